@@ -1,0 +1,1 @@
+"""What goes over the node API: one definition for the daemon, the client and the OpenAPI document."""

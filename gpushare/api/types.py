@@ -1,0 +1,251 @@
+"""Wire types of the node API. Sizes are bytes, times nanoseconds, shares milli-GPU; JSON is snake_case.
+
+A request with a field that is not here is refused: it may ask for a promise that this daemon does not keep. Readers of
+answers ignore what they do not know.
+"""
+
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+Class = Literal["interactive", "inference", "training"]
+Phase = Literal["reserved", "bound", "active", "released", "expired", "failed"]
+Kind = Literal["process", "container"]
+
+TTL_SECONDS = 120
+TTL_SECONDS_MAX = 86400
+
+
+class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """`memory`: bytes, `8GiB` or `35%` of a device. `time`, `time_limit`: milli, `30%` or `0.3`. `device`: id, index, `any`."""
+
+    memory: int | str
+    time: int | str
+    time_limit: int | str = 1000
+    tenant: str = "default"
+    class_: Class = field(name="class", default="training")
+    devices: int = 1
+    device: int | str = "any"
+    key: str | None = None
+    ttl_seconds: int = TTL_SECONDS
+
+
+class GrantChange(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """What PATCH changes; what is left out stays."""
+
+    memory: int | str | None = None
+    time: int | str | None = None
+    time_limit: int | str | None = None
+
+
+class BindRequest(Struct, forbid_unknown_fields=True, kw_only=True):
+    kind: Kind
+
+
+class Mount(Struct, kw_only=True):
+    source: str
+    destination: str
+    options: list[str]
+
+
+class Binding(Struct, kw_only=True):
+    """What the workload gets: environment of a process, mounts of a container."""
+
+    grant: str
+    dir: str
+    env: dict[str, str]
+    mounts: list[Mount]
+
+
+class OciEditRequest(Struct, forbid_unknown_fields=True, kw_only=True):
+    bundle: str
+    config: dict[str, Any]
+
+
+class OciEditAnswer(Struct, kw_only=True):
+    config: dict[str, Any]
+    grant: str | None
+
+
+class GrantDevice(Struct, kw_only=True):
+    """One device of a grant. `share_got_milli`: busy time over leased wall time of the device since the grant became active."""
+
+    id: str
+    index: int
+    memory_limit_bytes: int
+    time_milli: int
+    time_limit_milli: int
+    memory_bytes: int = 0
+    memory_peak_bytes: int = 0
+    busy_ns: int = 0
+    leased_ns: int = 0
+    borrowed_ns: int = 0
+    wait_ns: int = 0
+    leases: int = 0
+    waits: int = 0
+    revokes: int = 0
+    wake_to_lease_max_ns: int = 0
+    share_got_milli: int = 0
+    waiting: bool = False
+    held: bool = False
+
+
+class Grant(Struct, kw_only=True):
+    id: str
+    key: str | None
+    tenant: str
+    class_: Class = field(name="class")
+    phase: Phase
+    devices: list[GrantDevice]
+    borrow: bool
+    cdi: list[str]
+    dir: str
+    pid: int | None
+    kind: Kind | None
+    uid: int
+    processes: list[int]
+    created_ns: int
+    expires_ns: int | None
+    ended_ns: int | None
+    reason: str
+    rv: int
+
+
+class Grants(Struct, kw_only=True):
+    epoch: int
+    rv: int
+    grants: list[Grant]
+
+
+class Quantity(Struct, kw_only=True):
+    """`time`: milli-GPU, `memory`: bytes."""
+
+    time: int
+    memory: int
+
+
+class Device(Struct, kw_only=True):
+    id: str
+    index: int
+    minor: int
+    backend: Literal["native", "simulated"]
+    name: str
+    pci_bus_id: str
+    capacity: Quantity
+    reserved: Quantity
+    guaranteed: Quantity
+    allocatable: Quantity
+    context_bytes: int
+    memory_used_bytes: int
+    attributes: dict[str, str]
+    health: Literal["healthy", "unhealthy"]
+    wall_ns: int = 0
+    leased_ns: int = 0
+    switch_ns: int = 0
+    idle_ns: int = 0
+    idle_with_waiters_ns: int = 0
+
+
+class Devices(Struct, kw_only=True):
+    epoch: int
+    rv: int
+    devices: list[Device]
+
+
+class TenantPolicy(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Of tenants.toml and PUT. `time`: milli of the node (1000 a device) or `600%`; `memory`: bytes or a size, per node.
+
+    `users` and `groups`: names or numbers of those who may name this tenant, besides root.
+    """
+
+    time: int | str = 0
+    memory: int | str = 0
+    time_limit: int | str | None = None
+    weight: int = 1
+    tier: int = 0
+    users: list[int | str] = field(default_factory=list)
+    groups: list[int | str] = field(default_factory=list)
+
+
+class Tenant(Struct, kw_only=True):
+    """`guarantee.memory` 0 means that memory is not held back for this tenant: what fits is given."""
+
+    name: str
+    guarantee: Quantity
+    limit_time: int
+    weight: int
+    tier: int
+    users: list[int | str]
+    groups: list[int | str]
+    source: Literal["built-in", "file"]
+    allocated: Quantity
+    grants: int
+
+
+class Tenants(Struct, kw_only=True):
+    epoch: int
+    rv: int
+    tenants: list[Tenant]
+
+
+class Version(Struct, kw_only=True):
+    version: str
+    api: str
+    features: list[str]
+
+
+class Node(Struct, kw_only=True):
+    """Facts of this node and where its run-time files are."""
+
+    version: str
+    epoch: int
+    pid: int
+    simulated: bool
+    devices: int
+    driver_version: str
+    run_dir: str
+    grants_dir: str
+    state_dir: str
+    cdi_dir: str
+    socket: str
+    lib_dir: str
+    driver_dir: str
+    sim_dir: str | None
+    simulator_pid: int | None
+    started_ns: int
+
+
+class Event(Struct, kw_only=True):
+    """One line of the watch stream. `object` is the grant, device or tenant as it was then; a bookmark has none."""
+
+    rv: int
+    epoch: int
+    kind: Literal["grant", "tenant", "device", "bookmark"]
+    type: Literal["added", "changed", "removed", "bookmark"]
+    object: Any = None
+
+
+class LeaseEvent(Struct, kw_only=True):
+    """From the arbiter's record: who got, lost or handed over a device, and `value_ns` as gs_arbiter.h says per kind."""
+
+    seq: int
+    t_ns: int
+    kind: Literal["lease", "revoke", "handover", "wake", "late", "other"]
+    device: int
+    grant: str | None
+    other: str | None
+    value_ns: int
+
+
+class LeaseEvents(Struct, kw_only=True):
+    after: int
+    events: list[LeaseEvent]
+
+
+class ErrorBody(Struct, kw_only=True):
+    code: str
+    message: str
+
+
+class Error(Struct, kw_only=True):
+    error: ErrorBody

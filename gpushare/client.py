@@ -1,0 +1,179 @@
+"""The node API for programs: synchronous, standard library only, one connection per call.
+
+Answers are the JSON objects of gpushare.api.types as plain dicts, so that importing this costs a CLI nothing.
+"""
+
+import grp
+import http.client
+import json
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from gpushare.errors import BY_CODE, FailedError, GpushareError, UnreachableError
+from gpushare.paths import client_socket
+
+ANSWER_SECONDS = 30.0
+
+
+def _group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def check_socket(path: Path) -> None:
+    """A socket that anybody else may have put there could impersonate the daemon: only root's or our own is talked to."""
+    try:
+        found = path.stat()
+    except PermissionError:
+        raise UnreachableError(f"{path}: permission denied: ask an administrator for access to its directory") from None
+    except OSError:
+        raise UnreachableError(
+            f"no daemon at {path}: start one with `gpushare daemon`, or name its socket with --socket or GPUSHARE_SOCKET"
+        ) from None
+    if not stat.S_ISSOCK(found.st_mode):
+        raise UnreachableError(f"{path} is not a socket: name the daemon's socket with --socket or GPUSHARE_SOCKET")
+    if found.st_uid not in (0, os.geteuid()):
+        raise UnreachableError(f"{path} belongs to uid {found.st_uid}, neither root nor you: not talking to it")
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: Path, timeout: float | None) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(os.fspath(self._path))
+
+
+class Client:
+    """Raises GpushareError subclasses: what the daemon answered, or UnreachableError."""
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        self.path = client_socket(os.fspath(path) if path is not None else None)
+
+    def call(self, method: str, target: str, body: Any = None, *, timeout: float | None = ANSWER_SECONDS) -> Any:
+        """The decoded JSON answer, None for an empty one."""
+        response = self._open(method, target, body, timeout)
+        try:
+            text = self._guarded(response.read)
+        finally:
+            response.close()
+        return json.loads(text) if text else None
+
+    def text(self, target: str) -> str:
+        """A body that is not JSON, as of /metrics."""
+        response = self._open("GET", target, None, ANSWER_SECONDS)
+        try:
+            return str(self._guarded(response.read), "utf-8")
+        finally:
+            response.close()
+
+    def lines(self, target: str, timeout: float | None = None) -> Iterator[Any]:
+        """Decoded lines of an NDJSON stream, until it ends."""
+        response = self._open("GET", target, None, timeout)
+        try:
+            while line := self._guarded(response.readline):
+                yield json.loads(line)
+        finally:
+            response.close()
+
+    def _guarded(self, read: Any) -> bytes:
+        try:
+            found: bytes = read()
+        except (OSError, http.client.HTTPException) as error:
+            raise UnreachableError(f"the daemon at {self.path} went away ({_why(error)}): try again") from None
+        return found
+
+    def _open(self, method: str, target: str, body: Any, timeout: float | None) -> http.client.HTTPResponse:
+        check_socket(self.path)
+        connection = _Connection(self.path, timeout)
+        headers = {"Connection": "close"}
+        data = None
+        if body is not None:
+            data = json.dumps(body, allow_nan=False).encode()
+            headers["Content-Type"] = "application/json"
+        try:
+            connection.request(method, target, data, headers)
+            response = connection.getresponse()
+        except PermissionError:
+            group = _group(self.path.stat().st_gid)
+            raise UnreachableError(
+                f"{self.path}: permission denied: run as root or as a member of group {group}"
+            ) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise UnreachableError(
+                f"no daemon answers at {self.path} ({_why(error)}): start one with `gpushare daemon`"
+            ) from None
+        if response.status >= 400:
+            with response:
+                raise _refusal(response.status, self._guarded(response.read))
+        return response
+
+    # The verbs that more than one caller uses.
+
+    def version(self) -> Any:
+        return self.call("GET", "/v1/version")
+
+    def node(self) -> Any:
+        return self.call("GET", "/v1/node")
+
+    def devices(self) -> Any:
+        return self.call("GET", "/v1/devices")["devices"]
+
+    def tenants(self) -> Any:
+        return self.call("GET", "/v1/tenants")["tenants"]
+
+    def grants(self, *, ended: bool = False) -> Any:
+        return self.call("GET", "/v1/grants?ended=1" if ended else "/v1/grants")["grants"]
+
+    def grant(self, grant_id: str) -> Any:
+        return self.call("GET", f"/v1/grants/{quote(grant_id, safe='')}")
+
+    def create(self, **request: Any) -> Any:
+        """Fields of GrantRequest; None is left out. `class_` stands for `class`."""
+        body = {name.rstrip("_"): value for name, value in request.items() if value is not None}
+        return self.call("POST", "/v1/grants", body)
+
+    def bind(self, grant_id: str, kind: str) -> Any:
+        return self.call("POST", f"/v1/grants/{quote(grant_id, safe='')}/bind", {"kind": kind})
+
+    def resize(self, grant_id: str, **change: Any) -> Any:
+        body = {name: value for name, value in change.items() if value is not None}
+        return self.call("PATCH", f"/v1/grants/{quote(grant_id, safe='')}", body)
+
+    def release(self, grant_id: str) -> Any:
+        return self.call("DELETE", f"/v1/grants/{quote(grant_id, safe='')}")
+
+    def set_tenant(self, name: str, policy: dict[str, Any]) -> Any:
+        return self.call("PUT", f"/v1/tenants/{quote(name, safe='')}", policy)
+
+    def remove_tenant(self, name: str) -> Any:
+        return self.call("DELETE", f"/v1/tenants/{quote(name, safe='')}")
+
+    def sim_stats(self) -> Any:
+        return self.call("GET", "/v1/sim/stats")
+
+    def watch(self, since: int | None = None, timeout: float | None = None) -> Iterator[Any]:
+        query = "" if since is None else "?" + urlencode({"since": since})
+        return self.lines("/v1/watch" + query, timeout)
+
+
+def _why(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
+def _refusal(status: int, body: bytes) -> GpushareError:
+    try:
+        error = json.loads(body)["error"]
+        return BY_CODE.get(error["code"], FailedError)(error["message"])
+    except (ValueError, KeyError, TypeError):
+        return FailedError(f"the daemon answered status {status} without a reason")

@@ -1,0 +1,65 @@
+"""CDI specs: one file per grant, device name = grant id.
+
+`cdiVersion` is 0.5.0 and only what 0.5.0 knows is used: Podman 4.3, the oldest engine served, refuses a newer version or an
+unknown field with nothing but "unresolvable CDI devices".
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gpushare.inject import edits
+from gpushare.paths import Layout
+
+KIND = "gpushare.dev/gpu"
+VERSION = "0.5.0"
+
+
+def device_name(grant_id: str) -> str:
+    return f"{KIND}={grant_id}"
+
+
+def spec_path(layout: Layout, grant_id: str) -> Path:
+    return layout.cdi / f"gpushare.dev-gpu_{grant_id}.json"
+
+
+def spec(wanted: edits.Edits) -> dict[str, Any]:
+    container_edits: dict[str, Any] = {
+        "env": wanted.env,
+        "mounts": [
+            {"hostPath": mount.host, "containerPath": mount.container, "options": mount.options}
+            for mount in wanted.mounts
+        ],
+        "hooks": [
+            {"hookName": hook.stage, "path": hook.path, "args": hook.args, "timeout": hook.timeout}
+            for hook in wanted.hooks
+        ],
+    }
+    if wanted.devices:
+        container_edits["deviceNodes"] = [
+            {"path": node.path, "type": "c", "major": node.major, "minor": node.minor, "permissions": "rw"}
+            for node in wanted.devices
+        ]
+    devices = [{"name": wanted.grant, "containerEdits": container_edits}]
+    return {"cdiVersion": VERSION, "kind": KIND, "devices": devices}
+
+
+def write_spec(
+    layout: Layout, grant_id: str, node: edits.Node, devices: Sequence[edits.DeviceNode] = ()
+) -> Path:
+    """Writes the grant's spec; engines watch the directory, so the file appears whole or not at all."""
+    layout.cdi.mkdir(mode=0o755, parents=True, exist_ok=True)
+    path = spec_path(layout, grant_id)
+    # Engines read *.json and *.yaml only, so they never see the temporary name.
+    temporary = path.with_name(f".{path.name}.tmp")
+    text = json.dumps(spec(edits.container(layout, grant_id, node, devices)), indent=2) + "\n"
+    with open(temporary, "w", opener=lambda name, flags: os.open(name, flags, 0o644)) as file:
+        file.write(text)
+    temporary.rename(path)
+    return path
+
+
+def remove_spec(layout: Layout, grant_id: str) -> None:
+    spec_path(layout, grant_id).unlink(missing_ok=True)

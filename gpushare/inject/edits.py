@@ -1,0 +1,103 @@
+"""What a container gets for its grant: one value, rendered as a CDI spec (cdi.py) or applied to an OCI config (oci.py)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpushare.inject import grantdir
+from gpushare.paths import CONTAINER_LIB, CONTAINER_SELF, HOOK, LIB_DIR, SIM_LIB_DIR, Layout
+
+PRELOAD_FILE = "/etc/ld.so.preload"
+INTERPOSERS = (f"{CONTAINER_LIB}/libgpushare.so", f"{CONTAINER_LIB}/libgpushare-ml.so")
+
+# Seconds an engine waits for the hook; longer than the hook's own bound, so that the user reads the hook's reason.
+HOOK_TIMEOUT_S = 20
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNode:
+    """A character device of a real GPU, as it is on the host."""
+
+    path: str
+    major: int
+    minor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What every container of this node gets the same way. The daemon fills it once, at start."""
+
+    sim_dir: Path | None = None  # directory with sim.sock; None: the devices are real
+    driver_files: tuple[Path, ...] = ()  # the real driver's libraries; not used on simulated devices
+    common_devices: tuple[DeviceNode, ...] = ()  # nvidiactl, nvidia-uvm, ...: every grant needs them
+    lib_dir: Path = LIB_DIR
+    sim_lib_dir: Path = SIM_LIB_DIR
+    hook: Path = HOOK
+
+    @property
+    def simulated(self) -> bool:
+        return self.sim_dir is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A bind mount. Order matters: a later one may sit inside an earlier one."""
+
+    host: str
+    container: str
+    writable: bool = False
+    executable: bool = True
+
+    @property
+    def options(self) -> list[str]:
+        flags = ["rbind", "rprivate", "nosuid", "nodev"]
+        return [*flags, *([] if self.executable else ["noexec"]), "rw" if self.writable else "ro"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    stage: str  # the OCI key: createRuntime, poststop
+    path: str
+    args: list[str]
+    timeout: int
+
+
+@dataclass(frozen=True, slots=True)
+class Edits:
+    grant: str
+    mounts: list[Mount]
+    hooks: list[Hook]
+    env: list[str] = field(default_factory=list)
+    devices: list[DeviceNode] = field(default_factory=list)
+
+
+def container(layout: Layout, grant_id: str, node: Node, devices: Sequence[DeviceNode] = ()) -> Edits:
+    """The edits for one grant. `devices`: the granted GPUs' own nodes, none on a simulated device."""
+    own = grantdir.self_dir(layout, grant_id)
+    mounts = [
+        Mount(str(own), CONTAINER_SELF, executable=False),
+        Mount(str(own / "usage"), f"{CONTAINER_SELF}/usage", writable=True, executable=False),
+    ]
+    if node.sim_dir is not None:
+        mounts.append(Mount(str(node.sim_lib_dir), f"{CONTAINER_SELF}/driver"))
+        mounts.append(Mount(str(node.sim_dir), f"{CONTAINER_SELF}/sim", executable=False))
+    else:
+        mounts += [Mount(str(file), f"{CONTAINER_SELF}/driver/{file.name}") for file in node.driver_files]
+    mounts.append(Mount(str(node.lib_dir), CONTAINER_LIB))
+    mounts.append(Mount(str(grantdir.preload_file(layout, grant_id)), PRELOAD_FILE, executable=False))
+    return Edits(
+        grant=grant_id,
+        mounts=mounts,
+        hooks=[_hook(node.hook, stage, verb, grant_id, layout) for stage, verb in _HOOK_VERBS],
+        # `void` keeps NVIDIA's own hook, where an engine runs it too, from adding devices that were not granted.
+        env=["NVIDIA_VISIBLE_DEVICES=void"],
+        devices=[] if node.simulated else [*node.common_devices, *devices],
+    )
+
+
+_HOOK_VERBS = (("createRuntime", "create-runtime"), ("poststop", "poststop"))
+
+
+def _hook(path: Path, stage: str, verb: str, grant_id: str, layout: Layout) -> Hook:
+    args = [path.name, verb, "--grant", grant_id, "--socket", str(layout.socket)]
+    return Hook(stage, str(path), args, HOOK_TIMEOUT_S)

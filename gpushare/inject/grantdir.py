@@ -1,0 +1,89 @@
+"""The directory of one grant: `<layout.grants>/<id>/` with `self/` inside, which is what the tenant sees.
+
+The daemon puts `limits`, `usage` and `grant.sock` into `self/`; everything else is made here. The modes are the isolation
+between tenants: see SECURITY.md.
+"""
+
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import Literal
+
+from gpushare.errors import FailedError
+from gpushare.inject import edits
+from gpushare.paths import Layout
+
+Kind = Literal["container", "process"]
+
+
+def grant_dir(layout: Layout, grant_id: str) -> Path:
+    return layout.grants / grant_id
+
+
+def self_dir(layout: Layout, grant_id: str) -> Path:
+    return layout.grants / grant_id / "self"
+
+
+def preload_file(layout: Layout, grant_id: str) -> Path:
+    """The grant's /etc/ld.so.preload. Beside self/, so that a tenant cannot see where its lines come from."""
+    return layout.grants / grant_id / "ld.so.preload"
+
+
+def prepare(layout: Layout) -> None:
+    """Makes the parent of all grant directories; refuses one that somebody else made (it may lie in /dev/shm)."""
+    layout.grants.mkdir(mode=0o711, parents=True, exist_ok=True)
+    found = layout.grants.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise FailedError(f"{layout.grants} is not a directory of ours: remove it and start the daemon again")
+    layout.grants.chmod(0o711)
+
+
+def create(layout: Layout, grant_id: str, kind: Kind, uid: int, gid: int, node: "edits.Node") -> Path:
+    """Makes the skeleton and returns self/. `uid` and `gid` are those of the plain process; a container needs none.
+
+    A container's self/ is mounted, so it holds empty mount points. A plain process follows symlinks instead.
+    """
+    prepare(layout)
+    top = grant_dir(layout, grant_id)
+    top.mkdir(mode=0o700)
+    own = top / "self"
+    own.mkdir(mode=0o755)
+    if kind == "container":
+        top.chmod(0o700)
+        own.chmod(0o755)
+        (own / "driver").mkdir(mode=0o755)
+        if node.simulated:
+            (own / "sim").mkdir(mode=0o755)
+        for file in () if node.simulated else node.driver_files:
+            (own / "driver" / file.name).touch(mode=0o444)
+        write_preload(layout, grant_id)
+    else:
+        top.chmod(0o711)
+        os.chown(own, 0 if os.geteuid() == 0 else -1, gid)
+        own.chmod(0o750)
+        if node.sim_dir is not None:
+            (own / "driver").symlink_to(node.sim_lib_dir)
+            (own / "sim").symlink_to(node.sim_dir)
+        else:
+            (own / "driver").mkdir(mode=0o755)
+            for file in node.driver_files:
+                (own / "driver" / file.name).symlink_to(file)
+    return own
+
+
+def write_preload(layout: Layout, grant_id: str, image_lines: list[str] | None = None) -> None:
+    """`image_lines`: what the image itself preloads, kept after ours."""
+    lines = [*edits.INTERPOSERS, *(line for line in image_lines or [] if line not in edits.INTERPOSERS)]
+    path = preload_file(layout, grant_id)
+    # Written in place: a container may have this very file mounted already.
+    path.write_text("\n".join(lines) + "\n")
+    path.chmod(0o644)
+
+
+def remove(layout: Layout, grant_id: str) -> None:
+    """Removes the grant's directory; a directory that is gone already is fine. Never follows a symlink."""
+    try:
+        shutil.rmtree(grant_dir(layout, grant_id))
+    except FileNotFoundError:
+        return

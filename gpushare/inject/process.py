@@ -1,0 +1,23 @@
+"""What a plain process (`gpushare run`) gets for its grant."""
+
+from collections.abc import Mapping
+
+from gpushare.inject import grantdir
+from gpushare.paths import GRANT_DIR_ENV, INTERPOSER, INTERPOSER_ML, Layout
+
+
+def environment(layout: Layout, grant_id: str) -> dict[str, str]:
+    """The variables to set. Merge them with `merge`, which keeps the user's own LD_PRELOAD."""
+    return {
+        "LD_PRELOAD": f"{INTERPOSER}:{INTERPOSER_ML}",
+        GRANT_DIR_ENV: str(grantdir.self_dir(layout, grant_id)),
+    }
+
+
+def merge(base: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
+    """`base` with `added` over it. Ours comes first in LD_PRELOAD: the first libcuda.so.1 in the process wins."""
+    merged = {**base, **added}
+    theirs = base.get("LD_PRELOAD", "")
+    if theirs and "LD_PRELOAD" in added:
+        merged["LD_PRELOAD"] = f"{added['LD_PRELOAD']}:{theirs}"
+    return merged

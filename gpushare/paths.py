@@ -1,0 +1,77 @@
+"""Where things are: run-time paths of one daemon (all follow `--state-dir`) and the files that the wheel installs."""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+SOCKET_ENV = "GPUSHARE_SOCKET"
+GRANT_DIR_ENV = "GPUSHARE_GRANT_DIR"
+SIM_DIR_ENV = "GPUSHARE_SIM_DIR"
+DEFAULT_SOCKET = Path("/run/gpushare/node.sock")
+
+CONTAINER_SELF = "/run/gpushare/self"  # a container's view of its grant directory
+CONTAINER_LIB = "/run/gpushare/lib"  # a container's view of LIB_DIR
+
+LIB_DIR = Path(__file__).parent / "_lib"
+INTERPOSER = LIB_DIR / "libgpushare.so"  # SONAME libcuda.so.1
+INTERPOSER_ML = LIB_DIR / "libgpushare-ml.so"  # SONAME libnvidia-ml.so.1
+SIM_LIB_DIR = LIB_DIR / "sim"  # libcuda.so.1, libnvidia-ml.so.1, libcudart.so.13
+SIM_BINARY = LIB_DIR / "gpushare-sim"
+HOOK = LIB_DIR / "gpushare-hook"
+RUNTIME_WRAPPER = LIB_DIR / "gpushare-runtime"
+SPIN_PTX = LIB_DIR / "spin.ptx"
+
+
+def _is_tmpfs(path: Path) -> bool:
+    existing = path
+    while not existing.exists():
+        existing = existing.parent
+    device = existing.stat().st_dev
+    with open("/proc/self/mountinfo") as mounts:
+        for line in mounts:
+            fields, _, rest = line.partition(" - ")
+            major, minor = fields.split()[2].split(":")
+            if os.makedev(int(major), int(minor)) == device:
+                return rest.split()[0] in ("tmpfs", "ramfs")
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Run-time paths of one daemon. `/run/gpushare`, `/var/lib/gpushare` and `/var/run/cdi` without a state dir."""
+
+    run: Path
+    state: Path
+    cdi: Path
+    socket: Path
+
+    @classmethod
+    def of(cls, state_dir: Path | None = None, socket: Path | None = None) -> "Layout":
+        if state_dir is None:
+            run, state, cdi = Path("/run/gpushare"), Path("/var/lib/gpushare"), Path("/var/run/cdi")
+        else:
+            state_dir = state_dir.absolute()
+            run, state, cdi = state_dir / "run", state_dir, state_dir / "cdi"
+        return cls(run, state, cdi, socket or run / "node.sock")
+
+    @property
+    def grants(self) -> Path:
+        """Parent of the grant directories: on tmpfs always, since shared pages must not be written back to a disk."""
+        if _is_tmpfs(self.run):
+            return self.run / "grants"
+        name = hashlib.sha256(str(self.run).encode()).hexdigest()[:12]
+        return Path("/dev/shm") / f"gpushare-{name}"  # noqa: S108 - owner and mode are checked where it is made
+
+    @property
+    def sim(self) -> Path:
+        return self.run / "sim"
+
+    @property
+    def ledger(self) -> Path:
+        return self.state / "ledger.db"
+
+
+def client_socket(option: str | None = None) -> Path:
+    """The socket a client talks to: the option, else GPUSHARE_SOCKET, else the default."""
+    return Path(option or os.environ.get(SOCKET_ENV) or DEFAULT_SOCKET)

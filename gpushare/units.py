@@ -1,0 +1,74 @@
+"""Parsing and printing of sizes (bytes) and time shares (milli-GPU). Every entry point uses these and nothing else."""
+
+import re
+from decimal import Decimal
+
+from gpushare.errors import UsageError
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+_UNIT = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:(Ki|Mi|Gi|Ti)B?)?", re.ASCII)
+_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?%", re.ASCII)
+_FRACTION = re.compile(r"[0-9]+\.[0-9]+", re.ASCII)
+_MILLI = re.compile(r"[0-9]+", re.ASCII)
+# 16 TiB per device is beyond any GPU and keeps every sum in a u64.
+_SIZE_MAX = 16 << 40
+
+
+def parse_size(text: str) -> int:
+    """`8GiB`, `8Gi`, `512MiB`, `1.5GiB` or plain bytes -> bytes. Raises UsageError."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"memory {text!r} is not a size: write for example 8GiB, 512MiB or a number of bytes")
+    size = Decimal(match[1]) * _UNIT[match[2] or ""]
+    if size != int(size):
+        raise UsageError(f"memory {text!r} is not a whole number of bytes: write for example 8GiB or 512MiB")
+    if not 0 < size <= _SIZE_MAX:
+        raise UsageError(f"memory {text!r} is out of range: give more than 0 and at most 16TiB")
+    return int(size)
+
+
+def parse_memory(text: str, device_bytes: int) -> int:
+    """A size, or `35%` of the device's memory -> bytes. Raises UsageError."""
+    match = _PERCENT.fullmatch(text.strip())
+    if match is None:
+        return parse_size(text)
+    percent = Decimal(match[1])
+    if not 0 < percent <= 100:
+        raise UsageError(f"memory {text!r} is out of range: give more than 0% and at most 100%")
+    return int(device_bytes * percent / 100)
+
+
+def parse_time(text: str) -> int:
+    """`30%`, `0.3` (a decimal point is a fraction) or `300` (an integer is milli) -> milli-GPU of one device."""
+    stripped = text.strip()
+    if match := _PERCENT.fullmatch(stripped):
+        milli = Decimal(match[1]) * 10
+    elif _FRACTION.fullmatch(stripped):
+        milli = Decimal(stripped) * 1000
+    elif _MILLI.fullmatch(stripped):
+        milli = Decimal(stripped)
+    else:
+        raise UsageError(f"time {text!r} is not a share: write 30%, 0.3 or 300 (milli)")
+    if milli != int(milli):
+        raise UsageError(f"time {text!r} is finer than one milli-GPU: round it to 0.1%")
+    if not 0 < milli <= 1000:
+        raise UsageError(f"time {text!r} is out of range: give more than 0 and at most 100%, 1.0 or 1000")
+    return int(milli)
+
+
+def format_size(size: int) -> str:
+    """Bytes -> the largest binary unit that keeps it readable: `8GiB`, `1.5GiB`, `512MiB`."""
+    for unit in ("Ti", "Gi", "Mi", "Ki"):
+        factor = _UNIT[unit]
+        if abs(size) >= factor:
+            whole = size / factor
+            return f"{size // factor}{unit}B" if size % factor == 0 else f"{whole:.2f}{unit}B"
+    return f"{size}B"
+
+
+def format_time(milli: int) -> str:
+    """Milli-GPU -> `30%` or `12.5%`."""
+    return f"{milli // 10}%" if milli % 10 == 0 else f"{milli / 10:.1f}%"

@@ -1,0 +1,147 @@
+#include "gs_page_ops.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+uint32_t gs_load32(const uint32_t *word) {
+  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+uint64_t gs_load64(const uint64_t *word) {
+  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+void gs_store32(uint32_t *word, uint32_t value) {
+  __atomic_store_n(word, value, __ATOMIC_RELEASE);
+}
+
+void gs_store64(uint64_t *word, uint64_t value) {
+  __atomic_store_n(word, value, __ATOMIC_RELEASE);
+}
+
+uint32_t gs_add32(uint32_t *word, uint32_t value) {
+  return __atomic_add_fetch(word, value, __ATOMIC_SEQ_CST);
+}
+
+int gs_futex_wake(uint32_t *word) {
+  return (int)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+uint64_t gs_now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static int check_id(const char *grant, struct gs_err *err) {
+  size_t length = strnlen(grant, GS_GRANT_ID_BYTES);
+  if (length == 0 || length == GS_GRANT_ID_BYTES)
+    return gs_fail(err, -EINVAL, "a grant id has 1 to %d bytes", GS_GRANT_ID_BYTES - 1);
+  return 0;
+}
+
+int gs_limits_init(struct gs_limits *page, uint64_t size, const char *grant, uint32_t ndevices, uint32_t daemon_epoch,
+                   struct gs_err *err) {
+  int rc = check_id(grant, err);
+  if (rc < 0)
+    return rc;
+  if (size != sizeof *page)
+    return gs_fail(err, -EINVAL, "a limits page has %zu bytes, not %llu", sizeof *page, (unsigned long long)size);
+  if (ndevices == 0 || ndevices > GS_MAX_DEVICES)
+    return gs_fail(err, -EINVAL, "a grant has 1 to %d devices, not %u", GS_MAX_DEVICES, ndevices);
+  page->version = GS_PAGE_VERSION;
+  page->size = sizeof *page;
+  page->ndevices = ndevices;
+  strcpy(page->grant, grant);
+  page->daemon_epoch = daemon_epoch;
+  gs_store32(&page->magic, GS_LIMITS_MAGIC);
+  return 0;
+}
+
+int gs_usage_init(struct gs_usage *page, uint64_t size, const char *grant, struct gs_err *err) {
+  int rc = check_id(grant, err);
+  if (rc < 0)
+    return rc;
+  if (size != sizeof *page)
+    return gs_fail(err, -EINVAL, "a usage page has %zu bytes, not %llu", sizeof *page, (unsigned long long)size);
+  page->version = GS_PAGE_VERSION;
+  page->size = sizeof *page;
+  page->nslots = GS_MAX_SLOTS;
+  strcpy(page->grant, grant);
+  gs_store32(&page->magic, GS_USAGE_MAGIC);
+  return 0;
+}
+
+static int check_header(const char *name, uint32_t magic, uint32_t expected, uint32_t version, uint32_t inside, uint64_t want,
+                        uint64_t size, const char *grant, struct gs_err *err) {
+  if (magic != expected)
+    return gs_fail(err, -EPROTO, "not a %s page: magic 0x%08x instead of 0x%08x", name, magic, expected);
+  if (version != GS_PAGE_VERSION)
+    return gs_fail(err, -EPROTO, "%s page has version %u, this gpushare speaks %d: end its processes and create the grant again",
+                   name, version, GS_PAGE_VERSION);
+  if (inside != want || size != want)
+    return gs_fail(err, -EPROTO, "%s page says %u bytes and has %llu, expected %llu", name, inside, (unsigned long long)size,
+                   (unsigned long long)want);
+  if (grant[0] == '\0' || memchr(grant, 0, GS_GRANT_ID_BYTES) == NULL)
+    return gs_fail(err, -EPROTO, "%s page has no grant id", name);
+  return 0;
+}
+
+int gs_limits_check(const struct gs_limits *page, uint64_t size, struct gs_err *err) {
+  if (size < sizeof *page)
+    return gs_fail(err, -EPROTO, "limits page has %llu bytes, expected %zu", (unsigned long long)size, sizeof *page);
+  int rc = check_header("limits", gs_load32(&page->magic), GS_LIMITS_MAGIC, page->version, page->size, sizeof *page, size,
+                        page->grant, err);
+  if (rc < 0)
+    return rc;
+  if (page->ndevices == 0 || page->ndevices > GS_MAX_DEVICES)
+    return gs_fail(err, -EPROTO, "limits page names %u devices, at most %d are possible", page->ndevices, GS_MAX_DEVICES);
+  if (gs_load32(&page->slots_high) > GS_MAX_SLOTS)
+    return gs_fail(err, -EPROTO, "limits page names %u slots, at most %d are possible", page->slots_high, GS_MAX_SLOTS);
+  return 0;
+}
+
+int gs_usage_check(const struct gs_usage *page, uint64_t size, struct gs_err *err) {
+  if (size < sizeof *page)
+    return gs_fail(err, -EPROTO, "usage page has %llu bytes, expected %zu", (unsigned long long)size, sizeof *page);
+  int rc = check_header("usage", gs_load32(&page->magic), GS_USAGE_MAGIC, page->version, page->size, sizeof *page, size,
+                        page->grant, err);
+  if (rc < 0)
+    return rc;
+  if (page->nslots != GS_MAX_SLOTS)
+    return gs_fail(err, -EPROTO, "usage page names %u slots, expected %d", page->nslots, GS_MAX_SLOTS);
+  return 0;
+}
+
+int gs_slot_claim(struct gs_limits *limits, struct gs_usage *usage, int32_t pid, uint32_t *slot, uint32_t *generation,
+                  struct gs_err *err) {
+  for (uint32_t i = 0; i < GS_MAX_SLOTS; i++) {
+    struct gs_slot *s = &usage->slot[i];
+    if (gs_load32(&s->state) != GS_SLOT_FREE)
+      continue;
+    memset(s->device, 0, sizeof s->device);
+    s->pid = pid;
+    s->generation++;
+    *slot = i;
+    *generation = s->generation;
+    gs_store32(&s->state, GS_SLOT_LIVE);
+    if (gs_load32(&limits->slots_high) <= i)
+      gs_store32(&limits->slots_high, i + 1);
+    return 0;
+  }
+  return gs_fail(err, -ENOSPC, "all %d process slots of the grant are taken: end some of its processes", GS_MAX_SLOTS);
+}
+
+int gs_slot_rejoin(const struct gs_usage *usage, int32_t pid, uint32_t slot, uint32_t generation, struct gs_err *err) {
+  if (slot >= GS_MAX_SLOTS)
+    return gs_fail(err, -ESTALE, "slot %u does not exist", slot);
+  const struct gs_slot *s = &usage->slot[slot];
+  if (gs_load32(&s->state) != GS_SLOT_LIVE || s->generation != generation || s->pid != pid)
+    return gs_fail(err, -ESTALE, "slot %u is no longer held by process %d", slot, pid);
+  return 0;
+}

@@ -1,0 +1,98 @@
+/* The two shared pages of a grant. One definition: C includes it, cffi parses it (native/binding/build_ffi.py).
+ *
+ * limits  written by the daemon (policy words) and the arbiter (lease words); tenants map it read-only.
+ * usage   one slot per process. Slot headers are the daemon's words; everything in gs_slot_device is written only by the
+ *         process that owns the slot, until that process is dead and the daemon zeroes it. Nothing read from it is trusted.
+ *
+ * All words are naturally aligned and accessed with __atomic builtins; 32-bit words marked "futex" are waited on.
+ * Times are CLOCK_MONOTONIC nanoseconds, sizes are bytes. */
+#ifndef GS_PAGE_H
+#define GS_PAGE_H
+
+#ifndef GS_CFFI
+#include <stdint.h>
+#endif
+
+enum {
+  GS_LIMITS_MAGIC = 0x67734c31, /* "gsL1" */
+  GS_USAGE_MAGIC = 0x67735531,  /* "gsU1" */
+  GS_PAGE_VERSION = 1,
+  GS_MAX_DEVICES = 16,
+  GS_MAX_SLOTS = 1024,
+  GS_GRANT_ID_BYTES = 40 /* NUL-terminated */
+};
+
+enum gs_grant_state { GS_GRANT_RESERVED = 0, GS_GRANT_ACTIVE = 1, GS_GRANT_SUSPENDED = 2, GS_GRANT_RELEASED = 3 };
+
+/* lease word: epoch << 1 | held. The arbiter adds 1 at every change, so an odd value is a lease and every value is new. */
+enum { GS_LEASE_HELD = 1 };
+
+/* Two cache lines; entry i is the device with CUDA ordinal i inside the container. */
+struct gs_device_limits {
+  uint8_t uuid[16];
+  uint64_t memory_bytes;      /* for all processes of the grant together */
+  uint64_t context_bytes;     /* device memory one process's context costs, measured by the daemon */
+  uint64_t inflight_bound_ns; /* estimated device time that may be in flight (design: D) */
+  uint32_t guarantee_milli;   /* the local budget when the daemon is gone */
+  uint32_t limit_milli;
+  uint32_t lease;     /* futex; arbiter */
+  uint32_t contended; /* 1: another grant waits for this device or ran on it in the last second; arbiter */
+  uint8_t reserved[72];
+};
+
+struct gs_limits {
+  uint32_t magic, version, size, ndevices;
+  char grant[40]; /* GS_GRANT_ID_BYTES */
+  uint32_t state; /* enum gs_grant_state */
+  uint32_t slots_high;   /* 1 + highest slot ever given out: how far a sum over slots must look */
+  uint32_t daemon_epoch; /* + 1 at each start of a daemon; a change means: join again */
+  uint32_t heartbeat;    /* counter, + 1 at least every 50 ms while a process is joined */
+  uint8_t reserved[56];
+  struct gs_device_limits device[16]; /* GS_MAX_DEVICES */
+};
+
+/* One cache line per device and process. */
+struct gs_slot_device {
+  uint64_t memory_bytes;   /* held: granted by the reserve rule, driver asked or already given */
+  uint64_t memory_pending; /* announced, not yet decided */
+  uint64_t busy_ns;        /* metered device time since join */
+  uint64_t queue_end_ns;   /* when the work submitted so far is expected to be done */
+  uint64_t launches;       /* submissions since join */
+  uint64_t wait_ns;        /* time its threads waited in the gate since join */
+  uint32_t waiting;        /* threads in the gate now */
+  uint32_t inflight;       /* marks recorded and not yet seen complete; 0: nothing is known to be in flight */
+  uint32_t drained;        /* last lease word (even) for which the in-flight rest fell under 0.2 ms */
+  uint32_t flags;          /* GS_SLOT_* */
+};
+enum { GS_SLOT_DEPENDENT = 1 /* let through the soft bound, see ARCHITECTURE.md "soft bound" */ };
+
+enum gs_slot_state { GS_SLOT_FREE = 0, GS_SLOT_LIVE = 1 };
+
+struct gs_slot {
+  uint32_t state;      /* enum gs_slot_state; daemon */
+  uint32_t generation; /* + 1 each time the slot is given out; daemon */
+  int32_t pid;         /* host pid, from peer credentials; daemon */
+  uint32_t reserved0;
+  uint8_t reserved[48];
+  struct gs_slot_device device[16]; /* GS_MAX_DEVICES */
+};
+
+struct gs_usage {
+  uint32_t magic, version, size, nslots;
+  char grant[40]; /* GS_GRANT_ID_BYTES */
+  uint8_t reserved[8];
+  struct gs_slot slot[1024]; /* GS_MAX_SLOTS */
+};
+
+#ifndef GS_CFFI
+#include <stddef.h>
+_Static_assert(sizeof(struct gs_device_limits) == 128, "layout");
+_Static_assert(offsetof(struct gs_device_limits, lease) == 48, "layout");
+_Static_assert(offsetof(struct gs_limits, device) == 128, "layout");
+_Static_assert(sizeof(struct gs_limits) == 128 + 16 * 128, "layout");
+_Static_assert(sizeof(struct gs_slot_device) == 64, "layout");
+_Static_assert(sizeof(struct gs_slot) == 64 + 16 * 64, "layout");
+_Static_assert(offsetof(struct gs_usage, slot) == 64, "layout");
+_Static_assert(sizeof(struct gs_usage) == 64 + 1024 * (64 + 16 * 64), "layout");
+#endif
+#endif

@@ -1,0 +1,39 @@
+"""What no linter checks: versions agree, files keep their size, generated tables are current, NVML has one importer."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+LINES_MAX = 600
+
+
+def tracked() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def problems() -> list[str]:
+    found = []
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    if f'__version__ = "{version}"' not in (ROOT / "gpushare/__init__.py").read_text():
+        found.append(f"gpushare/__init__.py does not say version {version} of pyproject.toml")
+    if f"## {version}" not in (ROOT / "CHANGELOG.md").read_text():
+        found.append(f"CHANGELOG.md has no section for {version}")
+    for path in tracked():
+        name = path.relative_to(ROOT).as_posix()
+        if path.suffix in (".py", ".c", ".h") and (lines := len(path.read_text().splitlines())) > LINES_MAX:
+            found.append(f"{name} has {lines} lines, {LINES_MAX} at most")
+        if path.suffix == ".py" and name.startswith("gpushare/") and name != "gpushare/node/nvml.py":
+            for line in path.read_text().splitlines():
+                if re.match(r"\s*(import|from) pynvml", line) and name != "gpushare/node/probe.py":
+                    found.append(f"{name} imports pynvml: only gpushare/node/nvml.py and probe.py may")
+    return found
+
+
+if __name__ == "__main__":
+    messages = problems()
+    print("\n".join(messages) or "check: ok")
+    sys.exit(bool(messages))

@@ -1,0 +1,1 @@
+"""Shared by all tests: nothing here starts anything; each area brings its own fixtures."""
