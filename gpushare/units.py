@@ -15,6 +15,7 @@ _FRACTION = re.compile(r"[0-9]+\.[0-9]+", re.ASCII)
 _MILLI = re.compile(r"[0-9]+", re.ASCII)
 # 16 TiB per device is beyond any GPU and keeps every sum in a u64.
 _SIZE_MAX = 16 << 40
+_NODE_MILLI_MAX = 16000
 
 
 def parse_size(text: str) -> int:
@@ -56,6 +57,22 @@ def parse_time(text: str) -> int:
         raise UsageError(f"time {text!r} is finer than one milli-GPU: round it to 0.1%")
     if not 0 < milli <= 1000:
         raise UsageError(f"time {text!r} is out of range: give more than 0 and at most 100%, 1.0 or 1000")
+    return int(milli)
+
+
+def parse_node_time(text: str) -> int:
+    """A tenant's share of all devices of the node together: `600%` or `6000` (milli) -> milli. 0 is allowed."""
+    stripped = text.strip()
+    if match := _PERCENT.fullmatch(stripped):
+        milli = Decimal(match[1]) * 10
+    elif _MILLI.fullmatch(stripped):
+        milli = Decimal(stripped)
+    else:
+        raise UsageError(f"time {text!r} is not a share of the node: write 75%, or 6000 (milli) for six devices")
+    if milli != int(milli):
+        raise UsageError(f"time {text!r} is finer than one milli-GPU: round it to 0.1%")
+    if milli > _NODE_MILLI_MAX:
+        raise UsageError(f"time {text!r} is out of range: a node has at most {_NODE_MILLI_MAX} (16 devices)")
     return int(milli)
 
 

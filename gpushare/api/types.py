@@ -9,11 +9,10 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 Class = Literal["interactive", "inference", "training"]
-Phase = Literal["reserved", "bound", "active", "released", "expired", "failed"]
+Phase = Literal["reserved", "bound", "active", "suspended", "released", "expired", "failed"]
 Kind = Literal["process", "container"]
 
 TTL_SECONDS = 120
-TTL_SECONDS_MAX = 86400
 
 
 class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -68,13 +67,15 @@ class OciEditAnswer(Struct, kw_only=True):
 
 
 class GrantDevice(Struct, kw_only=True):
-    """One device of a grant. `share_got_milli`: busy time over leased wall time of the device since the grant became active."""
+    """One device of a grant. `guaranteed_milli`: the part of `time_milli` that its tenant's guarantee covers. `share_got_milli`:
+    its part of the work the device did in the last second. Counts of leases and waits are of this run of the daemon."""
 
     id: str
     index: int
     memory_limit_bytes: int
     time_milli: int
     time_limit_milli: int
+    guaranteed_milli: int
     memory_bytes: int = 0
     memory_peak_bytes: int = 0
     busy_ns: int = 0

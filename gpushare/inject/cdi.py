@@ -1,7 +1,7 @@
 """CDI specs: one file per grant, device name = grant id.
 
-`cdiVersion` is 0.5.0 and only what 0.5.0 knows is used: Podman 4.3, the oldest engine served, refuses a newer version or an
-unknown field with nothing but "unresolvable CDI devices".
+`cdiVersion` is 0.5.0 and only what 0.5.0 knows is used: Podman 4.3, the oldest engine served, refuses a newer version
+or an unknown field with nothing but "unresolvable CDI devices".
 """
 
 import json
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.inject import edits
+from gpushare.inject.node import DeviceNode, Node
 from gpushare.paths import Layout
 
 KIND = "gpushare.dev/gpu"
@@ -46,9 +47,7 @@ def spec(wanted: edits.Edits) -> dict[str, Any]:
     return {"cdiVersion": VERSION, "kind": KIND, "devices": devices}
 
 
-def write_spec(
-    layout: Layout, grant_id: str, node: edits.Node, devices: Sequence[edits.DeviceNode] = ()
-) -> Path:
+def write_spec(layout: Layout, grant_id: str, node: Node, devices: Sequence[DeviceNode] = ()) -> Path:
     """Writes the grant's spec; engines watch the directory, so the file appears whole or not at all."""
     layout.cdi.mkdir(mode=0o755, parents=True, exist_ok=True)
     path = spec_path(layout, grant_id)

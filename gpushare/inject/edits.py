@@ -1,42 +1,17 @@
-"""What a container gets for its grant: one value, rendered as a CDI spec (cdi.py) or applied to an OCI config (oci.py)."""
+"""What a container gets for its grant: rendered as a CDI spec (cdi.py) or put into an OCI config (oci.py)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpushare.inject import grantdir
-from gpushare.paths import CONTAINER_LIB, CONTAINER_SELF, HOOK, LIB_DIR, SIM_LIB_DIR, Layout
+from gpushare.inject.node import DeviceNode, Node
+from gpushare.paths import CONTAINER_LIB, CONTAINER_SELF, Layout
 
 PRELOAD_FILE = "/etc/ld.so.preload"
-INTERPOSERS = (f"{CONTAINER_LIB}/libgpushare.so", f"{CONTAINER_LIB}/libgpushare-ml.so")
 
 # Seconds an engine waits for the hook; longer than the hook's own bound, so that the user reads the hook's reason.
 HOOK_TIMEOUT_S = 20
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceNode:
-    """A character device of a real GPU, as it is on the host."""
-
-    path: str
-    major: int
-    minor: int
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """What every container of this node gets the same way. The daemon fills it once, at start."""
-
-    sim_dir: Path | None = None  # directory with sim.sock; None: the devices are real
-    driver_files: tuple[Path, ...] = ()  # the real driver's libraries; not used on simulated devices
-    common_devices: tuple[DeviceNode, ...] = ()  # nvidiactl, nvidia-uvm, ...: every grant needs them
-    lib_dir: Path = LIB_DIR
-    sim_lib_dir: Path = SIM_LIB_DIR
-    hook: Path = HOOK
-
-    @property
-    def simulated(self) -> bool:
-        return self.sim_dir is not None
 
 
 @dataclass(frozen=True, slots=True)

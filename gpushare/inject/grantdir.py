@@ -1,7 +1,7 @@
 """The directory of one grant: `<layout.grants>/<id>/` with `self/` inside, which is what the tenant sees.
 
-The daemon puts `limits`, `usage` and `grant.sock` into `self/`; everything else is made here. The modes are the isolation
-between tenants: see SECURITY.md.
+The daemon puts `limits`, `usage` and `grant.sock` into `self/`; everything else is made here. The modes are the
+isolation between tenants.
 """
 
 import os
@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Literal
 
 from gpushare.errors import FailedError
-from gpushare.inject import edits
-from gpushare.paths import Layout
+from gpushare.inject.node import Node
+from gpushare.paths import CONTAINER_LIB, Layout
 
 Kind = Literal["container", "process"]
+
+# As a container sees them. libcuda first: the NVML half needs nothing of it, programs need both.
+INTERPOSERS = (f"{CONTAINER_LIB}/libgpushare.so", f"{CONTAINER_LIB}/libgpushare-ml.so")
 
 
 def grant_dir(layout: Layout, grant_id: str) -> Path:
@@ -39,8 +42,8 @@ def prepare(layout: Layout) -> None:
     layout.grants.chmod(0o711)
 
 
-def create(layout: Layout, grant_id: str, kind: Kind, uid: int, gid: int, node: "edits.Node") -> Path:
-    """Makes the skeleton and returns self/. `uid` and `gid` are those of the plain process; a container needs none.
+def create(layout: Layout, grant_id: str, kind: Kind, gid: int, node: Node) -> Path:
+    """Makes the skeleton and returns self/. `gid` is the plain process's group; a container needs none.
 
     A container's self/ is mounted, so it holds empty mount points. A plain process follows symlinks instead.
     """
@@ -52,9 +55,9 @@ def create(layout: Layout, grant_id: str, kind: Kind, uid: int, gid: int, node: 
     if kind == "container":
         top.chmod(0o700)
         own.chmod(0o755)
-        (own / "driver").mkdir(mode=0o755)
-        if node.simulated:
-            (own / "sim").mkdir(mode=0o755)
+        for name in ("driver", "sim") if node.simulated else ("driver",):
+            (own / name).mkdir()
+            (own / name).chmod(0o755)
         for file in () if node.simulated else node.driver_files:
             (own / "driver" / file.name).touch(mode=0o444)
         write_preload(layout, grant_id)
@@ -74,7 +77,7 @@ def create(layout: Layout, grant_id: str, kind: Kind, uid: int, gid: int, node: 
 
 def write_preload(layout: Layout, grant_id: str, image_lines: list[str] | None = None) -> None:
     """`image_lines`: what the image itself preloads, kept after ours."""
-    lines = [*edits.INTERPOSERS, *(line for line in image_lines or [] if line not in edits.INTERPOSERS)]
+    lines = [*INTERPOSERS, *(line for line in image_lines or [] if line not in INTERPOSERS)]
     path = preload_file(layout, grant_id)
     # Written in place: a container may have this very file mounted already.
     path.write_text("\n".join(lines) + "\n")

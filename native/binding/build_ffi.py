@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Emits the C source of gpushare._native: build_ffi.py OUTPUT.c INCLUDE_DIR... The headers that C compiles are the cdef."""
+"""Emits the C source of gpushare._native: build_ffi.py OUTPUT.c INCLUDE_DIR... The headers that C compiles are the
+cdef."""
 
 import subprocess
 import sys

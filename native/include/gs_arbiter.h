@@ -72,9 +72,10 @@ void gs_arbiter_destroy(gs_arbiter *arbiter);
 
 /* limits and usage stay mapped by the caller until gs_arbiter_grant_remove returned. devices[i] is the node index of the
  * device with ordinal i in the grant. bell is an eventfd the arbiter reads; the caller keeps ownership. Gives a handle >= 0 in
- * *grant. An already held lease word (daemon restart) is taken over as held. */
+ * *grant. share[i] is for ordinal i. An already held lease word (daemon restart) is taken over as held. */
 int gs_arbiter_grant_add(gs_arbiter *arbiter, struct gs_limits *limits, struct gs_usage *usage, const uint32_t *devices,
                          uint32_t ndevices, const struct gs_share *share, int bell, int32_t *grant, struct gs_err *err);
+/* share: again one for each ordinal. */
 int gs_arbiter_grant_share(gs_arbiter *arbiter, int32_t grant, const struct gs_share *share, struct gs_err *err);
 int gs_arbiter_grant_remove(gs_arbiter *arbiter, int32_t grant, struct gs_err *err);
 /* A slot's process is dead: keeps its metered time in the grant's sum, zeroes its device words, frees the header. */

@@ -1,0 +1,3 @@
+from gpushare.cli.main import entry
+
+entry()

@@ -1,0 +1,85 @@
+"""What every verb family is to the command line, and what they share. Nothing here imports more than argparse and json."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from gpushare.errors import UsageError
+from gpushare.units import parse_memory, parse_time
+
+if TYPE_CHECKING:
+    from gpushare.client import Client
+
+
+class Command(Protocol):
+    """One verb (family). The docstring of the class is its help; `run` returns the exit status."""
+
+    name: str
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None: ...
+    def run(self, args: argparse.Namespace) -> int: ...
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors are one line on stderr and status 2."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+
+def add_socket(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--socket", metavar="PATH", help="the daemon's socket (default: GPUSHARE_SOCKET, else /run/gpushare/node.sock)")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def client(args: argparse.Namespace) -> "Client":
+    from gpushare.client import Client
+
+    return Client(args.socket)
+
+
+def memory_argument(text: str) -> int | str:
+    """For argparse's `type`: bytes, or a percentage that the daemon applies to the device it picks."""
+    return text.strip() if text.strip().endswith("%") and parse_memory(text, 1 << 40) else parse_memory(text, 0)
+
+
+def time_argument(text: str) -> int:
+    return parse_time(text)
+
+
+def checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """argparse prints a ValueError's type, not its text: hand our own sentence through."""
+
+    def convert(text: str) -> Any:
+        try:
+            return parse(text)
+        except UsageError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return convert
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[object]], out: Any = None) -> None:
+    """Columns as wide as needed; numbers to the right."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(line[i]) for line in [list(titles), *cells]) for i in range(len(titles))]
+    right = [bool(rows) and all(isinstance(row[i], int | float) or _numeric(row[i]) for row in rows) for i in range(len(titles))]
+    for line in [list(titles), *cells]:
+        padded = [
+            text.rjust(width) if to_right else text.ljust(width)
+            for text, width, to_right in zip(line, widths, right, strict=True)
+        ]
+        print("  ".join(padded).rstrip(), file=out or sys.stdout)
+
+
+def _numeric(cell: object) -> bool:
+    return isinstance(cell, str) and cell[:1].isdigit()

@@ -1,0 +1,37 @@
+"""gpushare daemon."""
+
+import argparse
+from pathlib import Path
+
+from gpushare.cli.command import checked
+from gpushare.errors import UsageError
+
+
+def _simulate(text: str) -> str:
+    from gpushare.node.devices import parse_simulate
+
+    parse_simulate(text)
+    return text
+
+
+def _directory(text: str) -> Path:
+    if not text.strip():
+        raise UsageError("the directory's name is empty")
+    return Path(text)
+
+
+class DaemonCommand:
+    """serve the node: devices, grants, leases, ledger"""
+
+    name = "daemon"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--config", type=Path, metavar="F", help="instead of /etc/gpushare/gpushare.toml")
+        parser.add_argument("--simulate", type=checked(_simulate), metavar="NxSIZE", help="serve simulated devices, as 2x16GiB")
+        parser.add_argument("--state-dir", type=checked(_directory), metavar="D", help="everything at run time below D")
+        parser.add_argument("--socket", type=checked(_directory), metavar="PATH", help="listen there")
+
+    def run(self, args: argparse.Namespace) -> int:
+        from gpushare.daemon import app
+
+        return app.main(args.config, args.simulate, args.state_dir, args.socket)

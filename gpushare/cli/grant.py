@@ -1,0 +1,135 @@
+"""gpushare grant ..."""
+
+import argparse
+from typing import Any
+
+from gpushare.cli import render
+from gpushare.cli.command import (
+    add_json,
+    add_socket,
+    checked,
+    client,
+    memory_argument,
+    print_json,
+    time_argument,
+)
+from gpushare.errors import UsageError
+
+
+def add_share_options(parser: argparse.ArgumentParser) -> None:
+    """What a share is made of; `gpushare run` takes the same. Read them back with `share_request`."""
+    parser.add_argument("--memory", required=True, type=checked(memory_argument), metavar="SIZE", help="as 8GiB or 35%%, per device")
+    parser.add_argument("--time", required=True, type=checked(time_argument), metavar="SHARE", help="as 30%%, 0.3 or 300 (milli)")
+    parser.add_argument("--time-limit", type=checked(time_argument), metavar="SHARE", help="never more than this (default 100%%)")
+    parser.add_argument("--devices", type=checked(_count), default=1, metavar="N", help="how many devices (default 1)")
+    parser.add_argument("--gpu", default="any", metavar="ID", help="id or index of the device (default any)")
+    parser.add_argument("--tenant", default=None, metavar="T", help="who the share belongs to (default: default)")
+    parser.add_argument("--class", dest="class_", choices=("interactive", "training", "inference"), default="training")
+
+
+def share_request(args: argparse.Namespace) -> dict[str, Any]:
+    """Fields for Client.create."""
+    return {
+        "memory": args.memory,
+        "time": args.time,
+        "time_limit": args.time_limit,
+        "devices": args.devices,
+        "device": args.gpu,
+        "tenant": args.tenant,
+        "class_": args.class_,
+    }
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= 16:
+        raise UsageError(f"{text!r} is not a number of devices: give 1 to 16")
+    return int(text)
+
+
+def _seconds(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= 86400:
+        raise UsageError(f"{text!r} is not a number of seconds: give 1 to 86400")
+    return int(text)
+
+
+class GrantCommand:
+    """create, show, list, resize or release a grant"""
+
+    name = "grant"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        verbs = parser.add_subparsers(metavar="VERB", required=True)
+
+        create = verbs.add_parser("create", help="reserve a share for a container or process")
+        add_share_options(create)
+        create.add_argument("--key", help="your own name for it: asking twice gives the same grant")
+        create.add_argument("--ttl", type=checked(_seconds), metavar="S", help="seconds until an unused grant expires (default 120)")
+        create.set_defaults(verb=self._create)
+
+        show = verbs.add_parser("show", help="one grant")
+        show.add_argument("id")
+        show.set_defaults(verb=self._show)
+
+        every = verbs.add_parser("list", help="all grants")
+        every.add_argument("--all", action="store_true", help="the latest that ended, too")
+        every.set_defaults(verb=self._list)
+
+        resize = verbs.add_parser("resize", help="change a share while it is used")
+        resize.add_argument("id")
+        resize.add_argument("--memory", type=checked(memory_argument), metavar="SIZE")
+        resize.add_argument("--time", type=checked(time_argument), metavar="SHARE")
+        resize.add_argument("--time-limit", type=checked(time_argument), metavar="SHARE")
+        resize.set_defaults(verb=self._resize)
+
+        release = verbs.add_parser("release", help="end a grant")
+        release.add_argument("id", nargs="+")
+        release.set_defaults(verb=self._release)
+
+        for verb in (create, show, every, resize, release):
+            add_json(verb)
+            add_socket(verb)
+
+    def run(self, args: argparse.Namespace) -> int:
+        status: int = args.verb(args)
+        return status
+
+    def _create(self, args: argparse.Namespace) -> int:
+        grant = client(args).create(**share_request(args), key=args.key, ttl_seconds=args.ttl)
+        if args.json:
+            print_json(grant)
+        else:
+            print(grant["id"])
+        return 0
+
+    def _show(self, args: argparse.Namespace) -> int:
+        grant = client(args).grant(args.id)
+        if args.json:
+            print_json(grant)
+        else:
+            render.grant(grant)
+        return 0
+
+    def _list(self, args: argparse.Namespace) -> int:
+        grants = client(args).grants(ended=args.all)
+        if args.json:
+            print_json({"grants": grants})
+        else:
+            render.grants(grants)
+        return 0
+
+    def _resize(self, args: argparse.Namespace) -> int:
+        if args.memory is None and args.time is None and args.time_limit is None:
+            raise UsageError("nothing to change: give --memory, --time or --time-limit")
+        grant = client(args).resize(args.id, memory=args.memory, time=args.time, time_limit=args.time_limit)
+        if args.json:
+            print_json(grant)
+        else:
+            render.grant(grant)
+        return 0
+
+    def _release(self, args: argparse.Namespace) -> int:
+        daemon = client(args)
+        ended = [daemon.release(grant_id) for grant_id in args.id]
+        if args.json:
+            print_json({"grants": ended})
+        return 0

@@ -1,0 +1,64 @@
+"""The `gpushare` command: one parser over all verb families, one place that turns errors into exit codes."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from gpushare import __version__
+from gpushare.cli import daemon, demo, doctor, grant, quota, run, show, sim, tenants, watch
+from gpushare.cli.command import Command, Parser
+from gpushare.errors import GpushareError
+
+COMMANDS: tuple[Command, ...] = (
+    daemon.DaemonCommand(),
+    demo.DemoCommand(),
+    doctor.DoctorCommand(),
+    show.DevicesCommand(),
+    show.PsCommand(),
+    show.TopCommand(),
+    run.RunCommand(),
+    grant.GrantCommand(),
+    tenants.TenantsCommand(),
+    quota.QuotaCommand(),
+    watch.WatchCommand(),
+    watch.EventsCommand(),
+    sim.SimCommand(),
+)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="gpushare",
+        description="Exact shares of NVIDIA GPUs for many containers on one node.",
+        epilog="exit status: 0 ok, 1 failed, 2 usage, 3 refused, 4 no daemon or not allowed to talk to it",
+    )
+    parser.add_argument("--version", action="version", version=f"gpushare {__version__}")
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    for command in COMMANDS:
+        text = command.__doc__ or ""
+        verb = verbs.add_parser(command.name, help=text.splitlines()[0], description=text)
+        verb.set_defaults(command=command)
+        command.prepare_parser(verb)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The status; GpushareError becomes one line on stderr."""
+    try:
+        args = build_parser().parse_args(arguments)
+        command: Command = args.command
+        return command.run(args)
+    except GpushareError as error:
+        print(f"gpushare: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output left; keep Python from complaining again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def entry() -> None:
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""Grants and devices as text."""
+
+from typing import Any
+
+from gpushare.cli.command import table
+from gpushare.units import format_size, format_time
+
+GRANT_TITLES = ("GRANT", "TENANT", "PHASE", "DEV", "SHARE", "GOT", "MEMORY", "LIMIT", "LEASES", "WAITS", "PIDS")
+
+
+def grant_rows(grants: list[Any]) -> list[list[object]]:
+    """A row per grant and device."""
+    return [
+        [
+            grant["id"],
+            grant["tenant"],
+            grant["phase"],
+            device["index"],
+            format_time(device["time_milli"]),
+            format_time(device["share_got_milli"]),
+            format_size(device["memory_bytes"]),
+            format_size(device["memory_limit_bytes"]),
+            device["leases"],
+            device["waits"],
+            len(grant["processes"]),
+        ]
+        for grant in grants
+        for device in grant["devices"]
+    ]
+
+
+def grants(found: list[Any]) -> None:
+    if not found:
+        print("no grants")
+        return
+    table(GRANT_TITLES, grant_rows(found))
+
+
+def grant(found: Any) -> None:
+    print(f"{found['id']}  {found['phase']}  tenant {found['tenant']}, class {found['class']}")
+    if found["reason"]:
+        print(f"  {found['reason']}")
+    if found["phase"] in ("reserved", "bound", "active"):
+        print(f"  CDI device  {' '.join(found['cdi'])}")
+        print(f"  directory   {found['dir']}")
+    if found["processes"]:
+        print(f"  processes   {' '.join(map(str, found['processes']))}")
+    for device in found["devices"]:
+        print(
+            f"  device {device['index']}    time {format_time(device['time_milli'])} "
+            f"(limit {format_time(device['time_limit_milli'])}), memory {format_size(device['memory_bytes'])} of "
+            f"{format_size(device['memory_limit_bytes'])} (peak {format_size(device['memory_peak_bytes'])})"
+        )
+        print(
+            f"              busy {_seconds(device['busy_ns'])}, leased {_seconds(device['leased_ns'])} in "
+            f"{device['leases']} leases, waited {_seconds(device['wait_ns'])} in {device['waits']} waits"
+        )
+
+
+def _seconds(value: int) -> str:
+    return f"{value / 1e9:.3f} s"
+
+
+def devices(found: list[Any]) -> None:
+    rows = [
+        [
+            device["index"],
+            device["id"],
+            device["name"],
+            format_size(device["capacity"]["memory"]),
+            format_size(device["memory_used_bytes"]),
+            format_time(device["guaranteed"]["time"]),
+            format_size(device["guaranteed"]["memory"]),
+            device["health"],
+        ]
+        for device in found
+    ]
+    table(("DEV", "ID", "NAME", "MEMORY", "USED", "GRANTED", "GRANTED MEM", "HEALTH"), rows)

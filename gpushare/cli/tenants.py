@@ -1,0 +1,86 @@
+"""gpushare tenants ..."""
+
+import argparse
+from typing import Any
+
+from gpushare.cli.command import add_json, add_socket, checked, client, print_json, table
+from gpushare.errors import UsageError
+from gpushare.units import format_size, format_time, parse_node_time, parse_size
+
+
+def _whole(text: str) -> int:
+    if not text.isascii() or not text.removeprefix("-").isdecimal():
+        raise UsageError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def _names(text: str) -> list[int | str]:
+    return [int(name) if name.isascii() and name.isdecimal() else name for name in text.split(",") if name]
+
+
+class TenantsCommand:
+    """list, set or remove tenants"""
+
+    name = "tenants"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        verbs = parser.add_subparsers(metavar="VERB", required=True)
+        every = verbs.add_parser("list", help="all tenants with what is allocated to them")
+        every.set_defaults(verb=self._list)
+
+        define = verbs.add_parser("set", help="make a tenant or replace its quota; kept in tenants.toml (root)")
+        define.add_argument("name")
+        define.add_argument("--time", type=checked(parse_node_time), metavar="SHARE", help="guarantee: 600%% or 6000 is six devices")
+        define.add_argument("--memory", type=checked(parse_size), metavar="SIZE", help="guarantee, over all devices")
+        define.add_argument("--time-limit", type=checked(parse_node_time), metavar="SHARE", help="never more than this")
+        define.add_argument("--weight", type=checked(_whole), metavar="N", help="part of the surplus (default 1; 0: only what nobody wants)")
+        define.add_argument("--tier", type=checked(_whole), metavar="N", help="higher borrows first (default 0)")
+        define.add_argument("--users", type=_names, metavar="A,B", help="users who may name it")
+        define.add_argument("--groups", type=_names, metavar="A,B", help="groups who may name it")
+        define.set_defaults(verb=self._set)
+
+        remove = verbs.add_parser("remove", help="forget a tenant that has no grants (root)")
+        remove.add_argument("name")
+        remove.set_defaults(verb=self._remove)
+        for verb in (every, define, remove):
+            add_json(verb)
+            add_socket(verb)
+
+    def run(self, args: argparse.Namespace) -> int:
+        status: int = args.verb(args)
+        return status
+
+    def _list(self, args: argparse.Namespace) -> int:
+        found = client(args).tenants()
+        if args.json:
+            print_json({"tenants": found})
+            return 0
+        rows = [
+            [
+                tenant["name"],
+                format_time(tenant["guarantee"]["time"]),
+                format_size(tenant["guarantee"]["memory"]),
+                tenant["weight"],
+                tenant["tier"],
+                format_time(tenant["allocated"]["time"]),
+                format_size(tenant["allocated"]["memory"]),
+                tenant["grants"],
+            ]
+            for tenant in found
+        ]
+        table(("TENANT", "TIME", "MEMORY", "WEIGHT", "TIER", "USED TIME", "USED MEM", "GRANTS"), rows)
+        return 0
+
+    def _set(self, args: argparse.Namespace) -> int:
+        names = ("time", "memory", "time_limit", "weight", "tier", "users", "groups")
+        policy: dict[str, Any] = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+        tenant = client(args).set_tenant(args.name, policy)
+        if args.json:
+            print_json(tenant)
+        return 0
+
+    def _remove(self, args: argparse.Namespace) -> int:
+        client(args).remove_tenant(args.name)
+        if args.json:
+            print_json({"removed": args.name})
+        return 0

@@ -1,0 +1,275 @@
+"""The handlers of the node API: decode, ask, encode. Who asks is known from the connection, never from the body."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from gpushare import __version__
+from gpushare.api import types
+from gpushare.daemon import metrics, openapi, view
+from gpushare.daemon.node import NodeContext
+from gpushare.daemon.peer import Peer, credentials
+from gpushare.daemon.routes import ROUTES
+from gpushare.daemon.state import GrantRecord, Live, decode
+from gpushare.errors import ForbiddenError, GpushareError, NotFoundError, UsageError
+from gpushare.inject import edits, oci, process
+
+BODY_MAX = 16 << 20  # a config.json with thousands of mounts is below 1 MiB
+ENDED_SHOWN = 100
+API_VERSION = "v1"
+FEATURES = ["grants", "resize", "oci", "hooks", "watch", "events", "metrics", "tenants"]
+
+T = TypeVar("T")
+
+
+def _json(value: Any, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
+
+
+def _refusal(error: GpushareError) -> web.Response:
+    return _json(types.Error(error=types.ErrorBody(code=error.code, message=str(error))), error.http_status)
+
+
+def _socket(request: web.Request) -> Any:
+    if request.transport is None:
+        raise UsageError("the connection is gone")
+    return request.transport.get_extra_info("socket")
+
+
+def _peer(request: web.Request) -> Peer:
+    return credentials(_socket(request))
+
+
+def _root(request: web.Request) -> Peer:
+    peer = _peer(request)
+    if not peer.is_root:
+        raise ForbiddenError(f"uid {peer.uid} may not do this: ask root")
+    return peer
+
+
+async def _body(request: web.Request, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(await request.read(), type=kind)
+    except msgspec.DecodeError as error:
+        raise UsageError(f"the request's body is not what {request.path} takes: {error}") from None
+
+
+def _number(request: web.Request, name: str) -> int | None:
+    text = request.query.get(name)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > 19:
+        raise UsageError(f"{name}={text[:40]!r} is not a number")
+    return int(text)
+
+
+@web.middleware
+async def errors(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except GpushareError as error:
+        return _refusal(error)
+    except web.HTTPRequestEntityTooLarge:
+        return _refusal(UsageError(f"the request's body is larger than {BODY_MAX} bytes"))
+    except web.HTTPNotFound:
+        return _refusal(NotFoundError(f"no such call: {request.path[:80]}: GET /openapi.json lists them"))
+    except web.HTTPMethodNotAllowed:
+        return _refusal(UsageError(f"{request.path[:80]} has no {request.method[:10]}: GET /openapi.json lists the calls"))
+
+
+class Api:
+    def __init__(self, context: NodeContext) -> None:
+        self._context = context
+        self._state, self._grants = context.state, context.grants
+
+    def application(self) -> web.Application:
+        application = web.Application(middlewares=[errors], client_max_size=BODY_MAX)
+        for route in ROUTES:
+            application.router.add_route(route.method, route.path, getattr(self, route.handler))
+        return application
+
+    def _grant(self, record: GrantRecord, live: Live | None) -> types.Grant:
+        return view.grant_view(self._state, record, live, self._context.arbiter)
+
+    # What the node is.
+
+    async def version(self, request: web.Request) -> web.Response:
+        del request
+        return _json(types.Version(version=__version__, api=API_VERSION, features=FEATURES))
+
+    async def node(self, request: web.Request) -> web.Response:
+        del request
+        return _json(self._context.facts())
+
+    async def devices(self, request: web.Request) -> web.Response:
+        del request
+        watch = self._state.watch
+        found = await self._context.device_views()
+        return _json(types.Devices(epoch=watch.epoch, rv=watch.rv, devices=found))
+
+    async def sim_stats(self, request: web.Request) -> web.Response:
+        del request
+        return _json(await self._context.sim_stats())
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        del request
+        text = metrics.text(self._context, await self._context.device_views())
+        return web.Response(text=text, content_type="text/plain", headers={"X-Content-Type-Options": "nosniff"})
+
+    async def openapi(self, request: web.Request) -> web.Response:
+        del request
+        return _json(openapi.document())
+
+    async def events(self, request: web.Request) -> web.Response:
+        return _json(self._context.lease_events(_number(request, "after") or 0))
+
+    # Tenants.
+
+    async def tenants(self, request: web.Request) -> web.Response:
+        del request
+        watch = self._state.watch
+        found = [view.tenant_view(tenant, self._state) for tenant in self._state.tenants]
+        return _json(types.Tenants(epoch=watch.epoch, rv=watch.rv, tenants=found))
+
+    async def set_tenant(self, request: web.Request) -> web.Response:
+        _root(request)
+        name = request.match_info["name"]
+        known = name in {tenant.name for tenant in self._state.tenants}
+        self._state.tenants.set(name, await _body(request, types.TenantPolicy))
+        self._grants.refresh_shares()
+        shown = view.tenant_view(self._state.tenants[name], self._state)
+        self._state.watch.publish("tenant", "changed" if known else "added", lambda rv: shown)
+        return _json(shown)
+
+    async def remove_tenant(self, request: web.Request) -> web.Response:
+        _root(request)
+        name = request.match_info["name"]
+        self._context.remove_tenant(name)
+        return web.Response(status=204)
+
+    # Grants.
+
+    async def grants(self, request: web.Request) -> web.Response:
+        watch = self._state.watch
+        found = [self._grant(live.record, live) for live in self._state]
+        if _number(request, "ended"):
+            rows = self._state.ledger.ended_grants(ENDED_SHOWN)
+            found += [self._grant(decode(text), None) for text in rows]
+        return _json(types.Grants(epoch=watch.epoch, rv=watch.rv, grants=found))
+
+    async def create_grant(self, request: web.Request) -> web.Response:
+        live, new = self._grants.create(_peer(request), await _body(request, types.GrantRequest))
+        return _json(self._grant(live.record, live), 201 if new else 200)
+
+    async def grant(self, request: web.Request) -> web.Response:
+        grant_id = request.match_info["id"]
+        if grant_id not in self._state and (ended := self._state.ended(grant_id)) is not None:
+            return _json(self._grant(ended, None))
+        live = self._state.live(grant_id)
+        return _json(self._grant(live.record, live))
+
+    async def resize_grant(self, request: web.Request) -> web.Response:
+        change = await _body(request, types.GrantChange)
+        live = self._grants.resize(_peer(request), request.match_info["id"], change)
+        return _json(self._grant(live.record, live))
+
+    async def release_grant(self, request: web.Request) -> web.Response:
+        record, _ = self._grants.release(_peer(request), request.match_info["id"])
+        return _json(self._grant(record, None))
+
+    async def bind_grant(self, request: web.Request) -> web.Response:
+        asked = await _body(request, types.BindRequest)
+        live = self._grants.bind(_peer(request), request.match_info["id"], asked, _socket(request))
+        return _json(self._binding(live, asked.kind))
+
+    def _binding(self, live: Live, kind: types.Kind) -> types.Binding:
+        layout = self._state.layout
+        directory = str(layout.grants / live.id / "self")
+        if kind == "process":
+            environment = process.environment(layout, live.id)
+            return types.Binding(grant=live.id, dir=directory, env=environment, mounts=[])
+        nodes = self._context.resources.device_nodes(live.record)
+        wanted = edits.container(layout, live.id, self._context.inject, nodes)
+        mounts = [
+            types.Mount(source=mount.host, destination=mount.container, options=mount.options)
+            for mount in wanted.mounts
+        ]
+        pairs = (variable.partition("=") for variable in wanted.env)
+        return types.Binding(
+            grant=live.id, dir=directory, env={name: value for name, _, value in pairs}, mounts=mounts
+        )
+
+    # What engines call.
+
+    async def oci_edit(self, request: web.Request) -> web.Response:
+        peer = _root(request)
+        asked = await _body(request, types.OciEditRequest)
+        wanted = oci.request(asked.config)
+        if wanted is None:
+            return _json(types.OciEditAnswer(config=asked.config, grant=None))
+        if "grant" in wanted:
+            live, new = self._state.live(wanted["grant"]), False
+        else:
+            try:
+                converted = msgspec.convert(wanted, types.GrantRequest)
+            except msgspec.ValidationError as error:
+                raise UsageError(f"the container's annotations make no request: {error}") from None
+            live, new = self._grants.create(peer, converted)
+        try:
+            self._grants.bind(peer, live.id, types.BindRequest(kind="container"), _socket(request))
+            nodes = self._context.resources.device_nodes(live.record)
+            bundle = Path(asked.bundle)
+            config = oci.apply(asked.config, bundle, self._state.layout, live.id, self._context.inject, nodes)
+        except GpushareError as error:
+            if new:
+                self._grants.fail(live, str(error))
+            raise
+        except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
+            if new:
+                self._grants.fail(live, "its container's configuration cannot be read")
+            raise UsageError(f"config.json of {asked.bundle} cannot be edited: {error!r}") from None
+        return _json(types.OciEditAnswer(config=config, grant=live.id))
+
+    async def hook_create_runtime(self, request: web.Request) -> web.Response:
+        _root(request)
+        live = self._grants.hook_create_runtime(_grant_of(request), await _body(request, dict))
+        return _json(self._grant(live.record, live))
+
+    async def hook_poststop(self, request: web.Request) -> web.Response:
+        _root(request)
+        self._grants.poststop(_grant_of(request))
+        return _json({})
+
+    # What changes.
+
+    async def watch(self, request: web.Request) -> web.StreamResponse:
+        watch = self._state.watch
+        since = _number(request, "since")
+        if since is None:
+            since = watch.rv
+        watch.check(since)
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await response.prepare(request)
+        try:
+            async for event in watch.events(since):
+                await response.write(msgspec.json.encode(event) + b"\n")
+        except (ConnectionError, asyncio.CancelledError):
+            pass  # the reader left, or the daemon stops
+        except GpushareError as error:
+            # The reader is slower than the ring: it has to list again, as after a 410.
+            body = types.Error(error=types.ErrorBody(code=error.code, message=str(error)))
+            await response.write(msgspec.json.encode(body) + b"\n")
+        return response
+
+
+def _grant_of(request: web.Request) -> str:
+    grant_id = request.query.get("grant")
+    if not grant_id:
+        raise UsageError(f"{request.path} needs ?grant=ID")
+    return grant_id

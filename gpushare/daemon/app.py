@@ -1,0 +1,328 @@
+"""The daemon from start to stop."""
+
+import asyncio
+import contextlib
+import fcntl
+import grp
+import json
+import logging
+import os
+import resource
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from aiohttp import web
+
+from gpushare.arbiter import Arbiter
+from gpushare.arbiter import Config as ArbiterConfig
+from gpushare.daemon import config as configuration
+from gpushare.daemon.api import Api
+from gpushare.daemon.config import Config
+from gpushare.daemon.grants import Grants
+from gpushare.daemon.ledger import Ledger
+from gpushare.daemon.node import NodeContext
+from gpushare.daemon.resources import Resources
+from gpushare.daemon.state import State
+from gpushare.daemon.tenant_socket import bind_unix
+from gpushare.daemon.tenants import Tenants
+from gpushare.daemon.watch import Watch
+from gpushare.errors import FailedError, GpushareError, UnreachableError
+from gpushare.inject import grantdir
+from gpushare.node import devices as node_devices
+from gpushare.node.devices import Backend
+from gpushare.node.simulated import SimulatedBackend
+from gpushare.node.simulator import Simulator
+from gpushare.paths import Layout
+
+log = logging.getLogger("gpushare")
+
+_TICK_SECONDS = 1.0
+_IDLE_LEDGER_SECONDS = 60.0
+_HEALTH_SECONDS = 10.0
+_PROBE_SECONDS = 60.0
+_DAY_NS = 86_400_000_000_000
+
+
+def main(config_file: Path | None, simulate: str | None, state_dir: Path | None, socket_path: Path | None) -> int:
+    """Serves until SIGTERM or SIGINT. Raises GpushareError when it cannot start."""
+    logging.basicConfig(level=logging.INFO, format="gpushare: %(message)s", stream=sys.stderr)
+    config = configuration.load(config_file)
+    simulate = simulate or config.simulate or None
+    if state_dir is None and config.state_dir:
+        state_dir = Path(config.state_dir)
+    if socket_path is None and config.socket:
+        socket_path = Path(config.socket)
+    layout = Layout.of(state_dir, socket_path.absolute() if socket_path is not None else None)
+    tenants_file = Path(config.tenants) if config.tenants else _tenants_file(state_dir)
+    os.umask(0o022)
+    _raise_descriptor_limit()
+    with _lock(layout):
+        return asyncio.run(_Daemon(config, layout, simulate, tenants_file).run())
+
+
+def _tenants_file(state_dir: Path | None) -> Path:
+    return configuration.DEFAULT_TENANTS if state_dir is None else state_dir.absolute() / "tenants.toml"
+
+
+def _raise_descriptor_limit() -> None:
+    """Each joined process costs two descriptors."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _directory(path: Path) -> None:
+    """Makes it, or checks that nobody else can put things there."""
+    try:
+        path.mkdir(mode=0o755, parents=True, exist_ok=True)
+        found = path.stat()
+    except OSError as error:
+        raise FailedError(f"{path} cannot be made ({error.strerror}): run as root, or give --state-dir") from None
+    if not stat.S_ISDIR(found.st_mode):
+        raise FailedError(f"{path} is not a directory: remove it, or give --state-dir")
+    if found.st_uid not in (0, os.geteuid()):
+        raise FailedError(f"{path} belongs to uid {found.st_uid}: use a directory of your own with --state-dir")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise FailedError(f"{path} can be written by others: chmod go-w it, or give another --state-dir")
+
+
+@contextlib.contextmanager
+def _lock(layout: Layout):  # type: ignore[no-untyped-def]
+    """One daemon per run-time directory and per socket, also when another one does not answer at the moment."""
+    for path in (layout.run, layout.state, layout.socket.parent):
+        _directory(path)
+    try:
+        descriptor = os.open(layout.run / "daemon.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise FailedError(f"{layout.run} cannot be used ({error.strerror}): run as root, or give --state-dir") from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FailedError(
+                f"another daemon runs in {layout.run}: stop it first, or give --state-dir for a second one"
+            ) from None
+        _check_socket_free(layout.socket)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _check_socket_free(path: Path) -> None:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise FailedError(f"{path} exists and is not a socket: remove it, or give --socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(os.fspath(path))
+        except ConnectionRefusedError:
+            return  # left by a daemon that was killed
+        except OSError as error:
+            raise FailedError(f"{path} cannot be checked ({error.strerror}): give another --socket") from None
+    raise FailedError(f"another daemon serves {path}: stop it first, or give --socket and --state-dir")
+
+
+class _Daemon:
+    def __init__(self, config: Config, layout: Layout, simulate: str | None, tenants_file: Path) -> None:
+        self._config, self._layout, self._simulate, self._tenants_file = config, layout, simulate, tenants_file
+        self._simulator: Simulator | None = None
+
+    async def run(self) -> int:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        async with contextlib.AsyncExitStack() as cleanup:
+            try:
+                context = self._open(cleanup)
+                await self._serve(context, cleanup)
+            except BaseException:
+                self._stop_simulator(cleanup_only=True)
+                raise
+            ticking = asyncio.create_task(self._tick(context))
+            cleanup.push_async_callback(_cancel, ticking)
+            done, _ = await asyncio.wait(
+                {asyncio.create_task(stop.wait()), ticking}, return_when=asyncio.FIRST_COMPLETED
+            )
+            if ticking in done:
+                ticking.result()
+        return 0
+
+    # Start.
+
+    def _open(self, cleanup: contextlib.AsyncExitStack) -> NodeContext:
+        layout = self._layout
+        grantdir.prepare(layout)
+        _directory(layout.cdi)
+        ledger = Ledger(layout.ledger)
+        cleanup.callback(ledger.close)
+        ledger.forget(_now_ns() - self._config.ledger_days * _DAY_NS)
+        backend = self._backend(ledger)
+        found = backend.devices()
+        capacity = sum(device.memory_bytes - device.reserved_bytes for device in found)
+        tenants = Tenants(self._tenants_file, 1000 * len(found), capacity)
+        watch = Watch(ledger.run)
+        state = State(layout, found, tenants, ledger, watch)
+        arbiter = Arbiter(self._arbiter_config())
+        cleanup.callback(arbiter.close)
+        inject = backend.inject()
+        resources = Resources(layout, inject, found)
+        grants = Grants(state, resources, arbiter)
+        context = NodeContext(state, grants, resources, arbiter, backend, inject, self._simulator)
+        cleanup.callback(self._close, context)
+        if ledger.gap_ns:
+            log.info("nothing was recorded for %.1f s before this start", ledger.gap_ns / 1e9)
+        for text in ledger.open_grants():
+            grants.take_over(text)
+        self._remove_strays(state)
+        return context
+
+    def _arbiter_config(self) -> ArbiterConfig:
+        asked = self._config.arbiter
+        times = {"lease_ns": asked.lease_ms, "bound_ns": asked.bound_ms, "bound_alone_ns": asked.bound_alone_ms}
+        given = {name: ms * 1_000_000 for name, ms in times.items() if ms}
+        return replace(ArbiterConfig(realtime=asked.realtime), **given)
+
+    def _backend(self, ledger: Ledger) -> Backend:
+        if self._simulate is not None:
+            return self._simulated()
+        from gpushare.node.nvml import NvmlBackend
+
+        try:
+            backend = NvmlBackend()
+        except UnreachableError as error:
+            raise FailedError(str(error)) from None
+        costs = {}
+        for device_id in backend.ids():
+            known = ledger.context_bytes(device_id, backend.driver_version)
+            if known is None:
+                known = _probe(device_id)
+                ledger.set_context_bytes(device_id, backend.driver_version, known)
+            costs[device_id] = known
+        backend.context_bytes = costs
+        return backend
+
+    def _simulated(self) -> Backend:
+        assert self._simulate is not None
+        directory = self._layout.sim
+        _directory(directory)
+        sizes = node_devices.parse_simulate(self._simulate)
+        simulator = Simulator.start_or_adopt(directory, self._simulate)
+        if [device.memory_bytes for device in simulator.devices] != sizes:
+            if any(simulator.clients(index) for index in range(len(simulator.devices))):
+                simulator.close()
+                raise FailedError(
+                    f"the simulator in {directory} has other devices than {self._simulate} and is in use: end its processes first"
+                )
+            simulator.stop()
+            simulator = Simulator.start_or_adopt(directory, self._simulate)
+        self._simulator = simulator
+        return SimulatedBackend(simulator, directory)
+
+    def _remove_strays(self, state: State) -> None:
+        """Files of grants that the ledger does not know as living: left by a kill between two steps."""
+        layout = self._layout
+        for directory in layout.grants.iterdir():
+            if directory.name not in state:
+                shutil.rmtree(directory, ignore_errors=True)
+        for spec in layout.cdi.glob("gpushare.dev-gpu_g-*.json"):
+            if spec.stem.removeprefix("gpushare.dev-gpu_") not in state:
+                spec.unlink(missing_ok=True)
+
+    async def _serve(self, context: NodeContext, cleanup: contextlib.AsyncExitStack) -> None:
+        path = self._layout.socket
+        listener = bind_unix(path, socket.SOCK_STREAM, 0o600)
+        self._open_to_group(path)
+        runner = web.AppRunner(Api(context).application(), access_log=None, shutdown_timeout=2.0)
+        await runner.setup()
+        cleanup.push_async_callback(runner.cleanup)
+        # Before the runner's cleanup: streams end by themselves instead of being waited for.
+        cleanup.callback(context.state.watch.close)
+        await web.SockSite(runner, listener).start()
+        cleanup.callback(path.unlink, missing_ok=True)
+        _notify("READY=1")
+        print(f"ready {path}", flush=True)
+
+    def _open_to_group(self, path: Path) -> None:
+        with contextlib.suppress(KeyError, PermissionError):
+            os.chown(path, -1, grp.getgrnam(self._config.group).gr_gid)
+            path.chmod(0o660)
+
+    # While it runs.
+
+    async def _tick(self, context: NodeContext) -> None:
+        loop = asyncio.get_running_loop()
+        written = healthy = loop.time()
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            served = context.measure()
+            now = loop.time()
+            if now - written >= (self._config.ledger_seconds if served else _IDLE_LEDGER_SECONDS):
+                context.write_periods()
+                written = now
+            if now - healthy >= _HEALTH_SECONDS:
+                await context.check_health()
+                healthy = now
+
+    # Stop.
+
+    def _close(self, context: NodeContext) -> None:
+        _notify("STOPPING=1")
+        context.write_periods()
+        context.grants.let_go()
+        if not any(True for _ in context.state if _.record.workloads):
+            self._stop_simulator()
+        context.backend.close()
+
+    def _stop_simulator(self, *, cleanup_only: bool = False) -> None:
+        """A simulator with clients is left to them, as hardware would be."""
+        simulator, self._simulator = self._simulator, None
+        if simulator is None:
+            return
+        with contextlib.suppress(GpushareError):
+            if not any(simulator.clients(index) for index in range(len(simulator.devices))):
+                simulator.stop()
+        if cleanup_only:
+            simulator.close()
+
+
+async def _cancel(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+def _probe(device_id: str) -> int:
+    """In a process of its own: a context would stay with the daemon."""
+    command = [sys.executable, "-m", "gpushare.node.probe", device_id]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise FailedError(f"the cost of a context on {device_id} cannot be measured: {error}") from None
+    if done.returncode != 0:
+        reason = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
+        raise FailedError(f"the cost of a context on {device_id} cannot be measured: {reason[0]}")
+    return int(json.loads(done.stdout)["context_bytes"])
+
+
+def _notify(message: str) -> None:
+    """systemd's readiness protocol."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out, contextlib.suppress(OSError):
+        out.sendto(message.encode(), "\0" + address[1:] if address.startswith("@") else address)
+
+
+def _now_ns() -> int:
+    from gpushare.daemon.state import now_ns
+
+    return now_ns()

@@ -1,0 +1,98 @@
+"""What each grant got: the arbiter's counters, made continuous over restarts of the daemon, and the ledger's periods."""
+
+from dataclasses import dataclass, field, replace
+
+from gpushare.arbiter import GrantStats
+from gpushare.daemon.ledger import Period, Totals
+
+
+@dataclass(slots=True)
+class DeviceBook:
+    """One grant on one device. `carried`: what earlier runs of the daemon wrote; `base`: the arbiter's counters when this
+    run took the grant over, which include work of that time; `written`: counters at the end of the last period."""
+
+    carried: Totals
+    base: GrantStats
+    written: GrantStats = field(init=False)
+    window: GrantStats = field(init=False)
+    share_got_milli: int = 0
+
+    def __post_init__(self) -> None:
+        self.written = self.window = self.base
+
+    def total(self, stats: GrantStats) -> GrantStats:
+        """As a reader sees it: over the grant's whole life. Counts of leases and waits are of this run."""
+        return replace(
+            stats,
+            leased_ns=self.carried.used_ns + stats.leased_ns - self.base.leased_ns,
+            borrowed_ns=self.carried.borrowed_ns + stats.borrowed_ns - self.base.borrowed_ns,
+            busy_ns=self.carried.busy_ns + stats.busy_ns - self.base.busy_ns,
+            wait_ns=self.carried.waited_ns + stats.wait_ns - self.base.wait_ns,
+            memory_peak_bytes=max(self.carried.memory_peak_bytes, stats.memory_peak_bytes),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One grant on one device when a period ends."""
+
+    grant_id: str
+    tenant: str
+    device_id: str
+    device_index: int
+    guarantee_milli: int
+    book: DeviceBook
+    stats: GrantStats
+
+
+def shares_got(samples: list[Sample]) -> None:
+    """Each book's part of the work its device did since the last window."""
+    busy: dict[int, int] = {}
+    for sample in samples:
+        grown = max(0, sample.stats.busy_ns - sample.book.window.busy_ns)
+        busy[sample.device_index] = busy.get(sample.device_index, 0) + grown
+    for sample in samples:
+        grown = max(0, sample.stats.busy_ns - sample.book.window.busy_ns)
+        whole = busy[sample.device_index]
+        sample.book.share_got_milli = grown * 1000 // whole if whole else 0
+        sample.book.window = sample.stats
+
+
+def periods(samples: list[Sample], from_ns: int, to_ns: int) -> list[Period]:
+    """Rows for the ledger. Lent time is others' borrowed time on the device, by how much each left of its guarantee; the part of
+    a device that is guaranteed to nobody lends too."""
+    wall = to_ns - from_ns
+    drafts = []
+    for sample in samples:
+        written, stats = sample.book.written, sample.stats
+        drafts.append(
+            Period(
+                grant_id=sample.grant_id,
+                tenant=sample.tenant,
+                device=sample.device_id,
+                from_ns=from_ns,
+                to_ns=to_ns,
+                granted_ns=wall * sample.guarantee_milli // 1000,
+                used_ns=max(0, stats.leased_ns - written.leased_ns),
+                busy_ns=max(0, stats.busy_ns - written.busy_ns),
+                borrowed_ns=max(0, stats.borrowed_ns - written.borrowed_ns),
+                lent_ns=0,
+                waited_ns=max(0, stats.wait_ns - written.wait_ns),
+                memory_bytes=stats.memory_bytes,
+                memory_peak_bytes=stats.memory_peak_bytes,
+            )
+        )
+        sample.book.written = stats
+    return [replace(draft, lent_ns=_lent(draft, drafts, wall)) for draft in drafts]
+
+
+def _unused(period: Period) -> int:
+    return max(0, period.granted_ns - (period.used_ns - period.borrowed_ns))
+
+
+def _lent(period: Period, others: list[Period], wall: int) -> int:
+    same = [other for other in others if other.device == period.device]
+    borrowed = sum(other.borrowed_ns for other in same if other.grant_id != period.grant_id)
+    nobodys = max(0, wall - sum(other.granted_ns for other in same))
+    unused = nobodys + sum(_unused(other) for other in same)
+    return min(borrowed * _unused(period) // unused, _unused(period)) if unused else 0

@@ -1,0 +1,53 @@
+"""gpushare.toml: what an administrator sets. Options of the command line come over it."""
+
+import tomllib
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from gpushare.errors import UsageError
+
+DEFAULT_CONFIG = Path("/etc/gpushare/gpushare.toml")
+DEFAULT_TENANTS = Path("/etc/gpushare/tenants.toml")
+
+
+class ArbiterConfig(Struct, forbid_unknown_fields=True):
+    """Milliseconds; 0 leaves the built-in value (gs_arbiter.h)."""
+
+    lease_ms: int = 0
+    bound_ms: int = 0
+    bound_alone_ms: int = 0
+    realtime: bool = True
+
+
+class Config(Struct, forbid_unknown_fields=True):
+    """`simulate`: as the option, empty for real devices. `ledger_days`: how long closed grants and periods are kept."""
+
+    simulate: str = ""
+    state_dir: str = ""
+    socket: str = ""
+    tenants: str = ""
+    group: str = "gpushare"
+    ledger_days: int = 400
+    ledger_seconds: int = 5
+    arbiter: ArbiterConfig = msgspec.field(default_factory=ArbiterConfig)
+
+
+def load(path: Path | None) -> Config:
+    """The file, or defaults where none was named and the default one is absent. Raises UsageError with place and reason."""
+    try:
+        text = (path or DEFAULT_CONFIG).read_text()
+    except FileNotFoundError:
+        if path is None:
+            return Config()
+        raise UsageError(f"{path}: no such file: name an existing one with --config") from None
+    except OSError as error:
+        raise UsageError(f"{path or DEFAULT_CONFIG}: cannot be read: {error.strerror}") from None
+    try:
+        config = msgspec.convert(tomllib.loads(text), Config)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise UsageError(f"{path or DEFAULT_CONFIG}: {error}") from None
+    if not 1 <= config.ledger_seconds <= 3600:
+        raise UsageError(f"{path or DEFAULT_CONFIG}: ledger_seconds is {config.ledger_seconds}: give 1 to 3600")
+    return config

@@ -1,0 +1,171 @@
+"""All parts of one running daemon, and what is asked of more than one of them."""
+
+import asyncio
+import os
+from collections import deque
+from dataclasses import dataclass, field
+
+from gpushare import __version__
+from gpushare.api import types
+from gpushare.arbiter import Arbiter
+from gpushare.daemon import view
+from gpushare.daemon.books import Sample, periods, shares_got
+from gpushare.daemon.grants import Grants
+from gpushare.daemon.resources import Resources
+from gpushare.daemon.state import Live, State, now_ns
+from gpushare.errors import GpushareError, NotFoundError, RefusedError
+from gpushare.inject.node import Node
+from gpushare.node.devices import Backend
+from gpushare.node.simulator import Simulator
+from gpushare.policy import lifecycle
+
+LEASE_EVENTS = 4096
+
+
+@dataclass
+class NodeContext:
+    state: State
+    grants: Grants
+    resources: Resources
+    arbiter: Arbiter
+    backend: Backend
+    inject: Node
+    simulator: Simulator | None
+    unhealthy: set[str] = field(default_factory=set)
+    started_ns: int = field(default_factory=now_ns)
+    _written_ns: int = field(default_factory=now_ns)
+    _leases: "deque[types.LeaseEvent]" = field(default_factory=lambda: deque(maxlen=LEASE_EVENTS))
+
+    def __post_init__(self) -> None:
+        self.grants.unusable = lambda: self.unhealthy
+        self.grants.before_stop = self._before_stop
+
+    def facts(self) -> types.Node:
+        layout = self.state.layout
+        return types.Node(
+            version=__version__,
+            epoch=self.state.watch.epoch,
+            pid=os.getpid(),
+            simulated=self.inject.simulated,
+            devices=len(self.state.devices),
+            driver_version=self.backend.driver_version,
+            run_dir=str(layout.run),
+            grants_dir=str(layout.grants),
+            state_dir=str(layout.state),
+            cdi_dir=str(layout.cdi),
+            socket=str(layout.socket),
+            lib_dir=str(self.inject.lib_dir),
+            driver_dir=view.driver_dir(self.inject.sim_lib_dir, self.inject.driver_files, self.inject.simulated),
+            sim_dir=str(self.inject.sim_dir) if self.inject.sim_dir is not None else None,
+            simulator_pid=self.simulator.pid if self.simulator is not None else None,
+            started_ns=self.started_ns,
+        )
+
+    # Devices.
+
+    async def device_views(self) -> list[types.Device]:
+        used = await asyncio.to_thread(self._memory_used)
+        views = []
+        for device in self.state.devices:
+            stats = self.arbiter.device_stats(device.index)
+            healthy = device.id not in self.unhealthy
+            views.append(
+                view.device_view(device, self.backend.name, self.state, stats, used[device.index], healthy)
+            )
+        return views
+
+    def _memory_used(self) -> list[int]:
+        try:
+            return [self.backend.memory_used(device.index) for device in self.state.devices]
+        except GpushareError:
+            return [0] * len(self.state.devices)
+
+    async def sim_stats(self) -> object:
+        if self.simulator is None:
+            raise NotFoundError("the devices are real: there is no simulator")
+        return await asyncio.to_thread(self.simulator.stats)
+
+    async def check_health(self) -> None:
+        """Says so, once, when a device stops answering or answers again."""
+        devices = self.state.devices
+        found = await asyncio.to_thread(lambda: [self.backend.healthy(device.index) for device in devices])
+        for device, healthy in zip(devices, found, strict=True):
+            if healthy == (device.id not in self.unhealthy):
+                continue
+            self.unhealthy ^= {device.id}
+            stats = self.arbiter.device_stats(device.index)
+            shown = view.device_view(device, self.backend.name, self.state, stats, 0, healthy)
+            self.state.watch.publish("device", "changed", lambda rv, shown=shown: shown)
+
+    # Tenants.
+
+    def remove_tenant(self, name: str) -> None:
+        users = [live.id for live in self.state if live.record.tenant == name]
+        if users and name != "default":
+            raise RefusedError(f"tenant {name} has {len(users)} grants ({users[0]}, ...): release them first")
+        shown = view.tenant_view(self.state.tenants[name], self.state)
+        self.state.tenants.remove(name)
+        self.grants.refresh_shares()
+        self.state.watch.publish("tenant", "removed", lambda rv: shown)
+
+    # Books.
+
+    def _samples(self) -> list[Sample]:
+        found = []
+        for live in self.state:
+            if live.handle is None:
+                continue
+            for place in live.record.places:
+                book = live.books.get(place.index)
+                if book is not None:
+                    stats = self.arbiter.grant_stats(live.handle, place.index)
+                    guarantee = min(place.guaranteed_milli, 1000)
+                    found.append(
+                        Sample(live.id, live.record.tenant, place.device, place.index, guarantee, book, stats)
+                    )
+        return found
+
+    def measure(self) -> bool:
+        """Once a second. False when no grant is served, so that there is nothing to write."""
+        self.collect_events()
+        samples = self._samples()
+        shares_got(samples)
+        for live in self.state:
+            if live.usage is not None and live.usage.torn:
+                self.grants.send(live, lifecycle.Break(now_ns(), "its usage page was truncated"))
+        return bool(samples)
+
+    def write_periods(self) -> None:
+        """Ends the ledger's current period and begins the next."""
+        now = now_ns()
+        self.state.ledger.add(periods(self._samples(), self._written_ns, now))
+        self._written_ns = now
+
+    def _before_stop(self, live: Live) -> None:
+        del live  # lent time needs the numbers of all
+        self.collect_events()
+        self.write_periods()
+
+    # The arbiter's record.
+
+    def collect_events(self) -> None:
+        """Before handles change their meaning."""
+        by_handle = {live.handle: live.id for live in self.state if live.handle is not None}
+        found, _ = self.arbiter.events()
+        for event in found:
+            self._leases.append(
+                types.LeaseEvent(
+                    seq=event.sequence,
+                    t_ns=event.t_ns,
+                    kind=event.kind.name.lower(),  # type: ignore[arg-type]
+                    device=event.device,
+                    grant=by_handle.get(event.grant),
+                    other=by_handle.get(event.other),
+                    value_ns=event.value,
+                )
+            )
+
+    def lease_events(self, after: int) -> types.LeaseEvents:
+        self.collect_events()
+        found = [event for event in self._leases if event.seq > after]
+        return types.LeaseEvents(after=found[-1].seq if found else after, events=found)

@@ -1,0 +1,69 @@
+"""The OpenAPI 3.1 document, made from the wire types and the table of routes that the server itself uses."""
+
+import re
+from typing import Any
+
+import msgspec
+
+from gpushare import __version__
+from gpushare.api import types
+from gpushare.daemon.routes import ROUTES, Route
+
+_TEMPLATE = "#/components/schemas/{name}"
+_JSON = "application/json"
+
+
+def _content(schema: dict[str, Any], media: str = _JSON) -> dict[str, Any]:
+    return {"content": {media: {"schema": schema}}}
+
+
+def _operation(route: Route, schemas: dict[type, dict[str, Any]]) -> dict[str, Any]:
+    ok: dict[str, Any] = {"description": "done"}
+    if route.answer is not None:
+        ok |= _content(schemas[route.answer], route.media)
+    elif route.media != _JSON:
+        ok |= _content({"type": "string"}, route.media)
+    else:
+        ok |= _content({"type": "object"})
+    names = re.findall(r"{(\w+)}", route.path)
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
+    ]
+    parameters += [
+        {"name": name, "in": "query", "required": required, "schema": {"type": kind}}
+        for name, (kind, required) in route.query.items()
+    ]
+    operation: dict[str, Any] = {
+        "operationId": route.handler,
+        "summary": route.summary,
+        "responses": {
+            str(route.status): ok,
+            "default": {"description": "why not, in one line", **_content(schemas[types.Error])},
+        },
+    }
+    if parameters:
+        operation["parameters"] = parameters
+    if route.body is not None:
+        operation["requestBody"] = {"required": True, **_content(schemas[route.body])}
+    return operation
+
+
+def document() -> dict[str, Any]:
+    used: list[type] = [types.Error]
+    for route in ROUTES:
+        used += [kind for kind in (route.body, route.answer) if kind is not None and kind not in used]
+    found, components = msgspec.json.schema_components(used, ref_template=_TEMPLATE)
+    schemas = dict(zip(used, found, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in ROUTES:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "gpushare node API",
+            "version": __version__,
+            "description": "HTTP over the node's unix socket. Who asks is known from the socket's peer credentials.",
+        },
+        "paths": paths,
+        "components": {"schemas": components},
+    }

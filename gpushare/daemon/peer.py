@@ -1,0 +1,101 @@
+"""Who is on the other end of a unix socket, and what processes are."""
+
+import grp
+import os
+import pwd
+import socket
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+# Linux 6.5; the constant is not in Python's socket module.
+_SO_PEERPIDFD = 77
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Peer credentials of a connection, as of its connect(). `pid` is 0 where it is in no namespace of ours."""
+
+    pid: int
+    uid: int
+    gid: int
+
+    @property
+    def is_root(self) -> bool:
+        """Root, or the user that runs the daemon (which is root but in tests)."""
+        return self.uid in (0, os.geteuid())
+
+    def groups(self) -> set[int]:
+        try:
+            name = pwd.getpwuid(self.uid).pw_name
+        except KeyError:
+            return {self.gid}
+        return {self.gid, *os.getgrouplist(name, self.gid)}
+
+
+def credentials(connection: socket.socket) -> Peer:
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return Peer(*struct.unpack("iII", raw))
+
+
+def open_pidfd(connection: socket.socket, pid: int) -> int:
+    """A pidfd of the connecting process. Raises OSError when it is gone.
+
+    The kernel's own descriptor where there is one; else by number, which could be another process only if the peer ended and
+    its number came round while the connection was still unread.
+    """
+    try:
+        return connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+    except OSError:
+        return os.pidfd_open(pid)
+
+
+def start_time(pid: int) -> int | None:
+    """Clock ticks since boot at which the process began, None when it is gone. With the pid it names a process for ever."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    state, *fields = text.rpartition(")")[2].split()
+    return int(fields[18]) if state not in ("Z", "X") else None
+
+
+def reopen_pidfd(pid: int, started: int) -> int | None:
+    """A pidfd of that very process, None when it is gone."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return None
+    # Checked after opening: from here on the descriptor cannot come to mean another process.
+    if start_time(pid) != started:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def maps_file(pid: int, file: os.stat_result) -> bool:
+    """Does the process still have that file mapped? It stays mapped through closed descriptors, and is lost at exec."""
+    wanted = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}"
+    try:
+        with open(f"/proc/{pid}/maps") as maps:
+            return any(line.split(maxsplit=5)[3:5] == [wanted, str(file.st_ino)] for line in maps)
+    except OSError:
+        return False
+
+
+def find_uid(name: int | str) -> int | None:
+    if isinstance(name, int):
+        return name
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        return None
+
+
+def find_gid(name: int | str) -> int | None:
+    if isinstance(name, int):
+        return name
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        return None

@@ -1,0 +1,113 @@
+"""What a grant holds outside this process's memory: directory, pages, CDI spec, socket. Made, taken over, undone."""
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpushare.daemon.state import GrantRecord, Live
+from gpushare.daemon.tenant_socket import Rules, TenantSocket
+from gpushare.errors import FailedError, GpushareError
+from gpushare.inject import cdi, grantdir
+from gpushare.inject.node import DeviceNode, Node
+from gpushare.node.devices import Device
+from gpushare.pages import DeviceLimits, GrantState, LimitsPage, UsagePage
+from gpushare.paths import Layout
+from gpushare.policy.admission import Place
+from gpushare.policy.lifecycle import Kind
+
+log = logging.getLogger(__name__)
+
+
+class Resources:
+    """Every method leaves either all or nothing of what it makes."""
+
+    def __init__(self, layout: Layout, node: Node, devices: Sequence[Device]) -> None:
+        self._layout, self._node = layout, node
+        self._devices = {device.id: device for device in devices}
+
+    def knows(self, record: GrantRecord) -> bool:
+        return all(place.device in self._devices for place in record.places)
+
+    def device_nodes(self, record: GrantRecord) -> list[DeviceNode]:
+        return [node for place in record.places for node in self._devices[place.device].nodes]
+
+    def limits(self, place: Place, guarantee_milli: int) -> DeviceLimits:
+        device = self._devices[place.device]
+        return DeviceLimits(device.uuid, place.memory_bytes, device.context_bytes, guarantee_milli, place.limit_milli)
+
+    def make(self, live: Live, rules: Rules) -> None:
+        """Directory, pages, bell, socket; the CDI spec too unless a plain process has taken the grant."""
+        record = live.record
+        process = record.life.kind is Kind.PROCESS
+        try:
+            own = grantdir.create(
+                self._layout, record.id, "process" if process else "container", record.run_gid, self._node
+            )
+            limits = [self.limits(place, place.guaranteed_milli) for place in record.places]
+            live.limits = LimitsPage.create(own / "limits", record.id, limits)
+            live.usage = UsagePage.create(own / "usage", record.id, mode=0o600 if process else 0o666)
+            if process and os.geteuid() == 0:
+                os.chown(own / "usage", record.run_uid, record.run_gid)
+            self._open(live, own, rules)
+            if not process:
+                cdi.write_spec(self._layout, record.id, self._node, self.device_nodes(record))
+        except OSError as error:
+            self.unmake(live)
+            raise FailedError(f"grant {record.id} cannot be made in {self._layout.grants}: {error}") from None
+        except BaseException:
+            self.unmake(live)
+            raise
+
+    def take_over(self, live: Live, rules: Rules) -> None:
+        """After a restart: the same files. Raises FailedError when a page is missing or not one; nothing is removed then."""
+        record = live.record
+        own = grantdir.self_dir(self._layout, record.id)
+        try:
+            live.limits = LimitsPage.open(own / "limits")
+            live.usage = UsagePage.open(own / "usage")
+            _check_owner(live, record.id)
+            self._open(live, own, rules)
+            if record.life.kind is not Kind.PROCESS:
+                cdi.write_spec(self._layout, record.id, self._node, self.device_nodes(record))
+        except OSError as error:
+            self.close(live)
+            raise FailedError(f"its files cannot be used: {error}") from None
+        except BaseException:
+            self.close(live)
+            raise
+
+    def _open(self, live: Live, own: Path, rules: Rules) -> None:
+        assert live.limits is not None
+        assert live.usage is not None
+        live.bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        live.socket = TenantSocket(own, live.limits, live.usage, live.bell, rules)
+        live.socket.listen()
+
+    def close(self, live: Live) -> None:
+        """Lets go of everything; files and processes stay."""
+        if live.socket is not None:
+            live.socket.close()
+        if live.bell is not None:
+            os.close(live.bell)
+        for page in (live.limits, live.usage):
+            if page is not None:
+                page.close()
+        live.socket = live.bell = live.limits = live.usage = None
+
+    def unmake(self, live: Live) -> None:
+        """Removes what is left, in any state; what cannot be removed is logged, because the grant has ended all the same."""
+        if live.limits is not None:
+            live.limits.state = GrantState.RELEASED
+        self.close(live)
+        for remove in (cdi.remove_spec, grantdir.remove):
+            try:
+                remove(self._layout, live.id)
+            except (OSError, GpushareError) as error:
+                log.warning("grant %s: %s", live.id, error)
+
+
+def _check_owner(live: Live, grant_id: str) -> None:
+    for page in (live.limits, live.usage):
+        if page is not None and page.grant != grant_id:
+            raise FailedError(f"page {page.path} belongs to grant {page.grant[:40]!r}")

@@ -1,0 +1,148 @@
+"""What the daemon knows: one object, changed by the event loop only. Grants survive in the ledger as GrantRecord."""
+
+import select
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+from msgspec import Struct
+
+from gpushare.api.types import Class, GrantRequest
+from gpushare.daemon.books import DeviceBook
+from gpushare.daemon.ledger import Ledger
+from gpushare.daemon.tenant_socket import MemberRecord, TenantSocket
+from gpushare.daemon.tenants import Tenants
+from gpushare.daemon.watch import Watch
+from gpushare.enforce.cgroup import Cgroup
+from gpushare.errors import NotFoundError
+from gpushare.node.devices import Device
+from gpushare.pages import LimitsPage, UsagePage
+from gpushare.paths import Layout
+from gpushare.policy.admission import Place
+from gpushare.policy.lifecycle import Life, Phase
+
+
+class WorkloadRecord(Struct, kw_only=True):
+    """A container's or plain command's first process. `started`: as in MemberRecord. `cgroup`: path and whether it is v2."""
+
+    pid: int
+    started: int
+    cgroup: tuple[str, bool] | None
+
+
+class GrantRecord(Struct, kw_only=True):
+    """All of a grant that outlives the daemon. `uid`: who asked for it; `run_uid`, `run_gid`: who runs a plain process in it."""
+
+    life: Life
+    key: str | None
+    request: GrantRequest
+    uid: int
+    places: list[Place]
+    created_ns: int
+    run_uid: int
+    run_gid: int
+    workloads: list[WorkloadRecord] = msgspec.field(default_factory=list)
+    members: list[MemberRecord] = msgspec.field(default_factory=list)
+    ended_ns: int | None = None
+
+    @property
+    def id(self) -> str:
+        return self.life.grant
+
+    @property
+    def tenant(self) -> str:
+        return self.request.tenant
+
+    @property
+    def class_(self) -> Class:
+        return self.request.class_
+
+    @property
+    def phase(self) -> Phase:
+        return self.life.phase
+
+
+@dataclass(slots=True)
+class Workload:
+    """What this process holds to see a workload's end. `pidfd` is None once its first process has ended."""
+
+    record: WorkloadRecord
+    pidfd: int | None
+    cgroup: Cgroup | None
+    poll: select.epoll | None = None
+    events: int | None = None
+
+
+@dataclass(slots=True)
+class Live:
+    """A grant with what this process holds for it. `handle`: the arbiter's, while it is served."""
+
+    record: GrantRecord
+    rv: int = 0
+    limits: LimitsPage | None = None
+    usage: UsagePage | None = None
+    bell: int | None = None
+    socket: TenantSocket | None = None
+    handle: int | None = None
+    workloads: list[Workload] = field(default_factory=list)
+    books: dict[int, DeviceBook] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+
+class State:
+    def __init__(
+        self, layout: Layout, devices: list[Device], tenants: Tenants, ledger: Ledger, watch: Watch
+    ) -> None:
+        self.layout = layout
+        self.devices = devices
+        self.tenants = tenants
+        self.ledger = ledger
+        self.watch = watch
+        self._grants: dict[str, Live] = {}
+
+    def __iter__(self) -> Iterator[Live]:
+        return iter(list(self._grants.values()))
+
+    def __contains__(self, grant_id: str) -> bool:
+        return grant_id in self._grants
+
+    def live(self, grant_id: str) -> Live:
+        """Raises NotFoundError, which says whether it ever was."""
+        found = self._grants.get(grant_id)
+        if found is not None:
+            return found
+        ended = self.ended(grant_id)
+        if ended is not None:
+            raise NotFoundError(f"grant {grant_id} has ended ({ended.phase}: {ended.life.reason}): create another")
+        raise NotFoundError(f"no grant {grant_id[:80]!r}: `gpushare grant list` shows what there is")
+
+    def ended(self, grant_id: str) -> GrantRecord | None:
+        text = self.ledger.ended_grant(grant_id)
+        return decode(text) if text is not None else None
+
+    def by_key(self, uid: int, key: str) -> Live | None:
+        return next((live for live in self if live.record.key == key and live.record.uid == uid), None)
+
+    def add(self, live: Live) -> None:
+        self._grants[live.id] = live
+
+    def remove(self, live: Live) -> None:
+        self._grants.pop(live.id, None)
+
+    def save(self, record: GrantRecord) -> None:
+        state = msgspec.json.encode(record).decode()
+        row = (record.id, record.key, record.tenant, record.uid, str(record.phase), state, record.created_ns, record.ended_ns)
+        self.ledger.save(row)
+
+
+def decode(text: str) -> GrantRecord:
+    return msgspec.json.decode(text, type=GrantRecord)
+
+
+def now_ns() -> int:
+    """Wall time, as in the ledger and on the wire."""
+    return time.time_ns()

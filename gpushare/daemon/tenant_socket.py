@@ -1,0 +1,266 @@
+"""The processes of one grant: they join over its grant.sock (native/include/gs_wire.h), and their end is seen by pidfd.
+
+A pidfd says that a process is dead; the end of its connection alone does not: a program may close all descriptors and go on, or
+exec another. So the connection's end asks /proc whether the usage page is still mapped.
+Which process holds which slot is remembered here (and in the ledger), never read back from the page, which tenants can write.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec import Struct
+
+from gpushare.daemon import peer
+from gpushare.errors import FailedError, GpushareError
+from gpushare.pages import LimitsPage, UsagePage
+
+log = logging.getLogger(__name__)
+
+# gs_wire.h
+JOIN_MAGIC = 0x67734A31
+WIRE_VERSION = 1
+NO_SLOT = 0xFFFF
+OK, VERSION, FULL, REFUSED, RELEASED = range(5)
+REQUEST = struct.Struct("=IIII")
+REPLY = struct.Struct("=IIIIIi104s")
+
+# Every process of a full grant twice over (an exec joins before the old image's connection was seen to end).
+_CONNECTIONS_MAX = 2048
+
+
+class MemberRecord(Struct, kw_only=True):
+    """A joined process as the ledger keeps it. `started`: clock ticks since boot, so that a pid used again is told apart."""
+
+    pid: int
+    started: int
+    slot: int
+    generation: int
+
+
+@dataclass(slots=True)
+class _Member:
+    record: MemberRecord
+    pidfd: int
+    connection: socket.socket | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the grant decides. `admit` gives a gs_join_error and a line; `clear` is told slots of the dead."""
+
+    admit: Callable[[peer.Peer], tuple[int, str]]
+    clear: Callable[[int], None]
+    changed: Callable[[], None]
+
+
+class TenantSocket:
+    def __init__(self, directory: Path, limits: LimitsPage, usage: UsagePage, bell: int, rules: Rules) -> None:
+        """`directory`: the grant's self/. Pages and bell stay the caller's."""
+        self._loop = asyncio.get_running_loop()
+        self._directory = directory
+        self._limits, self._usage, self._bell = limits, usage, bell
+        self._usage_file = (directory / "usage").stat()
+        self._rules = rules
+        self._listener: socket.socket | None = None
+        self._waiting: set[socket.socket] = set()
+        self._members: dict[int, _Member] = {}
+
+    @property
+    def records(self) -> list[MemberRecord]:
+        return [member.record for member in self._members.values()]
+
+    def listen(self) -> None:
+        """Binds beside the final name and renames: a process that joins meanwhile finds the old socket or the new one."""
+        listener = bind_unix(self._directory / "grant.sock", socket.SOCK_SEQPACKET, 0o666)
+        listener.listen(128)
+        self._listener = listener
+        self._loop.add_reader(listener, self._accept)
+
+    def adopt(self, records: list[MemberRecord]) -> None:
+        """After a restart: takes the living over and clears every other slot that the page says is taken."""
+        for record in records:
+            pidfd = peer.reopen_pidfd(record.pid, record.started)
+            if pidfd is not None and record.slot not in self._members:
+                self._add(_Member(record, pidfd))
+        for slot in list(self._usage.live_slots(self._limits)):
+            if slot.index not in self._members:
+                self._rules.clear(slot.index)
+
+    def close(self) -> None:
+        """Stops listening and watching; the processes are left alone."""
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+        for connection in list(self._waiting):
+            self._drop(connection)
+        for member in self._members.values():
+            self._hang_up(member)
+            self._loop.remove_reader(member.pidfd)
+            os.close(member.pidfd)
+        self._members.clear()
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:
+            log.warning("%s: accept: %s", self._directory, error)
+            return
+        if len(self._waiting) + len(self._members) >= _CONNECTIONS_MAX:
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._waiting.add(connection)
+        self._loop.add_reader(connection, self._join, connection)
+
+    def _drop(self, connection: socket.socket) -> None:
+        self._loop.remove_reader(connection)
+        self._waiting.discard(connection)
+        connection.close()
+
+    def _join(self, connection: socket.socket) -> None:
+        try:
+            message = connection.recv(REQUEST.size + 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            message = b""
+        if not message:
+            self._drop(connection)
+            return
+        try:
+            error, text, member = self._admit(connection, message)
+        except (GpushareError, OSError) as failure:
+            error, text, member = REFUSED, str(failure), None
+        record = member.record if member is not None else MemberRecord(pid=0, started=0, slot=NO_SLOT, generation=0)
+        line = text.encode(errors="replace")[:103]
+        reply = REPLY.pack(JOIN_MAGIC, WIRE_VERSION, error, record.slot, record.generation, record.pid, line)
+        # The ledger knows the process before the process knows its slot: a crash between the two loses nothing.
+        if member is not None:
+            self._rules.changed()
+        try:
+            socket.send_fds(connection, [reply], [self._bell] if member is not None else [])
+        except OSError:
+            if member is not None:
+                self._forget(member)
+            member = None
+        if member is None:
+            self._drop(connection)
+            return
+        self._waiting.discard(connection)
+        member.connection = connection
+        self._loop.add_reader(connection, self._on_message, member)
+
+    def _admit(self, connection: socket.socket, message: bytes) -> tuple[int, str, _Member | None]:
+        if len(message) != REQUEST.size:
+            return VERSION, "the join message has another size: the library and the daemon differ in version", None
+        magic, version, slot, generation = REQUEST.unpack(message)
+        if (magic, version) != (JOIN_MAGIC, WIRE_VERSION):
+            return VERSION, f"the daemon speaks version {WIRE_VERSION} of the join protocol, the library {version}", None
+        who = peer.credentials(connection)
+        if who.pid <= 0:
+            return REFUSED, "the process is in a pid namespace that the daemon cannot see", None
+        error, text = self._rules.admit(who)
+        if error != OK:
+            return error, text, None
+        pidfd = peer.open_pidfd(connection, who.pid)
+        try:
+            started = peer.start_time(who.pid)
+            if started is None:
+                return REFUSED, "the process is ending", None
+            self._end_of_old_images(who.pid)
+            member = self._rejoin(who.pid, started, slot, generation)
+            if member is not None:
+                os.close(pidfd)
+                return OK, "", member
+            claimed = self._usage.claim(self._limits, who.pid)
+            if claimed.index in self._members:
+                raise FailedError("the usage page says that a taken slot is free: it was tampered with")
+            record = MemberRecord(pid=who.pid, started=started, slot=claimed.index, generation=claimed.generation)
+        except GpushareError as failure:
+            os.close(pidfd)
+            return FULL, str(failure), None
+        except BaseException:
+            os.close(pidfd)
+            raise
+        member = _Member(record, pidfd)
+        self._add(member)
+        return OK, "", member
+
+    def _end_of_old_images(self, pid: int) -> None:
+        """An exec closed the old image's connection before the new one could join; look now, not when the loop gets to it."""
+        for member in [member for member in self._members.values() if member.record.pid == pid]:
+            if member.connection is not None:
+                self._on_message(member)
+
+    def _rejoin(self, pid: int, started: int, slot: int, generation: int) -> _Member | None:
+        member = self._members.get(slot)
+        if member is None or member.record.pid != pid or member.record.started != started:
+            return None
+        if member.record.generation != generation:
+            return None
+        self._hang_up(member)
+        return member
+
+    def _add(self, member: _Member) -> None:
+        self._members[member.record.slot] = member
+        self._loop.add_reader(member.pidfd, self._dead, member)
+
+    def _on_message(self, member: _Member) -> None:
+        """Nothing more is expected on it: anything but its end is ignored."""
+        assert member.connection is not None
+        try:
+            if member.connection.recv(64):
+                return
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self._hang_up(member)
+        if not peer.maps_file(member.record.pid, self._usage_file):
+            self._dead(member)
+
+    def _hang_up(self, member: _Member) -> None:
+        if member.connection is not None:
+            self._loop.remove_reader(member.connection)
+            member.connection.close()
+            member.connection = None
+
+    def _forget(self, member: _Member) -> None:
+        if self._members.pop(member.record.slot, None) is None:
+            return
+        self._hang_up(member)
+        self._loop.remove_reader(member.pidfd)
+        os.close(member.pidfd)
+        self._rules.clear(member.record.slot)
+
+    def _dead(self, member: _Member) -> None:
+        self._forget(member)
+        self._rules.changed()
+
+
+def bind_unix(path: Path, kind: socket.SocketKind, mode: int) -> socket.socket:
+    """A bound, non-blocking socket at `path`, whatever was there before. Paths may be longer than sun_path holds."""
+    temporary = f".{path.name}.new"
+    bound = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=directory)
+        bound.bind(f"/proc/self/fd/{directory}/{temporary}")
+        os.chmod(temporary, mode, dir_fd=directory)
+        os.rename(temporary, path.name, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException:
+        bound.close()
+        raise
+    finally:
+        os.close(directory)
+    return bound

@@ -1,0 +1,202 @@
+"""Tenants: who they are, what they are guaranteed, who may name them. `tenants.toml` is the law; its comments are kept.
+
+    [tenants.research]
+    time = "75%"          # guaranteed, of the node: "600%" is six devices
+    memory = "8GiB"       # guaranteed, over all devices
+    users = ["ada", 1007]
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from gpushare.api.types import TenantPolicy
+from gpushare.daemon.peer import Peer, find_gid, find_uid
+from gpushare.errors import FailedError, ForbiddenError, NotFoundError, RefusedError, UsageError
+from gpushare.policy import admission
+from gpushare.units import format_size, format_time, parse_node_time, parse_size
+
+DEFAULT = "default"
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}(/[a-z0-9][a-z0-9._-]{0,62}){0,7}", re.ASCII)
+_WEIGHT_MAX = 1_000_000
+_TIER_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """`time`, `time_limit`: milli of the node. `memory`: bytes guaranteed over all devices."""
+
+    name: str
+    time: int
+    memory: int
+    time_limit: int
+    weight: int
+    tier: int
+    users: tuple[int | str, ...]
+    groups: tuple[int | str, ...]
+    source: str
+
+
+def check_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"tenant {name[:80]!r} is not a name: use lower-case letters, digits, '.', '_', '-', with '/' between levels"
+        )
+    return name
+
+
+def _in_range(what: str, value: int, low: int, high: int) -> int:
+    if not low <= value <= high:
+        raise UsageError(f"{what} {value} is out of range: give {low} to {high}")
+    return value
+
+
+def parse(name: str, policy: TenantPolicy, capacity_time: int) -> Tenant:
+    """Raises UsageError. `capacity_time`: the node's, which a tenant without a limit may use up."""
+    check_name(name)
+    time = parse_node_time(str(policy.time))
+    limit = capacity_time if policy.time_limit is None else parse_node_time(str(policy.time_limit))
+    if limit < time:
+        raise UsageError(f"tenant {name}: time_limit {format_time(limit)} is below its guarantee {format_time(time)}")
+    return Tenant(
+        name=name,
+        time=time,
+        memory=parse_size(str(policy.memory)) if policy.memory not in (0, "0") else 0,
+        time_limit=limit,
+        weight=_in_range(f"tenant {name}: weight", policy.weight, 0, _WEIGHT_MAX),
+        tier=_in_range(f"tenant {name}: tier", policy.tier, -_TIER_MAX, _TIER_MAX),
+        users=tuple(policy.users),
+        groups=tuple(policy.groups),
+        source="file",
+    )
+
+
+class Tenants:
+    def __init__(self, path: Path, capacity_time: int, capacity_memory: int) -> None:
+        """Reads the file; an absent one means `default` alone. Raises UsageError with what is wrong in it."""
+        self._path = path
+        self._capacity_time, self._capacity_memory = capacity_time, capacity_memory
+        self._found: dict[str, Tenant] = {}
+        try:
+            document = tomllib.loads(path.read_text())
+        except FileNotFoundError:
+            document = {}
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{path}: {error}") from None
+        unknown = sorted(set(document) - {"tenants"})
+        if unknown:
+            raise UsageError(f"{path}: unknown {unknown[0]!r}: tenants are written as [tenants.NAME]")
+        try:
+            policies = msgspec.convert(document.get("tenants", {}), dict[str, TenantPolicy])
+        except msgspec.ValidationError as error:
+            raise UsageError(f"{path}: {error}") from None
+        found = {name: parse(name, policy, capacity_time) for name, policy in policies.items()}
+        self._check_sum(found)
+        self._found = found
+
+    def _check_sum(self, found: dict[str, Tenant]) -> None:
+        """All guarantees must be deliverable at once. `default` is guaranteed what the others leave."""
+        named = [tenant for tenant in found.values() if tenant.name != DEFAULT]
+        time = sum(tenant.time for tenant in named)
+        memory = sum(tenant.memory for tenant in found.values())
+        if time > self._capacity_time:
+            raise RefusedError(
+                f"tenants would be guaranteed {format_time(time)} of time, the node has {format_time(self._capacity_time)}: "
+                "lower a guarantee"
+            )
+        if memory > self._capacity_memory:
+            raise RefusedError(
+                f"tenants would be guaranteed {format_size(memory)} of memory, the node has "
+                f"{format_size(self._capacity_memory)}: lower a guarantee"
+            )
+
+    def _default(self) -> Tenant:
+        """Its time is always what no other tenant is guaranteed; without an entry of its own anybody may name it."""
+        own = self._found.get(DEFAULT) or Tenant(DEFAULT, 0, 0, self._capacity_time, 1, 0, (), (), "built-in")
+        left = self._capacity_time - sum(tenant.time for tenant in self._found.values() if tenant.name != DEFAULT)
+        return replace(own, time=left)
+
+    def admission(self) -> dict[str, admission.Tenant]:
+        return {
+            tenant.name: admission.Tenant(
+                tenant.name, tenant.time, tenant.memory, tenant.time_limit, tenant.weight, tenant.tier
+            )
+            for tenant in self
+        }
+
+    def __iter__(self) -> Iterator[Tenant]:
+        yield self[DEFAULT]
+        for name in sorted(self._found):
+            if name != DEFAULT:
+                yield self._found[name]
+
+    def __getitem__(self, name: str) -> Tenant:
+        """Raises NotFoundError that lists the names there are."""
+        if name == DEFAULT:
+            return self._default()
+        if name in self._found:
+            return self._found[name]
+        known = ", ".join(tenant.name for tenant in self)
+        raise NotFoundError(f"no tenant {name[:80]!r}: there is {known}; root makes one with `gpushare tenants set`")
+
+    def named_by(self, peer: Peer, name: str) -> Tenant:
+        """The tenant, if this peer may name it. Raises ForbiddenError."""
+        tenant = self[name]
+        open_to_all = tenant.source == "built-in"
+        if peer.is_root or open_to_all or peer.uid in map(find_uid, tenant.users):
+            return tenant
+        if peer.groups() & {gid for gid in map(find_gid, tenant.groups) if gid is not None}:
+            return tenant
+        raise ForbiddenError(
+            f"uid {peer.uid} may not use tenant {name}: ask an administrator to add it to users in {self._path}"
+        )
+
+    def set(self, name: str, policy: TenantPolicy) -> Tenant:
+        """Checks everything, writes the file, then changes."""
+        tenant = parse(name, policy, self._capacity_time)
+        changed = {**self._found, name: tenant}
+        self._check_sum(changed)
+        self._write(name, policy)
+        self._found = changed
+        return tenant
+
+    def remove(self, name: str) -> None:
+        if name not in self._found:
+            self[name]  # says which names there are
+            raise UsageError(f"tenant {name} is built in: it cannot be removed")
+        self._write(name, None)
+        del self._found[name]
+
+    def _write(self, name: str, policy: TenantPolicy | None) -> None:
+        # Costs 30 ms to import and is needed by administrators' calls only.
+        import tomlkit
+
+        text = self._path.read_text() if self._path.exists() else ""
+        document = tomlkit.parse(text)
+        tables = document.setdefault("tenants", tomlkit.table(is_super_table=True))
+        if policy is None:
+            del tables[name]
+        else:
+            fresh = tables.get(name, tomlkit.table())
+            values = msgspec.to_builtins(policy)
+            for key in list(fresh):
+                if key not in values:
+                    del fresh[key]
+            for key, value in values.items():
+                fresh[key] = value
+            tables[name] = fresh
+        temporary = self._path.with_name(f".{self._path.name}.tmp")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with open(temporary, "w", opener=lambda path, flags: os.open(path, flags, 0o644)) as file:
+                file.write(tomlkit.dumps(document))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._path)
+        except OSError as error:
+            raise FailedError(f"{self._path} cannot be written ({error.strerror}): nothing was changed") from None

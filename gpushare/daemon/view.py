@@ -1,0 +1,126 @@
+"""State as the wire types show it."""
+
+from pathlib import Path
+
+from gpushare.api import types
+from gpushare.arbiter import Arbiter, DeviceStats
+from gpushare.daemon.state import GrantRecord, Live, State
+from gpushare.daemon.tenants import Tenant
+from gpushare.inject import cdi, grantdir
+from gpushare.node.devices import Device
+from gpushare.policy.admission import Place
+from gpushare.units import MIB
+
+
+def _grant_device(place: Place, live: Live | None, arbiter: Arbiter) -> types.GrantDevice:
+    shown = types.GrantDevice(
+        id=place.device,
+        index=place.index,
+        memory_limit_bytes=place.memory_bytes,
+        time_milli=place.time_milli,
+        time_limit_milli=place.limit_milli,
+        guaranteed_milli=place.guaranteed_milli,
+    )
+    if live is None or live.handle is None or (book := live.books.get(place.index)) is None:
+        return shown
+    stats = book.total(arbiter.grant_stats(live.handle, place.index))
+    shown.memory_bytes = stats.memory_bytes
+    shown.memory_peak_bytes = stats.memory_peak_bytes
+    shown.busy_ns = stats.busy_ns
+    shown.leased_ns = stats.leased_ns
+    shown.borrowed_ns = stats.borrowed_ns
+    shown.wait_ns = stats.wait_ns
+    shown.leases, shown.waits, shown.revokes = stats.leases, stats.waits, stats.revokes
+    shown.wake_to_lease_max_ns = stats.wake_to_lease_max_ns
+    shown.share_got_milli = book.share_got_milli
+    shown.waiting, shown.held = stats.waiting, stats.held
+    return shown
+
+
+def grant_view(state: State, record: GrantRecord, live: Live | None, arbiter: Arbiter) -> types.Grant:
+    """`live` is None for a grant that has ended: its numbers are the ledger's."""
+    devices = [_grant_device(place, live, arbiter) for place in record.places]
+    if live is None:
+        totals = state.ledger.totals(record.id)
+        for device in devices:
+            if (total := totals.get(device.id)) is not None:
+                device.busy_ns, device.leased_ns = total.busy_ns, total.used_ns
+                device.borrowed_ns, device.wait_ns = total.borrowed_ns, total.waited_ns
+                device.memory_peak_bytes = total.memory_peak_bytes
+    life = record.life
+    return types.Grant(
+        id=record.id,
+        key=record.key,
+        tenant=record.tenant,
+        class_=record.class_,
+        phase=life.phase.value,
+        devices=devices,
+        borrow=any(place.borrows for place in record.places),
+        cdi=[cdi.device_name(record.id)],
+        dir=str(grantdir.self_dir(state.layout, record.id)),
+        pid=life.pid,
+        kind=life.kind.value if life.kind is not None else None,
+        uid=record.uid,
+        processes=sorted({member.pid for member in record.members}),
+        created_ns=record.created_ns,
+        expires_ns=life.expires_ns,
+        ended_ns=record.ended_ns,
+        reason=life.reason,
+        rv=live.rv if live is not None else 0,
+    )
+
+
+def device_view(
+    device: Device, backend: str, state: State, stats: DeviceStats, used: int, healthy: bool
+) -> types.Device:
+    places = [place for live in state for place in live.record.places if place.device == device.id]
+    guaranteed = types.Quantity(
+        time=sum(place.guaranteed_milli for place in places), memory=sum(place.memory_bytes for place in places)
+    )
+    return types.Device(
+        id=device.id,
+        index=device.index,
+        minor=device.minor,
+        backend="simulated" if backend == "simulated" else "native",
+        name=device.name,
+        pci_bus_id=device.pci_bus_id,
+        capacity=types.Quantity(time=1000, memory=device.memory_bytes),
+        reserved=types.Quantity(time=0, memory=device.reserved_bytes),
+        guaranteed=guaranteed,
+        allocatable=types.Quantity(
+            time=max(0, 1000 - guaranteed.time),
+            memory=max(0, device.memory_bytes - device.reserved_bytes - guaranteed.memory) // MIB * MIB,
+        ),
+        context_bytes=device.context_bytes,
+        memory_used_bytes=used,
+        attributes=device.attributes,
+        health="healthy" if healthy else "unhealthy",
+        wall_ns=stats.wall_ns,
+        leased_ns=stats.leased_ns,
+        switch_ns=stats.switch_ns,
+        idle_ns=stats.idle_ns,
+        idle_with_waiters_ns=stats.idle_with_waiters_ns,
+    )
+
+
+def tenant_view(tenant: Tenant, state: State) -> types.Tenant:
+    grants = [live for live in state if live.record.tenant == tenant.name]
+    places = [place for live in grants for place in live.record.places]
+    return types.Tenant(
+        name=tenant.name,
+        guarantee=types.Quantity(time=tenant.time, memory=tenant.memory),
+        limit_time=tenant.time_limit,
+        weight=tenant.weight,
+        tier=tenant.tier,
+        users=list(tenant.users),
+        groups=list(tenant.groups),
+        source="file" if tenant.source == "file" else "built-in",
+        allocated=types.Quantity(
+            time=sum(place.time_milli for place in places), memory=sum(place.memory_bytes for place in places)
+        ),
+        grants=len(grants),
+    )
+
+
+def driver_dir(sim_lib_dir: Path, files: tuple[Path, ...], simulated: bool) -> str:
+    return str(sim_lib_dir) if simulated else str(files[0].parent) if files else ""

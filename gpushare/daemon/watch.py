@@ -1,0 +1,73 @@
+"""The watch stream: the last events in a ring, numbered without gaps, and the readers that wait for more.
+
+`rv` starts at run << 32, so that a number from an earlier run of the daemon is always recognised as lost history; below 2**53,
+so that any JSON reader keeps it exact.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any, Literal
+
+from gpushare.api.types import Event
+from gpushare.errors import UsageError
+
+RING = 4096
+BOOKMARK_SECONDS = 10.0
+
+Kind = Literal["grant", "tenant", "device"]
+Change = Literal["added", "changed", "removed"]
+
+
+class GoneError(UsageError):
+    """History before the oldest event in the ring: list again."""
+
+    http_status = 410
+    code = "gone"
+
+
+class Watch:
+    def __init__(self, run: int) -> None:
+        self.epoch = run
+        self._first = (run << 32) + 1
+        self.rv = run << 32
+        self._ring: deque[Event] = deque(maxlen=RING)
+        self._more = asyncio.Event()
+        self._closed = False
+
+    def publish(self, kind: Kind, change: Change, build: Any) -> int:
+        """`build(rv)` gives the object as of this event, which carries the number itself."""
+        self.rv += 1
+        self._ring.append(Event(rv=self.rv, epoch=self.epoch, kind=kind, type=change, object=build(self.rv)))
+        self._more.set()
+        self._more = asyncio.Event()
+        return self.rv
+
+    def check(self, since: int) -> None:
+        """Raises GoneError when events after `since` were lost."""
+        oldest = self._ring[0].rv if self._ring else self.rv + 1
+        if since + 1 < oldest or since > self.rv or since < self._first - 1:
+            raise GoneError(f"events after {since} are gone (now at {self.rv}, epoch {self.epoch}): list again")
+
+    def _bookmark(self) -> Event:
+        return Event(rv=self.rv, epoch=self.epoch, kind="bookmark", type="bookmark")
+
+    async def events(self, since: int) -> AsyncIterator[Event]:
+        """Everything after `since`, then what comes; a bookmark first and whenever it was quiet for a while."""
+        yield self._bookmark()
+        while not self._closed:
+            more = self._more
+            self.check(since)
+            # rv has no gaps, so the position in the ring follows from the number.
+            behind = self.rv - since
+            for event in list(self._ring)[len(self._ring) - behind :] if behind else ():
+                since = event.rv
+                yield event
+            try:
+                await asyncio.wait_for(more.wait(), BOOKMARK_SECONDS)
+            except TimeoutError:
+                yield self._bookmark()
+
+    def close(self) -> None:
+        self._closed = True
+        self._more.set()

@@ -1,0 +1,150 @@
+"""The workloads of a grant (a container, a plain command): seen to end by the pidfd of the first process and the cgroup."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import select
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from gpushare.daemon import peer
+from gpushare.daemon.state import Live, Workload, WorkloadRecord
+from gpushare.enforce import cgroup
+from gpushare.errors import FailedError, GpushareError
+
+log = logging.getLogger(__name__)
+
+_REMOVE_SECONDS = 10.0
+
+
+def open_process(pid: int) -> tuple[int, int]:
+    """(pidfd, start time) of a living process. Raises FailedError when it has ended."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError as error:
+        raise FailedError(f"process {pid} cannot be watched: {error.strerror}") from None
+    started = peer.start_time(pid)
+    if started is None:
+        os.close(descriptor)
+        raise FailedError(f"process {pid} has ended")
+    return descriptor, started
+
+
+def watch(live: Live, record: WorkloadRecord, pidfd: int | None, ended: Callable[[], None]) -> Workload:
+    """`ended` is called whenever the workload may have ended: ask `alive`. The descriptor becomes ours."""
+    loop = asyncio.get_running_loop()
+    found = cgroup.Cgroup(Path(record.cgroup[0]), record.cgroup[1]) if record.cgroup is not None else None
+    workload = Workload(record, pidfd, found)
+    live.workloads.append(workload)
+
+    def process_ended() -> None:
+        _close_pidfd(workload)
+        ended()
+
+    if pidfd is not None:
+        loop.add_reader(pidfd, process_ended)
+    with contextlib.suppress(OSError):
+        workload.events = found.events() if found is not None else None
+    if workload.events is None:
+        return workload
+    # cgroup.events is always readable; a change is POLLPRI, which only a second epoll can single out.
+    workload.poll = select.epoll()
+    workload.poll.register(workload.events, select.EPOLLPRI)
+
+    def cgroup_changed() -> None:
+        assert workload.poll is not None
+        assert workload.events is not None
+        workload.poll.poll(0)
+        with contextlib.suppress(OSError):
+            os.pread(workload.events, 256, 0)
+        ended()
+
+    loop.add_reader(workload.poll, cgroup_changed)
+    return workload
+
+
+def alive(workload: Workload) -> bool:
+    """A first process that ended leaves the workload alive as long as others are in its cgroup and their end can be seen."""
+    if workload.pidfd is not None:
+        return True
+    return workload.events is not None and workload.cgroup is not None and workload.cgroup.populated()
+
+
+def sweep(live: Live) -> None:
+    """Looks now at processes whose end the loop has not come to yet."""
+    for workload in live.workloads:
+        if workload.pidfd is not None and select.select([workload.pidfd], [], [], 0)[0]:
+            _close_pidfd(workload)
+
+
+def _close_pidfd(workload: Workload) -> None:
+    if workload.pidfd is not None:
+        asyncio.get_running_loop().remove_reader(workload.pidfd)
+        os.close(workload.pidfd)
+        workload.pidfd = None
+
+
+def close(workload: Workload) -> None:
+    _close_pidfd(workload)
+    if workload.poll is not None:
+        asyncio.get_running_loop().remove_reader(workload.poll)
+        workload.poll.close()
+        workload.poll = None
+    if workload.events is not None:
+        os.close(workload.events)
+        workload.events = None
+
+
+def admits(live: Live, pid: int) -> bool:
+    """Is the process of the grant, as far as cgroups can tell? A workload without a cgroup of its own tells nothing."""
+    groups = [workload.cgroup for workload in live.workloads]
+    if not groups or None in groups:
+        return True
+    try:
+        own = cgroup.of_process(pid)
+    except GpushareError:
+        return False
+    return own is not None and any(group is not None and own.path.is_relative_to(group.path) for group in groups)
+
+
+def kill(live: Live) -> None:
+    """SIGKILL to all that runs in the grant."""
+    for workload in live.workloads:
+        if workload.cgroup is not None:
+            workload.cgroup.kill()
+        if workload.pidfd is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(workload.pidfd, signal.SIGKILL)
+    for member in live.record.members:
+        pidfd = peer.reopen_pidfd(member.pid, member.started)
+        if pidfd is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            os.close(pidfd)
+
+
+def plain_cgroup(grant_id: str, pid: int) -> cgroup.Cgroup | None:
+    """The grant's own cgroup with the process in it; none where this user may not make cgroups."""
+    if os.geteuid() != 0:
+        return None
+    group = cgroup.create(grant_id)
+    group.add(pid)
+    return group
+
+
+def remove_cgroup(grant_id: str, deadline: float | None = None) -> None:
+    """Of a plain process. Killed processes leave it a moment later, so it is tried again for a while."""
+    try:
+        group = cgroup.of_grant(grant_id)
+    except GpushareError:
+        return
+    if group.remove():
+        return
+    loop = asyncio.get_running_loop()
+    deadline = deadline or loop.time() + _REMOVE_SECONDS
+    if loop.time() < deadline:
+        loop.call_later(0.1, remove_cgroup, grant_id, deadline)
+    else:
+        log.warning("cgroup %s stays: processes in it do not end", group.path)

@@ -1,0 +1,74 @@
+"""Puts node, story and screen together, and takes everything away again."""
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from gpushare.demo.node import Node
+from gpushare.demo.screen import Screen
+from gpushare.demo.story import BORROWER, OWNER, Story
+from gpushare.demo.verdict import Claim, Facts, claims
+from gpushare.errors import FailedError
+from gpushare.paths import HOOK, INTERPOSER, INTERPOSER_ML, LIB_DIR, RUNTIME_WRAPPER
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def run(phase_seconds: float, *, quiet: bool) -> tuple[dict[str, Any], Facts, list[Claim]]:
+    """(device, facts, claims). Leaves nothing behind, however it ends."""
+    _check()
+    with contextlib.ExitStack() as cleanup:
+        cleanup.enter_context(_interruptible())
+        # Short, because a socket's path has at most 107 bytes.
+        where = Path(tempfile.mkdtemp(prefix="gpushare-demo-"))
+        cleanup.callback(_remove, where)
+        node = Node(where / "node")
+        (where / "node").mkdir()
+        cleanup.callback(node.end)
+        simulated = node.start()["simulated"]
+        found = node.client.devices()[0]
+        device = {"name": found["name"], "uuid": found["id"], "simulated": simulated}
+        screen = Screen((OWNER, BORROWER))
+        if not quiet:
+            screen.begin({"device": device})
+        story = Story(node, where, phase_seconds, (lambda _: None) if quiet else screen.watch)
+        facts = story.play(simulated)
+    return device, facts, claims(facts)
+
+
+def _check() -> None:
+    if os.geteuid() != 0:
+        raise FailedError("the demo starts containers: run it as root")
+    if shutil.which("runc") is None:
+        raise FailedError("runc is not installed: apt-get install runc")
+    for path in (INTERPOSER, INTERPOSER_ML, HOOK, RUNTIME_WRAPPER, LIB_DIR / "gpushare-spin"):
+        if not path.exists():
+            raise FailedError(f"{path} is not built: make demo builds it")
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM ends the demo as Ctrl-C does: by an exception, so that everything is taken away."""
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _remove(where: Path) -> None:
+    shutil.rmtree(where, ignore_errors=True)
+    for parent in (CGROUPS, *CGROUPS.iterdir()):
+        # The runtime removes each container's cgroup, not the parent it made for all of them.
+        with contextlib.suppress(OSError):
+            (parent / "gpushare-demo").rmdir()

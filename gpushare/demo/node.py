@@ -1,0 +1,87 @@
+"""The demo's own daemon, beside any other on the machine: everything it makes lies below one temporary directory."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from gpushare.client import Client
+from gpushare.errors import FailedError, UnreachableError
+from gpushare.paths import Layout
+
+SIMULATED_DEVICE = "1x16GiB"
+START_SECONDS = 20.0
+END_SECONDS = 10.0
+
+
+def has_driver() -> bool:
+    return Path("/dev/nvidiactl").exists()
+
+
+class Node:
+    """`start`, then always `end`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._layout = Layout.of(directory)
+        self._log = directory / "daemon.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._simulator: int | None = None
+        self.client = Client(self._layout.socket)
+
+    @property
+    def socket(self) -> Path:
+        return self._layout.socket
+
+    def start(self) -> Any:
+        """Facts of the node, when its daemon answers."""
+        command = [sys.executable, "-m", "gpushare", "daemon", "--state-dir", str(self._layout.state)]
+        if not has_driver():
+            command += ["--simulate", SIMULATED_DEVICE]
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+        with open(self._log, "wb") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            with contextlib.suppress(UnreachableError):
+                facts = self.client.node()
+                break
+            if self._process.poll() is not None:
+                said = self._log.read_text(errors="replace").strip().splitlines()
+                raise FailedError(f"the daemon did not start: {said[-1] if said else 'it said nothing'}")
+            if time.monotonic() > deadline:
+                raise FailedError(f"the daemon did not answer within {START_SECONDS:.0f} s: see {self._log}")
+            time.sleep(0.05)
+        if facts["simulator_pid"] is not None:
+            self._simulator = os.pidfd_open(facts["simulator_pid"])
+        return facts
+
+    def wait_released(self, grants: list[str]) -> None:
+        """A container that ended gives its share back; the books of the next user must not find it taken."""
+        deadline = time.monotonic() + END_SECONDS
+        while any(grant["id"] in grants for grant in self.client.grants()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def end(self) -> None:
+        """Ends the daemon and the simulator, and removes what they leave outside the directory."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        if self._simulator is not None:
+            # It outlives daemons by design; nobody else uses this one.
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._simulator, signal.SIGTERM)
+            os.close(self._simulator)
+            self._simulator = None
+        if self._layout.run not in self._layout.grants.parents:
+            shutil.rmtree(self._layout.grants, ignore_errors=True)

@@ -1,0 +1,122 @@
+"""The claims and whether they held: a pure function of what was measured."""
+
+from dataclasses import dataclass, field
+
+from gpushare.units import format_size, format_time
+
+SHARE_ERROR_MILLI = 20  # two points
+BORROWED_MILLI = 950
+RECLAIM_MS = 20.0  # one lease
+
+CUDA_ERROR_OUT_OF_MEMORY = 2
+PIECE_BYTES = 16 << 20  # the borrower asks for its 6 GiB in such pieces, so that it gets close to its limit
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    name: str
+    time_milli: int
+    memory_bytes: int
+
+
+@dataclass
+class Facts:
+    """What the demo saw. `shares`: phase -> tenant -> milli."""
+
+    owner: Tenant
+    borrower: Tenant
+    shares: dict[str, dict[str, int]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    pids: dict[str, int] = field(default_factory=dict)
+    peak_bytes: dict[str, int] = field(default_factory=dict)
+    reclaim_ms: float | None = None
+    refused_at_bytes: int | None = None
+    refused_with: int | None = None
+    refused_with_name: str = ""
+    owner_bytes_before: int = 0
+    owner_bytes_after: int = 0
+    alive_after_reclaim: bool = False
+    kills: int = 0
+
+    @property
+    def tenants(self) -> tuple[Tenant, Tenant]:
+        return self.owner, self.borrower
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    claim: str
+    ok: bool
+    measured: str
+
+
+def claims(facts: Facts) -> list[Claim]:
+    owner, borrower = facts.owner, facts.borrower
+    found = [_share(facts, tenant, "both", "while both want the device") for tenant in facts.tenants]
+    alone = facts.shares["owner_idle"][borrower.name]
+    found.append(
+        Claim(
+            f"{borrower.name} gets the whole device while {owner.name} is idle",
+            alone >= BORROWED_MILLI,
+            format_time(alone),
+        )
+    )
+    found.append(_share(facts, owner, "owner_back", "again when it comes back"))
+    found.append(_reclaim(facts))
+    found.append(
+        Claim(
+            f"{borrower.name} lives on after giving the device back",
+            facts.alive_after_reclaim,
+            f"process {facts.pids[borrower.name]} {'runs' if facts.alive_after_reclaim else 'is gone'}",
+        )
+    )
+    found.append(_refusal(facts))
+    unharmed = facts.owner_bytes_after == facts.owner_bytes_before
+    within = _within(facts.shares["over_limit"][owner.name], owner)
+    found.append(
+        Claim(
+            f"{owner.name} is unharmed by that",
+            unharmed and within,
+            f"{format_time(facts.shares['over_limit'][owner.name])}, holds {format_size(facts.owner_bytes_after)}",
+        )
+    )
+    for tenant in facts.tenants:
+        peak = facts.peak_bytes[tenant.name]
+        found.append(
+            Claim(
+                f"{tenant.name} never held more than {format_size(tenant.memory_bytes)}",
+                0 < peak <= tenant.memory_bytes,
+                format_size(peak),
+            )
+        )
+    found.append(Claim("nobody was killed", facts.kills == 0, str(facts.kills)))
+    return found
+
+
+def _within(got: int, tenant: Tenant) -> bool:
+    return abs(got - tenant.time_milli) <= SHARE_ERROR_MILLI
+
+
+def _share(facts: Facts, tenant: Tenant, phase: str, when: str) -> Claim:
+    got = facts.shares[phase][tenant.name]
+    return Claim(f"{tenant.name} gets {format_time(tenant.time_milli)} {when}", _within(got, tenant), format_time(got))
+
+
+def _reclaim(facts: Facts) -> Claim:
+    took = facts.reclaim_ms
+    return Claim(
+        f"{facts.owner.name} has the device back within {RECLAIM_MS:.0f} ms",
+        took is not None and took <= RECLAIM_MS,
+        f"{took:.2f} ms" if took is not None else "no lease seen",
+    )
+
+
+def _refusal(facts: Facts) -> Claim:
+    """At its limit means: not above it, and not so far below that the next allocation would have fitted."""
+    limit, held = facts.borrower.memory_bytes, facts.refused_at_bytes
+    ok = held is not None and facts.refused_with == CUDA_ERROR_OUT_OF_MEMORY and held <= limit < held + PIECE_BYTES
+    return Claim(
+        f"{facts.borrower.name} asks for 6GiB and is refused at its {format_size(limit)}, by CUDA's own error",
+        ok,
+        f"{facts.refused_with_name} holding {format_size(held)}" if held is not None else "never refused",
+    )

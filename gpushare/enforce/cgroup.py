@@ -1,0 +1,162 @@
+"""The cgroup of a grant: how the daemon sees a workload end, and stops or kills all of it at once.
+
+On cgroup v2, hybrid machines included, the core files do everything (freeze, kill, events). On pure v1 the freezer
+hierarchy does; there nothing announces the last exit, so the daemon asks `pids` when a pidfd fires.
+"""
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpushare.errors import FailedError
+
+PARENT = "gpushare"
+_MOUNTINFO = Path("/proc/self/mountinfo")
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchies:
+    """Where this machine's cgroups are. `freezer` is used only without a v2 hierarchy."""
+
+    unified: Path | None
+    freezer: Path | None
+
+    @classmethod
+    def of(cls, mountinfo: str | None = None) -> "Hierarchies":
+        unified = freezer = None
+        for line in (mountinfo or _MOUNTINFO.read_text()).splitlines():
+            fields, _, rest = line.partition(" - ")
+            kind, _, options = rest.partition(" ")
+            path = Path(fields.split()[4])
+            if kind == "cgroup2":
+                unified = unified or path
+            elif kind == "cgroup" and "freezer" in options.split()[-1].split(","):
+                freezer = freezer or path
+        return cls(unified, freezer)
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroup:
+    """One directory in one hierarchy. A directory that is gone counts as empty."""
+
+    path: Path
+    v2: bool
+
+    def add(self, pid: int) -> None:
+        try:
+            (self.path / "cgroup.procs").write_text(str(pid))
+        except ProcessLookupError:
+            raise FailedError(f"process {pid} ended before it could be moved to {self.path}") from None
+        except OSError as error:
+            raise FailedError(f"process {pid} cannot be moved to {self.path}: {error.strerror}") from None
+
+    def pids(self) -> list[int]:
+        """Of the whole subtree: a workload may make cgroups of its own."""
+        found: list[int] = []
+        try:
+            for procs in [self.path / "cgroup.procs", *self.path.glob("*/**/cgroup.procs")]:
+                found += [int(line) for line in procs.read_text().split()]
+        except (FileNotFoundError, OSError):
+            return found
+        return found
+
+    def populated(self) -> bool:
+        if not self.v2:
+            return bool(self.pids())
+        return self._event("populated")
+
+    def frozen(self) -> bool:
+        if self.v2:
+            return self._event("frozen")
+        try:
+            return (self.path / "freezer.state").read_text().strip() == "FROZEN"
+        except OSError:
+            return False
+
+    def events(self) -> int | None:
+        """A descriptor for POLLPRI that fires when `populated` or `frozen` changes; the caller's. None on v1."""
+        return os.open(self.path / "cgroup.events", os.O_RDONLY | os.O_CLOEXEC) if self.v2 else None
+
+    def freeze(self) -> None:
+        """Asks for it; `frozen` says when every thread stands still (one in an uninterruptible wait delays it)."""
+        self._write("cgroup.freeze", "1") if self.v2 else self._write("freezer.state", "FROZEN")
+
+    def thaw(self) -> None:
+        self._write("cgroup.freeze", "0") if self.v2 else self._write("freezer.state", "THAWED")
+
+    def kill(self) -> None:
+        """SIGKILL to all, forks in progress included; also to frozen ones."""
+        if self.v2:
+            self._write("cgroup.kill", "1")
+            return
+        # v1 has no such file: nobody can fork away while frozen, and the signals arrive at the thaw.
+        self.freeze()
+        for pid in self.pids():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.thaw()
+
+    def remove(self) -> bool:
+        """Removes the directory and those inside it; False while processes are left."""
+        try:
+            for inner in sorted(self.path.glob("**/"), key=lambda path: len(path.parts), reverse=True):
+                inner.rmdir()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return not self.path.exists()
+
+    def _event(self, name: str) -> bool:
+        try:
+            text = (self.path / "cgroup.events").read_text()
+        except OSError:
+            return False
+        return f"{name} 1" in text.splitlines()
+
+    def _write(self, name: str, value: str) -> None:
+        try:
+            (self.path / name).write_text(value)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise FailedError(f"{self.path / name}: {error.strerror}") from None
+
+
+def create(grant_id: str, hierarchies: Hierarchies | None = None) -> Cgroup:
+    """Makes `gpushare/<grant>`, or finds it again after a restart of the daemon."""
+    cgroup = of_grant(grant_id, hierarchies)
+    try:
+        cgroup.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FailedError(f"cgroup {cgroup.path} cannot be made: {error.strerror}") from None
+    return cgroup
+
+
+def of_grant(grant_id: str, hierarchies: Hierarchies | None = None) -> Cgroup:
+    where = hierarchies or Hierarchies.of()
+    if where.unified is not None:
+        return Cgroup(where.unified / PARENT / grant_id, v2=True)
+    if where.freezer is not None:
+        return Cgroup(where.freezer / PARENT / grant_id, v2=False)
+    raise FailedError("neither cgroup v2 nor the v1 freezer is mounted: gpushare cannot hold a process without either")
+
+
+def of_process(pid: int, hierarchies: Hierarchies | None = None) -> Cgroup | None:
+    """The cgroup a container's first process is in; None when it shares the root with the rest of the machine."""
+    where = hierarchies or Hierarchies.of()
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except OSError:
+        raise FailedError(f"process {pid} ended") from None
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        top = where.unified if controllers == "" else None
+        if where.unified is None and "freezer" in controllers.split(","):
+            top = where.freezer
+        if top is not None and path != "/":
+            return Cgroup(top / path.lstrip("/"), v2=top == where.unified)
+    return None

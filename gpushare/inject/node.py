@@ -1,0 +1,31 @@
+"""What of this machine goes into every container the same way."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpushare.paths import HOOK, LIB_DIR, SIM_LIB_DIR
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNode:
+    """A character device of a real GPU, as it is on the host."""
+
+    path: str
+    major: int
+    minor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The daemon fills it once, at start."""
+
+    sim_dir: Path | None = None  # directory with sim.sock; None: the devices are real
+    driver_files: tuple[Path, ...] = ()  # the real driver's libraries; not used on simulated devices
+    common_devices: tuple[DeviceNode, ...] = ()  # nvidiactl, nvidia-uvm, ...: every grant needs them
+    lib_dir: Path = LIB_DIR
+    sim_lib_dir: Path = SIM_LIB_DIR
+    hook: Path = HOOK
+
+    @property
+    def simulated(self) -> bool:
+        return self.sim_dir is not None

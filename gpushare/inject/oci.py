@@ -1,0 +1,193 @@
+"""Edits of an OCI config.json: what a CDI engine does with the grant's spec, done for runtimes that know no CDI.
+
+And more: here the image can be looked at, so every copy of the driver library in it gets the interposer over it.
+"""
+
+import copy
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gpushare.errors import RefusedError, UsageError
+from gpushare.inject import edits, grantdir
+from gpushare.inject.node import DeviceNode, Node
+from gpushare.inject.view import View
+from gpushare.paths import CONTAINER_LIB, CONTAINER_SELF, Layout
+
+PREFIX = "gpushare.dev/"
+GRANT = PREFIX + "grant"
+
+# Annotation -> field of api.types.GrantRequest.
+_FIELDS = {
+    "memory": "memory",
+    "time": "time",
+    "time-limit": "time_limit",
+    "tenant": "tenant",
+    "class": "class",
+    "device": "device",
+}
+
+_DRIVER_NAME = re.compile(r"lib(cuda|nvidia-ml)\.so(\.[0-9.]+)?")
+_LIBRARY_DIRS = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/lib64",
+    "/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/nvidia/lib",
+)
+
+
+def request(config: dict[str, Any]) -> dict[str, str] | None:
+    """What the config's annotations ask for: `{"grant": id}` of a grant that exists, or fields of a GrantRequest.
+
+    None: nothing. Raises UsageError for an annotation of ours that we do not know, since it may ask for a promise.
+    """
+    found = {
+        name.removeprefix(PREFIX): str(value)
+        for name, value in (config.get("annotations") or {}).items()
+        if name.startswith(PREFIX)
+    }
+    if not found:
+        return None
+    for name in found:
+        if name not in (*_FIELDS, "grant"):
+            raise UsageError(f"annotation {PREFIX}{name} is unknown: write one of {', '.join((*_FIELDS, 'grant'))}")
+    if "grant" in found:
+        return {"grant": found["grant"]}
+    for name in ("memory", "time"):
+        if name not in found:
+            raise UsageError(f"annotation {PREFIX}{name} is missing: a share needs memory and time")
+    return {_FIELDS[name]: value for name, value in found.items()}
+
+
+def apply(
+    config: dict[str, Any],
+    bundle: Path,
+    layout: Layout,
+    grant_id: str,
+    node: Node,
+    devices: Sequence[DeviceNode] = (),
+) -> dict[str, Any]:
+    """`edit` for one grant, and the grant's preload file extended by what the image itself preloads."""
+    grantdir.write_preload(layout, grant_id, _image_preload(View(config, bundle), layout, grant_id))
+    return edit(config, bundle, edits.container(layout, grant_id, node, devices), node)
+
+
+def edit(config: dict[str, Any], bundle: Path, wanted: edits.Edits, node: Node) -> dict[str, Any]:
+    """The edited config; `config` stays as it is. Applied twice is applied once. Reads the bundle, writes nothing."""
+    edited = copy.deepcopy(config)
+    view = View(config, bundle)
+    _add_mounts(edited, view, wanted, node)
+    _add_environment(edited, wanted.env)
+    hooks = _member(edited, "hooks", {})
+    for hook in wanted.hooks:
+        _append(_member(hooks, hook.stage, []), {"path": hook.path, "args": hook.args, "timeout": hook.timeout})
+    _add_devices(edited, wanted.devices)
+    _member(edited, "annotations", {})[GRANT] = wanted.grant
+    return edited
+
+
+def _member(container: dict[str, Any], name: str, empty: Any) -> Any:
+    """The member, made when it is missing or null: Go's encoders write null for an empty list."""
+    if container.get(name) is None:
+        container[name] = empty
+    return container[name]
+
+
+def _append(entries: list[Any], entry: dict[str, Any]) -> None:
+    if entry not in entries:
+        entries.append(entry)
+
+
+def _add_mounts(edited: dict[str, Any], view: View, wanted: edits.Edits, node: Node) -> None:
+    mounts: list[Any] = _member(edited, "mounts", [])
+    for mount in wanted.mounts:
+        if mount.container == edits.PRELOAD_FILE and not view.creatable(mount.container):
+            # The image's /etc is the host's: preload by environment, which an exec into the container does not get.
+            theirs = [path for path in _variable(edited, "LD_PRELOAD").split(":") if path not in grantdir.INTERPOSERS]
+            _add_environment(edited, [f"LD_PRELOAD={':'.join([*grantdir.INTERPOSERS, *filter(None, theirs)])}"])
+            continue
+        if mount.container in (CONTAINER_SELF, CONTAINER_LIB) and not view.creatable(mount.container):
+            raise RefusedError(
+                f"{mount.container} cannot be made in the container: its root file system is read-only there or bound "
+                "from the host; mount a tmpfs on /run/gpushare"
+            )
+        _append(mounts, _oci_mount(mount))
+    for path, host in _driver_copies(edited, view):
+        file = "libgpushare.so" if "libcuda" in path.rpartition("/")[2] else "libgpushare-ml.so"
+        if host != node.lib_dir / file:
+            _append(mounts, _oci_mount(edits.Mount(str(node.lib_dir / file), path)))
+
+
+def _oci_mount(mount: edits.Mount) -> dict[str, Any]:
+    return {"destination": mount.container, "type": "bind", "source": mount.host, "options": mount.options}
+
+
+def _driver_copies(config: dict[str, Any], view: View) -> list[tuple[str, Path]]:
+    """(path in the container, file on the host) of every driver library that programs in it could find."""
+    directories = [*_LIBRARY_DIRS, *_search_path(config)]
+    directories += [f"/usr/local/{name}/compat" for name in view.names("/usr/local") if name.startswith("cuda")]
+    candidates = [f"{directory}/{name}" for directory in directories for name in view.names(directory)]
+    candidates += view.destinations()
+    found: dict[str, Path] = {}
+    for candidate in candidates:
+        directory, _, name = candidate.rpartition("/")
+        # The toolkit's stubs are for the linker only: nothing loads them.
+        if _DRIVER_NAME.fullmatch(name) and not directory.endswith("/stubs"):
+            place = view.resolve(candidate)
+            if place.host is not None and place.host.is_file() and not place.container.startswith(CONTAINER_SELF):
+                found[place.container] = place.host
+    return sorted(found.items())
+
+
+def _search_path(config: dict[str, Any]) -> list[str]:
+    return [directory for directory in _variable(config, "LD_LIBRARY_PATH").split(":") if directory.startswith("/")]
+
+
+def _variable(config: dict[str, Any], wanted: str) -> str:
+    for variable in (config.get("process") or {}).get("env") or ():
+        name, _, value = variable.partition("=")
+        if name == wanted:
+            return str(value)
+    return ""
+
+
+def _add_environment(edited: dict[str, Any], variables: list[str]) -> None:
+    process = _member(edited, "process", {})
+    names = {variable.partition("=")[0] for variable in variables}
+    kept = [variable for variable in process.get("env") or () if variable.partition("=")[0] not in names]
+    process["env"] = [*kept, *variables]
+
+
+def _add_devices(edited: dict[str, Any], devices: list[DeviceNode]) -> None:
+    if not devices:
+        return
+    linux = _member(edited, "linux", {})
+    nodes = _member(linux, "devices", [])
+    rules = _member(_member(linux, "resources", {}), "devices", [])
+    present = {node["path"] for node in nodes}
+    for node in devices:
+        identity = {"type": "c", "major": node.major, "minor": node.minor}
+        if node.path not in present:
+            nodes.append({"path": node.path, **identity, "fileMode": 0o666, "uid": 0, "gid": 0})
+        _append(rules, {"allow": True, **identity, "access": "rw"})
+
+
+def _image_preload(view: View, layout: Layout, grant_id: str) -> list[str]:
+    place = view.resolve(edits.PRELOAD_FILE)
+    if place.host is None or place.host == grantdir.preload_file(layout, grant_id):
+        return []
+    try:
+        descriptor = os.open(place.host, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(descriptor, encoding="utf-8", errors="surrogateescape") as file:
+            text = file.read(4096)
+    except OSError:
+        return []
+    return [line for line in text.split() if line.startswith("/")]

@@ -1,0 +1,67 @@
+"""What a device is to the rest of the daemon, whoever found it: NVML (nvml.py) or the simulator (simulated.py)."""
+
+import re
+import uuid
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpushare.errors import NotFoundError, UsageError
+from gpushare.inject.node import DeviceNode, Node
+from gpushare.units import parse_size
+
+MAX_DEVICES = 16  # GS_ARBITER_MAX_DEVICES
+
+_SPEC = re.compile(r"([0-9]{1,3})x(.+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """`reserved_bytes`: what the driver keeps for itself, never granted."""
+
+    id: str
+    index: int
+    minor: int
+    name: str
+    pci_bus_id: str
+    memory_bytes: int
+    reserved_bytes: int = 0
+    context_bytes: int = 0
+    attributes: dict[str, str] = field(default_factory=dict)
+    nodes: tuple[DeviceNode, ...] = ()
+
+    @property
+    def uuid(self) -> bytes:
+        return uuid.UUID(self.id.removeprefix("GPU-").removeprefix("MIG-")).bytes
+
+
+class Backend(Protocol):
+    """Where devices come from. `inject` says what of them goes into containers."""
+
+    name: str
+    driver_version: str
+
+    def devices(self) -> list[Device]: ...
+    def memory_used(self, index: int) -> int: ...
+    def healthy(self, index: int) -> bool: ...
+    def inject(self) -> Node: ...
+    def close(self) -> None: ...
+
+
+def parse_simulate(text: str) -> list[int]:
+    """`2x16GiB` -> memory of each device in bytes. Raises UsageError."""
+    match = _SPEC.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"--simulate {text!r} is not COUNTxMEMORY: write for example 2x16GiB")
+    count, size = int(match[1]), parse_size(match[2])
+    if not 1 <= count <= MAX_DEVICES:
+        raise UsageError(f"--simulate {text!r} is out of range: give 1 to {MAX_DEVICES} devices")
+    return [size] * count
+
+
+def find(devices: list[Device], wanted: int | str) -> Device:
+    """By index or id. Raises NotFoundError that lists what there is."""
+    for device in devices:
+        if wanted in (device.id, device.index) or wanted == str(device.index):
+            return device
+    known = ", ".join(f"{device.index} ({device.id})" for device in devices) or "none"
+    raise NotFoundError(f"no device {str(wanted)[:80]!r} on this node: there is {known}")

@@ -1,0 +1,134 @@
+"""Real devices, through NVML. The only module that imports pynvml, and only when a driver is expected."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from gpushare.errors import FailedError, UnreachableError
+from gpushare.inject.node import DeviceNode, Node
+from gpushare.node.devices import MAX_DEVICES, Device
+
+# The driver's libraries a CUDA program loads by itself: the API, NVML, the PTX compiler and its helpers, the debugger's stub.
+_LIBRARIES = (
+    "libcuda.so.1",
+    "libnvidia-ml.so.1",
+    "libnvidia-ptxjitcompiler.so.1",
+    "libnvidia-nvvm.so.4",
+    "libnvidia-gpucomp.so",
+    "libcudadebugger.so.1",
+)
+_COMMON_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+
+
+def load() -> Any:
+    """The pynvml module, initialised. UnreachableError when there is no driver to talk to."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise UnreachableError(f"no usable NVIDIA driver ({error}): install one, or give --simulate 2x16GiB") from None
+    return pynvml
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def device_node(path: str) -> DeviceNode | None:
+    """None where the file is absent or no character device."""
+    import os
+    import stat
+
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    if not stat.S_ISCHR(found.st_mode):
+        return None
+    return DeviceNode(path, os.major(found.st_rdev), os.minor(found.st_rdev))
+
+
+def driver_files() -> tuple[Path, ...]:
+    """Where the dynamic loader finds the driver's libraries, by SONAME."""
+    cache = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
+    found: dict[str, Path] = {}
+    for line in cache.splitlines():
+        name, _, rest = line.strip().partition(" ")
+        _, arrow, path = rest.partition("=> ")
+        wanted = name in _LIBRARIES or name.startswith("libnvidia-gpucomp.so")
+        if arrow and wanted and "x86-64" in rest:
+            found.setdefault(name, Path(path.strip()))
+    return tuple(found.values())
+
+
+class NvmlBackend:
+    name = "native"
+
+    def __init__(self) -> None:
+        self._nvml = load()
+        self.context_bytes: dict[str, int] = {}
+        """What the probe measured, by device id."""
+        self.driver_version = _text(self._nvml.nvmlSystemGetDriverVersion())
+        self._handles = [
+            self._nvml.nvmlDeviceGetHandleByIndex(index)
+            for index in range(min(self._nvml.nvmlDeviceGetCount(), MAX_DEVICES))
+        ]
+
+    def _optional(self, function: str, *arguments: Any) -> Any:
+        """None where this driver or device does not know the question: drivers differ in what they answer."""
+        try:
+            return getattr(self._nvml, function)(*arguments)
+        except (self._nvml.NVMLError, AttributeError):
+            return None
+
+    def ids(self) -> list[str]:
+        return [_text(self._nvml.nvmlDeviceGetUUID(handle)) for handle in self._handles]
+
+    def devices(self) -> list[Device]:
+        try:
+            return [self._device(index) for index in range(len(self._handles))]
+        except self._nvml.NVMLError as error:
+            raise FailedError(f"the NVIDIA driver does not answer ({error}): see dmesg and `nvidia-smi`") from None
+
+    def _device(self, index: int) -> Device:
+        nvml, handle = self._nvml, self._handles[index]
+        device_id = _text(nvml.nvmlDeviceGetUUID(handle))
+        minor = nvml.nvmlDeviceGetMinorNumber(handle)
+        memory = self._optional("nvmlDeviceGetMemoryInfo", handle, getattr(nvml, "nvmlMemory_v2", None))
+        reserved = memory.reserved if memory is not None else 0
+        total = memory.total if memory is not None else nvml.nvmlDeviceGetMemoryInfo(handle).total
+        attributes = {"driver_version": self.driver_version}
+        if (capability := self._optional("nvmlDeviceGetCudaComputeCapability", handle)) is not None:
+            attributes["cuda_compute_capability"] = f"{capability[0]}.{capability[1]}"
+        if (cuda := self._optional("nvmlSystemGetCudaDriverVersion")) is not None:
+            attributes["cuda_driver_version"] = f"{cuda // 1000}.{cuda % 1000 // 10}"
+        if (numa := self._optional("nvmlDeviceGetNumaNodeId", handle)) is not None:
+            attributes["numa_node"] = str(numa)
+        node = device_node(f"/dev/nvidia{minor}")
+        return Device(
+            id=device_id,
+            index=index,
+            minor=minor,
+            name=_text(nvml.nvmlDeviceGetName(handle)),
+            pci_bus_id=_text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower(),
+            memory_bytes=total,
+            reserved_bytes=reserved,
+            context_bytes=self.context_bytes.get(device_id, 0),
+            attributes=attributes,
+            nodes=(node,) if node is not None else (),
+        )
+
+    def memory_used(self, index: int) -> int:
+        info = self._optional("nvmlDeviceGetMemoryInfo", self._handles[index])
+        return int(info.used) if info is not None else 0
+
+    def healthy(self, index: int) -> bool:
+        return self._optional("nvmlDeviceGetMemoryInfo", self._handles[index]) is not None
+
+    def inject(self) -> Node:
+        common = tuple(node for path in _COMMON_NODES if (node := device_node(path)) is not None)
+        return Node(driver_files=driver_files(), common_devices=common)
+
+    def close(self) -> None:
+        self._optional("nvmlShutdown")

@@ -1,0 +1,49 @@
+"""Simulated devices: what the simulator says they are."""
+
+from pathlib import Path
+
+from gpushare.errors import FailedError
+from gpushare.inject.node import Node
+from gpushare.node.devices import Device
+from gpushare.node.simulator import Simulator
+
+
+class SimulatedBackend:
+    name = "simulated"
+    driver_version = "simulated"
+
+    def __init__(self, simulator: Simulator, directory: Path) -> None:
+        self._simulator = simulator
+        self._directory = directory
+
+    def devices(self) -> list[Device]:
+        return [
+            Device(
+                id=device.uuid,
+                index=index,
+                minor=index,
+                name=device.name,
+                pci_bus_id=device.pci_bus_id,
+                memory_bytes=device.memory_bytes,
+                context_bytes=self._simulator.context_bytes,
+                attributes={"driver_version": self.driver_version},
+            )
+            for index, device in enumerate(self._simulator.devices)
+        ]
+
+    def memory_used(self, index: int) -> int:
+        return int(self._simulator.stats()["devices"][index]["bytes"])
+
+    def healthy(self, index: int) -> bool:
+        del index  # it has one process for all of them
+        try:
+            self._simulator.clients(0)
+        except FailedError:
+            return False
+        return True
+
+    def inject(self) -> Node:
+        return Node(sim_dir=self._directory)
+
+    def close(self) -> None:
+        self._simulator.close()

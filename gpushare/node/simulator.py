@@ -1,0 +1,182 @@
+"""Client of gpushare-sim, the simulated hardware: native/sim/sim_proto.h over its socket, and how its process is started.
+
+Synchronous and thread-safe: one request at a time, each bounded in time.
+"""
+
+import json
+import os
+import socket
+import struct
+import subprocess
+import threading
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpushare.errors import FailedError
+from gpushare.paths import SIM_BINARY
+
+MAGIC = 0x67734D31
+VERSION = 1
+HELLO, STATS, STOP, DEVICE = 1, 7, 9, 10
+ROLE_VIEWER, ROLE_CONTROL = 2, 3
+SOCKET_NAME = "sim.sock"
+
+_REQUEST = struct.Struct("<IIIIQQ")
+_REPLY = struct.Struct("<IiQQQ")
+_HELLO = struct.Struct("<IiIIiiQQQQQQQQII")
+_DEVICE = struct.Struct("<16sQ64sIIII")
+_ANSWER_SECONDS = 2.0
+_START_SECONDS = 5.0
+
+# GPUSHARE_SIM_<name> of the daemon's environment -> flag of gpushare-sim.
+OPTIONS = (
+    "KERNEL_NS",
+    "CONTEXT_MIB",
+    "SLICE_NS",
+    "SWITCH_NS",
+    "PREEMPT",
+    "LAUNCH_NS",
+    "EVENT_NS",
+    "QUERY_NS",
+    "QUEUE_DEPTH",
+    "COPY_GBPS",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SimDevice:
+    uuid: str
+    memory_bytes: int
+    name: str
+    pci_bus_id: str
+
+
+def flags(environment: dict[str, str]) -> list[str]:
+    """GPUSHARE_SIM_* -> command line; the simulator itself says what is malformed."""
+    found = []
+    for name in OPTIONS:
+        if value := environment.get(f"GPUSHARE_SIM_{name}"):
+            found += [f"--{name.lower().replace('_', '-')}", value]
+    return found
+
+
+def start(directory: Path, sizes: str) -> subprocess.Popen[bytes]:
+    """Starts the simulator in its own session: like hardware, it stays when the daemon is killed."""
+    command = [str(SIM_BINARY), "--socket", str(directory / SOCKET_NAME), "--devices", sizes, *flags(dict(os.environ))]
+    log = directory / "sim.log"
+    try:
+        with open(log, "wb") as output:
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd="/"
+            )
+    except OSError as error:
+        raise FailedError(f"cannot start {SIM_BINARY} ({error.strerror}): build the project with `make build`") from None
+
+
+class Simulator:
+    """One control connection. `spawned` is the process when this daemon started it, None when it was found running."""
+
+    def __init__(self, connection: socket.socket, spawned: subprocess.Popen[bytes] | None = None) -> None:
+        self._socket = connection
+        self._lock = threading.Lock()
+        self.spawned = spawned
+        hello = self._exchange(HELLO, a=ROLE_CONTROL, size=_HELLO.size + 16 * _DEVICE.size)[0]
+        fields = _HELLO.unpack_from(hello)
+        if fields[0] != MAGIC or fields[2] != VERSION:
+            raise FailedError("what answers on the simulator's socket is another version: end it and start again")
+        if fields[1] != 0:
+            raise FailedError(f"the simulator refuses the daemon: {os.strerror(-fields[1])}")
+        self.pid: int = fields[5]
+        self.context_bytes: int = fields[6]
+        self.devices = [self._device(hello, index) for index in range(fields[3])]
+
+    @staticmethod
+    def _device(hello: bytes, index: int) -> SimDevice:
+        raw, memory, name, domain, bus, device, _ = _DEVICE.unpack_from(hello, _HELLO.size + index * _DEVICE.size)
+        text = name.split(b"\0", 1)[0].decode(errors="replace")
+        return SimDevice(f"GPU-{uuid.UUID(bytes=raw)}", memory, text, f"{domain:08x}:{bus:02x}:{device:02x}.0")
+
+    @classmethod
+    def connect(cls, directory: Path, spawned: subprocess.Popen[bytes] | None = None) -> "Simulator | None":
+        """None when nothing listens there."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.settimeout(_ANSWER_SECONDS)
+        try:
+            connection.connect(os.fspath(directory / SOCKET_NAME))
+        except (FileNotFoundError, ConnectionRefusedError):
+            connection.close()
+            return None
+        except BaseException:
+            connection.close()
+            raise
+        try:
+            return cls(connection, spawned)
+        except BaseException:
+            connection.close()
+            raise
+
+    @classmethod
+    def start_or_adopt(cls, directory: Path, sizes: str) -> "Simulator":
+        """The simulator that runs there already, else a new one. Raises FailedError with what it said."""
+        if (found := cls.connect(directory)) is not None:
+            return found
+        process = start(directory, sizes)
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline:
+            if (found := cls.connect(directory, process)) is not None:
+                return found
+            if process.poll() is not None:
+                break
+            time.sleep(0.005)
+        process.kill()
+        process.wait()
+        said = (directory / "sim.log").read_text(errors="replace").strip().splitlines()
+        reason = said[-1] if said else f"it ended with status {process.returncode} and no word"
+        raise FailedError(f"the simulator did not start: {reason}")
+
+    def _exchange(self, op: int, device: int = 0, a: int = 0, size: int = _REPLY.size) -> tuple[bytes, list[int]]:
+        with self._lock:
+            try:
+                self._socket.send(_REQUEST.pack(MAGIC, VERSION, op, device, a, 0))
+                answer, descriptors, _, _ = socket.recv_fds(self._socket, size, 2)
+            except OSError as error:
+                raise FailedError(f"the simulator does not answer ({error}): restart the daemon") from None
+        if not answer:
+            raise FailedError("the simulator ended: restart the daemon")
+        return answer, descriptors
+
+    def _request(self, op: int, device: int = 0) -> tuple[tuple[int, ...], list[int]]:
+        answer, descriptors = self._exchange(op, device)
+        magic, error, *values = _REPLY.unpack(answer)
+        if magic != MAGIC or error != 0:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise FailedError(f"the simulator refuses a request: {os.strerror(-error)}")
+        return tuple(values), descriptors
+
+    def stats(self) -> Any:
+        """Its books: {"devices": [...]}."""
+        values, descriptors = self._request(STATS)
+        with open(descriptors[0], "rb") as file:
+            return json.loads(os.pread(file.fileno(), values[0], 0))
+
+    def clients(self, device: int) -> int:
+        """How many processes have a context or memory there."""
+        return self._request(DEVICE, device)[0][2]
+
+    def stop(self) -> None:
+        """Ends it, and waits for it where it is our child."""
+        self._request(STOP)
+        self.close()
+        if self.spawned is not None:
+            try:
+                self.spawned.wait(_START_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.spawned.kill()
+                self.spawned.wait()
+
+    def close(self) -> None:
+        self._socket.close()

@@ -1,0 +1,345 @@
+"""The two shared pages of a grant (native/include/gs_page.h) as typed objects. No other Python file touches their
+bytes.
+
+The usage page is writable by the tenant: whatever is read from it is the tenant's word, and a page that a tenant
+truncated reads as zeros and says so (`torn`) instead of ending this process.
+"""
+
+import enum
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gpushare._native import ffi, lib
+from gpushare.errors import FailedError, RefusedError, UsageError
+
+LIMITS_BYTES = ffi.sizeof("struct gs_limits")
+USAGE_BYTES = ffi.sizeof("struct gs_usage")
+MAX_DEVICES = lib.GS_MAX_DEVICES
+MAX_SLOTS = lib.GS_MAX_SLOTS
+
+
+class GrantState(enum.IntEnum):
+    RESERVED = lib.GS_GRANT_RESERVED
+    ACTIVE = lib.GS_GRANT_ACTIVE
+    SUSPENDED = lib.GS_GRANT_SUSPENDED
+    RELEASED = lib.GS_GRANT_RELEASED
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLimits:
+    """Policy's words for one device of a grant, in the order of the ordinals inside it."""
+
+    uuid: bytes
+    memory_bytes: int
+    context_bytes: int
+    guarantee_milli: int
+    limit_milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLease:
+    """The arbiter's words for one device."""
+
+    epoch: int
+    held: bool
+    contended: bool
+    inflight_bound_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One process of a grant."""
+
+    index: int
+    generation: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotUsage:
+    """What one process says about itself on one device."""
+
+    memory_bytes: int
+    memory_pending: int
+    busy_ns: int
+    queue_end_ns: int
+    launches: int
+    wait_ns: int
+    waiting: int
+    inflight: int
+    drained: int
+    dependent: bool
+
+
+def _raise(path: Path, code: int, error: Any) -> None:
+    if code < 0:
+        text = ffi.string(error.msg).decode(errors="replace")
+        raise FailedError(f"page {path}: {text}")
+
+
+class _Page:
+    """An owned mapping. `pointer` is valid until `close`."""
+
+    _BYTES: int
+    _TYPE: str
+
+    def __init__(self, path: Path, descriptor: int, writable: bool) -> None:
+        out = ffi.new("void **")
+        error = ffi.new("struct gs_err *")
+        _raise(path, lib.gs_page_map(descriptor, self._BYTES, int(writable), out, error), error)
+        self.path = path
+        self.pointer: Any = ffi.cast(self._TYPE, out[0])
+
+    @classmethod
+    def _make(cls, path: Path, mode: int) -> Self:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise FailedError(f"page {path}: cannot create it: {error.strerror}") from error
+        try:
+            os.truncate(descriptor, cls._BYTES)
+            os.fchmod(descriptor, mode)
+            return cls(path, descriptor, writable=True)
+        except OSError as error:
+            raise FailedError(f"page {path}: cannot make room for it: {error.strerror}") from error
+        finally:
+            os.close(descriptor)
+
+    @classmethod
+    def _take(cls, path: Path, writable: bool) -> Self:
+        flags = os.O_RDWR if writable else os.O_RDONLY
+        try:
+            descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            raise FailedError(f"page {path}: cannot open it: {error.strerror}") from error
+        try:
+            page = cls(path, descriptor, writable)
+        finally:
+            os.close(descriptor)
+        try:
+            page.check()
+        except FailedError:
+            page.close()
+            raise
+        return page
+
+    def check(self) -> None:
+        """Raises FailedError when it is not a page of this kind and version, or no longer."""
+        raise NotImplementedError
+
+    @property
+    def torn(self) -> bool:
+        """A tenant truncated the file: the page reads as zeros from then on and its grant has to end."""
+        return self.pointer is not None and bool(lib.gs_page_torn(self.pointer))
+
+    @property
+    def grant(self) -> str:
+        return ffi.string(self.pointer.grant, lib.GS_GRANT_ID_BYTES).decode("ascii", errors="replace")
+
+    def close(self) -> None:
+        if self.pointer is not None:
+            lib.gs_page_unmap(self.pointer, self._BYTES)
+            self.pointer = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class LimitsPage(_Page):
+    """The daemon's page: tenants map it read-only. Lease words in it belong to the arbiter."""
+
+    _BYTES = LIMITS_BYTES
+    _TYPE = "struct gs_limits *"
+
+    @classmethod
+    def create(
+        cls, path: Path, grant: str, devices: Sequence[DeviceLimits], *, daemon_epoch: int = 1, mode: int = 0o644
+    ) -> Self:
+        for device in devices:
+            _check_device(device)
+        page = cls._make(path, mode)
+        error = ffi.new("struct gs_err *")
+        # The header makes the page valid, so it comes last: the device words are plain memory until then.
+        for ordinal, device in enumerate(devices[:MAX_DEVICES]):
+            page._write(ordinal, device)
+        code = lib.gs_limits_init(page.pointer, LIMITS_BYTES, grant.encode(), len(devices), daemon_epoch, error)
+        if code < 0:
+            page.close()
+            path.unlink(missing_ok=True)
+        _raise(path, code, error)
+        return page
+
+    @classmethod
+    def open(cls, path: Path, *, writable: bool = True) -> Self:
+        return cls._take(path, writable)
+
+    def check(self) -> None:
+        error = ffi.new("struct gs_err *")
+        _raise(self.path, lib.gs_limits_check(self.pointer, LIMITS_BYTES, error), error)
+
+    def _write(self, ordinal: int, device: DeviceLimits) -> None:
+        words = self.pointer.device[ordinal]
+        ffi.memmove(words.uuid, device.uuid, 16)
+        lib.gs_store64(ffi.addressof(words, "memory_bytes"), device.memory_bytes)
+        lib.gs_store64(ffi.addressof(words, "context_bytes"), device.context_bytes)
+        lib.gs_store32(ffi.addressof(words, "guarantee_milli"), device.guarantee_milli)
+        lib.gs_store32(ffi.addressof(words, "limit_milli"), device.limit_milli)
+
+    @property
+    def ndevices(self) -> int:
+        return min(int(self.pointer.ndevices), MAX_DEVICES)
+
+    @property
+    def devices(self) -> list[DeviceLimits]:
+        found = []
+        for ordinal in range(self.ndevices):
+            words = self.pointer.device[ordinal]
+            found.append(
+                DeviceLimits(
+                    uuid=bytes(words.uuid),
+                    memory_bytes=lib.gs_load64(ffi.addressof(words, "memory_bytes")),
+                    context_bytes=lib.gs_load64(ffi.addressof(words, "context_bytes")),
+                    guarantee_milli=lib.gs_load32(ffi.addressof(words, "guarantee_milli")),
+                    limit_milli=lib.gs_load32(ffi.addressof(words, "limit_milli")),
+                )
+            )
+        return found
+
+    def set_device(self, ordinal: int, device: DeviceLimits) -> None:
+        """Changes limits of a living grant; every word is atomic, so a reader sees old or new numbers, never torn
+        ones."""
+        _check_device(device)
+        if not 0 <= ordinal < self.ndevices:
+            raise UsageError(f"grant {self.grant} has no device {ordinal}: it has {self.ndevices}")
+        self._write(ordinal, device)
+
+    def lease(self, ordinal: int) -> DeviceLease:
+        words = self.pointer.device[ordinal]
+        lease = lib.gs_load32(ffi.addressof(words, "lease"))
+        return DeviceLease(
+            epoch=lease >> 1,
+            held=bool(lease & lib.GS_LEASE_HELD),
+            contended=bool(lib.gs_load32(ffi.addressof(words, "contended"))),
+            inflight_bound_ns=lib.gs_load64(ffi.addressof(words, "inflight_bound_ns")),
+        )
+
+    @property
+    def state(self) -> GrantState:
+        return GrantState(lib.gs_load32(ffi.addressof(self.pointer, "state")))
+
+    @state.setter
+    def state(self, value: GrantState) -> None:
+        lib.gs_store32(ffi.addressof(self.pointer, "state"), value)
+
+    @property
+    def slots_high(self) -> int:
+        return lib.gs_load32(ffi.addressof(self.pointer, "slots_high"))
+
+    @property
+    def heartbeat(self) -> int:
+        return lib.gs_load32(ffi.addressof(self.pointer, "heartbeat"))
+
+    @property
+    def daemon_epoch(self) -> int:
+        return lib.gs_load32(ffi.addressof(self.pointer, "daemon_epoch"))
+
+    def renew_daemon_epoch(self) -> int:
+        """At each start of a daemon: tells the grant's processes to join again."""
+        return lib.gs_add32(ffi.addressof(self.pointer, "daemon_epoch"), 1)
+
+
+class UsagePage(_Page):
+    """The tenants' page: slot headers are the daemon's words, the rest is each process's own."""
+
+    _BYTES = USAGE_BYTES
+    _TYPE = "struct gs_usage *"
+
+    @classmethod
+    def create(cls, path: Path, grant: str, *, mode: int = 0o666) -> Self:
+        page = cls._make(path, mode)
+        error = ffi.new("struct gs_err *")
+        code = lib.gs_usage_init(page.pointer, USAGE_BYTES, grant.encode(), error)
+        if code < 0:
+            page.close()
+            path.unlink(missing_ok=True)
+        _raise(path, code, error)
+        return page
+
+    @classmethod
+    def open(cls, path: Path, *, writable: bool = True) -> Self:
+        return cls._take(path, writable)
+
+    def check(self) -> None:
+        error = ffi.new("struct gs_err *")
+        _raise(self.path, lib.gs_usage_check(self.pointer, USAGE_BYTES, error), error)
+
+    def claim(self, limits: LimitsPage, pid: int) -> Slot:
+        """A slot for the process `pid` (host pid, from peer credentials). Raises RefusedError when all are taken."""
+        slot, generation = ffi.new("uint32_t *"), ffi.new("uint32_t *")
+        error = ffi.new("struct gs_err *")
+        code = lib.gs_slot_claim(limits.pointer, self.pointer, pid, slot, generation, error)
+        if code == -errno.ENOSPC:
+            raise RefusedError(ffi.string(error.msg).decode())
+        _raise(self.path, code, error)
+        return Slot(slot[0], generation[0], pid)
+
+    def rejoin(self, pid: int, index: int, generation: int) -> Slot | None:
+        """After a restart of the daemon: the slot a process says it holds, or None if it is not its any more."""
+        error = ffi.new("struct gs_err *")
+        if lib.gs_slot_rejoin(self.pointer, pid, index, generation, error) < 0:
+            return None
+        return Slot(index, generation, pid)
+
+    def live_slots(self, limits: LimitsPage) -> Iterator[Slot]:
+        for index in range(min(limits.slots_high, MAX_SLOTS)):
+            slot = self.pointer.slot[index]
+            if lib.gs_load32(ffi.addressof(slot, "state")) == lib.GS_SLOT_LIVE:
+                yield Slot(index, slot.generation, slot.pid)
+
+    def usage(self, index: int, ordinal: int) -> SlotUsage:
+        words = self.pointer.slot[index].device[ordinal]
+
+        def load64(name: str) -> int:
+            return lib.gs_load64(ffi.addressof(words, name))
+
+        def load32(name: str) -> int:
+            return lib.gs_load32(ffi.addressof(words, name))
+
+        return SlotUsage(
+            memory_bytes=load64("memory_bytes"),
+            memory_pending=load64("memory_pending"),
+            busy_ns=load64("busy_ns"),
+            queue_end_ns=load64("queue_end_ns"),
+            launches=load64("launches"),
+            wait_ns=load64("wait_ns"),
+            waiting=load32("waiting"),
+            inflight=load32("inflight"),
+            drained=load32("drained"),
+            dependent=bool(load32("flags") & lib.GS_SLOT_DEPENDENT),
+        )
+
+    def memory_bytes(self, limits: LimitsPage, ordinal: int) -> int:
+        """What all live processes hold on one device now."""
+        return sum(self.usage(slot.index, ordinal).memory_bytes for slot in self.live_slots(limits))
+
+
+def _check_device(device: DeviceLimits) -> None:
+    if len(device.uuid) != 16:
+        raise UsageError(f"a device uuid has 16 bytes, not {len(device.uuid)}")
+    if device.memory_bytes < 0 or device.context_bytes < 0:
+        raise UsageError("memory limits are not negative")
+    if not 0 <= device.guarantee_milli <= device.limit_milli <= 1000:
+        raise UsageError(
+            f"a guarantee of {device.guarantee_milli} milli and a limit of {device.limit_milli} are not 0 <= guarantee"
+            " <= limit <= 1000"
+        )

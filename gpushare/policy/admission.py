@@ -1,0 +1,259 @@
+"""May a grant be given, and on which devices? Pure: the node's devices, tenants and grants in, a placement or a
+refusal out.
+
+Per device the guaranteed time of its grants is at most 1000 milli of deliverable time (wall time less the 2 % that
+switching may take, which the arbiter holds back from every guarantee alike), and their memory at most what the device
+has less what is reserved. A grant's time is reserved out of its tenant's guarantee; what exceeds it is borrowed, and
+a grant that borrows is admitted only where the time it asks for is unclaimed at this moment. Memory is never lent.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from gpushare.errors import NotFoundError, RefusedError, UsageError
+from gpushare.policy.shares import DEVICE_MILLI, Placed, TenantPolicy
+from gpushare.units import MIB, format_size, format_time, parse_memory
+
+WORKING_BYTES = 256 * MIB
+"""Least memory of a grant beyond what a context takes: below it programs fail in ways that look like our fault."""
+SMALLEST_MILLI = 5
+"""Credit floor over bucket window (1 ms / 200 ms): a smaller guarantee would wait seconds for each of its leases."""
+GRANTS_MAX = 256
+"""GS_ARBITER_MAX_GRANTS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    id: str
+    index: int
+    memory_bytes: int
+    reserved_bytes: int = 0
+    context_bytes: int = 0
+    usable: bool = True
+    """False: unhealthy or draining; takes no new grant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Policy of a tenant. `memory_bytes` guaranteed over the node, 0: none is held back for it. `limit_milli` of the
+    node."""
+
+    name: str
+    guarantee_milli: int
+    memory_bytes: int = 0
+    limit_milli: int | None = None
+    weight: int = 1
+    tier: int = 0
+
+    @property
+    def policy(self) -> TenantPolicy:
+        return TenantPolicy(self.name, self.guarantee_milli, self.weight, self.tier)
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One admitted grant on one device."""
+
+    grant: str
+    tenant: str
+    device: str
+    memory_bytes: int
+    time_milli: int
+    guaranteed_milli: int
+    limit_milli: int = DEVICE_MILLI
+
+    @property
+    def placed(self) -> Placed:
+        return Placed(self.grant, self.tenant, self.device, self.time_milli, self.guaranteed_milli, self.limit_milli)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`memory`: bytes, or text for units.parse_memory (`35%` is of each device). `device`: id, index, or None for
+    any."""
+
+    tenant: str
+    memory: int | str
+    time_milli: int
+    limit_milli: int = DEVICE_MILLI
+    devices: int = 1
+    device: str | int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    device: str
+    index: int
+    memory_bytes: int
+    time_milli: int
+    guaranteed_milli: int
+    limit_milli: int
+
+    @property
+    def borrows(self) -> bool:
+        return self.guaranteed_milli < self.time_milli
+
+
+def with_default(tenants: Collection[Tenant], devices: Collection[Device]) -> dict[str, Tenant]:
+    """By name, with `default` guaranteed all that no other tenant is. Raises UsageError when more is promised than
+    there is."""
+    named = {tenant.name: tenant for tenant in tenants}
+    capacity = DEVICE_MILLI * len(devices)
+    promised = sum(tenant.guarantee_milli for tenant in tenants if tenant.name != "default")
+    if promised > capacity:
+        raise UsageError(
+            f"tenants are guaranteed {format_time(promised)} of device time together, {len(devices)} devices have"
+            f" {format_time(capacity)}: lower some guarantees"
+        )
+    default = named.get("default", Tenant("default", 0))
+    named["default"] = Tenant(
+        "default", capacity - promised, default.memory_bytes, default.limit_milli, default.weight, default.tier
+    )
+    return named
+
+
+def admit(
+    request: Request, devices: Collection[Device], tenants: Mapping[str, Tenant], holdings: Collection[Holding]
+) -> list[Place]:
+    """One place per device asked for, the best fits. Raises UsageError, NotFoundError or RefusedError with the numbers.
+    To resize a grant, leave its own holdings out and name its device."""
+    tenant = tenants.get(request.tenant)
+    if tenant is None:
+        known = ", ".join(sorted(tenants)) or "none"
+        raise NotFoundError(f"there is no tenant {request.tenant!r}: known are {known}")
+    _check_request(request, devices, tenant, holdings)
+    candidates = _named(request, devices)
+    if request.devices > len(candidates):
+        raise RefusedError(f"{request.devices} devices asked for, the node has {len(candidates)} that can be given")
+    spare = tenant.guarantee_milli - sum(h.guaranteed_milli for h in holdings if h.tenant == tenant.name)
+    places: list[Place] = []
+    for _ in range(request.devices):
+        taken = {place.device for place in places}
+        options, reasons = [], []
+        for device in candidates:
+            if device.id in taken:
+                continue
+            try:
+                options.append(_try(request, device, tenant, max(0, spare), holdings))
+            except RefusedError as refusal:
+                reasons.append(str(refusal))
+        if not options:
+            raise RefusedError("; ".join(dict.fromkeys(reasons)))
+        _keep_for_others(options[0][1].memory_bytes * (len(places) + 1), devices, tenant, tenants, holdings)
+        best = min(options, key=lambda option: (option[0], option[1].index))[1]
+        places.append(best)
+        spare -= best.guaranteed_milli
+    return places
+
+
+def _check_request(
+    request: Request, devices: Collection[Device], tenant: Tenant, holdings: Collection[Holding]
+) -> None:
+    if request.devices < 1:
+        raise UsageError(f"a grant needs at least one device, not {request.devices}")
+    if request.devices > 1 and request.device is not None:
+        raise UsageError("a device is named and several are asked for: name none to get any of them")
+    if not 0 < request.time_milli <= DEVICE_MILLI or not 0 < request.limit_milli <= DEVICE_MILLI:
+        raise UsageError("time and time limit are above 0 and at most 100%")
+    if request.limit_milli < request.time_milli:
+        raise UsageError(
+            f"time limit {format_time(request.limit_milli)} is below the time {format_time(request.time_milli)}:"
+            " raise the one or lower the other"
+        )
+    if request.time_milli < SMALLEST_MILLI:
+        raise RefusedError(
+            f"a share of {format_time(request.time_milli)} is too small to be served: ask for"
+            f" {format_time(SMALLEST_MILLI)} or more"
+        )
+    if not devices:
+        raise RefusedError("this node has no device")
+    if len({holding.grant for holding in holdings}) >= GRANTS_MAX:
+        raise RefusedError(f"the node holds {GRANTS_MAX} grants, which is all it can: release some")
+    asked = sum(holding.time_milli for holding in holdings if holding.tenant == tenant.name)
+    more = request.time_milli * request.devices
+    if tenant.limit_milli is not None and asked + more > tenant.limit_milli:
+        raise RefusedError(
+            f"tenant {tenant.name} is limited to {format_time(tenant.limit_milli)} of device time and its grants have"
+            f" {format_time(asked)}: {format_time(more)} more does not fit"
+        )
+
+
+def _named(request: Request, devices: Collection[Device]) -> list[Device]:
+    if request.device is None:
+        usable = [device for device in devices if device.usable]
+        if not usable:
+            raise RefusedError("no device of this node is healthy")
+        return usable
+    for device in devices:
+        if request.device in (device.id, device.index):
+            if not device.usable:
+                raise RefusedError(
+                    f"device {device.index} ({device.id}) takes no new grants: it is unhealthy or draining"
+                )
+            return [device]
+    known = ", ".join(f"{device.index} ({device.id})" for device in devices)
+    raise NotFoundError(f"there is no device {request.device!r}: known are {known}")
+
+
+def _keep_for_others(
+    memory: int,
+    devices: Collection[Device],
+    tenant: Tenant,
+    tenants: Mapping[str, Tenant],
+    holdings: Collection[Holding],
+) -> None:
+    """Memory guaranteed to other tenants over the node and not yet held by their grants stays free."""
+    held: dict[str, int] = {}
+    for holding in holdings:
+        held[holding.tenant] = held.get(holding.tenant, 0) + holding.memory_bytes
+    kept = sum(max(0, t.memory_bytes - held.get(t.name, 0)) for t in tenants.values() if t.name != tenant.name)
+    free = sum(device.memory_bytes - device.reserved_bytes for device in devices) - sum(held.values())
+    if kept and memory > free - kept:
+        raise RefusedError(
+            f"{format_size(memory)} of memory does not fit: {format_size(max(0, free))} is free, and"
+            f" {format_size(kept)} of it is guaranteed to other tenants"
+        )
+
+
+def _try(
+    request: Request, device: Device, tenant: Tenant, spare: int, holdings: Collection[Holding]
+) -> tuple[float, Place]:
+    """(what would stay free here as a fraction: less is a better fit, place)."""
+    label = f"device {device.index}"
+    here = [holding for holding in holdings if holding.device == device.id]
+    memory = request.memory if isinstance(request.memory, int) else parse_memory(request.memory, device.memory_bytes)
+    if memory < 0:
+        raise UsageError(f"memory {memory} is negative")
+    least = device.context_bytes + WORKING_BYTES
+    if memory < least:
+        raise RefusedError(
+            f"{format_size(memory)} of memory is too little on {label}: a context takes"
+            f" {format_size(device.context_bytes)} and a program {format_size(WORKING_BYTES)}:"
+            f" ask for {format_size(least)} or more"
+        )
+    room = device.memory_bytes - device.reserved_bytes - sum(holding.memory_bytes for holding in here)
+    if memory > room:
+        raise RefusedError(
+            f"{format_size(memory)} of memory does not fit on {label}: {format_size(max(0, room))} of"
+            f" {format_size(device.memory_bytes)} is free"
+        )
+    guaranteed_here = sum(holding.guaranteed_milli for holding in here)
+    asked_here = sum(holding.time_milli for holding in here)
+    guaranteed = min(request.time_milli, spare)
+    unguaranteed = DEVICE_MILLI - guaranteed_here
+    if guaranteed > unguaranteed:
+        raise RefusedError(
+            f"{format_time(request.time_milli)} of time does not fit on {label}: {format_time(unguaranteed)} is free,"
+            f" {format_time(guaranteed_here)} is guaranteed to other grants"
+        )
+    unclaimed = DEVICE_MILLI - asked_here
+    if guaranteed < request.time_milli and request.time_milli > unclaimed:
+        raise RefusedError(
+            f"{format_time(request.time_milli)} of time does not fit on {label}:"
+            f" {format_time(max(0, unclaimed))} is free, and tenant {tenant.name} has {format_time(spare)} of its"
+            f" guarantee of {format_time(tenant.guarantee_milli)} left"
+        )
+    free_memory = (room - memory) / device.memory_bytes
+    free_time = max(0, DEVICE_MILLI - asked_here - request.time_milli) / DEVICE_MILLI
+    place = Place(device.id, device.index, memory, request.time_milli, guaranteed, request.limit_milli)
+    return free_memory + free_time, place

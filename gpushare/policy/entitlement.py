@@ -1,0 +1,140 @@
+"""Who is entitled to how much device time now: guarantees first, then what is idle, by tier and weight, then
+scavengers.
+
+All in milli-GPU. The result depends on the set of tenants, not on their order, and always adds up to what can be used:
+min(capacity, sum of demands).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gpushare.errors import UsageError
+
+UNLIMITED = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class TenantState:
+    """`demand`: what its runnable grants could use now. `usage`: decayed borrowed usage; who has less wins a tie."""
+
+    name: str
+    guarantee: int
+    demand: int
+    weight: int = 1
+    tier: int = 0
+    limit: int = UNLIMITED
+    usage: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Entitlement:
+    """`degraded`: there is less than what is guaranteed and wanted, and everybody shrinks in proportion."""
+
+    milli: dict[str, int]
+    degraded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One taker of `water_fill`: at most `cap`, in proportion to `weight` (above 0)."""
+
+    name: str
+    weight: int
+    cap: int
+    usage: float = 0
+
+
+def water_fill(amount: int, parts: Iterable[Part]) -> dict[str, int]:
+    """Splits `amount` by weight, nobody above its cap; what capped ones leave goes to the others. Remainders of a
+    unit go to the largest fraction, then to the smaller usage, then by name."""
+    open_parts = [part for part in parts if part.cap > 0]
+    given: dict[str, int] = {}
+    left = min(amount, sum(part.cap for part in open_parts))
+    while open_parts:
+        weights = sum(part.weight for part in open_parts)
+        full = [part for part in open_parts if part.cap * weights <= left * part.weight]
+        if not full:
+            break
+        # All of these are capped even when each of the others takes its whole proportion.
+        for part in full:
+            given[part.name] = part.cap
+            left -= part.cap
+        open_parts = [part for part in open_parts if part.name not in given]
+    if not open_parts:
+        return given
+    weights = sum(part.weight for part in open_parts)
+    for part in open_parts:
+        given[part.name] = left * part.weight // weights
+    remainder = left - sum(given[part.name] for part in open_parts)
+    order = sorted(open_parts, key=lambda part: (-(left * part.weight % weights), part.usage, part.name))
+    for part in order[:remainder]:
+        given[part.name] += 1
+    return given
+
+
+def entitle(capacity: int, tenants: Iterable[TenantState]) -> Entitlement:
+    """The entitlement of each tenant out of `capacity` milli-GPU."""
+    by_name = {tenant.name: tenant for tenant in tenants}
+    wanted = {name: min(tenant.demand, tenant.limit) for name, tenant in by_name.items()}
+    base = {name: min(tenant.guarantee, wanted[name]) for name, tenant in by_name.items()}
+    if sum(base.values()) > capacity:
+        parts = [Part(name, by_name[name].guarantee, cap, by_name[name].usage) for name, cap in base.items()]
+        shrunk = water_fill(capacity, parts)
+        return Entitlement({name: shrunk.get(name, 0) for name in by_name}, degraded=True)
+    entitled = dict(base)
+    left = capacity - sum(base.values())
+
+    def lend(borrowers: Iterable[TenantState], *, equally: bool) -> None:
+        nonlocal left
+        parts = [Part(t.name, 1 if equally else t.weight, wanted[t.name] - base[t.name], t.usage) for t in borrowers]
+        for name, milli in water_fill(left, parts).items():
+            entitled[name] += milli
+            left -= milli
+
+    weighted = [tenant for tenant in by_name.values() if tenant.weight > 0]
+    for tier in sorted({tenant.tier for tenant in weighted}, reverse=True):
+        lend((tenant for tenant in weighted if tenant.tier == tier), equally=False)
+    lend((tenant for tenant in by_name.values() if tenant.weight == 0), equally=True)
+    return Entitlement(entitled, degraded=False)
+
+
+def _number(row: Mapping[str, object], key: str, default: int | None, where: str, *, signed: bool = False) -> int:
+    value = row.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int) or (value < 0 and not signed):
+        wanted = "an integer" if signed else "an integer of at least 0"
+        raise UsageError(f"{where}: {key} is {value!r}: give {wanted}")
+    return value
+
+
+def solve(state: object) -> dict[str, object]:
+    """`gpushare quota solve`: {"C", "tenants": [{"name","g","w","tier","limit","demand","usage"}]} ->
+    {"entitlement": {name: milli}, "degraded": bool}. Raises UsageError with the place of what is wrong."""
+    if not isinstance(state, Mapping):
+        raise UsageError("the state is not a JSON object with C and tenants")
+    capacity = _number(state, "C", None, "state")
+    rows = state.get("tenants")
+    if not isinstance(rows, list):
+        raise UsageError("state: tenants is not a list")
+    tenants: dict[str, TenantState] = {}
+    for i, row in enumerate(rows):
+        if not isinstance(row, Mapping) or not isinstance(row.get("name"), str) or not row["name"]:
+            raise UsageError(f"tenants[{i}] is not an object with a name")
+        name = str(row["name"])
+        where = f"tenant {name!r}"
+        if name in tenants:
+            raise UsageError(f"{where} is there twice")
+        limit = UNLIMITED if row.get("limit") is None else _number(row, "limit", None, where)
+        usage = row.get("usage", 0)
+        if isinstance(usage, bool) or not isinstance(usage, int | float) or not usage >= 0:
+            raise UsageError(f"{where}: usage is {usage!r}: give a number of at least 0")
+        tenants[name] = TenantState(
+            name=name,
+            guarantee=_number(row, "g", 0, where),
+            demand=_number(row, "demand", None, where),
+            weight=_number(row, "w", 1, where),
+            tier=_number(row, "tier", 0, where, signed=True),
+            limit=limit,
+            usage=usage,
+        )
+    result = entitle(capacity, tenants.values())
+    return {"entitlement": result.milli, "degraded": result.degraded}

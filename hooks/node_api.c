@@ -1,0 +1,197 @@
+#define _GNU_SOURCE
+#include "node_api.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Between two tries at a daemon whose queue of connections is full. */
+enum { RETRY_MS = 10 };
+
+static int64_t now_ms(void) {
+  struct timespec t;
+
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* Waits for events on fd until the deadline (< 0: for ever); 0 or -ETIMEDOUT. */
+static int wait_for(int fd, short events, int64_t deadline) {
+  for (;;) {
+    int64_t left = deadline < 0 ? -1 : deadline - now_ms();
+    struct pollfd p = {.fd = fd, .events = events};
+    int n;
+
+    if (deadline >= 0 && left <= 0)
+      return -ETIMEDOUT;
+    n = poll(&p, 1, (int)left);
+    if (n > 0)
+      return 0;
+    if (n < 0 && errno != EINTR)
+      return -errno;
+  }
+}
+
+static int read_until(int fd, size_t max, int64_t deadline, char **buffer, size_t *len, struct gs_err *err) {
+  size_t room = max < 65536 ? max + 2 : 65536, used = 0;
+  char *text = malloc(room), *bigger;
+  int code;
+
+  if (!text)
+    return gs_fail(err, -ENOMEM, "out of memory");
+  for (;;) {
+    ssize_t n;
+
+    if (used + 1 == room) {
+      room = room * 2 < max + 2 ? room * 2 : max + 2;
+      bigger = realloc(text, room);
+      if (!bigger) {
+        free(text);
+        return gs_fail(err, -ENOMEM, "out of memory");
+      }
+      text = bigger;
+    }
+    code = wait_for(fd, POLLIN, deadline);
+    n = code ? -1 : read(fd, text + used, room - 1 - used);
+    if (n < 0) {
+      if (!code && (errno == EINTR || errno == EAGAIN))
+        continue;
+      code = code ? code : -errno;
+      free(text);
+      return gs_fail(err, code, "%s", code == -ETIMEDOUT ? "timed out" : strerror(-code));
+    }
+    if (n == 0)
+      break;
+    used += (size_t)n;
+    if (used > max) {
+      free(text);
+      return gs_fail(err, -EFBIG, "more than %zu bytes", max);
+    }
+  }
+  text[used] = '\0';
+  *buffer = text;
+  *len = used;
+  return 0;
+}
+
+int gs_read_all(int fd, size_t max, int timeout_ms, char **buffer, size_t *len, struct gs_err *err) {
+  return read_until(fd, max, timeout_ms < 0 ? -1 : now_ms() + timeout_ms, buffer, len, err);
+}
+
+static int check_peer(int fd, const char *path, struct gs_err *err) {
+  struct ucred peer;
+  socklen_t size = sizeof peer;
+
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0)
+    return gs_fail(err, -errno, "%s: %s", path, strerror(errno));
+  if (peer.uid != 0)
+    return gs_fail(err, -EPERM, "%s is served by uid %u, not by root: not talking to it", path, (unsigned)peer.uid);
+  return 0;
+}
+
+static int dial(const char *path, int64_t deadline, struct gs_err *err) {
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  int fd, code;
+
+  if (strlen(path) >= sizeof address.sun_path)
+    return gs_fail(err, -ENAMETOOLONG, "socket path %s is too long", path);
+  strcpy(address.sun_path, path);
+  fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0)
+    return gs_fail(err, -errno, "socket: %s", strerror(errno));
+  while (connect(fd, (struct sockaddr *)&address, sizeof address) < 0) {
+    code = -errno;
+    if (code == -EINTR)
+      continue;
+    if (code == -EAGAIN && now_ms() < deadline) {
+      poll(NULL, 0, RETRY_MS);
+      continue;
+    }
+    close(fd);
+    return gs_fail(err, code, "no daemon answers at %s (%s): start one with `gpushare daemon`", path, strerror(-code));
+  }
+  code = check_peer(fd, path, err);
+  if (code) {
+    close(fd);
+    return code;
+  }
+  return fd;
+}
+
+static int send_all(int fd, struct gs_span text, int64_t deadline, struct gs_err *err) {
+  while (text.len) {
+    int code = wait_for(fd, POLLOUT, deadline);
+    ssize_t n = code ? -1 : send(fd, text.at, text.len, MSG_NOSIGNAL);
+
+    if (n < 0) {
+      if (!code && (errno == EINTR || errno == EAGAIN))
+        continue;
+      code = code ? code : -errno;
+      return gs_fail(err, code, "%s", strerror(-code));
+    }
+    text.at += n;
+    text.len -= (size_t)n;
+  }
+  return 0;
+}
+
+static int exchange(int fd, const struct gs_call *call, int64_t deadline, struct gs_reply *reply, struct gs_err *err) {
+  char head[1024];
+  size_t length = 0, len;
+  char *body;
+  int code, n;
+
+  for (unsigned i = 0; i < call->nparts; i++)
+    length += call->parts[i].len;
+  /* HTTP/1.0: the answer is never chunked and ends with the connection. */
+  n = snprintf(head, sizeof head,
+               "POST %s HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n",
+               call->target, length);
+  if (n < 0 || (size_t)n >= sizeof head)
+    return gs_fail(err, -ENAMETOOLONG, "request target is too long");
+  code = send_all(fd, (struct gs_span){head, (size_t)n}, deadline, err);
+  for (unsigned i = 0; !code && i < call->nparts; i++)
+    code = send_all(fd, call->parts[i], deadline, err);
+  /* A daemon that refuses early (too large, not root) closes before it read everything: its answer still counts. */
+  if (code && code != -EPIPE)
+    return code;
+  code = read_until(fd, call->body_max + sizeof head, deadline, &reply->buffer, &len, err);
+  if (code)
+    return code;
+  body = strstr(reply->buffer, "\r\n\r\n");
+  if (!body || sscanf(reply->buffer, "HTTP/1.%*1d %3d", &reply->status) != 1) {
+    free(reply->buffer);
+    return gs_fail(err, -EPROTO, "what came back is not an answer of the node API");
+  }
+  reply->body = (struct gs_span){body + 4, len - (size_t)(body + 4 - reply->buffer)};
+  return 0;
+}
+
+int gs_node_post(const struct gs_call *call, struct gs_reply *reply, struct gs_err *err) {
+  int64_t deadline = now_ms() + call->timeout_ms;
+  struct gs_err cause;
+  int fd = dial(call->socket, deadline, err), code;
+
+  if (fd < 0)
+    return fd;
+  code = exchange(fd, call, deadline, reply, &cause);
+  close(fd);
+  if (code)
+    return gs_fail(err, code, "the daemon at %.60s did not answer: %.90s", call->socket, cause.msg);
+  return 0;
+}
+
+void gs_node_reason(const struct gs_reply *reply, char out[GS_LINE_MAX]) {
+  struct gs_span error, message;
+
+  if (!gs_json_is_object(reply->body) || !gs_json_member(reply->body, "error", &error) ||
+      !gs_json_member(error, "message", &message) || !gs_json_line(message, out, GS_LINE_MAX))
+    snprintf(out, GS_LINE_MAX, "the daemon answered status %d without a reason", reply->status);
+}

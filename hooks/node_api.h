@@ -1,0 +1,36 @@
+/* One call of the node API over its unix socket, bounded in time. For root's short-lived programs: the peer must be root. */
+#ifndef GS_NODE_API_H
+#define GS_NODE_API_H
+
+#include "gs_err.h"
+#include "json.h"
+
+#define GS_NODE_SOCKET "/run/gpushare/node.sock"
+
+enum { GS_LINE_MAX = 1024 };
+
+struct gs_reply {
+  int status;   /* HTTP status */
+  char *buffer; /* owned by the caller, freed with free() */
+  struct gs_span body;
+};
+
+struct gs_call {
+  const char *socket;
+  const char *target; /* path and query, already encoded */
+  struct gs_span parts[8];
+  unsigned nparts; /* the body is the parts in order */
+  int timeout_ms;  /* for the whole call */
+  size_t body_max; /* a longer answer is an error */
+};
+
+int gs_node_post(const struct gs_call *call, struct gs_reply *reply, struct gs_err *err);
+
+/* The daemon's own one-line reason in an answer that is not 2xx; a line of ours where it gave none. */
+void gs_node_reason(const struct gs_reply *reply, char out[GS_LINE_MAX]);
+
+/* Reads a descriptor to its end, bounded in size and time (timeout_ms < 0: unbounded time). *buffer is the caller's, and
+ * NUL-terminated for convenience. */
+int gs_read_all(int fd, size_t max, int timeout_ms, char **buffer, size_t *len, struct gs_err *err);
+
+#endif

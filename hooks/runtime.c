@@ -1,0 +1,324 @@
+/* The runtime wrapper: an OCI runtime for engines and people that know no CDI.
+ *
+ *   gpushare-runtime [--gpushare-runtime=PATH] [--gpushare-socket=PATH] [--gpushare-config=PATH] RUNTIME-ARGUMENTS...
+ *
+ * For `create` and `run` of a bundle whose config.json asks for a share, the daemon edits the config first. Everything else,
+ * and every bundle that does not ask, goes to the runtime untouched, whether a daemon runs or not. A bundle that asks and
+ * cannot be served is not started. The wrapper is gone (exec) before the runtime does anything. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "node_api.h"
+
+#define CONFIG_FILE "/etc/gpushare/runtime.conf"
+
+enum {
+  CONFIG_MAX = 8 << 20, /* of a container's config.json, before and after the edit; Docker's are 30 KiB */
+  SETTINGS_MAX = 4096,
+  EDIT_MS = 15000
+};
+
+/* Asked for by annotation; JSON may write the slash either way. */
+static const char *const request_marks[] = {"gpushare.dev/", "gpushare.dev\\/"};
+
+/* Not from PATH: that is the caller's. */
+static const char *const search[] = {"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"};
+
+/* Global options of runc and crun that take their value as the next argument. */
+static const char *const global_values[] = {"--root", "--log", "--log-format", "--log-level", "--criu", "--rootless",
+                                            "--cgroup-manager"};
+
+struct settings {
+  char runtime[PATH_MAX], socket[PATH_MAX];
+};
+
+static int fail(const char *what) {
+  fprintf(stderr, "gpushare: %s\n", what);
+  return 1;
+}
+
+/* The value of `--name=value`, NULL when argument is something else. */
+static const char *option(const char *argument, const char *name) {
+  size_t n = strlen(name);
+
+  return strncmp(argument, name, n) == 0 && argument[n] == '=' ? argument + n + 1 : NULL;
+}
+
+static int set(char out[PATH_MAX], const char *value, struct gs_err *err) {
+  if (strlen(value) >= PATH_MAX)
+    return gs_fail(err, -ENAMETOOLONG, "path %.100s... is too long", value);
+  strcpy(out, value);
+  return 0;
+}
+
+/* `runtime = PATH` and `socket = PATH`, one a line, # comments. */
+static int parse_settings(const char *path, char *text, struct settings *out, struct gs_err *err) {
+  char *save = NULL;
+
+  for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+    char key[16], value[PATH_MAX], *target;
+
+    line += strspn(line, " \t\r");
+    if (!*line || *line == '#')
+      continue;
+    if (sscanf(line, "%15[a-z] = %4095[^ \t\r\n]", key, value) != 2)
+      return gs_fail(err, -EINVAL, "%s: cannot read %.60s: write runtime = PATH or socket = PATH", path, line);
+    target = strcmp(key, "runtime") == 0 ? out->runtime : strcmp(key, "socket") == 0 ? out->socket : NULL;
+    if (!target)
+      return gs_fail(err, -EINVAL, "%s: unknown setting %s: write runtime = PATH or socket = PATH", path, key);
+    strcpy(target, value);
+  }
+  return 0;
+}
+
+/* The file decides what runs as root: only root may have written it. A missing one is fine. */
+static int read_settings(const char *path, struct settings *out, struct gs_err *err) {
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK), code = 0;
+  struct gs_err cause;
+  struct stat st;
+  char *text;
+  size_t len;
+
+  if (fd < 0)
+    return errno == ENOENT ? 0 : gs_fail(err, -errno, "%s: %s", path, strerror(errno));
+  if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_uid != 0 || (st.st_mode & (S_IWGRP | S_IWOTH)))
+    code = gs_fail(err, -EPERM, "%s is not a file that only root can write: mend its owner and mode", path);
+  else if (gs_read_all(fd, SETTINGS_MAX, -1, &text, &len, &cause))
+    code = gs_fail(err, cause.code, "%.100s: %.90s", path, cause.msg);
+  close(fd);
+  if (code)
+    return code;
+  code = parse_settings(path, text, out, err);
+  free(text);
+  return code;
+}
+
+static bool is_self(const char *path) {
+  struct stat a, b;
+
+  return stat(path, &a) == 0 && stat("/proc/self/exe", &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+static int find_runtime(struct settings *settings, struct gs_err *err) {
+  if (settings->runtime[0]) {
+    if (settings->runtime[0] != '/' || access(settings->runtime, X_OK) != 0)
+      return gs_fail(err, -ENOENT, "runtime %.120s is not an executable with an absolute path", settings->runtime);
+    if (is_self(settings->runtime))
+      return gs_fail(err, -ELOOP, "runtime %.120s is this wrapper itself: name runc or crun", settings->runtime);
+    return 0;
+  }
+  for (size_t i = 0; i < sizeof search / sizeof *search; i++) {
+    snprintf(settings->runtime, sizeof settings->runtime, "%s/runc", search[i]);
+    if (access(settings->runtime, X_OK) == 0 && !is_self(settings->runtime))
+      return 0;
+  }
+  return gs_fail(err, -ENOENT, "no runc found: install it or name a runtime in " CONFIG_FILE);
+}
+
+/* Takes our own leading arguments; returns the index of the runtime's first. */
+static int own_arguments(int argc, char **argv, struct settings *settings, struct gs_err *err) {
+  const char *config = CONFIG_FILE, *runtime = NULL, *socket = NULL, *value;
+  int i;
+
+  for (i = 1; i < argc; i++) {
+    if ((value = option(argv[i], "--gpushare-runtime")))
+      runtime = value;
+    else if ((value = option(argv[i], "--gpushare-socket")))
+      socket = value;
+    else if ((value = option(argv[i], "--gpushare-config")))
+      config = value;
+    else
+      break;
+  }
+  *settings = (struct settings){.socket = GS_NODE_SOCKET};
+  if (read_settings(config, settings, err) || (runtime && set(settings->runtime, runtime, err)) ||
+      (socket && set(settings->socket, socket, err)))
+    return -1;
+  return i;
+}
+
+static bool takes_value(const char *argument) {
+  for (size_t i = 0; i < sizeof global_values / sizeof *global_values; i++)
+    if (strcmp(argument, global_values[i]) == 0)
+      return true;
+  return false;
+}
+
+/* The bundle of a create or run command, NULL for every other command. args ends with NULL. */
+static const char *bundle_of(char **args) {
+  const char *bundle = ".", *value;
+
+  for (; *args && **args == '-'; args++)
+    if (takes_value(*args) && args[1])
+      args++;
+  if (!*args || (strcmp(*args, "create") != 0 && strcmp(*args, "run") != 0))
+    return NULL;
+  for (args++; *args && strcmp(*args, "--") != 0; args++) {
+    if ((strcmp(*args, "--bundle") == 0 || strcmp(*args, "-bundle") == 0 || strcmp(*args, "-b") == 0) && args[1])
+      bundle = *++args;
+    else if ((value = option(*args, "--bundle")) || (value = option(*args, "-bundle")) || (value = option(*args, "-b")))
+      bundle = value;
+  }
+  return bundle;
+}
+
+/* Reads config.json. *link says that it is a symlink: readable by the runtime, but never rewritten through it. */
+static int read_config(int dir, char **text, size_t *len, mode_t *mode, bool *link, struct gs_err *err) {
+  int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK, fd = openat(dir, "config.json", flags | O_NOFOLLOW), code;
+  struct gs_err cause;
+  struct stat st;
+
+  *link = fd < 0 && errno == ELOOP;
+  if (*link)
+    fd = openat(dir, "config.json", flags);
+  if (fd < 0)
+    return gs_fail(err, -errno, "config.json: %s", strerror(errno));
+  if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+    code = gs_fail(err, -EINVAL, "config.json is not a regular file");
+  else if ((code = gs_read_all(fd, CONFIG_MAX, -1, text, len, &cause)))
+    gs_fail(err, code, "config.json: %.180s", cause.msg);
+  *mode = st.st_mode & 07777;
+  close(fd);
+  return code;
+}
+
+static bool asks(const char *text, size_t len) {
+  for (size_t i = 0; i < sizeof request_marks / sizeof *request_marks; i++)
+    if (memmem(text, len, request_marks[i], strlen(request_marks[i])))
+      return true;
+  return false;
+}
+
+static int write_all(int fd, struct gs_span text) {
+  while (text.len) {
+    ssize_t n = write(fd, text.at, text.len);
+
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n <= 0)
+      return n < 0 ? -errno : -EIO;
+    text.at += n;
+    text.len -= (size_t)n;
+  }
+  return 0;
+}
+
+/* Replaces config.json as a whole: a runtime never sees half of it, and a kill leaves the old one. */
+static int write_config(int dir, struct gs_span text, mode_t mode, struct gs_err *err) {
+  char name[48];
+  int fd, code;
+
+  snprintf(name, sizeof name, ".config.json.gpushare-%d", (int)getpid());
+  fd = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (fd < 0)
+    return gs_fail(err, -errno, "%s: %s", name, strerror(errno));
+  code = write_all(fd, text);
+  if (!code && fchmod(fd, mode) < 0)
+    code = -errno;
+  close(fd);
+  if (!code && renameat(dir, name, dir, "config.json") < 0)
+    code = -errno;
+  if (code) {
+    unlinkat(dir, name, 0);
+    return gs_fail(err, code, "config.json cannot be replaced: %s", strerror(-code));
+  }
+  return 0;
+}
+
+/* Asks the daemon; on success *config lies inside reply->buffer. line is filled on failure. */
+static int edit(const char *socket, const char *bundle, struct gs_span text, struct gs_reply *reply, struct gs_span *config,
+                char line[GS_LINE_MAX]) {
+  char *quoted = gs_json_string(bundle);
+  struct gs_err err;
+  int code;
+
+  if (!quoted) {
+    snprintf(line, GS_LINE_MAX, "out of memory");
+    return -ENOMEM;
+  }
+  struct gs_call call = {.socket = socket,
+                         .target = "/v1/oci/edit",
+                         .parts = {{"{\"bundle\":", 10}, {quoted, strlen(quoted)}, {",\"config\":", 10}, text, {"}", 1}},
+                         .nparts = 5,
+                         .timeout_ms = EDIT_MS,
+                         .body_max = CONFIG_MAX};
+  code = gs_node_post(&call, reply, &err);
+  free(quoted);
+  if (code) {
+    snprintf(line, GS_LINE_MAX, "%s", err.msg);
+    return code;
+  }
+  if (reply->status / 100 != 2)
+    gs_node_reason(reply, line);
+  else if (gs_json_is_object(reply->body) && gs_json_member(reply->body, "config", config) && gs_json_is_object(*config))
+    return 0;
+  else
+    snprintf(line, GS_LINE_MAX, "the daemon at %.200s answered without an edited config", socket);
+  free(reply->buffer);
+  return -EPROTO;
+}
+
+/* 0: go on to the runtime; 1: the reason has been printed. */
+static int prepare(const char *bundle, const char *socket) {
+  char path[PATH_MAX], line[GS_LINE_MAX], *text;
+  int dir = open(bundle, O_RDONLY | O_DIRECTORY | O_CLOEXEC), failed = 1;
+  struct gs_span config;
+  struct gs_reply reply;
+  struct gs_err err;
+  bool link = false;
+  mode_t mode = 0;
+  size_t len;
+
+  /* No bundle or no config in it: the runtime's own message says it best. */
+  if (dir < 0)
+    return 0;
+  if (read_config(dir, &text, &len, &mode, &link, &err)) {
+    close(dir);
+    return err.code == -ENOENT ? 0 : fail(err.msg);
+  }
+  if (!asks(text, len))
+    failed = 0;
+  else if (link)
+    fail("config.json asks for a share but is a symlink: put the file itself into the bundle");
+  else if (!gs_json_is_object((struct gs_span){text, len}))
+    fail("config.json asks for a share but is not a JSON object");
+  else if (!realpath(bundle, path))
+    fail("the bundle's path cannot be resolved");
+  else if (edit(socket, path, (struct gs_span){text, len}, &reply, &config, line))
+    fail(line);
+  else {
+    failed = write_config(dir, config, mode, &err) ? fail(err.msg) : 0;
+    free(reply.buffer);
+  }
+  free(text);
+  close(dir);
+  return failed;
+}
+
+int main(int argc, char **argv) {
+  struct settings settings;
+  const char *bundle;
+  struct gs_err err;
+  int first;
+
+  if (argc < 1)
+    return 1;
+  first = own_arguments(argc, argv, &settings, &err);
+  if (first < 0 || find_runtime(&settings, &err))
+    return fail(err.msg);
+  bundle = bundle_of(argv + first);
+  if (bundle && prepare(bundle, settings.socket))
+    return 1;
+  /* argv[0] takes the place of the last of our own arguments. */
+  argv[first - 1] = settings.runtime;
+  execv(settings.runtime, argv + first - 1);
+  snprintf(err.msg, sizeof err.msg, "%.120s: %s", settings.runtime, strerror(errno));
+  return fail(err.msg);
+}

@@ -1,0 +1,78 @@
+/* Who may use one device, and when: the decisions of the arbiter. Pure: no clock, no I/O, no shared memory and no allocation
+ * after create. The caller tells what it saw of each grant (gs_core_observe), says what time it is (gs_core_step) and carries
+ * out the decisions it gets back. Times are nanoseconds of one monotonic clock; one that steps back counts as standing still.
+ *
+ * The rules (ARCHITECTURE.md "arbiter" says why):
+ *  guarantee  a grant whose guarantee bucket holds at least the floor; the bucket that is fullest for its size goes first.
+ *  slack      the same with the slack bucket: the switching reserve, as far as switches did not need it.
+ *  surplus    highest tier, then least weighted virtual time; weight 0 (scavengers) last and equally.
+ * The guarantee bucket grows at guarantee x (1 - reserve), the slack bucket at guarantee x reserve; a lease is paid from the
+ * bucket it was given for, and what it overruns is debt. So promises hold with switches paid, and a full device is split by
+ * its guarantees to the last per cent. */
+#ifndef GS_CORE_H
+#define GS_CORE_H
+
+#ifndef GS_CFFI
+#include <stdint.h>
+#include "gs_arbiter.h"
+#endif
+
+enum { GS_CORE_DECISIONS = 64 };
+
+typedef struct gs_core gs_core;
+
+/* What the caller sees of a grant on the device. All of it comes from the tenant: lies cost only the grant itself. */
+struct gs_core_view {
+  uint32_t waiting;       /* threads in the gate */
+  uint32_t drained;       /* 1: nothing of it is in flight any more */
+  uint32_t live;          /* processes that could use a lease */
+  uint64_t busy_until_ns; /* when what it submitted is expected to be done */
+  uint64_t launches;      /* submissions so far; any change shows that a lease was taken up */
+};
+
+enum gs_core_action {
+  GS_CORE_LEASE = 1,  /* grant gets the lease; other: the holder before it or -1; value: ns since its wake, 0 if it did not wake */
+  GS_CORE_REVOKE = 2, /* grant loses it; other: who it is taken for or -1 */
+  GS_CORE_HANDOVER = 3, /* grant's device time passed to other; value: ns since the revoke */
+  GS_CORE_LATE = 4,     /* grant had not drained value ns after the revoke */
+  GS_CORE_WAKE = 5,     /* grant wants the device after it had been quiet */
+  GS_CORE_CONTENDED = 6 /* the bound on work in flight of grant changes: value 1 contended, 0 alone */
+};
+
+struct gs_core_decision {
+  uint32_t action; /* enum gs_core_action */
+  int32_t grant, other;
+  uint64_t value;
+};
+
+/* The books of one grant on the device. */
+struct gs_core_stats {
+  uint64_t leased_ns, borrowed_ns, wait_ns;
+  uint64_t leases, revokes, waits;
+  uint64_t wake_to_lease_max_ns;
+  uint64_t wake_to_lease[24]; /* GS_LATENCY_BUCKETS */
+  uint32_t waiting, held;
+};
+
+int gs_core_create(gs_core **out, const struct gs_arbiter_config *config, uint64_t now_ns);
+void gs_core_destroy(gs_core *core);
+
+/* grant is the caller's number for it, 0 .. GS_ARBITER_MAX_GRANTS - 1. held: it already has a lease (a restart); gives 1 if that
+ * lease stands, 0 if the device has a holder already and the caller has to take the lease back. */
+int gs_core_add(gs_core *core, int32_t grant, const struct gs_share *share, int held, uint64_t now_ns);
+/* A lease it holds ends here; the next step leases the device to another. */
+void gs_core_remove(gs_core *core, int32_t grant, uint64_t now_ns);
+void gs_core_share(gs_core *core, int32_t grant, const struct gs_share *share, uint64_t now_ns);
+void gs_core_observe(gs_core *core, int32_t grant, const struct gs_core_view *view);
+
+/* Decides. Fills at most GS_CORE_DECISIONS and gives how many; *next_ns is when to step again if nothing happens (UINT64_MAX:
+ * never). The views of all grants that gs_core_watched names should be fresh. */
+int gs_core_step(gs_core *core, uint64_t now_ns, struct gs_core_decision *out, uint64_t *next_ns);
+
+/* The grants whose views matter now (they wait, hold or drain); fills out, gives how many (<= GS_ARBITER_MAX_GRANTS). */
+int gs_core_watched(const gs_core *core, int32_t *out);
+int32_t gs_core_holder(const gs_core *core);
+void gs_core_grant_stats(const gs_core *core, int32_t grant, struct gs_core_stats *out);
+void gs_core_device_stats(const gs_core *core, struct gs_device_stats *out);
+
+#endif

@@ -1,0 +1,158 @@
+#include <string.h>
+
+#include "core_state.h"
+
+int64_t core_limit_resume(const struct gs_core *core, const struct core_grant *g) {
+  int64_t cap = (int64_t)g->share.limit_milli * (int64_t)LIMIT_WINDOW_NS;
+  int64_t lease = (int64_t)core->config.lease_ns * 1000;
+  return lease < cap / 2 ? lease : cap / 2;
+}
+
+void core_set_share(struct gs_core *core, struct core_grant *g, const struct gs_share *share) {
+  g->share = *share;
+  /* Below two floors a bucket could never fill while others keep the device: the grant would starve. */
+  uint64_t cap_ns = core->config.bucket_ns * share->guarantee_milli / 1000;
+  uint64_t slack_ns = cap_ns * core->config.reserve_milli / 1000, least_ns = 2 * core->config.credit_floor_ns;
+  g->credit_cap = share->guarantee_milli ? (int64_t)core_max(cap_ns, least_ns) * CREDIT_PER_NS : 0;
+  g->slack_cap = share->guarantee_milli ? (int64_t)core_max(slack_ns, least_ns) * CREDIT_PER_NS : 0;
+  if (g->credit > g->credit_cap)
+    g->credit = g->credit_cap;
+  if (g->slack > g->slack_cap)
+    g->slack = g->slack_cap;
+}
+
+static void grow(struct gs_core *core, struct core_grant *g, uint64_t dt) {
+  /* Beyond this every bucket is full; the product below stays inside 63 bits. */
+  int64_t span = (int64_t)core_min(dt, 1000 * 1000 * MS_NS);
+  g->credit += core_rate(core, g) * span;
+  if (g->credit > g->credit_cap)
+    g->credit = g->credit_cap;
+  g->slack += (int64_t)g->share.guarantee_milli * core->config.reserve_milli * span;
+  if (g->slack > g->slack_cap)
+    g->slack = g->slack_cap;
+  g->allowance += (int64_t)g->share.limit_milli * span; /* capped when this span is paid: it grew while it was used */
+}
+
+static void apply_limit(struct gs_core *core, struct core_grant *g) {
+  int64_t cap = (int64_t)g->share.limit_milli * (int64_t)LIMIT_WINDOW_NS;
+  if (g->allowance > cap)
+    g->allowance = cap;
+  if (g->share.limit_milli >= 1000 || g->allowance >= core_limit_resume(core, g))
+    g->limit_reached = false;
+  else if (g->allowance <= 0)
+    g->limit_reached = true;
+}
+
+static void pay_surplus(struct core_grant *g, uint64_t dt) {
+  uint32_t weight = g->share.weight ? g->share.weight : 1;
+  g->vtime += dt * 64 / weight; /* 64: keeps weights of up to millions apart, lasts for years */
+  g->stats.borrowed_ns += dt;
+}
+
+static void pay(int64_t *bucket, int64_t credit) {
+  int64_t debt_max = (int64_t)DEBT_MAX_NS * CREDIT_PER_NS;
+  *bucket = *bucket - credit < -debt_max ? -debt_max : *bucket - credit;
+}
+
+static void charge(struct gs_core *core, struct core_grant *g, uint64_t dt, uint64_t until, enum core_level level) {
+  if (dt == 0)
+    return;
+  g->stats.leased_ns += dt;
+  core->stats.leased_ns += dt;
+  g->last_ran_ns = until;
+  int64_t span = (int64_t)core_min(dt, 1000 * 1000 * MS_NS);
+  g->allowance -= span * 1000;
+  if (level == LEVEL_GUARANTEE) {
+    pay(&g->credit, span * CREDIT_PER_NS);
+  } else if (level == LEVEL_SLACK) {
+    pay(&g->slack, span * CREDIT_PER_NS);
+  } else if (level == LEVEL_SURPLUS) {
+    pay_surplus(g, dt);
+  } else {
+    int64_t credit = core_rate(core, g) * span;
+    pay(&g->credit, credit);
+    pay_surplus(g, dt - (uint64_t)(credit / CREDIT_PER_NS));
+  }
+}
+
+/* Whoever was revoked and has not drained still runs beside the holder: the hardware slices, each pays an equal part. */
+static uint64_t charge_tails(struct gs_core *core, uint64_t dt, uint64_t until, unsigned sharers) {
+  uint64_t charged = 0;
+  for (int i = 0; i < core->nmembers && sharers; i++) {
+    struct core_grant *g = &core->grant[core->members[i]];
+    if (!g->revoked_ns || core->members[i] == core->holder)
+      continue;
+    charge(core, g, dt / sharers, until, g->share.guarantee_milli ? LEVEL_GUARANTEE : LEVEL_SURPLUS);
+    charged += dt / sharers;
+  }
+  return charged;
+}
+
+static unsigned count_tails(const struct gs_core *core) {
+  unsigned n = 0;
+  for (int i = 0; i < core->nmembers; i++)
+    n += core->grant[core->members[i]].revoked_ns != 0 && core->members[i] != core->holder;
+  return n;
+}
+
+/* A term that ended with nobody waiting is renewed without a word: paid from the guarantee while there is credit. */
+static void renew(struct gs_core *core, const struct core_grant *g, uint64_t at) {
+  core->term_end_ns = at + core->config.lease_ns;
+  core->level = core_level(core, g) == LEVEL_GUARANTEE ? LEVEL_GUARANTEE : LEVEL_BOTH;
+}
+
+static void charge_holder(struct gs_core *core, uint64_t from, uint64_t to, unsigned tails) {
+  struct core_grant *g = &core->grant[core->holder];
+  bool alone = core->phase == CORE_HELD && !core->had_waiters;
+  for (uint64_t t = from; t < to;) {
+    bool ends = alone && core->level != LEVEL_BOTH && core->term_end_ns > t && core->term_end_ns < to;
+    uint64_t end = ends ? core->term_end_ns : to;
+    uint64_t rest = end - t - charge_tails(core, end - t, end, tails + 1);
+    charge(core, g, rest, end, core->level);
+    t = end;
+    if (alone && core->level != LEVEL_BOTH && core->term_end_ns <= t)
+      renew(core, g, t);
+  }
+}
+
+void core_advance(struct gs_core *core, uint64_t now) {
+  if (now <= core->now_ns)
+    return;
+  uint64_t from = core->now_ns, dt = now - from, busy_end = from;
+  core->stats.wall_ns += dt;
+  for (int i = 0; i < core->nmembers; i++) {
+    struct core_grant *g = &core->grant[core->members[i]];
+    grow(core, g, dt);
+    if (g->was_waiting && !(core->phase == CORE_HELD && core->members[i] == core->holder))
+      g->stats.wait_ns += dt;
+  }
+  unsigned tails = count_tails(core);
+  if (core->holder >= 0) {
+    const struct core_grant *g = &core->grant[core->holder];
+    bool ended = core->phase == CORE_HELD ? core_holder_idle(core, g, now) : g->view.drained != 0;
+    busy_end = ended ? core_min(core_max(g->view.busy_until_ns, from), now) : now;
+    charge_holder(core, from, busy_end, tails);
+  }
+  uint64_t rest = now - busy_end;
+  if (rest && tails)
+    rest -= charge_tails(core, rest, now, tails);
+  if (core->phase == CORE_DRAINING) {
+    core->stats.switch_ns += rest;
+  } else {
+    core->stats.idle_ns += rest;
+    if (core->had_waiters)
+      core->stats.idle_with_waiters_ns += rest;
+  }
+  for (int i = 0; i < core->nmembers; i++)
+    apply_limit(core, &core->grant[core->members[i]]);
+  core->now_ns = now;
+}
+
+void core_count_wake(struct core_grant *g, uint64_t waited_ns) {
+  uint64_t us = waited_ns / 1000;
+  int bucket = 0;
+  while (bucket < GS_LATENCY_BUCKETS - 1 && us >= (UINT64_C(1) << bucket))
+    bucket++;
+  g->stats.wake_to_lease[bucket]++;
+  g->stats.wake_to_lease_max_ns = core_max(g->stats.wake_to_lease_max_ns, waited_ns);
+}

@@ -1,0 +1,74 @@
+/* What a generated handler keeps between gs_before_<name> and gs_after_<name>; see hooks.tsv. Owned by the files that define
+ * those functions. */
+#ifndef GPUSHARE_AROUND_H
+#define GPUSHARE_AROUND_H
+
+#include "interposer.h"
+
+#include "timing.h"
+
+enum gs_copy { GS_COPY_IN = 0, GS_COPY_OUT = 1, GS_COPY_WITHIN = 2, GS_COPY_UNKNOWN = 3 };
+
+struct gs_around {
+  struct gs_submission submission; /* submit, fill, copy */
+  struct gs_stream *stream;        /* copies over the link, waits, event_record */
+  CUstream handle;
+  CUevent event;
+  CUcontext context;
+  uint64_t key; /* graph_changed */
+  bool active;  /* gs_enter said yes */
+  bool waits;   /* copy_wait: this one does */
+};
+
+/* launch.c */
+uint64_t gs_kernel_key(CUfunction function, unsigned int x, unsigned int y, unsigned int z);
+uint64_t gs_config_key(CUfunction function, const CUlaunchConfig *config);
+uint64_t gs_graph_key(CUgraphExec graph);
+CUresult gs_before_submit(struct gs_around *around, uint64_t key, CUstream stream);
+CUresult gs_after_submit(struct gs_around *around, CUresult result);
+CUresult gs_before_graph_changed(struct gs_around *around, CUgraphExec graph);
+CUresult gs_after_graph_changed(struct gs_around *around, CUresult result);
+CUresult gs_before_functions_gone(struct gs_around *around);
+CUresult gs_after_functions_gone(struct gs_around *around, CUresult result);
+
+/* copies.c */
+enum gs_copy gs_direction(CUdeviceptr to, CUdeviceptr from);
+enum gs_copy gs_batch_direction(const CUdeviceptr *to, const CUdeviceptr *from, size_t count);
+enum gs_copy gs_shape_2d_direction(const CUDA_MEMCPY2D *copy);
+enum gs_copy gs_shape_3d_direction(const CUDA_MEMCPY3D *copy);
+enum gs_copy gs_shape_3d_peer_direction(const CUDA_MEMCPY3D_PEER *copy);
+size_t gs_shape_2d_bytes(const CUDA_MEMCPY2D *copy);
+size_t gs_shape_3d_bytes(const CUDA_MEMCPY3D *copy);
+size_t gs_shape_3d_peer_bytes(const CUDA_MEMCPY3D_PEER *copy);
+CUresult gs_before_copy(struct gs_around *around, enum gs_copy direction, size_t bytes, CUstream stream);
+CUresult gs_after_copy(struct gs_around *around, CUresult result);
+CUresult gs_before_copy_wait(struct gs_around *around, enum gs_copy direction, size_t bytes, CUstream stream);
+CUresult gs_after_copy_wait(struct gs_around *around, CUresult result);
+CUresult gs_before_fill(struct gs_around *around, size_t bytes, CUstream stream);
+CUresult gs_after_fill(struct gs_around *around, CUresult result);
+
+/* capture.c */
+CUresult gs_before_capture_begin(struct gs_around *around, CUstream stream);
+CUresult gs_after_capture_begin(struct gs_around *around, CUresult result);
+CUresult gs_before_capture_end(struct gs_around *around, CUstream stream);
+CUresult gs_after_capture_end(struct gs_around *around, CUresult result);
+CUresult gs_before_stream_gone(struct gs_around *around, CUstream stream);
+CUresult gs_after_stream_gone(struct gs_around *around, CUresult result);
+
+/* sync.c */
+CUresult gs_before_sync_stream(struct gs_around *around, CUstream stream);
+CUresult gs_after_sync_stream(struct gs_around *around, CUresult result);
+CUresult gs_before_query_stream(struct gs_around *around, CUstream stream);
+CUresult gs_after_query_stream(struct gs_around *around, CUresult result);
+CUresult gs_before_sync_context(struct gs_around *around, CUcontext context);
+CUresult gs_after_sync_context(struct gs_around *around, CUresult result);
+CUresult gs_before_event_record(struct gs_around *around, CUevent event, CUstream stream);
+CUresult gs_after_event_record(struct gs_around *around, CUresult result);
+CUresult gs_before_event_wait(struct gs_around *around, CUevent event);
+CUresult gs_after_event_wait(struct gs_around *around, CUresult result);
+CUresult gs_before_event_query(struct gs_around *around, CUevent event);
+CUresult gs_after_event_query(struct gs_around *around, CUresult result);
+CUresult gs_before_event_gone(struct gs_around *around, CUevent event);
+CUresult gs_after_event_gone(struct gs_around *around, CUresult result);
+
+#endif

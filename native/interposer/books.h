@@ -1,0 +1,55 @@
+/* This process's own record of what it holds, so that what is freed can be given back. Keys are driver handles and addresses. */
+#ifndef GPUSHARE_BOOKS_H
+#define GPUSHARE_BOOKS_H
+
+#include "interposer.h"
+
+enum gs_book_kind {
+  GS_BOOK_FREE = 0,
+  GS_BOOK_POINTER,  /* cuMemAlloc and family: device address */
+  GS_BOOK_ARRAY,    /* CUarray, CUmipmappedArray */
+  GS_BOOK_CONTEXT,  /* CUcontext made by cuCtxCreate */
+  GS_BOOK_OBJECT,   /* physical memory: number of ours; count = handles and mappings */
+  GS_BOOK_HANDLE,   /* CUmemGenericAllocationHandle: link = object, count = times to release */
+  GS_BOOK_MAPPING,  /* address: link = object, bytes mapped */
+  GS_BOOK_POOL,     /* CUmemoryPool: bytes charged, count = live blocks */
+  GS_BOOK_BLOCK     /* address of a block of a pool: link = pool */
+};
+
+struct gs_entry {
+  uint64_t key;
+  uint32_t kind; /* enum gs_book_kind */
+  int32_t ordinal;
+  uint64_t bytes; /* charged for it */
+  uint64_t link;
+  uint32_t count;
+  uint32_t flags;
+  CUcontext context; /* the one it dies with, or NULL */
+};
+
+/* Makes sure that `more` entries can be added: call before the driver is asked, so that nothing it gave goes unrecorded. */
+bool gs_book_room(unsigned more);
+/* Several books calls that belong together. The single calls below take the lock themselves. */
+void gs_book_lock(void);
+void gs_book_unlock(void);
+/* With the lock held. find gives NULL where there is none; the pointer is good until the next add or remove. */
+struct gs_entry *gs_book_find(enum gs_book_kind kind, uint64_t key);
+void gs_book_add(const struct gs_entry *entry);
+void gs_book_remove(struct gs_entry *entry);
+/* The entry after *at (start with 0) of this kind, or NULL. Nothing may be removed on the way. */
+struct gs_entry *gs_book_next(enum gs_book_kind kind, uint32_t *at);
+
+void gs_book_put(const struct gs_entry *entry);
+/* Removes the entry and gives it in *out; false if there is none. */
+bool gs_book_take(enum gs_book_kind kind, uint64_t key, struct gs_entry *out);
+/* Removes everything that dies with context and gives its bytes back to the grant. */
+void gs_book_drop_context(CUcontext context);
+
+/* ---- pools.c, for the other memory files ------------------------------------------------------------------------------------ */
+
+/* A device address that is not in the books is about to be freed: if it is a pool's block, the pool has one less. */
+void gs_pool_block_freed(uint64_t address);
+/* A context is gone: pools of its device may have shrunk or ended. */
+void gs_pools_context_gone(int ordinal);
+
+#endif

@@ -1,0 +1,17 @@
+#ifndef GPUSHARE_DEVICE_H
+#define GPUSHARE_DEVICE_H
+
+#include "interposer.h"
+
+enum { GS_DEVICE_UNKNOWN = -2 /* in gs_process.ordinal_of: not asked yet */ };
+
+/* Finds out which CUdevice is which device of the grant, by UUID. After a successful cuInit. */
+void gs_devices_map(void);
+/* Ordinal of a CUdevice, GS_NO_DEVICE when it is not the grant's. */
+int gs_device_ordinal(CUdevice device);
+/* The CUdevice that has this ordinal, or -1. */
+CUdevice gs_device_of(int ordinal);
+/* A context is gone: its handle may come back on another device. */
+void gs_device_context_forget(void);
+
+#endif

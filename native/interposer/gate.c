@@ -1,0 +1,243 @@
+/* The gate: a submission passes while the arbiter leases the device to this grant, and while little enough is in flight. */
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "timing.h"
+
+enum {
+  STEP_NS = 50000000,   /* a waiter looks around this often */
+  POLL_NS = 50000,      /* between looks at a mark that is awaited */
+  BUDGET_WINDOW_NS = 100000000,
+  BUDGET_LEAST_MILLI = 20, /* a grant that only borrows still moves when nobody lends any more */
+  BOUND_DEFAULT_NS = 2000000
+};
+
+/* ---- latches ---- */
+
+void gs_latch_slow(struct gs_latch *latch) {
+  for (int i = 0; i < 100; i++)
+    if (__atomic_load_n(&latch->word, __ATOMIC_RELAXED) == 0 && gs_latch_try(latch))
+      return;
+  while (__atomic_exchange_n(&latch->word, 2, __ATOMIC_ACQUIRE) != 0)
+    gs_futex_wait(&latch->word, 2, 0, false);
+}
+
+void gs_latch_wake(struct gs_latch *latch) { gs_futex_wake(&latch->word, 1, false); }
+
+/* ---- start ---- */
+
+/* A tool that traces every CUDA call shows our events to its user and slows every call: what it runs is charged by residency. A
+ * loaded libcupti alone is not one: frameworks link it and rarely use it. */
+static bool profiled(void) { return getenv("CUDA_INJECTION64_PATH") || getenv("NVTX_INJECTION64_PATH"); }
+
+static struct gs_time *create(void) {
+  struct gs_time *time = gs_private_map(sizeof *time), *none = NULL;
+  if (!time)
+    return NULL;
+  time->profiled = profiled();
+  /* Not 0 and not a parent's: what a thread remembers from before a fork is stale. */
+  time->generation = (uint32_t)gs_now() | 1;
+  for (uint32_t i = 0; i < gs_process->ndevices; i++) {
+    time->device[i].ordinal = (int)i;
+    time->device[i].limits = &gs_process->limits->device[i];
+    time->device[i].slot = &gs_process->slot->device[i];
+  }
+  if (__atomic_compare_exchange_n(&gs_process->time, &none, time, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+    return time;
+  return none;
+}
+
+void gs_time_start(int ordinal) {
+  struct gs_time *time = gs_time();
+  int saved = errno;
+  if (ordinal < 0 || ordinal >= (int)gs_process->ndevices)
+    return;
+  if (!time)
+    time = create();
+  if (time && !__atomic_load_n(&time->device[ordinal].meter, __ATOMIC_ACQUIRE)) {
+    struct gs_meter *meter = gs_private_map(sizeof *meter);
+    gs_latch_take(&time->tables);
+    if (!time->device[ordinal].meter)
+      __atomic_store_n(&time->device[ordinal].meter, meter, __ATOMIC_RELEASE);
+    gs_latch_drop(&time->tables);
+    gs_gate_thread_start();
+  }
+  errno = saved;
+}
+
+/* ---- the local budget ---- */
+
+/* Processes of the grant that use the device too: each takes its part of the guarantee. */
+static uint32_t sharers(const struct gs_time_device *device, uint64_t now) {
+  uint32_t high = __atomic_load_n(&gs_process->limits->slots_high, __ATOMIC_RELAXED), count = 0;
+  for (uint32_t i = 0; i < high && i < GS_MAX_SLOTS; i++) {
+    const struct gs_slot *slot = &gs_process->usage->slot[i];
+    const struct gs_slot_device *words = &slot->device[device->ordinal];
+    if (__atomic_load_n(&slot->state, __ATOMIC_RELAXED) == GS_SLOT_LIVE &&
+        (words == device->slot || __atomic_load_n(&words->waiting, __ATOMIC_RELAXED) > 0 ||
+         __atomic_load_n(&words->queue_end_ns, __ATOMIC_RELAXED) + BUDGET_WINDOW_NS > now))
+      count++;
+  }
+  return count > 0 ? count : 1;
+}
+
+/* How long until the local budget lets a submission pass; 0: it does. */
+static uint64_t budget_wait_ns(struct gs_time_device *device) {
+  uint64_t now = gs_now(), wait = 0;
+  uint32_t milli = __atomic_load_n(&device->limits->guarantee_milli, __ATOMIC_RELAXED);
+  double rate, spent;
+  gs_latch_take(&device->lock);
+  spent = device->meter ? device->meter->busy + device->meter->inflight : 0;
+  gs_latch_drop(&device->lock);
+  gs_latch_take(&device->budget_lock);
+  rate = (milli > BUDGET_LEAST_MILLI ? milli : BUDGET_LEAST_MILLI) / 1000.0 / sharers(device, now);
+  if (device->budget_time == 0) {
+    device->budget_ns = rate * BUDGET_WINDOW_NS;
+    device->budget_spent = spent;
+  } else {
+    device->budget_ns += rate * (double)(now - device->budget_time) - (spent - device->budget_spent);
+    device->budget_spent = spent;
+    if (device->budget_ns > rate * BUDGET_WINDOW_NS)
+      device->budget_ns = rate * BUDGET_WINDOW_NS;
+  }
+  device->budget_time = now;
+  if (device->budget_ns <= 0)
+    wait = (uint64_t)(-device->budget_ns / rate) + POLL_NS;
+  gs_latch_drop(&device->budget_lock);
+  return wait;
+}
+
+static void daemon_gone(void) {
+  struct gs_time *time = gs_time();
+  for (uint32_t i = 0; i < gs_process->ndevices; i++) {
+    struct gs_time_device *device = &time->device[i];
+    gs_latch_take(&device->budget_lock);
+    device->budget_time = 0;
+    gs_latch_drop(&device->budget_lock);
+    __atomic_store_n(&device->local, 1, __ATOMIC_RELEASE);
+  }
+}
+
+void gs_daemon_check(struct gs_heartbeat *seen, uint64_t now) {
+  uint32_t beat = __atomic_load_n(&gs_process->limits->heartbeat, __ATOMIC_RELAXED);
+  struct gs_time *time = gs_time();
+  if (seen->time == 0 || seen->beat != beat) {
+    bool moved = seen->time != 0;
+    seen->beat = beat;
+    seen->time = now;
+    if (moved)
+      for (uint32_t i = 0; i < gs_process->ndevices; i++)
+        __atomic_store_n(&time->device[i].local, 0, __ATOMIC_RELEASE);
+  } else if (now - seen->time >= GS_HEARTBEAT_NS && !__atomic_load_n(&time->device[0].local, __ATOMIC_RELAXED)) {
+    daemon_gone();
+  }
+}
+
+static void sleep_ns(uint64_t ns) {
+  struct timespec wait = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+  nanosleep(&wait, NULL);
+}
+
+/* ---- waiting for a lease ---- */
+
+static bool may_pass(struct gs_time_device *device, uint32_t lease, uint64_t *wait) {
+  if (!__atomic_load_n(&device->local, __ATOMIC_ACQUIRE)) {
+    *wait = STEP_NS;
+    return lease & GS_LEASE_HELD;
+  }
+  *wait = budget_wait_ns(device);
+  if (*wait > STEP_NS)
+    *wait = STEP_NS;
+  return *wait == 0;
+}
+
+uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream) {
+  const uint32_t *word = &device->limits->lease;
+  struct gs_heartbeat heartbeat = {0, 0};
+  uint32_t lease = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+  uint64_t began, wait;
+  int saved = errno;
+  if (may_pass(device, lease, &wait))
+    return lease;
+  /* What waits here is not the device's work: the open segment ends before it. */
+  if (stream && stream->queue.open.launches > 0)
+    gs_mark_record(stream, false);
+  began = gs_now();
+  gs_daemon_check(&heartbeat, began);
+  __atomic_add_fetch(&device->slot->waiting, 1, __ATOMIC_SEQ_CST);
+  gs_ring();
+  for (;;) {
+    lease = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+    if (may_pass(device, lease, &wait))
+      break;
+    if (__atomic_load_n(&device->local, __ATOMIC_ACQUIRE)) {
+      sleep_ns(wait);
+    } else if (!gs_futex_wait(word, lease, wait, true)) {
+      gs_ring(); /* a bell rung into a daemon that was starting is lost */
+    }
+    gs_daemon_check(&heartbeat, gs_now());
+  }
+  __atomic_sub_fetch(&device->slot->waiting, 1, __ATOMIC_SEQ_CST);
+  __atomic_add_fetch(&device->slot->wait_ns, gs_now() - began, __ATOMIC_RELAXED);
+  errno = saved;
+  return lease;
+}
+
+/* ---- the bound on work in flight ---- */
+
+void gs_set_dependent(struct gs_time_device *device, bool dependent) {
+  if (dependent)
+    __atomic_or_fetch(&device->slot->flags, GS_SLOT_DEPENDENT, __ATOMIC_RELAXED);
+  else if (__atomic_load_n(&device->slot->flags, __ATOMIC_RELAXED) & GS_SLOT_DEPENDENT)
+    __atomic_and_fetch(&device->slot->flags, ~(uint32_t)GS_SLOT_DEPENDENT, __ATOMIC_RELAXED);
+}
+
+double gs_bound(const struct gs_time_device *device) {
+  uint64_t bound = __atomic_load_n(&device->limits->inflight_bound_ns, __ATOMIC_RELAXED);
+  return bound ? (double)bound : BOUND_DEFAULT_NS;
+}
+
+/* Estimated time in flight over all streams, without what must be done by now although no mark says so. Under the lock. */
+static double inflight(struct gs_time_device *device, double bound, uint64_t now) {
+  struct gs_time *time = gs_time();
+  uint32_t streams = __atomic_load_n(&time->streams, __ATOMIC_ACQUIRE);
+  double sum = 0;
+  for (uint32_t i = 0; i < streams; i++) {
+    const struct gs_stream *stream = time->stream[i];
+    if (stream && stream->live && stream->device == device)
+      sum += gs_queue_inflight(&stream->queue, bound, now);
+  }
+  return sum;
+}
+
+void gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream) {
+  double bound = gs_bound(device);
+  uint64_t reaped = __atomic_load_n(&device->reaped, __ATOMIC_ACQUIRE), progress = gs_now(), now;
+  int saved = errno;
+  for (;;) {
+    uint32_t marks;
+    bool under;
+    gs_reap(device);
+    now = gs_now();
+    gs_latch_take(&device->lock);
+    under = inflight(device, bound, now) <= bound;
+    marks = device->meter->marks;
+    gs_latch_drop(&device->lock);
+    if (under)
+      break;
+    if (reaped != __atomic_load_n(&device->reaped, __ATOMIC_ACQUIRE)) {
+      reaped = __atomic_load_n(&device->reaped, __ATOMIC_ACQUIRE);
+      progress = now;
+    }
+    if (now - progress >= GS_DEPENDENT_NS) {
+      /* What is in flight may need what is held here: CUDA cannot see every order between streams, nor can we. */
+      gs_set_dependent(device, true);
+      break;
+    }
+    if (marks == 0 && stream->queue.open.launches > 0)
+      gs_mark_record(stream, false);
+    sleep_ns(POLL_NS);
+  }
+  errno = saved;
+}

@@ -1,0 +1,147 @@
+/* What the files of the interposer share.
+ *
+ * We are a guest in a stranger's process: nothing happens before the program's first CUDA call; no exit, abort, signal, output
+ * on stdout; errno, umask, handlers and descriptors of the program are left alone; no malloc (gs_private_map instead).
+ *
+ * hooks.tsv names every driver function that is handled here. From it and native/api/driver.tsv gen_hooks.py writes hooks.h:
+ *   gs_real.<symbol>(...)       the real driver's function, typed, resolved on first use. One the driver lacks answers
+ *                               CUDA_ERROR_NOT_FOUND; ask gs_real_has(GS_INDEX_<symbol>) where that matters.
+ *   CUresult gs_<symbol>(...)   prototype of the handler of each hooked symbol. It carries the exported name itself (an asm
+ *                               label), so inside the interposer a call of gs_<symbol> is a call of the handler, and the real
+ *                               function is only reached through gs_real.
+ * A row of hooks.tsv (tab separated):
+ *   symbol  kind  file.c                 gs_<symbol> is written by hand in file.c
+ *   symbol  kind  @name  expression...   gs_<symbol> is generated: gs_before_<name>(&around, expressions), the real call unless
+ *                                        that returned an error, gs_after_<name>(&around, result). struct gs_around is name's
+ *                                        own (around.h). Expressions use the parameter names of driver.tsv.
+ *   symbol  pass  reason                 looked at, forwarded on purpose
+ * Symbols without a row are forwarded. */
+#ifndef GPUSHARE_INTERPOSER_H
+#define GPUSHARE_INTERPOSER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gs_cuda.h"
+#include "gs_err.h"
+#include "gs_page.h"
+#include "hooks.h" /* generated */
+
+#define GS_LIKELY(condition) __builtin_expect(!!(condition), 1)
+#define GS_TLS static __thread __attribute__((tls_model("initial-exec")))
+
+/* ---- state.c: this process ------------------------------------------------------------------------------------------------- */
+
+enum gs_joined {
+  GS_JOIN_NOT_YET = 0,
+  GS_JOINED = 1,      /* a slot is ours: memory is charged, submissions are gated */
+  GS_JOIN_BARE = 2,   /* there is no grant: every call passes */
+  GS_JOIN_FAILED = 3  /* there is a grant that cannot be honoured: CUDA answers SYSTEM_NOT_READY */
+};
+
+struct gs_time; /* gate.c's own */
+
+/* Lives in pages that a fork wipes: a child is a new process that has joined nothing. Fields are constant once `joined` says
+ * GS_JOINED, but for those marked (rejoin), which gs_rejoin changes. */
+struct gs_process {
+  uint32_t joined;   /* enum gs_joined; acquire */
+  uint32_t ndevices; /* of the grant; device words are indexed by ordinal < ndevices */
+  const struct gs_limits *limits;
+  struct gs_usage *usage;
+  struct gs_slot *slot; /* ours: slot->device[ordinal] */
+  uint32_t slot_index;
+  uint32_t generation;
+  uint32_t daemon_epoch; /* (rejoin) of the daemon that answered the last join */
+  int32_t host_pid;
+  int bell;   /* (rejoin) eventfd, written through gs_ring */
+  int socket; /* (rejoin) the tenant socket, for poll: readable or hung up means the daemon is gone. -1: lost */
+  int8_t ordinal_of[GS_MAX_DEVICES]; /* CUdevice -> ordinal, by UUID; -1: a device that is not of this grant */
+  uint64_t total_bytes[GS_MAX_DEVICES]; /* what `total` answers: the limit at the first CUDA call, for ever */
+  uint32_t join_lock;
+  uint32_t reserve_lock[GS_MAX_DEVICES]; /* charge.c */
+  uint32_t context_lock[GS_MAX_DEVICES]; /* context.c */
+  uint32_t contexts[GS_MAX_DEVICES];     /* context.c: made by cuCtxCreate and not destroyed */
+  uint32_t context_charged[GS_MAX_DEVICES];
+  CUcontext primary[GS_MAX_DEVICES];     /* context.c: active primary context */
+  uint32_t pool_lock[GS_MAX_DEVICES];    /* pools.c */
+  uint32_t pools[GS_MAX_DEVICES];        /* pools.c: pools charged to the device */
+  struct gs_time *time; /* set by gs_time_start */
+  struct gs_books *books; /* books.c */
+};
+
+/* Never NULL; before the first CUDA call and in a fork's child it points at zeroes. */
+extern struct gs_process *gs_process;
+
+/* For every handler, first: true when this process is joined and calls are accounted. Otherwise joins if that was never tried
+ * (rare), and on false *result says what to do: CUDA_SUCCESS call the driver and nothing else, an error return it. */
+bool gs_enter_slow(CUresult *result);
+static inline bool gs_enter(CUresult *result) {
+  if (GS_LIKELY(__atomic_load_n(&gs_process->joined, __ATOMIC_ACQUIRE) == GS_JOINED))
+    return true;
+  return gs_enter_slow(result);
+}
+
+/* Zeroed anonymous memory that a fork's child sees zeroed again. NULL when the system has none. */
+void *gs_private_map(size_t bytes);
+
+/* A lock for gs_private_map memory: 0 is unlocked, so a fork's child never inherits a held one. Not recursive. */
+void gs_lock(uint32_t *lock);
+void gs_unlock(uint32_t *lock);
+
+/* One line on stderr, prefixed "gpushare: ". At most 20 lines per process; errno is kept. */
+__attribute__((format(printf, 1, 2))) void gs_say(const char *format, ...);
+
+uint64_t gs_now(void); /* CLOCK_MONOTONIC, ns */
+/* Waits while *word == value, at most timeout_ns (0: for ever). shared: the word is in a page of another process too. Keeps
+ * errno. False on timeout. */
+bool gs_futex_wait(const uint32_t *word, uint32_t value, uint64_t timeout_ns, bool shared);
+void gs_futex_wake(const uint32_t *word, int count, bool shared);
+
+/* ---- driver.c: the real driver --------------------------------------------------------------------------------------------- */
+
+/* False when no driver was found: then every gs_real function answers CUDA_ERROR_NO_DEVICE. */
+bool gs_driver_present(void);
+bool gs_real_has(enum gs_index index);
+
+/* ---- join.c ---------------------------------------------------------------------------------------------------------------- */
+
+/* The directory of this process's grant, or NULL. At most 4096 bytes with NUL. */
+const char *gs_grant_dir(void);
+/* Connects again after the daemon went away, with the slot we hold. Called by the gate thread only, whenever limits->daemon_epoch
+ * differs from process->daemon_epoch or the socket is closed. One try, does not block for long. */
+int gs_rejoin(struct gs_err *err);
+/* Rings the arbiter's bell. */
+void gs_ring(void);
+
+/* ---- device.c: which device ------------------------------------------------------------------------------------------------ */
+
+enum { GS_NO_DEVICE = -1 };
+/* Ordinals into limits->device and slot->device. GS_NO_DEVICE: no current context, or a device that is not of this grant. */
+int gs_current_device(void);
+int gs_context_device(CUcontext context);
+/* The stream's own device; the current one for the default streams. */
+int gs_stream_device(CUstream stream);
+/* A stream was destroyed: its handle may come back on another device. */
+void gs_stream_forget(CUstream stream);
+
+/* ---- charge.c: memory of the grant -----------------------------------------------------------------------------------------  */
+
+/* Reserve bytes of the grant's memory before the driver is asked: 0, or -ENOMEM when they do not fit. */
+int gs_reserve(int ordinal, uint64_t bytes);
+void gs_give_back(int ordinal, uint64_t bytes);
+
+/* ---- pools.c --------------------------------------------------------------------------------------------------------------- */
+
+/* Work of this device was waited for: pools may have given memory back. Cheap when there are no pools. */
+void gs_memory_synced(int ordinal);
+
+/* ---- calls into the time half (gate.c and friends) ------------------------------------------------------------------------- */
+
+/* A context of this process lives on ordinal for the first time (idempotent; starts the gate thread at the first). May be called
+ * with no context current. */
+void gs_time_start(int ordinal);
+/* Before a context is destroyed or reset (its streams, events and functions are gone after). With no lock held. */
+void gs_time_context_gone(CUcontext context, int ordinal);
+
+#endif

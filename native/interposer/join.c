@@ -1,0 +1,273 @@
+/* Where this process's grant is, and the connection over which it gets its slot. */
+#include "join.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "device.h"
+#include "driver.h"
+#include "gs_wire.h"
+#include "os.h"
+#include "page.h"
+
+enum {
+  PATIENCE_NS_MS = 5000, /* a daemon that restarts is back by then */
+  RETRY_MS = 50,
+  ANSWER_MS = 2000,
+  FD_FLOOR = 960 /* our descriptors stay out of the numbers programs count with */
+};
+
+static const char *const CONTAINER_DIR = "/run/gpushare/self";
+
+/* Kept outside struct gs_process: the same in a fork's child. */
+static char grant_dir[PATH_MAX];
+static uint32_t grant_dir_known; /* 0 unknown, 1 none, 2 grant_dir */
+
+/* Identity of our descriptors: a program may close every descriptor it finds and open others under the same numbers. */
+struct identity {
+  dev_t device;
+  ino_t inode;
+};
+static struct identity bell_is, socket_is;
+
+static bool identify(int fd, struct identity *out) {
+  struct stat file;
+  if (fd < 0 || gs_fstat(fd, &file) < 0)
+    return false;
+  *out = (struct identity){file.st_dev, file.st_ino};
+  return true;
+}
+
+static bool still(int fd, const struct identity *is) {
+  struct identity now;
+  return identify(fd, &now) && now.device == is->device && now.inode == is->inode;
+}
+
+/* Only root decides where a grant is: the environment is the tenant's to change. */
+static bool trusted(const char *dir) {
+  struct stat file;
+  return dir[0] == '/' && strlen(dir) < PATH_MAX - 32 && gs_stat(dir, &file) == 0 && S_ISDIR(file.st_mode) && file.st_uid == 0;
+}
+
+const char *gs_grant_dir(void) {
+  uint32_t known = __atomic_load_n(&grant_dir_known, __ATOMIC_ACQUIRE);
+  if (known == 0) {
+    int saved = errno;
+    const char *named = getenv("GPUSHARE_GRANT_DIR");
+    struct stat file;
+    const char *found = NULL;
+    if (named && trusted(named))
+      found = named;
+    else if (gs_stat(CONTAINER_DIR, &file) == 0 && S_ISDIR(file.st_mode))
+      found = CONTAINER_DIR;
+    if (named && found != named)
+      gs_say("GPUSHARE_GRANT_DIR=%s is ignored: root does not own that directory", named);
+    /* racing threads write the same bytes */
+    if (found)
+      memcpy(grant_dir, found, strlen(found) + 1);
+    known = found ? 2 : 1;
+    __atomic_store_n(&grant_dir_known, known, __ATOMIC_RELEASE);
+    errno = saved;
+  }
+  return known == 2 ? grant_dir : NULL;
+}
+
+static int keep_high(int fd) {
+  struct rlimit limit;
+  int floor = getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < FD_FLOOR + 32 ? (int)limit.rlim_cur / 2 : FD_FLOOR;
+  int high = fcntl(fd, F_DUPFD_CLOEXEC, floor);
+  if (high < 0)
+    return fd;
+  close(fd);
+  return high;
+}
+
+static int connect_to_daemon(const char *dir, struct gs_err *err) {
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  int at = -1;
+  /* the path of a socket is at most 107 bytes; a longer one is reached through its directory's descriptor */
+  if (snprintf(address.sun_path, sizeof address.sun_path, "%s/grant.sock", dir) >= (int)sizeof address.sun_path) {
+    at = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (at < 0)
+      return gs_fail(err, -errno, "cannot open %.100s: %s", dir, strerror(errno));
+    snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/grant.sock", at);
+  }
+  int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  int rc = fd < 0 ? -errno : 0;
+  struct timeval timeout = {ANSWER_MS / 1000, 0};
+  if (rc == 0 && (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout) < 0 ||
+                  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout) < 0 ||
+                  connect(fd, (struct sockaddr *)&address, sizeof address) < 0))
+    rc = -errno;
+  if (at >= 0)
+    close(at);
+  if (rc == 0)
+    return fd;
+  if (fd >= 0)
+    close(fd);
+  return gs_fail(err, rc, "cannot reach the gpushare daemon at %.100s/grant.sock: %s", dir, strerror(-rc));
+}
+
+/* One question, one answer. Gives the bell in *bell, -1 when none came. */
+static int ask(int fd, uint32_t slot, uint32_t generation, struct gs_join_reply *reply, int *bell, struct gs_err *err) {
+  struct gs_join_request request = {GS_JOIN_MAGIC, GS_WIRE_VERSION, slot, generation};
+  union {
+    struct cmsghdr header;
+    char bytes[CMSG_SPACE(sizeof(int))];
+  } control;
+  struct iovec body = {reply, sizeof *reply};
+  struct msghdr message = {.msg_iov = &body, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control};
+  *bell = -1;
+  ssize_t got = send(fd, &request, sizeof request, MSG_NOSIGNAL);
+  if (got == (ssize_t)sizeof request)
+    do
+      got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+    while (got < 0 && errno == EINTR);
+  if (got < 0)
+    return gs_fail(err, -errno, "the gpushare daemon did not answer: %s", strerror(errno));
+  struct cmsghdr *part = got > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+  if (part && part->cmsg_type == SCM_RIGHTS && part->cmsg_len >= CMSG_LEN(sizeof(int)))
+    memcpy(bell, CMSG_DATA(part), sizeof *bell);
+  if (got == 0)
+    return gs_fail(err, -ECONNRESET, "the gpushare daemon closed the connection");
+  if (got != (ssize_t)sizeof *reply || reply->magic != GS_JOIN_MAGIC || reply->version != GS_WIRE_VERSION)
+    return gs_fail(err, -EPROTO, "what answers at grant.sock is not a gpushare daemon of this version");
+  reply->message[sizeof reply->message - 1] = 0;
+  if (reply->error != GS_JOIN_OK)
+    return gs_fail(err, -EPERM, "the gpushare daemon refused this process: %s",
+                   reply->message[0] ? reply->message : "no reason given");
+  if (*bell < 0 || reply->slot >= GS_MAX_SLOTS)
+    return gs_fail(err, -EPROTO, "the gpushare daemon's answer has no usable slot or bell");
+  return 0;
+}
+
+/* One whole attempt; on success *fd and *bell are open. */
+static int try_join(const char *dir, uint32_t slot, uint32_t generation, struct gs_join_reply *reply, int *fd, int *bell,
+                    struct gs_err *err) {
+  *bell = -1;
+  *fd = connect_to_daemon(dir, err);
+  if (*fd < 0)
+    return *fd;
+  int rc = ask(*fd, slot, generation, reply, bell, err);
+  if (rc < 0) {
+    close(*fd);
+    if (*bell >= 0)
+      close(*bell);
+  }
+  return rc;
+}
+
+/* Refusals are final; an absent or dying daemon may come back. */
+static bool may_come_back(int rc) { return rc != -EPERM && rc != -EPROTO && rc != -EACCES; }
+
+static uint32_t join_grant(struct gs_process *state, const char *dir, struct gs_err *err) {
+  struct gs_pages pages;
+  if (gs_pages_map(dir, &pages, err) < 0)
+    return GS_JOIN_FAILED;
+  struct gs_join_reply reply;
+  int fd, bell, rc;
+  uint64_t deadline = gs_now() + PATIENCE_NS_MS * 1000000ull;
+  while ((rc = try_join(dir, GS_NO_SLOT, 0, &reply, &fd, &bell, err)) < 0 && may_come_back(rc) && gs_now() < deadline) {
+    struct timespec nap = {0, RETRY_MS * 1000000L};
+    nanosleep(&nap, NULL);
+  }
+  if (rc < 0)
+    return GS_JOIN_FAILED;
+  state->limits = pages.limits;
+  state->usage = pages.usage;
+  state->ndevices = pages.limits->ndevices;
+  state->slot_index = reply.slot;
+  state->slot = &pages.usage->slot[reply.slot];
+  state->generation = reply.generation;
+  state->host_pid = reply.host_pid;
+  state->daemon_epoch = __atomic_load_n(&pages.limits->daemon_epoch, __ATOMIC_ACQUIRE);
+  state->socket = keep_high(fd);
+  state->bell = keep_high(bell);
+  identify(state->socket, &socket_is);
+  identify(state->bell, &bell_is);
+  for (uint32_t i = 0; i < GS_MAX_DEVICES; i++) {
+    state->ordinal_of[i] = GS_DEVICE_UNKNOWN;
+    state->total_bytes[i] = __atomic_load_n(&pages.limits->device[i].memory_bytes, __ATOMIC_ACQUIRE);
+  }
+  return GS_JOINED;
+}
+
+uint32_t gs_join(struct gs_process *state) {
+  const char *dir = gs_grant_dir();
+  if (!dir)
+    return GS_JOIN_BARE;
+  struct gs_err err = {0};
+  uint32_t joined = GS_JOIN_FAILED;
+  if (!gs_driver_present())
+    gs_driver_why(&err);
+  else
+    joined = join_grant(state, dir, &err);
+  if (joined == GS_JOIN_FAILED)
+    gs_say("this process gets no GPU: %s", err.msg);
+  return joined;
+}
+
+/* Puts a new descriptor under the number the old one has, unless that number is somebody else's by now. */
+static int replace(int old, struct identity *is, int fresh) {
+  int number = old >= 0 && still(old, is) && dup3(fresh, old, O_CLOEXEC) == old ? old : -1;
+  if (number < 0)
+    number = keep_high(fresh);
+  else
+    close(fresh);
+  identify(number, is);
+  return number;
+}
+
+int gs_rejoin(struct gs_err *err) {
+  struct gs_process *state = gs_process;
+  int saved = errno;
+  struct gs_join_reply reply;
+  int fd, bell;
+  uint32_t epoch = __atomic_load_n(&state->limits->daemon_epoch, __ATOMIC_ACQUIRE);
+  int rc = try_join(gs_grant_dir(), state->slot_index, state->generation, &reply, &fd, &bell, err);
+  if (rc == 0 && (reply.slot != state->slot_index || reply.generation != state->generation)) {
+    close(fd);
+    close(bell);
+    rc = gs_fail(err, -ESTALE, "the gpushare daemon gave slot %u, this process holds %u", reply.slot, state->slot_index);
+  }
+  if (rc == 0) {
+    __atomic_store_n(&state->socket, replace(state->socket, &socket_is, fd), __ATOMIC_RELEASE);
+    __atomic_store_n(&state->bell, replace(state->bell, &bell_is, bell), __ATOMIC_RELEASE);
+    __atomic_store_n(&state->daemon_epoch, epoch, __ATOMIC_RELEASE);
+  }
+  errno = saved;
+  return rc;
+}
+
+void gs_ring(void) {
+  int saved = errno;
+  int bell = __atomic_load_n(&gs_process->bell, __ATOMIC_ACQUIRE);
+  uint64_t one = 1;
+  if (still(bell, &bell_is)) {
+    ssize_t written = write(bell, &one, sizeof one);
+    (void)written; /* a full counter rings already */
+  }
+  errno = saved;
+}
+
+CUresult gs_cuInit(unsigned int flags) {
+  CUresult result;
+  bool joined = gs_enter(&result);
+  if (!joined && result != CUDA_SUCCESS)
+    return result;
+  result = gs_real.cuInit(flags);
+  if (joined && result == CUDA_SUCCESS)
+    gs_devices_map();
+  return result;
+}

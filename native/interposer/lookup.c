@@ -1,0 +1,91 @@
+/* cuGetProcAddress: the program asks for a base name, a CUDA version and a kind of default stream, and gets one exact ABI. The
+ * driver answers first; only then is the pointer exchanged for the handler of that very ABI. */
+#include "lookup.h"
+
+#include <string.h>
+
+enum { PER_THREAD_STREAM = 2 /* CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM */ };
+
+/* The version of base that the driver chooses: the newest at or below the one asked for. 0: none of that kind. */
+static int chosen_version(const char *base, int version, int per_thread) {
+  unsigned low = 0, high = gs_nknown;
+  while (low < high) {
+    unsigned middle = (low + high) / 2;
+    if (strcmp(gs_known[middle].base, base) < 0)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  int best = 0;
+  for (; low < gs_nknown && strcmp(gs_known[low].base, base) == 0; low++)
+    if (gs_known[low].per_thread == per_thread && gs_known[low].version <= version && gs_known[low].version > best)
+      best = gs_known[low].version;
+  return best;
+}
+
+static void *handler_of(const char *base, int version, bool per_thread) {
+  int variant = per_thread;
+  int best = chosen_version(base, version, variant);
+  if (best == 0 && per_thread) {
+    variant = 0; /* a function that has nothing to do with streams */
+    best = chosen_version(base, version, variant);
+  }
+  for (unsigned i = 0; best && i < gs_nhooks; i++)
+    if (gs_hooks[i].version == best && gs_hooks[i].per_thread == variant && strcmp(gs_hooks[i].base, base) == 0)
+      return gs_hooks[i].handler;
+  return NULL;
+}
+
+/* Names of drivers newer than the table that take memory or submit work get by uncounted: worth one line each, so that the gap
+ * is seen. */
+static void mention_unknown(const char *base, int version) {
+  static uint32_t said;
+  static const char *const WORTH[] = {"Alloc", "Launch", "Async", "Memcpy", "Memset"};
+  for (unsigned i = 0; i < sizeof WORTH / sizeof *WORTH; i++)
+    if (strstr(base, WORTH[i]) && __atomic_fetch_add(&said, 1, __ATOMIC_RELAXED) < 4)
+      return gs_say("%s (CUDA %d) is newer than this gpushare (CUDA %d): it is neither charged nor gated", base, version,
+                    gs_table_version);
+}
+
+static int driver_version(void) {
+  int version = 0;
+  return gs_real.cuDriverGetVersion(&version) == CUDA_SUCCESS ? version : gs_table_version;
+}
+
+static CUresult ask_driver(const char *symbol, void **function, int version, cuuint64_t flags) {
+  int status;
+  if (gs_real_has(GS_INDEX_cuGetProcAddress_v2))
+    return gs_real.cuGetProcAddress_v2(symbol, function, version, flags, &status);
+  return gs_real.cuGetProcAddress(symbol, function, version, flags);
+}
+
+/* What the driver answered, or our handler for it. */
+static void *exchange(const char *symbol, void *answer, int version, cuuint64_t flags) {
+  bool per_thread = (flags & PER_THREAD_STREAM) != 0;
+  int newest = driver_version();
+  int effective = version < newest ? version : newest;
+  void *handler = handler_of(symbol, effective < gs_table_version ? effective : gs_table_version, per_thread);
+  if (effective <= gs_table_version)
+    return handler ? handler : answer;
+  /* Asked for an ABI newer than the table: ours only if the driver gives the same function for the newest version we know. */
+  void *known = NULL;
+  if (ask_driver(symbol, &known, gs_table_version, flags) == CUDA_SUCCESS && known == answer)
+    return handler ? handler : answer;
+  mention_unknown(symbol, effective);
+  return answer;
+}
+
+CUresult gs_cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags) {
+  CUresult result = gs_real.cuGetProcAddress(symbol, pfn, cudaVersion, flags);
+  if (result == CUDA_SUCCESS && symbol && pfn && *pfn)
+    *pfn = exchange(symbol, *pfn, cudaVersion, flags);
+  return result;
+}
+
+CUresult gs_cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
+                                CUdriverProcAddressQueryResult *symbolStatus) {
+  CUresult result = gs_real.cuGetProcAddress_v2(symbol, pfn, cudaVersion, flags, symbolStatus);
+  if (result == CUDA_SUCCESS && symbol && pfn && *pfn)
+    *pfn = exchange(symbol, *pfn, cudaVersion, flags);
+  return result;
+}

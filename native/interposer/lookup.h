@@ -1,0 +1,27 @@
+/* The tables behind cuGetProcAddress, generated into hooks.c. Sorted by base, then plain before per-thread, then version. */
+#ifndef GPUSHARE_LOOKUP_H
+#define GPUSHARE_LOOKUP_H
+
+#include "interposer.h"
+
+struct gs_hook {
+  const char *base;
+  int version;    /* the CUDA version cuGetProcAddress knows this ABI by */
+  int per_thread; /* the _ptds or _ptsz variant */
+  void *handler;
+};
+
+/* Every versioned symbol of driver.tsv, hooked or not. */
+struct gs_known {
+  const char *base;
+  int version, per_thread;
+};
+
+extern const struct gs_hook gs_hooks[];
+extern const unsigned gs_nhooks;
+extern const struct gs_known gs_known[];
+extern const unsigned gs_nknown;
+extern const int gs_table_version; /* of the header that driver.tsv was made from */
+extern const char *const gs_names[GS_INDEX_COUNT];
+
+#endif

@@ -1,0 +1,233 @@
+/* Marks: the timing events behind the meter. Recording them, taking in what they say, telling the arbiter. */
+#include <errno.h>
+
+#include "timing.h"
+
+enum { REBASE_NS = 4000000, NS_PER_MS = 1000000 };
+static const float rebase_ms = 4000; /* cuEventElapsedTime answers in float: beyond 4 s its step is over 0.25 us */
+
+/* ---- recording ---- */
+
+void gs_mark_record(struct gs_stream *stream, bool start) {
+  struct gs_time_device *device = stream->device;
+  struct gs_mark *mark;
+  CUevent event;
+  CUresult result;
+  int saved = errno, previous = gs_relax();
+  gs_reap(device);
+  event = stream->unmarked ? NULL : gs_event_take(stream->context);
+  if (!event)
+    goto out;
+  gs_latch_take(&device->lock);
+  mark = gs_meter_mark(device->meter, &stream->queue, start, gs_now());
+  if (mark)
+    mark->event = event;
+  gs_latch_drop(&device->lock);
+  if (!mark) {
+    gs_event_give(stream->context, event);
+    goto out;
+  }
+  result = gs_real.cuEventRecord(event, stream->handle);
+  gs_latch_take(&device->lock);
+  if (result != CUDA_SUCCESS) {
+    mark->event = NULL;
+    stream->unmarked = true;
+  }
+  __atomic_store_n(&mark->state, result == CUDA_SUCCESS ? GS_MARK_RECORDED : GS_MARK_LOST, __ATOMIC_RELEASE);
+  gs_publish(device, gs_now());
+  gs_latch_drop(&device->lock);
+  if (result != CUDA_SUCCESS)
+    gs_event_give(stream->context, event);
+out:
+  gs_unrelax(previous);
+  errno = saved;
+}
+
+bool gs_bracket_record(struct gs_stream *stream, int which) {
+  int saved = errno, previous = gs_relax();
+  bool done = false;
+  if (!stream->bracket[which] && !stream->unmarked)
+    stream->bracket[which] = gs_event_take(stream->context);
+  if (stream->bracket[which])
+    done = gs_real.cuEventRecord(stream->bracket[which], stream->handle) == CUDA_SUCCESS;
+  gs_unrelax(previous);
+  errno = saved;
+  return done;
+}
+
+/* ---- taking in ---- */
+
+/* Device time of a done event. The first one of a context becomes the base, and so does one that is far from it. Gives true when
+ * the context keeps the event. Under `reaping`. */
+static bool device_time(struct gs_context *context, CUevent event, uint64_t *time, bool *known) {
+  float ms;
+  *known = true;
+  if (!context->base) {
+    context->base = event;
+    context->base_time = UINT64_C(1) << 62; /* far from 0: other streams' marks may be older */
+    *time = context->base_time;
+    return true;
+  }
+  if (gs_real.cuEventElapsedTime(&ms, context->base, event) != CUDA_SUCCESS) {
+    *known = false;
+    return false;
+  }
+  *time = context->base_time + (uint64_t)(int64_t)((double)ms * NS_PER_MS);
+  if (ms < rebase_ms)
+    return false;
+  gs_event_give(context, context->base);
+  context->base = event;
+  context->base_time = *time;
+  return true;
+}
+
+/* The oldest mark of a stream, if it is done or lost. Gives false when there is nothing (more) to take in. Under `reaping`. */
+static bool take_oldest(struct gs_stream *stream) {
+  struct gs_time_device *device = stream->device;
+  struct gs_context *context = stream->context;
+  struct gs_mark *mark;
+  CUresult result;
+  uint64_t time, now;
+  bool known, kept;
+  CUevent event;
+  gs_latch_take(&device->lock);
+  mark = gs_meter_oldest(&stream->queue);
+  gs_latch_drop(&device->lock);
+  if (!mark || __atomic_load_n(&mark->state, __ATOMIC_ACQUIRE) == GS_MARK_RECORDING)
+    return false;
+  event = mark->event;
+  result = event ? gs_real.cuEventQuery(event) : CUDA_ERROR_INVALID_HANDLE;
+  if (result == CUDA_ERROR_NOT_READY)
+    return false;
+  now = gs_now();
+  known = kept = false;
+  if (result == CUDA_SUCCESS)
+    kept = device_time(context, event, &time, &known);
+  if (known) {
+    gs_clock_not_before(&context->clock, time, mark->recorded);
+    gs_clock_not_after(&context->clock, time, now);
+  }
+  gs_latch_take(&device->lock);
+  if (known)
+    gs_meter_reap(device->meter, &stream->queue, gs_clock_host(&context->clock, time),
+                  __atomic_load_n(&device->limits->lease, __ATOMIC_RELAXED));
+  else
+    gs_meter_lose(device->meter, &stream->queue, now);
+  __atomic_store_n(&device->reaped, device->reaped + 1, __ATOMIC_RELEASE);
+  gs_latch_drop(&device->lock);
+  if (event && !kept)
+    gs_event_give(context, event);
+  return true;
+}
+
+/* The bracketed launch of a stream, if both of its events are done. Under `reaping`. */
+static void take_sample(struct gs_stream *stream) {
+  struct gs_time_device *device = stream->device;
+  CUresult result;
+  float ms;
+  if (!__atomic_load_n(&stream->queue.sampled, __ATOMIC_ACQUIRE))
+    return;
+  result = gs_real.cuEventQuery(stream->bracket[1]);
+  if (result == CUDA_ERROR_NOT_READY)
+    return;
+  if (result == CUDA_SUCCESS)
+    result = gs_real.cuEventElapsedTime(&ms, stream->bracket[0], stream->bracket[1]);
+  gs_latch_take(&device->lock);
+  if (result == CUDA_SUCCESS)
+    gs_meter_sampled(device->meter, &stream->queue, (double)ms * NS_PER_MS);
+  else
+    stream->queue.sampled = NULL;
+  gs_latch_drop(&device->lock);
+}
+
+void gs_reap(struct gs_time_device *device) {
+  struct gs_time *time = gs_time();
+  uint32_t streams;
+  int saved = errno, previous;
+  if (!gs_latch_try(&device->reaping))
+    return;
+  previous = gs_relax();
+  streams = __atomic_load_n(&time->streams, __ATOMIC_ACQUIRE);
+  for (uint32_t i = 0; i < streams; i++) {
+    struct gs_stream *stream = time->stream[i];
+    if (!stream || !__atomic_load_n(&stream->live, __ATOMIC_ACQUIRE) || stream->device != device)
+      continue;
+    while (take_oldest(stream)) {
+    }
+    take_sample(stream);
+    if (stream->retired && stream->queue.head == stream->queue.tail)
+      gs_stream_free(stream);
+  }
+  gs_latch_take(&device->lock);
+  gs_publish(device, gs_now());
+  gs_latch_drop(&device->lock);
+  gs_unrelax(previous);
+  gs_latch_drop(&device->reaping);
+  errno = saved;
+}
+
+void gs_stream_done(struct gs_stream *stream) {
+  struct gs_time_device *device = stream->device;
+  uint64_t now = gs_now();
+  gs_reap(device);
+  gs_latch_take(&device->lock);
+  /* Marks that another thread is still reading keep the queue open: it closes at the next chance. */
+  if (stream->queue.head == stream->queue.tail)
+    gs_meter_synced(device->meter, &stream->queue, now);
+  gs_publish(device, now);
+  if (device->meter->inflight == 0)
+    gs_set_dependent(device, false);
+  gs_latch_drop(&device->lock);
+}
+
+void gs_context_forget(struct gs_context *context) {
+  struct gs_time *time = gs_time();
+  struct gs_time_device *device = &time->device[context->ordinal];
+  uint64_t now = gs_now();
+  for (uint32_t i = 0; i < time->streams; i++) {
+    struct gs_stream *stream = time->stream[i];
+    if (!stream || !stream->live || stream->context != context)
+      continue;
+    gs_latch_take(&device->lock);
+    while (gs_meter_oldest(&stream->queue))
+      gs_meter_lose(device->meter, &stream->queue, now);
+    gs_meter_synced(device->meter, &stream->queue, now);
+    gs_publish(device, now);
+    gs_latch_drop(&device->lock);
+    __atomic_store_n(&stream->live, false, __ATOMIC_RELEASE);
+  }
+  /* Its events go with it. */
+  context->free_events = 0;
+  context->base = NULL;
+  context->handle = NULL;
+}
+
+/* ---- telling ---- */
+
+static uint64_t expected_end(struct gs_time_device *device, uint64_t now) {
+  struct gs_time *time = gs_time();
+  uint32_t streams = __atomic_load_n(&time->streams, __ATOMIC_ACQUIRE);
+  uint64_t end = 0;
+  for (uint32_t i = 0; i < streams; i++) {
+    const struct gs_stream *stream = time->stream[i];
+    uint64_t expected;
+    if (!stream || !stream->live || stream->device != device)
+      continue;
+    expected = gs_queue_expected_end(&stream->queue, now);
+    if (expected > end)
+      end = expected;
+  }
+  return end;
+}
+
+void gs_publish(struct gs_time_device *device, uint64_t now) {
+  uint64_t end = expected_end(device, now);
+  __atomic_store_n(&device->slot->busy_ns, (uint64_t)device->meter->busy, __ATOMIC_RELAXED);
+  __atomic_store_n(&device->slot->inflight, device->meter->marks, __ATOMIC_RELAXED);
+  __atomic_store_n(&device->slot->queue_end_ns, end ? end : now, __ATOMIC_RELAXED);
+}
+
+uint64_t gs_rest(struct gs_time_device *device, uint64_t now) {
+  uint64_t end = expected_end(device, now);
+  return end > now ? end - now : 0;
+}

@@ -1,0 +1,406 @@
+#include "meter.h"
+
+#include <stddef.h>
+#include <string.h>
+
+static double minimum(double a, double b) { return a < b ? a : b; }
+static double maximum(double a, double b) { return a > b ? a : b; }
+
+/* ---- functions ---- */
+
+static struct gs_function *find_function(struct gs_meter *meter, uint64_t key, bool add) {
+  uint32_t start = (uint32_t)((key >> 4) * 0x9e3779b97f4a7c15u >> 40);
+  struct gs_function *victim = NULL;
+  for (uint32_t i = 0; i < GS_METER_PROBES; i++) {
+    struct gs_function *entry = &meter->function[(start + i) & (GS_METER_FUNCTIONS - 1)];
+    if (entry->key == key) return entry;
+    if (!victim || entry->key == 0 || (victim->key && entry->observed < victim->observed)) victim = entry;
+    if (entry->key == 0) break;
+  }
+  if (!add) return NULL;
+  memset(victim, 0, sizeof *victim);
+  victim->key = key;
+  victim->epoch = meter->epoch;
+  victim->estimate = GS_METER_GUESS_NS;
+  return victim;
+}
+
+struct gs_function *gs_meter_function(struct gs_meter *meter, uint64_t key) {
+  struct gs_function *function = find_function(meter, key, true);
+  if (function->epoch != meter->epoch) {
+    function->epoch = meter->epoch;
+    function->observed = 0;
+    function->samples = 0;
+  }
+  return function;
+}
+
+void gs_meter_forget_functions(struct gs_meter *meter) { meter->epoch++; }
+
+void gs_meter_reset_function(struct gs_meter *meter, uint64_t key) {
+  struct gs_function *function = find_function(meter, key, false);
+  if (function) {
+    function->observed = 0;
+    function->samples = 0;
+  }
+}
+
+static double segment_now(const struct gs_segment *segment) {
+  double total = segment->other;
+  for (uint32_t i = 0; i < segment->kinds; i++) {
+    const struct gs_kind *kind = &segment->kind[i];
+    total += kind->launches * (kind->function->key == kind->key ? kind->function->estimate : GS_METER_GUESS_NS);
+  }
+  return total;
+}
+
+static bool segment_trusted(const struct gs_segment *segment) {
+  if (segment->other > 0) return false;
+  for (uint32_t i = 0; i < segment->kinds; i++) {
+    const struct gs_kind *kind = &segment->kind[i];
+    if (kind->function->key != kind->key || kind->function->observed < GS_METER_TRUSTED) return false;
+  }
+  return true;
+}
+
+/* Scales the estimates of a segment's functions towards what it really took. */
+static void learn(const struct gs_segment *segment, double took) {
+  double total = segment_now(segment);
+  if (total <= 0 || took <= 0) return;
+  for (uint32_t i = 0; i < segment->kinds; i++) {
+    struct gs_function *function = segment->kind[i].function;
+    if (function->key != segment->kind[i].key) continue;
+    /* One wild segment must not move a known function far; a new one may turn out to be anything. */
+    double ratio = function->observed < GS_METER_TRUSTED ? took / total : minimum(maximum(took / total, 0.1), 10);
+    double weight = function->observed < GS_METER_TRUSTED ? 1.0 : 0.2;
+    function->estimate = maximum(function->estimate * (1 + (ratio - 1) * weight), 100);
+    function->observed++;
+  }
+}
+
+/* ---- union of what all streams did ---- */
+
+static void insert_piece(struct gs_meter *meter, uint32_t at, uint64_t from, uint64_t to, double density) {
+  if (meter->pieces == GS_METER_PIECES) {
+    if (at == 0) return;
+    meter->forgotten = meter->piece[0].to;
+    memmove(&meter->piece[0], &meter->piece[1], (GS_METER_PIECES - 1) * sizeof meter->piece[0]);
+    meter->pieces--;
+    at--;
+  }
+  memmove(&meter->piece[at + 1], &meter->piece[at], (meter->pieces - at) * sizeof meter->piece[0]);
+  meter->piece[at] = (struct gs_piece){from, to, density};
+  meter->pieces++;
+}
+
+static double fill_piece(struct gs_piece *piece, double density) {
+  double before = piece->density;
+  piece->density = minimum(1, before + density);
+  return (piece->density - before) * (double)(piece->to - piece->from);
+}
+
+/* Busy time spread evenly over (from, to], added to what other streams did there, at most 1 ns per ns. Gives what it added. */
+double gs_timeline_add(struct gs_meter *meter, uint64_t from, uint64_t to, double busy) {
+  double density, counted = 0;
+  if (to <= from || busy <= 0) return 0;
+  density = minimum(1, busy / (double)(to - from));
+  if (from < meter->forgotten) from = meter->forgotten;
+  for (uint32_t i = 0; from < to; i++) {
+    if (i >= meter->pieces || to <= meter->piece[i].from) {
+      counted += density * (double)(to - from);
+      insert_piece(meter, i < meter->pieces ? i : meter->pieces, from, to, density);
+      break;
+    }
+    if (meter->piece[i].to <= from) continue;
+    if (from < meter->piece[i].from) {
+      uint64_t gap_end = meter->piece[i].from;
+      counted += density * (double)(gap_end - from);
+      insert_piece(meter, i, from, gap_end, density);
+      from = gap_end;
+      i = (uint32_t)-1; /* places may have moved */
+      continue;
+    }
+    if (from > meter->piece[i].from) { /* split: the left part stays as it is */
+      uint64_t left = meter->piece[i].from;
+      meter->piece[i].from = from;
+      insert_piece(meter, i, left, from, meter->piece[i].density);
+      i = (uint32_t)-1;
+      continue;
+    }
+    if (to < meter->piece[i].to) {
+      uint64_t right_end = meter->piece[i].to;
+      double right = meter->piece[i].density;
+      meter->piece[i].to = to;
+      counted += fill_piece(&meter->piece[i], density);
+      insert_piece(meter, i + 1, to, right_end, right);
+      break;
+    }
+    from = meter->piece[i].to;
+    counted += fill_piece(&meter->piece[i], density);
+  }
+  meter->busy += counted;
+  return counted;
+}
+
+/* ---- launches ---- */
+
+static void count_kind(struct gs_segment *segment, struct gs_function *function, double estimate) {
+  uint32_t i;
+  for (i = 0; i < segment->kinds; i++)
+    if (segment->kind[i].function == function && segment->kind[i].key == function->key) break;
+  if (i == GS_METER_KINDS) {
+    segment->other += estimate;
+    return;
+  }
+  if (i == segment->kinds) {
+    segment->kind[i] = (struct gs_kind){function, function->key, 0};
+    segment->kinds++;
+  }
+  segment->kind[i].launches++;
+}
+
+uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t now,
+                         uint32_t lease) {
+  struct gs_segment *open = &queue->open;
+  double estimate = function->estimate;
+  uint32_t plan = 0;
+  if (!queue->anchored && queue->head == queue->tail && open->launches == 0) {
+    plan |= GS_PLAN_START;
+    queue->end = now;
+  } else if (now >= queue->end) {
+    open->idle += (double)(now - queue->end);
+    queue->end = now;
+    if (!queue->sampled &&
+        (now - queue->last_sample > GS_METER_SAMPLE_NS || function->observed < GS_METER_TRUSTED)) {
+      plan |= GS_PLAN_SAMPLE;
+      queue->last_sample = now;
+    }
+  }
+  queue->end += (uint64_t)estimate;
+  queue->launches++;
+  if (open->launches == 0) {
+    open->first = now;
+    open->lease = lease;
+  }
+  open->estimate += estimate;
+  open->launches++;
+  queue->inflight += estimate;
+  meter->inflight += estimate;
+  if (function->observed == 0) {
+    open->unobserved++;
+    queue->unobserved++;
+    meter->unobserved++;
+  }
+  count_kind(open, function, estimate);
+  /* A new function is looked at after 1, 2, 4, 8 launches. */
+  if (open->estimate >= GS_METER_MARK_NS || open->idle > 4.0 * GS_METER_MARK_NS ||
+      (function->observed < GS_METER_TRUSTED && open->launches >= 1u << function->observed))
+    plan |= GS_PLAN_MARK;
+  return plan;
+}
+
+static void take_inflight(struct gs_meter *meter, struct gs_queue *queue, double estimate, uint32_t unobserved) {
+  estimate = minimum(estimate, queue->inflight);
+  queue->inflight -= estimate;
+  meter->inflight = maximum(meter->inflight - estimate, 0);
+  unobserved = unobserved < queue->unobserved ? unobserved : queue->unobserved;
+  queue->unobserved -= unobserved;
+  meter->unobserved -= unobserved < meter->unobserved ? unobserved : meter->unobserved;
+}
+
+void gs_meter_undo(struct gs_meter *meter, struct gs_queue *queue, const struct gs_function *function, double estimate) {
+  struct gs_segment *open = &queue->open;
+  bool unobserved = function->observed == 0 && open->unobserved > 0;
+  if (open->launches == 0) return;
+  open->launches--;
+  open->unobserved -= unobserved;
+  open->estimate = maximum(open->estimate - estimate, 0);
+  for (uint32_t i = 0; i < open->kinds; i++)
+    if (open->kind[i].function == function && open->kind[i].launches > 0) open->kind[i].launches--;
+  take_inflight(meter, queue, estimate, unobserved);
+  queue->end -= queue->end > (uint64_t)estimate ? (uint64_t)estimate : 0;
+}
+
+void gs_meter_sampling(struct gs_queue *queue, struct gs_function *function, uint64_t planned, uint64_t began,
+                       double host_ns) {
+  /* Between its first event and the launch the device had nothing to do. */
+  double idle = (began > planned ? (double)(began - planned) : 0) + host_ns;
+  queue->sampled = function;
+  queue->sampled_key = function->key;
+  queue->sampled_host = host_ns;
+  queue->open.idle += idle;
+  queue->end += (uint64_t)idle;
+}
+
+static double median(const float *values, uint32_t n) {
+  float sorted[GS_METER_SAMPLES];
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t at = i;
+    while (at > 0 && sorted[at - 1] > values[i]) {
+      sorted[at] = sorted[at - 1];
+      at--;
+    }
+    sorted[at] = values[i];
+  }
+  return sorted[n / 2];
+}
+
+void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double elapsed_ns) {
+  struct gs_function *function = queue->sampled;
+  double host = queue->sampled_host, took = elapsed_ns - host;
+  queue->sampled = NULL;
+  if (!function || function->key != queue->sampled_key) return;
+  if (meter->sample_host_low == 0 || host < meter->sample_host_low) meter->sample_host_low = host;
+  else meter->sample_host_low *= 1.001;
+  if (host > 2 * meter->sample_host_low || took < 200) return; /* the launching thread lost its processor in between */
+  function->sample[function->samples++ % GS_METER_SAMPLES] = (float)took;
+  function->estimate = median(function->sample, function->samples < GS_METER_SAMPLES ? function->samples : GS_METER_SAMPLES);
+  function->observed++;
+}
+
+/* ---- marks ---- */
+
+struct gs_mark *gs_meter_mark(struct gs_meter *meter, struct gs_queue *queue, bool start, uint64_t now) {
+  struct gs_mark *mark;
+  if (queue->head - queue->tail >= GS_METER_RING) return NULL;
+  mark = &queue->ring[queue->head % GS_METER_RING];
+  mark->event = NULL;
+  mark->recorded = now;
+  mark->start = start;
+  mark->state = GS_MARK_RECORDING;
+  if (start) {
+    memset(&mark->segment, 0, sizeof mark->segment);
+  } else {
+    if (now > queue->end) {
+      queue->open.idle += (double)(now - queue->end);
+      queue->end = now;
+    }
+    mark->segment = queue->open;
+    memset(&queue->open, 0, sizeof queue->open);
+  }
+  mark->expected = queue->end;
+  queue->head++;
+  meter->marks++;
+  return mark;
+}
+
+struct gs_mark *gs_meter_oldest(struct gs_queue *queue) {
+  return queue->head == queue->tail ? NULL : &queue->ring[queue->tail % GS_METER_RING];
+}
+
+static void drop_oldest(struct gs_meter *meter, struct gs_queue *queue) {
+  struct gs_mark *mark = &queue->ring[queue->tail % GS_METER_RING];
+  take_inflight(meter, queue, mark->segment.estimate, mark->segment.unobserved);
+  queue->tail++;
+  meter->marks--;
+}
+
+/* Device time of a segment that ended at done, `span` after the one before it. */
+static double segment_busy(const struct gs_segment *segment, uint64_t done, double span, double previous_lag, double lag,
+                           bool alone) {
+  bool trusted = segment_trusted(segment);
+  double total = segment_now(segment);
+  double since_first = done > segment->first ? minimum((double)(done - segment->first), span) : 0;
+  if (!alone) return minimum(trusted ? total : since_first, span);
+  if (previous_lag > GS_METER_LAG_NS && lag > GS_METER_LAG_NS && segment->idle < 0.02 * span) {
+    learn(segment, span);
+    return span;
+  }
+  if (lag > GS_METER_LAG_NS && (!trusted || since_first < 0.9 * total ||
+                                (since_first > 1.1 * total && segment->idle < 0.02 * since_first))) {
+    learn(segment, since_first);
+    return since_first;
+  }
+  if (trusted) return minimum(total, span);
+  /* Nothing waited, so these launches took no longer than it took to make them; less than guessed makes room for a sample. */
+  if (total > since_first) learn(segment, since_first);
+  return span > segment->idle ? minimum(span - segment->idle, segment->estimate) : minimum(segment->estimate, span);
+}
+
+void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done, uint32_t lease) {
+  struct gs_mark *mark = &queue->ring[queue->tail % GS_METER_RING];
+  double lag = done > mark->recorded ? (double)(done - mark->recorded) : 0;
+  if (!mark->start && queue->anchored && done > queue->previous_done) {
+    double span = (double)(done - queue->previous_done);
+    double busy = segment_busy(&mark->segment, done, span, queue->previous_lag, lag, mark->segment.lease == lease);
+    gs_timeline_add(meter, queue->previous_done, done, busy);
+  }
+  drop_oldest(meter, queue);
+  if (!queue->anchored || done > queue->previous_done) queue->previous_done = done;
+  queue->anchored = true;
+  queue->previous_lag = lag;
+  if (lag > GS_METER_LAG_NS) queue->end = done + (uint64_t)queue->inflight;
+}
+
+void gs_meter_lose(struct gs_meter *meter, struct gs_queue *queue, uint64_t now) {
+  struct gs_mark *mark = &queue->ring[queue->tail % GS_METER_RING];
+  if (queue->anchored && now > queue->previous_done && !mark->start) {
+    double span = (double)(now - queue->previous_done);
+    gs_timeline_add(meter, queue->previous_done, now, minimum(segment_now(&mark->segment), span));
+    queue->previous_done = now;
+    queue->previous_lag = 0;
+  }
+  drop_oldest(meter, queue);
+}
+
+bool gs_meter_check_before_sync(struct gs_queue *queue, uint64_t now) {
+  if (queue->open.launches < 2) return false;
+  if (segment_trusted(&queue->open) && now - queue->last_check <= GS_METER_SAMPLE_NS) return false;
+  queue->last_check = now;
+  return true;
+}
+
+void gs_meter_synced(struct gs_meter *meter, struct gs_queue *queue, uint64_t now) {
+  if (queue->open.launches > 0 && queue->anchored && now > queue->previous_done) {
+    double span = (double)(now - queue->previous_done);
+    gs_timeline_add(meter, queue->previous_done, now, minimum(segment_now(&queue->open), span));
+  }
+  take_inflight(meter, queue, queue->inflight, queue->unobserved);
+  memset(&queue->open, 0, sizeof queue->open);
+  queue->anchored = true;
+  queue->previous_done = now;
+  queue->previous_lag = 0;
+  queue->end = now;
+}
+
+/* ---- what is in flight ---- */
+
+double gs_meter_inflight(const struct gs_meter *meter, double bound) {
+  return meter->inflight + meter->unobserved * (bound / GS_METER_RISK_SHARE);
+}
+
+double gs_queue_inflight(const struct gs_queue *queue, double bound, uint64_t now) {
+  double rest = queue->inflight;
+  if (queue->head == queue->tail) rest = queue->end > now ? minimum(rest, (double)(queue->end - now)) : 0;
+  return queue->head == queue->tail && rest == 0 ? 0 : rest + queue->unobserved * (bound / GS_METER_RISK_SHARE);
+}
+
+uint64_t gs_queue_expected_end(const struct gs_queue *queue, uint64_t now) {
+  if (queue->inflight <= 0) return 0; /* only copies, if anything */
+  if (queue->head != queue->tail) {
+    const struct gs_mark *oldest = &queue->ring[queue->tail % GS_METER_RING];
+    if (now > oldest->expected) {
+      /* Late already: the longer it is late, the longer it will take. */
+      uint64_t late = now - oldest->expected, rest = (uint64_t)queue->inflight;
+      return now + (late / 2 > rest ? late / 2 : rest);
+    }
+    return queue->end;
+  }
+  return queue->end > now ? queue->end : 0;
+}
+
+/* ---- clocks ---- */
+
+void gs_clock_not_before(struct gs_clock *clock, uint64_t device, uint64_t host) {
+  int64_t least = (int64_t)(host - device);
+  if (!clock->set || clock->offset < least) clock->offset = least;
+  clock->set = true;
+}
+
+void gs_clock_not_after(struct gs_clock *clock, uint64_t device, uint64_t host) {
+  int64_t most = (int64_t)(host - device);
+  if (!clock->set || clock->offset > most) clock->offset = most;
+  clock->set = true;
+}
+
+uint64_t gs_clock_host(const struct gs_clock *clock, uint64_t device) { return device + (uint64_t)clock->offset; }

@@ -1,0 +1,155 @@
+/* Metering: how much device time a process used, from what the host sees of it. Pure arithmetic: no driver calls, no clock, no
+ * locks; the caller (launch.c) serialises calls per device and does what the returned plan asks for.
+ *
+ * A queue models one stream: `end` is when the host believes its work is done. The launches since the last mark are the open
+ * segment; a mark is a timing event that closes it. All times are host nanoseconds (CLOCK_MONOTONIC), device times already
+ * mapped onto them with gs_clock; durations are nanoseconds in double. */
+#ifndef GPUSHARE_METER_H
+#define GPUSHARE_METER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+  GS_METER_RING = 64,       /* marks of one stream in flight; a power of two */
+  GS_METER_KINDS = 8,       /* different functions remembered per segment; the rest share one sum */
+  GS_METER_FUNCTIONS = 2048, /* functions remembered per device; a power of two */
+  GS_METER_PROBES = 8,
+  GS_METER_SAMPLES = 15,
+  GS_METER_PIECES = 64,
+  GS_METER_MARK_NS = 500000,    /* estimated work per mark: a timing event costs ~2.5 us, 0.5 % of it */
+  GS_METER_SAMPLE_NS = 1000000, /* at most one bracketed launch per stream and this long */
+  GS_METER_GUESS_NS = 8000,     /* a function never seen */
+  GS_METER_TRUSTED = 4,         /* observations after which an estimate is believed */
+  GS_METER_LAG_NS = 15000,      /* a mark done this long after its record had work before it */
+  GS_METER_RISK_SHARE = 8       /* so many launches of never observed functions fill the bound on work in flight */
+};
+
+/* A function, graph or kind of fill. Table entries are reused: whoever keeps a pointer keeps the key with it. */
+struct gs_function {
+  uint64_t key; /* 0: free */
+  double estimate;
+  uint32_t observed;
+  uint32_t epoch; /* of the meter when last observed; older: handles may have been reused, learn again */
+  uint32_t samples;
+  float sample[GS_METER_SAMPLES];
+};
+
+struct gs_kind {
+  struct gs_function *function;
+  uint64_t key;
+  uint32_t launches;
+};
+
+struct gs_segment {
+  double estimate;     /* sum over launches, as estimated when they were launched */
+  double idle;         /* of it the queue is believed to have been empty */
+  double other;        /* part of estimate whose functions are not in kind[] */
+  uint64_t first;      /* host time of the first launch */
+  uint32_t launches;
+  uint32_t unobserved; /* launches of functions never observed before */
+  uint32_t kinds;
+  uint32_t lease;      /* lease word of the first launch */
+  struct gs_kind kind[GS_METER_KINDS];
+};
+
+enum gs_mark_state { GS_MARK_RECORDING = 0, GS_MARK_RECORDED = 1, GS_MARK_LOST = 2 };
+
+struct gs_mark {
+  struct gs_segment segment;
+  void *event;
+  uint64_t recorded; /* host time just before the record call: a lower bound of its device time */
+  uint64_t expected; /* `end` of the queue then */
+  uint32_t state;    /* enum gs_mark_state */
+  bool start;        /* closes nothing: the first mark of a stream, where its device time begins */
+};
+
+struct gs_queue {
+  struct gs_segment open;
+  uint64_t end;
+  double inflight;       /* estimate of what was launched and is not known to be done */
+  uint32_t unobserved;   /* part of it in launches of never observed functions */
+  uint32_t head, tail;   /* marks recorded and reaped, ever */
+  uint64_t launches;     /* ever; tells whether anything came after an event of the program */
+  bool anchored;         /* previous_done means something */
+  uint64_t previous_done;
+  double previous_lag;
+  uint64_t last_sample, last_check;
+  struct gs_function *sampled; /* the bracketed launch whose events are not read yet */
+  uint64_t sampled_key;
+  double sampled_host;   /* host time inside its launch call */
+  bool used;
+  struct gs_mark ring[GS_METER_RING];
+};
+
+/* Device time already counted, in disjoint pieces sorted by time: the union over streams. */
+struct gs_piece {
+  uint64_t from, to;
+  double density; /* counted time over length, 0..1 */
+};
+
+struct gs_meter {
+  double busy;
+  double inflight;
+  uint32_t unobserved;
+  uint32_t marks; /* recorded or being recorded, not reaped */
+  uint32_t epoch;
+  uint32_t pieces;
+  uint64_t forgotten; /* end of the last piece dropped: what lies before it is not counted again */
+  double sample_host_low; /* fastest bracketed launch call of late; slower than twice that was preempted */
+  struct gs_piece piece[GS_METER_PIECES];
+  struct gs_function function[GS_METER_FUNCTIONS];
+};
+
+enum gs_plan { GS_PLAN_START = 1, GS_PLAN_SAMPLE = 2, GS_PLAN_MARK = 4 };
+
+struct gs_function *gs_meter_function(struct gs_meter *meter, uint64_t key);
+/* Handles may be reused from now on: every function has to be observed again before it is believed. */
+void gs_meter_forget_functions(struct gs_meter *meter);
+/* One graph was changed: its history is worth nothing. */
+void gs_meter_reset_function(struct gs_meter *meter, uint64_t key);
+
+/* A launch about to be made. Gives enum gs_plan bits: record a start mark before it, bracket it, record a mark after it. */
+uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t now,
+                         uint32_t lease);
+/* The driver refused the launch just planned. */
+void gs_meter_undo(struct gs_meter *meter, struct gs_queue *queue, const struct gs_function *function, double estimate);
+/* The bracketed launch was made: began before the launch call, host_ns inside it. */
+void gs_meter_sampling(struct gs_queue *queue, struct gs_function *function, uint64_t planned, uint64_t began, double host_ns);
+/* Elapsed time between the two events of the bracket. */
+void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double elapsed_ns);
+
+/* Takes a place in the ring and closes the open segment into it; NULL when the ring is full (the segment stays open). */
+struct gs_mark *gs_meter_mark(struct gs_meter *meter, struct gs_queue *queue, bool start, uint64_t now);
+/* The oldest mark of the queue, or NULL. */
+struct gs_mark *gs_meter_oldest(struct gs_queue *queue);
+/* The oldest mark is done, at `done`. lease: the lease word now; where it differs from the segment's, others ran in between. */
+void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done, uint32_t lease);
+/* The oldest mark will never be known to be done (its record failed, its context is gone): its estimate is charged. */
+void gs_meter_lose(struct gs_meter *meter, struct gs_queue *queue, uint64_t now);
+
+/* Whether a mark should be recorded before the program blocks for this stream. */
+bool gs_meter_check_before_sync(struct gs_queue *queue, uint64_t now);
+/* The program learned that everything in this stream is done. All marks of the queue have been reaped or lost. */
+void gs_meter_synced(struct gs_meter *meter, struct gs_queue *queue, uint64_t now);
+
+/* Estimated time in flight as the bound sees it. */
+double gs_meter_inflight(const struct gs_meter *meter, double bound);
+/* The same for one queue, without what must be done by now although no mark said so. */
+double gs_queue_inflight(const struct gs_queue *queue, double bound, uint64_t now);
+/* When the queue is expected to be dry; a queue whose oldest mark is overdue gets half its delay on top. 0: nothing in flight. */
+uint64_t gs_queue_expected_end(const struct gs_queue *queue, uint64_t now);
+
+double gs_timeline_add(struct gs_meter *meter, uint64_t from, uint64_t to, double busy);
+
+/* Maps device time (ns since some base event) to host time. The offset moves only when an observation contradicts it, so it is
+ * tight from below while the queue runs dry and from above while the host waits for marks. */
+struct gs_clock {
+  int64_t offset;
+  bool set;
+};
+void gs_clock_not_before(struct gs_clock *clock, uint64_t device, uint64_t host);
+void gs_clock_not_after(struct gs_clock *clock, uint64_t device, uint64_t host);
+uint64_t gs_clock_host(const struct gs_clock *clock, uint64_t device);
+
+#endif

@@ -1,0 +1,19 @@
+/* Included first in every file of the interposer: the libc functions we use bind to the versions every image has. A library that
+ * needs a newer version than an image's libc would stop every program in it from starting. GLIBC_2.2.5 is the oldest on x86-64,
+ * 2.17 on aarch64. */
+#ifndef GPUSHARE_OLD_LIBC_H
+#define GPUSHARE_OLD_LIBC_H
+
+#if defined(__x86_64__)
+#define GS_OLD(name) __asm__(".symver " #name "," #name "@GLIBC_2.2.5")
+#elif defined(__aarch64__)
+#define GS_OLD(name) __asm__(".symver " #name "," #name "@GLIBC_2.17")
+#endif
+
+GS_OLD(dlopen);
+GS_OLD(dlsym);
+GS_OLD(pthread_create);
+GS_OLD(pthread_sigmask);
+#undef GS_OLD
+
+#endif

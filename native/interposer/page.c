@@ -1,0 +1,189 @@
+#include "page.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "os.h"
+
+/* An undecided announcement of another process is a matter of nanoseconds unless that process lost its processor. */
+enum { YIELD_NS = 1000000, NAP_NS = 1000000, PATIENCE_NS = 200000000 };
+
+static int map_file(const char *dir, const char *name, size_t size, bool writable, void **out, struct gs_err *err) {
+  char path[PATH_MAX];
+  if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
+    return gs_fail(err, -ENAMETOOLONG, "the grant directory's name is too long");
+  int fd = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0)
+    return gs_fail(err, -errno, "cannot open %s: %s", path, strerror(errno));
+  struct stat file;
+  int rc = 0;
+  void *at = MAP_FAILED;
+  if (gs_fstat(fd, &file) < 0)
+    rc = gs_fail(err, -errno, "cannot look at %s: %s", path, strerror(errno));
+  else if (!S_ISREG(file.st_mode) || (uint64_t)file.st_size != size)
+    rc = gs_fail(err, -EPROTO, "%s has %lld bytes, expected %zu: not a page of this version", path, (long long)file.st_size,
+                 size);
+  else if ((at = mmap(NULL, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0)) == MAP_FAILED)
+    rc = gs_fail(err, -errno, "cannot map %s: %s", path, strerror(errno));
+  close(fd);
+  if (rc == 0)
+    *out = at;
+  return rc;
+}
+
+static int check(const struct gs_limits *limits, const struct gs_usage *usage, struct gs_err *err) {
+  if (limits->magic != GS_LIMITS_MAGIC || limits->version != GS_PAGE_VERSION || limits->size != sizeof *limits)
+    return gs_fail(err, -EPROTO, "the limits page is not ours or of another version (magic %#x, version %u)", limits->magic,
+                   limits->version);
+  if (limits->ndevices < 1 || limits->ndevices > GS_MAX_DEVICES || limits->slots_high > GS_MAX_SLOTS ||
+      !memchr(limits->grant, 0, sizeof limits->grant))
+    return gs_fail(err, -EPROTO, "the limits page is corrupt (%u devices, %u slots)", limits->ndevices, limits->slots_high);
+  if (!usage)
+    return 0;
+  if (usage->magic != GS_USAGE_MAGIC || usage->version != GS_PAGE_VERSION || usage->size != sizeof *usage ||
+      usage->nslots != GS_MAX_SLOTS)
+    return gs_fail(err, -EPROTO, "the usage page is not ours or of another version (magic %#x, version %u)", usage->magic,
+                   usage->version);
+  if (strncmp(limits->grant, usage->grant, sizeof limits->grant) != 0)
+    return gs_fail(err, -EPROTO, "the usage page belongs to another grant (%.40s) than the limits page (%.40s)", usage->grant,
+                   limits->grant);
+  return 0;
+}
+
+static int map_both(const char *dir, struct gs_pages *pages, bool writable, struct gs_err *err) {
+  void *limits = NULL, *usage = NULL;
+  int rc = map_file(dir, "limits", sizeof(struct gs_limits), false, &limits, err);
+  if (rc < 0)
+    return rc;
+  rc = map_file(dir, "usage", sizeof(struct gs_usage), writable, &usage, err);
+  if (rc == -EACCES && !writable)
+    rc = 0; /* a viewer does without */
+  if (rc == 0)
+    rc = check(limits, usage, err);
+  if (rc < 0) {
+    munmap(limits, sizeof(struct gs_limits));
+    if (usage)
+      munmap(usage, sizeof(struct gs_usage));
+    return rc;
+  }
+  pages->limits = limits;
+  pages->usage = usage;
+  return 0;
+}
+
+int gs_pages_map(const char *dir, struct gs_pages *pages, struct gs_err *err) { return map_both(dir, pages, true, err); }
+
+int gs_pages_view(const char *dir, struct gs_pages *pages, struct gs_err *err) { return map_both(dir, pages, false, err); }
+
+static uint64_t add(uint64_t a, uint64_t b) { return a + b < a ? UINT64_MAX : a + b; }
+
+static uint32_t slots_high(const struct gs_limits *limits) {
+  uint32_t high = __atomic_load_n(&limits->slots_high, __ATOMIC_SEQ_CST);
+  return high > GS_MAX_SLOTS ? GS_MAX_SLOTS : high;
+}
+
+struct sums {
+  uint64_t held;     /* granted, of all slots */
+  uint64_t all;      /* and announced */
+  uint32_t lowest;   /* slot of the lowest undecided announcement of another, UINT32_MAX: none */
+};
+
+/* Per slot the announcement is read before the bytes: its owner adds to the bytes before it withdraws the announcement, so
+ * whatever the interleaving the bytes are counted at least once. */
+static struct sums sum(const struct gs_pages *pages, uint32_t slot, uint32_t device) {
+  struct sums sums = {0, 0, UINT32_MAX};
+  uint32_t high = slots_high(pages->limits);
+  if (high <= slot)
+    high = slot + 1; /* ours counts, whatever the daemon's word says */
+  for (uint32_t i = 0; i < high; i++) {
+    const struct gs_slot_device *words = &pages->usage->slot[i].device[device];
+    uint64_t pending = __atomic_load_n(&words->memory_pending, __ATOMIC_SEQ_CST);
+    uint64_t held = __atomic_load_n(&words->memory_bytes, __ATOMIC_SEQ_CST);
+    sums.held = add(sums.held, held);
+    sums.all = add(sums.all, add(held, pending));
+    if (pending && i != slot && sums.lowest == UINT32_MAX)
+      sums.lowest = i;
+  }
+  return sums;
+}
+
+static uint64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Lets others run for a moment; false when the patience since `began` is used up. */
+static bool wait_a_moment(uint64_t began) {
+  uint64_t waited = now_ns() - began;
+  if (waited > PATIENCE_NS)
+    return false;
+  if (waited < YIELD_NS) {
+    sched_yield();
+  } else {
+    struct timespec nap = {0, NAP_NS};
+    nanosleep(&nap, NULL);
+  }
+  return true;
+}
+
+static bool undecided(const struct gs_pages *pages, uint32_t slot, uint32_t device) {
+  return __atomic_load_n(&pages->usage->slot[slot].device[device].memory_pending, __ATOMIC_SEQ_CST) != 0;
+}
+
+/* Announce, then look. Of two that announce at once at least one sees the other; if both do, the lower slot goes on and the
+ * higher withdraws until that one is decided. */
+int gs_page_reserve(const struct gs_pages *pages, uint32_t slot, uint32_t device, uint64_t bytes) {
+  struct gs_slot_device *own = &pages->usage->slot[slot].device[device];
+  uint64_t limit = __atomic_load_n(&pages->limits->device[device].memory_bytes, __ATOMIC_ACQUIRE);
+  if (bytes == 0)
+    return 0;
+  if (bytes > limit)
+    return -ENOMEM;
+  int saved = errno, rc = -EAGAIN;
+  uint64_t began = 0;
+  while (rc == -EAGAIN) {
+    __atomic_store_n(&own->memory_pending, bytes, __ATOMIC_SEQ_CST);
+    struct sums sums = sum(pages, slot, device);
+    if (sums.all <= limit) {
+      __atomic_fetch_add(&own->memory_bytes, bytes, __ATOMIC_SEQ_CST);
+      rc = 0;
+    } else if (add(sums.held, bytes) > limit || sums.lowest == UINT32_MAX) {
+      /* with nobody undecided any more the sum was of a moment that is over: look again only if it would fit now */
+      rc = add(sums.held, bytes) > limit ? -ENOMEM : -EAGAIN;
+    } else if (sums.lowest < slot) {
+      __atomic_store_n(&own->memory_pending, 0, __ATOMIC_SEQ_CST);
+      began = began ? began : now_ns();
+      while (undecided(pages, sums.lowest, device) && rc == -EAGAIN)
+        if (!wait_a_moment(began))
+          rc = -ENOMEM;
+    } else {
+      began = began ? began : now_ns();
+      if (!wait_a_moment(began))
+        rc = -ENOMEM;
+    }
+  }
+  __atomic_store_n(&own->memory_pending, 0, __ATOMIC_SEQ_CST);
+  errno = saved;
+  return rc;
+}
+
+void gs_page_give_back(const struct gs_pages *pages, uint32_t slot, uint32_t device, uint64_t bytes) {
+  __atomic_fetch_sub(&pages->usage->slot[slot].device[device].memory_bytes, bytes, __ATOMIC_SEQ_CST);
+}
+
+uint64_t gs_page_used(const struct gs_pages *pages, uint32_t device) {
+  uint64_t used = 0;
+  uint32_t high = slots_high(pages->limits);
+  for (uint32_t i = 0; i < high; i++)
+    used = add(used, __atomic_load_n(&pages->usage->slot[i].device[device].memory_bytes, __ATOMIC_ACQUIRE));
+  return used;
+}

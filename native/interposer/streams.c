@@ -1,0 +1,255 @@
+/* Contexts and streams this process submitted to, and their free timing events. */
+#include <errno.h>
+#include <string.h>
+
+#include "timing.h"
+
+enum { NON_BLOCKING = 1 /* CU_STREAM_NON_BLOCKING */ };
+
+/* The last stream a thread used. Valid while no stream or context went since. */
+GS_TLS struct {
+  CUstream handle;
+  CUcontext context; /* of the default streams, whose handle says nothing; else NULL */
+  uint32_t generation;
+  struct gs_stream *stream;
+} cached;
+
+static bool is_default(CUstream handle) { return handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD; }
+
+/* A per-thread default stream ends with its thread, unseen. Its place goes to the next thread at that address, which is right:
+ * the work of a dead thread's stream is done or will be. */
+static uint64_t thread_of(CUstream handle) { return handle == CU_STREAM_PER_THREAD ? (uint64_t)(uintptr_t)&cached : 0; }
+
+static CUcontext current_context(void) {
+  CUcontext context = NULL;
+  return gs_real.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
+}
+
+/* Under `tables`. */
+static struct gs_context *context_of(struct gs_time *time, CUcontext handle) {
+  struct gs_context *place = NULL;
+  int ordinal;
+  for (uint32_t i = 0; i < GS_TIME_CONTEXTS; i++) {
+    if (time->context[i].handle == handle)
+      return &time->context[i];
+    if (!time->context[i].handle && !place)
+      place = &time->context[i];
+  }
+  ordinal = gs_context_device(handle);
+  if (!place || ordinal == GS_NO_DEVICE)
+    return NULL;
+  place->base = NULL;
+  place->clock.set = false;
+  place->free_events = 0;
+  place->ordinal = ordinal;
+  place->handle = handle;
+  return place;
+}
+
+/* Under `tables`. */
+static struct gs_stream *find(struct gs_time *time, CUstream handle, CUcontext context, uint64_t thread) {
+  for (uint32_t i = 0; i < time->streams; i++) {
+    struct gs_stream *stream = time->stream[i];
+    if (stream && stream->live && !stream->retired && stream->handle == handle && stream->thread == thread &&
+        (!context || stream->context->handle == context))
+      return stream;
+  }
+  return NULL;
+}
+
+/* Under `tables`. */
+static struct gs_stream *free_place(struct gs_time *time) {
+  for (uint32_t i = 0; i < GS_TIME_STREAMS; i++) {
+    struct gs_stream *stream = time->stream[i];
+    if (stream && __atomic_load_n(&stream->live, __ATOMIC_ACQUIRE))
+      continue;
+    if (!stream) {
+      stream = gs_private_map(sizeof *stream);
+      if (!stream)
+        return NULL;
+      time->stream[i] = stream;
+    }
+    if (i >= time->streams)
+      __atomic_store_n(&time->streams, i + 1, __ATOMIC_RELEASE);
+    return stream;
+  }
+  return NULL;
+}
+
+/* Under `tables`; the stream's context is current. */
+static struct gs_stream *add(struct gs_time *time, CUstream handle, CUcontext context, uint64_t thread) {
+  struct gs_context *owner = context_of(time, context);
+  struct gs_time_device *device = owner ? &time->device[owner->ordinal] : NULL;
+  struct gs_stream *stream;
+  unsigned int flags = 0;
+  if (!device || !device->meter)
+    return NULL;
+  stream = free_place(time);
+  if (!stream)
+    return NULL;
+  stream->handle = handle;
+  stream->thread = thread;
+  stream->context = owner;
+  stream->device = device;
+  stream->retired = stream->unmarked = false;
+  stream->bracket[0] = stream->bracket[1] = NULL;
+  stream->blocking = handle != CU_STREAM_PER_THREAD;
+  if (!is_default(handle) && gs_real.cuStreamGetFlags(handle, &flags) == CUDA_SUCCESS)
+    stream->blocking = !(flags & NON_BLOCKING);
+  memset(&stream->queue, 0, sizeof stream->queue);
+  __atomic_store_n(&stream->live, true, __ATOMIC_RELEASE);
+  return stream;
+}
+
+/* The context a stream belongs to: a launch may name a stream of a context that is not current. */
+static CUcontext context_behind(CUstream handle, CUcontext current) {
+  CUcontext context = NULL;
+  if (is_default(handle))
+    return current;
+  return gs_real.cuStreamGetCtx(handle, &context) == CUDA_SUCCESS && context ? context : current;
+}
+
+static struct gs_stream *make(struct gs_time *time, CUstream handle, CUcontext current) {
+  int saved = errno, previous = gs_relax();
+  CUcontext context = context_behind(handle, current), popped;
+  bool pushed = context != current && gs_real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
+  struct gs_stream *stream = NULL;
+  if (context == current || pushed) {
+    gs_latch_take(&time->tables);
+    stream = find(time, handle, is_default(handle) ? current : NULL, thread_of(handle));
+    if (!stream)
+      stream = add(time, handle, context, thread_of(handle));
+    gs_latch_drop(&time->tables);
+  }
+  if (pushed)
+    gs_real.cuCtxPopCurrent_v2(&popped);
+  gs_unrelax(previous);
+  errno = saved;
+  return stream;
+}
+
+static struct gs_stream *look_up(CUstream handle, bool may_make) {
+  struct gs_time *time = gs_time();
+  CUcontext current = NULL;
+  struct gs_stream *stream;
+  uint32_t generation;
+  if (!time)
+    return NULL;
+  if (!handle)
+    handle = CU_STREAM_LEGACY;
+  if (is_default(handle))
+    current = current_context();
+  generation = __atomic_load_n(&time->generation, __ATOMIC_ACQUIRE);
+  if (GS_LIKELY(cached.stream && cached.handle == handle && cached.context == current && cached.generation == generation))
+    return cached.stream;
+  gs_latch_take(&time->tables);
+  stream = find(time, handle, current, thread_of(handle));
+  gs_latch_drop(&time->tables);
+  if (!stream && may_make) {
+    CUcontext context = current ? current : current_context();
+    stream = context ? make(time, handle, context) : NULL;
+  }
+  if (stream) {
+    cached.handle = handle;
+    cached.context = current;
+    cached.generation = generation;
+    cached.stream = stream;
+  }
+  return stream;
+}
+
+struct gs_stream *gs_stream_of(CUstream handle) { return look_up(handle, true); }
+struct gs_stream *gs_stream_known(CUstream handle) { return look_up(handle, false); }
+
+/* Its marks are all reaped or lost. Under the device's `reaping`. */
+void gs_stream_free(struct gs_stream *stream) {
+  gs_latch_take(&stream->device->lock);
+  gs_meter_synced(stream->device->meter, &stream->queue, gs_now());
+  gs_latch_drop(&stream->device->lock);
+  for (int i = 0; i < 2; i++)
+    if (stream->bracket[i])
+      gs_event_give(stream->context, stream->bracket[i]);
+  stream->bracket[0] = stream->bracket[1] = NULL;
+  __atomic_store_n(&stream->live, false, __ATOMIC_RELEASE);
+}
+
+static void new_generation(struct gs_time *time) { __atomic_add_fetch(&time->generation, 1, __ATOMIC_RELEASE); }
+
+void gs_stream_ending(CUstream handle) {
+  struct gs_time *time = gs_time();
+  struct gs_stream *stream = gs_stream_known(handle);
+  if (!stream || is_default(stream->handle))
+    return;
+  if (stream->queue.open.launches > 0 && !gs_stream_capturing(handle))
+    gs_mark_record(stream, false);
+  gs_latch_take(&time->tables);
+  stream->retired = true;
+  new_generation(time);
+  gs_latch_drop(&time->tables);
+  gs_reap(stream->device);
+}
+
+void gs_time_context_gone(CUcontext handle, int ordinal) {
+  struct gs_time *time = gs_time();
+  struct gs_time_device *device;
+  if (!time || ordinal < 0 || ordinal >= GS_MAX_DEVICES)
+    return;
+  device = &time->device[ordinal];
+  gs_reap(device);
+  gs_latch_take(&device->reaping);
+  gs_latch_take(&time->tables);
+  for (uint32_t i = 0; i < GS_TIME_CONTEXTS; i++)
+    if (time->context[i].handle && time->context[i].handle == handle)
+      gs_context_forget(&time->context[i]);
+  new_generation(time);
+  gs_latch_drop(&time->tables);
+  gs_latch_drop(&device->reaping);
+}
+
+static void for_meters(void (*act)(struct gs_meter *meter, uint64_t key), uint64_t key) {
+  struct gs_time *time = gs_time();
+  for (uint32_t i = 0; time && i < GS_MAX_DEVICES; i++) {
+    struct gs_time_device *device = &time->device[i];
+    if (!device->meter)
+      continue;
+    gs_latch_take(&device->lock);
+    act(device->meter, key);
+    gs_latch_drop(&device->lock);
+  }
+}
+
+static void forget_all(struct gs_meter *meter, uint64_t key) {
+  (void)key;
+  gs_meter_forget_functions(meter);
+}
+
+void gs_functions_changed(void) { for_meters(forget_all, 0); }
+void gs_function_changed(uint64_t key) { for_meters(gs_meter_reset_function, key); }
+
+/* ---- events ---- */
+
+/* The context is current. NULL when none is free and none may be made. */
+CUevent gs_event_take(struct gs_context *context) {
+  CUevent event = NULL;
+  gs_latch_take(&context->pool);
+  if (context->free_events > 0)
+    event = context->free_event[--context->free_events];
+  gs_latch_drop(&context->pool);
+  /* Making one is a call that a capture in global mode forbids to every thread. */
+  if (!event && __atomic_load_n(&gs_time()->captures, __ATOMIC_ACQUIRE) == 0 &&
+      gs_real.cuEventCreate(&event, 0 /* with timing */) != CUDA_SUCCESS)
+    event = NULL;
+  return event;
+}
+
+void gs_event_give(struct gs_context *context, CUevent event) {
+  bool kept = false;
+  gs_latch_take(&context->pool);
+  if (context->free_events < GS_TIME_EVENTS) {
+    context->free_event[context->free_events++] = event;
+    kept = true;
+  }
+  gs_latch_drop(&context->pool);
+  if (!kept)
+    gs_real.cuEventDestroy_v2(event);
+}

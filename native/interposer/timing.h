@@ -1,0 +1,201 @@
+/* Time in one process: what gate.c, streams.c, marks.c, launch.c, copies.c, sync.c, capture.c and gate_thread.c share. The rest
+ * of the interposer needs the few calls at the end of interposer.h only.
+ *
+ * Lock order: `reaping` of a device (may be held over driver calls that do not block), then `tables` (contexts and streams),
+ * then `lock` of the device (its meter and queues; never held over a driver call: a record can block on a full channel whose
+ * progress needs another thread of the program), then a context's `pool`. */
+#ifndef GPUSHARE_TIMING_H
+#define GPUSHARE_TIMING_H
+
+#include "interposer.h"
+#include "meter.h"
+
+enum {
+  GS_TIME_CONTEXTS = 64,
+  GS_TIME_STREAMS = 1024,    /* live ones; further streams are gated and not metered */
+  GS_TIME_EVENTS = 256,      /* free events kept per context */
+  GS_TIME_RECORDED = 256,    /* events of the program remembered, a power of two */
+  GS_TIME_CAPTURES = 64,
+  GS_DRAINED_NS = 200000,    /* less than this in flight counts as drained */
+  GS_DEPENDENT_NS = 5000000, /* the bound on work in flight holds a launch at most so long without progress */
+  GS_HEARTBEAT_NS = 100000000 /* a heartbeat that stands still so long means that the daemon is gone */
+};
+
+/* A process-private lock: one exchange when nobody else wants it. */
+struct gs_latch {
+  uint32_t word; /* 0 free, 1 held, 2 held and waited for */
+};
+void gs_latch_slow(struct gs_latch *latch);
+void gs_latch_wake(struct gs_latch *latch);
+
+static inline bool gs_latch_try(struct gs_latch *latch) {
+  uint32_t free_word = 0;
+  return __atomic_compare_exchange_n(&latch->word, &free_word, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+}
+static inline void gs_latch_take(struct gs_latch *latch) {
+  if (__builtin_expect(!gs_latch_try(latch), 0)) gs_latch_slow(latch);
+}
+static inline void gs_latch_drop(struct gs_latch *latch) {
+  if (__builtin_expect(__atomic_exchange_n(&latch->word, 0, __ATOMIC_RELEASE) == 2, 0)) gs_latch_wake(latch);
+}
+
+struct gs_context {
+  CUcontext handle; /* NULL: free place */
+  int ordinal;
+  /* Below: by whoever holds the device's `reaping`. */
+  CUevent base;       /* the event device times are measured from; NULL until the first mark is done */
+  uint64_t base_time; /* its own device time */
+  struct gs_clock clock;
+  struct gs_latch pool; /* of free_event */
+  uint32_t free_events;
+  CUevent free_event[GS_TIME_EVENTS];
+};
+
+struct gs_stream {
+  CUstream handle; /* CU_STREAM_LEGACY or CU_STREAM_PER_THREAD for the default ones */
+  uint64_t thread; /* whose CU_STREAM_PER_THREAD */
+  struct gs_context *context;
+  struct gs_time_device *device;
+  bool live;     /* false: a free place */
+  bool blocking; /* ordered with the legacy stream */
+  bool retired;  /* destroyed by the program; the place is free once its marks are reaped */
+  bool unmarked; /* the driver refused a mark here: estimates only */
+  CUevent bracket[2];
+  struct gs_queue queue;
+};
+
+struct gs_time_device {
+  const struct gs_device_limits *limits;
+  struct gs_slot_device *slot;
+  struct gs_meter *meter; /* NULL: no context of this process was ever on it */
+  int ordinal;
+  uint32_t local;    /* 1: the daemon is gone, the local budget decides */
+  uint64_t reaped;   /* marks seen complete, ever */
+  struct gs_latch lock, reaping;
+
+  /* Profiled processes: residency instead of marks. Under lock. */
+  bool resident;
+  uint64_t resident_since;
+
+  /* The local budget. Under budget_lock. */
+  struct gs_latch budget_lock;
+  uint64_t budget_time;
+  double budget_ns, budget_spent;
+
+  /* gate_thread.c only. */
+  uint32_t seen;     /* lease word acted upon */
+  uint32_t draining; /* the even word whose drain is awaited, 0 none */
+  uint64_t revoked;  /* when that was noticed */
+};
+
+/* An event of the program and what its stream had been given when it was recorded. */
+struct gs_recorded {
+  CUevent event;
+  struct gs_stream *stream;
+  uint32_t generation;
+  uint64_t launches;
+};
+
+struct gs_time {
+  bool profiled; /* a profiler is in the process: no marks */
+  struct gs_latch tables;
+  uint32_t generation; /* + 1 when a stream or context goes: what threads remember is stale */
+  uint32_t captures;   /* open ones of the process; while there are any, driver calls of ours need care */
+  uint32_t thread_started;
+  uint32_t stop;       /* the process ends: the gate thread touches the driver no more */
+  uint32_t streams;    /* 1 + highest place ever used */
+  struct gs_latch driving; /* held by the gate thread while it is in the driver */
+  struct gs_time_device device[GS_MAX_DEVICES];
+  struct gs_context context[GS_TIME_CONTEXTS];
+  struct gs_stream *stream[GS_TIME_STREAMS];
+  CUstream origin[GS_TIME_CAPTURES]; /* streams that began a capture; under tables */
+  struct gs_latch recorded_lock;
+  struct gs_recorded recorded[GS_TIME_RECORDED];
+};
+
+/* NULL until gs_time_start and in a fork's child. */
+static inline struct gs_time *gs_time(void) { return __atomic_load_n(&gs_process->time, __ATOMIC_ACQUIRE); }
+
+/* ---- streams.c ---- */
+
+/* NULL means the legacy default stream; CU_STREAM_PER_THREAD that of this thread. NULL when it cannot be known or kept. */
+struct gs_stream *gs_stream_of(CUstream handle);
+/* The same, NULL when this process never submitted to it. */
+struct gs_stream *gs_stream_known(CUstream handle);
+void gs_stream_free(struct gs_stream *stream);
+void gs_stream_ending(CUstream handle);
+/* The handles of all functions, or of one graph (key), may mean something else from now on. */
+void gs_functions_changed(void);
+void gs_function_changed(uint64_t key);
+CUevent gs_event_take(struct gs_context *context);
+void gs_event_give(struct gs_context *context, CUevent event);
+
+/* ---- capture.c ---- */
+
+bool gs_stream_capturing(CUstream handle);
+/* Makes driver calls of ours harmless to captures of any thread, while there are any. Pair them. */
+int gs_relax(void);
+void gs_unrelax(int previous);
+
+/* ---- marks.c ---- */
+
+/* Closes the open segment of a stream with a timing event. Called by threads of the program, with the stream's context current. */
+void gs_mark_record(struct gs_stream *stream, bool start);
+/* Records one of the two events around a sampled launch; false when the driver refuses. */
+bool gs_bracket_record(struct gs_stream *stream, int which);
+/* Takes in what is done, of all streams of a device; returns at once when another thread does that already. */
+void gs_reap(struct gs_time_device *device);
+/* Everything submitted to the stream is done, the program knows. */
+void gs_stream_done(struct gs_stream *stream);
+/* Forgets the marks of a context and charges what they were estimated at. Under the device's `reaping` and `tables`. */
+void gs_context_forget(struct gs_context *context);
+/* Writes the slot's device words. Under the device's lock. */
+void gs_publish(struct gs_time_device *device, uint64_t now);
+/* Nanoseconds until the work in flight is expected to be done, 0: it is. Under the device's lock. */
+uint64_t gs_rest(struct gs_time_device *device, uint64_t now);
+
+/* ---- gate.c ---- */
+
+/* What one observer saw of the daemon's heartbeat. */
+struct gs_heartbeat {
+  uint32_t beat;
+  uint64_t time; /* of the last change; 0: not looked yet */
+};
+/* Decides between leases and the local budget, for all devices. */
+void gs_daemon_check(struct gs_heartbeat *seen, uint64_t now);
+double gs_bound(const struct gs_time_device *device);
+
+/* Waits for a lease, or for the local budget where the daemon is gone. Gives the lease word that let it through. */
+uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream);
+/* Waits until the work in flight is under the bound, softly. */
+void gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream);
+void gs_set_dependent(struct gs_time_device *device, bool dependent);
+
+/* ---- sync.c ---- */
+
+/* The program is about to wait for the stream (may be NULL). */
+void gs_before_wait(struct gs_stream *stream);
+/* gs_stream_done, and for the legacy stream all that it waits for. */
+void gs_stream_done_with_others(struct gs_stream *stream);
+
+/* ---- gate_thread.c ---- */
+
+void gs_gate_thread_start(void);
+
+/* ---- launch.c: every submission of compute work ---- */
+
+struct gs_submission {
+  struct gs_stream *stream; /* NULL: neither gated nor metered */
+  struct gs_function *function;
+  double estimate;
+  uint32_t plan;
+  uint64_t planned, began;
+};
+
+/* key: the function, the graph, or a kind of fill; never 0. To be called when gs_enter said true. */
+void gs_submit(struct gs_submission *submission, uint64_t key, CUstream stream);
+void gs_submitted(struct gs_submission *submission, CUresult result);
+
+static inline CUstream gs_ptsz(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
+
+#endif

@@ -1,0 +1,48 @@
+/* Captures and the graphs they write. Internal to event.c, capture.c, graph*.c, streamops.c, stream.c. All under sim_lock. */
+#ifndef SIM_CAPTURE_H
+#define SIM_CAPTURE_H
+
+#include "model.h"
+
+struct sim_event {
+  uint32_t magic;
+  unsigned flags;
+  struct sim_ctx *ctx;
+  uint64_t ctx_id;
+  struct sim_mark *mark; /* latest record outside captures; NULL: never */
+  /* last recorded into a capture: what a wait for it depends on */
+  struct sim_capture *capture;
+  struct sim_graph_node **cap_deps;
+  unsigned cap_ndeps;
+  struct sim_event *cap_next; /* of the same capture */
+};
+
+struct sim_graph;
+
+struct sim_capture {
+  uint64_t id;
+  struct sim_graph *graph;
+  bool own_graph; /* made by the capture, so freed when the capture fails */
+  struct sim_stream *origin;
+  uint64_t thread; /* who began it */
+  int mode;
+  bool invalid;
+  struct sim_event *events;
+  struct sim_capture *next;
+};
+
+/* event.c */
+CUresult sim_event_record(struct sim_event *event, struct sim_stream *stream);
+
+/* capture.c */
+void sim_event_uncapture(struct sim_event *event);
+CUresult sim_capture_guard_locked(void);
+void sim_capture_invalidate(struct sim_capture *capture);
+CUresult sim_capture_append(struct sim_stream *stream, const struct sim_op *op);
+/* May work be submitted to this stream now? IMPLICIT for the legacy stream while a blocking stream of its context captures. */
+CUresult sim_capture_implicit(struct sim_stream *stream);
+CUresult sim_capture_record(struct sim_stream *stream, struct sim_event *event, unsigned flags);
+CUresult sim_capture_wait(struct sim_stream *stream, struct sim_event *event, unsigned flags);
+void sim_capture_stream_gone(struct sim_stream *stream);
+
+#endif

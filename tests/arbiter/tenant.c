@@ -1,0 +1,107 @@
+/* A process of a grant without a GPU: keeps a device's queue full while its lease stands and gives it up when it is revoked,
+ * by the words of gs_page.h alone. Counts the time it held the lease as its busy time.
+ *   tenant LIMITS USAGE SLOT BELL_FD [BUSY_MS IDLE_MS] */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "gs_page.h"
+
+#define MS UINT64_C(1000000)
+
+static uint64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void *map(const char *path, size_t size, int writable) {
+  int fd = open(path, writable ? O_RDWR : O_RDONLY);
+  void *page = fd < 0 ? MAP_FAILED : mmap(NULL, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+  if (page == MAP_FAILED) {
+    perror(path);
+    exit(2);
+  }
+  return page;
+}
+
+static void wait_word(const uint32_t *word, uint32_t seen, uint64_t ns) {
+  struct timespec timeout = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+  syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, NULL, 0);
+}
+
+static void ring(int bell) {
+  uint64_t one = 1;
+  while (write(bell, &one, sizeof one) < 0 && errno == EINTR) {
+  }
+}
+
+static uint32_t load(const uint32_t *word) {
+  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+static void store(uint32_t *word, uint32_t value) {
+  __atomic_store_n(word, value, __ATOMIC_SEQ_CST);
+}
+
+/* Like the interposer's gate. */
+static void gate(const struct gs_device_limits *limits, struct gs_slot_device *slot, int bell) {
+  if (load(&limits->lease) & GS_LEASE_HELD)
+    return;
+  store(&slot->waiting, 1);
+  ring(bell);
+  for (uint32_t seen; ((seen = load(&limits->lease)) & GS_LEASE_HELD) == 0;)
+    wait_word(&limits->lease, seen, 50 * MS);
+  store(&slot->waiting, 0);
+}
+
+static void work_until_revoked(const struct gs_device_limits *limits, struct gs_slot_device *slot, int bell, uint64_t end) {
+  uint32_t lease = load(&limits->lease);
+  uint64_t last = now_ns();
+  __atomic_fetch_add(&slot->launches, 1, __ATOMIC_RELAXED);
+  while ((lease & GS_LEASE_HELD) && load(&limits->lease) == lease && last < end) {
+    __atomic_store_n(&slot->queue_end_ns, last + 2 * MS, __ATOMIC_RELEASE);
+    __atomic_fetch_add(&slot->launches, 1, __ATOMIC_RELAXED);
+    store(&slot->inflight, 1);
+    wait_word(&limits->lease, lease, MS);
+    uint64_t now = now_ns();
+    __atomic_fetch_add(&slot->busy_ns, now - last, __ATOMIC_RELAXED);
+    last = now;
+  }
+  __atomic_store_n(&slot->queue_end_ns, now_ns(), __ATOMIC_RELEASE);
+  store(&slot->inflight, 0);
+  uint32_t seen = load(&limits->lease);
+  if ((seen & GS_LEASE_HELD) == 0) {
+    store(&slot->drained, seen);
+    ring(bell);
+  }
+}
+
+int main(int argc, char **argv) {
+  if (argc != 5 && argc != 7)
+    return 2;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const struct gs_limits *limits = map(argv[1], sizeof *limits, 0);
+  struct gs_usage *usage = map(argv[2], sizeof *usage, 1);
+  struct gs_slot_device *slot = &usage->slot[atoi(argv[3])].device[0];
+  int bell = atoi(argv[4]);
+  uint64_t busy = argc == 7 ? (uint64_t)atoi(argv[5]) * MS : UINT64_MAX / 2, idle = argc == 7 ? (uint64_t)atoi(argv[6]) * MS : 0;
+  for (;;) {
+    for (uint64_t end = now_ns() + busy; now_ns() < end;) {
+      gate(&limits->device[0], slot, bell);
+      work_until_revoked(&limits->device[0], slot, bell, end);
+    }
+    struct timespec pause = {(time_t)(idle / 1000000000u), (long)(idle % 1000000000u)};
+    nanosleep(&pause, NULL);
+  }
+}

@@ -1,0 +1,264 @@
+"""The pure core in virtual time: who is leased when, and what each pays."""
+
+import pytest
+from gpushare._native import ffi, lib
+from model import CONTENDED, HANDOVER, LATE, LEASE, MS, NEVER, REVOKE, WAKE, Model
+
+SECOND = 1000 * MS
+LEASE_NS, OVERLAP_NS = 20 * MS, MS
+
+
+def machine(*tenants, **changes):
+    """A device on which all these tenants have endless work and the start is over."""
+    m = Model(**changes)
+    for number, settings in enumerate(tenants):
+        m.add(number, **settings)
+    for number in range(len(tenants)):
+        m.want(number)
+    m.run(SECOND)
+    return m
+
+
+@pytest.mark.parametrize(
+    "guarantees", [(250, 750), (100, 900), (340, 330, 330), (125,) * 8, (10, 990), (50,) * 20], ids=str
+)
+def test_a_full_device_is_split_by_guarantees_within_a_point_over_ten_seconds(guarantees):
+    m = machine(*({"guarantee": milli} for milli in guarantees))
+    charged, executed = m.shares(10 * SECOND)
+    for number, milli in enumerate(guarantees):
+        assert executed[number] == pytest.approx(milli / 1000, abs=0.01)
+        assert charged[number] == pytest.approx(executed[number], abs=0.002)
+
+
+@pytest.mark.parametrize("guarantees", [(250, 750), (100, 900), (340, 330, 330), (125,) * 8], ids=str)
+def test_shares_hold_within_three_points_in_each_second(guarantees):
+    m = machine(*({"guarantee": milli} for milli in guarantees))
+    for _ in range(8):
+        _, executed = m.shares(SECOND)
+        for number, milli in enumerate(guarantees):
+            assert executed[number] == pytest.approx(milli / 1000, abs=0.03)
+
+
+def test_work_of_tenants_with_deep_queues_is_charged_as_it_ran():
+    m = machine({"guarantee": 500, "depth": 50 * MS}, {"guarantee": 500, "depth": MS // 10})
+    charged, executed = m.shares(10 * SECOND)
+    for number in (0, 1):
+        assert executed[number] == pytest.approx(0.5, abs=0.01)
+        assert charged[number] == pytest.approx(executed[number], abs=0.01)
+
+
+def test_surplus_goes_by_weight():
+    _, executed = machine({"weight": 3}, {"weight": 1}).shares(10 * SECOND)
+    assert executed[0] == pytest.approx(0.75, abs=0.01)
+
+
+def test_surplus_of_an_absent_owner_is_split_by_weight_above_guarantees():
+    m = Model()
+    m.add(0, guarantee=500)
+    for number, weight in ((1, 2), (2, 1)):
+        m.add(number, guarantee=100, weight=weight)
+        m.want(number)
+    m.run(SECOND)
+    _, executed = m.shares(10 * SECOND)
+    assert executed[1] == pytest.approx(0.1 + 0.8 * 2 / 3, abs=0.02)
+    assert executed[2] == pytest.approx(0.1 + 0.8 / 3, abs=0.02)
+
+
+def test_higher_tiers_borrow_first_and_guarantees_go_before_tiers():
+    _, executed = machine({"tier": 1}, {"tier": 0}, {"tier": -5, "guarantee": 200}).shares(10 * SECOND)
+    assert executed[0] == pytest.approx(0.8, abs=0.01)
+    assert executed[1] == 0
+    assert executed[2] == pytest.approx(0.2, abs=0.01)
+
+
+def test_scavengers_get_only_what_nobody_wants_and_equally():
+    m = machine({"weight": 0}, {"weight": 0}, {"guarantee": 300, "limit": 600})
+    _, executed = m.shares(10 * SECOND)
+    assert executed[0] == pytest.approx(0.2, abs=0.01)
+    assert executed[1] == pytest.approx(0.2, abs=0.01)
+    assert executed[2] == pytest.approx(0.6, abs=0.01)
+
+
+@pytest.mark.parametrize("limit", [50, 300, 900])
+def test_a_limit_holds_on_an_idle_device_too(limit):
+    m = machine({"guarantee": 0, "limit": limit})
+    for _ in range(5):
+        _, executed = m.shares(SECOND)
+        assert executed[0] == pytest.approx(limit / 1000, abs=0.03)
+
+
+def test_an_owner_that_returns_is_leased_within_the_overlap_and_a_borrower_gets_all_meanwhile():
+    m = machine({"guarantee": 750}, {"guarantee": 250})
+    m.want(0, work=0)
+    m.run(SECOND)
+    _, executed = m.shares(SECOND)
+    assert executed[1] == pytest.approx(1.0, abs=0.001)
+    m.waits.clear()
+    m.want(0)
+    m.run(50 * MS)
+    assert m.waits[0][0] == 0
+    assert m.waits[0][1] <= OVERLAP_NS
+
+
+def test_a_borrower_takes_over_at_once_when_the_owner_goes_idle():
+    m = machine({"guarantee": 750}, {"guarantee": 250})
+    m.want(0, work=0)
+    m.run(4 * MS)  # what was queued, and the early hand-over
+    _, executed = m.shares(100 * MS)
+    assert executed[1] >= 0.99
+
+
+def test_nobody_waiting_the_holder_keeps_its_lease_and_the_device_sleeps():
+    m = Model()
+    m.add(0, guarantee=500)
+    m.want(0, work=5 * MS)
+    m.run(10 * MS)
+    revokes = [d for d in m.decisions if d[1] == REVOKE]
+    assert revokes == []
+    assert lib.gs_core_holder(m.core) == 0
+    assert m.next == NEVER
+    assert m.tenants[0].contended == 0
+
+
+def test_time_in_which_a_lone_holder_did_nothing_is_idle_and_charges_nobody():
+    m = Model()
+    m.add(0, guarantee=500)
+    m.want(0, work=5 * MS)
+    m.run(SECOND)
+    assert m.stats(0).leased_ns == pytest.approx(5 * MS, abs=MS)
+    assert m.device().idle_ns == pytest.approx(SECOND - 5 * MS, abs=MS)
+    assert m.device().idle_with_waiters_ns == 0
+
+
+def test_contention_is_told_while_a_neighbour_waits_and_for_a_second_after_it_ran():
+    m = machine({"guarantee": 500}, {"guarantee": 500})
+    assert [m.tenants[n].contended for n in (0, 1)] == [1, 1]
+    m.want(1, work=0)
+    m.run(900 * MS)
+    assert m.tenants[0].contended == 1
+    m.run(300 * MS)
+    assert m.tenants[0].contended == 0
+    m.want(1)
+    assert m.tenants[0].contended == 1
+
+
+def test_a_holder_that_does_not_drain_is_passed_reported_and_not_waited_for():
+    m = machine({"guarantee": 500}, {"guarantee": 500})
+    while not m.tenants[0].held:
+        m.run(MS)
+    m.tenants[0].queued = 400 * MS  # one kernel of that length
+    m.stop(0)
+    started = len(m.decisions)
+    m.run(300 * MS)
+    seen = m.decisions[started:]
+    revoked = next(t for t, action, grant, _, _ in seen if action == REVOKE and grant == 0)
+    leased = next(t for t, action, grant, _, _ in seen if action == LEASE and grant == 1 and t >= revoked)
+    assert leased - revoked <= OVERLAP_NS
+    late = [(t, value) for t, action, grant, _, value in seen if action == LATE and grant == 0]
+    assert len(late) == 1
+    assert 5 * MS <= late[0][1] <= 60 * MS
+    assert not any(action == LEASE and grant == 0 for t, action, grant, _, _ in seen if t > late[0][0])
+
+
+def test_its_overrun_is_debt():
+    m = machine({"guarantee": 500}, {"guarantee": 500})
+    before, _ = m.tenants[0].executed, m.tenants[1].executed
+    other = m.tenants[1].executed
+    while not m.tenants[0].held:
+        m.run(MS)
+    m.tenants[0].queued = 400 * MS
+    m.run(4 * SECOND)
+    mine, theirs = m.tenants[0].executed - before, m.tenants[1].executed - other
+    assert mine / (mine + theirs) == pytest.approx(0.5, abs=0.03)
+
+
+def test_a_stopped_waiter_costs_others_little():
+    m = machine({"guarantee": 500}, {"guarantee": 500})
+    while m.tenants[0].held:
+        m.run(MS)
+    m.stop(0)  # with a thread in the gate: it waits for ever and takes no lease up
+    m.run(SECOND)
+    _, executed = m.shares(5 * SECOND)
+    assert executed[1] >= 0.94
+    m.stop(0, stopped=False)
+    m.run(SECOND)
+    _, executed = m.shares(5 * SECOND)
+    assert executed[0] == pytest.approx(0.5, abs=0.03)
+
+
+def test_a_grant_without_processes_loses_its_lease_and_gets_none():
+    m = machine({"guarantee": 500}, {"guarantee": 500})
+    while not m.tenants[0].held:
+        m.run(MS)
+    m.tenants[0].live = 0
+    m.tenants[0].queued = 0
+    m.step()
+    assert lib.gs_core_holder(m.core) == 1
+    m.run(SECOND)
+    assert m.leases[-1][1] == 1
+
+
+def test_a_removed_holder_leaves_the_device_to_others():
+    m = machine({"guarantee": 500}, {"guarantee": 500})
+    while not m.tenants[0].held:
+        m.run(MS)
+    m.remove(0)
+    assert lib.gs_core_holder(m.core) == 1
+
+
+def test_changed_shares_take_effect_while_leases_are_out():
+    m = machine({"guarantee": 250}, {"guarantee": 750})
+    m.change(1, guarantee=250)
+    m.change(0, guarantee=750)
+    m.run(SECOND)
+    _, executed = m.shares(10 * SECOND)
+    assert executed[0] == pytest.approx(0.75, abs=0.01)
+
+
+def test_one_held_lease_survives_a_restart_and_a_second_is_refused():
+    out = ffi.new("gs_core **")
+    settings = ffi.new("struct gs_arbiter_config *")
+    lib.gs_arbiter_defaults(settings)
+    assert lib.gs_core_create(out, settings, 0) == 0
+    core = ffi.gc(out[0], lib.gs_core_destroy)
+    share = ffi.new("struct gs_share *", {"guarantee_milli": 500, "limit_milli": 1000, "weight": 1})
+    assert lib.gs_core_add(core, 3, share, 1, 0) == 1
+    assert lib.gs_core_add(core, 4, share, 1, 0) == 0
+    assert lib.gs_core_holder(core) == 3
+
+
+def test_a_short_sleeper_is_served_promptly_beside_a_trainer():
+    """Inference: 1 ms of work every 10 ms in 200 milli of guarantee, beside a tenant that always wants."""
+    m = machine({"guarantee": 200}, {"guarantee": 800})
+    m.want(0, work=0)
+    m.run(SECOND)
+    m.waits.clear()
+    for _ in range(100):
+        m.want(0, work=MS)
+        m.run(10 * MS)
+    waits = sorted(wait for _, wait in m.waits)
+    assert len(waits) == 100
+    assert waits[98] <= OVERLAP_NS
+
+
+def test_wakes_and_waits_are_counted_apart():
+    m = machine({"guarantee": 500}, {"guarantee": 500})
+    stats = m.stats(0)
+    assert sum(stats.wake_to_lease) == 1  # one start, many waits after it
+    assert stats.waits > 10
+    assert stats.leases + m.stats(1).leases == m.device().leases
+    assert any(action == WAKE for _, action, _, _, _ in m.decisions)
+    assert any(action == HANDOVER for _, action, _, _, _ in m.decisions)
+    assert any(action == CONTENDED for _, action, _, _, _ in m.decisions)
+
+
+def test_more_grants_than_one_answer_holds_are_all_told():
+    m = Model()
+    for number in range(100):
+        m.add(number, guarantee=10)
+    for number in range(100):
+        m.want(number)
+    m.run(MS)
+    assert all(tenant.contended == 1 for tenant in m.tenants.values())
+    m.run(2 * SECOND)
+    assert {grant for _, grant in m.leases} == set(range(100))

@@ -1,0 +1,174 @@
+"""gpushare-hook: what it hands on, what it says, and how it fails."""
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+STATE = json.dumps({"ociVersion": "1.0.2", "id": "c1", "status": "created", "pid": 4711, "bundle": "/b"}).encode()
+
+
+def run(programs: Path, socket: Path, state: bytes = STATE, verb: str = "create-runtime", grant: str = "g1"):
+    return subprocess.run(
+        [programs / "gpushare-hook", verb, "--grant", grant, "--socket", socket],
+        input=state, capture_output=True, timeout=30, env={"GPUSHARE_SOCKET": "/nowhere"},
+    )  # fmt: skip
+
+
+def line(result) -> str:
+    """The one line on stderr."""
+    text = result.stderr.decode()
+    assert text.count("\n") == 1 and text.endswith("\n"), text
+    return text.strip()
+
+
+def test_hands_the_state_on(programs, daemon):
+    result = run(programs, daemon.path)
+    assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
+    assert [(r.target, r.body) for r in daemon.requests] == [("/v1/hooks/create-runtime?grant=g1", STATE)]
+
+
+def test_state_as_crun_writes_it(programs, daemon):
+    state = STATE.replace(b"/b", b"\\/b").replace(b", ", b",\n  ")
+    assert run(programs, daemon.path, state).returncode == 0
+    assert daemon.requests[0].body == state
+
+
+def test_refusal_is_the_daemons_line(programs, daemon):
+    message = 'no share left on device 0: asked 50%, free 25% "é\u2028" \n\x1b[31mred'
+    daemon.answer = lambda _: (409, {"error": {"code": "refused", "message": message}})
+    result = run(programs, daemon.path)
+    assert result.returncode == 1
+    assert line(result) == 'gpushare: no share left on device 0: asked 50%, free 25% "é\u2028"   [31mred'
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"HTTP/1.1 500 X\r\n\r\nnot json",
+        b"HTTP/1.1 500 X\r\n\r\n" + b"[" * 5000,
+        b'HTTP/1.1 500 X\r\n\r\n{"error": {"message": 7}}',
+        b'HTTP/1.1 500 X\r\n\r\n{"error": {"message": "\\ud800\\u00"}}',
+        b"HTTP/1.1 500 X\r\n\r\n" + b"x" * 100000,
+    ],
+)
+def test_nonsense_from_the_daemon_is_a_refusal(programs, daemon, answer):
+    daemon.answer = lambda _: answer
+    result = run(programs, daemon.path)
+    assert result.returncode == 1
+    assert line(result).startswith("gpushare: ")
+
+
+def test_daemon_absent(programs, tmp_path):
+    result = run(programs, tmp_path / "none.sock")
+    assert result.returncode == 1
+    assert "no daemon answers at" in line(result)
+    assert "gpushare daemon" in line(result)
+
+
+def test_stale_socket(programs, tmp_path):
+    import socket
+
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(tmp_path / "stale.sock"))
+    server.close()
+    assert "no daemon answers at" in line(run(programs, tmp_path / "stale.sock"))
+
+
+def test_slow_daemon_is_given_up(programs, daemon):
+    daemon.answer = lambda _: None
+    began = time.monotonic()
+    result = run(programs, daemon.path, verb="poststop")
+    assert result.returncode == 0
+    assert time.monotonic() - began < 10
+    assert "did not answer: timed out" in line(result)
+
+
+def test_wrong_peer_gets_nothing(programs, foreign_socket):
+    result = run(programs, foreign_socket)
+    assert result.returncode == 1
+    assert "served by uid 65534, not by root" in line(result)
+
+
+@pytest.mark.parametrize("state", [b"", b"{", b"[]", b"null", b"{} {}", b'{"a": "\n"}', b'{"pid": 1', b"\0" * 100])
+def test_malformed_state(programs, daemon, state):
+    result = run(programs, daemon.path, state)
+    assert result.returncode == 1
+    assert "not a JSON object" in line(result)
+    assert daemon.requests == []
+
+
+def test_oversized_state(programs, daemon):
+    result = run(programs, daemon.path, b'{"a": "' + b"x" * 65536 + b'"}')
+    assert result.returncode == 1
+    assert "more than 65536 bytes" in line(result)
+    assert daemon.requests == []
+
+
+def test_largest_state(programs, daemon):
+    state = b'{"a": "' + b"x" * (65536 - 9) + b'"}'
+    assert run(programs, daemon.path, state).returncode == 0
+    assert daemon.requests[0].body == state
+
+
+def test_stdin_that_never_ends(programs, daemon):
+    process = subprocess.Popen(
+        [programs / "gpushare-hook", "create-runtime", "--grant", "g", "--socket", daemon.path],
+        stdin=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    with process:
+        assert process.wait(20) == 1
+        assert b"timed out" in process.stderr.read()
+
+
+@pytest.mark.parametrize("grant", ["", "a b", "../x", "a?b", "a\nb", "x" * 40])
+def test_grant_that_is_none(programs, daemon, grant):
+    result = run(programs, daemon.path, grant=grant)
+    assert result.returncode == 2
+    assert daemon.requests == []
+
+
+@pytest.mark.parametrize("case", ["refused", "absent", "malformed", "usage"])
+def test_poststop_never_fails(programs, daemon, tmp_path, case):
+    daemon.answer = lambda _: (404, {"error": {"code": "not_found", "message": "no grant g1"}})
+    path = tmp_path / "none" if case == "absent" else daemon.path
+    state = b"garbage" if case == "malformed" else STATE
+    result = run(programs, path, state, verb="poststop", grant="" if case == "usage" else "g1")
+    assert result.returncode == 0
+    assert line(result)
+
+
+def test_usage(programs):
+    for arguments in ([], ["create-runtime"], ["destroy", "--grant", "g"], ["create-runtime", "--grant"]):
+        result = subprocess.run([programs / "gpushare-hook", *arguments], input=b"", capture_output=True)
+        assert result.returncode == 2
+        assert line(result).startswith("gpushare: usage:")
+
+
+def test_killed_hook_leaves_the_connection(programs, daemon):
+    """kill -9 in mid-call: the daemon sees the end of the connection, nothing else is left behind."""
+    daemon.answer = lambda _: None
+    process = subprocess.Popen(
+        [programs / "gpushare-hook", "create-runtime", "--grant", "g", "--socket", daemon.path],
+        stdin=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    with process:
+        process.stdin.write(STATE)
+        process.stdin.close()
+        deadline = time.monotonic() + 10
+        while not daemon.requests and time.monotonic() < deadline:
+            time.sleep(0.005)
+        process.kill()
+        assert process.wait(10) == -signal.SIGKILL
+        assert len(daemon.requests) == 1
+
+
+def test_is_static(programs):
+    for name in ("gpushare-hook", "gpushare-runtime"):
+        headers = subprocess.run(["readelf", "-l", programs / name], capture_output=True, text=True, check=True).stdout
+        assert "INTERP" not in headers

@@ -1,0 +1,256 @@
+"""gpushare-runtime: what it leaves alone, what it has edited, and what it does not start."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+# A runtime that only says how it was called.
+RUNTIME = """#!/bin/sh
+printf '%s\\n' "$0" "$@"
+[ -f config.json ] || cd "$BUNDLE" 2>/dev/null
+"""
+
+ASKS = {"ociVersion": "1.0.2", "annotations": {"gpushare.dev/memory": "1GiB", "gpushare.dev/time": "25%"}}
+EDITED = {"ociVersion": "1.0.2", "edited": True}
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> Path:
+    path = tmp_path / "runtime"
+    path.write_text(RUNTIME)
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    path = tmp_path / "bundle"
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(ASKS))
+    return path
+
+
+class Wrapper:
+    def __init__(self, program: Path, runtime: Path, socket: Path) -> None:
+        self.options = [f"--gpushare-runtime={runtime}", f"--gpushare-socket={socket}", "--gpushare-config=/nonexistent"]
+        self.program = program
+        self.runtime = runtime
+
+    def __call__(self, *arguments, **options):
+        return subprocess.run(
+            [self.program, *self.options, *map(str, arguments)], capture_output=True, text=True, timeout=30, **options
+        )
+
+
+@pytest.fixture
+def wrapper(programs, runtime, daemon) -> Wrapper:
+    daemon.answer = lambda _: (200, {"config": EDITED, "grant": "g1"})
+    return Wrapper(programs / "gpushare-runtime", runtime, daemon.path)
+
+
+def started(result, *arguments) -> bool:
+    """The runtime ran, with exactly these arguments."""
+    return result.returncode == 0 and result.stdout.split("\n")[1:-1] == [str(a) for a in arguments]
+
+
+def line(result) -> str:
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("gpushare: ") and result.stderr.count("\n") == 1, result.stderr
+    return result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("create", "--bundle", "B", "c1"),
+        ("create", "--bundle=B", "c1"),
+        ("create", "-b", "B", "c1"),
+        ("create", "-bundle", "B", "c1"),
+        ("--root", "create", "--log", "/x", "--systemd-cgroup", "create", "--bundle", "B", "--pid-file", "/p", "c1"),
+        ("--root=/r", "--debug", "run", "--keep", "-b", "B", "c1"),
+        ("run", "--bundle", "/none", "--bundle", "B", "c1"),
+    ],
+)
+def test_finds_the_bundle(wrapper, daemon, bundle, arguments):
+    arguments = tuple(a.replace("B", str(bundle)) for a in arguments)
+    assert started(wrapper(*arguments), *arguments)
+    assert json.loads((bundle / "config.json").read_text()) == EDITED
+    assert daemon.requests[0].target == "/v1/oci/edit"
+    assert json.loads(daemon.requests[0].body) == {"bundle": str(bundle), "config": ASKS}
+
+
+def test_bundle_is_the_working_directory_by_default(wrapper, daemon, bundle):
+    assert started(wrapper("run", "c1", cwd=bundle), "run", "c1")
+    assert json.loads(daemon.requests[0].body)["bundle"] == str(bundle)
+
+
+def test_bundle_with_odd_characters(wrapper, daemon, tmp_path):
+    odd = tmp_path / 'a "b"\\ \n\x01é'
+    odd.mkdir()
+    (odd / "config.json").write_text(json.dumps(ASKS))
+    assert wrapper("create", "-b", odd, "c1").returncode == 0
+    assert json.loads(daemon.requests[0].body)["bundle"] == str(odd)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("state", "c1"), ("delete", "create"), ("exec", "c1", "create", "--bundle", "B"), ("--version",), (),
+     ("kill", "run", "-b", "B"), ("create", "--", "--bundle", "B"), ("create", "--bundle")],
+)  # fmt: skip
+def test_other_commands_pass_untouched(wrapper, daemon, bundle, tmp_path, arguments):
+    arguments = tuple(a.replace("B", str(bundle)) for a in arguments)
+    assert started(wrapper(*arguments, cwd=tmp_path), *arguments)
+    assert daemon.requests == []
+    assert json.loads((bundle / "config.json").read_text()) == ASKS
+
+
+def test_no_request_needs_no_daemon(programs, runtime, bundle, tmp_path):
+    text = json.dumps({"annotations": {"example.dev/memory": "1GiB"}})
+    (bundle / "config.json").write_text(text)
+    wrapper = Wrapper(programs / "gpushare-runtime", runtime, tmp_path / "none.sock")
+    assert started(wrapper("create", "-b", bundle, "c1"), "create", "-b", bundle, "c1")
+    assert (bundle / "config.json").read_text() == text
+
+
+def test_request_without_daemon_starts_nothing(programs, runtime, bundle, tmp_path):
+    wrapper = Wrapper(programs / "gpushare-runtime", runtime, tmp_path / "none.sock")
+    assert "no daemon answers at" in line(wrapper("create", "-b", bundle, "c1"))
+    assert json.loads((bundle / "config.json").read_text()) == ASKS
+
+
+def test_request_with_an_escaped_slash(programs, runtime, bundle, tmp_path):
+    (bundle / "config.json").write_text(json.dumps(ASKS).replace("/", "\\/"))
+    wrapper = Wrapper(programs / "gpushare-runtime", runtime, tmp_path / "none.sock")
+    assert "no daemon answers at" in line(wrapper("create", "-b", bundle, "c1"))
+
+
+def test_refusal(wrapper, daemon, bundle):
+    daemon.answer = lambda _: (409, {"error": {"code": "refused", "message": "device 0 has 2GiB left, asked 4GiB"}})
+    assert line(wrapper("create", "-b", bundle, "c1")) == "gpushare: device 0 has 2GiB left, asked 4GiB\n"
+    assert json.loads((bundle / "config.json").read_text()) == ASKS
+
+
+@pytest.mark.parametrize("answer", [{}, {"config": None}, {"config": []}, {"config": "x"}, [], None])
+def test_answer_without_a_config(wrapper, daemon, bundle, answer):
+    daemon.answer = lambda _: (200, answer)
+    assert "without an edited config" in line(wrapper("create", "-b", bundle, "c1"))
+    assert json.loads((bundle / "config.json").read_text()) == ASKS
+
+
+def test_cut_answer(wrapper, daemon, bundle):
+    daemon.answer = lambda _: b'HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{"config": {"a": 1'
+    assert "without an edited config" in line(wrapper("create", "-b", bundle, "c1"))
+    assert json.loads((bundle / "config.json").read_text()) == ASKS
+
+
+def test_wrong_peer(programs, runtime, bundle, foreign_socket):
+    wrapper = Wrapper(programs / "gpushare-runtime", runtime, foreign_socket)
+    assert "not by root" in line(wrapper("create", "-b", bundle, "c1"))
+
+
+def test_symlinked_config_is_not_rewritten(wrapper, daemon, bundle, tmp_path):
+    target = tmp_path / "elsewhere.json"
+    (bundle / "config.json").rename(target)
+    (bundle / "config.json").symlink_to(target)
+    assert "symlink" in line(wrapper("create", "-b", bundle, "c1"))
+    assert daemon.requests == []
+    assert json.loads(target.read_text()) == ASKS
+
+
+def test_symlinked_config_without_a_request(wrapper, bundle, tmp_path):
+    (tmp_path / "elsewhere.json").write_text("{}")
+    (bundle / "config.json").unlink()
+    (bundle / "config.json").symlink_to(tmp_path / "elsewhere.json")
+    assert started(wrapper("create", "-b", bundle, "c1"), "create", "-b", bundle, "c1")
+
+
+@pytest.mark.parametrize("text", ['{"annotations": {"gpushare.dev/memory": ', '["gpushare.dev/time"]', "gpushare.dev/"])
+def test_malformed_config_with_a_request(wrapper, daemon, bundle, text):
+    (bundle / "config.json").write_text(text)
+    assert "not a JSON object" in line(wrapper("create", "-b", bundle, "c1"))
+    assert daemon.requests == []
+
+
+def test_config_that_is_no_file(wrapper, bundle):
+    (bundle / "config.json").unlink()
+    os.mkfifo(bundle / "config.json")
+    assert "not a regular file" in line(wrapper("create", "-b", bundle, "c1"))
+
+
+def test_oversized_config(wrapper, bundle):
+    with open(bundle / "config.json", "r+b") as file:
+        file.truncate((8 << 20) + 1)
+    assert "more than 8388608 bytes" in line(wrapper("create", "-b", bundle, "c1"))
+
+
+def test_large_config(wrapper, daemon, bundle):
+    large = {**ASKS, "process": {"env": [f"V{i}=" + "x" * 1000 for i in range(2000)]}}
+    (bundle / "config.json").write_text(json.dumps(large))
+    daemon.answer = lambda request: (200, {"grant": "g1", "config": json.loads(request.body)["config"]})
+    assert started(wrapper("create", "-b", bundle, "c1"), "create", "-b", bundle, "c1")
+    assert json.loads((bundle / "config.json").read_text()) == large
+
+
+def test_missing_config_is_the_runtimes_business(wrapper, daemon, bundle):
+    (bundle / "config.json").unlink()
+    assert started(wrapper("create", "-b", bundle, "c1"), "create", "-b", bundle, "c1")
+    assert daemon.requests == []
+
+
+def test_keeps_mode_and_leaves_no_temporary_file(wrapper, bundle):
+    (bundle / "config.json").chmod(0o640)
+    assert wrapper("create", "-b", bundle, "c1").returncode == 0
+    assert os.listdir(bundle) == ["config.json"]
+    assert (bundle / "config.json").stat().st_mode & 0o7777 == 0o640
+
+
+def settings(programs, tmp_path: Path, text: str, mode: int = 0o644, uid: int = 0):
+    path = tmp_path / "runtime.conf"
+    path.write_text(text)
+    path.chmod(mode)
+    os.chown(path, uid, 0)
+    return subprocess.run(
+        [programs / "gpushare-runtime", f"--gpushare-config={path}", "state", "c"], capture_output=True, text=True
+    )
+
+
+def test_settings_file(programs, runtime, tmp_path):
+    result = settings(programs, tmp_path, f"# ours\n\nruntime = {runtime}\nsocket=/s\n")
+    assert result.stdout == f"{runtime}\nstate\nc\n"
+
+
+@pytest.mark.parametrize(
+    ("mode", "uid", "text", "says"),
+    [
+        (0o666, 0, "runtime = {}", "only root can write"),
+        (0o664, 0, "runtime = {}", "only root can write"),
+        (0o644, 65534, "runtime = {}", "only root can write"),
+        (0o644, 0, "runtime = runc", "absolute path"),
+        (0o644, 0, "runtime = /none/runc", "absolute path"),
+        (0o644, 0, "runtime", "cannot read"),
+        (0o644, 0, "sockets = /s", "unknown setting"),
+        (0o644, 0, "#" * 5000, "more than 4096 bytes"),
+    ],
+)
+def test_bad_settings_start_nothing(programs, runtime, tmp_path, mode, uid, text, says):
+    result = settings(programs, tmp_path, text.format(runtime), mode, uid)
+    assert result.returncode == 1
+    assert says in result.stderr
+    assert result.stdout == ""
+
+
+def test_refuses_to_run_itself(programs, tmp_path):
+    result = settings(programs, tmp_path, f"runtime = {programs / 'gpushare-runtime'}\n")
+    assert "is this wrapper itself" in result.stderr
+
+
+def test_finds_runc_by_itself(programs):
+    result = subprocess.run(
+        [programs / "gpushare-runtime", "--gpushare-config=/nonexistent", "--version"],
+        capture_output=True, text=True, env={},
+    )  # fmt: skip
+    assert result.stdout.startswith("runc version")

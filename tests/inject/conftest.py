@@ -1,0 +1,34 @@
+from pathlib import Path
+
+import pytest
+
+from gpushare.inject.node import DeviceNode, Node
+from gpushare.paths import Layout
+
+GRANT = "g-0123456789ab"
+
+
+@pytest.fixture
+def layout() -> Layout:
+    """Fixed paths, for golden files. On /dev/shm, which is a tmpfs everywhere; nothing is made there."""
+    run = Path("/dev/shm/gpushare-golden")
+    return Layout(run, Path("/var/lib/gpushare"), Path("/var/run/cdi"), run / "node.sock")
+
+
+@pytest.fixture
+def simulated() -> Node:
+    lib = Path("/opt/gpushare/_lib")
+    return Node(Path("/dev/shm/gpushare-golden/sim"), lib_dir=lib, sim_lib_dir=lib / "sim", hook=lib / "gpushare-hook")
+
+
+@pytest.fixture
+def real() -> Node:
+    lib = Path("/opt/gpushare/_lib")
+    files = (Path("/usr/lib/x86_64-linux-gnu/libcuda.so.1"), Path("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"))
+    common = (DeviceNode("/dev/nvidiactl", 195, 255), DeviceNode("/dev/nvidia-uvm", 511, 0))
+    return Node(None, files, common, lib_dir=lib, hook=lib / "gpushare-hook")
+
+
+@pytest.fixture
+def tmp_layout(tmp_path: Path) -> Layout:
+    return Layout(tmp_path / "run", tmp_path, tmp_path / "cdi", tmp_path / "run" / "node.sock")

@@ -1,0 +1,98 @@
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from gpushare.errors import FailedError
+from gpushare.inject import grantdir, process
+from gpushare.inject.node import Node
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path / "sim", lib_dir=tmp_path / "lib", sim_lib_dir=tmp_path / "lib/sim")
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Node:
+    return Node(None, (tmp_path / "libcuda.so.1", tmp_path / "libnvidia-ml.so.1"))
+
+
+@pytest.fixture(autouse=True)
+def clean(tmp_layout):
+    yield
+    for path in tmp_layout.grants.glob("*"):
+        grantdir.remove(tmp_layout, path.name)
+    if tmp_layout.grants.exists():
+        tmp_layout.grants.rmdir()
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_container(tmp_layout, node, umask):
+    before = os.umask(umask)
+    try:
+        own = grantdir.create(tmp_layout, "g-1", "container", 0, node)
+    finally:
+        os.umask(before)
+    assert (mode(tmp_layout.grants), mode(own.parent), mode(own)) == (0o711, 0o700, 0o755)
+    assert sorted(entry.name for entry in own.iterdir()) == ["driver", "sim"]
+    assert all(entry.is_dir() and not entry.is_symlink() and mode(entry) == 0o755 for entry in own.iterdir())
+    assert grantdir.preload_file(tmp_layout, "g-1").read_text().split() == list(grantdir.INTERPOSERS)
+    assert mode(grantdir.preload_file(tmp_layout, "g-1")) == 0o644
+
+
+def test_container_on_a_real_device(tmp_layout, real):
+    own = grantdir.create(tmp_layout, "g-1", "container", 0, real)
+    assert sorted(entry.name for entry in own.iterdir()) == ["driver"]
+    assert sorted(entry.name for entry in (own / "driver").iterdir()) == ["libcuda.so.1", "libnvidia-ml.so.1"]
+
+
+def test_process(tmp_layout, node):
+    own = grantdir.create(tmp_layout, "g-1", "process", 12345 if os.geteuid() == 0 else os.getgid(), node)
+    assert (mode(own.parent), mode(own)) == (0o711, 0o750)
+    if os.geteuid() == 0:
+        assert (own.stat().st_uid, own.stat().st_gid) == (0, 12345)
+    assert (own / "driver").readlink() == node.sim_lib_dir
+    assert (own / "sim").readlink() == node.sim_dir
+
+
+def test_process_on_a_real_device(tmp_layout, real):
+    own = grantdir.create(tmp_layout, "g-1", "process", os.getgid(), real)
+    assert (own / "driver/libcuda.so.1").readlink() == real.driver_files[0]
+
+
+def test_remove_is_idempotent_and_follows_nothing(tmp_layout, node, tmp_path):
+    node.sim_lib_dir.mkdir(parents=True)
+    (node.sim_lib_dir / "libcuda.so.1").touch()
+    grantdir.create(tmp_layout, "g-1", "process", os.getgid(), node)
+    grantdir.remove(tmp_layout, "g-1")
+    grantdir.remove(tmp_layout, "g-1")
+    assert not grantdir.grant_dir(tmp_layout, "g-1").exists()
+    assert (node.sim_lib_dir / "libcuda.so.1").exists()
+
+
+def test_refuses_a_parent_of_somebody_else(tmp_layout, node, tmp_path):
+    """The parent may lie in /dev/shm, where anybody can be first."""
+    elsewhere = tmp_path / "theirs"
+    elsewhere.mkdir()
+    tmp_layout.grants.symlink_to(elsewhere)
+    try:
+        with pytest.raises(FailedError, match="not a directory of ours"):
+            grantdir.create(tmp_layout, "g-1", "container", 0, node)
+        assert list(elsewhere.iterdir()) == []
+    finally:
+        tmp_layout.grants.unlink()
+
+
+def test_environment_keeps_the_users_preload(tmp_layout):
+    added = process.environment(tmp_layout, "g-1")
+    assert added["GPUSHARE_GRANT_DIR"] == str(grantdir.self_dir(tmp_layout, "g-1"))
+    merged = process.merge({"LD_PRELOAD": "/a.so", "HOME": "/h"}, added)
+    assert merged["LD_PRELOAD"] == added["LD_PRELOAD"] + ":/a.so"
+    assert merged["HOME"] == "/h"
+    assert process.merge({}, added)["LD_PRELOAD"] == added["LD_PRELOAD"]

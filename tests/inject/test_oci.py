@@ -1,0 +1,209 @@
+import copy
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gpushare.errors import RefusedError, UsageError
+from gpushare.inject import edits, grantdir, oci
+from gpushare.inject.node import DeviceNode, Node
+
+_spec = importlib.util.spec_from_file_location("golden", Path(__file__).with_name("golden.py"))
+golden = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(golden)
+
+GRANT = "g-0123456789ab"
+GPU = DeviceNode("/dev/nvidia0", 195, 0)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    """An image with merged /usr, an own driver copy, a forward-compatibility copy and a toolkit stub."""
+    path = tmp_path / "bundle"
+    root = path / "rootfs"
+    lib = root / "usr/lib/x86_64-linux-gnu"
+    compat = root / "usr/local/cuda-13.0/compat"
+    stubs = root / "usr/local/cuda-13.0/lib64/stubs"
+    for directory in (lib, compat, stubs, root / "etc", root / "opt/own"):
+        directory.mkdir(parents=True)
+    (root / "lib").symlink_to("usr/lib")
+    (lib / "libcuda.so.550.1").write_text("image's driver")
+    (lib / "libcuda.so.1").symlink_to("libcuda.so.550.1")
+    (lib / "libcuda.so").symlink_to("/usr/lib/x86_64-linux-gnu/libcuda.so.1")
+    (lib / "libnvidia-ml.so.1").write_text("image's nvml")
+    (compat / "libcuda.so.1").write_text("compat")
+    (stubs / "libcuda.so").write_text("stub")
+    (root / "opt/own/libcuda.so.1").write_text("found by LD_LIBRARY_PATH only")
+    return path
+
+
+def config(**more):
+    return {
+        "ociVersion": "1.0.2",
+        "root": {"path": "rootfs", "readonly": True},
+        "process": {"args": ["sh"], "env": ["PATH=/bin", "LD_LIBRARY_PATH=/opt/own:relative", "NVIDIA_VISIBLE_DEVICES=all"]},
+        "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
+        "annotations": {"gpushare.dev/memory": "8GiB", "gpushare.dev/time": "75%", "other": "kept"},
+        "linux": {"resources": {"devices": [{"allow": False, "access": "rwm"}]}},
+        **more,
+    }
+
+
+def edit(layout, node, bundle, wanted, devices=(GPU,)):
+    return oci.edit(wanted, bundle, edits.container(layout, GRANT, node, devices), node)
+
+
+def mounted(edited) -> dict[str, str]:
+    return {mount["destination"]: mount["source"] for mount in edited["mounts"]}
+
+
+@pytest.mark.parametrize("kind", ["simulated", "real"])
+def test_golden(layout, bundle, request, kind):
+    before = config()
+    kept = copy.deepcopy(before)
+    edited = edit(layout, request.getfixturevalue(kind), bundle, before)
+    assert before == kept
+    golden.check(f"oci-{kind}.json", edited)
+
+
+@pytest.mark.parametrize("kind", ["simulated", "real"])
+def test_twice_is_once(layout, bundle, request, kind):
+    node = request.getfixturevalue(kind)
+    once = edit(layout, node, bundle, config())
+    assert edit(layout, node, bundle, once) == once
+
+
+def test_twice_is_once_where_the_sources_exist(tmp_layout, bundle, tmp_path):
+    """Then the second edit sees the interposer where the image's driver was."""
+    lib = tmp_path / "lib"
+    (lib / "sim").mkdir(parents=True)
+    for name in ("libgpushare.so", "libgpushare-ml.so", "sim/libcuda.so.1"):
+        (lib / name).write_text(name)
+    node = Node(tmp_path / "sim", lib_dir=lib, sim_lib_dir=lib / "sim")
+    grantdir.create(tmp_layout, GRANT, "container", 0, node)
+    once = oci.apply(config(), bundle, tmp_layout, GRANT, node)
+    assert oci.apply(once, bundle, tmp_layout, GRANT, node) == once
+    grantdir.remove(tmp_layout, GRANT)
+
+
+def test_every_driver_copy_gets_the_interposer(layout, simulated, bundle):
+    lib = str(simulated.lib_dir)
+    over = {k: v for k, v in mounted(edit(layout, simulated, bundle, config())).items() if v.startswith(f"{lib}/libgpushare")}
+    assert over == {
+        "/opt/own/libcuda.so.1": f"{lib}/libgpushare.so",
+        "/usr/lib/x86_64-linux-gnu/libcuda.so.550.1": f"{lib}/libgpushare.so",
+        "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1": f"{lib}/libgpushare-ml.so",
+        "/usr/local/cuda-13.0/compat/libcuda.so.1": f"{lib}/libgpushare.so",
+    }
+
+
+def test_driver_copy_that_another_tool_binds(layout, simulated, bundle, tmp_path):
+    """As NVIDIA's own CDI spec does: the file comes from a bind mount, and no directory of the image lists it."""
+    driver = tmp_path / "libcuda.so.580.1"
+    driver.write_text("host's driver")
+    wanted = config(mounts=[{"destination": "/usr/lib64/libcuda.so.580.1", "type": "bind", "source": str(driver)}])
+    found = edit(layout, simulated, bundle, wanted)["mounts"]
+    sources = [m["source"] for m in found if m["destination"] == "/usr/lib64/libcuda.so.580.1"]
+    assert sources == [str(driver), str(simulated.lib_dir / "libgpushare.so")]
+
+
+def test_driver_in_a_bound_usr(layout, simulated, bundle, tmp_path):
+    usr = tmp_path / "usr"
+    (usr / "lib64").mkdir(parents=True)
+    (usr / "lib64/libcuda.so.1").write_text("host's driver")
+    wanted = config(mounts=[{"destination": "/usr", "type": "bind", "source": str(usr), "options": ["rbind", "ro"]}])
+    assert mounted(edit(layout, simulated, bundle, wanted))["/usr/lib64/libcuda.so.1"].endswith("/libgpushare.so")
+
+
+def test_nothing_is_made_in_what_the_host_lends(layout, simulated, bundle, tmp_path):
+    """/etc bound from the host without a preload file: making one there would preload into the host."""
+    etc = tmp_path / "etc"
+    etc.mkdir()
+    wanted = config(mounts=[{"destination": "/etc", "type": "bind", "source": str(etc)}])
+    wanted["process"]["env"].append("LD_PRELOAD=/opt/theirs.so")
+    edited = edit(layout, simulated, bundle, wanted)
+    assert "/etc/ld.so.preload" not in mounted(edited)
+    preload = "LD_PRELOAD=/run/gpushare/lib/libgpushare.so:/run/gpushare/lib/libgpushare-ml.so:/opt/theirs.so"
+    assert preload in edited["process"]["env"]
+    assert edit(layout, simulated, bundle, edited) == edited
+    assert os.listdir(etc) == []
+
+
+def test_run_bound_from_the_host_is_refused(layout, simulated, bundle, tmp_path):
+    wanted = config(mounts=[{"destination": "/run", "type": "bind", "source": str(tmp_path), "options": ["rbind"]}])
+    with pytest.raises(RefusedError, match="tmpfs on /run/gpushare"):
+        edit(layout, simulated, bundle, wanted)
+    wanted["mounts"].append({"destination": "/run/gpushare", "type": "tmpfs", "source": "tmpfs"})
+    assert "/run/gpushare/self" in mounted(edit(layout, simulated, bundle, wanted))
+
+
+def test_symlinks_stay_inside_the_image(layout, simulated, bundle, tmp_path):
+    """An absolute link in the image means the image's root, never the host's."""
+    outside = tmp_path / "host/libcuda.so.1"
+    outside.parent.mkdir()
+    outside.write_text("host's")
+    lib64 = bundle / "rootfs/usr/lib64"
+    lib64.symlink_to(outside.parent)
+    edited = edit(layout, simulated, bundle, config())
+    assert not any("host" in destination for destination in mounted(edited))
+
+
+def test_symlink_loops_end(layout, simulated, bundle):
+    root = bundle / "rootfs"
+    (root / "usr/lib64").symlink_to("lib64")
+    (root / "etc/ld.so.preload").symlink_to("ld.so.preload")
+    assert "/run/gpushare/self" in mounted(edit(layout, simulated, bundle, config()))
+
+
+def test_keeps_what_the_image_preloads(tmp_layout, bundle, tmp_path):
+    node = Node(tmp_path / "sim")
+    (bundle / "rootfs/etc/ld.so.preload").write_text("/usr/lib/libtheirs.so\n")
+    grantdir.create(tmp_layout, GRANT, "container", 0, node)
+    try:
+        edited = oci.apply(config(), bundle, tmp_layout, GRANT, node)
+        preload = grantdir.preload_file(tmp_layout, GRANT)
+        assert mounted(edited)["/etc/ld.so.preload"] == str(preload)
+        assert preload.read_text().split() == [*grantdir.INTERPOSERS, "/usr/lib/libtheirs.so"]
+    finally:
+        grantdir.remove(tmp_layout, GRANT)
+
+
+def test_config_with_nearly_nothing_in_it(layout, real, tmp_path):
+    edited = edit(layout, real, tmp_path, {"root": {"path": "/none"}, "process": {"args": ["x"]}, "mounts": None})
+    assert "/run/gpushare/self" in mounted(edited)
+    assert [rule["major"] for rule in edited["linux"]["resources"]["devices"]] == [195, 511, 195]
+
+
+@pytest.mark.parametrize(
+    ("annotations", "wanted"),
+    [
+        (None, None),
+        ({}, None),
+        ({"example.dev/memory": "1"}, None),
+        ({"gpushare.dev/memory": "1GiB", "gpushare.dev/time": "0.5"}, {"memory": "1GiB", "time": "0.5"}),
+        (
+            {f"gpushare.dev/{name}": "x" for name in ("memory", "time", "time-limit", "tenant", "class", "device")},
+            dict.fromkeys(("memory", "time", "time_limit", "tenant", "class", "device"), "x"),
+        ),
+        ({"gpushare.dev/grant": "g-1", "gpushare.dev/memory": "1GiB"}, {"grant": "g-1"}),
+    ],
+)
+def test_request(annotations, wanted):
+    assert oci.request({"annotations": annotations}) == wanted
+
+
+@pytest.mark.parametrize("annotations", [{"memory": "1"}, {"time": "1"}, {"memory": "1", "time": "1", "colour": "red"}])
+def test_request_that_makes_no_sense(annotations):
+    with pytest.raises(UsageError, match=r"gpushare\.dev/"):
+        oci.request({"annotations": {f"gpushare.dev/{name}": value for name, value in annotations.items()}})
+
+
+def test_edited_config_asks_for_its_own_grant(layout, simulated, bundle):
+    assert oci.request(edit(layout, simulated, bundle, config())) == {"grant": GRANT}
+
+
+def test_bundle_may_be_gone(layout, simulated, bundle):
+    shutil.rmtree(bundle)
+    assert "/run/gpushare/self" in mounted(edit(layout, simulated, bundle, config()))

@@ -1,0 +1,235 @@
+/* The meter against a modelled GPU: one serial device, FIFO streams, costs of calls as published for real drivers. Time is a
+ * variable here, so the results are exact and the same on any machine. Usage: meter_unit PATTERN KERNEL_NS -> prints
+ * "truth metered wall bare"; meter_unit self -> runs the small checks, exit status says. */
+#include "meter.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LAUNCH = 2000, EVENT = 2500, EVENT_GPU = 800, QUERY = 300, DEPTH = 1024, STREAMS = 2 };
+
+#define CHECK(cond)                                                    \
+  do {                                                                 \
+    if (!(cond)) {                                                     \
+      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond);       \
+      exit(1);                                                         \
+    }                                                                  \
+  } while (0)
+
+static struct gs_meter meter;
+static struct gs_queue queues[STREAMS];
+static struct gs_clock clocks[1];
+static uint64_t now = 1000000000000u, device_free, truth, bare;
+static uint64_t tail[STREAMS];               /* when the stream's work is done */
+static uint64_t submitted[DEPTH], submissions; /* ends of the last kernels: a full queue blocks the launch */
+static uint64_t bracket[STREAMS][2];
+static const uint64_t skew = 123456789;      /* device clock = host clock - skew */
+static int metered = 1;
+
+static uint64_t event(int s) {
+  now += EVENT;
+  tail[s] = (tail[s] > now ? tail[s] : now) + EVENT_GPU;
+  return tail[s];
+}
+
+static void kernel(int s, uint64_t ns) {
+  uint64_t begin, oldest = submitted[submissions % DEPTH];
+  now += LAUNCH;
+  if (oldest > now) now = oldest;
+  begin = now > device_free ? now : device_free;
+  if (tail[s] > begin) begin = tail[s];
+  tail[s] = device_free = begin + ns;
+  submitted[submissions++ % DEPTH] = tail[s];
+  truth += ns;
+}
+
+static void reap(void) {
+  for (;;) {
+    int best = -1;
+    uint64_t done = 0;
+    for (int s = 0; s < STREAMS; s++) {
+      struct gs_mark *mark = gs_meter_oldest(&queues[s]);
+      if (!mark) continue;
+      now += QUERY;
+      if ((uint64_t)(uintptr_t)mark->event <= now && (best < 0 || (uint64_t)(uintptr_t)mark->event < done)) {
+        best = s;
+        done = (uint64_t)(uintptr_t)mark->event;
+      }
+    }
+    if (best < 0) return;
+    gs_clock_not_before(&clocks[0], done - skew, gs_meter_oldest(&queues[best])->recorded);
+    gs_clock_not_after(&clocks[0], done - skew, now);
+    gs_meter_reap(&meter, &queues[best], gs_clock_host(&clocks[0], done - skew), 1);
+  }
+}
+
+static void take_sample(int s) {
+  if (queues[s].sampled && bracket[s][1] <= now)
+    gs_meter_sampled(&meter, &queues[s], (double)(bracket[s][1] - bracket[s][0]));
+}
+
+static void mark(int s, bool start) {
+  struct gs_mark *mark;
+  reap();
+  mark = gs_meter_mark(&meter, &queues[s], start, now);
+  if (!mark) return;
+  mark->event = (void *)(uintptr_t)event(s);
+  mark->state = GS_MARK_RECORDED;
+  take_sample(s);
+}
+
+static void launch(int s, uint64_t key, uint64_t ns) {
+  if (!metered) {
+    kernel(s, ns);
+    return;
+  }
+  struct gs_function *function = gs_meter_function(&meter, key);
+  uint64_t planned = now, began;
+  uint32_t plan = gs_meter_launch(&meter, &queues[s], function, now, 1);
+  if (plan & GS_PLAN_START) mark(s, true);
+  if (plan & GS_PLAN_SAMPLE) bracket[s][0] = event(s);
+  began = now;
+  kernel(s, ns);
+  if (plan & GS_PLAN_SAMPLE) {
+    double host = (double)(now - began);
+    bracket[s][1] = event(s);
+    gs_meter_sampling(&queues[s], function, planned, began, host);
+  }
+  if (plan & GS_PLAN_MARK) mark(s, false);
+}
+
+static void sync_stream(int s) {
+  if (metered && gs_meter_check_before_sync(&queues[s], now)) mark(s, false);
+  if (tail[s] > now) now = tail[s];
+  now += 5000; /* waking up */
+  if (!metered) return;
+  reap();
+  take_sample(s);
+  gs_meter_synced(&meter, &queues[s], now);
+}
+
+static void run(const char *pattern, uint64_t ns, int n) {
+  for (int i = 0; i < n; i++) {
+    bool longer = i % 10 == 9 && (!strcmp(pattern, "mix") || !strcmp(pattern, "mixhost"));
+    launch(!strcmp(pattern, "two") ? i & 1 : 0, longer ? 0x2000 : 0x1000, longer ? 40 * ns : ns);
+    if (!strcmp(pattern, "host")) now += 20000;
+    if (!strcmp(pattern, "sync")) sync_stream(0);
+    if (!strcmp(pattern, "mixhost") && i % 100 == 99) {
+      sync_stream(0);
+      now += 300000;
+    }
+    if (!strcmp(pattern, "burst") && i % 400 == 399) now += 4000000;
+  }
+  for (int s = 0; s < STREAMS; s++) sync_stream(s);
+}
+
+static void restart(void) {
+  memset(&meter, 0, sizeof meter);
+  memset(queues, 0, sizeof queues);
+  memset(clocks, 0, sizeof clocks);
+  memset(tail, 0, sizeof tail);
+  memset(submitted, 0, sizeof submitted);
+  device_free = truth = submissions = 0;
+  now = 1000000000000u;
+}
+
+static void check_timeline(void) {
+  restart();
+  CHECK(gs_timeline_add(&meter, 100, 200, 100) == 100);
+  CHECK(gs_timeline_add(&meter, 100, 200, 100) == 0);
+  CHECK(gs_timeline_add(&meter, 150, 250, 100) == 50);
+  CHECK(gs_timeline_add(&meter, 300, 400, 20) == 20);  /* sparse */
+  CHECK(gs_timeline_add(&meter, 300, 400, 30) == 30);  /* two sparse ones add up */
+  CHECK(gs_timeline_add(&meter, 300, 400, 80) == 50);  /* never more than 1 ns per ns */
+  CHECK(gs_timeline_add(&meter, 50, 500, 450) == 450 - 150 - 100);
+  CHECK(gs_timeline_add(&meter, 40, 45, 100) == 5);
+  CHECK(gs_timeline_add(&meter, 10, 10, 100) == 0);
+  /* Random adds never count more than the wall they cover, however many pieces were dropped. */
+  restart();
+  uint64_t seed = 1, high = 0;
+  for (int i = 0; i < 20000; i++) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    uint64_t from = (uint64_t)i * 50 + (seed >> 33) % 20000, to = from + 1 + (seed >> 20) % 3000;
+    gs_timeline_add(&meter, from, to, (double)((seed >> 7) % 4000));
+    if (to > high) high = to;
+    CHECK(meter.pieces <= GS_METER_PIECES);
+    for (uint32_t k = 0; k + 1 < meter.pieces; k++) CHECK(meter.piece[k].to <= meter.piece[k + 1].from);
+  }
+  CHECK(meter.busy > 0 && meter.busy <= (double)high);
+}
+
+static void check_books(void) {
+  /* What is in flight returns to nothing, whatever happened to the marks. */
+  restart();
+  for (int i = 0; i < 500; i++) launch(0, 0x1000 + 16 * (uint64_t)(i % 20), 30000);
+  CHECK(meter.inflight > 0);
+  while (gs_meter_oldest(&queues[0])) gs_meter_lose(&meter, &queues[0], now);
+  gs_meter_synced(&meter, &queues[0], now);
+  CHECK(meter.inflight == 0 && meter.unobserved == 0 && meter.marks == 0 && queues[0].inflight == 0);
+  /* A refused launch leaves nothing behind. */
+  struct gs_function *function = gs_meter_function(&meter, 0x9990);
+  double estimate = function->estimate;
+  gs_meter_launch(&meter, &queues[0], function, now, 1);
+  gs_meter_undo(&meter, &queues[0], function, estimate);
+  CHECK(meter.inflight == 0 && meter.unobserved == 0 && queues[0].open.launches == 0);
+}
+
+static void check_unknown(void) {
+  /* Launches of a function nobody knows fill the bound after a few, whatever they will take. */
+  restart();
+  struct gs_function *function = gs_meter_function(&meter, 0x4440);
+  int n = 0;
+  while (gs_meter_inflight(&meter, 2e6) <= 2e6 && n < 100) {
+    gs_meter_launch(&meter, &queues[0], function, now, 1);
+    n++;
+  }
+  CHECK(n <= GS_METER_RISK_SHARE + 1);
+}
+
+static void check_foreign(void) {
+  /* A segment during which the device was someone else's is charged by estimate and teaches nothing. */
+  restart();
+  run("b2b", 20000, 2000);
+  struct gs_function *function = gs_meter_function(&meter, 0x1000);
+  double estimate = function->estimate, busy = meter.busy;
+  for (int i = 0; i < 10; i++) gs_meter_launch(&meter, &queues[0], function, now, 1);
+  CHECK(gs_meter_mark(&meter, &queues[0], false, now));
+  gs_meter_reap(&meter, &queues[0], now + 50000000, 3);
+  CHECK(function->estimate == estimate);
+  CHECK(meter.busy - busy > 0.9 * 200000 && meter.busy - busy < 1.1 * 200000);
+}
+
+static void check_reuse(void) {
+  restart();
+  run("b2b", 20000, 2000);
+  CHECK(gs_meter_function(&meter, 0x1000)->observed >= GS_METER_TRUSTED);
+  gs_meter_forget_functions(&meter);
+  CHECK(gs_meter_function(&meter, 0x1000)->observed == 0);
+  /* More functions than the table holds: every lookup still gives an entry of that key. */
+  for (uint64_t key = 1; key < 10000; key++) CHECK(gs_meter_function(&meter, key << 8)->key == key << 8);
+}
+
+int main(int argc, char **argv) {
+  if (argc == 2 && !strcmp(argv[1], "self")) {
+    check_timeline();
+    check_books();
+    check_unknown();
+    check_foreign();
+    check_reuse();
+    return 0;
+  }
+  if (argc < 3) return 2;
+  uint64_t ns = strtoull(argv[2], NULL, 10), began = now;
+  int n = argc > 3 ? atoi(argv[3]) : 20000;
+  metered = 0;
+  run(argv[1], ns, n);
+  bare = now - began;
+  metered = 1;
+  restart();
+  began = now;
+  run(argv[1], ns, n);
+  printf("%llu %.0f %llu %llu\n", (unsigned long long)truth, meter.busy, (unsigned long long)(now - began),
+         (unsigned long long)bare);
+  return 0;
+}

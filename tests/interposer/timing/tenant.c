@@ -1,0 +1,283 @@
+/* A program under test: tenant MODE PTX [ARGS...]. Prints one JSON line on stdout. Linked with -lcuda, knows nothing of gpushare. */
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "gs_cuda.h"
+
+CUresult cuInit(unsigned int);
+CUresult cuDeviceGet(CUdevice *, int);
+CUresult cuCtxCreate_v2(CUcontext *, unsigned int, CUdevice);
+CUresult cuCtxDestroy_v2(CUcontext);
+CUresult cuCtxSynchronize(void);
+CUresult cuModuleLoadData(CUmodule *, const void *);
+CUresult cuModuleUnload(CUmodule);
+CUresult cuModuleGetFunction(CUfunction *, CUmodule, const char *);
+CUresult cuStreamCreate(CUstream *, unsigned int);
+CUresult cuStreamDestroy_v2(CUstream);
+CUresult cuStreamSynchronize(CUstream);
+CUresult cuStreamQuery(CUstream);
+CUresult cuStreamBeginCapture_v2(CUstream, int);
+CUresult cuStreamEndCapture(CUstream, CUgraph *);
+CUresult cuStreamIsCapturing(CUstream, int *);
+CUresult cuStreamWaitValue32_v2(CUstream, CUdeviceptr, unsigned int, unsigned int);
+CUresult cuStreamWriteValue32_v2(CUstream, CUdeviceptr, unsigned int, unsigned int);
+CUresult cuGraphGetNodes(CUgraph, CUgraphNode *, size_t *);
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long);
+CUresult cuGraphLaunch(CUgraphExec, CUstream);
+CUresult cuThreadExchangeStreamCaptureMode(int *);
+CUresult cuEventCreate(CUevent *, unsigned int);
+CUresult cuEventRecord(CUevent, CUstream);
+CUresult cuEventSynchronize(CUevent);
+CUresult cuMemAlloc_v2(CUdeviceptr *, size_t);
+CUresult cuMemAllocHost_v2(void **, size_t);
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr, const void *, size_t, CUstream);
+CUresult cuLaunchKernel(CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
+                        CUstream, void **, void **);
+
+static void check(CUresult result, const char *what) {
+  if (result != CUDA_SUCCESS) {
+    fprintf(stderr, "%s: %d\n", what, result);
+    exit(1);
+  }
+}
+#define OK(call) check(call, #call)
+
+static uint64_t now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void compute(uint64_t ns) { /* on the host */
+  uint64_t until = now() + ns;
+  while (now() < until) {
+  }
+}
+
+static CUcontext context;
+static CUfunction kernels[2];
+static CUmodule modules[2];
+static CUstream streams[2];
+static uint64_t truth;
+
+static void start(const char *ptx_path) {
+  static char ptx[1 << 16];
+  FILE *file = fopen(ptx_path, "r");
+  CUdevice device;
+  if (!file || !fread(ptx, 1, sizeof ptx - 1, file)) exit(2);
+  fclose(file);
+  OK(cuInit(0));
+  OK(cuDeviceGet(&device, 0));
+  OK(cuCtxCreate_v2(&context, 0, device));
+  for (int i = 0; i < 2; i++) {
+    OK(cuModuleLoadData(&modules[i], ptx));
+    OK(cuModuleGetFunction(&kernels[i], modules[i], "spin_ns"));
+    OK(cuStreamCreate(&streams[i], 1 /* non-blocking */));
+  }
+}
+
+static void spin(int which, uint64_t ns, CUstream stream) {
+  void *arguments[] = {&ns};
+  OK(cuLaunchKernel(kernels[which], 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL));
+  truth += ns;
+}
+
+static int thread_count(void) {
+  char line[256];
+  int count = 0;
+  FILE *status = fopen("/proc/self/status", "r");
+  while (status && fgets(line, sizeof line, status)) sscanf(line, "Threads: %d", &count);
+  if (status) fclose(status);
+  return count;
+}
+
+/* The launch patterns of the meter's accuracy table. */
+static void pattern(const char *name, int n, uint64_t ns) {
+  uint64_t began = now(), ended;
+  for (int i = 0; i < n; i++) {
+    bool longer = i % 10 == 9 && (!strcmp(name, "mix") || !strcmp(name, "mixhost"));
+    spin(longer, longer ? 40 * ns : ns, streams[!strcmp(name, "two") ? i & 1 : 0]);
+    if (!strcmp(name, "host")) compute(20000);
+    if (!strcmp(name, "sync")) OK(cuStreamSynchronize(streams[0]));
+    if (!strcmp(name, "event")) {
+      static CUevent event;
+      if (!event) OK(cuEventCreate(&event, 2 /* no timing */));
+      OK(cuEventRecord(event, streams[0]));
+      OK(cuEventSynchronize(event));
+    }
+    if (!strcmp(name, "mixhost") && i % 100 == 99) {
+      OK(cuStreamSynchronize(streams[0]));
+      compute(300000);
+    }
+    if (!strcmp(name, "burst") && i % 400 == 399) compute(4000000);
+  }
+  OK(cuCtxSynchronize());
+  ended = now();
+  printf("{\"truth_ns\": %llu, \"wall_ns\": %llu}\n", (unsigned long long)truth, (unsigned long long)(ended - began));
+}
+
+static bool told_to_end(void) {
+  struct pollfd input = {0, POLLIN, 0};
+  return poll(&input, 1, 0) != 0;
+}
+
+/* Back to back until stdin ends. */
+static void loop(uint64_t ns) {
+  uint64_t worst = 0, count = 0;
+  errno = 0;
+  while (!told_to_end()) {
+    for (int i = 0; i < 16; i++) {
+      uint64_t before = now(), took;
+      errno = 4242;
+      spin(0, ns, streams[0]);
+      if (errno != 4242) {
+        fprintf(stderr, "errno became %d\n", errno);
+        exit(1);
+      }
+      took = now() - before;
+      if (took > worst) worst = took;
+      count++;
+    }
+  }
+  OK(cuCtxSynchronize());
+  printf("{\"truth_ns\": %llu, \"launches\": %llu, \"worst_ns\": %llu}\n", (unsigned long long)truth, (unsigned long long)count,
+         (unsigned long long)worst);
+}
+
+/* One stream waits for a value that the other writes after more work than the bound lets through. */
+static void wait_value(int n, uint64_t ns) {
+  CUdeviceptr word;
+  uint64_t began = now();
+  OK(cuMemAlloc_v2(&word, 4096));
+  OK(cuStreamWriteValue32_v2(streams[1], word, 0, 0));
+  OK(cuStreamSynchronize(streams[1]));
+  spin(0, ns, streams[0]); /* learned, so that the bound has an estimate to go by */
+  for (int i = 0; i < 8; i++) {
+    spin(0, ns, streams[0]);
+    OK(cuStreamSynchronize(streams[0]));
+  }
+  OK(cuStreamWaitValue32_v2(streams[0], word, 1, 0));
+  for (int i = 0; i < n; i++) spin(0, ns, streams[0]);
+  OK(cuStreamWriteValue32_v2(streams[1], word, 1, 0));
+  OK(cuStreamSynchronize(streams[0]));
+  OK(cuStreamSynchronize(streams[1]));
+  printf("{\"truth_ns\": %llu, \"wall_ns\": %llu}\n", (unsigned long long)truth, (unsigned long long)(now() - began));
+}
+
+static volatile int capturing, captured;
+
+/* Keeps the meter busy beside a capture, without any call that the capture's mode forbids to this thread. */
+static void *beside(void *argument) {
+  int relaxed = 2;
+  OK(cuThreadExchangeStreamCaptureMode(&relaxed));
+  while (!captured) {
+    spin(1, 20000, streams[1]);
+    capturing = 1;
+  }
+  OK(cuStreamSynchronize(streams[1]));
+  return argument;
+}
+
+static void capture(int mode, int n, uint64_t ns) {
+  CUgraph graph;
+  CUgraphExec executable;
+  pthread_t thread;
+  size_t nodes = 0;
+  uint64_t before;
+  for (int i = 0; i < 20; i++) spin(0, ns, streams[0]);
+  pthread_create(&thread, NULL, beside, NULL);
+  while (!capturing) {
+  }
+  for (int round = 0; round < 20; round++) {
+    OK(cuStreamBeginCapture_v2(streams[0], mode));
+    before = truth;
+    for (int i = 0; i < n; i++) spin(0, ns, streams[0]);
+    OK(cuStreamEndCapture(streams[0], &graph));
+    OK(cuGraphGetNodes(graph, NULL, &nodes));
+    if (nodes != (size_t)n) {
+      fprintf(stderr, "the graph has %zu nodes, not %d\n", nodes, n);
+      exit(1);
+    }
+  }
+  captured = 1;
+  pthread_join(thread, NULL);
+  OK(cuGraphInstantiateWithFlags(&executable, graph, 0));
+  truth = 0;
+  for (int i = 0; i < 50; i++) OK(cuGraphLaunch(executable, streams[0]));
+  OK(cuStreamSynchronize(streams[0]));
+  (void)before;
+  printf("{\"nodes\": %zu, \"graph_ns\": %llu}\n", nodes, (unsigned long long)(50 * (uint64_t)n * ns));
+}
+
+/* Waits for a byte on stdin before and after its first CUDA call. */
+static void threads(const char *ptx) {
+  int before = thread_count(), after;
+  start(ptx);
+  after = thread_count();
+  spin(0, 1000, streams[0]);
+  OK(cuCtxSynchronize());
+  printf("{\"before\": %d, \"after\": %d}\n", before, after);
+}
+
+/* Streams, modules and contexts come and go while work is in flight, and their handles are reused. */
+static void churn(const char *ptx, int rounds) {
+  (void)ptx;
+  for (int i = 0; i < rounds; i++) {
+    CUstream stream;
+    OK(cuStreamCreate(&stream, i & 1));
+    for (int k = 0; k < 30; k++) spin(k & 1, 20000, stream);
+    if (i % 3 == 0) OK(cuStreamSynchronize(stream));
+    OK(cuStreamDestroy_v2(stream));
+    if (i % 10 == 9) {
+      OK(cuCtxSynchronize());
+      OK(cuCtxDestroy_v2(context));
+      start(ptx);
+    }
+  }
+  OK(cuCtxSynchronize());
+  printf("{\"truth_ns\": %llu}\n", (unsigned long long)truth);
+}
+
+static void copies(int n, size_t bytes, uint64_t ns) {
+  CUdeviceptr device;
+  void *host;
+  OK(cuMemAlloc_v2(&device, bytes));
+  OK(cuMemAllocHost_v2(&host, bytes));
+  truth = 0;
+  for (int i = 0; i < n; i++) {
+    spin(0, ns, streams[0]);
+    OK(cuMemcpyHtoDAsync_v2(device, host, bytes, streams[0]));
+  }
+  OK(cuStreamSynchronize(streams[0]));
+  printf("{\"truth_ns\": %llu}\n", (unsigned long long)truth);
+}
+
+int main(int argc, char **argv) {
+  if (argc < 3) return 2;
+  const char *mode = argv[1], *ptx = argv[2];
+
+  if (!strcmp(mode, "threads")) {
+    threads(ptx);
+    return 0;
+  }
+  start(ptx);
+  if (!strcmp(mode, "pattern")) pattern(argv[3], atoi(argv[4]), strtoull(argv[5], NULL, 10));
+  else if (!strcmp(mode, "loop")) loop(strtoull(argv[3], NULL, 10));
+  else if (!strcmp(mode, "waitvalue")) wait_value(atoi(argv[3]), strtoull(argv[4], NULL, 10));
+  else if (!strcmp(mode, "capture")) capture(atoi(argv[3]), atoi(argv[4]), strtoull(argv[5], NULL, 10));
+  else if (!strcmp(mode, "churn")) churn(ptx, atoi(argv[3]));
+  else if (!strcmp(mode, "copies")) copies(atoi(argv[3]), strtoull(argv[4], NULL, 10), strtoull(argv[5], NULL, 10));
+  else return 2;
+  fflush(stdout);
+  /* The tester reads the pages while the process still lives. */
+  while (read(0, &(char){0}, 1) > 0) {
+  }
+  return 0;
+}

@@ -1,0 +1,150 @@
+"""The gate, in a real process under a lease word that the test moves."""
+
+import time
+from collections.abc import Callable
+
+from .conftest import MS, Grant, Simulator, Tenant, until
+
+Run = Callable[..., Tenant]
+DEPENDENT = 1
+
+
+def test_a_launch_waits_for_the_lease(grant: Grant, sim: Simulator, run_tenant: Run) -> None:
+    tenant = run_tenant(grant, sim, "loop", 100_000)
+    slot = grant.slot()
+    until(lambda: slot.waiting == 1, "the tenant waits")
+    assert grant.rung()
+    time.sleep(0.1)  # long enough for a gate that leaks to leak
+    assert slot.launches == 0
+    assert sim.busy_ns(tenant.pid) == 0
+    grant.lease()
+    until(lambda: slot.launches > 100, "the tenant runs")
+    assert slot.waiting == 0
+    assert slot.wait_ns >= 90 * MS
+    result = tenant.end()
+    assert result["truth_ns"] == 100_000 * result["launches"]
+
+
+def test_revoked_work_drains(grant: Grant, sim: Simulator, run_tenant: Run) -> None:
+    """Within the bound and one kernel; generous, since the machine may be busy."""
+    tenant = run_tenant(grant, sim, "loop", 100_000)
+    slot = grant.slot()
+    took = []
+    for _ in range(10):
+        grant.lease()
+        began = slot.launches
+        until(lambda began=began: slot.launches > began + 100, "the tenant runs")
+        while grant.rung():
+            pass
+        word = grant.revoke()
+        revoked = time.monotonic_ns()
+        until(lambda word=word: slot.drained == word, "drained is published")
+        took.append(time.monotonic_ns() - revoked)
+        assert grant.rung()
+        until(lambda: slot.waiting == 1, "the tenant waits again")
+        launches, busy = slot.launches, sim.busy_ns(tenant.pid)
+        time.sleep(0.02)
+        assert slot.launches == launches
+        assert sim.busy_ns(tenant.pid) - busy <= 2 * MS + 100_000
+    took.sort()
+    print(f"revoke to drained: median {took[5] / 1e6:.2f} ms, worst {took[-1] / 1e6:.2f} ms")
+    assert took[5] <= 10 * MS
+    grant.lease()
+    tenant.end()
+
+
+def test_work_in_flight_is_bounded(grant: Grant, sim: Simulator, run_tenant: Run) -> None:
+    """Judged by the simulator's books: what runs on after the last launch was in flight."""
+    tenant = run_tenant(grant, sim, "loop", 100_000)
+    slot = grant.slot()
+    worst = 0
+    grant.lease()
+    until(lambda: slot.launches > 500, "the tenant runs")
+    for _ in range(20):
+        grant.lease()
+        until(lambda: slot.waiting == 0, "the tenant runs")
+        time.sleep(0.01)
+        grant.revoke()
+        submitted = slot.launches * 100_000
+        executed = sim.busy_ns(tenant.pid)
+        worst = max(worst, submitted - executed)
+        until(lambda: slot.waiting == 1, "the tenant waits")
+    print(f"most in flight: {worst / 1e6:.2f} ms")
+    # The bound, one mark's worth of launches, and one launch between the two reads.
+    assert worst <= 2 * MS + 500_000 + 200_000
+    grant.lease()
+    tenant.end()
+
+
+def test_an_order_cuda_cannot_see_does_not_hang(grant: Grant, sim: Simulator, run_tenant: Run) -> None:
+    grant.lease()
+    tenant = run_tenant(grant, sim, "waitvalue", 200, 100_000)
+    result = tenant.line()
+    assert result["wall_ns"] < 5_000 * MS
+    assert grant.slot().flags & DEPENDENT == 0, "the queue is empty again"
+    tenant.end()
+
+
+def test_without_the_daemon_the_guarantee_holds(
+    make_grant: Callable[..., Grant], sim: Simulator, run_tenant: Run
+) -> None:
+    grants = [make_grant(sim, guarantee_milli=share) for share in (250, 500)]
+    tenants = [run_tenant(grant, sim, "loop", 100_000) for grant in grants]
+    grants[0].lease()
+    for grant in grants:
+        until(lambda grant=grant: grant.slot().launches + grant.slot().waiting > 0, "both joined")
+    for grant in grants:
+        grant.daemon_dies()
+    until(lambda: grants[1].slot().launches > 0, "the one without a lease runs again")
+    time.sleep(0.3)
+    before = [sim.busy_ns(tenant.pid) for tenant in tenants]
+    began = time.monotonic_ns()
+    time.sleep(1.5)
+    wall = time.monotonic_ns() - began
+    got = [(sim.busy_ns(tenant.pid) - b) / wall for tenant, b in zip(tenants, before, strict=True)]
+    print(f"shares without the daemon: {got[0]:.3f} of 0.250, {got[1]:.3f} of 0.500")
+    assert 0.12 <= got[0] <= 0.33
+    assert 0.25 <= got[1] <= 0.60
+    for grant in grants:
+        grant.revoke()
+        grant.daemon_returns()
+        until(lambda grant=grant: grant.connections == 1, "joined again")
+        until(lambda grant=grant: grant.slot().waiting == 1, "leases count again")
+        grant.lease()
+    for tenant in tenants:
+        tenant.end()
+
+
+def test_no_thread_before_the_first_call(grant: Grant, sim: Simulator, run_tenant: Run) -> None:
+    grant.lease()
+    tenant = run_tenant(grant, sim, "threads")
+    bare = run_tenant(None, sim, "threads").line()
+    with_us = tenant.line()
+    assert with_us["before"] == 1
+    assert with_us["after"] - bare["after"] <= 1
+
+
+def test_handles_come_and_go(grant: Grant, sim: Simulator, run_tenant: Run) -> None:
+    grant.lease()
+    tenant = run_tenant(grant, sim, "churn", 60)
+    result = tenant.line()
+    slot = grant.slot()
+    assert slot.launches == 60 * 30
+    assert 0.5 * result["truth_ns"] <= slot.busy_ns <= 1.2 * result["truth_ns"]
+    assert slot.inflight == 0
+    tenant.end()
+
+
+def test_two_devices_are_gated_apart(
+    make_sim: Callable[..., Simulator], make_grant: Callable[..., Grant], run_tenant: Run
+) -> None:
+    sim = make_sim("2x2GiB")
+    grant = make_grant(sim)
+    grant.lease(1)
+    tenant = run_tenant(grant, sim, "loop", 100_000)
+    until(lambda: grant.slot().waiting == 1, "waits for device 0")
+    assert grant.slot().launches == 0
+    grant.lease(0)
+    until(lambda: grant.slot().launches > 50, "runs on device 0")
+    assert grant.slot(device=1).launches == 0
+    tenant.end()

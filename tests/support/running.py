@@ -1,0 +1,157 @@
+"""Real daemons, tenants and the simulator's books for tests and benchmarks: everything started here is ended here, by pid."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpushare import paths
+from gpushare.client import Client
+from gpushare.errors import GpushareError
+
+SPIN = paths.LIB_DIR / "gpushare-spin"
+GPUSHARE = (sys.executable, "-m", "gpushare")
+
+
+def until(condition: Callable[[], Any], seconds: float = 10, what: str = "") -> Any:
+    """Polls until the condition gives something true and returns that; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what or condition}"
+        time.sleep(0.005)
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+class Daemon:
+    """`gpushare daemon --simulate ...` with a state directory of its own. Survives `kill` and `start` again."""
+
+    def __init__(self, state_dir: Path, simulate: str = "1x16GiB", env: dict[str, str] | None = None) -> None:
+        self.state_dir = state_dir
+        self.simulate = simulate
+        self.env = {**os.environ, **(env or {})}
+        self.client = Client(state_dir / "run" / "node.sock")
+        self.process: subprocess.Popen[bytes] | None = None
+        self.log = state_dir.parent / f"{state_dir.name}.log"
+        self.simulators: set[int] = set()
+
+    def start(self) -> "Daemon":
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                [*GPUSHARE, "daemon", "--simulate", self.simulate, "--state-dir", os.fspath(self.state_dir)],
+                env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+        until(self.answers, 20, f"daemon ready, see {self.log.read_text()[-2000:]}")
+        if pid := self.client.node().get("sim_pid"):
+            self.simulators.add(pid)
+        return self
+
+    def answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, f"daemon ended: {self.log.read_text()[-2000:]}"
+        try:
+            self.client.version()
+        except GpushareError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        """Ends the daemon, and the simulator it may have left to living tenants."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        for pid in self.simulators:
+            if alive(pid) and "gpushare-sim" in Path(f"/proc/{pid}/comm").read_text():
+                os.kill(pid, signal.SIGKILL)
+
+    @property
+    def sim_dir(self) -> str:
+        return str(self.client.node()["sim_dir"])
+
+    def run(self, memory: str, time_share: str, *command: str | Path, **options: str) -> list[str]:
+        """The command line of `gpushare run`."""
+        extra = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", value)]
+        return [*GPUSHARE, "run", "--socket", str(self.client.path), "--memory", memory, "--time", time_share, *extra, "--",
+                *map(str, command)]  # fmt: skip
+
+    def spin(self, memory: str, time_share: str, **options: str) -> "Tenant":
+        return Tenant(self.run(memory, time_share, SPIN, **options))
+
+    def books(self, device: int = 0) -> dict[str, Any]:
+        """The simulator's own books of a device."""
+        return dict(self.client.sim_stats()["devices"][device])
+
+    def busy(self, *pids: int) -> list[int]:
+        """Device time each process has used so far, by the simulator."""
+        rows = {row["pid"]: row["busy_ns"] for row in self.books()["processes"]}
+        return [rows.get(pid, 0) for pid in pids]
+
+    def shares(self, seconds: float, *pids: int) -> list[float]:
+        """Share got of each process in per mille of their sum over a window, by the simulator."""
+        before = self.busy(*pids)
+        time.sleep(seconds)
+        got = [after - at for at, after in zip(before, self.busy(*pids), strict=True)]
+        return [1000 * one / max(1, sum(got)) for one in got]
+
+
+class Tenant:
+    """A gpushare-spin that obeys commands, under whatever command line starts it."""
+
+    def __init__(self, command: list[str], env: dict[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.pid = self.process.pid  # `gpushare run` becomes the command: the pid stays
+        line = self.process.stdout.readline()  # type: ignore[union-attr]
+        assert line, f"no tenant: {self.process.stderr.read()}"  # type: ignore[union-attr]
+        self.ready = json.loads(line)
+
+    def tell(self, command: str) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        assert line, f"tenant ended at {command!r}: {self.process.stderr.read()}"  # type: ignore[union-attr]
+        return dict(json.loads(line))
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.close()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            try:
+                self.process.stdin.close()  # type: ignore[union-attr]
+                self.process.wait(5)
+            except (subprocess.TimeoutExpired, BrokenPipeError):
+                self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            try:
+                stream.close()  # type: ignore[union-attr]
+            except BrokenPipeError:
+                pass
