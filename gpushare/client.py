@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from gpushare.errors import BY_CODE, FailedError, GpushareError, UnreachableError
+from gpushare.errors import BY_CODE, FailedError, GpushareError, UnreachableError, UsageError
 from gpushare.paths import client_socket
 
 ANSWER_SECONDS = 30.0
@@ -28,14 +28,15 @@ def _group(gid: int) -> str:
 
 
 def check_socket(path: Path) -> None:
-    """A socket that anybody else may have put there could impersonate the daemon: only root's or our own is talked to."""
+    """A socket that anybody else may have put there could impersonate the daemon: only root's or our own is talked
+    to."""
     try:
         found = path.stat()
     except PermissionError:
         raise UnreachableError(f"{path}: permission denied: ask an administrator for access to its directory") from None
     except OSError:
         raise UnreachableError(
-            f"no daemon at {path}: start one with `gpushare daemon`, or name its socket with --socket or GPUSHARE_SOCKET"
+            f"no daemon at {path}: start one with `gpushare daemon`, or name its socket (--socket, GPUSHARE_SOCKET)"
         ) from None
     if not stat.S_ISSOCK(found.st_mode):
         raise UnreachableError(f"{path} is not a socket: name the daemon's socket with --socket or GPUSHARE_SOCKET")
@@ -51,7 +52,11 @@ class _Connection(http.client.HTTPConnection):
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
-        self.sock.connect(os.fspath(self._path))
+        try:
+            self.sock.connect(os.fspath(self._path))
+        except BaseException:
+            self.close()
+            raise
 
 
 class Client:
@@ -104,19 +109,22 @@ class Client:
         try:
             connection.request(method, target, data, headers)
             response = connection.getresponse()
-        except PermissionError:
-            group = _group(self.path.stat().st_gid)
-            raise UnreachableError(
-                f"{self.path}: permission denied: run as root or as a member of group {group}"
-            ) from None
         except (OSError, http.client.HTTPException) as error:
-            raise UnreachableError(
-                f"no daemon answers at {self.path} ({_why(error)}): start one with `gpushare daemon`"
-            ) from None
+            connection.close()
+            raise self._no_answer(error) from None
         if response.status >= 400:
             with response:
                 raise _refusal(response.status, self._guarded(response.read))
         return response
+
+    def _no_answer(self, error: Exception) -> UnreachableError:
+        if isinstance(error, PermissionError):
+            group = _group(self.path.stat().st_gid)
+            return UnreachableError(
+                f"{self.path}: permission denied: run as root"
+                + ("" if group == "root" else f" or as a member of group {group}")
+            )
+        return UnreachableError(f"no daemon answers at {self.path} ({_why(error)}): start one with `gpushare daemon`")
 
     # The verbs that more than one caller uses.
 
@@ -174,6 +182,7 @@ def _why(error: Exception) -> str:
 def _refusal(status: int, body: bytes) -> GpushareError:
     try:
         error = json.loads(body)["error"]
-        return BY_CODE.get(error["code"], FailedError)(error["message"])
+        known = BY_CODE.get(error["code"], UsageError if status < 500 else FailedError)
+        return known(error["message"])
     except (ValueError, KeyError, TypeError):
         return FailedError(f"the daemon answered status {status} without a reason")

@@ -114,7 +114,7 @@ class _Page:
     def _take(cls, path: Path, writable: bool) -> Self:
         flags = os.O_RDWR if writable else os.O_RDONLY
         try:
-            descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as error:
             raise FailedError(f"page {path}: cannot open it: {error.strerror}") from error
         try:

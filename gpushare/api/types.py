@@ -16,7 +16,8 @@ TTL_SECONDS = 120
 
 
 class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """`memory`: bytes, `8GiB` or `35%` of a device. `time`, `time_limit`: milli, `30%` or `0.3`. `device`: id, index, `any`."""
+    """`memory`: bytes, `8GiB` or `35%` of a device. `time`, `time_limit`: milli, `30%` or `0.3`. `device`: id, index,
+    `any`."""
 
     memory: int | str
     time: int | str
@@ -67,8 +68,9 @@ class OciEditAnswer(Struct, kw_only=True):
 
 
 class GrantDevice(Struct, kw_only=True):
-    """One device of a grant. `guaranteed_milli`: the part of `time_milli` that its tenant's guarantee covers. `share_got_milli`:
-    its part of the work the device did in the last second. Counts of leases and waits are of this run of the daemon."""
+    """One device of a grant. `guaranteed_milli`: the part of `time_milli` that its tenant's guarantee covers.
+    `share_got_milli`: its part of the work the device did in the last second. Counts of leases and waits are of this
+    run of the daemon."""
 
     id: str
     index: int
@@ -154,7 +156,8 @@ class Devices(Struct, kw_only=True):
 
 
 class TenantPolicy(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Of tenants.toml and PUT. `time`: milli of the node (1000 a device) or `600%`; `memory`: bytes or a size, per node.
+    """Of tenants.toml and PUT. `time`: milli of the node (1000 a device) or `600%`; `memory`: bytes or a size, per
+    node.
 
     `users` and `groups`: names or numbers of those who may name this tenant, besides root.
     """
@@ -212,7 +215,7 @@ class Node(Struct, kw_only=True):
     lib_dir: str
     driver_dir: str
     sim_dir: str | None
-    simulator_pid: int | None
+    sim_pid: int | None
     started_ns: int
 
 
@@ -227,7 +230,8 @@ class Event(Struct, kw_only=True):
 
 
 class LeaseEvent(Struct, kw_only=True):
-    """From the arbiter's record: who got, lost or handed over a device, and `value_ns` as gs_arbiter.h says per kind."""
+    """From the arbiter's record: who got, lost or handed over a device, and `value_ns` as gs_arbiter.h says per
+    kind."""
 
     seq: int
     t_ns: int

@@ -1,4 +1,5 @@
-"""What every verb family is to the command line, and what they share. Nothing here imports more than argparse and json."""
+"""What every verb family is to the command line, and what they share. Nothing here imports more than argparse and
+json."""
 
 import argparse
 import json
@@ -30,7 +31,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_socket(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--socket", metavar="PATH", help="the daemon's socket (default: GPUSHARE_SOCKET, else /run/gpushare/node.sock)")
+    parser.add_argument(
+        "--socket", metavar="PATH", help="the daemon's socket (default: GPUSHARE_SOCKET, else /run/gpushare/node.sock)"
+    )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +75,10 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[object]], out: Any = No
     """Columns as wide as needed; numbers to the right."""
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [max(len(line[i]) for line in [list(titles), *cells]) for i in range(len(titles))]
-    right = [bool(rows) and all(isinstance(row[i], int | float) or _numeric(row[i]) for row in rows) for i in range(len(titles))]
+    right = [
+        bool(rows) and all(isinstance(row[i], int | float) or _numeric(row[i]) for row in rows)
+        for i in range(len(titles))
+    ]
     for line in [list(titles), *cells]:
         padded = [
             text.rjust(width) if to_right else text.ljust(width)

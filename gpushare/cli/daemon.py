@@ -27,7 +27,9 @@ class DaemonCommand:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--config", type=Path, metavar="F", help="instead of /etc/gpushare/gpushare.toml")
-        parser.add_argument("--simulate", type=checked(_simulate), metavar="NxSIZE", help="serve simulated devices, as 2x16GiB")
+        parser.add_argument(
+            "--simulate", type=checked(_simulate), metavar="NxSIZE", help="serve simulated devices, as 2x16GiB"
+        )
         parser.add_argument("--state-dir", type=checked(_directory), metavar="D", help="everything at run time below D")
         parser.add_argument("--socket", type=checked(_directory), metavar="PATH", help="listen there")
 

@@ -18,9 +18,15 @@ from gpushare.errors import UsageError
 
 def add_share_options(parser: argparse.ArgumentParser) -> None:
     """What a share is made of; `gpushare run` takes the same. Read them back with `share_request`."""
-    parser.add_argument("--memory", required=True, type=checked(memory_argument), metavar="SIZE", help="as 8GiB or 35%%, per device")
-    parser.add_argument("--time", required=True, type=checked(time_argument), metavar="SHARE", help="as 30%%, 0.3 or 300 (milli)")
-    parser.add_argument("--time-limit", type=checked(time_argument), metavar="SHARE", help="never more than this (default 100%%)")
+    parser.add_argument(
+        "--memory", required=True, type=checked(memory_argument), metavar="SIZE", help="as 8GiB or 35%%, per device"
+    )
+    parser.add_argument(
+        "--time", required=True, type=checked(time_argument), metavar="SHARE", help="as 30%%, 0.3 or 300 (milli)"
+    )
+    parser.add_argument(
+        "--time-limit", type=checked(time_argument), metavar="SHARE", help="never more than this (default 100%%)"
+    )
     parser.add_argument("--devices", type=checked(_count), default=1, metavar="N", help="how many devices (default 1)")
     parser.add_argument("--gpu", default="any", metavar="ID", help="id or index of the device (default any)")
     parser.add_argument("--tenant", default=None, metavar="T", help="who the share belongs to (default: default)")
@@ -63,7 +69,9 @@ class GrantCommand:
         create = verbs.add_parser("create", help="reserve a share for a container or process")
         add_share_options(create)
         create.add_argument("--key", help="your own name for it: asking twice gives the same grant")
-        create.add_argument("--ttl", type=checked(_seconds), metavar="S", help="seconds until an unused grant expires (default 120)")
+        create.add_argument(
+            "--ttl", type=checked(_seconds), metavar="S", help="seconds until an unused grant expires (default 120)"
+        )
         create.set_defaults(verb=self._create)
 
         show = verbs.add_parser("show", help="one grant")

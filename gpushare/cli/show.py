@@ -65,7 +65,9 @@ class TopCommand:
     name = "top"
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--interval", type=checked(_interval), default=1.0, metavar="S", help="seconds between pictures")
+        parser.add_argument(
+            "--interval", type=checked(_interval), default=1.0, metavar="S", help="seconds between pictures"
+        )
         parser.add_argument("--count", type=checked(_count), default=0, metavar="N", help="stop after N pictures")
         add_socket(parser)
 

@@ -42,7 +42,13 @@ class SimCommand:
             print_json(books)
             return 0
         rows = [
-            [device["uuid"], process["pid"], f"{process['busy_ns'] / 1e9:.6f}", format_size(process["bytes"]), format_size(process["peak_bytes"])]
+            [
+                device["uuid"],
+                process["pid"],
+                f"{process['busy_ns'] / 1e9:.6f}",
+                format_size(process["bytes"]),
+                format_size(process["peak_bytes"]),
+            ]
             for device in books["devices"]
             for process in device["processes"]
         ]

@@ -30,10 +30,17 @@ class TenantsCommand:
 
         define = verbs.add_parser("set", help="make a tenant or replace its quota; kept in tenants.toml (root)")
         define.add_argument("name")
-        define.add_argument("--time", type=checked(parse_node_time), metavar="SHARE", help="guarantee: 600%% or 6000 is six devices")
+        define.add_argument(
+            "--time", type=checked(parse_node_time), metavar="SHARE", help="guarantee: 600%% or 6000 is six devices"
+        )
         define.add_argument("--memory", type=checked(parse_size), metavar="SIZE", help="guarantee, over all devices")
         define.add_argument("--time-limit", type=checked(parse_node_time), metavar="SHARE", help="never more than this")
-        define.add_argument("--weight", type=checked(_whole), metavar="N", help="part of the surplus (default 1; 0: only what nobody wants)")
+        define.add_argument(
+            "--weight",
+            type=checked(_whole),
+            metavar="N",
+            help="part of the surplus (default 1; 0: only what nobody wants)",
+        )
         define.add_argument("--tier", type=checked(_whole), metavar="N", help="higher borrows first (default 0)")
         define.add_argument("--users", type=_names, metavar="A,B", help="users who may name it")
         define.add_argument("--groups", type=_names, metavar="A,B", help="groups who may name it")

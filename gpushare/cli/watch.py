@@ -39,5 +39,7 @@ class EventsCommand:
         for event in found["events"]:
             other = f" ({event['other']})" if event["other"] else ""
             after = f" {event['value_ns'] / 1e6:.3f} ms" if event["value_ns"] else ""
-            print(f"{event['t_ns'] / 1e9:.6f}  device {event['device']}  {event['kind']:8} {event['grant']}{other}{after}")
+            print(
+                f"{event['t_ns'] / 1e9:.6f}  device {event['device']}  {event['kind']:8} {event['grant']}{other}{after}"
+            )
         return 0

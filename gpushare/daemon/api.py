@@ -80,7 +80,9 @@ async def errors(
     except web.HTTPNotFound:
         return _refusal(NotFoundError(f"no such call: {request.path[:80]}: GET /openapi.json lists them"))
     except web.HTTPMethodNotAllowed:
-        return _refusal(UsageError(f"{request.path[:80]} has no {request.method[:10]}: GET /openapi.json lists the calls"))
+        return _refusal(
+            UsageError(f"{request.path[:80]} has no {request.method[:10]}: GET /openapi.json lists the calls")
+        )
 
 
 class Api:
@@ -144,7 +146,7 @@ class Api:
         self._state.tenants.set(name, await _body(request, types.TenantPolicy))
         self._grants.refresh_shares()
         shown = view.tenant_view(self._state.tenants[name], self._state)
-        self._state.watch.publish("tenant", "changed" if known else "added", lambda rv: shown)
+        self._state.watch.publish("tenant", "changed" if known else "added", lambda _: shown)
         return _json(shown)
 
     async def remove_tenant(self, request: web.Request) -> web.Response:
@@ -201,9 +203,7 @@ class Api:
             for mount in wanted.mounts
         ]
         pairs = (variable.partition("=") for variable in wanted.env)
-        return types.Binding(
-            grant=live.id, dir=directory, env={name: value for name, _, value in pairs}, mounts=mounts
-        )
+        return types.Binding(grant=live.id, dir=directory, env={name: value for name, _, value in pairs}, mounts=mounts)
 
     # What engines call.
 

@@ -14,6 +14,7 @@ import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from gpushare.daemon.grants import Grants
 from gpushare.daemon.ledger import Ledger
 from gpushare.daemon.node import NodeContext
 from gpushare.daemon.resources import Resources
-from gpushare.daemon.state import State
+from gpushare.daemon.state import State, now_ns
 from gpushare.daemon.tenant_socket import bind_unix
 from gpushare.daemon.tenants import Tenants
 from gpushare.daemon.watch import Watch
@@ -37,7 +38,7 @@ from gpushare.inject import grantdir
 from gpushare.node import devices as node_devices
 from gpushare.node.devices import Backend
 from gpushare.node.simulated import SimulatedBackend
-from gpushare.node.simulator import Simulator
+from gpushare.node.simulator import SOCKET_NAME, Simulator
 from gpushare.paths import Layout
 
 log = logging.getLogger("gpushare")
@@ -92,7 +93,7 @@ def _directory(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _lock(layout: Layout):  # type: ignore[no-untyped-def]
+def _lock(layout: Layout) -> Iterator[None]:
     """One daemon per run-time directory and per socket, also when another one does not answer at the moment."""
     for path in (layout.run, layout.state, layout.socket.parent):
         _directory(path)
@@ -164,7 +165,7 @@ class _Daemon:
         _directory(layout.cdi)
         ledger = Ledger(layout.ledger)
         cleanup.callback(ledger.close)
-        ledger.forget(_now_ns() - self._config.ledger_days * _DAY_NS)
+        ledger.forget(now_ns() - self._config.ledger_days * _DAY_NS)
         backend = self._backend(ledger)
         found = backend.devices()
         capacity = sum(device.memory_bytes - device.reserved_bytes for device in found)
@@ -187,9 +188,14 @@ class _Daemon:
 
     def _arbiter_config(self) -> ArbiterConfig:
         asked = self._config.arbiter
-        times = {"lease_ns": asked.lease_ms, "bound_ns": asked.bound_ms, "bound_alone_ns": asked.bound_alone_ms}
-        given = {name: ms * 1_000_000 for name, ms in times.items() if ms}
-        return replace(ArbiterConfig(realtime=asked.realtime), **given)
+        usual = ArbiterConfig()
+        return replace(
+            usual,
+            lease_ns=asked.lease_ms * 1_000_000 or usual.lease_ns,
+            bound_ns=asked.bound_ms * 1_000_000 or usual.bound_ns,
+            bound_alone_ns=asked.bound_alone_ms * 1_000_000 or usual.bound_alone_ns,
+            realtime=asked.realtime,
+        )
 
     def _backend(self, ledger: Ledger) -> Backend:
         if self._simulate is not None:
@@ -215,15 +221,16 @@ class _Daemon:
         directory = self._layout.sim
         _directory(directory)
         sizes = node_devices.parse_simulate(self._simulate)
-        simulator = Simulator.start_or_adopt(directory, self._simulate)
+        simulator = Simulator.start_or_adopt(directory, sizes)
         if [device.memory_bytes for device in simulator.devices] != sizes:
             if any(simulator.clients(index) for index in range(len(simulator.devices))):
                 simulator.close()
                 raise FailedError(
-                    f"the simulator in {directory} has other devices than {self._simulate} and is in use: end its processes first"
+                    f"the simulator in {directory} is in use and has other devices than {self._simulate}: "
+                    "end its processes first"
                 )
             simulator.stop()
-            simulator = Simulator.start_or_adopt(directory, self._simulate)
+            simulator = Simulator.start_or_adopt(directory, sizes)
         self._simulator = simulator
         return SimulatedBackend(simulator, directory)
 
@@ -278,9 +285,19 @@ class _Daemon:
         _notify("STOPPING=1")
         context.write_periods()
         context.grants.let_go()
-        if not any(True for _ in context.state if _.record.workloads):
+        if not list(context.state):
             self._stop_simulator()
+            self._remove_run_files()
         context.backend.close()
+
+    def _remove_run_files(self) -> None:
+        """Nothing lives: what is left of the run-time directories is ours and empty, or not ours and stays."""
+        layout = self._layout
+        for name in (SOCKET_NAME, "sim.log"):
+            (layout.sim / name).unlink(missing_ok=True)
+        for directory in (layout.sim, layout.grants):
+            with contextlib.suppress(OSError):
+                directory.rmdir()
 
     def _stop_simulator(self, *, cleanup_only: bool = False) -> None:
         """A simulator with clients is left to them, as hardware would be."""
@@ -320,9 +337,3 @@ def _notify(message: str) -> None:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out, contextlib.suppress(OSError):
         out.sendto(message.encode(), "\0" + address[1:] if address.startswith("@") else address)
-
-
-def _now_ns() -> int:
-    from gpushare.daemon.state import now_ns
-
-    return now_ns()

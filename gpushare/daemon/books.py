@@ -1,4 +1,5 @@
-"""What each grant got: the arbiter's counters, made continuous over restarts of the daemon, and the ledger's periods."""
+"""What each grant got: the arbiter's counters, made continuous over restarts of the daemon, and the ledger's
+periods."""
 
 from dataclasses import dataclass, field, replace
 
@@ -8,8 +9,8 @@ from gpushare.daemon.ledger import Period, Totals
 
 @dataclass(slots=True)
 class DeviceBook:
-    """One grant on one device. `carried`: what earlier runs of the daemon wrote; `base`: the arbiter's counters when this
-    run took the grant over, which include work of that time; `written`: counters at the end of the last period."""
+    """One grant on one device. `carried`: what earlier runs of the daemon wrote; `base`: the arbiter's counters when
+    this run took the grant over, which include work of that time; `written`: counters at the end of the last period."""
 
     carried: Totals
     base: GrantStats
@@ -59,8 +60,8 @@ def shares_got(samples: list[Sample]) -> None:
 
 
 def periods(samples: list[Sample], from_ns: int, to_ns: int) -> list[Period]:
-    """Rows for the ledger. Lent time is others' borrowed time on the device, by how much each left of its guarantee; the part of
-    a device that is guaranteed to nobody lends too."""
+    """Rows for the ledger. Lent time is others' borrowed time on the device, by how much each left of its guarantee;
+    the part of a device that is guaranteed to nobody lends too."""
     wall = to_ns - from_ns
     drafts = []
     for sample in samples:

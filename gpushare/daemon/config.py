@@ -35,7 +35,8 @@ class Config(Struct, forbid_unknown_fields=True):
 
 
 def load(path: Path | None) -> Config:
-    """The file, or defaults where none was named and the default one is absent. Raises UsageError with place and reason."""
+    """The file, or defaults where none was named and the default one is absent. Raises UsageError with place and
+    reason."""
     try:
         text = (path or DEFAULT_CONFIG).read_text()
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """The life of grants: policy.lifecycle decides, this carries out. Called on the event loop only.
 
-A request is checked whole before anything happens. A daemon that is killed between two instructions leaves a grant whose
-ledger row says what was reached: the next start takes it over or ends it.
+A request is checked whole before anything happens. A daemon that is killed between two instructions leaves a grant
+whose ledger row says what was reached: the next start takes it over or ends it.
 """
 
 import asyncio
@@ -41,13 +41,15 @@ class Grants:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.unusable: Callable[[], set[str]] = set
         """Ids of devices that take no new grants."""
-        self.before_stop: Callable[[Live], None] = lambda live: None
+        self.before_stop: Callable[[Live], None] = lambda _: None
         """Called with a grant whose numbers the arbiter is about to forget."""
 
     def owned(self, peer: Peer, grant_id: str) -> Live:
         live = self._state.live(grant_id)
         if not peer.is_root and peer.uid != live.record.uid:
-            raise ForbiddenError(f"grant {grant_id} belongs to uid {live.record.uid}: only that user or root may do this")
+            raise ForbiddenError(
+                f"grant {grant_id} belongs to uid {live.record.uid}: only that user or root may do this"
+            )
         return live
 
     # What is asked for.
@@ -145,6 +147,8 @@ class Grants:
             if ended is not None and (peer.is_root or peer.uid == ended.uid):
                 return ended, None
         live = self.owned(peer, grant_id)
+        if any(workload.record.pid == peer.pid for workload in live.workloads):
+            raise RefusedError(f"grant {grant_id} is your own process's: it ends when the process does")
         self.send(live, lifecycle.Release(now_ns(), f"released by uid {peer.uid}"))
         return live.record, live
 
@@ -224,7 +228,8 @@ class Grants:
                 raise FailedError("suspending is not built yet")
 
     def _prepare_process(self, live: Live) -> None:
-        """A grant is made in the shape for containers; a plain process gets the other one before anybody has seen it."""
+        """A grant is made in the shape for containers; a plain process gets the other one before anybody has seen
+        it."""
         if live.record.life.kind is Kind.PROCESS:
             self._resources.unmake(live)
             self._resources.make(live, self._rules(live))
@@ -243,7 +248,8 @@ class Grants:
         self.refresh_shares()
 
     def refresh_shares(self) -> None:
-        """Who is served or what a tenant is guaranteed changed: every grant's share follows, in the arbiter and in its page."""
+        """Who is served or what a tenant is guaranteed changed: every grant's share follows, in the arbiter and in its
+        page."""
         for grant_id, shares in placement.arbiter_shares(self._state).items():
             live = self._state.live(grant_id)
             assert live.handle is not None
@@ -400,5 +406,3 @@ class _Descriptor:
     def close(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
-
-

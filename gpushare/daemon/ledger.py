@@ -1,7 +1,7 @@
 """The durable record: grants, what they got in each period, runs of the daemon and the gaps between them.
 
-SQLite with WAL and synchronous=NORMAL: every committed row outlives a killed daemon; a power cut may lose the last moments, but
-then no grant lives either. One connection, used by the event loop only: a commit costs about 0.1 ms.
+SQLite with WAL and synchronous=NORMAL: every committed row outlives a killed daemon; a power cut may lose the last
+moments, but then no grant lives either. One connection, used by the event loop only: a commit costs about 0.1 ms.
 Times are CLOCK_REALTIME nanoseconds.
 """
 
@@ -96,7 +96,8 @@ class Ledger:
             )
 
     def _begin(self) -> tuple[int, int]:
-        """A run that was killed has no end: from its last sign of life until now nothing was recorded, which is the gap."""
+        """A run that was killed has no end: from its last sign of life until now nothing was recorded, which is the
+        gap."""
         now = time.time_ns()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         last = self._db.execute("SELECT run, seen_ns, ended_ns FROM runs ORDER BY run DESC LIMIT 1").fetchone()
@@ -110,7 +111,9 @@ class Ledger:
 
     def previous_boot(self) -> str | None:
         """The boot in which the run before this one was, None for the first."""
-        row = self._db.execute("SELECT boot_id FROM runs WHERE run < ? ORDER BY run DESC LIMIT 1", (self.run,)).fetchone()
+        row = self._db.execute(
+            "SELECT boot_id FROM runs WHERE run < ? ORDER BY run DESC LIMIT 1", (self.run,)
+        ).fetchone()
         return row[0] if row is not None else None
 
     def boot(self) -> str:
@@ -158,7 +161,9 @@ class Ledger:
         return {row[0]: Totals(*row[1:]) for row in self._db.execute(query, (grant_id,))}
 
     def context_bytes(self, device: str, driver: str) -> int | None:
-        row = self._db.execute("SELECT bytes FROM contexts WHERE device = ? AND driver = ?", (device, driver)).fetchone()
+        row = self._db.execute(
+            "SELECT bytes FROM contexts WHERE device = ? AND driver = ?", (device, driver)
+        ).fetchone()
         return row[0] if row is not None else None
 
     def set_context_bytes(self, device: str, driver: str, size: int) -> None:

@@ -49,11 +49,7 @@ def text(context: "NodeContext", devices: list[types.Device]) -> str:
     def per_device(value: "str") -> list[Sample]:
         return [({"device": device.id}, getattr(device, value) / 1e9) for device in devices]
 
-    grants = [
-        (live, device)
-        for live in state
-        for device in _grant_devices(context, live.id)
-    ]
+    grants = [(live, device) for live in state for device in _grant_devices(context, live.id)]
 
     def per_grant(value: str, scale: float = 1) -> list[Sample]:
         return [
@@ -69,7 +65,9 @@ def text(context: "NodeContext", devices: list[types.Device]) -> str:
             "Time leased to grants since the daemon started",
             per_device("leased_ns"),
         ),
-        *_family("gpushare_device_idle_seconds_total", "counter", "Time in which nobody had a lease", per_device("idle_ns")),
+        *_family(
+            "gpushare_device_idle_seconds_total", "counter", "Time in which nobody had a lease", per_device("idle_ns")
+        ),
         *_family("gpushare_device_switch_seconds_total", "counter", "Time between leases", per_device("switch_ns")),
         *_family(
             "gpushare_device_idle_with_waiters_seconds_total",
@@ -103,10 +101,22 @@ def text(context: "NodeContext", devices: list[types.Device]) -> str:
         ),
         *_family("gpushare_grant_busy_seconds_total", "counter", "Metered work", per_grant("busy_ns", 1e9)),
         *_family("gpushare_grant_leased_seconds_total", "counter", "Time with a lease", per_grant("leased_ns", 1e9)),
-        *_family("gpushare_grant_borrowed_seconds_total", "counter", "Leased time beyond the guarantee", per_grant("borrowed_ns", 1e9)),
-        *_family("gpushare_grant_wait_seconds_total", "counter", "Time spent waiting for a lease", per_grant("wait_ns", 1e9)),
+        *_family(
+            "gpushare_grant_borrowed_seconds_total",
+            "counter",
+            "Leased time beyond the guarantee",
+            per_grant("borrowed_ns", 1e9),
+        ),
+        *_family(
+            "gpushare_grant_wait_seconds_total", "counter", "Time spent waiting for a lease", per_grant("wait_ns", 1e9)
+        ),
         *_family("gpushare_grant_memory_bytes", "gauge", "Device memory held", per_grant("memory_bytes")),
-        *_family("gpushare_grant_memory_limit_bytes", "gauge", "Most device memory it may hold", per_grant("memory_limit_bytes")),
+        *_family(
+            "gpushare_grant_memory_limit_bytes",
+            "gauge",
+            "Most device memory it may hold",
+            per_grant("memory_limit_bytes"),
+        ),
         *_family("gpushare_grant_time_milli", "gauge", "Time share, 1000 is the whole device", per_grant("time_milli")),
         *_histogram("gpushare_lease_wait_seconds", "From waking to the first lease", context),
     ]

@@ -57,7 +57,7 @@ class NodeContext:
             lib_dir=str(self.inject.lib_dir),
             driver_dir=view.driver_dir(self.inject.sim_lib_dir, self.inject.driver_files, self.inject.simulated),
             sim_dir=str(self.inject.sim_dir) if self.inject.sim_dir is not None else None,
-            simulator_pid=self.simulator.pid if self.simulator is not None else None,
+            sim_pid=self.simulator.pid if self.simulator is not None else None,
             started_ns=self.started_ns,
         )
 
@@ -69,9 +69,7 @@ class NodeContext:
         for device in self.state.devices:
             stats = self.arbiter.device_stats(device.index)
             healthy = device.id not in self.unhealthy
-            views.append(
-                view.device_view(device, self.backend.name, self.state, stats, used[device.index], healthy)
-            )
+            views.append(view.device_view(device, self.backend.name, self.state, stats, used[device.index], healthy))
         return views
 
     def _memory_used(self) -> list[int]:
@@ -94,8 +92,10 @@ class NodeContext:
                 continue
             self.unhealthy ^= {device.id}
             stats = self.arbiter.device_stats(device.index)
-            shown = view.device_view(device, self.backend.name, self.state, stats, 0, healthy)
-            self.state.watch.publish("device", "changed", lambda rv, shown=shown: shown)
+            self._publish_device(view.device_view(device, self.backend.name, self.state, stats, 0, healthy))
+
+    def _publish_device(self, shown: types.Device) -> None:
+        self.state.watch.publish("device", "changed", lambda _: shown)
 
     # Tenants.
 
@@ -106,7 +106,7 @@ class NodeContext:
         shown = view.tenant_view(self.state.tenants[name], self.state)
         self.state.tenants.remove(name)
         self.grants.refresh_shares()
-        self.state.watch.publish("tenant", "removed", lambda rv: shown)
+        self.state.watch.publish("tenant", "removed", lambda _: shown)
 
     # Books.
 
@@ -120,9 +120,7 @@ class NodeContext:
                 if book is not None:
                     stats = self.arbiter.grant_stats(live.handle, place.index)
                     guarantee = min(place.guaranteed_milli, 1000)
-                    found.append(
-                        Sample(live.id, live.record.tenant, place.device, place.index, guarantee, book, stats)
-                    )
+                    found.append(Sample(live.id, live.record.tenant, place.device, place.index, guarantee, book, stats))
         return found
 
     def measure(self) -> bool:

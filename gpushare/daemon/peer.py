@@ -41,8 +41,8 @@ def credentials(connection: socket.socket) -> Peer:
 def open_pidfd(connection: socket.socket, pid: int) -> int:
     """A pidfd of the connecting process. Raises OSError when it is gone.
 
-    The kernel's own descriptor where there is one; else by number, which could be another process only if the peer ended and
-    its number came round while the connection was still unread.
+    The kernel's own descriptor where there is one; else by number, which could be another process only if the peer
+    ended and its number came round while the connection was still unread.
     """
     try:
         return connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
@@ -51,7 +51,8 @@ def open_pidfd(connection: socket.socket, pid: int) -> int:
 
 
 def start_time(pid: int) -> int | None:
-    """Clock ticks since boot at which the process began, None when it is gone. With the pid it names a process for ever."""
+    """Clock ticks since boot at which the process began, None when it is gone. With the pid it names a process for
+    ever."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -60,7 +60,8 @@ class Resources:
             raise
 
     def take_over(self, live: Live, rules: Rules) -> None:
-        """After a restart: the same files. Raises FailedError when a page is missing or not one; nothing is removed then."""
+        """After a restart: the same files. Raises FailedError when a page is missing or not one; nothing is removed
+        then."""
         record = live.record
         own = grantdir.self_dir(self._layout, record.id)
         try:
@@ -96,7 +97,8 @@ class Resources:
         live.socket = live.bell = live.limits = live.usage = None
 
     def unmake(self, live: Live) -> None:
-        """Removes what is left, in any state; what cannot be removed is logged, because the grant has ended all the same."""
+        """Removes what is left, in any state; what cannot be removed is logged, because the grant has ended all the
+        same."""
         if live.limits is not None:
             live.limits.state = GrantState.RELEASED
         self.close(live)

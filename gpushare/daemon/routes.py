@@ -54,9 +54,7 @@ ROUTES = (
         status=201,
     ),
     Route("GET", "/v1/grants/{id}", "grant", "One grant, ended ones included", answer=types.Grant),
-    Route(
-        "PATCH", "/v1/grants/{id}", "resize_grant", "Change its share", body=types.GrantChange, answer=types.Grant
-    ),
+    Route("PATCH", "/v1/grants/{id}", "resize_grant", "Change its share", body=types.GrantChange, answer=types.Grant),
     Route("DELETE", "/v1/grants/{id}", "release_grant", "End it", answer=types.Grant),
     Route(
         "POST",
@@ -74,9 +72,7 @@ ROUTES = (
         body=types.OciEditRequest,
         answer=types.OciEditAnswer,
     ),
-    Route(
-        "POST", "/v1/hooks/create-runtime", "hook_create_runtime", "OCI createRuntime (root)", query=_GRANT
-    ),
+    Route("POST", "/v1/hooks/create-runtime", "hook_create_runtime", "OCI createRuntime (root)", query=_GRANT),
     Route("POST", "/v1/hooks/poststop", "hook_poststop", "OCI poststop (root)", query=_GRANT),
     Route("GET", "/v1/sim/stats", "sim_stats", "The simulator's own books"),
     Route(

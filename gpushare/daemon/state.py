@@ -24,7 +24,8 @@ from gpushare.policy.lifecycle import Life, Phase
 
 
 class WorkloadRecord(Struct, kw_only=True):
-    """A container's or plain command's first process. `started`: as in MemberRecord. `cgroup`: path and whether it is v2."""
+    """A container's or plain command's first process. `started`: as in MemberRecord. `cgroup`: path and whether it is
+    v2."""
 
     pid: int
     started: int
@@ -32,7 +33,8 @@ class WorkloadRecord(Struct, kw_only=True):
 
 
 class GrantRecord(Struct, kw_only=True):
-    """All of a grant that outlives the daemon. `uid`: who asked for it; `run_uid`, `run_gid`: who runs a plain process in it."""
+    """All of a grant that outlives the daemon. `uid`: who asked for it; `run_uid`, `run_gid`: who runs a plain process
+    in it."""
 
     life: Life
     key: str | None
@@ -94,9 +96,7 @@ class Live:
 
 
 class State:
-    def __init__(
-        self, layout: Layout, devices: list[Device], tenants: Tenants, ledger: Ledger, watch: Watch
-    ) -> None:
+    def __init__(self, layout: Layout, devices: list[Device], tenants: Tenants, ledger: Ledger, watch: Watch) -> None:
         self.layout = layout
         self.devices = devices
         self.tenants = tenants
@@ -135,7 +135,16 @@ class State:
 
     def save(self, record: GrantRecord) -> None:
         state = msgspec.json.encode(record).decode()
-        row = (record.id, record.key, record.tenant, record.uid, str(record.phase), state, record.created_ns, record.ended_ns)
+        row = (
+            record.id,
+            record.key,
+            record.tenant,
+            record.uid,
+            str(record.phase),
+            state,
+            record.created_ns,
+            record.ended_ns,
+        )
         self.ledger.save(row)
 
 

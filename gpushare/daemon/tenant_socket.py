@@ -1,8 +1,9 @@
 """The processes of one grant: they join over its grant.sock (native/include/gs_wire.h), and their end is seen by pidfd.
 
-A pidfd says that a process is dead; the end of its connection alone does not: a program may close all descriptors and go on, or
-exec another. So the connection's end asks /proc whether the usage page is still mapped.
-Which process holds which slot is remembered here (and in the ledger), never read back from the page, which tenants can write.
+A pidfd says that a process is dead; the end of its connection alone does not: a program may close all descriptors and
+go on, or exec another. So the connection's end asks /proc whether the usage page is still mapped.
+Which process holds which slot is remembered here (and in the ledger), never read back from the page, which tenants can
+write.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from gpushare.daemon import peer
-from gpushare.errors import FailedError, GpushareError
+from gpushare.errors import GpushareError, RefusedError
 from gpushare.pages import LimitsPage, UsagePage
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,8 @@ _CONNECTIONS_MAX = 2048
 
 
 class MemberRecord(Struct, kw_only=True):
-    """A joined process as the ledger keeps it. `started`: clock ticks since boot, so that a pid used again is told apart."""
+    """A joined process as the ledger keeps it. `started`: clock ticks since boot, so that a pid used again is told
+    apart."""
 
     pid: int
     started: int
@@ -77,7 +79,8 @@ class TenantSocket:
         return [member.record for member in self._members.values()]
 
     def listen(self) -> None:
-        """Binds beside the final name and renames: a process that joins meanwhile finds the old socket or the new one."""
+        """Binds beside the final name and renames: a process that joins meanwhile finds the old socket or the new
+        one."""
         listener = bind_unix(self._directory / "grant.sock", socket.SOCK_SEQPACKET, 0o666)
         listener.listen(128)
         self._listener = listener
@@ -164,7 +167,11 @@ class TenantSocket:
             return VERSION, "the join message has another size: the library and the daemon differ in version", None
         magic, version, slot, generation = REQUEST.unpack(message)
         if (magic, version) != (JOIN_MAGIC, WIRE_VERSION):
-            return VERSION, f"the daemon speaks version {WIRE_VERSION} of the join protocol, the library {version}", None
+            return (
+                VERSION,
+                f"the daemon speaks version {WIRE_VERSION} of the join protocol, the library {version}",
+                None,
+            )
         who = peer.credentials(connection)
         if who.pid <= 0:
             return REFUSED, "the process is in a pid namespace that the daemon cannot see", None
@@ -172,31 +179,30 @@ class TenantSocket:
         if error != OK:
             return error, text, None
         pidfd = peer.open_pidfd(connection, who.pid)
+        member: _Member | None = None
         try:
             started = peer.start_time(who.pid)
             if started is None:
                 return REFUSED, "the process is ending", None
             self._end_of_old_images(who.pid)
-            member = self._rejoin(who.pid, started, slot, generation)
-            if member is not None:
-                os.close(pidfd)
-                return OK, "", member
+            if (held := self._rejoin(who.pid, started, slot, generation)) is not None:
+                return OK, "", held
             claimed = self._usage.claim(self._limits, who.pid)
             if claimed.index in self._members:
-                raise FailedError("the usage page says that a taken slot is free: it was tampered with")
+                return REFUSED, "the usage page says that a taken slot is free: it was tampered with", None
             record = MemberRecord(pid=who.pid, started=started, slot=claimed.index, generation=claimed.generation)
-        except GpushareError as failure:
-            os.close(pidfd)
-            return FULL, str(failure), None
-        except BaseException:
-            os.close(pidfd)
-            raise
-        member = _Member(record, pidfd)
+            member = _Member(record, pidfd)
+        except RefusedError as full:
+            return FULL, str(full), None
+        finally:
+            if member is None:
+                os.close(pidfd)
         self._add(member)
         return OK, "", member
 
     def _end_of_old_images(self, pid: int) -> None:
-        """An exec closed the old image's connection before the new one could join; look now, not when the loop gets to it."""
+        """An exec closed the old image's connection before the new one could join; look now, not when the loop gets to
+        it."""
         for member in [member for member in self._members.values() if member.record.pid == pid]:
             if member.connection is not None:
                 self._on_message(member)

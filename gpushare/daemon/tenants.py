@@ -1,9 +1,9 @@
 """Tenants: who they are, what they are guaranteed, who may name them. `tenants.toml` is the law; its comments are kept.
 
-    [tenants.research]
-    time = "75%"          # guaranteed, of the node: "600%" is six devices
-    memory = "8GiB"       # guaranteed, over all devices
-    users = ["ada", 1007]
+[tenants.research]
+time = "75%"          # guaranteed, of the node: "600%" is six devices
+memory = "8GiB"       # guaranteed, over all devices
+users = ["ada", 1007]
 """
 
 import os
@@ -45,7 +45,7 @@ class Tenant:
 def check_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"tenant {name[:80]!r} is not a name: use lower-case letters, digits, '.', '_', '-', with '/' between levels"
+            f"tenant {name[:80]!r} is not a name: use lower-case letters, digits, '.', '_', '-', and '/' between levels"
         )
     return name
 
@@ -106,8 +106,8 @@ class Tenants:
         memory = sum(tenant.memory for tenant in found.values())
         if time > self._capacity_time:
             raise RefusedError(
-                f"tenants would be guaranteed {format_time(time)} of time, the node has {format_time(self._capacity_time)}: "
-                "lower a guarantee"
+                f"tenants would be guaranteed {format_time(time)} of time, the node has "
+                f"{format_time(self._capacity_time)}: lower a guarantee"
             )
         if memory > self._capacity_memory:
             raise RefusedError(

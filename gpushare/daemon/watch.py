@@ -1,12 +1,12 @@
 """The watch stream: the last events in a ring, numbered without gaps, and the readers that wait for more.
 
-`rv` starts at run << 32, so that a number from an earlier run of the daemon is always recognised as lost history; below 2**53,
-so that any JSON reader keeps it exact.
+`rv` starts at run << 32, so that a number from an earlier run of the daemon is always recognised as lost history;
+below 2**53, so that any JSON reader keeps it exact.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Literal
 
 from gpushare.api.types import Event
@@ -35,8 +35,8 @@ class Watch:
         self._more = asyncio.Event()
         self._closed = False
 
-    def publish(self, kind: Kind, change: Change, build: Any) -> int:
-        """`build(rv)` gives the object as of this event, which carries the number itself."""
+    def publish(self, kind: Kind, change: Change, build: Callable[[int], Any]) -> int:
+        """`build(rv)` gives the object as of this event, which may carry the number itself."""
         self.rv += 1
         self._ring.append(Event(rv=self.rv, epoch=self.epoch, kind=kind, type=change, object=build(self.rv)))
         self._more.set()

@@ -1,4 +1,5 @@
-"""The workloads of a grant (a container, a plain command): seen to end by the pidfd of the first process and the cgroup."""
+"""The workloads of a grant (a container, a plain command): seen to end by the pidfd of the first process and the
+cgroup."""
 
 import asyncio
 import contextlib
@@ -66,7 +67,8 @@ def watch(live: Live, record: WorkloadRecord, pidfd: int | None, ended: Callable
 
 
 def alive(workload: Workload) -> bool:
-    """A first process that ended leaves the workload alive as long as others are in its cgroup and their end can be seen."""
+    """A first process that ended leaves the workload alive as long as others are in its cgroup and their end can be
+    seen."""
     if workload.pidfd is not None:
         return True
     return workload.events is not None and workload.cgroup is not None and workload.cgroup.populated()

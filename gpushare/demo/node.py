@@ -58,8 +58,8 @@ class Node:
             if time.monotonic() > deadline:
                 raise FailedError(f"the daemon did not answer within {START_SECONDS:.0f} s: see {self._log}")
             time.sleep(0.05)
-        if facts["simulator_pid"] is not None:
-            self._simulator = os.pidfd_open(facts["simulator_pid"])
+        if facts["sim_pid"] is not None:
+            self._simulator = os.pidfd_open(facts["sim_pid"])
         return facts
 
     def wait_released(self, grants: list[str]) -> None:

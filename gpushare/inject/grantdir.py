@@ -69,7 +69,8 @@ def create(layout: Layout, grant_id: str, kind: Kind, gid: int, node: Node) -> P
             (own / "driver").symlink_to(node.sim_lib_dir)
             (own / "sim").symlink_to(node.sim_dir)
         else:
-            (own / "driver").mkdir(mode=0o755)
+            (own / "driver").mkdir()
+            (own / "driver").chmod(0o755)
             for file in node.driver_files:
                 (own / "driver" / file.name).symlink_to(file)
     return own

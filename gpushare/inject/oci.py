@@ -44,7 +44,12 @@ _LIBRARY_DIRS = (
 )
 
 
-def request(config: dict[str, Any]) -> dict[str, str] | None:
+# The engine calls the hook while it creates the container, in the same call: a grant that no hook asked for by then is
+# that of a start that failed.
+CREATE_SECONDS = 20
+
+
+def request(config: dict[str, Any]) -> dict[str, str | int] | None:
     """What the config's annotations ask for: `{"grant": id}` of a grant that exists, or fields of a GrantRequest.
 
     None: nothing. Raises UsageError for an annotation of ours that we do not know, since it may ask for a promise.
@@ -64,7 +69,7 @@ def request(config: dict[str, Any]) -> dict[str, str] | None:
     for name in ("memory", "time"):
         if name not in found:
             raise UsageError(f"annotation {PREFIX}{name} is missing: a share needs memory and time")
-    return {_FIELDS[name]: value for name, value in found.items()}
+    return {**{_FIELDS[name]: value for name, value in found.items()}, "ttl_seconds": CREATE_SECONDS}
 
 
 def apply(

@@ -8,7 +8,8 @@ from gpushare.errors import FailedError, UnreachableError
 from gpushare.inject.node import DeviceNode, Node
 from gpushare.node.devices import MAX_DEVICES, Device
 
-# The driver's libraries a CUDA program loads by itself: the API, NVML, the PTX compiler and its helpers, the debugger's stub.
+# The driver's libraries a CUDA program loads by itself: the API, NVML, the PTX compiler and its helpers, the
+# debugger's stub.
 _LIBRARIES = (
     "libcuda.so.1",
     "libnvidia-ml.so.1",
@@ -22,7 +23,7 @@ _COMMON_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "
 
 def load() -> Any:
     """The pynvml module, initialised. UnreachableError when there is no driver to talk to."""
-    import pynvml
+    import pynvml  # type: ignore[import-untyped]
 
     try:
         pynvml.nvmlInit()

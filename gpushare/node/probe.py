@@ -1,8 +1,8 @@
 """What one context costs in device memory: `python -m gpushare.node.probe DEVICE_ID`, prints JSON {"context_bytes": N}.
 
-A process of its own, because a CUDA context and its memory would stay with the daemon for life. NVML's per-process numbers leave
-out the context's own buffers, so the whole device's free memory is read before and after. Others may allocate meanwhile: the
-smallest of several rounds counts.
+A process of its own, because a CUDA context and its memory would stay with the daemon for life. NVML's per-process
+numbers leave out the context's own buffers, so the whole device's free memory is read before and after. Others may
+allocate meanwhile: the smallest of several rounds counts.
 """
 
 import ctypes
@@ -44,12 +44,12 @@ def measure(device_id: str) -> int:
     handle = nvml.nvmlDeviceGetHandleByUUID(device_id)
     _check("cuInit", cuda.cuInit(0))
     ordinal = _ordinal(cuda, device_id)
-    costs = []
+    costs: list[int] = []
     for _ in range(ROUNDS):
-        before = nvml.nvmlDeviceGetMemoryInfo(handle).used
+        before: int = nvml.nvmlDeviceGetMemoryInfo(handle).used
         context = ctypes.c_void_p()
         _check("cuCtxCreate", cuda.cuCtxCreate_v2(ctypes.byref(context), 0, ordinal))
-        after = nvml.nvmlDeviceGetMemoryInfo(handle).used
+        after: int = nvml.nvmlDeviceGetMemoryInfo(handle).used
         _check("cuCtxDestroy", cuda.cuCtxDestroy_v2(context))
         costs.append(after - before)
     return max(0, min(costs))

@@ -1,10 +1,13 @@
-"""Client of gpushare-sim, the simulated hardware: native/sim/sim_proto.h over its socket, and how its process is started.
+"""Client of gpushare-sim, the simulated hardware: native/sim/sim_proto.h over its socket, and how its process is
+started.
 
 Synchronous and thread-safe: one request at a time, each bounded in time.
 """
 
+import contextlib
 import json
 import os
+import select
 import socket
 import struct
 import subprocess
@@ -63,9 +66,17 @@ def flags(environment: dict[str, str]) -> list[str]:
     return found
 
 
-def start(directory: Path, sizes: str) -> subprocess.Popen[bytes]:
+def start(directory: Path, sizes: list[int]) -> subprocess.Popen[bytes]:
     """Starts the simulator in its own session: like hardware, it stays when the daemon is killed."""
-    command = [str(SIM_BINARY), "--socket", str(directory / SOCKET_NAME), "--devices", sizes, *flags(dict(os.environ))]
+    devices = ",".join(f"1x{size}" for size in sizes)
+    command = [
+        str(SIM_BINARY),
+        "--socket",
+        str(directory / SOCKET_NAME),
+        "--devices",
+        devices,
+        *flags(dict(os.environ)),
+    ]
     log = directory / "sim.log"
     try:
         with open(log, "wb") as output:
@@ -73,7 +84,9 @@ def start(directory: Path, sizes: str) -> subprocess.Popen[bytes]:
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd="/"
             )
     except OSError as error:
-        raise FailedError(f"cannot start {SIM_BINARY} ({error.strerror}): build the project with `make build`") from None
+        raise FailedError(
+            f"cannot start {SIM_BINARY} ({error.strerror}): build the project with `make build`"
+        ) from None
 
 
 class Simulator:
@@ -119,7 +132,7 @@ class Simulator:
             raise
 
     @classmethod
-    def start_or_adopt(cls, directory: Path, sizes: str) -> "Simulator":
+    def start_or_adopt(cls, directory: Path, sizes: list[int]) -> "Simulator":
         """The simulator that runs there already, else a new one. Raises FailedError with what it said."""
         if (found := cls.connect(directory)) is not None:
             return found
@@ -168,15 +181,19 @@ class Simulator:
         return self._request(DEVICE, device)[0][2]
 
     def stop(self) -> None:
-        """Ends it, and waits for it where it is our child."""
+        """Ends it and waits until it has ended."""
+        try:
+            pidfd = os.pidfd_open(self.pid)
+        except OSError:
+            pidfd = None
         self._request(STOP)
         self.close()
+        if pidfd is not None:
+            select.select([pidfd], [], [], _START_SECONDS)
+            os.close(pidfd)
         if self.spawned is not None:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self.spawned.wait(_START_SECONDS)
-            except subprocess.TimeoutExpired:
-                self.spawned.kill()
-                self.spawned.wait()
 
     def close(self) -> None:
         self._socket.close()

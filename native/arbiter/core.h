@@ -31,7 +31,7 @@ struct gs_core_view {
 };
 
 enum gs_core_action {
-  GS_CORE_LEASE = 1,  /* grant gets the lease; other: the holder before it or -1; value: ns since its wake, 0 if it did not wake */
+  GS_CORE_LEASE = 1,  /* grant gets the lease; other: the holder before it or -1; value: ns since its wake, or 0 */
   GS_CORE_REVOKE = 2, /* grant loses it; other: who it is taken for or -1 */
   GS_CORE_HANDOVER = 3, /* grant's device time passed to other; value: ns since the revoke */
   GS_CORE_LATE = 4,     /* grant had not drained value ns after the revoke */

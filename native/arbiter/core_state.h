@@ -9,8 +9,9 @@
 /* Credit is kept in ns x 1e6, so that guarantee_milli x (1000 - reserve_milli) per ns needs no division. */
 #define CREDIT_PER_NS INT64_C(1000000)
 #define MS_NS UINT64_C(1000000)
-/* A grant that wanted nothing for this long has been asleep; shorter gaps are a program between two launches. */
-#define QUIET_NS (2 * MS_NS)
+/* A grant that wanted nothing for this long has been asleep; shorter gaps are a program between two launches, or one that
+ * gets no CPU at once. */
+#define QUIET_NS (5 * MS_NS)
 /* A lease not taken up after this long: its process is stopped, or starved of CPU. The gate's soft bound is as long. */
 #define PICKUP_NS (5 * MS_NS)
 #define MISS_BACKOFF_MAX_NS (100 * MS_NS)

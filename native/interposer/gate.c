@@ -68,15 +68,14 @@ void gs_time_start(int ordinal) {
 
 /* ---- the local budget ---- */
 
-/* Processes of the grant that use the device too: each takes its part of the guarantee. */
-static uint32_t sharers(const struct gs_time_device *device, uint64_t now) {
+/* Processes of the grant that have, or had `within` ns ago, work on the device; this one counts always. */
+uint32_t gs_slots_active(const struct gs_time_device *device, uint64_t now, uint64_t within) {
   uint32_t high = __atomic_load_n(&gs_process->limits->slots_high, __ATOMIC_RELAXED), count = 0;
   for (uint32_t i = 0; i < high && i < GS_MAX_SLOTS; i++) {
     const struct gs_slot *slot = &gs_process->usage->slot[i];
     const struct gs_slot_device *words = &slot->device[device->ordinal];
     if (__atomic_load_n(&slot->state, __ATOMIC_RELAXED) == GS_SLOT_LIVE &&
-        (words == device->slot || __atomic_load_n(&words->waiting, __ATOMIC_RELAXED) > 0 ||
-         __atomic_load_n(&words->queue_end_ns, __ATOMIC_RELAXED) + BUDGET_WINDOW_NS > now))
+        (words == device->slot || __atomic_load_n(&words->queue_end_ns, __ATOMIC_RELAXED) + within > now))
       count++;
   }
   return count > 0 ? count : 1;
@@ -91,7 +90,8 @@ static uint64_t budget_wait_ns(struct gs_time_device *device) {
   spent = device->meter ? device->meter->busy + device->meter->inflight : 0;
   gs_latch_drop(&device->lock);
   gs_latch_take(&device->budget_lock);
-  rate = (milli > BUDGET_LEAST_MILLI ? milli : BUDGET_LEAST_MILLI) / 1000.0 / sharers(device, now);
+  rate = (milli > BUDGET_LEAST_MILLI ? milli : BUDGET_LEAST_MILLI) / 1000.0 /
+         gs_slots_active(device, now, BUDGET_WINDOW_NS);
   if (device->budget_time == 0) {
     device->budget_ns = rate * BUDGET_WINDOW_NS;
     device->budget_spent = spent;
@@ -195,7 +195,9 @@ void gs_set_dependent(struct gs_time_device *device, bool dependent) {
 
 double gs_bound(const struct gs_time_device *device) {
   uint64_t bound = __atomic_load_n(&device->limits->inflight_bound_ns, __ATOMIC_RELAXED);
-  return bound ? (double)bound : BOUND_DEFAULT_NS;
+  uint32_t residents = __atomic_load_n(&device->residents, __ATOMIC_RELAXED);
+  /* It holds for the grant: its processes share it. */
+  return (bound ? (double)bound : BOUND_DEFAULT_NS) / (residents > 1 ? residents : 1);
 }
 
 /* Estimated time in flight over all streams, without what must be done by now although no mark says so. Under the lock. */

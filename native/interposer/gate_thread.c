@@ -12,7 +12,6 @@
 #include "timing.h"
 
 enum {
-  STACK_BYTES = 256 << 10,
   TICK_ACTIVE_NS = 50000000,  /* the heartbeat is looked at this often while the program submits */
   TICK_IDLE_NS = 500000000,
   TICK_CONTENDED_NS = 1000000, /* others wait: keep the estimate of the end true */
@@ -188,7 +187,6 @@ void gs_gate_thread_start(void) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_attr_init(&attributes);
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_attr_setstacksize(&attributes, STACK_BYTES);
   failed = pthread_create(&thread, &attributes, gate_thread, time);
   pthread_attr_destroy(&attributes);
   pthread_sigmask(SIG_SETMASK, &before, NULL);

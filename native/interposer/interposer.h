@@ -26,6 +26,7 @@
 #include "gs_cuda.h"
 #include "gs_err.h"
 #include "gs_page.h"
+#include "guest.h"
 #include "hooks.h" /* generated */
 
 #define GS_LIKELY(condition) __builtin_expect(!!(condition), 1)
@@ -61,9 +62,7 @@ struct gs_process {
   uint32_t join_lock;
   uint32_t reserve_lock[GS_MAX_DEVICES]; /* charge.c */
   uint32_t context_lock[GS_MAX_DEVICES]; /* context.c */
-  uint32_t contexts[GS_MAX_DEVICES];     /* context.c: made by cuCtxCreate and not destroyed */
-  uint32_t context_charged[GS_MAX_DEVICES];
-  CUcontext primary[GS_MAX_DEVICES];     /* context.c: active primary context */
+  CUcontext primary[GS_MAX_DEVICES];     /* context.c: the active primary context */
   uint32_t pool_lock[GS_MAX_DEVICES];    /* pools.c */
   uint32_t pools[GS_MAX_DEVICES];        /* pools.c: pools charged to the device */
   struct gs_time *time; /* set by gs_time_start */
@@ -82,22 +81,6 @@ static inline bool gs_enter(CUresult *result) {
   return gs_enter_slow(result);
 }
 
-/* Zeroed anonymous memory that a fork's child sees zeroed again. NULL when the system has none. */
-void *gs_private_map(size_t bytes);
-
-/* A lock for gs_private_map memory: 0 is unlocked, so a fork's child never inherits a held one. Not recursive. */
-void gs_lock(uint32_t *lock);
-void gs_unlock(uint32_t *lock);
-
-/* One line on stderr, prefixed "gpushare: ". At most 20 lines per process; errno is kept. */
-__attribute__((format(printf, 1, 2))) void gs_say(const char *format, ...);
-
-uint64_t gs_now(void); /* CLOCK_MONOTONIC, ns */
-/* Waits while *word == value, at most timeout_ns (0: for ever). shared: the word is in a page of another process too. Keeps
- * errno. False on timeout. */
-bool gs_futex_wait(const uint32_t *word, uint32_t value, uint64_t timeout_ns, bool shared);
-void gs_futex_wake(const uint32_t *word, int count, bool shared);
-
 /* ---- driver.c: the real driver --------------------------------------------------------------------------------------------- */
 
 /* False when no driver was found: then every gs_real function answers CUDA_ERROR_NO_DEVICE. */
@@ -106,8 +89,6 @@ bool gs_real_has(enum gs_index index);
 
 /* ---- join.c ---------------------------------------------------------------------------------------------------------------- */
 
-/* The directory of this process's grant, or NULL. At most 4096 bytes with NUL. */
-const char *gs_grant_dir(void);
 /* Connects again after the daemon went away, with the slot we hold. Called by the gate thread only, whenever limits->daemon_epoch
  * differs from process->daemon_epoch or the socket is closed. One try, does not block for long. */
 int gs_rejoin(struct gs_err *err);

@@ -1,12 +1,10 @@
-/* Where this process's grant is, and the connection over which it gets its slot. */
+/* The connection over which this process gets its slot. */
 #include "join.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -22,17 +20,11 @@
 #include "page.h"
 
 enum {
-  PATIENCE_NS_MS = 5000, /* a daemon that restarts is back by then */
+  PATIENCE_MS = 5000, /* a daemon that restarts is back by then */
   RETRY_MS = 50,
   ANSWER_MS = 2000,
   FD_FLOOR = 960 /* our descriptors stay out of the numbers programs count with */
 };
-
-static const char *const CONTAINER_DIR = "/run/gpushare/self";
-
-/* Kept outside struct gs_process: the same in a fork's child. */
-static char grant_dir[PATH_MAX];
-static uint32_t grant_dir_known; /* 0 unknown, 1 none, 2 grant_dir */
 
 /* Identity of our descriptors: a program may close every descriptor it finds and open others under the same numbers. */
 struct identity {
@@ -52,35 +44,6 @@ static bool identify(int fd, struct identity *out) {
 static bool still(int fd, const struct identity *is) {
   struct identity now;
   return identify(fd, &now) && now.device == is->device && now.inode == is->inode;
-}
-
-/* Only root decides where a grant is: the environment is the tenant's to change. */
-static bool trusted(const char *dir) {
-  struct stat file;
-  return dir[0] == '/' && strlen(dir) < PATH_MAX - 32 && gs_stat(dir, &file) == 0 && S_ISDIR(file.st_mode) && file.st_uid == 0;
-}
-
-const char *gs_grant_dir(void) {
-  uint32_t known = __atomic_load_n(&grant_dir_known, __ATOMIC_ACQUIRE);
-  if (known == 0) {
-    int saved = errno;
-    const char *named = getenv("GPUSHARE_GRANT_DIR");
-    struct stat file;
-    const char *found = NULL;
-    if (named && trusted(named))
-      found = named;
-    else if (gs_stat(CONTAINER_DIR, &file) == 0 && S_ISDIR(file.st_mode))
-      found = CONTAINER_DIR;
-    if (named && found != named)
-      gs_say("GPUSHARE_GRANT_DIR=%s is ignored: root does not own that directory", named);
-    /* racing threads write the same bytes */
-    if (found)
-      memcpy(grant_dir, found, strlen(found) + 1);
-    known = found ? 2 : 1;
-    __atomic_store_n(&grant_dir_known, known, __ATOMIC_RELEASE);
-    errno = saved;
-  }
-  return known == 2 ? grant_dir : NULL;
 }
 
 static int keep_high(int fd) {
@@ -177,7 +140,7 @@ static uint32_t join_grant(struct gs_process *state, const char *dir, struct gs_
     return GS_JOIN_FAILED;
   struct gs_join_reply reply;
   int fd, bell, rc;
-  uint64_t deadline = gs_now() + PATIENCE_NS_MS * 1000000ull;
+  uint64_t deadline = gs_now() + PATIENCE_MS * 1000000ull;
   while ((rc = try_join(dir, GS_NO_SLOT, 0, &reply, &fd, &bell, err)) < 0 && may_come_back(rc) && gs_now() < deadline) {
     struct timespec nap = {0, RETRY_MS * 1000000L};
     nanosleep(&nap, NULL);

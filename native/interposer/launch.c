@@ -32,6 +32,11 @@ void gs_submit(struct gs_submission *submission, uint64_t key, CUstream handle) 
   bool waited = false;
   uint32_t lease;
   submission->stream = NULL;
+  if (!time) {
+    /* A context that was made behind our back, through the driver's private tables. */
+    gs_time_start(gs_current_device());
+    time = gs_time();
+  }
   if (!time || (GS_CAPTURES(time) > 0 && gs_stream_capturing(handle)))
     return;
   stream = gs_stream_of(handle);

@@ -33,6 +33,10 @@ static void *handler_of(const char *base, int version, bool per_thread) {
   for (unsigned i = 0; best && i < gs_nhooks; i++)
     if (gs_hooks[i].version == best && gs_hooks[i].per_thread == variant && strcmp(gs_hooks[i].base, base) == 0)
       return gs_hooks[i].handler;
+  /* not a base name; should a driver answer an exported name all the same, it means that very symbol */
+  for (unsigned i = 0; !best && i < gs_nhooks; i++)
+    if (strcmp(gs_hooks[i].symbol, base) == 0)
+      return gs_hooks[i].handler;
   return NULL;
 }
 

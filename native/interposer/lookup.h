@@ -6,9 +6,10 @@
 
 struct gs_hook {
   const char *base;
-  int version;    /* the CUDA version cuGetProcAddress knows this ABI by */
+  int version;    /* the CUDA version cuGetProcAddress knows this ABI by, 0: by none */
   int per_thread; /* the _ptds or _ptsz variant */
   void *handler;
+  const char *symbol;
 };
 
 /* Every versioned symbol of driver.tsv, hooked or not. */

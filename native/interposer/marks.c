@@ -3,7 +3,7 @@
 
 #include "timing.h"
 
-enum { REBASE_NS = 4000000, NS_PER_MS = 1000000 };
+enum { NS_PER_MS = 1000000, RESIDENTS_NS = 2000000 };
 static const float rebase_ms = 4000; /* cuEventElapsedTime answers in float: beyond 4 s its step is over 0.25 us */
 
 /* ---- recording ---- */
@@ -110,7 +110,7 @@ static bool take_oldest(struct gs_stream *stream) {
   gs_latch_take(&device->lock);
   if (known)
     gs_meter_reap(device->meter, &stream->queue, gs_clock_host(&context->clock, time),
-                  __atomic_load_n(&device->limits->lease, __ATOMIC_RELAXED));
+                  __atomic_load_n(&device->limits->lease, __ATOMIC_RELAXED), device->residents);
   else
     gs_meter_lose(device->meter, &stream->queue, now);
   __atomic_store_n(&device->reaped, device->reaped + 1, __ATOMIC_RELEASE);
@@ -140,12 +140,21 @@ static void take_sample(struct gs_stream *stream) {
   gs_latch_drop(&device->lock);
 }
 
+/* Under `reaping`. */
+static void count_residents(struct gs_time_device *device, uint64_t now) {
+  if (now - device->residents_at < RESIDENTS_NS)
+    return;
+  device->residents_at = now;
+  __atomic_store_n(&device->residents, gs_slots_active(device, now, RESIDENTS_NS), __ATOMIC_RELAXED);
+}
+
 void gs_reap(struct gs_time_device *device) {
   struct gs_time *time = gs_time();
   uint32_t streams;
   int saved = errno, previous;
   if (!gs_latch_try(&device->reaping))
     return;
+  count_residents(device, gs_now());
   previous = gs_relax();
   streams = __atomic_load_n(&time->streams, __ATOMIC_ACQUIRE);
   for (uint32_t i = 0; i < streams; i++) {
@@ -175,8 +184,6 @@ void gs_stream_done(struct gs_stream *stream) {
   if (stream->queue.head == stream->queue.tail)
     gs_meter_synced(device->meter, &stream->queue, now);
   gs_publish(device, now);
-  if (device->meter->inflight == 0)
-    gs_set_dependent(device, false);
   gs_latch_drop(&device->lock);
 }
 
@@ -207,7 +214,8 @@ void gs_context_forget(struct gs_context *context) {
 static uint64_t expected_end(struct gs_time_device *device, uint64_t now) {
   struct gs_time *time = gs_time();
   uint32_t streams = __atomic_load_n(&time->streams, __ATOMIC_ACQUIRE);
-  uint64_t end = 0;
+  uint64_t end = 0, serial;
+  double sum = 0;
   for (uint32_t i = 0; i < streams; i++) {
     const struct gs_stream *stream = time->stream[i];
     uint64_t expected;
@@ -216,8 +224,11 @@ static uint64_t expected_end(struct gs_time_device *device, uint64_t now) {
     expected = gs_queue_expected_end(&stream->queue, now);
     if (expected > end)
       end = expected;
+    sum += gs_queue_inflight(&stream->queue, 0, now);
   }
-  return end;
+  /* Streams share the device: what is in flight in all of them may have to run one after another. */
+  serial = now + (uint64_t)sum;
+  return end && serial > end ? serial : end;
 }
 
 void gs_publish(struct gs_time_device *device, uint64_t now) {
@@ -225,6 +236,8 @@ void gs_publish(struct gs_time_device *device, uint64_t now) {
   __atomic_store_n(&device->slot->busy_ns, (uint64_t)device->meter->busy, __ATOMIC_RELAXED);
   __atomic_store_n(&device->slot->inflight, device->meter->marks, __ATOMIC_RELAXED);
   __atomic_store_n(&device->slot->queue_end_ns, end ? end : now, __ATOMIC_RELAXED);
+  if (!end)
+    gs_set_dependent(device, false);
 }
 
 uint64_t gs_rest(struct gs_time_device *device, uint64_t now) {

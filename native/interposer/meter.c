@@ -30,7 +30,7 @@ struct gs_function *gs_meter_function(struct gs_meter *meter, uint64_t key) {
   if (function->epoch != meter->epoch) {
     function->epoch = meter->epoch;
     function->observed = 0;
-    function->samples = 0;
+    function->samples = function->exact = 0;
   }
   return function;
 }
@@ -41,7 +41,7 @@ void gs_meter_reset_function(struct gs_meter *meter, uint64_t key) {
   struct gs_function *function = find_function(meter, key, false);
   if (function) {
     function->observed = 0;
-    function->samples = 0;
+    function->samples = function->exact = 0;
   }
 }
 
@@ -63,9 +63,10 @@ static bool segment_trusted(const struct gs_segment *segment) {
   return true;
 }
 
-/* Scales the estimates of a segment's functions towards what it really took. */
-static void learn(const struct gs_segment *segment, double took) {
+/* Scales the estimates of a segment's functions towards what it really took. exact: the device had nothing else to do. */
+static void learn(const struct gs_segment *segment, double took, bool exact) {
   double total = segment_now(segment);
+  took *= segment->share; /* the rest of that time went to other streams */
   if (total <= 0 || took <= 0) return;
   for (uint32_t i = 0; i < segment->kinds; i++) {
     struct gs_function *function = segment->kind[i].function;
@@ -75,6 +76,7 @@ static void learn(const struct gs_segment *segment, double took) {
     double weight = function->observed < GS_METER_TRUSTED ? 1.0 : 0.2;
     function->estimate = maximum(function->estimate * (1 + (ratio - 1) * weight), 100);
     function->observed++;
+    if (exact && segment->share > 0.9) function->exact = GS_METER_EXACT;
   }
 }
 
@@ -186,6 +188,7 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   open->launches++;
   queue->inflight += estimate;
   meter->inflight += estimate;
+  meter->launched += estimate;
   if (function->observed == 0) {
     open->unobserved++;
     queue->unobserved++;
@@ -254,6 +257,10 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
   else meter->sample_host_low *= 1.001;
   if (host > 2 * meter->sample_host_low || took < 200) return; /* the launching thread lost its processor in between */
   function->sample[function->samples++ % GS_METER_SAMPLES] = (float)took;
+  if (function->exact > 0) {
+    function->exact--;
+    return;
+  }
   function->estimate = median(function->sample, function->samples < GS_METER_SAMPLES ? function->samples : GS_METER_SAMPLES);
   function->observed++;
 }
@@ -276,6 +283,8 @@ struct gs_mark *gs_meter_mark(struct gs_meter *meter, struct gs_queue *queue, bo
       queue->end = now;
     }
     mark->segment = queue->open;
+    mark->segment.share = minimum(1, queue->open.estimate / maximum(meter->launched - queue->launched_before, 1));
+    queue->launched_before = meter->launched;
     memset(&queue->open, 0, sizeof queue->open);
   }
   mark->expected = queue->end;
@@ -297,32 +306,38 @@ static void drop_oldest(struct gs_meter *meter, struct gs_queue *queue) {
 
 /* Device time of a segment that ended at done, `span` after the one before it. */
 static double segment_busy(const struct gs_segment *segment, uint64_t done, double span, double previous_lag, double lag,
-                           bool alone) {
+                           bool alone, uint32_t residents) {
   bool trusted = segment_trusted(segment);
   double total = segment_now(segment);
   double since_first = done > segment->first ? minimum((double)(done - segment->first), span) : 0;
+  if (residents > 1) {
+    span /= residents;
+    since_first /= residents;
+  }
   if (!alone) return minimum(trusted ? total : since_first, span);
   if (previous_lag > GS_METER_LAG_NS && lag > GS_METER_LAG_NS && segment->idle < 0.02 * span) {
-    learn(segment, span);
+    learn(segment, span, true);
     return span;
   }
   if (lag > GS_METER_LAG_NS && (!trusted || since_first < 0.9 * total ||
                                 (since_first > 1.1 * total && segment->idle < 0.02 * since_first))) {
-    learn(segment, since_first);
+    learn(segment, since_first, false);
     return since_first;
   }
   if (trusted) return minimum(total, span);
   /* Nothing waited, so these launches took no longer than it took to make them; less than guessed makes room for a sample. */
-  if (total > since_first) learn(segment, since_first);
+  if (total > since_first) learn(segment, since_first, false);
   return span > segment->idle ? minimum(span - segment->idle, segment->estimate) : minimum(segment->estimate, span);
 }
 
-void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done, uint32_t lease) {
+void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done, uint32_t lease,
+                   uint32_t residents) {
   struct gs_mark *mark = &queue->ring[queue->tail % GS_METER_RING];
   double lag = done > mark->recorded ? (double)(done - mark->recorded) : 0;
   if (!mark->start && queue->anchored && done > queue->previous_done) {
     double span = (double)(done - queue->previous_done);
-    double busy = segment_busy(&mark->segment, done, span, queue->previous_lag, lag, mark->segment.lease == lease);
+    double busy = segment_busy(&mark->segment, done, span, queue->previous_lag, lag, mark->segment.lease == lease,
+                               residents);
     gs_timeline_add(meter, queue->previous_done, done, busy);
   }
   drop_oldest(meter, queue);
@@ -358,6 +373,7 @@ void gs_meter_synced(struct gs_meter *meter, struct gs_queue *queue, uint64_t no
   take_inflight(meter, queue, queue->inflight, queue->unobserved);
   memset(&queue->open, 0, sizeof queue->open);
   queue->anchored = true;
+  queue->launched_before = meter->launched;
   queue->previous_done = now;
   queue->previous_lag = 0;
   queue->end = now;

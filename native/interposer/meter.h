@@ -16,6 +16,7 @@ enum {
   GS_METER_FUNCTIONS = 2048, /* functions remembered per device; a power of two */
   GS_METER_PROBES = 8,
   GS_METER_SAMPLES = 15,
+  GS_METER_EXACT = 32, /* samples that a backlogged segment outweighs */
   GS_METER_PIECES = 64,
   GS_METER_MARK_NS = 500000,    /* estimated work per mark: a timing event costs ~2.5 us, 0.5 % of it */
   GS_METER_SAMPLE_NS = 1000000, /* at most one bracketed launch per stream and this long */
@@ -32,6 +33,7 @@ struct gs_function {
   uint32_t observed;
   uint32_t epoch; /* of the meter when last observed; older: handles may have been reused, learn again */
   uint32_t samples;
+  uint32_t exact; /* so many samples are not believed: a backlogged segment said it better */
   float sample[GS_METER_SAMPLES];
 };
 
@@ -45,6 +47,7 @@ struct gs_segment {
   double estimate;     /* sum over launches, as estimated when they were launched */
   double idle;         /* of it the queue is believed to have been empty */
   double other;        /* part of estimate whose functions are not in kind[] */
+  double share;        /* of what all streams launched meanwhile; on a mark only */
   uint64_t first;      /* host time of the first launch */
   uint32_t launches;
   uint32_t unobserved; /* launches of functions never observed before */
@@ -70,6 +73,7 @@ struct gs_queue {
   double inflight;       /* estimate of what was launched and is not known to be done */
   uint32_t unobserved;   /* part of it in launches of never observed functions */
   uint32_t head, tail;   /* marks recorded and reaped, ever */
+  double launched_before; /* meter's `launched` at the last mark */
   uint64_t launches;     /* ever; tells whether anything came after an event of the program */
   bool anchored;         /* previous_done means something */
   uint64_t previous_done;
@@ -91,6 +95,7 @@ struct gs_piece {
 struct gs_meter {
   double busy;
   double inflight;
+  double launched; /* estimates of all launches, ever */
   uint32_t unobserved;
   uint32_t marks; /* recorded or being recorded, not reaped */
   uint32_t epoch;
@@ -123,8 +128,9 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
 struct gs_mark *gs_meter_mark(struct gs_meter *meter, struct gs_queue *queue, bool start, uint64_t now);
 /* The oldest mark of the queue, or NULL. */
 struct gs_mark *gs_meter_oldest(struct gs_queue *queue);
-/* The oldest mark is done, at `done`. lease: the lease word now; where it differs from the segment's, others ran in between. */
-void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done, uint32_t lease);
+/* The oldest mark is done, at `done`. lease: the lease word now; where it differs from the segment's, others ran in between.
+ * residents: processes of the grant that have work on the device; the hardware slices it between them evenly. */
+void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done, uint32_t lease, uint32_t residents);
 /* The oldest mark will never be known to be done (its record failed, its context is gone): its estimate is charged. */
 void gs_meter_lose(struct gs_meter *meter, struct gs_queue *queue, uint64_t now);
 

@@ -12,6 +12,10 @@
 
 GS_OLD(dlopen);
 GS_OLD(dlsym);
+GS_OLD(dlerror);
+GS_OLD(dlclose);
+GS_OLD(dladdr);
+GS_OLD(pthread_attr_setstacksize);
 GS_OLD(pthread_create);
 GS_OLD(pthread_sigmask);
 #undef GS_OLD

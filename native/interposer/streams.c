@@ -115,6 +115,7 @@ static struct gs_stream *make(struct gs_time *time, CUstream handle, CUcontext c
   bool pushed = context != current && gs_real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
   struct gs_stream *stream = NULL;
   if (context == current || pushed) {
+    gs_time_start(gs_context_device(context));
     gs_latch_take(&time->tables);
     stream = find(time, handle, is_default(handle) ? current : NULL, thread_of(handle));
     if (!stream)

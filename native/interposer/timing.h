@@ -71,6 +71,8 @@ struct gs_time_device {
   int ordinal;
   uint32_t local;    /* 1: the daemon is gone, the local budget decides */
   uint64_t reaped;   /* marks seen complete, ever */
+  uint32_t residents; /* processes of the grant with work on the device of late, this one included */
+  uint64_t residents_at;
   struct gs_latch lock, reaping;
 
   /* Profiled processes: residency instead of marks. Under lock. */
@@ -163,7 +165,9 @@ struct gs_heartbeat {
 };
 /* Decides between leases and the local budget, for all devices. */
 void gs_daemon_check(struct gs_heartbeat *seen, uint64_t now);
+/* Estimated nanoseconds that this process may have in flight. */
 double gs_bound(const struct gs_time_device *device);
+uint32_t gs_slots_active(const struct gs_time_device *device, uint64_t now, uint64_t within);
 
 /* Waits for a lease, or for the local budget where the daemon is gone. Gives the lease word that let it through. */
 uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream);

@@ -34,6 +34,10 @@ struct sim_capture {
 /* event.c */
 CUresult sim_event_record(struct sim_event *event, struct sim_stream *stream);
 
+/* streamops.c, launch.c: ops whose parameters stay the caller's until submitted */
+struct sim_op sim_host_op(const CUDA_HOST_NODE_PARAMS *params);
+CUresult sim_kernel_op(const CUDA_KERNEL_NODE_PARAMS *params, struct sim_op *op);
+
 /* capture.c */
 void sim_event_uncapture(struct sim_event *event);
 CUresult sim_capture_guard_locked(void);

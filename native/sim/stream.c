@@ -322,16 +322,3 @@ static CUresult get_device(CUstream handle, bool per_thread, CUdevice *device) {
 }
 CUresult cuStreamGetDevice(CUstream hStream, CUdevice *device) { return get_device(hStream, false, device); }
 CUresult cuStreamGetDevice_ptsz(CUstream hStream, CUdevice *device) { return get_device(hStream, true, device); }
-
-static CUresult attach(CUstream handle, bool per_thread) {
-  struct sim_stream *stream;
-  return sim_stream_get(handle, per_thread, &stream); /* managed memory is visible to everybody here */
-}
-CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags) {
-  (void)length, (void)flags;
-  return dptr ? attach(hStream, false) : CUDA_ERROR_INVALID_VALUE;
-}
-CUresult cuStreamAttachMemAsync_ptsz(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags) {
-  (void)length, (void)flags;
-  return dptr ? attach(hStream, true) : CUDA_ERROR_INVALID_VALUE;
-}

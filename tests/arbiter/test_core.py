@@ -1,8 +1,9 @@
 """The pure core in virtual time: who is leased when, and what each pays."""
 
 import pytest
+from virtual_device import CONTENDED, HANDOVER, LATE, LEASE, MS, NEVER, REVOKE, WAKE, Model
+
 from gpushare._native import ffi, lib
-from model import CONTENDED, HANDOVER, LATE, LEASE, MS, NEVER, REVOKE, WAKE, Model
 
 SECOND = 1000 * MS
 LEASE_NS, OVERLAP_NS = 20 * MS, MS

@@ -1,11 +1,10 @@
 """Invariants of the core (work conservation, bounded waits, exact books) over random histories in virtual time."""
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from hypothesis import given
-from model import LEASE, MS, REVOKE, START, Model
+from virtual_device import LEASE, MS, REVOKE, START, Model
 
 SECOND = 1000 * MS
 BUCKET_NS, LEASE_NS, OVERLAP_NS = 200 * MS, 20 * MS, MS

@@ -115,9 +115,7 @@ def foreign_socket(tmp_path: Path) -> Iterator[Path]:
         "s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); os.seteuid(65534); s.listen(8)\n"
         "print('up', flush=True); sys.stdin.read()\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"

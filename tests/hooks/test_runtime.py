@@ -35,7 +35,11 @@ def bundle(tmp_path: Path) -> Path:
 
 class Wrapper:
     def __init__(self, program: Path, runtime: Path, socket: Path) -> None:
-        self.options = [f"--gpushare-runtime={runtime}", f"--gpushare-socket={socket}", "--gpushare-config=/nonexistent"]
+        self.options = [
+            f"--gpushare-runtime={runtime}",
+            f"--gpushare-socket={socket}",
+            "--gpushare-config=/nonexistent",
+        ]
         self.program = program
         self.runtime = runtime
 

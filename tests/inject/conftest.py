@@ -1,4 +1,8 @@
+import json
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,3 +36,16 @@ def real() -> Node:
 @pytest.fixture
 def tmp_layout(tmp_path: Path) -> Layout:
     return Layout(tmp_path / "run", tmp_path, tmp_path / "cdi", tmp_path / "run" / "node.sock")
+
+
+@pytest.fixture
+def golden() -> Callable[[str, Any], None]:
+    """Compares with a file of the expected JSON; GPUSHARE_UPDATE_GOLDEN=1 writes it instead."""
+
+    def check(name: str, value: Any) -> None:
+        path = Path(__file__).parent / "golden" / name
+        if os.environ.get("GPUSHARE_UPDATE_GOLDEN"):
+            path.write_text(json.dumps(value, indent=2) + "\n")
+        assert value == json.loads(path.read_text())
+
+    return check

@@ -1,17 +1,11 @@
-import importlib.util
 import json
 import threading
-from pathlib import Path
 
 import jsonschema
 import pytest
 
 from gpushare.inject import cdi, edits
 from gpushare.inject.node import DeviceNode
-
-_spec = importlib.util.spec_from_file_location("golden", Path(__file__).with_name("golden.py"))
-golden = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(golden)
 
 GRANT = "g-0123456789ab"
 GPU = DeviceNode("/dev/nvidia0", 195, 0)
@@ -56,7 +50,9 @@ SCHEMA = _object(
         "type": "array",
         "minItems": 1,
         "items": _object(
-            ["name", "containerEdits"], name={"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_.:-]*$"}, containerEdits=EDITS
+            ["name", "containerEdits"],
+            name={"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_.:-]*$"},
+            containerEdits=EDITS,
         ),
     },
     containerEdits=EDITS,
@@ -64,10 +60,10 @@ SCHEMA = _object(
 
 
 @pytest.mark.parametrize("kind", ["simulated", "real"])
-def test_golden(layout, request, kind):
+def test_golden(layout, golden, request, kind):
     spec = cdi.spec(edits.container(layout, GRANT, request.getfixturevalue(kind), [GPU]))
     jsonschema.validate(spec, SCHEMA)
-    golden.check(f"cdi-{kind}.json", spec)
+    golden(f"cdi-{kind}.json", spec)
 
 
 def test_one_file_per_grant(tmp_layout, simulated):

@@ -1,5 +1,4 @@
 import copy
-import importlib.util
 import os
 import shutil
 from pathlib import Path
@@ -9,10 +8,6 @@ import pytest
 from gpushare.errors import RefusedError, UsageError
 from gpushare.inject import edits, grantdir, oci
 from gpushare.inject.node import DeviceNode, Node
-
-_spec = importlib.util.spec_from_file_location("golden", Path(__file__).with_name("golden.py"))
-golden = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(golden)
 
 GRANT = "g-0123456789ab"
 GPU = DeviceNode("/dev/nvidia0", 195, 0)
@@ -43,7 +38,10 @@ def config(**more):
     return {
         "ociVersion": "1.0.2",
         "root": {"path": "rootfs", "readonly": True},
-        "process": {"args": ["sh"], "env": ["PATH=/bin", "LD_LIBRARY_PATH=/opt/own:relative", "NVIDIA_VISIBLE_DEVICES=all"]},
+        "process": {
+            "args": ["sh"],
+            "env": ["PATH=/bin", "LD_LIBRARY_PATH=/opt/own:relative", "NVIDIA_VISIBLE_DEVICES=all"],
+        },
         "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
         "annotations": {"gpushare.dev/memory": "8GiB", "gpushare.dev/time": "75%", "other": "kept"},
         "linux": {"resources": {"devices": [{"allow": False, "access": "rwm"}]}},
@@ -60,12 +58,12 @@ def mounted(edited) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", ["simulated", "real"])
-def test_golden(layout, bundle, request, kind):
+def test_golden(layout, golden, bundle, request, kind):
     before = config()
     kept = copy.deepcopy(before)
     edited = edit(layout, request.getfixturevalue(kind), bundle, before)
     assert before == kept
-    golden.check(f"oci-{kind}.json", edited)
+    golden(f"oci-{kind}.json", edited)
 
 
 @pytest.mark.parametrize("kind", ["simulated", "real"])
@@ -90,7 +88,11 @@ def test_twice_is_once_where_the_sources_exist(tmp_layout, bundle, tmp_path):
 
 def test_every_driver_copy_gets_the_interposer(layout, simulated, bundle):
     lib = str(simulated.lib_dir)
-    over = {k: v for k, v in mounted(edit(layout, simulated, bundle, config())).items() if v.startswith(f"{lib}/libgpushare")}
+    over = {
+        k: v
+        for k, v in mounted(edit(layout, simulated, bundle, config())).items()
+        if v.startswith(f"{lib}/libgpushare")
+    }
     assert over == {
         "/opt/own/libcuda.so.1": f"{lib}/libgpushare.so",
         "/usr/lib/x86_64-linux-gnu/libcuda.so.550.1": f"{lib}/libgpushare.so",
@@ -182,10 +184,13 @@ def test_config_with_nearly_nothing_in_it(layout, real, tmp_path):
         (None, None),
         ({}, None),
         ({"example.dev/memory": "1"}, None),
-        ({"gpushare.dev/memory": "1GiB", "gpushare.dev/time": "0.5"}, {"memory": "1GiB", "time": "0.5"}),
+        (
+            {"gpushare.dev/memory": "1GiB", "gpushare.dev/time": "0.5"},
+            {"memory": "1GiB", "time": "0.5", "ttl_seconds": 20},
+        ),
         (
             {f"gpushare.dev/{name}": "x" for name in ("memory", "time", "time-limit", "tenant", "class", "device")},
-            dict.fromkeys(("memory", "time", "time_limit", "tenant", "class", "device"), "x"),
+            dict.fromkeys(("memory", "time", "time_limit", "tenant", "class", "device"), "x") | {"ttl_seconds": 20},
         ),
         ({"gpushare.dev/grant": "g-1", "gpushare.dev/memory": "1GiB"}, {"grant": "g-1"}),
     ],

@@ -54,6 +54,7 @@ struct device {
   /* run list */
   struct lane *current; /* holds an open interval */
   uint64_t slice_end;   /* of the current lane */
+  bool contended;       /* somebody has been waiting since the last decision */
   uint64_t free_at;     /* end of the last closed interval */
   uint64_t last_id;     /* whose that was: taking the device again costs it no switch */
   struct lane *queue;   /* lanes with work, in turn */

@@ -183,7 +183,10 @@ void runlist_run(struct engine *engine, uint32_t index) {
   for (;;) {
     uint64_t now = engine_now();
     struct lane *next = waiting(device, now);
-    if (next == NULL) return;
+    if (next == NULL) {
+      device->contended = false;
+      return;
+    }
     if (device->current == NULL) {
       dequeue(device, next);
       grant(engine, device, next, now);
@@ -192,7 +195,9 @@ void runlist_run(struct engine *engine, uint32_t index) {
     struct lane *current = device->current;
     read_report(current, now);
     uint64_t slice = engine->options.hello.slice_ns;
-    while (device->slice_end <= now) device->slice_end += slice * (1 + (now - device->slice_end) / slice);
+    /* Alone, a lane's slices follow one another; a newcomer waits for the end of the one that is running. */
+    if (!device->contended && device->slice_end <= now) device->slice_end += slice * (1 + (now - device->slice_end) / slice);
+    device->contended = true;
     uint64_t start = last_interval(current)->from > now ? last_interval(current)->from : now;
     uint64_t dry = start + remaining(current, start);
     uint64_t end = dry < device->slice_end ? dry : device->slice_end;

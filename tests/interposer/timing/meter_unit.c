@@ -60,7 +60,7 @@ static void reap(void) {
     if (best < 0) return;
     gs_clock_not_before(&clocks[0], done - skew, gs_meter_oldest(&queues[best])->recorded);
     gs_clock_not_after(&clocks[0], done - skew, now);
-    gs_meter_reap(&meter, &queues[best], gs_clock_host(&clocks[0], done - skew), 1);
+    gs_meter_reap(&meter, &queues[best], gs_clock_host(&clocks[0], done - skew), 1, 1);
   }
 }
 
@@ -112,13 +112,15 @@ static void sync_stream(int s) {
 static void run(const char *pattern, uint64_t ns, int n) {
   for (int i = 0; i < n; i++) {
     bool longer = i % 10 == 9 && (!strcmp(pattern, "mix") || !strcmp(pattern, "mixhost"));
-    launch(!strcmp(pattern, "two") ? i & 1 : 0, longer ? 0x2000 : 0x1000, longer ? 40 * ns : ns);
+    launch(!strncmp(pattern, "two", 3) ? i & 1 : 0, longer ? 0x2000 : 0x1000, longer ? 40 * ns : ns);
     if (!strcmp(pattern, "host")) now += 20000;
     if (!strcmp(pattern, "sync")) sync_stream(0);
     if (!strcmp(pattern, "mixhost") && i % 100 == 99) {
       sync_stream(0);
       now += 300000;
     }
+    if (!strcmp(pattern, "twostall") && i % 700 == 699) now += 5000000;
+    if (!strcmp(pattern, "twohost")) now += 4000;
     if (!strcmp(pattern, "burst") && i % 400 == 399) now += 4000000;
   }
   for (int s = 0; s < STREAMS; s++) sync_stream(s);
@@ -195,7 +197,7 @@ static void check_foreign(void) {
   double estimate = function->estimate, busy = meter.busy;
   for (int i = 0; i < 10; i++) gs_meter_launch(&meter, &queues[0], function, now, 1);
   CHECK(gs_meter_mark(&meter, &queues[0], false, now));
-  gs_meter_reap(&meter, &queues[0], now + 50000000, 3);
+  gs_meter_reap(&meter, &queues[0], now + 50000000, 3, 1);
   CHECK(function->estimate == estimate);
   CHECK(meter.busy - busy > 0.9 * 200000 && meter.busy - busy < 1.1 * 200000);
 }

@@ -16,6 +16,7 @@ CUresult cuDeviceGet(CUdevice *, int);
 CUresult cuCtxCreate_v2(CUcontext *, unsigned int, CUdevice);
 CUresult cuCtxDestroy_v2(CUcontext);
 CUresult cuCtxSynchronize(void);
+CUresult cuCtxSetCurrent(CUcontext);
 CUresult cuModuleLoadData(CUmodule *, const void *);
 CUresult cuModuleUnload(CUmodule);
 CUresult cuModuleGetFunction(CUfunction *, CUmodule, const char *);
@@ -245,6 +246,45 @@ static void churn(const char *ptx, int rounds) {
   printf("{\"truth_ns\": %llu}\n", (unsigned long long)truth);
 }
 
+/* Threads that launch into streams of their own and a shared one, record and wait for events, make and destroy streams. */
+static void *stressed(void *argument) {
+  uint64_t until = now() + 700000000u, launched = 0;
+  unsigned int seed = (unsigned int)(uintptr_t)argument;
+  CUstream own;
+  CUevent event;
+  OK(cuCtxSetCurrent(context));
+  OK(cuStreamCreate(&own, 1));
+  OK(cuEventCreate(&event, 0));
+  while (now() < until) {
+    int what = rand_r(&seed) % 100;
+    uint64_t ns = 1000u * (unsigned int)(1 + rand_r(&seed) % 50);
+    void *arguments[] = {&ns};
+    CUstream stream = what % 3 == 0 ? streams[0] : what % 3 == 1 ? own : CU_STREAM_PER_THREAD;
+    OK(cuLaunchKernel(kernels[what & 1], 1u << what % 4, 1, 1, 1, 1, 1, 0, stream, arguments, NULL));
+    launched += ns;
+    if (what < 5) {
+      OK(cuEventRecord(event, stream));
+      OK(cuEventSynchronize(event));
+    } else if (what < 8) {
+      OK(cuStreamSynchronize(stream));
+    } else if (what == 8) {
+      OK(cuStreamDestroy_v2(own));
+      OK(cuStreamCreate(&own, 1));
+    }
+  }
+  OK(cuStreamSynchronize(own));
+  __atomic_add_fetch(&truth, launched, __ATOMIC_RELAXED);
+  return NULL;
+}
+
+static void stress(void) {
+  pthread_t threads[4];
+  for (uintptr_t i = 0; i < 4; i++) pthread_create(&threads[i], NULL, stressed, (void *)(i + 1));
+  for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+  OK(cuCtxSynchronize());
+  printf("{\"truth_ns\": %llu}\n", (unsigned long long)truth);
+}
+
 static void copies(int n, size_t bytes, uint64_t ns) {
   CUdeviceptr device;
   void *host;
@@ -272,6 +312,7 @@ int main(int argc, char **argv) {
   else if (!strcmp(mode, "loop")) loop(strtoull(argv[3], NULL, 10));
   else if (!strcmp(mode, "waitvalue")) wait_value(atoi(argv[3]), strtoull(argv[4], NULL, 10));
   else if (!strcmp(mode, "capture")) capture(atoi(argv[3]), atoi(argv[4]), strtoull(argv[5], NULL, 10));
+  else if (!strcmp(mode, "stress")) stress();
   else if (!strcmp(mode, "churn")) churn(ptx, atoi(argv[3]));
   else if (!strcmp(mode, "copies")) copies(atoi(argv[3]), strtoull(argv[4], NULL, 10), strtoull(argv[5], NULL, 10));
   else return 2;

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-
-from .conftest import MS, Grant, Simulator, Tenant, until
+from handmade import MS, Grant, Simulator, Tenant, until
 
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
 
@@ -22,7 +21,7 @@ def test_capture(grant: Grant, sim: Simulator, run_tenant: Callable[..., Tenant]
 
 
 def test_a_captured_launch_needs_no_lease(grant: Grant, sim: Simulator, run_tenant: Callable[..., Tenant]) -> None:
-    """The lease is taken away while captures go on: what waits is the other stream, the graph launch after it, never a capture."""
+    """The lease goes while captures go on: the other stream waits, and a graph launch, but never a capture."""
     grant.lease()
     tenant = run_tenant(grant, sim, "capture", RELAXED, 40, 20_000)
     slot = grant.slot()

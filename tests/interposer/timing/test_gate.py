@@ -1,9 +1,11 @@
 """The gate, in a real process under a lease word that the test moves."""
 
+import threading
 import time
 from collections.abc import Callable
 
-from .conftest import MS, Grant, Simulator, Tenant, until
+import pytest
+from handmade import MS, Grant, Simulator, Tenant, until
 
 Run = Callable[..., Tenant]
 DEPENDENT = 1
@@ -132,6 +134,28 @@ def test_handles_come_and_go(grant: Grant, sim: Simulator, run_tenant: Run) -> N
     assert slot.launches == 60 * 30
     assert 0.5 * result["truth_ns"] <= slot.busy_ns <= 1.2 * result["truth_ns"]
     assert slot.inflight == 0
+    tenant.end()
+
+
+def test_many_threads_and_a_restless_lease(grant: Grant, sim: Simulator, run_tenant: Run) -> None:
+    tenant = run_tenant(grant, sim, "stress")
+    slot = grant.slot()
+    result: list[dict[str, int]] = []
+    reader = threading.Thread(target=lambda: result.append(tenant.line()))
+    reader.start()
+    while reader.is_alive():
+        grant.lease()
+        time.sleep(0.007)
+        grant.revoke()
+        time.sleep(0.002)
+    reader.join()
+    busy = sim.busy_ns(tenant.pid)
+    print(f"stress: metered {slot.busy_ns / 1e6:.1f} ms, busy {busy / 1e6:.1f} ms, launches {slot.launches}")
+    assert busy == result[0]["truth_ns"]
+    assert slot.waiting == 0
+    assert slot.inflight == 0
+    assert slot.busy_ns == pytest.approx(busy, rel=0.25)
+    grant.lease()
     tenant.end()
 
 

@@ -1,7 +1,7 @@
 """A device and its tenants in virtual time, driving the pure core of the arbiter (native/arbiter/core.h).
 
-The device runs what was submitted: the lease holder keeps `depth` of work queued while it has some, a revoked holder's rest
-runs on beside its successor at an equal part of the device, as hardware time slicing does.
+The device runs what was submitted: the lease holder keeps `depth` of work queued while it has some, a revoked holder's
+rest runs on beside its successor at an equal part of the device, as hardware time slicing does.
 """
 
 from dataclasses import dataclass

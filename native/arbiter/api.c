@@ -1,0 +1,332 @@
+/* What the daemon calls. Each function is one critical section: it changes the table, lets the cores decide, and leaves. */
+#define _GNU_SOURCE /* F_DUPFD_CLOEXEC */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "shell_state.h"
+
+void gs_arbiter_defaults(struct gs_arbiter_config *config) {
+  *config = (struct gs_arbiter_config){
+      .lease_ns = 20000000,
+      .bound_ns = 2000000,
+      .bound_alone_ns = 50000000,
+      .revoke_overlap_ns = 1000000,
+      .early_idle_ns = 200000,
+      .bucket_ns = 200000000,
+      .credit_floor_ns = 1000000,
+      .reserve_milli = 20,
+      .realtime = 1,
+  };
+}
+
+static int check_config(const struct gs_arbiter_config *c, struct gs_err *err) {
+  if (c->lease_ns < 1000000 || c->lease_ns > 10000000000u)
+    return gs_fail(err, -EINVAL, "a lease lasts 1 ms to 10 s, not %llu ns", (unsigned long long)c->lease_ns);
+  if (c->bound_ns == 0 || c->bound_alone_ns < c->bound_ns || c->revoke_overlap_ns == 0 || c->early_idle_ns == 0)
+    return gs_fail(err, -EINVAL, "bounds, overlap and idle time are above 0, the bound alone is not below the other");
+  if (c->credit_floor_ns == 0 || c->bucket_ns > 10000000000u || c->reserve_milli >= 1000)
+    return gs_fail(err, -EINVAL, "the credit floor is above 0, a bucket is at most 10 s, the reserve below 1000 milli");
+  return 0;
+}
+
+static int watch(gs_arbiter *a, int fd, uint64_t data) {
+  struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = data};
+  return epoll_ctl(a->epoll, EPOLL_CTL_ADD, fd, &event);
+}
+
+static void release(gs_arbiter *a) {
+  for (int i = 0; i < GS_ARBITER_MAX_GRANTS; i++)
+    if (a->grant[i].present)
+      close(a->grant[i].bell);
+  for (int i = 0; i < GS_ARBITER_MAX_DEVICES; i++)
+    gs_core_destroy(a->core[i]);
+  if (a->epoll >= 0)
+    close(a->epoll);
+  if (a->timer >= 0)
+    close(a->timer);
+  if (a->stopper >= 0)
+    close(a->stopper);
+  pthread_mutex_destroy(&a->lock);
+  free(a);
+}
+
+int gs_arbiter_create(gs_arbiter **out, const struct gs_arbiter_config *config, struct gs_err *err) {
+  int rc = check_config(config, err);
+  if (rc < 0)
+    return rc;
+  gs_arbiter *a = calloc(1, sizeof *a);
+  if (!a)
+    return gs_fail(err, -ENOMEM, "no memory for the arbiter");
+  a->config = *config;
+  a->armed_ns = a->tick_ns = NEVER;
+  pthread_mutexattr_t inherit;
+  pthread_mutexattr_init(&inherit);
+  pthread_mutexattr_setprotocol(&inherit, PTHREAD_PRIO_INHERIT);
+  pthread_mutex_init(&a->lock, &inherit);
+  pthread_mutexattr_destroy(&inherit);
+  a->epoll = epoll_create1(EPOLL_CLOEXEC);
+  a->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+  a->stopper = eventfd(0, EFD_CLOEXEC);
+  if (a->epoll < 0 || a->timer < 0 || a->stopper < 0 || watch(a, a->timer, TIMER) < 0 ||
+      watch(a, a->stopper, STOPPER) < 0)
+    rc = gs_fail(err, -errno, "cannot set the arbiter up: %s", strerror(errno));
+  if (rc == 0)
+    rc = arbiter_start_thread(a, err);
+  if (rc < 0) {
+    release(a);
+    return rc;
+  }
+  *out = a;
+  return 0;
+}
+
+void gs_arbiter_destroy(gs_arbiter *a) {
+  if (!a)
+    return;
+  pthread_mutex_lock(&a->lock);
+  a->stopping = true;
+  pthread_mutex_unlock(&a->lock);
+  uint64_t one = 1;
+  while (write(a->stopper, &one, sizeof one) < 0 && errno == EINTR) {
+  }
+  pthread_join(a->thread, NULL);
+  release(a);
+}
+
+static int check_share(const struct gs_share *share, uint32_t n, struct gs_err *err) {
+  for (uint32_t i = 0; i < n; i++) {
+    if (share[i].limit_milli == 0 || share[i].limit_milli > 1000)
+      return gs_fail(err, -EINVAL, "a time limit is 1 to 1000 milli, not %u", share[i].limit_milli);
+    if (share[i].guarantee_milli > share[i].limit_milli)
+      return gs_fail(err, -EINVAL, "a guarantee of %u milli is above its limit of %u", share[i].guarantee_milli,
+                     share[i].limit_milli);
+  }
+  return 0;
+}
+
+/* -> the entry, or NULL with err filled. */
+static struct entry *entry_of(gs_arbiter *a, int32_t grant, struct gs_err *err) {
+  if (grant >= 0 && grant < GS_ARBITER_MAX_GRANTS && a->grant[grant].present)
+    return &a->grant[grant];
+  gs_fail(err, -ENOENT, "the arbiter has no grant %d", grant);
+  return NULL;
+}
+
+static int free_handle(gs_arbiter *a, struct gs_err *err) {
+  /* Round and round, so that a handle in an old event is not soon somebody else's. */
+  for (int i = 0; i < GS_ARBITER_MAX_GRANTS; i++) {
+    int32_t g = (a->next_handle + i) % GS_ARBITER_MAX_GRANTS;
+    if (!a->grant[g].present) {
+      a->next_handle = (g + 1) % GS_ARBITER_MAX_GRANTS;
+      return g;
+    }
+  }
+  return gs_fail(err, -ENOSPC, "the arbiter serves at most %d grants", GS_ARBITER_MAX_GRANTS);
+}
+
+static int make_cores(gs_arbiter *a, const uint32_t *devices, uint32_t n, uint64_t now, struct gs_err *err) {
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t d = devices[i];
+    if (d >= GS_ARBITER_MAX_DEVICES)
+      return gs_fail(err, -EINVAL, "the arbiter serves devices 0 to %d, not %u", GS_ARBITER_MAX_DEVICES - 1, d);
+    for (uint32_t j = 0; j < i; j++)
+      if (devices[j] == d)
+        return gs_fail(err, -EINVAL, "device %u is named twice", d);
+    if (!a->core[d] && gs_core_create(&a->core[d], &a->config, now) < 0)
+      return gs_fail(err, -ENOMEM, "no memory for device %u", d);
+  }
+  return 0;
+}
+
+static int add_locked(gs_arbiter *a, struct gs_limits *limits, struct gs_usage *usage, const uint32_t *devices,
+                      uint32_t ndevices, const struct gs_share *share, int bell, int32_t *grant, struct gs_err *err) {
+  uint64_t now = now_ns();
+  int rc = make_cores(a, devices, ndevices, now, err);
+  if (rc < 0)
+    return rc;
+  int32_t g = free_handle(a, err);
+  if (g < 0)
+    return g;
+  struct entry *e = &a->grant[g];
+  *e = (struct entry){.generation = e->generation + 1, .limits = limits, .usage = usage, .ndevices = ndevices};
+  memset(e->ordinal, NO_ORDINAL, sizeof e->ordinal);
+  e->bell = fcntl(bell, F_DUPFD_CLOEXEC, 0);
+  if (e->bell < 0)
+    return gs_fail(err, -errno, "cannot take the bell: %s", strerror(errno));
+  if (watch(a, e->bell, (uint64_t)e->generation << 32 | (uint32_t)g) < 0) {
+    rc = gs_fail(err, -errno, "cannot listen to the bell: %s", strerror(errno));
+    close(e->bell);
+    return rc;
+  }
+  e->present = true;
+  for (uint32_t o = 0; o < ndevices; o++) {
+    e->device[o] = devices[o];
+    e->ordinal[devices[o]] = (uint8_t)o;
+    bool held = load32(&limits->device[o].lease) & GS_LEASE_HELD;
+    if (!gs_core_add(a->core[devices[o]], g, &share[o], held, now))
+      arbiter_set_lease(a, e, o, false);
+    arbiter_set_bound(a, e, o, true); /* until the first step knows better */
+  }
+  arbiter_changed(a, g, now);
+  arbiter_run(a, now);
+  *grant = g;
+  return 0;
+}
+
+int gs_arbiter_grant_add(gs_arbiter *a, struct gs_limits *limits, struct gs_usage *usage, const uint32_t *devices,
+                         uint32_t ndevices, const struct gs_share *share, int bell, int32_t *grant, struct gs_err *err) {
+  if (ndevices == 0 || ndevices > GS_MAX_DEVICES)
+    return gs_fail(err, -EINVAL, "a grant has 1 to %d devices, not %u", GS_MAX_DEVICES, ndevices);
+  int rc = check_share(share, ndevices, err);
+  if (rc < 0)
+    return rc;
+  pthread_mutex_lock(&a->lock);
+  rc = add_locked(a, limits, usage, devices, ndevices, share, bell, grant, err);
+  arbiter_release_and_wake(a);
+  return rc;
+}
+
+int gs_arbiter_grant_share(gs_arbiter *a, int32_t grant, const struct gs_share *share, struct gs_err *err) {
+  pthread_mutex_lock(&a->lock);
+  struct entry *e = entry_of(a, grant, err);
+  int rc = e ? check_share(share, e->ndevices, err) : -ENOENT;
+  if (rc == 0) {
+    uint64_t now = now_ns();
+    for (uint32_t o = 0; o < e->ndevices; o++)
+      gs_core_share(a->core[e->device[o]], grant, &share[o], now);
+    arbiter_changed(a, grant, now);
+    arbiter_run(a, now);
+  }
+  arbiter_release_and_wake(a);
+  return rc;
+}
+
+int gs_arbiter_grant_remove(gs_arbiter *a, int32_t grant, struct gs_err *err) {
+  pthread_mutex_lock(&a->lock);
+  struct entry *e = entry_of(a, grant, err);
+  int rc = e ? 0 : -ENOENT;
+  if (rc == 0) {
+    uint64_t now = now_ns();
+    for (uint32_t o = 0; o < e->ndevices; o++) {
+      gs_core_remove(a->core[e->device[o]], grant, now);
+      arbiter_set_lease(a, e, o, false);
+      a->due_ns[e->device[o]] = now;
+    }
+    e->present = false;
+    epoll_ctl(a->epoll, EPOLL_CTL_DEL, e->bell, NULL);
+    close(e->bell);
+    arbiter_run(a, now);
+  }
+  arbiter_release_and_wake(a);
+  return rc;
+}
+
+int gs_arbiter_slot_clear(gs_arbiter *a, int32_t grant, uint32_t slot, struct gs_err *err) {
+  if (slot >= GS_MAX_SLOTS)
+    return gs_fail(err, -EINVAL, "a grant has slots 0 to %d, not %u", GS_MAX_SLOTS - 1, slot);
+  pthread_mutex_lock(&a->lock);
+  struct entry *e = entry_of(a, grant, err);
+  int rc = e ? 0 : -ENOENT;
+  if (rc == 0) {
+    struct gs_slot *s = &e->usage->slot[slot];
+    for (uint32_t o = 0; o < GS_MAX_DEVICES; o++) {
+      struct gs_slot_device *d = &s->device[o];
+      e->dead_busy_ns[o] += load64(&d->busy_ns);
+      /* Word by word: siblings sum these while we clear, and must see each either held or given back. */
+      __atomic_store_n(&d->memory_pending, 0, __ATOMIC_SEQ_CST);
+      __atomic_store_n(&d->memory_bytes, 0, __ATOMIC_SEQ_CST);
+      __atomic_store_n(&d->busy_ns, 0, __ATOMIC_RELAXED);
+      __atomic_store_n(&d->queue_end_ns, 0, __ATOMIC_RELAXED);
+      __atomic_store_n(&d->launches, 0, __ATOMIC_RELAXED);
+      __atomic_store_n(&d->wait_ns, 0, __ATOMIC_RELAXED);
+      __atomic_store_n(&d->waiting, 0, __ATOMIC_RELAXED);
+      __atomic_store_n(&d->inflight, 0, __ATOMIC_RELAXED);
+      __atomic_store_n(&d->drained, 0, __ATOMIC_RELAXED);
+      __atomic_store_n(&d->flags, 0, __ATOMIC_RELAXED);
+    }
+    s->pid = 0;
+    __atomic_store_n(&s->state, GS_SLOT_FREE, __ATOMIC_RELEASE);
+    uint64_t now = now_ns();
+    arbiter_changed(a, grant, now);
+    arbiter_run(a, now);
+  }
+  arbiter_release_and_wake(a);
+  return rc;
+}
+
+int gs_arbiter_grant_stats(gs_arbiter *a, int32_t grant, uint32_t device, struct gs_grant_stats *out, struct gs_err *err) {
+  pthread_mutex_lock(&a->lock);
+  struct entry *e = entry_of(a, grant, err);
+  int rc = e ? 0 : -ENOENT;
+  if (rc == 0 && (device >= GS_ARBITER_MAX_DEVICES || e->ordinal[device] == NO_ORDINAL))
+    rc = gs_fail(err, -ENOENT, "grant %d is not on device %u", grant, device);
+  if (rc == 0) {
+    uint64_t now = now_ns();
+    uint32_t ordinal = e->ordinal[device], high = arbiter_slots_of(e);
+    struct gs_core_stats core;
+    arbiter_changed(a, grant, now);
+    arbiter_run(a, now); /* brings the books to now */
+    gs_core_grant_stats(a->core[device], grant, &core);
+    *out = (struct gs_grant_stats){
+        .leased_ns = core.leased_ns,
+        .borrowed_ns = core.borrowed_ns,
+        .busy_ns = e->dead_busy_ns[ordinal],
+        .wait_ns = core.wait_ns,
+        .leases = core.leases,
+        .revokes = core.revokes,
+        .waits = core.waits,
+        .wake_to_lease_max_ns = core.wake_to_lease_max_ns,
+        .memory_bytes = e->memory_bytes[ordinal],
+        .memory_peak_bytes = e->memory_peak_bytes[ordinal],
+        .waiting = core.waiting,
+        .held = core.held,
+        .processes = e->live,
+    };
+    /* A holder keeps its lease while nobody else wants it: it is runnable only while it has work. */
+    struct gs_core_view view;
+    arbiter_look_at(e, ordinal, now, &view);
+    out->runnable = core.waiting || (core.held && (view.waiting || view.busy_until_ns + a->config.early_idle_ns > now));
+    memcpy(out->wake_to_lease, core.wake_to_lease, sizeof out->wake_to_lease);
+    for (uint32_t i = 0; i < high; i++)
+      if (load32(&e->usage->slot[i].state) == GS_SLOT_LIVE)
+        out->busy_ns += load64(&e->usage->slot[i].device[ordinal].busy_ns);
+  }
+  arbiter_release_and_wake(a);
+  return rc;
+}
+
+int gs_arbiter_device_stats(gs_arbiter *a, uint32_t device, struct gs_device_stats *out, struct gs_err *err) {
+  int rc = 0;
+  pthread_mutex_lock(&a->lock);
+  if (device >= GS_ARBITER_MAX_DEVICES) {
+    rc = gs_fail(err, -EINVAL, "the arbiter serves devices 0 to %d, not %u", GS_ARBITER_MAX_DEVICES - 1, device);
+  } else if (!a->core[device]) {
+    memset(out, 0, sizeof *out); /* no grant has ever been on it */
+  } else {
+    uint64_t now = now_ns();
+    a->due_ns[device] = now;
+    arbiter_run(a, now);
+    gs_core_device_stats(a->core[device], out);
+  }
+  arbiter_release_and_wake(a);
+  return rc;
+}
+
+int gs_arbiter_events(gs_arbiter *a, uint64_t *after, struct gs_event *out, uint32_t n) {
+  pthread_mutex_lock(&a->lock);
+  uint64_t from = *after, oldest = a->nevents > EVENTS ? a->nevents - EVENTS : 0;
+  if (from < oldest)
+    from = oldest;
+  uint32_t copied = 0;
+  while (copied < n && from < a->nevents)
+    out[copied++] = a->event[from++ % EVENTS];
+  *after = from;
+  pthread_mutex_unlock(&a->lock);
+  return (int)copied;
+}

@@ -1,0 +1,68 @@
+/* What a program is told about memory: its grant's, never a neighbour's. */
+#include "device.h"
+#include "page.h"
+
+static uint64_t free_bytes(int ordinal) {
+  struct gs_process *state = gs_process;
+  struct gs_pages pages = {state->limits, state->usage};
+  uint64_t limit = __atomic_load_n(&state->limits->device[ordinal].memory_bytes, __ATOMIC_ACQUIRE);
+  uint64_t used = gs_page_used(&pages, (uint32_t)ordinal);
+  if (limit > state->total_bytes[ordinal])
+    limit = state->total_bytes[ordinal]; /* total never grows, and free is never above it */
+  return used < limit ? limit - used : 0;
+}
+
+static unsigned int saturated(uint64_t bytes) { return bytes > UINT32_MAX ? UINT32_MAX : (unsigned int)bytes; }
+
+/* The driver is asked first: errors are its own. */
+CUresult gs_cuMemGetInfo_v2(size_t *free, size_t *total) {
+  CUresult result;
+  bool joined = gs_enter(&result);
+  if (result != CUDA_SUCCESS && !joined)
+    return result;
+  result = gs_real.cuMemGetInfo_v2(free, total);
+  int ordinal = joined && result == CUDA_SUCCESS ? gs_current_device() : GS_NO_DEVICE;
+  if (ordinal != GS_NO_DEVICE) {
+    *free = free_bytes(ordinal);
+    *total = gs_process->total_bytes[ordinal];
+  }
+  return result;
+}
+
+CUresult gs_cuMemGetInfo(unsigned int *free, unsigned int *total) {
+  CUresult result;
+  bool joined = gs_enter(&result);
+  if (result != CUDA_SUCCESS && !joined)
+    return result;
+  result = gs_real.cuMemGetInfo(free, total);
+  int ordinal = joined && result == CUDA_SUCCESS ? gs_current_device() : GS_NO_DEVICE;
+  if (ordinal != GS_NO_DEVICE) {
+    *free = saturated(free_bytes(ordinal));
+    *total = saturated(gs_process->total_bytes[ordinal]);
+  }
+  return result;
+}
+
+CUresult gs_cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev) {
+  CUresult result;
+  bool joined = gs_enter(&result);
+  if (result != CUDA_SUCCESS && !joined)
+    return result;
+  result = gs_real.cuDeviceTotalMem_v2(bytes, dev);
+  int ordinal = joined && result == CUDA_SUCCESS ? gs_device_ordinal(dev) : GS_NO_DEVICE;
+  if (ordinal != GS_NO_DEVICE)
+    *bytes = gs_process->total_bytes[ordinal];
+  return result;
+}
+
+CUresult gs_cuDeviceTotalMem(unsigned int *bytes, CUdevice dev) {
+  CUresult result;
+  bool joined = gs_enter(&result);
+  if (result != CUDA_SUCCESS && !joined)
+    return result;
+  result = gs_real.cuDeviceTotalMem(bytes, dev);
+  int ordinal = joined && result == CUDA_SUCCESS ? gs_device_ordinal(dev) : GS_NO_DEVICE;
+  if (ordinal != GS_NO_DEVICE)
+    *bytes = saturated(gs_process->total_bytes[ordinal]);
+  return result;
+}

@@ -1,0 +1,59 @@
+/* A loaded program: the kernels and variables in it. */
+#ifndef SIM_IMAGE_H
+#define SIM_IMAGE_H
+
+#include "model.h"
+
+enum { SIM_PARAMS_MAX = 64 };
+
+struct sim_param {
+  size_t offset, size;
+};
+
+struct sim_image;
+
+/* A CUfunction and a CUkernel alike: programs pass either to a launch. */
+struct sim_function {
+  uint32_t magic;
+  bool spins;   /* takes as long as its first argument says */
+  char *name;
+  struct sim_image *image;
+  struct sim_ctx *ctx; /* of a module's function; NULL: a library's kernel, which belongs to no context */
+  unsigned nparams;    /* known for PTX only */
+  bool params_known;
+  struct sim_param params[SIM_PARAMS_MAX];
+  int attribute[16]; /* those that can be set */
+  unsigned shared_bytes, block[3]; /* of the oldest launch interface */
+  unsigned char *old_params;
+  unsigned old_params_bytes;
+  struct sim_function *next;
+};
+
+struct sim_global {
+  char *name;
+  size_t bytes;
+  CUdeviceptr address; /* 0 until asked for */
+  struct sim_global *next;
+};
+
+struct sim_image {
+  void *owner; /* the CUmodule or CUlibrary */
+  struct sim_function *functions; /* in the order of the text; of a binary: those asked for so far */
+  struct sim_global *globals;
+  unsigned char *bytes; /* of a binary: names are looked for in it */
+  size_t size;
+  bool opaque; /* a binary with compressed parts: any name may be in it */
+};
+
+/* INVALID_IMAGE, INVALID_PTX, OUT_OF_MEMORY. ctx NULL for a library. */
+CUresult sim_image_load(const void *data, struct sim_ctx *ctx, struct sim_image **image);
+CUresult sim_image_load_file(const char *path, struct sim_ctx *ctx, struct sim_image **image);
+void sim_image_free(struct sim_image *image);
+struct sim_function *sim_image_function(struct sim_image *image, struct sim_ctx *ctx, const char *name); /* NULL: not in it */
+/* Memory of a variable, made at first use in ctx. NOT_FOUND. */
+CUresult sim_image_global(struct sim_image *image, struct sim_ctx *ctx, const char *name, CUdeviceptr *address, size_t *bytes);
+
+/* module.c; INVALID_HANDLE */
+CUresult sim_function_get(const void *handle, struct sim_function **function);
+
+#endif

@@ -1,0 +1,274 @@
+/* What is used of a device and by whom: memory, processes, busy time. All from the engine's books. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "nvml.h"
+
+/* ---- memory ------------------------------------------------------------------------------------------------------------------ */
+
+static nvmlReturn_t memory(nvmlDevice_t device, const void *out, nvmlMemory_t *info) {
+  struct sim_reply reply;
+  nvmlReturn_t result = nvml_enter_device(device);
+  if (result != NVML_SUCCESS)
+    return result;
+  result = out ? nvml_call(SIM_MEM_INFO, device, &reply, NULL, 0) : NVML_ERROR_INVALID_ARGUMENT;
+  nvml_leave();
+  if (result == NVML_SUCCESS)
+    *info = (nvmlMemory_t){.total = reply.a, .free = reply.a - reply.b, .used = reply.b};
+  return result;
+}
+
+NVML_API(nvmlDeviceGetMemoryInfo, (nvmlDevice_t device, nvmlMemory_t *out)) {
+  nvmlMemory_t info;
+  nvmlReturn_t result = memory(device, out, &info);
+  if (result == NVML_SUCCESS)
+    *out = info;
+  return result;
+}
+
+NVML_API(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t device, nvmlMemory_v2_t *out)) {
+  nvmlMemory_t info;
+  nvmlReturn_t result = memory(device, out, &info);
+  if (result != NVML_SUCCESS)
+    return result;
+  if (out->version != (sizeof *out | 2u << 24))
+    return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  out->total = info.total;
+  out->reserved = 0;
+  out->free = info.free;
+  out->used = info.used;
+  return NVML_SUCCESS;
+}
+
+/* The whole memory can be mapped, and nothing but memory in use is. */
+NVML_API(nvmlDeviceGetBAR1MemoryInfo, (nvmlDevice_t device, nvmlBAR1Memory_t *out)) {
+  nvmlMemory_t info;
+  nvmlReturn_t result = memory(device, out, &info);
+  if (result == NVML_SUCCESS)
+    *out = (nvmlBAR1Memory_t){.bar1Total = info.total, .bar1Free = info.free, .bar1Used = info.used};
+  return result;
+}
+
+/* ---- processes --------------------------------------------------------------------------------------------------------------- */
+
+/* Calls put for each process. *count is the room on entry and what is needed on return. */
+static nvmlReturn_t list(nvmlDevice_t device, unsigned *count, void *out, void (*put)(void *, size_t, const struct sim_process *)) {
+  struct sim_process *found = NULL;
+  size_t n = 0;
+  nvmlReturn_t result = nvml_enter_device(device);
+  if (result != NVML_SUCCESS)
+    return result;
+  result = count ? nvml_processes(device, &found, &n) : NVML_ERROR_INVALID_ARGUMENT;
+  nvml_leave();
+  if (result != NVML_SUCCESS)
+    return result;
+  size_t room = out ? *count : 0;
+  *count = (unsigned)n;
+  if (n > room)
+    result = NVML_ERROR_INSUFFICIENT_SIZE;
+  for (size_t i = 0; i < n && result == NVML_SUCCESS; i++)
+    put(out, i, &found[i]);
+  free(found);
+  return result;
+}
+
+enum { NO_INSTANCE = -1 };
+
+static void put_v1(void *out, size_t i, const struct sim_process *process) {
+  ((nvmlProcessInfo_v1_t *)out)[i] = (nvmlProcessInfo_v1_t){(unsigned)process->pid, process->bytes};
+}
+
+static void put_v2(void *out, size_t i, const struct sim_process *process) {
+  ((nvmlProcessInfo_v2_t *)out)[i] =
+      (nvmlProcessInfo_v2_t){(unsigned)process->pid, process->bytes, (unsigned)NO_INSTANCE, (unsigned)NO_INSTANCE};
+}
+
+static void put_detail(void *out, size_t i, const struct sim_process *process) {
+  ((nvmlProcessDetail_v1_t *)out)[i] =
+      (nvmlProcessDetail_v1_t){(unsigned)process->pid, process->bytes, (unsigned)NO_INSTANCE, (unsigned)NO_INSTANCE, 0};
+}
+
+NVML_API(nvmlDeviceGetComputeRunningProcesses, (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *infos)) {
+  return list(device, count, infos, put_v1);
+}
+NVML_API(nvmlDeviceGetComputeRunningProcesses_v2, (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos)) {
+  return list(device, count, infos, put_v2);
+}
+NVML_API(nvmlDeviceGetComputeRunningProcesses_v3, (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos)) {
+  return list(device, count, infos, put_v2);
+}
+
+NVML_API(nvmlDeviceGetRunningProcessDetailList, (nvmlDevice_t device, nvmlProcessDetailList_v1_t *details)) {
+  enum { MODE_COMPUTE = 0, MODE_LAST = 2 };
+  if (!details || details->mode > MODE_LAST)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  if (details->version != (sizeof *details | 1u << 24))
+    return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  if (details->mode == MODE_COMPUTE)
+    return list(device, &details->numProcArrayEntries, details->procArray, put_detail);
+  details->numProcArrayEntries = 0;
+  return NVML_SUCCESS;
+}
+
+/* No graphics, no MPS. */
+static nvmlReturn_t none(nvmlDevice_t device, unsigned *count) {
+  nvmlReturn_t result = nvml_enter_device(device);
+  if (result != NVML_SUCCESS)
+    return result;
+  nvml_leave();
+  if (!count)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  *count = 0;
+  return NVML_SUCCESS;
+}
+
+NVML_API(nvmlDeviceGetGraphicsRunningProcesses, (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *infos)) {
+  (void)infos;
+  return none(device, count);
+}
+NVML_API(nvmlDeviceGetGraphicsRunningProcesses_v2, (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos)) {
+  (void)infos;
+  return none(device, count);
+}
+NVML_API(nvmlDeviceGetGraphicsRunningProcesses_v3, (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos)) {
+  (void)infos;
+  return none(device, count);
+}
+NVML_API(nvmlDeviceGetMPSComputeRunningProcesses, (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *infos)) {
+  (void)infos;
+  return none(device, count);
+}
+NVML_API(nvmlDeviceGetMPSComputeRunningProcesses_v2, (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos)) {
+  (void)infos;
+  return none(device, count);
+}
+NVML_API(nvmlDeviceGetMPSComputeRunningProcesses_v3, (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos)) {
+  (void)infos;
+  return none(device, count);
+}
+
+/* ---- busy time --------------------------------------------------------------------------------------------------------------- */
+
+static uint64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* The shortest time over which a rate is worth telling. */
+enum { SHORTEST_NS = 20000000 };
+
+static void pause_ns(uint64_t ns) {
+  struct timespec rest = {.tv_nsec = (long)ns};
+  clock_nanosleep(CLOCK_MONOTONIC, 0, &rest, NULL);
+}
+
+static nvmlReturn_t sample(const struct nvml_device *device, struct nvml_sample *out) {
+  struct sim_reply reply;
+  nvmlReturn_t result = nvml_call(SIM_DEVICE, device, &reply, NULL, 0);
+  if (result == NVML_SUCCESS)
+    *out = (struct nvml_sample){.at_ns = now_ns(), .busy_ns = reply.a};
+  return result;
+}
+
+static unsigned percent(uint64_t busy, uint64_t wall) {
+  uint64_t value = wall ? (busy * 100 + wall / 2) / wall : 0;
+  return value > 100 ? 100 : (unsigned)value;
+}
+
+/* The engine keeps sums, not histories: the rate is that since a sample that this library took up to about a second ago, or
+ * over a short pause now where it has none. */
+static nvmlReturn_t device_rate(struct nvml_device *device, unsigned *rate) {
+  struct nvml_sample last;
+  uint64_t now = now_ns();
+  if (device->newer.at_ns == 0 || now - device->newer.at_ns > NVML_WINDOW_NS) {
+    nvmlReturn_t result = sample(device, &device->newer);
+    if (result != NVML_SUCCESS)
+      return result;
+    device->older = device->newer;
+  }
+  if (now_ns() - device->older.at_ns < SHORTEST_NS)
+    pause_ns(SHORTEST_NS);
+  nvmlReturn_t result = sample(device, &last);
+  if (result != NVML_SUCCESS)
+    return result;
+  *rate = percent(last.busy_ns - device->older.busy_ns, last.at_ns - device->older.at_ns);
+  if (last.at_ns - device->newer.at_ns > NVML_WINDOW_NS / 2) {
+    device->older = device->newer;
+    device->newer = last;
+  }
+  return NVML_SUCCESS;
+}
+
+NVML_API(nvmlDeviceGetUtilizationRates, (nvmlDevice_t device, nvmlUtilization_t *rates)) {
+  nvmlReturn_t result = nvml_enter_device(device);
+  if (result != NVML_SUCCESS)
+    return result;
+  unsigned rate = 0;
+  result = rates ? device_rate(device, &rate) : NVML_ERROR_INVALID_ARGUMENT;
+  nvml_leave();
+  if (result == NVML_SUCCESS)
+    *rates = (nvmlUtilization_t){.gpu = rate, .memory = 0 /* the model has no memory controller */};
+  return result;
+}
+
+static uint64_t busy_of(const struct sim_process *all, size_t count, int32_t pid) {
+  for (size_t i = 0; i < count; i++)
+    if (all[i].pid == pid)
+      return all[i].busy_ns;
+  return 0;
+}
+
+/* One sample per process that did something, over a short pause from now. */
+static nvmlReturn_t process_rates(const struct nvml_device *device, nvmlProcessUtilizationSample_t **out, size_t *count) {
+  struct sim_process *before = NULL, *after = NULL;
+  size_t nbefore = 0, nafter = 0;
+  uint64_t begin = now_ns();
+  nvmlReturn_t result = nvml_processes(device, &before, &nbefore);
+  if (result == NVML_SUCCESS) {
+    pause_ns(SHORTEST_NS);
+    result = nvml_processes(device, &after, &nafter);
+  }
+  uint64_t wall = now_ns() - begin;
+  *count = 0;
+  *out = result == NVML_SUCCESS ? calloc(nafter + 1, sizeof **out) : NULL;
+  for (size_t i = 0; *out && i < nafter; i++) {
+    struct timespec at;
+    uint64_t busy = after[i].busy_ns - busy_of(before, nbefore, after[i].pid);
+    clock_gettime(CLOCK_REALTIME, &at);
+    if (busy > 0)
+      (*out)[(*count)++] = (nvmlProcessUtilizationSample_t){
+          .pid = (unsigned)after[i].pid,
+          .timeStamp = (unsigned long long)at.tv_sec * 1000000u + (unsigned long long)at.tv_nsec / 1000u,
+          .smUtil = percent(busy, wall)};
+  }
+  free(before);
+  free(after);
+  return result != NVML_SUCCESS || *out ? result : NVML_ERROR_MEMORY;
+}
+
+NVML_API(nvmlDeviceGetProcessUtilization, (nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples, unsigned *count,
+                                           unsigned long long last_seen)) {
+  (void)last_seen; /* every sample is newer: it is taken now */
+  nvmlProcessUtilizationSample_t *found;
+  size_t n;
+  nvmlReturn_t result = nvml_enter_device(device);
+  if (result != NVML_SUCCESS)
+    return result;
+  result = count ? process_rates(device, &found, &n) : NVML_ERROR_INVALID_ARGUMENT;
+  nvml_leave();
+  if (result != NVML_SUCCESS)
+    return result;
+  size_t room = samples ? *count : 0;
+  if (n == 0 && samples)
+    result = NVML_ERROR_NOT_FOUND;
+  else if (n > room || !samples)
+    result = NVML_ERROR_INSUFFICIENT_SIZE;
+  else
+    memcpy(samples, found, n * sizeof *found);
+  /* asked for the size only: room for those that may have started meanwhile */
+  *count = (unsigned)(samples ? n : n + 16);
+  free(found);
+  return result;
+}

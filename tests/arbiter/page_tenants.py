@@ -1,0 +1,68 @@
+"""Grants on device 0 of a real arbiter, whose processes are tenant.c."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from gpushare.pages import DeviceLimits, LimitsPage, UsagePage
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+C_FLAGS = (
+    "-std=gnu11 -g -O1 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes "
+    f"-I{ROOT}/native/include -I{ROOT}/native/arbiter"
+).split()
+
+
+def compile_c(output, sources, *flags):
+    subprocess.run(["gcc", *C_FLAGS, *flags, *map(str, sources), "-pthread", "-o", str(output)], check=True)
+    return output
+
+
+def until(condition, seconds=10.0, what="the condition"):
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"{what} did not come true within {seconds} s"
+        time.sleep(0.005)
+    return value
+
+
+class Grant:
+    """A grant on device 0 with its pages, bell and processes."""
+
+    def __init__(self, directory, program, arbiter, share, name):
+        self.program, self.arbiter = program, arbiter
+        limits = DeviceLimits(bytes(16), 1 << 30, 0, share.guarantee_milli, share.limit_milli)
+        self.limits = LimitsPage.create(directory / f"{name}.limits", name, [limits])
+        self.usage = UsagePage.create(directory / f"{name}.usage", name)
+        self.bell = os.eventfd(0)
+        self.handle = arbiter.add(self.limits, self.usage, [0], [share], self.bell)
+        self.processes = []
+
+    def start(self, *pattern):
+        """pattern: busy and idle milliseconds, nothing for a tenant that always wants."""
+        slot = self.usage.claim(self.limits, 1)
+        command = [self.program, self.limits.path, self.usage.path, slot.index, self.bell, *pattern]
+        process = subprocess.Popen([str(part) for part in command], pass_fds=[self.bell])
+        process.slot = slot.index
+        self.processes.append(process)
+        return process
+
+    def stats(self):
+        return self.arbiter.grant_stats(self.handle, 0)
+
+    def end(self, process, *, clear=True):
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        self.processes.remove(process)
+        if clear:
+            self.arbiter.clear_slot(self.handle, process.slot)
+
+    def close(self):
+        for process in list(self.processes):
+            self.end(process, clear=False)
+        self.limits.close()
+        self.usage.close()
+        os.close(self.bell)

@@ -1,0 +1,186 @@
+"""A daemon of the test's own on a simulated device, and containers under runc with the runtime wrapper."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare.client import Client
+from gpushare.demo import bundle
+from gpushare.enforce import cgroup
+from gpushare.errors import GpushareError
+from gpushare.paths import RUNTIME_WRAPPER, Layout
+
+REPOSITORY = Path(__file__).parents[2]
+SHARE = {"memory": "1GiB", "time": "30%"}
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+class Node:
+    """The daemon as a process: can be killed and started again."""
+
+    def __init__(self, directory: Path) -> None:
+        self.layout = Layout.of(directory)
+        self.client = Client(self.layout.socket)
+        self.environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "GPUSHARE_SOCKET": str(self.layout.socket)}
+        self._simulators: list[int] = []
+        self.process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "gpushare",
+            "daemon",
+            "--state-dir",
+            str(self.layout.state),
+            "--simulate",
+            "1x16GiB",
+        ]
+        with open(self.layout.state / "daemon.log", "a") as log:
+            self.process = subprocess.Popen(
+                command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+        def answers() -> bool:
+            assert self.process is not None
+            assert self.process.poll() is None, (self.layout.state / "daemon.log").read_text()
+            with contextlib.suppress(GpushareError):
+                self._simulators.append(os.pidfd_open(self.client.node()["sim_pid"]))
+                return True
+            return False
+
+        wait_until(answers, "the daemon does not answer")
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> None:
+        assert self.process is not None
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGCONT)
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        finally:
+            self.process.kill()
+            for simulator in self._simulators:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(simulator, signal.SIGTERM)
+                os.close(simulator)
+            shutil.rmtree(self.layout.grants, ignore_errors=True)
+
+    def gpushare(self, *arguments: object, **options) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, "-m", "gpushare", *map(str, arguments)],
+            capture_output=True, text=True, timeout=60, env=self.environment, **options,
+        )  # fmt: skip
+
+    def nothing_left(self) -> None:
+        """No grant, and nothing that a grant leaves on the machine."""
+        wait_until(lambda: self.client.grants() == [], f"grants stay: {self.client.grants()}")
+        assert list(self.layout.grants.iterdir()) == []
+        assert list(self.layout.cdi.glob("*")) == []
+        ours = [grant["id"] for grant in self.client.grants(ended=True)]
+        parent = cgroup.of_grant("any").path.parent
+        wait_until(lambda: not [g for g in ours if (parent / g).exists()], "cgroups stay")
+        books = self.client.sim_stats()["devices"][0]
+        assert books["bytes"] == 0, books
+
+
+@pytest.fixture(scope="module")
+def module_node() -> Iterator[Node]:
+    if os.geteuid() != 0:
+        pytest.skip("containers need root")
+    # Not tmp_path: its length does not fit into a socket's address.
+    directory = Path(tempfile.mkdtemp(prefix="gst-"))
+    node = Node(directory)
+    try:
+        node.start()
+        yield node
+    finally:
+        node.end()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def node(module_node: Node) -> Iterator[Node]:
+    """The module's daemon; each test leaves it without a grant."""
+    if module_node.process.poll() is not None:
+        module_node.start()
+    yield module_node
+    if module_node.process.poll() is not None:
+        module_node.start()
+    module_node.nothing_left()
+
+
+class Runc:
+    def __init__(self, directory: Path, socket: Path) -> None:
+        self.directory, self.wrapper = directory, [str(RUNTIME_WRAPPER), f"--gpushare-socket={socket}"]
+        self.wrapper += ["--root", str(directory / "runc")]
+        self.names: list[str] = []
+
+    def command(
+        self, *program: str, annotations: dict[str, str] | None = None, change=lambda config: None
+    ) -> list[str]:
+        """Makes a bundle; the command line that runs it. `annotations`: without their prefix."""
+        name = f"gst-{os.getpid()}-{len(self.names)}"
+        self.names.append(name)
+        where = self.directory / name
+        wanted = {f"gpushare.dev/{key}": value for key, value in (annotations or {}).items()}
+        bundle.make(where, wanted, list(program), f"/gpushare-test/{name}")
+        config = json.loads((where / "config.json").read_text())
+        change(config)
+        (where / "config.json").write_text(json.dumps(config))
+        return [*self.wrapper, "run", "--bundle", str(where), name]
+
+    def run(self, *program: str, **options) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            self.command(*program, **options), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+        )
+
+    def start(self, *program: str, **options) -> subprocess.Popen:
+        return subprocess.Popen(
+            self.command(*program, **options),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def config(self) -> dict:
+        """Of the newest bundle, as the wrapper left it."""
+        return json.loads((self.directory / self.names[-1] / "config.json").read_text())
+
+    def grant(self) -> str:
+        return self.config()["annotations"]["gpushare.dev/grant"]
+
+    def delete_all(self) -> None:
+        for name in self.names:
+            subprocess.run([*self.wrapper, "delete", "--force", name], capture_output=True)
+
+
+@pytest.fixture
+def runc(node: Node, tmp_path: Path) -> Iterator[Runc]:
+    if shutil.which("runc") is None:
+        pytest.skip("runc is not installed")
+    runner = Runc(tmp_path, node.layout.socket)
+    yield runner
+    runner.delete_all()
+    for hierarchy in (Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").iterdir()):
+        with contextlib.suppress(OSError):
+            (hierarchy / "gpushare-test").rmdir()

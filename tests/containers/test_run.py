@@ -1,0 +1,181 @@
+"""gpushare run: the same share for a plain process."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gpushare.enforce import cgroup
+from gpushare.paths import LIB_DIR
+
+SHARE = ("--memory", "1GiB", "--time", "30%")
+
+
+def one_line(result, *parts: str) -> None:
+    assert result.stderr.count("\n") == 1 and result.stderr.startswith("gpushare: "), result.stderr
+    for part in parts:
+        assert part in result.stderr
+
+
+@pytest.mark.parametrize("status", [0, 3, 125])
+def test_status_is_the_commands(node, status):
+    result = node.gpushare("run", *SHARE, "--", "sh", "-c", f"echo out; echo err >&2; exit {status}")
+    assert (result.returncode, result.stdout) == (status, "out\n")
+    assert "err\n" in result.stderr
+
+
+def test_signal_is_the_commands(node):
+    result = node.gpushare("run", *SHARE, "--", "sh", "-c", "kill -TERM $$")
+    assert result.returncode == -signal.SIGTERM
+
+
+def test_arguments_and_stdin_pass_untouched(node):
+    result = node.gpushare(
+        "run", *SHARE, "--", "sh", "-c", 'cat; printf "%s|" "$@"', "x", "--", "--memory", "", "a b", input="in"
+    )
+    assert result.stdout == "in--|--memory||a b|"
+
+
+def test_signals_are_as_python_found_them(node):
+    result = node.gpushare("run", *SHARE, "--", "grep", "SigIgn", "/proc/self/status")
+    ignored = int(result.stdout.split()[1], 16)
+    assert not ignored & (1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1))
+
+
+def test_runs_in_its_own_cgroup_and_environment(node):
+    result = node.gpushare(
+        "run", *SHARE, "--", "sh", "-c", "cat /proc/self/cgroup; echo $GPUSHARE_GRANT_DIR; echo $LD_PRELOAD"
+    )
+    *groups, directory, preload = result.stdout.splitlines()
+    grant = directory.split("/")[-2]
+    assert any(line.endswith(f"/{cgroup.PARENT}/{grant}") for line in groups)
+    assert preload == f"{LIB_DIR}/libgpushare.so:{LIB_DIR}/libgpushare-ml.so"
+
+
+def test_tenant_program_gets_its_share(node):
+    result = node.gpushare(
+        "run", *SHARE, "--", LIB_DIR / "gpushare-spin", "--alloc", "512MiB", "--kernel-ns", "200000", "--seconds", "0.5"
+    )
+    assert result.returncode == 0, result.stderr + result.stdout
+    ready, alloc, idle = map(json.loads, result.stdout.splitlines())
+    assert (ready["event"], alloc["ok"], idle["event"]) == ("ready", True, "idle")
+    assert idle["kernels"] > 0
+
+
+def test_memory_limit(node):
+    result = node.gpushare("run", *SHARE, "--", LIB_DIR / "gpushare-spin", "--alloc", "1GiB", "--seconds", "0")
+    alloc = json.loads(result.stdout.splitlines()[1])
+    assert (alloc["ok"], alloc["name"]) == (False, "CUDA_ERROR_OUT_OF_MEMORY")
+
+
+def test_python_tenant(node):
+    pytest.importorskip("cuda.bindings")
+    result = node.gpushare("run", *SHARE, "--", sys.executable, LIB_DIR / "spin.py", input="memory\nalloc 2GiB\nquit\n")
+    ready, memory, alloc = map(json.loads, result.stdout.splitlines())
+    assert (ready["event"], memory["total_bytes"], alloc["ok"]) == ("ready", 1 << 30, False)
+
+
+def test_refusal_is_125_with_the_reason(node):
+    result = node.gpushare("run", "--memory", "17GiB", "--time", "30%", "--", "echo", "started")
+    assert (result.returncode, result.stdout) == (125, "")
+    one_line(result, "17")
+
+
+def test_refusal_in_json(node):
+    result = node.gpushare("run", "--json", "--memory", "17GiB", "--time", "30%", "--", "echo", "started")
+    assert result.returncode == 125
+    answer = json.loads(result.stdout)
+    assert answer["error"]["code"] == "refused"
+    assert answer["error"]["message"] in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--memory", "12 GiBs", "--time", "30%"), ("--memory", "-3", "--time", "30%"), ("--memory", "1GiB", "--time", "140%"),
+        ("--memory", "1GiB", "--time", "NaN"), ("--memory", "1GiB"), ("--time", "30%"), (*SHARE, "--devices", "0"),
+        (*SHARE, "--gpu", "GPU-none"), (*SHARE, "--tenant", "nobody-knows"), (*SHARE, "--class", "royal"),
+    ],
+)  # fmt: skip
+def test_malformed_request_starts_nothing(node, arguments):
+    result = node.gpushare("run", *arguments, "--", "echo", "started")
+    assert (result.returncode, result.stdout) == (2, "")
+    one_line(result)
+
+
+def test_no_command(node):
+    for arguments in ((), ("--",)):
+        result = node.gpushare("run", *SHARE, *arguments)
+        assert result.returncode == 2
+        one_line(result, "no command")
+
+
+def test_command_that_cannot_be_run(node, tmp_path):
+    assert node.gpushare("run", *SHARE, "--", "no-such-command").returncode == 127
+    (tmp_path / "data").write_text("x")
+    assert node.gpushare("run", *SHARE, "--", tmp_path / "data").returncode == 126
+    (tmp_path / "broken").write_text("#!/no/such/interpreter\n")
+    (tmp_path / "broken").chmod(0o755)
+    result = node.gpushare("run", *SHARE, "--", tmp_path / "broken")
+    assert result.returncode == 125
+    one_line(result, "cannot be run")
+
+
+def test_absent_daemon(node, tmp_path):
+    result = node.gpushare("run", "--socket", tmp_path / "none", *SHARE, "--", "echo", "started")
+    assert (result.returncode, result.stdout) == (125, "")
+    one_line(result, "no daemon at")
+
+
+def test_a_user_without_permission(node):
+    """Neither root nor in the group of the daemon: status 4 and what to do."""
+    # Becomes that user only after the imports: the Python installation may be root's own.
+    code = (
+        "import os, sys; from gpushare import client; from gpushare.cli import main\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534); sys.exit(main.main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, "run", *SHARE, "--", "echo", "started"]
+    result = subprocess.run(command, capture_output=True, text=True, env=node.environment)
+    assert (result.returncode, result.stdout) == (4, "")
+    one_line(result, "permission denied")
+
+
+def start(node, *command):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gpushare", "run", *SHARE, "--", *command],
+        env=node.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    return process
+
+
+def test_killed_command_gives_everything_back(node):
+    process = start(node, LIB_DIR / "gpushare-spin", "--alloc", "256MiB")
+    with process:
+        assert json.loads(process.stdout.readline())["event"] == "ready"
+        assert json.loads(process.stdout.readline())["ok"]
+        process.kill()
+    node.nothing_left()
+
+
+def test_children_hold_the_grant_until_the_last_has_ended(node):
+    process = start(node, "sh", "-c", "sleep 1000 & echo $!")
+    with process:
+        child = int(process.stdout.readline())
+        assert process.wait(10) == 0
+        assert [grant["phase"] for grant in node.client.grants()] == ["active"]
+        os.kill(child, signal.SIGKILL)
+    node.nothing_left()
+
+
+@pytest.mark.parametrize("after_ms", [20, 60, 100, 140, 180])
+def test_killed_while_it_starts(node, after_ms):
+    """Reserved for a moment at most: the daemon sees the end of a process that it knows, and reservations expire."""
+    process = start(node, "sleep", "1000")
+    with process:
+        time.sleep(after_ms / 1000)
+        process.kill()
+    node.nothing_left()

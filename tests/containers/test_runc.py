@@ -1,0 +1,219 @@
+"""Containers under plain runc, with the wrapper and the hook, against a real daemon."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from gpushare.demo.bundle import TENANT_PROGRAM
+from gpushare.inject import grantdir
+from gpushare.paths import HOOK
+
+SHARE = {"memory": "1GiB", "time": "30%"}
+
+
+def said(result) -> str:
+    return result.stderr.strip().splitlines()[-1]
+
+
+def test_container_sees_its_share(runc):
+    script = """
+        cat /etc/ld.so.preload
+        ls /run/gpushare/self
+        touch /run/gpushare/self/x 2>/dev/null || echo self is read-only
+        ( : >> /run/gpushare/self/limits ) 2>/dev/null || echo limits are read-only
+        ( : >> /run/gpushare/self/usage ) && echo usage can be written
+    """
+    result = runc.run("/bin/sh", "-c", script, annotations=SHARE)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split("\n")[:-1] == [
+        *grantdir.INTERPOSERS, "driver", "grant.sock", "limits", "sim", "usage",
+        "self is read-only", "limits are read-only", "usage can be written",
+    ]  # fmt: skip
+
+
+def test_a_neighbours_grant_is_out_of_reach(runc, node):
+    other = node.client.create(memory="1GiB", time=100)
+    try:
+        result = runc.run(
+            "/bin/sh", "-c", f"ls {node.layout.grants} {other['dir']}; find / -name limits -not -path '/proc/*' -not -path '/usr/*' 2>/dev/null",
+            annotations=SHARE,
+        )  # fmt: skip
+        assert "No such file" in result.stderr
+        assert result.stdout == "/run/gpushare/self/limits\n"
+    finally:
+        node.client.release(other["id"])
+
+
+def test_memory_and_time_of_a_tenant(runc, node):
+    process = runc.start(TENANT_PROGRAM, annotations={"memory": "1GiB", "time": "30%"})
+    with process:
+        ready = json.loads(process.stdout.readline())
+        assert ready["event"] == "ready", ready
+
+        def ask(command: str) -> dict:
+            process.stdin.write(command + "\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+
+        assert ask("memory")["total_bytes"] == 1 << 30
+        assert ask("alloc 512MiB")["ok"]
+        refused = ask("alloc 512MiB")
+        assert (refused["ok"], refused["error"], refused["name"]) == (False, 2, "CUDA_ERROR_OUT_OF_MEMORY")
+        ask("run 500000")
+        grant = node.client.grant(runc.grant())
+        deadline = time.monotonic() + 20
+        while not node.client.grant(grant["id"])["devices"][0]["busy_ns"] and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert ask("idle")["kernels"] > 0
+        books = node.client.sim_stats()["devices"][0]["processes"]
+        mine = next(process for process in books if process["pid"] == grant["pid"])
+        assert mine["busy_ns"] > 0
+        assert (512 << 20) < mine["peak_bytes"] <= 1 << 30
+        process.stdin.write("quit\n")
+        process.stdin.flush()
+        assert process.wait(20) == 0
+
+
+def test_no_request_starts_without_a_daemon_and_sees_no_gpu(runc, node):
+    node.kill()
+    result = runc.run("/bin/sh", "-c", "ls /run /dev /etc; echo $LD_PRELOAD")
+    assert result.returncode == 0, result.stderr
+    assert "gpushare" not in result.stdout and "nvidia" not in result.stdout and "preload" not in result.stdout
+    assert "hooks" not in runc.config()
+
+
+def test_request_without_a_daemon_does_not_start(runc, node, tmp_path):
+    node.kill()
+    result = runc.run("/bin/sh", "-c", "echo started", annotations=SHARE)
+    assert result.returncode != 0
+    assert result.stdout == ""
+    assert said(result).startswith("gpushare: no daemon answers at")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "says"),
+    [
+        ({"memory": "17GiB", "time": "30%"}, "17GiB"),
+        ({"memory": "12 GiBs", "time": "30%"}, "12 GiBs"),
+        ({"memory": "1GiB", "time": "140%"}, "140%"),
+        ({"memory": "1GiB", "time": "NaN"}, "NaN"),
+        ({"memory": "-3", "time": "30%"}, "-3"),
+        ({"memory": "1GiB"}, "gpushare.dev/time is missing"),
+        ({"memory": "1GiB", "time": "30%", "tenant": "nobody-knows"}, "nobody-knows"),
+        ({"memory": "1GiB", "time": "30%", "device": "GPU-none"}, "GPU-none"),
+        ({"memory": "1GiB", "time": "30%", "class": "royal"}, "royal"),
+        ({"memory": "1GiB", "time": "30%", "prio": "1"}, "gpushare.dev/prio is unknown"),
+        ({"grant": "g-000000000000"}, "g-000000000000"),
+    ],
+)
+def test_refusal_stops_the_start_with_the_reason(runc, node, annotations, says):
+    result = runc.run("/bin/sh", "-c", "echo started", annotations=annotations)
+    assert result.returncode != 0
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1 and says in result.stderr, result.stderr
+
+
+def test_the_hooks_refusal_reaches_the_terminal(runc, node):
+    """Two containers with one grant: the second passes the edit or not, but never the hook."""
+    grant = node.client.create(memory="1GiB", time=300)
+    first = runc.start("/bin/cat", annotations={"grant": grant["id"]})
+    with first:
+        deadline = time.monotonic() + 20
+        while node.client.grant(grant["id"])["phase"] != "active" and time.monotonic() < deadline:
+            time.sleep(0.01)
+        second = runc.run("/bin/echo", "started", annotations={"grant": grant["id"]})
+        assert second.returncode != 0 and second.stdout == ""
+        assert grant["id"] in said(second)
+        first.stdin.close()
+        assert first.wait(20) == 0
+
+
+def test_config_edited_before_meets_the_hook(runc, node):
+    """A bundle that the wrapper edited once and runc starts by itself, after the grant has ended: vetoed by the hook."""
+    command = runc.command("/bin/echo", "started", annotations=SHARE)
+    assert subprocess.run(command, capture_output=True, text=True).returncode == 0
+    node.nothing_left()
+    plain = ["runc", *command[2:]]
+    again = subprocess.run(plain, capture_output=True, text=True)
+    assert again.returncode != 0 and again.stdout == ""
+
+
+def hooks_running() -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                if (entry / "exe").readlink() == HOOK and b"create-runtime" in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.parametrize("after_ms", [0, 1, 3, 10])
+def test_killed_hook_stops_the_start_and_leaks_nothing(runc, node, after_ms):
+    command = runc.command("/bin/echo", "started", annotations=SHARE)
+    killed = []
+
+    def kill() -> None:
+        deadline = time.monotonic() + 20
+        while not killed and time.monotonic() < deadline:
+            for pid in hooks_running():
+                time.sleep(after_ms / 1000)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    if result.returncode == 0:
+        # The hook was through before it was killed, or never seen: then the container ran, with its share.
+        assert result.stdout == "started\n"
+        killed.append(0)
+    else:
+        assert result.stdout == ""
+    killer.join()
+    for grant in node.client.grants():
+        # Killed before the daemon knew of the container: it expires.
+        if grant["phase"] == "bound":
+            assert grant["expires_ns"] - grant["created_ns"] <= 20e9
+            node.client.release(grant["id"])
+
+
+def test_killed_engine_leaks_nothing(runc, node):
+    process = runc.start("/bin/cat", annotations=SHARE)
+    with process:
+        deadline = time.monotonic() + 20
+        while not node.client.grants() or node.client.grants()[0]["phase"] != "active":
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        init = node.client.grants()[0]["pid"]
+        process.kill()
+        process.wait(10)
+        os.kill(init, signal.SIGKILL)
+    node.nothing_left()
+
+
+def test_killed_daemon_takes_the_container_back(runc, node):
+    process = runc.start("/bin/cat", annotations=SHARE)
+    with process:
+        deadline = time.monotonic() + 20
+        while not node.client.grants() or node.client.grants()[0]["phase"] != "active":
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        before = node.client.grants()[0]
+        node.kill()
+        process.stdin.write("still here\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "still here\n"
+        node.start()
+        after = node.client.grants()[0]
+        assert (after["id"], after["phase"], after["pid"]) == (before["id"], "active", before["pid"])
+        process.stdin.close()
+        assert process.wait(20) == 0

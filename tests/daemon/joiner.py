@@ -1,0 +1,71 @@
+"""A tenant's process without CUDA: joins its grant as the interposer does, then obeys words on standard input.
+
+hold N   says in its slot that it holds N bytes      exec     joins anew in a new image of the same process
+hangup   closes the connection, goes on living       rejoin   joins again with its old slot
+fork     joins in a child process                    end      exits
+"""
+
+import ctypes
+import mmap
+import os
+import socket
+import struct
+import sys
+from pathlib import Path
+
+DIRECTORY = Path(os.environ["GPUSHARE_GRANT_DIR"])
+NO_SLOT = 0xFFFF
+SLOT_BYTES, SLOT_HEADER, USAGE_HEADER = 64 + 16 * 64, 64, 64
+
+
+class Joined:
+    def __init__(self, slot: int = NO_SLOT, generation: int = 0) -> None:
+        usage = os.open(DIRECTORY / "usage", os.O_RDWR)
+        self.page = mmap.mmap(usage, 0)
+        os.close(usage)
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.connect(str(DIRECTORY / "grant.sock"))
+        self.socket.send(struct.pack("=IIII", 0x67734A31, 1, slot, generation))
+        reply, descriptors, _, _ = socket.recv_fds(self.socket, 128, 1)
+        _, _, self.error, self.slot, self.generation, self.pid, text = struct.unpack("=IIIIIi104s", reply)
+        self.text = text.split(b"\0")[0].decode()
+        self.bells = len(descriptors)
+
+    def hold(self, size: int) -> None:
+        word = ctypes.c_uint64.from_buffer(self.page, USAGE_HEADER + self.slot * SLOT_BYTES + SLOT_HEADER)
+        word.value = size
+
+    def say(self) -> None:
+        if self.error:
+            print("refused", self.error, self.text, flush=True)
+        else:
+            print("joined", DIRECTORY.parent.name, self.slot, self.generation, self.pid, self.bells, flush=True)
+
+
+def main() -> None:
+    joined = Joined()
+    joined.say()
+    for line in sys.stdin:
+        word, *rest = line.split()
+        if word == "hold":
+            joined.hold(int(rest[0]))
+            print("held", flush=True)
+        elif word == "exec":
+            os.execv(sys.executable, [sys.executable, __file__])
+        elif word == "hangup":
+            joined.socket.close()
+            print("closed", flush=True)
+        elif word == "rejoin":
+            joined = Joined(joined.slot, joined.generation)
+            joined.say()
+        elif word == "fork":
+            if os.fork() == 0:
+                Joined().say()
+                os._exit(0)
+            os.wait()
+        elif word == "end":
+            return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""The life of a grant over the node API."""
+
+import json
+import os
+
+import pytest
+
+from gpushare.errors import NotFoundError, RefusedError, UsageError
+
+GIB = 1 << 30
+
+
+def test_round_trip(daemon, client):
+    grant = client.create(memory=4 * GIB, time=250)
+    assert grant["phase"] == "reserved"
+    assert grant["devices"][0]["memory_limit_bytes"] == 4 * GIB
+    assert grant["devices"][0]["time_milli"] == 250
+    assert grant["cdi"] == [f"gpushare.dev/gpu={grant['id']}"]
+    assert client.grant(grant["id"])["id"] == grant["id"]
+    assert [found["id"] for found in client.grants()] == [grant["id"]]
+    assert daemon.grant_dirs() == {grant["id"]}
+    spec = json.loads((daemon.layout.cdi / daemon.specs()[0]).read_text())
+    assert spec["devices"][0]["name"] == grant["id"]
+
+    ended = client.release(grant["id"])
+    assert (ended["phase"], ended["reason"]) == ("released", f"released by uid {os.geteuid()}")
+    assert client.grants() == []
+    assert client.grants(ended=True)[0]["id"] == grant["id"]
+    assert client.release(grant["id"])["phase"] == "released"
+    assert daemon.grant_dirs() == set()
+    assert daemon.specs() == []
+
+
+def test_memory_as_percentage(client):
+    grant = client.create(memory="35%", time="30%")
+    assert grant["devices"][0]["memory_limit_bytes"] == 16 * GIB * 35 // 100
+    assert grant["devices"][0]["time_milli"] == 300
+
+
+def test_several_devices(client):
+    grant = client.create(memory=GIB, time=500, devices=2)
+    assert sorted(device["index"] for device in grant["devices"]) == [0, 1]
+
+
+def test_device_by_index_and_id(client):
+    devices = client.devices()
+    assert client.create(memory=GIB, time=100, device=1)["devices"][0]["index"] == 1
+    assert client.create(memory=GIB, time=100, device=devices[1]["id"])["devices"][0]["index"] == 1
+    assert client.devices()[1]["guaranteed"] == {"time": 200, "memory": 2 * GIB}
+
+
+def test_idempotent_on_key(daemon, client):
+    first = client.create(memory=GIB, time=100, key="pod-1")
+    assert client.create(memory=GIB, time=100, key="pod-1")["id"] == first["id"]
+    with pytest.raises(RefusedError, match="pod-1"):
+        client.create(memory=2 * GIB, time=100, key="pod-1")
+    assert daemon.grant_dirs() == {first["id"]}
+    client.release(first["id"])
+    assert client.create(memory=GIB, time=100, key="pod-1")["id"] != first["id"]
+
+
+def test_what_does_not_fit_is_refused_with_numbers(daemon, client):
+    client.create(memory=12 * GIB, time=600, device=0)
+    with pytest.raises(RefusedError, match="4GiB of 16GiB is free"):
+        client.create(memory=5 * GIB, time=100, device=0)
+    with pytest.raises(RefusedError, match="50% of time does not fit"):
+        client.create(memory=GIB, time=500, device=0)
+    with pytest.raises(RefusedError, match="256MiB"):
+        client.create(memory=64 << 20, time=100)
+    assert len(daemon.grant_dirs()) == 1
+
+
+def test_reservation_expires(daemon, client, wait_for, phase_of):
+    grant = client.create(memory=GIB, time=100, ttl_seconds=1)
+    wait_for(lambda: phase_of(grant["id"]) == "expired", "the reservation expires")
+    assert "not bound within 1 s" in client.grant(grant["id"])["reason"]
+    assert daemon.grant_dirs() == set()
+    assert daemon.specs() == []
+
+
+def test_resize(client):
+    grant = client.create(memory=4 * GIB, time=250)
+    changed = client.resize(grant["id"], memory="8GiB", time="50%")
+    assert changed["devices"][0]["memory_limit_bytes"] == 8 * GIB
+    assert changed["devices"][0]["time_milli"] == 500
+    with pytest.raises(RefusedError, match="does not fit"):
+        client.resize(grant["id"], memory=17 * GIB)
+    with pytest.raises(UsageError, match="nothing to change"):
+        client.resize(grant["id"])
+    assert client.grant(grant["id"])["devices"][0]["memory_limit_bytes"] == 8 * GIB
+
+
+def test_resize_reaches_the_page(daemon, client):
+    from gpushare.pages import LimitsPage
+
+    child, grant_id = daemon.join()
+    client.resize(grant_id, memory=2 * GIB)
+    with LimitsPage.open(daemon.layout.grants / grant_id / "self/limits", writable=False) as page:
+        assert page.devices[0].memory_bytes == 2 * GIB
+    child.stdin.write(f"hold {GIB}\n")
+    assert child.stdout.readline() == "held\n"
+    with pytest.raises(RefusedError, match="holds"):
+        client.resize(grant_id, memory=GIB // 2)
+
+
+def test_unknown_grant(client):
+    for call in (client.grant, client.release, lambda name: client.bind(name, "process")):
+        with pytest.raises(NotFoundError, match="no grant 'g-nothing'"):
+            call("g-nothing")
+
+
+def test_release_kills_what_runs(daemon, client, wait_for):
+    child, grant_id = daemon.join()
+    client.release(grant_id)
+    assert child.wait(20) == -9
+    wait_for(lambda: daemon.grant_dirs() == set(), "the directory is gone")
+    assert client.grant(grant_id)["phase"] == "released"
+
+
+def test_bind_twice_is_refused(daemon, client):
+    _, grant_id = daemon.join()
+    with pytest.raises(RefusedError):
+        client.bind(grant_id, "process")
+    with pytest.raises(RefusedError):
+        client.bind(grant_id, "container")
+
+
+def test_bind_container_tells_the_mounts(client):
+    grant = client.create(memory=GIB, time=100)
+    binding = client.bind(grant["id"], "container")
+    assert binding["dir"] == grant["dir"]
+    assert "/run/gpushare/self/usage" in [mount["destination"] for mount in binding["mounts"]]
+    assert client.grant(grant["id"])["phase"] == "bound"
+
+
+def test_oci_edit_without_a_request_changes_nothing(daemon, client, tmp_path):
+    config = {"ociVersion": "1.0.2", "process": {"args": ["true"]}, "root": {"path": "/"}}
+    answer = client.call("POST", "/v1/oci/edit", {"bundle": str(tmp_path), "config": config})
+    assert answer == {"config": config, "grant": None}
+    assert daemon.grant_dirs() == set()
+
+
+def test_oci_edit_makes_and_binds_a_grant(daemon, client, tmp_path):
+    (tmp_path / "rootfs").mkdir()
+    annotations = {"gpushare.dev/memory": "2GiB", "gpushare.dev/time": "40%"}
+    config = {"process": {"args": ["true"]}, "root": {"path": "rootfs"}, "annotations": annotations}
+    answer = client.call("POST", "/v1/oci/edit", {"bundle": str(tmp_path), "config": config})
+    grant = client.grant(answer["grant"])
+    assert (grant["phase"], grant["kind"]) == ("bound", "container")
+    assert grant["devices"][0]["time_milli"] == 400
+    assert answer["config"]["hooks"]["createRuntime"]
+
+
+def test_oci_edit_that_cannot_be_leaves_no_grant(daemon, client, tmp_path):
+    annotations = {"gpushare.dev/memory": "2GiB", "gpushare.dev/time": "40%"}
+    config = {"process": "nonsense", "root": {"path": "rootfs"}, "mounts": 7, "annotations": annotations}
+    with pytest.raises(UsageError):
+        client.call("POST", "/v1/oci/edit", {"bundle": str(tmp_path), "config": config})
+    assert daemon.grant_dirs() == set()
+    assert client.grants() == []
+
+
+def test_hook_activates_and_poststop_releases(daemon, client, wait_for):
+    import subprocess
+
+    grant = client.create(memory=GIB, time=100)
+    container = subprocess.Popen(["sleep", "1000"])
+    try:
+        target = f"/v1/hooks/create-runtime?grant={grant['id']}"
+        state = {"ociVersion": "1.0.2", "id": "c", "status": "creating", "pid": container.pid, "bundle": "/b"}
+        assert client.call("POST", target, state)["phase"] == "active"
+        assert client.call("POST", target, state)["phase"] == "active"
+        client.call("POST", f"/v1/hooks/poststop?grant={grant['id']}", {})
+        assert client.grant(grant["id"])["phase"] == "active"
+    finally:
+        container.kill()
+        container.wait()
+    client.call("POST", f"/v1/hooks/poststop?grant={grant['id']}", {})
+    wait_for(lambda: client.grant(grant["id"])["phase"] == "released", "released")
+    client.call("POST", f"/v1/hooks/poststop?grant={grant['id']}", {})
+    assert daemon.grant_dirs() == set()
+
+
+def test_dead_container_releases_without_poststop(client, wait_for):
+    import subprocess
+
+    grant = client.create(memory=GIB, time=100)
+    container = subprocess.Popen(["sleep", "1000"])
+    client.call("POST", f"/v1/hooks/create-runtime?grant={grant['id']}", {"pid": container.pid})
+    container.kill()
+    container.wait()
+    wait_for(lambda: client.grant(grant["id"])["phase"] == "released", "released")

@@ -1,0 +1,93 @@
+"""What the ledger keeps: every grant, what it got, every run and the gaps between them."""
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from gpushare.daemon.ledger import Ledger, Period
+from gpushare.errors import FailedError
+
+
+def rows(path, query):
+    with closing(sqlite3.connect(path)) as ledger:
+        return ledger.execute(query).fetchall()
+
+
+def period(grant_id, to_ns, **numbers):
+    fields = dict.fromkeys(
+        ("granted_ns", "used_ns", "busy_ns", "borrowed_ns", "lent_ns", "waited_ns", "memory_bytes", "memory_peak_bytes"), 0
+    )
+    return Period(grant_id=grant_id, tenant="t", device="GPU-1", from_ns=0, to_ns=to_ns, **(fields | numbers))
+
+
+def test_sums_over_periods(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.add([period("g", 1, used_ns=5, memory_peak_bytes=7), period("g", 2, used_ns=6, memory_peak_bytes=3)])
+    total = ledger.totals("g")["GPU-1"]
+    assert (total.used_ns, total.memory_peak_bytes) == (11, 7)
+    ledger.forget(2)
+    assert ledger.totals("g")["GPU-1"].used_ns == 6
+    ledger.close()
+
+
+def test_open_grants_survive_and_closed_ones_stay_readable(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.save(("g-1", None, "t", 0, "active", '{"a":1}', 1, None))
+    ledger.save(("g-2", None, "t", 0, "active", '{"a":2}', 2, None))
+    ledger.save(("g-2", None, "t", 0, "released", '{"a":3}', 2, 9))
+    ledger.close()
+    again = Ledger(tmp_path / "ledger.db")
+    assert again.run == ledger.run + 1
+    assert again.open_grants() == ['{"a":1}']
+    assert again.ended_grant("g-2") == '{"a":3}'
+    again.close()
+
+
+def test_gap_of_a_killed_run(tmp_path):
+    first = Ledger(tmp_path / "ledger.db")
+    assert first.gap_ns == 0
+    first._db.execute("UPDATE runs SET seen_ns = seen_ns - 5000000000, started_ns = started_ns - 5000000000")
+    first._db.close()  # as a kill leaves it: without an end
+    second = Ledger(tmp_path / "ledger.db")
+    assert 5_000_000_000 <= second.gap_ns < 60_000_000_000
+    second.close()
+
+
+def test_damaged_and_foreign_files_are_refused_with_their_name(tmp_path):
+    path = tmp_path / "ledger.db"
+    path.write_bytes(b"this is not a database, but it is long enough to look at" * 40)
+    with pytest.raises(FailedError, match="ledger.db"):
+        Ledger(path)
+    other = tmp_path / "other.db"
+    with closing(sqlite3.connect(other)) as database:
+        database.execute("PRAGMA user_version = 99")
+        database.commit()
+    with pytest.raises(FailedError, match="version 99"):
+        Ledger(other)
+
+
+def test_daemon_writes_runs_grants_and_periods(daemon, client, wait_for):
+    child, grant_id = daemon.join()
+    child.kill()
+    child.wait()
+    wait_for(lambda: client.grants() == [], "released")
+    path = daemon.layout.ledger
+    [(tenant, device, begin, end, granted)] = rows(
+        path, f"SELECT tenant, device, from_ns, to_ns, granted_ns FROM periods WHERE grant_id = '{grant_id}'"
+    )
+    assert tenant == "default"
+    assert device == client.devices()[0]["id"]
+    assert 0 < granted <= end - begin
+    daemon.kill()
+    daemon.start()
+    found = rows(path, "SELECT ended_ns, gap_ns FROM runs ORDER BY run")
+    assert found[0] == (None, 0)
+    assert found[1][1] > 0
+    assert daemon.stop() == 0
+    assert rows(path, "SELECT ended_ns FROM runs ORDER BY run")[1][0] is not None
+    assert rows(path, "SELECT phase FROM grants") == [("released",)]
+
+
+def test_ledger_is_private(daemon):
+    assert daemon.layout.ledger.stat().st_mode & 0o077 == 0

@@ -1,0 +1,192 @@
+"""kill -9 of the daemon at any moment: every living grant is taken over, nothing leaks, no row is lost."""
+
+import contextlib
+import os
+import random
+import signal
+import sqlite3
+import threading
+import time
+
+import pytest
+
+from gpushare.daemon.peer import start_time
+from gpushare.errors import GpushareError
+from gpushare.pages import LimitsPage
+
+
+def tell(child, word):
+    child.stdin.write(word + "\n")
+    return child.stdout.readline().split()
+
+
+def epoch_of(daemon, grant_id):
+    with LimitsPage.open(daemon.layout.grants / grant_id / "self" / "limits", writable=False) as page:
+        return page.daemon_epoch
+
+
+def test_living_grants_are_taken_over(daemon):
+    client = daemon.client
+    first, first_id = daemon.join()
+    second, second_id = daemon.join()
+    tell(first, "hold 123456")
+    reserved = client.create(memory="1GiB", time="10%", key="later")
+    before = epoch_of(daemon, first_id)
+    run = client.node()["epoch"]
+    daemon.kill()
+    assert first.poll() is None
+    daemon.start()
+
+    assert client.node()["epoch"] == run + 1
+    grants = {grant["id"]: grant for grant in client.grants()}
+    assert set(grants) == {first_id, second_id, reserved["id"]}
+    assert grants[first_id]["phase"] == "active"
+    assert grants[first_id]["processes"] == [first.pid]
+    assert grants[first_id]["devices"][0]["memory_bytes"] == 123456
+    assert grants[reserved["id"]]["phase"] == "reserved"
+    assert epoch_of(daemon, first_id) == before + 1
+    word, _, slot, generation, *_ = tell(first, "rejoin")
+    assert (word, slot, generation) == ("joined", "0", "1")
+    assert client.create(memory="1GiB", time="10%", key="later")["id"] == reserved["id"]
+    second.stdin.write("end\n")
+    second.wait(20)
+
+
+def test_who_died_meanwhile_is_released(daemon, wait_for):
+    alive, alive_id = daemon.join()
+    dead, dead_id = daemon.join()
+    daemon.kill()
+    dead.kill()
+    dead.wait()
+    daemon.start()
+    grant = daemon.client.grant(dead_id)
+    assert (grant["phase"], grant["reason"]) == ("released", "its processes have ended")
+    assert daemon.grant_dirs() == {alive_id}
+    alive.kill()
+    alive.wait()
+    wait_for(lambda: daemon.client.grant(alive_id)["phase"] == "released", "watched again after the restart")
+
+
+def test_dead_member_of_a_living_grant_is_cleared(daemon, wait_for):
+    child = daemon.run("sh", "-c", f'{os.sys.executable} {os.path.dirname(__file__)}/joiner.py; read line')
+    _, grant_id, _, _, pid, _ = child.stdout.readline().split()
+    tell(child, "hold 5000")
+    daemon.kill()
+    os.kill(int(pid), signal.SIGKILL)
+    daemon.start()
+    grant = daemon.client.grant(grant_id)
+    assert (grant["phase"], grant["processes"]) == ("active", [])
+    assert grant["devices"][0]["memory_bytes"] == 0
+
+
+def test_reservations_expire_over_a_restart(daemon, wait_for):
+    grant = daemon.client.create(memory="1GiB", time="10%", ttl_seconds=1)
+    daemon.kill()
+    daemon.start()
+    wait_for(lambda: daemon.client.grant(grant["id"])["phase"] == "expired", "expired")
+    assert daemon.grant_dirs() == set()
+
+
+def test_missing_or_foreign_page_fails_the_grant_only(daemon):
+    one, one_id = daemon.join()
+    two, two_id = daemon.join()
+    three, three_id = daemon.join()
+    daemon.kill()
+    directories = {name: daemon.layout.grants / name / "self" for name in (one_id, two_id)}
+    (directories[one_id] / "limits").unlink()
+    (directories[two_id] / "usage").write_bytes(b"not a page")
+    daemon.start()
+    assert daemon.client.grant(one_id)["phase"] == "failed"
+    assert "limits" in daemon.client.grant(one_id)["reason"]
+    assert daemon.client.grant(two_id)["phase"] == "failed"
+    assert daemon.client.grant(three_id)["phase"] == "active"
+    assert one.wait(20) == two.wait(20) == -9
+    assert three.poll() is None
+    assert daemon.grant_dirs() == {three_id}
+
+
+def test_stray_files_are_removed(daemon):
+    daemon.kill()
+    (daemon.layout.grants / "g-stray").mkdir()
+    spec = daemon.layout.cdi / "gpushare.dev-gpu_g-stray.json"
+    foreign = daemon.layout.cdi / "nvidia.json"
+    spec.write_text("{}")
+    foreign.write_text("{}")
+    daemon.start()
+    assert daemon.grant_dirs() == set()
+    assert not spec.exists()
+    assert foreign.exists()
+
+
+def test_clean_stop_keeps_what_runs_and_removes_the_rest(daemon, wait_for):
+    child, grant_id = daemon.join()
+    reserved = daemon.client.create(memory="1GiB", time="10%")
+    assert daemon.stop() == 0
+    assert child.poll() is None
+    assert daemon.grant_dirs() == {grant_id}
+    assert not daemon.layout.socket.exists()
+    daemon.start()
+    assert daemon.client.grant(grant_id)["phase"] == "active"
+    assert daemon.client.grant(reserved["id"])["phase"] == "released"
+    child.stdin.write("end\n")
+    child.wait(20)
+    wait_for(lambda: daemon.client.grants() == [], "released")
+    [simulator] = daemon.simulators
+    assert daemon.stop() == 0
+    assert start_time(simulator) is None
+    assert not daemon.layout.grants.exists()
+    assert daemon.specs() == []
+
+
+def test_simulator_outlives_a_killed_daemon(daemon):
+    before = daemon.client.node()["sim_pid"]
+    daemon.kill()
+    daemon.start()
+    assert daemon.client.node()["sim_pid"] == before
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_at_random_points(daemon, wait_for, seed):
+    """Clients create, use and release while the daemon is killed and started: in the end all is accounted for."""
+    rng = random.Random(seed)
+    keeper, keeper_id = daemon.join()
+    tell(keeper, "hold 77777")
+    stop = threading.Event()
+    made = set()
+
+    def churn():
+        # Without waiting for the daemon: errors while it is away are what a client sees.
+        while not stop.is_set():
+            with contextlib.suppress(GpushareError, OSError):
+                grant = daemon.client.create(memory="1GiB", time="5%", ttl_seconds=2)
+                made.add(grant["id"])
+                if rng.random() < 0.5:
+                    daemon.client.release(grant["id"])
+
+    worker = threading.Thread(target=churn)
+    worker.start()
+    try:
+        for _ in range(3):
+            time.sleep(rng.uniform(0.0, 0.25))
+            daemon.kill()
+            daemon.start()
+    finally:
+        stop.set()
+        worker.join()
+    client = daemon.client
+    assert client.grant(keeper_id)["phase"] == "active"
+    assert client.grant(keeper_id)["devices"][0]["memory_bytes"] == 77777
+    wait_for(lambda: [grant["id"] for grant in client.grants()] == [keeper_id], "reservations expire")
+    assert daemon.grant_dirs() == {keeper_id}
+    assert daemon.specs() == []
+    keeper.kill()
+    keeper.wait()
+    wait_for(lambda: client.grants() == [], "the keeper is released")
+    assert daemon.grant_dirs() == set()
+    assert client.devices()[0]["guaranteed"] == {"time": 0, "memory": 0}
+    with sqlite3.connect(daemon.layout.ledger) as ledger:
+        rows = dict(ledger.execute("SELECT id, phase FROM grants"))
+        open_rows = ledger.execute("SELECT COUNT(*) FROM grants WHERE ended_ns IS NULL").fetchone()[0]
+    ledger.close()
+    assert made <= set(rows)
+    assert open_rows == 0

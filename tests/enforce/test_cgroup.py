@@ -1,0 +1,141 @@
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare.enforce import cgroup
+from gpushare.enforce.cgroup import Cgroup, Hierarchies
+from gpushare.errors import FailedError
+
+HYBRID = """\
+24 1 0:22 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
+30 24 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu
+31 24 0:29 / /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer
+32 24 0:30 / /sys/fs/cgroup/unified rw shared:1 - cgroup2 cgroup2 rw
+"""
+
+
+def test_hierarchies():
+    hybrid = Hierarchies(Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup/freezer"))
+    assert Hierarchies.of(HYBRID) == hybrid
+    assert Hierarchies.of("".join(HYBRID.splitlines(True)[:3])) == Hierarchies(None, hybrid.freezer)
+    assert Hierarchies.of("24 1 0:22 / /sys/fs/cgroup rw - cgroup2 none rw") == Hierarchies(
+        Path("/sys/fs/cgroup"), None
+    )
+
+
+def test_neither():
+    with pytest.raises(FailedError, match="neither cgroup v2 nor the v1 freezer"):
+        cgroup.of_grant("g-1", Hierarchies(None, None))
+
+
+def wait_until(condition, what: str) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.002)
+
+
+@pytest.fixture(params=["v2", "v1"])
+def group(request) -> Iterator[Cgroup]:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    found = Hierarchies.of()
+    where = Hierarchies(found.unified, None) if request.param == "v2" else Hierarchies(None, found.freezer)
+    if where == Hierarchies(None, None):
+        pytest.skip(f"no {request.param} hierarchy is mounted")
+    made = cgroup.create(f"test-{os.getpid()}", where)
+    yield made
+    made.kill()
+    wait_until(made.remove, "the cgroup stays")
+
+
+@pytest.fixture
+def sleeper(group) -> Iterator[subprocess.Popen]:
+    """A process with a child of its own."""
+    process = subprocess.Popen(
+        ["sh", "-c", "sleep 1000 & echo up; wait"], stdout=subprocess.PIPE, preexec_fn=lambda: group.add(os.getpid())
+    )
+    process.stdout.readline()
+    with process:
+        yield process
+        group.kill()
+
+
+def test_a_life(group, sleeper):
+    assert sleeper.pid in group.pids() and len(group.pids()) == 2
+    assert group.populated() and not group.frozen()
+    assert not group.remove()
+    group.kill()
+    assert sleeper.wait(10) == -signal.SIGKILL
+    wait_until(lambda: not group.populated(), "still populated")
+    assert group.pids() == []
+    assert group.remove() and group.remove()
+    assert not group.path.exists()
+    assert not group.populated()
+    group.kill()
+
+
+def test_freeze_and_thaw(group, sleeper):
+    group.freeze()
+    wait_until(group.frozen, "not frozen")
+    group.thaw()
+    wait_until(lambda: not group.frozen(), "not thawed")
+
+
+def test_kill_reaches_a_frozen_one(group, sleeper):
+    group.freeze()
+    wait_until(group.frozen, "not frozen")
+    group.kill()
+    assert sleeper.wait(10) == -signal.SIGKILL
+
+
+def test_events_tell_the_end(group, sleeper):
+    descriptor = group.events()
+    if not group.v2:
+        assert descriptor is None
+        return
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLPRI)
+        poll.poll(0)
+        os.pread(descriptor, 256, 0)
+        group.kill()
+        assert poll.poll(10000)
+        wait_until(lambda: not group.populated(), "still populated")
+    finally:
+        os.close(descriptor)
+
+
+def test_inner_cgroups_count_and_go(group, sleeper):
+    inner = Cgroup(group.path / "a" / "b", group.v2)
+    inner.path.mkdir(parents=True)
+    inner.add(sleeper.pid)
+    assert sleeper.pid in group.pids()
+    group.kill()
+    sleeper.wait(10)
+    wait_until(group.remove, "the cgroup stays")
+
+
+def test_create_finds_it_again(group):
+    where = Hierarchies(group.path.parents[1], None) if group.v2 else Hierarchies(None, group.path.parents[1])
+    assert cgroup.create(group.path.name, where) == group
+
+
+def test_process_that_is_gone(group):
+    process = subprocess.Popen(["true"])
+    process.wait()
+    with pytest.raises(FailedError, match="ended before it could be moved"):
+        group.add(process.pid)
+    with pytest.raises(FailedError, match="ended"):
+        cgroup.of_process(process.pid)
+
+
+def test_of_process(group, sleeper):
+    where = Hierarchies(group.path.parents[1], None) if group.v2 else Hierarchies(None, group.path.parents[1])
+    assert cgroup.of_process(sleeper.pid, where) == group

@@ -1,0 +1,234 @@
+import os
+import stat
+import struct
+from pathlib import Path
+
+import pytest
+
+from gpushare._native import ffi, lib
+from gpushare.errors import FailedError, RefusedError, UsageError
+from gpushare.pages import (
+    LIMITS_BYTES,
+    MAX_SLOTS,
+    USAGE_BYTES,
+    DeviceLimits,
+    GrantState,
+    LimitsPage,
+    Slot,
+    UsagePage,
+)
+
+GIB = 1 << 30
+DEVICE = DeviceLimits(bytes(range(16)), 8 * GIB, 16 << 20, 250, 1000)
+
+
+@pytest.fixture
+def pages(tmp_path):
+    with (
+        LimitsPage.create(tmp_path / "limits", "g-1", [DEVICE]) as limits,
+        UsagePage.create(tmp_path / "usage", "g-1") as usage,
+    ):
+        yield limits, usage
+
+
+def test_what_was_written_is_read_back_by_another_mapping(tmp_path, pages):
+    with LimitsPage.open(tmp_path / "limits", writable=False) as seen:
+        assert seen.grant == "g-1"
+        assert seen.devices == [DEVICE]
+        assert seen.state is GrantState.RESERVED
+        pages[0].state = GrantState.ACTIVE
+        changed = DeviceLimits(DEVICE.uuid, 4 * GIB, DEVICE.context_bytes, 500, 600)
+        pages[0].set_device(0, changed)
+        assert seen.state is GrantState.ACTIVE
+        assert seen.devices == [changed]
+        assert pages[0].renew_daemon_epoch() == 2 == seen.daemon_epoch
+
+
+def test_modes_are_as_asked_whatever_the_umask_says(tmp_path):
+    old = os.umask(0o077)
+    try:
+        LimitsPage.create(tmp_path / "limits", "g", [DEVICE]).close()
+        UsagePage.create(tmp_path / "usage", "g").close()
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "limits").stat().st_mode) == 0o644
+    assert stat.S_IMODE((tmp_path / "usage").stat().st_mode) == 0o666
+
+
+def test_a_page_is_never_made_over_another_file(tmp_path, pages):
+    with pytest.raises(FailedError, match="File exists"):
+        LimitsPage.create(tmp_path / "limits", "g-2", [DEVICE])
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FailedError, match="cannot create"):
+        UsagePage.create(tmp_path / "link", "g-2")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def offset(field):
+    return {"magic": 0, "version": 4, "size": 8, "count": 12, "grant": 16}[field]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("magic", 0, "magic"),
+        ("magic", lib.GS_USAGE_MAGIC, "magic"),
+        ("version", 2, "version 2, this gpushare speaks 1"),
+        ("size", 4096, "says 4096 bytes"),
+        ("count", 0, "0 devices"),
+        ("count", 17, "17 devices"),
+    ],
+)
+def test_a_foreign_or_corrupt_limits_page_is_refused(tmp_path, pages, field, value, message):
+    with open(tmp_path / "limits", "r+b") as file:
+        file.seek(offset(field))
+        file.write(struct.pack("=I", value))
+    with pytest.raises(FailedError, match=message):
+        LimitsPage.open(tmp_path / "limits")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [("magic", lib.GS_LIMITS_MAGIC, "magic"), ("version", 0, "version 0"), ("count", 5, "5 slots")],
+)
+def test_a_foreign_or_corrupt_usage_page_is_refused(tmp_path, pages, field, value, message):
+    with open(tmp_path / "usage", "r+b") as file:
+        file.seek(offset(field))
+        file.write(struct.pack("=I", value))
+    with pytest.raises(FailedError, match=message):
+        UsagePage.open(tmp_path / "usage")
+
+
+def test_a_page_without_a_grant_id_that_ends_is_refused(tmp_path, pages):
+    with open(tmp_path / "usage", "r+b") as file:
+        file.seek(offset("grant"))
+        file.write(b"x" * 40)
+    with pytest.raises(FailedError, match="no grant id"):
+        UsagePage.open(tmp_path / "usage")
+
+
+@pytest.mark.parametrize("size", [0, 100, LIMITS_BYTES - 1, LIMITS_BYTES + 1, USAGE_BYTES])
+def test_a_file_of_another_size_is_refused(tmp_path, size):
+    path = tmp_path / "limits"
+    path.write_bytes(b"")
+    os.truncate(path, size)
+    with pytest.raises(FailedError, match=f"has {size} bytes"):
+        LimitsPage.open(path)
+
+
+def test_what_is_not_a_file_is_refused(tmp_path):
+    with pytest.raises(FailedError, match="cannot open"):
+        LimitsPage.open(tmp_path / "absent")
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(FailedError):
+        LimitsPage.open(tmp_path / "fifo")
+
+
+def test_slots_are_given_lowest_first_with_a_new_generation_each_time(pages):
+    limits, usage = pages
+    assert [usage.claim(limits, pid) for pid in (10, 11)] == [Slot(0, 1, 10), Slot(1, 1, 11)]
+    assert limits.slots_high == 2
+    usage.pointer.slot[0].state = lib.GS_SLOT_FREE
+    assert usage.claim(limits, 12) == Slot(0, 2, 12)
+    assert limits.slots_high == 2
+    assert list(usage.live_slots(limits)) == [Slot(0, 2, 12), Slot(1, 1, 11)]
+
+
+def test_a_claimed_slot_starts_empty_whatever_was_written_before(pages):
+    limits, usage = pages
+    usage.pointer.slot[0].device[3].memory_bytes = 99
+    slot = usage.claim(limits, 10)
+    assert usage.usage(slot.index, 3).memory_bytes == 0
+
+
+def test_only_the_holder_of_a_slot_rejoins_it(pages):
+    limits, usage = pages
+    slot = usage.claim(limits, 10)
+    assert usage.rejoin(10, slot.index, slot.generation) == slot
+    assert usage.rejoin(11, slot.index, slot.generation) is None
+    assert usage.rejoin(10, slot.index, slot.generation + 1) is None
+    assert usage.rejoin(10, MAX_SLOTS, 1) is None
+    usage.pointer.slot[0].state = lib.GS_SLOT_FREE
+    assert usage.rejoin(10, slot.index, slot.generation) is None
+
+
+def test_a_full_grant_refuses_one_more_process(pages):
+    limits, usage = pages
+    for pid in range(MAX_SLOTS):
+        usage.claim(limits, pid + 1)
+    with pytest.raises(RefusedError, match="all 1024 process slots"):
+        usage.claim(limits, 5000)
+
+
+def test_memory_is_summed_over_live_slots_only(pages):
+    limits, usage = pages
+    for pid, size in ((10, 100), (11, 20), (12, 3)):
+        slot = usage.claim(limits, pid)
+        usage.pointer.slot[slot.index].device[0].memory_bytes = size
+    usage.pointer.slot[1].state = lib.GS_SLOT_FREE
+    assert usage.memory_bytes(limits, 0) == 103
+
+
+def test_a_page_truncated_under_our_hands_reads_as_zeros_and_says_so(tmp_path, pages):
+    limits, usage = pages
+    usage.claim(limits, 10)
+    assert not usage.torn
+    os.truncate(tmp_path / "usage", 4096)
+    assert list(usage.live_slots(limits)) == [Slot(0, 1, 10)]  # still inside what is left
+    assert usage.usage(900, 0).memory_bytes == 0
+    assert usage.torn
+    with pytest.raises(FailedError, match="not a usage page"):
+        usage.check()
+    assert not limits.torn
+
+
+def test_a_bus_error_that_is_not_ours_still_ends_the_process(tmp_path):
+    """The guard hides truncation of pages only."""
+    import signal
+    import subprocess
+    import sys
+
+    program = (
+        "import mmap, os, sys\n"
+        "from pathlib import Path\n"
+        "from gpushare.pages import UsagePage\n"
+        "UsagePage.create(Path(sys.argv[1]), 'g')\n"
+        "f = open(sys.argv[2], 'w+b'); f.truncate(4096); m = mmap.mmap(f.fileno(), 4096); f.truncate(0)\n"
+        "m[0]\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "usage"), str(tmp_path / "other")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    assert subprocess.run(command, env=environment, timeout=30).returncode == -signal.SIGBUS
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"uuid": b"short"}, "16 bytes"),
+        ({"memory_bytes": -1}, "not negative"),
+        ({"guarantee_milli": 600, "limit_milli": 500}, "guarantee of 600"),
+        ({"limit_milli": 1001}, "limit of 1001"),
+    ],
+)
+def test_senseless_limits_are_refused(tmp_path, change, message):
+    import dataclasses
+
+    with pytest.raises(UsageError, match=message):
+        LimitsPage.create(tmp_path / "limits", "g", [dataclasses.replace(DEVICE, **change)])
+    assert not (tmp_path / "limits").exists()
+
+
+@pytest.mark.parametrize(("grant", "devices"), [("", 1), ("x" * 40, 1), ("g", 0), ("g", 17)])
+def test_a_page_that_cannot_be_made_leaves_no_file(tmp_path, grant, devices):
+    with pytest.raises(FailedError):
+        LimitsPage.create(tmp_path / "limits", grant, [DEVICE] * devices)
+    assert not (tmp_path / "limits").exists()
+
+
+def test_layout_is_the_one_other_processes_compiled():
+    """Offsets that a running tenant has baked in: changing one needs a new GS_PAGE_VERSION."""
+    assert (LIMITS_BYTES, USAGE_BYTES) == (2176, 1114176)
+    assert ffi.sizeof("struct gs_slot") == 1088
+    assert ffi.offsetof("struct gs_device_limits", "lease") == 48
+    assert ffi.offsetof("struct gs_slot_device", "waiting") == 48
+    assert ffi.sizeof("struct gs_join_reply") == 128

@@ -1,0 +1,69 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.policy.shares import Placed, TenantPolicy, Workload, shares
+
+
+def policies(**guarantees):
+    return {name: TenantPolicy(name, milli) for name, milli in guarantees.items()}
+
+
+def test_two_labs_get_what_they_asked():
+    placed = [Placed("g1", "research", "d0", 750, 750), Placed("g2", "class", "d0", 250, 250)]
+    result = shares(policies(research=750, **{"class": 250}), placed)
+    assert [result[g, "d0"].guarantee_milli for g in ("g1", "g2")] == [750, 250]
+
+
+def test_a_tenants_unreserved_guarantee_goes_to_its_grants_by_time():
+    placed = [Placed("g1", "a", "d0", 100, 100), Placed("g2", "a", "d0", 300, 300), Placed("g3", "b", "d0", 200, 200)]
+    result = shares(policies(a=600, b=400), placed)
+    assert [result[g, "d0"].guarantee_milli for g in ("g1", "g2", "g3")] == [150, 450, 400]
+
+
+def test_what_is_idle_inside_a_tenant_goes_to_its_runnable_grants():
+    placed = [Placed("g1", "a", "d0", 200, 200), Placed("g2", "a", "d0", 200, 200), Placed("g3", "b", "d0", 600, 600)]
+    result = shares(policies(a=400, b=600), placed, runnable={"g1", "g3"})
+    assert result["g1", "d0"].guarantee_milli == 400
+    assert result["g2", "d0"].guarantee_milli == 200  # starts promptly when it wakes
+    assert result["g3", "d0"].guarantee_milli == 600
+
+
+def test_two_grants_of_a_tenant_borrow_no_more_than_one():
+    tenants = {"a": TenantPolicy("a", 0, weight=2), "b": TenantPolicy("b", 0, weight=2)}
+    placed = [Placed("g1", "a", "d0", 300, 0), Placed("g2", "a", "d0", 100, 0), Placed("g3", "b", "d0", 400, 0)]
+    result = shares(tenants, placed)
+    assert result["g1", "d0"].weight + result["g2", "d0"].weight == result["g3", "d0"].weight
+    assert result["g1", "d0"].weight == 3 * result["g2", "d0"].weight
+
+
+def test_scavengers_limits_tiers_and_classes_pass_through():
+    tenants = {"s": TenantPolicy("s", 0, weight=0, tier=2)}
+    placed = [Placed("g1", "s", "d0", 300, 0, 500, Workload.INTERACTIVE)]
+    share = shares(tenants, placed)["g1", "d0"]
+    assert (share.weight, share.tier, share.limit_milli, share.workload) == (0, 2, 500, Workload.INTERACTIVE)
+
+
+def test_a_guarantee_never_exceeds_its_grants_limit():
+    result = shares(policies(a=1000), [Placed("g1", "a", "d0", 200, 200, 300)])
+    assert result["g1", "d0"].guarantee_milli == 300
+
+
+rows = st.tuples(st.sampled_from("abc"), st.sampled_from(["d0", "d1"]), st.integers(1, 400))
+
+
+@given(st.lists(rows, max_size=8), st.lists(st.integers(0, 2000), min_size=3, max_size=3))
+def test_a_device_is_never_promised_twice_and_reservations_are_kept(found, guarantees):
+    placed, used = [], {"d0": 0, "d1": 0}
+    for number, (tenant, device, time) in enumerate(found):
+        reserved = min(time, 1000 - used[device])
+        used[device] += reserved
+        placed.append(Placed(f"g{number}", tenant, device, time, reserved))
+    tenants = {name: TenantPolicy(name, milli) for name, milli in zip("abc", guarantees, strict=True)}
+    result = shares(tenants, placed)
+    for device in used:
+        here = [p for p in placed if p.device == device]
+        assert sum(result[p.grant, device].guarantee_milli for p in here) <= 1000
+        for tenant in "abc":
+            mine = [p for p in here if p.tenant == tenant]
+            given_ = sum(result[p.grant, device].guarantee_milli for p in mine)
+            assert given_ >= sum(p.guaranteed_milli for p in mine)
