@@ -32,7 +32,7 @@ bench: $(VENV)/.ready-test build ## the numbers: ratios within one run, written 
 	$(BIN)/pytest bench --benchmark-columns=median,min,max,stddev
 
 dist: $(VENV)/.ready ## source distribution, and the wheel built from it
-	$(BIN)/python -m pip install -q build
+	$(BIN)/python -m pip install -qq build
 	$(BIN)/python -m build --outdir dist
 
 clean: ## remove everything that was built
@@ -40,7 +40,7 @@ clean: ## remove everything that was built
 
 # The wheel, installed as a user gets it; tests and the demo run the installed package.
 build: $(VENV)/.ready
-	@$(BIN)/python -m pip install -q --no-build-isolation --no-deps --force-reinstall .
+	@$(BIN)/python -m pip install -qq --no-build-isolation --no-deps --force-reinstall .
 
 # C changes without a wheel: artefacts into the source tree, used with PYTHONPATH=. 
 dev: $(VENV)/.ready

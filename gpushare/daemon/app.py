@@ -319,7 +319,7 @@ async def _cancel(task: "asyncio.Task[None]") -> None:
 
 def _probe(device_id: str) -> int:
     """In a process of its own: a context would stay with the daemon."""
-    command = [sys.executable, "-m", "gpushare.node.probe", device_id]
+    command = [sys.executable, "-P", "-m", "gpushare.node.probe", device_id]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

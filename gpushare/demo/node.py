@@ -39,7 +39,7 @@ class Node:
 
     def start(self) -> Any:
         """Facts of the node, when its daemon answers."""
-        command = [sys.executable, "-m", "gpushare", "daemon", "--state-dir", str(self._layout.state)]
+        command = [sys.executable, "-P", "-m", "gpushare", "daemon", "--state-dir", str(self._layout.state)]
         if not has_driver():
             command += ["--simulate", SIMULATED_DEVICE]
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

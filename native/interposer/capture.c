@@ -41,9 +41,9 @@ static void let_readers_finish(struct gs_time *time) {
 }
 
 CUresult gs_before_capture_begin(struct gs_around *around, CUstream stream) {
-  struct gs_time *time;
+  struct gs_time *time = gs_time();
   CUresult result = CUDA_SUCCESS;
-  around->active = gs_enter(&result) && (time = gs_time()) != NULL;
+  around->active = gs_enter(&result) && time != NULL;
   around->handle = stream ? stream : CU_STREAM_LEGACY;
   if (around->active) {
     __atomic_add_fetch(&time->captures, 1, __ATOMIC_SEQ_CST);

@@ -163,7 +163,10 @@ static CUresult call(const struct request *request) {
 /* A stream that captures gets a graph's allocation node: its memory comes with the graph's launch. */
 static bool captures(CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return gs_real.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+  CUresult result = gs_real.cuStreamIsCapturing(stream, &status);
+  if (result == CUDA_ERROR_NOT_FOUND || result == CUDA_ERROR_NOT_SUPPORTED)
+    return false; /* a driver that knows no captures */
+  return result != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 static CUresult allocate(struct request *request) {

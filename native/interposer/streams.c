@@ -6,19 +6,23 @@
 
 enum { NON_BLOCKING = 1 /* CU_STREAM_NON_BLOCKING */ };
 
-/* The last stream a thread used. Valid while no stream or context went since. */
-GS_TLS struct {
+/* Streams a thread used last, by handle. Valid while no stream or context went since. */
+GS_TLS struct gs_cached {
   CUstream handle;
   CUcontext context; /* of the default streams, whose handle says nothing; else NULL */
   uint32_t generation;
   struct gs_stream *stream;
-} cached;
+} cache[8];
+
+static struct gs_cached *cached_place(CUstream handle) {
+  return &cache[(uintptr_t)handle * UINT64_C(0x9e3779b97f4a7c15) >> 61];
+}
 
 static bool is_default(CUstream handle) { return handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD; }
 
 /* A per-thread default stream ends with its thread, unseen. Its place goes to the next thread at that address, which is right:
  * the work of a dead thread's stream is done or will be. */
-static uint64_t thread_of(CUstream handle) { return handle == CU_STREAM_PER_THREAD ? (uint64_t)(uintptr_t)&cached : 0; }
+static uint64_t thread_of(CUstream handle) { return handle == CU_STREAM_PER_THREAD ? (uint64_t)(uintptr_t)cache : 0; }
 
 static CUcontext current_context(void) {
   CUcontext context = NULL;
@@ -132,17 +136,20 @@ static struct gs_stream *make(struct gs_time *time, CUstream handle, CUcontext c
 static struct gs_stream *look_up(CUstream handle, bool may_make) {
   struct gs_time *time = gs_time();
   CUcontext current = NULL;
+  struct gs_cached *cached;
   struct gs_stream *stream;
   uint32_t generation;
   if (!time)
     return NULL;
   if (!handle)
     handle = CU_STREAM_LEGACY;
+  cached = cached_place(handle);
   if (is_default(handle))
     current = current_context();
   generation = __atomic_load_n(&time->generation, __ATOMIC_ACQUIRE);
-  if (GS_LIKELY(cached.stream && cached.handle == handle && cached.context == current && cached.generation == generation))
-    return cached.stream;
+  if (GS_LIKELY(cached->stream && cached->handle == handle && cached->context == current &&
+                cached->generation == generation))
+    return cached->stream;
   gs_latch_take(&time->tables);
   stream = find(time, handle, current, thread_of(handle));
   gs_latch_drop(&time->tables);
@@ -150,12 +157,8 @@ static struct gs_stream *look_up(CUstream handle, bool may_make) {
     CUcontext context = current ? current : current_context();
     stream = context ? make(time, handle, context) : NULL;
   }
-  if (stream) {
-    cached.handle = handle;
-    cached.context = current;
-    cached.generation = generation;
-    cached.stream = stream;
-  }
+  if (stream)
+    *cached = (struct gs_cached){handle, current, generation, stream};
   return stream;
 }
 

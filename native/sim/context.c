@@ -489,6 +489,7 @@ CUresult sim_ctx_wait(struct sim_ctx *ctx) {
   bool blocking = (ctx->flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_BLOCKING_SYNC;
   sim_unlock();
   sim_wait(ctx->device, blocking, &(struct sim_condition){all_done, all_bound, &all});
+  sim_pools_synchronized();
   return CUDA_SUCCESS;
 }
 

@@ -154,6 +154,7 @@ CUresult cuEventSynchronize(CUevent hEvent) {
   bool blocking = event->flags & CU_EVENT_BLOCKING_SYNC;
   sim_wait(mark->device, blocking, &(struct sim_condition){mark_done, mark_bound, mark});
   mark_drop(mark);
+  sim_pools_synchronized();
   return CUDA_SUCCESS;
 }
 

@@ -174,8 +174,10 @@ CUresult sim_stream_wait(struct sim_stream *stream) {
   CUresult result = may_wait(stream);
   uint64_t seq = sim_seq();
   sim_unlock();
-  if (result == CUDA_SUCCESS) sim_wait_seq(stream, seq);
-  return result;
+  if (result) return result;
+  sim_wait_seq(stream, seq);
+  sim_pools_synchronized();
+  return CUDA_SUCCESS;
 }
 
 /* ---- driver API ---------------------------------------------------------------------------------------------------------------- */

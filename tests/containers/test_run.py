@@ -96,8 +96,9 @@ def test_refusal_in_json(node):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--memory", "12 GiBs", "--time", "30%"), ("--memory", "-3", "--time", "30%"), ("--memory", "1GiB", "--time", "140%"),
-        ("--memory", "1GiB", "--time", "NaN"), ("--memory", "1GiB"), ("--time", "30%"), (*SHARE, "--devices", "0"),
+        ("--memory", "12 GiBs", "--time", "30%"), ("--memory", "-3", "--time", "30%"), ("--memory", "1GiB"),
+        ("--memory", "1GiB", "--time", "140%"), ("--memory", "1GiB", "--time", "NaN"), ("--time", "30%"),
+        (*SHARE, "--devices", "0"),
         (*SHARE, "--gpu", "GPU-none"), (*SHARE, "--tenant", "nobody-knows"), (*SHARE, "--class", "royal"),
     ],
 )  # fmt: skip
@@ -145,11 +146,10 @@ def test_a_user_without_permission(node):
 
 
 def start(node, *command):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gpushare", "run", *SHARE, "--", *command],
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "gpushare", "run", *SHARE, "--", *command],
         env=node.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    return process
 
 
 def test_killed_command_gives_everything_back(node):

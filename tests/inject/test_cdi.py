@@ -23,13 +23,15 @@ EDITS = _object(
     env={"type": "array", "items": {"type": "string", "pattern": "^[^=]+="}},
     mounts={
         "type": "array",
-        "items": _object(["hostPath", "containerPath"], hostPath=STRING, containerPath=STRING, options=STRINGS, type=STRING),
+        "items": _object(
+            ["hostPath", "containerPath"], hostPath=STRING, containerPath=STRING, options=STRINGS, type=STRING
+        ),
     },
     hooks={
         "type": "array",
         "items": _object(
             ["hookName", "path"],
-            hookName={"enum": ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"]},
+            hookName={"enum": ["createRuntime", "createContainer", "startContainer", "poststart", "poststop"]},
             path={"type": "string", "pattern": "^/"}, args=STRINGS, env=STRINGS, timeout={"type": "integer"},
         ),
     },

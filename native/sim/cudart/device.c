@@ -1,0 +1,336 @@
+/* Devices: properties, attributes, limits, peers, synchronisation. */
+#include "cudart.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static cudaError_t valid(int device, const void *out) {
+  cudaError_t error = rt_start();
+  if (error != cudaSuccess)
+    return error;
+  if (!out)
+    return rt_fail(cudaErrorInvalidValue);
+  return device >= 0 && device < rt_device_count() ? cudaSuccess : rt_fail(cudaErrorInvalidDevice);
+}
+
+RT_API(cudaError_t, cudaGetDeviceCount, (int *count)) {
+  cudaError_t error = rt_start();
+  if (error != cudaSuccess)
+    return error;
+  if (!count)
+    return rt_fail(cudaErrorInvalidValue);
+  *count = rt_device_count();
+  return cudaSuccess;
+}
+
+/* The runtime numbers its attributes as the driver does. */
+RT_API(cudaError_t, cudaDeviceGetAttribute, (int *value, int attribute, int device)) {
+  cudaError_t error = valid(device, value);
+  return error == cudaSuccess ? rt_done(rt_driver.cuDeviceGetAttribute(value, attribute, device)) : error;
+}
+
+/* cudaDeviceProp of CUDA 13. */
+struct properties {
+  char name[256];
+  CUuuid uuid;
+  char luid[8];
+  unsigned luid_device_node_mask;
+  size_t total_global_mem, shared_mem_per_block;
+  int regs_per_block, warp_size;
+  size_t mem_pitch;
+  int max_threads_per_block, max_threads_dim[3], max_grid_size[3];
+  size_t total_const_mem;
+  int major, minor;
+  size_t texture_alignment, texture_pitch_alignment;
+  int multi_processor_count, integrated, can_map_host_memory;
+  int max_texture_1d, max_texture_1d_mipmap, max_texture_2d[2], max_texture_2d_mipmap[2], max_texture_2d_linear[3];
+  int max_texture_2d_gather[2], max_texture_3d[3], max_texture_3d_alt[3], max_texture_cubemap, max_texture_1d_layered[2];
+  int max_texture_2d_layered[3], max_texture_cubemap_layered[2];
+  int max_surface_1d, max_surface_2d[2], max_surface_3d[3], max_surface_1d_layered[2], max_surface_2d_layered[3];
+  int max_surface_cubemap, max_surface_cubemap_layered[2];
+  size_t surface_alignment;
+  int concurrent_kernels, ecc_enabled, pci_bus_id, pci_device_id, pci_domain_id, tcc_driver, async_engine_count;
+  int unified_addressing, memory_bus_width, l2_cache_size, persisting_l2_cache_max_size, max_threads_per_multi_processor;
+  int stream_priorities_supported, global_l1_cache_supported, local_l1_cache_supported;
+  size_t shared_mem_per_multiprocessor;
+  int regs_per_multiprocessor, managed_memory, is_multi_gpu_board, multi_gpu_board_group_id, host_native_atomic_supported;
+  int pageable_memory_access, concurrent_managed_access, compute_preemption_supported, can_use_host_pointer_for_registered_mem;
+  int cooperative_launch;
+  size_t shared_mem_per_block_optin;
+  int pageable_memory_access_uses_host_page_tables, direct_managed_mem_access_from_host, max_blocks_per_multi_processor;
+  int access_policy_max_window_size;
+  size_t reserved_shared_mem_per_block;
+  int host_register_supported, sparse_cuda_array_supported, host_register_read_only_supported;
+  int timeline_semaphore_interop_supported, memory_pools_supported, gpu_direct_rdma_supported;
+  unsigned gpu_direct_rdma_flush_writes_options;
+  int gpu_direct_rdma_writes_ordering;
+  unsigned memory_pool_supported_handle_types;
+  int deferred_mapping_cuda_array_supported, ipc_event_supported, cluster_launch, unified_function_pointers;
+  int device_numa_config, device_numa_id, mps_enabled, host_numa_id;
+  unsigned gpu_pci_device_id, gpu_pci_subsystem_id;
+  int host_numa_multinode_ipc_supported;
+  int reserved[56];
+};
+_Static_assert(sizeof(struct properties) == 1008, "cudaDeviceProp of CUDA 13");
+
+/* CU_DEVICE_ATTRIBUTE_* and the field it fills; bytes: the field is a size_t. */
+#define NUMBER(attribute, field) {attribute, offsetof(struct properties, field), false}
+#define BYTES(attribute, field) {attribute, offsetof(struct properties, field), true}
+static const struct {
+  int attribute;
+  size_t field;
+  bool bytes;
+} filled[] = {
+    NUMBER(1, max_threads_per_block),
+    NUMBER(2, max_threads_dim[0]),
+    NUMBER(3, max_threads_dim[1]),
+    NUMBER(4, max_threads_dim[2]),
+    NUMBER(5, max_grid_size[0]),
+    NUMBER(6, max_grid_size[1]),
+    NUMBER(7, max_grid_size[2]),
+    BYTES(8, shared_mem_per_block),
+    BYTES(9, total_const_mem),
+    NUMBER(10, warp_size),
+    BYTES(11, mem_pitch),
+    NUMBER(12, regs_per_block),
+    BYTES(14, texture_alignment),
+    NUMBER(16, multi_processor_count),
+    NUMBER(18, integrated),
+    NUMBER(19, can_map_host_memory),
+    NUMBER(21, max_texture_1d),
+    NUMBER(22, max_texture_2d[0]),
+    NUMBER(23, max_texture_2d[1]),
+    NUMBER(24, max_texture_3d[0]),
+    NUMBER(25, max_texture_3d[1]),
+    NUMBER(26, max_texture_3d[2]),
+    NUMBER(27, max_texture_2d_layered[0]),
+    NUMBER(28, max_texture_2d_layered[1]),
+    NUMBER(29, max_texture_2d_layered[2]),
+    BYTES(30, surface_alignment),
+    NUMBER(31, concurrent_kernels),
+    NUMBER(32, ecc_enabled),
+    NUMBER(33, pci_bus_id),
+    NUMBER(34, pci_device_id),
+    NUMBER(35, tcc_driver),
+    NUMBER(37, memory_bus_width),
+    NUMBER(38, l2_cache_size),
+    NUMBER(39, max_threads_per_multi_processor),
+    NUMBER(40, async_engine_count),
+    NUMBER(41, unified_addressing),
+    NUMBER(42, max_texture_1d_layered[0]),
+    NUMBER(43, max_texture_1d_layered[1]),
+    NUMBER(45, max_texture_2d_gather[0]),
+    NUMBER(46, max_texture_2d_gather[1]),
+    NUMBER(47, max_texture_3d_alt[0]),
+    NUMBER(48, max_texture_3d_alt[1]),
+    NUMBER(49, max_texture_3d_alt[2]),
+    NUMBER(50, pci_domain_id),
+    BYTES(51, texture_pitch_alignment),
+    NUMBER(52, max_texture_cubemap),
+    NUMBER(53, max_texture_cubemap_layered[0]),
+    NUMBER(54, max_texture_cubemap_layered[1]),
+    NUMBER(55, max_surface_1d),
+    NUMBER(56, max_surface_2d[0]),
+    NUMBER(57, max_surface_2d[1]),
+    NUMBER(58, max_surface_3d[0]),
+    NUMBER(59, max_surface_3d[1]),
+    NUMBER(60, max_surface_3d[2]),
+    NUMBER(61, max_surface_1d_layered[0]),
+    NUMBER(62, max_surface_1d_layered[1]),
+    NUMBER(63, max_surface_2d_layered[0]),
+    NUMBER(64, max_surface_2d_layered[1]),
+    NUMBER(65, max_surface_2d_layered[2]),
+    NUMBER(66, max_surface_cubemap),
+    NUMBER(67, max_surface_cubemap_layered[0]),
+    NUMBER(68, max_surface_cubemap_layered[1]),
+    NUMBER(70, max_texture_2d_linear[0]),
+    NUMBER(71, max_texture_2d_linear[1]),
+    NUMBER(72, max_texture_2d_linear[2]),
+    NUMBER(73, max_texture_2d_mipmap[0]),
+    NUMBER(74, max_texture_2d_mipmap[1]),
+    NUMBER(75, major),
+    NUMBER(76, minor),
+    NUMBER(77, max_texture_1d_mipmap),
+    NUMBER(78, stream_priorities_supported),
+    NUMBER(79, global_l1_cache_supported),
+    NUMBER(80, local_l1_cache_supported),
+    BYTES(81, shared_mem_per_multiprocessor),
+    NUMBER(82, regs_per_multiprocessor),
+    NUMBER(83, managed_memory),
+    NUMBER(84, is_multi_gpu_board),
+    NUMBER(85, multi_gpu_board_group_id),
+    NUMBER(86, host_native_atomic_supported),
+    NUMBER(88, pageable_memory_access),
+    NUMBER(89, concurrent_managed_access),
+    NUMBER(90, compute_preemption_supported),
+    NUMBER(91, can_use_host_pointer_for_registered_mem),
+    NUMBER(95, cooperative_launch),
+    BYTES(97, shared_mem_per_block_optin),
+    NUMBER(99, host_register_supported),
+    NUMBER(100, pageable_memory_access_uses_host_page_tables),
+    NUMBER(101, direct_managed_mem_access_from_host),
+    NUMBER(106, max_blocks_per_multi_processor),
+    NUMBER(108, persisting_l2_cache_max_size),
+    NUMBER(109, access_policy_max_window_size),
+    BYTES(111, reserved_shared_mem_per_block),
+    NUMBER(112, sparse_cuda_array_supported),
+    NUMBER(113, host_register_read_only_supported),
+    NUMBER(114, timeline_semaphore_interop_supported),
+    NUMBER(115, memory_pools_supported),
+    NUMBER(116, gpu_direct_rdma_supported),
+    NUMBER(117, gpu_direct_rdma_flush_writes_options),
+    NUMBER(118, gpu_direct_rdma_writes_ordering),
+    NUMBER(119, memory_pool_supported_handle_types),
+    NUMBER(120, cluster_launch),
+    NUMBER(121, deferred_mapping_cuda_array_supported),
+    NUMBER(125, ipc_event_supported),
+    NUMBER(129, unified_function_pointers),
+    NUMBER(130, device_numa_config),
+    NUMBER(131, device_numa_id),
+    NUMBER(133, mps_enabled),
+    NUMBER(134, host_numa_id),
+    NUMBER(139, gpu_pci_device_id),
+    NUMBER(140, gpu_pci_subsystem_id),
+    NUMBER(143, host_numa_multinode_ipc_supported),
+};
+
+static CUresult fill(struct properties *out, CUdevice device) {
+  CUresult result = rt_driver.cuDeviceGetName(out->name, sizeof out->name, device);
+  if (result == CUDA_SUCCESS)
+    result = rt_driver.cuDeviceGetUuid(&out->uuid, device);
+  if (result == CUDA_SUCCESS)
+    result = rt_driver.cuDeviceTotalMem(&out->total_global_mem, device);
+  for (size_t i = 0; i < sizeof filled / sizeof filled[0] && result == CUDA_SUCCESS; i++) {
+    int value = 0;
+    result = rt_driver.cuDeviceGetAttribute(&value, filled[i].attribute, device);
+    size_t wide = (size_t)value;
+    char *field = (char *)out + filled[i].field;
+    if (filled[i].bytes)
+      memcpy(field, &wide, sizeof wide);
+    else
+      memcpy(field, &value, sizeof value);
+  }
+  return result;
+}
+
+RT_API(cudaError_t, cudaGetDeviceProperties, (struct properties * out, int device)) {
+  cudaError_t error = valid(device, out);
+  if (error != cudaSuccess)
+    return error;
+  memset(out, 0, sizeof *out);
+  return rt_done(fill(out, device));
+}
+
+RT_API(cudaError_t, cudaDeviceGetPCIBusId, (char *id, int length, int device)) {
+  cudaError_t error = valid(device, id);
+  return error == cudaSuccess ? rt_done(rt_driver.cuDeviceGetPCIBusId(id, length, device)) : error;
+}
+
+RT_API(cudaError_t, cudaDeviceGetByPCIBusId, (int *device, const char *id)) {
+  cudaError_t error = rt_start();
+  return error == cudaSuccess ? rt_done(rt_driver.cuDeviceGetByPCIBusId(device, id)) : error;
+}
+
+RT_API(cudaError_t, cudaDeviceSynchronize, (void)) {
+  cudaError_t error = rt_enter();
+  return error == cudaSuccess ? rt_done(rt_driver.cuCtxSynchronize()) : error;
+}
+
+RT_API(cudaError_t, cudaDeviceGetLimit, (size_t * value, int limit)) {
+  cudaError_t error = rt_enter();
+  return error == cudaSuccess ? rt_done(rt_driver.cuCtxGetLimit(value, limit)) : error;
+}
+
+RT_API(cudaError_t, cudaDeviceSetLimit, (int limit, size_t value)) {
+  cudaError_t error = rt_enter();
+  return error == cudaSuccess ? rt_done(rt_driver.cuCtxSetLimit(limit, value)) : error;
+}
+
+RT_API(cudaError_t, cudaDeviceGetStreamPriorityRange, (int *least, int *greatest)) {
+  cudaError_t error = rt_enter();
+  return error == cudaSuccess ? rt_done(rt_driver.cuCtxGetStreamPriorityRange(least, greatest)) : error;
+}
+
+/* ---- peers ------------------------------------------------------------------------------------------------------------------- */
+
+RT_API(cudaError_t, cudaDeviceCanAccessPeer, (int *can, int device, int peer)) {
+  cudaError_t error = valid(device, can);
+  return error == cudaSuccess ? rt_done(rt_driver.cuDeviceCanAccessPeer(can, device, peer)) : error;
+}
+
+/* Peer access is between contexts: the other device's primary one, held for the call. */
+static cudaError_t with_peer(int peer, CUresult (*call)(CUcontext)) {
+  CUcontext context;
+  cudaError_t error = rt_enter();
+  if (error != cudaSuccess)
+    return error;
+  if (peer < 0 || peer >= rt_device_count())
+    return rt_fail(cudaErrorInvalidDevice);
+  CUresult result = rt_driver.cuDevicePrimaryCtxRetain(&context, peer);
+  if (result != CUDA_SUCCESS)
+    return rt_done(result);
+  result = call(context);
+  rt_driver.cuDevicePrimaryCtxRelease(peer);
+  return rt_done(result);
+}
+
+static CUresult enable(CUcontext context) { return rt_driver.cuCtxEnablePeerAccess(context, 0); }
+
+static CUresult disable(CUcontext context) { return rt_driver.cuCtxDisablePeerAccess(context); }
+
+RT_API(cudaError_t, cudaDeviceEnablePeerAccess, (int peer, unsigned flags)) {
+  return flags ? rt_fail(cudaErrorInvalidValue) : with_peer(peer, enable);
+}
+
+RT_API(cudaError_t, cudaDeviceDisablePeerAccess, (int peer)) { return with_peer(peer, disable); }
+
+/* ---- versions and the driver's functions --------------------------------------------------------------------------------------- */
+
+RT_API(cudaError_t, cudaRuntimeGetVersion, (int *version)) {
+  if (!version)
+    return rt_fail(cudaErrorInvalidValue);
+  *version = RT_VERSION;
+  return cudaSuccess;
+}
+
+/* 0 where there is no driver, which is no error. */
+RT_API(cudaError_t, cudaDriverGetVersion, (int *version)) {
+  if (!version)
+    return rt_fail(cudaErrorInvalidValue);
+  *version = 0;
+  if (rt_start() == cudaErrorInsufficientDriver)
+    return cudaSuccess;
+  return rt_done(rt_driver.cuDriverGetVersion(version));
+}
+
+static cudaError_t entry_point(const char *name, void **function, int version, uint64_t flags, int *status) {
+  int found = 0;
+  cudaError_t error = rt_start();
+  if (error != cudaSuccess)
+    return error;
+  if (!name || !function)
+    return rt_fail(cudaErrorInvalidValue);
+  *function = rt_driver_symbol(name, version, flags, &found);
+  if (status)
+    *status = found;
+  return cudaSuccess; /* what was found is in *status */
+}
+
+RT_API(cudaError_t, cudaGetDriverEntryPointByVersion,
+       (const char *name, void **function, unsigned version, unsigned long long flags, int *status)) {
+  return entry_point(name, function, (int)version, flags, status);
+}
+RT_API(cudaError_t, cudaGetDriverEntryPointByVersion_ptsz,
+       (const char *name, void **function, unsigned version, unsigned long long flags, int *status)) {
+  enum { PER_THREAD = 2 };
+  return entry_point(name, function, (int)version, flags ? flags : PER_THREAD, status);
+}
+
+RT_API(cudaError_t, cudaProfilerStart, (void)) {
+  cudaError_t error = rt_enter();
+  return error == cudaSuccess ? rt_done(rt_driver.cuProfilerStart()) : error;
+}
+RT_API(cudaError_t, cudaProfilerStop, (void)) {
+  cudaError_t error = rt_enter();
+  return error == cudaSuccess ? rt_done(rt_driver.cuProfilerStop()) : error;
+}

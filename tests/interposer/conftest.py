@@ -1,0 +1,81 @@
+"""Programs under the interposer on a simulator and hand-made grants."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from driverclient import Client
+from handmade import Grant, Simulator
+
+from gpushare import paths
+
+HERE = Path(__file__).resolve().parent
+NATIVE = HERE.parents[1] / "native"
+
+
+@pytest.fixture(scope="session")
+def client_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("client") / "client"
+    driver = paths.SIM_LIB_DIR / "libcuda.so.1"
+    include = [f"-I{NATIVE / 'include'}", f"-I{NATIVE / 'sim'}"]
+    subprocess.run(["gcc", "-O1", *include, HERE / "client.c", "-o", program, driver, "-ldl"], check=True)
+    return program
+
+
+@pytest.fixture(scope="session")
+def placed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory where the interposer lies in libcuda.so.1's place, as a container has it."""
+    directory = tmp_path_factory.mktemp("placed")
+    shutil.copy(paths.INTERPOSER, directory / "libcuda.so.1")
+    shutil.copy(paths.INTERPOSER_ML, directory / "libnvidia-ml.so.1")
+    return directory
+
+
+@pytest.fixture
+def sim(tmp_path: Path) -> Iterator[Simulator]:
+    simulator = Simulator(tmp_path / "sim")
+    yield simulator
+    simulator.stop()
+
+
+@pytest.fixture
+def grant(tmp_path: Path, sim: Simulator) -> Iterator[Grant]:
+    """2 GiB of the device; the lease is held."""
+    made = Grant(tmp_path / "grant", sim)
+    made.lease()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def environment() -> Callable[[Grant | None, str], dict[str, str]]:
+    """env of a process of the grant, the interposer preloaded."""
+    if os.geteuid() != 0:
+        pytest.skip("a grant directory is trusted only when root owns it")
+
+    def make(grant: Grant | None, preload: str = f"{paths.INTERPOSER}:{paths.INTERPOSER_ML}") -> dict[str, str]:
+        env = {**os.environ, "LD_LIBRARY_PATH": str(paths.SIM_LIB_DIR)}
+        env.pop("GPUSHARE_GRANT_DIR", None)
+        if preload:
+            env["LD_PRELOAD"] = preload
+        if grant is not None:
+            env["GPUSHARE_GRANT_DIR"] = str(grant.directory)
+        return env
+
+    return make
+
+
+@pytest.fixture
+def start(client_program: Path, environment: Callable[..., dict[str, str]]) -> Iterator[Callable[..., Client]]:
+    made: list[Client] = []
+
+    def run(grant: Grant | None, way: str = "linked", **more: str) -> Client:
+        made.append(Client(client_program, way, {**environment(grant), **more}))
+        return made[-1]
+
+    yield run
+    for client in made:
+        client.kill()
