@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from running import Daemon
 
 RESULTS = Path(__file__).parent / "results"

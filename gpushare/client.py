@@ -4,18 +4,19 @@ Answers are the JSON objects of gpushare.api.types as plain dicts, so that impor
 """
 
 import grp
-import http.client
 import json
 import os
-import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote, urlencode
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from gpushare.errors import BY_CODE, FailedError, GpushareError, UnreachableError, UsageError
 from gpushare.paths import client_socket
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
 
 ANSWER_SECONDS = 30.0
 
@@ -42,21 +43,6 @@ def check_socket(path: Path) -> None:
         raise UnreachableError(f"{path} is not a socket: name the daemon's socket with --socket or GPUSHARE_SOCKET")
     if found.st_uid not in (0, os.geteuid()):
         raise UnreachableError(f"{path} belongs to uid {found.st_uid}, neither root nor you: not talking to it")
-
-
-class _Connection(http.client.HTTPConnection):
-    def __init__(self, path: Path, timeout: float | None) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        try:
-            self.sock.connect(os.fspath(self._path))
-        except BaseException:
-            self.close()
-            raise
 
 
 class Client:
@@ -91,26 +77,22 @@ class Client:
         finally:
             response.close()
 
-    def _guarded(self, read: Any) -> bytes:
-        try:
-            found: bytes = read()
-        except (OSError, http.client.HTTPException) as error:
-            raise UnreachableError(f"the daemon at {self.path} went away ({_why(error)}): try again") from None
-        return found
+    def _guarded(self, read: Callable[[], bytes]) -> bytes:
+        from gpushare.transport import ERRORS
 
-    def _open(self, method: str, target: str, body: Any, timeout: float | None) -> http.client.HTTPResponse:
-        check_socket(self.path)
-        connection = _Connection(self.path, timeout)
-        headers = {"Connection": "close"}
-        data = None
-        if body is not None:
-            data = json.dumps(body, allow_nan=False).encode()
-            headers["Content-Type"] = "application/json"
         try:
-            connection.request(method, target, data, headers)
-            response = connection.getresponse()
-        except (OSError, http.client.HTTPException) as error:
-            connection.close()
+            return read()
+        except ERRORS as error:
+            raise UnreachableError(f"the daemon at {self.path} went away ({_why(error)}): try again") from None
+
+    def _open(self, method: str, target: str, body: Any, timeout: float | None) -> "HTTPResponse":
+        from gpushare import transport
+
+        check_socket(self.path)
+        data = None if body is None else json.dumps(body, allow_nan=False).encode()
+        try:
+            response = transport.request(self.path, method, target, data, timeout)
+        except transport.ERRORS as error:
             raise self._no_answer(error) from None
         if response.status >= 400:
             with response:
@@ -171,7 +153,7 @@ class Client:
         return self.call("GET", "/v1/sim/stats")
 
     def watch(self, since: int | None = None, timeout: float | None = None) -> Iterator[Any]:
-        query = "" if since is None else "?" + urlencode({"since": since})
+        query = "" if since is None else f"?since={since}"
         return self.lines("/v1/watch" + query, timeout)
 
 

@@ -1,15 +1,19 @@
 /* The OCI hook: hands the container's state to the daemon and vetoes the start when the daemon does.
  *
- *   gpushare-hook create-runtime|poststop --grant ID --socket PATH      the OCI state on stdin
+ *   gpushare-hook create-runtime|poststop --grant ID [--socket PATH]      the OCI state on stdin
+ *   gpushare-hook precreate [--socket PATH]                               config.json on stdin, edited on stdout (Podman)
+ *   gpushare-hook refuse REASON                                           says it and fails; precreate puts it into a config
  *
- * create-runtime fails closed: whatever goes wrong, the container does not start and the last line on stderr says why.
- * poststop never fails: it is only a fast path, and an engine may stop at the first poststop hook that fails.
+ * create-runtime and precreate fail closed: whatever goes wrong, the container does not start and the last line on stderr says
+ * why. poststop never fails: it is only a fast path, and an engine may stop at the first poststop hook that fails.
  * Nothing is taken from the environment. */
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "edit.h"
 #include "node_api.h"
 
 enum {
@@ -45,6 +49,8 @@ static int parse(int argc, char **argv, struct request *out) {
     else
       return -EINVAL;
   }
+  if (strcmp(out->verb, "precreate") == 0)
+    return out->grant ? -EINVAL : 0;
   if (strcmp(out->verb, "create-runtime") != 0 && strcmp(out->verb, "poststop") != 0)
     return -EINVAL;
   return out->grant && valid_grant(out->grant) ? 0 : -EINVAL;
@@ -74,20 +80,79 @@ static int forward(const struct request *request, int timeout_ms, struct gs_span
   return status / 100 != 2;
 }
 
-static int run(const struct request *request, int timeout_ms) {
+static int read_stdin(size_t max, struct gs_span *out) {
   char line[GS_LINE_MAX], *text;
-  struct gs_span state;
   struct gs_err err;
-  int failed;
 
-  if (gs_read_all(STDIN_FILENO, STATE_MAX, STDIN_MS, &text, &state.len, &err)) {
-    snprintf(line, sizeof line, "the container's state on stdin cannot be read: %s", err.msg);
+  if (gs_read_all(STDIN_FILENO, max, STDIN_MS, &text, &out->len, &err)) {
+    snprintf(line, sizeof line, "what the engine writes to stdin cannot be read: %s", err.msg);
     return say(line);
   }
-  state.at = text;
+  out->at = text;
+  return 0;
+}
+
+static int hand_on(const struct request *request, int timeout_ms) {
+  struct gs_span state;
+  int failed;
+
+  if (read_stdin(STATE_MAX, &state))
+    return 1;
   failed = gs_json_is_object(state) ? forward(request, timeout_ms, state)
                                     : say("the container's state on stdin is not a JSON object: is this an OCI hook call?");
+  free((char *)state.at);
+  return failed;
+}
+
+static int print(struct gs_span text) {
+  return fwrite(text.at, 1, text.len, stdout) != text.len || fflush(stdout) ? say("stdout cannot be written") : 0;
+}
+
+/* Podman tells its user nothing of what a failed precreate hook wrote, but all of what a failed createRuntime hook did. So a
+ * refusal is an edit, too: its last member is a hook that says why and fails. */
+static int print_refusal(struct gs_span config, const char *reason) {
+  char self[PATH_MAX], *path = NULL, *text = NULL;
+  ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+  int failed = 1;
+
+  if (n > 0) {
+    self[n] = '\0';
+    path = gs_json_string(self);
+    text = gs_json_string(reason);
+  }
+  while (config.len && config.at[config.len - 1] != '}')
+    config.len--;
+  if (path && text && config.len) {
+    config.len--;
+    printf("%.*s,\"hooks\":{\"createRuntime\":[{\"path\":%s,\"args\":[\"gpushare-hook\",\"refuse\",%s]}]}}", (int)config.len,
+           config.at, path, text);
+    failed = ferror(stdout) || fflush(stdout);
+  }
+  free(path);
   free(text);
+  return failed ? say(reason) : 0;
+}
+
+static int precreate(const struct request *request) {
+  struct gs_span config, edited;
+  char line[GS_LINE_MAX];
+  struct gs_reply reply;
+  int failed;
+
+  if (read_stdin(GS_CONFIG_MAX, &config))
+    return 1;
+  if (!gs_json_is_object(config))
+    failed = say("config.json on stdin is not a JSON object");
+  else if (!gs_asks(config.at, config.len))
+    failed = print(config);
+  /* Podman writes absolute paths only, so the bundle's own does not matter. */
+  else if (gs_edit(request->socket, "/", config, &reply, &edited, line))
+    failed = print_refusal(config, line);
+  else {
+    failed = print(edited);
+    free(reply.buffer);
+  }
+  free((char *)config.at);
   return failed;
 }
 
@@ -95,13 +160,15 @@ int main(int argc, char **argv) {
   struct request request;
   int poststop = argc > 1 && strcmp(argv[1], "poststop") == 0;
 
+  if (argc == 3 && strcmp(argv[1], "refuse") == 0)
+    return say(argv[2]);
   if (parse(argc, argv, &request)) {
-    say("usage: gpushare-hook create-runtime|poststop --grant ID [--socket PATH] < OCI-state");
+    say("usage: gpushare-hook create-runtime|poststop --grant ID [--socket PATH] < OCI-state, or precreate < config.json");
     return poststop ? 0 : 2;
   }
   if (poststop) {
-    run(&request, RELEASE_MS);
+    hand_on(&request, RELEASE_MS);
     return 0;
   }
-  return run(&request, BIND_MS);
+  return request.grant ? hand_on(&request, BIND_MS) : precreate(&request);
 }

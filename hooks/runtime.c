@@ -15,18 +15,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "edit.h"
 #include "node_api.h"
 
 #define CONFIG_FILE "/etc/gpushare/runtime.conf"
 
-enum {
-  CONFIG_MAX = 8 << 20, /* of a container's config.json, before and after the edit; Docker's are 30 KiB */
-  SETTINGS_MAX = 4096,
-  EDIT_MS = 15000
-};
-
-/* Asked for by annotation; JSON may write the slash either way. */
-static const char *const request_marks[] = {"gpushare.dev/", "gpushare.dev\\/"};
+enum { SETTINGS_MAX = 4096 };
 
 /* Not from PATH: that is the caller's. */
 static const char *const search[] = {"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"};
@@ -182,18 +176,11 @@ static int read_config(int dir, char **text, size_t *len, mode_t *mode, bool *li
     return gs_fail(err, -errno, "config.json: %s", strerror(errno));
   if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
     code = gs_fail(err, -EINVAL, "config.json is not a regular file");
-  else if ((code = gs_read_all(fd, CONFIG_MAX, -1, text, len, &cause)))
+  else if ((code = gs_read_all(fd, GS_CONFIG_MAX, -1, text, len, &cause)))
     gs_fail(err, code, "config.json: %.180s", cause.msg);
   *mode = st.st_mode & 07777;
   close(fd);
   return code;
-}
-
-static bool asks(const char *text, size_t len) {
-  for (size_t i = 0; i < sizeof request_marks / sizeof *request_marks; i++)
-    if (memmem(text, len, request_marks[i], strlen(request_marks[i])))
-      return true;
-  return false;
 }
 
 static int write_all(int fd, struct gs_span text) {
@@ -232,39 +219,6 @@ static int write_config(int dir, struct gs_span text, mode_t mode, struct gs_err
   return 0;
 }
 
-/* Asks the daemon; on success *config lies inside reply->buffer. line is filled on failure. */
-static int edit(const char *socket, const char *bundle, struct gs_span text, struct gs_reply *reply, struct gs_span *config,
-                char line[GS_LINE_MAX]) {
-  char *quoted = gs_json_string(bundle);
-  struct gs_err err;
-  int code;
-
-  if (!quoted) {
-    snprintf(line, GS_LINE_MAX, "out of memory");
-    return -ENOMEM;
-  }
-  struct gs_call call = {.socket = socket,
-                         .target = "/v1/oci/edit",
-                         .parts = {{"{\"bundle\":", 10}, {quoted, strlen(quoted)}, {",\"config\":", 10}, text, {"}", 1}},
-                         .nparts = 5,
-                         .timeout_ms = EDIT_MS,
-                         .body_max = CONFIG_MAX};
-  code = gs_node_post(&call, reply, &err);
-  free(quoted);
-  if (code) {
-    snprintf(line, GS_LINE_MAX, "%s", err.msg);
-    return code;
-  }
-  if (reply->status / 100 != 2)
-    gs_node_reason(reply, line);
-  else if (gs_json_is_object(reply->body) && gs_json_member(reply->body, "config", config) && gs_json_is_object(*config))
-    return 0;
-  else
-    snprintf(line, GS_LINE_MAX, "the daemon at %.200s answered without an edited config", socket);
-  free(reply->buffer);
-  return -EPROTO;
-}
-
 /* 0: go on to the runtime; 1: the reason has been printed. */
 static int prepare(const char *bundle, const char *socket) {
   char path[PATH_MAX], line[GS_LINE_MAX], *text;
@@ -283,7 +237,7 @@ static int prepare(const char *bundle, const char *socket) {
     close(dir);
     return err.code == -ENOENT ? 0 : fail(err.msg);
   }
-  if (!asks(text, len))
+  if (!gs_asks(text, len))
     failed = 0;
   else if (link)
     fail("config.json asks for a share but is a symlink: put the file itself into the bundle");
@@ -291,7 +245,7 @@ static int prepare(const char *bundle, const char *socket) {
     fail("config.json asks for a share but is not a JSON object");
   else if (!realpath(bundle, path))
     fail("the bundle's path cannot be resolved");
-  else if (edit(socket, path, (struct gs_span){text, len}, &reply, &config, line))
+  else if (gs_edit(socket, path, (struct gs_span){text, len}, &reply, &config, line))
     fail(line);
   else {
     failed = write_config(dir, config, mode, &err) ? fail(err.msg) : 0;

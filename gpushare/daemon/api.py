@@ -214,7 +214,7 @@ class Api:
         if wanted is None:
             return _json(types.OciEditAnswer(config=asked.config, grant=None))
         if "grant" in wanted:
-            live, new = self._state.live(wanted["grant"]), False
+            live, new = self._state.live(str(wanted["grant"])), False
         else:
             try:
                 converted = msgspec.convert(wanted, types.GrantRequest)

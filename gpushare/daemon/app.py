@@ -147,6 +147,8 @@ class _Daemon:
                 await self._serve(context, cleanup)
             except BaseException:
                 self._stop_simulator(cleanup_only=True)
+                with contextlib.suppress(OSError):
+                    self._layout.grants.rmdir()
                 raise
             ticking = asyncio.create_task(self._tick(context))
             cleanup.push_async_callback(_cancel, ticking)

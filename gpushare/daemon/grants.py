@@ -64,6 +64,7 @@ class Grants:
             return existing, False
         self._state.tenants.named_by(peer, request.tenant)
         places = placement.place(self._state, request, self.unusable())
+        self._resources.check_parts()
         grant_id = f"g-{secrets.token_hex(6)}"
         now = now_ns()
         life, steps = lifecycle.begin(lifecycle.Reserved(now, grant_id, request.ttl_seconds * 1_000_000_000))
@@ -119,7 +120,7 @@ class Grants:
         with contextlib.closing(_Descriptor(descriptor)) as held:
             if live.record.phase is Phase.RESERVED:
                 self.send(live, lifecycle.Bound(now_ns(), Kind.CONTAINER))
-            self._start(live, pid, started, held, lambda: cgroup.of_process(pid))
+            self._start(live, pid, started, held, lambda: cgroup.own_of_process(pid))
         return live
 
     def _start(

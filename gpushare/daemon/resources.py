@@ -12,7 +12,7 @@ from gpushare.inject import cdi, grantdir
 from gpushare.inject.node import DeviceNode, Node
 from gpushare.node.devices import Device
 from gpushare.pages import DeviceLimits, GrantState, LimitsPage, UsagePage
-from gpushare.paths import Layout
+from gpushare.paths import INTERPOSER, INTERPOSER_ML, Layout
 from gpushare.policy.admission import Place
 from gpushare.policy.lifecycle import Kind
 
@@ -35,6 +35,17 @@ class Resources:
     def limits(self, place: Place, guarantee_milli: int) -> DeviceLimits:
         device = self._devices[place.device]
         return DeviceLimits(device.uuid, place.memory_bytes, device.context_bytes, guarantee_milli, place.limit_milli)
+
+    def check_parts(self) -> None:
+        """A share that nothing would enforce must not start: raises FailedError when a library cannot be read."""
+        needed = [self._node.lib_dir / INTERPOSER.name, self._node.lib_dir / INTERPOSER_ML.name]
+        if self._node.sim_dir is not None:
+            needed += [self._node.sim_lib_dir / name for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
+        elif not self._node.driver_files:
+            raise FailedError("the driver's libcuda.so.1 is not in the loader's cache: run ldconfig, then start again")
+        for file in needed:
+            if not file.is_file() or not os.access(file, os.R_OK):
+                raise FailedError(f"{file} cannot be read: install gpushare again, nothing would hold the share")
 
     def make(self, live: Live, rules: Rules) -> None:
         """Directory, pages, bell, socket; the CDI spec too unless a plain process has taken the grant."""

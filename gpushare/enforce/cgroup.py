@@ -146,7 +146,7 @@ def of_grant(grant_id: str, hierarchies: Hierarchies | None = None) -> Cgroup:
 
 
 def of_process(pid: int, hierarchies: Hierarchies | None = None) -> Cgroup | None:
-    """The cgroup a container's first process is in; None when it shares the root with the rest of the machine."""
+    """The cgroup a process is in; None in the root."""
     where = hierarchies or Hierarchies.of()
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
@@ -160,3 +160,22 @@ def of_process(pid: int, hierarchies: Hierarchies | None = None) -> Cgroup | Non
         if top is not None and path != "/":
             return Cgroup(top / path.lstrip("/"), v2=top == where.unified)
     return None
+
+
+def own_of_process(pid: int, hierarchies: Hierarchies | None = None) -> Cgroup | None:
+    """The cgroup that a container's first process has to itself. None when strangers are in it: watching or killing it would
+    be about them as well (a login session, when an engine makes no cgroups)."""
+    group = of_process(pid, hierarchies)
+    return group if group is not None and all(_descends(member, pid) for member in group.pids()) else None
+
+
+def _descends(pid: int, ancestor: int) -> bool:
+    """Is it the ancestor, or a child of a child of it? One that ended meanwhile is no stranger."""
+    while pid > 1:
+        if pid == ancestor:
+            return True
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            return True
+    return False

@@ -41,7 +41,10 @@ def measure(device_id: str) -> int:
     except OSError as error:
         raise FailedError(f"cannot load the CUDA driver: {error}") from None
     nvml = nvml_backend.load()
-    handle = nvml.nvmlDeviceGetHandleByUUID(device_id)
+    try:
+        handle = nvml.nvmlDeviceGetHandleByUUID(device_id)
+    except nvml.NVMLError as error:
+        raise FailedError(f"NVML does not know device {device_id}: {error}") from None
     _check("cuInit", cuda.cuInit(0))
     ordinal = _ordinal(cuda, device_id)
     costs: list[int] = []

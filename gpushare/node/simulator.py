@@ -147,7 +147,7 @@ class Simulator:
         process.kill()
         process.wait()
         said = (directory / "sim.log").read_text(errors="replace").strip().splitlines()
-        reason = said[-1] if said else f"it ended with status {process.returncode} and no word"
+        reason = said[0].removeprefix("gpushare-sim: ") if said else f"it ended with status {process.returncode}"
         raise FailedError(f"the simulator did not start: {reason}")
 
     def _exchange(self, op: int, device: int = 0, a: int = 0, size: int = _REPLY.size) -> tuple[bytes, list[int]]:

@@ -147,11 +147,11 @@ CUresult gs_cuCtxDetach(CUcontext ctx) {
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuCtxDetach(ctx) : result;
   bool ours = created_here(ctx, &ordinal);
-  result = gs_real.cuCtxDetach(ctx);
-  if (ours && result == CUDA_SUCCESS && gs_real.cuCtxGetApiVersion(ctx, &version) != CUDA_SUCCESS) {
+  if (ours)
     gs_time_context_gone(ctx, ordinal);
+  result = gs_real.cuCtxDetach(ctx);
+  if (ours && result == CUDA_SUCCESS && gs_real.cuCtxGetApiVersion(ctx, &version) != CUDA_SUCCESS)
     context_gone(ctx, ordinal);
-  }
   return result;
 }
 

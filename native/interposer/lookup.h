@@ -23,6 +23,6 @@ extern const unsigned gs_nhooks;
 extern const struct gs_known gs_known[];
 extern const unsigned gs_nknown;
 extern const int gs_table_version; /* of the header that driver.tsv was made from */
-extern const char *const gs_names[GS_INDEX_COUNT];
+extern const char *const gs_names[]; /* enum gs_index, then those of graphics.txt */
 
 #endif

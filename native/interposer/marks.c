@@ -187,6 +187,19 @@ void gs_stream_done(struct gs_stream *stream) {
   gs_latch_drop(&device->lock);
 }
 
+static void forget_stream(struct gs_stream *stream, uint64_t now) {
+  struct gs_time_device *device = stream->device;
+  struct gs_mark *mark;
+  gs_latch_take(&device->lock);
+  while ((mark = gs_meter_oldest(&stream->queue))) {
+    if (mark->event)
+      gs_event_give(stream->context, mark->event);
+    gs_meter_lose(device->meter, &stream->queue, now);
+  }
+  gs_latch_drop(&device->lock);
+  gs_stream_free(stream);
+}
+
 void gs_context_forget(struct gs_context *context) {
   struct gs_time *time = gs_time();
   struct gs_time_device *device = &time->device[context->ordinal];
@@ -195,16 +208,16 @@ void gs_context_forget(struct gs_context *context) {
     struct gs_stream *stream = time->stream[i];
     if (!stream || !stream->live || stream->context != context)
       continue;
+    forget_stream(stream, now);
     gs_latch_take(&device->lock);
-    while (gs_meter_oldest(&stream->queue))
-      gs_meter_lose(device->meter, &stream->queue, now);
-    gs_meter_synced(device->meter, &stream->queue, now);
     gs_publish(device, now);
     gs_latch_drop(&device->lock);
-    __atomic_store_n(&stream->live, false, __ATOMIC_RELEASE);
   }
-  /* Its events go with it. */
-  context->free_events = 0;
+  /* Ours, destroyed one by one: the context may live on, retained by others. */
+  while (context->free_events > 0)
+    gs_real.cuEventDestroy_v2(context->free_event[--context->free_events]);
+  if (context->base)
+    gs_real.cuEventDestroy_v2(context->base);
   context->base = NULL;
   context->handle = NULL;
 }

@@ -124,11 +124,32 @@ CUresult sim_ready(void) {
 
 bool sim_device_valid(CUdevice device) { return device >= 0 && (uint32_t)device < sim_hello.ndevices; }
 
+uint32_t sim_engine_device(CUdevice device) { return sim_devices[device].index; }
+
 int sim_call(uint32_t op, CUdevice device, uint64_t a, struct sim_reply *reply, int *fds, int nfds) {
   pthread_mutex_lock(&wire_lock);
   int error = sim_wire_call(&wire, op, sim_devices[device].index, a, 0, reply, fds, nfds);
   pthread_mutex_unlock(&wire_lock);
   return error;
+}
+
+int sim_file_put(CUdevice device, const uint64_t secret[2], int fd) {
+  struct sim_reply reply;
+  pthread_mutex_lock(&wire_lock);
+  int error = sim_wire_give(&wire, SIM_FILE_PUT, sim_devices[device].index, secret[0], secret[1], fd, &reply);
+  pthread_mutex_unlock(&wire_lock);
+  return error;
+}
+
+int sim_file_get(const uint64_t secret[2], int *fd, uint32_t *engine_device, int *pid) {
+  struct sim_reply reply;
+  *fd = -1;
+  pthread_mutex_lock(&wire_lock);
+  int error = sim_wire_call(&wire, SIM_FILE_GET, 0, secret[0], secret[1], &reply, fd, 1);
+  pthread_mutex_unlock(&wire_lock);
+  *engine_device = (uint32_t)reply.a;
+  *pid = (int)reply.b;
+  return error == 0 && *fd < 0 ? -EPROTO : error;
 }
 
 CUresult sim_memory_reserve(CUdevice device, uint64_t bytes) {

@@ -80,12 +80,12 @@ static struct sim_ctx *ctx_new(CUdevice device) {
 static void ctx_fell(struct sim_ctx *ctx) {
   sim_memory_ctx_destroyed(ctx);
   sim_lock();
+  sim_streams_free(ctx); /* ends captures, which looks through all contexts */
   for (struct sim_ctx **at = &sim_contexts; *at; at = &(*at)->next)
     if (*at == ctx) {
       *at = ctx->next;
       break;
     }
-  sim_streams_free(ctx);
   ctx->alive = false;
   ctx->memory = NULL;
   sim_memory_release(ctx->device, sim_hello.context_bytes);

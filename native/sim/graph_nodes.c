@@ -75,8 +75,10 @@ static CUresult alloc_address(CUDA_MEM_ALLOC_NODE_PARAMS *alloc, struct sim_grap
   *memory = malloc(sizeof **memory);
   if (*memory == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = sim_graph_mem_reserve(device, alloc->bytesize, &alloc->dptr);
-  if (result) free(*memory);
-  else **memory = (struct sim_graph_memory){1, alloc->dptr};
+  if (result)
+    free(*memory);
+  else
+    **memory = (struct sim_graph_memory){1, alloc->dptr};
   return result;
 }
 
@@ -108,7 +110,7 @@ CUresult sim_graph_add(CUgraphNode *out, CUgraph handle, const CUgraphNode *deps
     if (node->child) node->child->internal = true;
   }
   sim_unlock();
-  if (node == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (node == NULL || (child && node->child == NULL)) return CUDA_ERROR_OUT_OF_MEMORY;
   *out = (CUgraphNode)node;
   return CUDA_SUCCESS;
 }

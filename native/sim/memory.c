@@ -111,8 +111,7 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned in
   return result;
 }
 
-/* Takes a range that is no longer reachable out of the table and gives back what it holds. */
-static void give_back(struct sim_range *range) {
+void sim_memory_forget(struct sim_range *range) {
   sim_ranges_lock();
   if (range->kind == SIM_RANGE_POOL) {
     sim_pool_free_now(range);
@@ -150,7 +149,7 @@ CUresult sim_memory_free(CUdeviceptr address) {
   if (graph)
     sim_graph_mem_uncommit(address);
   else
-    give_back(range);
+    sim_memory_forget(range);
   return CUDA_SUCCESS;
 }
 
@@ -250,7 +249,7 @@ void sim_memory_module_free(CUdeviceptr address) {
     range->dying = true;
   sim_ranges_unlock();
   if (range)
-    give_back(range);
+    sim_memory_forget(range);
 }
 
 CUresult sim_graph_mem_reserve(CUdevice device, size_t bytes, CUdeviceptr *address) {
@@ -296,7 +295,7 @@ void sim_graph_mem_destroy(CUdeviceptr address) {
     range->dying = true;
   sim_ranges_unlock();
   if (range)
-    give_back(range);
+    sim_memory_forget(range);
 }
 
 static bool dies_with(const struct sim_range *range, const struct sim_ctx *ctx) {
@@ -315,7 +314,7 @@ void sim_memory_ctx_destroyed(struct sim_ctx *ctx) {
       range->dying = true;
     sim_ranges_unlock();
     if (range)
-      give_back(range);
+      sim_memory_forget(range);
   } while (range);
   sim_arrays_ctx_destroyed(ctx);
   sim_pools_ctx_destroyed(ctx);

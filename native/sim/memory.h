@@ -54,7 +54,8 @@ struct sim_range {
   uint64_t id;
   bool dying;    /* being freed by a thread that waits for work to end */
   bool readable; /* SIM_RANGE_MAPPED: cuMemSetAccess was called */
-  void *owner;   /* pool block (SIM_RANGE_POOL), physical handle (SIM_RANGE_MAPPED) */
+  unsigned opens; /* SIM_RANGE_IPC: how often it was opened */
+  void *owner;   /* pool block (SIM_RANGE_POOL), physical handle (SIM_RANGE_MAPPED), half of a secret (SIM_RANGE_IPC) */
 };
 
 /* ---- ranges.c -------------------------------------------------------------------------------------------------------------- */
@@ -79,6 +80,8 @@ CUresult sim_memory_new(struct sim_ctx *ctx, CUdevice device, enum sim_range_kin
                         unsigned flags, bool low, CUdeviceptr *address);
 /* Waits for the context's work, then gives the range back. INVALID_VALUE if nothing of that kind starts at address. */
 CUresult sim_memory_free(CUdeviceptr address);
+/* Takes a range that is marked dying out of the table and gives back what it holds. */
+void sim_memory_forget(struct sim_range *range);
 
 /* ---- host.c ---------------------------------------------------------------------------------------------------------------- */
 bool sim_memory_pinned(const void *at, size_t bytes);

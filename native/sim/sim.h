@@ -30,6 +30,8 @@ int sim_wire_open(struct sim_wire *wire, enum sim_role role);
 /* One request, one answer. Serialised by the caller. fds (may be NULL) receives nfds descriptors, -1 where none came. */
 int sim_wire_call(struct sim_wire *wire, uint32_t op, uint32_t device, uint64_t a, uint64_t b, struct sim_reply *reply, int *fds,
                   int nfds);
+/* The same with a descriptor sent along. */
+int sim_wire_give(struct sim_wire *wire, uint32_t op, uint32_t device, uint64_t a, uint64_t b, int fd, struct sim_reply *reply);
 void sim_wire_close(struct sim_wire *wire);
 
 /* ---- client.c: this process and its devices ----------------------------------------------------------------------------- */
@@ -41,12 +43,17 @@ const struct sim_hello *sim_info(void); /* valid after cuInit */
 /* CUDA_SUCCESS after a successful cuInit in this very process, else NOT_INITIALIZED (never called, or a fork's child). */
 CUresult sim_ready(void);
 bool sim_device_valid(CUdevice device);
+uint32_t sim_engine_device(CUdevice device); /* as the engine numbers it: CUDA_VISIBLE_DEVICES may hide and reorder */
 
 /* The simulator's books of device memory: exact bytes, CUDA_ERROR_OUT_OF_MEMORY when the device is full. Rounding is the
  * caller's business. Can be called with any lock held. */
 CUresult sim_memory_reserve(CUdevice device, uint64_t bytes);
 void sim_memory_release(CUdevice device, uint64_t bytes);
 CUresult sim_memory_info(CUdevice device, uint64_t *free_bytes, uint64_t *total_bytes);
+/* Leaves the file behind this process's memory on a device with the engine, under a secret, and finds another process's. The
+ * device of that one is told as the engine numbers it. 0 or a negative errno. */
+int sim_file_put(CUdevice device, const uint64_t secret[2], int fd);
+int sim_file_get(const uint64_t secret[2], int *fd, uint32_t *engine_device, int *pid);
 
 /* ---- context.c ------------------------------------------------------------------------------------------------------------ */
 

@@ -35,7 +35,9 @@ enum sim_op_code {
   SIM_STATS = 7,      /* Descriptor: memfd with a bytes of JSON, the books of all devices */
   SIM_PROCESSES = 8,  /* device. Descriptor: memfd with a records of struct sim_process, live processes first */
   SIM_STOP = 9,       /* ends the engine; root or the engine's own uid, else -EPERM */
-  SIM_DEVICE = 10     /* device. a: busy_ns, b: wall_ns, c: number of processes with a context or memory */
+  SIM_DEVICE = 10,    /* device. a: busy_ns, b: wall_ns, c: number of processes with a context or memory */
+  SIM_FILE_PUT = 11,  /* device, a and b: a secret. With a descriptor: the memfd behind the process's memory there, for IPC */
+  SIM_FILE_GET = 12   /* a and b: the secret. Descriptor: that memfd, as long as its process lives; a: its device, b: its pid */
 };
 
 enum sim_role {

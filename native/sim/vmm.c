@@ -38,6 +38,7 @@ static struct {
 /* Behind the bytes of an exported file: what an importer must know. */
 struct trailer {
   uint64_t magic, bytes;
+  uint32_t engine_device, reserved; /* of memory on a device: CUDA ordinals differ between processes */
   CUmemAllocationProp prop;
 };
 #define TRAILER_MAGIC 0x6773566d6d310001ull
@@ -91,7 +92,8 @@ CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocatio
 /* ---- physical memory --------------------------------------------------------------------------------------------------------- */
 
 static CUresult own_pages(uint64_t bytes, const CUmemAllocationProp *prop, struct sim_pages *pages) {
-  const struct trailer trailer = {TRAILER_MAGIC, bytes, *prop};
+  const struct trailer trailer = {
+      .magic = TRAILER_MAGIC, .bytes = bytes, .engine_device = sim_engine_device(device_of(prop)), .prop = *prop};
   int fd = memfd_create("gpushare-sim-vmm", MFD_CLOEXEC);
   if (fd < 0)
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -249,6 +251,19 @@ CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocat
   return result;
 }
 
+/* Makes the ordinal this process's own. */
+static bool localise(struct trailer *trailer) {
+  if (!on_device(&trailer->prop))
+    return true;
+  for (CUdevice device = 0; sim_device_valid(device); device++) {
+    if (sim_engine_device(device) == trailer->engine_device) {
+      trailer->prop.location.id = device;
+      return true;
+    }
+  }
+  return false;
+}
+
 /* A file that cuMemExportToShareableHandle made, in whatever process. */
 static bool read_trailer(int fd, struct trailer *trailer) {
   struct stat about;
@@ -257,7 +272,7 @@ static bool read_trailer(int fd, struct trailer *trailer) {
     return false;
   at = about.st_size - (off_t)sizeof *trailer;
   return pread(fd, trailer, sizeof *trailer, at) == (ssize_t)sizeof *trailer && trailer->magic == TRAILER_MAGIC &&
-         trailer->bytes == (uint64_t)at && trailer->bytes % SIM_VMM_GRANULARITY == 0 &&
+         trailer->bytes == (uint64_t)at && trailer->bytes % SIM_VMM_GRANULARITY == 0 && localise(trailer) &&
          check_properties(&trailer->prop) == CUDA_SUCCESS;
 }
 

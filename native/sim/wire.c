@@ -43,11 +43,32 @@ static int connect_in(int fd, const char *dir) {
   return error;
 }
 
-static int exchange(int fd, const struct sim_request *request, void *answer, size_t bytes, int *fds, int nfds) {
+/* give: a descriptor to send along, -1 none. */
+static int ask(int fd, const struct sim_request *request, int give) {
+  union {
+    char bytes[CMSG_SPACE(sizeof(int))];
+    struct cmsghdr align;
+  } control = {0};
+  struct iovec part = {(void *)(uintptr_t)request, sizeof *request};
+  struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+  if (give >= 0) {
+    message.msg_control = control.bytes;
+    message.msg_controllen = sizeof control.bytes;
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof give);
+    memcpy(CMSG_DATA(header), &give, sizeof give);
+  }
   ssize_t done;
-  do done = send(fd, request, sizeof *request, MSG_NOSIGNAL);
+  do done = sendmsg(fd, &message, MSG_NOSIGNAL);
   while (done < 0 && errno == EINTR);
-  if (done != sizeof *request) return -EPIPE;
+  return done == sizeof *request ? 0 : -EPIPE;
+}
+
+static int exchange(int fd, const struct sim_request *request, int give, void *answer, size_t bytes, int *fds, int nfds) {
+  ssize_t done;
+  if (ask(fd, request, give)) return -EPIPE;
   union {
     char bytes[CMSG_SPACE(2 * sizeof(int))];
     struct cmsghdr align;
@@ -82,7 +103,7 @@ int sim_wire_open(struct sim_wire *wire, enum sim_role role) {
   if (fd < 0) return -errno;
   struct sim_request request = {SIM_PROTO_MAGIC, SIM_PROTO_VERSION, SIM_HELLO, 0, role, 0};
   error = connect_in(fd, dir);
-  if (error == 0) error = exchange(fd, &request, &wire->hello, sizeof wire->hello, NULL, 0);
+  if (error == 0) error = exchange(fd, &request, -1, &wire->hello, sizeof wire->hello, NULL, 0);
   if (error == 0 && (wire->hello.version != SIM_PROTO_VERSION || wire->hello.ndevices > SIM_MAX_DEVICES)) error = -EPROTO;
   if (error == 0) error = wire->hello.error;
   if (error) {
@@ -97,7 +118,15 @@ int sim_wire_call(struct sim_wire *wire, uint32_t op, uint32_t device, uint64_t 
                   int nfds) {
   struct sim_request request = {SIM_PROTO_MAGIC, SIM_PROTO_VERSION, op, device, a, b};
   if (wire->fd < 0) return -ENOTCONN;
-  int error = exchange(wire->fd, &request, reply, sizeof *reply, fds, nfds);
+  int error = exchange(wire->fd, &request, -1, reply, sizeof *reply, fds, nfds);
+  return error ? error : reply->error;
+}
+
+int sim_wire_give(struct sim_wire *wire, uint32_t op, uint32_t device, uint64_t a, uint64_t b, int fd,
+                  struct sim_reply *reply) {
+  struct sim_request request = {SIM_PROTO_MAGIC, SIM_PROTO_VERSION, op, device, a, b};
+  if (wire->fd < 0) return -ENOTCONN;
+  int error = exchange(wire->fd, &request, fd, reply, sizeof *reply, NULL, 0);
   return error ? error : reply->error;
 }
 

@@ -122,9 +122,10 @@ def make_daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
         pytest.fail(f"{paths.SIM_BINARY} is missing: build the project first")
     made: list[Daemon] = []
 
-    def make(*options: str) -> Daemon:
-        directory = tmp_path / f"d{len(made)}"
-        directory.mkdir(mode=0o755)
+    def make(*options: str, directory: Path | None = None) -> Daemon:
+        if directory is None:
+            directory = tmp_path / f"d{len(made)}"
+            directory.mkdir(mode=0o755)
         made.append(Daemon(directory, *options))
         return made[-1]
 

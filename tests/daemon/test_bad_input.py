@@ -142,7 +142,7 @@ def test_hook_with_a_wrong_state(daemon, client):
     for state in ({}, {"pid": 0}, {"pid": -1}, {"pid": "1"}, {"pid": True}):
         with pytest.raises(UsageError, match="pid"):
             client.call("POST", target, state)
-    with pytest.raises(GpushareError, match="4194304|cannot be watched"):
+    with pytest.raises(GpushareError, match="cannot be watched"):
         client.call("POST", target, {"pid": 4194304})
     assert client.grant(grant["id"])["phase"] == "reserved"
 

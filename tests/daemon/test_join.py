@@ -104,7 +104,9 @@ def test_stranger_is_refused_by_cgroup(daemon, client):
 def test_nobody_joins_a_grant_that_is_not_in_use(client, daemon):
     grant = client.create(memory="1GiB", time=100)
     environment = {**os.environ, "GPUSHARE_GRANT_DIR": grant["dir"]}
-    done = subprocess.run([sys.executable, JOINER], env=environment, input="", capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, JOINER], env=environment, input="", capture_output=True, text=True, check=False
+    )
     assert "refused 3" in done.stdout
     assert "not in use yet" in done.stdout
 

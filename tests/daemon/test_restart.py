@@ -68,7 +68,7 @@ def test_who_died_meanwhile_is_released(daemon, wait_for):
 
 
 def test_dead_member_of_a_living_grant_is_cleared(daemon, wait_for):
-    child = daemon.run("sh", "-c", f'{os.sys.executable} {os.path.dirname(__file__)}/joiner.py; read line')
+    child = daemon.run("sh", "-c", f"{os.sys.executable} {os.path.dirname(__file__)}/joiner.py; read line")
     _, grant_id, _, _, pid, _ = child.stdout.readline().split()
     tell(child, "hold 5000")
     daemon.kill()

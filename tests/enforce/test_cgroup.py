@@ -139,3 +139,16 @@ def test_process_that_is_gone(group):
 def test_of_process(group, sleeper):
     where = Hierarchies(group.path.parents[1], None) if group.v2 else Hierarchies(None, group.path.parents[1])
     assert cgroup.of_process(sleeper.pid, where) == group
+
+
+def test_a_cgroup_shared_with_strangers_is_not_the_containers_own(group, sleeper):
+    stranger = subprocess.Popen(["sleep", "60"])
+    try:
+        where = Hierarchies.of() if group.v2 else Hierarchies(None, Hierarchies.of().freezer)
+        group.add(sleeper.pid)
+        assert cgroup.own_of_process(sleeper.pid, where) == group
+        group.add(stranger.pid)
+        assert cgroup.own_of_process(sleeper.pid, where) is None
+    finally:
+        stranger.kill()
+        stranger.wait()

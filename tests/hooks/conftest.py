@@ -24,7 +24,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if HOOK.exists() and RUNTIME_WRAPPER.exists():
         return LIB_DIR
     out = tmp_path_factory.mktemp("hooks")
-    common = [str(SOURCES / "json.c"), str(SOURCES / "node_api.c"), "-I", str(INCLUDE), "-std=gnu11", "-static", "-O2"]
+    common = [str(SOURCES / name) for name in ("edit.c", "json.c", "node_api.c")]
+    common += ["-I", str(INCLUDE), "-std=gnu11", "-static", "-O2"]
     for name, source in (("gpushare-hook", "hook.c"), ("gpushare-runtime", "runtime.c")):
         subprocess.run(["gcc", str(SOURCES / source), *common, "-o", str(out / name)], check=True)
     return out

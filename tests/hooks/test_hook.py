@@ -144,7 +144,7 @@ def test_poststop_never_fails(programs, daemon, tmp_path, case):
 
 
 def test_usage(programs):
-    for arguments in ([], ["create-runtime"], ["destroy", "--grant", "g"], ["create-runtime", "--grant"]):
+    for arguments in ([], ["create-runtime"], ["destroy", "--grant", "g"], ["create-runtime", "--grant"], ["precreate", "--grant", "g"]):
         result = subprocess.run([programs / "gpushare-hook", *arguments], input=b"", capture_output=True)
         assert result.returncode == 2
         assert line(result).startswith("gpushare: usage:")
@@ -172,3 +172,50 @@ def test_is_static(programs):
     for name in ("gpushare-hook", "gpushare-runtime"):
         headers = subprocess.run(["readelf", "-l", programs / name], capture_output=True, text=True, check=True).stdout
         assert "INTERP" not in headers
+
+
+def precreate(programs, socket, config: bytes):
+    command = [programs / "gpushare-hook", "precreate", "--socket", socket]
+    return subprocess.run(command, input=config, capture_output=True, timeout=30)
+
+
+ASKS = b'{"annotations": {"gpushare.dev/memory": "1GiB"}}'
+
+
+def test_precreate_prints_the_edited_config(programs, daemon):
+    daemon.answer = lambda _: (200, {"grant": "g1", "config": {"edited": [1, 2]}})
+    result = precreate(programs, daemon.path, ASKS)
+    assert (result.returncode, json.loads(result.stdout)) == (0, {"edited": [1, 2]})
+    assert json.loads(daemon.requests[0].body) == {"bundle": "/", "config": json.loads(ASKS)}
+
+
+def test_precreate_without_a_request_needs_no_daemon(programs, tmp_path):
+    result = precreate(programs, tmp_path / "none", b'{"a": 1}')
+    assert (result.returncode, result.stdout) == (0, b'{"a": 1}')
+
+
+@pytest.mark.parametrize("config", [ASKS[:-1], b"", b"[]"])
+def test_precreate_of_what_is_no_config(programs, daemon, config):
+    result = precreate(programs, daemon.path, config)
+    assert (result.returncode, result.stdout) == (1, b"")
+    assert line(result)
+
+
+def test_refused_precreate_says_so_when_the_container_starts(programs, daemon):
+    """Podman shows what a createRuntime hook says, not what a precreate hook says."""
+    daemon.answer = lambda _: (409, {"error": {"code": "refused", "message": 'device "0" is full'}})
+    result = precreate(programs, daemon.path, ASKS + b"\n")
+    assert result.returncode == 0
+    edited = json.loads(result.stdout)
+    hook = edited.pop("hooks")["createRuntime"][0]
+    assert edited == json.loads(ASKS)
+    assert hook["path"] == str(programs / "gpushare-hook")
+    refusal = subprocess.run([hook["path"], *hook["args"][1:]], input=b"{}", capture_output=True)
+    assert refusal.returncode == 1
+    assert line(refusal) == 'gpushare: device "0" is full'
+
+
+def test_precreate_without_a_daemon(programs, tmp_path):
+    hook = json.loads(precreate(programs, tmp_path / "none", ASKS).stdout)["hooks"]["createRuntime"][0]
+    assert hook["args"][1] == "refuse"
+    assert "no daemon answers at" in hook["args"][2]

@@ -167,6 +167,7 @@ static inline CUstream rt_own(CUstream stream) { return stream ? stream : CU_STR
 /* ---- launch.c ---------------------------------------------------------------------------------------------------------------- */
 cudaError_t rt_kernel(const void *host, CUkernel *kernel);
 cudaError_t rt_symbol(const void *host, CUdeviceptr *address, size_t *bytes);
+void rt_symbols_reset(int device); /* the device's memory is gone */
 
 /* The prototype before the definition: these functions are declared to their callers in the toolkit's headers. */
 #define RT_API(type, name, parameters) \

@@ -171,5 +171,6 @@ RT_API(cudaError_t, cudaDeviceReset, (void)) {
   CUresult result = rt_driver.cuDevicePrimaryCtxReset(device);
   if (retained)
     rt_driver.cuDevicePrimaryCtxRelease(device);
+  rt_symbols_reset(device);
   return rt_done(result);
 }

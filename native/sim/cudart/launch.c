@@ -19,6 +19,8 @@ struct entry {
   struct binary *binary;
   const char *name; /* in the program's constant data */
   CUkernel kernel;
+  size_t bytes;                          /* of a variable, as registered */
+  CUdeviceptr own[RT_MAX_DEVICES];       /* its memory where the driver cannot find it in the image, or 0 */
   struct entry *next;
 };
 
@@ -70,11 +72,12 @@ RT_API(void, __cudaUnregisterFatBinary, (void **handle)) {
   free(handle);
 }
 
-static void add(enum entry_kind kind, void **handle, const void *host, const char *name) {
+static void add(enum entry_kind kind, void **handle, const void *host, const char *name, size_t bytes) {
   struct entry *entry = calloc(1, sizeof *entry);
   if (!entry)
     return; /* found missing at first use, as an invalid function or symbol */
-  *entry = (struct entry){.kind = kind, .host = host, .binary = (struct binary *)(void *)handle, .name = name};
+  *entry = (struct entry){
+      .kind = kind, .host = host, .binary = (struct binary *)(void *)handle, .name = name, .bytes = bytes};
   pthread_mutex_lock(&all.lock);
   entry->next = all.bucket[hash(host)];
   all.bucket[hash(host)] = entry;
@@ -85,19 +88,19 @@ RT_API(void, __cudaRegisterFunction,
        (void **handle, const char *host, char *device, const char *name, int thread_limit, void *tid, void *bid, void *bdim,
         void *gdim, int *wsize)) {
   (void)device, (void)thread_limit, (void)tid, (void)bid, (void)bdim, (void)gdim, (void)wsize;
-  add(ENTRY_KERNEL, handle, host, name);
+  add(ENTRY_KERNEL, handle, host, name, 0);
 }
 
 RT_API(void, __cudaRegisterVar,
        (void **handle, char *host, char *device, const char *name, int ext, size_t size, int constant, int global)) {
-  (void)device, (void)ext, (void)size, (void)constant, (void)global;
-  add(ENTRY_VARIABLE, handle, host, name);
+  (void)device, (void)ext, (void)constant, (void)global;
+  add(ENTRY_VARIABLE, handle, host, name, size);
 }
 
 RT_API(void, __cudaRegisterManagedVar,
        (void **handle, void **host, char *device, const char *name, int ext, size_t size, int constant, int global)) {
-  (void)device, (void)ext, (void)size, (void)constant, (void)global;
-  add(ENTRY_MANAGED, handle, host, name);
+  (void)device, (void)ext, (void)constant, (void)global;
+  add(ENTRY_MANAGED, handle, host, name, size);
 }
 
 static CUresult load(struct binary *binary) {
@@ -106,14 +109,47 @@ static CUresult load(struct binary *binary) {
   return rt_driver.cuLibraryLoadData(&binary->library, binary->image, NULL, NULL, 0, NULL, NULL, 0);
 }
 
+/* The memory of a variable of an image in which the driver can read no variables (the simulated one reads PTX, not machine
+ * code): zeroed, of the registered size. */
+static CUresult own_memory(struct entry *entry, CUdeviceptr *address) {
+  CUdevice device;
+  CUresult result = rt_driver.cuCtxGetDevice(&device);
+  if (result == CUDA_SUCCESS && entry->own[device] == 0) {
+    enum { ATTACH_GLOBAL = 1 };
+    result = entry->kind == ENTRY_MANAGED ? rt_driver.cuMemAllocManaged(&entry->own[device], entry->bytes, ATTACH_GLOBAL)
+                                          : rt_driver.cuMemAlloc(&entry->own[device], entry->bytes);
+  }
+  *address = result == CUDA_SUCCESS ? entry->own[device] : 0;
+  return result;
+}
+
+static CUresult variable(struct entry *entry, CUdeviceptr *address, size_t *bytes) {
+  CUresult result = load(entry->binary);
+  if (result == CUDA_SUCCESS)
+    result = (entry->kind == ENTRY_MANAGED ? rt_driver.cuLibraryGetManaged : rt_driver.cuLibraryGetGlobal)(
+        address, bytes, entry->binary->library, entry->name);
+  if (result == CUDA_ERROR_NOT_FOUND) {
+    *bytes = entry->bytes;
+    result = own_memory(entry, address);
+  }
+  return result;
+}
+
+void rt_symbols_reset(int device) {
+  pthread_mutex_lock(&all.lock);
+  for (unsigned i = 0; i < BUCKETS; i++)
+    for (struct entry *entry = all.bucket[i]; entry; entry = entry->next)
+      entry->own[device] = 0;
+  pthread_mutex_unlock(&all.lock);
+}
+
 /* Called before the program first looks at a managed variable: its stand-in is a pointer that must name the memory. */
 static void fill_managed(struct binary *binary) {
   for (unsigned i = 0; i < BUCKETS; i++) {
     for (struct entry *entry = all.bucket[i]; entry; entry = entry->next) {
       CUdeviceptr address;
       size_t bytes;
-      if (entry->kind == ENTRY_MANAGED && entry->binary == binary && load(binary) == CUDA_SUCCESS &&
-          rt_driver.cuLibraryGetManaged(&address, &bytes, binary->library, entry->name) == CUDA_SUCCESS)
+      if (entry->kind == ENTRY_MANAGED && entry->binary == binary && variable(entry, &address, &bytes) == CUDA_SUCCESS)
         *(void **)(uintptr_t)entry->host = (void *)(uintptr_t)address;
     }
   }
@@ -158,10 +194,7 @@ cudaError_t rt_symbol(const void *host, CUdeviceptr *address, size_t *bytes) {
   if (!entry || entry->kind == ENTRY_KERNEL)
     error = cudaErrorInvalidSymbol;
   else
-    result = load(entry->binary);
-  if (error == cudaSuccess && result == CUDA_SUCCESS)
-    result = (entry->kind == ENTRY_MANAGED ? rt_driver.cuLibraryGetManaged : rt_driver.cuLibraryGetGlobal)(
-        address, bytes, entry->binary->library, entry->name);
+    result = variable(entry, address, bytes);
   pthread_mutex_unlock(&all.lock);
   return error != cudaSuccess ? rt_fail(error) : rt_done(result);
 }

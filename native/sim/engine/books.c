@@ -21,6 +21,7 @@ struct process *books_process(struct engine *engine, pid_t pid, int pidfd) {
   process->pid = pid;
   process->pidfd = pidfd;
   process->alive = true;
+  for (uint32_t i = 0; i < SIM_MAX_DEVICES; i++) process->share[i].file = -1;
   process->next = engine->live;
   engine->live = process;
   return process;
@@ -44,6 +45,8 @@ void books_process_ended(struct engine *engine, struct process *process) {
     if (share->lane) lane_close(engine, share->lane);
     engine->device[i].used -= share->bytes;
     share->bytes = 0;
+    if (share->file >= 0) close(share->file);
+    share->file = -1;
   }
   if (process->pidfd >= 0) close(process->pidfd);
   process->pidfd = -1;
@@ -71,6 +74,26 @@ int books_free(struct engine *engine, struct process *process, uint32_t index, u
   process->share[index].bytes -= bytes;
   engine->device[index].used -= bytes;
   return 0;
+}
+
+int books_file_put(struct process *process, uint32_t index, const uint64_t secret[2], int file) {
+  struct share *share = &process->share[index];
+  if (share->file >= 0) close(share->file);
+  share->file = file;
+  memcpy(share->secret, secret, sizeof share->secret);
+  return 0;
+}
+
+int books_file_get(const struct engine *engine, const uint64_t secret[2], uint64_t *device, uint64_t *pid) {
+  for (const struct process *process = engine->live; process; process = process->next)
+    for (uint32_t i = 0; i < engine->options.hello.ndevices; i++) {
+      const struct share *share = &process->share[i];
+      if (share->file < 0 || memcmp(share->secret, secret, sizeof share->secret) != 0) continue;
+      *device = i;
+      *pid = (uint64_t)process->pid;
+      return share->file;
+    }
+  return -ENOENT;
 }
 
 uint64_t books_process_busy(const struct process *process, uint32_t index, uint64_t now) {

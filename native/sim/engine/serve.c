@@ -226,7 +226,14 @@ static int device_facts(struct engine *engine, uint32_t index, struct sim_reply 
   return 0;
 }
 
-static int answer(struct engine *engine, struct connection *connection, const struct sim_request *request) {
+/* given: the descriptor that came with the request, or -1; used up. */
+static int put_file(struct process *process, const struct sim_request *request, int given) {
+  if (process && given >= 0) return books_file_put(process, request->device, (const uint64_t[]){request->a, request->b}, given);
+  if (given >= 0) close(given);
+  return process ? -EINVAL : -EPERM;
+}
+
+static int answer(struct engine *engine, struct connection *connection, const struct sim_request *request, int given) {
   struct sim_reply reply = {.magic = SIM_PROTO_MAGIC};
   int fds[2] = {-1, -1}, nfds = 0, made = -1;
   if (connection->role == 0) {
@@ -243,6 +250,15 @@ static int answer(struct engine *engine, struct connection *connection, const st
         break;
       case SIM_DEVICE:
         reply.error = device_facts(engine, request->device, &reply);
+        break;
+      case SIM_FILE_PUT:
+        reply.error = put_file(connection->process, request, given);
+        given = -1;
+        break;
+      case SIM_FILE_GET:
+        fds[0] = books_file_get(engine, (const uint64_t[]){request->a, request->b}, &reply.a, &reply.b);
+        reply.error = fds[0] < 0 ? fds[0] : 0;
+        nfds = fds[0] >= 0;
         break;
       case SIM_STOP:
         if (connection->peer.uid == 0 || connection->peer.uid == geteuid())
@@ -274,16 +290,37 @@ static int answer(struct engine *engine, struct connection *connection, const st
   }
   int sent = send_with_fds(connection->fd, &reply, sizeof reply, fds, nfds);
   if (made >= 0) close(made);
+  if (given >= 0) close(given);
   return sent;
+}
+
+/* One request and at most one descriptor, -1 where none came. */
+static ssize_t receive(int fd, struct sim_request *request, int *given) {
+  union {
+    char bytes[CMSG_SPACE(sizeof(int))];
+    struct cmsghdr align;
+  } control;
+  struct iovec part = {request, sizeof *request};
+  struct msghdr message = {
+      .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+  ssize_t got = recvmsg(fd, &message, MSG_DONTWAIT | MSG_TRUNC | MSG_CMSG_CLOEXEC);
+  struct cmsghdr *header = got < 0 ? NULL : CMSG_FIRSTHDR(&message);
+  *given = -1;
+  if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS)
+    memcpy(given, CMSG_DATA(header), sizeof *given);
+  return got;
 }
 
 static void serve_connection(struct engine *engine, struct connection *connection) {
   struct sim_request request;
+  int given;
   if (connection->fd < 0) return;
-  ssize_t got = recv(connection->fd, &request, sizeof request, MSG_DONTWAIT | MSG_TRUNC);
+  ssize_t got = receive(connection->fd, &request, &given);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   bool ours = got == sizeof request && request.magic == SIM_PROTO_MAGIC && request.version == SIM_PROTO_VERSION;
-  if (!ours || (request.op == SIM_HELLO ? hello(engine, connection, request.a) : answer(engine, connection, &request)) != 0)
+  bool greets = ours && request.op == SIM_HELLO;
+  if (given >= 0 && (!ours || greets)) close(given);
+  if (!ours || (greets ? hello(engine, connection, request.a) : answer(engine, connection, &request, given)) != 0)
     drop(engine, connection);
 }
 

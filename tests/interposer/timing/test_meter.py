@@ -19,7 +19,10 @@ def unit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("meter") / "meter_unit"
     room = NATIVE / "interposer"
     flags = ["-g", "-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined"]
-    subprocess.run(["gcc", *flags, f"-I{room}", HERE / "meter_unit.c", room / "meter.c", "-o", program], check=True)
+    subprocess.run(
+        ["gcc", *flags, f"-I{room}", HERE / "meter_unit.c", room / "meter.c", room / "timeline.c", "-o", program],
+        check=True,
+    )
     return program
 
 

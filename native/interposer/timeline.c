@@ -1,0 +1,86 @@
+/* The part of the meter that is about instants: the union of what all streams did, and whose clock says what. */
+#include <string.h>
+
+#include "meter.h"
+
+static double minimum(double a, double b) { return a < b ? a : b; }
+
+/* ---- union of what all streams did ---- */
+
+static void insert_piece(struct gs_meter *meter, uint32_t at, uint64_t from, uint64_t to, double density) {
+  if (meter->pieces == GS_METER_PIECES) {
+    if (at == 0) return;
+    meter->forgotten = meter->piece[0].to;
+    memmove(&meter->piece[0], &meter->piece[1], (GS_METER_PIECES - 1) * sizeof meter->piece[0]);
+    meter->pieces--;
+    at--;
+  }
+  memmove(&meter->piece[at + 1], &meter->piece[at], (meter->pieces - at) * sizeof meter->piece[0]);
+  meter->piece[at] = (struct gs_piece){from, to, density};
+  meter->pieces++;
+}
+
+static double fill_piece(struct gs_piece *piece, double density) {
+  double before = piece->density;
+  piece->density = minimum(1, before + density);
+  return (piece->density - before) * (double)(piece->to - piece->from);
+}
+
+/* Busy time spread evenly over (from, to], added to what other streams did there, at most 1 ns per ns. Gives what it added. */
+double gs_timeline_add(struct gs_meter *meter, uint64_t from, uint64_t to, double busy) {
+  double density, counted = 0;
+  if (to <= from || busy <= 0) return 0;
+  density = minimum(1, busy / (double)(to - from));
+  if (from < meter->forgotten) from = meter->forgotten;
+  for (uint32_t i = 0; from < to; i++) {
+    if (i >= meter->pieces || to <= meter->piece[i].from) {
+      counted += density * (double)(to - from);
+      insert_piece(meter, i < meter->pieces ? i : meter->pieces, from, to, density);
+      break;
+    }
+    if (meter->piece[i].to <= from) continue;
+    if (from < meter->piece[i].from) {
+      uint64_t gap_end = meter->piece[i].from;
+      counted += density * (double)(gap_end - from);
+      insert_piece(meter, i, from, gap_end, density);
+      from = gap_end;
+      i = (uint32_t)-1; /* places may have moved */
+      continue;
+    }
+    if (from > meter->piece[i].from) { /* split: the left part stays as it is */
+      uint64_t left = meter->piece[i].from;
+      meter->piece[i].from = from;
+      insert_piece(meter, i, left, from, meter->piece[i].density);
+      i = (uint32_t)-1;
+      continue;
+    }
+    if (to < meter->piece[i].to) {
+      uint64_t right_end = meter->piece[i].to;
+      double right = meter->piece[i].density;
+      meter->piece[i].to = to;
+      counted += fill_piece(&meter->piece[i], density);
+      insert_piece(meter, i + 1, to, right_end, right);
+      break;
+    }
+    from = meter->piece[i].to;
+    counted += fill_piece(&meter->piece[i], density);
+  }
+  meter->busy += counted;
+  return counted;
+}
+
+/* ---- clocks ---- */
+
+void gs_clock_not_before(struct gs_clock *clock, uint64_t device, uint64_t host) {
+  int64_t least = (int64_t)(host - device);
+  if (!clock->set || clock->offset < least) clock->offset = least;
+  clock->set = true;
+}
+
+void gs_clock_not_after(struct gs_clock *clock, uint64_t device, uint64_t host) {
+  int64_t most = (int64_t)(host - device);
+  if (!clock->set || clock->offset > most) clock->offset = most;
+  clock->set = true;
+}
+
+uint64_t gs_clock_host(const struct gs_clock *clock, uint64_t device) { return device + (uint64_t)clock->offset; }

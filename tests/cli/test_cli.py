@@ -1,0 +1,186 @@
+"""The command line without a daemon: usage, exit codes, one line per error."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gpushare import __version__
+from gpushare.cli.main import COMMANDS, main
+from gpushare.client import Client
+from gpushare.errors import UnreachableError
+
+
+@pytest.fixture
+def run(capsys):
+    def call(*arguments):
+        try:
+            status = main(arguments)
+        except SystemExit as end:
+            status = end.code
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call
+
+
+def test_every_verb_has_help(run):
+    status, out, _ = run("--help")
+    assert status == 0
+    for command in COMMANDS:
+        assert command.name in out
+        assert (command.__doc__ or "").splitlines()[0] in " ".join(out.split())
+        status, text, _ = run(command.name, "--help")
+        assert status == 0
+        assert text.startswith("usage: gpushare")
+
+
+def test_version(run):
+    assert run("--version") == (0, f"gpushare {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["frobnicate"],
+        ["grant"],
+        ["grant", "create"],
+        ["grant", "create", "--memory", "1GiB"],
+        ["grant", "create", "--memory", "12 GiBs", "--time", "30%"],
+        ["grant", "create", "--memory", "-3", "--time", "30%"],
+        ["grant", "create", "--memory=-3", "--time", "30%"],
+        ["grant", "create", "--memory", "140%", "--time", "30%"],
+        ["grant", "create", "--memory", "NaN", "--time", "30%"],
+        ["grant", "create", "--memory", "1GiB", "--time", "140%"],
+        ["grant", "create", "--memory", "1GiB", "--time", "NaN"],
+        ["grant", "create", "--memory", "1GiB", "--time=-3"],
+        ["grant", "create", "--memory", "1GiB", "--time", "30%", "--devices", "0"],
+        ["grant", "create", "--memory", "1GiB", "--time", "30%", "--devices", "many"],
+        ["grant", "create", "--memory", "1GiB", "--time", "30%", "--ttl", "0"],
+        ["grant", "create", "--memory", "1GiB", "--time", "30%", "--class", "urgent"],
+        ["grant", "resize", "g-1"],
+        ["grant", "resize", "g-1", "--memory", "big"],
+        ["tenants", "set", "a", "--time", "lots"],
+        ["tenants", "set", "a", "--weight", "1.5"],
+        ["top", "--interval", "0"],
+        ["top", "--interval", "nan"],
+        ["top", "--count", "0"],
+        ["daemon", "--simulate", "2x"],
+        ["quota", "solve", "/nowhere/state.json"],
+        ["watch", "--since", "now"],
+    ],
+)
+def test_malformed_is_exit_2_and_one_line(run, arguments, monkeypatch, tmp_path):
+    monkeypatch.setenv("GPUSHARE_SOCKET", str(tmp_path / "none.sock"))
+    status, out, err = run(*arguments)
+    assert (status, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert err.startswith("gpushare: ")
+
+
+NEEDS_A_DAEMON = [
+    ["devices"],
+    ["ps"],
+    ["top", "--count", "1"],
+    ["grant", "list"],
+    ["grant", "show", "g-1"],
+    ["grant", "create", "--memory", "1GiB", "--time", "30%"],
+    ["grant", "release", "g-1"],
+    ["tenants", "list"],
+    ["sim", "stats"],
+    ["events"],
+    ["watch"],
+]
+
+
+@pytest.mark.parametrize("arguments", NEEDS_A_DAEMON)
+def test_no_daemon_is_exit_4(run, arguments, tmp_path):
+    status, out, err = run(*arguments, "--socket", str(tmp_path / "none.sock"))
+    assert (status, out) == (4, "")
+    assert "gpushare daemon" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_dead_daemon_and_foreign_files_are_exit_4(run, tmp_path):
+    path = tmp_path / "dead.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+    status, _, err = run("ps", "--socket", str(path))
+    assert (status, "Connection refused" in err) == (4, True)
+    plain = tmp_path / "plain"
+    plain.write_text("")
+    status, _, err = run("ps", "--socket", str(plain))
+    assert (status, "not a socket" in err) == (4, True)
+
+
+def test_mute_daemon_is_given_up(tmp_path):
+    path = tmp_path / "mute.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        with pytest.raises(UnreachableError, match="timed out"):
+            Client(path).call("GET", "/v1/version", timeout=0.2)
+
+
+def test_quota_solve(run, tmp_path):
+    state = tmp_path / "state.json"
+    tenants = [{"name": "a", "g": 2000, "demand": 8000}, {"name": "b", "g": 6000, "demand": 1000}]
+    state.write_text(json.dumps({"C": 8000, "tenants": tenants}))
+    status, out, _ = run("quota", "solve", str(state), "--json")
+    assert status == 0
+    assert json.loads(out) == {"entitlement": {"a": 7000, "b": 1000}, "degraded": False}
+    status, out, _ = run("quota", "solve", str(state))
+    assert "7000" in out
+    state.write_text("{")
+    status, _, err = run("quota", "solve", str(state))
+    assert (status, "not JSON" in err) == (2, True)
+
+
+def test_doctor_finds_and_mends(run, tmp_path):
+    status, out, _ = run("doctor", "--json", "--socket", str(tmp_path / "none.sock"))
+    report = json.loads(out)
+    assert status == (0 if report["healthy"] else 1)
+    found = {finding["what"]: finding for finding in report["findings"]}
+    assert found["kernel"]["level"] == "ok"
+    assert found["daemon"]["level"] == "note"
+    assert found["daemon"]["mend"] == "gpushare daemon"
+    assert all(finding["mend"] for finding in report["findings"] if finding["level"] != "ok")
+    _, text, _ = run("doctor", "--socket", str(tmp_path / "none.sock"))
+    assert "-> gpushare daemon" in text
+
+
+def test_help_imports_little(tmp_path):
+    """What --help costs is what it imports; the time itself is measured by `make bench`."""
+    program = (
+        "import sys\nfrom gpushare.cli.main import main\n"
+        "try: main(['--help'])\nexcept SystemExit: print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=True)
+    loaded = set(done.stderr.split())
+    heavy = {"aiohttp", "asyncio", "msgspec", "sqlite3", "pynvml", "tomlkit", "http.client", "cffi", "subprocess"}
+    assert loaded & heavy == set()
+
+
+def test_help_is_quick(tmp_path):
+    best = 9.9
+    for _ in range(5):
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "gpushare", "--help"], capture_output=True, cwd=tmp_path, check=True)
+        best = min(best, time.perf_counter() - begin)
+    # 150 ms is the promise on an idle machine; tests run beside builds.
+    assert best < 0.6
+
+
+def test_output_to_a_closed_pipe_is_quiet(tmp_path):
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "gpushare", "--help"], stdout=write, stderr=subprocess.PIPE, cwd=tmp_path, check=False
+    )
+    os.close(write)
+    assert b"Traceback" not in done.stderr

@@ -1,0 +1,227 @@
+"""The same grant through Podman: by CDI device, and by annotations through its hooks directory.
+
+Podman 4.3 reads CDI specs from /etc/cdi and /var/run/cdi only, so it runs in a mount namespace of its own where the daemon's
+CDI directory is mounted there. Image, storage and settings are made here: no network, no registry.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare.inject import grantdir
+from gpushare.paths import CONTAINER_LIB, HOOK, INTERPOSER, INTERPOSER_ML, LIB_DIR, SIM_LIB_DIR
+
+IMAGE = "localhost/gpushare-test:1"
+SPIN = f"{CONTAINER_LIB}/gpushare-spin"
+HOOKS_FILE = Path(__file__).parents[2] / "packaging" / "hooks.d" / "gpushare.json"
+PROGRAMS = ("/bin/sh", "/bin/cat", "/bin/ls", "/bin/sleep")
+
+# For machines without CAP_SYS_RESOURCE (ulimits) and systemd (cgroups, events).
+SETTINGS = """\
+[containers]
+pids_limit = 0
+default_ulimits = ["nofile=1024:4096", "nproc=4096:4096"]
+netns = "none"
+log_driver = "k8s-file"
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+runtime = "runc"
+"""
+
+
+def libraries(path: Path | str) -> set[str]:
+    """Every file of the host that the program or library loads, the loader included."""
+    text = subprocess.run(["ldd", path], capture_output=True, text=True).stdout
+    return {word for line in text.splitlines() for word in line.split() if word.startswith("/") and "cuda" not in word}
+
+
+@pytest.fixture(scope="session")
+def image(tmp_path_factory) -> Path:
+    """A root file system of the host's own files, as a tar."""
+    wanted = set(PROGRAMS)
+    for path in (*PROGRAMS, LIB_DIR / "gpushare-spin", INTERPOSER, INTERPOSER_ML, SIM_LIB_DIR / "libcuda.so.1"):
+        wanted |= libraries(path)
+    out = tmp_path_factory.mktemp("image") / "rootfs.tar"
+    with tarfile.open(out, "w", dereference=True) as tar:
+        for path in sorted(wanted):
+            tar.add(path, arcname=path.lstrip("/"))
+    return out
+
+
+class Podman:
+    def __init__(self, directory: Path, cdi: Path) -> None:
+        settings = directory / "containers.conf"
+        settings.write_text(SETTINGS)
+        self._environment = {**os.environ, "CONTAINERS_CONF": str(settings), "TMPDIR": str(directory)}
+        self._command = ["podman", "--root", str(directory / "root"), "--runroot", str(directory / "run")]
+        self._command += ["--tmpdir", str(directory / "tmp"), "--storage-driver", "vfs"]
+
+        # One namespace for all commands: runc's state has to be the same for all of them.
+        script = 'mount --bind "$0" /var/run/cdi && echo up && exec sleep infinity'
+        self._namespace = subprocess.Popen(
+            ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(cdi)], stdout=subprocess.PIPE
+        )
+        assert self._namespace.stdout is not None and self._namespace.stdout.readline() == b"up\n"
+
+    def end(self) -> None:
+        self("rm", "--all", "--force", "--time", "0")
+        self("rmi", "--all", "--force")
+        with self._namespace:
+            self._namespace.kill()
+
+    def line(self, *arguments: object) -> list[str]:
+        return ["nsenter", "--mount", "--target", str(self._namespace.pid), *self._command, *map(str, arguments)]
+
+    def __call__(self, *arguments: object) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            self.line(*arguments), capture_output=True, text=True, timeout=100, env=self._environment, stdin=subprocess.DEVNULL
+        )
+
+    def start(self, *arguments: object) -> subprocess.Popen:
+        return subprocess.Popen(
+            self.line(*arguments), env=self._environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def podman(module_node, image, tmp_path_factory) -> Iterator[Podman]:
+    if shutil.which("podman") is None:
+        pytest.skip("podman is not installed")
+    mount_point = Path("/var/run/cdi")
+    made_here = not mount_point.exists()
+    mount_point.mkdir(exist_ok=True)
+    engine = Podman(tmp_path_factory.mktemp("podman"), module_node.layout.cdi)
+    try:
+        made = engine("import", "--quiet", image, IMAGE)
+        assert made.returncode == 0, made.stderr
+        yield engine
+    finally:
+        engine.end()
+        if made_here:
+            mount_point.rmdir()
+
+
+def test_container_gets_its_grant(podman, node):
+    grant = node.client.create(memory="1GiB", time="30%")
+    result = podman(
+        "run", "--rm", "--device", grant["cdi"][0], IMAGE, "/bin/sh", "-c",
+        f"cat /etc/ld.so.preload; ls /run/gpushare/self; {SPIN} --alloc 512MiB --kernel-ns 200000 --seconds 0.3",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    *files, ready, alloc, idle = result.stdout.splitlines()
+    assert files == [*grantdir.INTERPOSERS, "driver", "grant.sock", "limits", "sim", "usage"]
+    assert [json.loads(text)["event"] for text in (ready, alloc, idle)] == ["ready", "alloc", "idle"]
+    assert json.loads(alloc)["ok"] and json.loads(idle)["kernels"] > 0
+    node.nothing_left()
+    assert node.client.grant(grant["id"])["phase"] == "released"
+
+
+def test_memory_limit(podman, node):
+    grant = node.client.create(memory="1GiB", time="30%")
+    result = podman("run", "--rm", "--device", grant["cdi"][0], IMAGE, SPIN, "--alloc", "1GiB", "--seconds", "0")
+    assert json.loads(result.stdout.splitlines()[1])["name"] == "CUDA_ERROR_OUT_OF_MEMORY"
+
+
+def test_exec_gets_it_too(podman, node):
+    """An exec gets no environment from CDI: the preload file works there all the same."""
+    grant = node.client.create(memory="1GiB", time="30%")
+    process = podman.start("run", "--rm", "--interactive", "--name", "gst-exec", "--device", grant["cdi"][0], IMAGE, "/bin/cat")
+    with process:
+        process.stdin.write("up\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "up\n"
+        result = podman("exec", "gst-exec", SPIN, "--alloc", "600MiB", "--seconds", "0")
+        assert result.returncode == 0, result.stderr
+        assert json.loads(result.stdout.splitlines()[1])["ok"]
+        process.stdin.close()
+        assert process.wait(30) == 0
+
+
+def test_read_only_root(podman, node):
+    grant = node.client.create(memory="1GiB", time="30%")
+    result = podman("run", "--rm", "--read-only", "--device", grant["cdi"][0], IMAGE, SPIN, "--alloc", "1MiB", "--seconds", "0")
+    assert result.returncode == 0, result.stderr
+
+
+def test_grant_that_has_ended(podman, node):
+    grant = node.client.create(memory="1GiB", time="30%")
+    node.client.release(grant["id"])
+    result = podman("run", "--rm", "--device", grant["cdi"][0], IMAGE, "/bin/cat")
+    assert result.returncode != 0
+    assert "unresolvable CDI devices" in result.stderr
+
+
+def test_two_containers_in_one_grant(podman, node):
+    """They share its limit, and it lives until the last of them has ended."""
+    grant = node.client.create(memory="1GiB", time="30%")
+    options = ("run", "--rm", "--interactive", "--device", grant["cdi"][0], IMAGE, SPIN)
+    process = podman.start(*options, "--alloc", "600MiB")
+    with process:
+        assert json.loads(process.stdout.readline())["event"] == "ready"
+        assert json.loads(process.stdout.readline())["ok"]
+        second = podman(*options, "--alloc", "600MiB", "--seconds", "0")
+        assert second.returncode == 0, second.stderr
+        assert json.loads(second.stdout.splitlines()[1])["name"] == "CUDA_ERROR_OUT_OF_MEMORY"
+        assert node.client.grant(grant["id"])["phase"] == "active"
+        process.stdin.close()
+        assert process.wait(30) == 0
+    node.nothing_left()
+
+
+def test_no_request_sees_no_gpu_and_needs_no_daemon(podman, node):
+    node.kill()
+    result = podman("run", "--rm", IMAGE, "/bin/ls", "/run", "/etc", "/dev")
+    assert result.returncode == 0, result.stderr
+    assert "gpushare" not in result.stdout and "preload" not in result.stdout and "nvidia" not in result.stdout
+
+
+def test_killed_container(podman, node):
+    grant = node.client.create(memory="1GiB", time="30%")
+    process = podman.start("run", "--rm", "--interactive", "--device", grant["cdi"][0], IMAGE, SPIN, "--alloc", "256MiB")
+    with process:
+        assert json.loads(process.stdout.readline())["event"] == "ready"
+        os.kill(node.client.grant(grant["id"])["pid"], 9)
+        assert process.wait(30) == 137
+    deadline = time.monotonic() + 20
+    while node.client.grants():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def hooks_dir(tmp_path, node) -> Path:
+    """The hooks directory as an administrator installs it, with this build's hook and this daemon's socket."""
+    text = json.loads(HOOKS_FILE.read_text())
+    text["hook"]["path"] = str(HOOK)
+    text["hook"]["args"] += ["--socket", str(node.layout.socket)]
+    (tmp_path / "hooks.d").mkdir()
+    (tmp_path / "hooks.d" / HOOKS_FILE.name).write_text(json.dumps(text))
+    return tmp_path / "hooks.d"
+
+
+def annotated(hooks_dir: Path, memory: str) -> list[str]:
+    annotations = {"memory": memory, "time": "30%"}
+    options = [part for name, value in annotations.items() for part in ("--annotation", f"gpushare.dev/{name}={value}")]
+    return ["--hooks-dir", str(hooks_dir), "run", "--rm", *options, IMAGE]
+
+
+def test_by_annotation(podman, node, hooks_dir):
+    result = podman(*annotated(hooks_dir, "1GiB"), SPIN, "--alloc", "512MiB", "--seconds", "0")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout.splitlines()[1])["ok"]
+
+
+def test_refused_annotation(podman, node, hooks_dir):
+    result = podman(*annotated(hooks_dir, "17GiB"), "/bin/cat")
+    assert result.returncode != 0
+    assert result.stdout == ""
+    assert "17GiB" in result.stderr

@@ -1,0 +1,184 @@
+"""The rest of the node API: facts, documents, metrics, the simulator's books."""
+
+import re
+import subprocess
+import sys
+
+import jsonschema
+import pytest
+
+from gpushare import __version__
+from gpushare.daemon.routes import ROUTES
+from gpushare.errors import FailedError, NotFoundError
+
+GIB = 1 << 30
+
+
+def test_version_and_node(daemon, client):
+    assert client.version()["version"] == __version__
+    node = client.node()
+    assert node["simulated"] is True
+    assert node["devices"] == 2
+    assert node["pid"] == daemon.process.pid
+    assert node["socket"] == str(daemon.layout.socket)
+    assert node["sim_dir"] == str(daemon.layout.sim)
+
+
+def test_devices(client):
+    first, second = client.devices()
+    assert (first["index"], second["index"]) == (0, 1)
+    assert first["id"].startswith("GPU-")
+    assert first["id"] != second["id"]
+    assert first["capacity"] == {"time": 1000, "memory": 16 * GIB}
+    assert first["backend"] == "simulated"
+    assert first["health"] == "healthy"
+    assert first["context_bytes"] == 16 << 20
+    client.create(memory=4 * GIB, time=300, device=0)
+    [changed, same] = client.devices()
+    assert changed["guaranteed"] == {"time": 300, "memory": 4 * GIB}
+    assert changed["allocatable"] == {"time": 700, "memory": 12 * GIB}
+    assert same["allocatable"] == {"time": 1000, "memory": 16 * GIB}
+
+
+def test_simulator_books(client):
+    books = client.sim_stats()
+    assert [device["uuid"] for device in books["devices"]] == [device["id"] for device in client.devices()]
+    assert set(books["devices"][0]) >= {"uuid", "wall_ns", "busy_ns", "bytes", "peak_bytes", "processes"}
+
+
+def test_openapi_is_valid_and_names_every_call(client):
+    document = client.call("GET", "/openapi.json")
+    assert document["openapi"] == "3.1.0"
+    for route in ROUTES:
+        assert route.method.lower() in document["paths"][route.path]
+    schemas = document["components"]["schemas"]
+    for schema in schemas.values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+    references = re.findall(r'"\$ref": ?"([^"]+)"', __import__("json").dumps(document))
+    assert references
+    for reference in references:
+        assert reference.removeprefix("#/components/schemas/") in schemas
+
+
+@pytest.mark.parametrize(
+    ("target", "schema"),
+    [
+        ("/v1/version", "Version"),
+        ("/v1/node", "Node"),
+        ("/v1/devices", "Devices"),
+        ("/v1/tenants", "Tenants"),
+        ("/v1/grants", "Grants"),
+        ("/v1/grants?ended=1", "Grants"),
+        ("/v1/events", "LeaseEvents"),
+    ],
+)
+def test_answers_are_what_the_document_says(client, target, schema):
+    client.create(memory=GIB, time=100)
+    client.release(client.create(memory=GIB, time=100)["id"])
+    document = client.call("GET", "/openapi.json")
+    wanted = {"$ref": f"#/components/schemas/{schema}", "components": document["components"]}
+    jsonschema.Draft202012Validator(wanted).validate(client.call("GET", target))
+
+
+def test_metrics_are_prometheus_text(daemon, client):
+    daemon.join()
+    text = client.text("/metrics")
+    line = re.compile(r'[a-z_]+(\{([a-z]+="[^"]*"(,|\}))+)? [0-9.e+-]+')
+    names = set()
+    for row in text.splitlines():
+        if row.startswith("# "):
+            assert row.split()[1] in ("HELP", "TYPE")
+            continue
+        assert line.fullmatch(row), row
+        names.add(row.partition("{")[0])
+    assert names >= {
+        "gpushare_device_idle_with_waiters_seconds_total",
+        "gpushare_device_memory_used_bytes",
+        "gpushare_tenant_guarantee_milli",
+        "gpushare_grant_busy_seconds_total",
+        "gpushare_grant_memory_bytes",
+        "gpushare_lease_wait_seconds_bucket",
+    }
+    assert 'tenant="default"} 2000' in text
+
+
+def test_second_daemon_is_refused(daemon):
+    command = [sys.executable, "-m", "gpushare", "daemon", "--simulate", "1x1GiB"]
+    for options in (["--state-dir", str(daemon.state_dir)], ["--state-dir", str(daemon.state_dir / "other")]):
+        extra = [] if "other" not in options[1] else ["--socket", str(daemon.layout.socket)]
+        done = subprocess.run(
+            [*command, *options, *extra], capture_output=True, text=True, cwd=daemon.state_dir, check=False, timeout=30
+        )
+        assert done.returncode == 1
+        assert "another daemon" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    assert daemon.client.version()
+
+
+def test_without_a_driver_the_daemon_says_what_to_do(daemon, tmp_path):
+    if subprocess.run(["sh", "-c", "ldconfig -p | grep -q libnvidia-ml.so.1"], check=False).returncode == 0:
+        pytest.skip("this machine has a driver")
+    state = tmp_path / "bare"
+    command = [sys.executable, "-m", "gpushare", "daemon", "--state-dir", str(state)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=30)
+    assert done.returncode == 1
+    assert "--simulate" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        (["--simulate", "2 by 16"], 2, "COUNTxMEMORY"),
+        (["--simulate", "0x16GiB"], 2, "1 to 16"),
+        (["--simulate", "1x16GiBs"], 2, "16GiBs"),
+        (["--simulate", "1x1GiB", "--config", "/nowhere/x.toml"], 2, "no such file"),
+        (["--frobnicate"], 2, "frobnicate"),
+    ],
+)
+def test_daemon_options(tmp_path, options, status, said):
+    command = [sys.executable, "-m", "gpushare", "daemon", "--state-dir", str(tmp_path / "s"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=30)
+    assert done.returncode == status
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_simulator_options_come_from_the_environment(make_daemon, monkeypatch):
+    monkeypatch.setenv("GPUSHARE_SIM_CONTEXT_MIB", "300")
+    daemon = make_daemon("--simulate", "1x2GiB").start()
+    assert daemon.client.devices()[0]["context_bytes"] == 300 << 20
+
+
+def test_malformed_simulator_option_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUSHARE_SIM_KERNEL_NS", "soon")
+    command = [sys.executable, "-m", "gpushare", "daemon", "--state-dir", str(tmp_path / "s"), "--simulate", "1x1GiB"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=30)
+    assert done.returncode == 1
+    assert "kernel-ns" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_config_file(make_daemon, tmp_path):
+    config = tmp_path / "gpushare.toml"
+    config.write_text('simulate = "1x4GiB"\nledger_seconds = 1\n[arbiter]\nlease_ms = 10\n')
+    daemon = make_daemon("--config", str(config)).start()
+    assert daemon.client.devices()[0]["capacity"]["memory"] == 4 * GIB
+    config.write_text("simulte = 1\n")
+    done = daemon.cli("daemon", "--config", str(config))
+    assert done.returncode == 2
+    assert "simulte" in done.stderr
+
+
+def test_dead_simulator_is_seen(daemon, client, wait_for):
+    import os
+    import signal
+
+    os.kill(client.node()["sim_pid"], signal.SIGKILL)
+    wait_for(lambda: client.devices()[0]["health"] == "unhealthy", "seen")
+    with pytest.raises(FailedError, match="simulator"):
+        client.sim_stats()
+    with pytest.raises(Exception, match="healthy"):
+        client.create(memory=GIB, time=100)
+    with pytest.raises(NotFoundError):
+        client.grant("g-none")

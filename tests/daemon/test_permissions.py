@@ -1,0 +1,138 @@
+"""Who may do what, tried as another user: in a child that gives root up for good."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from gpushare.client import Client
+from gpushare.errors import ForbiddenError, UnreachableError
+
+NOBODY = 65534
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+
+def as_nobody(work):
+    """What `work` raised, by class name and text, or 'ok'."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = "ok"
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            work()
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(write, said.encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    with open(read) as answer:
+        return answer.read()
+
+
+@pytest.fixture
+def public(make_daemon):
+    """A daemon whose directories others can pass through, as /run can be."""
+    directory = Path(tempfile.mkdtemp(prefix="gpushare-test-"))
+    directory.chmod(0o755)
+    daemon = make_daemon(directory=directory)
+    yield daemon.start()
+    daemon.end()
+    shutil.rmtree(directory)
+
+
+def open_to(daemon, gid):
+    """As if nobody were in the group of the socket."""
+    os.chown(daemon.layout.socket, 0, gid)
+    daemon.layout.socket.chmod(0o660)
+
+
+def test_outsiders_cannot_connect(public):
+    said = as_nobody(lambda: Client(public.layout.socket).version())
+    assert said.startswith("UnreachableError")
+    assert "permission denied" in said
+    assert "run as root" in said
+
+
+def test_members_of_the_group_act_for_themselves_only(public):
+    client = public.client
+    client.set_tenant("closed", {"time": "10%"})
+    roots = client.create(memory="1GiB", time="10%")
+    open_to(public, NOBODY)
+
+    def own():
+        mine = Client(public.layout.socket).create(memory="1GiB", time="10%")
+        assert mine["uid"] == NOBODY
+        Client(public.layout.socket).release(mine["id"])
+
+    assert as_nobody(own) == "ok"
+    tried = Client(public.layout.socket)
+    forbidden = [
+        lambda: tried.release(roots["id"]),
+        lambda: tried.resize(roots["id"], time="20%"),
+        lambda: tried.bind(roots["id"], "process"),
+        lambda: tried.create(memory="1GiB", time="10%", tenant="closed"),
+        lambda: tried.set_tenant("mine", {}),
+        lambda: tried.remove_tenant("closed"),
+        lambda: tried.call("POST", "/v1/oci/edit", {"bundle": "/", "config": {}}),
+        lambda: tried.call("POST", f"/v1/hooks/create-runtime?grant={roots['id']}", {"pid": 1}),
+        lambda: tried.call("POST", f"/v1/hooks/poststop?grant={roots['id']}", {}),
+    ]
+    for call in forbidden:
+        assert as_nobody(call).startswith("ForbiddenError")
+    assert client.grant(roots["id"])["phase"] == "reserved"
+    assert [tenant["name"] for tenant in client.tenants()] == ["default", "closed"]
+
+
+def test_same_key_of_another_user_is_another_grant(public):
+    open_to(public, NOBODY)
+    mine = public.client.create(memory="1GiB", time="10%", key="job")
+    said = as_nobody(lambda: Client(public.layout.socket).create(memory="1GiB", time="10%", key="job"))
+    assert said == "ok"
+    assert {grant["uid"] for grant in public.client.grants()} == {0, NOBODY}
+    assert mine["key"] == "job"
+
+
+def test_nothing_of_a_grant_is_open_to_others(public):
+    child, grant_id = public.join()
+    reserved = public.client.create(memory="1GiB", time="10%")["id"]
+    for name in (grant_id, reserved):
+        for file in ("limits", "usage", "grant.sock"):
+            path = public.layout.grants / name / "self" / file
+            assert as_nobody(lambda path=path: path.stat()).startswith("PermissionError")
+    assert child.poll() is None
+
+
+def test_socket_of_somebody_else_is_not_talked_to(tmp_path):
+    import socket
+
+    path = tmp_path / "node.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        os.chown(path, NOBODY, NOBODY)
+        with pytest.raises(UnreachableError, match="belongs to uid 65534"):
+            Client(path).version()
+
+
+def test_state_directory_open_to_others_is_refused(tmp_path):
+    import subprocess
+    import sys
+
+    state = tmp_path / "open"
+    state.mkdir()
+    state.chmod(0o777)
+    command = [sys.executable, "-m", "gpushare", "daemon", "--simulate", "1x1GiB", "--state-dir", str(state)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=30)
+    assert done.returncode == 1
+    assert "written by others" in done.stderr
+
+
+def test_forbidden_maps_to_exit_3():
+    assert ForbiddenError.exit_code == 3

@@ -1,0 +1,104 @@
+"""Tenants: quota, who may name them, and the file that keeps them."""
+
+import pytest
+
+from gpushare.api.types import TenantPolicy
+from gpushare.daemon.peer import Peer
+from gpushare.daemon.tenants import Tenants, parse
+from gpushare.errors import ForbiddenError, NotFoundError, RefusedError, UsageError
+
+GIB = 1 << 30
+USER = Peer(pid=1, uid=65534, gid=65534)
+ROOT = Peer(pid=1, uid=0, gid=0)
+
+
+def load(path, text=None):
+    if text is not None:
+        path.write_text(text)
+    return Tenants(path, 2000, 32 * GIB)
+
+
+def test_default_has_what_no_other_is_guaranteed(tmp_path):
+    tenants = load(tmp_path / "t.toml", '[tenants.research]\ntime = "75%"\n')
+    assert tenants["research"].time == 750
+    assert tenants["default"].time == 1250
+
+
+def test_who_may_name_a_tenant(tmp_path):
+    text = '[tenants.open]\nusers = [65534]\n[tenants.groups]\ngroups = [65534]\n[tenants.closed]\nusers = ["root"]\n'
+    tenants = load(tmp_path / "t.toml", text)
+    assert tenants.named_by(USER, "open").name == "open"
+    assert tenants.named_by(USER, "groups").name == "groups"
+    assert tenants.named_by(USER, "default").name == "default"
+    with pytest.raises(ForbiddenError, match="closed"):
+        tenants.named_by(USER, "closed")
+    assert tenants.named_by(ROOT, "closed").name == "closed"
+    with pytest.raises(NotFoundError, match="open"):
+        tenants.named_by(ROOT, "nobody")
+
+
+def test_comments_survive_changes(tmp_path):
+    path = tmp_path / "t.toml"
+    tenants = load(path, '# who we are\n[tenants.a]\ntime = "50%"  # half\n\n# the others\n[tenants.b]\nweight = 3\n')
+    tenants.set("a", TenantPolicy(time="25%"))
+    tenants.set("c", TenantPolicy(memory="1GiB"))
+    tenants.remove("b")
+    text = path.read_text()
+    assert "# who we are" in text
+    again = load(path)
+    assert {tenant.name: tenant.time for tenant in again} == {"default": 1750, "a": 250, "c": 0}
+
+
+def test_first_tenant_of_a_new_file(tmp_path):
+    path = tmp_path / "deep" / "t.toml"
+    tenants = load(path)
+    tenants.set("org/team", TenantPolicy(time=300, users=["root", 7]))
+    again = load(path)["org/team"]
+    assert (again.time, again.users) == (300, ("root", 7))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tenants = 3", "Expected"),
+        ("[tenants.A]\n", "not a name"),
+        ("[tenants.a]\ntime = -1\n", "-1"),
+        ("[tenants.a]\ntiem = 1\n", "tiem"),
+        ("[tenant.a]\n", "tenant"),
+        ("not toml", "t.toml"),
+    ],
+)
+def test_malformed_file_names_the_place(tmp_path, text, said):
+    with pytest.raises(UsageError, match=said):
+        load(tmp_path / "t.toml", text)
+
+
+def test_more_than_there_is_is_refused(tmp_path):
+    with pytest.raises(RefusedError, match="200%"):
+        load(tmp_path / "t.toml", '[tenants.a]\ntime = "150%"\n[tenants.b]\ntime = "60%"\n')
+    with pytest.raises(RefusedError, match="32GiB"):
+        load(tmp_path / "u.toml", '[tenants.a]\nmemory = "40GiB"\n')
+
+
+def test_limit_below_guarantee():
+    with pytest.raises(UsageError, match="below"):
+        parse("a", TenantPolicy(time=500, time_limit=400), 2000)
+
+
+def test_guarantees_hold_in_admission(client):
+    client.set_tenant("research", {"time": "150%"})
+    assert {tenant["name"]: tenant["guarantee"]["time"] for tenant in client.tenants()} == {
+        "default": 500,
+        "research": 1500,
+    }
+    grant = client.create(memory=GIB, time=600)
+    assert (grant["devices"][0]["guaranteed_milli"], grant["borrow"]) == (500, True)
+    with pytest.raises(RefusedError, match="grants"):
+        client.set_tenant("a", {}), client.create(memory=GIB, time=100, tenant="a"), client.remove_tenant("a")
+
+
+def test_tenants_survive_a_restart(daemon):
+    daemon.client.set_tenant("research", {"time": "75%", "weight": 3})
+    daemon.kill()
+    daemon.start()
+    assert [tenant["name"] for tenant in daemon.client.tenants()] == ["default", "research"]

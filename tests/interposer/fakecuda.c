@@ -1,0 +1,44 @@
+/* A driver of another version than the table's: VERSION is the CUDA version it reports. Its cuGetProcAddress knows a few bases;
+ * each answer is a distinct function whose call gives the version it stands for. */
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifndef VERSION
+#define VERSION 12020
+#endif
+
+#define ABI(name, version) int name(void); int name(void) { return version; }
+ABI(ctx_2000, 2000) ABI(ctx_3020, 3020) ABI(ctx_11040, 11040) ABI(ctx_12050, 12050)
+ABI(alloc_2000, 2000) ABI(alloc_3020, 3020) ABI(alloc_13040, 13040)
+ABI(memcpy_7000, 7000) ABI(new_13050, 13050) ABI(attach_2000, 2000)
+
+static const struct {
+  const char *base;
+  int version;
+  uint64_t flags;
+  int (*function)(void);
+} known[] = {{"cuCtxCreate", 2000, 0, ctx_2000},     {"cuCtxCreate", 3020, 0, ctx_3020},
+             {"cuCtxCreate", 11040, 0, ctx_11040},   {"cuCtxCreate", 12050, 0, ctx_12050},
+             {"cuMemAlloc", 2000, 0, alloc_2000},    {"cuMemAlloc", 3020, 0, alloc_3020},
+             {"cuMemAlloc", 13040, 0, alloc_13040},  {"cuCtxAttach", 2000, 0, attach_2000},
+             {"cuMemcpyHtoD", 7000, 2, memcpy_7000}, {"cuNewAllocAsync", 13050, 0, new_13050}};
+
+int cuInit(unsigned flags);
+int cuInit(unsigned flags) { (void)flags; return 0; }
+int cuDriverGetVersion(int *version);
+int cuDriverGetVersion(int *version) { *version = VERSION; return 0; }
+
+int cuGetProcAddress_v2(const char *base, void **function, int version, uint64_t flags, int *status);
+int cuGetProcAddress_v2(const char *base, void **function, int version, uint64_t flags, int *status) {
+  int best = 0;
+  (void)status;
+  *function = NULL;
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+    if (strcmp(known[i].base, base) == 0 && known[i].version <= version && known[i].version <= VERSION &&
+        known[i].version > best && (known[i].flags == 0 || flags == known[i].flags)) {
+      best = known[i].version;
+      *function = (void *)known[i].function;
+    }
+  return *function ? 0 : 500;
+}

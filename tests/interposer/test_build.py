@@ -1,0 +1,103 @@
+"""What the libraries are as files: old libc symbols only, every name of the API exported, a complete table."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpushare import paths
+
+HERE = Path(__file__).resolve().parent
+NATIVE = HERE.parents[1] / "native"
+sys.path[:0] = [str(NATIVE / "interposer"), str(NATIVE / "api")]
+import gen_hooks  # noqa: E402 - found through the path set above
+import table  # noqa: E402
+
+LIBRARIES = {paths.INTERPOSER: "libcuda.so.1", paths.INTERPOSER_ML: "libnvidia-ml.so.1"}
+LIBC_FAMILY = {"libc.so.6", "libdl.so.2", "libpthread.so.0"}
+
+
+def output(*command: str | Path) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda path: path.name)
+def test_old_symbols_only(library: Path) -> None:
+    versions = {
+        tuple(map(int, found.split("."))) for found in re.findall(r"GLIBC_([0-9.]+)", output("objdump", "-T", library))
+    }
+    assert versions
+    assert max(versions) <= (2, 17)
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda path: path.name)
+def test_dynamic_section(library: Path) -> None:
+    section = output("readelf", "-d", library)
+    assert set(re.findall(r"NEEDED.*\[(.*)\]", section)) <= LIBC_FAMILY
+    assert re.findall(r"SONAME.*\[(.*)\]", section) == [LIBRARIES[library]]
+    assert "NODELETE" in section
+    assert "SYMBOLIC" in section
+    assert "RPATH" not in section
+    assert "RUNPATH" not in section
+
+
+def exported(library: Path) -> set[str]:
+    return {line.split()[-1] for line in output("nm", "-D", "--defined-only", library).splitlines()}
+
+
+def test_exports() -> None:
+    ours = {"gpushare_interposer"}
+    assert exported(paths.INTERPOSER) == {symbol.name for symbol in table.driver()} | set(gen_hooks.graphics()) | ours
+    assert exported(paths.INTERPOSER_ML) == set(table.nvml()) | ours
+
+
+def test_the_table_is_complete() -> None:
+    assert gen_hooks.problems(gen_hooks.read_rows(), table.driver()) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["cuMemAlloc_v2", "cuLaunchKernelEx_ptsz", "cuMemcpyBatchAsync", "cuGraphLaunch", "cuMemCreate"]
+)
+def test_a_missing_row_fails_the_build(name: str) -> None:
+    rows = [row for row in gen_hooks.read_rows() if row.symbol != name]
+    assert any(name in problem for problem in gen_hooks.problems(rows, table.driver()))
+
+
+def test_a_new_function_fails_the_build() -> None:
+    new = [
+        table.Symbol(name, name, 14000, "", "void") for name in ("cuMemAllocFancy", "cuLaunchFancy", "cuFancyCopyAsync")
+    ]
+    wrong = gen_hooks.problems(gen_hooks.read_rows(), table.driver() + new)
+    assert len(wrong) == len(new)
+
+
+def test_passed_functions_say_why() -> None:
+    passed = [row for row in gen_hooks.read_rows() if row.kind == "pass"]
+    assert passed
+    assert all(len(row.handler.split()) >= 2 for row in passed)
+
+
+def test_forwarders_assemble_for_arm(tmp_path: Path) -> None:
+    """Only that they are valid code: nothing here can run it."""
+    compilers = [name for name in ("aarch64-linux-gnu-gcc", "clang-14", "clang") if _have(name)]
+    if not compilers:
+        pytest.skip("no compiler for aarch64")
+    source = tmp_path / "forward.S"
+    source.write_text(gen_hooks.forward.assembly([symbol.name for symbol in table.driver()], set()))
+    target = ["--target=aarch64-linux-gnu"] if compilers[0].startswith("clang") else []
+    subprocess.run([compilers[0], *target, "-c", source, "-o", tmp_path / "forward.o"], check=True)
+
+
+def _have(name: str) -> bool:
+    return subprocess.run(["which", name], capture_output=True, check=False).returncode == 0
+
+
+def test_memory_rule_under_races_and_deaths(tmp_path: Path) -> None:
+    program = tmp_path / "page_race"
+    sources = [HERE / "page_race.c", NATIVE / "interposer" / "page.c"]
+    include = [f"-I{NATIVE / 'include'}", f"-I{NATIVE / 'interposer'}"]
+    subprocess.run(["gcc", "-O2", "-D_GNU_SOURCE", *include, *sources, "-o", program], check=True)
+    run = subprocess.run([program, "6", "2", "60"], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout

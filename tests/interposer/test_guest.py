@@ -1,0 +1,60 @@
+"""In a stranger's process: nothing before the first CUDA call, and nothing of the program's touched after it."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handmade import Grant
+
+from gpushare import paths
+
+HERE = Path(__file__).resolve().parent
+INCLUDE = HERE.parents[1] / "native" / "include"
+
+
+@pytest.fixture(scope="session")
+def guest_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("guest") / "guest"
+    driver = paths.SIM_LIB_DIR / "libcuda.so.1"
+    subprocess.run(["gcc", "-O1", f"-I{INCLUDE}", HERE / "guest.c", "-o", program, driver], check=True)
+    return program
+
+
+def test_nothing_is_touched(grant: Grant, guest_program: Path, environment: Callable[..., dict[str, str]]) -> None:
+    env = environment(grant)
+    run = subprocess.run([guest_program], env=env, capture_output=True, text=True, check=True)
+    seen: dict[str, Any] = json.loads(run.stdout)  # nothing of ours on stdout
+    before, after = seen["before"], seen["after"]
+    assert before["threads"] == 1
+    assert [number for number, _ in before["descriptors"]] == [0, 1, 2]
+    for name in ("umask", "handlers", "cwd", "environment", "blocked"):
+        assert before[name] == after[name], name
+    assert seen["errno_kept"] == 1
+    new = [one for one in after["descriptors"] if one not in before["descriptors"]]
+    assert all(close_on_exec for _, close_on_exec in new)
+    ours = [number for number, _ in new if number >= 512]
+    assert len(ours) >= 2, "the socket and the bell keep out of the numbers that programs use"
+    assert run.stderr == ""
+
+
+def test_a_program_without_cuda(grant: Grant, environment: Callable[..., dict[str, str]]) -> None:
+    """It does not even look for the grant, and its exit status is its own."""
+    env = {**environment(grant), "LD_DEBUG": "files", "LD_DEBUG_OUTPUT": str(grant.directory / "debug")}
+    run = subprocess.run(["/bin/sh", "-c", "exit 7"], env=env, capture_output=True, check=False)
+    assert run.returncode == 7
+    assert run.stdout == run.stderr == b""
+    assert grant.connections == 0
+    loaded = "".join(path.read_text() for path in grant.directory.glob("debug.*"))
+    assert "libgpushare.so" in loaded
+    assert str(paths.SIM_LIB_DIR) not in loaded
+
+
+def test_stderr_is_capped(grant: Grant, environment: Callable[..., dict[str, str]], start: Callable[..., Any]) -> None:
+    (grant.directory / "limits").write_bytes(b"")
+    client = start(grant)
+    for _ in range(30):
+        assert client("init").result == 802
+    assert len(client.end().splitlines()) == 1

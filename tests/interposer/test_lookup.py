@@ -1,0 +1,132 @@
+"""cuGetProcAddress gives the handler of exactly the ABI the driver would give, and the driver's pointer for the rest."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handmade import Grant
+
+from gpushare import paths
+
+HERE = Path(__file__).resolve().parent
+API = HERE.parents[1] / "native" / "api"
+
+# Runs in a process that has the interposer preloaded: asks for what it reads on stdin, prints where each pointer lies.
+ASK = """
+import ctypes, json, sys
+class Info(ctypes.Structure):
+    text, address = ctypes.c_char_p, ctypes.c_void_p
+    _fields_ = [("file", text), ("base", address), ("name", text), ("at", address)]
+libc = ctypes.CDLL(None)
+driver = ctypes.CDLL("libcuda.so.1")
+def describe(pointer):
+    info = Info()
+    libc.dladdr(ctypes.c_void_p(pointer), ctypes.byref(info))
+    name = (info.name or b"").decode()
+    return [(info.file or b"").decode().rpartition("/")[2], name if info.at == pointer else ""]
+answers = []
+for base, version, flags in json.load(sys.stdin):
+    pointer, status = ctypes.c_void_p(), ctypes.c_int(-1)
+    get = driver.cuGetProcAddress_v2
+    code = get(base.encode(), ctypes.byref(pointer), version, ctypes.c_uint64(flags), ctypes.byref(status))
+    answers.append([code, *(describe(pointer.value) if pointer.value else ["", ""])])
+print(json.dumps(answers))
+"""
+Questions = list[tuple[str, int, int]]
+
+
+def ask(env: dict[str, str], questions: Questions) -> list[list[Any]]:
+    run = subprocess.run(
+        [sys.executable, "-c", ASK], input=json.dumps(questions), env=env, capture_output=True, text=True, check=True
+    )
+    return list(json.loads(run.stdout))
+
+
+def rows() -> list[list[str]]:
+    return [line.split("\t") for line in (API / "driver.tsv").read_text().splitlines() if not line.startswith("#")]
+
+
+def hooked() -> set[str]:
+    table = HERE.parents[1] / "native" / "interposer" / "hooks.tsv"
+    lines = [line.split("\t") for line in table.read_text().splitlines() if line and not line.startswith("#")]
+    return {line[0] for line in lines if line[1] != "pass"}
+
+
+def test_every_versioned_name(grant: Grant, environment: Callable[..., dict[str, str]]) -> None:
+    table = [(name, base, int(version), variant) for name, base, version, variant, _ in rows() if int(version)]
+    questions = [(base, version, 2 if variant else 0) for _, base, version, variant in table]
+    ours = hooked()
+    answers = ask(environment(grant), questions)
+    found = 0
+    for (name, base, version, _), (code, file, symbol) in zip(table, answers, strict=True):
+        assert code == 0, f"{base} {version}: {code}"
+        expected = paths.INTERPOSER.name if name in ours else "libcuda.so.1"
+        assert (file, symbol) == (expected, name), f"{base} {version} is {symbol} of {file}"
+        found += name in ours
+    assert found > 150
+
+
+def test_a_name_without_a_per_thread_variant(grant: Grant, environment: Callable[..., dict[str, str]]) -> None:
+    answers = ask(
+        environment(grant), [("cuMemAlloc", 13000, 2), ("cuMemAlloc", 13000, 0), ("cuLaunchKernel", 13000, 2)]
+    )
+    assert [name for _, _, name in answers] == ["cuMemAlloc_v2", "cuMemAlloc_v2", "cuLaunchKernel_ptsz"]
+
+
+@pytest.fixture
+def fake_driver(tmp_path: Path, grant: Grant) -> Callable[[int], None]:
+    """Puts a driver of the given version in the place of the grant's."""
+
+    def place(version: int) -> None:
+        directory = tmp_path / f"driver{version}"
+        directory.mkdir()
+        source = HERE / "fakecuda.c"
+        options = ["-shared", "-fPIC", f"-DVERSION={version}", "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic"]
+        subprocess.run(["gcc", *options, source, "-o", directory / "libcuda.so.1"], check=True)
+        (grant.directory / "driver").unlink()
+        (grant.directory / "driver").symlink_to(directory)
+
+    return place
+
+
+def test_an_older_driver(
+    grant: Grant, environment: Callable[..., dict[str, str]], fake_driver: Callable[[int], None]
+) -> None:
+    """A program built for CUDA 13 asks for 13.0; this driver has nothing newer than 12.2, so its ABI is the third."""
+    fake_driver(12020)
+    answers = ask(environment(grant), [("cuCtxCreate", 13000, 0), ("cuCtxCreate", 3020, 0), ("cuMemAlloc", 13000, 0)])
+    assert [name for _, _, name in answers] == ["cuCtxCreate_v3", "cuCtxCreate_v2", "cuMemAlloc_v2"]
+
+
+def test_a_newer_driver(
+    grant: Grant, environment: Callable[..., dict[str, str]], fake_driver: Callable[[int], None]
+) -> None:
+    """An ABI newer than the table is not ours to imitate; one that stayed the same still is."""
+    fake_driver(13050)
+    questions = [
+        ("cuMemAlloc", 13050, 0),
+        ("cuMemAlloc", 13000, 0),
+        ("cuCtxCreate", 13050, 0),
+        ("cuNewAllocAsync", 13050, 0),
+    ]
+    answers = ask(environment(grant), questions)
+    assert answers[0][2] == "alloc_13040"
+    assert answers[1][2] == "cuMemAlloc_v2"
+    assert answers[2][2] == "cuCtxCreate_v4"
+    assert answers[3][2] == "new_13050"
+
+
+def test_unknown_names_and_versions(grant: Grant, environment: Callable[..., dict[str, str]]) -> None:
+    answers = ask(environment(grant), [("cuNoSuchThing", 13000, 0), ("", 0, 0), ("cuMemAlloc", 1000, 0)])
+    assert all(code != 0 for code, _, _ in answers)
+
+
+def test_export_tables_are_the_drivers(grant: Grant, environment: Callable[..., dict[str, str]]) -> None:
+    [answer] = ask(environment(grant), [("cuGetExportTable", 3000, 0)])
+    assert answer[1:] == ["libcuda.so.1", "cuGetExportTable"]
+    assert os.path.realpath(paths.SIM_LIB_DIR / "libcuda.so.1") != os.path.realpath(paths.INTERPOSER)

@@ -1,0 +1,149 @@
+"""Devices: simulated ones for real, NVML's and the probe against the simulated driver libraries."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from gpushare import paths
+from gpushare.errors import FailedError, NotFoundError, UsageError
+from gpushare.node.devices import Device, find, parse_simulate
+from gpushare.node.simulator import SOCKET_NAME, Simulator, flags
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def directory():
+    # Short: a socket's path has 107 characters at most.
+    with tempfile.TemporaryDirectory(prefix="gs-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def simulator(directory):
+    found = Simulator.start_or_adopt(directory, [4 * GIB, 2 * GIB])
+    yield found
+    if found.spawned is not None and found.spawned.poll() is None:
+        found.stop()
+
+
+def test_parse_simulate():
+    assert parse_simulate("2x16GiB") == [16 * GIB] * 2
+    assert parse_simulate(" 1x1.5GiB ") == [3 * GIB // 2]
+    for text in ("", "2", "x16GiB", "2x", "-1x1GiB", "0x1GiB", "17x1GiB", "2x0", "2x-1GiB", "2X16GiB", "1e1x1GiB"):
+        with pytest.raises(UsageError):
+            parse_simulate(text)
+
+
+def test_find_by_index_and_id():
+    devices = [Device(f"GPU-{index}", index, index, "n", "", GIB) for index in range(2)]
+    assert find(devices, 1) is find(devices, "1") is find(devices, "GPU-1") is devices[1]
+    for wanted in (2, -1, "GPU-2", "", "١"):
+        with pytest.raises(NotFoundError, match="GPU-0"):
+            find(devices, wanted)
+
+
+def test_simulator_says_what_it_is(simulator):
+    assert [device.memory_bytes for device in simulator.devices] == [4 * GIB, 2 * GIB]
+    assert simulator.devices[0].name == "gpushare simulated GPU"
+    assert simulator.pid == simulator.spawned.pid
+    assert [device["uuid"] for device in simulator.stats()["devices"]] == [d.uuid for d in simulator.devices]
+    assert simulator.clients(0) == 0
+
+
+def test_simulator_is_adopted_and_keeps_its_uuids(simulator, directory):
+    second = Simulator.start_or_adopt(directory, [GIB])
+    assert second.spawned is None
+    assert second.pid == simulator.pid
+    assert [device.uuid for device in second.devices] == [device.uuid for device in simulator.devices]
+    second.close()
+
+
+def test_stopped_simulator_says_so(simulator, directory):
+    simulator.stop()
+    assert simulator.spawned.returncode == 0
+    assert Simulator.connect(directory) is None
+    with pytest.raises(FailedError, match="simulator"):
+        simulator.stats()
+
+
+def test_no_simulator(directory):
+    assert Simulator.connect(directory) is None
+    (directory / SOCKET_NAME).write_text("")
+    assert Simulator.connect(directory) is None
+
+
+def test_environment_becomes_flags():
+    environment = {
+        "GPUSHARE_SIM_KERNEL_NS": "5",
+        "GPUSHARE_SIM_PREEMPT": "0",
+        "GPUSHARE_SIM_SLICE_NS": "",
+        "OTHER": "1",
+    }
+    assert flags(environment) == ["--kernel-ns", "5", "--preempt", "0"]
+
+
+@pytest.fixture
+def driver(simulator, directory):
+    """Environment in which the simulated driver libraries are the driver."""
+    libraries = str(paths.SIM_LIB_DIR)
+    if not (paths.SIM_LIB_DIR / "libnvidia-ml.so.1").exists():
+        pytest.fail("the simulated libraries are missing: build the project first")
+    return {**os.environ, "LD_LIBRARY_PATH": libraries, "GPUSHARE_SIM_DIR": str(directory)}
+
+
+def python(driver, *arguments):
+    return subprocess.run(
+        [sys.executable, *arguments], env=driver, capture_output=True, text=True, cwd="/", check=False, timeout=60
+    )
+
+
+def test_probe_measures_what_a_context_costs(simulator, driver):
+    done = python(driver, "-m", "gpushare.node.probe", simulator.devices[1].uuid)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"context_bytes": simulator.context_bytes}
+    assert simulator.stats()["devices"][1]["bytes"] == 0
+
+
+def test_probe_of_an_unknown_device_fails(driver):
+    done = python(driver, "-m", "gpushare.node.probe", "GPU-00000000-0000-0000-0000-000000000000")
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert python(driver, "-m", "gpushare.node.probe").returncode == 2
+
+
+NVML = """
+import dataclasses, json
+from gpushare.node.nvml import NvmlBackend
+backend = NvmlBackend()
+found = [dataclasses.asdict(device) for device in backend.devices()]
+used = [backend.memory_used(index) for index in range(len(found))]
+healthy = [backend.healthy(index) for index in range(len(found))]
+print(json.dumps([backend.ids(), found, used, healthy]))
+backend.close()
+"""
+
+
+def test_nvml_backend_over_the_simulated_library(simulator, driver):
+    done = python(driver, "-c", NVML)
+    assert done.returncode == 0, done.stderr
+    ids, found, used, healthy = json.loads(done.stdout)
+    assert ids == [device.uuid for device in simulator.devices]
+    assert [device["memory_bytes"] for device in found] == [4 * GIB, 2 * GIB]
+    assert [device["id"] for device in found] == ids
+    assert (used, healthy) == ([0, 0], [True, True])
+
+
+def test_no_driver_is_said_plainly(tmp_path):
+    program = (
+        "from gpushare.errors import UnreachableError\nfrom gpushare.node import nvml\n"
+        "try: nvml.load()\nexcept UnreachableError as error: print(error)\nelse: print('a driver')"
+    )
+    done = python(dict(os.environ), "-c", program)
+    assert done.returncode == 0, done.stderr
+    assert "--simulate" in done.stdout or done.stdout == "a driver\n"

@@ -1,0 +1,77 @@
+/* What the C clients of the simulator share. */
+#ifndef CLIENT_H
+#define CLIENT_H
+
+#include <math.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "sim_api.h"
+
+static const char spin_ptx[] =
+    ".version 7.0\n.target sm_50\n.address_size 64\n"
+    "// .entry commented_out()\n"
+    ".visible .global .align 8 .u64 counters[16];\n"
+    ".visible .entry spin_ns(.param .u64 spin_ns_param_0)\n{\n  ret;\n}\n"
+    ".visible .entry other(\n  .param .u64 p0, .param .f32 p1,\n  .param .align 16 .b8 p2[24]\n)\n{\n  ret;\n}\n";
+
+#define EXPECT(call, want)                                                                        \
+  do {                                                                                            \
+    int got_ = (int)(call), want_ = (int)(want);                                                  \
+    if (got_ != want_) {                                                                          \
+      printf("%s:%d: %s gave %d instead of %d\n", __FILE__, __LINE__, #call, got_, want_);        \
+      exit(1);                                                                                    \
+    }                                                                                             \
+  } while (0)
+#define OK(call) EXPECT(call, CUDA_SUCCESS)
+#define CHECK(condition)                                                       \
+  do {                                                                         \
+    if (!(condition)) {                                                        \
+      printf("%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);           \
+      exit(1);                                                                 \
+    }                                                                          \
+  } while (0)
+
+static inline uint64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+struct client {
+  CUcontext ctx;
+  CUmodule module;
+  CUfunction spin, other;
+};
+
+static inline struct client client_start(void) {
+  struct client c;
+  OK(cuInit(0));
+  OK(cuCtxCreate_v2(&c.ctx, 0, 0));
+  OK(cuModuleLoadData(&c.module, spin_ptx));
+  OK(cuModuleGetFunction(&c.spin, c.module, "spin_ns"));
+  OK(cuModuleGetFunction(&c.other, c.module, "other"));
+  return c;
+}
+
+static inline void spin(const struct client *c, uint64_t ns, CUstream stream) {
+  void *params[] = {&ns};
+  OK(cuLaunchKernel(c->spin, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+}
+
+/* Time from one event to another, in ns, as well as a float can say it. */
+static inline double between(CUevent a, CUevent b) {
+  float ms;
+  OK(cuEventElapsedTime(&ms, a, b));
+  return (double)ms * 1e6;
+}
+
+/* Exactly ns, up to the float's 24 bits. */
+static inline bool is_time(double got, double ns) { return fabs(got - ns) <= ns * 1.2e-7 + 0.5; }
+
+#endif
