@@ -41,15 +41,17 @@ def _driver() -> Finding:
 
 
 def _cgroups() -> Finding:
-    from gpushare.enforce.cgroup import Hierarchies
-
-    found = Hierarchies.of()
-    if found.unified is not None:
-        return Finding("cgroups", "ok", f"v2 at {found.unified}")
-    if found.freezer is not None:
-        return Finding(
-            "cgroups", "note", f"v1 freezer at {found.freezer}", "cgroup v2 sees the end of a workload sooner"
-        )
+    kinds: dict[str, str] = {}
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields, _, rest = line.partition(" - ")
+        kind, _, options = rest.partition(" ")
+        if kind == "cgroup2" or (kind == "cgroup" and "freezer" in options.split()[-1].split(",")):
+            kinds.setdefault(kind, fields.split()[4])
+    if "cgroup2" in kinds:
+        return Finding("cgroups", "ok", f"v2 at {kinds['cgroup2']}")
+    if "cgroup" in kinds:
+        mend = "with cgroup v2 the end of a workload is seen sooner"
+        return Finding("cgroups", "note", f"v1 freezer at {kinds['cgroup']}", mend)
     return Finding("cgroups", "missing", "neither v2 nor the v1 freezer", "mount cgroup2 on /sys/fs/cgroup")
 
 

@@ -1,6 +1,7 @@
 """The handlers of the node API: decode, ask, encode. Who asks is known from the connection, never from the body."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,13 +16,15 @@ from gpushare.daemon.node import NodeContext
 from gpushare.daemon.peer import Peer, credentials
 from gpushare.daemon.routes import ROUTES
 from gpushare.daemon.state import GrantRecord, Live, decode
-from gpushare.errors import ForbiddenError, GpushareError, NotFoundError, UsageError
+from gpushare.errors import FailedError, ForbiddenError, GpushareError, NotFoundError, UsageError
 from gpushare.inject import edits, oci, process
 
 BODY_MAX = 16 << 20  # a config.json with thousands of mounts is below 1 MiB
 ENDED_SHOWN = 100
 API_VERSION = "v1"
 FEATURES = ["grants", "resize", "oci", "hooks", "watch", "events", "metrics", "tenants"]
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -75,14 +78,24 @@ async def errors(
         return await handler(request)
     except GpushareError as error:
         return _refusal(error)
-    except web.HTTPRequestEntityTooLarge:
-        return _refusal(UsageError(f"the request's body is larger than {BODY_MAX} bytes"))
-    except web.HTTPNotFound:
-        return _refusal(NotFoundError(f"no such call: {request.path[:80]}: GET /openapi.json lists them"))
-    except web.HTTPMethodNotAllowed:
-        return _refusal(
-            UsageError(f"{request.path[:80]} has no {request.method[:10]}: GET /openapi.json lists the calls")
-        )
+    except web.HTTPException as error:
+        return _refusal(_http_error(request, error))
+    except Exception:
+        log.exception("%s %s", request.method, request.path)
+        return _refusal(FailedError("the daemon made a mistake: its log says which"))
+
+
+def _http_error(request: web.Request, error: web.HTTPException) -> GpushareError:
+    path = request.path[:80]
+    match error:
+        case web.HTTPRequestEntityTooLarge():
+            return UsageError(f"the request's body is larger than {BODY_MAX} bytes")
+        case web.HTTPNotFound():
+            return NotFoundError(f"no such call: {path}: GET /openapi.json lists them")
+        case web.HTTPMethodNotAllowed():
+            return UsageError(f"{path} has no {request.method[:10]}: GET /openapi.json lists the calls")
+        case _:
+            return UsageError(f"{path}: {error.reason}")
 
 
 class Api:
@@ -257,8 +270,8 @@ class Api:
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
         try:
-            async for event in watch.events(since):
-                await response.write(msgspec.json.encode(event) + b"\n")
+            async for line in watch.lines(since):
+                await response.write(line)
         except (ConnectionError, asyncio.CancelledError):
             pass  # the reader left, or the daemon stops
         except GpushareError as error:

@@ -33,7 +33,7 @@ from gpushare.daemon.state import State, now_ns
 from gpushare.daemon.tenant_socket import bind_unix
 from gpushare.daemon.tenants import Tenants
 from gpushare.daemon.watch import Watch
-from gpushare.errors import FailedError, GpushareError, UnreachableError
+from gpushare.errors import FailedError, GpushareError, UnreachableError, UsageError
 from gpushare.inject import grantdir
 from gpushare.node import devices as node_devices
 from gpushare.node.devices import Backend
@@ -47,6 +47,7 @@ _TICK_SECONDS = 1.0
 _IDLE_LEDGER_SECONDS = 60.0
 _HEALTH_SECONDS = 10.0
 _PROBE_SECONDS = 60.0
+_SOCKET_PATH_MAX = 107  # sun_path less its NUL
 _DAY_NS = 86_400_000_000_000
 
 
@@ -60,6 +61,11 @@ def main(config_file: Path | None, simulate: str | None, state_dir: Path | None,
     if socket_path is None and config.socket:
         socket_path = Path(config.socket)
     layout = Layout.of(state_dir, socket_path.absolute() if socket_path is not None else None)
+    for path in (layout.socket, layout.sim / SOCKET_NAME):
+        if len(os.fsencode(path)) > _SOCKET_PATH_MAX:
+            raise UsageError(
+                f"{path} is longer than {_SOCKET_PATH_MAX} bytes, a socket's name cannot be: use a shorter one"
+            )
     tenants_file = Path(config.tenants) if config.tenants else _tenants_file(state_dir)
     os.umask(0o022)
     _raise_descriptor_limit()
@@ -275,8 +281,11 @@ class _Daemon:
             served = context.measure()
             now = loop.time()
             if now - written >= (self._config.ledger_seconds if served else _IDLE_LEDGER_SECONDS):
-                context.write_periods()
                 written = now
+                try:
+                    context.write_periods()
+                except FailedError as error:
+                    log.warning("%s", error)
             if now - healthy >= _HEALTH_SECONDS:
                 await context.check_health()
                 healthy = now
@@ -285,7 +294,8 @@ class _Daemon:
 
     def _close(self, context: NodeContext) -> None:
         _notify("STOPPING=1")
-        context.write_periods()
+        with contextlib.suppress(FailedError):
+            context.write_periods()
         context.grants.let_go()
         if not list(context.state):
             self._stop_simulator()

@@ -14,6 +14,7 @@ class DeviceBook:
 
     carried: Totals
     base: GrantStats
+    written_ns: int
     written: GrantStats = field(init=False)
     window: GrantStats = field(init=False)
     share_got_milli: int = 0
@@ -59,13 +60,13 @@ def shares_got(samples: list[Sample]) -> None:
         sample.book.window = sample.stats
 
 
-def periods(samples: list[Sample], from_ns: int, to_ns: int) -> list[Period]:
+def periods(samples: list[Sample], to_ns: int) -> list[Period]:
     """Rows for the ledger. Lent time is others' borrowed time on the device, by how much each left of its guarantee;
     the part of a device that is guaranteed to nobody lends too."""
-    wall = to_ns - from_ns
     drafts = []
     for sample in samples:
-        written, stats = sample.book.written, sample.stats
+        written, stats, from_ns = sample.book.written, sample.stats, sample.book.written_ns
+        wall = max(0, to_ns - from_ns)
         drafts.append(
             Period(
                 grant_id=sample.grant_id,
@@ -83,15 +84,16 @@ def periods(samples: list[Sample], from_ns: int, to_ns: int) -> list[Period]:
                 memory_peak_bytes=stats.memory_peak_bytes,
             )
         )
-        sample.book.written = stats
-    return [replace(draft, lent_ns=_lent(draft, drafts, wall)) for draft in drafts]
+        sample.book.written, sample.book.written_ns = stats, to_ns
+    return [replace(draft, lent_ns=_lent(draft, drafts)) for draft in drafts]
 
 
 def _unused(period: Period) -> int:
     return max(0, period.granted_ns - (period.used_ns - period.borrowed_ns))
 
 
-def _lent(period: Period, others: list[Period], wall: int) -> int:
+def _lent(period: Period, others: list[Period]) -> int:
+    wall = period.to_ns - period.from_ns
     same = [other for other in others if other.device == period.device]
     borrowed = sum(other.borrowed_ns for other in same if other.grant_id != period.grant_id)
     nobodys = max(0, wall - sum(other.granted_ns for other in same))

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from socket import socket
 from typing import Any
 
-import msgspec
-
 from gpushare.api.types import BindRequest, GrantChange, GrantRequest
 from gpushare.arbiter import Arbiter
 from gpushare.daemon import placement, tenant_socket, workloads
@@ -129,6 +127,7 @@ class Grants:
         """From here on a failure ends the grant: its workload must not run without what was promised."""
         try:
             found = group()
+            self._resources.guard(live.record, found)
             record = WorkloadRecord(
                 pid=pid, started=started, cgroup=(str(found.path), found.v2) if found is not None else None
             )
@@ -244,7 +243,7 @@ class Grants:
         live.handle = self._arbiter.add(live.limits, live.usage, indices, placement.first_shares(live), live.bell)
         for place in places:
             base = self._arbiter.grant_stats(live.handle, place.index)
-            live.books[place.index] = DeviceBook(carried.get(place.device, Totals()), base)
+            live.books[place.index] = DeviceBook(carried.get(place.device, Totals()), base, now_ns())
         live.limits.state = GrantState.ACTIVE
         self.refresh_shares()
 
@@ -294,7 +293,13 @@ class Grants:
     def _record(self, live: Live, phase: Phase) -> None:
         if phase.ended:
             live.record.ended_ns = now_ns()
-        self._state.save(live.record)
+        try:
+            self._state.save(live.record)
+        except FailedError as error:
+            if not phase.ended:
+                raise
+            # It has ended all the same; the next start finds the row open and nobody alive.
+            log.error("grant %s: %s", live.id, error)  # noqa: TRY400 - the reason is in the line
         self._publish(live, "removed" if phase.ended else "added" if phase is Phase.RESERVED else "changed")
         if phase.ended:
             self._state.remove(live)
@@ -388,7 +393,7 @@ class Grants:
     def _publish(self, live: Live, change: Change) -> None:
         def build(rv: int) -> Any:
             live.rv = rv
-            return msgspec.to_builtins(grant_view(self._state, live.record, live, self._arbiter))
+            return grant_view(self._state, live.record, live, self._arbiter)
 
         self._state.watch.publish("grant", change, build)
 

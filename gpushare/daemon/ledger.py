@@ -5,10 +5,11 @@ moments, but then no grant lives either. One connection, used by the event loop 
 Times are CLOCK_REALTIME nanoseconds.
 """
 
+import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
@@ -119,13 +120,24 @@ class Ledger:
     def boot(self) -> str:
         return str(self._db.execute("SELECT boot_id FROM runs WHERE run = ?", (self.run,)).fetchone()[0])
 
-    def save(self, grant: "tuple[str, str | None, str, int, str, str, int, int | None]") -> None:
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A full or broken disk is an error of one request, not of the daemon."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise FailedError(f"the ledger {self.path} cannot be written: {error}") from None
+
+    def save(self, grant: tuple[str, str | None, str, int, str, str, int, int | None]) -> None:
         """(id, key, tenant, uid, phase, state, created_ns, ended_ns)"""
-        self._db.execute(
-            "INSERT INTO grants VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
-            "phase = excluded.phase, state = excluded.state, ended_ns = excluded.ended_ns",
-            grant,
-        )
+        with self._writing():
+            self._db.execute(
+                "INSERT INTO grants VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
+                "phase = excluded.phase, state = excluded.state, ended_ns = excluded.ended_ns",
+                grant,
+            )
 
     def open_grants(self) -> list[str]:
         """States of all grants without an end, oldest first."""
@@ -144,13 +156,14 @@ class Ledger:
         """One transaction, which also says that this run was alive now."""
         names = ", ".join(Period.__dataclass_fields__)
         marks = ", ".join("?" * (len(Period.__dataclass_fields__) + 1))
-        self._db.execute("BEGIN")
-        self._db.executemany(
-            f"INSERT INTO periods (run, {names}) VALUES ({marks})",  # noqa: S608 - names of our own dataclass
-            [(self.run, *astuple(period)) for period in periods],
-        )
-        self._db.execute("UPDATE runs SET seen_ns = ? WHERE run = ?", (time.time_ns(), self.run))
-        self._db.execute("COMMIT")
+        with self._writing():
+            self._db.execute("BEGIN")
+            self._db.executemany(
+                f"INSERT INTO periods (run, {names}) VALUES ({marks})",  # noqa: S608 - names of our own dataclass
+                [(self.run, *astuple(period)) for period in periods],
+            )
+            self._db.execute("UPDATE runs SET seen_ns = ? WHERE run = ?", (time.time_ns(), self.run))
+            self._db.execute("COMMIT")
 
     def totals(self, grant_id: str) -> dict[str, Totals]:
         """By device id."""
@@ -176,5 +189,8 @@ class Ledger:
 
     def close(self) -> None:
         now = time.time_ns()
-        self._db.execute("UPDATE runs SET seen_ns = ?, ended_ns = ? WHERE run = ?", (now, now, self.run))
-        self._db.close()
+        try:
+            with self._writing():
+                self._db.execute("UPDATE runs SET seen_ns = ?, ended_ns = ? WHERE run = ?", (now, now, self.run))
+        finally:
+            self._db.close()

@@ -1,6 +1,7 @@
 """All parts of one running daemon, and what is asked of more than one of them."""
 
 import asyncio
+import logging
 import os
 from collections import deque
 from dataclasses import dataclass, field
@@ -13,11 +14,13 @@ from gpushare.daemon.books import Sample, periods, shares_got
 from gpushare.daemon.grants import Grants
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.state import Live, State, now_ns
-from gpushare.errors import GpushareError, NotFoundError, RefusedError
+from gpushare.errors import FailedError, GpushareError, NotFoundError, RefusedError
 from gpushare.inject.node import Node
 from gpushare.node.devices import Backend
 from gpushare.node.simulator import Simulator
 from gpushare.policy import lifecycle
+
+log = logging.getLogger(__name__)
 
 LEASE_EVENTS = 4096
 
@@ -33,7 +36,6 @@ class NodeContext:
     simulator: Simulator | None
     unhealthy: set[str] = field(default_factory=set)
     started_ns: int = field(default_factory=now_ns)
-    _written_ns: int = field(default_factory=now_ns)
     _leases: "deque[types.LeaseEvent]" = field(default_factory=lambda: deque(maxlen=LEASE_EVENTS))
 
     def __post_init__(self) -> None:
@@ -135,14 +137,15 @@ class NodeContext:
 
     def write_periods(self) -> None:
         """Ends the ledger's current period and begins the next."""
-        now = now_ns()
-        self.state.ledger.add(periods(self._samples(), self._written_ns, now))
-        self._written_ns = now
+        self.state.ledger.add(periods(self._samples(), now_ns()))
 
     def _before_stop(self, live: Live) -> None:
         del live  # lent time needs the numbers of all
         self.collect_events()
-        self.write_periods()
+        try:
+            self.write_periods()
+        except FailedError as error:
+            log.warning("%s", error)
 
     # The arbiter's record.
 

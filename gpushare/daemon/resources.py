@@ -7,6 +7,8 @@ from pathlib import Path
 
 from gpushare.daemon.state import GrantRecord, Live
 from gpushare.daemon.tenant_socket import Rules, TenantSocket
+from gpushare.enforce import device_program
+from gpushare.enforce.cgroup import Cgroup
 from gpushare.errors import FailedError, GpushareError
 from gpushare.inject import cdi, grantdir
 from gpushare.inject.node import DeviceNode, Node
@@ -46,6 +48,17 @@ class Resources:
         for file in needed:
             if not file.is_file() or not os.access(file, os.R_OK):
                 raise FailedError(f"{file} cannot be read: install gpushare again, nothing would hold the share")
+
+    def guard(self, record: GrantRecord, group: Cgroup | None) -> None:
+        """The kernel denies the workload every GPU that it was not granted. Simulated devices have no nodes to deny."""
+        everything = [*self._node.common_devices, *(node for device in self._devices.values() for node in device.nodes)]
+        if not everything or group is None or not group.v2:
+            return
+        granted = [*self._node.common_devices, *self.device_nodes(record)]
+        descriptor = device_program.attach(
+            group.path, {node.major for node in everything}, {(node.major, node.minor) for node in granted}
+        )
+        os.close(descriptor)  # the attachment stays as long as the cgroup
 
     def make(self, live: Live, rules: Rules) -> None:
         """Directory, pages, bell, socket; the CDI spec too unless a plain process has taken the grant."""

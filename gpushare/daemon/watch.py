@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Literal
 
+import msgspec
+
 from gpushare.api.types import Event
 from gpushare.errors import UsageError
 
@@ -31,38 +33,39 @@ class Watch:
         self.epoch = run
         self._first = (run << 32) + 1
         self.rv = run << 32
-        self._ring: deque[Event] = deque(maxlen=RING)
+        # Encoded: as objects a full ring would take ten times the memory, and every reader would encode it again.
+        self._ring: deque[bytes] = deque(maxlen=RING)
         self._more = asyncio.Event()
         self._closed = False
 
     def publish(self, kind: Kind, change: Change, build: Callable[[int], Any]) -> int:
         """`build(rv)` gives the object as of this event, which may carry the number itself."""
         self.rv += 1
-        self._ring.append(Event(rv=self.rv, epoch=self.epoch, kind=kind, type=change, object=build(self.rv)))
+        self._ring.append(_line(Event(rv=self.rv, epoch=self.epoch, kind=kind, type=change, object=build(self.rv))))
         self._more.set()
         self._more = asyncio.Event()
         return self.rv
 
     def check(self, since: int) -> None:
         """Raises GoneError when events after `since` were lost."""
-        oldest = self._ring[0].rv if self._ring else self.rv + 1
+        oldest = self.rv - len(self._ring) + 1
         if since + 1 < oldest or since > self.rv or since < self._first - 1:
             raise GoneError(f"events after {since} are gone (now at {self.rv}, epoch {self.epoch}): list again")
 
-    def _bookmark(self) -> Event:
-        return Event(rv=self.rv, epoch=self.epoch, kind="bookmark", type="bookmark")
+    def _bookmark(self) -> bytes:
+        return _line(Event(rv=self.rv, epoch=self.epoch, kind="bookmark", type="bookmark"))
 
-    async def events(self, since: int) -> AsyncIterator[Event]:
-        """Everything after `since`, then what comes; a bookmark first and whenever it was quiet for a while."""
+    async def lines(self, since: int) -> AsyncIterator[bytes]:
+        """NDJSON of everything after `since`, then what comes; a bookmark first and when it was quiet for a while."""
         yield self._bookmark()
         while not self._closed:
             more = self._more
             self.check(since)
             # rv has no gaps, so the position in the ring follows from the number.
             behind = self.rv - since
-            for event in list(self._ring)[len(self._ring) - behind :] if behind else ():
-                since = event.rv
-                yield event
+            for line in list(self._ring)[len(self._ring) - behind :] if behind else ():
+                since += 1
+                yield line
             try:
                 await asyncio.wait_for(more.wait(), BOOKMARK_SECONDS)
             except TimeoutError:
@@ -71,3 +74,7 @@ class Watch:
     def close(self) -> None:
         self._closed = True
         self._more.set()
+
+
+def _line(event: Event) -> bytes:
+    return msgspec.json.encode(event) + b"\n"

@@ -55,6 +55,11 @@ class Container:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def check(self) -> None:
+        """Raises FailedError with its last words when it runs no more."""
+        if not self.running():
+            raise FailedError(self._epitaph())
+
     def ask(self, command: str) -> dict[str, Any]:
         """Sends one command, returns the program's answer."""
         assert self._process is not None and self._process.stdin is not None

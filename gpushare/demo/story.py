@@ -118,6 +118,8 @@ class Story:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             time.sleep(min(left, TICK_SECONDS))
+            for container in (self._owner, self._borrower):
+                container.check()
             page, last = self._read(), self._last
             self._last = page
             if last is not None:

@@ -139,14 +139,15 @@ def _driver_copies(config: dict[str, Any], view: View) -> list[tuple[str, Path]]
     """(path in the container, file on the host) of every driver library that programs in it could find."""
     directories = [*_LIBRARY_DIRS, *_search_path(config)]
     directories += [f"/usr/local/{name}/compat" for name in view.names("/usr/local") if name.startswith("cuda")]
-    candidates = [f"{directory}/{name}" for directory in directories for name in view.names(directory)]
-    candidates += view.destinations()
+    # Most of these are one directory under several names.
+    directories = sorted({view.resolve(directory).container for directory in directories})
+    candidates = [(directory, name) for directory in directories for name in view.names(directory)]
+    candidates += [(path.rpartition("/")[0], path.rpartition("/")[2]) for path in view.destinations()]
     found: dict[str, Path] = {}
-    for candidate in candidates:
-        directory, _, name = candidate.rpartition("/")
+    for directory, name in candidates:
         # The toolkit's stubs are for the linker only: nothing loads them.
-        if _DRIVER_NAME.fullmatch(name) and not directory.endswith("/stubs"):
-            place = view.resolve(candidate)
+        if name.startswith("lib") and _DRIVER_NAME.fullmatch(name) and not directory.endswith("/stubs"):
+            place = view.resolve(f"{directory}/{name}")
             if place.host is not None and place.host.is_file() and not place.container.startswith(CONTAINER_SELF):
                 found[place.container] = place.host
     return sorted(found.items())

@@ -62,8 +62,12 @@ class View:
     def names(self, directory: str) -> list[str]:
         """Of a directory's entries; none where it cannot be read."""
         host = self.resolve(directory).host
+        if host is None:
+            return []
         try:
-            return sorted(entry.name for entry in host.iterdir()) if host is not None else []
+            # A library directory has thousands: no Path for each of them.
+            with os.scandir(host) as entries:
+                return sorted(entry.name for entry in entries)
         except OSError:
             return []
 

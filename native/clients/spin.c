@@ -102,7 +102,7 @@ static bool parse_size(const char *text, size_t *out) {
     end += strncmp(end + 1, "iB", 2) == 0 ? 3 : 1;
   }
   *out = value;
-  return !*end || *end == ' ';
+  return !*end;
 }
 
 static void start(struct program *p, int ordinal) {
@@ -187,12 +187,12 @@ static void stop(struct program *p) {
 static bool command(struct program *p, char *line) {
   unsigned long ns;
   unsigned duty = 100;
+  char size[32], part[32];
   size_t bytes, piece;
-  char *space = strrchr(line, ' ');
 
-  if (strncmp(line, "alloc ", 6) == 0 && parse_size(line + 6, &bytes))
+  if (sscanf(line, "alloc %31s", size) == 1 && parse_size(size, &bytes))
     allocate(p, bytes, bytes);
-  else if (strncmp(line, "fill ", 5) == 0 && parse_size(line + 5, &bytes) && parse_size(space + 1, &piece) && piece)
+  else if (sscanf(line, "fill %31s %31s", size, part) == 2 && parse_size(size, &bytes) && parse_size(part, &piece) && piece)
     allocate(p, bytes, piece);
   else if (strcmp(line, "free") == 0)
     release(p);

@@ -66,6 +66,13 @@ void gs_submit(struct gs_submission *submission, uint64_t key, CUstream handle) 
   }
   submission->planned = gs_now();
   submission->function = gs_meter_function(meter, key);
+  if (gs_meter_close_first(&stream->queue, submission->function, submission->planned)) {
+    gs_latch_drop(&device->lock);
+    gs_mark_record(stream, false);
+    gs_latch_take(&device->lock);
+    submission->planned = gs_now();
+    submission->function = gs_meter_function(meter, key);
+  }
   submission->estimate = submission->function->estimate;
   submission->plan = gs_meter_launch(meter, &stream->queue, submission->function, submission->planned, lease);
   submission->stream = stream;
@@ -96,9 +103,9 @@ void gs_submitted(struct gs_submission *submission, CUresult result) {
   if (submission->plan & GS_PLAN_SAMPLE) {
     uint64_t ended = gs_now();
     if (gs_bracket_record(stream, 1)) {
+      uint64_t closed = gs_now();
       gs_latch_take(&device->lock);
-      gs_meter_sampling(&stream->queue, submission->function, submission->planned, submission->began,
-                        (double)(ended - submission->began));
+      gs_meter_sampling(&stream->queue, submission->function, submission->planned, submission->began, ended, closed);
       gs_latch_drop(&device->lock);
     }
   }

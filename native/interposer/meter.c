@@ -97,6 +97,10 @@ static void count_kind(struct gs_segment *segment, struct gs_function *function,
   segment->kind[i].launches++;
 }
 
+bool gs_meter_close_first(const struct gs_queue *queue, const struct gs_function *function, uint64_t now) {
+  return function->observed < GS_METER_TRUSTED && queue->open.launches > 0 && now > queue->end + GS_METER_GAP_NS;
+}
+
 uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t now,
                          uint32_t lease) {
   struct gs_segment *open = &queue->open;
@@ -160,14 +164,16 @@ void gs_meter_undo(struct gs_meter *meter, struct gs_queue *queue, const struct 
   queue->end -= queue->end > (uint64_t)estimate ? (uint64_t)estimate : 0;
 }
 
-void gs_meter_sampling(struct gs_queue *queue, struct gs_function *function, uint64_t planned, uint64_t began,
-                       double host_ns) {
+void gs_meter_sampling(struct gs_queue *queue, struct gs_function *function, uint64_t planned, uint64_t began, uint64_t ended,
+                       uint64_t closed) {
   /* Between its first event and the launch the device had nothing to do. */
-  double idle = (began > planned ? (double)(began - planned) : 0) + host_ns;
+  double idle = (double)(ended - planned);
   queue->sampled = function;
   queue->sampled_key = function->key;
-  queue->sampled_host = host_ns;
+  queue->sampled_host = (double)(ended - began);
+  queue->sampled_whole = (double)(closed - began);
   queue->open.idle += idle;
+  queue->open.stalled += idle;
   queue->end += (uint64_t)idle;
 }
 
@@ -186,12 +192,12 @@ static double median(const float *values, uint32_t n) {
 
 void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double elapsed_ns) {
   struct gs_function *function = queue->sampled;
-  double host = queue->sampled_host, took = elapsed_ns - host;
+  double whole = queue->sampled_whole, took = elapsed_ns - queue->sampled_host;
   queue->sampled = NULL;
   if (!function || function->key != queue->sampled_key) return;
-  if (meter->sample_host_low == 0 || host < meter->sample_host_low) meter->sample_host_low = host;
-  else meter->sample_host_low *= 1.001;
-  if (host > 2 * meter->sample_host_low || took < 200) return; /* the launching thread lost its processor in between */
+  if (meter->sample_low == 0 || whole < meter->sample_low) meter->sample_low = whole;
+  else meter->sample_low *= 1.001;
+  if (whole > 2 * meter->sample_low || took < 200) return;
   function->sample[function->samples++ % GS_METER_SAMPLES] = (float)took;
   if (function->exact > 0) {
     function->exact--;
@@ -246,6 +252,7 @@ static double segment_busy(const struct gs_segment *segment, uint64_t done, doub
   bool trusted = segment_trusted(segment);
   double total = segment_now(segment);
   double since_first = done > segment->first ? minimum((double)(done - segment->first), span) : 0;
+  since_first = maximum(since_first - segment->stalled, 0);
   if (residents > 1) {
     span /= residents;
     since_first /= residents;

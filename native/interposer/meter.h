@@ -22,6 +22,7 @@ enum {
   GS_METER_SAMPLE_NS = 1000000, /* at most one bracketed launch per stream and this long */
   GS_METER_GUESS_NS = 8000,     /* a function never seen */
   GS_METER_TRUSTED = 4,         /* observations after which an estimate is believed */
+  GS_METER_GAP_NS = 50000,      /* a queue that ran dry so long ago starts over with an unknown function */
   GS_METER_LAG_NS = 15000,      /* a mark done this long after its record had work before it */
   GS_METER_RISK_SHARE = 8       /* so many launches of never observed functions fill the bound on work in flight */
 };
@@ -47,6 +48,7 @@ struct gs_segment {
   double estimate;     /* sum over launches, as estimated when they were launched */
   double idle;         /* of it the queue is believed to have been empty */
   double other;        /* part of estimate whose functions are not in kind[] */
+  double stalled;      /* of it the device waited for the host inside a bracket */
   double share;        /* of what all streams launched meanwhile; on a mark only */
   uint64_t first;      /* host time of the first launch */
   uint32_t launches;
@@ -82,6 +84,7 @@ struct gs_queue {
   struct gs_function *sampled; /* the bracketed launch whose events are not read yet */
   uint64_t sampled_key;
   double sampled_host;   /* host time inside its launch call */
+  double sampled_whole;  /* and until its second event was recorded */
   bool used;
   struct gs_mark ring[GS_METER_RING];
 };
@@ -101,7 +104,7 @@ struct gs_meter {
   uint32_t epoch;
   uint32_t pieces;
   uint64_t forgotten; /* end of the last piece dropped: what lies before it is not counted again */
-  double sample_host_low; /* fastest bracketed launch call of late; slower than twice that was preempted */
+  double sample_low; /* fastest bracket of late; the thread of one slower than twice that lost its processor in it */
   struct gs_piece piece[GS_METER_PIECES];
   struct gs_function function[GS_METER_FUNCTIONS];
 };
@@ -114,13 +117,17 @@ void gs_meter_forget_functions(struct gs_meter *meter);
 /* One graph was changed: its history is worth nothing. */
 void gs_meter_reset_function(struct gs_meter *meter, uint64_t key);
 
+/* Whether to mark the stream before this launch: the open segment ended a while ago, and what comes now is not known well enough
+ * to be told from the gap between. */
+bool gs_meter_close_first(const struct gs_queue *queue, const struct gs_function *function, uint64_t now);
 /* A launch about to be made. Gives enum gs_plan bits: record a start mark before it, bracket it, record a mark after it. */
 uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t now,
                          uint32_t lease);
 /* The driver refused the launch just planned. */
 void gs_meter_undo(struct gs_meter *meter, struct gs_queue *queue, const struct gs_function *function, double estimate);
-/* The bracketed launch was made: began before the launch call, host_ns inside it. */
-void gs_meter_sampling(struct gs_queue *queue, struct gs_function *function, uint64_t planned, uint64_t began, double host_ns);
+/* The bracketed launch was made: its call took from began to ended, its second event was recorded by closed. */
+void gs_meter_sampling(struct gs_queue *queue, struct gs_function *function, uint64_t planned, uint64_t began, uint64_t ended,
+                       uint64_t closed);
 /* Elapsed time between the two events of the bracket. */
 void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double elapsed_ns);
 

@@ -22,10 +22,10 @@ CUresult gs_cuMemGetInfo_v2(size_t *free, size_t *total) {
     return result;
   result = gs_real.cuMemGetInfo_v2(free, total);
   int ordinal = joined && result == CUDA_SUCCESS ? gs_current_device() : GS_NO_DEVICE;
-  if (ordinal != GS_NO_DEVICE) {
+  if (ordinal != GS_NO_DEVICE && free)
     *free = free_bytes(ordinal);
+  if (ordinal != GS_NO_DEVICE && total)
     *total = gs_process->total_bytes[ordinal];
-  }
   return result;
 }
 
@@ -36,10 +36,10 @@ CUresult gs_cuMemGetInfo(unsigned int *free, unsigned int *total) {
     return result;
   result = gs_real.cuMemGetInfo(free, total);
   int ordinal = joined && result == CUDA_SUCCESS ? gs_current_device() : GS_NO_DEVICE;
-  if (ordinal != GS_NO_DEVICE) {
+  if (ordinal != GS_NO_DEVICE && free)
     *free = saturated(free_bytes(ordinal));
+  if (ordinal != GS_NO_DEVICE && total)
     *total = saturated(gs_process->total_bytes[ordinal]);
-  }
   return result;
 }
 

@@ -142,7 +142,7 @@ int sim_file_put(CUdevice device, const uint64_t secret[2], int fd) {
 }
 
 int sim_file_get(const uint64_t secret[2], int *fd, uint32_t *engine_device, int *pid) {
-  struct sim_reply reply;
+  struct sim_reply reply = {0};
   *fd = -1;
   pthread_mutex_lock(&wire_lock);
   int error = sim_wire_call(&wire, SIM_FILE_GET, 0, secret[0], secret[1], &reply, fd, 1);

@@ -252,52 +252,6 @@ void sim_memory_module_free(CUdeviceptr address) {
     sim_memory_forget(range);
 }
 
-CUresult sim_graph_mem_reserve(CUdevice device, size_t bytes, CUdeviceptr *address) {
-  if (bytes == 0)
-    return CUDA_ERROR_INVALID_VALUE;
-  if (bytes > SIM_ADDRESS_SPACE)
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  return sim_memory_new(NULL, device, SIM_RANGE_GRAPH, bytes, 0, 0, false, address);
-}
-
-CUresult sim_graph_mem_commit(CUdeviceptr address) {
-  CUresult result = CUDA_SUCCESS;
-  sim_ranges_lock();
-  struct sim_range *range = sim_range_at(address);
-  if (!range || range->kind != SIM_RANGE_GRAPH) {
-    result = CUDA_ERROR_INVALID_VALUE;
-  } else if (range->charged == 0) {
-    uint64_t bytes = sim_round_up(range->bytes, SIM_ALLOC_ROUND);
-    result = sim_memory_reserve(range->device, bytes);
-    if (result == CUDA_SUCCESS)
-      range->charged = bytes;
-  }
-  sim_ranges_unlock();
-  return result;
-}
-
-void sim_graph_mem_uncommit(CUdeviceptr address) {
-  sim_ranges_lock();
-  struct sim_range *range = sim_range_at(address);
-  if (range && range->kind == SIM_RANGE_GRAPH && range->charged) {
-    sim_memory_release(range->device, range->charged);
-    range->charged = 0;
-  }
-  sim_ranges_unlock();
-}
-
-void sim_graph_mem_destroy(CUdeviceptr address) {
-  sim_ranges_lock();
-  struct sim_range *range = sim_range_at(address);
-  if (range && range->kind != SIM_RANGE_GRAPH)
-    range = NULL;
-  if (range)
-    range->dying = true;
-  sim_ranges_unlock();
-  if (range)
-    sim_memory_forget(range);
-}
-
 static bool dies_with(const struct sim_range *range, const struct sim_ctx *ctx) {
   return range->ctx == ctx && !range->dying &&
          (range->kind == SIM_RANGE_DEVICE || range->kind == SIM_RANGE_MANAGED || range->kind == SIM_RANGE_MODULE ||

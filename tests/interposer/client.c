@@ -6,6 +6,7 @@
  *   proc        dlsym of cuGetProcAddress_v2 only, then base names and versions, as the CUDA runtime does */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -135,6 +136,31 @@ static size_t churn(size_t rounds, size_t step) {
   return refused;
 }
 
+struct work {
+  size_t rounds, step;
+};
+
+static void *churn_in_thread(void *argument) {
+  const struct work *work = argument;
+  p_cuCtxSetCurrent(contexts[ncontexts - 1]);
+  return (void *)churn(work->rounds, work->step);
+}
+
+/* churn in several threads at once; gives the sum of what they give. */
+static size_t threads(size_t count, size_t rounds, size_t step) {
+  struct work work = {rounds, step};
+  pthread_t thread[16];
+  size_t sum = 0;
+  for (size_t i = 0; i < count && i < 16; i++)
+    pthread_create(&thread[i], NULL, churn_in_thread, &work);
+  for (size_t i = 0; i < count && i < 16; i++) {
+    void *refused;
+    pthread_join(thread[i], &refused);
+    sum += (size_t)refused;
+  }
+  return sum;
+}
+
 static void answer(CUresult result, size_t one, size_t two) {
   printf("%d %zu %zu\n", (int)result, one, two);
   fflush(stdout);
@@ -190,6 +216,11 @@ static int obey(const char *verb, size_t a, size_t b, size_t c) {
   else if (!strcmp(verb, "sync")) r = p_cuCtxSynchronize();
   else if (!strcmp(verb, "fill")) one = fill(a);
   else if (!strcmp(verb, "churn")) one = churn(a, b);
+  else if (!strcmp(verb, "threads")) one = threads(a, b, c);
+  else if (!strcmp(verb, "nulls")) /* each refused by the driver, none by us, and nobody falls over */
+    one = (size_t)(p_cuMemAlloc_v2(NULL, 512) | p_cuMemAllocPitch_v2(NULL, NULL, 4, 4, 4) << 1 | p_cuMemCreate(NULL, 0, NULL, 0) << 2 |
+                   p_cuMemGetInfo_v2(NULL, NULL) << 3 | p_cuCtxCreate_v2(NULL, 0, 0) << 4 | p_cuArrayCreate_v2(NULL, NULL) << 5 |
+                   p_cuMemPoolCreate(NULL, NULL) << 6 | p_cuDevicePrimaryCtxRetain(NULL, 0) << 7);
   else if (!strcmp(verb, "fork")) {
     int status;
     pid_t child = fork();

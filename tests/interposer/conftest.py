@@ -21,7 +21,7 @@ def client_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("client") / "client"
     driver = paths.SIM_LIB_DIR / "libcuda.so.1"
     include = [f"-I{NATIVE / 'include'}", f"-I{NATIVE / 'sim'}"]
-    subprocess.run(["gcc", "-O1", *include, HERE / "client.c", "-o", program, driver, "-ldl"], check=True)
+    subprocess.run(["gcc", "-O1", *include, HERE / "client.c", "-o", program, driver, "-ldl", "-pthread"], check=True)
     return program
 
 

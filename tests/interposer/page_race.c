@@ -4,7 +4,6 @@
  *
  * `granted` counts what is held between a grant and its return, so at no instant may it exceed the limit. Ends with 0 if it never
  * did, and if after all deaths the whole limit can be had by one process. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>

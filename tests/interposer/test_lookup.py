@@ -1,4 +1,4 @@
-"""cuGetProcAddress gives the handler of exactly the ABI the driver would give, and the driver's pointer for the rest."""
+"""cuGetProcAddress gives the handler of exactly the ABI the driver would give, and the driver's pointer otherwise."""
 
 import json
 import os

@@ -1,7 +1,7 @@
 """What is charged, by every kind of client: the grant's page and the simulator's own books agree byte for byte."""
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,14 +15,14 @@ POOL = 32 * MIB
 Start = Callable[..., Client]
 
 
-def charged(grant: Grant, slot: int | None = None) -> int:
-    """memory_bytes of one slot or of all, device 0."""
+def charged(grant: Grant, slot: int | None = None, device: int = 0) -> int:
+    """memory_bytes of one slot or of all."""
     slots = range(SLOTS) if slot is None else [slot]
-    return sum(struct.unpack_from("<Q", grant.usage, 64 + i * SLOT_BYTES + 64)[0] for i in slots)
+    return sum(struct.unpack_from("<Q", grant.usage, 64 + i * SLOT_BYTES + 64 + 64 * device)[0] for i in slots)
 
 
-def truth(sim: Simulator, pid: int) -> int:
-    return sum(row["bytes"] for row in sim.books()["devices"][0]["processes"] if row["pid"] == pid)
+def truth(sim: Simulator, pid: int, device: int = 0) -> int:
+    return sum(row["bytes"] for row in sim.books()["devices"][device]["processes"] if row["pid"] == pid)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -203,3 +203,69 @@ def test_a_forked_child_is_not_its_parent(grant: Grant, sim: Simulator, start: S
     assert charged(grant, 0) == before == truth(sim, client.pid)
     client.ok("free 0")
     assert charged(grant, 0) == CONTEXT
+
+
+def test_racing_threads_of_one_process(grant: Grant, sim: Simulator, start: Start) -> None:
+    client = start(grant)
+    client.ok("init", "retain 0")
+    step = (LIMIT - CONTEXT) // 5 // 512 * 512
+    assert client(f"threads 4 200 {step}").one > 0, "no race: everything always fitted"
+    assert sim.books()["devices"][0]["peak_bytes"] <= LIMIT
+    assert charged(grant) == truth(sim, client.pid) == CONTEXT
+
+
+def test_null_pointers_and_no_context(grant: Grant, start: Start) -> None:
+    client = start(grant)
+    assert client("alloc 512").result == 3  # not initialized
+    client.ok("init")
+    assert client("alloc 512").result == 201  # no context
+    assert client("info").result == 201
+    client.ok("retain 0")
+    before = charged(grant)
+    assert client("nulls").one == 0xFF
+    assert charged(grant) == before == CONTEXT
+
+
+@pytest.fixture
+def two_devices(tmp_path: Path) -> Iterator[tuple[Simulator, Grant]]:
+    sim = Simulator(tmp_path / "two", "2x4GiB")
+    grant = Grant(tmp_path / "both", sim)
+    grant.lease(0)
+    grant.lease(1)
+    yield sim, grant
+    grant.close()
+    sim.stop()
+
+
+def test_two_devices(two_devices: tuple[Simulator, Grant], start: Start) -> None:
+    sim, grant = two_devices
+    client = start(grant)
+    client.ok("init", "retain 0", "alloc 1000", "retain 1", "alloc 3000", "async 100")
+    assert charged(grant, 0, 0) == truth(sim, client.pid, 0) == CONTEXT + 1024
+    assert charged(grant, 0, 1) == truth(sim, client.pid, 1) == CONTEXT + 3072 + POOL
+    client.ok("free 0", "reset 1")
+    assert charged(grant, 0, 0) == truth(sim, client.pid, 0) == CONTEXT
+    assert charged(grant, 0, 1) == truth(sim, client.pid, 1) == 0
+
+
+def test_ordinals_follow_the_uuid(two_devices: tuple[Simulator, Grant], start: Start) -> None:
+    """CUDA may number devices otherwise than the grant does."""
+    sim, grant = two_devices
+    first, second = (128 + 128 * index for index in range(2))
+    grant.limits[first : first + 16], grant.limits[second : second + 16] = sim.uuids[1], sim.uuids[0]
+    client = start(grant)
+    client.ok("init", "retain 0")
+    assert charged(grant, 0, 1) == truth(sim, client.pid, 0) == CONTEXT
+
+
+def test_a_device_of_somebody_else(two_devices: tuple[Simulator, Grant], start: Start) -> None:
+    sim, grant = two_devices
+    second = 128 + 128
+    grant.limits[second : second + 16] = bytes(16)
+    client = start(grant)
+    client.ok("init", "retain 0")
+    assert client("retain 1").result == 800  # not permitted
+    assert client("ctx 1").result == 800
+    assert client("ctx 7").result == 101  # the driver's own: there is no such device
+    assert truth(sim, client.pid, 1) == 0
+    assert len(client.end().splitlines()) == 1

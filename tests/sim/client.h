@@ -71,7 +71,10 @@ static inline double between(CUevent a, CUevent b) {
   return (double)ms * 1e6;
 }
 
-/* Exactly ns, up to the float's 24 bits. */
-static inline bool is_time(double got, double ns) { return fabs(got - ns) <= ns * 1.2e-7 + 0.5; }
+/* Exactly ns, up to the float's 24 bits; with a busy neighbour (BESIDE set) the device is away in between. */
+static inline bool is_time(double got, double ns) {
+  double error = ns * 1.2e-7 + 0.5;
+  return getenv("BESIDE") ? got >= ns - error : fabs(got - ns) <= error;
+}
 
 #endif

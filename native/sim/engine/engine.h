@@ -27,7 +27,8 @@ struct lane {
   uint32_t device;
   struct sim_lane *page;
   int memfd, bell;
-  struct sim_report report; /* the last one read whole */
+  struct sim_report report; /* the last one read whole, moved on in time */
+  uint64_t reports_read;    /* sim_lane.reports as of then */
   uint64_t busy_ns;         /* device time executed so far, as booked; never falls */
   bool queued;              /* waits in the run list */
   struct lane *next;        /* in the run list */

@@ -52,7 +52,7 @@ static uint64_t granted(const struct lane *lane, uint64_t t) {
 static void read_report(struct lane *lane, uint64_t now) {
   for (int attempt = 0; attempt < 4; attempt++) {
     uint64_t reports = __atomic_load_n(&lane->page->reports, __ATOMIC_SEQ_CST);
-    if (reports == 0) return;
+    if (reports == lane->reports_read) return;
     const struct sim_report *slot = &lane->page->report[(reports - 1) % 2];
     struct sim_report copy = {
         .seq = __atomic_load_n(&slot->seq, __ATOMIC_ACQUIRE),
@@ -66,6 +66,7 @@ static void read_report(struct lane *lane, uint64_t now) {
     if (copy.executed > most) copy.executed = most;
     if (copy.backlog > UINT64_MAX / 4) copy.backlog = UINT64_MAX / 4;
     lane->report = copy;
+    lane->reports_read = reports;
     return;
   }
 }
@@ -75,6 +76,16 @@ static uint64_t executed(const struct lane *lane, uint64_t t) {
   if (t <= report->at) return report->executed;
   uint64_t got = granted(lane, t) - granted(lane, report->at);
   return report->executed + (got < report->backlog ? got : report->backlog);
+}
+
+/* Moves the account on to t, which nothing else has to do: a process that is stopped sends no new one while the intervals the
+ * old one refers to are forgotten. */
+static void roll(struct lane *lane, uint64_t t) {
+  uint64_t done = executed(lane, t);
+  if (t <= lane->report.at) return;
+  lane->report.backlog -= done - lane->report.executed;
+  lane->report.executed = done;
+  lane->report.at = t;
 }
 
 static uint64_t remaining(const struct lane *lane, uint64_t t) {
@@ -134,6 +145,7 @@ static void grant(struct engine *engine, struct device *device, struct lane *lan
     uint64_t switched = device->free_at + engine->options.hello.switch_ns;
     if (from < switched) from = switched;
   }
+  roll(lane, now);
   const struct sim_interval *last = last_interval(lane);
   struct sim_interval next = {from, SIM_OPEN, last ? last->before + last->until - last->from : 0};
   struct sim_lane *page = lane->page;

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from gpushare import paths
 from handmade import Grant, Simulator, Tenant
+
+from gpushare import paths
 
 HERE = Path(__file__).resolve().parent
 INCLUDE = HERE.parents[2] / "native" / "include"

@@ -85,6 +85,10 @@ static void launch(int s, uint64_t key, uint64_t ns) {
     return;
   }
   struct gs_function *function = gs_meter_function(&meter, key);
+  if (gs_meter_close_first(&queues[s], function, now)) {
+    mark(s, false);
+    function = gs_meter_function(&meter, key);
+  }
   uint64_t planned = now, began;
   uint32_t plan = gs_meter_launch(&meter, &queues[s], function, now, 1);
   if (plan & GS_PLAN_START) mark(s, true);
@@ -92,9 +96,9 @@ static void launch(int s, uint64_t key, uint64_t ns) {
   began = now;
   kernel(s, ns);
   if (plan & GS_PLAN_SAMPLE) {
-    double host = (double)(now - began);
+    uint64_t ended = now;
     bracket[s][1] = event(s);
-    gs_meter_sampling(&queues[s], function, planned, began, host);
+    gs_meter_sampling(&queues[s], function, planned, began, ended, now);
   }
   if (plan & GS_PLAN_MARK) mark(s, false);
 }
@@ -189,6 +193,17 @@ static void check_unknown(void) {
   CHECK(n <= GS_METER_RISK_SHARE + 1);
 }
 
+static void check_gap(void) {
+  /* A new function after a pause: the pause is not its time. */
+  restart();
+  run("b2b", 20000, 2000);
+  for (int i = 0; i < 20; i++) launch(0, 0x1000, 20000);
+  now += 30000000;
+  for (int i = 0; i < 50; i++) launch(0, 0x7000, 800000);
+  sync_stream(0);
+  CHECK(meter.busy < 1.02 * (double)truth && meter.busy > 0.98 * (double)truth);
+}
+
 static void check_foreign(void) {
   /* A segment during which the device was someone else's is charged by estimate and teaches nothing. */
   restart();
@@ -217,6 +232,7 @@ int main(int argc, char **argv) {
     check_timeline();
     check_books();
     check_unknown();
+    check_gap();
     check_foreign();
     check_reuse();
     return 0;

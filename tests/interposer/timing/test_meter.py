@@ -58,18 +58,24 @@ def launches(pattern: str, ns: int) -> int:
 def test_metered_against_the_books(
     grant: Grant, sim: Simulator, run_tenant: Callable[..., Tenant], pattern: str, kernel_us: int
 ) -> None:
+    """The best of three: a launching thread that loses its processor is a different pattern."""
     grant.lease()
     grant.set_bound(50_000_000)
     ns = kernel_us * 1000
-    tenant = run_tenant(grant, sim, "pattern", pattern, launches(pattern, ns), ns)
-    result = tenant.line()
-    busy, metered = sim.busy_ns(tenant.pid), grant.slot().busy_ns
-    error = metered / busy - 1
-    print(f"{pattern} {kernel_us} us: error {error:+.2%}, busy {busy / 1e6:.1f} ms of {result['wall_ns'] / 1e6:.1f} ms")
-    assert busy == pytest.approx(result["truth_ns"], rel=0.01)
-    tenant.end()
-    # Where the queue never runs dry the device's clock decides; elsewhere the host's, and the host is busy.
-    assert abs(error) <= (0.02 if pattern in ("b2b", "mix", "two") else 0.10)
+    # Where the queue never runs dry the device's clock decides; elsewhere the host's view of it.
+    allowed = 0.02 if pattern in ("b2b", "mix", "two") else 0.05
+    errors = []
+    for attempt in range(3):
+        tenant = run_tenant(grant, sim, "pattern", pattern, launches(pattern, ns), ns)
+        result = tenant.line()
+        busy, metered = sim.busy_ns(tenant.pid), grant.slot(attempt).busy_ns
+        errors.append(abs(metered / busy - 1))
+        print(f"{pattern} {kernel_us} us: error {metered / busy - 1:+.2%}, busy {busy} of {result['wall_ns']} ns")
+        assert busy == pytest.approx(result["truth_ns"], rel=0.01)
+        tenant.end()
+        if errors[-1] <= allowed:
+            return
+    assert min(errors) <= allowed
 
 
 @pytest.mark.parametrize("kernel_us", [20, 300])

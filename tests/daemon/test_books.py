@@ -1,0 +1,61 @@
+"""From the arbiter's counters to what readers and the ledger see."""
+
+from dataclasses import replace
+
+from gpushare.arbiter import GrantStats
+from gpushare.daemon.books import DeviceBook, Sample, periods, shares_got
+from gpushare.daemon.ledger import Totals
+
+ZERO = GrantStats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, False, False, 0, False)
+SECOND = 1_000_000_000
+
+
+def sample(name, guarantee, stats, base=ZERO, carried=None, device=0):
+    book = DeviceBook(carried or Totals(), base, 0)
+    return Sample(name, "t", f"GPU-{device}", device, guarantee, book, replace(ZERO, **stats))
+
+
+def test_totals_go_on_after_a_restart():
+    base = replace(ZERO, busy_ns=70, leased_ns=5)
+    book = DeviceBook(Totals(used_ns=100, busy_ns=90, memory_peak_bytes=8), base, 0)
+    total = book.total(replace(base, busy_ns=75, leased_ns=12, memory_peak_bytes=3))
+    assert (total.busy_ns, total.leased_ns, total.memory_peak_bytes) == (95, 107, 8)
+
+
+def test_share_got_is_of_the_work_done_in_the_window():
+    samples = [sample("a", 250, {"busy_ns": 300}), sample("b", 750, {"busy_ns": 900}), sample("c", 0, {}, device=1)]
+    shares_got(samples)
+    assert [one.book.share_got_milli for one in samples] == [250, 750, 0]
+    shares_got(samples)
+    assert [one.book.share_got_milli for one in samples] == [0, 0, 0]
+
+
+def test_periods_are_differences_and_meet_without_gap():
+    one = sample("a", 500, {"leased_ns": 10, "busy_ns": 8, "memory_bytes": 4})
+    [first] = periods([one], SECOND)
+    assert (first.from_ns, first.to_ns, first.granted_ns) == (0, SECOND, SECOND // 2)
+    assert (first.used_ns, first.busy_ns, first.memory_bytes) == (10, 8, 4)
+    later = Sample("a", "t", "GPU-0", 0, 500, one.book, replace(one.stats, leased_ns=25))
+    [second] = periods([later], 3 * SECOND)
+    assert (second.from_ns, second.used_ns, second.busy_ns) == (SECOND, 15, 0)
+
+
+def test_lent_is_what_others_borrowed():
+    owner = sample("owner", 750, {"leased_ns": 0})
+    borrower = sample("borrower", 250, {"leased_ns": SECOND, "borrowed_ns": 3 * SECOND // 4})
+    rows = {row.grant_id: row for row in periods([owner, borrower], SECOND)}
+    assert rows["owner"].lent_ns == 3 * SECOND // 4
+    assert rows["borrower"].lent_ns == 0
+
+
+def test_time_guaranteed_to_nobody_lends_too():
+    owner = sample("owner", 250, {"leased_ns": 0})
+    borrower = sample("borrower", 250, {"leased_ns": SECOND, "borrowed_ns": 3 * SECOND // 4})
+    rows = {row.grant_id: row for row in periods([owner, borrower], SECOND)}
+    assert rows["owner"].lent_ns == SECOND // 4
+
+
+def test_devices_lend_apart():
+    owner = sample("owner", 750, {"leased_ns": 0})
+    elsewhere = sample("other", 250, {"leased_ns": SECOND, "borrowed_ns": SECOND}, device=1)
+    assert {row.lent_ns for row in periods([owner, elsewhere], SECOND)} == {0}

@@ -1,0 +1,149 @@
+"""`gpushare demo` as a person runs it. Times are asserted generously: the verdict's bounds are for an idle machine."""
+
+import importlib.util
+import json
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+DEMO = [sys.executable, "-m", "gpushare", "demo"]
+
+_spec = importlib.util.spec_from_file_location("verdict_test", Path(__file__).with_name("test_verdict.py"))
+verdict_test = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(verdict_test)
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="containers need root"),
+    pytest.mark.skipif(shutil.which("runc") is None, reason="runc is not installed"),
+]
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """All that the demo makes lies below TMPDIR, so that what is left can be seen beside other demos."""
+    short = Path("/tmp") / f"gsd{os.getpid()}"
+    short.mkdir()
+    yield {**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(short)}
+    nothing_left(short)
+    short.rmdir()
+
+
+def processes_with(text: str) -> list[str]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if text in line and entry.name != str(os.getpid()):
+                found.append(line)
+    return found
+
+
+def nothing_left(short: Path) -> None:
+    deadline = time.monotonic() + 10
+    while processes_with(str(short)):
+        assert time.monotonic() < deadline, processes_with(str(short))
+        time.sleep(0.02)
+    assert list(short.iterdir()) == []
+    # Another demo's has a process in it.
+    cgroups = Path("/sys/fs/cgroup").glob("**/gpushare-demo/*/cgroup.procs")
+    assert [path for path in cgroups if not path.read_text()] == []
+
+
+def test_demo_in_json(environment):
+    result = subprocess.run(
+        [*DEMO, "--json", "--phase-seconds", "2"], env=environment, capture_output=True, text=True, timeout=100
+    )
+    value = json.loads(result.stdout)
+    jsonschema.validate(value, verdict_test.SCHEMA)
+    assert result.returncode == (0 if value["verdict"] == "pass" else 1)
+    assert result.stderr == ""
+    assert value["kills"] == 0
+    phases = {phase["name"]: phase["shares_milli"] for phase in value["phases"]}
+    assert list(phases) == ["both", "owner_idle", "owner_back", "over_limit"]
+    assert all(abs(phases[name]["research"] - 750) < 100 for name in ("both", "owner_back", "over_limit"))
+    assert phases["owner_idle"]["class"] > 800
+    research, class_ = value["tenants"]
+    assert (research["share_asked_milli"], class_["share_asked_milli"]) == (750, 250)
+    assert 6 << 30 <= research["memory_peak_bytes"] <= research["memory_limit_bytes"] == 8 << 30
+    assert (4 << 30) - (16 << 20) < value["oom_refused_at_bytes"] <= class_["memory_limit_bytes"] == 4 << 30
+    exact = [claim for claim in value["claims"] if "%" not in claim["measured"] and "ms" not in claim["measured"]]
+    assert exact and all(claim["ok"] for claim in exact), exact
+
+
+def test_demo_at_a_terminal(environment):
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [*DEMO, "--phase-seconds", "2"], env=environment, stdout=slave, stderr=slave, stdin=slave
+    )
+    os.close(slave)
+    text = b""
+    with process:
+        while True:
+            try:
+                piece = os.read(master, 65536)
+            except OSError:
+                break
+            text += piece
+    os.close(master)
+    said = text.decode()
+    if not Path("/dev/nvidiactl").exists():
+        assert "SIMULATED" in said.splitlines()[0]
+    assert "\x1b[2A" in said
+    for phase in ("both tenants want", "research goes idle", "research comes back", "class asks for 6GiB", "verdict"):
+        assert phase in said
+    assert ("PASS: " in said) == (process.returncode == 0)
+
+
+@pytest.mark.parametrize(
+    ("number", "after"), [(signal.SIGINT, "both"), (signal.SIGTERM, "both"), (signal.SIGINT, "start")]
+)
+def test_interrupted_demo_leaves_nothing(environment, number, after):
+    process = subprocess.Popen(DEMO, env=environment, stdout=subprocess.PIPE, text=True)
+    with process:
+        if after == "both":
+            while "both tenants" not in process.stdout.readline():
+                assert process.poll() is None
+        else:
+            deadline = time.monotonic() + 20
+            while not list(Path(environment["TMPDIR"]).glob("*/node/run/node.sock")):
+                assert time.monotonic() < deadline
+                time.sleep(0.005)
+        process.send_signal(number)
+        process.stdout.read()
+        assert process.wait(60) == 130
+
+
+def test_killed_tenant_is_told(environment):
+    """A tenant that somebody kills ends the demo with one line and status 1, not with a hang."""
+    process = subprocess.Popen(DEMO, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with process:
+        while "both tenants" not in process.stdout.readline():
+            assert process.poll() is None
+        bundles = list(Path(environment["TMPDIR"]).glob("*/class"))
+        state = subprocess.run(
+            ["runc", "--root", bundles[0].parent / "runc", "state", f"{bundles[0].parent.name}-class"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        os.kill(json.loads(state.stdout)["pid"], signal.SIGKILL)
+        process.stdout.read()
+        said = process.stderr.read()
+        assert process.wait(60) == 1
+        assert said.startswith("gpushare: container class ended with status") and said.count("\n") == 1
+
+
+def test_without_runc(environment):
+    bare = {**environment, "PATH": "/nonexistent"}
+    result = subprocess.run(DEMO, env=bare, capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (1, "gpushare: runc is not installed: apt-get install runc\n")

@@ -1,0 +1,126 @@
+"""hooks/json.c against Python's own parser."""
+
+import ctypes
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+SOURCE = Path(__file__).parents[2] / "hooks" / "json.c"
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+objects = st.dictionaries(st.text(), values, max_size=5)
+
+
+class Span(ctypes.Structure):
+    _fields_ = [("at", ctypes.c_void_p), ("len", ctypes.c_size_t)]
+
+
+class Library:
+    def __init__(self, path: Path) -> None:
+        self._c = ctypes.CDLL(str(path))
+        for name in ("gs_json_is_object", "gs_json_member", "gs_json_line"):
+            getattr(self._c, name).restype = ctypes.c_bool
+        self._c.gs_json_string.restype = ctypes.c_void_p
+
+    @staticmethod
+    def span(text: bytes) -> tuple[Span, ctypes.Array]:
+        buffer = ctypes.create_string_buffer(text, len(text))
+        return Span(ctypes.addressof(buffer), len(text)), buffer
+
+    def is_object(self, text: bytes) -> bool:
+        span, _kept = self.span(text)
+        return self._c.gs_json_is_object(span)
+
+    def member(self, text: bytes, name: str) -> bytes | None:
+        span, _kept = self.span(text)
+        found = Span()
+        if not self._c.gs_json_member(span, name.encode(), ctypes.byref(found)):
+            return None
+        return ctypes.string_at(found.at, found.len)
+
+    def line(self, text: bytes, size: int) -> bytes | None:
+        span, _kept = self.span(text)
+        out = ctypes.create_string_buffer(size)
+        return out.value if self._c.gs_json_line(span, out, ctypes.c_size_t(size)) else None
+
+    def string(self, text: bytes) -> bytes:
+        pointer = self._c.gs_json_string(text)
+        try:
+            return ctypes.string_at(pointer)
+        finally:
+            ctypes.CDLL(None).free(ctypes.c_void_p(pointer))
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory) -> Library:
+    out = tmp_path_factory.mktemp("json") / "json.so"
+    subprocess.run(["gcc", "-std=gnu11", "-O1", "-shared", "-fPIC", str(SOURCE), "-o", str(out)], check=True)
+    return Library(out)
+
+
+@given(objects, st.sampled_from([None, 2]), st.booleans())
+def test_takes_every_object(library, value, indent, ascii_only):
+    assert library.is_object(json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass"))
+
+
+@given(values.filter(lambda value: not isinstance(value, dict)))
+def test_takes_nothing_else(library, value):
+    assert not library.is_object(json.dumps(value).encode())
+
+
+@given(objects)
+def test_cut_objects_are_none(library, value):
+    text = json.dumps(value).encode()
+    for end in range(len(text)):
+        assert not library.is_object(text[:end])
+
+
+@given(objects, values)
+def test_finds_a_member(library, value, wanted):
+    value = {**value, "config": wanted}
+    found = library.member(json.dumps(value, indent=1).encode(), "config")
+    assert json.loads(found) == wanted
+
+
+@given(objects.filter(lambda value: "config" not in value))
+def test_finds_top_level_members_only(library, value):
+    assert library.member(json.dumps({"a": {"config": 1}, **value}).encode(), "config") is None
+
+
+@given(st.binary(max_size=200) | st.text('{}[]":,\\u0123456789etrfalsn.-+ ', max_size=200).map(str.encode))
+@settings(max_examples=500)
+def test_survives_anything(library, text):
+    library.is_object(text)
+    library.member(text, "a")
+    library.line(text, 20)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])), st.booleans())
+def test_line(library, text, ascii_only):
+    found = library.line(json.dumps(text, ensure_ascii=ascii_only).encode(), 4096)
+    assert found.decode() == "".join(" " if ord(c) < 0x20 or ord(c) == 0x7F else c for c in text)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=20), st.integers(1, 30), st.booleans())
+def test_long_lines_are_cut_between_characters(library, text, size, ascii_only):
+    found = library.line(json.dumps(text, ensure_ascii=ascii_only).encode(), size)
+    assert len(found) < size
+    found.decode()
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
+def test_string(library, text):
+    assert json.loads(library.string(text.encode())) == text
+
+
+def test_deep_nesting(library):
+    assert library.is_object(b'{"a":' * 500 + b"1" + b"}" * 500)
+    assert not library.is_object(b'{"a":' * 100000)

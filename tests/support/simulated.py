@@ -1,0 +1,177 @@
+"""A simulator of the test's own, processes that use it, and its books."""
+
+import array
+import contextlib
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpushare.paths import SIM_BINARY, SIM_LIB_DIR
+
+MAGIC, VERSION = 0x67734D31, 1
+HELLO, MEM_ALLOC, MEM_INFO, STATS, PROCESSES, STOP = 1, 2, 4, 7, 8, 9
+CLIENT, VIEWER, CONTROL = 1, 2, 3
+CONTEXT = 16 << 20
+
+
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 20.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"timed out waiting for {what}"
+        time.sleep(0.005)
+    return found
+
+
+class Wire:
+    """A connection to the engine, spoken by hand."""
+
+    def __init__(self, path: Path, role: int | None = VIEWER) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(10)
+        try:
+            self.socket.connect(str(path))
+        except OSError:
+            self.socket.close()
+            raise
+        self.hello = self.raw(struct.pack("<IIIIQQ", MAGIC, VERSION, HELLO, 0, role, 0)) if role else b""
+
+    def raw(self, request: bytes) -> bytes:
+        self.socket.send(request)
+        return self.socket.recv(1 << 16)
+
+    def call(self, op: int, device: int = 0, a: int = 0) -> tuple[int, tuple[int, int, int], list[int]]:
+        """(error, answers, descriptors)"""
+        self.socket.send(struct.pack("<IIIIQQ", MAGIC, VERSION, op, device, a, 0))
+        message, ancillary, _, _ = self.socket.recvmsg(64, socket.CMSG_SPACE(8))
+        fds = array.array("i")
+        for _, _, data in ancillary:
+            fds.frombytes(data)
+        _, error, *answers = struct.unpack("<IiQQQ", message)
+        return error, tuple(answers), list(fds)
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def __enter__(self) -> "Wire":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Sim:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.socket = directory / "sim.sock"
+        self.engine: subprocess.Popen[bytes] | None = None
+        self.children: list[subprocess.Popen[str]] = []
+
+    def start(self, *options: str, devices: str = "2x16GiB") -> "Sim":
+        self.directory.mkdir(exist_ok=True)
+        command = [str(SIM_BINARY), "--socket", str(self.socket), "--devices", devices, *options]
+        self.engine = subprocess.Popen(command, stderr=subprocess.PIPE)
+        wait_for(self.answers, "the simulator")
+        return self
+
+    def answers(self) -> bool:
+        assert self.engine is not None
+        assert self.engine.poll() is None, self.engine.stderr.read() if self.engine.stderr else ""
+        with contextlib.suppress(OSError), Wire(self.socket):
+            return True
+        return False
+
+    def stop(self) -> None:
+        for child in self.children:
+            if child.poll() is None:
+                child.kill()
+            child.wait()
+            for stream in (child.stdin, child.stdout):
+                assert stream is not None
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        if self.engine is not None:
+            if self.engine.poll() is None:
+                self.engine.terminate()
+            assert self.engine.wait(10) == 0, "the engine did not end well"
+            assert self.engine.stderr is not None
+            self.engine.stderr.close()
+
+    def environment(self, **more: str) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUSHARE_", "CUDA_", "LD_"))}
+        return kept | {"GPUSHARE_SIM_DIR": str(self.directory), "LD_LIBRARY_PATH": str(SIM_LIB_DIR)} | more
+
+    def run(self, *command: str | Path, env: dict[str, str] | None = None) -> str:
+        done = subprocess.run(
+            list(map(str, command)), env=self.environment(**(env or {})), capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, f"{command}: status {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def python(self, code: str, env: dict[str, str] | None = None) -> str:
+        return self.run(sys.executable, "-c", code, env=env)
+
+    def spawn(self, *command: str | Path, env: dict[str, str] | None = None) -> "subprocess.Popen[str]":
+        child = subprocess.Popen(
+            list(map(str, command)),
+            env=self.environment(**(env or {})),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.children.append(child)
+        return child
+
+    def stats(self) -> dict[str, Any]:
+        with Wire(self.socket) as wire:
+            error, (size, _, _), (fd,) = wire.call(STATS)
+        assert error == 0
+        try:
+            books: dict[str, Any] = json.loads(os.pread(fd, size, 0))
+        finally:
+            os.close(fd)
+        self.check(books)
+        return books
+
+    @staticmethod
+    def check(books: dict[str, Any]) -> None:
+        """What holds for the books at any instant."""
+        for device in books["devices"]:
+            rows = device["processes"]
+            assert sum(row["busy_ns"] for row in rows) == device["busy_ns"] <= device["wall_ns"]
+            assert sum(row["bytes"] for row in rows) == device["bytes"] <= device["peak_bytes"] <= device["total_bytes"]
+            assert all(row["bytes"] <= row["peak_bytes"] for row in rows)
+            assert all(row["bytes"] == 0 for row in rows if not row["alive"])
+
+    def device(self, index: int = 0) -> dict[str, Any]:
+        found: dict[str, Any] = self.stats()["devices"][index]
+        return found
+
+    def process(self, pid: int, index: int = 0) -> dict[str, Any] | None:
+        rows = [row for row in self.device(index)["processes"] if row["pid"] == pid]
+        return rows[0] if rows else None
+
+
+def read_line(child: "subprocess.Popen[str]") -> str:
+    assert child.stdout is not None
+    line = child.stdout.readline()
+    assert line, f"the program ended early with {child.wait(10)}"
+    return line.strip()
+
+
+def tell(child: "subprocess.Popen[str]", text: str) -> None:
+    assert child.stdin is not None
+    child.stdin.write(text + "\n")
+    child.stdin.flush()
+
+
+def kill(child: "subprocess.Popen[str]") -> None:
+    child.send_signal(signal.SIGKILL)
+    child.wait(10)
