@@ -1,4 +1,4 @@
-"""Each number is a ratio or a difference within one run. What was measured, on what and when is written to bench/results."""
+"""Each number is a ratio or a difference within one run; what was measured, when and on what goes to bench/results."""
 
 import json
 import os
@@ -30,7 +30,9 @@ class Report:
     def __call__(self, name: str, measured: str, baseline: str, target: str, holds: bool) -> None:
         row = {"name": name, "measured": measured, "baseline": baseline, "target": target, "holds": holds}
         _rows.append(row)
-        print(f"\n{name}: {measured} (against {baseline}; target {target}) {'ok' if holds else 'MISSED'}", file=sys.stderr)
+        print(
+            f"\n{name}: {measured} (against {baseline}; target {target}) {'ok' if holds else 'MISSED'}", file=sys.stderr
+        )
 
 
 @pytest.fixture(scope="session")
@@ -64,8 +66,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     (RESULTS / f"simulated-{day}.json").write_text(json.dumps(result, indent=1) + "\n")
     lines = [f"# Simulated GPU, {day}", "", f"{result['machine']}; `make bench` at {commit}", "",
              "| number | measured | baseline of the same run | target | |", "|---|---|---|---|---|"]  # fmt: skip
-    lines += [
-        f"| {row['name']} | {row['measured']} | {row['baseline']} | {row['target']} | {'ok' if row['holds'] else 'missed'} |"
-        for row in _rows
-    ]
+    for row in _rows:
+        verdict = "ok" if row["holds"] else "missed"
+        lines.append(f"| {row['name']} | {row['measured']} | {row['baseline']} | {row['target']} | {verdict} |")
     (RESULTS / f"simulated-{day}.md").write_text("\n".join(lines) + "\n")

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from running import GPUSHARE, SPIN, Daemon, Tenant, until
 
 from gpushare import paths
@@ -87,7 +86,9 @@ def test_reclaim(node: Daemon, report) -> None:
     waits = []
     try:
         borrower.tell(f"run {KERNEL_NS}")
-        handle = {grant["time_milli"]: grant for grant in (g["devices"][0] | {"id": g["id"]} for g in node.client.grants())}
+        handle = {
+            grant["time_milli"]: grant for grant in (g["devices"][0] | {"id": g["id"]} for g in node.client.grants())
+        }
         grant = handle[750]["id"]
         for _ in range(60):
             time.sleep(0.12)
@@ -171,7 +172,9 @@ def test_hook_cost(node: Daemon, report, benchmark, tmp_path: Path) -> None:
         return start(runtime, hooked)
 
     pairs: list[tuple[float, float]] = []
-    benchmark.pedantic(lambda: pairs.append((start(["runc"], plain), granted())), rounds=25, iterations=1, warmup_rounds=2)
+    benchmark.pedantic(
+        lambda: pairs.append((start(["runc"], plain), granted())), rounds=25, iterations=1, warmup_rounds=2
+    )
     added = statistics.median(b - a for a, b in pairs)
     alone = statistics.median(a for a, _ in pairs)
     report(
@@ -237,7 +240,9 @@ def test_daemon_idle(node: Daemon, report) -> None:
     time.sleep(10)
     used = 100 * (cpu_seconds() - before) / (time.monotonic() - at)
     pss = next(
-        int(line.split()[1]) / 1024 for line in (proc / "smaps_rollup").read_text().splitlines() if line.startswith("Pss:")
+        int(line.split()[1]) / 1024
+        for line in (proc / "smaps_rollup").read_text().splitlines()
+        if line.startswith("Pss:")
     )
     report("daemon idle, CPU", f"{used:.2f} % of a core over 10 s", "one core", "<= 1 %", used <= 1)
     report("daemon idle, memory", f"{pss:.0f} MiB PSS", "-", "<= 70 MiB", pss <= 70)

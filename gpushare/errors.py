@@ -53,6 +53,5 @@ class FailedError(GpushareError):
 
 
 BY_CODE: dict[str, type[GpushareError]] = {
-    kind.code: kind
-    for kind in (UsageError, NotFoundError, RefusedError, ForbiddenError, UnreachableError, FailedError)
+    kind.code: kind for kind in (UsageError, NotFoundError, RefusedError, ForbiddenError, UnreachableError, FailedError)
 }

@@ -11,7 +11,9 @@ LINES_MAX = 600
 
 
 def tracked() -> list[Path]:
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
 
 

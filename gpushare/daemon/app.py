@@ -14,6 +14,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from aiohttp import web
 from gpushare.arbiter import Arbiter
 from gpushare.arbiter import Config as ArbiterConfig
 from gpushare.daemon import config as configuration
+from gpushare.daemon import workloads
 from gpushare.daemon.api import Api
 from gpushare.daemon.config import Config
 from gpushare.daemon.grants import Grants
@@ -33,6 +35,7 @@ from gpushare.daemon.state import State, now_ns
 from gpushare.daemon.tenant_socket import bind_unix
 from gpushare.daemon.tenants import Tenants
 from gpushare.daemon.watch import Watch
+from gpushare.enforce import cgroup
 from gpushare.errors import FailedError, GpushareError, UnreachableError, UsageError
 from gpushare.inject import grantdir
 from gpushare.node import devices as node_devices
@@ -47,6 +50,7 @@ _TICK_SECONDS = 1.0
 _IDLE_LEDGER_SECONDS = 60.0
 _HEALTH_SECONDS = 10.0
 _PROBE_SECONDS = 60.0
+_LEAVE_SECONDS = 1.0
 _SOCKET_PATH_MAX = 107  # sun_path less its NUL
 _DAY_NS = 86_400_000_000_000
 
@@ -63,9 +67,7 @@ def main(config_file: Path | None, simulate: str | None, state_dir: Path | None,
     layout = Layout.of(state_dir, socket_path.absolute() if socket_path is not None else None)
     for path in (layout.socket, layout.sim / SOCKET_NAME):
         if len(os.fsencode(path)) > _SOCKET_PATH_MAX:
-            raise UsageError(
-                f"{path} is longer than {_SOCKET_PATH_MAX} bytes, a socket's name cannot be: use a shorter one"
-            )
+            raise UsageError(f"{path} is too long for a socket, which has {_SOCKET_PATH_MAX} bytes: use a shorter one")
     tenants_file = Path(config.tenants) if config.tenants else _tenants_file(state_dir)
     os.umask(0o022)
     _raise_descriptor_limit()
@@ -189,8 +191,9 @@ class _Daemon:
         cleanup.callback(self._close, context)
         if ledger.gap_ns:
             log.info("nothing was recorded for %.1f s before this start", ledger.gap_ns / 1e9)
+        take_over = grants.end_rebooted if ledger.rebooted() else grants.take_over
         for text in ledger.open_grants():
-            grants.take_over(text)
+            take_over(text)
         self._remove_strays(state)
         return context
 
@@ -251,6 +254,8 @@ class _Daemon:
         for spec in layout.cdi.glob("gpushare.dev-gpu_g-*.json"):
             if spec.stem.removeprefix("gpushare.dev-gpu_") not in state:
                 spec.unlink(missing_ok=True)
+        for name in _stray_cgroups(state):
+            workloads.remove_cgroup(name)
 
     async def _serve(self, context: NodeContext, cleanup: contextlib.AsyncExitStack) -> None:
         path = self._layout.socket
@@ -297,6 +302,12 @@ class _Daemon:
         with contextlib.suppress(FailedError):
             context.write_periods()
         context.grants.let_go()
+        # What killed processes were about to leave; removed at the next start if it takes them longer.
+        deadline = time.monotonic() + _LEAVE_SECONDS
+        while _stray_cgroups(context.state) and time.monotonic() < deadline:
+            for name in _stray_cgroups(context.state):
+                cgroup.of_grant(name).remove()
+            time.sleep(0.01)
         if not list(context.state):
             self._stop_simulator()
             self._remove_run_files()
@@ -321,6 +332,11 @@ class _Daemon:
                 simulator.stop()
         if cleanup_only:
             simulator.close()
+
+
+def _stray_cgroups(state: State) -> list[str]:
+    """Of grants of ours that have ended."""
+    return [name for name in workloads.cgroup_names() if name not in state and state.ended(name) is not None]
 
 
 async def _cancel(task: "asyncio.Task[None]") -> None:

@@ -360,6 +360,13 @@ class Grants:
             log.warning("grant %s is lost: %s", live.id, error)
             self.send(live, lifecycle.Break(now_ns(), f"could not be taken over: {error}"))
 
+    def end_rebooted(self, text: str) -> None:
+        """One grant of before the machine was restarted: its pids may be anybody's now and are not looked at."""
+        live = Live(decode(text))
+        live.record.workloads, live.record.members = [], []
+        self._state.add(live)
+        self.send(live, lifecycle.Break(now_ns(), "the machine was restarted"))
+
     def _take_over_served(self, live: Live) -> None:
         record = live.record
         for row in record.workloads:

@@ -110,15 +110,10 @@ class Ledger:
         assert cursor.lastrowid is not None
         return cursor.lastrowid, gap
 
-    def previous_boot(self) -> str | None:
-        """The boot in which the run before this one was, None for the first."""
-        row = self._db.execute(
-            "SELECT boot_id FROM runs WHERE run < ? ORDER BY run DESC LIMIT 1", (self.run,)
-        ).fetchone()
-        return row[0] if row is not None else None
-
-    def boot(self) -> str:
-        return str(self._db.execute("SELECT boot_id FROM runs WHERE run = ?", (self.run,)).fetchone()[0])
+    def rebooted(self) -> bool:
+        """Was the run before this one in another boot of the machine? Then pids mean nothing any more."""
+        rows = self._db.execute("SELECT boot_id FROM runs ORDER BY run DESC LIMIT 2").fetchall()
+        return len(rows) == 2 and rows[0] != rows[1]
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

@@ -136,6 +136,14 @@ def plain_cgroup(grant_id: str, pid: int) -> cgroup.Cgroup | None:
     return group
 
 
+def cgroup_names() -> list[str]:
+    """Of all grants of plain processes on this machine, those of other daemons included."""
+    try:
+        return [path.name for path in cgroup.of_grant("any").path.parent.iterdir() if path.is_dir()]
+    except (GpushareError, OSError):
+        return []
+
+
 def remove_cgroup(grant_id: str, deadline: float | None = None) -> None:
     """Of a plain process. Killed processes leave it a moment later, so it is tried again for a while."""
     try:

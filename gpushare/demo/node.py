@@ -1,6 +1,7 @@
 """The demo's own daemon, beside any other on the machine: everything it makes lies below one temporary directory."""
 
 import contextlib
+import ctypes
 import os
 import shutil
 import signal
@@ -17,6 +18,14 @@ from gpushare.paths import Layout
 SIMULATED_DEVICE = "1x16GiB"
 START_SECONDS = 20.0
 END_SECONDS = 10.0
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _end_with_parent() -> None:
+    """A demo that is killed outright takes its daemon along; its containers end with their stdin."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def has_driver() -> bool:
@@ -45,7 +54,13 @@ class Node:
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
         with open(self._log, "wb") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=environment,
+                preexec_fn=_end_with_parent,
             )
         deadline = time.monotonic() + START_SECONDS
         while True:

@@ -163,8 +163,11 @@ def of_process(pid: int, hierarchies: Hierarchies | None = None) -> Cgroup | Non
 
 
 def own_of_process(pid: int, hierarchies: Hierarchies | None = None) -> Cgroup | None:
-    """The cgroup that a container's first process has to itself. None when strangers are in it: watching or killing it would
-    be about them as well (a login session, when an engine makes no cgroups)."""
+    """The cgroup that a container's first process has to itself.
+
+    None when strangers are in it (a login session, when an engine makes no cgroups): watching or killing it would
+    be about them as well.
+    """
     group = of_process(pid, hierarchies)
     return group if group is not None and all(_descends(member, pid) for member in group.pids()) else None
 

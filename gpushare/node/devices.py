@@ -5,7 +5,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpushare.errors import NotFoundError, UsageError
+from gpushare.errors import UsageError
 from gpushare.inject.node import DeviceNode, Node
 from gpushare.units import parse_size
 
@@ -56,12 +56,3 @@ def parse_simulate(text: str) -> list[int]:
     if not 1 <= count <= MAX_DEVICES:
         raise UsageError(f"--simulate {text!r} is out of range: give 1 to {MAX_DEVICES} devices")
     return [size] * count
-
-
-def find(devices: list[Device], wanted: int | str) -> Device:
-    """By index or id. Raises NotFoundError that lists what there is."""
-    for device in devices:
-        if wanted in (device.id, device.index) or wanted == str(device.index):
-            return device
-    known = ", ".join(f"{device.index} ({device.id})" for device in devices) or "none"
-    raise NotFoundError(f"no device {str(wanted)[:80]!r} on this node: there is {known}")

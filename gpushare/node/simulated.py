@@ -39,6 +39,8 @@ class SimulatedBackend:
         try:
             self._simulator.clients(0)
         except FailedError:
+            if self._simulator.spawned is not None:
+                self._simulator.spawned.poll()  # it may be a child of ours that ended
             return False
         return True
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Rewrites driver.tsv from the headers of an installed CUDA toolkit: refresh.py INCLUDE_DIR.
 
-Only facts are taken: names, versions, parameter types. (base, version, variant) -> symbol follows from the headers: the typedef
-versions of a base, sorted, align from the newest with base, base_v2, base_v3, ...; separately for the plain, _ptds and _ptsz
-variants. The build never needs a toolkit: it reads the committed table.
+Only facts are taken: names, versions, parameter types. (base, version, variant) -> symbol follows from the headers:
+the typedef versions of a base, sorted, align from the newest with base, base_v2, base_v3, ...; separately for the
+plain, _ptds and _ptsz variants. The build never needs a toolkit: it reads the committed table.
 """
 
 import re
@@ -42,7 +42,7 @@ def typedef_versions(include: Path) -> dict[tuple[str, str], list[int]]:
 
 
 def rows(include: Path) -> list[tuple[str, str, int, str, str]]:
-    """(symbol, base, version, variant, parameters); base is '-' and version 0 where no lookup name leads to the symbol."""
+    """(symbol, base, version, variant, parameters); base '-' and version 0 where no lookup leads to the symbol."""
     symbols = prototypes(include)
     named: dict[str, tuple[str, int, str]] = {}
     for (base, variant), versions in typedef_versions(include).items():
@@ -57,7 +57,10 @@ def main() -> None:
     include = Path(sys.argv[1])
     version = re.search(r"#define CUDA_VERSION (\d+)", (include / "cuda.h").read_text())
     assert version is not None, "no CUDA_VERSION in cuda.h"
-    lines = [f"# CUDA driver API as of cuda.h {version[1]}, made by native/api/refresh.py", "# symbol\tbase\tversion\tvariant\tparameters"]
+    lines = [
+        f"# CUDA driver API as of cuda.h {version[1]}, made by native/api/refresh.py",
+        "# symbol\tbase\tversion\tvariant\tparameters",
+    ]
     lines += ["\t".join(map(str, row)) for row in rows(include)]
     TABLE.write_text("\n".join(lines) + "\n")
     print(f"{TABLE}: {len(lines) - 2} symbols of CUDA {version[1]}")

@@ -37,11 +37,26 @@ bool gs_driver_present(void) {
 
 void gs_driver_why(struct gs_err *err) { gs_fail(err, -ENOENT, "%s", why); }
 
+/* Newer drivers have functions that they do not export: only their cuGetProcAddress knows them. Asked only when the driver is new
+ * enough for that very version, since otherwise it would answer with an older ABI. */
+static void *ask_driver(uint32_t index) {
+  const struct gs_known *called = &gs_called[index];
+  int version = 0, status;
+  void *function = NULL;
+  if (index == GS_INDEX_cuGetProcAddress_v2 || index == GS_INDEX_cuDriverGetVersion || called->version == 0 ||
+      gs_real.cuDriverGetVersion(&version) != CUDA_SUCCESS || version < called->version)
+    return NULL;
+  cuuint64_t flags = called->per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
+  return gs_real.cuGetProcAddress_v2(called->base, &function, called->version, flags, &status) == CUDA_SUCCESS ? function : NULL;
+}
+
 void *gs_resolve(uint32_t index) {
   int saved = errno;
   void *function = (void *)no_device;
   if (load()) {
     function = dlsym(handle, gs_names[index]);
+    if (!function && index < GS_INDEX_COUNT)
+      function = ask_driver(index);
     if (!function)
       function = (void *)missing;
   }

@@ -3,6 +3,7 @@
 
 hooks.h      types, the typed table of the real driver, prototypes of the handlers
 hooks.c      generated handlers, names, the table behind cuGetProcAddress
+hooks.md     the table for people
 forward.S    the real driver's table with its lazy entries, and an exported forwarder for every symbol without a handler
 
 It fails on a function that looks like an allocation or a submission and has no row: nobody would pay for it.
@@ -187,6 +188,9 @@ def code(symbols: list[table.Symbol], hooked: list[Row]) -> str:
     lines += ["const struct gs_known gs_known[] = {"]
     lines += [f'  {{"{base}", {version}, {int(per_thread)}}},' for base, per_thread, version in known]
     lines += ["};", "const unsigned gs_nknown = sizeof gs_known / sizeof gs_known[0];"]
+    lines += ["const struct gs_known gs_called[GS_INDEX_COUNT] = {"]
+    lines += [f'  {{"{s.base}", {s.version}, {int(s.variant != "")}}},' for s in symbols]
+    lines += ["};"]
     lines += [f"const int gs_table_version = {table_version()};", ""]
     return "\n".join(lines)
 
@@ -194,6 +198,14 @@ def code(symbols: list[table.Symbol], hooked: list[Row]) -> str:
 def table_version() -> int:
     first = (HERE.parent / "api" / "driver.tsv").read_text().split("\n", 1)[0]
     return int(re.search(r"cuda\.h (\d+)", first)[1])  # type: ignore[index]
+
+
+def listing(rows: list[Row]) -> str:
+    """The table for people: what happens to each function, by kind."""
+    lines = ["| kind | function | handler, or why it is forwarded |", "|---|---|---|"]
+    for row in sorted(rows, key=lambda row: (KINDS.index(row.kind), row.symbol)):
+        lines.append(f"| {row.kind} | `{row.symbol}` | {row.handler} |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -204,6 +216,7 @@ def main() -> None:
     hooked = [row for row in rows if row.kind != "pass"]
     (out / "hooks.h").write_text(header(symbols, hooked, opaque_types(symbols, headers)))
     (out / "hooks.c").write_text(code(symbols, hooked))
+    (out / "hooks.md").write_text(listing(rows))
     (out / "forward.S").write_text(
         forward.assembly([symbol.name for symbol in symbols] + graphics(), {row.symbol for row in hooked})
     )

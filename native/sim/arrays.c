@@ -143,7 +143,7 @@ static CUresult create(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *descriptor) 
     array->charged = sim_round_up(bytes_of(&array->view), SIM_ALLOC_ROUND);
     result = bytes_of(&array->view) > SIM_ADDRESS_SPACE
                  ? CUDA_ERROR_OUT_OF_MEMORY
-                 : sim_memory_new(NULL, ctx->device, SIM_RANGE_MODULE, bytes_of(&array->view), array->charged, 0, false,
+                 : sim_memory_new(NULL, ctx->device, SIM_RANGE_ARRAY, bytes_of(&array->view), array->charged, 0, false,
                                   &array->memory);
   }
   if (result != CUDA_SUCCESS) {
@@ -188,7 +188,7 @@ CUresult cuArrayDestroy(CUarray hArray) {
   if (result != CUDA_SUCCESS)
     return result;
   sim_ctx_wait(hArray->ctx);
-  sim_memory_module_free(hArray->memory);
+  sim_memory_array_free(hArray->memory);
   free(hArray);
   return CUDA_SUCCESS;
 }
@@ -302,7 +302,7 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DE
   result = make_levels(made, pMipmappedArrayDesc, numMipmapLevels);
   if (result == CUDA_SUCCESS)
     result = made->charged > SIM_ADDRESS_SPACE ? CUDA_ERROR_OUT_OF_MEMORY
-                                               : sim_memory_new(NULL, made->device, SIM_RANGE_MODULE, made->charged,
+                                               : sim_memory_new(NULL, made->device, SIM_RANGE_ARRAY, made->charged,
                                                                 made->charged, 0, false, &made->memory);
   if (result != CUDA_SUCCESS) {
     free_levels(made);
@@ -359,7 +359,7 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) {
   if (result != CUDA_SUCCESS)
     return result;
   sim_ctx_wait(hMipmappedArray->ctx);
-  sim_memory_module_free(hMipmappedArray->memory);
+  sim_memory_array_free(hMipmappedArray->memory);
   free_levels(hMipmappedArray);
   return CUDA_SUCCESS;
 }
@@ -392,11 +392,11 @@ void sim_arrays_ctx_destroyed(struct sim_ctx *ctx) {
       unlink_array(array);
     sim_ranges_unlock();
     if (mipmapped) {
-      sim_memory_module_free(mipmapped->memory);
+      sim_memory_array_free(mipmapped->memory);
       free_levels(mipmapped);
     }
     if (array) {
-      sim_memory_module_free(array->memory);
+      sim_memory_array_free(array->memory);
       free(array);
     }
   } while (mipmapped || array);

@@ -54,7 +54,9 @@ void sim_event_uncapture(struct sim_event *event) {
 static void stream_leaves(struct sim_stream *stream) {
   stream->capture = NULL;
   free(stream->cap_deps);
+  free(stream->cap_edges);
   stream->cap_deps = NULL;
+  stream->cap_edges = NULL;
   stream->cap_ndeps = 0;
   stream->ctx->captures--;
 }
@@ -316,7 +318,14 @@ struct info {
   struct sim_graph *graph;
   struct sim_graph_node **deps;
   unsigned ndeps;
+  const CUgraphEdgeData *edges;
 };
+
+static const CUgraphEdgeData *full_edges(struct sim_stream *stream) {
+  free(stream->cap_edges);
+  stream->cap_edges = calloc(stream->cap_ndeps + 1, sizeof(CUgraphEdgeData));
+  return stream->cap_edges;
+}
 
 static CUresult info_of(CUstream handle, bool per_thread, struct info *info) {
   struct sim_stream *stream;
@@ -328,7 +337,8 @@ static CUresult info_of(CUstream handle, bool per_thread, struct info *info) {
   *info = (struct info){.status = CU_STREAM_CAPTURE_STATUS_NONE};
   if (capture && capture->invalid) info->status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
   if (capture && !capture->invalid)
-    *info = (struct info){CU_STREAM_CAPTURE_STATUS_ACTIVE, capture->id, capture->graph, stream->cap_deps, stream->cap_ndeps};
+    *info = (struct info){CU_STREAM_CAPTURE_STATUS_ACTIVE, capture->id, capture->graph, stream->cap_deps, stream->cap_ndeps,
+                          full_edges(stream)};
   sim_unlock();
   return result;
 }
@@ -358,7 +368,7 @@ static CUresult get_info(CUstream handle, bool per_thread, CUstreamCaptureStatus
   if (id) *id = info.id;
   if (graph) *graph = (CUgraph)info.graph;
   if (deps) *deps = (const CUgraphNode *)info.deps;
-  if (edges) *edges = NULL;
+  if (edges) *edges = info.edges;
   if (ndeps) *ndeps = info.ndeps;
   return CUDA_SUCCESS;
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes nvml_stubs.c from native/api/nvml.txt: gen_nvml.py OUT_DIR
 
-A weak definition of every NVML function (an implementation elsewhere in the library replaces it): UNINITIALIZED before nvmlInit,
-then NO_PERMISSION for what would change a device and NOT_SUPPORTED for the rest.
+A weak definition of every NVML function (an implementation elsewhere in the library replaces it): UNINITIALIZED before
+nvmlInit, then NO_PERMISSION for what would change a device and NOT_SUPPORTED for the rest.
 """
 
 import re
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "api"))
-import table  # type: ignore[import-not-found]  # noqa: E402 - found through the path set above
+import table  # type: ignore[import-not-found]
 
 CHANGES = re.compile(r"^nvml(Device|System|GpuInstance|VgpuInstance|Unit)?(Set|Reset|Clear|Modify|Remove|Freeze)")
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Writes sim_api.h and sim_stubs.c from native/api/driver.tsv: gen_stubs.py OUT_DIR TYPES_HEADER...
 
-sim_api.h   the prototype of every exported driver function, so that each implementation is checked against the table, and an
-            opaque stand-in for each type that the given headers do not declare.
-sim_stubs.c a weak definition of every function that answers CUDA_ERROR_NOT_SUPPORTED (an implementation elsewhere in the library
-            replaces it), and the table behind cuGetProcAddress.
+sim_api.h   the prototype of every exported driver function, so that each implementation is checked against the table,
+            and an opaque stand-in for each type that the given headers do not declare.
+sim_stubs.c a weak definition of every function that answers CUDA_ERROR_NOT_SUPPORTED (an implementation elsewhere in
+            the library replaces it), and the table behind cuGetProcAddress.
 """
 
 import re
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "api"))
-import table  # type: ignore[import-not-found]  # noqa: E402 - found through the path set above
+import table  # type: ignore[import-not-found]
 
 TYPE = re.compile(r"\b(CU[A-Za-z_]\w*|cuuint\d+_t)\b")
 DECLARED = re.compile(r"(?:typedef[^;{}]*?|^})\s*\*?\b(\w+)\s*;|\(\*(\w+)\)\(", re.M)
@@ -32,9 +32,16 @@ def undeclared(symbols: list[table.Symbol], known: set[str]) -> list[str]:
             for name in TYPE.findall(parameter):
                 if name not in known:
                     (pointed if "*" in parameter or "[" in parameter else by_value).add(name)
-    enums = {name for name in by_value if re.search(r"mode|Mode|Type|flags|Attribute|attribute|ID$|format|Settings|"
-                                                    r"config|cache|Scope|Target|advise|Interleave|promotion|Swizzle|"
-                                                    r"OOBfill|mode$", name)}
+    enums = {
+        name
+        for name in by_value
+        if re.search(
+            r"mode|Mode|Type|flags|Attribute|attribute|ID$|format|Settings|"
+            r"config|cache|Scope|Target|advise|Interleave|promotion|Swizzle|"
+            r"OOBfill|mode$",
+            name,
+        )
+    }
     lines = [f"typedef int {name};" for name in sorted(enums)]
     lines += [f"typedef void *{name};" for name in sorted(by_value - enums)]
     lines += [f"typedef struct {name}_opaque {name};" for name in sorted(pointed - by_value)]

@@ -309,7 +309,7 @@ void sim_image_free(struct sim_image *image) {
   }
   for (struct sim_global *global = image->globals, *next; global; global = next) {
     next = global->next;
-    if (global->address) sim_memory_module_free(global->address);
+    if (global->address) sim_memory_module_free(global->address, global->memory_id);
     free(global->name);
     free(global);
   }
@@ -326,8 +326,9 @@ struct sim_function *sim_image_function(struct sim_image *image, struct sim_ctx 
 CUresult sim_image_global(struct sim_image *image, struct sim_ctx *ctx, const char *name, CUdeviceptr *address, size_t *bytes) {
   for (struct sim_global *global = image->globals; global; global = global->next) {
     if (global->name == NULL || strcmp(global->name, name) != 0) continue;
-    if (global->address == 0) {
-      CUresult result = sim_memory_module_alloc(ctx, global->bytes ? global->bytes : 1, &global->address);
+    if (global->address == 0 || !sim_memory_module_alive(global->address, global->memory_id)) {
+      size_t needed = global->bytes ? global->bytes : 1;
+      CUresult result = sim_memory_module_alloc(ctx, needed, &global->address, &global->memory_id);
       if (result) return result;
     }
     if (address) *address = global->address;

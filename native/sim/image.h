@@ -33,6 +33,7 @@ struct sim_global {
   char *name;
   size_t bytes;
   CUdeviceptr address; /* 0 until asked for */
+  uint64_t memory_id;  /* of the memory at address, which ends with its context */
   struct sim_global *next;
 };
 

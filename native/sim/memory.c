@@ -121,7 +121,8 @@ void sim_memory_forget(struct sim_range *range) {
   struct sim_range gone = *range;
   sim_range_remove(range);
   sim_ranges_unlock();
-  sim_pages_free(&gone.pages);
+  if (gone.kind != SIM_RANGE_REGISTERED) /* the caller's own pages */
+    sim_pages_free(&gone.pages);
   release(gone.device, gone.charged);
 }
 
@@ -236,15 +237,32 @@ void *sim_memory_host(CUdeviceptr address, size_t bytes) {
   return at;
 }
 
-CUresult sim_memory_module_alloc(struct sim_ctx *ctx, size_t bytes, CUdeviceptr *address) {
-  return sim_memory_new(ctx, ctx->device, SIM_RANGE_MODULE, bytes, sim_round_up(bytes, SIM_ALLOC_ROUND), 0, false, address);
+static struct sim_range *module_range(CUdeviceptr address, uint64_t id) {
+  struct sim_range *range = sim_range_at(address);
+  return range && range->kind == SIM_RANGE_MODULE && range->id == id ? range : NULL;
 }
 
-void sim_memory_module_free(CUdeviceptr address) {
+CUresult sim_memory_module_alloc(struct sim_ctx *ctx, size_t bytes, CUdeviceptr *address, uint64_t *id) {
+  uint64_t charged = sim_round_up(bytes, SIM_ALLOC_ROUND);
+  CUresult result = sim_memory_new(ctx, ctx->device, SIM_RANGE_MODULE, bytes, charged, 0, false, address);
+  if (result != CUDA_SUCCESS)
+    return result;
   sim_ranges_lock();
-  struct sim_range *range = sim_range_at(address);
-  if (range && range->kind != SIM_RANGE_MODULE)
-    range = NULL;
+  *id = sim_range_at(*address)->id;
+  sim_ranges_unlock();
+  return CUDA_SUCCESS;
+}
+
+bool sim_memory_module_alive(CUdeviceptr address, uint64_t id) {
+  sim_ranges_lock();
+  bool alive = module_range(address, id) != NULL;
+  sim_ranges_unlock();
+  return alive;
+}
+
+void sim_memory_module_free(CUdeviceptr address, uint64_t id) {
+  sim_ranges_lock();
+  struct sim_range *range = module_range(address, id);
   if (range)
     range->dying = true;
   sim_ranges_unlock();
@@ -252,10 +270,19 @@ void sim_memory_module_free(CUdeviceptr address) {
     sim_memory_forget(range);
 }
 
+void sim_memory_array_free(CUdeviceptr address) {
+  sim_ranges_lock();
+  struct sim_range *range = sim_range_at(address);
+  range->dying = true;
+  sim_ranges_unlock();
+  sim_memory_forget(range);
+}
+
 static bool dies_with(const struct sim_range *range, const struct sim_ctx *ctx) {
   return range->ctx == ctx && !range->dying &&
          (range->kind == SIM_RANGE_DEVICE || range->kind == SIM_RANGE_MANAGED || range->kind == SIM_RANGE_MODULE ||
-          range->kind == SIM_RANGE_IPC || range->kind == SIM_RANGE_HOST || range->kind == SIM_RANGE_POOL);
+          range->kind == SIM_RANGE_IPC || range->kind == SIM_RANGE_HOST || range->kind == SIM_RANGE_REGISTERED ||
+          range->kind == SIM_RANGE_POOL);
 }
 
 void sim_memory_ctx_destroyed(struct sim_ctx *ctx) {

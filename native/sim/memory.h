@@ -1,4 +1,5 @@
-/* What the memory side of the simulated driver (ranges.c, memory.c, host.c, vmm.c, pools.c, arrays.c, copies.c, fills.c) shares.
+/* What the memory side of the simulated driver shares: ranges.c, memory.c, host.c, graph_memory.c, vmm*.c, pool*.c, arrays.c,
+ * cop*.c, fills.c, hints.c, ipc.c, legacy.c.
  *
  * Every address the driver knows lies in one range. Device memory is host pages that nobody touched yet: pieces of one sparse
  * memfd per device, so that another process can map the same bytes (IPC) and freed pages go back to the system at once.
@@ -27,6 +28,7 @@ enum sim_range_kind {
   SIM_RANGE_DEVICE,     /* cuMemAlloc, cuMemAllocPitch */
   SIM_RANGE_MANAGED,    /* cuMemAllocManaged: charged like device memory */
   SIM_RANGE_MODULE,     /* globals of a module */
+  SIM_RANGE_ARRAY,      /* the bytes of an array: no address of theirs is given out */
   SIM_RANGE_GRAPH,      /* of a graph's allocation node; charged while committed */
   SIM_RANGE_POOL,       /* a block of a pool; the pool is charged, not the block */
   SIM_RANGE_MAPPED,     /* cuMemMap */
@@ -80,6 +82,7 @@ CUresult sim_memory_new(struct sim_ctx *ctx, CUdevice device, enum sim_range_kin
                         unsigned flags, bool low, CUdeviceptr *address);
 /* Waits for the context's work, then gives the range back. INVALID_VALUE if nothing of that kind starts at address. */
 CUresult sim_memory_free(CUdeviceptr address);
+void sim_memory_array_free(CUdeviceptr address);
 /* Takes a range that is marked dying out of the table and gives back what it holds. */
 void sim_memory_forget(struct sim_range *range);
 

@@ -67,6 +67,7 @@ struct sim_stream {
   struct sim_capture *capture;
   struct sim_graph_node **cap_deps;
   unsigned cap_ndeps;
+  void *cap_edges; /* edge data of cap_deps as last asked for: all zero, that is full dependencies */
 };
 
 /* One engine that works on one item at a time. */

@@ -169,8 +169,10 @@ void sim_memory_ctx_destroyed(struct sim_ctx *ctx);
 /* Somebody waited for a stream, an event, a context or a device, and no lock is held: pools give back what exceeds their
  * release threshold. */
 void sim_pools_synchronized(void);
-/* Bytes of a module's globals: an allocation that lives until freed (module.c). */
-CUresult sim_memory_module_alloc(struct sim_ctx *ctx, size_t bytes, CUdeviceptr *address);
-void sim_memory_module_free(CUdeviceptr address);
+/* Memory of a module's globals. It ends when freed or with its context, and its address may then be something else's: *id tells
+ * whether it is still the same. Freeing what is gone is no error. */
+CUresult sim_memory_module_alloc(struct sim_ctx *ctx, size_t bytes, CUdeviceptr *address, uint64_t *id);
+bool sim_memory_module_alive(CUdeviceptr address, uint64_t id);
+void sim_memory_module_free(CUdeviceptr address, uint64_t id);
 
 #endif

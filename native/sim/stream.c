@@ -50,6 +50,7 @@ struct sim_stream *sim_stream_new(struct sim_ctx *ctx, unsigned flags, int prior
 
 static void stream_free(struct sim_stream *stream) {
   free(stream->cap_deps);
+  free(stream->cap_edges);
   sim_handle_free(&stream_kind, stream);
 }
 

@@ -1,7 +1,7 @@
 """The same grant through Podman: by CDI device, and by annotations through its hooks directory.
 
-Podman 4.3 reads CDI specs from /etc/cdi and /var/run/cdi only, so it runs in a mount namespace of its own where the daemon's
-CDI directory is mounted there. Image, storage and settings are made here: no network, no registry.
+Podman 4.3 reads CDI specs from /etc/cdi and /var/run/cdi only, so it runs in a mount namespace of its own where the
+daemon's CDI directory is mounted there. Image, storage and settings are made here: no network, no registry.
 """
 
 import json
@@ -82,7 +82,12 @@ class Podman:
 
     def __call__(self, *arguments: object) -> subprocess.CompletedProcess:
         return subprocess.run(
-            self.line(*arguments), capture_output=True, text=True, timeout=100, env=self._environment, stdin=subprocess.DEVNULL
+            self.line(*arguments),
+            capture_output=True,
+            text=True,
+            timeout=100,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
         )
 
     def start(self, *arguments: object) -> subprocess.Popen:
@@ -134,7 +139,9 @@ def test_memory_limit(podman, node):
 def test_exec_gets_it_too(podman, node):
     """An exec gets no environment from CDI: the preload file works there all the same."""
     grant = node.client.create(memory="1GiB", time="30%")
-    process = podman.start("run", "--rm", "--interactive", "--name", "gst-exec", "--device", grant["cdi"][0], IMAGE, "/bin/cat")
+    process = podman.start(
+        "run", "--rm", "--interactive", "--name", "gst-exec", "--device", grant["cdi"][0], IMAGE, "/bin/cat"
+    )
     with process:
         process.stdin.write("up\n")
         process.stdin.flush()
@@ -148,7 +155,9 @@ def test_exec_gets_it_too(podman, node):
 
 def test_read_only_root(podman, node):
     grant = node.client.create(memory="1GiB", time="30%")
-    result = podman("run", "--rm", "--read-only", "--device", grant["cdi"][0], IMAGE, SPIN, "--alloc", "1MiB", "--seconds", "0")
+    result = podman(
+        "run", "--rm", "--read-only", "--device", grant["cdi"][0], IMAGE, SPIN, "--alloc", "1MiB", "--seconds", "0"
+    )
     assert result.returncode == 0, result.stderr
 
 
@@ -186,7 +195,9 @@ def test_no_request_sees_no_gpu_and_needs_no_daemon(podman, node):
 
 def test_killed_container(podman, node):
     grant = node.client.create(memory="1GiB", time="30%")
-    process = podman.start("run", "--rm", "--interactive", "--device", grant["cdi"][0], IMAGE, SPIN, "--alloc", "256MiB")
+    process = podman.start(
+        "run", "--rm", "--interactive", "--device", grant["cdi"][0], IMAGE, SPIN, "--alloc", "256MiB"
+    )
     with process:
         assert json.loads(process.stdout.readline())["event"] == "ready"
         os.kill(node.client.grant(grant["id"])["pid"], 9)

@@ -134,9 +134,10 @@ def test_absent_daemon(node, tmp_path):
 
 def test_a_user_without_permission(node):
     """Neither root nor in the group of the daemon: status 4 and what to do."""
-    # Becomes that user only after the imports: the Python installation may be root's own.
+    # Becomes that user only after all imports, lazy ones too: the Python installation may be root's own.
     code = (
-        "import os, sys; from gpushare import client; from gpushare.cli import main\n"
+        "import os, sys; from gpushare import client, transport; from gpushare.cli import main\n"
+        "main.build_parser().parse_args(sys.argv[1:])\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534); sys.exit(main.main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", code, "run", *SHARE, "--", "echo", "started"]

@@ -1,6 +1,7 @@
 """The rest of the node API: facts, documents, metrics, the simulator's books."""
 
 import re
+import socket
 import subprocess
 import sys
 
@@ -134,6 +135,7 @@ def test_without_a_driver_the_daemon_says_what_to_do(daemon, tmp_path):
         (["--simulate", "1x16GiBs"], 2, "16GiBs"),
         (["--simulate", "1x1GiB", "--config", "/nowhere/x.toml"], 2, "no such file"),
         (["--frobnicate"], 2, "frobnicate"),
+        (["--simulate", "1x1GiB", "--socket", "/tmp/" + "x" * 200], 2, "too long"),
     ],
 )
 def test_daemon_options(tmp_path, options, status, said):
@@ -157,6 +159,18 @@ def test_malformed_simulator_option_is_named(tmp_path, monkeypatch):
     assert done.returncode == 1
     assert "kernel-ns" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_readiness_is_told_to_systemd(make_daemon, tmp_path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
+        notified.bind(str(tmp_path / "notify"))
+        notified.settimeout(20)
+        daemon = make_daemon()
+        daemon.environment["NOTIFY_SOCKET"] = str(tmp_path / "notify")
+        daemon.start()
+        assert notified.recv(64) == b"READY=1"
+        daemon.stop()
+        assert notified.recv(64) == b"STOPPING=1"
 
 
 def test_config_file(make_daemon, tmp_path):

@@ -2,10 +2,15 @@
 
 import json
 import os
+import subprocess
 
 import pytest
 
-from gpushare.errors import NotFoundError, RefusedError, UsageError
+from gpushare.daemon.resources import Resources
+from gpushare.errors import FailedError, NotFoundError, RefusedError, UsageError
+from gpushare.inject.node import Node
+from gpushare.pages import LimitsPage
+from gpushare.paths import Layout
 
 GIB = 1 << 30
 
@@ -91,8 +96,6 @@ def test_resize(client):
 
 
 def test_resize_reaches_the_page(daemon, client):
-    from gpushare.pages import LimitsPage
-
     child, grant_id = daemon.join()
     client.resize(grant_id, memory=2 * GIB)
     with LimitsPage.open(daemon.layout.grants / grant_id / "self/limits", writable=False) as page:
@@ -101,6 +104,28 @@ def test_resize_reaches_the_page(daemon, client):
     assert child.stdout.readline() == "held\n"
     with pytest.raises(RefusedError, match="holds"):
         client.resize(grant_id, memory=GIB // 2)
+
+
+def test_a_grant_that_cannot_be_made_leaves_nothing(daemon, client):
+    daemon.layout.cdi.rmdir()
+    daemon.layout.cdi.write_text("in the way")
+    with pytest.raises(FailedError, match="cannot be made"):
+        client.create(memory=GIB, time=100, key="k")
+    assert client.grants() == []
+    assert daemon.grant_dirs() == set()
+    daemon.layout.cdi.unlink()
+    assert client.create(memory=GIB, time=100, key="k")["phase"] == "reserved"
+
+
+def test_a_missing_library_starts_nothing(tmp_path):
+    libraries = tmp_path / "lib"
+    libraries.mkdir()
+    resources = Resources(Layout.of(tmp_path), Node(sim_dir=tmp_path, lib_dir=libraries), [])
+    with pytest.raises(FailedError, match=r"libgpushare\.so"):
+        resources.check_parts()
+    (libraries / "libgpushare.so").touch()
+    with pytest.raises(FailedError, match=r"libgpushare-ml\.so"):
+        resources.check_parts()
 
 
 def test_unknown_grant(client):
@@ -161,8 +186,6 @@ def test_oci_edit_that_cannot_be_leaves_no_grant(daemon, client, tmp_path):
 
 
 def test_hook_activates_and_poststop_releases(daemon, client, wait_for):
-    import subprocess
-
     grant = client.create(memory=GIB, time=100)
     container = subprocess.Popen(["sleep", "1000"])
     try:
@@ -182,8 +205,6 @@ def test_hook_activates_and_poststop_releases(daemon, client, wait_for):
 
 
 def test_dead_container_releases_without_poststop(client, wait_for):
-    import subprocess
-
     grant = client.create(memory=GIB, time=100)
     container = subprocess.Popen(["sleep", "1000"])
     client.call("POST", f"/v1/hooks/create-runtime?grant={grant['id']}", {"pid": container.pid})

@@ -5,6 +5,7 @@ from contextlib import closing
 
 import pytest
 
+from gpushare import paths
 from gpushare.daemon.ledger import Ledger, Period
 from gpushare.errors import FailedError
 
@@ -97,6 +98,30 @@ def test_daemon_writes_runs_grants_and_periods(daemon, client, wait_for):
     assert daemon.stop() == 0
     assert rows(path, "SELECT ended_ns FROM runs ORDER BY run")[1][0] is not None
     assert rows(path, "SELECT phase FROM grants") == [("released",)]
+
+
+def test_what_cannot_be_written_is_an_error_of_ours(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger._db.execute("PRAGMA query_only = ON")
+    with pytest.raises(FailedError, match="cannot be written"):
+        ledger.add([period("g", 1)])
+    with pytest.raises(FailedError, match="cannot be written"):
+        ledger.save(("g-1", None, "t", 0, "active", "{}", 1, None))
+    ledger._db.execute("PRAGMA query_only = OFF")
+    ledger.add([period("g", 1)])
+    ledger.close()
+
+
+def test_busy_time_agrees_with_the_simulators_books(daemon, client, wait_for):
+    child = daemon.run(str(paths.LIB_DIR / "gpushare-spin"), "--alloc", "100M", "--seconds", "1.5")
+    assert child.wait(30) == 0
+    wait_for(lambda: client.grants() == [], "released")
+    [grant] = client.grants(ended=True)
+    [book] = [row for row in client.sim_stats()["devices"][0]["processes"] if row["pid"] == grant["pid"]]
+    [device] = grant["devices"]
+    assert book["busy_ns"] > 1_000_000_000
+    assert abs(device["busy_ns"] - book["busy_ns"]) < 0.1 * book["busy_ns"]
+    assert device["memory_peak_bytes"] == book["peak_bytes"]
 
 
 def test_ledger_is_private(daemon):

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from gpushare.daemon.peer import start_time
+from gpushare.enforce import cgroup
 from gpushare.errors import GpushareError
 from gpushare.pages import LimitsPage
 
@@ -103,6 +104,31 @@ def test_missing_or_foreign_page_fails_the_grant_only(daemon):
     assert one.wait(20) == two.wait(20) == -9
     assert three.poll() is None
     assert daemon.grant_dirs() == {three_id}
+
+
+def test_after_a_reboot_no_process_is_touched(daemon):
+    child, grant_id = daemon.join()
+    daemon.kill()
+    with contextlib.closing(sqlite3.connect(daemon.layout.ledger)) as ledger:
+        ledger.execute("UPDATE runs SET boot_id = 'another'")
+        ledger.commit()
+    daemon.start()
+    grant = daemon.client.grant(grant_id)
+    assert (grant["phase"], grant["reason"]) == ("failed", "the machine was restarted")
+    assert child.poll() is None
+    assert daemon.grant_dirs() == set()
+
+
+def test_a_cgroup_left_behind_is_removed(daemon, wait_for):
+    child, grant_id = daemon.join()
+    path = cgroup.of_grant(grant_id).path
+    child.stdin.write("end\n")
+    child.wait(20)
+    wait_for(lambda: not path.exists(), "the cgroup is gone")
+    daemon.kill()
+    path.mkdir()
+    daemon.start()
+    assert not path.exists()
 
 
 def test_stray_files_are_removed(daemon):

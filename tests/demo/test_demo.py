@@ -1,5 +1,6 @@
 """`gpushare demo` as a person runs it. Times are asserted generously: the verdict's bounds are for an idle machine."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+
+from gpushare.paths import Layout
 
 REPOSITORY = Path(__file__).parents[2]
 DEMO = [sys.executable, "-m", "gpushare", "demo"]
@@ -141,6 +144,27 @@ def test_killed_tenant_is_told(environment):
         said = process.stderr.read()
         assert process.wait(60) == 1
         assert said.startswith("gpushare: container class ended with status") and said.count("\n") == 1
+
+
+def test_killed_demo_leaves_no_process(environment):
+    process = subprocess.Popen(DEMO, env=environment, stdout=subprocess.PIPE, text=True)
+    with process:
+        while "both tenants" not in process.stdout.readline():
+            assert process.poll() is None
+        process.kill()
+    short = Path(environment["TMPDIR"])
+    # The simulator, like hardware, waits 10 s for another daemon.
+    deadline = time.monotonic() + 30
+    while processes_with(str(short)):
+        assert time.monotonic() < deadline, processes_with(str(short))
+        time.sleep(0.05)
+    for left in short.iterdir():
+        shutil.rmtree(Layout.of(left / "node").grants, ignore_errors=True)
+        shutil.rmtree(left)
+    for pattern in ("**/gpushare-demo/*/", "**/gpushare-demo/"):
+        for path in Path("/sys/fs/cgroup").glob(pattern):
+            with contextlib.suppress(OSError):
+                path.rmdir()
 
 
 def test_without_runc(environment):

@@ -130,3 +130,15 @@ def test_export_tables_are_the_drivers(grant: Grant, environment: Callable[..., 
     [answer] = ask(environment(grant), [("cuGetExportTable", 3000, 0)])
     assert answer[1:] == ["libcuda.so.1", "cuGetExportTable"]
     assert os.path.realpath(paths.SIM_LIB_DIR / "libcuda.so.1") != os.path.realpath(paths.INTERPOSER)
+
+
+def test_functions_that_the_driver_does_not_export(
+    grant: Grant, environment: Callable[..., dict[str, str]], fake_driver: Callable[[int], None]
+) -> None:
+    """They are found by its cuGetProcAddress, if it is new enough for that very ABI."""
+    fake_driver(12020)
+    call = "import ctypes; d = ctypes.CDLL('libcuda.so.1'); print(d.cuCtxAttach(), d.cuCtxGetDevice_v2())"
+    run = subprocess.run(
+        [sys.executable, "-c", call], env=environment(grant), capture_output=True, text=True, check=True
+    )
+    assert run.stdout.split() == ["2000", "500"]

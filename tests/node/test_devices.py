@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpushare import paths
-from gpushare.errors import FailedError, NotFoundError, UsageError
-from gpushare.node.devices import Device, find, parse_simulate
+from gpushare.errors import FailedError, UsageError
+from gpushare.node.devices import parse_simulate
 from gpushare.node.simulator import SOCKET_NAME, Simulator, flags
 
 GIB = 1 << 30
@@ -38,14 +38,6 @@ def test_parse_simulate():
     for text in ("", "2", "x16GiB", "2x", "-1x1GiB", "0x1GiB", "17x1GiB", "2x0", "2x-1GiB", "2X16GiB", "1e1x1GiB"):
         with pytest.raises(UsageError):
             parse_simulate(text)
-
-
-def test_find_by_index_and_id():
-    devices = [Device(f"GPU-{index}", index, index, "n", "", GIB) for index in range(2)]
-    assert find(devices, 1) is find(devices, "1") is find(devices, "GPU-1") is devices[1]
-    for wanted in (2, -1, "GPU-2", "", "١"):
-        with pytest.raises(NotFoundError, match="GPU-0"):
-            find(devices, wanted)
 
 
 def test_simulator_says_what_it_is(simulator):

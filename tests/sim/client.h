@@ -64,6 +64,21 @@ static inline void spin(const struct client *c, uint64_t ns, CUstream stream) {
   OK(cuLaunchKernel(c->spin, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
 }
 
+/* Holds a stream until everything that a test compares is queued, however late this thread is. What follows begins with a short
+ * kernel: it has the device by the time it ends. */
+static unsigned *gate_flag;
+
+static inline void gate_close(const struct client *c, CUstream stream) {
+  CUdeviceptr address;
+  if (gate_flag == NULL) OK(cuMemHostAlloc((void **)&gate_flag, 4, 2));
+  OK(cuMemHostGetDevicePointer_v2(&address, gate_flag, 0));
+  __atomic_store_n(gate_flag, 0, __ATOMIC_RELEASE);
+  OK(cuStreamWaitValue32_v2(stream, address, 1, CU_STREAM_WAIT_VALUE_EQ));
+  spin(c, 1000, stream);
+}
+
+static inline void gate_open(void) { __atomic_store_n(gate_flag, 1, __ATOMIC_RELEASE); }
+
 /* Time from one event to another, in ns, as well as a float can say it. */
 static inline double between(CUevent a, CUevent b) {
   float ms;

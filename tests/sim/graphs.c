@@ -34,11 +34,12 @@ static void chain(const struct client *c) {
   CHECK(node_count(graph) == 11);
   OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
   OK(cuGraphDestroy(graph));
-  spin(c, 2 * MS, stream);
+  gate_close(c, stream);
   OK(cuEventRecord(a, stream));
   OK(cuGraphLaunch(exec, stream));
   OK(cuEventRecord(b, stream));
   CHECK(calls == 0);
+  gate_open();
   OK(cuStreamSynchronize(stream));
   CHECK(calls == 1);
   CHECK(between(a, b) >= 1 * MS);
@@ -55,10 +56,11 @@ static double graph_time(const struct client *c, CUgraphExec exec, CUstream stre
   CUevent a, b;
   OK(cuEventCreate(&a, 0));
   OK(cuEventCreate(&b, 0));
-  spin(c, 2 * MS, stream);
+  gate_close(c, stream);
   OK(cuEventRecord(a, stream));
   OK(cuGraphLaunch(exec, stream));
   OK(cuEventRecord(b, stream));
+  gate_open();
   OK(cuStreamSynchronize(stream));
   double ns = between(a, b);
   OK(cuEventDestroy_v2(a));
@@ -127,6 +129,7 @@ static void forbidden(const struct client *c) {
   OK(cuEventCreate(&before, 0));
   spin(c, 1, x);
   OK(cuEventRecord(before, x));
+  OK(cuStreamSynchronize(x));
 
   EXPECT(cuStreamBeginCapture_v2(NULL, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   EXPECT(cuStreamEndCapture(x, &graph), CUDA_ERROR_ILLEGAL_STATE);
@@ -308,6 +311,7 @@ static void launches_in_flight(const struct client *c) {
   OK(cuGraphCreate(&graph, 0));
   OK(cuGraphAddKernelNode_v2(&node, graph, NULL, 0, &launch));
   OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+  gate_close(c, x);
   OK(cuGraphLaunch(exec, x));
   OK(cuEventRecord(a, x));
   ns = 1 * MS;
@@ -316,6 +320,7 @@ static void launches_in_flight(const struct client *c) {
   OK(cuEventRecord(b, y));
   OK(cuGraphExecDestroy(exec));
   OK(cuGraphDestroy(graph));
+  gate_open();
   OK(cuCtxSynchronize());
   CHECK(is_time(between(a, b), 1 * MS));
   OK(cuStreamDestroy_v2(x));
@@ -342,9 +347,11 @@ static void graph_memory(const struct client *c) {
   OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
   OK(cuMemGetInfo_v2(&free1, &total));
   CHECK(free1 == free0);
+  gate_close(c, stream);
   OK(cuGraphLaunch(exec, stream));
   OK(cuMemGetInfo_v2(&free1, &total));
   CHECK(free1 <= free0 - BYTES);
+  gate_open();
   OK(cuStreamSynchronize(stream));
   OK(cuMemGetInfo_v2(&free2, &total));
   CHECK(free2 == free0);

@@ -7,15 +7,16 @@ static void back_to_back(const struct client *c) {
   CUevent a, b;
   OK(cuEventCreate(&a, 0));
   OK(cuEventCreate(&b, 0));
-  spin(c, 3 * MS, NULL); /* keeps the device busy until all the rest is queued */
+  gate_close(c, NULL);
   OK(cuEventRecord(a, NULL));
   EXPECT(cuEventQuery(a), CUDA_ERROR_NOT_READY);
   for (int i = 0; i < 100; i++) spin(c, 12345, NULL);
   OK(cuEventRecord(b, NULL));
   EXPECT(cuStreamQuery(NULL), CUDA_ERROR_NOT_READY);
   uint64_t start = now_ns();
+  gate_open();
   OK(cuEventSynchronize(b));
-  CHECK(now_ns() - start > 1 * MS);
+  CHECK(now_ns() - start >= 1234500);
   OK(cuStreamQuery(NULL));
   CHECK(is_time(between(a, b), 1234500));
 }
@@ -29,7 +30,7 @@ static void two_streams(const struct client *c) {
   OK(cuEventCreate(&begin, 0));
   OK(cuEventCreate(&ex, 0));
   OK(cuEventCreate(&ey, 0));
-  spin(c, 3 * MS, x);
+  gate_close(c, x);
   OK(cuEventRecord(begin, x));
   OK(cuStreamWaitEvent(y, begin, 0));
   for (int i = 0; i < 10; i++) {
@@ -38,6 +39,7 @@ static void two_streams(const struct client *c) {
   }
   OK(cuEventRecord(ex, x));
   OK(cuEventRecord(ey, y));
+  gate_open();
   OK(cuCtxSynchronize());
   double tx = between(begin, ex), ty = between(begin, ey);
   CHECK(is_time(tx > ty ? tx : ty, 2 * MS));
@@ -56,7 +58,7 @@ static void legacy_order(const struct client *c) {
   OK(cuEventCreate(&e2, 0));
   OK(cuEventCreate(&e3, 0));
   OK(cuEventCreate(&e4, 0));
-  spin(c, 2 * MS, blocking);
+  gate_close(c, blocking);
   OK(cuEventRecord(e1, blocking));
   spin(c, 1 * MS, NULL);
   OK(cuEventRecord(e2, NULL));
@@ -66,6 +68,7 @@ static void legacy_order(const struct client *c) {
   OK(cuEventSynchronize(e4));
   EXPECT(cuEventQuery(e1), CUDA_ERROR_NOT_READY);
   EXPECT(cuStreamQuery(NULL), CUDA_ERROR_NOT_READY);
+  gate_open();
   OK(cuStreamSynchronize(blocking));
   CHECK(is_time(between(e1, e2), 1 * MS));
   CHECK(is_time(between(e2, e3), 1 * MS));
@@ -111,9 +114,10 @@ struct note {
 static void take_note(void *data) {
   struct note *note = data;
   CUstream stream;
-  note->order = ++*note->next;
+  note->order = *note->next + 1;
   note->at = now_ns();
   note->inside = cuStreamCreate(&stream, 0);
+  __atomic_store_n(note->next, note->order, __ATOMIC_RELEASE);
 }
 
 static void take_note_callback(CUstream stream, CUresult status, void *data) {
@@ -207,13 +211,17 @@ static void copies_beside(const struct client *c) {
   OK(cuMemAlloc_v2(&memory, BYTES));
   OK(cuMemAllocHost_v2(&host, BYTES));
   memset(host, 0x5a, BYTES);
-  spin(c, 200 * MS, x); /* the bytes are really copied, which takes this machine a while */
-  OK(cuEventRecord(kernel, x));
+  gate_close(c, y);
   OK(cuEventRecord(a, y));
   OK(cuMemcpyHtoDAsync_v2(memory, host, BYTES, y));
   OK(cuEventRecord(b, y));
-  OK(cuEventSynchronize(b));
-  EXPECT(cuEventQuery(kernel), CUDA_ERROR_NOT_READY);
+  spin(c, 100 * US, x);
+  OK(cuStreamWaitEvent(x, a, 0));
+  spin(c, 10 * MS, x);
+  OK(cuEventRecord(kernel, x));
+  gate_open();
+  OK(cuEventSynchronize(kernel));
+  CHECK(between(a, kernel) > 10 * MS - 1 && between(b, kernel) > 5 * MS);
   CHECK(between(a, b) >= BYTES / 25 && between(a, b) < BYTES / 25 + 10 * US); /* 25 GB/s */
   OK(cuCtxSynchronize());
   OK(cuStreamDestroy_v2(x));
@@ -228,10 +236,11 @@ static void destroyed_stream(const struct client *c) {
   CUevent event;
   OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   OK(cuEventCreate(&event, 0));
-  spin(c, 2 * MS, stream);
+  gate_close(c, stream);
   OK(cuEventRecord(event, stream));
   OK(cuStreamDestroy_v2(stream));
   EXPECT(cuEventQuery(event), CUDA_ERROR_NOT_READY);
+  gate_open();
   OK(cuEventSynchronize(event));
   OK(cuEventDestroy_v2(event));
 }
@@ -240,11 +249,10 @@ static void destroyed_stream(const struct client *c) {
 static void bounded_queue(const struct client *c) {
   CUstream stream;
   OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-  spin(c, 20 * MS, stream);
-  for (int i = 0; i < 1023; i++) spin(c, 1000, stream);
-  uint64_t full = now_ns();
-  spin(c, 1000, stream);
-  CHECK(now_ns() - full > 5 * MS);
+  spin(c, 200 * MS, stream);
+  uint64_t start = now_ns();
+  for (int i = 0; i < 1024; i++) spin(c, 1000, stream);
+  CHECK(now_ns() - start > 100 * MS);
   OK(cuStreamSynchronize(stream));
   OK(cuStreamDestroy_v2(stream));
 }
@@ -266,12 +274,15 @@ static void two_devices(const struct client *c) {
   OK(cuStreamCreate(&y, CU_STREAM_NON_BLOCKING));
   OK(cuEventCreate(&done, 0));
   EXPECT(cuEventRecord(event, y), CUDA_ERROR_INVALID_HANDLE);
-  spin(c, 5 * MS, x);
+  OK(cuCtxPushCurrent_v2(c->ctx));
+  gate_close(c, x);
+  OK(cuCtxPopCurrent_v2(NULL));
   OK(cuEventRecord(event, x));
   OK(cuStreamWaitEvent(y, event, 0));
   OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, y, params, NULL));
   OK(cuEventRecord(done, y));
   EXPECT(cuEventQuery(event), CUDA_ERROR_NOT_READY);
+  gate_open();
   OK(cuEventSynchronize(done));
   OK(cuEventQuery(event));
   OK(cuCtxDestroy_v2(other));

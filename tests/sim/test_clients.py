@@ -1,6 +1,7 @@
 """C programs against the driver: each is a list of checks of its own and says which one failed."""
 
 import pytest
+from simulated import read_line, tell
 
 
 @pytest.mark.parametrize("program", ["errors.c", "streams.c", "graphs.c"])
@@ -15,12 +16,12 @@ def test_program_without_preemption(simulator, compiled, program):
     simulator.run(compiled(program))
 
 
-def test_program_beside_a_busy_neighbour(sim, compiled):
+@pytest.mark.parametrize("program", ["streams.c", "graphs.c"])
+def test_program_beside_a_busy_neighbour(sim, compiled, program):
     """The device is taken away in slices all the time; order, results and errors are the same."""
     neighbour = sim.spawn(compiled("worker.c"))
-    assert neighbour.stdout.readline() == "ready\n"
-    neighbour.stdin.write("spin 100000000 100\n")
-    neighbour.stdin.flush()
-    assert neighbour.stdout.readline() == "queued\n"
-    sim.run(compiled("graphs.c"), env={"BESIDE": "1"})
-    sim.check(sim.stats())
+    assert read_line(neighbour) == "ready"
+    tell(neighbour, "spin 100000000 1000")
+    assert read_line(neighbour) == "queued"
+    sim.run(compiled(program), env={"BESIDE": "1"})
+    assert sim.process(neighbour.pid)["busy_ns"] > 0

@@ -85,7 +85,8 @@ def test_only_the_base_of_an_allocation_can_be_freed_and_only_once(sim: Any) -> 
 
 def test_nothing_works_before_cuinit_or_without_a_context(sim: Any) -> None:
     worker = Worker(sim)
-    for call in ("d.cuMemAlloc(100)", "d.cuMemFree(d.CUdeviceptr(0))", "d.cuMemHostAlloc(100, 0)", "d.cuMemAllocAsync(1, 0)"):
+    null = "d.CUdeviceptr(0)"
+    for call in ("d.cuMemAlloc(100)", f"d.cuMemFree({null})", "d.cuMemHostAlloc(100, 0)", "d.cuMemAllocAsync(1, 0)"):
         assert worker.error(call) == "CUDA_ERROR_NOT_INITIALIZED"
     worker.do("ok(d.cuInit(0))")
     assert worker.error("d.cuMemAlloc(100)") == "CUDA_ERROR_INVALID_CONTEXT"
@@ -101,8 +102,12 @@ def test_untouched_memory_costs_nothing(sim: Any) -> None:
 
 def test_freed_memory_goes_back_to_the_system(sim: Any) -> None:
     worker = start(sim)
-    worker.do("import os; blocks = lambda: sum(os.stat(f'/proc/self/fd/{n}').st_blocks for n in os.listdir('/proc/self/fd')"
-              " if 'gpushare-sim-device' in (os.readlink(f'/proc/self/fd/{n}') if os.path.lexists(f'/proc/self/fd/{n}') else ''))")
+    worker.do("""
+        from pathlib import Path
+        def blocks():
+            files = [link for link in Path('/proc/self/fd').iterdir() if 'gpushare-sim-device' in str(link.resolve())]
+            return sum(link.stat().st_blocks for link in files)
+    """)
     worker.do("p = ok(d.cuMemAlloc(8 << 20)); put(p, bytes([1]) * (8 << 20))")
     assert worker.get("blocks()") * 512 >= 8 * MIB
     worker.do("ok(d.cuMemFree(p))")
@@ -124,9 +129,27 @@ def test_a_context_takes_its_memory_with_it(sim: Any) -> None:
     assert worker.error("d.cuMemFree(p)") == INVALID
 
 
+def test_a_modules_variables_end_with_their_context_and_come_anew(sim: Any) -> None:
+    worker = start(sim)
+    text = ".version 7.0\n.target sm_50\n.address_size 64\n.visible .global .align 8 .b8 table[1000];\n"
+    worker.do(f"library = ok(d.cuLibraryLoadData({text.encode()!r} + bytes(1), [], [], 0, [], [], 0))")
+    worker.do("p = ok(d.cuLibraryGetGlobal(library, b'table'))[0]; put(p, b'x' * 1000)")
+    assert held(sim, worker) == 1024
+    worker.do("ok(d.cuDevicePrimaryCtxReset(0)); ctx = context()")
+    assert held(sim, worker) == 0
+    worker.do("other = ok(d.cuMemAlloc(1000)); p = ok(d.cuLibraryGetGlobal(library, b'table'))[0]")
+    assert worker.get("int(p) != int(other) and get(p, 1000) == bytes(1000)")
+    assert held(sim, worker) == 2048
+    worker.do("ok(d.cuLibraryUnload(library))")
+    assert held(sim, worker) == 1024
+
+
 def test_a_killed_process_gives_all_back(sim: Any) -> None:
     worker = start(sim)
-    worker.do("p = ok(d.cuMemAlloc(1 << 30)); q = ok(d.cuMemAllocAsync(1 << 20, 0)); h = ok(d.cuMemCreate(2 << 20, on_device(), 0))")
+    worker.do("""
+        p = ok(d.cuMemAlloc(1 << 30)); q = ok(d.cuMemAllocAsync(1 << 20, 0))
+        h = ok(d.cuMemCreate(2 << 20, on_device(), 0))
+    """)
     assert sim.device()["bytes"] == CONTEXT + (1 << 30) + (32 << 20) + (2 << 20)
     os.kill(worker.pid, signal.SIGKILL)
     worker.process.wait(10)
@@ -200,7 +223,10 @@ def test_the_oldest_interface_has_pointers_of_32_bits(sim: Any) -> None:
     assert held(sim, worker) == 1024
     worker.do("s = bytes(range(250)) * 4; t = ctypes.create_string_buffer(1000)")
     worker.do("assert lib.cuMemcpyHtoD(p, s, 1000) == 0 and lib.cuMemcpyDtoH(t, p, 1000) == 0 and t.raw == s")
-    worker.do("b = ctypes.c_uint32(); n = ctypes.c_uint(); assert lib.cuMemGetAddressRange(ctypes.byref(b), ctypes.byref(n), p) == 0")
+    worker.do("""
+        b = ctypes.c_uint32(); n = ctypes.c_uint()
+        assert lib.cuMemGetAddressRange(ctypes.byref(b), ctypes.byref(n), p) == 0
+    """)
     assert worker.get("(b.value, n.value) == (p.value, 1000)")
     worker.do("f, a = ctypes.c_uint(), ctypes.c_uint(); assert lib.cuMemGetInfo(ctypes.byref(f), ctypes.byref(a)) == 0")
     assert worker.get("f.value == a.value == 0xffffffff")
@@ -257,6 +283,32 @@ def test_books_are_exact_at_every_step_of_any_history_and_zero_at_its_end(sim: A
         assert held(sim, worker) == 0
 
     history()
+
+
+def test_threads_do_not_disturb_the_books(sim: Any) -> None:
+    worker = start(sim)
+    worker.do("""
+        import random, threading
+        def work(seed):
+            ok(d.cuCtxSetCurrent(ctx)); stream = ok(d.cuStreamCreate(1)); dice = random.Random(seed); mine = []
+            for _ in range(150):
+                if mine and dice.random() < 0.5:
+                    kind, pointer = mine.pop(dice.randrange(len(mine)))
+                else:
+                    kind = dice.choice(('plain', 'pool'))
+                    size = dice.randrange(1, 1 << 20)
+                    pointer = ok(d.cuMemAlloc(size)) if kind == 'plain' else ok(d.cuMemAllocAsync(size, stream))
+                    ok(d.cuMemsetD8Async(pointer, seed, size, stream)); mine.append((kind, pointer)); continue
+                ok(d.cuMemFree(pointer) if kind == 'plain' else d.cuMemFreeAsync(pointer, stream))
+            for kind, pointer in mine:
+                ok(d.cuMemFree(pointer))
+            ok(d.cuStreamSynchronize(stream)); ok(d.cuStreamDestroy(stream)); done.append(seed)
+        done = []
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+        [thread.start() for thread in threads]; [thread.join() for thread in threads]; ok(d.cuCtxSynchronize())
+    """)
+    assert worker.get("sorted(done)") == [0, 1, 2, 3]
+    assert held(sim, worker) == 0
 
 
 def test_a_process_without_a_simulator_has_no_device(sim: Any) -> None:

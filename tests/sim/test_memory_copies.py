@@ -26,7 +26,6 @@ def worker(sim: Any) -> Worker:
             value = ctypes.c_uint64(int(ms * 1e6)); arguments = (ctypes.c_void_p * 1)(ctypes.addressof(value))
             ok(d.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, ctypes.addressof(arguments), 0))
         at = lambda pointer, offset: d.CUdeviceptr(int(pointer) + offset)
-        elapsed = lambda work: (lambda a, b: (ok(d.cuEventRecord(a, s)), work(), ok(d.cuEventRecord(b, s)), ok(d.cuEventSynchronize(b)), ok(d.cuEventElapsedTime(a, b)))[-1])(ok(d.cuEventCreate(0)), ok(d.cuEventCreate(0)))
     """)
     return made
 
@@ -38,10 +37,12 @@ def test_every_plain_copy(worker: Worker) -> None:
     worker.do("ok(d.cuMemcpy(at(q, 7), at(p, 9), 1000)); assert get(at(q, 7), 1000) == data[9:1009]")
     worker.do("""
         h = ok(d.cuMemHostAlloc(1 << 20, 0)); ctypes.memmove(int(h), data, 1 << 20)
-        ok(d.cuMemsetD8(q, 0, 1 << 20)); ok(d.cuMemcpyHtoDAsync(q, h, 1 << 20, s)); ctypes_back = ok(d.cuMemHostAlloc(1 << 20, 0))
+        ok(d.cuMemsetD8(q, 0, 1 << 20)); ok(d.cuMemcpyHtoDAsync(q, h, 1 << 20, s))
+        ctypes_back = ok(d.cuMemHostAlloc(1 << 20, 0))
         ok(d.cuMemcpyDtoHAsync(ctypes_back, q, 1 << 20, s)); ok(d.cuStreamSynchronize(s))
         assert ctypes.string_at(int(ctypes_back), 1 << 20) == data
-        ok(d.cuMemcpyAsync(q, h, 100, s)); ok(d.cuMemcpyDtoDAsync(p, q, 100, s)); ok(d.cuStreamSynchronize(s)); assert get(p, 100) == data[:100]
+        ok(d.cuMemcpyAsync(q, h, 100, s)); ok(d.cuMemcpyDtoDAsync(p, q, 100, s)); ok(d.cuStreamSynchronize(s))
+        assert get(p, 100) == data[:100]
     """)
 
 
@@ -65,13 +66,18 @@ def test_bounds(worker: Worker, call: str, result: str) -> None:
 
 def test_a_copy_happens_when_the_stream_gets_there_and_not_before(worker: Worker) -> None:
     worker.do("h = ok(d.cuMemHostAlloc(8, 0)); ctypes.memmove(int(h), b'12345678', 8); put(p, bytes(8)); spin(50, s)")
-    worker.do("ok(d.cuMemcpyHtoDAsync(p, h, 8, s)); ctypes.memmove(int(h), b'abcdefgh', 8); ok(d.cuStreamSynchronize(s))")
+    worker.do("""
+        ok(d.cuMemcpyHtoDAsync(p, h, 8, s)); ctypes.memmove(int(h), b'abcdefgh', 8); ok(d.cuStreamSynchronize(s))
+    """)
     assert worker.get("get(p, 8) == b'abcdefgh'"), "pinned memory is read when the copy runs"
 
 
 def test_small_pageable_sources_may_be_changed_at_once(worker: Worker) -> None:
     worker.do("source = ctypes.create_string_buffer(b'12345678', 8); put(p, bytes(8)); spin(20, s)")
-    worker.do("ok(d.cuMemcpyHtoDAsync(p, ctypes.addressof(source), 8, s)); source.raw = b'xxxxxxxx'; ok(d.cuStreamSynchronize(s))")
+    worker.do("""
+        ok(d.cuMemcpyHtoDAsync(p, ctypes.addressof(source), 8, s)); source.raw = b'xxxxxxxx'
+        ok(d.cuStreamSynchronize(s))
+    """)
     assert worker.get("get(p, 8) == b'12345678'")
 
 
@@ -84,64 +90,65 @@ def test_a_copy_to_pageable_memory_is_done_on_return(worker: Worker) -> None:
 def test_fills_of_every_width(worker: Worker) -> None:
     worker.do("ok(d.cuMemsetD8(p, 0xab, 1000)); assert get(p, 1001) == bytes([0xab]) * 1000 + get(at(p, 1000), 1)")
     worker.do("ok(d.cuMemsetD16(p, 0x1234, 500)); assert get(p, 1000) == bytes([0x34, 0x12]) * 500")
-    worker.do("ok(d.cuMemsetD32Async(p, 0x12345678, 250, s)); ok(d.cuStreamSynchronize(s)); assert get(p, 1000) == bytes([0x78, 0x56, 0x34, 0x12]) * 250")
+    worker.do("""
+        ok(d.cuMemsetD32Async(p, 0x12345678, 250, s)); ok(d.cuStreamSynchronize(s))
+        assert get(p, 1000) == bytes([0x78, 0x56, 0x34, 0x12]) * 250
+    """)
     worker.do("ok(d.cuMemsetD8(p, 0, 1000)); ok(d.cuMemsetD2D16(p, 100, 0xffff, 10, 3))")
     worker.do("assert get(p, 300) == (bytes([255]) * 20 + bytes(80)) * 3")
 
 
 def test_two_and_three_dimensions(worker: Worker) -> None:
     worker.do("""
-        T = d.CUmemorytype
-        def box(kind, **fields):
-            made = kind()
-            for name, value in fields.items():
-                setattr(made, name, value)
-            return made
-        source = ctypes.create_string_buffer(data[:6000], 6000); back = ctypes.create_string_buffer(6000)
-        ok(d.cuMemcpy2D(box(d.CUDA_MEMCPY2D, srcMemoryType=T.CU_MEMORYTYPE_HOST, srcHost=ctypes.addressof(source), srcPitch=100, srcXInBytes=10, srcY=2,
-            dstMemoryType=T.CU_MEMORYTYPE_DEVICE, dstDevice=p, dstPitch=512, dstXInBytes=4, dstY=1, WidthInBytes=50, Height=20)))
+        source = ctypes.create_string_buffer(data[:6000], 6000)
+        left, right = host('src', ctypes.addressof(source)), device('dst', p)
+        ok(d.cuMemcpy2D(made(d.CUDA_MEMCPY2D, **left, srcPitch=100, srcXInBytes=10, srcY=2, **right, dstPitch=512,
+            dstXInBytes=4, dstY=1, WidthInBytes=50, Height=20)))
         for row in range(20):
             assert get(at(p, 4 + (row + 1) * 512), 50) == data[(row + 2) * 100 + 10:][:50]
-        ok(d.cuMemcpy3D(box(d.CUDA_MEMCPY3D, srcMemoryType=T.CU_MEMORYTYPE_HOST, srcHost=ctypes.addressof(source), srcPitch=20, srcHeight=10, srcZ=1,
-            dstMemoryType=T.CU_MEMORYTYPE_DEVICE, dstDevice=q, dstPitch=64, dstHeight=16, WidthInBytes=8, Height=5, Depth=3)))
+        ok(d.cuMemcpy3D(made(d.CUDA_MEMCPY3D, **left, srcPitch=20, srcHeight=10, srcZ=1, **device('dst', q),
+            dstPitch=64, dstHeight=16, WidthInBytes=8, Height=5, Depth=3)))
         for z in range(3):
             for y in range(5):
                 assert get(at(q, (z * 16 + y) * 64), 8) == data[((z + 1) * 10 + y) * 20:][:8]
+        bad = made(d.CUDA_MEMCPY2D, **device('src', p), srcPitch=10, **device('dst', q), dstPitch=64, WidthInBytes=50,
+            Height=9)
     """)
-    assert worker.error("d.cuMemcpy2D(box(d.CUDA_MEMCPY2D, srcMemoryType=T.CU_MEMORYTYPE_DEVICE, srcDevice=p, srcPitch=10,"
-                        " dstMemoryType=T.CU_MEMORYTYPE_DEVICE, dstDevice=q, dstPitch=64, WidthInBytes=50, Height=20))") == INVALID
+    assert worker.error("d.cuMemcpy2D(bad)") == INVALID
 
 
 def test_arrays(sim: Any, worker: Worker) -> None:
     before = sim.process(worker.pid)["bytes"]
     worker.do("""
-        D = d.CUDA_ARRAY3D_DESCRIPTOR(); D.Width, D.Height, D.Depth, D.NumChannels = 100, 50, 3, 4
-        D.Format = d.CUarray_format.CU_AD_FORMAT_FLOAT; a = ok(d.cuArray3DCreate(D))
-        line = d.CUDA_ARRAY_DESCRIPTOR(); line.Width, line.Height, line.NumChannels = 1000, 0, 1
-        line.Format = d.CUarray_format.CU_AD_FORMAT_UNSIGNED_INT8; b = ok(d.cuArrayCreate(line))
+        F = d.CUarray_format
+        a = ok(d.cuArray3DCreate(made(d.CUDA_ARRAY3D_DESCRIPTOR, Width=100, Height=50, Depth=3, NumChannels=4,
+            Format=F.CU_AD_FORMAT_FLOAT)))
+        b = ok(d.cuArrayCreate(made(d.CUDA_ARRAY_DESCRIPTOR, Width=1000, Height=0, NumChannels=1,
+            Format=F.CU_AD_FORMAT_UNSIGNED_INT8)))
+        about = ok(d.cuArray3DGetDescriptor(a))
+        bad = made(d.CUDA_ARRAY3D_DESCRIPTOR, Width=100, Height=50, Depth=3, NumChannels=3, Format=F.CU_AD_FORMAT_FLOAT)
     """)
-    assert sim.process(worker.pid)["bytes"] - before == 100 * 50 * 3 * 16 + 512 - (100 * 50 * 3 * 16) % 512 * 1 + 1024 - (
-        0 if (100 * 50 * 3 * 16) % 512 else 512
-    )
+    # 100 x 50 x 3 elements of 16 bytes and 1000 of one, each rounded up to 512
+    assert sim.process(worker.pid)["bytes"] - before == 240_128 + 1024
     assert worker.get("ok(d.cuArrayGetMemoryRequirements(b, 0)).size") == 1024
-    assert worker.get("(lambda x: [x.Width, x.Height, x.Depth, x.NumChannels])(ok(d.cuArray3DGetDescriptor(a)))") == [100, 50, 3, 4]
-    worker.do("put(p, data); ok(d.cuMemcpyDtoA(b, 10, p, 500)); ok(d.cuMemcpyAtoD(q, b, 20, 400)); assert get(q, 400) == data[10:410]")
-    worker.do("back = bytearray(100); ok(d.cuMemcpyAtoH((ctypes.c_char * 100).from_buffer(back), b, 10, 100)); assert bytes(back) == data[:100]")
-    assert worker.error("d.cuMemcpyDtoA(b, 600, p, 500)") == INVALID
+    assert worker.get("[about.Width, about.Height, about.Depth, about.NumChannels]") == [100, 50, 3, 4]
     worker.do("""
-        M = d.CUDA_MEMCPY3D(); M.srcMemoryType = d.CUmemorytype.CU_MEMORYTYPE_DEVICE; M.srcDevice = p; M.srcPitch = 1600; M.srcHeight = 50
-        M.dstMemoryType = d.CUmemorytype.CU_MEMORYTYPE_ARRAY; M.dstArray = a; M.WidthInBytes, M.Height, M.Depth = 1600, 50, 3; ok(d.cuMemcpy3D(M))
-        B = d.CUDA_MEMCPY3D(); B.srcMemoryType = d.CUmemorytype.CU_MEMORYTYPE_ARRAY; B.srcArray = a; B.srcXInBytes, B.srcY, B.srcZ = 16, 3, 2
-        B.dstMemoryType = d.CUmemorytype.CU_MEMORYTYPE_DEVICE; B.dstDevice = q; B.dstPitch = 160; B.dstHeight = 4; B.WidthInBytes, B.Height, B.Depth = 160, 4, 1
-        ok(d.cuMemcpy3D(B))
+        put(p, data); ok(d.cuMemcpyDtoA(b, 10, p, 500)); ok(d.cuMemcpyAtoD(q, b, 20, 400))
+        assert get(q, 400) == data[10:410]
+        back = bytearray(100); ok(d.cuMemcpyAtoH((ctypes.c_char * 100).from_buffer(back), b, 10, 100))
+        assert bytes(back) == data[:100]
+        ok(d.cuMemcpy3D(made(d.CUDA_MEMCPY3D, **device('src', p), srcPitch=1600, srcHeight=50, **in_array('dst', a),
+            WidthInBytes=1600, Height=50, Depth=3)))
+        ok(d.cuMemcpy3D(made(d.CUDA_MEMCPY3D, **in_array('src', a), srcXInBytes=16, srcY=3, srcZ=2, **device('dst', q),
+            dstPitch=160, dstHeight=4, WidthInBytes=160, Height=4, Depth=1)))
         for y in range(4):
             assert get(at(q, y * 160), 160) == data[((2 * 50 + 3 + y) * 100 + 1) * 16:][:160]
     """)
+    assert worker.error("d.cuMemcpyDtoA(b, 600, p, 500)") == INVALID
     worker.do("ok(d.cuArrayDestroy(a)); ok(d.cuArrayDestroy(b))")
     assert worker.error("d.cuArrayDestroy(a)") == "CUDA_ERROR_INVALID_HANDLE"
     assert sim.process(worker.pid)["bytes"] == before
-    worker.do("D.NumChannels = 3")
-    assert worker.error("d.cuArray3DCreate(D)") == INVALID
+    assert worker.error("d.cuArray3DCreate(bad)") == INVALID
 
 
 def test_mipmapped_arrays_are_charged_for_all_levels(sim: Any, worker: Worker) -> None:
@@ -163,17 +170,22 @@ def test_between_devices(worker: Worker) -> None:
     worker.do("""
         put(p, data); there = context(1); r = ok(d.cuMemAlloc(1 << 20)); ok(d.cuCtxSetCurrent(ctx))
         ok(d.cuMemcpyPeer(r, there, p, ctx, 1 << 20)); assert get(r, 1 << 20) == data
-        ok(d.cuMemcpyPeerAsync(q, ctx, r, there, 1000, s)); ok(d.cuStreamSynchronize(s)); assert get(q, 1000) == data[:1000]
-        M = d.CUDA_MEMCPY3D_PEER(); M.srcMemoryType = M.dstMemoryType = d.CUmemorytype.CU_MEMORYTYPE_DEVICE; M.srcDevice = r; M.dstDevice = q
-        M.srcContext, M.dstContext = there, ctx; M.srcPitch = M.dstPitch = 100; M.srcHeight = M.dstHeight = 10; M.WidthInBytes, M.Height, M.Depth = 50, 10, 2
+        ok(d.cuMemcpyPeerAsync(q, ctx, r, there, 1000, s)); ok(d.cuStreamSynchronize(s))
+        assert get(q, 1000) == data[:1000]
+        M = d.CUDA_MEMCPY3D_PEER(); M.srcMemoryType = M.dstMemoryType = d.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        M.srcDevice = r; M.dstDevice = q
+        M.srcContext, M.dstContext = there, ctx; M.srcPitch = M.dstPitch = 100; M.srcHeight = M.dstHeight = 10
+        M.WidthInBytes, M.Height, M.Depth = 50, 10, 2
         ok(d.cuMemsetD8(q, 0, 2000)); ok(d.cuMemcpy3DPeer(M)); assert get(q, 100) == data[:50] + bytes(50)
     """)
 
 
 def test_batches(worker: Worker) -> None:
     worker.do("""
-        put(p, data); A = d.CUmemcpyAttributes(); A.srcAccessOrder = d.CUmemcpySrcAccessOrder.CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
-        ok(d.cuMemcpyBatchAsync([q, at(q, 1000)], [at(p, 10), at(p, 5000)], [100, 200], 2, [A], [0], 1, s)); ok(d.cuStreamSynchronize(s))
+        put(p, data); A = d.CUmemcpyAttributes()
+        A.srcAccessOrder = d.CUmemcpySrcAccessOrder.CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
+        ok(d.cuMemcpyBatchAsync([q, at(q, 1000)], [at(p, 10), at(p, 5000)], [100, 200], 2, [A], [0], 1, s))
+        ok(d.cuStreamSynchronize(s))
         assert get(q, 100) == data[10:110] and get(at(q, 1000), 200) == data[5000:5200]
     """)
     assert worker.error("d.cuMemcpyBatchAsync([q], [p], [1 << 21], 1, [A], [0], 1, s)") == INVALID
@@ -192,7 +204,7 @@ def test_batches(worker: Worker) -> None:
 )
 def test_how_long_it_takes_on_the_device(sim: Any, worker: Worker, work: str, seconds: float) -> None:
     worker.do("big = ok(d.cuMemAlloc(250 << 20)); host = ok(d.cuMemHostAlloc(250 << 20, 0))")
-    took = worker.get(f"elapsed(lambda: {work})") / 1000
+    took = worker.get(f"elapsed(s, lambda: {work})") / 1000
     # events sit on the device's own clock: what may come between are the gaps of a host that submits late
     assert seconds * 0.99 <= took <= seconds + 0.01
     busy = sim.process(worker.pid)["busy_ns"]
@@ -217,8 +229,11 @@ def test_captured_copies_run_at_each_launch(worker: Worker) -> None:
     worker.do("""
         h = ok(d.cuMemHostAlloc(8, 0)); ctypes.memmove(int(h), b'11111111', 8); put(p, bytes(8))
         ok(d.cuStreamBeginCapture(s, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
-        ok(d.cuMemcpyHtoDAsync(p, h, 8, s)); ok(d.cuMemsetD8Async(q, 9, 16, s)); graph = ok(d.cuStreamEndCapture(s)); run = ok(d.cuGraphInstantiate(graph, 0))
+        ok(d.cuMemcpyHtoDAsync(p, h, 8, s)); ok(d.cuMemsetD8Async(q, 9, 16, s)); graph = ok(d.cuStreamEndCapture(s))
+        run = ok(d.cuGraphInstantiate(graph, 0))
         assert get(p, 8) == bytes(8)
-        ok(d.cuGraphLaunch(run, s)); ok(d.cuStreamSynchronize(s)); assert get(p, 8) == b'11111111' and get(q, 16) == bytes([9]) * 16
-        ctypes.memmove(int(h), b'22222222', 8); ok(d.cuGraphLaunch(run, s)); ok(d.cuStreamSynchronize(s)); assert get(p, 8) == b'22222222'
+        ok(d.cuGraphLaunch(run, s)); ok(d.cuStreamSynchronize(s))
+        assert get(p, 8) == b'11111111' and get(q, 16) == bytes([9]) * 16
+        ctypes.memmove(int(h), b'22222222', 8); ok(d.cuGraphLaunch(run, s)); ok(d.cuStreamSynchronize(s))
+        assert get(p, 8) == b'22222222'
     """)

@@ -10,8 +10,12 @@ from simworker import held, start, until
 def test_two_processes_see_the_same_bytes(sim: Any) -> None:
     one, two = start(sim), start(sim)
     one.do("p = ok(d.cuMemAlloc(100_000)); q = ok(d.cuMemAlloc(100)); put(p, b'from one')")
-    handle = one.get("list(ctypes.string_at(ok(d.cuIpcGetMemHandle(p)).getPtr(), 64))")
-    two.do(f"h = d.CUipcMemHandle(); ctypes.memmove(h.getPtr(), bytes({handle}), 64); a = ok(d.cuIpcOpenMemHandle(h, 1)); b = ok(d.cuIpcOpenMemHandle(h, 1))")
+    one.do("h = ok(d.cuIpcGetMemHandle(p))")
+    handle = one.get("list(ctypes.string_at(h.getPtr(), 64))")
+    two.do(f"""
+        h = d.CUipcMemHandle(); ctypes.memmove(h.getPtr(), bytes({handle}), 64); a = ok(d.cuIpcOpenMemHandle(h, 1))
+        b = ok(d.cuIpcOpenMemHandle(h, 1))
+    """)
     assert two.get("int(a) == int(b)")
     assert two.get("get(a, 8) == b'from one'")
     two.do("put(a, b'from two')")

@@ -57,7 +57,9 @@ def test_a_pool_grows_in_steps_and_is_charged_when_it_grows(sim: Any, worker: Wo
 def test_what_exceeds_the_release_threshold_goes_back_when_somebody_waits(sim: Any, worker: Worker, wait: str) -> None:
     worker.do("T = d.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD")
     worker.do(f"ok(d.cuMemPoolSetAttribute(default, T, d.cuuint64_t({STEP}))); e = ok(d.cuEventCreate(0))")
-    worker.do("p = [ok(d.cuMemAllocAsync(32 << 20, s)) for _ in range(3)]; [ok(d.cuMemFreeAsync(each, s)) for each in p]")
+    worker.do("""
+        p = [ok(d.cuMemAllocAsync(32 << 20, s)) for _ in range(3)]; [ok(d.cuMemFreeAsync(each, s)) for each in p]
+    """)
     worker.do(f"ok(d.cuEventRecord(e, s)); ok(d.{wait})")
     assert held(sim, worker) == STEP
     worker.do("ok(d.cuMemPoolTrimTo(default, 0))")
@@ -65,7 +67,10 @@ def test_what_exceeds_the_release_threshold_goes_back_when_somebody_waits(sim: A
 
 
 def test_a_freed_block_is_had_again_by_its_own_stream_at_once_and_by_others_in_time(worker: Worker) -> None:
-    worker.do("p = ok(d.cuMemAllocAsync(1000, s)); spin(300, s); ok(d.cuMemFreeAsync(p, s)); q = ok(d.cuMemAllocAsync(1000, t))")
+    worker.do("""
+        p = ok(d.cuMemAllocAsync(1000, s)); spin(300, s); ok(d.cuMemFreeAsync(p, s))
+        q = ok(d.cuMemAllocAsync(1000, t))
+    """)
     assert worker.get("int(q) != int(p)")
     assert worker.get("int(ok(d.cuMemAllocAsync(1000, s))) == int(p)")
     worker.do("ok(d.cuMemFreeAsync(p, s)); ok(d.cuStreamSynchronize(s))")
@@ -157,6 +162,9 @@ def test_memory_allocated_in_a_capture_belongs_to_the_graph(sim: Any, worker: Wo
     """)
     assert held(sim, worker) == 0
     worker.do("for _ in range(3): ok(d.cuGraphLaunch(run, s))")
-    worker.do("ok(d.cuStreamSynchronize(s)); ok(d.cuGraphExecDestroy(run)); ok(d.cuGraphDestroy(graph)); ok(d.cuDeviceGraphMemTrim(0))")
+    worker.do("""
+        ok(d.cuStreamSynchronize(s)); ok(d.cuGraphExecDestroy(run)); ok(d.cuGraphDestroy(graph))
+        ok(d.cuDeviceGraphMemTrim(0))
+    """)
     assert held(sim, worker) == 0
     assert sim.process(worker.pid)["peak_bytes"] >= (16 << 20) + MIB

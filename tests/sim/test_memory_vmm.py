@@ -29,7 +29,9 @@ def test_granularity_and_properties(worker: Worker) -> None:
 def test_a_mapping_reads_and_writes_after_access_was_given(sim: Any, worker: Worker) -> None:
     worker.do("h = ok(d.cuMemCreate(4 << 20, on_device(), 0)); a = ok(d.cuMemAddressReserve(8 << 20, 0, 0, 0))")
     assert held(sim, worker) == 2 * GRAIN
-    worker.do("ok(d.cuMemMap(d.CUdeviceptr(int(a) + (2 << 20)), 4 << 20, 0, h, 0)); m = d.CUdeviceptr(int(a) + (2 << 20))")
+    worker.do("""
+        ok(d.cuMemMap(d.CUdeviceptr(int(a) + (2 << 20)), 4 << 20, 0, h, 0)); m = d.CUdeviceptr(int(a) + (2 << 20))
+    """)
     assert worker.error("d.cuMemcpyHtoD(m, bytes(100), 100)") == INVALID
     worker.do("ok(d.cuMemSetAccess(m, 4 << 20, [access()], 1)); put(m, b'abc' * 1000)")
     assert worker.get("get(m, 3000) == b'abc' * 1000")
@@ -38,7 +40,10 @@ def test_a_mapping_reads_and_writes_after_access_was_given(sim: Any, worker: Wor
 
 
 def test_release_and_unmap_in_any_order(sim: Any, worker: Worker) -> None:
-    make = "h = ok(d.cuMemCreate(2 << 20, on_device(), 0)); a = ok(d.cuMemAddressReserve(2 << 20, 0, 0, 0)); ok(d.cuMemMap(a, 2 << 20, 0, h, 0))"
+    make = """
+        h = ok(d.cuMemCreate(2 << 20, on_device(), 0)); a = ok(d.cuMemAddressReserve(2 << 20, 0, 0, 0))
+        ok(d.cuMemMap(a, 2 << 20, 0, h, 0))
+    """
     worker.do(make)
     worker.do("ok(d.cuMemRelease(h))")
     assert held(sim, worker) == GRAIN
@@ -54,7 +59,10 @@ def test_release_and_unmap_in_any_order(sim: Any, worker: Worker) -> None:
 
 
 def test_a_retained_handle_keeps_the_memory(sim: Any, worker: Worker) -> None:
-    worker.do("h = ok(d.cuMemCreate(2 << 20, on_device(), 0)); a = ok(d.cuMemAddressReserve(2 << 20, 0, 0, 0)); ok(d.cuMemMap(a, 2 << 20, 0, h, 0))")
+    worker.do("""
+        h = ok(d.cuMemCreate(2 << 20, on_device(), 0)); a = ok(d.cuMemAddressReserve(2 << 20, 0, 0, 0))
+        ok(d.cuMemMap(a, 2 << 20, 0, h, 0))
+    """)
     worker.do("again = ok(d.cuMemRetainAllocationHandle(int(a)))")
     assert worker.get("int(again) == int(h)")
     worker.do("ok(d.cuMemRelease(h)); ok(d.cuMemUnmap(a, 2 << 20))")
@@ -67,7 +75,8 @@ def test_one_memory_at_two_addresses(worker: Worker) -> None:
     worker.do("""
         h = ok(d.cuMemCreate(2 << 20, on_device(), 0)); a = ok(d.cuMemAddressReserve(4 << 20, 0, 0, 0))
         b = d.CUdeviceptr(int(a) + (2 << 20))
-        ok(d.cuMemMap(a, 2 << 20, 0, h, 0)); ok(d.cuMemMap(b, 2 << 20, 0, h, 0)); ok(d.cuMemSetAccess(a, 4 << 20, [access()], 1))
+        ok(d.cuMemMap(a, 2 << 20, 0, h, 0)); ok(d.cuMemMap(b, 2 << 20, 0, h, 0))
+        ok(d.cuMemSetAccess(a, 4 << 20, [access()], 1))
         put(a, b'seen twice')
     """)
     assert worker.get("get(b, 10) == b'seen twice'")
@@ -78,7 +87,8 @@ def test_a_copy_may_span_neighbouring_mappings(worker: Worker) -> None:
     worker.do("""
         a = ok(d.cuMemAddressReserve(4 << 20, 0, 0, 0)); size = 2 << 20
         for i in (0, 1):
-            h = ok(d.cuMemCreate(size, on_device(), 0)); ok(d.cuMemMap(d.CUdeviceptr(int(a) + i * size), size, 0, h, 0)); ok(d.cuMemRelease(h))
+            h = ok(d.cuMemCreate(size, on_device(), 0))
+            ok(d.cuMemMap(d.CUdeviceptr(int(a) + i * size), size, 0, h, 0)); ok(d.cuMemRelease(h))
         ok(d.cuMemSetAccess(a, 4 << 20, [access()], 1))
         edge = d.CUdeviceptr(int(a) + size - 5); put(edge, b'0123456789')
     """)
@@ -114,7 +124,8 @@ def test_an_exported_handle_shows_another_process_the_same_bytes(sim: Any, tmp_p
     one.do(f"""
         import array, socket
         h = ok(d.cuMemCreate(2 << 20, on_device({SHAREABLE}), 0))
-        a = ok(d.cuMemAddressReserve(2 << 20, 0, 0, 0)); ok(d.cuMemMap(a, 2 << 20, 0, h, 0)); ok(d.cuMemSetAccess(a, 2 << 20, [access()], 1))
+        a = ok(d.cuMemAddressReserve(2 << 20, 0, 0, 0)); ok(d.cuMemMap(a, 2 << 20, 0, h, 0))
+        ok(d.cuMemSetAccess(a, 2 << 20, [access()], 1))
         put(a, b'from one')
         fd = ok(d.cuMemExportToShareableHandle(h, {SHAREABLE}, 0))
         there = socket.socket(socket.AF_UNIX)
@@ -122,7 +133,10 @@ def test_an_exported_handle_shows_another_process_the_same_bytes(sim: Any, tmp_p
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen(2)
-        one.do(f"there.connect({str(path)!r}); there.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [int(fd)]))])")
+        one.do(f"""
+            there.connect({str(path)!r})
+            there.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [int(fd)]))])
+        """)
         received = listener.accept()[0]
         _, control, _, _ = received.recvmsg(1, socket.CMSG_SPACE(4))
         descriptor = array.array("i")
@@ -136,7 +150,8 @@ def test_an_exported_handle_shows_another_process_the_same_bytes(sim: Any, tmp_p
     os.close(descriptor[0])
     two.do(f"""
         h = ok(d.cuMemImportFromShareableHandle(fd, {SHAREABLE}))
-        a = ok(d.cuMemAddressReserve(2 << 20, 0, 0, 0)); ok(d.cuMemMap(a, 2 << 20, 0, h, 0)); ok(d.cuMemSetAccess(a, 2 << 20, [access(1)], 1))
+        a = ok(d.cuMemAddressReserve(2 << 20, 0, 0, 0)); ok(d.cuMemMap(a, 2 << 20, 0, h, 0))
+        ok(d.cuMemSetAccess(a, 2 << 20, [access(1)], 1))
     """)
     assert two.get("get(a, 8) == b'from one'")
     assert two.get("int(ok(d.cuMemGetAllocationPropertiesFromHandle(h)).location.id)") == 1

@@ -28,10 +28,11 @@ static double timed(const struct client *c, uint64_t ns, unsigned long count) {
   CUevent a, b;
   OK(cuEventCreate(&a, 0));
   OK(cuEventCreate(&b, 0));
-  spin(c, 2000000, NULL);
+  gate_close(c, NULL);
   OK(cuEventRecord(a, NULL));
   while (count--) spin(c, ns, NULL);
   OK(cuEventRecord(b, NULL));
+  gate_open();
   OK(cuCtxSynchronize());
   return between(a, b);
 }

@@ -70,6 +70,37 @@ def pool_attribute(handle: Any, name: str) -> int:
     return int(ok(driver.cuMemPoolGetAttribute(handle, attribute)))
 
 
+def made(kind: Any, **fields: Any) -> Any:
+    """A structure of the bindings with its fields set."""
+    structure = kind()
+    for name, value in fields.items():
+        setattr(structure, name, value)
+    return structure
+
+
+def host(side: str, address: int) -> dict[str, Any]:
+    """Fields of a copy: one side in host memory."""
+    return {f"{side}MemoryType": driver.CUmemorytype.CU_MEMORYTYPE_HOST, f"{side}Host": address}
+
+
+def device(side: str, address: Any) -> dict[str, Any]:
+    return {f"{side}MemoryType": driver.CUmemorytype.CU_MEMORYTYPE_DEVICE, f"{side}Device": address}
+
+
+def in_array(side: str, array: Any) -> dict[str, Any]:
+    return {f"{side}MemoryType": driver.CUmemorytype.CU_MEMORYTYPE_ARRAY, f"{side}Array": array}
+
+
+def elapsed(stream: Any, work: Any) -> float:
+    """Milliseconds of the stream's time that work() takes."""
+    start, end = ok(driver.cuEventCreate(0)), ok(driver.cuEventCreate(0))
+    ok(driver.cuEventRecord(start, stream))
+    work()
+    ok(driver.cuEventRecord(end, stream))
+    ok(driver.cuEventSynchronize(end))
+    return float(ok(driver.cuEventElapsedTime(start, end)))
+
+
 def main() -> None:
     names = dict(globals()) | {"d": driver}
     for line in sys.stdin:

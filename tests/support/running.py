@@ -1,5 +1,6 @@
-"""Real daemons, tenants and the simulator's books for tests and benchmarks: everything started here is ended here, by pid."""
+"""Real daemons, tenants and the simulator's books for tests and benchmarks; what starts here ends here, by pid."""
 
+import contextlib
 import json
 import os
 import signal
@@ -94,8 +95,8 @@ class Daemon:
     def run(self, memory: str, time_share: str, *command: str | Path, **options: str) -> list[str]:
         """The command line of `gpushare run`."""
         extra = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", value)]
-        return [*GPUSHARE, "run", "--socket", str(self.client.path), "--memory", memory, "--time", time_share, *extra, "--",
-                *map(str, command)]  # fmt: skip
+        asked = ["--socket", str(self.client.path), "--memory", memory, "--time", time_share]
+        return [*GPUSHARE, "run", *asked, *extra, "--", *map(str, command)]
 
     def spin(self, memory: str, time_share: str, **options: str) -> "Tenant":
         return Tenant(self.run(memory, time_share, SPIN, **options))
@@ -151,7 +152,5 @@ class Tenant:
                 self.process.kill()
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            try:
+            with contextlib.suppress(BrokenPipeError):
                 stream.close()  # type: ignore[union-attr]
-            except BrokenPipeError:
-                pass

@@ -335,7 +335,7 @@ static bool from_device(int kind) { return kind == RT_DEVICE_TO_HOST || kind == 
 
 RT_API(cudaError_t, cudaMemcpyToSymbolAsync,
        (const void *symbol, const void *from, size_t count, size_t offset, int kind, CUstream stream)) {
-  void *at;
+  void *at = NULL;
   if (!to_device(kind))
     return rt_fail(cudaErrorInvalidMemcpyDirection);
   cudaError_t error = symbol_part(symbol, count, offset, &at);
@@ -346,7 +346,7 @@ RT_API(cudaError_t, cudaMemcpyToSymbolAsync_ptsz,
   return cudaMemcpyToSymbolAsync(symbol, from, count, offset, kind, rt_own(stream));
 }
 RT_API(cudaError_t, cudaMemcpyToSymbol, (const void *symbol, const void *from, size_t count, size_t offset, int kind)) {
-  void *at;
+  void *at = NULL;
   if (!to_device(kind))
     return rt_fail(cudaErrorInvalidMemcpyDirection);
   cudaError_t error = symbol_part(symbol, count, offset, &at);
@@ -358,7 +358,7 @@ RT_API(cudaError_t, cudaMemcpyToSymbol_ptds, (const void *symbol, const void *fr
 
 RT_API(cudaError_t, cudaMemcpyFromSymbolAsync,
        (void *to, const void *symbol, size_t count, size_t offset, int kind, CUstream stream)) {
-  void *at;
+  void *at = NULL;
   if (!from_device(kind))
     return rt_fail(cudaErrorInvalidMemcpyDirection);
   cudaError_t error = symbol_part(symbol, count, offset, &at);
@@ -369,7 +369,7 @@ RT_API(cudaError_t, cudaMemcpyFromSymbolAsync_ptsz,
   return cudaMemcpyFromSymbolAsync(to, symbol, count, offset, kind, rt_own(stream));
 }
 RT_API(cudaError_t, cudaMemcpyFromSymbol, (void *to, const void *symbol, size_t count, size_t offset, int kind)) {
-  void *at;
+  void *at = NULL;
   if (!from_device(kind))
     return rt_fail(cudaErrorInvalidMemcpyDirection);
   cudaError_t error = symbol_part(symbol, count, offset, &at);

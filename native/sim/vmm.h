@@ -1,0 +1,20 @@
+/* What vmm.c (physical memory) and vmm_map.c (addresses) share. All under sim_ranges_lock. */
+#ifndef SIM_VMM_H
+#define SIM_VMM_H
+
+#include "memory.h"
+
+struct physical {
+  uint64_t id, bytes, charged;
+  unsigned handles, mappings;
+  CUmemAllocationProp prop;
+  struct sim_pages pages; /* `at` is a mapping nobody uses where the pages are a piece of the device's file */
+  bool own_file;
+  struct physical *next;
+};
+
+struct physical *sim_physical_of(CUmemGenericAllocationHandle handle); /* NULL: not a live handle */
+CUdevice sim_physical_device(const CUmemAllocationProp *prop);
+void sim_physical_check(struct physical *physical); /* frees it if no handle and no mapping is left */
+
+#endif

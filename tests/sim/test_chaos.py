@@ -1,0 +1,48 @@
+"""Many processes at once, killed at any moment: the books stay true and nobody is stuck."""
+
+import random
+
+import pytest
+from simulated import kill, read_line, tell, wait_for
+
+
+def test_short_kernels_of_many_processes_all_get_done(sim, compiled):
+    """Lanes run dry and wake up all the time: a lost wake-up would hang one of them, a lost nanosecond show in the books."""
+    count = 400
+    children = [sim.spawn(compiled("chaos.c"), str(seed), str(count)) for seed in range(5)]
+    for child in children:
+        assert read_line(child) == "ready"
+    for child in children:
+        assert read_line(child) == "done"
+        assert child.wait(10) == 0
+    wait_for(lambda: not any(row["alive"] for row in sim.device()["processes"]), "the ends")
+    assert [sim.process(child.pid)["busy_ns"] for child in children] == [count * 20_000] * 5
+
+
+@pytest.mark.parametrize("options", [(), ("--preempt", "0"), ("--slice-ns", "200000", "--switch-ns", "0")])
+def test_sigkill_at_any_moment(simulator, compiled, options):
+    simulator.start(*options)
+    chance = random.Random(str(options))
+    survivor = simulator.spawn(compiled("worker.c"))
+    assert read_line(survivor) == "ready"
+    seeds = iter(range(1000))
+    running = []
+    for _ in range(30):
+        while len(running) < 3:
+            running.append(simulator.spawn(compiled("chaos.c"), str(next(seeds))))
+            assert read_line(running[-1]) == "ready"
+        busy = simulator.device()["busy_ns"]
+        target = busy + chance.randrange(15_000_000)
+        wait_for(lambda: simulator.device()["busy_ns"] >= target, "the device to work")  # noqa: B023 - used at once
+        kill(running.pop(chance.randrange(len(running))))
+        simulator.check(simulator.stats())
+    for child in running:
+        kill(child)
+    wait_for(lambda: sum(row["alive"] for row in simulator.device()["processes"]) == 1, "the deaths")
+    assert simulator.device()["bytes"] == simulator.process(survivor.pid)["bytes"] == 16 << 20
+    before = simulator.process(survivor.pid)["busy_ns"]
+    tell(survivor, "spin 1000000 20")
+    assert read_line(survivor) == "queued"
+    tell(survivor, "sync")
+    assert read_line(survivor) == "done"
+    assert simulator.process(survivor.pid)["busy_ns"] - before == 20_000_000

@@ -1,0 +1,59 @@
+"""Programs on the runtime stand-in: as nvcc makes them, by hand and by nvcc where there is one."""
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare.paths import SIM_LIB_DIR
+
+HERE = Path(__file__).parent
+RUNTIME = SIM_LIB_DIR / "libcudart.so.13"
+NVCC = shutil.which("nvcc")
+
+
+def test_a_program_with_nvccs_calls(sim: Any, tmp_path: Path) -> None:
+    program = tmp_path / "cudart"
+    options = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread"]
+    subprocess.run(["gcc", *options, HERE / "cudart.c", "-o", program, RUNTIME], check=True)
+    assert sim.run(program) == "ok\n"
+
+
+def test_without_a_driver_it_says_so(tmp_path: Path, sim: Any) -> None:
+    source = tmp_path / "none.c"
+    source.write_text(
+        "#include <stdio.h>\nint cudaGetDeviceCount(int *); int cudaDriverGetVersion(int *);\n"
+        "int main(void) { int n = 7, v = 7, r = cudaDriverGetVersion(&v);\n"
+        'printf("%d %d %d\\n", r, v, cudaGetDeviceCount(&n)); }\n'
+    )
+    program, alone = tmp_path / "none", tmp_path / "alone"
+    alone.mkdir()
+    shutil.copy(RUNTIME, alone)
+    subprocess.run(["gcc", source, "-o", program, RUNTIME], check=True)
+    assert sim.run(program, env={"LD_LIBRARY_PATH": str(alone)}) == "0 0 35\n"
+
+
+def test_only_runtime_names_are_exported_under_the_runtimes_version() -> None:
+    done = subprocess.run(["readelf", "--dyn-syms", "-W", RUNTIME], capture_output=True, text=True, check=True)
+    defined = [line.split()[7] for line in done.stdout.splitlines() if " GLOBAL " in line and " UND " not in line]
+    functions = [name for name in defined if name != "libcudart.so.13"]
+    assert functions
+    for name in functions:
+        assert name.startswith(("cuda", "__cuda"))
+        assert name.endswith("@@libcudart.so.13")
+
+
+@pytest.mark.skipif(NVCC is None, reason="no nvcc here")
+@pytest.mark.parametrize(
+    "options", [["-cudart", "none", "-Xlinker", str(RUNTIME)], ["-cudart", "shared"]], ids=["none", "shared"]
+)
+def test_a_program_that_nvcc_made(sim: Any, tmp_path: Path, options: list[str]) -> None:
+    assert NVCC is not None
+    release = subprocess.run([NVCC, "--version"], capture_output=True, text=True, check=True).stdout
+    if "release 13." not in release:
+        pytest.skip("the stand-in is for programs of CUDA 13")
+    program = tmp_path / "program"
+    subprocess.run([NVCC, *options, "-o", program, HERE / "runtime.cu"], check=True)
+    assert sim.run(program) == "ok\n"
