@@ -7,7 +7,7 @@ from simulated import kill, read_line, tell, wait_for
 
 
 def test_short_kernels_of_many_processes_all_get_done(sim, compiled):
-    """Lanes run dry and wake up all the time: a lost wake-up would hang one of them, a lost nanosecond show in the books."""
+    """Lanes run dry and wake up all the time: a lost wake-up would hang one, a lost nanosecond show in the books."""
     count = 400
     children = [sim.spawn(compiled("chaos.c"), str(seed), str(count)) for seed in range(5)]
     for child in children:
