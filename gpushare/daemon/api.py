@@ -207,10 +207,10 @@ class Api:
         layout = self._state.layout
         directory = str(layout.grants / live.id / "self")
         if kind == "process":
-            environment = process.environment(layout, live.id)
+            environment = process.environment(layout, live.id, self._context.resources.granted(live.record))
             return types.Binding(grant=live.id, dir=directory, env=environment, mounts=[])
-        nodes = self._context.resources.device_nodes(live.record)
-        wanted = edits.container(layout, live.id, self._context.inject, nodes)
+        granted = self._context.resources.granted(live.record)
+        wanted = edits.container(layout, live.id, self._context.inject, granted)
         mounts = [
             types.Mount(source=mount.host, destination=mount.container, options=mount.options)
             for mount in wanted.mounts
@@ -236,9 +236,9 @@ class Api:
             live, new = self._grants.create(peer, converted)
         try:
             self._grants.bind(peer, live.id, types.BindRequest(kind="container"), _socket(request))
-            nodes = self._context.resources.device_nodes(live.record)
+            granted = self._context.resources.granted(live.record)
             bundle = Path(asked.bundle)
-            config = oci.apply(asked.config, bundle, self._state.layout, live.id, self._context.inject, nodes)
+            config = oci.apply(asked.config, bundle, self._state.layout, live.id, self._context.inject, granted)
         except GpushareError as error:
             if new:
                 self._grants.fail(live, str(error))

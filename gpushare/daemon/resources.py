@@ -11,7 +11,7 @@ from gpushare.enforce import device_program
 from gpushare.enforce.cgroup import Cgroup
 from gpushare.errors import FailedError, GpushareError
 from gpushare.inject import cdi, grantdir
-from gpushare.inject.node import DeviceNode, Node
+from gpushare.inject.node import Granted, Node
 from gpushare.node.devices import Device
 from gpushare.pages import DeviceLimits, GrantState, LimitsPage, UsagePage
 from gpushare.paths import INTERPOSER, INTERPOSER_ML, Layout
@@ -31,8 +31,8 @@ class Resources:
     def knows(self, record: GrantRecord) -> bool:
         return all(place.device in self._devices for place in record.places)
 
-    def device_nodes(self, record: GrantRecord) -> list[DeviceNode]:
-        return [node for place in record.places for node in self._devices[place.device].nodes]
+    def granted(self, record: GrantRecord) -> list[Granted]:
+        return [Granted(place.device, tuple(self._devices[place.device].nodes)) for place in record.places]
 
     def limits(self, place: Place, guarantee_milli: int) -> DeviceLimits:
         device = self._devices[place.device]
@@ -54,7 +54,8 @@ class Resources:
         everything = [*self._node.common_devices, *(node for device in self._devices.values() for node in device.nodes)]
         if not everything or group is None or not group.v2:
             return
-        granted = [*self._node.common_devices, *self.device_nodes(record)]
+        own = (node for device in self.granted(record) for node in device.nodes)
+        granted = [*self._node.common_devices, *own]
         descriptor = device_program.attach(
             group.path, {node.major for node in everything}, {(node.major, node.minor) for node in granted}
         )
@@ -75,7 +76,7 @@ class Resources:
                 os.chown(own / "usage", record.run_uid, record.run_gid)
             self._open(live, own, rules)
             if not process:
-                cdi.write_spec(self._layout, record.id, self._node, self.device_nodes(record))
+                cdi.write_spec(self._layout, record.id, self._node, self.granted(record))
         except OSError as error:
             self.unmake(live)
             raise FailedError(f"grant {record.id} cannot be made in {self._layout.grants}: {error}") from None
@@ -94,7 +95,7 @@ class Resources:
             _check_owner(live, record.id)
             self._open(live, own, rules)
             if record.life.kind is not Kind.PROCESS:
-                cdi.write_spec(self._layout, record.id, self._node, self.device_nodes(record))
+                cdi.write_spec(self._layout, record.id, self._node, self.granted(record))
         except OSError as error:
             self.close(live)
             raise FailedError(f"its files cannot be used: {error}") from None

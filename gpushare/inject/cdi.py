@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.inject import edits
-from gpushare.inject.node import DeviceNode, Node
+from gpushare.inject.node import Granted, Node
 from gpushare.paths import Layout
 
 KIND = "gpushare.dev/gpu"
@@ -47,13 +47,13 @@ def spec(wanted: edits.Edits) -> dict[str, Any]:
     return {"cdiVersion": VERSION, "kind": KIND, "devices": devices}
 
 
-def write_spec(layout: Layout, grant_id: str, node: Node, devices: Sequence[DeviceNode] = ()) -> Path:
+def write_spec(layout: Layout, grant_id: str, node: Node, granted: Sequence[Granted] = ()) -> Path:
     """Writes the grant's spec; engines watch the directory, so the file appears whole or not at all."""
     layout.cdi.mkdir(mode=0o755, parents=True, exist_ok=True)
     path = spec_path(layout, grant_id)
     # Engines read *.json and *.yaml only, so they never see the temporary name.
     temporary = path.with_name(f".{path.name}.tmp")
-    text = json.dumps(spec(edits.container(layout, grant_id, node, devices)), indent=2) + "\n"
+    text = json.dumps(spec(edits.container(layout, grant_id, node, granted)), indent=2) + "\n"
     with open(temporary, "w", opener=lambda name, flags: os.open(name, flags, 0o644)) as file:
         file.write(text)
     temporary.rename(path)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpushare.inject import grantdir
-from gpushare.inject.node import DeviceNode, Node
+from gpushare.inject.node import DeviceNode, Granted, Node, visible
 from gpushare.paths import CONTAINER_LIB, CONTAINER_SELF, Layout
 
 PRELOAD_FILE = "/etc/ld.so.preload"
@@ -46,8 +46,8 @@ class Edits:
     devices: list[DeviceNode] = field(default_factory=list)
 
 
-def container(layout: Layout, grant_id: str, node: Node, devices: Sequence[DeviceNode] = ()) -> Edits:
-    """The edits for one grant. `devices`: the granted GPUs' own nodes, none on a simulated device."""
+def container(layout: Layout, grant_id: str, node: Node, granted: Sequence[Granted] = ()) -> Edits:
+    """The edits for one grant."""
     own = grantdir.self_dir(layout, grant_id)
     mounts = [
         Mount(str(own), CONTAINER_SELF, executable=False),
@@ -65,8 +65,8 @@ def container(layout: Layout, grant_id: str, node: Node, devices: Sequence[Devic
         mounts=mounts,
         hooks=[_hook(node.hook, stage, verb, grant_id, layout) for stage, verb in _HOOK_VERBS],
         # `void` keeps NVIDIA's own hook, where an engine runs it too, from adding devices that were not granted.
-        env=["NVIDIA_VISIBLE_DEVICES=void"],
-        devices=[] if node.simulated else [*node.common_devices, *devices],
+        env=["NVIDIA_VISIBLE_DEVICES=void", *(f"{name}={value}" for name, value in visible(granted).items())],
+        devices=[] if node.simulated else [*node.common_devices, *(own for device in granted for own in device.nodes)],
     )
 
 

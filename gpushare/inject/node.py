@@ -1,5 +1,6 @@
 """What of this machine goes into every container the same way."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,14 @@ class DeviceNode:
 
 
 @dataclass(frozen=True, slots=True)
+class Granted:
+    """A device of a grant: its UUID and, on a real GPU, its nodes."""
+
+    id: str
+    nodes: tuple[DeviceNode, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """The daemon fills it once, at start."""
 
@@ -29,3 +38,9 @@ class Node:
     @property
     def simulated(self) -> bool:
         return self.sim_dir is not None
+
+
+def visible(granted: Sequence[Granted]) -> dict[str, str]:
+    """Shows CUDA the granted devices only, in the order of the grant, so that device 0 is the first of them. A
+    convenience, not a wall: the interposer refuses the others, and a container has no nodes of them."""
+    return {"CUDA_VISIBLE_DEVICES": ",".join(device.id for device in granted)} if granted else {}

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpushare.errors import RefusedError, UsageError
 from gpushare.inject import edits, grantdir
-from gpushare.inject.node import DeviceNode, Node
+from gpushare.inject.node import DeviceNode, Granted, Node
 from gpushare.inject.view import View
 from gpushare.paths import CONTAINER_LIB, CONTAINER_SELF, Layout
 
@@ -78,11 +78,11 @@ def apply(
     layout: Layout,
     grant_id: str,
     node: Node,
-    devices: Sequence[DeviceNode] = (),
+    granted: Sequence[Granted] = (),
 ) -> dict[str, Any]:
     """`edit` for one grant, and the grant's preload file extended by what the image itself preloads."""
     grantdir.write_preload(layout, grant_id, _image_preload(View(config, bundle), layout, grant_id))
-    return edit(config, bundle, edits.container(layout, grant_id, node, devices), node)
+    return edit(config, bundle, edits.container(layout, grant_id, node, granted), node)
 
 
 def edit(config: dict[str, Any], bundle: Path, wanted: edits.Edits, node: Node) -> dict[str, Any]:

@@ -1,16 +1,18 @@
 """What a plain process (`gpushare run`) gets for its grant."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gpushare.inject import grantdir
+from gpushare.inject.node import Granted, visible
 from gpushare.paths import GRANT_DIR_ENV, INTERPOSER, INTERPOSER_ML, Layout
 
 
-def environment(layout: Layout, grant_id: str) -> dict[str, str]:
+def environment(layout: Layout, grant_id: str, granted: Sequence[Granted] = ()) -> dict[str, str]:
     """The variables to set. Merge them with `merge`, which keeps the user's own LD_PRELOAD."""
     return {
         "LD_PRELOAD": f"{INTERPOSER}:{INTERPOSER_ML}",
         GRANT_DIR_ENV: str(grantdir.self_dir(layout, grant_id)),
+        **visible(granted),
     }
 
 

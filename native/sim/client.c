@@ -33,7 +33,7 @@ uint64_t sim_now(void) {
 
 void sim_spin(uint64_t ns) {
   if (ns == 0) return;
-  for (uint64_t end = sim_now() + ns; sim_now() < end;) __builtin_ia32_pause();
+  for (uint64_t end = sim_now() + ns; sim_now() < end;) sim_pause();
 }
 
 const struct sim_hello *sim_info(void) { return &sim_hello; }

@@ -11,6 +11,12 @@
 
 #include "memory.h"
 
+#ifndef MAP_32BIT
+#define LOW_FIRST UINT64_C(0x10000000)
+#define LOW_END (UINT64_C(1) << 32)
+#define LOW_STEP UINT64_C(0x1000000)
+#endif
+
 /* Sorted by base, never overlapping. An array: a program has thousands of ranges, not millions, and looks them up far more
  * often than it makes them. */
 static struct {
@@ -136,13 +142,33 @@ static int file_piece(CUdevice device, uint64_t bytes, uint64_t *offset) {
   return fd;
 }
 
+/* Below 4 GiB, for the calls whose pointers have 32 bits. Only x86 has a flag for it; elsewhere a hint that is free is taken. */
+static void *map_low(uint64_t bytes, int flags, int fd, off_t offset) {
+#ifdef MAP_32BIT
+  return mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags | MAP_32BIT, fd, offset);
+#else
+  for (uintptr_t hint = LOW_FIRST; hint + bytes <= LOW_END; hint += LOW_STEP) {
+    void *at = mmap((void *)hint, bytes, PROT_READ | PROT_WRITE, flags, fd, offset);
+    if (at == MAP_FAILED || (uintptr_t)at + bytes <= LOW_END)
+      return at;
+    munmap(at, bytes);
+  }
+  errno = ENOMEM;
+  return MAP_FAILED;
+#endif
+}
+
+static void *map_anywhere(uint64_t bytes, int flags, int fd, off_t offset) {
+  return mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, offset);
+}
+
 CUresult sim_pages_new(CUdevice device, uint64_t bytes, bool low, struct sim_pages *pages) {
-  int flags = MAP_NORESERVE | (low ? MAP_32BIT : 0);
+  void *(*map)(uint64_t, int, int, off_t) = low ? map_low : map_anywhere;
   uint64_t offset = 0;
   bytes = sim_round_up(bytes, SIM_PAGE);
   int fd = file_piece(device, bytes, &offset);
-  void *at = fd >= 0 ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | flags, fd, (off_t)offset)
-                     : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+  void *at = fd >= 0 ? map(bytes, MAP_SHARED | MAP_NORESERVE, fd, (off_t)offset)
+                     : map(bytes, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED)
     return CUDA_ERROR_OUT_OF_MEMORY;
   *pages = (struct sim_pages){.at = at, .bytes = bytes, .fd = fd, .offset = offset};

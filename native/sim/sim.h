@@ -38,6 +38,13 @@ void sim_wire_close(struct sim_wire *wire);
 
 uint64_t sim_now(void); /* CLOCK_MONOTONIC */
 void sim_spin(uint64_t ns);
+static inline void sim_pause(void) {
+#ifdef __x86_64__
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
 const struct sim_hello *sim_info(void); /* valid after cuInit */
 
 /* CUDA_SUCCESS after a successful cuInit in this very process, else NOT_INITIALIZED (never called, or a fork's child). */

@@ -31,7 +31,7 @@ static void pause_until(const struct sim_device *device, uint32_t word, uint64_t
   else if (when > now + WAKE_EARLY_NS)
     sleep_until(when - WAKE_EARLY_NS);
   else
-    while (sim_now() < when) __builtin_ia32_pause();
+    while (sim_now() < when) sim_pause();
 }
 
 void sim_wait(CUdevice index, bool blocking, const struct sim_condition *condition) {

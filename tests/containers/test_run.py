@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from running import Daemon
 
 from gpushare.enforce import cgroup
 from gpushare.paths import LIB_DIR
@@ -180,3 +181,17 @@ def test_killed_while_it_starts(node, after_ms):
         time.sleep(after_ms / 1000)
         process.kill()
     node.nothing_left()
+
+
+def test_a_grant_of_one_device_shows_that_one_only(tmp_path):
+    """On a node with several devices a program finds its own as device 0."""
+    two = Daemon(tmp_path / "two", "2x16GiB")
+    try:
+        two.start()
+        for gpu in ("0", "1"):
+            tenant = two.spin("1GiB", "10%", gpu=gpu)
+            assert tenant.tell("memory")["total_bytes"] == 1 << 30
+            assert [row["pid"] for row in two.books(int(gpu))["processes"] if row["alive"]] == [tenant.pid]
+            tenant.close()
+    finally:
+        two.stop()

@@ -5,10 +5,10 @@ import jsonschema
 import pytest
 
 from gpushare.inject import cdi, edits
-from gpushare.inject.node import DeviceNode
+from gpushare.inject.node import DeviceNode, Granted
 
 GRANT = "g-0123456789ab"
-GPU = DeviceNode("/dev/nvidia0", 195, 0)
+GPU = Granted("GPU-6f1d7a3c-0000-4b5e-9c1a-8d2f00000001", (DeviceNode("/dev/nvidia0", 195, 0),))
 
 # What CDI 0.5.0 knows of the parts used here, in our own words: an engine of that age refuses any other field.
 STRING, STRINGS = {"type": "string"}, {"type": "array", "items": {"type": "string"}}

@@ -7,10 +7,10 @@ import pytest
 
 from gpushare.errors import RefusedError, UsageError
 from gpushare.inject import edits, grantdir, oci
-from gpushare.inject.node import DeviceNode, Node
+from gpushare.inject.node import DeviceNode, Granted, Node
 
 GRANT = "g-0123456789ab"
-GPU = DeviceNode("/dev/nvidia0", 195, 0)
+GPU = Granted("GPU-6f1d7a3c-0000-4b5e-9c1a-8d2f00000001", (DeviceNode("/dev/nvidia0", 195, 0),))
 
 
 @pytest.fixture
