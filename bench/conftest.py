@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from running import Daemon
 
+os.environ["PYTHONSAFEPATH"] = "1"  # the installed package, not the tree
 RESULTS = Path(__file__).parent / "results"
 _rows: list[dict[str, Any]] = []
 
