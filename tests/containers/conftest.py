@@ -20,7 +20,6 @@ from gpushare.enforce import cgroup
 from gpushare.errors import GpushareError
 from gpushare.paths import RUNTIME_WRAPPER, Layout
 
-REPOSITORY = Path(__file__).parents[2]
 SHARE = {"memory": "1GiB", "time": "30%"}
 
 
@@ -37,7 +36,7 @@ class Node:
     def __init__(self, directory: Path) -> None:
         self.layout = Layout.of(directory)
         self.client = Client(self.layout.socket)
-        self.environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "GPUSHARE_SOCKET": str(self.layout.socket)}
+        self.environment = {**os.environ, "GPUSHARE_SOCKET": str(self.layout.socket)}
         self._simulators: list[int] = []
         self.process: subprocess.Popen | None = None
 

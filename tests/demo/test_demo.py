@@ -17,7 +17,6 @@ import pytest
 
 from gpushare.paths import Layout
 
-REPOSITORY = Path(__file__).parents[2]
 DEMO = [sys.executable, "-P", "-m", "gpushare", "demo"]
 
 _spec = importlib.util.spec_from_file_location("verdict_test", Path(__file__).with_name("test_verdict.py"))
@@ -35,7 +34,7 @@ def environment(tmp_path):
     """All that the demo makes lies below TMPDIR, so that what is left can be seen beside other demos."""
     short = Path("/tmp") / f"gsd{os.getpid()}"
     short.mkdir()
-    yield {**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(short)}
+    yield {**os.environ, "TMPDIR": str(short)}
     nothing_left(short)
     short.rmdir()
 
