@@ -88,7 +88,7 @@ class Node:
 
     def gpushare(self, *arguments: object, **options) -> subprocess.CompletedProcess:
         return subprocess.run(
-            [sys.executable, "-P", "-m", "gpushare", *map(str, arguments)],
+            [sys.executable, "-m", "gpushare", *map(str, arguments)],
             capture_output=True, text=True, timeout=60, env=self.environment, **options,
         )  # fmt: skip
 

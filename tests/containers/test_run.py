@@ -149,7 +149,7 @@ def test_a_user_without_permission(node):
 
 def start(node, *command):
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "gpushare", "run", *SHARE, "--", *command],
+        [sys.executable, "-m", "gpushare", "run", *SHARE, "--", *command],
         env=node.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
 

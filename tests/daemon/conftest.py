@@ -46,7 +46,7 @@ class Daemon:
         return Client(self.layout.socket)
 
     def start(self) -> "Daemon":
-        command = [sys.executable, "-P", "-m", "gpushare", "daemon", "--state-dir", str(self.state_dir), *self.options]
+        command = [sys.executable, "-m", "gpushare", "daemon", "--state-dir", str(self.state_dir), *self.options]
         with open(self.state_dir / "daemon.log", "a") as log:
             self.process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=self.state_dir, env=self.environment
@@ -70,13 +70,13 @@ class Daemon:
         return self.wait()
 
     def cli(self, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-P", "-m", "gpushare", *arguments]
+        command = [sys.executable, "-m", "gpushare", *arguments]
         settings = {"capture_output": True, "text": True, "timeout": 60, "cwd": self.state_dir, "env": self.environment}
         return subprocess.run(command, check=False, **(settings | options))
 
     def run(self, *command: str, memory: str = "1GiB", time: str = "25%") -> subprocess.Popen[str]:
         """`gpushare run` of a command, which talks over its standard streams."""
-        full = [sys.executable, "-P", "-m", "gpushare", "run", "--memory", memory, "--time", time, "--", *command]
+        full = [sys.executable, "-m", "gpushare", "run", "--memory", memory, "--time", time, "--", *command]
         child = subprocess.Popen(
             full,
             stdin=subprocess.PIPE,

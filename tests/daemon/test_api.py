@@ -104,7 +104,7 @@ def test_metrics_are_prometheus_text(daemon, client):
 
 
 def test_second_daemon_is_refused(daemon):
-    command = [sys.executable, "-P", "-m", "gpushare", "daemon", "--simulate", "1x1GiB"]
+    command = [sys.executable, "-m", "gpushare", "daemon", "--simulate", "1x1GiB"]
     for options in (["--state-dir", str(daemon.state_dir)], ["--state-dir", str(daemon.state_dir / "other")]):
         extra = [] if "other" not in options[1] else ["--socket", str(daemon.layout.socket)]
         done = subprocess.run(
@@ -120,7 +120,7 @@ def test_without_a_driver_the_daemon_says_what_to_do(daemon, tmp_path):
     if subprocess.run(["sh", "-c", "ldconfig -p | grep -q libnvidia-ml.so.1"], check=False).returncode == 0:
         pytest.skip("this machine has a driver")
     state = tmp_path / "bare"
-    command = [sys.executable, "-P", "-m", "gpushare", "daemon", "--state-dir", str(state)]
+    command = [sys.executable, "-m", "gpushare", "daemon", "--state-dir", str(state)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=30)
     assert done.returncode == 1
     assert "--simulate" in done.stderr
@@ -139,7 +139,7 @@ def test_without_a_driver_the_daemon_says_what_to_do(daemon, tmp_path):
     ],
 )
 def test_daemon_options(tmp_path, options, status, said):
-    command = [sys.executable, "-P", "-m", "gpushare", "daemon", "--state-dir", str(tmp_path / "s"), *options]
+    command = [sys.executable, "-m", "gpushare", "daemon", "--state-dir", str(tmp_path / "s"), *options]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=30)
     assert done.returncode == status
     assert said in done.stderr
@@ -154,7 +154,17 @@ def test_simulator_options_come_from_the_environment(make_daemon, monkeypatch):
 
 def test_malformed_simulator_option_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUSHARE_SIM_KERNEL_NS", "soon")
-    command = [sys.executable, "-P", "-m", "gpushare", "daemon", "--state-dir", str(tmp_path / "s"), "--simulate", "1x1GiB"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "gpushare",
+        "daemon",
+        "--state-dir",
+        str(tmp_path / "s"),
+        "--simulate",
+        "1x1GiB",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=30)
     assert done.returncode == 1
     assert "kernel-ns" in done.stderr

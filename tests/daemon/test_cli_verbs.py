@@ -70,7 +70,7 @@ def test_exit_codes_of_answers(daemon):
 
 
 def test_watch_and_events(daemon, client):
-    command = [sys.executable, "-P", "-m", "gpushare", "watch"]
+    command = [sys.executable, "-m", "gpushare", "watch"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env=daemon.environment, cwd=daemon.state_dir
     ) as watching:

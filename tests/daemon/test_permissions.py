@@ -128,7 +128,7 @@ def test_state_directory_open_to_others_is_refused(tmp_path):
     state = tmp_path / "open"
     state.mkdir()
     state.chmod(0o777)
-    command = [sys.executable, "-P", "-m", "gpushare", "daemon", "--simulate", "1x1GiB", "--state-dir", str(state)]
+    command = [sys.executable, "-m", "gpushare", "daemon", "--simulate", "1x1GiB", "--state-dir", str(state)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=30)
     assert done.returncode == 1
     assert "written by others" in done.stderr

@@ -17,7 +17,7 @@ import pytest
 
 from gpushare.paths import Layout
 
-DEMO = [sys.executable, "-P", "-m", "gpushare", "demo"]
+DEMO = [sys.executable, "-m", "gpushare", "demo"]
 
 _spec = importlib.util.spec_from_file_location("verdict_test", Path(__file__).with_name("test_verdict.py"))
 verdict_test = importlib.util.module_from_spec(_spec)

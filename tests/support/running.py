@@ -16,7 +16,7 @@ from gpushare.client import Client
 from gpushare.errors import GpushareError
 
 SPIN = paths.LIB_DIR / "gpushare-spin"
-GPUSHARE = (sys.executable, "-P", "-m", "gpushare")
+GPUSHARE = (sys.executable, "-m", "gpushare")
 
 
 def until(condition: Callable[[], Any], seconds: float = 10, what: str = "") -> Any:

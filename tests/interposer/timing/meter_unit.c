@@ -75,6 +75,7 @@ static void mark(int s, bool start) {
   mark = gs_meter_mark(&meter, &queues[s], start, now);
   if (!mark) return;
   mark->event = (void *)(uintptr_t)event(s);
+  mark->recorded_by = now;
   mark->state = GS_MARK_RECORDED;
   take_sample(s);
 }
@@ -217,6 +218,49 @@ static void check_foreign(void) {
   CHECK(meter.busy - busy > 0.9 * 200000 && meter.busy - busy < 1.1 * 200000);
 }
 
+/* 25 known launches of 20 us and a mark that is done when they are; gives what it was charged and whether the estimate held. */
+static double known_segment(uint32_t lease, uint32_t lease_now, uint64_t delay, uint64_t foreign) {
+  struct gs_function *function = gs_meter_function(&meter, 0x1000);
+  double busy = meter.busy;
+  uint64_t done = (now > tail[0] ? now : tail[0]) + 500000 + foreign;
+  for (int i = 0; i < 25; i++) gs_meter_launch(&meter, &queues[0], function, now, lease);
+  struct gs_mark *mark = gs_meter_mark(&meter, &queues[0], false, now);
+  CHECK(mark);
+  now += delay;
+  mark->recorded_by = now;
+  tail[0] = done > now ? done : now;
+  gs_meter_reap(&meter, &queues[0], tail[0], lease_now, 1);
+  CHECK(function->estimate > 19000 && function->estimate < 21000);
+  return meter.busy - busy;
+}
+
+static void check_late_record(void) {
+  /* The thread loses its processor just before it records a mark: the device idles, however late the mark is done. */
+  restart();
+  run("b2b", 20000, 2000);
+  known_segment(1, 1, 2000, 0);
+  for (int i = 0; i < 10; i++) CHECK(known_segment(1, 1, 10000000, 0) < 1.05 * 500000);
+}
+
+static void check_tail(void) {
+  /* Work of the one before runs on for a slice of the device when a lease begins. */
+  restart();
+  run("b2b", 20000, 2000);
+  known_segment(3, 3, 2000, 0);
+  now = tail[0] + 20000000;
+  CHECK(known_segment(5, 5, 2000, 0) < 1.05 * 500000);
+  CHECK(known_segment(5, 5, 2000, 2000000) < 1.05 * 500000);
+}
+
+static void check_no_lease(void) {
+  /* The daemon is gone: the word stands still at "not leased", others may be on the device at any time. */
+  restart();
+  run("b2b", 20000, 2000);
+  known_segment(4, 4, 2000, 0);
+  now += 20000000;
+  for (int i = 0; i < 10; i++) CHECK(known_segment(4, 4, 2000, 2000000) < 1.05 * 500000);
+}
+
 static void check_reuse(void) {
   restart();
   run("b2b", 20000, 2000);
@@ -234,6 +278,9 @@ int main(int argc, char **argv) {
     check_unknown();
     check_gap();
     check_foreign();
+    check_late_record();
+    check_tail();
+    check_no_lease();
     check_reuse();
     return 0;
   }
