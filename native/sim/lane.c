@@ -66,27 +66,29 @@ uint64_t sim_lane_consume(struct sim_device *device, uint64_t t) {
   return sum;
 }
 
-void sim_lane_report(struct sim_device *device) {
+static void publish(struct sim_device *device) {
   struct sim_lane *page = device->page;
-  if (device->dirty) {
-    uint64_t number = page->reports; /* only we write it */
-    struct sim_report *slot = &page->report[number % 2];
-    __atomic_store_n(&slot->seq, UINT64_MAX, __ATOMIC_SEQ_CST);
-    __atomic_store_n(&slot->at, device->cursor, __ATOMIC_SEQ_CST);
-    __atomic_store_n(&slot->executed, device->executed, __ATOMIC_SEQ_CST);
-    __atomic_store_n(&slot->backlog, device->backlog, __ATOMIC_SEQ_CST);
-    __atomic_store_n(&slot->seq, number, __ATOMIC_SEQ_CST);
-    __atomic_store_n(&page->reports, number + 1, __ATOMIC_SEQ_CST);
-    device->dirty = false;
-  }
-  /* Not watched though there is work: just published, or the engine's extrapolation came out a moment ahead of ours. */
-  if (device->backlog > 0 && __atomic_load_n(&page->aware, __ATOMIC_SEQ_CST) == 0) {
-    uint64_t one = 1;
-    if (sim_lane_when(device, device->backlog) == SIM_NEVER || page->count == 0) {
-      ssize_t written = write(device->bell, &one, sizeof one);
-      (void)written; /* full only when the engine is already due to look */
-    }
-  }
+  uint64_t number = page->reports; /* only we write it */
+  struct sim_report *slot = &page->report[number % 2];
+  __atomic_store_n(&slot->seq, UINT64_MAX, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&slot->at, device->cursor, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&slot->executed, device->executed, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&slot->backlog, device->backlog, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&slot->seq, number, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&page->reports, number + 1, __ATOMIC_SEQ_CST);
+  device->dirty = false;
+}
+
+void sim_lane_report(struct sim_device *device) {
+  if (device->dirty) publish(device);
+  if (device->backlog == 0 || __atomic_load_n(&device->page->aware, __ATOMIC_SEQ_CST)) return;
+  if (sim_lane_when(device, device->backlog) != SIM_NEVER) return; /* the time granted already will do */
+  /* The engine is not watching. Either the work is new, or the engine counts it as done: it prolonged an interval after we had
+   * passed its end, and that time is lost to us. A new report tells. */
+  publish(device);
+  uint64_t one = 1;
+  ssize_t written = write(device->bell, &one, sizeof one);
+  (void)written; /* fails only when full: then the engine is due to look anyway */
 }
 
 void sim_lane_boundary(struct sim_device *device, uint64_t executed) {

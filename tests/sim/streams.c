@@ -245,14 +245,28 @@ static void destroyed_stream(const struct client *c) {
   OK(cuEventDestroy_v2(event));
 }
 
-/* The queue of a stream is bounded: the launcher waits for room. */
+static int filled;
+
+static void *open_when_filled(void *arg) {
+  while (!__atomic_load_n(&filled, __ATOMIC_ACQUIRE)) usleep(1000);
+  usleep(20000); /* time for the launch that must not go through */
+  gate_open();
+  return arg;
+}
+
+/* The queue of a stream is bounded (1024 items): the launcher waits for room. */
 static void bounded_queue(const struct client *c) {
   CUstream stream;
+  pthread_t opener;
   OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-  spin(c, 200 * MS, stream);
-  uint64_t start = now_ns();
-  for (int i = 0; i < 1024; i++) spin(c, 1000, stream);
-  CHECK(now_ns() - start > 100 * MS);
+  gate_close(c, stream); /* two items */
+  for (int i = 0; i < 1022; i++) spin(c, 1000, stream);
+  CHECK(*gate_flag == 0);
+  pthread_create(&opener, NULL, open_when_filled, NULL);
+  __atomic_store_n(&filled, 1, __ATOMIC_RELEASE);
+  spin(c, 1000, stream);
+  CHECK(__atomic_load_n(gate_flag, __ATOMIC_ACQUIRE) == 1);
+  pthread_join(opener, NULL);
   OK(cuStreamSynchronize(stream));
   OK(cuStreamDestroy_v2(stream));
 }

@@ -101,6 +101,12 @@ uint64_t books_process_busy(const struct process *process, uint32_t index, uint6
   return share->busy_ns + (share->lane ? lane_busy(share->lane, now) : 0);
 }
 
+/* As of the last look; a sum and its parts must not differ by a report that came in between. */
+static uint64_t booked(const struct process *process, uint32_t index) {
+  const struct share *share = &process->share[index];
+  return share->busy_ns + (share->lane ? share->lane->busy_ns : 0);
+}
+
 uint64_t books_busy(struct engine *engine, uint32_t index, uint64_t now) {
   uint64_t sum = engine->device[index].forgotten_busy_ns;
   for (struct process *process = engine->live; process; process = process->next)
@@ -116,12 +122,12 @@ static bool used(const struct process *process, uint32_t index) {
   return share->peak_bytes > 0 || share->busy_ns > 0 || share->lane != NULL;
 }
 
-static void json_processes(FILE *out, const struct process *list, uint32_t index, uint64_t now, const char **comma) {
+static void json_processes(FILE *out, const struct process *list, uint32_t index, const char **comma) {
   for (const struct process *process = list; process; process = process->next) {
     if (!used(process, index)) continue;
     const struct share *share = &process->share[index];
     fprintf(out, "%s{\"pid\":%d,\"busy_ns\":%lu,\"bytes\":%lu,\"peak_bytes\":%lu,\"alive\":%s}", *comma, (int)process->pid,
-            books_process_busy(process, index, now), share->bytes, share->peak_bytes, process->alive ? "true" : "false");
+            booked(process, index), share->bytes, share->peak_bytes, process->alive ? "true" : "false");
     *comma = ",";
   }
 }
@@ -136,8 +142,8 @@ static void json_device(FILE *out, struct engine *engine, uint32_t index, uint64
           index ? "," : "", u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15],
           info->name, device->total, now - engine->started, books_busy(engine, index, now), device->used, device->peak);
   const char *comma = "";
-  json_processes(out, engine->live, index, now, &comma);
-  json_processes(out, engine->ended, index, now, &comma);
+  json_processes(out, engine->live, index, &comma);
+  json_processes(out, engine->ended, index, &comma);
   fprintf(out, "]}");
 }
 
