@@ -82,6 +82,10 @@ def _raise(path: Path, code: int, error: Any) -> None:
         raise FailedError(f"page {path}: {text}")
 
 
+_ROOM_BYTES = 64 << 10
+"""Of a page, had at once: all of the limits, and of the usage the slots of about 60 processes."""
+
+
 class _Page:
     """An owned mapping. `pointer` is valid until `close`."""
 
@@ -103,6 +107,8 @@ class _Page:
             raise FailedError(f"page {path}: cannot create it: {error.strerror}") from error
         try:
             os.truncate(descriptor, cls._BYTES)
+            # A full tmpfs says so now: later it would be a SIGBUS in the tenant.
+            os.posix_fallocate(descriptor, 0, min(cls._BYTES, _ROOM_BYTES))
             os.fchmod(descriptor, mode)
             return cls(path, descriptor, writable=True)
         except OSError as error:

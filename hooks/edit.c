@@ -17,8 +17,9 @@ bool gs_asks(const char *text, size_t len) {
   return false;
 }
 
-int gs_edit(const char *socket, const char *bundle, struct gs_span config, struct gs_reply *reply, struct gs_span *edited,
-            char line[GS_LINE_MAX]) {
+int gs_edit(const char *socket, const char *bundle, bool starts, struct gs_span config, struct gs_reply *reply,
+            struct gs_span *edited, char line[GS_LINE_MAX]) {
+  const char *head = starts ? "{\"starts\":true,\"bundle\":" : "{\"bundle\":";
   char *quoted = gs_json_string(bundle);
   struct gs_err err;
   int code;
@@ -29,7 +30,7 @@ int gs_edit(const char *socket, const char *bundle, struct gs_span config, struc
   }
   struct gs_call call = {.socket = socket,
                          .target = "/v1/oci/edit",
-                         .parts = {{"{\"bundle\":", 10}, {quoted, strlen(quoted)}, {",\"config\":", 10}, config, {"}", 1}},
+                         .parts = {{head, strlen(head)}, {quoted, strlen(quoted)}, {",\"config\":", 10}, config, {"}", 1}},
                          .nparts = 5,
                          .timeout_ms = EDIT_MS,
                          .body_max = GS_CONFIG_MAX};

@@ -146,7 +146,7 @@ static int precreate(const struct request *request) {
   else if (!gs_asks(config.at, config.len))
     failed = print(config);
   /* Podman writes absolute paths only, so the bundle's own does not matter. */
-  else if (gs_edit(request->socket, "/", config, &reply, &edited, line))
+  else if (gs_edit(request->socket, "/", false, config, &reply, &edited, line))
     failed = print_refusal(config, line);
   else {
     failed = print(edited);

@@ -165,6 +165,10 @@ static int exchange(int fd, const struct gs_call *call, int64_t deadline, struct
   code = read_until(fd, call->body_max + sizeof head, deadline, &reply->buffer, &len, err);
   if (code)
     return code;
+  if (!len) {
+    free(reply->buffer);
+    return gs_fail(err, -ECONNRESET, "it ended meanwhile: try again");
+  }
   body = strstr(reply->buffer, "\r\n\r\n");
   if (!body || sscanf(reply->buffer, "HTTP/1.%*1d %3d", &reply->status) != 1) {
     free(reply->buffer);

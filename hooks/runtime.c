@@ -245,7 +245,7 @@ static int prepare(const char *bundle, const char *socket) {
     fail("config.json asks for a share but is not a JSON object");
   else if (!realpath(bundle, path))
     fail("the bundle's path cannot be resolved");
-  else if (gs_edit(socket, path, (struct gs_span){text, len}, &reply, &config, line))
+  else if (gs_edit(socket, path, true, (struct gs_span){text, len}, &reply, &config, line))
     fail(line);
   else {
     failed = write_config(dir, config, mode, &err) ? fail(err.msg) : 0;

@@ -58,8 +58,11 @@ class Binding(Struct, kw_only=True):
 
 
 class OciEditRequest(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`starts`: the calling process becomes the runtime, whose end before the container's start is a failed start."""
+
     bundle: str
     config: dict[str, Any]
+    starts: bool = False
 
 
 class OciEditAnswer(Struct, kw_only=True):

@@ -30,6 +30,12 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see `{self.prog} --help`)")
 
 
+def add_verb(verbs: Any, name: str, text: str) -> argparse.ArgumentParser:
+    """A verb of a family; the text stands in the family's list and over the verb's own help."""
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text)
+    return parser
+
+
 def add_socket(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--socket", metavar="PATH", help="the daemon's socket (default: GPUSHARE_SOCKET, else /run/gpushare/node.sock)"

@@ -7,6 +7,7 @@ from gpushare.cli import render
 from gpushare.cli.command import (
     add_json,
     add_socket,
+    add_verb,
     checked,
     client,
     memory_argument,
@@ -30,7 +31,13 @@ def add_share_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--devices", type=checked(_count), default=1, metavar="N", help="how many devices (default 1)")
     parser.add_argument("--gpu", default="any", metavar="ID", help="id or index of the device (default any)")
     parser.add_argument("--tenant", default=None, metavar="T", help="who the share belongs to (default: default)")
-    parser.add_argument("--class", dest="class_", choices=("interactive", "training", "inference"), default="training")
+    parser.add_argument(
+        "--class",
+        dest="class_",
+        choices=("interactive", "training", "inference"),
+        default="training",
+        help="what kind of work it is, for schedulers to see (default training)",
+    )
 
 
 def share_request(args: argparse.Namespace) -> dict[str, Any]:
@@ -66,7 +73,7 @@ class GrantCommand:
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(metavar="VERB", required=True)
 
-        create = verbs.add_parser("create", help="reserve a share for a container or process")
+        create = add_verb(verbs, "create", "reserve a share for a container or process")
         add_share_options(create)
         create.add_argument("--key", help="your own name for it: asking twice gives the same grant")
         create.add_argument(
@@ -74,23 +81,25 @@ class GrantCommand:
         )
         create.set_defaults(verb=self._create)
 
-        show = verbs.add_parser("show", help="one grant")
-        show.add_argument("id")
+        show = add_verb(verbs, "show", "one grant")
+        show.add_argument("id", help="of the grant")
         show.set_defaults(verb=self._show)
 
-        every = verbs.add_parser("list", help="all grants")
+        every = add_verb(verbs, "list", "all grants")
         every.add_argument("--all", action="store_true", help="the latest that ended, too")
         every.set_defaults(verb=self._list)
 
-        resize = verbs.add_parser("resize", help="change a share while it is used")
-        resize.add_argument("id")
-        resize.add_argument("--memory", type=checked(memory_argument), metavar="SIZE")
-        resize.add_argument("--time", type=checked(time_argument), metavar="SHARE")
-        resize.add_argument("--time-limit", type=checked(time_argument), metavar="SHARE")
+        resize = add_verb(verbs, "resize", "change a share while it is used")
+        resize.add_argument("id", help="of the grant")
+        resize.add_argument(
+            "--memory", type=checked(memory_argument), metavar="SIZE", help="not below what it holds at the moment"
+        )
+        resize.add_argument("--time", type=checked(time_argument), metavar="SHARE", help="as 30%%, 0.3 or 300 (milli)")
+        resize.add_argument("--time-limit", type=checked(time_argument), metavar="SHARE", help="never more than this")
         resize.set_defaults(verb=self._resize)
 
-        release = verbs.add_parser("release", help="end a grant")
-        release.add_argument("id", nargs="+")
+        release = add_verb(verbs, "release", "end a grant")
+        release.add_argument("id", nargs="+", help="of the grants; what runs in them is killed")
         release.set_defaults(verb=self._release)
 
         for verb in (create, show, every, resize, release):

@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from gpushare.cli.command import add_json, print_json, table
+from gpushare.cli.command import add_verb, print_json
 from gpushare.errors import UsageError
 
 
@@ -16,11 +16,13 @@ class QuotaCommand:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(metavar="VERB", required=True)
-        solve = verbs.add_parser(
-            "solve", help='who gets what: {"C": 8000, "tenants": [{"name","g","w","tier","limit","demand"}]}'
+        solve = add_verb(verbs, "solve", "who is entitled to how much, as JSON: {entitlement: {NAME: milli}, degraded}")
+        solve.add_argument(
+            "state",
+            metavar="STATE.json",
+            help='{"C": 8000, "tenants": [{"name", "g", "demand", "w", "tier", "limit"}]} in milli; - is stdin',
         )
-        solve.add_argument("state", metavar="STATE.json", help="- for standard input")
-        add_json(solve)
+        solve.add_argument("--json", action="store_true", help="the answer is JSON also without it")
         solve.set_defaults(verb=self._solve)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -35,15 +37,8 @@ class QuotaCommand:
             state = json.loads(text)
         except OSError as error:
             raise UsageError(f"{args.state}: {error.strerror}") from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"{args.state} is not JSON: {error}") from None
         result = solve(state)
-        if args.json:
-            print_json(result)
-            return 0
-        entitlement = result["entitlement"]
-        assert isinstance(entitlement, dict)
-        table(("TENANT", "MILLI"), [[name, milli] for name, milli in entitlement.items()])
-        if result["degraded"]:
-            print("degraded: there is less than what is guaranteed and wanted")
+        print_json(result)
         return 0

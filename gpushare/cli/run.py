@@ -36,7 +36,9 @@ class RunCommand:
         add_share_options(parser)
         add_json(parser)
         add_socket(parser)
-        parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- CMD ...")
+        parser.add_argument(
+            "argv", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command and its arguments"
+        )
 
     def run(self, args: argparse.Namespace) -> int:
         argv = args.argv[1:] if args.argv[:1] == ["--"] else args.argv

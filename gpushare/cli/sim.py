@@ -2,7 +2,7 @@
 
 import argparse
 
-from gpushare.cli.command import add_json, add_socket, client, print_json, table
+from gpushare.cli.command import add_json, add_socket, add_verb, client, print_json, table
 from gpushare.errors import FailedError
 from gpushare.paths import SIM_LIB_DIR
 from gpushare.units import format_size
@@ -15,10 +15,10 @@ class SimCommand:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(metavar="VERB", required=True)
-        libdir = verbs.add_parser("libdir", help="directory with the simulated libcuda.so.1 and libnvidia-ml.so.1")
+        libdir = add_verb(verbs, "libdir", "directory with the simulated libcuda.so.1 and libnvidia-ml.so.1")
         add_json(libdir)
         libdir.set_defaults(verb=self._libdir)
-        stats = verbs.add_parser("stats", help="what the simulator itself counted: time and memory of every process")
+        stats = add_verb(verbs, "stats", "what the simulator itself counted: time and memory of every process")
         add_json(stats)
         add_socket(stats)
         stats.set_defaults(verb=self._stats)

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from gpushare.cli.command import add_json, add_socket, checked, client, print_json, table
+from gpushare.cli.command import add_json, add_socket, add_verb, checked, client, print_json, table
 from gpushare.errors import UsageError
 from gpushare.units import format_size, format_time, parse_node_time, parse_size
 
@@ -25,11 +25,11 @@ class TenantsCommand:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(metavar="VERB", required=True)
-        every = verbs.add_parser("list", help="all tenants with what is allocated to them")
+        every = add_verb(verbs, "list", "all tenants with what is allocated to them")
         every.set_defaults(verb=self._list)
 
-        define = verbs.add_parser("set", help="make a tenant or replace its quota; kept in tenants.toml (root)")
-        define.add_argument("name")
+        define = add_verb(verbs, "set", "make a tenant or replace its quota; kept in tenants.toml (root)")
+        define.add_argument("name", help="as research or org/team; what is not given below is reset")
         define.add_argument(
             "--time", type=checked(parse_node_time), metavar="SHARE", help="guarantee: 600%% or 6000 is six devices"
         )
@@ -46,8 +46,8 @@ class TenantsCommand:
         define.add_argument("--groups", type=_names, metavar="A,B", help="groups who may name it")
         define.set_defaults(verb=self._set)
 
-        remove = verbs.add_parser("remove", help="forget a tenant that has no grants (root)")
-        remove.add_argument("name")
+        remove = add_verb(verbs, "remove", "forget a tenant that has no grants (root)")
+        remove.add_argument("name", help="of the tenant")
         remove.set_defaults(verb=self._remove)
         for verb in (every, define, remove):
             add_json(verb)

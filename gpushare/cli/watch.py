@@ -4,6 +4,7 @@ import argparse
 import json
 
 from gpushare.cli.command import add_json, add_socket, client, print_json
+from gpushare.errors import UnreachableError
 
 
 class WatchCommand:
@@ -18,7 +19,7 @@ class WatchCommand:
     def run(self, args: argparse.Namespace) -> int:
         for event in client(args).watch(args.since):
             print(json.dumps(event), flush=True)
-        return 0
+        raise UnreachableError("the daemon ended: list again when it is back")
 
 
 class EventsCommand:
@@ -27,7 +28,7 @@ class EventsCommand:
     name = "events"
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--after", type=int, default=0, metavar="SEQ")
+        parser.add_argument("--after", type=int, default=0, metavar="SEQ", help="what was recorded after that number")
         add_json(parser)
         add_socket(parser)
 

@@ -59,6 +59,8 @@ async def _body(request: web.Request, kind: type[T]) -> T:
         return msgspec.json.decode(await request.read(), type=kind)
     except msgspec.DecodeError as error:
         raise UsageError(f"the request's body is not what {request.path} takes: {error}") from None
+    except RecursionError:
+        raise UsageError(f"the request's body is nested deeper than {request.path} takes") from None
 
 
 def _number(request: web.Request, name: str) -> int | None:
@@ -80,6 +82,8 @@ async def errors(
         return _refusal(error)
     except web.HTTPException as error:
         return _refusal(_http_error(request, error))
+    except web.RequestPayloadError:
+        return _refusal(UsageError("the request's body does not arrive as its header says"))
     except Exception:
         log.exception("%s %s", request.method, request.path)
         return _refusal(FailedError("the daemon made a mistake: its log says which"))
@@ -243,10 +247,12 @@ class Api:
             if new:
                 self._grants.fail(live, str(error))
             raise
-        except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
+        except (OSError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             if new:
                 self._grants.fail(live, "its container's configuration cannot be read")
             raise UsageError(f"config.json of {asked.bundle} cannot be edited: {error!r}") from None
+        if new and asked.starts:
+            self._grants.expect_start(live, peer, _socket(request))
         return _json(types.OciEditAnswer(config=config, grant=live.id))
 
     async def hook_create_runtime(self, request: web.Request) -> web.Response:

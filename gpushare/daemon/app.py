@@ -18,8 +18,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from gpushare.arbiter import Arbiter
 from gpushare.arbiter import Config as ArbiterConfig
@@ -41,7 +43,7 @@ from gpushare.inject import grantdir
 from gpushare.node import devices as node_devices
 from gpushare.node.devices import Backend
 from gpushare.node.simulated import SimulatedBackend
-from gpushare.node.simulator import SOCKET_NAME, Simulator
+from gpushare.node.simulator import LOG_NAME, SOCKET_NAME, Simulator
 from gpushare.paths import Layout
 
 log = logging.getLogger("gpushare")
@@ -58,6 +60,7 @@ _DAY_NS = 86_400_000_000_000
 def main(config_file: Path | None, simulate: str | None, state_dir: Path | None, socket_path: Path | None) -> int:
     """Serves until SIGTERM or SIGINT. Raises GpushareError when it cannot start."""
     logging.basicConfig(level=logging.INFO, format="gpushare: %(message)s", stream=sys.stderr)
+    logging.getLogger("aiohttp.server").addFilter(_is_ours)
     config = configuration.load(config_file)
     simulate = simulate or config.simulate or None
     if state_dir is None and config.state_dir:
@@ -73,6 +76,20 @@ def main(config_file: Path | None, simulate: str | None, state_dir: Path | None,
     _raise_descriptor_limit()
     with _lock(layout):
         return asyncio.run(_Daemon(config, layout, simulate, tenants_file).run())
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Requests that are no HTTP are their sender's mistake: answered, not logged, or anybody could fill the log."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+def _loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What the kernel refuses (descriptors are out, again and again) is a line; what is our mistake has a traceback."""
+    error = context.get("exception")
+    if isinstance(error, OSError):
+        log.warning("%s: %s", context["message"], error.strerror)
+    else:
+        loop.default_exception_handler(context)
 
 
 def _tenants_file(state_dir: Path | None) -> Path:
@@ -147,6 +164,7 @@ class _Daemon:
     async def run(self) -> int:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_loop_error)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         async with contextlib.AsyncExitStack() as cleanup:
@@ -316,8 +334,8 @@ class _Daemon:
     def _remove_run_files(self) -> None:
         """Nothing lives: what is left of the run-time directories is ours and empty, or not ours and stays."""
         layout = self._layout
-        for name in (SOCKET_NAME, "sim.log"):
-            (layout.sim / name).unlink(missing_ok=True)
+        for path in (layout.sim / SOCKET_NAME, layout.sim.with_name(LOG_NAME)):
+            path.unlink(missing_ok=True)
         for directory in (layout.sim, layout.grants):
             with contextlib.suppress(OSError):
                 directory.rmdir()

@@ -49,6 +49,14 @@ def load(path: Path | None) -> Config:
         config = msgspec.convert(tomllib.loads(text), Config)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise UsageError(f"{path or DEFAULT_CONFIG}: {error}") from None
-    if not 1 <= config.ledger_seconds <= 3600:
-        raise UsageError(f"{path or DEFAULT_CONFIG}: ledger_seconds is {config.ledger_seconds}: give 1 to 3600")
+    arbiter = config.arbiter
+    for name, value, low, high in (
+        ("ledger_seconds", config.ledger_seconds, 1, 3600),
+        ("ledger_days", config.ledger_days, 1, 36500),
+        ("arbiter.lease_ms", arbiter.lease_ms, 0, 10_000),
+        ("arbiter.bound_ms", arbiter.bound_ms, 0, 1000),
+        ("arbiter.bound_alone_ms", arbiter.bound_alone_ms, 0, 1000),
+    ):
+        if not low <= value <= high:
+            raise UsageError(f"{path or DEFAULT_CONFIG}: {name} is {value}: give {low} to {high}")
     return config

@@ -32,6 +32,8 @@ from gpushare.policy.lifecycle import Kind, Phase
 
 log = logging.getLogger(__name__)
 
+_PID_MAX = 1 << 22  # PID_MAX_LIMIT of include/linux/threads.h
+
 
 class Grants:
     def __init__(self, state: State, resources: Resources, arbiter: Arbiter) -> None:
@@ -104,12 +106,32 @@ class Grants:
             self._start(live, peer.pid, started, held, lambda: workloads.plain_cgroup(grant_id, peer.pid))
         return live
 
+    def expect_start(self, live: Live, peer: Peer, connection: socket) -> None:
+        """Of a container, by the calling process: the runtime ends only after the hook, or because the start failed."""
+        try:
+            live.starter = open_pidfd(connection, peer.pid)
+        except OSError:
+            self._start_failed(live)
+            return
+        asyncio.get_running_loop().add_reader(live.starter, self._start_failed, live)
+
+    def _start_failed(self, live: Live) -> None:
+        self._forget_starter(live)
+        if live.record.phase is Phase.BOUND:
+            self.send(live, lifecycle.Break(now_ns(), "the runtime ended before it started the container"))
+
+    def _forget_starter(self, live: Live) -> None:
+        if live.starter is not None:
+            asyncio.get_running_loop().remove_reader(live.starter)
+            os.close(live.starter)
+            live.starter = None
+
     def hook_create_runtime(self, grant_id: str, container: Any) -> Live:
         """The OCI state of a container that is about to start: its first process is bound."""
         live = self._state.live(grant_id)
         pid = container.get("pid") if isinstance(container, dict) else None
-        if not isinstance(pid, int) or isinstance(pid, bool) or pid <= 0:
-            raise UsageError("the OCI state has no pid: is this the createRuntime hook?")
+        if not isinstance(pid, int) or isinstance(pid, bool) or not 1 < pid <= _PID_MAX or pid == os.getpid():
+            raise UsageError("the OCI state has no pid of a container: is this the createRuntime hook?")
         if any(workload.record.pid == pid for workload in live.workloads):
             return live
         if live.record.life.kind is Kind.PROCESS:
@@ -119,6 +141,7 @@ class Grants:
             if live.record.phase is Phase.RESERVED:
                 self.send(live, lifecycle.Bound(now_ns(), Kind.CONTAINER))
             self._start(live, pid, started, held, lambda: cgroup.own_of_process(pid))
+        self._forget_starter(live)
         return live
 
     def _start(
@@ -268,6 +291,7 @@ class Grants:
         self.refresh_shares()
 
     def _remove(self, live: Live) -> None:
+        self._forget_starter(live)
         for workload in live.workloads:
             workloads.close(workload)
         live.workloads.clear()

@@ -19,7 +19,9 @@ def _content(schema: dict[str, Any], media: str = _JSON) -> dict[str, Any]:
 
 def _operation(route: Route, schemas: dict[type, dict[str, Any]]) -> dict[str, Any]:
     ok: dict[str, Any] = {"description": "done"}
-    if route.answer is not None:
+    if route.status == 204:
+        pass  # nothing to say
+    elif route.answer is not None:
         ok |= _content(schemas[route.answer], route.media)
     elif route.media != _JSON:
         ok |= _content({"type": "string"}, route.media)
@@ -38,6 +40,7 @@ def _operation(route: Route, schemas: dict[type, dict[str, Any]]) -> dict[str, A
         "summary": route.summary,
         "responses": {
             str(route.status): ok,
+            **({str(route.repeated): ok | {"description": "had been done before"}} if route.repeated else {}),
             "default": {"description": "why not, in one line", **_content(schemas[types.Error])},
         },
     }

@@ -10,6 +10,7 @@ from pathlib import Path
 
 # Linux 6.5; the constant is not in Python's socket module.
 _SO_PEERPIDFD = 77
+_PF_EXITING = 0x4  # linux/sched.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,16 @@ def start_time(pid: int) -> int | None:
         return None
     state, *fields = text.rpartition(")")[2].split()
     return int(fields[18]) if state not in ("Z", "X") else None
+
+
+def is_ending(pid: int) -> bool:
+    """Is the process on its way out, or gone? Its descriptors close one by one before its pidfd says so."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    state, *fields = text.rpartition(")")[2].split()
+    return state in ("Z", "X") or bool(int(fields[5]) & _PF_EXITING)
 
 
 def reopen_pidfd(pid: int, started: int) -> int | None:

@@ -8,7 +8,7 @@ from gpushare.errors import UsageError
 from gpushare.node.devices import MAX_DEVICES, Device
 from gpushare.policy import admission
 from gpushare.policy.admission import Holding, Place
-from gpushare.policy.shares import Placed, Share, Workload, shares
+from gpushare.policy.shares import Placed, Share, TenantPolicy, Workload, shares
 from gpushare.units import parse_memory, parse_time
 
 TTL_SECONDS_MAX = 86400
@@ -138,7 +138,9 @@ def arbiter_shares(state: State) -> dict[str, list[Share]]:
         for live in served
         for place in live.record.places
     ]
-    tenants = {name: tenant.policy for name, tenant in state.tenants.admission().items()}
+    # A tenant that was taken out of the file has no more than what its living grants had reserved.
+    tenants = {row.tenant: TenantPolicy(row.tenant, 0) for row in placed}
+    tenants |= {name: tenant.policy for name, tenant in state.tenants.admission().items()}
     found = shares(tenants, placed)
     return {live.id: [found[live.id, place.device] for place in live.record.places] for live in served}
 

@@ -7,7 +7,8 @@ from gpushare.api import types
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`handler`: method of api.Api. `query`: name -> (JSON type, required)."""
+    """`handler`: method of api.Api. `query`: name -> (JSON type, required). `repeated`: status of the same answer to a
+    call that had been made before."""
 
     method: str
     path: str
@@ -16,6 +17,7 @@ class Route:
     body: type | None = None
     answer: type | None = None
     status: int = 200
+    repeated: int | None = None
     media: str = "application/json"
     query: dict[str, tuple[str, bool]] = field(default_factory=dict)
 
@@ -35,7 +37,7 @@ ROUTES = (
         body=types.TenantPolicy,
         answer=types.Tenant,
     ),
-    Route("DELETE", "/v1/tenants/{name}", "remove_tenant", "Remove a tenant without grants (root)"),
+    Route("DELETE", "/v1/tenants/{name}", "remove_tenant", "Remove a tenant without grants (root)", status=204),
     Route(
         "GET",
         "/v1/grants",
@@ -52,6 +54,7 @@ ROUTES = (
         body=types.GrantRequest,
         answer=types.Grant,
         status=201,
+        repeated=200,
     ),
     Route("GET", "/v1/grants/{id}", "grant", "One grant, ended ones included", answer=types.Grant),
     Route("PATCH", "/v1/grants/{id}", "resize_grant", "Change its share", body=types.GrantChange, answer=types.Grant),
@@ -72,8 +75,16 @@ ROUTES = (
         body=types.OciEditRequest,
         answer=types.OciEditAnswer,
     ),
-    Route("POST", "/v1/hooks/create-runtime", "hook_create_runtime", "OCI createRuntime (root)", query=_GRANT),
-    Route("POST", "/v1/hooks/poststop", "hook_poststop", "OCI poststop (root)", query=_GRANT),
+    Route(
+        "POST",
+        "/v1/hooks/create-runtime",
+        "hook_create_runtime",
+        "OCI createRuntime, with the container's state (root)",
+        body=dict,
+        answer=types.Grant,
+        query=_GRANT,
+    ),
+    Route("POST", "/v1/hooks/poststop", "hook_poststop", "OCI poststop; the body is not read (root)", query=_GRANT),
     Route("GET", "/v1/sim/stats", "sim_stats", "The simulator's own books"),
     Route(
         "GET",

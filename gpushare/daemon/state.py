@@ -78,7 +78,8 @@ class Workload:
 
 @dataclass(slots=True)
 class Live:
-    """A grant with what this process holds for it. `handle`: the arbiter's, while it is served."""
+    """A grant with what this process holds for it. `handle`: the arbiter's, while it is served. `starter`: pidfd of the
+    runtime that is to start its container."""
 
     record: GrantRecord
     rv: int = 0
@@ -87,6 +88,7 @@ class Live:
     bell: int | None = None
     socket: TenantSocket | None = None
     handle: int | None = None
+    starter: int | None = None
     workloads: list[Workload] = field(default_factory=list)
     books: dict[int, DeviceBook] = field(default_factory=dict)
 

@@ -231,7 +231,8 @@ class TenantSocket:
         except OSError:
             pass
         self._hang_up(member)
-        if not peer.maps_file(member.record.pid, self._usage_file):
+        # An exec frees the old image's slot. At an exit the driver may still hold the device memory: the pidfd tells.
+        if not peer.maps_file(member.record.pid, self._usage_file) and not peer.is_ending(member.record.pid):
             self._dead(member)
 
     def _hang_up(self, member: _Member) -> None:

@@ -9,7 +9,7 @@ users = ["ada", 1007]
 import os
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import msgspec
 
 from gpushare.api.types import TenantPolicy
 from gpushare.daemon.peer import Peer, find_gid, find_uid
-from gpushare.errors import FailedError, ForbiddenError, NotFoundError, RefusedError, UsageError
+from gpushare.errors import FailedError, ForbiddenError, GpushareError, NotFoundError, RefusedError, UsageError
 from gpushare.policy import admission
 from gpushare.units import format_size, format_time, parse_node_time, parse_size
 
@@ -95,8 +95,11 @@ class Tenants:
             policies = msgspec.convert(document.get("tenants", {}), dict[str, TenantPolicy])
         except msgspec.ValidationError as error:
             raise UsageError(f"{path}: {error}") from None
-        found = {name: parse(name, policy, capacity_time) for name, policy in policies.items()}
-        self._check_sum(found)
+        try:
+            found = {name: parse(name, policy, capacity_time) for name, policy in policies.items()}
+            self._check_sum(found)
+        except GpushareError as error:
+            raise type(error)(f"{path}: {error}") from None
         self._found = found
 
     def _check_sum(self, found: dict[str, Tenant]) -> None:
@@ -176,13 +179,20 @@ class Tenants:
         # Costs 30 ms to import and is needed by administrators' calls only.
         import tomlkit
 
-        text = self._path.read_text() if self._path.exists() else ""
-        document = tomlkit.parse(text)
+        # It may have been edited by hand since it was read.
+        try:
+            document = tomlkit.parse(self._path.read_text() if self._path.exists() else "")
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{self._path}: {error}: mend it first, nothing was changed") from None
         tables = document.setdefault("tenants", tomlkit.table(is_super_table=True))
+        if not isinstance(tables, MutableMapping):
+            raise UsageError(f"{self._path}: tenants is not a table: mend it first, nothing was changed")
         if policy is None:
-            del tables[name]
+            tables.pop(name, None)
         else:
-            fresh = tables.get(name, tomlkit.table())
+            fresh = tables.get(name)
+            if not isinstance(fresh, MutableMapping):
+                fresh = tomlkit.table()
             values = msgspec.to_builtins(policy)
             for key in list(fresh):
                 if key not in values:

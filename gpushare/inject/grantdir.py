@@ -81,7 +81,8 @@ def write_preload(layout: Layout, grant_id: str, image_lines: list[str] | None =
     lines = [*INTERPOSERS, *(line for line in image_lines or [] if line not in INTERPOSERS)]
     path = preload_file(layout, grant_id)
     # Written in place: a container may have this very file mounted already.
-    path.write_text("\n".join(lines) + "\n")
+    # An image's paths may be no UTF-8.
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8", errors="surrogateescape")
     path.chmod(0o644)
 
 

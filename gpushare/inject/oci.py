@@ -54,11 +54,10 @@ def request(config: dict[str, Any]) -> dict[str, str | int] | None:
 
     None: nothing. Raises UsageError for an annotation of ours that we do not know, since it may ask for a promise.
     """
-    found = {
-        name.removeprefix(PREFIX): str(value)
-        for name, value in (config.get("annotations") or {}).items()
-        if name.startswith(PREFIX)
-    }
+    annotations = config.get("annotations") or {}
+    if not isinstance(annotations, dict):
+        raise UsageError("the config's annotations are not an object of names and values")
+    found = {name.removeprefix(PREFIX): str(value) for name, value in annotations.items() if name.startswith(PREFIX)}
     if not found:
         return None
     for name in found:

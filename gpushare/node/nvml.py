@@ -1,5 +1,7 @@
 """Real devices, through NVML. The only module that imports pynvml, and only when a driver is expected."""
 
+import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,10 @@ _LIBRARIES = (
     "libnvidia-gpucomp.so",
     "libcudadebugger.so.1",
 )
-_COMMON_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+# Where a driver is put that the loader's cache does not know: mounted into a container or a virtual machine.
+_LIBRARY_DIRS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib")
+_UVM_NODE = "/dev/nvidia-uvm"
+_COMMON_NODES = ("/dev/nvidiactl", _UVM_NODE, "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 
 
 def load() -> Any:
@@ -38,7 +43,6 @@ def _text(value: bytes | str) -> str:
 
 def device_node(path: str) -> DeviceNode | None:
     """None where the file is absent or no character device."""
-    import os
     import stat
 
     try:
@@ -50,17 +54,52 @@ def device_node(path: str) -> DeviceNode | None:
     return DeviceNode(path, os.major(found.st_rdev), os.minor(found.st_rdev))
 
 
-def driver_files() -> tuple[Path, ...]:
-    """Where the dynamic loader finds the driver's libraries, by SONAME."""
+def _is_driver(name: str) -> bool:
+    return name in _LIBRARIES or name.startswith("libnvidia-gpucomp.so")
+
+
+def _cached() -> list[tuple[str, Path]]:
+    """The driver's libraries of this machine's kind in the loader's cache."""
+    machine = "AArch64" if os.uname().machine == "aarch64" else "x86-64"
     cache = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
-    found: dict[str, Path] = {}
+    found = []
     for line in cache.splitlines():
         name, _, rest = line.strip().partition(" ")
-        _, arrow, path = rest.partition("=> ")
-        wanted = name in _LIBRARIES or name.startswith("libnvidia-gpucomp.so")
-        if arrow and wanted and "x86-64" in rest:
-            found.setdefault(name, Path(path.strip()))
+        kind, arrow, path = rest.partition("=> ")
+        if arrow and _is_driver(name) and machine in kind:
+            found.append((name, Path(path.strip())))
+    return found
+
+
+def _in_directories() -> list[tuple[str, Path]]:
+    """The same in the directories that a program of this environment would search besides."""
+    directories = [*os.environ.get("LD_LIBRARY_PATH", "").split(":"), *_LIBRARY_DIRS]
+    found = []
+    for directory in filter(os.path.isabs, directories):
+        try:
+            names = sorted(path.name for path in Path(directory).iterdir() if _is_driver(path.name))
+        except OSError:
+            continue
+        found += [(name, Path(directory, name)) for name in names]
+    return found
+
+
+def driver_files() -> tuple[Path, ...]:
+    """Where the dynamic loader finds the driver's libraries, by SONAME: all from its cache, or all from elsewhere,
+    since libraries of two drivers do not work together."""
+    cached = _cached()
+    known = cached if any(name == "libcuda.so.1" for name, _ in cached) else _in_directories()
+    found: dict[str, Path] = {}
+    for name, path in known:
+        found.setdefault(name, path)
     return tuple(found.values())
+
+
+def _make_uvm_node() -> None:
+    """The first CUDA program after a boot makes it; a container may be started before there was one."""
+    helper = shutil.which("nvidia-modprobe")
+    if helper is not None and not Path(_UVM_NODE).exists():
+        subprocess.run([helper, "-c=0", "-u"], capture_output=True, check=False)
 
 
 class NvmlBackend:
@@ -70,11 +109,14 @@ class NvmlBackend:
         self._nvml = load()
         self.context_bytes: dict[str, int] = {}
         """What the probe measured, by device id."""
-        self.driver_version = _text(self._nvml.nvmlSystemGetDriverVersion())
-        self._handles = [
-            self._nvml.nvmlDeviceGetHandleByIndex(index)
-            for index in range(min(self._nvml.nvmlDeviceGetCount(), MAX_DEVICES))
-        ]
+        try:
+            self.driver_version = _text(self._nvml.nvmlSystemGetDriverVersion())
+            self._handles = [
+                self._nvml.nvmlDeviceGetHandleByIndex(index)
+                for index in range(min(self._nvml.nvmlDeviceGetCount(), MAX_DEVICES))
+            ]
+        except self._nvml.NVMLError as error:
+            raise FailedError(f"the NVIDIA driver does not answer ({error}): see dmesg and `nvidia-smi`") from None
 
     def _optional(self, function: str, *arguments: Any) -> Any:
         """None where this driver or device does not know the question: drivers differ in what they answer."""
@@ -128,6 +170,7 @@ class NvmlBackend:
         return self._optional("nvmlDeviceGetMemoryInfo", self._handles[index]) is not None
 
     def inject(self) -> Node:
+        _make_uvm_node()
         common = tuple(node for path in _COMMON_NODES if (node := device_node(path)) is not None)
         return Node(driver_files=driver_files(), common_devices=common)
 

@@ -7,6 +7,7 @@ allocate meanwhile: the smallest of several rounds counts.
 
 import ctypes
 import json
+import os
 import sys
 import uuid
 
@@ -31,11 +32,12 @@ def _ordinal(cuda: ctypes.CDLL, device_id: str) -> int:
         _check("cuDeviceGetUuid", cuda.cuDeviceGetUuid_v2(found, ordinal))
         if bytes(found) == wanted:
             return ordinal
-    raise FailedError(f"the CUDA driver does not show device {device_id}: is CUDA_VISIBLE_DEVICES set?")
+    raise FailedError(f"the CUDA driver does not show device {device_id}: see dmesg and `nvidia-smi`")
 
 
 def measure(device_id: str) -> int:
     """Bytes of device memory that creating a context takes."""
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # may hide or renumber what is asked for
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError as error:

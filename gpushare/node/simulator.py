@@ -26,6 +26,7 @@ VERSION = 1
 HELLO, STATS, STOP, DEVICE = 1, 7, 9, 10
 ROLE_VIEWER, ROLE_CONTROL = 2, 3
 SOCKET_NAME = "sim.sock"
+LOG_NAME = "sim.log"  # beside the directory, which containers see
 
 _REQUEST = struct.Struct("<IIIIQQ")
 _REPLY = struct.Struct("<IiQQQ")
@@ -77,7 +78,7 @@ def start(directory: Path, sizes: list[int]) -> subprocess.Popen[bytes]:
         devices,
         *flags(dict(os.environ)),
     ]
-    log = directory / "sim.log"
+    log = directory.with_name(LOG_NAME)
     try:
         with open(log, "wb") as output:
             return subprocess.Popen(
@@ -146,7 +147,7 @@ class Simulator:
             time.sleep(0.005)
         process.kill()
         process.wait()
-        said = (directory / "sim.log").read_text(errors="replace").strip().splitlines()
+        said = directory.with_name(LOG_NAME).read_text(errors="replace").strip().splitlines()
         reason = said[0].removeprefix("gpushare-sim: ") if said else f"it ended with status {process.returncode}"
         raise FailedError(f"the simulator did not start: {reason}")
 

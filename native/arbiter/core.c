@@ -428,6 +428,13 @@ int32_t gs_core_holder(const gs_core *core) {
   return core->phase == CORE_HELD ? core->holder : -1;
 }
 
+int gs_core_tails(const gs_core *core) {
+  for (int i = 0; i < core->nmembers; i++)
+    if (core->members[i] != core->holder && core->grant[core->members[i]].revoked_ns)
+      return 1;
+  return 0;
+}
+
 void gs_core_grant_stats(const gs_core *core, int32_t grant, struct gs_core_stats *out) {
   const struct core_grant *g = &core->grant[grant];
   *out = g->stats;

@@ -72,6 +72,8 @@ int gs_core_step(gs_core *core, uint64_t now_ns, struct gs_core_decision *out, u
 /* The grants whose views matter now (they wait, hold or drain); fills out, gives how many (<= GS_ARBITER_MAX_GRANTS). */
 int gs_core_watched(const gs_core *core, int32_t *out);
 int32_t gs_core_holder(const gs_core *core);
+/* 1: another grant than the holder still has work on the device, from a lease that was revoked. */
+int gs_core_tails(const gs_core *core);
 void gs_core_grant_stats(const gs_core *core, int32_t grant, struct gs_core_stats *out);
 void gs_core_device_stats(const gs_core *core, struct gs_device_stats *out);
 

@@ -119,6 +119,14 @@ static void carry_out(gs_arbiter *a, uint32_t device, const struct gs_core_decis
   }
 }
 
+static void tell_tails(gs_arbiter *a, uint32_t device) {
+  int32_t holder = gs_core_holder(a->core[device]);
+  if (holder < 0)
+    return;
+  struct entry *e = &a->grant[holder];
+  __atomic_store_n(&e->limits->device[e->ordinal[device]].tails, (uint32_t)gs_core_tails(a->core[device]), __ATOMIC_RELEASE);
+}
+
 static void decide(gs_arbiter *a, uint32_t device, uint64_t now) {
   struct gs_core_decision decisions[GS_CORE_DECISIONS];
   int32_t watched[GS_ARBITER_MAX_GRANTS];
@@ -126,6 +134,7 @@ static void decide(gs_arbiter *a, uint32_t device, uint64_t now) {
   for (int i = 0; i < nwatched; i++)
     observe(a, watched[i], a->grant[watched[i]].ordinal[device], now);
   int n = gs_core_step(a->core[device], now, decisions, &a->due_ns[device]);
+  tell_tails(a, device); /* before the lease: its holder meters by it */
   for (int i = 0; i < n; i++)
     carry_out(a, device, &decisions[i], now);
 }

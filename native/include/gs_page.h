@@ -37,7 +37,8 @@ struct gs_device_limits {
   uint32_t limit_milli;
   uint32_t lease;     /* futex; arbiter */
   uint32_t contended; /* 1: another grant waits for this device or ran on it in the last second; arbiter */
-  uint8_t reserved[72];
+  uint32_t tails;     /* 1: work of a grant whose lease was revoked is still on the device; kept for the holder; arbiter */
+  uint8_t reserved[68];
 };
 
 struct gs_limits {
@@ -88,6 +89,7 @@ struct gs_usage {
 #include <stddef.h>
 _Static_assert(sizeof(struct gs_device_limits) == 128, "layout");
 _Static_assert(offsetof(struct gs_device_limits, lease) == 48, "layout");
+_Static_assert(offsetof(struct gs_device_limits, tails) == 56, "layout");
 _Static_assert(offsetof(struct gs_limits, device) == 128, "layout");
 _Static_assert(sizeof(struct gs_limits) == 128 + 16 * 128, "layout");
 _Static_assert(sizeof(struct gs_slot_device) == 64, "layout");

@@ -1,8 +1,8 @@
 /* The gate: a submission passes while the arbiter leases the device to this grant, and while little enough is in flight. */
 #include <errno.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "os.h"
 #include "timing.h"
 
 enum {
@@ -134,11 +134,6 @@ void gs_daemon_check(struct gs_heartbeat *seen, uint64_t now) {
   }
 }
 
-static void sleep_ns(uint64_t ns) {
-  struct timespec wait = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
-  nanosleep(&wait, NULL);
-}
-
 /* ---- waiting for a lease ---- */
 
 static bool may_pass(struct gs_time_device *device, uint32_t lease, uint64_t *wait) {
@@ -172,7 +167,7 @@ uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream) {
     if (may_pass(device, lease, &wait))
       break;
     if (__atomic_load_n(&device->local, __ATOMIC_ACQUIRE)) {
-      sleep_ns(wait);
+      gs_nap(wait);
     } else if (!gs_futex_wait(word, lease, wait, true)) {
       gs_ring(); /* a bell rung into a daemon that was starting is lost */
     }
@@ -200,46 +195,47 @@ double gs_bound(const struct gs_time_device *device) {
   return (bound ? (double)bound : BOUND_DEFAULT_NS) / (residents > 1 ? residents : 1);
 }
 
-/* Estimated time in flight over all streams, without what must be done by now although no mark says so. Under the lock. */
-static double inflight(struct gs_time_device *device, double bound, uint64_t now) {
+/* Estimated time in flight over all streams that move, without what must be done by now although no mark says so. Stuck streams
+ * count nothing: CUDA cannot see every order between streams, nor can we, and what they wait for may be held here. Under the lock. */
+static double inflight(struct gs_time_device *device, double bound, uint64_t now, bool *any_stuck) {
   struct gs_time *time = gs_time();
   uint32_t streams = __atomic_load_n(&time->streams, __ATOMIC_ACQUIRE);
   double sum = 0;
+  *any_stuck = false;
   for (uint32_t i = 0; i < streams; i++) {
     const struct gs_stream *stream = time->stream[i];
-    if (stream && stream->live && stream->device == device)
+    if (!stream || !stream->live || stream->device != device)
+      continue;
+    if (gs_queue_stuck(&stream->queue, GS_DEPENDENT_NS, now))
+      *any_stuck = true;
+    else
       sum += gs_queue_inflight(&stream->queue, bound, now);
   }
   return sum;
 }
 
-void gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream) {
+void gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint64_t key) {
   double bound = gs_bound(device);
-  uint64_t reaped = __atomic_load_n(&device->reaped, __ATOMIC_ACQUIRE), progress = gs_now(), now;
+  uint64_t began = gs_now(), now, pace;
   int saved = errno;
   for (;;) {
     uint32_t marks;
-    bool under;
+    bool under, stuck;
     gs_reap(device);
     now = gs_now();
     gs_latch_take(&device->lock);
-    under = inflight(device, bound, now) <= bound;
+    under = inflight(device, bound, now, &stuck) <= bound;
+    /* A stuck stream may only be slow, beside others on the device: it takes more, but not a whole channel full. */
+    pace = gs_queue_stuck(&stream->queue, GS_DEPENDENT_NS, now) ? gs_meter_pace(device->meter, key, GS_DEPENDENT_NS) : 0;
     marks = device->meter->marks;
     gs_latch_drop(&device->lock);
-    if (under)
-      break;
-    if (reaped != __atomic_load_n(&device->reaped, __ATOMIC_ACQUIRE)) {
-      reaped = __atomic_load_n(&device->reaped, __ATOMIC_ACQUIRE);
-      progress = now;
-    }
-    if (now - progress >= GS_DEPENDENT_NS) {
-      /* What is in flight may need what is held here: CUDA cannot see every order between streams, nor can we. */
+    if (under && stuck)
       gs_set_dependent(device, true);
+    if (under && now - began >= pace)
       break;
-    }
     if (marks == 0 && stream->queue.open.launches > 0)
       gs_mark_record(stream, false);
-    sleep_ns(POLL_NS);
+    gs_nap(POLL_NS);
   }
   errno = saved;
 }

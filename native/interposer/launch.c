@@ -57,11 +57,10 @@ void gs_submit(struct gs_submission *submission, uint64_t key, CUstream handle) 
     }
     bound = gs_bound(device);
     gs_latch_take(&device->lock);
-    if (GS_LIKELY(waited || gs_meter_inflight(meter, bound) <= bound ||
-                  (__atomic_load_n(&device->slot->flags, __ATOMIC_RELAXED) & GS_SLOT_DEPENDENT)))
+    if (GS_LIKELY(waited || gs_meter_inflight(meter, bound) <= bound))
       break;
     gs_latch_drop(&device->lock);
-    gs_bound_wait(device, stream);
+    gs_bound_wait(device, stream, key);
     waited = true; /* the lease may have gone meanwhile */
   }
   submission->planned = gs_now();
@@ -74,6 +73,7 @@ void gs_submit(struct gs_submission *submission, uint64_t key, CUstream handle) 
     submission->function = gs_meter_function(meter, key);
   }
   submission->estimate = submission->function->estimate;
+  meter->tails = __atomic_load_n(&device->limits->tails, __ATOMIC_RELAXED) != 0;
   submission->plan = gs_meter_launch(meter, &stream->queue, submission->function, submission->planned, lease);
   submission->stream = stream;
   __atomic_store_n(&device->slot->launches, device->slot->launches + 1, __ATOMIC_RELAXED);

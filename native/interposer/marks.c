@@ -1,10 +1,20 @@
 /* Marks: the timing events behind the meter. Recording them, taking in what they say, telling the arbiter. */
 #include <errno.h>
+#include <pthread.h>
 
 #include "timing.h"
 
 enum { NS_PER_MS = 1000000, RESIDENTS_NS = 2000000 };
 static const float rebase_ms = 4000; /* cuEventElapsedTime answers in float: beyond 4 s its step is over 0.25 us */
+
+/* Driver calls of ours between two states of the books: the thread must not be cancelled in them. */
+static int shield(void) {
+  int before;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+  return before;
+}
+
+static void unshield(int before) { pthread_setcancelstate(before, &before); }
 
 /* ---- recording ---- */
 
@@ -13,7 +23,7 @@ void gs_mark_record(struct gs_stream *stream, bool start) {
   struct gs_mark *mark;
   CUevent event;
   CUresult result;
-  int saved = errno, previous = gs_relax();
+  int saved = errno, cancel = shield(), previous = gs_relax();
   gs_reap(device);
   event = stream->unmarked ? NULL : gs_event_take(stream->context);
   if (!event)
@@ -29,6 +39,7 @@ void gs_mark_record(struct gs_stream *stream, bool start) {
   }
   result = gs_real.cuEventRecord(event, stream->handle);
   gs_latch_take(&device->lock);
+  mark->recorded_by = gs_now();
   if (result != CUDA_SUCCESS) {
     mark->event = NULL;
     stream->unmarked = true;
@@ -40,17 +51,19 @@ void gs_mark_record(struct gs_stream *stream, bool start) {
     gs_event_give(stream->context, event);
 out:
   gs_unrelax(previous);
+  unshield(cancel);
   errno = saved;
 }
 
 bool gs_bracket_record(struct gs_stream *stream, int which) {
-  int saved = errno, previous = gs_relax();
+  int saved = errno, cancel = shield(), previous = gs_relax();
   bool done = false;
   if (!stream->bracket[which] && !stream->unmarked)
     stream->bracket[which] = gs_event_take(stream->context);
   if (stream->bracket[which])
     done = gs_real.cuEventRecord(stream->bracket[which], stream->handle) == CUDA_SUCCESS;
   gs_unrelax(previous);
+  unshield(cancel);
   errno = saved;
   return done;
 }
@@ -151,9 +164,10 @@ static void count_residents(struct gs_time_device *device, uint64_t now) {
 void gs_reap(struct gs_time_device *device) {
   struct gs_time *time = gs_time();
   uint32_t streams;
-  int saved = errno, previous;
+  int saved = errno, cancel, previous;
   if (!gs_latch_try(&device->reaping))
     return;
+  cancel = shield();
   count_residents(device, gs_now());
   previous = gs_relax();
   streams = __atomic_load_n(&time->streams, __ATOMIC_ACQUIRE);
@@ -172,6 +186,7 @@ void gs_reap(struct gs_time_device *device) {
   gs_latch_drop(&device->lock);
   gs_unrelax(previous);
   gs_latch_drop(&device->reaping);
+  unshield(cancel);
   errno = saved;
 }
 

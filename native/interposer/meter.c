@@ -106,6 +106,10 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   struct gs_segment *open = &queue->open;
   double estimate = function->estimate;
   uint32_t plan = 0;
+  if (lease != meter->lease) {
+    meter->leased_at = meter->lease ? now : 0;
+    meter->lease = lease;
+  }
   if (!queue->anchored && queue->head == queue->tail && open->launches == 0) {
     plan |= GS_PLAN_START;
     queue->end = now;
@@ -123,6 +127,7 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   if (open->launches == 0) {
     open->first = now;
     open->lease = lease;
+    open->shared = meter->tails || now < meter->leased_at + GS_METER_TAIL_NS;
   }
   open->estimate += estimate;
   open->launches++;
@@ -171,7 +176,7 @@ void gs_meter_sampling(struct gs_queue *queue, struct gs_function *function, uin
   queue->sampled = function;
   queue->sampled_key = function->key;
   queue->sampled_host = (double)(ended - began);
-  queue->sampled_whole = (double)(closed - began);
+  queue->sampled_whole = (double)(closed - planned);
   queue->open.idle += idle;
   queue->open.stalled += idle;
   queue->end += (uint64_t)idle;
@@ -214,7 +219,7 @@ struct gs_mark *gs_meter_mark(struct gs_meter *meter, struct gs_queue *queue, bo
   if (queue->head - queue->tail >= GS_METER_RING) return NULL;
   mark = &queue->ring[queue->head % GS_METER_RING];
   mark->event = NULL;
-  mark->recorded = now;
+  mark->recorded = mark->recorded_by = now;
   mark->start = start;
   mark->state = GS_MARK_RECORDING;
   if (start) {
@@ -257,8 +262,8 @@ static double segment_busy(const struct gs_segment *segment, uint64_t done, doub
     span /= residents;
     since_first /= residents;
   }
-  if (!alone) return minimum(trusted ? total : since_first, span);
-  if (previous_lag > GS_METER_LAG_NS && lag > GS_METER_LAG_NS && segment->idle < 0.02 * span) {
+  if (!alone && (trusted || lag > GS_METER_LAG_NS)) return minimum(trusted ? total : since_first, span);
+  if (previous_lag > GS_METER_LAG_NS && lag > GS_METER_LAG_NS && segment->idle < 0.02 * span && since_first > 0.98 * span) {
     learn(segment, span, true);
     return span;
   }
@@ -269,18 +274,19 @@ static double segment_busy(const struct gs_segment *segment, uint64_t done, doub
   }
   if (trusted) return minimum(total, span);
   /* Nothing waited, so these launches took no longer than it took to make them; less than guessed makes room for a sample. */
-  if (total > since_first) learn(segment, since_first, false);
+  if (alone && total > since_first) learn(segment, since_first, false);
   return span > segment->idle ? minimum(span - segment->idle, segment->estimate) : minimum(segment->estimate, span);
 }
 
 void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done, uint32_t lease,
                    uint32_t residents) {
   struct gs_mark *mark = &queue->ring[queue->tail % GS_METER_RING];
-  double lag = done > mark->recorded ? (double)(done - mark->recorded) : 0;
+  double lag = done > mark->recorded_by ? (double)(done - mark->recorded_by) : 0;
   if (!mark->start && queue->anchored && done > queue->previous_done) {
     double span = (double)(done - queue->previous_done);
-    double busy = segment_busy(&mark->segment, done, span, queue->previous_lag, lag, mark->segment.lease == lease,
-                               residents);
+    /* Without a lease (the daemon is gone) others are on the device too. */
+    bool alone = mark->segment.lease == lease && (lease & GS_METER_HELD) && !mark->segment.shared;
+    double busy = segment_busy(&mark->segment, done, span, queue->previous_lag, lag, alone, residents);
     gs_timeline_add(meter, queue->previous_done, done, busy);
   }
   drop_oldest(meter, queue);
@@ -346,4 +352,19 @@ uint64_t gs_queue_expected_end(const struct gs_queue *queue, uint64_t now) {
     return queue->end;
   }
   return queue->end > now ? queue->end : 0;
+}
+
+bool gs_queue_stuck(const struct gs_queue *queue, uint64_t patience, uint64_t now) {
+  const struct gs_mark *oldest = &queue->ring[queue->tail % GS_METER_RING];
+  uint64_t due = oldest->expected, own;
+  if (queue->head == queue->tail) return false;
+  own = (uint64_t)segment_now(&oldest->segment); /* of an unknown function much more may be known by now */
+  if (queue->anchored && queue->previous_done + own > due) due = queue->previous_done + own;
+  return now > due + (own > patience ? own : patience);
+}
+
+uint64_t gs_meter_pace(struct gs_meter *meter, uint64_t key, uint64_t most) {
+  const struct gs_function *function = gs_meter_function(meter, key);
+  uint64_t pace = (uint64_t)(function->estimate / 8);
+  return function->observed == 0 || pace > most ? most : pace;
 }

@@ -24,6 +24,8 @@ enum {
   GS_METER_TRUSTED = 4,         /* observations after which an estimate is believed */
   GS_METER_GAP_NS = 50000,      /* a queue that ran dry so long ago starts over with an unknown function */
   GS_METER_LAG_NS = 15000,      /* a mark done this long after its record had work before it */
+  GS_METER_TAIL_NS = 3000000,   /* so long into a lease the one before may still have work on the device */
+  GS_METER_HELD = 1,            /* this bit of a lease word: leased */
   GS_METER_RISK_SHARE = 8       /* so many launches of never observed functions fill the bound on work in flight */
 };
 
@@ -55,6 +57,7 @@ struct gs_segment {
   uint32_t unobserved; /* launches of functions never observed before */
   uint32_t kinds;
   uint32_t lease;      /* lease word of the first launch */
+  bool shared;         /* work of the lease before it may have been on the device beside it */
   struct gs_kind kind[GS_METER_KINDS];
 };
 
@@ -64,6 +67,7 @@ struct gs_mark {
   struct gs_segment segment;
   void *event;
   uint64_t recorded; /* host time just before the record call: a lower bound of its device time */
+  uint64_t recorded_by; /* and just after it: in between the thread may have lost its processor */
   uint64_t expected; /* `end` of the queue then */
   uint32_t state;    /* enum gs_mark_state */
   bool start;        /* closes nothing: the first mark of a stream, where its device time begins */
@@ -84,7 +88,7 @@ struct gs_queue {
   struct gs_function *sampled; /* the bracketed launch whose events are not read yet */
   uint64_t sampled_key;
   double sampled_host;   /* host time inside its launch call */
-  double sampled_whole;  /* and until its second event was recorded */
+  double sampled_whole;  /* and from before its first event's record until after its second's */
   bool used;
   struct gs_mark ring[GS_METER_RING];
 };
@@ -99,6 +103,9 @@ struct gs_meter {
   double busy;
   double inflight;
   double launched; /* estimates of all launches, ever */
+  bool tails;      /* the caller knows of others' work on the device */
+  uint64_t leased_at; /* first launch under the lease word below, when another was seen before */
+  uint32_t lease;
   uint32_t unobserved;
   uint32_t marks; /* recorded or being recorded, not reaped */
   uint32_t epoch;
@@ -152,6 +159,12 @@ double gs_meter_inflight(const struct gs_meter *meter, double bound);
 double gs_queue_inflight(const struct gs_queue *queue, double bound, uint64_t now);
 /* When the queue is expected to be dry; a queue whose oldest mark is overdue gets half its delay on top. 0: nothing in flight. */
 uint64_t gs_queue_expected_end(const struct gs_queue *queue, uint64_t now);
+
+/* Whether its oldest mark is overdue by more than `patience` and by as much as it was expected to take: what it waits for may be
+ * work that was never submitted. */
+bool gs_queue_stuck(const struct gs_queue *queue, uint64_t patience, uint64_t now);
+/* How far apart launches into a stuck queue are let through: an eighth of what they take, an unknown function's `most`. */
+uint64_t gs_meter_pace(struct gs_meter *meter, uint64_t key, uint64_t most);
 
 double gs_timeline_add(struct gs_meter *meter, uint64_t from, uint64_t to, double busy);
 

@@ -4,8 +4,10 @@
 
 #include <fcntl.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 /* stat and fstat are new symbols in glibc 2.33; the kernel's structure is glibc's on x86-64 and aarch64. */
@@ -14,6 +16,12 @@ static inline int gs_stat(const char *path, struct stat *file) {
 }
 static inline int gs_fstat(int fd, struct stat *file) {
   return (int)syscall(SYS_newfstatat, fd, "", file, AT_EMPTY_PATH);
+}
+
+/* Not libc's, which a cancelled thread would end in: what it holds or has announced here must not outlive it. */
+static inline void gs_nap(uint64_t ns) {
+  struct timespec nap = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+  syscall(SYS_nanosleep, &nap, NULL);
 }
 
 #endif

@@ -129,8 +129,7 @@ static bool wait_a_moment(uint64_t began) {
   if (waited < YIELD_NS) {
     sched_yield();
   } else {
-    struct timespec nap = {0, NAP_NS};
-    nanosleep(&nap, NULL);
+    gs_nap(NAP_NS);
   }
   return true;
 }

@@ -17,7 +17,7 @@ enum {
   GS_TIME_RECORDED = 256,    /* events of the program remembered, a power of two */
   GS_TIME_CAPTURES = 64,
   GS_DRAINED_NS = 200000,    /* less than this in flight counts as drained */
-  GS_DEPENDENT_NS = 5000000, /* the bound on work in flight holds a launch at most so long without progress */
+  GS_DEPENDENT_NS = 5000000, /* a mark overdue by so long, and by as much as it takes, may wait for work held in the gate */
   GS_HEARTBEAT_NS = 100000000 /* a heartbeat that stands still so long means that the daemon is gone */
 };
 
@@ -171,8 +171,8 @@ uint32_t gs_slots_active(const struct gs_time_device *device, uint64_t now, uint
 
 /* Waits for a lease, or for the local budget where the daemon is gone. Gives the lease word that let it through. */
 uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream);
-/* Waits until the work in flight is under the bound, softly. */
-void gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream);
+/* Waits until the work in flight is under the bound, softly: a stuck stream takes the launch of key, only not too fast. */
+void gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint64_t key);
 void gs_set_dependent(struct gs_time_device *device, bool dependent);
 
 /* ---- sync.c ---- */

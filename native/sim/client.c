@@ -12,6 +12,7 @@
 
 #include "model.h"
 
+static __thread int cancel_before; /* of the thread that holds model_lock */
 static pthread_mutex_t model_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t wire_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -22,8 +23,19 @@ static bool forked;
 struct sim_device sim_devices[SIM_MAX_DEVICES];
 struct sim_hello sim_hello;
 
-void sim_lock(void) { pthread_mutex_lock(&model_lock); }
-void sim_unlock(void) { pthread_mutex_unlock(&model_lock); }
+/* A thread must not be cancelled with the model in its hands: what it rings and waits with are points for that. */
+void sim_lock(void) {
+  int before;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+  pthread_mutex_lock(&model_lock);
+  cancel_before = before;
+}
+
+void sim_unlock(void) {
+  int before = cancel_before;
+  pthread_mutex_unlock(&model_lock);
+  pthread_setcancelstate(before, &before);
+}
 
 uint64_t sim_now(void) {
   struct timespec time;

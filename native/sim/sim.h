@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "sim_api.h" /* generated from native/api/driver.tsv: prototypes of every exported function, types of sim_cuda.h */
+#include "sim_api.h" /* generated from native/api/driver.tsv: prototypes of every exported function and types */
 #include "sim_proto.h"
 
 enum { SIM_CUDA_VERSION = 13000 };

@@ -131,6 +131,23 @@ def test_time_in_which_a_lone_holder_did_nothing_is_idle_and_charges_nobody():
     assert m.device().idle_with_waiters_ns == 0
 
 
+def test_the_holder_is_told_of_work_that_outlives_its_lease():
+    m = machine({"guarantee": 500, "depth": 30 * MS}, {"guarantee": 500})
+    told = 0
+    for _ in range(1000):
+        m.run(MS)
+        holder = lib.gs_core_holder(m.core)
+        if holder < 0:
+            continue
+        left = m.tenants[1 - holder].queued
+        if lib.gs_core_tails(m.core):
+            assert left > 0
+            told += 1
+        else:
+            assert left <= 0.2 * MS
+    assert told > 100
+
+
 def test_contention_is_told_while_a_neighbour_waits_and_for_a_second_after_it_ran():
     m = machine({"guarantee": 500}, {"guarantee": 500})
     assert [m.tenants[n].contended for n in (0, 1)] == [1, 1]

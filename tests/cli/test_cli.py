@@ -1,5 +1,6 @@
 """The command line without a daemon: usage, exit codes, one line per error."""
 
+import argparse
 import json
 import os
 import socket
@@ -10,7 +11,7 @@ import time
 import pytest
 
 from gpushare import __version__
-from gpushare.cli.main import COMMANDS, main
+from gpushare.cli.main import COMMANDS, build_parser, main
 from gpushare.client import Client
 from gpushare.errors import UnreachableError
 
@@ -37,6 +38,23 @@ def test_every_verb_has_help(run):
         status, text, _ = run(command.name, "--help")
         assert status == 0
         assert text.startswith("usage: gpushare")
+
+
+def parsers(parser):
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from parsers(inner)
+
+
+def test_everything_has_a_help_text():
+    found = list(parsers(build_parser()))
+    assert len(found) > 20
+    for parser in found:
+        assert parser.description, parser.prog
+        for action in parser._actions:
+            assert action.help or isinstance(action, argparse._SubParsersAction), (parser.prog, action.dest)
 
 
 def test_version(run):
@@ -134,11 +152,11 @@ def test_quota_solve(run, tmp_path):
     status, out, _ = run("quota", "solve", str(state), "--json")
     assert status == 0
     assert json.loads(out) == {"entitlement": {"a": 7000, "b": 1000}, "degraded": False}
-    status, out, _ = run("quota", "solve", str(state))
-    assert "7000" in out
-    state.write_text("{")
-    status, _, err = run("quota", "solve", str(state))
-    assert (status, "not JSON" in err) == (2, True)
+    assert run("quota", "solve", str(state)) == (0, out, "")
+    for text in ("{", "[" * 100_000, '{"C": NaN}'):
+        state.write_text(text)
+        status, out, err = run("quota", "solve", str(state))
+        assert (status, out, err.count("\n")) == (2, "", 1), err
 
 
 def test_doctor_finds_and_mends(run, tmp_path):

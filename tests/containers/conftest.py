@@ -4,104 +4,30 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from running import Daemon, until
 
-from gpushare.client import Client
 from gpushare.demo import bundle
 from gpushare.enforce import cgroup
-from gpushare.errors import GpushareError
-from gpushare.paths import RUNTIME_WRAPPER, Layout
+from gpushare.paths import RUNTIME_WRAPPER
 
 SHARE = {"memory": "1GiB", "time": "30%"}
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-
-
-class Node:
-    """The daemon as a process: can be killed and started again."""
-
-    def __init__(self, directory: Path) -> None:
-        self.layout = Layout.of(directory)
-        self.client = Client(self.layout.socket)
-        self.environment = {**os.environ, "GPUSHARE_SOCKET": str(self.layout.socket)}
-        self._simulators: list[int] = []
-        self.process: subprocess.Popen | None = None
-
-    def start(self) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "gpushare",
-            "daemon",
-            "--state-dir",
-            str(self.layout.state),
-            "--simulate",
-            "1x16GiB",
-        ]
-        with open(self.layout.state / "daemon.log", "a") as log:
-            self.process = subprocess.Popen(
-                command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-
-        def answers() -> bool:
-            assert self.process is not None
-            assert self.process.poll() is None, (self.layout.state / "daemon.log").read_text()
-            with contextlib.suppress(GpushareError):
-                self._simulators.append(os.pidfd_open(self.client.node()["sim_pid"]))
-                return True
-            return False
-
-        wait_until(answers, "the daemon does not answer")
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
-
-    def end(self) -> None:
-        assert self.process is not None
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGCONT)
-        self.process.terminate()
-        try:
-            self.process.wait(10)
-        finally:
-            self.process.kill()
-            for simulator in self._simulators:
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(simulator, signal.SIGTERM)
-                os.close(simulator)
-            shutil.rmtree(self.layout.grants, ignore_errors=True)
-
-    def gpushare(self, *arguments: object, **options) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            [sys.executable, "-m", "gpushare", *map(str, arguments)],
-            capture_output=True, text=True, timeout=60, env=self.environment, **options,
-        )  # fmt: skip
-
+class Node(Daemon):
     def nothing_left(self) -> None:
         """No grant, and nothing that a grant leaves on the machine."""
-        wait_until(lambda: self.client.grants() == [], f"grants stay: {self.client.grants()}")
-        assert list(self.layout.grants.iterdir()) == []
-        assert list(self.layout.cdi.glob("*")) == []
+        until(lambda: self.client.grants() == [], 20, f"grants stay: {self.client.grants()}")
+        assert (self.grant_dirs(), self.specs()) == (set(), [])
         ours = [grant["id"] for grant in self.client.grants(ended=True)]
         parent = cgroup.of_grant("any").path.parent
-        wait_until(lambda: not [g for g in ours if (parent / g).exists()], "cgroups stay")
-        books = self.client.sim_stats()["devices"][0]
-        assert books["bytes"] == 0, books
+        until(lambda: not [g for g in ours if (parent / g).exists()], 20, "cgroups stay")
+        assert self.books()["bytes"] == 0, self.books()
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +41,7 @@ def module_node() -> Iterator[Node]:
         node.start()
         yield node
     finally:
-        node.end()
+        node.stop()
         shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -24,31 +24,31 @@ def one_line(result, *parts: str) -> None:
 
 @pytest.mark.parametrize("status", [0, 3, 125])
 def test_status_is_the_commands(node, status):
-    result = node.gpushare("run", *SHARE, "--", "sh", "-c", f"echo out; echo err >&2; exit {status}")
+    result = node.cli("run", *SHARE, "--", "sh", "-c", f"echo out; echo err >&2; exit {status}")
     assert (result.returncode, result.stdout) == (status, "out\n")
     assert "err\n" in result.stderr
 
 
 def test_signal_is_the_commands(node):
-    result = node.gpushare("run", *SHARE, "--", "sh", "-c", "kill -TERM $$")
+    result = node.cli("run", *SHARE, "--", "sh", "-c", "kill -TERM $$")
     assert result.returncode == -signal.SIGTERM
 
 
 def test_arguments_and_stdin_pass_untouched(node):
-    result = node.gpushare(
+    result = node.cli(
         "run", *SHARE, "--", "sh", "-c", 'cat; printf "%s|" "$@"', "x", "--", "--memory", "", "a b", input="in"
     )
     assert result.stdout == "in--|--memory||a b|"
 
 
 def test_signals_are_as_python_found_them(node):
-    result = node.gpushare("run", *SHARE, "--", "grep", "SigIgn", "/proc/self/status")
+    result = node.cli("run", *SHARE, "--", "grep", "SigIgn", "/proc/self/status")
     ignored = int(result.stdout.split()[1], 16)
     assert not ignored & (1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1))
 
 
 def test_runs_in_its_own_cgroup_and_environment(node):
-    result = node.gpushare(
+    result = node.cli(
         "run", *SHARE, "--", "sh", "-c", "cat /proc/self/cgroup; echo $GPUSHARE_GRANT_DIR; echo $LD_PRELOAD"
     )
     *groups, directory, preload = result.stdout.splitlines()
@@ -58,7 +58,7 @@ def test_runs_in_its_own_cgroup_and_environment(node):
 
 
 def test_tenant_program_gets_its_share(node):
-    result = node.gpushare(
+    result = node.cli(
         "run", *SHARE, "--", LIB_DIR / "gpushare-spin", "--alloc", "512MiB", "--kernel-ns", "200000", "--seconds", "0.5"
     )
     assert result.returncode == 0, result.stderr + result.stdout
@@ -68,26 +68,26 @@ def test_tenant_program_gets_its_share(node):
 
 
 def test_memory_limit(node):
-    result = node.gpushare("run", *SHARE, "--", LIB_DIR / "gpushare-spin", "--alloc", "1GiB", "--seconds", "0")
+    result = node.cli("run", *SHARE, "--", LIB_DIR / "gpushare-spin", "--alloc", "1GiB", "--seconds", "0")
     alloc = json.loads(result.stdout.splitlines()[1])
     assert (alloc["ok"], alloc["name"]) == (False, "CUDA_ERROR_OUT_OF_MEMORY")
 
 
 def test_python_tenant(node):
     pytest.importorskip("cuda.bindings")
-    result = node.gpushare("run", *SHARE, "--", sys.executable, LIB_DIR / "spin.py", input="memory\nalloc 2GiB\nquit\n")
+    result = node.cli("run", *SHARE, "--", sys.executable, LIB_DIR / "spin.py", input="memory\nalloc 2GiB\nquit\n")
     ready, memory, alloc = map(json.loads, result.stdout.splitlines())
     assert (ready["event"], memory["total_bytes"], alloc["ok"]) == ("ready", 1 << 30, False)
 
 
 def test_refusal_is_125_with_the_reason(node):
-    result = node.gpushare("run", "--memory", "17GiB", "--time", "30%", "--", "echo", "started")
+    result = node.cli("run", "--memory", "17GiB", "--time", "30%", "--", "echo", "started")
     assert (result.returncode, result.stdout) == (125, "")
     one_line(result, "17")
 
 
 def test_refusal_in_json(node):
-    result = node.gpushare("run", "--json", "--memory", "17GiB", "--time", "30%", "--", "echo", "started")
+    result = node.cli("run", "--json", "--memory", "17GiB", "--time", "30%", "--", "echo", "started")
     assert result.returncode == 125
     answer = json.loads(result.stdout)
     assert answer["error"]["code"] == "refused"
@@ -104,31 +104,31 @@ def test_refusal_in_json(node):
     ],
 )  # fmt: skip
 def test_malformed_request_starts_nothing(node, arguments):
-    result = node.gpushare("run", *arguments, "--", "echo", "started")
+    result = node.cli("run", *arguments, "--", "echo", "started")
     assert (result.returncode, result.stdout) == (2, "")
     one_line(result)
 
 
 def test_no_command(node):
     for arguments in ((), ("--",)):
-        result = node.gpushare("run", *SHARE, *arguments)
+        result = node.cli("run", *SHARE, *arguments)
         assert result.returncode == 2
         one_line(result, "no command")
 
 
 def test_command_that_cannot_be_run(node, tmp_path):
-    assert node.gpushare("run", *SHARE, "--", "no-such-command").returncode == 127
+    assert node.cli("run", *SHARE, "--", "no-such-command").returncode == 127
     (tmp_path / "data").write_text("x")
-    assert node.gpushare("run", *SHARE, "--", tmp_path / "data").returncode == 126
+    assert node.cli("run", *SHARE, "--", tmp_path / "data").returncode == 126
     (tmp_path / "broken").write_text("#!/no/such/interpreter\n")
     (tmp_path / "broken").chmod(0o755)
-    result = node.gpushare("run", *SHARE, "--", tmp_path / "broken")
+    result = node.cli("run", *SHARE, "--", tmp_path / "broken")
     assert result.returncode == 125
     one_line(result, "cannot be run")
 
 
 def test_absent_daemon(node, tmp_path):
-    result = node.gpushare("run", "--socket", tmp_path / "none", *SHARE, "--", "echo", "started")
+    result = node.cli("run", "--socket", tmp_path / "none", *SHARE, "--", "echo", "started")
     assert (result.returncode, result.stdout) == (125, "")
     one_line(result, "no daemon at")
 
@@ -142,7 +142,7 @@ def test_a_user_without_permission(node):
         "os.setgroups([]); os.setgid(65534); os.setuid(65534); sys.exit(main.main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", code, "run", *SHARE, "--", "echo", "started"]
-    result = subprocess.run(command, capture_output=True, text=True, env=node.environment)
+    result = subprocess.run(command, capture_output=True, text=True, env=node.env)
     assert (result.returncode, result.stdout) == (4, "")
     one_line(result, "permission denied")
 
@@ -150,7 +150,7 @@ def test_a_user_without_permission(node):
 def start(node, *command):
     return subprocess.Popen(
         [sys.executable, "-m", "gpushare", "run", *SHARE, "--", *command],
-        env=node.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env=node.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from running import until
 
 from gpushare.demo.bundle import TENANT_PROGRAM
 from gpushare.inject import grantdir
@@ -190,6 +191,23 @@ def test_killed_hook_stops_the_start_and_leaks_nothing(runc, node, after_ms):
     while not gone():
         assert time.monotonic() < deadline, node.client.grants()
         time.sleep(0.01)
+
+
+def refused_by_runc(config):
+    config["linux"]["namespaces"].append({"type": "nonsense"})
+
+
+def failing_hook(config):
+    config["hooks"] = {"createRuntime": [{"path": "/bin/false"}]}
+
+
+@pytest.mark.parametrize("change", [refused_by_runc, failing_hook])
+def test_a_start_that_fails_before_our_hook_gives_the_share_back(runc, node, change):
+    result = runc.run("/bin/echo", "started", annotations=SHARE, change=change)
+    assert result.returncode != 0 and result.stdout == ""
+    until(lambda: not node.client.grants(), 5, "long before it would expire")
+    [last] = [grant for grant in node.client.grants(ended=True) if grant["id"] == runc.grant()]
+    assert (last["phase"], last["reason"]) == ("failed", "the runtime ended before it started the container")
 
 
 def test_killed_engine_leaks_nothing(runc, node):

@@ -1,5 +1,7 @@
 """The rest of the node API: facts, documents, metrics, the simulator's books."""
 
+import http.client
+import json
 import re
 import socket
 import subprocess
@@ -7,6 +9,7 @@ import sys
 
 import jsonschema
 import pytest
+from running import GPUSHARE
 
 from gpushare import __version__
 from gpushare.daemon.routes import ROUTES
@@ -55,7 +58,7 @@ def test_openapi_is_valid_and_names_every_call(client):
     schemas = document["components"]["schemas"]
     for schema in schemas.values():
         jsonschema.Draft202012Validator.check_schema(schema)
-    references = re.findall(r'"\$ref": ?"([^"]+)"', __import__("json").dumps(document))
+    references = re.findall(r'"\$ref": ?"([^"]+)"', json.dumps(document))
     assert references
     for reference in references:
         assert reference.removeprefix("#/components/schemas/") in schemas
@@ -79,6 +82,41 @@ def test_answers_are_what_the_document_says(client, target, schema):
     document = client.call("GET", "/openapi.json")
     wanted = {"$ref": f"#/components/schemas/{schema}", "components": document["components"]}
     jsonschema.Draft202012Validator(wanted).validate(client.call("GET", target))
+
+
+def test_statuses_and_answers_of_calls_are_in_the_document(daemon, client):
+    document = client.call("GET", "/openapi.json")
+
+    def call(method, path, body=None, **names):
+        connection = http.client.HTTPConnection("localhost")
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.connect(str(daemon.layout.socket))
+        connection.request(method, path.format(**names), json.dumps(body) if body is not None else None)
+        response = connection.getresponse()
+        text = response.read()
+        connection.close()
+        answers = document["paths"][path.partition("?")[0]][method.lower()]["responses"]
+        assert str(response.status) in answers, (method, path, response.status, text)
+        content = answers[str(response.status)].get("content")
+        assert bool(content) == bool(text)
+        if content:
+            wanted = {**content["application/json"]["schema"], "components": document["components"]}
+            jsonschema.Draft202012Validator(wanted).validate(json.loads(text))
+        return json.loads(text or "null")
+
+    call("PUT", "/v1/tenants/{name}", {"time": "10%"}, name="a")
+    call("DELETE", "/v1/tenants/{name}", name="a")
+    for _ in range(2):
+        grant = call("POST", "/v1/grants", {"memory": GIB, "time": 100, "key": "k"})["id"]
+    call("GET", "/v1/grants/{id}", id=grant)
+    call("PATCH", "/v1/grants/{id}", {"time": 200}, id=grant)
+    call("POST", "/v1/grants/{id}/bind", {"kind": "container"}, id=grant)
+    call("POST", "/v1/oci/edit", {"bundle": "/nowhere", "config": {"annotations": {"gpushare.dev/grant": grant}}})
+    with subprocess.Popen(["sleep", "100"]) as container:
+        call("POST", "/v1/hooks/create-runtime?grant={id}", {"pid": container.pid}, id=grant)
+        container.kill()
+    call("POST", "/v1/hooks/poststop?grant={id}", {}, id=grant)
+    call("DELETE", "/v1/grants/{id}", id=grant)
 
 
 def test_metrics_are_prometheus_text(daemon, client):
@@ -171,15 +209,41 @@ def test_malformed_simulator_option_is_named(tmp_path, monkeypatch):
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ledger_days = 99999999999", "ledger_days"),
+        ("ledger_days = 0", "ledger_days"),
+        ("[arbiter]\nlease_ms = -5", "arbiter.lease_ms"),
+        ("[arbiter]\nlease_ms = 99999999999999999", "arbiter.lease_ms"),
+        ("[arbiter]\nbound_ms = -1", "arbiter.bound_ms"),
+        ("simulate = 5", "simulate"),
+    ],
+)
+def test_malformed_configuration_is_named(tmp_path, text, said):
+    config = tmp_path / "c.toml"
+    config.write_text(text)
+    command = [*GPUSHARE, "daemon", "--simulate", "1x1GiB", "--state-dir", str(tmp_path / "s"), "--config", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert str(config) in done.stderr
+    assert said in done.stderr
+
+
+def test_containers_do_not_see_the_simulators_log(daemon):
+    assert [path.name for path in daemon.layout.sim.iterdir()] == ["sim.sock"]
+    assert (daemon.layout.run / "sim.log").exists()
+
+
 def test_readiness_is_told_to_systemd(make_daemon, tmp_path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
         notified.bind(str(tmp_path / "notify"))
         notified.settimeout(20)
         daemon = make_daemon()
-        daemon.environment["NOTIFY_SOCKET"] = str(tmp_path / "notify")
+        daemon.env["NOTIFY_SOCKET"] = str(tmp_path / "notify")
         daemon.start()
         assert notified.recv(64) == b"READY=1"
-        daemon.stop()
+        daemon.terminate()
         assert notified.recv(64) == b"STOPPING=1"
 
 

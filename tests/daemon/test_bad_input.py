@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import socket
 
 import pytest
@@ -121,6 +122,8 @@ def raw(daemon, method, target, body, headers=None):
         ("GET", "/v1/watch?since=-1", b"", 400),
         ("GET", "/v1/nothing", b"", 404),
         ("PATCH", "/v1/node", b"", 400),
+        ("POST", "/v1/oci/edit", b'{"bundle":"/x","config":' + b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"}", 400),
+        ("POST", "/v1/oci/edit", b'{"bundle":"/x","config":{"annotations":["gpushare.dev/memory"]}}', 400),
     ],
 )
 def test_raw_nonsense(untouched, daemon, method, target, body, status):
@@ -128,6 +131,22 @@ def test_raw_nonsense(untouched, daemon, method, target, body, status):
     assert found == status
     assert error["message"]
     assert "\n" not in error["message"]
+
+
+def test_body_that_is_not_as_encoded_as_it_says(untouched, daemon):
+    found, error = raw(daemon, "POST", "/v1/grants", b"{}", {"Content-Encoding": "gzip"})
+    assert (found, error["code"]) == (400, "usage")
+
+
+@pytest.mark.parametrize("request_line", [b"BREW / HTTP/1.1", b"GET /\0 HTTP/1.1", b"\x16\x03\x01", os.urandom(200)])
+def test_what_is_no_http_is_answered_and_not_logged(untouched, daemon, request_line):
+    before = daemon.log.read_text()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(str(daemon.layout.socket))
+        connection.sendall(request_line + b"\r\nHost: x\r\n\r\n")
+        assert b" 400 " in connection.recv(4096)
+    assert daemon.log.read_text() == before
 
 
 def test_huge_body_is_refused(untouched, daemon):
@@ -139,7 +158,9 @@ def test_huge_body_is_refused(untouched, daemon):
 def test_hook_with_a_wrong_state(daemon, client):
     grant = client.create(**GOOD)
     target = f"/v1/hooks/create-runtime?grant={grant['id']}"
-    for state in ({}, {"pid": 0}, {"pid": -1}, {"pid": "1"}, {"pid": True}):
+    # What the daemon would later kill with the grant is never the machine or itself.
+    ours = {"pid": daemon.process.pid}
+    for state in ({}, {"pid": 0}, {"pid": -1}, {"pid": "1"}, {"pid": True}, {"pid": 1}, {"pid": 1 << 40}, ours):
         with pytest.raises(UsageError, match="pid"):
             client.call("POST", target, state)
     with pytest.raises(GpushareError, match="cannot be watched"):

@@ -71,13 +71,13 @@ def test_exit_codes_of_answers(daemon):
 
 def test_watch_and_events(daemon, client):
     command = [sys.executable, "-m", "gpushare", "watch"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=daemon.environment, cwd=daemon.state_dir
-    ) as watching:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=daemon.env, cwd=daemon.state_dir) as watching:
         assert json.loads(watching.stdout.readline())["type"] == "bookmark"
         grant = client.create(memory="1GiB", time="10%")
         assert json.loads(watching.stdout.readline())["object"]["id"] == grant["id"]
-        watching.kill()
+        daemon.kill()
+        assert watching.wait(20) == 4, "a stream that ends is not a success"
+    daemon.start()
     assert json.loads(daemon.cli("events", "--json").stdout) == {"after": 0, "events": []}
 
 

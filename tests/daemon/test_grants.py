@@ -185,6 +185,16 @@ def test_oci_edit_that_cannot_be_leaves_no_grant(daemon, client, tmp_path):
     assert client.grants() == []
 
 
+def test_oci_edit_of_a_config_too_deep_leaves_no_grant(daemon, client, tmp_path):
+    deep = {}
+    for _ in range(600):
+        deep = {"a": deep}
+    config = {"annotations": {"gpushare.dev/memory": "2GiB", "gpushare.dev/time": "40%"}, "x": deep}
+    with pytest.raises(UsageError, match="cannot be edited"):
+        client.call("POST", "/v1/oci/edit", {"bundle": str(tmp_path), "config": config})
+    assert client.grants() == []
+
+
 def test_hook_activates_and_poststop_releases(daemon, client, wait_for):
     grant = client.create(memory=GIB, time=100)
     container = subprocess.Popen(["sleep", "1000"])

@@ -30,7 +30,7 @@ def tell(child, word):
 
 
 def test_join_gives_a_slot_the_host_pid_and_the_bell(daemon, client):
-    child = daemon.run(sys.executable, str(JOINER))
+    child = daemon.tenant(sys.executable, str(JOINER))
     word, grant_id, slot, generation, pid, bells = child.stdout.readline().split()
     assert (word, slot, generation, pid, bells) == ("joined", "0", "1", str(child.pid), "1")
     assert client.grant(grant_id)["processes"] == [child.pid]
@@ -40,7 +40,7 @@ def test_join_gives_a_slot_the_host_pid_and_the_bell(daemon, client):
 
 def test_death_clears_the_slot_and_returns_the_bytes(daemon, client, wait_for):
     # A shell keeps the grant alive while its child dies.
-    child = daemon.run("sh", "-c", f'"{sys.executable}" "{JOINER}"; read line')
+    child = daemon.tenant("sh", "-c", f'"{sys.executable}" "{JOINER}"; read line')
     _, grant_id, *_ = child.stdout.readline().split()
     tell(child, "hold 1000000")
     wait_for(lambda: client.grant(grant_id)["devices"][0]["memory_bytes"] == 1000000, "the bytes are seen")
@@ -54,7 +54,7 @@ def test_death_clears_the_slot_and_returns_the_bytes(daemon, client, wait_for):
 def test_children_join_too_and_the_grant_outlives_its_first_process(daemon, client, wait_for):
     script = f'"{sys.executable}" "{JOINER}" <&0 & exit 0'
     # The shell ends at once; standard input of a background job is /dev/null unless it is given.
-    child = daemon.run("sh", "-c", f"exec 3<&0; {script.replace('<&0', '<&3')}")
+    child = daemon.tenant("sh", "-c", f"exec 3<&0; {script.replace('<&0', '<&3')}")
     _, grant_id, *_ = child.stdout.readline().split()
     child.wait(20)
     assert client.grant(grant_id)["phase"] == "active"

@@ -95,7 +95,7 @@ def test_daemon_writes_runs_grants_and_periods(daemon, client, wait_for):
     found = rows(path, "SELECT ended_ns, gap_ns FROM runs ORDER BY run")
     assert found[0] == (None, 0)
     assert found[1][1] > 0
-    assert daemon.stop() == 0
+    assert daemon.terminate() == 0
     assert rows(path, "SELECT ended_ns FROM runs ORDER BY run")[1][0] is not None
     assert rows(path, "SELECT phase FROM grants") == [("released",)]
 
@@ -113,7 +113,7 @@ def test_what_cannot_be_written_is_an_error_of_ours(tmp_path):
 
 
 def test_busy_time_agrees_with_the_simulators_books(daemon, client, wait_for):
-    child = daemon.run(str(paths.LIB_DIR / "gpushare-spin"), "--alloc", "100M", "--seconds", "1.5")
+    child = daemon.tenant(str(paths.LIB_DIR / "gpushare-spin"), "--alloc", "100M", "--seconds", "1.5")
     assert child.wait(30) == 0
     wait_for(lambda: client.grants() == [], "released")
     [grant] = client.grants(ended=True)

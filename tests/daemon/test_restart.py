@@ -69,7 +69,7 @@ def test_who_died_meanwhile_is_released(daemon, wait_for):
 
 
 def test_dead_member_of_a_living_grant_is_cleared(daemon, wait_for):
-    child = daemon.run("sh", "-c", f"{os.sys.executable} {os.path.dirname(__file__)}/joiner.py; read line")
+    child = daemon.tenant("sh", "-c", f"{os.sys.executable} {os.path.dirname(__file__)}/joiner.py; read line")
     _, grant_id, _, _, pid, _ = child.stdout.readline().split()
     tell(child, "hold 5000")
     daemon.kill()
@@ -147,7 +147,7 @@ def test_stray_files_are_removed(daemon):
 def test_clean_stop_keeps_what_runs_and_removes_the_rest(daemon, wait_for):
     child, grant_id = daemon.join()
     reserved = daemon.client.create(memory="1GiB", time="10%")
-    assert daemon.stop() == 0
+    assert daemon.terminate() == 0
     assert child.poll() is None
     assert daemon.grant_dirs() == {grant_id}
     assert not daemon.layout.socket.exists()
@@ -158,10 +158,23 @@ def test_clean_stop_keeps_what_runs_and_removes_the_rest(daemon, wait_for):
     child.wait(20)
     wait_for(lambda: daemon.client.grants() == [], "released")
     [simulator] = daemon.simulators
-    assert daemon.stop() == 0
+    assert daemon.terminate() == 0
     assert start_time(simulator) is None
     assert not daemon.layout.grants.exists()
     assert daemon.specs() == []
+
+
+def test_a_tenant_taken_out_of_the_file_does_not_stop_the_daemon(daemon, wait_for):
+    daemon.client.set_tenant("gone", {"time": 500})
+    child = daemon.tenant("cat", tenant="gone")
+    [grant] = wait_for(daemon.client.grants, "the grant")
+    wait_for(lambda: daemon.client.grant(grant["id"])["phase"] == "active", "active")
+    daemon.kill()
+    (daemon.state_dir / "tenants.toml").unlink()
+    daemon.start()
+    assert daemon.client.grant(grant["id"])["phase"] == "active"
+    assert daemon.client.create(memory="1GiB", time="10%")["tenant"] == "default"
+    assert child.poll() is None
 
 
 def test_simulator_outlives_a_killed_daemon(daemon):

@@ -69,8 +69,31 @@ def test_first_tenant_of_a_new_file(tmp_path):
     ],
 )
 def test_malformed_file_names_the_place(tmp_path, text, said):
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=said) as caught:
         load(tmp_path / "t.toml", text)
+    assert str(tmp_path / "t.toml") in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["broken = [", "tenants = 5\n", b"\xff\xfe"])
+def test_a_file_broken_by_hand_is_not_written_over(tmp_path, text):
+    path = tmp_path / "t.toml"
+    tenants = load(path, "[tenants.a]\n")
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    before = path.read_bytes()
+    for change in (lambda: tenants.set("b", TenantPolicy()), lambda: tenants.remove("a")):
+        with pytest.raises(UsageError, match="mend it first"):
+            change()
+    assert path.read_bytes() == before
+    assert {tenant.name for tenant in tenants} == {"default", "a"}
+
+
+def test_a_tenant_removed_by_hand_can_be_removed(tmp_path):
+    path = tmp_path / "t.toml"
+    tenants = load(path, "[tenants.a]\n[tenants.b]\n")
+    path.write_text("# mine\n[tenants.b]\n")
+    tenants.remove("a")
+    assert path.read_text().startswith("# mine\n")
+    assert {tenant.name for tenant in load(path)} == {"default", "b"}
 
 
 def test_more_than_there_is_is_refused(tmp_path):

@@ -56,7 +56,7 @@ def test_history_of_another_run_is_gone(daemon):
 def test_stream_ends_with_the_daemon(daemon):
     stream = daemon.client.watch(timeout=20)
     next(stream)
-    assert daemon.stop() == 0
+    assert daemon.terminate() == 0
     assert list(stream) == []
 
 

@@ -84,7 +84,7 @@ def test_finds_the_bundle(wrapper, daemon, bundle, arguments):
     assert started(wrapper(*arguments), *arguments)
     assert json.loads((bundle / "config.json").read_text()) == EDITED
     assert daemon.requests[0].target == "/v1/oci/edit"
-    assert json.loads(daemon.requests[0].body) == {"bundle": str(bundle), "config": ASKS}
+    assert json.loads(daemon.requests[0].body) == {"bundle": str(bundle), "config": ASKS, "starts": True}
 
 
 def test_bundle_is_the_working_directory_by_default(wrapper, daemon, bundle):
@@ -148,6 +148,12 @@ def test_answer_without_a_config(wrapper, daemon, bundle, answer):
 def test_cut_answer(wrapper, daemon, bundle):
     daemon.answer = lambda _: b'HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{"config": {"a": 1'
     assert "without an edited config" in line(wrapper("create", "-b", bundle, "c1"))
+    assert json.loads((bundle / "config.json").read_text()) == ASKS
+
+
+def test_daemon_that_ends_meanwhile(wrapper, daemon, bundle):
+    daemon.answer = lambda _: b""
+    assert "did not answer: it ended meanwhile" in line(wrapper("create", "-b", bundle, "c1"))
     assert json.loads((bundle / "config.json").read_text()) == ASKS
 
 

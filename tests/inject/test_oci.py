@@ -161,13 +161,14 @@ def test_symlink_loops_end(layout, simulated, bundle):
 
 def test_keeps_what_the_image_preloads(tmp_layout, bundle, tmp_path):
     node = Node(tmp_path / "sim")
-    (bundle / "rootfs/etc/ld.so.preload").write_text("/usr/lib/libtheirs.so\n")
+    (bundle / "rootfs/etc/ld.so.preload").write_bytes(b"/usr/lib/libtheirs.so\n/usr/lib/\xff.so\n")
     grantdir.create(tmp_layout, GRANT, "container", 0, node)
     try:
         edited = oci.apply(config(), bundle, tmp_layout, GRANT, node)
         preload = grantdir.preload_file(tmp_layout, GRANT)
         assert mounted(edited)["/etc/ld.so.preload"] == str(preload)
-        assert preload.read_text().split() == [*grantdir.INTERPOSERS, "/usr/lib/libtheirs.so"]
+        ours = [name.encode() for name in grantdir.INTERPOSERS]
+        assert preload.read_bytes().split() == [*ours, b"/usr/lib/libtheirs.so", b"/usr/lib/\xff.so"]
     finally:
         grantdir.remove(tmp_layout, GRANT)
 

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "sim_cuda.h"
+#include "gs_cuda_types.h"
 
 #define FUNCTIONS(X) \
   X(cuInit, cuInit, 2000, unsigned) \

@@ -11,6 +11,7 @@ import pytest
 
 from gpushare import paths
 from gpushare.errors import FailedError, UsageError
+from gpushare.node import nvml
 from gpushare.node.devices import parse_simulate
 from gpushare.node.simulator import SOCKET_NAME, Simulator, flags
 
@@ -129,6 +130,18 @@ def test_nvml_backend_over_the_simulated_library(simulator, driver):
     assert [device["memory_bytes"] for device in found] == [4 * GIB, 2 * GIB]
     assert [device["id"] for device in found] == ids
     assert (used, healthy) == ([0, 0], [True, True])
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_driver_libraries_come_from_one_place(tmp_path, monkeypatch, cached):
+    """A driver that only LD_LIBRARY_PATH shows is found; with one in the loader's cache nothing is mixed into it."""
+    for name in ("libcuda.so.1", "libnvidia-ptxjitcompiler.so.1", "libc.so.6"):
+        (tmp_path / name).touch()
+    monkeypatch.setenv("LD_LIBRARY_PATH", f":relative:{tmp_path / 'absent'}:{tmp_path}")
+    known = [("libcuda.so.1", Path("/usr/lib/libcuda.so.1"))] if cached else []
+    monkeypatch.setattr(nvml, "_cached", lambda: known)
+    elsewhere = (tmp_path / "libcuda.so.1", tmp_path / "libnvidia-ptxjitcompiler.so.1")
+    assert nvml.driver_files()[:2] == ((Path("/usr/lib/libcuda.so.1"),) if cached else elsewhere)
 
 
 def test_no_driver_is_said_plainly(tmp_path):

@@ -1,6 +1,8 @@
 import os
 import stat
 import struct
+import subprocess
+import sys
 
 import pytest
 
@@ -231,3 +233,12 @@ def test_layout_is_the_one_other_processes_compiled():
     assert ffi.offsetof("struct gs_device_limits", "lease") == 48
     assert ffi.offsetof("struct gs_slot_device", "waiting") == 48
     assert ffi.sizeof("struct gs_join_reply") == 128
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a file system of its own needs root")
+def test_a_full_tmpfs_is_an_error_when_the_page_is_made_not_a_signal_later(tmp_path):
+    code = "import pathlib, sys, gpushare.pages as p; p.UsagePage.create(pathlib.Path(sys.argv[1]), 'g')"
+    script = 'mount -t tmpfs -o size=16k tmpfs "$0" && exec "$1" -c "$2" "$0/usage"'
+    command = ["unshare", "--mount", "sh", "-c", script, str(tmp_path), sys.executable, code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "cannot make room for it: No space left" in done.stderr, done.stderr

@@ -34,7 +34,7 @@ def sim(simulator: Sim) -> Sim:
 def headers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the generated sim_api.h."""
     out = tmp_path_factory.mktemp("headers")
-    types = [NATIVE / "sim" / "sim_cuda.h", NATIVE / "include" / "gs_cuda.h"]
+    types = [NATIVE / "include" / "gs_cuda_types.h", NATIVE / "include" / "gs_cuda.h"]
     subprocess.run([sys.executable, str(NATIVE / "sim" / "gen_stubs.py"), str(out), *map(str, types)], check=True)
     return out
 

@@ -3,17 +3,19 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from gpushare import paths
 from gpushare.client import Client
 from gpushare.errors import GpushareError
+from gpushare.paths import SOCKET_ENV, Layout
 
 SPIN = paths.LIB_DIR / "gpushare-spin"
 GPUSHARE = (sys.executable, "-m", "gpushare")
@@ -42,21 +44,27 @@ def alive(pid: int) -> bool:
 class Daemon:
     """`gpushare daemon --simulate ...` with a state directory of its own. Survives `kill` and `start` again."""
 
-    def __init__(self, state_dir: Path, simulate: str = "1x16GiB", env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, state_dir: Path, simulate: str = "1x16GiB", env: dict[str, str] | None = None, options: Sequence[str] = ()
+    ) -> None:
+        """`simulate` empty: no such option. `options`: more of the daemon's. `env`: for it and what is started through
+        this."""
         self.state_dir = state_dir
-        self.simulate = simulate
-        self.env = {**os.environ, **(env or {})}
-        self.client = Client(state_dir / "run" / "node.sock")
+        self.layout = Layout.of(state_dir)
+        devices = ["--simulate", simulate] if simulate else []
+        self.command = [*GPUSHARE, "daemon", *devices, "--state-dir", os.fspath(state_dir), *options]
+        self.env = {**os.environ, **(env or {}), SOCKET_ENV: str(self.layout.socket)}
+        self.client = Client(self.layout.socket)
         self.process: subprocess.Popen[bytes] | None = None
-        self.log = state_dir.parent / f"{state_dir.name}.log"
+        self.log = state_dir / "daemon.log"
         self.simulators: set[int] = set()
 
-    def start(self) -> "Daemon":
+    def start(self) -> Self:
+        self.state_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                [*GPUSHARE, "daemon", "--simulate", self.simulate, "--state-dir", os.fspath(self.state_dir)],
-                env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+                self.command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
         until(self.answers, 20, f"daemon ready, see {self.log.read_text()[-2000:]}")
         if pid := self.client.node().get("sim_pid"):
             self.simulators.add(pid)
@@ -76,17 +84,36 @@ class Daemon:
         self.process.kill()
         self.process.wait()
 
+    def terminate(self) -> int:
+        """Asks the daemon to end; its status."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+        self.process.terminate()
+        return self.process.wait(20)
+
     def stop(self) -> None:
-        """Ends the daemon, and the simulator it may have left to living tenants."""
+        """Ends the daemon, and the simulator and the files it may have left to living tenants."""
         if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
             try:
-                self.process.wait(10)
+                self.terminate()
             except subprocess.TimeoutExpired:
                 self.kill()
         for pid in self.simulators:
-            if alive(pid) and "gpushare-sim" in Path(f"/proc/{pid}/comm").read_text():
-                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{pid}/comm").read_text() == "gpushare-sim\n":
+                    os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.layout.grants, ignore_errors=True)
+
+    def cli(self, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+        """`gpushare ARGUMENTS` against this daemon."""
+        settings = {"capture_output": True, "text": True, "timeout": 60, "env": self.env, **options}
+        return subprocess.run([*GPUSHARE, *map(str, arguments)], check=False, **settings)
+
+    def grant_dirs(self) -> set[str]:
+        return {path.name for path in self.layout.grants.iterdir()} if self.layout.grants.exists() else set()
+
+    def specs(self) -> list[str]:
+        return sorted(path.name for path in self.layout.cdi.iterdir()) if self.layout.cdi.exists() else []
 
     @property
     def sim_dir(self) -> str:

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "sim_cuda.h"
+#include "gs_cuda_types.h"
 
 enum { RT_VERSION = 13000, RT_MAX_DEVICES = 16 };
 

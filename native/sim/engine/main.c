@@ -18,6 +18,7 @@
 #include "engine.h"
 
 #define LONELY_NS 10000000000ull /* ends after this long without a client or a control connection */
+#define EVENTS 256
 
 uint64_t engine_now(void) {
   struct timespec time;
@@ -189,14 +190,20 @@ static void due(struct engine *engine) {
 
 static void loop(struct engine *engine, int timer, int signals) {
   static struct source timer_source = {SOURCE_TIMER}, signal_source = {SOURCE_SIGNAL};
-  struct epoll_event events[64];
+  struct epoll_event events[EVENTS];
   engine_watch(engine, timer, &timer_source);
   engine_watch(engine, signals, &signal_source);
   while (!engine->stop) {
     set_timer(engine, timer);
-    int count = epoll_wait(engine->epoll, events, 64, -1);
+    int count = epoll_wait(engine->epoll, events, EVENTS, -1);
+    /* Deaths first: who asks for memory now may do so because it saw that another gave its own back by dying. */
     for (int i = 0; i < count; i++) {
       struct source *source = events[i].data.ptr;
+      if (source->kind == SOURCE_PIDFD) serve_event(engine, source);
+    }
+    for (int i = 0; i < count; i++) {
+      struct source *source = events[i].data.ptr;
+      if (source->kind == SOURCE_PIDFD) continue;
       if (source->kind == SOURCE_SIGNAL) engine->stop = true;
       uint64_t expirations;
       if (source->kind == SOURCE_TIMER && read(timer, &expirations, sizeof expirations) < 0) continue;

@@ -276,6 +276,31 @@ static void stress(void) {
   printf("{\"truth_ns\": %llu}\n", (unsigned long long)truth);
 }
 
+static void *endless(void *argument) {
+  uint64_t ns = 100000;
+  void *arguments[] = {&ns};
+  OK(cuCtxSetCurrent(context));
+  for (;;) {
+    pthread_testcancel();
+    OK(cuLaunchKernel(kernels[0], 1, 1, 1, 1, 1, 1, 0, streams[0], arguments, NULL));
+    __atomic_add_fetch(&truth, ns, __ATOMIC_RELAXED);
+  }
+  return argument;
+}
+
+/* Threads are cancelled wherever they are in their launches. */
+static void cancelled(int n) {
+  for (int i = 0; i < n; i++) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, endless, NULL);
+    usleep(10000);
+    pthread_cancel(thread);
+    pthread_join(thread, NULL);
+  }
+  OK(cuCtxSynchronize());
+  printf("{\"truth_ns\": %llu}\n", (unsigned long long)truth);
+}
+
 static void copies(int n, size_t bytes, uint64_t ns) {
   CUdeviceptr device;
   void *host;
@@ -304,6 +329,7 @@ int main(int argc, char **argv) {
   else if (!strcmp(mode, "waitvalue")) wait_value(atoi(argv[3]), strtoull(argv[4], NULL, 10));
   else if (!strcmp(mode, "capture")) capture(atoi(argv[3]), atoi(argv[4]), strtoull(argv[5], NULL, 10));
   else if (!strcmp(mode, "stress")) stress();
+  else if (!strcmp(mode, "cancelled")) cancelled(atoi(argv[3]));
   else if (!strcmp(mode, "churn")) churn(ptx, atoi(argv[3]));
   else if (!strcmp(mode, "copies")) copies(atoi(argv[3]), strtoull(argv[4], NULL, 10), strtoull(argv[5], NULL, 10));
   else return 2;

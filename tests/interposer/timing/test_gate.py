@@ -78,6 +78,25 @@ def test_work_in_flight_is_bounded(grant: Grant, sim: Simulator, run_tenant: Run
     tenant.end()
 
 
+@pytest.mark.parametrize("kernel_ms", [6, 40])
+def test_kernels_longer_than_patience_are_bounded_too(
+    grant: Grant, sim: Simulator, run_tenant: Run, kernel_ms: int
+) -> None:
+    """They are late by nature, not because of what the gate holds. Of an unknown function eight may go first."""
+    tenant = run_tenant(grant, sim, "loop", kernel_ms * MS)
+    slot = grant.slot()
+    grant.lease()
+    until(lambda: slot.launches >= 24, "the tenant runs", 30)
+    worst = 0
+    for _ in range(20):
+        submitted = slot.launches
+        worst = max(worst, submitted - sim.busy_ns(tenant.pid) // (kernel_ms * MS))
+        until(lambda submitted=submitted: slot.launches > submitted, "one more")
+    print(f"most in flight: {worst} kernels")
+    assert worst <= 3
+    tenant.end()
+
+
 def test_an_order_cuda_cannot_see_does_not_hang(grant: Grant, sim: Simulator, run_tenant: Run) -> None:
     grant.lease()
     tenant = run_tenant(grant, sim, "waitvalue", 200, 100_000)
@@ -156,6 +175,26 @@ def test_many_threads_and_a_restless_lease(grant: Grant, sim: Simulator, run_ten
     assert slot.waiting == 0
     assert slot.inflight == 0
     assert slot.busy_ns == pytest.approx(busy, rel=0.25)
+    grant.lease()
+    tenant.end()
+
+
+def test_a_cancelled_thread_leaves_nothing_behind(grant: Grant, sim: Simulator, run_tenant: Run) -> None:
+    tenant = run_tenant(grant, sim, "cancelled", 40)
+    slot = grant.slot()
+    result: list[dict[str, int]] = []
+    reader = threading.Thread(target=lambda: result.append(tenant.line()))
+    reader.start()
+    until(lambda: slot.waiting == 1, "the first one waits")
+    while reader.is_alive():
+        grant.lease()
+        time.sleep(0.007)
+        grant.revoke()
+        time.sleep(0.004)
+    reader.join()
+    assert slot.waiting == 0
+    assert slot.inflight == 0
+    assert sim.busy_ns(tenant.pid) == result[0]["truth_ns"]
     grant.lease()
     tenant.end()
 

@@ -1,8 +1,8 @@
-/* More of the CUDA driver ABI than the interposer needs: the types and constants the simulated driver works on. Our own
- * declarations from the documented API; tests/sim/test_abi.py holds them against cuda.h where a toolkit is installed. Types that
- * nothing here looks into are left to the generated sim_api.h. */
-#ifndef SIM_CUDA_H
-#define SIM_CUDA_H
+/* The rest of the CUDA driver ABI that we speak: types and constants that the simulated driver works on and the interposer
+ * looks into. Our own declarations from the documented API; tests/native/test_abi.py holds them against cuda.h where a toolkit
+ * is installed. Types that nobody looks into are left to the generated headers (hooks.h, sim_api.h). */
+#ifndef GS_CUDA_TYPES_H
+#define GS_CUDA_TYPES_H
 
 #include "gs_cuda.h"
 
