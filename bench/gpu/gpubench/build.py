@@ -1,0 +1,122 @@
+"""gpushare and the benchmark's own programs, built from the checkout without a network."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpubench import machine
+
+ROOT = machine.ROOT
+NATIVE = ROOT / "bench" / "gpu" / "native"
+C_PROGRAMS = {
+    "load": ("load.c", "work.c", "series.c", "gate.c", "common.c"),
+    "token": ("token.c", "gate.c", "common.c"),
+    "stalls": ("stalls.c", "common.c"),
+    "steps": ("steps.c", "common.c"),
+    "client": ("client.c", "common.c"),
+}
+_TO_BUILD = ("cffi", "pycparser")
+_TO_RUN = ("cffi", "msgspec", "aiohttp", "tomlkit", "pynvml")
+_PACKAGE = {"pynvml": "nvidia-ml-py"}
+_BUILD_SECONDS = 400
+
+
+class BuildError(Exception):
+    """What is missing or failed, for the person who started this."""
+
+
+def _run(command: list[str], log: Path, env: Mapping[str, str] | None = None) -> None:
+    with open(log, "ab") as out:
+        out.write((" ".join(command) + "\n").encode())
+        out.flush()
+        try:
+            status = subprocess.run(
+                command, stdout=out, stderr=out, env=env, cwd=ROOT, timeout=_BUILD_SECONDS, check=False
+            ).returncode
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise BuildError(f"{command[0]}: {error}") from None
+    if status != 0:
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+        raise BuildError(f"{' '.join(command[:3])} ... failed with status {status}, see {log}:\n{tail}")
+
+
+def add_wheels(wheels: Path, site: Path, log: Path) -> None:
+    """Unpacks packages that this machine's Python lacks, from files."""
+    files = sorted(map(str, wheels.glob("*.whl")))
+    if not files:
+        raise BuildError(f"--wheels {wheels}: there are no .whl files")
+    options = [
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+        "--no-compile",
+        "--no-cache-dir",
+        "--upgrade",
+        "--target",
+        str(site),
+    ]
+    _run([sys.executable, "-m", "pip", "install", *options, *files], log)
+    sys.path.insert(0, str(site))
+    importlib.invalidate_caches()
+
+
+def missing(*, build: bool) -> list[str]:
+    """What this machine lacks, each with what to do."""
+    found = []
+    modules = dict.fromkeys((*_TO_BUILD, *_TO_RUN) if build else _TO_RUN)
+    absent = [_PACKAGE.get(name, name) for name in modules if importlib.util.find_spec(name) is None]
+    if absent:
+        found.append(
+            f"Python packages {', '.join(absent)} for {sys.executable}: give a directory of wheels with --wheels"
+        )
+    if shutil.which("cc") is None and shutil.which("gcc") is None:
+        found.append("a C compiler (gcc)")
+    if not build:
+        return found
+    if shutil.which("cmake") is None:
+        found.append("cmake 3.25 or newer")
+    if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
+        found.append(f"Python.h of {sys.executable}: build elsewhere (--build-only) and give the result with --prefix")
+    return found
+
+
+def gpushare(build: Path, prefix: Path, log: Path, site: Path | None) -> None:
+    """CMake's build installed into `prefix`, with the Python sources beside it: PYTHONPATH=prefix is gpushare."""
+    env = {**os.environ, "PYTHONPATH": str(site) if site else ""}
+    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    configure = ["cmake", "-S", str(ROOT), "-B", str(build), *generator, f"-DPython3_EXECUTABLE={sys.executable}"]
+    _run([*configure, "-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DBUILD_TESTING=OFF"], log, env)
+    _run(["cmake", "--build", str(build), "--parallel", str(os.cpu_count() or 2)], log, env)
+    shutil.rmtree(prefix, ignore_errors=True)
+    ignored = shutil.ignore_patterns("_lib", "_native*.so", "__pycache__")
+    shutil.copytree(ROOT / "gpushare", prefix / "gpushare", ignore=ignored)
+    _run(["cmake", "--install", str(build), "--prefix", str(prefix)], log, env)
+
+
+def programs(into: Path, sim_libraries: Path, log: Path, *, cuda: bool) -> None:
+    """The C programs link against the simulated libcuda.so.1, whose name and symbols are the real one's; at run time
+    the loader takes the driver that is there. With `cuda`, nvcc builds the kernels and the runtime clients for this
+    GPU."""
+    into.mkdir(parents=True, exist_ok=True)
+    compiler = shutil.which("cc") or shutil.which("gcc") or "cc"
+    includes = [f"-I{NATIVE}", f"-I{ROOT / 'native' / 'include'}"]
+    flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", *includes]
+    for name, sources in C_PROGRAMS.items():
+        files = [str(NATIVE / source) for source in sources]
+        _run([compiler, *flags, "-o", str(into / name), *files, f"-L{sim_libraries}", "-l:libcuda.so.1"], log)
+    _run([compiler, *flags, "-shared", "-fPIC", "-o", str(into / "iolog.so"), str(NATIVE / "iolog.c")], log)
+    if not cuda:
+        return
+    nvcc = machine.nvcc()
+    if nvcc is None:
+        raise BuildError("nvcc is neither on the PATH nor in /usr/local/cuda/bin: install the CUDA toolkit's compiler")
+    arch = "sm_" + machine.compute_capability().replace(".", "")
+    _run([nvcc, "-cubin", f"-arch={arch}", "-o", str(into / "kernels.cubin"), str(NATIVE / "kernels.cu")], log)
+    for linkage in ("static", "shared"):
+        target = str(into / f"runtime-{linkage}")
+        _run([nvcc, "-cudart", linkage, f"-arch={arch}", "-o", target, str(NATIVE / "runtime.cu")], log)

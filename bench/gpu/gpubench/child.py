@@ -1,0 +1,36 @@
+"""The process of one part: python -m gpubench.child MODULE:FUNCTION CONFIG. Rows go to stdout, one JSON object a
+line."""
+
+import importlib
+import json
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+from gpubench.config import Config
+from gpubench.context import Context
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    raise SystemExit(124)
+
+
+def main() -> int:
+    name, path = sys.argv[1:]
+    signal.signal(signal.SIGTERM, _interrupted)
+    module, _, function = name.partition(":")
+    context = Context(Config.read(Path(path)))
+    try:
+        getattr(importlib.import_module(module), function)(context)
+    except Exception as error:
+        print(json.dumps({"failed": f"{type(error).__name__}: {error}"}), flush=True)
+        raise
+    finally:
+        context.stage.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""What a part is given: the stage, its durations, and where its rows go."""
+
+import importlib.util
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from gpubench.config import Config
+from gpubench.results import number
+from gpubench.stage import Stage
+from gpubench.stats import Spread
+
+Item = TypeVar("Item")
+_SIMULATED_SCALE, _SIMULATED_SECONDS = 0.02, 0.12
+
+
+class Context:
+    def __init__(self, config: Config) -> None:
+        self.stage = Stage(config)
+        self.simulated = config.simulated
+
+    def seconds(self, seconds: float) -> float:
+        """Of a measurement; on the simulated device, where only the programs are tested, next to nothing."""
+        return max(_SIMULATED_SECONDS, seconds * _SIMULATED_SCALE) if self.simulated else seconds
+
+    def some(self, items: Sequence[Item], simulated: int = 1) -> list[Item]:
+        """All of them, or the first few on the simulated device."""
+        return list(items[:simulated] if self.simulated else items)
+
+    def repeats(self, count: int) -> int:
+        return 2 if self.simulated else count
+
+    def has(self, *modules: str) -> bool:
+        """Whether these Python packages can be used; they need a real GPU."""
+        missing = [module for module in modules if importlib.util.find_spec(module) is None]
+        if missing and not self.simulated:
+            self.skip(f"needs Python's {', '.join(missing)}")
+        return not missing and not self.simulated
+
+    # Rows.
+
+    def _emit(self, **message: Any) -> None:
+        print(json.dumps(message), flush=True)
+
+    def skip(self, reason: str) -> None:
+        """Something that this part does not measure here."""
+        self._emit(skip=reason)
+
+    def row(
+        self,
+        name: str,
+        value: float | Spread | None,
+        unit: str = "",
+        *,
+        against: str = "",
+        text: str = "",
+        values: Mapping[str, float] | None = None,
+    ) -> None:
+        """`value` None: `text` says it. `values`: the numbers behind the text."""
+        spread = value if isinstance(value, Spread) else None
+        plain = value.median if isinstance(value, Spread) else value
+        row = {
+            "name": name,
+            "value": plain,
+            "unit": unit,
+            "low": spread.low if spread else None,
+            "high": spread.high if spread else None,
+            "n": spread.n if spread else None,
+            "against": against,
+            "text": text,
+            "values": dict(values or {}),
+        }
+        self._emit(row=row)
+        shown = text if plain is None else f"{number(plain)} {unit}"
+        print(f"  {name}: {shown} {f'(against {against})' if against else ''}", file=sys.stderr, flush=True)
+
+    def compare(self, name: str, unit: str, values: Mapping[str, float], *, against: str = "") -> None:
+        """One row of several numbers of one kind."""
+        text = ", ".join(f"{key} {number(value)}" for key, value in values.items())
+        self.row(name, None, against=against, text=f"{text} {unit}".strip(), values=values)

@@ -1,0 +1,84 @@
+"""A part in a process group of its own, with a time limit; what it has measured by then is kept."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpubench.registry import Part
+
+_GRACE_SECONDS = 20.0
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """First politely, so that it stops its daemon; then all that is left of its group."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_GRACE_SECONDS)
+    _end_group(process.pid)
+    process.wait()
+
+
+def _end_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def run(
+    part: Part,
+    config: Path,
+    environment: dict[str, str],
+    limit: float,
+    entry: dict[str, Any],
+    changed: Callable[[], None],
+) -> None:
+    """Fills `entry` (state, reason, rows, skipped, seconds) and calls `changed` after each addition."""
+    started = time.monotonic()
+    command = [sys.executable, "-m", "gpubench.child", part.function, str(config)]
+    process = subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout is not None
+    descriptor, buffer, reason = process.stdout.fileno(), b"", ""
+    timed_out = False
+    try:
+        while True:
+            left = started + limit - time.monotonic()
+            if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+                timed_out = True
+                break
+            read = os.read(descriptor, 1 << 16)
+            if not read:
+                break
+            *lines, buffer = (buffer + read).split(b"\n")
+            for line in lines:
+                message = json.loads(line)
+                reason = message.get("failed", reason)
+                entry["rows"] += [message["row"]] if "row" in message else []
+                entry["skipped"] += [message["skip"]] if "skip" in message else []
+            entry["seconds"] = round(time.monotonic() - started, 1)
+            changed()
+        if not timed_out:
+            process.wait(_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        timed_out = True
+    finally:
+        if process.poll() is None:
+            _end(process)
+        _end_group(process.pid)  # whatever it left behind
+        process.stdout.close()
+    entry["seconds"] = round(time.monotonic() - started, 1)
+    if timed_out:
+        entry["state"], entry["reason"] = "timed out", f"stopped after its limit of {limit:.0f} s"
+    elif process.returncode != 0:
+        entry["state"], entry["reason"] = "failed", reason or f"its process ended with status {process.returncode}"
+    else:
+        entry["state"] = "ok"
+    changed()

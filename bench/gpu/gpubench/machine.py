@@ -1,0 +1,72 @@
+"""Which machine, driver, toolkit and commit the numbers are of."""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def output(*command: str) -> str:
+    """Standard output of a command; empty when it cannot be run."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, cwd=ROOT)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def commit() -> str:
+    """With a + when the checkout differs from it. `unknown` where there is no git."""
+    found = output("git", "-c", "safe.directory=*", "rev-parse", "--short", "HEAD")
+    if not found:
+        return "unknown"
+    changed = output("git", "-c", "safe.directory=*", "status", "--porcelain", "--untracked-files=no")
+    return found + ("+" if changed else "")
+
+
+def nvcc() -> str | None:
+    usual = Path("/usr/local/cuda/bin/nvcc")
+    return shutil.which("nvcc") or (str(usual) if usual.exists() else None)
+
+
+def _query(field: str) -> str:
+    return output("nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits", "--id=0")
+
+
+def compute_capability() -> str:
+    """As 9.0; empty without a GPU."""
+    return _query("compute_cap")
+
+
+def facts(simulated: bool) -> dict[str, Any]:
+    compiler = nvcc()
+    release = re.search(r"release ([0-9.]+)", output(compiler, "--version")) if compiler else None
+    return {
+        "gpu": "gpushare simulated GPU" if simulated else _query("name"),
+        "simulated": simulated,
+        "driver": "simulated" if simulated else _query("driver_version"),
+        "memory_mib": 0 if simulated else int(_query("memory.total") or 0),
+        "cuda": release[1] if release else "none",
+        "machine": f"{_cpu()}, {os.cpu_count()} cores, Linux {platform.release()}",
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit(),
+    }
+
+
+def slug(gpu: str) -> str:
+    """`NVIDIA H200` -> h200"""
+    text = gpu.lower().removeprefix("nvidia ").strip()
+    return re.sub(r"[^a-z0-9]+", "-", text).strip("-") or "gpu"

@@ -1,0 +1,163 @@
+"""The command."""
+
+import argparse
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from gpubench import build, isolate, machine, registry
+from gpubench.config import Config, Peer, clean_environment
+from gpubench.results import Results
+from gpubench.worker import say
+
+RESULTS = machine.ROOT / "bench" / "results"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bench/gpu/run", description="Builds gpushare from this checkout and measures it on this machine's GPU."
+    )
+    parser.add_argument("--part", default="", metavar="NAME,...", help="only these parts")
+    parser.add_argument("--group", choices=registry.groups(), help="only this group; each stays under 9 minutes")
+    parser.add_argument("--list", action="store_true", help="list parts and groups")
+    parser.add_argument("--simulated", action="store_true", help="try the programs on the simulated device; no numbers")
+    parser.add_argument(
+        "--peer",
+        action="append",
+        default=[],
+        metavar="NAME=PATH,KEY=VALUE...",
+        help="measure under this preload library, too",
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where the result goes (default bench/results)")
+    parser.add_argument("--limit", type=float, metavar="S", help="seconds a part may take, instead of its own limit")
+    parser.add_argument("--wheels", type=Path, metavar="DIR", help="Python packages that this machine lacks, as files")
+    parser.add_argument(
+        "--prefix", type=Path, metavar="DIR", help="use this build of gpushare; with --build-only, make it"
+    )
+    parser.add_argument("--build-only", action="store_true", help="build gpushare into --prefix and end")
+    parser.add_argument("--installed", action="store_true", help="use the gpushare that this Python imports")
+    parser.add_argument("--commit", help="what this checkout is, where there is no git")
+    parser.add_argument("--keep", action="store_true", help="keep the scratch directory with all logs")
+    return parser
+
+
+def _list() -> None:
+    for part in registry.PARTS:
+        note = " (real GPU only)" if part.real else ""
+        print(f"{part.group:16} {part.name:12} {part.seconds:4} s  {part.title}{note}")
+
+
+def _fail(text: str) -> int:
+    print(f"bench/gpu/run: {text}", file=sys.stderr)
+    return 2
+
+
+def _prepare(args: argparse.Namespace, work: Path) -> tuple[Path, list[Path]]:
+    """Builds what is needed. gpushare's _lib directory, and what goes onto PYTHONPATH. Raises BuildError."""
+    log = work / "build.log"
+    site = None
+    paths: list[Path] = []
+    if args.wheels is not None:
+        site = work / "site"
+        build.add_wheels(args.wheels, site, log)
+        paths.append(site)
+    building = not args.installed and (args.prefix is None or args.build_only)
+    if lacking := build.missing(build=building):
+        raise build.BuildError("this machine lacks: " + "; ".join(lacking))
+    if args.installed:
+        import gpushare
+
+        lib = Path(gpushare.__file__).parent / "_lib"
+    else:
+        prefix = args.prefix.resolve() if args.prefix is not None else work / "stage"
+        if building:
+            say(f"building gpushare (log: {log})")
+            build.gpushare(work / "build", prefix, log, site)
+        sys.path.insert(0, str(prefix))
+        paths.insert(0, prefix)
+        lib = prefix / "gpushare" / "_lib"
+    if not (lib / "libgpushare.so").is_file():
+        raise build.BuildError(f"{lib} holds no build of gpushare")
+    if not args.build_only:
+        say("building the benchmark's programs")
+        build.programs(work / "programs", lib / "sim", log, cuda=not args.simulated)
+    return lib, paths
+
+
+def _environment(paths: list[Path]) -> dict[str, str]:
+    env = clean_environment()
+    own = [str(Path(__file__).resolve().parents[1]), *map(str, paths), env.get("PYTHONPATH", "")]
+    # Nothing is to be imported from the directory that somebody happens to be in: it may be this checkout.
+    return {**env, "PYTHONPATH": os.pathsep.join(filter(None, own)), "PYTHONSAFEPATH": "1"}
+
+
+def _measure(args: argparse.Namespace, parts: list[registry.Part], peers: list[Peer], work: Path) -> int:
+    facts = machine.facts(args.simulated)
+    facts["commit"] = args.commit or facts["commit"]
+    if not facts["gpu"] and not args.build_only:
+        raise build.BuildError(
+            "nvidia-smi shows no GPU: is the driver loaded? (--simulated tries the programs without)"
+        )
+    lib, paths = _prepare(args, work)
+    if args.build_only:
+        return 0
+    out = args.out or (work / "results" if args.simulated else RESULTS)
+    name = ("simulated" if args.simulated else machine.slug(facts["gpu"])) + f"-{facts['date']}.json"
+    results = Results(out / name, facts, shlex.join(["bench/gpu/run", *sys.argv[1:]]))
+    config = work / "config.json"
+    Config(args.simulated, str(work), str(work / "programs"), str(lib), peers).save(config)
+    environment = _environment(paths)
+    bad = 0
+    for part in parts:
+        entry = results.begin(part)
+        if part.real and args.simulated:
+            entry["state"], entry["reason"] = "skipped", "needs a real GPU"
+            results.write()
+            continue
+        limit = args.limit or part.seconds * (1 + len(peers))
+        say(f"{part.title} (`{part.name}`, at most {limit:.0f} s)")
+        isolate.run(part, config, environment, limit, entry, results.write)
+        if entry["state"] != "ok":
+            bad += 1
+            say(f"  {entry['state']}: {entry['reason']}")
+    print(results.path.with_suffix(".md").read_text())
+    say(f"written: {results.path}")
+    return 1 if bad else 0
+
+
+def main() -> int:
+    args = _parser().parse_args()
+    if args.list:
+        _list()
+        return 0
+    try:
+        parts = registry.select([name for name in args.part.split(",") if name], args.group)
+        peers = [Peer.parse(text) for text in args.peer]
+    except KeyError as error:
+        return _fail(f"there is no part or group {error}: see --list")
+    except ValueError as error:
+        return _fail(str(error))
+    if args.build_only and args.prefix is None:
+        return _fail("--build-only needs --prefix, where the build goes")
+    if args.simulated and args.out is not None and args.out.resolve() == RESULTS.resolve():
+        return _fail("simulated runs prove no number: their output does not go to bench/results")
+    if os.geteuid() != 0 and not args.build_only:
+        return _fail("run it as root: the daemon needs it")
+    work = Path(tempfile.mkdtemp(prefix="gsb-", dir="/tmp"))
+    work.chmod(0o755)
+    keep = args.keep or (args.simulated and args.out is None and not args.build_only)
+    try:
+        status = _measure(args, parts, peers, work)
+        keep = keep or status != 0
+        return status
+    except build.BuildError as error:
+        keep = (work / "build.log").exists()
+        return _fail(str(error))
+    finally:
+        if keep:
+            say(f"logs: {work}")
+        else:
+            shutil.rmtree(work, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""One module per part; each has functions that take a Context."""

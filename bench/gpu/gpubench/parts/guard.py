@@ -1,0 +1,98 @@
+"""Part 8: what the kernel half of the driver is asked for, seen from inside the process (native/iolog.c)."""
+
+from collections import Counter
+from pathlib import Path
+
+from gpubench.context import Context
+from gpubench.worker import Worker, WorkerError, window
+
+ALLOCATING = {0x27: "ALLOC_MEMORY", 0x2B: "RM_ALLOC", 0x4A: "VID_HEAP_CONTROL"}
+Call = tuple[str, int, int, int]  # device file, number, size, class or command
+
+
+def _calls(log: Path, skip: int = 0) -> tuple[list[Call], list[tuple[str, int]], int]:
+    """ioctls, mappings (file, bytes; shared and writable only), and how many lines there are."""
+    lines = log.read_text().splitlines() if log.exists() else []
+    calls, maps = [], []
+    for line in lines[skip:]:
+        kind, file, *rest = line.split()
+        if kind == "ioctl":
+            calls.append((Path(file).name, int(rest[0], 16), int(rest[1]), int(rest[2], 16)))
+        elif rest[1:] == ["1", "1"]:
+            maps.append((Path(file).name, int(rest[0])))
+    return calls, maps, len(lines)
+
+
+def _shown(calls: list[Call]) -> str:
+    found = Counter(
+        (ALLOCATING[nr], size, second) for file, nr, size, second in calls if "uvm" not in file and nr in ALLOCATING
+    )
+    texts = [
+        f"{count} x {name} ({size} bytes, class or function 0x{second:x})"
+        for (name, size, second), count in found.items()
+    ]
+    return "; ".join(texts) or "none"
+
+
+def _environment(context: Context, log: Path, **more: str) -> dict[str, str]:
+    return {"LD_PRELOAD": context.stage.program("iolog.so"), "IOLOG": str(log), **more}
+
+
+def _steps(context: Context, log: Path) -> bool:
+    """False when the log saw nothing: a driver that does not call the C library's ioctl tells nothing."""
+    stage = context.stage
+    seen, found = 0, []
+    argv = [stage.program("steps"), stage.spin_ptx]
+    with stage.start("bare", argv, environment=_environment(context, log)) as worker:
+        for step in ("init", "context", "module", "launch", "alloc 4KiB", "alloc 64MiB", "pool 64MiB"):
+            worker.ask(step)
+            calls, maps, seen = _calls(log, seen)
+            found.append((step, calls, [size for file, size in maps if file == "nvidia-uvm"]))
+    if not seen:
+        context.skip("no ioctl of the driver went through the C library: nothing is known about them")
+        return False
+    for step, calls, uvm in found:
+        context.row(f"{step}: allocating ioctls", None, text=_shown(calls), against=f"{len(calls)} ioctls in all")
+        addresses = f"{sum(uvm) / (1 << 20):.4g} MiB of addresses"
+        context.row(f"{step}: shared writable mappings of nvidia-uvm", len(uvm), against=addresses)
+    return True
+
+
+def _launches(context: Context, log: Path) -> None:
+    stage = context.stage
+    with stage.start("bare", stage.load_argv(), environment=_environment(context, log)) as worker:
+        window(context.seconds(1), worker)
+        before = _calls(log)[2]
+        launched = window(context.seconds(1), worker)[0]["kernels"]
+        calls, _, _ = _calls(log, before)
+    context.row("ioctls while launching", len(calls), against=f"{launched} launches")
+
+
+def _denied(context: Context, log: Path) -> None:
+    """-ENOMEM to every allocation of device memory: what the program sees, and whether its context lives."""
+    stage = context.stage
+    deny = Path(f"{log}.deny")
+    with stage.start("bare", stage.load_argv(), environment=_environment(context, log, IOLOG_DENY="1")) as worker:
+        deny.touch()
+        refused = _allocation(worker)
+        deny.unlink()
+        after = _allocation(worker)
+    if " denied" not in log.read_text():
+        context.skip("no allocating ioctl was seen to be denied")
+        return
+    context.row("cuMemAlloc of 256 MiB while the kernel says ENOMEM", None, text=refused)
+    context.row("and when it no longer says so", None, text=after)
+
+
+def _allocation(worker: Worker) -> str:
+    try:
+        return str(worker.ask("alloc 1 256MiB")["name"])
+    except WorkerError as error:
+        return f"the program ended: {error}"[:300]
+
+
+def measure(context: Context) -> None:
+    work = context.stage.work
+    if _steps(context, work / "iolog-steps"):
+        _launches(context, work / "iolog-launches")
+        _denied(context, work / "iolog-denied")

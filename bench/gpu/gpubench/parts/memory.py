@@ -1,0 +1,80 @@
+"""Part 2: usable bytes under a limit, what a process costs, books against NVML, processes that race."""
+
+from gpubench.context import Context
+from gpubench.worker import Worker
+
+MIB, GIB = 1 << 20, 1 << 30
+LIMIT = 4 * GIB
+# Each: how many allocations of which size. One byte over a multiple of 2 MiB is where the driver's granularity shows.
+LADDER = ((4096, 4 << 10), (1024, 64 << 10), (256, 1 << 20), (256, (1 << 20) + 1), (256, (2 << 20) + 1), (32, 20 << 20))
+RACERS = 4
+
+
+def _book(context: Context, worker: Worker) -> int:
+    return int(context.stage.grant_of(worker)["devices"][0]["memory_bytes"])
+
+
+def _usable(context: Context, arm: str) -> None:
+    idle = context.stage.settled_bytes()
+    with context.stage.load(arm, memory=LIMIT) as worker:
+        shown = worker.ask("memory")
+        overhead = context.stage.settled_bytes() - idle
+        for piece in ("256MiB", "16MiB", "1MiB"):
+            held = worker.ask(f"fill {piece}", 120)
+        used = context.stage.settled_bytes() - idle
+        context.row(
+            f"usable under a limit of 4 GiB, {arm}",
+            held["held_bytes"] / MIB,
+            "MiB",
+            against=f"limit {LIMIT >> 20} MiB; free said {shown['free_bytes'] / MIB:.0f} MiB at the start",
+        )
+        context.row(
+            f"a process before its first allocation of its own, {arm}",
+            overhead / MIB,
+            "MiB by NVML",
+            against="context, module and 256 MiB of data on a real device",
+        )
+        against = f"limit {LIMIT >> 20} MiB"
+        if arm == "gpushare":
+            against += f"; gpushare's books say {_book(context, worker) / MIB:.1f} MiB"
+        context.row(f"on the device when full, {arm}", used / MIB, "MiB by NVML", against=against)
+
+
+def _ladder(context: Context) -> None:
+    with context.stage.load("gpushare", memory=LIMIT) as worker:
+        for count, size in context.some(LADDER, 3):
+            book, used = _book(context, worker), context.stage.settled_bytes()
+            worker.ask(f"alloc {count} {size}")
+            booked, grown = _book(context, worker) - book, context.stage.settled_bytes() - used
+            worker.ask("free")
+            context.row(
+                f"{count} allocations of {size} bytes: NVML beyond gpushare's books",
+                (grown - booked) / MIB,
+                "MiB",
+                against=f"books {booked / MIB:.1f} MiB, NVML {grown / MIB:.1f} MiB",
+            )
+
+
+def _race(context: Context) -> None:
+    """Several processes of one grant fill it at the same time."""
+    stage = context.stage
+    idle = stage.settled_bytes()
+    argv = stage.python("race.py", str(RACERS), "8MiB", *stage.load_argv())
+    with stage.start("gpushare", argv, memory=LIMIT) as race:
+        held = race.ready["held_bytes"]
+        grant = stage.grant_of(race)["devices"][0]
+        used = stage.settled_bytes() - idle
+    peak, limit = grant["memory_peak_bytes"], grant["memory_limit_bytes"]
+    context.row(
+        f"{RACERS} processes of one grant fill it together: peak in the books",
+        peak / MIB,
+        "MiB",
+        against=f"limit {limit / MIB:.0f} MiB; NVML {used / MIB:.0f} MiB; held {sum(held) / MIB:.0f} MiB",
+    )
+
+
+def measure(context: Context) -> None:
+    for arm in context.stage.arms:
+        _usable(context, arm)
+    _ladder(context)
+    _race(context)

@@ -1,0 +1,81 @@
+"""Part 3: the same program bare and under an arm. Both live the whole time and run in turns, so that clocks and
+temperature are the same for both."""
+
+from gpubench.context import Context
+from gpubench.stats import Spread, loss, spread
+from gpubench.worker import Unit, Worker, rate, window
+
+LAUNCHES = {
+    "2 us kernels": ("burn", Unit(500, 2)),
+    "5 us kernels": ("burn", Unit(200, 5)),
+    "20 us kernels": ("burn", Unit(50, 20)),
+    "100 us kernels": ("burn", Unit(10, 100)),
+    "1 ms matrix products": ("gemm", Unit(2, 1000)),
+}
+TORCH = {
+    "gemm": "bf16 product, 8192 cubed",
+    "resnet": "ResNet-50 training step, batch 64",
+    "transformer": "transformer training step",
+    "decode": "decode step, CUDA graph",
+    "eager": "decode step, launch by launch",
+}
+MEMORY = 40 << 30
+
+
+def _alternate(
+    context: Context, bare: list[Worker], other: list[Worker], seconds: float, pairs: int
+) -> tuple[Spread, float]:
+    """Loss in percent of the bare rate, and the median bare rate; with several programs, of their sums."""
+    window(context.seconds(0.5), *bare)
+    window(context.seconds(0.5), *other)
+    alone: list[float] = []
+    shared: list[float] = []
+    for index in range(context.repeats(pairs)):
+        order = ((bare, alone), (other, shared)) if index % 2 == 0 else ((other, shared), (bare, alone))
+        for workers, rates in order:
+            rates.append(sum(rate(report) for report in window(context.seconds(seconds), *workers)))
+    return loss(alone, shared), spread(alone).median
+
+
+def _single(context: Context, arm: str) -> None:
+    for name, (kernel, unit) in context.some(list(LAUNCHES.items()), 2):
+        with context.stage.load("bare", kernel) as bare, context.stage.load(arm, kernel) as other:
+            bare.set(unit)
+            other.set(unit)
+            lost, units = _alternate(context, [bare], [other], 1.5, 9)
+        each = 1e6 / (units * unit.kernels)
+        context.row(f"{name}, {arm}", lost, "% fewer", against=f"bare, {each:.3g} us a launch")
+
+
+def _pairs(context: Context, arm: str) -> None:
+    """Two at once under the arm against two at once under the device's own slicing."""
+    for name in context.some(["20 us kernels", "1 ms matrix products"]):
+        kernel, unit = LAUNCHES[name]
+        with (
+            context.stage.load("bare", kernel) as a,
+            context.stage.load("bare", kernel) as b,
+            context.stage.load(arm, kernel) as c,
+            context.stage.load(arm, kernel) as d,
+        ):
+            for worker in (a, b, c, d):
+                worker.set(unit)
+            lost, _ = _alternate(context, [a, b], [c, d], 2, 5)
+        context.row(f"{name}, two programs together, {arm}", lost, "% fewer", against="two bare programs together")
+
+
+def launches(context: Context) -> None:
+    for arm in context.stage.arms:
+        _single(context, arm)
+        _pairs(context, arm)
+
+
+def frameworks(context: Context) -> None:
+    if not context.has("torch"):
+        return
+    stage = context.stage
+    for kind, label in TORCH.items():
+        argv = stage.python("torch_load.py", kind)
+        for arm in stage.arms:
+            with stage.start("bare", argv) as bare, stage.start(arm, argv, memory=MEMORY) as other:
+                lost, units = _alternate(context, [bare], [other], 2, 7)
+            context.row(f"{label}, {arm}", lost, "% fewer steps", against=f"bare, {1000 / units:.4g} ms a step")

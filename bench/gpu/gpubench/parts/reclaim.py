@@ -1,0 +1,65 @@
+"""Part 7: an owner that has slept wants its device back from a borrower."""
+
+from gpubench.context import Context
+from gpubench.stats import Spread
+from gpubench.worker import Json, Unit, WorkerError, window
+
+OWNER = Unit(5, 100, depth=1, pause_ms=60, wake=True)
+BORROWERS = {
+    "20 us kernels": Unit(50, 20),
+    "1 ms kernels": Unit(4, 1000),
+    "20 ms kernels": Unit(1, 20_000),
+    "a graph of 200 ms": Unit(100, 2000, graph=True),
+}
+
+
+def _beside(context: Context, arm: str, unit: Unit) -> tuple[Json, Json, list[float]]:
+    """Reports of owner and borrower, and the waits that the arbiter recorded, in ms."""
+    stage = context.stage
+    with (
+        stage.load(arm, class_="interactive", time_milli=750) as owner,
+        stage.load(arm, "gemm", time_milli=250) as borrower,
+    ):
+        owner.set(OWNER)
+        borrower.set(unit)
+        grant = stage.grant_of(owner)["id"] if arm == "gpushare" else None
+        after = stage.client.call("GET", "/v1/events")["after"] if grant else 0
+        reports = window(context.seconds(10), owner, borrower)
+        if borrower.process.poll() is not None:
+            raise WorkerError("the borrower did not live through it")
+        waits = []
+        if grant:
+            events = stage.client.call("GET", f"/v1/events?after={after}")["events"]
+            waits = [
+                event["value_ns"] / 1e6 for event in events if event["kind"] == "lease" and event["grant"] == grant
+            ]
+    return reports[0], reports[1], waits
+
+
+def measure(context: Context) -> None:
+    with context.stage.load() as owner:
+        alone = window(context.seconds(5), owner.set(OWNER))[0]["wake_ns"]
+    for name, unit in context.some(list(BORROWERS.items())):
+        values: dict[str, dict[str, float]] = {"p50": {}, "p99": {}, "max": {}}
+        for arm in ("bare", *context.stage.arms):
+            owner_report, borrower_report, waits = _beside(context, arm, unit)
+            for quantile, found in values.items():
+                found[arm] = owner_report["wake_ns"][quantile] / 1e6
+            if waits:
+                waits.sort()
+                context.row(
+                    f"owner's wait for its lease beside {name}, by the arbiter's record",
+                    Spread(waits[len(waits) // 2], waits[0], waits[-1], len(waits)),
+                    "ms",
+                )
+            used = 100 * borrower_report["work_ns"] / borrower_report["wall_ns"]
+            context.row(
+                f"borrower's work meanwhile: {name}, {arm}", used, "% of the device", against="its process lives on"
+            )
+        for quantile, found in values.items():
+            context.compare(
+                f"owner's wake to the end of its first kernel beside {name}, {quantile}",
+                "ms",
+                found,
+                against=f"alone {alone[quantile] / 1e6:.3g} ms",
+            )

@@ -1,0 +1,66 @@
+"""The parts: what each measures, how long it may take, and which group it runs in."""
+
+from dataclasses import dataclass
+
+GROUP_SECONDS = 540
+"""A group's parts may take no longer together."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """`function` is MODULE:FUNCTION; `real`: it cannot run on the simulated device."""
+
+    name: str
+    group: str
+    title: str
+    function: str
+    seconds: int
+    real: bool = False
+
+
+PARTS = (
+    Part(
+        "policy-1", "experiments-a1", "A. Sharing policy, first half of the pairs", "gpubench.parts.policy:first", 480
+    ),
+    Part(
+        "policy-2", "experiments-a2", "A. Sharing policy, second half of the pairs", "gpubench.parts.policy:second", 480
+    ),
+    Part("hidden", "experiments-b", "B. Hidden memory", "gpubench.parts.hidden:measure", 420),
+    Part("stalls", "experiments-c1", "C. Stalls", "gpubench.parts.stalls:measure", 300),
+    Part("copies", "experiments-c2", "C. Copies beside compute", "gpubench.parts.stalls:copies", 300),
+    Part("clients", "product-1", "1. Clients caught", "gpubench.parts.clients:measure", 480),
+    Part("memory", "product-2", "2. Memory", "gpubench.parts.memory:measure", 240),
+    Part("metering", "product-2", "4. Metering", "gpubench.parts.metering:measure", 240),
+    Part("overhead", "product-3", "3. Overhead, launches", "gpubench.parts.overhead:launches", 300),
+    Part("reclaim", "product-3", "7. Reclaim", "gpubench.parts.reclaim:measure", 220),
+    Part("frameworks", "product-4", "3. Overhead, PyTorch", "gpubench.parts.overhead:frameworks", 510, real=True),
+    Part("shares", "product-5", "5. Shares", "gpubench.parts.shares:measure", 510),
+    Part("protection", "product-6", "6. Protection", "gpubench.parts.protection:measure", 420),
+    Part("guard", "product-7", "8. Guard facts", "gpubench.parts.guard:measure", 120),
+    Part("suspend", "product-7", "9. Suspend, by the driver itself", "gpubench.parts.suspend:measure", 360),
+)
+
+NOT_BUILT = (
+    "Co-leases: in experiment A `together` is a gate inside the program, not gpushare.",
+    "Suspending a grant through gpushare: part 9 calls the driver itself.",
+    "The guard's kernel half: timeslices, schedule and preempt controls on another process's channels, "
+    "limits enforced by BPF programs or by the driver (`dmem`).",
+    "Several devices in one job (gangs).",
+)
+
+
+def groups() -> list[str]:
+    return list(dict.fromkeys(part.group for part in PARTS))
+
+
+def select(parts: list[str], group: str | None) -> list[Part]:
+    """Raises KeyError with the name that is none."""
+    known = {part.name: part for part in PARTS}
+    for name in parts:
+        if name not in known:
+            raise KeyError(name)
+    if group is not None and group not in groups():
+        raise KeyError(group)
+    if not parts and group is None:
+        return list(PARTS)
+    return [part for part in PARTS if part.name in parts or part.group == group]

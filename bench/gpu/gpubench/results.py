@@ -1,0 +1,103 @@
+"""The result file, written anew after every row so that nothing measured is lost, and the table made from it.
+
+A file holds runs: one per command. The table shows each part's newest complete result and says which commit it is of.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from gpubench import registry
+
+Json = dict[str, Any]
+
+
+class Results:
+    def __init__(self, path: Path, facts: Json, command: str) -> None:
+        self.path = path
+        self.document: Json = json.loads(path.read_text()) if path.exists() else {"runs": []}
+        self.run: Json = {**facts, "command": command, "parts": []}
+        self.document["runs"].append(self.run)
+
+    def begin(self, part: registry.Part) -> Json:
+        entry: Json = {"part": part.name, "state": "running", "reason": "", "seconds": 0.0, "rows": [], "skipped": []}
+        self.run["parts"].append(entry)
+        self.write()
+        return entry
+
+    def write(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        for path, text in (
+            (self.path, json.dumps(self.document, indent=1) + "\n"),
+            (self.path.with_suffix(".md"), markdown(self.document)),
+        ):
+            temporary = path.with_name(f".{path.name}.{os.getpid()}")
+            temporary.write_text(text)
+            temporary.replace(path)
+
+
+def _newest(document: Json) -> dict[str, tuple[Json, Json]]:
+    """Part -> (run, entry): the last that ended well, else the last with rows, else the last."""
+    best: dict[str, tuple[int, int, Json, Json]] = {}
+    for index, run in enumerate(document["runs"]):
+        for entry in run["parts"]:
+            rank = 2 if entry["state"] == "ok" else 1 if entry["rows"] else 0
+            before = best.get(entry["part"])
+            if before is None or (rank, index) >= before[:2]:
+                best[entry["part"]] = (rank, index, run, entry)
+    return {name: (run, entry) for name, (_, _, run, entry) in best.items()}
+
+
+def number(value: float) -> str:
+    """Three digits that say something; whole numbers of four and more stay whole."""
+    if value == int(value) and abs(value) < 1e15:
+        return str(int(value))
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _measured(row: Json) -> str:
+    text = f"{number(row['value'])} {row['unit']}".strip() if row["value"] is not None else row["text"]
+    if row["low"] is not None:
+        text += f" ({number(row['low'])} to {number(row['high'])}, n={row['n']})"
+    return text
+
+
+def _table(entry: Json) -> list[str]:
+    lines = ["", "| number | measured | against |", "|---|---|---|"]
+    for row in entry["rows"]:
+        against = row["against"].replace("|", "/")
+        lines.append(f"| {row['name'].replace('|', '/')} | {_measured(row)} | {against} |")
+    return lines
+
+
+def markdown(document: Json) -> str:
+    last = document["runs"][-1]
+    title = f"# {last['gpu']}, {last['date']}" + (" (SIMULATED: no real GPU was measured)" if last["simulated"] else "")
+    lines = [title, "", f"{last['machine']}; driver {last['driver']}, CUDA {last['cuda']}.", ""]
+    lines += ["Numbers in brackets are the lowest and the highest of n."]
+    newest = _newest(document)
+    missing: list[str] = []
+    for part in registry.PARTS:
+        if part.name not in newest:
+            missing.append(f"- `{part.name}`: not run")
+            continue
+        run, entry = newest[part.name]
+        for reason in entry["skipped"]:
+            missing.append(f"- `{part.name}`: {reason}")
+        if entry["state"] != "ok":
+            missing.append(f"- `{part.name}`: {entry['state']}: {entry['reason']}")
+        if not entry["rows"]:
+            continue
+        note = "" if entry["state"] == "ok" else f" **Incomplete: {entry['state']}.**"
+        lines += [
+            "",
+            f"## {part.title}",
+            "",
+            f"`{part.name}` at {run['commit']}, {run['date']}: `{run['command']}`.{note}",
+        ]
+        lines += _table(entry)
+    if missing:
+        lines += ["", "## Not measured", "", *missing]
+    lines += ["", "## Not built", "", *(f"- {line}" for line in registry.NOT_BUILT)]
+    return "\n".join(lines) + "\n"

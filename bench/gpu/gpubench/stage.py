@@ -1,0 +1,185 @@
+"""Where a part plays: a daemon of its own on the real or simulated device, and programs started bare, under gpushare,
+or under another preload library."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from gpubench.config import Config, Peer, clean_environment
+from gpubench.worker import Worker, WorkerError
+
+_START_SECONDS = 60.0
+_STOP_SECONDS = 15.0
+PROGRAMS = Path(__file__).resolve().parent.parent / "programs"
+
+
+class Stage:
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.simulated = config.simulated
+        self.work = Path(config.work)
+        self.log = self.work / "programs.log"
+        self._daemon: subprocess.Popen[bytes] | None = None
+        self._client: Any = None
+        self._rates: dict[str, float] = {}
+
+    # The daemon.
+
+    @property
+    def client(self) -> Any:
+        """Of the node API; the daemon is started when it is first needed."""
+        if self._client is None:
+            self._start()
+        return self._client
+
+    def _start(self) -> None:
+        from gpushare.client import Client
+        from gpushare.errors import GpushareError
+
+        state = self.work / "state"
+        log = self.work / "daemon.log"
+        command = [sys.executable, "-m", "gpushare", "daemon", "--state-dir", str(state)]
+        if self.simulated:
+            command += ["--simulate", "1x16GiB"]
+        with open(log, "ab") as out:
+            self._daemon = subprocess.Popen(
+                command, env=clean_environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=self.work
+            )
+        client = Client(state / "run" / "node.sock")
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                client.version()
+                break
+            except GpushareError:
+                if self._daemon.poll() is not None or time.monotonic() > deadline:
+                    tail = log.read_text(errors="replace")[-1500:]
+                    raise WorkerError(f"gpushare daemon did not start: {tail}") from None
+                time.sleep(0.02)
+        self._client = client
+
+    def close(self) -> None:
+        if self._daemon is None:
+            return
+        self._daemon.terminate()
+        try:
+            self._daemon.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._daemon.kill()
+            self._daemon.wait()
+        self._daemon = self._client = None
+
+    # Programs.
+
+    @property
+    def arms(self) -> list[str]:
+        """What is compared with bare runs."""
+        return ["gpushare", *(peer.name for peer in self.config.peers)]
+
+    def _peer(self, name: str) -> Peer:
+        return next(peer for peer in self.config.peers if peer.name == name)
+
+    def bare_environment(self) -> dict[str, str]:
+        env = clean_environment()
+        if self.simulated:
+            env["GPUSHARE_SIM_DIR"] = str(self.client.node()["sim_dir"])
+            env["LD_LIBRARY_PATH"] = str(Path(self.config.lib) / "sim")
+        return env
+
+    def command(
+        self, arm: str, argv: list[str], *, memory: int, time_milli: int, class_: str = "training"
+    ) -> tuple[list[str], dict[str, str]]:
+        """Command line and environment of a program under an arm. `memory` in bytes."""
+        if arm == "bare":
+            return argv, self.bare_environment()
+        if arm == "gpushare":
+            share = ["--memory", str(memory), "--time", str(time_milli), "--class", class_]
+            socket = ["--socket", str(self.client.path)]
+            return [sys.executable, "-m", "gpushare", "run", *socket, *share, "--", *argv], clean_environment()
+        peer = self._peer(arm)
+        share_values = {"memory_bytes": memory, "memory_mib": memory >> 20, "percent": time_milli / 10}
+        values = {key: value.format(**share_values) for key, value in peer.environment.items()}
+        return argv, {**self.bare_environment(), **values, "LD_PRELOAD": peer.library}
+
+    def start(
+        self,
+        arm: str,
+        argv: list[str],
+        *,
+        memory: int = 2 << 30,
+        time_milli: int = 500,
+        class_: str = "training",
+        environment: dict[str, str] | None = None,
+    ) -> Worker:
+        command, env = self.command(arm, argv, memory=memory, time_milli=time_milli, class_=class_)
+        return Worker(command, {**env, **(environment or {})}, self.log)
+
+    def program(self, name: str) -> str:
+        return str(Path(self.config.programs) / name)
+
+    @property
+    def spin_ptx(self) -> str:
+        return str(Path(self.config.lib) / "spin.ptx")
+
+    @property
+    def kernels(self) -> str:
+        """The module with burn, stream and gemm; on the simulated device the only kernel with a duration."""
+        return self.spin_ptx if self.simulated else self.program("kernels.cubin")
+
+    def load(
+        self,
+        arm: str = "bare",
+        kernel: str = "burn",
+        *,
+        memory: int = 2 << 30,
+        time_milli: int = 500,
+        class_: str = "training",
+        gate: tuple[Path, int] | None = None,
+    ) -> Worker:
+        """A load program with a calibrated kernel."""
+        argv = [*self.load_argv(kernel), "--rate", repr(self.rate(kernel))]
+        if gate is not None:
+            argv += ["--gate", str(gate[0]), "--side", str(gate[1])]
+        return self.start(arm, argv, memory=memory, time_milli=time_milli, class_=class_)
+
+    def load_argv(self, kernel: str = "burn") -> list[str]:
+        """A load program that takes an iteration for a nanosecond."""
+        return [self.program("load"), "--module", self.kernels, "--kernel", "spin_ns" if self.simulated else kernel]
+
+    def rate(self, kernel: str) -> float:
+        """Iterations a nanosecond, measured once while nothing else runs."""
+        if self.simulated:
+            return 1.0
+        if kernel not in self._rates:
+            with self.start("bare", self.load_argv(kernel)) as worker:
+                self._rates[kernel] = float(worker.ask("calibrate")["rate"])
+        return self._rates[kernel]
+
+    def python(self, script: str, *arguments: str) -> list[str]:
+        return [sys.executable, str(PROGRAMS / script), *arguments]
+
+    # What gpushare and NVML say.
+
+    def grant_of(self, worker: Worker) -> Any:
+        found = [grant for grant in self.client.grants() if worker.pid in (grant["pid"], *grant["processes"])]
+        if not found:
+            raise WorkerError(f"process {worker.pid} has no grant")
+        return found[0]
+
+    def used_bytes(self) -> int:
+        """Of the whole device, by NVML (simulated: by the simulator's books)."""
+        return int(self.client.devices()[0]["memory_used_bytes"])
+
+    def settled_bytes(self, seconds: float = 5.0) -> int:
+        """The same, once two readings a tenth of a second apart agree."""
+        deadline = time.monotonic() + seconds
+        before = self.used_bytes()
+        while time.monotonic() < deadline:
+            time.sleep(0.1)
+            now = self.used_bytes()
+            if now == before:
+                break
+            before = now
+        return before

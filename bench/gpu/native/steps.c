@@ -1,0 +1,90 @@
+/* Takes one step at a time, so that somebody else can see what each costs in device memory:  steps SPIN_MODULE [KERNELS_MODULE]
+ *
+ * Commands on stdin, one JSON object each:  init | context | second | module | launch | bigstack | pool SIZE | alloc SIZE | drop | quit
+ *
+ * `second` makes another context in the process, `drop` ends it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "driver.h"
+
+static CUdevice device;
+static CUcontext context, second;
+static CUmodule spin_module, kernels_module;
+static CUstream stream;
+
+static void say(const char *event) {
+  size_t available = 0, total = 0;
+  if (context)
+    MUST(cuMemGetInfo_v2(&available, &total));
+  printf("{\"event\": \"%s\", \"free_bytes\": %zu, \"total_bytes\": %zu}\n", event, available, total);
+}
+
+static void launch(CUmodule module, const char *name, void **arguments, unsigned blocks, unsigned threads) {
+  CUfunction function;
+  MUST(cuModuleGetFunction(&function, module, name));
+  MUST(cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, arguments, NULL));
+  MUST(cuStreamSynchronize(stream));
+}
+
+static void big_stack(void) {
+  uint64_t iterations = 16, floats = 1 << 20;
+  CUdeviceptr data;
+  MUST(cuMemAlloc_v2(&data, floats * sizeof(float)));
+  launch(kernels_module, "big_stack", (void *[]){&iterations, &data, &floats}, 1, 32);
+  MUST(cuMemFree_v2(data));
+}
+
+static void obey(const char *line, const char *spin_file, const char *kernels_file) {
+  uint64_t ns = 1000;
+  CUdeviceptr pointer;
+  char size[32];
+  size_t bytes;
+  if (strcmp(line, "init") == 0) {
+    MUST(cuInit(0));
+    MUST(cuDeviceGet(&device, 0));
+  } else if (strcmp(line, "context") == 0) {
+    MUST(cuDevicePrimaryCtxRetain(&context, device));
+    MUST(cuCtxSetCurrent(context));
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  } else if (strcmp(line, "second") == 0) {
+    MUST(cuCtxCreate_v2(&second, 0, device));
+    MUST(cuCtxSetCurrent(context));
+  } else if (strcmp(line, "drop") == 0) {
+    MUST(cuCtxDestroy_v2(second));
+  } else if (strcmp(line, "module") == 0) {
+    MUST(cuModuleLoadData(&spin_module, read_file(spin_file)));
+    if (kernels_file)
+      MUST(cuModuleLoadData(&kernels_module, read_file(kernels_file)));
+  } else if (strcmp(line, "launch") == 0) {
+    launch(spin_module, "spin_ns", (void *[]){&ns}, 1, 1);
+  } else if (strcmp(line, "bigstack") == 0 && kernels_module) {
+    big_stack();
+  } else if (sscanf(line, "pool %31s", size) == 1 && parse_size(size, &bytes)) {
+    MUST(cuMemAllocAsync(&pointer, bytes, stream));
+    MUST(cuStreamSynchronize(stream));
+  } else if (sscanf(line, "alloc %31s", size) == 1 && parse_size(size, &bytes)) {
+    MUST(cuMemAlloc_v2(&pointer, bytes));
+  } else {
+    puts("{\"event\": \"unknown\"}");
+    return;
+  }
+  say(line);
+}
+
+int main(int argc, char **argv) {
+  char line[128];
+  setvbuf(stdout, NULL, _IOLBF, 0);
+  if (argc < 2)
+    return 2;
+  printf("{\"event\": \"ready\", \"pid\": %d}\n", (int)getpid());
+  while (fgets(line, sizeof line, stdin)) {
+    line[strcspn(line, "\n")] = '\0';
+    if (strcmp(line, "quit") == 0)
+      break;
+    obey(line, argv[1], argc > 2 ? argv[2] : NULL);
+  }
+  return 0;
+}

@@ -1,0 +1,153 @@
+"""A Python client of the driver: client.py KIND BYTES. BYTES is more than its share.
+
+Prints {"result": ..., "refused": name of the error that the allocation of BYTES met, "total_bytes": ...}; the result is
+the same on every run of one library version.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+Answer = dict[str, Any]
+
+
+def bindings(count: int) -> Answer:
+    from cuda.bindings import driver as cuda
+
+    def must(result: Any) -> Any:
+        code, *values = result
+        if code != cuda.CUresult.CUDA_SUCCESS:
+            raise RuntimeError(code.name)
+        return values[0] if len(values) == 1 else values
+
+    must(cuda.cuInit(0))
+    device = must(cuda.cuDeviceGet(0))
+    must(cuda.cuCtxSetCurrent(must(cuda.cuDevicePrimaryCtxRetain(device))))
+    sent = bytes(range(256)) * 4096
+    pointer = must(cuda.cuMemAlloc(len(sent)))
+    must(cuda.cuMemcpyHtoD(pointer, sent, len(sent)))
+    must(cuda.cuMemsetD8(pointer, 7, len(sent) // 2))
+    back = bytearray(len(sent))
+    must(cuda.cuMemcpyDtoH(back, pointer, len(sent)))
+    _, total = must(cuda.cuMemGetInfo())
+    return {"result": sum(back), "refused": cuda.cuMemAlloc(count)[0].name, "total_bytes": total}
+
+
+def cupy(count: int) -> Answer:
+    import cupy as cp
+
+    values = cp.arange(1 << 20, dtype=cp.float64)
+    result = float((values * values).sum())
+    _, total = cp.cuda.runtime.memGetInfo()
+    try:
+        cp.empty(count, dtype=cp.uint8)
+        refused = "none"
+    except cp.cuda.memory.OutOfMemoryError:
+        refused = "OutOfMemoryError"
+    return {"result": result, "refused": refused, "total_bytes": total}
+
+
+def _torch_answer(result: float, count: int) -> Answer:
+    import torch
+
+    _, total = torch.cuda.mem_get_info()
+    try:
+        torch.empty(count, dtype=torch.uint8, device="cuda")
+        refused = "none"
+    except torch.cuda.OutOfMemoryError:
+        refused = "OutOfMemoryError"
+    return {"result": result, "refused": refused, "total_bytes": total}
+
+
+def _model() -> tuple[Any, Any]:
+    import torch
+
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)).cuda()
+    return model, torch.randn(256, 512).cuda()
+
+
+def torch_eager(count: int) -> Answer:
+    import torch
+
+    model, data = _model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = (model(data) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+    return _torch_answer(float(loss), count)
+
+
+def torch_compiled(count: int) -> Answer:
+    import torch
+
+    model, data = _model()
+    with torch.no_grad():
+        compiled = torch.compile(model)
+        return _torch_answer(float(compiled(data).sum()), count)
+
+
+def torch_graph(count: int) -> Answer:
+    import torch
+
+    model, data = _model()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.no_grad(), torch.cuda.stream(side):
+        for _ in range(3):
+            model(data)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        out = model(data)
+    for _ in range(50):
+        graph.replay()
+    return _torch_answer(float(out.sum()), count)
+
+
+def triton(count: int) -> Answer:
+    import torch
+
+    # Triton reads the source of what it compiles, so the kernel lives in a module of its own, beside this file.
+    sys.path.insert(0, str(Path(__file__).parent))
+    from triton_kernel import double
+
+    values = torch.arange(1 << 20, dtype=torch.float32, device="cuda")
+    out = torch.empty_like(values)
+    double[(values.numel() // 1024,)](values, out, block=1024)
+    return _torch_answer(float(out.double().sum()), count)
+
+
+def jax(count: int) -> Answer:
+    import os
+
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    import jax as library
+    import jax.numpy as jnp
+
+    values = jnp.arange(1 << 20, dtype=jnp.float32)
+    result = float(library.jit(lambda v: jnp.sin(v).sum())(values))
+    stats = library.devices()[0].memory_stats() or {}
+    try:
+        jnp.zeros(count, dtype=jnp.uint8).block_until_ready()
+        refused = "none"
+    except Exception as error:  # its class is not public
+        refused = "RESOURCE_EXHAUSTED" if "RESOURCE_EXHAUSTED" in str(error) else type(error).__name__
+    return {"result": result, "refused": refused, "total_bytes": int(stats.get("bytes_limit", 0))}
+
+
+KINDS = {
+    "bindings": bindings,
+    "cupy": cupy,
+    "torch": torch_eager,
+    "torch-compiled": torch_compiled,
+    "torch-graph": torch_graph,
+    "triton": triton,
+    "jax": jax,
+}
+
+if __name__ == "__main__":
+    print(json.dumps(KINDS[sys.argv[1]](int(sys.argv[2]))))

@@ -1,0 +1,224 @@
+"""bench/gpu without a GPU: every part that can runs on the simulated device; nothing here proves a number."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from gpubench import isolate, machine, registry
+from gpubench.config import Config, Peer
+from gpubench.results import Results, markdown
+from gpubench.stats import loss, shares, spread, windows
+from running import alive
+
+from gpushare import paths
+
+RUN = machine.ROOT / "bench" / "gpu" / "run"
+root = pytest.mark.skipif(os.geteuid() != 0, reason="bench/gpu/run needs root")
+
+
+def run(*arguments: object, seconds: float = 110) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(RUN), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+
+
+def simulated(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return run("--simulated", "--installed", *arguments)
+
+
+def only_run(directory: Path) -> dict:
+    (file,) = directory.glob("*.json")
+    assert file.name.startswith("simulated-")
+    (found,) = json.loads(file.read_text())["runs"]
+    return found
+
+
+@root
+def test_every_part_runs_on_the_simulated_device(tmp_path):
+    done = simulated("--out", tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = only_run(tmp_path)
+    assert found["simulated"] is True
+    states = {entry["part"]: entry["state"] for entry in found["parts"]}
+    assert states == {part.name: "skipped" if part.real else "ok" for part in registry.PARTS}
+    rows = {entry["part"]: {row["name"]: row for row in entry["rows"]} for entry in found["parts"]}
+    # The guard has nothing to see here, and says so instead of giving rows.
+    assert {name for name in rows if not rows[name]} == {part.name for part in registry.PARTS if part.real} | {"guard"}
+    # The programs measured what the simulator is known to do.
+    assert rows["hidden"]["a bare context"]["value"] == 16
+    assert rows["clients"]["clients caught by gpushare"]["value"] == 1
+    assert "hung in 2 of 2" in rows["stalls"]["6 ms of kernels behind a wait-value, a hard gate of 2 ms"]["text"]
+    assert 5 < rows["stalls"]["6 ms of kernels behind a wait-value, a soft gate of 2 ms"]["value"] < 500
+    assert rows["memory"]["usable under a limit of 4 GiB, gpushare"]["value"] == 4096 - 16
+    peak = next(row for name, row in rows["memory"].items() if "fill it together" in name)
+    assert 3900 < peak["value"] <= 4096
+    metered = rows["metering"]["100 us kernels back to back: busy time against the calibrated work"]
+    assert abs(metered["value"]) < 5
+    assert rows["suspend"]["suspend with 1 GiB"]["text"].startswith("refused")
+    table = next(tmp_path.glob("*.md")).read_text()
+    assert "SIMULATED: no real GPU was measured" in table
+    assert "## Not built" in table
+    assert "`frameworks`: skipped: needs a real GPU" in table
+    assert table.count("| --") == 0  # every row has a name
+
+
+@root
+def test_a_peer_is_measured_beside(tmp_path):
+    """Another preload library: gpushare's own without a grant stands in for it. It holds no limit, and that is said."""
+    peer = f"other={paths.INTERPOSER},SHARE={{memory_mib}}"
+    done = simulated("--out", tmp_path, "--part", "clients", "--peer", peer)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (entry,) = only_run(tmp_path)["parts"]
+    values = {row["name"]: row["value"] for row in entry["rows"] if row["name"].startswith("clients caught")}
+    assert values == {"clients caught by gpushare": 1, "clients caught by other": 0}
+
+
+def test_what_cannot_be_is_refused(tmp_path):
+    def status(*arguments: object) -> int:
+        done = run(*arguments)
+        assert len(done.stderr.splitlines()) >= 1
+        return done.returncode
+
+    assert status("--part", "nothing") == 2
+    assert status("--simulated", "--out", machine.ROOT / "bench" / "results") == 2
+    assert status("--simulated", "--peer", f"x={tmp_path / 'absent.so'}") == 2
+    assert status("--build-only") == 2
+    if shutil.which("nvidia-smi") is None and os.geteuid() == 0:
+        assert "no GPU" in run("--part", "shares").stderr
+    listed = run("--list")
+    assert listed.returncode == 0
+    assert len(listed.stdout.splitlines()) == len(registry.PARTS)
+
+
+def test_groups_end_in_time():
+    for group in registry.groups():
+        assert sum(part.seconds for part in registry.select([], group)) <= registry.GROUP_SECONDS, group
+    assert [part.name for part in registry.select(["shares", "guard"], None)] == ["shares", "guard"]
+    assert registry.select([], None) == list(registry.PARTS)
+
+
+BROKEN = """
+import subprocess, sys, time
+
+def fails(context):
+    context.row("measured before", 1.0, "ms")
+    raise RuntimeError("the part broke")
+
+def hangs(context):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    context.row("child", child.pid)
+    time.sleep(1000)
+
+def dies(context):
+    import os
+    os._exit(3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "state", "reason", "rows"),
+    [
+        ("fails", "failed", "RuntimeError: the part broke", 1),
+        ("hangs", "timed out", "stopped after its limit of 2 s", 1),
+        ("dies", "failed", "its process ended with status 3", 0),
+    ],
+)
+def test_a_bad_part_keeps_its_rows_and_leaves_nothing(tmp_path, function, state, reason, rows):
+    (tmp_path / "broken.py").write_text(BROKEN)
+    Config(True, str(tmp_path), str(tmp_path), str(tmp_path)).save(tmp_path / "config.json")
+    path = os.pathsep.join([str(tmp_path), str(machine.ROOT / "bench" / "gpu"), str(Path(paths.__file__).parents[1])])
+    results = Results(tmp_path / "out" / "x.json", machine.facts(True), "run")
+    part = registry.Part("bad", "none", "A bad part", f"broken:{function}", 2)
+    entry = results.begin(part)
+    started = time.monotonic()
+    isolate.run(part, tmp_path / "config.json", {**os.environ, "PYTHONPATH": path}, 2, entry, results.write)
+    assert time.monotonic() - started < 15
+    assert (entry["state"], entry["reason"], len(entry["rows"])) == (state, reason, rows)
+    assert json.loads(results.path.read_text())["runs"][0]["parts"] == [entry]
+    if function == "hangs":
+        assert not alive(int(entry["rows"][0]["value"]))
+
+
+def _row(name: str, value: float | None, **more: object) -> dict:
+    return {"name": name, "value": value, "unit": "ms", "low": None, "high": None, "n": None, "against": "",
+            "text": "", "values": {}, **more}  # fmt: skip
+
+
+def test_a_failed_run_does_not_hide_an_earlier_good_one():
+    def entry(state: str, value: float) -> dict:
+        return {
+            "part": "reclaim",
+            "state": state,
+            "reason": "why",
+            "seconds": 1,
+            "rows": [_row("it", value)],
+            "skipped": [],
+        }
+
+    facts = {"gpu": "G", "date": "d", "machine": "m", "driver": "1", "cuda": "13", "simulated": False, "command": "c"}
+    document = {
+        "runs": [
+            {**facts, "commit": "good", "parts": [entry("ok", 17)]},
+            {**facts, "commit": "bad", "parts": [entry("failed", 99)]},
+        ]
+    }
+    table = markdown(document)
+    assert "17 ms" in table
+    assert "99 ms" not in table
+    assert "`reclaim` at good" in table
+    assert "SIMULATED" not in table
+    document["runs"].append({**facts, "commit": "newer", "parts": [entry("ok", 18)]})
+    assert "18 ms" in markdown(document)
+    assert re.search(r"^- `shares`: not run$", markdown(document), re.MULTILINE)
+
+
+def test_a_part_that_only_failed_is_marked_incomplete():
+    spread_row = _row("it | has a bar", 2.0, low=1.0, high=4.0, n=3, against="a | b")
+    entry = {
+        "part": "shares",
+        "state": "timed out",
+        "reason": "limit",
+        "seconds": 1,
+        "rows": [spread_row],
+        "skipped": ["x"],
+    }
+    run_ = {"gpu": "G", "date": "d", "machine": "m", "driver": "1", "cuda": "13", "simulated": False, "command": "c",
+            "commit": "k", "parts": [entry]}  # fmt: skip
+    table = markdown({"runs": [run_]})
+    assert "| it / has a bar | 2 ms (1 to 4, n=3) | a / b |" in table
+    assert "**Incomplete: timed out.**" in table
+    assert "- `shares`: timed out: limit" in table
+    assert "- `shares`: x" in table
+
+
+def test_statistics():
+    assert spread([3, 1, 2]).median == 2
+    assert loss([100, 200], [75, 150]).median == 25
+    assert shares([1, 3]) == [25, 75]
+    # The first program began a bucket later; first and last buckets of each are incomplete.
+    assert windows([11, 10], [[9, 1, 2, 3, 9], [9, 9, 4, 5, 6, 9]], 1) == [[1, 4], [2, 5], [3, 6]]
+    assert windows([11, 10], [[9, 1, 2, 3, 9], [9, 9, 4, 5, 6, 9]], 2) == [[3, 9]]
+
+
+def test_peer_option(tmp_path):
+    library = tmp_path / "libother.so"
+    library.touch()
+    peer = Peer.parse(f"other={library},A=1,LIMIT={{memory_mib}}m")
+    assert (peer.name, peer.library, peer.environment) == ("other", str(library), {"A": "1", "LIMIT": "{memory_mib}m"})
+    for text in ("other", f"={library}", f"gpushare={library}", f"other={library},A", f"other={library},=1"):
+        with pytest.raises(ValueError, match="--peer"):
+            Peer.parse(text)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="CUDA's compiler is not installed")
+def test_kernels_compile(tmp_path):
+    native = machine.ROOT / "bench" / "gpu" / "native"
+    command = ["nvcc", "-cubin", "-arch=sm_90", "-o", str(tmp_path / "k.cubin"), str(native / "kernels.cu")]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    for name in (b"burn", b"stream", b"gemm", b"big_stack"):
+        assert name in (tmp_path / "k.cubin").read_bytes()
