@@ -5,7 +5,8 @@
  *   gpushare-hook refuse REASON                                           says it and fails; precreate puts it into a config
  *
  * create-runtime and precreate fail closed: whatever goes wrong, the container does not start and the last line on stderr says
- * why. poststop never fails: it is only a fast path, and an engine may stop at the first poststop hook that fails.
+ * why. poststop never fails and waits for no answer: it is only a fast path, and an engine may stop at the first poststop hook
+ * that fails.
  * Nothing is taken from the environment. */
 #include <errno.h>
 #include <limits.h>
@@ -69,6 +70,8 @@ static int forward(const struct request *request, int timeout_ms, struct gs_span
                          .nparts = 1,
                          .timeout_ms = timeout_ms,
                          .body_max = STATE_MAX};
+  if (strcmp(request->verb, "poststop") == 0)
+    return gs_node_tell(&call, &err) ? say(err.msg) : 0;
   if (gs_node_post(&call, &reply, &err))
     return say(err.msg);
   status = reply.status;

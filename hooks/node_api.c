@@ -142,10 +142,9 @@ static int send_all(int fd, struct gs_span text, int64_t deadline, struct gs_err
   return 0;
 }
 
-static int exchange(int fd, const struct gs_call *call, int64_t deadline, struct gs_reply *reply, struct gs_err *err) {
+static int send_request(int fd, const struct gs_call *call, int64_t deadline, struct gs_err *err) {
   char head[1024];
-  size_t length = 0, len;
-  char *body;
+  size_t length = 0;
   int code, n;
 
   for (unsigned i = 0; i < call->nparts; i++)
@@ -159,10 +158,18 @@ static int exchange(int fd, const struct gs_call *call, int64_t deadline, struct
   code = send_all(fd, (struct gs_span){head, (size_t)n}, deadline, err);
   for (unsigned i = 0; !code && i < call->nparts; i++)
     code = send_all(fd, call->parts[i], deadline, err);
+  return code;
+}
+
+static int exchange(int fd, const struct gs_call *call, int64_t deadline, struct gs_reply *reply, struct gs_err *err) {
+  size_t len;
+  char *body;
+  int code = send_request(fd, call, deadline, err);
+
   /* A daemon that refuses early (too large, not root) closes before it read everything: its answer still counts. */
   if (code && code != -EPIPE)
     return code;
-  code = read_until(fd, call->body_max + sizeof head, deadline, &reply->buffer, &len, err);
+  code = read_until(fd, call->body_max + GS_LINE_MAX, deadline, &reply->buffer, &len, err);
   if (code)
     return code;
   if (!len) {
@@ -190,6 +197,17 @@ int gs_node_post(const struct gs_call *call, struct gs_reply *reply, struct gs_e
   if (code)
     return gs_fail(err, code, "the daemon at %.60s did not answer: %.90s", call->socket, cause.msg);
   return 0;
+}
+
+int gs_node_tell(const struct gs_call *call, struct gs_err *err) {
+  int64_t deadline = now_ms() + call->timeout_ms;
+  int fd = dial(call->socket, deadline, err), code;
+
+  if (fd < 0)
+    return fd;
+  code = send_request(fd, call, deadline, err);
+  close(fd);
+  return code;
 }
 
 void gs_node_reason(const struct gs_reply *reply, char out[GS_LINE_MAX]) {

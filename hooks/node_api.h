@@ -25,6 +25,8 @@ struct gs_call {
 };
 
 int gs_node_post(const struct gs_call *call, struct gs_reply *reply, struct gs_err *err);
+/* The same without waiting for an answer: for what may get lost. */
+int gs_node_tell(const struct gs_call *call, struct gs_err *err);
 
 /* The daemon's own one-line reason in an answer that is not 2xx; a line of ours where it gave none. */
 void gs_node_reason(const struct gs_reply *reply, char out[GS_LINE_MAX]);
