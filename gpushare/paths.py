@@ -1,5 +1,6 @@
 """Where things are: run-time paths of one daemon (all follow `--state-dir`) and the files that the wheel installs."""
 
+import functools
 import hashlib
 import os
 from dataclasses import dataclass
@@ -37,6 +38,15 @@ def _is_tmpfs(path: Path) -> bool:
     return False
 
 
+@functools.cache
+def _grants(run: Path) -> Path:
+    """Decided once: what is mounted later must not move the grants of a living daemon."""
+    if _is_tmpfs(run):
+        return run / "grants"
+    name = hashlib.sha256(str(run).encode()).hexdigest()[:12]
+    return Path("/dev/shm") / f"gpushare-{name}"  # noqa: S108 - owner and mode are checked where it is made
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Run-time paths of one daemon. `/run/gpushare`, `/var/lib/gpushare` and `/var/run/cdi` without a state dir."""
@@ -58,10 +68,7 @@ class Layout:
     @property
     def grants(self) -> Path:
         """Parent of the grant directories: on tmpfs always, since shared pages must not be written back to a disk."""
-        if _is_tmpfs(self.run):
-            return self.run / "grants"
-        name = hashlib.sha256(str(self.run).encode()).hexdigest()[:12]
-        return Path("/dev/shm") / f"gpushare-{name}"  # noqa: S108 - owner and mode are checked where it is made
+        return _grants(self.run)
 
     @property
     def sim(self) -> Path:
