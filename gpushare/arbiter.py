@@ -11,7 +11,6 @@ from gpushare.errors import FailedError
 from gpushare.pages import LimitsPage, UsagePage
 from gpushare.policy.shares import Share
 
-MAX_GRANTS = lib.GS_ARBITER_MAX_GRANTS
 MAX_DEVICES = lib.GS_ARBITER_MAX_DEVICES
 _EVENTS_AT_ONCE = 512
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 SOCKET_ENV = "GPUSHARE_SOCKET"
 GRANT_DIR_ENV = "GPUSHARE_GRANT_DIR"
-SIM_DIR_ENV = "GPUSHARE_SIM_DIR"
 DEFAULT_SOCKET = Path("/run/gpushare/node.sock")
 
 CONTAINER_SELF = "/run/gpushare/self"  # a container's view of its grant directory
