@@ -79,21 +79,6 @@ def test_passed_functions_say_why() -> None:
     assert all(len(row.handler.split()) >= 2 for row in passed)
 
 
-def test_forwarders_assemble_for_arm(tmp_path: Path) -> None:
-    """Only that they are valid code: nothing here can run it."""
-    compilers = [name for name in ("aarch64-linux-gnu-gcc", "clang-14", "clang") if _have(name)]
-    if not compilers:
-        pytest.skip("no compiler for aarch64")
-    source = tmp_path / "forward.S"
-    source.write_text(gen_hooks.forward.assembly([symbol.name for symbol in table.driver()], set()))
-    target = ["--target=aarch64-linux-gnu"] if compilers[0].startswith("clang") else []
-    subprocess.run([compilers[0], *target, "-c", source, "-o", tmp_path / "forward.o"], check=True)
-
-
-def _have(name: str) -> bool:
-    return subprocess.run(["which", name], capture_output=True, check=False).returncode == 0
-
-
 def test_memory_rule_under_races_and_deaths(tmp_path: Path) -> None:
     program = tmp_path / "page_race"
     sources = [HERE / "page_race.c", NATIVE / "interposer" / "page.c"]

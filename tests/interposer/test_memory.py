@@ -6,23 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from driverclient import CONTEXT, MIB, OUT_OF_MEMORY, WAYS, Client
-from handmade import SLOT_BYTES, SLOTS, Grant, Simulator, until
+from driverclient import CONTEXT, LIMIT, MIB, OUT_OF_MEMORY, WAYS, Client, charged, truth
+from handmade import Grant, Simulator, until
 
-LIMIT = 2 << 30  # of a hand-made grant
 VMM = 2 * MIB
 POOL = 32 * MIB
 Start = Callable[..., Client]
-
-
-def charged(grant: Grant, slot: int | None = None, device: int = 0) -> int:
-    """memory_bytes of one slot or of all."""
-    slots = range(SLOTS) if slot is None else [slot]
-    return sum(struct.unpack_from("<Q", grant.usage, 64 + i * SLOT_BYTES + 64 + 64 * device)[0] for i in slots)
-
-
-def truth(sim: Simulator, pid: int, device: int = 0) -> int:
-    return sum(row["bytes"] for row in sim.books()["devices"][device]["processes"] if row["pid"] == pid)
 
 
 @pytest.mark.parametrize("way", WAYS)

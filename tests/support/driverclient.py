@@ -1,11 +1,15 @@
 """A process that calls the driver API on command (tests/interposer/client.c)."""
 
+import struct
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from handmade import SLOT_BYTES, SLOTS, Grant, Simulator
+
 MIB = 1 << 20
 CONTEXT = 16 * MIB  # what handmade grants and the simulator both say
+LIMIT = 2 << 30  # of a hand-made grant
 OUT_OF_MEMORY = 2
 WAYS = ("linked", "dlsym", "proc")
 
@@ -18,11 +22,16 @@ class Answer:
 
 
 class Client:
-    """A client.c process. Calling it with a command gives the answer."""
+    """A client.c process. Calling it with a command gives the answer. `under`: the command that runs the program."""
 
-    def __init__(self, program: Path, way: str, env: dict[str, str]) -> None:
+    def __init__(self, program: Path, way: str, env: dict[str, str], *under: str) -> None:
         self.process = subprocess.Popen(
-            [program, way], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+            [*under, program, way],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=env,
         )
         self.pid = self.process.pid
 
@@ -62,3 +71,13 @@ class Client:
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             if pipe is not None and not pipe.closed:
                 pipe.close()
+
+
+def charged(grant: Grant, slot: int | None = None, device: int = 0) -> int:
+    """memory_bytes of one slot or of all."""
+    slots = range(SLOTS) if slot is None else [slot]
+    return sum(struct.unpack_from("<Q", grant.usage, 64 + i * SLOT_BYTES + 64 + 64 * device)[0] for i in slots)
+
+
+def truth(sim: Simulator, pid: int, device: int = 0) -> int:
+    return sum(row["bytes"] for row in sim.books()["devices"][device]["processes"] if row["pid"] == pid)
