@@ -1,8 +1,9 @@
 /* The two shared pages of a grant. One definition: C includes it, cffi parses it (native/binding/build_ffi.py).
  *
  * limits  written by the daemon (policy words) and the arbiter (lease words); tenants map it read-only.
- * usage   one slot per process. Slot headers are the daemon's words; everything in gs_slot_device is written only by the
- *         process that owns the slot, until that process is dead and the daemon zeroes it. Nothing read from it is trusted.
+ * usage   one slot per process. Slot headers are the daemon's words but for own_pid; everything in gs_slot_device is written
+ *         only by the process that owns the slot, until that process is dead and the daemon zeroes it. Nothing read from it
+ *         is trusted.
  *
  * All words are naturally aligned and accessed with __atomic builtins; 32-bit words marked "futex" are waited on.
  * Times are CLOCK_MONOTONIC nanoseconds, sizes are bytes. */
@@ -73,8 +74,9 @@ struct gs_slot {
   uint32_t state;      /* enum gs_slot_state; daemon */
   uint32_t generation; /* + 1 each time the slot is given out; daemon */
   int32_t pid;         /* host pid, from peer credentials; daemon */
-  uint32_t reserved0;
-  uint8_t reserved[48];
+  int32_t own_pid;     /* what the process itself calls its pid, for processes in its pid namespace; 0: not said; the process */
+  uint32_t pid_namespace; /* inode of that namespace, 0: unknown; the process */
+  uint8_t reserved[44];
   struct gs_slot_device device[16]; /* GS_MAX_DEVICES */
 };
 

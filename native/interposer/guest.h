@@ -25,6 +25,9 @@ void gs_futex_wake(const uint32_t *word, int count, bool shared);
 /* The directory of this process's grant, or NULL. At most 4096 bytes with NUL. */
 const char *gs_grant_dir(void);
 
+/* The CUDA half exports this for the NVML half in the same process: what `total` answers there, 0 before the first CUDA call. */
+uint64_t gpushare_total_bytes(uint32_t ordinal);
+
 /* Opens a library of the driver (libcuda.so.1, libnvidia-ml.so.1): the grant's, or without a grant the one the program would have
  * got without us. NULL: why says what is wrong. Never gives us ourselves. */
 void *gs_open_real(const char *file, char *why, size_t size);

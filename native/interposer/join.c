@@ -152,6 +152,8 @@ static uint32_t join_grant(struct gs_process *state, const char *dir, struct gs_
   state->ndevices = pages.limits->ndevices;
   state->slot_index = reply.slot;
   state->slot = &pages.usage->slot[reply.slot];
+  __atomic_store_n(&state->slot->pid_namespace, gs_pid_namespace(), __ATOMIC_RELAXED);
+  __atomic_store_n(&state->slot->own_pid, (int32_t)getpid(), __ATOMIC_RELEASE);
   state->generation = reply.generation;
   state->host_pid = reply.host_pid;
   state->daemon_epoch = __atomic_load_n(&pages.limits->daemon_epoch, __ATOMIC_ACQUIRE);

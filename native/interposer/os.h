@@ -18,6 +18,12 @@ static inline int gs_fstat(int fd, struct stat *file) {
   return (int)syscall(SYS_newfstatat, fd, "", file, AT_EMPTY_PATH);
 }
 
+/* The inode of this process's pid namespace; 0 where /proc does not say. */
+static inline uint32_t gs_pid_namespace(void) {
+  struct stat file;
+  return gs_stat("/proc/self/ns/pid", &file) == 0 ? (uint32_t)file.st_ino : 0;
+}
+
 /* Not libc's, which a cancelled thread would end in: what it holds or has announced here must not outlive it. */
 static inline void gs_nap(uint64_t ns) {
   struct timespec nap = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};

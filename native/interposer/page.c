@@ -186,3 +186,13 @@ uint64_t gs_page_used(const struct gs_pages *pages, uint32_t device) {
     used = add(used, __atomic_load_n(&pages->usage->slot[i].device[device].memory_bytes, __ATOMIC_ACQUIRE));
   return used;
 }
+
+struct gs_memory gs_page_memory(const struct gs_pages *pages, uint32_t device, uint64_t total) {
+  uint64_t limit = __atomic_load_n(&pages->limits->device[device].memory_bytes, __ATOMIC_ACQUIRE);
+  uint64_t used = pages->usage ? gs_page_used(pages, device) : 0;
+  if (limit > total)
+    limit = total;
+  if (used > limit)
+    used = limit;
+  return (struct gs_memory){.total = total, .withdrawn = total - limit, .used = used, .free = limit - used};
+}

@@ -26,4 +26,14 @@ void gs_page_give_back(const struct gs_pages *pages, uint32_t slot, uint32_t dev
 /* Bytes held by all processes of the grant. */
 uint64_t gs_page_used(const struct gs_pages *pages, uint32_t device);
 
+/* What a program is told of a device's memory, in CUDA and in NVML: total = withdrawn + used + free, whatever others do
+ * meanwhile. */
+struct gs_memory {
+  uint64_t total;     /* as given: it never changes for a program that has seen it */
+  uint64_t withdrawn; /* by a limit that was lowered since */
+  uint64_t used;      /* by all processes of the grant; never more than what is left of total */
+  uint64_t free;
+};
+struct gs_memory gs_page_memory(const struct gs_pages *pages, uint32_t device, uint64_t total);
+
 #endif

@@ -3,13 +3,14 @@
 #include "page.h"
 
 static uint64_t free_bytes(int ordinal) {
-  struct gs_process *state = gs_process;
-  struct gs_pages pages = {state->limits, state->usage};
-  uint64_t limit = __atomic_load_n(&state->limits->device[ordinal].memory_bytes, __ATOMIC_ACQUIRE);
-  uint64_t used = gs_page_used(&pages, (uint32_t)ordinal);
-  if (limit > state->total_bytes[ordinal])
-    limit = state->total_bytes[ordinal]; /* total never grows, and free is never above it */
-  return used < limit ? limit - used : 0;
+  struct gs_pages pages = {gs_process->limits, gs_process->usage};
+  return gs_page_memory(&pages, (uint32_t)ordinal, gs_process->total_bytes[ordinal]).free;
+}
+
+__attribute__((visibility("default"))) uint64_t gpushare_total_bytes(uint32_t ordinal) {
+  struct gs_process *state = __atomic_load_n(&gs_process, __ATOMIC_ACQUIRE);
+  bool joined = __atomic_load_n(&state->joined, __ATOMIC_ACQUIRE) == GS_JOINED;
+  return joined && ordinal < state->ndevices ? state->total_bytes[ordinal] : 0;
 }
 
 static unsigned int saturated(uint64_t bytes) { return bytes > UINT32_MAX ? UINT32_MAX : (unsigned int)bytes; }

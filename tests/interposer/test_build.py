@@ -11,8 +11,9 @@ from gpushare import paths
 
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE.parents[1] / "native"
-sys.path[:0] = [str(NATIVE / "interposer"), str(NATIVE / "api")]
+sys.path[:0] = [str(NATIVE / "interposer"), str(NATIVE / "interposer" / "ml"), str(NATIVE / "api")]
 import gen_hooks  # noqa: E402 - found through the path set above
+import gen_ml  # noqa: E402
 import table  # noqa: E402
 
 LIBRARIES = {paths.INTERPOSER: "libcuda.so.1", paths.INTERPOSER_ML: "libnvidia-ml.so.1"}
@@ -49,7 +50,8 @@ def exported(library: Path) -> set[str]:
 
 def test_exports() -> None:
     ours = {"gpushare_interposer"}
-    assert exported(paths.INTERPOSER) == {symbol.name for symbol in table.driver()} | set(gen_hooks.graphics()) | ours
+    driver = {symbol.name for symbol in table.driver()} | set(gen_hooks.graphics())
+    assert exported(paths.INTERPOSER) == driver | ours | {"gpushare_total_bytes"}
     assert exported(paths.INTERPOSER_ML) == set(table.nvml()) | ours
 
 
@@ -71,6 +73,40 @@ def test_a_new_function_fails_the_build() -> None:
     ]
     wrong = gen_hooks.problems(gen_hooks.read_rows(), table.driver() + new)
     assert len(wrong) == len(new)
+
+
+def test_the_nvml_table_is_complete() -> None:
+    assert gen_ml.problems(gen_ml.read_rows(), table.nvml(), gen_ml.defined()) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [row.symbol for row in gen_ml.read_rows() if row.kind in ("write", "memory", "processes", "utilisation")],
+)
+def test_a_missing_nvml_row_fails_the_build(name: str) -> None:
+    rows = [row for row in gen_ml.read_rows() if row.symbol != name]
+    assert any(name in problem for problem in gen_ml.problems(rows, table.nvml(), gen_ml.defined()))
+
+
+def test_a_new_nvml_function_fails_the_build() -> None:
+    new = [
+        "nvmlDeviceSetFancyMode",
+        "nvmlDeviceResetFancyCounters_v1",
+        "nvmlFancyClearAll",
+        "nvmlDeviceGetFancyProcesses",
+        "nvmlDeviceGetMemoryInfo_v3",
+        "nvmlDeviceGetFancyUtilization_v2",
+    ]
+    wrong = gen_ml.problems(gen_ml.read_rows(), table.nvml() + new, gen_ml.defined())
+    assert len(wrong) == len(new)
+
+
+def test_a_handler_and_its_row_go_together() -> None:
+    rows, handlers = gen_ml.read_rows(), gen_ml.defined()
+    gone = handlers - {("memory.c", "nvmlDeviceGetMemoryInfo")}
+    assert any("nvmlDeviceGetMemoryInfo:" in problem for problem in gen_ml.problems(rows, table.nvml(), gone))
+    more = handlers | {("memory.c", "nvmlDeviceGetName")}
+    assert any("nvmlDeviceGetName has no row" in problem for problem in gen_ml.problems(rows, table.nvml(), more))
 
 
 def test_passed_functions_say_why() -> None:

@@ -1,5 +1,10 @@
 /* The NVML view: what a program inside a grant sees of NVML. Everything is the real library's answer, but for memory (the
- * grant's), lists of processes (the grant's own) and settings of the device (not a tenant's to change). */
+ * grant's), processes (the grant's own), how busy the device is (with the grant's work) and settings (not a tenant's to change).
+ * ml.tsv says which function is what.
+ *
+ * A handler asks the real library first, so that errors are NVML's, and with room of its own, so that a neighbour's numbers do
+ * not pass through the program's memory. Without a grant it only asks. A device of the node that is not of the grant, and pages that
+ * cannot be read, show nothing: NO_PERMISSION, or an empty list. */
 #ifndef GPUSHARE_ML_H
 #define GPUSHARE_ML_H
 
@@ -7,17 +12,20 @@
 #include <stdint.h>
 
 #include "gs_page.h"
+#include "ml_names.h" /* generated */
 
 /* Our own declarations, from the documented API. */
 typedef enum {
   NVML_SUCCESS = 0,
   NVML_ERROR_UNINITIALIZED = 1,
   NVML_ERROR_INVALID_ARGUMENT = 2,
+  NVML_ERROR_NOT_SUPPORTED = 3,
   NVML_ERROR_NO_PERMISSION = 4,
   NVML_ERROR_NOT_FOUND = 6,
   NVML_ERROR_INSUFFICIENT_SIZE = 7,
   NVML_ERROR_LIBRARY_NOT_FOUND = 12,
   NVML_ERROR_FUNCTION_NOT_FOUND = 13,
+  NVML_ERROR_MEMORY = 20,
   NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25
 } nvmlReturn_t;
 
@@ -65,20 +73,114 @@ typedef struct {
   unsigned int smUtil, memUtil, encUtil, decUtil;
 } nvmlProcessUtilizationSample_t;
 
-extern const char *const gs_ml_names[];
-extern const unsigned gs_ml_count;
+typedef struct {
+  unsigned long long timeStamp;
+  unsigned int pid, smUtil, memUtil, encUtil, decUtil, jpgUtil, ofaUtil;
+} nvmlProcessUtilizationInfo_v1_t;
 
-/* real.c: the real library's function at this name, never NULL. */
-void *gs_ml_real(const char *name);
+typedef struct {
+  unsigned int version, processSamplesCount;
+  unsigned long long lastSeenTimeStamp;
+  nvmlProcessUtilizationInfo_v1_t *procUtilArray;
+} nvmlProcessesUtilizationInfo_v1_t;
+
+typedef struct {
+  unsigned int gpu, memory;
+} nvmlUtilization_t;
+
+typedef union {
+  double dVal;
+  unsigned int uiVal;
+  unsigned long long ullVal;
+} nvmlValue_t;
+
+typedef struct {
+  unsigned long long timeStamp;
+  nvmlValue_t sampleValue;
+} nvmlSample_t;
+
+typedef struct {
+  unsigned int fieldId, scopeId;
+  long long timestamp, latencyUsec;
+  unsigned int valueType;
+  nvmlReturn_t nvmlReturn;
+  nvmlValue_t value;
+} nvmlFieldValue_t;
+
+typedef struct {
+  unsigned int version, isSupportedDevice;
+} nvmlGpmSupport_t;
+
+typedef struct {
+  unsigned int gpuUtilization, memoryUtilization;
+  unsigned long long maxMemoryUsage, time, startTime;
+  unsigned int isRunning, reserved[5];
+} nvmlAccountingStats_t;
+
+typedef struct {
+  unsigned int pid; /* whose: asked for */
+  unsigned int isRunning, gpuUtilization, memoryUtilization;
+  unsigned long long maxMemoryUsage;
+  unsigned int sampleCount;
+  unsigned long long sumGpuUtil, sumFbUtil, time, startTime;
+} nvmlAccountingStats_v2_t;
+
+/* A handler: the prototype before the definition, these functions are declared to their callers in other people's headers. */
+#define GS_ML(name, parameters)                                        \
+  __attribute__((visibility("default"))) nvmlReturn_t name parameters; \
+  nvmlReturn_t name parameters
+
+/* ---- real.c: the real library ------------------------------------------------------------------------------------------------ */
+
+extern const char *const gs_ml_names[GS_ML_COUNT];
+struct gs_ml_answer {
+  nvmlReturn_t code; /* 0: the function is handled or forwarded */
+  bool device;       /* its first argument is a device */
+};
+extern const struct gs_ml_answer gs_ml_answers[GS_ML_COUNT];
+
+extern void *gs_real[GS_ML_COUNT] __attribute__((visibility("hidden"))); /* ml_forward.S */
+/* The real library's function of a handler. One that is not there says so. */
+#define GS_ML_REAL(name) ((__typeof__(&name))__atomic_load_n(&gs_real[GS_ML_##name], __ATOMIC_ACQUIRE))
+/* Those without a handler, by the type they have. */
+nvmlReturn_t gs_ml_uuid(nvmlDevice_t device, char *text, unsigned int size);
+/* Is NVML initialised? */
+nvmlReturn_t gs_ml_ready(void);
 /* Called by the lazy entries of gs_real. */
 void *gs_resolve(uint32_t index);
 
-/* grant view: NULL without a grant. Its pages are looked at without joining; limits NULL: there is a grant whose pages cannot
- * be read. */
+/* ---- view.c: the grant ------------------------------------------------------------------------------------------------------- */
+
+struct gs_history; /* use.c's own */
+
+/* Lives in pages that a fork wipes, and looks without joining. Constant once it is known, but for what the lock protects. */
 struct gs_view {
-  const struct gs_limits *limits;
-  const struct gs_usage *usage;
+  uint32_t known; /* enum in view.c; acquire */
+  uint32_t making;
+  const struct gs_limits *limits; /* NULL: there is a grant whose pages cannot be read */
+  const struct gs_usage *usage;   /* NULL: not readable */
+  uint32_t pid_namespace;         /* ours */
+  uint64_t total_bytes[GS_MAX_DEVICES]; /* the limits when this process first looked */
+  uint32_t use_lock;
+  struct gs_history *history[GS_MAX_DEVICES];
 };
-const struct gs_view *gs_ml_view(void);
+/* NULL without a grant. */
+struct gs_view *gs_ml_view(void);
+
+enum { GS_ML_NOT_OURS = -1 };
+/* Which device of the grant a handle is, or GS_ML_NOT_OURS. The real library's error when the handle is none. */
+nvmlReturn_t gs_ml_ordinal(const struct gs_view *view, nvmlDevice_t device, int *ordinal);
+/* The same for answers that there are not without a device of the grant: NO_PERMISSION then. */
+nvmlReturn_t gs_ml_device(const struct gs_view *view, nvmlDevice_t device, int *ordinal);
+
+/* ---- processes.c ------------------------------------------------------------------------------------------------------------- */
+
+/* The live process in a slot, or NULL; slots are counted up to gs_ml_slots. */
+const struct gs_slot *gs_ml_slot(const struct gs_view *view, uint32_t index);
+uint32_t gs_ml_slots(const struct gs_view *view);
+/* The pid as this process sees it: in its own pid namespace the process's own number, else the host's. */
+unsigned int gs_ml_pid(const struct gs_view *view, const struct gs_slot *slot);
+/* The live process of the grant that this process calls pid, or NULL. */
+const struct gs_slot *gs_ml_find(const struct gs_view *view, unsigned int pid);
 
 #endif
