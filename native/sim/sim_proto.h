@@ -37,8 +37,15 @@ enum sim_op_code {
   SIM_STOP = 9,       /* ends the engine; root or the engine's own uid, else -EPERM */
   SIM_DEVICE = 10,    /* device. a: busy_ns, b: wall_ns, c: number of processes with a context or memory */
   SIM_FILE_PUT = 11,  /* device, a and b: a secret. With a descriptor: the memfd behind the process's memory there, for IPC */
-  SIM_FILE_GET = 12   /* a and b: the secret. Descriptor: that memfd, as long as its process lives; a: its device, b: its pid */
+  SIM_FILE_GET = 12,  /* a and b: the secret. Descriptor: that memfd, as long as its process lives; a: its device, b: its pid */
+  SIM_SETTING = 13    /* device, a: enum sim_setting, b: SIM_KEEP or the new value (root or the engine's own uid, else -EPERM).
+                         a: the value */
 };
+
+/* What an administrator can set of a device. It means nothing to the simulation: tests look who may change it. */
+enum sim_setting { SIM_PERSISTENCE = 0, SIM_COMPUTE_MODE = 1, SIM_ACCOUNTING = 2, SIM_POWER_LIMIT_MW = 3, SIM_SETTINGS = 4 };
+#define SIM_KEEP UINT64_MAX
+enum { SIM_POWER_LIMIT_DEFAULT_MW = 300000 };
 
 enum sim_role {
   SIM_ROLE_CLIENT = 1, /* a process that uses the device: has a row in the books */

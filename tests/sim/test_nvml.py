@@ -162,16 +162,15 @@ show([rate(0), rate(1), busy, error(n.nvmlDeviceGetProcessUtilization, n.nvmlDev
     assert none == pynvml.NVML_ERROR_NOT_FOUND
 
 
-def test_sensors_are_not_made_up_and_nothing_can_be_changed(sim: Any) -> None:
+def test_sensors_are_not_made_up_and_what_is_not_there_cannot_be_changed(sim: Any) -> None:
     code = """
 n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(0)
 sensors = [error(n.nvmlDeviceGetTemperature, h, 0), error(n.nvmlDeviceGetPowerUsage, h),
     error(n.nvmlDeviceGetClockInfo, h, 0), error(n.nvmlDeviceGetFanSpeed, h), error(n.nvmlDeviceGetMigMode, h),
     error(n.nvmlDeviceGetMemoryAffinity, h, 1, 0),
     error(n.nvmlDeviceGetSerial, h), error(n.nvmlDeviceGetTotalEnergyConsumption, h)]
-changes = [error(n.nvmlDeviceSetPersistenceMode, h, 1), error(n.nvmlDeviceSetComputeMode, h, 1),
-    error(n.nvmlDeviceSetPowerManagementLimit, h, 1), error(n.nvmlDeviceResetGpuLockedClocks, h),
-    error(n.nvmlDeviceClearEccErrorCounts, h, 0)]
+changes = [error(n.nvmlDeviceSetMigMode, h, 1), error(n.nvmlDeviceResetGpuLockedClocks, h),
+    error(n.nvmlDeviceClearEccErrorCounts, h, 0), error(n.nvmlUnitSetLedState, None, 0)]
 fields = [value.nvmlReturn for value in n.nvmlDeviceGetFieldValues(h, [1, 82])]
 show([sensors, changes, fields, n.nvmlDeviceGetComputeMode(h), n.nvmlDeviceGetPersistenceMode(h),
     n.nvmlDeviceGetBrand(h)])
@@ -181,6 +180,67 @@ show([sensors, changes, fields, n.nvmlDeviceGetComputeMode(h), n.nvmlDeviceGetPe
     assert set(changes) == {pynvml.NVML_ERROR_NO_PERMISSION}
     assert set(fields) == {pynvml.NVML_ERROR_NOT_SUPPORTED}
     assert modes == [pynvml.NVML_COMPUTEMODE_DEFAULT, 1, pynvml.NVML_BRAND_UNKNOWN]
+
+
+def test_what_an_administrator_sets_every_process_sees(sim: Any) -> None:
+    change = """
+n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(1)
+n.nvmlDeviceSetPersistenceMode(h, 0); n.nvmlDeviceSetComputeMode(h, n.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
+n.nvmlDeviceSetAccountingMode(h, 1); n.nvmlDeviceSetPowerManagementLimit(h, 123456)
+show([error(n.nvmlDeviceSetPowerManagementLimit, h, 1), error(n.nvmlDeviceSetPersistenceMode, h, 2),
+    error(n.nvmlDeviceSetComputeMode, h, 4), n.nvmlDeviceGetPowerManagementLimitConstraints(h),
+    n.nvmlDeviceGetPowerManagementDefaultLimit(h)])
+"""
+    *refused, limits, default = ask(sim, change)
+    assert set(refused) == {pynvml.NVML_ERROR_INVALID_ARGUMENT}
+    look = """
+n.nvmlInit(); handles = [n.nvmlDeviceGetHandleByIndex(index) for index in (0, 1)]
+fields = [91, 187, 188, 189, 190, 192]
+show([[n.nvmlDeviceGetPersistenceMode(h), n.nvmlDeviceGetComputeMode(h), n.nvmlDeviceGetAccountingMode(h),
+    n.nvmlDeviceGetPowerManagementLimit(h), n.nvmlDeviceGetEnforcedPowerLimit(h),
+    [value.value.uiVal for value in n.nvmlDeviceGetFieldValues(h, fields)]] for h in handles])
+"""
+    untouched, changed = ask(sim, look)
+    assert untouched == [1, 0, 0, default, default, [0, *limits, default, default, default]]
+    assert changed == [0, 3, 1, 123456, 123456, [0, *limits, default, 123456, 123456]]
+
+
+def test_accounting_keeps_those_that_ended(sim: Any) -> None:
+    code = """
+n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(0)
+off = [n.nvmlDeviceGetAccountingPids(h), error(n.nvmlDeviceGetAccountingStats, h, PID)]
+n.nvmlDeviceSetAccountingMode(h, 1)
+one, two = n.nvmlDeviceGetAccountingStats(h, PID), n.nvmlDeviceGetAccountingStats_v2(h, PID)
+show([off, n.nvmlDeviceGetAccountingPids(h), [one.isRunning, one.maxMemoryUsage], [two.isRunning, two.maxMemoryUsage]])
+n.nvmlDeviceSetAccountingMode(h, 0)
+"""
+    worker = start(sim)
+    worker.do("p = ok(d.cuMemAlloc(1 << 30)); ok(d.cuMemFree(p))")
+    code = code.replace("PID", str(worker.pid))
+    peak = CONTEXT + (1 << 30)
+    off, pids, one, two = ask(sim, code)
+    assert off == [[], pynvml.NVML_ERROR_NOT_FOUND]
+    assert (pids, one, two) == ([worker.pid], [1, peak], [1, peak])
+    worker.end()
+    assert ask(sim, code)[1:] == [[worker.pid], [0, peak], [0, peak]]
+
+
+def test_a_sample_and_the_versioned_list_of_processes_agree(sim: Any) -> None:
+    worker = start(sim)
+    spin(worker, 60_000)
+    code = """
+n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(0)
+kind, samples = n.nvmlDeviceGetSamples(h, n.NVML_GPU_UTILIZATION_SAMPLES, 0)
+show([[kind, [s.sampleValue.uiVal for s in samples]], error(n.nvmlDeviceGetSamples, h, n.NVML_DEC_UTILIZATION_SAMPLES, 0),
+    [[p.pid, p.smUtil] for p in n.nvmlDeviceGetProcessesUtilizationInfo(h, 0)]])
+"""
+    (kind, samples), other, processes = ask(sim, code)
+    assert kind == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
+    assert len(samples) == 1
+    assert samples[0] >= 95
+    assert other == pynvml.NVML_ERROR_NOT_SUPPORTED
+    assert [pid for pid, _ in processes] == [worker.pid]
+    assert processes[0][1] >= 95
 
 
 def test_the_library_has_every_known_name() -> None:

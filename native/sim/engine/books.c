@@ -190,3 +190,11 @@ int books_processes(struct engine *engine, uint32_t index, uint64_t *rows) {
     }
   return fd;
 }
+
+int books_setting(struct engine *engine, const struct sim_request *request, uint64_t *value) {
+  if (request->a >= SIM_SETTINGS) return -EINVAL;
+  uint64_t *setting = &engine->device[request->device].setting[request->a];
+  if (request->b != SIM_KEEP) *setting = request->b;
+  *value = *setting;
+  return 0;
+}

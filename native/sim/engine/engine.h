@@ -54,6 +54,7 @@ struct process {
 struct device {
   uint64_t total, used, peak;
   uint64_t forgotten_busy_ns; /* of processes that have left the books */
+  uint64_t setting[SIM_SETTINGS];
   /* run list */
   struct lane *current; /* holds an open interval */
   uint64_t slice_end;   /* of the current lane */
@@ -91,6 +92,8 @@ uint64_t books_busy(struct engine *engine, uint32_t device, uint64_t now);
 uint64_t books_process_busy(const struct process *process, uint32_t device, uint64_t now);
 int books_json(struct engine *engine, uint64_t *bytes);                      /* a memfd, or a negative errno */
 int books_processes(struct engine *engine, uint32_t device, uint64_t *rows); /* a memfd, or a negative errno */
+/* Reads, or sets and reads, what an administrator can set. */
+int books_setting(struct engine *engine, const struct sim_request *request, uint64_t *value);
 
 /* runlist.c */
 int lane_open(struct engine *engine, struct process *process, uint32_t device, struct lane **lane);

@@ -247,6 +247,8 @@ int main(int argc, char **argv) {
   engine.started = engine.lonely_since = engine_now();
   for (uint32_t i = 0; i < engine.options.hello.ndevices; i++) {
     engine.device[i].total = engine.options.hello.device[i].total_bytes;
+    engine.device[i].setting[SIM_PERSISTENCE] = 1;
+    engine.device[i].setting[SIM_POWER_LIMIT_MW] = SIM_POWER_LIMIT_DEFAULT_MW;
     engine.device[i].timer = UINT64_MAX;
   }
   if (engine.epoll < 0 || timer < 0 || signals < 0)

@@ -233,6 +233,11 @@ static int put_file(struct process *process, const struct sim_request *request, 
   return process ? -EINVAL : -EPERM;
 }
 
+/* Who may stop the engine or change a device. */
+static bool administers(const struct connection *connection) {
+  return connection->peer.uid == 0 || connection->peer.uid == geteuid();
+}
+
 static int answer(struct engine *engine, struct connection *connection, const struct sim_request *request, int given) {
   struct sim_reply reply = {.magic = SIM_PROTO_MAGIC};
   int fds[2] = {-1, -1}, nfds = 0, made = -1;
@@ -260,8 +265,11 @@ static int answer(struct engine *engine, struct connection *connection, const st
         reply.error = fds[0] < 0 ? fds[0] : 0;
         nfds = fds[0] >= 0;
         break;
+      case SIM_SETTING:
+        reply.error = request->b == SIM_KEEP || administers(connection) ? books_setting(engine, request, &reply.a) : -EPERM;
+        break;
       case SIM_STOP:
-        if (connection->peer.uid == 0 || connection->peer.uid == geteuid())
+        if (administers(connection))
           engine->stop = true;
         else
           reply.error = -EPERM;

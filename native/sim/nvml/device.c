@@ -101,15 +101,9 @@ NVML_API(nvmlDeviceGetCudaComputeCapability, (nvmlDevice_t device, int *major, i
   return NVML_SUCCESS;
 }
 
-enum { BRAND_UNKNOWN = 0, COMPUTE_MODE_DEFAULT = 0, FEATURE_DISABLED = 0, FEATURE_ENABLED = 1 };
+enum { BRAND_UNKNOWN = 0, FEATURE_DISABLED = 0 };
 
 NVML_API(nvmlDeviceGetBrand, (nvmlDevice_t device, unsigned *brand)) { return put_number(device, brand, BRAND_UNKNOWN); }
-NVML_API(nvmlDeviceGetComputeMode, (nvmlDevice_t device, unsigned *mode)) {
-  return put_number(device, mode, COMPUTE_MODE_DEFAULT);
-}
-NVML_API(nvmlDeviceGetPersistenceMode, (nvmlDevice_t device, unsigned *mode)) {
-  return put_number(device, mode, FEATURE_ENABLED);
-}
 NVML_API(nvmlDeviceGetDisplayMode, (nvmlDevice_t device, unsigned *mode)) { return put_number(device, mode, FEATURE_DISABLED); }
 NVML_API(nvmlDeviceGetDisplayActive, (nvmlDevice_t device, unsigned *mode)) {
   return put_number(device, mode, FEATURE_DISABLED);
@@ -131,18 +125,5 @@ NVML_API(nvmlDeviceOnSameBoard, (nvmlDevice_t one, nvmlDevice_t other, int *same
   if (!same)
     return NVML_ERROR_INVALID_ARGUMENT;
   *same = one == other;
-  return NVML_SUCCESS;
-}
-
-/* No field is known; each says so itself, as on hardware. */
-NVML_API(nvmlDeviceGetFieldValues, (nvmlDevice_t device, int count, nvmlFieldValue_t *values)) {
-  nvmlReturn_t result = nvml_enter_device(device);
-  if (result != NVML_SUCCESS)
-    return result;
-  nvml_leave();
-  if (count <= 0 || !values)
-    return NVML_ERROR_INVALID_ARGUMENT;
-  for (int i = 0; i < count; i++)
-    values[i].nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
   return NVML_SUCCESS;
 }

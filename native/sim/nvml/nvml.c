@@ -45,18 +45,35 @@ void nvml_leave(void) { pthread_mutex_unlock(&all.lock); }
 
 const struct sim_hello *nvml_hello(void) { return &all.wire.hello; }
 
-nvmlReturn_t nvml_call(uint32_t op, const struct nvml_device *device, struct sim_reply *reply, int *fds, int nfds) {
+static nvmlReturn_t call(uint32_t op, const struct nvml_device *device, uint64_t a, uint64_t b, struct sim_reply *reply, int *fds,
+                         int nfds) {
   uint32_t index = device ? device->index : 0;
-  int error = sim_wire_call(&all.wire, op, index, 0, 0, reply, fds, nfds);
+  int error = sim_wire_call(&all.wire, op, index, a, b, reply, fds, nfds);
   if (error == -EPIPE || error == -ENOTCONN) { /* the simulator may have been started anew */
     sim_wire_close(&all.wire);
     if (sim_wire_open(&all.wire, SIM_ROLE_VIEWER) == 0)
-      error = sim_wire_call(&all.wire, op, index, 0, 0, reply, fds, nfds);
+      error = sim_wire_call(&all.wire, op, index, a, b, reply, fds, nfds);
   }
-  return error == 0 ? NVML_SUCCESS : error == -EINVAL ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_GPU_IS_LOST;
+  if (error == -EINVAL)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  if (error == -EPERM)
+    return NVML_ERROR_NO_PERMISSION;
+  return error == 0 ? NVML_SUCCESS : NVML_ERROR_GPU_IS_LOST;
 }
 
-nvmlReturn_t nvml_processes(const struct nvml_device *device, struct sim_process **list, size_t *count) {
+nvmlReturn_t nvml_call(uint32_t op, const struct nvml_device *device, struct sim_reply *reply, int *fds, int nfds) {
+  return call(op, device, 0, 0, reply, fds, nfds);
+}
+
+nvmlReturn_t nvml_setting(const struct nvml_device *device, enum sim_setting setting, uint64_t *value) {
+  struct sim_reply reply;
+  nvmlReturn_t result = call(SIM_SETTING, device, setting, *value, &reply, NULL, 0);
+  if (result == NVML_SUCCESS)
+    *value = reply.a;
+  return result;
+}
+
+nvmlReturn_t nvml_processes(const struct nvml_device *device, bool ended_too, struct sim_process **list, size_t *count) {
   struct sim_reply reply;
   int fd = -1;
   *list = NULL;
@@ -74,7 +91,7 @@ nvmlReturn_t nvml_processes(const struct nvml_device *device, struct sim_process
     return NVML_ERROR_UNKNOWN;
   }
   for (size_t i = 0; i < reply.a; i++)
-    if (read_in[i].alive && read_in[i].bytes > 0)
+    if (ended_too || (read_in[i].alive && read_in[i].bytes > 0))
       read_in[(*count)++] = read_in[i];
   *list = read_in;
   return NVML_SUCCESS;

@@ -90,6 +90,30 @@ typedef struct {
   unsigned smUtil, memUtil, encUtil, decUtil;
 } nvmlProcessUtilizationSample_t;
 
+typedef struct {
+  unsigned long long timeStamp;
+  unsigned pid, smUtil, memUtil, encUtil, decUtil, jpgUtil, ofaUtil;
+} nvmlProcessUtilizationInfo_v1_t;
+
+typedef struct {
+  unsigned version, processSamplesCount;
+  unsigned long long lastSeenTimeStamp;
+  nvmlProcessUtilizationInfo_v1_t *procUtilArray;
+} nvmlProcessesUtilizationInfo_v1_t;
+
+typedef struct {
+  unsigned gpuUtilization, memoryUtilization;
+  unsigned long long maxMemoryUsage, time, startTime;
+  unsigned isRunning, reserved[5];
+} nvmlAccountingStats_t;
+
+typedef struct {
+  unsigned pid, isRunning, gpuUtilization, memoryUtilization;
+  unsigned long long maxMemoryUsage;
+  unsigned sampleCount;
+  unsigned long long sumGpuUtil, sumFbUtil, time, startTime;
+} nvmlAccountingStats_v2_t;
+
 typedef union {
   double dVal;
   unsigned uiVal;
@@ -107,6 +131,11 @@ typedef struct {
   nvmlReturn_t nvmlReturn;
   nvmlValue_t value;
 } nvmlFieldValue_t;
+
+typedef struct {
+  unsigned long long timeStamp;
+  nvmlValue_t sampleValue;
+} nvmlSample_t;
 
 typedef struct {
   unsigned version, type; /* type 1: text, 2: bytes */
@@ -137,8 +166,10 @@ void nvml_leave(void);
 /* With the lock held. */
 const struct sim_hello *nvml_hello(void);
 nvmlReturn_t nvml_call(uint32_t op, const struct nvml_device *device, struct sim_reply *reply, int *fds, int nfds);
-/* All live processes of a device with memory, in a malloc'd array. */
-nvmlReturn_t nvml_processes(const struct nvml_device *device, struct sim_process **list, size_t *count);
+/* Sets *value unless it is SIM_KEEP; gives what holds then. */
+nvmlReturn_t nvml_setting(const struct nvml_device *device, enum sim_setting setting, uint64_t *value);
+/* Processes of a device, in a malloc'd array: those that live and hold memory, or all that are in the books. */
+nvmlReturn_t nvml_processes(const struct nvml_device *device, bool ended_too, struct sim_process **list, size_t *count);
 
 /* The prototype before the definition: these functions are declared to their callers in other people's headers. */
 #define NVML_API(name, parameters)                                   \

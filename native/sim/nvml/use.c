@@ -59,11 +59,11 @@ static nvmlReturn_t list(nvmlDevice_t device, unsigned *count, void *out, void (
   nvmlReturn_t result = nvml_enter_device(device);
   if (result != NVML_SUCCESS)
     return result;
-  result = count ? nvml_processes(device, &found, &n) : NVML_ERROR_INVALID_ARGUMENT;
+  result = count && (out || !*count) ? nvml_processes(device, false, &found, &n) : NVML_ERROR_INVALID_ARGUMENT;
   nvml_leave();
   if (result != NVML_SUCCESS)
     return result;
-  size_t room = out ? *count : 0;
+  size_t room = *count;
   *count = (unsigned)n;
   if (n > room)
     result = NVML_ERROR_INSUFFICIENT_SIZE;
@@ -71,6 +71,18 @@ static nvmlReturn_t list(nvmlDevice_t device, unsigned *count, void *out, void (
     put(out, i, &found[i]);
   free(found);
   return result;
+}
+
+/* No graphics, no MPS. */
+static nvmlReturn_t none(nvmlDevice_t device, unsigned *count, const void *infos) {
+  nvmlReturn_t result = nvml_enter_device(device);
+  if (result != NVML_SUCCESS)
+    return result;
+  nvml_leave();
+  if (!count || (*count && !infos))
+    return NVML_ERROR_INVALID_ARGUMENT;
+  *count = 0;
+  return NVML_SUCCESS;
 }
 
 enum { NO_INSTANCE = -1 };
@@ -101,51 +113,36 @@ NVML_API(nvmlDeviceGetComputeRunningProcesses_v3, (nvmlDevice_t device, unsigned
 
 NVML_API(nvmlDeviceGetRunningProcessDetailList, (nvmlDevice_t device, nvmlProcessDetailList_v1_t *details)) {
   enum { MODE_COMPUTE = 0, MODE_LAST = 2 };
+  nvmlReturn_t result = nvml_enter_device(device);
+  if (result != NVML_SUCCESS)
+    return result;
+  nvml_leave();
   if (!details || details->mode > MODE_LAST)
     return NVML_ERROR_INVALID_ARGUMENT;
   if (details->version != (sizeof *details | 1u << 24))
     return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
   if (details->mode == MODE_COMPUTE)
     return list(device, &details->numProcArrayEntries, details->procArray, put_detail);
-  details->numProcArrayEntries = 0;
-  return NVML_SUCCESS;
-}
-
-/* No graphics, no MPS. */
-static nvmlReturn_t none(nvmlDevice_t device, unsigned *count) {
-  nvmlReturn_t result = nvml_enter_device(device);
-  if (result != NVML_SUCCESS)
-    return result;
-  nvml_leave();
-  if (!count)
-    return NVML_ERROR_INVALID_ARGUMENT;
-  *count = 0;
-  return NVML_SUCCESS;
+  return none(device, &details->numProcArrayEntries, details->procArray);
 }
 
 NVML_API(nvmlDeviceGetGraphicsRunningProcesses, (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *infos)) {
-  (void)infos;
-  return none(device, count);
+  return none(device, count, infos);
 }
 NVML_API(nvmlDeviceGetGraphicsRunningProcesses_v2, (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos)) {
-  (void)infos;
-  return none(device, count);
+  return none(device, count, infos);
 }
 NVML_API(nvmlDeviceGetGraphicsRunningProcesses_v3, (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos)) {
-  (void)infos;
-  return none(device, count);
+  return none(device, count, infos);
 }
 NVML_API(nvmlDeviceGetMPSComputeRunningProcesses, (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *infos)) {
-  (void)infos;
-  return none(device, count);
+  return none(device, count, infos);
 }
 NVML_API(nvmlDeviceGetMPSComputeRunningProcesses_v2, (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos)) {
-  (void)infos;
-  return none(device, count);
+  return none(device, count, infos);
 }
 NVML_API(nvmlDeviceGetMPSComputeRunningProcesses_v3, (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos)) {
-  (void)infos;
-  return none(device, count);
+  return none(device, count, infos);
 }
 
 /* ---- busy time --------------------------------------------------------------------------------------------------------------- */
@@ -154,6 +151,12 @@ static uint64_t now_ns(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static unsigned long long wall_us(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return (unsigned long long)now.tv_sec * 1000000u + (unsigned long long)now.tv_nsec / 1000u;
 }
 
 /* The shortest time over which a rate is worth telling. */
@@ -225,32 +228,29 @@ static nvmlReturn_t process_rates(const struct nvml_device *device, nvmlProcessU
   struct sim_process *before = NULL, *after = NULL;
   size_t nbefore = 0, nafter = 0;
   uint64_t begin = now_ns();
-  nvmlReturn_t result = nvml_processes(device, &before, &nbefore);
+  nvmlReturn_t result = nvml_processes(device, false, &before, &nbefore);
   if (result == NVML_SUCCESS) {
     pause_ns(SHORTEST_NS);
-    result = nvml_processes(device, &after, &nafter);
+    result = nvml_processes(device, false, &after, &nafter);
   }
   uint64_t wall = now_ns() - begin;
   *count = 0;
   *out = result == NVML_SUCCESS ? calloc(nafter + 1, sizeof **out) : NULL;
   for (size_t i = 0; *out && i < nafter; i++) {
-    struct timespec at;
     uint64_t busy = after[i].busy_ns - busy_of(before, nbefore, after[i].pid);
-    clock_gettime(CLOCK_REALTIME, &at);
     if (busy > 0)
       (*out)[(*count)++] = (nvmlProcessUtilizationSample_t){
-          .pid = (unsigned)after[i].pid,
-          .timeStamp = (unsigned long long)at.tv_sec * 1000000u + (unsigned long long)at.tv_nsec / 1000u,
-          .smUtil = percent(busy, wall)};
+          .pid = (unsigned)after[i].pid, .timeStamp = wall_us(), .smUtil = percent(busy, wall)};
   }
   free(before);
   free(after);
   return result != NVML_SUCCESS || *out ? result : NVML_ERROR_MEMORY;
 }
 
-NVML_API(nvmlDeviceGetProcessUtilization, (nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples, unsigned *count,
-                                           unsigned long long last_seen)) {
-  (void)last_seen; /* every sample is newer: it is taken now */
+/* put writes sample i. *count is the room on entry and what there is on return; every sample is taken now, newer than any that
+ * was seen. */
+static nvmlReturn_t put_rates(nvmlDevice_t device, unsigned *count, void *samples,
+                              void (*put)(void *, size_t, const nvmlProcessUtilizationSample_t *)) {
   nvmlProcessUtilizationSample_t *found;
   size_t n;
   nvmlReturn_t result = nvml_enter_device(device);
@@ -265,10 +265,62 @@ NVML_API(nvmlDeviceGetProcessUtilization, (nvmlDevice_t device, nvmlProcessUtili
     result = NVML_ERROR_NOT_FOUND;
   else if (n > room || !samples)
     result = NVML_ERROR_INSUFFICIENT_SIZE;
-  else
-    memcpy(samples, found, n * sizeof *found);
+  for (size_t i = 0; i < n && result == NVML_SUCCESS; i++)
+    put(samples, i, &found[i]);
   /* asked for the size only: room for those that may have started meanwhile */
   *count = (unsigned)(samples ? n : n + 16);
   free(found);
   return result;
+}
+
+static void put_sample(void *out, size_t i, const nvmlProcessUtilizationSample_t *sample) {
+  ((nvmlProcessUtilizationSample_t *)out)[i] = *sample;
+}
+
+static void put_info(void *out, size_t i, const nvmlProcessUtilizationSample_t *sample) {
+  ((nvmlProcessUtilizationInfo_v1_t *)out)[i] =
+      (nvmlProcessUtilizationInfo_v1_t){.timeStamp = sample->timeStamp, .pid = sample->pid, .smUtil = sample->smUtil};
+}
+
+NVML_API(nvmlDeviceGetProcessUtilization, (nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples, unsigned *count,
+                                           unsigned long long last_seen)) {
+  (void)last_seen;
+  return put_rates(device, count, samples, put_sample);
+}
+
+NVML_API(nvmlDeviceGetProcessesUtilizationInfo, (nvmlDevice_t device, nvmlProcessesUtilizationInfo_v1_t *infos)) {
+  nvmlReturn_t result = nvml_enter_device(device);
+  if (result != NVML_SUCCESS)
+    return result;
+  nvml_leave();
+  if (!infos)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  if (infos->version != (sizeof *infos | 1u << 24))
+    return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  return put_rates(device, &infos->processSamplesCount, infos->procUtilArray, put_info);
+}
+
+/* One sample, taken now: the engine keeps no histories. */
+NVML_API(nvmlDeviceGetSamples, (nvmlDevice_t device, unsigned kind, unsigned long long last_seen, unsigned *type, unsigned *count,
+                                nvmlSample_t *samples)) {
+  enum { GPU_UTILIZATION = 1, VALUE_UNSIGNED_INT = 1 };
+  nvmlReturn_t result = nvml_enter_device(device);
+  (void)last_seen;
+  if (result != NVML_SUCCESS)
+    return result;
+  unsigned rate = 0;
+  if (!type || !count || (samples && *count == 0))
+    result = NVML_ERROR_INVALID_ARGUMENT;
+  else if (kind != GPU_UTILIZATION)
+    result = NVML_ERROR_NOT_SUPPORTED;
+  else if (samples)
+    result = device_rate(device, &rate);
+  nvml_leave();
+  if (result != NVML_SUCCESS)
+    return result;
+  *type = VALUE_UNSIGNED_INT;
+  *count = 1;
+  if (samples)
+    *samples = (nvmlSample_t){.timeStamp = wall_us(), .sampleValue = {.uiVal = rate}};
+  return NVML_SUCCESS;
 }
