@@ -13,8 +13,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "api"))
 import table  # type: ignore[import-not-found]
 
-# The first argument of these is a place on the bus, of all other nvmlDevice functions a device.
-PLACES = ("nvmlDeviceModifyDrainState", "nvmlDeviceQueryDrainState", "nvmlDeviceRemoveGpu", "nvmlDeviceDiscoverGpus")
+# The first argument is a device. The four take a place on the bus.
+OF_DEVICE = re.compile(
+    r"^nvmlDevice(?!(Modify|Query)DrainState$|RemoveGpu$|DiscoverGpus$)|^nvmlGpm((Mig)?SampleGet|Query|SetStreaming)"
+)
 CHANGES = re.compile(r"^nvml(Device|System|GpuInstance|VgpuInstance|Unit)?(Set|Reset|Clear|Modify|Remove|Freeze)")
 
 
@@ -31,7 +33,7 @@ def main() -> None:
         if name == "nvmlErrorString":  # the one that does not return a result
             continue
         result = "NVML_ERROR_NO_PERMISSION" if CHANGES.match(name) else "NVML_ERROR_NOT_SUPPORTED"
-        device = name.startswith("nvmlDevice") and name not in PLACES
+        device = OF_DEVICE.search(name)
         parameters, ready = ("nvmlDevice_t device", "nvml_enter_device(device)") if device else ("void", "nvml_enter()")
         lines += [
             f'__attribute__((weak, visibility("default"))) int {name}({parameters});',

@@ -237,10 +237,10 @@ show([[kind, [s.sampleValue.uiVal for s in samples]], error(n.nvmlDeviceGetSampl
     (kind, samples), other, processes = ask(sim, code)
     assert kind == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
     assert len(samples) == 1
-    assert samples[0] >= 95
+    assert samples[0] >= 80
     assert other == pynvml.NVML_ERROR_NOT_SUPPORTED
     assert [pid for pid, _ in processes] == [worker.pid]
-    assert processes[0][1] >= 95
+    assert processes[0][1] >= 80
 
 
 def test_the_library_has_every_known_name() -> None:
