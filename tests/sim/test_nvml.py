@@ -231,7 +231,8 @@ def test_a_sample_and_the_versioned_list_of_processes_agree(sim: Any) -> None:
     code = """
 n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(0)
 kind, samples = n.nvmlDeviceGetSamples(h, n.NVML_GPU_UTILIZATION_SAMPLES, 0)
-show([[kind, [s.sampleValue.uiVal for s in samples]], error(n.nvmlDeviceGetSamples, h, n.NVML_DEC_UTILIZATION_SAMPLES, 0),
+other = error(n.nvmlDeviceGetSamples, h, n.NVML_DEC_UTILIZATION_SAMPLES, 0)
+show([[kind, [s.sampleValue.uiVal for s in samples]], other,
     [[p.pid, p.smUtil] for p in n.nvmlDeviceGetProcessesUtilizationInfo(h, 0)]])
 """
     (kind, samples), other, processes = ask(sim, code)
