@@ -146,7 +146,7 @@ print(json.dumps([[[v.fieldId, v.nvmlReturn, v.value.ullVal] for v in values], g
     assert (gpm, supported) == (0, 0)
 
 
-# ---- bad arguments -----------------------------------------------------------------------------------------------------
+# ---- bad arguments --------------------------------------------------------------------------------------------------
 
 # name -> arguments after the device, each a Python expression; VER is a right version, BAD a wrong one.
 DEVICE_CALLS: dict[str, list[str]] = {
