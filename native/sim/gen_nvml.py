@@ -2,8 +2,8 @@
 """Writes nvml_stubs.c from native/api/nvml.txt: gen_nvml.py OUT_DIR
 
 A weak definition of every NVML function (an implementation elsewhere in the library replaces it): UNINITIALIZED before
-nvmlInit, INVALID_ARGUMENT for a device that is none, then NO_PERMISSION for what would change a device and NOT_SUPPORTED for
-the rest.
+nvmlInit, INVALID_ARGUMENT for a device that is none, then NO_PERMISSION for what would change a device and
+NOT_SUPPORTED for the rest.
 """
 
 import re

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from driverclient import Client
 from handmade import Grant, Simulator
+from viewer import Inside
 
 from gpushare import paths
 
@@ -79,3 +80,27 @@ def start(client_program: Path, environment: Callable[..., dict[str, str]]) -> I
     yield run
     for client in made:
         client.kill()
+
+
+@pytest.fixture
+def inside(environment: Callable[..., dict[str, str]], sim: Simulator) -> Iterator[Callable[..., Inside]]:
+    made: list[Inside] = []
+
+    def make(grant: Grant | None) -> Inside:
+        env = environment(grant)
+        if grant is None:
+            env |= {"GPUSHARE_SIM_DIR": str(sim.directory), "LD_PRELOAD": ""}
+        made.append(Inside(env))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.end()
+
+
+@pytest.fixture
+def second(tmp_path: Path, sim: Simulator) -> Iterator[Grant]:
+    made = Grant(tmp_path / "second", sim)
+    made.lease()
+    yield made
+    made.close()

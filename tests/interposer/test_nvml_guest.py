@@ -1,0 +1,209 @@
+"""The NVML view never fails because of us, and never crashes a program."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pynvml
+import pytest
+from driverclient import CONTEXT
+from handmade import LIMITS_BYTES, SLOTS, SLOTS_HIGH, Grant
+from viewer import USE, Inside, put_slot, resize
+
+from gpushare import paths
+
+LIMIT = 2 << 30
+
+
+def test_a_device_of_somebody_else_shows_nothing(grant: Grant, inside: Callable[..., Inside]) -> None:
+    struct.pack_into("<16s", grant.limits, 128, os.urandom(16))
+    worker = inside(grant).worker()
+    worker.do(USE)
+    refused = pynvml.NVML_ERROR_NO_PERMISSION
+    assert worker.get("code(both)") == worker.get("code(rate)") == refused
+    assert worker.get("processes()") == []
+    assert worker.get("n.nvmlDeviceGetName(device())")
+
+
+@pytest.mark.parametrize("damage", ["magic", "short", "gone", "usage gone", "count"])
+def test_damaged_pages_show_nothing(grant: Grant, inside: Callable[..., Inside], damage: str) -> None:
+    if damage == "magic":
+        struct.pack_into("<I", grant.limits, 0, 1)
+    elif damage == "count":
+        struct.pack_into("<I", grant.limits, 12, 1 << 30)
+    elif damage == "short":
+        os.truncate(grant.directory / "limits", LIMITS_BYTES - 1)
+    else:
+        (grant.directory / ("limits" if damage == "gone" else "usage")).unlink()
+    worker = inside(grant).worker()
+    worker.do(USE)
+    refused = pynvml.NVML_ERROR_NO_PERMISSION
+    for _ in range(3):
+        assert worker.get("code(both)") == worker.get("code(rate)") == refused
+        assert worker.get("processes()") == []
+    assert worker.get("n.nvmlDeviceGetCount()") == 1
+    assert worker.get("code(n.nvmlDeviceSetPersistenceMode, device(), 0)") == refused
+    worker.end()
+
+
+def test_numbers_of_a_lying_page_are_bounded(grant: Grant, inside: Callable[..., Inside]) -> None:
+    viewer = inside(grant).worker()
+    viewer.do(USE)
+    rate = viewer.get("rate()")
+    assert rate == 0
+    for index in range(3):
+        put_slot(grant, index, -5, (1 << 64) - 1, (1 << 64) - 1)
+    assert viewer.get("both()") == [[LIMIT, 0, LIMIT], [LIMIT, 0, 0, LIMIT]]
+    assert viewer.get("rate()") <= 100
+    assert len(viewer.get("processes()")) == 3
+    struct.pack_into("<I", grant.limits, SLOTS_HIGH, 0xFFFFFFFF)
+    assert viewer.get("both()")[0] == [LIMIT, 0, LIMIT]
+    assert len(viewer.get("processes()")) == 3
+
+
+def test_without_the_daemon(grant: Grant, inside: Callable[..., Inside]) -> None:
+    starts = inside(grant)
+    worker = starts.worker()
+    worker.do("ok(d.cuInit(0)); context()")
+    grant.daemon_dies()
+    late = starts.worker()
+    for each in (worker, late):
+        each.do(USE)
+        assert each.get("both()")[0] == [LIMIT, LIMIT - CONTEXT, CONTEXT]
+        assert each.get("processes()") == [[worker.pid, CONTEXT]]
+        assert each.get("rate()") == 0
+    grant.daemon_returns()
+
+
+def test_init_and_shutdown_from_many_threads(grant: Grant, inside: Callable[..., Inside]) -> None:
+    worker = inside(grant).worker()
+    descriptors = worker.get("len(os.listdir('/proc/self/fd'))")
+    worker.do("""
+        wrong = []
+        def cycle():
+            for _ in range(100):
+                n.nvmlInit()
+                if both()[0][0] != 2 << 30 or processes() != []: wrong.append(both())
+                n.nvmlShutdown()
+        threads = [threading.Thread(target=cycle) for _ in range(8)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+    """)
+    assert worker.get("wrong[:3]") == []
+    assert worker.get("len(os.listdir('/proc/self/fd'))") == descriptors
+    worker.do("n.nvmlShutdown()")
+    assert worker.get("code(both)") == pynvml.NVML_ERROR_UNINITIALIZED
+
+
+def test_a_child_after_fork_looks_anew(grant: Grant, inside: Callable[..., Inside]) -> None:
+    worker = inside(grant).worker()
+    worker.do("ok(d.cuInit(0)); context()")
+    assert worker.get("both()")[0][0] == LIMIT
+    resize(grant, LIMIT // 2)
+    worker.do("""
+        import json
+        end, other = os.pipe()
+        if os.fork() == 0:
+            try:
+                first = code(both)
+                n.nvmlInit()
+                os.write(other, json.dumps([first, both()[0], processes()]).encode())
+            finally:
+                os._exit(0)
+        os.close(other)
+        child = json.loads(os.read(end, 1000)); os.wait()
+    """)
+    half = LIMIT // 2
+    uninitialised = pynvml.NVML_ERROR_UNINITIALIZED
+    assert worker.get("child") == [uninitialised, [half, half - CONTEXT, CONTEXT], [[worker.pid, CONTEXT]]]
+    assert worker.get("both()")[0][0] == LIMIT
+
+
+def test_names_found_before_anything_is_loaded(grant: Grant, environment: Callable[..., dict[str, str]]) -> None:
+    """As cuda.bindings.nvml does: every name is looked up in the program itself, then in a library that it opens."""
+    code = """
+import ctypes, json
+program = ctypes.CDLL(None)
+names = json.loads(input())
+first = {name: ctypes.cast(getattr(program, name), ctypes.c_void_p).value for name in names}
+library = ctypes.CDLL("libnvidia-ml.so.1")
+same = all(ctypes.cast(getattr(library, name), ctypes.c_void_p).value == first[name] for name in names)
+handle, memory = ctypes.c_void_p(), (ctypes.c_uint64 * 3)()
+assert program.nvmlInit_v2() == program.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == 0
+assert program.nvmlDeviceGetMemoryInfo(handle, memory) == 0
+print(json.dumps([same, memory[0]]))
+"""
+    listed = Path(__file__).resolve().parents[2] / "native" / "api" / "nvml.txt"
+    names = [line for line in listed.read_text().splitlines() if not line.startswith("#")]
+    env = environment(grant) | {"LD_LIBRARY_PATH": ""}
+    run = subprocess.run(
+        [sys.executable, "-c", code], input=json.dumps(names), env=env, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout) == [True, LIMIT]
+
+
+def test_a_small_stack_is_enough(grant: Grant, environment: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+    """A thread with the smallest stack there is, and a grant with a thousand processes."""
+    for index in range(SLOTS):
+        put_slot(grant, index, 100_000 + index, 4096, 1000)
+    program = tmp_path / "small"
+    (tmp_path / "small.c").write_text("""
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+int nvmlInit_v2(void), nvmlDeviceGetHandleByIndex_v2(unsigned, void **);
+int nvmlDeviceGetComputeRunningProcesses_v3(void *, unsigned *, void *);
+int nvmlDeviceGetProcessUtilization(void *, void *, unsigned *, unsigned long long);
+int nvmlDeviceGetRunningProcessDetailList(void *, void *);
+static char room[1100 * 40];
+static void *device;
+static int results[3];
+static void *look(void *unused) {
+  unsigned count = 1100;
+  struct { unsigned version, mode, count; void *list; } details = {0x1000018, 0, 1100, room};
+  results[0] = nvmlDeviceGetComputeRunningProcesses_v3(device, &count, room) * 10000 + (int)count;
+  results[1] = nvmlDeviceGetRunningProcessDetailList(device, &details) * 10000 + (int)details.count;
+  count = 1100;
+  results[2] = nvmlDeviceGetProcessUtilization(device, room, &count, 0);
+  return unused;
+}
+int main(void) {
+  pthread_t thread;
+  pthread_attr_t small;
+  if (nvmlInit_v2() || nvmlDeviceGetHandleByIndex_v2(0, &device)) return 1;
+  unsigned count = 0; /* what is lazily loaded is loaded on a big stack */
+  nvmlDeviceGetComputeRunningProcesses_v3(device, &count, 0);
+  nvmlDeviceGetProcessUtilization(device, 0, &count, 0);
+  pthread_attr_init(&small);
+  if (pthread_attr_setstacksize(&small, 16384) || pthread_create(&thread, &small, look, 0)) return 2;
+  pthread_join(thread, 0);
+  printf("%d %d %d\\n", results[0], results[1], results[2]);
+  return 0;
+}
+""")
+    library = paths.SIM_LIB_DIR / "libnvidia-ml.so.1"
+    subprocess.run(["gcc", "-pthread", tmp_path / "small.c", "-o", program, library], check=True)
+    run = subprocess.run([program], env=environment(grant), capture_output=True, text=True, check=False)
+    assert run.returncode == 0, f"{run.returncode}: {run.stderr}"
+    assert run.stdout.split() == ["1024", "1024", str(pynvml.NVML_ERROR_NOT_FOUND)]
+
+
+def test_errno_and_descriptors_are_left_alone(grant: Grant, inside: Callable[..., Inside]) -> None:
+    worker = inside(grant).worker(init=False)
+    worker.do("""
+        import ctypes
+        library = ctypes.CDLL("libnvidia-ml.so.1", use_errno=True)
+        handle, memory = ctypes.c_void_p(), (ctypes.c_uint64 * 3)()
+        library.nvmlInit_v2(); library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle))
+        before = sorted(os.listdir('/proc/self/fd'))
+        ctypes.set_errno(77)
+        result = library.nvmlDeviceGetMemoryInfo(handle, memory)
+        number = ctypes.get_errno()
+        after = sorted(os.listdir('/proc/self/fd'))
+    """)
+    assert worker.get("[result, number, before == after]") == [0, 77, True]

@@ -1,0 +1,93 @@
+"""Processes of a grant that use CUDA and NVML as told, and a tester's hand on the grant's pages."""
+
+import struct
+import subprocess
+from pathlib import Path
+
+from handmade import MEMORY, SLOT_BYTES, SLOTS_HIGH, Grant, Simulator
+from simworker import Worker
+
+SLOT_LIVE = 1
+LOOK = """
+import os, threading
+import pynvml as n
+def device(index=0): return n.nvmlDeviceGetHandleByIndex(index)
+def both(index=0):
+    memory = n.nvmlDeviceGetMemoryInfo
+    one, two = memory(device(index)), memory(device(index), version=n.nvmlMemory_v2)
+    return [[one.total, one.free, one.used], [two.total, two.reserved, two.free, two.used]]
+def processes():
+    return sorted([p.pid, p.usedGpuMemory] for p in n.nvmlDeviceGetComputeRunningProcesses(device()))
+def code(call, *arguments):
+    try:
+        call(*arguments)
+    except n.NVMLError as failure:
+        return failure.value
+    return 0
+def cuda():
+    free, total = ok(d.cuMemGetInfo())
+    assert ok(d.cuDeviceTotalMem(0)) == total
+    return [total, free]
+"""
+USE = """
+    rate = lambda: n.nvmlDeviceGetUtilizationRates(device()).gpu
+    def each():
+        try:
+            return sorted([p.pid, p.smUtil] for p in n.nvmlDeviceGetProcessUtilization(device(), 0))
+        except n.NVMLError_NotFound:
+            return []
+    def infos():
+        try:
+            return sorted([p.pid, p.smUtil] for p in n.nvmlDeviceGetProcessesUtilizationInfo(device(), 0))
+        except n.NVMLError_NotFound:
+            return []
+    sample = lambda: n.nvmlDeviceGetSamples(device(), n.NVML_GPU_UTILIZATION_SAMPLES, 0)[1][0].sampleValue.uiVal
+"""
+
+
+class Inside:
+    """Starts workers of one grant, or of none on the bare simulator."""
+
+    def __init__(self, env: dict[str, str]) -> None:
+        self.env = env
+        self.children: list[subprocess.Popen[str]] = []
+
+    def spawn(self, *command: str | Path, env: dict[str, str] | None = None) -> "subprocess.Popen[str]":
+        child = subprocess.Popen(
+            command, env=self.env | (env or {}), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.children.append(child)
+        return child
+
+    def worker(self, init: bool = True) -> Worker:
+        made = Worker(self)
+        made.do(LOOK)
+        if init:
+            made.do("n.nvmlInit()")
+        return made
+
+    def end(self) -> None:
+        for child in self.children:
+            child.kill()
+            child.wait(10)
+            for pipe in (child.stdin, child.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+
+def resize(grant: Grant, limit: int) -> None:
+    struct.pack_into("<Q", grant.limits, 128 + MEMORY, limit)
+
+
+def bytes_of(sim: Simulator, *pids: int) -> int:
+    """What the simulator's own books say."""
+    processes = sim.books()["devices"][0]["processes"]
+    return sum(process["bytes"] for process in processes if process["pid"] in pids)
+
+
+def put_slot(grant: Grant, index: int, pid: int, held: int, busy_ns: int = 0) -> None:
+    at = 64 + index * SLOT_BYTES
+    struct.pack_into("<IIi", grant.usage, at, SLOT_LIVE, 1, pid)
+    struct.pack_into("<QQQ", grant.usage, at + 64, held, 0, busy_ns)
+    high = struct.unpack_from("<I", grant.limits, SLOTS_HIGH)[0]
+    struct.pack_into("<I", grant.limits, SLOTS_HIGH, max(high, index + 1))
