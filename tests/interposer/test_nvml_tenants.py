@@ -141,7 +141,10 @@ for command in ("init", "retain 0"):
 n.nvmlInit(); device = n.nvmlDeviceGetHandleByIndex(0)
 seen = [p.pid for p in n.nvmlDeviceGetComputeRunningProcesses(device)]
 names = [n.nvmlSystemGetProcessName(pid) for pid in seen]
-print(json.dumps([client.pid, seen, names]), flush=True)
+recorded = n.nvmlDeviceGetAccountingPids(device)
+stats = [n.nvmlDeviceGetAccountingStats_v2(device, pid) for pid in seen]
+rows = [[row.pid, row.maxMemoryUsage] for row in stats]
+print(json.dumps([client.pid, seen, names, recorded, rows]), flush=True)
 sys.stdin.readline()
 client.stdin.close()
 """
@@ -154,6 +157,7 @@ def test_pids_are_those_of_the_pid_namespace(
     environment: Callable[..., dict[str, str]],
     inside: Callable[..., Inside],
 ) -> None:
+    inside(None).worker().do("n.nvmlDeviceSetAccountingMode(device(), 1)")
     command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", CHILD_NAMESPACE]
     child = subprocess.Popen(
         [*command, client_program, "linked"],
@@ -163,9 +167,10 @@ def test_pids_are_those_of_the_pid_namespace(
         text=True,
     )
     assert child.stdout is not None
-    own, seen, names = json.loads(child.stdout.readline())
+    own, seen, names, recorded, stats = json.loads(child.stdout.readline())
     assert own < 20, "a pid namespace of its own"
-    assert seen == [own]
+    assert seen == recorded == [own]
+    assert stats == [[own, CONTEXT]]
     assert str(client_program) in names[0]
     # from outside that namespace it is the process that the simulator and the host know
     host = [process["pid"] for process in sim.books()["devices"][0]["processes"]]

