@@ -147,6 +147,37 @@ print(json.dumps([same, memory[0]]))
     assert json.loads(run.stdout) == [True, LIMIT]
 
 
+def test_cuda_bindings_nvml(grant: Grant, environment: Callable[..., dict[str, str]]) -> None:
+    code = """
+import json
+from cuda.bindings import driver, nvml
+nvml.init_v2()
+device = nvml.device_get_handle_by_index_v2(0)
+def memory():
+    found = nvml.device_get_memory_info_v2(device)
+    return [found.total, found.reserved, found.free, found.used]
+before = memory()
+try:
+    nvml.device_set_persistence_mode(device, 0)
+    refused = 0
+except nvml.NvmlError as failure:
+    refused = failure.status
+driver.cuInit(0)
+driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])
+_, free, total = driver.cuMemGetInfo()
+own = nvml.device_get_compute_running_processes_v3(device)
+print(json.dumps([before, refused, memory(), [total, free], [int(own.pid), int(own.used_gpu_memory)]]))
+"""
+    child = subprocess.Popen([sys.executable, "-c", code], env=environment(grant), stdout=subprocess.PIPE, text=True)
+    out, _ = child.communicate(timeout=60)
+    before, refused, after, cuda, own = json.loads(out)
+    assert before == [LIMIT, 0, LIMIT, 0]
+    assert refused == pynvml.NVML_ERROR_NO_PERMISSION
+    assert after == [LIMIT, 0, LIMIT - CONTEXT, CONTEXT]
+    assert cuda == [LIMIT, LIMIT - CONTEXT]
+    assert own == [child.pid, CONTEXT]
+
+
 def test_a_small_stack_is_enough(grant: Grant, environment: Callable[..., dict[str, str]], tmp_path: Path) -> None:
     """A thread with the smallest stack there is, and a grant with a thousand processes."""
     for index in range(SLOTS):
