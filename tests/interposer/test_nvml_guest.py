@@ -2,16 +2,18 @@
 
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pynvml
 import pytest
-from driverclient import CONTEXT
-from handmade import LIMITS_BYTES, SLOTS, SLOTS_HIGH, Grant
+from driverclient import CONTEXT, MIB
+from handmade import LIMITS_BYTES, SLOTS, SLOTS_HIGH, Grant, Simulator
 from viewer import USE, Inside, put_slot, resize
 
 from gpushare import paths
@@ -48,6 +50,35 @@ def test_damaged_pages_show_nothing(grant: Grant, inside: Callable[..., Inside],
     assert worker.get("n.nvmlDeviceGetCount()") == 1
     assert worker.get("code(n.nvmlDeviceSetPersistenceMode, device(), 0)") == refused
     worker.end()
+
+
+def test_who_may_not_read_the_usage_page_is_shown_nothing(
+    environment: Callable[..., dict[str, str]], inside: Callable[..., Inside]
+) -> None:
+    """Another user than the grant's: 0 bytes used would be a lie."""
+    place = Path(tempfile.mkdtemp(prefix="gpushare-test-"))
+    place.chmod(0o755)
+    sim = Simulator(place / "sim")
+    grant = Grant(place / "grant", sim)
+    try:
+        put_slot(grant, 0, 4711, MIB)
+        (grant.directory / "usage").chmod(0o600)
+        sim.socket.chmod(0o666)
+        worker = inside(grant).worker(init=False)
+        worker.do("os.setegid(65534); os.seteuid(65534); n.nvmlInit()")
+        worker.do(USE)
+        refused = pynvml.NVML_ERROR_NO_PERMISSION
+        assert worker.get("code(both)") == worker.get("code(rate)") == refused
+        assert worker.get("processes()") == []
+        (grant.directory / "usage").chmod(0o644)
+        worker = inside(grant).worker(init=False)
+        worker.do("os.setegid(65534); os.seteuid(65534); n.nvmlInit()")
+        assert worker.get("both()")[0] == [LIMIT, LIMIT - MIB, MIB]
+        assert worker.get("processes()") == [[4711, MIB]]
+    finally:
+        grant.close()
+        sim.stop()
+        shutil.rmtree(place)
 
 
 def test_numbers_of_a_lying_page_are_bounded(grant: Grant, inside: Callable[..., Inside]) -> None:

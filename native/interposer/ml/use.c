@@ -30,10 +30,10 @@ struct rate {
 };
 
 struct rates {
-  unsigned int whole;    /* of the grant */
-  unsigned int count;    /* processes that did something */
-  unsigned int room;     /* of each */
-  struct rate *each;     /* at most room, or NULL */
+  unsigned int whole; /* of the grant */
+  unsigned int count; /* processes that did something */
+  unsigned int room;  /* of each */
+  struct rate *each;  /* at most room, or NULL */
 };
 
 static void take(const struct gs_view *view, int ordinal, struct sample *out) {
@@ -81,13 +81,13 @@ static struct gs_history *history(struct gs_view *view, int ordinal) {
 
 /* The sample to compare with; what is missing to the shortest time in *wait_ns. With the lock held. */
 static const struct sample *reference(struct gs_view *view, int ordinal, struct gs_history *history, uint64_t *wait_ns) {
-  uint64_t now = gs_now();
-  if (history->newer.at_ns == 0 || now - history->newer.at_ns > LONGEST_NS) {
+  if (history->newer.at_ns == 0 || gs_now() - history->newer.at_ns > LONGEST_NS) {
     take(view, ordinal, &history->newer);
     history->older = history->newer;
   }
-  const struct sample *found = now - history->newer.at_ns >= APART_NS && now > history->newer.at_ns ? &history->newer : &history->older;
-  uint64_t since = gs_now() - found->at_ns;
+  uint64_t now = gs_now();
+  const struct sample *found = now - history->newer.at_ns >= APART_NS ? &history->newer : &history->older;
+  uint64_t since = now - found->at_ns;
   *wait_ns = since < SHORTEST_NS ? SHORTEST_NS - since : 0;
   return found;
 }

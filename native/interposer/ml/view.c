@@ -99,7 +99,8 @@ nvmlReturn_t gs_ml_ordinal(const struct gs_view *view, nvmlDevice_t device, int 
 
 nvmlReturn_t gs_ml_device(const struct gs_view *view, nvmlDevice_t device, int *ordinal) {
   nvmlReturn_t result = gs_ml_ordinal(view, device, ordinal);
-  return result == NVML_SUCCESS && *ordinal == GS_ML_NOT_OURS ? NVML_ERROR_NO_PERMISSION : result;
+  bool shown = *ordinal != GS_ML_NOT_OURS && view->usage; /* without usage, 0 would be a lie */
+  return result == NVML_SUCCESS && !shown ? NVML_ERROR_NO_PERMISSION : result;
 }
 
 /* ---- start: from here on `total` does not change ------------------------------------------------------------------------------ */
