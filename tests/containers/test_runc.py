@@ -50,6 +50,42 @@ def test_a_neighbours_grant_is_out_of_reach(runc, node):
         node.client.release(other["id"])
 
 
+LOOK = """
+import ctypes, json, os, sys
+cuda, nvml = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libnvidia-ml.so.1")
+context, address, handle = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_void_p()
+free, total, memory = ctypes.c_size_t(), ctypes.c_size_t(), (ctypes.c_uint64 * 3)()
+assert nvml.nvmlInit_v2() == nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == 0
+assert cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(int(sys.argv[1]) << 20)) == 0
+print(flush=True)
+sys.stdin.readline()
+assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+assert nvml.nvmlDeviceGetMemoryInfo(handle, memory) == 0
+count, rows = ctypes.c_uint(9), (ctypes.c_uint64 * 27)()
+assert nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), rows) == 0
+seen = {rows[3 * i] & 0xFFFFFFFF: rows[3 * i + 1] for i in range(count.value)}
+refused = nvml.nvmlDeviceSetPersistenceMode(handle, 0)
+print(json.dumps([[total.value, free.value], list(memory), seen == {os.getpid(): memory[2]}, os.getpid(), refused]))
+"""
+
+
+def test_nvml_shows_the_container_itself_and_no_other(runc):
+    """Under the numbers of its own pid namespace; 16 MiB are the context."""
+    processes = [runc.start("/usr/bin/python3", "-c", LOOK, size, annotations=SHARE) for size in ("100", "200")]
+    for process in processes:
+        assert process.stdout.readline() == "\n", process.stderr.read()
+    for process, used in zip(processes, (116 << 20, 216 << 20), strict=True):
+        out, errors = process.communicate("\n", timeout=30)
+        assert process.returncode == 0, errors
+        cuda, nvml, alone, pid, refused = json.loads(out)
+        assert cuda == [1 << 30, (1 << 30) - used]
+        assert nvml == [1 << 30, (1 << 30) - used, used]
+        assert pid < 20
+        assert alone
+        assert refused == 4, "NVML_ERROR_NO_PERMISSION"
+
+
 def test_memory_and_time_of_a_tenant(runc, node):
     process = runc.start(TENANT_PROGRAM, annotations={"memory": "1GiB", "time": "30%"})
     with process:
