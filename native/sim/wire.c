@@ -25,7 +25,8 @@ static int directory(char *out, size_t size) {
   const char *grant = getenv("GPUSHARE_GRANT_DIR");
   if (grant == NULL || !root_owned(grant)) grant = "/run/gpushare/self";
   if (snprintf(out, size, "%s/sim", grant) >= (int)size) return -ENAMETOOLONG;
-  return access(out, X_OK) == 0 ? 0 : -ENOENT;
+  /* as the effective user, whom a setuid program opens files as */
+  return faccessat(AT_FDCWD, out, X_OK, AT_EACCESS) == 0 ? 0 : -ENOENT;
 }
 
 static int connect_in(int fd, const char *dir) {

@@ -1,6 +1,8 @@
 """In a stranger's process: nothing before the first CUDA call, and nothing of the program's touched after it."""
 
 import json
+import os
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -19,19 +21,25 @@ INCLUDE = HERE.parents[1] / "native" / "include"
 def guest_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("guest") / "guest"
     driver = paths.SIM_LIB_DIR / "libcuda.so.1"
-    subprocess.run(["gcc", "-O1", f"-I{INCLUDE}", HERE / "guest.c", "-o", program, driver], check=True)
+    subprocess.run(["gcc", "-O1", f"-I{INCLUDE}", HERE / "guest.c", "-o", program, driver, "-lm"], check=True)
     return program
 
 
 def test_nothing_is_touched(grant: Grant, guest_program: Path, environment: Callable[..., dict[str, str]]) -> None:
     env = environment(grant)
-    run = subprocess.run([guest_program], env=env, capture_output=True, text=True, check=True)
+    with open(HERE / "guest.c") as some_file:
+        os.lseek(some_file.fileno(), 3, os.SEEK_SET)
+        run = subprocess.run([guest_program], env=env, stdin=some_file, capture_output=True, text=True, check=True)
     seen: dict[str, Any] = json.loads(run.stdout)  # nothing of ours on stdout
     before, after = seen["before"], seen["after"]
     assert before["threads"] == 1
     assert [number for number, _ in before["descriptors"]] == [0, 1, 2]
-    for name in ("umask", "handlers", "cwd", "environment", "blocked"):
+    for name in ("umask", "handlers", "cwd", "environment", "blocked", "locale", "settings", "offset"):
         assert before[name] == after[name], name
+    assert (before["umask"], before["cwd"], before["offset"]) == (0o027, "/proc", 3), "nothing was at its default"
+    assert before["locale"] == "C.UTF-8"
+    assert before["blocked"] == 1 << signal.SIGUSR1 | 1 << signal.SIGTERM
+    assert [one for one in before["descriptors"] if one not in after["descriptors"]] == []
     assert seen["errno_kept"] == 1
     new = [one for one in after["descriptors"] if one not in before["descriptors"]]
     assert all(close_on_exec for _, close_on_exec in new)

@@ -1,0 +1,280 @@
+"""Real programs of every kind, each run without gpushare and with it: the same output and exit status, and a limit that
+holds by the simulator's own books.
+
+Two ways bring the interposer in, as in a container: preloaded, and lying where the driver's library would lie.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from handmade import Grant, Simulator, until
+
+from gpushare import paths
+
+HERE = Path(__file__).resolve().parent
+LIMIT = 2 << 30  # of a hand-made grant; the device has 4 GiB
+OVER = 3 << 30
+PRELOADS = (paths.INTERPOSER, paths.INTERPOSER_ML)
+LIBRARIES = Path(f"/usr/lib/{os.uname().machine}-linux-gnu")
+Build = Callable[..., Path]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    status: int
+    out: str
+    err: str
+
+
+@dataclass
+class House:
+    """Where programs run: a simulator, a grant, and a directory in which the interposer lies as libcuda.so.1."""
+
+    sim: Simulator
+    grant: Grant
+    placed: Path
+
+    def bare(self, program: Path | str, *arguments: str, uid: int = 0, **env: str) -> Outcome:
+        env = {"LD_LIBRARY_PATH": str(paths.SIM_LIB_DIR), "GPUSHARE_SIM_DIR": str(self.sim.directory), **env}
+        return self._run([program, *arguments], env, uid)
+
+    def preloaded(self, program: Path | str, *arguments: str, before: str = "", after: str = "", **env: str) -> Outcome:
+        preload = ":".join([*filter(None, [before]), *map(str, PRELOADS), *filter(None, [after])])
+        own = {"LD_LIBRARY_PATH": str(paths.SIM_LIB_DIR), "LD_PRELOAD": preload}
+        return self._run([program, *arguments], {**own, "GPUSHARE_GRANT_DIR": str(self.grant.directory), **env}, 0)
+
+    def mounted(self, program: Path | str, *arguments: str, uid: int = 0, **env: str) -> Outcome:
+        own = {"LD_LIBRARY_PATH": str(self.placed), "GPUSHARE_GRANT_DIR": str(self.grant.directory)}
+        return self._run([program, *arguments], {**own, **env}, uid)
+
+    def _run(self, command: list[Path | str], env: dict[str, str], uid: int) -> Outcome:
+        base = {name: value for name, value in os.environ.items() if not name.startswith(("LD_", "GPUSHARE_"))}
+        run = subprocess.run(
+            command, env={**base, **env}, capture_output=True, text=True, timeout=60, user=uid, group=uid
+        )
+        return Outcome(run.returncode, run.stdout, run.stderr)
+
+    def peak(self) -> int:
+        """The most device memory that programs ever held at once."""
+        return int(self.sim.books()["devices"][0]["peak_bytes"])
+
+
+@pytest.fixture
+def house(sim: Simulator, grant: Grant, placed: Path) -> House:
+    if os.geteuid() != 0:
+        pytest.skip("a grant directory is trusted only when root owns it")
+    return House(sim, grant, placed)
+
+
+@pytest.fixture(scope="session")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    directory = tmp_path_factory.mktemp("programs")
+
+    def make(name: str, *flags: str, compiler: str = "gcc", source: str = "lives.c") -> Path:
+        program = directory / name
+        if not program.exists():
+            # flags last: libraries are looked through for what the source left open
+            subprocess.run([compiler, "-O1", HERE / source, "-o", program, "-pthread", "-ldl", *flags], check=True)
+        return program
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def lives(build: Build) -> Path:
+    return build("lives")
+
+
+def same_and_held(house: House, bare: Outcome, *others: Outcome) -> None:
+    """As without us; and with OVER in the environment the limit is met, each time a program asked."""
+    for other in others:
+        assert other == bare, f"without: {bare}\nwith: {other}"
+    assert house.peak() < OVER
+
+
+def over_limit(outcome: Outcome) -> list[list[str]]:
+    """What each attempt beyond the limit was answered: [result, of cuMemGetInfo, total]."""
+    lines = [line.split(" over ")[1] for line in outcome.out.splitlines() if " over " in line]
+    assert lines, f"nobody asked: {outcome}"
+    return [line.replace("info ", "").replace("total ", "").split() for line in lines]
+
+
+HELD = ["2", "0", str(LIMIT)]  # out of memory; the question works, and says the limit
+MODES = [
+    "use", "threads", "fork-first", "fork-untouched", "fork-after", "vfork", "exec", "clone", "cycles", "deepbind",
+    "atexit",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("way", ["preloaded", "mounted"])
+def test_lives(house: House, lives: Path, mode: str, way: str) -> None:
+    bare = house.bare(lives, mode)
+    assert bare.out, bare
+    run = getattr(house, way)
+    same_and_held(house, bare, run(lives, mode))
+    asked = over_limit(run(lives, mode, OVER=str(OVER)))
+    assert all(answer == HELD for answer in asked), asked
+    assert house.peak() < OVER
+
+
+def test_the_judge_sees_what_is_not_held(house: House, lives: Path) -> None:
+    """What all of these would look like without us: so they can fail."""
+    assert over_limit(house.bare(lives, "use", OVER=str(OVER))) == [["0", "0", str(4 << 30)]]
+    assert house.peak() > OVER
+
+
+def test_a_raw_clone_harms_nobodys_books(house: House, lives: Path) -> None:
+    """A child that no atfork handler saw, killed or aborted in our library: it joined as a process of its own, and the
+    parent's slot is as it was."""
+    outcome = house.preloaded(lives, "clone")
+    assert outcome.out.splitlines()[:6] == ["child ended 0"] * 3 + ["child ended 137", "child ended 134", "free 0"]
+    assert house.grant.connections == 6, "the parent and its five children each joined"
+    books = house.sim.books()["devices"][0]
+    assert books["bytes"] == 0
+    mine = house.grant.slot(0)
+    assert mine.launches == 20
+    assert mine.waiting == mine.inflight == 0
+
+
+def test_another_linker_namespace(house: House, lives: Path) -> None:
+    """A preload ends at the border of a linker namespace; the library in the driver's place does not."""
+    bare = house.bare(lives, "namespace")
+    assert bare == Outcome(0, "namespace" + " 0" * 10 + "\n", "")
+    same_and_held(house, bare, house.mounted(lives, "namespace"))
+    assert over_limit(house.mounted(lives, "namespace", OVER=str(OVER))) == [HELD]
+    assert house.peak() < OVER
+    past = house.preloaded(lives, "namespace", OVER=str(OVER), GPUSHARE_SIM_DIR=str(house.sim.directory))
+    assert over_limit(past) == [["0", "0", str(4 << 30)]], "if this is held by now, say so in SECURITY.md"
+
+
+def test_linked_with_the_driver(house: House, build: Build) -> None:
+    """Bound when the program starts (lazily or at once), instead of opened."""
+    for name, flag in (("linked-lazy", "-Wl,-z,lazy"), ("linked-now", "-Wl,-z,now")):
+        program = build(name, "-DLINKED", flag, str(paths.SIM_LIB_DIR / "libcuda.so.1"))
+        bare = house.bare(program, "fork-first")
+        same_and_held(house, bare, house.preloaded(program, "fork-first"), house.mounted(program, "fork-first"))
+        assert over_limit(house.preloaded(program, "use", OVER=str(OVER))) == [HELD]
+        assert over_limit(house.mounted(program, "use", OVER=str(OVER))) == [HELD]
+
+
+def test_two_runtimes_in_one_process(house: House, build: Build, tmp_path: Path) -> None:
+    """As when two wheels bring their own copy of the CUDA runtime."""
+    program = build("runtimes", source="runtimes.c")
+    copies = [tmp_path / name for name in ("libcudart-one.so", "libcudart-two.so")]
+    for copy in copies:
+        shutil.copy(paths.SIM_LIB_DIR / "libcudart.so.13", copy)
+    arguments = [str(copy) for copy in copies]
+    bare = house.bare(program, *arguments)
+    assert bare.out == "first 0 0 0 second 0 0 0 apart 1\n"
+    same_and_held(house, bare, house.preloaded(program, *arguments), house.mounted(program, *arguments))
+    for run in (house.preloaded, house.mounted):
+        assert run(program, *arguments, OVER=str(OVER)).out.splitlines()[1] == f"over 2 2 total {LIMIT} {LIMIT}"
+    assert house.peak() < OVER
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_a_second_preloaded_library(house: House, lives: Path, build: Build, tmp_path: Path, order: str) -> None:
+    """It wraps malloc and dlsym, and goes on seeing what the program does."""
+    second = build("second.so", "-shared", "-fPIC", source="second_preload.c")
+    says = tmp_path / "says"
+    bare = house.bare(lives, "fork-first", LD_PRELOAD=str(second))
+    both = house.preloaded(lives, "fork-first", **{order: str(second)}, SECOND_PRELOAD_SAYS=str(says))
+    same_and_held(house, bare, both)
+    allocations, lookups = map(int, says.read_text().split())
+    assert allocations > 0
+    assert lookups >= 12, "the program's own look-ups pass through it"
+    assert over_limit(house.preloaded(lives, "use", **{order: str(second)}, OVER=str(OVER))) == [HELD]
+    same_and_held(house, bare, house.mounted(lives, "fork-first", LD_PRELOAD=str(second)))
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+@pytest.mark.parametrize("name", ["libjemalloc.so.2", "libmimalloc.so.2"])
+def test_other_allocators(house: House, lives: Path, name: str, order: str) -> None:
+    allocator = str(LIBRARIES / name)
+    assert Path(allocator).exists(), "scripts/setup test installs it"
+    for mode in ("threads", "fork-first", "cycles"):
+        bare = house.bare(lives, mode, LD_PRELOAD=allocator)
+        assert bare.err == ""
+        same_and_held(house, bare, house.preloaded(lives, mode, **{order: allocator}))
+        same_and_held(house, bare, house.mounted(lives, mode, LD_PRELOAD=allocator))
+    assert over_limit(house.preloaded(lives, "use", **{order: allocator}, OVER=str(OVER))) == [HELD]
+
+
+@pytest.mark.parametrize("sanitizer", ["address", "thread", "undefined"])
+def test_programs_built_with_sanitizers(house: House, build: Build, sanitizer: str) -> None:
+    """In the driver's place as it is. AddressSanitizer wants to be first in the list of libraries: a program that has
+    it as a shared library needs to be told that the preload comes before it, as for every preload."""
+    program = build(f"with-{sanitizer}", f"-fsanitize={sanitizer}", "-g")
+    quiet = {"ASAN_OPTIONS": "detect_leaks=0"}  # of the program and the driver, as without us
+    for mode in ("threads", "fork-first"):
+        bare = house.bare(program, mode, **quiet)
+        assert bare.status == 0, bare
+        assert bare.err == ""
+        same_and_held(house, bare, house.mounted(program, mode, **quiet))
+        told = {"ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0"}
+        same_and_held(house, bare, house.preloaded(program, mode, **told))
+    assert over_limit(house.mounted(program, "use", OVER=str(OVER), **quiet)) == [HELD]
+    untold = house.preloaded(program, "use", **quiet)
+    if sanitizer == "address":
+        assert "ASan runtime does not come first" in untold.err
+    else:
+        assert untold == house.bare(program, "use", **quiet)
+
+
+def test_a_setuid_program_of_another_user(house: House, build: Build, tmp_path: Path) -> None:
+    """The loader hears neither LD_PRELOAD nor LD_LIBRARY_PATH for it. The driver's place is a file: that holds. Here
+    the program's own run path stands for the directory that a container has the interposer mounted in."""
+    mounted = build("setuid", f"-Wl,-rpath,{house.placed}")
+    plain = build("setuid-plain", f"-Wl,-rpath,{paths.SIM_LIB_DIR}")
+    open_to_all = Path(shutil.copytree(mounted.parent, Path("/tmp") / f"gst-setuid-{os.getpid()}", dirs_exist_ok=True))
+    try:
+        open_to_all.chmod(0o755)
+        for library in (house.placed, paths.SIM_LIB_DIR):
+            assert library.is_dir()
+        program, bare_program = open_to_all / mounted.name, open_to_all / plain.name
+        for each in (program, bare_program):
+            os.chown(each, 0, 0)
+            each.chmod(0o4755)
+        house.grant.directory.chmod(0o755)
+        bare = house.bare(bare_program, "fork-first", uid=65534)
+        assert bare.status == 0, bare
+        held = house.mounted(program, "fork-first", uid=65534, LD_PRELOAD=str(paths.INTERPOSER))
+        same_and_held(house, bare, held)
+        assert over_limit(house.mounted(program, "use", uid=65534, OVER=str(OVER))) == [HELD]
+        assert house.peak() < OVER
+    finally:
+        shutil.rmtree(open_to_all)
+
+
+STRANGERS = {
+    "static-glibc": ("gcc", ["-static"]),
+    "musl": ("musl-gcc", []),
+    "static-musl": ("musl-gcc", ["-static"]),
+}
+
+
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_programs_of_other_worlds(house: House, build: Build, kind: str) -> None:
+    """A program that is static, or of another libc, starts and ends as without us. (None of them can open NVIDIA's
+    driver, which is a glibc library.)"""
+    compiler, flags = STRANGERS[kind]
+    program = build(f"stranger-{kind}", *flags, compiler=compiler, source="stranger.c")
+    bare = house.bare(program, "a", "b c")
+    assert bare == Outcome(3, "2 arguments, b c, 3 allocations, thread 42\n", "")
+    assert house.preloaded(program, "a", "b c") == bare
+    assert house.mounted(program, "a", "b c") == bare
+    assert house.grant.connections == 0
+
+
+def test_hosts_only(house: House, lives: Path) -> None:
+    bare = house.bare(lives, "none")
+    assert bare == Outcome(3, "no CUDA here\n", "")
+    assert house.preloaded(lives, "none") == bare
+    assert house.grant.connections == 0
+    until(lambda: house.sim.books()["devices"][0]["bytes"] == 0, "nothing was ever taken")
