@@ -40,15 +40,45 @@ static void *handler_of(const char *base, int version, bool per_thread) {
   return NULL;
 }
 
-/* Names of drivers newer than the table that take memory or submit work get by uncounted: worth one line each, so that the gap
- * is seen. */
+static bool in_table(const char *base) {
+  for (unsigned i = 0; i < gs_nknown; i++)
+    if (strcmp(gs_known[i].base, base) == 0)
+      return true;
+  for (unsigned i = 0; i < gs_nhooks; i++)
+    if (strcmp(gs_hooks[i].symbol, base) == 0)
+      return true;
+  return false;
+}
+
+/* The first time that this process asks for the name; hash values stand for names. */
+static bool first_time(const char *name) {
+  enum { NAMES = 16 }; /* more than these are not told */
+  static uint32_t told[NAMES];
+  uint32_t hash = 2166136261u; /* FNV-1a */
+  for (const char *at = name; *at; at++)
+    hash = (hash ^ (unsigned char)*at) * 16777619u;
+  hash |= 1; /* 0 is free */
+  for (unsigned i = 0; i < NAMES; i++) {
+    uint32_t seen = 0;
+    if (__atomic_compare_exchange_n(&told[i], &seen, hash, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+      return true;
+    if (seen == hash)
+      return false;
+  }
+  return false;
+}
+
+/* Functions newer than the table pass. One that by its name takes memory or submits work passes uncounted: worth a line, so that
+ * the gap is seen. */
 static void mention_unknown(const char *base, int version) {
-  static uint32_t said;
-  static const char *const WORTH[] = {"Alloc", "Launch", "Async", "Memcpy", "Memset"};
+  static const char *const WORTH[] = {"Alloc", "Create", "Import", "Launch", "Async", "Memcpy", "Memset", "Prefetch"};
   for (unsigned i = 0; i < sizeof WORTH / sizeof *WORTH; i++)
-    if (strstr(base, WORTH[i]) && __atomic_fetch_add(&said, 1, __ATOMIC_RELAXED) < 4)
-      return gs_say("%s (CUDA %d) is newer than this gpushare (CUDA %d): it is neither charged nor gated", base, version,
-                    gs_table_version);
+    if (strstr(base, WORTH[i])) {
+      if (first_time(base))
+        gs_say("%s (CUDA %d) is unknown to this gpushare (CUDA %d): it is neither charged nor gated", base, version,
+               gs_table_version);
+      return;
+    }
 }
 
 static int driver_version(void) {
@@ -63,18 +93,26 @@ static CUresult ask_driver(const char *symbol, void **function, int version, cuu
   return gs_real.cuGetProcAddress(symbol, function, version, flags);
 }
 
+/* Is the answer the ABI that the table means? An ABI asked for that is newer than the table is, if the driver gives the same
+ * function for the newest version we know. */
+static bool known_abi(const char *symbol, const void *answer, int effective, cuuint64_t flags) {
+  void *known = NULL;
+  return effective <= gs_table_version ||
+         (ask_driver(symbol, &known, gs_table_version, flags) == CUDA_SUCCESS && known == answer);
+}
+
 /* What the driver answered, or our handler for it. */
 static void *exchange(const char *symbol, void *answer, int version, cuuint64_t flags) {
-  bool per_thread = (flags & PER_THREAD_STREAM) != 0;
   int newest = driver_version();
   int effective = version < newest ? version : newest;
-  void *handler = handler_of(symbol, effective < gs_table_version ? effective : gs_table_version, per_thread);
-  if (effective <= gs_table_version)
-    return handler ? handler : answer;
-  /* Asked for an ABI newer than the table: ours only if the driver gives the same function for the newest version we know. */
-  void *known = NULL;
-  if (ask_driver(symbol, &known, gs_table_version, flags) == CUDA_SUCCESS && known == answer)
-    return handler ? handler : answer;
+  int in_both = effective < gs_table_version ? effective : gs_table_version;
+  if (known_abi(symbol, answer, effective, flags)) {
+    void *handler = handler_of(symbol, in_both, (flags & PER_THREAD_STREAM) != 0);
+    if (handler)
+      return handler;
+    if (in_table(symbol))
+      return answer;
+  }
   mention_unknown(symbol, effective);
   return answer;
 }

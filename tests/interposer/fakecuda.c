@@ -12,6 +12,7 @@
 ABI(ctx_2000, 2000) ABI(ctx_3020, 3020) ABI(ctx_11040, 11040) ABI(ctx_12050, 12050)
 ABI(alloc_2000, 2000) ABI(alloc_3020, 3020) ABI(alloc_13040, 13040)
 ABI(memcpy_7000, 7000) ABI(new_13050, 13050) ABI(attach_2000, 2000)
+ABI(launch_13050, 13050) ABI(query_13050, 13050) ABI(hidden_11000, 11000)
 
 static const struct {
   const char *base;
@@ -22,7 +23,9 @@ static const struct {
              {"cuCtxCreate", 11040, 0, ctx_11040},   {"cuCtxCreate", 12050, 0, ctx_12050},
              {"cuMemAlloc", 2000, 0, alloc_2000},    {"cuMemAlloc", 3020, 0, alloc_3020},
              {"cuMemAlloc", 13040, 0, alloc_13040},  {"cuCtxAttach", 2000, 0, attach_2000},
-             {"cuMemcpyHtoD", 7000, 2, memcpy_7000}, {"cuNewAllocAsync", 13050, 0, new_13050}};
+             {"cuMemcpyHtoD", 7000, 2, memcpy_7000}, {"cuNewAllocAsync", 13050, 0, new_13050},
+             {"cuLaunchNew", 13050, 0, launch_13050}, {"cuNewQuery", 13050, 0, query_13050},
+             {"cuHiddenCreate", 11000, 0, hidden_11000}};
 
 int cuInit(unsigned flags);
 int cuInit(unsigned flags) { (void)flags; return 0; }

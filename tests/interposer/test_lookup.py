@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,13 @@ Questions = list[tuple[str, int, int]]
 
 
 def ask(env: dict[str, str], questions: Questions) -> list[list[Any]]:
-    run = subprocess.run(
+    return list(json.loads(asked(env, questions).stdout))
+
+
+def asked(env: dict[str, str], questions: Questions) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-c", ASK], input=json.dumps(questions), env=env, capture_output=True, text=True, check=True
     )
-    return list(json.loads(run.stdout))
 
 
 def rows() -> list[list[str]]:
@@ -121,6 +125,29 @@ def test_a_newer_driver(
     assert answers[3][2] == "new_13050"
 
 
+def test_what_passes_uncounted_is_told_once(
+    grant: Grant, environment: Callable[..., dict[str, str]], fake_driver: Callable[[int], None]
+) -> None:
+    """One line for each name in each process, and none for what neither takes memory nor submits work."""
+    fake_driver(13050)
+    names = ["cuNewAllocAsync", "cuLaunchNew", "cuNewQuery", "cuHiddenCreate", "cuMemAlloc"]
+    questions = [(name, version, 0) for name in names for version in (13050, 13060, 13050)] * 3
+    questions += [("cuCtxCreate", 13050, 0), ("cuHiddenCreate", 12000, 0)]
+    for _ in range(2):
+        run = asked(environment(grant), questions)
+        lines = run.stderr.splitlines()
+        assert [line.split()[1] for line in lines] == ["cuNewAllocAsync", "cuLaunchNew", "cuHiddenCreate", "cuMemAlloc"]
+        assert all(line.endswith("it is neither charged nor gated") for line in lines)
+        answers = json.loads(run.stdout)
+        assert all(code == 0 for code, _, _ in answers), "they pass all the same"
+        assert [name for _, _, name in answers[:12:3]] == ["new_13050", "launch_13050", "query_13050", "hidden_11000"]
+
+
+def test_no_known_name_is_told(grant: Grant, environment: Callable[..., dict[str, str]]) -> None:
+    questions = [(base, version, flags) for _, base, *_ in rows() for version in (11080, 13000) for flags in (0, 2)]
+    assert asked(environment(grant), questions).stderr == ""
+
+
 def test_unknown_names_and_versions(grant: Grant, environment: Callable[..., dict[str, str]]) -> None:
     answers = ask(environment(grant), [("cuNoSuchThing", 13000, 0), ("", 0, 0), ("cuMemAlloc", 1000, 0)])
     assert all(code != 0 for code, _, _ in answers)
@@ -142,3 +169,48 @@ def test_functions_that_the_driver_does_not_export(
         [sys.executable, "-c", call], env=environment(grant), capture_output=True, text=True, check=True
     )
     assert run.stdout.split() == ["2000", "500"]
+
+
+# Runtimes from 3.2 to 13 ask for the version they were built with, and call what they get by that version's signature.
+CREATE = """
+import ctypes, json
+driver = ctypes.CDLL("libcuda.so.1")
+def must(code):
+    assert code == 0, code
+must(driver.cuInit(0))
+made = []
+def create(version, *arguments):
+    pointer = ctypes.c_void_p()
+    must(driver.cuGetProcAddress_v2(b"cuCtxCreate", ctypes.byref(pointer), version, ctypes.c_uint64(0), None))
+    function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[type(one) for one in arguments])(pointer.value)
+    context, flags, free, total = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_size_t(), ctypes.c_size_t()
+    code = function(ctypes.addressof(context), *arguments)
+    must(driver.cuCtxGetFlags(ctypes.byref(flags)))
+    must(driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
+    made.append([version, code, bool(context.value), flags.value & 7, total.value - free.value])
+number, null, device = ctypes.c_uint, ctypes.c_void_p(0), ctypes.c_int(0)
+create(3020, number(1), device)
+create(10000, number(2), device)
+create(11040, null, ctypes.c_int(0), number(4), device)
+create(11080, null, ctypes.c_int(0), number(1), device)
+create(12040, null, ctypes.c_int(0), number(2), device)
+create(12050, null, number(4), device)
+create(12080, null, number(1), device)
+create(13000, null, number(2), device)
+print(json.dumps(made))
+"""
+
+
+def test_each_version_creates_a_context(grant: Grant, environment: Callable[..., dict[str, str]]) -> None:
+    """The function whose parameters differ most between versions: a wrong one would take a pointer for a flag."""
+    direct = {**environment(None, ""), "GPUSHARE_SIM_DIR": str(grant.directory / "sim")}
+    runs = []
+    for env in (direct, environment(grant)):
+        run = subprocess.run([sys.executable, "-c", CREATE], env=env, capture_output=True, text=True, check=True)
+        assert run.stderr == ""
+        runs.append([row[:4] for row in json.loads(run.stdout)])
+    assert runs[0] == runs[1]
+    made = json.loads(run.stdout)
+    assert [flags for _, _, _, flags, _ in made] == [1, 2, 4, 1, 2, 4, 1, 2]
+    used = [used for *_, used in made]
+    assert [after - before for before, after in pairwise(used)] == [16 << 20] * 7, "each is charged"
