@@ -2,6 +2,7 @@
  * driver makes one. Everything allocated in a context goes with it. */
 #include "books.h"
 #include "device.h"
+#include "files.h"
 
 static void refuse_device(CUdevice device) {
   static uint32_t said;
@@ -39,6 +40,7 @@ static CUresult end_create(CUresult result, CUcontext *context, int ordinal, uin
   if (result != CUDA_SUCCESS) {
     gs_unlock(&gs_process->context_lock[ordinal]);
     gs_give_back(ordinal, bytes);
+    gs_files_mention("cuCtxCreate", result);
     return result;
   }
   gs_book_put(&(struct gs_entry){.key = (uintptr_t)*context,
@@ -187,6 +189,7 @@ CUresult gs_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
   gs_unlock(&gs_process->context_lock[ordinal]);
   if (result == CUDA_SUCCESS && fresh)
     gs_time_start(ordinal);
+  gs_files_mention("cuDevicePrimaryCtxRetain", result);
   return result;
 }
 

@@ -15,6 +15,7 @@
 
 #include "device.h"
 #include "driver.h"
+#include "files.h"
 #include "gs_wire.h"
 #include "os.h"
 #include "page.h"
@@ -79,6 +80,8 @@ static int connect_to_daemon(const char *dir, struct gs_err *err) {
     return fd;
   if (fd >= 0)
     close(fd);
+  if (rc == -EMFILE)
+    return gs_files_fail(err);
   return gs_fail(err, rc, "cannot reach the gpushare daemon at %.100s/grant.sock: %s", dir, strerror(-rc));
 }
 
@@ -107,6 +110,8 @@ static int ask(int fd, uint32_t slot, uint32_t generation, struct gs_join_reply 
   if (got != (ssize_t)sizeof *reply || reply->magic != GS_JOIN_MAGIC || reply->version != GS_WIRE_VERSION)
     return gs_fail(err, -EPROTO, "what answers at grant.sock is not a gpushare daemon of this version");
   reply->message[sizeof reply->message - 1] = 0;
+  if (message.msg_flags & MSG_CTRUNC)
+    return gs_files_fail(err);
   if (reply->error != GS_JOIN_OK)
     return gs_fail(err, -EPERM, "the gpushare daemon refused this process: %s",
                    reply->message[0] ? reply->message : "no reason given");
@@ -132,7 +137,7 @@ static int try_join(const char *dir, uint32_t slot, uint32_t generation, struct 
 }
 
 /* Refusals are final; an absent or dying daemon may come back. */
-static bool may_come_back(int rc) { return rc != -EPERM && rc != -EPROTO && rc != -EACCES; }
+static bool may_come_back(int rc) { return rc != -EPERM && rc != -EPROTO && rc != -EACCES && rc != -EMFILE; }
 
 static uint32_t join_grant(struct gs_process *state, const char *dir, struct gs_err *err) {
   struct gs_pages pages;
@@ -178,6 +183,8 @@ uint32_t gs_join(struct gs_process *state) {
     gs_driver_why(&err);
   else
     joined = join_grant(state, dir, &err);
+  if (joined == GS_JOIN_FAILED && gs_files_short())
+    gs_files_fail(&err);
   if (joined == GS_JOIN_FAILED)
     gs_say("this process gets no GPU: %s", err.msg);
   return joined;
@@ -234,5 +241,7 @@ CUresult gs_cuInit(unsigned int flags) {
   result = gs_real.cuInit(flags);
   if (joined && result == CUDA_SUCCESS)
     gs_devices_map();
+  else if (joined)
+    gs_files_mention("cuInit", result);
   return result;
 }

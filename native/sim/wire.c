@@ -92,6 +92,12 @@ static int exchange(int fd, const struct sim_request *request, int give, void *a
         close(received);
     }
   }
+  if (done == (ssize_t)bytes && message.msg_flags & MSG_CTRUNC) { /* this process may open no more */
+    for (int i = 0; i < nfds; i++)
+      if (fds[i] >= 0) close(fds[i]);
+    for (int i = 0; i < nfds; i++) fds[i] = -1;
+    return -EMFILE;
+  }
   return done == (ssize_t)bytes && *(uint32_t *)answer == SIM_PROTO_MAGIC ? 0 : -EPIPE;
 }
 

@@ -272,6 +272,30 @@ def test_programs_of_other_worlds(house: House, build: Build, kind: str) -> None
     assert house.grant.connections == 0
 
 
+@pytest.mark.parametrize("files", [4, 5, 6, 7])
+def test_too_few_descriptors(house: House, lives: Path, files: int) -> None:
+    """Two are ours, and the driver needs some: whoever fails, one line says why and what to do."""
+    limited = ["sh", "-c", f'ulimit -n {files}; exec "$0" use']
+    outcome = house.preloaded(limited[0], *limited[1:], str(lives))
+    assert outcome.status == 1
+    [line] = outcome.err.splitlines()
+    assert line.startswith("gpushare: ")
+    assert f"ulimit -n, RLIMIT_NOFILE), now {files}" in line
+    assert house.sim.books()["devices"][0]["bytes"] == 0
+
+
+def test_enough_descriptors(house: House, lives: Path) -> None:
+    """None is taken from a program by looking: with two more than it needs without us it runs, and says nothing."""
+    outcomes = {}
+    for files in range(4, 16):
+        limited = ["sh", "-c", f'ulimit -n {files}; exec "$0" use', str(lives)]
+        outcomes[files] = (house.bare(*limited), house.preloaded(*limited))
+    least = min(files for files, (bare, _) in outcomes.items() if bare.status == 0)
+    for files in range(least + 2, 16):
+        bare, ours = outcomes[files]
+        assert ours == bare, files
+
+
 def test_hosts_only(house: House, lives: Path) -> None:
     bare = house.bare(lives, "none")
     assert bare == Outcome(3, "no CUDA here\n", "")
