@@ -2,6 +2,7 @@
 
 import logging
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,8 +47,9 @@ class Resources:
         elif not self._node.driver_files:
             raise FailedError("the driver's libcuda.so.1 is not in the loader's cache: run ldconfig, then start again")
         for file in needed:
-            if not file.is_file() or not os.access(file, os.R_OK):
-                raise FailedError(f"{file} cannot be read: install gpushare again, nothing would hold the share")
+            # By everybody: a loader that may not read a library to be preloaded says so and goes on without it.
+            if not file.is_file() or not file.stat().st_mode & stat.S_IROTH:
+                raise FailedError(f"{file} is missing or not readable by all users, no share would hold: install again")
 
     def guard(self, record: GrantRecord, group: Cgroup | None) -> None:
         """The kernel denies the workload every GPU that it was not granted. Simulated devices have no nodes to deny."""

@@ -40,12 +40,14 @@ const char *gs_grant_dir(void) {
     const char *named = getenv("GPUSHARE_GRANT_DIR");
     struct stat file;
     const char *found = NULL;
-    if (named && trusted(named))
-      found = named;
-    else if (gs_stat(CONTAINER_DIR, &file) == 0 && S_ISDIR(file.st_mode))
+    /* in a container root may be the tenant: what the engine mounted comes first */
+    if (gs_stat(CONTAINER_DIR, &file) == 0 && S_ISDIR(file.st_mode))
       found = CONTAINER_DIR;
-    if (named && found != named)
-      gs_say("GPUSHARE_GRANT_DIR=%s is ignored: root does not own that directory", named);
+    else if (named && trusted(named))
+      found = named;
+    if (named && found != named && (!found || strcmp(named, found) != 0))
+      gs_say("GPUSHARE_GRANT_DIR=%.200s is ignored: %s", named,
+             found ? "this container's grant is the one mounted for it" : "root does not own that directory");
     /* racing threads write the same bytes */
     if (found)
       memcpy(grant_dir, found, strlen(found) + 1);

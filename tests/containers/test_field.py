@@ -1,0 +1,162 @@
+"""Failures seen in the field, in containers; tests/field/README.md has the list. A tenant is root in its container and
+an image is whatever somebody built."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from handmade import Grant, Simulator
+from running import until
+
+from gpushare.demo.bundle import TENANT_PROGRAM
+from gpushare.paths import SIM_LIB_DIR
+
+SHARE = {"memory": "1GiB", "time": "30%"}
+GIB = 1 << 30
+LIVES = Path(__file__).parents[1] / "interposer" / "lives.c"
+
+
+def told(out: str) -> list[dict]:
+    return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+
+
+def held(out: str) -> bool:
+    """A tenant program that tried to take 2 GiB of a 1 GiB share."""
+    alloc = next(line for line in told(out) if line["event"] == "alloc")
+    return (alloc["ok"], alloc.get("name")) == (False, "CUDA_ERROR_OUT_OF_MEMORY")
+
+
+TRY = [TENANT_PROGRAM, "--alloc", "2GiB", "--seconds", "0"]
+
+
+@pytest.mark.parametrize("uid", [1000, 65534])
+def test_01_fail_open_start(runc, node, uid):
+    """Elsewhere: the library cannot be read by a container's user, the loader says so in one line, and the program runs
+    unlimited. Here: any user of a container can read what is preloaded; the daemon refuses grants when it could not be
+    so, and a container whose hook did not run does not start."""
+
+    def another_user(config):
+        config["process"]["user"] = {"uid": uid, "gid": uid}
+
+    result = runc.run(*TRY, annotations=SHARE, change=another_user)
+    assert "cannot be preloaded" not in result.stderr
+    assert held(result.stdout), result
+    assert node.books()["peak_bytes"] < 2 * GIB
+
+
+def test_02_env_carried_limits_start(runc, node, tmp_path):
+    """Elsewhere: limits travel in environment variables, so an image that sets them, a shell that clears them or a
+    wrong name undoes them. Here: none is read for a limit. This image brings another grant's directory, made by root,
+    with pages that say 15 GiB, and points to it."""
+    simulator = Simulator(tmp_path / "elsewhere")
+    try:
+        script = f"cp -r --sparse=always /forged /tmp && exec {' '.join(TRY)}"
+        command = runc.command(
+            "/bin/sh", "-c", script, annotations=SHARE, change=lambda config: config["process"]["env"].extend(FORGED)
+        )
+        rootfs = tmp_path / runc.names[-1] / "rootfs"
+        forged = Grant(rootfs / "forged", simulator)
+        forged.limits[128 + 16 : 128 + 24] = (15 * GIB).to_bytes(8, "little")
+        uuid = bytes.fromhex(node.client.devices()[0]["id"].removeprefix("GPU-").replace("-", ""))
+        forged.limits[128 : 128 + 16] = uuid
+        for name in ("driver", "sim", "grant.sock"):
+            (rootfs / "forged" / name).unlink()
+            (rootfs / "forged" / name).symlink_to(f"/run/gpushare/self/{name}")
+        result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        forged.close()
+    finally:
+        simulator.stop()
+    assert held(result.stdout), result
+    assert "GPUSHARE_GRANT_DIR=/tmp/forged is ignored" in result.stderr
+    assert node.books()["peak_bytes"] < 2 * GIB
+
+
+FORGED = [
+    "GPUSHARE_GRANT_DIR=/tmp/forged",
+    "LD_PRELOAD=",
+    "CUDA_DEVICE_MEMORY_LIMIT=15g",
+    "NVIDIA_GPU_MEMORY_LIMIT=15000",
+    "CUDA_DISABLE_CONTROL=true",
+]
+
+
+def test_02_env_carried_limits_exec(runc, node):
+    """A shell, ssh or cron session in the container starts with an environment of its own, or with none."""
+    container = runc.start("/bin/cat", annotations=SHARE)
+    with container:
+        until(lambda: node.client.grants() and node.client.grants()[0]["phase"] == "active", 20)
+        name = runc.names[-1]
+        for before in ([], ["--env", "GPUSHARE_GRANT_DIR=/tmp"], ["--env", "LD_PRELOAD="]):
+            inside = [*runc.wrapper, "exec", *before, name, "/usr/bin/env", "-i", *TRY]
+            result = subprocess.run(inside, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+            assert held(result.stdout), result
+        container.stdin.close()
+        assert container.wait(20) == 0
+
+
+@pytest.fixture
+def lives(tmp_path):
+    program = tmp_path / "lives"
+    subprocess.run(["gcc", "-O1", LIVES, "-o", program, "-pthread", "-ldl"], check=True)
+    return program
+
+
+@pytest.mark.parametrize("setuid", [False, True])
+@pytest.mark.parametrize("mode", ["use", "namespace", "deepbind", "cycles"])
+def test_07_bypass_by_another_path(runc, node, lives, mode, setuid):
+    """Elsewhere: dlmopen, RTLD_DEEPBIND, a full path, or a setuid program go around a preloaded library. Here: every
+    copy of the driver that the image has carries the interposer over it, so these meet it. Not held, and said in
+    SECURITY.md: raw ioctl, and a tenant that opens the driver inside its grant's own directory."""
+    copy_at = "/opt/cuda-compat/libcuda.so.1"
+
+    def image(config):
+        rootfs = Path(runc.directory) / runc.names[-1] / "rootfs"
+        (rootfs / "opt/cuda-compat").mkdir(parents=True)
+        shutil.copy(SIM_LIB_DIR / "libcuda.so.1", rootfs / copy_at.lstrip("/"))
+        shutil.copy(lives, rootfs / "opt/lives")
+        config["process"]["env"] += ["LD_LIBRARY_PATH=/opt/cuda-compat", f"OVER={2 * GIB}"]
+        if setuid:
+            os.chmod(rootfs / "opt/lives", 0o4755)
+            config["process"]["user"] = {"uid": 65534, "gid": 65534}
+            config["process"]["noNewPrivileges"] = False
+
+    result = runc.run("/opt/lives", mode, copy_at, annotations=SHARE, change=image)
+    assert result.returncode == 0, result
+    asked = [line for line in result.stdout.splitlines() if " over " in line]
+    assert asked
+    assert all(line.split(" over ")[1] == f"2 info 0 total {GIB}" for line in asked), result.stdout
+    assert node.books()["peak_bytes"] < 2 * GIB
+
+
+def test_14_nvidia_smi_in_the_container(runc, node):
+    """Elsewhere: NVML in a container shows the whole card, or a neighbour. Here: the library of that name is ours in
+    every container, and says the grant's."""
+    neighbour = node.spin("2GiB", "20%")
+    neighbour.tell("alloc 1500MiB")
+    look = """
+import ctypes, json
+lib = ctypes.CDLL("libnvidia-ml.so.1")
+u64 = ctypes.c_ulonglong
+assert lib.nvmlInit_v2() == 0
+device = ctypes.c_void_p()
+assert lib.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)) == 0
+first, second = (u64 * 3)(), (u64 * 5)(40 | 2 << 24)
+codes = [lib.nvmlDeviceGetMemoryInfo(device, first), lib.nvmlDeviceGetMemoryInfo_v2(device, second)]
+count = ctypes.c_uint(64)
+rows = (u64 * (3 * 64))()
+codes.append(lib.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), rows))
+print(json.dumps([codes, list(first), list(second)[1:], count.value]))
+"""
+    try:
+        result = runc.run("/usr/bin/python3", "-c", look, annotations=SHARE)
+        assert result.returncode == 0, result.stderr
+        codes, (total, free, used), second, processes = json.loads(result.stdout)
+        assert codes == [0, 0, 0]
+        assert (total, free, used) == (GIB, GIB, 0)
+        assert (second[0], second[2], second[3]) == (total, free, used)
+        assert processes == 0, "the neighbour is not shown"
+    finally:
+        neighbour.close()
