@@ -1,6 +1,6 @@
 """Runs inside a grant: race.py PROGRAM TENANTS ROUNDS SIZE
 
-Starts tenants and lets all of them allocate at the same moment, round after round. Prints how many got it in each round,
+Starts tenants and lets all of them allocate at the same moment, round after round. Prints how many got it in each,
 as JSON."""
 
 import json
