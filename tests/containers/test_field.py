@@ -160,3 +160,60 @@ print(json.dumps([codes, list(first), list(second)[1:], count.value]))
         assert processes == 0, "the neighbour is not shown"
     finally:
         neighbour.close()
+
+
+TRESPASS = """
+import errno, json, mmap, os, socket
+def refused(work):
+    try:
+        work()
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    except ValueError as error:
+        return "ValueError"
+own = "/run/gpushare/self/"
+page = os.open(own + "limits", os.O_RDONLY)
+sockets = [os.path.join(d, f) for d, _, files in os.walk("/run") for f in files
+           if os.path.exists(os.path.join(d, f)) and (os.stat(os.path.join(d, f)).st_mode & 0o170000) == 0o140000]
+def speak(path, kind, words):
+    with socket.socket(socket.AF_UNIX, kind) as talk:
+        talk.settimeout(5)
+        talk.connect(path)
+        talk.send(words)
+        return talk.recv(4096)
+request = b"POST /v1/grants HTTP/1.1\\r\\nContent-Length: 2\\r\\n\\r\\n{}"
+answer = speak(own + "grant.sock", socket.SOCK_SEQPACKET, request)
+print(json.dumps({
+    "write": refused(lambda: open(own + "limits", "r+b")),
+    "chmod": refused(lambda: os.chmod(own + "limits", 0o777)),
+    "unlink": refused(lambda: os.unlink(own + "limits")),
+    "map": refused(lambda: mmap.mmap(page, 0, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)),
+    "through proc": refused(lambda: open(f"/proc/self/fd/{page}", "r+b")),
+    "sockets": sockets, "answer": answer[8:12].hex(), "pid": os.getpid(),
+}))
+"""
+
+
+def test_24_trust_of_the_local_socket(runc, node):
+    """Elsewhere: anybody who reaches the scheduler's socket sets its policy, the shared region is open for writing, and
+    a pid from another namespace is 0. Here: a container has no socket but its grant's, which knows one request; its
+    limits cannot be written, by root neither; who a process is comes from the kernel."""
+    result = runc.run("/usr/bin/python3", "-c", TRESPASS, annotations=SHARE)
+    assert result.returncode == 0, result
+    tried = json.loads(result.stdout)
+    assert (tried["write"], tried["unlink"], tried["through proc"]) == ("EROFS", "EROFS", "EROFS")
+    assert tried["chmod"] == "EROFS"
+    assert tried["map"] in ("EACCES", "EPERM")
+    assert tried["sockets"] == ["/run/gpushare/self/grant.sock", "/run/gpushare/self/sim/sim.sock"]
+    assert int.from_bytes(bytes.fromhex(tried["answer"]), "little") != 0, "a join error"
+    assert tried["pid"] == 1
+    process = runc.start(TENANT_PROGRAM, annotations=SHARE)
+    with process:
+        assert json.loads(process.stdout.readline())["pid"] == 1
+        [grant] = node.client.grants()
+        [pid] = grant["processes"]
+        assert pid == grant["pid"] > 1
+        assert (Path(f"/proc/{pid}/status").read_text().split("NSpid:")[1].split()[1]) == "1"
+        process.stdin.write("quit\n")
+        process.stdin.flush()
+        assert process.wait(20) == 0
