@@ -72,6 +72,43 @@ def is_ending(pid: int) -> bool:
     return state in ("Z", "X") or bool(int(fields[5]) & _PF_EXITING)
 
 
+_EXEC_CALLS = {"59", "322"} if os.uname().machine == "x86_64" else {"221", "281"}  # execve, execveat
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """The program that a process runs, told apart from what it runs after an exec."""
+
+    code: str
+    stack: str  # random at each exec
+    user_ticks: int
+
+    def is_other(self, now: "Image") -> bool:
+        return (self.code, self.stack) != (now.code, now.stack)
+
+
+def image(pid: int) -> Image | None:
+    """None when the process is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return Image(code=fields[23], stack=fields[25], user_ticks=int(fields[11]))
+
+
+def has_begun(pid: int, since: Image) -> bool:
+    """Has a process that was seen in an exec run any of the new program since? Then the exec is over, and with it the
+    end of every file that was not to survive it: the kernel ends them on the way back to the program."""
+    now = image(pid)
+    if now is None or now.user_ticks > since.user_ticks or since.is_other(now):
+        return True
+    try:
+        call = Path(f"/proc/{pid}/syscall").read_text().split()[0]
+    except OSError:
+        return False
+    return call.isdecimal() and call not in _EXEC_CALLS
+
+
 def reopen_pidfd(pid: int, started: int) -> int | None:
     """A pidfd of that very process, None when it is gone."""
     try:

@@ -46,11 +46,18 @@ class MemberRecord(Struct, kw_only=True):
     generation: int
 
 
+# While an exec is under way the driver may still hold the old program's memory: looked at this often, believed to be
+# over after so long. (A daemon that may not look into other processes waits so long each time.)
+_EXEC_LOOK_S = 0.01
+_EXEC_DEADLINE_S = 5.0
+
+
 @dataclass(slots=True)
 class _Member:
     record: MemberRecord
     pidfd: int
     connection: socket.socket | None = None
+    exec_timer: asyncio.TimerHandle | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +113,7 @@ class TenantSocket:
             self._drop(connection)
         for member in self._members.values():
             self._hang_up(member)
+            self._stop_waiting(member)
             self._loop.remove_reader(member.pidfd)
             os.close(member.pidfd)
         self._members.clear()
@@ -202,10 +210,12 @@ class TenantSocket:
 
     def _end_of_old_images(self, pid: int) -> None:
         """An exec closed the old image's connection before the new one could join; look now, not when the loop gets to
-        it."""
+        it. And who joins runs: that exec is over."""
         for member in [member for member in self._members.values() if member.record.pid == pid]:
             if member.connection is not None:
                 self._on_message(member)
+            if member.exec_timer is not None:
+                self._dead(member)
 
     def _rejoin(self, pid: int, started: int, slot: int, generation: int) -> _Member | None:
         member = self._members.get(slot)
@@ -233,7 +243,16 @@ class TenantSocket:
         self._hang_up(member)
         # An exec frees the old image's slot. At an exit the driver may still hold the device memory: the pidfd tells.
         if not peer.maps_file(member.record.pid, self._usage_file) and not peer.is_ending(member.record.pid):
+            image = peer.image(member.record.pid)
+            if image is not None:
+                self._await_exec(member, image, self._loop.time() + _EXEC_DEADLINE_S)
+
+    def _await_exec(self, member: _Member, image: peer.Image, deadline: float) -> None:
+        """The kernel ends our connection before it ends the driver's files: the slot is freed when all are gone."""
+        if peer.has_begun(member.record.pid, image) or self._loop.time() >= deadline:
             self._dead(member)
+        else:
+            member.exec_timer = self._loop.call_later(_EXEC_LOOK_S, self._await_exec, member, image, deadline)
 
     def _hang_up(self, member: _Member) -> None:
         if member.connection is not None:
@@ -241,10 +260,16 @@ class TenantSocket:
             member.connection.close()
             member.connection = None
 
+    def _stop_waiting(self, member: _Member) -> None:
+        if member.exec_timer is not None:
+            member.exec_timer.cancel()
+            member.exec_timer = None
+
     def _forget(self, member: _Member) -> None:
         if self._members.pop(member.record.slot, None) is None:
             return
         self._hang_up(member)
+        self._stop_waiting(member)
         self._loop.remove_reader(member.pidfd)
         os.close(member.pidfd)
         self._rules.clear(member.record.slot)

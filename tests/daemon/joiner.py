@@ -1,6 +1,7 @@
 """A tenant's process without CUDA: joins its grant as the interposer does, then obeys words on standard input.
 
 hold N   says in its slot that it holds N bytes      exec     joins anew in a new image of the same process
+sleep    a new image that does not join              traced   the same, kept by its parent from running at all
 hangup   closes the connection, goes on living       rejoin   joins again with its old slot
 fork     joins in a child process                    end      exits
 """
@@ -52,6 +53,11 @@ def main() -> None:
             print("held", flush=True)
         elif word == "exec":
             os.execv(sys.executable, [sys.executable, __file__])
+        elif word == "sleep":
+            os.execv("/bin/sleep", ["sleep", "60"])
+        elif word == "traced":
+            ctypes.CDLL(None).ptrace(0, 0, 0, 0)  # PTRACE_TRACEME
+            os.execv("/bin/sleep", ["sleep", "60"])
         elif word == "hangup":
             joined.socket.close()
             print("closed", flush=True)

@@ -1,11 +1,13 @@
 """Processes of a grant: joining, leaving, dying, and who may not."""
 
+import ctypes
 import os
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from gpushare.pages import LimitsPage, UsagePage
@@ -87,6 +89,32 @@ def test_exec_takes_a_new_slot_and_gives_the_old_one_back(daemon, client):
     assert (word, slot, generation) == ("joined", "0", "2")
     grant = client.grant(grant_id)
     assert (grant["processes"], grant["devices"][0]["memory_bytes"]) == ([child.pid], 0)
+
+
+def test_exec_without_another_join_gives_the_slot_back(daemon, client, wait_for):
+    child, grant_id = daemon.join()
+    tell(child, "hold 4096")
+    child.stdin.write("sleep\n")
+    wait_for(lambda: client.grant(grant_id)["devices"][0]["memory_bytes"] == 0, "the bytes are back", 3)
+    assert client.grant(grant_id)["phase"] == "active", "the process lives"
+
+
+def test_bytes_stay_until_the_exec_is_over(daemon, client, wait_for):
+    """Files that end at an exec end one after the other, ours before the driver's. A process stopped before its new
+    program's first instruction stands for one whose driver takes long to give its memory back."""
+    child, grant_id = daemon.join()
+    tell(child, "hold 4096")
+    child.stdin.write("traced\n")
+    _, status = os.waitpid(child.pid, 0)
+    assert os.WIFSTOPPED(status)
+    try:
+        time.sleep(0.4)  # long enough for a daemon that believes the first sign
+        assert client.grant(grant_id)["devices"][0]["memory_bytes"] == 4096
+        assert slots(daemon, grant_id) == [(0, child.pid)]
+    finally:
+        detach = 17
+        assert ctypes.CDLL(None).ptrace(detach, child.pid, 0, 0) == 0
+    wait_for(lambda: client.grant(grant_id)["devices"][0]["memory_bytes"] == 0, "the bytes are back", 3)
 
 
 def test_stranger_is_refused_by_cgroup(daemon, client):
