@@ -68,8 +68,8 @@ static bool first_time(const char *name) {
   return false;
 }
 
-/* Functions newer than the table pass. One that by its name takes memory or submits work passes uncounted: worth a line, so that
- * the gap is seen. */
+/* Functions newer than the table pass when they are asked for here, the way every CUDA runtime asks; dlsym does not find them. One
+ * that by its name takes memory or submits work passes uncounted: worth a line, so that the gap is seen. */
 static void mention_unknown(const char *base, int version) {
   static const char *const WORTH[] = {"Alloc", "Create", "Import", "Launch", "Async", "Memcpy", "Memset", "Prefetch"};
   for (unsigned i = 0; i < sizeof WORTH / sizeof *WORTH; i++)
