@@ -222,13 +222,6 @@ static int threads(void) { /* one after the other: their lines stay in order */
 
 static void at_exit(void) { use(&cuda, "exiting"); }
 
-/* Every number below the limit that is not stdin, stdout or stderr is taken by the program itself. */
-static int starved(void) {
-  while (dup(0) >= 0) {
-  }
-  return use(&cuda, "starved");
-}
-
 int main(int argc, char **argv) {
   const char *mode = argc > 1 ? argv[1] : "use";
   if (argc > 2) library = argv[2];
@@ -251,7 +244,6 @@ int main(int argc, char **argv) {
   if (strcmp(mode, "exec") == 0) return exec_again(argv[0]);
   if (strcmp(mode, "clone") == 0) return raw_clone();
   if (strcmp(mode, "threads") == 0) return threads();
-  if (strcmp(mode, "starved") == 0) return starved();
   if (strcmp(mode, "atexit") == 0) atexit(at_exit);
   return use(&cuda, "use");
 }
