@@ -27,6 +27,15 @@ def client_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def memory_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("memory") / "memory_client"
+    driver = paths.SIM_LIB_DIR / "libcuda.so.1"
+    source = HERE / "memory_client.c"
+    subprocess.run(["gcc", "-O1", f"-I{NATIVE / 'include'}", source, "-o", program, driver, "-pthread"], check=True)
+    return program
+
+
+@pytest.fixture(scope="session")
 def placed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory where the interposer lies in libcuda.so.1's place, as a container has it."""
     directory = tmp_path_factory.mktemp("placed")
@@ -104,3 +113,34 @@ def second(tmp_path: Path, sim: Simulator) -> Iterator[Grant]:
     made.lease()
     yield made
     made.close()
+
+
+@pytest.fixture
+def memory(memory_program: Path, environment: Callable[..., dict[str, str]]) -> Iterator[Callable[..., Client]]:
+    """Starts memory_client.c in the grant."""
+    made: list[Client] = []
+
+    def run(grant: Grant) -> Client:
+        made.append(Client(memory_program, "linked", environment(grant)))
+        return made[-1]
+
+    yield run
+    for client in made:
+        client.kill()
+
+
+@pytest.fixture
+def bare(
+    sim: Simulator, memory_program: Path, environment: Callable[..., dict[str, str]]
+) -> Iterator[Callable[[], Client]]:
+    """Starts memory_client.c without us, for what the driver alone answers."""
+    made: list[Client] = []
+
+    def run() -> Client:
+        env = {**environment(None, ""), "GPUSHARE_SIM_DIR": str(sim.directory)}
+        made.append(Client(memory_program, "linked", env))
+        return made[-1]
+
+    yield run
+    for client in made:
+        client.kill()
