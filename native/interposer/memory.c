@@ -1,5 +1,5 @@
 /* cuMemAlloc and its family: reserve, ask the driver, commit or give back. */
-#include "books.h"
+#include "pool_map.h"
 
 enum {
   ROUND = 512,      /* device allocations are multiples of it */
@@ -143,11 +143,13 @@ CUresult gs_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthIn
 static CUresult free_pointer(uint64_t address, CUresult (*free)(uint64_t address)) {
   struct gs_entry entry;
   bool ours = gs_book_take(GS_BOOK_POINTER, address, &entry);
-  bool block = !ours && gs_book_take(GS_BOOK_BLOCK, address, &entry);
+  bool block = !ours && gs_map_take(address, &entry);
   int ordinal = ours ? entry.ordinal : gs_current_device();
   CUresult result = free(address);
-  if ((ours || block) && result != CUDA_SUCCESS)
+  if (ours && result != CUDA_SUCCESS)
     gs_book_put(&entry);
+  else if (block && result != CUDA_SUCCESS)
+    gs_map_put_back(&entry);
   else if (ours)
     gs_give_back(entry.ordinal, entry.bytes);
   else if (block)

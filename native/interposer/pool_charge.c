@@ -131,17 +131,22 @@ static void bounds(uint64_t pool, int ordinal, uint64_t bytes, uint64_t *most, u
   }
 }
 
-/* The pool has a place for it and need not grow: takes part in the bounds without reserving. */
+/* The pool has a place for it and need not grow: takes part in the bounds without reserving. Graphs map whatever pages are free;
+ * a pool needs a place in one piece, and allocates for one call at a time. What calls under way may take of the free memory of
+ * graphs is theirs first, as far as it exceeds what they reserved. */
 static bool begin_within(struct gs_growth *growth, uint64_t bytes, uint64_t need, CUstream stream) {
   uint64_t reserved, used, pool = growth->pool;
   bool room = false;
   gs_lock(&gs_process->pool_lock[growth->ordinal]);
-  if (gs_pool_figures(pool, growth->ordinal, &reserved, &used) && reserved >= used && reserved - used >= bytes &&
+  if (gs_pool_figures(pool, growth->ordinal, &reserved, &used) &&
       (is_graph_pool(pool) || gs_map_has_room(pool, bytes, stream, reserved, used))) {
     gs_book_lock();
     struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, pool);
-    /* what calls under way may take of it is theirs first, as far as it exceeds what they reserved */
-    room = entry && entry->bytes >= used && entry->bytes - used >= bytes && entry->bytes - used - bytes >= entry->link;
+    if (entry && is_graph_pool(pool))
+      room = reserved >= used && reserved - used >= bytes && entry->bytes >= used && entry->bytes - used >= bytes &&
+             entry->bytes - used - bytes >= entry->link;
+    else
+      room = entry && entry->link == 0;
     if (room)
       entry->link += need;
     gs_book_unlock();

@@ -66,14 +66,52 @@ void gs_map_made(uint64_t pool, uint64_t address, uint64_t bytes, uint64_t growt
   gs_book_unlock();
 }
 
+bool gs_map_take(uint64_t address, struct gs_entry *block) {
+  gs_book_lock();
+  struct gs_entry *entry = gs_book_find(GS_BOOK_BLOCK, address), *pool;
+  if (entry) {
+    *block = *entry;
+    gs_book_remove(entry);
+    gs_book_add(&(struct gs_entry){.key = address,
+                                   .kind = GS_BOOK_FADED,
+                                   .ordinal = GS_NO_DEVICE,
+                                   .bytes = (uintptr_t)CU_STREAM_PER_THREAD,
+                                   .link = block->link,
+                                   .cap = block->cap});
+    if ((pool = gs_book_find(GS_BOOK_POOL, block->link)))
+      pool->live -= block->cap;
+  }
+  gs_book_unlock();
+  return entry != NULL;
+}
+
 void gs_map_faded(const struct gs_entry *block, CUstream stream) {
   gs_book_lock();
-  gs_book_add(&(struct gs_entry){.key = block->key,
-                                 .kind = GS_BOOK_FADED,
-                                 .ordinal = GS_NO_DEVICE,
-                                 .bytes = (uintptr_t)stream,
-                                 .link = block->link,
-                                 .cap = block->cap});
+  struct gs_entry *entry = gs_book_find(GS_BOOK_FADED, block->key);
+  if (entry)
+    entry->bytes = (uintptr_t)stream;
+  gs_book_unlock();
+}
+
+static void unfade(const struct gs_entry *block) {
+  struct gs_entry *entry = gs_book_find(GS_BOOK_FADED, block->key);
+  if (entry)
+    gs_book_remove(entry);
+}
+
+void gs_map_gone(const struct gs_entry *block) {
+  gs_book_lock();
+  unfade(block);
+  gs_book_unlock();
+}
+
+void gs_map_put_back(const struct gs_entry *block) {
+  gs_book_lock();
+  unfade(block);
+  gs_book_add(block);
+  struct gs_entry *pool = gs_book_find(GS_BOOK_POOL, block->link);
+  if (pool)
+    pool->live += block->cap;
   gs_book_unlock();
 }
 

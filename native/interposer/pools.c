@@ -44,10 +44,8 @@ void gs_pool_block_freed(const struct gs_entry *block, const CUstream *stream) {
   gs_book_lock();
   struct gs_entry *pool = gs_book_find(GS_BOOK_POOL, block->link);
   bool destroyed = pool && pool->flags & GS_POOL_DESTROYED;
-  if (pool && pool->count > 0) {
+  if (pool && pool->count > 0)
     pool->count--;
-    pool->live -= block->cap;
-  }
   if (destroyed && pool->count == 0) {
     ended = *pool;
     gs_book_remove(pool);
@@ -55,6 +53,8 @@ void gs_pool_block_freed(const struct gs_entry *block, const CUstream *stream) {
   gs_book_unlock();
   if (pool && !destroyed && stream)
     gs_map_faded(block, *stream);
+  else
+    gs_map_gone(block);
   if (ended.ordinal == GS_NO_DEVICE)
     return;
   if (stream)
@@ -157,10 +157,12 @@ static CUresult free_async(CUdeviceptr address, CUstream stream, CUresult (*free
   /* out of the books before the driver frees: from then on another thread may be given the same address */
   struct gs_entry entry;
   bool ours = gs_book_take(GS_BOOK_POINTER, address, &entry);
-  bool block = !ours && gs_book_take(GS_BOOK_BLOCK, address, &entry);
+  bool block = !ours && gs_map_take(address, &entry);
   result = free(address, stream);
-  if ((ours || block) && result != CUDA_SUCCESS)
+  if (ours && result != CUDA_SUCCESS)
     gs_book_put(&entry);
+  else if (block && result != CUDA_SUCCESS)
+    gs_map_put_back(&entry);
   else if (ours)
     gs_free_queued(&entry, stream);
   else if (block)

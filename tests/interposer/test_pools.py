@@ -64,6 +64,25 @@ def test_the_release_threshold(grant: Grant, sim: Simulator, client: Client, wai
     assert held(grant, sim) == 0
 
 
+def test_a_full_grant_allocates_only_where_there_is_a_place(grant: Grant, sim: Simulator, client: Client) -> None:
+    """What a pool has free but in pieces would make it grow: that is refused, not tried and undone."""
+    set_limit(grant, CONTEXT + STEP + 31 * MIB)
+    client.ok(f"async {12 * MIB} 1", f"async {12 * MIB} 1", "freeasync 0 1", "sync 1")  # 12 free, 12 used, 8 free
+    assert client(f"async {16 * MIB} 1").result == OUT_OF_MEMORY
+    assert held(grant, sim) == STEP
+    client.ok(f"async {8 * MIB} 1", f"async {12 * MIB} 1")
+    assert client("async 1 1").result == OUT_OF_MEMORY
+    assert held(grant, sim) == STEP
+
+
+def test_a_full_grant_gives_a_stream_back_what_it_freed(grant: Grant, sim: Simulator, client: Client) -> None:
+    """Without waiting: the stream is held."""
+    set_limit(grant, CONTEXT + STEP)
+    client.ok(f"async {20 * MIB} 1", "hold 1", "freeasync 0 1", f"async {20 * MIB} 1", "freeasync 1 1")
+    client.ok(f"async {20 * MIB} 1", "go", "sync 1")
+    assert held(grant, sim) == STEP
+
+
 def test_a_refusal_leaves_the_stream_usable(grant: Grant, sim: Simulator, client: Client) -> None:
     assert client(f"async {LIMIT} 1").result == OUT_OF_MEMORY
     assert client(f"async {1 << 62} 1").result == OUT_OF_MEMORY
