@@ -136,6 +136,19 @@ bool gs_book_take(enum gs_book_kind kind, uint64_t key, struct gs_entry *out) {
   return entry != NULL;
 }
 
+void gs_book_drop_link(enum gs_book_kind kind, uint64_t link) {
+  gs_book_lock();
+  struct gs_books *own = gs_process->books;
+  for (uint32_t i = 0; own && i < own->size;) {
+    struct gs_entry *entry = &own->table[i];
+    if (entry->kind == kind && entry->link == link)
+      gs_book_remove(entry); /* another entry may have moved here: look again */
+    else
+      i++;
+  }
+  gs_book_unlock();
+}
+
 void gs_book_drop_context(CUcontext context) {
   uint64_t bytes[GS_MAX_DEVICES] = {0};
   gs_book_lock();

@@ -13,7 +13,12 @@ enum gs_book_kind {
   GS_BOOK_HANDLE,   /* CUmemGenericAllocationHandle: link = object, count = times to release */
   GS_BOOK_MAPPING,  /* address: link = object, bytes mapped */
   GS_BOOK_POOL,     /* CUmemoryPool: bytes charged, count = live blocks */
-  GS_BOOK_BLOCK     /* address of a block of a pool: link = pool */
+  GS_BOOK_BLOCK,    /* address of a block of a pool: link = pool */
+  GS_BOOK_IMPLICIT, /* context + enum gs_implicit: what the driver takes there by itself; see implicit.c */
+  GS_BOOK_MODULE,   /* CUmodule: link = bytes of its image, which count as the context's code */
+  GS_BOOK_LIBRARY,  /* CUlibrary: link = bytes of its image */
+  GS_BOOK_PLACED,   /* hash of a library and a context that has it: link = library */
+  GS_BOOK_KERNEL    /* CUkernel: link = library */
 };
 
 struct gs_entry {
@@ -39,11 +44,21 @@ void gs_book_remove(struct gs_entry *entry);
 /* The entry after *at (start with 0) of this kind, or NULL. Nothing may be removed on the way. */
 struct gs_entry *gs_book_next(enum gs_book_kind kind, uint32_t *at);
 
+/* Removes all entries of a kind with this link; their bytes are not given back. */
+void gs_book_drop_link(enum gs_book_kind kind, uint64_t link);
+
 void gs_book_put(const struct gs_entry *entry);
 /* Removes the entry and gives it in *out; false if there is none. */
 bool gs_book_take(enum gs_book_kind kind, uint64_t key, struct gs_entry *out);
 /* Removes everything that dies with context and gives its bytes back to the grant. */
 void gs_book_drop_context(CUcontext context);
+
+/* ---- implicit.c: what the driver takes by itself, for the files that know when -------------------------------------------------- */
+
+enum gs_implicit { GS_IMPLICIT_STACK = 0, GS_IMPLICIT_FIFO = 1, GS_IMPLICIT_HEAP = 2, GS_IMPLICIT_CODE = 3 };
+
+/* code.c. The kernel is about to be used in context: the library it is of, if any, takes its memory there. */
+CUresult gs_kernel_placed(CUfunction kernel, CUcontext context, int ordinal, bool *of_library);
 
 /* ---- pools.c, for the other memory files ------------------------------------------------------------------------------------ */
 

@@ -3,6 +3,11 @@
 #include "books.h"
 #include "device.h"
 
+static void contexts_changed(uint32_t by) {
+  __atomic_fetch_add(&gs_process->contexts, by, __ATOMIC_RELAXED);
+  gs_kernels_forget();
+}
+
 static void refuse_device(CUdevice device) {
   static uint32_t said;
   if (__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED) == 0)
@@ -46,6 +51,7 @@ static CUresult end_create(CUresult result, CUcontext *context, int ordinal, uin
                                  .ordinal = ordinal,
                                  .bytes = bytes,
                                  .context = *context});
+  contexts_changed(1);
   gs_unlock(&gs_process->context_lock[ordinal]);
   gs_time_start(ordinal);
   return result;
@@ -101,6 +107,7 @@ CUresult gs_cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, 
 
 /* What died with a context, after the driver ended it. */
 static void context_gone(CUcontext context, int ordinal) {
+  contexts_changed(UINT32_MAX);
   gs_device_context_forget();
   gs_book_drop_context(context);
   gs_pools_context_gone(ordinal);
@@ -181,8 +188,10 @@ CUresult gs_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
     result = gs_real.cuDevicePrimaryCtxRetain(pctx, dev);
     if (result != CUDA_SUCCESS)
       gs_give_back(ordinal, bytes);
-    else if (fresh)
+    else if (fresh) {
       *primary = *pctx;
+      contexts_changed(1);
+    }
   }
   gs_unlock(&gs_process->context_lock[ordinal]);
   if (result == CUDA_SUCCESS && fresh)

@@ -43,6 +43,8 @@ enum gs_joined {
 
 struct gs_time; /* gate.c's own */
 
+enum { GS_KNOWN_KERNELS = 2048 /* a power of two */ };
+
 /* Lives in pages that a fork wipes: a child is a new process that has joined nothing. Fields are constant once `joined` says
  * GS_JOINED, but for those marked (rejoin), which gs_rejoin changes. */
 struct gs_process {
@@ -65,6 +67,11 @@ struct gs_process {
   CUcontext primary[GS_MAX_DEVICES];     /* context.c: the active primary context */
   uint32_t pool_lock[GS_MAX_DEVICES];    /* pools.c */
   uint32_t pools[GS_MAX_DEVICES];        /* pools.c: pools charged to the device */
+  uint32_t contexts;      /* context.c: alive ones made by calls we saw */
+  uint32_t implicit_lock; /* implicit.c, code.c */
+  uint32_t kernel_generation; /* implicit.c: + 1 when kernels or contexts may have become others */
+  uint64_t resident_threads[GS_MAX_DEVICES]; /* implicit.c */
+  uint64_t kernels[GS_KNOWN_KERNELS];        /* implicit.c: kernels that were launched before, hashed */
   struct gs_time *time; /* set by gs_time_start */
   struct gs_books *books; /* books.c */
 };
@@ -111,6 +118,14 @@ void gs_stream_forget(CUstream stream);
 /* Reserve bytes of the grant's memory before the driver is asked: 0, or -ENOMEM when they do not fit. */
 int gs_reserve(int ordinal, uint64_t bytes);
 void gs_give_back(int ordinal, uint64_t bytes);
+
+/* ---- implicit.c ------------------------------------------------------------------------------------------------------------ */
+
+/* Handles of kernels or contexts may mean something else from now on. */
+void gs_kernels_forget(void);
+/* More (or less) of the context's memory is its programs' code: reserved, or given back. */
+CUresult gs_code_take(CUcontext context, int ordinal, uint64_t bytes);
+void gs_code_give(CUcontext context, uint64_t bytes);
 
 /* ---- pools.c --------------------------------------------------------------------------------------------------------------- */
 

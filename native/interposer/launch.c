@@ -149,18 +149,29 @@ CUresult gs_after_submit(struct gs_around *around, CUresult result) {
 /* One launch on several devices: each has to let it pass. */
 CUresult gs_cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int devices, unsigned int flags) {
   struct gs_submission submission[GS_MAX_DEVICES];
+  struct gs_first first[GS_MAX_DEVICES];
+  unsigned int looked = 0;
   unsigned int count = devices < GS_MAX_DEVICES ? devices : GS_MAX_DEVICES;
   CUresult result = CUDA_SUCCESS;
   if (!gs_enter(&result))
     return result != CUDA_SUCCESS ? result : gs_real.cuLaunchCooperativeKernelMultiDevice(list, devices, flags);
   if (!list)
     count = 0;
+  for (result = CUDA_SUCCESS; looked < count && result == CUDA_SUCCESS; looked += result == CUDA_SUCCESS)
+    result = gs_kernel_look(&first[looked], list[looked].function, list[looked].hStream);
+  if (result != CUDA_SUCCESS) {
+    while (looked > 0)
+      gs_kernel_looked(&first[--looked], result);
+    return result;
+  }
   for (unsigned int i = 0; i < count; i++)
     gs_submit(&submission[i], kernel_key(list[i].function, list[i].gridDimX, list[i].gridDimY, list[i].gridDimZ),
               list[i].hStream);
   result = gs_real.cuLaunchCooperativeKernelMultiDevice(list, devices, flags);
   for (unsigned int i = 0; i < count; i++)
     gs_submitted(&submission[i], result);
+  for (unsigned int i = 0; i < count; i++)
+    gs_kernel_looked(&first[i], result);
   return result;
 }
 
@@ -174,17 +185,5 @@ CUresult gs_before_graph_changed(struct gs_around *around, CUgraphExec graph) {
 CUresult gs_after_graph_changed(struct gs_around *around, CUresult result) {
   if (around->active)
     gs_function_changed(around->key);
-  return result;
-}
-
-CUresult gs_before_functions_gone(struct gs_around *around) {
-  CUresult result = CUDA_SUCCESS;
-  around->active = gs_enter(&result);
-  return result;
-}
-
-CUresult gs_after_functions_gone(struct gs_around *around, CUresult result) {
-  if (around->active && result == CUDA_SUCCESS)
-    gs_functions_changed();
   return result;
 }

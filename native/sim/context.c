@@ -22,6 +22,8 @@ static __thread int depth;
 static const size_t default_limit[16] = {1024, 1 << 20, 8 << 20, 2, 2048, 128};
 enum { LIMITS = 7 }; /* CU_LIMIT_STACK_SIZE .. CU_LIMIT_PERSISTING_L2_CACHE_SIZE */
 
+size_t sim_ctx_default_limit(CUlimit limit) { return default_limit[limit]; }
+
 static bool entry_alive(const struct entry *entry) {
   return entry->ctx->magic == ctx_kind.magic && entry->ctx->id == entry->id && entry->ctx->alive;
 }
@@ -64,6 +66,7 @@ static CUresult ctx_raise(struct sim_ctx *ctx, unsigned flags) {
   ctx->api_version = SIM_CUDA_VERSION;
   ctx->peers = 0;
   memcpy(ctx->limit, default_limit, sizeof ctx->limit);
+  sim_implicit_begin(ctx);
   ctx->alive = true;
   ctx->next = sim_contexts;
   sim_contexts = ctx;
@@ -88,6 +91,7 @@ static void ctx_fell(struct sim_ctx *ctx) {
     }
   ctx->alive = false;
   ctx->memory = NULL;
+  sim_implicit_end(ctx);
   sim_memory_release(ctx->device, sim_hello.context_bytes);
   if (!ctx->primary) sim_handle_free(&ctx_kind, ctx);
   sim_unlock();
@@ -364,8 +368,7 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   if (result) return result;
   if (limit < 0) return CUDA_ERROR_INVALID_VALUE;
   if (limit >= LIMITS) return CUDA_ERROR_UNSUPPORTED_LIMIT;
-  ctx->limit[limit] = value;
-  return CUDA_SUCCESS;
+  return sim_limit_set(ctx, limit, value);
 }
 
 CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "graph.h"
+#include "image.h"
 
 struct sim_graph_exec {
   uint32_t magic;
@@ -28,6 +29,20 @@ static CUresult exec_get(CUgraphExec handle, struct sim_graph_exec **exec) {
   if (result) return result;
   *exec = (struct sim_graph_exec *)handle;
   return *exec && (*exec)->magic == exec_kind.magic ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Kernels are made ready when their graph is, and again at each launch for what an update put in. Called unlocked. */
+static CUresult prepare_kernels(const struct sim_graph *graph) {
+  CUresult result = CUDA_SUCCESS;
+  for (const struct sim_graph_node *node = graph->nodes; node && result == CUDA_SUCCESS; node = node->next) {
+    if (node->child) result = prepare_kernels(node->child);
+    if (node->type != CU_GRAPH_NODE_TYPE_KERNEL) continue;
+    const CUDA_KERNEL_NODE_PARAMS *params = node->op.params;
+    struct sim_function *function;
+    result = sim_function_get(params->func ? (const void *)params->func : (const void *)params->kern, &function);
+    if (result == CUDA_SUCCESS) result = sim_kernel_prepare(function, function->ctx ? function->ctx : node->ctx);
+  }
+  return result;
 }
 
 /* ---- instantiating ---------------------------------------------------------------------------------------------------------------- */
@@ -54,6 +69,11 @@ static CUresult instantiate(CUgraphExec *out, CUgraph handle, uint64_t flags) {
   if (exec == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
   exec->graph->internal = true;
   exec->flags = flags;
+  result = prepare_kernels(exec->graph);
+  if (result) {
+    cuGraphExecDestroy((CUgraphExec)exec);
+    return result;
+  }
   *out = (CUgraphExec)exec;
   return CUDA_SUCCESS;
 }
@@ -179,6 +199,8 @@ static CUresult launch_in(CUgraphExec handle, CUstream stream_handle, bool per_t
   struct sim_stream *stream;
   CUresult result = exec_get(handle, &exec);
   if (result == CUDA_SUCCESS) result = sim_stream_get(stream_handle, per_thread, &stream);
+  if (result) return result;
+  if (!sim_stream_capturing(stream)) result = prepare_kernels(exec->graph);
   if (result) return result;
   sim_spin(sim_hello.launch_ns);
   sim_lock();

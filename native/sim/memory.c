@@ -243,8 +243,7 @@ static struct sim_range *module_range(CUdeviceptr address, uint64_t id) {
 }
 
 CUresult sim_memory_module_alloc(struct sim_ctx *ctx, size_t bytes, CUdeviceptr *address, uint64_t *id) {
-  uint64_t charged = sim_round_up(bytes, SIM_ALLOC_ROUND);
-  CUresult result = sim_memory_new(ctx, ctx->device, SIM_RANGE_MODULE, bytes, charged, 0, false, address);
+  CUresult result = sim_memory_new(ctx, ctx->device, SIM_RANGE_MODULE, bytes, 0, 0, false, address);
   if (result != CUDA_SUCCESS)
     return result;
   sim_ranges_lock();

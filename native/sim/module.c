@@ -231,6 +231,8 @@ CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary handle) {
   if (result == CUDA_SUCCESS) result = sim_ctx_need(&ctx);
   if (result) return result;
   if (pMod == NULL) return CUDA_ERROR_INVALID_VALUE;
+  result = sim_image_place(library->image, ctx);
+  if (result) return result;
   sim_lock();
   if (library->of_library == NULL && (library->of_library = sim_handle_new(&module_kind)) != NULL) {
     library->of_library->image = library->image;
@@ -249,7 +251,8 @@ CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary handle, 
   if (result == CUDA_SUCCESS) result = sim_ctx_need(&ctx);
   if (result) return result;
   if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
-  return sim_image_global(library->image, ctx, name, dptr, bytes);
+  result = sim_image_place(library->image, ctx);
+  return result ? result : sim_image_global(library->image, ctx, name, dptr, bytes);
 }
 
 /* Managed variables and unified function pointers are things of compiled code that this device does not run. */
