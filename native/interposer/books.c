@@ -85,10 +85,29 @@ struct gs_entry *gs_book_find(enum gs_book_kind kind, uint64_t key) {
   return NULL;
 }
 
+/* With the lock held. */
+static CUcontext owner(CUcontext context) {
+  if (!context || __atomic_load_n(&gs_process->greens, __ATOMIC_ACQUIRE) == 0)
+    return context;
+  struct gs_entry *green = gs_book_find(GS_BOOK_GREEN, (uintptr_t)context);
+  return green ? (CUcontext)(uintptr_t)green->link : context;
+}
+
+CUcontext gs_context_owner(CUcontext context) {
+  if (!context || __atomic_load_n(&gs_process->greens, __ATOMIC_ACQUIRE) == 0)
+    return context;
+  gs_book_lock();
+  CUcontext found = owner(context);
+  gs_book_unlock();
+  return found;
+}
+
 void gs_book_add(const struct gs_entry *entry) {
   struct gs_books *own = gs_process->books;
+  struct gs_entry kept = *entry;
+  kept.context = owner(entry->context);
   if (own->used + 1 < own->size || grow(own))
-    insert(own, entry);
+    insert(own, &kept);
 }
 
 /* Entries that probed past the hole move back into it, so that a search may stop at the first free place. */

@@ -9,7 +9,7 @@ enum gs_book_kind {
   GS_BOOK_POINTER,  /* cuMemAlloc and family: device address */
   GS_BOOK_ARRAY,    /* CUarray, CUmipmappedArray */
   GS_BOOK_CONTEXT,  /* CUcontext made by cuCtxCreate */
-  GS_BOOK_OBJECT,   /* physical memory: number of ours; count = handles and mappings */
+  GS_BOOK_OBJECT,   /* physical memory or a multicast object: number of ours; count = handles, mappings and bindings */
   GS_BOOK_HANDLE,   /* CUmemGenericAllocationHandle: link = object, count = times to release */
   GS_BOOK_MAPPING,  /* address: link = object, bytes mapped */
   GS_BOOK_POOL,     /* CUmemoryPool: bytes charged, count = live blocks */
@@ -18,7 +18,9 @@ enum gs_book_kind {
   GS_BOOK_MODULE,   /* CUmodule: link = bytes of its image, which count as the context's code */
   GS_BOOK_LIBRARY,  /* CUlibrary: link = bytes of its image */
   GS_BOOK_PLACED,   /* hash of a library and a context that has it: link = library */
-  GS_BOOK_KERNEL    /* CUkernel: link = library */
+  GS_BOOK_KERNEL,   /* CUkernel: link = library */
+  GS_BOOK_BINDING,  /* offset in a multicast object: link = the memory object, cap = the multicast object, flags = device */
+  GS_BOOK_GREEN     /* CUcontext of a green context: link = primary context, whose memory it uses */
 };
 
 struct gs_entry {
@@ -30,6 +32,7 @@ struct gs_entry {
   uint32_t count;
   uint32_t flags;
   CUcontext context; /* the one it dies with, or NULL */
+  uint64_t cap;      /* bindings: see there */
 };
 
 /* Makes sure that `more` entries can be added: call before the driver is asked, so that nothing it gave goes unrecorded. */

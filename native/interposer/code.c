@@ -48,6 +48,7 @@ static CUresult begin(struct loading *loading, const CUmodule *module, uint64_t 
   if (!module || bytes == 0 || loading->ordinal == GS_NO_DEVICE ||
       gs_real.cuCtxGetCurrent(&loading->context) != CUDA_SUCCESS || !loading->context)
     return CUDA_SUCCESS; /* the driver's to refuse */
+  loading->context = gs_context_owner(loading->context);
   if (!gs_book_room(1))
     return CUDA_ERROR_OUT_OF_MEMORY;
   return gs_code_take(loading->context, loading->ordinal, loading->bytes);
@@ -239,6 +240,7 @@ static CUresult begin_use(struct use *use, uint64_t library) {
   int ordinal = gs_current_device();
   if (!library || ordinal == GS_NO_DEVICE || gs_real.cuCtxGetCurrent(&use->context) != CUDA_SUCCESS || !use->context)
     return CUDA_SUCCESS;
+  use->context = gs_context_owner(use->context);
   return place(library, use->context, ordinal, &use->placed);
 }
 

@@ -1,6 +1,7 @@
 /* Contexts. Each costs device memory that nobody asked for by an allocation: limits->device[].context_bytes, reserved before the
  * driver makes one. Everything allocated in a context goes with it. */
 #include "books.h"
+#include "context.h"
 #include "device.h"
 
 static void contexts_changed(uint32_t by) {
@@ -14,8 +15,7 @@ static void refuse_device(CUdevice device) {
     gs_say("device %d is not part of this grant: set CUDA_VISIBLE_DEVICES to the grant's devices", device);
 }
 
-/* Reserves one context's cost. */
-static CUresult reserve(CUdevice device, int *ordinal, uint64_t *bytes) {
+CUresult gs_context_reserve(CUdevice device, int *ordinal, uint64_t *bytes) {
   *ordinal = gs_device_ordinal(device);
   *bytes = 0;
   if (*ordinal == GS_NO_DEVICE) {
@@ -32,7 +32,7 @@ static CUresult reserve(CUdevice device, int *ordinal, uint64_t *bytes) {
 /* Contexts of one device are made and ended one at a time: a handle comes back as soon as the driver ended its context, and the
  * books must not take the new one's entries for the old one's. */
 static CUresult begin(CUdevice device, int *ordinal, uint64_t *bytes) {
-  CUresult result = reserve(device, ordinal, bytes);
+  CUresult result = gs_context_reserve(device, ordinal, bytes);
   if (result == CUDA_SUCCESS && *ordinal != GS_NO_DEVICE)
     gs_lock(&gs_process->context_lock[*ordinal]);
   return result;
@@ -108,6 +108,7 @@ CUresult gs_cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, 
 /* What died with a context, after the driver ended it. */
 static void context_gone(CUcontext context, int ordinal) {
   contexts_changed(UINT32_MAX);
+  gs_greens_gone(context);
   gs_device_context_forget();
   gs_book_drop_context(context);
   gs_pools_context_gone(ordinal);
@@ -170,6 +171,20 @@ static bool active(CUdevice device) {
   return gs_real.cuDevicePrimaryCtxGetState(device, &flags, &is) == CUDA_SUCCESS && is;
 }
 
+void gs_primary_made(int ordinal, CUcontext primary) {
+  gs_process->primary[ordinal] = primary;
+  contexts_changed(1);
+}
+
+void gs_primary_settle(CUdevice device, int ordinal) {
+  CUcontext primary = gs_process->primary[ordinal];
+  if (!primary || active(device))
+    return;
+  gs_process->primary[ordinal] = NULL;
+  gs_give_back(ordinal, gs_process->limits->device[ordinal].context_bytes);
+  context_gone(primary, ordinal);
+}
+
 CUresult gs_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
   CUresult result;
   if (!gs_enter(&result))
@@ -177,21 +192,19 @@ CUresult gs_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
   int ordinal = gs_device_ordinal(dev);
   uint64_t bytes = 0;
   if (ordinal == GS_NO_DEVICE) {
-    result = reserve(dev, &ordinal, &bytes);
+    result = gs_context_reserve(dev, &ordinal, &bytes);
     return result == CUDA_SUCCESS ? gs_real.cuDevicePrimaryCtxRetain(pctx, dev) : result;
   }
   gs_lock(&gs_process->context_lock[ordinal]);
   CUcontext *primary = &gs_process->primary[ordinal];
   bool fresh = *primary == NULL;
-  result = fresh ? reserve(dev, &ordinal, &bytes) : CUDA_SUCCESS;
+  result = fresh ? gs_context_reserve(dev, &ordinal, &bytes) : CUDA_SUCCESS;
   if (result == CUDA_SUCCESS) {
     result = gs_real.cuDevicePrimaryCtxRetain(pctx, dev);
     if (result != CUDA_SUCCESS)
       gs_give_back(ordinal, bytes);
-    else if (fresh) {
-      *primary = *pctx;
-      contexts_changed(1);
-    }
+    else if (fresh)
+      gs_primary_made(ordinal, *pctx);
   }
   gs_unlock(&gs_process->context_lock[ordinal]);
   if (result == CUDA_SUCCESS && fresh)
@@ -214,14 +227,9 @@ static CUresult let_go(CUdevice device, CUresult (*act)(CUdevice device)) {
   if (primary)
     gs_time_context_gone(primary, ordinal);
   gs_lock(&gs_process->context_lock[ordinal]);
-  primary = gs_process->primary[ordinal];
   result = act(device);
-  bool gone = primary && result == CUDA_SUCCESS && !active(device);
-  if (gone) {
-    gs_process->primary[ordinal] = NULL;
-    gs_give_back(ordinal, gs_process->limits->device[ordinal].context_bytes);
-    context_gone(primary, ordinal);
-  }
+  if (result == CUDA_SUCCESS)
+    gs_primary_settle(device, ordinal);
   gs_unlock(&gs_process->context_lock[ordinal]);
   return result;
 }

@@ -197,7 +197,7 @@ static bool is_default(CUstream stream) {
 
 static CUcontext current_context(void) {
   CUcontext context = NULL;
-  return gs_real.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
+  return gs_real.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? gs_context_owner(context) : NULL;
 }
 
 static CUcontext context_of(CUstream stream) {
@@ -207,8 +207,8 @@ static CUcontext context_of(CUstream stream) {
     return current_context();
   known = gs_stream_known(stream);
   if (known)
-    return known->context->handle;
-  return gs_real.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS ? context : NULL;
+    return gs_context_owner(known->context->handle);
+  return gs_real.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS ? gs_context_owner(context) : NULL;
 }
 
 /* Never 0. A process with one context needs not be asked which one it is. */
@@ -335,7 +335,7 @@ static CUresult look_at(CUfunction function, CUcontext context, CUcontext curren
   int ordinal;
   uint64_t stack;
   struct gs_first other = {0};
-  context = context ? context : current;
+  context = context ? gs_context_owner(context) : current;
   CUresult result = need_of(function, context, &ordinal, &stack);
   if (result != CUDA_SUCCESS)
     return result;

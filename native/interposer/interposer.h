@@ -67,6 +67,7 @@ struct gs_process {
   CUcontext primary[GS_MAX_DEVICES];     /* context.c: the active primary context */
   uint32_t pool_lock[GS_MAX_DEVICES];    /* pools.c */
   uint32_t pools[GS_MAX_DEVICES];        /* pools.c: pools charged to the device */
+  uint32_t greens;        /* green.c: green contexts made, ever */
   uint32_t contexts;      /* context.c: alive ones made by calls we saw */
   uint32_t implicit_lock; /* implicit.c, code.c */
   uint32_t kernel_generation; /* implicit.c: + 1 when kernels or contexts may have become others */
@@ -108,6 +109,8 @@ enum { GS_NO_DEVICE = -1 };
 /* Ordinals into limits->device and slot->device. GS_NO_DEVICE: no current context, or a device that is not of this grant. */
 int gs_current_device(void);
 int gs_context_device(CUcontext context);
+/* The context whose memory and programs it uses: of a green context the primary one, else itself. books.c */
+CUcontext gs_context_owner(CUcontext context);
 /* The stream's own device; the current one for the default streams. */
 int gs_stream_device(CUstream stream);
 /* A stream was destroyed: its handle may come back on another device. */

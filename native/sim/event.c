@@ -26,8 +26,8 @@ CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags) {
   sim_unlock();
   if (event == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
   event->flags = Flags;
-  event->ctx = ctx;
-  event->ctx_id = ctx->id;
+  event->ctx = sim_ctx_owner(ctx);
+  event->ctx_id = event->ctx->id;
   *phEvent = (CUevent)event;
   return CUDA_SUCCESS;
 }
@@ -61,7 +61,8 @@ static CUresult record(CUevent handle, CUstream stream_handle, unsigned flags, b
   if (result == CUDA_SUCCESS) result = sim_stream_get(stream_handle, per_thread, &stream);
   if (result) return result;
   if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
-  if (stream->ctx != event->ctx || stream->ctx->id != event->ctx_id) return CUDA_ERROR_INVALID_HANDLE;
+  const struct sim_ctx *ctx = sim_ctx_owner(stream->ctx);
+  if (ctx != event->ctx || ctx->id != event->ctx_id) return CUDA_ERROR_INVALID_HANDLE;
   /* An event without a time stamp is about ten times cheaper to record. */
   sim_spin(event->flags & CU_EVENT_DISABLE_TIMING ? sim_hello.event_ns / 10 : sim_hello.event_ns);
   sim_lock();
@@ -188,7 +189,7 @@ CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) {
   CUresult result = sim_ctx_get(hCtx, &ctx);
   if (result == CUDA_SUCCESS) result = event_get(hEvent, &event);
   if (result) return result;
-  if (event->ctx != ctx) return CUDA_ERROR_INVALID_HANDLE;
+  if (event->ctx != sim_ctx_owner(ctx)) return CUDA_ERROR_INVALID_HANDLE;
   sim_lock();
   if (ctx->captures > 0) {
     for (struct sim_stream *stream = ctx->streams; stream; stream = stream->next)

@@ -40,7 +40,7 @@ static CUresult prepare_kernels(const struct sim_graph *graph) {
     const CUDA_KERNEL_NODE_PARAMS *params = node->op.params;
     struct sim_function *function;
     result = sim_function_get(params->func ? (const void *)params->func : (const void *)params->kern, &function);
-    if (result == CUDA_SUCCESS) result = sim_kernel_prepare(function, function->ctx ? function->ctx : node->ctx);
+    if (result == CUDA_SUCCESS) result = sim_kernel_prepare(function, function->ctx ? function->ctx : sim_ctx_owner(node->ctx));
   }
   return result;
 }

@@ -71,7 +71,7 @@ static CUresult launch(const CUDA_KERNEL_NODE_PARAMS *params, CUstream handle, b
   if (result == CUDA_SUCCESS) result = sim_kernel_op(params, &op);
   if (result) return result;
   struct sim_function *function = (struct sim_function *)(params->func ? (void *)params->func : (void *)params->kern);
-  struct sim_ctx *ctx = sim_stream_ctx(stream);
+  struct sim_ctx *ctx = sim_ctx_owner(sim_stream_ctx(stream));
   if (function->ctx && function->ctx != ctx) return CUDA_ERROR_INVALID_HANDLE;
   if (!sim_stream_capturing(stream)) result = sim_kernel_prepare(function, ctx);
   if (result) return result;

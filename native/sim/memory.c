@@ -15,7 +15,12 @@ static void release(CUdevice device, uint64_t bytes) {
 
 CUresult sim_memory_new(struct sim_ctx *ctx, CUdevice device, enum sim_range_kind kind, uint64_t bytes, uint64_t charged,
                         unsigned flags, bool low, CUdeviceptr *address) {
-  struct sim_range range = {.bytes = bytes, .charged = charged, .kind = kind, .device = device, .ctx = ctx, .flags = flags};
+  struct sim_range range = {.bytes = bytes,
+                            .charged = charged,
+                            .kind = kind,
+                            .device = device,
+                            .ctx = ctx ? sim_ctx_owner(ctx) : NULL,
+                            .flags = flags};
   CUresult result = reserve(device, charged);
   if (result != CUDA_SUCCESS)
     return result;
@@ -128,7 +133,7 @@ void sim_memory_forget(struct sim_range *range) {
 
 static bool freed_by_cumemfree(const struct sim_range *range) {
   return range->kind == SIM_RANGE_DEVICE || range->kind == SIM_RANGE_MANAGED || range->kind == SIM_RANGE_POOL ||
-         range->kind == SIM_RANGE_GRAPH;
+         range->kind == SIM_RANGE_GRAPH || range->kind == SIM_RANGE_EXTERNAL;
 }
 
 CUresult sim_memory_free(CUdeviceptr address) {
@@ -280,7 +285,7 @@ void sim_memory_array_free(CUdeviceptr address) {
 static bool dies_with(const struct sim_range *range, const struct sim_ctx *ctx) {
   return range->ctx == ctx && !range->dying &&
          (range->kind == SIM_RANGE_DEVICE || range->kind == SIM_RANGE_MANAGED || range->kind == SIM_RANGE_MODULE ||
-          range->kind == SIM_RANGE_IPC || range->kind == SIM_RANGE_HOST || range->kind == SIM_RANGE_REGISTERED ||
+          range->kind == SIM_RANGE_IPC || range->kind == SIM_RANGE_EXTERNAL || range->kind == SIM_RANGE_HOST || range->kind == SIM_RANGE_REGISTERED ||
           range->kind == SIM_RANGE_POOL);
 }
 

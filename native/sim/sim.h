@@ -78,6 +78,7 @@ struct sim_ctx {
   struct sim_stream *streams; /* all of the context, legacy included; under sim_lock */
   int captures;               /* streams of it that are capturing; under sim_lock */
   struct sim_ctx *next;
+  struct sim_ctx *green_of; /* the primary context whose memory and programs a green context uses; NULL: an ordinary one */
   size_t limit[16];
   uint32_t peers; /* bit per device whose memory this context may reach */
   unsigned cache_config, shared_config;
@@ -95,8 +96,16 @@ struct sim_ctx *sim_ctx_current(void);
 CUresult sim_ctx_need(struct sim_ctx **ctx);
 /* A handle -> live context (NULL means the current one); INVALID_CONTEXT otherwise. */
 CUresult sim_ctx_get(CUcontext handle, struct sim_ctx **ctx);
+/* Whose a context's memory, programs and settings are: its own, or of a green one the primary context's. */
+static inline struct sim_ctx *sim_ctx_owner(struct sim_ctx *ctx) { return ctx->green_of ? ctx->green_of : ctx; }
 /* The primary context of a device without retaining it; it may be not alive. */
 struct sim_ctx *sim_ctx_primary(CUdevice device);
+
+/* A context with streams of its own and the memory of the device's primary context, which it keeps alive. */
+CUresult sim_ctx_green_new(CUdevice device, struct sim_ctx **ctx);
+CUresult sim_ctx_green_end(struct sim_ctx *ctx);
+CUgreenCtx sim_green_of(const struct sim_ctx *ctx); /* green.c: NULL for an ordinary context */
+void sim_green_gone(const struct sim_ctx *ctx); /* green.c: its primary context was reset; sim_lock held */
 
 /* ---- implicit.c: what a context takes without being asked by an allocation ------------------------------------------------ */
 
