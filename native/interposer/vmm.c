@@ -63,6 +63,24 @@ static void add_object(uint64_t handle, int ordinal, uint64_t bytes, uint32_t fl
   gs_book_unlock();
 }
 
+/* Whether the driver would make it if there were room. What it refuses in any case gets its own answer, not ours. */
+static bool plausible(const CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
+                      unsigned long long flags) {
+  size_t step = 0;
+  return handle && flags == 0 && gs_real.cuMemGetAllocationGranularity(&step, prop, 0 /* minimum */) == CUDA_SUCCESS &&
+         step > 0 && size > 0 && size % step == 0;
+}
+
+/* There is no room for it, and something else is wrong with it. */
+static CUresult let_refuse(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
+                           unsigned long long flags) {
+  CUresult result = gs_real.cuMemCreate(handle, size, prop, flags);
+  if (result != CUDA_SUCCESS)
+    return result;
+  gs_real.cuMemRelease(*handle); /* this driver takes what others do not */
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 CUresult gs_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
                         unsigned long long flags) {
   CUresult result;
@@ -72,8 +90,10 @@ CUresult gs_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const
   int ordinal = device ? gs_device_ordinal(prop->location.id) : GS_NO_DEVICE;
   if (ordinal == GS_NO_DEVICE)
     return gs_real.cuMemCreate(handle, size, prop, flags); /* host memory, or nothing the driver accepts */
-  if (!gs_book_room(2) || gs_reserve(ordinal, size) < 0)
+  if (!gs_book_room(2))
     return CUDA_ERROR_OUT_OF_MEMORY;
+  if (gs_reserve(ordinal, size) < 0)
+    return plausible(handle, size, prop, flags) ? CUDA_ERROR_OUT_OF_MEMORY : let_refuse(handle, size, prop, flags);
   result = gs_real.cuMemCreate(handle, size, prop, flags);
   if (result == CUDA_SUCCESS)
     add_object(*handle, ordinal, size, 0);
