@@ -9,6 +9,13 @@
 
 enum gs_copy { GS_COPY_IN = 0, GS_COPY_OUT = 1, GS_COPY_WITHIN = 2, GS_COPY_UNKNOWN = 3 };
 
+/* What a graph can take of each device's graph memory; see graph_memory.c. */
+struct gs_graph_need {
+  uint32_t devices; /* one bit per ordinal; the other words count where it is set */
+  uint64_t bytes[GS_MAX_DEVICES];
+  uint64_t reserved[GS_MAX_DEVICES]; /* the growth begun */
+};
+
 struct gs_around {
   struct gs_submission submission; /* submit, fill, copy */
   struct gs_stream *stream;        /* copies over the link, waits, event_record */
@@ -18,6 +25,11 @@ struct gs_around {
   uint64_t key; /* graph_changed */
   bool active;  /* gs_enter said yes */
   bool waits;   /* copy_wait: this one does */
+  bool uploads; /* instantiate: the graph's memory comes at once */
+  int ordinal;  /* graph_trim */
+  CUgraphExec graph;
+  CUgraphExec *made;
+  struct gs_graph_need need; /* graph_launch, graph_upload, instantiate, graph_ends */
 };
 
 /* launch.c */
@@ -30,6 +42,19 @@ CUresult gs_before_graph_changed(struct gs_around *around, CUgraphExec graph);
 CUresult gs_after_graph_changed(struct gs_around *around, CUresult result);
 CUresult gs_before_functions_gone(struct gs_around *around);
 CUresult gs_after_functions_gone(struct gs_around *around, CUresult result);
+
+/* graph_memory.c */
+CUresult gs_before_graph_launch(struct gs_around *around, CUgraphExec graph, CUstream stream);
+CUresult gs_after_graph_launch(struct gs_around *around, CUresult result);
+CUresult gs_before_graph_upload(struct gs_around *around, CUgraphExec graph, CUstream stream);
+CUresult gs_after_graph_upload(struct gs_around *around, CUresult result);
+CUresult gs_before_instantiate(struct gs_around *around, CUgraphExec *made, CUgraph graph,
+                               const CUDA_GRAPH_INSTANTIATE_PARAMS *params, CUstream stream);
+CUresult gs_after_instantiate(struct gs_around *around, CUresult result);
+CUresult gs_before_graph_ends(struct gs_around *around, CUgraphExec graph);
+CUresult gs_after_graph_ends(struct gs_around *around, CUresult result);
+CUresult gs_before_graph_trim(struct gs_around *around, CUdevice device);
+CUresult gs_after_graph_trim(struct gs_around *around, CUresult result);
 
 /* copies.c */
 enum gs_copy gs_direction(CUdeviceptr to, CUdeviceptr from);

@@ -2,6 +2,7 @@
  * driver makes one. Everything allocated in a context goes with it. */
 #include "books.h"
 #include "device.h"
+#include "pool_charge.h"
 
 static void refuse_device(CUdevice device) {
   static uint32_t said;
@@ -103,7 +104,8 @@ CUresult gs_cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, 
 static void context_gone(CUcontext context, int ordinal) {
   gs_device_context_forget();
   gs_book_drop_context(context);
-  gs_pools_context_gone(ordinal);
+  if (__atomic_load_n(&gs_process->pools[ordinal], __ATOMIC_RELAXED))
+    gs_pools_settle(ordinal, true);
 }
 
 static bool created_here(CUcontext context, int *ordinal) {

@@ -64,7 +64,9 @@ struct gs_process {
   uint32_t context_lock[GS_MAX_DEVICES]; /* context.c */
   CUcontext primary[GS_MAX_DEVICES];     /* context.c: the active primary context */
   uint32_t pool_lock[GS_MAX_DEVICES];    /* pools.c */
-  uint32_t pools[GS_MAX_DEVICES];        /* pools.c: pools charged to the device */
+  uint32_t pools[GS_MAX_DEVICES];        /* pool_charge.c: pools charged to the device, its graph pool included */
+  uint32_t frees[GS_MAX_DEVICES];        /* async_free.c: frees in stream order that may not have happened yet */
+  uint32_t graphs;                       /* graph_memory.c: executable graphs that allocate. Nearly everywhere none */
   struct gs_time *time; /* set by gs_time_start */
   struct gs_books *books; /* books.c */
 };
@@ -108,13 +110,16 @@ void gs_stream_forget(CUstream stream);
 
 /* ---- charge.c: memory of the grant -----------------------------------------------------------------------------------------  */
 
-/* Reserve bytes of the grant's memory before the driver is asked: 0, or -ENOMEM when they do not fit. */
+/* Reserve bytes of the grant's memory before the driver is asked: 0, or -ENOMEM when they do not fit even after what came back
+ * unnoticed was given back. With no lock of pool_charge.c held. */
 int gs_reserve(int ordinal, uint64_t bytes);
+/* The same without another look. */
+int gs_reserve_now(int ordinal, uint64_t bytes);
+/* Bytes that the driver took without asking: charged whether they fit or not. */
+void gs_charge(int ordinal, uint64_t bytes);
 void gs_give_back(int ordinal, uint64_t bytes);
 
-/* ---- pools.c --------------------------------------------------------------------------------------------------------------- */
-
-/* Work of this device was waited for: pools may have given memory back. Cheap when there are no pools. */
+/* Work of this device was waited for: memory may have come back. Cheap where nothing can. */
 void gs_memory_synced(int ordinal);
 
 /* ---- calls into the time half (gate.c and friends) ------------------------------------------------------------------------- */

@@ -135,14 +135,15 @@ CUresult gs_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthIn
 static CUresult free_pointer(uint64_t address, CUresult (*free)(uint64_t address)) {
   struct gs_entry entry;
   bool ours = gs_book_take(GS_BOOK_POINTER, address, &entry);
+  bool block = !ours && gs_book_take(GS_BOOK_BLOCK, address, &entry);
   int ordinal = ours ? entry.ordinal : gs_current_device();
-  if (!ours)
-    gs_pool_block_freed(address);
   CUresult result = free(address);
-  if (ours && result == CUDA_SUCCESS)
-    gs_give_back(entry.ordinal, entry.bytes);
-  else if (ours)
+  if ((ours || block) && result != CUDA_SUCCESS)
     gs_book_put(&entry);
+  else if (ours)
+    gs_give_back(entry.ordinal, entry.bytes);
+  else if (block)
+    gs_pool_block_freed(&entry, NULL);
   if (result == CUDA_SUCCESS)
     gs_memory_synced(ordinal); /* cuMemFree waits for the device's work */
   return result;

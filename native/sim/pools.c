@@ -287,8 +287,6 @@ static uint64_t address_in(const void *payload) {
   return address;
 }
 
-static void run_graph_commit(void *payload) { sim_graph_mem_commit(address_in(payload)); }
-
 static void run_graph_uncommit(void *payload) { sim_graph_mem_uncommit(address_in(payload)); }
 
 static CUresult capture_allocation(struct sim_stream *stream, const struct CUmemPoolHandle_st *pool, size_t bytes,
@@ -299,7 +297,6 @@ static CUresult capture_allocation(struct sim_stream *stream, const struct CUmem
   if (result != CUDA_SUCCESS)
     return result;
   const struct sim_op op = {.resource = SIM_INSTANT,
-                            .run = run_graph_commit,
                             .node_type = CU_GRAPH_NODE_TYPE_MEM_ALLOC,
                             .payload = &params.dptr,
                             .payload_bytes = sizeof params.dptr,
@@ -388,6 +385,8 @@ static CUresult fade_out(struct sim_stream *stream, CUdeviceptr address) {
 }
 
 static CUresult uncommit_in_order(struct sim_stream *stream, CUdeviceptr address) {
+  if (!sim_stream_capturing(stream) && !sim_graph_mem_free(address))
+    return CUDA_ERROR_INVALID_VALUE;
   const struct sim_op op = {.resource = SIM_INSTANT,
                             .run = run_graph_uncommit,
                             .node_type = CU_GRAPH_NODE_TYPE_MEM_FREE,
@@ -396,6 +395,32 @@ static CUresult uncommit_in_order(struct sim_stream *stream, CUdeviceptr address
                             .params = &address,
                             .params_bytes = sizeof address};
   return sim_submit(stream, &op);
+}
+
+static void run_forget(void *payload) {
+  struct sim_range *range;
+  memcpy(&range, payload, sizeof range);
+  sim_memory_forget(range);
+}
+
+/* Memory of cuMemAlloc: its address is unknown at once, its bytes come back when the stream is there. */
+static CUresult forget_in_order(struct sim_stream *stream, CUdeviceptr address) {
+  sim_ranges_lock();
+  struct sim_range *range = sim_range_at(address);
+  if (range)
+    range->dying = true;
+  sim_ranges_unlock();
+  if (!range)
+    return CUDA_ERROR_INVALID_VALUE;
+  const struct sim_op op = {.resource = SIM_INSTANT,
+                            .run = run_forget,
+                            .node_type = SIM_NODE_NONE,
+                            .payload = &range,
+                            .payload_bytes = sizeof range};
+  CUresult result = sim_submit(stream, &op);
+  if (result != CUDA_SUCCESS)
+    run_forget(&range);
+  return CUDA_SUCCESS;
 }
 
 static CUresult free_async(CUdeviceptr address, CUstream handle, bool per_thread) {
@@ -414,7 +439,7 @@ static CUresult free_async(CUdeviceptr address, CUstream handle, bool per_thread
   if (sim_stream_capturing(stream))
     return CUDA_ERROR_INVALID_VALUE; /* only a graph's own allocations can be freed in it */
   if (kind == SIM_RANGE_DEVICE || kind == SIM_RANGE_MANAGED)
-    return sim_memory_free(address);
+    return forget_in_order(stream, address);
   return fade_out(stream, address);
 }
 
