@@ -13,7 +13,9 @@ enum gs_book_kind {
   GS_BOOK_HANDLE,   /* CUmemGenericAllocationHandle: link = object, count = times to release */
   GS_BOOK_MAPPING,  /* address: link = object, bytes mapped */
   GS_BOOK_POOL,     /* CUmemoryPool, or gs_graph_pool: bytes charged, link = what calls under way may add, count = live blocks */
-  GS_BOOK_BLOCK,    /* address of a block of a pool: link = pool */
+  GS_BOOK_BLOCK,    /* address of a block of a pool: link = pool, cap = its size */
+  GS_BOOK_FADED,    /* address of one freed in the order of a stream (bytes: its handle): link = pool, cap = its size */
+  GS_BOOK_CHUNK,    /* address of a piece that a pool grew by: link = pool, cap = its size */
   GS_BOOK_FADING,   /* CUevent after a free in stream order of bytes that are not back yet */
   GS_BOOK_GRAPH     /* CUgraphExec << 4 | ordinal: link = the most a launch can take of that device */
 };
@@ -28,6 +30,8 @@ struct gs_entry {
   uint32_t flags;
   CUcontext context; /* the one it dies with, or NULL */
   uint64_t cap;      /* pools: never larger than this; 0: no bound */
+  uint64_t live;     /* pools: bytes of live blocks */
+  uint64_t seen;     /* pools: reserved when last asked */
 };
 
 /* Makes sure that `more` entries can be added: call before the driver is asked, so that nothing it gave goes unrecorded. */

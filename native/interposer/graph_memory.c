@@ -90,7 +90,7 @@ static void forget(CUgraphExec graph) {
 static void end(struct gs_graph_need *need) {
   for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
     if (need->devices >> ordinal & 1)
-      gs_growth_end(&(struct gs_growth){gs_graph_pool(ordinal), ordinal, need->reserved[ordinal]});
+      gs_growth_end(&(struct gs_growth){gs_graph_pool(ordinal), ordinal, need->reserved[ordinal], 0});
   need->devices = 0;
 }
 
@@ -104,7 +104,9 @@ static bool begin(struct gs_graph_need *need, CUstream stream) {
     struct gs_growth growth;
     if (!(wanted >> ordinal & 1))
       continue;
-    if (!gs_growth_begin(&growth, gs_graph_pool(ordinal), ordinal, need->bytes[ordinal], stream)) {
+    uint64_t pool = gs_graph_pool(ordinal), bytes = need->bytes[ordinal];
+    if (!gs_growth_begin(&growth, pool, ordinal, bytes, stream) &&
+        !(gs_growth_make_room(ordinal, stream) && gs_growth_begin(&growth, pool, ordinal, bytes, stream))) {
       end(need);
       return false;
     }

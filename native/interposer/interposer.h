@@ -63,7 +63,8 @@ struct gs_process {
   uint32_t reserve_lock[GS_MAX_DEVICES]; /* charge.c */
   uint32_t context_lock[GS_MAX_DEVICES]; /* context.c */
   CUcontext primary[GS_MAX_DEVICES];     /* context.c: the active primary context */
-  uint32_t pool_lock[GS_MAX_DEVICES];    /* pools.c */
+  uint32_t pool_lock[GS_MAX_DEVICES];    /* pool_charge.c: a pool's figures and its charge belong together */
+  uint32_t alloc_lock[GS_MAX_DEVICES];   /* pools.c: one allocation from the device's pools at a time; before pool_lock */
   uint32_t pools[GS_MAX_DEVICES];        /* pool_charge.c: pools charged to the device, its graph pool included */
   uint32_t frees[GS_MAX_DEVICES];        /* async_free.c: frees in stream order that may not have happened yet */
   uint32_t graphs;                       /* graph_memory.c: executable graphs that allocate. Nearly everywhere none */

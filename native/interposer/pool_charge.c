@@ -1,6 +1,7 @@
 #include "pool_charge.h"
 
 #include "device.h"
+#include "pool_map.h"
 #include "timing.h"
 
 enum {
@@ -18,10 +19,11 @@ uint64_t gs_round_up(uint64_t bytes, uint64_t multiple) {
 /* No pool's handle is as small as a device's ordinal + 1. */
 static bool is_graph_pool(uint64_t pool) { return pool <= GS_MAX_DEVICES; }
 
-void gs_pool_add(uint64_t pool, int ordinal, uint64_t cap) {
+void gs_pool_add(uint64_t pool, int ordinal, uint64_t cap, uint64_t reserved) {
   gs_book_lock();
   if (!gs_book_find(GS_BOOK_POOL, pool)) {
-    gs_book_add(&(struct gs_entry){.key = pool, .kind = GS_BOOK_POOL, .ordinal = ordinal, .cap = cap});
+    gs_book_add(&(struct gs_entry){
+        .key = pool, .kind = GS_BOOK_POOL, .ordinal = ordinal, .cap = cap, .seen = reserved});
     if (ordinal != GS_NO_DEVICE)
       __atomic_fetch_add(&gs_process->pools[ordinal], 1, __ATOMIC_RELAXED);
   }
@@ -30,7 +32,7 @@ void gs_pool_add(uint64_t pool, int ordinal, uint64_t cap) {
 
 uint64_t gs_graph_pool(int ordinal) {
   uint64_t pool = (uint64_t)ordinal + 1;
-  gs_pool_add(pool, ordinal, 0);
+  gs_pool_add(pool, ordinal, 0, 0);
   return pool;
 }
 
@@ -60,8 +62,9 @@ bool gs_pool_figures(uint64_t pool, int ordinal, uint64_t *reserved, uint64_t *u
 /* A call that could make the pool grow by `ended` is over (0: none is). The charge becomes what is reserved and what other
  * calls under way may still add, but never more than it was: what those need they have reserved, or expect not to need. The
  * device's pool lock makes the figure and the charge belong together. */
-static bool settle(uint64_t pool, int ordinal, uint64_t ended, bool gone) {
+static bool settle(uint64_t pool, int ordinal, uint64_t ended, bool gone, uint64_t *grew) {
   uint64_t reserved = 0, used, less = 0, more = 0;
+  *grew = 0;
   gs_lock(&gs_process->pool_lock[ordinal]);
   bool known = gs_pool_figures(pool, ordinal, &reserved, &used);
   gs_book_lock();
@@ -75,6 +78,11 @@ static bool settle(uint64_t pool, int ordinal, uint64_t ended, bool gone) {
     else if (reserved > entry->bytes)
       more = reserved - entry->bytes;
     entry->bytes += more - less;
+    if (reserved < entry->seen)
+      entry->flags |= GS_POOL_SHRUNK;
+    else
+      *grew = reserved - entry->seen;
+    entry->seen = reserved;
   }
   gs_book_unlock();
   bool fits = gs_reserve_now(ordinal, more) == 0;
@@ -103,26 +111,6 @@ static bool begin(struct gs_growth *growth, uint64_t need) {
   return true;
 }
 
-/* The pool has so much free that it need not grow: takes part in the bounds without reserving. What calls under way may take
- * of it is theirs first, as far as it exceeds what they reserved. */
-static bool begin_within(struct gs_growth *growth, uint64_t bytes) {
-  uint64_t reserved, used;
-  bool room = false;
-  gs_lock(&gs_process->pool_lock[growth->ordinal]);
-  if (gs_pool_figures(growth->pool, growth->ordinal, &reserved, &used)) {
-    gs_book_lock();
-    struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, growth->pool);
-    room = entry && reserved >= used && reserved - used >= bytes && entry->bytes >= used &&
-           entry->bytes - used >= bytes && entry->bytes - used - bytes >= entry->link;
-    if (room)
-      entry->link += bytes;
-    gs_book_unlock();
-  }
-  gs_unlock(&gs_process->pool_lock[growth->ordinal]);
-  growth->need = bytes;
-  return room;
-}
-
 /* The most that `bytes` more can make the pool grow by, and the least where it has to be sparing. */
 static void bounds(uint64_t pool, int ordinal, uint64_t bytes, uint64_t *most, uint64_t *least) {
   uint64_t reserved, used, cap = 0, fine = gs_round_up(bytes, GS_POOL_GRAIN);
@@ -143,27 +131,47 @@ static void bounds(uint64_t pool, int ordinal, uint64_t bytes, uint64_t *most, u
   }
 }
 
-bool gs_growth_begin(struct gs_growth *growth, uint64_t pool, int ordinal, uint64_t bytes, CUstream stream) {
-  *growth = (struct gs_growth){pool, ordinal, 0};
-  for (int attempt = 0;; attempt++) {
-    uint64_t most, least;
-    bounds(pool, ordinal, bytes, &most, &least);
-    if (is_graph_pool(pool) && begin_within(growth, bytes))
-      return true;
-    if (begin(growth, most) || (least < most && begin(growth, least)) || begin_within(growth, bytes))
-      return true;
-    /* what was freed but is still in use by queued work comes back by waiting, as drivers do when a device is full; with a
-     * capture open nothing may be waited for */
-    if (attempt > 0 || (gs_time() && __atomic_load_n(&gs_time()->captures, __ATOMIC_ACQUIRE) > 0) ||
-        gs_real.cuStreamSynchronize(stream) != CUDA_SUCCESS)
-      return false;
-    gs_frees_settle(ordinal);
-    gs_pools_trim(ordinal);
+/* The pool has a place for it and need not grow: takes part in the bounds without reserving. */
+static bool begin_within(struct gs_growth *growth, uint64_t bytes, uint64_t need, CUstream stream) {
+  uint64_t reserved, used, pool = growth->pool;
+  bool room = false;
+  gs_lock(&gs_process->pool_lock[growth->ordinal]);
+  if (gs_pool_figures(pool, growth->ordinal, &reserved, &used) && reserved >= used && reserved - used >= bytes &&
+      (is_graph_pool(pool) || gs_map_has_room(pool, bytes, stream, reserved, used))) {
+    gs_book_lock();
+    struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, pool);
+    /* what calls under way may take of it is theirs first, as far as it exceeds what they reserved */
+    room = entry && entry->bytes >= used && entry->bytes - used >= bytes && entry->bytes - used - bytes >= entry->link;
+    if (room)
+      entry->link += need;
+    gs_book_unlock();
   }
+  gs_unlock(&gs_process->pool_lock[growth->ordinal]);
+  growth->need = need;
+  return room;
 }
 
-bool gs_growth_end(const struct gs_growth *growth) {
-  return settle(growth->pool, growth->ordinal, growth->need, false);
+bool gs_growth_begin(struct gs_growth *growth, uint64_t pool, int ordinal, uint64_t bytes, CUstream stream) {
+  uint64_t most, least;
+  *growth = (struct gs_growth){pool, ordinal, 0, 0};
+  bounds(pool, ordinal, bytes, &most, &least);
+  if (is_graph_pool(pool) && begin_within(growth, bytes, bytes, stream))
+    return true;
+  return begin(growth, most) || (least < most && begin(growth, least)) || begin_within(growth, bytes, least, stream);
+}
+
+bool gs_growth_make_room(int ordinal, CUstream stream) {
+  if (gs_time() && __atomic_load_n(&gs_time()->captures, __ATOMIC_ACQUIRE) > 0)
+    return false; /* a wait would end the capture */
+  if (gs_real.cuStreamSynchronize(stream) != CUDA_SUCCESS)
+    return false;
+  gs_frees_settle(ordinal);
+  gs_pools_trim(ordinal);
+  return true;
+}
+
+bool gs_growth_end(struct gs_growth *growth) {
+  return settle(growth->pool, growth->ordinal, growth->need, false, &growth->grew);
 }
 
 /* The next pools of the device, from *at on. */
@@ -179,10 +187,11 @@ static unsigned pools_of(int ordinal, uint32_t *at, uint64_t *pools) {
 
 void gs_pools_settle(int ordinal, bool gone) {
   uint64_t pools[POOLS_AT_ONCE];
+  uint64_t grew;
   uint32_t at = 0;
   for (unsigned count; (count = pools_of(ordinal, &at, pools)) > 0;)
     for (unsigned i = 0; i < count; i++)
-      settle(pools[i], ordinal, 0, gone);
+      settle(pools[i], ordinal, 0, gone, &grew);
 }
 
 void gs_pools_trim(int ordinal) {

@@ -1,6 +1,7 @@
 /* Memory pools: whose they are and what their blocks are. What they cost is pool_charge.c's. */
 #include "device.h"
 #include "pool_charge.h"
+#include "pool_map.h"
 
 /* ---- which pool -------------------------------------------------------------------------------------------------------------- */
 
@@ -21,28 +22,26 @@ static int pool_ordinal(CUmemoryPool pool) {
   }
   uint64_t reserved, used;
   if (gs_pool_figures((uintptr_t)pool, ordinal, &reserved, &used)) /* what is no pool the driver will say */
-    gs_pool_add((uintptr_t)pool, ordinal, 0);
+    gs_pool_add((uintptr_t)pool, ordinal, 0, reserved);
   return ordinal;
-}
-
-static void block_made(CUdeviceptr address, CUmemoryPool pool) {
-  gs_book_lock();
-  struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, (uintptr_t)pool);
-  if (entry)
-    entry->count++;
-  gs_book_add(&(struct gs_entry){.key = address, .kind = GS_BOOK_BLOCK, .ordinal = GS_NO_DEVICE, .link = (uintptr_t)pool});
-  gs_book_unlock();
 }
 
 void gs_pool_block_freed(const struct gs_entry *block, const CUstream *stream) {
   struct gs_entry ended = {.ordinal = GS_NO_DEVICE};
   gs_book_lock();
   struct gs_entry *pool = gs_book_find(GS_BOOK_POOL, block->link);
-  if (pool && pool->count > 0 && --pool->count == 0 && (pool->flags & GS_POOL_DESTROYED)) {
+  bool destroyed = pool && pool->flags & GS_POOL_DESTROYED;
+  if (pool && pool->count > 0) {
+    pool->count--;
+    pool->live -= block->cap;
+  }
+  if (destroyed && pool->count == 0) {
     ended = *pool;
     gs_book_remove(pool);
   }
   gs_book_unlock();
+  if (pool && !destroyed && stream)
+    gs_map_faded(block, *stream);
   if (ended.ordinal == GS_NO_DEVICE)
     return;
   if (stream)
@@ -78,6 +77,28 @@ static bool captures(CUstream stream) {
   return result != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+/* False: it does not fit, and *result says so. One at a time, so that what a pool has free is not counted on twice. The lock is
+ * not held while anything is waited for. */
+static bool within_charge(const struct request *request, int ordinal, CUresult *result) {
+  struct gs_growth growth;
+  uint64_t pool = (uintptr_t)request->pool;
+  bool fits = false;
+  *result = CUDA_ERROR_OUT_OF_MEMORY;
+  gs_lock(&gs_process->alloc_lock[ordinal]);
+  if (gs_growth_begin(&growth, pool, ordinal, request->bytes, request->stream)) {
+    *result = call(request);
+    fits = gs_growth_end(&growth) || *result != CUDA_SUCCESS;
+    if (!fits) { /* it grew by more than any driver known does, and over the limit */
+      gs_real.cuMemFreeAsync(*request->address, request->stream);
+      *result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+  }
+  if (*result == CUDA_SUCCESS)
+    gs_map_made(pool, *request->address, request->bytes, growth.grew);
+  gs_unlock(&gs_process->alloc_lock[ordinal]);
+  return fits;
+}
+
 static CUresult allocate(struct request *request) {
   CUresult result;
   if (!gs_enter(&result))
@@ -87,25 +108,13 @@ static CUresult allocate(struct request *request) {
     return call(request);
   if (!request->pool && gs_real.cuDeviceGetMemPool(&request->pool, gs_device_of(device)) != CUDA_SUCCESS)
     return call(request);
-  if (!gs_book_room(2))
+  if (!gs_book_room(4)) /* the pool, a block, a piece, and the block again when it fades */
     return CUDA_ERROR_OUT_OF_MEMORY;
   int ordinal = pool_ordinal(request->pool);
   if (ordinal == GS_NO_DEVICE)
     return call(request);
-  struct gs_growth growth;
-  if (!gs_growth_begin(&growth, (uintptr_t)request->pool, ordinal, request->bytes, request->stream))
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  result = call(request);
-  bool fits = gs_growth_end(&growth);
-  if (result == CUDA_SUCCESS && !fits) {
-    /* its free blocks were too small after all, and it grew over the limit */
-    gs_real.cuMemFreeAsync(*request->address, request->stream);
-    gs_real.cuStreamSynchronize(request->stream);
-    gs_pools_trim(ordinal);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  if (result == CUDA_SUCCESS)
-    block_made(*request->address, request->pool);
+  if (!within_charge(request, ordinal, &result) && gs_growth_make_room(ordinal, request->stream))
+    within_charge(request, ordinal, &result);
   return result;
 }
 
@@ -163,7 +172,7 @@ CUresult gs_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
     return result;
   bool device = poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
   int ordinal = device ? gs_device_ordinal(poolProps->location.id) : GS_NO_DEVICE;
-  gs_pool_add((uintptr_t)*pool, ordinal, poolProps->maxSize);
+  gs_pool_add((uintptr_t)*pool, ordinal, poolProps->maxSize, 0);
   return result;
 }
 
@@ -176,7 +185,7 @@ CUresult gs_cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *han
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = gs_real.cuMemPoolImportFromShareableHandle(pool_out, handle, handleType, flags);
   if (result == CUDA_SUCCESS) /* the exporter pays */
-    gs_pool_add((uintptr_t)*pool_out, GS_NO_DEVICE, 0);
+    gs_pool_add((uintptr_t)*pool_out, GS_NO_DEVICE, 0, 0);
   return result;
 }
 
@@ -191,6 +200,7 @@ CUresult gs_cuMemPoolDestroy(CUmemoryPool pool) {
     gs_lock(lock);
   result = gs_real.cuMemPoolDestroy(pool);
   if (result == CUDA_SUCCESS) {
+    gs_map_forget((uintptr_t)pool);
     gs_book_lock();
     struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, (uintptr_t)pool);
     if (entry && entry->count == 0) {
