@@ -120,6 +120,10 @@ int gs_reserve_now(int ordinal, uint64_t bytes);
 void gs_charge(int ordinal, uint64_t bytes);
 void gs_give_back(int ordinal, uint64_t bytes);
 
+/* The grant's word on managed memory: refused means CUDA_ERROR_NOT_SUPPORTED, which is what drivers answer for a device without
+ * it, and attributes that say so. */
+static inline bool gs_managed_refused(void) { return gs_process->limits->managed == GS_MANAGED_REFUSE; }
+
 /* Work of this device was waited for: memory may have come back. Cheap where nothing can. */
 void gs_memory_synced(int ordinal);
 

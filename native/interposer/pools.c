@@ -5,6 +5,17 @@
 
 /* ---- which pool -------------------------------------------------------------------------------------------------------------- */
 
+/* The device whose default pool of managed memory it is. */
+static int managed_default(CUmemoryPool pool, CUdevice device) {
+  CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  CUmemoryPool standard;
+  int ordinal = gs_device_ordinal(device);
+  bool is = ordinal != GS_NO_DEVICE && gs_real_has(GS_INDEX_cuMemGetDefaultMemPool) &&
+            gs_real.cuMemGetDefaultMemPool(&standard, &location, CU_MEM_ALLOCATION_TYPE_MANAGED) == CUDA_SUCCESS &&
+            standard == pool;
+  return is ? ordinal : GS_NO_DEVICE;
+}
+
 /* The entry's ordinal: GS_NO_DEVICE for pools whose memory is not this grant's to pay. A pool first seen here is a device's
  * default pool or was imported. */
 static int pool_ordinal(CUmemoryPool pool) {
@@ -20,6 +31,8 @@ static int pool_ordinal(CUmemoryPool pool) {
     if (candidate != GS_NO_DEVICE && gs_real.cuDeviceGetDefaultMemPool(&standard, device) == CUDA_SUCCESS && standard == pool)
       ordinal = candidate;
   }
+  for (CUdevice device = 0; device < GS_MAX_DEVICES && ordinal == GS_NO_DEVICE; device++)
+    ordinal = managed_default(pool, device);
   uint64_t reserved, used;
   if (gs_pool_figures((uintptr_t)pool, ordinal, &reserved, &used)) /* what is no pool the driver will say */
     gs_pool_add((uintptr_t)pool, ordinal, 0, reserved);
@@ -104,7 +117,7 @@ static CUresult allocate(struct request *request) {
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? call(request) : result;
   int device = gs_stream_device(request->stream);
-  if (!request->address || captures(request->stream) || (!request->pool && device == GS_NO_DEVICE))
+  if (!request->address || (request->from && !request->pool) || captures(request->stream) || (!request->pool && device == GS_NO_DEVICE))
     return call(request);
   if (!request->pool && gs_real.cuDeviceGetMemPool(&request->pool, gs_device_of(device)) != CUDA_SUCCESS)
     return call(request);
@@ -165,13 +178,17 @@ CUresult gs_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemPoolCreate(pool, poolProps) : result;
+  bool managed = poolProps && poolProps->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
+  if (pool && managed && gs_managed_refused())
+    return CUDA_ERROR_NOT_SUPPORTED;
   if (!gs_book_room(1))
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = gs_real.cuMemPoolCreate(pool, poolProps);
   if (result != CUDA_SUCCESS)
     return result;
-  bool device = poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-  int ordinal = device ? gs_device_ordinal(poolProps->location.id) : GS_NO_DEVICE;
+  int ordinal = managed ? gs_current_device() : GS_NO_DEVICE; /* managed memory without a place of its own */
+  if (poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+    ordinal = gs_device_ordinal(poolProps->location.id);
   gs_pool_add((uintptr_t)*pool, ordinal, poolProps->maxSize, 0);
   return result;
 }
@@ -227,4 +244,23 @@ CUresult gs_cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
   if (result == CUDA_SUCCESS)
     gs_memory_synced(pool_ordinal(pool));
   return result;
+}
+
+/* Pools by place and kind of memory, since CUDA 13. */
+static CUresult get_pool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type,
+                         CUresult (*get)(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)) {
+  CUresult result;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? get(pool, location, type) : result;
+  if (pool && location && type == CU_MEM_ALLOCATION_TYPE_MANAGED && gs_managed_refused())
+    return CUDA_ERROR_NOT_SUPPORTED;
+  return get(pool, location, type);
+}
+
+CUresult gs_cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type) {
+  return get_pool(pool_out, location, type, gs_real.cuMemGetDefaultMemPool);
+}
+
+CUresult gs_cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
+  return get_pool(pool, location, type, gs_real.cuMemGetMemPool);
 }
