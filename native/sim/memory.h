@@ -1,4 +1,4 @@
-/* What the memory side of the simulated driver shares: ranges.c, memory.c, host.c, graph_memory.c, vmm*.c, pool*.c, arrays.c,
+/* What the memory side of the simulated driver shares: ranges.c, memory.c, host.c, graph_memory.c, stream_memory.c, vmm*.c, pool*.c, arrays.c,
  * cop*.c, fills.c, hints.c, ipc.c, legacy.c.
  *
  * Every address the driver knows lies in one range. Device memory is host pages that nobody touched yet: pieces of one sparse
@@ -110,6 +110,13 @@ CUresult sim_graph_mem_grow(CUdevice device, uint64_t bytes);
 void sim_graph_mem_trim(CUdevice device);
 /* The program frees what a launch left it: false when there is nothing to free. The bytes go with sim_graph_mem_uncommit. */
 bool sim_graph_mem_free(CUdeviceptr address);
+
+/* ---- stream_memory.c ------------------------------------------------------------------------------------------------------- */
+/* What capturing streams make of cuMemAllocAsync. */
+CUresult sim_graph_mem_capture(struct sim_stream *stream, CUdevice device, size_t bytes, CUdeviceptr *address);
+CUresult sim_graph_mem_free_in_order(struct sim_stream *stream, CUdeviceptr address);
+/* Memory of cuMemAlloc: its address is unknown at once, its bytes come back when the stream is there. */
+CUresult sim_memory_free_in_order(struct sim_stream *stream, CUdeviceptr address);
 
 /* ---- arrays.c -------------------------------------------------------------------------------------------------------------- */
 struct sim_array_view {

@@ -281,35 +281,6 @@ static CUresult take_hard(struct CUmemPoolHandle_st *pool, uint64_t bytes, struc
   return result;
 }
 
-static uint64_t address_in(const void *payload) {
-  uint64_t address;
-  memcpy(&address, payload, sizeof address);
-  return address;
-}
-
-static void run_graph_uncommit(void *payload) { sim_graph_mem_uncommit(address_in(payload)); }
-
-static CUresult capture_allocation(struct sim_stream *stream, const struct CUmemPoolHandle_st *pool, size_t bytes,
-                                   CUdeviceptr *address) {
-  CUDA_MEM_ALLOC_NODE_PARAMS params = {
-      .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = pool->location}, .bytesize = bytes};
-  CUresult result = sim_graph_mem_reserve(device_of(pool), bytes, &params.dptr);
-  if (result != CUDA_SUCCESS)
-    return result;
-  const struct sim_op op = {.resource = SIM_INSTANT,
-                            .node_type = CU_GRAPH_NODE_TYPE_MEM_ALLOC,
-                            .payload = &params.dptr,
-                            .payload_bytes = sizeof params.dptr,
-                            .params = &params,
-                            .params_bytes = sizeof params};
-  result = sim_submit(stream, &op);
-  if (result == CUDA_SUCCESS)
-    *address = params.dptr;
-  else
-    sim_graph_mem_destroy(params.dptr);
-  return result;
-}
-
 /* handle NULL: the current pool of the stream's device. */
 static CUresult allocate(CUdeviceptr *dptr, size_t bytes, CUmemoryPool handle, CUstream stream_handle, bool per_thread) {
   struct sim_stream *stream;
@@ -329,7 +300,7 @@ static CUresult allocate(CUdeviceptr *dptr, size_t bytes, CUmemoryPool handle, C
   if (!valid)
     return CUDA_ERROR_INVALID_VALUE;
   if (sim_stream_capturing(stream))
-    return capture_allocation(stream, pool, bytes, dptr);
+    return sim_graph_mem_capture(stream, device_of(pool), bytes, dptr);
   return take_hard(pool, bytes, stream, dptr);
 }
 
@@ -384,45 +355,6 @@ static CUresult fade_out(struct sim_stream *stream, CUdeviceptr address) {
   return result;
 }
 
-static CUresult uncommit_in_order(struct sim_stream *stream, CUdeviceptr address) {
-  if (!sim_stream_capturing(stream) && !sim_graph_mem_free(address))
-    return CUDA_ERROR_INVALID_VALUE;
-  const struct sim_op op = {.resource = SIM_INSTANT,
-                            .run = run_graph_uncommit,
-                            .node_type = CU_GRAPH_NODE_TYPE_MEM_FREE,
-                            .payload = &address,
-                            .payload_bytes = sizeof address,
-                            .params = &address,
-                            .params_bytes = sizeof address};
-  return sim_submit(stream, &op);
-}
-
-static void run_forget(void *payload) {
-  struct sim_range *range;
-  memcpy(&range, payload, sizeof range);
-  sim_memory_forget(range);
-}
-
-/* Memory of cuMemAlloc: its address is unknown at once, its bytes come back when the stream is there. */
-static CUresult forget_in_order(struct sim_stream *stream, CUdeviceptr address) {
-  sim_ranges_lock();
-  struct sim_range *range = sim_range_at(address);
-  if (range)
-    range->dying = true;
-  sim_ranges_unlock();
-  if (!range)
-    return CUDA_ERROR_INVALID_VALUE;
-  const struct sim_op op = {.resource = SIM_INSTANT,
-                            .run = run_forget,
-                            .node_type = SIM_NODE_NONE,
-                            .payload = &range,
-                            .payload_bytes = sizeof range};
-  CUresult result = sim_submit(stream, &op);
-  if (result != CUDA_SUCCESS)
-    run_forget(&range);
-  return CUDA_SUCCESS;
-}
-
 static CUresult free_async(CUdeviceptr address, CUstream handle, bool per_thread) {
   struct sim_stream *stream;
   CUresult result = sim_ready();
@@ -435,11 +367,11 @@ static CUresult free_async(CUdeviceptr address, CUstream handle, bool per_thread
   enum sim_range_kind kind = range ? range->kind : SIM_RANGE_REGISTERED;
   sim_ranges_unlock();
   if (kind == SIM_RANGE_GRAPH)
-    return uncommit_in_order(stream, address);
+    return sim_graph_mem_free_in_order(stream, address);
   if (sim_stream_capturing(stream))
     return CUDA_ERROR_INVALID_VALUE; /* only a graph's own allocations can be freed in it */
   if (kind == SIM_RANGE_DEVICE || kind == SIM_RANGE_MANAGED)
-    return forget_in_order(stream, address);
+    return sim_memory_free_in_order(stream, address);
   return fade_out(stream, address);
 }
 

@@ -77,9 +77,7 @@ def test_freed_memory_of_queued_work_comes_back_before_a_refusal(grant: Grant, s
     assert held(grant, sim) == LIMIT // 2
 
 
-def test_a_destroyed_pool_is_charged_until_its_last_block_is_back(
-    grant: Grant, sim: Simulator, client: Client
-) -> None:
+def test_a_destroyed_pool_is_charged_until_its_last_block_is_back(grant: Grant, sim: Simulator, client: Client) -> None:
     client.ok("pool 0", f"frompool {STEP} 0 1", f"frompool {STEP} 0 1", "unpool 0")
     assert held(grant, sim) == 2 * STEP
     client.ok("freeasync 0 1", "sync 1")
