@@ -24,6 +24,8 @@ class Lib(Protocol):
     GS_USAGE_MAGIC: int
     GS_GRANT_RESERVED: int
     GS_GRANT_ACTIVE: int
+    GS_MANAGED_CHARGE: int
+    GS_MANAGED_REFUSE: int
     GS_GRANT_SUSPENDED: int
     GS_GRANT_RELEASED: int
     GS_SLOT_FREE: int

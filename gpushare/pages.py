@@ -30,6 +30,11 @@ class GrantState(enum.IntEnum):
     RELEASED = lib.GS_GRANT_RELEASED
 
 
+class Managed(enum.IntEnum):
+    CHARGE = lib.GS_MANAGED_CHARGE
+    REFUSE = lib.GS_MANAGED_REFUSE
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceLimits:
     """Policy's words for one device of a grant, in the order of the ordinals inside it."""
@@ -169,7 +174,14 @@ class LimitsPage(_Page):
 
     @classmethod
     def create(
-        cls, path: Path, grant: str, devices: Sequence[DeviceLimits], *, daemon_epoch: int = 1, mode: int = 0o644
+        cls,
+        path: Path,
+        grant: str,
+        devices: Sequence[DeviceLimits],
+        *,
+        managed: Managed = Managed.CHARGE,
+        daemon_epoch: int = 1,
+        mode: int = 0o644,
     ) -> Self:
         for device in devices:
             _check_device(device)
@@ -178,6 +190,7 @@ class LimitsPage(_Page):
         # The header makes the page valid, so it comes last: the device words are plain memory until then.
         for ordinal, device in enumerate(devices[:MAX_DEVICES]):
             page._write(ordinal, device)
+        lib.gs_store32(ffi.addressof(page.pointer, "managed"), managed)
         code = lib.gs_limits_init(page.pointer, LIMITS_BYTES, grant.encode(), len(devices), daemon_epoch, error)
         if code < 0:
             page.close()
@@ -200,6 +213,10 @@ class LimitsPage(_Page):
         lib.gs_store64(ffi.addressof(words, "context_bytes"), device.context_bytes)
         lib.gs_store32(ffi.addressof(words, "guarantee_milli"), device.guarantee_milli)
         lib.gs_store32(ffi.addressof(words, "limit_milli"), device.limit_milli)
+
+    @property
+    def managed(self) -> Managed:
+        return Managed(lib.gs_load32(ffi.addressof(self.pointer, "managed")))
 
     @property
     def ndevices(self) -> int:

@@ -11,13 +11,14 @@ from msgspec import Struct, field
 Class = Literal["interactive", "inference", "training"]
 Phase = Literal["reserved", "bound", "active", "suspended", "released", "expired", "failed"]
 Kind = Literal["process", "container"]
+Managed = Literal["charge", "refuse"]
 
 TTL_SECONDS = 120
 
 
 class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """`memory`: bytes, `8GiB` or `35%` of a device. `time`, `time_limit`: milli, `30%` or `0.3`. `device`: id, index,
-    `any`."""
+    `any`. `managed`: whether managed memory is charged like device memory or refused."""
 
     memory: int | str
     time: int | str
@@ -26,6 +27,7 @@ class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
     class_: Class = field(name="class", default="training")
     devices: int = 1
     device: int | str = "any"
+    managed: Managed = "charge"
     key: str | None = None
     ttl_seconds: int = TTL_SECONDS
 
@@ -101,6 +103,7 @@ class Grant(Struct, kw_only=True):
     key: str | None
     tenant: str
     class_: Class = field(name="class")
+    managed: Managed = "charge"
     phase: Phase
     devices: list[GrantDevice]
     borrow: bool

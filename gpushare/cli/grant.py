@@ -38,6 +38,12 @@ def add_share_options(parser: argparse.ArgumentParser) -> None:
         default="training",
         help="what kind of work it is, for schedulers to see (default training)",
     )
+    parser.add_argument(
+        "--managed",
+        choices=("charge", "refuse"),
+        default="charge",
+        help="managed memory counts as device memory, or is refused (default charge)",
+    )
 
 
 def share_request(args: argparse.Namespace) -> dict[str, Any]:
@@ -50,6 +56,7 @@ def share_request(args: argparse.Namespace) -> dict[str, Any]:
         "device": args.gpu,
         "tenant": args.tenant,
         "class_": args.class_,
+        "managed": args.managed,
     }
 
 

@@ -13,7 +13,7 @@ from gpushare.errors import FailedError, GpushareError
 from gpushare.inject import cdi, grantdir
 from gpushare.inject.node import Granted, Node
 from gpushare.node.devices import Device
-from gpushare.pages import DeviceLimits, GrantState, LimitsPage, UsagePage
+from gpushare.pages import DeviceLimits, GrantState, LimitsPage, Managed, UsagePage
 from gpushare.paths import INTERPOSER, INTERPOSER_ML, Layout
 from gpushare.policy.admission import Place
 from gpushare.policy.lifecycle import Kind
@@ -70,7 +70,9 @@ class Resources:
                 self._layout, record.id, "process" if process else "container", record.run_gid, self._node
             )
             limits = [self.limits(place, place.guaranteed_milli) for place in record.places]
-            live.limits = LimitsPage.create(own / "limits", record.id, limits)
+            live.limits = LimitsPage.create(
+                own / "limits", record.id, limits, managed=Managed[record.request.managed.upper()]
+            )
             live.usage = UsagePage.create(own / "usage", record.id, mode=0o600 if process else 0o666)
             if process and os.geteuid() == 0:
                 os.chown(own / "usage", record.run_uid, record.run_gid)

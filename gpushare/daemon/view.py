@@ -53,6 +53,7 @@ def grant_view(state: State, record: GrantRecord, live: Live | None, arbiter: Ar
         key=record.key,
         tenant=record.tenant,
         class_=record.class_,
+        managed=record.request.managed,
         phase=life.phase.value,
         devices=devices,
         borrow=any(place.borrows for place in record.places),

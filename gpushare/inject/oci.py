@@ -27,6 +27,7 @@ _FIELDS = {
     "tenant": "tenant",
     "class": "class",
     "device": "device",
+    "managed": "managed",
 }
 
 _DRIVER_NAME = re.compile(r"lib(cuda|nvidia-ml)\.so(\.[0-9.]+)?")

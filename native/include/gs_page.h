@@ -24,6 +24,10 @@ enum {
 
 enum gs_grant_state { GS_GRANT_RESERVED = 0, GS_GRANT_ACTIVE = 1, GS_GRANT_SUSPENDED = 2, GS_GRANT_RELEASED = 3 };
 
+/* What happens to managed memory, which the driver moves between host and device: charged in full like device memory, or refused
+ * as on a device that has none. */
+enum gs_managed { GS_MANAGED_CHARGE = 0, GS_MANAGED_REFUSE = 1 };
+
 /* lease word: epoch << 1 | held. The arbiter adds 1 at every change, so an odd value is a lease and every value is new. */
 enum { GS_LEASE_HELD = 1 };
 
@@ -48,7 +52,8 @@ struct gs_limits {
   uint32_t slots_high;   /* 1 + highest slot ever given out: how far a sum over slots must look */
   uint32_t daemon_epoch; /* + 1 at each start of a daemon; a change means: join again */
   uint32_t heartbeat;    /* counter, + 1 at least every 50 ms while a process is joined */
-  uint8_t reserved[56];
+  uint32_t managed;      /* enum gs_managed; constant */
+  uint8_t reserved[52];
   struct gs_device_limits device[16]; /* GS_MAX_DEVICES */
 };
 
@@ -90,6 +95,7 @@ struct gs_usage {
 _Static_assert(sizeof(struct gs_device_limits) == 128, "layout");
 _Static_assert(offsetof(struct gs_device_limits, lease) == 48, "layout");
 _Static_assert(offsetof(struct gs_device_limits, tails) == 56, "layout");
+_Static_assert(offsetof(struct gs_limits, managed) == 72, "layout");
 _Static_assert(offsetof(struct gs_limits, device) == 128, "layout");
 _Static_assert(sizeof(struct gs_limits) == 128 + 16 * 128, "layout");
 _Static_assert(sizeof(struct gs_slot_device) == 64, "layout");

@@ -18,6 +18,13 @@ struct gs_first {
   bool grows;      /* announced in the books */
 };
 
+/* What a graph can take of each device's graph memory; see graph_memory.c. */
+struct gs_graph_need {
+  uint32_t devices; /* one bit per ordinal; the other words count where it is set */
+  uint64_t bytes[GS_MAX_DEVICES];
+  uint64_t reserved[GS_MAX_DEVICES]; /* the growth begun */
+};
+
 struct gs_around {
   struct gs_first first;           /* kernel, graph_made, kernel_node, graph_updated, limit */
   struct gs_submission submission; /* submit, fill, copy */
@@ -28,6 +35,11 @@ struct gs_around {
   uint64_t key; /* graph_changed */
   bool active;  /* gs_enter said yes */
   bool waits;   /* copy_wait: this one does */
+  bool uploads; /* instantiate: the graph's memory comes at once */
+  int ordinal;  /* graph_trim */
+  CUgraphExec graph;
+  CUgraphExec *made;
+  struct gs_graph_need need; /* graph_launch, graph_upload, instantiate, graph_ends */
 };
 
 /* launch.c */
@@ -54,6 +66,19 @@ CUresult gs_before_kernel_node(struct gs_around *around, CUgraphExec executable,
 CUresult gs_after_kernel_node(struct gs_around *around, CUresult result);
 CUresult gs_before_limit(struct gs_around *around, CUlimit limit, size_t value);
 CUresult gs_after_limit(struct gs_around *around, CUresult result);
+
+/* graph_memory.c */
+CUresult gs_before_graph_launch(struct gs_around *around, CUgraphExec graph, CUstream stream);
+CUresult gs_after_graph_launch(struct gs_around *around, CUresult result);
+CUresult gs_before_graph_upload(struct gs_around *around, CUgraphExec graph, CUstream stream);
+CUresult gs_after_graph_upload(struct gs_around *around, CUresult result);
+CUresult gs_before_instantiate(struct gs_around *around, CUgraphExec *made, CUgraph graph,
+                               const CUDA_GRAPH_INSTANTIATE_PARAMS *params, CUstream stream);
+CUresult gs_after_instantiate(struct gs_around *around, CUresult result);
+CUresult gs_before_graph_ends(struct gs_around *around, CUgraphExec graph);
+CUresult gs_after_graph_ends(struct gs_around *around, CUresult result);
+CUresult gs_before_graph_trim(struct gs_around *around, CUdevice device);
+CUresult gs_after_graph_trim(struct gs_around *around, CUresult result);
 
 /* copies.c */
 enum gs_copy gs_direction(CUdeviceptr to, CUdeviceptr from);

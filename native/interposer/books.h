@@ -12,15 +12,19 @@ enum gs_book_kind {
   GS_BOOK_OBJECT,   /* physical memory or a multicast object: number of ours; count = handles, mappings and bindings */
   GS_BOOK_HANDLE,   /* CUmemGenericAllocationHandle: link = object, count = times to release */
   GS_BOOK_MAPPING,  /* address: link = object, bytes mapped */
-  GS_BOOK_POOL,     /* CUmemoryPool: bytes charged, count = live blocks */
-  GS_BOOK_BLOCK,    /* address of a block of a pool: link = pool */
   GS_BOOK_IMPLICIT, /* context + enum gs_implicit: what the driver takes there by itself; see implicit.c */
   GS_BOOK_MODULE,   /* CUmodule: link = bytes of its image, which count as the context's code */
   GS_BOOK_LIBRARY,  /* CUlibrary: link = bytes of its image */
   GS_BOOK_PLACED,   /* hash of a library and a context that has it: link = library */
   GS_BOOK_KERNEL,   /* CUkernel: link = library */
   GS_BOOK_BINDING,  /* offset in a multicast object: link = the memory object, cap = the multicast object, flags = device */
-  GS_BOOK_GREEN     /* CUcontext of a green context: link = primary context, whose memory it uses */
+  GS_BOOK_GREEN,    /* CUcontext of a green context: link = primary context, whose memory it uses */
+  GS_BOOK_POOL,     /* CUmemoryPool, or gs_graph_pool: bytes charged, link = what calls under way may add, count = live blocks */
+  GS_BOOK_BLOCK,    /* address of a block of a pool: link = pool, cap = its size */
+  GS_BOOK_FADED,    /* address of one freed in the order of a stream (bytes: its handle): link = pool, cap = its size */
+  GS_BOOK_CHUNK,    /* address of a piece that a pool grew by: link = pool, cap = its size */
+  GS_BOOK_FADING,   /* CUevent after a free in stream order of bytes that are not back yet */
+  GS_BOOK_GRAPH     /* CUgraphExec << 4 | ordinal: link = the most a launch can take of that device */
 };
 
 struct gs_entry {
@@ -32,7 +36,9 @@ struct gs_entry {
   uint32_t count;
   uint32_t flags;
   CUcontext context; /* the one it dies with, or NULL */
-  uint64_t cap;      /* bindings: see there */
+  uint64_t cap;      /* pools: never larger than this, 0: no bound; else see the kind */
+  uint64_t live;     /* pools: bytes of live blocks */
+  uint64_t seen;     /* pools: reserved when last asked */
 };
 
 /* Makes sure that `more` entries can be added: call before the driver is asked, so that nothing it gave goes unrecorded. */
@@ -65,9 +71,14 @@ CUresult gs_kernel_placed(CUfunction kernel, CUcontext context, int ordinal, boo
 
 /* ---- pools.c, for the other memory files ------------------------------------------------------------------------------------ */
 
-/* A device address that is not in the books is about to be freed: if it is a pool's block, the pool has one less. */
-void gs_pool_block_freed(uint64_t address);
-/* A context is gone: pools of its device may have shrunk or ended. */
-void gs_pools_context_gone(int ordinal);
+/* A block of a pool was freed, now or (stream not NULL) in the order of *stream; its entry is out of the books. */
+void gs_pool_block_freed(const struct gs_entry *block, const CUstream *stream);
+
+/* ---- async_free.c ----------------------------------------------------------------------------------------------------------- */
+
+/* The driver was told to free entry's memory in the order of stream: the charge stays until it has. */
+void gs_free_queued(const struct gs_entry *entry, CUstream stream);
+/* Gives back what has been freed by now. */
+void gs_frees_settle(int ordinal);
 
 #endif

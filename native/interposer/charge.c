@@ -1,11 +1,12 @@
 /* The grant's memory as this process takes and gives it. */
-#include "interposer.h"
+#include "books.h"
 
 #include <errno.h>
 
 #include "page.h"
+#include "pool_charge.h"
 
-int gs_reserve(int ordinal, uint64_t bytes) {
+int gs_reserve_now(int ordinal, uint64_t bytes) {
   struct gs_process *state = gs_process;
   if (ordinal < 0 || (uint32_t)ordinal >= state->ndevices)
     return -ENOMEM;
@@ -14,6 +15,31 @@ int gs_reserve(int ordinal, uint64_t bytes) {
   int rc = gs_page_reserve(&pages, state->slot_index, (uint32_t)ordinal, bytes);
   gs_unlock(&state->reserve_lock[ordinal]);
   return rc;
+}
+
+int gs_reserve(int ordinal, uint64_t bytes) {
+  int rc = gs_reserve_now(ordinal, bytes);
+  if (rc < 0 && ordinal >= 0 && (uint32_t)ordinal < gs_process->ndevices &&
+      bytes <= gs_process->limits->device[ordinal].memory_bytes) {
+    gs_memory_synced(ordinal);
+    rc = gs_reserve_now(ordinal, bytes);
+  }
+  return rc;
+}
+
+void gs_charge(int ordinal, uint64_t bytes) {
+  struct gs_process *state = gs_process;
+  if (bytes && ordinal >= 0)
+    __atomic_fetch_add(&state->usage->slot[state->slot_index].device[ordinal].memory_bytes, bytes, __ATOMIC_SEQ_CST);
+}
+
+void gs_memory_synced(int ordinal) {
+  if (ordinal < 0)
+    return;
+  if (__atomic_load_n(&gs_process->frees[ordinal], __ATOMIC_RELAXED))
+    gs_frees_settle(ordinal);
+  if (__atomic_load_n(&gs_process->pools[ordinal], __ATOMIC_RELAXED))
+    gs_pools_settle(ordinal, false);
 }
 
 void gs_give_back(int ordinal, uint64_t bytes) {

@@ -3,6 +3,7 @@
 #include "books.h"
 #include "context.h"
 #include "device.h"
+#include "pool_charge.h"
 
 static void contexts_changed(uint32_t by) {
   __atomic_fetch_add(&gs_process->contexts, by, __ATOMIC_RELAXED);
@@ -111,7 +112,8 @@ static void context_gone(CUcontext context, int ordinal) {
   gs_greens_gone(context);
   gs_device_context_forget();
   gs_book_drop_context(context);
-  gs_pools_context_gone(ordinal);
+  if (__atomic_load_n(&gs_process->pools[ordinal], __ATOMIC_RELAXED))
+    gs_pools_settle(ordinal, true);
 }
 
 static bool created_here(CUcontext context, int *ordinal) {

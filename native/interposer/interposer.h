@@ -65,14 +65,17 @@ struct gs_process {
   uint32_t reserve_lock[GS_MAX_DEVICES]; /* charge.c */
   uint32_t context_lock[GS_MAX_DEVICES]; /* context.c */
   CUcontext primary[GS_MAX_DEVICES];     /* context.c: the active primary context */
-  uint32_t pool_lock[GS_MAX_DEVICES];    /* pools.c */
-  uint32_t pools[GS_MAX_DEVICES];        /* pools.c: pools charged to the device */
   uint32_t greens;        /* green.c: green contexts made, ever */
   uint32_t contexts;      /* context.c: alive ones made by calls we saw */
   uint32_t implicit_lock; /* implicit.c, code.c */
   uint32_t kernel_generation; /* implicit.c: + 1 when kernels or contexts may have become others */
   uint64_t resident_threads[GS_MAX_DEVICES]; /* implicit.c */
   uint64_t kernels[GS_KNOWN_KERNELS];        /* implicit.c: kernels that were launched before, hashed */
+  uint32_t pool_lock[GS_MAX_DEVICES];    /* pool_charge.c: a pool's figures and its charge belong together */
+  uint32_t alloc_lock[GS_MAX_DEVICES];   /* pools.c: one allocation from the device's pools at a time; before pool_lock */
+  uint32_t pools[GS_MAX_DEVICES];        /* pool_charge.c: pools charged to the device, its graph pool included */
+  uint32_t frees[GS_MAX_DEVICES];        /* async_free.c: frees in stream order that may not have happened yet */
+  uint32_t graphs;                       /* graph_memory.c: executable graphs that allocate. Nearly everywhere none */
   struct gs_time *time; /* set by gs_time_start */
   struct gs_books *books; /* books.c */
 };
@@ -118,8 +121,13 @@ void gs_stream_forget(CUstream stream);
 
 /* ---- charge.c: memory of the grant -----------------------------------------------------------------------------------------  */
 
-/* Reserve bytes of the grant's memory before the driver is asked: 0, or -ENOMEM when they do not fit. */
+/* Reserve bytes of the grant's memory before the driver is asked: 0, or -ENOMEM when they do not fit even after what came back
+ * unnoticed was given back. With no lock of pool_charge.c held. */
 int gs_reserve(int ordinal, uint64_t bytes);
+/* The same without another look. */
+int gs_reserve_now(int ordinal, uint64_t bytes);
+/* Bytes that the driver took without asking: charged whether they fit or not. */
+void gs_charge(int ordinal, uint64_t bytes);
 void gs_give_back(int ordinal, uint64_t bytes);
 
 /* ---- implicit.c ------------------------------------------------------------------------------------------------------------ */
@@ -130,9 +138,11 @@ void gs_kernels_forget(void);
 CUresult gs_code_take(CUcontext context, int ordinal, uint64_t bytes);
 void gs_code_give(CUcontext context, uint64_t bytes);
 
-/* ---- pools.c --------------------------------------------------------------------------------------------------------------- */
+/* The grant's word on managed memory: refused means CUDA_ERROR_NOT_SUPPORTED, which is what drivers answer for a device without
+ * it, and attributes that say so. */
+static inline bool gs_managed_refused(void) { return gs_process->limits->managed == GS_MANAGED_REFUSE; }
 
-/* Work of this device was waited for: pools may have given memory back. Cheap when there are no pools. */
+/* Work of this device was waited for: memory may have come back. Cheap where nothing can. */
 void gs_memory_synced(int ordinal);
 
 /* ---- calls into the time half (gate.c and friends) ------------------------------------------------------------------------- */

@@ -17,11 +17,12 @@ struct charge {
   CUcontext context;
 };
 
-/* Before the driver is asked. With no current context it is left to the driver to say so. */
-static CUresult begin(struct charge *charge, uint64_t bytes) {
+/* Before the driver is asked. With no current context, or arguments that are wrong whatever their size (plausible false), it is
+ * left to the driver to say so. */
+static CUresult begin(struct charge *charge, uint64_t bytes, bool plausible) {
   charge->context = NULL;
   charge->bytes = bytes;
-  charge->ordinal = gs_current_device();
+  charge->ordinal = plausible ? gs_current_device() : GS_NO_DEVICE;
   if (charge->ordinal == GS_NO_DEVICE) {
     charge->bytes = 0;
     return CUDA_SUCCESS;
@@ -52,7 +53,7 @@ CUresult gs_cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytesize) {
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemAlloc(dptr, bytesize) : result;
-  result = begin(&charge, round_up(bytesize, ROUND));
+  result = begin(&charge, round_up(bytesize, ROUND), dptr != NULL);
   if (result != CUDA_SUCCESS)
     return result;
   result = gs_real.cuMemAlloc(dptr, bytesize);
@@ -64,7 +65,7 @@ CUresult gs_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize) {
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemAlloc_v2(dptr, bytesize) : result;
-  result = begin(&charge, round_up(bytesize, ROUND));
+  result = begin(&charge, round_up(bytesize, ROUND), dptr != NULL);
   if (result != CUDA_SUCCESS)
     return result;
   result = gs_real.cuMemAlloc_v2(dptr, bytesize);
@@ -72,13 +73,17 @@ CUresult gs_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize) {
 }
 
 CUresult gs_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags) {
+  enum { ATTACH_GLOBAL = 1, ATTACH_HOST = 2 };
   struct charge charge;
   CUresult result;
+  bool plausible = dptr && bytesize && (flags == ATTACH_GLOBAL || flags == ATTACH_HOST);
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemAllocManaged(dptr, bytesize, flags) : result;
-  result = begin(&charge, round_up(bytesize, ROUND));
+  if (plausible && gs_managed_refused() && gs_current_device() != GS_NO_DEVICE)
+    return CUDA_ERROR_NOT_SUPPORTED;
+  result = begin(&charge, round_up(bytesize, ROUND), dptr != NULL);
   if (result != CUDA_SUCCESS)
-    return result;
+    return plausible ? result : gs_real.cuMemAllocManaged(dptr, 0, flags); /* what is wrong besides the size */
   result = gs_real.cuMemAllocManaged(dptr, bytesize, flags);
   return end(&charge, result, result == CUDA_SUCCESS ? *dptr : 0);
 }
@@ -86,6 +91,9 @@ CUresult gs_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int f
 static uint64_t rows_bytes(uint64_t pitch, uint64_t rows) {
   return rows && pitch > UINT64_MAX / rows ? UINT64_MAX : round_up(pitch * rows, ROUND);
 }
+
+/* Where it does not the driver refuses whatever the size: it is asked for none. */
+static bool element_fits(unsigned int bytes) { return bytes == 4 || bytes == 8 || bytes == 16; }
 
 /* The driver chose a pitch: what was reserved for another one is corrected. False: the rest does not fit. */
 static bool true_up(struct charge *charge, uint64_t bytes) {
@@ -103,9 +111,9 @@ CUresult gs_cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemAllocPitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes) : result;
-  result = begin(&charge, rows_bytes(round_up(WidthInBytes, PITCH_ROUND), Height));
+  result = begin(&charge, rows_bytes(round_up(WidthInBytes, PITCH_ROUND), Height), dptr && pPitch);
   if (result != CUDA_SUCCESS)
-    return result;
+    return element_fits(ElementSizeBytes) ? result : gs_real.cuMemAllocPitch(dptr, pPitch, 0, Height, ElementSizeBytes);
   result = gs_real.cuMemAllocPitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
   if (result == CUDA_SUCCESS && charge.ordinal != GS_NO_DEVICE && !true_up(&charge, rows_bytes(*pPitch, Height))) {
     gs_real.cuMemFree(*dptr);
@@ -120,9 +128,9 @@ CUresult gs_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthIn
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes) : result;
-  result = begin(&charge, rows_bytes(round_up(WidthInBytes, PITCH_ROUND), Height));
+  result = begin(&charge, rows_bytes(round_up(WidthInBytes, PITCH_ROUND), Height), dptr && pPitch);
   if (result != CUDA_SUCCESS)
-    return result;
+    return element_fits(ElementSizeBytes) ? result : gs_real.cuMemAllocPitch_v2(dptr, pPitch, 0, Height, ElementSizeBytes);
   result = gs_real.cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
   if (result == CUDA_SUCCESS && charge.ordinal != GS_NO_DEVICE && !true_up(&charge, rows_bytes(*pPitch, Height))) {
     gs_real.cuMemFree_v2(*dptr);
@@ -135,14 +143,15 @@ CUresult gs_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthIn
 static CUresult free_pointer(uint64_t address, CUresult (*free)(uint64_t address)) {
   struct gs_entry entry;
   bool ours = gs_book_take(GS_BOOK_POINTER, address, &entry);
+  bool block = !ours && gs_book_take(GS_BOOK_BLOCK, address, &entry);
   int ordinal = ours ? entry.ordinal : gs_current_device();
-  if (!ours)
-    gs_pool_block_freed(address);
   CUresult result = free(address);
-  if (ours && result == CUDA_SUCCESS)
-    gs_give_back(entry.ordinal, entry.bytes);
-  else if (ours)
+  if ((ours || block) && result != CUDA_SUCCESS)
     gs_book_put(&entry);
+  else if (ours)
+    gs_give_back(entry.ordinal, entry.bytes);
+  else if (block)
+    gs_pool_block_freed(&entry, NULL);
   if (result == CUDA_SUCCESS)
     gs_memory_synced(ordinal); /* cuMemFree waits for the device's work */
   return result;

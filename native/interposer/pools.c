@@ -1,86 +1,20 @@
-/* Memory pools. A pool's memory is what it has reserved from the device, not what the program holds of it: the charge follows
- * the driver's own figure. Before an allocation the most it can make the pool grow is reserved; after it, the growth is known. */
-#include "books.h"
+/* Memory pools: whose they are and what their blocks are. What they cost is pool_charge.c's. */
 #include "device.h"
-
-enum {
-  POOL_STEP = 33554432, /* drivers grow a pool by multiples of 32 MiB */
-  POOL_RESERVED_CURRENT = 5, /* CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT */
-  POOL_USED_CURRENT = 7,
-  POOL_DESTROYED = 1, /* gs_entry.flags: ends with its last block */
-  POOLS_AT_ONCE = 64
-};
-
-static uint64_t attribute(CUmemoryPool pool, int which) {
-  cuuint64_t value = 0;
-  return gs_real.cuMemPoolGetAttribute(pool, which, &value) == CUDA_SUCCESS ? value : 0;
-}
-
-/* ---- with the device's pool lock held --------------------------------------------------------------------------------------- */
-
-static uint64_t charged_for(CUmemoryPool pool) {
-  gs_book_lock();
-  struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, (uintptr_t)pool);
-  uint64_t bytes = entry ? entry->bytes : 0;
-  gs_book_unlock();
-  return bytes;
-}
-
-/* Makes the charge of a pool what it has reserved. spare: bytes reserved beforehand for its growth, used up first and the rest
- * given back. False: the pool grew by more than the grant has; the charge is then short until it shrinks. */
-static bool settle(CUmemoryPool pool, int ordinal, uint64_t spare) {
-  uint64_t reserved = attribute(pool, POOL_RESERVED_CURRENT), charged = charged_for(pool) + spare;
-  bool fits = reserved <= charged || gs_reserve(ordinal, reserved - charged) == 0;
-  uint64_t keep = fits ? reserved : charged;
-  if (keep < charged)
-    gs_give_back(ordinal, charged - keep);
-  gs_book_lock();
-  struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, (uintptr_t)pool);
-  if (entry)
-    entry->bytes = keep;
-  gs_book_unlock();
-  return fits;
-}
-
-static void settle_device(int ordinal) {
-  uint64_t pools[POOLS_AT_ONCE];
-  unsigned count = 0;
-  uint32_t at = 0;
-  gs_book_lock();
-  for (struct gs_entry *entry; count < POOLS_AT_ONCE && (entry = gs_book_next(GS_BOOK_POOL, &at));)
-    if (entry->ordinal == ordinal && !(entry->flags & POOL_DESTROYED))
-      pools[count++] = entry->key;
-  gs_book_unlock();
-  for (unsigned i = 0; i < count; i++)
-    settle((CUmemoryPool)(uintptr_t)pools[i], ordinal, 0);
-}
-
-/* Reserves for the growth that `bytes` more may cause. Gives what was reserved; 0 where the pool has room without growing.
- * False: neither. */
-static bool prepare(CUmemoryPool pool, CUstream stream, int ordinal, uint64_t bytes, uint64_t *spare) {
-  uint64_t bound = bytes > UINT64_MAX - POOL_STEP ? UINT64_MAX : (bytes + POOL_STEP - 1) / POOL_STEP * POOL_STEP;
-  *spare = bound;
-  if (gs_reserve(ordinal, bound) == 0)
-    return true;
-  settle_device(ordinal);
-  if (gs_reserve(ordinal, bound) == 0)
-    return true;
-  *spare = 0;
-  if (attribute(pool, POOL_RESERVED_CURRENT) >= attribute(pool, POOL_USED_CURRENT) + bytes)
-    return true;
-  /* what was freed but is still in use by queued work comes back by waiting, as drivers do when a device is full */
-  if (gs_real.cuStreamSynchronize(stream) == CUDA_SUCCESS && gs_real.cuMemPoolTrimTo(pool, 0) == CUDA_SUCCESS) {
-    settle_device(ordinal);
-    *spare = bound;
-    if (gs_reserve(ordinal, bound) == 0)
-      return true;
-    *spare = 0;
-    return attribute(pool, POOL_RESERVED_CURRENT) >= attribute(pool, POOL_USED_CURRENT) + bytes;
-  }
-  return false;
-}
+#include "pool_charge.h"
+#include "pool_map.h"
 
 /* ---- which pool -------------------------------------------------------------------------------------------------------------- */
+
+/* The device whose default pool of managed memory it is. */
+static int managed_default(CUmemoryPool pool, CUdevice device) {
+  CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  CUmemoryPool standard;
+  int ordinal = gs_device_ordinal(device);
+  bool is = ordinal != GS_NO_DEVICE && gs_real_has(GS_INDEX_cuMemGetDefaultMemPool) &&
+            gs_real.cuMemGetDefaultMemPool(&standard, &location, CU_MEM_ALLOCATION_TYPE_MANAGED) == CUDA_SUCCESS &&
+            standard == pool;
+  return is ? ordinal : GS_NO_DEVICE;
+}
 
 /* The entry's ordinal: GS_NO_DEVICE for pools whose memory is not this grant's to pay. A pool first seen here is a device's
  * default pool or was imported. */
@@ -97,50 +31,37 @@ static int pool_ordinal(CUmemoryPool pool) {
     if (candidate != GS_NO_DEVICE && gs_real.cuDeviceGetDefaultMemPool(&standard, device) == CUDA_SUCCESS && standard == pool)
       ordinal = candidate;
   }
-  gs_book_lock();
-  if (!gs_book_find(GS_BOOK_POOL, (uintptr_t)pool)) {
-    gs_book_add(&(struct gs_entry){.key = (uintptr_t)pool, .kind = GS_BOOK_POOL, .ordinal = ordinal});
-    if (ordinal != GS_NO_DEVICE)
-      __atomic_fetch_add(&gs_process->pools[ordinal], 1, __ATOMIC_RELAXED);
-  }
-  gs_book_unlock();
+  for (CUdevice device = 0; device < GS_MAX_DEVICES && ordinal == GS_NO_DEVICE; device++)
+    ordinal = managed_default(pool, device);
+  uint64_t reserved, used;
+  if (gs_pool_figures((uintptr_t)pool, ordinal, &reserved, &used)) /* what is no pool the driver will say */
+    gs_pool_add((uintptr_t)pool, ordinal, 0, reserved);
   return ordinal;
 }
 
-static void block_made(CUdeviceptr address, CUmemoryPool pool) {
+void gs_pool_block_freed(const struct gs_entry *block, const CUstream *stream) {
+  struct gs_entry ended = {.ordinal = GS_NO_DEVICE};
   gs_book_lock();
-  struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, (uintptr_t)pool);
-  if (entry)
-    entry->count++;
-  gs_book_add(&(struct gs_entry){.key = address, .kind = GS_BOOK_BLOCK, .ordinal = GS_NO_DEVICE, .link = (uintptr_t)pool});
-  gs_book_unlock();
-}
-
-void gs_pool_block_freed(uint64_t address) {
-  struct gs_entry block, ended = {.ordinal = GS_NO_DEVICE};
-  if (!gs_book_take(GS_BOOK_BLOCK, address, &block))
-    return;
-  gs_book_lock();
-  struct gs_entry *pool = gs_book_find(GS_BOOK_POOL, block.link);
-  if (pool && pool->count > 0 && --pool->count == 0 && (pool->flags & POOL_DESTROYED)) {
+  struct gs_entry *pool = gs_book_find(GS_BOOK_POOL, block->link);
+  bool destroyed = pool && pool->flags & GS_POOL_DESTROYED;
+  if (pool && pool->count > 0) {
+    pool->count--;
+    pool->live -= block->cap;
+  }
+  if (destroyed && pool->count == 0) {
     ended = *pool;
     gs_book_remove(pool);
   }
   gs_book_unlock();
-  gs_give_back(ended.ordinal, ended.bytes);
-}
-
-void gs_memory_synced(int ordinal) {
-  if (ordinal < 0 || __atomic_load_n(&gs_process->pools[ordinal], __ATOMIC_RELAXED) == 0)
+  if (pool && !destroyed && stream)
+    gs_map_faded(block, *stream);
+  if (ended.ordinal == GS_NO_DEVICE)
     return;
-  uint32_t *lock = &gs_process->pool_lock[ordinal], free = 0;
-  if (!__atomic_compare_exchange_n(lock, &free, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-    return; /* whoever holds it settles */
-  settle_device(ordinal);
-  gs_unlock(lock);
+  if (stream)
+    gs_free_queued(&ended, *stream);
+  else
+    gs_give_back(ended.ordinal, ended.bytes);
 }
-
-void gs_pools_context_gone(int ordinal) { gs_memory_synced(ordinal); }
 
 /* ---- handlers ---------------------------------------------------------------------------------------------------------------- */
 
@@ -169,36 +90,44 @@ static bool captures(CUstream stream) {
   return result != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+/* False: it does not fit, and *result says so. One at a time, so that what a pool has free is not counted on twice. The lock is
+ * not held while anything is waited for. */
+static bool within_charge(const struct request *request, int ordinal, CUresult *result) {
+  struct gs_growth growth;
+  uint64_t pool = (uintptr_t)request->pool;
+  bool fits = false;
+  *result = CUDA_ERROR_OUT_OF_MEMORY;
+  gs_lock(&gs_process->alloc_lock[ordinal]);
+  if (gs_growth_begin(&growth, pool, ordinal, request->bytes, request->stream)) {
+    *result = call(request);
+    fits = gs_growth_end(&growth) || *result != CUDA_SUCCESS;
+    if (!fits) { /* it grew by more than any driver known does, and over the limit */
+      gs_real.cuMemFreeAsync(*request->address, request->stream);
+      *result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+  }
+  if (*result == CUDA_SUCCESS)
+    gs_map_made(pool, *request->address, request->bytes, growth.grew);
+  gs_unlock(&gs_process->alloc_lock[ordinal]);
+  return fits;
+}
+
 static CUresult allocate(struct request *request) {
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? call(request) : result;
   int device = gs_stream_device(request->stream);
-  if (captures(request->stream) || (!request->pool && device == GS_NO_DEVICE))
+  if (!request->address || (request->from && !request->pool) || captures(request->stream) || (!request->pool && device == GS_NO_DEVICE))
     return call(request);
   if (!request->pool && gs_real.cuDeviceGetMemPool(&request->pool, gs_device_of(device)) != CUDA_SUCCESS)
     return call(request);
-  if (!gs_book_room(2))
+  if (!gs_book_room(4)) /* the pool, a block, a piece, and the block again when it fades */
     return CUDA_ERROR_OUT_OF_MEMORY;
   int ordinal = pool_ordinal(request->pool);
   if (ordinal == GS_NO_DEVICE)
     return call(request);
-  uint64_t spare;
-  uint32_t *lock = &gs_process->pool_lock[ordinal];
-  gs_lock(lock);
-  result = prepare(request->pool, request->stream, ordinal, request->bytes, &spare) ? call(request) : CUDA_ERROR_OUT_OF_MEMORY;
-  bool fits = settle(request->pool, ordinal, spare);
-  if (result == CUDA_SUCCESS && !fits) {
-    /* its free blocks were too small after all, and it grew over the limit */
-    gs_real.cuMemFreeAsync(*request->address, request->stream);
-    gs_real.cuStreamSynchronize(request->stream);
-    gs_real.cuMemPoolTrimTo(request->pool, 0);
-    settle(request->pool, ordinal, 0);
-    result = CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  if (result == CUDA_SUCCESS)
-    block_made(*request->address, request->pool);
-  gs_unlock(lock);
+  if (!within_charge(request, ordinal, &result) && gs_growth_make_room(ordinal, request->stream))
+    within_charge(request, ordinal, &result);
   return result;
 }
 
@@ -225,38 +154,42 @@ static CUresult free_async(CUdeviceptr address, CUstream stream, CUresult (*free
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? free(address, stream) : result;
+  /* out of the books before the driver frees: from then on another thread may be given the same address */
   struct gs_entry entry;
   bool ours = gs_book_take(GS_BOOK_POINTER, address, &entry);
+  bool block = !ours && gs_book_take(GS_BOOK_BLOCK, address, &entry);
   result = free(address, stream);
-  if (ours && result == CUDA_SUCCESS)
-    gs_give_back(entry.ordinal, entry.bytes);
-  else if (ours)
+  if ((ours || block) && result != CUDA_SUCCESS)
     gs_book_put(&entry);
-  else if (result == CUDA_SUCCESS)
-    gs_pool_block_freed(address);
+  else if (ours)
+    gs_free_queued(&entry, stream);
+  else if (block)
+    gs_pool_block_freed(&entry, &stream);
   return result;
 }
 
 CUresult gs_cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) { return free_async(dptr, hStream, gs_real.cuMemFreeAsync); }
 
 CUresult gs_cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) {
-  return free_async(dptr, hStream, gs_real.cuMemFreeAsync_ptsz);
+  return free_async(dptr, per_thread(hStream), gs_real.cuMemFreeAsync_ptsz);
 }
 
 CUresult gs_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps) {
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemPoolCreate(pool, poolProps) : result;
+  bool managed = poolProps && poolProps->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
+  if (pool && managed && gs_managed_refused())
+    return CUDA_ERROR_NOT_SUPPORTED;
   if (!gs_book_room(1))
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = gs_real.cuMemPoolCreate(pool, poolProps);
   if (result != CUDA_SUCCESS)
     return result;
-  bool device = poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-  int ordinal = device ? gs_device_ordinal(poolProps->location.id) : GS_NO_DEVICE;
-  gs_book_put(&(struct gs_entry){.key = (uintptr_t)*pool, .kind = GS_BOOK_POOL, .ordinal = ordinal});
-  if (ordinal != GS_NO_DEVICE)
-    __atomic_fetch_add(&gs_process->pools[ordinal], 1, __ATOMIC_RELAXED);
+  int ordinal = managed ? gs_current_device() : GS_NO_DEVICE; /* managed memory without a place of its own */
+  if (poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+    ordinal = gs_device_ordinal(poolProps->location.id);
+  gs_pool_add((uintptr_t)*pool, ordinal, poolProps->maxSize, 0);
   return result;
 }
 
@@ -269,7 +202,7 @@ CUresult gs_cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *han
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = gs_real.cuMemPoolImportFromShareableHandle(pool_out, handle, handleType, flags);
   if (result == CUDA_SUCCESS) /* the exporter pays */
-    gs_book_put(&(struct gs_entry){.key = (uintptr_t)*pool_out, .kind = GS_BOOK_POOL, .ordinal = GS_NO_DEVICE});
+    gs_pool_add((uintptr_t)*pool_out, GS_NO_DEVICE, 0, 0);
   return result;
 }
 
@@ -280,17 +213,18 @@ CUresult gs_cuMemPoolDestroy(CUmemoryPool pool) {
   struct gs_entry ended = {.ordinal = GS_NO_DEVICE};
   int ordinal = pool_ordinal(pool);
   uint32_t *lock = ordinal == GS_NO_DEVICE ? NULL : &gs_process->pool_lock[ordinal];
-  if (lock)
+  if (lock) /* the handle may come back at once, as another pool's */
     gs_lock(lock);
   result = gs_real.cuMemPoolDestroy(pool);
   if (result == CUDA_SUCCESS) {
+    gs_map_forget((uintptr_t)pool);
     gs_book_lock();
     struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, (uintptr_t)pool);
     if (entry && entry->count == 0) {
       ended = *entry;
       gs_book_remove(entry);
     } else if (entry) {
-      entry->flags |= POOL_DESTROYED;
+      entry->flags |= GS_POOL_DESTROYED;
     }
     gs_book_unlock();
     gs_give_back(ended.ordinal, ended.bytes);
@@ -310,4 +244,23 @@ CUresult gs_cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
   if (result == CUDA_SUCCESS)
     gs_memory_synced(pool_ordinal(pool));
   return result;
+}
+
+/* Pools by place and kind of memory, since CUDA 13. */
+static CUresult get_pool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type,
+                         CUresult (*get)(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)) {
+  CUresult result;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? get(pool, location, type) : result;
+  if (pool && location && type == CU_MEM_ALLOCATION_TYPE_MANAGED && gs_managed_refused())
+    return CUDA_ERROR_NOT_SUPPORTED;
+  return get(pool, location, type);
+}
+
+CUresult gs_cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type) {
+  return get_pool(pool_out, location, type, gs_real.cuMemGetDefaultMemPool);
+}
+
+CUresult gs_cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
+  return get_pool(pool, location, type, gs_real.cuMemGetMemPool);
 }

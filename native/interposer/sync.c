@@ -189,7 +189,12 @@ static CUresult event_done(struct gs_around *around, CUresult result) {
   return result;
 }
 
-CUresult gs_after_event_wait(struct gs_around *around, CUresult result) { return event_done(around, result); }
+CUresult gs_after_event_wait(struct gs_around *around, CUresult result) {
+  event_done(around, result);
+  for (uint32_t i = 0; i < gs_process->ndevices && result == CUDA_SUCCESS; i++)
+    gs_memory_synced((int)i); /* of whichever device the event is: drivers shrink pools when somebody waits */
+  return result;
+}
 CUresult gs_after_event_query(struct gs_around *around, CUresult result) { return event_done(around, result); }
 
 CUresult gs_before_event_gone(struct gs_around *around, CUevent event) {

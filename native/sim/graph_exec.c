@@ -6,6 +6,7 @@
 
 #include "graph.h"
 #include "image.h"
+#include "memory.h"
 
 struct sim_graph_exec {
   uint32_t magic;
@@ -46,6 +47,23 @@ static CUresult prepare_kernels(const struct sim_graph *graph) {
 }
 
 /* ---- instantiating ---------------------------------------------------------------------------------------------------------------- */
+
+static void sum_memory(const struct sim_graph *graph, uint64_t sums[SIM_MAX_DEVICES]) {
+  for (const struct sim_graph_node *node = graph->nodes; node; node = node->next) {
+    if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) sim_graph_mem_sum(node->memory->address, sums);
+    if (node->child) sum_memory(node->child, sums);
+  }
+}
+
+/* What the first launch would take is reserved already now. */
+static CUresult upload_memory(const struct sim_graph_exec *exec) {
+  uint64_t sums[SIM_MAX_DEVICES] = {0};
+  CUresult result = CUDA_SUCCESS;
+  sum_memory(exec->graph, sums);
+  for (CUdevice device = 0; device < SIM_MAX_DEVICES && !result; device++)
+    if (sums[device]) result = sim_graph_mem_grow(device, sums[device]);
+  return result;
+}
 
 static CUresult instantiate(CUgraphExec *out, CUgraph handle, uint64_t flags) {
   struct sim_ctx *ctx;
@@ -96,6 +114,8 @@ CUresult cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNod
 CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
   if (params == NULL) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = instantiate(phGraphExec, hGraph, params->flags);
+  if (result == CUDA_SUCCESS && params->flags & UPLOAD && (result = upload_memory((struct sim_graph_exec *)*phGraphExec)))
+    cuGraphExecDestroy(*phGraphExec);
   params->hErrNode_out = NULL;
   params->result_out = result ? 1 : 0; /* CUDA_GRAPH_INSTANTIATE_ERROR : _SUCCESS */
   return result;
@@ -127,15 +147,49 @@ CUresult cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags) {
 
 /* ---- launching ------------------------------------------------------------------------------------------------------------------ */
 
-/* Device memory is taken when the launch is called, so that a full device refuses the launch. */
-static CUresult commit_memory(const struct sim_graph *graph) {
-  for (const struct sim_graph_node *node = graph->nodes; node; node = node->next) {
-    CUresult result = CUDA_SUCCESS;
-    if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) result = sim_graph_mem_commit(node->memory->address);
-    if (node->child) result = commit_memory(node->child);
-    if (result) return result;
+static bool frees(const struct sim_graph *graph, CUdeviceptr address) {
+  for (const struct sim_graph_node *node = graph->nodes; node; node = node->next)
+    if ((node->type == CU_GRAPH_NODE_TYPE_MEM_FREE && memcmp(node->op.params, &address, sizeof address) == 0) ||
+        (node->child && frees(node->child, address)))
+      return true;
+  return false;
+}
+
+static void uncommit_memory(const struct sim_graph *graph, unsigned *committed) {
+  for (const struct sim_graph_node *node = graph->nodes; node && *committed; node = node->next) {
+    if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
+      sim_graph_mem_free(node->memory->address);
+      sim_graph_mem_uncommit(node->memory->address);
+      --*committed;
+    }
+    if (node->child) uncommit_memory(node->child, committed);
   }
-  return CUDA_SUCCESS;
+}
+
+static CUresult commit_nodes(const struct sim_graph_exec *exec, const struct sim_graph *graph, unsigned *committed) {
+  bool auto_free = exec->flags & AUTO_FREE_ON_LAUNCH;
+  CUresult result = CUDA_SUCCESS;
+  for (const struct sim_graph_node *node = graph->nodes; node && !result; node = node->next) {
+    if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
+      CUdeviceptr address = node->memory->address;
+      result = sim_graph_mem_commit(address, frees(exec->graph, address), auto_free);
+      *committed += result == CUDA_SUCCESS;
+    } else if (node->type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
+      CUdeviceptr address;
+      memcpy(&address, node->op.params, sizeof address);
+      sim_graph_mem_free(address); /* what another graph left */
+    }
+    if (node->child && !result) result = commit_nodes(exec, node->child, committed);
+  }
+  return result;
+}
+
+/* Device memory is taken when the launch is called, so that a full device refuses the launch. */
+static CUresult commit_memory(const struct sim_graph_exec *exec) {
+  unsigned committed = 0;
+  CUresult result = commit_nodes(exec, exec->graph, &committed);
+  if (result) uncommit_memory(exec->graph, &committed);
+  return result;
 }
 
 static CUresult submit_graph(const struct sim_graph *graph, struct sim_stream *stream, bool *counted);
@@ -169,7 +223,7 @@ static CUresult submit_graph(const struct sim_graph *graph, struct sim_stream *s
 /* sim_lock held */
 static CUresult launch(struct sim_graph_exec *exec, struct sim_stream *stream) {
   bool counted = false;
-  CUresult result = commit_memory(exec->graph);
+  CUresult result = commit_memory(exec);
   if (result) return result;
   if (exec->last && !sim_enqueue_wait(stream, exec->last)) return CUDA_ERROR_OUT_OF_MEMORY;
   result = submit_graph(exec->graph, stream, &counted);
@@ -218,7 +272,8 @@ static CUresult upload(CUgraphExec handle, CUstream stream_handle, bool per_thre
   struct sim_graph_exec *exec;
   struct sim_stream *stream;
   CUresult result = exec_get(handle, &exec);
-  return result ? result : sim_stream_get(stream_handle, per_thread, &stream);
+  if (result == CUDA_SUCCESS) result = sim_stream_get(stream_handle, per_thread, &stream);
+  return result ? result : upload_memory(exec);
 }
 CUresult cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream) { return upload(hGraphExec, hStream, false); }
 CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream) { return upload(hGraphExec, hStream, true); }

@@ -6,7 +6,6 @@
 #include "graph.h"
 
 static CUdeviceptr address_in(const void *payload) { return *(const CUdeviceptr *)payload; }
-static void run_commit(void *payload) { sim_graph_mem_commit(address_in(payload)); }
 static void run_uncommit(void *payload) { sim_graph_mem_uncommit(address_in(payload)); }
 
 static void fill(struct sim_node_spec *spec, void (*run)(void *), int type, const void *data, size_t bytes) {
@@ -44,7 +43,7 @@ CUresult sim_spec_of(const CUgraphNodeParams *params, struct sim_node_spec *spec
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
       return CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
-      fill(spec, run_commit, params->type, &params->alloc.dptr, sizeof params->alloc.dptr);
+      fill(spec, NULL, params->type, &params->alloc.dptr, sizeof params->alloc.dptr);
       spec->op.params = &params->alloc;
       spec->op.params_bytes = sizeof params->alloc;
       return CUDA_SUCCESS;

@@ -144,6 +144,12 @@ CUresult sim_memory_free(CUdeviceptr address) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   bool graph = range->kind == SIM_RANGE_GRAPH;
+  if (graph && !range->unfreed) {
+    sim_ranges_unlock();
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (graph)
+    range->unfreed = false;
   struct sim_ctx *ctx = range->ctx;
   CUdevice device = range->device;
   range->dying = !graph; /* a graph's address comes back with its next launch */
@@ -303,4 +309,5 @@ void sim_memory_ctx_destroyed(struct sim_ctx *ctx) {
   } while (range);
   sim_arrays_ctx_destroyed(ctx);
   sim_pools_ctx_destroyed(ctx);
+  sim_graph_mem_trim(ctx->device);
 }

@@ -1,4 +1,4 @@
-/* What the memory side of the simulated driver shares: ranges.c, memory.c, host.c, graph_memory.c, vmm*.c, pool*.c, arrays.c,
+/* What the memory side of the simulated driver shares: ranges.c, memory.c, host.c, graph_memory.c, stream_memory.c, vmm*.c, pool*.c, arrays.c,
  * cop*.c, fills.c, hints.c, ipc.c, legacy.c.
  *
  * Every address the driver knows lies in one range. Device memory is host pages that nobody touched yet: pieces of one sparse
@@ -29,7 +29,7 @@ enum sim_range_kind {
   SIM_RANGE_MANAGED,    /* cuMemAllocManaged: charged like device memory */
   SIM_RANGE_MODULE,     /* globals of a module */
   SIM_RANGE_ARRAY,      /* the bytes of an array: no address of theirs is given out */
-  SIM_RANGE_GRAPH,      /* of a graph's allocation node; charged while committed */
+  SIM_RANGE_GRAPH,      /* of a graph's allocation node; the device's graph pool is charged, not the address */
   SIM_RANGE_POOL,       /* a block of a pool; the pool is charged, not the block */
   SIM_RANGE_MAPPED,     /* cuMemMap */
   SIM_RANGE_IPC,        /* another process's memory, charged there */
@@ -57,7 +57,9 @@ struct sim_range {
   uint64_t id;
   bool dying;    /* being freed by a thread that waits for work to end */
   bool readable; /* SIM_RANGE_MAPPED: cuMemSetAccess was called */
-  unsigned opens; /* SIM_RANGE_IPC: how often it was opened */
+  unsigned opens; /* SIM_RANGE_IPC: how often it was opened; SIM_RANGE_GRAPH: launches that have not freed it */
+  bool unfreed;      /* SIM_RANGE_GRAPH: a launch left it for somebody else to free */
+  uint64_t attached; /* SIM_RANGE_GRAPH: bytes of the device's graph pool behind it */
   void *owner;   /* pool block (SIM_RANGE_POOL), physical handle (SIM_RANGE_MAPPED), half of a secret (SIM_RANGE_IPC) */
 };
 
@@ -100,6 +102,22 @@ CUmemoryPool sim_pool_of_block(const void *block);
 /* Synchronous free of a pool block (cuMemFree): no work that uses it is pending. */
 void sim_pool_free_now(struct sim_range *range);
 void sim_pools_ctx_destroyed(struct sim_ctx *ctx);
+
+/* ---- graph_memory.c -------------------------------------------------------------------------------------------------------- */
+/* Adds what the node's memory still lacks to its device's sum; grows a device's pool until so much is free. */
+void sim_graph_mem_sum(CUdeviceptr address, uint64_t sums[SIM_MAX_DEVICES]);
+CUresult sim_graph_mem_grow(CUdevice device, uint64_t bytes);
+/* What graphs have freed goes back to the device. */
+void sim_graph_mem_trim(CUdevice device);
+/* The program frees what a launch left it: false when there is nothing to free. The bytes go with sim_graph_mem_uncommit. */
+bool sim_graph_mem_free(CUdeviceptr address);
+
+/* ---- stream_memory.c ------------------------------------------------------------------------------------------------------- */
+/* What capturing streams make of cuMemAllocAsync. */
+CUresult sim_graph_mem_capture(struct sim_stream *stream, CUdevice device, size_t bytes, CUdeviceptr *address);
+CUresult sim_graph_mem_free_in_order(struct sim_stream *stream, CUdeviceptr address);
+/* Memory of cuMemAlloc: its address is unknown at once, its bytes come back when the stream is there. */
+CUresult sim_memory_free_in_order(struct sim_stream *stream, CUdeviceptr address);
 
 /* ---- arrays.c -------------------------------------------------------------------------------------------------------------- */
 struct sim_array_view {

@@ -102,10 +102,11 @@ CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUme
 static CUresult check_properties(const CUmemPoolProps *props) {
   if (!props)
     return CUDA_ERROR_INVALID_VALUE;
-  /* no inter-process pools, no managed ones */
-  if (props->handleTypes != CU_MEM_HANDLE_TYPE_NONE || props->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED)
-    return CUDA_ERROR_NOT_SUPPORTED;
-  if (props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
+  if (props->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
+    return CUDA_ERROR_NOT_SUPPORTED; /* no inter-process pools */
+  if (props->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED && props->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    return CUDA_ERROR_NOT_SUPPORTED; /* managed memory is on the device all the time here */
+  if (props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED && props->allocType != CU_MEM_ALLOCATION_TYPE_MANAGED)
     return CUDA_ERROR_INVALID_VALUE;
   switch (props->location.type) {
     case CU_MEM_LOCATION_TYPE_DEVICE:

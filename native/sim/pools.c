@@ -281,38 +281,6 @@ static CUresult take_hard(struct CUmemPoolHandle_st *pool, uint64_t bytes, struc
   return result;
 }
 
-static uint64_t address_in(const void *payload) {
-  uint64_t address;
-  memcpy(&address, payload, sizeof address);
-  return address;
-}
-
-static void run_graph_commit(void *payload) { sim_graph_mem_commit(address_in(payload)); }
-
-static void run_graph_uncommit(void *payload) { sim_graph_mem_uncommit(address_in(payload)); }
-
-static CUresult capture_allocation(struct sim_stream *stream, const struct CUmemPoolHandle_st *pool, size_t bytes,
-                                   CUdeviceptr *address) {
-  CUDA_MEM_ALLOC_NODE_PARAMS params = {
-      .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = pool->location}, .bytesize = bytes};
-  CUresult result = sim_graph_mem_reserve(device_of(pool), bytes, &params.dptr);
-  if (result != CUDA_SUCCESS)
-    return result;
-  const struct sim_op op = {.resource = SIM_INSTANT,
-                            .run = run_graph_commit,
-                            .node_type = CU_GRAPH_NODE_TYPE_MEM_ALLOC,
-                            .payload = &params.dptr,
-                            .payload_bytes = sizeof params.dptr,
-                            .params = &params,
-                            .params_bytes = sizeof params};
-  result = sim_submit(stream, &op);
-  if (result == CUDA_SUCCESS)
-    *address = params.dptr;
-  else
-    sim_graph_mem_destroy(params.dptr);
-  return result;
-}
-
 /* handle NULL: the current pool of the stream's device. */
 static CUresult allocate(CUdeviceptr *dptr, size_t bytes, CUmemoryPool handle, CUstream stream_handle, bool per_thread) {
   struct sim_stream *stream;
@@ -332,7 +300,7 @@ static CUresult allocate(CUdeviceptr *dptr, size_t bytes, CUmemoryPool handle, C
   if (!valid)
     return CUDA_ERROR_INVALID_VALUE;
   if (sim_stream_capturing(stream))
-    return capture_allocation(stream, pool, bytes, dptr);
+    return sim_graph_mem_capture(stream, device_of(pool), bytes, dptr);
   return take_hard(pool, bytes, stream, dptr);
 }
 
@@ -387,17 +355,6 @@ static CUresult fade_out(struct sim_stream *stream, CUdeviceptr address) {
   return result;
 }
 
-static CUresult uncommit_in_order(struct sim_stream *stream, CUdeviceptr address) {
-  const struct sim_op op = {.resource = SIM_INSTANT,
-                            .run = run_graph_uncommit,
-                            .node_type = CU_GRAPH_NODE_TYPE_MEM_FREE,
-                            .payload = &address,
-                            .payload_bytes = sizeof address,
-                            .params = &address,
-                            .params_bytes = sizeof address};
-  return sim_submit(stream, &op);
-}
-
 static CUresult free_async(CUdeviceptr address, CUstream handle, bool per_thread) {
   struct sim_stream *stream;
   CUresult result = sim_ready();
@@ -410,11 +367,11 @@ static CUresult free_async(CUdeviceptr address, CUstream handle, bool per_thread
   enum sim_range_kind kind = range ? range->kind : SIM_RANGE_REGISTERED;
   sim_ranges_unlock();
   if (kind == SIM_RANGE_GRAPH)
-    return uncommit_in_order(stream, address);
+    return sim_graph_mem_free_in_order(stream, address);
   if (sim_stream_capturing(stream))
     return CUDA_ERROR_INVALID_VALUE; /* only a graph's own allocations can be freed in it */
   if (kind == SIM_RANGE_DEVICE || kind == SIM_RANGE_MANAGED)
-    return sim_memory_free(address);
+    return sim_memory_free_in_order(stream, address);
   return fade_out(stream, address);
 }
 

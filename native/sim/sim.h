@@ -190,10 +190,11 @@ union sim_op_storage {
 CUresult sim_memcpy_op(struct sim_ctx *ctx, const CUDA_MEMCPY3D *params, struct sim_op *op, union sim_op_storage *storage);
 CUresult sim_memset_op(struct sim_ctx *ctx, const CUDA_MEMSET_NODE_PARAMS *params, struct sim_op *op,
                        union sim_op_storage *storage);
-/* Memory of graph allocation nodes: reserve gives an address without bytes behind it in the books; commit and uncommit
- * (idempotent, may be called from run()) move the books; destroy forgets the address. */
+/* Memory of graph allocation nodes: reserve gives an address without bytes behind it. A launch commits: freed_inside, the graph
+ * frees it again; otherwise it is the program's until freed, and without auto_free a second launch before that is refused.
+ * uncommit undoes one commit (may be called from run()); destroy forgets the address. */
 CUresult sim_graph_mem_reserve(CUdevice device, size_t bytes, CUdeviceptr *address);
-CUresult sim_graph_mem_commit(CUdeviceptr address);
+CUresult sim_graph_mem_commit(CUdeviceptr address, bool freed_inside, bool auto_free);
 void sim_graph_mem_uncommit(CUdeviceptr address);
 void sim_graph_mem_destroy(CUdeviceptr address);
 /* The host pointer behind [address, address + bytes), device or mapped host memory, or NULL. Any lock may be held. */

@@ -29,6 +29,12 @@ def test_grant_verbs(daemon):
     assert grant_id in daemon.cli("ps", "--all").stdout
 
 
+def test_managed_memory_can_be_refused(daemon):
+    assert json.loads(daemon.cli("grant", "show", grant_of(daemon), "--json").stdout)["managed"] == "charge"
+    refusing = grant_of(daemon, "--managed", "refuse")
+    assert json.loads(daemon.cli("grant", "show", refusing, "--json").stdout)["managed"] == "refuse"
+
+
 def test_devices_and_sim_and_top(daemon):
     text = daemon.cli("devices").stdout
     assert "simulated" in text.splitlines()[0]

@@ -9,7 +9,7 @@ import pytest
 from gpushare.daemon.resources import Resources
 from gpushare.errors import FailedError, NotFoundError, RefusedError, UsageError
 from gpushare.inject.node import Node
-from gpushare.pages import LimitsPage
+from gpushare.pages import LimitsPage, Managed
 from gpushare.paths import Layout
 
 GIB = 1 << 30
@@ -93,6 +93,21 @@ def test_resize(client):
     with pytest.raises(UsageError, match="nothing to change"):
         client.resize(grant["id"])
     assert client.grant(grant["id"])["devices"][0]["memory_limit_bytes"] == 8 * GIB
+
+
+@pytest.mark.parametrize(
+    ("asked", "means"), [(None, Managed.CHARGE), ("charge", Managed.CHARGE), ("refuse", Managed.REFUSE)]
+)
+def test_managed_memory_is_the_grants_word(daemon, client, asked, means):
+    grant = client.create(memory=GIB, time=100, managed=asked)
+    assert grant["managed"] == (asked or "charge")
+    with LimitsPage.open(daemon.layout.grants / grant["id"] / "self/limits", writable=False) as page:
+        assert page.managed is means
+
+
+def test_an_unknown_word_on_managed_memory_is_refused(client):
+    with pytest.raises(UsageError, match="managed"):
+        client.create(memory=GIB, time=100, managed="ignore")
 
 
 def test_resize_reaches_the_page(daemon, client):

@@ -190,8 +190,12 @@ def test_config_with_nearly_nothing_in_it(layout, real, tmp_path):
             {"memory": "1GiB", "time": "0.5", "ttl_seconds": 20},
         ),
         (
-            {f"gpushare.dev/{name}": "x" for name in ("memory", "time", "time-limit", "tenant", "class", "device")},
-            dict.fromkeys(("memory", "time", "time_limit", "tenant", "class", "device"), "x") | {"ttl_seconds": 20},
+            {
+                f"gpushare.dev/{name}": "x"
+                for name in ("memory", "time", "time-limit", "tenant", "class", "device", "managed")
+            },
+            dict.fromkeys(("memory", "time", "time_limit", "tenant", "class", "device", "managed"), "x")
+            | {"ttl_seconds": 20},
         ),
         ({"gpushare.dev/grant": "g-1", "gpushare.dev/memory": "1GiB"}, {"grant": "g-1"}),
     ],

@@ -26,6 +26,15 @@ def client_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def memory_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("memory") / "memory_client"
+    driver = paths.SIM_LIB_DIR / "libcuda.so.1"
+    source = HERE / "memory_client.c"
+    subprocess.run(["gcc", "-O1", f"-I{NATIVE / 'include'}", source, "-o", program, driver, "-pthread"], check=True)
+    return program
+
+
+@pytest.fixture(scope="session")
 def placed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory where the interposer lies in libcuda.so.1's place, as a container has it."""
     directory = tmp_path_factory.mktemp("placed")
@@ -74,6 +83,37 @@ def start(client_program: Path, environment: Callable[..., dict[str, str]]) -> I
 
     def run(grant: Grant | None, way: str = "linked", **more: str) -> Client:
         made.append(Client(client_program, way, {**environment(grant), **more}))
+        return made[-1]
+
+    yield run
+    for client in made:
+        client.kill()
+
+
+@pytest.fixture
+def memory(memory_program: Path, environment: Callable[..., dict[str, str]]) -> Iterator[Callable[..., Client]]:
+    """Starts memory_client.c in the grant."""
+    made: list[Client] = []
+
+    def run(grant: Grant) -> Client:
+        made.append(Client(memory_program, "linked", environment(grant)))
+        return made[-1]
+
+    yield run
+    for client in made:
+        client.kill()
+
+
+@pytest.fixture
+def bare(
+    sim: Simulator, memory_program: Path, environment: Callable[..., dict[str, str]]
+) -> Iterator[Callable[[], Client]]:
+    """Starts memory_client.c without us, for what the driver alone answers."""
+    made: list[Client] = []
+
+    def run() -> Client:
+        env = {**environment(None, ""), "GPUSHARE_SIM_DIR": str(sim.directory)}
+        made.append(Client(memory_program, "linked", env))
         return made[-1]
 
     yield run

@@ -354,6 +354,9 @@ static void graph_memory(const struct client *c) {
   gate_open();
   OK(cuStreamSynchronize(stream));
   OK(cuMemGetInfo_v2(&free2, &total));
+  CHECK(free2 == free1); /* kept for the next launch */
+  OK(cuDeviceGraphMemTrim(0));
+  OK(cuMemGetInfo_v2(&free2, &total));
   CHECK(free2 == free0);
   OK(cuGraphExecDestroy(exec));
   OK(cuGraphDestroy(graph));

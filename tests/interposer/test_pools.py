@@ -1,0 +1,152 @@
+"""Pools: charged what they reserve, usable up to the limit, never over it; and frees in the order of streams."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from driverclient import CONTEXT, MIB, OUT_OF_MEMORY, Client
+from handmade import Grant, Simulator
+from memorybooks import agreed, charged, set_limit, truth
+
+STEP = 32 * MIB
+LIMIT = 2 << 30  # of a hand-made grant
+Memory = Callable[[Grant], Client]
+
+
+@pytest.fixture
+def client(grant: Grant, memory: Memory) -> Client:
+    made = memory(grant)
+    made.ok("init", "retain 0", "stream")
+    return made
+
+
+def held(grant: Grant, sim: Simulator) -> int:
+    return agreed(grant, sim) - CONTEXT
+
+
+def test_nearly_all_of_the_limit_is_usable(grant: Grant, sim: Simulator, client: Client) -> None:
+    """A pool grows by 32 MiB: in steps of 2 MiB all but the last of those is had."""
+    room = LIMIT - CONTEXT
+    usable = client(f"fill {2 * MIB} 0 1").one
+    assert usable == room // STEP * STEP
+    assert usable >= room * 0.99
+    assert held(grant, sim) == usable
+    client.ok(f"alloc {room - usable}")
+    assert held(grant, sim) == room
+
+
+def test_a_capped_pool_grows_finely_to_its_cap(grant: Grant, sim: Simulator, client: Client) -> None:
+    client.ok(f"pool {40 * MIB}", f"frompool {30 * MIB} 0 1", f"frompool {4 * MIB} 0 1")
+    assert held(grant, sim) == 36 * MIB
+    assert client(f"frompool {6 * MIB} 0 1").result == OUT_OF_MEMORY
+    client.ok(f"frompool {4 * MIB} 0 1")
+    assert held(grant, sim) == 40 * MIB
+    client.ok("freeasync 0 1", "freeasync 1 1", "freeasync 2 1", "sync 1", "unpool 0")
+    assert held(grant, sim) == 0
+
+
+def test_a_capped_pool_fits_where_a_step_does_not(grant: Grant, sim: Simulator, client: Client) -> None:
+    set_limit(grant, CONTEXT + 10 * MIB)
+    client.ok(f"pool {8 * MIB}", f"frompool {2 * MIB} 0 1", f"frompool {6 * MIB} 0 1")
+    assert held(grant, sim) == 8 * MIB
+    assert client(f"frompool {2 * MIB} 0 1").result == OUT_OF_MEMORY
+    assert client(f"async {2 * MIB} 1").result == OUT_OF_MEMORY
+    client.ok(f"alloc {2 * MIB}")
+    assert held(grant, sim) == 10 * MIB
+
+
+@pytest.mark.parametrize("wait", ["sync 1", "syncall", "wait 0"])
+def test_the_release_threshold(grant: Grant, sim: Simulator, client: Client, wait: str) -> None:
+    client.ok("event", "default 0", f"threshold 0 {STEP}")
+    client.ok(*[f"async {STEP} 1"] * 3, *[f"freeasync {i} 1" for i in range(3)], "record 0 1", wait)
+    assert held(grant, sim) == STEP
+    client.ok("trim 0 0")
+    assert held(grant, sim) == 0
+
+
+def test_a_refusal_leaves_the_stream_usable(grant: Grant, sim: Simulator, client: Client) -> None:
+    assert client(f"async {LIMIT} 1").result == OUT_OF_MEMORY
+    assert client(f"async {1 << 62} 1").result == OUT_OF_MEMORY
+    client.ok("async 1000 1", "freeasync 0 1", "sync 1")
+    assert held(grant, sim) == 0
+
+
+def test_freed_memory_of_queued_work_comes_back_before_a_refusal(grant: Grant, sim: Simulator, client: Client) -> None:
+    """As a driver does on a full device: the stream is waited for and other pools are trimmed."""
+    client.ok(f"pool {0}", f"frompool {LIMIT - CONTEXT - STEP} 0 1", "freeasync 0 1", f"async {LIMIT // 2} 1")
+    assert held(grant, sim) == LIMIT // 2
+
+
+def test_a_destroyed_pool_is_charged_until_its_last_block_is_back(grant: Grant, sim: Simulator, client: Client) -> None:
+    client.ok("pool 0", f"frompool {STEP} 0 1", f"frompool {STEP} 0 1", "unpool 0")
+    assert held(grant, sim) == 2 * STEP
+    client.ok("freeasync 0 1", "sync 1")
+    assert charged(grant) == CONTEXT + 2 * STEP, "a destroyed pool cannot be asked: all of it until its end"
+    client.ok("hold 1", "freeasync 1 1")
+    assert charged(grant) >= truth(sim) == CONTEXT + STEP, "the free is queued"
+    client.ok("go", "sync 1")
+    assert held(grant, sim) == 0
+
+
+@pytest.mark.parametrize("kind", ["alloc 4000000", "managed 4000000 1"])
+def test_a_free_in_stream_order_is_charged_until_it_happened(
+    grant: Grant, sim: Simulator, client: Client, memory: Memory, kind: str
+) -> None:
+    neighbour = memory(grant)
+    neighbour.ok("init", "retain 0")
+    rest = LIMIT - 2 * CONTEXT
+    client.ok(kind, "hold 1", "freeasync 0 1")
+    assert agreed(grant, sim) > 2 * CONTEXT, "the stream has not come to the free"
+    assert neighbour(f"alloc {rest}").result == OUT_OF_MEMORY
+    assert client(f"alloc {rest}").result == OUT_OF_MEMORY
+    assert client("freeasync 0 1").result == client("free 0").result == 1, "freed is freed"
+    client.ok("go", "sync 1")
+    assert agreed(grant, sim) == 2 * CONTEXT
+    neighbour.ok(f"alloc {rest}")
+    assert agreed(grant, sim) == LIMIT
+
+
+def test_frees_in_stream_order_come_back_when_they_are_needed(grant: Grant, sim: Simulator, client: Client) -> None:
+    """Nobody synchronises: the next allocation that does not fit looks."""
+    client.ok(*["alloc 1048576"] * 600, "hold 1", *[f"freeasync {i} 1" for i in range(600)])
+    assert held(grant, sim) == 600 * MIB
+    client.ok("go", "event", "record 0 1", f"alloc {LIMIT // 4}")
+    client.ok("wait 0")
+    assert held(grant, sim) == LIMIT // 4
+    client.ok(f"alloc {LIMIT - CONTEXT - LIMIT // 4}")
+    assert held(grant, sim) == LIMIT - CONTEXT
+
+
+def test_a_context_that_ends_takes_its_queued_frees_along(grant: Grant, sim: Simulator, client: Client) -> None:
+    client.ok("ctx 0", "stream", "alloc 4000000", "freeasync 0 2", "alloc 512", "destroy 1")
+    assert held(grant, sim) == 0
+    client.ok("retain 0", "sync 1", "reset 0")
+    assert charged(grant) == truth(sim) == 0
+
+
+def test_pools_of_host_memory_are_nobodys(grant: Grant, sim: Simulator, client: Client) -> None:
+    client.ok("place 2 1", f"frompool {MIB} 0 1")
+    assert client("reserved 0").one == STEP
+    assert held(grant, sim) == 0
+
+
+def test_what_is_no_pool_is_not_remembered_as_one(grant: Grant, sim: Simulator, client: Client) -> None:
+    """A handle that was refused and then is a pool's is charged."""
+    client.ok("pool 0", "unpool 0")
+    assert client(f"frompool {MIB} 0 1").result == 1
+    client.ok("pool 0", f"frompool {MIB} 1 1")
+    assert held(grant, sim) == STEP
+
+
+def test_racing_threads_and_processes(grant: Grant, sim: Simulator, memory: Memory) -> None:
+    """Pools, graphs and frees in stream order of 3 processes with 6 threads each, in a grant that is too small."""
+    clients = [memory(grant) for _ in range(3)]
+    for client in clients:
+        client.ok("init", "retain 0", "stream")
+    set_limit(grant, 3 * CONTEXT + 200 * MIB)
+    with ThreadPoolExecutor(len(clients)) as pool:
+        refused = list(pool.map(lambda client: client(f"race 150 {12 * MIB}").one, clients))
+    assert sum(refused) > 0, "no race: everything always fitted"
+    for client in clients:
+        client.ok("syncall", "graphtrim 0")
+    assert agreed(grant, sim) == 3 * CONTEXT
