@@ -103,23 +103,20 @@ void meet(struct rows *r, const char *at) {
 
 void lease(struct rows *r) {
   if (r->gated) pause_at(r, "work");
+  r->expected++;
 }
 
 const struct calls *work(struct rows *r) {
   lease(r);
-  r->launches_before = launches();
-  r->expected++;
   return &r->call;
 }
 
 const struct calls *start(struct rows *r) {
   if (r->gated) pause_at(r, "start");
-  r->launches_before = launches();
   return &r->call;
 }
 
 bool done_with(struct rows *r, CUresult wanted, CUresult result) {
-  r->counted += launches() - r->launches_before;
   if (r->calls++ == 0) r->result = result;
   if (result == wanted) return true;
   if (r->tentative && r->calls == 1)
@@ -151,6 +148,7 @@ static void *find(const struct row *row, const char **pointers) {
 
 static void run(const struct row *row) {
   struct rows r = {.row = row, .gated = program.gated, .charged_alloc = -1, .charged_free = -1};
+  uint64_t before = launches();
   const char *pointers;
   void *function = find(row, &pointers);
   if (function == NULL) {
@@ -162,6 +160,7 @@ static void run(const struct row *row) {
   if (r.calls == 0 && !r.failed) fail(&r, "was never called", 0);
   if (r.stream) need(&r, cuStreamDestroy_v2(r.stream), "destroy the stream");
   if (r.ctx) need(&r, cuCtxDestroy_v2(r.ctx), "destroy the context");
+  r.counted = launches() - before;
   pause_at(&r, "end");
   report(&r, pointers);
 }

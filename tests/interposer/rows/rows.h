@@ -36,7 +36,7 @@ struct rows {
   bool failed;
   CUresult result; /* of the first call */
   unsigned calls;
-  uint64_t launches_before, expected, counted; /* launches of this process as the grant's page has them, over the row's calls */
+  uint64_t expected, counted; /* launches of this process over the row: announced by lease() and work(), on the grant's page */
   int64_t charged_alloc, charged_free;
   char why[256];
 };
@@ -50,7 +50,7 @@ const struct calls *work(struct rows *r);
 bool done(struct rows *r, CUresult result);
 /* The same where another answer is the right one. */
 bool done_with(struct rows *r, CUresult wanted, CUresult result);
-/* Before a helper submits work to the device. */
+/* Before a helper submits work to the device, once for each time. */
 void lease(struct rows *r);
 /* The test compares the books now: "allocated" or "freed". */
 void meet(struct rows *r, const char *at);
