@@ -1,7 +1,7 @@
 """Every row of hooks.tsv is called, by every way a program comes to the driver, and does what the bare driver does.
 
-The snippets (rows/*.c) judge what they see: answers, data, handles. The test holds their answers against those of a run on the bare
-simulated driver, and the grant's page against the simulator's books wherever a snippet stops to have them compared.
+The snippets (rows/*.c) judge what they see: answers, data, handles. The test holds their answers against those of a
+run on the bare simulated driver, and the grant's page against the simulator's books wherever a snippet stops for that.
 """
 
 import json
@@ -47,7 +47,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flags += [f"-I{HERE / 'rows'}", f"-I{directory}", f"-I{NATIVE / 'include'}"]
     sources = [file for file in (HERE / "rows").glob("*.c") if file.name != "main.c"] + [directory / "registry.c"]
     jobs = [subprocess.Popen(["gcc", *flags, "-c", file, "-o", directory / f"{file.stem}.o"]) for file in sources]
-    assert not any([job.wait() for job in jobs])
+    assert [job.wait() for job in jobs] == [0] * len(jobs)
     objects = [directory / f"{file.stem}.o" for file in sources]
     subprocess.run(["gcc", "-shared", *objects, ptx, "-o", library, driver, "-ldl", "-pthread"], check=True)
     main = HERE / "rows" / "main.c"
@@ -220,12 +220,15 @@ def differences(here: dict[str, Answer], there: dict[str, Answer]) -> list[str]:
             wrong.append(f"{name}: {answer.said['pointers']}")
         if answer.said["launches_delta"] != answer.said["launches_expected"]:
             wrong.append(f"{name}: {answer.said['launches_delta']} launches, not {answer.said['launches_expected']}")
-        # generous: how exact the meter is on a busy machine is timing/test_meter.py's business
-        if kind == "launch" and not 0.8 * answer.busy_ns <= answer.metered_ns <= 2 * answer.busy_ns + MS:
-            wrong.append(f"{name}: metered {answer.metered_ns} ns, the books have {answer.busy_ns}")
         works = kind in ("launch", "fill") or name.startswith("cuGraphLaunch")
         if works and not answer.said["refused"] and answer.said["launches_expected"] == 0:
             wrong.append(f"{name}: no launch was looked for")
+    # All kernels together, and generously: how exact the meter is on a busy machine is timing/test_meter.py's business.
+    busy, metered = max(
+        (answer.busy_ns, answer.metered_ns) for name, answer in here.items() if HOOKS[name].kind == "launch"
+    )
+    if not 0.5 * busy <= metered <= 2 * busy + MS:
+        wrong.append(f"the kernels took {busy} ns, {metered} were metered")
     return wrong
 
 
@@ -277,7 +280,7 @@ def test_without_the_lease(
     environment: Callable[..., dict[str, str]],
     origin: str,
 ) -> None:
-    """Every call that uses the device waits for the lease; every other call, copies over the link among them, does not."""
+    """Every call that uses the device waits for the lease; no other call does, copies over the link among them."""
     answers = run_all(sim, grant, [program], environment(grant), "linked", origin, True)
     agree(answers, bare("linked", origin))
 

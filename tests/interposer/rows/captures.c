@@ -43,7 +43,8 @@ void row_cuStreamBeginCaptureToGraph(struct rows *r) {
   struct kernel k;
   kernel_ready(r, &k, stream(r));
   need(r, cuGraphCreate(&graph, 0), "a graph");
-  if (done(r, start(r)->cuStreamBeginCaptureToGraph(k.stream, graph, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_RELAXED))) captures(r, &k);
+  if (done(r, start(r)->cuStreamBeginCaptureToGraph(k.stream, graph, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_RELAXED)))
+    captures(r, &k);
 }
 
 void row_cuStreamBeginCaptureToGraph_ptsz(struct rows *r) {
@@ -51,7 +52,8 @@ void row_cuStreamBeginCaptureToGraph_ptsz(struct rows *r) {
   struct kernel k;
   kernel_ready(r, &k, CU_STREAM_PER_THREAD);
   need(r, cuGraphCreate(&graph, 0), "a graph");
-  if (done(r, start(r)->cuStreamBeginCaptureToGraph_ptsz(NULL, graph, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_RELAXED))) captures(r, &k);
+  if (done(r, start(r)->cuStreamBeginCaptureToGraph_ptsz(NULL, graph, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_RELAXED)))
+    captures(r, &k);
 }
 
 void row_cuStreamEndCapture(struct rows *r) {

@@ -1,41 +1,90 @@
 /* Copies of boxes, of unified pointers and in batches. Those over the link need no lease, those on the device do. */
 #include "rows.h"
 
-enum { HOST = CU_MEMORYTYPE_HOST, DEVICE = CU_MEMORYTYPE_DEVICE, UNIFIED = CU_MEMORYTYPE_UNIFIED, HEIGHT = BYTES / PITCH, LAYERS = 4 };
+enum { HOST = CU_MEMORYTYPE_HOST, DEVICE = CU_MEMORYTYPE_DEVICE, UNIFIED = CU_MEMORYTYPE_UNIFIED };
+enum { HEIGHT = BYTES / PITCH, LAYERS = 4 };
 
 static CUdeviceptr number(const void *at) { return (CUdeviceptr)(uintptr_t)at; }
 
-static CUDA_MEMCPY2D plane(CUmemorytype from, const void *host_from, CUdeviceptr device_from, CUmemorytype to, void *host_to,
-                           CUdeviceptr device_to) {
-  return (CUDA_MEMCPY2D){.srcMemoryType = from, .srcHost = host_from, .srcDevice = device_from, .srcPitch = PITCH, .dstMemoryType = to,
-                        .dstHost = host_to, .dstDevice = device_to, .dstPitch = PITCH, .WidthInBytes = PITCH, .Height = HEIGHT};
+static CUDA_MEMCPY2D plane(CUmemorytype from, const void *host_from, CUdeviceptr device_from, CUmemorytype to,
+                           void *host_to, CUdeviceptr device_to) {
+  return (CUDA_MEMCPY2D){.srcMemoryType = from,
+                         .srcHost = host_from,
+                         .srcDevice = device_from,
+                         .srcPitch = PITCH,
+                         .dstMemoryType = to,
+                         .dstHost = host_to,
+                         .dstDevice = device_to,
+                         .dstPitch = PITCH,
+                         .WidthInBytes = PITCH,
+                         .Height = HEIGHT};
 }
 
-static CUDA_MEMCPY2D_v1 plane_v1(CUmemorytype from, const void *host_from, CUdeviceptr device_from, CUmemorytype to, void *host_to,
-                                 CUdeviceptr device_to) {
-  return (CUDA_MEMCPY2D_v1){.srcMemoryType = from, .srcHost = host_from, .srcDevice = (CUdeviceptr_v1)device_from, .srcPitch = PITCH, .dstMemoryType = to,
-                           .dstHost = host_to, .dstDevice = (CUdeviceptr_v1)device_to, .dstPitch = PITCH, .WidthInBytes = PITCH, .Height = HEIGHT};
+static CUDA_MEMCPY2D_v1 plane_v1(CUmemorytype from, const void *host_from, CUdeviceptr device_from, CUmemorytype to,
+                                 void *host_to, CUdeviceptr device_to) {
+  return (CUDA_MEMCPY2D_v1){.srcMemoryType = from,
+                            .srcHost = host_from,
+                            .srcDevice = (CUdeviceptr_v1)device_from,
+                            .srcPitch = PITCH,
+                            .dstMemoryType = to,
+                            .dstHost = host_to,
+                            .dstDevice = (CUdeviceptr_v1)device_to,
+                            .dstPitch = PITCH,
+                            .WidthInBytes = PITCH,
+                            .Height = HEIGHT};
 }
 
-static CUDA_MEMCPY3D box(CUmemorytype from, const void *host_from, CUdeviceptr device_from, CUmemorytype to, void *host_to,
-                         CUdeviceptr device_to) {
-  return (CUDA_MEMCPY3D){.srcMemoryType = from, .srcHost = host_from, .srcDevice = device_from, .srcPitch = PITCH, .srcHeight = HEIGHT / LAYERS,
-                        .dstMemoryType = to, .dstHost = host_to, .dstDevice = device_to, .dstPitch = PITCH, .dstHeight = HEIGHT / LAYERS,
-                        .WidthInBytes = PITCH, .Height = HEIGHT / LAYERS, .Depth = LAYERS};
+static CUDA_MEMCPY3D box(CUmemorytype from, const void *host_from, CUdeviceptr device_from, CUmemorytype to,
+                         void *host_to, CUdeviceptr device_to) {
+  return (CUDA_MEMCPY3D){.srcMemoryType = from,
+                         .srcHost = host_from,
+                         .srcDevice = device_from,
+                         .srcPitch = PITCH,
+                         .srcHeight = HEIGHT / LAYERS,
+                         .dstMemoryType = to,
+                         .dstHost = host_to,
+                         .dstDevice = device_to,
+                         .dstPitch = PITCH,
+                         .dstHeight = HEIGHT / LAYERS,
+                         .WidthInBytes = PITCH,
+                         .Height = HEIGHT / LAYERS,
+                         .Depth = LAYERS};
 }
 
-static CUDA_MEMCPY3D_v1 box_v1(CUmemorytype from, const void *host_from, CUdeviceptr device_from, CUmemorytype to, void *host_to,
-                               CUdeviceptr device_to) {
-  return (CUDA_MEMCPY3D_v1){.srcMemoryType = from, .srcHost = host_from, .srcDevice = (CUdeviceptr_v1)device_from, .srcPitch = PITCH, .srcHeight = HEIGHT / LAYERS,
-                           .dstMemoryType = to, .dstHost = host_to, .dstDevice = (CUdeviceptr_v1)device_to, .dstPitch = PITCH, .dstHeight = HEIGHT / LAYERS,
-                           .WidthInBytes = PITCH, .Height = HEIGHT / LAYERS, .Depth = LAYERS};
+static CUDA_MEMCPY3D_v1 box_v1(CUmemorytype from, const void *host_from, CUdeviceptr device_from, CUmemorytype to,
+                               void *host_to, CUdeviceptr device_to) {
+  return (CUDA_MEMCPY3D_v1){.srcMemoryType = from,
+                            .srcHost = host_from,
+                            .srcDevice = (CUdeviceptr_v1)device_from,
+                            .srcPitch = PITCH,
+                            .srcHeight = HEIGHT / LAYERS,
+                            .dstMemoryType = to,
+                            .dstHost = host_to,
+                            .dstDevice = (CUdeviceptr_v1)device_to,
+                            .dstPitch = PITCH,
+                            .dstHeight = HEIGHT / LAYERS,
+                            .WidthInBytes = PITCH,
+                            .Height = HEIGHT / LAYERS,
+                            .Depth = LAYERS};
 }
 
-static CUDA_MEMCPY3D_PEER box_peer(CUmemorytype from, const void *host_from, CUdeviceptr device_from, CUmemorytype to, void *host_to,
-                                   CUdeviceptr device_to, CUcontext ctx) {
-  return (CUDA_MEMCPY3D_PEER){.srcMemoryType = from, .srcHost = host_from, .srcDevice = device_from, .srcPitch = PITCH, .srcHeight = HEIGHT / LAYERS,
-                             .dstMemoryType = to, .dstHost = host_to, .dstDevice = device_to, .dstPitch = PITCH, .dstHeight = HEIGHT / LAYERS,
-                             .WidthInBytes = PITCH, .Height = HEIGHT / LAYERS, .Depth = LAYERS, .srcContext = ctx, .dstContext = ctx};
+static CUDA_MEMCPY3D_PEER box_peer(CUmemorytype from, const void *host_from, CUdeviceptr device_from, CUmemorytype to,
+                                   void *host_to, CUdeviceptr device_to, CUcontext ctx) {
+  return (CUDA_MEMCPY3D_PEER){.srcMemoryType = from,
+                              .srcHost = host_from,
+                              .srcDevice = device_from,
+                              .srcPitch = PITCH,
+                              .srcHeight = HEIGHT / LAYERS,
+                              .srcContext = ctx,
+                              .dstMemoryType = to,
+                              .dstHost = host_to,
+                              .dstDevice = device_to,
+                              .dstPitch = PITCH,
+                              .dstHeight = HEIGHT / LAYERS,
+                              .dstContext = ctx,
+                              .WidthInBytes = PITCH,
+                              .Height = HEIGHT / LAYERS,
+                              .Depth = LAYERS};
 }
 
 void row_cuMemcpy2D(struct rows *r) {

@@ -69,7 +69,8 @@ void row_cuMemcpyBatchAsync_ptsz(struct rows *r) {
   b = batch_of(number(out.host_to), out.from);
   if (done(r, start(r)->cuMemcpyBatchAsync_ptsz(b.to, b.from, b.sizes, 2, b.how, b.first, 1, &b.failed, NULL))) on_host(r, &out);
   b = batch_of(within.to, within.from);
-  if (done(r, work(r)->cuMemcpyBatchAsync_ptsz(b.to, b.from, b.sizes, 2, b.how, b.first, 1, &b.failed, NULL))) on_device(r, &within);
+  if (done(r, work(r)->cuMemcpyBatchAsync_ptsz(b.to, b.from, b.sizes, 2, b.how, b.first, 1, &b.failed, NULL)))
+    on_device(r, &within);
 }
 
 void row_cuMemcpyBatchAsync_v2(struct rows *r) {

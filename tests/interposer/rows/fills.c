@@ -1,7 +1,7 @@
 /* Fills: work of the device, whatever their form. */
 #include "rows.h"
 
-enum { BYTE = 0x5a, PAIR = 0xa55a, WORD = (int)0xc0ffee11, WIDTH = 48 /* elements of a row */, HEIGHT = 7, ROW = 256 /* bytes from row to row */ };
+enum { BYTE = 0x5a, PAIR = 0xa55a, WORD = (int)0xc0ffee11, WIDTH = 48, HEIGHT = 7, ROW = 256 /* bytes from row to row */ };
 
 /* A buffer of zeroes, and what it has to hold. */
 struct fill {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the registry of the snippets: gen_rows.py OUT_DIR. Fails, naming the row, where hooks.tsv and the snippets differ.
+"""Makes the registry of the snippets: gen_rows.py OUT_DIR. Fails, naming the row, where hooks.tsv and snippets differ.
 
 api.h        types and prototypes of the driver, `struct calls` with a pointer per row, prototypes of the snippets
 registry.c   the rows in the order of hooks.tsv, grouped by the file their snippet is in

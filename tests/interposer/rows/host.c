@@ -73,8 +73,9 @@ void row_cuMemFreeHost(struct rows *r) {
 }
 
 void row_cuGraphAddMemAllocNode(struct rows *r) {
-  CUDA_MEM_ALLOC_NODE_PARAMS how = {.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}},
-                                    .bytesize = BYTES};
+  CUDA_MEM_ALLOC_NODE_PARAMS how = {
+      .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}},
+      .bytesize = BYTES};
   CUgraph graph = NULL;
   CUgraphNode node = NULL;
   CUgraphNodeType type = -1;

@@ -61,7 +61,11 @@ void same(struct rows *r, const void *got, const void *wanted, size_t bytes, con
 
 /* ---- support.c ---- */
 
-enum { BYTES = 320 << 10 /* long enough for a copy to be marked (copies.c), in rows of PITCH bytes */, PITCH = 1024, GRANULE = 2 << 20 };
+enum {
+  BYTES = 320 << 10, /* long enough for a copy over the link to be marked (LONG_COPY_BYTES of copies.c) */
+  PITCH = 1024,      /* of which it has whole rows */
+  GRANULE = 2 << 20  /* of physical memory */
+};
 
 CUcontext context(struct rows *r); /* current, made when first asked for, destroyed after the row */
 CUstream stream(struct rows *r);   /* in that context */

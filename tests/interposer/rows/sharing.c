@@ -9,7 +9,9 @@ enum { POSIX_FD = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, PEER_ACCESS = 1 /* C
 
 /* A pool that may be exported; an ordinary one where the driver makes no such pools. */
 static CUmemoryPool exportable(struct rows *r) {
-  CUmemPoolProps how = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .handleTypes = POSIX_FD, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+  CUmemPoolProps how = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                        .handleTypes = POSIX_FD,
+                        .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
   CUmemoryPool made = NULL;
   context(r);
   if (cuMemPoolCreate(&made, &how) == CUDA_SUCCESS) return made;
@@ -36,7 +38,8 @@ void row_cuMemPoolExportPointer(struct rows *r) {
   need(r, cuMemAllocFromPoolAsync(&at, BYTES, made, NULL), "memory of the pool");
   settle(r);
   r->tentative = true;
-  if (done(r, start(r)->cuMemPoolExportPointer(&about, at))) expect(r, memcmp(&about, &nothing, sizeof about) != 0, "nothing was exported");
+  if (done(r, start(r)->cuMemPoolExportPointer(&about, at)))
+    expect(r, memcmp(&about, &nothing, sizeof about) != 0, "nothing was exported");
   need(r, cuMemFreeAsync(at, NULL), "free it");
   settle(r);
   need(r, cuMemPoolDestroy(made), "destroy the pool");

@@ -1,4 +1,4 @@
-/* Order between streams, and with the host: nothing here may ever wait for a lease, or what the lease waits for would wait too. */
+/* Order between streams, and with the host: nothing here may wait for a lease, since what holds the lease may wait for it. */
 #include "rows.h"
 
 enum { OLD = 3, NEW = 77, ATTACH_GLOBAL = 1 };
@@ -79,7 +79,8 @@ void row_cuStreamWaitValue32(struct rows *r) {
 void row_cuStreamWaitValue32_ptsz(struct rows *r) {
   CUdeviceptr at = 0;
   uint64_t *flag = host_word(r, &at);
-  if (done(r, start(r)->cuStreamWaitValue32_ptsz(NULL, at, NEW, CU_STREAM_WAIT_VALUE_EQ))) waits_for(r, flag, CU_STREAM_PER_THREAD);
+  if (done(r, start(r)->cuStreamWaitValue32_ptsz(NULL, at, NEW, CU_STREAM_WAIT_VALUE_EQ)))
+    waits_for(r, flag, CU_STREAM_PER_THREAD);
 }
 
 void row_cuStreamWaitValue32_v2(struct rows *r) {
@@ -92,7 +93,8 @@ void row_cuStreamWaitValue32_v2(struct rows *r) {
 void row_cuStreamWaitValue32_v2_ptsz(struct rows *r) {
   CUdeviceptr at = 0;
   uint64_t *flag = host_word(r, &at);
-  if (done(r, start(r)->cuStreamWaitValue32_v2_ptsz(NULL, at, NEW, CU_STREAM_WAIT_VALUE_EQ))) waits_for(r, flag, CU_STREAM_PER_THREAD);
+  if (done(r, start(r)->cuStreamWaitValue32_v2_ptsz(NULL, at, NEW, CU_STREAM_WAIT_VALUE_EQ)))
+    waits_for(r, flag, CU_STREAM_PER_THREAD);
 }
 
 void row_cuStreamWaitValue64(struct rows *r) {
@@ -105,7 +107,8 @@ void row_cuStreamWaitValue64(struct rows *r) {
 void row_cuStreamWaitValue64_ptsz(struct rows *r) {
   CUdeviceptr at = 0;
   uint64_t *flag = host_word(r, &at);
-  if (done(r, start(r)->cuStreamWaitValue64_ptsz(NULL, at, NEW, CU_STREAM_WAIT_VALUE_EQ))) waits_for(r, flag, CU_STREAM_PER_THREAD);
+  if (done(r, start(r)->cuStreamWaitValue64_ptsz(NULL, at, NEW, CU_STREAM_WAIT_VALUE_EQ)))
+    waits_for(r, flag, CU_STREAM_PER_THREAD);
 }
 
 void row_cuStreamWaitValue64_v2(struct rows *r) {
@@ -118,7 +121,8 @@ void row_cuStreamWaitValue64_v2(struct rows *r) {
 void row_cuStreamWaitValue64_v2_ptsz(struct rows *r) {
   CUdeviceptr at = 0;
   uint64_t *flag = host_word(r, &at);
-  if (done(r, start(r)->cuStreamWaitValue64_v2_ptsz(NULL, at, NEW, CU_STREAM_WAIT_VALUE_EQ))) waits_for(r, flag, CU_STREAM_PER_THREAD);
+  if (done(r, start(r)->cuStreamWaitValue64_v2_ptsz(NULL, at, NEW, CU_STREAM_WAIT_VALUE_EQ)))
+    waits_for(r, flag, CU_STREAM_PER_THREAD);
 }
 
 /* Waits for a word of the host, then writes one on the device. */
