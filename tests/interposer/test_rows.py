@@ -194,12 +194,18 @@ def failures(answers: dict[str, Answer]) -> list[str]:
 
 @pytest.mark.parametrize("origin", ORIGINS)
 @pytest.mark.parametrize("entry", (*ENTRIES, "dlsym"))
-def test_the_bare_driver(bare: Callable[..., dict[str, Answer]], entry: str, origin: str) -> None:
+def test_the_bare_driver(
+    bare: Callable[..., dict[str, Answer]], entry: str, origin: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     answers = bare(entry, origin)
     wrong = failures(answers)
     assert wrong == [], "\n".join(wrong)
-    refused = sorted(name for name, answer in answers.items() if answer.said["refused"])
-    print(f"{len(answers)} rows, {len(refused)} of them refused by the driver, proven by equality only: {refused}")
+    refused = {name: answer.said["result"] for name, answer in sorted(answers.items()) if answer.said["refused"]}
+    if (entry, origin) == ("linked", "main"):
+        with capsys.disabled():  # what a green run does not prove should be seen
+            print(
+                f"\n{len(answers)} rows; the driver refuses {len(refused)}, proven by the same refusal only: {refused}"
+            )
 
 
 def differences(here: dict[str, Answer], there: dict[str, Answer]) -> list[str]:
