@@ -83,12 +83,17 @@ CUresult gs_after_graph_trim(struct gs_around *around, CUresult result);
 /* copies.c */
 enum gs_copy gs_direction(CUdeviceptr to, CUdeviceptr from);
 enum gs_copy gs_batch_direction(const CUdeviceptr *to, const CUdeviceptr *from, size_t count);
+enum gs_copy gs_boxes_direction(const CUDA_MEMCPY3D_BATCH_OP *boxes, size_t count);
 enum gs_copy gs_shape_2d_direction(const CUDA_MEMCPY2D *copy);
 enum gs_copy gs_shape_3d_direction(const CUDA_MEMCPY3D *copy);
 enum gs_copy gs_shape_3d_peer_direction(const CUDA_MEMCPY3D_PEER *copy);
+enum gs_copy gs_old_2d_direction(const CUDA_MEMCPY2D_v1 *copy);
+enum gs_copy gs_old_3d_direction(const CUDA_MEMCPY3D_v1 *copy);
 size_t gs_shape_2d_bytes(const CUDA_MEMCPY2D *copy);
 size_t gs_shape_3d_bytes(const CUDA_MEMCPY3D *copy);
 size_t gs_shape_3d_peer_bytes(const CUDA_MEMCPY3D_PEER *copy);
+size_t gs_old_2d_bytes(const CUDA_MEMCPY2D_v1 *copy);
+size_t gs_old_3d_bytes(const CUDA_MEMCPY3D_v1 *copy);
 CUresult gs_before_copy(struct gs_around *around, enum gs_copy direction, size_t bytes, CUstream stream);
 CUresult gs_after_copy(struct gs_around *around, CUresult result);
 CUresult gs_before_copy_wait(struct gs_around *around, enum gs_copy direction, size_t bytes, CUstream stream);

@@ -8,6 +8,7 @@ enum {
   MEMORY_DEVICE = 2,
   MEMORY_ARRAY = 3,
   MEMORY_UNIFIED = 4,
+  OPERAND_POINTER = 1, /* CUmemcpy3DOperandType */
   LONG_COPY_BYTES = 256 << 10, /* ~10 us on PCIe 4; two events cost half of that */
   KEY_COPY = 1 << 8,         /* no function or graph has an address this low */
   KEY_FILL = 2 << 8
@@ -44,6 +45,17 @@ static bool side_on_host(CUmemorytype type, CUdeviceptr unified) {
   return type == MEMORY_HOST;
 }
 
+/* Where a box of a batch begins or ends. */
+static bool operand_on_host(const CUmemcpy3DOperand *operand) {
+  return operand->type == OPERAND_POINTER && on_host(operand->op.ptr.ptr);
+}
+
+enum gs_copy gs_boxes_direction(const CUDA_MEMCPY3D_BATCH_OP *boxes, size_t count) {
+  if (!boxes || count == 0 || !joined())
+    return GS_COPY_UNKNOWN;
+  return direction_of(operand_on_host(&boxes[0].src), operand_on_host(&boxes[0].dst));
+}
+
 enum gs_copy gs_shape_2d_direction(const CUDA_MEMCPY2D *copy) {
   if (!copy)
     return GS_COPY_UNKNOWN;
@@ -62,10 +74,27 @@ enum gs_copy gs_shape_3d_peer_direction(const CUDA_MEMCPY3D_PEER *copy) {
   return direction_of(side_on_host(copy->srcMemoryType, copy->srcDevice), side_on_host(copy->dstMemoryType, copy->dstDevice));
 }
 
+enum gs_copy gs_old_2d_direction(const CUDA_MEMCPY2D_v1 *copy) {
+  if (!copy)
+    return GS_COPY_UNKNOWN;
+  return direction_of(side_on_host(copy->srcMemoryType, copy->srcDevice), side_on_host(copy->dstMemoryType, copy->dstDevice));
+}
+
+enum gs_copy gs_old_3d_direction(const CUDA_MEMCPY3D_v1 *copy) {
+  if (!copy)
+    return GS_COPY_UNKNOWN;
+  return direction_of(side_on_host(copy->srcMemoryType, copy->srcDevice), side_on_host(copy->dstMemoryType, copy->dstDevice));
+}
+
 size_t gs_shape_2d_bytes(const CUDA_MEMCPY2D *copy) { return copy ? copy->WidthInBytes * copy->Height : 0; }
 size_t gs_shape_3d_bytes(const CUDA_MEMCPY3D *copy) { return copy ? copy->WidthInBytes * copy->Height * copy->Depth : 0; }
 size_t gs_shape_3d_peer_bytes(const CUDA_MEMCPY3D_PEER *copy) {
   return copy ? copy->WidthInBytes * copy->Height * copy->Depth : 0;
+}
+
+size_t gs_old_2d_bytes(const CUDA_MEMCPY2D_v1 *copy) { return copy ? (size_t)copy->WidthInBytes * copy->Height : 0; }
+size_t gs_old_3d_bytes(const CUDA_MEMCPY3D_v1 *copy) {
+  return copy ? (size_t)copy->WidthInBytes * copy->Height * copy->Depth : 0;
 }
 
 /* A size learned by itself: four to each power of two. */

@@ -113,6 +113,7 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   if (!queue->anchored && queue->head == queue->tail && open->launches == 0) {
     plan |= GS_PLAN_START;
     queue->end = now;
+    queue->launched_before = meter->launched;
   } else if (now >= queue->end) {
     open->idle += (double)(now - queue->end);
     queue->end = now;

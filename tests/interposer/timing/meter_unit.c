@@ -271,6 +271,18 @@ static void check_reuse(void) {
   for (uint64_t key = 1; key < 10000; key++) CHECK(gs_meter_function(&meter, key << 8)->key == key << 8);
 }
 
+static void check_new_stream(void) {
+  /* What other streams launched before a stream's first launch has no part in how long that took. */
+  restart();
+  run("b2b", 20000, 2000);
+  memset(&queues[1], 0, sizeof queues[1]); /* run() waited for it too */
+  launch(1, 0x3000, 100000);
+  now = tail[1];
+  reap();
+  double estimate = gs_meter_function(&meter, 0x3000)->estimate;
+  CHECK(estimate > 90000 && estimate < 110000);
+}
+
 int main(int argc, char **argv) {
   if (argc == 2 && !strcmp(argv[1], "self")) {
     check_timeline();
@@ -282,6 +294,7 @@ int main(int argc, char **argv) {
     check_tail();
     check_no_lease();
     check_reuse();
+    check_new_stream();
     return 0;
   }
   if (argc < 3) return 2;

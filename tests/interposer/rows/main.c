@@ -1,0 +1,3 @@
+/* The rows live in a shared object, so that they can also run from its constructor. */
+int rows_main(int argc, char **argv);
+int main(int argc, char **argv) { return rows_main(argc, argv); }

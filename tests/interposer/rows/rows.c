@@ -1,0 +1,226 @@
+/* Runs the rows of one group: rows ENTRY ORIGIN GROUP held|gated.
+ *
+ * ENTRY   linked, dlsym or proc: how the row's function is found
+ * ORIGIN  where the rows run: constructor (of this library), main, late (a thread made after the main thread is done with CUDA),
+ *         exited (a thread whose main thread has called pthread_exit) */
+#define _GNU_SOURCE
+#include "rows.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "gs_page.h"
+
+int rows_main(int argc, char **argv);
+
+static struct {
+  const char *entry, *origin, *group;
+  bool gated, ran;
+} program;
+
+/* ---- the grant's page, to look at ---- */
+
+static const struct gs_slot *own_slot(void) {
+  static const struct gs_usage *usage;
+  const char *directory = getenv("GPUSHARE_GRANT_DIR");
+  if (directory == NULL) return NULL;
+  if (usage == NULL) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/usage", directory);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    void *at = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof *usage, PROT_READ, MAP_SHARED, fd, 0);
+    if (fd >= 0) close(fd);
+    if (at == MAP_FAILED) return NULL;
+    usage = at;
+  }
+  for (unsigned i = 0; i < GS_MAX_SLOTS; i++)
+    if (__atomic_load_n(&usage->slot[i].state, __ATOMIC_ACQUIRE) == GS_SLOT_LIVE && usage->slot[i].pid == getpid())
+      return &usage->slot[i];
+  return NULL;
+}
+
+static uint64_t launches(void) {
+  const struct gs_slot *slot = own_slot();
+  return slot ? __atomic_load_n(&slot->device[0].launches, __ATOMIC_RELAXED) : 0;
+}
+
+static int64_t charged(void) {
+  const struct gs_slot *slot = own_slot();
+  return slot ? (int64_t)__atomic_load_n(&slot->device[0].memory_bytes, __ATOMIC_RELAXED) : -1;
+}
+
+/* ---- the talk with the test ---- */
+
+/* Says where it is and goes on when it is told to; the test is gone where nothing comes. */
+static void pause_at(const struct rows *r, const char *at) {
+  char line[16];
+  printf("{\"row\":\"%s\",\"at\":\"%s\",\"charged\":%lld}\n", r->row->symbol, at, (long long)charged());
+  fflush(stdout);
+  for (size_t used = 0; used < sizeof line; used++) {
+    if (read(STDIN_FILENO, line + used, 1) != 1) exit(3);
+    if (line[used] == '\n') return;
+  }
+  exit(3);
+}
+
+static void report(const struct rows *r, const char *pointers) {
+  printf("{\"row\":\"%s\",\"result\":%d,\"ok\":%s,\"refused\":%s,\"why\":\"%s\",\"calls\":%u,\"pointers\":\"%s\","
+         "\"charged_after_alloc\":%lld,\"charged_after_free\":%lld,\"launches_expected\":%llu,\"launches_delta\":%llu}\n",
+         r->row->symbol, r->result, r->failed ? "false" : "true", r->refused ? "true" : "false", r->why, r->calls, pointers,
+         (long long)r->charged_alloc, (long long)r->charged_free, (unsigned long long)r->expected,
+         (unsigned long long)r->counted);
+  fflush(stdout);
+}
+
+static void fail(struct rows *r, const char *what, int number) {
+  if (!r->failed) snprintf(r->why, sizeof r->why, "%s (%d)", what, number);
+  r->failed = true;
+}
+
+void expect(struct rows *r, bool condition, const char *what) {
+  if (!condition) fail(r, what, 0);
+}
+
+void need(struct rows *r, CUresult result, const char *what) {
+  if (result == CUDA_SUCCESS) return;
+  fail(r, what, (int)result);
+  report(r, "");
+  _exit(4);
+}
+
+void same(struct rows *r, const void *got, const void *wanted, size_t bytes, const char *what) {
+  expect(r, memcmp(got, wanted, bytes) == 0, what);
+}
+
+void meet(struct rows *r, const char *at) {
+  *(strcmp(at, "allocated") == 0 ? &r->charged_alloc : &r->charged_free) = charged();
+  pause_at(r, at);
+}
+
+void lease(struct rows *r) {
+  if (r->gated) pause_at(r, "work");
+  r->expected++;
+}
+
+const struct calls *work(struct rows *r) {
+  lease(r);
+  return &r->call;
+}
+
+const struct calls *start(struct rows *r) {
+  if (r->gated) pause_at(r, "start");
+  return &r->call;
+}
+
+bool done_with(struct rows *r, CUresult wanted, CUresult result) {
+  if (r->calls++ == 0) r->result = result;
+  if (result == wanted) return true;
+  if (r->tentative && r->calls == 1)
+    r->refused = true;
+  else
+    fail(r, "unexpected answer", (int)result);
+  return false;
+}
+
+bool done(struct rows *r, CUresult result) { return done_with(r, CUDA_SUCCESS, result); }
+
+/* ---- one row ---- */
+
+/* The row's function by the way under test. *pointers says whether the others lead to the same code. */
+static void *find(const struct row *row, const char **pointers) {
+  void *by_name = dlsym(dlopen("libcuda.so.1", RTLD_NOW), row->symbol), *by_version = NULL;
+  CUdriverProcAddressQueryResult status;
+  int per_thread = row->per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
+  if (row->version)
+    cuGetProcAddress_v2(row->base, &by_version, row->version, (cuuint64_t)per_thread, &status);
+  *pointers = by_name != row->linked            ? "dlsym differs"
+              : row->version == 0               ? "no version"
+              : by_version == NULL              ? "no address"
+              : by_version == row->linked       ? "same"
+                                                : "address differs";
+  if (strcmp(program.entry, "proc") == 0 && row->version) return by_version;
+  return strcmp(program.entry, "dlsym") == 0 ? by_name : row->linked;
+}
+
+static void run(const struct row *row) {
+  struct rows r = {.row = row, .gated = program.gated, .charged_alloc = -1, .charged_free = -1};
+  uint64_t before = launches();
+  const char *pointers;
+  void *function = find(row, &pointers);
+  if (function == NULL) {
+    fail(&r, "not found", 0);
+    return report(&r, pointers);
+  }
+  memcpy((char *)&r.call + row->slot, &function, sizeof function);
+  row->snippet(&r);
+  if (r.calls == 0 && !r.failed) fail(&r, "was never called", 0);
+  if (r.stream) need(&r, cuStreamDestroy_v2(r.stream), "destroy the stream");
+  if (r.ctx) need(&r, cuCtxDestroy_v2(r.ctx), "destroy the context");
+  r.counted = launches() - before;
+  pause_at(&r, "end");
+  report(&r, pointers);
+}
+
+static void *run_all(void *unused) {
+  for (unsigned i = 0; i < row_count; i++)
+    if (strcmp(row_table[i].group, program.group) == 0) run(&row_table[i]);
+  program.ran = true;
+  return unused;
+}
+
+/* ---- where the rows run ---- */
+
+/* A program's whole use of CUDA, before others begin. */
+static void main_uses_cuda(void) {
+  static const struct row ROW = {.symbol = "main"};
+  struct rows r = {.row = &ROW, .gated = program.gated};
+  struct kernel k;
+  kernel_ready(&r, &k, NULL);
+  lease(&r);
+  need(&r, cuLaunchKernel(k.function, 1, 1, 1, 1, 1, 1, 0, NULL, k.params, NULL), "the main thread's kernel");
+  kernel_ran(&r, &k);
+  need(&r, cuCtxDestroy_v2(r.ctx), "the main thread's context");
+}
+
+static void *run_last(void *unused) {
+  run_all(unused);
+  exit(0);
+}
+
+static bool in_constructor(char **argv) { return argv[1] && argv[2] && strcmp(argv[2], "constructor") == 0; }
+
+static void configure(char **argv) {
+  program.entry = argv[1];
+  program.origin = argv[2];
+  program.group = argv[3];
+  program.gated = strcmp(argv[4], "gated") == 0;
+}
+
+/* glibc hands a program's arguments to constructors too */
+__attribute__((constructor)) static void early(int argc, char **argv) {
+  if (argc != 5 || !in_constructor(argv)) return;
+  configure(argv);
+  run_all(NULL);
+}
+
+int rows_main(int argc, char **argv) {
+  pthread_t thread;
+  if (argc == 4 && strcmp(argv[1], "exporter") == 0) return exporter_main(argv[2], atoi(argv[3]));
+  if (argc != 5) return 2;
+  if (in_constructor(argv)) return program.ran ? 0 : 5;
+  configure(argv);
+  if (strcmp(program.origin, "main") == 0) {
+    run_all(NULL);
+    return 0;
+  }
+  main_uses_cuda();
+  bool last = strcmp(program.origin, "exited") == 0;
+  if (pthread_create(&thread, NULL, last ? run_last : run_all, NULL) != 0) return 6;
+  if (last) pthread_exit(NULL);
+  pthread_join(thread, NULL);
+  return 0;
+}

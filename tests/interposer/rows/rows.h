@@ -1,0 +1,136 @@
+/* One snippet per row of hooks.tsv: `void row_<symbol>(struct rows *r)` sets up what it needs through the linked functions of the
+ * driver, calls its own function through start(r)-> or work(r)->, and looks at what came of it.
+ *
+ * The program talks with the test: it prints a JSON line at each point where the test has something to look at ("at") and goes
+ * on when it reads a line; and one per row ("row", "result", "ok" ...) when the row is done. */
+#ifndef ROWS_H
+#define ROWS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "api.h" /* generated */
+
+struct row {
+  const char *group, *symbol, *base;
+  int version, per_thread;
+  size_t slot; /* of the function's pointer in struct calls */
+  void *linked;
+  void (*snippet)(struct rows *r);
+};
+extern const struct row row_table[];
+extern const unsigned row_count;
+
+struct rows {
+  const struct row *row;
+  struct calls call; /* the row's own function, by the way under test; every other pointer is NULL */
+  CUdevice device;
+  CUcontext ctx;
+  CUstream stream;
+  bool gated;     /* the test takes the lease away and gives it only to calls announced by work() */
+  bool tentative; /* the driver may refuse: then only equality with the direct run proves the row */
+  bool refused;
+  bool failed;
+  CUresult result; /* of the first call */
+  unsigned calls;
+  uint64_t expected, counted; /* launches of this process over the row: announced by lease() and work(), on the grant's page */
+  int64_t charged_alloc, charged_free;
+  char why[256];
+};
+
+/* ---- rows.c ---- */
+
+/* The row's function: one whose call must not need a lease nor count as a launch, and one whose call takes the device. */
+const struct calls *start(struct rows *r);
+const struct calls *work(struct rows *r);
+/* After each call of it. True: it answered CUDA_SUCCESS, as it has to. */
+bool done(struct rows *r, CUresult result);
+/* The same where another answer is the right one. */
+bool done_with(struct rows *r, CUresult wanted, CUresult result);
+/* Before a helper submits work to the device, once for each time. */
+void lease(struct rows *r);
+/* The test compares the books now: "allocated" or "freed". */
+void meet(struct rows *r, const char *at);
+void expect(struct rows *r, bool condition, const char *what);
+/* A step of the preparation; the process ends where it fails. */
+void need(struct rows *r, CUresult result, const char *what);
+void same(struct rows *r, const void *got, const void *wanted, size_t bytes, const char *what);
+
+/* ---- support.c ---- */
+
+enum {
+  BYTES = 320 << 10, /* long enough for a copy over the link to be marked (LONG_COPY_BYTES of copies.c) */
+  PITCH = 1024,      /* of which it has whole rows */
+  GRANULE = 2 << 20  /* of physical memory */
+};
+
+CUcontext context(struct rows *r); /* current, made when first asked for, destroyed after the row */
+CUstream stream(struct rows *r);   /* in that context */
+/* Device memory at an address that also fits the 32-bit forms. */
+CUdeviceptr memory(struct rows *r, size_t bytes);
+CUarray array_1d(struct rows *r); /* of BYTES */
+CUarray array_2d(struct rows *r); /* of BYTES in rows of PITCH bytes */
+unsigned char *zeroes(void);  /* BYTES of host memory, all zero, each call others */
+unsigned char *pattern(void); /* BYTES to be copied */
+void put(struct rows *r, CUdeviceptr to, const void *from, size_t bytes); /* over the link: without a lease */
+void holds(struct rows *r, CUdeviceptr at, const void *wanted, size_t bytes);
+void array_holds(struct rows *r, CUarray array, const void *wanted);
+void put_array(struct rows *r, CUarray array, const void *from);
+void settle(struct rows *r); /* waits for the context */
+
+/* A kernel that takes `ns`, and the events around it. */
+struct kernel {
+  CUmodule module;
+  CUfunction function;
+  uint64_t ns;
+  void *params[1];
+  CUstream stream;
+  CUevent before, after;
+};
+/* Fills *k, which must stay where it is, and records the event before. */
+void kernel_ready(struct rows *r, struct kernel *k, CUstream on);
+/* It ran, for its time. */
+void kernel_ran(struct rows *r, struct kernel *k);
+
+/* What is submitted to `on` in between becomes a graph of `nodes` nodes. */
+void capture(struct rows *r, CUstream on);
+CUgraph captured(struct rows *r, CUstream on, size_t nodes);
+CUgraphExec instantiated(struct rows *r, CUgraph graph);
+
+/* Holds a stream until it is opened: what comes after it is not done. */
+struct hold {
+  uint32_t *flag;
+  CUstream on;
+};
+struct hold hold(struct rows *r, CUstream on);
+void let_go(struct hold *held);
+
+/* Another process of the same program that shares memory with this one. */
+struct exporter {
+  int socket, fd; /* fd: a descriptor it sent, or -1 */
+  int pid;
+  unsigned char bytes[64];
+  CUresult result; /* what the driver told it */
+};
+struct exporter exporter_start(struct rows *r, const char *what);
+void exporter_end(struct exporter *other);
+int exporter_main(const char *what, int socket);
+
+/* ---- copy_support.c ---- */
+
+struct copy {
+  CUdeviceptr from, to;
+  CUarray array_from, array_to;
+  unsigned char *host_from, *host_to;
+};
+/* BYTES of every kind to copy from, filled with the pattern, and as many to copy to, all zero. */
+struct copy copy_ready(struct rows *r);
+/* The pattern came to where the copy went, once the context's work is done. */
+void on_device(struct rows *r, const struct copy *c);
+void in_array(struct rows *r, const struct copy *c);
+void on_host(struct rows *r, const struct copy *c);
+
+#endif

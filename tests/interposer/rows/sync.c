@@ -1,0 +1,168 @@
+/* Waiting for work and asking about it. */
+#include "rows.h"
+
+static CUevent recorded(struct rows *r, CUstream on) {
+  CUevent event = NULL;
+  need(r, cuEventCreate(&event, 0), "an event");
+  need(r, cuEventRecord(event, on), "record it");
+  return event;
+}
+
+/* A kernel is under way in the stream. */
+static void busy(struct rows *r, struct kernel *k, CUstream on) {
+  kernel_ready(r, k, on);
+  lease(r);
+  need(r, cuLaunchKernel(k->function, 1, 1, 1, 1, 1, 1, 0, on, k->params, NULL), "a kernel");
+}
+
+void row_cuEventRecord(struct rows *r) {
+  CUstream on = stream(r);
+  struct hold held = hold(r, on);
+  CUevent event = NULL;
+  need(r, cuEventCreate(&event, 0), "an event");
+  done(r, start(r)->cuEventRecord(event, on));
+  expect(r, cuEventQuery(event) == CUDA_ERROR_NOT_READY, "done before the stream's work");
+  let_go(&held);
+  need(r, cuEventSynchronize(event), "wait for it");
+}
+
+void row_cuEventRecordWithFlags(struct rows *r) {
+  CUstream on = stream(r);
+  struct hold held = hold(r, on);
+  CUevent event = NULL;
+  need(r, cuEventCreate(&event, 0), "an event");
+  done(r, start(r)->cuEventRecordWithFlags(event, on, 0));
+  expect(r, cuEventQuery(event) == CUDA_ERROR_NOT_READY, "done before the stream's work");
+  let_go(&held);
+  need(r, cuEventSynchronize(event), "wait for it");
+}
+
+void row_cuEventRecord_ptsz(struct rows *r) {
+  struct hold held = hold(r, CU_STREAM_PER_THREAD);
+  CUevent event = NULL;
+  need(r, cuEventCreate(&event, 0), "an event");
+  done(r, start(r)->cuEventRecord_ptsz(event, NULL));
+  expect(r, cuEventQuery(event) == CUDA_ERROR_NOT_READY, "done before the stream's work");
+  let_go(&held);
+  need(r, cuEventSynchronize(event), "wait for it");
+}
+
+void row_cuEventRecordWithFlags_ptsz(struct rows *r) {
+  struct hold held = hold(r, CU_STREAM_PER_THREAD);
+  CUevent event = NULL;
+  need(r, cuEventCreate(&event, 0), "an event");
+  done(r, start(r)->cuEventRecordWithFlags_ptsz(event, NULL, 0));
+  expect(r, cuEventQuery(event) == CUDA_ERROR_NOT_READY, "done before the stream's work");
+  let_go(&held);
+  need(r, cuEventSynchronize(event), "wait for it");
+}
+
+void row_cuCtxSynchronize(struct rows *r) {
+  struct kernel k;
+  busy(r, &k, stream(r));
+  done(r, start(r)->cuCtxSynchronize());
+  expect(r, cuStreamQuery(k.stream) == CUDA_SUCCESS, "work is left");
+  kernel_ran(r, &k);
+}
+
+void row_cuCtxSynchronize_v2(struct rows *r) {
+  struct kernel k;
+  busy(r, &k, stream(r));
+  done(r, start(r)->cuCtxSynchronize_v2(r->ctx));
+  expect(r, cuStreamQuery(k.stream) == CUDA_SUCCESS, "work is left");
+  kernel_ran(r, &k);
+}
+
+void row_cuStreamSynchronize(struct rows *r) {
+  struct kernel k;
+  busy(r, &k, stream(r));
+  done(r, start(r)->cuStreamSynchronize(k.stream));
+  expect(r, cuStreamQuery(k.stream) == CUDA_SUCCESS, "work is left");
+  kernel_ran(r, &k);
+}
+
+void row_cuStreamSynchronize_ptsz(struct rows *r) {
+  struct kernel k;
+  busy(r, &k, CU_STREAM_PER_THREAD);
+  done(r, start(r)->cuStreamSynchronize_ptsz(NULL));
+  expect(r, cuStreamQuery(k.stream) == CUDA_SUCCESS, "work is left");
+  kernel_ran(r, &k);
+}
+
+void row_cuStreamQuery(struct rows *r) {
+  CUstream on = stream(r);
+  struct hold held = hold(r, on);
+  done_with(r, CUDA_ERROR_NOT_READY, start(r)->cuStreamQuery(on));
+  let_go(&held);
+  settle(r);
+  done(r, start(r)->cuStreamQuery(on));
+}
+
+void row_cuStreamQuery_ptsz(struct rows *r) {
+  struct hold held = hold(r, CU_STREAM_PER_THREAD);
+  done_with(r, CUDA_ERROR_NOT_READY, start(r)->cuStreamQuery_ptsz(NULL));
+  let_go(&held);
+  settle(r);
+  done(r, start(r)->cuStreamQuery_ptsz(NULL));
+}
+
+void row_cuEventSynchronize(struct rows *r) {
+  struct kernel k;
+  busy(r, &k, stream(r));
+  CUevent event = recorded(r, k.stream);
+  done(r, start(r)->cuEventSynchronize(event));
+  expect(r, cuStreamQuery(k.stream) == CUDA_SUCCESS, "work is left");
+  kernel_ran(r, &k);
+}
+
+void row_cuEventQuery(struct rows *r) {
+  CUstream on = stream(r);
+  struct hold held = hold(r, on);
+  CUevent event = recorded(r, on);
+  done_with(r, CUDA_ERROR_NOT_READY, start(r)->cuEventQuery(event));
+  let_go(&held);
+  settle(r);
+  done(r, start(r)->cuEventQuery(event));
+}
+
+/* A stream with work of ours known to the meter, and its handle made anew afterwards. */
+static CUstream used_stream(struct rows *r, struct kernel *k) {
+  CUstream made = NULL;
+  context(r);
+  need(r, cuStreamCreate(&made, 0), "a stream");
+  busy(r, k, made);
+  kernel_ran(r, k);
+  return made;
+}
+
+static void streams_go_on(struct rows *r) {
+  struct kernel k;
+  busy(r, &k, stream(r));
+  kernel_ran(r, &k);
+}
+
+void row_cuStreamDestroy(struct rows *r) {
+  struct kernel k;
+  CUstream made = used_stream(r, &k);
+  done(r, start(r)->cuStreamDestroy(made));
+  streams_go_on(r);
+}
+
+void row_cuStreamDestroy_v2(struct rows *r) {
+  struct kernel k;
+  CUstream made = used_stream(r, &k);
+  done(r, start(r)->cuStreamDestroy_v2(made));
+  streams_go_on(r);
+}
+
+void row_cuEventDestroy(struct rows *r) {
+  CUevent event = recorded(r, stream(r));
+  done(r, start(r)->cuEventDestroy(event));
+  need(r, cuEventSynchronize(recorded(r, r->stream)), "the next event");
+}
+
+void row_cuEventDestroy_v2(struct rows *r) {
+  CUevent event = recorded(r, stream(r));
+  done(r, start(r)->cuEventDestroy_v2(event));
+  need(r, cuEventSynchronize(recorded(r, r->stream)), "the next event");
+}
