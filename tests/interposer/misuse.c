@@ -22,7 +22,7 @@ static CUcontext gone, made;
 static CUarray array, array_gone;
 static CUmipmappedArray mipmap, mipmap_gone;
 static CUmemGenericAllocationHandle handle, handle_gone;
-static CUmemoryPool pool;
+static CUmemoryPool pool, other_pool;
 static CUmodule module, module_gone;
 static CUlibrary library;
 static CUkernel kernel;
@@ -64,7 +64,8 @@ static const char none[] = ".target sm_52\n", binary[] = "\x7f" "ELF garbage tha
   X(cuMemAllocFromPoolAsync(&p, 512, NULL, NULL)) X(cuMemAllocFromPoolAsync_ptsz(&p, HALF, pool, NULL)) X(cuMemAllocFromPoolAsync_ptsz(NULL, 1, pool, NULL)) \
   X(cuMemFreeAsync(0, NULL)) X(cuMemFreeAsync(12345, NULL)) X(cuMemFreeAsync(freed, NULL)) X(cuMemFreeAsync_ptsz(12345, NULL)) \
   X(cuMemPoolCreate(NULL, &pool_props)) X(cuMemPoolCreate(&pool, NULL)) X(cuMemPoolCreate(&pool, &pool_nowhere)) X(cuMemPoolCreate(NULL, NULL)) \
-  X(cuMemPoolDestroy(NULL)) X(cuMemPoolTrimTo(NULL, 0)) X(cuMemPoolTrimTo(NULL, HUGE)) \
+  X(cuMemGetDefaultMemPool(NULL, NULL, 1)) X(cuMemGetDefaultMemPool(&other_pool, NULL, 1)) X(cuMemGetMemPool(NULL, NULL, 1)) \
+  X(cuMemGetMemPool(&other_pool, NULL, 99)) X(cuMemPoolDestroy(NULL)) X(cuMemPoolTrimTo(NULL, 0)) X(cuMemPoolTrimTo(NULL, HUGE)) \
   X(cuMemPoolImportFromShareableHandle(NULL, NULL, 1, 0)) X(cuMemPoolImportFromShareableHandle(&pool, (void *)-1, 1, 0)) \
   X(cuMemCreate(NULL, 2 << 20, &on_device, 0)) X(cuMemCreate(&handle, 0, &on_device, 0)) X(cuMemCreate(&handle, 1, &on_device, 0)) \
   X(cuMemCreate(&handle, HUGE, &on_device, 0)) X(cuMemCreate(&handle, HALF, &on_device, 0)) X(cuMemCreate(&handle, OVER, &on_device, 0)) \
