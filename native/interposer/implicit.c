@@ -271,9 +271,10 @@ static CUresult begin_stack(struct gs_first *first, CUcontext context, int ordin
 CUresult gs_kernel_look(struct gs_first *first, CUfunction function, CUstream stream) {
   int ordinal;
   uint64_t hash = hash_of(function, stream), stack;
-  *first = (struct gs_first){0};
+  first->kernel = 0;
   if (GS_LIKELY(__atomic_load_n(place_of(hash), __ATOMIC_RELAXED) == hash))
     return CUDA_SUCCESS;
+  *first = (struct gs_first){0};
   struct gs_time *time = gs_time();
   if (time && __atomic_load_n(&time->captures, __ATOMIC_ACQUIRE) > 0 && gs_stream_capturing(stream))
     return CUDA_SUCCESS; /* it runs when its graph does */
