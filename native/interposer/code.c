@@ -34,7 +34,7 @@ static uint64_t file_bytes(const char *path) {
   return bytes;
 }
 
-/* ---- modules ------------------------------------------------------------------------------------------------------------------- */
+/* ---- modules ------------------------------------------------------------------------------------------------------------ */
 
 /* A module in the making. */
 struct loading {
@@ -129,7 +129,7 @@ CUresult gs_cuModuleUnload(CUmodule hmod) {
   return result;
 }
 
-/* ---- libraries ------------------------------------------------------------------------------------------------------------------ */
+/* ---- libraries ---------------------------------------------------------------------------------------------------------- */
 
 static CUresult end_library(CUresult result, const CUlibrary *library, uint64_t bytes) {
   if (result == CUDA_SUCCESS && bytes > 0)

@@ -32,7 +32,11 @@ CUresult gs_context_reserve(CUdevice device, int *ordinal, uint64_t *bytes) {
 
 /* Contexts of one device are made and ended one at a time: a handle comes back as soon as the driver ended its context, and the
  * books must not take the new one's entries for the old one's. */
-static CUresult begin(CUdevice device, int *ordinal, uint64_t *bytes) {
+static CUresult begin(const CUcontext *out, CUdevice device, int *ordinal, uint64_t *bytes) {
+  *ordinal = GS_NO_DEVICE;
+  *bytes = 0;
+  if (!out)
+    return CUDA_SUCCESS; /* the driver's to refuse */
   CUresult result = gs_context_reserve(device, ordinal, bytes);
   if (result == CUDA_SUCCESS && *ordinal != GS_NO_DEVICE)
     gs_lock(&gs_process->context_lock[*ordinal]);
@@ -64,7 +68,7 @@ CUresult gs_cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev) {
   uint64_t bytes;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuCtxCreate(pctx, flags, dev) : result;
-  result = begin(dev, &ordinal, &bytes);
+  result = begin(pctx, dev, &ordinal, &bytes);
   if (result != CUDA_SUCCESS)
     return result;
   return end_create(gs_real.cuCtxCreate(pctx, flags, dev), pctx, ordinal, bytes);
@@ -76,7 +80,7 @@ CUresult gs_cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev) {
   uint64_t bytes;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuCtxCreate_v2(pctx, flags, dev) : result;
-  result = begin(dev, &ordinal, &bytes);
+  result = begin(pctx, dev, &ordinal, &bytes);
   if (result != CUDA_SUCCESS)
     return result;
   return end_create(gs_real.cuCtxCreate_v2(pctx, flags, dev), pctx, ordinal, bytes);
@@ -88,7 +92,7 @@ CUresult gs_cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, in
   uint64_t bytes;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev) : result;
-  result = begin(dev, &ordinal, &bytes);
+  result = begin(pctx, dev, &ordinal, &bytes);
   if (result != CUDA_SUCCESS)
     return result;
   return end_create(gs_real.cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev), pctx, ordinal, bytes);
@@ -100,7 +104,7 @@ CUresult gs_cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, 
   uint64_t bytes;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev) : result;
-  result = begin(dev, &ordinal, &bytes);
+  result = begin(pctx, dev, &ordinal, &bytes);
   if (result != CUDA_SUCCESS)
     return result;
   return end_create(gs_real.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev), pctx, ordinal, bytes);
@@ -193,6 +197,8 @@ CUresult gs_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
     return result == CUDA_SUCCESS ? gs_real.cuDevicePrimaryCtxRetain(pctx, dev) : result;
   int ordinal = gs_device_ordinal(dev);
   uint64_t bytes = 0;
+  if (!pctx)
+    return gs_real.cuDevicePrimaryCtxRetain(pctx, dev); /* which refuses */
   if (ordinal == GS_NO_DEVICE) {
     result = gs_context_reserve(dev, &ordinal, &bytes);
     return result == CUDA_SUCCESS ? gs_real.cuDevicePrimaryCtxRetain(pctx, dev) : result;

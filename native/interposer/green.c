@@ -1,5 +1,5 @@
-/* Green contexts: parts of a device's multiprocessors with streams of their own. Memory, programs and cost are those of the primary
- * context, which each keeps alive. */
+/* Green contexts: parts of a device's multiprocessors with streams of their own. Memory, programs and cost are those of the
+ * primary context, which each keeps alive. */
 #include "books.h"
 #include "context.h"
 #include "device.h"
@@ -30,6 +30,8 @@ CUresult gs_cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice
     return result == CUDA_SUCCESS ? gs_real.cuGreenCtxCreate(phCtx, desc, dev, flags) : result;
   int ordinal = gs_device_ordinal(dev);
   uint64_t bytes = 0;
+  if (!phCtx)
+    return gs_real.cuGreenCtxCreate(phCtx, desc, dev, flags); /* which refuses */
   if (ordinal == GS_NO_DEVICE) {
     result = gs_context_reserve(dev, &ordinal, &bytes);
     return result == CUDA_SUCCESS ? gs_real.cuGreenCtxCreate(phCtx, desc, dev, flags) : result;

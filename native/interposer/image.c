@@ -39,7 +39,7 @@ static uint64_t round_up(uint64_t bytes, uint64_t multiple) { return (capped(byt
 
 static uint64_t times(uint64_t a, uint64_t b) { return b && a > BYTES_MAX / b ? BYTES_MAX : a * b; }
 
-/* ---- cubin -------------------------------------------------------------------------------------------------------------------- */
+/* ---- cubin -------------------------------------------------------------------------------------------------------------- */
 
 static uint64_t elf_bytes(const unsigned char *image, size_t limit) {
   Elf64_Ehdr header;
@@ -59,7 +59,7 @@ static uint64_t elf_bytes(const unsigned char *image, size_t limit) {
   return sum;
 }
 
-/* ---- PTX ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- PTX ---------------------------------------------------------------------------------------------------------------- */
 
 struct text {
   const char *at, *end; /* end NULL: where a NUL is */
@@ -139,8 +139,8 @@ static uint64_t type_bytes(const char *start, size_t length) {
   return bits / 8 * (memchr(start + 1, 'x', length - 1) ? 2 : 1);
 }
 
-/* After .global or .const, up to the semicolon. One declaration may name several variables; an array without a length is as long as
- * its initialiser. */
+/* After .global or .const, up to the semicolon. One declaration may name several variables; an array without a length is as
+ * long as its initialiser. */
 static uint64_t variables(struct text *text) {
   uint64_t sum = 0, element = 0, count = 1, values = 0;
   bool open = false, named = false;
@@ -191,7 +191,7 @@ static uint64_t ptx_bytes(const char *image, size_t limit) {
   return capped(sum + (uint64_t)(text.at - image));
 }
 
-/* ---- images ------------------------------------------------------------------------------------------------------------------- */
+/* ---- images ------------------------------------------------------------------------------------------------------------- */
 
 static uint64_t image_bytes(const unsigned char *image, size_t limit, int depth);
 

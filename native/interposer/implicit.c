@@ -11,8 +11,7 @@
 #include "around.h"
 #include "books.h"
 #include "device.h"
-
-#include <sys/mman.h>
+#include "implicit.h"
 
 enum {
   CHUNK = 2097152,
@@ -46,7 +45,7 @@ static uint64_t stack_bytes(int ordinal, uint64_t per_thread) {
 
 static uint64_t key_of(CUcontext context, uint32_t what) { return (uintptr_t)context + what; }
 
-/* ---- the entries --------------------------------------------------------------------------------------------------------------- */
+/* ---- the entries -------------------------------------------------------------------------------------------------------- */
 
 /* What the context began with. It is current, and nothing was changed yet. */
 static uint32_t beginning(uint32_t what) {
@@ -133,7 +132,7 @@ static CUresult begin(struct gs_first *first, int ordinal, uint64_t value) {
   return result;
 }
 
-static void end(const struct gs_first *first, bool taken) {
+void gs_implicit_end(const struct gs_first *first, bool taken) {
   struct gs_entry entry;
   uint64_t rest = 0;
   if (!first->grows)
@@ -154,7 +153,7 @@ static void end(const struct gs_first *first, bool taken) {
   gs_unlock(&gs_process->implicit_lock);
 }
 
-/* ---- code: as many pieces as the sum of all images needs. flags is of no use to it, link is the sum ------------------------------ */
+/* ---- code: as many pieces as the sum of all images needs; link is that sum ---------------------------------------------- */
 
 CUresult gs_code_take(CUcontext context, int ordinal, uint64_t bytes) {
   struct gs_entry entry;
@@ -189,13 +188,13 @@ void gs_code_give(CUcontext context, uint64_t bytes) {
   gs_unlock(&gs_process->implicit_lock);
 }
 
-/* ---- kernels -------------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ------------------------------------------------------------------------------------------------------------ */
 
 static bool is_default(CUstream stream) {
   return !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
 }
 
-static CUcontext current_context(void) {
+CUcontext gs_owner_current(void) {
   CUcontext context = NULL;
   return gs_real.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? gs_context_owner(context) : NULL;
 }
@@ -204,7 +203,7 @@ static CUcontext context_of(CUstream stream) {
   CUcontext context = NULL;
   struct gs_stream *known;
   if (is_default(stream))
-    return current_context();
+    return gs_owner_current();
   known = gs_stream_known(stream);
   if (known)
     return gs_context_owner(known->context->handle);
@@ -234,9 +233,8 @@ static uint64_t local_bytes(CUfunction function, bool of_library, int ordinal) {
   return result == CUDA_SUCCESS && bytes > 0 ? (uint64_t)bytes : 0;
 }
 
-/* What the kernel makes the driver take in context, besides what it has there. */
-static CUresult need_of(CUfunction function, CUcontext context, int *ordinal, uint64_t *stack) {
-  CUcontext popped, current = current_context();
+CUresult gs_kernel_need(CUfunction function, CUcontext context, int *ordinal, uint64_t *stack) {
+  CUcontext popped, current = gs_owner_current();
   bool of_library = false;
   *stack = 0;
   *ordinal = context ? gs_context_device(context) : GS_NO_DEVICE;
@@ -256,9 +254,9 @@ static CUresult need_of(CUfunction function, CUcontext context, int *ordinal, ui
   return result;
 }
 
-/* The context is current, or the entry exists already: `beginning` asks the current one. */
-static CUresult begin_stack(struct gs_first *first, CUcontext context, int ordinal, uint64_t stack) {
-  CUcontext popped, current = current_context();
+/* Made current where it is not: `beginning` asks the current one. */
+CUresult gs_stack_begin(struct gs_first *first, CUcontext context, int ordinal, uint64_t stack) {
+  CUcontext popped, current = gs_owner_current();
   first->context = context;
   first->what = GS_IMPLICIT_STACK;
   bool pushed = context != current && gs_real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
@@ -271,22 +269,23 @@ static CUresult begin_stack(struct gs_first *first, CUcontext context, int ordin
 CUresult gs_kernel_look(struct gs_first *first, CUfunction function, CUstream stream) {
   int ordinal;
   uint64_t hash = hash_of(function, stream), stack;
-  *first = (struct gs_first){0};
+  first->kernel = 0;
   if (GS_LIKELY(__atomic_load_n(place_of(hash), __ATOMIC_RELAXED) == hash))
     return CUDA_SUCCESS;
+  *first = (struct gs_first){0};
   struct gs_time *time = gs_time();
   if (time && __atomic_load_n(&time->captures, __ATOMIC_ACQUIRE) > 0 && gs_stream_capturing(stream))
     return CUDA_SUCCESS; /* it runs when its graph does */
   CUcontext context = context_of(stream);
-  CUresult result = need_of(function, context, &ordinal, &stack);
+  CUresult result = gs_kernel_need(function, context, &ordinal, &stack);
   first->kernel = hash;
-  return result == CUDA_SUCCESS && stack > 0 ? begin_stack(first, context, ordinal, stack) : result;
+  return result == CUDA_SUCCESS && stack > 0 ? gs_stack_begin(first, context, ordinal, stack) : result;
 }
 
 void gs_kernel_looked(const struct gs_first *first, CUresult result) {
   if (GS_LIKELY(first->kernel == 0))
     return;
-  end(first, result == CUDA_SUCCESS);
+  gs_implicit_end(first, result == CUDA_SUCCESS);
   if (result == CUDA_SUCCESS)
     __atomic_store_n(place_of(first->kernel), first->kernel, __ATOMIC_RELAXED);
 }
@@ -310,121 +309,7 @@ CUresult gs_after_kernel(struct gs_around *around, CUresult result) {
   return result;
 }
 
-/* ---- graphs: all their kernels are looked at when they are made executable -------------------------------------------------------- */
-
-CUfunction gs_node_kernel(const CUDA_KERNEL_NODE_PARAMS *params) {
-  return !params ? NULL : params->func ? params->func : (CUfunction)params->kern;
-}
-
-CUfunction gs_any_node_kernel(const CUgraphNodeParams *params) {
-  return params && params->type == CU_GRAPH_NODE_TYPE_KERNEL ? gs_node_kernel(&params->kernel) : NULL;
-}
-
-static CUresult kernel_of(CUgraphNode node, CUfunction *function, CUcontext *context) {
-  CUDA_KERNEL_NODE_PARAMS params = {0};
-  CUresult result = gs_real_has(GS_INDEX_cuGraphKernelNodeGetParams_v2)
-                        ? gs_real.cuGraphKernelNodeGetParams_v2(node, &params)
-                        : gs_real.cuGraphKernelNodeGetParams(node, (CUDA_KERNEL_NODE_PARAMS_v1 *)&params);
-  *function = gs_node_kernel(&params);
-  *context = params.ctx;
-  return result;
-}
-
-/* A kernel of a graph. most: the stack of those in the current context, which is reserved in one go; others' is at once theirs. */
-static CUresult look_at(CUfunction function, CUcontext context, CUcontext current, uint64_t *most) {
-  int ordinal;
-  uint64_t stack;
-  struct gs_first other = {0};
-  context = context ? gs_context_owner(context) : current;
-  CUresult result = need_of(function, context, &ordinal, &stack);
-  if (result != CUDA_SUCCESS)
-    return result;
-  if (context == current) {
-    *most = stack > *most ? stack : *most;
-  } else if (stack > 0) {
-    result = begin_stack(&other, context, ordinal, stack);
-    end(&other, result == CUDA_SUCCESS);
-  }
-  return result;
-}
-
-static CUresult walk(CUgraph graph, CUcontext current, uint64_t *most) {
-  size_t count = 0;
-  CUresult result = CUDA_SUCCESS;
-  if (gs_real.cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
-    return CUDA_SUCCESS;
-  size_t bytes = count * sizeof(CUgraphNode);
-  CUgraphNode *nodes = gs_private_map(bytes);
-  if (!nodes)
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  if (gs_real.cuGraphGetNodes(graph, nodes, &count) != CUDA_SUCCESS)
-    count = 0;
-  for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
-    CUgraphNodeType type;
-    CUgraph child;
-    CUfunction function;
-    CUcontext context;
-    if (gs_real.cuGraphNodeGetType(nodes[i], &type) != CUDA_SUCCESS)
-      continue;
-    if (type == CU_GRAPH_NODE_TYPE_KERNEL && kernel_of(nodes[i], &function, &context) == CUDA_SUCCESS)
-      result = look_at(function, context, current, most);
-    if (type == CU_GRAPH_NODE_TYPE_GRAPH && gs_real.cuGraphChildGraphNodeGetGraph(nodes[i], &child) == CUDA_SUCCESS)
-      result = walk(child, current, most);
-  }
-  munmap(nodes, bytes);
-  return result;
-}
-
-static CUresult look_at_graph(struct gs_first *first, CUgraph graph) {
-  uint64_t most = 0;
-  CUcontext current = current_context();
-  CUresult result = current && graph ? walk(graph, current, &most) : CUDA_SUCCESS;
-  if (result == CUDA_SUCCESS && most > 0)
-    result = begin_stack(first, current, gs_context_device(current), most);
-  return result;
-}
-
-CUresult gs_before_graph_made(struct gs_around *around, CUgraph graph) {
-  CUresult result = CUDA_SUCCESS;
-  around->first = (struct gs_first){0};
-  return gs_enter(&result) ? look_at_graph(&around->first, graph) : result;
-}
-
-CUresult gs_after_graph_made(struct gs_around *around, CUresult result) {
-  end(&around->first, result == CUDA_SUCCESS);
-  return result;
-}
-
-CUresult gs_before_graph_updated(struct gs_around *around, CUgraphExec executable, CUgraph graph) {
-  CUresult result = gs_before_graph_changed(around, executable);
-  around->first = (struct gs_first){0};
-  return result == CUDA_SUCCESS && around->active ? look_at_graph(&around->first, graph) : result;
-}
-
-CUresult gs_after_graph_updated(struct gs_around *around, CUresult result) {
-  end(&around->first, result == CUDA_SUCCESS);
-  return gs_after_graph_changed(around, result);
-}
-
-CUresult gs_before_kernel_node(struct gs_around *around, CUgraphExec executable, CUfunction function) {
-  CUresult result = gs_before_graph_changed(around, executable);
-  uint64_t most = 0;
-  CUcontext current;
-  around->first = (struct gs_first){0};
-  if (result != CUDA_SUCCESS || !around->active || !(current = current_context()))
-    return result;
-  result = look_at(function, NULL, current, &most);
-  if (result == CUDA_SUCCESS && most > 0)
-    result = begin_stack(&around->first, current, gs_context_device(current), most);
-  return result;
-}
-
-CUresult gs_after_kernel_node(struct gs_around *around, CUresult result) {
-  end(&around->first, result == CUDA_SUCCESS);
-  return gs_after_graph_changed(around, result);
-}
-
-/* ---- cuCtxSetLimit ---------------------------------------------------------------------------------------------------------------- */
+/* ---- cuCtxSetLimit ------------------------------------------------------------------------------------------------------ */
 
 CUresult gs_before_limit(struct gs_around *around, CUlimit limit, size_t value) {
   CUresult result = CUDA_SUCCESS;
@@ -432,7 +317,7 @@ CUresult gs_before_limit(struct gs_around *around, CUlimit limit, size_t value) 
   if (!gs_enter(&result))
     return result;
   int ordinal = gs_current_device();
-  CUcontext context = current_context();
+  CUcontext context = gs_owner_current();
   bool sizes = limit == CU_LIMIT_STACK_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_MALLOC_HEAP_SIZE;
   if (!sizes || ordinal == GS_NO_DEVICE || !context || (limit == CU_LIMIT_STACK_SIZE && value > STACK_MAX))
     return CUDA_SUCCESS; /* nothing to charge, or the driver's to refuse */
@@ -442,6 +327,6 @@ CUresult gs_before_limit(struct gs_around *around, CUlimit limit, size_t value) 
 }
 
 CUresult gs_after_limit(struct gs_around *around, CUresult result) {
-  end(&around->first, result == CUDA_SUCCESS);
+  gs_implicit_end(&around->first, result == CUDA_SUCCESS);
   return result;
 }

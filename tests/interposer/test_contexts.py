@@ -191,3 +191,13 @@ def test_streams_of_a_green_context_are_gated_and_metered(
     assert sim.busy_ns(worker.pid) == 51 * MS
     worker.do("ok(d.cuGreenCtxWaitEvent(g, e)); ok(d.cuStreamDestroy(s)); ok(d.cuCtxSetCurrent(ctx))")
     worker.do("ok(d.cuGreenCtxDestroy(g))")
+
+
+@pytest.mark.parametrize("call", ["cuCtxCreate_v2(None, 0, 0)", "cuCtxCreate_v4(None, None, 0, 0)"])
+def test_a_full_grant_does_not_change_what_is_wrong(start: Start, call: str) -> None:
+    hog, worker = start(0), start()
+    hog.do(f"p = ok(d.cuMemAlloc({LIMIT - CONTEXT}))")
+    assert worker.get(f"lib.{call}") == 1, "no place for the answer"
+    assert worker.get("lib.cuDevicePrimaryCtxRetain(None, 0)") == 1
+    assert worker.get("lib.cuCtxCreate_v2(ctypes.byref(ctypes.c_void_p()), 0, 0)") == 2
+    assert worker.charged() == 0
