@@ -34,6 +34,13 @@ static CUresult share_file(CUdevice device, int fd) {
   return CUDA_SUCCESS;
 }
 
+CUresult sim_ipc_share(CUdevice device, int fd, uint64_t secret[2]) {
+  CUresult result = fd < 0 ? CUDA_ERROR_NOT_SUPPORTED : share_file(device, fd);
+  if (result == CUDA_SUCCESS)
+    memcpy(secret, shared[device].secret, sizeof shared[device].secret);
+  return result;
+}
+
 CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr) {
   CUresult result = sim_ready();
   if (result != CUDA_SUCCESS)
@@ -57,8 +64,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr) {
   return result;
 }
 
-/* The device as this process numbers it, -1 if it does not see it. */
-static CUdevice local_device(uint32_t engine_device) {
+CUdevice sim_ipc_device(uint32_t engine_device) {
   for (CUdevice device = 0; sim_device_valid(device); device++)
     if (sim_engine_device(device) == engine_device)
       return device;
@@ -112,7 +118,7 @@ static CUresult open_handle(const struct handle *handle, struct sim_ctx *ctx, CU
   int fd, pid;
   if (sim_file_get(handle->secret, &fd, &engine_device, &pid) != 0)
     return CUDA_ERROR_INVALID_VALUE; /* made up, or its process is gone */
-  CUdevice device = local_device(engine_device);
+  CUdevice device = sim_ipc_device(engine_device);
   CUresult result = CUDA_SUCCESS;
   if (pid == sim_info()->host_pid)
     result = CUDA_ERROR_INVALID_CONTEXT; /* a process cannot import from itself */

@@ -133,7 +133,7 @@ void sim_memory_forget(struct sim_range *range) {
 
 static bool freed_by_cumemfree(const struct sim_range *range) {
   return range->kind == SIM_RANGE_DEVICE || range->kind == SIM_RANGE_MANAGED || range->kind == SIM_RANGE_POOL ||
-         range->kind == SIM_RANGE_GRAPH || range->kind == SIM_RANGE_EXTERNAL;
+         range->kind == SIM_RANGE_GRAPH || range->kind == SIM_RANGE_IMPORTED || range->kind == SIM_RANGE_EXTERNAL;
 }
 
 CUresult sim_memory_free(CUdeviceptr address) {
@@ -291,8 +291,8 @@ void sim_memory_array_free(CUdeviceptr address) {
 static bool dies_with(const struct sim_range *range, const struct sim_ctx *ctx) {
   return range->ctx == ctx && !range->dying &&
          (range->kind == SIM_RANGE_DEVICE || range->kind == SIM_RANGE_MANAGED || range->kind == SIM_RANGE_MODULE ||
-          range->kind == SIM_RANGE_IPC || range->kind == SIM_RANGE_EXTERNAL || range->kind == SIM_RANGE_HOST || range->kind == SIM_RANGE_REGISTERED ||
-          range->kind == SIM_RANGE_POOL);
+          range->kind == SIM_RANGE_IPC || range->kind == SIM_RANGE_EXTERNAL || range->kind == SIM_RANGE_HOST ||
+          range->kind == SIM_RANGE_REGISTERED || range->kind == SIM_RANGE_IMPORTED || range->kind == SIM_RANGE_POOL);
 }
 
 void sim_memory_ctx_destroyed(struct sim_ctx *ctx) {

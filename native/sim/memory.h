@@ -34,6 +34,7 @@ enum sim_range_kind {
   SIM_RANGE_MAPPED,     /* cuMemMap */
   SIM_RANGE_IPC,        /* another process's memory, charged there */
   SIM_RANGE_EXTERNAL,   /* a buffer of external memory, charged where it was made */
+  SIM_RANGE_IMPORTED,   /* a block of another process's pool, charged there */
   SIM_RANGE_HOST,       /* cuMemHostAlloc */
   SIM_RANGE_REGISTERED  /* cuMemHostRegister: the caller's memory */
 };
@@ -118,6 +119,12 @@ CUresult sim_graph_mem_capture(struct sim_stream *stream, CUdevice device, size_
 CUresult sim_graph_mem_free_in_order(struct sim_stream *stream, CUdeviceptr address);
 /* Memory of cuMemAlloc: its address is unknown at once, its bytes come back when the stream is there. */
 CUresult sim_memory_free_in_order(struct sim_stream *stream, CUdeviceptr address);
+
+/* ---- ipc.c ------------------------------------------------------------------------------------------------------------------ */
+/* The secret under which other processes get the file behind a device's memory. With the ranges lock held. */
+CUresult sim_ipc_share(CUdevice device, int fd, uint64_t secret[2]);
+/* The device as this process numbers it, -1 if it does not see it. */
+CUdevice sim_ipc_device(uint32_t engine_device);
 
 /* ---- arrays.c -------------------------------------------------------------------------------------------------------------- */
 struct sim_array_view {

@@ -64,7 +64,7 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
   if (!sim_device_valid(dev))
     return CUDA_ERROR_INVALID_DEVICE;
   sim_ranges_lock();
-  if (!sim_pool_known(pool) || pool->location.type != CU_MEM_LOCATION_TYPE_DEVICE || pool->location.id != dev)
+  if (!sim_pool_known(pool) || pool->imported || pool->location.type != CU_MEM_LOCATION_TYPE_DEVICE || pool->location.id != dev)
     result = CUDA_ERROR_INVALID_VALUE;
   else
     all.current[dev] = pool;
@@ -102,8 +102,10 @@ CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUme
 static CUresult check_properties(const CUmemPoolProps *props) {
   if (!props)
     return CUDA_ERROR_INVALID_VALUE;
-  if (props->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
-    return CUDA_ERROR_NOT_SUPPORTED; /* no inter-process pools */
+  bool shared = props->handleTypes == SIM_POOL_HANDLE;
+  if (props->handleTypes != CU_MEM_HANDLE_TYPE_NONE &&
+      !(shared && props->allocType == CU_MEM_ALLOCATION_TYPE_PINNED && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE))
+    return CUDA_ERROR_NOT_SUPPORTED;
   if (props->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED && props->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
     return CUDA_ERROR_NOT_SUPPORTED; /* managed memory is on the device all the time here */
   if (props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED && props->allocType != CU_MEM_ALLOCATION_TYPE_MANAGED)
@@ -128,6 +130,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   sim_ranges_lock();
   sim_pool_start(made, poolProps->location, poolProps->maxSize);
+  made->exportable = poolProps->handleTypes != CU_MEM_HANDLE_TYPE_NONE;
   sim_ranges_unlock();
   *pool = made;
   return CUDA_SUCCESS;

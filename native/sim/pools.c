@@ -228,6 +228,13 @@ static void block_free(struct block *block) {
 
 CUmemoryPool sim_pool_of_block(const void *block) { return ((const struct block *)block)->chunk->pool; }
 
+void sim_pool_block_place(const void *block, int *fd, uint64_t *offset) {
+  const struct block *at = block;
+  const struct sim_pages *pages = &at->chunk->pages;
+  *fd = pages->fd;
+  *offset = pages->offset + (at->base - (uint64_t)(uintptr_t)pages->at);
+}
+
 void sim_pool_free_now(struct sim_range *range) {
   struct block *block = range->owner;
   sim_range_remove(range);
@@ -295,7 +302,7 @@ static CUresult allocate(CUdeviceptr *dptr, size_t bytes, CUmemoryPool handle, C
     return CUDA_ERROR_OUT_OF_MEMORY;
   sim_ranges_lock();
   CUmemoryPool pool = handle ? handle : sim_pool_current(sim_stream_ctx(stream)->device);
-  bool valid = sim_pool_known(pool);
+  bool valid = sim_pool_known(pool) && !pool->imported;
   sim_ranges_unlock();
   if (!valid)
     return CUDA_ERROR_INVALID_VALUE;
@@ -370,7 +377,7 @@ static CUresult free_async(CUdeviceptr address, CUstream handle, bool per_thread
     return sim_graph_mem_free_in_order(stream, address);
   if (sim_stream_capturing(stream))
     return CUDA_ERROR_INVALID_VALUE; /* only a graph's own allocations can be freed in it */
-  if (kind == SIM_RANGE_DEVICE || kind == SIM_RANGE_MANAGED)
+  if (kind == SIM_RANGE_DEVICE || kind == SIM_RANGE_MANAGED || kind == SIM_RANGE_IMPORTED)
     return sim_memory_free_in_order(stream, address);
   return fade_out(stream, address);
 }

@@ -1,9 +1,12 @@
 /* A program that takes memory through graphs, pools and streams. Like client.c it obeys commands on stdin, one a line, and answers
  * "result value value"; what it made is named by its number, counted per kind. Stream 0 is the default one. */
+#define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -33,6 +36,10 @@ CUresult cuMemPoolDestroy(CUmemoryPool);
 CUresult cuMemPoolTrimTo(CUmemoryPool, size_t);
 CUresult cuMemPoolSetAttribute(CUmemoryPool, int, void *);
 CUresult cuMemPoolGetAttribute(CUmemoryPool, int, void *);
+CUresult cuMemPoolExportToShareableHandle(void *, CUmemoryPool, int, unsigned long long);
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *, void *, int, unsigned long long);
+CUresult cuMemPoolExportPointer(void *, CUdeviceptr);
+CUresult cuMemPoolImportPointer(CUdeviceptr *, CUmemoryPool, void *);
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *, CUdevice);
 CUresult cuDeviceGetGraphMemAttribute(CUdevice, int, void *);
 CUresult cuDeviceGraphMemTrim(CUdevice);
@@ -215,6 +222,38 @@ static size_t race(size_t rounds, size_t step) {
   return refused;
 }
 
+/* ---- pools of another process ---- */
+
+enum { DESCRIPTOR = 1 /* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR */ };
+
+/* Gives the descriptor in *fd, and the pointer's data in a file that whoever knows this process's number can open too. */
+static CUresult export_pool(CUmemoryPool pool, CUdeviceptr pointer, size_t *fd, size_t *data_fd) {
+  unsigned char data[64];
+  int made = -1, file = memfd_create("data", 0);
+  CUresult r = cuMemPoolExportToShareableHandle(&made, pool, DESCRIPTOR, 0);
+  if (r == CUDA_SUCCESS) r = cuMemPoolExportPointer(data, pointer);
+  if (r == CUDA_SUCCESS && write(file, data, sizeof data) != sizeof data) r = 999;
+  *fd = (size_t)made;
+  *data_fd = (size_t)file;
+  return r;
+}
+
+static CUresult import_pool(size_t pid, size_t fd, size_t data_fd) {
+  char path[64];
+  unsigned char data[64];
+  CUresult r;
+  snprintf(path, sizeof path, "/proc/%zu/fd/%zu", pid, fd);
+  int pool = open(path, O_RDWR);
+  snprintf(path, sizeof path, "/proc/%zu/fd/%zu", pid, data_fd);
+  int file = open(path, O_RDWR);
+  if (pread(file, data, sizeof data, 0) != sizeof data) return 999;
+  r = cuMemPoolImportFromShareableHandle(&pools[npools], (void *)(size_t)pool, DESCRIPTOR, 0);
+  if (r == CUDA_SUCCESS) r = cuMemPoolImportPointer(&pointers[npointers], pools[npools], data);
+  npools += r == CUDA_SUCCESS;
+  npointers += r == CUDA_SUCCESS;
+  return r;
+}
+
 /* ---- what no program should ask ---- */
 
 /* Call number `which` with wrong pointers or sizes; 9999 where there is none. */
@@ -310,6 +349,13 @@ static int obey(const char *verb, size_t a, size_t b, size_t c) {
     CUmemPoolProps props = {.allocType = (int)b, .location = {(int)a, 0}};
     r = cuMemPoolCreate(&pools[npools], &props), npools += r == 0;
   }
+  else if (!strcmp(verb, "sharedpool")) {
+    CUmemPoolProps props = properties(0, 0);
+    props.handleTypes = DESCRIPTOR;
+    r = cuMemPoolCreate(&pools[npools], &props), npools += r == 0;
+  }
+  else if (!strcmp(verb, "export")) r = export_pool(pools[a], pointers[b], &one, &two);
+  else if (!strcmp(verb, "import")) r = import_pool(a, b, c);
   else if (!strcmp(verb, "default")) r = cuDeviceGetDefaultMemPool(&pools[npools], (CUdevice)a), npools += r == 0;
   else if (!strcmp(verb, "unpool")) r = cuMemPoolDestroy(pools[a]);
   else if (!strcmp(verb, "trim")) r = cuMemPoolTrimTo(pools[a], b);

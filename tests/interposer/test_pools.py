@@ -138,6 +138,28 @@ def test_what_is_no_pool_is_not_remembered_as_one(grant: Grant, sim: Simulator, 
     assert held(grant, sim) == STEP
 
 
+@pytest.mark.parametrize("free", ["free 0", "freeasync 0 1"])
+def test_the_exporter_of_a_pool_pays(grant: Grant, sim: Simulator, client: Client, memory: Memory, free: str) -> None:
+    importer = memory(grant)
+    importer.ok("init", "retain 0", "stream")
+    client.ok("sharedpool", "frompool 1000 0 1", f"frompool {STEP} 0 1")
+    shared = client.ok("export 0 1")
+    assert agreed(grant, sim) == 2 * CONTEXT + 2 * STEP
+    importer.ok(f"import {client.pid} {shared.one} {shared.two}")
+    assert agreed(grant, sim) == 2 * CONTEXT + 2 * STEP
+    assert importer("frompool 512 0 1").result == 1, (
+        "the driver's own answer: nothing is allocated from an imported pool"
+    )
+    importer.ok(free, "sync 1")
+    assert importer(free).result == 1
+    importer.ok("trim 0 0", "unpool 0")
+    assert agreed(grant, sim) == 2 * CONTEXT + 2 * STEP
+    importer.ok("async 512 1")
+    assert agreed(grant, sim) == 2 * CONTEXT + 3 * STEP
+    client.ok("freeasync 0 1", "freeasync 1 1", "sync 1")
+    assert agreed(grant, sim) == 2 * CONTEXT + STEP
+
+
 def test_racing_threads_and_processes(grant: Grant, sim: Simulator, memory: Memory) -> None:
     """Pools, graphs and frees in stream order of 3 processes with 6 threads each, in a grant that is too small."""
     clients = [memory(grant) for _ in range(3)]
