@@ -147,6 +147,14 @@ static bool may_pass(struct gs_time_device *device, uint32_t lease, uint64_t *wa
   return *wait == 0;
 }
 
+void gs_notice_turn(struct gs_time_device *device, uint32_t lease, uint64_t now) {
+  bool held = lease & GS_LEASE_HELD;
+  uint32_t others = held ? __atomic_load_n(&device->limits->tails, __ATOMIC_RELAXED) != 0
+                         : !__atomic_load_n(&device->local, __ATOMIC_RELAXED);
+  if (others != device->meter->others)
+    gs_meter_turn(device->meter, others, held ? now : now + GS_METER_OVERLAP_NS);
+}
+
 uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream) {
   const uint32_t *word = &device->limits->lease;
   struct gs_heartbeat heartbeat = {0, 0};
@@ -206,7 +214,7 @@ static double inflight(struct gs_time_device *device, double bound, uint64_t now
     const struct gs_stream *stream = time->stream[i];
     if (!stream || !stream->live || stream->device != device)
       continue;
-    if (gs_queue_stuck(&stream->queue, GS_DEPENDENT_NS, now))
+    if (gs_queue_stuck(device->meter, &stream->queue, GS_DEPENDENT_NS, now))
       *any_stuck = true;
     else
       sum += gs_queue_inflight(&stream->queue, bound, now);
@@ -226,7 +234,7 @@ void gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint
     gs_latch_take(&device->lock);
     under = inflight(device, bound, now, &stuck) <= bound;
     /* A stuck stream may only be slow, beside others on the device: it takes more, but not a whole channel full. */
-    pace = gs_queue_stuck(&stream->queue, GS_DEPENDENT_NS, now) ? gs_meter_pace(device->meter, key, GS_DEPENDENT_NS) : 0;
+    pace = gs_queue_stuck(device->meter, &stream->queue, GS_DEPENDENT_NS, now) ? gs_meter_pace(device->meter, key, GS_DEPENDENT_NS) : 0;
     marks = device->meter->marks;
     gs_latch_drop(&device->lock);
     if (under && stuck)

@@ -64,6 +64,9 @@ static uint64_t drain(struct gs_time_device *device) {
 static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint64_t tick) {
   uint32_t lease = __atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE);
   uint64_t again;
+  gs_latch_take(&device->lock);
+  gs_notice_turn(device, lease, gs_now());
+  gs_latch_drop(&device->lock);
   if (lease != device->seen) {
     device->seen = lease;
     device->draining = 0;

@@ -73,7 +73,7 @@ void gs_submit(struct gs_submission *submission, uint64_t key, CUstream handle) 
     submission->function = gs_meter_function(meter, key);
   }
   submission->estimate = submission->function->estimate;
-  meter->tails = __atomic_load_n(&device->limits->tails, __ATOMIC_RELAXED) != 0;
+  gs_notice_turn(device, lease, submission->planned);
   submission->plan = gs_meter_launch(meter, &stream->queue, submission->function, submission->planned, lease);
   submission->stream = stream;
   __atomic_store_n(&device->slot->launches, device->slot->launches + 1, __ATOMIC_RELAXED);

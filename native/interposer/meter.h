@@ -25,6 +25,10 @@ enum {
   GS_METER_GAP_NS = 50000,      /* a queue that ran dry so long ago starts over with an unknown function */
   GS_METER_LAG_NS = 15000,      /* a mark done this long after its record had work before it */
   GS_METER_TAIL_NS = 3000000,   /* so long into a lease the one before may still have work on the device */
+  GS_METER_TURNS = 128,         /* changes of who is on the device remembered; a power of two */
+  GS_METER_OVERLAP_NS = 1000000, /* a successor is leased so long after a revoke where the rest in flight is more than it can run */
+  GS_METER_UNSLICED_NS = 200000, /* of the time between two events others rarely got a part when it is shorter than this */
+  GS_METER_LONG_NS = 5000000,   /* a segment longer than that is charged by residency: several slices of the device even out */
   GS_METER_HELD = 1,            /* this bit of a lease word: leased */
   GS_METER_RISK_SHARE = 8       /* so many launches of never observed functions fill the bound on work in flight */
 };
@@ -37,6 +41,7 @@ struct gs_function {
   uint32_t epoch; /* of the meter when last observed; older: handles may have been reused, learn again */
   uint32_t samples;
   uint32_t exact; /* so many samples are not believed: a backlogged segment said it better */
+  bool beside;    /* known only from when others were on the device too */
   float sample[GS_METER_SAMPLES];
 };
 
@@ -87,6 +92,7 @@ struct gs_queue {
   uint64_t last_sample, last_check;
   struct gs_function *sampled; /* the bracketed launch whose events are not read yet */
   uint64_t sampled_key;
+  bool sampled_beside;   /* others may have been on the device */
   double sampled_host;   /* host time inside its launch call */
   double sampled_whole;  /* and from before its first event's record until after its second's */
   bool used;
@@ -99,11 +105,19 @@ struct gs_piece {
   double density; /* counted time over length, 0..1 */
 };
 
+/* From this time on so many others are believed to have work on the device. */
+struct gs_turn {
+  uint64_t from;
+  uint32_t others;
+};
+
 struct gs_meter {
   double busy;
   double inflight;
   double launched; /* estimates of all launches, ever */
-  bool tails;      /* the caller knows of others' work on the device */
+  uint32_t others; /* of the last turn */
+  uint32_t turns;  /* noted, ever */
+  struct gs_turn turn[GS_METER_TURNS];
   uint64_t leased_at; /* first launch under the lease word below, when another was seen before */
   uint32_t lease;
   uint32_t unobserved;
@@ -140,6 +154,12 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
 
 /* Takes a place in the ring and closes the open segment into it; NULL when the ring is full (the segment stays open). */
 struct gs_mark *gs_meter_mark(struct gs_meter *meter, struct gs_queue *queue, bool start, uint64_t now);
+/* From now on others have, or have no more, work on the device beside ours. Nothing before the first call: alone. */
+void gs_meter_turn(struct gs_meter *meter, uint32_t others, uint64_t from);
+/* Device time that fell to this process between two instants if it had work all along: the hardware slices the device evenly
+ * between those who have. */
+double gs_meter_resident(const struct gs_meter *meter, uint64_t from, uint64_t to, uint32_t residents);
+
 /* The oldest mark of the queue, or NULL. */
 struct gs_mark *gs_meter_oldest(struct gs_queue *queue);
 /* The oldest mark is done, at `done`. lease: the lease word now; where it differs from the segment's, others ran in between.
@@ -153,6 +173,8 @@ bool gs_meter_check_before_sync(struct gs_queue *queue, uint64_t now);
 /* The program learned that everything in this stream is done. All marks of the queue have been reaped or lost. */
 void gs_meter_synced(struct gs_meter *meter, struct gs_queue *queue, uint64_t now);
 
+/* What a segment's launches take, as estimated now. */
+double gs_segment_now(const struct gs_segment *segment);
 /* Estimated time in flight as the bound sees it. */
 double gs_meter_inflight(const struct gs_meter *meter, double bound);
 /* The same for one queue, without what must be done by now although no mark said so. */
@@ -160,9 +182,9 @@ double gs_queue_inflight(const struct gs_queue *queue, double bound, uint64_t no
 /* When the queue is expected to be dry; a queue whose oldest mark is overdue gets half its delay on top. 0: nothing in flight. */
 uint64_t gs_queue_expected_end(const struct gs_queue *queue, uint64_t now);
 
-/* Whether its oldest mark is overdue by more than `patience` and by as much as it was expected to take: what it waits for may be
- * work that was never submitted. */
-bool gs_queue_stuck(const struct gs_queue *queue, uint64_t patience, uint64_t now);
+/* Whether its oldest mark is overdue by more than `patience` and by as much as it was expected to take, in time that the device
+ * had for us: what it waits for may be work that was never submitted. */
+bool gs_queue_stuck(const struct gs_meter *meter, const struct gs_queue *queue, uint64_t patience, uint64_t now);
 /* How far apart launches into a stuck queue are let through: an eighth of what they take, an unknown function's `most`. */
 uint64_t gs_meter_pace(struct gs_meter *meter, uint64_t key, uint64_t most);
 

@@ -169,6 +169,9 @@ void gs_daemon_check(struct gs_heartbeat *seen, uint64_t now);
 double gs_bound(const struct gs_time_device *device);
 uint32_t gs_slots_active(const struct gs_time_device *device, uint64_t now, uint64_t within);
 
+/* Tells the meter who else may be on the device, by the lease word just read. Without a daemon nobody knows: what runs then is
+ * charged in full. Under the device's lock. */
+void gs_notice_turn(struct gs_time_device *device, uint32_t lease, uint64_t now);
 /* Waits for a lease, or for the local budget where the daemon is gone. Gives the lease word that let it through. */
 uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream);
 /* Waits until the work in flight is under the bound, softly: a stuck stream takes the launch of key, only not too fast. */
