@@ -44,10 +44,10 @@ static bool reap(struct gs_time *time, struct gs_time_device *device) {
 /* One look at a device whose lease was revoked; gives when to look again, 0: drained. */
 static uint64_t drain(struct gs_time_device *device) {
   uint64_t now, rest;
-  gs_latch_take(&device->lock);
+  gs_biased_take(&device->lock);
   now = gs_now();
   rest = gs_rest(device, now);
-  gs_latch_drop(&device->lock);
+  gs_biased_drop(&device->lock);
   if (rest < GS_DRAINED_NS) {
     __atomic_store_n(&device->slot->drained, device->draining, __ATOMIC_RELEASE);
     device->draining = 0;
@@ -64,9 +64,11 @@ static uint64_t drain(struct gs_time_device *device) {
 static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint64_t tick) {
   uint32_t lease = __atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE);
   uint64_t again;
-  gs_latch_take(&device->lock);
-  gs_notice_turn(device, lease, gs_now());
-  gs_latch_drop(&device->lock);
+  if (gs_turn_passed(device, lease)) {
+    gs_biased_take(&device->lock);
+    gs_notice_turn(device, lease, gs_now());
+    gs_biased_drop(&device->lock);
+  }
   if (lease != device->seen) {
     device->seen = lease;
     device->draining = 0;

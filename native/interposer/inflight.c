@@ -3,10 +3,6 @@
 
 static double minimum(double a, double b) { return a < b ? a : b; }
 
-double gs_meter_inflight(const struct gs_meter *meter, double bound) {
-  return meter->inflight + meter->unobserved * (bound / GS_METER_RISK_SHARE);
-}
-
 double gs_queue_inflight(const struct gs_queue *queue, double bound, uint64_t now) {
   double rest = queue->inflight;
   if (queue->head == queue->tail) rest = queue->end > now ? minimum(rest, (double)(queue->end - now)) : 0;

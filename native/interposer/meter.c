@@ -115,10 +115,6 @@ static void count_kind(struct gs_segment *segment, struct gs_function *function,
   segment->kind[i].launches++;
 }
 
-bool gs_meter_close_first(const struct gs_queue *queue, const struct gs_function *function, uint64_t now) {
-  return function->observed < GS_METER_TRUSTED && queue->open.launches > 0 && now > queue->end + GS_METER_GAP_NS;
-}
-
 uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t now,
                          uint32_t lease) {
   struct gs_segment *open = &queue->open;

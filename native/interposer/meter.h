@@ -95,7 +95,7 @@ struct gs_queue {
   bool sampled_beside;   /* others may have been on the device */
   double sampled_host;   /* host time inside its launch call */
   double sampled_whole;  /* and from before its first event's record until after its second's */
-  bool used;
+  struct gs_function *recent; /* of the last launch */
   struct gs_mark ring[GS_METER_RING];
 };
 
@@ -138,9 +138,18 @@ void gs_meter_forget_functions(struct gs_meter *meter);
 /* One graph was changed: its history is worth nothing. */
 void gs_meter_reset_function(struct gs_meter *meter, uint64_t key);
 
+/* The same, quicker where the stream's last launch was of it too. */
+static inline struct gs_function *gs_queue_function(struct gs_meter *meter, struct gs_queue *queue, uint64_t key) {
+  struct gs_function *function = queue->recent;
+  if (function && function->key == key && function->epoch == meter->epoch) return function;
+  return queue->recent = gs_meter_function(meter, key);
+}
+
 /* Whether to mark the stream before this launch: the open segment ended a while ago, and what comes now is not known well enough
  * to be told from the gap between. */
-bool gs_meter_close_first(const struct gs_queue *queue, const struct gs_function *function, uint64_t now);
+static inline bool gs_meter_close_first(const struct gs_queue *queue, const struct gs_function *function, uint64_t now) {
+  return function->observed < GS_METER_TRUSTED && queue->open.launches > 0 && now > queue->end + GS_METER_GAP_NS;
+}
 /* A launch about to be made. Gives enum gs_plan bits: record a start mark before it, bracket it, record a mark after it. */
 uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t now,
                          uint32_t lease);
@@ -176,7 +185,9 @@ void gs_meter_synced(struct gs_meter *meter, struct gs_queue *queue, uint64_t no
 /* What a segment's launches take, as estimated now. */
 double gs_segment_now(const struct gs_segment *segment);
 /* Estimated time in flight as the bound sees it. */
-double gs_meter_inflight(const struct gs_meter *meter, double bound);
+static inline double gs_meter_inflight(const struct gs_meter *meter, double bound) {
+  return meter->inflight + meter->unobserved * (bound / GS_METER_RISK_SHARE);
+}
 /* The same for one queue, without what must be done by now although no mark said so. */
 double gs_queue_inflight(const struct gs_queue *queue, double bound, uint64_t now);
 /* When the queue is expected to be dry; a queue whose oldest mark is overdue gets half its delay on top. 0: nothing in flight. */

@@ -48,7 +48,7 @@ def test_model_of_very_short_kernels(unit: Path, pattern: str) -> None:
 @pytest.mark.parametrize("kernel_us", [20, 300, 1000, 3000, 7000, 25_000, 50_000, 120_000])
 @pytest.mark.parametrize("other", ["turns", "turnsshort"])
 def test_model_of_leases_in_turn(unit: Path, other: str, kernel_us: int) -> None:
-    """20 ms each; the other has work on the device always (its kernels outlast its leases too), or under its own only."""
+    """20 ms each; the other has work on the device always (its kernels outlast leases too), or under its own only."""
     launches = min(20_000, 6_000_000 // kernel_us)
     command = [unit, other, str(kernel_us * 1000), str(launches)]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
