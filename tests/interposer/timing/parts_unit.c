@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "latch.h"
 #include "ticks.h"
@@ -33,6 +34,7 @@ static void *hammer(void *argument) {
       if (!lock.latched) owned++;
       for (volatile int k = rand_r(&seed) % 8; k > 0; k--) {
       }
+      if (rand_r(&seed) % 2048 == 0) usleep(30); /* loses its processor in there */
       counter = seen + 1;
       gs_biased_drop(&lock);
       done++;
