@@ -15,7 +15,9 @@ def give(one: Worker, two: Worker) -> None:
     """e of one is e of two."""
     one.do(f"e = ok(d.cuEventCreate({FLAGS})); h = ok(d.cuIpcGetEventHandle(e))")
     handle = one.get("list(ctypes.string_at(h.getPtr(), 64))")
-    two.do(f"h = d.CUipcEventHandle(); ctypes.memmove(h.getPtr(), bytes({handle}), 64); e = ok(d.cuIpcOpenEventHandle(h))")
+    two.do(
+        f"h = d.CUipcEventHandle(); ctypes.memmove(h.getPtr(), bytes({handle}), 64); e = ok(d.cuIpcOpenEventHandle(h))"
+    )
 
 
 @pytest.fixture
@@ -64,7 +66,9 @@ def test_what_a_dead_process_recorded_never_happens(sim: Any, pair: tuple[Worker
     time.sleep(0.05)
     assert not ready(two)
     assert not ready(two, "d.cuStreamQuery(s)")
-    two.do("t = ok(d.cuStreamCreate(1)); ok(d.cuEventRecord(e, t)); ok(d.cuEventSynchronize(e)); ok(d.cuStreamSynchronize(s))")
+    two.do(
+        "t = ok(d.cuStreamCreate(1)); ok(d.cuEventRecord(e, t)); ok(d.cuEventSynchronize(e)); ok(d.cuStreamSynchronize(s))"
+    )
 
 
 def test_what_is_refused(sim: Any, pair: tuple[Worker, Worker]) -> None:
