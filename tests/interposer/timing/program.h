@@ -48,7 +48,7 @@ static void check(CUresult result, const char *what) {
 }
 #define OK(call) check(call, #call)
 
-static uint64_t now(void) {
+static inline uint64_t now(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
@@ -76,9 +76,9 @@ static void start_on(const char *ptx_path, int ordinal) {
   }
 }
 
-static void start(const char *ptx_path) { start_on(ptx_path, 0); }
+static inline void start(const char *ptx_path) { start_on(ptx_path, 0); }
 
-static void spin(int which, uint64_t ns, CUstream stream) {
+static inline void spin(int which, uint64_t ns, CUstream stream) {
   void *arguments[] = {&ns};
   OK(cuLaunchKernel(kernels[which], 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL));
   truth += ns;
