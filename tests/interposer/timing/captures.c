@@ -200,18 +200,18 @@ static void update(void) {
   CUgraphExec executable;
   CUgraphNode node;
   size_t one = 1;
-  uint64_t ns = 300000;
+  uint64_t ns = 10000;
   void *arguments[] = {&ns};
-  CUgraph graph = chain(1, 1000000);
+  CUgraph graph = chain(1, 20000);
   OK(cuGraphInstantiateWithFlags(&executable, graph, 0));
-  launches(executable, 40, 1000000);
-  OK(cuGraphExecUpdate_v2(executable, chain(1, 5000000), &info));
-  launches(executable, 20, 5000000);
+  launches(executable, 200, 20000);
+  OK(cuGraphExecUpdate_v2(executable, chain(1, 150000), &info));
+  launches(executable, 40, 150000);
   OK(cuGraphGetNodes(graph, &node, &one));
   OK(cuGraphKernelNodeGetParams_v2(node, &params));
   params.kernelParams = arguments;
   OK(cuGraphExecKernelNodeSetParams_v2(executable, node, &params));
-  launches(executable, 100, ns);
+  launches(executable, 40, ns);
 }
 
 int main(int argc, char **argv) {
