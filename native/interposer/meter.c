@@ -83,6 +83,8 @@ static void learn(const struct gs_segment *segment, double took, enum observed_h
     /* One wild segment must not move a known function far; a new one may turn out to be anything. */
     double ratio = function->observed < GS_METER_TRUSTED ? took / total : minimum(maximum(took / total, 0.1), 10);
     double weight = function->observed < GS_METER_TRUSTED || (function->beside && how != BESIDE) ? 1.0 : 0.2;
+    /* One launch says little about the mean, unless all has changed. */
+    if (weight < 1 && segment->launches == 1 && ratio < 4) weight = 0.05;
     /* Slices of the device fall on one or the other: only many such segments say how long one takes. */
     if (how == BESIDE) weight = maximum(1.0 / (function->observed + 1), 0.05);
     function->beside = how == BESIDE;
@@ -132,6 +134,7 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   } else if (now >= queue->end) {
     open->idle += (double)(now - queue->end);
     queue->end = now;
+    if (estimate >= GS_METER_ALONE_NS) plan |= GS_PLAN_MARK;
     if (!queue->sampled &&
         (now - queue->last_sample > GS_METER_SAMPLE_NS || function->observed < GS_METER_TRUSTED)) {
       plan |= GS_PLAN_SAMPLE;
@@ -199,7 +202,8 @@ void gs_meter_sampling(struct gs_queue *queue, struct gs_function *function, uin
   queue->end += (uint64_t)idle;
 }
 
-static double median(const float *values, uint32_t n) {
+/* Of uneven kernels the mean is charged right in the long run; what lies far from the middle is not the kernel's. */
+static double typical(const float *values, uint32_t n) {
   float sorted[GS_METER_SAMPLES];
   for (uint32_t i = 0; i < n; i++) {
     uint32_t at = i;
@@ -209,7 +213,10 @@ static double median(const float *values, uint32_t n) {
     }
     sorted[at] = values[i];
   }
-  return sorted[n / 2];
+  double sum = 0;
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < n && sorted[i] <= GS_METER_FAR * sorted[n / 2]; i++, count++) sum += sorted[i];
+  return sum / count;
 }
 
 void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double elapsed_ns) {
@@ -227,7 +234,7 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
     return;
   }
   function->beside = false;
-  function->estimate = median(function->sample, function->samples < GS_METER_SAMPLES ? function->samples : GS_METER_SAMPLES);
+  function->estimate = typical(function->sample, function->samples < GS_METER_SAMPLES ? function->samples : GS_METER_SAMPLES);
   function->observed++;
 }
 
@@ -270,10 +277,29 @@ static void drop_oldest(struct gs_meter *meter, struct gs_queue *queue) {
   meter->marks--;
 }
 
+/* By estimate, in a span that bounds it. A launch shorter than the mean of its function may not have room for it; the next one
+ * that is longer does, so a few launches' worth is carried over. More is no chance: the estimate is too high. */
+static double fit(struct gs_queue *queue, const struct gs_segment *segment, double want, double span) {
+  double took = minimum(want + queue->owed, span);
+  queue->owed = minimum(want + queue->owed - took, GS_METER_CARRIED * want / maximum(segment->launches, 1));
+  return took;
+}
+
+/* A single launch, and not by a thread that lost its processor around it: its time is seen as it is. */
+static bool one_alone(const struct gs_mark *mark) {
+  return mark->segment.launches == 1 && mark->recorded_by - mark->segment.first < GS_METER_GAP_NS;
+}
+
+/* The queue is believed to have had work all along: however long it was, the device worked for us. */
+static bool without_a_gap(const struct gs_mark *mark, double since_first) {
+  return mark->segment.idle < 0.02 * since_first && mark->recorded_by - mark->recorded < GS_METER_GAP_NS;
+}
+
 /* Device time of a segment that ended at done, `span` after the one before it. resident: what the device had for us since its
  * first launch. */
-static double segment_busy(const struct gs_segment *segment, uint64_t done, double span, double previous_lag, double lag,
-                           bool alone, uint32_t residents, double resident) {
+static double segment_busy(struct gs_queue *queue, const struct gs_mark *mark, uint64_t done, double span, double previous_lag,
+                           double lag, bool alone, uint32_t residents, double resident) {
+  const struct gs_segment *segment = &mark->segment;
   bool trusted = segment_trusted(segment);
   double total = gs_segment_now(segment);
   double since_first = done > segment->first ? minimum((double)(done - segment->first), span) : 0;
@@ -289,21 +315,34 @@ static double segment_busy(const struct gs_segment *segment, uint64_t done, doub
   }
   if (!alone && trusted) {
     if (resident > 4 * total + GS_METER_LONG_NS) distrust(segment);
-    return minimum(total, span);
+    return fit(queue, segment, total, span);
   }
   if (previous_lag > GS_METER_LAG_NS && lag > GS_METER_LAG_NS && segment->idle < 0.02 * span && since_first > 0.98 * span) {
     learn(segment, span, BACKLOGGED);
     return span;
   }
-  if (lag > GS_METER_LAG_NS && (!trusted || since_first < 0.9 * total ||
-                                (since_first > 1.1 * total && segment->idle < 0.02 * since_first))) {
+  if (lag > GS_METER_LAG_NS && (!trusted || one_alone(mark) || without_a_gap(mark, since_first) ||
+                                (segment->launches >= GS_METER_MANY && since_first < 0.9 * total))) {
     learn(segment, since_first, ALONE);
     return since_first;
   }
-  if (trusted) return minimum(total, span);
+  if (trusted && lag > GS_METER_LAG_NS) {
+    if (since_first < 0.25 * total) distrust(segment);
+    span = since_first;
+  }
+  if (trusted) return fit(queue, segment, total, span);
   /* Nothing waited, so these launches took no longer than it took to make them; less than guessed makes room for a sample. */
   if (alone && total > since_first) learn(segment, since_first, ALONE);
   return span > segment->idle ? minimum(span - segment->idle, segment->estimate) : minimum(segment->estimate, span);
+}
+
+/* What was launched up to a mark was done then; the rest follows, but no sooner than it was launched: marks are reaped late. */
+static void believe(struct gs_queue *queue, uint64_t done) {
+  const struct gs_segment *last = &queue->open;
+  if (last->launches == 0 && queue->head != queue->tail) last = &queue->ring[(queue->head - 1) % GS_METER_RING].segment;
+  queue->end = done + (uint64_t)queue->inflight;
+  if (last->launches > 0 && queue->end < last->first + (uint64_t)last->estimate)
+    queue->end = last->first + (uint64_t)last->estimate;
 }
 
 void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done, uint32_t lease,
@@ -315,7 +354,7 @@ void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done
     /* Without a lease (the daemon is gone) others are on the device too. */
     bool alone = mark->segment.lease == lease && (lease & GS_METER_HELD) && !mark->segment.shared;
     uint64_t from = mark->segment.first > queue->previous_done ? mark->segment.first : queue->previous_done;
-    double busy = segment_busy(&mark->segment, done, span, queue->previous_lag, lag, alone, residents,
+    double busy = segment_busy(queue, mark, done, span, queue->previous_lag, lag, alone, residents,
                                gs_meter_resident(meter, from, done, residents));
     gs_timeline_add(meter, queue->previous_done, done, busy);
   }
@@ -323,7 +362,7 @@ void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done
   if (!queue->anchored || done > queue->previous_done) queue->previous_done = done;
   queue->anchored = true;
   queue->previous_lag = lag;
-  if (lag > GS_METER_LAG_NS) queue->end = done + (uint64_t)queue->inflight;
+  if (lag > GS_METER_LAG_NS) believe(queue, done);
 }
 
 void gs_meter_lose(struct gs_meter *meter, struct gs_queue *queue, uint64_t now) {
@@ -347,7 +386,7 @@ bool gs_meter_check_before_sync(struct gs_queue *queue, uint64_t now) {
 void gs_meter_synced(struct gs_meter *meter, struct gs_queue *queue, uint64_t now) {
   if (queue->open.launches > 0 && queue->anchored && now > queue->previous_done) {
     double span = (double)(now - queue->previous_done);
-    gs_timeline_add(meter, queue->previous_done, now, minimum(gs_segment_now(&queue->open), span));
+    gs_timeline_add(meter, queue->previous_done, now, fit(queue, &queue->open, gs_segment_now(&queue->open), span));
   }
   take_inflight(meter, queue, queue->inflight, queue->unobserved);
   memset(&queue->open, 0, sizeof queue->open);

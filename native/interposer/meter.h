@@ -15,10 +15,14 @@ enum {
   GS_METER_KINDS = 8,       /* different functions remembered per segment; the rest share one sum */
   GS_METER_FUNCTIONS = 2048, /* functions remembered per device; a power of two */
   GS_METER_PROBES = 8,
-  GS_METER_SAMPLES = 15,
+  GS_METER_SAMPLES = 31,
+  GS_METER_CARRIED = 4, /* launches' worth of estimates that did not fit */
+  GS_METER_MANY = 25,  /* launches whose sum says something about each */
+  GS_METER_FAR = 4,    /* a sample so many times the median is not believed */
   GS_METER_EXACT = 32, /* samples that a backlogged segment outweighs */
   GS_METER_PIECES = 64,
   GS_METER_MARK_NS = 500000,    /* estimated work per mark: a timing event costs ~2.5 us, 0.5 % of it */
+  GS_METER_ALONE_NS = 250000,   /* a launch this long onto an empty queue gets a mark of its own: it is seen as long as it is */
   GS_METER_SAMPLE_NS = 1000000, /* at most one bracketed launch per stream and this long */
   GS_METER_GUESS_NS = 8000,     /* a function never seen */
   GS_METER_TRUSTED = 4,         /* observations after which an estimate is believed */
@@ -89,6 +93,7 @@ struct gs_queue {
   bool anchored;         /* previous_done means something */
   uint64_t previous_done;
   double previous_lag;
+  double owed; /* charged by estimate to segments that were too short for it */
   uint64_t last_sample, last_check;
   struct gs_function *sampled; /* the bracketed launch whose events are not read yet */
   uint64_t sampled_key;

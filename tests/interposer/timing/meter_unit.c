@@ -53,8 +53,23 @@ static uint64_t worked(uint64_t begin, uint64_t ns) {
   return begin;
 }
 
+/* The processor is another's now and then, wherever the thread is. */
+static uint32_t stolen_in; /* one in so many calls, 0: never */
+static uint64_t seed = 1;
+
+static uint64_t chance(uint64_t below) {
+  seed = seed * 6364136223846793005u + 1442695040888963407u;
+  return (seed >> 33) % below;
+}
+
+static void call(uint64_t cost) {
+  if (stolen_in && chance(stolen_in) == 0) now += 500000 + chance(7500000);
+  now += cost;
+  if (stolen_in && chance(stolen_in) == 0) now += 500000 + chance(7500000);
+}
+
 static uint64_t event(int s) {
-  now += EVENT;
+  call(EVENT);
   tail[s] = (tail[s] > now ? tail[s] : now) + EVENT_GPU;
   return tail[s];
 }
@@ -76,7 +91,7 @@ static void notice(void) {
 
 static void kernel(int s, uint64_t ns) {
   uint64_t begin, oldest = submitted[submissions % DEPTH];
-  now += LAUNCH;
+  call(LAUNCH);
   if (oldest > now) now = oldest;
   begin = now > device_free ? now : device_free;
   if (tail[s] > begin) begin = tail[s];
@@ -179,7 +194,15 @@ static void sync_stream(int s) {
 static void run(const char *pattern, uint64_t ns, int n) {
   if (!strcmp(pattern, "turns")) foreign = FOREIGN_ALWAYS;
   if (!strcmp(pattern, "turnsshort")) foreign = FOREIGN_IN_TURN;
-  for (int i = 0; i < n; i++) {
+  const char *host = strstr(pattern, "host"), *sync = strstr(pattern, "sync");
+  bool uneven = !strncmp(pattern, "uneven", 6);
+  stolen_in = strstr(pattern, "starved") ? 400 : 0;
+  for (int i = 0; uneven && i < n; i++) {
+    launch(0, 0x1000, ns / 10 + chance(ns * 18 / 10)); /* ns on average */
+    if (host) now += ns / 2 + chance(ns * 2);
+    if (sync) sync_stream(0);
+  }
+  for (int i = 0; !uneven && i < n; i++) {
     bool longer = i % 10 == 9 && (!strcmp(pattern, "mix") || !strcmp(pattern, "mixhost"));
     launch(!strncmp(pattern, "two", 3) ? i & 1 : 0, longer ? 0x2000 : 0x1000, longer ? 40 * ns : ns);
     if (!strcmp(pattern, "host")) now += 20000;
@@ -203,6 +226,7 @@ static void restart(void) {
   memset(submitted, 0, sizeof submitted);
   device_free = truth = submissions = noticed = 0;
   now = 1000000000000u;
+  seed = 1;
 }
 
 static void check_timeline(void) {
@@ -218,9 +242,9 @@ static void check_timeline(void) {
   CHECK(gs_timeline_add(&meter, 10, 10, 100) == 0);
   /* Random adds never count more than the wall they cover, however many pieces were dropped. */
   restart();
-  uint64_t seed = 1, high = 0;
+  uint64_t high = 0;
   for (int i = 0; i < 20000; i++) {
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    chance(1);
     uint64_t from = (uint64_t)i * 50 + (seed >> 33) % 20000, to = from + 1 + (seed >> 20) % 3000;
     gs_timeline_add(&meter, from, to, (double)((seed >> 7) % 4000));
     if (to > high) high = to;
