@@ -37,22 +37,45 @@ def test_model(unit: Path, pattern: str, kernel_us: int) -> None:
     assert wall / bare - 1 <= 0.0125
 
 
-@pytest.mark.parametrize("pattern", ("b2b", "host", "sync", "burst"))
-def test_model_of_very_short_kernels(unit: Path, pattern: str) -> None:
-    """A 2 us kernel is shorter than recording an event: when starved its estimate is what the events around it took."""
-    out = subprocess.run([unit, pattern, "2000"], check=True, capture_output=True, text=True).stdout
+def model(unit: Path, pattern: str, ns: int, launches: int = 20_000) -> tuple[int, int]:
+    """Device time by the model and as metered."""
+    out = subprocess.run([unit, pattern, str(ns), str(launches)], check=True, capture_output=True, text=True).stdout
     truth, metered, _, _ = map(int, out.split())
-    assert -0.05 <= metered / truth - 1 <= 0.35
+    print(f"{pattern} {ns / 1000:g} us: error {metered / truth - 1:+.2%}")
+    return truth, metered
+
+
+@pytest.mark.parametrize("ns", [500, 1000, 1500, 2000, 2500, 3000])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_model_of_very_short_kernels(unit: Path, pattern: str, ns: int) -> None:
+    """The bound of meter.h: short kernels on an idle queue are charged at most the recording of an event, never less."""
+    event_ns, launches = 2500, 20_000
+    truth, metered = model(unit, pattern, ns, launches)
+    assert metered >= 0.94 * truth
+    assert metered <= 1.02 * truth + launches * max(0, event_ns - ns)
+
+
+@pytest.mark.parametrize("kernel_us", [20, 50, 100, 200, 500, 1000, 3000])
+@pytest.mark.parametrize("pattern", ["uneven", "unevenhost", "unevensync"])
+def test_model_of_uneven_kernels(unit: Path, pattern: str, kernel_us: int) -> None:
+    """Launches of one function that take 0.1 to 1.9 times their mean."""
+    truth, metered = model(unit, pattern, kernel_us * 1000, 10_000)
+    assert abs(metered / truth - 1) <= 0.05
+
+
+@pytest.mark.parametrize("kernel_us", [50, 100, 200, 500, 1000, 3000])
+@pytest.mark.parametrize("pattern", ["unevenstarved", "unevenhoststarved", "unevensyncstarved", "b2bstarved"])
+def test_model_of_uneven_kernels_on_a_busy_machine(unit: Path, pattern: str, kernel_us: int) -> None:
+    """Every 200 launches or so the thread loses its processor for some milliseconds, wherever it is; marks are reaped late."""
+    truth, metered = model(unit, pattern, kernel_us * 1000, 10_000)
+    assert abs(metered / truth - 1) <= 0.05
 
 
 @pytest.mark.parametrize("kernel_us", [20, 300, 1000, 3000, 7000, 25_000, 50_000, 120_000])
 @pytest.mark.parametrize("other", ["turns", "turnsshort"])
 def test_model_of_leases_in_turn(unit: Path, other: str, kernel_us: int) -> None:
     """20 ms each; the other has work on the device always (its kernels outlast leases too), or under its own only."""
-    launches = min(20_000, 6_000_000 // kernel_us)
-    command = [unit, other, str(kernel_us * 1000), str(launches)]
-    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    truth, metered, _, _ = map(int, out.split())
+    truth, metered = model(unit, other, kernel_us * 1000, min(20_000, 6_000_000 // kernel_us))
     assert abs(metered / truth - 1) <= 0.05
 
 
