@@ -9,7 +9,9 @@
 
 enum {
   SPINS = 100,
-  BIAS_AFTER = 256, /* launches; taking an ownership away costs two or three microseconds */
+  BIAS_AFTER = 256, /* times in a row; taking an ownership away costs some microseconds, */
+  BIAS_AFTER_MOST = 1 << 16,
+  BIAS_WORTH_NS = 20000000, /* so one that did not last so long is given twice as late the next time */
   LOOK_NS = 20000,
   MEMBARRIER_PRIVATE = 1 << 3, /* linux/membarrier.h, which old headers lack */
   MEMBARRIER_REGISTER_PRIVATE = 1 << 4
@@ -39,6 +41,10 @@ void gs_biased_start(void) {
 /* Under the latch. */
 static void take_away(struct gs_biased *biased) {
   int saved = errno;
+  if (gs_now() - biased->since > BIAS_WORTH_NS)
+    biased->after = BIAS_AFTER;
+  else if (biased->after < BIAS_AFTER_MOST)
+    biased->after = 2 * (biased->after ? biased->after : BIAS_AFTER);
   __atomic_store_n(&biased->owner, NULL, __ATOMIC_RELEASE);
 #ifdef SYS_membarrier
   syscall(SYS_membarrier, MEMBARRIER_PRIVATE, 0);
@@ -57,8 +63,9 @@ void gs_biased_slow(struct gs_biased *biased) {
   if (biased->last != &gs_self) {
     biased->last = &gs_self;
     biased->run = 0;
-  } else if (++biased->run >= BIAS_AFTER && __atomic_load_n(&can_revoke, __ATOMIC_ACQUIRE)) {
+  } else if (++biased->run >= (biased->after ? biased->after : BIAS_AFTER) && __atomic_load_n(&can_revoke, __ATOMIC_ACQUIRE)) {
     biased->run = 0;
+    biased->since = gs_now();
     __atomic_store_n(&biased->owner, &gs_self, __ATOMIC_RELEASE);
   }
 }

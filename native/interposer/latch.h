@@ -35,7 +35,9 @@ struct gs_biased {
   struct gs_latch latch;
   /* Below: under the latch. */
   const void *last;
-  uint32_t run; /* times in a row that `last` took it */
+  uint32_t run;   /* times in a row that `last` took it */
+  uint32_t after; /* so many make it the owner; 0: the least */
+  uint64_t since; /* when the owner became it */
 };
 void gs_biased_slow(struct gs_biased *biased);
 void gs_biased_leave_latch(struct gs_biased *biased);

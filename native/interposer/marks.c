@@ -184,6 +184,7 @@ void gs_reap(struct gs_time_device *device) {
   gs_biased_take(&device->lock);
   gs_publish(device, gs_now());
   gs_biased_drop(&device->lock);
+  __atomic_store_n(&device->looked_at, gs_now(), __ATOMIC_RELAXED);
   gs_unrelax(previous);
   gs_latch_drop(&device->reaping);
   unshield(cancel);

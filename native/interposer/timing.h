@@ -56,6 +56,7 @@ struct gs_time_device {
   int ordinal;
   uint32_t local;    /* 1: the daemon is gone, the local budget decides */
   uint64_t reaped;   /* marks seen complete, ever */
+  uint64_t looked_at; /* when somebody last looked whether there are any */
   uint32_t residents; /* processes of the grant with work on the device of late, this one included */
   uint64_t residents_at;
   struct gs_biased lock;

@@ -1,6 +1,6 @@
-/* What a launch costs on its way through the interposer: launchcost DRIVER [STREAM]. Batches of launches through the name the
- * program is linked with and straight into the driver beside us, in turns, in one thread; and how many system calls the former
- * make. Prints one JSON line. */
+/* What a launch costs on its way through the interposer: launchcost BESIDE DRIVER STREAM. Batches of launches through the name the
+ * program is linked with and straight into another copy of the driver, in turns, in one thread; how many system calls the former
+ * make, and how many events DRIVER was asked to record. Prints one JSON line. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -81,10 +81,11 @@ int main(int argc, char **argv) {
   CUcontext context;
   CUstream stream;
   pthread_t thread;
-  void *driver = argc > 1 ? dlopen(argv[1], RTLD_NOW | RTLD_LOCAL) : NULL;
+  void *driver = argc > 3 ? dlopen(argv[1], RTLD_NOW | RTLD_LOCAL) : NULL;
+  unsigned *records = argc > 3 ? dlsym(dlopen(argv[2], RTLD_NOW | RTLD_LOCAL), "fake_records") : NULL;
   if (driver) *(void **)&beside = dlsym(driver, "cuLaunchKernel");
-  if (!beside || beside == cuLaunchKernel || cuInit(0) || cuCtxCreate_v2(&context, 0, 0) || cuStreamCreate(&stream, 1)) return 2;
-  if (argc > 2 && !strcmp(argv[2], "default")) stream = NULL;
+  if (!records || !beside || beside == cuLaunchKernel || cuInit(0) || cuCtxCreate_v2(&context, 0, 0) || cuStreamCreate(&stream, 1)) return 2;
+  if (!strcmp(argv[3], "default")) stream = NULL;
   batch(cuLaunchKernel, stream, 20000);
   for (int i = 0; i < BATCHES; i++) {
     costs[i & 1][i] = batch(i & 1 ? beside : cuLaunchKernel, stream, BATCH);
@@ -94,7 +95,7 @@ int main(int argc, char **argv) {
   sigaction(SIGSYS, &action, NULL);
   pthread_create(&thread, NULL, watched, stream);
   pthread_join(thread, NULL);
-  printf("{\"ours_ns\": %.2f, \"bare_ns\": %.2f, \"ours_p10_ns\": %.2f, \"bare_p10_ns\": %.2f, \"calls\": %d, \"launches\": %d}\n",
-         costs[0][BATCHES / 2], costs[1][BATCHES / 2], costs[0][BATCHES / 10], costs[1][BATCHES / 10], (int)calls - 1, WATCHED);
+  printf("{\"ours_ns\": %.2f, \"bare_ns\": %.2f, \"calls\": %d, \"records\": %u}\n", costs[0][BATCHES / 2], costs[1][BATCHES / 2],
+         (int)calls - 1, *records);
   return 0;
 }

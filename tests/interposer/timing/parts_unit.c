@@ -27,6 +27,7 @@ static void *hammer(void *argument) {
   unsigned int seed = (unsigned int)index;
   while (gs_now() < until) {
     int times = __atomic_load_n(&turn, __ATOMIC_RELAXED) % THREADS == index ? 5000 : 1;
+    lock.after = 0; /* owners change as often as they can */
     for (int i = 0; i < times; i++) {
       uint64_t seen;
       gs_biased_take(&lock);

@@ -40,8 +40,8 @@ def test_a_captured_launch_needs_no_lease(grant: Grant, sim: Simulator, run_tena
 def test_every_call_answers_as_the_driver_alone(
     grant: Grant, sim: Simulator, run: Callable[..., Tenant], what: str, mode: int
 ) -> None:
-    """A capture that spreads to a stream with work in flight, beside a watchdog that queries events, into a graph that is
-    there, and the program's own mistakes, after which all goes on as before."""
+    """A capture that spreads to a stream with work in flight, beside a watchdog that queries events, into a graph that
+    is there, and the program's own mistakes, after which all goes on as before."""
     grant.lease()
     bare = run("captures", None, sim, what, mode)
     expected = bare.line()

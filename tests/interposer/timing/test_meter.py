@@ -48,7 +48,7 @@ def model(unit: Path, pattern: str, ns: int, launches: int = 20_000) -> tuple[in
 @pytest.mark.parametrize("ns", [500, 1000, 1500, 2000, 2500, 3000])
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_model_of_very_short_kernels(unit: Path, pattern: str, ns: int) -> None:
-    """The bound of meter.h: short kernels on an idle queue are charged at most the recording of an event, never less."""
+    """The bound of meter.h: short kernels on an idle queue are charged at most the recording of an event."""
     event_ns, launches = 2500, 20_000
     truth, metered = model(unit, pattern, ns, launches)
     assert metered >= 0.94 * truth
@@ -66,7 +66,7 @@ def test_model_of_uneven_kernels(unit: Path, pattern: str, kernel_us: int) -> No
 @pytest.mark.parametrize("kernel_us", [50, 100, 200, 500, 1000, 3000])
 @pytest.mark.parametrize("pattern", ["unevenstarved", "unevenhoststarved", "unevensyncstarved", "b2bstarved"])
 def test_model_of_uneven_kernels_on_a_busy_machine(unit: Path, pattern: str, kernel_us: int) -> None:
-    """Every 200 launches or so the thread loses its processor for some milliseconds, wherever it is; marks are reaped late."""
+    """Every 200 launches or so the thread loses its processor for milliseconds, wherever it is; marks reaped late."""
     truth, metered = model(unit, pattern, kernel_us * 1000, 10_000)
     assert abs(metered / truth - 1) <= 0.05
 
