@@ -13,7 +13,7 @@ static void gate_only(struct gs_time *time, CUstream stream) {
 }
 
 static void charge_residency(struct gs_time_device *device, uint64_t now) {
-  gs_latch_take(&device->lock);
+  gs_biased_take(&device->lock);
   if (device->resident && now > device->resident_since)
     device->meter->busy += (double)(now - device->resident_since);
   device->resident = true;
@@ -21,7 +21,7 @@ static void charge_residency(struct gs_time_device *device, uint64_t now) {
   __atomic_store_n(&device->slot->launches, device->slot->launches + 1, __ATOMIC_RELAXED);
   __atomic_store_n(&device->slot->busy_ns, (uint64_t)device->meter->busy, __ATOMIC_RELAXED);
   __atomic_store_n(&device->slot->queue_end_ns, now + GS_METER_MARK_NS, __ATOMIC_RELAXED);
-  gs_latch_drop(&device->lock);
+  gs_biased_drop(&device->lock);
 }
 
 void gs_submit(struct gs_submission *submission, uint64_t key, CUstream handle) {
@@ -56,32 +56,35 @@ void gs_submit(struct gs_submission *submission, uint64_t key, CUstream handle) 
       return;
     }
     bound = gs_bound(device);
-    gs_latch_take(&device->lock);
+    gs_biased_take(&device->lock);
     if (GS_LIKELY(waited || gs_meter_inflight(meter, bound) <= bound))
       break;
-    gs_latch_drop(&device->lock);
+    gs_biased_drop(&device->lock);
     gs_bound_wait(device, stream, key);
     waited = true; /* the lease may have gone meanwhile */
   }
-  submission->planned = gs_now();
-  submission->function = gs_meter_function(meter, key);
+  submission->planned = gs_ticks_now(&device->ticks);
+  submission->function = gs_queue_function(meter, &stream->queue, key);
   if (gs_meter_close_first(&stream->queue, submission->function, submission->planned)) {
-    gs_latch_drop(&device->lock);
+    gs_biased_drop(&device->lock);
     gs_mark_record(stream, false);
-    gs_latch_take(&device->lock);
-    submission->planned = gs_now();
-    submission->function = gs_meter_function(meter, key);
+    gs_biased_take(&device->lock);
+    submission->planned = gs_ticks_now(&device->ticks);
+    submission->function = gs_queue_function(meter, &stream->queue, key);
   }
   submission->estimate = submission->function->estimate;
-  meter->tails = __atomic_load_n(&device->limits->tails, __ATOMIC_RELAXED) != 0;
+  if (!GS_LIKELY(!gs_turn_passed(device, lease)))
+    gs_notice_turn(device, lease, submission->planned);
   submission->plan = gs_meter_launch(meter, &stream->queue, submission->function, submission->planned, lease);
   submission->stream = stream;
   __atomic_store_n(&device->slot->launches, device->slot->launches + 1, __ATOMIC_RELAXED);
   if (stream->queue.end > device->slot->queue_end_ns)
     __atomic_store_n(&device->slot->queue_end_ns, stream->queue.end, __ATOMIC_RELAXED);
-  gs_latch_drop(&device->lock);
+  gs_biased_drop(&device->lock);
   if (submission->plan & GS_PLAN_START)
     gs_mark_record(stream, true);
+  if (submission->plan & GS_PLAN_SAMPLE)
+    submission->planned = gs_now();
   if ((submission->plan & GS_PLAN_SAMPLE) && !gs_bracket_record(stream, 0))
     submission->plan &= ~(uint32_t)GS_PLAN_SAMPLE;
   if (submission->plan & GS_PLAN_SAMPLE)
@@ -95,18 +98,18 @@ void gs_submitted(struct gs_submission *submission, CUresult result) {
     return;
   device = stream->device;
   if (result != CUDA_SUCCESS) {
-    gs_latch_take(&device->lock);
+    gs_biased_take(&device->lock);
     gs_meter_undo(device->meter, &stream->queue, submission->function, submission->estimate);
-    gs_latch_drop(&device->lock);
+    gs_biased_drop(&device->lock);
     return;
   }
   if (submission->plan & GS_PLAN_SAMPLE) {
     uint64_t ended = gs_now();
     if (gs_bracket_record(stream, 1)) {
       uint64_t closed = gs_now();
-      gs_latch_take(&device->lock);
+      gs_biased_take(&device->lock);
       gs_meter_sampling(&stream->queue, submission->function, submission->planned, submission->began, ended, closed);
-      gs_latch_drop(&device->lock);
+      gs_biased_drop(&device->lock);
     }
   }
   if (submission->plan & GS_PLAN_MARK)

@@ -202,7 +202,7 @@ static CUresult submit_node(const struct sim_graph_node *node, struct sim_stream
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
       return sim_event_record(event, stream);
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-      return !event->mark || sim_enqueue_wait(stream, event->mark) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+      return sim_event_wait(event, stream);
     default:
       if (!sim_enqueue(stream, &node->op, false, !*counted)) return CUDA_ERROR_OUT_OF_MEMORY;
       *counted = true; /* the launch takes one place in the stream's queue, not one per node */

@@ -37,7 +37,8 @@ enum sim_op_code {
   SIM_STOP = 9,       /* ends the engine; root or the engine's own uid, else -EPERM */
   SIM_DEVICE = 10,    /* device. a: busy_ns, b: wall_ns, c: number of processes with a context or memory */
   SIM_FILE_PUT = 11,  /* device, a and b: a secret. With a descriptor: the memfd behind the process's memory there, for IPC */
-  SIM_FILE_GET = 12   /* a and b: the secret. Descriptor: that memfd, as long as its process lives; a: its device, b: its pid */
+  SIM_FILE_GET = 12,  /* a and b: the secret. Descriptor: that memfd, as long as its process lives; a: its device, b: its pid */
+  SIM_EVENTS_PUT = 13 /* as SIM_FILE_PUT, for the page of its interprocess events */
 };
 
 enum sim_role {
