@@ -168,7 +168,7 @@ CUresult cuIpcOpenEventHandle(CUevent *phEvent, CUipcEventHandle handle) {
   sim_lock();
   result = find_file(&named, &events);
   if (result == CUDA_SUCCESS)
-    result = sim_event_new(ctx, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING, &events[named.index], phEvent);
+    result = sim_event_new(sim_ctx_owner(ctx), CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING, &events[named.index], phEvent);
   sim_unlock();
   return result;
 }
