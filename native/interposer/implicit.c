@@ -211,17 +211,15 @@ static CUcontext context_of(CUstream stream) {
 }
 
 /* Never 0. A process with one context needs not be asked which one it is. */
-static uint64_t hash_of(CUfunction function, CUstream stream) {
+static inline uint64_t hash_of(CUfunction function, CUstream stream) {
   uint64_t generation = __atomic_load_n(&gs_process->kernel_generation, __ATOMIC_RELAXED);
-  uint64_t context = 0;
-  if (__atomic_load_n(&gs_process->contexts, __ATOMIC_RELAXED) != 1)
-    context = (uintptr_t)context_of(stream);
   uint64_t hash = ((uintptr_t)function ^ generation << 48) * 0x9e3779b97f4a7c15u; /* 2^64 over the golden ratio */
-  hash = (hash ^ context) * 0xd6e8feb86659fd93u;                                  /* an odd number with bits everywhere */
+  if (!GS_LIKELY(__atomic_load_n(&gs_process->contexts, __ATOMIC_RELAXED) == 1))
+    hash = (hash ^ (uintptr_t)context_of(stream)) * 0xd6e8feb86659fd93u; /* an odd number with bits everywhere */
   return (hash ^ hash >> 32) | 1;
 }
 
-static uint64_t *place_of(uint64_t hash) { return &gs_process->kernels[hash >> 20 & (GS_KNOWN_KERNELS - 1)]; }
+static inline uint64_t *place_of(uint64_t hash) { return &gs_process->kernels[hash >> 20 & (GS_KNOWN_KERNELS - 1)]; }
 
 void gs_kernels_forget(void) { __atomic_fetch_add(&gs_process->kernel_generation, 1, __ATOMIC_RELAXED); }
 
@@ -266,12 +264,11 @@ CUresult gs_stack_begin(struct gs_first *first, CUcontext context, int ordinal, 
   return result;
 }
 
-CUresult gs_kernel_look(struct gs_first *first, CUfunction function, CUstream stream) {
+static inline bool known(uint64_t hash) { return GS_LIKELY(__atomic_load_n(place_of(hash), __ATOMIC_RELAXED) == hash); }
+
+static CUresult look(struct gs_first *first, CUfunction function, CUstream stream, uint64_t hash) {
   int ordinal;
-  uint64_t hash = hash_of(function, stream), stack;
-  first->kernel = 0;
-  if (GS_LIKELY(__atomic_load_n(place_of(hash), __ATOMIC_RELAXED) == hash))
-    return CUDA_SUCCESS;
+  uint64_t stack;
   *first = (struct gs_first){0};
   struct gs_time *time = gs_time();
   if (time && __atomic_load_n(&time->captures, __ATOMIC_ACQUIRE) > 0 && gs_stream_capturing(stream))
@@ -280,6 +277,12 @@ CUresult gs_kernel_look(struct gs_first *first, CUfunction function, CUstream st
   CUresult result = gs_kernel_need(function, context, &ordinal, &stack);
   first->kernel = hash;
   return result == CUDA_SUCCESS && stack > 0 ? gs_stack_begin(first, context, ordinal, stack) : result;
+}
+
+CUresult gs_kernel_look(struct gs_first *first, CUfunction function, CUstream stream) {
+  uint64_t hash = hash_of(function, stream);
+  first->kernel = 0;
+  return known(hash) ? CUDA_SUCCESS : look(first, function, stream, hash);
 }
 
 void gs_kernel_looked(const struct gs_first *first, CUresult result) {
@@ -296,8 +299,8 @@ CUresult gs_before_kernel(struct gs_around *around, CUfunction function, uint64_
   around->first.kernel = 0;
   if (!gs_enter(&result))
     return result;
-  result = gs_kernel_look(&around->first, function, stream);
-  if (result != CUDA_SUCCESS)
+  uint64_t hash = hash_of(function, stream);
+  if (!known(hash) && (result = look(&around->first, function, stream, hash)) != CUDA_SUCCESS)
     return result;
   gs_submit(&around->submission, key, stream);
   return CUDA_SUCCESS;
@@ -305,7 +308,8 @@ CUresult gs_before_kernel(struct gs_around *around, CUfunction function, uint64_
 
 CUresult gs_after_kernel(struct gs_around *around, CUresult result) {
   gs_submitted(&around->submission, result);
-  gs_kernel_looked(&around->first, result);
+  if (!GS_LIKELY(around->first.kernel == 0))
+    gs_kernel_looked(&around->first, result);
   return result;
 }
 
