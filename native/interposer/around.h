@@ -9,6 +9,15 @@
 
 enum gs_copy { GS_COPY_IN = 0, GS_COPY_OUT = 1, GS_COPY_WITHIN = 2, GS_COPY_UNKNOWN = 3 };
 
+/* A kernel, graph or limit that may make the driver take memory by itself. */
+struct gs_first {
+  uint64_t kernel; /* its hash, to be remembered once it ran; 0: not to be */
+  CUcontext context;
+  uint32_t what;   /* enum gs_implicit */
+  uint64_t bytes;  /* of what in the context, when this is done */
+  bool grows;      /* announced in the books */
+};
+
 /* What a graph can take of each device's graph memory; see graph_memory.c. */
 struct gs_graph_need {
   uint32_t devices; /* one bit per ordinal; the other words count where it is set */
@@ -17,6 +26,7 @@ struct gs_graph_need {
 };
 
 struct gs_around {
+  struct gs_first first;           /* kernel, graph_made, kernel_node, graph_updated, limit */
   struct gs_submission submission; /* submit, fill, copy */
   struct gs_stream *stream;        /* copies over the link, waits, event_record */
   CUstream handle;
@@ -40,8 +50,22 @@ CUresult gs_before_submit(struct gs_around *around, uint64_t key, CUstream strea
 CUresult gs_after_submit(struct gs_around *around, CUresult result);
 CUresult gs_before_graph_changed(struct gs_around *around, CUgraphExec graph);
 CUresult gs_after_graph_changed(struct gs_around *around, CUresult result);
-CUresult gs_before_functions_gone(struct gs_around *around);
-CUresult gs_after_functions_gone(struct gs_around *around, CUresult result);
+
+/* implicit.c */
+CUresult gs_before_kernel(struct gs_around *around, CUfunction function, uint64_t key, CUstream stream);
+CUresult gs_after_kernel(struct gs_around *around, CUresult result);
+CUresult gs_kernel_look(struct gs_first *first, CUfunction function, CUstream stream);
+void gs_kernel_looked(const struct gs_first *first, CUresult result);
+CUresult gs_before_graph_made(struct gs_around *around, CUgraph graph);
+CUresult gs_after_graph_made(struct gs_around *around, CUresult result);
+CUresult gs_before_graph_updated(struct gs_around *around, CUgraphExec executable, CUgraph graph);
+CUresult gs_after_graph_updated(struct gs_around *around, CUresult result);
+CUfunction gs_node_kernel(const CUDA_KERNEL_NODE_PARAMS *params);
+CUfunction gs_any_node_kernel(const CUgraphNodeParams *params);
+CUresult gs_before_kernel_node(struct gs_around *around, CUgraphExec executable, CUfunction function);
+CUresult gs_after_kernel_node(struct gs_around *around, CUresult result);
+CUresult gs_before_limit(struct gs_around *around, CUlimit limit, size_t value);
+CUresult gs_after_limit(struct gs_around *around, CUresult result);
 
 /* graph_memory.c */
 CUresult gs_before_graph_launch(struct gs_around *around, CUgraphExec graph, CUstream stream);

@@ -70,12 +70,18 @@ struct charge {
   int ordinal;
   uint64_t bytes;
   CUcontext context;
+  bool hopeless; /* larger than the device: uncharged, the driver's to refuse with what else is wrong in mind */
 };
 
-/* levels 0: a plain array */
-static CUresult begin(struct charge *charge, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels) {
+static bool hopeless(const struct charge *charge) {
+  size_t total = 0;
+  return gs_real.cuDeviceTotalMem_v2(&total, gs_device_of(charge->ordinal)) == CUDA_SUCCESS && charge->bytes >= total;
+}
+
+/* out: where the handle is to go. levels 0: a plain array */
+static CUresult begin(struct charge *charge, const void *out, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels) {
   *charge = (struct charge){.ordinal = GS_NO_DEVICE};
-  if (!descriptor || has_no_memory(descriptor) || gs_real.cuCtxGetCurrent(&charge->context) != CUDA_SUCCESS)
+  if (!out || !descriptor || has_no_memory(descriptor) || gs_real.cuCtxGetCurrent(&charge->context) != CUDA_SUCCESS)
     return CUDA_SUCCESS; /* nothing to charge, or the driver's to refuse */
   charge->ordinal = gs_current_device();
   if (charge->ordinal == GS_NO_DEVICE)
@@ -84,8 +90,14 @@ static CUresult begin(struct charge *charge, const CUDA_ARRAY3D_DESCRIPTOR *desc
   charge->bytes = levels ? probe_mipmap(descriptor, levels, device) : probe_array(descriptor, device);
   if (charge->bytes == 0)
     charge->bytes = elements_bytes(descriptor, levels);
-  if (!gs_book_room(1) || gs_reserve(charge->ordinal, charge->bytes) < 0)
+  if (!gs_book_room(1))
     return CUDA_ERROR_OUT_OF_MEMORY;
+  if (gs_reserve(charge->ordinal, charge->bytes) == 0)
+    return CUDA_SUCCESS;
+  if (!hopeless(charge))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  charge->ordinal = GS_NO_DEVICE;
+  charge->hopeless = true;
   return CUDA_SUCCESS;
 }
 
@@ -115,6 +127,10 @@ static CUresult end(const struct charge *charge, CUresult result, const void *ar
 
 static CUresult end_array(struct charge *charge, CUresult result, CUarray *array) {
   CUDA_ARRAY_MEMORY_REQUIREMENTS needs;
+  if (result == CUDA_SUCCESS && charge->hopeless) {
+    gs_real.cuArrayDestroy(*array);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   if (result == CUDA_SUCCESS && charge->ordinal != GS_NO_DEVICE &&
       gs_real.cuArrayGetMemoryRequirements(&needs, *array, gs_device_of(charge->ordinal)) == CUDA_SUCCESS &&
       !true_up(charge, needs.size)) {
@@ -129,7 +145,7 @@ CUresult gs_cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuArray3DCreate_v2(pHandle, pAllocateArray) : result;
-  result = begin(&charge, pAllocateArray, 0);
+  result = begin(&charge, pHandle, pAllocateArray, 0);
   if (result != CUDA_SUCCESS)
     return result;
   return end_array(&charge, gs_real.cuArray3DCreate_v2(pHandle, pAllocateArray), pHandle);
@@ -144,7 +160,7 @@ CUresult gs_cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAll
   if (pAllocateArray)
     full = (CUDA_ARRAY3D_DESCRIPTOR){pAllocateArray->Width,  pAllocateArray->Height,      0,
                                      pAllocateArray->Format, pAllocateArray->NumChannels, 0};
-  result = begin(&charge, pAllocateArray ? &full : NULL, 0);
+  result = begin(&charge, pHandle, pAllocateArray ? &full : NULL, 0);
   if (result != CUDA_SUCCESS)
     return result;
   return end_array(&charge, gs_real.cuArrayCreate_v2(pHandle, pAllocateArray), pHandle);
@@ -159,7 +175,7 @@ CUresult gs_cuArray3DCreate(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *
   if (pAllocateArray)
     full = (CUDA_ARRAY3D_DESCRIPTOR){pAllocateArray->Width,  pAllocateArray->Height,      pAllocateArray->Depth,
                                      pAllocateArray->Format, pAllocateArray->NumChannels, pAllocateArray->Flags};
-  result = begin(&charge, pAllocateArray ? &full : NULL, 0);
+  result = begin(&charge, pHandle, pAllocateArray ? &full : NULL, 0);
   if (result != CUDA_SUCCESS)
     return result;
   return end_array(&charge, gs_real.cuArray3DCreate(pHandle, pAllocateArray), pHandle);
@@ -174,7 +190,7 @@ CUresult gs_cuArrayCreate(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *pAll
   if (pAllocateArray)
     full = (CUDA_ARRAY3D_DESCRIPTOR){pAllocateArray->Width,  pAllocateArray->Height,      0,
                                      pAllocateArray->Format, pAllocateArray->NumChannels, 0};
-  result = begin(&charge, pAllocateArray ? &full : NULL, 0);
+  result = begin(&charge, pHandle, pAllocateArray ? &full : NULL, 0);
   if (result != CUDA_SUCCESS)
     return result;
   return end_array(&charge, gs_real.cuArrayCreate(pHandle, pAllocateArray), pHandle);
@@ -186,10 +202,14 @@ CUresult gs_cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMipmappedArrayCreate(pHandle, pMipmappedArrayDesc, numMipmapLevels) : result;
-  result = begin(&charge, pMipmappedArrayDesc, least(numMipmapLevels));
+  result = begin(&charge, pHandle, pMipmappedArrayDesc, least(numMipmapLevels));
   if (result != CUDA_SUCCESS)
     return result;
   result = gs_real.cuMipmappedArrayCreate(pHandle, pMipmappedArrayDesc, numMipmapLevels);
+  if (result == CUDA_SUCCESS && charge.hopeless) {
+    gs_real.cuMipmappedArrayDestroy(*pHandle);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   CUDA_ARRAY_MEMORY_REQUIREMENTS needs;
   if (result == CUDA_SUCCESS && charge.ordinal != GS_NO_DEVICE &&
       gs_real.cuMipmappedArrayGetMemoryRequirements(&needs, *pHandle, gs_device_of(charge.ordinal)) == CUDA_SUCCESS &&

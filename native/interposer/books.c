@@ -85,10 +85,29 @@ struct gs_entry *gs_book_find(enum gs_book_kind kind, uint64_t key) {
   return NULL;
 }
 
+/* With the lock held. */
+static CUcontext owner(CUcontext context) {
+  if (!context || __atomic_load_n(&gs_process->greens, __ATOMIC_ACQUIRE) == 0)
+    return context;
+  struct gs_entry *green = gs_book_find(GS_BOOK_GREEN, (uintptr_t)context);
+  return green ? (CUcontext)(uintptr_t)green->link : context;
+}
+
+CUcontext gs_context_owner(CUcontext context) {
+  if (!context || __atomic_load_n(&gs_process->greens, __ATOMIC_ACQUIRE) == 0)
+    return context;
+  gs_book_lock();
+  CUcontext found = owner(context);
+  gs_book_unlock();
+  return found;
+}
+
 void gs_book_add(const struct gs_entry *entry) {
   struct gs_books *own = gs_process->books;
+  struct gs_entry kept = *entry;
+  kept.context = owner(entry->context);
   if (own->used + 1 < own->size || grow(own))
-    insert(own, entry);
+    insert(own, &kept);
 }
 
 /* Entries that probed past the hole move back into it, so that a search may stop at the first free place. */
@@ -134,6 +153,19 @@ bool gs_book_take(enum gs_book_kind kind, uint64_t key, struct gs_entry *out) {
   }
   gs_book_unlock();
   return entry != NULL;
+}
+
+void gs_book_drop_link(enum gs_book_kind kind, uint64_t link) {
+  gs_book_lock();
+  struct gs_books *own = gs_process->books;
+  for (uint32_t i = 0; own && i < own->size;) {
+    struct gs_entry *entry = &own->table[i];
+    if (entry->kind == kind && entry->link == link)
+      gs_book_remove(entry); /* another entry may have moved here: look again */
+    else
+      i++;
+  }
+  gs_book_unlock();
 }
 
 void gs_book_drop_context(CUcontext context) {

@@ -9,9 +9,16 @@ enum gs_book_kind {
   GS_BOOK_POINTER,  /* cuMemAlloc and family: device address */
   GS_BOOK_ARRAY,    /* CUarray, CUmipmappedArray */
   GS_BOOK_CONTEXT,  /* CUcontext made by cuCtxCreate */
-  GS_BOOK_OBJECT,   /* physical memory: number of ours; count = handles and mappings */
+  GS_BOOK_OBJECT,   /* physical memory or a multicast object: number of ours; count = handles, mappings and bindings */
   GS_BOOK_HANDLE,   /* CUmemGenericAllocationHandle: link = object, count = times to release */
   GS_BOOK_MAPPING,  /* address: link = object, bytes mapped */
+  GS_BOOK_IMPLICIT, /* context + enum gs_implicit: what the driver takes there by itself; see implicit.c */
+  GS_BOOK_MODULE,   /* CUmodule: link = bytes of its image, which count as the context's code */
+  GS_BOOK_LIBRARY,  /* CUlibrary: link = bytes of its image */
+  GS_BOOK_PLACED,   /* hash of a library and a context that has it: link = library */
+  GS_BOOK_KERNEL,   /* CUkernel: link = library */
+  GS_BOOK_BINDING,  /* offset in a multicast object: link = the memory object, cap = the multicast object, flags = device */
+  GS_BOOK_GREEN,    /* CUcontext of a green context: link = primary context, whose memory it uses */
   GS_BOOK_POOL,     /* CUmemoryPool, or gs_graph_pool: bytes charged, link = what calls under way may add, count = live blocks */
   GS_BOOK_BLOCK,    /* address of a block of a pool: link = pool, cap = its size */
   GS_BOOK_FADED,    /* address of one freed in the order of a stream (bytes: its handle): link = pool, cap = its size */
@@ -29,7 +36,7 @@ struct gs_entry {
   uint32_t count;
   uint32_t flags;
   CUcontext context; /* the one it dies with, or NULL */
-  uint64_t cap;      /* pools: never larger than this; 0: no bound */
+  uint64_t cap;      /* pools: never larger than this, 0: no bound; else see the kind */
   uint64_t live;     /* pools: bytes of live blocks */
   uint64_t seen;     /* pools: reserved when last asked */
 };
@@ -46,11 +53,21 @@ void gs_book_remove(struct gs_entry *entry);
 /* The entry after *at (start with 0) of this kind, or NULL. Nothing may be removed on the way. */
 struct gs_entry *gs_book_next(enum gs_book_kind kind, uint32_t *at);
 
+/* Removes all entries of a kind with this link; their bytes are not given back. */
+void gs_book_drop_link(enum gs_book_kind kind, uint64_t link);
+
 void gs_book_put(const struct gs_entry *entry);
 /* Removes the entry and gives it in *out; false if there is none. */
 bool gs_book_take(enum gs_book_kind kind, uint64_t key, struct gs_entry *out);
 /* Removes everything that dies with context and gives its bytes back to the grant. */
 void gs_book_drop_context(CUcontext context);
+
+/* ---- implicit.c: what the driver takes by itself, for the files that know when -------------------------------------------------- */
+
+enum gs_implicit { GS_IMPLICIT_STACK = 0, GS_IMPLICIT_FIFO = 1, GS_IMPLICIT_HEAP = 2, GS_IMPLICIT_CODE = 3 };
+
+/* code.c. The kernel is about to be used in context: the library it is of, if any, takes its memory there. */
+CUresult gs_kernel_placed(CUfunction kernel, CUcontext context, int ordinal, bool *of_library);
 
 /* ---- pools.c, for the other memory files ------------------------------------------------------------------------------------ */
 

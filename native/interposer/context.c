@@ -1,9 +1,15 @@
 /* Contexts. Each costs device memory that nobody asked for by an allocation: limits->device[].context_bytes, reserved before the
  * driver makes one. Everything allocated in a context goes with it. */
 #include "books.h"
+#include "context.h"
 #include "device.h"
 #include "files.h"
 #include "pool_charge.h"
+
+static void contexts_changed(uint32_t by) {
+  __atomic_fetch_add(&gs_process->contexts, by, __ATOMIC_RELAXED);
+  gs_kernels_forget();
+}
 
 static void refuse_device(CUdevice device) {
   static uint32_t said;
@@ -11,8 +17,7 @@ static void refuse_device(CUdevice device) {
     gs_say("device %d is not part of this grant: set CUDA_VISIBLE_DEVICES to the grant's devices", device);
 }
 
-/* Reserves one context's cost. */
-static CUresult reserve(CUdevice device, int *ordinal, uint64_t *bytes) {
+CUresult gs_context_reserve(CUdevice device, int *ordinal, uint64_t *bytes) {
   *ordinal = gs_device_ordinal(device);
   *bytes = 0;
   if (*ordinal == GS_NO_DEVICE) {
@@ -28,8 +33,12 @@ static CUresult reserve(CUdevice device, int *ordinal, uint64_t *bytes) {
 
 /* Contexts of one device are made and ended one at a time: a handle comes back as soon as the driver ended its context, and the
  * books must not take the new one's entries for the old one's. */
-static CUresult begin(CUdevice device, int *ordinal, uint64_t *bytes) {
-  CUresult result = reserve(device, ordinal, bytes);
+static CUresult begin(const CUcontext *out, CUdevice device, int *ordinal, uint64_t *bytes) {
+  *ordinal = GS_NO_DEVICE;
+  *bytes = 0;
+  if (!out)
+    return CUDA_SUCCESS; /* the driver's to refuse */
+  CUresult result = gs_context_reserve(device, ordinal, bytes);
   if (result == CUDA_SUCCESS && *ordinal != GS_NO_DEVICE)
     gs_lock(&gs_process->context_lock[*ordinal]);
   return result;
@@ -49,6 +58,7 @@ static CUresult end_create(CUresult result, CUcontext *context, int ordinal, uin
                                  .ordinal = ordinal,
                                  .bytes = bytes,
                                  .context = *context});
+  contexts_changed(1);
   gs_unlock(&gs_process->context_lock[ordinal]);
   gs_time_start(ordinal);
   return result;
@@ -60,7 +70,7 @@ CUresult gs_cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev) {
   uint64_t bytes;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuCtxCreate(pctx, flags, dev) : result;
-  result = begin(dev, &ordinal, &bytes);
+  result = begin(pctx, dev, &ordinal, &bytes);
   if (result != CUDA_SUCCESS)
     return result;
   return end_create(gs_real.cuCtxCreate(pctx, flags, dev), pctx, ordinal, bytes);
@@ -72,7 +82,7 @@ CUresult gs_cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev) {
   uint64_t bytes;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuCtxCreate_v2(pctx, flags, dev) : result;
-  result = begin(dev, &ordinal, &bytes);
+  result = begin(pctx, dev, &ordinal, &bytes);
   if (result != CUDA_SUCCESS)
     return result;
   return end_create(gs_real.cuCtxCreate_v2(pctx, flags, dev), pctx, ordinal, bytes);
@@ -84,7 +94,7 @@ CUresult gs_cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, in
   uint64_t bytes;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev) : result;
-  result = begin(dev, &ordinal, &bytes);
+  result = begin(pctx, dev, &ordinal, &bytes);
   if (result != CUDA_SUCCESS)
     return result;
   return end_create(gs_real.cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev), pctx, ordinal, bytes);
@@ -96,7 +106,7 @@ CUresult gs_cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, 
   uint64_t bytes;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev) : result;
-  result = begin(dev, &ordinal, &bytes);
+  result = begin(pctx, dev, &ordinal, &bytes);
   if (result != CUDA_SUCCESS)
     return result;
   return end_create(gs_real.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev), pctx, ordinal, bytes);
@@ -104,6 +114,8 @@ CUresult gs_cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, 
 
 /* What died with a context, after the driver ended it. */
 static void context_gone(CUcontext context, int ordinal) {
+  contexts_changed(UINT32_MAX);
+  gs_greens_gone(context);
   gs_device_context_forget();
   gs_book_drop_context(context);
   if (__atomic_load_n(&gs_process->pools[ordinal], __ATOMIC_RELAXED))
@@ -167,26 +179,42 @@ static bool active(CUdevice device) {
   return gs_real.cuDevicePrimaryCtxGetState(device, &flags, &is) == CUDA_SUCCESS && is;
 }
 
+void gs_primary_made(int ordinal, CUcontext primary) {
+  gs_process->primary[ordinal] = primary;
+  contexts_changed(1);
+}
+
+void gs_primary_settle(CUdevice device, int ordinal) {
+  CUcontext primary = gs_process->primary[ordinal];
+  if (!primary || active(device))
+    return;
+  gs_process->primary[ordinal] = NULL;
+  gs_give_back(ordinal, gs_process->limits->device[ordinal].context_bytes);
+  context_gone(primary, ordinal);
+}
+
 CUresult gs_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuDevicePrimaryCtxRetain(pctx, dev) : result;
   int ordinal = gs_device_ordinal(dev);
   uint64_t bytes = 0;
+  if (!pctx)
+    return gs_real.cuDevicePrimaryCtxRetain(pctx, dev); /* which refuses */
   if (ordinal == GS_NO_DEVICE) {
-    result = reserve(dev, &ordinal, &bytes);
+    result = gs_context_reserve(dev, &ordinal, &bytes);
     return result == CUDA_SUCCESS ? gs_real.cuDevicePrimaryCtxRetain(pctx, dev) : result;
   }
   gs_lock(&gs_process->context_lock[ordinal]);
   CUcontext *primary = &gs_process->primary[ordinal];
   bool fresh = *primary == NULL;
-  result = fresh ? reserve(dev, &ordinal, &bytes) : CUDA_SUCCESS;
+  result = fresh ? gs_context_reserve(dev, &ordinal, &bytes) : CUDA_SUCCESS;
   if (result == CUDA_SUCCESS) {
     result = gs_real.cuDevicePrimaryCtxRetain(pctx, dev);
     if (result != CUDA_SUCCESS)
       gs_give_back(ordinal, bytes);
     else if (fresh)
-      *primary = *pctx;
+      gs_primary_made(ordinal, *pctx);
   }
   gs_unlock(&gs_process->context_lock[ordinal]);
   if (result == CUDA_SUCCESS && fresh)
@@ -210,14 +238,9 @@ static CUresult let_go(CUdevice device, CUresult (*act)(CUdevice device)) {
   if (primary)
     gs_time_context_gone(primary, ordinal);
   gs_lock(&gs_process->context_lock[ordinal]);
-  primary = gs_process->primary[ordinal];
   result = act(device);
-  bool gone = primary && result == CUDA_SUCCESS && !active(device);
-  if (gone) {
-    gs_process->primary[ordinal] = NULL;
-    gs_give_back(ordinal, gs_process->limits->device[ordinal].context_bytes);
-    context_gone(primary, ordinal);
-  }
+  if (result == CUDA_SUCCESS)
+    gs_primary_settle(device, ordinal);
   gs_unlock(&gs_process->context_lock[ordinal]);
   return result;
 }

@@ -79,6 +79,7 @@ int gs_current_device(void) {
 int gs_context_device(CUcontext context) {
   CUcontext current = NULL;
   CUdevice device;
+  context = gs_context_owner(context); /* a green one may be current in one thread only */
   if (!context || (gs_real.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context))
     return gs_current_device();
   if (gs_real_has(GS_INDEX_cuCtxGetDevice_v2))

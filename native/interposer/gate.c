@@ -9,21 +9,8 @@ enum {
   STEP_NS = 50000000,   /* a waiter looks around this often */
   POLL_NS = 50000,      /* between looks at a mark that is awaited */
   BUDGET_WINDOW_NS = 100000000,
-  BUDGET_LEAST_MILLI = 20, /* a grant that only borrows still moves when nobody lends any more */
-  BOUND_DEFAULT_NS = 2000000
+  BUDGET_LEAST_MILLI = 20 /* a grant that only borrows still moves when nobody lends any more */
 };
-
-/* ---- latches ---- */
-
-void gs_latch_slow(struct gs_latch *latch) {
-  for (int i = 0; i < 100; i++)
-    if (__atomic_load_n(&latch->word, __ATOMIC_RELAXED) == 0 && gs_latch_try(latch))
-      return;
-  while (__atomic_exchange_n(&latch->word, 2, __ATOMIC_ACQUIRE) != 0)
-    gs_futex_wait(&latch->word, 2, 0, false);
-}
-
-void gs_latch_wake(struct gs_latch *latch) { gs_futex_wake(&latch->word, 1, false); }
 
 /* ---- start ---- */
 
@@ -36,6 +23,7 @@ static struct gs_time *create(void) {
   if (!time)
     return NULL;
   time->profiled = profiled();
+  gs_biased_start();
   /* Not 0 and not a parent's: what a thread remembers from before a fork is stale. */
   time->generation = (uint32_t)gs_now() | 1;
   for (uint32_t i = 0; i < gs_process->ndevices; i++) {
@@ -86,9 +74,9 @@ static uint64_t budget_wait_ns(struct gs_time_device *device) {
   uint64_t now = gs_now(), wait = 0;
   uint32_t milli = __atomic_load_n(&device->limits->guarantee_milli, __ATOMIC_RELAXED);
   double rate, spent;
-  gs_latch_take(&device->lock);
+  gs_biased_take(&device->lock);
   spent = device->meter ? device->meter->busy + device->meter->inflight : 0;
-  gs_latch_drop(&device->lock);
+  gs_biased_drop(&device->lock);
   gs_latch_take(&device->budget_lock);
   rate = (milli > BUDGET_LEAST_MILLI ? milli : BUDGET_LEAST_MILLI) / 1000.0 /
          gs_slots_active(device, now, BUDGET_WINDOW_NS);
@@ -147,6 +135,11 @@ static bool may_pass(struct gs_time_device *device, uint32_t lease, uint64_t *wa
   return *wait == 0;
 }
 
+void gs_notice_turn(struct gs_time_device *device, uint32_t lease, uint64_t now) {
+  if (gs_turn_passed(device, lease))
+    gs_meter_turn(device->meter, gs_others(device, lease), lease & GS_LEASE_HELD ? now : now + GS_METER_OVERLAP_NS);
+}
+
 uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream) {
   const uint32_t *word = &device->limits->lease;
   struct gs_heartbeat heartbeat = {0, 0};
@@ -188,13 +181,6 @@ void gs_set_dependent(struct gs_time_device *device, bool dependent) {
     __atomic_and_fetch(&device->slot->flags, ~(uint32_t)GS_SLOT_DEPENDENT, __ATOMIC_RELAXED);
 }
 
-double gs_bound(const struct gs_time_device *device) {
-  uint64_t bound = __atomic_load_n(&device->limits->inflight_bound_ns, __ATOMIC_RELAXED);
-  uint32_t residents = __atomic_load_n(&device->residents, __ATOMIC_RELAXED);
-  /* It holds for the grant: its processes share it. */
-  return (bound ? (double)bound : BOUND_DEFAULT_NS) / (residents > 1 ? residents : 1);
-}
-
 /* Estimated time in flight over all streams that move, without what must be done by now although no mark says so. Stuck streams
  * count nothing: CUDA cannot see every order between streams, nor can we, and what they wait for may be held here. Under the lock. */
 static double inflight(struct gs_time_device *device, double bound, uint64_t now, bool *any_stuck) {
@@ -206,7 +192,7 @@ static double inflight(struct gs_time_device *device, double bound, uint64_t now
     const struct gs_stream *stream = time->stream[i];
     if (!stream || !stream->live || stream->device != device)
       continue;
-    if (gs_queue_stuck(&stream->queue, GS_DEPENDENT_NS, now))
+    if (gs_queue_stuck(device->meter, &stream->queue, GS_DEPENDENT_NS, now))
       *any_stuck = true;
     else
       sum += gs_queue_inflight(&stream->queue, bound, now);
@@ -223,12 +209,12 @@ void gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint
     bool under, stuck;
     gs_reap(device);
     now = gs_now();
-    gs_latch_take(&device->lock);
+    gs_biased_take(&device->lock);
     under = inflight(device, bound, now, &stuck) <= bound;
     /* A stuck stream may only be slow, beside others on the device: it takes more, but not a whole channel full. */
-    pace = gs_queue_stuck(&stream->queue, GS_DEPENDENT_NS, now) ? gs_meter_pace(device->meter, key, GS_DEPENDENT_NS) : 0;
+    pace = gs_queue_stuck(device->meter, &stream->queue, GS_DEPENDENT_NS, now) ? gs_meter_pace(device->meter, key, GS_DEPENDENT_NS) : 0;
     marks = device->meter->marks;
-    gs_latch_drop(&device->lock);
+    gs_biased_drop(&device->lock);
     if (under && stuck)
       gs_set_dependent(device, true);
     if (under && now - began >= pace)

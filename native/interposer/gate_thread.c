@@ -44,10 +44,10 @@ static bool reap(struct gs_time *time, struct gs_time_device *device) {
 /* One look at a device whose lease was revoked; gives when to look again, 0: drained. */
 static uint64_t drain(struct gs_time_device *device) {
   uint64_t now, rest;
-  gs_latch_take(&device->lock);
+  gs_biased_take(&device->lock);
   now = gs_now();
   rest = gs_rest(device, now);
-  gs_latch_drop(&device->lock);
+  gs_biased_drop(&device->lock);
   if (rest < GS_DRAINED_NS) {
     __atomic_store_n(&device->slot->drained, device->draining, __ATOMIC_RELEASE);
     device->draining = 0;
@@ -64,6 +64,11 @@ static uint64_t drain(struct gs_time_device *device) {
 static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint64_t tick) {
   uint32_t lease = __atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE);
   uint64_t again;
+  if (gs_turn_passed(device, lease)) {
+    gs_biased_take(&device->lock);
+    gs_notice_turn(device, lease, gs_now());
+    gs_biased_drop(&device->lock);
+  }
   if (lease != device->seen) {
     device->seen = lease;
     device->draining = 0;
@@ -80,7 +85,9 @@ static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint6
   }
   if (__atomic_load_n(&device->slot->inflight, __ATOMIC_RELAXED) == 0)
     return tick;
-  reap(time, device);
+  /* A program that launches looks by itself, and pays for every time this thread takes the meter from it. */
+  if (gs_now() - __atomic_load_n(&device->looked_at, __ATOMIC_RELAXED) >= TICK_CONTENDED_NS)
+    reap(time, device);
   return __atomic_load_n(&device->limits->contended, __ATOMIC_RELAXED) && tick > TICK_CONTENDED_NS ? TICK_CONTENDED_NS : tick;
 }
 

@@ -155,22 +155,22 @@ CUresult gs_after_graph_upload(struct gs_around *around, CUresult result) {
 CUresult gs_before_instantiate(struct gs_around *around, CUgraphExec *made, CUgraph graph,
                                const CUDA_GRAPH_INSTANTIATE_PARAMS *params, CUstream stream) {
   enum { UPLOAD = 2 /* CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD */ };
-  CUresult result = CUDA_SUCCESS;
+  CUresult result = gs_before_graph_made(around, graph); /* its kernels, implicit.c */
   around->made = made;
   around->need.devices = 0;
-  around->active = gs_enter(&result);
+  around->active = result == CUDA_SUCCESS && gs_enter(&result);
   if (!around->active || !made)
     return result;
   around->need = (struct gs_graph_need){0};
-  if (!add_graph(graph, &around->need, 0) || (around->need.devices && !gs_book_room(GS_MAX_DEVICES)))
-    return CUDA_ERROR_OUT_OF_MEMORY;
   around->uploads = params && params->flags & UPLOAD;
-  if (around->uploads && around->need.devices && !begin(&around->need, stream))
-    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!add_graph(graph, &around->need, 0) || (around->need.devices && !gs_book_room(GS_MAX_DEVICES)) ||
+      (around->uploads && around->need.devices && !begin(&around->need, stream)))
+    return gs_after_graph_made(around, CUDA_ERROR_OUT_OF_MEMORY);
   return CUDA_SUCCESS;
 }
 
 CUresult gs_after_instantiate(struct gs_around *around, CUresult result) {
+  gs_after_graph_made(around, result);
   if (around->need.devices == 0)
     return result;
   if (result == CUDA_SUCCESS)

@@ -43,6 +43,8 @@ enum gs_joined {
 
 struct gs_time; /* gate.c's own */
 
+enum { GS_KNOWN_KERNELS = 2048 /* a power of two */ };
+
 /* Lives in pages that a fork wipes: a child is a new process that has joined nothing. Fields are constant once `joined` says
  * GS_JOINED, but for those marked (rejoin), which gs_rejoin changes. */
 struct gs_process {
@@ -63,6 +65,12 @@ struct gs_process {
   uint32_t reserve_lock[GS_MAX_DEVICES]; /* charge.c */
   uint32_t context_lock[GS_MAX_DEVICES]; /* context.c */
   CUcontext primary[GS_MAX_DEVICES];     /* context.c: the active primary context */
+  uint32_t greens;        /* green.c: green contexts made, ever */
+  uint32_t contexts;      /* context.c: alive ones made by calls we saw */
+  uint32_t implicit_lock; /* implicit.c, code.c */
+  uint32_t kernel_generation; /* implicit.c: + 1 when kernels or contexts may have become others */
+  uint64_t resident_threads[GS_MAX_DEVICES]; /* implicit.c */
+  uint64_t kernels[GS_KNOWN_KERNELS];        /* implicit.c: kernels that were launched before, hashed */
   uint32_t pool_lock[GS_MAX_DEVICES];    /* pool_charge.c: a pool's figures and its charge belong together */
   uint32_t alloc_lock[GS_MAX_DEVICES];   /* pools.c: one allocation from the device's pools at a time; before pool_lock */
   uint32_t pools[GS_MAX_DEVICES];        /* pool_charge.c: pools charged to the device, its graph pool included */
@@ -104,6 +112,8 @@ enum { GS_NO_DEVICE = -1 };
 /* Ordinals into limits->device and slot->device. GS_NO_DEVICE: no current context, or a device that is not of this grant. */
 int gs_current_device(void);
 int gs_context_device(CUcontext context);
+/* The context whose memory and programs it uses: of a green context the primary one, else itself. books.c */
+CUcontext gs_context_owner(CUcontext context);
 /* The stream's own device; the current one for the default streams. */
 int gs_stream_device(CUstream stream);
 /* A stream was destroyed: its handle may come back on another device. */
@@ -119,6 +129,14 @@ int gs_reserve_now(int ordinal, uint64_t bytes);
 /* Bytes that the driver took without asking: charged whether they fit or not. */
 void gs_charge(int ordinal, uint64_t bytes);
 void gs_give_back(int ordinal, uint64_t bytes);
+
+/* ---- implicit.c ------------------------------------------------------------------------------------------------------------ */
+
+/* Handles of kernels or contexts may mean something else from now on. */
+void gs_kernels_forget(void);
+/* More (or less) of the context's memory is its programs' code: reserved, or given back. */
+CUresult gs_code_take(CUcontext context, int ordinal, uint64_t bytes);
+void gs_code_give(CUcontext context, uint64_t bytes);
 
 /* The grant's word on managed memory: refused means CUDA_ERROR_NOT_SUPPORTED, which is what drivers answer for a device without
  * it, and attributes that say so. */

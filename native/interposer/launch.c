@@ -13,7 +13,7 @@ static void gate_only(struct gs_time *time, CUstream stream) {
 }
 
 static void charge_residency(struct gs_time_device *device, uint64_t now) {
-  gs_latch_take(&device->lock);
+  gs_biased_take(&device->lock);
   if (device->resident && now > device->resident_since)
     device->meter->busy += (double)(now - device->resident_since);
   device->resident = true;
@@ -21,7 +21,7 @@ static void charge_residency(struct gs_time_device *device, uint64_t now) {
   __atomic_store_n(&device->slot->launches, device->slot->launches + 1, __ATOMIC_RELAXED);
   __atomic_store_n(&device->slot->busy_ns, (uint64_t)device->meter->busy, __ATOMIC_RELAXED);
   __atomic_store_n(&device->slot->queue_end_ns, now + GS_METER_MARK_NS, __ATOMIC_RELAXED);
-  gs_latch_drop(&device->lock);
+  gs_biased_drop(&device->lock);
 }
 
 void gs_submit(struct gs_submission *submission, uint64_t key, CUstream handle) {
@@ -56,32 +56,35 @@ void gs_submit(struct gs_submission *submission, uint64_t key, CUstream handle) 
       return;
     }
     bound = gs_bound(device);
-    gs_latch_take(&device->lock);
+    gs_biased_take(&device->lock);
     if (GS_LIKELY(waited || gs_meter_inflight(meter, bound) <= bound))
       break;
-    gs_latch_drop(&device->lock);
+    gs_biased_drop(&device->lock);
     gs_bound_wait(device, stream, key);
     waited = true; /* the lease may have gone meanwhile */
   }
-  submission->planned = gs_now();
-  submission->function = gs_meter_function(meter, key);
+  submission->planned = gs_ticks_now(&device->ticks);
+  submission->function = gs_queue_function(meter, &stream->queue, key);
   if (gs_meter_close_first(&stream->queue, submission->function, submission->planned)) {
-    gs_latch_drop(&device->lock);
+    gs_biased_drop(&device->lock);
     gs_mark_record(stream, false);
-    gs_latch_take(&device->lock);
-    submission->planned = gs_now();
-    submission->function = gs_meter_function(meter, key);
+    gs_biased_take(&device->lock);
+    submission->planned = gs_ticks_now(&device->ticks);
+    submission->function = gs_queue_function(meter, &stream->queue, key);
   }
   submission->estimate = submission->function->estimate;
-  meter->tails = __atomic_load_n(&device->limits->tails, __ATOMIC_RELAXED) != 0;
+  if (!GS_LIKELY(!gs_turn_passed(device, lease)))
+    gs_notice_turn(device, lease, submission->planned);
   submission->plan = gs_meter_launch(meter, &stream->queue, submission->function, submission->planned, lease);
   submission->stream = stream;
   __atomic_store_n(&device->slot->launches, device->slot->launches + 1, __ATOMIC_RELAXED);
   if (stream->queue.end > device->slot->queue_end_ns)
     __atomic_store_n(&device->slot->queue_end_ns, stream->queue.end, __ATOMIC_RELAXED);
-  gs_latch_drop(&device->lock);
+  gs_biased_drop(&device->lock);
   if (submission->plan & GS_PLAN_START)
     gs_mark_record(stream, true);
+  if (submission->plan & GS_PLAN_SAMPLE)
+    submission->planned = gs_now();
   if ((submission->plan & GS_PLAN_SAMPLE) && !gs_bracket_record(stream, 0))
     submission->plan &= ~(uint32_t)GS_PLAN_SAMPLE;
   if (submission->plan & GS_PLAN_SAMPLE)
@@ -95,18 +98,18 @@ void gs_submitted(struct gs_submission *submission, CUresult result) {
     return;
   device = stream->device;
   if (result != CUDA_SUCCESS) {
-    gs_latch_take(&device->lock);
+    gs_biased_take(&device->lock);
     gs_meter_undo(device->meter, &stream->queue, submission->function, submission->estimate);
-    gs_latch_drop(&device->lock);
+    gs_biased_drop(&device->lock);
     return;
   }
   if (submission->plan & GS_PLAN_SAMPLE) {
     uint64_t ended = gs_now();
     if (gs_bracket_record(stream, 1)) {
       uint64_t closed = gs_now();
-      gs_latch_take(&device->lock);
+      gs_biased_take(&device->lock);
       gs_meter_sampling(&stream->queue, submission->function, submission->planned, submission->began, ended, closed);
-      gs_latch_drop(&device->lock);
+      gs_biased_drop(&device->lock);
     }
   }
   if (submission->plan & GS_PLAN_MARK)
@@ -149,18 +152,29 @@ CUresult gs_after_submit(struct gs_around *around, CUresult result) {
 /* One launch on several devices: each has to let it pass. */
 CUresult gs_cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int devices, unsigned int flags) {
   struct gs_submission submission[GS_MAX_DEVICES];
+  struct gs_first first[GS_MAX_DEVICES];
+  unsigned int looked = 0;
   unsigned int count = devices < GS_MAX_DEVICES ? devices : GS_MAX_DEVICES;
   CUresult result = CUDA_SUCCESS;
   if (!gs_enter(&result))
     return result != CUDA_SUCCESS ? result : gs_real.cuLaunchCooperativeKernelMultiDevice(list, devices, flags);
   if (!list)
     count = 0;
+  for (result = CUDA_SUCCESS; looked < count && result == CUDA_SUCCESS; looked += result == CUDA_SUCCESS)
+    result = gs_kernel_look(&first[looked], list[looked].function, list[looked].hStream);
+  if (result != CUDA_SUCCESS) {
+    while (looked > 0)
+      gs_kernel_looked(&first[--looked], result);
+    return result;
+  }
   for (unsigned int i = 0; i < count; i++)
     gs_submit(&submission[i], kernel_key(list[i].function, list[i].gridDimX, list[i].gridDimY, list[i].gridDimZ),
               list[i].hStream);
   result = gs_real.cuLaunchCooperativeKernelMultiDevice(list, devices, flags);
   for (unsigned int i = 0; i < count; i++)
     gs_submitted(&submission[i], result);
+  for (unsigned int i = 0; i < count; i++)
+    gs_kernel_looked(&first[i], result);
   return result;
 }
 
@@ -174,17 +188,5 @@ CUresult gs_before_graph_changed(struct gs_around *around, CUgraphExec graph) {
 CUresult gs_after_graph_changed(struct gs_around *around, CUresult result) {
   if (around->active)
     gs_function_changed(around->key);
-  return result;
-}
-
-CUresult gs_before_functions_gone(struct gs_around *around) {
-  CUresult result = CUDA_SUCCESS;
-  around->active = gs_enter(&result);
-  return result;
-}
-
-CUresult gs_after_functions_gone(struct gs_around *around, CUresult result) {
-  if (around->active && result == CUDA_SUCCESS)
-    gs_functions_changed();
   return result;
 }

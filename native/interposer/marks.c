@@ -28,17 +28,17 @@ void gs_mark_record(struct gs_stream *stream, bool start) {
   event = stream->unmarked ? NULL : gs_event_take(stream->context);
   if (!event)
     goto out;
-  gs_latch_take(&device->lock);
+  gs_biased_take(&device->lock);
   mark = gs_meter_mark(device->meter, &stream->queue, start, gs_now());
   if (mark)
     mark->event = event;
-  gs_latch_drop(&device->lock);
+  gs_biased_drop(&device->lock);
   if (!mark) {
     gs_event_give(stream->context, event);
     goto out;
   }
   result = gs_real.cuEventRecord(event, stream->handle);
-  gs_latch_take(&device->lock);
+  gs_biased_take(&device->lock);
   mark->recorded_by = gs_now();
   if (result != CUDA_SUCCESS) {
     mark->event = NULL;
@@ -46,7 +46,7 @@ void gs_mark_record(struct gs_stream *stream, bool start) {
   }
   __atomic_store_n(&mark->state, result == CUDA_SUCCESS ? GS_MARK_RECORDED : GS_MARK_LOST, __ATOMIC_RELEASE);
   gs_publish(device, gs_now());
-  gs_latch_drop(&device->lock);
+  gs_biased_drop(&device->lock);
   if (result != CUDA_SUCCESS)
     gs_event_give(stream->context, event);
 out:
@@ -103,9 +103,9 @@ static bool take_oldest(struct gs_stream *stream) {
   uint64_t time, now;
   bool known, kept;
   CUevent event;
-  gs_latch_take(&device->lock);
+  gs_biased_take(&device->lock);
   mark = gs_meter_oldest(&stream->queue);
-  gs_latch_drop(&device->lock);
+  gs_biased_drop(&device->lock);
   if (!mark || __atomic_load_n(&mark->state, __ATOMIC_ACQUIRE) == GS_MARK_RECORDING)
     return false;
   event = mark->event;
@@ -120,14 +120,14 @@ static bool take_oldest(struct gs_stream *stream) {
     gs_clock_not_before(&context->clock, time, mark->recorded);
     gs_clock_not_after(&context->clock, time, now);
   }
-  gs_latch_take(&device->lock);
+  gs_biased_take(&device->lock);
   if (known)
     gs_meter_reap(device->meter, &stream->queue, gs_clock_host(&context->clock, time),
                   __atomic_load_n(&device->limits->lease, __ATOMIC_RELAXED), device->residents);
   else
     gs_meter_lose(device->meter, &stream->queue, now);
   __atomic_store_n(&device->reaped, device->reaped + 1, __ATOMIC_RELEASE);
-  gs_latch_drop(&device->lock);
+  gs_biased_drop(&device->lock);
   if (event && !kept)
     gs_event_give(context, event);
   return true;
@@ -145,12 +145,12 @@ static void take_sample(struct gs_stream *stream) {
     return;
   if (result == CUDA_SUCCESS)
     result = gs_real.cuEventElapsedTime(&ms, stream->bracket[0], stream->bracket[1]);
-  gs_latch_take(&device->lock);
+  gs_biased_take(&device->lock);
   if (result == CUDA_SUCCESS)
     gs_meter_sampled(device->meter, &stream->queue, (double)ms * NS_PER_MS);
   else
     stream->queue.sampled = NULL;
-  gs_latch_drop(&device->lock);
+  gs_biased_drop(&device->lock);
 }
 
 /* Under `reaping`. */
@@ -181,9 +181,10 @@ void gs_reap(struct gs_time_device *device) {
     if (stream->retired && stream->queue.head == stream->queue.tail)
       gs_stream_free(stream);
   }
-  gs_latch_take(&device->lock);
+  gs_biased_take(&device->lock);
   gs_publish(device, gs_now());
-  gs_latch_drop(&device->lock);
+  gs_biased_drop(&device->lock);
+  __atomic_store_n(&device->looked_at, gs_now(), __ATOMIC_RELAXED);
   gs_unrelax(previous);
   gs_latch_drop(&device->reaping);
   unshield(cancel);
@@ -194,24 +195,24 @@ void gs_stream_done(struct gs_stream *stream) {
   struct gs_time_device *device = stream->device;
   uint64_t now = gs_now();
   gs_reap(device);
-  gs_latch_take(&device->lock);
+  gs_biased_take(&device->lock);
   /* Marks that another thread is still reading keep the queue open: it closes at the next chance. */
   if (stream->queue.head == stream->queue.tail)
     gs_meter_synced(device->meter, &stream->queue, now);
   gs_publish(device, now);
-  gs_latch_drop(&device->lock);
+  gs_biased_drop(&device->lock);
 }
 
 static void forget_stream(struct gs_stream *stream, uint64_t now) {
   struct gs_time_device *device = stream->device;
   struct gs_mark *mark;
-  gs_latch_take(&device->lock);
+  gs_biased_take(&device->lock);
   while ((mark = gs_meter_oldest(&stream->queue))) {
     if (mark->event)
       gs_event_give(stream->context, mark->event);
     gs_meter_lose(device->meter, &stream->queue, now);
   }
-  gs_latch_drop(&device->lock);
+  gs_biased_drop(&device->lock);
   gs_stream_free(stream);
 }
 
@@ -224,9 +225,9 @@ void gs_context_forget(struct gs_context *context) {
     if (!stream || !stream->live || stream->context != context)
       continue;
     forget_stream(stream, now);
-    gs_latch_take(&device->lock);
+    gs_biased_take(&device->lock);
     gs_publish(device, now);
-    gs_latch_drop(&device->lock);
+    gs_biased_drop(&device->lock);
   }
   /* Ours, destroyed one by one: the context may live on, retained by others. */
   while (context->free_events > 0)

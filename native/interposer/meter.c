@@ -45,7 +45,7 @@ void gs_meter_reset_function(struct gs_meter *meter, uint64_t key) {
   }
 }
 
-static double segment_now(const struct gs_segment *segment) {
+double gs_segment_now(const struct gs_segment *segment) {
   double total = segment->other;
   for (uint32_t i = 0; i < segment->kinds; i++) {
     const struct gs_kind *kind = &segment->kind[i];
@@ -63,9 +63,18 @@ static bool segment_trusted(const struct gs_segment *segment) {
   return true;
 }
 
-/* Scales the estimates of a segment's functions towards what it really took. exact: the device had nothing else to do. */
-static void learn(const struct gs_segment *segment, double took, bool exact) {
-  double total = segment_now(segment);
+/* Whether all is known from times when nobody else was on the device. */
+static bool segment_known_alone(const struct gs_segment *segment) {
+  for (uint32_t i = 0; i < segment->kinds; i++)
+    if (segment->kind[i].function->beside) return false;
+  return segment_trusted(segment);
+}
+
+enum observed_how { BACKLOGGED, ALONE, BESIDE };
+
+/* Scales the estimates of a segment's functions towards what it really took. */
+static void learn(const struct gs_segment *segment, double took, enum observed_how how) {
+  double total = gs_segment_now(segment);
   took *= segment->share; /* the rest of that time went to other streams */
   if (total <= 0 || took <= 0) return;
   for (uint32_t i = 0; i < segment->kinds; i++) {
@@ -73,11 +82,22 @@ static void learn(const struct gs_segment *segment, double took, bool exact) {
     if (function->key != segment->kind[i].key) continue;
     /* One wild segment must not move a known function far; a new one may turn out to be anything. */
     double ratio = function->observed < GS_METER_TRUSTED ? took / total : minimum(maximum(took / total, 0.1), 10);
-    double weight = function->observed < GS_METER_TRUSTED ? 1.0 : 0.2;
+    double weight = function->observed < GS_METER_TRUSTED || (function->beside && how != BESIDE) ? 1.0 : 0.2;
+    /* One launch says little about the mean, unless all has changed. */
+    if (weight < 1 && segment->launches == 1 && ratio < 4) weight = 0.05;
+    /* Slices of the device fall on one or the other: only many such segments say how long one takes. */
+    if (how == BESIDE) weight = maximum(1.0 / (function->observed + 1), 0.05);
+    function->beside = how == BESIDE;
     function->estimate = maximum(function->estimate * (1 + (ratio - 1) * weight), 100);
     function->observed++;
-    if (exact && segment->share > 0.9) function->exact = GS_METER_EXACT;
+    if (how == BACKLOGGED && segment->share > 0.9) function->exact = GS_METER_EXACT;
   }
+}
+
+/* Its functions may take much longer than they did: what comes next is observed again. */
+static void distrust(const struct gs_segment *segment) {
+  for (uint32_t i = 0; i < segment->kinds; i++)
+    if (segment->kind[i].function->key == segment->kind[i].key) segment->kind[i].function->observed = 1;
 }
 
 /* ---- launches ---- */
@@ -97,19 +117,17 @@ static void count_kind(struct gs_segment *segment, struct gs_function *function,
   segment->kind[i].launches++;
 }
 
-bool gs_meter_close_first(const struct gs_queue *queue, const struct gs_function *function, uint64_t now) {
-  return function->observed < GS_METER_TRUSTED && queue->open.launches > 0 && now > queue->end + GS_METER_GAP_NS;
-}
-
 uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t now,
                          uint32_t lease) {
   struct gs_segment *open = &queue->open;
   double estimate = function->estimate;
   uint32_t plan = 0;
+  bool shared;
   if (lease != meter->lease) {
     meter->leased_at = meter->lease ? now : 0;
     meter->lease = lease;
   }
+  shared = meter->others > 0 || now < meter->leased_at + GS_METER_TAIL_NS;
   if (!queue->anchored && queue->head == queue->tail && open->launches == 0) {
     plan |= GS_PLAN_START;
     queue->end = now;
@@ -117,10 +135,12 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   } else if (now >= queue->end) {
     open->idle += (double)(now - queue->end);
     queue->end = now;
+    if (estimate >= GS_METER_ALONE_NS) plan |= GS_PLAN_MARK;
     if (!queue->sampled &&
         (now - queue->last_sample > GS_METER_SAMPLE_NS || function->observed < GS_METER_TRUSTED)) {
       plan |= GS_PLAN_SAMPLE;
       queue->last_sample = now;
+      queue->sampled_beside = shared;
     }
   }
   queue->end += (uint64_t)estimate;
@@ -128,7 +148,7 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   if (open->launches == 0) {
     open->first = now;
     open->lease = lease;
-    open->shared = meter->tails || now < meter->leased_at + GS_METER_TAIL_NS;
+    open->shared = shared;
   }
   open->estimate += estimate;
   open->launches++;
@@ -183,7 +203,8 @@ void gs_meter_sampling(struct gs_queue *queue, struct gs_function *function, uin
   queue->end += (uint64_t)idle;
 }
 
-static double median(const float *values, uint32_t n) {
+/* Of uneven kernels the mean is charged right in the long run; what lies far from the middle is not the kernel's. */
+static double typical(const float *values, uint32_t n) {
   float sorted[GS_METER_SAMPLES];
   for (uint32_t i = 0; i < n; i++) {
     uint32_t at = i;
@@ -193,7 +214,10 @@ static double median(const float *values, uint32_t n) {
     }
     sorted[at] = values[i];
   }
-  return sorted[n / 2];
+  double sum = 0;
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < n && sorted[i] <= GS_METER_FAR * sorted[n / 2]; i++, count++) sum += sorted[i];
+  return sum / count;
 }
 
 void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double elapsed_ns) {
@@ -204,12 +228,14 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
   if (meter->sample_low == 0 || whole < meter->sample_low) meter->sample_low = whole;
   else meter->sample_low *= 1.001;
   if (whole > 2 * meter->sample_low || took < 200) return;
+  if (queue->sampled_beside && took > GS_METER_UNSLICED_NS) return;
   function->sample[function->samples++ % GS_METER_SAMPLES] = (float)took;
   if (function->exact > 0) {
     function->exact--;
     return;
   }
-  function->estimate = median(function->sample, function->samples < GS_METER_SAMPLES ? function->samples : GS_METER_SAMPLES);
+  function->beside = false;
+  function->estimate = typical(function->sample, function->samples < GS_METER_SAMPLES ? function->samples : GS_METER_SAMPLES);
   function->observed++;
 }
 
@@ -252,31 +278,72 @@ static void drop_oldest(struct gs_meter *meter, struct gs_queue *queue) {
   meter->marks--;
 }
 
-/* Device time of a segment that ended at done, `span` after the one before it. */
-static double segment_busy(const struct gs_segment *segment, uint64_t done, double span, double previous_lag, double lag,
-                           bool alone, uint32_t residents) {
+/* By estimate, in a span that bounds it. A launch shorter than the mean of its function may not have room for it; the next one
+ * that is longer does, so a few launches' worth is carried over. More is no chance: the estimate is too high. */
+static double fit(struct gs_queue *queue, const struct gs_segment *segment, double want, double span) {
+  double took = minimum(want + queue->owed, span);
+  queue->owed = minimum(want + queue->owed - took, GS_METER_CARRIED * want / maximum(segment->launches, 1));
+  return took;
+}
+
+/* A single launch, and not by a thread that lost its processor around it: its time is seen as it is. */
+static bool one_alone(const struct gs_mark *mark) {
+  return mark->segment.launches == 1 && mark->recorded_by - mark->segment.first < GS_METER_GAP_NS;
+}
+
+/* The queue is believed to have had work all along: however long it was, the device worked for us. */
+static bool without_a_gap(const struct gs_mark *mark, double since_first) {
+  return mark->segment.idle < 0.02 * since_first && mark->recorded_by - mark->recorded < GS_METER_GAP_NS;
+}
+
+/* Device time of a segment that ended at done, `span` after the one before it. resident: what the device had for us since its
+ * first launch. */
+static double segment_busy(struct gs_queue *queue, const struct gs_mark *mark, uint64_t done, double span, double previous_lag,
+                           double lag, bool alone, uint32_t residents, double resident) {
+  const struct gs_segment *segment = &mark->segment;
   bool trusted = segment_trusted(segment);
-  double total = segment_now(segment);
+  double total = gs_segment_now(segment);
   double since_first = done > segment->first ? minimum((double)(done - segment->first), span) : 0;
+  if (!alone && lag > GS_METER_LAG_NS && (!segment_known_alone(segment) || total > GS_METER_LONG_NS)) {
+    resident = maximum(resident - segment->stalled, 0);
+    learn(segment, resident, BESIDE);
+    return resident;
+  }
   since_first = maximum(since_first - segment->stalled, 0);
   if (residents > 1) {
     span /= residents;
     since_first /= residents;
   }
-  if (!alone && (trusted || lag > GS_METER_LAG_NS)) return minimum(trusted ? total : since_first, span);
+  if (!alone && trusted) {
+    if (resident > 4 * total + GS_METER_LONG_NS) distrust(segment);
+    return fit(queue, segment, total, span);
+  }
   if (previous_lag > GS_METER_LAG_NS && lag > GS_METER_LAG_NS && segment->idle < 0.02 * span && since_first > 0.98 * span) {
-    learn(segment, span, true);
+    learn(segment, span, BACKLOGGED);
     return span;
   }
-  if (lag > GS_METER_LAG_NS && (!trusted || since_first < 0.9 * total ||
-                                (since_first > 1.1 * total && segment->idle < 0.02 * since_first))) {
-    learn(segment, since_first, false);
+  if (lag > GS_METER_LAG_NS && (!trusted || one_alone(mark) || without_a_gap(mark, since_first) ||
+                                (segment->launches >= GS_METER_MANY && since_first < 0.9 * total))) {
+    learn(segment, since_first, ALONE);
     return since_first;
   }
-  if (trusted) return minimum(total, span);
+  if (trusted && lag > GS_METER_LAG_NS) {
+    if (since_first < 0.25 * total) distrust(segment);
+    span = since_first;
+  }
+  if (trusted) return fit(queue, segment, total, span);
   /* Nothing waited, so these launches took no longer than it took to make them; less than guessed makes room for a sample. */
-  if (alone && total > since_first) learn(segment, since_first, false);
+  if (alone && total > since_first) learn(segment, since_first, ALONE);
   return span > segment->idle ? minimum(span - segment->idle, segment->estimate) : minimum(segment->estimate, span);
+}
+
+/* What was launched up to a mark was done then; the rest follows, but no sooner than it was launched: marks are reaped late. */
+static void believe(struct gs_queue *queue, uint64_t done) {
+  const struct gs_segment *last = &queue->open;
+  if (last->launches == 0 && queue->head != queue->tail) last = &queue->ring[(queue->head - 1) % GS_METER_RING].segment;
+  queue->end = done + (uint64_t)queue->inflight;
+  if (last->launches > 0 && queue->end < last->first + (uint64_t)last->estimate)
+    queue->end = last->first + (uint64_t)last->estimate;
 }
 
 void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done, uint32_t lease,
@@ -287,21 +354,23 @@ void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done
     double span = (double)(done - queue->previous_done);
     /* Without a lease (the daemon is gone) others are on the device too. */
     bool alone = mark->segment.lease == lease && (lease & GS_METER_HELD) && !mark->segment.shared;
-    double busy = segment_busy(&mark->segment, done, span, queue->previous_lag, lag, alone, residents);
+    uint64_t from = mark->segment.first > queue->previous_done ? mark->segment.first : queue->previous_done;
+    double busy = segment_busy(queue, mark, done, span, queue->previous_lag, lag, alone, residents,
+                               gs_meter_resident(meter, from, done, residents));
     gs_timeline_add(meter, queue->previous_done, done, busy);
   }
   drop_oldest(meter, queue);
   if (!queue->anchored || done > queue->previous_done) queue->previous_done = done;
   queue->anchored = true;
   queue->previous_lag = lag;
-  if (lag > GS_METER_LAG_NS) queue->end = done + (uint64_t)queue->inflight;
+  if (lag > GS_METER_LAG_NS) believe(queue, done);
 }
 
 void gs_meter_lose(struct gs_meter *meter, struct gs_queue *queue, uint64_t now) {
   struct gs_mark *mark = &queue->ring[queue->tail % GS_METER_RING];
   if (queue->anchored && now > queue->previous_done && !mark->start) {
     double span = (double)(now - queue->previous_done);
-    gs_timeline_add(meter, queue->previous_done, now, minimum(segment_now(&mark->segment), span));
+    gs_timeline_add(meter, queue->previous_done, now, minimum(gs_segment_now(&mark->segment), span));
     queue->previous_done = now;
     queue->previous_lag = 0;
   }
@@ -318,7 +387,7 @@ bool gs_meter_check_before_sync(struct gs_queue *queue, uint64_t now) {
 void gs_meter_synced(struct gs_meter *meter, struct gs_queue *queue, uint64_t now) {
   if (queue->open.launches > 0 && queue->anchored && now > queue->previous_done) {
     double span = (double)(now - queue->previous_done);
-    gs_timeline_add(meter, queue->previous_done, now, minimum(segment_now(&queue->open), span));
+    gs_timeline_add(meter, queue->previous_done, now, fit(queue, &queue->open, gs_segment_now(&queue->open), span));
   }
   take_inflight(meter, queue, queue->inflight, queue->unobserved);
   memset(&queue->open, 0, sizeof queue->open);
@@ -327,45 +396,4 @@ void gs_meter_synced(struct gs_meter *meter, struct gs_queue *queue, uint64_t no
   queue->previous_done = now;
   queue->previous_lag = 0;
   queue->end = now;
-}
-
-/* ---- what is in flight ---- */
-
-double gs_meter_inflight(const struct gs_meter *meter, double bound) {
-  return meter->inflight + meter->unobserved * (bound / GS_METER_RISK_SHARE);
-}
-
-double gs_queue_inflight(const struct gs_queue *queue, double bound, uint64_t now) {
-  double rest = queue->inflight;
-  if (queue->head == queue->tail) rest = queue->end > now ? minimum(rest, (double)(queue->end - now)) : 0;
-  return queue->head == queue->tail && rest == 0 ? 0 : rest + queue->unobserved * (bound / GS_METER_RISK_SHARE);
-}
-
-uint64_t gs_queue_expected_end(const struct gs_queue *queue, uint64_t now) {
-  if (queue->inflight <= 0) return 0; /* only copies, if anything */
-  if (queue->head != queue->tail) {
-    const struct gs_mark *oldest = &queue->ring[queue->tail % GS_METER_RING];
-    if (now > oldest->expected) {
-      /* Late already: the longer it is late, the longer it will take. */
-      uint64_t late = now - oldest->expected, rest = (uint64_t)queue->inflight;
-      return now + (late / 2 > rest ? late / 2 : rest);
-    }
-    return queue->end;
-  }
-  return queue->end > now ? queue->end : 0;
-}
-
-bool gs_queue_stuck(const struct gs_queue *queue, uint64_t patience, uint64_t now) {
-  const struct gs_mark *oldest = &queue->ring[queue->tail % GS_METER_RING];
-  uint64_t due = oldest->expected, own;
-  if (queue->head == queue->tail) return false;
-  own = (uint64_t)segment_now(&oldest->segment); /* of an unknown function much more may be known by now */
-  if (queue->anchored && queue->previous_done + own > due) due = queue->previous_done + own;
-  return now > due + (own > patience ? own : patience);
-}
-
-uint64_t gs_meter_pace(struct gs_meter *meter, uint64_t key, uint64_t most) {
-  const struct gs_function *function = gs_meter_function(meter, key);
-  uint64_t pace = (uint64_t)(function->estimate / 8);
-  return function->observed == 0 || pace > most ? most : pace;
 }

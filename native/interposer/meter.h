@@ -3,7 +3,14 @@
  *
  * A queue models one stream: `end` is when the host believes its work is done. The launches since the last mark are the open
  * segment; a mark is a timing event that closes it. All times are host nanoseconds (CLOCK_MONOTONIC), device times already
- * mapped onto them with gs_clock; durations are nanoseconds in double. */
+ * mapped onto them with gs_clock; durations are nanoseconds in double.
+ *
+ * What bounds the error. A queue that never runs dry is measured by the device's clock between marks; a launch that gets a mark
+ * of its own is, too. Launches onto an empty queue shorter than GS_METER_ALONE_NS are charged by an estimate from brackets: an
+ * event before and one after. The second event is recorded e after the launch (e, the processor time of recording one: ~2.5 us),
+ * so of a kernel of length k < e the bracket sees e: it is charged e. The error of such a launch is e - k, never negative and
+ * never more than e; nothing that is recorded behind a launch can see what ended before. One hold behind a wait would, but a
+ * thread stopped inside it would stop the program's stream. From k = e on the error is that of the mean, below 1 %. */
 #ifndef GPUSHARE_METER_H
 #define GPUSHARE_METER_H
 
@@ -15,16 +22,24 @@ enum {
   GS_METER_KINDS = 8,       /* different functions remembered per segment; the rest share one sum */
   GS_METER_FUNCTIONS = 2048, /* functions remembered per device; a power of two */
   GS_METER_PROBES = 8,
-  GS_METER_SAMPLES = 15,
+  GS_METER_SAMPLES = 31,
+  GS_METER_CARRIED = 4, /* launches' worth of estimates that did not fit */
+  GS_METER_MANY = 25,  /* launches whose sum says something about each */
+  GS_METER_FAR = 4,    /* a sample so many times the median is not believed */
   GS_METER_EXACT = 32, /* samples that a backlogged segment outweighs */
   GS_METER_PIECES = 64,
   GS_METER_MARK_NS = 500000,    /* estimated work per mark: a timing event costs ~2.5 us, 0.5 % of it */
+  GS_METER_ALONE_NS = 250000,   /* a launch this long onto an empty queue gets a mark of its own: it is seen as long as it is */
   GS_METER_SAMPLE_NS = 1000000, /* at most one bracketed launch per stream and this long */
   GS_METER_GUESS_NS = 8000,     /* a function never seen */
   GS_METER_TRUSTED = 4,         /* observations after which an estimate is believed */
   GS_METER_GAP_NS = 50000,      /* a queue that ran dry so long ago starts over with an unknown function */
   GS_METER_LAG_NS = 15000,      /* a mark done this long after its record had work before it */
   GS_METER_TAIL_NS = 3000000,   /* so long into a lease the one before may still have work on the device */
+  GS_METER_TURNS = 128,         /* changes of who is on the device remembered; a power of two */
+  GS_METER_OVERLAP_NS = 1000000, /* a successor is leased so long after a revoke where the rest in flight is more than it can run */
+  GS_METER_UNSLICED_NS = 200000, /* of the time between two events others rarely got a part when it is shorter than this */
+  GS_METER_LONG_NS = 5000000,   /* a segment longer than that is charged by residency: several slices of the device even out */
   GS_METER_HELD = 1,            /* this bit of a lease word: leased */
   GS_METER_RISK_SHARE = 8       /* so many launches of never observed functions fill the bound on work in flight */
 };
@@ -37,6 +52,7 @@ struct gs_function {
   uint32_t epoch; /* of the meter when last observed; older: handles may have been reused, learn again */
   uint32_t samples;
   uint32_t exact; /* so many samples are not believed: a backlogged segment said it better */
+  bool beside;    /* known only from when others were on the device too */
   float sample[GS_METER_SAMPLES];
 };
 
@@ -84,12 +100,14 @@ struct gs_queue {
   bool anchored;         /* previous_done means something */
   uint64_t previous_done;
   double previous_lag;
+  double owed; /* charged by estimate to segments that were too short for it */
   uint64_t last_sample, last_check;
   struct gs_function *sampled; /* the bracketed launch whose events are not read yet */
   uint64_t sampled_key;
+  bool sampled_beside;   /* others may have been on the device */
   double sampled_host;   /* host time inside its launch call */
   double sampled_whole;  /* and from before its first event's record until after its second's */
-  bool used;
+  struct gs_function *recent; /* of the last launch */
   struct gs_mark ring[GS_METER_RING];
 };
 
@@ -99,11 +117,19 @@ struct gs_piece {
   double density; /* counted time over length, 0..1 */
 };
 
+/* From this time on so many others are believed to have work on the device. */
+struct gs_turn {
+  uint64_t from;
+  uint32_t others;
+};
+
 struct gs_meter {
   double busy;
   double inflight;
   double launched; /* estimates of all launches, ever */
-  bool tails;      /* the caller knows of others' work on the device */
+  uint32_t others; /* of the last turn */
+  uint32_t turns;  /* noted, ever */
+  struct gs_turn turn[GS_METER_TURNS];
   uint64_t leased_at; /* first launch under the lease word below, when another was seen before */
   uint32_t lease;
   uint32_t unobserved;
@@ -124,9 +150,18 @@ void gs_meter_forget_functions(struct gs_meter *meter);
 /* One graph was changed: its history is worth nothing. */
 void gs_meter_reset_function(struct gs_meter *meter, uint64_t key);
 
+/* The same, quicker where the stream's last launch was of it too. */
+static inline struct gs_function *gs_queue_function(struct gs_meter *meter, struct gs_queue *queue, uint64_t key) {
+  struct gs_function *function = queue->recent;
+  if (function && function->key == key && function->epoch == meter->epoch) return function;
+  return queue->recent = gs_meter_function(meter, key);
+}
+
 /* Whether to mark the stream before this launch: the open segment ended a while ago, and what comes now is not known well enough
  * to be told from the gap between. */
-bool gs_meter_close_first(const struct gs_queue *queue, const struct gs_function *function, uint64_t now);
+static inline bool gs_meter_close_first(const struct gs_queue *queue, const struct gs_function *function, uint64_t now) {
+  return function->observed < GS_METER_TRUSTED && queue->open.launches > 0 && now > queue->end + GS_METER_GAP_NS;
+}
 /* A launch about to be made. Gives enum gs_plan bits: record a start mark before it, bracket it, record a mark after it. */
 uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t now,
                          uint32_t lease);
@@ -140,6 +175,12 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
 
 /* Takes a place in the ring and closes the open segment into it; NULL when the ring is full (the segment stays open). */
 struct gs_mark *gs_meter_mark(struct gs_meter *meter, struct gs_queue *queue, bool start, uint64_t now);
+/* From now on others have, or have no more, work on the device beside ours. Nothing before the first call: alone. */
+void gs_meter_turn(struct gs_meter *meter, uint32_t others, uint64_t from);
+/* Device time that fell to this process between two instants if it had work all along: the hardware slices the device evenly
+ * between those who have. */
+double gs_meter_resident(const struct gs_meter *meter, uint64_t from, uint64_t to, uint32_t residents);
+
 /* The oldest mark of the queue, or NULL. */
 struct gs_mark *gs_meter_oldest(struct gs_queue *queue);
 /* The oldest mark is done, at `done`. lease: the lease word now; where it differs from the segment's, others ran in between.
@@ -153,16 +194,20 @@ bool gs_meter_check_before_sync(struct gs_queue *queue, uint64_t now);
 /* The program learned that everything in this stream is done. All marks of the queue have been reaped or lost. */
 void gs_meter_synced(struct gs_meter *meter, struct gs_queue *queue, uint64_t now);
 
+/* What a segment's launches take, as estimated now. */
+double gs_segment_now(const struct gs_segment *segment);
 /* Estimated time in flight as the bound sees it. */
-double gs_meter_inflight(const struct gs_meter *meter, double bound);
+static inline double gs_meter_inflight(const struct gs_meter *meter, double bound) {
+  return meter->inflight + meter->unobserved * (bound / GS_METER_RISK_SHARE);
+}
 /* The same for one queue, without what must be done by now although no mark said so. */
 double gs_queue_inflight(const struct gs_queue *queue, double bound, uint64_t now);
 /* When the queue is expected to be dry; a queue whose oldest mark is overdue gets half its delay on top. 0: nothing in flight. */
 uint64_t gs_queue_expected_end(const struct gs_queue *queue, uint64_t now);
 
-/* Whether its oldest mark is overdue by more than `patience` and by as much as it was expected to take: what it waits for may be
- * work that was never submitted. */
-bool gs_queue_stuck(const struct gs_queue *queue, uint64_t patience, uint64_t now);
+/* Whether its oldest mark is overdue by more than `patience` and by as much as it was expected to take, in time that the device
+ * had for us: what it waits for may be work that was never submitted. */
+bool gs_queue_stuck(const struct gs_meter *meter, const struct gs_queue *queue, uint64_t patience, uint64_t now);
 /* How far apart launches into a stuck queue are let through: an eighth of what they take, an unknown function's `most`. */
 uint64_t gs_meter_pace(struct gs_meter *meter, uint64_t key, uint64_t most);
 

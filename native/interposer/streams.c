@@ -167,9 +167,9 @@ struct gs_stream *gs_stream_known(CUstream handle) { return look_up(handle, fals
 
 /* Its marks are all reaped or lost. Under the device's `reaping`. */
 void gs_stream_free(struct gs_stream *stream) {
-  gs_latch_take(&stream->device->lock);
+  gs_biased_take(&stream->device->lock);
   gs_meter_synced(stream->device->meter, &stream->queue, gs_now());
-  gs_latch_drop(&stream->device->lock);
+  gs_biased_drop(&stream->device->lock);
   for (int i = 0; i < 2; i++)
     if (stream->bracket[i])
       gs_event_give(stream->context, stream->bracket[i]);
@@ -216,9 +216,9 @@ static void for_meters(void (*act)(struct gs_meter *meter, uint64_t key), uint64
     struct gs_time_device *device = &time->device[i];
     if (!device->meter)
       continue;
-    gs_latch_take(&device->lock);
+    gs_biased_take(&device->lock);
     act(device->meter, key);
-    gs_latch_drop(&device->lock);
+    gs_biased_drop(&device->lock);
   }
 }
 

@@ -6,21 +6,21 @@ void gs_before_wait(struct gs_stream *stream) {
   bool check;
   if (!stream || gs_time()->profiled)
     return;
-  gs_latch_take(&stream->device->lock);
+  gs_biased_take(&stream->device->lock);
   check = gs_meter_check_before_sync(&stream->queue, gs_now());
-  gs_latch_drop(&stream->device->lock);
+  gs_biased_drop(&stream->device->lock);
   if (check && !gs_stream_capturing(stream->handle))
     gs_mark_record(stream, false);
 }
 
 static void residency_ends(struct gs_time_device *device) {
   uint64_t now = gs_now();
-  gs_latch_take(&device->lock);
+  gs_biased_take(&device->lock);
   if (device->resident && now > device->resident_since)
     device->meter->busy += (double)(now - device->resident_since);
   device->resident = false;
   gs_publish(device, now);
-  gs_latch_drop(&device->lock);
+  gs_biased_drop(&device->lock);
 }
 
 static void done_where(bool (*matches)(const struct gs_stream *stream, const void *what), const void *what) {

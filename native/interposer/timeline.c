@@ -69,6 +69,29 @@ double gs_timeline_add(struct gs_meter *meter, uint64_t from, uint64_t to, doubl
   return counted;
 }
 
+/* ---- who was on the device ---- */
+
+void gs_meter_turn(struct gs_meter *meter, uint32_t others, uint64_t from) {
+  /* What was expected to begin later than that did not. */
+  while (meter->turns > 0 && meter->turn[(meter->turns - 1) % GS_METER_TURNS].from >= from) meter->turns--;
+  meter->others = others;
+  if (meter->turns > 0 && meter->turn[(meter->turns - 1) % GS_METER_TURNS].others == others) return;
+  meter->turn[meter->turns++ % GS_METER_TURNS] = (struct gs_turn){from, others};
+}
+
+double gs_meter_resident(const struct gs_meter *meter, uint64_t from, uint64_t to, uint32_t residents) {
+  uint32_t most = meter->turns < GS_METER_TURNS ? meter->turns : GS_METER_TURNS;
+  double ours = residents > 1 ? residents : 1, sum = 0;
+  for (uint32_t k = 1; k <= most && from < to; k++) {
+    const struct gs_turn *turn = &meter->turn[(meter->turns - k) % GS_METER_TURNS];
+    uint64_t begin = turn->from > from ? turn->from : from;
+    if (begin >= to) continue;
+    sum += (double)(to - begin) / (ours + turn->others);
+    to = begin;
+  }
+  return from < to ? sum + (double)(to - from) / ours : sum;
+}
+
 /* ---- clocks ---- */
 
 void gs_clock_not_before(struct gs_clock *clock, uint64_t device, uint64_t host) {

@@ -8,7 +8,9 @@
 #define GPUSHARE_TIMING_H
 
 #include "interposer.h"
+#include "latch.h"
 #include "meter.h"
+#include "ticks.h"
 
 enum {
   GS_TIME_CONTEXTS = 64,
@@ -16,28 +18,11 @@ enum {
   GS_TIME_EVENTS = 256,      /* free events kept per context */
   GS_TIME_RECORDED = 256,    /* events of the program remembered, a power of two */
   GS_TIME_CAPTURES = 64,
+  GS_BOUND_DEFAULT_NS = 2000000,
   GS_DRAINED_NS = 200000,    /* less than this in flight counts as drained */
   GS_DEPENDENT_NS = 5000000, /* a mark overdue by so long, and by as much as it takes, may wait for work held in the gate */
   GS_HEARTBEAT_NS = 100000000 /* a heartbeat that stands still so long means that the daemon is gone */
 };
-
-/* A process-private lock: one exchange when nobody else wants it. */
-struct gs_latch {
-  uint32_t word; /* 0 free, 1 held, 2 held and waited for */
-};
-void gs_latch_slow(struct gs_latch *latch);
-void gs_latch_wake(struct gs_latch *latch);
-
-static inline bool gs_latch_try(struct gs_latch *latch) {
-  uint32_t free_word = 0;
-  return __atomic_compare_exchange_n(&latch->word, &free_word, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
-}
-static inline void gs_latch_take(struct gs_latch *latch) {
-  if (__builtin_expect(!gs_latch_try(latch), 0)) gs_latch_slow(latch);
-}
-static inline void gs_latch_drop(struct gs_latch *latch) {
-  if (__builtin_expect(__atomic_exchange_n(&latch->word, 0, __ATOMIC_RELEASE) == 2, 0)) gs_latch_wake(latch);
-}
 
 struct gs_context {
   CUcontext handle; /* NULL: free place */
@@ -71,9 +56,12 @@ struct gs_time_device {
   int ordinal;
   uint32_t local;    /* 1: the daemon is gone, the local budget decides */
   uint64_t reaped;   /* marks seen complete, ever */
+  uint64_t looked_at; /* when somebody last looked whether there are any */
   uint32_t residents; /* processes of the grant with work on the device of late, this one included */
   uint64_t residents_at;
-  struct gs_latch lock, reaping;
+  struct gs_biased lock;
+  struct gs_latch reaping;
+  struct gs_ticks ticks; /* under lock */
 
   /* Profiled processes: residency instead of marks. Under lock. */
   bool resident;
@@ -166,9 +154,26 @@ struct gs_heartbeat {
 /* Decides between leases and the local budget, for all devices. */
 void gs_daemon_check(struct gs_heartbeat *seen, uint64_t now);
 /* Estimated nanoseconds that this process may have in flight. */
-double gs_bound(const struct gs_time_device *device);
+static inline double gs_bound(const struct gs_time_device *device) {
+  uint64_t given = __atomic_load_n(&device->limits->inflight_bound_ns, __ATOMIC_RELAXED);
+  uint32_t residents = __atomic_load_n(&device->residents, __ATOMIC_RELAXED);
+  double bound = given ? (double)(int64_t)given : GS_BOUND_DEFAULT_NS;
+  /* It holds for the grant: its processes share it. */
+  return GS_LIKELY(residents <= 1) ? bound : bound / residents;
+}
 uint32_t gs_slots_active(const struct gs_time_device *device, uint64_t now, uint64_t within);
 
+/* Whether others may be on the device, by the lease word just read. Without a daemon nobody knows: what runs then is charged in
+ * full. */
+static inline uint32_t gs_others(const struct gs_time_device *device, uint32_t lease) {
+  return lease & GS_LEASE_HELD ? __atomic_load_n(&device->limits->tails, __ATOMIC_RELAXED) != 0
+                               : !__atomic_load_n(&device->local, __ATOMIC_RELAXED);
+}
+static inline bool gs_turn_passed(const struct gs_time_device *device, uint32_t lease) {
+  return gs_others(device, lease) != __atomic_load_n(&device->meter->others, __ATOMIC_RELAXED);
+}
+/* Tells the meter. Under the device's lock. */
+void gs_notice_turn(struct gs_time_device *device, uint32_t lease, uint64_t now);
 /* Waits for a lease, or for the local budget where the daemon is gone. Gives the lease word that let it through. */
 uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream);
 /* Waits until the work in flight is under the bound, softly: a stuck stream takes the launch of key, only not too fast. */

@@ -1,18 +1,40 @@
-/* Virtual memory management: physical memory lives until its last handle and its last mapping are gone, in any order. Each
- * piece is an object of ours, to which handles and mappings link. */
+/* Virtual memory management: physical memory lives until its last handle, its last mapping and its last place in a multicast
+ * object are gone, in any order. Each piece is an object of ours, to which those link. A multicast object is one too, without
+ * bytes: memory bound to it is let go when it is. */
 #include "books.h"
 #include "device.h"
 
 static uint64_t objects; /* numbers given out */
 
-/* One holder less. The last gives the bytes back. Books lock held; the entry may be gone after. */
-static uint64_t drop(struct gs_entry *object, int *ordinal) {
-  if (--object->count > 0)
-    return 0;
-  uint64_t bytes = object->bytes;
-  *ordinal = object->ordinal;
+enum { MULTICAST = 1 /* gs_entry.flags of an object: memory may be bound to it */ };
+
+static struct gs_entry *binding_in(uint64_t multicast, CUdevice device, uint64_t from, uint64_t to) {
+  struct gs_entry *entry;
+  uint32_t at = 0;
+  while ((entry = gs_book_next(GS_BOOK_BINDING, &at)))
+    if (entry->cap == multicast && (device < 0 || entry->flags == (uint32_t)device) && entry->key >= from && entry->key < to)
+      return entry;
+  return NULL;
+}
+
+/* One holder less. The last gives the bytes back, to freed[ordinal]. Books lock held; the entry may be gone after. */
+static void drop(struct gs_entry *object, uint64_t *freed) {
+  if (!object || --object->count > 0)
+    return;
+  struct gs_entry gone = *object, *binding;
   gs_book_remove(object);
-  return bytes;
+  if (gone.ordinal != GS_NO_DEVICE)
+    freed[gone.ordinal] += gone.bytes;
+  while (gone.flags & MULTICAST && (binding = binding_in(gone.key, -1, 0, UINT64_MAX))) {
+    uint64_t bound = binding->link;
+    gs_book_remove(binding);
+    drop(gs_book_find(GS_BOOK_OBJECT, bound), freed); /* no multicast object is bound to another: one level */
+  }
+}
+
+static void give_back(const uint64_t *freed) {
+  for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
+    gs_give_back(ordinal, freed[ordinal]);
 }
 
 static struct gs_entry *object_of(uint64_t handle) {
@@ -33,12 +55,30 @@ static void add_handle(uint64_t handle, uint64_t object) {
     held->count++;
 }
 
-static void add_object(uint64_t handle, int ordinal, uint64_t bytes) {
+static void add_object(uint64_t handle, int ordinal, uint64_t bytes, uint32_t flags) {
   uint64_t number = __atomic_add_fetch(&objects, 1, __ATOMIC_RELAXED);
   gs_book_lock();
-  gs_book_add(&(struct gs_entry){.key = number, .kind = GS_BOOK_OBJECT, .ordinal = ordinal, .bytes = bytes});
+  gs_book_add(&(struct gs_entry){.key = number, .kind = GS_BOOK_OBJECT, .ordinal = ordinal, .bytes = bytes, .flags = flags});
   add_handle(handle, number);
   gs_book_unlock();
+}
+
+/* Whether the driver would make it if there were room. What it refuses in any case gets its own answer, not ours. */
+static bool plausible(const CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
+                      unsigned long long flags) {
+  size_t step = 0;
+  return handle && flags == 0 && gs_real.cuMemGetAllocationGranularity(&step, prop, 0 /* minimum */) == CUDA_SUCCESS &&
+         step > 0 && size > 0 && size % step == 0;
+}
+
+/* There is no room for it, and something else is wrong with it. */
+static CUresult let_refuse(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
+                           unsigned long long flags) {
+  CUresult result = gs_real.cuMemCreate(handle, size, prop, flags);
+  if (result != CUDA_SUCCESS)
+    return result;
+  gs_real.cuMemRelease(*handle); /* this driver takes what others do not */
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult gs_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
@@ -50,11 +90,13 @@ CUresult gs_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const
   int ordinal = device ? gs_device_ordinal(prop->location.id) : GS_NO_DEVICE;
   if (ordinal == GS_NO_DEVICE)
     return gs_real.cuMemCreate(handle, size, prop, flags); /* host memory, or nothing the driver accepts */
-  if (!gs_book_room(2) || gs_reserve(ordinal, size) < 0)
+  if (!gs_book_room(2))
     return CUDA_ERROR_OUT_OF_MEMORY;
+  if (gs_reserve(ordinal, size) < 0)
+    return plausible(handle, size, prop, flags) ? CUDA_ERROR_OUT_OF_MEMORY : let_refuse(handle, size, prop, flags);
   result = gs_real.cuMemCreate(handle, size, prop, flags);
   if (result == CUDA_SUCCESS)
-    add_object(*handle, ordinal, size);
+    add_object(*handle, ordinal, size, 0);
   else
     gs_give_back(ordinal, size);
   return result;
@@ -76,7 +118,7 @@ CUresult gs_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
     add_handle(*handle, 0);
   gs_book_unlock();
   if (!known)
-    add_object(*handle, GS_NO_DEVICE, 0); /* the exporter pays */
+    add_object(*handle, GS_NO_DEVICE, 0, MULTICAST); /* the exporter pays; what it is of nobody says */
   return result;
 }
 
@@ -96,19 +138,17 @@ CUresult gs_cuMemRelease(CUmemGenericAllocationHandle handle) {
   result = gs_real.cuMemRelease(handle);
   if (!known)
     return result;
-  int ordinal = GS_NO_DEVICE;
-  uint64_t bytes = 0;
+  uint64_t freed[GS_MAX_DEVICES] = {0};
   gs_book_lock();
-  struct gs_entry *object = gs_book_find(GS_BOOK_OBJECT, entry.link);
-  if (result == CUDA_SUCCESS && object)
-    bytes = drop(object, &ordinal);
-  else if (result != CUDA_SUCCESS && (known = gs_book_find(GS_BOOK_HANDLE, handle)))
+  if (result == CUDA_SUCCESS)
+    drop(gs_book_find(GS_BOOK_OBJECT, entry.link), freed);
+  else if ((known = gs_book_find(GS_BOOK_HANDLE, handle)))
     known->count++;
-  else if (result != CUDA_SUCCESS)
+  else
     gs_book_add(&(struct gs_entry){
         .key = handle, .kind = GS_BOOK_HANDLE, .ordinal = GS_NO_DEVICE, .link = entry.link, .count = 1});
   gs_book_unlock();
-  gs_give_back(ordinal, bytes);
+  give_back(freed);
   return result;
 }
 
@@ -158,16 +198,23 @@ CUresult gs_cuMemUnmap(CUdeviceptr ptr, size_t size) {
     if (mapping->key == from)
       from += mapping->bytes;
     gs_book_remove(mapping);
-    struct gs_entry *object = gs_book_find(GS_BOOK_OBJECT, number);
-    int ordinal = GS_NO_DEVICE;
-    uint64_t bytes = object ? drop(object, &ordinal) : 0;
-    if (ordinal != GS_NO_DEVICE)
-      freed[ordinal] += bytes;
+    drop(gs_book_find(GS_BOOK_OBJECT, number), freed);
   }
   gs_book_unlock();
-  for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
-    gs_give_back(ordinal, freed[ordinal]);
+  give_back(freed);
   return result;
+}
+
+/* The mapping that holds address, or NULL. */
+static struct gs_entry *mapping_of(uint64_t address) {
+  struct gs_entry *mapping = gs_book_find(GS_BOOK_MAPPING, address);
+  uint32_t at = 0;
+  while (!mapping && (mapping = gs_book_next(GS_BOOK_MAPPING, &at)))
+    if (address - mapping->key >= mapping->bytes)
+      mapping = NULL;
+    else
+      break;
+  return mapping;
 }
 
 CUresult gs_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr) {
@@ -180,15 +227,95 @@ CUresult gs_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, vo
   if (result != CUDA_SUCCESS)
     return result;
   gs_book_lock();
-  struct gs_entry *mapping = gs_book_find(GS_BOOK_MAPPING, (uintptr_t)addr);
-  uint32_t at = 0;
-  while (!mapping && (mapping = gs_book_next(GS_BOOK_MAPPING, &at)))
-    if ((uintptr_t)addr - mapping->key >= mapping->bytes)
-      mapping = NULL;
-    else
-      break;
+  struct gs_entry *mapping = mapping_of((uintptr_t)addr);
   if (mapping)
     add_handle(*handle, mapping->link);
   gs_book_unlock();
+  return result;
+}
+
+/* ---- multicast objects ---------------------------------------------------------------------------------------------------------- */
+
+CUresult gs_cuMulticastCreate(CUmemGenericAllocationHandle *mcHandle, const CUmulticastObjectProp *prop) {
+  CUresult result;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuMulticastCreate(mcHandle, prop) : result;
+  if (!gs_book_room(2))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  result = gs_real.cuMulticastCreate(mcHandle, prop);
+  if (result == CUDA_SUCCESS)
+    add_object(*mcHandle, GS_NO_DEVICE, 0, MULTICAST);
+  return result;
+}
+
+/* Memory that nobody here pays for needs no watching. Books lock held. */
+static void bind(uint64_t multicast, uint64_t offset, struct gs_entry *memory) {
+  struct gs_entry *object = object_of(multicast);
+  if (!object || !memory || memory->ordinal == GS_NO_DEVICE)
+    return;
+  memory->count++;
+  gs_book_add(&(struct gs_entry){.key = offset,
+                                 .kind = GS_BOOK_BINDING,
+                                 .ordinal = GS_NO_DEVICE,
+                                 .link = memory->key,
+                                 .flags = (uint32_t)gs_device_of(memory->ordinal),
+                                 .cap = object->key});
+}
+
+CUresult gs_cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUmemGenericAllocationHandle memHandle,
+                               size_t memOffset, size_t size, unsigned long long flags) {
+  CUresult result;
+  bool joined = gs_enter(&result);
+  if (!joined && result != CUDA_SUCCESS)
+    return result;
+  if (joined && !gs_book_room(1))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  result = gs_real.cuMulticastBindMem(mcHandle, mcOffset, memHandle, memOffset, size, flags);
+  if (!joined || result != CUDA_SUCCESS)
+    return result;
+  gs_book_lock();
+  bind(mcHandle, mcOffset, object_of(memHandle));
+  gs_book_unlock();
+  return result;
+}
+
+CUresult gs_cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr, size_t size,
+                                unsigned long long flags) {
+  CUresult result;
+  bool joined = gs_enter(&result);
+  if (!joined && result != CUDA_SUCCESS)
+    return result;
+  if (joined && !gs_book_room(1))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  result = gs_real.cuMulticastBindAddr(mcHandle, mcOffset, memptr, size, flags);
+  if (!joined || result != CUDA_SUCCESS)
+    return result;
+  gs_book_lock();
+  struct gs_entry *mapping = mapping_of(memptr); /* none: a pool's, which is charged as long as the pool has it */
+  if (mapping)
+    bind(mcHandle, mcOffset, gs_book_find(GS_BOOK_OBJECT, mapping->link));
+  gs_book_unlock();
+  return result;
+}
+
+CUresult gs_cuMulticastUnbind(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset, size_t size) {
+  CUresult result;
+  struct gs_entry *binding, *object;
+  uint64_t freed[GS_MAX_DEVICES] = {0};
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuMulticastUnbind(mcHandle, dev, mcOffset, size) : result;
+  result = gs_real.cuMulticastUnbind(mcHandle, dev, mcOffset, size);
+  if (result != CUDA_SUCCESS)
+    return result;
+  gs_book_lock();
+  object = object_of(mcHandle);
+  while (object && (binding = binding_in(object->key, dev, mcOffset, mcOffset + size))) {
+    uint64_t bound = binding->link;
+    gs_book_remove(binding);
+    drop(gs_book_find(GS_BOOK_OBJECT, bound), freed);
+    object = object_of(mcHandle);
+  }
+  gs_book_unlock();
+  give_back(freed);
   return result;
 }

@@ -153,7 +153,7 @@ static CUresult create(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *descriptor) 
   array->view.at = (void *)(uintptr_t)array->memory;
   array->view.device = ctx->device;
   array->descriptor = *descriptor;
-  array->ctx = ctx;
+  array->ctx = sim_ctx_owner(ctx);
   link_array(array);
   *out = array;
   return CUDA_SUCCESS;
@@ -297,7 +297,7 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DE
   struct CUmipmappedArray_st *made = calloc(1, sizeof *made);
   if (!made)
     return CUDA_ERROR_OUT_OF_MEMORY;
-  made->ctx = ctx;
+  made->ctx = sim_ctx_owner(ctx);
   made->device = ctx->device;
   result = make_levels(made, pMipmappedArrayDesc, numMipmapLevels);
   if (result == CUDA_SUCCESS)

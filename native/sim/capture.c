@@ -244,7 +244,7 @@ CUresult sim_capture_wait(struct sim_stream *stream, struct sim_event *event, un
   if (stream->capture && stream->capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   if (stream->capture && flags & CU_EVENT_WAIT_EXTERNAL) return append_event(stream, event, CU_GRAPH_NODE_TYPE_WAIT_EVENT);
   if (event->capture == NULL) {
-    if (event->mark == NULL) return CUDA_SUCCESS; /* never recorded: nothing to wait for */
+    if (event->shared ? sim_shared_event_done(event->shared) : event->mark == NULL) return CUDA_SUCCESS; /* never recorded: nothing to wait for */
     sim_capture_invalidate(stream->capture);
     return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
   }

@@ -9,6 +9,7 @@ struct sim_event {
   unsigned flags;
   struct sim_ctx *ctx;
   uint64_t ctx_id;
+  struct sim_shared_event *shared; /* of several processes; then there is no mark */
   struct sim_mark *mark; /* latest record outside captures; NULL: never */
   /* last recorded into a capture: what a wait for it depends on */
   struct sim_capture *capture;
@@ -32,7 +33,17 @@ struct sim_capture {
 };
 
 /* event.c */
+CUresult sim_event_get(CUevent handle, struct sim_event **event);
+CUresult sim_event_new(struct sim_ctx *ctx, unsigned flags, struct sim_shared_event *shared, CUevent *handle); /* sim_lock held */
 CUresult sim_event_record(struct sim_event *event, struct sim_stream *stream);
+CUresult sim_event_wait(struct sim_event *event, struct sim_stream *stream);
+
+/* event_ipc.c: events of several processes; sim_lock held but for the last */
+struct sim_shared_event *sim_shared_event_new(CUdevice device); /* NULL: no memory */
+CUresult sim_shared_event_record(struct sim_shared_event *event, struct sim_stream *stream);
+CUresult sim_shared_event_wait(struct sim_shared_event *event, struct sim_stream *stream);
+bool sim_shared_event_done(struct sim_shared_event *event);
+void sim_shared_event_sync(struct sim_shared_event *event, CUdevice device, bool blocking);
 
 /* streamops.c, launch.c: ops whose parameters stay the caller's until submitted */
 struct sim_op sim_host_op(const CUDA_HOST_NODE_PARAMS *params);

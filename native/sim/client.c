@@ -145,10 +145,10 @@ int sim_call(uint32_t op, CUdevice device, uint64_t a, struct sim_reply *reply, 
   return error;
 }
 
-int sim_file_put(CUdevice device, const uint64_t secret[2], int fd) {
+int sim_file_put(CUdevice device, uint32_t op, const uint64_t secret[2], int fd) {
   struct sim_reply reply;
   pthread_mutex_lock(&wire_lock);
-  int error = sim_wire_give(&wire, SIM_FILE_PUT, sim_devices[device].index, secret[0], secret[1], fd, &reply);
+  int error = sim_wire_give(&wire, op, sim_devices[device].index, secret[0], secret[1], fd, &reply);
   pthread_mutex_unlock(&wire_lock);
   return error;
 }

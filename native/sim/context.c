@@ -22,6 +22,8 @@ static __thread int depth;
 static const size_t default_limit[16] = {1024, 1 << 20, 8 << 20, 2, 2048, 128};
 enum { LIMITS = 7 }; /* CU_LIMIT_STACK_SIZE .. CU_LIMIT_PERSISTING_L2_CACHE_SIZE */
 
+size_t sim_ctx_default_limit(CUlimit limit) { return default_limit[limit]; }
+
 static bool entry_alive(const struct entry *entry) {
   return entry->ctx->magic == ctx_kind.magic && entry->ctx->id == entry->id && entry->ctx->alive;
 }
@@ -47,14 +49,16 @@ CUresult sim_ctx_get(CUcontext handle, struct sim_ctx **ctx) {
 
 /* ---- making and ending ------------------------------------------------------------------------------------------------------ */
 
+static uint64_t cost_of(const struct sim_ctx *ctx) { return ctx->green_of ? 0 : sim_hello.context_bytes; }
+
 /* Gives a context its device memory, lane and default stream. sim_lock held. */
 static CUresult ctx_raise(struct sim_ctx *ctx, unsigned flags) {
-  CUresult result = sim_memory_reserve(ctx->device, sim_hello.context_bytes);
+  CUresult result = sim_memory_reserve(ctx->device, cost_of(ctx));
   if (result) return result;
   result = sim_device_open(ctx->device);
   ctx->legacy = result ? NULL : sim_stream_new(ctx, 0, 0);
   if (ctx->legacy == NULL) {
-    sim_memory_release(ctx->device, sim_hello.context_bytes);
+    sim_memory_release(ctx->device, cost_of(ctx));
     return result ? result : CUDA_ERROR_OUT_OF_MEMORY;
   }
   ctx->legacy->legacy = true;
@@ -64,6 +68,7 @@ static CUresult ctx_raise(struct sim_ctx *ctx, unsigned flags) {
   ctx->api_version = SIM_CUDA_VERSION;
   ctx->peers = 0;
   memcpy(ctx->limit, default_limit, sizeof ctx->limit);
+  sim_implicit_begin(ctx);
   ctx->alive = true;
   ctx->next = sim_contexts;
   sim_contexts = ctx;
@@ -88,7 +93,8 @@ static void ctx_fell(struct sim_ctx *ctx) {
     }
   ctx->alive = false;
   ctx->memory = NULL;
-  sim_memory_release(ctx->device, sim_hello.context_bytes);
+  sim_implicit_end(ctx);
+  sim_memory_release(ctx->device, cost_of(ctx));
   if (!ctx->primary) sim_handle_free(&ctx_kind, ctx);
   sim_unlock();
 }
@@ -135,7 +141,7 @@ CUresult cuCtxDestroy_v2(CUcontext handle) {
   if (handle == NULL) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = sim_ctx_get(handle, &ctx);
   if (result) return result;
-  if (ctx->primary) return CUDA_ERROR_INVALID_CONTEXT; /* released, not destroyed */
+  if (ctx->primary || ctx->green_of) return CUDA_ERROR_INVALID_CONTEXT; /* released, not destroyed */
   sim_ctx_wait(ctx);
   if (sim_ctx_current() == ctx) depth--;
   ctx_fell(ctx);
@@ -201,9 +207,48 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
   return result;
 }
 
+static struct sim_ctx *a_green_one(const struct sim_ctx *primary) {
+  for (struct sim_ctx *ctx = sim_contexts; ctx; ctx = ctx->next)
+    if (ctx->green_of == primary) return ctx;
+  return NULL;
+}
+
+/* With the green contexts that a reset finds. */
 static void primary_end(struct sim_ctx *ctx) {
   sim_ctx_wait(ctx);
+  for (;;) {
+    sim_lock();
+    struct sim_ctx *green = a_green_one(ctx);
+    if (green) sim_green_gone(green);
+    sim_unlock();
+    if (green == NULL) break;
+    ctx_fell(green);
+  }
   ctx_fell(ctx);
+}
+
+CUresult sim_ctx_green_new(CUdevice device, struct sim_ctx **out) {
+  CUcontext primary;
+  CUresult result = cuDevicePrimaryCtxRetain(&primary, device);
+  if (result) return result;
+  sim_lock();
+  struct sim_ctx *ctx = ctx_new(device);
+  if (ctx) ctx->green_of = (struct sim_ctx *)primary;
+  result = ctx ? ctx_raise(ctx, ctx->green_of->flags) : CUDA_ERROR_OUT_OF_MEMORY;
+  if (result && ctx) sim_handle_free(&ctx_kind, ctx);
+  sim_unlock();
+  if (result)
+    cuDevicePrimaryCtxRelease_v2(device);
+  else
+    *out = ctx;
+  return result;
+}
+
+CUresult sim_ctx_green_end(struct sim_ctx *ctx) {
+  CUdevice device = ctx->device;
+  sim_ctx_wait(ctx);
+  ctx_fell(ctx);
+  return cuDevicePrimaryCtxRelease_v2(device);
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
@@ -364,8 +409,7 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   if (result) return result;
   if (limit < 0) return CUDA_ERROR_INVALID_VALUE;
   if (limit >= LIMITS) return CUDA_ERROR_UNSUPPORTED_LIMIT;
-  ctx->limit[limit] = value;
-  return CUDA_SUCCESS;
+  return sim_limit_set(sim_ctx_owner(ctx), limit, value);
 }
 
 CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit) {
@@ -374,7 +418,7 @@ CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit) {
   if (result) return result;
   if (pvalue == NULL || limit < 0) return CUDA_ERROR_INVALID_VALUE;
   if (limit >= LIMITS) return CUDA_ERROR_UNSUPPORTED_LIMIT;
-  *pvalue = ctx->limit[limit];
+  *pvalue = sim_ctx_owner(ctx)->limit[limit];
   return CUDA_SUCCESS;
 }
 
@@ -460,11 +504,15 @@ struct all_of {
   uint64_t seq;
 };
 
+static bool concerns(const struct all_of *all, const struct sim_ctx *ctx) {
+  return all->ctx ? ctx == all->ctx || ctx->green_of == all->ctx : ctx->device == all->device;
+}
+
 static bool all_done(const void *arg) {
   const struct all_of *all = arg;
   for (const struct sim_ctx *ctx = sim_contexts; ctx; ctx = ctx->next)
     for (const struct sim_stream *stream = ctx->streams; stream; stream = stream->next)
-      if ((all->ctx ? ctx == all->ctx : ctx->device == all->device) && stream->head && stream->head->seq <= all->seq) return false;
+      if (concerns(all, ctx) && stream->head && stream->head->seq <= all->seq) return false;
   return true;
 }
 
@@ -474,7 +522,7 @@ static uint64_t all_bound(const void *arg, uint64_t now) {
   uint64_t latest = now;
   for (const struct sim_ctx *ctx = sim_contexts; ctx; ctx = ctx->next)
     for (const struct sim_stream *stream = ctx->streams; stream; stream = stream->next) {
-      if (!(all->ctx ? ctx == all->ctx : ctx->device == all->device) || stream->head == NULL || stream->head->seq > all->seq)
+      if (!concerns(all, ctx) || stream->head == NULL || stream->head->seq > all->seq)
         continue;
       const struct sim_item *last = stream->tail->seq <= all->seq ? stream->tail : stream->head;
       uint64_t when = sim_bound(stream, last->compute_sum, last->copy_sum, now, 4);

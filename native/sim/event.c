@@ -7,11 +7,22 @@
 
 static struct sim_kind event_kind = {sizeof(struct sim_event), 0x65766e74, NULL};
 
-static CUresult event_get(CUevent handle, struct sim_event **event) {
+CUresult sim_event_get(CUevent handle, struct sim_event **event) {
   CUresult result = sim_ready();
   if (result) return result;
   *event = (struct sim_event *)handle;
   return *event && (*event)->magic == event_kind.magic ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult sim_event_new(struct sim_ctx *ctx, unsigned flags, struct sim_shared_event *shared, CUevent *handle) {
+  struct sim_event *event = sim_handle_new(&event_kind);
+  if (event == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+  event->flags = flags;
+  event->ctx = ctx;
+  event->ctx_id = ctx->id;
+  event->shared = shared;
+  *handle = (CUevent)event;
+  return CUDA_SUCCESS;
 }
 
 CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags) {
@@ -22,19 +33,15 @@ CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags) {
   if (phEvent == NULL || Flags & ~known) return CUDA_ERROR_INVALID_VALUE;
   if (Flags & CU_EVENT_INTERPROCESS && !(Flags & CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_VALUE;
   sim_lock();
-  struct sim_event *event = sim_handle_new(&event_kind);
+  struct sim_shared_event *shared = Flags & CU_EVENT_INTERPROCESS ? sim_shared_event_new(ctx->device) : NULL;
+  result = Flags & CU_EVENT_INTERPROCESS && !shared ? CUDA_ERROR_OUT_OF_MEMORY : sim_event_new(sim_ctx_owner(ctx), Flags, shared, phEvent);
   sim_unlock();
-  if (event == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-  event->flags = Flags;
-  event->ctx = ctx;
-  event->ctx_id = ctx->id;
-  *phEvent = (CUevent)event;
-  return CUDA_SUCCESS;
+  return result;
 }
 
 CUresult cuEventDestroy_v2(CUevent hEvent) {
   struct sim_event *event;
-  CUresult result = event_get(hEvent, &event);
+  CUresult result = sim_event_get(hEvent, &event);
   if (result) return result;
   sim_lock();
   sim_mark_release(event->mark);
@@ -46,6 +53,10 @@ CUresult cuEventDestroy_v2(CUevent hEvent) {
 CUresult cuEventDestroy(CUevent hEvent) { return cuEventDestroy_v2(hEvent); }
 
 CUresult sim_event_record(struct sim_event *event, struct sim_stream *stream) {
+  if (event->shared) {
+    sim_event_uncapture(event);
+    return sim_shared_event_record(event->shared, stream);
+  }
   struct sim_mark *mark = sim_mark_new(stream->ctx->device);
   if (mark == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
   sim_event_uncapture(event);
@@ -54,14 +65,20 @@ CUresult sim_event_record(struct sim_event *event, struct sim_stream *stream) {
   return sim_enqueue_mark(stream, mark) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+CUresult sim_event_wait(struct sim_event *event, struct sim_stream *stream) {
+  if (event->shared) return sim_shared_event_wait(event->shared, stream);
+  return !event->mark || sim_enqueue_wait(stream, event->mark) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 static CUresult record(CUevent handle, CUstream stream_handle, unsigned flags, bool per_thread) {
   struct sim_event *event;
   struct sim_stream *stream;
-  CUresult result = event_get(handle, &event);
+  CUresult result = sim_event_get(handle, &event);
   if (result == CUDA_SUCCESS) result = sim_stream_get(stream_handle, per_thread, &stream);
   if (result) return result;
   if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
-  if (stream->ctx != event->ctx || stream->ctx->id != event->ctx_id) return CUDA_ERROR_INVALID_HANDLE;
+  const struct sim_ctx *ctx = sim_ctx_owner(stream->ctx);
+  if (ctx != event->ctx || ctx->id != event->ctx_id) return CUDA_ERROR_INVALID_HANDLE;
   /* An event without a time stamp is about ten times cheaper to record. */
   sim_spin(event->flags & CU_EVENT_DISABLE_TIMING ? sim_hello.event_ns / 10 : sim_hello.event_ns);
   sim_lock();
@@ -84,15 +101,15 @@ CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream, unsigned 
 static CUresult stream_wait(CUstream stream_handle, CUevent handle, unsigned flags, bool per_thread) {
   struct sim_event *event;
   struct sim_stream *stream;
-  CUresult result = event_get(handle, &event);
+  CUresult result = sim_event_get(handle, &event);
   if (result == CUDA_SUCCESS) result = sim_stream_get(stream_handle, per_thread, &stream);
   if (result) return result;
   if (flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
   sim_lock();
   if (stream->capture || event->capture)
     result = sim_capture_wait(stream, event, flags);
-  else if ((result = sim_capture_implicit(stream)) == CUDA_SUCCESS && event->mark && !sim_enqueue_wait(stream, event->mark))
-    result = CUDA_ERROR_OUT_OF_MEMORY;
+  else if ((result = sim_capture_implicit(stream)) == CUDA_SUCCESS)
+    result = sim_event_wait(event, stream);
   sim_unlock();
   return result;
 }
@@ -104,7 +121,7 @@ CUresult cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent, unsigned int F
 /* The mark to look at, with a reference; NULL: never recorded. Asking about a captured event is an error, and asking at all is
  * one of the calls that are unsafe while somebody captures. */
 static CUresult event_mark(CUevent handle, struct sim_event **event, struct sim_mark **mark) {
-  CUresult result = event_get(handle, event);
+  CUresult result = sim_event_get(handle, event);
   if (result) return result;
   sim_lock();
   result = sim_capture_guard_locked();
@@ -130,9 +147,14 @@ CUresult cuEventQuery(CUevent hEvent) {
   CUresult result = event_mark(hEvent, &event, &mark);
   if (result) return result;
   sim_spin(sim_hello.query_ns);
-  if (mark == NULL) return CUDA_SUCCESS;
+  if (mark == NULL && !event->shared) return CUDA_SUCCESS;
   sim_lock();
   sim_advance(sim_now());
+  if (event->shared) {
+    result = sim_shared_event_done(event->shared) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    sim_unlock();
+    return result;
+  }
   result = mark->done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
   sim_mark_release(mark);
   sim_unlock();
@@ -150,10 +172,14 @@ CUresult cuEventSynchronize(CUevent hEvent) {
   struct sim_event *event;
   struct sim_mark *mark;
   CUresult result = event_mark(hEvent, &event, &mark);
-  if (result || mark == NULL) return result;
+  if (result || (mark == NULL && !event->shared)) return result;
   bool blocking = event->flags & CU_EVENT_BLOCKING_SYNC;
-  sim_wait(mark->device, blocking, &(struct sim_condition){mark_done, mark_bound, mark});
-  mark_drop(mark);
+  if (event->shared) {
+    sim_shared_event_sync(event->shared, event->ctx->device, blocking);
+  } else {
+    sim_wait(mark->device, blocking, &(struct sim_condition){mark_done, mark_bound, mark});
+    mark_drop(mark);
+  }
   sim_pools_synchronized();
   return CUDA_SUCCESS;
 }
@@ -161,8 +187,8 @@ CUresult cuEventSynchronize(CUevent hEvent) {
 /* Model times, so exact whenever the program asks. The resolution is the API's: milliseconds in a float. */
 CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd) {
   struct sim_event *start, *end;
-  CUresult result = event_get(hStart, &start);
-  if (result == CUDA_SUCCESS) result = event_get(hEnd, &end);
+  CUresult result = sim_event_get(hStart, &start);
+  if (result == CUDA_SUCCESS) result = sim_event_get(hEnd, &end);
   if (result) return result;
   if (pMilliseconds == NULL) return CUDA_ERROR_INVALID_VALUE;
   if ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING || start->ctx != end->ctx) return CUDA_ERROR_INVALID_HANDLE;
@@ -186,9 +212,9 @@ CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) {
   struct sim_ctx *ctx;
   struct sim_event *event;
   CUresult result = sim_ctx_get(hCtx, &ctx);
-  if (result == CUDA_SUCCESS) result = event_get(hEvent, &event);
+  if (result == CUDA_SUCCESS) result = sim_event_get(hEvent, &event);
   if (result) return result;
-  if (event->ctx != ctx) return CUDA_ERROR_INVALID_HANDLE;
+  if (event->ctx != sim_ctx_owner(ctx)) return CUDA_ERROR_INVALID_HANDLE;
   sim_lock();
   if (ctx->captures > 0) {
     for (struct sim_stream *stream = ctx->streams; stream; stream = stream->next)
@@ -216,12 +242,12 @@ CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent) {
   struct sim_ctx *ctx;
   struct sim_event *event;
   CUresult result = sim_ctx_get(hCtx, &ctx);
-  if (result == CUDA_SUCCESS) result = event_get(hEvent, &event);
+  if (result == CUDA_SUCCESS) result = sim_event_get(hEvent, &event);
   if (result) return result;
   sim_lock();
   if (ctx->captures > 0 || event->capture) result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  for (struct sim_stream *stream = ctx->streams; result == CUDA_SUCCESS && event->mark && stream; stream = stream->next)
-    if (!stream->gone && !sim_enqueue_wait(stream, event->mark)) result = CUDA_ERROR_OUT_OF_MEMORY;
+  for (struct sim_stream *stream = ctx->streams; result == CUDA_SUCCESS && stream; stream = stream->next)
+    if (!stream->gone) result = sim_event_wait(event, stream);
   sim_unlock();
   return result;
 }

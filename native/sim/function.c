@@ -100,8 +100,9 @@ CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel) {
   if (result == CUDA_SUCCESS) result = sim_ctx_need(&ctx);
   if (result) return result;
   if (pFunc == NULL) return CUDA_ERROR_INVALID_VALUE;
-  *pFunc = (CUfunction)kernel;
-  return CUDA_SUCCESS;
+  result = sim_image_place(((const struct sim_function *)kernel)->image, sim_ctx_owner(ctx));
+  if (result == CUDA_SUCCESS) *pFunc = (CUfunction)kernel;
+  return result;
 }
 
 CUresult cuFuncLoad(CUfunction function) { return exists(function); }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "graph.h"
+#include "image.h"
 #include "memory.h"
 
 struct sim_graph_exec {
@@ -29,6 +30,20 @@ static CUresult exec_get(CUgraphExec handle, struct sim_graph_exec **exec) {
   if (result) return result;
   *exec = (struct sim_graph_exec *)handle;
   return *exec && (*exec)->magic == exec_kind.magic ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Kernels are made ready when their graph is, and again at each launch for what an update put in. Called unlocked. */
+static CUresult prepare_kernels(const struct sim_graph *graph) {
+  CUresult result = CUDA_SUCCESS;
+  for (const struct sim_graph_node *node = graph->nodes; node && result == CUDA_SUCCESS; node = node->next) {
+    if (node->child) result = prepare_kernels(node->child);
+    if (node->type != CU_GRAPH_NODE_TYPE_KERNEL) continue;
+    const CUDA_KERNEL_NODE_PARAMS *params = node->op.params;
+    struct sim_function *function;
+    result = sim_function_get(params->func ? (const void *)params->func : (const void *)params->kern, &function);
+    if (result == CUDA_SUCCESS) result = sim_kernel_prepare(function, function->ctx ? function->ctx : sim_ctx_owner(node->ctx));
+  }
+  return result;
 }
 
 /* ---- instantiating ---------------------------------------------------------------------------------------------------------------- */
@@ -72,6 +87,11 @@ static CUresult instantiate(CUgraphExec *out, CUgraph handle, uint64_t flags) {
   if (exec == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
   exec->graph->internal = true;
   exec->flags = flags;
+  result = prepare_kernels(exec->graph);
+  if (result) {
+    cuGraphExecDestroy((CUgraphExec)exec);
+    return result;
+  }
   *out = (CUgraphExec)exec;
   return CUDA_SUCCESS;
 }
@@ -182,7 +202,7 @@ static CUresult submit_node(const struct sim_graph_node *node, struct sim_stream
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
       return sim_event_record(event, stream);
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-      return !event->mark || sim_enqueue_wait(stream, event->mark) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+      return sim_event_wait(event, stream);
     default:
       if (!sim_enqueue(stream, &node->op, false, !*counted)) return CUDA_ERROR_OUT_OF_MEMORY;
       *counted = true; /* the launch takes one place in the stream's queue, not one per node */
@@ -233,6 +253,8 @@ static CUresult launch_in(CUgraphExec handle, CUstream stream_handle, bool per_t
   struct sim_stream *stream;
   CUresult result = exec_get(handle, &exec);
   if (result == CUDA_SUCCESS) result = sim_stream_get(stream_handle, per_thread, &stream);
+  if (result) return result;
+  if (!sim_stream_capturing(stream)) result = prepare_kernels(exec->graph);
   if (result) return result;
   sim_spin(sim_hello.launch_ns);
   sim_lock();

@@ -1,6 +1,7 @@
 /* Reading programs: PTX text for its entries, their parameters and variables; binaries for the names in them. */
 #define _GNU_SOURCE
 #include "image.h"
+#include "gs_image.h"
 
 #include <ctype.h>
 #include <elf.h>
@@ -162,20 +163,29 @@ static void add_global(struct sim_image *image, const struct variable *variable_
   image->globals = global;
 }
 
+/* Locals of a kernel's body are one frame. */
+static void add_local(struct sim_function *function, const struct variable *variable_) {
+  size_t at = ((size_t)function->attribute[SIM_ATTRIBUTE_LOCAL] + variable_->align - 1) / variable_->align * variable_->align;
+  function->attribute[SIM_ATTRIBUTE_LOCAL] = (int)(at + variable_->element * variable_->count);
+}
+
 static CUresult load_ptx(const char *data, struct sim_ctx *ctx, struct sim_image *image) {
   struct text text = {data};
   const char *start;
   size_t length;
   int depth = 0;
   bool version = false;
+  struct sim_function *body = NULL; /* whose body the text is in */
   while (token(&text, &start, &length)) {
     depth += *start == '{';
     depth -= *start == '}';
+    if (depth == 0 && (*start == '}' || *start == ';')) body = NULL;
     if (is(start, length, ".version")) version = true;
     if (depth == 0 && is(start, length, ".entry")) {
       if (!token(&text, &start, &length)) return CUDA_ERROR_INVALID_PTX;
       struct sim_function *function = add_function(image, ctx, start, length);
       if (function == NULL || function->name == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+      body = function;
       const char *after = text.at;
       bool parameters = token(&text, &start, &length) && *start == '(';
       if (parameters)
@@ -186,6 +196,9 @@ static CUresult load_ptx(const char *data, struct sim_ctx *ctx, struct sim_image
     } else if (depth == 0 && (is(start, length, ".global") || is(start, length, ".const"))) {
       struct variable found;
       if (variable(&text, &found)) add_global(image, &found);
+    } else if (depth > 0 && body && is(start, length, ".local")) {
+      struct variable found;
+      if (variable(&text, &found)) add_local(body, &found);
     }
   }
   return version ? CUDA_SUCCESS : CUDA_ERROR_INVALID_PTX;
@@ -269,11 +282,42 @@ CUresult sim_image_load(const void *data, struct sim_ctx *ctx, struct sim_image 
   struct sim_image *image = calloc(1, sizeof *image);
   if (image == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = load(data, ctx, image);
+  if (result == CUDA_SUCCESS) image->loaded_bytes = gs_image_bytes(data, SIZE_MAX);
+  if (result == CUDA_SUCCESS && ctx) result = sim_image_place(image, ctx);
   if (result)
     sim_image_free(image);
   else
     *out = image;
   return result;
+}
+
+CUresult sim_image_place(struct sim_image *image, struct sim_ctx *ctx) {
+  sim_lock();
+  for (const struct sim_placed *placed = image->placed; placed; placed = placed->next)
+    if (placed->ctx == ctx && placed->id == ctx->id) {
+      sim_unlock();
+      return CUDA_SUCCESS;
+    }
+  struct sim_placed *placed = malloc(sizeof *placed);
+  CUresult result = placed ? sim_code_load(ctx, image->loaded_bytes) : CUDA_ERROR_OUT_OF_MEMORY;
+  if (result == CUDA_SUCCESS) {
+    *placed = (struct sim_placed){ctx, ctx->id, image->placed};
+    image->placed = placed;
+  } else {
+    free(placed);
+  }
+  sim_unlock();
+  return result;
+}
+
+static void leave_contexts(struct sim_image *image) {
+  sim_lock();
+  for (struct sim_placed *placed = image->placed, *next; placed; placed = next) {
+    next = placed->next;
+    if (placed->ctx->alive && placed->ctx->id == placed->id) sim_code_unload(placed->ctx, image->loaded_bytes);
+    free(placed);
+  }
+  sim_unlock();
 }
 
 CUresult sim_image_load_file(const char *path, struct sim_ctx *ctx, struct sim_image **out) {
@@ -313,6 +357,7 @@ void sim_image_free(struct sim_image *image) {
     free(global->name);
     free(global);
   }
+  leave_contexts(image);
   free(image->bytes);
   free(image);
 }

@@ -4,7 +4,7 @@
 
 #include "model.h"
 
-enum { SIM_PARAMS_MAX = 64 };
+enum { SIM_PARAMS_MAX = 64, SIM_ATTRIBUTE_LOCAL = 3 /* CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES */ };
 
 struct sim_param {
   size_t offset, size;
@@ -22,7 +22,8 @@ struct sim_function {
   unsigned nparams;    /* known for PTX only */
   bool params_known;
   struct sim_param params[SIM_PARAMS_MAX];
-  int attribute[16]; /* those that can be set */
+  int attribute[16]; /* those that can be set, and the local memory of a thread */
+  uint64_t ready_in; /* id of the context that was last made ready for it */
   unsigned shared_bytes, block[3]; /* of the oldest launch interface */
   unsigned char *old_params;
   unsigned old_params_bytes;
@@ -44,6 +45,13 @@ struct sim_image {
   unsigned char *bytes; /* of a binary: names are looked for in it */
   size_t size;
   bool opaque; /* a binary with compressed parts: any name may be in it */
+  uint64_t loaded_bytes; /* device memory it takes in each context that has it */
+  struct sim_placed *placed; /* of a library: the contexts that have it; under sim_lock */
+};
+struct sim_placed {
+  struct sim_ctx *ctx;
+  uint64_t id; /* the context's: a handle may be another context's later */
+  struct sim_placed *next;
 };
 
 /* INVALID_IMAGE, INVALID_PTX, OUT_OF_MEMORY. ctx NULL for a library. */
@@ -53,6 +61,11 @@ void sim_image_free(struct sim_image *image);
 struct sim_function *sim_image_function(struct sim_image *image, struct sim_ctx *ctx, const char *name); /* NULL: not in it */
 /* Memory of a variable, made at first use in ctx. NOT_FOUND. */
 CUresult sim_image_global(struct sim_image *image, struct sim_ctx *ctx, const char *name, CUdeviceptr *address, size_t *bytes);
+
+/* The image is used in a context, its own or, of a library, any: there it is from then on. */
+CUresult sim_image_place(struct sim_image *image, struct sim_ctx *ctx);
+
+CUresult sim_kernel_prepare(struct sim_function *function, struct sim_ctx *ctx); /* launch.c; unlocked */
 
 /* module.c; INVALID_HANDLE */
 CUresult sim_function_get(const void *handle, struct sim_function **function);

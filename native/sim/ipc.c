@@ -27,7 +27,7 @@ static CUresult share_file(CUdevice device, int fd) {
   uint64_t secret[2];
   if (shared[device].given)
     return CUDA_SUCCESS;
-  if (getrandom(secret, sizeof secret, 0) != (ssize_t)sizeof secret || sim_file_put(device, secret, fd) != 0)
+  if (getrandom(secret, sizeof secret, 0) != (ssize_t)sizeof secret || sim_file_put(device, SIM_FILE_PUT, secret, fd) != 0)
     return CUDA_ERROR_OPERATING_SYSTEM;
   memcpy(shared[device].secret, secret, sizeof secret);
   shared[device].given = true;

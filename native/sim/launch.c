@@ -52,14 +52,29 @@ CUresult sim_kernel_op(const CUDA_KERNEL_NODE_PARAMS *params, struct sim_op *op)
   return duration(function, params->kernelParams, params->extra, &op->duration_ns);
 }
 
+/* What a kernel needs of a context before it can run there. */
+CUresult sim_kernel_prepare(struct sim_function *function, struct sim_ctx *ctx) {
+  if (__atomic_load_n(&function->ready_in, __ATOMIC_RELAXED) == ctx->id) return CUDA_SUCCESS;
+  CUresult result = sim_image_place(function->image, ctx);
+  if (result) return result;
+  sim_lock();
+  result = sim_stack_need(ctx, (uint64_t)function->attribute[SIM_ATTRIBUTE_LOCAL]);
+  sim_unlock();
+  if (result == CUDA_SUCCESS) __atomic_store_n(&function->ready_in, ctx->id, __ATOMIC_RELAXED);
+  return result;
+}
+
 static CUresult launch(const CUDA_KERNEL_NODE_PARAMS *params, CUstream handle, bool per_thread) {
   struct sim_stream *stream;
   struct sim_op op;
   CUresult result = sim_stream_get(handle, per_thread, &stream);
   if (result == CUDA_SUCCESS) result = sim_kernel_op(params, &op);
   if (result) return result;
-  const struct sim_function *function = (const struct sim_function *)(params->func ? (void *)params->func : (void *)params->kern);
-  if (function->ctx && function->ctx != sim_stream_ctx(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  struct sim_function *function = (struct sim_function *)(params->func ? (void *)params->func : (void *)params->kern);
+  struct sim_ctx *ctx = sim_ctx_owner(sim_stream_ctx(stream));
+  if (function->ctx && function->ctx != ctx) return CUDA_ERROR_INVALID_HANDLE;
+  if (!sim_stream_capturing(stream)) result = sim_kernel_prepare(function, ctx);
+  if (result) return result;
   sim_spin(sim_hello.launch_ns);
   return sim_submit(stream, &op);
 }

@@ -15,7 +15,12 @@ static void release(CUdevice device, uint64_t bytes) {
 
 CUresult sim_memory_new(struct sim_ctx *ctx, CUdevice device, enum sim_range_kind kind, uint64_t bytes, uint64_t charged,
                         unsigned flags, bool low, CUdeviceptr *address) {
-  struct sim_range range = {.bytes = bytes, .charged = charged, .kind = kind, .device = device, .ctx = ctx, .flags = flags};
+  struct sim_range range = {.bytes = bytes,
+                            .charged = charged,
+                            .kind = kind,
+                            .device = device,
+                            .ctx = ctx ? sim_ctx_owner(ctx) : NULL,
+                            .flags = flags};
   CUresult result = reserve(device, charged);
   if (result != CUDA_SUCCESS)
     return result;
@@ -128,7 +133,7 @@ void sim_memory_forget(struct sim_range *range) {
 
 static bool freed_by_cumemfree(const struct sim_range *range) {
   return range->kind == SIM_RANGE_DEVICE || range->kind == SIM_RANGE_MANAGED || range->kind == SIM_RANGE_POOL ||
-         range->kind == SIM_RANGE_GRAPH || range->kind == SIM_RANGE_IMPORTED;
+         range->kind == SIM_RANGE_GRAPH || range->kind == SIM_RANGE_IMPORTED || range->kind == SIM_RANGE_EXTERNAL;
 }
 
 CUresult sim_memory_free(CUdeviceptr address) {
@@ -249,8 +254,7 @@ static struct sim_range *module_range(CUdeviceptr address, uint64_t id) {
 }
 
 CUresult sim_memory_module_alloc(struct sim_ctx *ctx, size_t bytes, CUdeviceptr *address, uint64_t *id) {
-  uint64_t charged = sim_round_up(bytes, SIM_ALLOC_ROUND);
-  CUresult result = sim_memory_new(ctx, ctx->device, SIM_RANGE_MODULE, bytes, charged, 0, false, address);
+  CUresult result = sim_memory_new(ctx, ctx->device, SIM_RANGE_MODULE, bytes, 0, 0, false, address);
   if (result != CUDA_SUCCESS)
     return result;
   sim_ranges_lock();
@@ -287,8 +291,8 @@ void sim_memory_array_free(CUdeviceptr address) {
 static bool dies_with(const struct sim_range *range, const struct sim_ctx *ctx) {
   return range->ctx == ctx && !range->dying &&
          (range->kind == SIM_RANGE_DEVICE || range->kind == SIM_RANGE_MANAGED || range->kind == SIM_RANGE_MODULE ||
-          range->kind == SIM_RANGE_IPC || range->kind == SIM_RANGE_HOST || range->kind == SIM_RANGE_REGISTERED ||
-          range->kind == SIM_RANGE_IMPORTED || range->kind == SIM_RANGE_POOL);
+          range->kind == SIM_RANGE_IPC || range->kind == SIM_RANGE_EXTERNAL || range->kind == SIM_RANGE_HOST ||
+          range->kind == SIM_RANGE_REGISTERED || range->kind == SIM_RANGE_IMPORTED || range->kind == SIM_RANGE_POOL);
 }
 
 void sim_memory_ctx_destroyed(struct sim_ctx *ctx) {

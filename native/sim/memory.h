@@ -33,6 +33,7 @@ enum sim_range_kind {
   SIM_RANGE_POOL,       /* a block of a pool; the pool is charged, not the block */
   SIM_RANGE_MAPPED,     /* cuMemMap */
   SIM_RANGE_IPC,        /* another process's memory, charged there */
+  SIM_RANGE_EXTERNAL,   /* a buffer of external memory, charged where it was made */
   SIM_RANGE_IMPORTED,   /* a block of another process's pool, charged there */
   SIM_RANGE_HOST,       /* cuMemHostAlloc */
   SIM_RANGE_REGISTERED  /* cuMemHostRegister: the caller's memory */

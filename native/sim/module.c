@@ -52,8 +52,8 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image) {
   CUresult result = sim_ctx_need(&ctx);
   if (result) return result;
   if (module == NULL || image == NULL) return CUDA_ERROR_INVALID_VALUE;
-  result = sim_image_load(image, ctx, &loaded);
-  if (result == CUDA_SUCCESS) result = make(&module_kind, loaded, ctx, &made);
+  result = sim_image_load(image, sim_ctx_owner(ctx), &loaded);
+  if (result == CUDA_SUCCESS) result = make(&module_kind, loaded, sim_ctx_owner(ctx), &made);
   if (result == CUDA_SUCCESS) *module = (CUmodule)made;
   return result;
 }
@@ -73,8 +73,8 @@ CUresult cuModuleLoad(CUmodule *module, const char *fname) {
   CUresult result = sim_ctx_need(&ctx);
   if (result) return result;
   if (module == NULL || fname == NULL) return CUDA_ERROR_INVALID_VALUE;
-  result = sim_image_load_file(fname, ctx, &loaded);
-  if (result == CUDA_SUCCESS) result = make(&module_kind, loaded, ctx, &made);
+  result = sim_image_load_file(fname, sim_ctx_owner(ctx), &loaded);
+  if (result == CUDA_SUCCESS) result = make(&module_kind, loaded, sim_ctx_owner(ctx), &made);
   if (result == CUDA_SUCCESS) *module = (CUmodule)made;
   return result;
 }
@@ -231,6 +231,9 @@ CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary handle) {
   if (result == CUDA_SUCCESS) result = sim_ctx_need(&ctx);
   if (result) return result;
   if (pMod == NULL) return CUDA_ERROR_INVALID_VALUE;
+  ctx = sim_ctx_owner(ctx);
+  result = sim_image_place(library->image, ctx);
+  if (result) return result;
   sim_lock();
   if (library->of_library == NULL && (library->of_library = sim_handle_new(&module_kind)) != NULL) {
     library->of_library->image = library->image;
@@ -249,7 +252,9 @@ CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary handle, 
   if (result == CUDA_SUCCESS) result = sim_ctx_need(&ctx);
   if (result) return result;
   if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
-  return sim_image_global(library->image, ctx, name, dptr, bytes);
+  ctx = sim_ctx_owner(ctx);
+  result = sim_image_place(library->image, ctx);
+  return result ? result : sim_image_global(library->image, ctx, name, dptr, bytes);
 }
 
 /* Managed variables and unified function pointers are things of compiled code that this device does not run. */

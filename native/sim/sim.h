@@ -59,7 +59,7 @@ void sim_memory_release(CUdevice device, uint64_t bytes);
 CUresult sim_memory_info(CUdevice device, uint64_t *free_bytes, uint64_t *total_bytes);
 /* Leaves the file behind this process's memory on a device with the engine, under a secret, and finds another process's. The
  * device of that one is told as the engine numbers it. 0 or a negative errno. */
-int sim_file_put(CUdevice device, const uint64_t secret[2], int fd);
+int sim_file_put(CUdevice device, uint32_t op, const uint64_t secret[2], int fd); /* SIM_FILE_PUT or SIM_EVENTS_PUT */
 int sim_file_get(const uint64_t secret[2], int *fd, uint32_t *engine_device, int *pid);
 
 /* ---- context.c ------------------------------------------------------------------------------------------------------------ */
@@ -78,10 +78,16 @@ struct sim_ctx {
   struct sim_stream *streams; /* all of the context, legacy included; under sim_lock */
   int captures;               /* streams of it that are capturing; under sim_lock */
   struct sim_ctx *next;
+  struct sim_ctx *green_of; /* the primary context whose memory and programs a green context uses; NULL: an ordinary one */
   size_t limit[16];
   uint32_t peers; /* bit per device whose memory this context may reach */
   unsigned cache_config, shared_config;
   void *memory; /* memory.c's own: whatever it hangs on a context */
+  struct sim_implicit {
+    uint64_t images, code_charged;  /* bytes of the programs in it; what is charged for them */
+    uint64_t stack, stack_charged;  /* local memory per thread the device is set up for; what exceeds that of a new context */
+    uint64_t buffer_charged[3];     /* by limit: printf FIFO and malloc heap */
+  } implicit; /* implicit.c's; under sim_lock */
 };
 
 /* The calling thread's current context, alive, or NULL. */
@@ -90,8 +96,29 @@ struct sim_ctx *sim_ctx_current(void);
 CUresult sim_ctx_need(struct sim_ctx **ctx);
 /* A handle -> live context (NULL means the current one); INVALID_CONTEXT otherwise. */
 CUresult sim_ctx_get(CUcontext handle, struct sim_ctx **ctx);
+/* Whose a context's memory, programs and settings are: its own, or of a green one the primary context's. */
+static inline struct sim_ctx *sim_ctx_owner(struct sim_ctx *ctx) { return ctx->green_of ? ctx->green_of : ctx; }
 /* The primary context of a device without retaining it; it may be not alive. */
 struct sim_ctx *sim_ctx_primary(CUdevice device);
+
+/* A context with streams of its own and the memory of the device's primary context, which it keeps alive. */
+CUresult sim_ctx_green_new(CUdevice device, struct sim_ctx **ctx);
+CUresult sim_ctx_green_end(struct sim_ctx *ctx);
+CUgreenCtx sim_green_of(const struct sim_ctx *ctx); /* green.c: NULL for an ordinary context */
+void sim_green_gone(const struct sim_ctx *ctx); /* green.c: its primary context was reset; sim_lock held */
+
+/* ---- implicit.c: what a context takes without being asked by an allocation ------------------------------------------------ */
+
+/* A program comes into a context, or leaves it. sim_lock held. */
+CUresult sim_code_load(struct sim_ctx *ctx, uint64_t bytes);
+void sim_code_unload(struct sim_ctx *ctx, uint64_t bytes);
+/* A kernel with that much local memory per thread is about to run: the device is set up for it, for good. sim_lock held. */
+CUresult sim_stack_need(struct sim_ctx *ctx, uint64_t bytes_per_thread);
+CUresult sim_limit_set(struct sim_ctx *ctx, CUlimit limit, size_t value);
+size_t sim_ctx_default_limit(CUlimit limit); /* context.c */
+/* sim_lock held */
+void sim_implicit_begin(struct sim_ctx *ctx);
+void sim_implicit_end(struct sim_ctx *ctx);
 
 /* ---- stream.c, model.c: work ---------------------------------------------------------------------------------------------- */
 
@@ -177,7 +204,7 @@ void sim_memory_ctx_destroyed(struct sim_ctx *ctx);
 /* Somebody waited for a stream, an event, a context or a device, and no lock is held: pools give back what exceeds their
  * release threshold. */
 void sim_pools_synchronized(void);
-/* Memory of a module's globals. It ends when freed or with its context, and its address may then be something else's: *id tells
+/* Memory of a module's globals, charged with the module. It ends when freed or with its context, and its address may then be something else's: *id tells
  * whether it is still the same. Freeing what is gone is no error. */
 CUresult sim_memory_module_alloc(struct sim_ctx *ctx, size_t bytes, CUdeviceptr *address, uint64_t *id);
 bool sim_memory_module_alive(CUdeviceptr address, uint64_t id);

@@ -38,8 +38,9 @@ enum sim_op_code {
   SIM_DEVICE = 10,    /* device. a: busy_ns, b: wall_ns, c: number of processes with a context or memory */
   SIM_FILE_PUT = 11,  /* device, a and b: a secret. With a descriptor: the memfd behind the process's memory there, for IPC */
   SIM_FILE_GET = 12,  /* a and b: the secret. Descriptor: that memfd, as long as its process lives; a: its device, b: its pid */
-  SIM_SETTING = 13    /* device, a: enum sim_setting, b: SIM_KEEP or the new value (root or the engine's own uid, else -EPERM).
+  SIM_SETTING = 13,   /* device, a: enum sim_setting, b: SIM_KEEP or the new value (root or the engine's own uid, else -EPERM).
                          a: the value */
+  SIM_EVENTS_PUT = 14 /* as SIM_FILE_PUT, for the page of its interprocess events */
 };
 
 /* What an administrator can set of a device. It means nothing to the simulation: tests look who may change it. */

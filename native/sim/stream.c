@@ -298,8 +298,9 @@ static CUresult get_ctx_v2(CUstream handle, bool per_thread, CUcontext *ctx, CUg
   CUresult result = get_ctx(handle, per_thread, &found);
   if (result) return result;
   if (ctx == NULL) return CUDA_ERROR_INVALID_VALUE;
-  *ctx = found;
-  if (green) *green = NULL;
+  CUgreenCtx part = sim_green_of((const struct sim_ctx *)found);
+  *ctx = part && green ? NULL : found;
+  if (green) *green = part;
   return CUDA_SUCCESS;
 }
 CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx) {

@@ -1,7 +1,7 @@
 /* Virtual memory management: physical memory (cuMemCreate).
  *
  * A physical handle is a piece of a memfd, its own where it may be exported, so that an importing process maps the same bytes.
- * It lives, and is charged, until its last handle and its last mapping are gone; an imported one is charged to the process that
+ * It lives, and is charged, until its last handle, mapping and place in a multicast object are gone; an imported one is charged to the process that
  * made it. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -90,7 +90,9 @@ static void physical_free(struct physical *physical) {
   while (*link != physical)
     link = &(*link)->next;
   *link = physical->next;
-  if (physical->own_file)
+  if (physical->multicast)
+    sim_multicast_free(physical->multicast);
+  else if (physical->own_file)
     close(physical->pages.fd);
   else
     sim_pages_free(&physical->pages);
@@ -100,11 +102,11 @@ static void physical_free(struct physical *physical) {
 }
 
 void sim_physical_check(struct physical *physical) {
-  if (physical->handles == 0 && physical->mappings == 0)
+  if (physical->handles == 0 && physical->mappings == 0 && physical->bound == 0)
     physical_free(physical);
 }
 
-static CUresult physical_add(const struct physical *made, CUmemGenericAllocationHandle *handle) {
+CUresult sim_physical_add(const struct physical *made, CUmemGenericAllocationHandle *handle) {
   struct physical *kept = malloc(sizeof *kept);
   if (!kept)
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -127,7 +129,7 @@ static CUresult physical_new(struct physical *made, CUmemGenericAllocationHandle
   if (!made->own_file && made->pages.fd < 0)
     result = CUDA_ERROR_OUT_OF_MEMORY; /* private pages cannot be mapped elsewhere */
   if (result == CUDA_SUCCESS)
-    result = physical_add(made, handle);
+    result = sim_physical_add(made, handle);
   if (result == CUDA_SUCCESS)
     return result;
   if (made->own_file)
@@ -201,7 +203,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmem
     return result;
   sim_ranges_lock();
   struct physical *physical = sim_physical_of(handle);
-  if (prop && physical)
+  if (prop && physical && !physical->multicast)
     *prop = physical->prop;
   else
     result = CUDA_ERROR_INVALID_VALUE;
@@ -270,8 +272,17 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
     return CUDA_ERROR_OPERATING_SYSTEM;
   const struct physical made = {
       .bytes = trailer.bytes, .prop = trailer.prop, .pages = {.bytes = trailer.bytes, .fd = fd}, .own_file = true};
-  result = physical_add(&made, handle);
+  result = sim_physical_add(&made, handle);
   if (result != CUDA_SUCCESS)
     close(fd);
   return result;
+}
+
+bool sim_physical_file(int fd, uint64_t *bytes, CUdevice *device) {
+  struct trailer trailer;
+  if (!read_trailer(fd, &trailer))
+    return false;
+  *bytes = trailer.bytes;
+  *device = sim_physical_device(&trailer.prop);
+  return true;
 }

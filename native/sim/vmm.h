@@ -7,6 +7,8 @@
 struct physical {
   uint64_t id, bytes, charged;
   unsigned handles, mappings;
+  unsigned bound; /* how often it is bound to a multicast object */
+  struct multicast *multicast; /* set: this is one, without memory */
   CUmemAllocationProp prop;
   struct sim_pages pages; /* `at` is a mapping nobody uses where the pages are a piece of the device's file */
   bool own_file;
@@ -16,5 +18,12 @@ struct physical {
 struct physical *sim_physical_of(CUmemGenericAllocationHandle handle); /* NULL: not a live handle */
 CUdevice sim_physical_device(const CUmemAllocationProp *prop);
 void sim_physical_check(struct physical *physical); /* frees it if no handle and no mapping is left */
+
+CUresult sim_physical_add(const struct physical *made, CUmemGenericAllocationHandle *handle); /* takes the lock itself */
+/* An exported file: its bytes and the device they are on, as this process numbers it. False: it is none. */
+bool sim_physical_file(int fd, uint64_t *bytes, CUdevice *device);
+
+/* multicast.c */
+void sim_multicast_free(struct multicast *multicast);
 
 #endif

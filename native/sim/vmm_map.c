@@ -129,6 +129,8 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
   if (!physical || offset > physical->bytes || size > physical->bytes - offset || !reserved(ptr, size) ||
       sim_range_overlap(ptr, size))
     result = CUDA_ERROR_INVALID_VALUE;
+  else if (physical->multicast)
+    result = CUDA_ERROR_NOT_SUPPORTED; /* stores that go to several memories at once are not modelled */
   else
     result = map(ptr, size, offset, physical);
   sim_ranges_unlock();

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from simulated import kill, read_line, tell, wait_for
+from simulated import LOADED, kill, read_line, tell, wait_for
 
 
 def test_short_kernels_of_many_processes_all_get_done(sim, compiled):
@@ -39,7 +39,7 @@ def test_sigkill_at_any_moment(simulator, compiled, options):
     for child in running:
         kill(child)
     wait_for(lambda: sum(row["alive"] for row in simulator.device()["processes"]) == 1, "the deaths")
-    assert simulator.device()["bytes"] == simulator.process(survivor.pid)["bytes"] == 16 << 20
+    assert simulator.device()["bytes"] == simulator.process(survivor.pid)["bytes"] == LOADED
     before = simulator.process(survivor.pid)["busy_ns"]
     tell(survivor, "spin 1000000 20")
     assert read_line(survivor) == "queued"

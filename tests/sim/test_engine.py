@@ -9,9 +9,9 @@ import time
 import pytest
 from simulated import (
     CLIENT,
-    CONTEXT,
     CONTROL,
     HELLO,
+    LOADED,
     MAGIC,
     MEM_ALLOC,
     MEM_FREE,
@@ -187,7 +187,7 @@ def test_clients_of_a_killed_engine_end_with_an_error_not_a_crash(simulator, com
     simulator.start()
     worker = simulator.spawn(compiled("worker.c"))
     assert read_line(worker) == "ready"
-    assert simulator.device()["bytes"] == CONTEXT
+    assert simulator.device()["bytes"] == LOADED
     simulator.engine.kill()
     simulator.engine.wait()
     worker.stdin.write("alloc 4096\n")

@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from simworker import Worker, held, start
+from simworker import Worker, start
+from simworker import held as held_in_all
 
 STEP = 32 << 20
 MIB = 1 << 20
@@ -27,6 +28,11 @@ def worker(sim: Any) -> Worker:
             ok(d.cuLaunchKernel(spin_function, 1, 1, 1, 1, 1, 1, 0, stream, ctypes.addressof(arguments), 0))
     """)
     return made
+
+
+def held(sim: Any, worker: Worker) -> int:
+    """Bytes beyond the context and the program in it."""
+    return held_in_all(sim, worker) - (2 << 20)
 
 
 def attribute(worker: Worker, name: str, pool: str = "default") -> int:

@@ -4,7 +4,7 @@ import signal
 import time
 
 import pytest
-from simulated import CONTEXT, kill, read_line, tell, wait_for
+from simulated import LOADED, kill, read_line, tell, wait_for
 
 MS = 1_000_000
 GIB = 1 << 30
@@ -100,7 +100,7 @@ def test_an_idle_context_costs_nothing(sim, worker):
         assert ask(child, "sync") == "done"
     # they have run, and do not run any more
     assert int(ask(busy, "time 1000000 300")) == pytest.approx(300 * MS, rel=1e-6)
-    assert sim.device()["bytes"] == 4 * CONTEXT
+    assert sim.device()["bytes"] == 4 * LOADED
 
 
 def test_a_stopped_process_goes_on_on_the_device(sim, worker):
@@ -147,11 +147,11 @@ def test_killed_in_mid_kernel(sim, worker):
     kill(victim)
     row = wait_for(lambda: (now := sim.process(victim.pid)) and not now["alive"] and now, "the death to be noticed")
     assert row["bytes"] == 0
-    assert row["peak_bytes"] == CONTEXT + 4 * GIB
+    assert row["peak_bytes"] == LOADED + 4 * GIB
     assert row["busy_ns"] < 10_000 * MS
     assert int(ask(other, "time 1000000 100")) == pytest.approx(100 * MS, rel=1e-6)
     assert sim.process(victim.pid)["busy_ns"] == row["busy_ns"], "the dead do not go on working"
-    assert sim.device()["bytes"] == CONTEXT
+    assert sim.device()["bytes"] == LOADED
 
 
 def test_killed_while_waiting_for_its_turn(sim, worker):
@@ -168,7 +168,7 @@ def test_killed_while_waiting_for_its_turn(sim, worker):
 
 def test_memory_is_shared_exactly(sim, worker):
     first, second = worker(), worker()
-    rest = 16 * GIB - 2 * CONTEXT
+    rest = 16 * GIB - 2 * LOADED
     assert ask(first, f"alloc {rest - 1024}") == "0"
     assert ask(second, "alloc 2048") == "2"  # CUDA_ERROR_OUT_OF_MEMORY
     assert ask(second, "alloc 1024") == "0"
@@ -177,11 +177,11 @@ def test_memory_is_shared_exactly(sim, worker):
     assert ask(first, "free") == "0"
     assert ask(second, f"alloc {GIB}") == "0"
     books = sim.device()
-    assert books["bytes"] == 2 * CONTEXT + 1024 + GIB
+    assert books["bytes"] == 2 * LOADED + 1024 + GIB
     assert books["peak_bytes"] == 16 * GIB
     assert ask(second, "close") == "closed"
     assert sim.process(second.pid)["bytes"] == 0
-    assert sim.process(second.pid)["peak_bytes"] == CONTEXT + 1024 + GIB
+    assert sim.process(second.pid)["peak_bytes"] == LOADED + 1024 + GIB
     kill(first)
     wait_for(lambda: sim.device()["bytes"] == 0, "the killed process's memory")
 
@@ -217,7 +217,7 @@ def test_a_child_that_outlives_its_parent_holds_nothing(sim, compiled, tmp_path)
     )
     child = sim.spawn(compiled(str(program)))
     assert read_line(child) == "forked"
-    assert sim.device()["bytes"] == CONTEXT + GIB
+    assert sim.device()["bytes"] == LOADED + GIB
     tell(child, "end")
     assert child.wait(10) == 0
     wait_for(lambda: sim.device()["bytes"] == 0, "the parent's memory")

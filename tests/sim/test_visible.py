@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from simulated import LOADED
 
 COUNT = (
     "import ctypes; l = ctypes.CDLL('libcuda.so.1'); r = l.cuInit(0); "
@@ -43,7 +44,7 @@ def test_memory_and_time_go_to_the_device_that_is_meant(simulator, compiled):
     child.stdin.flush()
     assert [child.stdout.readline() for _ in range(2)] == ["queued\n", "done\n"]
     assert simulator.process(child.pid, 2)["busy_ns"] == 5_000_000
-    assert [device["bytes"] for device in simulator.stats()["devices"]] == [0, 0, 16 << 20]
+    assert [device["bytes"] for device in simulator.stats()["devices"]] == [0, 0, LOADED]
 
 
 def test_grant_directory(sim, tmp_path):

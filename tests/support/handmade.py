@@ -21,7 +21,7 @@ LIMITS_MAGIC, USAGE_MAGIC, PAGE_VERSION, SLOTS, DEVICES = 0x67734C31, 0x67735531
 LIMITS_BYTES, SLOT_BYTES = 128 + DEVICES * 128, 64 + DEVICES * 64
 USAGE_BYTES = 64 + SLOTS * SLOT_BYTES
 STATE, SLOTS_HIGH, DAEMON_EPOCH, HEARTBEAT, MANAGED = 56, 60, 64, 68, 72
-UUID, MEMORY, CONTEXT, BOUND, GUARANTEE, LIMIT, LEASE, CONTENDED = 0, 16, 24, 32, 40, 44, 48, 52
+UUID, MEMORY, CONTEXT, BOUND, GUARANTEE, LIMIT, LEASE, CONTENDED, TAILS = 0, 16, 24, 32, 40, 44, 48, 52, 56
 WORDS = {"busy_ns": 16, "queue_end_ns": 24, "launches": 32, "wait_ns": 40}
 HALVES = {"waiting": 48, "inflight": 52, "drained": 56, "flags": 60}
 JOIN_MAGIC, WIRE_VERSION, NO_SLOT = 0x67734A31, 1, 0xFFFF
@@ -180,6 +180,9 @@ class Grant:
 
     def set_bound(self, ns: int, device: int = 0) -> None:
         struct.pack_into("<Q", self.limits, 128 + 128 * device + BOUND, ns)
+
+    def set_tails(self, tails: bool, device: int = 0) -> None:
+        struct.pack_into("<I", self.limits, 128 + 128 * device + TAILS, tails)
 
     def slot(self, index: int = 0, device: int = 0) -> Slot:
         return Slot(self.usage, index, device)

@@ -20,6 +20,7 @@ MAGIC, VERSION = 0x67734D31, 1
 HELLO, MEM_ALLOC, MEM_FREE, MEM_INFO, STATS, PROCESSES, STOP = 1, 2, 3, 4, 7, 8, 9
 CLIENT, VIEWER, CONTROL = 1, 2, 3
 CONTEXT = 16 << 20
+LOADED = CONTEXT + (2 << 20)  # a context with a small program in it
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = 20.0) -> Any:

@@ -21,7 +21,7 @@ struct process *books_process(struct engine *engine, pid_t pid, int pidfd) {
   process->pid = pid;
   process->pidfd = pidfd;
   process->alive = true;
-  for (uint32_t i = 0; i < SIM_MAX_DEVICES; i++) process->share[i].file = -1;
+  for (uint32_t i = 0; i < SIM_MAX_DEVICES; i++) process->share[i].file[0] = process->share[i].file[1] = -1;
   process->next = engine->live;
   engine->live = process;
   return process;
@@ -45,8 +45,10 @@ void books_process_ended(struct engine *engine, struct process *process) {
     if (share->lane) lane_close(engine, share->lane);
     engine->device[i].used -= share->bytes;
     share->bytes = 0;
-    if (share->file >= 0) close(share->file);
-    share->file = -1;
+    for (int k = 0; k < SHARED_FILES; k++) {
+      if (share->file[k] >= 0) close(share->file[k]);
+      share->file[k] = -1;
+    }
   }
   if (process->pidfd >= 0) close(process->pidfd);
   process->pidfd = -1;
@@ -76,22 +78,23 @@ int books_free(struct engine *engine, struct process *process, uint32_t index, u
   return 0;
 }
 
-int books_file_put(struct process *process, uint32_t index, const uint64_t secret[2], int file) {
+int books_file_put(struct process *process, uint32_t index, enum shared_file which, const uint64_t secret[2], int file) {
   struct share *share = &process->share[index];
-  if (share->file >= 0) close(share->file);
-  share->file = file;
-  memcpy(share->secret, secret, sizeof share->secret);
+  if (share->file[which] >= 0) close(share->file[which]);
+  share->file[which] = file;
+  memcpy(share->secret[which], secret, sizeof share->secret[which]);
   return 0;
 }
 
 int books_file_get(const struct engine *engine, const uint64_t secret[2], uint64_t *device, uint64_t *pid) {
   for (const struct process *process = engine->live; process; process = process->next)
-    for (uint32_t i = 0; i < engine->options.hello.ndevices; i++) {
-      const struct share *share = &process->share[i];
-      if (share->file < 0 || memcmp(share->secret, secret, sizeof share->secret) != 0) continue;
-      *device = i;
+    for (uint32_t i = 0; i < engine->options.hello.ndevices * SHARED_FILES; i++) {
+      const struct share *share = &process->share[i / SHARED_FILES];
+      uint32_t which = i % SHARED_FILES;
+      if (share->file[which] < 0 || memcmp(share->secret[which], secret, sizeof share->secret[which]) != 0) continue;
+      *device = i / SHARED_FILES;
       *pid = (uint64_t)process->pid;
-      return share->file;
+      return share->file[which];
     }
   return -ENOENT;
 }

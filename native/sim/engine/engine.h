@@ -34,12 +34,14 @@ struct lane {
   struct lane *next;        /* in the run list */
 };
 
+enum shared_file { SHARED_MEMORY, SHARED_EVENTS, SHARED_FILES };
+
 struct share {
   uint64_t bytes, peak_bytes;
   uint64_t busy_ns; /* of lanes that are closed */
   struct lane *lane;
-  int file; /* behind the process's memory, for IPC; -1 none */
-  uint64_t secret[2];
+  int file[SHARED_FILES]; /* for IPC; -1 none */
+  uint64_t secret[SHARED_FILES][2];
 };
 
 struct process {
@@ -85,7 +87,8 @@ struct process *books_process(struct engine *engine, pid_t pid, int pidfd); /* t
 void books_process_ended(struct engine *engine, struct process *process); /* closes its lanes, gives back its bytes */
 int books_alloc(struct engine *engine, struct process *process, uint32_t device, uint64_t bytes);
 int books_free(struct engine *engine, struct process *process, uint32_t device, uint64_t bytes);
-int books_file_put(struct process *process, uint32_t device, const uint64_t secret[2], int file); /* takes file */
+int books_file_put(struct process *process, uint32_t device, enum shared_file which, const uint64_t secret[2],
+                   int file); /* takes file */
 /* The file of a live process, which stays the books', or -ENOENT. */
 int books_file_get(const struct engine *engine, const uint64_t secret[2], uint64_t *device, uint64_t *pid);
 uint64_t books_busy(struct engine *engine, uint32_t device, uint64_t now);

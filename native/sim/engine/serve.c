@@ -228,7 +228,9 @@ static int device_facts(struct engine *engine, uint32_t index, struct sim_reply 
 
 /* given: the descriptor that came with the request, or -1; used up. */
 static int put_file(struct process *process, const struct sim_request *request, int given) {
-  if (process && given >= 0) return books_file_put(process, request->device, (const uint64_t[]){request->a, request->b}, given);
+  enum shared_file which = request->op == SIM_EVENTS_PUT ? SHARED_EVENTS : SHARED_MEMORY;
+  const uint64_t secret[2] = {request->a, request->b};
+  if (process && given >= 0) return books_file_put(process, request->device, which, secret, given);
   if (given >= 0) close(given);
   return process ? -EINVAL : -EPERM;
 }
@@ -257,6 +259,7 @@ static int answer(struct engine *engine, struct connection *connection, const st
         reply.error = device_facts(engine, request->device, &reply);
         break;
       case SIM_FILE_PUT:
+      case SIM_EVENTS_PUT:
         reply.error = put_file(connection->process, request, given);
         given = -1;
         break;

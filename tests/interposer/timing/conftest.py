@@ -3,6 +3,7 @@
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,20 @@ INCLUDE = HERE.parents[2] / "native" / "include"
 
 
 @pytest.fixture(scope="session")
-def tenant_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    program = tmp_path_factory.mktemp("tenant") / "tenant"
+def program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The program of a source file beside this one, by name."""
+    made: dict[str, Path] = {}
     driver = paths.SIM_LIB_DIR / "libcuda.so.1"
-    subprocess.run(["gcc", "-O1", "-pthread", f"-I{INCLUDE}", HERE / "tenant.c", "-o", program, driver], check=True)
-    return program
+    flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{INCLUDE}"]
+
+    def build(name: str) -> Path:
+        if name not in made:
+            binary = tmp_path_factory.mktemp(name) / name
+            subprocess.run(["gcc", *flags, HERE / f"{name}.c", "-o", binary, driver], check=True)
+            made[name] = binary
+        return made[name]
+
+    return build
 
 
 @pytest.fixture
@@ -59,15 +69,23 @@ def grant(make_grant: Callable[..., Grant], sim: Simulator) -> Grant:
 
 
 @pytest.fixture
-def run_tenant(tenant_program: Path) -> Iterator[Callable[..., Tenant]]:
+def run(program: Callable[[str], Path]) -> Iterator[Callable[..., Tenant]]:
+    """run(name, grant, sim, mode, arguments...): a program under test, with a grant or without."""
     if os.geteuid() != 0:
         pytest.skip("a grant directory is trusted only when root owns it")
     made: list[Tenant] = []
 
-    def run(grant: Grant | None, sim: Simulator, *arguments: object, env: dict[str, str] | None = None) -> Tenant:
-        made.append(Tenant(tenant_program, grant, sim, *arguments, env=env or {}))
+    def start(
+        name: str, grant: Grant | None, sim: Simulator, *arguments: object, env: dict[str, str] | None = None
+    ) -> Tenant:
+        made.append(Tenant(program(name), grant, sim, *arguments, env=env or {}))
         return made[-1]
 
-    yield run
+    yield start
     for tenant in made:
         tenant.kill()
+
+
+@pytest.fixture
+def run_tenant(run: Callable[..., Tenant]) -> Callable[..., Tenant]:
+    return partial(run, "tenant")

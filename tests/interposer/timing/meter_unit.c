@@ -27,24 +27,81 @@ static uint64_t bracket[STREAMS][2];
 static const uint64_t skew = 123456789;      /* device clock = host clock - skew */
 static int metered = 1;
 
+/* Leases in turn with another tenant, whose work is always on the device, or only under its own lease and a bit after. */
+enum { PERIOD = 42000000, LEASE = 20000000, GAP = 1000000, SLICE = 2000000, NOTICE = 70000 };
+static enum { ALONE, FOREIGN_ALWAYS, FOREIGN_IN_TURN } foreign;
+static uint64_t noticed; /* the gate thread has seen what happened up to here */
+
+static bool foreign_at(uint64_t t) {
+  uint64_t at = t % PERIOD;
+  return foreign == FOREIGN_ALWAYS || (foreign == FOREIGN_IN_TURN && (at >= LEASE + GAP || at < SLICE));
+}
+
+static bool held_at(uint64_t t) { return foreign == ALONE || t % PERIOD < LEASE; }
+static uint32_t lease_at(uint64_t t) { return foreign == ALONE ? 1 : 1 + 2 * (uint32_t)(t / PERIOD % 1000000) + !held_at(t); }
+
+/* When the device has done so much for us from `begin` on. */
+static uint64_t worked(uint64_t begin, uint64_t ns) {
+  if (foreign == ALONE) return begin + ns;
+  while (ns > 0) {
+    uint64_t step = 10000 - begin % 10000;
+    bool ours = !foreign_at(begin) || begin / SLICE % 2 == 0;
+    if (ours && step > ns) step = ns;
+    if (ours) ns -= step;
+    begin += step;
+  }
+  return begin;
+}
+
+/* The processor is another's now and then, wherever the thread is. */
+static uint32_t stolen_in; /* one in so many calls, 0: never */
+static uint64_t seed = 1;
+
+static uint64_t chance(uint64_t below) {
+  seed = seed * 6364136223846793005u + 1442695040888963407u;
+  return (seed >> 33) % below;
+}
+
+static void call(uint64_t cost) {
+  if (stolen_in && chance(stolen_in) == 0) now += 500000 + chance(7500000);
+  now += cost;
+  if (stolen_in && chance(stolen_in) == 0) now += 500000 + chance(7500000);
+}
+
 static uint64_t event(int s) {
-  now += EVENT;
+  call(EVENT);
   tail[s] = (tail[s] > now ? tail[s] : now) + EVENT_GPU;
   return tail[s];
 }
 
+/* The gate thread and the launching one see a lease word soon after it changed; others' tails within a look. */
+static void notice(void) {
+  const uint64_t change[] = {0, SLICE, LEASE, PERIOD};
+  if (foreign == ALONE) return;
+  if (noticed == 0) noticed = now;
+  for (uint64_t period = noticed / PERIOD * PERIOD; period <= now; period += PERIOD)
+    for (int i = 0; i < 3; i++) {
+      uint64_t at = period + change[i], seen = at + NOTICE;
+      uint32_t others = held_at(at) ? foreign_at(at) : 1;
+      if (seen <= noticed || seen > now || others == meter.others) continue;
+      gs_meter_turn(&meter, others, held_at(at) ? seen : seen + GS_METER_OVERLAP_NS);
+    }
+  noticed = now;
+}
+
 static void kernel(int s, uint64_t ns) {
   uint64_t begin, oldest = submitted[submissions % DEPTH];
-  now += LAUNCH;
+  call(LAUNCH);
   if (oldest > now) now = oldest;
   begin = now > device_free ? now : device_free;
   if (tail[s] > begin) begin = tail[s];
-  tail[s] = device_free = begin + ns;
+  tail[s] = device_free = worked(begin, ns);
   submitted[submissions++ % DEPTH] = tail[s];
   truth += ns;
 }
 
 static void reap(void) {
+  notice();
   for (;;) {
     int best = -1;
     uint64_t done = 0;
@@ -60,7 +117,7 @@ static void reap(void) {
     if (best < 0) return;
     gs_clock_not_before(&clocks[0], done - skew, gs_meter_oldest(&queues[best])->recorded);
     gs_clock_not_after(&clocks[0], done - skew, now);
-    gs_meter_reap(&meter, &queues[best], gs_clock_host(&clocks[0], done - skew), 1, 1);
+    gs_meter_reap(&meter, &queues[best], gs_clock_host(&clocks[0], done - skew), lease_at(now), 1);
   }
 }
 
@@ -80,7 +137,27 @@ static void mark(int s, bool start) {
   take_sample(s);
 }
 
+/* As the gate does: the open segment ends before the wait for a lease, and little is in flight under it. */
+static void gate(int s) {
+  uint64_t bound = 2000000;
+  if (foreign == ALONE) return;
+  for (;;) {
+    if (!held_at(now)) {
+      if (metered && queues[s].open.launches > 0) mark(s, false);
+      for (; !held_at(now); now += 50000) /* the gate thread looks */
+        if (metered) reap();
+    }
+    if (!metered) return;
+    reap();
+    if (meter.others != foreign_at(now)) gs_meter_turn(&meter, foreign_at(now), now);
+    if (gs_meter_inflight(&meter, (double)bound) <= (double)bound) return;
+    if (meter.marks == 0 && queues[s].open.launches > 0) mark(s, false);
+    now += 50000;
+  }
+}
+
 static void launch(int s, uint64_t key, uint64_t ns) {
+  gate(s);
   if (!metered) {
     kernel(s, ns);
     return;
@@ -91,7 +168,7 @@ static void launch(int s, uint64_t key, uint64_t ns) {
     function = gs_meter_function(&meter, key);
   }
   uint64_t planned = now, began;
-  uint32_t plan = gs_meter_launch(&meter, &queues[s], function, now, 1);
+  uint32_t plan = gs_meter_launch(&meter, &queues[s], function, now, lease_at(now));
   if (plan & GS_PLAN_START) mark(s, true);
   if (plan & GS_PLAN_SAMPLE) bracket[s][0] = event(s);
   began = now;
@@ -115,7 +192,17 @@ static void sync_stream(int s) {
 }
 
 static void run(const char *pattern, uint64_t ns, int n) {
-  for (int i = 0; i < n; i++) {
+  if (!strcmp(pattern, "turns")) foreign = FOREIGN_ALWAYS;
+  if (!strcmp(pattern, "turnsshort")) foreign = FOREIGN_IN_TURN;
+  const char *host = strstr(pattern, "host"), *sync = strstr(pattern, "sync");
+  bool uneven = !strncmp(pattern, "uneven", 6);
+  stolen_in = strstr(pattern, "starved") ? 400 : 0;
+  for (int i = 0; uneven && i < n; i++) {
+    launch(0, 0x1000, ns / 10 + chance(ns * 18 / 10)); /* ns on average */
+    if (host) now += ns / 2 + chance(ns * 2);
+    if (sync) sync_stream(0);
+  }
+  for (int i = 0; !uneven && i < n; i++) {
     bool longer = i % 10 == 9 && (!strcmp(pattern, "mix") || !strcmp(pattern, "mixhost"));
     launch(!strncmp(pattern, "two", 3) ? i & 1 : 0, longer ? 0x2000 : 0x1000, longer ? 40 * ns : ns);
     if (!strcmp(pattern, "host")) now += 20000;
@@ -137,8 +224,9 @@ static void restart(void) {
   memset(clocks, 0, sizeof clocks);
   memset(tail, 0, sizeof tail);
   memset(submitted, 0, sizeof submitted);
-  device_free = truth = submissions = 0;
+  device_free = truth = submissions = noticed = 0;
   now = 1000000000000u;
+  seed = 1;
 }
 
 static void check_timeline(void) {
@@ -154,9 +242,9 @@ static void check_timeline(void) {
   CHECK(gs_timeline_add(&meter, 10, 10, 100) == 0);
   /* Random adds never count more than the wall they cover, however many pieces were dropped. */
   restart();
-  uint64_t seed = 1, high = 0;
+  uint64_t high = 0;
   for (int i = 0; i < 20000; i++) {
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    chance(1);
     uint64_t from = (uint64_t)i * 50 + (seed >> 33) % 20000, to = from + 1 + (seed >> 20) % 3000;
     gs_timeline_add(&meter, from, to, (double)((seed >> 7) % 4000));
     if (to > high) high = to;

@@ -1,89 +1,12 @@
 /* A program under test: tenant MODE PTX [ARGS...]. Prints one JSON line on stdout. Linked with -lcuda, knows nothing of gpushare. */
-#include <errno.h>
 #include <poll.h>
-#include <pthread.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
 
-#include "gs_cuda.h"
-
-CUresult cuInit(unsigned int);
-CUresult cuDeviceGet(CUdevice *, int);
-CUresult cuCtxCreate_v2(CUcontext *, unsigned int, CUdevice);
-CUresult cuCtxDestroy_v2(CUcontext);
-CUresult cuCtxSynchronize(void);
-CUresult cuCtxSetCurrent(CUcontext);
-CUresult cuModuleLoadData(CUmodule *, const void *);
-CUresult cuModuleGetFunction(CUfunction *, CUmodule, const char *);
-CUresult cuStreamCreate(CUstream *, unsigned int);
-CUresult cuStreamDestroy_v2(CUstream);
-CUresult cuStreamSynchronize(CUstream);
-CUresult cuStreamBeginCapture_v2(CUstream, int);
-CUresult cuStreamEndCapture(CUstream, CUgraph *);
-CUresult cuStreamWaitValue32_v2(CUstream, CUdeviceptr, unsigned int, unsigned int);
-CUresult cuStreamWriteValue32_v2(CUstream, CUdeviceptr, unsigned int, unsigned int);
-CUresult cuGraphGetNodes(CUgraph, CUgraphNode *, size_t *);
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long);
-CUresult cuGraphLaunch(CUgraphExec, CUstream);
-CUresult cuEventCreate(CUevent *, unsigned int);
-CUresult cuEventRecord(CUevent, CUstream);
-CUresult cuEventSynchronize(CUevent);
-CUresult cuMemAlloc_v2(CUdeviceptr *, size_t);
-CUresult cuMemAllocHost_v2(void **, size_t);
-CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr, const void *, size_t, CUstream);
-CUresult cuLaunchKernel(CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
-                        CUstream, void **, void **);
-
-static void check(CUresult result, const char *what) {
-  if (result != CUDA_SUCCESS) {
-    fprintf(stderr, "%s: %d\n", what, result);
-    exit(1);
-  }
-}
-#define OK(call) check(call, #call)
-
-static uint64_t now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
+#include "program.h"
 
 static void compute(uint64_t ns) { /* on the host */
   uint64_t until = now() + ns;
   while (now() < until) {
   }
-}
-
-static CUcontext context;
-static CUfunction kernels[2];
-static CUmodule modules[2];
-static CUstream streams[2];
-static uint64_t truth;
-
-static void start(const char *ptx_path) {
-  static char ptx[1 << 16];
-  FILE *file = fopen(ptx_path, "r");
-  CUdevice device;
-  if (!file || !fread(ptx, 1, sizeof ptx - 1, file)) exit(2);
-  fclose(file);
-  OK(cuInit(0));
-  OK(cuDeviceGet(&device, 0));
-  OK(cuCtxCreate_v2(&context, 0, device));
-  for (int i = 0; i < 2; i++) {
-    OK(cuModuleLoadData(&modules[i], ptx));
-    OK(cuModuleGetFunction(&kernels[i], modules[i], "spin_ns"));
-    OK(cuStreamCreate(&streams[i], 1 /* non-blocking */));
-  }
-}
-
-static void spin(int which, uint64_t ns, CUstream stream) {
-  void *arguments[] = {&ns};
-  OK(cuLaunchKernel(kernels[which], 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL));
-  truth += ns;
 }
 
 static int thread_count(void) {
@@ -146,26 +69,6 @@ static void loop(uint64_t ns) {
   OK(cuCtxSynchronize());
   printf("{\"truth_ns\": %llu, \"launches\": %llu, \"worst_ns\": %llu}\n", (unsigned long long)truth, (unsigned long long)count,
          (unsigned long long)worst);
-}
-
-/* One stream waits for a value that the other writes after more work than the bound lets through. */
-static void wait_value(int n, uint64_t ns) {
-  CUdeviceptr word;
-  uint64_t began = now();
-  OK(cuMemAlloc_v2(&word, 4096));
-  OK(cuStreamWriteValue32_v2(streams[1], word, 0, 0));
-  OK(cuStreamSynchronize(streams[1]));
-  spin(0, ns, streams[0]); /* learned, so that the bound has an estimate to go by */
-  for (int i = 0; i < 8; i++) {
-    spin(0, ns, streams[0]);
-    OK(cuStreamSynchronize(streams[0]));
-  }
-  OK(cuStreamWaitValue32_v2(streams[0], word, 1, 0));
-  for (int i = 0; i < n; i++) spin(0, ns, streams[0]);
-  OK(cuStreamWriteValue32_v2(streams[1], word, 1, 0));
-  OK(cuStreamSynchronize(streams[0]));
-  OK(cuStreamSynchronize(streams[1]));
-  printf("{\"truth_ns\": %llu, \"wall_ns\": %llu}\n", (unsigned long long)truth, (unsigned long long)(now() - began));
 }
 
 static volatile int capturing, captured;
@@ -326,7 +229,6 @@ int main(int argc, char **argv) {
   start(ptx);
   if (!strcmp(mode, "pattern")) pattern(argv[3], atoi(argv[4]), strtoull(argv[5], NULL, 10));
   else if (!strcmp(mode, "loop")) loop(strtoull(argv[3], NULL, 10));
-  else if (!strcmp(mode, "waitvalue")) wait_value(atoi(argv[3]), strtoull(argv[4], NULL, 10));
   else if (!strcmp(mode, "capture")) capture(atoi(argv[3]), atoi(argv[4]), strtoull(argv[5], NULL, 10));
   else if (!strcmp(mode, "stress")) stress();
   else if (!strcmp(mode, "cancelled")) cancelled(atoi(argv[3]));

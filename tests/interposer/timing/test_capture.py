@@ -33,3 +33,55 @@ def test_a_captured_launch_needs_no_lease(grant: Grant, sim: Simulator, run_tena
     assert tenant.line()["nodes"] == 40
     assert slot.busy_ns > 10 * MS
     tenant.end()
+
+
+@pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED], ids=["global", "thread_local", "relaxed"])
+@pytest.mark.parametrize("what", ["spread", "watch", "watchrelaxed", "tograph", "mistakes"])
+def test_every_call_answers_as_the_driver_alone(
+    grant: Grant, sim: Simulator, run: Callable[..., Tenant], what: str, mode: int
+) -> None:
+    """A capture that spreads to a stream with work in flight, beside a watchdog that queries events, into a graph that
+    is there, and the program's own mistakes, after which all goes on as before."""
+    grant.lease()
+    bare = run("captures", None, sim, what, mode)
+    expected = bare.line()
+    bare.end()
+    tenant = run("captures", grant, sim, what, mode)
+    result = tenant.line()
+    print(result["said"])
+    assert len(result["said"]) > 1
+    assert result["said"] == expected["said"]
+    slot, busy = grant.slot(), sim.busy_ns(tenant.pid)
+    assert busy == sim.busy_ns(bare.pid)
+    assert slot.busy_ns == pytest.approx(busy, rel=0.15)
+    assert slot.inflight == 0
+    tenant.end()
+
+
+def test_a_watchdog_that_breaks_a_capture_breaks_it_without_us_too(
+    grant: Grant, sim: Simulator, run: Callable[..., Tenant]
+) -> None:
+    """The comparison above means something: in global mode an unguarded query is an error, in the others it is none."""
+    grant.lease()
+    answers = {mode: run("captures", grant, sim, "watch", mode).line()["said"] for mode in (GLOBAL, THREAD_LOCAL)}
+    assert answers[GLOBAL][-1] != 0
+    assert answers[THREAD_LOCAL][-1] == 0
+
+
+def test_an_updated_graph_is_metered_by_its_new_length(
+    grant: Grant, sim: Simulator, run: Callable[..., Tenant]
+) -> None:
+    """The best of three: where the program waits for each launch, the host's view of the time counts."""
+    grant.lease()
+    errors = []
+    for attempt in range(3):
+        tenant = run("captures", grant, sim, "update")
+        result = tenant.line()
+        busy = sim.busy_ns(tenant.pid)
+        assert busy == result["truth_ns"]
+        errors.append(grant.slot(attempt).busy_ns / busy - 1)
+        print(f"updated graph: error {errors[-1]:+.2%}")
+        tenant.end()
+        if abs(errors[-1]) <= 0.03:
+            break
+    assert min(map(abs, errors)) <= 0.03

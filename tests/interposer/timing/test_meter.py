@@ -19,10 +19,8 @@ def unit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("meter") / "meter_unit"
     room = NATIVE / "interposer"
     flags = ["-g", "-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined"]
-    subprocess.run(
-        ["gcc", *flags, f"-I{room}", HERE / "meter_unit.c", room / "meter.c", room / "timeline.c", "-o", program],
-        check=True,
-    )
+    sources = [HERE / "meter_unit.c", *(room / name for name in ("meter.c", "timeline.c", "inflight.c"))]
+    subprocess.run(["gcc", *flags, f"-I{room}", *sources, "-o", program], check=True)
     return program
 
 
@@ -39,12 +37,46 @@ def test_model(unit: Path, pattern: str, kernel_us: int) -> None:
     assert wall / bare - 1 <= 0.0125
 
 
-@pytest.mark.parametrize("pattern", ("b2b", "host", "sync", "burst"))
-def test_model_of_very_short_kernels(unit: Path, pattern: str) -> None:
-    """A 2 us kernel is shorter than recording an event: when starved its estimate is what the events around it took."""
-    out = subprocess.run([unit, pattern, "2000"], check=True, capture_output=True, text=True).stdout
+def model(unit: Path, pattern: str, ns: int, launches: int = 20_000) -> tuple[int, int]:
+    """Device time by the model and as metered."""
+    out = subprocess.run([unit, pattern, str(ns), str(launches)], check=True, capture_output=True, text=True).stdout
     truth, metered, _, _ = map(int, out.split())
-    assert -0.05 <= metered / truth - 1 <= 0.35
+    print(f"{pattern} {ns / 1000:g} us: error {metered / truth - 1:+.2%}")
+    return truth, metered
+
+
+@pytest.mark.parametrize("ns", [500, 1000, 1500, 2000, 2500, 3000])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_model_of_very_short_kernels(unit: Path, pattern: str, ns: int) -> None:
+    """The bound of meter.h: short kernels on an idle queue are charged at most the recording of an event."""
+    event_ns, launches = 2500, 20_000
+    truth, metered = model(unit, pattern, ns, launches)
+    assert metered >= 0.94 * truth
+    assert metered <= 1.02 * truth + launches * max(0, event_ns - ns)
+
+
+@pytest.mark.parametrize("kernel_us", [20, 50, 100, 200, 500, 1000, 3000])
+@pytest.mark.parametrize("pattern", ["uneven", "unevenhost", "unevensync"])
+def test_model_of_uneven_kernels(unit: Path, pattern: str, kernel_us: int) -> None:
+    """Launches of one function that take 0.1 to 1.9 times their mean."""
+    truth, metered = model(unit, pattern, kernel_us * 1000, 10_000)
+    assert abs(metered / truth - 1) <= 0.05
+
+
+@pytest.mark.parametrize("kernel_us", [50, 100, 200, 500, 1000, 3000])
+@pytest.mark.parametrize("pattern", ["unevenstarved", "unevenhoststarved", "unevensyncstarved", "b2bstarved"])
+def test_model_of_uneven_kernels_on_a_busy_machine(unit: Path, pattern: str, kernel_us: int) -> None:
+    """Every 200 launches or so the thread loses its processor for milliseconds, wherever it is; marks reaped late."""
+    truth, metered = model(unit, pattern, kernel_us * 1000, 10_000)
+    assert abs(metered / truth - 1) <= 0.05
+
+
+@pytest.mark.parametrize("kernel_us", [20, 300, 1000, 3000, 7000, 25_000, 50_000, 120_000])
+@pytest.mark.parametrize("other", ["turns", "turnsshort"])
+def test_model_of_leases_in_turn(unit: Path, other: str, kernel_us: int) -> None:
+    """20 ms each; the other has work on the device always (its kernels outlast leases too), or under its own only."""
+    truth, metered = model(unit, other, kernel_us * 1000, min(20_000, 6_000_000 // kernel_us))
+    assert abs(metered / truth - 1) <= 0.05
 
 
 # Launches per pattern and kernel length: about a third of a second each.
@@ -78,7 +110,7 @@ def test_metered_against_the_books(
     assert min(errors) <= allowed
 
 
-@pytest.mark.parametrize("kernel_us", [20, 300])
+@pytest.mark.parametrize("kernel_us", [20, 300, 3000, 50_000])
 def test_metered_under_leases_in_turn(
     make_grant: Callable[..., Grant], sim: Simulator, run_tenant: Callable[..., Tenant], kernel_us: int
 ) -> None:
@@ -88,11 +120,14 @@ def test_metered_under_leases_in_turn(
     for grant in grants:
         until(lambda grant=grant: grant.slot().waiting == 1, "both wait")
     leased = [0, 0]
-    for turn in range(60):
-        grant = grants[turn % 2]
-        grant.lease()
+    for turn in range(120):
+        grant, other = grants[turn % 2], grants[(turn + 1) % 2]
         began = time.monotonic_ns()
-        time.sleep(0.02)
+        grant.set_tails(other.slot().drained != other.lease_word() and turn > 0)
+        grant.lease()
+        while time.monotonic_ns() - began < 20_000_000:
+            time.sleep(0.0005)
+            grant.set_tails(other.slot().drained != other.lease_word() and turn > 0)
         word = grant.revoke()
         revoked = time.monotonic_ns()
         while grant.slot().drained != word and time.monotonic_ns() - revoked < 1_000_000:
@@ -109,7 +144,7 @@ def test_metered_under_leases_in_turn(
     for tenant in tenants:
         tenant.end()
     assert all(abs(error) <= 0.05 for error in errors)
-    assert all(m <= 1.05 * wall for m, wall in zip(metered, leased, strict=True))
+    assert sum(metered) <= 1.05 * sum(leased)
 
 
 def test_two_processes_of_a_grant_share_its_time(

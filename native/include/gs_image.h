@@ -1,0 +1,16 @@
+/* How much device memory a program takes in a context: PTX text, a cubin, a fatbin or the wrapper nvcc registers one by.
+ *
+ * The driver says it to nobody: the size of code is no attribute, and the device's free memory is moved by neighbours. So the
+ * image itself is read. Code is what a cubin says will be loaded; of PTX it is taken to be as long as the text, and of what is
+ * compressed as long as it was before. Variables are what they are declared to be. Of a fatbin's parts one is loaded, taken to
+ * be the largest. What a compressed part declares without a value (.bss of its kind) is not seen. */
+#ifndef GS_IMAGE_H
+#define GS_IMAGE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* limit: bytes that may be read, SIZE_MAX where the image is as long as it says itself. 0: none of these. */
+uint64_t gs_image_bytes(const void *image, size_t limit);
+
+#endif

@@ -1,0 +1,245 @@
+#include "gs_image.h"
+
+#include <elf.h>
+#include <stdbool.h>
+#include <string.h>
+
+enum {
+  VARIABLE_ROUND = 512, /* a variable lies as an allocation would */
+  DEPTH_MAX = 2         /* a wrapper holds a fatbin, which holds images */
+};
+#define WRAPPER_MAGIC 0x466243b1u
+#define FATBIN_MAGIC 0xba55ed50u
+#define BYTES_MAX (1ull << 47) /* what is larger is nonsense; sums of such sizes do not overflow */
+
+struct wrapper {
+  uint32_t magic, version;
+  const void *data;
+  void *file;
+};
+struct fatbin {
+  uint32_t magic;
+  uint16_t version, header_bytes;
+  uint64_t bytes; /* after the header */
+};
+/* One part of a fatbin; header_bytes says how much of it is there. */
+struct part {
+  uint16_t kind, version; /* 1 PTX, 2 cubin */
+  uint32_t header_bytes;
+  uint64_t bytes; /* after this header */
+  uint32_t compressed_bytes; /* 0: not compressed */
+  uint32_t unused[7];
+  uint64_t plain_bytes; /* before compression */
+};
+enum { PART_HEADER_MIN = 20 };
+
+static uint64_t capped(uint64_t bytes) { return bytes < BYTES_MAX ? bytes : BYTES_MAX; }
+
+static uint64_t round_up(uint64_t bytes, uint64_t multiple) { return (capped(bytes) + multiple - 1) / multiple * multiple; }
+
+static uint64_t times(uint64_t a, uint64_t b) { return b && a > BYTES_MAX / b ? BYTES_MAX : a * b; }
+
+/* ---- cubin -------------------------------------------------------------------------------------------------------------- */
+
+static uint64_t elf_bytes(const unsigned char *image, size_t limit) {
+  Elf64_Ehdr header;
+  uint64_t sum = 0;
+  if (limit < sizeof header)
+    return 0;
+  memcpy(&header, image, sizeof header);
+  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_shentsize != sizeof(Elf64_Shdr) || header.e_shoff > limit ||
+      (uint64_t)header.e_shnum * sizeof(Elf64_Shdr) > limit - header.e_shoff)
+    return 0;
+  for (unsigned i = 0; i < header.e_shnum; i++) {
+    Elf64_Shdr section;
+    memcpy(&section, image + header.e_shoff + i * sizeof section, sizeof section);
+    if (section.sh_flags & SHF_ALLOC)
+      sum = capped(sum + round_up(section.sh_size, VARIABLE_ROUND));
+  }
+  return sum;
+}
+
+/* ---- PTX ---------------------------------------------------------------------------------------------------------------- */
+
+struct text {
+  const char *at, *end; /* end NULL: where a NUL is */
+};
+
+static char peek(const struct text *text, size_t ahead) {
+  for (size_t i = 0; i <= ahead; i++)
+    if ((text->end && text->at + i >= text->end) || text->at[i] == '\0')
+      return '\0';
+  return text->at[ahead];
+}
+
+static bool space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+static bool digit(char c) { return c >= '0' && c <= '9'; }
+static bool word_char(char c) {
+  return digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '$' || c == '.' || c == '%';
+}
+
+static void skip_blank(struct text *text) {
+  for (;;) {
+    char c = peek(text, 0), next = c == '/' ? peek(text, 1) : '\0';
+    if (space(c)) {
+      text->at++;
+    } else if (next == '/') {
+      while ((c = peek(text, 0)) != '\0' && c != '\n')
+        text->at++;
+    } else if (next == '*') {
+      text->at += 2;
+      while (peek(text, 0) != '\0' && !(peek(text, 0) == '*' && peek(text, 1) == '/'))
+        text->at++;
+      text->at += peek(text, 0) ? 2 : 0;
+    } else {
+      return;
+    }
+  }
+}
+
+/* A word, a string or a single character. */
+static bool token(struct text *text, const char **start, size_t *length) {
+  skip_blank(text);
+  char c = peek(text, 0);
+  *start = text->at;
+  if (c == '\0')
+    return false;
+  text->at++;
+  if (c == '"') {
+    while ((c = peek(text, 0)) != '\0' && c != '"')
+      text->at++;
+    text->at += c == '"';
+  } else if (word_char(c)) {
+    while (word_char(peek(text, 0)))
+      text->at++;
+  }
+  *length = (size_t)(text->at - *start);
+  return true;
+}
+
+static bool is(const char *start, size_t length, const char *word) {
+  return strlen(word) == length && memcmp(start, word, length) == 0;
+}
+
+static uint64_t number(const char *start, size_t length) {
+  uint64_t value = 0;
+  for (size_t i = 0; i < length && digit(start[i]); i++)
+    value = capped(value * 10 + (uint64_t)(start[i] - '0'));
+  return value;
+}
+
+/* .u8 .b16 .f32 .f16x2 ...: bytes, 0 for a word that is no type */
+static uint64_t type_bytes(const char *start, size_t length) {
+  if (length < 3 || start[0] != '.')
+    return 0;
+  size_t letters = length > 4 && start[1] == 'b' && start[2] == 'f' ? 2 : 1;
+  if (!strchr("usbf", start[1]) || !digit(start[1 + letters]))
+    return 0;
+  uint64_t bits = number(start + 1 + letters, length - 1 - letters);
+  return bits / 8 * (memchr(start + 1, 'x', length - 1) ? 2 : 1);
+}
+
+/* After .global or .const, up to the semicolon. One declaration may name several variables; an array without a length is as
+ * long as its initialiser. */
+static uint64_t variables(struct text *text) {
+  uint64_t sum = 0, element = 0, count = 1, values = 0;
+  bool open = false, named = false;
+  unsigned depth = 0;
+  const char *start;
+  size_t length;
+  for (bool more = true; more && token(text, &start, &length);) {
+    bool ends = *start == ';' || (*start == ',' && depth == 0);
+    if (*start == '{')
+      depth++, values += values == 0;
+    else if (*start == '}')
+      depth -= depth > 0;
+    else if (*start == ',' && depth > 0)
+      values++;
+    else if (*start == '[' && depth == 0 && token(text, &start, &length)) {
+      open = open || *start == ']';
+      count = *start == ']' ? count : times(count, number(start, length));
+    } else if (is(start, length, ".align"))
+      (void)token(text, &start, &length);
+    else if (depth == 0 && type_bytes(start, length))
+      element = type_bytes(start, length);
+    else if (depth == 0 && word_char(*start) && *start != '.')
+      named = true;
+    if (!ends)
+      continue;
+    if (named)
+      sum = capped(sum + round_up(times(element, times(count, open && values ? values : 1)), VARIABLE_ROUND));
+    count = 1, values = 0, open = named = false;
+    more = *start != ';';
+  }
+  return sum;
+}
+
+static uint64_t ptx_bytes(const char *image, size_t limit) {
+  struct text text = {image, limit == SIZE_MAX ? NULL : image + limit};
+  const char *start;
+  size_t length;
+  uint64_t sum = 0;
+  unsigned depth = 0;
+  while (token(&text, &start, &length)) {
+    if (*start == '{')
+      depth++;
+    else if (*start == '}')
+      depth -= depth > 0;
+    else if (depth == 0 && (is(start, length, ".global") || is(start, length, ".const")))
+      sum = capped(sum + variables(&text));
+  }
+  return capped(sum + (uint64_t)(text.at - image));
+}
+
+/* ---- images ------------------------------------------------------------------------------------------------------------- */
+
+static uint64_t image_bytes(const unsigned char *image, size_t limit, int depth);
+
+static uint64_t part_bytes(const unsigned char *data, const struct part *part, size_t limit) {
+  if (part->compressed_bytes)
+    return capped(part->plain_bytes > part->bytes ? part->plain_bytes : part->bytes);
+  return image_bytes(data, part->bytes < limit ? (size_t)part->bytes : limit, DEPTH_MAX);
+}
+
+static uint64_t fatbin_bytes(const unsigned char *image, size_t limit) {
+  struct fatbin header;
+  uint64_t most = 0;
+  if (limit < sizeof header)
+    return 0;
+  memcpy(&header, image, sizeof header);
+  if (header.bytes > BYTES_MAX)
+    return 0;
+  uint64_t end = header.header_bytes + header.bytes;
+  end = end < limit ? end : limit;
+  for (uint64_t at = header.header_bytes; at + PART_HEADER_MIN <= end;) {
+    struct part part = {0};
+    memcpy(&part, image + at, end - at < sizeof part ? end - at : sizeof part);
+    if (part.header_bytes < sizeof part)
+      part.plain_bytes = 0;
+    if (part.header_bytes < PART_HEADER_MIN || part.header_bytes > end - at || part.bytes > end - at - part.header_bytes)
+      break;
+    uint64_t bytes = part_bytes(image + at + part.header_bytes, &part, part.bytes);
+    most = bytes > most ? bytes : most;
+    at += part.header_bytes + part.bytes;
+  }
+  return most;
+}
+
+static uint64_t image_bytes(const unsigned char *image, size_t limit, int depth) {
+  uint32_t magic;
+  if (limit < sizeof magic)
+    return 0;
+  memcpy(&magic, image, sizeof magic);
+  if (depth < DEPTH_MAX && magic == FATBIN_MAGIC)
+    return fatbin_bytes(image, limit);
+  if (memcmp(image, ELFMAG, SELFMAG) == 0)
+    return elf_bytes(image, limit);
+  if (depth == 0 && magic == WRAPPER_MAGIC && limit >= sizeof(struct wrapper)) {
+    struct wrapper wrapper;
+    memcpy(&wrapper, image, sizeof wrapper);
+    return wrapper.data && limit == SIZE_MAX ? image_bytes(wrapper.data, SIZE_MAX, 1) : 0;
+  }
+  return ptx_bytes((const char *)image, limit);
+}
+
+uint64_t gs_image_bytes(const void *image, size_t limit) { return image ? image_bytes(image, limit, 0) : 0; }

@@ -1,0 +1,155 @@
+/* Programs, and what the driver takes by itself for them: charged when they come, given back when they go. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "rows.h"
+
+extern const char rows_ptx[];
+
+/* The program in a file. */
+static const char *file(struct rows *r) {
+  static char path[] = "/tmp/rows-XXXXXX";
+  strcpy(path, "/tmp/rows-XXXXXX");
+  int fd = mkstemp(path);
+  size_t bytes = strlen(rows_ptx);
+  expect(r, fd >= 0 && write(fd, rows_ptx, bytes) == (ssize_t)bytes, "no file could be written");
+  close(fd);
+  return path;
+}
+
+/* A program that was loaded just now: it works, and goes. */
+static void module_works(struct rows *r, CUmodule module) {
+  CUfunction function = NULL;
+  meet(r, "allocated");
+  need(r, cuModuleGetFunction(&function, module, "spin_ns"), "its function");
+  need(r, cuModuleUnload(module), "unload it");
+  meet(r, "freed");
+}
+
+void row_cuModuleLoad(struct rows *r) {
+  CUmodule module = NULL;
+  context(r);
+  const char *path = file(r);
+  if (done(r, start(r)->cuModuleLoad(&module, path))) module_works(r, module);
+  unlink(path);
+}
+
+void row_cuModuleLoadData(struct rows *r) {
+  CUmodule module = NULL;
+  context(r);
+  if (done(r, start(r)->cuModuleLoadData(&module, rows_ptx))) module_works(r, module);
+}
+
+void row_cuModuleLoadDataEx(struct rows *r) {
+  CUmodule module = NULL;
+  context(r);
+  if (done(r, start(r)->cuModuleLoadDataEx(&module, rows_ptx, 0, NULL, NULL))) module_works(r, module);
+}
+
+void row_cuModuleLoadFatBinary(struct rows *r) {
+  CUmodule module = NULL;
+  context(r);
+  if (done(r, start(r)->cuModuleLoadFatBinary(&module, rows_ptx))) module_works(r, module);
+}
+
+/* ---- libraries ---- */
+
+static CUlibrary library(struct rows *r) {
+  CUlibrary loaded = NULL;
+  context(r);
+  need(r, cuLibraryLoadData(&loaded, rows_ptx, NULL, NULL, 0, NULL, NULL, 0), "a library");
+  return loaded;
+}
+
+static void library_works(struct rows *r, CUlibrary loaded) {
+  CUmodule module = NULL;
+  need(r, cuLibraryGetModule(&module, loaded), "its module");
+  meet(r, "allocated");
+  need(r, cuLibraryUnload(loaded), "unload it");
+  meet(r, "freed");
+}
+
+void row_cuLibraryLoadData(struct rows *r) {
+  CUlibrary loaded = NULL;
+  context(r);
+  if (done(r, start(r)->cuLibraryLoadData(&loaded, rows_ptx, NULL, NULL, 0, NULL, NULL, 0))) library_works(r, loaded);
+}
+
+void row_cuLibraryLoadFromFile(struct rows *r) {
+  CUlibrary loaded = NULL;
+  context(r);
+  const char *path = file(r);
+  if (done(r, start(r)->cuLibraryLoadFromFile(&loaded, path, NULL, NULL, 0, NULL, NULL, 0))) library_works(r, loaded);
+  unlink(path);
+}
+
+void row_cuLibraryGetModule(struct rows *r) {
+  CUlibrary loaded = library(r);
+  CUmodule module = NULL;
+  CUfunction function = NULL;
+  done(r, start(r)->cuLibraryGetModule(&module, loaded));
+  meet(r, "allocated");
+  need(r, cuModuleGetFunction(&function, module, "spin_ns"), "its function");
+  need(r, cuLibraryUnload(loaded), "unload it");
+  meet(r, "freed");
+}
+
+void row_cuLibraryGetGlobal(struct rows *r) {
+  static const char text[] = ".version 7.0\n.target sm_52\n.address_size 64\n.visible .global .align 4 .b8 table[1000];\n";
+  CUlibrary loaded = NULL;
+  CUdeviceptr at = 0;
+  size_t bytes = 0;
+  context(r);
+  need(r, cuLibraryLoadData(&loaded, text, NULL, NULL, 0, NULL, NULL, 0), "a library");
+  done(r, start(r)->cuLibraryGetGlobal(&at, &bytes, loaded, "table"));
+  expect(r, at != 0 && bytes == 1000, "another variable");
+  meet(r, "allocated");
+  need(r, cuLibraryUnload(loaded), "unload it");
+  meet(r, "freed");
+}
+
+void row_cuLibraryGetKernel(struct rows *r) {
+  CUlibrary loaded = library(r);
+  CUkernel kernel = NULL;
+  CUfunction function = NULL;
+  done(r, start(r)->cuLibraryGetKernel(&kernel, loaded, "spin_ns"));
+  need(r, cuKernelGetFunction(&function, kernel), "its function here");
+  meet(r, "allocated");
+  need(r, cuLibraryUnload(loaded), "unload it");
+  meet(r, "freed");
+}
+
+void row_cuLibraryEnumerateKernels(struct rows *r) {
+  CUlibrary loaded = library(r);
+  CUkernel kernel = NULL;
+  CUfunction function = NULL;
+  done(r, start(r)->cuLibraryEnumerateKernels(&kernel, 1, loaded));
+  need(r, cuKernelGetFunction(&function, kernel), "its function here");
+  meet(r, "allocated");
+  need(r, cuLibraryUnload(loaded), "unload it");
+  meet(r, "freed");
+}
+
+void row_cuKernelGetFunction(struct rows *r) {
+  CUlibrary loaded = library(r);
+  CUkernel kernel = NULL;
+  CUfunction function = NULL;
+  need(r, cuLibraryGetKernel(&kernel, loaded, "spin_ns"), "the kernel");
+  done(r, start(r)->cuKernelGetFunction(&function, kernel));
+  expect(r, function != NULL, "no function");
+  meet(r, "allocated");
+  need(r, cuLibraryUnload(loaded), "unload it");
+  meet(r, "freed");
+}
+
+void row_cuCtxSetLimit(struct rows *r) {
+  size_t value = 0;
+  context(r);
+  done(r, start(r)->cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 64 << 20));
+  meet(r, "allocated");
+  need(r, cuCtxGetLimit(&value, CU_LIMIT_MALLOC_HEAP_SIZE), "the limit");
+  expect(r, value == 64 << 20, "another limit");
+  need(r, cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 8 << 20), "back");
+  meet(r, "freed");
+}

@@ -1,0 +1,60 @@
+"""Bad input gets the driver's own answer: the same calls alone and under the interposer, compared line by line."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from handmade import Grant, Simulator
+from interposed import Spawner, slot_bytes
+
+from gpushare import paths
+
+HERE = Path(__file__).resolve().parent
+NATIVE = HERE.parents[1] / "native"
+KINDS = {"alloc", "free", "map", "pool", "context", "module"}
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("misuse")
+    types = [NATIVE / "include" / "gs_cuda_types.h", NATIVE / "include" / "gs_cuda.h"]
+    subprocess.run([sys.executable, NATIVE / "sim" / "gen_stubs.py", directory, *types], check=True)
+    driver = paths.SIM_LIB_DIR / "libcuda.so.1"
+    include = [f"-I{directory}", f"-I{NATIVE / 'include'}"]
+    subprocess.run(["gcc", "-O1", "-w", *include, HERE / "misuse.c", "-o", directory / "misuse", driver], check=True)
+    return directory / "misuse"
+
+
+@pytest.fixture
+def run(program: Path, sim: Simulator) -> Callable[[Grant | None], tuple[list[str], int]]:
+    def run(grant: Grant | None) -> tuple[list[str], int]:
+        process = Spawner(sim, grant).spawn(program)
+        out, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, out[-500:]
+        return out.splitlines(), process.pid
+
+    return run
+
+
+def test_every_answer_is_the_drivers(
+    run: Callable[[Grant | None], tuple[list[str], int]], grant: Grant, sim: Simulator
+) -> None:
+    alone, _ = run(None)
+    with_us, pid = run(grant)
+    assert len(alone) > 1000
+    differing = [f"{b}, alone {a.split()[-1]}" for a, b in zip(alone, with_us, strict=True) if a != b]
+    assert not differing, "\n".join(differing)
+    rest = [row for row in sim.books()["devices"][0]["processes"] if row["pid"] == pid]
+    assert [row["peak_bytes"] <= 2 << 30 for row in rest] == [True]
+    assert slot_bytes(grant, pid) == 0, "the last calls reset the primary context"
+
+
+def test_every_row_is_misused() -> None:
+    text = (HERE / "misuse.c").read_text()
+    rows = [line.split("\t") for line in (NATIVE / "interposer" / "hooks.tsv").read_text().splitlines()]
+    symbols = [row[0] for row in rows if len(row) > 2 and row[1] in KINDS]
+    assert len(symbols) > 50
+    assert [symbol for symbol in symbols if not re.search(rf"X\({symbol}\(", text)] == []

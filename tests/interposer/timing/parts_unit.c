@@ -1,0 +1,101 @@
+/* The lock and the clock of the fast path, by themselves. parts_unit SECONDS: exit status says. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "latch.h"
+#include "ticks.h"
+
+#define CHECK(cond)                                              \
+  do {                                                           \
+    if (!(cond)) {                                               \
+      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond); \
+      exit(1);                                                   \
+    }                                                            \
+  } while (0)
+
+enum { THREADS = 4, SLICES = 64 };
+
+static struct gs_biased lock;
+static uint64_t counter, owned, until;
+static uint32_t turn;
+
+/* Two threads come and go all the time, and one at a time long enough to become the owner while the others barge in. */
+static void *hammer(void *argument) {
+  uint64_t index = (uint64_t)(uintptr_t)argument, done = 0;
+  unsigned int seed = (unsigned int)index;
+  while (gs_now() < until) {
+    int times = __atomic_load_n(&turn, __ATOMIC_RELAXED) % THREADS == index ? 5000 : 1;
+    lock.after = 0; /* owners change as often as they can */
+    for (int i = 0; i < times; i++) {
+      uint64_t seen;
+      gs_biased_take(&lock);
+      seen = counter;
+      if (!lock.latched) owned++;
+      for (volatile int k = rand_r(&seed) % 8; k > 0; k--) {
+      }
+      if (rand_r(&seed) % 2048 == 0) usleep(30); /* loses its processor in there */
+      counter = seen + 1;
+      gs_biased_drop(&lock);
+      done++;
+    }
+    if (times > 1) __atomic_add_fetch(&turn, 1, __ATOMIC_RELAXED);
+    else for (volatile int k = rand_r(&seed) % 20000; k > 0; k--) {
+    }
+  }
+  return (void *)(uintptr_t)done;
+}
+
+static void check_lock(uint64_t seconds) {
+  pthread_t threads[THREADS];
+  uint64_t sum = 0;
+  gs_biased_start();
+  until = gs_now() + seconds * 1000000000u;
+  for (uintptr_t i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, hammer, (void *)i);
+  for (int i = 0; i < THREADS; i++) {
+    void *done;
+    pthread_join(threads[i], &done);
+    sum += (uint64_t)(uintptr_t)done;
+  }
+  printf("%llu entries, %llu without the latch\n", (unsigned long long)sum, (unsigned long long)owned);
+  CHECK(counter == sum);
+  CHECK(owned > 0 && owned < sum);
+}
+
+static void check_clock(uint64_t seconds) {
+  struct gs_ticks ticks = {0};
+  uint64_t last = 0, quick = 0, end = gs_now() + seconds * 1000000000u, worst = 0, n = 0;
+  while (last < end) {
+    uint64_t before = gs_now(), now, after;
+    uint64_t compared = ticks.ns;
+    now = gs_ticks_now(&ticks);
+    after = gs_now();
+    CHECK(now >= last);
+    quick += compared == ticks.ns && ticks.within > 0;
+    last = now;
+    n++;
+    if (after - before > 20000) continue; /* the processor was another's */
+    if (now + 1000 < before && before - now > worst) worst = before - now;
+    if (now > after + 1000 && now - after > worst) worst = now - after;
+  }
+  printf("%llu readings, %llu of the counter alone, at most %llu ns more than 1000 off\n", (unsigned long long)n, (unsigned long long)quick,
+         (unsigned long long)worst);
+  CHECK(worst <= 20000);
+  /* A counter that jumps is not believed again. */
+  if (ticks.within > 0) {
+    ticks.tick -= (uint64_t)(1e9 / ((double)ticks.scale / 4294967296.0));
+    ticks.within = 0;
+    gs_ticks_now(&ticks);
+    CHECK(ticks.broken && ticks.within == 0);
+    last = gs_ticks_now(&ticks);
+    CHECK(last <= gs_now() && gs_now() - last < 1000000000u);
+  }
+}
+
+int main(int argc, char **argv) {
+  uint64_t seconds = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
+  check_clock(seconds);
+  check_lock(seconds);
+  return 0;
+}

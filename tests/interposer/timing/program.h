@@ -1,0 +1,87 @@
+/* What the programs under test share: start-up, kernels that spin, a clock. Linked with -lcuda, knows nothing of gpushare. */
+#ifndef PROGRAM_H
+#define PROGRAM_H
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "gs_cuda_types.h"
+
+CUresult cuInit(unsigned int);
+CUresult cuDeviceGet(CUdevice *, int);
+CUresult cuCtxCreate_v2(CUcontext *, unsigned int, CUdevice);
+CUresult cuCtxDestroy_v2(CUcontext);
+CUresult cuCtxSynchronize(void);
+CUresult cuCtxSetCurrent(CUcontext);
+CUresult cuModuleLoadData(CUmodule *, const void *);
+CUresult cuModuleGetFunction(CUfunction *, CUmodule, const char *);
+CUresult cuStreamCreate(CUstream *, unsigned int);
+CUresult cuStreamDestroy_v2(CUstream);
+CUresult cuStreamSynchronize(CUstream);
+CUresult cuStreamBeginCapture_v2(CUstream, int);
+CUresult cuStreamEndCapture(CUstream, CUgraph *);
+CUresult cuStreamWaitValue32_v2(CUstream, CUdeviceptr, unsigned int, unsigned int);
+CUresult cuStreamWriteValue32_v2(CUstream, CUdeviceptr, unsigned int, unsigned int);
+CUresult cuGraphGetNodes(CUgraph, CUgraphNode *, size_t *);
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long);
+CUresult cuGraphLaunch(CUgraphExec, CUstream);
+CUresult cuEventCreate(CUevent *, unsigned int);
+CUresult cuEventRecord(CUevent, CUstream);
+CUresult cuEventSynchronize(CUevent);
+CUresult cuMemAlloc_v2(CUdeviceptr *, size_t);
+CUresult cuMemAllocHost_v2(void **, size_t);
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr, const void *, size_t, CUstream);
+CUresult cuLaunchKernel(CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
+                        CUstream, void **, void **);
+
+static void check(CUresult result, const char *what) {
+  if (result != CUDA_SUCCESS) {
+    fprintf(stderr, "%s: %d\n", what, result);
+    exit(1);
+  }
+}
+#define OK(call) check(call, #call)
+
+static inline uint64_t now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static CUcontext context;
+static CUfunction kernels[2];
+static CUmodule modules[2];
+static CUstream streams[2];
+static uint64_t truth;
+
+static void start_on(const char *ptx_path, int ordinal) {
+  static char ptx[1 << 16];
+  FILE *file = fopen(ptx_path, "r");
+  CUdevice device;
+  if (!file || !fread(ptx, 1, sizeof ptx - 1, file)) exit(2);
+  fclose(file);
+  OK(cuInit(0));
+  OK(cuDeviceGet(&device, ordinal));
+  OK(cuCtxCreate_v2(&context, 0, device));
+  for (int i = 0; i < 2; i++) {
+    OK(cuModuleLoadData(&modules[i], ptx));
+    OK(cuModuleGetFunction(&kernels[i], modules[i], "spin_ns"));
+    OK(cuStreamCreate(&streams[i], 1 /* non-blocking */));
+  }
+}
+
+static inline void start(const char *ptx_path) { start_on(ptx_path, 0); }
+
+static inline void spin(int which, uint64_t ns, CUstream stream) {
+  void *arguments[] = {&ns};
+  OK(cuLaunchKernel(kernels[which], 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL));
+  truth += ns;
+}
+
+#endif

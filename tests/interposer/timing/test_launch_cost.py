@@ -1,0 +1,86 @@
+"""The fast path: a launch of a known kernel while the lease is held, over a driver whose calls take no time."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from handmade import Grant
+
+from gpushare import paths
+
+HERE = Path(__file__).resolve().parent
+INCLUDE = HERE.parents[2] / "native" / "include"
+
+
+@pytest.fixture
+def measure(tmp_path: Path) -> Iterator[Callable[..., dict[str, Any]]]:
+    if os.geteuid() != 0:
+        pytest.skip("a grant directory is trusted only when root owns it")
+    driver, program = tmp_path / "driver", tmp_path / "launchcost"
+    driver.mkdir()
+    flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{INCLUDE}"]
+    library = driver / "libcuda.so.1"
+    shared = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]
+    subprocess.run(["gcc", *flags, *shared, HERE / "fakedriver.c", "-o", library], check=True)
+    beside = tmp_path / "beside.so"
+    beside.write_bytes(library.read_bytes())
+    subprocess.run(["gcc", *flags, HERE / "launchcost.c", "-o", program, library, "-ldl"], check=True)
+    device = SimpleNamespace(uuids=[b"u" * 16], directory=tmp_path)
+    grant = Grant(tmp_path / "grant", device)  # type: ignore[arg-type]
+    (grant.directory / "driver").unlink()
+    (grant.directory / "driver").symlink_to(driver)
+    grant.lease()
+    grant.set_bound(50_000_000)
+
+    def run(stream: str, **more: str) -> dict[str, Any]:
+        env = {**os.environ, **more, "LD_PRELOAD": str(paths.INTERPOSER), "GPUSHARE_GRANT_DIR": str(grant.directory)}
+        done = subprocess.run([program, beside, library, stream], env=env, capture_output=True, text=True, check=True)
+        assert grant.slot().launches > 2_000_000, "launches went through the interposer"
+        return json.loads(done.stdout)
+
+    yield run
+    grant.close()
+
+
+@pytest.mark.parametrize("stream", ["own", "default"])
+def test_cost_of_a_launch(measure: Callable[..., dict[str, Any]], stream: str) -> None:
+    """The best of three medians: the machine may be busy."""
+    costs = []
+    for _ in range(3):
+        result = measure(stream)
+        costs.append(result["ours_ns"] - result["bare_ns"])
+        print(f"{stream} stream: {result['ours_ns']:.1f} ns, the driver alone {result['bare_ns']:.1f} ns")
+        if costs[-1] <= 30:
+            break
+    assert min(costs) <= 30
+
+
+def test_a_launch_makes_no_system_call(measure: Callable[..., dict[str, Any]]) -> None:
+    """Of 100,000 launches in a row; the best of three, since the gate thread may look at the same instant."""
+    calls = []
+    for _ in range(3):
+        calls.append(measure("own")["calls"])
+        if calls[-1] == 0:
+            break
+    print(f"system calls: {calls}")
+    assert min(calls) == 0
+
+
+def test_a_profiled_process_records_no_event_of_ours(measure: Callable[..., dict[str, Any]]) -> None:
+    assert measure("own")["records"] > 100
+    for variable in ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"):
+        assert measure("own", **{variable: "/nonexistent/libprofiler.so"})["records"] == 0
+
+
+def test_lock_and_clock(tmp_path: Path) -> None:
+    room = HERE.parents[2] / "native" / "interposer"
+    program = tmp_path / "parts_unit"
+    sources = [HERE / "parts_unit.c", *(room / name for name in ("latch.c", "ticks.c", "guest.c"))]
+    flags = ["-O2", "-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{room}"]
+    subprocess.run(["gcc", *flags, *sources, "-o", program], check=True)
+    subprocess.run([program, "1"], check=True, timeout=60)

@@ -1,0 +1,90 @@
+"""Worker processes (tests/sim/worker.py) under the interposer, and what the two books say about them."""
+
+import os
+import struct
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from handmade import SLOT_BYTES, SLOTS, Grant, Simulator
+from simworker import Worker
+
+from gpushare import paths
+
+CHUNK = 2 << 20  # code, local memory and buffers come in such pieces
+
+
+@dataclass(frozen=True)
+class Spawner:
+    """Starts programs in a grant, or beside the interposer without one."""
+
+    sim: Simulator
+    grant: Grant | None
+
+    def spawn(self, *command: Any, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(paths.SIM_LIB_DIR), **(env or {})}
+        if self.grant is None:
+            environment["GPUSHARE_SIM_DIR"] = str(self.sim.directory)
+        else:
+            environment |= {"LD_PRELOAD": str(paths.INTERPOSER), "GPUSHARE_GRANT_DIR": str(self.grant.directory)}
+        return subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            text=True,
+        )
+
+
+class Interposed(Worker):
+    """A worker of a grant, with the primary context of a device current unless told otherwise."""
+
+    def __init__(self, sim: Simulator, grant: Grant | None, device: int | None = 0) -> None:
+        super().__init__(Spawner(sim, grant))
+        self.sim, self.grant = sim, grant
+        self.do("ok(d.cuInit(0))")
+        if device is not None:
+            self.do(f"ctx = context({device})")
+
+    def truth(self, device: int = 0) -> int:
+        return sum(row["bytes"] for row in self.sim.books()["devices"][device]["processes"] if row["pid"] == self.pid)
+
+    def charged(self, device: int = 0) -> int:
+        """What the process has charged to its grant; it must be what the simulator says."""
+        assert self.grant is not None
+        held = slot_bytes(self.grant, self.pid, device)
+        assert held == self.truth(device), f"charged {held}, the simulator says {self.truth(device)}"
+        return held
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None and not pipe.closed:
+                pipe.close()
+
+
+def slot_bytes(grant: Grant, pid: int, device: int = 0) -> int:
+    """memory_bytes of the slots of one process."""
+    words = 0
+    for at in range(64, 64 + SLOTS * SLOT_BYTES, SLOT_BYTES):
+        if struct.unpack_from("<Ii", grant.usage, at + 4)[1] == pid:
+            words += struct.unpack_from("<Q", grant.usage, at + 64 + 64 * device)[0]
+    return words
+
+
+def chunks(count: int) -> int:
+    """Bytes in whole pieces."""
+    return -(-count // CHUNK) * CHUNK
+
+
+def ptx(path: Path, *kernels: tuple[str, int], variables: str = "") -> Path:
+    """A program with kernels of that much local memory per thread."""
+    text = f".version 7.0\n.target sm_52\n.address_size 64\n{variables}\n"
+    for name, local in kernels:
+        frame = f"\t.local .align 16 .b8 \t__local_depot0[{local}];\n" if local else ""
+        text += f".visible .entry {name}()\n{{\n{frame}\tret;\n}}\n"
+    path.write_text(text)
+    return path
