@@ -116,6 +116,7 @@ def write(cells: list[dict[str, Any]]) -> None:
     stem.with_suffix(".md").write_text("\n".join(lines))
 
 
+@pytest.mark.timeout(900)
 def test_metering(program: Path, sim: Simulator, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("a grant directory is trusted only when root owns it")
