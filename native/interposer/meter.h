@@ -37,7 +37,7 @@ enum {
   GS_METER_LAG_NS = 15000,      /* a mark done this long after its record had work before it */
   GS_METER_TAIL_NS = 3000000,   /* so long into a lease the one before may still have work on the device */
   GS_METER_TURNS = 128,         /* changes of who is on the device remembered; a power of two */
-  GS_METER_OVERLAP_NS = 1000000, /* a successor is leased so long after a revoke where the rest in flight is more than it can run */
+  GS_METER_OVERLAP_NS = 1000000, /* so long after a revoke a successor is leased, whatever is in flight */
   GS_METER_UNSLICED_NS = 200000, /* of the time between two events others rarely got a part when it is shorter than this */
   GS_METER_LONG_NS = 5000000,   /* a segment longer than that is charged by residency: several slices of the device even out */
   GS_METER_HELD = 1,            /* this bit of a lease word: leased */

@@ -42,7 +42,8 @@ static bool make_file(CUdevice device) {
   uint64_t secret[2];
   int fd = memfd_create("gpushare-sim-events", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   struct sim_shared_event *events = NULL;
-  if (fd >= 0 && ftruncate(fd, (off_t)file_bytes) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0 &&
+  const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  if (fd >= 0 && ftruncate(fd, (off_t)file_bytes) == 0 && fcntl(fd, F_ADD_SEALS, seals) == 0 &&
       getrandom(secret, sizeof secret, 0) == (ssize_t)sizeof secret && sim_file_put(device, SIM_EVENTS_PUT, secret, fd) == 0)
     events = map_file(fd);
   if (fd >= 0) close(fd);
@@ -57,7 +58,7 @@ struct sim_shared_event *sim_shared_event_new(CUdevice device) {
   return &file[0].events[used++];
 }
 
-/* ---- recorded and waited for ------------------------------------------------------------------------------------------------ */
+/* ---- recorded and waited for -------------------------------------------------------------------------------------------- */
 
 struct payload {
   struct sim_shared_event *event;
@@ -66,9 +67,9 @@ struct payload {
 
 static void reach(void *payload) {
   const struct payload *record = payload;
-  uint64_t seen = __atomic_load_n(&record->event->reached, __ATOMIC_RELAXED);
+  uint64_t *word = &record->event->reached, seen = __atomic_load_n(word, __ATOMIC_RELAXED);
   while (seen < record->number &&
-         !__atomic_compare_exchange_n(&record->event->reached, &seen, record->number, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+         !__atomic_compare_exchange_n(word, &seen, record->number, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
   }
 }
 
@@ -116,7 +117,7 @@ void sim_shared_event_sync(struct sim_shared_event *event, CUdevice device, bool
   sim_wait(device, blocking, &(struct sim_condition){reached, look_again, &payload});
 }
 
-/* ---- handles ---------------------------------------------------------------------------------------------------------------- */
+/* ---- handles ------------------------------------------------------------------------------------------------------------ */
 
 CUresult cuIpcGetEventHandle(CUipcEventHandle *pHandle, CUevent event) {
   struct sim_event *known;

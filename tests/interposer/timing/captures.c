@@ -193,7 +193,7 @@ static void launches(CUgraphExec executable, int times, uint64_t ns) {
   truth += (uint64_t)times * ns;
 }
 
-/* An executable graph becomes longer and shorter; the program waits for each launch, so only its history tells how long one is. */
+/* An executable graph becomes longer and shorter; the program waits for each launch, so only history tells how long it is. */
 static void update(void) {
   CUgraphExecUpdateResultInfo info;
   CUDA_KERNEL_NODE_PARAMS params;

@@ -66,6 +66,7 @@ API CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to) {
 }
 API CUresult cuLaunchKernel(CUfunction function, unsigned int x, unsigned int y, unsigned int z, unsigned int bx, unsigned int by,
                             unsigned int bz, unsigned int shared, CUstream stream, void **parameters, void **extra) {
-  (void)function, (void)x, (void)y, (void)z, (void)bx, (void)by, (void)bz, (void)shared, (void)stream, (void)parameters, (void)extra;
+  (void)function, (void)x, (void)y, (void)z, (void)bx, (void)by, (void)bz, (void)shared, (void)stream;
+  (void)parameters, (void)extra;
   return CUDA_SUCCESS;
 }

@@ -79,8 +79,8 @@ static void check_clock(uint64_t seconds) {
     if (now + 1000 < before && before - now > worst) worst = before - now;
     if (now > after + 1000 && now - after > worst) worst = now - after;
   }
-  printf("%llu readings, %llu of the counter alone, at most %llu ns more than 1000 off\n", (unsigned long long)n, (unsigned long long)quick,
-         (unsigned long long)worst);
+  printf("%llu readings, %llu of the counter alone, at most %llu ns more than 1000 off\n", (unsigned long long)n,
+         (unsigned long long)quick, (unsigned long long)worst);
   CHECK(worst <= 20000);
   /* A counter that jumps is not believed again. */
   if (ticks.within > 0) {

@@ -123,7 +123,7 @@ static void put_file(const char *path, const void *bytes, size_t size) {
   if (!file || fwrite(bytes, 1, size, file) != size || fclose(file) || rename(made, path)) exit(2);
 }
 
-/* An event of two processes: recorded here behind something that only comes after a launch, which may have to wait for a lease. */
+/* An event of two processes: recorded here behind something that only comes after a launch, which may wait for a lease. */
 static void ipc_give(const char *path, int n, uint64_t ns) {
   CUipcEventHandle handle;
   CUdeviceptr address;
