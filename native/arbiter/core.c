@@ -15,9 +15,9 @@ static void emit(struct decisions *d, enum gs_core_action action, int32_t grant,
   d->out[d->n++] = (struct gs_core_decision){(uint32_t)action, grant, other, value};
 }
 
-/* Room for what only informs; the last places are kept for one revoke, hand-over and lease. */
+/* Room for what only informs; the last places are kept for a round of revokes, a hand-over and a round of leases. */
 static bool room(const struct decisions *d) {
-  return d->n < GS_CORE_DECISIONS - 8;
+  return d->n < GS_CORE_DECISIONS - 2 * TOGETHER_MAX - 8;
 }
 
 int gs_core_create(gs_core **out, const struct gs_arbiter_config *config, uint64_t now_ns) {
@@ -25,7 +25,7 @@ int gs_core_create(gs_core **out, const struct gs_arbiter_config *config, uint64
   if (!core)
     return -ENOMEM;
   core->config = *config;
-  core->holder = core->taken_for = -1;
+  core->holder = -1;
   core->now_ns = core->start_ns = now_ns;
   *out = core;
   return 0;
@@ -35,18 +35,21 @@ void gs_core_destroy(gs_core *core) {
   free(core);
 }
 
-static void start_lease(struct gs_core *core, int32_t grant, uint64_t now) {
-  struct core_grant *g = &core->grant[grant];
-  core->phase = CORE_HELD;
-  core->holder = grant;
-  core->level = core_level(core, g);
-  core->lease_ns = now;
-  core->idle_look_ns = IDLE_LOOK_MIN_NS;
+static void take(struct gs_core *core, struct core_grant *g) {
+  g->held = true;
+  g->level = core_level(core, g);
+  g->lease_ns = core->now_ns;
   g->launches_at_lease = g->view.launches;
   g->revoked_ns = 0;
   g->late = g->was_waiting = g->asleep = false;
-  g->quiet_ns = 0;
-  core->term_end_ns = now + core_term(core);
+  g->quiet_ns = g->over_ns = 0;
+  core->idle_look_ns = IDLE_LOOK_MIN_NS;
+}
+
+static void start_term(struct gs_core *core, int32_t grant) {
+  core->phase = CORE_HELD;
+  core->holder = grant;
+  core->term_end_ns = core->now_ns + core_term(core);
 }
 
 int gs_core_add(gs_core *core, int32_t grant, const struct gs_share *share, int held, uint64_t now_ns) {
@@ -54,6 +57,7 @@ int gs_core_add(gs_core *core, int32_t grant, const struct gs_share *share, int 
   struct core_grant *g = &core->grant[grant];
   memset(g, 0, sizeof *g);
   g->present = g->asleep = true;
+  core_forget_fill(g);
   core_set_share(core, g, share);
   /* Enough for a prompt start, too little to be worth making grants for. */
   int64_t start = 2 * core_floor(core);
@@ -62,7 +66,8 @@ int gs_core_add(gs_core *core, int32_t grant, const struct gs_share *share, int 
   core->members[core->nmembers++] = grant;
   if (!held || core->holder >= 0)
     return 0;
-  start_lease(core, grant, core->now_ns);
+  take(core, g);
+  start_term(core, grant);
   return 1;
 }
 
@@ -75,13 +80,11 @@ void gs_core_remove(gs_core *core, int32_t grant, uint64_t now_ns) {
     core->nmembers--;
     break;
   }
-  core->grant[grant].present = false;
-  if (core->holder == grant) {
-    core->phase = CORE_FREE;
-    core->holder = -1;
-  }
-  if (core->taken_for == grant)
-    core->taken_for = -1;
+  core->grant[grant].present = core->grant[grant].held = false;
+  if (core->holder != grant)
+    return;
+  core->holder = core_lead(core);
+  core->phase = core->holder < 0 ? CORE_FREE : CORE_HELD;
 }
 
 void gs_core_share(gs_core *core, int32_t grant, const struct gs_share *share, uint64_t now_ns) {
@@ -93,75 +96,13 @@ void gs_core_observe(gs_core *core, int32_t grant, const struct gs_core_view *vi
   core->grant[grant].view = *view;
 }
 
-/* ---- choosing ---- */
-
-/* > 0 when bucket a is fuller for its size by more than margin/1000 of it. */
-static int compare_fill(int64_t a, int64_t a_cap, int64_t b, int64_t b_cap, int margin) {
-  __int128 left = (__int128)a * b_cap;
-  __int128 right = (__int128)b * a_cap + (__int128)a_cap * b_cap * margin / 1000;
-  return left > right ? 1 : left < right ? -1 : 0;
-}
-
-/* > 0 when a may borrow before b whatever their virtual times. */
-static int compare_borrowing(const struct core_grant *a, const struct core_grant *b) {
-  if ((a->share.weight == 0) != (b->share.weight == 0))
-    return a->share.weight ? 1 : -1;
-  if (a->share.weight && a->share.tier != b->share.tier)
-    return a->share.tier > b->share.tier ? 1 : -1;
-  return 0;
-}
-
-static bool goes_before(const struct gs_core *core, const struct core_grant *a, const struct core_grant *b) {
-  enum core_level level = core_level(core, a);
-  if (level != core_level(core, b))
-    return level < core_level(core, b);
-  int order;
-  if (level == LEVEL_GUARANTEE)
-    order = compare_fill(a->credit, a->credit_cap, b->credit, b->credit_cap, 0);
-  else if (level == LEVEL_SLACK)
-    order = compare_fill(a->slack, a->slack_cap, b->slack, b->slack_cap, 0);
-  else
-    order = compare_borrowing(a, b);
-  if (order)
-    return order > 0;
-  if (level == LEVEL_SURPLUS && a->vtime != b->vtime)
-    return a->vtime < b->vtime;
-  return a->last_ran_ns < b->last_ran_ns;
-}
-
-/* The best of those that wait and may run; besides (or -1) competes too. Grants that let leases pass unused are left out
- * until their time, unless desperate. */
-static int32_t pick(const struct gs_core *core, int32_t besides, bool desperate) {
-  int32_t best = besides;
-  for (int i = 0; i < core->nmembers; i++) {
-    int32_t m = core->members[i];
-    const struct core_grant *g = &core->grant[m];
-    if (m == core->holder && core->phase == CORE_HELD)
-      continue;
-    if (!g->view.waiting || !g->view.live || g->limit_reached || g->late)
-      continue;
-    if (g->retry_ns > core->now_ns && !desperate)
-      continue;
-    if (best < 0 || goes_before(core, g, &core->grant[best]))
-      best = m;
-  }
-  return best;
-}
+/* ---- taking leases back ---- */
 
 enum yield { KEEP, RENEW, YIELD, YIELD_IDLE };
 
-static bool preempts(const struct gs_core *core, const struct core_grant *c, const struct core_grant *h) {
-  /* A sleeper that wakes is served at once. Who has waited anyway lets a lease run for a quarter, or switches eat the gain. */
-  bool prompt = c->wake_ns != 0 || core->now_ns >= core->lease_ns + core->config.lease_ns / 4;
-  if (core_level(core, c) != LEVEL_GUARANTEE)
-    return core->level >= LEVEL_SURPLUS && prompt && compare_borrowing(c, h) > 0;
-  if (core->level != LEVEL_GUARANTEE)
-    return prompt;
-  return c->wake_ns != 0 && compare_fill(c->credit, c->credit_cap, h->credit, h->credit_cap, 50) > 0;
-}
-
-static enum yield holder_yields(struct gs_core *core, int32_t candidate) {
-  struct core_grant *h = &core->grant[core->holder];
+/* What holds for a holder whoever else is there. waited: somebody else could use the device. patience: how long it may be idle
+ * then. */
+static enum yield spoils(struct gs_core *core, struct core_grant *h, bool waited, uint64_t patience) {
   uint64_t now = core->now_ns;
   if (!h->view.live)
     return YIELD_IDLE;
@@ -169,87 +110,150 @@ static enum yield holder_yields(struct gs_core *core, int32_t candidate) {
     return YIELD;
   if (h->view.launches != h->launches_at_lease)
     h->misses = 0;
-  if (candidate < 0)
+  if (!waited)
     return KEEP;
-  if (core_holder_idle(core, h, now))
+  if (h->view.waiting == 0 && core_idle_since(h) + patience <= now)
     return YIELD_IDLE;
   bool unused = h->view.waiting && h->view.launches == h->launches_at_lease;
-  if (unused && now >= core->lease_ns + PICKUP_NS) {
-    /* One miss may be a busy machine; then the pause doubles from the pickup time on. */
-    uint64_t pause = h->misses ? core_min(PICKUP_NS << core_min(h->misses - 1, 8), MISS_BACKOFF_MAX_NS) : 0;
-    h->misses++;
-    h->retry_ns = now + pause;
-    return YIELD;
-  }
-  const struct core_grant *c = &core->grant[candidate];
-  if (now >= core->term_end_ns)
-    return goes_before(core, c, h) ? YIELD : RENEW;
-  return preempts(core, c, h) ? YIELD : KEEP;
+  if (!unused || now < h->lease_ns + PICKUP_NS)
+    return KEEP;
+  /* One miss may be a busy machine; then the pause doubles from the pickup time on. */
+  uint64_t pause = h->misses ? core_min(PICKUP_NS << core_min(h->misses - 1, 8), MISS_BACKOFF_MAX_NS) : 0;
+  h->misses++;
+  h->retry_ns = now + pause;
+  return YIELD;
 }
 
-/* ---- changing hands ---- */
-
-static void revoke(struct gs_core *core, int32_t candidate, struct decisions *d) {
-  struct core_grant *h = &core->grant[core->holder];
+static void revoke(struct gs_core *core, int32_t grant, int32_t candidate, bool idle, struct decisions *d) {
+  struct core_grant *h = &core->grant[grant];
   uint64_t now = core->now_ns;
   bool deep = !h->contended || now - h->contended_ns < BOUND_CHANGE_NS;
-  h->revoked_ns = now;
+  h->held = false;
+  h->revoked_ns = idle ? 0 : now; /* idle: nothing to drain */
   h->late_ns = now + LATE_NS + (deep ? core->config.bound_alone_ns : core->config.bound_ns);
+  h->asleep = idle;
   h->stats.revokes++;
-  core->phase = CORE_DRAINING;
-  core->taken_for = candidate;
-  emit(d, GS_CORE_REVOKE, core->holder, candidate, 0);
+  emit(d, GS_CORE_REVOKE, grant, candidate, 0);
 }
 
-static void lease(struct gs_core *core, int32_t grant, int32_t previous, uint64_t revoked, struct decisions *d) {
+static void revoke_all(struct gs_core *core, int32_t candidate, bool idle, struct decisions *d) {
+  for (int i = 0; i < core->nmembers; i++)
+    if (core->grant[core->members[i]].held)
+      revoke(core, core->members[i], candidate, idle, d);
+  core->phase = CORE_DRAINING;
+  core->round_ns = core->now_ns;
+}
+
+/* Holders that have company leave one by one: the others go on. */
+static void part(struct gs_core *core, int32_t candidate, struct decisions *d) {
+  for (int i = 0; i < core->nmembers && core_shared(core); i++) {
+    struct core_grant *g = &core->grant[core->members[i]];
+    if (!g->held)
+      continue;
+    enum yield yield = spoils(core, g, candidate >= 0, QUIET_NS);
+    if (g->over_ns >= OVER_NS) {
+      core_forget_fill(g);
+      yield = YIELD;
+    }
+    if (yield != KEEP)
+      revoke(core, core->members[i], candidate, yield == YIELD_IDLE, d);
+  }
+  core->holder = core_lead(core);
+}
+
+static bool all_idle(const struct gs_core *core) {
+  for (int i = 0; i < core->nmembers; i++)
+    if (core->grant[core->members[i]].held && !core_holder_idle(core, &core->grant[core->members[i]], core->now_ns))
+      return false;
+  return true;
+}
+
+/* Of one holder, or of all that hold together by the best of them. */
+static enum yield holder_yields(struct gs_core *core, int32_t candidate) {
+  struct core_grant *h = &core->grant[core->holder];
+  enum yield yield = core_shared(core) ? KEEP : spoils(core, h, candidate >= 0, core->config.early_idle_ns);
+  if (yield != KEEP || candidate < 0)
+    return yield;
+  if (all_idle(core))
+    return YIELD_IDLE;
+  const struct core_grant *c = &core->grant[candidate];
+  if (core->now_ns >= core->term_end_ns)
+    return core_goes_before(core, c, h) ? YIELD : RENEW;
+  return core_preempts(core, c, h) ? YIELD : KEEP;
+}
+
+/* ---- giving leases ---- */
+
+static void lease(struct gs_core *core, int32_t grant, int32_t previous, struct decisions *d) {
   struct core_grant *g = &core->grant[grant];
   uint64_t waited = g->wake_ns ? core->now_ns - g->wake_ns : 0;
   if (g->wake_ns)
     core_count_wake(g, waited);
   g->wake_ns = 0;
-  start_lease(core, grant, core->now_ns);
+  take(core, g);
   g->stats.leases++;
   core->stats.leases++;
-  if (previous >= 0)
-    emit(d, GS_CORE_HANDOVER, previous, grant, core->now_ns - revoked);
   emit(d, GS_CORE_LEASE, grant, previous, waited);
+}
+
+/* Those that wait and leave room for each other, best first. The first that does not fit ends it: it must not be passed over
+ * for ever by smaller ones. */
+static void lease_beside(struct gs_core *core, struct decisions *d) {
+  for (;;) {
+    int32_t candidate = core_pick(core, false);
+    if (candidate < 0 || !core_fits_beside(core, &core->grant[candidate]))
+      return;
+    lease(core, candidate, -1, d);
+  }
+}
+
+static bool drained(struct gs_core *core) {
+  bool all = true;
+  for (int i = 0; i < core->nmembers; i++) {
+    struct core_grant *g = &core->grant[core->members[i]];
+    if (g->revoked_ns != core->round_ns)
+      continue;
+    if (g->view.drained)
+      g->revoked_ns = 0;
+    else
+      all = false;
+  }
+  return all;
 }
 
 static void decide(struct gs_core *core, struct decisions *d) {
   int32_t previous = -1;
-  uint64_t revoked = 0;
   if (core->phase == CORE_HELD) {
-    int32_t candidate = pick(core, -1, false);
+    lease_beside(core, d);
+    part(core, core_pick(core, false), d);
+    int32_t candidate = core_pick(core, false);
     enum yield yield = holder_yields(core, candidate);
     if (yield == RENEW) {
       core->term_end_ns = core->now_ns + core_term(core);
-      core->level = core_level(core, &core->grant[core->holder]);
+      for (int i = 0; i < core->nmembers; i++)
+        core->grant[core->members[i]].level = core_level(core, &core->grant[core->members[i]]);
     }
     if (yield == KEEP || yield == RENEW)
       return;
-    revoke(core, candidate, d);
-    if (yield == YIELD_IDLE) {
-      core->grant[core->holder].asleep = true;
-      core->grant[core->holder].revoked_ns = 0; /* nothing to drain */
-    }
+    revoke_all(core, candidate, yield == YIELD_IDLE, d);
   }
   if (core->phase == CORE_DRAINING) {
-    struct core_grant *h = &core->grant[core->holder];
-    uint64_t since = h->revoked_ns ? h->revoked_ns : core->now_ns;
-    if (h->revoked_ns && h->view.drained)
-      h->revoked_ns = 0;
-    if (h->revoked_ns && core->now_ns < since + core->config.revoke_overlap_ns)
+    if (!drained(core) && core->now_ns < core->round_ns + core->config.revoke_overlap_ns)
       return;
     previous = core->holder;
-    revoked = since;
     core->phase = CORE_FREE;
-    core->holder = core->taken_for = -1;
+    core->holder = -1;
   }
-  int32_t next = pick(core, -1, false);
+  int32_t next = core_pick(core, false);
   if (next < 0)
-    next = pick(core, -1, true);
-  if (next >= 0)
-    lease(core, next, previous, revoked, d);
+    next = core_pick(core, true);
+  if (next < 0)
+    return;
+  if (previous >= 0)
+    emit(d, GS_CORE_HANDOVER, previous, next, core->now_ns - core->round_ns);
+  lease(core, next, previous, d);
+  start_term(core, next);
+  lease_beside(core, d);
 }
 
 /* ---- noticing ---- */
@@ -259,8 +263,7 @@ static void join_virtual_time(struct gs_core *core, struct core_grant *g) {
   uint64_t least = UINT64_MAX;
   for (int i = 0; i < core->nmembers; i++) {
     const struct core_grant *o = &core->grant[core->members[i]];
-    bool runs = o->was_waiting || core->members[i] == core->holder;
-    if (o != g && runs && compare_borrowing(o, g) == 0)
+    if (o != g && (o->was_waiting || o->held) && core_compare_borrowing(o, g) == 0)
       least = core_min(least, o->vtime);
   }
   if (least != UINT64_MAX)
@@ -271,8 +274,7 @@ static void notice_waits(struct gs_core *core, struct decisions *d) {
   for (int i = 0; i < core->nmembers; i++) {
     int32_t m = core->members[i];
     struct core_grant *g = &core->grant[m];
-    bool has = core->phase == CORE_HELD && m == core->holder;
-    bool waits = g->view.waiting && g->view.live && !has;
+    bool waits = g->view.waiting && g->view.live && !g->held;
     if (waits && !g->was_waiting) {
       g->stats.waits++;
       if (g->asleep || (g->quiet_ns && core->now_ns - g->quiet_ns >= QUIET_NS)) {
@@ -283,7 +285,7 @@ static void notice_waits(struct gs_core *core, struct decisions *d) {
       }
       g->asleep = false;
     }
-    if (waits || has)
+    if (waits || g->held)
       g->quiet_ns = 0;
     else if (!g->quiet_ns)
       g->quiet_ns = core->now_ns;
@@ -297,7 +299,7 @@ static void notice_tails(struct gs_core *core, struct decisions *d) {
   for (int i = 0; i < core->nmembers; i++) {
     int32_t m = core->members[i];
     struct core_grant *g = &core->grant[m];
-    if (!g->revoked_ns || m == core->holder)
+    if (!g->revoked_ns || (core->phase == CORE_DRAINING && g->revoked_ns == core->round_ns))
       continue;
     if (g->view.drained || !g->view.live || core->now_ns >= g->revoked_ns + TAIL_MAX_NS) {
       g->revoked_ns = 0;
@@ -313,7 +315,7 @@ static bool is_neighbour(const struct gs_core *core, int32_t m) {
   const struct core_grant *g = &core->grant[m];
   if (g->was_waiting || (g->last_ran_ns && core->now_ns < g->last_ran_ns + RECENT_NS))
     return true;
-  return m == core->holder && !core_holder_idle(core, g, core->now_ns);
+  return g->held && !core_holder_idle(core, g, core->now_ns);
 }
 
 /* Gives false when not all changes found room. */
@@ -348,9 +350,8 @@ static uint64_t when_credit(const struct gs_core *core, const struct core_grant 
 }
 
 static uint64_t next_for_waiter(const struct gs_core *core, const struct core_grant *g) {
-  uint64_t next = UINT64_MAX;
   if (g->late)
-    return next; /* its end as a tail is looked for anyway */
+    return UINT64_MAX; /* its end as a tail is looked for anyway */
   if (g->limit_reached) {
     int64_t missing = core_limit_resume(core, g) - g->allowance;
     uint64_t limit = g->share.limit_milli ? g->share.limit_milli : 1;
@@ -358,41 +359,53 @@ static uint64_t next_for_waiter(const struct gs_core *core, const struct core_gr
   }
   if (g->retry_ns > core->now_ns)
     return g->retry_ns;
-  if (core->phase == CORE_HELD && core->level != LEVEL_GUARANTEE)
-    next = core_max(when_credit(core, g), core->lease_ns + core->config.lease_ns / 4);
+  if (core->phase != CORE_HELD || core->grant[core->holder].level == LEVEL_GUARANTEE)
+    return UINT64_MAX;
+  return core_max(when_credit(core, g), core->grant[core->holder].lease_ns + core->config.lease_ns / 4);
+}
+
+static uint64_t next_for_holder(const struct gs_core *core, const struct core_grant *h, bool shared) {
+  uint64_t next = UINT64_MAX, now = core->now_ns;
+  if (h->share.limit_milli < 1000)
+    next = now + core_max((uint64_t)(h->allowance > 0 ? h->allowance : 0) / (1000 - h->share.limit_milli), LIMIT_LOOK_NS);
+  if (shared) /* what each fills is measured, and whether one takes too much */
+    next = core_min(next, now + core->config.lease_ns);
+  if (core->had_waiters && h->view.waiting && h->view.launches == h->launches_at_lease)
+    next = core_min(next, h->lease_ns + PICKUP_NS);
   return next;
 }
 
-static uint64_t next_for_holder(struct gs_core *core) {
-  struct core_grant *h = &core->grant[core->holder];
-  uint64_t next = UINT64_MAX, now = core->now_ns;
-  if (core->phase == CORE_DRAINING)
-    return h->revoked_ns + core->config.revoke_overlap_ns;
-  if (h->share.limit_milli < 1000)
-    next = now + (uint64_t)(h->allowance > 0 ? h->allowance : 0) / (1000 - h->share.limit_milli) + 1;
-  if (!core->had_waiters)
-    return next;
-  if (h->view.waiting && h->view.launches == h->launches_at_lease)
-    next = core_min(next, core->lease_ns + PICKUP_NS);
-  uint64_t idle = core_max(h->view.busy_until_ns, core->lease_ns) + core->config.early_idle_ns;
-  if (idle < now + core->idle_look_ns) {
-    idle = now + core->idle_look_ns;
-    core->idle_look_ns = core_min(2 * core->idle_look_ns, IDLE_LOOK_MAX_NS);
+static uint64_t next_idle(struct gs_core *core) {
+  uint64_t idle = UINT64_MAX, now = core->now_ns;
+  for (int i = 0; i < core->nmembers; i++) {
+    const struct core_grant *h = &core->grant[core->members[i]];
+    if (h->held)
+      idle = core_min(idle, core_idle_since(h) + core->config.early_idle_ns);
   }
-  return core_min(core_min(next, idle), core->term_end_ns);
+  if (idle >= now + core->idle_look_ns)
+    return idle;
+  idle = now + core->idle_look_ns;
+  core->idle_look_ns = core_min(2 * core->idle_look_ns, IDLE_LOOK_MAX_NS);
+  return idle;
 }
 
 static uint64_t when_next(struct gs_core *core) {
-  uint64_t next = core->holder >= 0 ? next_for_holder(core) : UINT64_MAX;
+  uint64_t next = UINT64_MAX;
+  bool shared = core_shared(core);
+  if (core->phase == CORE_DRAINING)
+    next = core->round_ns + core->config.revoke_overlap_ns;
+  else if (core->phase == CORE_HELD && core->had_waiters)
+    next = core_min(next_idle(core), core->term_end_ns);
   for (int i = 0; i < core->nmembers; i++) {
-    int32_t m = core->members[i];
-    const struct core_grant *g = &core->grant[m];
+    const struct core_grant *g = &core->grant[core->members[i]];
+    if (g->held)
+      next = core_min(next, next_for_holder(core, g, shared));
     if (g->was_waiting)
       next = core_min(next, next_for_waiter(core, g));
-    if (g->revoked_ns && m != core->holder)
+    if (g->revoked_ns && !(core->phase == CORE_DRAINING && g->revoked_ns == core->round_ns))
       next = core_min(next, g->late ? g->revoked_ns + TAIL_MAX_NS : g->late_ns);
     /* The end of a neighbour's second matters to those that it makes contended. */
-    bool fading = g->last_ran_ns && core->now_ns < g->last_ran_ns + RECENT_NS && m != core->holder && !g->was_waiting;
+    bool fading = g->last_ran_ns && core->now_ns < g->last_ran_ns + RECENT_NS && !g->held && !g->was_waiting;
     if (fading && core->nmembers > 1)
       next = core_min(next, g->last_ran_ns + RECENT_NS);
   }
@@ -402,12 +415,15 @@ static uint64_t when_next(struct gs_core *core) {
 int gs_core_step(gs_core *core, uint64_t now_ns, struct gs_core_decision *out, uint64_t *next_ns) {
   struct decisions d = {out, 0};
   core_advance(core, now_ns);
+  for (int i = 0; i < core->nmembers; i++)
+    if (core->grant[core->members[i]].held)
+      core_measure(core, &core->grant[core->members[i]]);
   notice_waits(core, &d);
   notice_tails(core, &d);
   decide(core, &d);
   notice_waits(core, &d); /* a revoked holder that still has threads in the gate waits from now on */
   bool all = publish_contention(core, &d);
-  core->had_waiters = pick(core, -1, core->phase == CORE_FREE) >= 0;
+  core->had_waiters = core_pick(core, core->phase == CORE_FREE) >= 0;
   *next_ns = all ? when_next(core) : core->now_ns + 1;
   return d.n;
 }
@@ -418,7 +434,7 @@ int gs_core_watched(const gs_core *core, int32_t *out) {
   int n = 0;
   for (int i = 0; i < core->nmembers; i++) {
     int32_t m = core->members[i];
-    if (core->grant[m].was_waiting || core->grant[m].revoked_ns || m == core->holder)
+    if (core->grant[m].was_waiting || core->grant[m].revoked_ns || core->grant[m].held || m == core->holder)
       out[n++] = m;
   }
   return n;
@@ -428,10 +444,16 @@ int32_t gs_core_holder(const gs_core *core) {
   return core->phase == CORE_HELD ? core->holder : -1;
 }
 
-int gs_core_tails(const gs_core *core) {
-  for (int i = 0; i < core->nmembers; i++)
-    if (core->members[i] != core->holder && core->grant[core->members[i]].revoked_ns)
+int gs_core_holds(const gs_core *core, int32_t grant) {
+  return core->grant[grant].held;
+}
+
+int gs_core_tails(const gs_core *core, int32_t grant) {
+  for (int i = 0; i < core->nmembers; i++) {
+    const struct core_grant *g = &core->grant[core->members[i]];
+    if (core->members[i] != grant && (g->held || g->revoked_ns))
       return 1;
+  }
   return 0;
 }
 
@@ -439,7 +461,7 @@ void gs_core_grant_stats(const gs_core *core, int32_t grant, struct gs_core_stat
   const struct core_grant *g = &core->grant[grant];
   *out = g->stats;
   out->waiting = g->was_waiting;
-  out->held = core->phase == CORE_HELD && core->holder == grant;
+  out->held = g->held;
 }
 
 void gs_core_device_stats(const gs_core *core, struct gs_device_stats *out) {

@@ -6,9 +6,13 @@
  *  guarantee  a grant whose guarantee bucket holds at least the floor; the bucket that is fullest for its size goes first.
  *  slack      the same with the slack bucket: the switching reserve, as far as switches did not need it.
  *  surplus    highest tier, then least weighted virtual time; weight 0 (scavengers) last and equally.
+ * Of guaranteed grants the interactive ones go first.
  * The guarantee bucket grows at guarantee x (1 - reserve), the slack bucket at guarantee x reserve; a lease is paid from the
  * bucket it was given for, and what it overruns is debt. So promises hold with switches paid, and a full device is split by
- * its guarantees to the last per cent. */
+ * its guarantees to the last per cent.
+ *
+ * Leases are exclusive for grants that fill the device and held together by those that do not, as measured. One holder pays
+ * its residency; several pay the wall time in proportion to how much of the device each is measured to fill. */
 #ifndef GS_CORE_H
 #define GS_CORE_H
 
@@ -28,6 +32,7 @@ struct gs_core_view {
   uint32_t live;          /* processes that could use a lease */
   uint64_t busy_until_ns; /* when what it submitted is expected to be done */
   uint64_t launches;      /* submissions so far; any change shows that a lease was taken up */
+  uint64_t busy_ns;       /* metered so far */
 };
 
 enum gs_core_action {
@@ -71,9 +76,11 @@ int gs_core_step(gs_core *core, uint64_t now_ns, struct gs_core_decision *out, u
 
 /* The grants whose views matter now (they wait, hold or drain); fills out, gives how many (<= GS_ARBITER_MAX_GRANTS). */
 int gs_core_watched(const gs_core *core, int32_t *out);
+/* The holder, of several the one that goes before the others; -1: none. */
 int32_t gs_core_holder(const gs_core *core);
-/* 1: another grant than the holder still has work on the device, from a lease that was revoked. */
-int gs_core_tails(const gs_core *core);
+int gs_core_holds(const gs_core *core, int32_t grant);
+/* 1: another grant than this one may have work on the device, from a lease of its own or one that was revoked. */
+int gs_core_tails(const gs_core *core, int32_t grant);
 void gs_core_grant_stats(const gs_core *core, int32_t grant, struct gs_core_stats *out);
 void gs_core_device_stats(const gs_core *core, struct gs_device_stats *out);
 

@@ -75,12 +75,24 @@ static void charge(struct gs_core *core, struct core_grant *g, uint64_t dt, uint
   }
 }
 
-/* Whoever was revoked and has not drained still runs beside the holder: the hardware slices, each pays an equal part. */
+/* Revoked, and not known to have drained; the one that the device drains of is still its holder. */
+static bool is_tail(const struct gs_core *core, int32_t m) {
+  return core->grant[m].revoked_ns && !(core->phase == CORE_DRAINING && m == core->holder);
+}
+
+static unsigned count_tails(const struct gs_core *core) {
+  unsigned n = 0;
+  for (int i = 0; i < core->nmembers; i++)
+    n += is_tail(core, core->members[i]);
+  return n;
+}
+
+/* Whoever was revoked and has not drained still runs beside the holders: the hardware slices, each pays an equal part. */
 static uint64_t charge_tails(struct gs_core *core, uint64_t dt, uint64_t until, unsigned sharers) {
   uint64_t charged = 0;
   for (int i = 0; i < core->nmembers && sharers; i++) {
     struct core_grant *g = &core->grant[core->members[i]];
-    if (!g->revoked_ns || core->members[i] == core->holder)
+    if (!is_tail(core, core->members[i]))
       continue;
     charge(core, g, dt / sharers, until, g->share.guarantee_milli ? LEVEL_GUARANTEE : LEVEL_SURPLUS);
     charged += dt / sharers;
@@ -88,52 +100,120 @@ static uint64_t charge_tails(struct gs_core *core, uint64_t dt, uint64_t until, 
   return charged;
 }
 
-static unsigned count_tails(const struct gs_core *core) {
-  unsigned n = 0;
-  for (int i = 0; i < core->nmembers; i++)
-    n += core->grant[core->members[i]].revoked_ns != 0 && core->members[i] != core->holder;
-  return n;
-}
-
-/* A term that ended with nobody waiting is renewed without a word: paid from the guarantee while there is credit. */
-static void renew(struct gs_core *core, const struct core_grant *g, uint64_t at) {
+/* A term that ended with nobody waiting is renewed without a word: paid from the guarantee while there is credit. Gives
+ * whether another end of a term would change anything. */
+static bool renew(struct gs_core *core, uint64_t at) {
+  bool again = false;
   core->term_end_ns = at + core->config.lease_ns;
-  core->level = core_level(core, g) == LEVEL_GUARANTEE ? LEVEL_GUARANTEE : LEVEL_BOTH;
+  for (int i = 0; i < core->nmembers; i++) {
+    struct core_grant *g = &core->grant[core->members[i]];
+    if (!g->held || g->level == LEVEL_BOTH)
+      continue;
+    g->level = core_level(core, g) == LEVEL_GUARANTEE ? LEVEL_GUARANTEE : LEVEL_BOTH;
+    again = true;
+  }
+  return again;
 }
 
-static void charge_holder(struct gs_core *core, uint64_t from, uint64_t to, unsigned tails) {
-  struct core_grant *g = &core->grant[core->holder];
-  bool alone = core->phase == CORE_HELD && !core->had_waiters;
-  for (uint64_t t = from; t < to;) {
-    bool ends = alone && core->level != LEVEL_BOTH && core->term_end_ns > t && core->term_end_ns < to;
-    uint64_t end = ends ? core->term_end_ns : to;
-    uint64_t rest = end - t - charge_tails(core, end - t, end, tails + 1);
-    charge(core, g, rest, end, core->level);
-    t = end;
-    if (alone && core->level != LEVEL_BOTH && core->term_end_ns <= t)
-      renew(core, g, t);
+/* What part of the device a holder pays, against the others': who sleeps pays nothing. */
+static uint64_t weight(const struct gs_core *core, const struct core_grant *g) {
+  bool sleeps = g->view.waiting == 0 && core_idle_since(g) + QUIET_NS <= core->now_ns;
+  return !g->held || (sleeps && core_shared(core)) ? 0 : core_max(g->fill_milli, 10); /* who measures nothing pays something */
+}
+
+/* The holders together pay dt, which ends at `until`. */
+static void charge_holders(struct gs_core *core, uint64_t dt, uint64_t until) {
+  uint64_t sum = 0, left = dt;
+  int32_t last = core->holder;
+  for (int i = 0; i < core->nmembers; i++) {
+    uint64_t own = weight(core, &core->grant[core->members[i]]);
+    sum += own;
+    last = own ? core->members[i] : last;
   }
+  for (int i = 0; i < core->nmembers && sum; i++) {
+    struct core_grant *g = &core->grant[core->members[i]];
+    uint64_t own = weight(core, g);
+    if (!own || core->members[i] == last)
+      continue;
+    uint64_t part = (uint64_t)((unsigned __int128)dt * own / sum);
+    left -= part;
+    charge(core, g, part, until, g->level);
+  }
+  charge(core, &core->grant[last], left, until, core->grant[last].level);
+}
+
+static void charge_terms(struct gs_core *core, uint64_t from, uint64_t to, unsigned tails) {
+  bool ends = !core->had_waiters;
+  for (uint64_t t = from; t < to;) {
+    ends = ends && core->term_end_ns > t && core->term_end_ns < to;
+    uint64_t end = ends ? core->term_end_ns : to;
+    charge_holders(core, end - t - charge_tails(core, end - t, end, tails + 1), end);
+    t = end;
+    if (!core->had_waiters && core->term_end_ns <= t)
+      ends = renew(core, t);
+  }
+}
+
+/* Holders whose leases leave nothing idle: time that one gets beyond its guarantee while another gets less than its own. */
+static void note_excess(struct gs_core *core, uint64_t dt) {
+  uint32_t sum = 0;
+  bool wanting = false;
+  for (int i = 0; i < core->nmembers; i++) {
+    const struct core_grant *g = &core->grant[core->members[i]];
+    sum += g->held ? g->fill_milli : 0;
+    wanting = wanting || (g->held && g->fill_milli < g->share.guarantee_milli);
+  }
+  for (int i = 0; i < core->nmembers; i++) {
+    struct core_grant *g = &core->grant[core->members[i]];
+    if (!g->held)
+      continue;
+    if (sum < SATURATED_MILLI || !wanting)
+      g->over_ns = 0;
+    else if (g->fill_milli > g->share.guarantee_milli)
+      g->over_ns += dt * (g->fill_milli - g->share.guarantee_milli) / 1000;
+  }
+}
+
+static uint64_t busy_end(const struct gs_core *core, uint64_t from, uint64_t now) {
+  if (core->phase == CORE_FREE)
+    return from;
+  if (core->phase == CORE_DRAINING) {
+    const struct core_grant *h = &core->grant[core->holder];
+    return h->view.drained ? core_min(core_max(h->view.busy_until_ns, from), now) : now;
+  }
+  uint64_t end = from;
+  for (int i = 0; i < core->nmembers; i++) {
+    const struct core_grant *g = &core->grant[core->members[i]];
+    if (g->held)
+      end = core_max(end, core_holder_idle(core, g, now) ? core_idle_since(g) : now);
+  }
+  return core_min(end, now);
 }
 
 void core_advance(struct gs_core *core, uint64_t now) {
   if (now <= core->now_ns)
     return;
-  uint64_t from = core->now_ns, dt = now - from, busy_end = from;
+  uint64_t from = core->now_ns, dt = now - from;
   core->stats.wall_ns += dt;
   for (int i = 0; i < core->nmembers; i++) {
     struct core_grant *g = &core->grant[core->members[i]];
     grow(core, g, dt);
-    if (g->was_waiting && !(core->phase == CORE_HELD && core->members[i] == core->holder))
+    if (g->was_waiting && !g->held)
       g->stats.wait_ns += dt;
+    if (g->held) /* a pause is part of how it runs, sleep is not */
+      g->resident_ns += core_min(core_max(core_idle_since(g) + QUIET_NS, from), now) - from;
   }
   unsigned tails = count_tails(core);
-  if (core->holder >= 0) {
-    const struct core_grant *g = &core->grant[core->holder];
-    bool ended = core->phase == CORE_HELD ? core_holder_idle(core, g, now) : g->view.drained != 0;
-    busy_end = ended ? core_min(core_max(g->view.busy_until_ns, from), now) : now;
-    charge_holder(core, from, busy_end, tails);
+  uint64_t end = busy_end(core, from, now);
+  if (core->phase == CORE_HELD && core_shared(core))
+    note_excess(core, dt);
+  if (core->phase == CORE_HELD) {
+    charge_terms(core, from, end, tails);
+  } else if (core->phase == CORE_DRAINING) {
+    struct core_grant *h = &core->grant[core->holder];
+    charge(core, h, end - from - charge_tails(core, end - from, end, tails + 1), end, h->level);
   }
-  uint64_t rest = now - busy_end;
+  uint64_t rest = now - end;
   if (rest && tails)
     rest -= charge_tails(core, rest, now, tails);
   if (core->phase == CORE_DRAINING) {

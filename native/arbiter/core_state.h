@@ -28,13 +28,39 @@
 #define ROUND_LEASES 4
 /* Window of limit_milli: a grant may use limit x this at once, never more than its limit over longer times. */
 #define LIMIT_WINDOW_NS (100 * MS_NS)
+/* Least distance between two looks at it: what holders together pay comes to its end ever more slowly. */
+#define LIMIT_LOOK_NS (100 * UINT64_C(1000))
 #define DEBT_MAX_NS (1000 * MS_NS)
 /* First and last distance between two looks at whether a holder has gone idle; doubled between them. */
 #define IDLE_LOOK_MIN_NS (250 * UINT64_C(1000))
 #define IDLE_LOOK_MAX_NS (1 * MS_NS)
 
+/* A grant fills the device when it was busy for FULL_MILLI of what it held, over the last FILL_SAMPLES leases' lengths; it does
+ * not any more below LEAN_MILLI. Those that do not fill it hold leases together, until their fills sum to 1000. */
+#define FULL_MILLI 800
+#define LEAN_MILLI 700
+#define FILL_SAMPLES 5
+/* Leases held together from here on leave nothing idle: one that gets more than its guarantee for OVER_NS while another gets
+ * less has to go. */
+#define SATURATED_MILLI 950
+#define OVER_NS (10 * MS_NS)
+/* Leases held at once; bounds what one step decides. */
+#define TOGETHER_MAX 16
+
+enum core_phase { CORE_FREE, CORE_HELD, CORE_DRAINING };
+
+/* What a lease is given for and paid from; earlier goes first. BOTH: beyond its term with nobody waiting, the guarantee pays
+ * what it can and the surplus the rest. */
+enum core_level { LEVEL_GUARANTEE, LEVEL_SLACK, LEVEL_SURPLUS, LEVEL_BOTH };
+
+struct fill_sample {
+  uint64_t busy_ns, resident_ns;
+};
+
 struct core_grant {
   bool present;
+  bool held;          /* has a lease */
+  bool full;          /* fills the device, as far as known: its leases are exclusive */
   bool was_waiting;   /* as of the last step, without a lease */
   bool asleep;        /* gave the device up by itself; its next wait is a wake */
   bool late;          /* reported; passed over until it drained */
@@ -53,27 +79,29 @@ struct core_grant {
   uint64_t revoked_ns;        /* 0, or when a lease was taken from it that has not drained */
   uint64_t late_ns;           /* when that will be late */
   uint64_t contended_ns;      /* when contended became true */
+  enum core_level level;      /* of its lease */
+  uint64_t lease_ns;          /* since when it has it */
   uint64_t launches_at_lease;
+  uint64_t resident_ns;       /* ever with a lease, but for sleep */
+  uint64_t sampled_busy_ns, sampled_resident_ns; /* where the next sample of its fill begins */
+  struct fill_sample fill[FILL_SAMPLES];
+  uint32_t fills;             /* samples taken since the last change between alone and shared */
+  bool fill_shared;
+  uint32_t fill_milli;        /* measured; 1000 until it is */
+  uint64_t over_ns;           /* beyond its guarantee, at the cost of one that it shares the device with */
   uint64_t retry_ns; /* not before, after leases it did not take up */
   uint32_t misses;
   struct gs_core_stats stats;
 };
 
-enum core_phase { CORE_FREE, CORE_HELD, CORE_DRAINING };
-
-/* What a lease is given for and paid from; earlier goes first. BOTH: beyond its term with nobody waiting, the guarantee pays
- * what it can and the surplus the rest. */
-enum core_level { LEVEL_GUARANTEE, LEVEL_SLACK, LEVEL_SURPLUS, LEVEL_BOTH };
-
 struct gs_core {
   struct gs_arbiter_config config;
   uint64_t now_ns, start_ns;
   enum core_phase phase;
-  int32_t holder;   /* held or draining; -1 when free */
-  int32_t taken_for; /* draining: who the revoke was for, -1 nobody */
-  enum core_level level; /* of the lease */
-  bool had_waiters; /* as of the last step, somebody else could have used the device */
-  uint64_t lease_ns, term_end_ns, idle_look_ns;
+  int32_t holder;      /* held: the one of those with a lease that goes before the others; draining: who had it; else -1 */
+  uint64_t round_ns;   /* draining: when the leases were taken */
+  bool had_waiters;    /* as of the last step, somebody else could have used the device */
+  uint64_t term_end_ns, idle_look_ns;
   int32_t members[GS_ARBITER_MAX_GRANTS];
   int nmembers;
   struct gs_device_stats stats;
@@ -103,9 +131,13 @@ static inline enum core_level core_level(const struct gs_core *core, const struc
   return g->credit >= core_floor(core) ? LEVEL_GUARANTEE : g->slack >= core_floor(core) ? LEVEL_SLACK : LEVEL_SURPLUS;
 }
 
-/* Nothing of the holder is waiting or expected to run. A fresh lease counts as work: its holder still has to wake up. */
+/* When the holder is expected to have nothing left to run. A fresh lease counts as work: its holder still has to wake up. */
+static inline uint64_t core_idle_since(const struct core_grant *g) {
+  return core_max(g->view.busy_until_ns, g->lease_ns);
+}
+
 static inline bool core_holder_idle(const struct gs_core *core, const struct core_grant *g, uint64_t now) {
-  return g->view.waiting == 0 && core_max(g->view.busy_until_ns, core->lease_ns) + core->config.early_idle_ns <= now;
+  return g->view.waiting == 0 && core_idle_since(g) + core->config.early_idle_ns <= now;
 }
 
 static inline uint64_t core_term(const struct gs_core *core) {
@@ -115,10 +147,37 @@ static inline uint64_t core_term(const struct gs_core *core) {
   return core_max(core->config.lease_ns / 4, core_min(core->config.lease_ns, core->config.lease_ns * ROUND_LEASES / wanting));
 }
 
+/* The device has more than one holder. */
+static inline bool core_shared(const struct gs_core *core) {
+  int holders = 0;
+  for (int i = 0; i < core->nmembers; i++)
+    holders += core->grant[core->members[i]].held;
+  return holders > 1;
+}
+
+/* core_books.c */
 int64_t core_limit_resume(const struct gs_core *core, const struct core_grant *g);
 void core_set_share(struct gs_core *core, struct core_grant *g, const struct gs_share *share);
-/* Moves the books to now: buckets grow, the holder and undrained tails pay, the rest is idle or switching. */
+/* Moves the books to now: buckets grow, holders and undrained tails pay, the rest is idle or switching. */
 void core_advance(struct gs_core *core, uint64_t now);
 void core_count_wake(struct core_grant *g, uint64_t waited_ns);
+
+/* core_choose.c */
+/* > 0 when a may borrow before b whatever their virtual times. */
+int core_compare_borrowing(const struct core_grant *a, const struct core_grant *b);
+bool core_goes_before(const struct gs_core *core, const struct core_grant *a, const struct core_grant *b);
+/* The best of those that wait and may run, or -1. Grants that let leases pass unused are left out until their time, unless
+ * desperate. */
+int32_t core_pick(const struct gs_core *core, bool desperate);
+/* The best of those that hold a lease, or -1. */
+int32_t core_lead(const struct gs_core *core);
+/* c waits and should not have to wait for the end of the term of h. */
+bool core_preempts(const struct gs_core *core, const struct core_grant *c, const struct core_grant *h);
+/* A view is new: how much of the device the grant fills. */
+void core_measure(const struct gs_core *core, struct core_grant *g);
+/* Counts as filling the device until measured again. */
+void core_forget_fill(struct core_grant *g);
+/* c, which waits, leaves enough idle to hold a lease beside those that have one. */
+bool core_fits_beside(const struct gs_core *core, const struct core_grant *c);
 
 #endif

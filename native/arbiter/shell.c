@@ -58,7 +58,7 @@ uint32_t arbiter_slots_of(const struct entry *e) {
 void arbiter_look_at(struct entry *e, uint32_t ordinal, uint64_t now, struct gs_core_view *view) {
   uint32_t lease = load32(&e->limits->device[ordinal].lease), high = arbiter_slots_of(e);
   uint64_t memory = 0;
-  *view = (struct gs_core_view){.drained = 1};
+  *view = (struct gs_core_view){.drained = 1, .busy_ns = e->dead_busy_ns[ordinal]};
   for (uint32_t i = 0; i < high; i++) {
     const struct gs_slot *slot = &e->usage->slot[i];
     if (load32(&slot->state) != GS_SLOT_LIVE)
@@ -70,6 +70,7 @@ void arbiter_look_at(struct entry *e, uint32_t ordinal, uint64_t now, struct gs_
     view->live++;
     view->waiting += load32(&d->waiting) != 0;
     view->launches += load64(&d->launches);
+    view->busy_ns += load64(&d->busy_ns);
     if (queue_end > view->busy_until_ns)
       view->busy_until_ns = queue_end;
     bool empty = load32(&d->inflight) == 0 && queue_end <= now;
@@ -119,12 +120,16 @@ static void carry_out(gs_arbiter *a, uint32_t device, const struct gs_core_decis
   }
 }
 
-static void tell_tails(gs_arbiter *a, uint32_t device) {
-  int32_t holder = gs_core_holder(a->core[device]);
-  if (holder < 0)
-    return;
-  struct entry *e = &a->grant[holder];
-  __atomic_store_n(&e->limits->device[e->ordinal[device]].tails, (uint32_t)gs_core_tails(a->core[device]), __ATOMIC_RELEASE);
+/* To those that have a lease: whether others' work is on the device beside theirs. */
+static void tell_tails(gs_arbiter *a, uint32_t device, const int32_t *watched, int n) {
+  for (int i = 0; i < n; i++) {
+    if (!gs_core_holds(a->core[device], watched[i]))
+      continue;
+    struct entry *e = &a->grant[watched[i]];
+    uint32_t *word = &e->limits->device[e->ordinal[device]].tails, tails = (uint32_t)gs_core_tails(a->core[device], watched[i]);
+    if (load32(word) != tails)
+      __atomic_store_n(word, tails, __ATOMIC_RELEASE);
+  }
 }
 
 static void decide(gs_arbiter *a, uint32_t device, uint64_t now) {
@@ -134,7 +139,8 @@ static void decide(gs_arbiter *a, uint32_t device, uint64_t now) {
   for (int i = 0; i < nwatched; i++)
     observe(a, watched[i], a->grant[watched[i]].ordinal[device], now);
   int n = gs_core_step(a->core[device], now, decisions, &a->due_ns[device]);
-  tell_tails(a, device); /* before the lease: its holder meters by it */
+  nwatched = gs_core_watched(a->core[device], watched);
+  tell_tails(a, device, watched, nwatched); /* before the lease: its holder meters by it */
   for (int i = 0; i < n; i++)
     carry_out(a, device, &decisions[i], now);
 }

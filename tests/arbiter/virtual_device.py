@@ -24,13 +24,17 @@ def config(**changes):
 
 @dataclass
 class Tenant:
-    """`work`: device time it still wants to submit, None without end."""
+    """`work`: device time it still wants to submit, None without end. `gap`: it submits one `kernel` at a time and so long
+    after the last was done, as a program that the host bounds; 0: it keeps `depth` queued."""
 
     guarantee: int = 0
     limit: int = 1000
     weight: int = 1
     tier: int = 0
     depth: int = 2 * MS
+    kernel: int = MS // 10
+    gap: int = 0
+    workload: int = 2
     work: float | None = 0
     stopped: bool = False
     live: int = 1
@@ -41,6 +45,8 @@ class Tenant:
     launches: int = 0
     contended: int | None = None
     woke: int | None = None
+    ready: int = 0
+    busy_until: int = 0
 
     @property
     def wants(self):
@@ -49,7 +55,7 @@ class Tenant:
     def share(self):
         share = ffi.new("struct gs_share *")
         share.guarantee_milli, share.limit_milli = self.guarantee, self.limit
-        share.weight, share.tier, share.class_ = self.weight, self.tier, 2
+        share.weight, share.tier, share.class_ = self.weight, self.tier, self.workload
         return share
 
 
@@ -109,8 +115,9 @@ class Model:
     def _until_change(self):
         """ns until some queue runs dry; one that is topped up all the time never does."""
         running = self._running()
-        dry = [t.queued * len(running) for t in running if not (t.held and t.work is None and not t.stopped)]
-        return min(dry, default=None)
+        dry = [t.queued * len(running) for t in running if t.gap or not (t.held and t.work is None and not t.stopped)]
+        due = [t.ready - self.now for t in self.tenants.values() if t.gap and t.wants and t.ready > self.now]
+        return min(dry + due, default=None)
 
     def _execute(self, dt):
         running = self._running()
@@ -119,13 +126,18 @@ class Model:
             t.queued -= dt / len(running)
             if t.queued < 1:
                 t.queued = 0
+                t.busy_until = self.now + int(dt)
+                t.ready = self.now + int(dt) + t.gap
 
     def _fill(self):
         """A holder submits up to its depth; what is submitted has left `work`."""
         for t in self.tenants.values():
             if not t.held or t.stopped or not t.wants or t.queued >= t.depth:
                 continue
-            more = t.depth - t.queued if t.work is None else min(t.depth - t.queued, t.work)
+            if t.gap and (t.queued or self.now < t.ready):
+                continue
+            depth = t.kernel if t.gap else t.depth
+            more = depth - t.queued if t.work is None else min(depth - t.queued, t.work)
             if t.work is not None:
                 t.work -= more
             t.queued += more
@@ -133,11 +145,14 @@ class Model:
 
     def view(self, t):
         if not t.stopped:
-            t.waiting = t.wants and not t.held
+            t.waiting = t.wants and not t.held and self.now >= t.ready
         view = self._view
         view.waiting, view.live, view.launches = t.waiting, t.live, t.launches
+        view.busy_ns = int(t.executed)
         running = max(1, len(self._running()))
-        view.busy_until_ns = int(self.now + t.queued * running) if t.queued else 0
+        if t.queued:
+            t.busy_until = int(self.now + t.queued * running)
+        view.busy_until_ns = t.busy_until
         view.drained = int(t.queued <= 0.2 * MS)
         return view
 
@@ -152,7 +167,9 @@ class Model:
                 self.decisions.append((self.now, d.action, d.grant, d.other, d.value))
                 tenant = self.tenants[d.grant]
                 if d.action == LEASE:
-                    assert not any(t.held for t in self.tenants.values()), "two leases at once"
+                    # one that keeps the device full has it for itself
+                    with_it = [t for t in self.tenants.values() if t.held]
+                    assert not with_it or all(t.gap for t in [*with_it, tenant]), "two leases at once"
                     tenant.held = True
                     self.leases.append((self.now, d.grant))
                     if tenant.woke is not None:

@@ -1,0 +1,139 @@
+/* Who goes before whom, and who may hold the device together. */
+#include <string.h>
+
+#include "core_state.h"
+
+/* > 0 when bucket a is fuller for its size by more than margin/1000 of it. */
+static int compare_fill(int64_t a, int64_t a_cap, int64_t b, int64_t b_cap, int margin) {
+  __int128 left = (__int128)a * b_cap;
+  __int128 right = (__int128)b * a_cap + (__int128)a_cap * b_cap * margin / 1000;
+  return left > right ? 1 : left < right ? -1 : 0;
+}
+
+static bool interactive(const struct core_grant *g) {
+  return g->share.class_ == GS_CLASS_INTERACTIVE;
+}
+
+int core_compare_borrowing(const struct core_grant *a, const struct core_grant *b) {
+  if ((a->share.weight == 0) != (b->share.weight == 0))
+    return a->share.weight ? 1 : -1;
+  if (a->share.weight && a->share.tier != b->share.tier)
+    return a->share.tier > b->share.tier ? 1 : -1;
+  return 0;
+}
+
+static int compare_guaranteed(const struct core_grant *a, const struct core_grant *b) {
+  if (interactive(a) != interactive(b))
+    return interactive(a) ? 1 : -1;
+  return compare_fill(a->credit, a->credit_cap, b->credit, b->credit_cap, 0);
+}
+
+bool core_goes_before(const struct gs_core *core, const struct core_grant *a, const struct core_grant *b) {
+  enum core_level level = core_level(core, a);
+  if (level != core_level(core, b))
+    return level < core_level(core, b);
+  int order;
+  if (level == LEVEL_GUARANTEE)
+    order = compare_guaranteed(a, b);
+  else if (level == LEVEL_SLACK)
+    order = compare_fill(a->slack, a->slack_cap, b->slack, b->slack_cap, 0);
+  else
+    order = core_compare_borrowing(a, b);
+  if (order)
+    return order > 0;
+  if (level == LEVEL_SURPLUS && a->vtime != b->vtime)
+    return a->vtime < b->vtime;
+  return a->last_ran_ns < b->last_ran_ns;
+}
+
+int32_t core_pick(const struct gs_core *core, bool desperate) {
+  int32_t best = -1;
+  for (int i = 0; i < core->nmembers; i++) {
+    int32_t m = core->members[i];
+    const struct core_grant *g = &core->grant[m];
+    if (g->held || !g->view.waiting || !g->view.live || g->limit_reached || g->late)
+      continue;
+    if (g->retry_ns > core->now_ns && !desperate)
+      continue;
+    if (best < 0 || core_goes_before(core, g, &core->grant[best]))
+      best = m;
+  }
+  return best;
+}
+
+int32_t core_lead(const struct gs_core *core) {
+  int32_t best = -1;
+  for (int i = 0; i < core->nmembers; i++) {
+    int32_t m = core->members[i];
+    const struct core_grant *g = &core->grant[m];
+    if (g->held && (best < 0 || core_goes_before(core, g, &core->grant[best])))
+      best = m;
+  }
+  return best;
+}
+
+bool core_preempts(const struct gs_core *core, const struct core_grant *c, const struct core_grant *h) {
+  /* A sleeper that wakes is served at once. Who has waited anyway lets a lease run for a quarter, or switches eat the gain. */
+  bool prompt = c->wake_ns != 0 || core->now_ns >= h->lease_ns + core->config.lease_ns / 4;
+  if (core_level(core, c) != LEVEL_GUARANTEE)
+    return h->level >= LEVEL_SURPLUS && prompt && core_compare_borrowing(c, h) > 0;
+  if (h->level != LEVEL_GUARANTEE)
+    return prompt;
+  if (c->wake_ns == 0 || interactive(h) > interactive(c))
+    return false;
+  return interactive(c) > interactive(h) || compare_fill(c->credit, c->credit_cap, h->credit, h->credit_cap, 50) > 0;
+}
+
+/* ---- holding together ---- */
+
+void core_forget_fill(struct core_grant *g) {
+  memset(g->fill, 0, sizeof g->fill);
+  g->fills = 0;
+  g->fill_milli = 1000;
+  g->full = true;
+  g->over_ns = 0;
+}
+
+void core_measure(const struct gs_core *core, struct core_grant *g) {
+  uint64_t resident = g->resident_ns - g->sampled_resident_ns;
+  if (resident < core->config.lease_ns)
+    return;
+  /* the meter's word is the tenant's: one that steps back measures nothing */
+  bool usable = g->view.busy_ns >= g->sampled_busy_ns;
+  uint64_t busy = usable ? core_min(g->view.busy_ns - g->sampled_busy_ns, resident) : 0;
+  g->sampled_resident_ns = g->resident_ns;
+  g->sampled_busy_ns = g->view.busy_ns;
+  if (!usable)
+    return;
+  if (g->fill_shared != core_shared(core))
+    g->fills = 0;
+  g->fill_shared = core_shared(core);
+  g->fill[g->fills++ % FILL_SAMPLES] = (struct fill_sample){busy, resident};
+  if (g->fills < FILL_SAMPLES)
+    return;
+  struct fill_sample sum = {0, 0};
+  for (int i = 0; i < FILL_SAMPLES; i++) {
+    sum.busy_ns += g->fill[i].busy_ns;
+    sum.resident_ns += g->fill[i].resident_ns;
+  }
+  uint32_t milli = (uint32_t)core_min(sum.busy_ns / (sum.resident_ns / 1000 + 1), 1000);
+  /* beside others each gets less done than it would alone: that says nothing of how much more would fit */
+  g->fill_milli = g->fill_shared ? (uint32_t)core_max(milli, g->fill_milli) : milli;
+  g->full = g->fill_milli >= (g->full ? LEAN_MILLI : FULL_MILLI);
+}
+
+bool core_fits_beside(const struct gs_core *core, const struct core_grant *c) {
+  uint32_t sum = c->fill_milli;
+  int holders = 0;
+  if (c->full)
+    return false;
+  for (int i = 0; i < core->nmembers; i++) {
+    const struct core_grant *g = &core->grant[core->members[i]];
+    if (!g->held)
+      continue;
+    if (g->full || ++holders >= TOGETHER_MAX)
+      return false;
+    sum += g->fill_milli;
+  }
+  return sum <= 1000;
+}
