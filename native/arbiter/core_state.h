@@ -162,6 +162,9 @@ void core_set_share(struct gs_core *core, struct core_grant *g, const struct gs_
 void core_advance(struct gs_core *core, uint64_t now);
 void core_count_wake(struct core_grant *g, uint64_t waited_ns);
 
+/* core_next.c: UINT64_MAX: never */
+uint64_t core_next_look(struct gs_core *core);
+
 /* core_choose.c */
 /* > 0 when a may borrow before b whatever their virtual times. */
 int core_compare_borrowing(const struct core_grant *a, const struct core_grant *b);

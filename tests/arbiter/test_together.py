@@ -1,4 +1,4 @@
-"""Leases that are held together by grants that leave the device idle, and the class that goes first, in virtual time."""
+"""Leases held together by grants that leave the device idle, and the class that goes first, in virtual time."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings

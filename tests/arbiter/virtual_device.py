@@ -24,8 +24,8 @@ def config(**changes):
 
 @dataclass
 class Tenant:
-    """`work`: device time it still wants to submit, None without end. `gap`: it submits one `kernel` at a time and so long
-    after the last was done, as a program that the host bounds; 0: it keeps `depth` queued."""
+    """`work`: device time it still wants to submit, None without end. `gap`: it submits one `kernel` at a time and so
+    long after the last was done, as a program that the host bounds; 0: it keeps `depth` queued."""
 
     guarantee: int = 0
     limit: int = 1000
