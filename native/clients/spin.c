@@ -1,7 +1,9 @@
 /* A tenant that does what it is told: holds device memory and runs spin_ns kernels back to back. The same program runs on a
  * real and on a simulated GPU.
  *
- *   gpushare-spin [--device N] [--alloc SIZE] [--kernel-ns NS] [--seconds S] [--duty PERCENT]
+ *   gpushare-spin [--device N] [--alloc SIZE] [--kernel-ns NS] [--gap-ns NS] [--seconds S] [--duty PERCENT]
+ *
+ * With --gap-ns it waits for each kernel and computes so long before the next, as a program that its host code holds up.
  *
  * With --seconds it runs that long, prints one JSON object and ends. Without, it obeys commands on stdin, one a line, and
  * answers each with one JSON object on stdout:
@@ -62,7 +64,7 @@ struct program {
   size_t held_bytes;
 
   bool running;
-  uint64_t kernel_ns, kernels;
+  uint64_t kernel_ns, gap_ns, kernels;
   unsigned duty; /* percent */
 };
 
@@ -178,6 +180,25 @@ static void submit(struct program *p) {
   p->kernels += n;
 }
 
+/* One kernel, and what the host does before the next. */
+static void submit_one(struct program *p) {
+  void *arguments[] = {&p->kernel_ns};
+
+  must(cuLaunchKernel(p->spin, 1, 1, 1, 1, 1, 1, 0, p->stream, arguments, NULL), "cuLaunchKernel");
+  must(cuEventRecord(p->marks[0], p->stream), "cuEventRecord");
+  must(cuEventSynchronize(p->marks[0]), "cuEventSynchronize");
+  p->kernels++;
+  for (uint64_t end = now_ns() + p->gap_ns; now_ns() < end;)
+    ;
+}
+
+static void work(struct program *p) {
+  if (p->gap_ns)
+    submit_one(p);
+  else
+    submit(p);
+}
+
 static void stop(struct program *p) {
   must(cuCtxSynchronize(), "cuCtxSynchronize");
   p->running = false;
@@ -247,7 +268,7 @@ static void serve(struct program *p) {
     if (poll(&in, 1, wait_ms) > 0 && !obey(p, buffer, &used))
       return;
     if (p->running && !off)
-      submit(p);
+      work(p);
   }
 }
 
@@ -258,7 +279,7 @@ static void run_for(struct program *p, double seconds) {
     uint64_t phase = (at - origin) % PERIOD_NS;
 
     if (phase < (uint64_t)PERIOD_NS * p->duty / 100)
-      submit(p);
+      work(p);
     else
       usleep((useconds_t)((PERIOD_NS - phase) / 1000) + 1);
   }
@@ -278,12 +299,15 @@ int main(int argc, char **argv) {
       ordinal = atoi(argv[i + 1]);
     else if (known && strcmp(argv[i], "--kernel-ns") == 0)
       p.kernel_ns = strtoull(argv[i + 1], NULL, 10);
+    else if (known && strcmp(argv[i], "--gap-ns") == 0)
+      p.gap_ns = strtoull(argv[i + 1], NULL, 10);
     else if (known && strcmp(argv[i], "--seconds") == 0)
       seconds = atof(argv[i + 1]);
     else if (known && strcmp(argv[i], "--duty") == 0)
       p.duty = (unsigned)atoi(argv[i + 1]);
     else if (!known || strcmp(argv[i], "--alloc") != 0 || !parse_size(argv[i + 1], &bytes)) {
-      fprintf(stderr, "usage: gpushare-spin [--device N] [--alloc SIZE] [--kernel-ns NS] [--seconds S] [--duty PERCENT]\n");
+      fprintf(stderr, "usage: gpushare-spin [--device N] [--alloc SIZE] [--kernel-ns NS] [--gap-ns NS] [--seconds S] "
+                      "[--duty PERCENT]\n");
       return 2;
     }
   }
