@@ -40,7 +40,8 @@ enum sim_op_code {
   SIM_FILE_GET = 12,  /* a and b: the secret. Descriptor: that memfd, as long as its process lives; a: its device, b: its pid */
   SIM_SETTING = 13,   /* device, a: enum sim_setting, b: SIM_KEEP or the new value (root or the engine's own uid, else -EPERM).
                          a: the value */
-  SIM_EVENTS_PUT = 14 /* as SIM_FILE_PUT, for the page of its interprocess events */
+  SIM_EVENTS_PUT = 14, /* as SIM_FILE_PUT, for the page of its interprocess events */
+  SIM_TIMES = 15      /* device. a: busy_ns, b: switch_ns, c: wall_ns; cheap enough for a thousand a second */
 };
 
 /* What an administrator can set of a device. It means nothing to the simulation: tests look who may change it. */

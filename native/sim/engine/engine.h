@@ -63,6 +63,7 @@ struct device {
   bool contended;       /* somebody has been waiting since the last decision */
   uint64_t free_at;     /* end of the last closed interval */
   uint64_t last_id;     /* whose that was: taking the device again costs it no switch */
+  uint64_t switches, switch_ns; /* so far: from one lane to another, and the time that kept the device from work */
   struct lane *queue;   /* lanes with work, in turn */
   uint64_t timer;       /* next decision, UINT64_MAX none */
 };

@@ -143,7 +143,11 @@ static void grant(struct engine *engine, struct device *device, struct lane *lan
   uint64_t from = device->free_at > now ? device->free_at : now;
   if (device->last_id && device->last_id != lane->id) {
     uint64_t switched = device->free_at + engine->options.hello.switch_ns;
-    if (from < switched) from = switched;
+    device->switches++;
+    if (from < switched) {
+      device->switch_ns += switched - from;
+      from = switched;
+    }
   }
   roll(lane, now);
   const struct sim_interval *last = last_interval(lane);

@@ -255,6 +255,12 @@ static int answer(struct engine *engine, struct connection *connection, const st
       case SIM_PROCESSES:
         made = books_processes(engine, request->device, &reply.a);
         break;
+      case SIM_TIMES:
+        reply.c = engine_now();
+        reply.a = books_busy(engine, request->device, reply.c);
+        reply.b = engine->device[request->device].switch_ns;
+        reply.c -= engine->started;
+        break;
       case SIM_DEVICE:
         reply.error = device_facts(engine, request->device, &reply);
         break;
