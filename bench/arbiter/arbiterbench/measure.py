@@ -88,8 +88,8 @@ def _ready(process: "subprocess.Popen[str]") -> int:
 
 
 class _Run:
-    def __init__(self, stage: Stage, workload: Workload, seconds: float, cleanup: ExitStack) -> None:
-        self.stage, self.workload, self.seconds = stage, workload, seconds
+    def __init__(self, stage: Stage, workload: Workload, seconds: float, warm: float, cleanup: ExitStack) -> None:
+        self.stage, self.workload, self.seconds, self._warm = stage, workload, seconds, warm
         self.record = Record()
         self._cleanup = cleanup
         self._seen = 0
@@ -117,7 +117,7 @@ class _Run:
         self.record.events += found
 
     def measure(self) -> None:
-        time.sleep(WARM_SECONDS)
+        time.sleep(self._warm)
         self._take_events()
         self.record.events.clear()
         before = load.snapshot()
@@ -152,12 +152,12 @@ class _Run:
         self.record.lines = lines[max(0, inside[0] - 1) : inside[-1] + 1]
 
 
-def run(system: System, workload: Workload, seconds: float, programs: Path) -> Record:
+def run(system: System, workload: Workload, seconds: float, programs: Path, warm: float = WARM_SECONDS) -> Record:
     """Raises CaseError, or what a program's failure raises."""
     with ExitStack() as cleanup:
         scratch = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="gsa-", dir="/tmp")))
         stage = cleanup.enter_context(Stage(system, workload, programs, scratch))
-        case = _Run(stage, workload, seconds, cleanup)
+        case = _Run(stage, workload, seconds, warm, cleanup)
         case.start()
         case.measure()
         case.stop()
@@ -214,10 +214,10 @@ def _wakes(record: Record, workload: Workload) -> list[int]:
 
 
 def _reclaims(record: Record) -> list[float]:
-    """From each revoke to the next lease."""
+    """From each revoke of a tenant that still ran to the next lease."""
     if record.controller:
         return [1000 * us for us in record.controller["reclaim_us"]]
-    return [event["value_ns"] for event in record.events if event["kind"] == "handover"]
+    return [event["value_ns"] for event in record.events if event["kind"] == "handover" and event["value_ns"] > 0]
 
 
 def numbers(system: System, workload: Workload, record: Record) -> Json:
@@ -240,7 +240,7 @@ def numbers(system: System, workload: Workload, record: Record) -> Json:
         "share_error_1s": max(errors[1], default=None),
         "share_error_1s_median": stats.percentile(errors[1], 0.5),
         "share_error_10s": max(errors[10], default=None),
-        "idle_with_waiters": idle_waiting / 1e9 / span if workload.devices == 1 else None,
+        "idle_with_waiters": idle_waiting / 1e9 / span if workload.devices == 1 and len(busy) > 1 else None,
         "wake_to_lease_ms": stats.spread(_wakes(record, workload), MS),
         "first_launch_held_ms": stats.spread(held, MS) if system.name != "none" else stats.spread([], 1),
         "latency_ms": stats.spread(latencies, MS),

@@ -1,6 +1,5 @@
-"""What is compared, and how each is set up: gpushare's daemon, or the bare simulated device and a gate in the tenants."""
+"""What is compared, and how it is set up: gpushare's daemon, or the bare simulated device and gates in the tenants."""
 
-import os
 import subprocess
 import sys
 import time
@@ -48,8 +47,8 @@ SYSTEMS = (
         "lock",
         "exclusive lock",
         f"as nvshare publishes it, first come first served; quantum {LOCK_QUANTUM_MS} ms and early release after "
-        f"{LOCK_IDLE_NS // 1_000_000} ms idle, its 30 s and 5 s divided by 30; graph launches are held back too; it knows "
-        "no shares",
+        f"{LOCK_IDLE_NS // 1_000_000} ms idle, its 30 s and 5 s divided by 30; graph launches are held back too; it "
+        "knows no shares",
         lambda _: ["--gate=lease", f"--idle-ns={LOCK_IDLE_NS}", "--windows"],
         ("lock", str(LOCK_QUANTUM_MS)),
     ),
@@ -183,7 +182,3 @@ def cpu_ns(task: Path) -> int:
         return int((task / "schedstat").read_text().split()[0])
     except FileNotFoundError:
         return 0
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0))

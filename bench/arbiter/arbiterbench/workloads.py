@@ -80,6 +80,7 @@ class Workload:
 STREAM = Work("stream")
 REQUEST = Work("requests", MS, kernels=2, period_ns=10 * MS, jitter_ns=2 * MS)
 LONG_REQUEST = Work("requests", MS, kernels=20, period_ns=60 * MS, jitter_ns=5 * MS)
+GAP_NS = 940 * US  # and a sleep ends some 60 us late
 NOTEBOOK = Work("requests", MS, kernels=20, period_ns=1000 * MS, jitter_ns=300 * MS)
 
 
@@ -120,13 +121,13 @@ _ALONE = (
 )  # fmt: skip
 
 _BESIDE = (
-    Workload("launch-bound", "two tenants that fill 30 %: 0.3 ms kernels, 0.7 ms of host work",
-             tuple(Tenant(f"eager{i}", 500, Work("gaps", 300 * US, gap_ns=700 * US)) for i in range(2)), kept=True),
+    Workload("launch-bound", "two launch-bound tenants at 30 % fill: a 0.3 ms kernel for each millisecond of host work",
+             tuple(Tenant(f"eager{i}", 500, Work("gaps", 300 * US, gap_ns=GAP_NS)) for i in range(2)), kept=True),
     Workload("graphs", "200 ms graphs beside 1 ms kernels, 50/50",
              (Tenant("graphs", 500, Work("graph", MS, kernels=200)), Tenant("kernels", 500, STREAM)), 12, shares=True),
     Workload("notebooks", "20 notebooks at 2 % duty (20 ms a second) and a trainer",
-             (*(Tenant(f"notebook{i}", 20, NOTEBOOK, "interactive") for i in range(20)), Tenant("trainer", 600, STREAM)),
-             wakes=19 * LEASE_NS),
+             (*(Tenant(f"notebook{i}", 40, NOTEBOOK, "interactive") for i in range(20)),
+              Tenant("trainer", 180, STREAM)), 12, wakes=19 * LEASE_NS),
     _inference("inference-0.1", 100 * US),
     _inference("inference-4", 4 * MS),
     _inference("inference-20", 20 * MS),

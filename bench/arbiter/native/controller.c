@@ -2,7 +2,7 @@
  *   controller PAGE lock QUANTUM_MS       first come, first served; taken back after the quantum once somebody else waits
  *   controller PAGE rotation SLICE_MS     the waiting tenant with the least time for its share, a slice at a time
  * The next tenant is leased when the one before says that its work is done. Ends when `stop` is set and the bell rung, and prints
- * {"leases": N, "reclaim_us": [from each revoke to its release]}. */
+ * {"leases": N, "reclaim_us": [from each revoke of a tenant that still wanted to its release]}. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ static uint64_t quantum_ns;
 
 static enum phase phase;
 static uint32_t holder;
-static uint64_t leased_ns, end_ns, revoked_ns;
+static uint64_t leased_ns, end_ns, revoked_ns; /* revoked: 0 when it was given up */
 static double served[BENCH_TENANTS]; /* ns for a share of 1 */
 static uint64_t leases;
 static uint32_t reclaim_us[RECLAIMS_MAX];
@@ -52,8 +52,8 @@ static int pick(void) {
   return best;
 }
 
-static void revoke(uint64_t now) {
-  revoked_ns = now;
+static void revoke(uint64_t now, bool taken) {
+  revoked_ns = taken ? now : 0;
   phase = DRAINING;
   move_lease(&page->tenant[holder]);
 }
@@ -77,7 +77,7 @@ static void start(uint32_t tenant, uint64_t now) {
 static void finish(uint64_t now) {
   uint32_t share = page->tenant[holder].share_milli;
   served[holder] += (double)(now - leased_ns) * 1000 / (share ? share : 1);
-  if (nreclaims < RECLAIMS_MAX)
+  if (revoked_ns && nreclaims < RECLAIMS_MAX)
     reclaim_us[nreclaims++] = (uint32_t)((now - revoked_ns) / 1000);
   phase = FREE;
 }
@@ -86,8 +86,9 @@ static void finish(uint64_t now) {
 static uint64_t decide(uint64_t now) {
   if (phase == HELD) {
     struct bench_tenant *t = &page->tenant[holder];
-    if (load32(&t->give_up) == load32(&t->lease) || (now >= end_ns && others_wait()))
-      revoke(now);
+    bool given_up = load32(&t->give_up) == load32(&t->lease);
+    if (given_up || (now >= end_ns && others_wait()))
+      revoke(now, !given_up);
   }
   if (phase == DRAINING && load32(&page->tenant[holder].released) == load32(&page->tenant[holder].lease))
     finish(now);

@@ -7,6 +7,8 @@
 
 enum { BENCH_TENANTS = 256, BENCH_ENTRY_BYTES = 128, BENCH_HEAD_BYTES = 64 };
 
+enum { BENCH_CALL_NS = 50000 }; /* what a driver call may take by itself */
+
 struct bench_tenant {
   uint32_t lease;    /* futex; odd: may submit. Used by the lock and the rotation */
   uint32_t released; /* the even lease after which nothing of ours is on the device any more */
@@ -16,7 +18,8 @@ struct bench_tenant {
   int32_t pid;
   uint64_t asked_ns; /* since when it waits */
   uint64_t kernels;  /* submitted */
-  /* Inside a driver call or the gate, so with something for the device: since when (0: not now), and how long before that. */
+  /* Inside driver calls or the gate, so with something for the device: since when (0: not now), and how long before that,
+   * without the first BENCH_CALL_NS of each time. */
   uint64_t wanting_since_ns, wanted_ns;
   uint64_t reserved[9];
 };
