@@ -17,7 +17,7 @@ from arbiterbench.workloads import WORKLOADS, Workload
 
 RESULTS = machine.ROOT / "bench" / "results"
 REPETITIONS = 3  # of what only noise tells from zero
-QUICK_SECONDS, QUICK_WARM = 1.3, 0.3
+QUICK_SECONDS, QUICK_WARM = 1.2, 0.2
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -94,7 +94,7 @@ def _measure(
         seconds = args.seconds or (QUICK_SECONDS if args.quick else workload.seconds)
         _say(f"{number + 1}/{len(cases)} {workload.name}: {system.name}")
         try:
-            warm = QUICK_WARM if args.quick else measure.WARM_SECONDS
+            warm = QUICK_WARM if args.quick else system.settles
             record = measure.run(system, workload, seconds, programs, warm)
             numbers = measure.numbers(system, workload, record)
             found.setdefault((workload.name, system.name), []).append(numbers)

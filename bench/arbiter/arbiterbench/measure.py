@@ -16,9 +16,9 @@ from arbiterbench import load, stats
 from arbiterbench.systems import Stage, System, cpu_ns
 from arbiterbench.workloads import MS, Workload
 
-WARM_SECONDS = 1.5
 EVENTS_SECONDS = 2  # the daemon's ring holds a few thousand
 _END_SECONDS = 20
+_STARTING = 8  # tenants at a time
 # page.h
 _TENANTS, _ENTRY, _HEAD = 256, 128, 64
 _GO, _STOP, _NTENANTS, _SHARE = 0, 4, 12, 16
@@ -79,12 +79,11 @@ def _end(process: "subprocess.Popen[str]") -> None:
     process.communicate()
 
 
-def _ready(process: "subprocess.Popen[str]") -> int:
+def _ready(process: "subprocess.Popen[str]") -> None:
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line or json.loads(line).get("event") != "ready":
         raise CaseError(f"a tenant did not start: {line!r}")
-    return process.pid
 
 
 class _Run:
@@ -96,12 +95,16 @@ class _Run:
 
     def start(self) -> None:
         _make_page(self.stage, self.workload)
-        self._tenants = []
+        self._tenants: list[subprocess.Popen[str]] = []
         for index, tenant in enumerate(self.workload.tenants):
             process = self.stage.start(tenant, index)
             self._cleanup.callback(_end, process)
             self._tenants.append(process)
-        self.record.pids = [_ready(process) for process in self._tenants]
+            if len(self._tenants) > _STARTING:
+                _ready(self._tenants[-1 - _STARTING])
+        for process in self._tenants[-_STARTING:]:
+            _ready(process)
+        self.record.pids = [process.pid for process in self._tenants]
         found = self.stage.grants()
         self.record.grants = [found.get(pid) for pid in self.record.pids]
         self.stage.start_controller()
@@ -152,7 +155,7 @@ class _Run:
         self.record.lines = lines[max(0, inside[0] - 1) : inside[-1] + 1]
 
 
-def run(system: System, workload: Workload, seconds: float, programs: Path, warm: float = WARM_SECONDS) -> Record:
+def run(system: System, workload: Workload, seconds: float, programs: Path, warm: float) -> Record:
     """Raises CaseError, or what a program's failure raises."""
     with ExitStack() as cleanup:
         scratch = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="gsa-", dir="/tmp")))

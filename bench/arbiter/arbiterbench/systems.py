@@ -21,13 +21,15 @@ _ANSWER_SECONDS = 20
 
 @dataclass(frozen=True)
 class System:
-    """`gate`: options of tenant.c. `controller`: of controller.c, where leases are handed out."""
+    """`gate`: options of tenant.c. `controller`: of controller.c, where leases are handed out. `settles`: seconds before
+    it is measured."""
 
     name: str
     title: str
     note: str
     gate: Callable[[Tenant], list[str]] = lambda _: []
     controller: tuple[str, ...] = ()
+    settles: float = 1.2
 
 
 # nvshare: 30 s and 5 s, both divided by 30. Runs of seconds say nothing about turns of half a minute.
@@ -42,6 +44,7 @@ SYSTEMS = (
         "on utilisation samples as HAMi-core publishes it: 120 ms period, last second, 10 ms sleeps; the limit is the "
         "share; graph launches pay nothing",
         lambda tenant: ["--gate=tokens", f"--percent={round(tenant.share_milli / 10)}"],
+        settles=3,
     ),
     System(
         "lock",

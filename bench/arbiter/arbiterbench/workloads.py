@@ -57,7 +57,7 @@ class Workload:
     name: str
     title: str
     tenants: tuple[Tenant, ...]
-    seconds: float = 8
+    seconds: float = 7
     shares: bool = False  # everybody is hungry, and the shares are what was asked
     kept: bool = False  # everybody is to keep what the bare device gives it
     wakes: int | None = None
@@ -86,7 +86,7 @@ NOTEBOOK = Work("requests", MS, kernels=20, period_ns=1000 * MS, jitter_ns=300 *
 
 def _shares(name: str, title: str, *milli: int) -> Workload:
     tenants = tuple(Tenant(f"t{index}", share, STREAM) for index, share in enumerate(milli))
-    return Workload(name, title, tenants, seconds=12, shares=True)
+    return Workload(name, title, tenants, seconds=11, shares=True)
 
 
 def _inference(name: str, kernel_ns: int, **more: object) -> Workload:
@@ -109,11 +109,11 @@ def _crowd() -> Workload:
         for place in range(32)
     )
     title = "256 processes on 8 devices, 32 shares of 1.0 to 5.1 % on each, 4 ms kernels"
-    return Workload("crowd", title, tenants, seconds=14, shares=True, devices=8, systems=("gpushare",))
+    return Workload("crowd", title, tenants, seconds=12, shares=True, devices=8, systems=("gpushare",))
 
 
 _ALONE = (
-    Workload("alone", "one tenant, 0.1 ms kernels", (Tenant("only", 1000, Work("stream", 100 * US)),), seconds=4),
+    Workload("alone", "one tenant, 0.1 ms kernels", (Tenant("only", 1000, Work("stream", 100 * US)),), seconds=3),
     Workload("alone-requests", "100 requests a second of 2 x 1 ms, nothing else",
              (Tenant("inference", 400, REQUEST, "inference"),), systems=("none", "gpushare")),
     Workload("alone-long", "16 requests a second of 20 ms, nothing else",
@@ -124,16 +124,16 @@ _BESIDE = (
     Workload("launch-bound", "two launch-bound tenants at 30 % fill: a 0.3 ms kernel for each millisecond of host work",
              tuple(Tenant(f"eager{i}", 500, Work("gaps", 300 * US, gap_ns=GAP_NS)) for i in range(2)), kept=True),
     Workload("graphs", "200 ms graphs beside 1 ms kernels, 50/50",
-             (Tenant("graphs", 500, Work("graph", MS, kernels=200)), Tenant("kernels", 500, STREAM)), 12, shares=True),
+             (Tenant("graphs", 500, Work("graph", MS, kernels=200)), Tenant("kernels", 500, STREAM)), 11, shares=True),
     Workload("notebooks", "20 notebooks at 2 % duty (20 ms a second) and a trainer",
              (*(Tenant(f"notebook{i}", 40, NOTEBOOK, "interactive") for i in range(20)),
-              Tenant("trainer", 180, STREAM)), 12, wakes=19 * LEASE_NS),
+              Tenant("trainer", 180, STREAM)), 10, wakes=19 * LEASE_NS),
     _inference("inference-0.1", 100 * US),
     _inference("inference-4", 4 * MS),
     _inference("inference-20", 20 * MS),
     Workload("interactive", "16 requests a second of 20 ms, class interactive, beside 0.1 ms kernels",
              (Tenant("interactive", 500, LONG_REQUEST, "interactive"),
-              Tenant("training", 500, Work("stream", 100 * US))), 12, wakes=0, alone="alone-long", latency="ratio"),
+              Tenant("training", 500, Work("stream", 100 * US))), 10, wakes=0, alone="alone-long", latency="ratio"),
 )  # fmt: skip
 
 BOUNDS_NS = (100 * US, 250 * US, 500 * US, MS, 2 * MS, 4 * MS)
