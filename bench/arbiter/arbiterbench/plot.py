@@ -120,17 +120,17 @@ def _curve(cases: Cases, top: float) -> list[str]:
     def x(d: float) -> float:
         return MARGIN + 20 + (WIDTH - 2 * MARGIN - 40) * math.log10(d / min(ds)) / span
 
-    floor = min(0.9, min(total for _, total, _ in points))
+    floor = 1 - 0.04 * math.ceil(
+        (1 - min(total for _, total, _ in points)) / 0.04 + 0.01
+    )  # whole percents at the lines
     most = 1.25 * max(p99 for _, _, p99 in points)
     for part in range(5):
         y = bottom - height * part / 4
         found.append(f'<line x1="{MARGIN}" y1="{y:.1f}" x2="{WIDTH - MARGIN}" y2="{y:.1f}" stroke="#ddd"/>')
-        found.append(
-            _text(MARGIN - 6, y + 4, f"{100 * (floor + (1.02 - floor) * part / 4):.1f} %", 11, "end", "#1f77b4")
-        )
+        found.append(_text(MARGIN - 6, y + 4, f"{100 * (floor + (1 - floor) * part / 4):.0f} %", 11, "end", "#1f77b4"))
         found.append(_text(WIDTH - MARGIN + 6, y + 4, f"{most * part / 4:.1f} ms", 11, "start", "#b0524a"))
     found += [_text(x(d), bottom + 16, f"{d:g} ms") for d in ds]
-    found += _line([(x(d), bottom - height * (total - floor) / (1.02 - floor)) for d, total, _ in points], "#1f77b4")
+    found += _line([(x(d), bottom - height * (total - floor) / (1 - floor)) for d, total, _ in points], "#1f77b4")
     found += _line([(x(d), bottom - height * p99 / most) for d, _, p99 in points], "#b0524a")
     return found
 

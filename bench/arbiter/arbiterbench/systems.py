@@ -21,8 +21,8 @@ _ANSWER_SECONDS = 20
 
 @dataclass(frozen=True)
 class System:
-    """`gate`: options of tenant.c. `controller`: of controller.c, where leases are handed out. `settles`: seconds before
-    it is measured."""
+    """`gate`: options of tenant.c. `controller`: of controller.c, where leases are handed out. `settles`: seconds
+    before it is measured."""
 
     name: str
     title: str
@@ -173,10 +173,6 @@ class Stage:
             return [], after
         answer = self._daemon.client.call("GET", f"/v1/events?after={after}")
         return answer["events"], answer["after"]
-
-    def interposed(self) -> dict[str, Any]:
-        """The arbiter's own account of the device."""
-        return {} if self._daemon is None else dict(self._daemon.client.devices()[0])
 
 
 def cpu_ns(task: Path) -> int:
