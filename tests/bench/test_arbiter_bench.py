@@ -183,6 +183,24 @@ def test_overhead_is_held_against_the_noise():
     assert judge.overhead({}) is None
 
 
+def test_the_curve_of_d_is_published_and_not_judged(tmp_path):
+    cases = {("alone", "none"): [numbers(busy=1.0)]}
+    latency = {"p50": 3, "p99": 4, "max": 5, "n": 100}
+    for workload in WORKLOADS:
+        if workload.of_curve:
+            cases[workload.name, "gpushare"] = [numbers(busy=0.5, latency_ms=latency)]
+    assert len(cases) > 5
+    facts = {"machine": "m", "date": "d", "commit": "c", "command": "x", "minutes": 1}
+    table = report.write(tmp_path, "name", facts, cases, ["one failed"]).read_text()
+    assert report.verdicts(cases) == []
+    assert [line.split(" |")[0] for line in table.splitlines() if line.startswith("| ") and " ms |" in line[:12]] == [
+        "| 0.1 ms", "| 0.25 ms", "| 0.5 ms", "| 1 ms", "| 2 ms", "| 4 ms",
+    ]  # fmt: skip
+    assert "- one failed" in table
+    picture = ElementTree.parse(tmp_path / "name.svg").getroot()
+    assert len([node for node in picture.iter() if node.tag.endswith("polyline")]) == 2
+
+
 def test_a_machine_that_is_full_is_noticed():
     before = load.Snapshot(1000, 500, {1: ("a", 100), 2: ("b", 0)})
     found = load.between(before, load.Snapshot(1200, 500, {1: ("a", 200), 2: ("b", 20), 3: ("c", 80)}))

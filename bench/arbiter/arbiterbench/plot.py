@@ -107,7 +107,7 @@ def _curve(cases: Cases, top: float) -> list[str]:
     points = []
     for workload in WORKLOADS:
         numbers = one(cases, workload.name, "gpushare")
-        if workload.name.startswith("bound-") and numbers and numbers["latency_ms"]["p99"] is not None:
+        if workload.of_curve and numbers and numbers["latency_ms"]["p99"] is not None:
             points.append(
                 (workload.bound_ns / MS, numbers["busy"] / (exclusive(cases) or 1), numbers["latency_ms"]["p99"])
             )

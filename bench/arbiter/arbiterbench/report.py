@@ -8,7 +8,7 @@ from typing import Any
 from arbiterbench import judge, load, plot
 from arbiterbench.judge import Cases, Verdict
 from arbiterbench.systems import SYSTEMS
-from arbiterbench.workloads import WORKLOADS, Workload
+from arbiterbench.workloads import MS, WORKLOADS, Workload
 
 Json = dict[str, Any]
 NONE = "-"
@@ -66,12 +66,27 @@ def _table(cases: Cases, workload: Workload) -> list[str]:
     return lines
 
 
+def _curve(cases: Cases) -> list[str]:
+    """What the bound on work in flight costs and gives."""
+    rows = []
+    for workload in WORKLOADS:
+        numbers = judge.one(cases, workload.name, "gpushare")
+        if workload.of_curve and numbers is not None:
+            cells = [cell(cases, workload, numbers) for cell in COLUMNS.values()]
+            rows.append(f"| {workload.bound_ns / MS:g} ms | {' | '.join(cells)} |")
+    if not rows:
+        return []
+    head = [f"| D | {' | '.join(COLUMNS)} |", "|---" * (1 + len(COLUMNS)) + "|"]
+    title = "### What D costs: gpushare, 100 requests a second of 2 x 1 ms beside 0.1 ms kernels"
+    return ["", title, "", *head, *rows]
+
+
 def verdicts(cases: Cases) -> list[Verdict]:
     """Of gpushare's cases."""
     found = []
     for workload in WORKLOADS:
         numbers = judge.one(cases, workload.name, "gpushare")
-        if numbers is not None:
+        if numbers is not None and not workload.of_curve:
             found += judge.judge(cases, workload, numbers)
     over = judge.overhead(cases)
     return [*found, *([over] if over else [])]
@@ -89,8 +104,9 @@ def markdown(facts: Json, cases: Cases, failed: Sequence[str], picture: str) -> 
     lines += ["", "## All numbers", "", LEGEND]
     for workload in WORKLOADS:
         table = _table(cases, workload)
-        if len(table) > 2:
+        if len(table) > 2 and not workload.of_curve:
             lines += ["", f"### {workload.name}: {workload.title}", "", *table]
+    lines += _curve(cases)
     if failed:
         lines += ["", "## Not measured", "", *(f"- {text}" for text in failed)]
     return "\n".join(lines) + "\n"

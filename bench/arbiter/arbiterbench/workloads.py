@@ -68,6 +68,11 @@ class Workload:
     systems: tuple[str, ...] = ()  # none: all
 
     @property
+    def of_curve(self) -> bool:
+        """A point of what D costs: published, not judged."""
+        return self.name.startswith("bound-")
+
+    @property
     def foreign_ns(self) -> int:
         """The longest piece of work of those whose wakes are not looked at."""
         return max((tenant.work.unit_ns for tenant in self.tenants if tenant.work.hungry), default=0)
