@@ -5,7 +5,7 @@ import time
 from simulated import VIEWER, Wire, read_line, tell, wait_for
 
 MS = 1_000_000
-TIMES = 13
+TIMES = 15
 SWITCH_NS, SLICE_NS = 20_000, 2 * MS  # the simulator's defaults
 
 
