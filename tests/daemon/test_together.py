@@ -1,4 +1,4 @@
-"""Two programs that their hosts hold up, on one device: leases in turn would cost each half of what the device alone gives."""
+"""Two programs that their hosts hold up, on one device: in turns each would get half of what the device alone gives."""
 
 import json
 import os
