@@ -316,13 +316,6 @@ class UsagePage(_Page):
         _raise(self.path, code, error)
         return Slot(slot[0], generation[0], pid)
 
-    def rejoin(self, pid: int, index: int, generation: int) -> Slot | None:
-        """After a restart of the daemon: the slot a process says it holds, or None if it is not its any more."""
-        error = ffi.new("struct gs_err *")
-        if lib.gs_slot_rejoin(self.pointer, pid, index, generation, error) < 0:
-            return None
-        return Slot(index, generation, pid)
-
     def live_slots(self, limits: LimitsPage) -> Iterator[Slot]:
         for index in range(min(limits.slots_high, MAX_SLOTS)):
             slot = self.pointer.slot[index]

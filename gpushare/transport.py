@@ -3,6 +3,7 @@
 import http.client
 import os
 import socket
+import struct
 from pathlib import Path
 
 ERRORS = (OSError, http.client.HTTPException)
@@ -15,9 +16,14 @@ class _Connection(http.client.HTTPConnection):
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
+        if self.timeout is not None:
+            # Of a socket in blocking mode: with Python's own timeout a full queue of connections is refused at once.
+            seconds, rest = divmod(self.timeout, 1)
+            limit = struct.pack("@ll", int(seconds), int(rest * 1e6))
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         try:
             self.sock.connect(os.fspath(self._path))
+            self.sock.settimeout(self.timeout)
         except BaseException:
             self.close()
             raise

@@ -136,12 +136,3 @@ int gs_slot_claim(struct gs_limits *limits, struct gs_usage *usage, int32_t pid,
   }
   return gs_fail(err, -ENOSPC, "all %d process slots of the grant are taken: end some of its processes", GS_MAX_SLOTS);
 }
-
-int gs_slot_rejoin(const struct gs_usage *usage, int32_t pid, uint32_t slot, uint32_t generation, struct gs_err *err) {
-  if (slot >= GS_MAX_SLOTS)
-    return gs_fail(err, -ESTALE, "slot %u does not exist", slot);
-  const struct gs_slot *s = &usage->slot[slot];
-  if (gs_load32(&s->state) != GS_SLOT_LIVE || s->generation != generation || s->pid != pid)
-    return gs_fail(err, -ESTALE, "slot %u is no longer held by process %d", slot, pid);
-  return 0;
-}

@@ -36,7 +36,5 @@ int gs_usage_check(const struct gs_usage *page, uint64_t size, struct gs_err *er
 /* Takes the lowest free slot for the process pid. -ENOSPC when all are taken. Only one thread may claim at a time. */
 int gs_slot_claim(struct gs_limits *limits, struct gs_usage *usage, int32_t pid, uint32_t *slot, uint32_t *generation,
                   struct gs_err *err);
-/* After a restart of the daemon: is this slot still that process's? 0 or -ESTALE. */
-int gs_slot_rejoin(const struct gs_usage *usage, int32_t pid, uint32_t slot, uint32_t generation, struct gs_err *err);
 
 #endif

@@ -22,6 +22,7 @@
 
 enum {
   PATIENCE_MS = 5000, /* a daemon that restarts is back by then */
+  CROWD_MS = 60000,   /* one that has many to serve answers by then */
   RETRY_MS = 50,
   ANSWER_MS = 2000,
   FD_FLOOR = 960 /* our descriptors stay out of the numbers programs count with */
@@ -145,8 +146,8 @@ static uint32_t join_grant(struct gs_process *state, const char *dir, struct gs_
     return GS_JOIN_FAILED;
   struct gs_join_reply reply;
   int fd, bell, rc;
-  uint64_t deadline = gs_now() + PATIENCE_MS * 1000000ull;
-  while ((rc = try_join(dir, GS_NO_SLOT, 0, &reply, &fd, &bell, err)) < 0 && may_come_back(rc) && gs_now() < deadline) {
+  uint64_t began = gs_now();
+  while ((rc = try_join(dir, GS_NO_SLOT, 0, &reply, &fd, &bell, err)) < 0 && gs_now() - began < patience_ns(rc)) {
     struct timespec nap = {0, RETRY_MS * 1000000L};
     nanosleep(&nap, NULL);
   }

@@ -142,17 +142,6 @@ def test_a_claimed_slot_starts_empty_whatever_was_written_before(pages):
     assert usage.usage(slot.index, 3).memory_bytes == 0
 
 
-def test_only_the_holder_of_a_slot_rejoins_it(pages):
-    limits, usage = pages
-    slot = usage.claim(limits, 10)
-    assert usage.rejoin(10, slot.index, slot.generation) == slot
-    assert usage.rejoin(11, slot.index, slot.generation) is None
-    assert usage.rejoin(10, slot.index, slot.generation + 1) is None
-    assert usage.rejoin(10, MAX_SLOTS, 1) is None
-    usage.pointer.slot[0].state = lib.GS_SLOT_FREE
-    assert usage.rejoin(10, slot.index, slot.generation) is None
-
-
 def test_a_full_grant_refuses_one_more_process(pages):
     limits, usage = pages
     for pid in range(MAX_SLOTS):
