@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -32,6 +33,7 @@ struct identity {
   ino_t inode;
 };
 static struct identity bell_is, socket_is;
+static int bell_number = -1, socket_number = -1; /* also for a fork's child, which sees the process's state wiped */
 
 static bool identify(int fd, struct identity *out) {
   struct stat file;
@@ -44,6 +46,27 @@ static bool identify(int fd, struct identity *out) {
 static bool still(int fd, const struct identity *is) {
   struct identity now;
   return identify(fd, &now) && now.device == is->device && now.inode == is->inode;
+}
+
+/* The daemon takes the connection's end for this image's, so a child must not keep it open beyond an exec of its parent. A raw
+ * clone does keep it: then the slot is freed when both are gone. */
+static void in_child(void) {
+  int saved = errno;
+  if (still(socket_number, &socket_is))
+    close(socket_number);
+  if (still(bell_number, &bell_is))
+    close(bell_number);
+  errno = saved;
+}
+
+static void remember(int connection, int bell) {
+  static uint32_t registered;
+  socket_number = connection;
+  bell_number = bell;
+  identify(connection, &socket_is);
+  identify(bell, &bell_is);
+  if (__atomic_exchange_n(&registered, 1, __ATOMIC_RELAXED) == 0)
+    pthread_atfork(NULL, NULL, in_child);
 }
 
 static int keep_high(int fd) {
@@ -157,8 +180,7 @@ static uint32_t join_grant(struct gs_process *state, const char *dir, struct gs_
   state->daemon_epoch = __atomic_load_n(&pages.limits->daemon_epoch, __ATOMIC_ACQUIRE);
   state->socket = keep_high(fd);
   state->bell = keep_high(bell);
-  identify(state->socket, &socket_is);
-  identify(state->bell, &bell_is);
+  remember(state->socket, state->bell);
   for (uint32_t i = 0; i < GS_MAX_DEVICES; i++) {
     state->ordinal_of[i] = GS_DEVICE_UNKNOWN;
     state->total_bytes[i] = __atomic_load_n(&pages.limits->device[i].memory_bytes, __ATOMIC_ACQUIRE);
@@ -182,13 +204,12 @@ uint32_t gs_join(struct gs_process *state) {
 }
 
 /* Puts a new descriptor under the number the old one has, unless that number is somebody else's by now. */
-static int replace(int old, struct identity *is, int fresh) {
+static int replace(int old, const struct identity *is, int fresh) {
   int number = old >= 0 && still(old, is) && dup3(fresh, old, O_CLOEXEC) == old ? old : -1;
   if (number < 0)
     number = keep_high(fresh);
   else
     close(fresh);
-  identify(number, is);
   return number;
 }
 
@@ -205,8 +226,10 @@ int gs_rejoin(struct gs_err *err) {
     rc = gs_fail(err, -ESTALE, "the gpushare daemon gave slot %u, this process holds %u", reply.slot, state->slot_index);
   }
   if (rc == 0) {
-    __atomic_store_n(&state->socket, replace(state->socket, &socket_is, fd), __ATOMIC_RELEASE);
-    __atomic_store_n(&state->bell, replace(state->bell, &bell_is, bell), __ATOMIC_RELEASE);
+    int connection = replace(state->socket, &socket_is, fd), number = replace(state->bell, &bell_is, bell);
+    remember(connection, number);
+    __atomic_store_n(&state->socket, connection, __ATOMIC_RELEASE);
+    __atomic_store_n(&state->bell, number, __ATOMIC_RELEASE);
     __atomic_store_n(&state->daemon_epoch, epoch, __ATOMIC_RELEASE);
   }
   errno = saved;
