@@ -113,7 +113,9 @@ static int ask(int fd, uint32_t slot, uint32_t generation, struct gs_join_reply 
     char bytes[CMSG_SPACE(sizeof(int))];
   } control;
   struct iovec body = {reply, sizeof *reply};
-  struct msghdr message = {.msg_iov = &body, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control};
+  /* CMSG_LEN, not CMSG_SPACE: in the padding there is room for a second descriptor, which nobody would close */
+  struct msghdr message = {
+      .msg_iov = &body, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = CMSG_LEN(sizeof(int))};
   *bell = -1;
   ssize_t got = send(fd, &request, sizeof request, MSG_NOSIGNAL);
   if (got == (ssize_t)sizeof request)
@@ -122,7 +124,7 @@ static int ask(int fd, uint32_t slot, uint32_t generation, struct gs_join_reply 
     while (got < 0 && errno == EINTR);
   if (got < 0)
     return gs_fail(err, -errno, "the gpushare daemon did not answer: %s", strerror(errno));
-  struct cmsghdr *part = got > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+  struct cmsghdr *part = CMSG_FIRSTHDR(&message); /* also an empty message may bring one */
   if (part && part->cmsg_type == SCM_RIGHTS && part->cmsg_len >= CMSG_LEN(sizeof(int)))
     memcpy(bell, CMSG_DATA(part), sizeof *bell);
   if (got == 0)
