@@ -76,9 +76,14 @@ static CUresult array(size_t width, size_t height, size_t *made) {
   return cuArrayCreate_v2((CUarray *)made, &descriptor);
 }
 
-/* Waits, so that what was freed in order of a stream is back. */
+/* Waits, so that what was freed in order of a stream is back, and a pool gives back what it does not need. */
 static CUresult free_async(size_t address) {
   CUresult result = cuMemFreeAsync(address, NULL), waited = cuCtxSynchronize();
+  return result ? result : waited;
+}
+
+static CUresult free_now(size_t address) {
+  CUresult result = cuMemFree_v2(address), waited = cuCtxSynchronize();
   return result ? result : waited;
 }
 
@@ -157,7 +162,7 @@ static int obey(const char *verb, size_t context, size_t a, size_t b, size_t *ma
   else if (!strcmp(verb, "managed")) r = cuMemAllocManaged(&at, a, 1), *made = at;
   else if (!strcmp(verb, "pitch")) r = pitch(a, b, made);
   else if (!strcmp(verb, "thread")) r = in_thread(context, a, made);
-  else if (!strcmp(verb, "free")) r = cuMemFree_v2(a);
+  else if (!strcmp(verb, "free")) r = free_now(a);
   else if (!strcmp(verb, "array")) r = array(a, b, made);
   else if (!strcmp(verb, "unarray")) r = cuArrayDestroy(handle(a));
   else if (!strcmp(verb, "async")) r = cuMemAllocAsync(&at, a, NULL), *made = at;

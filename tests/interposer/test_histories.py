@@ -374,7 +374,7 @@ class Histories(RuleBasedStateMachine):
         pool = data.draw(st.sampled_from([0, *client.model.pools]), "pool")
         made = self.allocate(client, context, pool_growth(size), "frompool" if pool else "async", size, pool)
         if made:
-            client.model.blocks[made] = pool_growth(size)
+            client.model.blocks[made] = (context, pool_growth(size))
 
     @rule(data=st.data())
     def end_pool(self, data: st.DataObject) -> None:
@@ -463,8 +463,8 @@ class Histories(RuleBasedStateMachine):
             10,
             "the dead are gone",
         )
-        assert seen(self.keeper.slots) == expected, "the slots"
-        assert seen(self.books) == expected, "the simulator's books"
+        found = {"slots": seen(self.keeper.slots), "simulator": seen(self.books)}
+        assert found == {"slots": expected, "simulator": expected}
 
     @invariant()
     def the_limit_holds(self) -> None:

@@ -52,7 +52,7 @@ class Process:
     memory: dict[int, tuple[int, int]] = field(default_factory=dict)  # address -> (context, bytes)
     arrays: dict[int, tuple[int, int]] = field(default_factory=dict)
     pools: dict[int, int] = field(default_factory=dict)  # pool -> 1
-    blocks: dict[int, int] = field(default_factory=dict)  # address -> bytes the pool grew by
+    blocks: dict[int, tuple[int, int]] = field(default_factory=dict)  # address -> (context, bytes the pool grew by)
     handles: dict[int, tuple[Physical, int]] = field(default_factory=dict)  # handle -> (physical, times to release)
     mappings: dict[int, Physical] = field(default_factory=dict)  # address -> what is there
     space: int = 0
@@ -64,7 +64,7 @@ class Process:
             CONTEXT * len(self.contexts)
             + sum(size for _, size in self.memory.values())
             + sum(size for _, size in self.arrays.values())
-            + sum(self.blocks.values())
+            + sum(size for _, size in self.blocks.values())
             + sum(one.size for one in physical.values())
         )
 
@@ -72,6 +72,7 @@ class Process:
         del self.contexts[context]
         self.memory = {at: one for at, one in self.memory.items() if one[0] != context}
         self.arrays = {at: one for at, one in self.arrays.items() if one[0] != context}
+        self.blocks = {at: one for at, one in self.blocks.items() if one[0] != context}
 
     def retain(self, context: int) -> None:
         self.contexts[context] = "primary"
