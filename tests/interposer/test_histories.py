@@ -4,15 +4,14 @@ After every step the slots of the usage page, the model and the simulator's own 
 byte.
 """
 
-import contextlib
 import os
-import signal
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from historyclient import Client, build
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -26,11 +25,9 @@ from hypothesis.stateful import (
 from memorymodel import CONTEXT, MIB, OK, OUT_OF_MEMORY, VMM, Physical, Process, array, linear, pitched, pool_growth
 from running import Daemon, until
 
-from gpushare import paths
 from gpushare.enforce import cgroup
 from gpushare.errors import GpushareError
 
-HERE = Path(__file__).resolve().parent
 LIMIT = 1 << 30
 MOST_PROCESSES = 4
 SPACE = 16 * VMM
@@ -42,37 +39,6 @@ SIZES = st.one_of(
     st.integers(1, 64 * MIB),
     st.sampled_from([1, 511, 512, 513, 2 * MIB, LIMIT // 2, LIMIT - CONTEXT, LIMIT, LIMIT + 1, 1 << 40, (1 << 64) - 1]),
 )
-
-
-class Client:
-    """A history_client process, or a child that one of them forked."""
-
-    def __init__(self, pid: int, process: subprocess.Popen[str] | None) -> None:
-        self.pid, self.process = pid, process
-        self.model = Process()
-        self.stale: dict[str, list[int]] = {}  # numbers that were valid once
-
-    def __call__(self, command: str, *numbers: int) -> tuple[int, int]:
-        assert self.process is not None
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(" ".join([command, *map(str, numbers)]) + "\n")
-        self.process.stdin.flush()
-        if command == "exec":
-            return self("hello")
-        line = self.process.stdout.readline()
-        assert line, f"{command} {numbers} ended the program: {self.process.wait(10)}"
-        result, made = map(int, line.split())
-        return result, made
-
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        if self.process is not None:
-            self.process.wait(10)
-            for pipe in (self.process.stdin, self.process.stdout):
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()  # type: ignore[union-attr]
 
 
 class Keeper:
@@ -132,10 +98,7 @@ def history_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 @pytest.fixture(scope="module")
 def history_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    program, driver = tmp_path_factory.mktemp("history") / "client", paths.SIM_LIB_DIR / "libcuda.so.1"
-    flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{HERE.parents[1] / 'native' / 'include'}"]
-    subprocess.run(["gcc", *flags, HERE / "history_client.c", "-o", program, driver], check=True)
-    return program
+    return build(tmp_path_factory.mktemp("history") / "client")
 
 
 class Histories(RuleBasedStateMachine):
@@ -404,7 +367,7 @@ class Histories(RuleBasedStateMachine):
         client, context = self.pick(data)
         handle = self.number(data, client, "handle", list(client.model.handles))
         result, _ = client("drop", context, handle)
-        if context and handle in client.model.handles:
+        if handle in client.model.handles:
             assert result == OK
             client.model.drop_handle(handle)
             if handle not in client.model.handles:
