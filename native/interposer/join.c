@@ -39,13 +39,16 @@ static bool identify(int fd, struct identity *out) {
   struct stat file;
   if (fd < 0 || gs_fstat(fd, &file) < 0)
     return false;
-  *out = (struct identity){file.st_dev, file.st_ino};
+  /* gs_ring reads while gs_rejoin writes: who sees half of it rings again after its next look */
+  __atomic_store_n(&out->device, file.st_dev, __ATOMIC_RELAXED);
+  __atomic_store_n(&out->inode, file.st_ino, __ATOMIC_RELAXED);
   return true;
 }
 
 static bool still(int fd, const struct identity *is) {
   struct identity now;
-  return identify(fd, &now) && now.device == is->device && now.inode == is->inode;
+  return identify(fd, &now) && now.device == __atomic_load_n(&is->device, __ATOMIC_RELAXED) &&
+         now.inode == __atomic_load_n(&is->inode, __ATOMIC_RELAXED);
 }
 
 /* The daemon takes the connection's end for this image's, so a child must not keep it open beyond an exec of its parent. A raw
