@@ -5,6 +5,7 @@ byte.
 """
 
 import os
+import random
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
@@ -101,6 +102,11 @@ def history_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("history") / "client")
 
 
+# Choices among what there is at the moment, made from one number: how much is drawn for a step does not depend on the
+# addresses and the moments of this run.
+PICKS = st.integers(0, (1 << 32) - 1).map(random.Random)
+
+
 class Histories(RuleBasedStateMachine):
     node: Daemon
     program: Path
@@ -120,22 +126,18 @@ class Histories(RuleBasedStateMachine):
     def tellable(self) -> list[Client]:
         return [client for client in self.clients if client.process is not None]
 
-    def pick(self, data: st.DataObject, *, context: bool = True, calls: bool = True) -> tuple[Client, int]:
-        """A process that obeys and is about to call CUDA, and one of its contexts."""
-        client = data.draw(st.sampled_from(self.tellable()), "process")
-        if calls and not client.model.total:
-            client.model.total = self.limit
+    def pick(self, data: random.Random, *, context: bool = True) -> tuple[Client, int]:
+        """A process that obeys, and one of its contexts."""
+        client = data.choice(self.tellable())
         alive = list(client.model.contexts)
         if not context or not alive:
             return client, 0
-        return client, data.draw(st.sampled_from(alive), "context")
+        return client, data.choice(alive)
 
-    def number(self, data: st.DataObject, client: Client, kind: str, alive: list[int]) -> int:
+    def number(self, data: random.Random, client: Client, kind: str, alive: list[int]) -> int:
         """One that is valid, was valid once, is another process's, or never was."""
         others = [at for other in self.clients if other is not client for at in other.model.memory]
-        return data.draw(
-            st.sampled_from([*alive, *alive, *alive, *client.stale.get(kind, []), *others[:2], 0x1000]), kind
-        )
+        return data.choice([*alive, *alive, *alive, *client.stale.get(kind, []), *others[:2], 0x1000])
 
     def allocate(self, client: Client, context: int, need: int, command: str, *numbers: int) -> int | None:
         """The number that was made. Fails in the driver without a context, in us where it does not fit."""
@@ -164,18 +166,19 @@ class Histories(RuleBasedStateMachine):
     def start(self, ready: bool) -> None:
         process = self.keeper.start(self.program)
         client = Client(process.pid, process)
+        client.limit = lambda: self.limit
         self.clients.append(client)
         if ready:
             assert client("init")[0] == OK
-            client.model.initialised, client.model.total = True, self.limit
+            client.model.initialised = True
             if made := self.make_context(client, "retain"):
                 client.model.retain(made)
 
     @precondition(lambda self: len(self.clients) < MOST_PROCESSES)
-    @rule(data=st.data(), size=SIZES, acts=st.booleans())
-    def fork(self, data: st.DataObject, size: int, acts: bool) -> None:
+    @rule(data=PICKS, size=SIZES, acts=st.booleans())
+    def fork(self, data: random.Random, size: int, acts: bool) -> None:
         """A child of a process that used CUDA can use none itself; one of a process that did not is like any other."""
-        parent, _ = self.pick(data, context=False, calls=False)
+        parent, _ = self.pick(data, context=False)
         result, pid = parent("fork", 0, size if acts else 0)
         child = Client(pid, None)
         self.clients.append(child)
@@ -194,23 +197,23 @@ class Histories(RuleBasedStateMachine):
         if result == OK:
             child.model.memory[1] = (1, linear(size))
 
-    @rule(data=st.data())
-    def exec(self, data: st.DataObject) -> None:
+    @rule(data=PICKS)
+    def exec(self, data: random.Random) -> None:
         """The new image starts with nothing, and has not called CUDA yet."""
-        client, _ = self.pick(data, context=False, calls=False)
+        client, _ = self.pick(data, context=False)
         assert client("exec")[0] == OK
         client.model, client.stale = Process(), {}
 
-    @rule(data=st.data())
-    def initialise(self, data: st.DataObject) -> None:
+    @rule(data=PICKS)
+    def initialise(self, data: random.Random) -> None:
         client, _ = self.pick(data, context=False)
         assert client("init")[0] == OK
         client.model.initialised = True
 
     @precondition(lambda self: len(self.tellable()) > 1)
-    @rule(data=st.data())
-    def kill(self, data: st.DataObject) -> None:
-        client = data.draw(st.sampled_from(self.clients), "victim")
+    @rule(data=PICKS)
+    def kill(self, data: random.Random) -> None:
+        client = data.choice(self.clients)
         if self.tellable() != [client]:
             client.kill()
             self.clients.remove(client)
@@ -229,16 +232,16 @@ class Histories(RuleBasedStateMachine):
 
     # ---- contexts
 
-    @rule(data=st.data())
-    def context(self, data: st.DataObject) -> None:
+    @rule(data=PICKS)
+    def context(self, data: random.Random) -> None:
         client, _ = self.pick(data, context=False)
         if client.model.initialised:
             made = self.make_context(client, "ctx")
             if made:
                 client.model.contexts[made] = "own"
 
-    @rule(data=st.data())
-    def retain(self, data: st.DataObject) -> None:
+    @rule(data=PICKS)
+    def retain(self, data: random.Random) -> None:
         client, _ = self.pick(data, context=False)
         if client.model.initialised:
             made = self.make_context(client, "retain")
@@ -251,8 +254,8 @@ class Histories(RuleBasedStateMachine):
         assert result == (OK if self.used + need <= self.limit else OUT_OF_MEMORY), command
         return made if result == OK else None
 
-    @rule(data=st.data(), reset=st.booleans())
-    def leave_primary(self, data: st.DataObject, reset: bool) -> None:
+    @rule(data=PICKS, reset=st.booleans())
+    def leave_primary(self, data: random.Random, reset: bool) -> None:
         client, _ = self.pick(data, context=False)
         model, primary = client.model, client.model.primary()
         result, _ = client("reset" if reset else "unretain")
@@ -264,50 +267,50 @@ class Histories(RuleBasedStateMachine):
         if primary is not None and model.primary_refs == 0:
             model.end_context(primary)
 
-    @rule(data=st.data())
-    def destroy(self, data: st.DataObject) -> None:
+    @rule(data=PICKS)
+    def destroy(self, data: random.Random) -> None:
         client, _ = self.pick(data, context=False)
         own = [context for context, kind in client.model.contexts.items() if kind == "own"]
         if own:
-            context = data.draw(st.sampled_from(own), "context")
+            context = data.choice(own)
             assert client("destroy", context)[0] == OK
             client.model.end_context(context)
 
     # ---- memory
 
-    @rule(data=st.data(), size=SIZES, way=st.sampled_from(["alloc", "managed", "thread"]))
-    def alloc(self, data: st.DataObject, size: int, way: str) -> None:
+    @rule(data=PICKS, size=SIZES, way=st.sampled_from(["alloc", "managed", "thread"]))
+    def alloc(self, data: random.Random, size: int, way: str) -> None:
         client, context = self.pick(data)
         made = self.allocate(client, context, linear(size), way, size)
         if made:
             client.model.memory[made] = (context, linear(size))
 
-    @rule(data=st.data(), width=st.integers(4, 1 << 16), height=st.integers(1, 4096))
-    def alloc_pitch(self, data: st.DataObject, width: int, height: int) -> None:
+    @rule(data=PICKS, width=st.integers(4, 1 << 16), height=st.integers(1, 4096))
+    def alloc_pitch(self, data: random.Random, width: int, height: int) -> None:
         client, context = self.pick(data)
         need = pitched(width, height)
         made = self.allocate(client, context, need, "pitch", width, height)
         if made:
             client.model.memory[made] = (context, need)
 
-    @rule(data=st.data(), width=st.integers(1, 8192), height=st.integers(1, 4096))
-    def make_array(self, data: st.DataObject, width: int, height: int) -> None:
+    @rule(data=PICKS, width=st.integers(1, 8192), height=st.integers(1, 4096))
+    def make_array(self, data: random.Random, width: int, height: int) -> None:
         client, context = self.pick(data)
         need = array(width, height)
         made = self.allocate(client, context, need, "array", width, height)
         if made:
             client.model.arrays[made] = (context, need)
 
-    @rule(data=st.data())
-    def destroy_array(self, data: st.DataObject) -> None:
+    @rule(data=PICKS)
+    def destroy_array(self, data: random.Random) -> None:
         client, context = self.pick(data)
         if context and client.model.arrays:
-            made = data.draw(st.sampled_from(list(client.model.arrays)), "array")
+            made = data.choice(list(client.model.arrays))
             assert client("unarray", context, made)[0] == OK
             del client.model.arrays[made]
 
-    @rule(data=st.data(), way=st.sampled_from(["free", "freeasync"]))
-    def free(self, data: st.DataObject, way: str) -> None:
+    @rule(data=PICKS, way=st.sampled_from(["free", "freeasync"]))
+    def free(self, data: random.Random, way: str) -> None:
         """Any number: memory, a block of a pool, a mapping, freed before, somebody else's."""
         client, context = self.pick(data)
         model = client.model
@@ -322,36 +325,36 @@ class Histories(RuleBasedStateMachine):
 
     # ---- pools
 
-    @rule(data=st.data())
-    def make_pool(self, data: st.DataObject) -> None:
+    @rule(data=PICKS)
+    def make_pool(self, data: random.Random) -> None:
         client, context = self.pick(data)
         if context and len(client.model.pools) < 3:
             result, made = client("pool", context)
             assert result == OK
             client.model.pools[made] = 1
 
-    @rule(data=st.data(), steps=st.integers(0, 3), part=st.integers(16 * MIB + 1, 32 * MIB))
-    def alloc_async(self, data: st.DataObject, steps: int, part: int) -> None:
+    @rule(data=PICKS, steps=st.integers(0, 3), part=st.integers(16 * MIB + 1, 32 * MIB))
+    def alloc_async(self, data: random.Random, steps: int, part: int) -> None:
         client, context = self.pick(data)
         size = steps * 32 * MIB + part
-        pool = data.draw(st.sampled_from([0, *client.model.pools]), "pool")
+        pool = data.choice([0, *client.model.pools])
         made = self.allocate(client, context, pool_growth(size), "frompool" if pool else "async", size, pool)
         if made:
             client.model.blocks[made] = (context, pool_growth(size))
 
-    @rule(data=st.data())
-    def end_pool(self, data: st.DataObject) -> None:
+    @rule(data=PICKS)
+    def end_pool(self, data: random.Random) -> None:
         """Its blocks live on."""
         client, context = self.pick(data)
         if context and client.model.pools:
-            pool = data.draw(st.sampled_from(list(client.model.pools)), "pool")
+            pool = data.choice(list(client.model.pools))
             assert client("unpool", context, pool)[0] == OK
             del client.model.pools[pool]
 
     # ---- physical memory
 
-    @rule(data=st.data(), pieces=st.one_of(st.integers(1, 8), st.sampled_from([LIMIT // VMM, 1 << 20])))
-    def create(self, data: st.DataObject, pieces: int) -> None:
+    @rule(data=PICKS, pieces=st.one_of(st.integers(1, 8), st.sampled_from([LIMIT // VMM, 1 << 20])))
+    def create(self, data: random.Random, pieces: int) -> None:
         client, context = self.pick(data)
         if not context:
             return
@@ -362,8 +365,8 @@ class Histories(RuleBasedStateMachine):
                 result, client.model.space = client("space", context, SPACE)
                 assert result == OK
 
-    @rule(data=st.data())
-    def release(self, data: st.DataObject) -> None:
+    @rule(data=PICKS)
+    def release(self, data: random.Random) -> None:
         client, context = self.pick(data)
         handle = self.number(data, client, "handle", list(client.model.handles))
         result, _ = client("drop", context, handle)
@@ -375,8 +378,8 @@ class Histories(RuleBasedStateMachine):
         else:
             assert result not in (OK, OUT_OF_MEMORY)
 
-    @rule(data=st.data(), at=st.integers(0, SPACE // VMM - 1))
-    def map(self, data: st.DataObject, at: int) -> None:
+    @rule(data=PICKS, at=st.integers(0, SPACE // VMM - 1))
+    def map(self, data: random.Random, at: int) -> None:
         client, context = self.pick(data)
         model = client.model
         if not context or not model.space:
@@ -389,15 +392,14 @@ class Histories(RuleBasedStateMachine):
         else:
             assert result not in (OK, OUT_OF_MEMORY)
 
-    @rule(data=st.data(), at=st.integers(0, SPACE // VMM - 1), hold=st.booleans())
-    def at_mapping(self, data: st.DataObject, at: int, hold: bool) -> None:
+    @rule(data=PICKS, at=st.integers(0, SPACE // VMM - 1), hold=st.booleans())
+    def at_mapping(self, data: random.Random, at: int, hold: bool) -> None:
         """Unmaps, or gets one more handle of what is mapped."""
         client, context = self.pick(data)
         model = client.model
         if not context or not model.space:
             return
-        mapped = [address for address in model.mappings if data.draw(st.booleans(), "this one")]
-        address = mapped[0] if mapped else model.space + at * VMM
+        address = data.choice([*model.mappings, *model.mappings, model.space + at * VMM])
         result, made = client("hold" if hold else "unmap", context, address)
         if address not in model.mappings:
             assert result not in (OK, OUT_OF_MEMORY)
@@ -434,8 +436,8 @@ class Histories(RuleBasedStateMachine):
         assert self.used <= self.limit
         assert self.node.books()["peak_bytes"] <= LIMIT
 
-    @rule(data=st.data())
-    def available(self, data: st.DataObject) -> None:
+    @rule(data=PICKS)
+    def available(self, data: random.Random) -> None:
         client, context = self.pick(data)
         if context:
             result, free = client("available", context)

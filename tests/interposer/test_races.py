@@ -1,4 +1,4 @@
-"""The interposer's threads, and the program's in it, under ThreadSanitizer, with leases and daemons that come and go."""
+"""The interposer's threads, and the program's in it, under ThreadSanitizer, with leases and daemons that change."""
 
 import os
 import subprocess
