@@ -50,13 +50,17 @@ class Keeper:
         self.process = subprocess.Popen(
             node.run(str(LIMIT), "50%", "cat"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
-        until(lambda: Path(f"/proc/{self.process.pid}/comm").read_text() == "cat\n", 10)
-        environment = Path(f"/proc/{self.process.pid}/environ").read_bytes().split(b"\0")
-        self.environment = dict(os.fsdecode(one).split("=", 1) for one in environment if one)
+        self.environment: dict[str, str] = until(self.read_environment, 10, "the grant's first process")
         self.directory = Path(self.environment["GPUSHARE_GRANT_DIR"])
         self.grant = self.directory.parent.name
         self.cgroup = cgroup.of_process(self.process.pid)
         self.usage = (self.directory / "usage").open("rb", buffering=0)
+
+    def read_environment(self) -> dict[str, str]:
+        """Of the program that `gpushare run` became; empty until it is that."""
+        pairs = Path(f"/proc/{self.process.pid}/environ").read_bytes().split(b"\0")
+        found = dict(os.fsdecode(one).split("=", 1) for one in pairs if b"=" in one)
+        return found if "GPUSHARE_GRANT_DIR" in found else {}
 
     def start(self, program: Path) -> subprocess.Popen[str]:
         """A process of the grant."""
