@@ -8,6 +8,8 @@ import os
 import random
 import struct
 import subprocess
+import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -449,6 +451,8 @@ class Histories(RuleBasedStateMachine):
             assert (result, free) == (OK, max(0, min(self.limit, client.model.total) - self.used))
 
     def teardown(self) -> None:
+        if sys.exc_info()[0] is not None:
+            traceback.print_exc()  # Hypothesis plays a failure again, and tells of that one only
         try:
             for client in self.clients:
                 client.kill()

@@ -36,7 +36,7 @@ def test_no_byte_over_the_limit(node: Daemon, racers: Path, kills: int) -> None:
     assert min(granted, refused) > ATTEMPTS // 10, "it was no race"
     assert killed == kills
     assert freed == granted or kills
-    assert 0.99 * LIMIT <= peak <= LIMIT
+    assert 0.95 * LIMIT <= peak <= LIMIT
     until(lambda: node.books()["bytes"] == 0, 10, "all bytes are back")
     until(lambda: not node.client.grants(), 10, "the grant is gone")
 
