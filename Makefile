@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 TEST_LIMIT ?= 1500
 SLOW_LIMIT ?= 600
 
-.PHONY: help demo test test-slow check bench dist clean build dev sanitize
+.PHONY: help demo test test-slow check coverage bench dist clean build dev sanitize
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
@@ -27,6 +27,9 @@ check: $(VENV)/.ready-test build sanitize ## linters, types, import rules, warni
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/check.py
+
+coverage: $(VENV)/.ready-test ## executed lines of the interposer under its tests, at least 95 %
+	$(BIN)/python scripts/coverage
 
 bench: $(VENV)/.ready-test build ## the numbers: ratios within one run, written to bench/results
 	$(BIN)/pytest bench --benchmark-columns=median,min,max,stddev

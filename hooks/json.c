@@ -31,10 +31,11 @@ static bool skip_string(struct cursor *c, struct gs_span *raw) {
   if (!take(c, '"'))
     return false;
   start = c->at - 1;
-  while (c->at < c->end && *c->at != '"') {
+  for (; c->at < c->end && *c->at != '"'; c->at++) {
+    if (*c->at == '\\' && c->end - c->at > 1)
+      c->at++;
     if ((unsigned char)*c->at < 0x20)
       return false;
-    c->at += *c->at == '\\' && c->end - c->at > 1 ? 2 : 1;
   }
   if (c->at >= c->end)
     return false;
@@ -218,11 +219,13 @@ bool gs_json_line(struct gs_span value, char *out, size_t size) {
       /* Raw UTF-8 is copied a whole character at a time, so that a cut never leaves half of one. */
       unsigned char lead = (unsigned char)*at;
 
-      n = lead < 0xc0 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
-      if (n > (size_t)(end - at))
-        n = (size_t)(end - at);
+      size_t most = lead < 0xc0 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+
+      /* Bytes that do not continue it are looked at themselves: there may be an escape or a control character. */
+      while (n < most && n < (size_t)(end - at) && ((unsigned char)at[n] & 0xc0) == 0x80)
+        n++;
       memcpy(piece, at, n);
-      if (lead == 0x7f)
+      if (lead < 0x20 || lead == 0x7f)
         piece[0] = ' ';
       at += n;
     }

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -34,18 +35,43 @@ struct identity {
   ino_t inode;
 };
 static struct identity bell_is, socket_is;
+static int bell_number = -1, socket_number = -1; /* also for a fork's child, which sees the process's state wiped */
 
 static bool identify(int fd, struct identity *out) {
   struct stat file;
   if (fd < 0 || gs_fstat(fd, &file) < 0)
     return false;
-  *out = (struct identity){file.st_dev, file.st_ino};
+  /* gs_ring reads while gs_rejoin writes: who sees half of it rings again after its next look */
+  __atomic_store_n(&out->device, file.st_dev, __ATOMIC_RELAXED);
+  __atomic_store_n(&out->inode, file.st_ino, __ATOMIC_RELAXED);
   return true;
 }
 
 static bool still(int fd, const struct identity *is) {
   struct identity now;
-  return identify(fd, &now) && now.device == is->device && now.inode == is->inode;
+  return identify(fd, &now) && now.device == __atomic_load_n(&is->device, __ATOMIC_RELAXED) &&
+         now.inode == __atomic_load_n(&is->inode, __ATOMIC_RELAXED);
+}
+
+/* The daemon takes the connection's end for this image's, so a child must not keep it open beyond an exec of its parent. A raw
+ * clone does keep it: then the slot is freed when both are gone. */
+static void in_child(void) {
+  int saved = errno;
+  if (still(socket_number, &socket_is))
+    close(socket_number);
+  if (still(bell_number, &bell_is))
+    close(bell_number);
+  errno = saved;
+}
+
+static void remember(int connection, int bell) {
+  static uint32_t registered;
+  socket_number = connection;
+  bell_number = bell;
+  identify(connection, &socket_is);
+  identify(bell, &bell_is);
+  if (__atomic_exchange_n(&registered, 1, __ATOMIC_RELAXED) == 0)
+    pthread_atfork(NULL, NULL, in_child);
 }
 
 static int keep_high(int fd) {
@@ -94,7 +120,9 @@ static int ask(int fd, uint32_t slot, uint32_t generation, struct gs_join_reply 
     char bytes[CMSG_SPACE(sizeof(int))];
   } control;
   struct iovec body = {reply, sizeof *reply};
-  struct msghdr message = {.msg_iov = &body, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control};
+  /* CMSG_LEN, not CMSG_SPACE: in the padding there is room for a second descriptor, which nobody would close */
+  struct msghdr message = {
+      .msg_iov = &body, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = CMSG_LEN(sizeof(int))};
   *bell = -1;
   ssize_t got = send(fd, &request, sizeof request, MSG_NOSIGNAL);
   if (got == (ssize_t)sizeof request)
@@ -103,7 +131,7 @@ static int ask(int fd, uint32_t slot, uint32_t generation, struct gs_join_reply 
     while (got < 0 && errno == EINTR);
   if (got < 0)
     return gs_fail(err, -errno, "the gpushare daemon did not answer: %s", strerror(errno));
-  struct cmsghdr *part = got > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+  struct cmsghdr *part = CMSG_FIRSTHDR(&message); /* also an empty message may bring one */
   if (part && part->cmsg_type == SCM_RIGHTS && part->cmsg_len >= CMSG_LEN(sizeof(int)))
     memcpy(bell, CMSG_DATA(part), sizeof *bell);
   if (got == 0)
@@ -137,8 +165,12 @@ static int try_join(const char *dir, uint32_t slot, uint32_t generation, struct 
   return rc;
 }
 
-/* Refusals are final; an absent or dying daemon may come back. */
-static bool may_come_back(int rc) { return rc != -EPERM && rc != -EPROTO && rc != -EACCES && rc != -EMFILE; }
+/* Refusals are final; an absent or dying daemon may come back, one that let us wait too long has others before us. */
+static uint64_t patience_ns(int rc) {
+  if (rc == -EPERM || rc == -EPROTO || rc == -EACCES)
+    return 0;
+  return (rc == -EAGAIN ? CROWD_MS : PATIENCE_MS) * UINT64_C(1000000);
+}
 
 static uint32_t join_grant(struct gs_process *state, const char *dir, struct gs_err *err) {
   struct gs_pages pages;
@@ -165,8 +197,7 @@ static uint32_t join_grant(struct gs_process *state, const char *dir, struct gs_
   state->daemon_epoch = __atomic_load_n(&pages.limits->daemon_epoch, __ATOMIC_ACQUIRE);
   state->socket = keep_high(fd);
   state->bell = keep_high(bell);
-  identify(state->socket, &socket_is);
-  identify(state->bell, &bell_is);
+  remember(state->socket, state->bell);
   for (uint32_t i = 0; i < GS_MAX_DEVICES; i++) {
     state->ordinal_of[i] = GS_DEVICE_UNKNOWN;
     state->total_bytes[i] = __atomic_load_n(&pages.limits->device[i].memory_bytes, __ATOMIC_ACQUIRE);
@@ -192,13 +223,12 @@ uint32_t gs_join(struct gs_process *state) {
 }
 
 /* Puts a new descriptor under the number the old one has, unless that number is somebody else's by now. */
-static int replace(int old, struct identity *is, int fresh) {
+static int replace(int old, const struct identity *is, int fresh) {
   int number = old >= 0 && still(old, is) && dup3(fresh, old, O_CLOEXEC) == old ? old : -1;
   if (number < 0)
     number = keep_high(fresh);
   else
     close(fresh);
-  identify(number, is);
   return number;
 }
 
@@ -215,8 +245,10 @@ int gs_rejoin(struct gs_err *err) {
     rc = gs_fail(err, -ESTALE, "the gpushare daemon gave slot %u, this process holds %u", reply.slot, state->slot_index);
   }
   if (rc == 0) {
-    __atomic_store_n(&state->socket, replace(state->socket, &socket_is, fd), __ATOMIC_RELEASE);
-    __atomic_store_n(&state->bell, replace(state->bell, &bell_is, bell), __ATOMIC_RELEASE);
+    int connection = replace(state->socket, &socket_is, fd), number = replace(state->bell, &bell_is, bell);
+    remember(connection, number);
+    __atomic_store_n(&state->socket, connection, __ATOMIC_RELEASE);
+    __atomic_store_n(&state->bell, number, __ATOMIC_RELEASE);
     __atomic_store_n(&state->daemon_epoch, epoch, __ATOMIC_RELEASE);
   }
   errno = saved;

@@ -149,7 +149,7 @@ static void take_sample(struct gs_stream *stream) {
   if (result == CUDA_SUCCESS)
     gs_meter_sampled(device->meter, &stream->queue, (double)ms * NS_PER_MS);
   else
-    stream->queue.sampled = NULL;
+    __atomic_store_n(&stream->queue.sampled, NULL, __ATOMIC_RELAXED);
   gs_biased_drop(&device->lock);
 }
 
@@ -173,12 +173,12 @@ void gs_reap(struct gs_time_device *device) {
   streams = __atomic_load_n(&time->streams, __ATOMIC_ACQUIRE);
   for (uint32_t i = 0; i < streams; i++) {
     struct gs_stream *stream = time->stream[i];
-    if (!stream || !__atomic_load_n(&stream->live, __ATOMIC_ACQUIRE) || stream->device != device)
+    if (!stream || !gs_stream_live(stream) || stream->device != device)
       continue;
     while (take_oldest(stream)) {
     }
     take_sample(stream);
-    if (stream->retired && stream->queue.head == stream->queue.tail)
+    if (gs_stream_retired(stream) && stream->queue.head == stream->queue.tail)
       gs_stream_free(stream);
   }
   gs_biased_take(&device->lock);
@@ -222,7 +222,7 @@ void gs_context_forget(struct gs_context *context) {
   uint64_t now = gs_now();
   for (uint32_t i = 0; i < time->streams; i++) {
     struct gs_stream *stream = time->stream[i];
-    if (!stream || !stream->live || stream->context != context)
+    if (!stream || !gs_stream_live(stream) || stream->context != context)
       continue;
     forget_stream(stream, now);
     gs_biased_take(&device->lock);
@@ -248,7 +248,7 @@ static uint64_t expected_end(struct gs_time_device *device, uint64_t now) {
   for (uint32_t i = 0; i < streams; i++) {
     const struct gs_stream *stream = time->stream[i];
     uint64_t expected;
-    if (!stream || !stream->live || stream->device != device)
+    if (!stream || !gs_stream_live(stream) || stream->device != device)
       continue;
     expected = gs_queue_expected_end(&stream->queue, now);
     if (expected > end)

@@ -194,10 +194,10 @@ void gs_meter_sampling(struct gs_queue *queue, struct gs_function *function, uin
                        uint64_t closed) {
   /* Between its first event and the launch the device had nothing to do. */
   double idle = (double)(ended - planned);
-  queue->sampled = function;
   queue->sampled_key = function->key;
   queue->sampled_host = (double)(ended - began);
   queue->sampled_whole = (double)(closed - planned);
+  __atomic_store_n(&queue->sampled, function, __ATOMIC_RELEASE);
   queue->open.idle += idle;
   queue->open.stalled += idle;
   queue->end += (uint64_t)idle;
@@ -223,7 +223,7 @@ static double typical(const float *values, uint32_t n) {
 void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double elapsed_ns) {
   struct gs_function *function = queue->sampled;
   double whole = queue->sampled_whole, took = elapsed_ns - queue->sampled_host;
-  queue->sampled = NULL;
+  __atomic_store_n(&queue->sampled, NULL, __ATOMIC_RELAXED);
   if (!function || function->key != queue->sampled_key) return;
   if (meter->sample_low == 0 || whole < meter->sample_low) meter->sample_low = whole;
   else meter->sample_low *= 1.001;

@@ -54,7 +54,7 @@ static struct gs_context *context_of(struct gs_time *time, CUcontext handle) {
 static struct gs_stream *find(struct gs_time *time, CUstream handle, CUcontext context, uint64_t thread) {
   for (uint32_t i = 0; i < time->streams; i++) {
     struct gs_stream *stream = time->stream[i];
-    if (stream && stream->live && !stream->retired && stream->handle == handle && stream->thread == thread &&
+    if (stream && gs_stream_live(stream) && !gs_stream_retired(stream) && stream->handle == handle && stream->thread == thread &&
         (!context || stream->context->handle == context))
       return stream;
   }
@@ -65,7 +65,7 @@ static struct gs_stream *find(struct gs_time *time, CUstream handle, CUcontext c
 static struct gs_stream *free_place(struct gs_time *time) {
   for (uint32_t i = 0; i < GS_TIME_STREAMS; i++) {
     struct gs_stream *stream = time->stream[i];
-    if (stream && __atomic_load_n(&stream->live, __ATOMIC_ACQUIRE))
+    if (stream && gs_stream_live(stream))
       continue;
     if (!stream) {
       stream = gs_private_map(sizeof *stream);
@@ -91,9 +91,10 @@ static struct gs_stream *add(struct gs_time *time, CUstream handle, CUcontext co
   stream = free_place(time);
   if (!stream)
     return NULL;
-  stream->handle = handle;
+  /* sync.c looks through the streams without a latch, and may do so while this one ends and is made anew */
+  __atomic_store_n(&stream->handle, handle, __ATOMIC_RELAXED);
+  __atomic_store_n(&stream->context, owner, __ATOMIC_RELAXED);
   stream->thread = thread;
-  stream->context = owner;
   stream->device = device;
   stream->retired = stream->unmarked = false;
   stream->bracket[0] = stream->bracket[1] = NULL;
@@ -167,14 +168,16 @@ struct gs_stream *gs_stream_known(CUstream handle) { return look_up(handle, fals
 
 /* Its marks are all reaped or lost. Under the device's `reaping`. */
 void gs_stream_free(struct gs_stream *stream) {
-  gs_biased_take(&stream->device->lock);
-  gs_meter_synced(stream->device->meter, &stream->queue, gs_now());
-  gs_biased_drop(&stream->device->lock);
+  struct gs_time_device *device = stream->device;
   for (int i = 0; i < 2; i++)
     if (stream->bracket[i])
       gs_event_give(stream->context, stream->bracket[i]);
   stream->bracket[0] = stream->bracket[1] = NULL;
+  /* under the lock: who looks through the streams with it never finds one that is being made anew */
+  gs_biased_take(&device->lock);
+  gs_meter_synced(device->meter, &stream->queue, gs_now());
   __atomic_store_n(&stream->live, false, __ATOMIC_RELEASE);
+  gs_biased_drop(&device->lock);
 }
 
 static void new_generation(struct gs_time *time) { __atomic_add_fetch(&time->generation, 1, __ATOMIC_RELEASE); }
@@ -187,7 +190,7 @@ void gs_stream_ending(CUstream handle) {
   if (stream->queue.open.launches > 0 && !gs_stream_capturing(handle))
     gs_mark_record(stream, false);
   gs_latch_take(&time->tables);
-  stream->retired = true;
+  __atomic_store_n(&stream->retired, true, __ATOMIC_RELEASE);
   new_generation(time);
   gs_latch_drop(&time->tables);
   gs_reap(stream->device);

@@ -28,7 +28,7 @@ static void done_where(bool (*matches)(const struct gs_stream *stream, const voi
   uint32_t streams = __atomic_load_n(&time->streams, __ATOMIC_ACQUIRE);
   for (uint32_t i = 0; i < streams; i++) {
     struct gs_stream *stream = time->stream[i];
-    if (stream && __atomic_load_n(&stream->live, __ATOMIC_ACQUIRE) && !stream->retired && matches(stream, what))
+    if (stream && gs_stream_live(stream) && !gs_stream_retired(stream) && matches(stream, what))
       gs_stream_done(stream);
   }
 }
@@ -37,7 +37,10 @@ static bool blocking_beside(const struct gs_stream *stream, const void *legacy) 
   return stream == legacy || (stream->blocking && stream->context == ((const struct gs_stream *)legacy)->context);
 }
 
-static bool of_context(const struct gs_stream *stream, const void *context) { return stream->context->handle == context; }
+static bool of_context(const struct gs_stream *stream, const void *context) {
+  const struct gs_context *owner = __atomic_load_n(&stream->context, __ATOMIC_RELAXED);
+  return __atomic_load_n(&owner->handle, __ATOMIC_RELAXED) == context;
+}
 
 /* Work in the legacy stream comes after all that was before it in the blocking streams of its context. */
 void gs_stream_done_with_others(struct gs_stream *stream) {
@@ -100,8 +103,8 @@ CUresult gs_before_sync_context(struct gs_around *around, CUcontext context) {
   for (uint32_t i = 0; time && i < __atomic_load_n(&time->streams, __ATOMIC_ACQUIRE); i++) {
     struct gs_stream *stream = time->stream[i];
     /* Another thread's default stream cannot be named from here. */
-    if (stream && __atomic_load_n(&stream->live, __ATOMIC_ACQUIRE) && !stream->retired && stream->context->handle == context &&
-        stream->handle != CU_STREAM_PER_THREAD)
+    if (stream && gs_stream_live(stream) && !gs_stream_retired(stream) && of_context(stream, context) &&
+        __atomic_load_n(&stream->handle, __ATOMIC_RELAXED) != CU_STREAM_PER_THREAD)
       gs_before_wait(stream);
   }
   return CUDA_SUCCESS;
@@ -143,7 +146,8 @@ CUresult gs_after_event_record(struct gs_around *around, CUresult result) {
   place = place_of(time, around->event);
   gs_latch_take(&time->recorded_lock);
   if (around->stream)
-    *place = (struct gs_recorded){around->event, around->stream, time->generation, around->stream->queue.launches};
+    *place = (struct gs_recorded){around->event, around->stream,
+                                  __atomic_load_n(&time->generation, __ATOMIC_ACQUIRE), around->stream->queue.launches};
   else if (place->event == around->event)
     place->event = NULL;
   gs_latch_drop(&time->recorded_lock);

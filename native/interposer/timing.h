@@ -205,6 +205,9 @@ struct gs_submission {
 void gs_submit(struct gs_submission *submission, uint64_t key, CUstream stream);
 void gs_submitted(struct gs_submission *submission, CUresult result);
 
+static inline bool gs_stream_live(const struct gs_stream *stream) { return __atomic_load_n(&stream->live, __ATOMIC_ACQUIRE); }
+static inline bool gs_stream_retired(const struct gs_stream *stream) { return __atomic_load_n(&stream->retired, __ATOMIC_ACQUIRE); }
+
 static inline CUstream gs_ptsz(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
 
 #endif

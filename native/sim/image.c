@@ -215,6 +215,12 @@ static size_t elf_bytes(const unsigned char *data) {
   return sections > segments ? sections : segments;
 }
 
+/* 0 where the header cannot be right. */
+static size_t fatbin_bytes(const struct fatbin *header) {
+  bool sane = header->header_bytes >= sizeof *header && header->bytes <= 1u << 30;
+  return sane ? header->header_bytes + header->bytes : 0;
+}
+
 static bool has_compressed(const unsigned char *data, size_t size) {
   struct fatbin header;
   memcpy(&header, data, sizeof header);
@@ -222,7 +228,7 @@ static bool has_compressed(const unsigned char *data, size_t size) {
     struct fatbin_entry entry;
     memcpy(&entry, data + at, sizeof entry);
     if (entry.compressed_bytes) return true;
-    if (entry.header_bytes == 0) break;
+    if (entry.header_bytes == 0 || entry.bytes > size) break;
     at += entry.header_bytes + entry.bytes;
   }
   return false;
@@ -267,7 +273,7 @@ static CUresult load(const void *data, struct sim_ctx *ctx, struct sim_image *im
   if (magic == fatbin_magic) {
     struct fatbin header;
     memcpy(&header, data, sizeof header);
-    CUresult result = load_binary(data, header.header_bytes + header.bytes, image);
+    CUresult result = load_binary(data, fatbin_bytes(&header), image);
     if (result == CUDA_SUCCESS) image->opaque = has_compressed(image->bytes, image->size);
     return result;
   }
@@ -333,7 +339,7 @@ CUresult sim_image_load_file(const char *path, struct sim_ctx *ctx, struct sim_i
       struct fatbin header;
       memcpy(&header, data, sizeof header);
       bool whole = memcmp(data, ELFMAG, SELFMAG) == 0 ? elf_bytes((unsigned char *)data) <= (size_t)size
-                                                      : header.magic != fatbin_magic || header.header_bytes + header.bytes <= (size_t)size;
+                                                      : header.magic != fatbin_magic || fatbin_bytes(&header) <= (size_t)size;
       if (whole && header.magic != WRAPPER_MAGIC) result = sim_image_load(data, ctx, out);
     }
   }

@@ -3,6 +3,7 @@
 import subprocess
 from pathlib import Path
 
+import pytest
 from running import Daemon, until
 
 from gpushare import paths
@@ -10,21 +11,34 @@ from gpushare.daemon import peer
 
 HERE = Path(__file__).resolve().parent
 LIMIT = 2 << 30
+ATTEMPTS = 120_000
+PROCESSES = 16  # of four threads
 
 
-def test_no_byte_over_the_limit_while_processes_die(node: Daemon, tmp_path: Path) -> None:
-    """A dead process's bytes may be given out again only when the device has them back."""
-    include, racers = HERE.parents[1] / "native" / "include", tmp_path / "racers"
+@pytest.fixture(scope="module")
+def racers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    include, program = HERE.parents[1] / "native" / "include", tmp_path_factory.mktemp("racers") / "racers"
     flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{include}"]
-    driver = paths.SIM_LIB_DIR / "libcuda.so.1"
-    subprocess.run(["gcc", *flags, HERE / "racers.c", "-o", racers, driver], check=True)
-    for _ in range(2):
-        subprocess.run(node.run("2GiB", "50%", racers, "16", "3"), check=True, timeout=60)
-        until(lambda: node.books()["bytes"] == 0, 10, "all bytes are back")
-        peak = node.books()["peak_bytes"]
-        print(f"peak: {peak - LIMIT} bytes from the limit")
-        assert 0.9 * LIMIT <= peak <= LIMIT
-    until(lambda: not node.client.grants(), 10, "the grants are gone")
+    subprocess.run(["gcc", *flags, HERE / "racers.c", "-o", program, paths.SIM_LIB_DIR / "libcuda.so.1"], check=True)
+    return program
+
+
+@pytest.mark.parametrize("kills", [0, 48])
+def test_no_byte_over_the_limit(node: Daemon, racers: Path, kills: int) -> None:
+    """Also while processes die: their bytes may be given out again only when the device has them back."""
+    command = node.run("2GiB", "50%", racers, str(PROCESSES), str(ATTEMPTS), str(kills))
+    run = subprocess.run(command, check=True, timeout=100, capture_output=True, text=True)
+    attempts, granted, refused, freed, killed = map(int, run.stdout.split())
+    peak = node.books()["peak_bytes"]
+    print(f"{attempts} attempts, {granted} granted, {killed} killed; peak: {peak - LIMIT} bytes from the limit")
+    assert attempts >= ATTEMPTS
+    assert granted + refused >= attempts - 4 * kills, "a killed thread counted half of its attempt"
+    assert min(granted, refused) > ATTEMPTS // 10, "it was no race"
+    assert killed == kills
+    assert freed == granted or kills
+    assert 0.95 * LIMIT <= peak <= LIMIT
+    until(lambda: node.books()["bytes"] == 0, 10, "all bytes are back")
+    until(lambda: not node.client.grants(), 10, "the grant is gone")
 
 
 def test_who_is_on_the_way_out() -> None:

@@ -226,11 +226,14 @@ static int device_facts(struct engine *engine, uint32_t index, struct sim_reply 
   return 0;
 }
 
-/* given: the descriptor that came with the request, or -1; used up. */
+/* given: the descriptor that came with the request, or -1; used up. Only files: a connection that its own process keeps alive in
+ * here would never end. */
 static int put_file(struct process *process, const struct sim_request *request, int given) {
   enum shared_file which = request->op == SIM_EVENTS_PUT ? SHARED_EVENTS : SHARED_MEMORY;
   const uint64_t secret[2] = {request->a, request->b};
-  if (process && given >= 0) return books_file_put(process, request->device, which, secret, given);
+  struct stat status;
+  if (process && given >= 0 && fstat(given, &status) == 0 && S_ISREG(status.st_mode))
+    return books_file_put(process, request->device, which, secret, given);
   if (given >= 0) close(given);
   return process ? -EINVAL : -EPERM;
 }
@@ -318,8 +321,9 @@ static ssize_t receive(int fd, struct sim_request *request, int *given) {
     struct cmsghdr align;
   } control;
   struct iovec part = {request, sizeof *request};
+  /* CMSG_LEN, not CMSG_SPACE: in the padding there is room for a second descriptor, which nobody would close */
   struct msghdr message = {
-      .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+      .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = CMSG_LEN(sizeof(int))};
   ssize_t got = recvmsg(fd, &message, MSG_DONTWAIT | MSG_TRUNC | MSG_CMSG_CLOEXEC);
   struct cmsghdr *header = got < 0 ? NULL : CMSG_FIRSTHDR(&message);
   *given = -1;

@@ -1,0 +1,132 @@
+/* The shared pages as a tenant reads them: its own checks, the reserve rule and the NVML view over whatever another process or a
+ * newer daemon left there. */
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "fuzz.h"
+#include "ml.h"
+#include "page.h"
+
+enum { FIRST_SLOTS = 4 };
+
+static struct gs_view view;
+static char directory[] = "/dev/shm/fuzz-pages-XXXXXX";
+
+/* The clock runs fast: patience with an undecided neighbour ends soon. */
+int __wrap_clock_gettime(clockid_t clock, struct timespec *time);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *time) {
+  static uint64_t now;
+  (void)clock;
+  now += 150000000;
+  *time = (struct timespec){(time_t)(now / 1000000000), (long)(now % 1000000000)};
+  return 0;
+}
+
+/* The real NVML behind the view. */
+static nvmlReturn_t uuid_of(nvmlDevice_t device, char *text, unsigned int size) {
+  (void)device;
+  snprintf(text, size, "GPU-01020304-0000-0000-0000-000000000000");
+  return NVML_SUCCESS;
+}
+static nvmlReturn_t succeeds(void) { return NVML_SUCCESS; }
+void *gs_ml_real(const char *name) { return strcmp(name, "nvmlDeviceGetUUID") == 0 ? (void *)uuid_of : (void *)succeeds; }
+const struct gs_view *gs_ml_view(void) { return &view; }
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t, nvmlMemory_t *);
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t, unsigned int *, nvmlProcessInfo_v1_t *);
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t, nvmlProcessUtilizationSample_t *, unsigned int *, unsigned long long);
+
+static void clean_up(void) {
+  char path[PATH_MAX];
+  const char *const names[] = {"limits", "usage"};
+  for (int i = 0; i < 2; i++) {
+    snprintf(path, sizeof path, "%s/%s", directory, names[i]);
+    unlink(path);
+  }
+  rmdir(directory);
+}
+
+static void *file(const char *name, size_t size) {
+  char path[PATH_MAX];
+  snprintf(path, sizeof path, "%s/%s", directory, name);
+  int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  MUST(fd >= 0 && ftruncate(fd, (off_t)size) == 0);
+  void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  MUST(at != MAP_FAILED);
+  close(fd);
+  return at;
+}
+
+static void look(void) {
+  nvmlMemory_t memory;
+  nvmlProcessInfo_v1_t processes[2];
+  unsigned int count = 2, samples = 2;
+  nvmlProcessUtilizationSample_t sample[2] = {{.pid = 1}, {.pid = 0}};
+  if (nvmlDeviceGetMemoryInfo(NULL, &memory) == NVML_SUCCESS)
+    MUST(memory.used <= memory.total && memory.free + memory.used == memory.total);
+  (void)nvmlDeviceGetComputeRunningProcesses(NULL, &count, processes);
+  (void)nvmlDeviceGetProcessUtilization(NULL, sample, &samples, 0);
+}
+
+static void share(const struct gs_pages *pages, struct bytes *in) {
+  for (uint32_t device = 0; device < pages->limits->ndevices; device++) {
+    uint64_t used = gs_page_used(pages, device), bytes = take64(in) >> (take8(in) % 64);
+    uint32_t slot = take8(in) % FIRST_SLOTS;
+    pages->usage->slot[slot].device[device].memory_pending = 0; /* its owner asks for one thing at a time */
+    uint64_t own = pages->usage->slot[slot].device[device].memory_bytes;
+    if (slot < pages->limits->slots_high) MUST(used >= own);
+    if (gs_page_reserve(pages, slot, device, bytes) == 0 && bytes > 0) {
+      MUST(own + bytes <= pages->limits->device[device].memory_bytes);
+      gs_page_give_back(pages, slot, device, bytes);
+    }
+    MUST(pages->usage->slot[slot].device[device].memory_bytes == own);
+    MUST(pages->usage->slot[slot].device[device].memory_pending == 0);
+  }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  static struct gs_limits *limits;
+  static struct gs_usage *usage;
+  struct bytes in = {data, size};
+  struct gs_pages pages = {NULL, NULL};
+  struct gs_err err = {0, ""};
+  if (!limits) {
+    MUST(mkdtemp(directory));
+    atexit(clean_up);
+    limits = file("limits", sizeof *limits);
+    usage = file("usage", sizeof *usage);
+  }
+  memset(limits, 0, sizeof *limits);
+  *limits = (struct gs_limits){.magic = GS_LIMITS_MAGIC, .version = GS_PAGE_VERSION, .size = sizeof *limits, .ndevices = 1,
+                               .grant = "grant", .state = GS_GRANT_ACTIVE, .slots_high = FIRST_SLOTS};
+  memset(usage, 0, offsetof(struct gs_usage, slot[FIRST_SLOTS]));
+  memcpy(usage, &(uint32_t[]){GS_USAGE_MAGIC, GS_PAGE_VERSION, sizeof *usage, GS_MAX_SLOTS}, 16);
+  memcpy(usage->grant, "grant", 6);
+  uint8_t which = take8(&in);
+  if (which & 1) take(&in, limits, offsetof(struct gs_limits, device));
+  if (which & 2) take(&in, usage, offsetof(struct gs_usage, slot));
+  for (int i = 0; i < 2; i++) take(&in, &limits->device[i], sizeof limits->device[i]);
+  memcpy(limits->device[0].uuid, "\1\2\3\4\0\0\0\0\0\0\0\0\0\0\0", 16);
+  for (int i = 0; i < FIRST_SLOTS; i++) {
+    take(&in, &usage->slot[i], offsetof(struct gs_slot, device));
+    for (int device = 0; device < 2; device++) take(&in, &usage->slot[i].device[device], 16);
+  }
+  view = (struct gs_view){NULL, NULL};
+  if (gs_pages_view(directory, &pages, &err) == 0) {
+    view = (struct gs_view){pages.limits, pages.usage};
+    look();
+    munmap((void *)(uintptr_t)pages.limits, sizeof *limits);
+    munmap(pages.usage, sizeof *usage);
+  }
+  if (gs_pages_map(directory, &pages, &err) == 0) {
+    share(&pages, &in);
+    munmap((void *)(uintptr_t)pages.limits, sizeof *limits);
+    munmap(pages.usage, sizeof *usage);
+  } else {
+    MUST(err.code < 0 && memchr(err.msg, 0, sizeof err.msg) && *err.msg);
+  }
+  return 0;
+}

@@ -1,0 +1,120 @@
+"""libFuzzer on everything that reads bytes of the other side. A crashing input goes into corpus/<target>."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gpushare import paths
+
+HERE = Path(__file__).resolve().parent
+NATIVE, HOOKS = HERE.parents[1] / "native", HERE.parents[1] / "hooks"
+SANITIZERS = "address,undefined"
+NORMAL_SECONDS, LONG_SECONDS = 3, 60
+
+
+@dataclass(frozen=True)
+class Target:
+    sources: tuple[Path, ...]
+    options: tuple[str, ...] = ()
+    interposer: bool = False  # linked with all of it
+    longest: int = 4096  # bytes of input
+
+
+def files(directory: Path, *names: str) -> tuple[Path, ...]:
+    return tuple(directory / name for name in names)
+
+
+TARGETS = {
+    "json": Target(files(HOOKS, "json.c")),
+    "hook": Target(files(HOOKS, "json.c", "edit.c"), longest=32768),
+    "image": Target(files(NATIVE / "sim", "image.c"), longest=16384),
+    "engine": Target(files(NATIVE / "sim" / "engine", "serve.c", "books.c", "runlist.c")),
+    "pages": Target(files(NATIVE / "interposer", "page.c", "ml/ml.c"), ("-Wl,--wrap=clock_gettime",)),
+    "arbiter": Target(files(NATIVE / "arbiter", "core.c", "core_books.c", "shell.c", "api.c"), longest=16384),
+    "join": Target((), interposer=True),
+    "names": Target((), interposer=True),
+}
+INCLUDE = [f"-I{one}" for one in (HERE, NATIVE / "include", NATIVE / "sim", NATIVE / "sim/engine", NATIVE / "arbiter")]
+INCLUDE += [f"-I{one}" for one in (NATIVE / "interposer", NATIVE / "interposer/ml", HOOKS)]
+COMMON = ["-g", "-O1", "-D_GNU_SOURCE", "-std=gnu11", "-pthread", "-fno-sanitize-recover=all"]
+
+
+@pytest.fixture(scope="session")
+def clang() -> str:
+    found = [name for name in ("clang", *(f"clang-{version}" for version in range(30, 12, -1))) if shutil.which(name)]
+    assert found, "clang is missing: scripts/setup test installs it"
+    return found[0]
+
+
+@pytest.fixture(scope="session")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """hooks.h, hooks.c, forward.S of the interposer; sim_api.h of the simulator."""
+    directory = tmp_path_factory.mktemp("generated")
+    types = [NATIVE / "include" / name for name in ("gs_cuda_types.h", "gs_cuda.h")]
+    for generator in (NATIVE / "interposer" / "gen_hooks.py", NATIVE / "sim" / "gen_stubs.py"):
+        env = {**os.environ, "PYTHONPATH": str(generator.parent)}
+        subprocess.run([sys.executable, generator, directory, *types], check=True, env=env)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def interposer(clang: str, generated: Path) -> Path:
+    """All of the interposer as an archive: a target takes what it does not bring itself."""
+    sources = [*sorted((NATIVE / "interposer").glob("*.c")), generated / "hooks.c", generated / "forward.S"]
+    flags = [*COMMON, f"-fsanitize=fuzzer-no-link,{SANITIZERS}", *INCLUDE, f"-I{generated}"]
+    for source in sources:
+        subprocess.run([clang, *flags, "-c", source, "-o", generated / f"{source.stem}.o"], check=True)
+    archive = generated / "interposer.a"
+    subprocess.run(["ar", "rcs", archive, *(generated / f"{source.stem}.o" for source in sources)], check=True)
+    return archive
+
+
+Build = Callable[[str], Path]
+
+
+@pytest.fixture(scope="session")
+def build(
+    clang: str, generated: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Build:
+    def make(name: str) -> Path:
+        target, program = TARGETS[name], tmp_path_factory.mktemp(name) / name
+        libraries = [request.getfixturevalue("interposer")] if target.interposer else []
+        flags = [*COMMON, f"-fsanitize=fuzzer,{SANITIZERS}", *target.options, *INCLUDE, f"-I{generated}"]
+        command = [clang, *flags, HERE / f"{name}.c", *target.sources, *libraries, "-o", program, "-ldl"]
+        subprocess.run(command, check=True)
+        return program
+
+    return make
+
+
+def fuzz(program: Path, name: str, seconds: int, directory: Path) -> int:
+    """Replays the corpus, then makes up inputs; gives how many ran."""
+    corpus, found = HERE / "corpus" / name, directory / "found"
+    found.mkdir()
+    env = {**os.environ, "LD_LIBRARY_PATH": str(paths.SIM_LIB_DIR), "ASAN_OPTIONS": "detect_leaks=1"}
+    env.pop("LD_PRELOAD", None)
+    options = [f"-max_total_time={seconds}", f"-max_len={TARGETS[name].longest}", "-timeout=10", "-rss_limit_mb=4096"]
+    options += ["-print_final_stats=1", "-seed=1", f"-artifact_prefix={directory}/"]
+    run = subprocess.run([program, *options, found, corpus], env=env, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, f"{name}: {run.stderr[-6000:]}"
+    [units] = re.findall(r"stat::number_of_executed_units: (\d+)", run.stderr)
+    return int(units)
+
+
+@pytest.mark.parametrize("name", sorted(TARGETS))
+def test_hostile_bytes(build: Build, name: str, tmp_path: Path) -> None:
+    assert fuzz(build(name), name, NORMAL_SECONDS, tmp_path) > 500
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("name", sorted(TARGETS))
+def test_hostile_bytes_for_longer(build: Build, name: str, tmp_path: Path) -> None:
+    assert fuzz(build(name), name, LONG_SECONDS, tmp_path) > 5000

@@ -1,0 +1,203 @@
+/* A process whose history a test writes: reads one command a line, answers "result value" on one line. Handles and addresses go
+ * to the test as numbers and come back as such, also where they are no longer valid or never were. Every command that needs a
+ * context names it first (0: none). Linked with -lcuda, knows nothing of gpushare. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "gs_cuda_types.h"
+
+CUresult cuInit(unsigned);
+CUresult cuCtxCreate_v2(CUcontext *, unsigned, CUdevice);
+CUresult cuCtxDestroy_v2(CUcontext);
+CUresult cuCtxSetCurrent(CUcontext);
+CUresult cuCtxSynchronize(void);
+CUresult cuDevicePrimaryCtxRetain(CUcontext *, CUdevice);
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice);
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice);
+CUresult cuMemGetInfo_v2(size_t *, size_t *);
+CUresult cuMemAlloc_v2(CUdeviceptr *, size_t);
+CUresult cuMemAllocPitch_v2(CUdeviceptr *, size_t *, size_t, size_t, unsigned);
+CUresult cuMemAllocManaged(CUdeviceptr *, size_t, unsigned);
+CUresult cuMemFree_v2(CUdeviceptr);
+CUresult cuMemAllocAsync(CUdeviceptr *, size_t, CUstream);
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
+CUresult cuMemFreeAsync(CUdeviceptr, CUstream);
+CUresult cuMemPoolCreate(CUmemoryPool *, const CUmemPoolProps *);
+CUresult cuMemPoolDestroy(CUmemoryPool);
+CUresult cuMemCreate(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
+CUresult cuMemRelease(CUmemGenericAllocationHandle);
+CUresult cuMemAddressReserve(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
+CUresult cuMemMap(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long);
+CUresult cuMemUnmap(CUdeviceptr, size_t);
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *, void *);
+CUresult cuArrayCreate_v2(CUarray *, const CUDA_ARRAY_DESCRIPTOR *);
+CUresult cuArrayDestroy(CUarray);
+
+static const CUmemLocation DEVICE = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+
+static void *handle(size_t number) { return (void *)(uintptr_t)number; }
+
+static CUresult create(size_t bytes, size_t *made) {
+  CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = DEVICE};
+  CUmemGenericAllocationHandle physical = 0;
+  CUresult result = cuMemCreate(&physical, bytes, &prop, 0);
+  *made = physical;
+  return result;
+}
+
+static CUresult hold(size_t address, size_t *made) {
+  CUmemGenericAllocationHandle physical = 0;
+  CUresult result = cuMemRetainAllocationHandle(&physical, handle(address));
+  *made = physical;
+  return result;
+}
+
+static CUresult pool(size_t *made) {
+  CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = DEVICE};
+  return cuMemPoolCreate((CUmemoryPool *)made, &props);
+}
+
+static CUresult pitch(size_t width, size_t height, size_t *made) {
+  CUdeviceptr at = 0;
+  size_t row;
+  CUresult result = cuMemAllocPitch_v2(&at, &row, width, height, 4);
+  *made = at;
+  return result;
+}
+
+static CUresult array(size_t width, size_t height, size_t *made) {
+  CUDA_ARRAY_DESCRIPTOR descriptor = {width, height, 0x20 /* float */, 4};
+  return cuArrayCreate_v2((CUarray *)made, &descriptor);
+}
+
+/* Waits, so that what was freed in order of a stream is back, and a pool gives back what it does not need. */
+static CUresult free_async(size_t address) {
+  CUresult result = cuMemFreeAsync(address, NULL), waited = cuCtxSynchronize();
+  return result ? result : waited;
+}
+
+static CUresult free_now(size_t address) {
+  CUresult result = cuMemFree_v2(address), waited = cuCtxSynchronize();
+  return result ? result : waited;
+}
+
+struct work {
+  size_t context, bytes, made;
+  CUresult result;
+};
+
+static void *allocate_in_thread(void *argument) {
+  struct work *work = argument;
+  CUdeviceptr at = 0;
+  work->result = cuCtxSetCurrent(handle(work->context));
+  if (work->result == CUDA_SUCCESS) work->result = cuMemAlloc_v2(&at, work->bytes);
+  work->made = at;
+  return NULL;
+}
+
+static CUresult in_thread(size_t context, size_t bytes, size_t *made) {
+  struct work work = {context, bytes, 0, CUDA_SUCCESS};
+  pthread_t thread;
+  pthread_create(&thread, NULL, allocate_in_thread, &work);
+  pthread_join(thread, NULL);
+  *made = work.made;
+  return work.result;
+}
+
+/* As much as is given in steps; the sum in *made. */
+static CUresult fill(size_t step, int physical, size_t *made) {
+  CUresult result;
+  size_t handle_of;
+  CUdeviceptr at;
+  *made = 0;
+  while ((result = physical ? create(step, &handle_of) : cuMemAlloc_v2(&at, step)) == CUDA_SUCCESS) *made += step;
+  return result;
+}
+
+/* A child that makes a context and allocates, or with bytes 0 does nothing, and then stays. Gives its pid; its result comes
+ * first. */
+static CUresult forked(size_t bytes, size_t *made) {
+  int ends[2];
+  CUresult result = CUDA_SUCCESS;
+  if (pipe(ends) < 0) return CUDA_ERROR_UNKNOWN;
+  pid_t pid = fork();
+  if (pid == 0) {
+    CUcontext context;
+    CUdeviceptr at;
+    if (bytes) {
+      result = cuInit(0);
+      if (result == CUDA_SUCCESS) result = cuDevicePrimaryCtxRetain(&context, 0);
+      if (result == CUDA_SUCCESS) result = cuCtxSetCurrent(context);
+      if (result == CUDA_SUCCESS) result = cuMemAlloc_v2(&at, bytes);
+    }
+    if (write(ends[1], &result, sizeof result) != sizeof result) _exit(1);
+    for (;;) pause();
+  }
+  *made = (size_t)pid;
+  if (pid < 0 || read(ends[0], &result, sizeof result) != sizeof result) result = CUDA_ERROR_UNKNOWN;
+  close(ends[0]);
+  close(ends[1]);
+  return result;
+}
+
+static int obey(const char *verb, size_t context, size_t a, size_t b, size_t *made) {
+  CUresult r = CUDA_SUCCESS;
+  if (!strcmp(verb, "destroy")) return cuCtxDestroy_v2(handle(context));
+  if (!strcmp(verb, "init")) return cuInit(0);
+  if (!strcmp(verb, "retain")) return cuDevicePrimaryCtxRetain((CUcontext *)made, 0);
+  if (!strcmp(verb, "unretain")) return cuDevicePrimaryCtxRelease_v2(0);
+  if (!strcmp(verb, "reset")) return cuDevicePrimaryCtxReset_v2(0);
+  if (!strcmp(verb, "ctx")) return cuCtxCreate_v2((CUcontext *)made, 0, 0);
+  if (!strcmp(verb, "fork")) return forked(a, made);
+  if ((r = cuCtxSetCurrent(handle(context)))) return r;
+  CUdeviceptr at = 0;
+  size_t total;
+  if (!strcmp(verb, "alloc")) r = cuMemAlloc_v2(&at, a), *made = at;
+  else if (!strcmp(verb, "managed")) r = cuMemAllocManaged(&at, a, 1), *made = at;
+  else if (!strcmp(verb, "pitch")) r = pitch(a, b, made);
+  else if (!strcmp(verb, "thread")) r = in_thread(context, a, made);
+  else if (!strcmp(verb, "free")) r = free_now(a);
+  else if (!strcmp(verb, "array")) r = array(a, b, made);
+  else if (!strcmp(verb, "unarray")) r = cuArrayDestroy(handle(a));
+  else if (!strcmp(verb, "async")) r = cuMemAllocAsync(&at, a, NULL), *made = at;
+  else if (!strcmp(verb, "frompool")) r = cuMemAllocFromPoolAsync(&at, a, handle(b), NULL), *made = at;
+  else if (!strcmp(verb, "freeasync")) r = free_async(a);
+  else if (!strcmp(verb, "pool")) r = pool(made);
+  else if (!strcmp(verb, "unpool")) r = cuMemPoolDestroy(handle(a));
+  else if (!strcmp(verb, "create")) r = create(a, made);
+  else if (!strcmp(verb, "drop")) r = cuMemRelease(a);
+  else if (!strcmp(verb, "hold")) r = hold(a, made);
+  else if (!strcmp(verb, "space")) r = cuMemAddressReserve(&at, a, 0, 0, 0), *made = at;
+  else if (!strcmp(verb, "map")) r = cuMemMap(a, 2 << 20, 0, b, 0);
+  else if (!strcmp(verb, "unmap")) r = cuMemUnmap(a, 2 << 20);
+  else if (!strcmp(verb, "available")) r = cuMemGetInfo_v2(made, &total);
+  else if (!strcmp(verb, "fill")) r = fill(a, 0, made);
+  else if (!strcmp(verb, "fillphysical")) r = fill(a, 1, made);
+  else _exit(2);
+  return r;
+}
+
+int main(int argc, char **argv) {
+  char line[256], verb[32];
+  (void)argc;
+  signal(SIGCHLD, SIG_IGN);
+  setvbuf(stdin, NULL, _IONBF, 0); /* an exec loses what was read ahead */
+  while (fgets(line, sizeof line, stdin)) {
+    size_t context = 0, a = 0, b = 0, made = 0;
+    if (sscanf(line, "%31s %zu %zu %zu", verb, &context, &a, &b) < 1) return 2;
+    if (!strcmp(verb, "exec")) {
+      execv("/proc/self/exe", argv);
+      return 3;
+    }
+    int result = !strcmp(verb, "hello") ? 0 : obey(verb, context, a, b, &made);
+    printf("%d %zu\n", result, made);
+    fflush(stdout);
+  }
+  return 0;
+}

@@ -1,0 +1,119 @@
+/* Threads of one program in everything that the interposer guards: allocations, launches on streams of their own, waits, queries,
+ * captures, contexts that come and go. Linked with the interposer's own objects under a race detector.
+ *
+ *   race_client PTX SECONDS */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "gs_cuda.h"
+
+CUresult cuInit(unsigned int);
+CUresult cuCtxCreate_v2(CUcontext *, unsigned int, CUdevice);
+CUresult cuCtxDestroy_v2(CUcontext);
+CUresult cuCtxSetCurrent(CUcontext);
+CUresult cuCtxSynchronize(void);
+CUresult cuModuleLoadData(CUmodule *, const void *);
+CUresult cuModuleGetFunction(CUfunction *, CUmodule, const char *);
+CUresult cuStreamCreate(CUstream *, unsigned int);
+CUresult cuStreamDestroy_v2(CUstream);
+CUresult cuStreamSynchronize(CUstream);
+CUresult cuStreamQuery(CUstream);
+CUresult cuEventCreate(CUevent *, unsigned int);
+CUresult cuEventRecord(CUevent, CUstream);
+CUresult cuEventQuery(CUevent);
+CUresult cuEventSynchronize(CUevent);
+CUresult cuEventDestroy_v2(CUevent);
+CUresult cuMemAlloc_v2(CUdeviceptr *, size_t);
+CUresult cuMemFree_v2(CUdeviceptr);
+CUresult cuMemAllocAsync(CUdeviceptr *, size_t, CUstream);
+CUresult cuMemFreeAsync(CUdeviceptr, CUstream);
+CUresult cuMemGetInfo_v2(size_t *, size_t *);
+CUresult cuMemsetD8Async(CUdeviceptr, unsigned char, size_t, CUstream);
+CUresult cuLaunchKernel(CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
+                        CUstream, void **, void **);
+
+enum { THREADS = 4 };
+
+static CUcontext context;
+static CUfunction kernel;
+static time_t end;
+
+static void check(CUresult result, const char *what) {
+  if (result == CUDA_SUCCESS) return;
+  fprintf(stderr, "%s: %d\n", what, result);
+  exit(1);
+}
+#define OK(call) check(call, #call)
+
+static void spin(CUstream stream, unsigned long long ns) {
+  void *parameters[] = {&ns};
+  OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
+}
+
+static void *work(void *argument) {
+  unsigned seed = *(unsigned *)argument;
+  OK(cuCtxSetCurrent(context));
+  while (time(NULL) < end) {
+    CUstream stream;
+    CUevent event;
+    CUdeviceptr memory, pooled;
+    size_t available, total;
+    OK(cuStreamCreate(&stream, 1 /* non-blocking */));
+    OK(cuEventCreate(&event, 2 /* no timing */));
+    for (int i = 0; i < 20; i++) {
+      OK(cuMemAlloc_v2(&memory, 1 + (size_t)rand_r(&seed) % 100000));
+      OK(cuMemAllocAsync(&pooled, 1 + (size_t)rand_r(&seed) % 100000, stream));
+      OK(cuMemsetD8Async(memory, 0, 1, stream));
+      for (int k = rand_r(&seed) % 30; k >= 0; k--) spin(stream, 1000 + (unsigned)rand_r(&seed) % 20000);
+      OK(cuEventRecord(event, stream));
+      (void)cuStreamQuery(stream);
+      (void)cuEventQuery(event);
+      OK(rand_r(&seed) % 2 ? cuEventSynchronize(event) : cuStreamSynchronize(stream));
+      OK(cuMemGetInfo_v2(&available, &total));
+      OK(cuMemFreeAsync(pooled, stream));
+      OK(cuMemFree_v2(memory));
+    }
+    OK(cuEventDestroy_v2(event));
+    OK(cuStreamDestroy_v2(stream));
+  }
+  return NULL;
+}
+
+/* Contexts of its own, with work left in them. */
+static void *come_and_go(void *argument) {
+  (void)argument;
+  while (time(NULL) < end) {
+    CUcontext own;
+    CUdeviceptr memory;
+    OK(cuCtxCreate_v2(&own, 0, 0));
+    OK(cuMemAlloc_v2(&memory, 1 << 20));
+    OK(cuMemsetD8Async(memory, 0, 1 << 20, NULL));
+    OK(cuCtxSynchronize());
+    OK(cuCtxDestroy_v2(own));
+  }
+  return NULL;
+}
+
+int main(int argc, char **argv) {
+  static char ptx[1 << 16];
+  pthread_t thread[THREADS + 1];
+  unsigned seed[THREADS];
+  CUmodule module;
+  FILE *file = argc == 3 ? fopen(argv[1], "r") : NULL;
+  if (!file || !fread(ptx, 1, sizeof ptx - 1, file)) return 2;
+  fclose(file);
+  end = time(NULL) + atoi(argv[2]);
+  OK(cuInit(0));
+  OK(cuCtxCreate_v2(&context, 0, 0));
+  OK(cuModuleLoadData(&module, ptx));
+  OK(cuModuleGetFunction(&kernel, module, "spin_ns"));
+  for (unsigned i = 0; i < THREADS; i++) {
+    seed[i] = i + 1;
+    pthread_create(&thread[i], NULL, work, &seed[i]);
+  }
+  pthread_create(&thread[THREADS], NULL, come_and_go, NULL);
+  for (int i = 0; i <= THREADS; i++) pthread_join(thread[i], NULL);
+  return 0;
+}

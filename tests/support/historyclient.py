@@ -1,0 +1,55 @@
+"""tests/interposer/history_client.c as a process that a test tells what to do."""
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from memorymodel import Process
+
+from gpushare import paths
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def build(program: Path) -> Path:
+    source, driver = ROOT / "tests" / "interposer" / "history_client.c", paths.SIM_LIB_DIR / "libcuda.so.1"
+    flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{ROOT / 'native' / 'include'}"]
+    subprocess.run(["gcc", *flags, source, "-o", program, driver], check=True)
+    return program
+
+
+class Client:
+    """A history_client process, or a child that one of them forked."""
+
+    def __init__(self, pid: int, process: subprocess.Popen[str] | None) -> None:
+        self.pid, self.process = pid, process
+        self.model = Process()
+        self.limit: Callable[[], int] = lambda: 0  # of the grant, now
+        self.stale: dict[str, list[int]] = {}  # numbers that were valid once
+
+    def __call__(self, command: str, *numbers: int) -> tuple[int, int]:
+        assert self.process is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(" ".join([command, *map(str, numbers)]) + "\n")
+        self.process.stdin.flush()
+        if command == "exec":
+            return self("hello")
+        if command not in ("hello", "fork") and not self.model.total:
+            self.model.total = self.limit()
+        line = self.process.stdout.readline()
+        assert line, f"{command} {numbers} ended the program: {self.process.wait(10)}"
+        result, made = map(int, line.split())
+        return result, made
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait(10)
+            for pipe in (self.process.stdin, self.process.stdout):
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()  # type: ignore[union-attr]

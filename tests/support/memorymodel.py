@@ -1,0 +1,90 @@
+"""What the processes of one grant hold, byte for byte, as CUDA and the charging rules say. Knows no code of ours."""
+
+from dataclasses import dataclass, field
+
+MIB = 1 << 20
+CONTEXT = 16 * MIB  # what the simulator says a context costs
+OK, OUT_OF_MEMORY = 0, 2
+
+
+def up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+# The rules of rounding, all of them.
+
+
+def linear(size: int) -> int:
+    return up(size, 512)
+
+
+def pitched(width: int, height: int) -> int:
+    return linear(up(width, 512) * height)
+
+
+def array(width: int, height: int) -> int:
+    """Of elements of 16 bytes."""
+    return linear(width * height * 16)
+
+
+def pool_growth(size: int) -> int:
+    """For a block that fills more than half a step, so that no other fits beside it."""
+    return up(size, 32 * MIB)
+
+
+VMM = 2 * MIB  # physical memory and mappings are multiples of it
+
+
+@dataclass
+class Physical:
+    size: int
+    holders: int = 0  # handles and mappings
+
+
+@dataclass
+class Process:
+    """Contexts, memory and pools go by the numbers that the driver gave."""
+
+    initialised: bool = False
+    total: int = 0  # the limit at its first CUDA call
+    contexts: dict[int, str] = field(default_factory=dict)  # alive; "primary" or "own"
+    primary_refs: int = 0
+    memory: dict[int, tuple[int, int]] = field(default_factory=dict)  # address -> (context, bytes)
+    arrays: dict[int, tuple[int, int]] = field(default_factory=dict)
+    pools: dict[int, int] = field(default_factory=dict)  # pool -> 1
+    blocks: dict[int, tuple[int, int]] = field(default_factory=dict)  # address -> (context, bytes the pool grew by)
+    handles: dict[int, tuple[Physical, int]] = field(default_factory=dict)  # handle -> (physical, times to release)
+    mappings: dict[int, Physical] = field(default_factory=dict)  # address -> what is there
+    space: int = 0
+
+    @property
+    def held(self) -> int:
+        physical = {id(one): one for one, _ in self.handles.values()} | {id(one): one for one in self.mappings.values()}
+        return (
+            CONTEXT * len(self.contexts)
+            + sum(size for _, size in self.memory.values())
+            + sum(size for _, size in self.arrays.values())
+            + sum(size for _, size in self.blocks.values())
+            + sum(one.size for one in physical.values())
+        )
+
+    def end_context(self, context: int) -> None:
+        del self.contexts[context]
+        self.memory = {at: one for at, one in self.memory.items() if one[0] != context}
+        self.arrays = {at: one for at, one in self.arrays.items() if one[0] != context}
+        self.blocks = {at: one for at, one in self.blocks.items() if one[0] != context}
+
+    def retain(self, context: int) -> None:
+        self.contexts[context] = "primary"
+        self.primary_refs += 1
+
+    def primary(self) -> int | None:
+        return next((context for context, kind in self.contexts.items() if kind == "primary"), None)
+
+    def add_handle(self, handle: int, physical: Physical) -> None:
+        self.handles[handle] = (physical, self.handles.get(handle, (physical, 0))[1] + 1)
+
+    def drop_handle(self, handle: int) -> None:
+        physical, times = self.handles.pop(handle)
+        if times > 1:
+            self.handles[handle] = (physical, times - 1)
