@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -53,6 +52,12 @@ static bool still(int fd, const struct identity *is) {
          now.inode == __atomic_load_n(&is->inode, __ATOMIC_RELAXED);
 }
 
+/* What pthread_atfork of glibc is made of. musl, in whose programs we may be as well, has no such name: there a child keeps its
+ * copies until it calls exec, ends, or joins. */
+extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *library)
+    __attribute__((weak));
+extern void *__dso_handle __attribute__((visibility("hidden")));
+
 /* The daemon takes the connection's end for this image's, so a child must not keep it open beyond an exec of its parent. A raw
  * clone does keep it: then the slot is freed when both are gone. */
 static void in_child(void) {
@@ -70,8 +75,8 @@ static void remember(int connection, int bell) {
   bell_number = bell;
   identify(connection, &socket_is);
   identify(bell, &bell_is);
-  if (__atomic_exchange_n(&registered, 1, __ATOMIC_RELAXED) == 0)
-    pthread_atfork(NULL, NULL, in_child);
+  if (__register_atfork && __atomic_exchange_n(&registered, 1, __ATOMIC_RELAXED) == 0)
+    __register_atfork(NULL, NULL, in_child, __dso_handle);
 }
 
 static int keep_high(int fd) {
@@ -139,12 +144,12 @@ static int ask(int fd, uint32_t slot, uint32_t generation, struct gs_join_reply 
   if (got != (ssize_t)sizeof *reply || reply->magic != GS_JOIN_MAGIC || reply->version != GS_WIRE_VERSION)
     return gs_fail(err, -EPROTO, "what answers at grant.sock is not a gpushare daemon of this version");
   reply->message[sizeof reply->message - 1] = 0;
-  if (message.msg_flags & MSG_CTRUNC)
+  if (message.msg_flags & MSG_CTRUNC && *bell < 0)
     return gs_files_fail(err);
   if (reply->error != GS_JOIN_OK)
     return gs_fail(err, -EPERM, "the gpushare daemon refused this process: %s",
                    reply->message[0] ? reply->message : "no reason given");
-  if (*bell < 0 || reply->slot >= GS_MAX_SLOTS)
+  if (*bell < 0 || message.msg_flags & MSG_CTRUNC || reply->slot >= GS_MAX_SLOTS)
     return gs_fail(err, -EPROTO, "the gpushare daemon's answer has no usable slot or bell");
   return 0;
 }

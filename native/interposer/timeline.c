@@ -74,7 +74,7 @@ double gs_timeline_add(struct gs_meter *meter, uint64_t from, uint64_t to, doubl
 void gs_meter_turn(struct gs_meter *meter, uint32_t others, uint64_t from) {
   /* What was expected to begin later than that did not. */
   while (meter->turns > 0 && meter->turn[(meter->turns - 1) % GS_METER_TURNS].from >= from) meter->turns--;
-  meter->others = others;
+  __atomic_store_n(&meter->others, others, __ATOMIC_RELAXED); /* looked at without the lock, to see whether to come here */
   if (meter->turns > 0 && meter->turn[(meter->turns - 1) % GS_METER_TURNS].others == others) return;
   meter->turn[meter->turns++ % GS_METER_TURNS] = (struct gs_turn){from, others};
 }
