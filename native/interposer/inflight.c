@@ -2,11 +2,26 @@
 #include "meter.h"
 
 static double minimum(double a, double b) { return a < b ? a : b; }
+static double maximum(double a, double b) { return a > b ? a : b; }
+
+/* What of the oldest mark's work is done by now although the device has not said so. Without it the next of kernels as long as
+ * the bound would be let in only when the one before is over, and the device would wait for it every time. */
+static double underway(const struct gs_queue *queue, uint64_t now) {
+  const struct gs_mark *oldest = &queue->ring[queue->tail % GS_METER_RING];
+  double own = gs_segment_now(&oldest->segment);
+  double left = oldest->expected > now ? (double)(oldest->expected - now) : 0;
+  return left < own ? own - left : 0;
+}
 
 double gs_queue_inflight(const struct gs_queue *queue, double bound, uint64_t now) {
   double rest = queue->inflight;
-  if (queue->head == queue->tail) rest = queue->end > now ? minimum(rest, (double)(queue->end - now)) : 0;
-  return queue->head == queue->tail && rest == 0 ? 0 : rest + queue->unobserved * (bound / GS_METER_RISK_SHARE);
+  if (queue->head == queue->tail) {
+    rest = queue->end > now ? minimum(rest, (double)(queue->end - now)) : 0;
+    if (rest == 0) return 0;
+  } else {
+    rest = maximum(rest - underway(queue, now), 0);
+  }
+  return rest + queue->unobserved * (bound / GS_METER_RISK_SHARE);
 }
 
 uint64_t gs_queue_expected_end(const struct gs_queue *queue, uint64_t now) {

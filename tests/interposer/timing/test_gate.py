@@ -77,6 +77,25 @@ def test_work_in_flight_is_bounded(grant: Grant, sim: Simulator, run_tenant: Run
     tenant.end()
 
 
+@pytest.mark.parametrize("kernel_ms", [3, 6, 40])
+def test_kernels_longer_than_the_bound_leave_no_gaps(
+    grant: Grant, sim: Simulator, run_tenant: Run, kernel_ms: int
+) -> None:
+    """The next one is let in while the one before still runs."""
+    tenant = run_tenant(grant, sim, "loop", kernel_ms * MS)
+    slot = grant.slot()
+    grant.lease()
+    until(lambda: slot.launches >= 24, "the tenant runs", 30)
+    parts = []
+    for _ in range(5):
+        began, before = time.monotonic_ns(), sim.busy_ns(tenant.pid)
+        time.sleep(0.2)
+        parts.append((sim.busy_ns(tenant.pid) - before) / (time.monotonic_ns() - began))
+    print("of the device:", [f"{part:.3f}" for part in parts])
+    assert max(parts) > 0.985
+    tenant.end()
+
+
 @pytest.mark.parametrize("kernel_ms", [6, 40])
 def test_kernels_longer_than_patience_are_bounded_too(
     grant: Grant, sim: Simulator, run_tenant: Run, kernel_ms: int
