@@ -132,6 +132,7 @@ static void revoke(struct gs_core *core, int32_t grant, int32_t candidate, bool 
   h->revoked_ns = idle ? 0 : now; /* idle: nothing to drain */
   h->late_ns = now + LATE_NS + (deep ? core->config.bound_alone_ns : core->config.bound_ns);
   h->asleep = idle;
+  h->dry_ns = idle ? core_idle_since(h) : 0;
   h->stats.revokes++;
   emit(d, GS_CORE_REVOKE, grant, candidate, 0);
 }
@@ -171,7 +172,7 @@ static bool all_idle(const struct gs_core *core) {
 /* Of one holder, or of all that hold together by the best of them. */
 static enum yield holder_yields(struct gs_core *core, int32_t candidate) {
   struct core_grant *h = &core->grant[core->holder];
-  enum yield yield = core_shared(core) ? KEEP : spoils(core, h, candidate >= 0, core->config.early_idle_ns);
+  enum yield yield = core_shared(core) ? KEEP : spoils(core, h, candidate >= 0, core_patience(core, h));
   if (yield != KEEP || candidate < 0)
     return yield;
   if (all_idle(core))
@@ -277,6 +278,9 @@ static void notice_waits(struct gs_core *core, struct decisions *d) {
     bool waits = g->view.waiting && g->view.live && !g->held;
     if (waits && !g->was_waiting) {
       g->stats.waits++;
+      if (g->dry_ns)
+        g->sleeps = core->now_ns - g->dry_ns >= QUIET_NS ? g->sleeps + 1 : 0;
+      g->dry_ns = 0;
       if (g->asleep || (g->quiet_ns && core->now_ns - g->quiet_ns >= QUIET_NS)) {
         g->wake_ns = core->now_ns;
         join_virtual_time(core, g);

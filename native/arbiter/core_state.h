@@ -12,6 +12,8 @@
 /* A grant that wanted nothing for this long has been asleep; shorter gaps are a program between two launches, or one that
  * gets no CPU at once. */
 #define QUIET_NS (5 * MS_NS)
+/* A grant that slept so often in a row after its work was done is believed to sleep again: its device is handed on at once. */
+#define SLEEPS_TRUSTED 2
 /* A lease not taken up after this long: its process is stopped, or starved of CPU. The gate's soft bound is as long. */
 #define PICKUP_NS (5 * MS_NS)
 #define MISS_BACKOFF_MAX_NS (100 * MS_NS)
@@ -81,6 +83,8 @@ struct core_grant {
   uint64_t contended_ns;      /* when contended became true */
   enum core_level level;      /* of its lease */
   uint64_t lease_ns;          /* since when it has it */
+  uint64_t dry_ns;            /* when its work was done, if its lease was then taken back as idle; 0: it wanted more since */
+  uint32_t sleeps;            /* in a row that it slept after that */
   uint64_t launches_at_lease;
   uint64_t resident_ns;       /* ever with a lease, but for sleep */
   uint64_t sampled_busy_ns, sampled_resident_ns; /* where the next sample of its fill begins */
@@ -136,8 +140,14 @@ static inline uint64_t core_idle_since(const struct core_grant *g) {
   return core_max(g->view.busy_until_ns, g->lease_ns);
 }
 
+/* How long after that it may still be about to submit more. */
+static inline uint64_t core_patience(const struct gs_core *core, const struct core_grant *g) {
+  bool done = g->sleeps >= SLEEPS_TRUSTED && g->view.launches != g->launches_at_lease;
+  return done ? 0 : core->config.early_idle_ns;
+}
+
 static inline bool core_holder_idle(const struct gs_core *core, const struct core_grant *g, uint64_t now) {
-  return g->view.waiting == 0 && core_idle_since(g) + core->config.early_idle_ns <= now;
+  return g->view.waiting == 0 && core_idle_since(g) + core_patience(core, g) <= now;
 }
 
 static inline uint64_t core_term(const struct gs_core *core) {

@@ -259,6 +259,28 @@ def test_a_short_sleeper_is_served_promptly_beside_a_trainer():
     assert waits[98] <= OVERLAP_NS
 
 
+def test_one_that_sleeps_after_its_work_hands_the_device_on_at_once():
+    """1 ms of work every 10 ms beside a tenant that always wants: what it leaves is not waited for."""
+    m = machine({"guarantee": 200}, {"guarantee": 800})
+    m.want(0, work=0)
+    m.run(SECOND)
+
+    def requests(count, work, pause):
+        idle, start = m.device().idle_with_waiters_ns, m.now
+        for _ in range(count):
+            m.want(0, work=work)
+            m.run(pause)
+        return (m.device().idle_with_waiters_ns - idle) / (m.now - start)
+
+    requests(5, MS, 10 * MS)
+    assert requests(100, MS, 10 * MS) < 0.001
+    # One that goes on soon after keeps the device for the moment between.
+    requests(5, MS // 50, 3 * MS // 20)
+    leases = m.stats(0).leases
+    requests(100, MS // 50, 3 * MS // 20)
+    assert m.stats(0).leases - leases < 10
+
+
 def test_wakes_and_waits_are_counted_apart():
     m = machine({"guarantee": 500}, {"guarantee": 500})
     stats = m.stats(0)
