@@ -220,9 +220,9 @@ class _Daemon:
         usual = ArbiterConfig()
         return replace(
             usual,
-            lease_ns=asked.lease_ms * 1_000_000 or usual.lease_ns,
-            bound_ns=asked.bound_ms * 1_000_000 or usual.bound_ns,
-            bound_alone_ns=asked.bound_alone_ms * 1_000_000 or usual.bound_alone_ns,
+            lease_ns=round(asked.lease_ms * 1e6) or usual.lease_ns,
+            bound_ns=round(asked.bound_ms * 1e6) or usual.bound_ns,
+            bound_alone_ns=round(asked.bound_alone_ms * 1e6) or usual.bound_alone_ns,
             realtime=asked.realtime,
         )
 

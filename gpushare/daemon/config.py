@@ -13,11 +13,11 @@ DEFAULT_TENANTS = Path("/etc/gpushare/tenants.toml")
 
 
 class ArbiterConfig(Struct, forbid_unknown_fields=True):
-    """Milliseconds; 0 leaves the built-in value (gs_arbiter.h)."""
+    """Milliseconds, also parts of one; 0 leaves the built-in value (gs_arbiter.h)."""
 
-    lease_ms: int = 0
-    bound_ms: int = 0
-    bound_alone_ms: int = 0
+    lease_ms: float = 0
+    bound_ms: float = 0
+    bound_alone_ms: float = 0
     realtime: bool = True
 
 

@@ -1,7 +1,6 @@
 """What is compared, and how it is set up: gpushare's daemon, or the bare simulated device and gates in the tenants."""
 
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any, Self
 from gpubench.config import clean_environment
 from running import Daemon
 
-from arbiterbench.workloads import BOUND_NS, Tenant, Workload
+from arbiterbench.workloads import Tenant, Workload
 from gpushare import paths
 
 DEVICE = "16GiB"
@@ -102,11 +101,9 @@ class Stage:
 
     def _start_daemon(self) -> None:
         devices = f"{self.workload.devices}x{DEVICE}"
-        self._daemon = Daemon(self.scratch / "state", devices, env=clean_environment())
-        if self.workload.bound_ns != BOUND_NS:
-            # gpushare.toml takes whole milliseconds.
-            launcher = [sys.executable, str(Path(__file__).with_name("bounded.py")), str(self.workload.bound_ns)]
-            self._daemon.command = [*launcher, *self._daemon.command[3:]]
+        config = self.scratch / "gpushare.toml"
+        config.write_text(f"[arbiter]\nbound_ms = {self.workload.bound_ns / 1e6}\n")
+        self._daemon = Daemon(self.scratch / "state", devices, clean_environment(), ("--config", str(config)))
         self._daemon.start()
         self.sim_dir = Path(self._daemon.sim_dir)
 
