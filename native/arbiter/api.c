@@ -171,7 +171,7 @@ static int add_locked(gs_arbiter *a, struct gs_limits *limits, struct gs_usage *
     bool held = load32(&limits->device[o].lease) & GS_LEASE_HELD;
     if (!gs_core_add(a->core[devices[o]], g, &share[o], held, now))
       arbiter_set_lease(a, e, o, false);
-    arbiter_set_bound(a, e, o, true); /* until the first step knows better */
+    arbiter_set_bound(a, e, o, GS_CORE_BESIDE); /* until the first step knows better */
   }
   arbiter_changed(a, g, now);
   arbiter_run(a, now);

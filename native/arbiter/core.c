@@ -127,7 +127,7 @@ static enum yield spoils(struct gs_core *core, struct core_grant *h, bool waited
 static void revoke(struct gs_core *core, int32_t grant, int32_t candidate, bool idle, struct decisions *d) {
   struct core_grant *h = &core->grant[grant];
   uint64_t now = core->now_ns;
-  bool deep = !h->contended || now - h->contended_ns < BOUND_CHANGE_NS;
+  bool deep = !h->company || now - h->contended_ns < BOUND_CHANGE_NS;
   h->held = false;
   h->revoked_ns = idle ? 0 : now; /* idle: nothing to drain */
   h->late_ns = now + LATE_NS + (deep ? core->config.bound_alone_ns : core->config.bound_ns);
@@ -324,22 +324,28 @@ static bool is_neighbour(const struct gs_core *core, int32_t m) {
 
 /* Gives false when not all changes found room. */
 static bool publish_contention(struct gs_core *core, struct decisions *d) {
-  int neighbours = 0;
-  for (int i = 0; i < core->nmembers; i++)
-    neighbours += is_neighbour(core, core->members[i]);
+  int neighbours = 0, interactive = 0;
+  for (int i = 0; i < core->nmembers; i++) {
+    bool near = is_neighbour(core, core->members[i]);
+    neighbours += near;
+    interactive += near && core_interactive(&core->grant[core->members[i]]);
+  }
   for (int i = 0; i < core->nmembers; i++) {
     int32_t m = core->members[i];
     struct core_grant *g = &core->grant[m];
-    bool contended = neighbours - is_neighbour(core, m) > 0;
-    if (g->published && g->contended == contended)
+    bool near = is_neighbour(core, m);
+    uint32_t company = interactive > (near && core_interactive(g)) ? GS_CORE_BESIDE_INTERACTIVE
+                       : neighbours > near                         ? GS_CORE_BESIDE
+                                                                   : GS_CORE_ALONE;
+    if (g->published && g->company == company)
       continue;
     if (!room(d))
       return false;
-    if (contended && !g->contended)
+    if (company && !g->company)
       g->contended_ns = core->now_ns;
-    g->contended = contended;
+    g->company = company;
     g->published = true;
-    emit(d, GS_CORE_CONTENDED, m, -1, contended);
+    emit(d, GS_CORE_CONTENDED, m, -1, company);
   }
   return true;
 }

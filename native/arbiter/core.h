@@ -41,8 +41,11 @@ enum gs_core_action {
   GS_CORE_HANDOVER = 3, /* grant's device time passed to other; value: ns since the revoke */
   GS_CORE_LATE = 4,     /* grant had not drained value ns after the revoke */
   GS_CORE_WAKE = 5,     /* grant wants the device after it had been quiet */
-  GS_CORE_CONTENDED = 6 /* the bound on work in flight of grant changes: value 1 contended, 0 alone */
+  GS_CORE_CONTENDED = 6 /* the bound on work in flight of grant changes: value enum gs_core_company */
 };
+
+/* Who else wants the device of late: nobody, others, or others of which one is interactive and waits for little. */
+enum gs_core_company { GS_CORE_ALONE = 0, GS_CORE_BESIDE = 1, GS_CORE_BESIDE_INTERACTIVE = 2 };
 
 struct gs_core_decision {
   uint32_t action; /* enum gs_core_action */

@@ -10,10 +10,6 @@ static int compare_fill(int64_t a, int64_t a_cap, int64_t b, int64_t b_cap, int 
   return left > right ? 1 : left < right ? -1 : 0;
 }
 
-static bool interactive(const struct core_grant *g) {
-  return g->share.class_ == GS_CLASS_INTERACTIVE;
-}
-
 int core_compare_borrowing(const struct core_grant *a, const struct core_grant *b) {
   if ((a->share.weight == 0) != (b->share.weight == 0))
     return a->share.weight ? 1 : -1;
@@ -23,8 +19,8 @@ int core_compare_borrowing(const struct core_grant *a, const struct core_grant *
 }
 
 static int compare_guaranteed(const struct core_grant *a, const struct core_grant *b) {
-  if (interactive(a) != interactive(b))
-    return interactive(a) ? 1 : -1;
+  if (core_interactive(a) != core_interactive(b))
+    return core_interactive(a) ? 1 : -1;
   return compare_fill(a->credit, a->credit_cap, b->credit, b->credit_cap, 0);
 }
 
@@ -79,9 +75,9 @@ bool core_preempts(const struct gs_core *core, const struct core_grant *c, const
     return h->level >= LEVEL_SURPLUS && prompt && core_compare_borrowing(c, h) > 0;
   if (h->level != LEVEL_GUARANTEE)
     return prompt;
-  if (c->wake_ns == 0 || interactive(h) > interactive(c))
+  if (c->wake_ns == 0 || core_interactive(h) > core_interactive(c))
     return false;
-  return interactive(c) > interactive(h) || compare_fill(c->credit, c->credit_cap, h->credit, h->credit_cap, 50) > 0;
+  return core_interactive(c) > core_interactive(h) || compare_fill(c->credit, c->credit_cap, h->credit, h->credit_cap, 50) > 0;
 }
 
 /* ---- holding together ---- */

@@ -67,7 +67,6 @@ struct core_grant {
   bool asleep;        /* gave the device up by itself; its next wait is a wake */
   bool late;          /* reported; passed over until it drained */
   bool limit_reached; /* may not run until its allowance is back */
-  bool contended;     /* as published */
   bool published;
   struct gs_share share;
   struct gs_core_view view;
@@ -80,7 +79,8 @@ struct core_grant {
   uint64_t wake_ns;           /* when the wake came that it still waits from; 0: it does not wait, or not from a wake */
   uint64_t revoked_ns;        /* 0, or when a lease was taken from it that has not drained */
   uint64_t late_ns;           /* when that will be late */
-  uint64_t contended_ns;      /* when contended became true */
+  uint32_t company;           /* enum gs_core_company, as published */
+  uint64_t contended_ns;      /* when it was no longer alone */
   enum core_level level;      /* of its lease */
   uint64_t lease_ns;          /* since when it has it */
   uint64_t dry_ns;            /* when its work was done, if its lease was then taken back as idle; 0: it wanted more since */
@@ -126,6 +126,10 @@ static inline int64_t core_floor(const struct gs_core *core) {
 
 static inline int64_t core_rate(const struct gs_core *core, const struct core_grant *g) {
   return (int64_t)g->share.guarantee_milli * (1000 - core->config.reserve_milli);
+}
+
+static inline bool core_interactive(const struct core_grant *g) {
+  return g->share.class_ == GS_CLASS_INTERACTIVE;
 }
 
 /* The level at which a grant would be served now. */

@@ -44,10 +44,14 @@ void arbiter_set_lease(gs_arbiter *a, struct entry *e, uint32_t ordinal, bool he
   a->wake[a->nwakes++] = word;
 }
 
-void arbiter_set_bound(const gs_arbiter *a, struct entry *e, uint32_t ordinal, bool contended) {
+void arbiter_set_bound(const gs_arbiter *a, struct entry *e, uint32_t ordinal, enum gs_core_company company) {
   struct gs_device_limits *d = &e->limits->device[ordinal];
-  __atomic_store_n(&d->inflight_bound_ns, contended ? a->config.bound_ns : a->config.bound_alone_ns, __ATOMIC_RELEASE);
-  __atomic_store_n(&d->contended, contended, __ATOMIC_RELEASE);
+  /* What is in flight when an interactive grant wakes is most of what it waits for. */
+  uint64_t bound = company == GS_CORE_ALONE    ? a->config.bound_alone_ns
+                   : company == GS_CORE_BESIDE ? a->config.bound_ns
+                                               : a->config.bound_ns / 4;
+  __atomic_store_n(&d->inflight_bound_ns, bound, __ATOMIC_RELEASE);
+  __atomic_store_n(&d->contended, company != GS_CORE_ALONE, __ATOMIC_RELEASE);
 }
 
 uint32_t arbiter_slots_of(const struct entry *e) {
@@ -115,7 +119,7 @@ static void carry_out(gs_arbiter *a, uint32_t device, const struct gs_core_decis
     record(a, now, GS_EVENT_WAKE, device, d->grant, d->other, d->value);
     break;
   case GS_CORE_CONTENDED:
-    arbiter_set_bound(a, e, ordinal, d->value != 0);
+    arbiter_set_bound(a, e, ordinal, (enum gs_core_company)d->value);
     break;
   }
 }

@@ -75,7 +75,7 @@ void arbiter_run(gs_arbiter *a, uint64_t now);
 void arbiter_changed(gs_arbiter *a, int32_t grant, uint64_t now);
 void arbiter_look_at(struct entry *e, uint32_t ordinal, uint64_t now, struct gs_core_view *view);
 void arbiter_set_lease(gs_arbiter *a, struct entry *e, uint32_t ordinal, bool held);
-void arbiter_set_bound(const gs_arbiter *a, struct entry *e, uint32_t ordinal, bool contended);
+void arbiter_set_bound(const gs_arbiter *a, struct entry *e, uint32_t ordinal, enum gs_core_company company);
 uint32_t arbiter_slots_of(const struct entry *e);
 
 /* The one function that is called without it. */

@@ -157,6 +157,14 @@ def test_a_long_request_of_an_interactive_grant_is_not_cut_in_pieces():
         m.run(80 * MS)
 
 
+def test_neighbours_of_an_interactive_grant_are_told():
+    m = machine({"guarantee": 300, "workload": INTERACTIVE}, {"guarantee": 350}, {"guarantee": 350})
+    assert [m.tenants[number].contended for number in range(3)] == [1, 2, 2]
+    m.want(0, work=0)
+    m.run(1500 * MS)
+    assert [m.tenants[number].contended for number in range(1, 3)] == [1, 1]
+
+
 def test_an_interactive_grant_gets_no_more_than_its_guarantee_from_others():
     m = machine({"guarantee": 200, "workload": INTERACTIVE}, {"guarantee": 800})
     _, executed = m.shares(10 * SECOND)
