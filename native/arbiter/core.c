@@ -6,20 +6,6 @@
 
 #include "core_state.h"
 
-struct decisions {
-  struct gs_core_decision *out;
-  int n;
-};
-
-static void emit(struct decisions *d, enum gs_core_action action, int32_t grant, int32_t other, uint64_t value) {
-  d->out[d->n++] = (struct gs_core_decision){(uint32_t)action, grant, other, value};
-}
-
-/* Room for what only informs; the last places are kept for a round of revokes, a hand-over and a round of leases. */
-static bool room(const struct decisions *d) {
-  return d->n < GS_CORE_DECISIONS - 2 * TOGETHER_MAX - 8;
-}
-
 int gs_core_create(gs_core **out, const struct gs_arbiter_config *config, uint64_t now_ns) {
   struct gs_core *core = calloc(1, sizeof *core);
   if (!core)
@@ -257,110 +243,17 @@ static void decide(struct gs_core *core, struct decisions *d) {
   lease_beside(core, d);
 }
 
-/* ---- noticing ---- */
-
-/* A waking grant borrows from where the least served of its kind stands: it catches up nothing. */
-static void join_virtual_time(struct gs_core *core, struct core_grant *g) {
-  uint64_t least = UINT64_MAX;
-  for (int i = 0; i < core->nmembers; i++) {
-    const struct core_grant *o = &core->grant[core->members[i]];
-    if (o != g && (o->was_waiting || o->held) && core_compare_borrowing(o, g) == 0)
-      least = core_min(least, o->vtime);
-  }
-  if (least != UINT64_MAX)
-    g->vtime = core_max(g->vtime, least);
-}
-
-static void notice_waits(struct gs_core *core, struct decisions *d) {
-  for (int i = 0; i < core->nmembers; i++) {
-    int32_t m = core->members[i];
-    struct core_grant *g = &core->grant[m];
-    bool waits = g->view.waiting && g->view.live && !g->held;
-    if (waits && !g->was_waiting) {
-      g->stats.waits++;
-      if (g->dry_ns)
-        g->sleeps = core->now_ns - g->dry_ns >= QUIET_NS ? g->sleeps + 1 : 0;
-      g->dry_ns = 0;
-      if (g->asleep || (g->quiet_ns && core->now_ns - g->quiet_ns >= QUIET_NS)) {
-        g->wake_ns = core->now_ns;
-        join_virtual_time(core, g);
-        if (room(d))
-          emit(d, GS_CORE_WAKE, m, -1, 0);
-      }
-      g->asleep = false;
-    }
-    if (waits || g->held)
-      g->quiet_ns = 0;
-    else if (!g->quiet_ns)
-      g->quiet_ns = core->now_ns;
-    if (!waits)
-      g->wake_ns = 0;
-    g->was_waiting = waits;
-  }
-}
-
-static void notice_tails(struct gs_core *core, struct decisions *d) {
-  for (int i = 0; i < core->nmembers; i++) {
-    int32_t m = core->members[i];
-    struct core_grant *g = &core->grant[m];
-    if (!g->revoked_ns || (core->phase == CORE_DRAINING && g->revoked_ns == core->round_ns))
-      continue;
-    if (g->view.drained || !g->view.live || core->now_ns >= g->revoked_ns + TAIL_MAX_NS) {
-      g->revoked_ns = 0;
-      g->late = false;
-    } else if (!g->late && core->now_ns >= g->late_ns && room(d)) {
-      g->late = true;
-      emit(d, GS_CORE_LATE, m, -1, core->now_ns - g->revoked_ns);
-    }
-  }
-}
-
-static bool is_neighbour(const struct gs_core *core, int32_t m) {
-  const struct core_grant *g = &core->grant[m];
-  if (g->was_waiting || (g->last_ran_ns && core->now_ns < g->last_ran_ns + RECENT_NS))
-    return true;
-  return g->held && !core_holder_idle(core, g, core->now_ns);
-}
-
-/* Gives false when not all changes found room. */
-static bool publish_contention(struct gs_core *core, struct decisions *d) {
-  int neighbours = 0, interactive = 0;
-  for (int i = 0; i < core->nmembers; i++) {
-    bool near = is_neighbour(core, core->members[i]);
-    neighbours += near;
-    interactive += near && core_interactive(&core->grant[core->members[i]]);
-  }
-  for (int i = 0; i < core->nmembers; i++) {
-    int32_t m = core->members[i];
-    struct core_grant *g = &core->grant[m];
-    bool near = is_neighbour(core, m);
-    uint32_t company = interactive > (near && core_interactive(g)) ? GS_CORE_BESIDE_INTERACTIVE
-                       : neighbours > near                         ? GS_CORE_BESIDE
-                                                                   : GS_CORE_ALONE;
-    if (g->published && g->company == company)
-      continue;
-    if (!room(d))
-      return false;
-    if (company && !g->company)
-      g->contended_ns = core->now_ns;
-    g->company = company;
-    g->published = true;
-    emit(d, GS_CORE_CONTENDED, m, -1, company);
-  }
-  return true;
-}
-
 int gs_core_step(gs_core *core, uint64_t now_ns, struct gs_core_decision *out, uint64_t *next_ns) {
   struct decisions d = {out, 0};
   core_advance(core, now_ns);
   for (int i = 0; i < core->nmembers; i++)
     if (core->grant[core->members[i]].held)
       core_measure(core, &core->grant[core->members[i]]);
-  notice_waits(core, &d);
-  notice_tails(core, &d);
+  core_notice_waits(core, &d);
+  core_notice_tails(core, &d);
   decide(core, &d);
-  notice_waits(core, &d); /* a revoked holder that still has threads in the gate waits from now on */
-  bool all = publish_contention(core, &d);
+  core_notice_waits(core, &d); /* a revoked holder that still has threads in the gate waits from now on */
+  bool all = core_publish_contention(core, &d);
   core->had_waiters = core_pick(core, core->phase == CORE_FREE) >= 0;
   *next_ns = all ? core_next_look(core) : core->now_ns + 1;
   return d.n;

@@ -161,6 +161,20 @@ static inline uint64_t core_term(const struct gs_core *core) {
   return core_max(core->config.lease_ns / 4, core_min(core->config.lease_ns, core->config.lease_ns * ROUND_LEASES / wanting));
 }
 
+struct decisions {
+  struct gs_core_decision *out;
+  int n;
+};
+
+static inline void emit(struct decisions *d, enum gs_core_action action, int32_t grant, int32_t other, uint64_t value) {
+  d->out[d->n++] = (struct gs_core_decision){(uint32_t)action, grant, other, value};
+}
+
+/* Room for what only informs; the last places are kept for a round of revokes, a hand-over and a round of leases. */
+static inline bool room(const struct decisions *d) {
+  return d->n < GS_CORE_DECISIONS - 2 * TOGETHER_MAX - 8;
+}
+
 /* The device has more than one holder. */
 static inline bool core_shared(const struct gs_core *core) {
   int holders = 0;
@@ -175,6 +189,12 @@ void core_set_share(struct gs_core *core, struct core_grant *g, const struct gs_
 /* Moves the books to now: buckets grow, holders and undrained tails pay, the rest is idle or switching. */
 void core_advance(struct gs_core *core, uint64_t now);
 void core_count_wake(struct core_grant *g, uint64_t waited_ns);
+
+/* core_notice.c */
+void core_notice_waits(struct gs_core *core, struct decisions *d);
+void core_notice_tails(struct gs_core *core, struct decisions *d);
+/* Gives false when not all changes found room. */
+bool core_publish_contention(struct gs_core *core, struct decisions *d);
 
 /* core_next.c: UINT64_MAX: never */
 uint64_t core_next_look(struct gs_core *core);

@@ -1,0 +1,92 @@
+/* What is new about grants: who waits, who wakes, who has drained, who has company. */
+#include "core_state.h"
+
+/* A waking grant borrows from where the least served of its kind stands: it catches up nothing. */
+static void join_virtual_time(struct gs_core *core, struct core_grant *g) {
+  uint64_t least = UINT64_MAX;
+  for (int i = 0; i < core->nmembers; i++) {
+    const struct core_grant *o = &core->grant[core->members[i]];
+    if (o != g && (o->was_waiting || o->held) && core_compare_borrowing(o, g) == 0)
+      least = core_min(least, o->vtime);
+  }
+  if (least != UINT64_MAX)
+    g->vtime = core_max(g->vtime, least);
+}
+
+void core_notice_waits(struct gs_core *core, struct decisions *d) {
+  for (int i = 0; i < core->nmembers; i++) {
+    int32_t m = core->members[i];
+    struct core_grant *g = &core->grant[m];
+    bool waits = g->view.waiting && g->view.live && !g->held;
+    if (waits && !g->was_waiting) {
+      g->stats.waits++;
+      if (g->dry_ns)
+        g->sleeps = core->now_ns - g->dry_ns >= QUIET_NS ? g->sleeps + 1 : 0;
+      g->dry_ns = 0;
+      if (g->asleep || (g->quiet_ns && core->now_ns - g->quiet_ns >= QUIET_NS)) {
+        g->wake_ns = core->now_ns;
+        join_virtual_time(core, g);
+        if (room(d))
+          emit(d, GS_CORE_WAKE, m, -1, 0);
+      }
+      g->asleep = false;
+    }
+    if (waits || g->held)
+      g->quiet_ns = 0;
+    else if (!g->quiet_ns)
+      g->quiet_ns = core->now_ns;
+    if (!waits)
+      g->wake_ns = 0;
+    g->was_waiting = waits;
+  }
+}
+
+void core_notice_tails(struct gs_core *core, struct decisions *d) {
+  for (int i = 0; i < core->nmembers; i++) {
+    int32_t m = core->members[i];
+    struct core_grant *g = &core->grant[m];
+    if (!g->revoked_ns || (core->phase == CORE_DRAINING && g->revoked_ns == core->round_ns))
+      continue;
+    if (g->view.drained || !g->view.live || core->now_ns >= g->revoked_ns + TAIL_MAX_NS) {
+      g->revoked_ns = 0;
+      g->late = false;
+    } else if (!g->late && core->now_ns >= g->late_ns && room(d)) {
+      g->late = true;
+      emit(d, GS_CORE_LATE, m, -1, core->now_ns - g->revoked_ns);
+    }
+  }
+}
+
+static bool is_neighbour(const struct gs_core *core, int32_t m) {
+  const struct core_grant *g = &core->grant[m];
+  if (g->was_waiting || (g->last_ran_ns && core->now_ns < g->last_ran_ns + RECENT_NS))
+    return true;
+  return g->held && !core_holder_idle(core, g, core->now_ns);
+}
+
+bool core_publish_contention(struct gs_core *core, struct decisions *d) {
+  int neighbours = 0, interactive = 0;
+  for (int i = 0; i < core->nmembers; i++) {
+    bool near = is_neighbour(core, core->members[i]);
+    neighbours += near;
+    interactive += near && core_interactive(&core->grant[core->members[i]]);
+  }
+  for (int i = 0; i < core->nmembers; i++) {
+    int32_t m = core->members[i];
+    struct core_grant *g = &core->grant[m];
+    bool near = is_neighbour(core, m);
+    uint32_t company = interactive > (near && core_interactive(g)) ? GS_CORE_BESIDE_INTERACTIVE
+                       : neighbours > near                         ? GS_CORE_BESIDE
+                                                                   : GS_CORE_ALONE;
+    if (g->published && g->company == company)
+      continue;
+    if (!room(d))
+      return false;
+    if (company && !g->company)
+      g->contended_ns = core->now_ns;
+    g->company = company;
+    g->published = true;
+    emit(d, GS_CORE_CONTENDED, m, -1, company);
+  }
+  return true;
+}
