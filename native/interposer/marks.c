@@ -194,8 +194,12 @@ void gs_reap(struct gs_time_device *device) {
 void gs_stream_done(struct gs_stream *stream) {
   struct gs_time_device *device = stream->device;
   uint64_t now = gs_now();
-  gs_reap(device);
   gs_biased_take(&device->lock);
+  if (device->meter->marks > 0 || stream->queue.sampled) { /* not so for most of who wait for each launch */
+    gs_biased_drop(&device->lock);
+    gs_reap(device);
+    gs_biased_take(&device->lock);
+  }
   /* Marks that another thread is still reading keep the queue open: it closes at the next chance. */
   if (stream->queue.head == stream->queue.tail)
     gs_meter_synced(device->meter, &stream->queue, now);

@@ -117,6 +117,8 @@ static void count_kind(struct gs_segment *segment, struct gs_function *function,
   segment->kind[i].launches++;
 }
 
+static uint64_t sample_every(const struct gs_queue *queue) { return (uint64_t)GS_METER_SAMPLE_NS << queue->agreed; }
+
 uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t now,
                          uint32_t lease) {
   struct gs_segment *open = &queue->open;
@@ -137,7 +139,7 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
     queue->end = now;
     if (estimate >= GS_METER_ALONE_NS) plan |= GS_PLAN_MARK;
     if (!queue->sampled &&
-        (now - queue->last_sample > GS_METER_SAMPLE_NS || function->observed < GS_METER_TRUSTED)) {
+        (now - queue->last_sample > sample_every(queue) || function->observed < GS_METER_TRUSTED)) {
       plan |= GS_PLAN_SAMPLE;
       queue->last_sample = now;
       queue->sampled_beside = shared;
@@ -229,6 +231,8 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
   else meter->sample_low *= 1.001;
   if (whole > 2 * meter->sample_low || took < 200) return;
   if (queue->sampled_beside && took > GS_METER_UNSLICED_NS) return;
+  bool agrees = function->observed >= GS_METER_TRUSTED && took > 0.95 * function->estimate && took < 1.05 * function->estimate;
+  queue->agreed = !agrees ? 0 : queue->agreed < GS_METER_AGREED ? queue->agreed + 1 : GS_METER_AGREED;
   function->sample[function->samples++ % GS_METER_SAMPLES] = (float)took;
   if (function->exact > 0) {
     function->exact--;
@@ -379,7 +383,7 @@ void gs_meter_lose(struct gs_meter *meter, struct gs_queue *queue, uint64_t now)
 
 bool gs_meter_check_before_sync(struct gs_queue *queue, uint64_t now) {
   if (queue->open.launches < 2) return false;
-  if (segment_trusted(&queue->open) && now - queue->last_check <= GS_METER_SAMPLE_NS) return false;
+  if (segment_trusted(&queue->open) && now - queue->last_check <= sample_every(queue)) return false;
   queue->last_check = now;
   return true;
 }

@@ -31,6 +31,7 @@ enum {
   GS_METER_MARK_NS = 500000,    /* estimated work per mark: a timing event costs ~2.5 us, 0.5 % of it */
   GS_METER_ALONE_NS = 250000,   /* a launch this long onto an empty queue gets a mark of its own: it is seen as long as it is */
   GS_METER_SAMPLE_NS = 1000000, /* at most one bracketed launch per stream and this long */
+  GS_METER_AGREED = 3,          /* while samples say what is known, so often twice as long */
   GS_METER_GUESS_NS = 8000,     /* a function never seen */
   GS_METER_TRUSTED = 4,         /* observations after which an estimate is believed */
   GS_METER_GAP_NS = 50000,      /* a queue that ran dry so long ago starts over with an unknown function */
@@ -102,6 +103,7 @@ struct gs_queue {
   double previous_lag;
   double owed; /* charged by estimate to segments that were too short for it */
   uint64_t last_sample, last_check;
+  uint32_t agreed; /* samples in a row that were as expected */
   struct gs_function *sampled; /* the bracketed launch whose events are not read yet */
   uint64_t sampled_key;
   bool sampled_beside;   /* others may have been on the device */

@@ -144,7 +144,8 @@ def test_metered_under_leases_in_turn(
     for tenant in tenants:
         tenant.end()
     assert all(abs(error) <= 0.05 for error in errors)
-    assert sum(metered) <= 1.05 * sum(leased)
+    # and what was still in flight when the last lease of each ended
+    assert sum(metered) <= 1.05 * sum(leased) + 2 * kernel_us * 1000
 
 
 def test_two_processes_of_a_grant_share_its_time(
