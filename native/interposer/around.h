@@ -25,6 +25,21 @@ struct gs_graph_need {
   uint64_t reserved[GS_MAX_DEVICES]; /* the growth begun */
 };
 
+/* What a program says of an array it wants. */
+struct gs_box {
+  bool given;
+  CUDA_ARRAY3D_DESCRIPTOR full;
+};
+
+/* An array in the making; see arrays.c. */
+struct gs_array_charge {
+  int ordinal;
+  uint64_t bytes;
+  CUcontext context;
+  bool hopeless; /* larger than the device: uncharged, the driver's to refuse with what else is wrong in mind */
+  void *const *out;
+};
+
 struct gs_around {
   struct gs_first first;           /* kernel, graph_made, kernel_node, graph_updated, limit */
   struct gs_submission submission; /* submit, fill, copy */
@@ -39,6 +54,7 @@ struct gs_around {
   int ordinal;  /* graph_trim */
   CUgraphExec graph;
   CUgraphExec *made;
+  struct gs_array_charge array; /* array, mipmap */
   struct gs_graph_need need; /* graph_launch, graph_upload, instantiate, graph_ends */
 };
 
@@ -79,6 +95,16 @@ CUresult gs_before_graph_ends(struct gs_around *around, CUgraphExec graph);
 CUresult gs_after_graph_ends(struct gs_around *around, CUresult result);
 CUresult gs_before_graph_trim(struct gs_around *around, CUdevice device);
 CUresult gs_after_graph_trim(struct gs_around *around, CUresult result);
+
+/* arrays.c */
+struct gs_box gs_box_2d(const CUDA_ARRAY_DESCRIPTOR *descriptor);
+struct gs_box gs_box_2d_v1(const CUDA_ARRAY_DESCRIPTOR_v1 *descriptor);
+struct gs_box gs_box_3d(const CUDA_ARRAY3D_DESCRIPTOR *descriptor);
+struct gs_box gs_box_3d_v1(const CUDA_ARRAY3D_DESCRIPTOR_v1 *descriptor);
+CUresult gs_before_array(struct gs_around *around, CUarray *array, struct gs_box box);
+CUresult gs_after_array(struct gs_around *around, CUresult result);
+CUresult gs_before_mipmap(struct gs_around *around, CUmipmappedArray *array, struct gs_box box, unsigned int levels);
+CUresult gs_after_mipmap(struct gs_around *around, CUresult result);
 
 /* copies.c */
 enum gs_copy gs_direction(CUdeviceptr to, CUdeviceptr from);

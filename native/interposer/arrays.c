@@ -1,6 +1,7 @@
 /* CUDA arrays. How their rows are padded is the driver's secret, so it is asked: an array with deferred mapping has no memory
  * and tells what the real one will need. Where the driver makes no such array, the sum of the elements is reserved and
  * corrected from the array itself. */
+#include "around.h"
 #include "books.h"
 #include "device.h"
 
@@ -66,30 +67,26 @@ static uint64_t probe_mipmap(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned
   return needs.size;
 }
 
-struct charge {
-  int ordinal;
-  uint64_t bytes;
-  CUcontext context;
-  bool hopeless; /* larger than the device: uncharged, the driver's to refuse with what else is wrong in mind */
-};
-
-static bool hopeless(const struct charge *charge) {
+static bool hopeless(const struct gs_array_charge *charge) {
   size_t total = 0;
   return gs_real.cuDeviceTotalMem_v2(&total, gs_device_of(charge->ordinal)) == CUDA_SUCCESS && charge->bytes >= total;
 }
 
 /* out: where the handle is to go. levels 0: a plain array */
-static CUresult begin(struct charge *charge, const void *out, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels) {
-  *charge = (struct charge){.ordinal = GS_NO_DEVICE};
-  if (!out || !descriptor || has_no_memory(descriptor) || gs_real.cuCtxGetCurrent(&charge->context) != CUDA_SUCCESS)
+static CUresult begin(struct gs_array_charge *charge, void *const *out, const struct gs_box *box, unsigned levels) {
+  CUresult result;
+  *charge = (struct gs_array_charge){.ordinal = GS_NO_DEVICE, .out = out};
+  if (!gs_enter(&result))
+    return result;
+  if (!out || !box->given || has_no_memory(&box->full) || gs_real.cuCtxGetCurrent(&charge->context) != CUDA_SUCCESS)
     return CUDA_SUCCESS; /* nothing to charge, or the driver's to refuse */
   charge->ordinal = gs_current_device();
   if (charge->ordinal == GS_NO_DEVICE)
     return CUDA_SUCCESS;
   CUdevice device = gs_device_of(charge->ordinal);
-  charge->bytes = levels ? probe_mipmap(descriptor, levels, device) : probe_array(descriptor, device);
+  charge->bytes = levels ? probe_mipmap(&box->full, levels, device) : probe_array(&box->full, device);
   if (charge->bytes == 0)
-    charge->bytes = elements_bytes(descriptor, levels);
+    charge->bytes = elements_bytes(&box->full, levels);
   if (!gs_book_room(1))
     return CUDA_ERROR_OUT_OF_MEMORY;
   if (gs_reserve(charge->ordinal, charge->bytes) == 0)
@@ -102,7 +99,7 @@ static CUresult begin(struct charge *charge, const void *out, const CUDA_ARRAY3D
 }
 
 /* The array exists: what it says it needs replaces what was reserved. False: it does not fit. */
-static bool true_up(struct charge *charge, uint64_t needs) {
+static bool true_up(struct gs_array_charge *charge, uint64_t needs) {
   if (needs > charge->bytes && gs_reserve(charge->ordinal, needs - charge->bytes) < 0)
     return false;
   if (needs < charge->bytes)
@@ -111,13 +108,26 @@ static bool true_up(struct charge *charge, uint64_t needs) {
   return true;
 }
 
-static CUresult end(const struct charge *charge, CUresult result, const void *array) {
+/* What the driver made of it. needs_of: asks the array; destroy: it must not live after all. */
+static CUresult end(struct gs_array_charge *charge, CUresult result,
+                    CUresult (*needs_of)(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, void *array, CUdevice device),
+                    CUresult (*destroy)(void *array)) {
+  CUDA_ARRAY_MEMORY_REQUIREMENTS needs;
+  if (result == CUDA_SUCCESS && charge->hopeless) {
+    destroy(*charge->out);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   if (charge->ordinal == GS_NO_DEVICE)
     return result;
+  if (result == CUDA_SUCCESS && needs_of(&needs, *charge->out, gs_device_of(charge->ordinal)) == CUDA_SUCCESS &&
+      !true_up(charge, needs.size)) {
+    destroy(*charge->out);
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
   if (result != CUDA_SUCCESS)
     gs_give_back(charge->ordinal, charge->bytes);
   else
-    gs_book_put(&(struct gs_entry){.key = (uintptr_t)array,
+    gs_book_put(&(struct gs_entry){.key = (uintptr_t)*charge->out,
                                    .kind = GS_BOOK_ARRAY,
                                    .ordinal = charge->ordinal,
                                    .bytes = charge->bytes,
@@ -125,99 +135,52 @@ static CUresult end(const struct charge *charge, CUresult result, const void *ar
   return result;
 }
 
-static CUresult end_array(struct charge *charge, CUresult result, CUarray *array) {
-  CUDA_ARRAY_MEMORY_REQUIREMENTS needs;
-  if (result == CUDA_SUCCESS && charge->hopeless) {
-    gs_real.cuArrayDestroy(*array);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  if (result == CUDA_SUCCESS && charge->ordinal != GS_NO_DEVICE &&
-      gs_real.cuArrayGetMemoryRequirements(&needs, *array, gs_device_of(charge->ordinal)) == CUDA_SUCCESS &&
-      !true_up(charge, needs.size)) {
-    gs_real.cuArrayDestroy(*array);
-    result = CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  return end(charge, result, result == CUDA_SUCCESS ? *array : NULL);
+/* ---- the four ways to describe one ------------------------------------------------------------------------------------------- */
+
+struct gs_box gs_box_2d(const CUDA_ARRAY_DESCRIPTOR *d) {
+  return d ? (struct gs_box){true, {d->Width, d->Height, 0, d->Format, d->NumChannels, 0}} : (struct gs_box){0};
 }
 
-CUresult gs_cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray) {
-  struct charge charge;
-  CUresult result;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuArray3DCreate_v2(pHandle, pAllocateArray) : result;
-  result = begin(&charge, pHandle, pAllocateArray, 0);
-  if (result != CUDA_SUCCESS)
-    return result;
-  return end_array(&charge, gs_real.cuArray3DCreate_v2(pHandle, pAllocateArray), pHandle);
+struct gs_box gs_box_2d_v1(const CUDA_ARRAY_DESCRIPTOR_v1 *d) {
+  return d ? (struct gs_box){true, {d->Width, d->Height, 0, d->Format, d->NumChannels, 0}} : (struct gs_box){0};
 }
 
-CUresult gs_cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray) {
-  struct charge charge;
-  CUresult result;
-  CUDA_ARRAY3D_DESCRIPTOR full = {0};
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuArrayCreate_v2(pHandle, pAllocateArray) : result;
-  if (pAllocateArray)
-    full = (CUDA_ARRAY3D_DESCRIPTOR){pAllocateArray->Width,  pAllocateArray->Height,      0,
-                                     pAllocateArray->Format, pAllocateArray->NumChannels, 0};
-  result = begin(&charge, pHandle, pAllocateArray ? &full : NULL, 0);
-  if (result != CUDA_SUCCESS)
-    return result;
-  return end_array(&charge, gs_real.cuArrayCreate_v2(pHandle, pAllocateArray), pHandle);
+struct gs_box gs_box_3d(const CUDA_ARRAY3D_DESCRIPTOR *d) {
+  return d ? (struct gs_box){true, *d} : (struct gs_box){0};
 }
 
-CUresult gs_cuArray3DCreate(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *pAllocateArray) {
-  struct charge charge;
-  CUresult result;
-  CUDA_ARRAY3D_DESCRIPTOR full = {0};
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuArray3DCreate(pHandle, pAllocateArray) : result;
-  if (pAllocateArray)
-    full = (CUDA_ARRAY3D_DESCRIPTOR){pAllocateArray->Width,  pAllocateArray->Height,      pAllocateArray->Depth,
-                                     pAllocateArray->Format, pAllocateArray->NumChannels, pAllocateArray->Flags};
-  result = begin(&charge, pHandle, pAllocateArray ? &full : NULL, 0);
-  if (result != CUDA_SUCCESS)
-    return result;
-  return end_array(&charge, gs_real.cuArray3DCreate(pHandle, pAllocateArray), pHandle);
+struct gs_box gs_box_3d_v1(const CUDA_ARRAY3D_DESCRIPTOR_v1 *d) {
+  return d ? (struct gs_box){true, {d->Width, d->Height, d->Depth, d->Format, d->NumChannels, d->Flags}} : (struct gs_box){0};
 }
 
-CUresult gs_cuArrayCreate(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *pAllocateArray) {
-  struct charge charge;
-  CUresult result;
-  CUDA_ARRAY3D_DESCRIPTOR full = {0};
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuArrayCreate(pHandle, pAllocateArray) : result;
-  if (pAllocateArray)
-    full = (CUDA_ARRAY3D_DESCRIPTOR){pAllocateArray->Width,  pAllocateArray->Height,      0,
-                                     pAllocateArray->Format, pAllocateArray->NumChannels, 0};
-  result = begin(&charge, pHandle, pAllocateArray ? &full : NULL, 0);
-  if (result != CUDA_SUCCESS)
-    return result;
-  return end_array(&charge, gs_real.cuArrayCreate(pHandle, pAllocateArray), pHandle);
+/* ---- handlers ---------------------------------------------------------------------------------------------------------------- */
+
+static CUresult array_needs(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, void *array, CUdevice device) {
+  return gs_real.cuArrayGetMemoryRequirements(needs, array, device);
 }
 
-CUresult gs_cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc,
-                                   unsigned int numMipmapLevels) {
-  struct charge charge;
-  CUresult result;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuMipmappedArrayCreate(pHandle, pMipmappedArrayDesc, numMipmapLevels) : result;
-  result = begin(&charge, pHandle, pMipmappedArrayDesc, least(numMipmapLevels));
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = gs_real.cuMipmappedArrayCreate(pHandle, pMipmappedArrayDesc, numMipmapLevels);
-  if (result == CUDA_SUCCESS && charge.hopeless) {
-    gs_real.cuMipmappedArrayDestroy(*pHandle);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  CUDA_ARRAY_MEMORY_REQUIREMENTS needs;
-  if (result == CUDA_SUCCESS && charge.ordinal != GS_NO_DEVICE &&
-      gs_real.cuMipmappedArrayGetMemoryRequirements(&needs, *pHandle, gs_device_of(charge.ordinal)) == CUDA_SUCCESS &&
-      !true_up(&charge, needs.size)) {
-    gs_real.cuMipmappedArrayDestroy(*pHandle);
-    result = CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  return end(&charge, result, result == CUDA_SUCCESS ? *pHandle : NULL);
+static CUresult array_destroy(void *array) { return gs_real.cuArrayDestroy(array); }
+
+static CUresult mipmap_needs(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, void *array, CUdevice device) {
+  return gs_real.cuMipmappedArrayGetMemoryRequirements(needs, array, device);
+}
+
+static CUresult mipmap_destroy(void *array) { return gs_real.cuMipmappedArrayDestroy(array); }
+
+CUresult gs_before_array(struct gs_around *around, CUarray *array, struct gs_box box) {
+  return begin(&around->array, (void *const *)array, &box, 0);
+}
+
+CUresult gs_after_array(struct gs_around *around, CUresult result) {
+  return end(&around->array, result, array_needs, array_destroy);
+}
+
+CUresult gs_before_mipmap(struct gs_around *around, CUmipmappedArray *array, struct gs_box box, unsigned int levels) {
+  return begin(&around->array, (void *const *)array, &box, (unsigned)least(levels));
+}
+
+CUresult gs_after_mipmap(struct gs_around *around, CUresult result) {
+  return end(&around->array, result, mipmap_needs, mipmap_destroy);
 }
 
 /* Out of the books before the driver frees it: the handle may be another array's at once. */
