@@ -25,6 +25,14 @@ CUresult sim_memory_module_alloc(struct sim_ctx *ctx, uint64_t bytes, CUdevicept
   return bytes < 1u << 30 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 void sim_memory_module_free(CUdeviceptr address, uint64_t id) { MUST(address == 512 && id == 1); }
+CUresult sim_code_load(struct sim_ctx *ctx, uint64_t bytes) {
+  (void)ctx;
+  return bytes < 1u << 30 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+void sim_code_unload(struct sim_ctx *ctx, uint64_t bytes) {
+  (void)ctx;
+  MUST(bytes < 1u << 30);
+}
 bool sim_memory_module_alive(CUdeviceptr address, uint64_t id) { return address == 512 && id == 1; }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

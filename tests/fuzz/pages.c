@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "fuzz.h"
+#include "guest.h"
 #include "ml.h"
 #include "page.h"
 
@@ -26,6 +27,26 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *time) {
   return 0;
 }
 
+/* What the view keeps of a device is gone with the input. */
+static struct {
+  void *at;
+  size_t bytes;
+} mapped[8];
+void *__real_gs_private_map(size_t bytes);
+void *__wrap_gs_private_map(size_t bytes);
+void *__wrap_gs_private_map(size_t bytes) {
+  static unsigned next;
+  void *at = __real_gs_private_map(bytes);
+  mapped[next++ % 8].at = at;
+  mapped[(next - 1) % 8].bytes = bytes;
+  return at;
+}
+
+static void forget(void *at) {
+  for (int i = 0; i < 8; i++)
+    if (at && mapped[i].at == at) MUST(munmap(at, mapped[i].bytes) == 0);
+}
+
 /* The real NVML behind the view. */
 static nvmlReturn_t uuid_of(nvmlDevice_t device, char *text, unsigned int size) {
   (void)device;
@@ -33,10 +54,11 @@ static nvmlReturn_t uuid_of(nvmlDevice_t device, char *text, unsigned int size) 
   return NVML_SUCCESS;
 }
 static nvmlReturn_t succeeds(void) { return NVML_SUCCESS; }
-void *gs_ml_real(const char *name) { return strcmp(name, "nvmlDeviceGetUUID") == 0 ? (void *)uuid_of : (void *)succeeds; }
-const struct gs_view *gs_ml_view(void) { return &view; }
+struct gs_view *__wrap_gs_ml_view(void);
+struct gs_view *__wrap_gs_ml_view(void) { return &view; }
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t, nvmlMemory_t *);
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t, unsigned int *, nvmlProcessInfo_v1_t *);
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t, nvmlUtilization_t *);
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t, nvmlProcessUtilizationSample_t *, unsigned int *, unsigned long long);
 
 static void clean_up(void) {
@@ -63,11 +85,13 @@ static void *file(const char *name, size_t size) {
 static void look(void) {
   nvmlMemory_t memory;
   nvmlProcessInfo_v1_t processes[2];
+  nvmlUtilization_t rates;
   unsigned int count = 2, samples = 2;
   nvmlProcessUtilizationSample_t sample[2] = {{.pid = 1}, {.pid = 0}};
   if (nvmlDeviceGetMemoryInfo(NULL, &memory) == NVML_SUCCESS)
     MUST(memory.used <= memory.total && memory.free + memory.used == memory.total);
   (void)nvmlDeviceGetComputeRunningProcesses(NULL, &count, processes);
+  if (nvmlDeviceGetUtilizationRates(NULL, &rates) == NVML_SUCCESS) MUST(rates.gpu <= 100 && rates.memory == 0);
   (void)nvmlDeviceGetProcessUtilization(NULL, sample, &samples, 0);
 }
 
@@ -98,6 +122,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     atexit(clean_up);
     limits = file("limits", sizeof *limits);
     usage = file("usage", sizeof *usage);
+    for (int i = 0; i < GS_ML_COUNT; i++) gs_real[i] = (void *)succeeds;
+    gs_real[GS_ML_nvmlDeviceGetUUID] = (void *)uuid_of;
   }
   memset(limits, 0, sizeof *limits);
   *limits = (struct gs_limits){.magic = GS_LIMITS_MAGIC, .version = GS_PAGE_VERSION, .size = sizeof *limits, .ndevices = 1,
@@ -114,10 +140,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     take(&in, &usage->slot[i], offsetof(struct gs_slot, device));
     for (int device = 0; device < 2; device++) take(&in, &usage->slot[i].device[device], 16);
   }
-  view = (struct gs_view){NULL, NULL};
+  memset(&view, 0, sizeof view);
   if (gs_pages_view(directory, &pages, &err) == 0) {
-    view = (struct gs_view){pages.limits, pages.usage};
+    view = (struct gs_view){.limits = pages.limits, .usage = pages.usage, .total_bytes = {pages.limits->device[0].memory_bytes}};
     look();
+    for (int i = 0; i < GS_MAX_DEVICES; i++) forget(view.history[i]);
     munmap((void *)(uintptr_t)pages.limits, sizeof *limits);
     munmap(pages.usage, sizeof *usage);
   }

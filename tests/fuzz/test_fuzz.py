@@ -22,22 +22,30 @@ NORMAL_SECONDS, LONG_SECONDS = 3, 60
 @dataclass(frozen=True)
 class Target:
     sources: tuple[Path, ...]
+    generated: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     interposer: bool = False  # linked with all of it
     longest: int = 4096  # bytes of input
 
 
 def files(directory: Path, *names: str) -> tuple[Path, ...]:
-    return tuple(directory / name for name in names)
+    """By name or pattern."""
+    found = [sorted(directory.glob(name)) for name in names]
+    assert all(found), f"{directory} does not have all of {names}"
+    return tuple(file for some in found for file in some)
 
 
 TARGETS = {
     "json": Target(files(HOOKS, "json.c")),
     "hook": Target(files(HOOKS, "json.c", "edit.c"), longest=32768),
-    "image": Target(files(NATIVE / "sim", "image.c"), longest=16384),
+    "image": Target(files(NATIVE, "sim/image.c", "interposer/image.c"), longest=16384),
     "engine": Target(files(NATIVE / "sim" / "engine", "serve.c", "books.c", "runlist.c")),
-    "pages": Target(files(NATIVE / "interposer", "page.c", "ml/ml.c"), ("-Wl,--wrap=clock_gettime",)),
-    "arbiter": Target(files(NATIVE / "arbiter", "core.c", "core_books.c", "shell.c", "api.c"), longest=16384),
+    "pages": Target(
+        files(NATIVE / "interposer", "page.c", "guest.c", "grant.c", "ml/*.c"),
+        ("ml_names.c", "ml_forward.S"),
+        tuple(f"-Wl,--wrap={name}" for name in ("clock_gettime", "gs_private_map", "gs_ml_view")),
+    ),
+    "arbiter": Target(files(NATIVE / "arbiter", "*.c"), longest=16384),
     "join": Target((), interposer=True),
     "names": Target((), interposer=True),
 }
@@ -55,12 +63,12 @@ def clang() -> str:
 
 @pytest.fixture(scope="session")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """hooks.h, hooks.c, forward.S of the interposer; sim_api.h of the simulator."""
+    """What the build makes of the tables: names and forwarders of the interposer and of its NVML view, the simulator's API."""
     directory = tmp_path_factory.mktemp("generated")
     types = [NATIVE / "include" / name for name in ("gs_cuda_types.h", "gs_cuda.h")]
-    for generator in (NATIVE / "interposer" / "gen_hooks.py", NATIVE / "sim" / "gen_stubs.py"):
-        env = {**os.environ, "PYTHONPATH": str(generator.parent)}
-        subprocess.run([sys.executable, generator, directory, *types], check=True, env=env)
+    for generator in ("interposer/gen_hooks.py", "interposer/ml/gen_ml.py", "sim/gen_stubs.py"):
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (NATIVE / generator).parents[:2]))}
+        subprocess.run([sys.executable, NATIVE / generator, directory, *types], check=True, env=env)
     return directory
 
 
@@ -87,7 +95,8 @@ def build(
         target, program = TARGETS[name], tmp_path_factory.mktemp(name) / name
         libraries = [request.getfixturevalue("interposer")] if target.interposer else []
         flags = [*COMMON, f"-fsanitize=fuzzer,{SANITIZERS}", *target.options, *INCLUDE, f"-I{generated}"]
-        command = [clang, *flags, HERE / f"{name}.c", *target.sources, *libraries, "-o", program, "-ldl"]
+        sources = [HERE / f"{name}.c", *target.sources, *(generated / one for one in target.generated)]
+        command = [clang, *flags, *sources, *libraries, "-o", program, "-ldl"]
         subprocess.run(command, check=True)
         return program
 
