@@ -1,6 +1,7 @@
 /* cuMemFreeAsync of memory that no pool owns: the driver frees it when the stream gets there, so until then it is charged. An
  * event behind the free says when. */
 #include "books.h"
+#include "implicit.h"
 #include "timing.h"
 
 enum { DISABLE_TIMING = 2, FREES_AT_ONCE = 256 };
@@ -29,6 +30,7 @@ void gs_free_queued(const struct gs_entry *entry, CUstream stream) {
   struct gs_entry fading = *entry;
   fading.kind = GS_BOOK_FADING;
   fading.key = (uintptr_t)event;
+  fading.context = gs_owner_current(); /* the event's and the stream's: when it ends, the stream got there */
   gs_book_put(&fading);
   __atomic_store_n(&gs_process->frees[entry->ordinal], 1, __ATOMIC_RELEASE);
   gs_frees_settle(entry->ordinal); /* idle streams free at once */

@@ -117,6 +117,7 @@ static void context_gone(CUcontext context, int ordinal) {
   contexts_changed(UINT32_MAX);
   gs_greens_gone(context);
   gs_device_context_forget();
+  gs_pools_context_gone(context);
   gs_book_drop_context(context);
   if (__atomic_load_n(&gs_process->pools[ordinal], __ATOMIC_RELAXED))
     gs_pools_settle(ordinal, true);

@@ -199,7 +199,7 @@ CUcontext gs_owner_current(void) {
   return gs_real.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? gs_context_owner(context) : NULL;
 }
 
-static CUcontext context_of(CUstream stream) {
+CUcontext gs_stream_owner(CUstream stream) {
   CUcontext context = NULL;
   struct gs_stream *known;
   if (is_default(stream))
@@ -215,7 +215,7 @@ static inline uint64_t hash_of(CUfunction function, CUstream stream) {
   uint64_t generation = __atomic_load_n(&gs_process->kernel_generation, __ATOMIC_RELAXED);
   uint64_t hash = ((uintptr_t)function ^ generation << 48) * 0x9e3779b97f4a7c15u; /* 2^64 over the golden ratio */
   if (!GS_LIKELY(__atomic_load_n(&gs_process->contexts, __ATOMIC_RELAXED) == 1))
-    hash = (hash ^ (uintptr_t)context_of(stream)) * 0xd6e8feb86659fd93u; /* an odd number with bits everywhere */
+    hash = (hash ^ (uintptr_t)gs_stream_owner(stream)) * 0xd6e8feb86659fd93u; /* an odd number with bits everywhere */
   return (hash ^ hash >> 32) | 1;
 }
 
@@ -273,7 +273,7 @@ static CUresult look(struct gs_first *first, CUfunction function, CUstream strea
   struct gs_time *time = gs_time();
   if (time && __atomic_load_n(&time->captures, __ATOMIC_ACQUIRE) > 0 && gs_stream_capturing(stream))
     return CUDA_SUCCESS; /* it runs when its graph does */
-  CUcontext context = context_of(stream);
+  CUcontext context = gs_stream_owner(stream);
   CUresult result = gs_kernel_need(function, context, &ordinal, &stack);
   first->kernel = hash;
   return result == CUDA_SUCCESS && stack > 0 ? gs_stack_begin(first, context, ordinal, stack) : result;

@@ -45,7 +45,7 @@ void gs_map_forget(uint64_t pool) {
   gs_book_unlock();
 }
 
-void gs_map_made(uint64_t pool, uint64_t address, uint64_t bytes, uint64_t growth) {
+void gs_map_made(uint64_t pool, uint64_t address, uint64_t bytes, uint64_t growth, CUcontext context) {
   bytes = gs_round_up(bytes, GS_BLOCK_ROUND);
   gs_book_lock();
   if (growth) {
@@ -61,8 +61,12 @@ void gs_map_made(uint64_t pool, uint64_t address, uint64_t bytes, uint64_t growt
     entry->count++;
     entry->live += bytes;
   }
-  gs_book_add(&(struct gs_entry){
-      .key = address, .kind = GS_BOOK_BLOCK, .ordinal = GS_NO_DEVICE, .link = pool, .cap = bytes});
+  gs_book_add(&(struct gs_entry){.key = address,
+                                 .kind = GS_BOOK_BLOCK,
+                                 .ordinal = GS_NO_DEVICE,
+                                 .link = pool,
+                                 .context = context,
+                                 .cap = bytes});
   gs_book_unlock();
 }
 
@@ -91,6 +95,22 @@ void gs_map_faded(const struct gs_entry *block, CUstream stream) {
   if (entry)
     entry->bytes = (uintptr_t)stream;
   gs_book_unlock();
+}
+
+bool gs_map_ended(CUcontext context, uint32_t *at, struct gs_entry *block) {
+  struct gs_entry *entry, *pool;
+  gs_book_lock();
+  while ((entry = gs_book_next(GS_BOOK_BLOCK, at)) && entry->context != context)
+    ;
+  if (entry) {
+    *block = *entry;
+    gs_book_remove(entry);
+    --*at; /* another entry may have moved here */
+    if ((pool = gs_book_find(GS_BOOK_POOL, block->link)))
+      pool->live -= block->cap;
+  }
+  gs_book_unlock();
+  return entry != NULL;
 }
 
 static void unfade(const struct gs_entry *block) {

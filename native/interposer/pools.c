@@ -1,5 +1,6 @@
 /* Memory pools: whose they are and what their blocks are. What they cost is pool_charge.c's. */
 #include "device.h"
+#include "implicit.h"
 #include "pool_charge.h"
 #include "pool_map.h"
 
@@ -63,6 +64,12 @@ void gs_pool_block_freed(const struct gs_entry *block, const CUstream *stream) {
     gs_give_back(ended.ordinal, ended.bytes);
 }
 
+void gs_pools_context_gone(CUcontext context) {
+  struct gs_entry block;
+  for (uint32_t at = 0; gs_map_ended(context, &at, &block);)
+    gs_pool_block_freed(&block, NULL);
+}
+
 /* ---- handlers ---------------------------------------------------------------------------------------------------------------- */
 
 struct request {
@@ -107,7 +114,7 @@ static bool within_charge(const struct request *request, int ordinal, CUresult *
     }
   }
   if (*result == CUDA_SUCCESS)
-    gs_map_made(pool, *request->address, request->bytes, growth.grew);
+    gs_map_made(pool, *request->address, request->bytes, growth.grew, gs_stream_owner(request->stream));
   gs_unlock(&gs_process->alloc_lock[ordinal]);
   return fits;
 }

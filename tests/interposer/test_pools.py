@@ -107,6 +107,42 @@ def test_a_destroyed_pool_is_charged_until_its_last_block_is_back(grant: Grant, 
     assert held(grant, sim) == 0
 
 
+@pytest.mark.parametrize("end", ["reset 0", "release 0"])
+@pytest.mark.parametrize("unpool", ["before", "after", "never"])
+def test_blocks_end_with_their_context(grant: Grant, sim: Simulator, client: Client, end: str, unpool: str) -> None:
+    """The pool that they are of may live on."""
+    client.ok("pool 0", f"frompool {STEP} 0 1", f"frompool {STEP} 0 1", "frompool 1000 0 1", "freeasync 0 1")
+    client.ok(*["unpool 0"] * (unpool == "before"), end, *["unpool 0"] * (unpool == "after"))
+    assert charged(grant) == truth(sim) == 0
+    client.ok("retain 0", "stream", "pool 0", f"frompool {STEP} 1 2")
+    assert held(grant, sim) == STEP
+    client.ok("unpool 1", "freeasync 3 2", "sync 2")
+    assert held(grant, sim) == 0
+
+
+def test_a_destroyed_pool_outlives_one_context_of_its_blocks(grant: Grant, sim: Simulator, client: Client) -> None:
+    client.ok("pool 0", f"frompool {STEP} 0 1", "ctx 0", "stream", f"frompool {STEP} 0 2", "unpool 0", "destroy 1")
+    assert charged(grant) == CONTEXT + 2 * STEP, "a destroyed pool cannot be asked: all of it until its end"
+    assert truth(sim) == CONTEXT + STEP
+    client.ok("retain 0", "freeasync 0 1", "sync 1")
+    assert held(grant, sim) == 0
+
+
+def test_a_queued_free_ends_with_the_context_of_its_stream(grant: Grant, sim: Simulator, client: Client) -> None:
+    """Nobody waits for it by another call."""
+    client.ok("pool 0", f"frompool {STEP} 0 1", "alloc 4096", "ctx 0", "stream", "hold 2", "unpool 0")
+    client.ok("freeasync 0 2", "freeasync 1 2", "go", "destroy 1")
+    assert held(grant, sim) == 0
+
+
+def test_a_block_freed_in_a_stream_of_another_context(grant: Grant, sim: Simulator, client: Client) -> None:
+    """The last of a destroyed pool; the block's context ends before the stream gets to the free."""
+    client.ok("pool 0", f"frompool {STEP} 0 1", "ctx 0", "stream", "hold 2", "unpool 0", "freeasync 0 2", "reset 0")
+    assert charged(grant) >= truth(sim)
+    client.ok("go", "sync 2")
+    assert held(grant, sim) == 0
+
+
 @pytest.mark.parametrize("kind", ["alloc 4000000", "managed 4000000 1"])
 def test_a_free_in_stream_order_is_charged_until_it_happened(
     grant: Grant, sim: Simulator, client: Client, memory: Memory, kind: str
