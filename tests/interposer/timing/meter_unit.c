@@ -307,10 +307,10 @@ static void check_foreign(void) {
 }
 
 /* 25 known launches of 20 us and a mark that is done when they are; gives what it was charged and whether the estimate held. */
-static double known_segment(uint32_t lease, uint32_t lease_now, uint64_t delay, uint64_t foreign) {
+static double known_segment(uint32_t lease, uint32_t lease_now, uint64_t delay, uint64_t others_ran) {
   struct gs_function *function = gs_meter_function(&meter, 0x1000);
   double busy = meter.busy;
-  uint64_t done = (now > tail[0] ? now : tail[0]) + 500000 + foreign;
+  uint64_t done = (now > tail[0] ? now : tail[0]) + 500000 + others_ran;
   for (int i = 0; i < 25; i++) gs_meter_launch(&meter, &queues[0], function, now, lease);
   struct gs_mark *mark = gs_meter_mark(&meter, &queues[0], false, now);
   CHECK(mark);
