@@ -277,6 +277,24 @@ def test_under_the_interposer(
     agree(answers, bare(entry, origin))
 
 
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_outside_any_grant(
+    sim: Simulator,
+    program: Path,
+    bare: Callable[..., dict[str, Answer]],
+    environment: Callable[..., dict[str, str]],
+    entry: str,
+) -> None:
+    """Preloaded all the same, as in every process of a container's image: every call is the driver's own."""
+    env = environment(None) | {"GPUSHARE_SIM_DIR": str(sim.directory)}
+    here, there = run_all(sim, None, [program], env, entry, "main", False), bare(entry, "main")
+    assert failures(here) == []
+    for name, answer in here.items():
+        truth = there[name]
+        assert (answer.said["result"], answer.said["calls"]) == (truth.said["result"], truth.said["calls"]), name
+        assert answer.books == truth.books, name
+
+
 @pytest.mark.parametrize("origin", ("main", "constructor", "late"))
 def test_without_the_lease(
     sim: Simulator,
