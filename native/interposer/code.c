@@ -17,21 +17,22 @@ enum { IMAGE_ROUND = 4096 };
 
 static uint64_t rounded(uint64_t bytes) { return (bytes + IMAGE_ROUND - 1) / IMAGE_ROUND * IMAGE_ROUND; }
 
-static uint64_t file_bytes(const char *path) {
+/* False: there is no memory to look at the file in. What cannot be opened or is no file the driver refuses by itself. */
+static bool file_bytes(const char *path, uint64_t *bytes) {
   int saved = errno, fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
   struct stat file;
-  uint64_t bytes = 0;
-  if (fd >= 0 && gs_fstat(fd, &file) == 0 && S_ISREG(file.st_mode) && file.st_size > 0) {
-    void *image = mmap(NULL, (size_t)file.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (image != MAP_FAILED) {
-      bytes = gs_image_bytes(image, (size_t)file.st_size);
-      munmap(image, (size_t)file.st_size);
-    }
+  void *image = NULL;
+  *bytes = 0;
+  if (fd >= 0 && gs_fstat(fd, &file) == 0 && S_ISREG(file.st_mode) && file.st_size > 0)
+    image = mmap(NULL, (size_t)file.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+  if (image && image != MAP_FAILED) {
+    *bytes = gs_image_bytes(image, (size_t)file.st_size);
+    munmap(image, (size_t)file.st_size);
   }
   if (fd >= 0)
     close(fd);
   errno = saved;
-  return bytes;
+  return image != MAP_FAILED;
 }
 
 /* ---- modules ------------------------------------------------------------------------------------------------------------ */
@@ -71,9 +72,12 @@ static CUresult end(const struct loading *loading, CUresult result, CUmodule *mo
 CUresult gs_cuModuleLoad(CUmodule *module, const char *fname) {
   struct loading loading;
   CUresult result;
+  uint64_t bytes;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuModuleLoad(module, fname) : result;
-  result = begin(&loading, module, file_bytes(fname));
+  if (!file_bytes(fname, &bytes))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  result = begin(&loading, module, bytes);
   return result == CUDA_SUCCESS ? end(&loading, gs_real.cuModuleLoad(module, fname), module) : result;
 }
 
@@ -161,9 +165,9 @@ CUresult gs_cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUji
   bool joined = gs_enter(&result);
   if (!joined && result != CUDA_SUCCESS)
     return result;
-  if (joined && !gs_book_room(1))
+  uint64_t bytes = 0;
+  if (joined && (!gs_book_room(1) || (library && !file_bytes(fileName, &bytes))))
     return CUDA_ERROR_OUT_OF_MEMORY;
-  uint64_t bytes = joined && library ? file_bytes(fileName) : 0;
   return end_library(gs_real.cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
                                                    libraryOptionValues, numLibraryOptions),
                      library, bytes);
