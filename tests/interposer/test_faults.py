@@ -109,9 +109,7 @@ MAKES = {
     "cuLibraryGetGlobal": "d.cuLibraryGetGlobal(l, b'v')",
     "cuKernelGetFunction": "d.cuKernelGetFunction(ok(d.cuLibraryGetKernel(l, b'k')))",
     "cuCtxSetLimit": "d.cuCtxSetLimit(d.CUlimit.CU_LIMIT_STACK_SIZE, 4096)",
-    "cuStreamBeginCapture_v2": (
-        "d.cuStreamBeginCapture(s, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)"
-    ),
+    "cuStreamBeginCapture_v2": ("d.cuStreamBeginCapture(s, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)"),
 }
 
 
@@ -214,8 +212,9 @@ SPIN = """
     [
         ("cuEventCreate", 20 * MS),
         ("cuEventRecord", 20 * MS),
-        ("cuEventElapsedTime", 20 * MS)
-        ("cuEventQuery", 0),  # a driver that says so of an event is done with the whole context
+        ("cuEventElapsedTime", 20 * MS)(
+            "cuEventQuery", 0
+        ),  # a driver that says so of an event is done with the whole context
     ],
 )
 def test_work_goes_on_when_it_cannot_be_timed(

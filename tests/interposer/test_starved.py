@@ -119,7 +119,9 @@ def test_work_goes_on_without_places_for_streams(worker: Interposed, grant: Gran
     assert worker.error("starved(launch)") == "CUDA_SUCCESS"
     assert grant.slot(0).launches == launches
     grant.revoke()
-    worker.do("import threading; thread = threading.Thread(target=lambda: ok(d.cuCtxSetCurrent(ctx)) or starved(launch))")
+    worker.do(
+        "import threading; thread = threading.Thread(target=lambda: ok(d.cuCtxSetCurrent(ctx)) or starved(launch))"
+    )
     worker.do("thread.start()")
     assert worker.get("thread.join(0.1) or thread.is_alive()")
     grant.lease()

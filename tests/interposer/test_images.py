@@ -1,0 +1,84 @@
+"""Programs that are binaries: what a cubin, a fatbin or the wrapper around one declares is charged, as a program's text is."""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from driverclient import CONTEXT, MIB
+from handmade import Grant, Simulator
+from interposed import Interposed, chunks
+
+ALLOCATED, NO_BYTES = 2, 8  # SHF_ALLOC, SHT_NOBITS
+FATBIN, WRAPPER = 0xBA55ED50, 0x466243B1
+PTX, CUBIN = 1, 2
+
+
+def cubin(*sections: tuple[int, int]) -> bytes:
+    """Sections of (flags, size), of which the file holds nothing: as of .nv.global, zeroed memory."""
+    header = struct.pack(
+        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 2, 190, 1, 0, 0, 64, 0, 64, 0, 0, 64, len(sections), 0
+    )
+    table = [struct.pack("<IIQQQQIIQQ", 0, NO_BYTES, flags, 0, 64, size, 0, 0, 1, 0) for flags, size in sections]
+    return header + b"".join(table)
+
+
+def fatbin(*parts: tuple[int, bytes, int, int]) -> bytes:
+    """Parts of (kind, data, bytes of data as compressed, bytes before compression)."""
+    packed = b""
+    for kind, data, compressed, plain in parts:
+        packed += struct.pack("<HHIQI28xQ", kind, 0x101, 56, len(data), compressed, plain) + data
+    return struct.pack("<IHHQ", FATBIN, 1, 16, len(packed)) + packed
+
+
+BIG, SMALL = cubin((ALLOCATED, 5 * MIB), (0, 80 * MIB), (ALLOCATED, 100)), cubin((ALLOCATED, MIB))
+TEXT = b'.version 7.0\n.target sm_52\n.address_size 64\n// "\n.global .b8 named[7000000]; \n.file 1 "a{b"\n\0'
+IMAGES = {
+    "a cubin": (BIG, 5 * MIB + 512),
+    "a cubin of nothing": (cubin((0, 80 * MIB)), 0),
+    "the largest part": (fatbin((CUBIN, SMALL, 0, 0), (CUBIN, BIG, 0, 0), (PTX, TEXT, 0, 0)), 7 * 1000 * 1000 + 4096),
+    "a compressed part": (fatbin((CUBIN, SMALL, 0, 0), (PTX, b"?" * 800, 800, 11 * MIB)), 11 * MIB),
+    "a part that claims to have shrunk": (fatbin((PTX, b"?" * 3 * MIB, 3 * MIB, 5)), 3 * MIB),
+    "a fatbin in a fatbin": (fatbin((CUBIN, fatbin((CUBIN, SMALL, 0, 0)), 0, 0)), 0),
+    "a part beyond the end": (fatbin((CUBIN, SMALL, 0, 0))[:-1] + b"\0", MIB),
+    "a part without a header": (struct.pack("<IHHQ", FATBIN, 1, 16, 64) + bytes(64), 0),
+}
+
+
+WAYS = {
+    "data": ("m = ok(d.cuModuleLoadData(data))", "ok(d.cuModuleUnload(m))"),
+    "data with options": ("m = ok(d.cuModuleLoadDataEx(data, 0, [], []))", "ok(d.cuModuleUnload(m))"),
+    "file": ("m = ok(d.cuModuleLoad(path))", "ok(d.cuModuleUnload(m))"),
+    "wrapper": ("m = ok(d.cuModuleLoadFatBinary(ctypes.addressof(wrapper)))", "ok(d.cuModuleUnload(m))"),
+    "library": (
+        "l = ok(d.cuLibraryLoadData(data, None, None, 0, None, None, 0)); ok(d.cuLibraryGetModule(l))",
+        "ok(d.cuLibraryUnload(l))",
+    ),
+}
+
+
+@pytest.fixture
+def worker(grant: Grant, sim: Simulator) -> Iterator[Interposed]:
+    made = Interposed(sim, grant)
+    made.do("import ctypes")
+    yield made
+    made.kill()
+
+
+@pytest.mark.parametrize("name", IMAGES)
+@pytest.mark.parametrize("way", WAYS)
+def test_binaries(worker: Interposed, tmp_path: Path, way: str, name: str) -> None:
+    image, taken = IMAGES[name]
+    path = tmp_path / "image"
+    path.write_bytes(image)
+    worker.do(f"path = {str(path)!r}.encode(); data = open(path, 'rb').read()")
+    worker.do(f"""
+        at = ctypes.create_string_buffer(data)
+        wrapper = (ctypes.c_uint64 * 3)({WRAPPER} | 1 << 32, ctypes.addressof(at), 0)
+    """)
+    load, unload = WAYS[way]
+    worker.do(load)
+    held = worker.charged() - CONTEXT
+    assert chunks(taken) <= held <= chunks(taken + 4096)
+    worker.do(unload)
+    assert worker.charged() == CONTEXT
