@@ -1,4 +1,4 @@
-"""A driver that fails where drivers hardly ever do: the program gets its answer, and the books stay what the simulator says."""
+"""A driver that fails where drivers hardly ever do: the program gets its answer, the books stay the simulator's."""
 
 import mmap
 import shutil

@@ -1,4 +1,4 @@
-"""Programs that are binaries: what a cubin, a fatbin or the wrapper around one declares is charged, as a program's text is."""
+"""Programs that are binaries: what a cubin, a fatbin or the wrapper around one declares is charged."""
 
 import struct
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
-"""Every row of hooks.tsv called with nothing but zeros: by a process in order the answer is the driver's own, by one that was
-refused it is that there is no GPU."""
+"""Every row of hooks.tsv called with nothing but zeros: by a process in order the answer is the driver's own, by one
+that was refused it is that there is no GPU."""
 
 import struct
 from collections.abc import Callable, Iterator
