@@ -30,6 +30,13 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
 CUresult cuMemFreeAsync(CUdeviceptr, CUstream);
 CUresult cuMemPoolCreate(CUmemoryPool *, const CUmemPoolProps *);
 CUresult cuMemPoolDestroy(CUmemoryPool);
+CUresult cuGraphCreate(CUgraph *, unsigned);
+CUresult cuGraphDestroy(CUgraph);
+CUresult cuGraphAddMemAllocNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUDA_MEM_ALLOC_NODE_PARAMS *);
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long);
+CUresult cuGraphExecDestroy(CUgraphExec);
+CUresult cuGraphLaunch(CUgraphExec, CUstream);
+CUresult cuDeviceGraphMemTrim(CUdevice);
 CUresult cuMemCreate(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
 CUresult cuMemRelease(CUmemGenericAllocationHandle);
 CUresult cuMemAddressReserve(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
@@ -61,6 +68,44 @@ static CUresult hold(size_t address, size_t *made) {
 static CUresult pool(size_t *made) {
   CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = DEVICE};
   return cuMemPoolCreate((CUmemoryPool *)made, &props);
+}
+
+/* Executable graphs, by the address that their one node allocates. */
+static struct graph {
+  CUdeviceptr address;
+  CUgraph graph;
+  CUgraphExec exec;
+} graphs[8];
+
+static struct graph *graph_at(size_t address) {
+  size_t i = 0;
+  while (graphs[i].address != address)
+    if (++i == sizeof graphs / sizeof graphs[0]) _exit(2);
+  return &graphs[i];
+}
+
+static CUresult make_graph(size_t bytes, size_t *made) {
+  CUDA_MEM_ALLOC_NODE_PARAMS alloc = {.bytesize = bytes};
+  struct graph *graph = graph_at(0);
+  CUgraphNode node;
+  alloc.poolProps = (CUmemPoolProps){.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = DEVICE};
+  CUresult result = cuGraphCreate(&graph->graph, 0);
+  if (result == CUDA_SUCCESS) result = cuGraphAddMemAllocNode(&node, graph->graph, NULL, 0, &alloc);
+  if (result == CUDA_SUCCESS) result = cuGraphInstantiateWithFlags(&graph->exec, graph->graph, 0);
+  *made = graph->address = alloc.dptr;
+  return result;
+}
+
+static CUresult launch(size_t address) {
+  CUresult result = cuGraphLaunch(graph_at(address)->exec, NULL), waited = cuCtxSynchronize();
+  return result ? result : waited;
+}
+
+static CUresult end_graph(size_t address) {
+  struct graph *graph = graph_at(address);
+  CUresult result = cuGraphExecDestroy(graph->exec), other = cuGraphDestroy(graph->graph);
+  graph->address = 0;
+  return result ? result : other;
 }
 
 static CUresult pitch(size_t width, size_t height, size_t *made) {
@@ -170,6 +215,10 @@ static int obey(const char *verb, size_t context, size_t a, size_t b, size_t *ma
   else if (!strcmp(verb, "freeasync")) r = free_async(a);
   else if (!strcmp(verb, "pool")) r = pool(made);
   else if (!strcmp(verb, "unpool")) r = cuMemPoolDestroy(handle(a));
+  else if (!strcmp(verb, "graph")) r = make_graph(a, made);
+  else if (!strcmp(verb, "launch")) r = launch(a);
+  else if (!strcmp(verb, "ungraph")) r = end_graph(a);
+  else if (!strcmp(verb, "trim")) r = cuDeviceGraphMemTrim(0);
   else if (!strcmp(verb, "create")) r = create(a, made);
   else if (!strcmp(verb, "drop")) r = cuMemRelease(a);
   else if (!strcmp(verb, "hold")) r = hold(a, made);

@@ -6,90 +6,33 @@ byte.
 
 import os
 import random
-import struct
-import subprocess
-import sys
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from historyclient import Client, build
+from historymachine import LIMIT, PICKS, SIZES, Processes
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
+from hypothesis.stateful import rule, run_state_machine_as_test
+from keeper import Keeper
+from memorymodel import (
+    CONTEXT,
+    MIB,
+    OK,
+    OUT_OF_MEMORY,
+    VMM,
+    Graph,
+    Physical,
+    array,
+    linear,
+    pitched,
+    pool_growth,
+    up,
 )
-from memorymodel import CONTEXT, MIB, OK, OUT_OF_MEMORY, VMM, Physical, Process, array, linear, pitched, pool_growth
 from running import Daemon, until
 
-from gpushare.enforce import cgroup
-from gpushare.errors import GpushareError
-
-LIMIT = 1 << 30
-MOST_PROCESSES = 4
 SPACE = 16 * VMM
-# gs_page.h
-SLOTS, SLOT_BYTES = 1024, 64 + 16 * 64
-
-SIZES = st.one_of(
-    st.integers(1, 4096),
-    st.integers(1, 64 * MIB),
-    st.sampled_from([1, 511, 512, 513, 2 * MIB, LIMIT // 2, LIMIT - CONTEXT, LIMIT, LIMIT + 1, 1 << 40, (1 << 64) - 1]),
-)
-
-
-class Keeper:
-    """Holds the grant: its first process, without CUDA."""
-
-    def __init__(self, node: Daemon) -> None:
-        self.node = node
-        self.process = subprocess.Popen(
-            node.run(str(LIMIT), "50%", "cat"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        self.environment: dict[str, str] = until(self.read_environment, 10, "the grant's first process")
-        self.directory = Path(self.environment["GPUSHARE_GRANT_DIR"])
-        self.grant = self.directory.parent.name
-        self.cgroup = cgroup.of_process(self.process.pid)
-        self.usage = (self.directory / "usage").open("rb", buffering=0)
-
-    def read_environment(self) -> dict[str, str]:
-        """Of the program that `gpushare run` became; empty until it is that."""
-        pairs = Path(f"/proc/{self.process.pid}/environ").read_bytes().split(b"\0")
-        found = dict(os.fsdecode(one).split("=", 1) for one in pairs if b"=" in one)
-        return found if "GPUSHARE_GRANT_DIR" in found else {}
-
-    def start(self, program: Path) -> subprocess.Popen[str]:
-        """A process of the grant."""
-        assert self.cgroup is not None
-        join = ["sh", "-c", f'echo $$ > {self.cgroup.path}/cgroup.procs && exec "$0"', str(program)]
-        pipe = subprocess.PIPE
-        return subprocess.Popen(join, stdin=pipe, stdout=pipe, text=True, env=self.environment)
-
-    def slots(self) -> dict[int, int]:
-        """Bytes by pid; also what is announced, which must be nothing while nobody allocates."""
-        page, found = os.pread(self.usage.fileno(), 64 + 64 * SLOT_BYTES, 0), {}
-        for at in range(64, len(page), SLOT_BYTES):
-            state, _, pid = struct.unpack_from("<IIi", page, at)
-            held, pending = struct.unpack_from("<QQ", page, at + 64)
-            assert pending == 0
-            if state:
-                assert pid not in found, "a process has two slots"
-                found[pid] = held
-            else:
-                assert held == 0, "a free slot holds memory"
-        return found
-
-    def end(self) -> None:
-        self.usage.close()
-        self.process.kill()
-        self.process.communicate()
-        until(lambda: not self.node.client.grants(), 10, "the grant ends")
 
 
 @pytest.fixture(scope="module")
@@ -108,134 +51,7 @@ def history_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("history") / "client")
 
 
-# Choices among what there is at the moment, made from one number: how much is drawn for a step does not depend on the
-# addresses and the moments of this run.
-PICKS = st.integers(0, (1 << 32) - 1).map(random.Random)
-
-
-class Histories(RuleBasedStateMachine):
-    node: Daemon
-    program: Path
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.keeper = Keeper(self.node)
-        self.clients: list[Client] = []
-        self.limit = LIMIT
-
-    # ---- help
-
-    @property
-    def used(self) -> int:
-        return sum(client.model.held for client in self.clients)
-
-    def tellable(self) -> list[Client]:
-        return [client for client in self.clients if client.process is not None]
-
-    def pick(self, data: random.Random, *, context: bool = True) -> tuple[Client, int]:
-        """A process that obeys, and one of its contexts."""
-        client = data.choice(self.tellable())
-        alive = list(client.model.contexts)
-        if not context or not alive:
-            return client, 0
-        return client, data.choice(alive)
-
-    def number(self, data: random.Random, client: Client, kind: str, alive: list[int]) -> int:
-        """One that is valid, was valid once, is another process's, or never was."""
-        others = [at for other in self.clients if other is not client for at in other.model.memory]
-        return data.choice([*alive, *alive, *alive, *client.stale.get(kind, []), *others[:2], 0x1000])
-
-    def allocate(self, client: Client, context: int, need: int, command: str, *numbers: int) -> int | None:
-        """The number that was made. Fails in the driver without a context, in us where it does not fit."""
-        result, made = client(command, context, *numbers)
-        if context == 0:
-            assert result not in (OK, OUT_OF_MEMORY)
-        else:
-            assert result == (OK if self.used + need <= self.limit else OUT_OF_MEMORY), (
-                command,
-                need,
-                self.limit - self.used,
-            )
-        return made if result == OK else None
-
-    def forget(self, client: Client, kind: str, number: int) -> None:
-        client.stale.setdefault(kind, []).append(number)
-
-    # ---- processes
-
-    @initialize()
-    def first(self) -> None:
-        self.start(ready=True)
-
-    @precondition(lambda self: len(self.clients) < MOST_PROCESSES)
-    @rule(ready=st.booleans())
-    def start(self, ready: bool) -> None:
-        process = self.keeper.start(self.program)
-        client = Client(process.pid, process)
-        client.limit = lambda: self.limit
-        self.clients.append(client)
-        if ready:
-            assert client("init")[0] == OK
-            client.model.initialised = True
-            if made := self.make_context(client, "retain"):
-                client.model.retain(made)
-
-    @precondition(lambda self: len(self.clients) < MOST_PROCESSES)
-    @rule(data=PICKS, size=SIZES, acts=st.booleans())
-    def fork(self, data: random.Random, size: int, acts: bool) -> None:
-        """A child of a process that used CUDA can use none itself; one of a process that did not is like any other."""
-        parent, _ = self.pick(data, context=False)
-        result, pid = parent("fork", 0, size if acts else 0)
-        child = Client(pid, None)
-        self.clients.append(child)
-        if not acts:
-            assert result == OK
-        elif parent.model.initialised:
-            assert result not in (OK, OUT_OF_MEMORY)
-        else:
-            self.forked_used_cuda(child, result, size)
-
-    def forked_used_cuda(self, child: Client, result: int, size: int) -> None:
-        room = self.limit - self.used
-        assert result == (OK if CONTEXT + linear(size) <= room else OUT_OF_MEMORY)
-        if room >= CONTEXT:
-            child.model.retain(1)
-        if result == OK:
-            child.model.memory[1] = (1, linear(size))
-
-    @rule(data=PICKS)
-    def exec(self, data: random.Random) -> None:
-        """The new image starts with nothing, and has not called CUDA yet."""
-        client, _ = self.pick(data, context=False)
-        assert client("exec")[0] == OK
-        client.model, client.stale = Process(), {}
-
-    @rule(data=PICKS)
-    def initialise(self, data: random.Random) -> None:
-        client, _ = self.pick(data, context=False)
-        assert client("init")[0] == OK
-        client.model.initialised = True
-
-    @precondition(lambda self: len(self.tellable()) > 1)
-    @rule(data=PICKS)
-    def kill(self, data: random.Random) -> None:
-        client = data.choice(self.clients)
-        if self.tellable() != [client]:
-            client.kill()
-            self.clients.remove(client)
-
-    # ---- the limit
-
-    @rule(limit=st.sampled_from([300 * MIB, LIMIT // 2, LIMIT]))
-    def resize(self, limit: int) -> None:
-        try:
-            self.node.client.resize(self.keeper.grant, memory=str(limit))
-        except GpushareError as error:
-            assert limit < self.used, error
-        else:
-            assert limit >= self.used
-            self.limit = limit
-
+class Histories(Processes):
     # ---- contexts
 
     @rule(data=PICKS)
@@ -253,12 +69,6 @@ class Histories(RuleBasedStateMachine):
             made = self.make_context(client, "retain")
             if made:
                 client.model.retain(made)
-
-    def make_context(self, client: Client, command: str) -> int | None:
-        need = 0 if command == "retain" and client.model.primary_refs else CONTEXT
-        result, made = client(command)
-        assert result == (OK if self.used + need <= self.limit else OUT_OF_MEMORY), command
-        return made if result == OK else None
 
     @rule(data=PICKS, reset=st.booleans())
     def leave_primary(self, data: random.Random, reset: bool) -> None:
@@ -320,9 +130,13 @@ class Histories(RuleBasedStateMachine):
         """Any number: memory, a block of a pool, a mapping, freed before, somebody else's."""
         client, context = self.pick(data)
         model = client.model
-        at = self.number(data, client, "memory", [*model.memory, *model.blocks, *list(model.mappings)[:1]])
+        alive = [*model.memory, *model.blocks, *model.graphs, *list(model.mappings)[:1]]
+        at = self.number(data, client, "memory", alive)
         result, _ = client(way, context, at)
-        if context and (at in model.memory or at in model.blocks):
+        if context and at in model.graphs and model.graphs[at].live:
+            assert result == OK
+            model.free_graph(at)
+        elif context and (at in model.memory or at in model.blocks):
             assert result == OK
             (model.memory if at in model.memory else model.blocks).pop(at)
             self.forget(client, "memory", at)
@@ -344,6 +158,8 @@ class Histories(RuleBasedStateMachine):
         client, context = self.pick(data)
         size = steps * 32 * MIB + part
         pool = data.choice([0, *client.model.pools])
+        if context and self.used + pool_growth(size) > self.limit:
+            client.model.graph_spare = 0  # all pools of the process are trimmed before one is refused
         made = self.allocate(client, context, pool_growth(size), "frompool" if pool else "async", size, pool)
         if made:
             client.model.blocks[made] = (context, pool_growth(size))
@@ -356,6 +172,55 @@ class Histories(RuleBasedStateMachine):
             pool = data.choice(list(client.model.pools))
             assert client("unpool", context, pool)[0] == OK
             del client.model.pools[pool]
+
+    # ---- memory of graphs
+
+    @rule(data=PICKS, size=st.integers(1, 64 * MIB))
+    def make_graph(self, data: random.Random, size: int) -> None:
+        """One that allocates at its launch, for others to free."""
+        client, context = self.pick(data)
+        if context and len(client.model.graphs) < 4:
+            result, at = client("graph", context, size)
+            assert result == OK
+            client.model.graphs[at] = Graph(up(size, VMM))
+
+    @rule(data=PICKS)
+    def launch(self, data: random.Random) -> None:
+        client, context = self.pick(data)
+        model = client.model
+        if not context or not model.graphs:
+            return
+        at = data.choice(list(model.graphs))
+        graph = model.graphs[at]
+        result, _ = client("launch", context, at)
+        if graph.size > model.graph_spare and self.used + graph.size > self.limit:
+            model.graph_spare = 0  # a launch that does not fit has it given back first
+        fits = graph.size <= model.graph_spare or self.used + graph.size <= self.limit
+        if graph.live:
+            assert result != OK
+        else:
+            assert result == (OK if fits else OUT_OF_MEMORY)
+        if result == OK:
+            graph.live = True
+            model.graph_spare = max(0, model.graph_spare - graph.size)
+
+    @rule(data=PICKS)
+    def end_graph(self, data: random.Random) -> None:
+        """Its memory stays with the device's graph pool."""
+        client, context = self.pick(data)
+        if context and client.model.graphs:
+            at = data.choice(list(client.model.graphs))
+            assert client("ungraph", context, at)[0] == OK
+            client.model.free_graph(at)
+            del client.model.graphs[at]
+            self.forget(client, "memory", at)
+
+    @rule(data=PICKS)
+    def trim_graphs(self, data: random.Random) -> None:
+        client, context = self.pick(data)
+        if context:
+            assert client("trim", context)[0] == OK
+            client.model.graph_spare = 0
 
     # ---- physical memory
 
@@ -416,32 +281,6 @@ class Histories(RuleBasedStateMachine):
         else:
             del model.mappings[address]
 
-    # ---- what always holds
-
-    def books(self) -> dict[int, int]:
-        return {row["pid"]: row["bytes"] for row in self.node.books()["processes"] if row["alive"]}
-
-    @invariant()
-    def everybody_agrees(self) -> None:
-        expected = {client.pid: client.model.held for client in self.clients if client.model.held}
-
-        def seen(books: Callable[[], dict[int, int]]) -> dict[int, int]:
-            return {pid: held for pid, held in books().items() if held}
-
-        # A dead process's bytes are back when the device and the daemon heard of its end; nothing else may take time.
-        until(
-            lambda: seen(self.books).keys() <= expected.keys() >= seen(self.keeper.slots).keys(),
-            10,
-            "the dead are gone",
-        )
-        found = {"slots": seen(self.keeper.slots), "simulator": seen(self.books)}
-        assert found == {"slots": expected, "simulator": expected}
-
-    @invariant()
-    def the_limit_holds(self) -> None:
-        assert self.used <= self.limit
-        assert self.node.books()["peak_bytes"] <= LIMIT
-
     @rule(data=PICKS)
     def available(self, data: random.Random) -> None:
         client, context = self.pick(data)
@@ -450,22 +289,10 @@ class Histories(RuleBasedStateMachine):
             # a total that a process was told once never grows
             assert (result, free) == (OK, max(0, min(self.limit, client.model.total) - self.used))
 
-    def teardown(self) -> None:
-        if sys.exc_info()[0] is not None:
-            traceback.print_exc()  # Hypothesis plays a failure again, and tells of that one only
-        try:
-            for client in self.clients:
-                client.kill()
-            self.clients.clear()
-            until(lambda: not self.books() and not any(self.keeper.slots().values()), 10, "all is given back")
-            assert self.node.books()["bytes"] == 0
-        finally:
-            self.keeper.end()
-
 
 def test_exec_beside_a_living_child(history_node: Daemon, history_program: Path) -> None:
     """The child has a copy of every descriptor, and may outlive the image that it was forked from."""
-    keeper = Keeper(history_node)
+    keeper = Keeper(history_node, LIMIT)
     process = keeper.start(history_program)
     client, children = Client(process.pid, process), []
     try:

@@ -42,6 +42,14 @@ class Physical:
 
 
 @dataclass
+class Graph:
+    """Executable, with one allocation node."""
+
+    size: int
+    live: bool = False
+
+
+@dataclass
 class Process:
     """Contexts, memory and pools go by the numbers that the driver gave."""
 
@@ -53,6 +61,8 @@ class Process:
     arrays: dict[int, tuple[int, int]] = field(default_factory=dict)
     pools: dict[int, int] = field(default_factory=dict)  # pool -> 1
     blocks: dict[int, tuple[int, int]] = field(default_factory=dict)  # address -> (context, bytes the pool grew by)
+    graphs: dict[int, Graph] = field(default_factory=dict)  # address of the node's memory -> graph
+    graph_spare: int = 0  # what graphs took and do not use: of the device's graph pool
     handles: dict[int, tuple[Physical, int]] = field(default_factory=dict)  # handle -> (physical, times to release)
     mappings: dict[int, Physical] = field(default_factory=dict)  # address -> what is there
     space: int = 0
@@ -65,10 +75,18 @@ class Process:
             + sum(size for _, size in self.memory.values())
             + sum(size for _, size in self.arrays.values())
             + sum(size for _, size in self.blocks.values())
+            + sum(graph.size for graph in self.graphs.values() if graph.live)
+            + self.graph_spare
             + sum(one.size for one in physical.values())
         )
 
+    def free_graph(self, at: int) -> None:
+        if self.graphs[at].live:
+            self.graphs[at].live = False
+            self.graph_spare += self.graphs[at].size
+
     def end_context(self, context: int) -> None:
+        self.graph_spare = 0
         del self.contexts[context]
         self.memory = {at: one for at, one in self.memory.items() if one[0] != context}
         self.arrays = {at: one for at, one in self.arrays.items() if one[0] != context}

@@ -1,0 +1,200 @@
+"""The processes of one grant as a state machine: they come, fork, exec and die.
+
+What always holds of their memory is here too; what they do with it is added by who derives from it.
+"""
+
+import random
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from historyclient import Client
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from keeper import Keeper
+from memorymodel import CONTEXT, MIB, OK, OUT_OF_MEMORY, Process, linear
+from running import Daemon, until
+
+from gpushare.errors import GpushareError
+
+LIMIT = 1 << 30
+MOST_PROCESSES = 4
+
+SIZES = st.one_of(
+    st.integers(1, 4096),
+    st.integers(1, 64 * MIB),
+    st.sampled_from([1, 511, 512, 513, 2 * MIB, LIMIT // 2, LIMIT - CONTEXT, LIMIT, LIMIT + 1, 1 << 40, (1 << 64) - 1]),
+)
+
+# Choices among what there is at the moment, made from one number: how much is drawn for a step does not depend on the
+# addresses and the moments of this run.
+PICKS = st.integers(0, (1 << 32) - 1).map(random.Random)
+
+
+class Processes(RuleBasedStateMachine):
+    node: Daemon
+    program: Path
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keeper = Keeper(self.node, LIMIT)
+        self.clients: list[Client] = []
+        self.limit = LIMIT
+
+    # ---- help
+
+    @property
+    def used(self) -> int:
+        return sum(client.model.held for client in self.clients)
+
+    def tellable(self) -> list[Client]:
+        return [client for client in self.clients if client.process is not None]
+
+    def pick(self, data: random.Random, *, context: bool = True) -> tuple[Client, int]:
+        """A process that obeys, and one of its contexts."""
+        client = data.choice(self.tellable())
+        alive = list(client.model.contexts)
+        if not context or not alive:
+            return client, 0
+        return client, data.choice(alive)
+
+    def number(self, data: random.Random, client: Client, kind: str, alive: list[int]) -> int:
+        """One that is valid, was valid once, is another process's, or never was."""
+        others = [at for other in self.clients if other is not client for at in other.model.memory]
+        return data.choice([*alive, *alive, *alive, *client.stale.get(kind, []), *others[:2], 0x1000])
+
+    def allocate(self, client: Client, context: int, need: int, command: str, *numbers: int) -> int | None:
+        """The number that was made. Fails in the driver without a context, in us where it does not fit."""
+        result, made = client(command, context, *numbers)
+        if context == 0:
+            assert result not in (OK, OUT_OF_MEMORY)
+        else:
+            assert result == (OK if self.used + need <= self.limit else OUT_OF_MEMORY), (
+                command,
+                need,
+                self.limit - self.used,
+            )
+        return made if result == OK else None
+
+    def forget(self, client: Client, kind: str, number: int) -> None:
+        client.stale.setdefault(kind, []).append(number)
+
+    def make_context(self, client: Client, command: str) -> int | None:
+        need = 0 if command == "retain" and client.model.primary_refs else CONTEXT
+        result, made = client(command)
+        assert result == (OK if self.used + need <= self.limit else OUT_OF_MEMORY), command
+        return made if result == OK else None
+
+    # ---- processes
+
+    @initialize()
+    def first(self) -> None:
+        self.start(ready=True)
+
+    @precondition(lambda self: len(self.clients) < MOST_PROCESSES)
+    @rule(ready=st.booleans())
+    def start(self, ready: bool) -> None:
+        process = self.keeper.start(self.program)
+        client = Client(process.pid, process)
+        client.limit = lambda: self.limit
+        self.clients.append(client)
+        if ready:
+            assert client("init")[0] == OK
+            client.model.initialised = True
+            if made := self.make_context(client, "retain"):
+                client.model.retain(made)
+
+    @precondition(lambda self: len(self.clients) < MOST_PROCESSES)
+    @rule(data=PICKS, size=SIZES, acts=st.booleans())
+    def fork(self, data: random.Random, size: int, acts: bool) -> None:
+        """A child of a process that used CUDA can use none itself; one of a process that did not is like any other."""
+        parent, _ = self.pick(data, context=False)
+        result, pid = parent("fork", 0, size if acts else 0)
+        child = Client(pid, None)
+        self.clients.append(child)
+        if not acts:
+            assert result == OK
+        elif parent.model.initialised:
+            assert result not in (OK, OUT_OF_MEMORY)
+        else:
+            self.forked_used_cuda(child, result, size)
+
+    def forked_used_cuda(self, child: Client, result: int, size: int) -> None:
+        room = self.limit - self.used
+        assert result == (OK if CONTEXT + linear(size) <= room else OUT_OF_MEMORY)
+        if room >= CONTEXT:
+            child.model.retain(1)
+        if result == OK:
+            child.model.memory[1] = (1, linear(size))
+
+    @rule(data=PICKS)
+    def exec(self, data: random.Random) -> None:
+        """The new image starts with nothing, and has not called CUDA yet."""
+        client, _ = self.pick(data, context=False)
+        assert client("exec")[0] == OK
+        client.model, client.stale = Process(), {}
+
+    @rule(data=PICKS)
+    def initialise(self, data: random.Random) -> None:
+        client, _ = self.pick(data, context=False)
+        assert client("init")[0] == OK
+        client.model.initialised = True
+
+    @precondition(lambda self: len(self.tellable()) > 1)
+    @rule(data=PICKS)
+    def kill(self, data: random.Random) -> None:
+        client = data.choice(self.clients)
+        if self.tellable() != [client]:
+            client.kill()
+            self.clients.remove(client)
+
+    # ---- the limit
+
+    @rule(limit=st.sampled_from([300 * MIB, LIMIT // 2, LIMIT]))
+    def resize(self, limit: int) -> None:
+        try:
+            self.node.client.resize(self.keeper.grant, memory=str(limit))
+        except GpushareError as error:
+            assert limit < self.used, error
+        else:
+            assert limit >= self.used
+            self.limit = limit
+
+    # ---- what always holds
+
+    def books(self) -> dict[int, int]:
+        return {row["pid"]: row["bytes"] for row in self.node.books()["processes"] if row["alive"]}
+
+    @invariant()
+    def everybody_agrees(self) -> None:
+        expected = {client.pid: client.model.held for client in self.clients if client.model.held}
+
+        def seen(books: Callable[[], dict[int, int]]) -> dict[int, int]:
+            return {pid: held for pid, held in books().items() if held}
+
+        # A dead process's bytes are back when the device and the daemon heard of its end; nothing else may take time.
+        until(
+            lambda: seen(self.books).keys() <= expected.keys() >= seen(self.keeper.slots).keys(),
+            10,
+            "the dead are gone",
+        )
+        found = {"slots": seen(self.keeper.slots), "simulator": seen(self.books)}
+        assert found == {"slots": expected, "simulator": expected}, (found, expected)
+
+    @invariant()
+    def the_limit_holds(self) -> None:
+        assert self.used <= self.limit
+        assert self.node.books()["peak_bytes"] <= LIMIT
+
+    def teardown(self) -> None:
+        if sys.exc_info()[0] is not None:
+            traceback.print_exc()  # Hypothesis plays a failure again, and tells of that one only
+        try:
+            for client in self.clients:
+                client.kill()
+            self.clients.clear()
+            until(lambda: not self.books() and not any(self.keeper.slots().values()), 10, "all is given back")
+            assert self.node.books()["bytes"] == 0
+        finally:
+            self.keeper.end()

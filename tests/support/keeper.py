@@ -1,0 +1,60 @@
+"""A grant that a test keeps alive without CUDA, and its pages as the daemon made them."""
+
+import os
+import struct
+import subprocess
+from pathlib import Path
+
+from running import Daemon, until
+
+from gpushare.enforce import cgroup
+
+# gs_page.h
+SLOT_BYTES = 64 + 16 * 64
+
+
+class Keeper:
+    """Holds the grant: its first process, without CUDA."""
+
+    def __init__(self, node: Daemon, limit: int) -> None:
+        self.node = node
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(node.run(str(limit), "50%", "cat"), stdin=pipe, stdout=pipe)
+        self.environment: dict[str, str] = until(self.read_environment, 10, "the grant's first process")
+        self.directory = Path(self.environment["GPUSHARE_GRANT_DIR"])
+        self.grant = self.directory.parent.name
+        self.cgroup = cgroup.of_process(self.process.pid)
+        self.usage = (self.directory / "usage").open("rb", buffering=0)
+
+    def read_environment(self) -> dict[str, str]:
+        """Of the program that `gpushare run` became; empty until it is that."""
+        pairs = Path(f"/proc/{self.process.pid}/environ").read_bytes().split(b"\0")
+        found = dict(os.fsdecode(one).split("=", 1) for one in pairs if b"=" in one)
+        return found if "GPUSHARE_GRANT_DIR" in found else {}
+
+    def start(self, program: Path) -> subprocess.Popen[str]:
+        """A process of the grant."""
+        assert self.cgroup is not None
+        join = ["sh", "-c", f'echo $$ > {self.cgroup.path}/cgroup.procs && exec "$0"', str(program)]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(join, stdin=pipe, stdout=pipe, text=True, env=self.environment)
+
+    def slots(self) -> dict[int, int]:
+        """Bytes by pid; also what is announced, which must be nothing while nobody allocates."""
+        page, found = os.pread(self.usage.fileno(), 64 + 64 * SLOT_BYTES, 0), {}
+        for at in range(64, len(page), SLOT_BYTES):
+            state, _, pid = struct.unpack_from("<IIi", page, at)
+            held, pending = struct.unpack_from("<QQ", page, at + 64)
+            assert pending == 0
+            if state:
+                assert pid not in found, "a process has two slots"
+                found[pid] = held
+            else:
+                assert held == 0, "a free slot holds memory"
+        return found
+
+    def end(self) -> None:
+        self.usage.close()
+        self.process.kill()
+        self.process.communicate()
+        until(lambda: not self.node.client.grants(), 10, "the grant ends")
