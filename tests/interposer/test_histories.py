@@ -70,9 +70,10 @@ class Histories(Processes):
             if made:
                 client.model.retain(made)
 
-    @rule(data=PICKS, reset=st.booleans())
-    def leave_primary(self, data: random.Random, reset: bool) -> None:
+    @rule(data=PICKS)
+    def leave_primary(self, data: random.Random) -> None:
         client, _ = self.pick(data, context=False)
+        reset = data.random() < 0.2
         model, primary = client.model, client.model.primary()
         result, _ = client("reset" if reset else "unretain")
         if not model.initialised or (primary is None and not reset):
@@ -145,19 +146,15 @@ class Histories(Processes):
 
     # ---- pools
 
-    @rule(data=PICKS)
-    def make_pool(self, data: random.Random) -> None:
-        client, context = self.pick(data)
-        if context and len(client.model.pools) < 3:
-            result, made = client("pool", context)
-            assert result == OK
-            client.model.pools[made] = 1
-
     @rule(data=PICKS, steps=st.integers(0, 3), part=st.integers(16 * MIB + 1, 32 * MIB))
     def alloc_async(self, data: random.Random, steps: int, part: int) -> None:
         client, context = self.pick(data)
         size = steps * 32 * MIB + part
         pool = data.choice([0, *client.model.pools])
+        if context and len(client.model.pools) < 3 and data.random() < 0.3:
+            result, pool = client("pool", context)
+            assert result == OK
+            client.model.pools[pool] = 1
         if context and self.used + pool_growth(size) > self.limit:
             client.model.graph_spare = 0  # all pools of the process are trimmed before one is refused
         made = self.allocate(client, context, pool_growth(size), "frompool" if pool else "async", size, pool)
@@ -176,21 +173,17 @@ class Histories(Processes):
     # ---- memory of graphs
 
     @rule(data=PICKS, size=st.integers(1, 64 * MIB))
-    def make_graph(self, data: random.Random, size: int) -> None:
-        """One that allocates at its launch, for others to free."""
-        client, context = self.pick(data)
-        if context and len(client.model.graphs) < 4:
-            result, at = client("graph", context, size)
-            assert result == OK
-            client.model.graphs[at] = Graph(up(size, VMM))
-
-    @rule(data=PICKS)
-    def launch(self, data: random.Random) -> None:
+    def launch(self, data: random.Random, size: int) -> None:
+        """Of a graph that allocates, for others to free: a new one or one that ran before."""
         client, context = self.pick(data)
         model = client.model
-        if not context or not model.graphs:
+        if not context:
             return
-        at = data.choice(list(model.graphs))
+        at = data.choice([0, *model.graphs] if len(model.graphs) < 4 else list(model.graphs))
+        if at == 0:
+            result, at = client("graph", context, size)
+            assert result == OK
+            model.graphs[at] = Graph(up(size, VMM))
         graph = model.graphs[at]
         result, _ = client("launch", context, at)
         if graph.size > model.graph_spare and self.used + graph.size > self.limit:
