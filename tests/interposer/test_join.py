@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from driverclient import Client
-from handmade import LIMITS_BYTES, USAGE_BYTES, Grant, Simulator
+from handmade import LIMITS_BYTES, USAGE_BYTES, Grant, Simulator, until
 
 from gpushare import paths
 
@@ -141,7 +141,7 @@ def test_a_long_path(tmp_path: Path, sim: Simulator, start: Start) -> None:
             (grant.directory / name).unlink()
             (grant.directory / name).symlink_to(target)
         start(grant).ok("init", "retain 0")
-        assert grant.connections == 1
+        until(lambda: grant.connections == 1, "the grant's socket has seen it")
     finally:
         grant.close()
 

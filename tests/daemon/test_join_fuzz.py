@@ -1,0 +1,159 @@
+"""The tenant socket under bytes that make no sense: it answers or closes, keeps nothing, and serves who comes next."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import joinfuzz
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from running import until
+
+from gpushare.enforce import cgroup
+
+# gs_wire.h
+MAGIC, VERSION, NO_SLOT, SLOTS = 0x67734A31, 1, 0xFFFF, 1024
+OK, OTHER_VERSION, REFUSED = 0, 1, 3
+HONEST = struct.pack("=IIII", MAGIC, VERSION, NO_SLOT, 0)
+CONNECTIONS = 2048  # the daemon's bound for one grant
+
+WORDS = st.one_of(
+    st.sampled_from([0, 1, 2, MAGIC, NO_SLOT, SLOTS - 1, SLOTS, 1 << 31, (1 << 32) - 1]), st.integers(0, (1 << 32) - 1)
+)
+REQUESTS = st.builds(
+    struct.pack, st.just("=IIII"), st.sampled_from([MAGIC, 0]), st.sampled_from([VERSION, 2]), WORDS, WORDS
+)
+MESSAGES = st.one_of(
+    st.just(HONEST),
+    REQUESTS,
+    st.tuples(REQUESTS, st.binary(min_size=1, max_size=8)).map(b"".join),
+    REQUESTS.map(lambda request: request[:-1]),
+    st.binary(max_size=64),
+    st.integers(1, 100_000).map(bytes),
+)
+
+
+class Member:
+    """A process of the grant that sends what it is told."""
+
+    def __init__(self, path: Path, pid: int) -> None:
+        group = cgroup.of_process(pid)
+        assert group is not None
+        enter = f'echo $$ > {group.path}/cgroup.procs && exec "$0" "$@"'
+        command = ["sh", "-c", enter, sys.executable, joinfuzz.__file__, str(path)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+
+    def __call__(self, **command: Any) -> Any:
+        self.process.stdin.write(json.dumps(command) + "\n")
+        return json.loads(self.process.stdout.readline())
+
+    def exchange(self, messages: list[bytes], descriptors: int, waits: bool) -> tuple[bytes, int] | None:
+        told = [message.hex() for message in messages]
+        answer = self(messages=told, descriptors=descriptors, waits=waits)
+        return (bytes.fromhex(answer[0]), answer[1]) if answer else None
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait(20)
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+class House:
+    """A daemon, a grant in use with one honest process, and a hostile one."""
+
+    def __init__(self, daemon: Any) -> None:
+        self.daemon = daemon
+        self.child, self.grant = daemon.join()
+        self.path = daemon.layout.grants / self.grant / "self" / "grant.sock"
+        self.before = self.descriptors()
+        self.member = Member(self.path, self.child.pid)
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.daemon.process.pid}/fd"))
+
+    def honest(self) -> list[str]:
+        """What a child of the honest process hears when it joins."""
+        self.child.stdin.write("fork\n")
+        return self.child.stdout.readline().split()
+
+    def nothing_is_left(self) -> None:
+        self.member.end()
+        until(lambda: self.descriptors() <= self.before, 20, "the daemon has closed all that it had opened")
+        assert self.honest()[0] == "joined"
+        until(lambda: self.daemon.client.grant(self.grant)["processes"] == [self.child.pid], 10, "the others are gone")
+
+
+@pytest.fixture
+def house(daemon: Any) -> Iterator[House]:
+    if os.geteuid() != 0:
+        pytest.skip("a process is put into a grant's cgroup by root")
+    made = House(daemon)
+    yield made
+    made.member.end()
+
+
+def check(messages: list[bytes], answer: tuple[bytes, int] | None, *, member: bool) -> None:
+    if answer is None:
+        assert not messages or not messages[0], "what was said is answered"
+        return
+    magic, version, error, slot, generation, pid, text = struct.unpack("=IIIIIi104s", answer[0])
+    assert (magic, version) == (MAGIC, VERSION)
+    assert text.endswith(b"\0")
+    understood = len(messages[0]) == len(HONEST) and struct.unpack_from("=II", messages[0]) == (MAGIC, VERSION)
+    assert error == (OTHER_VERSION if not understood else OK if member else REFUSED), text
+    if error == OK:
+        assert slot < SLOTS and generation > 0 and pid > 0 and answer[1] == 1
+    else:
+        assert (slot, generation, pid, answer[1]) == (NO_SLOT, 0, 0, 0)
+        assert text.strip(b"\0")
+
+
+def test_any_message_is_answered_or_its_connection_closed(house: House) -> None:
+    @settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(
+        messages=st.lists(MESSAGES, max_size=4),
+        descriptors=st.sampled_from([0, 0, 1, 7]),
+        waits=st.booleans(),
+        member=st.booleans(),
+    )
+    def play(messages: list[bytes], descriptors: int, waits: bool, member: bool) -> None:
+        if member:
+            answer = house.member.exchange(messages, descriptors, waits)
+        else:
+            answer = joinfuzz.exchange(str(house.path), messages, descriptors, waits)
+        if waits:
+            check(messages, answer, member=member)
+
+    play()
+    house.nothing_is_left()
+
+
+def test_a_flood_of_connections_shuts_out_only_its_own_grant(house: House) -> None:
+    house.member(fill=CONNECTIONS + 100)
+    until(lambda: house.descriptors() >= house.before + CONNECTIONS - 1, 20, "the daemon took what it takes")
+    child, other = house.daemon.join()
+    assert house.daemon.client.grant(other)["processes"] == [child.pid]
+    until(lambda: house.descriptors() <= house.before + CONNECTIONS + 10, 20, "and closed the rest")
+    child.stdin.write("end\n")
+    assert child.wait(20) == 0
+    house.member(end=True)
+    house.nothing_is_left()
+
+
+def test_a_flood_of_messages_delays_nobody_else(house: House) -> None:
+    """On a connection that has joined, and that the daemon expects nothing more from."""
+    house.member.process.stdin.write(json.dumps({"talk": 50_000, "request": HONEST.hex()}) + "\n")
+    child, other = house.daemon.join()
+    assert house.daemon.client.grant(other)["processes"] == [child.pid]
+    assert house.honest()[0] == "joined"
+    assert json.loads(house.member.process.stdout.readline()) == 50_000
+    child.stdin.write("end\n")
+    assert child.wait(20) == 0
+    house.nothing_is_left()

@@ -1,0 +1,87 @@
+"""What a process can send to a grant's socket. As a program: on command, a line of JSON each way."""
+
+import contextlib
+import json
+import os
+import resource
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+PATIENCE_S = 10.0
+
+
+def connected(path: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(path)  # waits where the queue is full
+    connection.settimeout(PATIENCE_S)
+    return connection
+
+
+def exchange(path: str, messages: list[bytes], descriptors: int, waits: bool) -> tuple[bytes, int] | None:
+    """Sends, each with so many descriptors. The answer and how many came with it; None: closed, or not waited for."""
+    with connected(path) as connection, open(os.devnull) as attached:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            for message in messages:
+                socket.send_fds(connection, [message], [attached.fileno()] * descriptors)
+            if not messages:
+                connection.shutdown(socket.SHUT_WR)
+        if not waits:
+            return None
+        try:
+            answer, came, *_ = socket.recv_fds(connection, 4096, 8)
+        except ConnectionResetError:  # what was sent after the answer was not read; the answer is there
+            answer, came, *_ = socket.recv_fds(connection, 4096, 8)
+        for descriptor in came:
+            os.close(descriptor)
+        return (answer, len(came)) if answer else None
+
+
+class Flood:
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.held: list[socket.socket] = []
+
+    def fill(self, count: int) -> int:
+        """Connections on which nothing is sent."""
+        self.held = [connected(self.path) for _ in range(count)]
+        return len(self.held)
+
+    def talk(self, request: bytes, count: int) -> int:
+        """Joins and then says the same again and again, more than is asked of anybody."""
+        connection = connected(self.path)
+        self.held.append(connection)
+        for _ in range(count):
+            connection.send(request)
+        return count
+
+    def end(self) -> int:
+        for connection in self.held:
+            connection.close()
+        self.held.clear()
+        return 0
+
+
+def obey(command: dict[str, Any], flood: Flood) -> Any:
+    if "fill" in command:
+        return flood.fill(command["fill"])
+    if "talk" in command:
+        return flood.talk(bytes.fromhex(command["request"]), command["talk"])
+    if "end" in command:
+        return flood.end()
+    messages = [bytes.fromhex(message) for message in command["messages"]]
+    answer = exchange(flood.path, messages, command["descriptors"], command["waits"])
+    return answer and [answer[0].hex(), answer[1]]
+
+
+def main() -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    flood = Flood(str(Path(sys.argv[1])))
+    for line in sys.stdin:
+        print(json.dumps(obey(json.loads(line), flood)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
