@@ -108,14 +108,10 @@ CUresult gs_before_fill(struct gs_around *around, size_t bytes, CUstream stream)
   around->submission.stream = NULL;
   if (!gs_enter(&result))
     return result;
-  gs_submit(&around->submission, KEY_FILL | size_class(bytes), stream);
-  return CUDA_SUCCESS;
+  return gs_submit(&around->submission, KEY_FILL | size_class(bytes), stream);
 }
 
-CUresult gs_after_fill(struct gs_around *around, CUresult result) {
-  gs_submitted(&around->submission, result);
-  return result;
-}
+CUresult gs_after_fill(struct gs_around *around, CUresult result) { return gs_submitted(&around->submission, result); }
 
 static bool captured(CUstream stream) {
   struct gs_time *time = gs_time();
@@ -128,10 +124,8 @@ CUresult gs_before_copy(struct gs_around *around, enum gs_copy direction, size_t
   around->stream = NULL;
   if (!gs_enter(&result))
     return result;
-  if (direction == GS_COPY_WITHIN || direction == GS_COPY_UNKNOWN) {
-    gs_submit(&around->submission, KEY_COPY | size_class(bytes), stream);
-    return CUDA_SUCCESS;
-  }
+  if (direction == GS_COPY_WITHIN || direction == GS_COPY_UNKNOWN)
+    return gs_submit(&around->submission, KEY_COPY | size_class(bytes), stream);
   if (bytes < LONG_COPY_BYTES || captured(stream))
     return CUDA_SUCCESS;
   around->stream = gs_stream_known(stream);

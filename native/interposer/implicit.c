@@ -302,8 +302,7 @@ CUresult gs_before_kernel(struct gs_around *around, CUfunction function, uint64_
   uint64_t hash = hash_of(function, stream);
   if (!known(hash) && (result = look(&around->first, function, stream, hash)) != CUDA_SUCCESS)
     return result;
-  gs_submit(&around->submission, key, stream);
-  return CUDA_SUCCESS;
+  return gs_submit(&around->submission, key, stream);
 }
 
 CUresult gs_after_kernel(struct gs_around *around, CUresult result) {

@@ -81,7 +81,7 @@ struct gs_process {
 };
 
 /* Never NULL; before the first CUDA call and in a fork's child it points at zeroes. */
-extern struct gs_process *gs_process;
+extern struct gs_process *gs_process __attribute__((visibility("hidden")));
 
 /* For every handler, first: true when this process is joined and calls are accounted. Otherwise joins if that was never tried
  * (rare), and on false *result says what to do: CUDA_SUCCESS call the driver and nothing else, an error return it. */

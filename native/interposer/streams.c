@@ -134,11 +134,27 @@ static struct gs_stream *make(struct gs_time *time, CUstream handle, CUcontext c
   return stream;
 }
 
-static struct gs_stream *look_up(CUstream handle, bool may_make) {
+/* Of a stream this thread did not use of late. Out of line: what it needs saved, a launch would pay for. */
+static __attribute__((noinline)) struct gs_stream *look_further(CUstream handle, CUcontext current, uint32_t generation,
+                                                                bool may_make) {
+  struct gs_time *time = gs_time();
+  struct gs_stream *stream;
+  gs_latch_take(&time->tables);
+  stream = find(time, handle, current, thread_of(handle));
+  gs_latch_drop(&time->tables);
+  if (!stream && may_make) {
+    CUcontext context = current ? current : current_context();
+    stream = context ? make(time, handle, context) : NULL;
+  }
+  if (stream)
+    *cached_place(handle) = (struct gs_cached){handle, current, generation, stream};
+  return stream;
+}
+
+static inline struct gs_stream *look_up(CUstream handle, bool may_make) {
   struct gs_time *time = gs_time();
   CUcontext current = NULL;
   struct gs_cached *cached;
-  struct gs_stream *stream;
   uint32_t generation;
   if (!time)
     return NULL;
@@ -148,19 +164,9 @@ static struct gs_stream *look_up(CUstream handle, bool may_make) {
   if (is_default(handle))
     current = current_context();
   generation = __atomic_load_n(&time->generation, __ATOMIC_ACQUIRE);
-  if (GS_LIKELY(cached->stream && cached->handle == handle && cached->context == current &&
-                cached->generation == generation))
+  if (GS_LIKELY(cached->generation == generation && cached->handle == handle && cached->context == current))
     return cached->stream;
-  gs_latch_take(&time->tables);
-  stream = find(time, handle, current, thread_of(handle));
-  gs_latch_drop(&time->tables);
-  if (!stream && may_make) {
-    CUcontext context = current ? current : current_context();
-    stream = context ? make(time, handle, context) : NULL;
-  }
-  if (stream)
-    *cached = (struct gs_cached){handle, current, generation, stream};
-  return stream;
+  return look_further(handle, current, generation, may_make);
 }
 
 struct gs_stream *gs_stream_of(CUstream handle) { return look_up(handle, true); }

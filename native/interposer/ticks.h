@@ -30,9 +30,9 @@ static inline uint64_t gs_ticks_read(void) {
 #endif
 }
 
-/* The caller serialises calls for one `ticks`. */
-static inline uint64_t gs_ticks_now(struct gs_ticks *ticks) {
-  uint64_t gone = gs_ticks_read() - ticks->tick, now;
+/* The time of a reading made just now. The caller serialises calls for one `ticks`. */
+static inline uint64_t gs_ticks_at(struct gs_ticks *ticks, uint64_t tick) {
+  uint64_t gone = tick - ticks->tick, now;
   if (__builtin_expect(gone >= ticks->within, 0)) return gs_ticks_compare(ticks);
   now = ticks->ns + (gone * ticks->scale >> 32);
   if (now > ticks->last) ticks->last = now;

@@ -201,9 +201,15 @@ struct gs_submission {
   uint64_t planned, began;
 };
 
-/* key: the function, the graph, or a kind of fill; never 0. To be called when gs_enter said true. */
-void gs_submit(struct gs_submission *submission, uint64_t key, CUstream stream);
-void gs_submitted(struct gs_submission *submission, CUresult result);
+/* key: the function, the graph, or a kind of fill; never 0. To be called when gs_enter said true. Gives CUDA_SUCCESS. */
+CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream stream);
+void gs_submitted_slow(struct gs_submission *submission, CUresult result);
+/* Gives result. */
+static inline CUresult gs_submitted(struct gs_submission *submission, CUresult result) {
+  if (!GS_LIKELY(!submission->stream || (submission->plan == 0 && result == CUDA_SUCCESS)))
+    gs_submitted_slow(submission, result);
+  return result;
+}
 
 static inline bool gs_stream_live(const struct gs_stream *stream) { return __atomic_load_n(&stream->live, __ATOMIC_ACQUIRE); }
 static inline bool gs_stream_retired(const struct gs_stream *stream) { return __atomic_load_n(&stream->retired, __ATOMIC_ACQUIRE); }
