@@ -63,7 +63,7 @@ def clang() -> str:
 
 @pytest.fixture(scope="session")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the build makes of the tables: names and forwarders of the interposer and of its NVML view, the simulator's API."""
+    """What the build makes of the tables: names and forwarders of interposer and NVML view, the simulator's API."""
     directory = tmp_path_factory.mktemp("generated")
     types = [NATIVE / "include" / name for name in ("gs_cuda_types.h", "gs_cuda.h")]
     for generator in ("interposer/gen_hooks.py", "interposer/ml/gen_ml.py", "sim/gen_stubs.py"):

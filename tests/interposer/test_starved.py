@@ -1,5 +1,5 @@
-"""A process that can have no more memory of its own: a call that needs a place in the books is refused before the driver
-is asked, and everything works again as soon as there is memory."""
+"""A process that can have no more memory of its own: a call that needs a place in the books is refused before the
+driver is asked, and everything works again as soon as there is memory."""
 
 from collections.abc import Iterator
 from pathlib import Path
