@@ -212,9 +212,8 @@ SPIN = """
     [
         ("cuEventCreate", 20 * MS),
         ("cuEventRecord", 20 * MS),
-        ("cuEventElapsedTime", 20 * MS)(
-            "cuEventQuery", 0
-        ),  # a driver that says so of an event is done with the whole context
+        ("cuEventElapsedTime", 20 * MS),
+        ("cuEventQuery", 0),  # a driver that says so of an event is done with the whole context
     ],
 )
 def test_work_goes_on_when_it_cannot_be_timed(
