@@ -232,6 +232,20 @@ CUresult gs_kernel_placed(CUfunction kernel, CUcontext context, int ordinal, boo
   return library ? place(library, context, ordinal, &placed) : CUDA_SUCCESS;
 }
 
+CUcontext gs_function_context(CUfunction function) {
+  CUmodule module;
+  CUcontext context = NULL;
+  if (library_of((uintptr_t)function) || !gs_real_has(GS_INDEX_cuFuncGetModule) ||
+      gs_real.cuFuncGetModule(&module, function) != CUDA_SUCCESS)
+    return NULL;
+  gs_book_lock();
+  struct gs_entry *known = gs_book_find(GS_BOOK_MODULE, (uintptr_t)module);
+  if (known)
+    context = known->context;
+  gs_book_unlock();
+  return context;
+}
+
 /* Around a call that uses a library in the current context. */
 struct use {
   uint64_t library;

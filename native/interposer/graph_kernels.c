@@ -1,6 +1,7 @@
 /* Kernels of graphs: what they make the driver take is reserved when their graph is made executable or updated. Bodies of
  * conditional nodes are not looked into: no call of the driver names them. */
 #include "around.h"
+#include "books.h"
 #include "device.h"
 #include "implicit.h"
 
@@ -24,12 +25,15 @@ static CUresult kernel_of(CUgraphNode node, CUfunction *function, CUcontext *con
   return result;
 }
 
-/* A kernel of a graph. most: the stack of those in the current context, reserved in one go; others' is at once theirs. */
-static CUresult look_at(CUfunction function, CUcontext context, CUcontext current, uint64_t *most) {
+/* A kernel of a graph. named: its node's context, which counts for kernels of libraries only: a function has its module's. most: the
+ * stack of those in the current context, reserved in one go; others' is at once theirs. */
+static CUresult look_at(CUfunction function, CUcontext named, CUcontext current, uint64_t *most) {
   int ordinal;
   uint64_t stack;
   struct gs_first other = {0};
-  context = context ? gs_context_owner(context) : current;
+  CUcontext context = function ? gs_function_context(function) : NULL;
+  if (!context)
+    context = named ? gs_context_owner(named) : current;
   CUresult result = gs_kernel_need(function, context, &ordinal, &stack);
   if (result != CUDA_SUCCESS)
     return result;
