@@ -193,13 +193,14 @@ void gs_stream_ending(CUstream handle) {
   struct gs_stream *stream = gs_stream_known(handle);
   if (!stream || is_default(stream->handle))
     return;
+  struct gs_time_device *device = stream->device; /* once retired and reaped, by whomever, it may be another stream */
   if (stream->queue.open.launches > 0 && !gs_stream_capturing(handle))
     gs_mark_record(stream, false);
   gs_latch_take(&time->tables);
   __atomic_store_n(&stream->retired, true, __ATOMIC_RELEASE);
   new_generation(time);
   gs_latch_drop(&time->tables);
-  gs_reap(stream->device);
+  gs_reap(device);
 }
 
 void gs_time_context_gone(CUcontext handle, int ordinal) {
