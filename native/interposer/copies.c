@@ -31,12 +31,17 @@ static enum gs_copy direction_of(bool from_host, bool to_host) {
 static bool joined(void) { return __atomic_load_n(&gs_process->joined, __ATOMIC_ACQUIRE) == GS_JOINED; }
 
 enum gs_copy gs_direction(CUdeviceptr to, CUdeviceptr from) {
-  return joined() ? direction_of(on_host(from), on_host(to)) : GS_COPY_UNKNOWN;
+  if (!joined())
+    return GS_COPY_UNKNOWN;
+  return on_host(from) ? GS_COPY_IN : direction_of(false, on_host(to));
 }
 
-/* A batch goes where its first copy goes: frameworks batch per direction. */
+/* A batch is compute work if one of its copies is. */
 enum gs_copy gs_batch_direction(const CUdeviceptr *to, const CUdeviceptr *from, size_t count) {
-  return to && from && count > 0 ? gs_direction(to[0], from[0]) : GS_COPY_UNKNOWN;
+  enum gs_copy direction = GS_COPY_UNKNOWN;
+  for (size_t i = 0; to && from && i < count && joined() && direction != GS_COPY_WITHIN; i++)
+    direction = gs_direction(to[i], from[i]);
+  return direction;
 }
 
 static bool side_on_host(CUmemorytype type, CUdeviceptr unified) {
@@ -51,9 +56,10 @@ static bool operand_on_host(const CUmemcpy3DOperand *operand) {
 }
 
 enum gs_copy gs_boxes_direction(const CUDA_MEMCPY3D_BATCH_OP *boxes, size_t count) {
-  if (!boxes || count == 0 || !joined())
-    return GS_COPY_UNKNOWN;
-  return direction_of(operand_on_host(&boxes[0].src), operand_on_host(&boxes[0].dst));
+  enum gs_copy direction = GS_COPY_UNKNOWN;
+  for (size_t i = 0; boxes && i < count && joined() && direction != GS_COPY_WITHIN; i++)
+    direction = direction_of(operand_on_host(&boxes[i].src), operand_on_host(&boxes[i].dst));
+  return direction;
 }
 
 enum gs_copy gs_shape_2d_direction(const CUDA_MEMCPY2D *copy) {

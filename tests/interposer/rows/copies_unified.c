@@ -51,8 +51,15 @@ static struct batch batch_of(CUdeviceptr to, CUdeviceptr from) {
   return (struct batch){{to, to + HALF}, {from, from + HALF}, {HALF, HALF}, {0}, 0, {{.srcAccessOrder = ACCESS_IN_STREAM}}};
 }
 
+/* The first of them over the link, the second within the device: the device has work. */
+static struct batch mixed_batch_of(const struct copy *c) {
+  struct batch b = batch_of(c->to, c->from);
+  b.from[0] = number(c->host_from);
+  return b;
+}
+
 void row_cuMemcpyBatchAsync(struct rows *r) {
-  struct copy in = copy_ready(r), out = copy_ready(r), within = copy_ready(r);
+  struct copy in = copy_ready(r), out = copy_ready(r), within = copy_ready(r), mixed = copy_ready(r);
   CUstream on = stream(r);
   struct batch b = batch_of(in.to, number(in.host_from));
   if (done(r, start(r)->cuMemcpyBatchAsync(b.to, b.from, b.sizes, 2, b.how, b.first, 1, &b.failed, on))) on_device(r, &in);
@@ -60,10 +67,12 @@ void row_cuMemcpyBatchAsync(struct rows *r) {
   if (done(r, start(r)->cuMemcpyBatchAsync(b.to, b.from, b.sizes, 2, b.how, b.first, 1, &b.failed, on))) on_host(r, &out);
   b = batch_of(within.to, within.from);
   if (done(r, work(r)->cuMemcpyBatchAsync(b.to, b.from, b.sizes, 2, b.how, b.first, 1, &b.failed, on))) on_device(r, &within);
+  b = mixed_batch_of(&mixed);
+  if (done(r, work(r)->cuMemcpyBatchAsync(b.to, b.from, b.sizes, 2, b.how, b.first, 1, &b.failed, on))) on_device(r, &mixed);
 }
 
 void row_cuMemcpyBatchAsync_ptsz(struct rows *r) {
-  struct copy in = copy_ready(r), out = copy_ready(r), within = copy_ready(r);
+  struct copy in = copy_ready(r), out = copy_ready(r), within = copy_ready(r), mixed = copy_ready(r);
   struct batch b = batch_of(in.to, number(in.host_from));
   if (done(r, start(r)->cuMemcpyBatchAsync_ptsz(b.to, b.from, b.sizes, 2, b.how, b.first, 1, &b.failed, NULL))) on_device(r, &in);
   b = batch_of(number(out.host_to), out.from);
@@ -71,10 +80,13 @@ void row_cuMemcpyBatchAsync_ptsz(struct rows *r) {
   b = batch_of(within.to, within.from);
   if (done(r, work(r)->cuMemcpyBatchAsync_ptsz(b.to, b.from, b.sizes, 2, b.how, b.first, 1, &b.failed, NULL)))
     on_device(r, &within);
+  b = mixed_batch_of(&mixed);
+  if (done(r, work(r)->cuMemcpyBatchAsync_ptsz(b.to, b.from, b.sizes, 2, b.how, b.first, 1, &b.failed, NULL)))
+    on_device(r, &mixed);
 }
 
 void row_cuMemcpyBatchAsync_v2(struct rows *r) {
-  struct copy in = copy_ready(r), out = copy_ready(r), within = copy_ready(r);
+  struct copy in = copy_ready(r), out = copy_ready(r), within = copy_ready(r), mixed = copy_ready(r);
   CUstream on = stream(r);
   struct batch b = batch_of(in.to, number(in.host_from));
   if (done(r, start(r)->cuMemcpyBatchAsync_v2(b.to, b.from, b.sizes, 2, b.how, b.first, 1, on))) on_device(r, &in);
@@ -82,27 +94,41 @@ void row_cuMemcpyBatchAsync_v2(struct rows *r) {
   if (done(r, start(r)->cuMemcpyBatchAsync_v2(b.to, b.from, b.sizes, 2, b.how, b.first, 1, on))) on_host(r, &out);
   b = batch_of(within.to, within.from);
   if (done(r, work(r)->cuMemcpyBatchAsync_v2(b.to, b.from, b.sizes, 2, b.how, b.first, 1, on))) on_device(r, &within);
+  b = mixed_batch_of(&mixed);
+  if (done(r, work(r)->cuMemcpyBatchAsync_v2(b.to, b.from, b.sizes, 2, b.how, b.first, 1, on))) on_device(r, &mixed);
 }
 
 void row_cuMemcpyBatchAsync_v2_ptsz(struct rows *r) {
-  struct copy in = copy_ready(r), out = copy_ready(r), within = copy_ready(r);
+  struct copy in = copy_ready(r), out = copy_ready(r), within = copy_ready(r), mixed = copy_ready(r);
   struct batch b = batch_of(in.to, number(in.host_from));
   if (done(r, start(r)->cuMemcpyBatchAsync_v2_ptsz(b.to, b.from, b.sizes, 2, b.how, b.first, 1, NULL))) on_device(r, &in);
   b = batch_of(number(out.host_to), out.from);
   if (done(r, start(r)->cuMemcpyBatchAsync_v2_ptsz(b.to, b.from, b.sizes, 2, b.how, b.first, 1, NULL))) on_host(r, &out);
   b = batch_of(within.to, within.from);
   if (done(r, work(r)->cuMemcpyBatchAsync_v2_ptsz(b.to, b.from, b.sizes, 2, b.how, b.first, 1, NULL))) on_device(r, &within);
+  b = mixed_batch_of(&mixed);
+  if (done(r, work(r)->cuMemcpyBatchAsync_v2_ptsz(b.to, b.from, b.sizes, 2, b.how, b.first, 1, NULL))) on_device(r, &mixed);
 }
 
 static CUmemcpy3DOperand packed(CUdeviceptr at) { return (CUmemcpy3DOperand){.type = POINTER, .op.ptr = {.ptr = at}}; }
+
+struct boxes {
+  CUDA_MEMCPY3D_BATCH_OP box[2];
+};
 
 static CUDA_MEMCPY3D_BATCH_OP box_of(CUdeviceptr to, CUdeviceptr from) {
   return (CUDA_MEMCPY3D_BATCH_OP){
       .src = packed(from), .dst = packed(to), .extent = {PITCH, HEIGHT, 1}, .srcAccessOrder = ACCESS_IN_STREAM};
 }
 
+static struct boxes mixed_boxes_of(const struct copy *c) {
+  struct boxes b = {{box_of(c->to, number(c->host_from)), box_of(c->to + HALF, c->from + HALF)}};
+  b.box[0].extent.height = b.box[1].extent.height = HEIGHT / 2;
+  return b;
+}
+
 void row_cuMemcpy3DBatchAsync(struct rows *r) {
-  struct copy in = copy_ready(r), out = copy_ready(r), within = copy_ready(r);
+  struct copy in = copy_ready(r), out = copy_ready(r), within = copy_ready(r), mixed = copy_ready(r);
   CUstream on = stream(r);
   size_t failed;
   CUDA_MEMCPY3D_BATCH_OP box = box_of(in.to, number(in.host_from));
@@ -111,10 +137,12 @@ void row_cuMemcpy3DBatchAsync(struct rows *r) {
   if (done(r, start(r)->cuMemcpy3DBatchAsync(1, &box, &failed, 0, on))) on_host(r, &out);
   box = box_of(within.to, within.from);
   if (done(r, work(r)->cuMemcpy3DBatchAsync(1, &box, &failed, 0, on))) on_device(r, &within);
+  struct boxes b = mixed_boxes_of(&mixed);
+  if (done(r, work(r)->cuMemcpy3DBatchAsync(2, b.box, &failed, 0, on))) on_device(r, &mixed);
 }
 
 void row_cuMemcpy3DBatchAsync_ptsz(struct rows *r) {
-  struct copy in = copy_ready(r), out = copy_ready(r), within = copy_ready(r);
+  struct copy in = copy_ready(r), out = copy_ready(r), within = copy_ready(r), mixed = copy_ready(r);
   size_t failed;
   CUDA_MEMCPY3D_BATCH_OP box = box_of(in.to, number(in.host_from));
   if (done(r, start(r)->cuMemcpy3DBatchAsync_ptsz(1, &box, &failed, 0, NULL))) on_device(r, &in);
@@ -122,10 +150,12 @@ void row_cuMemcpy3DBatchAsync_ptsz(struct rows *r) {
   if (done(r, start(r)->cuMemcpy3DBatchAsync_ptsz(1, &box, &failed, 0, NULL))) on_host(r, &out);
   box = box_of(within.to, within.from);
   if (done(r, work(r)->cuMemcpy3DBatchAsync_ptsz(1, &box, &failed, 0, NULL))) on_device(r, &within);
+  struct boxes b = mixed_boxes_of(&mixed);
+  if (done(r, work(r)->cuMemcpy3DBatchAsync_ptsz(2, b.box, &failed, 0, NULL))) on_device(r, &mixed);
 }
 
 void row_cuMemcpy3DBatchAsync_v2(struct rows *r) {
-  struct copy in = copy_ready(r), out = copy_ready(r), within = copy_ready(r);
+  struct copy in = copy_ready(r), out = copy_ready(r), within = copy_ready(r), mixed = copy_ready(r);
   CUstream on = stream(r);
   CUDA_MEMCPY3D_BATCH_OP box = box_of(in.to, number(in.host_from));
   if (done(r, start(r)->cuMemcpy3DBatchAsync_v2(1, &box, 0, on))) on_device(r, &in);
@@ -133,14 +163,18 @@ void row_cuMemcpy3DBatchAsync_v2(struct rows *r) {
   if (done(r, start(r)->cuMemcpy3DBatchAsync_v2(1, &box, 0, on))) on_host(r, &out);
   box = box_of(within.to, within.from);
   if (done(r, work(r)->cuMemcpy3DBatchAsync_v2(1, &box, 0, on))) on_device(r, &within);
+  struct boxes b = mixed_boxes_of(&mixed);
+  if (done(r, work(r)->cuMemcpy3DBatchAsync_v2(2, b.box, 0, on))) on_device(r, &mixed);
 }
 
 void row_cuMemcpy3DBatchAsync_v2_ptsz(struct rows *r) {
-  struct copy in = copy_ready(r), out = copy_ready(r), within = copy_ready(r);
+  struct copy in = copy_ready(r), out = copy_ready(r), within = copy_ready(r), mixed = copy_ready(r);
   CUDA_MEMCPY3D_BATCH_OP box = box_of(in.to, number(in.host_from));
   if (done(r, start(r)->cuMemcpy3DBatchAsync_v2_ptsz(1, &box, 0, NULL))) on_device(r, &in);
   box = box_of(number(out.host_to), out.from);
   if (done(r, start(r)->cuMemcpy3DBatchAsync_v2_ptsz(1, &box, 0, NULL))) on_host(r, &out);
   box = box_of(within.to, within.from);
   if (done(r, work(r)->cuMemcpy3DBatchAsync_v2_ptsz(1, &box, 0, NULL))) on_device(r, &within);
+  struct boxes b = mixed_boxes_of(&mixed);
+  if (done(r, work(r)->cuMemcpy3DBatchAsync_v2_ptsz(2, b.box, 0, NULL))) on_device(r, &mixed);
 }
