@@ -1,5 +1,6 @@
 """A tenant: one container under runc, obeying commands on its stdin."""
 
+import contextlib
 import json
 import queue
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.demo import bundle
+from gpushare.demo.interrupts import uninterrupted
 from gpushare.errors import FailedError
 from gpushare.inject.oci import GRANT
 from gpushare.paths import RUNTIME_WRAPPER
@@ -31,7 +33,7 @@ class Container:
     def start(self, annotations: dict[str, str]) -> None:
         """Returns when the program in it has its device; raises FailedError with the engine's words otherwise."""
         bundle.make(self._bundle, annotations, [bundle.TENANT_PROGRAM], f"/gpushare-demo/{self._id}")
-        with open(self._bundle / "stderr", "w") as stderr:
+        with open(self._bundle / "stderr", "w") as stderr, uninterrupted():
             self._process = subprocess.Popen(
                 [*self._wrapper, "run", "--bundle", str(self._bundle), self._id],
                 stdin=subprocess.PIPE,
@@ -75,13 +77,20 @@ class Container:
         if self._process is None:
             return
         if self._process.stdin is not None:
-            self._process.stdin.close()
-        try:
-            self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
+            with contextlib.suppress(BrokenPipeError):  # a command that was not read any more
+                self._process.stdin.close()
+        if not self._ends():
             self._delete()
-            self._process.wait(END_SECONDS)
+        if not self._ends():
+            self._process.kill()
+            self._process.wait()
         self._delete()
+
+    def _ends(self) -> bool:
+        assert self._process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_SECONDS)
+        return not self.running()
 
     def _delete(self) -> None:
         subprocess.run([*self._wrapper, "delete", "--force", self._id], capture_output=True, check=False)

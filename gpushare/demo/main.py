@@ -3,13 +3,12 @@
 import contextlib
 import os
 import shutil
-import signal
 import tempfile
-from collections.abc import Iterator
+import time
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
+from gpushare.demo.interrupts import interruptible, uninterrupted
 from gpushare.demo.node import Node
 from gpushare.demo.screen import Screen
 from gpushare.demo.story import BORROWER, OWNER, Story
@@ -18,16 +17,18 @@ from gpushare.errors import FailedError
 from gpushare.paths import HOOK, INTERPOSER, INTERPOSER_ML, LIB_DIR, RUNTIME_WRAPPER
 
 CGROUPS = Path("/sys/fs/cgroup")
+REMOVE_SECONDS = 5.0
 
 
 def run(phase_seconds: float, *, quiet: bool) -> tuple[dict[str, Any], Facts, list[Claim]]:
     """(device, facts, claims). Leaves nothing behind, however it ends."""
     _check()
     with contextlib.ExitStack() as cleanup:
-        cleanup.enter_context(_interruptible())
-        # Short, because a socket's path has at most 107 bytes.
-        where = Path(tempfile.mkdtemp(prefix="gpushare-demo-"))
-        cleanup.callback(_remove, where)
+        cleanup.enter_context(interruptible())
+        with uninterrupted():
+            # Short, because a socket's path has at most 107 bytes.
+            where = Path(tempfile.mkdtemp(prefix="gpushare-demo-"))
+            cleanup.callback(_remove, where)
         node = Node(where / "node")
         (where / "node").mkdir()
         cleanup.callback(node.end)
@@ -52,23 +53,18 @@ def _check() -> None:
             raise FailedError(f"{path} is not built: make demo builds it")
 
 
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGTERM ends the demo as Ctrl-C does: by an exception, so that everything is taken away."""
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
+@uninterrupted()
 def _remove(where: Path) -> None:
-    shutil.rmtree(where, ignore_errors=True)
     for parent in (CGROUPS, *CGROUPS.iterdir()):
         # The runtime removes each container's cgroup, not the parent it made for all of them.
         with contextlib.suppress(OSError):
             (parent / "gpushare-demo").rmdir()
+    # A process that is just ending may still put something there.
+    deadline = time.monotonic() + REMOVE_SECONDS
+    while True:
+        shutil.rmtree(where, ignore_errors=True)
+        if not where.exists():
+            return
+        if time.monotonic() > deadline:
+            raise FailedError(f"{where} cannot be removed")
+        time.sleep(0.05)

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.client import Client
+from gpushare.demo.interrupts import uninterrupted
 from gpushare.errors import FailedError, UnreachableError
 from gpushare.paths import Layout
 
@@ -52,7 +54,7 @@ class Node:
         if not has_driver():
             command += ["--simulate", SIMULATED_DEVICE]
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-        with open(self._log, "wb") as log:
+        with open(self._log, "wb") as log, uninterrupted():
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -83,6 +85,7 @@ class Node:
         while any(grant["id"] in grants for grant in self.client.grants()) and time.monotonic() < deadline:
             time.sleep(0.05)
 
+    @uninterrupted()
     def end(self) -> None:
         """Ends the daemon and the simulator, and removes what they leave outside the directory."""
         if self._process is not None and self._process.poll() is None:
@@ -96,6 +99,7 @@ class Node:
             # It outlives daemons by design; nobody else uses this one.
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._simulator, signal.SIGTERM)
+                select.select([self._simulator], [], [], END_SECONDS)
             os.close(self._simulator)
             self._simulator = None
         if self._layout.run not in self._layout.grants.parents:

@@ -1,5 +1,6 @@
 """What happens in the demo, in order, and what is measured meanwhile."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import Any
 
 from gpushare.demo.books import Books, Page, shares_of_demand, shares_of_wall
 from gpushare.demo.container import Container
+from gpushare.demo.interrupts import uninterrupted
 from gpushare.demo.node import Node
 from gpushare.demo.verdict import PIECE_BYTES, Facts, Tenant
 from gpushare.errors import FailedError
@@ -100,9 +102,11 @@ class Story:
         self.facts.peak_bytes = {tenant: reading.peak_bytes for tenant, reading in page.readings.items()}
         self.facts.kills = sum(not container.running() for container in (self._owner, self._borrower))
 
+    @uninterrupted()
     def _end(self) -> None:
-        for container in (self._owner, self._borrower):
-            container.end()
+        with contextlib.ExitStack() as each:  # also after one that failed
+            for container in (self._borrower, self._owner):
+                each.callback(container.end)
         if self._grants:
             self._node.wait_released(list(self._grants.values()))
 

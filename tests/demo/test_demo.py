@@ -57,7 +57,7 @@ def nothing_left(short: Path) -> None:
     while processes_with(str(short)):
         assert time.monotonic() < deadline, processes_with(str(short))
         time.sleep(0.02)
-    assert list(short.iterdir()) == []
+    assert list(short.rglob("*")) == []
     # Another demo's has a process in it.
     cgroups = Path("/sys/fs/cgroup").glob("**/gpushare-demo/*/cgroup.procs")
     assert [path for path in cgroups if not path.read_text()] == []
