@@ -265,12 +265,18 @@ static uint64_t expected_end(struct gs_time_device *device, uint64_t now) {
 }
 
 void gs_publish(struct gs_time_device *device, uint64_t now) {
-  uint64_t end = expected_end(device, now);
+  uint64_t end = expected_end(device, now), launches = device->slot->launches;
+  bool idle = end == 0;
+  if (idle) {
+    gs_set_dependent(device, false);
+    end = device->slot->queue_end_ns;
+    if (device->idle_at != launches || end > now)
+      end = now;
+  }
+  device->idle_at = idle ? launches : UINT64_MAX;
   __atomic_store_n(&device->slot->busy_ns, (uint64_t)device->meter->busy, __ATOMIC_RELAXED);
   __atomic_store_n(&device->slot->inflight, device->meter->marks, __ATOMIC_RELAXED);
-  __atomic_store_n(&device->slot->queue_end_ns, end ? end : now, __ATOMIC_RELAXED);
-  if (!end)
-    gs_set_dependent(device, false);
+  __atomic_store_n(&device->slot->queue_end_ns, end, __ATOMIC_RELAXED);
 }
 
 uint64_t gs_rest(struct gs_time_device *device, uint64_t now) {

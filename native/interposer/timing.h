@@ -62,6 +62,7 @@ struct gs_time_device {
   struct gs_biased lock;
   struct gs_latch reaping;
   struct gs_ticks ticks; /* under lock */
+  uint64_t idle_at;      /* under lock: slot->launches when nothing was seen in flight; UINT64_MAX: something was, last time */
 
   /* Profiled processes: residency instead of marks. Under lock. */
   bool resident;
@@ -139,7 +140,8 @@ void gs_reap(struct gs_time_device *device);
 void gs_stream_done(struct gs_stream *stream);
 /* Forgets the marks of a context and charges what they were estimated at. Under the device's `reaping` and `tables`. */
 void gs_context_forget(struct gs_context *context);
-/* Writes the slot's device words. Under the device's lock. */
+/* Writes the slot's device words. Of an idle device the end stays when it was first seen idle: a program that asks whether its
+ * work is done does not use the device. Under the device's lock. */
 void gs_publish(struct gs_time_device *device, uint64_t now);
 /* Nanoseconds until the work in flight is expected to be done, 0: it is. Under the device's lock. */
 uint64_t gs_rest(struct gs_time_device *device, uint64_t now);

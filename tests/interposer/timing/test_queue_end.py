@@ -1,0 +1,31 @@
+"""When a program knows that its work is done, so does the arbiter."""
+
+from collections.abc import Callable
+
+import pytest
+from handmade import MS, Grant, Simulator, Tenant
+
+ROUNDS = 25
+WAITS = ("stream", "context", "event", "copy", "query", "event_query")
+
+
+@pytest.mark.parametrize("wait", WAITS)
+@pytest.mark.parametrize(("usual_ns", "other_ns"), [(20_000, 4 * MS), (4 * MS, 20_000)], ids=["longer", "shorter"])
+def test_after_a_wait_nothing_is_expected_to_run(
+    grant: Grant, sim: Simulator, run: Callable[..., Tenant], wait: str, usual_ns: int, other_ns: int
+) -> None:
+    """However wrong the estimate was, and however often the program asks again."""
+    grant.lease()
+    tenant = run("ends", grant, sim, wait, usual_ns, other_ns, ROUNDS)
+    late, early = [], []
+    for _ in range(ROUNDS):
+        times = tenant.line()
+        end = grant.slot().queue_end_ns
+        late.append(end - times["returned_ns"])
+        early.append(times["launched_ns"] + other_ns - end)
+        tenant.process.stdin.write("\n")  # type: ignore[union-attr]
+        tenant.process.stdin.flush()  # type: ignore[union-attr]
+    print(f"{wait}: end after the return {min(late)}..{max(late)} ns, before the work's end {max(early)} ns at most")
+    assert max(late) <= 100_000
+    assert max(early) <= 500_000
+    tenant.end()
