@@ -96,11 +96,13 @@ static struct gs_stream *add(struct gs_time *time, CUstream handle, CUcontext co
   __atomic_store_n(&stream->context, owner, __ATOMIC_RELAXED);
   stream->thread = thread;
   stream->device = device;
-  stream->retired = stream->unmarked = false;
+  __atomic_store_n(&stream->retired, false, __ATOMIC_RELAXED);
+  stream->unmarked = false;
   stream->bracket[0] = stream->bracket[1] = NULL;
-  stream->blocking = handle != CU_STREAM_PER_THREAD;
+  bool blocking = handle != CU_STREAM_PER_THREAD;
   if (!is_default(handle) && gs_real.cuStreamGetFlags(handle, &flags) == CUDA_SUCCESS)
-    stream->blocking = !(flags & NON_BLOCKING);
+    blocking = !(flags & NON_BLOCKING);
+  __atomic_store_n(&stream->blocking, blocking, __ATOMIC_RELAXED);
   memset(&stream->queue, 0, sizeof stream->queue);
   __atomic_store_n(&stream->live, true, __ATOMIC_RELEASE);
   return stream;
