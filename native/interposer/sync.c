@@ -34,7 +34,8 @@ static void done_where(bool (*matches)(const struct gs_stream *stream, const voi
 }
 
 static bool blocking_beside(const struct gs_stream *stream, const void *legacy) {
-  return stream == legacy || (__atomic_load_n(&stream->blocking, __ATOMIC_RELAXED) && stream->context == ((const struct gs_stream *)legacy)->context);
+  return stream == legacy || (__atomic_load_n(&stream->blocking, __ATOMIC_RELAXED) &&
+                              stream->context == ((const struct gs_stream *)legacy)->context);
 }
 
 static bool of_context(const struct gs_stream *stream, const void *context) {
