@@ -6,7 +6,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 TEST_LIMIT ?= 1500
-SLOW_LIMIT ?= 600
+SLOW_LIMIT ?= 1200
 
 .PHONY: help demo test test-slow check coverage bench dist clean build dev sanitize
 help: ## list the verbs

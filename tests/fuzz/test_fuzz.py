@@ -16,7 +16,7 @@ from gpushare import paths
 HERE = Path(__file__).resolve().parent
 NATIVE, HOOKS = HERE.parents[1] / "native", HERE.parents[1] / "hooks"
 SANITIZERS = "address,undefined"
-NORMAL_SECONDS, LONG_SECONDS = 3, 60
+NORMAL_SECONDS, LONG_SECONDS = 3, 20
 
 
 @dataclass(frozen=True)
