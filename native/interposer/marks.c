@@ -193,8 +193,9 @@ void gs_reap(struct gs_time_device *device) {
 
 void gs_stream_done(struct gs_stream *stream) {
   struct gs_time_device *device = stream->device;
-  uint64_t now = gs_now();
+  uint64_t now;
   gs_biased_take(&device->lock);
+  now = gs_ticks_at(&device->ticks, gs_ticks_read());
   if (device->meter->marks > 0 || stream->queue.sampled) { /* not so for most of who wait for each launch */
     gs_biased_drop(&device->lock);
     gs_reap(device);

@@ -7,7 +7,7 @@ void gs_before_wait(struct gs_stream *stream) {
   if (!stream || gs_time()->profiled)
     return;
   gs_biased_take(&stream->device->lock);
-  check = gs_meter_check_before_sync(&stream->queue, gs_now());
+  check = gs_meter_check_before_sync(&stream->queue, gs_ticks_at(&stream->device->ticks, gs_ticks_read()));
   gs_biased_drop(&stream->device->lock);
   if (check && !gs_stream_capturing(stream->handle))
     gs_mark_record(stream, false);
