@@ -36,7 +36,7 @@ def add_share_options(parser: argparse.ArgumentParser) -> None:
         dest="class_",
         choices=("interactive", "training", "inference"),
         default="training",
-        help="what kind of work it is, for schedulers to see (default training)",
+        help="what kind of work it is: interactive is served first when it wakes (default training)",
     )
     parser.add_argument(
         "--managed",

@@ -249,6 +249,8 @@ int gs_arbiter_slot_clear(gs_arbiter *a, int32_t grant, uint32_t slot, struct gs
       __atomic_store_n(&d->inflight, 0, __ATOMIC_RELAXED);
       __atomic_store_n(&d->drained, 0, __ATOMIC_RELAXED);
       __atomic_store_n(&d->flags, 0, __ATOMIC_RELAXED);
+      __atomic_store_n(&d->collectives, 0, __ATOMIC_RELAXED);
+      __atomic_store_n(&d->cut, 0, __ATOMIC_RELAXED);
     }
     s->pid = 0;
     __atomic_store_n(&s->state, GS_SLOT_FREE, __ATOMIC_RELEASE);

@@ -12,7 +12,7 @@ int gs_core_create(gs_core **out, const struct gs_arbiter_config *config, uint64
     return -ENOMEM;
   core->config = *config;
   core->holder = -1;
-  core->now_ns = core->start_ns = now_ns;
+  core->now_ns = now_ns;
   *out = core;
   return 0;
 }

@@ -100,7 +100,7 @@ struct core_grant {
 
 struct gs_core {
   struct gs_arbiter_config config;
-  uint64_t now_ns, start_ns;
+  uint64_t now_ns;
   enum core_phase phase;
   int32_t holder;      /* held: the one of those with a lease that goes before the others; draining: who had it; else -1 */
   uint64_t round_ns;   /* draining: when the leases were taken */

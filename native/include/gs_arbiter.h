@@ -26,7 +26,7 @@ struct gs_share {
 
 struct gs_arbiter_config {
   uint64_t lease_ns;          /* 20 ms */
-  uint64_t bound_ns;          /* D while contended, 2 ms */
+  uint64_t bound_ns;          /* D while contended, 2 ms; a quarter of it beside an interactive grant */
   uint64_t bound_alone_ns;    /* D otherwise, 50 ms */
   uint64_t revoke_overlap_ns; /* the successor is leased at the latest this long after a revoke, 1 ms */
   uint64_t early_idle_ns;     /* a holder idle this long hands over when another waits, 0.2 ms */

@@ -1,9 +1,9 @@
 /* The two shared pages of a grant. One definition: C includes it, cffi parses it (native/binding/build_ffi.py).
  *
  * limits  written by the daemon (policy words) and the arbiter (lease words); tenants map it read-only.
- * usage   one slot per process. Slot headers are the daemon's words but for own_pid; everything in gs_slot_device is written
- *         only by the process that owns the slot, until that process is dead and the daemon zeroes it. Nothing read from it
- *         is trusted.
+ * usage   one slot per process. Slot headers are the daemon's words but for own_pid; everything in gs_slot_device but cut is
+ *         written only by the process that owns the slot, until that process is dead and the daemon zeroes it. Nothing read
+ *         from it is trusted.
  *
  * All words are naturally aligned and accessed with __atomic builtins; 32-bit words marked "futex" are waited on.
  * Times are CLOCK_MONOTONIC nanoseconds, sizes are bytes. */
@@ -17,7 +17,7 @@
 enum {
   GS_LIMITS_MAGIC = 0x67734c31, /* "gsL1" */
   GS_USAGE_MAGIC = 0x67735531,  /* "gsU1" */
-  GS_PAGE_VERSION = 1,
+  GS_PAGE_VERSION = 2,
   GS_MAX_DEVICES = 16,
   GS_MAX_SLOTS = 1024,
   GS_GRANT_ID_BYTES = 40 /* NUL-terminated */
@@ -58,7 +58,7 @@ struct gs_limits {
   struct gs_device_limits device[16]; /* GS_MAX_DEVICES */
 };
 
-/* One cache line per device and process. */
+/* Two cache lines per device and process. */
 struct gs_slot_device {
   uint64_t memory_bytes;   /* held: granted by the reserve rule, driver asked or already given */
   uint64_t memory_pending; /* announced, not yet decided */
@@ -70,6 +70,9 @@ struct gs_slot_device {
   uint32_t inflight;       /* marks recorded and not yet seen complete; 0: nothing is known to be in flight */
   uint32_t drained;        /* last lease word (even) for which the in-flight rest fell under 0.2 ms */
   uint32_t flags;          /* GS_SLOT_* */
+  uint64_t collectives;    /* collective kernels (names that begin with ncclDevKernel) submitted since join */
+  uint64_t cut;            /* arbiter: without a lease, it may go on until it has submitted so many collectives */
+  uint8_t reserved[48];
 };
 enum { GS_SLOT_DEPENDENT = 1 /* let through the soft bound, see ARCHITECTURE.md "soft bound" */ };
 
@@ -100,9 +103,9 @@ _Static_assert(offsetof(struct gs_device_limits, tails) == 56, "layout");
 _Static_assert(offsetof(struct gs_limits, managed) == 72, "layout");
 _Static_assert(offsetof(struct gs_limits, device) == 128, "layout");
 _Static_assert(sizeof(struct gs_limits) == 128 + 16 * 128, "layout");
-_Static_assert(sizeof(struct gs_slot_device) == 64, "layout");
-_Static_assert(sizeof(struct gs_slot) == 64 + 16 * 64, "layout");
+_Static_assert(sizeof(struct gs_slot_device) == 128, "layout");
+_Static_assert(sizeof(struct gs_slot) == 64 + 16 * 128, "layout");
 _Static_assert(offsetof(struct gs_usage, slot) == 64, "layout");
-_Static_assert(sizeof(struct gs_usage) == 64 + 1024 * (64 + 16 * 64), "layout");
+_Static_assert(sizeof(struct gs_usage) == 64 + 1024 * (64 + 16 * 128), "layout");
 #endif
 #endif

@@ -16,7 +16,7 @@ from pathlib import Path
 
 DIRECTORY = Path(os.environ["GPUSHARE_GRANT_DIR"])
 NO_SLOT = 0xFFFF
-SLOT_BYTES, SLOT_HEADER, USAGE_HEADER = 64 + 16 * 64, 64, 64
+SLOT_BYTES, SLOT_HEADER, USAGE_HEADER = 64 + 16 * 128, 64, 64
 
 
 class Joined:

@@ -149,7 +149,7 @@ def test_a_gate_without_a_thread(grant: Grant, sim: Simulator, tmp_path: Path) -
 def test_a_neighbour_that_never_decides(start: Start, grant: Grant, sim: Simulator) -> None:
     """Its announcement stands in the way for a while; then who waited is refused. No word of others is touched."""
     worker = start()
-    slot = 64 + 5 * (64 + 16 * 64)
+    slot = 64 + 5 * (64 + 16 * 128)
     struct.pack_into("<IIi", grant.usage, slot, 1, 1, 77)
     struct.pack_into("<QQ", grant.usage, slot + 64, 0, 2 << 30)
     struct.pack_into("<I", grant.limits, 60, 6)

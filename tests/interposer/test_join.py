@@ -44,7 +44,7 @@ def overwrite(path: Path, offset: int, data: bytes) -> None:
         ("limits", 60, struct.pack("<I", 100_000), "100000 slots"),
         ("limits", 16, b"x" * 40, "corrupt"),
         ("usage", 0, b"XXXX", "usage page"),
-        ("usage", 4, struct.pack("<I", 2), "version 2"),
+        ("usage", 4, struct.pack("<I", 1), "version 1"),
         ("usage", 12, struct.pack("<I", 5), "usage page"),
         ("usage", 16, b"another", "another grant"),
     ],

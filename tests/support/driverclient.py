@@ -5,7 +5,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from handmade import SLOT_BYTES, SLOTS, Grant, Simulator
+from handmade import SLOT_BYTES, SLOT_DEVICE_BYTES, SLOTS, Grant, Simulator
 
 MIB = 1 << 20
 CONTEXT = 16 * MIB  # what handmade grants and the simulator both say
@@ -76,7 +76,9 @@ class Client:
 def charged(grant: Grant, slot: int | None = None, device: int = 0) -> int:
     """memory_bytes of one slot or of all."""
     slots = range(SLOTS) if slot is None else [slot]
-    return sum(struct.unpack_from("<Q", grant.usage, 64 + i * SLOT_BYTES + 64 + 64 * device)[0] for i in slots)
+    return sum(
+        struct.unpack_from("<Q", grant.usage, 64 + i * SLOT_BYTES + 64 + SLOT_DEVICE_BYTES * device)[0] for i in slots
+    )
 
 
 def truth(sim: Simulator, pid: int, device: int = 0) -> int:

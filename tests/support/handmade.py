@@ -17,12 +17,13 @@ from typing import Any
 from gpushare import paths
 
 # gs_page.h, sim_proto.h, gs_wire.h
-LIMITS_MAGIC, USAGE_MAGIC, PAGE_VERSION, SLOTS, DEVICES = 0x67734C31, 0x67735531, 1, 1024, 16
-LIMITS_BYTES, SLOT_BYTES = 128 + DEVICES * 128, 64 + DEVICES * 64
+LIMITS_MAGIC, USAGE_MAGIC, PAGE_VERSION, SLOTS, DEVICES = 0x67734C31, 0x67735531, 2, 1024, 16
+SLOT_DEVICE_BYTES = 128
+LIMITS_BYTES, SLOT_BYTES = 128 + DEVICES * 128, 64 + DEVICES * SLOT_DEVICE_BYTES
 USAGE_BYTES = 64 + SLOTS * SLOT_BYTES
 STATE, SLOTS_HIGH, DAEMON_EPOCH, HEARTBEAT, MANAGED = 56, 60, 64, 68, 72
 UUID, MEMORY, CONTEXT, BOUND, GUARANTEE, LIMIT, LEASE, CONTENDED, TAILS = 0, 16, 24, 32, 40, 44, 48, 52, 56
-WORDS = {"busy_ns": 16, "queue_end_ns": 24, "launches": 32, "wait_ns": 40}
+WORDS = {"busy_ns": 16, "queue_end_ns": 24, "launches": 32, "wait_ns": 40, "collectives": 64, "cut": 72}
 HALVES = {"waiting": 48, "inflight": 52, "drained": 56, "flags": 60}
 JOIN_MAGIC, WIRE_VERSION, NO_SLOT = 0x67734A31, 1, 0xFFFF
 SIM_MAGIC, SIM_VERSION, SIM_HELLO, SIM_STATS, SIM_VIEWER = 0x67734D31, 1, 1, 7, 2
@@ -86,7 +87,7 @@ class Slot:
 
     def __init__(self, usage: mmap.mmap, index: int, device: int = 0) -> None:
         self._usage = usage
-        self._at = 64 + index * SLOT_BYTES + 64 + device * 64
+        self._at = 64 + index * SLOT_BYTES + 64 + device * SLOT_DEVICE_BYTES
 
     def __getattr__(self, name: str) -> int:
         if name in WORDS:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from handmade import SLOT_BYTES, SLOTS, Grant, Simulator
+from handmade import SLOT_BYTES, SLOT_DEVICE_BYTES, SLOTS, Grant, Simulator
 from simworker import Worker
 
 from gpushare import paths
@@ -71,7 +71,7 @@ def slot_bytes(grant: Grant, pid: int, device: int = 0) -> int:
     words = 0
     for at in range(64, 64 + SLOTS * SLOT_BYTES, SLOT_BYTES):
         if struct.unpack_from("<Ii", grant.usage, at + 4)[1] == pid:
-            words += struct.unpack_from("<Q", grant.usage, at + 64 + 64 * device)[0]
+            words += struct.unpack_from("<Q", grant.usage, at + 64 + SLOT_DEVICE_BYTES * device)[0]
     return words
 
 

@@ -10,7 +10,7 @@ from running import Daemon, until
 from gpushare.enforce import cgroup
 
 # gs_page.h
-SLOT_BYTES = 64 + 16 * 64
+SLOT_BYTES = 64 + 16 * 128
 
 
 class Keeper:

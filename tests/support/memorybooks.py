@@ -2,12 +2,15 @@
 
 import struct
 
-from handmade import MEMORY, SLOT_BYTES, SLOTS, Grant, Simulator
+from handmade import MEMORY, SLOT_BYTES, SLOT_DEVICE_BYTES, SLOTS, Grant, Simulator
 
 
 def charged(grant: Grant, device: int = 0) -> int:
     """memory_bytes of all slots."""
-    return sum(struct.unpack_from("<Q", grant.usage, 64 + i * SLOT_BYTES + 64 + 64 * device)[0] for i in range(SLOTS))
+    return sum(
+        struct.unpack_from("<Q", grant.usage, 64 + i * SLOT_BYTES + 64 + SLOT_DEVICE_BYTES * device)[0]
+        for i in range(SLOTS)
+    )
 
 
 def truth(sim: Simulator, device: int = 0) -> int:
