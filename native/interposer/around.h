@@ -5,6 +5,7 @@
 
 #include "interposer.h"
 
+#include "repeat.h"
 #include "timing.h"
 
 enum gs_copy { GS_COPY_IN = 0, GS_COPY_OUT = 1, GS_COPY_WITHIN = 2, GS_COPY_UNKNOWN = 3 };
@@ -49,6 +50,7 @@ struct gs_around {
   CUcontext context;
   uint64_t key; /* graph_changed */
   bool active;  /* gs_enter said yes */
+  struct gs_repeat *repeat; /* kernel, sync_stream: as the last one; or NULL */
   bool waits;   /* copy_wait: this one does */
   bool uploads; /* instantiate: the graph's memory comes at once */
   int ordinal;  /* graph_trim */

@@ -47,6 +47,7 @@ CUresult gs_before_capture_begin(struct gs_around *around, CUstream stream) {
   around->handle = stream ? stream : CU_STREAM_LEGACY;
   if (around->active) {
     __atomic_add_fetch(&time->captures, 1, __ATOMIC_SEQ_CST);
+    gs_repeat_end(time);
     let_readers_finish(time);
   }
   return result;

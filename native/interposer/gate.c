@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "os.h"
+#include "repeat.h"
 #include "timing.h"
 
 enum {
@@ -26,6 +27,7 @@ static struct gs_time *create(void) {
   gs_biased_start();
   /* Not 0 and not a parent's: what a thread remembers from before a fork is stale. */
   time->generation = (uint32_t)gs_now() | 1;
+  time->repeats = 1;
   for (uint32_t i = 0; i < gs_process->ndevices; i++) {
     time->device[i].ordinal = (int)i;
     time->device[i].limits = &gs_process->limits->device[i];
@@ -105,6 +107,7 @@ static void daemon_gone(void) {
     gs_latch_drop(&device->budget_lock);
     __atomic_store_n(&device->local, 1, __ATOMIC_RELEASE);
   }
+  gs_repeat_end(time);
 }
 
 void gs_daemon_check(struct gs_heartbeat *seen, uint64_t now) {
@@ -149,7 +152,7 @@ uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream) {
   if (may_pass(device, lease, &wait))
     return lease;
   /* What waits here is not the device's work: the open segment ends before it. */
-  if (stream && stream->queue.open.launches > 0)
+  if (stream && gs_stream_open(stream))
     gs_mark_record(stream, false);
   began = gs_now();
   gs_daemon_check(&heartbeat, began);
@@ -219,7 +222,7 @@ void gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint
       gs_set_dependent(device, true);
     if (under && now - began >= pace)
       break;
-    if (marks == 0 && stream->queue.open.launches > 0)
+    if (marks == 0 && gs_stream_open(stream))
       gs_mark_record(stream, false);
     gs_nap(POLL_NS);
   }

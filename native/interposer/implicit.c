@@ -221,7 +221,11 @@ static inline uint64_t hash_of(CUfunction function, CUstream stream) {
 
 static inline uint64_t *place_of(uint64_t hash) { return &gs_process->kernels[hash >> 20 & (GS_KNOWN_KERNELS - 1)]; }
 
-void gs_kernels_forget(void) { __atomic_fetch_add(&gs_process->kernel_generation, 1, __ATOMIC_RELAXED); }
+void gs_kernels_forget(void) {
+  __atomic_fetch_add(&gs_process->kernel_generation, 1, __ATOMIC_RELAXED);
+  if (gs_time())
+    gs_repeat_end(gs_time());
+}
 
 /* Local memory of one thread of a kernel; 0 where the driver does not say. The context is current. */
 static uint64_t local_bytes(CUfunction function, bool of_library, int ordinal) {
@@ -293,7 +297,9 @@ void gs_kernel_looked(const struct gs_first *first, CUresult result) {
     __atomic_store_n(place_of(first->kernel), first->kernel, __ATOMIC_RELAXED);
 }
 
-CUresult gs_before_kernel(struct gs_around *around, CUfunction function, uint64_t key, CUstream stream) {
+/* Out of line: what it needs saved, a repeated launch would pay for. */
+static __attribute__((noinline)) CUresult before_booked(struct gs_around *around, CUfunction function, uint64_t key,
+                                                        CUstream stream) {
   CUresult result = CUDA_SUCCESS;
   around->submission.stream = NULL;
   around->first.kernel = 0;
@@ -305,7 +311,16 @@ CUresult gs_before_kernel(struct gs_around *around, CUfunction function, uint64_
   return gs_submit(&around->submission, key, stream);
 }
 
+CUresult gs_before_kernel(struct gs_around *around, CUfunction function, uint64_t key, CUstream stream) {
+  around->repeat = gs_repeat_launch(key, stream);
+  return GS_LIKELY(around->repeat) ? CUDA_SUCCESS : before_booked(around, function, key, stream);
+}
+
 CUresult gs_after_kernel(struct gs_around *around, CUresult result) {
+  if (GS_LIKELY(around->repeat)) {
+    gs_repeated(around->repeat, result);
+    return result;
+  }
   gs_submitted(&around->submission, result);
   if (!GS_LIKELY(around->first.kernel == 0))
     gs_kernel_looked(&around->first, result);

@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <pthread.h>
 
-#include "timing.h"
+#include "repeat.h"
 
 enum { NS_PER_MS = 1000000, RESIDENTS_NS = 2000000 };
 static const float rebase_ms = 4000; /* cuEventElapsedTime answers in float: beyond 4 s its step is over 0.25 us */
@@ -29,6 +29,7 @@ void gs_mark_record(struct gs_stream *stream, bool start) {
   if (!event)
     goto out;
   gs_biased_take(&device->lock);
+  gs_repeat_absorb(stream);
   mark = gs_meter_mark(device->meter, &stream->queue, start, gs_now());
   if (mark)
     mark->event = event;
@@ -175,6 +176,11 @@ void gs_reap(struct gs_time_device *device) {
     struct gs_stream *stream = time->stream[i];
     if (!stream || !gs_stream_live(stream) || stream->device != device)
       continue;
+    if (gs_repeat_pending(stream) > 0) {
+      gs_biased_take(&device->lock);
+      gs_repeat_absorb(stream);
+      gs_biased_drop(&device->lock);
+    }
     while (take_oldest(stream)) {
     }
     take_sample(stream);
@@ -182,6 +188,7 @@ void gs_reap(struct gs_time_device *device) {
       gs_stream_free(stream);
   }
   gs_biased_take(&device->lock);
+  device->meter->mark_most_ns = gs_bound(device) / GS_METER_MARKS; /* a tight bound is kept only as well as marks say */
   gs_publish(device, gs_now());
   gs_biased_drop(&device->lock);
   __atomic_store_n(&device->looked_at, gs_now(), __ATOMIC_RELAXED);
@@ -202,6 +209,7 @@ void gs_stream_done(struct gs_stream *stream) {
     gs_biased_take(&device->lock);
   }
   /* Marks that another thread is still reading keep the queue open: it closes at the next chance. */
+  gs_repeat_absorb(stream);
   if (stream->queue.head == stream->queue.tail)
     gs_meter_synced(device->meter, &stream->queue, now);
   gs_publish(device, now);
@@ -212,6 +220,7 @@ static void forget_stream(struct gs_stream *stream, uint64_t now) {
   struct gs_time_device *device = stream->device;
   struct gs_mark *mark;
   gs_biased_take(&device->lock);
+  gs_repeat_absorb(stream);
   while ((mark = gs_meter_oldest(&stream->queue))) {
     if (mark->event)
       gs_event_give(stream->context, mark->event);

@@ -102,7 +102,7 @@ static void distrust(const struct gs_segment *segment) {
 
 /* ---- launches ---- */
 
-static void count_kind(struct gs_segment *segment, struct gs_function *function, double estimate) {
+static void count_kind(struct gs_segment *segment, struct gs_function *function, double estimate, uint32_t n) {
   uint32_t i;
   for (i = 0; i < segment->kinds; i++)
     if (segment->kind[i].function == function && segment->kind[i].key == function->key) break;
@@ -114,10 +114,14 @@ static void count_kind(struct gs_segment *segment, struct gs_function *function,
     segment->kind[i] = (struct gs_kind){function, function->key, 0};
     segment->kinds++;
   }
-  segment->kind[i].launches++;
+  segment->kind[i].launches += n;
 }
 
 static uint64_t sample_every(const struct gs_queue *queue) { return (uint64_t)GS_METER_SAMPLE_NS << queue->agreed; }
+
+static double mark_every(const struct gs_meter *meter, const struct gs_queue *queue) {
+  return maximum(minimum(GS_METER_MARK_NS << queue->silent, meter->mark_most_ns), GS_METER_MARK_NS);
+}
 
 uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t now,
                          uint32_t lease) {
@@ -146,7 +150,7 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
     }
   }
   queue->end += (uint64_t)estimate;
-  queue->launches++;
+  __atomic_store_n(&queue->launches, queue->launches + 1, __ATOMIC_RELAXED);
   if (open->launches == 0) {
     open->first = now;
     open->lease = lease;
@@ -162,12 +166,32 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
     queue->unobserved++;
     meter->unobserved++;
   }
-  count_kind(open, function, estimate);
+  count_kind(open, function, estimate, 1);
   /* A new function is looked at after 1, 2, 4, 8 launches. */
-  if (open->estimate >= GS_METER_MARK_NS || open->idle > 4.0 * GS_METER_MARK_NS ||
+  double mark = mark_every(meter, queue);
+  if (open->estimate >= mark || open->idle > 4 * mark ||
       (function->observed < GS_METER_TRUSTED && open->launches >= 1u << function->observed))
     plan |= GS_PLAN_MARK;
   return plan;
+}
+
+void gs_meter_repeated(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t key, uint32_t n) {
+  struct gs_segment *open = &queue->open;
+  bool known = function->key == key;
+  double estimate = n * (known ? function->estimate : GS_METER_GUESS_NS);
+  if (open->launches == 0) {
+    open->first = queue->closed;
+    open->lease = meter->lease;
+    open->shared = meter->others > 0 || queue->closed < meter->leased_at + GS_METER_TAIL_NS;
+  }
+  queue->end += (uint64_t)estimate;
+  open->estimate += estimate;
+  open->launches += n;
+  queue->inflight += estimate;
+  meter->inflight += estimate;
+  meter->launched += estimate;
+  if (known) count_kind(open, function, estimate, n);
+  else open->other += estimate;
 }
 
 static void take_inflight(struct gs_meter *meter, struct gs_queue *queue, double estimate, uint32_t unobserved) {
@@ -231,7 +255,8 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
   else meter->sample_low *= 1.001;
   if (whole > 2 * meter->sample_low || took < 200) return;
   if (queue->sampled_beside && took > GS_METER_UNSLICED_NS) return;
-  bool agrees = function->observed >= GS_METER_TRUSTED && took > 0.95 * function->estimate && took < 1.05 * function->estimate;
+  double margin = maximum(0.05 * function->estimate, GS_METER_NOISE_NS);
+  bool agrees = function->observed >= GS_METER_TRUSTED && took > function->estimate - margin && took < function->estimate + margin;
   queue->agreed = !agrees ? 0 : queue->agreed < GS_METER_AGREED ? queue->agreed + 1 : GS_METER_AGREED;
   function->sample[function->samples++ % GS_METER_SAMPLES] = (float)took;
   if (function->exact > 0) {
@@ -266,8 +291,9 @@ struct gs_mark *gs_meter_mark(struct gs_meter *meter, struct gs_queue *queue, bo
     memset(&queue->open, 0, sizeof queue->open);
   }
   mark->expected = queue->end;
+  queue->closed = now;
   queue->head++;
-  meter->marks++;
+  __atomic_store_n(&meter->marks, meter->marks + 1, __ATOMIC_RELAXED);
   return mark;
 }
 
@@ -279,7 +305,7 @@ static void drop_oldest(struct gs_meter *meter, struct gs_queue *queue) {
   struct gs_mark *mark = &queue->ring[queue->tail % GS_METER_RING];
   take_inflight(meter, queue, mark->segment.estimate, mark->segment.unobserved);
   queue->tail++;
-  meter->marks--;
+  __atomic_store_n(&meter->marks, meter->marks - 1, __ATOMIC_RELAXED);
 }
 
 /* By estimate, in a span that bounds it. A launch shorter than the mean of its function may not have room for it; the next one
@@ -367,6 +393,7 @@ void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done
   if (!queue->anchored || done > queue->previous_done) queue->previous_done = done;
   queue->anchored = true;
   queue->previous_lag = lag;
+  queue->silent = lag > GS_METER_LAG_NS ? 0 : queue->silent < GS_METER_SILENT ? queue->silent + 1 : GS_METER_SILENT;
   if (lag > GS_METER_LAG_NS) believe(queue, done);
 }
 
@@ -399,5 +426,5 @@ void gs_meter_synced(struct gs_meter *meter, struct gs_queue *queue, uint64_t no
   queue->launched_before = meter->launched;
   queue->previous_done = now;
   queue->previous_lag = 0;
-  queue->end = now;
+  queue->end = queue->closed = now;
 }

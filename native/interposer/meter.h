@@ -29,9 +29,12 @@ enum {
   GS_METER_EXACT = 32, /* samples that a backlogged segment outweighs */
   GS_METER_PIECES = 64,
   GS_METER_MARK_NS = 500000,    /* estimated work per mark: a timing event costs ~2.5 us, 0.5 % of it */
+  GS_METER_SILENT = 3,          /* after marks that said nothing, so often twice as much */
+  GS_METER_MARKS = 4,           /* but never less than so many in what may be in flight */
   GS_METER_ALONE_NS = 250000,   /* a launch this long onto an empty queue gets a mark of its own: it is seen as long as it is */
   GS_METER_SAMPLE_NS = 1000000, /* at most one bracketed launch per stream and this long */
-  GS_METER_AGREED = 3,          /* while samples say what is known, so often twice as long */
+  GS_METER_AGREED = 4,          /* while samples say what is known, so often twice as long */
+  GS_METER_NOISE_NS = 300,      /* between two samples of one kernel */
   GS_METER_GUESS_NS = 8000,     /* a function never seen */
   GS_METER_TRUSTED = 4,         /* observations after which an estimate is believed */
   GS_METER_GAP_NS = 50000,      /* a queue that ran dry so long ago starts over with an unknown function */
@@ -97,12 +100,14 @@ struct gs_queue {
   uint32_t unobserved;   /* part of it in launches of never observed functions */
   uint32_t head, tail;   /* marks recorded and reaped, ever */
   double launched_before; /* meter's `launched` at the last mark */
-  uint64_t launches;     /* ever; tells whether anything came after an event of the program */
+  uint64_t launches;     /* ever, but for repeated ones */
+  uint64_t closed;       /* host time of the last mark or wait: the open segment began no sooner */
   bool anchored;         /* previous_done means something */
   uint64_t previous_done;
   double previous_lag;
   double owed; /* charged by estimate to segments that were too short for it */
   uint64_t last_sample, last_check;
+  uint32_t silent; /* marks in a row that found nothing waiting: they measure nothing */
   uint32_t agreed; /* samples in a row that were as expected */
   struct gs_function *sampled; /* the bracketed launch whose events are not read yet */
   uint64_t sampled_key;
@@ -132,6 +137,7 @@ struct gs_meter {
   uint32_t others; /* of the last turn */
   uint32_t turns;  /* noted, ever */
   struct gs_turn turn[GS_METER_TURNS];
+  double mark_most_ns; /* estimated work per mark; GS_METER_MARK_NS if that is more */
   uint64_t leased_at; /* first launch under the lease word below, when another was seen before */
   uint32_t lease;
   uint32_t unobserved;
@@ -167,6 +173,9 @@ static inline bool gs_meter_close_first(const struct gs_queue *queue, const stru
 /* A launch about to be made. Gives enum gs_plan bits: record a start mark before it, bracket it, record a mark after it. */
 uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t now,
                          uint32_t lease);
+/* n more launches of a function, made since the last one that was planned, nobody knows when. key: the function's; its place may
+ * have gone to another meanwhile. */
+void gs_meter_repeated(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t key, uint32_t n);
 /* The driver refused the launch just planned. */
 void gs_meter_undo(struct gs_meter *meter, struct gs_queue *queue, const struct gs_function *function, double estimate);
 /* The bracketed launch was made: its call took from began to ended, its second event was recorded by closed. */

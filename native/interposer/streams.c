@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "timing.h"
+#include "repeat.h"
 
 enum { NON_BLOCKING = 1 /* CU_STREAM_NON_BLOCKING */ };
 
@@ -104,6 +104,9 @@ static struct gs_stream *add(struct gs_time *time, CUstream handle, CUcontext co
     blocking = !(flags & NON_BLOCKING);
   __atomic_store_n(&stream->blocking, blocking, __ATOMIC_RELAXED);
   memset(&stream->queue, 0, sizeof stream->queue);
+  __atomic_store_n(&stream->repeater, NULL, __ATOMIC_RELAXED);
+  stream->absorbed = __atomic_load_n(&stream->repeated, __ATOMIC_RELAXED);
+  stream->booked = stream->booked_launches = 0;
   __atomic_store_n(&stream->live, true, __ATOMIC_RELEASE);
   return stream;
 }
@@ -183,12 +186,16 @@ void gs_stream_free(struct gs_stream *stream) {
   stream->bracket[0] = stream->bracket[1] = NULL;
   /* under the lock: who looks through the streams with it never finds one that is being made anew */
   gs_biased_take(&device->lock);
+  gs_repeat_absorb(stream);
   gs_meter_synced(device->meter, &stream->queue, gs_now());
   __atomic_store_n(&stream->live, false, __ATOMIC_RELEASE);
   gs_biased_drop(&device->lock);
 }
 
-static void new_generation(struct gs_time *time) { __atomic_add_fetch(&time->generation, 1, __ATOMIC_RELEASE); }
+static void new_generation(struct gs_time *time) {
+  __atomic_add_fetch(&time->generation, 1, __ATOMIC_RELEASE);
+  gs_repeat_end(time);
+}
 
 void gs_stream_ending(CUstream handle) {
   struct gs_time *time = gs_time();
@@ -196,7 +203,7 @@ void gs_stream_ending(CUstream handle) {
   if (!stream || is_default(stream->handle))
     return;
   struct gs_time_device *device = stream->device; /* once retired and reaped, by whomever, it may be another stream */
-  if (stream->queue.open.launches > 0 && !gs_stream_capturing(handle))
+  if (gs_stream_open(stream) && !gs_stream_capturing(handle))
     gs_mark_record(stream, false);
   gs_latch_take(&time->tables);
   __atomic_store_n(&stream->retired, true, __ATOMIC_RELEASE);
@@ -239,7 +246,11 @@ static void forget_all(struct gs_meter *meter, uint64_t key) {
   gs_meter_forget_functions(meter);
 }
 
-void gs_functions_changed(void) { for_meters(forget_all, 0); }
+void gs_functions_changed(void) {
+  for_meters(forget_all, 0);
+  if (gs_time())
+    gs_repeat_end(gs_time());
+}
 void gs_function_changed(uint64_t key) { for_meters(gs_meter_reset_function, key); }
 
 /* ---- events ---- */

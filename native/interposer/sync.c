@@ -7,6 +7,7 @@ void gs_before_wait(struct gs_stream *stream) {
   if (!stream || gs_time()->profiled)
     return;
   gs_biased_take(&stream->device->lock);
+  gs_repeat_absorb(stream);
   check = gs_meter_check_before_sync(&stream->queue, gs_ticks_at(&stream->device->ticks, gs_ticks_read()));
   gs_biased_drop(&stream->device->lock);
   if (check && !gs_stream_capturing(stream->handle))
@@ -57,6 +58,9 @@ void gs_stream_done_with_others(struct gs_stream *stream) {
 CUresult gs_before_sync_stream(struct gs_around *around, CUstream stream) {
   CUresult result = CUDA_SUCCESS;
   around->stream = NULL;
+  around->repeat = gs_repeat_wait(stream);
+  if (around->repeat)
+    return CUDA_SUCCESS;
   around->active = gs_enter(&result);
   if (!around->active)
     return result;
@@ -67,7 +71,16 @@ CUresult gs_before_sync_stream(struct gs_around *around, CUstream stream) {
 }
 
 CUresult gs_after_sync_stream(struct gs_around *around, CUresult result) {
-  if (result != CUDA_SUCCESS || !around->active)
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (around->repeat) {
+    if (GS_LIKELY(gs_repeat_waited(around->repeat)))
+      gs_memory_synced(around->repeat->stream->device->ordinal);
+    else
+      gs_stream_done_with_others(around->repeat->stream);
+    return result;
+  }
+  if (!around->active)
     return result;
   if (around->stream) {
     gs_stream_done_with_others(around->stream);
@@ -148,7 +161,7 @@ CUresult gs_after_event_record(struct gs_around *around, CUresult result) {
   gs_latch_take(&time->recorded_lock);
   if (around->stream)
     *place = (struct gs_recorded){around->event, around->stream,
-                                  __atomic_load_n(&time->generation, __ATOMIC_ACQUIRE), around->stream->queue.launches};
+                                  __atomic_load_n(&time->generation, __ATOMIC_ACQUIRE), gs_stream_launches(around->stream)};
   else if (place->event == around->event)
     place->event = NULL;
   gs_latch_drop(&time->recorded_lock);
@@ -165,7 +178,7 @@ static struct gs_stream *emptied_by(CUevent event) {
   place = place_of(time, event);
   gs_latch_take(&time->recorded_lock);
   if (place->event == event && place->generation == __atomic_load_n(&time->generation, __ATOMIC_ACQUIRE) &&
-      place->launches == place->stream->queue.launches)
+      place->launches == gs_stream_launches(place->stream))
     stream = place->stream;
   gs_latch_drop(&time->recorded_lock);
   return stream;

@@ -1,7 +1,6 @@
 #include "ticks.h"
 
 enum {
-  BELIEVED_NS = 4000000,    /* a scale wrong by 10 ppm is then 40 ns off */
   MEASURE_NS = 20000000,    /* two readings this far apart, each 100 ns off, give the scale to 10 ppm */
   RENEW_NS = 1000000000,    /* the clock is slewed now and then: measure the scale anew */
   OFF_NS = 20000,           /* off by more than this, and a thousandth: not one even counter */
@@ -32,7 +31,7 @@ static void measure(struct gs_ticks *ticks, uint64_t tick, uint64_t now) {
     return;
   }
   ticks->scale = (uint64_t)(ratio * 4294967296.0);
-  ticks->within = (uint64_t)(BELIEVED_NS / ratio);
+  ticks->within = (uint64_t)(GS_TICKS_BELIEVED_NS / ratio);
   if (now - ticks->from_ns > RENEW_NS) {
     ticks->from_tick = tick;
     ticks->from_ns = now;

@@ -7,9 +7,11 @@
 
 #include "guest.h"
 
+enum { GS_TICKS_BELIEVED_NS = 4000000 }; /* a scale wrong by 10 ppm is then 40 ns off */
+
 struct gs_ticks {
   uint64_t tick, ns;     /* of the last comparison */
-  uint64_t within;       /* so many ticks after it the counter is believed; 0: never */
+  uint64_t within;       /* so many ticks, GS_TICKS_BELIEVED_NS, after it the counter is believed; 0: never */
   uint64_t scale;        /* nanoseconds per tick << 32 */
   uint64_t from_tick, from_ns; /* where the scale is measured from */
   uint64_t last;         /* time given last: it never goes back */

@@ -47,6 +47,15 @@ struct gs_stream {
   bool unmarked; /* the driver refused a mark here: estimates only */
   CUevent bracket[2];
   struct gs_queue queue;
+
+  /* repeat.h. */
+  const void *repeater; /* the gs_repeat of the thread that may repeat its last launch here */
+  uint64_t repeated;    /* launches, ever; its word */
+  /* Below: under the device's lock. */
+  uint64_t absorbed;    /* of them in the queue */
+  uint64_t booked, booked_launches; /* when the last launch was booked in full, and how many were made by then */
+  struct gs_function *repeats;
+  uint64_t repeats_key;
 };
 
 struct gs_time_device {
@@ -92,6 +101,7 @@ struct gs_time {
   struct gs_latch tables;
   uint32_t generation; /* + 1 when a stream or context goes: what threads remember is stale */
   uint32_t captures;   /* open ones of the process; while there are any, driver calls of ours need care */
+  uint32_t repeats;    /* moved by all that makes a launch another one than it was, see repeat.h; not 0 */
   uint32_t thread_started;
   uint32_t stop;       /* the process ends: the gate thread touches the driver no more */
   uint32_t streams;    /* 1 + highest place ever used */

@@ -72,7 +72,7 @@ def test_a_launch_makes_no_system_call(measure: Callable[..., dict[str, Any]]) -
 
 
 def test_a_profiled_process_records_no_event_of_ours(measure: Callable[..., dict[str, Any]]) -> None:
-    assert measure("own")["records"] > 100
+    assert measure("own")["records"] > 10
     for variable in ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"):
         assert measure("own", **{variable: "/nonexistent/libprofiler.so"})["records"] == 0
 

@@ -1,0 +1,37 @@
+"""Launches like the last one are not booked one by one, and none is lost."""
+
+from collections.abc import Callable
+
+import pytest
+from handmade import MS, Grant, Simulator, Tenant, until
+
+
+@pytest.mark.parametrize(
+    ("mode", "n"), [("refused", 20_000), ("waits", 20_000), ("captures", 100), ("threads", 100), ("ends", 100)]
+)
+def test_every_launch_is_counted(grant: Grant, sim: Simulator, run: Callable[..., Tenant], mode: str, n: int) -> None:
+    """Also those that follow a refused one, or one that was captured; of threads in turns and threads that ended."""
+    grant.lease()
+    grant.set_bound(50 * MS)
+    tenant = run("repeats", grant, sim, mode, n)
+    taken = tenant.line()["taken"]
+    assert taken >= 10_000 * (mode != "captures")
+    assert grant.slot().launches == taken
+    assert grant.slot().busy_ns >= 0.95 * sim.busy_ns(tenant.pid)
+
+
+@pytest.mark.parametrize("pattern", ["b2b", "sync", "two"])
+def test_a_revoke_is_heard_between_repeats(
+    grant: Grant, sim: Simulator, run_tenant: Callable[..., Tenant], pattern: str
+) -> None:
+    """And what was not booked until then is as soon as the launch after it waits."""
+    tenant = run_tenant(grant, sim, "pattern", pattern, 1_000_000, 2000)
+    slot = grant.slot()
+    until(lambda: slot.waiting == 1, "the tenant waits")
+    for _ in range(20):
+        began = slot.launches
+        grant.lease()
+        until(lambda began=began: slot.launches > began + 1000, "the tenant runs")
+        word = grant.revoke()
+        until(lambda word=word: slot.waiting == 1 and slot.drained == word, "the tenant waits again")
+        assert sim.busy_ns(tenant.pid) == 2000 * slot.launches
