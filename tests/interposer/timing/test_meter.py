@@ -19,7 +19,7 @@ def unit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("meter") / "meter_unit"
     room = NATIVE / "interposer"
     flags = ["-g", "-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined"]
-    sources = [HERE / "meter_unit.c", *(room / name for name in ("meter.c", "timeline.c", "inflight.c"))]
+    sources = [HERE / "meter_unit.c", *(room / name for name in ("meter.c", "samples.c", "timeline.c", "inflight.c"))]
     subprocess.run(["gcc", *flags, f"-I{room}", *sources, "-o", program], check=True)
     return program
 
