@@ -33,9 +33,8 @@ static void follow_before(struct gs_submission *submission) {
   if (!(submission->plan & GS_PLAN_SAMPLE))
     return;
   submission->planned = gs_now();
-  if (!gs_bracket_record(stream, 0))
+  if (!gs_bracket_record(stream, 0, &submission->began))
     submission->plan &= ~(uint32_t)GS_PLAN_SAMPLE;
-  submission->began = gs_now();
 }
 
 CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream handle) {
@@ -122,9 +121,8 @@ void gs_submitted_slow(struct gs_submission *submission, CUresult result) {
     return;
   }
   if (submission->plan & GS_PLAN_SAMPLE) {
-    uint64_t ended = gs_now();
-    if (gs_bracket_record(stream, 1)) {
-      uint64_t closed = gs_now();
+    uint64_t ended = gs_now(), closed;
+    if (gs_bracket_record(stream, 1, &closed)) {
       gs_biased_take(&device->lock);
       gs_meter_sampling(&stream->queue, submission->function, submission->planned, submission->began, ended, closed);
       gs_biased_drop(&device->lock);

@@ -56,13 +56,14 @@ out:
   errno = saved;
 }
 
-bool gs_bracket_record(struct gs_stream *stream, int which) {
+bool gs_bracket_record(struct gs_stream *stream, int which, uint64_t *recorded) {
   int saved = errno, cancel = shield(), previous = gs_relax();
   bool done = false;
   if (!stream->bracket[which] && !stream->unmarked)
     stream->bracket[which] = gs_event_take(stream->context);
   if (stream->bracket[which])
     done = gs_real.cuEventRecord(stream->bracket[which], stream->handle) == CUDA_SUCCESS;
+  *recorded = gs_now();
   gs_unrelax(previous);
   unshield(cancel);
   errno = saved;

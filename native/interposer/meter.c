@@ -120,7 +120,7 @@ static void count_kind(struct gs_segment *segment, struct gs_function *function,
 static uint64_t sample_every(const struct gs_queue *queue) { return (uint64_t)GS_METER_SAMPLE_NS << queue->agreed; }
 
 static double mark_every(const struct gs_meter *meter, const struct gs_queue *queue) {
-  return maximum(minimum(GS_METER_MARK_NS << queue->silent, meter->mark_most_ns), GS_METER_MARK_NS);
+  return maximum(minimum(GS_METER_MARK_NS << queue->silent / GS_METER_SILENT, meter->mark_most_ns), GS_METER_MARK_NS);
 }
 
 uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t now,
@@ -142,13 +142,15 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
     open->idle += (double)(now - queue->end);
     queue->end = now;
     if (estimate >= GS_METER_ALONE_NS) plan |= GS_PLAN_MARK;
-    if (!queue->sampled &&
-        (now - queue->last_sample > sample_every(queue) || function->observed < GS_METER_TRUSTED)) {
+    bool due = !queue->sampled && (now - queue->last_sample > sample_every(queue) || function->observed < GS_METER_TRUSTED);
+    queue->sample_next = due && queue->repeated > 0;
+    if (due && !queue->sample_next) {
       plan |= GS_PLAN_SAMPLE;
       queue->last_sample = now;
       queue->sampled_beside = shared;
     }
   }
+  queue->repeated = 0;
   queue->end += (uint64_t)estimate;
   __atomic_store_n(&queue->launches, queue->launches + 1, __ATOMIC_RELAXED);
   if (open->launches == 0) {
@@ -184,6 +186,7 @@ void gs_meter_repeated(struct gs_meter *meter, struct gs_queue *queue, struct gs
     open->lease = meter->lease;
     open->shared = meter->others > 0 || queue->closed < meter->leased_at + GS_METER_TAIL_NS;
   }
+  queue->repeated += n;
   queue->end += (uint64_t)estimate;
   open->estimate += estimate;
   open->launches += n;
@@ -341,7 +344,7 @@ void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done
   if (!queue->anchored || done > queue->previous_done) queue->previous_done = done;
   queue->anchored = true;
   queue->previous_lag = lag;
-  queue->silent = lag > GS_METER_LAG_NS ? 0 : queue->silent < GS_METER_SILENT ? queue->silent + 1 : GS_METER_SILENT;
+  queue->silent = lag > GS_METER_LAG_NS ? 0 : queue->silent < GS_METER_SILENT_MOST ? queue->silent + 1 : GS_METER_SILENT_MOST;
   if (lag > GS_METER_LAG_NS) believe(queue, done);
 }
 

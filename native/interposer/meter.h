@@ -29,7 +29,8 @@ enum {
   GS_METER_EXACT = 32, /* samples that a backlogged segment outweighs */
   GS_METER_PIECES = 64,
   GS_METER_MARK_NS = 500000,    /* estimated work per mark: a timing event costs ~2.5 us, 0.5 % of it */
-  GS_METER_SILENT = 3,          /* after marks that said nothing, so often twice as much */
+  GS_METER_SILENT = 8,          /* after so many marks that said nothing, twice as much */
+  GS_METER_SILENT_MOST = 4 * GS_METER_SILENT,
   GS_METER_MARKS = 4,           /* but never less than so many in what may be in flight */
   GS_METER_ALONE_NS = 250000,   /* a launch this long onto an empty queue gets a mark of its own: it is seen as long as it is */
   GS_METER_SAMPLE_NS = 1000000, /* at most one bracketed launch per stream and this long */
@@ -109,6 +110,8 @@ struct gs_queue {
   uint64_t last_sample, last_check;
   uint32_t silent; /* marks in a row that found nothing waiting: they measure nothing */
   uint32_t agreed; /* samples in a row that were as expected */
+  uint32_t repeated;      /* launches since the last that was planned: the queue may not be as empty as believed */
+  bool sample_next;       /* a bracket is due, but for that */
   struct gs_function *sampled; /* the bracketed launch whose events are not read yet */
   uint64_t sampled_key;
   bool sampled_beside;   /* others may have been on the device */
@@ -145,7 +148,7 @@ struct gs_meter {
   uint32_t epoch;
   uint32_t pieces;
   uint64_t forgotten; /* end of the last piece dropped: what lies before it is not counted again */
-  double sample_low; /* fastest bracket of late; the thread of one slower than twice that lost its processor in it */
+  double sample_low; /* fastest bracket of late; the thread of one much slower than that lost its processor in it */
   struct gs_piece piece[GS_METER_PIECES];
   struct gs_function function[GS_METER_FUNCTIONS];
 };

@@ -10,6 +10,7 @@ static uint32_t least(double a, double b) {
 void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUstream handle, uint32_t lease, double room,
                     uint64_t tick, uint64_t now) {
   struct gs_time *time = gs_time();
+  const struct gs_queue *queue = &stream->queue;
   struct gs_repeat *repeat = gs_repeat_of(handle);
   bool again = repeat->key == function->key && repeat->stream == stream && repeat->handle == handle;
   uint64_t launches = gs_stream_launches(stream), gone = now - stream->booked, since = launches - stream->booked_launches;
@@ -21,7 +22,7 @@ void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUst
   repeat->stream = stream;
   repeat->handle = handle;
   repeat->left = 0;
-  if (!again || function->observed < GS_METER_TRUSTED || !handle || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD)
+  if (!again || function->observed < GS_METER_TRUSTED || queue->sample_next || !handle || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD)
     return;
   each = (double)gone / (double)since;
   if (each < function->estimate)

@@ -42,7 +42,7 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
   if (!function || function->key != queue->sampled_key) return;
   if (meter->sample_low == 0 || whole < meter->sample_low) meter->sample_low = whole;
   else meter->sample_low *= 1.001;
-  if (whole > 2 * meter->sample_low || took < 200) return;
+  if (whole > 1.25 * meter->sample_low || took < 200) return;
   if (queue->sampled_beside && took > GS_METER_UNSLICED_NS) return;
   double margin = maximum(0.05 * function->estimate, GS_METER_NOISE_NS);
   bool agrees = function->observed >= GS_METER_TRUSTED && took > function->estimate - margin && took < function->estimate + margin;

@@ -142,8 +142,8 @@ void gs_unrelax(int previous);
 
 /* Closes the open segment of a stream with a timing event. Called by threads of the program, with the stream's context current. */
 void gs_mark_record(struct gs_stream *stream, bool start);
-/* Records one of the two events around a sampled launch; false when the driver refuses. */
-bool gs_bracket_record(struct gs_stream *stream, int which);
+/* Records one of the two events around a sampled launch, and says when that was done; false when the driver refuses. */
+bool gs_bracket_record(struct gs_stream *stream, int which, uint64_t *recorded);
 /* Takes in what is done, of all streams of a device; returns at once when another thread does that already. */
 void gs_reap(struct gs_time_device *device);
 /* Everything submitted to the stream is done, the program knows. */
