@@ -139,8 +139,9 @@ static bool may_pass(struct gs_time_device *device, uint32_t lease, uint64_t *wa
 }
 
 void gs_notice_turn(struct gs_time_device *device, uint32_t lease, uint64_t now) {
+  uint32_t others = gs_others(device, lease);
   if (gs_turn_passed(device, lease))
-    gs_meter_turn(device->meter, gs_others(device, lease), lease & GS_LEASE_HELD ? now : now + GS_METER_OVERLAP_NS);
+    gs_meter_turn(device->meter, others, lease & GS_LEASE_HELD || others != 1 ? now : now + GS_METER_OVERLAP_NS);
 }
 
 uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream) {
@@ -152,6 +153,7 @@ uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream) {
   if (may_pass(device, lease, &wait))
     return lease;
   /* What waits here is not the device's work: the open segment ends before it. */
+  gs_repeat_absorb_all(device);
   if (stream && gs_stream_open(stream))
     gs_mark_record(stream, false);
   began = gs_now();

@@ -50,6 +50,9 @@ static uint64_t drain(struct gs_time_device *device) {
   gs_biased_drop(&device->lock);
   if (rest < GS_DRAINED_NS) {
     __atomic_store_n(&device->slot->drained, device->draining, __ATOMIC_RELEASE);
+    gs_biased_take(&device->lock);
+    gs_notice_turn(device, device->draining, now);
+    gs_biased_drop(&device->lock);
     device->draining = 0;
     gs_ring();
     return 0;

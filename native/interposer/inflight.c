@@ -13,6 +13,15 @@ static double underway(const struct gs_queue *queue, uint64_t now) {
   return left < own ? own - left : 0;
 }
 
+double gs_segment_now(const struct gs_segment *segment) {
+  double total = segment->other;
+  for (uint32_t i = 0; i < segment->kinds; i++) {
+    const struct gs_kind *kind = &segment->kind[i];
+    total += kind->launches * (kind->function->key == kind->key ? kind->function->estimate : GS_METER_GUESS_NS);
+  }
+  return total;
+}
+
 double gs_queue_inflight(const struct gs_queue *queue, double bound, uint64_t now) {
   double rest = queue->inflight;
   if (queue->head == queue->tail) {

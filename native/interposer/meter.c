@@ -45,15 +45,6 @@ void gs_meter_reset_function(struct gs_meter *meter, uint64_t key) {
   }
 }
 
-double gs_segment_now(const struct gs_segment *segment) {
-  double total = segment->other;
-  for (uint32_t i = 0; i < segment->kinds; i++) {
-    const struct gs_kind *kind = &segment->kind[i];
-    total += kind->launches * (kind->function->key == kind->key ? kind->function->estimate : GS_METER_GUESS_NS);
-  }
-  return total;
-}
-
 static bool segment_trusted(const struct gs_segment *segment) {
   if (segment->other > 0) return false;
   for (uint32_t i = 0; i < segment->kinds; i++) {
@@ -142,7 +133,10 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
     open->idle += (double)(now - queue->end);
     queue->end = now;
     if (estimate >= GS_METER_ALONE_NS) plan |= GS_PLAN_MARK;
-    bool due = !queue->sampled && (now - queue->last_sample > sample_every(queue) || function->observed < GS_METER_TRUSTED);
+    /* With work of other streams on the device a bracket would see that too. */
+    bool alone = now >= meter->end || meter->inflight < queue->inflight + 1;
+    bool due = !queue->sampled && alone &&
+               (now - queue->last_sample > sample_every(queue) || function->observed < GS_METER_TRUSTED);
     queue->sample_next = due && queue->repeated > 0;
     if (due && !queue->sample_next) {
       plan |= GS_PLAN_SAMPLE;
@@ -152,6 +146,7 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   }
   queue->repeated = 0;
   queue->end += (uint64_t)estimate;
+  meter->end = (meter->end > now ? meter->end : now) + (uint64_t)estimate;
   __atomic_store_n(&queue->launches, queue->launches + 1, __ATOMIC_RELAXED);
   if (open->launches == 0) {
     open->first = now;
@@ -188,6 +183,7 @@ void gs_meter_repeated(struct gs_meter *meter, struct gs_queue *queue, struct gs
   }
   queue->repeated += n;
   queue->end += (uint64_t)estimate;
+  meter->end += (uint64_t)estimate;
   open->estimate += estimate;
   open->launches += n;
   queue->inflight += estimate;
@@ -277,19 +273,19 @@ static bool without_a_gap(const struct gs_mark *mark, double since_first) {
   return mark->segment.idle < 0.02 * since_first && mark->recorded_by - mark->recorded < GS_METER_GAP_NS;
 }
 
+/* Beside others, what is not known from times without them, or is long, is charged the device time there was for us. */
+static bool by_residency(const struct gs_segment *segment, bool alone, double lag) {
+  return !alone && lag > GS_METER_LAG_NS && (!segment_known_alone(segment) || gs_segment_now(segment) > GS_METER_LONG_NS);
+}
+
 /* Device time of a segment that ended at done, `span` after the one before it. resident: what the device had for us since its
  * first launch. */
-static double segment_busy(struct gs_queue *queue, const struct gs_mark *mark, uint64_t done, double span, double previous_lag,
-                           double lag, bool alone, uint32_t residents, double resident) {
+static double segment_busy(struct gs_queue *queue, const struct gs_mark *mark, uint64_t done, double span, double lag,
+                           bool alone, uint32_t residents, double resident) {
   const struct gs_segment *segment = &mark->segment;
   bool trusted = segment_trusted(segment);
   double total = gs_segment_now(segment);
   double since_first = done > segment->first ? minimum((double)(done - segment->first), span) : 0;
-  if (!alone && lag > GS_METER_LAG_NS && (!segment_known_alone(segment) || total > GS_METER_LONG_NS)) {
-    resident = maximum(resident - segment->stalled, 0);
-    learn(segment, resident, BESIDE);
-    return resident;
-  }
   since_first = maximum(since_first - segment->stalled, 0);
   if (residents > 1) {
     span /= residents;
@@ -299,7 +295,7 @@ static double segment_busy(struct gs_queue *queue, const struct gs_mark *mark, u
     if (resident > 4 * total + GS_METER_LONG_NS) distrust(segment);
     return fit(queue, segment, total, span);
   }
-  if (previous_lag > GS_METER_LAG_NS && lag > GS_METER_LAG_NS && segment->idle < 0.02 * span && since_first > 0.98 * span) {
+  if (queue->previous_lag > GS_METER_LAG_NS && lag > GS_METER_LAG_NS && segment->idle < 0.02 * span && since_first > 0.98 * span) {
     learn(segment, span, BACKLOGGED);
     return span;
   }
@@ -336,9 +332,16 @@ void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done
     /* Without a lease (the daemon is gone) others are on the device too. */
     bool alone = mark->segment.lease == lease && (lease & GS_METER_HELD) && !mark->segment.shared;
     uint64_t from = mark->segment.first > queue->previous_done ? mark->segment.first : queue->previous_done;
-    double busy = segment_busy(queue, mark, done, span, queue->previous_lag, lag, alone, residents,
-                               gs_meter_resident(meter, from, done, residents));
-    gs_timeline_add(meter, queue->previous_done, done, busy);
+    double resident = gs_meter_resident(meter, from, done, residents);
+    if (done > from && by_residency(&mark->segment, alone, lag)) {
+      resident = maximum(resident - mark->segment.stalled, 0);
+      learn(&mark->segment, resident, BESIDE);
+      /* All streams together had no more. */
+      gs_timeline_add(meter, from, done, resident, resident / (double)(done - from));
+    } else {
+      double busy = segment_busy(queue, mark, done, span, lag, alone, residents, resident);
+      gs_timeline_add(meter, queue->previous_done, done, busy, 1);
+    }
   }
   drop_oldest(meter, queue);
   if (!queue->anchored || done > queue->previous_done) queue->previous_done = done;
@@ -352,7 +355,7 @@ void gs_meter_lose(struct gs_meter *meter, struct gs_queue *queue, uint64_t now)
   struct gs_mark *mark = &queue->ring[queue->tail % GS_METER_RING];
   if (queue->anchored && now > queue->previous_done && !mark->start) {
     double span = (double)(now - queue->previous_done);
-    gs_timeline_add(meter, queue->previous_done, now, minimum(gs_segment_now(&mark->segment), span));
+    gs_timeline_add(meter, queue->previous_done, now, minimum(gs_segment_now(&mark->segment), span), 1);
     queue->previous_done = now;
     queue->previous_lag = 0;
   }
@@ -369,7 +372,7 @@ bool gs_meter_check_before_sync(struct gs_queue *queue, uint64_t now) {
 void gs_meter_synced(struct gs_meter *meter, struct gs_queue *queue, uint64_t now) {
   if (queue->open.launches > 0 && queue->anchored && now > queue->previous_done) {
     double span = (double)(now - queue->previous_done);
-    gs_timeline_add(meter, queue->previous_done, now, fit(queue, &queue->open, gs_segment_now(&queue->open), span));
+    gs_timeline_add(meter, queue->previous_done, now, fit(queue, &queue->open, gs_segment_now(&queue->open), span), 1);
   }
   take_inflight(meter, queue, queue->inflight, queue->unobserved);
   memset(&queue->open, 0, sizeof queue->open);

@@ -86,6 +86,8 @@ static inline void gs_repeat_absorb(struct gs_stream *stream) {
   if (gs_repeat_pending(stream) > 0)
     gs_repeat_absorb_slow(stream);
 }
+/* The same for all streams of the device. Takes the lock. */
+void gs_repeat_absorb_all(struct gs_time_device *device);
 /* Something was launched since the stream was last marked or waited for. */
 bool gs_stream_open(struct gs_stream *stream);
 /* Ever; tells whether anything came after an event of the program. */

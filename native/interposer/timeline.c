@@ -20,17 +20,17 @@ static void insert_piece(struct gs_meter *meter, uint32_t at, uint64_t from, uin
   meter->pieces++;
 }
 
-static double fill_piece(struct gs_piece *piece, double density) {
+static double fill_piece(struct gs_piece *piece, double density, double most) {
   double before = piece->density;
-  piece->density = minimum(1, before + density);
+  if (before >= most) return 0;
+  piece->density = minimum(most, before + density);
   return (piece->density - before) * (double)(piece->to - piece->from);
 }
 
-/* Busy time spread evenly over (from, to], added to what other streams did there, at most 1 ns per ns. Gives what it added. */
-double gs_timeline_add(struct gs_meter *meter, uint64_t from, uint64_t to, double busy) {
+double gs_timeline_add(struct gs_meter *meter, uint64_t from, uint64_t to, double busy, double most) {
   double density, counted = 0;
   if (to <= from || busy <= 0) return 0;
-  density = minimum(1, busy / (double)(to - from));
+  density = minimum(most, busy / (double)(to - from));
   if (from < meter->forgotten) from = meter->forgotten;
   for (uint32_t i = 0; from < to; i++) {
     if (i >= meter->pieces || to <= meter->piece[i].from) {
@@ -58,12 +58,12 @@ double gs_timeline_add(struct gs_meter *meter, uint64_t from, uint64_t to, doubl
       uint64_t right_end = meter->piece[i].to;
       double right = meter->piece[i].density;
       meter->piece[i].to = to;
-      counted += fill_piece(&meter->piece[i], density);
+      counted += fill_piece(&meter->piece[i], density, most);
       insert_piece(meter, i + 1, to, right_end, right);
       break;
     }
     from = meter->piece[i].to;
-    counted += fill_piece(&meter->piece[i], density);
+    counted += fill_piece(&meter->piece[i], density, most);
   }
   meter->busy += counted;
   return counted;
@@ -86,7 +86,7 @@ double gs_meter_resident(const struct gs_meter *meter, uint64_t from, uint64_t t
     const struct gs_turn *turn = &meter->turn[(meter->turns - k) % GS_METER_TURNS];
     uint64_t begin = turn->from > from ? turn->from : from;
     if (begin >= to) continue;
-    sum += (double)(to - begin) / (ours + turn->others);
+    if (turn->others != GS_METER_AWAY) sum += (double)(to - begin) / (ours + turn->others);
     to = begin;
   }
   return from < to ? sum + (double)(to - from) / ours : sum;

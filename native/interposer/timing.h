@@ -175,11 +175,20 @@ static inline double gs_bound(const struct gs_time_device *device) {
 }
 uint32_t gs_slots_active(const struct gs_time_device *device, uint64_t now, uint64_t within);
 
-/* Whether others may be on the device, by the lease word just read. Without a daemon nobody knows: what runs then is charged in
- * full. */
+/* What happens to a device that was revoked: others come, and nothing of ours is there any more once it drained. Without a daemon
+ * nobody knows: what runs then is charged in full. */
+static inline uint32_t gs_others_without_lease(const struct gs_time_device *device, uint32_t lease) {
+  const struct gs_slot_device *slot = device->slot;
+  if (__atomic_load_n(&device->local, __ATOMIC_RELAXED))
+    return 0;
+  if (__atomic_load_n(&slot->drained, __ATOMIC_RELAXED) == lease && __atomic_load_n(&slot->inflight, __ATOMIC_RELAXED) == 0)
+    return GS_METER_AWAY;
+  return 1;
+}
+/* Who may be on the device, by the lease word just read. */
 static inline uint32_t gs_others(const struct gs_time_device *device, uint32_t lease) {
   return lease & GS_LEASE_HELD ? __atomic_load_n(&device->limits->tails, __ATOMIC_RELAXED) != 0
-                               : !__atomic_load_n(&device->local, __ATOMIC_RELAXED);
+                               : gs_others_without_lease(device, lease);
 }
 static inline bool gs_turn_passed(const struct gs_time_device *device, uint32_t lease) {
   return gs_others(device, lease) != __atomic_load_n(&device->meter->others, __ATOMIC_RELAXED);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LAUNCH = 2000, EVENT = 2500, EVENT_GPU = 800, QUERY = 300, DEPTH = 1024, STREAMS = 2 };
+enum { LAUNCH = 2000, EVENT = 2500, EVENT_GPU = 800, QUERY = 300, DEPTH = 1024, STREAMS = 6 };
 
 #define CHECK(cond)                                                    \
   do {                                                                 \
@@ -142,15 +142,19 @@ static void gate(int s) {
   uint64_t bound = 2000000;
   if (foreign == ALONE) return;
   for (;;) {
+    double inflight = 0;
     if (!held_at(now)) {
       if (metered && queues[s].open.launches > 0) mark(s, false);
-      for (; !held_at(now); now += 50000) /* the gate thread looks */
+      for (; !held_at(now); now += 50000) { /* the gate thread looks */
         if (metered) reap();
+        if (metered && meter.marks == 0 && now >= device_free) gs_meter_turn(&meter, GS_METER_AWAY, now);
+      }
     }
     if (!metered) return;
     reap();
     if (meter.others != foreign_at(now)) gs_meter_turn(&meter, foreign_at(now), now);
-    if (gs_meter_inflight(&meter, (double)bound) <= (double)bound) return;
+    for (int i = 0; i < STREAMS; i++) inflight += gs_queue_inflight(&queues[i], (double)bound, now);
+    if (inflight <= (double)bound) return;
     if (meter.marks == 0 && queues[s].open.launches > 0) mark(s, false);
     now += 50000;
   }
@@ -193,16 +197,20 @@ static void sync_stream(int s) {
 
 static void run(const char *pattern, uint64_t ns, int n) {
   if (!strcmp(pattern, "turns")) foreign = FOREIGN_ALWAYS;
-  if (!strcmp(pattern, "turnsshort")) foreign = FOREIGN_IN_TURN;
+  if (!strcmp(pattern, "turnsshort") || !strcmp(pattern, "manyturns")) foreign = FOREIGN_IN_TURN;
   const char *host = strstr(pattern, "host"), *sync = strstr(pattern, "sync");
   bool uneven = !strncmp(pattern, "uneven", 6);
   stolen_in = strstr(pattern, "starved") ? 400 : 0;
+  for (int i = 0; !strncmp(pattern, "many", 4) && i < n; i++) { /* streams of a program that alone cannot fill the device */
+    launch((int)chance(STREAMS), 0x1000 + 16 * chance(4), ns / 10 + chance(ns * 18 / 10));
+    now += chance(ns * 2);
+  }
   for (int i = 0; uneven && i < n; i++) {
     launch(0, 0x1000, ns / 10 + chance(ns * 18 / 10)); /* ns on average */
     if (host) now += ns / 2 + chance(ns * 2);
     if (sync) sync_stream(0);
   }
-  for (int i = 0; !uneven && i < n; i++) {
+  for (int i = 0; !uneven && strncmp(pattern, "many", 4) && i < n; i++) {
     bool longer = i % 10 == 9 && (!strcmp(pattern, "mix") || !strcmp(pattern, "mixhost"));
     launch(!strncmp(pattern, "two", 3) ? i & 1 : 0, longer ? 0x2000 : 0x1000, longer ? 40 * ns : ns);
     if (!strcmp(pattern, "host")) now += 20000;
@@ -231,27 +239,38 @@ static void restart(void) {
 
 static void check_timeline(void) {
   restart();
-  CHECK(gs_timeline_add(&meter, 100, 200, 100) == 100);
-  CHECK(gs_timeline_add(&meter, 100, 200, 100) == 0);
-  CHECK(gs_timeline_add(&meter, 150, 250, 100) == 50);
-  CHECK(gs_timeline_add(&meter, 300, 400, 20) == 20);  /* sparse */
-  CHECK(gs_timeline_add(&meter, 300, 400, 30) == 30);  /* two sparse ones add up */
-  CHECK(gs_timeline_add(&meter, 300, 400, 80) == 50);  /* never more than 1 ns per ns */
-  CHECK(gs_timeline_add(&meter, 50, 500, 450) == 450 - 150 - 100);
-  CHECK(gs_timeline_add(&meter, 40, 45, 100) == 5);
-  CHECK(gs_timeline_add(&meter, 10, 10, 100) == 0);
+  CHECK(gs_timeline_add(&meter, 100, 200, 100, 1) == 100);
+  CHECK(gs_timeline_add(&meter, 100, 200, 100, 1) == 0);
+  CHECK(gs_timeline_add(&meter, 150, 250, 100, 1) == 50);
+  CHECK(gs_timeline_add(&meter, 300, 400, 20, 1) == 20);  /* sparse */
+  CHECK(gs_timeline_add(&meter, 300, 400, 30, 1) == 30);  /* two sparse ones add up */
+  CHECK(gs_timeline_add(&meter, 300, 400, 80, 1) == 50);  /* never more than 1 ns per ns */
+  CHECK(gs_timeline_add(&meter, 50, 500, 450, 1) == 450 - 150 - 100);
+  CHECK(gs_timeline_add(&meter, 40, 45, 100, 1) == 5);
+  CHECK(gs_timeline_add(&meter, 10, 10, 100, 1) == 0);
+  CHECK(gs_timeline_add(&meter, 600, 700, 50, 0.5) == 50);
+  CHECK(gs_timeline_add(&meter, 600, 700, 50, 0.5) == 0);  /* of half the device two streams have half together */
+  CHECK(gs_timeline_add(&meter, 600, 700, 50, 1) == 50);
   /* Random adds never count more than the wall they cover, however many pieces were dropped. */
   restart();
   uint64_t high = 0;
   for (int i = 0; i < 20000; i++) {
     chance(1);
     uint64_t from = (uint64_t)i * 50 + (seed >> 33) % 20000, to = from + 1 + (seed >> 20) % 3000;
-    gs_timeline_add(&meter, from, to, (double)((seed >> 7) % 4000));
+    gs_timeline_add(&meter, from, to, (double)((seed >> 7) % 4000), 1);
     if (to > high) high = to;
     CHECK(meter.pieces <= GS_METER_PIECES);
     for (uint32_t k = 0; k + 1 < meter.pieces; k++) CHECK(meter.piece[k].to <= meter.piece[k + 1].from);
   }
   CHECK(meter.busy > 0 && meter.busy <= (double)high);
+}
+
+static void check_away(void) {
+  restart();
+  gs_meter_turn(&meter, 1, 200);
+  gs_meter_turn(&meter, GS_METER_AWAY, 300);
+  gs_meter_turn(&meter, 0, 500);
+  CHECK(gs_meter_resident(&meter, 100, 600, 1) == 100 + 50 + 0 + 100);
 }
 
 static void check_books(void) {
@@ -374,6 +393,7 @@ static void check_new_stream(void) {
 int main(int argc, char **argv) {
   if (argc == 2 && !strcmp(argv[1], "self")) {
     check_timeline();
+    check_away();
     check_books();
     check_unknown();
     check_gap();

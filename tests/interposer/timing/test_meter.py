@@ -79,6 +79,14 @@ def test_model_of_leases_in_turn(unit: Path, other: str, kernel_us: int) -> None
     assert abs(metered / truth - 1) <= 0.05
 
 
+@pytest.mark.parametrize("kernel_us", [5, 25, 100])
+@pytest.mark.parametrize(("pattern", "allowed"), [("many", 0.08), ("manyturns", 0.17)])
+def test_model_of_many_streams(unit: Path, pattern: str, kernel_us: int, allowed: float) -> None:
+    """Six, with uneven kernels, and the device not quite full: what meter.h admits."""
+    truth, metered = model(unit, pattern, kernel_us * 1000)
+    assert abs(metered / truth - 1) <= allowed
+
+
 # Launches per pattern and kernel length: about a third of a second each.
 def launches(pattern: str, ns: int) -> int:
     each = {"mix": 5 * ns, "mixhost": 5 * ns, "host": 24_000 + ns, "sync": 60_000 + ns}.get(pattern, ns + 3000)
