@@ -88,7 +88,7 @@ enum yield { KEEP, RENEW, YIELD, YIELD_IDLE };
 
 /* What holds for a holder whoever else is there. waited: somebody else could use the device. patience: how long it may be idle
  * then. */
-static enum yield spoils(struct gs_core *core, struct core_grant *h, bool waited, uint64_t patience) {
+static enum yield spoils(struct gs_core *core, struct core_grant *h, bool waited, int64_t patience) {
   uint64_t now = core->now_ns;
   if (!h->view.live)
     return YIELD_IDLE;
@@ -98,7 +98,7 @@ static enum yield spoils(struct gs_core *core, struct core_grant *h, bool waited
     h->misses = 0;
   if (!waited)
     return KEEP;
-  if (h->view.waiting == 0 && core_idle_since(h) + patience <= now)
+  if (h->view.waiting == 0 && core_idle_since(h) + (uint64_t)patience <= now)
     return YIELD_IDLE;
   bool unused = h->view.waiting && h->view.launches == h->launches_at_lease;
   if (!unused || now < h->lease_ns + PICKUP_NS)
@@ -118,7 +118,7 @@ static void revoke(struct gs_core *core, int32_t grant, int32_t candidate, bool 
   h->revoked_ns = idle ? 0 : now; /* idle: nothing to drain */
   h->late_ns = now + LATE_NS + (deep ? core->config.bound_alone_ns : core->config.bound_ns);
   h->asleep = idle;
-  h->dry_ns = idle ? core_idle_since(h) : 0;
+  h->dry_ns = idle ? core_min(core_idle_since(h), now) : 0;
   h->stats.revokes++;
   emit(d, GS_CORE_REVOKE, grant, candidate, 0);
 }

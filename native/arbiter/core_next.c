@@ -39,7 +39,7 @@ static uint64_t next_idle(struct gs_core *core) {
   for (int i = 0; i < core->nmembers; i++) {
     const struct core_grant *h = &core->grant[core->members[i]];
     if (h->held)
-      idle = core_min(idle, core_idle_since(h) + core_patience(core, h));
+      idle = core_min(idle, core_idle_since(h) + (uint64_t)core_patience(core, h));
   }
   if (idle >= now + core->idle_look_ns)
     return idle;

@@ -21,7 +21,7 @@ void core_notice_waits(struct gs_core *core, struct decisions *d) {
     if (waits && !g->was_waiting) {
       g->stats.waits++;
       if (g->dry_ns)
-        g->sleeps = core->now_ns - g->dry_ns >= QUIET_NS ? g->sleeps + 1 : 0;
+        g->sleeps = core->now_ns - g->dry_ns >= SLEPT_NS ? g->sleeps + 1 : 0;
       g->dry_ns = 0;
       if (g->asleep || (g->quiet_ns && core->now_ns - g->quiet_ns >= QUIET_NS)) {
         g->wake_ns = core->now_ns;

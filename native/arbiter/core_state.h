@@ -12,8 +12,12 @@
 /* A grant that wanted nothing for this long has been asleep; shorter gaps are a program between two launches, or one that
  * gets no CPU at once. */
 #define QUIET_NS (5 * MS_NS)
-/* A grant that slept so often in a row after its work was done is believed to sleep again: its device is handed on at once. */
+/* A grant that wanted nothing for so long after its work was done, so often in a row, is believed to do it again: its device is
+ * handed on at once. */
+#define SLEPT_NS MS_NS
 #define SLEEPS_TRUSTED 2
+/* And so long before that, which is what its successor's threads take to wake: less than counts as drained. */
+#define AHEAD_NS (100 * UINT64_C(1000))
 /* A lease not taken up after this long: its process is stopped, or starved of CPU. The gate's soft bound is as long. */
 #define PICKUP_NS (5 * MS_NS)
 #define MISS_BACKOFF_MAX_NS (100 * MS_NS)
@@ -144,14 +148,16 @@ static inline uint64_t core_idle_since(const struct core_grant *g) {
   return core_max(g->view.busy_until_ns, g->lease_ns);
 }
 
-/* How long after that it may still be about to submit more. */
-static inline uint64_t core_patience(const struct gs_core *core, const struct core_grant *g) {
+/* How long after that it may still be about to submit more. Below 0: of one that is believed to sleep then, so much before. */
+static inline int64_t core_patience(const struct gs_core *core, const struct core_grant *g) {
   bool done = g->sleeps >= SLEEPS_TRUSTED && g->view.launches != g->launches_at_lease;
-  return done ? 0 : core->config.early_idle_ns;
+  if (!done)
+    return (int64_t)core->config.early_idle_ns;
+  return g->view.busy_until_ns > g->lease_ns ? -(int64_t)core_min(AHEAD_NS, (g->view.busy_until_ns - g->lease_ns) / 4) : 0;
 }
 
 static inline bool core_holder_idle(const struct gs_core *core, const struct core_grant *g, uint64_t now) {
-  return g->view.waiting == 0 && core_idle_since(g) + core_patience(core, g) <= now;
+  return g->view.waiting == 0 && core_idle_since(g) + (uint64_t)core_patience(core, g) <= now;
 }
 
 static inline uint64_t core_term(const struct gs_core *core) {

@@ -38,6 +38,8 @@ void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUst
   if (__atomic_load_n(&time->captures, __ATOMIC_ACQUIRE) > 0)
     return;
   repeat->left = least(GS_REPEAT_NS / each, room / 4 / function->estimate);
+  if (repeat->left < GS_REPEAT_LEAST)
+    repeat->left = 0;
   stream->repeats = function;
   stream->repeats_key = function->key;
   __atomic_store_n(&stream->repeater, repeat, __ATOMIC_RELAXED);

@@ -13,6 +13,7 @@
 
 enum {
   GS_REPEAT_NS = 100000, /* half of GS_DRAINED_NS, and of the time after which an idle holder hands its lease over */
+  GS_REPEAT_LEAST = 4, /* fewer spare little */
   GS_REPEAT_MOST = 32,
   GS_REPEAT_SHORT_NS = 10000 /* reading the clock after each wait for a kernel shorter than this is felt */
 };
