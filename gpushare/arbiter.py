@@ -66,11 +66,12 @@ class EventKind(enum.IntEnum):
     HANDOVER = lib.GS_EVENT_HANDOVER
     WAKE = lib.GS_EVENT_WAKE
     LATE = lib.GS_EVENT_LATE
+    BESIDE = lib.GS_EVENT_BESIDE
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`value` is ns: since the grant's wake (LEASE), since the revoke (HANDOVER, LATE). Handles -1 mean nobody."""
+    """`value` is ns: since the grant's wake (LEASE), since the revoke (HANDOVER, LATE, BESIDE). Handles -1 mean nobody."""
 
     sequence: int
     t_ns: int
@@ -79,6 +80,15 @@ class Event:
     grant: int
     other: int
     value: int
+
+
+class ShareFlags(enum.IntFlag):
+    """How the leases of a grant are given. `GANG`: on all its devices at one instant or on none. `BESIDE`: always
+    beside those of others, where nobody here could align them with the grant's peers elsewhere."""
+
+    NONE = 0
+    GANG = lib.GS_SHARE_GANG
+    BESIDE = lib.GS_SHARE_BESIDE
 
 
 def _raise(code: int, error: Any) -> None:
@@ -126,14 +136,25 @@ class Arbiter:
         self.close()
 
     def add(
-        self, limits: LimitsPage, usage: UsagePage, devices: Sequence[int], shares: Sequence[Share], bell: int
+        self,
+        limits: LimitsPage,
+        usage: UsagePage,
+        devices: Sequence[int],
+        shares: Sequence[Share],
+        bell: int,
+        flags: ShareFlags | None = None,
     ) -> int:
         """Serves a grant and gives its handle. devices[i] and shares[i] belong to ordinal i of the grant. Both pages
-        stay open until `remove` returned; `bell` is duplicated. A lease word that is held already is taken over."""
+        stay open until `remove` returned; `bell` is duplicated. A lease word that is held already is taken over.
+        Without flags a grant of several devices is a gang."""
         if len(devices) != len(shares):
             raise FailedError(f"arbiter: {len(devices)} devices and {len(shares)} shares")
         handle, error = ffi.new("int32_t *"), ffi.new("struct gs_err *")
         rows, nodes = _shares(shares), ffi.new("uint32_t[]", list(devices))
+        if flags is None:
+            flags = ShareFlags.GANG if len(devices) > 1 else ShareFlags.NONE
+        for row in rows:
+            row.flags = int(flags)
         code = lib.gs_arbiter_grant_add(
             self._arbiter, limits.pointer, usage.pointer, nodes, len(devices), rows, bell, handle, error
         )
@@ -141,7 +162,7 @@ class Arbiter:
         return int(handle[0])
 
     def set_shares(self, handle: int, shares: Sequence[Share]) -> None:
-        """One share for each ordinal of the grant."""
+        """One share for each ordinal of the grant; how its leases are given stays as it was added."""
         error = ffi.new("struct gs_err *")
         _raise(lib.gs_arbiter_grant_share(self._arbiter, handle, _shares(shares), error), error)
 

@@ -15,6 +15,12 @@ typedef struct gs_arbiter gs_arbiter;
 
 enum gs_grant_class { GS_CLASS_INTERACTIVE = 0, GS_CLASS_INFERENCE = 1, GS_CLASS_TRAINING = 2 };
 
+enum gs_share_flags {
+  GS_SHARE_GANG = 1,  /* of a grant with several devices, on each: its leases are given and taken on all of them at one instant */
+  GS_SHARE_BESIDE = 2 /* its lease is held beside those of others, whatever they fill: nobody here could align it with its peers
+                       * elsewhere. Goes before GANG. */
+};
+
 /* What policy decides about one grant on one device. */
 struct gs_share {
   uint32_t guarantee_milli; /* 0: borrow or scavenge only */
@@ -22,6 +28,7 @@ struct gs_share {
   uint32_t weight;          /* of the surplus; 0: scavenger */
   int32_t tier;             /* higher borrows first */
   uint32_t class_;          /* enum gs_grant_class */
+  uint32_t flags;           /* enum gs_share_flags; as of gs_arbiter_grant_add, the same on all devices of the grant */
 };
 
 struct gs_arbiter_config {
@@ -53,7 +60,15 @@ struct gs_device_stats {
   uint64_t wall_ns, leased_ns, switch_ns, idle_ns, idle_with_waiters_ns, leases;
 };
 
-enum gs_event_kind { GS_EVENT_LEASE = 1, GS_EVENT_REVOKE = 2, GS_EVENT_HANDOVER = 3, GS_EVENT_WAKE = 4, GS_EVENT_LATE = 5 };
+enum gs_event_kind {
+  GS_EVENT_LEASE = 1,
+  GS_EVENT_REVOKE = 2,
+  GS_EVENT_HANDOVER = 3,
+  GS_EVENT_WAKE = 4,
+  GS_EVENT_LATE = 5,
+  GS_EVENT_BESIDE = 6 /* a gang that did not drain has its leases again, beside those after it, so that all its ranks can
+                       * submit what the others wait for */
+};
 
 /* The arbiter's own record, a ring of the last 4096: receipts are made from it. */
 struct gs_event {
@@ -62,7 +77,7 @@ struct gs_event {
   uint32_t device; /* node index */
   int32_t grant;   /* handle; GS_EVENT_LATE: the holder that did not drain in time */
   int32_t other;   /* lease: previous holder, revoke: who it is taken for; -1 none */
-  uint64_t value;  /* lease: ns since the grant's wake; revoke: 0; handover: ns since the revoke */
+  uint64_t value;  /* lease: ns since the grant's wake; revoke: 0; handover, late, beside: ns since the revoke */
 };
 
 int gs_arbiter_create(gs_arbiter **out, const struct gs_arbiter_config *config, struct gs_err *err);
