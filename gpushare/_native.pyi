@@ -40,6 +40,9 @@ class Lib(Protocol):
     GS_EVENT_HANDOVER: int
     GS_EVENT_WAKE: int
     GS_EVENT_LATE: int
+    GS_EVENT_BESIDE: int
+    GS_SHARE_GANG: int
+    GS_SHARE_BESIDE: int
     GS_JOIN_MAGIC: int
     GS_WIRE_VERSION: int
     GS_NO_SLOT: int

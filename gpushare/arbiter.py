@@ -71,7 +71,7 @@ class EventKind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`value` is ns: since the grant's wake (LEASE), since the revoke (HANDOVER, LATE, BESIDE). Handles -1 mean nobody."""
+    """`value` is ns: since the grant's wake (LEASE), since the revoke (HANDOVER, LATE, BESIDE). -1: nobody."""
 
     sequence: int
     t_ns: int

@@ -241,7 +241,7 @@ class LeaseEvent(Struct, kw_only=True):
 
     seq: int
     t_ns: int
-    kind: Literal["lease", "revoke", "handover", "wake", "late", "other"]
+    kind: Literal["lease", "revoke", "handover", "wake", "late", "beside", "other"]
     device: int
     grant: str | None
     other: str | None
