@@ -12,13 +12,25 @@ Class = Literal["interactive", "inference", "training"]
 Phase = Literal["reserved", "bound", "active", "suspended", "released", "expired", "failed"]
 Kind = Literal["process", "container"]
 Managed = Literal["charge", "refuse"]
+Leases = Literal["together", "independent"]
 
 TTL_SECONDS = 120
 
 
+class Gang(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Of whom the grant is a part. `id`: the job's; grants with the same one are never on the same device. `size`: how
+    many devices the job has in all, elsewhere included (default: those of this grant). `leases`: given on all devices
+    of this grant at one instant, or on each by itself."""
+
+    id: str | None = None
+    size: int | None = None
+    leases: Leases = "together"
+
+
 class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """`memory`: bytes, `8GiB` or `35%` of a device. `time`, `time_limit`: milli, `30%` or `0.3`. `device`: id, index,
-    `any`. `managed`: whether managed memory is charged like device memory or refused."""
+    `any`. `managed`: whether managed memory is charged like device memory or refused. `gang`: also as text,
+    `ID[:SIZE[:LEASES]]`."""
 
     memory: int | str
     time: int | str
@@ -28,6 +40,7 @@ class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
     devices: int = 1
     device: int | str = "any"
     managed: Managed = "charge"
+    gang: Gang | str | None = None
     key: str | None = None
     ttl_seconds: int = TTL_SECONDS
 
@@ -104,6 +117,7 @@ class Grant(Struct, kw_only=True):
     tenant: str
     class_: Class = field(name="class")
     managed: Managed = "charge"
+    gang: Gang | None = None
     phase: Phase
     devices: list[GrantDevice]
     borrow: bool

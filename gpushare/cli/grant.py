@@ -38,6 +38,12 @@ def add_share_options(parser: argparse.ArgumentParser) -> None:
         default="training",
         help="what kind of work it is: interactive is served first when it wakes (default training)",
     )
+    parser.add_argument("--gang", metavar="ID[:SIZE]", help="job that this is a part of, and its devices in all")
+    parser.add_argument(
+        "--leases",
+        choices=("together", "independent"),
+        help="of several devices: given on all at one instant (default), or on each by itself",
+    )
     parser.add_argument(
         "--managed",
         choices=("charge", "refuse"),
@@ -57,7 +63,16 @@ def share_request(args: argparse.Namespace) -> dict[str, Any]:
         "tenant": args.tenant,
         "class_": args.class_,
         "managed": args.managed,
+        "gang": _gang(args.gang, args.leases),
     }
+
+
+def _gang(gang: str | None, leases: str | None) -> str | None:
+    """The request's text for it."""
+    if leases is None:
+        return gang
+    name, _, size = (gang or "").partition(":")
+    return f"{name}:{size}:{leases}"
 
 
 def _count(text: str) -> int:

@@ -40,6 +40,8 @@ def grant(found: Any) -> None:
     print(f"{found['id']}  {found['phase']}  tenant {found['tenant']}, class {found['class']}")
     if found["reason"]:
         print(f"  {found['reason']}")
+    if found.get("gang"):
+        print(f"  gang        {_gang(found['gang'], len(found['devices']))}")
     if found["phase"] in ("reserved", "bound", "active"):
         print(f"  CDI device  {' '.join(found['cdi'])}")
         print(f"  directory   {found['dir']}")
@@ -55,6 +57,13 @@ def grant(found: Any) -> None:
             f"              busy {_seconds(device['busy_ns'])}, leased {_seconds(device['leased_ns'])} in "
             f"{device['leases']} leases, waited {_seconds(device['wait_ns'])} in {device['waits']} waits"
         )
+
+
+def _gang(gang: Any, here: int) -> str:
+    name = gang.get("id") or "without a name"
+    if gang["size"] > here:
+        return f"{name}: {here} of {gang['size']} devices are here, their leases are shared with others"
+    return f"{name}: leases of its devices are {'given together' if gang['leases'] == 'together' else 'independent'}"
 
 
 def _seconds(value: int) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpushare.api.types import BindRequest, GrantChange, GrantRequest
 from gpushare.arbiter import Arbiter
-from gpushare.daemon import placement, tenant_socket, workloads
+from gpushare.daemon import gangs, placement, tenant_socket, workloads
 from gpushare.daemon.books import DeviceBook
 from gpushare.daemon.ledger import Totals
 from gpushare.daemon.peer import Peer, open_pidfd, reopen_pidfd, start_time
@@ -263,7 +263,10 @@ class Grants:
         assert live.bell is not None
         places = live.record.places
         indices = [place.index for place in places]
-        live.handle = self._arbiter.add(live.limits, live.usage, indices, placement.first_shares(live), live.bell)
+        flags = gangs.share_flags(live.record.request)
+        live.handle = self._arbiter.add(
+            live.limits, live.usage, indices, placement.first_shares(live), live.bell, flags
+        )
         for place in places:
             base = self._arbiter.grant_stats(live.handle, place.index)
             live.books[place.index] = DeviceBook(carried.get(place.device, Totals()), base, now_ns())

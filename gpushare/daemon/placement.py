@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from gpushare.api.types import GrantChange, GrantRequest
+from gpushare.daemon.gangs import gang_of
 from gpushare.daemon.state import Live, State
 from gpushare.errors import UsageError
 from gpushare.node.devices import MAX_DEVICES, Device
@@ -36,6 +37,11 @@ def _device(wanted: int | str) -> int | str | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else text
 
 
+def _gang_id(request: GrantRequest) -> str | None:
+    gang = gang_of(request)
+    return gang.id if gang is not None else None
+
+
 def _request(request: GrantRequest) -> admission.Request:
     """Raises UsageError for any field that makes no sense."""
     if not 1 <= request.ttl_seconds <= TTL_SECONDS_MAX:
@@ -51,6 +57,7 @@ def _request(request: GrantRequest) -> admission.Request:
         limit_milli=_time(request.time_limit),
         devices=request.devices,
         device=_device(request.device),
+        gang=_gang_id(request),
     )
 
 
@@ -78,6 +85,7 @@ def holdings(state: State, without: Live | None = None) -> list[Holding]:
             time_milli=place.time_milli,
             guaranteed_milli=place.guaranteed_milli,
             limit_milli=place.limit_milli,
+            gang=_gang_id(live.record.request),
         )
         for live in state
         if live is not without

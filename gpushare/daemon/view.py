@@ -4,6 +4,7 @@ from pathlib import Path
 
 from gpushare.api import types
 from gpushare.arbiter import Arbiter, DeviceStats
+from gpushare.daemon.gangs import gang_of
 from gpushare.daemon.state import GrantRecord, Live, State
 from gpushare.daemon.tenants import Tenant
 from gpushare.inject import cdi, grantdir
@@ -54,6 +55,7 @@ def grant_view(state: State, record: GrantRecord, live: Live | None, arbiter: Ar
         tenant=record.tenant,
         class_=record.class_,
         managed=record.request.managed,
+        gang=gang_of(record.request),
         phase=life.phase.value,
         devices=devices,
         borrow=any(place.borrows for place in record.places),

@@ -28,6 +28,7 @@ _FIELDS = {
     "class": "class",
     "device": "device",
     "managed": "managed",
+    "gang": "gang",
 }
 
 _DRIVER_NAME = re.compile(r"lib(cuda|nvidia-ml)\.so(\.[0-9.]+)?")

@@ -61,6 +61,7 @@ class Holding:
     time_milli: int
     guaranteed_milli: int
     limit_milli: int = DEVICE_MILLI
+    gang: str | None = None
 
     @property
     def placed(self) -> Placed:
@@ -70,7 +71,7 @@ class Holding:
 @dataclass(frozen=True, slots=True)
 class Request:
     """`memory`: bytes, or text for units.parse_memory (`35%` is of each device). `device`: id, index, or None for
-    any."""
+    any. `gang`: the tenant's grants of the same one are on other devices."""
 
     tenant: str
     memory: int | str
@@ -78,6 +79,7 @@ class Request:
     limit_milli: int = DEVICE_MILLI
     devices: int = 1
     device: str | int | None = None
+    gang: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +223,12 @@ def _try(
     """(what would stay free here as a fraction: less is a better fit, place)."""
     label = f"device {device.index}"
     here = [holding for holding in holdings if holding.device == device.id]
+    for holding in here:
+        if request.gang is not None and (holding.gang, holding.tenant) == (request.gang, request.tenant):
+            raise RefusedError(
+                f"{label} has grant {holding.grant} of gang {request.gang!r} already: two ranks of one communicator on"
+                " a device may wait for each other for ever"
+            )
     memory = request.memory if isinstance(request.memory, int) else parse_memory(request.memory, device.memory_bytes)
     if memory < 0:
         raise UsageError(f"memory {memory} is negative")

@@ -192,9 +192,9 @@ def test_config_with_nearly_nothing_in_it(layout, real, tmp_path):
         (
             {
                 f"gpushare.dev/{name}": "x"
-                for name in ("memory", "time", "time-limit", "tenant", "class", "device", "managed")
+                for name in ("memory", "time", "time-limit", "tenant", "class", "device", "managed", "gang")
             },
-            dict.fromkeys(("memory", "time", "time_limit", "tenant", "class", "device", "managed"), "x")
+            dict.fromkeys(("memory", "time", "time_limit", "tenant", "class", "device", "managed", "gang"), "x")
             | {"ttl_seconds": 20},
         ),
         ({"gpushare.dev/grant": "g-1", "gpushare.dev/memory": "1GiB"}, {"grant": "g-1"}),
