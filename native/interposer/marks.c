@@ -4,7 +4,11 @@
 
 #include "repeat.h"
 
-enum { NS_PER_MS = 1000000, RESIDENTS_NS = 2000000 };
+enum {
+  NS_PER_MS = 1000000,
+  RESIDENTS_NS = 2000000,
+  SOONER_NS = 50000 /* done by so much before the arbiter expects it, it is worth a bell: it takes as long to wake others */
+};
 static const float rebase_ms = 4000; /* cuEventElapsedTime answers in float: beyond 4 s its step is over 0.25 us */
 
 /* Driver calls of ours between two states of the books: the thread must not be cancelled in them. */
@@ -202,6 +206,7 @@ void gs_reap(struct gs_time_device *device) {
 void gs_stream_done(struct gs_stream *stream) {
   struct gs_time_device *device = stream->device;
   uint64_t now;
+  bool sooner;
   gs_biased_take(&device->lock);
   now = gs_ticks_at(&device->ticks, gs_ticks_read());
   if (device->meter->marks > 0 || stream->queue.sampled) { /* not so for most of who wait for each launch */
@@ -213,8 +218,10 @@ void gs_stream_done(struct gs_stream *stream) {
   gs_repeat_absorb(stream);
   if (stream->queue.head == stream->queue.tail)
     gs_meter_synced(device->meter, &stream->queue, now);
-  gs_publish(device, now);
+  sooner = gs_publish(device, now);
   gs_biased_drop(&device->lock);
+  if (sooner && __atomic_load_n(&device->limits->contended, __ATOMIC_RELAXED))
+    gs_ring();
 }
 
 static void forget_stream(struct gs_stream *stream, uint64_t now) {
@@ -275,8 +282,8 @@ static uint64_t expected_end(struct gs_time_device *device, uint64_t now) {
   return end && serial > end ? serial : end;
 }
 
-void gs_publish(struct gs_time_device *device, uint64_t now) {
-  uint64_t end = expected_end(device, now), launches = device->slot->launches;
+bool gs_publish(struct gs_time_device *device, uint64_t now) {
+  uint64_t end = expected_end(device, now), launches = device->slot->launches, before = device->slot->queue_end_ns;
   bool idle = end == 0;
   if (idle) {
     gs_set_dependent(device, false);
@@ -288,6 +295,7 @@ void gs_publish(struct gs_time_device *device, uint64_t now) {
   __atomic_store_n(&device->slot->busy_ns, (uint64_t)device->meter->busy, __ATOMIC_RELAXED);
   __atomic_store_n(&device->slot->inflight, device->meter->marks, __ATOMIC_RELAXED);
   __atomic_store_n(&device->slot->queue_end_ns, end, __ATOMIC_RELAXED);
+  return idle && before > now + SOONER_NS;
 }
 
 uint64_t gs_rest(struct gs_time_device *device, uint64_t now) {

@@ -111,7 +111,8 @@ static void count_kind(struct gs_segment *segment, struct gs_function *function,
 static uint64_t sample_every(const struct gs_queue *queue) { return (uint64_t)GS_METER_SAMPLE_NS << queue->agreed; }
 
 static double mark_every(const struct gs_meter *meter, const struct gs_queue *queue) {
-  return maximum(minimum(GS_METER_MARK_NS << queue->silent / GS_METER_SILENT, meter->mark_most_ns), GS_METER_MARK_NS);
+  double most = meter->mark_most_ns > 0 ? meter->mark_most_ns : GS_METER_MARK_NS;
+  return minimum(GS_METER_MARK_NS << queue->silent / GS_METER_SILENT, most);
 }
 
 uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t now,

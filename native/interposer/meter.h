@@ -38,7 +38,7 @@ enum {
   GS_METER_MARK_NS = 500000,    /* estimated work per mark: a timing event costs ~2.5 us, 0.5 % of it */
   GS_METER_SILENT = 8,          /* after so many marks that said nothing, twice as much */
   GS_METER_SILENT_MOST = 4 * GS_METER_SILENT,
-  GS_METER_MARKS = 4,           /* but never less than so many in what may be in flight */
+  GS_METER_MARKS = 4,           /* but never fewer than so many in what may be in flight */
   GS_METER_ALONE_NS = 250000,   /* a launch this long onto an empty queue gets a mark of its own: it is seen as long as it is */
   GS_METER_SAMPLE_NS = 1000000, /* at most one bracketed launch per stream and this long */
   GS_METER_AGREED = 4,          /* while samples say what is known, so often twice as long */
@@ -150,7 +150,7 @@ struct gs_meter {
   uint32_t others; /* of the last turn */
   uint32_t turns;  /* noted, ever */
   struct gs_turn turn[GS_METER_TURNS];
-  double mark_most_ns; /* estimated work per mark; GS_METER_MARK_NS if that is more */
+  double mark_most_ns; /* estimated work per mark; 0: not said */
   uint64_t leased_at; /* first launch under the lease word below, when another was seen before */
   uint32_t lease;
   uint32_t unobserved;

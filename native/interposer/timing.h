@@ -151,8 +151,8 @@ void gs_stream_done(struct gs_stream *stream);
 /* Forgets the marks of a context and charges what they were estimated at. Under the device's `reaping` and `tables`. */
 void gs_context_forget(struct gs_context *context);
 /* Writes the slot's device words. Of an idle device the end stays when it was first seen idle: a program that asks whether its
- * work is done does not use the device. Under the device's lock. */
-void gs_publish(struct gs_time_device *device, uint64_t now);
+ * work is done does not use the device. True: all is done, much sooner than was said before. Under the device's lock. */
+bool gs_publish(struct gs_time_device *device, uint64_t now);
 /* Nanoseconds until the work in flight is expected to be done, 0: it is. Under the device's lock. */
 uint64_t gs_rest(struct gs_time_device *device, uint64_t now);
 
