@@ -42,10 +42,13 @@ static int watch(gs_arbiter *a, int fd, uint64_t data) {
 
 static void release(gs_arbiter *a) {
   for (int i = 0; i < GS_ARBITER_MAX_GRANTS; i++)
-    if (a->grant[i].present)
+    if (a->grant[i].present) {
       close(a->grant[i].bell);
+      free(a->grant[i].cuts);
+    }
   for (int i = 0; i < GS_ARBITER_MAX_DEVICES; i++)
     gs_core_destroy(a->core[i]);
+  gs_gangs_destroy(a->gangs);
   if (a->epoll >= 0)
     close(a->epoll);
   if (a->timer >= 0)
@@ -64,7 +67,7 @@ int gs_arbiter_create(gs_arbiter **out, const struct gs_arbiter_config *config, 
   if (!a)
     return gs_fail(err, -ENOMEM, "no memory for the arbiter");
   a->config = *config;
-  a->armed_ns = a->tick_ns = NEVER;
+  a->armed_ns = a->tick_ns = a->gangs_due_ns = NEVER;
   pthread_mutexattr_t inherit;
   pthread_mutexattr_init(&inherit);
   pthread_mutexattr_setprotocol(&inherit, PTHREAD_PRIO_INHERIT);
@@ -76,6 +79,8 @@ int gs_arbiter_create(gs_arbiter **out, const struct gs_arbiter_config *config, 
   if (a->epoll < 0 || a->timer < 0 || a->stopper < 0 || watch(a, a->timer, TIMER) < 0 ||
       watch(a, a->stopper, STOPPER) < 0)
     rc = gs_fail(err, -errno, "cannot set the arbiter up: %s", strerror(errno));
+  if (rc == 0 && gs_gangs_create(&a->gangs, config) < 0)
+    rc = gs_fail(err, -ENOMEM, "no memory for gangs");
   if (rc == 0)
     rc = arbiter_start_thread(a, err);
   if (rc < 0) {
@@ -106,6 +111,8 @@ static int check_share(const struct gs_share *share, uint32_t n, struct gs_err *
     if (share[i].guarantee_milli > share[i].limit_milli)
       return gs_fail(err, -EINVAL, "a guarantee of %u milli is above its limit of %u", share[i].guarantee_milli,
                      share[i].limit_milli);
+    if (share[i].flags != share[0].flags)
+      return gs_fail(err, -EINVAL, "the leases of a grant are given alike on all its devices");
   }
   return 0;
 }
@@ -144,6 +151,26 @@ static int make_cores(gs_arbiter *a, const uint32_t *devices, uint32_t n, uint64
   return 0;
 }
 
+static bool is_gang(const struct gs_share *share) {
+  return (share->flags & GS_SHARE_GANG) && !(share->flags & GS_SHARE_BESIDE);
+}
+
+static bool lease_held(const struct entry *e, uint32_t ordinal) {
+  return load32(&e->limits->device[ordinal].lease) & GS_LEASE_HELD;
+}
+
+/* A gang whose leases an arbiter before this one gave keeps all of them or none. */
+static void take_over_gang(gs_arbiter *a, int32_t grant, const struct gs_share *share, uint64_t now) {
+  struct entry *e = &a->grant[grant];
+  bool held = true;
+  for (uint32_t o = 0; o < e->ndevices; o++)
+    held = held && lease_held(e, o);
+  a->ngangs++;
+  held = gs_gangs_add(a->gangs, a->core, grant, e->device, e->ndevices, share, held, now);
+  for (uint32_t o = 0; o < e->ndevices && !held; o++)
+    arbiter_set_lease(a, e, o, false);
+}
+
 static int add_locked(gs_arbiter *a, struct gs_limits *limits, struct gs_usage *usage, const uint32_t *devices,
                       uint32_t ndevices, const struct gs_share *share, int bell, int32_t *grant, struct gs_err *err) {
   uint64_t now = now_ns();
@@ -159,8 +186,12 @@ static int add_locked(gs_arbiter *a, struct gs_limits *limits, struct gs_usage *
   e->bell = fcntl(bell, F_DUPFD_CLOEXEC, 0);
   if (e->bell < 0)
     return gs_fail(err, -errno, "cannot take the bell: %s", strerror(errno));
-  if (watch(a, e->bell, (uint64_t)e->generation << 32 | (uint32_t)g) < 0) {
+  if (is_gang(share) && !(e->cuts = calloc(1, sizeof *e->cuts)))
+    rc = gs_fail(err, -ENOMEM, "no memory for a gang");
+  else if (watch(a, e->bell, (uint64_t)e->generation << 32 | (uint32_t)g) < 0)
     rc = gs_fail(err, -errno, "cannot listen to the bell: %s", strerror(errno));
+  if (rc < 0) {
+    free(e->cuts);
     close(e->bell);
     return rc;
   }
@@ -168,11 +199,14 @@ static int add_locked(gs_arbiter *a, struct gs_limits *limits, struct gs_usage *
   for (uint32_t o = 0; o < ndevices; o++) {
     e->device[o] = devices[o];
     e->ordinal[devices[o]] = (uint8_t)o;
-    bool held = load32(&limits->device[o].lease) & GS_LEASE_HELD;
-    if (!gs_core_add(a->core[devices[o]], g, &share[o], held, now))
-      arbiter_set_lease(a, e, o, false);
     arbiter_set_bound(a, e, o, GS_CORE_BESIDE); /* until the first step knows better */
   }
+  if (is_gang(share))
+    take_over_gang(a, g, share, now);
+  else
+    for (uint32_t o = 0; o < ndevices; o++)
+      if (!gs_core_add(a->core[devices[o]], g, &share[o], lease_held(e, o), now))
+        arbiter_set_lease(a, e, o, false);
   arbiter_changed(a, g, now);
   arbiter_run(a, now);
   *grant = g;
@@ -213,11 +247,17 @@ int gs_arbiter_grant_remove(gs_arbiter *a, int32_t grant, struct gs_err *err) {
   int rc = e ? 0 : -ENOENT;
   if (rc == 0) {
     uint64_t now = now_ns();
+    if (e->cuts)
+      gs_gangs_remove(a->gangs, a->core, grant, now);
     for (uint32_t o = 0; o < e->ndevices; o++) {
-      gs_core_remove(a->core[e->device[o]], grant, now);
+      if (!e->cuts)
+        gs_core_remove(a->core[e->device[o]], grant, now);
       arbiter_set_lease(a, e, o, false);
       a->due_ns[e->device[o]] = now;
     }
+    a->ngangs -= e->cuts != NULL;
+    free(e->cuts);
+    e->cuts = NULL;
     e->present = false;
     epoll_ctl(a->epoll, EPOLL_CTL_DEL, e->bell, NULL);
     close(e->bell);

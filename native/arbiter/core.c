@@ -11,7 +11,7 @@ int gs_core_create(gs_core **out, const struct gs_arbiter_config *config, uint64
   if (!core)
     return -ENOMEM;
   core->config = *config;
-  core->holder = -1;
+  core->holder = core->called = -1;
   core->now_ns = now_ns;
   *out = core;
   return 0;
@@ -21,8 +21,11 @@ void gs_core_destroy(gs_core *core) {
   free(core);
 }
 
-static void take(struct gs_core *core, struct core_grant *g) {
+void core_take(struct gs_core *core, struct core_grant *g) {
   g->held = true;
+  g->side = g->beside;
+  g->rests = g->yields = false;
+  g->due_ns = 0;
   g->level = core_level(core, g);
   g->lease_ns = core->now_ns;
   g->launches_at_lease = g->view.launches;
@@ -32,7 +35,7 @@ static void take(struct gs_core *core, struct core_grant *g) {
   core->idle_look_ns = IDLE_LOOK_MIN_NS;
 }
 
-static void start_term(struct gs_core *core, int32_t grant) {
+void core_start_term(struct gs_core *core, int32_t grant) {
   core->phase = CORE_HELD;
   core->holder = grant;
   core->term_end_ns = core->now_ns + core_term(core);
@@ -43,6 +46,8 @@ int gs_core_add(gs_core *core, int32_t grant, const struct gs_share *share, int 
   struct core_grant *g = &core->grant[grant];
   memset(g, 0, sizeof *g);
   g->present = g->asleep = true;
+  g->beside = share->flags & GS_SHARE_BESIDE;
+  g->gang = (share->flags & GS_SHARE_GANG) && !g->beside;
   core_forget_fill(g);
   core_set_share(core, g, share);
   /* Enough for a prompt start, too little to be worth making grants for. */
@@ -50,10 +55,11 @@ int gs_core_add(gs_core *core, int32_t grant, const struct gs_share *share, int 
   g->credit = start < g->credit_cap ? start : g->credit_cap;
   g->allowance = (int64_t)share->limit_milli * (int64_t)LIMIT_WINDOW_NS;
   core->members[core->nmembers++] = grant;
-  if (!held || core->holder >= 0)
+  if (!held || (core->holder >= 0 && !g->beside))
     return 0;
-  take(core, g);
-  start_term(core, grant);
+  core_take(core, g);
+  if (!g->side)
+    core_start_term(core, grant);
   return 1;
 }
 
@@ -67,10 +73,12 @@ void gs_core_remove(gs_core *core, int32_t grant, uint64_t now_ns) {
     break;
   }
   core->grant[grant].present = core->grant[grant].held = false;
+  if (core->called == grant)
+    core->called = -1;
   if (core->holder != grant)
     return;
   core->holder = core_lead(core);
-  core->phase = core->holder < 0 ? CORE_FREE : CORE_HELD;
+  core->phase = core->holder >= 0 ? CORE_HELD : core->called >= 0 ? CORE_DRAINING : CORE_FREE;
 }
 
 void gs_core_share(gs_core *core, int32_t grant, const struct gs_share *share, uint64_t now_ns) {
@@ -86,10 +94,16 @@ void gs_core_observe(gs_core *core, int32_t grant, const struct gs_core_view *vi
 
 enum yield { KEEP, RENEW, YIELD, YIELD_IDLE };
 
+void core_note_miss(struct gs_core *core, struct core_grant *h) {
+  /* One miss may be a busy machine; then the pause doubles from the pickup time on. */
+  uint64_t pause = h->misses ? core_min(PICKUP_NS << core_min(h->misses - 1, 8), MISS_BACKOFF_MAX_NS) : 0;
+  h->misses++;
+  h->retry_ns = core->now_ns + pause;
+}
+
 /* What holds for a holder whoever else is there. waited: somebody else could use the device. patience: how long it may be idle
  * then. */
 static enum yield spoils(struct gs_core *core, struct core_grant *h, bool waited, int64_t patience) {
-  uint64_t now = core->now_ns;
   if (!h->view.live)
     return YIELD_IDLE;
   if (h->limit_reached)
@@ -98,23 +112,19 @@ static enum yield spoils(struct gs_core *core, struct core_grant *h, bool waited
     h->misses = 0;
   if (!waited)
     return KEEP;
-  if (h->view.waiting == 0 && core_idle_since(h) + (uint64_t)patience <= now)
+  if (h->view.waiting == 0 && core_idle_since(h) + (uint64_t)patience <= core->now_ns)
     return YIELD_IDLE;
-  bool unused = h->view.waiting && h->view.launches == h->launches_at_lease;
-  if (!unused || now < h->lease_ns + PICKUP_NS)
+  if (!core_unused(core, h))
     return KEEP;
-  /* One miss may be a busy machine; then the pause doubles from the pickup time on. */
-  uint64_t pause = h->misses ? core_min(PICKUP_NS << core_min(h->misses - 1, 8), MISS_BACKOFF_MAX_NS) : 0;
-  h->misses++;
-  h->retry_ns = now + pause;
+  core_note_miss(core, h);
   return YIELD;
 }
 
-static void revoke(struct gs_core *core, int32_t grant, int32_t candidate, bool idle, struct decisions *d) {
+void core_revoke(struct gs_core *core, int32_t grant, int32_t candidate, bool idle, struct decisions *d) {
   struct core_grant *h = &core->grant[grant];
   uint64_t now = core->now_ns;
   bool deep = !h->company || now - h->contended_ns < BOUND_CHANGE_NS;
-  h->held = false;
+  h->held = h->side = h->rests = h->yields = false;
   h->revoked_ns = idle ? 0 : now; /* idle: nothing to drain */
   h->late_ns = now + LATE_NS + (deep ? core->config.bound_alone_ns : core->config.bound_ns);
   h->asleep = idle;
@@ -123,19 +133,37 @@ static void revoke(struct gs_core *core, int32_t grant, int32_t candidate, bool 
   emit(d, GS_CORE_REVOKE, grant, candidate, 0);
 }
 
-static void revoke_all(struct gs_core *core, int32_t candidate, bool idle, struct decisions *d) {
-  for (int i = 0; i < core->nmembers; i++)
-    if (core->grant[core->members[i]].held)
-      revoke(core, core->members[i], candidate, idle, d);
+/* A gang's leases end on all its devices, which are not this core's; until then it says so. */
+static void take_back(struct gs_core *core, int32_t grant, int32_t candidate, bool idle, struct decisions *d) {
+  struct core_grant *h = &core->grant[grant];
+  if (!h->gang) {
+    core_revoke(core, grant, candidate, idle, d);
+  } else if (idle && h->view.live) {
+    core_rest(h);
+  } else {
+    h->yields = true;
+    h->yields_to = candidate;
+  }
+}
+
+/* Gives whether all are gone at once. */
+static bool take_all_back(struct gs_core *core, int32_t candidate, bool idle, struct decisions *d) {
+  bool all = true;
+  for (int i = 0; i < core->nmembers; i++) {
+    if (core_main(&core->grant[core->members[i]]))
+      take_back(core, core->members[i], candidate, idle, d);
+    all = all && !core_main(&core->grant[core->members[i]]);
+  }
   core->phase = CORE_DRAINING;
   core->round_ns = core->now_ns;
+  return all;
 }
 
 /* Holders that have company leave one by one: the others go on. */
 static void part(struct gs_core *core, int32_t candidate, struct decisions *d) {
-  for (int i = 0; i < core->nmembers && core_shared(core); i++) {
+  for (int i = 0; i < core->nmembers && core_joined(core); i++) {
     struct core_grant *g = &core->grant[core->members[i]];
-    if (!g->held)
+    if (!core_main(g))
       continue;
     enum yield yield = spoils(core, g, candidate >= 0, QUIET_NS);
     if (g->over_ns >= OVER_NS) {
@@ -143,24 +171,28 @@ static void part(struct gs_core *core, int32_t candidate, struct decisions *d) {
       yield = YIELD;
     }
     if (yield != KEEP)
-      revoke(core, core->members[i], candidate, yield == YIELD_IDLE, d);
+      take_back(core, core->members[i], candidate, yield == YIELD_IDLE, d);
   }
   core->holder = core_lead(core);
 }
 
 static bool all_idle(const struct gs_core *core) {
-  for (int i = 0; i < core->nmembers; i++)
-    if (core->grant[core->members[i]].held && !core_holder_idle(core, &core->grant[core->members[i]], core->now_ns))
+  for (int i = 0; i < core->nmembers; i++) {
+    const struct core_grant *g = &core->grant[core->members[i]];
+    if (core_main(g) && !core_holder_idle(core, g, core->now_ns))
       return false;
+  }
   return true;
 }
 
 /* Of one holder, or of all that hold together by the best of them. */
 static enum yield holder_yields(struct gs_core *core, int32_t candidate) {
   struct core_grant *h = &core->grant[core->holder];
-  enum yield yield = core_shared(core) ? KEEP : spoils(core, h, candidate >= 0, core_patience(core, h));
-  if (yield != KEEP || candidate < 0)
+  enum yield yield = core_joined(core) ? KEEP : spoils(core, h, candidate >= 0, core_patience(core, h));
+  if (yield != KEEP)
     return yield;
+  if (candidate < 0) /* a gang that waits for other devices too makes terms count */
+    return core->wanted && core->now_ns >= core->term_end_ns ? RENEW : KEEP;
   if (all_idle(core))
     return YIELD_IDLE;
   const struct core_grant *c = &core->grant[candidate];
@@ -171,13 +203,13 @@ static enum yield holder_yields(struct gs_core *core, int32_t candidate) {
 
 /* ---- giving leases ---- */
 
-static void lease(struct gs_core *core, int32_t grant, int32_t previous, struct decisions *d) {
+void core_lease(struct gs_core *core, int32_t grant, int32_t previous, struct decisions *d) {
   struct core_grant *g = &core->grant[grant];
   uint64_t waited = g->wake_ns ? core->now_ns - g->wake_ns : 0;
   if (g->wake_ns)
     core_count_wake(g, waited);
   g->wake_ns = 0;
-  take(core, g);
+  core_take(core, g);
   g->stats.leases++;
   core->stats.leases++;
   emit(d, GS_CORE_LEASE, grant, previous, waited);
@@ -187,14 +219,15 @@ static void lease(struct gs_core *core, int32_t grant, int32_t previous, struct 
  * for ever by smaller ones. */
 static void lease_beside(struct gs_core *core, struct decisions *d) {
   for (;;) {
+    core_mark_due(core, false);
     int32_t candidate = core_pick(core, false);
-    if (candidate < 0 || !core_fits_beside(core, &core->grant[candidate]))
+    if (candidate < 0 || core->grant[candidate].gang || !core_fits_beside(core, &core->grant[candidate]))
       return;
-    lease(core, candidate, -1, d);
+    core_lease(core, candidate, -1, d);
   }
 }
 
-static bool drained(struct gs_core *core) {
+bool core_drained(struct gs_core *core) {
   bool all = true;
   for (int i = 0; i < core->nmembers; i++) {
     struct core_grant *g = &core->grant[core->members[i]];
@@ -208,38 +241,52 @@ static bool drained(struct gs_core *core) {
   return all;
 }
 
-static void decide(struct gs_core *core, struct decisions *d) {
-  int32_t previous = -1;
-  if (core->phase == CORE_HELD) {
-    lease_beside(core, d);
-    part(core, core_pick(core, false), d);
-    int32_t candidate = core_pick(core, false);
-    enum yield yield = holder_yields(core, candidate);
-    if (yield == RENEW) {
-      core->term_end_ns = core->now_ns + core_term(core);
-      for (int i = 0; i < core->nmembers; i++)
-        core->grant[core->members[i]].level = core_level(core, &core->grant[core->members[i]]);
-    }
-    if (yield == KEEP || yield == RENEW)
-      return;
-    revoke_all(core, candidate, yield == YIELD_IDLE, d);
+/* Who gets the free device, or -1. */
+static int32_t pick_next(struct gs_core *core) {
+  core_mark_due(core, false);
+  int32_t next = core_pick(core, false);
+  if (next >= 0)
+    return next;
+  core_mark_due(core, true);
+  return core_pick(core, true);
+}
+
+/* What the device's main leases come to. Gives false when nobody is to be leased now. */
+static bool decide_holders(struct gs_core *core, struct decisions *d) {
+  lease_beside(core, d);
+  part(core, core_pick(core, false), d);
+  int32_t candidate = core_pick(core, false);
+  enum yield yield = holder_yields(core, candidate);
+  if (yield == RENEW) {
+    core->term_end_ns = core->now_ns + core_term(core);
+    for (int i = 0; i < core->nmembers; i++)
+      core->grant[core->members[i]].level = core_level(core, &core->grant[core->members[i]]);
   }
+  return yield != KEEP && yield != RENEW && take_all_back(core, candidate, yield == YIELD_IDLE, d);
+}
+
+static void decide(struct gs_core *core, struct decisions *d) {
+  core_decide_sides(core, d);
+  if (core->called >= 0)
+    return;
+  core_stir(core, d);
+  if (core->phase == CORE_HELD && !decide_holders(core, d))
+    return;
+  int32_t previous = -1;
   if (core->phase == CORE_DRAINING) {
-    if (!drained(core) && core->now_ns < core->round_ns + core->config.revoke_overlap_ns)
+    if (!core_drained(core) && core->now_ns < core->round_ns + core->config.revoke_overlap_ns)
       return;
     previous = core->holder;
     core->phase = CORE_FREE;
     core->holder = -1;
   }
-  int32_t next = core_pick(core, false);
-  if (next < 0)
-    next = core_pick(core, true);
+  int32_t next = pick_next(core);
   if (next < 0)
     return;
   if (previous >= 0)
     emit(d, GS_CORE_HANDOVER, previous, next, core->now_ns - core->round_ns);
-  lease(core, next, previous, d);
-  start_term(core, next);
+  core_lease(core, next, previous, d);
+  core_start_term(core, next);
   lease_beside(core, d);
 }
 
@@ -254,7 +301,9 @@ int gs_core_step(gs_core *core, uint64_t now_ns, struct gs_core_decision *out, u
   decide(core, &d);
   core_notice_waits(core, &d); /* a revoked holder that still has threads in the gate waits from now on */
   bool all = core_publish_contention(core, &d);
-  core->had_waiters = core_pick(core, core->phase == CORE_FREE) >= 0;
+  core->had_waiters = core->wanted = core_pick(core, core->phase == CORE_FREE) >= 0;
+  for (int i = 0; i < core->nmembers; i++)
+    core->wanted = core->wanted || core->grant[core->members[i]].due_ns;
   *next_ns = all ? core_next_look(core) : core->now_ns + 1;
   return d.n;
 }

@@ -28,6 +28,8 @@ typedef struct gs_core gs_core;
 /* What the caller sees of a grant on the device. All of it comes from the tenant: lies cost only the grant itself. */
 struct gs_core_view {
   uint32_t waiting;       /* threads in the gate */
+  uint32_t wanted;        /* for a gang: threads in the gate of any of its devices */
+  uint32_t spins;         /* of a gang: 1: some of its work waits for work that it has not submitted */
   uint32_t drained;       /* 1: nothing of it is in flight any more */
   uint32_t live;          /* processes that could use a lease */
   uint64_t busy_until_ns; /* when what it submitted is expected to be done */
@@ -41,7 +43,8 @@ enum gs_core_action {
   GS_CORE_HANDOVER = 3, /* grant's device time passed to other; value: ns since the revoke */
   GS_CORE_LATE = 4,     /* grant had not drained value ns after the revoke */
   GS_CORE_WAKE = 5,     /* grant wants the device after it had been quiet */
-  GS_CORE_CONTENDED = 6 /* the bound on work in flight of grant changes: value enum gs_core_company */
+  GS_CORE_CONTENDED = 6, /* the bound on work in flight of grant changes: value enum gs_core_company */
+  GS_CORE_AGAIN = 7      /* grant, a gang that has not drained value ns after its revoke, gets the lease beside those after it */
 };
 
 /* Who else wants the device of late: nobody, others, or others of which one is interactive and waits for little. */
@@ -76,6 +79,33 @@ void gs_core_observe(gs_core *core, int32_t grant, const struct gs_core_view *vi
 /* Decides. Fills at most GS_CORE_DECISIONS and gives how many; *next_ns is when to step again if nothing happens (UINT64_MAX:
  * never). The views of all grants that gs_core_watched names should be fresh. */
 int gs_core_step(gs_core *core, uint64_t now_ns, struct gs_core_decision *out, uint64_t *next_ns);
+
+/* ---- gangs ----
+ * The core gives no lease to a gang and takes none back: it says where the gang is due, and when it should go. gang.h does
+ * the same on all devices of a gang at one time now_ns; cores whose state it changed are stepped again at that time. */
+
+/* Why a gang cannot be called to the device now, or since when it is due. */
+enum gs_core_call { GS_CORE_NOT_DUE, GS_CORE_DUE, GS_CORE_CALLABLE };
+enum gs_core_call gs_core_gang_callable(const gs_core *core, int32_t grant, uint64_t *due_ns, uint64_t *next_ns);
+/* 1: nobody has to go for it. */
+int gs_core_gang_fits(const gs_core *core, int32_t grant);
+/* Takes the device for it. Gangs that hold main leases on it are gone, or rest. */
+int gs_core_gang_call(gs_core *core, int32_t grant, uint64_t now_ns, struct gs_core_decision *out);
+void gs_core_gang_uncall(gs_core *core, int32_t grant);
+/* 1: it has been called and the device is free for it; else *next_ns is when it will be at the latest. */
+int gs_core_gang_ready(gs_core *core, int32_t grant, uint64_t *next_ns);
+int gs_core_gang_lease(gs_core *core, int32_t grant, int beside, uint64_t now_ns, struct gs_core_decision *out);
+int gs_core_gang_revoke(gs_core *core, int32_t grant, int32_t other, int idle, uint64_t now_ns, struct gs_core_decision *out);
+/* 1: it should go; *other: for whom. */
+int gs_core_gang_yields(const gs_core *core, int32_t grant, int32_t *other);
+/* 1: it holds a lease that it does not use. rests: and the device is lent. */
+int gs_core_gang_idle(const gs_core *core, int32_t grant, int *rests);
+void gs_core_gang_rest(gs_core *core, int32_t grant);
+/* The next gang after `after` (-1: the first) that holds a main lease on the device, or -1. */
+int32_t gs_core_gang_main(const gs_core *core, int32_t after);
+int gs_core_gang_wants(const gs_core *core, int32_t grant);
+/* Since when its work outlives a revoke; 0: it does not. */
+uint64_t gs_core_undrained(const gs_core *core, int32_t grant);
 
 /* The grants whose views matter now (they wait, hold or drain); fills out, gives how many (<= GS_ARBITER_MAX_GRANTS). */
 int gs_core_watched(const gs_core *core, int32_t *out);

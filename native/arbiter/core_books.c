@@ -30,6 +30,8 @@ static void grow(struct gs_core *core, struct core_grant *g, uint64_t dt) {
   g->slack += (int64_t)g->share.guarantee_milli * core->config.reserve_milli * span;
   if (g->slack > g->slack_cap)
     g->slack = g->slack_cap;
+  int64_t spin_max = (int64_t)SPIN_MAX_NS * 1000;
+  g->spin = g->spin + core->config.reserve_milli * span > spin_max ? spin_max : g->spin + core->config.reserve_milli * span;
   g->allowance += (int64_t)g->share.limit_milli * span; /* capped when this span is paid: it grew while it was used */
 }
 
@@ -87,6 +89,15 @@ static unsigned count_tails(const struct gs_core *core) {
   return n;
 }
 
+/* Kernels of a gang that spin after a revoke for others of it, which the revoke holds up, are a cost of switching, as far as the
+ * switching reserve goes: that they spin is the tenant's word. Gives what is left to be charged. */
+static uint64_t forgive(struct gs_core *core, struct core_grant *g, uint64_t dt) {
+  uint64_t spun = g->gang && g->view.spins ? core_min(dt, (uint64_t)g->spin / 1000) : 0;
+  g->spin -= (int64_t)spun * 1000;
+  core->stats.switch_ns += spun;
+  return dt - spun;
+}
+
 /* Whoever was revoked and has not drained still runs beside the holders: the hardware slices, each pays an equal part. */
 static uint64_t charge_tails(struct gs_core *core, uint64_t dt, uint64_t until, unsigned sharers) {
   uint64_t charged = 0;
@@ -94,7 +105,7 @@ static uint64_t charge_tails(struct gs_core *core, uint64_t dt, uint64_t until, 
     struct core_grant *g = &core->grant[core->members[i]];
     if (!is_tail(core, core->members[i]))
       continue;
-    charge(core, g, dt / sharers, until, g->share.guarantee_milli ? LEVEL_GUARANTEE : LEVEL_SURPLUS);
+    charge(core, g, forgive(core, g, dt / sharers), until, g->share.guarantee_milli ? LEVEL_GUARANTEE : LEVEL_SURPLUS);
     charged += dt / sharers;
   }
   return charged;
@@ -117,14 +128,23 @@ static bool renew(struct gs_core *core, uint64_t at) {
 
 /* What part of the device a holder pays, against the others': who sleeps pays nothing. */
 static uint64_t weight(const struct gs_core *core, const struct core_grant *g) {
+  bool drains = core->phase == CORE_DRAINING && core->holder >= 0 && g == &core->grant[core->holder];
   bool sleeps = g->view.waiting == 0 && core_idle_since(g) + QUIET_NS <= core->now_ns;
-  return !g->held || (sleeps && core_shared(core)) ? 0 : core_max(g->fill_milli, 10); /* who measures nothing pays something */
+  bool pays = drains || (g->held && !g->rests && !(sleeps && core_shared(core)));
+  return pays ? core_max(g->fill_milli, 10) : 0; /* who measures nothing pays something */
 }
 
-/* The holders together pay dt, which ends at `until`. */
+static int32_t any_holder(const struct gs_core *core) {
+  int32_t any = -1;
+  for (int i = 0; i < core->nmembers; i++)
+    any = core->grant[core->members[i]].held ? core->members[i] : any;
+  return any;
+}
+
+/* The holders together, and the one that the device drains of, pay dt, which ends at `until`. */
 static void charge_holders(struct gs_core *core, uint64_t dt, uint64_t until) {
   uint64_t sum = 0, left = dt;
-  int32_t last = core->holder;
+  int32_t last = core->holder >= 0 ? core->holder : any_holder(core);
   for (int i = 0; i < core->nmembers; i++) {
     uint64_t own = weight(core, &core->grant[core->members[i]]);
     sum += own;
@@ -139,17 +159,18 @@ static void charge_holders(struct gs_core *core, uint64_t dt, uint64_t until) {
     left -= part;
     charge(core, g, part, until, g->level);
   }
-  charge(core, &core->grant[last], left, until, core->grant[last].level);
+  if (last >= 0)
+    charge(core, &core->grant[last], left, until, core->grant[last].level);
 }
 
 static void charge_terms(struct gs_core *core, uint64_t from, uint64_t to, unsigned tails) {
-  bool ends = !core->had_waiters;
+  bool ends = !core->wanted && core->phase == CORE_HELD;
   for (uint64_t t = from; t < to;) {
     ends = ends && core->term_end_ns > t && core->term_end_ns < to;
     uint64_t end = ends ? core->term_end_ns : to;
     charge_holders(core, end - t - charge_tails(core, end - t, end, tails + 1), end);
     t = end;
-    if (!core->had_waiters && core->term_end_ns <= t)
+    if (!core->wanted && core->phase == CORE_HELD && core->term_end_ns <= t)
       ends = renew(core, t);
   }
 }
@@ -160,12 +181,12 @@ static void note_excess(struct gs_core *core, uint64_t dt) {
   bool wanting = false;
   for (int i = 0; i < core->nmembers; i++) {
     const struct core_grant *g = &core->grant[core->members[i]];
-    sum += g->held ? g->fill_milli : 0;
-    wanting = wanting || (g->held && g->fill_milli < g->share.guarantee_milli);
+    sum += core_main(g) ? g->fill_milli : 0;
+    wanting = wanting || (core_main(g) && g->fill_milli < g->share.guarantee_milli);
   }
   for (int i = 0; i < core->nmembers; i++) {
     struct core_grant *g = &core->grant[core->members[i]];
-    if (!g->held)
+    if (!core_main(g))
       continue;
     if (sum < SATURATED_MILLI || !wanting)
       g->over_ns = 0;
@@ -175,13 +196,11 @@ static void note_excess(struct gs_core *core, uint64_t dt) {
 }
 
 static uint64_t busy_end(const struct gs_core *core, uint64_t from, uint64_t now) {
-  if (core->phase == CORE_FREE)
-    return from;
-  if (core->phase == CORE_DRAINING) {
-    const struct core_grant *h = &core->grant[core->holder];
-    return h->view.drained ? core_min(core_max(h->view.busy_until_ns, from), now) : now;
-  }
   uint64_t end = from;
+  if (core->phase == CORE_DRAINING && core->holder >= 0) {
+    const struct core_grant *h = &core->grant[core->holder];
+    end = h->view.drained ? core_max(h->view.busy_until_ns, from) : now;
+  }
   for (int i = 0; i < core->nmembers; i++) {
     const struct core_grant *g = &core->grant[core->members[i]];
     if (g->held)
@@ -205,14 +224,9 @@ void core_advance(struct gs_core *core, uint64_t now) {
   }
   unsigned tails = count_tails(core);
   uint64_t end = busy_end(core, from, now);
-  if (core->phase == CORE_HELD && core_shared(core))
+  if (core->phase == CORE_HELD && core_joined(core))
     note_excess(core, dt);
-  if (core->phase == CORE_HELD) {
-    charge_terms(core, from, end, tails);
-  } else if (core->phase == CORE_DRAINING) {
-    struct core_grant *h = &core->grant[core->holder];
-    charge(core, h, end - from - charge_tails(core, end - from, end, tails + 1), end, h->level);
-  }
+  charge_terms(core, from, end, tails);
   uint64_t rest = now - end;
   if (rest && tails)
     rest -= charge_tails(core, rest, now, tails);

@@ -47,7 +47,9 @@ int32_t core_pick(const struct gs_core *core, bool desperate) {
   for (int i = 0; i < core->nmembers; i++) {
     int32_t m = core->members[i];
     const struct core_grant *g = &core->grant[m];
-    if (g->held || !g->view.waiting || !g->view.live || g->limit_reached || g->late)
+    if (g->held || g->beside || g->due_ns || !core_wants(g) || g->limit_reached)
+      continue;
+    if (g->late && !g->gang) /* what a gang's work waits for may be held in the gate */
       continue;
     if (g->retry_ns > core->now_ns && !desperate)
       continue;
@@ -62,7 +64,7 @@ int32_t core_lead(const struct gs_core *core) {
   for (int i = 0; i < core->nmembers; i++) {
     int32_t m = core->members[i];
     const struct core_grant *g = &core->grant[m];
-    if (g->held && (best < 0 || core_goes_before(core, g, &core->grant[best])))
+    if (core_main(g) && (best < 0 || core_goes_before(core, g, &core->grant[best])))
       best = m;
   }
   return best;
@@ -125,7 +127,7 @@ bool core_fits_beside(const struct gs_core *core, const struct core_grant *c) {
     return false;
   for (int i = 0; i < core->nmembers; i++) {
     const struct core_grant *g = &core->grant[core->members[i]];
-    if (!g->held)
+    if (!core_main(g))
       continue;
     if (g->full || ++holders >= TOGETHER_MAX)
       return false;

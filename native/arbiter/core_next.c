@@ -9,7 +9,7 @@ static uint64_t when_credit(const struct gs_core *core, const struct core_grant 
 }
 
 static uint64_t next_for_waiter(const struct gs_core *core, const struct core_grant *g) {
-  if (g->late)
+  if (g->late && !g->gang)
     return UINT64_MAX; /* its end as a tail is looked for anyway */
   if (g->limit_reached) {
     int64_t missing = core_limit_resume(core, g) - g->allowance;
@@ -18,7 +18,9 @@ static uint64_t next_for_waiter(const struct gs_core *core, const struct core_gr
   }
   if (g->retry_ns > core->now_ns)
     return g->retry_ns;
-  if (core->phase != CORE_HELD || core->grant[core->holder].level == LEVEL_GUARANTEE)
+  if (g->beside) /* looked at by what it is owed, which no wait of others brings forward */
+    return core_max(when_credit(core, g), core->now_ns + core->config.lease_ns / 4);
+  if (g->due_ns || core->phase != CORE_HELD || core->grant[core->holder].level == LEVEL_GUARANTEE)
     return UINT64_MAX;
   return core_max(when_credit(core, g), core->grant[core->holder].lease_ns + core->config.lease_ns / 4);
 }
@@ -27,9 +29,11 @@ static uint64_t next_for_holder(const struct gs_core *core, const struct core_gr
   uint64_t next = UINT64_MAX, now = core->now_ns;
   if (h->share.limit_milli < 1000)
     next = now + core_max((uint64_t)(h->allowance > 0 ? h->allowance : 0) / (1000 - h->share.limit_milli), LIMIT_LOOK_NS);
-  if (shared) /* what each fills is measured, and whether one takes too much */
+  if (shared) /* what each fills is measured, and whether one takes too much; a lease beside has its end */
     next = core_min(next, now + core->config.lease_ns);
-  if (core->had_waiters && h->view.waiting && h->view.launches == h->launches_at_lease)
+  if (h->rests) /* a holder rings no bell when it goes on */
+    next = core_min(next, now + IDLE_LOOK_MAX_NS);
+  if (core->wanted && h->view.waiting && h->view.launches == h->launches_at_lease)
     next = core_min(next, h->lease_ns + PICKUP_NS);
   return next;
 }
@@ -38,7 +42,7 @@ static uint64_t next_idle(struct gs_core *core) {
   uint64_t idle = UINT64_MAX, now = core->now_ns;
   for (int i = 0; i < core->nmembers; i++) {
     const struct core_grant *h = &core->grant[core->members[i]];
-    if (h->held)
+    if (core_main(h))
       idle = core_min(idle, core_idle_since(h) + (uint64_t)core_patience(core, h));
   }
   if (idle >= now + core->idle_look_ns)
@@ -51,7 +55,11 @@ static uint64_t next_idle(struct gs_core *core) {
 uint64_t core_next_look(struct gs_core *core) {
   uint64_t next = UINT64_MAX;
   bool shared = core_shared(core);
-  if (core->phase == CORE_DRAINING)
+  if (core->sides_left)
+    return core->now_ns + 1;
+  if (core->phase == CORE_HELD && core->wanted)
+    next = core->term_end_ns;
+  if (core->phase == CORE_DRAINING && core->called < 0)
     next = core->round_ns + core->config.revoke_overlap_ns;
   else if (core->phase == CORE_HELD && core->had_waiters)
     next = core_min(next_idle(core), core->term_end_ns);

@@ -17,7 +17,7 @@ void core_notice_waits(struct gs_core *core, struct decisions *d) {
   for (int i = 0; i < core->nmembers; i++) {
     int32_t m = core->members[i];
     struct core_grant *g = &core->grant[m];
-    bool waits = g->view.waiting && g->view.live && !g->held;
+    bool waits = core_wants(g) && !g->held;
     if (waits && !g->was_waiting) {
       g->stats.waits++;
       if (g->dry_ns)
@@ -37,6 +37,8 @@ void core_notice_waits(struct gs_core *core, struct decisions *d) {
       g->quiet_ns = core->now_ns;
     if (!waits)
       g->wake_ns = 0;
+    if (!waits || g->limit_reached)
+      g->due_ns = 0;
     g->was_waiting = waits;
   }
 }

@@ -1,4 +1,4 @@
-/* Insides of the core, shared by its two files: core.c decides, core_books.c keeps time. */
+/* Insides of the core, shared by its files: core.c decides, core_books.c keeps time. */
 #ifndef GS_CORE_STATE_H
 #define GS_CORE_STATE_H
 
@@ -50,6 +50,10 @@
  * less has to go. */
 #define SATURATED_MILLI 950
 #define OVER_NS (10 * MS_NS)
+/* A gang that wants a device for so many leases' lengths, having once been due there, is not put off by others that go first. */
+#define DUE_LEASES_MAX 4
+/* What gangs may spin after a revoke at nobody's cost, at most at once; it grows with the switching reserve. */
+#define SPIN_MAX_NS (50 * MS_NS)
 /* Leases held at once; bounds what one step decides. */
 #define TOGETHER_MAX 16
 
@@ -72,6 +76,14 @@ struct core_grant {
   bool late;          /* reported; passed over until it drained */
   bool limit_reached; /* may not run until its allowance is back */
   bool published;
+  bool gang, beside;  /* by the flags of its share; not both */
+  bool side;          /* its lease is beside whatever else is on the device */
+  bool rests;         /* a gang that has a lease and nothing to run here: the device is lent until it has */
+  bool yields;        /* a gang that has to go, on all its devices */
+  int32_t yields_to;
+  uint64_t due_ns;    /* since when the device would be this gang's if its others were; 0: not */
+  uint64_t launches_at_rest;
+  int64_t spin;       /* what it may still spin for nothing, ns x 1e3 */
   struct gs_share share;
   struct gs_core_view view;
   int64_t credit, credit_cap; /* guarantee bucket, ns x 1e6; negative is debt */
@@ -106,9 +118,12 @@ struct gs_core {
   struct gs_arbiter_config config;
   uint64_t now_ns;
   enum core_phase phase;
-  int32_t holder;      /* held: the one of those with a lease that goes before the others; draining: who had it; else -1 */
+  int32_t holder;      /* held: the one of those with a main lease that goes before the others; draining: who had it or -1; else -1 */
   uint64_t round_ns;   /* draining: when the leases were taken */
+  int32_t called;      /* the gang that gets the device next, as soon as it gets all its others; -1: none */
   bool had_waiters;    /* as of the last step, somebody else could have used the device */
+  bool wanted;         /* the same, or a gang waits for it that waits for another device too */
+  bool sides_left;     /* leases beside that found no room in the last step */
   uint64_t term_end_ns, idle_look_ns;
   int32_t members[GS_ARBITER_MAX_GRANTS];
   int nmembers;
@@ -153,6 +168,8 @@ static inline int64_t core_patience(const struct gs_core *core, const struct cor
   bool done = g->sleeps >= SLEEPS_TRUSTED && g->view.launches != g->launches_at_lease;
   if (!done)
     return (int64_t)core->config.early_idle_ns;
+  if (g->gang)
+    return 0;
   return g->view.busy_until_ns > g->lease_ns ? -(int64_t)core_min(AHEAD_NS, (g->view.busy_until_ns - g->lease_ns) / 4) : 0;
 }
 
@@ -181,12 +198,34 @@ static inline bool room(const struct decisions *d) {
   return d->n < GS_CORE_DECISIONS - 2 * TOGETHER_MAX - 8;
 }
 
-/* The device has more than one holder. */
+/* A main lease keeps others off or lets them in by what it fills; the rest are beside whatever there is. */
+static inline bool core_main(const struct core_grant *g) {
+  return g->held && !g->side && !g->rests;
+}
+
+/* Several main leases. */
+static inline bool core_joined(const struct gs_core *core) {
+  int mains = 0;
+  for (int i = 0; i < core->nmembers; i++)
+    mains += core_main(&core->grant[core->members[i]]);
+  return mains > 1;
+}
+
+/* Several that may have work on the device. */
 static inline bool core_shared(const struct gs_core *core) {
   int holders = 0;
   for (int i = 0; i < core->nmembers; i++)
-    holders += core->grant[core->members[i]].held;
+    holders += core->grant[core->members[i]].held && !core->grant[core->members[i]].rests;
   return holders > 1;
+}
+
+static inline bool core_wants(const struct core_grant *g) {
+  return (g->gang ? g->view.wanted : g->view.waiting) && g->view.live;
+}
+
+/* A lease that is not taken up, although a thread waits for it. */
+static inline bool core_unused(const struct gs_core *core, const struct core_grant *h) {
+  return h->view.waiting && h->view.launches == h->launches_at_lease && core->now_ns >= h->lease_ns + PICKUP_NS;
 }
 
 /* core_books.c */
@@ -195,6 +234,24 @@ void core_set_share(struct gs_core *core, struct core_grant *g, const struct gs_
 /* Moves the books to now: buckets grow, holders and undrained tails pay, the rest is idle or switching. */
 void core_advance(struct gs_core *core, uint64_t now);
 void core_count_wake(struct core_grant *g, uint64_t waited_ns);
+
+/* core.c */
+void core_take(struct gs_core *core, struct core_grant *g);
+void core_start_term(struct gs_core *core, int32_t grant);
+void core_lease(struct gs_core *core, int32_t grant, int32_t previous, struct decisions *d);
+void core_revoke(struct gs_core *core, int32_t grant, int32_t candidate, bool idle, struct decisions *d);
+void core_note_miss(struct gs_core *core, struct core_grant *h);
+bool core_drained(struct gs_core *core);
+
+/* core_gang.c */
+/* Gangs that would get the device now are due on it. desperate: as in core_pick. */
+void core_mark_due(struct gs_core *core, bool desperate);
+/* The device is lent while the gang, which holds it, has nothing to run there. */
+void core_rest(struct core_grant *g);
+/* Gangs that rest and have work again get the device back, or yield it. */
+void core_stir(struct gs_core *core, struct decisions *d);
+/* Leases of those that are never alone, and of gangs that run beside others. */
+void core_decide_sides(struct gs_core *core, struct decisions *d);
 
 /* core_notice.c */
 void core_notice_waits(struct gs_core *core, struct decisions *d);
@@ -209,10 +266,10 @@ uint64_t core_next_look(struct gs_core *core);
 /* > 0 when a may borrow before b whatever their virtual times. */
 int core_compare_borrowing(const struct core_grant *a, const struct core_grant *b);
 bool core_goes_before(const struct gs_core *core, const struct core_grant *a, const struct core_grant *b);
-/* The best of those that wait and may run, or -1. Grants that let leases pass unused are left out until their time, unless
- * desperate. */
+/* The best of those that wait for a main lease and may run, or -1; gangs that are due not counted. Grants that let leases pass
+ * unused are left out until their time, unless desperate. */
 int32_t core_pick(const struct gs_core *core, bool desperate);
-/* The best of those that hold a lease, or -1. */
+/* The best of those that hold a main lease, or -1. */
 int32_t core_lead(const struct gs_core *core);
 /* c waits and should not have to wait for the end of the term of h. */
 bool core_preempts(const struct gs_core *core, const struct core_grant *c, const struct core_grant *h);
@@ -220,7 +277,7 @@ bool core_preempts(const struct gs_core *core, const struct core_grant *c, const
 void core_measure(const struct gs_core *core, struct core_grant *g);
 /* Counts as filling the device until measured again. */
 void core_forget_fill(struct core_grant *g);
-/* c, which waits, leaves enough idle to hold a lease beside those that have one. */
+/* c, which waits, leaves enough idle to hold a lease beside those that have main ones. */
 bool core_fits_beside(const struct gs_core *core, const struct core_grant *c);
 
 #endif

@@ -35,13 +35,18 @@ static void record(gs_arbiter *a, uint64_t now, enum gs_event_kind kind, uint32_
 
 /* ---- the pages ---- */
 
+void arbiter_wake(gs_arbiter *a, uint32_t *word) {
+  if (a->nwakes < WAKES_MAX)
+    a->wake[a->nwakes++] = word;
+}
+
 void arbiter_set_lease(gs_arbiter *a, struct entry *e, uint32_t ordinal, bool held) {
   uint32_t *word = &e->limits->device[ordinal].lease;
   uint32_t value = load32(word);
   if (((value & GS_LEASE_HELD) != 0) == held)
     return;
   __atomic_store_n(word, value + 1, __ATOMIC_RELEASE);
-  a->wake[a->nwakes++] = word;
+  arbiter_wake(a, word);
 }
 
 void arbiter_set_bound(const gs_arbiter *a, struct entry *e, uint32_t ordinal, enum gs_core_company company) {
@@ -88,16 +93,35 @@ void arbiter_look_at(struct entry *e, uint32_t ordinal, uint64_t now, struct gs_
     e->memory_peak_bytes[ordinal] = memory;
 }
 
-static void observe(gs_arbiter *a, int32_t grant, uint32_t ordinal, uint64_t now) {
+void arbiter_observe(gs_arbiter *a, int32_t grant, uint64_t now) {
+  struct entry *e = &a->grant[grant];
+  struct gs_core_view view[GS_MAX_DEVICES];
+  uint32_t wanted = 0;
+  for (uint32_t o = 0; o < e->ndevices; o++) {
+    arbiter_look_at(e, o, now, &view[o]);
+    wanted += view[o].waiting;
+  }
+  for (uint32_t o = 0; o < e->ndevices; o++) {
+    view[o].wanted = wanted;
+    view[o].spins = e->cuts && e->cuts->uneven;
+    gs_core_observe(a->core[e->device[o]], grant, &view[o]);
+  }
+}
+
+static void observe_on(gs_arbiter *a, int32_t grant, uint32_t device, uint64_t now) {
   struct entry *e = &a->grant[grant];
   struct gs_core_view view;
-  arbiter_look_at(e, ordinal, now, &view);
-  gs_core_observe(a->core[e->device[ordinal]], grant, &view);
+  if (e->cuts) { /* all its devices are one wish */
+    arbiter_observe(a, grant, now);
+    return;
+  }
+  arbiter_look_at(e, e->ordinal[device], now, &view);
+  gs_core_observe(a->core[device], grant, &view);
 }
 
 /* ---- deciding ---- */
 
-static void carry_out(gs_arbiter *a, uint32_t device, const struct gs_core_decision *d, uint64_t now) {
+void arbiter_carry_out(gs_arbiter *a, uint32_t device, const struct gs_core_decision *d, uint64_t now) {
   struct entry *e = &a->grant[d->grant];
   uint32_t ordinal = e->ordinal[device];
   switch ((enum gs_core_action)d->action) {
@@ -105,7 +129,13 @@ static void carry_out(gs_arbiter *a, uint32_t device, const struct gs_core_decis
     arbiter_set_lease(a, e, ordinal, true);
     record(a, now, GS_EVENT_LEASE, device, d->grant, d->other, d->value);
     break;
+  case GS_CORE_AGAIN:
+    arbiter_set_lease(a, e, ordinal, true);
+    record(a, now, GS_EVENT_BESIDE, device, d->grant, d->other, d->value);
+    break;
   case GS_CORE_REVOKE:
+    if (e->cuts) /* before its ranks see the revoke */
+      arbiter_wake_cut(a, e, arbiter_cut(e, now));
     arbiter_set_lease(a, e, ordinal, false);
     record(a, now, GS_EVENT_REVOKE, device, d->grant, d->other, d->value);
     break;
@@ -141,12 +171,12 @@ static void decide(gs_arbiter *a, uint32_t device, uint64_t now) {
   int32_t watched[GS_ARBITER_MAX_GRANTS];
   int nwatched = gs_core_watched(a->core[device], watched);
   for (int i = 0; i < nwatched; i++)
-    observe(a, watched[i], a->grant[watched[i]].ordinal[device], now);
+    observe_on(a, watched[i], device, now);
   int n = gs_core_step(a->core[device], now, decisions, &a->due_ns[device]);
   nwatched = gs_core_watched(a->core[device], watched);
   tell_tails(a, device, watched, nwatched); /* before the lease: its holder meters by it */
   for (int i = 0; i < n; i++)
-    carry_out(a, device, &decisions[i], now);
+    arbiter_carry_out(a, device, &decisions[i], now);
 }
 
 /* Heartbeats, and a look at everybody: finds what a bell that never rang would have said. Nothing when no process is joined. */
@@ -156,8 +186,7 @@ static void tick(gs_arbiter *a, uint64_t now) {
     struct entry *e = &a->grant[g];
     if (!e->present)
       continue;
-    for (uint32_t o = 0; o < e->ndevices; o++)
-      observe(a, g, o, now);
+    arbiter_observe(a, g, now);
     e->bells = 0;
     if (e->muted) {
       struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = (uint64_t)e->generation << 32 | (uint32_t)g};
@@ -177,16 +206,19 @@ static void tick(gs_arbiter *a, uint64_t now) {
 void arbiter_run(gs_arbiter *a, uint64_t now) {
   if (a->tick_ns <= now)
     tick(a, now);
-  uint64_t next = a->tick_ns;
-  for (uint32_t d = 0; d < GS_ARBITER_MAX_DEVICES; d++) {
-    if (!a->core[d])
-      continue;
-    /* A step makes at most GS_CORE_DECISIONS wakes; what finds no room is due at once in the next section. */
-    if (a->due_ns[d] <= now && a->nwakes <= WAKES_MAX - GS_CORE_DECISIONS)
-      decide(a, d, now);
-    if (a->due_ns[d] < next)
-      next = a->due_ns[d];
+  /* What a pass wakes must find room; what does not get its pass is due at once in the next section. */
+  for (bool again = true; again && a->nwakes <= WAKES_MAX - WAKES_PASS;) {
+    for (uint32_t d = 0; d < GS_ARBITER_MAX_DEVICES; d++)
+      if (a->core[d] && a->due_ns[d] <= now)
+        decide(a, d, now);
+    again = a->ngangs && arbiter_run_gangs(a, now);
   }
+  if (a->ngangs)
+    arbiter_follow_gangs(a, now);
+  uint64_t next = a->tick_ns < a->gangs_due_ns ? a->tick_ns : a->gangs_due_ns;
+  for (uint32_t d = 0; d < GS_ARBITER_MAX_DEVICES; d++)
+    if (a->core[d] && a->due_ns[d] < next)
+      next = a->due_ns[d];
   if (next == a->armed_ns)
     return;
   struct itimerspec at = {0}; /* zero disarms */
@@ -200,10 +232,9 @@ void arbiter_run(gs_arbiter *a, uint64_t now) {
 
 void arbiter_changed(gs_arbiter *a, int32_t grant, uint64_t now) {
   struct entry *e = &a->grant[grant];
-  for (uint32_t o = 0; o < e->ndevices; o++) {
-    observe(a, grant, o, now);
+  arbiter_observe(a, grant, now);
+  for (uint32_t o = 0; o < e->ndevices; o++)
     a->due_ns[e->device[o]] = now;
-  }
   if (e->live && a->tick_ns == NEVER)
     a->tick_ns = now;
 }

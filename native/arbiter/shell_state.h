@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "core.h"
+#include "gang.h"
 #include "gs_arbiter.h"
 
 #define NEVER UINT64_MAX
@@ -19,7 +20,22 @@
 #define STOPPER UINT64_C(0xffffffff)
 #define TIMER UINT64_C(0xfffffffe)
 #define NO_ORDINAL 0xff
-enum { EVENTS = 4096, WAKES_MAX = 512 };
+enum {
+  EVENTS = 4096,
+  /* what one pass over all devices and one step of the gangs can wake */
+  WAKES_PASS = GS_ARBITER_MAX_DEVICES * GS_CORE_DECISIONS + GS_GANG_DECISIONS,
+  WAKES_MAX = 2 * WAKES_PASS
+};
+
+/* Of a gang: how far its ranks are, to stop them together. */
+struct cuts {
+  bool open;         /* some may go on without a lease */
+  bool uneven;       /* the leases are gone and some have submitted more than others */
+  uint64_t since_ns; /* since when */
+  uint32_t generation[GS_MAX_SLOTS];
+  uint64_t base[GS_MAX_SLOTS][GS_MAX_DEVICES];
+};
+
 
 struct entry {
   bool present, muted;
@@ -28,6 +44,7 @@ struct entry {
   struct gs_usage *usage;
   int bell; /* our own duplicate */
   uint32_t bells, live, ndevices;
+  struct cuts *cuts;                              /* a gang's, else NULL */
   uint32_t device[GS_MAX_DEVICES];                /* by ordinal */
   uint8_t ordinal[GS_ARBITER_MAX_DEVICES];        /* by node index */
   uint64_t dead_busy_ns[GS_MAX_DEVICES];          /* metered by processes that are gone */
@@ -44,6 +61,9 @@ struct gs_arbiter {
   uint64_t armed_ns, tick_ns; /* when the timer is set to fire, when the next tick is due; NEVER: not */
   gs_core *core[GS_ARBITER_MAX_DEVICES];
   uint64_t due_ns[GS_ARBITER_MAX_DEVICES]; /* when a core wants its next step */
+  gs_gangs *gangs;
+  int ngangs;
+  uint64_t gangs_due_ns;
   struct entry grant[GS_ARBITER_MAX_GRANTS];
   uint32_t *wake[WAKES_MAX];
   int nwakes;
@@ -74,9 +94,26 @@ void arbiter_run(gs_arbiter *a, uint64_t now);
 /* Something about a grant may be new: look, and decide on its devices in the next run. */
 void arbiter_changed(gs_arbiter *a, int32_t grant, uint64_t now);
 void arbiter_look_at(struct entry *e, uint32_t ordinal, uint64_t now, struct gs_core_view *view);
+/* The same for all cores of a grant. */
+void arbiter_observe(gs_arbiter *a, int32_t grant, uint64_t now);
+void arbiter_carry_out(gs_arbiter *a, uint32_t device, const struct gs_core_decision *d, uint64_t now);
+void arbiter_wake(gs_arbiter *a, uint32_t *word);
 void arbiter_set_lease(gs_arbiter *a, struct entry *e, uint32_t ordinal, bool held);
 void arbiter_set_bound(const gs_arbiter *a, struct entry *e, uint32_t ordinal, enum gs_core_company company);
 uint32_t arbiter_slots_of(const struct entry *e);
+
+/* shell_gang.c */
+/* One thing that gangs need after their cores decided; gives whether cores have to decide again. */
+bool arbiter_run_gangs(gs_arbiter *a, uint64_t now);
+/* Their ranks are shown where to stop. */
+void arbiter_follow_gangs(gs_arbiter *a, uint64_t now);
+void arbiter_wake_cut(gs_arbiter *a, struct entry *e, uint32_t ordinals);
+
+/* shell_cut.c; of the entry of a gang and its pages alone. Both give the ordinals whose waiters have something new to see. */
+/* Its leases go now: each rank is shown how far it may go. */
+uint32_t arbiter_cut(struct entry *e, uint64_t now);
+/* What its ranks did since. held: it has its leases; drained: none of its work outlives a revoke. */
+uint32_t arbiter_follow(struct entry *e, bool held, bool drained, uint64_t now, uint64_t *next_ns);
 
 /* The one function that is called without it. */
 int arbiter_start_thread(gs_arbiter *a, struct gs_err *err);

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cffi import FFI
 
-HEADERS = ("gs_err.h", "gs_page.h", "gs_wire.h", "gs_arbiter.h", "gs_page_ops.h", "core.h")
+HEADERS = ("gs_err.h", "gs_page.h", "gs_wire.h", "gs_arbiter.h", "gs_page_ops.h", "core.h", "gang.h")
 
 
 def declarations(include: list[str]) -> str:

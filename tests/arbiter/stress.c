@@ -95,7 +95,7 @@ static void *change(void *unused) {
   (void)unused;
   while (!__atomic_load_n(&stopping, __ATOMIC_RELAXED)) {
     struct tenant *t = &tenants[TENANTS - 1 - rand_r(&seed) % 2];
-    struct gs_share share[DEVICES] = {{50, 1000, 2, 0, 0}, {150, 1000, 0, 1, 2}};
+    struct gs_share share[DEVICES] = {{50, 1000, 2, 0, 0, 0}, {150, 1000, 0, 1, 2, 0}};
     must(gs_arbiter_grant_share(arbiter, t->grant, share, &err), &err, "share");
     if (rand_r(&seed) % 4 == 0)
       must(gs_arbiter_slot_clear(arbiter, t->grant, 0, &err), &err, "clear");

@@ -1,0 +1,123 @@
+/* How far the ranks of a gang may go after a revoke, in its pages.
+ *
+ * Ranks that run collectives must stop at the same one, or the first spins for the second. When a gang is revoked each rank may
+ * go on without a lease up to as many collectives as the furthest has submitted, counted from where all stood last: its cut. */
+#include "shell_state.h"
+
+enum {
+  CUT_AHEAD_MAX = 64,     /* what ranks count is their own word: one that lies lets others go on so far at a time */
+  CUT_LOOK_MIN_NS = 250000 /* between looks at ranks on their way to a cut; then an eighth of the time it took so far */
+};
+
+/* One process on one device that submitted a collective. */
+struct rank {
+  struct gs_slot_device *words;
+  uint64_t *base; /* collectives where all stood last */
+  uint64_t counted;
+};
+
+static bool is_rank(struct entry *e, uint32_t slot, uint32_t ordinal, struct rank *rank) {
+  struct gs_slot_device *words = &e->usage->slot[slot].device[ordinal];
+  if (load32(&e->usage->slot[slot].state) != GS_SLOT_LIVE)
+    return false;
+  *rank = (struct rank){words, &e->cuts->base[slot][ordinal], load64(&words->collectives)};
+  return rank->counted > 0;
+}
+
+/* Processes that are new count from where they are seen first. */
+static void note_slots(struct entry *e, uint32_t slots) {
+  for (uint32_t s = 0; s < slots; s++) {
+    uint32_t generation = load32(&e->usage->slot[s].generation);
+    if (generation == e->cuts->generation[s])
+      continue;
+    e->cuts->generation[s] = generation;
+    for (uint32_t o = 0; o < e->ndevices; o++)
+      e->cuts->base[s][o] = load64(&e->usage->slot[s].device[o].collectives);
+  }
+}
+
+struct spread {
+  uint64_t least, most; /* collectives since all ranks were even */
+  bool empty;           /* nothing of any rank is on a device */
+};
+
+static struct spread look(struct entry *e, uint32_t slots, uint64_t now) {
+  struct spread spread = {UINT64_MAX, 0, true};
+  struct rank rank;
+  for (uint32_t s = 0; s < slots; s++)
+    for (uint32_t o = 0; o < e->ndevices; o++) {
+      if (!is_rank(e, s, o, &rank))
+        continue;
+      /* one that counts backwards stands where it did */
+      uint64_t done = rank.counted > *rank.base ? rank.counted - *rank.base : 0;
+      spread.least = done < spread.least ? done : spread.least;
+      spread.most = done > spread.most ? done : spread.most;
+      if (load32(&rank.words->inflight) || load64(&rank.words->queue_end_ns) > now)
+        spread.empty = false;
+    }
+  return spread;
+}
+
+/* Gives the ordinals whose waiters have to look. */
+static uint32_t raise_cuts(struct entry *e, uint32_t slots, uint64_t most) {
+  uint32_t raised = 0;
+  struct rank rank;
+  for (uint32_t s = 0; s < slots; s++)
+    for (uint32_t o = 0; o < e->ndevices; o++) {
+      if (!is_rank(e, s, o, &rank))
+        continue;
+      uint64_t ahead = *rank.base + most > rank.counted ? *rank.base + most - rank.counted : 0;
+      uint64_t cut = ahead ? rank.counted + (ahead < CUT_AHEAD_MAX ? ahead : CUT_AHEAD_MAX) : 0;
+      if (!cut || load64(&rank.words->cut) == cut)
+        continue;
+      __atomic_store_n(&rank.words->cut, cut, __ATOMIC_RELEASE);
+      raised |= UINT32_C(1) << o;
+    }
+  return raised;
+}
+
+static void close_cuts(struct entry *e, uint32_t slots) {
+  e->cuts->open = e->cuts->uneven = false;
+  for (uint32_t s = 0; s < slots; s++)
+    for (uint32_t o = 0; o < e->ndevices; o++)
+      if (load64(&e->usage->slot[s].device[o].cut))
+        __atomic_store_n(&e->usage->slot[s].device[o].cut, 0, __ATOMIC_RELEASE);
+}
+
+static void rebase(struct entry *e, uint32_t slots) {
+  struct rank rank;
+  for (uint32_t s = 0; s < slots; s++)
+    for (uint32_t o = 0; o < e->ndevices; o++)
+      if (is_rank(e, s, o, &rank))
+        *rank.base = rank.counted;
+}
+
+uint32_t arbiter_cut(struct entry *e, uint64_t now) {
+  uint32_t slots = arbiter_slots_of(e);
+  if (!e->cuts->open)
+    e->cuts->since_ns = now;
+  e->cuts->open = true;
+  note_slots(e, slots);
+  struct spread spread = look(e, slots, now);
+  e->cuts->uneven = spread.least < spread.most;
+  return raise_cuts(e, slots, spread.most);
+}
+
+uint32_t arbiter_follow(struct entry *e, bool held, bool drained, uint64_t now, uint64_t *next_ns) {
+  uint32_t slots = arbiter_slots_of(e);
+  if (!held && !drained) {
+    uint32_t raised = arbiter_cut(e, now);
+    uint64_t pause = (now - e->cuts->since_ns) / 8;
+    *next_ns = now + (pause > CUT_LOOK_MIN_NS ? pause : CUT_LOOK_MIN_NS);
+    return raised;
+  }
+  *next_ns = NEVER;
+  note_slots(e, slots);
+  if (e->cuts->open)
+    close_cuts(e, slots);
+  struct spread spread = look(e, slots, now);
+  /* Uneven ranks that have nothing left to run are not waiting for each other: they do not count alike. */
+  if (!held && (spread.empty || spread.least == spread.most))
+    rebase(e, slots);
+  return 0;
+}

@@ -1,0 +1,38 @@
+/* Gangs in the arbiter's thread: what gang.c says is carried out in one critical section, and their ranks are followed. */
+#include "shell_state.h"
+
+void arbiter_wake_cut(gs_arbiter *a, struct entry *e, uint32_t ordinals) {
+  for (uint32_t o = 0; o < e->ndevices; o++)
+    if (ordinals & UINT32_C(1) << o)
+      arbiter_wake(a, &e->limits->device[o].lease);
+}
+
+bool arbiter_run_gangs(gs_arbiter *a, uint64_t now) {
+  struct gs_gang_decision decisions[GS_GANG_DECISIONS];
+  uint32_t again;
+  for (int32_t g = 0; g < GS_ARBITER_MAX_GRANTS; g++)
+    if (a->grant[g].present && a->grant[g].cuts)
+      arbiter_observe(a, g, now);
+  int n = gs_gangs_step(a->gangs, a->core, now, decisions, &again, &a->gangs_due_ns);
+  for (int i = 0; i < n; i++)
+    arbiter_carry_out(a, decisions[i].device, &decisions[i].core, now);
+  for (uint32_t d = 0; d < GS_ARBITER_MAX_DEVICES; d++)
+    if (again & UINT32_C(1) << d)
+      a->due_ns[d] = now;
+  return again != 0;
+}
+
+void arbiter_follow_gangs(gs_arbiter *a, uint64_t now) {
+  for (int32_t g = 0; g < GS_ARBITER_MAX_GRANTS; g++) {
+    struct entry *e = &a->grant[g];
+    bool drained = true;
+    uint64_t next;
+    if (!e->present || !e->cuts)
+      continue;
+    for (uint32_t o = 0; o < e->ndevices; o++)
+      drained = drained && !gs_core_undrained(a->core[e->device[o]], g);
+    arbiter_wake_cut(a, e, arbiter_follow(e, gs_gangs_held(a->gangs, g), drained, now, &next));
+    if (next < a->gangs_due_ns)
+      a->gangs_due_ns = next;
+  }
+}
