@@ -11,7 +11,7 @@ int gs_core_create(gs_core **out, const struct gs_arbiter_config *config, uint64
   if (!core)
     return -ENOMEM;
   core->config = *config;
-  core->holder = core->called = -1;
+  core->holder = core->previous = core->called = -1;
   core->now_ns = now_ns;
   *out = core;
   return 0;
@@ -75,6 +75,8 @@ void gs_core_remove(gs_core *core, int32_t grant, uint64_t now_ns) {
   core->grant[grant].present = core->grant[grant].held = false;
   if (core->called == grant)
     core->called = -1;
+  if (core->previous == grant)
+    core->previous = -1;
   if (core->holder != grant)
     return;
   core->holder = core_lead(core);
@@ -257,31 +259,36 @@ static bool decide_holders(struct gs_core *core, struct decisions *d) {
   part(core, core_pick(core, false), d);
   int32_t candidate = core_pick(core, false);
   enum yield yield = holder_yields(core, candidate);
+  if (yield == RENEW && core_asks(core))
+    return false;
   if (yield == RENEW) {
     core->term_end_ns = core->now_ns + core_term(core);
     for (int i = 0; i < core->nmembers; i++)
-      core->grant[core->members[i]].level = core_level(core, &core->grant[core->members[i]]);
+      if (core_main(&core->grant[core->members[i]]))
+        core->grant[core->members[i]].level = core_level(core, &core->grant[core->members[i]]);
   }
   return yield != KEEP && yield != RENEW && take_all_back(core, candidate, yield == YIELD_IDLE, d);
 }
 
 static void decide(struct gs_core *core, struct decisions *d) {
+  core->asks = false;
   core_decide_sides(core, d);
   if (core->called >= 0)
     return;
   core_stir(core, d);
   if (core->phase == CORE_HELD && !decide_holders(core, d))
     return;
-  int32_t previous = -1;
   if (core->phase == CORE_DRAINING) {
     if (!core_drained(core) && core->now_ns < core->round_ns + core->config.revoke_overlap_ns)
       return;
-    previous = core->holder;
+    core->previous = core->holder;
+    core->freed_ns = core->now_ns;
     core->phase = CORE_FREE;
     core->holder = -1;
   }
+  int32_t previous = core->freed_ns == core->now_ns ? core->previous : -1;
   int32_t next = pick_next(core);
-  if (next < 0)
+  if (next < 0 || core_asks(core))
     return;
   if (previous >= 0)
     emit(d, GS_CORE_HANDOVER, previous, next, core->now_ns - core->round_ns);
@@ -302,8 +309,10 @@ int gs_core_step(gs_core *core, uint64_t now_ns, struct gs_core_decision *out, u
   core_notice_waits(core, &d); /* a revoked holder that still has threads in the gate waits from now on */
   bool all = core_publish_contention(core, &d);
   core->had_waiters = core->wanted = core_pick(core, core->phase == CORE_FREE) >= 0;
-  for (int i = 0; i < core->nmembers; i++)
-    core->wanted = core->wanted || core->grant[core->members[i]].due_ns;
+  for (int i = 0; i < core->nmembers; i++) { /* leases beside others are always wanted by those */
+    const struct core_grant *g = &core->grant[core->members[i]];
+    core->wanted = core->wanted || g->due_ns || (g->held && g->side && core_shared(core));
+  }
   *next_ns = all ? core_next_look(core) : core->now_ns + 1;
   return d.n;
 }

@@ -96,6 +96,8 @@ void gs_core_gang_uncall(gs_core *core, int32_t grant);
 int gs_core_gang_ready(gs_core *core, int32_t grant, uint64_t *next_ns);
 int gs_core_gang_lease(gs_core *core, int32_t grant, int beside, uint64_t now_ns, struct gs_core_decision *out);
 int gs_core_gang_revoke(gs_core *core, int32_t grant, int32_t other, int idle, uint64_t now_ns, struct gs_core_decision *out);
+/* 1: gangs are due here, and unless one of them is called now the core goes on without them: it is to be stepped again. */
+int gs_core_asks(const gs_core *core);
 /* 1: it should go; *other: for whom. */
 int gs_core_gang_yields(const gs_core *core, int32_t grant, int32_t *other);
 /* 1: it holds a lease that it does not use. rests: and the device is lent. */

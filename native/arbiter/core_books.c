@@ -65,7 +65,11 @@ static void charge(struct gs_core *core, struct core_grant *g, uint64_t dt, uint
   int64_t span = (int64_t)core_min(dt, 1000 * 1000 * MS_NS);
   g->allowance -= span * 1000;
   if (level == LEVEL_GUARANTEE) {
-    pay(&g->credit, span * CREDIT_PER_NS);
+    int64_t slack = g->gang && g->slack > 0 ? g->slack : 0, credit = span * CREDIT_PER_NS;
+    /* A gang waits for all its devices to be free at once: its turn seldom comes when it has only slack left. */
+    slack = slack < credit ? slack : credit;
+    g->slack -= slack;
+    pay(&g->credit, credit - slack);
   } else if (level == LEVEL_SLACK) {
     pay(&g->slack, span * CREDIT_PER_NS);
   } else if (level == LEVEL_SURPLUS) {

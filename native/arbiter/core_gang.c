@@ -23,6 +23,19 @@ void core_mark_due(struct gs_core *core, bool desperate) {
   }
 }
 
+bool core_asks(struct gs_core *core) {
+  bool due = false;
+  for (int i = 0; i < core->nmembers; i++)
+    due = due || core->grant[core->members[i]].due_ns;
+  core->asks = due && core->asked_ns != core->now_ns;
+  core->asked_ns = core->now_ns;
+  return core->asks;
+}
+
+int gs_core_asks(const gs_core *core) {
+  return core->asks;
+}
+
 void core_rest(struct core_grant *g) {
   g->rests = true;
   g->launches_at_rest = g->view.launches;
@@ -79,8 +92,8 @@ enum gs_core_call gs_core_gang_callable(const gs_core *core, int32_t grant, uint
   const struct core_grant *h = &core->grant[core->holder];
   if (core_holder_idle(core, h, core->now_ns) || core_unused(core, h) || core_goes_before(core, g, h))
     return GS_CORE_CALLABLE;
-  /* who goes first has a lease of full length, unless the gang has been put off for long */
-  *next_ns = core_min(h->lease_ns + core->config.lease_ns, g->due_ns + DUE_LEASES_MAX * core->config.lease_ns);
+  /* who goes first goes on, but other devices are not in step with this one: the gang is not put off for ever */
+  *next_ns = g->due_ns + DUE_LEASES_MAX * core->config.lease_ns;
   return core->now_ns >= *next_ns ? GS_CORE_CALLABLE : GS_CORE_DUE;
 }
 
@@ -102,6 +115,8 @@ int gs_core_gang_call(gs_core *core, int32_t grant, uint64_t now_ns, struct gs_c
       if (core_main(&core->grant[core->members[i]]))
         core_revoke(core, core->members[i], grant, idle, &d);
   }
+  if (core->phase == CORE_FREE) /* not before the gang's other devices are drained */
+    core->holder = core->freed_ns == core->now_ns ? core->previous : -1;
   core->phase = CORE_DRAINING;
   core->round_ns = core->now_ns;
   return d.n;
@@ -134,7 +149,7 @@ int gs_core_gang_lease(gs_core *core, int32_t grant, int beside, uint64_t now_ns
     return d.n;
   }
   int32_t previous = core->phase == CORE_DRAINING ? core->holder : -1;
-  if (previous >= 0 && core->grant[previous].present)
+  if (previous >= 0)
     emit(&d, GS_CORE_HANDOVER, previous, grant, core->now_ns - core->round_ns);
   core_lease(core, grant, previous, &d);
   core->called = -1;

@@ -29,8 +29,10 @@ static uint64_t next_for_holder(const struct gs_core *core, const struct core_gr
   uint64_t next = UINT64_MAX, now = core->now_ns;
   if (h->share.limit_milli < 1000)
     next = now + core_max((uint64_t)(h->allowance > 0 ? h->allowance : 0) / (1000 - h->share.limit_milli), LIMIT_LOOK_NS);
-  if (shared) /* what each fills is measured, and whether one takes too much; a lease beside has its end */
+  if (shared) /* what each fills is measured, and whether one takes too much */
     next = core_min(next, now + core->config.lease_ns);
+  if (h->beside)
+    next = core_min(next, h->lease_ns + core->config.lease_ns);
   if (h->rests) /* a holder rings no bell when it goes on */
     next = core_min(next, now + IDLE_LOOK_MAX_NS);
   if (core->wanted && h->view.waiting && h->view.launches == h->launches_at_lease)

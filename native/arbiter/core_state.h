@@ -121,8 +121,12 @@ struct gs_core {
   int32_t holder;      /* held: the one of those with a main lease that goes before the others; draining: who had it or -1; else -1 */
   uint64_t round_ns;   /* draining: when the leases were taken */
   int32_t called;      /* the gang that gets the device next, as soon as it gets all its others; -1: none */
+  int32_t previous;    /* who it drained of when it became free, */
+  uint64_t freed_ns;   /* and when that was */
   bool had_waiters;    /* as of the last step, somebody else could have used the device */
-  bool wanted;         /* the same, or a gang waits for it that waits for another device too */
+  bool wanted;         /* the same, or a gang waits for it and others, or it is held beside others */
+  bool asks;           /* a loan, or a term of one, waits for the word of the gangs that are due */
+  uint64_t asked_ns;
   bool sides_left;     /* leases beside that found no room in the last step */
   uint64_t term_end_ns, idle_look_ns;
   int32_t members[GS_ARBITER_MAX_GRANTS];
@@ -246,6 +250,8 @@ bool core_drained(struct gs_core *core);
 /* core_gang.c */
 /* Gangs that would get the device now are due on it. desperate: as in core_pick. */
 void core_mark_due(struct gs_core *core, bool desperate);
+/* Once at a time: before a gang that is due is passed over, it may be called. */
+bool core_asks(struct gs_core *core);
 /* The device is lent while the gang, which holds it, has nothing to run there. */
 void core_rest(struct core_grant *g);
 /* Gangs that rest and have work again get the device back, or yield it. */

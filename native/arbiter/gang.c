@@ -245,6 +245,9 @@ int gs_gangs_step(gs_gangs *gangs, gs_core *const *core, uint64_t now_ns, struct
   }
   if (best)
     call(gangs, &s, best);
+  for (uint32_t d = 0; d < GS_ARBITER_MAX_DEVICES && !done && !best; d++)
+    if (core[d] && gs_core_asks(core[d]))
+      s.again |= UINT32_C(1) << d;
   *again = s.again;
   *next_ns = s.next;
   return s.n;

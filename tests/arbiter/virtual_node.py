@@ -29,7 +29,7 @@ class Node:
         out = ffi.new("gs_gangs **")
         assert lib.gs_gangs_create(out, self.devices[0].config) == 0
         self.layer = ffi.gc(out[0], lib.gs_gangs_destroy)
-        self.cores = ffi.new("gs_core *[]", [device.core for device in self.devices])
+        self.cores = ffi.new("gs_core *[16]", [device.core for device in self.devices])
         self._out = ffi.new("struct gs_gang_decision[]", lib.GS_GANG_DECISIONS)
         self._again, self._next = ffi.new("uint32_t *"), ffi.new("uint64_t *")
         self.next = NEVER
@@ -48,9 +48,7 @@ class Node:
             self.devices[place].tenants[grant] = rank
         if flags & GANG:
             self.gangs[grant] = list(places)
-            stands = lib.gs_gangs_add(
-                self.layer, self.cores, grant, list(places), len(places), shares, held, self.now
-            )
+            stands = lib.gs_gangs_add(self.layer, self.cores, grant, list(places), len(places), shares, held, self.now)
         else:
             for share, place in zip(shares, places, strict=True):
                 stands = lib.gs_core_add(self.cores[place], grant, ffi.addressof(share), held, self.now)
