@@ -212,6 +212,18 @@ int gs_core_gang_wants(const gs_core *core, int32_t grant) {
   return core_wants(&core->grant[grant]) && !core->grant[grant].limit_reached;
 }
 
+void gs_core_gang_slipped(gs_core *core, int32_t grant, uint64_t now_ns) {
+  struct core_grant *g = &core->grant[grant];
+  core_advance(core, now_ns);
+  g->revoked_ns = core->now_ns;
+  g->late_ns = core->now_ns + LATE_NS + core->config.bound_ns;
+}
+
+int gs_core_gang_solvent(const gs_core *core, int32_t grant) {
+  const struct core_grant *g = &core->grant[grant];
+  return g->share.guarantee_milli && g->credit > -(int64_t)AGAIN_DEBT_NS * CREDIT_PER_NS;
+}
+
 uint64_t gs_core_undrained(const gs_core *core, int32_t grant) {
   return core->grant[grant].revoked_ns;
 }

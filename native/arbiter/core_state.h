@@ -54,6 +54,8 @@
 #define DUE_LEASES_MAX 4
 /* What gangs may spin after a revoke at nobody's cost, at most at once; it grows with the switching reserve. */
 #define SPIN_MAX_NS (50 * MS_NS)
+/* Debt up to which a gang whose work does not drain runs beside others more than once in a turn. */
+#define AGAIN_DEBT_NS (100 * MS_NS)
 /* Leases held at once; bounds what one step decides. */
 #define TOGETHER_MAX 16
 

@@ -155,12 +155,14 @@ static bool answer_call(struct step *s, struct gs_gang *g) {
  * submitted. */
 static bool lease_again(struct step *s, struct gs_gang *g, uint64_t term) {
   uint64_t first = UINT64_MAX;
+  bool solvent = true;
   for (uint32_t i = 0; i < g->ndevices; i++) {
     uint64_t revoked = gs_core_undrained(s->core[g->device[i]], g->grant);
+    solvent = solvent && gs_core_gang_solvent(s->core[g->device[i]], g->grant);
     if (revoked && revoked < first)
       first = revoked;
   }
-  if (first == UINT64_MAX || g->again)
+  if (first == UINT64_MAX || (g->again && !solvent))
     return false;
   if (s->now >= first + GS_GANG_AGAIN_NS)
     lease(s, g, true, term);

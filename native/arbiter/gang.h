@@ -10,8 +10,9 @@
 
 #include "core.h"
 
-/* A gang whose work has not drained after this long gets its leases again beside those of others, once per turn. */
-#ifndef GS_CFFI
+/* A gang whose work has not drained after this long gets its leases again beside those of others: once per turn, or
+ * until it is deep in debt. */
+#if !defined(GS_CFFI) && !defined(GS_GANG_AGAIN_NS)
 #define GS_GANG_AGAIN_NS UINT64_C(5000000)
 #endif
 enum { GS_GANG_DECISIONS = 512 };

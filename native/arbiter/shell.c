@@ -83,7 +83,9 @@ void arbiter_look_at(struct entry *e, uint32_t ordinal, uint64_t now, struct gs_
     if (queue_end > view->busy_until_ns)
       view->busy_until_ns = queue_end;
     bool empty = load32(&d->inflight) == 0 && queue_end <= now;
-    if (load32(&d->drained) != lease && !empty)
+    /* of ranks that are uneven one may have submitted since it said so */
+    bool said = load32(&d->drained) == lease && !(e->cuts && e->cuts->uneven);
+    if (!said && !empty)
       view->drained = 0;
     memory += load64(&d->memory_bytes);
   }

@@ -103,21 +103,24 @@ uint32_t arbiter_cut(struct entry *e, uint64_t now) {
   return raise_cuts(e, slots, spread.most);
 }
 
-uint32_t arbiter_follow(struct entry *e, bool held, bool drained, uint64_t now, uint64_t *next_ns) {
+uint32_t arbiter_follow(struct entry *e, bool held, bool *drained, uint64_t now, uint64_t *next_ns) {
   uint32_t slots = arbiter_slots_of(e);
-  if (!held && !drained) {
+  note_slots(e, slots);
+  struct spread spread = look(e, slots, now);
+  bool even = spread.least >= spread.most;
+  /* A rank that saw the revoke late may have submitted after all had drained. Uneven ranks that have nothing left to run are
+   * not waiting for each other: they do not count alike. */
+  *drained = *drained && (even || spread.empty);
+  if (!held && !*drained) {
     uint32_t raised = arbiter_cut(e, now);
     uint64_t pause = (now - e->cuts->since_ns) / 8;
     *next_ns = now + (pause > CUT_LOOK_MIN_NS ? pause : CUT_LOOK_MIN_NS);
     return raised;
   }
   *next_ns = NEVER;
-  note_slots(e, slots);
   if (e->cuts->open)
     close_cuts(e, slots);
-  struct spread spread = look(e, slots, now);
-  /* Uneven ranks that have nothing left to run are not waiting for each other: they do not count alike. */
-  if (!held && (spread.empty || spread.least == spread.most))
+  if (!held)
     rebase(e, slots);
   return 0;
 }

@@ -31,7 +31,10 @@ void arbiter_follow_gangs(gs_arbiter *a, uint64_t now) {
       continue;
     for (uint32_t o = 0; o < e->ndevices; o++)
       drained = drained && !gs_core_undrained(a->core[e->device[o]], g);
-    arbiter_wake_cut(a, e, arbiter_follow(e, gs_gangs_held(a->gangs, g), drained, now, &next));
+    bool knew = drained, held = gs_gangs_held(a->gangs, g);
+    arbiter_wake_cut(a, e, arbiter_follow(e, held, &drained, now, &next));
+    for (uint32_t o = 0; o < e->ndevices && knew && !drained && !held; o++)
+      gs_core_gang_slipped(a->core[e->device[o]], g, now);
     if (next < a->gangs_due_ns)
       a->gangs_due_ns = next;
   }

@@ -112,8 +112,9 @@ void arbiter_wake_cut(gs_arbiter *a, struct entry *e, uint32_t ordinals);
 /* shell_cut.c; of the entry of a gang and its pages alone. Both give the ordinals whose waiters have something new to see. */
 /* Its leases go now: each rank is shown how far it may go. */
 uint32_t arbiter_cut(struct entry *e, uint64_t now);
-/* What its ranks did since. held: it has its leases; drained: none of its work outlives a revoke. */
-uint32_t arbiter_follow(struct entry *e, bool held, bool drained, uint64_t now, uint64_t *next_ns);
+/* What its ranks did since. held: it has its leases; *drained: none of its work outlives a revoke, as far as its cores know, and
+ * then as it is. */
+uint32_t arbiter_follow(struct entry *e, bool held, bool *drained, uint64_t now, uint64_t *next_ns);
 
 /* The one function that is called without it. */
 int arbiter_start_thread(gs_arbiter *a, struct gs_err *err);

@@ -298,13 +298,12 @@ def test_a_killed_gang_leaves_its_devices_to_others():
 
 
 class Histories(RuleBasedStateMachine):
-    """Gangs, grants of one device and grants beside others come, go, sleep, stop and die on three devices. That a gang has
-    all its devices or none is checked by the node after each decision."""
+    """Gangs, grants of one device and grants beside others come, go, sleep, stop and die on three devices. That a gang
+    has all its devices or none is checked by the node after each decision."""
 
     def __init__(self):
         super().__init__()
         self.n = Node(3)
-        self.sure = []
 
     @precondition(lambda self: len(self.n.places) < 6)
     @rule(
@@ -360,8 +359,7 @@ class Histories(RuleBasedStateMachine):
         for place, device in enumerate(self.n.devices):
             if any(t.held for t in device.tenants.values()):
                 continue
-            last = max((t for t, p, action, *_ in self.n.trace if p == place and action == REVOKE), default=-SECOND)
-            if self.n.now - last < 2 * OVERLAP_NS:
+            if self.n.now - self.n.revoked.get(place, 0) < 2 * OVERLAP_NS:
                 continue
             for number, t in device.tenants.items():
                 fit = t.waiting and t.live and t.limit == 1000 and not t.stopped and t.queued == 0
@@ -371,7 +369,8 @@ class Histories(RuleBasedStateMachine):
         """Whoever waits is served in the end, whatever happened."""
         for number in self.n.places:
             for place in self.n.places[number]:
-                self.n.devices[place].tenants[number].live = 1
+                tenant = self.n.devices[place].tenants[number]
+                tenant.live, tenant.depth, tenant.gap = 1, 2 * MS, 0
             self.n.stop(number, stopped=False)
             self.n.want(number)
         start = {number: sum(self.n.executed(number)) for number in self.n.places}
@@ -383,6 +382,6 @@ class Histories(RuleBasedStateMachine):
 
 
 Histories.TestCase.settings = settings(
-    max_examples=12, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestHistories = Histories.TestCase

@@ -1,9 +1,9 @@
 """Several virtual devices under one clock, with gangs over them (native/arbiter/gang.h).
 
-A gang has a rank on each of its devices, which is a tenant like any other there; none of them runs collectives. The node asserts
-at every instant at which decisions have been made that each gang has a lease on all of its devices or on none."""
+A gang has a rank on each of its devices, which is a tenant like any other there; none runs collectives. The node asserts
+at each instant at which decisions have been made that each gang has a lease on all its devices or on none."""
 
-from virtual_device import CONTENDED, LEASE, MS, NEVER, REVOKE, START, Model, Tenant
+from virtual_device import CONTENDED, LEASE, NEVER, REVOKE, START, Model, Tenant
 
 from gpushare._native import ffi, lib
 
@@ -25,6 +25,7 @@ class Node:
         self.gangs: dict[int, list[int]] = {}
         self.places: dict[int, list[int]] = {}
         self.steps = 0
+        self.revoked: dict[int, int] = {}  # place -> when a lease was last taken on it
         self.trace: list[tuple[int, int, int, int, int]] = []  # (time, device, action, grant, other)
         out = ffi.new("gs_gangs **")
         assert lib.gs_gangs_create(out, self.devices[0].config) == 0
@@ -37,7 +38,8 @@ class Node:
     # What happens to tenants.
 
     def add(self, grant, places, *, held=False, flags=None, **settings):
-        """A gang where there are several places; `held`: its lease words say so from before. Gives whether they stand."""
+        """A gang where there are several places; `held`: its lease words say so from before. Gives whether they
+        stand."""
         self.places[grant] = list(places)
         flags = (GANG if len(places) > 1 else 0) if flags is None else flags
         ranks = {place: Tenant(**settings) for place in places}
@@ -114,6 +116,7 @@ class Node:
         elif decision.action == REVOKE:
             assert rank.held, "revoked without a lease"
             rank.held = False
+            self.revoked[place] = self.now
         elif decision.action == CONTENDED:
             rank.contended = decision.value
 
@@ -168,8 +171,8 @@ class Node:
         return [self.devices[place].tenants[grant].executed for place in self.places[grant]]
 
     def shares(self, duration):
-        """Of each grant, what part of `duration` it executed on each of its devices; and what part of it each device was
-        idle while somebody could have used it."""
+        """Of each grant, what part of `duration` it executed on each of its devices; and what part of it each device
+        was idle while somebody could have used it."""
         before = {grant: self.executed(grant) for grant in self.places}
         idle = [device.device().idle_with_waiters_ns for device in self.devices]
         self.run(duration)

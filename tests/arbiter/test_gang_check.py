@@ -1,0 +1,76 @@
+"""The model check of gangs (gang_check.c): two gangs on two devices, all interleavings, on the arbiter's own code."""
+
+import json
+import subprocess
+
+import pytest
+from page_tenants import HERE, ROOT, compile_c
+
+ARBITER_SOURCES = sorted((ROOT / "native/arbiter").glob("*.c"))
+NEVER_AGAIN = "-DGS_GANG_AGAIN_NS=(UINT64_C(1)<<60)"
+
+
+@pytest.fixture(scope="module")
+def check(tmp_path_factory):
+    """check(states, depth=, sleep=, cuts=, late=, lease=, spin=, flags=) -> what it found, and the way to what is wrong."""
+    programs = {}
+
+    def run(states, *, depth=1, sleep=0, cuts=1, late=0, lease=8, spin=2, flags=()):
+        if flags not in programs:
+            output = tmp_path_factory.mktemp("check") / "gang_check"
+            programs[flags] = compile_c(output, [HERE / "gang_check.c", *ARBITER_SOURCES], "-O2", *flags)
+        command = [programs[flags], *map(str, (states, depth, sleep, cuts, late, lease, spin))]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
+        assert done.stdout, done.stderr
+        result = json.loads(done.stdout)
+        assert done.returncode == bool(result["broken"])
+        print(command[1:], result)
+        return result, done.stderr.splitlines()
+
+    return run
+
+
+@pytest.mark.parametrize("late", [0, 1], ids=["", "late arbiter"])
+@pytest.mark.parametrize("lease", [6, 8, 12, 20])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_no_order_of_events_leaves_a_gang_or_a_collective_waiting(check, depth, lease, late):
+    result, way = check(500_000, depth=depth, lease=lease, late=late)
+    assert not result["broken"], "\n".join(way)
+    assert result["all"], "not all states were seen"
+    assert result["states"] > 5_000
+    assert result["wait_ms"] <= lease + 3
+    assert result["spin_ms"] <= 1
+
+
+@pytest.mark.parametrize("sleep", [1, 3])
+def test_nor_does_a_rank_that_sleeps(check, sleep):
+    result, way = check(300_000, sleep=sleep, spin=9)
+    assert not result["broken"], "\n".join(way)
+
+
+def test_ranks_that_cannot_go_on_to_a_cut_are_saved_by_leases_beside_others(check):
+    result, way = check(500_000, cuts=0, lease=20, spin=8)
+    assert not result["broken"], "\n".join(way)
+    assert result["spin_ms"] > 2
+
+
+def test_the_check_finds_ranks_that_are_not_stopped_together(check):
+    result, way = check(500_000, cuts=0, spin=2)
+    assert result["broken"] == "a collective waits for ever"
+    assert any("submits" in line for line in way)
+
+
+def test_the_check_finds_what_neither_a_cut_nor_a_lease_beside_others_ends(check):
+    """Without either a collective was seen to wait three leases long, and longer."""
+    result, _ = check(500_000, cuts=0, lease=20, spin=60, flags=(NEVER_AGAIN,))
+    assert result["broken"] == "a collective waits for ever"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    "more", [{"sleep": 2, "spin": 9}, {"sleep": 6, "spin": 9, "late": 1}, {"cuts": 0, "spin": 8, "lease": 20}], ids=str
+)
+def test_many_more_orders_of_events(check, more):
+    result, way = check(2_000_000, **more)
+    assert not result["broken"], "\n".join(way)
