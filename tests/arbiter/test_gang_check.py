@@ -12,7 +12,7 @@ NEVER_AGAIN = "-DGS_GANG_AGAIN_NS=(UINT64_C(1)<<60)"
 
 @pytest.fixture(scope="module")
 def check(tmp_path_factory):
-    """check(states, depth=, sleep=, cuts=, late=, lease=, spin=, flags=) -> what it found, and the way to what is wrong."""
+    """check(states, ...) -> what it found, and the way to what is wrong."""
     programs = {}
 
     def run(states, *, depth=1, sleep=0, cuts=1, late=0, lease=8, spin=2, flags=()):

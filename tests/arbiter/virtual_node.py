@@ -1,7 +1,7 @@
 """Several virtual devices under one clock, with gangs over them (native/arbiter/gang.h).
 
-A gang has a rank on each of its devices, which is a tenant like any other there; none runs collectives. The node asserts
-at each instant at which decisions have been made that each gang has a lease on all its devices or on none."""
+A gang has a rank on each of its devices, which is a tenant like any other there; none runs collectives. The node
+asserts at each instant at which decisions have been made that each gang has a lease on all its devices or on none."""
 
 from virtual_device import CONTENDED, LEASE, NEVER, REVOKE, START, Model, Tenant
 

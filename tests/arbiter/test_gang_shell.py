@@ -1,0 +1,266 @@
+"""Gangs of real processes (rank.c) that run collectives, over a real arbiter: lease words, cuts, restarts, deaths."""
+
+import os
+import signal
+import struct
+import subprocess
+import time
+
+import pytest
+from page_tenants import HERE, compile_c, until
+
+from gpushare.arbiter import Arbiter, EventKind, ShareFlags
+from gpushare.errors import FailedError
+from gpushare.pages import DeviceLimits, LimitsPage, UsagePage
+from gpushare.policy.shares import Share
+
+DEVICES = [0, 1]
+
+
+@pytest.fixture(scope="session")
+def rank_program(tmp_path_factory):
+    return compile_c(tmp_path_factory.mktemp("rank") / "rank", [HERE / "rank.c"])
+
+
+class Gang:
+    def __init__(self, directory, program, arbiter, milli, name, *, words=(0, 0), **options):
+        self.program, self.arbiter, self.share = program, arbiter, Share(milli)
+        device = DeviceLimits(bytes(16), 1 << 30, 0, milli, 1000)
+        self.limits = LimitsPage.create(directory / f"{name}.limits", name, [device] * len(DEVICES))
+        self.usage = UsagePage.create(directory / f"{name}.usage", name)
+        self.meeting = directory / f"{name}.meeting"
+        self.meeting.write_bytes(bytes(32 * len(DEVICES)))
+        self.bell = os.eventfd(0)
+        self.ranks = {}
+        if words != (0, 0):  # from before a restart: a process uses them
+            slot = self.usage.claim(self.limits, 1).index
+            for ordinal, word in enumerate(words):
+                self.limits.pointer.device[ordinal].lease = word
+                self.usage.pointer.slot[slot].device[ordinal].waiting = 1
+        self.join(arbiter, **options)
+
+    def join(self, arbiter, **options):
+        self.arbiter = arbiter
+        self.handle = arbiter.add(self.limits, self.usage, DEVICES, [self.share] * len(DEVICES), self.bell, **options)
+
+    def start(self, *ranks):
+        for rank in ranks or range(len(DEVICES)):
+            slot = self.usage.claim(self.limits, 1).index
+            places = [self.limits.path, self.usage.path, slot, self.bell, rank, self.meeting, rank, len(DEVICES)]
+            process = subprocess.Popen([str(part) for part in (self.program, *places)], pass_fds=[self.bell])
+            self.ranks[rank] = process, slot
+
+    def kill(self, rank, *, clear=True):
+        process, slot = self.ranks.pop(rank)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        if clear:
+            self.arbiter.clear_slot(self.handle, slot)
+
+    def words(self):
+        return [self.limits.lease(ordinal).epoch << 1 | self.limits.lease(ordinal).held for ordinal in range(2)]
+
+    def met(self):
+        """Of each rank: collectives submitted, done, and the longest that it spun in us."""
+        row = struct.unpack("<8Q", self.meeting.read_bytes())
+        return [row[4 * rank : 4 * rank + 3] for rank in range(2)]
+
+    def done(self):
+        return min(done for _, done, _ in self.met())
+
+    def stats(self, device=0):
+        return self.arbiter.grant_stats(self.handle, device)
+
+    def close(self):
+        for rank in list(self.ranks):
+            self.kill(rank, clear=False)
+        self.limits.close()
+        self.usage.close()
+        os.close(self.bell)
+
+
+@pytest.fixture
+def node(tmp_path, rank_program):
+    """make(milli...) -> arbiter, gangs."""
+    arbiter = Arbiter()
+    gangs = []
+
+    def make(*shares, **options):
+        for milli in shares:
+            gangs.append(Gang(tmp_path, rank_program, arbiter, milli, f"g{len(gangs)}", **options))
+        return arbiter, gangs
+
+    yield make
+    arbiter.close()
+    for gang in gangs:
+        gang.close()
+
+
+def wait(seconds):
+    end = time.monotonic() + seconds
+    until(lambda: time.monotonic() >= end, seconds + 5)
+
+
+def whole(gang):
+    """Its words say the same, but for the microseconds in which an arbiter sets one after the other."""
+    words = gang.words()
+    if len({word & 1 for word in words}) == 1:
+        return True
+    time.sleep(0.02)
+    return gang.words() != words
+
+
+def test_gangs_run_their_collectives_in_turns(node):
+    arbiter, gangs = node(250, 750)
+    for gang in gangs:
+        gang.start()
+    until(lambda: all(gang.done() > 20 for gang in gangs))
+    before = [gang.stats().leased_ns for gang in gangs]
+    steps = [gang.done() for gang in gangs]
+    end = time.monotonic() + 4
+    while time.monotonic() < end:
+        assert all(whole(gang) for gang in gangs)
+    got = [gang.stats().leased_ns - then for gang, then in zip(gangs, before, strict=True)]
+    assert got[0] / sum(got) == pytest.approx(0.25, abs=0.05)
+    done = [gang.done() - then for gang, then in zip(gangs, steps, strict=True)]
+    assert done[0] / sum(done) == pytest.approx(0.25, abs=0.1)
+    for device in DEVICES:
+        books = arbiter.device_stats(device)
+        assert books.leased_ns + books.idle_ns + books.switch_ns == books.wall_ns
+        assert books.idle_with_waiters_ns / books.wall_ns < 0.05
+    for gang in gangs:
+        first, second = (gang.stats(device).leases for device in DEVICES)
+        assert abs(first - second) <= 1
+
+
+def test_both_words_change_in_one_section(node):
+    arbiter, gangs = node(500, 500)
+    for gang in gangs:
+        gang.start()
+    until(lambda: all(gang.stats().leases > 10 for gang in gangs))
+    events, _ = arbiter.events()
+    for gang in gangs:
+        for kind in (EventKind.LEASE, EventKind.REVOKE):
+            times = [
+                [
+                    event.t_ns
+                    for event in events
+                    if event.grant == gang.handle and event.kind is kind and event.device == d
+                ]
+                for d in DEVICES
+            ]
+            assert times[0] == times[1]
+            assert len(times[0]) >= 9
+
+
+def test_ranks_stop_at_the_same_collective(node):
+    _, (gang, other) = node(500, 500)
+    gang.start()
+    other.start()
+    until(lambda: gang.done() > 20)
+    for _ in range(20):
+        until(lambda: not any(word & 1 for word in gang.words()))
+        # whatever the one had submitted at the revoke, the other follows, and goes no further
+        until(lambda: any(word & 1 for word in gang.words()) or gang.met()[0][0] == gang.met()[1][0], 2)
+        until(lambda: any(word & 1 for word in gang.words()))
+    assert abs(gang.met()[0][0] - gang.met()[1][0]) <= 1
+
+
+def test_a_rank_that_does_not_know_cuts_is_saved_by_leases_beside_others(node):
+    """As a kernel that nobody counts: rank 1 is kept from the next collective, and waits at the gate."""
+    arbiter, (gang, other) = node(500, 500)
+    other.start()
+    gang.start(0)
+    until(lambda: gang.met()[0][0] == 1)  # rank 0 spins for a rank that has not counted any
+    until(lambda: not any(word & 1 for word in gang.words()))
+    slot = gang.usage.claim(gang.limits, 1).index
+    words = gang.usage.pointer.slot[slot].device[1]
+    words.waiting = 1
+    os.eventfd_write(gang.bell, 1)
+    kinds = set()
+
+    def beside():
+        kinds.update(event.kind for event in arbiter.events()[0] if event.grant == gang.handle)
+        return EventKind.BESIDE in kinds
+
+    until(beside)
+
+
+def test_a_rank_killed_in_a_collective_holds_up_its_gang_alone(node):
+    _, (gang, other) = node(500, 500)
+    gang.start()
+    other.start()
+    until(lambda: gang.done() > 20 and other.done() > 20)
+    gang.kill(1)
+    wait(0.3)
+    steps = other.done()
+    wait(1)
+    assert other.done() > steps + 50
+    stuck = gang.done()
+    gang.kill(0)
+    gang.meeting.write_bytes(bytes(64))
+    gang.start()
+    until(lambda: gang.done() > 50, 10, f"a restarted gang goes on from {stuck}")
+    assert whole(gang)
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"), [((3, 5), True), ((3, 4), False), ((2, 5), False), ((2, 4), False)], ids=str
+)
+def test_leases_from_before_a_restart_stand_together_or_not_at_all(tmp_path, rank_program, words, kept):
+    with Arbiter() as arbiter:
+        gang = Gang(tmp_path, rank_program, arbiter, 500, "g", words=words)
+        first = gang.words()
+        # what is left of two leases is none; the gang waits, and has both again soon
+        assert (first == list(words)) == kept
+        until(lambda: [word & 1 for word in gang.words()] == [1, 1])
+        assert kept or all(new > old for new, old in zip(gang.words(), words, strict=True))
+        gang.start()
+        until(lambda: gang.done() > 5)
+        arbiter.remove(gang.handle)
+        assert not any(word & 1 for word in gang.words())
+    gang.close()
+
+
+def test_a_removed_gang_leaves_its_devices_to_the_other(node):
+    arbiter, (gang, other) = node(500, 500)
+    gang.start()
+    other.start()
+    until(lambda: gang.done() > 20 and other.done() > 20)
+    arbiter.remove(gang.handle)
+    assert not any(word & 1 for word in gang.words())
+    steps = other.done()
+    until(lambda: other.done() > steps + 50)
+    with pytest.raises(FailedError, match="no grant"):
+        gang.stats()
+
+
+def test_lies_about_collectives_cost_only_the_liar(node):
+    _, (liar, honest) = node(500, 500)
+    honest.start()
+    slot = liar.usage.claim(liar.limits, 1).index
+    second = liar.usage.claim(liar.limits, 1).index
+    for ordinal, (index, count) in enumerate([(slot, 2**64 - 1), (second, 3)]):
+        words = liar.usage.pointer.slot[index].device[ordinal]
+        words.collectives, words.queue_end_ns, words.inflight, words.waiting = count, 2**64 - 1, 1, 1
+    os.eventfd_write(liar.bell, 1)
+    until(lambda: honest.done() > 20 and liar.stats().leases > 1)
+    steps, looks, leased = honest.done(), 0, 0
+    end = time.monotonic() + 3
+    while time.monotonic() < end:
+        looks += 1
+        leased += honest.words()[0] & 1
+        time.sleep(0.001)
+    assert liar.usage.pointer.slot[second].device[1].cut <= 3 + 64
+    assert leased / looks > 0.45
+    assert honest.done() > steps + 100
+    # what it claims to run on is charged to it
+    assert liar.stats().leased_ns > honest.stats().leased_ns * 0.9
+
+
+def test_devices_may_be_leased_one_by_one(node):
+    _, (gang, other) = node(500, 500, flags=ShareFlags.NONE)
+    gang.start(0)
+    other.start(1)
+    until(lambda: gang.words()[0] & 1 and other.words()[1] & 1)
+    assert not gang.words()[1] & 1
