@@ -35,7 +35,7 @@ static uint64_t next_for_holder(const struct gs_core *core, const struct core_gr
     next = core_min(next, h->lease_ns + core->config.lease_ns);
   if (h->rests) /* a holder rings no bell when it goes on */
     next = core_min(next, now + IDLE_LOOK_MAX_NS);
-  if (core->wanted && h->view.waiting && h->view.launches == h->launches_at_lease)
+  if (core->wanted && h->view.waiting && h->view.launches == h->launches_at_lease && h->lease_ns + PICKUP_NS > now)
     next = core_min(next, h->lease_ns + PICKUP_NS);
   return next;
 }

@@ -1,6 +1,6 @@
 /* The arbiter's thread against everything at once, for the sanitizers: tenants in threads, API calls from two threads, grants
- * that come and go. Tenants say that they fill device FULL and leave the other idle. Exit status 0: FULL was never leased
- * twice, the other was, and every tenant was served.  stress SECONDS */
+ * that come and go. Tenants say that they fill device FULL and leave the other idle; the first and the last are gangs, the second
+ * is held beside others. Exit status 0: among the rest FULL was never leased twice, the other was, and every tenant was served.  stress SECONDS */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 #include "gs_arbiter.h"
 
-enum { TENANTS = 6, DEVICES = 2, FULL = 0 };
+enum { TENANTS = 8, PLAIN_FIRST = 2, PLAIN_LAST = TENANTS - 2, DEVICES = 2, FULL = 0 };
 
 struct tenant {
   struct gs_limits *limits;
@@ -58,6 +58,7 @@ static void use(struct tenant *t, unsigned device, unsigned *seed) {
   if (lease & GS_LEASE_HELD) {
     __atomic_store_n(&slot->waiting, 0, __ATOMIC_RELEASE);
     __atomic_fetch_add(&slot->launches, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&slot->collectives, (uint64_t)rand_r(seed) % 2, __ATOMIC_RELAXED);
     if (device == FULL)
       __atomic_fetch_add(&slot->busy_ns, 1000000000u, __ATOMIC_RELAXED);
     __atomic_store_n(&slot->queue_end_ns, now_ns() + 1000 * (uint64_t)(rand_r(seed) % 500), __ATOMIC_RELEASE);
@@ -85,7 +86,12 @@ static void add(struct tenant *t) {
   struct gs_share share[DEVICES];
   struct gs_err err;
   for (unsigned d = 0; d < DEVICES; d++)
-    share[d] = (struct gs_share){.guarantee_milli = 100, .limit_milli = d ? 1000 : 600, .weight = 1};
+    share[d] = (struct gs_share){
+        .guarantee_milli = 100,
+        .limit_milli = d ? 1000 : 600,
+        .weight = 1,
+        .flags = t == tenants || t == &tenants[TENANTS - 1] ? GS_SHARE_GANG : t == &tenants[1] ? GS_SHARE_BESIDE : 0,
+    };
   must(gs_arbiter_grant_add(arbiter, t->limits, t->usage, devices, DEVICES, share, t->bell, &t->grant, &err), &err, "add");
 }
 
@@ -111,12 +117,12 @@ static void *change(void *unused) {
 
 /* Odd words are read one after the other, so only words that were odd before and after the other was read count. */
 static bool leased_twice(unsigned device) {
-  for (unsigned i = 0; i < TENANTS; i++) {
+  for (unsigned i = PLAIN_FIRST; i <= PLAIN_LAST; i++) {
     const uint32_t *mine = &tenants[i].limits->device[device].lease;
     uint32_t before = __atomic_load_n(mine, __ATOMIC_SEQ_CST);
     if (!(before & GS_LEASE_HELD))
       continue;
-    for (unsigned j = 0; j < TENANTS; j++) {
+    for (unsigned j = PLAIN_FIRST; j <= PLAIN_LAST; j++) {
       if (j == i)
         continue;
       uint32_t other = __atomic_load_n(&tenants[j].limits->device[device].lease, __ATOMIC_SEQ_CST);

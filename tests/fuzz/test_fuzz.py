@@ -46,6 +46,7 @@ TARGETS = {
         tuple(f"-Wl,--wrap={name}" for name in ("clock_gettime", "gs_private_map", "gs_ml_view")),
     ),
     "arbiter": Target(files(NATIVE / "arbiter", "*.c"), longest=16384),
+    "gangs": Target(files(NATIVE / "arbiter", "*.c"), longest=16384),
     "join": Target((), interposer=True),
     "names": Target((), interposer=True),
 }
