@@ -50,6 +50,7 @@ static struct sim_function *add_function(struct sim_image *image, struct sim_ctx
   function->image = image;
   function->ctx = ctx;
   function->spins = function->name && spins(function->name);
+  function->collective = function->name && sim_collective(function->name);
   struct sim_function **at = &image->functions;
   while (*at) at = &(*at)->next;
   *at = function;

@@ -16,6 +16,7 @@ struct sim_image;
 struct sim_function {
   uint32_t magic;
   bool spins;   /* takes as long as its first argument says */
+  bool collective; /* by its name; see meeting.c */
   char *name;
   struct sim_image *image;
   struct sim_ctx *ctx; /* of a module's function; NULL: a library's kernel, which belongs to no context */
@@ -64,6 +65,10 @@ CUresult sim_image_global(struct sim_image *image, struct sim_ctx *ctx, const ch
 
 /* The image is used in a context, its own or, of a library, any: there it is from then on. */
 CUresult sim_image_place(struct sim_image *image, struct sim_ctx *ctx);
+
+/* meeting.c. What a launch of a kernel that waits for others is; op->payload is good until this thread's next call. */
+bool sim_collective(const char *name);
+CUresult sim_meeting_op(uint64_t key, uint64_t ranks, struct sim_op *op);
 
 CUresult sim_kernel_prepare(struct sim_function *function, struct sim_ctx *ctx); /* launch.c; unlocked */
 

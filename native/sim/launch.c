@@ -19,17 +19,31 @@ static const void *argument_buffer(void *const *extra, size_t *bytes) {
   return buffer;
 }
 
-/* Device time of one launch: what spin_ns is told, else what the simulator is set to. */
-static CUresult duration(const struct sim_function *function, void *const *params, void *const *extra, uint64_t *ns) {
+/* The first 64-bit arguments of a launch. */
+static bool arguments(void *const *params, void *const *extra, unsigned count, uint64_t *out) {
   size_t bytes;
-  *ns = sim_hello.kernel_ns;
-  if (function->spins) {
-    const void *first = params ? params[0] : argument_buffer(extra, &bytes);
-    if (first == NULL || (params == NULL && bytes < sizeof *ns)) return CUDA_ERROR_INVALID_VALUE;
-    memcpy(ns, first, sizeof *ns);
+  const unsigned char *buffer = params ? NULL : argument_buffer(extra, &bytes);
+  if (params == NULL && (buffer == NULL || bytes < count * sizeof *out)) return false;
+  for (unsigned i = 0; i < count; i++) {
+    const void *from = params ? params[i] : buffer + i * sizeof *out;
+    if (from == NULL) return false;
+    memcpy(&out[i], from, sizeof *out);
   }
-  if (*ns == 0) *ns = 1; /* nothing takes no time at all */
-  return CUDA_SUCCESS;
+  return true;
+}
+
+/* Device time of one launch: what spin_ns or a collective is told, else what the simulator is set to. */
+static CUresult set_duration(const struct sim_function *function, void *const *params, void *const *extra, struct sim_op *op) {
+  enum { NS, KEY, RANKS, COLLECTIVE_ARGUMENTS };
+  uint64_t given[COLLECTIVE_ARGUMENTS] = {sim_hello.kernel_ns};
+  bool meets = function->collective && function->nparams == COLLECTIVE_ARGUMENTS;
+  CUresult result = CUDA_SUCCESS;
+  if (meets || function->spins) {
+    if (!arguments(params, extra, meets ? COLLECTIVE_ARGUMENTS : 1, given)) return CUDA_ERROR_INVALID_VALUE;
+    if (meets) result = sim_meeting_op(given[KEY], given[RANKS], op);
+  }
+  op->duration_ns = given[NS] ? given[NS] : 1; /* nothing takes no time at all */
+  return result;
 }
 
 static bool shape_valid(const CUDA_KERNEL_NODE_PARAMS *p) {
@@ -49,7 +63,7 @@ CUresult sim_kernel_op(const CUDA_KERNEL_NODE_PARAMS *params, struct sim_op *op)
                         .node_type = CU_GRAPH_NODE_TYPE_KERNEL,
                         .params = params,
                         .params_bytes = sizeof *params};
-  return duration(function, params->kernelParams, params->extra, &op->duration_ns);
+  return set_duration(function, params->kernelParams, params->extra, op);
 }
 
 /* What a kernel needs of a context before it can run there. */

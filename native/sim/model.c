@@ -132,6 +132,21 @@ static struct sim_unit *unit_of(const struct sim_item *item) {
   return item->resource == SIM_COPY_IN ? &device->copy_in : &device->copy_out;
 }
 
+bool sim_item_spins(const struct sim_item *item) {
+  return item->meet && sim_devices[item->stream->ctx->device].compute.running == item;
+}
+
+/* A kernel that has the device and waits for others: once they are there it takes its own time. */
+static void look_for_others(struct sim_item *item) {
+  struct sim_device *device = &sim_devices[item->stream->ctx->device];
+  if (!item->meet(item->payload)) return;
+  item->meet = NULL;
+  device->backlog -= item->remaining - item->duration;
+  device->dirty = true;
+  item->remaining = item->duration;
+  sim_lane_wake(device);
+}
+
 static void unit_start(struct sim_unit *unit, uint64_t t) {
   struct sim_item *item = unit->ready_head;
   if (unit->running || item == NULL) return;
@@ -139,6 +154,7 @@ static void unit_start(struct sim_unit *unit, uint64_t t) {
   item->ready_next = NULL;
   unit->running = item;
   if (item->resource != SIM_COMPUTE) item->end = t + item->duration;
+  if (item->meet) look_for_others(item);
 }
 
 /* Lower numbers are higher priorities; first come, first served within one. */
@@ -277,7 +293,7 @@ static void settle(uint64_t t) {
 /* ---- time -------------------------------------------------------------------------------------------------------------------- */
 
 static uint64_t unit_end(const struct sim_device *device, const struct sim_unit *unit) {
-  if (unit->running == NULL) return SIM_NEVER;
+  if (unit->running == NULL || unit->running->meet) return SIM_NEVER;
   return unit->running->resource == SIM_COMPUTE ? sim_lane_when(device, unit->running->remaining) : unit->running->end;
 }
 
@@ -321,6 +337,10 @@ void sim_advance(uint64_t now) {
   }
   for (uint32_t i = 0; i < sim_hello.ndevices; i++)
     if (sim_devices[i].open) consume(&sim_devices[i], now);
+  for (uint32_t i = 0; i < sim_hello.ndevices; i++) {
+    struct sim_item *running = sim_devices[i].compute.running;
+    if (running && running->meet) look_for_others(running);
+  }
   if (value_waits) poll_values(now);
   sim_settle(now);
 }
@@ -337,7 +357,8 @@ uint64_t sim_bound(const struct sim_stream *stream, uint64_t compute_sum, uint64
   const struct sim_item *head = stream->head;
   if (head == NULL || head->compute_sum > compute_sum || head->copy_sum > copy_sum) return now;
   uint64_t compute = compute_sum - head->compute_sum, copy = copy_sum - head->copy_sum, start = now;
-  if (head->resource == SIM_COMPUTE) compute += head->remaining;
+  if (sim_item_spins(head)) return SIM_NEVER;
+  if (head->resource == SIM_COMPUTE && !head->meet) compute += head->remaining;
   if (head->resource == SIM_COPY_IN || head->resource == SIM_COPY_OUT)
     copy += head->end == 0 ? head->duration : head->end > now ? head->end - now : 0;
   const struct sim_item *record = head->resource == SIM_WAIT_EVENT ? head->mark->item : NULL;

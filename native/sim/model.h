@@ -8,6 +8,7 @@
 #include "sim.h"
 
 #define SIM_NEVER UINT64_MAX
+#define SIM_SPIN_NS (1ull << 50) /* remaining time of a kernel that waits for others: without end */
 
 struct sim_item;
 
@@ -41,6 +42,7 @@ struct sim_item {
   uint64_t duration;
   void (*run)(void *payload);
   bool (*ready)(const void *payload);
+  bool (*meet)(void *payload); /* NULL also once those it waits for are there */
   struct sim_mark *mark; /* reached by this item (SIM_INSTANT), or waited for (SIM_WAIT_EVENT); holds a reference */
   size_t payload_bytes;
   _Alignas(16) unsigned char payload[];
@@ -114,6 +116,7 @@ struct sim_item *sim_item_new(struct sim_stream *stream, enum sim_resource resou
 void sim_item_push(struct sim_item *item); /* appends and settles; call sim_settle afterwards */
 void sim_settle(uint64_t now);             /* starts what can start, then reports */
 void sim_item_complete(struct sim_item *item, uint64_t t);
+bool sim_item_spins(const struct sim_item *item); /* it has the device and waits for others */
 uint64_t sim_next_event(void);             /* the next time something happens by itself, or NEVER */
 /* No earlier than this has the stream done as much device time and copying as given; `now` if nothing holds it up that takes
  * time, SIM_NEVER while the device is another's. depth: how many waits for other streams to follow. */

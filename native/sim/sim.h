@@ -142,6 +142,9 @@ struct sim_op {
    * On SIM_WAIT_VALUE `ready` is polled instead. */
   void (*run)(void *payload);
   bool (*ready)(const void *payload);
+  /* On SIM_COMPUTE, may be NULL: asked from when the device comes to it. Until it says true the kernel spins; then it takes
+   * duration_ns. As run. */
+  bool (*meet)(void *payload);
   /* Graph node kind when captured (CUgraphNodeType); what cuGraph*NodeGetParams answers is derived from the payload by
    * graph.c for the kinds it knows. SIM_NODE_NONE: cannot be captured (STREAM_CAPTURE_UNSUPPORTED). */
   int node_type;

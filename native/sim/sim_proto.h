@@ -20,7 +20,8 @@ enum {
   SIM_MAX_DEVICES = 16,
   SIM_NAME_BYTES = 64,
   SIM_INTERVALS = 512,
-  SIM_BOUNDARIES = 4096
+  SIM_BOUNDARIES = 4096,
+  SIM_MEETINGS = 1024
 };
 
 #define SIM_SOCKET_NAME "sim.sock"
@@ -41,7 +42,8 @@ enum sim_op_code {
   SIM_SETTING = 13,   /* device, a: enum sim_setting, b: SIM_KEEP or the new value (root or the engine's own uid, else -EPERM).
                          a: the value */
   SIM_EVENTS_PUT = 14, /* as SIM_FILE_PUT, for the page of its interprocess events */
-  SIM_TIMES = 15      /* device. a: busy_ns, b: switch_ns, c: wall_ns; cheap enough for a thousand a second */
+  SIM_TIMES = 15,     /* device. a: busy_ns, b: switch_ns, c: wall_ns; cheap enough for a thousand a second */
+  SIM_MEETINGS_GET = 16 /* Descriptor: the page of struct sim_meeting[SIM_MEETINGS] that all processes share */
 };
 
 /* What an administrator can set of a device. It means nothing to the simulation: tests look who may change it. */
@@ -96,6 +98,12 @@ struct sim_process {
   int32_t pid; /* as the engine sees it */
   uint32_t alive;
   uint64_t busy_ns, bytes, peak_bytes;
+};
+
+/* Where kernels of several processes wait for each other (meeting.c). Written by clients only; a place is not given back. */
+struct sim_meeting {
+  uint64_t id; /* key << 8 | ranks; 0: free */
+  uint64_t arrived;
 };
 
 /* An interval of wall time in which the device works for this lane. until is SIM_OPEN while nobody else wants the device; the

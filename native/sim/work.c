@@ -125,10 +125,12 @@ uint64_t sim_enqueue(struct sim_stream *stream, const struct sim_op *op, bool wa
   if (item == NULL) return 0;
   item->run = op->run;
   item->ready = op->ready;
+  item->meet = op->meet;
+  if (item->meet) item->remaining = SIM_SPIN_NS;
   item->counted = counted;
   if (op->payload_bytes) memcpy(item->payload, op->payload, op->payload_bytes);
   item->attended = !waited && (op->resource != SIM_COMPUTE) && (op->resource != SIM_INSTANT || op->run);
-  if (op->resource == SIM_COMPUTE && op->run && !waited) item->attended = true;
+  if (op->resource == SIM_COMPUTE && ((op->run && !waited) || op->meet)) item->attended = true;
   if (item->attended) sim_worker_need(stream->ctx->device);
   return append(item, now);
 }
@@ -172,8 +174,10 @@ static uint64_t next_duty(CUdevice device, uint64_t now) {
       if (stream->attended == 0) continue;
       const struct sim_item *item = stream->head;
       while (!item->attended) item = item->next;
-      values |= item == stream->head && item->resource == SIM_WAIT_VALUE;
-      uint64_t when = sim_bound(stream, item->compute_sum, item->copy_sum, now, 4);
+      values |= (item == stream->head && item->resource == SIM_WAIT_VALUE) || sim_item_spins(item);
+      /* others wait for the start of a kernel that meets them, not for its end */
+      uint64_t compute_sum = item->compute_sum - (item->meet ? item->duration : 0);
+      uint64_t when = sim_bound(stream, compute_sum, item->copy_sum, now, 4);
       stuck |= when <= now;
       if (when > now && when < best) best = when;
     }

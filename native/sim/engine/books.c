@@ -1,6 +1,7 @@
 /* The truth about bytes and time: who holds and who used what. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -194,6 +195,20 @@ int books_processes(struct engine *engine, uint32_t index, uint64_t *rows) {
       ++*rows;
     }
   return fd;
+}
+
+int books_meetings(void) {
+  static int fd = -1;
+  if (fd >= 0) return fd;
+  int made = memfd_create("gpushare-sim-meetings", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (made < 0) return -errno;
+  if (ftruncate(made, SIM_MEETINGS * sizeof(struct sim_meeting)) < 0 ||
+      fcntl(made, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
+    int error = -errno;
+    close(made);
+    return error;
+  }
+  return fd = made;
 }
 
 int books_setting(struct engine *engine, const struct sim_request *request, uint64_t *value) {

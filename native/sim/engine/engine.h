@@ -96,6 +96,7 @@ uint64_t books_busy(struct engine *engine, uint32_t device, uint64_t now);
 uint64_t books_process_busy(const struct process *process, uint32_t device, uint64_t now);
 int books_json(struct engine *engine, uint64_t *bytes);                      /* a memfd, or a negative errno */
 int books_processes(struct engine *engine, uint32_t device, uint64_t *rows); /* a memfd, or a negative errno */
+int books_meetings(void); /* a memfd that stays the books', or a negative errno */
 /* Reads, or sets and reads, what an administrator can set. */
 int books_setting(struct engine *engine, const struct sim_request *request, uint64_t *value);
 

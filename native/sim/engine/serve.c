@@ -277,6 +277,11 @@ static int answer(struct engine *engine, struct connection *connection, const st
         reply.error = fds[0] < 0 ? fds[0] : 0;
         nfds = fds[0] >= 0;
         break;
+      case SIM_MEETINGS_GET:
+        fds[0] = books_meetings();
+        reply.error = fds[0] < 0 ? fds[0] : 0;
+        nfds = fds[0] >= 0;
+        break;
       case SIM_SETTING:
         reply.error = request->b == SIM_KEEP || administers(connection) ? books_setting(engine, request, &reply.a) : -EPERM;
         break;
