@@ -17,13 +17,26 @@ struct gs_first {
   uint32_t what;   /* enum gs_implicit */
   uint64_t bytes;  /* of what in the context, when this is done */
   bool grows;      /* announced in the books */
+  bool collective; /* counted, on the device of this ordinal */
+  int32_t ordinal;
 };
 
-/* What a graph can take of each device's graph memory; see graph_memory.c. */
+/* What a launch of a graph means to each device; see graph_memory.c. */
 struct gs_graph_need {
   uint32_t devices; /* one bit per ordinal; the other words count where it is set */
+  uint32_t growing; /* where a growth was begun */
   uint64_t bytes[GS_MAX_DEVICES];
   uint64_t reserved[GS_MAX_DEVICES]; /* the growth begun */
+  uint32_t collectives[GS_MAX_DEVICES]; /* in it */
+};
+
+/* Collectives of a node, or of all nodes, of an executable graph before and after a call that changes it. */
+struct gs_graph_change {
+  CUgraphExec graph; /* NULL: nothing to be counted */
+  CUgraphNode node;  /* NULL: all */
+  bool toggles;      /* only whether it runs */
+  bool enabled;      /* after the call */
+  int32_t before[GS_MAX_DEVICES], after[GS_MAX_DEVICES]; /* while it is enabled */
 };
 
 /* What a program says of an array it wants. */
@@ -58,6 +71,7 @@ struct gs_around {
   CUgraphExec *made;
   struct gs_array_charge array; /* array, mipmap */
   struct gs_graph_need need; /* graph_launch, graph_upload, instantiate, graph_ends */
+  struct gs_graph_change change; /* graph_updated, kernel_node, child_graph, node_enabled */
 };
 
 /* launch.c */
@@ -87,8 +101,15 @@ CUresult gs_before_graph_updated(struct gs_around *around, CUgraphExec executabl
 CUresult gs_after_graph_updated(struct gs_around *around, CUresult result);
 CUfunction gs_node_kernel(const CUDA_KERNEL_NODE_PARAMS *params);
 CUfunction gs_any_node_kernel(const CUgraphNodeParams *params);
-CUresult gs_before_kernel_node(struct gs_around *around, CUgraphExec executable, CUfunction function);
+CUresult gs_graph_node_kernel(CUgraphNode node, CUfunction *function, CUcontext *context);
+CUresult gs_before_kernel_node(struct gs_around *around, CUgraphExec executable, CUgraphNode node, CUfunction function);
 CUresult gs_after_kernel_node(struct gs_around *around, CUresult result);
+
+/* graph_collectives.c */
+CUresult gs_before_child_graph(struct gs_around *around, CUgraphExec executable, CUgraphNode node, CUgraph child);
+CUresult gs_after_child_graph(struct gs_around *around, CUresult result);
+CUresult gs_before_node_enabled(struct gs_around *around, CUgraphExec executable, CUgraphNode node, unsigned int enabled);
+CUresult gs_after_node_enabled(struct gs_around *around, CUresult result);
 CUresult gs_before_limit(struct gs_around *around, CUlimit limit, size_t value);
 CUresult gs_after_limit(struct gs_around *around, CUresult result);
 

@@ -24,7 +24,9 @@ enum gs_book_kind {
   GS_BOOK_FADED,    /* address of one freed in the order of a stream (bytes: its handle): link = pool, cap = its size */
   GS_BOOK_CHUNK,    /* address of a piece that a pool grew by: link = pool, cap = its size */
   GS_BOOK_FADING,   /* CUevent after a free in stream order of bytes that are not back yet */
-  GS_BOOK_GRAPH     /* CUgraphExec << 4 | ordinal: link = the most a launch can take of that device */
+  GS_BOOK_GRAPH,    /* CUgraphExec << 4 | ordinal: link = the most a launch can take of that device, count = collectives in it */
+  GS_BOOK_NODE,     /* hash of a CUgraphExec and a node that differs there from the graph it was made of; see graph_collectives.c */
+  GS_BOOK_COLLECTIVE /* CUfunction or CUkernel of a collective: link = its module or library */
 };
 
 struct gs_entry {

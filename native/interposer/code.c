@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "books.h"
+#include "collectives.h"
 #include "device.h"
 #include "gs_image.h"
 #include "os.h"
@@ -128,8 +129,10 @@ CUresult gs_cuModuleUnload(CUmodule hmod) {
     gs_code_give(entry.context, entry.link);
   else if (ours)
     gs_book_put(&entry);
-  if (result == CUDA_SUCCESS)
+  if (result == CUDA_SUCCESS) {
+    gs_collectives_gone(hmod);
     functions_gone();
+  }
   return result;
 }
 
@@ -274,7 +277,11 @@ CUresult gs_cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel) {
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuKernelGetFunction(pFunc, kernel) : result;
   result = begin_use(&use, library_of((uintptr_t)kernel));
-  return result == CUDA_SUCCESS ? end_use(&use, gs_real.cuKernelGetFunction(pFunc, kernel)) : result;
+  if (result == CUDA_SUCCESS)
+    result = end_use(&use, gs_real.cuKernelGetFunction(pFunc, kernel));
+  if (result == CUDA_SUCCESS)
+    gs_collective_same(*pFunc, kernel, (const void *)(uintptr_t)use.library);
+  return result;
 }
 
 CUresult gs_cuLibraryGetModule(CUmodule *pMod, CUlibrary library) {
@@ -311,8 +318,10 @@ CUresult gs_cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char 
   if (!joined && result != CUDA_SUCCESS)
     return result;
   result = gs_real.cuLibraryGetKernel(pKernel, library, name);
-  if (joined && result == CUDA_SUCCESS)
+  if (joined && result == CUDA_SUCCESS) {
     kernel_known(*pKernel, library);
+    gs_collective_found(*pKernel, name, library, NULL);
+  }
   return result;
 }
 
@@ -324,8 +333,12 @@ CUresult gs_cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels
     return result;
   result = gs_real.cuLibraryEnumerateKernels(kernels, numKernels, lib);
   if (joined && result == CUDA_SUCCESS && gs_real.cuLibraryGetKernelCount(&count, lib) == CUDA_SUCCESS)
-    for (unsigned int i = 0; i < count && i < numKernels; i++)
+    for (unsigned int i = 0; i < count && i < numKernels; i++) {
+      const char *name;
       kernel_known(kernels[i], lib);
+      if (gs_real.cuKernelGetName(&name, kernels[i]) == CUDA_SUCCESS)
+        gs_collective_found(kernels[i], name, lib, NULL);
+    }
   return result;
 }
 
@@ -360,6 +373,7 @@ CUresult gs_cuLibraryUnload(CUlibrary library) {
   for (CUcontext context; ours && (context = next_place(entry.key));)
     gs_code_give(context, entry.link);
   gs_book_drop_link(GS_BOOK_KERNEL, (uintptr_t)library);
+  gs_collectives_gone(library);
   functions_gone();
   return result;
 }

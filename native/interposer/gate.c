@@ -1,5 +1,6 @@
 /* The gate: a submission passes while the arbiter leases the device to this grant, and while little enough is in flight. */
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 
 #include "os.h"
@@ -8,6 +9,8 @@
 
 enum {
   STEP_NS = 50000000,   /* a waiter looks around this often */
+  CUT_STEP_NS = 1000000, /* a rank just revoked: its cut may be raised just before it sleeps */
+  CUT_STEPS_NS = 10000000, /* for so long */
   POLL_NS = 50000,      /* between looks at a mark that is awaited */
   BUDGET_WINDOW_NS = 100000000,
   BUDGET_LEAST_MILLI = 20 /* a grant that only borrows still moves when nobody lends any more */
@@ -127,10 +130,35 @@ void gs_daemon_check(struct gs_heartbeat *seen, uint64_t now) {
 
 /* ---- waiting for a lease ---- */
 
+bool gs_under_cut(const struct gs_time_device *device) {
+  return !(__atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE) & GS_LEASE_HELD) &&
+         !__atomic_load_n(&device->local, __ATOMIC_ACQUIRE) &&
+         (gs_claimed(device) || __atomic_load_n(&device->slot->collectives, __ATOMIC_ACQUIRE) <
+                                    __atomic_load_n(&device->slot->cut, __ATOMIC_ACQUIRE));
+}
+
+void gs_undrain(struct gs_time_device *device) {
+  uint32_t lease = __atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE), *drained = &device->slot->drained;
+  bool said;
+  /* Under the lock, in which the gate thread looks whether it is true and says so. */
+  gs_biased_take(&device->lock);
+  said = !(lease & GS_LEASE_HELD) && __atomic_load_n(drained, __ATOMIC_RELAXED) == lease;
+  if (said)
+    __atomic_store_n(drained, lease - 2, __ATOMIC_SEQ_CST);
+  gs_biased_drop(&device->lock);
+  if (said)
+    gs_futex_wake(&device->limits->lease, INT_MAX, true); /* our gate thread: to say it again when it is true */
+}
+
 static bool may_pass(struct gs_time_device *device, uint32_t lease, uint64_t *wait) {
   if (!__atomic_load_n(&device->local, __ATOMIC_ACQUIRE)) {
     *wait = STEP_NS;
-    return lease & GS_LEASE_HELD;
+    if (lease & GS_LEASE_HELD)
+      return true;
+    if (!gs_under_cut(device))
+      return false;
+    gs_undrain(device);
+    return true;
   }
   *wait = budget_wait_ns(device);
   if (*wait > STEP_NS)
@@ -148,7 +176,7 @@ uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream) {
   const uint32_t *word = &device->limits->lease;
   struct gs_heartbeat heartbeat = {0, 0};
   uint32_t lease = __atomic_load_n(word, __ATOMIC_ACQUIRE);
-  uint64_t began, wait;
+  uint64_t began, revoked, wait;
   int saved = errno;
   if (may_pass(device, lease, &wait))
     return lease;
@@ -156,16 +184,21 @@ uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream) {
   gs_repeat_absorb_all(device);
   if (stream && gs_stream_open(stream))
     gs_mark_record(stream, false);
-  began = gs_now();
+  began = revoked = gs_now();
   gs_daemon_check(&heartbeat, began);
   __atomic_add_fetch(&device->slot->waiting, 1, __ATOMIC_SEQ_CST);
   gs_ring();
   for (;;) {
+    uint32_t before = lease;
     lease = __atomic_load_n(word, __ATOMIC_ACQUIRE);
     if (may_pass(device, lease, &wait))
       break;
+    if (lease != before)
+      revoked = gs_now();
     if (__atomic_load_n(&device->local, __ATOMIC_ACQUIRE)) {
       gs_nap(wait);
+    } else if (__atomic_load_n(&device->slot->collectives, __ATOMIC_RELAXED) > 0 && gs_now() - revoked < CUT_STEPS_NS) {
+      gs_futex_wait(word, lease, CUT_STEP_NS, true);
     } else if (!gs_futex_wait(word, lease, wait, true)) {
       gs_ring(); /* a bell rung into a daemon that was starting is lost */
     }
@@ -212,6 +245,9 @@ void gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint
   for (;;) {
     uint32_t marks;
     bool under, stuck;
+    /* Peers spin for what comes next here: it is theirs to wait for the device, not ours. */
+    if (gs_under_cut(device))
+      break;
     gs_reap(device);
     now = gs_now();
     gs_biased_take(&device->lock);

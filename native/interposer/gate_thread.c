@@ -44,20 +44,23 @@ static bool reap(struct gs_time *time, struct gs_time_device *device) {
 /* One look at a device whose lease was revoked; gives when to look again, 0: drained. */
 static uint64_t drain(struct gs_time_device *device) {
   uint64_t now, rest;
+  bool drained;
   gs_biased_take(&device->lock);
   now = gs_now();
   rest = gs_rest(device, now);
-  gs_biased_drop(&device->lock);
-  if (rest < GS_DRAINED_NS) {
+  /* A rank that may still submit, or is about to, has not drained. */
+  drained = rest < GS_DRAINED_NS && !gs_under_cut(device) && __atomic_load_n(&device->claims, __ATOMIC_SEQ_CST) == 0;
+  if (drained) {
     __atomic_store_n(&device->slot->drained, device->draining, __ATOMIC_RELEASE);
-    gs_biased_take(&device->lock);
     gs_notice_turn(device, device->draining, now);
-    gs_biased_drop(&device->lock);
+  }
+  gs_biased_drop(&device->lock);
+  if (drained) {
     device->draining = 0;
     gs_ring();
     return 0;
   }
-  rest -= GS_DRAINED_NS - 1;
+  rest = rest < GS_DRAINED_NS ? DRAIN_POLL_NS : rest - (GS_DRAINED_NS - 1);
   if (now - device->revoked > DRAIN_FAST_FOR_NS)
     return DRAIN_SLOW_NS;
   return rest < DRAIN_POLL_NS ? rest : DRAIN_POLL_NS;
@@ -72,14 +75,15 @@ static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint6
     gs_notice_turn(device, lease, gs_now());
     gs_biased_drop(&device->lock);
   }
-  if (lease != device->seen) {
-    device->seen = lease;
+  bool revoked = !(lease & GS_LEASE_HELD);
+  if (lease != device->seen)
     device->draining = 0;
-    if (!(lease & GS_LEASE_HELD)) {
-      device->draining = lease;
-      device->revoked = gs_now();
-    }
+  if (revoked && !device->draining &&
+      (lease != device->seen || __atomic_load_n(&device->slot->drained, __ATOMIC_ACQUIRE) != lease || gs_under_cut(device))) {
+    device->draining = lease;
+    device->revoked = gs_now();
   }
+  device->seen = lease;
   if (device->draining) {
     if (!reap(time, device))
       return tick;

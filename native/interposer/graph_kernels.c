@@ -2,6 +2,7 @@
  * conditional nodes are not looked into: no call of the driver names them. */
 #include "around.h"
 #include "books.h"
+#include "collectives.h"
 #include "device.h"
 #include "implicit.h"
 
@@ -15,7 +16,7 @@ CUfunction gs_any_node_kernel(const CUgraphNodeParams *params) {
   return params && params->type == CU_GRAPH_NODE_TYPE_KERNEL ? gs_node_kernel(&params->kernel) : NULL;
 }
 
-static CUresult kernel_of(CUgraphNode node, CUfunction *function, CUcontext *context) {
+CUresult gs_graph_node_kernel(CUgraphNode node, CUfunction *function, CUcontext *context) {
   CUDA_KERNEL_NODE_PARAMS params = {0};
   CUresult result = gs_real_has(GS_INDEX_cuGraphKernelNodeGetParams_v2)
                         ? gs_real.cuGraphKernelNodeGetParams_v2(node, &params)
@@ -64,7 +65,7 @@ static CUresult walk(CUgraph graph, CUcontext current, uint64_t *most) {
     CUcontext context;
     if (gs_real.cuGraphNodeGetType(nodes[i], &type) != CUDA_SUCCESS)
       continue;
-    if (type == CU_GRAPH_NODE_TYPE_KERNEL && kernel_of(nodes[i], &function, &context) == CUDA_SUCCESS)
+    if (type == CU_GRAPH_NODE_TYPE_KERNEL && gs_graph_node_kernel(nodes[i], &function, &context) == CUDA_SUCCESS)
       result = look_at(function, context, current, most);
     if (type == CU_GRAPH_NODE_TYPE_GRAPH && gs_real.cuGraphChildGraphNodeGetGraph(nodes[i], &child) == CUDA_SUCCESS)
       result = walk(child, current, most);
@@ -95,17 +96,20 @@ CUresult gs_after_graph_made(struct gs_around *around, CUresult result) {
 
 CUresult gs_before_graph_updated(struct gs_around *around, CUgraphExec executable, CUgraph graph) {
   CUresult result = gs_before_graph_changed(around, executable);
+  gs_graph_change_all(&around->change, executable, graph);
   around->first = (struct gs_first){0};
   return result == CUDA_SUCCESS && around->active ? look_at_graph(&around->first, graph) : result;
 }
 
 CUresult gs_after_graph_updated(struct gs_around *around, CUresult result) {
+  gs_graph_changed(&around->change, result);
   gs_implicit_end(&around->first, result == CUDA_SUCCESS);
   return gs_after_graph_changed(around, result);
 }
 
-CUresult gs_before_kernel_node(struct gs_around *around, CUgraphExec executable, CUfunction function) {
+CUresult gs_before_kernel_node(struct gs_around *around, CUgraphExec executable, CUgraphNode node, CUfunction function) {
   CUresult result = gs_before_graph_changed(around, executable);
+  gs_graph_change_kernel(&around->change, executable, node, function);
   uint64_t most = 0;
   CUcontext current;
   around->first = (struct gs_first){0};
@@ -118,6 +122,7 @@ CUresult gs_before_kernel_node(struct gs_around *around, CUgraphExec executable,
 }
 
 CUresult gs_after_kernel_node(struct gs_around *around, CUresult result) {
+  gs_graph_changed(&around->change, result);
   gs_implicit_end(&around->first, result == CUDA_SUCCESS);
   return gs_after_graph_changed(around, result);
 }

@@ -1,9 +1,13 @@
-/* Memory of graph allocation nodes. A device has one pool of it for all graphs of a process; it grows when a graph is launched or
- * uploaded, by no more than that graph's nodes allocate, and shrinks when it is trimmed. What a graph can take is summed when it
- * is made executable, so that a launch of a graph without such nodes costs one load more than without this file. */
+/* What launches of executable graphs mean to the devices: memory, and collectives to count.
+ *
+ * Memory of graph allocation nodes: a device has one pool of it for all graphs of a process; it grows when a graph is launched or
+ * uploaded, by no more than that graph's nodes allocate, and shrinks when it is trimmed. What a graph can take, and the
+ * collectives in it, are summed when it is made executable, so that a launch of a graph with neither costs one load more than
+ * without this file. */
 #include <sys/mman.h>
 
 #include "around.h"
+#include "collectives.h"
 #include "device.h"
 #include "pool_charge.h"
 
@@ -44,11 +48,18 @@ static bool add_graph(CUgraph graph, struct gs_graph_need *need, int depth) {
       continue;
     if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
       add_node(nodes[i], need);
+    else if (type == CU_GRAPH_NODE_TYPE_KERNEL)
+      gs_graph_collective(nodes[i], need);
     else if (type == CU_GRAPH_NODE_TYPE_GRAPH && gs_real.cuGraphChildGraphNodeGetGraph(nodes[i], &child) == CUDA_SUCCESS)
       whole = add_graph(child, need, depth + 1);
   }
   munmap(nodes, count * sizeof *nodes);
   return whole;
+}
+
+bool gs_graph_look(CUgraph graph, struct gs_graph_need *need) {
+  *need = (struct gs_graph_need){0};
+  return add_graph(graph, need, 0);
 }
 
 /* ---- executable graphs in the books ------------------------------------------------------------------------------------------ */
@@ -59,12 +70,13 @@ static void remember(CUgraphExec graph, const struct gs_graph_need *need) {
   for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
     if (need->devices >> ordinal & 1)
       gs_book_put(&(struct gs_entry){
-          .key = key_of(graph, ordinal), .kind = GS_BOOK_GRAPH, .ordinal = GS_NO_DEVICE, .link = need->bytes[ordinal]});
+          .key = key_of(graph, ordinal), .kind = GS_BOOK_GRAPH, .ordinal = GS_NO_DEVICE, .link = need->bytes[ordinal],
+          .count = need->collectives[ordinal]});
   __atomic_fetch_add(&gs_process->graphs, 1, __ATOMIC_RELEASE);
 }
 
-static void find(CUgraphExec graph, struct gs_graph_need *need) {
-  need->devices = 0;
+void gs_graph_find(CUgraphExec graph, struct gs_graph_need *need) {
+  need->devices = need->growing = 0;
   gs_book_lock();
   for (uint32_t ordinal = 0; ordinal < gs_process->ndevices; ordinal++) {
     struct gs_entry *entry = gs_book_find(GS_BOOK_GRAPH, key_of(graph, (int)ordinal));
@@ -72,8 +84,26 @@ static void find(CUgraphExec graph, struct gs_graph_need *need) {
       continue;
     need->devices |= 1u << ordinal;
     need->bytes[ordinal] = entry->link;
+    need->collectives[ordinal] = entry->count;
   }
   gs_book_unlock();
+}
+
+void gs_graph_recount(CUgraphExec graph, int ordinal, int64_t more) {
+  struct gs_graph_need need;
+  if (more == 0 || !gs_book_room(1))
+    return;
+  gs_graph_find(graph, &need);
+  gs_book_lock();
+  struct gs_entry *entry = gs_book_find(GS_BOOK_GRAPH, key_of(graph, ordinal));
+  if (entry)
+    entry->count = (uint32_t)(entry->count + more > 0 ? entry->count + more : 0);
+  else if (more > 0)
+    gs_book_add(&(struct gs_entry){
+        .key = key_of(graph, ordinal), .kind = GS_BOOK_GRAPH, .ordinal = GS_NO_DEVICE, .count = (uint32_t)more});
+  gs_book_unlock();
+  if (!entry && more > 0 && need.devices == 0)
+    __atomic_fetch_add(&gs_process->graphs, 1, __ATOMIC_RELEASE);
 }
 
 static void forget(CUgraphExec graph) {
@@ -89,15 +119,17 @@ static void forget(CUgraphExec graph) {
 
 static void end(struct gs_graph_need *need) {
   for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
-    if (need->devices >> ordinal & 1)
+    if (need->growing >> ordinal & 1)
       gs_growth_end(&(struct gs_growth){gs_graph_pool(ordinal), ordinal, need->reserved[ordinal], 0});
-  need->devices = 0;
+  need->growing = 0;
 }
 
 /* Turns what the graph may take into growths begun; false, and nothing begun: it does not fit. */
 static bool begin(struct gs_graph_need *need, CUstream stream) {
-  uint32_t wanted = need->devices;
-  need->devices = 0;
+  uint32_t wanted = 0;
+  need->growing = 0;
+  for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
+    wanted |= (uint32_t)(need->devices >> ordinal & 1 && need->bytes[ordinal] > 0) << ordinal;
   if (!gs_book_room(2 * GS_MAX_DEVICES)) /* the pools, and who takes from them */
     return wanted == 0;
   for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++) {
@@ -111,42 +143,60 @@ static bool begin(struct gs_graph_need *need, CUstream stream) {
       return false;
     }
     need->reserved[ordinal] = growth.need;
-    need->devices |= 1u << ordinal;
+    need->growing |= 1u << ordinal;
   }
   return true;
 }
 
+static void end_launch(struct gs_graph_need *need, CUresult result) {
+  end(need);
+  for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
+    if (need->devices >> ordinal & 1 && need->collectives[ordinal] > 0)
+      gs_collective_end(ordinal, need->collectives[ordinal], result);
+  need->devices = 0;
+}
+
+static CUresult begin_launch(struct gs_around *around, CUgraphExec graph, CUstream stream) {
+  struct gs_graph_need *need = &around->need;
+  if (!gs_stream_capturing(stream)) /* else it becomes part of another graph */
+    gs_graph_find(graph, need);
+  for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
+    if (need->devices >> ordinal & 1 && need->collectives[ordinal] > 0)
+      gs_collective_begin(ordinal, need->collectives[ordinal]);
+  CUresult result = gs_before_submit(around, gs_graph_key(graph), stream);
+  if (result == CUDA_SUCCESS && need->devices && !begin(need, stream))
+    result = gs_after_submit(around, CUDA_ERROR_OUT_OF_MEMORY);
+  if (result != CUDA_SUCCESS)
+    end_launch(need, result);
+  return result;
+}
+
 CUresult gs_before_graph_launch(struct gs_around *around, CUgraphExec graph, CUstream stream) {
   around->need.devices = 0;
-  CUresult result = gs_before_submit(around, gs_graph_key(graph), stream);
-  if (GS_LIKELY(result != CUDA_SUCCESS || __atomic_load_n(&gs_process->graphs, __ATOMIC_ACQUIRE) == 0))
-    return result;
-  if (gs_stream_capturing(stream)) /* becomes part of another graph */
-    return result;
-  find(graph, &around->need);
-  if (!begin(&around->need, stream))
-    return gs_after_submit(around, CUDA_ERROR_OUT_OF_MEMORY);
-  return result;
+  if (GS_LIKELY(__atomic_load_n(&gs_process->graphs, __ATOMIC_ACQUIRE) == 0))
+    return gs_before_submit(around, gs_graph_key(graph), stream);
+  around->need.growing = 0;
+  return begin_launch(around, graph, stream);
 }
 
 CUresult gs_after_graph_launch(struct gs_around *around, CUresult result) {
   gs_after_submit(around, result);
   if (around->need.devices)
-    end(&around->need);
+    end_launch(&around->need, result);
   return result;
 }
 
 CUresult gs_before_graph_upload(struct gs_around *around, CUgraphExec graph, CUstream stream) {
   CUresult result = CUDA_SUCCESS;
-  around->need.devices = 0;
+  around->need.growing = 0;
   if (!gs_enter(&result) || __atomic_load_n(&gs_process->graphs, __ATOMIC_ACQUIRE) == 0)
     return result;
-  find(graph, &around->need);
+  gs_graph_find(graph, &around->need);
   return begin(&around->need, stream) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult gs_after_graph_upload(struct gs_around *around, CUresult result) {
-  if (around->need.devices)
+  if (around->need.growing)
     end(&around->need);
   return result;
 }
@@ -161,9 +211,8 @@ CUresult gs_before_instantiate(struct gs_around *around, CUgraphExec *made, CUgr
   around->active = result == CUDA_SUCCESS && gs_enter(&result);
   if (!around->active || !made)
     return result;
-  around->need = (struct gs_graph_need){0};
   around->uploads = params && params->flags & UPLOAD;
-  if (!add_graph(graph, &around->need, 0) || (around->need.devices && !gs_book_room(GS_MAX_DEVICES)) ||
+  if (!gs_graph_look(graph, &around->need) || (around->need.devices && !gs_book_room(GS_MAX_DEVICES)) ||
       (around->uploads && around->need.devices && !begin(&around->need, stream)))
     return gs_after_graph_made(around, CUDA_ERROR_OUT_OF_MEMORY);
   return CUDA_SUCCESS;
@@ -188,7 +237,7 @@ CUresult gs_before_graph_ends(struct gs_around *around, CUgraphExec graph) {
   around->need.devices = 0;
   around->graph = graph;
   if (around->active && __atomic_load_n(&gs_process->graphs, __ATOMIC_ACQUIRE)) {
-    find(graph, &around->need);
+    gs_graph_find(graph, &around->need);
     forget(graph);
   }
   return result;
@@ -198,6 +247,8 @@ CUresult gs_after_graph_ends(struct gs_around *around, CUresult result) {
   gs_after_graph_changed(around, result);
   if (around->need.devices && result != CUDA_SUCCESS)
     remember(around->graph, &around->need);
+  if (around->active && result == CUDA_SUCCESS)
+    gs_graph_nodes_gone(around->graph);
   for (int ordinal = 0; ordinal < GS_MAX_DEVICES && result == CUDA_SUCCESS; ordinal++)
     if (around->need.devices >> ordinal & 1)
       gs_memory_synced(ordinal);

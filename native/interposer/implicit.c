@@ -10,6 +10,7 @@
  * more, flags what the context began with (stack: bytes per thread; fifo and heap: pieces). */
 #include "around.h"
 #include "books.h"
+#include "collectives.h"
 #include "device.h"
 #include "implicit.h"
 
@@ -268,6 +269,9 @@ CUresult gs_stack_begin(struct gs_first *first, CUcontext context, int ordinal, 
   return result;
 }
 
+/* A collective is never known by its own hash, so that each launch of it comes here, but by this one. */
+static uint64_t collective_hash(uint64_t hash) { return hash * 0xd6e8feb86659fd93u | 1; /* an odd number with bits everywhere */ }
+
 static inline bool known(uint64_t hash) { return GS_LIKELY(__atomic_load_n(place_of(hash), __ATOMIC_RELAXED) == hash); }
 
 static CUresult look(struct gs_first *first, CUfunction function, CUstream stream, uint64_t hash) {
@@ -277,10 +281,21 @@ static CUresult look(struct gs_first *first, CUfunction function, CUstream strea
   struct gs_time *time = gs_time();
   if (time && __atomic_load_n(&time->captures, __ATOMIC_ACQUIRE) > 0 && gs_stream_capturing(stream))
     return CUDA_SUCCESS; /* it runs when its graph does */
-  CUcontext context = gs_stream_owner(stream);
-  CUresult result = gs_kernel_need(function, context, &ordinal, &stack);
-  first->kernel = hash;
-  return result == CUDA_SUCCESS && stack > 0 ? gs_stack_begin(first, context, ordinal, stack) : result;
+  bool collective = gs_collective(function);
+  CUresult result = CUDA_SUCCESS;
+  first->kernel = hash = collective ? collective_hash(hash) : hash;
+  if (!collective || !known(hash)) {
+    CUcontext context = gs_stream_owner(stream);
+    result = gs_kernel_need(function, context, &ordinal, &stack);
+    if (result == CUDA_SUCCESS && stack > 0)
+      result = gs_stack_begin(first, context, ordinal, stack);
+  }
+  if (result == CUDA_SUCCESS && collective) {
+    first->collective = true;
+    first->ordinal = gs_collective_device(stream);
+    gs_collective_begin(first->ordinal, 1);
+  }
+  return result;
 }
 
 CUresult gs_kernel_look(struct gs_first *first, CUfunction function, CUstream stream) {
@@ -293,6 +308,8 @@ void gs_kernel_looked(const struct gs_first *first, CUresult result) {
   if (GS_LIKELY(first->kernel == 0))
     return;
   gs_implicit_end(first, result == CUDA_SUCCESS);
+  if (first->collective)
+    gs_collective_end(first->ordinal, 1, result);
   if (result == CUDA_SUCCESS)
     __atomic_store_n(place_of(first->kernel), first->kernel, __ATOMIC_RELAXED);
 }

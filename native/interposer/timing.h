@@ -71,6 +71,7 @@ struct gs_time_device {
   struct gs_biased lock;
   struct gs_latch reaping;
   struct gs_ticks ticks; /* under lock */
+  uint32_t claims;       /* collectives counted, or about to be, and not yet submitted */
   uint64_t idle_at;      /* under lock: slot->launches when nothing was seen in flight; UINT64_MAX: something was, last time */
 
   /* Profiled processes: residency instead of marks. Under lock. */
@@ -197,6 +198,12 @@ static inline bool gs_turn_passed(const struct gs_time_device *device, uint32_t 
 void gs_notice_turn(struct gs_time_device *device, uint32_t lease, uint64_t now);
 /* Waits for a lease, or for the local budget where the daemon is gone. Gives the lease word that let it through. */
 uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream);
+/* Whether work goes on although the lease was revoked: the ranks of a gang stop at the same collective. */
+bool gs_under_cut(const struct gs_time_device *device);
+/* What was said of a drain holds no more: under a cut, work is about to be submitted. */
+void gs_undrain(struct gs_time_device *device);
+/* This thread is about to submit a collective that is counted: it goes, whatever the lease is now. collectives.c */
+bool gs_claimed(const struct gs_time_device *device);
 /* Waits until the work in flight is under the bound, softly: a stuck stream takes the launch of key, only not too fast. */
 void gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint64_t key);
 void gs_set_dependent(struct gs_time_device *device, bool dependent);
