@@ -96,6 +96,10 @@ class Slot:
             return ctypes.c_uint32.from_buffer(self._usage, self._at + HALVES[name]).value
         raise AttributeError(name)
 
+    def set_cut(self, cut: int) -> None:
+        """As the arbiter does; whoever waits for it has to be woken (Grant.wake)."""
+        ctypes.c_uint64.from_buffer(self._usage, self._at + WORDS["cut"]).value = cut
+
 
 class Grant:
     def __init__(self, directory: Path, sim: Simulator, guarantee_milli: int = 250, bound_ns: int = 2 * MS) -> None:
@@ -166,11 +170,17 @@ class Grant:
     def lease_word(self, device: int = 0) -> int:
         return ctypes.c_uint32.from_buffer(self.limits, 128 + 128 * device + LEASE).value
 
+    def _lease(self, device: int) -> ctypes.c_uint32:
+        return ctypes.c_uint32.from_buffer(self.limits, 128 + 128 * device + LEASE)
+
+    def wake(self, device: int = 0) -> None:
+        libc.syscall(202, ctypes.byref(self._lease(device)), 1, 1 << 30, None, None, 0)  # futex, wake all
+
     def _turn(self, held: bool, device: int) -> int:
-        word = ctypes.c_uint32.from_buffer(self.limits, 128 + 128 * device + LEASE)
+        word = self._lease(device)
         if bool(word.value & 1) != held:
             word.value += 1
-            libc.syscall(202, ctypes.byref(word), 1, 1 << 30, None, None, 0)  # futex, wake all
+            self.wake(device)
         return word.value
 
     def lease(self, device: int = 0) -> int:
@@ -250,6 +260,11 @@ class Tenant:
         text = self.process.stdout.readline()
         assert text, f"the tenant ended with {self.process.wait(10)} and printed nothing"
         return json.loads(text)
+
+    def tell(self, text: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(text + "\n")
+        self.process.stdin.flush()
 
     def end(self) -> dict[str, Any]:
         """Ends a looping program and gives what it printed."""

@@ -1,0 +1,89 @@
+/* Ranks of a collective: ranks MODE PTX DEVICE KEY RANKS [ARGS...]. Linked with -lcuda, knows nothing of gpushare.
+ *
+ * steps                  does what it reads, a letter and nanoseconds a line, and prints when each was done:
+ *                          c collective   k compute, into the collectives' stream   l compute in 64 blocks, into a stream beside
+ *                          s wait for both streams
+ * loop COMPUTE NS MANY ROUNDS  compute and a collective, MANY times before it waits, ROUNDS times
+ * both COMPUTE NS MANY ROUNDS  the same on two devices from one thread */
+#include "program.h"
+
+enum { DEVICES = 2 };
+
+static uint64_t key, ranks;
+static CUfunction reduce[DEVICES], compute[DEVICES];
+static CUcontext contexts[DEVICES];
+static CUstream stream[DEVICES], beside;
+
+static const char text[] =
+    ".version 7.0\n.target sm_52\n.address_size 64\n"
+    ".visible .entry ncclDevKernel_AllReduce(.param .u64 ns, .param .u64 key, .param .u64 ranks)\n{\n\tret;\n}\n"
+    ".visible .entry spin_ns(.param .u64 ns)\n{\n\tret;\n}\n";
+
+static void open_device(int which, int ordinal) {
+  CUdevice device;
+  CUmodule module;
+  OK(cuDeviceGet(&device, ordinal));
+  OK(cuCtxCreate_v2(&contexts[which], 0, device));
+  OK(cuModuleLoadData(&module, text));
+  OK(cuModuleGetFunction(&reduce[which], module, "ncclDevKernel_AllReduce"));
+  OK(cuModuleGetFunction(&compute[which], module, "spin_ns"));
+  OK(cuStreamCreate(&stream[which], 1));
+}
+
+static void run(CUfunction function, unsigned int blocks, uint64_t ns, CUstream on) {
+  void *arguments[] = {&ns, &key, &ranks};
+  OK(cuLaunchKernel(function, blocks, 1, 1, 1, 1, 1, 0, on, arguments, NULL));
+}
+
+static void steps(void) {
+  char line[64];
+  unsigned long long ns;
+  char what;
+  OK(cuStreamCreate(&beside, 1));
+  while (fgets(line, sizeof line, stdin)) {
+    uint64_t began = now();
+    if (sscanf(line, "%c %llu", &what, &ns) != 2) exit(2);
+    if (what == 'c') run(reduce[0], 1, ns, stream[0]);
+    if (what == 'k') run(compute[0], 1, ns, stream[0]);
+    if (what == 'l') run(compute[0], 64, ns, beside);
+    if (what == 's') OK(cuStreamSynchronize(stream[0]));
+    if (what == 's') OK(cuStreamSynchronize(beside));
+    printf("{\"took_ns\": %llu, \"at\": %llu}\n", (unsigned long long)(now() - began), (unsigned long long)now());
+    fflush(stdout);
+  }
+}
+
+static void loop(int devices, uint64_t compute_ns, uint64_t ns, int many, int rounds) {
+  uint64_t worst = 0, first = now();
+  for (int round = 0; round < rounds; round++) {
+    uint64_t began = now();
+    for (int i = 0; i < many; i++)
+      for (int d = 0; d < devices; d++) {
+        OK(cuCtxSetCurrent(contexts[d]));
+        run(compute[d], 1, compute_ns, stream[d]);
+        run(reduce[d], 1, ns, stream[d]);
+      }
+    for (int d = 0; d < devices; d++) {
+      OK(cuCtxSetCurrent(contexts[d]));
+      OK(cuStreamSynchronize(stream[d]));
+    }
+    if (now() - began > worst) worst = now() - began;
+  }
+  printf("{\"wall_ns\": %llu, \"worst_ns\": %llu}\n", (unsigned long long)(now() - first), (unsigned long long)worst);
+  fflush(stdout);
+  while (read(0, &(char){0}, 1) > 0) { /* the tester reads the pages while the process still lives */
+  }
+}
+
+int main(int argc, char **argv) {
+  if (argc < 6) return 2;
+  int device = atoi(argv[3]), devices = strcmp(argv[1], "both") ? 1 : DEVICES;
+  key = strtoull(argv[4], NULL, 10);
+  ranks = strtoull(argv[5], NULL, 10);
+  OK(cuInit(0));
+  for (int i = 0; i < devices; i++) open_device(i, devices == 1 ? device : i);
+  if (!strcmp(argv[1], "steps")) steps();
+  else if (argc == 10) loop(devices, strtoull(argv[6], NULL, 10), strtoull(argv[7], NULL, 10), atoi(argv[8]), atoi(argv[9]));
+  else return 2;
+  return 0;
+}
