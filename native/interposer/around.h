@@ -17,8 +17,9 @@ struct gs_first {
   uint32_t what;   /* enum gs_implicit */
   uint64_t bytes;  /* of what in the context, when this is done */
   bool grows;      /* announced in the books */
-  bool collective; /* counted, on the device of this ordinal */
+  bool collective; /* counted, on the device of this ordinal, into this stream */
   int32_t ordinal;
+  CUstream stream;
 };
 
 /* What a launch of a graph means to each device; see graph_memory.c. */

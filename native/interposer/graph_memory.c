@@ -156,7 +156,8 @@ static void end_launch(struct gs_graph_need *need, CUresult result) {
   need->devices = 0;
 }
 
-static CUresult begin_launch(struct gs_around *around, CUgraphExec graph, CUstream stream) {
+/* Out of line: what it needs saved, a launch of any other graph would pay for. */
+static __attribute__((noinline)) CUresult begin_launch(struct gs_around *around, CUgraphExec graph, CUstream stream) {
   struct gs_graph_need *need = &around->need;
   if (!gs_stream_capturing(stream)) /* else it becomes part of another graph */
     gs_graph_find(graph, need);

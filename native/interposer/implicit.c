@@ -292,6 +292,7 @@ static CUresult look(struct gs_first *first, CUfunction function, CUstream strea
   }
   if (result == CUDA_SUCCESS && collective) {
     first->collective = true;
+    first->stream = stream;
     first->ordinal = gs_collective_device(stream);
     gs_collective_begin(first->ordinal, 1);
   }
@@ -308,8 +309,10 @@ void gs_kernel_looked(const struct gs_first *first, CUresult result) {
   if (GS_LIKELY(first->kernel == 0))
     return;
   gs_implicit_end(first, result == CUDA_SUCCESS);
-  if (first->collective)
+  if (first->collective) {
+    gs_repeat_of(first->stream)->left = 0; /* each is counted by itself */
     gs_collective_end(first->ordinal, 1, result);
+  }
   if (result == CUDA_SUCCESS)
     __atomic_store_n(place_of(first->kernel), first->kernel, __ATOMIC_RELAXED);
 }

@@ -222,3 +222,11 @@ def test_in_a_graph_with_a_node_on_the_other_device(worker: Interposed, both: Gr
         """
     )
     assert (both.slot().collectives, both.slot(device=1).collectives) == (1, 1)
+
+
+def test_one_after_the_other(counted: Callable[[str], int], worker: Interposed, both: Grant) -> None:
+    """Short ones as well, launched as fast as others that are not booked one by one."""
+    worker.do("m = load(); f = ok(d.cuModuleGetFunction(m, name)); g = ok(d.cuModuleGetFunction(m, plain))")
+    assert counted("for _ in range(100): launch(f, 20); ok(d.cuStreamSynchronize(stream))") == 2000
+    assert counted("for _ in range(50): launch(g, 20); launch(f, 20); ok(d.cuStreamSynchronize(stream))") == 1000
+    assert both.slot().launches == 4000
