@@ -4,7 +4,10 @@
  *                          c collective   k compute, into the collectives' stream   l compute in 64 blocks, into a stream beside
  *                          s wait for both streams
  * loop COMPUTE NS MANY ROUNDS  compute and a collective, MANY times before it waits, ROUNDS times
- * both COMPUTE NS MANY ROUNDS  the same on two devices from one thread */
+ * both COMPUTE NS MANY ROUNDS  the same on two devices from one thread
+ * job COMPUTE NS MANY ROUNDS   as many processes as there are ranks, each on a device of its own */
+#include <sys/wait.h>
+
 #include "program.h"
 
 enum { DEVICES = 2 };
@@ -75,11 +78,24 @@ static void loop(int devices, uint64_t compute_ns, uint64_t ns, int many, int ro
   }
 }
 
+/* A parent of one process per rank, before anything of CUDA; true in the children. */
+static bool split(int *device) {
+  int failed = 0, status;
+  for (*device = 0; *device < (int)ranks; ++*device) {
+    pid_t child = fork();
+    if (child == 0) return true;
+    failed |= child < 0;
+  }
+  while (wait(&status) > 0) failed |= status;
+  exit(failed != 0);
+}
+
 int main(int argc, char **argv) {
   if (argc < 6) return 2;
   int device = atoi(argv[3]), devices = strcmp(argv[1], "both") ? 1 : DEVICES;
   key = strtoull(argv[4], NULL, 10);
   ranks = strtoull(argv[5], NULL, 10);
+  if (!strcmp(argv[1], "job") && !split(&device)) return 2;
   OK(cuInit(0));
   for (int i = 0; i < devices; i++) open_device(i, devices == 1 ? device : i);
   if (!strcmp(argv[1], "steps")) steps();

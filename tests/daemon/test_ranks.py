@@ -1,0 +1,94 @@
+"""Two jobs of two ranks each on two devices: ranks run at the same time, and stop at the same collective."""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from running import Daemon
+
+from gpushare import paths
+
+SOURCE = Path(__file__).resolve().parents[1] / "interposer" / "timing" / "ranks.c"
+INCLUDE = Path(__file__).resolve().parents[2] / "native" / "include"
+MS = 1_000_000
+LEASE = 20 * MS
+COMPUTE, COLLECTIVE, ROUNDS = 700_000, 200_000, 400
+LIMIT_S = 60
+
+pytestmark = pytest.mark.timeout(3 * LIMIT_S)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    binary = tmp_path_factory.mktemp("ranks") / "ranks"
+    driver = paths.SIM_LIB_DIR / "libcuda.so.1"
+    subprocess.run(["gcc", "-O1", "-pthread", f"-I{INCLUDE}", SOURCE, "-o", binary, driver], check=True)
+    return binary
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Daemon]:
+    running = Daemon(tmp_path / "pair", simulate="2x4GiB").start()
+    yield running
+    running.stop()
+
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(pair: Daemon, program: Path) -> Iterator[Start]:
+    made: list[subprocess.Popen[str]] = []
+
+    def job(*mode: object) -> "subprocess.Popen[str]":
+        words = [mode[0], "-", 0, len(made) + 1, 2, *mode[1:]]
+        command = pair.run("512MiB", "50%", program, *map(str, words), devices="2")
+        made.append(
+            subprocess.Popen(command, env=pair.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        )
+        return made[-1]
+
+    yield job
+    for process in made:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def ended(jobs: "Sequence[subprocess.Popen[str]]") -> list[list[dict[str, int]]]:
+    """What each rank of each job printed."""
+    return [list(map(json.loads, job.communicate(timeout=LIMIT_S)[0].splitlines())) for job in jobs]
+
+
+@pytest.mark.parametrize("many", [1, 8])
+def test_two_jobs_of_two_ranks(pair: Daemon, start: Start, many: int) -> None:
+    mode = ("job", COMPUTE, COLLECTIVE, many, ROUNDS // many)
+    (alone,) = ended([start(*mode)])
+    before = [pair.books(device)["busy_ns"] for device in (0, 1)]
+    both = ended([start(*mode), start(*mode)])
+    assert [len(job) for job in [alone, *both]] == [2, 2, 2]
+    wall, worst = (max(rank[key] for rank in alone) for key in ("wall_ns", "worst_ns"))
+    for name, job in zip(("first", "second"), both, strict=True):
+        print(name, [f"{r['wall_ns'] / wall:.2f} times alone, worst {r['worst_ns'] / MS:.1f} ms" for r in job])
+    work = 2 * ROUNDS * (COMPUTE + COLLECTIVE)
+    for device in (0, 1):
+        busy = pair.books(device)["busy_ns"] - before[device]
+        print(f"device {device}: {busy / work:.2f} of the work without waiting")
+        assert busy < 1.6 * work  # twice and more where devices are leased one by one
+    for job in both:
+        for rank in job:
+            assert rank["wall_ns"] < 3 * wall
+            # a lease of the other's and what may be undrained; generous, since the machine may be busy
+            assert rank["worst_ns"] < worst + 5 * (LEASE + 5 * MS)
+
+
+def test_one_process_on_both_devices_beside_two(pair: Daemon, start: Start) -> None:
+    """Neither starves."""
+    mode = (COMPUTE, COLLECTIVE, 4, ROUNDS // 4)
+    jobs = [start("both", *mode), start("job", *mode)]
+    for job in ended(jobs):
+        print([f"{rank['wall_ns'] / MS:.0f} ms, worst {rank['worst_ns'] / MS:.1f} ms" for rank in job])
+        for rank in job:
+            assert rank["wall_ns"] < LIMIT_S * 1000 * MS
