@@ -105,6 +105,8 @@ static const char none[] = ".target sm_52\n", binary[] = "\x7f" "ELF garbage tha
   X(cuModuleLoadData(NULL, text)) X(cuModuleLoadData(&module, NULL)) X(cuModuleLoadData(&module, none)) X(cuModuleLoadData(&module, binary)) \
   X(cuModuleLoadDataEx(NULL, text, 0, NULL, NULL)) X(cuModuleLoadDataEx(&module, NULL, 0, NULL, NULL)) X(cuModuleLoadDataEx(&module, text, 3, NULL, NULL)) \
   X(cuModuleLoadFatBinary(NULL, text)) X(cuModuleLoadFatBinary(&module, NULL)) X(cuModuleLoadFatBinary(&module, none)) X(cuModuleUnload(NULL)) \
+  X(cuModuleGetFunction(&function, NULL, "k")) X(cuModuleGetFunction(NULL, NULL, NULL)) X(cuModuleEnumerateFunctions(&function, 1, NULL)) \
+  X(cuModuleEnumerateFunctions(NULL, 1, NULL)) \
   X(cuModuleUnload(module_gone)) X(cuLibraryLoadData(NULL, text, NULL, NULL, 0, NULL, NULL, 0)) X(cuLibraryLoadData(&library, NULL, NULL, NULL, 0, NULL, NULL, 0)) \
   X(cuLibraryLoadData(&library, none, NULL, NULL, 0, NULL, NULL, 0)) X(cuLibraryLoadFromFile(NULL, "/none", NULL, NULL, 0, NULL, NULL, 0)) \
   X(cuLibraryLoadFromFile(&library, NULL, NULL, NULL, 0, NULL, NULL, 0)) X(cuLibraryLoadFromFile(&library, "/none", NULL, NULL, 0, NULL, NULL, 0)) \
