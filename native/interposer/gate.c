@@ -143,8 +143,11 @@ void gs_undrain(struct gs_time_device *device) {
   /* Under the lock, in which the gate thread looks whether it is true and says so. */
   gs_biased_take(&device->lock);
   said = !(lease & GS_LEASE_HELD) && __atomic_load_n(drained, __ATOMIC_RELAXED) == lease;
-  if (said)
+  if (said) {
     __atomic_store_n(drained, lease - 2, __ATOMIC_SEQ_CST);
+    if (device->meter)
+      gs_meter_turn(device->meter, gs_others(device, lease), gs_now()); /* from now on, work of ours is there again */
+  }
   gs_biased_drop(&device->lock);
   if (said)
     gs_futex_wake(&device->limits->lease, INT_MAX, true); /* our gate thread: to say it again when it is true */
