@@ -108,6 +108,7 @@ void lease(struct rows *r) {
 
 const struct calls *work(struct rows *r) {
   lease(r);
+  r->submits = true;
   return &r->call;
 }
 
@@ -117,7 +118,10 @@ const struct calls *start(struct rows *r) {
 }
 
 bool done_with(struct rows *r, CUresult wanted, CUresult result) {
+  bool submits = r->submits;
+  r->submits = false;
   if (r->calls++ == 0) r->result = result;
+  if (submits && result != CUDA_SUCCESS) r->expected--; /* a launch that the driver refused is none */
   if (result == wanted) return true;
   if (r->tentative && r->calls == 1)
     r->refused = true;

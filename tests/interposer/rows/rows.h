@@ -33,6 +33,7 @@ struct rows {
   bool gated;     /* the test takes the lease away and gives it only to calls announced by work() */
   bool tentative; /* the driver may refuse: then only equality with the direct run proves the row */
   bool refused;
+  bool submits; /* the next call is one announced by work() */
   bool failed;
   CUresult result; /* of the first call */
   unsigned calls;
