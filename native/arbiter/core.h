@@ -106,7 +106,8 @@ void gs_core_gang_rest(gs_core *core, int32_t grant);
 /* The next gang after `after` (-1: the first) that holds a main lease on the device, or -1. */
 int32_t gs_core_gang_main(const gs_core *core, int32_t after);
 int gs_core_gang_wants(const gs_core *core, int32_t grant);
-/* 1: it may have leases beside others once more in this turn: what it ran beyond its guarantee is not much yet. */
+/* 1: it may have leases beside others more than once in a turn: its ranks are uneven, and what it ran beyond its guarantee is
+ * not much yet. */
 int gs_core_gang_solvent(const gs_core *core, int32_t grant);
 /* It has work on the device without a lease, although it had drained. */
 void gs_core_gang_slipped(gs_core *core, int32_t grant, uint64_t now_ns);

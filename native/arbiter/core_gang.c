@@ -221,7 +221,7 @@ void gs_core_gang_slipped(gs_core *core, int32_t grant, uint64_t now_ns) {
 
 int gs_core_gang_solvent(const gs_core *core, int32_t grant) {
   const struct core_grant *g = &core->grant[grant];
-  return g->share.guarantee_milli && g->credit > -(int64_t)AGAIN_DEBT_NS * CREDIT_PER_NS;
+  return g->view.spins && g->share.guarantee_milli && g->credit > -(int64_t)AGAIN_DEBT_NS * CREDIT_PER_NS;
 }
 
 uint64_t gs_core_undrained(const gs_core *core, int32_t grant) {

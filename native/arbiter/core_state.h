@@ -120,7 +120,7 @@ struct gs_core {
   struct gs_arbiter_config config;
   uint64_t now_ns;
   enum core_phase phase;
-  int32_t holder;      /* held: the one of those with a main lease that goes before the others; draining: who had it or -1; else -1 */
+  int32_t holder;      /* held: of those with a main lease the one that goes first; draining: who had it or -1; else -1 */
   uint64_t round_ns;   /* draining: when the leases were taken */
   int32_t called;      /* the gang that gets the device next, as soon as it gets all its others; -1: none */
   int32_t previous;    /* who it drained of when it became free, */

@@ -1,17 +1,17 @@
 /* Gangs: grants whose leases are given on all their devices at one instant and taken back alike. A pure layer over the cores of
  * those devices (core.h), with their ways: no clock, no I/O, no shared memory.
  *
- * Each core treats a gang as one candidate among others. Where it would lease the device to the gang it calls it due there, and
- * goes on serving others on loan. A gang that is due on all its devices, or could be at once, is called: the holders go, and when
- * all devices are drained, at the latest after the overlap, all are leased. A gang goes as a whole when one core would have it go,
- * or when it is idle everywhere; where it is idle alone, its device is lent while it rests. */
+ * Each core treats a gang as one candidate among others. Where it would lease the device to the gang it calls it due there,
+ * and goes on serving others on loan. A gang that is due on all its devices, or could be at once, is called: the holders go,
+ * and when all devices are drained, at the latest after the overlap, all are leased. A gang goes as a whole when one core would
+ * have it go, or when it is idle everywhere; where it is idle alone, its device is lent while it rests. */
 #ifndef GS_GANG_H
 #define GS_GANG_H
 
 #include "core.h"
 
-/* A gang whose work has not drained after this long gets its leases again beside those of others: once per turn, or
- * until it is deep in debt. */
+/* A gang whose work has not drained after this long gets its leases again beside those of others: once per turn,
+ * and while its ranks are uneven until it is deep in debt. */
 #if !defined(GS_CFFI) && !defined(GS_GANG_AGAIN_NS)
 #define GS_GANG_AGAIN_NS UINT64_C(5000000)
 #endif
@@ -27,8 +27,8 @@ struct gs_gang_decision {
 int gs_gangs_create(gs_gangs **out, const struct gs_arbiter_config *config);
 void gs_gangs_destroy(gs_gangs *gangs);
 
-/* Adds the grant, whose shares say GS_SHARE_GANG, to the cores of its devices: core[devices[i]] with share[i]. held: all its leases
- * stand from before a restart; gives 1 if they are taken over, 0 if the caller has to take all of them back. */
+/* Adds the grant, whose shares say GS_SHARE_GANG, to the cores of its devices: core[devices[i]] with share[i]. held: all its
+ * leases stand from before a restart; gives 1 if they are taken over, 0 if the caller has to take all of them back. */
 int gs_gangs_add(gs_gangs *gangs, gs_core *const *core, int32_t grant, const uint32_t *devices, uint32_t ndevices,
                  const struct gs_share *share, int held, uint64_t now_ns);
 /* Also from the cores. */

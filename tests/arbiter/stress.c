@@ -1,6 +1,7 @@
-/* The arbiter's thread against everything at once, for the sanitizers: tenants in threads, API calls from two threads, grants
- * that come and go. Tenants say that they fill device FULL and leave the other idle; the first and the last are gangs, the second
- * is held beside others. Exit status 0: among the rest FULL was never leased twice, the other was, and every tenant was served.  stress SECONDS */
+/* The arbiter's thread against everything at once, for the sanitizers: tenants in threads, API calls from two threads,
+ * grants that come and go. Tenants say that they fill device FULL and leave the other idle; the first and the last are gangs,
+ * the second is held beside others. Exit status 0: among the rest FULL was never leased twice, the other was, and every
+ * tenant was served.  stress SECONDS */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>

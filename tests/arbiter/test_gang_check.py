@@ -18,7 +18,7 @@ def check(tmp_path_factory):
     def run(states, *, depth=1, sleep=0, cuts=1, late=0, lease=8, spin=2, flags=()):
         if flags not in programs:
             output = tmp_path_factory.mktemp("check") / "gang_check"
-            programs[flags] = compile_c(output, [HERE / "gang_check.c", *ARBITER_SOURCES], "-O2", *flags)
+            programs[flags] = compile_c(output, [*sorted(HERE.glob("gang_*.c")), *ARBITER_SOURCES], "-O2", *flags)
         command = [programs[flags], *map(str, (states, depth, sleep, cuts, late, lease, spin))]
         done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
         assert done.stdout, done.stderr

@@ -86,7 +86,8 @@ static uint64_t decide(uint64_t now) {
   }
   for (int g = 0; g < GRANTS; g++) {
     if (!is_gang(g)) continue;
-    bool drained = !gs_core_undrained(core[0], g) && !gs_core_undrained(core[1], g), knew = drained, held = gs_gangs_held(gangs, g);
+    bool drained = !gs_core_undrained(core[0], g) && !gs_core_undrained(core[1], g);
+    bool knew = drained, held = gs_gangs_held(gangs, g);
     arbiter_follow(&entry[g], held, &drained, now, &when);
     for (uint32_t d = 0; d < DEVICES && knew && !drained && !held; d++) gs_core_gang_slipped(core[d], g, now);
     if (when < next) next = when;
@@ -108,7 +109,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   for (int g = 0; g < GRANTS; g++) {
     struct gs_share share[DEVICES];
     for (int d = 0; d < DEVICES; d++)
-      share[d] = (struct gs_share){.guarantee_milli = 300, .limit_milli = 1000, .weight = 1, .flags = is_gang(g) ? GS_SHARE_GANG : 0};
+      share[d] = (struct gs_share){300, 1000, .weight = 1, .flags = is_gang(g) ? GS_SHARE_GANG : 0};
     if (!usage[g]) usage[g] = calloc(1, sizeof *usage[g]);
     memset(usage[g]->slot, 0, SLOTS * sizeof usage[g]->slot[0]);
     memset(&cuts[g], 0, sizeof cuts[g]);
