@@ -152,6 +152,9 @@ class Client:
     def sim_stats(self) -> Any:
         return self.call("GET", "/v1/sim/stats")
 
+    def set_sim_lost(self, device: int, *, lost: bool) -> None:
+        self.call("PUT", f"/v1/sim/devices/{device}", {"lost": lost})
+
     def watch(self, since: int | None = None, timeout: float | None = None) -> Iterator[Any]:
         query = "" if since is None else f"?since={since}"
         return self.lines("/v1/watch" + query, timeout)

@@ -13,6 +13,9 @@ Phase = Literal["reserved", "bound", "active", "suspended", "released", "expired
 Kind = Literal["process", "container"]
 Managed = Literal["charge", "refuse"]
 Leases = Literal["together", "independent"]
+Health = Literal["healthy", "unhealthy"]
+
+Name = Literal["", "DeviceHealth", "CapacityChanged", "QuotaDegraded", "QuotaRestored"]
 
 TTL_SECONDS = 120
 
@@ -86,7 +89,8 @@ class OciEditAnswer(Struct, kw_only=True):
 
 
 class GrantDevice(Struct, kw_only=True):
-    """One device of a grant. `guaranteed_milli`: the part of `time_milli` that its tenant's guarantee covers.
+    """One device of a grant. `guaranteed_milli`: the part of `time_milli` that its tenant's guarantee covers now; 0
+    on a device that does not work.
     `share_got_milli`: its part of the work the device did in the last second. Counts of leases and waits are of this
     run of the daemon."""
 
@@ -109,9 +113,12 @@ class GrantDevice(Struct, kw_only=True):
     share_got_milli: int = 0
     waiting: bool = False
     held: bool = False
+    health: Health = "healthy"
 
 
 class Grant(Struct, kw_only=True):
+    """`notice`: what its owner has to know now, as that a device of it does not work; mostly empty."""
+
     id: str
     key: str | None
     tenant: str
@@ -131,6 +138,7 @@ class Grant(Struct, kw_only=True):
     expires_ns: int | None
     ended_ns: int | None
     reason: str
+    notice: str = ""
     rv: int
 
 
@@ -148,6 +156,9 @@ class Quantity(Struct, kw_only=True):
 
 
 class Device(Struct, kw_only=True):
+    """`health_reason`, `unhealthy_since_ns`: of one that does not work; it keeps its place until the daemon starts
+    again."""
+
     id: str
     index: int
     minor: int
@@ -161,7 +172,9 @@ class Device(Struct, kw_only=True):
     context_bytes: int
     memory_used_bytes: int
     attributes: dict[str, str]
-    health: Literal["healthy", "unhealthy"]
+    health: Health
+    health_reason: str = ""
+    unhealthy_since_ns: int | None = None
     wall_ns: int = 0
     leased_ns: int = 0
     switch_ns: int = 0
@@ -192,10 +205,13 @@ class TenantPolicy(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
 
 
 class Tenant(Struct, kw_only=True):
-    """`guarantee.memory` 0 means that memory is not held back for this tenant: what fits is given."""
+    """`guarantee.memory` 0 means that memory is not held back for this tenant: what fits is given. `have`: what is
+    left of the guarantee on the devices that work; `degraded`: that is less."""
 
     name: str
     guarantee: Quantity
+    have: Quantity
+    degraded: bool
     limit_time: int
     weight: int
     tier: int
@@ -219,13 +235,18 @@ class Version(Struct, kw_only=True):
 
 
 class Node(Struct, kw_only=True):
-    """Facts of this node and where its run-time files are."""
+    """Facts of this node and where its run-time files are. `have`: of its `capacity`, on the devices that work;
+    `degraded`: some tenant has less than its guarantee for it."""
 
     version: str
     epoch: int
     pid: int
     simulated: bool
     devices: int
+    devices_working: int
+    capacity: Quantity
+    have: Quantity
+    degraded: bool
     driver_version: str
     run_dir: str
     grants_dir: str
@@ -239,13 +260,22 @@ class Node(Struct, kw_only=True):
     started_ns: int
 
 
+class SimDevice(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`lost`: the simulated device answers nobody, and its work stands still."""
+
+    lost: bool
+
+
 class Event(Struct, kw_only=True):
-    """One line of the watch stream. `object` is the grant, device or tenant as it was then; a bookmark has none."""
+    """One line of the watch stream. `object` is the grant, device, tenant or node as it was then; a bookmark has none.
+    `name`: what happened, where that is more than a change. QuotaDegraded: the tenant's `have` fell below its
+    guarantee."""
 
     rv: int
     epoch: int
-    kind: Literal["grant", "tenant", "device", "bookmark"]
+    kind: Literal["grant", "tenant", "device", "node", "bookmark"]
     type: Literal["added", "changed", "removed", "bookmark"]
+    name: Name = ""
     object: Any = None
 
 

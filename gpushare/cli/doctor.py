@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from gpushare import paths
+from gpushare.cli import render
 from gpushare.cli.command import add_json, add_socket, client, print_json
 from gpushare.errors import GpushareError
 
@@ -97,14 +98,24 @@ def _group() -> Finding:
     return Finding("group gpushare", "ok", ", ".join(members) or "no members")
 
 
-def _daemon(args: argparse.Namespace) -> Finding:
+def _daemon(args: argparse.Namespace) -> Iterator[Finding]:
     daemon = client(args)
     try:
-        node = daemon.node()
+        node, devices, tenants = daemon.node(), daemon.devices(), daemon.tenants()
     except GpushareError as error:
-        return Finding("daemon", "note", str(error).partition(": start")[0], "gpushare daemon")
+        yield Finding("daemon", "note", str(error).partition(": start")[0], "gpushare daemon")
+        return
     kind = "simulated" if node["simulated"] else "real"
-    return Finding("daemon", "ok", f"{daemon.path}: {node['devices']} {kind} devices, version {node['version']}")
+    yield Finding("daemon", "ok", f"{daemon.path}: {node['devices']} {kind} devices, version {node['version']}")
+    for device in devices:
+        if device["health"] != "healthy":
+            mend = "its grants are told and wait; see dmesg, reset the device or release them (`gpushare ps`)"
+            found = f"{device['id']} does not work: {device['health_reason']}"
+            yield Finding(f"device {device['index']}", "missing", found, mend)
+    for tenant in tenants:
+        if tenant["degraded"]:
+            mend = "mend the devices, or lower guarantees with `gpushare tenants set`"
+            yield Finding(f"tenant {tenant['name']}", "missing", f"degraded: {render.degraded(tenant)}", mend)
 
 
 class DoctorCommand:
@@ -117,7 +128,7 @@ class DoctorCommand:
         add_socket(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        findings = [_kernel(), _driver(), _cgroups(), _pages(), *_engines(), *_parts(), _group(), _daemon(args)]
+        findings = [_kernel(), _driver(), _cgroups(), _pages(), *_engines(), *_parts(), _group(), *_daemon(args)]
         healthy = all(finding.level != "missing" for finding in findings)
         if args.json:
             print_json({"healthy": healthy, "findings": [asdict(finding) for finding in findings]})

@@ -29,17 +29,34 @@ def grant_rows(grants: list[Any]) -> list[list[object]]:
     ]
 
 
+def degraded(tenant: Any) -> str:
+    """What is left of its guarantee on the devices that work."""
+    promised, have = tenant["guarantee"], tenant["have"]
+    text = f"{format_time(have['time'])} of {format_time(promised['time'])} of time"
+    if have["memory"] != promised["memory"]:
+        text += f", {format_size(have['memory'])} of {format_size(promised['memory'])} of memory"
+    return text
+
+
 def grants(found: list[Any]) -> None:
     if not found:
         print("no grants")
         return
     table(GRANT_TITLES, grant_rows(found))
+    grant_notices(found)
+
+
+def grant_notices(found: list[Any]) -> None:
+    for one in found:
+        if one["notice"]:
+            print(f"{one['id']}: {one['notice']}")
 
 
 def grant(found: Any) -> None:
     print(f"{found['id']}  {found['phase']}  tenant {found['tenant']}, class {found['class']}")
-    if found["reason"]:
-        print(f"  {found['reason']}")
+    for text in (found["reason"], found["notice"]):
+        if text:
+            print(f"  {text}")
     if found.get("gang"):
         print(f"  gang        {_gang(found['gang'], len(found['devices']))}")
     if found["phase"] in ("reserved", "bound", "active"):
@@ -85,3 +102,6 @@ def devices(found: list[Any]) -> None:
         for device in found
     ]
     table(("DEV", "ID", "NAME", "MEMORY", "USED", "GRANTED", "GRANTED MEM", "HEALTH"), rows)
+    for device in found:
+        if device["health"] != "healthy":
+            print(f"device {device['index']} ({device['id']}) does not work: {device['health_reason']}")

@@ -82,6 +82,7 @@ class TopCommand:
             render.devices(devices)
             print()
             table(render.GRANT_TITLES, render.grant_rows(grants))
+            render.grant_notices(grants)
             sys.stdout.flush()
             shown += 1
             if shown == args.count:

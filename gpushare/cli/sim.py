@@ -2,10 +2,16 @@
 
 import argparse
 
-from gpushare.cli.command import add_json, add_socket, add_verb, client, print_json, table
-from gpushare.errors import FailedError
+from gpushare.cli.command import add_json, add_socket, add_verb, checked, client, print_json, table
+from gpushare.errors import FailedError, UsageError
 from gpushare.paths import SIM_LIB_DIR
 from gpushare.units import format_size
+
+
+def _index(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 3:
+        raise UsageError(f"{text!r} is not the index of a device: `gpushare devices` shows them")
+    return int(text)
 
 
 class SimCommand:
@@ -22,6 +28,12 @@ class SimCommand:
         add_json(stats)
         add_socket(stats)
         stats.set_defaults(verb=self._stats)
+        lose = add_verb(verbs, "lose", "let a device stop working, as after a fault of the hardware (root)")
+        restore = add_verb(verbs, "restore", "let a lost device work again (root)")
+        for verb, lost in ((lose, True), (restore, False)):
+            verb.add_argument("device", type=checked(_index), help="its index")
+            add_socket(verb)
+            verb.set_defaults(verb=self._set_lost, lost=lost)
 
     def run(self, args: argparse.Namespace) -> int:
         status: int = args.verb(args)
@@ -34,6 +46,10 @@ class SimCommand:
             print_json({"libdir": str(SIM_LIB_DIR)})
         else:
             print(SIM_LIB_DIR)
+        return 0
+
+    def _set_lost(self, args: argparse.Namespace) -> int:
+        client(args).set_sim_lost(args.device, lost=args.lost)
         return 0
 
     def _stats(self, args: argparse.Namespace) -> int:

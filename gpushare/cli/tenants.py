@@ -3,6 +3,7 @@
 import argparse
 from typing import Any
 
+from gpushare.cli import render
 from gpushare.cli.command import add_json, add_socket, add_verb, checked, client, print_json, table
 from gpushare.errors import UsageError
 from gpushare.units import format_size, format_time, parse_node_time, parse_size
@@ -76,6 +77,9 @@ class TenantsCommand:
             for tenant in found
         ]
         table(("TENANT", "TIME", "MEMORY", "WEIGHT", "TIER", "USED TIME", "USED MEM", "GRANTS"), rows)
+        for tenant in found:
+            if tenant["degraded"]:
+                print(f"{tenant['name']} is degraded, devices do not work: it has {render.degraded(tenant)}")
         return 0
 
     def _set(self, args: argparse.Namespace) -> int:

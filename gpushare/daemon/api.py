@@ -136,6 +136,12 @@ class Api:
         del request
         return _json(await self._context.sim_stats())
 
+    async def set_sim_device(self, request: web.Request) -> web.Response:
+        _root(request)
+        asked = await _body(request, types.SimDevice)
+        await self._context.set_sim_lost(request.match_info["index"], lost=asked.lost)
+        return web.Response(status=204)
+
     async def metrics(self, request: web.Request) -> web.Response:
         del request
         text = metrics.text(self._context, await self._context.device_views())
@@ -153,7 +159,7 @@ class Api:
     async def tenants(self, request: web.Request) -> web.Response:
         del request
         watch = self._state.watch
-        found = [view.tenant_view(tenant, self._state) for tenant in self._state.tenants]
+        found = view.tenant_views(self._state)
         return _json(types.Tenants(epoch=watch.epoch, rv=watch.rv, tenants=found))
 
     async def set_tenant(self, request: web.Request) -> web.Response:

@@ -50,7 +50,7 @@ log = logging.getLogger("gpushare")
 
 _TICK_SECONDS = 1.0
 _IDLE_LEDGER_SECONDS = 60.0
-_HEALTH_SECONDS = 10.0
+_HEALTH_SECONDS = 2.0
 _PROBE_SECONDS = 60.0
 _LEAVE_SECONDS = 1.0
 _SOCKET_PATH_MAX = 107  # sun_path less its NUL
@@ -299,6 +299,7 @@ class _Daemon:
     async def _tick(self, context: NodeContext) -> None:
         loop = asyncio.get_running_loop()
         written = healthy = loop.time()
+        await context.check_health()
         while True:
             await asyncio.sleep(_TICK_SECONDS)
             served = context.measure()

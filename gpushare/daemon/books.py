@@ -47,6 +47,15 @@ class Sample:
     stats: GrantStats
 
 
+def active(samples: list[Sample]) -> frozenset[str]:
+    """Grants that have work, or had some since the last window."""
+    return frozenset(
+        sample.grant_id
+        for sample in samples
+        if sample.stats.runnable or sample.stats.busy_ns > sample.book.window.busy_ns
+    )
+
+
 def shares_got(samples: list[Sample]) -> None:
     """Each book's part of the work its device did since the last window."""
     busy: dict[int, int] = {}

@@ -39,6 +39,8 @@ class Grants:
     def __init__(self, state: State, resources: Resources, arbiter: Arbiter) -> None:
         self._state, self._resources, self._arbiter = state, resources, arbiter
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._active: frozenset[str] | None = None
+        """Grants that had work of late, as far as known."""
         self.unusable: Callable[[], set[str]] = set
         """Ids of devices that take no new grants."""
         self.before_stop: Callable[[Live], None] = lambda _: None
@@ -86,6 +88,8 @@ class Grants:
     def bind(self, peer: Peer, grant_id: str, request: BindRequest, connection: socket) -> Live:
         """`connection`: the caller's, whose process a plain grant is bound to."""
         live = self.owned(peer, grant_id)
+        if live.record.phase is Phase.RESERVED:
+            self._check_devices(live)
         if request.kind == "container":
             self.send(live, lifecycle.Bound(now_ns(), Kind.CONTAINER))
             return live
@@ -105,6 +109,14 @@ class Grants:
             self.send(live, lifecycle.Bound(now_ns(), Kind.PROCESS))
             self._start(live, peer.pid, started, held, lambda: workloads.plain_cgroup(grant_id, peer.pid))
         return live
+
+    def _check_devices(self, live: Live) -> None:
+        for place in live.record.places:
+            if (fault := self._state.faults.get(place.device)) is not None:
+                raise RefusedError(
+                    f"device {place.index} ({place.device}) of grant {live.id} does not work ({fault.reason}): create"
+                    " another grant"
+                )
 
     def expect_start(self, live: Live, peer: Peer, connection: socket) -> None:
         """Of a container, by the calling process: the runtime ends only after the hook, or because the start failed."""
@@ -203,6 +215,7 @@ class Grants:
         record.places = places
         for ordinal, place in enumerate(places):
             live.limits.set_device(ordinal, self._resources.limits(place, place.guaranteed_milli))
+        live.shares = []  # its page does not have them any more
         self.refresh_shares()
         self._state.save(record)
         self._publish(live, "changed")
@@ -263,10 +276,9 @@ class Grants:
         assert live.bell is not None
         places = live.record.places
         indices = [place.index for place in places]
+        live.shares = placement.first_shares(live)
         flags = gangs.share_flags(live.record.request)
-        live.handle = self._arbiter.add(
-            live.limits, live.usage, indices, placement.first_shares(live), live.bell, flags
-        )
+        live.handle = self._arbiter.add(live.limits, live.usage, indices, live.shares, live.bell, flags)
         for place in places:
             base = self._arbiter.grant_stats(live.handle, place.index)
             live.books[place.index] = DeviceBook(carried.get(place.device, Totals()), base, now_ns())
@@ -276,13 +288,29 @@ class Grants:
     def refresh_shares(self) -> None:
         """Who is served or what a tenant is guaranteed changed: every grant's share follows, in the arbiter and in its
         page."""
-        for grant_id, shares in placement.arbiter_shares(self._state).items():
+        for grant_id, shares in placement.arbiter_shares(self._state, self._active).items():
             live = self._state.live(grant_id)
             assert live.handle is not None
             assert live.limits is not None
+            if shares == live.shares:
+                continue
+            live.shares = shares
             self._arbiter.set_shares(live.handle, shares)
             for ordinal, (place, share) in enumerate(zip(live.record.places, shares, strict=True)):
                 live.limits.set_device(ordinal, self._resources.limits(place, share.guarantee_milli))
+
+    def follow(self, active: frozenset[str]) -> None:
+        """Which grants have work: what a tenant's idle ones leave goes to those of it that run."""
+        if active != self._active:
+            self._active = active
+            self.refresh_shares()
+
+    def tell_of(self, devices: set[str]) -> None:
+        """A device works, or does not any more: watchers of its grants hear of it. Nothing is ended: what ran there
+        may go on when it is back, and its owner decides."""
+        for live in self._state:
+            if any(place.device in devices for place in live.record.places):
+                self._publish(live, "changed")
 
     def _stop_serving(self, live: Live) -> None:
         if live.handle is None:

@@ -44,6 +44,8 @@ def _histogram(name: str, text: str, context: "NodeContext") -> list[str]:
 
 
 def text(context: "NodeContext", devices: list[types.Device]) -> str:
+    from gpushare.daemon.view import tenant_views
+
     state = context.state
 
     def per_device(value: "str") -> list[Sample]:
@@ -57,7 +59,7 @@ def text(context: "NodeContext", devices: list[types.Device]) -> str:
             for live, device in grants
         ]
 
-    tenants = list(state.tenants)
+    tenants = tenant_views(state)
     lines = [
         *_family(
             "gpushare_device_leased_seconds_total",
@@ -91,13 +93,19 @@ def text(context: "NodeContext", devices: list[types.Device]) -> str:
             "gpushare_tenant_guarantee_milli",
             "gauge",
             "Guaranteed time, 1000 is one device",
-            [({"tenant": tenant.name}, tenant.time) for tenant in tenants],
+            [({"tenant": tenant.name}, tenant.guarantee.time) for tenant in tenants],
+        ),
+        *_family(
+            "gpushare_tenant_have_milli",
+            "gauge",
+            "What is left of the guaranteed time on the devices that work",
+            [({"tenant": tenant.name}, tenant.have.time) for tenant in tenants],
         ),
         *_family(
             "gpushare_tenant_limit_milli",
             "gauge",
             "Most time a tenant's grants may ask for",
-            [({"tenant": tenant.name}, tenant.time_limit) for tenant in tenants],
+            [({"tenant": tenant.name}, tenant.limit_time) for tenant in tenants],
         ),
         *_family("gpushare_grant_busy_seconds_total", "counter", "Metered work", per_grant("busy_ns", 1e9)),
         *_family("gpushare_grant_leased_seconds_total", "counter", "Time with a lease", per_grant("leased_ns", 1e9)),

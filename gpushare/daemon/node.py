@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from gpushare import __version__
 from gpushare.api import types
 from gpushare.arbiter import Arbiter
-from gpushare.daemon import view
-from gpushare.daemon.books import Sample, periods, shares_got
+from gpushare.daemon import placement, view
+from gpushare.daemon.books import Sample, active, periods, shares_got
 from gpushare.daemon.grants import Grants
 from gpushare.daemon.resources import Resources
-from gpushare.daemon.state import Live, State, now_ns
+from gpushare.daemon.state import Fault, Live, State, now_ns
 from gpushare.errors import FailedError, GpushareError, NotFoundError, RefusedError
 from gpushare.inject.node import Node
-from gpushare.node.devices import Backend
+from gpushare.node.devices import Backend, Device
 from gpushare.node.simulator import Simulator
 from gpushare.policy import lifecycle
 
@@ -34,22 +34,26 @@ class NodeContext:
     backend: Backend
     inject: Node
     simulator: Simulator | None
-    unhealthy: set[str] = field(default_factory=set)
     started_ns: int = field(default_factory=now_ns)
     _leases: "deque[types.LeaseEvent]" = field(default_factory=lambda: deque(maxlen=LEASE_EVENTS))
 
     def __post_init__(self) -> None:
-        self.grants.unusable = lambda: self.unhealthy
+        self.grants.unusable = lambda: set(self.state.faults)
         self.grants.before_stop = self._before_stop
 
     def facts(self) -> types.Node:
-        layout = self.state.layout
+        layout, devices = self.state.layout, self.state.devices
+        working = [device for device in devices if device.id not in self.state.faults]
         return types.Node(
             version=__version__,
             epoch=self.state.watch.epoch,
             pid=os.getpid(),
             simulated=self.inject.simulated,
-            devices=len(self.state.devices),
+            devices=len(devices),
+            devices_working=len(working),
+            capacity=_capacity(devices),
+            have=_capacity(working),
+            degraded=any(tenant.degraded for tenant in view.tenant_views(self.state)),
             driver_version=self.backend.driver_version,
             run_dir=str(layout.run),
             grants_dir=str(layout.grants),
@@ -67,37 +71,71 @@ class NodeContext:
 
     async def device_views(self) -> list[types.Device]:
         used = await asyncio.to_thread(self._memory_used)
-        views = []
-        for device in self.state.devices:
-            stats = self.arbiter.device_stats(device.index)
-            healthy = device.id not in self.unhealthy
-            views.append(view.device_view(device, self.backend.name, self.state, stats, used[device.index], healthy))
-        return views
+        return [self._device_view(device, used[device.index]) for device in self.state.devices]
+
+    def _device_view(self, device: Device, used: int) -> types.Device:
+        stats = self.arbiter.device_stats(device.index)
+        return view.device_view(device, self.backend.name, self.state, stats, used)
 
     def _memory_used(self) -> list[int]:
-        try:
-            return [self.backend.memory_used(device.index) for device in self.state.devices]
-        except GpushareError:
-            return [0] * len(self.state.devices)
+        used = []
+        for device in self.state.devices:
+            try:
+                used.append(self.backend.memory_used(device.index))
+            except GpushareError:
+                used.append(0)
+        return used
 
     async def sim_stats(self) -> object:
         if self.simulator is None:
             raise NotFoundError("the devices are real: there is no simulator")
         return await asyncio.to_thread(self.simulator.stats)
 
-    async def check_health(self) -> None:
-        """Says so, once, when a device stops answering or answers again."""
-        devices = self.state.devices
-        found = await asyncio.to_thread(lambda: [self.backend.healthy(device.index) for device in devices])
-        for device, healthy in zip(devices, found, strict=True):
-            if healthy == (device.id not in self.unhealthy):
-                continue
-            self.unhealthy ^= {device.id}
-            stats = self.arbiter.device_stats(device.index)
-            self._publish_device(view.device_view(device, self.backend.name, self.state, stats, 0, healthy))
+    async def set_sim_lost(self, index: str, *, lost: bool) -> None:
+        if self.simulator is None:
+            raise NotFoundError("the devices are real: there is no simulator")
+        if index not in {str(device.index) for device in self.state.devices}:
+            raise NotFoundError(f"there is no device {index[:20]!r}: give its index as `gpushare devices` shows it")
+        await asyncio.to_thread(self.simulator.set_lost, int(index), lost=lost)
 
-    def _publish_device(self, shown: types.Device) -> None:
-        self.state.watch.publish("device", "changed", lambda _: shown)
+    async def check_health(self) -> None:
+        """Says so, once, when a device stops working or works again, with all that follows from it."""
+        devices = self.state.devices
+        found = await asyncio.to_thread(lambda: [self.backend.fault(device.index) for device in devices])
+        before = {tenant.name: tenant for tenant in view.tenant_views(self.state)}
+        changed = []
+        for device, reason in zip(devices, found, strict=True):
+            if bool(reason) == (device.id in self.state.faults):
+                continue
+            changed.append(device)
+            if reason:
+                self.state.faults[device.id] = Fault(reason, now_ns())
+                log.warning("device %d (%s) does not work: %s", device.index, device.id, reason)
+            else:
+                del self.state.faults[device.id]
+                log.warning("device %d (%s) works again", device.index, device.id)
+        if changed:
+            self.grants.refresh_shares()
+            self._tell(changed, before)
+
+    def _tell(self, changed: list[Device], before: dict[str, types.Tenant]) -> None:
+        """Watchers: of the devices, of the capacity, of every tenant that has more or less than before, of the grants
+        there."""
+        publish = self.state.watch.publish
+        for device in changed:
+            shown = self._device_view(device, 0)
+            publish("device", "changed", lambda _, shown=shown: shown, "DeviceHealth")  # type: ignore[misc]
+        publish("node", "changed", lambda _: self.facts(), "CapacityChanged")
+        self._tell_tenants(before)
+        self.grants.tell_of({device.id for device in changed})
+
+    def _tell_tenants(self, before: dict[str, types.Tenant]) -> None:
+        for tenant in view.tenant_views(self.state):
+            old = before.get(tenant.name)
+            if old is None or (old.have, old.degraded) == (tenant.have, tenant.degraded):
+                continue
+            name: types.Name = "QuotaDegraded" if tenant.degraded else "QuotaRestored" if old.degraded else ""
+            self.state.watch.publish("tenant", "changed", lambda _, shown=tenant: shown, name)  # type: ignore[misc]
 
     # Tenants.
 
@@ -114,6 +152,7 @@ class NodeContext:
 
     def _samples(self) -> list[Sample]:
         found = []
+        kept = placement.standing(self.state).kept
         for live in self.state:
             if live.handle is None:
                 continue
@@ -121,7 +160,7 @@ class NodeContext:
                 book = live.books.get(place.index)
                 if book is not None:
                     stats = self.arbiter.grant_stats(live.handle, place.index)
-                    guarantee = min(place.guaranteed_milli, 1000)
+                    guarantee = kept[live.id, place.device]
                     found.append(Sample(live.id, live.record.tenant, place.device, place.index, guarantee, book, stats))
         return found
 
@@ -129,6 +168,7 @@ class NodeContext:
         """Once a second. False when no grant is served, so that there is nothing to write."""
         self.collect_events()
         samples = self._samples()
+        self.grants.follow(active(samples))
         shares_got(samples)
         for live in self.state:
             if live.usage is not None and live.usage.torn:
@@ -170,3 +210,8 @@ class NodeContext:
         self.collect_events()
         found = [event for event in self._leases if event.seq > after]
         return types.LeaseEvents(after=found[-1].seq if found else after, events=found)
+
+
+def _capacity(devices: list[Device]) -> types.Quantity:
+    memory = sum(device.memory_bytes - device.reserved_bytes for device in devices)
+    return types.Quantity(time=1000 * len(devices), memory=memory)

@@ -1,15 +1,19 @@
 """Between the node API's requests and the pure rules of gpushare.policy: admission and arbiter shares."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
+from dataclasses import replace
 
 from gpushare.api.types import GrantChange, GrantRequest
 from gpushare.daemon.gangs import gang_of
 from gpushare.daemon.state import Live, State
+from gpushare.daemon.tenants import DEFAULT
 from gpushare.errors import UsageError
-from gpushare.node.devices import MAX_DEVICES, Device
+from gpushare.node.devices import MAX_DEVICES
 from gpushare.policy import admission
+from gpushare.policy import capacity as capacity_policy
 from gpushare.policy.admission import Holding, Place
-from gpushare.policy.shares import Placed, Share, TenantPolicy, Workload, shares
+from gpushare.policy.capacity import Promise, Standing
+from gpushare.policy.shares import DEVICE_MILLI, Placed, Share, TenantPolicy, Workload, shares
 from gpushare.units import parse_memory, parse_time
 
 TTL_SECONDS_MAX = 86400
@@ -61,7 +65,7 @@ def _request(request: GrantRequest) -> admission.Request:
     )
 
 
-def _devices(devices: Iterable[Device], unusable: set[str]) -> list[admission.Device]:
+def _devices(state: State, unusable: Collection[str]) -> list[admission.Device]:
     return [
         admission.Device(
             id=device.id,
@@ -69,13 +73,40 @@ def _devices(devices: Iterable[Device], unusable: set[str]) -> list[admission.De
             memory_bytes=device.memory_bytes,
             reserved_bytes=device.reserved_bytes,
             context_bytes=device.context_bytes,
-            usable=device.id not in unusable,
+            fault=_fault(state, device.id) if device.id in unusable else "",
         )
-        for device in devices
+        for device in state.devices
     ]
 
 
-def holdings(state: State, without: Live | None = None) -> list[Holding]:
+def _fault(state: State, device: str) -> str:
+    fault = state.faults.get(device)
+    return f"it does not work: {fault.reason}" if fault is not None else "it is draining"
+
+
+def standing(state: State) -> Standing:
+    """What is left of every tenant's guarantee, and of every grant's reservation, on the devices that work."""
+    promised = {tenant.name: Promise(tenant.time, tenant.memory) for tenant in state.tenants}
+    working = [device for device in state.devices if device.id not in state.faults]
+    memory = sum(device.memory_bytes - device.reserved_bytes for device in working)
+    capacity = Promise(DEVICE_MILLI * len(working), memory)
+    placed = [_placed(live, place, place.guaranteed_milli) for live in state for place in live.record.places]
+    return capacity_policy.standing(promised, DEFAULT, capacity, placed, {device.id for device in working})
+
+
+def _tenants(state: State, stands: Standing) -> dict[str, admission.Tenant]:
+    return {
+        name: replace(
+            tenant,
+            guarantee_milli=stands.have[name].time,
+            memory_bytes=stands.have[name].memory,
+            promised_milli=tenant.guarantee_milli,
+        )
+        for name, tenant in state.tenants.admission().items()
+    }
+
+
+def holdings(state: State, stands: Standing, without: Live | None = None) -> list[Holding]:
     return [
         Holding(
             grant=live.id,
@@ -83,9 +114,10 @@ def holdings(state: State, without: Live | None = None) -> list[Holding]:
             device=place.device,
             memory_bytes=place.memory_bytes,
             time_milli=place.time_milli,
-            guaranteed_milli=place.guaranteed_milli,
+            guaranteed_milli=stands.kept[live.id, place.device],
             limit_milli=place.limit_milli,
             gang=_gang_id(live.record.request),
+            reserved_milli=place.guaranteed_milli,
         )
         for live in state
         if live is not without
@@ -96,14 +128,16 @@ def holdings(state: State, without: Live | None = None) -> list[Holding]:
 def place(state: State, request: GrantRequest, unusable: set[str]) -> list[Place]:
     """The places of a new grant. Raises UsageError, NotFoundError or RefusedError; changes nothing."""
     asked = _request(request)
-    tenants = state.tenants.admission()
-    return admission.admit(asked, _devices(state.devices, unusable), tenants, holdings(state))
+    stands = standing(state)
+    devices, tenants = _devices(state, unusable), _tenants(state, stands)
+    return admission.admit(asked, devices, tenants, holdings(state, stands), state.smallest_milli)
 
 
 def resize(state: State, live: Live, change: GrantChange) -> list[Place]:
     """Its places as they would be, on the same devices."""
     record = live.record
-    others = holdings(state, without=live)
+    stands = standing(state)
+    others = holdings(state, stands, without=live)
     found = []
     for old in record.places:
         asked = admission.Request(
@@ -113,7 +147,8 @@ def resize(state: State, live: Live, change: GrantChange) -> list[Place]:
             limit_milli=old.limit_milli if change.time_limit is None else _time(change.time_limit),
             device=old.device,
         )
-        admitted = admission.admit(asked, _devices(state.devices, set()), state.tenants.admission(), others)[0]
+        devices, tenants = _devices(state, ()), _tenants(state, stands)
+        admitted = admission.admit(asked, devices, tenants, others, state.smallest_milli)[0]
         found.append(admitted)
         # The next device of this grant is judged with this one taken.
         others.append(
@@ -130,27 +165,44 @@ def resize(state: State, live: Live, change: GrantChange) -> list[Place]:
     return found
 
 
-def arbiter_shares(state: State) -> dict[str, list[Share]]:
-    """By grant id, one share per place, for all that are served."""
+def _placed(live: Live, place: Place, guaranteed_milli: int) -> Placed:
+    return Placed(
+        grant=live.id,
+        tenant=live.record.tenant,
+        device=place.device,
+        time_milli=place.time_milli,
+        guaranteed_milli=guaranteed_milli,
+        limit_milli=place.limit_milli,
+        workload=_WORKLOAD[live.record.class_],
+    )
+
+
+def arbiter_shares(state: State, runnable: Collection[str] | None = None) -> dict[str, list[Share]]:
+    """By grant id, one share per place, for all that are served. On a device that does not work nothing is
+    guaranteed."""
     served = [live for live in state if live.handle is not None]
+    stands = standing(state)
     placed = [
-        Placed(
-            grant=live.id,
-            tenant=live.record.tenant,
-            device=place.device,
-            time_milli=place.time_milli,
-            guaranteed_milli=place.guaranteed_milli,
-            limit_milli=place.limit_milli,
-            workload=_WORKLOAD[live.record.class_],
-        )
+        _placed(live, place, stands.kept[live.id, place.device])
         for live in served
         for place in live.record.places
+        if place.device not in state.faults
     ]
     # A tenant that was taken out of the file has no more than what its living grants had reserved.
-    tenants = {row.tenant: TenantPolicy(row.tenant, 0) for row in placed}
-    tenants |= {name: tenant.policy for name, tenant in state.tenants.admission().items()}
-    found = shares(tenants, placed)
-    return {live.id: [found[live.id, place.device] for place in live.record.places] for live in served}
+    tenants = {live.record.tenant: TenantPolicy(live.record.tenant, 0) for live in served}
+    tenants |= {name: tenant.policy for name, tenant in _tenants(state, stands).items()}
+    found = shares(tenants, placed, runnable)
+    return {
+        live.id: [
+            found.get((live.id, place.device), _share_of_nothing(live, place, tenants[live.record.tenant]))
+            for place in live.record.places
+        ]
+        for live in served
+    }
+
+
+def _share_of_nothing(live: Live, place: Place, policy: TenantPolicy) -> Share:
+    return Share(0, place.limit_milli, policy.weight, policy.tier, _WORKLOAD[live.record.class_])
 
 
 def first_shares(live: Live) -> list[Share]:

@@ -87,6 +87,14 @@ ROUTES = (
     Route("POST", "/v1/hooks/poststop", "hook_poststop", "OCI poststop; the body is not read (root)", query=_GRANT),
     Route("GET", "/v1/sim/stats", "sim_stats", "The simulator's own books"),
     Route(
+        "PUT",
+        "/v1/sim/devices/{index}",
+        "set_sim_device",
+        "Lose a simulated device, or bring it back (root)",
+        body=types.SimDevice,
+        status=204,
+    ),
+    Route(
         "GET",
         "/v1/watch",
         "watch",

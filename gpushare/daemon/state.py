@@ -19,8 +19,9 @@ from gpushare.errors import NotFoundError
 from gpushare.node.devices import Device
 from gpushare.pages import LimitsPage, UsagePage
 from gpushare.paths import Layout
-from gpushare.policy.admission import Place
+from gpushare.policy.admission import SMALLEST_MILLI, Place
 from gpushare.policy.lifecycle import Life, Phase
+from gpushare.policy.shares import Share
 
 
 class WorkloadRecord(Struct, kw_only=True):
@@ -78,8 +79,8 @@ class Workload:
 
 @dataclass(slots=True)
 class Live:
-    """A grant with what this process holds for it. `handle`: the arbiter's, while it is served. `starter`: pidfd of the
-    runtime that is to start its container."""
+    """A grant with what this process holds for it. `handle`: the arbiter's, while it is served; `shares`: what it
+    serves it with. `starter`: pidfd of the runtime that is to start its container."""
 
     record: GrantRecord
     rv: int = 0
@@ -91,14 +92,35 @@ class Live:
     starter: int | None = None
     workloads: list[Workload] = field(default_factory=list)
     books: dict[int, DeviceBook] = field(default_factory=dict)
+    shares: list[Share] = field(default_factory=list)
 
     @property
     def id(self) -> str:
         return self.record.id
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a device cannot be used, and since when (wall time)."""
+
+    reason: str
+    since_ns: int
+
+
 class State:
-    def __init__(self, layout: Layout, devices: list[Device], tenants: Tenants, ledger: Ledger, watch: Watch) -> None:
+    """`smallest_milli`: the smallest guarantee that the arbiter can serve. `faults`: by id of the device."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        devices: list[Device],
+        tenants: Tenants,
+        ledger: Ledger,
+        watch: Watch,
+        smallest_milli: int = SMALLEST_MILLI,
+    ) -> None:
+        self.smallest_milli = smallest_milli
+        self.faults: dict[str, Fault] = {}
         self.layout = layout
         self.devices = devices
         self.tenants = tenants

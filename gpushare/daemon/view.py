@@ -4,23 +4,26 @@ from pathlib import Path
 
 from gpushare.api import types
 from gpushare.arbiter import Arbiter, DeviceStats
+from gpushare.daemon import placement
 from gpushare.daemon.gangs import gang_of
 from gpushare.daemon.state import GrantRecord, Live, State
 from gpushare.daemon.tenants import Tenant
 from gpushare.inject import cdi, grantdir
 from gpushare.node.devices import Device
 from gpushare.policy.admission import Place
+from gpushare.policy.capacity import Standing
 from gpushare.units import MIB
 
 
-def _grant_device(place: Place, live: Live | None, arbiter: Arbiter) -> types.GrantDevice:
+def _grant_device(place: Place, state: State, kept: int, live: Live | None, arbiter: Arbiter) -> types.GrantDevice:
     shown = types.GrantDevice(
         id=place.device,
         index=place.index,
         memory_limit_bytes=place.memory_bytes,
         time_milli=place.time_milli,
         time_limit_milli=place.limit_milli,
-        guaranteed_milli=place.guaranteed_milli,
+        guaranteed_milli=kept,
+        health="healthy" if live is None or place.device not in state.faults else "unhealthy",
     )
     if live is None or live.handle is None or (book := live.books.get(place.index)) is None:
         return shown
@@ -40,7 +43,11 @@ def _grant_device(place: Place, live: Live | None, arbiter: Arbiter) -> types.Gr
 
 def grant_view(state: State, record: GrantRecord, live: Live | None, arbiter: Arbiter) -> types.Grant:
     """`live` is None for a grant that has ended: its numbers are the ledger's."""
-    devices = [_grant_device(place, live, arbiter) for place in record.places]
+    kept = placement.standing(state).kept if live is not None else {}
+    devices = [
+        _grant_device(place, state, kept.get((record.id, place.device), place.guaranteed_milli), live, arbiter)
+        for place in record.places
+    ]
     if live is None:
         totals = state.ledger.totals(record.id)
         for device in devices:
@@ -69,13 +76,22 @@ def grant_view(state: State, record: GrantRecord, live: Live | None, arbiter: Ar
         expires_ns=life.expires_ns,
         ended_ns=record.ended_ns,
         reason=life.reason,
+        notice=_notice(state, record) if live is not None else "",
         rv=live.rv if live is not None else 0,
     )
 
 
-def device_view(
-    device: Device, backend: str, state: State, stats: DeviceStats, used: int, healthy: bool
-) -> types.Device:
+def _notice(state: State, record: GrantRecord) -> str:
+    lost = [
+        f"device {place.index} ({place.device}) does not work: {state.faults[place.device].reason}"
+        for place in record.places
+        if place.device in state.faults
+    ]
+    return "; ".join(lost)
+
+
+def device_view(device: Device, backend: str, state: State, stats: DeviceStats, used: int) -> types.Device:
+    fault = state.faults.get(device.id)
     places = [place for live in state for place in live.record.places if place.device == device.id]
     guaranteed = types.Quantity(
         time=sum(place.guaranteed_milli for place in places), memory=sum(place.memory_bytes for place in places)
@@ -93,11 +109,15 @@ def device_view(
         allocatable=types.Quantity(
             time=max(0, 1000 - guaranteed.time),
             memory=max(0, device.memory_bytes - device.reserved_bytes - guaranteed.memory) // MIB * MIB,
-        ),
+        )
+        if fault is None
+        else types.Quantity(time=0, memory=0),
         context_bytes=device.context_bytes,
         memory_used_bytes=used,
         attributes=device.attributes,
-        health="healthy" if healthy else "unhealthy",
+        health="healthy" if fault is None else "unhealthy",
+        health_reason=fault.reason if fault is not None else "",
+        unhealthy_since_ns=fault.since_ns if fault is not None else None,
         wall_ns=stats.wall_ns,
         leased_ns=stats.leased_ns,
         switch_ns=stats.switch_ns,
@@ -106,12 +126,21 @@ def device_view(
     )
 
 
-def tenant_view(tenant: Tenant, state: State) -> types.Tenant:
+def tenant_views(state: State) -> list[types.Tenant]:
+    stands = placement.standing(state)
+    return [tenant_view(tenant, state, stands) for tenant in state.tenants]
+
+
+def tenant_view(tenant: Tenant, state: State, stands: Standing | None = None) -> types.Tenant:
+    stands = stands or placement.standing(state)
+    have = stands.have[tenant.name]
     grants = [live for live in state if live.record.tenant == tenant.name]
     places = [place for live in grants for place in live.record.places]
     return types.Tenant(
         name=tenant.name,
         guarantee=types.Quantity(time=tenant.time, memory=tenant.memory),
+        have=types.Quantity(time=have.time, memory=have.memory),
+        degraded=stands.degraded(tenant.name),
         limit_time=tenant.time_limit,
         weight=tenant.weight,
         tier=tenant.tier,

@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from gpushare.api.types import Event
+from gpushare.api.types import Event, Name
 from gpushare.errors import UsageError
 
 RING = 4096
 BOOKMARK_SECONDS = 10.0
 
-Kind = Literal["grant", "tenant", "device"]
+Kind = Literal["grant", "tenant", "device", "node"]
 Change = Literal["added", "changed", "removed"]
 
 
@@ -38,10 +38,13 @@ class Watch:
         self._more = asyncio.Event()
         self._closed = False
 
-    def publish(self, kind: Kind, change: Change, build: Callable[[int], Any]) -> int:
-        """`build(rv)` gives the object as of this event, which may carry the number itself."""
+    def publish(self, kind: Kind, change: Change, build: Callable[[int], Any], name: Name = "") -> int:
+        """`build(rv)` gives the object as of this event, which may carry the number itself. `name`: what happened,
+        where the change alone does not say it."""
         self.rv += 1
-        self._ring.append(_line(Event(rv=self.rv, epoch=self.epoch, kind=kind, type=change, object=build(self.rv))))
+        self._ring.append(
+            _line(Event(rv=self.rv, epoch=self.epoch, kind=kind, type=change, name=name, object=build(self.rv)))
+        )
         self._more.set()
         self._more = asyncio.Event()
         return self.rv

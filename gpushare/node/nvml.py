@@ -166,8 +166,12 @@ class NvmlBackend:
         info = self._optional("nvmlDeviceGetMemoryInfo", self._handles[index])
         return int(info.used) if info is not None else 0
 
-    def healthy(self, index: int) -> bool:
-        return self._optional("nvmlDeviceGetMemoryInfo", self._handles[index]) is not None
+    def fault(self, index: int) -> str:
+        try:
+            self._nvml.nvmlDeviceGetMemoryInfo(self._handles[index])
+        except self._nvml.NVMLError as error:
+            return f"NVML says {error}"
+        return ""
 
     def inject(self) -> Node:
         _make_uvm_node()

@@ -34,15 +34,14 @@ class SimulatedBackend:
     def memory_used(self, index: int) -> int:
         return int(self._simulator.stats()["devices"][index]["bytes"])
 
-    def healthy(self, index: int) -> bool:
-        del index  # it has one process for all of them
+    def fault(self, index: int) -> str:
         try:
-            self._simulator.clients(0)
-        except FailedError:
+            self._simulator.clients(index)
+        except FailedError as error:
             if self._simulator.spawned is not None:
                 self._simulator.spawned.poll()  # it may be a child of ours that ended
-            return False
-        return True
+            return str(error).partition(": restart")[0]
+        return ""
 
     def inject(self) -> Node:
         return Node(sim_dir=self._directory)

@@ -5,6 +5,7 @@ Synchronous and thread-safe: one request at a time, each bounded in time.
 """
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -23,7 +24,8 @@ from gpushare.paths import SIM_BINARY
 
 MAGIC = 0x67734D31
 VERSION = 1
-HELLO, STATS, STOP, DEVICE = 1, 7, 9, 10
+HELLO, STATS, STOP, DEVICE, SETTING = 1, 7, 9, 10, 13
+SETTING_LOST = 4
 ROLE_VIEWER, ROLE_CONTROL = 2, 3
 SOCKET_NAME = "sim.sock"
 LOG_NAME = "sim.log"  # beside the directory, which containers see
@@ -151,10 +153,12 @@ class Simulator:
         reason = said[0].removeprefix("gpushare-sim: ") if said else f"it ended with status {process.returncode}"
         raise FailedError(f"the simulator did not start: {reason}")
 
-    def _exchange(self, op: int, device: int = 0, a: int = 0, size: int = _REPLY.size) -> tuple[bytes, list[int]]:
+    def _exchange(
+        self, op: int, device: int = 0, a: int = 0, b: int = 0, size: int = _REPLY.size
+    ) -> tuple[bytes, list[int]]:
         with self._lock:
             try:
-                self._socket.send(_REQUEST.pack(MAGIC, VERSION, op, device, a, 0))
+                self._socket.send(_REQUEST.pack(MAGIC, VERSION, op, device, a, b))
                 answer, descriptors, _, _ = socket.recv_fds(self._socket, size, 2)
             except OSError as error:
                 raise FailedError(f"the simulator does not answer ({error}): restart the daemon") from None
@@ -162,12 +166,14 @@ class Simulator:
             raise FailedError("the simulator ended: restart the daemon")
         return answer, descriptors
 
-    def _request(self, op: int, device: int = 0) -> tuple[tuple[int, ...], list[int]]:
-        answer, descriptors = self._exchange(op, device)
+    def _request(self, op: int, device: int = 0, a: int = 0, b: int = 0) -> tuple[tuple[int, ...], list[int]]:
+        answer, descriptors = self._exchange(op, device, a, b)
         magic, error, *values = _REPLY.unpack(answer)
         if magic != MAGIC or error != 0:
             for descriptor in descriptors:
                 os.close(descriptor)
+            if error == -errno.EIO:
+                raise FailedError(f"simulated device {device} is lost: `gpushare sim restore {device}` brings it back")
             raise FailedError(f"the simulator refuses a request: {os.strerror(-error)}")
         return tuple(values), descriptors
 
@@ -180,6 +186,10 @@ class Simulator:
     def clients(self, device: int) -> int:
         """How many processes have a context or memory there."""
         return self._request(DEVICE, device)[0][2]
+
+    def set_lost(self, device: int, *, lost: bool) -> None:
+        """A device that is lost answers nobody, and its work stands still until it is back."""
+        self._request(SETTING, device, SETTING_LOST, int(lost))
 
     def stop(self) -> None:
         """Ends it and waits until it has ended."""

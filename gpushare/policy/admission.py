@@ -8,7 +8,7 @@ a grant that borrows is admitted only where the time it asks for is unclaimed at
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpushare.errors import NotFoundError, RefusedError, UsageError
 from gpushare.policy.shares import DEVICE_MILLI, Placed, TenantPolicy
@@ -17,7 +17,7 @@ from gpushare.units import MIB, format_size, format_time, parse_memory
 WORKING_BYTES = 256 * MIB
 """Least memory of a grant beyond what a context takes: below it programs fail in ways that look like our fault."""
 SMALLEST_MILLI = 5
-"""Credit floor over bucket window (1 ms / 200 ms): a smaller guarantee would wait seconds for each of its leases."""
+"""`smallest_share` of the arbiter's built-in values (1 ms / 200 ms)."""
 GRANTS_MAX = 256
 """GS_ARBITER_MAX_GRANTS."""
 
@@ -29,14 +29,18 @@ class Device:
     memory_bytes: int
     reserved_bytes: int = 0
     context_bytes: int = 0
-    usable: bool = True
-    """False: unhealthy or draining; takes no new grant."""
+    fault: str = ""
+    """Why it takes no new grant; empty: it does."""
+
+    @property
+    def usable(self) -> bool:
+        return not self.fault
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
     """Policy of a tenant. `memory_bytes` guaranteed over the node, 0: none is held back for it. `limit_milli` of the
-    node."""
+    node. `promised_milli`: what `guarantee_milli` was before devices were lost, None: the same."""
 
     name: str
     guarantee_milli: int
@@ -44,6 +48,11 @@ class Tenant:
     limit_milli: int | None = None
     weight: int = 1
     tier: int = 0
+    promised_milli: int | None = None
+
+    @property
+    def promised(self) -> int:
+        return self.guarantee_milli if self.promised_milli is None else self.promised_milli
 
     @property
     def policy(self) -> TenantPolicy:
@@ -52,7 +61,8 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """One admitted grant on one device."""
+    """One admitted grant on one device. `reserved_milli`: what `guaranteed_milli` is when all devices work and its
+    tenant has all it was promised, None: the same."""
 
     grant: str
     tenant: str
@@ -62,6 +72,11 @@ class Holding:
     guaranteed_milli: int
     limit_milli: int = DEVICE_MILLI
     gang: str | None = None
+    reserved_milli: int | None = None
+
+    @property
+    def reserved(self) -> int:
+        return self.guaranteed_milli if self.reserved_milli is None else self.reserved_milli
 
     @property
     def placed(self) -> Placed:
@@ -84,6 +99,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Place:
+    """`guaranteed_milli`: reserved out of the tenant's guarantee, as long as all devices work."""
+
     device: str
     index: int
     memory_bytes: int
@@ -114,8 +131,18 @@ def with_default(tenants: Collection[Tenant], devices: Collection[Device]) -> di
     return named
 
 
+def smallest_share(credit_floor_ns: int, bucket_ns: int) -> int:
+    """The smallest guarantee whose bucket can hold the credit that a lease takes: a smaller one would never be served
+    as guaranteed."""
+    return -(-credit_floor_ns * DEVICE_MILLI // bucket_ns)
+
+
 def admit(
-    request: Request, devices: Collection[Device], tenants: Mapping[str, Tenant], holdings: Collection[Holding]
+    request: Request,
+    devices: Collection[Device],
+    tenants: Mapping[str, Tenant],
+    holdings: Collection[Holding],
+    smallest_milli: int = SMALLEST_MILLI,
 ) -> list[Place]:
     """One place per device asked for, the best fits. Raises UsageError, NotFoundError or RefusedError with the numbers.
     To resize a grant, leave its own holdings out and name its device."""
@@ -123,11 +150,15 @@ def admit(
     if tenant is None:
         known = ", ".join(sorted(tenants)) or "none"
         raise NotFoundError(f"there is no tenant {request.tenant!r}: known are {known}")
-    _check_request(request, devices, tenant, holdings)
+    _check_request(request, devices, tenant, holdings, smallest_milli)
     candidates = _named(request, devices)
     if request.devices > len(candidates):
-        raise RefusedError(f"{request.devices} devices asked for, the node has {len(candidates)} that can be given")
+        faults = "".join(f"; device {device.index}: {device.fault}" for device in devices if device.fault)
+        raise RefusedError(
+            f"{request.devices} devices asked for, the node has {len(candidates)} that can be given{faults}"
+        )
     spare = tenant.guarantee_milli - sum(h.guaranteed_milli for h in holdings if h.tenant == tenant.name)
+    unreserved = tenant.promised - sum(h.reserved for h in holdings if h.tenant == tenant.name)
     places: list[Place] = []
     for _ in range(request.devices):
         taken = {place.device for place in places}
@@ -143,13 +174,21 @@ def admit(
             raise RefusedError("; ".join(dict.fromkeys(reasons)))
         _keep_for_others(options[0][1].memory_bytes * (len(places) + 1), devices, tenant, tenants, holdings)
         best = min(options, key=lambda option: (option[0], option[1].index))[1]
-        places.append(best)
         spare -= best.guaranteed_milli
+        # Of lost devices' time nobody reserves more than fits when they are back.
+        free = DEVICE_MILLI - sum(h.reserved for h in holdings if h.device == best.device)
+        reserved = max(0, min(request.time_milli, unreserved, free))
+        unreserved -= reserved
+        places.append(replace(best, guaranteed_milli=reserved))
     return places
 
 
 def _check_request(
-    request: Request, devices: Collection[Device], tenant: Tenant, holdings: Collection[Holding]
+    request: Request,
+    devices: Collection[Device],
+    tenant: Tenant,
+    holdings: Collection[Holding],
+    smallest_milli: int,
 ) -> None:
     if request.devices < 1:
         raise UsageError(f"a grant needs at least one device, not {request.devices}")
@@ -162,10 +201,10 @@ def _check_request(
             f"time limit {format_time(request.limit_milli)} is below the time {format_time(request.time_milli)}:"
             " raise the one or lower the other"
         )
-    if request.time_milli < SMALLEST_MILLI:
+    if request.time_milli < smallest_milli:
         raise RefusedError(
             f"a share of {format_time(request.time_milli)} is too small to be served: ask for"
-            f" {format_time(SMALLEST_MILLI)} or more"
+            f" {format_time(smallest_milli)} or more"
         )
     if not devices:
         raise RefusedError("this node has no device")
@@ -184,14 +223,13 @@ def _named(request: Request, devices: Collection[Device]) -> list[Device]:
     if request.device is None:
         usable = [device for device in devices if device.usable]
         if not usable:
-            raise RefusedError("no device of this node is healthy")
+            faults = "; ".join(f"device {device.index}: {device.fault}" for device in devices)
+            raise RefusedError(f"no device of this node is healthy: {faults}")
         return usable
     for device in devices:
         if request.device in (device.id, device.index):
             if not device.usable:
-                raise RefusedError(
-                    f"device {device.index} ({device.id}) takes no new grants: it is unhealthy or draining"
-                )
+                raise RefusedError(f"device {device.index} ({device.id}) takes no new grants: {device.fault}")
             return [device]
     known = ", ".join(f"{device.index} ({device.id})" for device in devices)
     raise NotFoundError(f"there is no device {request.device!r}: known are {known}")
@@ -206,10 +244,14 @@ def _keep_for_others(
 ) -> None:
     """Memory guaranteed to other tenants over the node and not yet held by their grants stays free."""
     held: dict[str, int] = {}
+    usable = {device.id: device for device in devices if device.usable}
     for holding in holdings:
+        if holding.device not in usable:
+            continue
         held[holding.tenant] = held.get(holding.tenant, 0) + holding.memory_bytes
     kept = sum(max(0, t.memory_bytes - held.get(t.name, 0)) for t in tenants.values() if t.name != tenant.name)
-    free = sum(device.memory_bytes - device.reserved_bytes for device in devices) - sum(held.values())
+    free = sum(device.memory_bytes - device.reserved_bytes for device in usable.values())
+    free -= sum(held.values())
     if kept and memory > free - kept:
         raise RefusedError(
             f"{format_size(memory)} of memory does not fit: {format_size(max(0, free))} is free, and"
@@ -255,11 +297,13 @@ def _try(
             f" {format_time(guaranteed_here)} is guaranteed to other grants"
         )
     unclaimed = DEVICE_MILLI - asked_here
+    less = tenant.guarantee_milli < tenant.promised
+    lost = f" ({format_time(tenant.promised)} were promised, devices are lost)" if less else ""
     if guaranteed < request.time_milli and request.time_milli > unclaimed:
         raise RefusedError(
             f"{format_time(request.time_milli)} of time does not fit on {label}:"
             f" {format_time(max(0, unclaimed))} is free, and tenant {tenant.name} has {format_time(spare)} of its"
-            f" guarantee of {format_time(tenant.guarantee_milli)} left"
+            f" guarantee of {format_time(tenant.guarantee_milli)} left{lost}"
         )
     free_memory = (room - memory) / device.memory_bytes
     free_time = max(0, DEVICE_MILLI - asked_here - request.time_milli) / DEVICE_MILLI

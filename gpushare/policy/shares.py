@@ -13,6 +13,7 @@ from gpushare.policy.entitlement import Part, water_fill
 DEVICE_MILLI = 1000
 _WEIGHT_SCALE = 1000
 _WEIGHT_MAX = 2**32 - 1
+_LEAST_FREE = 50  # a fiftieth of what goes back to its tenants
 
 
 class Workload(enum.IntEnum):
@@ -60,28 +61,71 @@ class Placed:
 def shares(
     tenants: Mapping[str, TenantPolicy], placed: Collection[Placed], runnable: Collection[str] | None = None
 ) -> dict[tuple[str, str], Share]:
-    """(grant, device) -> share. `runnable`: grants with work, over which their tenant's guarantee is split; the idle
-    ones keep what was reserved for them, so that they start promptly. None: all of them."""
+    """(grant, device) -> share. `runnable`: grants with work, None: all of them.
+
+    A guarantee stays with its grant while that is idle, so that it is served at once when it wakes and nothing is
+    promised twice until somebody notices. What it leaves is surplus, of which the tenant's grants that run get first
+    what is their own tenant's: by their weights, which costs nobody's promise when they are late."""
     guaranteed = _guarantees(tenants, placed)
+    groups = _by_tenant_and_device(placed)
+    milli = {key: _split(guaranteed[key], rows) for key, rows in groups.items()}
     result = {}
-    for (tenant, device), rows in _by_tenant_and_device(placed).items():
-        working = [row for row in rows if runnable is None or row.grant in runnable] or rows
-        split = _split(guaranteed[tenant, device], working)
-        policy = tenants[tenant]
-        total = sum(row.time_milli for row in working)
-        for row in rows:
-            milli = split[row.grant] if row in working else row.guaranteed_milli
-            weight = (
-                policy.weight * _WEIGHT_SCALE * row.time_milli // max(1, total) if row in working else policy.weight
-            )
-            result[row.grant, device] = Share(
-                guarantee_milli=min(milli, row.limit_milli),
-                limit_milli=row.limit_milli,
-                weight=min(max(weight, 1), _WEIGHT_MAX) if policy.weight else 0,
-                tier=policy.tier,
-                workload=row.workload,
-            )
+    for device in {device for _, device in groups}:
+        here = {tenant: rows for (tenant, on), rows in groups.items() if on == device}
+        unused = {
+            tenant: sum(milli[tenant, device][row.grant] for row in rows if not _runs(row, runnable))
+            for tenant, rows in here.items()
+            if any(_runs(row, runnable) for row in rows)
+        }
+        promised = sum(guaranteed[tenant, device] for tenant in unused)
+        pulls = _pulls({tenant: tenants[tenant] for tenant in unused}, unused, DEVICE_MILLI - promised)
+        for tenant, rows in here.items():
+            policy = tenants[tenant]
+            usual = _Pull(policy.weight * _WEIGHT_SCALE, policy.tier)
+            working = sum(row.time_milli for row in rows if _runs(row, runnable))
+            for row in rows:
+                runs = _runs(row, runnable)
+                pull = pulls[tenant] if runs else usual
+                weight = pull.weight * row.time_milli // max(1, working if runs else working + row.time_milli)
+                result[row.grant, device] = Share(
+                    guarantee_milli=min(milli[tenant, device][row.grant], row.limit_milli),
+                    limit_milli=row.limit_milli,
+                    weight=min(max(weight, 1), _WEIGHT_MAX) if pull.weight else 0,
+                    tier=pull.tier,
+                    workload=row.workload,
+                )
     return result
+
+
+def _runs(row: Placed, runnable: Collection[str] | None) -> bool:
+    return runnable is None or row.grant in runnable
+
+
+@dataclass(frozen=True, slots=True)
+class _Pull:
+    """A tenant's at the surplus of one device."""
+
+    weight: int
+    tier: int
+
+
+def _pulls(tenants: Mapping[str, TenantPolicy], unused: Mapping[str, int], free: int) -> dict[str, _Pull]:
+    """Of the tenants that run: such that each gets back what its own idle grants leave (`unused`), and its part by
+    weight of the `free` rest, which only the highest tier has a part of while it wants it."""
+    pulls = {name: _Pull(policy.weight * _WEIGHT_SCALE, policy.tier) for name, policy in tenants.items()}
+    if not any(unused.values()):
+        return pulls
+    top = max(policy.tier for policy in tenants.values())
+    # Never nothing: grants that run leave surplus too, now and then, and nobody may be shut out of that.
+    free = max(free, sum(unused.values()) // _LEAST_FREE, 1)
+    weights = {name: policy.weight if policy.tier == top else 0 for name, policy in tenants.items()}
+    total = sum(weights.values())
+    parts = {name: unused[name] * max(1, total) + free * weights[name] for name in tenants}
+    unit = _WEIGHT_SCALE * max(1, sum(policy.weight for name, policy in tenants.items() if parts[name]))
+    for name, part in parts.items():
+        if part:
+            pulls[name] = _Pull(max(1, unit * part // sum(parts.values())), top)
+    return pulls
 
 
 def _by_tenant_and_device(placed: Iterable[Placed]) -> dict[tuple[str, str], list[Placed]]:

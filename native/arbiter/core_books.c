@@ -47,7 +47,9 @@ static void apply_limit(struct gs_core *core, struct core_grant *g) {
 
 static void pay_surplus(struct core_grant *g, uint64_t dt) {
   uint32_t weight = g->share.weight ? g->share.weight : 1;
-  g->vtime += dt * 64 / weight; /* 64: keeps weights of up to millions apart, lasts for years */
+  uint64_t part = dt * 64 + g->vtime_rest; /* 64: lasts for years; the rest: a large weight pays for short times too */
+  g->vtime += part / weight;
+  g->vtime_rest = (uint32_t)(part % weight);
   g->stats.borrowed_ns += dt;
 }
 

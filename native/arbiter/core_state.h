@@ -92,6 +92,7 @@ struct core_grant {
   int64_t slack, slack_cap;   /* slack bucket, ns x 1e6 */
   int64_t allowance;          /* limit bucket, ns x 1e3 */
   uint64_t vtime;             /* surplus got, over weight */
+  uint32_t vtime_rest;        /* what of it was too little for a unit */
   uint64_t last_ran_ns;       /* 0: never */
   uint64_t quiet_ns;          /* since when it wants nothing; 0 while it does */
   uint64_t wake_ns;           /* when the wake came that it still waits from; 0: it does not wait, or not from a wake */

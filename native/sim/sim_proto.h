@@ -46,8 +46,17 @@ enum sim_op_code {
   SIM_MEETINGS_GET = 16 /* Descriptor: the page of struct sim_meeting[SIM_MEETINGS] that all processes share */
 };
 
-/* What an administrator can set of a device. It means nothing to the simulation: tests look who may change it. */
-enum sim_setting { SIM_PERSISTENCE = 0, SIM_COMPUTE_MODE = 1, SIM_ACCOUNTING = 2, SIM_POWER_LIMIT_MW = 3, SIM_SETTINGS = 4 };
+/* What an administrator can set of a device. It means nothing to the simulation, tests look who may change it; but for SIM_LOST:
+ * 1, the device answers nobody (-EIO to all that asks for it) and its work stands still, as after a fault of the hardware, until
+ * it is 0 again. */
+enum sim_setting {
+  SIM_PERSISTENCE = 0,
+  SIM_COMPUTE_MODE = 1,
+  SIM_ACCOUNTING = 2,
+  SIM_POWER_LIMIT_MW = 3,
+  SIM_LOST = 4,
+  SIM_SETTINGS = 5
+};
 #define SIM_KEEP UINT64_MAX
 enum { SIM_POWER_LIMIT_DEFAULT_MW = 300000 };
 

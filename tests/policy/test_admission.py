@@ -106,9 +106,9 @@ def test_several_devices_are_different_ones_and_all_or_none():
 
 
 def test_unhealthy_devices_take_nothing():
-    devices, both = [device(0, usable=False), device(1)], tenants(devices=2)
+    devices, both = [device(0, fault="it does not answer"), device(1)], tenants(devices=2)
     assert admit(Request("default", GIB, 100), devices, both, [])[0].index == 1
-    with pytest.raises(RefusedError, match="takes no new grants"):
+    with pytest.raises(RefusedError, match="takes no new grants: it does not answer"):
         admit(Request("default", GIB, 100, device=0), devices, both, [])
 
 

@@ -196,6 +196,10 @@ static void take_back(struct device *device, uint64_t t) {
 void runlist_run(struct engine *engine, uint32_t index) {
   struct device *device = &engine->device[index];
   device->timer = UINT64_MAX;
+  if (device->setting[SIM_LOST]) {
+    if (device->current) take_back(device, engine_now());
+    return;
+  }
   for (;;) {
     uint64_t now = engine_now();
     struct lane *next = waiting(device, now);

@@ -243,6 +243,10 @@ static bool administers(const struct connection *connection) {
   return connection->peer.uid == 0 || connection->peer.uid == geteuid();
 }
 
+static bool asks_the_device(uint32_t op) {
+  return op == SIM_MEM_ALLOC || op == SIM_MEM_INFO || op == SIM_LANE_OPEN || op == SIM_DEVICE || op == SIM_PROCESSES;
+}
+
 static int answer(struct engine *engine, struct connection *connection, const struct sim_request *request, int given) {
   struct sim_reply reply = {.magic = SIM_PROTO_MAGIC};
   int fds[2] = {-1, -1}, nfds = 0, made = -1;
@@ -250,6 +254,8 @@ static int answer(struct engine *engine, struct connection *connection, const st
     reply.error = -EPROTO;
   } else if (request->device >= engine->options.hello.ndevices) {
     reply.error = -ENODEV;
+  } else if (engine->device[request->device].setting[SIM_LOST] && asks_the_device(request->op)) {
+    reply.error = -EIO;
   } else {
     switch (request->op) {
       case SIM_STATS:
@@ -284,6 +290,7 @@ static int answer(struct engine *engine, struct connection *connection, const st
         break;
       case SIM_SETTING:
         reply.error = request->b == SIM_KEEP || administers(connection) ? books_setting(engine, request, &reply.a) : -EPERM;
+        runlist_run(engine, request->device);
         break;
       case SIM_STOP:
         if (administers(connection))

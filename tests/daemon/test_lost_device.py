@@ -1,0 +1,215 @@
+"""A device stops working: what is promised shrinks in proportion, everybody hears of it, nobody is killed; and it comes
+back."""
+
+import itertools
+
+import pytest
+from running import Tenant, alive, until
+
+from gpushare.errors import RefusedError
+
+GIB = 1 << 30
+TOLD = ("DeviceHealth", "CapacityChanged", "QuotaDegraded", "QuotaRestored")
+
+
+@pytest.fixture
+def labs(client):
+    """Two tenants that are promised all of two devices."""
+    client.set_tenant("a", {"time": 1500})
+    client.set_tenant("b", {"time": 500})
+    return client
+
+
+@pytest.fixture
+def spin(daemon):
+    running: list[Tenant] = []
+
+    def start(share: str, **options: str) -> Tenant:
+        running.append(daemon.spin("1GiB", share, **options))
+        running[-1].tell("run 500000")
+        return running[-1]
+
+    yield start
+    for tenant in running:
+        tenant.kill()
+
+
+def health(client):
+    return [device["health"] for device in client.devices()]
+
+
+def lose(client, device):
+    client.set_sim_lost(device, lost=True)
+    until(lambda: health(client)[device] == "unhealthy", 20, "the loss is seen")
+
+
+def restore(client, device):
+    client.set_sim_lost(device, lost=False)
+    until(lambda: health(client)[device] == "healthy", 20, "the return is seen")
+
+
+def standings(client):
+    return {t["name"]: (t["guarantee"]["time"], t["have"]["time"], t["degraded"]) for t in client.tenants()}
+
+
+def named(client, since, last):
+    """Events with a name after `since`, up to the first that `last` is true of."""
+    found = []
+    for event in client.watch(since=since, timeout=20):
+        if event.get("name") in TOLD or event["kind"] == "grant":
+            found.append(event)
+        if last(event):
+            return found
+    raise AssertionError(found)
+
+
+def test_guarantees_shrink_in_proportion_and_are_restored(labs):
+    assert standings(labs)["a"] == (1500, 1500, False)
+    lose(labs, 0)
+    # `default` owns what nobody is promised: nothing here.
+    assert standings(labs) == {"default": (0, 0, False), "a": (1500, 750, True), "b": (500, 250, True)}
+    node = labs.node()
+    assert (node["degraded"], node["devices"], node["devices_working"]) == (True, 2, 1)
+    assert (node["capacity"]["time"], node["have"]["time"]) == (2000, 1000)
+    restore(labs, 0)
+    assert standings(labs) == {"default": (0, 0, False), "a": (1500, 1500, False), "b": (500, 500, False)}
+    assert labs.node()["degraded"] is False
+
+
+def test_who_is_promised_nothing_by_name_has_less_first(client):
+    client.set_tenant("a", {"time": 800})
+    lose(client, 1)
+    assert standings(client) == {"default": (1200, 200, True), "a": (800, 800, False)}
+
+
+def test_everybody_is_told_by_events_with_the_numbers(labs):
+    grant = labs.create(memory=GIB, time=500, device=0, tenant="b")
+    since = labs.call("GET", "/v1/grants")["rv"]
+    lose(labs, 0)
+    events = named(labs, since, lambda event: event["kind"] == "grant")
+    assert [event["name"] for event in events[:2]] == ["DeviceHealth", "CapacityChanged"]
+    assert events[0]["object"]["health_reason"]
+    assert events[0]["object"]["unhealthy_since_ns"]
+    assert events[1]["object"]["have"]["time"] == 1000
+    told = {e["object"]["name"]: e["object"] for e in events if e["name"] == "QuotaDegraded"}
+    promised_and_have = {name: (t["guarantee"]["time"], t["have"]["time"]) for name, t in told.items()}
+    assert promised_and_have == {"a": (1500, 750), "b": (500, 250)}
+    last = events[-1]["object"]
+    assert (last["id"], last["phase"]) == (grant["id"], "reserved")
+    assert "device 0" in last["notice"]
+    assert (last["devices"][0]["health"], last["devices"][0]["guaranteed_milli"]) == ("unhealthy", 0)
+
+    since = events[-1]["rv"]
+    restore(labs, 0)
+    events = named(labs, since, lambda event: event["kind"] == "grant")
+    assert [event["name"] for event in events[:4]] == ["DeviceHealth", "CapacityChanged", *["QuotaRestored"] * 2]
+    assert events[-1]["object"]["notice"] == ""
+    assert events[-1]["object"]["devices"][0]["guaranteed_milli"] == 500
+
+
+def test_new_grants_are_refused_there_with_the_reason(labs):
+    reserved = labs.create(memory=GIB, time=100, device=0, tenant="b")
+    lose(labs, 0)
+    with pytest.raises(RefusedError, match=r"device 0 .* takes no new grants: it does not work: simulated device 0"):
+        labs.create(memory=GIB, time=100, device=0, tenant="b")
+    with pytest.raises(RefusedError, match="the node has 1 that can be given; device 0: it does not work"):
+        labs.create(memory=GIB, time=100, devices=2, tenant="b")
+    with pytest.raises(RefusedError, match=r"device 0 .* of grant .* does not work"):
+        labs.bind(reserved["id"], "process")
+    assert labs.create(memory=GIB, time=100, tenant="b")["devices"][0]["index"] == 1
+    lose(labs, 1)
+    with pytest.raises(RefusedError, match="no device of this node is healthy: device 0: it does not work"):
+        labs.create(memory=GIB, time=100, tenant="b")
+
+
+def test_a_tenant_places_what_is_left_of_its_guarantee_beside_the_other(labs):
+    """Its reservation is on the lost device: the other's shrinks, so that it can go on elsewhere until that is back."""
+    labs.set_tenant("a", {"time": 1000})
+    labs.set_tenant("b", {"time": 1000})
+    kept = labs.create(memory=GIB, time=1000, device=1, tenant="a", ttl_seconds=600)
+    labs.create(memory=GIB, time=1000, device=0, tenant="b", ttl_seconds=600)
+    lose(labs, 0)
+    assert labs.grant(kept["id"])["devices"][0]["guaranteed_milli"] == 500
+    with pytest.raises(RefusedError, match=r"guarantee of 50% left \(100% were promised, devices are lost\)"):
+        labs.create(memory=GIB, time=510, tenant="b")
+    moved = labs.create(memory=GIB, time=500, tenant="b")
+    assert moved["devices"][0]["index"] == 1
+    restore(labs, 0)
+    assert labs.grant(kept["id"])["devices"][0]["guaranteed_milli"] == 1000
+    assert labs.grant(moved["id"])["borrow"] is True
+
+
+def test_programs_there_stand_still_and_go_on_those_elsewhere_do_not_notice(daemon, labs, spin):
+    there = spin("50%", tenant="b", gpu="0")
+    spin("50%", tenant="a", gpu="1")
+    until(lambda: min(daemon.busy(there.pid)[0], daemon.books(1)["busy_ns"]) > 0, 20, "both run")
+    lose(labs, 0)
+    stood, ran = daemon.books(0)["busy_ns"], daemon.books(1)["busy_ns"]
+    until(lambda: daemon.books(1)["busy_ns"] > ran + 100_000_000, 20, "the other device works")
+    assert daemon.books(0)["busy_ns"] == stood
+    assert alive(there.pid)
+    [grant] = [grant for grant in labs.grants() if grant["tenant"] == "b"]
+    assert grant["phase"] == "active"
+    assert "does not work" in grant["notice"]
+    restore(labs, 0)
+    until(lambda: daemon.books(0)["busy_ns"] > stood + 100_000_000, 20, "it goes on")
+    assert labs.grant(grant["id"])["notice"] == ""
+
+
+def test_shares_elsewhere_follow_what_is_left(daemon, labs, spin):
+    """Each was promised a device; the one that is left is split by what is left of the guarantees."""
+    labs.set_tenant("a", {"time": 1000})
+    labs.set_tenant("b", {"time": 1000})
+    one = spin("100%", tenant="a", gpu="1")
+    lose(labs, 0)
+    other = spin("50%", tenant="b", gpu="1")
+
+    def busy():
+        rows = {row["pid"]: row["busy_ns"] for row in daemon.books(1)["processes"]}
+        return rows.get(one.pid, 0), rows.get(other.pid, 0)
+
+    first = until(lambda: busy() if min(busy()) > 0 else None, 20, "both run")
+    until(lambda: sum(busy()) > sum(first) + 2_000_000_000, 60, "two seconds of work")
+    got = [after - before for after, before in zip(busy(), first, strict=True)]
+    assert abs(got[0] / sum(got) - 0.5) < 0.05, got
+
+
+def test_the_command_line_says_it(daemon, labs):
+    grant = labs.create(memory=GIB, time=500, device=0, tenant="b")
+    assert daemon.cli("sim", "lose", "0").returncode == 0
+    until(lambda: health(labs)[0] == "unhealthy", 20, "seen")
+    assert "device 0" in daemon.cli("devices").stdout.splitlines()[-1]
+    assert "b is degraded, devices do not work: it has 25% of 50% of time" in daemon.cli("tenants", "list").stdout
+    assert f"{grant['id']}: device 0" in daemon.cli("ps").stdout
+    assert "does not work" in daemon.cli("grant", "show", grant["id"]).stdout
+    doctor = daemon.cli("doctor")
+    assert doctor.returncode == 1
+    assert "does not work" in doctor.stdout
+    assert "degraded: 75% of 150% of time" in doctor.stdout
+    assert 'gpushare_tenant_have_milli{tenant="b"} 250' in labs.text("/metrics")
+    assert daemon.cli("sim", "restore", "0").returncode == 0
+    until(lambda: health(labs)[0] == "healthy", 20, "seen")
+    assert "degraded" not in daemon.cli("doctor").stdout
+    for wrong in ("9", "x", "-1"):
+        done = daemon.cli("sim", "lose", wrong)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+
+
+def test_a_daemon_that_starts_beside_a_lost_device_knows_it_and_keeps_the_grant(daemon, labs, spin):
+    there = spin("50%", tenant="b", gpu="0")
+    [grant] = labs.grants()
+    lose(labs, 0)
+    daemon.kill()
+    daemon.start()
+    assert health(labs)[0] == "unhealthy"
+    assert alive(there.pid)
+    assert "does not work" in labs.grant(grant["id"])["notice"]
+    restore(labs, 0)
+
+
+def test_losing_it_many_times_leaves_everything_as_it_was(labs):
+    before = [labs.tenants(), [d["guaranteed"] for d in labs.devices()]]
+    for device in itertools.islice(itertools.cycle((0, 1)), 4):
+        lose(labs, device)
+        restore(labs, device)
+    assert [labs.tenants(), [d["guaranteed"] for d in labs.devices()]] == before
