@@ -164,13 +164,8 @@ class Api:
 
     async def set_tenant(self, request: web.Request) -> web.Response:
         _root(request)
-        name = request.match_info["name"]
-        known = name in {tenant.name for tenant in self._state.tenants}
-        self._state.tenants.set(name, await _body(request, types.TenantPolicy))
-        self._grants.refresh_shares()
-        shown = view.tenant_view(self._state.tenants[name], self._state)
-        self._state.watch.publish("tenant", "changed" if known else "added", lambda _: shown)
-        return _json(shown)
+        policy = await _body(request, types.TenantPolicy)
+        return _json(self._context.set_tenant(request.match_info["name"], policy))
 
     async def remove_tenant(self, request: web.Request) -> web.Response:
         _root(request)

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gpushare.arbiter import Arbiter
-from gpushare.arbiter import Config as ArbiterConfig
 from gpushare.daemon import config as configuration
 from gpushare.daemon import workloads
 from gpushare.daemon.api import Api
@@ -176,6 +174,7 @@ class _Daemon:
                 with contextlib.suppress(OSError):
                     self._layout.grants.rmdir()
                 raise
+            loop.add_signal_handler(signal.SIGHUP, context.reload_tenants)
             ticking = asyncio.create_task(self._tick(context))
             cleanup.push_async_callback(_cancel, ticking)
             done, _ = await asyncio.wait(
@@ -194,13 +193,15 @@ class _Daemon:
         ledger = Ledger(layout.ledger)
         cleanup.callback(ledger.close)
         ledger.forget(now_ns() - self._config.ledger_days * _DAY_NS)
+        arbiter_config = configuration.arbiter(self._config.arbiter)
+        smallest = configuration.smallest_share(arbiter_config)
         backend = self._backend(ledger)
         found = backend.devices()
         capacity = sum(device.memory_bytes - device.reserved_bytes for device in found)
-        tenants = Tenants(self._tenants_file, 1000 * len(found), capacity)
+        tenants = Tenants(self._tenants_file, 1000 * len(found), capacity, smallest)
         watch = Watch(ledger.run)
-        state = State(layout, found, tenants, ledger, watch)
-        arbiter = Arbiter(self._arbiter_config())
+        state = State(layout, found, tenants, ledger, watch, smallest)
+        arbiter = Arbiter(arbiter_config)
         cleanup.callback(arbiter.close)
         inject = backend.inject()
         resources = Resources(layout, inject, found)
@@ -214,17 +215,6 @@ class _Daemon:
             take_over(text)
         self._remove_strays(state)
         return context
-
-    def _arbiter_config(self) -> ArbiterConfig:
-        asked = self._config.arbiter
-        usual = ArbiterConfig()
-        return replace(
-            usual,
-            lease_ns=round(asked.lease_ms * 1e6) or usual.lease_ns,
-            bound_ns=round(asked.bound_ms * 1e6) or usual.bound_ns,
-            bound_alone_ns=round(asked.bound_alone_ms * 1e6) or usual.bound_alone_ns,
-            realtime=asked.realtime,
-        )
 
     def _backend(self, ledger: Ledger) -> Backend:
         if self._simulate is not None:

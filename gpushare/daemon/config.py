@@ -1,12 +1,16 @@
 """gpushare.toml: what an administrator sets. Options of the command line come over it."""
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
+from gpushare import arbiter as arbiter_api
 from gpushare.errors import UsageError
+from gpushare.policy import admission
+from gpushare.policy.shares import DEVICE_MILLI
 
 DEFAULT_CONFIG = Path("/etc/gpushare/gpushare.toml")
 DEFAULT_TENANTS = Path("/etc/gpushare/tenants.toml")
@@ -18,6 +22,8 @@ class ArbiterConfig(Struct, forbid_unknown_fields=True):
     lease_ms: float = 0
     bound_ms: float = 0
     bound_alone_ms: float = 0
+    bucket_ms: float = 0
+    credit_floor_ms: float = 0
     realtime: bool = True
 
 
@@ -56,7 +62,33 @@ def load(path: Path | None) -> Config:
         ("arbiter.lease_ms", arbiter.lease_ms, 0, 10_000),
         ("arbiter.bound_ms", arbiter.bound_ms, 0, 1000),
         ("arbiter.bound_alone_ms", arbiter.bound_alone_ms, 0, 1000),
+        ("arbiter.bucket_ms", arbiter.bucket_ms, 0, 10_000),
+        ("arbiter.credit_floor_ms", arbiter.credit_floor_ms, 0, 1000),
     ):
         if not low <= value <= high:
             raise UsageError(f"{path or DEFAULT_CONFIG}: {name} is {value}: give {low} to {high}")
     return config
+
+
+def arbiter(asked: ArbiterConfig) -> arbiter_api.Config:
+    usual = arbiter_api.Config()
+    return replace(
+        usual,
+        lease_ns=round(asked.lease_ms * 1e6) or usual.lease_ns,
+        bound_ns=round(asked.bound_ms * 1e6) or usual.bound_ns,
+        bound_alone_ns=round(asked.bound_alone_ms * 1e6) or usual.bound_alone_ns,
+        bucket_ns=round(asked.bucket_ms * 1e6) or usual.bucket_ns,
+        credit_floor_ns=round(asked.credit_floor_ms * 1e6) or usual.credit_floor_ns,
+        realtime=asked.realtime,
+    )
+
+
+def smallest_share(config: arbiter_api.Config) -> int:
+    """Milli. Raises UsageError where not even a whole device could be served."""
+    smallest = admission.smallest_share(config.credit_floor_ns, config.bucket_ns)
+    if smallest > DEVICE_MILLI:
+        raise UsageError(
+            f"arbiter.credit_floor_ms is {config.credit_floor_ns / 1e6:g} and arbiter.bucket_ms"
+            f" {config.bucket_ns / 1e6:g}: no share could be served, the bucket has to hold the floor"
+        )
+    return smallest

@@ -14,6 +14,7 @@ from gpushare.daemon.books import Sample, active, periods, shares_got
 from gpushare.daemon.grants import Grants
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.state import Fault, Live, State, now_ns
+from gpushare.daemon.watch import Change
 from gpushare.errors import FailedError, GpushareError, NotFoundError, RefusedError
 from gpushare.inject.node import Node
 from gpushare.node.devices import Backend, Device
@@ -102,7 +103,7 @@ class NodeContext:
         """Says so, once, when a device stops working or works again, with all that follows from it."""
         devices = self.state.devices
         found = await asyncio.to_thread(lambda: [self.backend.fault(device.index) for device in devices])
-        before = {tenant.name: tenant for tenant in view.tenant_views(self.state)}
+        before = self._tenants_by_name()
         changed = []
         for device, reason in zip(devices, found, strict=True):
             if bool(reason) == (device.id in self.state.faults):
@@ -119,8 +120,8 @@ class NodeContext:
             self._tell(changed, before)
 
     def _tell(self, changed: list[Device], before: dict[str, types.Tenant]) -> None:
-        """Watchers: of the devices, of the capacity, of every tenant that has more or less than before, of the grants
-        there."""
+        """Watchers hear: of the devices, of the capacity, of every tenant that has more or less than before, of the
+        grants there."""
         publish = self.state.watch.publish
         for device in changed:
             shown = self._device_view(device, 0)
@@ -132,12 +133,42 @@ class NodeContext:
     def _tell_tenants(self, before: dict[str, types.Tenant]) -> None:
         for tenant in view.tenant_views(self.state):
             old = before.get(tenant.name)
-            if old is None or (old.have, old.degraded) == (tenant.have, tenant.degraded):
+            if old is None or old.have == tenant.have or not (old.degraded or tenant.degraded):
                 continue
             name: types.Name = "QuotaDegraded" if tenant.degraded else "QuotaRestored" if old.degraded else ""
             self.state.watch.publish("tenant", "changed", lambda _, shown=tenant: shown, name)  # type: ignore[misc]
 
     # Tenants.
+
+    def set_tenant(self, name: str, policy: types.TenantPolicy) -> types.Tenant:
+        before = self._tenants_by_name()
+        self.state.tenants.set(name, policy)
+        self.grants.refresh_shares()
+        shown = view.tenant_view(self.state.tenants[name], self.state)
+        self.state.watch.publish("tenant", "changed" if name in before else "added", lambda _: shown)
+        self._tell_tenants({**before, name: shown})
+        return shown
+
+    def reload_tenants(self) -> None:
+        """The file was changed by hand. Grants keep what they have reserved as far as their tenant is still
+        guaranteed it; who is promised more gets it at once."""
+        before = self._tenants_by_name()
+        try:
+            self.state.tenants.reload({live.record.tenant for live in self.state})
+        except GpushareError as error:
+            log.warning("the tenants stay as they were: %s", error)
+            return
+        self.grants.refresh_shares()
+        after = self._tenants_by_name()
+        for name in sorted({*before, *after}):
+            old, new = before.get(name), after.get(name)
+            if old != new:
+                change: Change = "changed" if old and new else "added" if new else "removed"
+                self.state.watch.publish("tenant", change, lambda _, shown=new or old: shown)  # type: ignore[misc]
+        log.info("%d tenants are read", len(after))
+
+    def _tenants_by_name(self) -> dict[str, types.Tenant]:
+        return {tenant.name: tenant for tenant in view.tenant_views(self.state)}
 
     def remove_tenant(self, name: str) -> None:
         users = [live.id for live in self.state if live.record.tenant == name]

@@ -9,7 +9,7 @@ users = ["ada", 1007]
 import os
 import re
 import tomllib
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Collection, Iterator, MutableMapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -56,11 +56,22 @@ def _in_range(what: str, value: int, low: int, high: int) -> int:
     return value
 
 
-def parse(name: str, policy: TenantPolicy, capacity_time: int) -> Tenant:
-    """Raises UsageError. `capacity_time`: the node's, which a tenant without a limit may use up."""
+def parse(name: str, policy: TenantPolicy, capacity_time: int, smallest: int = admission.SMALLEST_MILLI) -> Tenant:
+    """Raises UsageError, or RefusedError for what cannot be served. `capacity_time`: the node's, which a tenant
+    without a limit may use up. `smallest`: share that can be served."""
     check_name(name)
     time = parse_node_time(str(policy.time))
     limit = capacity_time if policy.time_limit is None else parse_node_time(str(policy.time_limit))
+    if 0 < time < smallest:
+        raise RefusedError(
+            f"tenant {name}: a guarantee of {format_time(time)} is too small to be served: give {format_time(smallest)}"
+            " or more, or none"
+        )
+    if limit < smallest:
+        raise RefusedError(
+            f"tenant {name}: a time_limit of {format_time(limit)} leaves it nothing that can be served: give"
+            f" {format_time(smallest)} or more"
+        )
     if limit < time:
         raise UsageError(f"tenant {name}: time_limit {format_time(limit)} is below its guarantee {format_time(time)}")
     return Tenant(
@@ -77,11 +88,28 @@ def parse(name: str, policy: TenantPolicy, capacity_time: int) -> Tenant:
 
 
 class Tenants:
-    def __init__(self, path: Path, capacity_time: int, capacity_memory: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        capacity_time: int,
+        capacity_memory: int,
+        smallest: int = admission.SMALLEST_MILLI,
+    ) -> None:
         """Reads the file; an absent one means `default` alone. Raises UsageError with what is wrong in it."""
         self._path = path
-        self._capacity_time, self._capacity_memory = capacity_time, capacity_memory
-        self._found: dict[str, Tenant] = {}
+        self._capacity_time, self._capacity_memory, self._smallest = capacity_time, capacity_memory, smallest
+        self._found = self._read()
+
+    def reload(self, in_use: Collection[str]) -> None:
+        """Reads the file again. Nothing changes where something is wrong in it, or a tenant in use is missing."""
+        found = self._read()
+        missing = sorted(set(in_use) - set(found) - {DEFAULT})
+        if missing:
+            raise RefusedError(f"{self._path}: tenant {missing[0]} is gone but has grants: release them first")
+        self._found = found
+
+    def _read(self) -> dict[str, Tenant]:
+        path = self._path
         try:
             document = tomllib.loads(path.read_text())
         except FileNotFoundError:
@@ -96,11 +124,14 @@ class Tenants:
         except msgspec.ValidationError as error:
             raise UsageError(f"{path}: {error}") from None
         try:
-            found = {name: parse(name, policy, capacity_time) for name, policy in policies.items()}
+            found = {name: self._parse(name, policy) for name, policy in policies.items()}
             self._check_sum(found)
         except GpushareError as error:
             raise type(error)(f"{path}: {error}") from None
-        self._found = found
+        return found
+
+    def _parse(self, name: str, policy: TenantPolicy) -> Tenant:
+        return parse(name, policy, self._capacity_time, self._smallest)
 
     def _check_sum(self, found: dict[str, Tenant]) -> None:
         """All guarantees must be deliverable at once. `default` is guaranteed what the others leave."""
@@ -161,7 +192,7 @@ class Tenants:
 
     def set(self, name: str, policy: TenantPolicy) -> Tenant:
         """Checks everything, writes the file, then changes."""
-        tenant = parse(name, policy, self._capacity_time)
+        tenant = self._parse(name, policy)
         changed = {**self._found, name: tenant}
         self._check_sum(changed)
         self._write(name, policy)

@@ -125,3 +125,53 @@ def test_tenants_survive_a_restart(daemon):
     daemon.kill()
     daemon.start()
     assert [tenant["name"] for tenant in daemon.client.tenants()] == ["default", "research"]
+
+
+def test_what_cannot_be_served_is_refused_with_the_number(tmp_path):
+    for policy in ({"time": 4}, {"time": "0.1%"}, {"time_limit": 4}):
+        with pytest.raises(RefusedError, match=r"tenant a: .* served: give 0\.5% or more"):
+            parse("a", TenantPolicy(**policy), 2000)
+    assert parse("a", TenantPolicy(time=5, time_limit=5), 2000).time == 5
+    assert parse("a", TenantPolicy(time=0), 2000).time == 0
+    for weight in (-1, 1_000_001):
+        with pytest.raises(UsageError, match=r"weight .* give 0 to 1000000"):
+            parse("a", TenantPolicy(weight=weight), 2000)
+    path = tmp_path / "t.toml"
+    with pytest.raises(RefusedError, match=f"{path}: tenant a: a guarantee of 0.3% is too small"):
+        load(path, "[tenants.a]\ntime = 3\n")
+
+
+def test_the_smallest_share_follows_the_arbiters_configuration(make_daemon, tmp_path):
+    config = tmp_path / "gpushare.toml"
+    config.write_text('simulate = "1x4GiB"\n[arbiter]\ncredit_floor_ms = 5\nbucket_ms = 150\n')
+    client = make_daemon("--config", str(config)).start().client
+    with pytest.raises(RefusedError, match=r"3\.3% is too small to be served: ask for 3\.4% or more"):
+        client.create(memory=GIB, time=33)
+    assert client.create(memory=GIB, time=34)
+    with pytest.raises(RefusedError, match=r"3\.3% is too small to be served: give 3\.4% or more"):
+        client.set_tenant("a", {"time": 33})
+
+
+def test_a_bucket_that_cannot_hold_the_floor_is_said_at_the_start(make_daemon, tmp_path):
+    config = tmp_path / "gpushare.toml"
+    config.write_text('simulate = "1x4GiB"\n[arbiter]\ncredit_floor_ms = 500\n')
+    done = make_daemon("--config", str(config)).cli("daemon", "--config", str(config), "--state-dir", tmp_path / "s")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert "credit_floor_ms is 500 and arbiter.bucket_ms 200" in done.stderr
+
+
+def test_a_changed_file_is_read_again(tmp_path):
+    path = tmp_path / "t.toml"
+    tenants = load(path, "[tenants.a]\ntime = 500\n[tenants.b]\n")
+    path.write_text("[tenants.a]\ntime = 700\n[tenants.c]\ntime = 100\n")
+    with pytest.raises(RefusedError, match="tenant b is gone but has grants"):
+        tenants.reload({"b", "default"})
+    for broken in ("[tenants.a]\ntime = 2001\n", "[tenants.a]\ntime = 2\n", "not toml"):
+        before = path.read_text()
+        path.write_text(broken)
+        with pytest.raises((RefusedError, UsageError)):
+            tenants.reload(())
+        path.write_text(before)
+    assert {tenant.name: tenant.time for tenant in tenants} == {"default": 1500, "a": 500, "b": 0}
+    tenants.reload({"a", "default"})
+    assert {tenant.name: tenant.time for tenant in tenants} == {"default": 1200, "a": 700, "c": 100}

@@ -1,0 +1,112 @@
+"""Shares while programs run: who is entitled to what follows who has work, and what is changed under them. The judge is
+the simulator."""
+
+import signal
+
+import pytest
+from running import Tenant, until
+
+from gpushare.errors import RefusedError
+
+WINDOW_NS = 3_000_000_000
+
+
+@pytest.fixture
+def spin(daemon):
+    running: list[Tenant] = []
+
+    def start(share: str, *, work: bool = True, **options: str) -> Tenant:
+        running.append(daemon.spin("1GiB", share, gpu="0", **options))
+        if work:
+            running[-1].tell("run 500000")
+        return running[-1]
+
+    yield start
+    for tenant in running:
+        tenant.kill()
+
+
+@pytest.fixture
+def split(daemon):
+    """Per mille of the device's work that each got, once that is as wanted over a whole window."""
+
+    def measure(tenants):
+        first = daemon.busy(*(tenant.pid for tenant in tenants))
+        until(lambda: sum(daemon.busy(*(t.pid for t in tenants))) - sum(first) > WINDOW_NS, 60, "a window of work")
+        got = [after - at for at, after in zip(first, daemon.busy(*(t.pid for t in tenants)), strict=True)]
+        return [round(1000 * one / sum(got)) for one in got]
+
+    def check(tenants, wanted, within=30):
+        seen = []
+
+        def right():
+            seen.append(measure(tenants))
+            return all(abs(got - one) <= within for got, one in zip(seen[-1], wanted, strict=True))
+
+        until(right, 30, seen)
+
+    return check
+
+
+def test_what_a_tenants_idle_grant_leaves_is_its_others(client, spin, split):
+    client.set_tenant("a", {"time": 400})
+    client.set_tenant("b", {"time": 600})
+    client.set_tenant("rest", {"time": 1000})
+    one, idle, other = spin("20%", tenant="a"), spin("20%", work=False, tenant="a"), spin("60%", tenant="b")
+    # By weights alone it would be 267 and 733.
+    split([one, idle, other], [400, 0, 600])
+    idle.tell("run 500000")
+    split([one, idle, other], [200, 200, 600])
+    one.tell("idle")
+    split([one, idle, other], [0, 400, 600])
+
+
+def test_a_tenants_weight_is_with_the_grants_that_run(client, spin, split):
+    client.set_tenant("rest", {"time": 2000})
+    client.set_tenant("a", {"weight": 1})
+    client.set_tenant("b", {"weight": 1})
+    one, idle, other = spin("20%", tenant="a"), spin("60%", work=False, tenant="a"), spin("20%", tenant="b")
+    split([one, idle, other], [500, 0, 500])
+    idle.tell("run 500000")
+    split([one, idle, other], [125, 375, 500])
+
+
+def test_the_largest_weights_are_served_too(client, spin, split):
+    client.set_tenant("rest", {"time": 2000})
+    client.set_tenant("a", {"weight": 1_000_000})
+    client.set_tenant("b", {"weight": 333_333})
+    split([spin("50%", tenant="a"), spin("50%", tenant="b")], [750, 250])
+
+
+def test_a_resize_while_leases_are_out(client, spin, split):
+    first, second = spin("25%"), spin("75%")
+    split([first, second], [250, 750])
+    small, large = sorted(client.grants(), key=lambda grant: grant["devices"][0]["time_milli"])
+    with pytest.raises(RefusedError, match="75% of time does not fit"):
+        client.resize(small["id"], time="75%")
+    client.resize(large["id"], time="25%")
+    client.resize(small["id"], time="75%")
+    split([first, second], [750, 250])
+
+
+def test_a_tenants_file_that_is_read_again_while_leases_are_out(daemon, client, spin, split):
+    for name, time in (("a", 250), ("b", 750), ("rest", 1000)):
+        client.set_tenant(name, {"time": time})
+    first, second = spin("25%", tenant="a"), spin("75%", tenant="b")
+    split([first, second], [250, 750])
+    rv = client.call("GET", "/v1/tenants")["rv"]
+    file = daemon.state_dir / "tenants.toml"
+    lines = {"a": 600, "b": 400, "rest": 1000}
+    file.write_text("".join(f"[tenants.{name}]\ntime = {time}\n" for name, time in lines.items()))
+    daemon.process.send_signal(signal.SIGHUP)
+    events = client.watch(since=rv, timeout=20)
+    told = [next(events), next(events), next(events)][1:]
+    assert [(e["object"]["name"], e["object"]["guarantee"]["time"]) for e in told] == [("a", 600), ("b", 400)]
+    # b reserved 750 of what it is not guaranteed any more.
+    split([first, second], [600, 400])
+
+    file.write_text("[tenants.a]\ntime = 600\n[tenants.c]\ntime = 3\n")
+    daemon.process.send_signal(signal.SIGHUP)
+    until(lambda: "the tenants stay as they were" in daemon.log.read_text(), 20, "the refusal is in the log")
+    assert "0.3% is too small to be served: give 0.5% or more" in daemon.log.read_text()
+    assert [tenant["name"] for tenant in client.tenants()] == ["default", "a", "b", "rest"]
