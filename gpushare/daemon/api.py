@@ -11,7 +11,7 @@ from aiohttp import web
 
 from gpushare import __version__
 from gpushare.api import types
-from gpushare.daemon import metrics, openapi, view
+from gpushare.daemon import metrics, openapi, placement, view
 from gpushare.daemon.node import NodeContext
 from gpushare.daemon.peer import Peer, credentials
 from gpushare.daemon.routes import ROUTES
@@ -177,7 +177,8 @@ class Api:
 
     async def grants(self, request: web.Request) -> web.Response:
         watch = self._state.watch
-        found = [self._grant(live.record, live) for live in self._state]
+        stands, arbiter = placement.standing(self._state), self._context.arbiter
+        found = [view.grant_view(self._state, live.record, live, arbiter, stands) for live in self._state]
         if _number(request, "ended"):
             rows = self._state.ledger.ended_grants(ENDED_SHOWN)
             found += [self._grant(decode(text), None) for text in rows]

@@ -43,6 +43,7 @@ from gpushare.node.devices import Backend
 from gpushare.node.simulated import SimulatedBackend
 from gpushare.node.simulator import LOG_NAME, SOCKET_NAME, Simulator
 from gpushare.paths import Layout
+from gpushare.policy.shares import DEVICE_MILLI
 
 log = logging.getLogger("gpushare")
 
@@ -197,8 +198,13 @@ class _Daemon:
         smallest = configuration.smallest_share(arbiter_config)
         backend = self._backend(ledger)
         found = backend.devices()
+        if not found and backend.absent:
+            raise FailedError("none of the driver's devices works: see dmesg and `nvidia-smi`")
+        all_devices = len(found) + backend.absent
         capacity = sum(device.memory_bytes - device.reserved_bytes for device in found)
-        tenants = Tenants(self._tenants_file, 1000 * len(found), capacity, smallest)
+        if backend.absent:
+            capacity = capacity * all_devices // len(found)  # what the others have is not known: as much as these
+        tenants = Tenants(self._tenants_file, DEVICE_MILLI * all_devices, capacity, smallest)
         watch = Watch(ledger.run)
         state = State(layout, found, tenants, ledger, watch, smallest)
         arbiter = Arbiter(arbiter_config)

@@ -404,6 +404,7 @@ class Grants:
         if not self._resources.knows(live.record):
             self.send(live, lifecycle.Break(now_ns(), "its device is gone"))
             return
+        self._resources.renumber(live.record)
         try:
             if live.record.phase is Phase.RESERVED:
                 self._resources.take_over(live, self._rules(live))

@@ -44,14 +44,20 @@ def _histogram(name: str, text: str, context: "NodeContext") -> list[str]:
 
 
 def text(context: "NodeContext", devices: list[types.Device]) -> str:
-    from gpushare.daemon.view import tenant_views
+    from gpushare.daemon.placement import standing
+    from gpushare.daemon.view import grant_view, tenant_views
 
     state = context.state
 
     def per_device(value: "str") -> list[Sample]:
         return [({"device": device.id}, getattr(device, value) / 1e9) for device in devices]
 
-    grants = [(live, device) for live in state for device in _grant_devices(context, live.id)]
+    stands = standing(state)
+    grants = [
+        (live, device)
+        for live in state
+        for device in grant_view(state, live.record, live, context.arbiter, stands).devices
+    ]
 
     def per_grant(value: str, scale: float = 1) -> list[Sample]:
         return [
@@ -129,10 +135,3 @@ def text(context: "NodeContext", devices: list[types.Device]) -> str:
         *_histogram("gpushare_lease_wait_seconds", "From waking to the first lease", context),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _grant_devices(context: "NodeContext", grant_id: str) -> list[types.GrantDevice]:
-    from gpushare.daemon.view import grant_view
-
-    live = context.state.live(grant_id)
-    return grant_view(context.state, live.record, live, context.arbiter).devices

@@ -4,6 +4,7 @@ import logging
 import os
 import stat
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpushare.daemon.state import GrantRecord, Live
@@ -31,6 +32,10 @@ class Resources:
 
     def knows(self, record: GrantRecord) -> bool:
         return all(place.device in self._devices for place in record.places)
+
+    def renumber(self, record: GrantRecord) -> None:
+        """A device's number is of one run of the daemon: another may be missing now, or be back."""
+        record.places = [replace(place, index=self._devices[place.device].index) for place in record.places]
 
     def granted(self, record: GrantRecord) -> list[Granted]:
         return [Granted(place.device, tuple(self._devices[place.device].nodes)) for place in record.places]

@@ -41,9 +41,11 @@ def _grant_device(place: Place, state: State, kept: int, live: Live | None, arbi
     return shown
 
 
-def grant_view(state: State, record: GrantRecord, live: Live | None, arbiter: Arbiter) -> types.Grant:
-    """`live` is None for a grant that has ended: its numbers are the ledger's."""
-    kept = placement.standing(state).kept if live is not None else {}
+def grant_view(
+    state: State, record: GrantRecord, live: Live | None, arbiter: Arbiter, stands: Standing | None = None
+) -> types.Grant:
+    """`live` is None for a grant that has ended: its numbers are the ledger's. `stands`: for a reader of many."""
+    kept = (stands or placement.standing(state)).kept if live is not None else {}
     devices = [
         _grant_device(place, state, kept.get((record.id, place.device), place.guaranteed_milli), live, arbiter)
         for place in record.places

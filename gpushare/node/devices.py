@@ -35,10 +35,12 @@ class Device:
 
 
 class Backend(Protocol):
-    """Where devices come from. `inject` says what of them goes into containers."""
+    """Where devices come from. `inject` says what of them goes into containers. `absent`: devices that the driver
+    counts but that did not work at the start; their time stays promised and is missing until a start with them."""
 
     name: str
     driver_version: str
+    absent: int
 
     def devices(self) -> list[Device]: ...
     def memory_used(self, index: int) -> int: ...

@@ -1,5 +1,6 @@
 """Real devices, through NVML. The only module that imports pynvml, and only when a driver is expected."""
 
+import logging
 import os
 import shutil
 import subprocess
@@ -102,6 +103,9 @@ def _make_uvm_node() -> None:
         subprocess.run([helper, "-c=0", "-u"], capture_output=True, check=False)
 
 
+log = logging.getLogger(__name__)
+
+
 class NvmlBackend:
     name = "native"
 
@@ -111,12 +115,22 @@ class NvmlBackend:
         """What the probe measured, by device id."""
         try:
             self.driver_version = _text(self._nvml.nvmlSystemGetDriverVersion())
-            self._handles = [
-                self._nvml.nvmlDeviceGetHandleByIndex(index)
-                for index in range(min(self._nvml.nvmlDeviceGetCount(), MAX_DEVICES))
-            ]
+            count = min(self._nvml.nvmlDeviceGetCount(), MAX_DEVICES)
         except self._nvml.NVMLError as error:
             raise FailedError(f"the NVIDIA driver does not answer ({error}): see dmesg and `nvidia-smi`") from None
+        found = [self._working(index) for index in range(count)]
+        self._handles = [handle for handle in found if handle is not None]
+        self.absent = count - len(self._handles)
+
+    def _working(self, index: int) -> Any:
+        """One device that was lost before the start must not keep the others from being shared."""
+        try:
+            handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+            self._nvml.nvmlDeviceGetMemoryInfo(handle)
+        except self._nvml.NVMLError as error:
+            log.warning("device %d of the driver is left out: NVML says %s", index, error)
+            return None
+        return handle
 
     def _optional(self, function: str, *arguments: Any) -> Any:
         """None where this driver or device does not know the question: drivers differ in what they answer."""

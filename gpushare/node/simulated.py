@@ -11,6 +11,7 @@ from gpushare.node.simulator import Simulator
 class SimulatedBackend:
     name = "simulated"
     driver_version = "simulated"
+    absent = 0
 
     def __init__(self, simulator: Simulator, directory: Path) -> None:
         self._simulator = simulator

@@ -55,11 +55,18 @@ def standing(
 
 def _kept(time: Mapping[str, int], placed: Collection[Placed], usable: Collection[str]) -> dict[tuple[str, str], int]:
     kept = {(row.grant, row.device): 0 for row in placed}
-    for tenant in {row.tenant for row in placed}:
-        rows = [row for row in placed if row.tenant == tenant and row.device in usable]
+    on_usable: dict[str, list[Placed]] = {}
+    for row in placed:
+        if row.device in usable:
+            on_usable.setdefault(row.tenant, []).append(row)
+    for tenant, rows in on_usable.items():
         parts = [Part(f"{row.grant} {row.device}", row.guaranteed_milli, row.guaranteed_milli) for row in rows]
         # A tenant that is not known any more keeps what it had reserved: nobody else was given that.
-        amount = time.get(tenant, sum(part.cap for part in parts))
+        reserved = sum(part.cap for part in parts)
+        amount = time.get(tenant, reserved)
+        if reserved <= amount:
+            kept.update(((row.grant, row.device), row.guaranteed_milli) for row in rows)
+            continue
         given = water_fill(amount, [part for part in parts if part.cap])
         for row, part in zip(rows, parts, strict=True):
             kept[row.grant, row.device] = given.get(part.name, 0)

@@ -13,6 +13,7 @@ from gpushare import paths
 from gpushare.errors import FailedError, UsageError
 from gpushare.node import nvml
 from gpushare.node.devices import parse_simulate
+from gpushare.node.simulated import SimulatedBackend
 from gpushare.node.simulator import SOCKET_NAME, Simulator, flags
 
 GIB = 1 << 30
@@ -130,6 +131,42 @@ def test_nvml_backend_over_the_simulated_library(simulator, driver):
     assert [device["memory_bytes"] for device in found] == [4 * GIB, 2 * GIB]
     assert [device["id"] for device in found] == ids
     assert (used, healthy) == ([0, 0], ["", ""])
+
+
+def test_nvml_backend_leaves_out_what_does_not_work(simulator, driver):
+    simulator.set_lost(0, lost=True)
+    done = python(driver, "-c", NVML + "print(backend.absent)")
+    assert done.returncode == 0, done.stderr
+    said, absent = done.stdout.splitlines()
+    assert [device["index"] for device in json.loads(said)[1]] == [0]
+    assert (json.loads(said)[0], absent) == ([simulator.devices[1].uuid], "1")
+    assert "left out" in done.stderr
+
+
+def test_nvml_backend_says_why_a_device_stopped(simulator, driver):
+    child = subprocess.Popen(
+        [sys.executable, "-c", NVML.replace("used = ", "print(flush=True), input()\nused = ")],
+        env=driver,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    child.stdout.readline()
+    simulator.set_lost(1, lost=True)
+    said, _ = child.communicate("\n", timeout=60)
+    _, _, used, faults = json.loads(said)
+    assert faults[0] == ""
+    assert "GPU is lost" in faults[1]
+    assert used == [0, 0]
+
+
+def test_a_simulated_device_is_lost_and_back(simulator, directory):
+    backend = SimulatedBackend(simulator, directory)
+    simulator.set_lost(1, lost=True)
+    assert backend.fault(0) == ""
+    assert "simulated device 1 is lost" in backend.fault(1)
+    simulator.set_lost(1, lost=False)
+    assert backend.fault(1) == ""
 
 
 @pytest.mark.parametrize("cached", [False, True])

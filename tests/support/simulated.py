@@ -17,7 +17,8 @@ from typing import Any
 from gpushare.paths import SIM_BINARY, SIM_LIB_DIR
 
 MAGIC, VERSION = 0x67734D31, 1
-HELLO, MEM_ALLOC, MEM_FREE, MEM_INFO, STATS, PROCESSES, STOP = 1, 2, 3, 4, 7, 8, 9
+HELLO, MEM_ALLOC, MEM_FREE, MEM_INFO, LANE_OPEN, STATS, PROCESSES, STOP = 1, 2, 3, 4, 5, 7, 8, 9
+DEVICE, SETTING, SETTING_LOST = 10, 13, 4
 CLIENT, VIEWER, CONTROL = 1, 2, 3
 CONTEXT = 16 << 20
 LOADED = CONTEXT + (2 << 20)  # a context with a small program in it
@@ -48,9 +49,9 @@ class Wire:
         self.socket.send(request)
         return self.socket.recv(1 << 16)
 
-    def call(self, op: int, device: int = 0, a: int = 0) -> tuple[int, tuple[int, int, int], list[int]]:
+    def call(self, op: int, device: int = 0, a: int = 0, b: int = 0) -> tuple[int, tuple[int, int, int], list[int]]:
         """(error, answers, descriptors)"""
-        self.socket.send(struct.pack("<IIIIQQ", MAGIC, VERSION, op, device, a, 0))
+        self.socket.send(struct.pack("<IIIIQQ", MAGIC, VERSION, op, device, a, b))
         message, ancillary, _, _ = self.socket.recvmsg(64, socket.CMSG_SPACE(8))
         fds = array.array("i")
         for _, _, data in ancillary:
