@@ -174,6 +174,23 @@ def test_shares_elsewhere_follow_what_is_left(daemon, labs, spin):
     assert abs(got[0] / sum(got) - 0.5) < 0.05, got
 
 
+def test_a_gang_with_a_lost_device_holds_up_nobody_on_its_others(daemon, client, spin):
+    """Its leases are given together, and its work on the lost device never drains."""
+    gang = spin("40%", devices="2")
+    neighbour = spin("40%", gpu="1")
+    until(lambda: min(daemon.busy(gang.pid)[0], daemon.books(1)["busy_ns"]) > 0, 20, "both run")
+    lose(client, 0)
+    [told] = [grant for grant in client.grants() if len(grant["devices"]) == 2]
+    assert [device["health"] for device in told["devices"]] == ["unhealthy", "healthy"]
+    assert [device["guaranteed_milli"] for device in told["devices"]] == [0, 400]
+    ran = daemon.books(1)["busy_ns"]
+    until(lambda: daemon.books(1)["busy_ns"] > ran + 200_000_000, 20, "the neighbour goes on")
+    stood = daemon.busy(gang.pid)[0]
+    restore(client, 0)
+    until(lambda: daemon.busy(gang.pid)[0] > stood + 100_000_000, 20, "the gang goes on")
+    assert alive(neighbour.pid)
+
+
 def test_the_command_line_says_it(daemon, labs):
     grant = labs.create(memory=GIB, time=500, device=0, tenant="b")
     assert daemon.cli("sim", "lose", "0").returncode == 0
