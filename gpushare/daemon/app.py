@@ -169,20 +169,23 @@ class _Daemon:
         async with contextlib.AsyncExitStack() as cleanup:
             try:
                 context = self._open(cleanup)
+                await context.check_health()
+                loop.add_signal_handler(signal.SIGHUP, context.reload_tenants)
                 await self._serve(context, cleanup)
             except BaseException:
                 self._stop_simulator(cleanup_only=True)
                 with contextlib.suppress(OSError):
                     self._layout.grants.rmdir()
                 raise
-            loop.add_signal_handler(signal.SIGHUP, context.reload_tenants)
-            ticking = asyncio.create_task(self._tick(context))
-            cleanup.push_async_callback(_cancel, ticking)
+            # Two, because a driver may take long to say that a device is lost.
+            loops = [asyncio.create_task(self._tick(context)), asyncio.create_task(self._check_health(context))]
+            for one in loops:
+                cleanup.push_async_callback(_cancel, one)
             done, _ = await asyncio.wait(
-                {asyncio.create_task(stop.wait()), ticking}, return_when=asyncio.FIRST_COMPLETED
+                {asyncio.create_task(stop.wait()), *loops}, return_when=asyncio.FIRST_COMPLETED
             )
-            if ticking in done:
-                ticking.result()
+            for ended in done.intersection(loops):
+                ended.result()
         return 0
 
     # Start.
@@ -294,8 +297,7 @@ class _Daemon:
 
     async def _tick(self, context: NodeContext) -> None:
         loop = asyncio.get_running_loop()
-        written = healthy = loop.time()
-        await context.check_health()
+        written = loop.time()
         while True:
             await asyncio.sleep(_TICK_SECONDS)
             served = context.measure()
@@ -306,9 +308,11 @@ class _Daemon:
                     context.write_periods()
                 except FailedError as error:
                     log.warning("%s", error)
-            if now - healthy >= _HEALTH_SECONDS:
-                await context.check_health()
-                healthy = now
+
+    async def _check_health(self, context: NodeContext) -> None:
+        while True:
+            await asyncio.sleep(_HEALTH_SECONDS)
+            await context.check_health()
 
     # Stop.
 

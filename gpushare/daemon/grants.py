@@ -276,9 +276,9 @@ class Grants:
         assert live.bell is not None
         places = live.record.places
         indices = [place.index for place in places]
-        live.shares = placement.first_shares(live)
-        flags = gangs.share_flags(live.record.request)
-        live.handle = self._arbiter.add(live.limits, live.usage, indices, live.shares, live.bell, flags)
+        flags, shares = gangs.share_flags(live.record.request), placement.first_shares(live)
+        live.handle = self._arbiter.add(live.limits, live.usage, indices, shares, live.bell, flags)
+        live.shares = []  # its page may have those of before a restart
         for place in places:
             base = self._arbiter.grant_stats(live.handle, place.index)
             live.books[place.index] = DeviceBook(carried.get(place.device, Totals()), base, now_ns())

@@ -2,11 +2,14 @@
 back."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 from running import Tenant, alive, until
+from simulated import SETTING, SETTING_LOST, Wire
 
 from gpushare.errors import RefusedError
+from gpushare.pages import LimitsPage
 
 GIB = 1 << 30
 TOLD = ("DeviceHealth", "CapacityChanged", "QuotaDegraded", "QuotaRestored")
@@ -172,6 +175,27 @@ def test_shares_elsewhere_follow_what_is_left(daemon, labs, spin):
     until(lambda: sum(busy()) > sum(first) + 2_000_000_000, 60, "two seconds of work")
     got = [after - before for after, before in zip(busy(), first, strict=True)]
     assert abs(got[0] / sum(got) - 0.5) < 0.05, got
+
+
+def test_a_device_that_came_back_while_the_daemon_was_away(daemon, labs, spin):
+    there = spin("50%", tenant="b", gpu="0")
+    [grant] = labs.grants()
+
+    def guarantee():
+        """What it would live on without a daemon."""
+        with LimitsPage.open(Path(grant["dir"]) / "limits", writable=False) as page:
+            return page.devices[0].guarantee_milli
+
+    assert guarantee() == 500
+    lose(labs, 0)
+    assert guarantee() == 0
+    daemon.kill()
+    with Wire(Path(daemon.layout.sim) / "sim.sock") as wire:
+        assert wire.call(SETTING, 0, SETTING_LOST, 0)[0] == 0
+    daemon.start()
+    assert health(labs)[0] == "healthy"
+    assert guarantee() == 500
+    assert alive(there.pid)
 
 
 def test_a_gang_with_a_lost_device_holds_up_nobody_on_its_others(daemon, client, spin):
