@@ -170,7 +170,9 @@ class _Daemon:
             try:
                 context = self._open(cleanup)
                 await context.check_health()
-                loop.add_signal_handler(signal.SIGHUP, context.reload_tenants)
+                # From a terminal it is the terminal's end, and ours.
+                reload = stop.set if os.isatty(0) else context.reload_tenants
+                loop.add_signal_handler(signal.SIGHUP, reload)
                 await self._serve(context, cleanup)
             except BaseException:
                 self._stop_simulator(cleanup_only=True)
