@@ -26,7 +26,9 @@ class DaemonCommand:
     name = "daemon"
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.epilog = "SIGHUP (`systemctl reload gpushare`) reads tenants.toml again; from a terminal it ends the daemon"
+        parser.epilog = (
+            "SIGHUP (`systemctl reload gpushare`) reads tenants.toml again; from a terminal it ends the daemon"
+        )
         parser.add_argument("--config", type=Path, metavar="F", help="instead of /etc/gpushare/gpushare.toml")
         parser.add_argument(
             "--simulate", type=checked(_simulate), metavar="NxSIZE", help="serve simulated devices, as 2x16GiB"

@@ -45,7 +45,8 @@ void arbiter_set_lease(gs_arbiter *a, struct entry *e, uint32_t ordinal, bool he
   uint32_t value = load32(word);
   if (((value & GS_LEASE_HELD) != 0) == held)
     return;
-  __atomic_store_n(word, value + 1, __ATOMIC_RELEASE);
+  /* A rank counts its collective and then looks here; we write here and then look at its count: one of us sees the other. */
+  __atomic_store_n(word, value + 1, __ATOMIC_SEQ_CST);
   arbiter_wake(a, word);
 }
 

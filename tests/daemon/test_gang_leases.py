@@ -1,0 +1,103 @@
+"""How the leases of a job's devices are given: real programs on two simulated devices, by the arbiter's record."""
+
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from running import SPIN, until
+
+LEASES = 20
+"""Of each grant on each device: a few hundred milliseconds of turns, but for a busy machine."""
+
+
+def spinning(*devices: int) -> tuple[str, ...]:
+    """A rank on each device, as processes of one grant."""
+    ranks = [f"{SPIN} --device {device} --kernel-ns 1000000 --seconds 300 &" for device in devices]
+    return ("sh", "-c", " ".join([*ranks, "wait"]))
+
+
+class Record:
+    """The arbiter's events, read on from where it was made."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._after = client.call("GET", "/v1/events")["after"]
+        self.events: list[Any] = []
+
+    def read(self) -> "Record":
+        found = self._client.call("GET", f"/v1/events?after={self._after}")
+        self._after = found["after"]
+        self.events += found["events"]
+        return self
+
+    def until_leased(self, *places: tuple[str, int]) -> "Record":
+        def enough() -> bool:
+            self.read()
+            return all(len(self.instants("lease", *place)) >= LEASES for place in places)
+
+        until(enough, 60, f"{LEASES} leases of each")
+        return self
+
+    def instants(self, kind: str, grant: str, device: int) -> list[int]:
+        return [e["t_ns"] for e in self.events if (e["kind"], e["grant"], e["device"]) == (kind, grant, device)]
+
+
+def grant_of(client: Any, child: "subprocess.Popen[str]") -> str:
+    return until(lambda: next((g["id"] for g in client.grants() if g["pid"] == child.pid), None), 20, "it has a grant")
+
+
+def pair(daemon: Any, **options: str) -> list[str]:
+    """Two jobs that want both devices all the time."""
+    jobs = [daemon.tenant(*spinning(0, 1), time="50%", devices="2", **options) for _ in range(2)]
+    return [grant_of(daemon.client, job) for job in jobs]
+
+
+@pytest.fixture
+def restarted(daemon: Any) -> Callable[[], None]:
+    def restart() -> None:
+        daemon.kill()
+        daemon.start()
+
+    return restart
+
+
+def test_a_grant_has_leases_on_all_its_devices_at_one_instant(daemon, client, restarted):
+    jobs = pair(daemon)
+    for again in (False, True):
+        if again:
+            restarted()
+        record = Record(client).until_leased(*((job, device) for job in jobs for device in (0, 1)))
+        for job in jobs:
+            for kind in ("lease", "revoke"):
+                assert record.instants(kind, job, 0) == record.instants(kind, job, 1)
+    for job in jobs:
+        got = [device["share_got_milli"] for device in client.grant(job)["devices"]]
+        assert min(got) > 300, got
+
+
+def test_independent_leases_are_of_each_device_by_itself(daemon, client, restarted):
+    jobs = pair(daemon, leases="independent")
+    for again in (False, True):
+        if again:
+            restarted()
+        record = Record(client).until_leased(*((job, device) for job in jobs for device in (0, 1)))
+        for job in jobs:
+            first, second = (set(record.instants("lease", job, device)) for device in (0, 1))
+            assert len(first & second) < len(first) / 2
+
+
+def test_a_grant_with_peers_elsewhere_keeps_nobody_waiting(daemon, client, restarted):
+    """Between two that take turns. What its own time and theirs sum to is what the device gives."""
+    part = grant_of(client, daemon.tenant(*spinning(0), time="20%", gang="job:2", gpu="0"))
+    others = [grant_of(client, daemon.tenant(*spinning(0), time="40%", gpu="0")) for _ in range(2)]
+    for again in (False, True):
+        if again:
+            restarted()
+        record = Record(client).until_leased(*((other, 0) for other in others))
+        taken_for = {e["other"] for e in record.events if e["kind"] == "revoke" and e["grant"] in others}
+        assert part not in taken_for
+        assert taken_for & set(others)
+        # from any of its leases on, the device has another holder before long
+        for t in record.instants("lease", part, 0)[:-1]:
+            assert any(e["t_ns"] <= t + 1_000_000_000 for e in record.events if e["grant"] in others)
