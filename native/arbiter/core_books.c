@@ -220,15 +220,15 @@ void core_advance(struct gs_core *core, uint64_t now) {
     return;
   uint64_t from = core->now_ns, dt = now - from;
   core->stats.wall_ns += dt;
+  unsigned tails = count_tails(core);
   for (int i = 0; i < core->nmembers; i++) {
     struct core_grant *g = &core->grant[core->members[i]];
     grow(core, g, dt);
     if (g->was_waiting && !g->held)
       g->stats.wait_ns += dt;
-    if (g->held) /* a pause is part of how it runs, sleep is not */
-      g->resident_ns += core_min(core_max(core_idle_since(g) + QUIET_NS, from), now) - from;
+    if (g->held) /* a pause is part of how it runs, sleep is not, nor what the device gave to others' tails */
+      g->resident_ns += (core_min(core_max(core_idle_since(g) + QUIET_NS, from), now) - from) / (tails + 1);
   }
-  unsigned tails = count_tails(core);
   uint64_t end = busy_end(core, from, now);
   if (core->phase == CORE_HELD && core_joined(core))
     note_excess(core, dt);

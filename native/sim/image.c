@@ -41,6 +41,8 @@ CUresult sim_function_get(const void *handle, struct sim_function **function) {
 /* spin_ns, also as C++ names it. */
 static bool spins(const char *name) { return strcmp(name, "spin_ns") == 0 || strncmp(name, "_Z7spin_ns", 10) == 0; }
 
+bool sim_collective(const char *name) { return strncmp(name, "ncclDevKernel", sizeof "ncclDevKernel" - 1) == 0; }
+
 static struct sim_function *add_function(struct sim_image *image, struct sim_ctx *ctx, const char *name, size_t length) {
   sim_lock();
   struct sim_function *function = sim_handle_new(&function_kind);

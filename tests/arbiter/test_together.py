@@ -213,3 +213,17 @@ def test_nobody_that_fits_waits_while_leases_are_held_together():
     m.run(5 * SECOND)
     assert [m.stats(number).wait_ns for number in range(4)] == waited
     assert len([1 for _, action, *_ in m.decisions if action == LEASE]) < 200
+
+
+def test_what_the_device_gave_to_anothers_tail_is_not_taken_for_room():
+    """A limited grant comes after one with deep queues again and again: what it lacks, it does not leave."""
+    m = Model()
+    m.add(0, depth=MS // 10, guarantee=0, limit=200, tier=0, weight=0)
+    m.add(1, depth=50 * MS, guarantee=0, limit=1000, tier=0, weight=1)
+    m.run(MS // 10)
+    m.want(0, None)
+    m.want(1, None)
+    m.add(2, depth=50 * MS, guarantee=0, limit=200, tier=0, weight=1)
+    m.want(2, None)
+    m.run(SECOND)
+    assert m.tenants[1].executed > 0.5 * SECOND
