@@ -1,7 +1,7 @@
 """How the leases of a job's devices are given: real programs on two simulated devices, by the arbiter's record."""
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -51,6 +51,14 @@ def pair(daemon: Any, **options: str) -> list[str]:
     """Two jobs that want both devices all the time."""
     jobs = [daemon.tenant(*spinning(0, 1), time="50%", devices="2", **options) for _ in range(2)]
     return [grant_of(daemon.client, job) for job in jobs]
+
+
+@pytest.fixture(autouse=True)
+def ended(client: Any) -> Iterator[None]:
+    """Ranks are in the background of their shell: they end with their grants."""
+    yield
+    for grant in client.grants():
+        client.release(grant["id"])
 
 
 @pytest.fixture
