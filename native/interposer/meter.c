@@ -138,7 +138,7 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
     bool alone = now >= meter->end || meter->inflight < queue->inflight + 1;
     bool due = !queue->sampled && alone &&
                (now - queue->last_sample > sample_every(queue) || function->observed < GS_METER_TRUSTED);
-    queue->sample_next = due && queue->repeated > 0;
+    queue->sample_next = due && queue->repeated > 0 && estimate > GS_METER_PILE_NS;
     if (due && !queue->sample_next) {
       plan |= GS_PLAN_SAMPLE;
       queue->last_sample = now;
