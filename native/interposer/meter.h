@@ -41,7 +41,8 @@ enum {
   GS_METER_MARKS = 4,           /* but never fewer than so many in what may be in flight */
   GS_METER_ALONE_NS = 250000,   /* a launch this long onto an empty queue gets a mark of its own: it is seen as long as it is */
   GS_METER_SAMPLE_NS = 1000000, /* at most one bracketed launch per stream and this long */
-  GS_METER_AGREED = 4,          /* while samples say what is known, so often twice as long */
+  GS_METER_AGREED = 2,          /* while samples say what is known, so often twice as long */
+  GS_METER_AGREED_SHORT = 5,    /* of kernels that are charged what recording an event takes */
   GS_METER_PILE_NS = 3000,      /* shorter kernels are done before the next is launched: they do not pile up unseen */
   GS_METER_NOISE_NS = 300,      /* between two samples of one kernel */
   GS_METER_GUESS_NS = 8000,     /* a function never seen */

@@ -46,7 +46,8 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
   if (queue->sampled_beside && took > GS_METER_UNSLICED_NS) return;
   double margin = maximum(0.05 * function->estimate, GS_METER_NOISE_NS);
   bool agrees = function->observed >= GS_METER_TRUSTED && took > function->estimate - margin && took < function->estimate + margin;
-  queue->agreed = !agrees ? 0 : queue->agreed < GS_METER_AGREED ? queue->agreed + 1 : GS_METER_AGREED;
+  uint32_t most = function->estimate < GS_METER_PILE_NS ? GS_METER_AGREED_SHORT : GS_METER_AGREED;
+  queue->agreed = !agrees ? 0 : queue->agreed < most ? queue->agreed + 1 : most;
   function->sample[function->samples++ % GS_METER_SAMPLES] = (float)took;
   if (function->exact > 0) {
     function->exact--;
