@@ -3,7 +3,8 @@
  * A pool holds chunks, each one piece of device memory charged when the pool grows, each cut into blocks in address order. A
  * freed block is `fading` until the stream reaches the free: until then only the same stream may have it again, since its work
  * runs later anyway. Chunks without a live block go back when the pool holds more than its release threshold and somebody
- * synchronises, when the pool is trimmed, or when the device has no room for another allocation. */
+ * synchronises, when the pool is trimmed, or when the device has no room for another allocation. A destroyed pool keeps what it has
+ * until its last block is freed, as cuMemPoolDestroy's documentation says. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -142,14 +143,14 @@ void sim_pool_trim(struct CUmemPoolHandle_st *pool, uint64_t keep) {
 
 static void trim_device(CUdevice device) {
   for (struct CUmemPoolHandle_st *pool = all.pools; pool; pool = pool->next)
-    if (on_device(pool) && device_of(pool) == device)
+    if (on_device(pool) && device_of(pool) == device && !pool->destroyed)
       sim_pool_trim(pool, 0);
 }
 
 void sim_pools_synchronized(void) {
   sim_ranges_lock();
   for (struct CUmemPoolHandle_st *pool = all.pools; pool; pool = pool->next)
-    if (pool->reserved > pool->threshold)
+    if (pool->reserved > pool->threshold && !pool->destroyed)
       sim_pool_trim(pool, pool->threshold);
   sim_ranges_unlock();
 }

@@ -139,7 +139,10 @@ class Histories(Processes):
             model.free_graph(at)
         elif context and (at in model.memory or at in model.blocks):
             assert result == OK
-            (model.memory if at in model.memory else model.blocks).pop(at)
+            if at in model.memory:
+                del model.memory[at]
+            else:
+                model.drop_block(at)
             self.forget(client, "memory", at)
         else:
             assert result not in (OK, OUT_OF_MEMORY)
@@ -159,7 +162,7 @@ class Histories(Processes):
             client.model.graph_spare = 0  # all pools of the process are trimmed before one is refused
         made = self.allocate(client, context, pool_growth(size), "frompool" if pool else "async", size, pool)
         if made:
-            client.model.blocks[made] = (context, pool_growth(size))
+            client.model.blocks[made] = (context, pool_growth(size), pool)
 
     @rule(data=PICKS)
     def end_pool(self, data: random.Random) -> None:
@@ -168,7 +171,7 @@ class Histories(Processes):
         if context and client.model.pools:
             pool = data.choice(list(client.model.pools))
             assert client("unpool", context, pool)[0] == OK
-            del client.model.pools[pool]
+            client.model.end_pool(pool)
 
     # ---- memory of graphs
 

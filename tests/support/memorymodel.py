@@ -50,6 +50,14 @@ class Graph:
 
 
 @dataclass
+class Ended:
+    """A destroyed pool, whose memory goes back with the last of its blocks."""
+
+    blocks: set[int]
+    size: int
+
+
+@dataclass
 class Process:
     """Contexts, memory and pools go by the numbers that the driver gave."""
 
@@ -60,7 +68,8 @@ class Process:
     memory: dict[int, tuple[int, int]] = field(default_factory=dict)  # address -> (context, bytes)
     arrays: dict[int, tuple[int, int]] = field(default_factory=dict)
     pools: dict[int, int] = field(default_factory=dict)  # pool -> 1
-    blocks: dict[int, tuple[int, int]] = field(default_factory=dict)  # address -> (context, bytes the pool grew by)
+    blocks: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # address -> (context, pool's growth, pool)
+    ended: list[Ended] = field(default_factory=list)
     graphs: dict[int, Graph] = field(default_factory=dict)  # address of the node's memory -> graph
     graph_spare: int = 0  # what graphs took and do not use: of the device's graph pool
     handles: dict[int, tuple[Physical, int]] = field(default_factory=dict)  # handle -> (physical, times to release)
@@ -74,7 +83,8 @@ class Process:
             CONTEXT * len(self.contexts)
             + sum(size for _, size in self.memory.values())
             + sum(size for _, size in self.arrays.values())
-            + sum(size for _, size in self.blocks.values())
+            + sum(size for _, size, _ in self.blocks.values())
+            + sum(pool.size for pool in self.ended)
             + sum(graph.size for graph in self.graphs.values() if graph.live)
             + self.graph_spare
             + sum(one.size for one in physical.values())
@@ -85,12 +95,26 @@ class Process:
             self.graphs[at].live = False
             self.graph_spare += self.graphs[at].size
 
+    def drop_block(self, at: int) -> None:
+        del self.blocks[at]
+        for pool in self.ended:
+            pool.blocks.discard(at)
+        self.ended = [pool for pool in self.ended if pool.blocks]
+
+    def end_pool(self, pool: int) -> None:
+        del self.pools[pool]
+        own = {at: one for at, one in self.blocks.items() if one[2] == pool}
+        if own:
+            self.ended.append(Ended(set(own), sum(size for _, size, _ in own.values())))
+            self.blocks |= {at: (context, 0, 0) for at, (context, _, _) in own.items()}
+
     def end_context(self, context: int) -> None:
         self.graph_spare = 0
         del self.contexts[context]
         self.memory = {at: one for at, one in self.memory.items() if one[0] != context}
         self.arrays = {at: one for at, one in self.arrays.items() if one[0] != context}
-        self.blocks = {at: one for at, one in self.blocks.items() if one[0] != context}
+        for at in [at for at, one in self.blocks.items() if one[0] == context]:
+            self.drop_block(at)
 
     def retain(self, context: int) -> None:
         self.contexts[context] = "primary"
