@@ -30,7 +30,8 @@ PATTERNS = {
     "burst": "bursts of 400, 4 ms apart",
 }
 KERNELS_US = (2, 5, 20, 100)
-EVENT_NS = 2900  # of the simulated driver, 400 for the call itself when it was not called of late: bounds the error of very short kernels
+# Of the simulated driver (400 of it the call itself after a pause): bounds the error of very short kernels.
+EVENT_NS = 2900
 ROUNDS = 5
 
 
