@@ -231,7 +231,7 @@ static double inflight(struct gs_time_device *device, double bound, uint64_t now
   *any_stuck = false;
   for (uint32_t i = 0; i < streams; i++) {
     const struct gs_stream *stream = time->stream[i];
-    if (!stream || !gs_stream_live(stream) || stream->device != device)
+    if (!stream || !gs_stream_live(stream) || stream->device != device || gs_stream_known_done(stream))
       continue;
     if (gs_queue_stuck(device->meter, &stream->queue, GS_DEPENDENT_NS, now))
       *any_stuck = true;

@@ -167,6 +167,21 @@ static void count_residents(struct gs_time_device *device, uint64_t now) {
   __atomic_store_n(&device->residents, gs_slots_active(device, now, RESIDENTS_NS), __ATOMIC_RELAXED);
 }
 
+/* What gs_stream_done could not close because its marks were being read. */
+static void close_done(struct gs_stream *stream) {
+  struct gs_time_device *device = stream->device;
+  if (__atomic_load_n(&stream->done_launches, __ATOMIC_RELAXED) == 0)
+    return;
+  gs_biased_take(&device->lock);
+  gs_repeat_absorb(stream);
+  if (gs_stream_known_done(stream) && stream->queue.head == stream->queue.tail)
+    gs_meter_synced(device->meter, &stream->queue,
+                    stream->done_at > stream->queue.previous_done ? stream->done_at : stream->queue.previous_done);
+  if (stream->queue.head == stream->queue.tail)
+    __atomic_store_n(&stream->done_launches, 0, __ATOMIC_RELAXED);
+  gs_biased_drop(&device->lock);
+}
+
 void gs_reap(struct gs_time_device *device) {
   struct gs_time *time = gs_time();
   uint32_t streams;
@@ -189,6 +204,7 @@ void gs_reap(struct gs_time_device *device) {
     while (take_oldest(stream)) {
     }
     take_sample(stream);
+    close_done(stream);
     if (gs_stream_retired(stream) && stream->queue.head == stream->queue.tail)
       gs_stream_free(stream);
   }
@@ -214,10 +230,13 @@ void gs_stream_done(struct gs_stream *stream) {
     gs_reap(device);
     gs_biased_take(&device->lock);
   }
-  /* Marks that another thread is still reading keep the queue open: it closes at the next chance. */
   gs_repeat_absorb(stream);
-  if (stream->queue.head == stream->queue.tail)
+  if (stream->queue.head == stream->queue.tail) {
     gs_meter_synced(device->meter, &stream->queue, now);
+  } else { /* another thread is still reading its marks, or the last one is not known to be done: it closes with them */
+    stream->done_at = now;
+    __atomic_store_n(&stream->done_launches, gs_stream_launches(stream) + 1, __ATOMIC_RELAXED);
+  }
   sooner = gs_publish(device, now);
   gs_biased_drop(&device->lock);
   if (sooner && __atomic_load_n(&device->limits->contended, __ATOMIC_RELAXED))
@@ -270,7 +289,7 @@ static uint64_t expected_end(struct gs_time_device *device, uint64_t now) {
   for (uint32_t i = 0; i < streams; i++) {
     const struct gs_stream *stream = time->stream[i];
     uint64_t expected;
-    if (!stream || !gs_stream_live(stream) || stream->device != device)
+    if (!stream || !gs_stream_live(stream) || stream->device != device || gs_stream_known_done(stream))
       continue;
     expected = gs_queue_expected_end(&stream->queue, now);
     if (expected > end)

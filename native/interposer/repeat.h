@@ -95,6 +95,10 @@ bool gs_stream_open(struct gs_stream *stream);
 static inline uint64_t gs_stream_launches(const struct gs_stream *stream) {
   return __atomic_load_n(&stream->queue.launches, __ATOMIC_RELAXED) + __atomic_load_n(&stream->repeated, __ATOMIC_ACQUIRE);
 }
+/* All of it is done, whatever its queue still says. */
+static inline bool gs_stream_known_done(const struct gs_stream *stream) {
+  return stream->done_launches == gs_stream_launches(stream) + 1;
+}
 /* From now on no launch is taken for a repetition of one before. */
 static inline void gs_repeat_end(struct gs_time *time) { __atomic_add_fetch(&time->repeats, 1, __ATOMIC_SEQ_CST); }
 

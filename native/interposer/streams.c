@@ -106,7 +106,7 @@ static struct gs_stream *add(struct gs_time *time, CUstream handle, CUcontext co
   memset(&stream->queue, 0, sizeof stream->queue);
   __atomic_store_n(&stream->repeater, NULL, __ATOMIC_RELAXED);
   stream->absorbed = __atomic_load_n(&stream->repeated, __ATOMIC_RELAXED);
-  stream->booked = stream->booked_launches = 0;
+  stream->booked = stream->booked_launches = stream->done_launches = 0;
   __atomic_store_n(&stream->live, true, __ATOMIC_RELEASE);
   return stream;
 }

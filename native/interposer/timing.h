@@ -47,6 +47,9 @@ struct gs_stream {
   bool unmarked; /* the driver refused a mark here: estimates only */
   CUevent bracket[2];
   struct gs_queue queue;
+  /* The program waited for it while somebody else read its marks: 1 + launches that were done then, and when. Under the device's
+   * lock. */
+  uint64_t done_launches, done_at;
 
   /* repeat.h. */
   const void *repeater; /* the gs_repeat of the thread that may repeat its last launch here */
