@@ -21,24 +21,36 @@ void core_set_share(struct gs_core *core, struct core_grant *g, const struct gs_
     g->slack = g->slack_cap;
 }
 
+static int64_t least(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
+/* Nothing is full before its span is paid: it grew while it was used. */
 static void grow(struct gs_core *core, struct core_grant *g, uint64_t dt) {
-  /* Beyond this every bucket is full; the product below stays inside 63 bits. */
+  /* Beyond this every bucket is full; the products below stay inside 63 bits. */
   int64_t span = (int64_t)core_min(dt, 1000 * 1000 * MS_NS);
   g->credit += core_rate(core, g) * span;
-  if (g->credit > g->credit_cap)
-    g->credit = g->credit_cap;
   g->slack += (int64_t)g->share.guarantee_milli * core->config.reserve_milli * span;
-  if (g->slack > g->slack_cap)
-    g->slack = g->slack_cap;
-  int64_t spin_max = (int64_t)SPIN_MAX_NS * 1000;
-  g->spin = g->spin + core->config.reserve_milli * span > spin_max ? spin_max : g->spin + core->config.reserve_milli * span;
-  g->allowance += (int64_t)g->share.limit_milli * span; /* capped when this span is paid: it grew while it was used */
+  g->spin = least(g->spin + core->config.reserve_milli * span, (int64_t)SPIN_MAX_NS * 1000);
+  g->allowance += (int64_t)g->share.limit_milli * span;
+}
+
+/* While work of others overruns their leases, those who want the device get less than they are due however full their buckets
+ * are: what overflows then is owed to them, until they sleep. */
+static void cap_buckets(const struct gs_core *core, struct core_grant *g) {
+  bool wants = (g->held ? g->level == LEVEL_GUARANTEE : g->was_waiting) && !g->limit_reached && !g->misses;
+  bool sleeps = !g->held && g->quiet_ns && core->now_ns - g->quiet_ns >= QUIET_NS;
+  int64_t over = g->credit - g->credit_cap;
+  if (over > 0 && wants && core->tails > (g->revoked_ns != 0))
+    g->owed = least(g->owed + over, DEBT_MAX);
+  int64_t back = over < 0 ? least(g->owed, -over) : 0;
+  g->owed = sleeps ? 0 : g->owed - back;
+  g->credit = least(g->credit + back, g->credit_cap);
+  g->slack = least(g->slack, g->slack_cap);
 }
 
 static void apply_limit(struct gs_core *core, struct core_grant *g) {
-  int64_t cap = (int64_t)g->share.limit_milli * (int64_t)LIMIT_WINDOW_NS;
-  if (g->allowance > cap)
-    g->allowance = cap;
+  g->allowance = least(g->allowance, (int64_t)g->share.limit_milli * (int64_t)LIMIT_WINDOW_NS);
   if (g->share.limit_milli >= 1000 || g->allowance >= core_limit_resume(core, g))
     g->limit_reached = false;
   else if (g->allowance <= 0)
@@ -54,8 +66,12 @@ static void pay_surplus(struct core_grant *g, uint64_t dt) {
 }
 
 static void pay(int64_t *bucket, int64_t credit) {
-  int64_t debt_max = (int64_t)DEBT_MAX_NS * CREDIT_PER_NS;
-  *bucket = *bucket - credit < -debt_max ? -debt_max : *bucket - credit;
+  *bucket = *bucket - credit < -DEBT_MAX ? -DEBT_MAX : *bucket - credit;
+}
+
+/* What is due to a grant of the time that it pays dt of, others' tails beside it included. A debt is not made larger. */
+static int64_t due(const struct gs_core *core, const struct core_grant *g, int64_t span) {
+  return g->credit <= 0 ? 0 : least(core_rate(core, g) * span * (1 + core->tails), span * CREDIT_PER_NS);
 }
 
 static void charge(struct gs_core *core, struct core_grant *g, uint64_t dt, uint64_t until, enum core_level level) {
@@ -77,7 +93,7 @@ static void charge(struct gs_core *core, struct core_grant *g, uint64_t dt, uint
   } else if (level == LEVEL_SURPLUS) {
     pay_surplus(g, dt);
   } else {
-    int64_t credit = core_rate(core, g) * span;
+    int64_t credit = due(core, g, span);
     pay(&g->credit, credit);
     pay_surplus(g, dt - (uint64_t)(credit / CREDIT_PER_NS));
   }
@@ -104,6 +120,19 @@ static uint64_t forgive(struct gs_core *core, struct core_grant *g, uint64_t dt)
   return dt - spun;
 }
 
+/* As its lease was; what is due to it anyway first. A gang's spinning is worth less to it: all that its guarantee pays. */
+static void charge_tail(struct gs_core *core, struct core_grant *g, uint64_t dt, uint64_t until) {
+  if (g->share.guarantee_milli == 0 || g->gang || g->level == LEVEL_GUARANTEE) {
+    charge(core, g, dt, until, g->share.guarantee_milli ? LEVEL_GUARANTEE : LEVEL_SURPLUS);
+  } else if (g->level == LEVEL_SLACK) {
+    uint64_t own = (uint64_t)due(core, g, (int64_t)dt) / CREDIT_PER_NS;
+    charge(core, g, own, until, LEVEL_GUARANTEE);
+    charge(core, g, dt - own, until, LEVEL_SLACK);
+  } else {
+    charge(core, g, dt, until, LEVEL_BOTH);
+  }
+}
+
 /* Whoever was revoked and has not drained still runs beside the holders: the hardware slices, each pays an equal part. */
 static uint64_t charge_tails(struct gs_core *core, uint64_t dt, uint64_t until, unsigned sharers) {
   uint64_t charged = 0;
@@ -111,7 +140,7 @@ static uint64_t charge_tails(struct gs_core *core, uint64_t dt, uint64_t until, 
     struct core_grant *g = &core->grant[core->members[i]];
     if (!is_tail(core, core->members[i]))
       continue;
-    charge(core, g, forgive(core, g, dt / sharers), until, g->share.guarantee_milli ? LEVEL_GUARANTEE : LEVEL_SURPLUS);
+    charge_tail(core, g, forgive(core, g, dt / sharers), until);
     charged += dt / sharers;
   }
   return charged;
@@ -221,6 +250,7 @@ void core_advance(struct gs_core *core, uint64_t now) {
   uint64_t from = core->now_ns, dt = now - from;
   core->stats.wall_ns += dt;
   unsigned tails = count_tails(core);
+  core->tails = tails;
   for (int i = 0; i < core->nmembers; i++) {
     struct core_grant *g = &core->grant[core->members[i]];
     grow(core, g, dt);
@@ -243,8 +273,10 @@ void core_advance(struct gs_core *core, uint64_t now) {
     if (core->had_waiters)
       core->stats.idle_with_waiters_ns += rest;
   }
-  for (int i = 0; i < core->nmembers; i++)
+  for (int i = 0; i < core->nmembers; i++) {
+    cap_buckets(core, &core->grant[core->members[i]]);
     apply_limit(core, &core->grant[core->members[i]]);
+  }
   core->now_ns = now;
 }
 

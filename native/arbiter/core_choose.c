@@ -79,7 +79,8 @@ bool core_preempts(const struct gs_core *core, const struct core_grant *c, const
     return prompt;
   if (c->wake_ns == 0 || core_interactive(h) > core_interactive(c))
     return false;
-  return core_interactive(c) > core_interactive(h) || compare_fill(c->credit, c->credit_cap, h->credit, h->credit_cap, 50) > 0;
+  return core_interactive(c) > core_interactive(h) || h->owed > 0 ||
+         compare_fill(c->credit, c->credit_cap, h->credit, h->credit_cap, 50) > 0;
 }
 
 /* ---- holding together ---- */

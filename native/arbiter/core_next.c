@@ -72,7 +72,7 @@ uint64_t core_next_look(struct gs_core *core) {
     if (g->was_waiting)
       next = core_min(next, next_for_waiter(core, g));
     if (g->revoked_ns && !(core->phase == CORE_DRAINING && g->revoked_ns == core->round_ns))
-      next = core_min(next, g->late ? g->revoked_ns + TAIL_MAX_NS : g->late_ns);
+      next = core_min(next, g->late ? core_max(g->revoked_ns + TAIL_MAX_NS, core->now_ns + TAIL_LOOK_NS) : g->late_ns);
     /* The end of a neighbour's second matters to those that it makes contended. */
     bool fading = g->last_ran_ns && core->now_ns < g->last_ran_ns + RECENT_NS && !g->held && !g->was_waiting;
     if (fading && core->nmembers > 1)

@@ -49,7 +49,8 @@ void core_notice_tails(struct gs_core *core, struct decisions *d) {
     struct core_grant *g = &core->grant[m];
     if (!g->revoked_ns || (core->phase == CORE_DRAINING && g->revoked_ns == core->round_ns))
       continue;
-    if (g->view.drained || !g->view.live || core->now_ns >= g->revoked_ns + TAIL_MAX_NS) {
+    bool shows_no_end = core->now_ns >= g->revoked_ns + TAIL_MAX_NS && g->view.busy_until_ns <= core->now_ns;
+    if (g->view.drained || !g->view.live || shows_no_end) {
       g->revoked_ns = 0;
       g->late = false;
     } else if (!g->late && core->now_ns >= g->late_ns && room(d)) {

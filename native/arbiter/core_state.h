@@ -23,8 +23,11 @@
 #define MISS_BACKOFF_MAX_NS (100 * MS_NS)
 /* A revoked holder is late this long after all that the bound allows in flight should be done. */
 #define LATE_NS (5 * MS_NS)
-/* A revoked holder that shows no end is charged beside its successors for this long, then counts as stopped. */
+/* A revoked holder that shows no end is charged beside its successors for this long, then counts as stopped unless it says
+ * that it is busy. */
 #define TAIL_MAX_NS (1000 * MS_NS)
+/* Between looks at whether it still is after that; that it drained rings the bell. */
+#define TAIL_LOOK_NS (50 * MS_NS)
 /* How long a grant counts as a neighbour after it ran. */
 #define RECENT_NS (1000 * MS_NS)
 /* A holder may have filled its queue up to the bound of being alone until this long after it got a neighbour. */
@@ -36,7 +39,8 @@
 #define LIMIT_WINDOW_NS (100 * MS_NS)
 /* Least distance between two looks at it: what holders together pay comes to its end ever more slowly. */
 #define LIMIT_LOOK_NS (100 * UINT64_C(1000))
-#define DEBT_MAX_NS (1000 * MS_NS)
+/* What may be owed by one grant, and to one, in ns x 1e6: a kernel of 10 s is paid back in full. */
+#define DEBT_MAX (INT64_C(10000000000) * CREDIT_PER_NS)
 /* First and last distance between two looks at whether a holder has gone idle; doubled between them. */
 #define IDLE_LOOK_MIN_NS (250 * UINT64_C(1000))
 #define IDLE_LOOK_MAX_NS (1 * MS_NS)
@@ -89,6 +93,7 @@ struct core_grant {
   struct gs_share share;
   struct gs_core_view view;
   int64_t credit, credit_cap; /* guarantee bucket, ns x 1e6; negative is debt */
+  int64_t owed;               /* to it, by those who overran their leases */
   int64_t slack, slack_cap;   /* slack bucket, ns x 1e6 */
   int64_t allowance;          /* limit bucket, ns x 1e3 */
   uint64_t vtime;             /* surplus got, over weight */
@@ -120,6 +125,7 @@ struct core_grant {
 struct gs_core {
   struct gs_arbiter_config config;
   uint64_t now_ns;
+  int64_t tails;       /* work of so many overran its lease in the span that is paid */
   enum core_phase phase;
   int32_t holder;      /* held: of those with a main lease the one that goes first; draining: who had it or -1; else -1 */
   uint64_t round_ns;   /* draining: when the leases were taken */

@@ -178,6 +178,43 @@ def test_a_holder_that_does_not_drain_is_passed_reported_and_not_waited_for():
     assert not any(action == LEASE and grant == 0 for t, action, grant, _, _ in seen if t > late[0][0])
 
 
+@pytest.mark.parametrize("guarantees", [(750, 250), (900, 100), (500, 500)], ids=str)
+@pytest.mark.parametrize("kernel", [50 * MS, 500 * MS, 10 * SECOND], ids=["50ms", "500ms", "10s"])
+def test_long_kernels_take_nobody_elses_guarantee(guarantees, kernel):
+    m = Model()
+    m.add(0, guarantee=guarantees[0])
+    m.add(1, guarantee=guarantees[1], kernel=kernel, gap=1000)
+    for number in (0, 1):
+        m.want(number)
+    duration = 100 * SECOND + 100 * kernel
+    _, executed = m.shares(duration)
+    # I8: what runs when its time is over keeps the other from its own no longer than once
+    assert executed[0] >= 0.98 * guarantees[0] / 1000 - 1.5 * kernel / duration
+    assert executed[1] >= 0.98 * guarantees[1] / 1000 - 1.5 * kernel / duration
+
+
+def test_a_borrower_with_long_kernels_pays_all_of_them():
+    m = Model()
+    m.add(0, guarantee=500)
+    m.add(1, guarantee=300)
+    m.add(2, kernel=10 * SECOND, gap=1000)
+    for number in (0, 1, 2):
+        m.want(number)
+    _, executed = m.shares(1000 * SECOND)
+    assert executed[0] >= 0.5
+    assert executed[1] >= 0.3
+    assert executed[2] == pytest.approx(0.07, abs=0.03)  # a third of what is not guaranteed
+
+
+def test_who_overruns_a_loan_keeps_its_guarantee():
+    m = machine({"guarantee": 500}, {"guarantee": 500, "work": 0})
+    m.tenants[0].queued = 2 * SECOND  # begun while nobody else wanted the device
+    m.want(1)
+    m.run(5 * SECOND)
+    _, executed = m.shares(4 * SECOND)
+    assert executed[0] == pytest.approx(0.5, abs=0.03)
+
+
 def test_its_overrun_is_debt():
     m = machine({"guarantee": 500}, {"guarantee": 500})
     before, _ = m.tenants[0].executed, m.tenants[1].executed
