@@ -35,13 +35,13 @@ static void grow(struct gs_core *core, struct core_grant *g, uint64_t dt) {
   g->allowance += (int64_t)g->share.limit_milli * span;
 }
 
-/* While work of others overruns their leases, those who want the device get less than they are due however full their buckets
- * are: what overflows then is owed to them, until they sleep. */
+/* What overflows while a grant waits, or while work of others that overran its lease is beside its own, is due to it however full
+ * its bucket is: that is owed to it, until it sleeps. */
 static void cap_buckets(const struct gs_core *core, struct core_grant *g) {
-  bool wants = (g->held ? g->level == LEVEL_GUARANTEE : g->was_waiting) && !g->limit_reached && !g->misses;
+  bool held_up = g->held ? g->level == LEVEL_GUARANTEE && core->tails : g->was_waiting && !g->revoked_ns;
   bool sleeps = !g->held && g->quiet_ns && core->now_ns - g->quiet_ns >= QUIET_NS;
   int64_t over = g->credit - g->credit_cap;
-  if (over > 0 && wants && core->tails > (g->revoked_ns != 0))
+  if (over > 0 && held_up && !g->limit_reached && !g->misses)
     g->owed = least(g->owed + over, DEBT_MAX);
   int64_t back = over < 0 ? least(g->owed, -over) : 0;
   g->owed = sleeps ? 0 : g->owed - back;
@@ -176,6 +176,13 @@ static int32_t any_holder(const struct gs_core *core) {
   return any;
 }
 
+/* Its part of dt. Its limit is on what it does, not on what others leave idle. */
+static void charge_holder(struct gs_core *core, struct core_grant *g, uint64_t part, uint64_t dt, uint64_t until) {
+  uint64_t idle = part - core_min(part, core_shared(core) ? dt * g->work_milli / 1000 : part);
+  charge(core, g, part, until, g->level);
+  g->allowance += (int64_t)core_min(idle, 1000 * 1000 * MS_NS) * 1000;
+}
+
 /* The holders together, and the one that the device drains of, pay dt, which ends at `until`. */
 static void charge_holders(struct gs_core *core, uint64_t dt, uint64_t until) {
   uint64_t sum = 0, left = dt;
@@ -192,10 +199,10 @@ static void charge_holders(struct gs_core *core, uint64_t dt, uint64_t until) {
       continue;
     uint64_t part = (uint64_t)((unsigned __int128)dt * own / sum);
     left -= part;
-    charge(core, g, part, until, g->level);
+    charge_holder(core, g, part, dt, until);
   }
   if (last >= 0)
-    charge(core, &core->grant[last], left, until, core->grant[last].level);
+    charge_holder(core, &core->grant[last], left, dt, until);
 }
 
 static void charge_terms(struct gs_core *core, uint64_t from, uint64_t to, unsigned tails) {

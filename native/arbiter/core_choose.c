@@ -88,9 +88,18 @@ bool core_preempts(const struct gs_core *core, const struct core_grant *c, const
 void core_forget_fill(struct core_grant *g) {
   memset(g->fill, 0, sizeof g->fill);
   g->fills = 0;
-  g->fill_milli = 1000;
+  g->fill_milli = g->work_milli = 1000;
   g->full = true;
   g->over_ns = 0;
+}
+
+static bool crowded(const struct gs_core *core) {
+  uint32_t sum = 0;
+  for (int i = 0; i < core->nmembers; i++) {
+    const struct core_grant *g = &core->grant[core->members[i]];
+    sum += g->held && !g->rests ? g->work_milli : 0;
+  }
+  return sum >= CROWDED_MILLI;
 }
 
 void core_measure(const struct gs_core *core, struct core_grant *g) {
@@ -108,16 +117,17 @@ void core_measure(const struct gs_core *core, struct core_grant *g) {
     g->fills = 0;
   g->fill_shared = core_shared(core);
   g->fill[g->fills++ % FILL_SAMPLES] = (struct fill_sample){busy, resident};
-  if (g->fills < FILL_SAMPLES)
-    return;
   struct fill_sample sum = {0, 0};
-  for (int i = 0; i < FILL_SAMPLES; i++) {
+  for (uint32_t i = 0; i < FILL_SAMPLES && i < g->fills; i++) {
     sum.busy_ns += g->fill[i].busy_ns;
     sum.resident_ns += g->fill[i].resident_ns;
   }
-  uint32_t milli = (uint32_t)core_min(sum.busy_ns / (sum.resident_ns / 1000 + 1), 1000);
-  /* beside others each gets less done than it would alone: that says nothing of how much more would fit */
-  g->fill_milli = g->fill_shared ? (uint32_t)core_max(milli, g->fill_milli) : milli;
+  g->work_milli = (uint32_t)core_min(sum.busy_ns / (sum.resident_ns / 1000 + 1), 1000);
+  if (g->fills < FILL_SAMPLES)
+    return;
+  /* beside others each gets less done than it would alone: that says nothing of what would fit, unless it wants much less now */
+  bool less = 2 * g->work_milli < g->fill_milli && !crowded(core);
+  g->fill_milli = g->fill_shared && !less ? (uint32_t)core_max(g->work_milli, g->fill_milli) : g->work_milli;
   g->full = g->fill_milli >= (g->full ? LEAN_MILLI : FULL_MILLI);
 }
 

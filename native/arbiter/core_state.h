@@ -53,6 +53,8 @@
 /* Leases held together from here on leave nothing idle: one that gets more than its guarantee for OVER_NS while another gets
  * less has to go. */
 #define SATURATED_MILLI 950
+/* Together doing less than this, they hardly hold each other up. */
+#define CROWDED_MILLI 800
 #define OVER_NS (10 * MS_NS)
 /* A gang that wants a device for so many leases' lengths, having once been due there, is not put off by others that go first. */
 #define DUE_LEASES_MAX 4
@@ -115,7 +117,8 @@ struct core_grant {
   struct fill_sample fill[FILL_SAMPLES];
   uint32_t fills;             /* samples taken since the last change between alone and shared */
   bool fill_shared;
-  uint32_t fill_milli;        /* measured; 1000 until it is */
+  uint32_t work_milli;        /* measured of late, whoever else was there; 1000 until it is */
+  uint32_t fill_milli;        /* what it would do alone, as far as known */
   uint64_t over_ns;           /* beyond its guarantee, at the cost of one that it shares the device with */
   uint64_t retry_ns; /* not before, after leases it did not take up */
   uint32_t misses;
