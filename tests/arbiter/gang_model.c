@@ -79,6 +79,9 @@ static void normalise_grant(struct core_grant *g, uint64_t launches, uint64_t el
   g->resident_ns = g->sampled_resident_ns = g->sampled_busy_ns = g->view.busy_ns = g->over_ns = g->dry_ns = 0;
   g->credit = rounded(g->credit, 500 * (int64_t)1000 * CREDIT_PER_NS, -(int64_t)MS * CREDIT_PER_NS);
   g->slack = rounded(g->slack, 500 * (int64_t)1000 * CREDIT_PER_NS, -(int64_t)MS * CREDIT_PER_NS);
+  int64_t some = (int64_t)MS * CREDIT_PER_NS;
+  g->owed = g->owed >= some ? some : 0;
+  g->work_milli = 1000;
   g->allowance = (int64_t)MS * 1000;
   g->spin = 0;
   g->contended_ns = 1;
@@ -109,6 +112,7 @@ void model_normalise(uint64_t elapsed) {
     shift(&c->asked_ns, elapsed, 1);
     c->previous = c->freed_ns == c->now_ns ? c->previous : -1;
     c->idle_look_ns = IDLE_LOOK_MIN_NS;
+    c->tails = 0;
     for (int g = 0; g < GANGS; g++) {
       normalise_grant(&c->grant[g], s.words[g][d].launches, elapsed);
       least = core_min(least, c->grant[g].vtime);
