@@ -73,6 +73,8 @@ struct gs_around {
   struct gs_array_charge array; /* array, mipmap */
   struct gs_graph_need need; /* graph_launch, graph_upload, instantiate, graph_ends */
   struct gs_graph_change change; /* graph_updated, kernel_node, child_graph, node_enabled */
+  CUDA_HOST_NODE_PARAMS *asked;  /* host_node_asked */
+  CUgraphNodeParams node;        /* host_node, any_node: as the driver gets it */
 };
 
 /* launch.c */
@@ -157,6 +159,22 @@ CUresult gs_before_copy_wait(struct gs_around *around, enum gs_copy direction, s
 CUresult gs_after_copy_wait(struct gs_around *around, CUresult result);
 CUresult gs_before_fill(struct gs_around *around, size_t bytes, CUstream stream);
 CUresult gs_after_fill(struct gs_around *around, CUresult result);
+
+/* callbacks.c: each exchanges the function in its caller's parameter. */
+CUresult gs_before_host_function(struct gs_around *around, CUhostFn *function);
+CUresult gs_after_host_function(struct gs_around *around, CUresult result);
+CUresult gs_before_callback(struct gs_around *around, CUstreamCallback *function);
+CUresult gs_after_callback(struct gs_around *around, CUresult result);
+CUresult gs_before_host_node(struct gs_around *around, const CUDA_HOST_NODE_PARAMS **params);
+CUresult gs_after_host_node(struct gs_around *around, CUresult result);
+CUresult gs_before_host_node_changed(struct gs_around *around, CUgraphExec graph, const CUDA_HOST_NODE_PARAMS **params);
+CUresult gs_after_host_node_changed(struct gs_around *around, CUresult result);
+CUresult gs_before_host_node_asked(struct gs_around *around, CUDA_HOST_NODE_PARAMS *params);
+CUresult gs_after_host_node_asked(struct gs_around *around, CUresult result);
+CUresult gs_before_any_node(struct gs_around *around, CUgraphNodeParams **params);
+CUresult gs_after_any_node(struct gs_around *around, CUresult result);
+CUresult gs_before_any_node_changed(struct gs_around *around, CUgraphExec graph, CUgraphNode node, CUgraphNodeParams **params);
+CUresult gs_after_any_node_changed(struct gs_around *around, CUresult result);
 
 /* capture.c */
 CUresult gs_before_capture_begin(struct gs_around *around, CUstream stream);

@@ -154,6 +154,8 @@ void gs_undrain(struct gs_time_device *device) {
 }
 
 static bool may_pass(struct gs_time_device *device, uint32_t lease, uint64_t *wait) {
+  if (gs_called_back)
+    return true;
   if (!__atomic_load_n(&device->local, __ATOMIC_ACQUIRE)) {
     *wait = STEP_NS;
     if (lease & GS_LEASE_HELD)
@@ -249,7 +251,7 @@ void gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint
     uint32_t marks;
     bool under, stuck;
     /* Peers spin for what comes next here: it is theirs to wait for the device, not ours. */
-    if (gs_under_cut(device))
+    if (gs_called_back || gs_under_cut(device))
       break;
     gs_reap(device);
     now = gs_now();

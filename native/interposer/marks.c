@@ -27,6 +27,8 @@ void gs_mark_record(struct gs_stream *stream, bool start) {
   struct gs_mark *mark;
   CUevent event;
   CUresult result;
+  if (gs_called_back)
+    return; /* a refusal would say nothing about the stream */
   int saved = errno, cancel = shield(), previous = gs_relax();
   gs_reap(device);
   event = stream->unmarked ? NULL : gs_event_take(stream->context);
@@ -61,6 +63,8 @@ out:
 }
 
 bool gs_bracket_record(struct gs_stream *stream, int which, uint64_t *recorded) {
+  if (gs_called_back)
+    return false;
   int saved = errno, cancel = shield(), previous = gs_relax();
   bool done = false;
   if (!stream->bracket[which] && !stream->unmarked)

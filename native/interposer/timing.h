@@ -218,6 +218,12 @@ void gs_before_wait(struct gs_stream *stream);
 /* gs_stream_done, and for the legacy stream all that it waits for. */
 void gs_stream_done_with_others(struct gs_stream *stream);
 
+/* ---- callbacks.c ---- */
+
+/* This thread is in a function that the driver calls in stream order: what is submitted here is metered, and waits for nothing. The
+ * driver may refuse calls of ours. */
+extern __thread bool gs_called_back __attribute__((tls_model("initial-exec"), visibility("hidden")));
+
 /* ---- gate_thread.c ---- */
 
 void gs_gate_thread_start(void);

@@ -1,0 +1,42 @@
+"""What a program launches in a function that the driver calls waits for nothing: its stream stands still until then."""
+
+from collections.abc import Callable
+
+import pytest
+from handmade import MS, Grant, Simulator, Tenant, until
+
+MODES = ["function", "callback", "captured", "node", "anynode", "changed", "execchanged", "anychanged"]
+KERNEL_NS = 200 * MS  # long enough to be seen in flight
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_launch_in_a_callback_passes_without_a_lease(
+    grant: Grant, sim: Simulator, run: Callable[..., Tenant], mode: str
+) -> None:
+    grant.lease()
+    tenant = run("callbacks", grant, sim, mode, KERNEL_NS)
+    before = tenant.line()["before_ns"]
+    slot = grant.slot()
+    launches = slot.launches
+    word = grant.revoke()
+    if mode in ("function", "callback"):
+        until(lambda: slot.drained == word, "nothing is in flight but a function of the host")
+    tenant.tell("go")
+    until(lambda: slot.launches == launches + 1, "metered")
+    assert slot.drained != word, "what was said of the drain holds no more"
+    until(lambda: sim.busy_ns(tenant.pid) == before + KERNEL_NS, "it ran")
+    assert tenant.line() == {"calls": 1, "answer": 0}
+    until(lambda: slot.waiting == 1, "a launch of the program's own thread waits, as before")
+    until(lambda: slot.drained == word, "drained again")
+    grant.lease()
+    assert tenant.end()["truth_ns"] == sim.busy_ns(tenant.pid)
+    # Nobody recorded a mark in the callback: what its kernel took is seen at the next one.
+    assert slot.busy_ns == pytest.approx(sim.busy_ns(tenant.pid), rel=0.1)
+
+
+def test_callbacks_by_the_thousand(grant: Grant, sim: Simulator, run: Callable[..., Tenant]) -> None:
+    """More functions than we have places for: each is called with its own data, once."""
+    grant.lease()
+    tenant = run("callbacks", grant, sim, "many")
+    assert tenant.line() == {"functions": 600, "wrong": 0}
+    tenant.end()
