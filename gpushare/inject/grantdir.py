@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from gpushare.errors import FailedError
+from gpushare.inject import preload
 from gpushare.inject.node import Node
 from gpushare.paths import CONTAINER_LIB, Layout
 
@@ -77,8 +78,8 @@ def create(layout: Layout, grant_id: str, kind: Kind, gid: int, node: Node) -> P
 
 
 def write_preload(layout: Layout, grant_id: str, image_lines: list[str] | None = None) -> None:
-    """`image_lines`: what the image itself preloads, kept after ours."""
-    lines = [*INTERPOSERS, *(line for line in image_lines or [] if line not in INTERPOSERS)]
+    """`image_lines`: what the image itself preloads, kept beside ours."""
+    lines = preload.ordered(image_lines or [], INTERPOSERS)
     path = preload_file(layout, grant_id)
     # Written in place: a container may have this very file mounted already.
     # An image's paths may be no UTF-8.

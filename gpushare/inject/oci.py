@@ -5,13 +5,12 @@ And more: here the image can be looked at, so every copy of the driver library i
 
 import copy
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gpushare.errors import RefusedError, UsageError
-from gpushare.inject import edits, grantdir
+from gpushare.inject import edits, grantdir, preload
 from gpushare.inject.node import DeviceNode, Granted, Node
 from gpushare.inject.view import View
 from gpushare.paths import CONTAINER_LIB, CONTAINER_SELF, Layout
@@ -31,7 +30,6 @@ _FIELDS = {
     "gang": "gang",
 }
 
-_DRIVER_NAME = re.compile(r"lib(cuda|nvidia-ml)\.so(\.[0-9.]+)?")
 _LIBRARY_DIRS = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -117,8 +115,8 @@ def _add_mounts(edited: dict[str, Any], view: View, wanted: edits.Edits, node: N
     for mount in wanted.mounts:
         if mount.container == edits.PRELOAD_FILE and not view.creatable(mount.container):
             # The image's /etc is the host's: preload by environment, which an exec into the container does not get.
-            theirs = [path for path in _variable(edited, "LD_PRELOAD").split(":") if path not in grantdir.INTERPOSERS]
-            _add_environment(edited, [f"LD_PRELOAD={':'.join([*grantdir.INTERPOSERS, *filter(None, theirs)])}"])
+            theirs = preload.split(_variable(edited, "LD_PRELOAD"))
+            _add_environment(edited, [f"LD_PRELOAD={':'.join(preload.ordered(theirs, grantdir.INTERPOSERS))}"])
             continue
         if mount.container in (CONTAINER_SELF, CONTAINER_LIB) and not view.creatable(mount.container):
             raise RefusedError(
@@ -147,7 +145,7 @@ def _driver_copies(config: dict[str, Any], view: View) -> list[tuple[str, Path]]
     found: dict[str, Path] = {}
     for directory, name in candidates:
         # The toolkit's stubs are for the linker only: nothing loads them.
-        if name.startswith("lib") and _DRIVER_NAME.fullmatch(name) and not directory.endswith("/stubs"):
+        if name.startswith("lib") and preload.DRIVER_NAME.fullmatch(name) and not directory.endswith("/stubs"):
             place = view.resolve(f"{directory}/{name}")
             if place.host is not None and place.host.is_file() and not place.container.startswith(CONTAINER_SELF):
                 found[place.container] = place.host

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from gpushare.inject import grantdir
+from gpushare.inject import grantdir, preload
 from gpushare.inject.node import Granted, visible
 from gpushare.paths import GRANT_DIR_ENV, INTERPOSER, INTERPOSER_ML, Layout
 
@@ -17,9 +17,9 @@ def environment(layout: Layout, grant_id: str, granted: Sequence[Granted] = ()) 
 
 
 def merge(base: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
-    """`base` with `added` over it. Ours comes first in LD_PRELOAD: the first libcuda.so.1 in the process wins."""
+    """`base` with `added` over it; what `base` preloads already stays."""
     merged = {**base, **added}
-    theirs = base.get("LD_PRELOAD", "")
-    if theirs and "LD_PRELOAD" in added:
-        merged["LD_PRELOAD"] = f"{added['LD_PRELOAD']}:{theirs}"
+    if "LD_PRELOAD" in added:
+        theirs = preload.split(base.get("LD_PRELOAD", ""))
+        merged["LD_PRELOAD"] = ":".join(preload.ordered(theirs, preload.split(added["LD_PRELOAD"])))
     return merged

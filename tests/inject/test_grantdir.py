@@ -93,6 +93,10 @@ def test_environment_keeps_the_users_preload(tmp_layout):
     added = process.environment(tmp_layout, "g-1")
     assert added["GPUSHARE_GRANT_DIR"] == str(grantdir.self_dir(tmp_layout, "g-1"))
     merged = process.merge({"LD_PRELOAD": "/a.so", "HOME": "/h"}, added)
-    assert merged["LD_PRELOAD"] == added["LD_PRELOAD"] + ":/a.so"
+    assert merged["LD_PRELOAD"] == "/a.so:" + added["LD_PRELOAD"], "it may wrap the driver: ours is the next behind it"
     assert merged["HOME"] == "/h"
     assert process.merge({}, added)["LD_PRELOAD"] == added["LD_PRELOAD"]
+    assert process.merge(merged, added) == merged, "a run in a run"
+    for theirs in ("/x/libcuda.so.1 /a.so:", f"{added['LD_PRELOAD']} /a.so:/x/libcuda.so.1"):
+        again = process.merge({"LD_PRELOAD": theirs}, added)["LD_PRELOAD"]
+        assert again == f"/a.so:{added['LD_PRELOAD']}:/x/libcuda.so.1", "the driver itself never comes before us"

@@ -127,7 +127,7 @@ def test_nothing_is_made_in_what_the_host_lends(layout, simulated, bundle, tmp_p
     wanted["process"]["env"].append("LD_PRELOAD=/opt/theirs.so")
     edited = edit(layout, simulated, bundle, wanted)
     assert "/etc/ld.so.preload" not in mounted(edited)
-    preload = "LD_PRELOAD=/run/gpushare/lib/libgpushare.so:/run/gpushare/lib/libgpushare-ml.so:/opt/theirs.so"
+    preload = "LD_PRELOAD=/opt/theirs.so:/run/gpushare/lib/libgpushare.so:/run/gpushare/lib/libgpushare-ml.so"
     assert preload in edited["process"]["env"]
     assert edit(layout, simulated, bundle, edited) == edited
     assert os.listdir(etc) == []
@@ -168,7 +168,7 @@ def test_keeps_what_the_image_preloads(tmp_layout, bundle, tmp_path):
         preload = grantdir.preload_file(tmp_layout, GRANT)
         assert mounted(edited)["/etc/ld.so.preload"] == str(preload)
         ours = [name.encode() for name in grantdir.INTERPOSERS]
-        assert preload.read_bytes().split() == [*ours, b"/usr/lib/libtheirs.so", b"/usr/lib/\xff.so"]
+        assert preload.read_bytes().split() == [b"/usr/lib/libtheirs.so", b"/usr/lib/\xff.so", *ours]
     finally:
         grantdir.remove(tmp_layout, GRANT)
 

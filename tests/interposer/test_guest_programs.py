@@ -15,6 +15,7 @@ import pytest
 from handmade import Grant, Simulator, until
 
 from gpushare import paths
+from gpushare.inject import process
 
 HERE = Path(__file__).resolve().parent
 LIMIT = 2 << 30  # of a hand-made grant; the device has 4 GiB
@@ -191,6 +192,39 @@ def test_a_second_preloaded_library(house: House, lives: Path, build: Build, tmp
     assert lookups >= 12, "the program's own look-ups pass through it"
     assert over_limit(house.preloaded(lives, "use", **{order: str(second)}, OVER=str(OVER))) == [HELD]
     same_and_held(house, bare, house.mounted(lives, "fork-first", LD_PRELOAD=str(second)))
+
+
+def test_a_second_preloaded_library_that_wraps_the_driver(house: House, build: Build, tmp_path: Path) -> None:
+    """Preloaded as `gpushare run` does it, which keeps what a user preloads: the wrapper sees what it sees without us,
+    and the limit holds behind it."""
+    second = str(build("wrapper.so", "-shared", "-fPIC", source="second_wrapper.c"))
+    program = build("linked-now", "-DLINKED", "-Wl,-z,now", str(paths.SIM_LIB_DIR / "libcuda.so.1"))
+    says = tmp_path / "says"
+    preloads = process.merge({"LD_PRELOAD": second}, {"LD_PRELOAD": ":".join(map(str, PRELOADS))})
+    told = {"SECOND_PRELOAD_SAYS": str(says)}
+    ways = {
+        "preloaded": lambda **more: house.preloaded(program, "use", **{**told, **preloads, **more}),
+        "mounted": lambda **more: house.mounted(program, "use", **{**told, "LD_PRELOAD": second, **more}),
+    }
+    bare = house.bare(program, "use", **told, LD_PRELOAD=second)
+    for name, run in ways.items():
+        says.write_text("")
+        assert run() == bare, name
+        assert says.read_text() == "1 20 0\n", f"{name}: allocations, launches, calls that found nobody behind it"
+        assert over_limit(run(OVER=str(OVER))) == [HELD], name
+        assert says.read_text() == "2 20 0\n", name
+    assert house.peak() < OVER
+
+
+@pytest.mark.parametrize("name", ["libcuda.so.1", "libcuda.so"])
+def test_a_program_that_preloads_the_driver(house: House, lives: Path, tmp_path: Path, name: str) -> None:
+    """As some do to choose among several: the interposer is found before it."""
+    driver = tmp_path / name
+    driver.symlink_to(paths.SIM_LIB_DIR / "libcuda.so.1")
+    ours = ":".join(map(str, PRELOADS))
+    merged = process.merge({"LD_PRELOAD": str(driver)}, {"LD_PRELOAD": ours})
+    assert over_limit(house.preloaded(lives, "use", **merged, OVER=str(OVER))) == [HELD]
+    assert house.peak() < OVER
 
 
 @pytest.mark.parametrize("order", ["before", "after"])

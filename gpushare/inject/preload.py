@@ -1,0 +1,22 @@
+"""In which order libraries are preloaded."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+DRIVER_NAME = re.compile(r"lib(cuda|nvidia-ml)\.so(\.[0-9.]+)?")
+
+
+def split(variable: str) -> list[str]:
+    """The libraries that LD_PRELOAD names: the loader takes colons and spaces."""
+    return [path for path in re.split(r"[: ]", variable) if path]
+
+
+def ordered(theirs: Iterable[str], ours: Sequence[str]) -> list[str]:
+    """`theirs` with `ours`, each of ours once.
+
+    Theirs come first: one that wraps functions of the driver is then called, and finds ours behind it as it would
+    find the driver. A driver itself comes last: the first libcuda.so.1 of the process answers every program.
+    """
+    others = [path for path in theirs if path not in ours]
+    drivers = [path for path in others if DRIVER_NAME.fullmatch(path.rpartition("/")[2])]
+    return [*(path for path in others if path not in drivers), *ours, *drivers]
