@@ -1,4 +1,4 @@
-/* Batches of copies. Every element is checked before the first is submitted. */
+/* Batches of copies, and single ones in their form. Every element is checked before the first is submitted. */
 #include "memory.h"
 
 enum { OPERAND_POINTER = 1, OPERAND_ARRAY = 2 };
@@ -177,4 +177,39 @@ CUresult cuMemcpy3DBatchAsync_v2(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, 
 CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, unsigned long long flags,
                                       CUstream hStream) {
   return submit_boxes(numOps, opList, NULL, flags, hStream, true);
+}
+
+/* ---- one copy ---- */
+
+static CUresult one_linear(CUdeviceptr to, CUdeviceptr from, size_t size, const CUmemcpyAttributes *attributes, CUstream stream,
+                           bool per_thread) {
+  const struct batch batch = {.count = 1, .dsts = &to, .srcs = &from, .sizes = &size};
+  CUDA_MEMCPY3D params;
+  CUresult result = sim_ready();
+  if (result == CUDA_SUCCESS)
+    result = attributes ? nth(&batch, 0, &params) : CUDA_ERROR_INVALID_VALUE;
+  return result == CUDA_SUCCESS ? sim_copy_submit(&params, stream, per_thread, SIM_COPY_ASYNC) : result;
+}
+
+CUresult cuMemcpyWithAttributesAsync(CUdeviceptr dst, CUdeviceptr src, size_t size, CUmemcpyAttributes *attr, CUstream hStream) {
+  return one_linear(dst, src, size, attr, hStream, false);
+}
+CUresult cuMemcpyWithAttributesAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t size, CUmemcpyAttributes *attr,
+                                          CUstream hStream) {
+  return one_linear(dst, src, size, attr, hStream, true);
+}
+
+static CUresult one_box(const CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags, CUstream stream, bool per_thread) {
+  CUDA_MEMCPY3D params;
+  CUresult result = sim_ready();
+  if (result == CUDA_SUCCESS)
+    result = op && !flags ? convert_op(op, &params) : CUDA_ERROR_INVALID_VALUE;
+  return result == CUDA_SUCCESS ? sim_copy_submit(&params, stream, per_thread, SIM_COPY_ASYNC) : result;
+}
+
+CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags, CUstream hStream) {
+  return one_box(op, flags, hStream, false);
+}
+CUresult cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags, CUstream hStream) {
+  return one_box(op, flags, hStream, true);
 }

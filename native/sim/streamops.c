@@ -34,6 +34,14 @@ static CUresult launch_host(CUstream handle, CUhostFn fn, void *data, bool per_t
 CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData) { return launch_host(hStream, fn, userData, false); }
 CUresult cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void *userData) { return launch_host(hStream, fn, userData, true); }
 
+/* How its thread waits for the next one, blocking or spinning, is all the same here. */
+CUresult cuLaunchHostFunc_v2(CUstream hStream, CUhostFn fn, void *userData, unsigned int syncMode) {
+  return syncMode > 1 ? CUDA_ERROR_INVALID_VALUE : launch_host(hStream, fn, userData, false);
+}
+CUresult cuLaunchHostFunc_v2_ptsz(CUstream hStream, CUhostFn fn, void *userData, unsigned int syncMode) {
+  return syncMode > 1 ? CUDA_ERROR_INVALID_VALUE : launch_host(hStream, fn, userData, true);
+}
+
 struct callback {
   CUstreamCallback function;
   CUstream stream;

@@ -10,9 +10,10 @@
 
 #define ABI(name, version) int name(void); int name(void) { return version; }
 ABI(ctx_2000, 2000) ABI(ctx_3020, 3020) ABI(ctx_11040, 11040) ABI(ctx_12050, 12050)
-ABI(alloc_2000, 2000) ABI(alloc_3020, 3020) ABI(alloc_13040, 13040)
-ABI(memcpy_7000, 7000) ABI(new_13050, 13050) ABI(attach_2000, 2000)
-ABI(launch_13050, 13050) ABI(query_13050, 13050) ABI(hidden_11000, 11000)
+ABI(alloc_2000, 2000) ABI(alloc_3020, 3020) ABI(alloc_14000, 14000)
+ABI(memcpy_7000, 7000) ABI(new_14050, 14050) ABI(attach_2000, 2000)
+ABI(copy_13020, 13020) ABI(host_10000, 10000) ABI(host_13010, 13010)
+ABI(launch_14050, 14050) ABI(query_14050, 14050) ABI(hidden_11000, 11000)
 
 static const struct {
   const char *base;
@@ -22,10 +23,11 @@ static const struct {
 } known[] = {{"cuCtxCreate", 2000, 0, ctx_2000},     {"cuCtxCreate", 3020, 0, ctx_3020},
              {"cuCtxCreate", 11040, 0, ctx_11040},   {"cuCtxCreate", 12050, 0, ctx_12050},
              {"cuMemAlloc", 2000, 0, alloc_2000},    {"cuMemAlloc", 3020, 0, alloc_3020},
-             {"cuMemAlloc", 13040, 0, alloc_13040},  {"cuCtxAttach", 2000, 0, attach_2000},
-             {"cuMemcpyHtoD", 7000, 2, memcpy_7000}, {"cuNewAllocAsync", 13050, 0, new_13050},
-             {"cuLaunchNew", 13050, 0, launch_13050}, {"cuNewQuery", 13050, 0, query_13050},
-             {"cuHiddenCreate", 11000, 0, hidden_11000}};
+             {"cuMemAlloc", 14000, 0, alloc_14000},  {"cuCtxAttach", 2000, 0, attach_2000},
+             {"cuMemcpyHtoD", 7000, 2, memcpy_7000}, {"cuNewAllocAsync", 14050, 0, new_14050},
+             {"cuLaunchNew", 14050, 0, launch_14050}, {"cuNewQuery", 14050, 0, query_14050},
+             {"cuHiddenCreate", 11000, 0, hidden_11000}, {"cuMemcpyWithAttributesAsync", 13020, 0, copy_13020},
+             {"cuLaunchHostFunc", 10000, 0, host_10000}, {"cuLaunchHostFunc", 13010, 0, host_13010}};
 
 int cuInit(unsigned flags);
 int cuInit(unsigned flags) { (void)flags; return 0; }

@@ -16,6 +16,7 @@ LIBRARY = SIM_LIB_DIR / "libcuda.so.1"
 sys.path.insert(0, str(API))
 import table  # noqa: E402 - found through the path above
 
+VERSION = 13000  # of the simulated driver; it exports newer functions and does not name them
 SYMBOLS = {symbol.name: symbol for symbol in table.driver()}
 
 
@@ -98,8 +99,10 @@ def test_lookups_that_find_nothing():
 
 
 def test_every_entry_of_the_table_is_found():
-    queries = [(s.base, s.version, 2 if s.variant else 0) for s in SYMBOLS.values() if s.version]
-    expected = [(0, 0, s.name) for s in SYMBOLS.values() if s.version]
+    named = [s for s in SYMBOLS.values() if s.version]
+    queries = [(s.base, s.version, 2 if s.variant else 0) for s in named]
+    newer = (500, 2, None)
+    expected = [(0, 0, s.name) if s.version <= VERSION else newer for s in named]
     assert look_up(*queries) == expected
 
 

@@ -178,3 +178,45 @@ void row_cuMemcpy3DBatchAsync_v2_ptsz(struct rows *r) {
   struct boxes b = mixed_boxes_of(&mixed);
   if (done(r, work(r)->cuMemcpy3DBatchAsync_v2_ptsz(2, b.box, 0, NULL))) on_device(r, &mixed);
 }
+
+void row_cuMemcpyWithAttributesAsync(struct rows *r) {
+  struct copy in = copy_ready(r), out = copy_ready(r), within = copy_ready(r);
+  CUstream on = stream(r);
+  CUmemcpyAttributes how = {.srcAccessOrder = ACCESS_IN_STREAM};
+  if (done(r, start(r)->cuMemcpyWithAttributesAsync(in.to, number(in.host_from), BYTES, &how, on))) on_device(r, &in);
+  if (done(r, start(r)->cuMemcpyWithAttributesAsync(number(out.host_to), out.from, BYTES, &how, on))) on_host(r, &out);
+  if (done(r, work(r)->cuMemcpyWithAttributesAsync(within.to, within.from, BYTES, &how, on))) on_device(r, &within);
+}
+
+void row_cuMemcpyWithAttributesAsync_ptsz(struct rows *r) {
+  struct copy in = copy_ready(r), out = copy_ready(r), within = copy_ready(r);
+  CUmemcpyAttributes how = {.srcAccessOrder = ACCESS_IN_STREAM};
+  if (done(r, start(r)->cuMemcpyWithAttributesAsync_ptsz(in.to, number(in.host_from), BYTES, &how, NULL))) on_device(r, &in);
+  if (done(r, start(r)->cuMemcpyWithAttributesAsync_ptsz(number(out.host_to), out.from, BYTES, &how, NULL))) on_host(r, &out);
+  if (done(r, work(r)->cuMemcpyWithAttributesAsync_ptsz(within.to, within.from, BYTES, &how, NULL))) on_device(r, &within);
+}
+
+void row_cuMemcpy3DWithAttributesAsync(struct rows *r) {
+  struct copy in = copy_ready(r), out = copy_ready(r), within = copy_ready(r);
+  CUstream on = stream(r);
+  CUDA_MEMCPY3D_BATCH_OP box;
+  box = box_of(in.to, number(in.host_from));
+  if (done(r, start(r)->cuMemcpy3DWithAttributesAsync(&box, 0, on))) on_device(r, &in);
+  done_with(r, CUDA_ERROR_INVALID_VALUE, start(r)->cuMemcpy3DWithAttributesAsync(&box, 1, on));
+  box = box_of(number(out.host_to), out.from);
+  if (done(r, start(r)->cuMemcpy3DWithAttributesAsync(&box, 0, on))) on_host(r, &out);
+  box = box_of(within.to, within.from);
+  if (done(r, work(r)->cuMemcpy3DWithAttributesAsync(&box, 0, on))) on_device(r, &within);
+}
+
+void row_cuMemcpy3DWithAttributesAsync_ptsz(struct rows *r) {
+  struct copy in = copy_ready(r), out = copy_ready(r), within = copy_ready(r);
+  CUDA_MEMCPY3D_BATCH_OP box;
+  box = box_of(in.to, number(in.host_from));
+  if (done(r, start(r)->cuMemcpy3DWithAttributesAsync_ptsz(&box, 0, NULL))) on_device(r, &in);
+  done_with(r, CUDA_ERROR_INVALID_VALUE, start(r)->cuMemcpy3DWithAttributesAsync_ptsz(&box, 1, NULL));
+  box = box_of(number(out.host_to), out.from);
+  if (done(r, start(r)->cuMemcpy3DWithAttributesAsync_ptsz(&box, 0, NULL))) on_host(r, &out);
+  box = box_of(within.to, within.from);
+  if (done(r, work(r)->cuMemcpy3DWithAttributesAsync_ptsz(&box, 0, NULL))) on_device(r, &within);
+}

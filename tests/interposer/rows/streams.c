@@ -1,6 +1,8 @@
 /* Order between streams, and with the host: nothing here may wait for a lease, since what holds the lease may wait for it. */
 #include "rows.h"
 
+enum { SPINNING = 1 /* CU_HOST_TASK_SPINWAIT */ };
+
 enum { OLD = 3, NEW = 77, ATTACH_GLOBAL = 1 };
 
 /* A word on the device. */
@@ -203,6 +205,24 @@ void row_cuLaunchHostFunc_ptsz(struct rows *r) {
   if (done(r, start(r)->cuLaunchHostFunc_ptsz(NULL, called, &times))) once(r, &times);
   capture(r, CU_STREAM_PER_THREAD);
   done(r, start(r)->cuLaunchHostFunc_ptsz(NULL, called, &times));
+  captured(r, CU_STREAM_PER_THREAD, 1);
+}
+
+void row_cuLaunchHostFunc_v2(struct rows *r) {
+  CUstream on = stream(r);
+  unsigned times = 0;
+  if (done(r, start(r)->cuLaunchHostFunc_v2(on, called, &times, SPINNING))) once(r, &times);
+  capture(r, on);
+  done(r, start(r)->cuLaunchHostFunc_v2(on, called, &times, 0));
+  captured(r, on, 1);
+}
+
+void row_cuLaunchHostFunc_v2_ptsz(struct rows *r) {
+  context(r);
+  unsigned times = 0;
+  if (done(r, start(r)->cuLaunchHostFunc_v2_ptsz(NULL, called, &times, SPINNING))) once(r, &times);
+  capture(r, CU_STREAM_PER_THREAD);
+  done(r, start(r)->cuLaunchHostFunc_v2_ptsz(NULL, called, &times, 0));
   captured(r, CU_STREAM_PER_THREAD, 1);
 }
 
