@@ -74,6 +74,7 @@ struct gs_around {
   struct gs_graph_need need; /* graph_launch, graph_upload, instantiate, graph_ends */
   struct gs_graph_change change; /* graph_updated, kernel_node, child_graph, node_enabled */
   CUDA_HOST_NODE_PARAMS *asked;  /* host_node_asked */
+  const CUgraphNodeParams *whole; /* any_node_asked */
   CUgraphNodeParams node;        /* host_node, any_node: as the driver gets it */
 };
 
@@ -173,6 +174,8 @@ CUresult gs_before_host_node_asked(struct gs_around *around, CUDA_HOST_NODE_PARA
 CUresult gs_after_host_node_asked(struct gs_around *around, CUresult result);
 CUresult gs_before_any_node(struct gs_around *around, CUgraphNodeParams **params);
 CUresult gs_after_any_node(struct gs_around *around, CUresult result);
+CUresult gs_before_any_node_asked(struct gs_around *around, CUgraphNodeParams *params);
+CUresult gs_after_any_node_asked(struct gs_around *around, CUresult result);
 CUresult gs_before_any_node_changed(struct gs_around *around, CUgraphExec graph, CUgraphNode node, CUgraphNodeParams **params);
 CUresult gs_after_any_node_changed(struct gs_around *around, CUresult result);
 

@@ -149,6 +149,17 @@ CUresult gs_after_any_node(struct gs_around *around, CUresult result) {
   return result;
 }
 
+CUresult gs_before_any_node_asked(struct gs_around *around, CUgraphNodeParams *params) {
+  around->whole = params;
+  return gs_before_host_node_asked(around, params ? &params->host : NULL);
+}
+
+CUresult gs_after_any_node_asked(struct gs_around *around, CUresult result) {
+  if (result != CUDA_SUCCESS || !around->whole || around->whole->type != CU_GRAPH_NODE_TYPE_HOST)
+    return result;
+  return gs_after_host_node_asked(around, result);
+}
+
 CUresult gs_before_any_node_changed(struct gs_around *around, CUgraphExec graph, CUgraphNode node, CUgraphNodeParams **params) {
   gs_before_any_node(around, params);
   return gs_before_kernel_node(around, graph, node, gs_any_node_kernel(*params));

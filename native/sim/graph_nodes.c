@@ -166,8 +166,34 @@ CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgra
   (void)dependencyData;
   return cuGraphAddNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
 }
+CUresult cuGraphAddNode_v3(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                           const CUgraphEdgeData *dependencyData, size_t numDependencies, CUgraphNodeParams *nodeParams) {
+  return cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams);
+}
 CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams) {
   return nodeParams ? set_params(hNode, nodeParams) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuGraphNodeSetParams_v2(CUgraphNode hNode, CUgraphNodeParams *nodeParams) {
+  return cuGraphNodeSetParams(hNode, nodeParams);
+}
+
+/* Kernels, copies, fills and host functions. */
+CUresult cuGraphNodeGetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams) {
+  CUgraphNodeParams all = {0};
+  CUresult result = nodeParams ? cuGraphNodeGetType(hNode, &all.type) : CUDA_ERROR_INVALID_VALUE;
+  if (result) return result;
+  if (all.type == CU_GRAPH_NODE_TYPE_KERNEL)
+    result = read_params(hNode, all.type, &all.kernel, sizeof all.kernel);
+  else if (all.type == CU_GRAPH_NODE_TYPE_MEMCPY)
+    result = read_params(hNode, all.type, &all.memcpy.copyParams, sizeof all.memcpy.copyParams);
+  else if (all.type == CU_GRAPH_NODE_TYPE_MEMSET)
+    result = read_params(hNode, all.type, &all.memset.memset, sizeof all.memset.memset);
+  else if (all.type == CU_GRAPH_NODE_TYPE_HOST)
+    result = read_params(hNode, all.type, &all.host, sizeof all.host);
+  else
+    result = CUDA_ERROR_NOT_SUPPORTED;
+  if (result == CUDA_SUCCESS) *nodeParams = all;
+  return result;
 }
 
 /* ---- kernels -------------------------------------------------------------------------------------------------------------------- */

@@ -73,6 +73,15 @@ void row_cuGraphAddNode_v2(struct rows *r) {
   expect(r, how.host.fn == count_up, "the program's own structure was changed");
 }
 
+void row_cuGraphAddNode_v3(struct rows *r) {
+  CUgraph graph = empty_graph(r);
+  CUgraphNode node = NULL;
+  unsigned number = 0;
+  CUgraphNodeParams how = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {count_up, &number}};
+  if (done(r, start(r)->cuGraphAddNode_v3(&node, graph, NULL, NULL, 0, &how))) twice(r, graph, &number, 2);
+  expect(r, how.host.fn == count_up, "the program's own structure was changed");
+}
+
 void row_cuGraphNodeSetParams(struct rows *r) {
   CUgraph graph = empty_graph(r);
   CUgraphNode node = NULL;
@@ -82,4 +91,27 @@ void row_cuGraphNodeSetParams(struct rows *r) {
   need(r, cuGraphAddHostNode(&node, graph, NULL, 0, &before), "a call in it");
   if (done(r, start(r)->cuGraphNodeSetParams(node, &how))) twice(r, graph, &second, 20);
   expect(r, first == 0, "the old function was called");
+}
+
+void row_cuGraphNodeSetParams_v2(struct rows *r) {
+  CUgraph graph = empty_graph(r);
+  CUgraphNode node = NULL;
+  unsigned first = 0, second = 0;
+  const CUDA_HOST_NODE_PARAMS before = {count_up, &first};
+  CUgraphNodeParams how = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {count_ten, &second}};
+  need(r, cuGraphAddHostNode(&node, graph, NULL, 0, &before), "a call in it");
+  if (done(r, start(r)->cuGraphNodeSetParams_v2(node, &how))) twice(r, graph, &second, 20);
+  expect(r, first == 0, "the old function was called");
+}
+
+void row_cuGraphNodeGetParams(struct rows *r) {
+  CUgraph graph = empty_graph(r);
+  CUgraphNode node = NULL;
+  unsigned number = 0;
+  const CUDA_HOST_NODE_PARAMS how = {count_up, &number};
+  CUgraphNodeParams is = {0};
+  need(r, cuGraphAddHostNode(&node, graph, NULL, 0, &how), "a call in it");
+  if (done(r, start(r)->cuGraphNodeGetParams(node, &is)))
+    expect(r, is.host.fn == count_up && is.host.userData == &number, "another function or other data");
+  expect(r, is.type == CU_GRAPH_NODE_TYPE_HOST, "another kind of node");
 }
