@@ -6,6 +6,7 @@
 
 CUresult cuLaunchHostFunc(CUstream, CUhostFn, void *);
 CUresult cuStreamAddCallback(CUstream, CUstreamCallback, void *, unsigned int);
+CUresult cuStreamWaitEvent(CUstream, CUevent, unsigned int);
 CUresult cuGraphCreate(CUgraph *, unsigned int);
 CUresult cuGraphAddHostNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_HOST_NODE_PARAMS *);
 CUresult cuGraphHostNodeSetParams(CUgraphNode, const CUDA_HOST_NODE_PARAMS *);
@@ -15,7 +16,7 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec, CUgraphNode, CUgraphNodeParams *)
 
 struct call {
   int go, calls;
-  uint64_t ns;
+  uint64_t ns, took;
   CUresult answer;
 };
 
@@ -29,6 +30,28 @@ static void launches(void *data) {
 
 static void called_back(CUstream stream, CUresult status, void *data) {
   if (stream == streams[0] && status == CUDA_SUCCESS) launches(data);
+}
+
+/* Many, into a stream that waits for this very function to return. */
+static void launches_many(void *data) {
+  struct call *call = data;
+  void *arguments[] = {&call->ns};
+  uint64_t began;
+  while (!__atomic_load_n(&call->go, __ATOMIC_ACQUIRE)) usleep(100); /* the stream waits */
+  began = now();
+  for (int i = 0; i < 40; i++) OK(cuLaunchKernel(kernels[0], 1, 1, 1, 1, 1, 1, 0, streams[1], arguments, NULL));
+  call->took = now() - began;
+}
+
+static void bounded(struct call *call) {
+  CUevent returned;
+  OK(cuEventCreate(&returned, 2 /* no timing */));
+  OK(cuLaunchHostFunc(streams[0], launches_many, call));
+  OK(cuEventRecord(returned, streams[0]));
+  OK(cuStreamWaitEvent(streams[1], returned, 0));
+  __atomic_store_n(&call->go, 1, __ATOMIC_RELEASE);
+  OK(cuCtxSynchronize());
+  printf("{\"took_ns\": %llu}\n", (unsigned long long)call->took);
 }
 
 static void nothing(void *unused) { (void)unused; }
@@ -113,6 +136,10 @@ int main(int argc, char **argv) {
   }
   for (int i = 0; i < 3; i++) spin(0, call.ns, streams[1]); /* how long it takes is known by now */
   OK(cuCtxSynchronize());
+  if (!strcmp(mode, "bounded")) {
+    bounded(&call);
+    return 0;
+  }
   if (!strcmp(mode, "function"))
     OK(cuLaunchHostFunc(streams[0], launches, &call));
   else if (!strcmp(mode, "callback"))
