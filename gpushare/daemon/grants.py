@@ -214,7 +214,7 @@ class Grants:
         assert live.limits is not None
         record.places = places
         for ordinal, place in enumerate(places):
-            live.limits.set_device(ordinal, self._resources.limits(place, place.guaranteed_milli))
+            live.limits.set_device(ordinal, self._resources.limits(place, place.guaranteed_milli, place.limit_milli))
         live.shares = []  # its page does not have them any more
         self.refresh_shares()
         self._state.save(record)
@@ -297,7 +297,8 @@ class Grants:
             live.shares = shares
             self._arbiter.set_shares(live.handle, shares)
             for ordinal, (place, share) in enumerate(zip(live.record.places, shares, strict=True)):
-                live.limits.set_device(ordinal, self._resources.limits(place, share.guarantee_milli))
+                limits = self._resources.limits(place, share.guarantee_milli, share.limit_milli)
+                live.limits.set_device(ordinal, limits)
 
     def follow(self, active: frozenset[str]) -> None:
         """Which grants have work: what a tenant's idle ones leave goes to those of it that run."""

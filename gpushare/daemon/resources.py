@@ -40,9 +40,9 @@ class Resources:
     def granted(self, record: GrantRecord) -> list[Granted]:
         return [Granted(place.device, tuple(self._devices[place.device].nodes)) for place in record.places]
 
-    def limits(self, place: Place, guarantee_milli: int) -> DeviceLimits:
+    def limits(self, place: Place, guarantee_milli: int, limit_milli: int) -> DeviceLimits:
         device = self._devices[place.device]
-        return DeviceLimits(device.uuid, place.memory_bytes, device.context_bytes, guarantee_milli, place.limit_milli)
+        return DeviceLimits(device.uuid, place.memory_bytes, device.context_bytes, guarantee_milli, limit_milli)
 
     def check_parts(self) -> None:
         """A share that nothing would enforce must not start: raises FailedError when a library cannot be read."""
@@ -76,7 +76,7 @@ class Resources:
             own = grantdir.create(
                 self._layout, record.id, "process" if process else "container", record.run_gid, self._node
             )
-            limits = [self.limits(place, place.guaranteed_milli) for place in record.places]
+            limits = [self.limits(place, place.guaranteed_milli, place.limit_milli) for place in record.places]
             live.limits = LimitsPage.create(
                 own / "limits", record.id, limits, managed=Managed[record.request.managed.upper()]
             )

@@ -56,7 +56,7 @@ class Tenant:
 
     @property
     def policy(self) -> TenantPolicy:
-        return TenantPolicy(self.name, self.guarantee_milli, self.weight, self.tier)
+        return TenantPolicy(self.name, self.guarantee_milli, self.weight, self.tier, self.limit_milli)
 
 
 @dataclass(frozen=True, slots=True)

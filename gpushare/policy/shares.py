@@ -1,7 +1,8 @@
 """What each grant gets on each device, as the arbiter wants it: guarantee, limit, weight, tier.
 
 A grant's guarantee is what admission reserved for it, and what its tenant's guarantee has left unreserved, split over
-the tenant's grants by their time. A tenant's weight is split the same way: two grants borrow no more than one.
+the tenant's grants by their time. A tenant's weight is split the same way: two grants borrow no more than one. So is
+its limit, which is of the whole node: the grants that run get together at most that.
 """
 
 import enum
@@ -37,12 +38,13 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class TenantPolicy:
-    """`guarantee_milli`: of the whole node. `weight` 0: a scavenger."""
+    """`guarantee_milli`, `limit_milli`: of the whole node; no limit: None. `weight` 0: a scavenger."""
 
     name: str
     guarantee_milli: int
     weight: int = 1
     tier: int = 0
+    limit_milli: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ def shares(
     guaranteed = _guarantees(tenants, placed)
     groups = _by_tenant_and_device(placed)
     milli = {key: _split(guaranteed[key], rows) for key, rows in groups.items()}
+    limits = _limits(tenants, placed, milli, runnable)
     result = {}
     for device in {device for _, device in groups}:
         here = {tenant: rows for (tenant, on), rows in groups.items() if on == device}
@@ -87,9 +90,10 @@ def shares(
                 runs = _runs(row, runnable)
                 pull = pulls[tenant] if runs else usual
                 weight = pull.weight * row.time_milli // max(1, working if runs else working + row.time_milli)
+                limit = limits[row.grant, device]
                 result[row.grant, device] = Share(
-                    guarantee_milli=min(milli[tenant, device][row.grant], row.limit_milli),
-                    limit_milli=row.limit_milli,
+                    guarantee_milli=min(milli[tenant, device][row.grant], limit),
+                    limit_milli=limit,
                     weight=min(max(weight, 1), _WEIGHT_MAX) if pull.weight else 0,
                     tier=pull.tier,
                     workload=row.workload,
@@ -141,6 +145,41 @@ def _split(milli: int, rows: list[Placed]) -> dict[str, int]:
     parts = [Part(row.grant, row.time_milli if asked else 1, row.limit_milli) for row in rows]
     given = water_fill(milli, [part for part in parts if part.weight > 0])
     return {row.grant: given.get(row.grant, 0) for row in rows}
+
+
+def _limits(
+    tenants: Mapping[str, TenantPolicy],
+    placed: Collection[Placed],
+    milli: Mapping[tuple[str, str], Mapping[str, int]],
+    runnable: Collection[str] | None,
+) -> dict[tuple[str, str], int]:
+    """Each grant's own limit, and of its tenant's its part: of all of it among those that run. One that is idle has
+    what it would have if all ran: it is not shut out when it wakes, and `runnable` then makes up for it."""
+    limits = {(row.grant, row.device): row.limit_milli for row in placed}
+    for name, policy in tenants.items():
+        mine = [row for row in placed if row.tenant == name]
+        running = [row for row in mine if _runs(row, runnable)]
+        due = {(row.grant, row.device): milli[name, row.device][row.grant] for row in mine}
+        for rows in (mine, running) if running else (mine,):
+            limits.update(_part_of_limit(policy.limit_milli, rows, due))
+    return limits
+
+
+def _part_of_limit(
+    limit: int | None, rows: list[Placed], due: Mapping[tuple[str, str], int]
+) -> dict[tuple[str, str], int]:
+    """What each is guaranteed (`due`) first, the rest by time."""
+    devices = {row.device for row in rows}
+    if limit is None or limit >= DEVICE_MILLI * len(devices):
+        return {(row.grant, row.device): row.limit_milli for row in rows}  # no more than these is there to be had
+    by_name = {f"{row.grant} {row.device}": row for row in rows}
+    # One unit each comes first: no arbiter serves a limit of 0.
+    left = max(0, limit - len(rows))
+    floor = {name: max(1, due[row.grant, row.device]) for name, row in by_name.items()}
+    kept = water_fill(left, [Part(name, least - 1, least - 1) for name, least in floor.items()])
+    parts = [Part(name, max(1, row.time_milli), row.limit_milli - floor[name]) for name, row in by_name.items()]
+    rest = water_fill(left - sum(kept.values()), parts)
+    return {(row.grant, row.device): 1 + kept.get(name, 0) + rest.get(name, 0) for name, row in by_name.items()}
 
 
 def _guarantees(tenants: Mapping[str, TenantPolicy], placed: Collection[Placed]) -> dict[tuple[str, str], int]:

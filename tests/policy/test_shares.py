@@ -117,3 +117,83 @@ def test_a_device_is_never_promised_twice_and_reservations_are_kept(found, guara
             mine = [p for p in here if p.tenant == tenant]
             given_ = sum(result[p.grant, device].guarantee_milli for p in mine)
             assert given_ >= sum(p.guaranteed_milli for p in mine)
+
+
+def limits(result, *grants):
+    return [share.limit_milli for (grant, _), share in sorted(result.items()) if grant in grants]
+
+
+def test_a_tenants_limit_binds_its_grant():
+    tenants = {"a": TenantPolicy("a", 200, limit_milli=300), "b": TenantPolicy("b", 0)}
+    placed = [Placed("g1", "a", "d0", 200, 200), Placed("g2", "b", "d0", 100, 0)]
+    assert limits(shares(tenants, placed), "g1", "g2") == [300, 1000]
+
+
+def test_a_tenants_limit_is_split_over_devices_too_guarantees_first_then_by_time():
+    tenants = {"a": TenantPolicy("a", 600, limit_milli=1000)}
+    placed = [Placed("g1", "a", "d0", 200, 200), Placed("g1", "a", "d1", 200, 200), Placed("g2", "a", "d1", 200, 200)]
+    assert limits(shares(tenants, placed), "g1", "g2") == [334, 333, 333]
+    assert limits(shares(tenants, placed, runnable={"g2"}), "g2") == [1000]
+    by_time = [Placed("g1", "a", "d0", 300, 300), Placed("g2", "a", "d1", 100, 100)]
+    assert limits(shares({"a": TenantPolicy("a", 400, limit_milli=600)}, by_time), "g1", "g2") == [450, 150]
+
+
+def test_who_runs_may_use_all_of_its_tenants_limit_and_who_wakes_has_its_part_at_once():
+    tenants = {"a": TenantPolicy("a", 200, limit_milli=300)}
+    placed = [Placed("g1", "a", "d0", 100, 100), Placed("g2", "a", "d0", 100, 100)]
+    result = shares(tenants, placed, runnable={"g1"})
+    assert limits(result, "g1", "g2") == [300, 150]
+
+
+def test_a_limit_of_as_much_as_there_is_is_none():
+    tenants = {"a": TenantPolicy("a", 0, limit_milli=2000)}
+    placed = [Placed("g1", "a", "d0", 500, 0), Placed("g2", "a", "d0", 500, 0), Placed("g3", "a", "d1", 500, 0)]
+    assert limits(shares(tenants, placed), "g1", "g2", "g3") == [1000, 1000, 1000]
+
+
+def test_a_limit_below_what_grants_have_reserved_shrinks_them_in_proportion():
+    tenants = {"a": TenantPolicy("a", 100, limit_milli=100)}
+    placed = [Placed("g1", "a", "d0", 300, 300), Placed("g2", "a", "d0", 100, 100)]
+    result = shares(tenants, placed)
+    assert limits(result, "g1", "g2") == [75, 25]
+    assert result["g1", "d0"].guarantee_milli == 75
+
+
+limited_rows = st.tuples(
+    st.sampled_from("ab"), st.sampled_from(["d0", "d1", "d2"]), st.integers(5, 300), st.integers(300, 1000)
+)
+
+
+@given(
+    st.lists(limited_rows, max_size=8),
+    st.lists(st.integers(5, 3500), min_size=2, max_size=2),
+    st.none() | st.sets(st.sampled_from([f"g{i}" for i in range(8)])),
+    st.randoms(use_true_random=False),
+)
+def test_grants_that_run_are_held_to_their_tenants_limit_to_the_last_unit(found, node_limits, runnable, rng):
+    placed, used = [], {"d0": 0, "d1": 0, "d2": 0}
+    for number, (tenant, device, time, limit) in enumerate(found):
+        reserved = min(time, 1000 - used[device])
+        used[device] += reserved
+        placed.append(Placed(f"g{number}", tenant, device, time, reserved, limit))
+    tenants = {name: TenantPolicy(name, 0, limit_milli=most) for name, most in zip("ab", node_limits, strict=True)}
+    result = shares(tenants, placed, runnable)
+    for name, most in zip("ab", node_limits, strict=True):
+        mine = [p for p in placed if p.tenant == name]
+        for rows in (mine, [p for p in mine if runnable is None or p.grant in runnable]):
+            if rows is mine and any(runnable is not None and p.grant in runnable for p in mine):
+                continue
+            given_ = sum(result[p.grant, p.device].limit_milli for p in rows)
+            own = sum(p.limit_milli for p in rows)
+            if most >= 1000 * len({p.device for p in rows}):
+                assert given_ == own
+            else:
+                assert given_ == min(max(most, len(rows)), own)
+        for p in mine:
+            share = result[p.grant, p.device]
+            assert 1 <= share.limit_milli <= p.limit_milli
+            assert share.guarantee_milli <= share.limit_milli
+            if most >= sum(max(1, q.guaranteed_milli) for q in mine):
+                assert share.guarantee_milli >= p.guaranteed_milli
+    rng.shuffle(placed)
+    assert shares(tenants, placed, runnable) == result

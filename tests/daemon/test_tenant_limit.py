@@ -1,0 +1,55 @@
+"""A tenant's time limit holds what its grants get, whatever is idle; judged by the simulator's books."""
+
+import pytest
+from running import Tenant, until
+
+SECOND = 1_000_000_000
+
+
+@pytest.fixture
+def spin(daemon):
+    running: list[Tenant] = []
+
+    def start(share: str, **options: str) -> Tenant:
+        running.append(daemon.spin("1GiB", share, **options))
+        running[-1].tell("run 500000")
+        return running[-1]
+
+    yield start
+    for tenant in running:
+        tenant.kill()
+
+
+def part(daemon, device, *tenants):
+    """Of the device's whole time that they get over two seconds of it."""
+
+    def books():
+        found = daemon.books(device)
+        rows = {row["pid"]: row["busy_ns"] for row in found["processes"]}
+        return found["wall_ns"], sum(rows.get(tenant.pid, 0) for tenant in tenants)
+
+    wall, busy = books()
+    end = until(lambda: after if (after := books())[0] > wall + 2 * SECOND else None, 60, "two seconds")
+    return (end[1] - busy) / (end[0] - wall)
+
+
+def test_one_that_is_alone_on_an_idle_device_is_held_to_it(daemon, client, spin):
+    assert daemon.cli("tenants", "set", "a", "--time", "20%", "--time-limit", "30%").returncode == 0
+    alone = spin("20%", tenant="a", gpu="0")
+    until(lambda: daemon.busy(alone.pid)[0] > SECOND // 10, 20, "it runs")
+    assert abs(part(daemon, 0, alone) - 0.3) < 0.03
+    # And follows a change at once.
+    assert daemon.cli("tenants", "set", "a", "--time", "20%").returncode == 0
+    assert part(daemon, 0, alone) > 0.8
+
+
+def test_several_grants_on_several_devices_get_together_what_it_says(daemon, client, spin):
+    client.set_tenant("a", {"time": 300, "time_limit": 600})
+    first = spin("10%", tenant="a", gpu="0")
+    second = spin("10%", tenant="a", gpu="0")
+    until(lambda: min(daemon.busy(first.pid, second.pid)) > SECOND // 10, 20, "both run")
+    # Nobody else of the tenant runs: all of it is theirs.
+    assert abs(part(daemon, 0, first, second) - 0.6) < 0.05
+    spin("10%", tenant="a", gpu="1")
+    until(lambda: daemon.books(1)["busy_ns"] > SECOND // 2, 20, "the third runs")
+    assert abs(part(daemon, 0, first, second) - 0.4) < 0.05
