@@ -29,9 +29,10 @@ from gpushare.daemon.api import Api
 from gpushare.daemon.config import Config
 from gpushare.daemon.grants import Grants
 from gpushare.daemon.ledger import Ledger
+from gpushare.daemon.missed import all_devices
 from gpushare.daemon.node import NodeContext
 from gpushare.daemon.resources import Resources
-from gpushare.daemon.state import State, now_ns
+from gpushare.daemon.state import State, decode, now_ns
 from gpushare.daemon.tenant_socket import bind_unix
 from gpushare.daemon.tenants import Tenants
 from gpushare.daemon.watch import Watch
@@ -202,14 +203,16 @@ class _Daemon:
         arbiter_config = configuration.arbiter(self._config.arbiter)
         smallest = configuration.smallest_share(arbiter_config)
         backend = self._backend(ledger)
-        found = backend.devices()
+        rebooted = ledger.rebooted()
+        living = [] if rebooted else map(decode, ledger.open_grants())
+        found = all_devices(backend, ledger, {place.device for record in living for place in record.places})
         if not found and backend.absent:
             raise FailedError("none of the driver's devices works: see dmesg and `nvidia-smi`")
-        all_devices = len(found) + backend.absent
+        count = len(found) + backend.absent
         capacity = sum(device.memory_bytes - device.reserved_bytes for device in found)
         if backend.absent:
-            capacity = capacity * all_devices // len(found)  # what the others have is not known: as much as these
-        tenants = Tenants(self._tenants_file, DEVICE_MILLI * all_devices, capacity, smallest)
+            capacity = capacity * count // len(found)  # what the others have is not known: as much as these
+        tenants = Tenants(self._tenants_file, DEVICE_MILLI * count, capacity, smallest)
         watch = Watch(ledger.run)
         state = State(layout, found, tenants, ledger, watch, smallest)
         arbiter = Arbiter(arbiter_config)
@@ -221,7 +224,7 @@ class _Daemon:
         cleanup.callback(self._close, context)
         if ledger.gap_ns:
             log.info("nothing was recorded for %.1f s before this start", ledger.gap_ns / 1e9)
-        take_over = grants.end_rebooted if ledger.rebooted() else grants.take_over
+        take_over = grants.end_rebooted if rebooted else grants.take_over
         for text in ledger.open_grants():
             take_over(text)
         self._remove_strays(state)

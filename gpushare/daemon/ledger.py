@@ -9,13 +9,13 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from gpushare.errors import FailedError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _SCHEMA = """
 CREATE TABLE runs (
   run INTEGER PRIMARY KEY, pid INTEGER NOT NULL, boot_id TEXT NOT NULL, started_ns INTEGER NOT NULL,
@@ -38,6 +38,9 @@ CREATE TABLE contexts (
   device TEXT NOT NULL, driver TEXT NOT NULL, bytes INTEGER NOT NULL, PRIMARY KEY (device, driver)
 ) STRICT;
 """
+_DEVICES = "CREATE TABLE devices (id TEXT PRIMARY KEY, state TEXT NOT NULL, seen_ns INTEGER NOT NULL) STRICT;"
+# By the version that is found; made whole by all that follow.
+_STEPS = {0: _SCHEMA, 1: _DEVICES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +91,9 @@ class Ledger:
 
     def _migrate(self) -> None:
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if version == 0:
-            self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+        if 0 <= version < SCHEMA_VERSION:
+            steps = " ".join(_STEPS[step] for step in range(version, SCHEMA_VERSION))
+            self._db.executescript(f"BEGIN; {steps} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
         elif version != SCHEMA_VERSION:
             raise FailedError(
                 f"the ledger {self.path} has version {version}, this gpushare knows {SCHEMA_VERSION}: "
@@ -177,10 +181,24 @@ class Ledger:
     def set_context_bytes(self, device: str, driver: str, size: int) -> None:
         self._db.execute("INSERT OR REPLACE INTO contexts VALUES (?, ?, ?)", (device, driver, size))
 
+    def devices(self) -> list[str]:
+        """All that were ever found here, by what `save_devices` was given; last seen first."""
+        return [row[0] for row in self._db.execute("SELECT state FROM devices ORDER BY seen_ns DESC, id")]
+
+    def save_devices(self, states: Mapping[str, str]) -> None:
+        """By id: these are here now."""
+        now = time.time_ns()
+        with self._writing():
+            self._db.executemany(
+                "INSERT OR REPLACE INTO devices VALUES (?, ?, ?)",
+                [(name, state, now) for name, state in states.items()],
+            )
+
     def forget(self, before_ns: int) -> None:
-        """Drops closed grants and periods older than that."""
+        """Drops closed grants and periods older than that, and devices that were not seen since."""
         self._db.execute("DELETE FROM periods WHERE to_ns < ?", (before_ns,))
         self._db.execute("DELETE FROM grants WHERE ended_ns < ?", (before_ns,))
+        self._db.execute("DELETE FROM devices WHERE seen_ns < ?", (before_ns,))
 
     def close(self) -> None:
         now = time.time_ns()

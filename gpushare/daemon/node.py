@@ -1,6 +1,7 @@
 """All parts of one running daemon, and what is asked of more than one of them."""
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections import deque
@@ -12,6 +13,7 @@ from gpushare.arbiter import Arbiter
 from gpushare.daemon import placement, view
 from gpushare.daemon.books import Sample, active, periods, shares_got
 from gpushare.daemon.grants import Grants
+from gpushare.daemon.missed import remember
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.state import Fault, Live, State, now_ns
 from gpushare.daemon.watch import Change
@@ -97,15 +99,17 @@ class NodeContext:
             raise NotFoundError("the devices are real: there is no simulator")
         if index not in {str(device.index) for device in self.state.devices}:
             raise NotFoundError(f"there is no device {index[:20]!r}: give its index as `gpushare devices` shows it")
-        await asyncio.to_thread(self.simulator.set_lost, int(index), lost=lost)
+        number = self.simulator.number(self.state.devices[int(index)].id)
+        if number is None:
+            raise NotFoundError(f"the simulator does not have device {index}: it was started with others")
+        await asyncio.to_thread(self.simulator.set_lost, number, lost=lost)
 
     async def check_health(self) -> None:
         """Says so, once, when a device stops working or works again, with all that follows from it."""
-        devices = self.state.devices
-        found = await asyncio.to_thread(lambda: [self.backend.fault(device.index) for device in devices])
+        looked = await asyncio.to_thread(self._look, list(self.state.devices), set(self.state.faults))
         before = self._tenants_by_name()
         changed = []
-        for device, reason in zip(devices, found, strict=True):
+        for device, reason in looked:
             if bool(reason) == (device.id in self.state.faults):
                 continue
             changed.append(device)
@@ -113,11 +117,31 @@ class NodeContext:
                 self.state.faults[device.id] = Fault(reason, now_ns())
                 log.warning("device %d (%s) does not work: %s", device.index, device.id, reason)
             else:
-                del self.state.faults[device.id]
-                log.warning("device %d (%s) works again", device.index, device.id)
+                self._back(device)
         if changed:
             self.grants.refresh_shares()
             self._tell(changed, before)
+
+    def _look(self, devices: list[Device], faulty: set[str]) -> list[tuple[Device, str]]:
+        """Each as it is known, or, where it came back, as it is now; and why it does not work."""
+        looked = []
+        for device in devices:
+            reason = self.backend.fault(device.index)
+            if not reason and device.id in faulty:
+                try:
+                    device = self.backend.device(device.index)
+                except FailedError as error:
+                    reason = str(error)
+            looked.append((device, reason))
+        return looked
+
+    def _back(self, device: Device) -> None:
+        del self.state.faults[device.id]
+        self.state.devices[device.index] = device
+        self.resources.renew(device)
+        with contextlib.suppress(FailedError):
+            remember(self.state.ledger, device)
+        log.warning("device %d (%s) works again", device.index, device.id)
 
     def _tell(self, changed: list[Device], before: dict[str, types.Tenant]) -> None:
         """Watchers hear: of the devices, of the capacity, of every tenant that has more or less than before, of the

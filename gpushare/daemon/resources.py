@@ -33,6 +33,10 @@ class Resources:
     def knows(self, record: GrantRecord) -> bool:
         return all(place.device in self._devices for place in record.places)
 
+    def renew(self, device: Device) -> None:
+        """It came back, and its nodes may be others than it had."""
+        self._devices[device.id] = device
+
     def renumber(self, record: GrantRecord) -> None:
         """A device's number is of one run of the daemon: another may be missing now, or be back."""
         record.places = [replace(place, index=self._devices[place.device].index) for place in record.places]

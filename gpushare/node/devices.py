@@ -2,6 +2,7 @@
 
 import re
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -36,13 +37,25 @@ class Device:
 
 class Backend(Protocol):
     """Where devices come from. `inject` says what of them goes into containers. `absent`: devices that the driver
-    counts but that did not work at the start; their time stays promised and is missing until a start with them."""
+    counts but that did not work at the start and that nobody remembers; their time stays promised and is missing until
+    a start with them."""
 
     name: str
     driver_version: str
     absent: int
 
-    def devices(self) -> list[Device]: ...
+    def devices(self) -> list[Device]:
+        """All, by number: those that were found, and those that are missed."""
+        ...
+
+    def device(self, index: int) -> Device:
+        """As it is now, for one that may have come back. Raises FailedError when it does not answer."""
+        ...
+
+    def miss(self, devices: Sequence[Device]) -> None:
+        """These were not found and belong here: they have numbers too, and `fault` until they are back."""
+        ...
+
     def memory_used(self, index: int) -> int: ...
     def fault(self, index: int) -> str:
         """Why the device cannot be used; empty when it works."""

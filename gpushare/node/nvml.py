@@ -4,6 +4,8 @@ import logging
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +121,9 @@ class NvmlBackend:
         except self._nvml.NVMLError as error:
             raise FailedError(f"the NVIDIA driver does not answer ({error}): see dmesg and `nvidia-smi`") from None
         found = [self._working(index) for index in range(count)]
-        self._handles = [handle for handle in found if handle is not None]
+        self._handles: list[Any] = [handle for handle in found if handle is not None]
+        """None where the device is missed."""
+        self._missed: dict[int, Device] = {}
         self.absent = count - len(self._handles)
 
     def _working(self, index: int) -> Any:
@@ -140,13 +144,28 @@ class NvmlBackend:
             return None
 
     def ids(self) -> list[str]:
-        return [_text(self._nvml.nvmlDeviceGetUUID(handle)) for handle in self._handles]
+        """Of those that were found."""
+        return [_text(self._nvml.nvmlDeviceGetUUID(handle)) for handle in self._handles if handle is not None]
 
     def devices(self) -> list[Device]:
+        return [self.device(index) for index in range(len(self._handles))]
+
+    def device(self, index: int) -> Device:
+        if self._handles[index] is None:
+            return self._missed[index]
         try:
-            return [self._device(index) for index in range(len(self._handles))]
+            return self._device(index)
         except self._nvml.NVMLError as error:
             raise FailedError(f"the NVIDIA driver does not answer ({error}): see dmesg and `nvidia-smi`") from None
+
+    def miss(self, devices: Sequence[Device]) -> None:
+        # In the order of their places on the bus, as the driver numbers them: who is missed changes no number.
+        rows: list[tuple[Device, Any]] = [(self._device(i), handle) for i, handle in enumerate(self._handles)]
+        rows = sorted([*rows, *((device, None) for device in devices)], key=lambda row: row[0].pci_bus_id)
+        self._handles = [handle for _, handle in rows]
+        self._missed = {i: replace(device, index=i) for i, (device, handle) in enumerate(rows) if handle is None}
+        self.context_bytes |= {device.id: device.context_bytes for device in devices}
+        self.absent = max(0, self.absent - len(devices))
 
     def _device(self, index: int) -> Device:
         nvml, handle = self._nvml, self._handles[index]
@@ -177,12 +196,17 @@ class NvmlBackend:
         )
 
     def memory_used(self, index: int) -> int:
-        info = self._optional("nvmlDeviceGetMemoryInfo", self._handles[index])
+        handle = self._handles[index]
+        info = self._optional("nvmlDeviceGetMemoryInfo", handle) if handle is not None else None
         return int(info.used) if info is not None else 0
 
     def fault(self, index: int) -> str:
         try:
-            self._nvml.nvmlDeviceGetMemoryInfo(self._handles[index])
+            handle = self._handles[index]
+            if handle is None:
+                handle = self._nvml.nvmlDeviceGetHandleByUUID(self._missed[index].id)
+            self._nvml.nvmlDeviceGetMemoryInfo(handle)
+            self._handles[index] = handle
         except self._nvml.NVMLError as error:
             return f"NVML says {error}"
         return ""

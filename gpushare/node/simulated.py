@@ -1,5 +1,7 @@
-"""Simulated devices: what the simulator says they are."""
+"""Simulated devices: what the simulator says they are. Like a driver, it shows no device that is lost at the start."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpushare.errors import FailedError
@@ -11,33 +13,50 @@ from gpushare.node.simulator import Simulator
 class SimulatedBackend:
     name = "simulated"
     driver_version = "simulated"
-    absent = 0
 
     def __init__(self, simulator: Simulator, directory: Path) -> None:
         self._simulator = simulator
         self._directory = directory
+        everything = [self._device(number) for number in range(len(simulator.devices))]
+        self._devices = [device for device in everything if not self._fault(device)]
+        self.absent = len(everything) - len(self._devices)
+
+    def _device(self, number: int) -> Device:
+        device = self._simulator.devices[number]
+        return Device(
+            id=device.uuid,
+            index=number,
+            minor=number,
+            name=device.name,
+            pci_bus_id=device.pci_bus_id,
+            memory_bytes=device.memory_bytes,
+            context_bytes=self._simulator.context_bytes,
+            attributes={"driver_version": self.driver_version},
+        )
 
     def devices(self) -> list[Device]:
-        return [
-            Device(
-                id=device.uuid,
-                index=index,
-                minor=index,
-                name=device.name,
-                pci_bus_id=device.pci_bus_id,
-                memory_bytes=device.memory_bytes,
-                context_bytes=self._simulator.context_bytes,
-                attributes={"driver_version": self.driver_version},
-            )
-            for index, device in enumerate(self._simulator.devices)
-        ]
+        return [self.device(index) for index in range(len(self._devices))]
+
+    def device(self, index: int) -> Device:
+        return replace(self._devices[index], index=index)
+
+    def miss(self, devices: Sequence[Device]) -> None:
+        self._devices = sorted([*self._devices, *devices], key=lambda device: device.pci_bus_id)
+        self.absent = max(0, self.absent - len(devices))
 
     def memory_used(self, index: int) -> int:
-        return int(self._simulator.stats()["devices"][index]["bytes"])
+        number = self._simulator.number(self._devices[index].id)
+        return int(self._simulator.stats()["devices"][number]["bytes"]) if number is not None else 0
 
     def fault(self, index: int) -> str:
+        return self._fault(self._devices[index])
+
+    def _fault(self, device: Device) -> str:
+        number = self._simulator.number(device.id)
+        if number is None:
+            return "the simulator does not have it"
         try:
-            self._simulator.clients(index)
+            self._simulator.clients(number)
         except FailedError as error:
             if self._simulator.spawned is not None:
                 self._simulator.spawned.poll()  # it may be a child of ours that ended

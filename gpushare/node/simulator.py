@@ -183,6 +183,10 @@ class Simulator:
         with open(descriptors[0], "rb") as file:
             return json.loads(os.pread(file.fileno(), values[0], 0))
 
+    def number(self, device_id: str) -> int | None:
+        """Which of its devices that is."""
+        return next((number for number, device in enumerate(self.devices) if device.uuid == device_id), None)
+
     def clients(self, device: int) -> int:
         """How many processes have a context or memory there."""
         return self._request(DEVICE, device)[0][2]

@@ -245,7 +245,49 @@ def test_a_daemon_that_starts_beside_a_lost_device_knows_it_and_keeps_the_grant(
     assert health(labs)[0] == "unhealthy"
     assert alive(there.pid)
     assert "does not work" in labs.grant(grant["id"])["notice"]
+    stood = daemon.books(0)["busy_ns"]
     restore(labs, 0)
+    until(lambda: daemon.books(0)["busy_ns"] > stood + 100_000_000, 20, "it goes on")
+    assert labs.grant(grant["id"])["notice"] == ""
+
+
+def test_a_gang_goes_on_where_one_of_its_devices_is_missing_at_the_start(daemon, client, spin):
+    gang = spin("40%", devices="2")
+    held = client.create(memory=GIB, time=100, device=1)
+    before = client.devices()
+    lose(client, 0)
+    daemon.kill()
+    daemon.start()
+    told = {grant["id"]: grant for grant in client.grants()}
+    assert alive(gang.pid)
+    assert {grant["phase"] for grant in told.values()} == {"active", "reserved"}
+    assert told[held["id"]]["devices"][0]["health"] == "healthy"
+    [both] = [grant for grant in told.values() if len(grant["devices"]) == 2]
+    assert [device["health"] for device in both["devices"]] == ["unhealthy", "healthy"]
+    # As it was known: its number, what it has, and what is promised of it.
+    kept = ("id", "index", "name", "pci_bus_id", "capacity", "context_bytes", "guaranteed")
+    assert [[device[key] for key in kept] for device in client.devices()] == [
+        [device[key] for key in kept] for device in before
+    ]
+    assert (client.node()["capacity"]["time"], client.node()["have"]["time"]) == (2000, 1000)
+    stood = daemon.busy(gang.pid)[0]
+    restore(client, 0)
+    until(lambda: daemon.busy(gang.pid)[0] > stood + 100_000_000, 20, "the gang goes on")
+    assert client.create(memory=GIB, time=100, device=0)["phase"] == "reserved"
+
+
+def test_a_node_whose_devices_are_all_missing_at_the_start_serves_all_the_same(daemon, labs, spin):
+    there = spin("50%", tenant="b", gpu="0")
+    for device in (0, 1):
+        lose(labs, device)
+    daemon.kill()
+    daemon.start()
+    assert health(labs) == ["unhealthy", "unhealthy"]
+    assert standings(labs)["a"] == (1500, 0, True)
+    assert alive(there.pid)
+    restore(labs, 1)
+    restore(labs, 0)
+    assert standings(labs)["a"] == (1500, 1500, False)
 
 
 def test_losing_it_many_times_leaves_everything_as_it_was(labs):

@@ -7,12 +7,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpushare import paths
 from gpushare.errors import FailedError, UsageError
 from gpushare.node import nvml
-from gpushare.node.devices import parse_simulate
+from gpushare.node.devices import Device, parse_simulate
 from gpushare.node.simulated import SimulatedBackend
 from gpushare.node.simulator import SOCKET_NAME, Simulator, flags
 
@@ -141,6 +142,44 @@ def test_nvml_backend_leaves_out_what_does_not_work(simulator, driver):
     assert [device["index"] for device in json.loads(said)[1]] == [0]
     assert (json.loads(said)[0], absent) == ([simulator.devices[1].uuid], "1")
     assert "left out" in done.stderr
+
+
+MISSED = """
+import json
+from gpushare.node.nvml import NvmlBackend
+backend = NvmlBackend()
+[known] = msgspec.json.decode(input(), type=list[Device])
+backend.miss([known])
+rows = lambda: [[device.id, device.index, device.memory_bytes, device.context_bytes] for device in backend.devices()]
+faults = lambda: [backend.fault(index) for index in range(2)]
+print(json.dumps([rows(), faults(), backend.memory_used(0), backend.absent]), flush=True)
+input()
+print(json.dumps([faults(), msgspec.to_builtins(backend.device(0)), rows()]))
+"""
+
+
+def test_nvml_backend_has_a_place_for_one_that_is_missed_until_it_is_back(simulator, driver):
+    known = Device(simulator.devices[0].uuid, 0, 9, "old", simulator.devices[0].pci_bus_id, 4 * GIB, context_bytes=7)
+    simulator.set_lost(0, lost=True)
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import msgspec\nfrom gpushare.node.devices import Device\n" + MISSED],
+        env=driver,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    )
+    child.stdin.write(msgspec.json.encode([known]).decode() + "\n")
+    rows, faults, used, absent = json.loads(child.stdout.readline())
+    assert rows == [[known.id, 0, 4 * GIB, 7], [simulator.devices[1].uuid, 1, 2 * GIB, 0]]
+    assert "NVML says" in faults[0]
+    assert (faults[1], used, absent) == ("", 0, 0)
+    simulator.set_lost(0, lost=False)
+    said, _ = child.communicate("\n", timeout=60)
+    faults, device, after = json.loads(said)
+    assert (faults, after) == (["", ""], rows)
+    # Its own facts again, not the remembered ones.
+    assert (device["minor"], device["name"], device["context_bytes"]) == (0, simulator.devices[0].name, 7)
 
 
 def test_nvml_backend_says_why_a_device_stopped(simulator, driver):

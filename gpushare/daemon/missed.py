@@ -1,0 +1,40 @@
+"""Which devices this node has: those that the driver shows, and those that it should.
+
+A device that was lost before the daemon started is not shown. It is remembered from the ledger where a living grant is
+on it, or where the driver still counts more than it shows: it is there, does not work, and nothing is ended for it.
+"""
+
+import logging
+from collections.abc import Collection
+
+import msgspec
+
+from gpushare.daemon.ledger import Ledger
+from gpushare.node.devices import MAX_DEVICES, Backend, Device
+
+log = logging.getLogger(__name__)
+
+
+def all_devices(backend: Backend, ledger: Ledger, in_use: Collection[str]) -> list[Device]:
+    """By number. `in_use`: ids of those with living grants."""
+    found = {device.id: device for device in backend.devices()}
+    known = [msgspec.json.decode(text, type=Device) for text in ledger.devices()]
+    missed = choose([device for device in known if device.id not in found], backend.absent, in_use)
+    missed = missed[: MAX_DEVICES - len(found)]
+    for device in missed:
+        log.warning("device %s (%s) was here before and is missing", device.id, device.name)
+    if missed:
+        backend.miss(missed)
+    remember(ledger, *found.values())
+    return backend.devices()
+
+
+def choose(missing: Collection[Device], absent: int, in_use: Collection[str]) -> list[Device]:
+    """`missing`: last seen first; `absent`: how many the driver counts beyond those it shows."""
+    wanted = sorted(missing, key=lambda device: device.id not in in_use)
+    used = sum(device.id in in_use for device in wanted)
+    return wanted[: max(absent, used)]
+
+
+def remember(ledger: Ledger, *devices: Device) -> None:
+    ledger.save_devices({device.id: msgspec.json.encode(device).decode() for device in devices})
