@@ -3,10 +3,21 @@
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpushare.cli.command import add_verb, print_json
 from gpushare.errors import UsageError
+
+
+def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    """Of a name that is there twice nobody can say which one is meant."""
+    found: dict[str, object] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{name!r} is there twice in one object")
+        found[name] = value
+    return found
 
 
 class QuotaCommand:
@@ -20,7 +31,8 @@ class QuotaCommand:
         solve.add_argument(
             "state",
             metavar="STATE.json",
-            help='{"C": 8000, "tenants": [{"name", "g", "demand", "w", "tier", "limit"}]} in milli; - is stdin',
+            help='{"C": 8000, "tenants": [{"name", "g", "demand", "w", "tier", "limit", "usage"}]} in milli; without a'
+            " limit there is none, one below g caps g too; - is stdin",
         )
         solve.add_argument("--json", action="store_true", help="the answer is JSON also without it")
         solve.set_defaults(verb=self._solve)
@@ -33,12 +45,12 @@ class QuotaCommand:
         from gpushare.policy.entitlement import solve
 
         try:
-            text = sys.stdin.read() if args.state == "-" else Path(args.state).read_text()
-            state = json.loads(text)
+            data = sys.stdin.buffer.read() if args.state == "-" else Path(args.state).read_bytes()
+            state = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object)
         except OSError as error:
             raise UsageError(f"{args.state}: {error.strerror}") from None
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"{args.state} is not JSON: {error}") from None
+            raise UsageError(f"{args.state} is not usable JSON: {error}") from None
         result = solve(state)
         print_json(result)
         return 0

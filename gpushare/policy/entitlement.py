@@ -5,25 +5,29 @@ All in milli-GPU. The result depends on the set of tenants, not on their order, 
 min(capacity, sum of demands).
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpushare.errors import UsageError
 
-UNLIMITED = 1_000_000_000
-
 
 @dataclass(frozen=True, slots=True)
 class TenantState:
-    """`demand`: what its runnable grants could use now. `usage`: decayed borrowed usage; who has less wins a tie."""
+    """`demand`: what its runnable grants could use now. `limit` None: none; one below the guarantee caps that too.
+    `usage`: decayed borrowed usage; who has less wins a tie."""
 
     name: str
     guarantee: int
     demand: int
     weight: int = 1
     tier: int = 0
-    limit: int = UNLIMITED
+    limit: int | None = None
     usage: float = 0
+
+    @property
+    def wanted(self) -> int:
+        return self.demand if self.limit is None else min(self.demand, self.limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ def water_fill(amount: int, parts: Iterable[Part]) -> dict[str, int]:
 def entitle(capacity: int, tenants: Iterable[TenantState]) -> Entitlement:
     """The entitlement of each tenant out of `capacity` milli-GPU."""
     by_name = {tenant.name: tenant for tenant in tenants}
-    wanted = {name: min(tenant.demand, tenant.limit) for name, tenant in by_name.items()}
+    wanted = {name: tenant.wanted for name, tenant in by_name.items()}
     base = {name: min(tenant.guarantee, wanted[name]) for name, tenant in by_name.items()}
     if sum(base.values()) > capacity:
         parts = [Part(name, by_name[name].guarantee, cap, by_name[name].usage) for name, cap in base.items()]
@@ -99,16 +103,31 @@ def entitle(capacity: int, tenants: Iterable[TenantState]) -> Entitlement:
 
 
 def _number(row: Mapping[str, object], key: str, default: int | None, where: str, *, signed: bool = False) -> int:
-    value = row.get(key, default)
+    """null is as good as nothing. 1000.0 is an integer in JSON, which has one kind of number."""
+    value = row.get(key)
+    if value is None:
+        value = default
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or (value < 0 and not signed):
         wanted = "an integer" if signed else "an integer of at least 0"
         raise UsageError(f"{where}: {key} is {value!r}: give {wanted}")
     return value
 
 
+def _usage(row: Mapping[str, object], where: str) -> float:
+    value = row.get("usage")
+    if value is None:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise UsageError(f"{where}: usage is {value!r}: give a number of at least 0")
+    return value
+
+
 def solve(state: object) -> dict[str, object]:
     """`gpushare quota solve`: {"C", "tenants": [{"name","g","w","tier","limit","demand","usage"}]} ->
-    {"entitlement": {name: milli}, "degraded": bool}. Raises UsageError with the place of what is wrong."""
+    {"entitlement": {name: milli}, "degraded": bool}. Nobody gets more than its limit: where that is below g, it is what
+    is guaranteed. Raises UsageError with the place of what is wrong."""
     if not isinstance(state, Mapping):
         raise UsageError("the state is not a JSON object with C and tenants")
     capacity = _number(state, "C", None, "state")
@@ -123,18 +142,14 @@ def solve(state: object) -> dict[str, object]:
         where = f"tenant {name!r}"
         if name in tenants:
             raise UsageError(f"{where} is there twice")
-        limit = UNLIMITED if row.get("limit") is None else _number(row, "limit", None, where)
-        usage = row.get("usage", 0)
-        if isinstance(usage, bool) or not isinstance(usage, int | float) or not usage >= 0:
-            raise UsageError(f"{where}: usage is {usage!r}: give a number of at least 0")
         tenants[name] = TenantState(
             name=name,
             guarantee=_number(row, "g", 0, where),
             demand=_number(row, "demand", None, where),
             weight=_number(row, "w", 1, where),
             tier=_number(row, "tier", 0, where, signed=True),
-            limit=limit,
-            usage=usage,
+            limit=None if row.get("limit") is None else _number(row, "limit", None, where),
+            usage=_usage(row, where),
         )
     result = entitle(capacity, tenants.values())
     return {"entitlement": result.milli, "degraded": result.degraded}

@@ -153,8 +153,11 @@ def test_quota_solve(run, tmp_path):
     assert status == 0
     assert json.loads(out) == {"entitlement": {"a": 7000, "b": 1000}, "degraded": False}
     assert run("quota", "solve", str(state)) == (0, out, "")
-    for text in ("{", "[" * 100_000, '{"C": NaN}'):
-        state.write_text(text)
+    state.write_bytes(b"\xef\xbb\xbf" + state.read_bytes())
+    assert run("quota", "solve", str(state)) == (0, out, "")
+    twice = '{"C": 1, "tenants": [{"name": "a", "g": 1, "g": 2, "demand": 1}]}'
+    for text in ("{", "[" * 100_000, '{"C": NaN}', '{"C": 1, "C": 2, "tenants": []}', twice, "\udcff"):
+        state.write_text(text, errors="surrogateescape")
         status, out, err = run("quota", "solve", str(state))
         assert (status, out, err.count("\n")) == (2, "", 1), err
 

@@ -1,5 +1,6 @@
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,25 +22,26 @@ def states(draw, *, fitting=False):
     tenants = []
     for name in names:
         guarantee = draw(st.one_of(st.just(0), milli))
-        limit = draw(st.one_of(st.just(1_000_000_000), milli))
+        limit = draw(st.one_of(st.none(), milli))
         tenants.append(
             TenantState(
                 name,
                 guarantee,
-                draw(st.one_of(milli, st.just(1_000_000))),
+                draw(st.one_of(milli, st.integers(0, 10**13))),
                 draw(st.integers(0, 4)),
                 draw(st.integers(-1, 1)),
-                max(limit, guarantee),
+                limit if limit is None else max(limit, guarantee),
                 draw(st.integers(0, 3)),
             )
         )
     promised = sum(tenant.guarantee for tenant in tenants)
-    capacity = draw(st.integers(promised, promised + 8000) if fitting else st.integers(0, 8000))
+    most = draw(st.sampled_from((8000, 10**13)))
+    capacity = draw(st.integers(promised, promised + most) if fitting else st.integers(0, most))
     return capacity, tenants
 
 
 def wanted(tenant):
-    return min(tenant.demand, tenant.limit)
+    return tenant.demand if tenant.limit is None else min(tenant.demand, tenant.limit)
 
 
 @pytest.mark.parametrize("case", VECTORS, ids=[case["case"] for case in VECTORS])
@@ -68,7 +70,18 @@ def test_i2_a_wanted_guarantee_is_given_unless_degraded(state):
 def test_i3_nobody_gets_more_than_it_wants_or_may(state):
     capacity, tenants = state
     result = entitle(capacity, tenants)
-    assert all(0 <= result.milli[t.name] <= min(t.demand, t.limit) for t in tenants)
+    assert all(0 <= result.milli[t.name] <= wanted(t) for t in tenants)
+
+
+@given(states(), st.data())
+def test_a_limit_below_the_guarantee_caps_both(state, data):
+    capacity, tenants = state
+    tenants = [replace(t, limit=data.draw(st.integers(0, t.guarantee))) for t in tenants]
+    result = entitle(capacity, tenants)
+    assert sum(result.milli.values()) == min(capacity, sum(map(wanted, tenants)))
+    assert all(result.milli[t.name] <= wanted(t) for t in tenants)
+    if not result.degraded:
+        assert all(result.milli[t.name] == wanted(t) for t in tenants)
 
 
 @given(states())
@@ -164,6 +177,11 @@ def test_what_a_capped_one_leaves_goes_to_the_others():
         ({"C": 1000, "tenants": [{"name": "a", "demand": "much"}]}, "tenant 'a': demand is 'much'"),
         ({"C": 1000, "tenants": [{"name": "a", "demand": 1, "w": 0.5}]}, "w is 0.5"),
         ({"C": 1000, "tenants": [{"name": "a", "demand": 1, "usage": float("nan")}]}, "usage is nan"),
+        ({"C": 1000, "tenants": [{"name": "a", "demand": 1, "usage": float("inf")}]}, "usage is inf"),
+        ({"C": 1000, "tenants": [{"name": "a", "demand": 1, "usage": True}]}, "usage is True"),
+        ({"C": 1000.5, "tenants": []}, "C is 1000.5"),
+        ({"C": float("inf"), "tenants": []}, "C is inf"),
+        ({"C": 1000, "tenants": [{"name": "a", "demand": None}]}, "demand is None"),
         ({"C": 1000, "tenants": [{"name": "a", "demand": 1}, {"name": "a", "demand": 1}]}, "twice"),
     ],
 )
@@ -175,3 +193,15 @@ def test_a_malformed_state_is_named(state, message):
 def test_what_is_left_out_of_a_state_has_defaults():
     state = {"C": 1000, "tenants": [{"name": "a", "demand": 900}, {"name": "b", "demand": 900, "limit": None}]}
     assert solve(state) == {"entitlement": {"a": 500, "b": 500}, "degraded": False}
+
+
+def test_what_is_null_is_left_out_and_a_whole_number_is_an_integer_however_it_is_written():
+    row = {"name": "a", "g": 100.0, "demand": 9e2, "w": None, "tier": None, "limit": 500.0, "usage": None}
+    answer = solve({"C": 1000.0, "tenants": [row]})
+    assert answer == {"entitlement": {"a": 500}, "degraded": False}
+    assert isinstance(answer["entitlement"]["a"], int)
+
+
+def test_without_a_limit_there_is_none():
+    state = {"C": 10**12, "tenants": [{"name": "a", "demand": 10**12, "limit": None}]}
+    assert solve(state)["entitlement"] == {"a": 10**12}
