@@ -6,15 +6,28 @@ from dataclasses import dataclass, field, replace
 from gpushare.arbiter import GrantStats
 from gpushare.daemon.ledger import Period, Totals
 
+_STEP_NS = 100_000_000
+"""Wall time that runs this much faster or slower in one period was set; what NTP slews (0.05 %) stays below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """On both clocks: wall time says when and can be set, monotonic time says how long. The latter stands while the
+    machine is suspended, as its devices do."""
+
+    wall_ns: int
+    mono_ns: int
+
 
 @dataclass(slots=True)
 class DeviceBook:
     """One grant on one device. `carried`: what earlier runs of the daemon wrote; `base`: the arbiter's counters when
-    this run took the grant over, which include work of that time; `written`: counters at the end of the last period."""
+    this run took the grant over, which include work of that time; `written`: counters at the end of the last period,
+    which was at `written_at`."""
 
     carried: Totals
     base: GrantStats
-    written_ns: int
+    written_at: Instant
     written: GrantStats = field(init=False)
     window: GrantStats = field(init=False)
     share_got_milli: int = 0
@@ -69,13 +82,21 @@ def shares_got(samples: list[Sample]) -> None:
         sample.book.window = sample.stats
 
 
-def periods(samples: list[Sample], to_ns: int) -> list[Period]:
+def _begin(since: Instant, to: Instant) -> int:
+    """Wall time at which a period begins: where the last one ended, unless the clock was set meanwhile. Then as long
+    before its end as it took."""
+    elapsed = to.mono_ns - since.mono_ns
+    stepped = abs(to.wall_ns - since.wall_ns - elapsed) > _STEP_NS or to.wall_ns < since.wall_ns
+    return to.wall_ns - elapsed if stepped else since.wall_ns
+
+
+def periods(samples: list[Sample], to: Instant) -> list[Period]:
     """Rows for the ledger. Lent time is others' borrowed time on the device, by how much each left of its guarantee;
     the part of a device that is guaranteed to nobody lends too."""
     drafts = []
     for sample in samples:
-        written, stats, from_ns = sample.book.written, sample.stats, sample.book.written_ns
-        wall = max(0, to_ns - from_ns)
+        written, stats = sample.book.written, sample.stats
+        from_ns, to_ns = _begin(sample.book.written_at, to), to.wall_ns
         drafts.append(
             Period(
                 grant_id=sample.grant_id,
@@ -83,7 +104,7 @@ def periods(samples: list[Sample], to_ns: int) -> list[Period]:
                 device=sample.device_id,
                 from_ns=from_ns,
                 to_ns=to_ns,
-                granted_ns=wall * sample.guarantee_milli // 1000,
+                granted_ns=(to_ns - from_ns) * sample.guarantee_milli // 1000,
                 used_ns=max(0, stats.leased_ns - written.leased_ns),
                 busy_ns=max(0, stats.busy_ns - written.busy_ns),
                 borrowed_ns=max(0, stats.borrowed_ns - written.borrowed_ns),
@@ -93,7 +114,7 @@ def periods(samples: list[Sample], to_ns: int) -> list[Period]:
                 memory_peak_bytes=stats.memory_peak_bytes,
             )
         )
-        sample.book.written, sample.book.written_ns = stats, to_ns
+        sample.book.written, sample.book.written_at = stats, to
     return [replace(draft, lent_ns=_lent(draft, drafts)) for draft in drafts]
 
 

@@ -20,7 +20,7 @@ from gpushare.daemon.books import DeviceBook
 from gpushare.daemon.ledger import Totals
 from gpushare.daemon.peer import Peer, open_pidfd, reopen_pidfd, start_time
 from gpushare.daemon.resources import Resources
-from gpushare.daemon.state import GrantRecord, Live, State, WorkloadRecord, decode, now_ns
+from gpushare.daemon.state import GrantRecord, Live, State, WorkloadRecord, decode, instant, now_ns
 from gpushare.daemon.tenant_socket import Rules
 from gpushare.daemon.view import grant_view
 from gpushare.daemon.watch import Change
@@ -281,7 +281,7 @@ class Grants:
         live.shares = []  # its page may have those of before a restart
         for place in places:
             base = self._arbiter.grant_stats(live.handle, place.index)
-            live.books[place.index] = DeviceBook(carried.get(place.device, Totals()), base, now_ns())
+            live.books[place.index] = DeviceBook(carried.get(place.device, Totals()), base, instant())
         live.limits.state = GrantState.ACTIVE
         self.refresh_shares()
 
@@ -337,14 +337,14 @@ class Grants:
         if timer is not None:
             timer.cancel()
         if t_ns is not None:
-            # Wall time may step; a timer that fires early is armed again by the Clock event's answer.
-            delay = max(0.0, (t_ns - now_ns()) / 1e9) + 0.001
-            self._timers[live.id] = asyncio.get_running_loop().call_later(delay, self._clock, live)
+            # The loop's clock cannot be set, wall time can: also while no daemon ran, but nothing lives longer for it.
+            delay = min(max(0, t_ns - now_ns()), live.record.life.ttl_ns) / 1e9
+            self._timers[live.id] = asyncio.get_running_loop().call_later(delay, self._clock, live, t_ns)
 
-    def _clock(self, live: Live) -> None:
-        self.send(live, lifecycle.Clock(now_ns()))
-        if not live.record.phase.ended:
-            self._wake_at(live, live.record.life.expires_ns)
+    def _clock(self, live: Live, due_ns: int) -> None:
+        """It is that time, whatever wall time says by now."""
+        self._timers.pop(live.id, None)
+        self.send(live, lifecycle.Clock(due_ns))
 
     def _record(self, live: Live, phase: Phase) -> None:
         if phase.ended:

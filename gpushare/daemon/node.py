@@ -15,7 +15,7 @@ from gpushare.daemon.books import Sample, active, periods, shares_got
 from gpushare.daemon.grants import Grants
 from gpushare.daemon.missed import remember
 from gpushare.daemon.resources import Resources
-from gpushare.daemon.state import Fault, Live, State, now_ns
+from gpushare.daemon.state import Fault, Live, State, instant, now_ns
 from gpushare.daemon.watch import Change
 from gpushare.errors import FailedError, GpushareError, NotFoundError, RefusedError
 from gpushare.inject.node import Node
@@ -232,7 +232,7 @@ class NodeContext:
 
     def write_periods(self) -> None:
         """Ends the ledger's current period and begins the next."""
-        self.state.ledger.add(periods(self._samples(), now_ns()))
+        self.state.ledger.add(periods(self._samples(), instant()))
 
     def _before_stop(self, live: Live) -> None:
         del live  # lent time needs the numbers of all

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from gpushare.api.types import Class, GrantRequest
-from gpushare.daemon.books import DeviceBook
+from gpushare.daemon.books import DeviceBook, Instant
 from gpushare.daemon.ledger import Ledger
 from gpushare.daemon.tenant_socket import MemberRecord, TenantSocket
 from gpushare.daemon.tenants import Tenants
@@ -179,3 +179,7 @@ def decode(text: str) -> GrantRecord:
 def now_ns() -> int:
     """Wall time, as in the ledger and on the wire."""
     return time.time_ns()
+
+
+def instant() -> Instant:
+    return Instant(time.time_ns(), time.monotonic_ns())

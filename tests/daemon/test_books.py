@@ -3,21 +3,27 @@
 from dataclasses import replace
 
 from gpushare.arbiter import GrantStats
-from gpushare.daemon.books import DeviceBook, Sample, periods, shares_got
+from gpushare.daemon.books import DeviceBook, Instant, Sample, periods, shares_got
 from gpushare.daemon.ledger import Totals
 
 ZERO = GrantStats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, False, False, 0, False)
 SECOND = 1_000_000_000
+START = Instant(0, 5 * SECOND)
+
+
+def after(ns, step=0):
+    """So long after START by the clock that nobody sets; wall time was set meanwhile."""
+    return Instant(ns + step, START.mono_ns + ns)
 
 
 def sample(name, guarantee, stats, base=ZERO, carried=None, device=0):
-    book = DeviceBook(carried or Totals(), base, 0)
+    book = DeviceBook(carried or Totals(), base, START)
     return Sample(name, "t", f"GPU-{device}", device, guarantee, book, replace(ZERO, **stats))
 
 
 def test_totals_go_on_after_a_restart():
     base = replace(ZERO, busy_ns=70, leased_ns=5)
-    book = DeviceBook(Totals(used_ns=100, busy_ns=90, memory_peak_bytes=8), base, 0)
+    book = DeviceBook(Totals(used_ns=100, busy_ns=90, memory_peak_bytes=8), base, START)
     total = book.total(replace(base, busy_ns=75, leased_ns=12, memory_peak_bytes=3))
     assert (total.busy_ns, total.leased_ns, total.memory_peak_bytes) == (95, 107, 8)
 
@@ -32,18 +38,18 @@ def test_share_got_is_of_the_work_done_in_the_window():
 
 def test_periods_are_differences_and_meet_without_gap():
     one = sample("a", 500, {"leased_ns": 10, "busy_ns": 8, "memory_bytes": 4})
-    [first] = periods([one], SECOND)
+    [first] = periods([one], after(SECOND))
     assert (first.from_ns, first.to_ns, first.granted_ns) == (0, SECOND, SECOND // 2)
     assert (first.used_ns, first.busy_ns, first.memory_bytes) == (10, 8, 4)
     later = Sample("a", "t", "GPU-0", 0, 500, one.book, replace(one.stats, leased_ns=25))
-    [second] = periods([later], 3 * SECOND)
+    [second] = periods([later], after(3 * SECOND))
     assert (second.from_ns, second.used_ns, second.busy_ns) == (SECOND, 15, 0)
 
 
 def test_lent_is_what_others_borrowed():
     owner = sample("owner", 750, {"leased_ns": 0})
     borrower = sample("borrower", 250, {"leased_ns": SECOND, "borrowed_ns": 3 * SECOND // 4})
-    rows = {row.grant_id: row for row in periods([owner, borrower], SECOND)}
+    rows = {row.grant_id: row for row in periods([owner, borrower], after(SECOND))}
     assert rows["owner"].lent_ns == 3 * SECOND // 4
     assert rows["borrower"].lent_ns == 0
 
@@ -51,11 +57,36 @@ def test_lent_is_what_others_borrowed():
 def test_time_guaranteed_to_nobody_lends_too():
     owner = sample("owner", 250, {"leased_ns": 0})
     borrower = sample("borrower", 250, {"leased_ns": SECOND, "borrowed_ns": 3 * SECOND // 4})
-    rows = {row.grant_id: row for row in periods([owner, borrower], SECOND)}
+    rows = {row.grant_id: row for row in periods([owner, borrower], after(SECOND))}
     assert rows["owner"].lent_ns == SECOND // 4
 
 
 def test_devices_lend_apart():
     owner = sample("owner", 750, {"leased_ns": 0})
     elsewhere = sample("other", 250, {"leased_ns": SECOND, "borrowed_ns": SECOND}, device=1)
-    assert {row.lent_ns for row in periods([owner, elsewhere], SECOND)} == {0}
+    assert {row.lent_ns for row in periods([owner, elsewhere], after(SECOND))} == {0}
+
+
+def test_a_clock_that_is_set_changes_what_is_written_not_how_long_it_was():
+    day = 86_400 * SECOND
+    for step in (day, -day, -SECOND // 4):
+        owner = sample("owner", 750, {"leased_ns": 0})
+        borrower = sample("borrower", 250, {"leased_ns": SECOND, "borrowed_ns": 3 * SECOND // 4})
+        rows = {row.grant_id: row for row in periods([owner, borrower], after(SECOND, step))}
+        assert (rows["owner"].from_ns, rows["owner"].to_ns) == (step, step + SECOND)
+        assert rows["owner"].granted_ns == rows["owner"].lent_ns == 3 * SECOND // 4
+        # The next one meets it.
+        [second] = periods([owner], after(3 * SECOND, step))
+        assert (second.from_ns, second.granted_ns) == (step + SECOND, 3 * SECOND // 2)
+
+
+def test_time_that_the_machine_was_suspended_is_nobodys():
+    one = sample("a", 500, {})
+    [row] = periods([one], Instant(9 * SECOND, START.mono_ns + SECOND))
+    assert (row.from_ns, row.granted_ns) == (8 * SECOND, SECOND // 2)
+
+
+def test_a_clock_that_runs_a_little_off_leaves_no_gap():
+    one = sample("a", 500, {})
+    [row] = periods([one], after(SECOND, 30_000))
+    assert (row.from_ns, row.to_ns) == (0, SECOND + 30_000)

@@ -1,0 +1,89 @@
+"""Wall time is set while the daemon runs: what it wrote down stays what it was, and what it lends ends when it must."""
+
+import mmap
+import os
+import sqlite3
+import struct
+import subprocess
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from running import until
+
+SOURCE = Path(__file__).parents[1] / "support" / "wallclock.c"
+SECOND = 1_000_000_000
+DAY = 86_400 * SECOND
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory):
+    path = tmp_path_factory.mktemp("wallclock") / "wallclock.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-o", path, SOURCE, "-ldl"], check=True)
+    return path
+
+
+@pytest.fixture
+def clock(make_daemon, shim, tmp_path):
+    """A daemon, and how its wall time is set."""
+    path = tmp_path / "offset"
+    path.write_bytes(bytes(8))
+    daemon = make_daemon()
+    daemon.env |= {"LD_PRELOAD": os.fspath(shim), "WALLCLOCK": os.fspath(path)}
+    (daemon.state_dir / "gpushare.toml").write_text("ledger_seconds = 1\n")
+    daemon.command += ["--config", os.fspath(daemon.state_dir / "gpushare.toml")]
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 8) as page:
+
+        def put(ns):
+            page[:] = struct.pack("<q", ns)
+
+        yield daemon, put
+
+
+def periods(daemon):
+    with closing(sqlite3.connect(daemon.layout.ledger)) as ledger:
+        return ledger.execute("SELECT from_ns, to_ns, granted_ns FROM periods ORDER BY id").fetchall()
+
+
+def test_periods_are_as_long_as_they_took(clock):
+    daemon, put = clock
+    began = time.monotonic_ns()
+    daemon.start()
+    daemon.join(time="50%")
+    for offset in (DAY, -DAY, 0):
+        seen = len(periods(daemon))
+        until(lambda seen=seen: len(periods(daemon)) > seen, 20, "a period")
+        put(offset)
+    seen = len(periods(daemon))
+    until(lambda: len(periods(daemon)) > seen, 20, "a period")
+    rows = periods(daemon)
+    took = time.monotonic_ns() - began
+    walls = [to_ns - from_ns for from_ns, to_ns, _ in rows]
+    assert min(walls) >= 0
+    assert sum(walls) <= took
+    assert all(abs(granted - wall / 2) <= 1 for wall, (_, _, granted) in zip(walls, rows, strict=True))
+    # It was set indeed.
+    assert any(abs(to_ns - time.time_ns()) > DAY // 2 for _, to_ns, _ in rows)
+
+
+@pytest.mark.parametrize("offset", [-DAY, DAY])
+def test_a_reservation_lives_as_long_as_it_said(clock, offset):
+    daemon, put = clock
+    daemon.start()
+    began = time.monotonic()
+    grant = daemon.client.create(memory="1GiB", time="10%", ttl_seconds=3)
+    put(offset)
+    until(lambda: not daemon.client.grants(), 30, "it expires")
+    assert time.monotonic() - began > 2.9
+    assert "not bound within 3 s" in daemon.cli("grant", "show", grant["id"]).stdout
+
+
+def test_nor_does_it_live_longer_when_the_clock_was_set_back_while_no_daemon_ran(clock):
+    daemon, put = clock
+    daemon.start()
+    daemon.client.create(memory="1GiB", time="10%", ttl_seconds=3)
+    daemon.kill()
+    put(-DAY)
+    daemon.start()
+    until(lambda: not daemon.client.grants(), 30, "it expires")
