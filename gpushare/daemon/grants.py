@@ -371,6 +371,7 @@ class Grants:
             admit=lambda who: self._admit(live, who),
             clear=lambda slot: self._clear(live, slot),
             changed=lambda: self._members_changed(live),
+            write=lambda: self._write_members(live),
         )
 
     def _admit(self, live: Live, who: Peer) -> tuple[int, str]:
@@ -393,8 +394,11 @@ class Grants:
         if live.socket is None or live.record.phase.ended:
             return
         live.record.members = live.socket.records
-        self._state.save(live.record)
-        self._publish(live, "changed")
+
+    def _write_members(self, live: Live) -> None:
+        if not live.record.phase.ended:
+            self._state.save(live.record)
+            self._publish(live, "changed")
 
     # Restart and stop.
 

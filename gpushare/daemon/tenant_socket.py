@@ -52,6 +52,10 @@ _EXEC_LOOK_S = 0.01
 _EXEC_DEADLINE_S = 5.0
 
 
+# Who is joined is written at once, and then at most so often: a crowd that joins or dies is one list, not one each.
+_WRITE_S = 0.02
+
+
 @dataclass(slots=True)
 class _Member:
     record: MemberRecord
@@ -62,11 +66,13 @@ class _Member:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the grant decides. `admit` gives a gs_join_error and a line; `clear` is told slots of the dead."""
+    """What the grant decides. `admit` gives a gs_join_error and a line; `clear` is told slots of the dead; `changed` is
+    called whenever who is joined changes, `write` makes that last, a moment later."""
 
     admit: Callable[[peer.Peer], tuple[int, str]]
     clear: Callable[[int], None]
     changed: Callable[[], None]
+    write: Callable[[], None]
 
 
 class TenantSocket:
@@ -80,6 +86,10 @@ class TenantSocket:
         self._listener: socket.socket | None = None
         self._waiting: set[socket.socket] = set()
         self._members: dict[int, _Member] = {}
+        self._answers: list[tuple[socket.socket, _Member]] = []
+        """Taken, to be told so once that is written."""
+        self._write_timer: asyncio.TimerHandle | None = None
+        self._written_at = -_WRITE_S
 
     @property
     def records(self) -> list[MemberRecord]:
@@ -109,6 +119,10 @@ class TenantSocket:
             self._loop.remove_reader(self._listener)
             self._listener.close()
             self._listener = None
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+        self._answers.clear()
         for connection in list(self._waiting):
             self._drop(connection)
         for member in self._members.values():
@@ -151,21 +165,53 @@ class TenantSocket:
             error, text, member = self._admit(connection, message)
         except (GpushareError, OSError) as failure:
             error, text, member = REFUSED, str(failure), None
-        record = member.record if member is not None else MemberRecord(pid=0, started=0, slot=NO_SLOT, generation=0)
-        line = text.encode(errors="replace")[:103]
-        reply = REPLY.pack(JOIN_MAGIC, WIRE_VERSION, error, record.slot, record.generation, record.pid, line)
-        # The ledger knows the process before the process knows its slot: a crash between the two loses nothing.
-        if member is not None:
-            self._rules.changed()
-        try:
-            socket.send_fds(connection, [reply], [self._bell] if member is not None else [])
-        except OSError:
-            if member is not None:
-                self._forget(member)
-            member = None
         if member is None:
+            self._refuse(connection, error, text)
+            return
+        # The ledger knows the process before the process knows its slot: a crash between the two loses nothing.
+        self._loop.remove_reader(connection)
+        self._answers.append((connection, member))
+        self._changed()
+
+    def _refuse(self, connection: socket.socket, error: int, text: str) -> None:
+        record = MemberRecord(pid=0, started=0, slot=NO_SLOT, generation=0)
+        with contextlib.suppress(OSError):
+            connection.send(_reply(record, error, text))
+        self._drop(connection)
+
+    def _changed(self) -> None:
+        self._rules.changed()
+        if self._write_timer is None:
+            self._write_timer = self._loop.call_at(self._written_at + _WRITE_S, self._write)
+
+    def _write(self) -> None:
+        self._write_timer = None
+        answers, self._answers = self._answers, []
+        try:
+            self._rules.write()
+        except GpushareError as failure:
+            log.warning("%s: %s", self._directory, failure)
+            for connection, member in answers:
+                self._forget(member)
+                self._refuse(connection, REFUSED, str(failure))
+            self._rules.changed()
+            return
+        finally:
+            self._written_at = self._loop.time()
+        for connection, member in answers:
+            self._answer(connection, member)
+
+    def _answer(self, connection: socket.socket, member: _Member) -> None:
+        if self._members.get(member.record.slot) is not member:  # died meanwhile
             self._drop(connection)
             return
+        try:
+            socket.send_fds(connection, [_reply(member.record, OK, "")], [self._bell])
+        except OSError:
+            self._dead(member)
+            self._drop(connection)
+            return
+        self._hang_up(member)
         self._waiting.discard(connection)
         member.connection = connection
         self._loop.add_reader(connection, self._on_message, member)
@@ -276,7 +322,12 @@ class TenantSocket:
 
     def _dead(self, member: _Member) -> None:
         self._forget(member)
-        self._rules.changed()
+        self._changed()
+
+
+def _reply(record: MemberRecord, error: int, text: str) -> bytes:
+    line = text.encode(errors="replace")[:103]
+    return REPLY.pack(JOIN_MAGIC, WIRE_VERSION, error, record.slot, record.generation, record.pid, line)
 
 
 def bind_unix(path: Path, kind: socket.SocketKind, mode: int) -> socket.socket:

@@ -1,0 +1,66 @@
+"""A thousand processes in one grant: all are known, and the node is not held up by telling so."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpushare.pages import LimitsPage, UsagePage
+
+SOURCE = Path(__file__).with_name("crowd.c")
+N = 1000
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory):
+    path = tmp_path_factory.mktemp("crowd") / "crowd"
+    subprocess.run(["cc", "-O1", "-Wall", "-Wextra", "-o", path, SOURCE], check=True)
+    return path
+
+
+def slots(daemon, grant_id):
+    own = daemon.layout.grants / grant_id / "self"
+    with (
+        LimitsPage.open(own / "limits", writable=False) as limits,
+        UsagePage.open(own / "usage", writable=False) as usage,
+    ):
+        return sorted(slot.pid for slot in usage.live_slots(limits))
+
+
+def test_a_thousand_join_and_go(daemon, client, crowd, wait_for):
+    before = client.call("GET", "/v1/grants")["rv"]
+    # The shell keeps the grant while the crowd goes.
+    child = daemon.tenant("sh", "-c", f'"{crowd}" {N}; read line')
+    taken, milliseconds, directory = child.stdout.readline().split()
+    assert int(taken) == N
+    assert int(milliseconds) < 30_000
+    grant_id = Path(directory).parent.name
+    pids = client.grant(grant_id)["processes"]
+    assert len(pids) == N
+    assert slots(daemon, grant_id) == pids
+
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: client.grant(grant_id)["processes"] == [], "all are gone", 60)
+    assert slots(daemon, grant_id) == []
+    # Watchers hear the last of it, and are not flooded: the ring holds 4096 events of the whole node.
+    last = []
+    for event in client.watch(since=before, timeout=20):
+        if event["kind"] == "grant" and event["object"]["id"] == grant_id:
+            last.append(len(event["object"]["processes"]))
+            if last[-1] == 0 and N in last:
+                break
+    assert max(last) == N
+    assert len(last) < N // 4, last
+
+
+def test_who_is_told_its_slot_is_in_the_ledger_whenever_the_daemon_is_killed(daemon, client, crowd):
+    """Written before it is told: none of those that joined is forgotten."""
+    child = daemon.tenant("sh", "-c", f'"{crowd}" 50; read line')
+    taken, _, directory = child.stdout.readline().split()
+    daemon.kill()
+    daemon.start()
+    grant_id = Path(directory).parent.name
+    assert len(client.grant(grant_id)["processes"]) == int(taken) == 50

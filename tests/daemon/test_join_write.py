@@ -1,0 +1,108 @@
+"""Who joins is told so only once that is written down, and refused where it cannot be."""
+
+import asyncio
+import os
+import socket
+
+import pytest
+
+from gpushare.daemon.tenant_socket import JOIN_MAGIC, NO_SLOT, OK, REFUSED, REPLY, REQUEST, Rules, TenantSocket
+from gpushare.errors import FailedError
+from gpushare.pages import DeviceLimits, LimitsPage, UsagePage
+
+
+@pytest.fixture
+def pages(tmp_path):
+    limits = LimitsPage.create(tmp_path / "limits", "g-1", [DeviceLimits(bytes(16), 1 << 30, 0, 100, 1000)])
+    usage = UsagePage.create(tmp_path / "usage", "g-1")
+    with limits, usage:
+        yield limits, usage
+
+
+class Written:
+    """What the rules were asked, in order."""
+
+    def __init__(self):
+        self.full = False
+        self.said = []
+        self.tenant = None
+
+    def write(self):
+        self.said.append([record.slot for record in self.tenant.records])
+        if self.full:
+            raise FailedError("the ledger cannot be written: disk full")
+
+    def rules(self):
+        return Rules(lambda _: (OK, ""), lambda _: None, lambda: None, self.write)
+
+
+def run(tmp_path, pages, scene):
+    async def play():
+        written, bell = Written(), os.eventfd(0)
+        written.tenant = tenant = TenantSocket(tmp_path, *pages, bell, written.rules())
+        tenant.listen()
+        try:
+            await scene(tenant, written)
+        finally:
+            tenant.close()
+            os.close(bell)
+
+    asyncio.run(play())
+
+
+async def join(tmp_path):
+    """(the connection, the reply's fields)"""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+    connection.connect(str(tmp_path / "grant.sock"))
+    connection.send(REQUEST.pack(JOIN_MAGIC, 1, NO_SLOT, 0))
+    reply = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(connection, REPLY.size), 20)
+    return connection, REPLY.unpack(reply)
+
+
+def test_a_crowd_is_written_in_few_pieces_each_before_its_answers(tmp_path, pages):
+    async def scene(tenant, written):
+        found = await asyncio.gather(*(join(tmp_path) for _ in range(50)))
+        assert {fields[2] for _, fields in found} == {OK}
+        assert sorted(fields[3] for _, fields in found) == list(range(50))
+        assert sorted(written.said[-1]) == list(range(50))
+        assert len(written.said) < 25
+        for connection, _ in found:
+            connection.close()
+
+    run(tmp_path, pages, scene)
+
+
+def test_what_cannot_be_written_is_refused_with_the_reason_and_keeps_no_slot(tmp_path, pages):
+    async def scene(tenant, written):
+        written.full = True
+        connection, fields = await join(tmp_path)
+        assert (fields[2], fields[3]) == (REFUSED, NO_SLOT)
+        assert b"disk full" in fields[6]
+        assert tenant.records == []
+        connection.close()
+        written.full = False
+        connection, fields = await join(tmp_path)
+        assert fields[2] == OK
+        connection.close()
+
+    run(tmp_path, pages, scene)
+
+
+def test_one_that_went_before_it_was_told_leaves_nothing(tmp_path, pages):
+    async def scene(tenant, written):
+        first, _ = await join(tmp_path)
+        # So soon after the first it waits; the connection is gone when it is its turn.
+        gone = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        gone.connect(str(tmp_path / "grant.sock"))
+        gone.send(REQUEST.pack(JOIN_MAGIC, 1, NO_SLOT, 0))
+        gone.close()
+        other, fields = await join(tmp_path)
+        assert fields[2] == OK
+        deadline = asyncio.get_running_loop().time() + 20
+        while len(tenant.records) != 2:
+            assert asyncio.get_running_loop().time() < deadline, tenant.records
+            await asyncio.sleep(0.005)
+        first.close()
+        other.close()
+
+    run(tmp_path, pages, scene)
