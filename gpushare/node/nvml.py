@@ -160,7 +160,7 @@ class NvmlBackend:
 
     def miss(self, devices: Sequence[Device]) -> None:
         # In the order of their places on the bus, as the driver numbers them: who is missed changes no number.
-        rows: list[tuple[Device, Any]] = [(self._device(i), handle) for i, handle in enumerate(self._handles)]
+        rows: list[tuple[Device, Any]] = [(self.device(i), handle) for i, handle in enumerate(self._handles)]
         rows = sorted([*rows, *((device, None) for device in devices)], key=lambda row: row[0].pci_bus_id)
         self._handles = [handle for _, handle in rows]
         self._missed = {i: replace(device, index=i) for i, (device, handle) in enumerate(rows) if handle is None}
