@@ -52,8 +52,9 @@ _EXEC_LOOK_S = 0.01
 _EXEC_DEADLINE_S = 5.0
 
 
-# Who is joined is written at once, and then at most so often: a crowd that joins or dies is one list, not one each.
-_WRITE_S = 0.02
+# Who is joined is written at once, and then not again for so long per process in the list: a crowd that joins or dies
+# is a few lists, not one each, and a few processes do not wait.
+_WRITE_S = 50e-6
 
 
 @dataclass(slots=True)
@@ -89,7 +90,7 @@ class TenantSocket:
         self._answers: list[tuple[socket.socket, _Member]] = []
         """Taken, to be told so once that is written."""
         self._write_timer: asyncio.TimerHandle | None = None
-        self._written_at = -_WRITE_S
+        self._write_from = 0.0
 
     @property
     def records(self) -> list[MemberRecord]:
@@ -182,7 +183,7 @@ class TenantSocket:
     def _changed(self) -> None:
         self._rules.changed()
         if self._write_timer is None:
-            self._write_timer = self._loop.call_at(self._written_at + _WRITE_S, self._write)
+            self._write_timer = self._loop.call_at(self._write_from, self._write)
 
     def _write(self) -> None:
         self._write_timer = None
@@ -197,7 +198,7 @@ class TenantSocket:
             self._rules.changed()
             return
         finally:
-            self._written_at = self._loop.time()
+            self._write_from = self._loop.time() + _WRITE_S * len(self._members)
         for connection, member in answers:
             self._answer(connection, member)
 

@@ -61,11 +61,11 @@ async def join(tmp_path):
 
 def test_a_crowd_is_written_in_few_pieces_each_before_its_answers(tmp_path, pages):
     async def scene(tenant, written):
-        found = await asyncio.gather(*(join(tmp_path) for _ in range(50)))
+        found = await asyncio.gather(*(join(tmp_path) for _ in range(100)))
         assert {fields[2] for _, fields in found} == {OK}
-        assert sorted(fields[3] for _, fields in found) == list(range(50))
-        assert sorted(written.said[-1]) == list(range(50))
-        assert len(written.said) < 25
+        assert sorted(fields[3] for _, fields in found) == list(range(100))
+        assert sorted(written.said[-1]) == list(range(100))
+        assert len(written.said) < 80
         for connection, _ in found:
             connection.close()
 
