@@ -98,9 +98,16 @@ enum yield { KEEP, RENEW, YIELD, YIELD_IDLE };
 
 void core_note_miss(struct gs_core *core, struct core_grant *h) {
   /* One miss may be a busy machine; then the pause doubles from the pickup time on. */
-  uint64_t pause = h->misses ? core_min(PICKUP_NS << core_min(h->misses - 1, 8), MISS_BACKOFF_MAX_NS) : 0;
+  uint64_t pause = h->misses ? core_min(PICKUP_NS << core_min(h->misses - 1, 12), SILENCE_MAX_NS) : 0;
   h->misses++;
+  h->missed_ns = core->now_ns;
   h->retry_ns = core->now_ns + pause;
+  core->stats.idle_with_waiters_ns += core->now_ns - h->lease_ns;
+}
+
+void gs_core_heard(gs_core *core, int32_t grant) {
+  struct core_grant *g = &core->grant[grant];
+  g->retry_ns = core_min(g->retry_ns, g->missed_ns + MISS_BACKOFF_MAX_NS);
 }
 
 /* What holds for a holder whoever else is there. waited: somebody else could use the device. patience: how long it may be idle

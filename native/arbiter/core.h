@@ -75,6 +75,8 @@ int gs_core_add(gs_core *core, int32_t grant, const struct gs_share *share, int 
 void gs_core_remove(gs_core *core, int32_t grant, uint64_t now_ns);
 void gs_core_share(gs_core *core, int32_t grant, const struct gs_share *share, uint64_t now_ns);
 void gs_core_observe(gs_core *core, int32_t grant, const struct gs_core_view *view);
+/* Its bell rang: one that let leases pass unused is alive, and tried again sooner. */
+void gs_core_heard(gs_core *core, int32_t grant);
 
 /* Decides. Fills at most GS_CORE_DECISIONS and gives how many; *next_ns is when to step again if nothing happens (UINT64_MAX:
  * never). The views of all grants that gs_core_watched names should be fresh. */

@@ -21,6 +21,8 @@
 /* A lease not taken up after this long: its process is stopped, or starved of CPU. The gate's soft bound is as long. */
 #define PICKUP_NS (5 * MS_NS)
 #define MISS_BACKOFF_MAX_NS (100 * MS_NS)
+/* The same of one that rings no bell meanwhile, as a thread in the gate does 20 times a second: it is stopped. */
+#define SILENCE_MAX_NS (10 * 1000 * MS_NS)
 /* A revoked holder is late this long after all that the bound allows in flight should be done. */
 #define LATE_NS (5 * MS_NS)
 /* A revoked holder that shows no end is charged beside its successors for this long, then counts as stopped unless it says
@@ -120,7 +122,7 @@ struct core_grant {
   uint32_t work_milli;        /* measured of late, whoever else was there; 1000 until it is */
   uint32_t fill_milli;        /* what it would do alone, as far as known */
   uint64_t over_ns;           /* beyond its guarantee, at the cost of one that it shares the device with */
-  uint64_t retry_ns; /* not before, after leases it did not take up */
+  uint64_t missed_ns, retry_ns; /* when it last did not take a lease up; not again before */
   uint32_t misses;
   struct gs_core_stats stats;
 };

@@ -98,6 +98,7 @@ static void normalise_grant(struct core_grant *g, uint64_t launches, uint64_t el
   g->lease_ns = g->held ? g->lease_ns : 0;
   shift(&g->due_ns, elapsed, 17);
   shift(&g->retry_ns, elapsed, 0);
+  g->missed_ns = 0;
 }
 
 void model_normalise(uint64_t elapsed) {

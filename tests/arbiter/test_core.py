@@ -241,6 +241,26 @@ def test_a_stopped_waiter_costs_others_little():
     assert executed[0] == pytest.approx(0.5, abs=0.03)
 
 
+@pytest.mark.parametrize("count", [1, 10, 20])
+@pytest.mark.parametrize("guarantee", [0, 20])
+def test_stopped_waiters_leave_the_device_to_the_others(count, guarantee):
+    m = machine({"guarantee": 500}, *[{"guarantee": guarantee}] * count)
+    for number in range(1, count + 1):
+        while m.tenants[number].held:
+            m.run(MS)
+        m.stop(number)
+    m.run(5 * SECOND)
+    idle = m.device().idle_with_waiters_ns
+    _, executed = m.shares(20 * SECOND)
+    lost = (m.device().idle_with_waiters_ns - idle) / (20 * SECOND)
+    assert executed[0] >= 0.98
+    assert lost >= 0.9 * (1 - executed[0] - 0.002)  # what nobody could use is told
+    m.stop(1, stopped=False)
+    start = m.now
+    m.run(200 * MS)
+    assert any(grant == 1 and t >= start for t, grant in m.leases)
+
+
 def test_a_grant_without_processes_loses_its_lease_and_gets_none():
     m = machine({"guarantee": 500}, {"guarantee": 500})
     while not m.tenants[0].held:

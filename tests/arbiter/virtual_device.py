@@ -105,6 +105,8 @@ class Model:
     def stop(self, number, stopped=True):
         """SIGSTOP or SIGCONT: what it queued still runs, nothing else changes in its page."""
         self.tenants[number].stopped = stopped
+        if not stopped:  # its threads in the gate ring again
+            lib.gs_core_heard(self.core, number)
         self.step()
 
     # The machine.

@@ -81,6 +81,8 @@ class Node:
     def stop(self, grant, stopped=True, *, only=None):
         for place in self.places[grant] if only is None else [only]:
             self.devices[place].tenants[grant].stopped = stopped
+            if not stopped:  # its threads in the gate ring again
+                lib.gs_core_heard(self.devices[place].core, grant)
         self.step()
 
     def kill(self, grant):
