@@ -16,6 +16,7 @@ class Lib(Protocol):
     GS_ARBITER_MAX_GRANTS: int
     GS_ARBITER_MAX_DEVICES: int
     GS_LATENCY_BUCKETS: int
+    GS_ARBITER_EVENTS: int
     GS_MAX_DEVICES: int
     GS_MAX_SLOTS: int
     GS_GRANT_ID_BYTES: int
@@ -41,6 +42,29 @@ class Lib(Protocol):
     GS_EVENT_WAKE: int
     GS_EVENT_LATE: int
     GS_EVENT_BESIDE: int
+    GS_EVENT_DRAINED: int
+    GS_EVENT_LEFT: int
+    GS_RULE_NONE: int
+    GS_RULE_IDLE: int
+    GS_RULE_SLEEPING: int
+    GS_RULE_GONE: int
+    GS_RULE_UNUSED: int
+    GS_RULE_LIMIT: int
+    GS_RULE_WAKE: int
+    GS_RULE_GUARANTEE: int
+    GS_RULE_TIER: int
+    GS_RULE_TERM: int
+    GS_RULE_EXCESS: int
+    GS_RULE_GANG: int
+    GS_RULE_ENDED: int
+    GS_RULE_FREE: int
+    GS_RULE_ROOM: int
+    GS_LEVEL_NONE: int
+    GS_LEVEL_GUARANTEE: int
+    GS_LEVEL_SLACK: int
+    GS_LEVEL_SURPLUS: int
+    GS_RECEIPT_WOKE: int
+    GS_RECEIPT_RUNNING: int
     GS_SHARE_GANG: int
     GS_SHARE_BESIDE: int
     GS_JOIN_MAGIC: int
@@ -88,6 +112,7 @@ class Lib(Protocol):
     def gs_arbiter_grant_stats(self, arbiter: Any, grant: int, device: int, out: Any, err: Any) -> int: ...
     def gs_arbiter_device_stats(self, arbiter: Any, device: int, out: Any, err: Any) -> int: ...
     def gs_arbiter_events(self, arbiter: Any, after: Any, out: Any, n: int) -> int: ...
+    def gs_arbiter_newest_event(self, arbiter: Any) -> int: ...
 
 ffi: FFI
 lib: Lib

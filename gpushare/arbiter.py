@@ -1,6 +1,7 @@
 """The arbiter's C API (native/include/gs_arbiter.h) as typed objects: Python sets policy, C serves leases."""
 
 import enum
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from types import TracebackType
@@ -12,6 +13,7 @@ from gpushare.pages import LimitsPage, UsagePage
 from gpushare.policy.shares import Share
 
 MAX_DEVICES = lib.GS_ARBITER_MAX_DEVICES
+EVENTS_KEPT = lib.GS_ARBITER_EVENTS
 _EVENTS_AT_ONCE = 512
 
 
@@ -31,6 +33,16 @@ class Config:
 
 
 @dataclass(frozen=True, slots=True)
+class Spans:
+    """How long things took that have ended. Bucket i counts those shorter than 2^i us, the last one all longer."""
+
+    count: int = 0
+    total_ns: int = 0
+    max_ns: int = 0
+    buckets: tuple[int, ...] = (0,) * lib.GS_LATENCY_BUCKETS
+
+
+@dataclass(frozen=True, slots=True)
 class GrantStats:
     leased_ns: int
     borrowed_ns: int
@@ -47,7 +59,10 @@ class GrantStats:
     processes: int
     runnable: bool
     wake_to_lease: tuple[int, ...] = field(default=())
-    """Bucket i counts waits shorter than 2^i us, the last one all longer."""
+    """Buckets as of Spans."""
+    wake_to_lease_ns: int = 0
+    waited: Spans = field(default=Spans())
+    reclaimed: Spans = field(default=Spans())
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +82,42 @@ class EventKind(enum.IntEnum):
     WAKE = lib.GS_EVENT_WAKE
     LATE = lib.GS_EVENT_LATE
     BESIDE = lib.GS_EVENT_BESIDE
+    DRAINED = lib.GS_EVENT_DRAINED
+    LEFT = lib.GS_EVENT_LEFT
+
+
+class Rule(enum.IntEnum):
+    """gs_arbiter.h says what each means."""
+
+    NONE = lib.GS_RULE_NONE
+    IDLE = lib.GS_RULE_IDLE
+    SLEEPING = lib.GS_RULE_SLEEPING
+    GONE = lib.GS_RULE_GONE
+    UNUSED = lib.GS_RULE_UNUSED
+    LIMIT = lib.GS_RULE_LIMIT
+    WAKE = lib.GS_RULE_WAKE
+    GUARANTEE = lib.GS_RULE_GUARANTEE
+    TIER = lib.GS_RULE_TIER
+    TERM = lib.GS_RULE_TERM
+    EXCESS = lib.GS_RULE_EXCESS
+    GANG = lib.GS_RULE_GANG
+    ENDED = lib.GS_RULE_ENDED
+    FREE = lib.GS_RULE_FREE
+    ROOM = lib.GS_RULE_ROOM
+
+
+class Level(enum.IntEnum):
+    """What a lease is given for."""
+
+    NONE = lib.GS_LEVEL_NONE
+    GUARANTEE = lib.GS_LEVEL_GUARANTEE
+    SLACK = lib.GS_LEVEL_SLACK
+    SURPLUS = lib.GS_LEVEL_SURPLUS
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`value` is ns: since the grant's wake (LEASE), since the revoke (HANDOVER, LATE, BESIDE). -1: nobody."""
+    """`other` -1: nobody. The rest as of gs_receipt."""
 
     sequence: int
     t_ns: int
@@ -79,7 +125,30 @@ class Event:
     device: int
     grant: int
     other: int
-    value: int
+    rule: Rule
+    level: Level
+    woke: bool
+    running: bool
+    guarantee_milli: int
+    had_milli: int
+    wait_ns: int
+    reclaim_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Of events; None: all. `handles`: of the grant or of the other."""
+
+    handles: frozenset[int] | None = None
+    device: int | None = None
+    kind: EventKind | None = None
+
+    def matches(self, row: Any) -> bool:
+        return (
+            (self.kind is None or row.kind == self.kind)
+            and (self.device is None or row.device == self.device)
+            and (self.handles is None or row.grant in self.handles or row.other in self.handles)
+        )
 
 
 class ShareFlags(enum.IntFlag):
@@ -94,6 +163,30 @@ class ShareFlags(enum.IntFlag):
 def _raise(code: int, error: Any) -> None:
     if code < 0:
         raise FailedError(f"arbiter: {ffi.string(error.msg).decode(errors='replace')}")
+
+
+def _spans(row: Any) -> Spans:
+    return Spans(row.n, row.total_ns, row.max_ns, tuple(row.bucket))
+
+
+def _event(sequence: int, row: Any) -> Event:
+    receipt = row.receipt
+    return Event(
+        sequence=sequence,
+        t_ns=row.t_ns,
+        kind=EventKind(row.kind),
+        device=row.device,
+        grant=row.grant,
+        other=row.other,
+        rule=Rule(receipt.rule),
+        level=Level(receipt.level),
+        woke=bool(receipt.flags & lib.GS_RECEIPT_WOKE),
+        running=bool(receipt.flags & lib.GS_RECEIPT_RUNNING),
+        guarantee_milli=receipt.guarantee_milli,
+        had_milli=receipt.had_milli,
+        wait_ns=receipt.wait_ns,
+        reclaim_ns=receipt.reclaim_ns,
+    )
 
 
 def _shares(shares: Sequence[Share]) -> Any:
@@ -118,6 +211,7 @@ class Arbiter:
         out, error = ffi.new("gs_arbiter **"), ffi.new("struct gs_err *")
         _raise(lib.gs_arbiter_create(out, settings, error), error)
         self._arbiter: Any = out[0]
+        self._read = 0
         self._seen = ffi.new("uint64_t *", 0)
         self._rows = ffi.new("struct gs_event[]", _EVENTS_AT_ONCE)
 
@@ -195,6 +289,9 @@ class Arbiter:
             processes=row.processes,
             runnable=bool(row.runnable),
             wake_to_lease=tuple(row.wake_to_lease),
+            wake_to_lease_ns=row.wake_to_lease_ns,
+            waited=_spans(row.waited),
+            reclaimed=_spans(row.reclaimed),
         )
 
     def device_stats(self, device: int) -> DeviceStats:
@@ -202,19 +299,34 @@ class Arbiter:
         _raise(lib.gs_arbiter_device_stats(self._arbiter, device, row, error), error)
         return DeviceStats(**{item.name: getattr(row, item.name) for item in fields(DeviceStats)})
 
-    def events(self) -> tuple[list[Event], int]:
-        """What happened since the last call, and how many older events the ring had lost."""
-        found: list[Event] = []
+    def newest_event(self) -> int:
+        """The sequence number of the newest one; 0: there is none."""
+        return int(lib.gs_arbiter_newest_event(self._arbiter))
+
+    def events_after(
+        self, after: int, limit: int = EVENTS_KEPT, wanted: Wanted | None = None, *, latest: bool = False
+    ) -> tuple[list[Event], int, int]:
+        """What happened after that number and is wanted: the oldest `limit` of it, or the latest. Then the number up to
+        which was looked, and how many events before the first the record had lost."""
+        found: deque[Event] = deque(maxlen=limit)
         lost = 0
         while True:
-            before = self._seen[0]
+            self._seen[0] = after
             n = lib.gs_arbiter_events(self._arbiter, self._seen, self._rows, _EVENTS_AT_ONCE)
             first = self._seen[0] - n + 1
-            lost += first - 1 - before
+            lost += first - 1 - after
             for i in range(n):
                 row = self._rows[i]
-                found.append(
-                    Event(first + i, row.t_ns, EventKind(row.kind), row.device, row.grant, row.other, row.value)
-                )
+                if wanted is not None and not wanted.matches(row):
+                    continue
+                if len(found) == limit and not latest:
+                    return list(found), first + i - 1, lost
+                found.append(_event(first + i, row))
+            after = int(self._seen[0])
             if n < _EVENTS_AT_ONCE:
-                return found, lost
+                return list(found), after, lost
+
+    def events(self) -> tuple[list[Event], int]:
+        """What happened since the last call, and how many older events the record had lost."""
+        found, self._read, lost = self.events_after(self._read)
+        return found, lost

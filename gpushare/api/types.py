@@ -279,21 +279,69 @@ class Event(Struct, kw_only=True):
     object: Any = None
 
 
+EventKind = Literal["lease", "revoke", "handover", "wake", "late", "beside", "drained", "left", "other"]
+Rule = Literal[
+    "none",
+    "idle",
+    "sleeping",
+    "gone",
+    "unused",
+    "limit",
+    "wake",
+    "guarantee",
+    "tier",
+    "term",
+    "excess",
+    "gang",
+    "ended",
+    "free",
+    "room",
+    "other",
+]
+
+
 class LeaseEvent(Struct, kw_only=True):
-    """From the arbiter's record: who got, lost or handed over a device, and `value_ns` as gs_arbiter.h says per
-    kind."""
+    """From the arbiter's record. Every wait ends with `lease`, `beside` or `left`, every lease with `revoke`; one taken
+    in mid-work is followed by `drained` once nothing of it is on the device any more. `handover`: the device is
+    `other`'s, `late`: it had not drained by then, `wake`: a quiet grant wants the device.
+
+    `t_ns`: the node's monotonic clock; `at_ns`: wall time. `other`: of a lease who had the device before it, else who
+    it was taken for. `wait_ns`: since the grant began to wait without a lease; `reclaim_ns`: since the revoke, of a
+    lease that part of the wait in which the holder before it still ran. `value_ns`: the one of both that the kind is
+    about. `woke`: the wait began as a wake. `running`: it had not drained, but got another lease, ended, or showed no
+    end for a second. `rule`: why the lease was taken; of a lease given: why the one before it was, or how there was one
+    to give. `level`: what the lease is given for; surplus is borrowed. `guarantee_milli`, `had_milli`: on this device,
+    and in the last second: of a lease its own, else of `other`."""
 
     seq: int
     t_ns: int
-    kind: Literal["lease", "revoke", "handover", "wake", "late", "beside", "other"]
+    at_ns: int
+    kind: EventKind
     device: int
+    device_id: str
     grant: str | None
+    tenant: str | None
     other: str | None
+    other_tenant: str | None
     value_ns: int
+    wait_ns: int
+    reclaim_ns: int
+    rule: Rule
+    level: Literal["none", "guarantee", "slack", "surplus", "other"]
+    woke: bool
+    running: bool
+    guarantee_milli: int
+    had_milli: int
 
 
 class LeaseEvents(Struct, kw_only=True):
+    """`after`: for the next call. `newest`: the last there is; `lost`: how many after what was asked for are not in the
+    record any more. Numbers begin anew with each run of the daemon, which `epoch` tells apart."""
+
+    epoch: int
     after: int
+    newest: int
+    lost: int
     events: list[LeaseEvent]
 
 

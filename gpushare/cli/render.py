@@ -1,5 +1,6 @@
 """Grants and devices as text."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from gpushare.cli.command import table
@@ -105,3 +106,62 @@ def devices(found: list[Any]) -> None:
     for device in found:
         if device["health"] != "healthy":
             print(f"device {device['index']} ({device['id']}) does not work: {device['health_reason']}")
+
+
+_RULES = {
+    "idle": "it had nothing to run",
+    "sleeping": "it sleeps after its work",
+    "gone": "no process of it is left",
+    "unused": "it was not taken up",
+    "limit": "time limit",
+    "wake": "a grant with guaranteed time woke",
+    "guarantee": "guaranteed time taken back",
+    "tier": "a higher tier borrows first",
+    "term": "end of the term",
+    "excess": "beside others it had more than its guarantee",
+    "gang": "all devices of a job at one instant",
+    "ended": "the grant ended",
+    "free": "nobody had the device",
+    "room": "its holders leave room",
+}
+
+
+def _ms(ns: int) -> str:
+    return f"{ns / 1e6:.3f} ms"
+
+
+def _who(event: Any, which: str) -> str:
+    tenant = event["other_tenant" if which == "other" else "tenant"]
+    return f"{event[which]} of {tenant}" if event[which] else "a grant that ended"
+
+
+def _happened(event: Any) -> str:
+    kind, wait, reclaim = event["kind"], _ms(event["wait_ns"]), _ms(event["reclaim_ns"])
+    whom = f" for {_who(event, 'other')}" if event["other"] else ""
+    if kind == "lease":
+        before = f", {reclaim} of it for what {_who(event, 'other')} still ran" if event["reclaim_ns"] else ""
+        return f"served after {wait}{before}{' (woke)' if event['woke'] else ''}"
+    if kind == "left":
+        return f"waits no more after {wait}, without a lease"
+    if kind == "beside":
+        return f"has its lease back beside others, {reclaim} after the revoke"
+    if kind == "revoke":
+        return f"lost {'a borrowed lease' if event['level'] == 'surplus' else 'its lease'}{whom}"
+    if kind == "handover":
+        return f"handed over to {_who(event, 'other')} after {reclaim}"
+    if kind == "drained":
+        still = ", though it still ran" if event["running"] else ""
+        return f"gave the device up{whom} after {reclaim}{still}"
+    if kind == "late":
+        return f"still runs {reclaim} after its revoke"
+    return "wants the device again" if kind == "wake" else str(kind)
+
+
+def event(event: Any) -> str:
+    """One receipt, one line."""
+    at = datetime.fromtimestamp(event["at_ns"] / 1e9, UTC).astimezone()
+    why = [_RULES[event["rule"]]] if event["rule"] in _RULES else []
+    if event["guarantee_milli"]:
+        why.append(f"guarantee {format_time(event['guarantee_milli'])}, had {format_time(event['had_milli'])}")
+    said = f": {'; '.join(why)}" if why else ""
+    return f"{at:%H:%M:%S.%f}  device {event['device']}  {_who(event, 'grant')}  {_happened(event)}{said}"

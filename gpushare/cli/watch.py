@@ -2,7 +2,10 @@
 
 import argparse
 import json
+import sys
+from urllib.parse import urlencode
 
+from gpushare.cli import render
 from gpushare.cli.command import add_json, add_socket, client, print_json
 from gpushare.errors import UnreachableError
 
@@ -23,24 +26,32 @@ class WatchCommand:
 
 
 class EventsCommand:
-    """the arbiter's record: who got, lost or handed over a device, and how long it took"""
+    """receipts: who waited, got, lost or handed over a device, for whom, by which rule, and how long it took"""
 
     name = "events"
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--after", type=int, default=0, metavar="SEQ", help="what was recorded after that number")
+        parser.add_argument("--after", type=int, metavar="SEQ", help="what was recorded after that number")
+        parser.add_argument(
+            "--epoch", type=int, metavar="N", help="the run of the daemon that number is of: fails if it is over"
+        )
+        parser.add_argument("--limit", type=int, metavar="N", help="at most so many")
+        parser.add_argument("--grant", metavar="ID", help="only what this grant did or what was done for it")
+        parser.add_argument("--tenant", metavar="NAME", help="the same of all grants of this tenant")
+        parser.add_argument("--device", metavar="N", help="only on this device: index or id")
+        parser.add_argument("--kind", help="only lease, revoke, drained, left, ...")
         add_json(parser)
         add_socket(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        found = client(args).call("GET", f"/v1/events?after={args.after}")
+        names = ("after", "epoch", "limit", "grant", "tenant", "device", "kind")
+        asked = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+        found = client(args).call("GET", f"/v1/events?{urlencode(asked)}")
         if args.json:
             print_json(found)
             return 0
         for event in found["events"]:
-            other = f" ({event['other']})" if event["other"] else ""
-            after = f" {event['value_ns'] / 1e6:.3f} ms" if event["value_ns"] else ""
-            print(
-                f"{event['t_ns'] / 1e9:.6f}  device {event['device']}  {event['kind']:8} {event['grant']}{other}{after}"
-            )
+            print(render.event(event))
+        if found["lost"]:
+            print(f"gpushare: {found['lost']} older events are not in the record any more", file=sys.stderr)
         return 0

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from gpushare import __version__
 from gpushare.api import types
-from gpushare.daemon import metrics, openapi, placement, view
+from gpushare.daemon import metrics, openapi, placement, receipts, view
 from gpushare.daemon.node import NodeContext
 from gpushare.daemon.peer import Peer, credentials
 from gpushare.daemon.routes import ROUTES
@@ -152,7 +152,16 @@ class Api:
         return _json(openapi.document())
 
     async def events(self, request: web.Request) -> web.Response:
-        return _json(self._context.lease_events(_number(request, "after") or 0))
+        asked = receipts.Asked(
+            after=_number(request, "after"),
+            epoch=_number(request, "epoch"),
+            limit=_number(request, "limit"),
+            grant=request.query.get("grant"),
+            tenant=request.query.get("tenant"),
+            device=request.query.get("device"),
+            kind=request.query.get("kind"),
+        )
+        return _json(self._context.receipts.events(asked))
 
     # Tenants.
 

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections import deque
 from dataclasses import dataclass, field
 
 from gpushare import __version__
@@ -14,6 +13,7 @@ from gpushare.daemon import placement, view
 from gpushare.daemon.books import Sample, active, periods, shares_got
 from gpushare.daemon.grants import Grants
 from gpushare.daemon.missed import remember
+from gpushare.daemon.receipts import Receipts
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.state import Fault, Live, State, instant, now_ns
 from gpushare.daemon.watch import Change
@@ -24,8 +24,6 @@ from gpushare.node.simulator import Simulator
 from gpushare.policy import lifecycle
 
 log = logging.getLogger(__name__)
-
-LEASE_EVENTS = 4096
 
 
 @dataclass
@@ -38,9 +36,10 @@ class NodeContext:
     inject: Node
     simulator: Simulator | None
     started_ns: int = field(default_factory=now_ns)
-    _leases: "deque[types.LeaseEvent]" = field(default_factory=lambda: deque(maxlen=LEASE_EVENTS))
+    receipts: Receipts = field(init=False)
 
     def __post_init__(self) -> None:
+        self.receipts = Receipts(self.state, self.arbiter)
         self.grants.unusable = lambda: set(self.state.faults)
         self.grants.before_stop = self._before_stop
 
@@ -221,7 +220,6 @@ class NodeContext:
 
     def measure(self) -> bool:
         """Once a second. False when no grant is served, so that there is nothing to write."""
-        self.collect_events()
         samples = self._samples()
         self.grants.follow(active(samples))
         shares_got(samples)
@@ -235,36 +233,11 @@ class NodeContext:
         self.state.ledger.add(periods(self._samples(), instant()))
 
     def _before_stop(self, live: Live) -> None:
-        del live  # lent time needs the numbers of all
-        self.collect_events()
+        self.receipts.ends(live)
         try:
-            self.write_periods()
+            self.write_periods()  # lent time needs the numbers of all
         except FailedError as error:
             log.warning("%s", error)
-
-    # The arbiter's record.
-
-    def collect_events(self) -> None:
-        """Before handles change their meaning."""
-        by_handle = {live.handle: live.id for live in self.state if live.handle is not None}
-        found, _ = self.arbiter.events()
-        for event in found:
-            self._leases.append(
-                types.LeaseEvent(
-                    seq=event.sequence,
-                    t_ns=event.t_ns,
-                    kind=event.kind.name.lower(),  # type: ignore[arg-type]
-                    device=event.device,
-                    grant=by_handle.get(event.grant),
-                    other=by_handle.get(event.other),
-                    value_ns=event.value,
-                )
-            )
-
-    def lease_events(self, after: int) -> types.LeaseEvents:
-        self.collect_events()
-        found = [event for event in self._leases if event.seq > after]
-        return types.LeaseEvents(after=found[-1].seq if found else after, events=found)
 
 
 def _capacity(devices: list[Device]) -> types.Quantity:

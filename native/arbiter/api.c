@@ -119,18 +119,18 @@ static int check_share(const struct gs_share *share, uint32_t n, struct gs_err *
 
 /* -> the entry, or NULL with err filled. */
 static struct entry *entry_of(gs_arbiter *a, int32_t grant, struct gs_err *err) {
-  if (grant >= 0 && grant < GS_ARBITER_MAX_GRANTS && a->grant[grant].present)
-    return &a->grant[grant];
+  if (grant >= 0 && a->grant[place_of(grant)].present && handle_of(a, place_of(grant)) == grant)
+    return &a->grant[place_of(grant)];
   gs_fail(err, -ENOENT, "the arbiter has no grant %d", grant);
   return NULL;
 }
 
-static int free_handle(gs_arbiter *a, struct gs_err *err) {
-  /* Round and round, so that a handle in an old event is not soon somebody else's. */
+static int free_place(gs_arbiter *a, struct gs_err *err) {
+  /* Round and round: a bell that rang before its grant went may still be in the thread's hands. */
   for (int i = 0; i < GS_ARBITER_MAX_GRANTS; i++) {
-    int32_t g = (a->next_handle + i) % GS_ARBITER_MAX_GRANTS;
+    int32_t g = (a->next_place + i) % GS_ARBITER_MAX_GRANTS;
     if (!a->grant[g].present) {
-      a->next_handle = (g + 1) % GS_ARBITER_MAX_GRANTS;
+      a->next_place = (g + 1) % GS_ARBITER_MAX_GRANTS;
       return g;
     }
   }
@@ -177,7 +177,7 @@ static int add_locked(gs_arbiter *a, struct gs_limits *limits, struct gs_usage *
   int rc = make_cores(a, devices, ndevices, now, err);
   if (rc < 0)
     return rc;
-  int32_t g = free_handle(a, err);
+  int32_t g = free_place(a, err);
   if (g < 0)
     return g;
   struct entry *e = &a->grant[g];
@@ -209,7 +209,7 @@ static int add_locked(gs_arbiter *a, struct gs_limits *limits, struct gs_usage *
         arbiter_set_lease(a, e, o, false);
   arbiter_changed(a, g, now);
   arbiter_run(a, now);
-  *grant = g;
+  *grant = handle_of(a, g);
   return 0;
 }
 
@@ -233,12 +233,22 @@ int gs_arbiter_grant_share(gs_arbiter *a, int32_t grant, const struct gs_share *
   if (rc == 0) {
     uint64_t now = now_ns();
     for (uint32_t o = 0; o < e->ndevices; o++)
-      gs_core_share(a->core[e->device[o]], grant, &share[o], now);
-    arbiter_changed(a, grant, now);
+      gs_core_share(a->core[e->device[o]], place_of(grant), &share[o], now);
+    arbiter_changed(a, place_of(grant), now);
     arbiter_run(a, now);
   }
   arbiter_release_and_wake(a);
   return rc;
+}
+
+static void say_last_words(gs_arbiter *a, int32_t place, uint64_t now) {
+  struct entry *e = &a->grant[place];
+  struct gs_core_decision words[3];
+  for (uint32_t o = 0; o < e->ndevices; o++) {
+    int n = gs_core_last_words(a->core[e->device[o]], place, now, words);
+    for (int i = 0; i < n; i++)
+      arbiter_record(a, e->device[o], &words[i], now);
+  }
 }
 
 int gs_arbiter_grant_remove(gs_arbiter *a, int32_t grant, struct gs_err *err) {
@@ -247,11 +257,13 @@ int gs_arbiter_grant_remove(gs_arbiter *a, int32_t grant, struct gs_err *err) {
   int rc = e ? 0 : -ENOENT;
   if (rc == 0) {
     uint64_t now = now_ns();
+    int32_t place = place_of(grant);
+    say_last_words(a, place, now);
     if (e->cuts)
-      gs_gangs_remove(a->gangs, a->core, grant, now);
+      gs_gangs_remove(a->gangs, a->core, place, now);
     for (uint32_t o = 0; o < e->ndevices; o++) {
       if (!e->cuts)
-        gs_core_remove(a->core[e->device[o]], grant, now);
+        gs_core_remove(a->core[e->device[o]], place, now);
       arbiter_set_lease(a, e, o, false);
       a->due_ns[e->device[o]] = now;
     }
@@ -295,7 +307,7 @@ int gs_arbiter_slot_clear(gs_arbiter *a, int32_t grant, uint32_t slot, struct gs
     s->pid = 0;
     __atomic_store_n(&s->state, GS_SLOT_FREE, __ATOMIC_RELEASE);
     uint64_t now = now_ns();
-    arbiter_changed(a, grant, now);
+    arbiter_changed(a, place_of(grant), now);
     arbiter_run(a, now);
   }
   arbiter_release_and_wake(a);
@@ -312,9 +324,9 @@ int gs_arbiter_grant_stats(gs_arbiter *a, int32_t grant, uint32_t device, struct
     uint64_t now = now_ns();
     uint32_t ordinal = e->ordinal[device], high = arbiter_slots_of(e);
     struct gs_core_stats core;
-    arbiter_changed(a, grant, now);
+    arbiter_changed(a, place_of(grant), now);
     arbiter_run(a, now); /* brings the books to now */
-    gs_core_grant_stats(a->core[device], grant, &core);
+    gs_core_grant_stats(a->core[device], place_of(grant), &core);
     *out = (struct gs_grant_stats){
         .leased_ns = core.leased_ns,
         .borrowed_ns = core.borrowed_ns,
@@ -323,7 +335,10 @@ int gs_arbiter_grant_stats(gs_arbiter *a, int32_t grant, uint32_t device, struct
         .leases = core.leases,
         .revokes = core.revokes,
         .waits = core.waits,
+        .wake_to_lease_ns = core.wake_to_lease_ns,
         .wake_to_lease_max_ns = core.wake_to_lease_max_ns,
+        .waited = core.waited,
+        .reclaimed = core.reclaimed,
         .memory_bytes = e->memory_bytes[ordinal],
         .memory_peak_bytes = e->memory_peak_bytes[ordinal],
         .waiting = core.waiting,
@@ -362,13 +377,20 @@ int gs_arbiter_device_stats(gs_arbiter *a, uint32_t device, struct gs_device_sta
 
 int gs_arbiter_events(gs_arbiter *a, uint64_t *after, struct gs_event *out, uint32_t n) {
   pthread_mutex_lock(&a->lock);
-  uint64_t from = *after, oldest = a->nevents > EVENTS ? a->nevents - EVENTS : 0;
+  uint64_t from = *after, oldest = a->nevents > GS_ARBITER_EVENTS ? a->nevents - GS_ARBITER_EVENTS : 0;
   if (from < oldest)
     from = oldest;
   uint32_t copied = 0;
   while (copied < n && from < a->nevents)
-    out[copied++] = a->event[from++ % EVENTS];
+    out[copied++] = a->event[from++ % GS_ARBITER_EVENTS];
   *after = from;
   pthread_mutex_unlock(&a->lock);
   return (int)copied;
+}
+
+uint64_t gs_arbiter_newest_event(gs_arbiter *a) {
+  pthread_mutex_lock(&a->lock);
+  uint64_t newest = a->nevents;
+  pthread_mutex_unlock(&a->lock);
+  return newest;
 }

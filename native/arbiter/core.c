@@ -133,6 +133,7 @@ void core_revoke(struct gs_core *core, int32_t grant, int32_t candidate, bool id
   struct core_grant *h = &core->grant[grant];
   uint64_t now = core->now_ns;
   bool deep = !h->company || now - h->contended_ns < BOUND_CHANGE_NS;
+  core_taken(core, grant, candidate, idle);
   h->held = h->side = h->rests = h->yields = false;
   h->revoked_ns = idle ? 0 : now; /* idle: nothing to drain */
   h->late_ns = now + LATE_NS + (deep ? core->config.bound_alone_ns : core->config.bound_ns);
@@ -175,12 +176,11 @@ static void part(struct gs_core *core, int32_t candidate, struct decisions *d) {
     if (!core_main(g))
       continue;
     enum yield yield = spoils(core, g, candidate >= 0, QUIET_NS);
-    if (g->over_ns >= OVER_NS) {
+    bool over = g->over_ns >= OVER_NS;
+    if (over || yield != KEEP)
+      take_back(core, core->members[i], candidate, !over && yield == YIELD_IDLE, d);
+    if (over) /* after its receipt */
       core_forget_fill(g);
-      yield = YIELD;
-    }
-    if (yield != KEEP)
-      take_back(core, core->members[i], candidate, yield == YIELD_IDLE, d);
   }
   core->holder = core_lead(core);
 }
@@ -214,9 +214,7 @@ static enum yield holder_yields(struct gs_core *core, int32_t candidate) {
 
 void core_lease(struct gs_core *core, int32_t grant, int32_t previous, struct decisions *d) {
   struct core_grant *g = &core->grant[grant];
-  uint64_t waited = g->wake_ns ? core->now_ns - g->wake_ns : 0;
-  if (g->wake_ns)
-    core_count_wake(g, waited);
+  uint64_t waited = core_served(core, grant, previous);
   g->wake_ns = 0;
   core_take(core, g);
   g->stats.leases++;
@@ -314,6 +312,8 @@ int gs_core_step(gs_core *core, uint64_t now_ns, struct gs_core_decision *out, u
   core_notice_tails(core, &d);
   decide(core, &d);
   core_notice_waits(core, &d); /* a revoked holder that still has threads in the gate waits from now on */
+  core_end_reclaims(core, &d);
+  core_write_receipts(core, &d);
   bool all = core_publish_contention(core, &d);
   core->had_waiters = core->wanted = core_pick(core, core->phase == CORE_FREE) >= 0;
   for (int i = 0; i < core->nmembers; i++) { /* leases beside others are always wanted by those */

@@ -38,13 +38,15 @@ struct gs_core_view {
 };
 
 enum gs_core_action {
-  GS_CORE_LEASE = 1,  /* grant gets the lease; other: the holder before it or -1; value: ns since its wake, or 0 */
+  GS_CORE_LEASE = 1,  /* grant gets the lease; other: the holder before it or -1; value: ns since it began to wait */
   GS_CORE_REVOKE = 2, /* grant loses it; other: who it is taken for or -1 */
   GS_CORE_HANDOVER = 3, /* grant's device time passed to other; value: ns since the revoke */
   GS_CORE_LATE = 4,     /* grant had not drained value ns after the revoke */
   GS_CORE_WAKE = 5,     /* grant wants the device after it had been quiet */
   GS_CORE_CONTENDED = 6, /* the bound on work in flight of grant changes: value enum gs_core_company */
-  GS_CORE_AGAIN = 7      /* grant, a gang that has not drained value ns after its revoke, gets the lease beside those after it */
+  GS_CORE_AGAIN = 7,     /* grant, a gang that has not drained value ns after its revoke, gets the lease beside those after it */
+  GS_CORE_DRAINED = 8, /* what grant had on the device is done, value ns after its revoke; other: who it was taken for or -1 */
+  GS_CORE_LEFT = 9     /* grant waits no more after value ns, without a lease */
 };
 
 /* Who else wants the device of late: nobody, others, or others of which one is interactive and waits for little. */
@@ -54,14 +56,16 @@ struct gs_core_decision {
   uint32_t action; /* enum gs_core_action */
   int32_t grant, other;
   uint64_t value;
+  struct gs_receipt receipt; /* not of WAKE and CONTENDED, which give and take nothing */
 };
 
 /* The books of one grant on the device. */
 struct gs_core_stats {
   uint64_t leased_ns, borrowed_ns, wait_ns;
   uint64_t leases, revokes, waits;
-  uint64_t wake_to_lease_max_ns;
+  uint64_t wake_to_lease_ns, wake_to_lease_max_ns;
   uint64_t wake_to_lease[24]; /* GS_LATENCY_BUCKETS */
+  struct gs_spans waited, reclaimed;
   uint32_t waiting, held;
 };
 
@@ -71,6 +75,9 @@ void gs_core_destroy(gs_core *core);
 /* grant is the caller's number for it, 0 .. GS_ARBITER_MAX_GRANTS - 1. held: it already has a lease (a restart); gives 1 if that
  * lease stands, 0 if the device has a holder already and the caller has to take the lease back. */
 int gs_core_add(gs_core *core, int32_t grant, const struct gs_share *share, int held, uint64_t now_ns);
+/* What is open of it ends: its lease, its wait, a reclaim. Before remove; changes nothing but its books. Gives how many decisions,
+ * at most 3. */
+int gs_core_last_words(gs_core *core, int32_t grant, uint64_t now_ns, struct gs_core_decision *out);
 /* A lease it holds ends here; the next step leases the device to another. */
 void gs_core_remove(gs_core *core, int32_t grant, uint64_t now_ns);
 void gs_core_share(gs_core *core, int32_t grant, const struct gs_share *share, uint64_t now_ns);

@@ -287,12 +287,3 @@ void core_advance(struct gs_core *core, uint64_t now) {
   }
   core->now_ns = now;
 }
-
-void core_count_wake(struct core_grant *g, uint64_t waited_ns) {
-  uint64_t us = waited_ns / 1000;
-  int bucket = 0;
-  while (bucket < GS_LATENCY_BUCKETS - 1 && us >= (UINT64_C(1) << bucket))
-    bucket++;
-  g->stats.wake_to_lease[bucket]++;
-  g->stats.wake_to_lease_max_ns = core_max(g->stats.wake_to_lease_max_ns, waited_ns);
-}

@@ -119,6 +119,7 @@ int gs_core_gang_call(gs_core *core, int32_t grant, uint64_t now_ns, struct gs_c
     core->holder = core->freed_ns == core->now_ns ? core->previous : -1;
   core->phase = CORE_DRAINING;
   core->round_ns = core->now_ns;
+  core_write_receipts(core, &d);
   return d.n;
 }
 
@@ -144,8 +145,10 @@ int gs_core_gang_lease(gs_core *core, int32_t grant, int beside, uint64_t now_ns
   if (beside) {
     uint64_t undrained = g->revoked_ns ? core->now_ns - g->revoked_ns : 0;
     core_lease(core, grant, -1, &d);
-    d.out[d.n - 1] = (struct gs_core_decision){GS_CORE_AGAIN, grant, core->holder, undrained};
+    d.n = 0;
+    emit(&d, GS_CORE_AGAIN, grant, core->holder, undrained);
     g->side = true;
+    core_write_receipts(core, &d);
     return d.n;
   }
   int32_t previous = core->phase == CORE_DRAINING ? core->holder : -1;
@@ -160,6 +163,7 @@ int gs_core_gang_lease(gs_core *core, int32_t grant, int beside, uint64_t now_ns
     for (int i = 0; i < core->nmembers; i++) /* what was due before is to be seen against this holder */
       core->grant[core->members[i]].due_ns = 0;
   }
+  core_write_receipts(core, &d);
   return d.n;
 }
 
@@ -168,6 +172,7 @@ int gs_core_gang_revoke(gs_core *core, int32_t grant, int32_t other, int idle, u
   core_advance(core, now_ns);
   bool main = core_main(&core->grant[grant]);
   core_revoke(core, grant, other, idle, &d);
+  core_write_receipts(core, &d);
   if (!main || core->phase != CORE_HELD)
     return d.n;
   int32_t lead = core_lead(core);

@@ -39,6 +39,7 @@ void core_notice_waits(struct gs_core *core, struct decisions *d) {
       g->wake_ns = 0;
     if (!waits || g->limit_reached)
       g->due_ns = 0;
+    core_follow_wait(core, m, waits, d);
     g->was_waiting = waits;
   }
 }

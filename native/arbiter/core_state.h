@@ -77,6 +77,18 @@ struct fill_sample {
   uint64_t busy_ns, resident_ns;
 };
 
+/* What receipts are made of; no decision depends on it. */
+struct core_receipt {
+  uint64_t wait_ns;          /* since when it waits without a lease; 0: it does not */
+  bool limited;              /* in this wait it had all of its limit */
+  uint32_t rule;             /* enum gs_rule, of the last revoke */
+  int32_t taken_for;
+  uint64_t taken_ns;         /* when that was; 0: it was idle, or has drained */
+  struct gs_receipt served;  /* of the last lease */
+  uint64_t had_at_ns, had_leased_ns;
+  uint32_t had_milli;
+};
+
 struct core_grant {
   bool present;
   bool held;          /* has a lease */
@@ -124,6 +136,7 @@ struct core_grant {
   uint64_t over_ns;           /* beyond its guarantee, at the cost of one that it shares the device with */
   uint64_t missed_ns, retry_ns; /* when it last did not take a lease up; not again before */
   uint32_t misses;
+  struct core_receipt receipt;
   struct gs_core_stats stats;
 };
 
@@ -208,7 +221,7 @@ struct decisions {
 };
 
 static inline void emit(struct decisions *d, enum gs_core_action action, int32_t grant, int32_t other, uint64_t value) {
-  d->out[d->n++] = (struct gs_core_decision){(uint32_t)action, grant, other, value};
+  d->out[d->n++] = (struct gs_core_decision){.action = (uint32_t)action, .grant = grant, .other = other, .value = value};
 }
 
 /* Room for what only informs; the last places are kept for a round of revokes, a hand-over and a round of leases. */
@@ -251,7 +264,18 @@ int64_t core_limit_resume(const struct gs_core *core, const struct core_grant *g
 void core_set_share(struct gs_core *core, struct core_grant *g, const struct gs_share *share);
 /* Moves the books to now: buckets grow, holders and undrained tails pay, the rest is idle or switching. */
 void core_advance(struct gs_core *core, uint64_t now);
-void core_count_wake(struct core_grant *g, uint64_t waited_ns);
+
+/* core_receipt.c */
+/* The grant waits, or does not any more; one that got a lease has been served. */
+void core_follow_wait(struct gs_core *core, int32_t grant, bool waits, struct decisions *d);
+/* Its wait ends with the lease that it gets now. Gives how long it was. */
+uint64_t core_served(struct gs_core *core, int32_t grant, int32_t previous);
+/* Its lease is taken now; its state is still the holder's. */
+void core_taken(struct gs_core *core, int32_t grant, int32_t candidate, bool idle);
+/* Reclaims of which nothing runs any more are over. */
+void core_end_reclaims(struct gs_core *core, struct decisions *d);
+/* Into all decisions of a step. */
+void core_write_receipts(struct gs_core *core, struct decisions *d);
 
 /* core.c */
 void core_take(struct gs_core *core, struct core_grant *g);

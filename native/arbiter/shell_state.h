@@ -21,7 +21,6 @@
 #define TIMER UINT64_C(0xfffffffe)
 #define NO_ORDINAL 0xff
 enum {
-  EVENTS = 4096,
   /* what one pass over all devices and one step of the gangs can wake */
   WAKES_PASS = GS_ARBITER_MAX_DEVICES * GS_CORE_DECISIONS + GS_GANG_DECISIONS,
   WAKES_MAX = 2 * WAKES_PASS
@@ -57,7 +56,7 @@ struct gs_arbiter {
   pthread_t thread;
   int epoll, timer, stopper;
   bool stopping;
-  int32_t next_handle;
+  int32_t next_place;
   uint64_t armed_ns, tick_ns; /* when the timer is set to fire, when the next tick is due; NEVER: not */
   gs_core *core[GS_ARBITER_MAX_DEVICES];
   uint64_t due_ns[GS_ARBITER_MAX_DEVICES]; /* when a core wants its next step */
@@ -68,13 +67,23 @@ struct gs_arbiter {
   uint32_t *wake[WAKES_MAX];
   int nwakes;
   uint64_t nevents; /* ever recorded: the sequence number of the newest */
-  struct gs_event event[EVENTS];
+  struct gs_event event[GS_ARBITER_EVENTS];
 };
 
 static inline uint64_t now_ns(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* A place in the table is used again; with how often it was, its number is one grant's. Below 2^31, and so for 2^23 grants in
+ * one place. */
+static inline int32_t handle_of(const gs_arbiter *a, int32_t place) {
+  return (int32_t)(((a->grant[place].generation - 1) & 0x7fffff) * GS_ARBITER_MAX_GRANTS + (uint32_t)place);
+}
+
+static inline int32_t place_of(int32_t handle) {
+  return handle % GS_ARBITER_MAX_GRANTS;
 }
 
 static inline uint32_t load32(const uint32_t *word) {
@@ -97,6 +106,8 @@ void arbiter_look_at(struct entry *e, uint32_t ordinal, uint64_t now, struct gs_
 /* The same for all cores of a grant. */
 void arbiter_observe(gs_arbiter *a, int32_t grant, uint64_t now);
 void arbiter_carry_out(gs_arbiter *a, uint32_t device, const struct gs_core_decision *d, uint64_t now);
+/* Into the record; one that needs a change in the grant's pages, too, is carried out instead. */
+void arbiter_record(gs_arbiter *a, uint32_t device, const struct gs_core_decision *d, uint64_t now);
 void arbiter_wake(gs_arbiter *a, uint32_t *word);
 void arbiter_set_lease(gs_arbiter *a, struct entry *e, uint32_t ordinal, bool held);
 void arbiter_set_bound(const gs_arbiter *a, struct entry *e, uint32_t ordinal, enum gs_core_company company);

@@ -74,6 +74,7 @@ static int64_t rounded(int64_t value, int64_t grain, int64_t least) {
 
 static void normalise_grant(struct core_grant *g, uint64_t launches, uint64_t elapsed) {
   memset(&g->stats, 0, sizeof g->stats);
+  memset(&g->receipt, 0, sizeof g->receipt);
   memset(g->fill, 0, sizeof g->fill);
   g->fills = g->sleeps = g->company = 0;
   g->resident_ns = g->sampled_resident_ns = g->sampled_busy_ns = g->view.busy_ns = g->over_ns = g->dry_ns = 0;

@@ -5,13 +5,14 @@ rest runs on beside its successor at an equal part of the device, as hardware ti
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from gpushare._native import ffi, lib
 
 MS = 1_000_000
 NEVER = 2**64 - 1
 START = 1000 * MS  # a clock never reads 0
-LEASE, REVOKE, HANDOVER, LATE, WAKE, CONTENDED = range(1, 7)
+LEASE, REVOKE, HANDOVER, LATE, WAKE, CONTENDED, AGAIN, DRAINED, LEFT = range(1, 10)
 
 
 def config(**changes):
@@ -70,6 +71,7 @@ class Model:
         self.tenants: dict[int, Tenant] = {}
         self.leases: list[tuple[int, int]] = []  # (time, grant)
         self.decisions: list[tuple[int, int, int, int, int]] = []
+        self.receipts: list[Any] = []  # of each decision
         self.waits: list[tuple[int, int]] = []  # (grant, wake to lease)
         self.steps = 0
         self._out = ffi.new("struct gs_core_decision[]", lib.GS_CORE_DECISIONS)
@@ -167,6 +169,7 @@ class Model:
             self.steps += 1
             for d in self._out[0:n]:
                 self.decisions.append((self.now, d.action, d.grant, d.other, d.value))
+                self.receipts.append(ffi.new("struct gs_receipt *", d.receipt)[0])
                 tenant = self.tenants[d.grant]
                 if d.action == LEASE:
                     # one that keeps the device full has it for itself

@@ -84,7 +84,8 @@ def test_watch_and_events(daemon, client):
         daemon.kill()
         assert watching.wait(20) == 4, "a stream that ends is not a success"
     daemon.start()
-    assert json.loads(daemon.cli("events", "--json").stdout) == {"after": 0, "events": []}
+    found = json.loads(daemon.cli("events", "--json").stdout)
+    assert found == {"epoch": 2, "after": 0, "newest": 0, "lost": 0, "events": []}
 
 
 def test_doctor_sees_the_daemon(daemon):

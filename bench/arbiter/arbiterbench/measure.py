@@ -213,7 +213,7 @@ def _wakes(record: Record, workload: Workload) -> list[int]:
     waking = {grant for grant, tenant in zip(record.grants, workload.tenants, strict=True)
               if tenant.work.pattern == "requests"}  # fmt: skip
     return [event["value_ns"] for event in record.events
-            if event["kind"] == "lease" and event["grant"] in waking and event["value_ns"] > 0]  # fmt: skip
+            if event["kind"] == "lease" and event["grant"] in waking and event["woke"]]  # fmt: skip
 
 
 def _reclaims(record: Record) -> list[float]:

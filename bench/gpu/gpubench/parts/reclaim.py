@@ -31,7 +31,9 @@ def _beside(context: Context, arm: str, unit: Unit) -> tuple[Json, Json, list[fl
         if grant:
             events = stage.client.call("GET", f"/v1/events?after={after}")["events"]
             waits = [
-                event["value_ns"] / 1e6 for event in events if event["kind"] == "lease" and event["grant"] == grant
+                event["wait_ns"] / 1e6
+                for event in events
+                if event["kind"] == "lease" and event["grant"] == grant and event["woke"]
             ]
     return reports[0], reports[1], waits
 

@@ -1,0 +1,140 @@
+"""Receipts: the arbiter's record with the names of those it is about. The record is read when somebody asks, so that
+thousands of leases a second cost nothing here."""
+
+import time
+from dataclasses import dataclass
+from typing import cast
+
+from gpushare.api import types
+from gpushare.arbiter import Arbiter, Event, EventKind, Wanted
+from gpushare.daemon.state import Live, State
+from gpushare.daemon.watch import GoneError
+from gpushare.errors import NotFoundError, UsageError
+
+LATEST = 4096
+"""Shown to who does not say from where on."""
+AT_ONCE = 16384
+"""Most in one answer: about 5 MB, which hold the loop up for about 50 ms."""
+NAMES_KEPT = 4096
+"""Of grants that ended: events in the record may still name them."""
+_STEP_NS = 1_000_000
+"""By how much wall time has to move before events are shown at other times than to the reader before."""
+
+_OF_WAITS = {EventKind.LEASE, EventKind.LEFT}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A reader's words, unchecked. `after` None: the latest."""
+
+    after: int | None = None
+    epoch: int | None = None
+    limit: int | None = None
+    grant: str | None = None
+    tenant: str | None = None
+    device: str | None = None
+    kind: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    grant: str | None = None
+    tenant: str | None = None
+
+
+_NOBODY = _Names()
+
+
+class Receipts:
+    def __init__(self, state: State, arbiter: Arbiter) -> None:
+        self._state = state
+        self._arbiter = arbiter
+        self._ended: dict[int, _Names] = {}
+        self._to_wall_ns = 0
+
+    def ends(self, live: Live) -> None:
+        """Its handle is no longer in the state from now on."""
+        if live.handle is None:
+            return
+        self._ended[live.handle] = _Names(live.id, live.record.tenant)
+        if len(self._ended) > NAMES_KEPT:
+            del self._ended[next(iter(self._ended))]
+
+    def events(self, asked: Asked) -> types.LeaseEvents:
+        to_wall_ns = time.time_ns() - time.monotonic_ns()
+        if abs(to_wall_ns - self._to_wall_ns) > _STEP_NS:
+            self._to_wall_ns = to_wall_ns
+        names = self._ended | {
+            live.handle: _Names(live.id, live.record.tenant) for live in self._state if live.handle is not None
+        }
+        wanted = self._wanted(asked, names)
+        newest, epoch = self._arbiter.newest_event(), self._state.watch.epoch
+        if asked.epoch not in (None, epoch) or (asked.after or 0) > newest:
+            raise GoneError(
+                f"those events are of an earlier run of the daemon (now epoch {epoch}, {newest} events): "
+                "ask without after and epoch"
+            )
+        after, limit = asked.after or 0, min(AT_ONCE, asked.limit or (LATEST if asked.after is None else AT_ONCE))
+        found, after, lost = self._arbiter.events_after(after, limit, wanted, latest=asked.after is None)
+        return types.LeaseEvents(
+            epoch=epoch,
+            after=after,
+            newest=max(newest, after),
+            lost=lost,
+            events=[self._shown(event, names) for event in found],
+        )
+
+    def _wanted(self, asked: Asked, names: dict[int, _Names]) -> Wanted | None:
+        if asked.grant is asked.tenant is asked.device is asked.kind is None:
+            return None
+        handles = None
+        if asked.grant is not None or asked.tenant is not None:
+            handles = frozenset(
+                handle
+                for handle, name in names.items()
+                if asked.grant in (None, name.grant) and asked.tenant in (None, name.tenant)
+            )
+        return Wanted(handles, self._device(asked.device), _kind(asked.kind))
+
+    def _device(self, text: str | None) -> int | None:
+        if text is None:
+            return None
+        for device in self._state.devices:
+            if text in (device.id, str(device.index)):
+                return device.index
+        raise NotFoundError(f"there is no device {text[:60]!r}: give an index or id as `gpushare devices` shows it")
+
+    def _shown(self, event: Event, names: dict[int, _Names]) -> types.LeaseEvent:
+        whose, other = names.get(event.grant, _NOBODY), names.get(event.other, _NOBODY)
+        return types.LeaseEvent(
+            seq=event.sequence,
+            t_ns=event.t_ns,
+            at_ns=event.t_ns + self._to_wall_ns,
+            kind=cast(types.EventKind, event.kind.name.lower()),
+            device=event.device,
+            device_id=self._state.devices[event.device].id,
+            grant=whose.grant,
+            tenant=whose.tenant,
+            other=other.grant,
+            other_tenant=other.tenant,
+            value_ns=event.wait_ns if event.kind in _OF_WAITS else event.reclaim_ns,
+            wait_ns=event.wait_ns,
+            reclaim_ns=event.reclaim_ns,
+            rule=cast(types.Rule, event.rule.name.lower()),
+            level=event.level.name.lower(),  # type: ignore[arg-type]
+            woke=event.woke,
+            running=event.running,
+            guarantee_milli=event.guarantee_milli,
+            had_milli=event.had_milli,
+        )
+
+
+def _kind(text: str | None) -> EventKind | None:
+    if text is None:
+        return None
+    try:
+        return EventKind[text.upper()]
+    except KeyError:
+        raise UsageError(
+            f"{text[:40]!r} is no kind of event: {', '.join(kind.name.lower() for kind in EventKind)}"
+        ) from None

@@ -1,0 +1,238 @@
+"""Receipts of real leases: what tenants on a simulated device waited by their own clocks is what the daemon says of it,
+with the reasons."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from running import SPIN, until
+
+from gpushare.inject import grantdir
+from gpushare.pages import LimitsPage, UsagePage
+
+MS = 1_000_000
+MID_WORK = {"limit", "wake", "guarantee", "tier", "term", "excess"}
+
+
+class Tenant:
+    """A program that runs kernels of 1 ms, or nothing, when told; and its own clock, in its usage page."""
+
+    def __init__(self, daemon: Any, name: str, time: str) -> None:
+        self._child = daemon.tenant(str(SPIN), time=time, tenant=name)
+        self._hear("ready")
+        pid = self._child.pid
+        self.grant = until(lambda: next((g["id"] for g in daemon.client.grants() if g["pid"] == pid), None), 20)
+        directory = grantdir.self_dir(daemon.layout, self.grant)
+        self._limits = LimitsPage.open(directory / "limits", writable=False)
+        self._usage = UsagePage.open(directory / "usage", writable=False)
+
+    def _hear(self, event: str) -> None:
+        while json.loads(self._child.stdout.readline())["event"] != event:
+            pass
+
+    def run(self) -> None:
+        self._child.stdin.write("run 1000000\n")
+        self._hear("run")
+
+    def idle(self) -> None:
+        self._child.stdin.write("idle\n")
+        self._hear("idle")
+
+    def quit(self) -> None:
+        self._child.stdin.write("quit\n")
+        self._child.wait(20)
+
+    def waited_ns(self) -> int:
+        """By its own clock, from each launch that had to wait to when it went on."""
+        return sum(self._usage.usage(slot.index, 0).wait_ns for slot in self._usage.live_slots(self._limits))
+
+    def close(self) -> None:
+        self._limits.close()
+        self._usage.close()
+
+
+@pytest.fixture
+def pair(daemon: Any) -> Iterator[tuple[Tenant, Tenant]]:
+    for name, time in (("team-a", "25%"), ("team-b", "75%")):
+        assert daemon.cli("tenants", "set", name, "--time", time, "--memory", "2GiB").returncode == 0
+    both = Tenant(daemon, "team-a", "25%"), Tenant(daemon, "team-b", "75%")
+    yield both
+    for tenant in both:
+        tenant.close()
+
+
+def leased(client: Any, grant: str) -> int:
+    return int(client.grant(grant)["devices"][0]["leases"])
+
+
+def contend(client: Any, pair: tuple[Tenant, Tenant], leases: int) -> None:
+    """Both run until each had so many leases, and stop."""
+    before = [leased(client, tenant.grant) for tenant in pair]
+    for tenant in pair:
+        tenant.run()
+    until(
+        lambda: all(leased(client, t.grant) >= n + leases for t, n in zip(pair, before, strict=True)),
+        60,
+        f"{leases} leases of each",
+    )
+    for tenant in pair:
+        tenant.idle()
+
+
+def test_every_wait_has_a_receipt_and_they_agree_with_the_tenants_own_clocks(client, pair):
+    contend(client, pair, 20)
+    events = client.call("GET", "/v1/events")["events"]
+    for tenant in pair:
+        waits = [e for e in events if e["kind"] in {"lease", "left"} and e["grant"] == tenant.grant]
+        said, own = sum(e["wait_ns"] for e in waits), tenant.waited_ns()
+        assert len(waits) >= 20
+        # Its own clock begins before the arbiter hears of the wait and ends once its thread runs again: on a busy
+        # machine some milliseconds each.
+        assert said - len(waits) * MS < own < said + len(waits) * 10 * MS, (said / MS, own / MS, len(waits))
+        [device] = client.grant(tenant.grant)["devices"]
+        assert device["wait_ns"] == pytest.approx(said, abs=MS)
+
+
+def test_every_lease_ends_with_a_receipt_that_says_for_whom_and_why(client, pair):
+    contend(client, pair, 20)
+    names = {pair[0].grant: "team-a", pair[1].grant: "team-b"}
+    guarantees = {pair[0].grant: 250, pair[1].grant: 750}
+    events = client.call("GET", "/v1/events")["events"]
+    device = client.devices()[0]["id"]
+    assert {e["device_id"] for e in events} == {device}
+    held: set[str] = set()
+    open_: dict[str, Any] = {}
+    for e in events:
+        assert e["tenant"] == names[e["grant"]]
+        assert e["other"] is None or e["other_tenant"] == names[e["other"]]
+        if e["kind"] == "lease":
+            assert e["grant"] not in held
+            held.add(e["grant"])
+            assert e["guarantee_milli"] == guarantees[e["grant"]]
+            assert e["reclaim_ns"] <= max(e["wait_ns"], e["reclaim_ns"])
+        elif e["kind"] == "revoke":
+            held.remove(e["grant"])
+            assert e["rule"] not in {"none", "free", "room"}
+            if e["other"] is not None:
+                assert e["guarantee_milli"] == guarantees[e["other"]]
+            if e["rule"] in MID_WORK:
+                assert e["grant"] not in open_
+                open_[e["grant"]] = e
+        elif e["kind"] == "drained":
+            taken = open_.pop(e["grant"])
+            assert (e["other"], e["rule"]) == (taken["other"], taken["rule"])
+            assert e["reclaim_ns"] == e["t_ns"] - taken["t_ns"]
+    assert Counter(e["rule"] for e in events if e["kind"] == "revoke")["term"] > 10
+    assert len(open_) <= 1, "what was taken last may drain yet"
+
+
+def test_an_owner_that_wakes_is_told_whose_kernels_it_waited_for(client, pair):
+    borrower, owner = pair
+    borrower.run()
+    until(lambda: leased(client, borrower.grant) > 0, 20, "the borrower runs")
+
+    def wake() -> bool:
+        """Whether the borrower was in mid-work then; on a busy machine it may have been held up."""
+        after = client.call("GET", "/v1/events")["after"]
+        owner.run()
+        target = f"/v1/events?after={after}&kind=lease&grant={owner.grant}"
+        leases = until(lambda: [e for e in client.call("GET", target)["events"] if e["grant"] == owner.grant])
+        owner.idle()
+        first, events = leases[0], client.call("GET", f"/v1/events?after={after}")["events"]
+        assert first["woke"]
+        assert (first["other"], first["other_tenant"]) == (borrower.grant, "team-a")
+        [taken, *_] = [e for e in events if e["kind"] == "revoke"]
+        assert (taken["grant"], taken["other"]) == (borrower.grant, owner.grant)
+        assert taken["guarantee_milli"] == 750
+        assert first["rule"] == taken["rule"]
+        if taken["rule"] != "wake":
+            return False
+        assert first["wait_ns"] >= first["reclaim_ns"] == first["t_ns"] - taken["t_ns"]
+        target = f"/v1/events?after={taken['seq']}&kind=drained"
+        [done, *_] = until(lambda: client.call("GET", target)["events"])
+        assert (done["grant"], done["other"]) == (borrower.grant, owner.grant)
+        assert done["reclaim_ns"] >= first["reclaim_ns"] > 0, "it was in mid-kernel"
+        return True
+
+    woken = 0
+    for _ in range(40):
+        woken += wake()
+        if woken == 3:
+            return
+    pytest.fail(f"only {woken} wakes found the borrower at work")
+
+
+def test_readers_filter_and_read_on(client, pair):
+    contend(client, pair, 5)
+    whole = client.call("GET", "/v1/events")
+    every = whole["events"]
+    assert whole["after"] == whole["newest"] == every[-1]["seq"] == len(every)
+    assert whole["lost"] == 0
+
+    def read(**asked: Any) -> list[Any]:
+        return client.call("GET", "/v1/events?" + "&".join(f"{k}={v}" for k, v in asked.items()))["events"]
+
+    assert read(after=0) == read(after=0, epoch=whole["epoch"])
+    pages, after = [], 0
+    while page := client.call("GET", f"/v1/events?after={after}&limit=7"):
+        pages += page["events"]
+        after = page["after"]
+        if after == page["newest"]:
+            break
+    assert pages == every
+    assert [e["seq"] for e in read(limit=3)] == [e["seq"] for e in every[-3:]]
+    a = pair[0].grant
+    both = [e["seq"] for e in every if a in (e["grant"], e["other"])]
+    assert [e["seq"] for e in read(grant=a)] == [e["seq"] for e in read(tenant="team-a")] == both
+    leases = [e["seq"] for e in every if e["kind"] == "lease"]
+    assert [e["seq"] for e in read(kind="lease")] == leases
+    assert [e["seq"] for e in read(kind="lease", device=every[0]["device_id"])] == leases
+    assert read(device=1) == read(tenant="nobody") == []
+
+
+def test_receipts_of_a_grant_that_ended_keep_its_name(client, pair):
+    contend(client, pair, 3)
+    pair[0].quit()
+    until(lambda: len(client.grants()) == 1, 20, "its grant ends")
+    mine = [e for e in client.call("GET", "/v1/events?tenant=team-a")["events"] if e["grant"] == pair[0].grant]
+    assert mine
+    assert {e["tenant"] for e in mine} == {"team-a"}
+    held = 0
+    for e in mine:
+        held += (e["kind"] == "lease") - (e["kind"] == "revoke")
+    assert held == 0, "its last lease has its end in the record"
+
+
+def test_a_restart_is_noticed_by_readers(daemon, client, pair):
+    contend(client, pair, 3)
+    before = client.call("GET", "/v1/events")
+    daemon.kill()
+    daemon.start()
+    after = client.call("GET", "/v1/events")
+    assert after["epoch"] > before["epoch"]
+    done = daemon.cli("events", "--after", before["after"], "--epoch", before["epoch"])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "earlier run of the daemon" in done.stderr
+    assert daemon.cli("events", "--after", after["newest"] + 1000).returncode == 2
+    contend(client, pair, 3)
+    fresh = client.call("GET", f"/v1/events?after={after['after']}&epoch={after['epoch']}")
+    assert {e["grant"] for e in fresh["events"]} == {tenant.grant for tenant in pair}
+
+
+def test_the_command_line_tells_a_lease_in_words(daemon, client, pair):
+    contend(client, pair, 5)
+    a, b = (tenant.grant for tenant in pair)
+    done = daemon.cli("events", "--tenant", "team-b")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    served = [line for line in lines if f"{b} of team-b  served after" in line]
+    assert any(f"ms of it for what {a} of team-a still ran: " in line for line in served)
+    assert all("guarantee 75%" in line for line in served)
+    assert any(f"{b} of team-b  gave the device up for {a} of team-a after" in line for line in lines)
+    assert any("end of the term" in line for line in lines)
+    found = json.loads(daemon.cli("events", "--json", "--kind", "lease", "--limit", 2).stdout)
+    assert [e["kind"] for e in found["events"]] == ["lease"] * 2
+    assert daemon.cli("events", "--kind", "nonsense").returncode == 2
+    assert daemon.cli("events", "--device", "9").returncode == 2
