@@ -91,8 +91,10 @@ class OciEditAnswer(Struct, kw_only=True):
 class GrantDevice(Struct, kw_only=True):
     """One device of a grant. `guaranteed_milli`: the part of `time_milli` that its tenant's guarantee covers now; 0
     on a device that does not work.
-    `share_got_milli`: its part of the work the device did in the last second. Counts of leases and waits are of this
-    run of the daemon."""
+    `share_got_milli`: its part of the work the device did in the last second. `waits`, `reclaims`: waits, and leases
+    taken from it in mid-work, that are over; `reclaim_ns`: until that work was done. Counts of leases and revokes are
+    of this run of the daemon, and so are histograms: entry i counts those shorter than 2^i us, the last one all
+    longer."""
 
     id: str
     index: int
@@ -108,6 +110,12 @@ class GrantDevice(Struct, kw_only=True):
     wait_ns: int = 0
     leases: int = 0
     waits: int = 0
+    wait_max_ns: int = 0
+    wait_histogram: list[int] = []
+    reclaims: int = 0
+    reclaim_ns: int = 0
+    reclaim_max_ns: int = 0
+    reclaim_histogram: list[int] = []
     revokes: int = 0
     wake_to_lease_max_ns: int = 0
     share_got_milli: int = 0
@@ -343,6 +351,22 @@ class LeaseEvents(Struct, kw_only=True):
     newest: int
     lost: int
     events: list[LeaseEvent]
+
+
+class TenantWaits(Struct, kw_only=True):
+    """Of all its grants, ended ones as long as the ledger has them: what of `GrantDevice` adds up, and the longest."""
+
+    tenant: str
+    waits: int = 0
+    wait_ns: int = 0
+    wait_max_ns: int = 0
+    reclaims: int = 0
+    reclaim_ns: int = 0
+    reclaim_max_ns: int = 0
+
+
+class Waits(Struct, kw_only=True):
+    tenants: list[TenantWaits]
 
 
 class ErrorBody(Struct, kw_only=True):

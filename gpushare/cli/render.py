@@ -73,7 +73,9 @@ def grant(found: Any) -> None:
         )
         print(
             f"              busy {_seconds(device['busy_ns'])}, leased {_seconds(device['leased_ns'])} in "
-            f"{device['leases']} leases, waited {_seconds(device['wait_ns'])} in {device['waits']} waits"
+            f"{device['leases']} leases, waited {_seconds(device['wait_ns'])} in {device['waits']} waits "
+            f"(longest {_ms(device['wait_max_ns'])}), taken back {device['reclaims']} times "
+            f"(longest {_ms(device['reclaim_max_ns'])})"
         )
 
 
@@ -165,3 +167,22 @@ def event(event: Any) -> str:
         why.append(f"guarantee {format_time(event['guarantee_milli'])}, had {format_time(event['had_milli'])}")
     said = f": {'; '.join(why)}" if why else ""
     return f"{at:%H:%M:%S.%f}  device {event['device']}  {_who(event, 'grant')}  {_happened(event)}{said}"
+
+
+def waits(tenants: list[Any]) -> None:
+    titles = ("TENANT", "WAITS", "WAITED", "MEAN", "LONGEST", "RECLAIMS", "TOOK", "MEAN", "LONGEST")
+    rows = [
+        [
+            tenant["tenant"],
+            tenant["waits"],
+            _seconds(tenant["wait_ns"]),
+            _ms(tenant["wait_ns"] // max(1, tenant["waits"])),
+            _ms(tenant["wait_max_ns"]),
+            tenant["reclaims"],
+            _seconds(tenant["reclaim_ns"]),
+            _ms(tenant["reclaim_ns"] // max(1, tenant["reclaims"])),
+            _ms(tenant["reclaim_max_ns"]),
+        ]
+        for tenant in tenants
+    ]
+    table(titles, rows)

@@ -40,10 +40,13 @@ class EventsCommand:
         parser.add_argument("--tenant", metavar="NAME", help="the same of all grants of this tenant")
         parser.add_argument("--device", metavar="N", help="only on this device: index or id")
         parser.add_argument("--kind", help="only lease, revoke, drained, left, ...")
+        parser.add_argument("--summary", action="store_true", help="how long each tenant waited, in all, instead")
         add_json(parser)
         add_socket(parser)
 
     def run(self, args: argparse.Namespace) -> int:
+        if args.summary:
+            return self._summary(args)
         names = ("after", "epoch", "limit", "grant", "tenant", "device", "kind")
         asked = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
         found = client(args).call("GET", f"/v1/events?{urlencode(asked)}")
@@ -54,4 +57,12 @@ class EventsCommand:
             print(render.event(event))
         if found["lost"]:
             print(f"gpushare: {found['lost']} older events are not in the record any more", file=sys.stderr)
+        return 0
+
+    def _summary(self, args: argparse.Namespace) -> int:
+        found = client(args).call("GET", "/v1/waits")
+        if args.json:
+            print_json(found)
+        else:
+            render.waits(found["tenants"])
         return 0

@@ -163,6 +163,10 @@ class Api:
         )
         return _json(self._context.receipts.events(asked))
 
+    async def waits(self, request: web.Request) -> web.Response:
+        del request
+        return _json(types.Waits(tenants=await self._context.receipts.tenants()))
+
     # Tenants.
 
     async def tenants(self, request: web.Request) -> web.Response:

@@ -36,7 +36,8 @@ class DeviceBook:
         self.written = self.window = self.base
 
     def total(self, stats: GrantStats) -> GrantStats:
-        """As a reader sees it: over the grant's whole life. Counts of leases and waits are of this run."""
+        """As a reader sees it: over the grant's whole life. Counts of leases, wakes and revokes, and buckets,
+        are of this run."""
         return replace(
             stats,
             leased_ns=self.carried.used_ns + stats.leased_ns - self.base.leased_ns,
@@ -44,6 +45,18 @@ class DeviceBook:
             busy_ns=self.carried.busy_ns + stats.busy_ns - self.base.busy_ns,
             wait_ns=self.carried.waited_ns + stats.wait_ns - self.base.wait_ns,
             memory_peak_bytes=max(self.carried.memory_peak_bytes, stats.memory_peak_bytes),
+            waited=replace(
+                stats.waited,
+                count=self.carried.waits + stats.waited.count - self.base.waited.count,
+                total_ns=self.carried.waited_ns + stats.wait_ns - self.base.wait_ns,
+                max_ns=max(self.carried.wait_max_ns, stats.waited.max_ns),
+            ),
+            reclaimed=replace(
+                stats.reclaimed,
+                count=self.carried.reclaims + stats.reclaimed.count - self.base.reclaimed.count,
+                total_ns=self.carried.reclaim_ns + stats.reclaimed.total_ns - self.base.reclaimed.total_ns,
+                max_ns=max(self.carried.reclaim_max_ns, stats.reclaimed.max_ns),
+            ),
         )
 
 
@@ -112,6 +125,11 @@ def periods(samples: list[Sample], to: Instant) -> list[Period]:
                 waited_ns=max(0, stats.wait_ns - written.wait_ns),
                 memory_bytes=stats.memory_bytes,
                 memory_peak_bytes=stats.memory_peak_bytes,
+                waits=stats.waited.count - written.waited.count,
+                wait_max_ns=stats.waited.max_ns,
+                reclaims=stats.reclaimed.count - written.reclaimed.count,
+                reclaim_ns=stats.reclaimed.total_ns - written.reclaimed.total_ns,
+                reclaim_max_ns=stats.reclaimed.max_ns,
             )
         )
         sample.book.written, sample.book.written_at = stats, to

@@ -6,16 +6,18 @@ Times are CLOCK_REALTIME nanoseconds.
 """
 
 import contextlib
+import json
 import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from gpushare.errors import FailedError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _SCHEMA = """
 CREATE TABLE runs (
   run INTEGER PRIMARY KEY, pid INTEGER NOT NULL, boot_id TEXT NOT NULL, started_ns INTEGER NOT NULL,
@@ -39,13 +41,18 @@ CREATE TABLE contexts (
 ) STRICT;
 """
 _DEVICES = "CREATE TABLE devices (id TEXT PRIMARY KEY, state TEXT NOT NULL, seen_ns INTEGER NOT NULL) STRICT;"
+_RECEIPTS = " ".join(
+    f"ALTER TABLE periods ADD COLUMN {name} INTEGER NOT NULL DEFAULT 0;"
+    for name in ("waits", "wait_max_ns", "reclaims", "reclaim_ns", "reclaim_max_ns")
+)
 # By the version that is found; made whole by all that follow.
-_STEPS = {0: _SCHEMA, 1: _DEVICES}
+_STEPS = {0: _SCHEMA, 1: _DEVICES, 2: _RECEIPTS}
 
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """One grant on one device from `from_ns` to `to_ns`. `used_ns`: leased time; `busy_ns`: metered work in it."""
+    """One grant on one device from `from_ns` to `to_ns`. `used_ns`: leased time; `busy_ns`: metered work in it.
+    `waits`, `reclaims`: that ended in it; the longest, as the peak of memory, is of the daemon's run so far."""
 
     grant_id: str
     tenant: str
@@ -60,6 +67,11 @@ class Period:
     waited_ns: int
     memory_bytes: int
     memory_peak_bytes: int
+    waits: int = 0
+    wait_max_ns: int = 0
+    reclaims: int = 0
+    reclaim_ns: int = 0
+    reclaim_max_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +83,11 @@ class Totals:
     borrowed_ns: int = 0
     waited_ns: int = 0
     memory_peak_bytes: int = 0
+    waits: int = 0
+    wait_max_ns: int = 0
+    reclaims: int = 0
+    reclaim_ns: int = 0
+    reclaim_max_ns: int = 0
 
 
 class Ledger:
@@ -167,10 +184,22 @@ class Ledger:
     def totals(self, grant_id: str) -> dict[str, Totals]:
         """By device id."""
         query = (
-            "SELECT device, SUM(used_ns), SUM(busy_ns), SUM(borrowed_ns), SUM(waited_ns), MAX(memory_peak_bytes) "
+            "SELECT device, SUM(used_ns), SUM(busy_ns), SUM(borrowed_ns), SUM(waited_ns), MAX(memory_peak_bytes), "
+            "SUM(waits), MAX(wait_max_ns), SUM(reclaims), SUM(reclaim_ns), MAX(reclaim_max_ns) "
             "FROM periods WHERE grant_id = ? GROUP BY device"
         )
         return {row[0]: Totals(*row[1:]) for row in self._db.execute(query, (grant_id,))}
+
+    def tenant_totals(self, without: Iterable[str]) -> dict[str, Totals]:
+        """By tenant, over all periods but those of these grants; what was forgotten with its time is not in it. Reads
+        them all: to be called in a thread, which gets a connection of its own."""
+        query = (
+            "SELECT tenant, SUM(used_ns), SUM(busy_ns), SUM(borrowed_ns), SUM(waited_ns), MAX(memory_peak_bytes), "
+            "SUM(waits), MAX(wait_max_ns), SUM(reclaims), SUM(reclaim_ns), MAX(reclaim_max_ns) "
+            "FROM periods WHERE grant_id NOT IN (SELECT value FROM json_each(?)) GROUP BY tenant"
+        )
+        with contextlib.closing(sqlite3.connect(f"file:{quote(os.fspath(self.path))}?mode=ro", uri=True)) as reader:
+            return {row[0]: Totals(*row[1:]) for row in reader.execute(query, (json.dumps(list(without)),))}
 
     def context_bytes(self, device: str, driver: str) -> int | None:
         row = self._db.execute(

@@ -1,9 +1,10 @@
 """Prometheus text exposition of what the daemon knows."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from gpushare.api import types
+from gpushare.arbiter import GrantStats, Spans
 
 if TYPE_CHECKING:
     from gpushare.daemon.node import NodeContext
@@ -24,23 +25,26 @@ def _family(name: str, kind: str, text: str, samples: Iterable[Sample]) -> list[
     return lines
 
 
-def _histogram(name: str, text: str, context: "NodeContext") -> list[str]:
+def _histogram(name: str, text: str, context: "NodeContext", spans: Callable[[GrantStats], Spans]) -> list[str]:
     lines = [f"# HELP {name} {text}", f"# TYPE {name} histogram"]
     for live in context.state:
         if live.handle is None:
             continue
         for place in live.record.places:
-            stats = context.arbiter.grant_stats(live.handle, place.index)
+            found = spans(context.arbiter.grant_stats(live.handle, place.index))
             label = f'grant="{live.id}",tenant="{_escape(live.record.tenant)}",device="{place.device}"'
             below = 0
-            for power, count in enumerate(stats.wake_to_lease[:-1]):
+            for power, count in enumerate(found.buckets[:-1]):
                 below += count
                 lines.append(f'{name}_bucket{{{label},le="{(1 << power) / 1e6}"}} {below}')
-            total = sum(stats.wake_to_lease)
-            lines.append(f'{name}_bucket{{{label},le="+Inf"}} {total}')
-            lines.append(f"{name}_count{{{label}}} {total}")
-            lines.append(f"{name}_sum{{{label}}} {stats.wait_ns / 1e9}")
+            lines.append(f'{name}_bucket{{{label},le="+Inf"}} {found.count}')
+            lines.append(f"{name}_count{{{label}}} {found.count}")
+            lines.append(f"{name}_sum{{{label}}} {found.total_ns / 1e9}")
     return lines
+
+
+def _wakes(stats: GrantStats) -> Spans:
+    return Spans(sum(stats.wake_to_lease), stats.wake_to_lease_ns, stats.wake_to_lease_max_ns, stats.wake_to_lease)
 
 
 def text(context: "NodeContext", devices: list[types.Device]) -> str:
@@ -132,6 +136,13 @@ def text(context: "NodeContext", devices: list[types.Device]) -> str:
             per_grant("memory_limit_bytes"),
         ),
         *_family("gpushare_grant_time_milli", "gauge", "Time share, 1000 is the whole device", per_grant("time_milli")),
-        *_histogram("gpushare_lease_wait_seconds", "From waking to the first lease", context),
+        *_histogram("gpushare_lease_wait_seconds", "Waits for a lease that are over", context, lambda s: s.waited),
+        *_histogram("gpushare_wake_to_lease_seconds", "Those of them that began as a grant woke", context, _wakes),
+        *_histogram(
+            "gpushare_reclaim_seconds",
+            "From taking a lease in mid-work until that work was done",
+            context,
+            lambda s: s.reclaimed,
+        ),
     ]
     return "\n".join(lines) + "\n"

@@ -1,12 +1,13 @@
 """Receipts: the arbiter's record with the names of those it is about. The record is read when somebody asks, so that
 thousands of leases a second cost nothing here."""
 
+import asyncio
 import time
 from dataclasses import dataclass
 from typing import cast
 
 from gpushare.api import types
-from gpushare.arbiter import Arbiter, Event, EventKind, Wanted
+from gpushare.arbiter import Arbiter, Event, EventKind, Spans, Wanted
 from gpushare.daemon.state import Live, State
 from gpushare.daemon.watch import GoneError
 from gpushare.errors import NotFoundError, UsageError
@@ -83,6 +84,32 @@ class Receipts:
             lost=lost,
             events=[self._shown(event, names) for event in found],
         )
+
+    async def tenants(self) -> list[types.TenantWaits]:
+        """Living grants by the arbiter's counters, ended ones by the ledger."""
+        sums = {tenant.name: types.TenantWaits(tenant=tenant.name) for tenant in self._state.tenants}
+
+        def add(tenant: str, waits: int, wait_ns: int, longest_ns: int, reclaimed: Spans) -> None:
+            row = sums.setdefault(tenant, types.TenantWaits(tenant=tenant))
+            row.waits += waits
+            row.wait_ns += wait_ns
+            row.wait_max_ns = max(row.wait_max_ns, longest_ns)
+            row.reclaims += reclaimed.count
+            row.reclaim_ns += reclaimed.total_ns
+            row.reclaim_max_ns = max(row.reclaim_max_ns, reclaimed.max_ns)
+
+        counted = []
+        for live in self._state:
+            if live.handle is None:
+                continue
+            counted.append(live.id)
+            for index, book in live.books.items():
+                stats = book.total(self._arbiter.grant_stats(live.handle, index))
+                add(live.record.tenant, stats.waited.count, stats.wait_ns, stats.waited.max_ns, stats.reclaimed)
+        for tenant, total in (await asyncio.to_thread(self._state.ledger.tenant_totals, counted)).items():
+            reclaimed = Spans(total.reclaims, total.reclaim_ns, total.reclaim_max_ns)
+            add(tenant, total.waits, total.waited_ns, total.wait_max_ns, reclaimed)
+        return list(sums.values())
 
     def _wanted(self, asked: Asked, names: dict[int, _Names]) -> Wanted | None:
         if asked.grant is asked.tenant is asked.device is asked.kind is None:

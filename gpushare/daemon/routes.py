@@ -119,6 +119,9 @@ ROUTES = (
             "kind": ("string", False),
         },
     ),
+    Route(
+        "GET", "/v1/waits", "waits", "How long each tenant waited, and its leases took to take back", answer=types.Waits
+    ),
     Route("GET", "/metrics", "metrics", "Prometheus text", media="text/plain"),
     Route("GET", "/openapi.json", "openapi", "This document"),
 )

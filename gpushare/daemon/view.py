@@ -34,7 +34,11 @@ def _grant_device(place: Place, state: State, kept: int, live: Live | None, arbi
     shown.leased_ns = stats.leased_ns
     shown.borrowed_ns = stats.borrowed_ns
     shown.wait_ns = stats.wait_ns
-    shown.leases, shown.waits, shown.revokes = stats.leases, stats.waits, stats.revokes
+    shown.leases, shown.revokes = stats.leases, stats.revokes
+    waited, reclaimed = stats.waited, stats.reclaimed
+    shown.waits, shown.wait_max_ns, shown.wait_histogram = waited.count, waited.max_ns, list(waited.buckets)
+    shown.reclaims, shown.reclaim_ns, shown.reclaim_max_ns = reclaimed.count, reclaimed.total_ns, reclaimed.max_ns
+    shown.reclaim_histogram = list(reclaimed.buckets)
     shown.wake_to_lease_max_ns = stats.wake_to_lease_max_ns
     shown.share_got_milli = book.share_got_milli
     shown.waiting, shown.held = stats.waiting, stats.held
@@ -57,6 +61,9 @@ def grant_view(
                 device.busy_ns, device.leased_ns = total.busy_ns, total.used_ns
                 device.borrowed_ns, device.wait_ns = total.borrowed_ns, total.waited_ns
                 device.memory_peak_bytes = total.memory_peak_bytes
+                device.waits, device.wait_max_ns = total.waits, total.wait_max_ns
+                device.reclaims, device.reclaim_ns = total.reclaims, total.reclaim_ns
+                device.reclaim_max_ns = total.reclaim_max_ns
     life = record.life
     return types.Grant(
         id=record.id,

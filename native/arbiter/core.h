@@ -75,8 +75,8 @@ void gs_core_destroy(gs_core *core);
 /* grant is the caller's number for it, 0 .. GS_ARBITER_MAX_GRANTS - 1. held: it already has a lease (a restart); gives 1 if that
  * lease stands, 0 if the device has a holder already and the caller has to take the lease back. */
 int gs_core_add(gs_core *core, int32_t grant, const struct gs_share *share, int held, uint64_t now_ns);
-/* What is open of it ends: its lease, its wait, a reclaim. Before remove; changes nothing but its books. Gives how many decisions,
- * at most 3. */
+/* What is open of it ends: its lease, its wait, a reclaim. Before remove; changes nothing but its books. Gives how many
+ * decisions, at most 3. */
 int gs_core_last_words(gs_core *core, int32_t grant, uint64_t now_ns, struct gs_core_decision *out);
 /* A lease it holds ends here; the next step leases the device to another. */
 void gs_core_remove(gs_core *core, int32_t grant, uint64_t now_ns);

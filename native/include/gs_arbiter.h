@@ -76,7 +76,8 @@ enum gs_event_kind {
   GS_EVENT_LATE = 5,
   GS_EVENT_BESIDE = 6, /* a gang that did not drain has its leases again, beside those after it, so that all its ranks can
                        * submit what the others wait for */
-  GS_EVENT_DRAINED = 7, /* what a revoked lease had left on the device is done: the reclaim is over. Not of one that was idle or ended */
+  GS_EVENT_DRAINED = 7, /* what a revoked lease had left on the device is done: the reclaim is over. Not of one that was idle
+                         * or ended */
   GS_EVENT_LEFT = 8     /* a wait ended without a lease: its threads or processes are gone */
 };
 
@@ -138,7 +139,8 @@ void gs_arbiter_destroy(gs_arbiter *arbiter);
 
 /* limits and usage stay mapped by the caller until gs_arbiter_grant_remove returned. devices[i] is the node index of the
  * device with ordinal i in the grant. bell is an eventfd the arbiter reads; the caller keeps ownership. Gives a handle >= 0 in
- * *grant, which is no other grant's for as long as events could name it. share[i] is for ordinal i. An already held lease word (daemon restart) is taken over as held. */
+ * *grant, which is no other grant's for as long as events could name it. share[i] is for ordinal i. An already held lease word
+ * (daemon restart) is taken over as held. */
 int gs_arbiter_grant_add(gs_arbiter *arbiter, struct gs_limits *limits, struct gs_usage *usage, const uint32_t *devices,
                          uint32_t ndevices, const struct gs_share *share, int bell, int32_t *grant, struct gs_err *err);
 /* share: again one for each ordinal. */

@@ -11,7 +11,7 @@ import pytest
 from page_tenants import HERE, ROOT, Grant, compile_c, until
 
 from gpushare._native import ffi, lib
-from gpushare.arbiter import Arbiter, Config, EventKind
+from gpushare.arbiter import EVENTS_KEPT, Arbiter, Config, EventKind
 from gpushare.errors import FailedError
 from gpushare.policy.shares import Share
 
@@ -270,6 +270,27 @@ def test_events_tell_what_happened_in_order(machine):
     again, lost = arbiter.events()
     assert lost == 0
     assert all(event.sequence > events[-1].sequence for event in again)
+
+
+def test_the_record_says_what_it_lost_and_names_no_grant_twice(machine):
+    arbiter, (grant,) = machine(Share(500))
+    slot = grant.usage.claim(grant.limits, 1)
+    grant.usage.pointer.slot[slot.index].device[0].waiting = 1
+    handles = {grant.handle}
+    while arbiter.newest_event() < EVENTS_KEPT + 1000:  # three events each: wakes, is leased, ends
+        arbiter.remove(grant.handle)
+        grant.handle = arbiter.add(grant.limits, grant.usage, [0], [Share(500)], grant.bell)
+        assert grant.handle not in handles
+        handles.add(grant.handle)
+    newest = arbiter.newest_event()
+    found, after, lost = arbiter.events_after(0)
+    assert (len(found), lost, after) == (EVENTS_KEPT, newest - EVENTS_KEPT, newest)
+    assert [event.sequence for event in found] == list(range(lost + 1, newest + 1))
+    assert {event.grant for event in found} <= handles
+    assert arbiter.events_after(lost)[2] == 0
+    assert arbiter.events_after(lost - 7)[2] == 7
+    _, lost = arbiter.events()
+    assert lost == newest - EVENTS_KEPT
 
 
 def test_memory_peaks_are_kept(machine):

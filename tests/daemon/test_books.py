@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gpushare.arbiter import GrantStats
+from gpushare.arbiter import GrantStats, Spans
 from gpushare.daemon.books import DeviceBook, Instant, Sample, periods, shares_got
 from gpushare.daemon.ledger import Totals
 
@@ -26,6 +26,22 @@ def test_totals_go_on_after_a_restart():
     book = DeviceBook(Totals(used_ns=100, busy_ns=90, memory_peak_bytes=8), base, START)
     total = book.total(replace(base, busy_ns=75, leased_ns=12, memory_peak_bytes=3))
     assert (total.busy_ns, total.leased_ns, total.memory_peak_bytes) == (95, 107, 8)
+
+
+def test_waits_and_reclaims_add_up_over_periods_and_restarts():
+    def spans(count, total, longest):
+        return Spans(count, total, longest)
+
+    one = sample("a", 500, {"waited": spans(3, 50, 20), "wait_ns": 50, "reclaimed": spans(2, 9, 7)})
+    [first] = periods([one], SECOND)
+    later = replace(one.stats, waited=spans(5, 90, 30), wait_ns=90, reclaimed=spans(3, 13, 7))
+    [second] = periods([Sample("a", "t", "GPU-0", 0, 500, one.book, later)], 2 * SECOND)
+    assert [(p.waits, p.waited_ns, p.wait_max_ns) for p in (first, second)] == [(3, 50, 20), (2, 40, 30)]
+    assert [(p.reclaims, p.reclaim_ns, p.reclaim_max_ns) for p in (first, second)] == [(2, 9, 7), (1, 4, 7)]
+    carried = Totals(waits=5, waited_ns=90, wait_max_ns=30, reclaims=3, reclaim_ns=13, reclaim_max_ns=7)
+    total = DeviceBook(carried, ZERO, 0).total(replace(ZERO, waited=spans(1, 2, 2), wait_ns=2))
+    assert (total.waited.count, total.wait_ns, total.waited.total_ns, total.waited.max_ns) == (6, 92, 92, 30)
+    assert (total.reclaimed.count, total.reclaimed.total_ns, total.reclaimed.max_ns) == (3, 13, 7)
 
 
 def test_share_got_is_of_the_work_done_in_the_window():

@@ -2,11 +2,13 @@
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
 from gpushare import paths
-from gpushare.daemon.ledger import Ledger, Period
+from gpushare.daemon import ledger
+from gpushare.daemon.ledger import Ledger, Period, Totals
 from gpushare.errors import FailedError
 
 
@@ -76,6 +78,25 @@ def test_damaged_and_foreign_files_are_refused_with_their_name(tmp_path):
         database.commit()
     with pytest.raises(FailedError, match="version 99"):
         Ledger(other)
+
+
+def test_a_ledger_without_receipts_gets_their_columns(tmp_path):
+    path = tmp_path / "ledger.db"
+    with closing(sqlite3.connect(path)) as old:
+        old.executescript(f"{ledger._SCHEMA} PRAGMA user_version = 1;")
+        old.execute("INSERT INTO runs VALUES (1, 1, 'boot', 1, 1, 1, 0)")
+        old.execute("INSERT INTO periods VALUES (1, 1, 'g-1', 't', 'GPU-0', 0, 9, 1, 2, 3, 4, 5, 6, 7, 8)")
+        old.commit()
+    found = Ledger(path)
+    assert found.totals("g-1") == {"GPU-0": Totals(2, 3, 4, 6, 8)}
+    assert found.tenant_totals([]) == {"t": Totals(2, 3, 4, 6, 8)}
+    row = Period("g-1", "t", "GPU-0", 9, 10, 1, 1, 1, 1, 1, 1, 1, 1, waits=2, wait_max_ns=5, reclaims=1)
+    found.add([row, replace(row, grant_id="g-2", waits=3, wait_max_ns=9)])
+    assert (found.totals("g-1")["GPU-0"].waits, found.totals("g-1")["GPU-0"].wait_max_ns) == (2, 5)
+    assert [(t.waits, t.wait_max_ns, t.reclaims) for t in found.tenant_totals([]).values()] == [(5, 9, 2)]
+    assert [(t.waits, t.used_ns) for t in found.tenant_totals(["g-2"]).values()] == [(2, 3)]
+    found.close()
+    Ledger(path).close()
 
 
 def test_daemon_writes_runs_grants_and_periods(daemon, client, wait_for):

@@ -221,6 +221,58 @@ def test_a_restart_is_noticed_by_readers(daemon, client, pair):
     assert {e["grant"] for e in fresh["events"]} == {tenant.grant for tenant in pair}
 
 
+def sums(client: Any, tenant: Tenant) -> dict[str, Any]:
+    [device] = client.grant(tenant.grant)["devices"]
+    names = ("waits", "wait_ns", "wait_max_ns", "reclaims", "reclaim_ns", "reclaim_max_ns")
+    return {name: device[name] for name in names}
+
+
+def test_sums_hold_what_all_receipts_say(client, pair):
+    contend(client, pair, 10)
+    for tenant in pair:
+        until(lambda tenant=tenant: not client.grant(tenant.grant)["devices"][0]["waiting"])
+        target = f"/v1/events?grant={tenant.grant}"
+        events = [e for e in client.call("GET", target)["events"] if e["grant"] == tenant.grant]
+        waits = [e["wait_ns"] for e in events if e["kind"] in {"lease", "left"}]
+        taken = [e["reclaim_ns"] for e in events if e["kind"] == "drained"]
+        found = sums(client, tenant)
+        assert sum(wait > 0 for wait in waits) <= found["waits"] <= len(waits), "some ended as they began"
+        assert found["wait_max_ns"] == max(waits)
+        assert (found["reclaims"], found["reclaim_ns"], found["reclaim_max_ns"]) == (len(taken), sum(taken), max(taken))
+        [device] = client.grant(tenant.grant)["devices"]
+        assert sum(device["wait_histogram"]) == found["waits"]
+        assert sum(device["reclaim_histogram"]) == found["reclaims"]
+        below = sum(took < 2048_000 for took in taken)
+        assert sum(device["reclaim_histogram"][:12]) == below
+
+
+def test_sums_outlive_restarts_and_grants(daemon, client, pair):
+    contend(client, pair, 5)
+    before = [sums(client, tenant) for tenant in pair]
+    assert daemon.terminate() == 0
+    daemon.start()
+    assert [sums(client, tenant) for tenant in pair] == before
+    contend(client, pair, 5)
+    after = [sums(client, tenant) for tenant in pair]
+    for old, new in zip(before, after, strict=True):
+        assert all(new[name] >= old[name] + 4 for name in ("waits", "reclaims"))
+        assert all(new[name] >= old[name] for name in old)
+    pair[0].quit()
+    until(lambda: len(client.grants()) == 1, 20, "its grant ends")
+    assert sums(client, pair[0]) == after[0], "as the ledger has it"
+    by_name = {row.pop("tenant"): row for row in client.call("GET", "/v1/waits")["tenants"]}
+    assert {name: by_name[name] for name in ("team-a", "team-b")} == {"team-a": after[0], "team-b": after[1]}
+    lines = daemon.cli("events", "--summary").stdout.splitlines()
+    [row] = [line.split() for line in lines if line.startswith("team-a")]
+    assert int(row[1]) == after[0]["waits"]
+    metrics = client.text("/metrics")
+    label = f'grant="{pair[1].grant}",tenant="team-b"'
+    counts = [
+        line for line in metrics.splitlines() if line.startswith("gpushare_reclaim_seconds_count") and label in line
+    ]
+    assert int(counts[0].split()[-1]) == after[1]["reclaims"] - before[1]["reclaims"], "histograms are of this run"
+
+
 def test_the_command_line_tells_a_lease_in_words(daemon, client, pair):
     contend(client, pair, 5)
     a, b = (tenant.grant for tenant in pair)
