@@ -1,6 +1,4 @@
 /* Receipts: how long each wait and each reclaim took, by which rule, and the numbers behind it. Nothing here decides. */
-#include <string.h>
-
 #include "core_state.h"
 
 /* What a grant had is looked at over this long. */
@@ -147,7 +145,7 @@ static enum gs_level level_of(const struct core_grant *g) {
                                                                : GS_LEVEL_SURPLUS;
 }
 
-static void write(struct gs_core *core, struct gs_core_decision *d) {
+static void fill_in(struct gs_core *core, struct gs_core_decision *d) {
   struct core_grant *g = &core->grant[d->grant];
   struct gs_receipt *out = &d->receipt;
   int32_t whose = d->other;
@@ -175,7 +173,7 @@ void core_write_receipts(struct gs_core *core, struct decisions *d) {
   for (int i = 0; i < core->nmembers; i++)
     had(core, &core->grant[core->members[i]]);
   for (int i = 0; i < d->n; i++)
-    write(core, &d->out[i]);
+    fill_in(core, &d->out[i]);
 }
 
 int gs_core_last_words(gs_core *core, int32_t grant, uint64_t now_ns, struct gs_core_decision *out) {

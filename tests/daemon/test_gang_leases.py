@@ -109,3 +109,26 @@ def test_a_grant_with_peers_elsewhere_keeps_nobody_waiting(daemon, client, resta
         # from any of its leases on, the device has another holder before long
         for t in record.instants("lease", part, 0)[:-1]:
             assert any(e["t_ns"] <= t + 1_000_000_000 for e in record.events if e["grant"] in others)
+
+
+def test_a_jobs_leases_end_with_receipts_on_each_device(daemon, client):
+    jobs = pair(daemon)
+    record = Record(client).until_leased(*((job, device) for job in jobs for device in (0, 1)))
+    seen = {"taken": 0, "drained": 0}
+    open_: dict[tuple[str, int], object] = {}
+    for e in record.events:
+        place = (e["grant"], e["device"])
+        if e["kind"] == "revoke" and e["rule"] not in {"idle", "sleeping", "gone"}:
+            assert place not in open_
+            open_[place] = e
+            seen["taken"] += 1
+            assert e["other"] in {None, *jobs} - {e["grant"]}
+        elif e["kind"] == "drained" and place in open_:
+            taken = open_.pop(place)
+            assert e["reclaim_ns"] == e["t_ns"] - taken["t_ns"]
+            assert (e["rule"], e["other"]) == (taken["rule"], taken["other"])
+            seen["drained"] += 1
+        elif e["kind"] == "lease":
+            assert e["wait_ns"] >= e["reclaim_ns"] or not e["wait_ns"]
+    assert seen["drained"] >= LEASES
+    assert len(open_) <= 4, "the last may drain yet"
