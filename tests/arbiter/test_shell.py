@@ -169,7 +169,7 @@ def test_lies_in_the_usage_page_cost_only_the_liar(machine):
     words.waiting = words.inflight = 2**32 - 1
     os.eventfd_write(liar.bell, 1)
     honest.start()
-    until(lambda: honest.stats().leases > 3, 5)
+    until(lambda: honest.stats().leases)
     got = gained([liar, honest], 2)
     assert got[1] / sum(got) > 0.45
 
