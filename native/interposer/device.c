@@ -5,7 +5,7 @@
 
 enum { STREAMS = 256 /* a power of two; remembered per process */ };
 
-/* + 1 whenever a context ends: what threads remember is worth nothing from then on. */
+/* + 1 whenever a context may have ended: what threads remember is worth nothing from then on. */
 static uint32_t contexts_gone;
 
 GS_TLS struct {
@@ -57,7 +57,9 @@ CUdevice gs_device_of(int ordinal) {
 }
 
 void gs_device_context_forget(void) {
-  __atomic_fetch_add(&contexts_gone, 1, __ATOMIC_RELEASE);
+  __atomic_fetch_add(&contexts_gone, 1, __ATOMIC_SEQ_CST);
+  for (unsigned i = 0; i < STREAMS; i++) /* its streams went with it */
+    __atomic_store_n(&streams[i], 0, __ATOMIC_SEQ_CST);
 }
 
 int gs_current_device(void) {
@@ -102,10 +104,12 @@ int gs_stream_device(CUstream stream) {
   if (GS_LIKELY(seen >> 6 == (uintptr_t)stream))
     return (int)(seen & 63) - 2;
   CUcontext context;
+  uint32_t gone = __atomic_load_n(&contexts_gone, __ATOMIC_SEQ_CST);
   if (gs_real.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS)
     return gs_current_device();
   int ordinal = gs_context_device(context);
-  __atomic_store_n(entry, (uint64_t)(uintptr_t)stream << 6 | (uint64_t)(ordinal + 2), __ATOMIC_RELAXED);
+  if (__atomic_load_n(&contexts_gone, __ATOMIC_SEQ_CST) == gone)
+    __atomic_store_n(entry, (uint64_t)(uintptr_t)stream << 6 | (uint64_t)(ordinal + 2), __ATOMIC_RELAXED);
   return ordinal;
 }
 

@@ -11,7 +11,7 @@ void gs_devices_map(void);
 int gs_device_ordinal(CUdevice device);
 /* The CUdevice that has this ordinal, or -1. */
 CUdevice gs_device_of(int ordinal);
-/* A context is gone: its handle may come back on another device. */
+/* A context ends or is gone: its handle and those of its streams may come back on another device. */
 void gs_device_context_forget(void);
 
 #endif
