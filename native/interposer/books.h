@@ -12,6 +12,7 @@ enum gs_book_kind {
   GS_BOOK_OBJECT,   /* physical memory or a multicast object: number of ours; count = handles, mappings and bindings */
   GS_BOOK_HANDLE,   /* CUmemGenericAllocationHandle: link = object, count = times to release */
   GS_BOOK_MAPPING,  /* address: link = object, bytes mapped */
+  GS_BOOK_UNMAPPING, /* the same, which a call under way may unmap: cap = number of the call */
   GS_BOOK_IMPLICIT, /* context + enum gs_implicit: what the driver takes there by itself; see implicit.c */
   GS_BOOK_MODULE,   /* CUmodule: link = bytes of its image, which count as the context's code */
   GS_BOOK_LIBRARY,  /* CUlibrary: link = bytes of its image */

@@ -173,35 +173,52 @@ CUresult gs_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAl
   return result;
 }
 
-/* A mapping inside [from, to), or NULL. Programs unmap what they mapped, so the first look nearly always finds it. */
-static struct gs_entry *mapping_in(uint64_t from, uint64_t to) {
-  struct gs_entry *entry = gs_book_find(GS_BOOK_MAPPING, from);
+/* A mapping inside [from, to), or NULL; of those withdrawn one of this number. Programs unmap what they mapped, so the first look
+ * nearly always finds it. */
+static struct gs_entry *mapping_in(enum gs_book_kind kind, uint64_t number, uint64_t from, uint64_t to) {
+  struct gs_entry *entry = gs_book_find(kind, from);
   uint32_t at = 0;
-  if (!entry)
-    while ((entry = gs_book_next(GS_BOOK_MAPPING, &at)) && !(entry->key >= from && entry->key < to))
+  if (!entry || entry->cap != number)
+    while ((entry = gs_book_next(kind, &at)) && !(entry->key >= from && entry->key < to && entry->cap == number))
       ;
   return entry;
 }
 
-CUresult gs_cuMemUnmap(CUdeviceptr ptr, size_t size) {
-  CUresult result;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuMemUnmap(ptr, size) : result;
+/* Mappings in [from, to) become of the other kind; or nothing (GS_BOOK_FREE), and what they held is let go of. Only what has the
+ * number `was` is meant, and it gets `becomes`. */
+static void turn_mappings(uint64_t from, uint64_t to, const enum gs_book_kind kinds[2], uint64_t was, uint64_t becomes) {
   uint64_t freed[GS_MAX_DEVICES] = {0};
-  gs_book_lock(); /* held over the driver's call: the addresses can be mapped again as soon as it returns */
-  result = gs_real.cuMemUnmap(ptr, size);
-  for (uint64_t from = ptr; result == CUDA_SUCCESS && from < ptr + size;) {
-    struct gs_entry *mapping = mapping_in(from, ptr + size);
-    if (!mapping)
-      break;
-    uint64_t number = mapping->link;
-    if (mapping->key == from)
-      from += mapping->bytes;
+  struct gs_entry *mapping;
+  gs_book_lock();
+  for (uint64_t at = from; at < to && (mapping = mapping_in(kinds[0], was, at, to));) {
+    struct gs_entry turned = *mapping;
+    if (turned.key == at)
+      at += turned.bytes;
     gs_book_remove(mapping);
-    drop(gs_book_find(GS_BOOK_OBJECT, number), freed);
+    turned.kind = kinds[1];
+    turned.cap = becomes;
+    if (kinds[1] == GS_BOOK_FREE)
+      drop(gs_book_find(GS_BOOK_OBJECT, turned.link), freed);
+    else
+      gs_book_add(&turned);
   }
   gs_book_unlock();
   give_back(freed);
+}
+
+/* The driver may wait for work that may wait for the program, so the books' lock cannot be held meanwhile; and the addresses can be
+ * mapped again as soon as it did it, so the mappings are withdrawn before. What they hold stays charged. */
+CUresult gs_cuMemUnmap(CUdeviceptr ptr, size_t size) {
+  static const enum gs_book_kind withdraw[] = {GS_BOOK_MAPPING, GS_BOOK_UNMAPPING},
+                                 restore[] = {GS_BOOK_UNMAPPING, GS_BOOK_MAPPING}, end[] = {GS_BOOK_UNMAPPING, GS_BOOK_FREE};
+  static uint64_t calls;
+  CUresult result;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuMemUnmap(ptr, size) : result;
+  uint64_t call = __atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED);
+  turn_mappings(ptr, ptr + size, withdraw, 0, call);
+  result = gs_real.cuMemUnmap(ptr, size);
+  turn_mappings(ptr, ptr + size, result == CUDA_SUCCESS ? end : restore, call, 0);
   return result;
 }
 
