@@ -36,8 +36,8 @@ void gs_free_queued(const struct gs_entry *entry, CUstream stream) {
   gs_frees_settle(entry->ordinal); /* idle streams free at once */
 }
 
-/* Gives how many of those looked at were still awaited and how many were done. With the device's context lock, so that no event
- * is asked while its context ends. */
+/* Gives how many of those looked at were still awaited and how many were done. With the device's events_lock, so that no event is
+ * asked while its context ends. */
 static void look(int ordinal, unsigned *awaited, unsigned *done) {
   uint64_t events[FREES_AT_ONCE];
   unsigned count = 0;
@@ -66,15 +66,17 @@ static void look(int ordinal, unsigned *awaited, unsigned *done) {
 }
 
 void gs_frees_settle(int ordinal) {
-  uint32_t *lock = &gs_process->context_lock[ordinal], unlocked = 0;
+  uint32_t *lock = &gs_process->events_lock[ordinal], unlocked = 0;
   unsigned awaited, done;
   if (!__atomic_compare_exchange_n(lock, &unlocked, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-    return; /* a context begins or ends, or another thread is here: the next one to wait for work looks again */
-  __atomic_store_n(&gs_process->frees[ordinal], 0, __ATOMIC_SEQ_CST);
-  do
-    look(ordinal, &awaited, &done);
-  while (awaited + done == FREES_AT_ONCE && done > 0);
-  if (awaited)
-    __atomic_store_n(&gs_process->frees[ordinal], 1, __ATOMIC_SEQ_CST);
+    return; /* another thread is here: the next one to wait for work looks again */
+  if (__atomic_load_n(&gs_process->ending[ordinal], __ATOMIC_SEQ_CST) == 0) {
+    __atomic_store_n(&gs_process->frees[ordinal], 0, __ATOMIC_SEQ_CST);
+    do
+      look(ordinal, &awaited, &done);
+    while (awaited + done == FREES_AT_ONCE && done > 0);
+    if (awaited)
+      __atomic_store_n(&gs_process->frees[ordinal], 1, __ATOMIC_SEQ_CST);
+  }
   gs_unlock(lock);
 }

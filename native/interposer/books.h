@@ -8,7 +8,7 @@ enum gs_book_kind {
   GS_BOOK_FREE = 0,
   GS_BOOK_POINTER,  /* cuMemAlloc and family: device address */
   GS_BOOK_ARRAY,    /* CUarray, CUmipmappedArray */
-  GS_BOOK_CONTEXT,  /* CUcontext made by cuCtxCreate */
+  GS_BOOK_CONTEXT,  /* CUcontext made by cuCtxCreate: cap = number of ours */
   GS_BOOK_OBJECT,   /* physical memory or a multicast object: number of ours; count = handles, mappings and bindings */
   GS_BOOK_HANDLE,   /* CUmemGenericAllocationHandle: link = object, count = times to release */
   GS_BOOK_MAPPING,  /* address: link = object, bytes mapped */
@@ -19,7 +19,7 @@ enum gs_book_kind {
   GS_BOOK_PLACED,   /* hash of a library and a context that has it: link = library */
   GS_BOOK_KERNEL,   /* CUkernel: link = library */
   GS_BOOK_BINDING,  /* offset in a multicast object: link = the memory object, cap = the multicast object, flags = device */
-  GS_BOOK_GREEN,    /* CUcontext of a green context: link = primary context, whose memory it uses */
+  GS_BOOK_GREEN,    /* CUcontext of a green one: link = primary context, whose memory it uses; cap = number of ours, flags = ordinal */
   GS_BOOK_POOL,     /* CUmemoryPool, or gs_graph_pool: bytes charged, link = what calls under way may add, count = live blocks */
   GS_BOOK_BLOCK,    /* address of a block of a pool: link = pool, cap = its size */
   GS_BOOK_FADED,    /* address of one freed in the order of a stream (bytes: its handle): link = pool, cap = its size */

@@ -1,5 +1,9 @@
 /* Stream captures. What is captured is not executed, so it is neither gated nor metered; and while any capture is open, calls of
  * ours in any thread must not disturb it. */
+#include <errno.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include "around.h"
 
 enum { CAPTURE_NONE = 0, CAPTURE_RELAXED = 2 /* CU_STREAM_CAPTURE_MODE_RELAXED */, NOT_RELAXED = -1 };
@@ -46,6 +50,9 @@ CUresult gs_before_capture_begin(struct gs_around *around, CUstream stream) {
   around->active = gs_enter(&result) && time != NULL;
   around->handle = stream ? stream : CU_STREAM_LEGACY;
   if (around->active) {
+    CUcontext current = NULL;
+    gs_real.cuCtxGetCurrent(&current);
+    around->context = gs_context_behind(around->handle, current);
     __atomic_add_fetch(&time->captures, 1, __ATOMIC_SEQ_CST);
     gs_repeat_end(time);
     let_readers_finish(time);
@@ -53,21 +60,53 @@ CUresult gs_before_capture_begin(struct gs_around *around, CUstream stream) {
   return result;
 }
 
-/* Which streams began a capture: its end, or the stream's, closes it. Under `tables`. */
-static bool origin(struct gs_time *time, CUstream stream, CUstream becomes) {
+/* The handle of a thread's own stream says nothing: the thread does. */
+static int32_t thread_of(CUstream stream) { return stream == CU_STREAM_PER_THREAD ? (int32_t)syscall(SYS_gettid) : 0; }
+
+/* Under `tables`. */
+static struct gs_origin *origin_of(struct gs_time *time, CUstream stream, int32_t thread) {
   for (uint32_t i = 0; i < GS_TIME_CAPTURES; i++)
-    if (time->origin[i] == stream) {
-      time->origin[i] = becomes;
-      return true;
-    }
-  return false;
+    if (time->origin[i].stream == stream && (!stream || time->origin[i].thread == thread))
+      return &time->origin[i];
+  return NULL;
+}
+
+/* Under `tables`. */
+static void close_origin(struct gs_time *time, struct gs_origin *origin) {
+  origin->stream = NULL;
+  __atomic_sub_fetch(&time->captures, 1, __ATOMIC_SEQ_CST);
 }
 
 static void closed(struct gs_time *time, CUstream stream) {
+  struct gs_origin *origin;
   gs_latch_take(&time->tables);
-  if (origin(time, stream, NULL))
-    __atomic_sub_fetch(&time->captures, 1, __ATOMIC_SEQ_CST);
+  if ((origin = origin_of(time, stream, thread_of(stream))))
+    close_origin(time, origin);
   gs_latch_drop(&time->tables);
+}
+
+void gs_captures_gone(CUcontext context) {
+  struct gs_time *time = gs_time();
+  for (uint32_t i = 0; i < GS_TIME_CAPTURES; i++) {
+    struct gs_origin *origin = &time->origin[i];
+    if (origin->stream && (origin->context == context || gs_context_owner(origin->context) == context))
+      close_origin(time, origin);
+  }
+}
+
+void gs_captures_check(void) {
+  struct gs_time *time = gs_time();
+  int saved = errno;
+  if (__atomic_load_n(&time->captures, __ATOMIC_ACQUIRE) == 0)
+    return;
+  gs_latch_take(&time->tables);
+  for (uint32_t i = 0; i < GS_TIME_CAPTURES; i++) {
+    struct gs_origin *origin = &time->origin[i];
+    if (origin->stream && origin->thread && syscall(SYS_tgkill, getpid(), origin->thread, 0) < 0 && errno == ESRCH)
+      close_origin(time, origin);
+  }
+  gs_latch_drop(&time->tables);
+  errno = saved;
 }
 
 CUresult gs_after_capture_begin(struct gs_around *around, CUresult result) {
@@ -80,7 +119,9 @@ CUresult gs_after_capture_begin(struct gs_around *around, CUresult result) {
   }
   /* Without a place it counts as open for ever, which is slow and safe. */
   gs_latch_take(&time->tables);
-  origin(time, NULL, around->handle);
+  struct gs_origin *origin = origin_of(time, NULL, 0);
+  if (origin)
+    *origin = (struct gs_origin){around->handle, around->context, thread_of(around->handle)};
   gs_latch_drop(&time->tables);
   return result;
 }

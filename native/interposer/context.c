@@ -31,35 +31,59 @@ CUresult gs_context_reserve(CUdevice device, int *ordinal, uint64_t *bytes) {
   return gs_book_room(1) && gs_reserve(*ordinal, *bytes) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Contexts of one device are made and ended one at a time: a handle comes back as soon as the driver ended its context, and the
- * books must not take the new one's entries for the old one's. */
 static CUresult begin(const CUcontext *out, CUdevice device, int *ordinal, uint64_t *bytes) {
   *ordinal = GS_NO_DEVICE;
   *bytes = 0;
-  if (!out)
-    return CUDA_SUCCESS; /* the driver's to refuse */
-  CUresult result = gs_context_reserve(device, ordinal, bytes);
-  if (result == CUDA_SUCCESS && *ordinal != GS_NO_DEVICE)
-    gs_lock(&gs_process->context_lock[*ordinal]);
-  return result;
+  return out ? gs_context_reserve(device, ordinal, bytes) : CUDA_SUCCESS; /* without a place for it: the driver's to refuse */
+}
+
+/* What died with a context. Under gone_lock, so that nothing of another context by this handle is in the books yet. */
+static void context_gone(CUcontext context, int ordinal) {
+  gs_time_context_gone(context, ordinal);
+  contexts_changed(UINT32_MAX);
+  gs_greens_gone(context);
+  gs_device_context_forget();
+  gs_pools_context_gone(context);
+  gs_book_drop_context(context);
+  if (__atomic_load_n(&gs_process->pools[ordinal], __ATOMIC_RELAXED))
+    gs_pools_settle(ordinal, true);
+}
+
+/* A context that cuCtxCreate made. */
+static bool created_here(CUcontext context, struct gs_ending *found) {
+  gs_book_lock();
+  struct gs_entry *entry = gs_book_find(GS_BOOK_CONTEXT, (uintptr_t)context);
+  if (entry)
+    *found = (struct gs_ending){context, entry->ordinal, entry->cap};
+  gs_book_unlock();
+  return entry != NULL;
+}
+
+static void created(CUcontext context, int ordinal, uint64_t bytes) {
+  static uint64_t numbers; /* under gone_lock */
+  struct gs_ending before;
+  gs_lock(&gs_process->gone_lock);
+  if (created_here(context, &before))
+    context_gone(context, before.ordinal);
+  gs_book_put(&(struct gs_entry){.key = (uintptr_t)context,
+                                 .kind = GS_BOOK_CONTEXT,
+                                 .ordinal = ordinal,
+                                 .bytes = bytes,
+                                 .context = context,
+                                 .cap = ++numbers});
+  contexts_changed(1);
+  gs_unlock(&gs_process->gone_lock);
 }
 
 static CUresult end_create(CUresult result, CUcontext *context, int ordinal, uint64_t bytes) {
   if (ordinal == GS_NO_DEVICE)
     return result;
   if (result != CUDA_SUCCESS) {
-    gs_unlock(&gs_process->context_lock[ordinal]);
     gs_give_back(ordinal, bytes);
     gs_files_mention("cuCtxCreate", result);
     return result;
   }
-  gs_book_put(&(struct gs_entry){.key = (uintptr_t)*context,
-                                 .kind = GS_BOOK_CONTEXT,
-                                 .ordinal = ordinal,
-                                 .bytes = bytes,
-                                 .context = *context});
-  contexts_changed(1);
-  gs_unlock(&gs_process->context_lock[ordinal]);
+  created(*context, ordinal, bytes);
   gs_time_start(ordinal);
   return result;
 }
@@ -112,65 +136,53 @@ CUresult gs_cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, 
   return end_create(gs_real.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev), pctx, ordinal, bytes);
 }
 
-/* What died with a context, after the driver ended it. */
-static void context_gone(CUcontext context, int ordinal) {
-  contexts_changed(UINT32_MAX);
-  gs_greens_gone(context);
+/* ---- ends ------------------------------------------------------------------------------------------------------------------- */
+
+void gs_context_ending(const struct gs_ending *ending) {
+  gs_lock(&gs_process->events_lock[ending->ordinal]); /* whoever asks events of it finishes first */
+  __atomic_fetch_add(&gs_process->ending[ending->ordinal], 1, __ATOMIC_SEQ_CST);
+  gs_unlock(&gs_process->events_lock[ending->ordinal]);
+  gs_time_context_ending(ending->context, ending->ordinal);
   gs_device_context_forget();
-  gs_pools_context_gone(context);
-  gs_book_drop_context(context);
-  if (__atomic_load_n(&gs_process->pools[ordinal], __ATOMIC_RELAXED))
-    gs_pools_settle(ordinal, true);
 }
 
-static bool created_here(CUcontext context, int *ordinal) {
-  gs_book_lock();
-  struct gs_entry *entry = gs_book_find(GS_BOOK_CONTEXT, (uintptr_t)context);
-  if (entry)
-    *ordinal = entry->ordinal;
-  gs_book_unlock();
-  return entry != NULL;
+void gs_context_ended(const struct gs_ending *ending, bool lives) {
+  if (lives)
+    gs_time_context_lives(ending->context, ending->ordinal);
+  __atomic_fetch_sub(&gs_process->ending[ending->ordinal], 1, __ATOMIC_SEQ_CST);
 }
 
-static CUresult destroy(CUcontext context, CUresult (*end)(CUcontext context)) {
+/* last: whether a call that succeeded ended it for certain; else only the driver knows. */
+static CUresult end_created(CUcontext context, CUresult (*end)(CUcontext context), bool last) {
   CUresult result;
-  int ordinal = GS_NO_DEVICE;
+  struct gs_ending ending, now;
+  unsigned int version;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? end(context) : result;
-  bool ours = created_here(context, &ordinal);
-  if (!ours)
+  if (!created_here(context, &ending))
     return end(context);
-  gs_time_context_gone(context, ordinal);
-  gs_lock(&gs_process->context_lock[ordinal]);
+  gs_context_ending(&ending);
   result = end(context);
-  if (result == CUDA_SUCCESS)
-    context_gone(context, ordinal);
-  gs_unlock(&gs_process->context_lock[ordinal]);
+  gs_lock(&gs_process->gone_lock);
+  bool known = created_here(context, &now) && now.number == ending.number;
+  bool lives = result != CUDA_SUCCESS || (!last && gs_real.cuCtxGetApiVersion(context, &version) == CUDA_SUCCESS);
+  if (known && !lives)
+    context_gone(context, ending.ordinal);
+  gs_unlock(&gs_process->gone_lock);
+  gs_context_ended(&ending, known && lives);
   return result;
 }
 
 static CUresult destroy_v1(CUcontext context) { return gs_real.cuCtxDestroy(context); }
 static CUresult destroy_v2(CUcontext context) { return gs_real.cuCtxDestroy_v2(context); }
 
-CUresult gs_cuCtxDestroy(CUcontext ctx) { return destroy(ctx, destroy_v1); }
+static CUresult detach(CUcontext context) { return gs_real.cuCtxDetach(context); }
 
-CUresult gs_cuCtxDestroy_v2(CUcontext ctx) { return destroy(ctx, destroy_v2); }
+CUresult gs_cuCtxDestroy(CUcontext ctx) { return end_created(ctx, destroy_v1, true); }
 
-/* Ends the context with its last attachment; which one that is, only the driver knows. */
-CUresult gs_cuCtxDetach(CUcontext ctx) {
-  CUresult result;
-  int ordinal = GS_NO_DEVICE;
-  unsigned int version;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuCtxDetach(ctx) : result;
-  bool ours = created_here(ctx, &ordinal);
-  if (ours)
-    gs_time_context_gone(ctx, ordinal);
-  result = gs_real.cuCtxDetach(ctx);
-  if (ours && result == CUDA_SUCCESS && gs_real.cuCtxGetApiVersion(ctx, &version) != CUDA_SUCCESS)
-    context_gone(ctx, ordinal);
-  return result;
-}
+CUresult gs_cuCtxDestroy_v2(CUcontext ctx) { return end_created(ctx, destroy_v2, true); }
+
+CUresult gs_cuCtxDetach(CUcontext ctx) { return end_created(ctx, detach, false); }
 
 /* ---- primary contexts: one per device, counted by the driver ----------------------------------------------------------------- */
 
@@ -180,18 +192,62 @@ static bool active(CUdevice device) {
   return gs_real.cuDevicePrimaryCtxGetState(device, &flags, &is) == CUDA_SUCCESS && is;
 }
 
-void gs_primary_made(int ordinal, CUcontext primary) {
+static uint64_t id_of(CUcontext context) {
+  unsigned long long id = 0;
+  return gs_real_has(GS_INDEX_cuCtxGetId) && gs_real.cuCtxGetId(context, &id) == CUDA_SUCCESS ? id : 0;
+}
+
+static void primary_gone(int ordinal) {
+  gs_lock(&gs_process->gone_lock);
+  context_gone(gs_process->primary[ordinal], ordinal);
+  gs_unlock(&gs_process->gone_lock);
+  gs_process->primary[ordinal] = NULL;
+}
+
+/* The driver gives the same handle again. */
+void gs_primary_is(int ordinal, CUcontext primary) {
+  CUcontext known = gs_process->primary[ordinal];
+  uint64_t id = id_of(primary);
+  if (known == primary && (id == 0 || id == gs_process->primary_id[ordinal]))
+    return;
+  if (known)
+    primary_gone(ordinal);
   gs_process->primary[ordinal] = primary;
+  gs_process->primary_id[ordinal] = id;
   contexts_changed(1);
 }
 
-void gs_primary_settle(CUdevice device, int ordinal) {
+struct gs_ending gs_primary_ending(int ordinal) {
+  gs_lock(&gs_process->context_lock[ordinal]);
+  struct gs_ending ending = {gs_process->primary[ordinal], ordinal, gs_process->primary_id[ordinal]};
+  gs_unlock(&gs_process->context_lock[ordinal]);
+  if (ending.context)
+    gs_context_ending(&ending);
+  return ending;
+}
+
+/* With context_lock. */
+static void settle(int ordinal) {
   CUcontext primary = gs_process->primary[ordinal];
-  if (!primary || active(device))
+  if (!primary)
     return;
-  gs_process->primary[ordinal] = NULL;
+  if (active(gs_device_of(ordinal))) {
+    gs_primary_is(ordinal, primary);
+    return;
+  }
+  primary_gone(ordinal);
   gs_give_back(ordinal, gs_process->limits->device[ordinal].context_bytes);
-  context_gone(primary, ordinal);
+}
+
+void gs_primary_ended(const struct gs_ending *ending, CUresult result) {
+  int ordinal = ending->ordinal;
+  gs_lock(&gs_process->context_lock[ordinal]);
+  if (result == CUDA_SUCCESS)
+    settle(ordinal);
+  bool lives = gs_process->primary[ordinal] == ending->context && gs_process->primary_id[ordinal] == ending->number;
+  gs_unlock(&gs_process->context_lock[ordinal]);
+  if (ending->context)
+    gs_context_ended(ending, lives);
 }
 
 CUresult gs_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
@@ -214,8 +270,8 @@ CUresult gs_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
     result = gs_real.cuDevicePrimaryCtxRetain(pctx, dev);
     if (result != CUDA_SUCCESS)
       gs_give_back(ordinal, bytes);
-    else if (fresh)
-      gs_primary_made(ordinal, *pctx);
+    else
+      gs_primary_is(ordinal, *pctx);
   }
   gs_unlock(&gs_process->context_lock[ordinal]);
   if (result == CUDA_SUCCESS && fresh)
@@ -232,17 +288,9 @@ static CUresult let_go(CUdevice device, CUresult (*act)(CUdevice device)) {
   int ordinal = gs_device_ordinal(device);
   if (ordinal == GS_NO_DEVICE)
     return act(device);
-  gs_lock(&gs_process->context_lock[ordinal]);
-  CUcontext primary = gs_process->primary[ordinal];
-  gs_unlock(&gs_process->context_lock[ordinal]);
-  /* marks and events of the time half must not outlive it; a release that is not the last costs a new start of metering */
-  if (primary)
-    gs_time_context_gone(primary, ordinal);
-  gs_lock(&gs_process->context_lock[ordinal]);
+  struct gs_ending ending = gs_primary_ending(ordinal);
   result = act(device);
-  if (result == CUDA_SUCCESS)
-    gs_primary_settle(device, ordinal);
-  gs_unlock(&gs_process->context_lock[ordinal]);
+  gs_primary_ended(&ending, result);
   return result;
 }
 

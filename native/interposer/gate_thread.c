@@ -163,6 +163,7 @@ static void *gate_thread(void *argument) {
         heartbeat.time = 0;
       looked = now;
       gs_daemon_check(&heartbeat, now);
+      gs_captures_check();
       watch_daemon(now, &tried);
     }
     for (uint32_t i = 0; i < gs_process->ndevices; i++) {

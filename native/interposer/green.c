@@ -13,15 +13,40 @@ static CUcontext primary_of(CUdevice device) {
   return primary;
 }
 
+static bool find_green(CUcontext context, struct gs_ending *found) {
+  gs_book_lock();
+  struct gs_entry *entry = gs_book_find(GS_BOOK_GREEN, (uintptr_t)context);
+  if (entry)
+    *found = (struct gs_ending){context, (int)entry->flags, entry->cap};
+  gs_book_unlock();
+  return entry != NULL;
+}
+
+/* Under gone_lock. */
+static void green_gone(const struct gs_ending *green) {
+  struct gs_entry gone;
+  gs_time_context_gone(green->context, green->ordinal);
+  gs_device_context_forget();
+  gs_book_take(GS_BOOK_GREEN, (uintptr_t)green->context, &gone);
+}
+
 static void note(CUgreenCtx green, int ordinal) {
+  static uint64_t numbers; /* under gone_lock */
+  struct gs_ending before;
   CUcontext context;
   if (gs_real.cuCtxFromGreenCtx(&context, green) != CUDA_SUCCESS)
     return;
+  gs_lock(&gs_process->gone_lock);
+  if (find_green(context, &before))
+    green_gone(&before);
   gs_book_put(&(struct gs_entry){.key = (uintptr_t)context,
                                  .kind = GS_BOOK_GREEN,
                                  .ordinal = GS_NO_DEVICE,
-                                 .link = (uintptr_t)gs_process->primary[ordinal]});
+                                 .link = (uintptr_t)gs_process->primary[ordinal],
+                                 .flags = (uint32_t)ordinal,
+                                 .cap = ++numbers});
   __atomic_fetch_add(&gs_process->greens, 1, __ATOMIC_RELEASE);
+  gs_unlock(&gs_process->gone_lock);
 }
 
 CUresult gs_cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags) {
@@ -45,8 +70,8 @@ CUresult gs_cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice
     result = gs_real.cuGreenCtxCreate(phCtx, desc, dev, flags);
     if (result != CUDA_SUCCESS)
       gs_give_back(ordinal, bytes);
-    else if (fresh)
-      gs_primary_made(ordinal, primary_of(dev));
+    else
+      gs_primary_is(ordinal, fresh ? primary_of(dev) : gs_process->primary[ordinal]);
     if (result == CUDA_SUCCESS)
       note(*phCtx, ordinal);
   }
@@ -65,24 +90,17 @@ void gs_greens_gone(CUcontext primary) {
 CUresult gs_cuGreenCtxDestroy(CUgreenCtx hCtx) {
   CUresult result;
   CUcontext context = NULL;
-  struct gs_entry gone;
+  struct gs_ending green, now;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuGreenCtxDestroy(hCtx) : result;
-  int ordinal = GS_NO_DEVICE;
-  if (hCtx && gs_real.cuCtxFromGreenCtx(&context, hCtx) == CUDA_SUCCESS)
-    ordinal = gs_context_device(context);
-  if (ordinal == GS_NO_DEVICE)
+  if (!hCtx || gs_real.cuCtxFromGreenCtx(&context, hCtx) != CUDA_SUCCESS || !find_green(context, &green))
     return gs_real.cuGreenCtxDestroy(hCtx);
-  gs_time_context_gone(context, ordinal);
-  if (gs_process->primary[ordinal]) /* which may end with it, see let_go in context.c */
-    gs_time_context_gone(gs_process->primary[ordinal], ordinal);
-  gs_lock(&gs_process->context_lock[ordinal]);
+  struct gs_ending primary = gs_primary_ending(green.ordinal); /* which may end with it */
   result = gs_real.cuGreenCtxDestroy(hCtx);
-  if (result == CUDA_SUCCESS) {
-    gs_device_context_forget();
-    gs_book_take(GS_BOOK_GREEN, (uintptr_t)context, &gone);
-    gs_primary_settle(gs_device_of(ordinal), ordinal);
-  }
-  gs_unlock(&gs_process->context_lock[ordinal]);
+  gs_lock(&gs_process->gone_lock);
+  if (result == CUDA_SUCCESS && find_green(context, &now) && now.number == green.number)
+    green_gone(&green);
+  gs_unlock(&gs_process->gone_lock);
+  gs_primary_ended(&primary, result);
   return result;
 }

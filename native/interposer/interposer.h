@@ -63,8 +63,12 @@ struct gs_process {
   uint64_t total_bytes[GS_MAX_DEVICES]; /* what `total` answers: the limit at the first CUDA call, for ever */
   uint32_t join_lock;
   uint32_t reserve_lock[GS_MAX_DEVICES]; /* charge.c */
-  uint32_t context_lock[GS_MAX_DEVICES]; /* context.c */
+  uint32_t context_lock[GS_MAX_DEVICES]; /* context.c: the primary context of the device */
+  uint32_t gone_lock;                    /* context.c: after context_lock */
   CUcontext primary[GS_MAX_DEVICES];     /* context.c: the active primary context */
+  uint64_t primary_id[GS_MAX_DEVICES];   /* context.c: the driver's number of it, 0 where it has none */
+  uint32_t ending[GS_MAX_DEVICES];       /* context.c: calls under way that may end a context */
+  uint32_t events_lock[GS_MAX_DEVICES];  /* async_free.c */
   uint32_t greens;        /* green.c: green contexts made, ever */
   uint32_t contexts;      /* context.c: alive ones made by calls we saw */
   uint32_t implicit_lock; /* implicit.c, code.c */
@@ -151,7 +155,11 @@ void gs_memory_synced(int ordinal);
 /* A context of this process lives on ordinal for the first time (idempotent; starts the gate thread at the first). May be called
  * with no context current. */
 void gs_time_start(int ordinal);
-/* Before a context is destroyed or reset (its streams, events and functions are gone after). With no lock held. */
+/* A call is about to be made that may end the context, and the green contexts in it: from now on their marks and events are not
+ * touched, what is in flight stays in flight. Then one of the two below. */
+void gs_time_context_ending(CUcontext context, int ordinal);
+void gs_time_context_lives(CUcontext context, int ordinal);
+/* The driver ended it: streams, events and captures went along, and their handles may be others' already. */
 void gs_time_context_gone(CUcontext context, int ordinal);
 
 #endif

@@ -205,6 +205,8 @@ void gs_reap(struct gs_time_device *device) {
       gs_repeat_absorb(stream);
       gs_biased_drop(&device->lock);
     }
+    if (__atomic_load_n(&stream->context->ending, __ATOMIC_RELAXED) > 0)
+      continue;
     while (take_oldest(stream)) {
     }
     take_sample(stream);
@@ -249,15 +251,11 @@ void gs_stream_done(struct gs_stream *stream) {
 
 static void forget_stream(struct gs_stream *stream, uint64_t now) {
   struct gs_time_device *device = stream->device;
-  struct gs_mark *mark;
   gs_biased_take(&device->lock);
   gs_repeat_absorb(stream);
-  while ((mark = gs_meter_oldest(&stream->queue))) {
-    if (mark->event)
-      gs_event_give(stream->context, mark->event);
-    gs_meter_lose(device->meter, &stream->queue, now);
-  }
+  gs_meter_lose_all(device->meter, &stream->queue, now);
   gs_biased_drop(&device->lock);
+  stream->bracket[0] = stream->bracket[1] = NULL;
   gs_stream_free(stream);
 }
 
@@ -274,13 +272,11 @@ void gs_context_forget(struct gs_context *context) {
     gs_publish(device, now);
     gs_biased_drop(&device->lock);
   }
-  /* Ours, destroyed one by one: the context may live on, retained by others. */
-  while (context->free_events > 0)
-    gs_real.cuEventDestroy_v2(context->free_event[--context->free_events]);
-  if (context->base)
-    gs_real.cuEventDestroy_v2(context->base);
+  context->free_events = 0;
   context->base = NULL;
-  context->handle = NULL;
+  __atomic_sub_fetch(&time->ending, context->ending, __ATOMIC_RELAXED);
+  context->ending = 0;
+  __atomic_store_n(&context->handle, NULL, __ATOMIC_RELAXED);
 }
 
 /* ---- telling ---- */

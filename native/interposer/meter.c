@@ -363,6 +363,21 @@ void gs_meter_lose(struct gs_meter *meter, struct gs_queue *queue, uint64_t now)
   drop_oldest(meter, queue);
 }
 
+void gs_meter_lose_all(struct gs_meter *meter, struct gs_queue *queue, uint64_t now) {
+  double want = gs_segment_now(&queue->open);
+  uint64_t from = queue->open.first;
+  for (uint32_t i = queue->head; i != queue->tail; i--) {
+    const struct gs_mark *mark = &queue->ring[(i - 1) % GS_METER_RING];
+    if (mark->start) continue;
+    want += gs_segment_now(&mark->segment);
+    from = mark->segment.first;
+  }
+  if (queue->anchored) from = queue->previous_done;
+  if (want > 0 && now > from) gs_timeline_add(meter, from, now, minimum(want, (double)(now - from)), 1);
+  memset(&queue->open, 0, sizeof queue->open);
+  while (queue->tail != queue->head) drop_oldest(meter, queue);
+}
+
 bool gs_meter_check_before_sync(struct gs_queue *queue, uint64_t now) {
   if (queue->open.launches < 2) return false;
   if (segment_trusted(&queue->open) && now - queue->last_check <= sample_every(queue)) return false;

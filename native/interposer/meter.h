@@ -212,8 +212,10 @@ struct gs_mark *gs_meter_oldest(struct gs_queue *queue);
 /* The oldest mark is done, at `done`. lease: the lease word now; where it differs from the segment's, others ran in between.
  * residents: processes of the grant that have work on the device; the hardware slices it between them evenly. */
 void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done, uint32_t lease, uint32_t residents);
-/* The oldest mark will never be known to be done (its record failed, its context is gone): its estimate is charged. */
+/* The oldest mark will never be known to be done (its record failed): its estimate is charged. */
 void gs_meter_lose(struct gs_meter *meter, struct gs_queue *queue, uint64_t now);
+/* All is done, unseen (the context is gone): what it was estimated at is charged. */
+void gs_meter_lose_all(struct gs_meter *meter, struct gs_queue *queue, uint64_t now);
 
 /* Whether a mark should be recorded before the program blocks for this stream. */
 bool gs_meter_check_before_sync(struct gs_queue *queue, uint64_t now);

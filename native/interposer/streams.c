@@ -45,8 +45,9 @@ static struct gs_context *context_of(struct gs_time *time, CUcontext handle) {
   place->base = NULL;
   place->clock.set = false;
   place->free_events = 0;
+  place->ending = 0;
   place->ordinal = ordinal;
-  place->handle = handle;
+  __atomic_store_n(&place->handle, handle, __ATOMIC_RELAXED); /* sync.c looks through them without a latch */
   return place;
 }
 
@@ -111,23 +112,27 @@ static struct gs_stream *add(struct gs_time *time, CUstream handle, CUcontext co
   return stream;
 }
 
-/* The context a stream belongs to: a launch may name a stream of a context that is not current. */
-static CUcontext context_behind(CUstream handle, CUcontext current) {
+/* A launch may name a stream of a context that is not current. */
+CUcontext gs_context_behind(CUstream handle, CUcontext current) {
   CUcontext context = NULL;
+  CUresult result;
   if (is_default(handle))
     return current;
-  return gs_real.cuStreamGetCtx(handle, &context) == CUDA_SUCCESS && context ? context : current;
+  result = gs_real.cuStreamGetCtx(handle, &context);
+  if (result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_CONTEXT_IS_DESTROYED)
+    return NULL;
+  return result == CUDA_SUCCESS && context ? context : current;
 }
 
 static struct gs_stream *make(struct gs_time *time, CUstream handle, CUcontext current) {
   int saved = errno, previous = gs_relax();
-  CUcontext context = context_behind(handle, current), popped;
-  bool pushed = context != current && gs_real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
+  CUcontext context = gs_context_behind(handle, current), popped;
+  bool pushed = context && context != current && gs_real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
   struct gs_stream *stream = NULL;
-  if (context == current || pushed) {
+  if (context && (context == current || pushed)) {
     gs_time_start(gs_context_device(context));
     gs_latch_take(&time->tables);
-    stream = find(time, handle, is_default(handle) ? current : NULL, thread_of(handle));
+    stream = find(time, handle, context, thread_of(handle));
     if (!stream)
       stream = add(time, handle, context, thread_of(handle));
     gs_latch_drop(&time->tables);
@@ -144,14 +149,22 @@ static __attribute__((noinline)) struct gs_stream *look_further(CUstream handle,
                                                                 bool may_make) {
   struct gs_time *time = gs_time();
   struct gs_stream *stream;
+  bool ending = __atomic_load_n(&time->ending, __ATOMIC_ACQUIRE) > 0;
+  if (ending && !current) {
+    int previous = gs_relax();
+    current = gs_context_behind(handle, NULL);
+    gs_unrelax(previous);
+    if (!current)
+      return NULL;
+  }
   gs_latch_take(&time->tables);
   stream = find(time, handle, current, thread_of(handle));
   gs_latch_drop(&time->tables);
   if (!stream && may_make) {
-    CUcontext context = current ? current : current_context();
+    CUcontext context = is_default(handle) ? current : current_context();
     stream = context ? make(time, handle, context) : NULL;
   }
-  if (stream)
+  if (stream && !ending)
     *cached_place(handle) = (struct gs_cached){handle, current, generation, stream};
   return stream;
 }
@@ -212,22 +225,55 @@ void gs_stream_ending(CUstream handle) {
   gs_reap(device);
 }
 
-void gs_time_context_gone(CUcontext handle, int ordinal) {
+/* Under `tables`. */
+static bool part_of(const struct gs_context *context, CUcontext handle) {
+  return context->handle && (context->handle == handle || gs_context_owner(context->handle) == handle);
+}
+
+static void forget(struct gs_time *time, struct gs_context *context) {
+  (void)time;
+  gs_context_forget(context);
+}
+
+static void ending(struct gs_time *time, struct gs_context *context) {
+  __atomic_add_fetch(&context->ending, 1, __ATOMIC_RELAXED);
+  __atomic_add_fetch(&time->ending, 1, __ATOMIC_RELEASE);
+}
+
+static void lives(struct gs_time *time, struct gs_context *context) {
+  if (context->ending == 0)
+    return; /* it came meanwhile */
+  __atomic_sub_fetch(&context->ending, 1, __ATOMIC_RELAXED);
+  __atomic_sub_fetch(&time->ending, 1, __ATOMIC_RELEASE);
+}
+
+static void for_parts(CUcontext handle, int ordinal, void (*act)(struct gs_time *time, struct gs_context *context)) {
   struct gs_time *time = gs_time();
   struct gs_time_device *device;
   if (!time || ordinal < 0 || ordinal >= GS_MAX_DEVICES)
     return;
   device = &time->device[ordinal];
-  gs_reap(device);
   gs_latch_take(&device->reaping);
   gs_latch_take(&time->tables);
   for (uint32_t i = 0; i < GS_TIME_CONTEXTS; i++)
-    if (time->context[i].handle && time->context[i].handle == handle)
-      gs_context_forget(&time->context[i]);
+    if (part_of(&time->context[i], handle))
+      act(time, &time->context[i]);
+  if (act == forget)
+    gs_captures_gone(handle);
   new_generation(time);
   gs_latch_drop(&time->tables);
   gs_latch_drop(&device->reaping);
 }
+
+void gs_time_context_ending(CUcontext handle, int ordinal) {
+  if (gs_time() && ordinal >= 0 && ordinal < GS_MAX_DEVICES)
+    gs_reap(&gs_time()->device[ordinal]);
+  for_parts(handle, ordinal, ending);
+}
+
+void gs_time_context_lives(CUcontext handle, int ordinal) { for_parts(handle, ordinal, lives); }
+
+void gs_time_context_gone(CUcontext handle, int ordinal) { for_parts(handle, ordinal, forget); }
 
 static void for_meters(void (*act)(struct gs_meter *meter, uint64_t key), uint64_t key) {
   struct gs_time *time = gs_time();

@@ -27,6 +27,7 @@ enum {
 struct gs_context {
   CUcontext handle; /* NULL: free place */
   int ordinal;
+  uint32_t ending; /* calls under way that may end it: meanwhile nobody asks its events. Under `reaping` and `tables` */
   /* Below: by whoever holds the device's `reaping`. */
   CUevent base;       /* the event device times are measured from; NULL until the first mark is done */
   uint64_t base_time; /* its own device time */
@@ -92,6 +93,13 @@ struct gs_time_device {
   uint64_t revoked;  /* when that was noticed */
 };
 
+/* A capture is open from its begin to its end, or to that of its stream, context or thread. */
+struct gs_origin {
+  CUstream stream; /* NULL: free place */
+  CUcontext context;
+  int32_t thread; /* whose CU_STREAM_PER_THREAD, else 0 */
+};
+
 /* An event of the program and what its stream had been given when it was recorded. */
 struct gs_recorded {
   CUevent event;
@@ -104,6 +112,7 @@ struct gs_time {
   bool profiled; /* a profiler is in the process: no marks */
   struct gs_latch tables;
   uint32_t generation; /* + 1 when a stream or context goes: what threads remember is stale */
+  uint32_t ending;     /* sum of that of the contexts: handles of streams may come back before we hear of their end */
   uint32_t captures;   /* open ones of the process; while there are any, driver calls of ours need care */
   uint32_t repeats;    /* moved by all that makes a launch another one than it was, see repeat.h; not 0 */
   uint32_t thread_started;
@@ -113,7 +122,7 @@ struct gs_time {
   struct gs_time_device device[GS_MAX_DEVICES];
   struct gs_context context[GS_TIME_CONTEXTS];
   struct gs_stream *stream[GS_TIME_STREAMS];
-  CUstream origin[GS_TIME_CAPTURES]; /* streams that began a capture; under tables */
+  struct gs_origin origin[GS_TIME_CAPTURES]; /* under tables */
   struct gs_latch recorded_lock;
   struct gs_recorded recorded[GS_TIME_RECORDED];
 };
@@ -129,6 +138,8 @@ struct gs_stream *gs_stream_of(CUstream handle);
 struct gs_stream *gs_stream_known(CUstream handle);
 void gs_stream_free(struct gs_stream *stream);
 void gs_stream_ending(CUstream handle);
+/* The context the stream belongs to, current being the calling thread's; NULL: the driver does not know the stream. */
+CUcontext gs_context_behind(CUstream handle, CUcontext current);
 /* The handles of all functions, or of one graph (key), may mean something else from now on. */
 void gs_functions_changed(void);
 void gs_function_changed(uint64_t key);
@@ -138,6 +149,10 @@ void gs_event_give(struct gs_context *context, CUevent event);
 /* ---- capture.c ---- */
 
 bool gs_stream_capturing(CUstream handle);
+/* Closes the captures whose stream was of a context that is gone, and of the green ones in it. Under `tables`. */
+void gs_captures_gone(CUcontext context);
+/* The same for threads that ended. */
+void gs_captures_check(void);
 /* Makes driver calls of ours harmless to captures of any thread, while there are any. Pair them. */
 int gs_relax(void);
 void gs_unrelax(int previous);
@@ -152,7 +167,8 @@ bool gs_bracket_record(struct gs_stream *stream, int which, uint64_t *recorded);
 void gs_reap(struct gs_time_device *device);
 /* Everything submitted to the stream is done, the program knows. */
 void gs_stream_done(struct gs_stream *stream);
-/* Forgets the marks of a context and charges what they were estimated at. Under the device's `reaping` and `tables`. */
+/* Forgets the marks of a context that is gone, with its events, and charges what they were estimated at. Under the device's
+ * `reaping` and `tables`. */
 void gs_context_forget(struct gs_context *context);
 /* Writes the slot's device words. Of an idle device the end stays when it was first seen idle: a program that asks whether its
  * work is done does not use the device. True: all is done, much sooner than was said before. Under the device's lock. */

@@ -1,5 +1,6 @@
 /* Threads of one program in everything that the interposer guards: allocations, launches on streams of their own, waits, queries,
- * captures, contexts that come and go. Linked with the interposer's own objects under a race detector.
+ * captures, contexts that come and go, one that is let go of and lives on. Linked with the interposer's own objects under a race
+ * detector. At the end it holds nothing, says so and waits for its standard input to end.
  *
  *   race_client PTX SECONDS */
 #include <pthread.h>
@@ -13,6 +14,9 @@ CUresult cuInit(unsigned int);
 CUresult cuCtxCreate_v2(CUcontext *, unsigned int, CUdevice);
 CUresult cuCtxDestroy_v2(CUcontext);
 CUresult cuCtxSetCurrent(CUcontext);
+CUresult cuDevicePrimaryCtxRetain(CUcontext *, CUdevice);
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice);
+CUresult cuStreamBeginCapture_v2(CUstream, int);
 CUresult cuCtxSynchronize(void);
 CUresult cuModuleLoadData(CUmodule *, const void *);
 CUresult cuModuleGetFunction(CUfunction *, CUmodule, const char *);
@@ -34,7 +38,7 @@ CUresult cuMemsetD8Async(CUdeviceptr, unsigned char, size_t, CUstream);
 CUresult cuLaunchKernel(CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
                         CUstream, void **, void **);
 
-enum { THREADS = 4 };
+enum { THREADS = 4, OTHERS = 3 };
 
 static CUcontext context;
 static CUfunction kernel;
@@ -81,24 +85,40 @@ static void *work(void *argument) {
   return NULL;
 }
 
-/* Contexts of its own, with work left in them. */
+/* Contexts of its own, with work, memory and now and then a capture left in them. */
 static void *come_and_go(void *argument) {
   (void)argument;
-  while (time(NULL) < end) {
+  for (int turn = 0; time(NULL) < end; turn++) {
     CUcontext own;
+    CUstream stream;
     CUdeviceptr memory;
     OK(cuCtxCreate_v2(&own, 0, 0));
+    OK(cuStreamCreate(&stream, 1 /* non-blocking */));
     OK(cuMemAlloc_v2(&memory, 1 << 20));
-    OK(cuMemsetD8Async(memory, 0, 1 << 20, NULL));
-    OK(cuCtxSynchronize());
+    OK(cuMemsetD8Async(memory, 0, 1 << 20, stream));
+    if (turn % 3 == 0) OK(cuCtxSynchronize());
+    if (turn % 10 == 0) OK(cuStreamBeginCapture_v2(stream, 2 /* relaxed */));
     OK(cuCtxDestroy_v2(own));
+  }
+  return NULL;
+}
+
+static void *hold_and_let_go(void *argument) {
+  (void)argument;
+  while (time(NULL) < end) {
+    CUcontext same;
+    OK(cuDevicePrimaryCtxRetain(&same, 0));
+    OK(cuCtxSetCurrent(same));
+    spin(NULL, 1000);
+    OK(cuDevicePrimaryCtxRelease_v2(0));
   }
   return NULL;
 }
 
 int main(int argc, char **argv) {
   static char ptx[1 << 16];
-  pthread_t thread[THREADS + 1];
+  static void *(*const other[OTHERS])(void *) = {come_and_go, come_and_go, hold_and_let_go};
+  pthread_t thread[THREADS + OTHERS];
   unsigned seed[THREADS];
   CUmodule module;
   FILE *file = argc == 3 ? fopen(argv[1], "r") : NULL;
@@ -106,14 +126,20 @@ int main(int argc, char **argv) {
   fclose(file);
   end = time(NULL) + atoi(argv[2]);
   OK(cuInit(0));
-  OK(cuCtxCreate_v2(&context, 0, 0));
+  OK(cuDevicePrimaryCtxRetain(&context, 0));
+  OK(cuCtxSetCurrent(context));
   OK(cuModuleLoadData(&module, ptx));
   OK(cuModuleGetFunction(&kernel, module, "spin_ns"));
   for (unsigned i = 0; i < THREADS; i++) {
     seed[i] = i + 1;
     pthread_create(&thread[i], NULL, work, &seed[i]);
   }
-  pthread_create(&thread[THREADS], NULL, come_and_go, NULL);
-  for (int i = 0; i <= THREADS; i++) pthread_join(thread[i], NULL);
+  for (int i = 0; i < OTHERS; i++) pthread_create(&thread[THREADS + i], NULL, other[i], NULL);
+  for (int i = 0; i < THREADS + OTHERS; i++) pthread_join(thread[i], NULL);
+  OK(cuDevicePrimaryCtxRelease_v2(0));
+  puts("over");
+  fflush(stdout);
+  while (getchar() != EOF)
+    ;
   return 0;
 }

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from driverclient import truth
 from handmade import Grant, Simulator
+from interposed import slot_bytes
 
 from gpushare import paths
 
@@ -37,7 +39,14 @@ def test_no_races(
     env = environment(grant, "") | {"TSAN_OPTIONS": f"exitcode=66 suppressions={HERE / 'tsan.supp'}"}
     env["GPUSHARE_GRANT_DIR"] = str(grant.directory)
     with open(tmp_path / "errors", "w+") as errors:
-        process = subprocess.Popen([race_client, paths.SPIN_PTX, str(SECONDS)], env=env, stderr=errors)
+        process = subprocess.Popen(
+            [race_client, paths.SPIN_PTX, str(SECONDS)],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        )
+        assert process.stdout is not None
         end, turn = time.monotonic() + SECONDS, 0
         while time.monotonic() < end and process.poll() is None:
             turn += 1
@@ -50,8 +59,13 @@ def test_no_races(
                 time.sleep(0.3)
                 grant.daemon_returns()
         grant.lease()
-        status = process.wait(60)
+        over = process.stdout.readline()
+        held = slot_bytes(grant, process.pid), truth(sim, process.pid)
+        process.communicate(timeout=60)
+        status = process.returncode
         errors.seek(0)
         assert status == 0, errors.read()[:20000]
+    assert over == b"over\n"
+    assert held == (0, 0), "what ended is out of both books"
     assert grant.slot().launches > 100
     assert sim.busy_ns(process.pid) > 0
