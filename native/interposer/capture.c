@@ -51,8 +51,10 @@ CUresult gs_before_capture_begin(struct gs_around *around, CUstream stream) {
   around->handle = stream ? stream : CU_STREAM_LEGACY;
   if (around->active) {
     CUcontext current = NULL;
+    int previous = gs_relax();
     gs_real.cuCtxGetCurrent(&current);
     around->context = gs_context_behind(around->handle, current);
+    gs_unrelax(previous);
     __atomic_add_fetch(&time->captures, 1, __ATOMIC_SEQ_CST);
     gs_repeat_end(time);
     let_readers_finish(time);
