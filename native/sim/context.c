@@ -7,6 +7,21 @@
 
 static struct sim_kind ctx_kind = {sizeof(struct sim_ctx), 0x63747874, NULL};
 static struct sim_ctx *primaries[SIM_MAX_DEVICES];
+/* Whoever retains one that ends waits for its end, and gets a new one. Before sim_lock. */
+static pthread_mutex_t primary_life[SIM_MAX_DEVICES];
+
+static int primary_lock(CUdevice device) {
+  int cancel_before;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_before);
+  pthread_mutex_lock(&primary_life[device]);
+  return cancel_before;
+}
+
+static void primary_unlock(CUdevice device, int cancel_before) {
+  pthread_mutex_unlock(&primary_life[device]);
+  pthread_setcancelstate(cancel_before, &cancel_before);
+}
+
 static uint64_t ctx_ids;
 struct sim_ctx *sim_contexts;
 
@@ -196,6 +211,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
   CUresult result = device_check(dev);
   if (result) return result;
   if (pctx == NULL) return CUDA_ERROR_INVALID_VALUE;
+  int cancel_before = primary_lock(dev);
   sim_lock();
   struct sim_ctx *ctx = primary_of(dev);
   result = ctx == NULL ? CUDA_ERROR_OUT_OF_MEMORY : ctx->alive ? CUDA_SUCCESS : ctx_raise(ctx, ctx->flags);
@@ -204,6 +220,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
     *pctx = (CUcontext)ctx;
   }
   sim_unlock();
+  primary_unlock(dev, cancel_before);
   return result;
 }
 
@@ -254,19 +271,21 @@ CUresult sim_ctx_green_end(struct sim_ctx *ctx) {
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
   CUresult result = device_check(dev);
   if (result) return result;
+  int cancel_before = primary_lock(dev);
   sim_lock();
   struct sim_ctx *ctx = primary_of(dev);
   bool held = ctx && ctx->refs > 0, last = held && --ctx->refs == 0 && ctx->alive;
   sim_unlock();
-  if (!held) return CUDA_ERROR_INVALID_CONTEXT;
   if (last) primary_end(ctx);
-  return CUDA_SUCCESS;
+  primary_unlock(dev, cancel_before);
+  return held ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 CUresult cuDevicePrimaryCtxRelease(CUdevice dev) { return cuDevicePrimaryCtxRelease_v2(dev); }
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   CUresult result = device_check(dev);
   if (result) return result;
+  int cancel_before = primary_lock(dev);
   sim_lock();
   struct sim_ctx *ctx = primary_of(dev);
   bool alive = ctx && ctx->alive;
@@ -276,6 +295,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   }
   sim_unlock();
   if (alive) primary_end(ctx);
+  primary_unlock(dev, cancel_before);
   return CUDA_SUCCESS;
 }
 CUresult cuDevicePrimaryCtxReset(CUdevice dev) { return cuDevicePrimaryCtxReset_v2(dev); }

@@ -287,3 +287,50 @@ def test_a_call_that_waits_holds_nobody_up(start: Callable[..., Interposed], cal
     assert not worker.get("waited"), f"{other} was held up"
     worker.do("ok(d.cuCtxSetCurrent(d.CUcontext(spare.value)))")
     worker.charged()
+
+
+# ---- all of it at once
+
+COME_AND_GO = """
+    import threading, time
+    end, turns, wrong = time.monotonic() + {seconds}, dict(), []
+    def did(call, *arguments):
+        if result := getattr(lib, call)(*arguments):
+            wrong.append((call, result))
+    def primary(device):
+        c, p = ctypes.c_void_p(), ctypes.c_uint64()
+        did("cuDevicePrimaryCtxRetain", ctypes.byref(c), device)
+        did("cuCtxSetCurrent", c)
+        did("cuMemAlloc_v2", ctypes.byref(p), ctypes.c_size_t(1 << 20))
+        did("cuMemsetD8Async", p, 0, ctypes.c_size_t(1 << 20), None)
+        did("cuDevicePrimaryCtxRelease_v2", device)
+    def created(device):
+        c, s, p, q = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_uint64()
+        did("cuCtxCreate_v2", ctypes.byref(c), 0, device)
+        did("cuStreamCreate", ctypes.byref(s), 1)
+        did("cuMemAlloc_v2", ctypes.byref(p), ctypes.c_size_t(1 << 20))
+        did("cuMemAllocAsync", ctypes.byref(q), ctypes.c_size_t(1 << 20), s)
+        did("cuMemsetD8Async", p, 0, ctypes.c_size_t(1 << 20), s)
+        did("cuCtxDestroy_v2", c)
+    def again(use, device):
+        while time.monotonic() < end and not wrong:
+            use(device)
+            turns[use, device] = turns.get((use, device), 0) + 1
+    threads = [threading.Thread(target=again, args=(use, i % 2)) for i in range(4) for use in (primary, created)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+"""
+
+
+def test_handles_that_come_back_while_others_end(two: Callable[[], Interposed]) -> None:
+    """Contexts of all kinds, made and ended by several threads on two devices, with memory and work left in them."""
+    worker = two()
+    worker.do(COME_AND_GO.format(seconds=2))
+    assert worker.get("wrong") == []
+    assert worker.get("len(turns)") == 4
+    assert worker.get("min(turns.values())") > 20
+    assert worker.charged(0) == worker.truth(0)
+    worker.do(CREATE.format(device=0) + "; p = ok(d.cuMemAlloc(1 << 20))")
+    assert worker.charged(0) >= CONTEXT + MIB
+    worker.do("assert lib.cuCtxDestroy_v2(made) == 0")
+    assert (worker.charged(0), worker.charged(1)) == (0, 0)
