@@ -166,7 +166,8 @@ static uint64_t weight(const struct gs_core *core, const struct core_grant *g) {
   bool drains = core->phase == CORE_DRAINING && core->holder >= 0 && g == &core->grant[core->holder];
   bool sleeps = g->view.waiting == 0 && core_idle_since(g) + QUIET_NS <= core->now_ns;
   bool pays = drains || (g->held && !g->rests && !(sleeps && core_shared(core)));
-  return pays ? core_max(g->fill_milli, 10) : 0; /* who measures nothing pays something */
+  bool settled = g->fill_shared && g->fills >= FILL_SAMPLES && core_joined(core);
+  return pays ? core_max(settled ? g->work_milli : g->fill_milli, 10) : 0; /* who measures nothing pays something */
 }
 
 static int32_t any_holder(const struct gs_core *core) {
@@ -176,11 +177,18 @@ static int32_t any_holder(const struct gs_core *core) {
   return any;
 }
 
-/* Its part of dt. Its limit is on what it does, not on what others leave idle. */
-static void charge_holder(struct gs_core *core, struct core_grant *g, uint64_t part, uint64_t dt, uint64_t until) {
-  uint64_t idle = part - core_min(part, core_shared(core) ? dt * g->work_milli / 1000 : part);
+/* Of leases held together the limit is on what one does, not on what others leave idle. */
+static void charge_holder(struct gs_core *core, struct core_grant *g, uint64_t part, uint64_t until) {
   charge(core, g, part, until, g->level);
-  g->allowance += (int64_t)core_min(idle, 1000 * 1000 * MS_NS) * 1000;
+  if (g->held && core_shared(core))
+    g->allowance += (int64_t)core_min(part, 1000 * 1000 * MS_NS) * 1000;
+}
+
+static void limit_work(const struct gs_core *core, struct core_grant *g, uint64_t dt) {
+  uint64_t work = g->view.busy_ns > g->paid_busy_ns ? g->view.busy_ns - g->paid_busy_ns : 0;
+  g->paid_busy_ns = g->view.busy_ns;
+  if (g->held && core_shared(core)) /* what is metered comes in lumps of some milliseconds */
+    g->allowance -= (int64_t)core_min(work, core_min(dt, 1000 * 1000 * MS_NS) + core->config.lease_ns) * 1000;
 }
 
 /* The holders together, and the one that the device drains of, pay dt, which ends at `until`. */
@@ -199,10 +207,10 @@ static void charge_holders(struct gs_core *core, uint64_t dt, uint64_t until) {
       continue;
     uint64_t part = (uint64_t)((unsigned __int128)dt * own / sum);
     left -= part;
-    charge_holder(core, g, part, dt, until);
+    charge_holder(core, g, part, until);
   }
   if (last >= 0)
-    charge_holder(core, &core->grant[last], left, dt, until);
+    charge_holder(core, &core->grant[last], left, until);
 }
 
 static void charge_terms(struct gs_core *core, uint64_t from, uint64_t to, unsigned tails) {
@@ -283,6 +291,7 @@ void core_advance(struct gs_core *core, uint64_t now) {
   }
   for (int i = 0; i < core->nmembers; i++) {
     cap_buckets(core, &core->grant[core->members[i]]);
+    limit_work(core, &core->grant[core->members[i]], dt);
     apply_limit(core, &core->grant[core->members[i]]);
   }
   core->now_ns = now;

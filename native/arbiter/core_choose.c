@@ -79,7 +79,7 @@ bool core_preempts(const struct gs_core *core, const struct core_grant *c, const
     return prompt;
   if (c->wake_ns == 0 || core_interactive(h) > core_interactive(c))
     return false;
-  return core_interactive(c) > core_interactive(h) || h->owed > 0 ||
+  return core_interactive(c) > core_interactive(h) || (h->owed > 0 && core_goes_before(core, c, h)) ||
          compare_fill(c->credit, c->credit_cap, h->credit, h->credit_cap, 50) > 0;
 }
 

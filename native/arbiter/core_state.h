@@ -127,6 +127,7 @@ struct core_grant {
   uint32_t sleeps;            /* in a row that it slept after that */
   uint64_t launches_at_lease;
   uint64_t resident_ns;       /* ever with a lease, but for sleep */
+  uint64_t paid_busy_ns;      /* of the metered work, what its limit has paid or need not */
   uint64_t sampled_busy_ns, sampled_resident_ns; /* where the next sample of its fill begins */
   struct fill_sample fill[FILL_SAMPLES];
   uint32_t fills;             /* samples taken since the last change between alone and shared */

@@ -83,6 +83,7 @@ static void normalise_grant(struct core_grant *g, uint64_t launches, uint64_t el
   int64_t some = (int64_t)MS * CREDIT_PER_NS;
   g->owed = g->owed >= some ? some : 0;
   g->work_milli = 1000;
+  g->paid_busy_ns = 0;
   g->allowance = (int64_t)MS * 1000;
   g->spin = 0;
   g->contended_ns = 1;
