@@ -26,6 +26,8 @@ struct gs_first {
 struct gs_graph_need {
   uint32_t devices; /* one bit per ordinal; the other words count where it is set */
   uint32_t growing; /* where a growth was begun */
+  bool elsewhere;   /* it allocates on .. */
+  CUdevice where;   /* .. this device, which is not of the grant */
   uint64_t bytes[GS_MAX_DEVICES];
   uint64_t reserved[GS_MAX_DEVICES]; /* the growth begun */
   uint32_t collectives[GS_MAX_DEVICES]; /* in it */
@@ -178,6 +180,13 @@ CUresult gs_before_any_node_asked(struct gs_around *around, CUgraphNodeParams *p
 CUresult gs_after_any_node_asked(struct gs_around *around, CUresult result);
 CUresult gs_before_any_node_changed(struct gs_around *around, CUgraphExec graph, CUgraphNode node, CUgraphNodeParams **params);
 CUresult gs_after_any_node_changed(struct gs_around *around, CUresult result);
+
+/* elsewhere.c */
+static inline CUmemLocation gs_device_place(CUdevice device) { return (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device}; }
+CUresult gs_before_prefetch(struct gs_around *around, const CUmemLocation *places, size_t count, CUstream stream);
+CUresult gs_after_prefetch(struct gs_around *around, CUresult result);
+CUresult gs_before_advise(struct gs_around *around, CUmem_advise advice, CUmemLocation place);
+CUresult gs_after_advise(struct gs_around *around, CUresult result);
 
 /* capture.c */
 CUresult gs_before_capture_begin(struct gs_around *around, CUstream stream);

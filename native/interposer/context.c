@@ -3,6 +3,7 @@
 #include "books.h"
 #include "context.h"
 #include "device.h"
+#include "elsewhere.h"
 #include "files.h"
 #include "pool_charge.h"
 
@@ -11,22 +12,11 @@ static void contexts_changed(uint32_t by) {
   gs_kernels_forget();
 }
 
-static void refuse_device(CUdevice device) {
-  static uint32_t said;
-  if (__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED) == 0)
-    gs_say("device %d is not part of this grant: set CUDA_VISIBLE_DEVICES to the grant's devices", device);
-}
-
 CUresult gs_context_reserve(CUdevice device, int *ordinal, uint64_t *bytes) {
   *ordinal = gs_device_ordinal(device);
   *bytes = 0;
-  if (*ordinal == GS_NO_DEVICE) {
-    int count = 0;
-    if (device < 0 || gs_real.cuDeviceGetCount(&count) != CUDA_SUCCESS || device >= count)
-      return CUDA_SUCCESS; /* no such device: the driver says so */
-    refuse_device(device);
-    return CUDA_ERROR_NOT_PERMITTED;
-  }
+  if (*ordinal == GS_NO_DEVICE) /* where there is no such device the driver says so */
+    return gs_elsewhere(device) ? gs_refuse_elsewhere(device) : CUDA_SUCCESS;
   *bytes = gs_process->limits->device[*ordinal].context_bytes;
   return gs_book_room(1) && gs_reserve(*ordinal, *bytes) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -9,6 +9,7 @@
 #include "around.h"
 #include "collectives.h"
 #include "device.h"
+#include "elsewhere.h"
 #include "pool_charge.h"
 
 enum { DEPTH = 16 /* of graphs in graphs */ };
@@ -22,6 +23,7 @@ static void add_node(CUgraphNode node, struct gs_graph_need *need) {
   if (gs_real.cuGraphMemAllocNodeGetParams(node, &params) != CUDA_SUCCESS ||
       params.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
     return;
+  need->elsewhere = need->elsewhere || gs_place_elsewhere(&params.poolProps.location, 1, &need->where);
   int ordinal = gs_device_ordinal(params.poolProps.location.id);
   if (ordinal == GS_NO_DEVICE)
     return;
@@ -213,7 +215,10 @@ CUresult gs_before_instantiate(struct gs_around *around, CUgraphExec *made, CUgr
   if (!around->active || !made)
     return result;
   around->uploads = params && params->flags & UPLOAD;
-  if (!gs_graph_look(graph, &around->need) || (around->need.devices && !gs_book_room(GS_MAX_DEVICES)) ||
+  bool looked = gs_graph_look(graph, &around->need);
+  if (around->need.elsewhere)
+    return gs_after_graph_made(around, gs_refuse_elsewhere(around->need.where));
+  if (!looked || (around->need.devices && !gs_book_room(GS_MAX_DEVICES)) ||
       (around->uploads && around->need.devices && !begin(&around->need, stream)))
     return gs_after_graph_made(around, CUDA_ERROR_OUT_OF_MEMORY);
   return CUDA_SUCCESS;

@@ -1,20 +1,21 @@
 /* Memory pools: whose they are and what their blocks are. What they cost is pool_charge.c's. */
 #include "device.h"
+#include "elsewhere.h"
 #include "implicit.h"
 #include "pool_charge.h"
 #include "pool_map.h"
 
 /* ---- which pool -------------------------------------------------------------------------------------------------------------- */
 
-/* The device whose default pool of managed memory it is. */
-static int managed_default(CUmemoryPool pool, CUdevice device) {
+/* It is the device's default pool, of memory of either kind. */
+static bool standard_of(CUmemoryPool pool, CUdevice device) {
   CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
   CUmemoryPool standard;
-  int ordinal = gs_device_ordinal(device);
-  bool is = ordinal != GS_NO_DEVICE && gs_real_has(GS_INDEX_cuMemGetDefaultMemPool) &&
-            gs_real.cuMemGetDefaultMemPool(&standard, &location, CU_MEM_ALLOCATION_TYPE_MANAGED) == CUDA_SUCCESS &&
-            standard == pool;
-  return is ? ordinal : GS_NO_DEVICE;
+  if (gs_real.cuDeviceGetDefaultMemPool(&standard, device) == CUDA_SUCCESS && standard == pool)
+    return true;
+  return gs_real_has(GS_INDEX_cuMemGetDefaultMemPool) &&
+         gs_real.cuMemGetDefaultMemPool(&standard, &location, CU_MEM_ALLOCATION_TYPE_MANAGED) == CUDA_SUCCESS &&
+         standard == pool;
 }
 
 /* The entry's ordinal: GS_NO_DEVICE for pools whose memory is not this grant's to pay. A pool first seen here is a device's
@@ -26,18 +27,25 @@ static int pool_ordinal(CUmemoryPool pool) {
   gs_book_unlock();
   if (entry)
     return ordinal;
-  for (CUdevice device = 0; device < GS_MAX_DEVICES && ordinal == GS_NO_DEVICE; device++) {
-    CUmemoryPool standard;
-    int candidate = gs_device_ordinal(device);
-    if (candidate != GS_NO_DEVICE && gs_real.cuDeviceGetDefaultMemPool(&standard, device) == CUDA_SUCCESS && standard == pool)
-      ordinal = candidate;
-  }
   for (CUdevice device = 0; device < GS_MAX_DEVICES && ordinal == GS_NO_DEVICE; device++)
-    ordinal = managed_default(pool, device);
+    if (gs_device_ordinal(device) != GS_NO_DEVICE && standard_of(pool, device))
+      ordinal = gs_device_ordinal(device);
   uint64_t reserved, used;
   if (gs_pool_figures((uintptr_t)pool, ordinal, &reserved, &used)) /* what is no pool the driver will say */
     gs_pool_add((uintptr_t)pool, ordinal, 0, reserved);
   return ordinal;
+}
+
+/* A pool that nobody here pays for is of host memory, another process's, or the default one of a device that is not the grant's:
+ * no other is made there. */
+static bool pool_elsewhere(CUmemoryPool pool, CUdevice *device) {
+  int count = 0;
+  if (gs_real.cuDeviceGetCount(&count) != CUDA_SUCCESS)
+    return false;
+  for (*device = 0; *device < count; ++*device)
+    if (gs_elsewhere(*device) && standard_of(pool, *device))
+      return true;
+  return false;
 }
 
 void gs_pool_block_freed(const struct gs_entry *block, const CUstream *stream) {
@@ -131,8 +139,10 @@ static CUresult allocate(struct request *request) {
   if (!gs_book_room(4)) /* the pool, a block, a piece, and the block again when it fades */
     return CUDA_ERROR_OUT_OF_MEMORY;
   int ordinal = pool_ordinal(request->pool);
-  if (ordinal == GS_NO_DEVICE)
-    return call(request);
+  if (ordinal == GS_NO_DEVICE) {
+    CUdevice other;
+    return request->bytes > 0 && pool_elsewhere(request->pool, &other) ? gs_refuse_elsewhere(other) : call(request);
+  }
   if (!within_charge(request, ordinal, &result) && gs_growth_make_room(ordinal, request->stream))
     within_charge(request, ordinal, &result);
   return result;
@@ -183,6 +193,14 @@ CUresult gs_cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) {
   return free_async(dptr, per_thread(hStream), gs_real.cuMemFreeAsync_ptsz);
 }
 
+/* Managed memory may have no place of its own, or one it can leave: it is charged where it is wanted. */
+static int payer(const CUmemLocation *place, bool managed) {
+  if (place->type == CU_MEM_LOCATION_TYPE_DEVICE)
+    return gs_device_ordinal(place->id);
+  int current = managed ? gs_current_device() : GS_NO_DEVICE;
+  return managed && current == GS_NO_DEVICE ? 0 : current;
+}
+
 CUresult gs_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps) {
   CUresult result;
   if (!gs_enter(&result))
@@ -195,10 +213,12 @@ CUresult gs_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
   result = gs_real.cuMemPoolCreate(pool, poolProps);
   if (result != CUDA_SUCCESS)
     return result;
-  int ordinal = managed ? gs_current_device() : GS_NO_DEVICE; /* managed memory without a place of its own */
-  if (poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
-    ordinal = gs_device_ordinal(poolProps->location.id);
-  gs_pool_add((uintptr_t)*pool, ordinal, poolProps->maxSize, 0);
+  CUdevice other;
+  if (gs_place_elsewhere(&poolProps->location, 1, &other)) {
+    gs_real.cuMemPoolDestroy(*pool);
+    return gs_refuse_elsewhere(other);
+  }
+  gs_pool_add((uintptr_t)*pool, payer(&poolProps->location, managed), poolProps->maxSize, 0);
   return result;
 }
 
@@ -263,7 +283,12 @@ static CUresult get_pool(CUmemoryPool *pool, CUmemLocation *location, CUmemAlloc
     return result == CUDA_SUCCESS ? get(pool, location, type) : result;
   if (pool && location && type == CU_MEM_ALLOCATION_TYPE_MANAGED && gs_managed_refused())
     return CUDA_ERROR_NOT_SUPPORTED;
-  return get(pool, location, type);
+  if (!gs_book_room(1))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  result = get(pool, location, type);
+  if (result == CUDA_SUCCESS && type == CU_MEM_ALLOCATION_TYPE_MANAGED && location->type != CU_MEM_LOCATION_TYPE_DEVICE)
+    gs_pool_add((uintptr_t)*pool, payer(location, true), 0, 0);
+  return result;
 }
 
 CUresult gs_cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type) {

@@ -3,6 +3,7 @@
  * bytes: memory bound to it is let go when it is. */
 #include "books.h"
 #include "device.h"
+#include "elsewhere.h"
 
 static uint64_t objects; /* numbers given out */
 
@@ -71,14 +72,16 @@ static bool plausible(const CUmemGenericAllocationHandle *handle, size_t size, c
          step > 0 && size > 0 && size % step == 0;
 }
 
-/* There is no room for it, and something else is wrong with it. */
-static CUresult let_refuse(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
-                           unsigned long long flags) {
+/* It cannot be had: for our reason, or for the driver's where something else is wrong with it too. */
+static CUresult refuse(CUresult reason, CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
+                       unsigned long long flags) {
+  if (plausible(handle, size, prop, flags))
+    return reason;
   CUresult result = gs_real.cuMemCreate(handle, size, prop, flags);
   if (result != CUDA_SUCCESS)
     return result;
   gs_real.cuMemRelease(*handle); /* this driver takes what others do not */
-  return CUDA_ERROR_OUT_OF_MEMORY;
+  return reason;
 }
 
 CUresult gs_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
@@ -87,13 +90,15 @@ CUresult gs_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemCreate(handle, size, prop, flags) : result;
   bool device = prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+  if (device && gs_elsewhere(prop->location.id))
+    return refuse(gs_refuse_elsewhere(prop->location.id), handle, size, prop, flags);
   int ordinal = device ? gs_device_ordinal(prop->location.id) : GS_NO_DEVICE;
   if (ordinal == GS_NO_DEVICE)
     return gs_real.cuMemCreate(handle, size, prop, flags); /* host memory, or nothing the driver accepts */
   if (!gs_book_room(2))
     return CUDA_ERROR_OUT_OF_MEMORY;
   if (gs_reserve(ordinal, size) < 0)
-    return plausible(handle, size, prop, flags) ? CUDA_ERROR_OUT_OF_MEMORY : let_refuse(handle, size, prop, flags);
+    return refuse(CUDA_ERROR_OUT_OF_MEMORY, handle, size, prop, flags);
   result = gs_real.cuMemCreate(handle, size, prop, flags);
   if (result == CUDA_SUCCESS)
     add_object(*handle, ordinal, size, 0);

@@ -57,6 +57,8 @@ static const char none[] = ".target sm_52\n", binary[] = "\x7f" "ELF garbage tha
   X(cuMemAllocPitch_v2(NULL, NULL, HUGE, HUGE, 4)) \
   X(cuMemAllocManaged(NULL, 512, 1)) X(cuMemAllocManaged(&p, 0, 1)) X(cuMemAllocManaged(&p, HUGE, 1)) X(cuMemAllocManaged(&p, 512, 7)) \
   X(cuMemAllocManaged(&p, OVER, 7)) X(cuMemAllocManaged(NULL, OVER, 1)) \
+  X(cuMemAdvise(12345, 512, 3, 99)) X(cuMemAdvise(0, 0, 77, -7)) X(cuMemAdvise_v2(12345, 512, 3, nowhere.location)) \
+  X(cuMemAdvise_v2(0, HUGE, 3, on_host.location)) \
   X(cuMemFree(0)) X(cuMemFree(12345)) X(cuMemFree_v2(0)) X(cuMemFree_v2(12345)) X(cuMemFree_v2(HUGE)) X(cuMemFree_v2(freed)) \
   X(cuMemAllocAsync(NULL, 512, NULL)) X(cuMemAllocAsync(&p, 0, NULL)) X(cuMemAllocAsync(&p, HUGE, NULL)) X(cuMemAllocAsync(&p, OVER, NULL)) \
   X(cuMemAllocAsync_ptsz(NULL, 512, NULL)) X(cuMemAllocAsync_ptsz(&p, HUGE, NULL)) X(cuMemAllocAsync(NULL, HUGE, NULL)) \
