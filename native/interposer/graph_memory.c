@@ -140,7 +140,7 @@ static bool begin(struct gs_graph_need *need, CUstream stream) {
       continue;
     uint64_t pool = gs_graph_pool(ordinal), bytes = need->bytes[ordinal];
     if (!gs_growth_begin(&growth, pool, ordinal, bytes, stream) &&
-        !(gs_growth_make_room(ordinal, stream) && gs_growth_begin(&growth, pool, ordinal, bytes, stream))) {
+        !(gs_growth_make_room(pool, ordinal, bytes, stream) && gs_growth_begin(&growth, pool, ordinal, bytes, stream))) {
       end(need);
       return false;
     }

@@ -111,15 +111,18 @@ static bool begin(struct gs_growth *growth, uint64_t need) {
   return true;
 }
 
-/* The most that `bytes` more can make the pool grow by, and the least where it has to be sparing. */
-static void bounds(uint64_t pool, int ordinal, uint64_t bytes, uint64_t *most, uint64_t *least) {
-  uint64_t reserved, used, cap = 0, fine = gs_round_up(bytes, GS_POOL_GRAIN);
-  *most = *least = gs_round_up(bytes, GS_POOL_STEP);
+static uint64_t cap_of(uint64_t pool) {
   gs_book_lock();
   struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, pool);
-  if (entry)
-    cap = entry->cap;
+  uint64_t cap = entry ? entry->cap : 0;
   gs_book_unlock();
+  return cap;
+}
+
+/* The most that `bytes` more can make the pool grow by, and the least where it has to be sparing. */
+static void bounds(uint64_t pool, int ordinal, uint64_t bytes, uint64_t *most, uint64_t *least) {
+  uint64_t reserved, used, cap = cap_of(pool), fine = gs_round_up(bytes, GS_POOL_GRAIN);
+  *most = *least = gs_round_up(bytes, GS_POOL_STEP);
   if (is_graph_pool(pool)) {
     *least = fine;
   } else if (cap && gs_pool_figures(pool, ordinal, &reserved, &used)) {
@@ -165,7 +168,15 @@ bool gs_growth_begin(struct gs_growth *growth, uint64_t pool, int ordinal, uint6
   return begin(growth, most) || (least < most && begin(growth, least)) || begin_within(growth, bytes, least, stream);
 }
 
-bool gs_growth_make_room(int ordinal, CUstream stream) {
+/* More than the pool or the grant ever has. */
+static bool hopeless(uint64_t pool, int ordinal, uint64_t bytes) {
+  uint64_t cap = cap_of(pool), fine = gs_round_up(bytes, GS_POOL_GRAIN);
+  return fine > gs_process->limits->device[ordinal].memory_bytes || (cap && fine > cap);
+}
+
+bool gs_growth_make_room(uint64_t pool, int ordinal, uint64_t bytes, CUstream stream) {
+  if (hopeless(pool, ordinal, bytes))
+    return false;
   if (gs_time() && __atomic_load_n(&gs_time()->captures, __ATOMIC_ACQUIRE) > 0)
     return false; /* a wait would end the capture */
   if (gs_real.cuStreamSynchronize(stream) != CUDA_SUCCESS)

@@ -143,7 +143,8 @@ static CUresult allocate(struct request *request) {
     CUdevice other;
     return request->bytes > 0 && pool_elsewhere(request->pool, &other) ? gs_refuse_elsewhere(other) : call(request);
   }
-  if (!within_charge(request, ordinal, &result) && gs_growth_make_room(ordinal, request->stream))
+  if (!within_charge(request, ordinal, &result) &&
+      gs_growth_make_room((uintptr_t)request->pool, ordinal, request->bytes, request->stream))
     within_charge(request, ordinal, &result);
   return result;
 }

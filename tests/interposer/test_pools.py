@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import Timer
 
 import pytest
 from driverclient import CONTEXT, MIB, OUT_OF_MEMORY, Client
@@ -88,6 +89,22 @@ def test_a_refusal_leaves_the_stream_usable(grant: Grant, sim: Simulator, client
     assert client(f"async {1 << 62} 1").result == OUT_OF_MEMORY
     client.ok("async 1000 1", "freeasync 0 1", "sync 1")
     assert held(grant, sim) == 0
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [f"async {(1 << 64) - 1} 1", f"async {LIMIT + MIB} 1", f"frompool {9 * MIB} 0 1", "launch 0 1", "upload 0 1"],
+)
+def test_what_can_never_fit_is_refused_at_once(grant: Grant, sim: Simulator, client: Client, asked: str) -> None:
+    """The stream is held until after the answer, and what another pool keeps for later stays there."""
+    client.ok(f"pool {8 * MIB}", "default 0", f"threshold 1 {STEP}", f"async {STEP} 1", "freeasync 0 1", "sync 1")
+    client.ok("graph", f"node 0 {LIMIT + MIB} 0", "exec 0 0", f"alloc {LIMIT - CONTEXT - STEP - MIB}", "hold 1")
+    watchdog = Timer(20, client.kill)
+    watchdog.start()
+    assert client(asked).result == OUT_OF_MEMORY
+    watchdog.cancel()
+    assert held(grant, sim) == LIMIT - CONTEXT - MIB
+    client.ok("go", "sync 1")
 
 
 def test_freed_memory_of_queued_work_comes_back_before_a_refusal(grant: Grant, sim: Simulator, client: Client) -> None:
