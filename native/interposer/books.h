@@ -24,7 +24,7 @@ enum gs_book_kind {
   GS_BOOK_BLOCK,    /* address of a block of a pool: link = pool, cap = its size */
   GS_BOOK_FADED,    /* address of one freed in the order of a stream (bytes: its handle): link = pool, cap = its size */
   GS_BOOK_CHUNK,    /* address of a piece that a pool grew by: link = pool, cap = its size */
-  GS_BOOK_FADING,   /* CUevent after a free in stream order of bytes that are not back yet */
+  GS_BOOK_FADING,   /* a free in stream order of bytes that are not back yet: see async_free.c */
   GS_BOOK_GRAPH,    /* CUgraphExec << 4 | ordinal: link = the most a launch can take of that device, count = collectives in it */
   GS_BOOK_NODE,     /* hash of a CUgraphExec and a node that differs there from the graph it was made of; see graph_collectives.c */
   GS_BOOK_COLLECTIVE /* CUfunction or CUkernel of a collective: link = its module or library */
@@ -85,7 +85,7 @@ void gs_pools_context_gone(CUcontext context);
 
 /* The driver was told to free entry's memory in the order of stream: the charge stays until it has. */
 void gs_free_queued(const struct gs_entry *entry, CUstream stream);
-/* Gives back what has been freed by now. */
+/* Gives back what has been freed by now in streams of the device. */
 void gs_frees_settle(int ordinal);
 
 #endif

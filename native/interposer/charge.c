@@ -21,6 +21,9 @@ int gs_reserve(int ordinal, uint64_t bytes) {
   int rc = gs_reserve_now(ordinal, bytes);
   if (rc < 0 && ordinal >= 0 && (uint32_t)ordinal < gs_process->ndevices &&
       bytes <= gs_process->limits->device[ordinal].memory_bytes) {
+    for (uint32_t i = 0; i < gs_process->ndevices; i++) /* freed in a stream of another device */
+      if ((int)i != ordinal && __atomic_load_n(&gs_process->frees[i], __ATOMIC_RELAXED))
+        gs_frees_settle((int)i);
     gs_memory_synced(ordinal);
     rc = gs_reserve_now(ordinal, bytes);
   }

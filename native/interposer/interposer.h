@@ -78,7 +78,7 @@ struct gs_process {
   uint32_t pool_lock[GS_MAX_DEVICES];    /* pool_charge.c: a pool's figures and its charge belong together */
   uint32_t alloc_lock[GS_MAX_DEVICES];   /* pools.c: one allocation from the device's pools at a time; before pool_lock */
   uint32_t pools[GS_MAX_DEVICES];        /* pool_charge.c: pools charged to the device, its graph pool included */
-  uint32_t frees[GS_MAX_DEVICES];        /* async_free.c: frees in stream order that may not have happened yet */
+  uint32_t frees[GS_MAX_DEVICES];        /* async_free.c: frees in streams of the device that may not have happened yet */
   uint32_t graphs;      /* graph_memory.c: executable graphs that allocate or have collectives in them. Nearly everywhere none */
   uint32_t collectives; /* collectives.c: functions of collectives found, ever */
   struct gs_time *time; /* set by gs_time_start */

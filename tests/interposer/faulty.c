@@ -1,6 +1,6 @@
 /* A driver that fails as told: in the place of libcuda.so.1, with the simulated driver behind it as libsimcuda.so.1. The file that
  * FAULTS names holds words " name=result" (mapped: the test changes it while the program runs), and the call of that name then
- * answers the result without being made. A few words make a driver that is merely different. */
+ * answers the result without being made; one below 0 ends the program. A few words make a driver that is merely different. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -41,6 +41,7 @@ typedef CUresult (*any)(WORDS(uintptr_t));
   CUresult name(WORDS(uintptr_t)); \
   CUresult name(WORDS(uintptr_t)) { \
     const char *fault = told(#name); \
+    if (fault && atoi(fault) < 0) abort(); \
     return fault ? (CUresult)atoi(fault) : ((any)real(#name))(a, b, c, d, e, f, g, h, i, j, k, l); \
   }
 
@@ -51,6 +52,7 @@ FAULTY(cuLibraryGetGlobal)
 FAULTY(cuCtxCreate_v2) FAULTY(cuCtxDestroy_v2) FAULTY(cuCtxSetLimit) FAULTY(cuGreenCtxCreate) FAULTY(cuGreenCtxDestroy)
 FAULTY(cuDevicePrimaryCtxRetain) FAULTY(cuDevicePrimaryCtxReset_v2)
 FAULTY(cuEventCreate) FAULTY(cuEventRecord) FAULTY(cuEventQuery) FAULTY(cuEventElapsedTime)
+FAULTY(cuStreamQuery)
 FAULTY(cuStreamBeginCapture_v2) FAULTY(cuStreamGetCtx) FAULTY(cuStreamIsCapturing)
 FAULTY(cuGraphInstantiateWithFlags) FAULTY(cuGraphExecDestroy_v2) FAULTY(cuGraphExecDestroy) FAULTY(cuGraphLaunch)
 FAULTY(cuLaunchKernel) FAULTY(cuMemPoolCreate) FAULTY(cuMemPoolDestroy)

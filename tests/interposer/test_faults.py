@@ -250,6 +250,54 @@ def test_a_free_in_stream_order_that_nothing_tells_of(worker: Interposed, faults
     assert worker.charged() <= before - 2 * 3000000
 
 
+WAIT = """
+    import ctypes
+    flag = ctypes.c_uint32.from_address(int(ok(d.cuMemHostAlloc(4096, 2)))); flag.value = 0
+    at = ctypes.addressof(flag)
+    s = ok(d.cuStreamCreate(1)); p, q = ok(d.cuMemAlloc(3 << 20)), ok(d.cuMemAlloc(3 << 20))
+    gone = ok(d.cuStreamCreate(1))
+"""
+NO_EVENTS = {"cuEventCreate": -1, "cuEventRecord": -1}  # ends the program
+
+
+@pytest.mark.parametrize("stream", ["s", "0"])
+@pytest.mark.parametrize("profiled", [True, False])
+def test_a_free_in_stream_order_without_an_event(
+    faults: Faults, grant: Grant, sim: Simulator, monkeypatch: pytest.MonkeyPatch, stream: str, profiled: bool
+) -> None:
+    """A profiler would show events of ours: it stays charged until the stream is empty."""
+    if profiled:
+        monkeypatch.setenv("CUDA_INJECTION64_PATH", "/nonexistent/libprofiler.so")
+    worker = Interposed(sim, grant)
+    try:
+        worker.do(WAIT)
+        faults(**NO_EVENTS if profiled else {"cuEventRecord": 999})
+        before = worker.charged()
+        worker.do(f"ok(d.cuStreamWaitValue32({stream}, at, 1, 0)); ok(d.cuMemFreeAsync(p, {stream}))")
+        worker.do("ok(d.cuStreamSynchronize(gone)); ok(d.cuMemFreeAsync(q, gone)); ok(d.cuStreamSynchronize(gone))")
+        assert worker.charged() == before - 3 * MIB
+        worker.do(f"ok(d.cuStreamDestroy(gone)); flag.value = 1; ok(d.cuStreamSynchronize({stream}))")
+        assert worker.charged() == before - 6 * MIB
+    finally:
+        worker.kill()
+
+
+def test_a_profiled_free_whose_stream_is_gone(
+    faults: Faults, grant: Grant, sim: Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_INJECTION64_PATH", "/nonexistent/libprofiler.so")
+    worker = Interposed(sim, grant)
+    try:
+        worker.do(WAIT)
+        faults(**NO_EVENTS)
+        before = worker.charged()
+        worker.do("ok(d.cuStreamWaitValue32(s, at, 1, 0)); ok(d.cuMemFreeAsync(p, s)); ok(d.cuStreamDestroy(s))")
+        worker.do("flag.value = 1; ok(d.cuCtxSynchronize())")
+        assert worker.charged() == before - 3 * MIB
+    finally:
+        worker.kill()
+
+
 def test_a_kernel_that_the_driver_refuses(worker: Interposed, faults: Faults, grant: Grant, tmp_path: Path) -> None:
     program = ptx(tmp_path / "p.ptx", ("two", 2048))
     worker.do(f"m = ok(d.cuModuleLoad({str(program).encode()!r})); f = ok(d.cuModuleGetFunction(m, b'two'))")

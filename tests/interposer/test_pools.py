@@ -7,6 +7,7 @@ from threading import Timer
 import pytest
 from driverclient import CONTEXT, MIB, OUT_OF_MEMORY, Client
 from handmade import Grant, Simulator
+from interposed import Interposed
 from memorybooks import agreed, charged, set_limit, truth
 
 STEP = 32 * MIB
@@ -157,6 +158,40 @@ def test_a_block_freed_in_a_stream_of_another_context(grant: Grant, sim: Simulat
     assert charged(grant) >= truth(sim)
     client.ok("go", "sync 2")
     assert held(grant, sim) == 0
+
+
+def test_memory_freed_in_a_stream_of_another_context_is_charged_until_it_is(
+    grant: Grant, sim: Simulator, client: Client
+) -> None:
+    rest = LIMIT - 2 * CONTEXT
+    client.ok("ctx 0", "stream", "hold 2", "retain 0", f"alloc {rest}", "freeasync 0 2")
+    assert client(f"alloc {rest}").result == OUT_OF_MEMORY, "the stream has not come to the free"
+    assert held(grant, sim) == LIMIT - CONTEXT
+    client.ok("go", "sync 2", f"alloc {rest}")
+    assert held(grant, sim) == LIMIT - CONTEXT
+
+
+def test_what_one_stream_has_not_freed_hides_no_other(grant: Grant, sim: Simulator) -> None:
+    """However many there are."""
+    worker = Interposed(sim, grant)
+    try:
+        worker.do("""
+            import ctypes
+            flags = (ctypes.c_uint32 * 2).from_address(int(ok(d.cuMemHostAlloc(4096, 2)))); flags[:] = [0, 0]
+            streams = [ok(d.cuStreamCreate(1)) for _ in flags]
+            for i, s in enumerate(streams):
+                ok(d.cuStreamWaitValue32(s, ctypes.addressof(flags) + 4 * i, 1, 0))
+            blocks = [ok(d.cuMemAlloc(1 << 20)) for _ in range(1000)]
+            for i, block in enumerate(blocks):
+                ok(d.cuMemFreeAsync(block, streams[i % 2]))
+        """)
+        assert worker.charged() == CONTEXT + 1000 * MIB
+        worker.do("flags[1] = 1; ok(d.cuStreamSynchronize(streams[1]))")
+        assert worker.charged() == CONTEXT + 500 * MIB
+        worker.do("flags[0] = 1; ok(d.cuStreamSynchronize(streams[0]))")
+        assert worker.charged() == CONTEXT
+    finally:
+        worker.kill()
 
 
 @pytest.mark.parametrize("kind", ["alloc 4000000", "managed 4000000 1"])
