@@ -7,10 +7,13 @@
 #ifndef GS_IMAGE_H
 #define GS_IMAGE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 /* limit: bytes that may be read, SIZE_MAX where the image is as long as it says itself. 0: none of these. */
 uint64_t gs_image_bytes(const void *image, size_t limit);
+/* It is none of these, whatever its size: neither a binary nor a text that begins as every program does. */
+bool gs_image_wrong(const void *image, size_t limit);
 
 #endif

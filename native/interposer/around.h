@@ -53,7 +53,7 @@ struct gs_array_charge {
   int ordinal;
   uint64_t bytes;
   CUcontext context;
-  bool hopeless; /* larger than the device: uncharged, the driver's to refuse with what else is wrong in mind */
+  bool hopeless; /* there is no room, and it is the driver's to say what else is wrong: uncharged */
   void *const *out;
 };
 

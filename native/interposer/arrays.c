@@ -6,35 +6,75 @@
 #include "device.h"
 
 enum {
+  ARRAY_LAYERED = 1,
+  ARRAY_CUBEMAP = 4,
   ARRAY_SPARSE = 0x40,           /* CUDA_ARRAY3D_SPARSE: no memory of its own */
   ARRAY_DEFERRED_MAPPING = 0x80, /* the same, for the whole array */
+  ARRAY_KNOWN = 0x1ff,
+  EXTENT_MAX = 1 << 17, /* of current devices, in any direction */
+  LEVELS_MAX = 21,
   ROUND = 512
 };
 
-static uint64_t channel_bytes(CUarray_format format) {
+static uint64_t least(uint64_t value) { return value ? value : 1; }
+
+/* Bytes of an element, at most. *wrong: no format with so many channels is known. */
+static uint64_t element_bytes(CUarray_format format, unsigned channels, bool *wrong) {
+  enum { UNORM_8X1 = 0xc0, SNORM_16X4 = 0xcb, FORMS = 6, UNORM_10_10_10_2 = 0x50, COMPRESSED = 0x91, PLANES_LAST = 0xbf };
+  static const unsigned char form[FORMS][2] = {{1, 1}, {1, 2}, {1, 4}, {2, 1}, {2, 2}, {2, 4}}; /* bytes, channels */
+  *wrong = channels != 1 && channels != 2 && channels != 4;
   switch (format) {
   case 0x01: /* 8 bits */
   case 0x08:
-    return 1;
+    return least(channels);
   case 0x02: /* 16 bits, and half floats */
   case 0x09:
   case 0x10:
-    return 2;
-  default: /* 32 bits, and every compressed or packed format: none has more per channel */
+    return least(channels) * 2;
+  case 0x03: /* 32 bits, and floats */
+  case 0x0a:
+  case 0x20:
+    return least(channels) * 4;
+  case UNORM_10_10_10_2:
     return 4;
+  default:
+    break;
   }
+  if (format >= UNORM_8X1 && format <= SNORM_16X4) {
+    const unsigned char *of = form[(format - UNORM_8X1) % FORMS];
+    *wrong = channels != of[1];
+    return (uint64_t)of[0] * of[1];
+  }
+  *wrong = format < COMPRESSED || format > PLANES_LAST || channels > 4;
+  return least(channels) * 4; /* blocks of pixels, or planes of them: none has more per channel */
 }
 
-static uint64_t least(uint64_t value) { return value ? value : 1; }
+static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *first, uint64_t element, unsigned level) {
+  bool layers = first->Flags & (ARRAY_LAYERED | ARRAY_CUBEMAP);
+  uint64_t row = least(first->Width >> level) * element;
+  uint64_t rows = least(first->Height >> level) * least(layers ? first->Depth : first->Depth >> level);
+  return (row * rows + ROUND - 1) / ROUND * ROUND;
+}
 
-/* Bytes of the elements, of all levels: each has at most half of the one before. */
+/* Bytes of the elements, of all levels. */
 static uint64_t elements_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels) {
-  uint64_t row = descriptor->Width * channel_bytes(descriptor->Format) * least(descriptor->NumChannels);
-  uint64_t rows = least(descriptor->Height) * least(descriptor->Depth);
-  if (row > (1ull << 47) || rows > (1ull << 47) || (rows && row > (1ull << 47) / rows))
+  bool wrong;
+  uint64_t bytes = 0, element = element_bytes(descriptor->Format, descriptor->NumChannels, &wrong);
+  if (descriptor->Width > EXTENT_MAX || descriptor->Height > EXTENT_MAX || descriptor->Depth > EXTENT_MAX ||
+      descriptor->NumChannels > 4)
     return UINT64_MAX / 4;
-  uint64_t bytes = (row * rows + ROUND - 1) / ROUND * ROUND;
-  return levels > 1 ? bytes * 2 : bytes;
+  for (unsigned level = 0; level < levels && level < LEVELS_MAX; level++)
+    bytes += level_bytes(descriptor, element, level);
+  return bytes;
+}
+
+/* Drivers refuse it whatever its size. */
+static bool is_wrong(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
+  bool wrong, layers = d->Flags & (ARRAY_LAYERED | ARRAY_CUBEMAP);
+  element_bytes(d->Format, d->NumChannels, &wrong);
+  return wrong || d->Width == 0 || d->Width > EXTENT_MAX || d->Height > EXTENT_MAX || d->Depth > EXTENT_MAX ||
+         d->Flags & ~(unsigned)ARRAY_KNOWN || (d->Depth && !d->Height && !layers) || levels > LEVELS_MAX ||
+         (d->Flags & ARRAY_CUBEMAP && (d->Width != d->Height || d->Depth % 6));
 }
 
 static bool has_no_memory(const CUDA_ARRAY3D_DESCRIPTOR *descriptor) {
@@ -67,13 +107,14 @@ static uint64_t probe_mipmap(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned
   return needs.size;
 }
 
+/* Larger than the device: the driver refuses it, and says what else is wrong. */
 static bool hopeless(const struct gs_array_charge *charge) {
   size_t total = 0;
   return gs_real.cuDeviceTotalMem_v2(&total, gs_device_of(charge->ordinal)) == CUDA_SUCCESS && charge->bytes >= total;
 }
 
-/* out: where the handle is to go. levels 0: a plain array */
-static CUresult begin(struct gs_array_charge *charge, void *const *out, const struct gs_box *box, unsigned levels) {
+/* out: where the handle is to go. */
+static CUresult begin(struct gs_array_charge *charge, void *const *out, const struct gs_box *box, bool mipmap, unsigned levels) {
   CUresult result;
   *charge = (struct gs_array_charge){.ordinal = GS_NO_DEVICE, .out = out};
   if (!gs_enter(&result))
@@ -84,15 +125,15 @@ static CUresult begin(struct gs_array_charge *charge, void *const *out, const st
   if (charge->ordinal == GS_NO_DEVICE)
     return CUDA_SUCCESS;
   CUdevice device = gs_device_of(charge->ordinal);
-  charge->bytes = levels ? probe_mipmap(&box->full, levels, device) : probe_array(&box->full, device);
+  charge->bytes = mipmap ? probe_mipmap(&box->full, levels, device) : probe_array(&box->full, device);
   if (charge->bytes == 0)
-    charge->bytes = elements_bytes(&box->full, levels);
+    charge->bytes = elements_bytes(&box->full, (unsigned)least(levels));
   if (!gs_book_room(1))
     return CUDA_ERROR_OUT_OF_MEMORY;
   if (gs_reserve(charge->ordinal, charge->bytes) == 0)
     return CUDA_SUCCESS;
-  if (!hopeless(charge))
-    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!hopeless(charge) && !is_wrong(&box->full, levels) && (levels > 0 || !mipmap))
+    return gs_no_room();
   charge->ordinal = GS_NO_DEVICE;
   charge->hopeless = true;
   return CUDA_SUCCESS;
@@ -168,7 +209,7 @@ static CUresult mipmap_needs(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, void *array,
 static CUresult mipmap_destroy(void *array) { return gs_real.cuMipmappedArrayDestroy(array); }
 
 CUresult gs_before_array(struct gs_around *around, CUarray *array, struct gs_box box) {
-  return begin(&around->array, (void *const *)array, &box, 0);
+  return begin(&around->array, (void *const *)array, &box, false, 1);
 }
 
 CUresult gs_after_array(struct gs_around *around, CUresult result) {
@@ -176,7 +217,7 @@ CUresult gs_after_array(struct gs_around *around, CUresult result) {
 }
 
 CUresult gs_before_mipmap(struct gs_around *around, CUmipmappedArray *array, struct gs_box box, unsigned int levels) {
-  return begin(&around->array, (void *const *)array, &box, (unsigned)least(levels));
+  return begin(&around->array, (void *const *)array, &box, true, levels);
 }
 
 CUresult gs_after_mipmap(struct gs_around *around, CUresult result) {

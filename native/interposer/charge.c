@@ -5,6 +5,7 @@
 
 #include "page.h"
 #include "pool_charge.h"
+#include "timing.h"
 
 int gs_reserve_now(int ordinal, uint64_t bytes) {
   struct gs_process *state = gs_process;
@@ -28,6 +29,15 @@ int gs_reserve(int ordinal, uint64_t bytes) {
     rc = gs_reserve_now(ordinal, bytes);
   }
   return rc;
+}
+
+CUresult gs_no_room(void) {
+  const size_t more_than_any_device_has = (size_t)1 << 62;
+  CUdeviceptr address;
+  if (!gs_time() || __atomic_load_n(&gs_time()->captures, __ATOMIC_ACQUIRE) == 0)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  CUresult result = gs_real.cuMemAlloc_v2(&address, more_than_any_device_has);
+  return result == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : result;
 }
 
 void gs_charge(int ordinal, uint64_t bytes) {

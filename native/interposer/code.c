@@ -19,15 +19,17 @@ enum { IMAGE_ROUND = 4096 };
 static uint64_t rounded(uint64_t bytes) { return (bytes + IMAGE_ROUND - 1) / IMAGE_ROUND * IMAGE_ROUND; }
 
 /* False: there is no memory to look at the file in. What cannot be opened or is no file the driver refuses by itself. */
-static bool file_bytes(const char *path, uint64_t *bytes) {
+static bool file_bytes(const char *path, uint64_t *bytes, bool *wrong) {
   int saved = errno, fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
   struct stat file;
   void *image = NULL;
   *bytes = 0;
+  *wrong = false;
   if (fd >= 0 && gs_fstat(fd, &file) == 0 && S_ISREG(file.st_mode) && file.st_size > 0)
     image = mmap(NULL, (size_t)file.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
   if (image && image != MAP_FAILED) {
     *bytes = gs_image_bytes(image, (size_t)file.st_size);
+    *wrong = gs_image_wrong(image, (size_t)file.st_size);
     munmap(image, (size_t)file.st_size);
   }
   if (fd >= 0)
@@ -43,20 +45,29 @@ struct loading {
   CUcontext context; /* NULL: nothing is charged */
   int ordinal;
   uint64_t bytes;
+  bool refused; /* there is no room, and it is the driver's to say what else is wrong */
 };
 
-static CUresult begin(struct loading *loading, const CUmodule *module, uint64_t bytes) {
+/* wrong: the driver refuses it, however much room there is. */
+static CUresult begin(struct loading *loading, const CUmodule *module, uint64_t bytes, bool wrong) {
   *loading = (struct loading){.ordinal = gs_current_device(), .bytes = rounded(bytes)};
   if (!module || bytes == 0 || loading->ordinal == GS_NO_DEVICE ||
       gs_real.cuCtxGetCurrent(&loading->context) != CUDA_SUCCESS || !loading->context)
     return CUDA_SUCCESS; /* the driver's to refuse */
   loading->context = gs_context_owner(loading->context);
-  if (!gs_book_room(1))
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  return gs_code_take(loading->context, loading->ordinal, loading->bytes);
+  CUresult result = gs_book_room(1) ? gs_code_take(loading->context, loading->ordinal, loading->bytes) : CUDA_ERROR_OUT_OF_MEMORY;
+  if (result == CUDA_SUCCESS || !wrong)
+    return result;
+  loading->context = NULL;
+  loading->refused = true;
+  return CUDA_SUCCESS;
 }
 
 static CUresult end(const struct loading *loading, CUresult result, CUmodule *module) {
+  if (loading->refused && result == CUDA_SUCCESS) {
+    gs_real.cuModuleUnload(*module); /* this driver takes what others do not */
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   if (!loading->context)
     return result;
   if (result != CUDA_SUCCESS)
@@ -74,11 +85,12 @@ CUresult gs_cuModuleLoad(CUmodule *module, const char *fname) {
   struct loading loading;
   CUresult result;
   uint64_t bytes;
+  bool wrong;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuModuleLoad(module, fname) : result;
-  if (!file_bytes(fname, &bytes))
+  if (!file_bytes(fname, &bytes, &wrong))
     return CUDA_ERROR_OUT_OF_MEMORY;
-  result = begin(&loading, module, bytes);
+  result = begin(&loading, module, bytes, wrong);
   return result == CUDA_SUCCESS ? end(&loading, gs_real.cuModuleLoad(module, fname), module) : result;
 }
 
@@ -87,7 +99,7 @@ CUresult gs_cuModuleLoadData(CUmodule *module, const void *image) {
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuModuleLoadData(module, image) : result;
-  result = begin(&loading, module, gs_image_bytes(image, SIZE_MAX));
+  result = begin(&loading, module, gs_image_bytes(image, SIZE_MAX), gs_image_wrong(image, SIZE_MAX));
   return result == CUDA_SUCCESS ? end(&loading, gs_real.cuModuleLoadData(module, image), module) : result;
 }
 
@@ -97,7 +109,8 @@ CUresult gs_cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuModuleLoadDataEx(module, image, numOptions, options, optionValues) : result;
-  result = begin(&loading, module, gs_image_bytes(image, SIZE_MAX));
+  bool wrong = (numOptions > 0 && (!options || !optionValues)) || gs_image_wrong(image, SIZE_MAX);
+  result = begin(&loading, module, gs_image_bytes(image, SIZE_MAX), wrong);
   if (result != CUDA_SUCCESS)
     return result;
   return end(&loading, gs_real.cuModuleLoadDataEx(module, image, numOptions, options, optionValues), module);
@@ -108,7 +121,7 @@ CUresult gs_cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin) {
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuModuleLoadFatBinary(module, fatCubin) : result;
-  result = begin(&loading, module, gs_image_bytes(fatCubin, SIZE_MAX));
+  result = begin(&loading, module, gs_image_bytes(fatCubin, SIZE_MAX), gs_image_wrong(fatCubin, SIZE_MAX));
   return result == CUDA_SUCCESS ? end(&loading, gs_real.cuModuleLoadFatBinary(module, fatCubin), module) : result;
 }
 
@@ -169,7 +182,8 @@ CUresult gs_cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUji
   if (!joined && result != CUDA_SUCCESS)
     return result;
   uint64_t bytes = 0;
-  if (joined && (!gs_book_room(1) || (library && !file_bytes(fileName, &bytes))))
+  bool wrong;
+  if (joined && (!gs_book_room(1) || (library && !file_bytes(fileName, &bytes, &wrong))))
     return CUDA_ERROR_OUT_OF_MEMORY;
   return end_library(gs_real.cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
                                                    libraryOptionValues, numLibraryOptions),

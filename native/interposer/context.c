@@ -65,6 +65,33 @@ static void created(CUcontext context, int ordinal, uint64_t bytes) {
   gs_unlock(&gs_process->gone_lock);
 }
 
+/* Contexts are made with such flags. */
+static bool flags_known(unsigned int flags) {
+  enum { SCHEDULE = 7, KNOWN = 0xff }; /* CU_CTX_SCHED_MASK, CU_CTX_FLAGS_MASK */
+  unsigned int schedule = flags & SCHEDULE;
+  return !(flags & ~(unsigned int)KNOWN) && (schedule & (schedule - 1)) == 0;
+}
+
+/* Some of a context's processors can be had only where the driver says so. */
+static bool affinity_known(const CUexecAffinityParam *params, int count, CUdevice device) {
+  bool known = count >= 0 && (count == 0) == (params == NULL);
+  for (int i = 0, supported; known && i < count; i++)
+    known = gs_real.cuDeviceGetExecAffinitySupport(&supported, params[i].type, device) == CUDA_SUCCESS && supported;
+  return known;
+}
+
+static bool params_known(const CUctxCreateParams *params, CUdevice device) {
+  return !params || affinity_known(params->execAffinityParams, params->numExecAffinityParams, device);
+}
+
+/* It cannot be had, and something else is wrong with it: what the driver says of that. */
+static CUresult let_refuse(CUresult said, const CUcontext *made, CUresult reason) {
+  if (said != CUDA_SUCCESS)
+    return said;
+  gs_real.cuCtxDestroy_v2(*made); /* this driver takes what others do not */
+  return reason;
+}
+
 static CUresult end_create(CUresult result, CUcontext *context, int ordinal, uint64_t bytes) {
   if (ordinal == GS_NO_DEVICE)
     return result;
@@ -86,7 +113,7 @@ CUresult gs_cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev) {
     return result == CUDA_SUCCESS ? gs_real.cuCtxCreate(pctx, flags, dev) : result;
   result = begin(pctx, dev, &ordinal, &bytes);
   if (result != CUDA_SUCCESS)
-    return result;
+    return flags_known(flags) ? result : let_refuse(gs_real.cuCtxCreate(pctx, flags, dev), pctx, result);
   return end_create(gs_real.cuCtxCreate(pctx, flags, dev), pctx, ordinal, bytes);
 }
 
@@ -98,7 +125,7 @@ CUresult gs_cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev) {
     return result == CUDA_SUCCESS ? gs_real.cuCtxCreate_v2(pctx, flags, dev) : result;
   result = begin(pctx, dev, &ordinal, &bytes);
   if (result != CUDA_SUCCESS)
-    return result;
+    return flags_known(flags) ? result : let_refuse(gs_real.cuCtxCreate_v2(pctx, flags, dev), pctx, result);
   return end_create(gs_real.cuCtxCreate_v2(pctx, flags, dev), pctx, ordinal, bytes);
 }
 
@@ -110,7 +137,9 @@ CUresult gs_cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, in
     return result == CUDA_SUCCESS ? gs_real.cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev) : result;
   result = begin(pctx, dev, &ordinal, &bytes);
   if (result != CUDA_SUCCESS)
-    return result;
+    return flags_known(flags) && affinity_known(paramsArray, numParams, dev)
+               ? result
+               : let_refuse(gs_real.cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev), pctx, result);
   return end_create(gs_real.cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev), pctx, ordinal, bytes);
 }
 
@@ -122,7 +151,9 @@ CUresult gs_cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, 
     return result == CUDA_SUCCESS ? gs_real.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev) : result;
   result = begin(pctx, dev, &ordinal, &bytes);
   if (result != CUDA_SUCCESS)
-    return result;
+    return flags_known(flags) && params_known(ctxCreateParams, dev)
+               ? result
+               : let_refuse(gs_real.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev), pctx, result);
   return end_create(gs_real.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev), pctx, ordinal, bytes);
 }
 

@@ -1,7 +1,6 @@
 #include "gs_image.h"
 
 #include <elf.h>
-#include <stdbool.h>
 #include <string.h>
 
 enum {
@@ -243,3 +242,16 @@ static uint64_t image_bytes(const unsigned char *image, size_t limit, int depth)
 }
 
 uint64_t gs_image_bytes(const void *image, size_t limit) { return image ? image_bytes(image, limit, 0) : 0; }
+
+bool gs_image_wrong(const void *image, size_t limit) {
+  struct text text = {image, limit == SIZE_MAX ? NULL : (const char *)image + limit};
+  const char *start;
+  size_t length;
+  uint32_t magic = 0;
+  if (!image || limit < sizeof magic)
+    return true;
+  memcpy(&magic, image, sizeof magic);
+  if (magic == FATBIN_MAGIC || magic == WRAPPER_MAGIC || memcmp(image, ELFMAG, SELFMAG) == 0)
+    return false;
+  return !token(&text, &start, &length) || !is(start, length, ".version");
+}

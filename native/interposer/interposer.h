@@ -131,6 +131,9 @@ void gs_stream_forget(CUstream stream);
 int gs_reserve(int ordinal, uint64_t bytes);
 /* The same without another look. */
 int gs_reserve_now(int ordinal, uint64_t bytes);
+/* What the program is told where it does not fit: that, or that it may allocate nothing while somebody captures, which ends the
+ * capture as an allocation would. */
+CUresult gs_no_room(void);
 /* Bytes that the driver took without asking: charged whether they fit or not. */
 void gs_charge(int ordinal, uint64_t bytes);
 void gs_give_back(int ordinal, uint64_t bytes);

@@ -29,7 +29,7 @@ static CUresult begin(struct charge *charge, uint64_t bytes, bool plausible) {
   }
   gs_real.cuCtxGetCurrent(&charge->context);
   if (!gs_book_room(1) || gs_reserve(charge->ordinal, bytes) < 0)
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    return gs_no_room();
   return CUDA_SUCCESS;
 }
 
