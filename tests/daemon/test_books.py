@@ -33,13 +33,13 @@ def test_waits_and_reclaims_add_up_over_periods_and_restarts():
         return Spans(count, total, longest)
 
     one = sample("a", 500, {"waited": spans(3, 50, 20), "wait_ns": 50, "reclaimed": spans(2, 9, 7)})
-    [first] = periods([one], SECOND)
+    [first] = periods([one], after(SECOND))
     later = replace(one.stats, waited=spans(5, 90, 30), wait_ns=90, reclaimed=spans(3, 13, 7))
-    [second] = periods([Sample("a", "t", "GPU-0", 0, 500, one.book, later)], 2 * SECOND)
+    [second] = periods([Sample("a", "t", "GPU-0", 0, 500, one.book, later)], after(2 * SECOND))
     assert [(p.waits, p.waited_ns, p.wait_max_ns) for p in (first, second)] == [(3, 50, 20), (2, 40, 30)]
     assert [(p.reclaims, p.reclaim_ns, p.reclaim_max_ns) for p in (first, second)] == [(2, 9, 7), (1, 4, 7)]
     carried = Totals(waits=5, waited_ns=90, wait_max_ns=30, reclaims=3, reclaim_ns=13, reclaim_max_ns=7)
-    total = DeviceBook(carried, ZERO, 0).total(replace(ZERO, waited=spans(1, 2, 2), wait_ns=2))
+    total = DeviceBook(carried, ZERO, START).total(replace(ZERO, waited=spans(1, 2, 2), wait_ns=2))
     assert (total.waited.count, total.wait_ns, total.waited.total_ns, total.waited.max_ns) == (6, 92, 92, 30)
     assert (total.reclaimed.count, total.reclaimed.total_ns, total.reclaimed.max_ns) == (3, 13, 7)
 
