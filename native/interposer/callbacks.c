@@ -77,10 +77,17 @@ static void exchange(CUhostFn *function) {
 
 /* ---- handlers ---- */
 
+/* A process that was refused gets nothing done. */
+static CUresult enter(void) {
+  CUresult result = CUDA_SUCCESS;
+  gs_enter(&result);
+  return result;
+}
+
 CUresult gs_before_host_function(struct gs_around *around, CUhostFn *function) {
   (void)around;
   exchange(function);
-  return CUDA_SUCCESS;
+  return enter();
 }
 
 CUresult gs_after_host_function(struct gs_around *around, CUresult result) {
@@ -93,7 +100,7 @@ CUresult gs_before_callback(struct gs_around *around, CUstreamCallback *function
   (void)around;
   if (*function && joined() && (place = place_of((void **)callback, (void *)*function)) != PLACES)
     *function = callback_place[place];
-  return CUDA_SUCCESS;
+  return enter();
 }
 
 CUresult gs_after_callback(struct gs_around *around, CUresult result) {
@@ -107,7 +114,7 @@ CUresult gs_before_host_node(struct gs_around *around, const CUDA_HOST_NODE_PARA
     exchange(&around->node.host.fn);
     *params = &around->node.host;
   }
-  return CUDA_SUCCESS;
+  return enter();
 }
 
 CUresult gs_after_host_node(struct gs_around *around, CUresult result) {
@@ -116,8 +123,8 @@ CUresult gs_after_host_node(struct gs_around *around, CUresult result) {
 }
 
 CUresult gs_before_host_node_changed(struct gs_around *around, CUgraphExec graph, const CUDA_HOST_NODE_PARAMS **params) {
-  gs_before_host_node(around, params);
-  return gs_before_graph_changed(around, graph);
+  CUresult result = gs_before_host_node(around, params);
+  return result == CUDA_SUCCESS ? gs_before_graph_changed(around, graph) : result;
 }
 
 CUresult gs_after_host_node_changed(struct gs_around *around, CUresult result) { return gs_after_graph_changed(around, result); }
@@ -125,7 +132,7 @@ CUresult gs_after_host_node_changed(struct gs_around *around, CUresult result) {
 /* What a program asks for is what it gave. */
 CUresult gs_before_host_node_asked(struct gs_around *around, CUDA_HOST_NODE_PARAMS *params) {
   around->asked = params;
-  return CUDA_SUCCESS;
+  return enter();
 }
 
 CUresult gs_after_host_node_asked(struct gs_around *around, CUresult result) {
@@ -141,7 +148,7 @@ CUresult gs_before_any_node(struct gs_around *around, CUgraphNodeParams **params
     exchange(&around->node.host.fn);
     *params = &around->node;
   }
-  return CUDA_SUCCESS;
+  return enter();
 }
 
 CUresult gs_after_any_node(struct gs_around *around, CUresult result) {
@@ -161,8 +168,8 @@ CUresult gs_after_any_node_asked(struct gs_around *around, CUresult result) {
 }
 
 CUresult gs_before_any_node_changed(struct gs_around *around, CUgraphExec graph, CUgraphNode node, CUgraphNodeParams **params) {
-  gs_before_any_node(around, params);
-  return gs_before_kernel_node(around, graph, node, gs_any_node_kernel(*params));
+  CUresult result = gs_before_any_node(around, params);
+  return result != CUDA_SUCCESS ? result : gs_before_kernel_node(around, graph, node, gs_any_node_kernel(*params));
 }
 
 CUresult gs_after_any_node_changed(struct gs_around *around, CUresult result) { return gs_after_kernel_node(around, result); }

@@ -44,7 +44,7 @@ CUresult gs_after_prefetch(struct gs_around *around, CUresult result) { return g
 CUresult gs_before_advise(struct gs_around *around, CUmem_advise advice, CUmemLocation place) {
   enum { SET_PREFERRED_LOCATION = 3 };
   (void)around;
-  return advice == SET_PREFERRED_LOCATION ? check(&place, 1) : CUDA_SUCCESS; /* the others put nothing anywhere */
+  return check(&place, advice == SET_PREFERRED_LOCATION); /* the others put nothing anywhere */
 }
 
 CUresult gs_after_advise(struct gs_around *around, CUresult result) {
