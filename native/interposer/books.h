@@ -42,6 +42,7 @@ struct gs_entry {
   uint64_t cap;      /* pools: never larger than this, 0: no bound; else see the kind */
   uint64_t live;     /* pools: bytes of live blocks */
   uint64_t seen;     /* pools: reserved when last asked */
+  uint32_t chunks, faded; /* pools: how many GS_BOOK_CHUNK and GS_BOOK_FADED are of it */
 };
 
 /* Makes sure that `more` entries can be added: call before the driver is asked, so that nothing it gave goes unrecorded. */

@@ -1,6 +1,7 @@
 #include "pool_charge.h"
 
 #include "device.h"
+#include "page.h"
 #include "pool_map.h"
 #include "timing.h"
 
@@ -136,13 +137,15 @@ static void bounds(uint64_t pool, int ordinal, uint64_t bytes, uint64_t *most, u
 
 /* The pool has a place for it and need not grow: takes part in the bounds without reserving. Graphs map whatever pages are free;
  * a pool needs a place in one piece, and allocates for one call at a time. What calls under way may take of the free memory of
- * graphs is theirs first, as far as it exceeds what they reserved. */
-static bool begin_within(struct gs_growth *growth, uint64_t bytes, uint64_t need, CUstream stream) {
+ * graphs is theirs first, as far as it exceeds what they reserved. look: through all that the pool has, which takes long where it
+ * has much. */
+static bool begin_within(struct gs_growth *growth, uint64_t bytes, uint64_t need, CUstream stream, bool look) {
   uint64_t reserved, used, pool = growth->pool;
   bool room = false;
   gs_lock(&gs_process->pool_lock[growth->ordinal]);
   if (gs_pool_figures(pool, growth->ordinal, &reserved, &used) &&
-      (is_graph_pool(pool) || gs_map_has_room(pool, bytes, stream, reserved, used))) {
+      (is_graph_pool(pool) || (look ? gs_map_has_room(pool, bytes, stream, reserved, used)
+                                    : gs_map_plainly_has_room(pool, bytes, reserved, used)))) {
     gs_book_lock();
     struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, pool);
     if (entry && is_graph_pool(pool))
@@ -159,13 +162,21 @@ static bool begin_within(struct gs_growth *growth, uint64_t bytes, uint64_t need
   return room;
 }
 
+/* What the counts do not tell, such as a piece that came while another went, can then not carry the grant over its limit. */
+static bool has_left(int ordinal, uint64_t bytes) {
+  struct gs_pages pages = {gs_process->limits, gs_process->usage};
+  return gs_page_memory(&pages, (uint32_t)ordinal, UINT64_MAX).free >= bytes;
+}
+
 bool gs_growth_begin(struct gs_growth *growth, uint64_t pool, int ordinal, uint64_t bytes, CUstream stream) {
   uint64_t most, least;
   *growth = (struct gs_growth){pool, ordinal, 0, 0};
   bounds(pool, ordinal, bytes, &most, &least);
-  if (is_graph_pool(pool) && begin_within(growth, bytes, bytes, stream))
+  /* without a reservation where it plainly needs none: for as long as the call takes, a neighbour would miss it */
+  if (is_graph_pool(pool) ? begin_within(growth, bytes, bytes, stream, false)
+                          : has_left(ordinal, most) && begin_within(growth, bytes, least, stream, false))
     return true;
-  return begin(growth, most) || (least < most && begin(growth, least)) || begin_within(growth, bytes, least, stream);
+  return begin(growth, most) || (least < most && begin(growth, least)) || begin_within(growth, bytes, least, stream, true);
 }
 
 /* More than the pool or the grant ever has. */

@@ -16,6 +16,25 @@ static bool overlaps(const struct gs_entry *entry, uint64_t at, uint64_t bytes) 
   return entry->key < at + bytes && at < entry->key + entry->cap;
 }
 
+static void count_piece(enum gs_book_kind kind, uint64_t pool, uint32_t by) {
+  struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, pool);
+  if (entry)
+    *(kind == GS_BOOK_CHUNK ? &entry->chunks : &entry->faded) += by;
+}
+
+/* A place in the pool that is no live block's. */
+static void add_piece(const struct gs_entry *piece) {
+  gs_book_add(piece);
+  count_piece(piece->kind, piece->link, 1);
+}
+
+static void remove_piece(struct gs_entry *piece) {
+  enum gs_book_kind kind = piece->kind;
+  uint64_t pool = piece->link;
+  gs_book_remove(piece);
+  count_piece(kind, pool, UINT32_MAX);
+}
+
 /* Removes what was known of this range: it was given back to the device meanwhile. */
 static void clear_range(uint64_t at, uint64_t bytes) {
   static const enum gs_book_kind kinds[] = {GS_BOOK_FADED, GS_BOOK_CHUNK};
@@ -23,7 +42,7 @@ static void clear_range(uint64_t at, uint64_t bytes) {
     uint32_t from = 0;
     for (struct gs_entry *entry; (entry = gs_book_next(kinds[i], &from));)
       if (overlaps(entry, at, bytes)) {
-        gs_book_remove(entry);
+        remove_piece(entry);
         from = 0; /* another entry may have moved */
       }
   }
@@ -33,7 +52,7 @@ static void clear_pool(enum gs_book_kind kind, uint64_t pool) {
   uint32_t from = 0;
   for (struct gs_entry *entry; (entry = gs_book_next(kind, &from));)
     if (entry->link == pool) {
-      gs_book_remove(entry);
+      remove_piece(entry);
       from = 0;
     }
 }
@@ -50,12 +69,12 @@ void gs_map_made(uint64_t pool, uint64_t address, uint64_t bytes, uint64_t growt
   gs_book_lock();
   if (growth) {
     clear_range(address, growth);
-    gs_book_add(&(struct gs_entry){
+    add_piece(&(struct gs_entry){
         .key = address, .kind = GS_BOOK_CHUNK, .ordinal = GS_NO_DEVICE, .link = pool, .cap = growth});
   }
   struct gs_entry *entry = gs_book_find(GS_BOOK_FADED, address);
   if (entry)
-    gs_book_remove(entry);
+    remove_piece(entry);
   entry = gs_book_find(GS_BOOK_POOL, pool);
   if (entry) {
     entry->count++;
@@ -76,12 +95,12 @@ bool gs_map_take(uint64_t address, struct gs_entry *block) {
   if (entry) {
     *block = *entry;
     gs_book_remove(entry);
-    gs_book_add(&(struct gs_entry){.key = address,
-                                   .kind = GS_BOOK_FADED,
-                                   .ordinal = GS_NO_DEVICE,
-                                   .bytes = (uintptr_t)CU_STREAM_PER_THREAD,
-                                   .link = block->link,
-                                   .cap = block->cap});
+    add_piece(&(struct gs_entry){.key = address,
+                                 .kind = GS_BOOK_FADED,
+                                 .ordinal = GS_NO_DEVICE,
+                                 .bytes = (uintptr_t)CU_STREAM_PER_THREAD,
+                                 .link = block->link,
+                                 .cap = block->cap});
     if ((pool = gs_book_find(GS_BOOK_POOL, block->link)))
       pool->live -= block->cap;
   }
@@ -116,7 +135,7 @@ bool gs_map_ended(CUcontext context, uint32_t *at, struct gs_entry *block) {
 static void unfade(const struct gs_entry *block) {
   struct gs_entry *entry = gs_book_find(GS_BOOK_FADED, block->key);
   if (entry)
-    gs_book_remove(entry);
+    remove_piece(entry);
 }
 
 void gs_map_gone(const struct gs_entry *block) {
@@ -219,7 +238,7 @@ static void drop_empty(uint64_t pool, const struct span *spans, size_t count) {
   uint32_t from = 0;
   for (struct gs_entry *chunk; (chunk = gs_book_next(GS_BOOK_CHUNK, &from));)
     if (chunk->link == pool && !lived_in(chunk, spans, count)) {
-      gs_book_remove(chunk);
+      remove_piece(chunk);
       from = 0;
     }
 }
@@ -230,6 +249,20 @@ static bool look(uint64_t pool, uint64_t bytes, CUstream stream, const struct sp
     if (chunk->link == pool && room_in(chunk, spans, count, bytes, stream))
       return true;
   return false;
+}
+
+/* What is free is in no more places than there are pieces and blocks for it to come after, so one has its share. Of the freed
+ * blocks those count whose stream did not get there: each has its bytes in use. */
+bool gs_map_plainly_has_room(uint64_t pool, uint64_t bytes, uint64_t reserved, uint64_t used) {
+  gs_book_lock();
+  struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, pool);
+  uint64_t places = 0, fading = 0;
+  if (entry && entry->chunks > 0) {
+    fading = used > entry->live ? (used - entry->live) / GS_BLOCK_ROUND : 0;
+    places = entry->chunks + (uint64_t)entry->count + (fading < entry->faded ? fading : entry->faded);
+  }
+  gs_book_unlock();
+  return places > 0 && reserved > used && (reserved - used) / places >= gs_round_up(bytes, GS_BLOCK_ROUND);
 }
 
 bool gs_map_has_room(uint64_t pool, uint64_t bytes, CUstream stream, uint64_t reserved, uint64_t used) {

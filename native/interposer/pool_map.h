@@ -22,6 +22,8 @@ void gs_map_put_back(const struct gs_entry *block);               /* the driver 
 bool gs_map_ended(CUcontext context, uint32_t *at, struct gs_entry *block);
 /* The pool, `reserved` and `used` by the driver's figures, has a place for `bytes` more on stream. */
 bool gs_map_has_room(uint64_t pool, uint64_t bytes, CUstream stream, uint64_t reserved, uint64_t used);
+/* The same, by counts alone: quick, and more often no. */
+bool gs_map_plainly_has_room(uint64_t pool, uint64_t bytes, uint64_t reserved, uint64_t used);
 void gs_map_forget(uint64_t pool);
 
 #endif

@@ -266,6 +266,31 @@ def test_the_exporter_of_a_pool_pays(grant: Grant, sim: Simulator, client: Clien
     assert agreed(grant, sim) == 2 * CONTEXT + STEP
 
 
+def test_what_a_pool_has_is_not_reserved_again(grant: Grant, sim: Simulator, start: Memory) -> None:
+    """A neighbour is told of all that is left, and can have it, while a small allocation is made."""
+    worker, neighbour = Interposed(sim, grant), start(grant)
+    try:
+        neighbour.ok("init", "retain 0")
+        worker.do("""
+            import threading
+            s, stop = ok(d.cuStreamCreate(1)), threading.Event()
+            ok(d.cuMemFreeAsync(ok(d.cuMemAllocAsync(1 << 20, s)), s))
+            def churn():
+                ok(d.cuCtxSetCurrent(ctx))
+                while not stop.is_set():
+                    ok(d.cuMemFreeAsync(ok(d.cuMemAllocAsync(1 << 20, s)), s))
+            thread = threading.Thread(target=churn); thread.start()
+        """)
+        left = LIMIT - 2 * CONTEXT - STEP
+        assert {neighbour("info").one for _ in range(3000)} == {left}
+        for i in range(1000):
+            neighbour.ok(f"alloc {left}", f"free {i}")
+        worker.do("stop.set(); thread.join(); ok(d.cuStreamSynchronize(s))")
+        assert agreed(grant, sim) == 2 * CONTEXT
+    finally:
+        worker.kill()
+
+
 def test_racing_threads_and_processes(grant: Grant, sim: Simulator, memory: Memory) -> None:
     """Pools, graphs and frees in stream order of 3 processes with 6 threads each, in a grant that is too small."""
     clients = [memory(grant) for _ in range(3)]
