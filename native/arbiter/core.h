@@ -8,8 +8,8 @@
  *  surplus    highest tier, then least weighted virtual time; weight 0 (scavengers) last and equally.
  * Of guaranteed grants the interactive ones go first.
  * The guarantee bucket grows at guarantee x (1 - reserve), the slack bucket at guarantee x reserve; a lease is paid from the
- * bucket it was given for, and what it overruns is debt. So promises hold with switches paid, and a full device is split by
- * its guarantees to the last per cent.
+ * bucket it was given for, and what it overruns is debt, and owed to those it held up. So promises hold with switches paid, and
+ * a full device is split by its guarantees to the last per cent.
  *
  * Leases are exclusive for grants that fill the device and held together by those that do not, as measured. One holder pays
  * its residency; several pay the wall time in proportion to how much of the device each is measured to fill. */
