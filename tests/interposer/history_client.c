@@ -202,7 +202,7 @@ static int obey(const char *verb, size_t context, size_t a, size_t b, size_t *ma
   if (!strcmp(verb, "fork")) return forked(a, made);
   if ((r = cuCtxSetCurrent(handle(context)))) return r;
   CUdeviceptr at = 0;
-  size_t total;
+  size_t free, total;
   if (!strcmp(verb, "alloc")) r = cuMemAlloc_v2(&at, a), *made = at;
   else if (!strcmp(verb, "managed")) r = cuMemAllocManaged(&at, a, 1), *made = at;
   else if (!strcmp(verb, "pitch")) r = pitch(a, b, made);
@@ -226,6 +226,7 @@ static int obey(const char *verb, size_t context, size_t a, size_t b, size_t *ma
   else if (!strcmp(verb, "map")) r = cuMemMap(a, 2 << 20, 0, b, 0);
   else if (!strcmp(verb, "unmap")) r = cuMemUnmap(a, 2 << 20);
   else if (!strcmp(verb, "available")) r = cuMemGetInfo_v2(made, &total);
+  else if (!strcmp(verb, "total")) r = cuMemGetInfo_v2(&free, &total), *made = total;
   else if (!strcmp(verb, "fill")) r = fill(a, 0, made);
   else if (!strcmp(verb, "fillphysical")) r = fill(a, 1, made);
   else _exit(2);

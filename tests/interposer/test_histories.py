@@ -281,6 +281,10 @@ class Histories(Processes):
     def available(self, data: random.Random) -> None:
         client, context = self.pick(data)
         if context:
+            result, total = client("total", context)
+            assert result == OK
+            assert total in ({client.model.total} if client.model.total else self.limits)
+            client.model.total = total
             result, free = client("available", context)
             # a total that a process was told once never grows
             assert (result, free) == (OK, max(0, min(self.limit, client.model.total) - self.used))

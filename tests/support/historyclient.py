@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 from memorymodel import Process
@@ -27,7 +26,6 @@ class Client:
     def __init__(self, pid: int, process: subprocess.Popen[str] | None) -> None:
         self.pid, self.process = pid, process
         self.model = Process()
-        self.limit: Callable[[], int] = lambda: 0  # of the grant, now
         self.stale: dict[str, list[int]] = {}  # numbers that were valid once
 
     def __call__(self, command: str, *numbers: int) -> tuple[int, int]:
@@ -38,8 +36,6 @@ class Client:
         self.process.stdin.flush()
         if command == "exec":
             return self("hello")
-        if command not in ("hello", "fork") and not self.model.total:
-            self.model.total = self.limit()
         line = self.process.stdout.readline()
         assert line, f"{command} {numbers} ended the program: {self.process.wait(10)}"
         result, made = map(int, line.split())

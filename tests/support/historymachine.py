@@ -41,6 +41,7 @@ class Processes(RuleBasedStateMachine):
         self.keeper = Keeper(self.node, LIMIT)
         self.clients: list[Client] = []
         self.limit = LIMIT
+        self.limits = {LIMIT}  # ever
 
     # ---- help
 
@@ -99,7 +100,6 @@ class Processes(RuleBasedStateMachine):
     def start(self, ready: bool) -> None:
         process = self.keeper.start(self.program)
         client = Client(process.pid, process)
-        client.limit = lambda: self.limit
         self.clients.append(client)
         if ready:
             assert client("init")[0] == OK
@@ -163,6 +163,7 @@ class Processes(RuleBasedStateMachine):
         else:
             assert limit >= self.used
             self.limit = limit
+            self.limits.add(limit)
 
     # ---- what always holds
 

@@ -62,7 +62,7 @@ class Process:
     """Contexts, memory and pools go by the numbers that the driver gave."""
 
     initialised: bool = False
-    total: int = 0  # the limit at its first CUDA call
+    total: int = 0  # what it was told first: the limit when it joined
     contexts: dict[int, str] = field(default_factory=dict)  # alive; "primary" or "own"
     primary_refs: int = 0
     memory: dict[int, tuple[int, int]] = field(default_factory=dict)  # address -> (context, bytes)
