@@ -102,7 +102,8 @@ CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream hand
   if (stream->queue.end > device->slot->queue_end_ns)
     __atomic_store_n(&device->slot->queue_end_ns, stream->queue.end, __ATOMIC_RELAXED);
   if ((lease & GS_LEASE_HELD) && !__atomic_load_n(&device->local, __ATOMIC_RELAXED)) {
-    gs_repeat_from(stream, function, handle, lease, bound - gs_meter_inflight(meter, bound), tick, now);
+    if (gs_repeatable(handle))
+      gs_repeat_from(stream, function, handle, lease, bound - gs_meter_inflight(meter, bound), tick, now);
   } else if (gs_called_back) {
     gs_biased_drop(&device->lock);
     gs_undrain(device); /* after it is booked: the gate thread looks at once */

@@ -22,7 +22,7 @@ void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUst
   repeat->stream = stream;
   repeat->handle = handle;
   repeat->left = 0;
-  if (!again || function->observed < GS_METER_TRUSTED || queue->sample_next || !handle || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD)
+  if (!again || function->observed < GS_METER_TRUSTED || queue->sample_next)
     return;
   each = (double)gone / (double)since;
   if (each < function->estimate)

@@ -75,6 +75,10 @@ static inline bool gs_repeat_waited(const struct gs_repeat *repeat) {
   return repeat->soon == 0 || gs_ticks_read() < repeat->soon;
 }
 
+/* What a default stream is depends on the context and the thread. */
+static inline bool gs_repeatable(CUstream handle) {
+  return handle && handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD;
+}
 /* The launch just booked may be repeated, or not. Under the device's lock. */
 void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUstream handle, uint32_t lease, double room,
                     uint64_t tick, uint64_t now);

@@ -48,9 +48,6 @@ struct gs_stream {
   bool unmarked; /* the driver refused a mark here: estimates only */
   CUevent bracket[2];
   struct gs_queue queue;
-  /* The program waited for it while somebody else read its marks: 1 + launches that were done then, and when. Under the device's
-   * lock. */
-  uint64_t done_launches, done_at;
 
   /* repeat.h. */
   const void *repeater; /* the gs_repeat of the thread that may repeat its last launch here */
@@ -60,6 +57,8 @@ struct gs_stream {
   uint64_t booked, booked_launches; /* when the last launch was booked in full, and how many were made by then */
   struct gs_function *repeats;
   uint64_t repeats_key;
+  /* The program waited for it while somebody else read its marks: 1 + launches that were done then, and when. */
+  uint64_t done_launches, done_at;
 };
 
 struct gs_time_device {
