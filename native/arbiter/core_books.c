@@ -71,7 +71,9 @@ static void pay(int64_t *bucket, int64_t credit) {
 
 /* What is due to a grant of the time that it pays dt of, others' tails beside it included. A debt is not made larger. */
 static int64_t due(const struct gs_core *core, const struct core_grant *g, int64_t span) {
-  return g->credit <= 0 ? 0 : least(core_rate(core, g) * span * (1 + core->tails), span * CREDIT_PER_NS);
+  __int128 share = (__int128)core_rate(core, g) * span * (1 + core->tails);
+  int64_t whole = span * CREDIT_PER_NS;
+  return g->credit <= 0 ? 0 : share < whole ? (int64_t)share : whole;
 }
 
 static void charge(struct gs_core *core, struct core_grant *g, uint64_t dt, uint64_t until, enum core_level level) {
