@@ -127,9 +127,11 @@ static CUresult free_async(size_t address) {
   return result ? result : waited;
 }
 
+/* Not without a context, where a free would be done and the wait refused. */
 static CUresult free_now(size_t address) {
-  CUresult result = cuMemFree_v2(address), waited = cuCtxSynchronize();
-  return result ? result : waited;
+  CUresult result = cuCtxSynchronize();
+  if (result == CUDA_SUCCESS) result = cuMemFree_v2(address);
+  return result ? result : cuCtxSynchronize();
 }
 
 struct work {
