@@ -87,7 +87,8 @@ def missing(*, build: bool) -> list[str]:
 
 def gpushare(build: Path, prefix: Path, log: Path, site: Path | None) -> None:
     """CMake's build installed into `prefix`, with the Python sources beside it: PYTHONPATH=prefix is gpushare."""
-    env = {**os.environ, "PYTHONPATH": str(site) if site else ""}
+    found = [str(site) if site else "", os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, found))}
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     configure = ["cmake", "-S", str(ROOT), "-B", str(build), *generator, f"-DPython3_EXECUTABLE={sys.executable}"]
     _run([*configure, "-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DBUILD_TESTING=OFF"], log, env)
