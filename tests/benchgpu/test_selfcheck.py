@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from gpubench import isolate, machine, registry
 from gpubench.config import Config, Peer
 from gpubench.results import Results, markdown
 from gpubench.stats import loss, shares, spread, windows
-from running import alive
+from running import alive, until
 
 from gpushare import paths
 
@@ -117,6 +118,10 @@ def hangs(context):
 def dies(context):
     import os
     os._exit(3)
+
+def prints(context):
+    print("a library's greeting")
+    context.row("measured", 1.0, "ms")
 """
 
 
@@ -126,6 +131,7 @@ def dies(context):
         ("fails", "failed", "RuntimeError: the part broke", 1),
         ("hangs", "timed out", "stopped after its limit of 2 s", 1),
         ("dies", "failed", "its process ended with status 3", 0),
+        ("prints", "ok", "", 1),
     ],
 )
 def test_a_bad_part_keeps_its_rows_and_leaves_nothing(tmp_path, function, state, reason, rows):
@@ -222,3 +228,33 @@ def test_kernels_compile(tmp_path):
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     for name in (b"burn", b"stream", b"gemm", b"big_stack"):
         assert name in (tmp_path / "k.cubin").read_bytes()
+
+
+def _descendants(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            found += [child, *_descendants(child)]
+    return found
+
+
+def _commands(pids: list[int]) -> str:
+    return " ".join(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in pids if alive(pid))
+
+
+@root
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_outlives_the_command(tmp_path, number):
+    command = [sys.executable, str(RUN), "--simulated", "--installed", "--out", str(tmp_path), "--part", "shares"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: "daemon" in (found := _commands(_descendants(process.pid))) and "/load " in found, 60)
+        pids = _descendants(process.pid)
+        process.send_signal(number)
+        process.wait(60)
+        until(lambda: not any(alive(pid) for pid in pids), 60, "its children end")
+    finally:
+        process.kill()
+        process.wait()
+    (entry,) = only_run(tmp_path)["parts"]
+    assert entry["state"] == ("running" if number == signal.SIGKILL else "interrupted")

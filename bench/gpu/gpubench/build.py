@@ -9,7 +9,7 @@ import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpubench import machine
+from gpubench import machine, process
 
 ROOT = machine.ROOT
 NATIVE = ROOT / "bench" / "gpu" / "native"
@@ -33,13 +33,10 @@ class BuildError(Exception):
 def _run(command: list[str], log: Path, env: Mapping[str, str] | None = None) -> None:
     with open(log, "ab") as out:
         out.write((" ".join(command) + "\n").encode())
-        out.flush()
-        try:
-            status = subprocess.run(
-                command, stdout=out, stderr=out, env=env, cwd=ROOT, timeout=_BUILD_SECONDS, check=False
-            ).returncode
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise BuildError(f"{command[0]}: {error}") from None
+    try:
+        status = process.status(command, log, _BUILD_SECONDS, env, ROOT)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BuildError(f"{command[0]}: {error}") from None
     if status != 0:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
         raise BuildError(f"{' '.join(command[:3])} ... failed with status {status}, see {log}:\n{tail}")

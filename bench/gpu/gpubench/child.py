@@ -11,9 +11,12 @@ from types import FrameType
 from gpubench.config import Config
 from gpubench.context import Context
 
+_END_SECONDS = 25  # somewhat more than isolate gives it, which may itself be gone
+
 
 def _interrupted(number: int, frame: FrameType | None) -> None:
     del number, frame
+    signal.alarm(_END_SECONDS)
     raise SystemExit(124)
 
 

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gpubench.process import end_group, reap, tied
 from gpubench.registry import Part
+from gpubench.worker import say
 
 _GRACE_SECONDS = 20.0
 
@@ -22,13 +24,23 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_GRACE_SECONDS)
-    _end_group(process.pid)
-    process.wait()
+    end_group(process.pid)
+    reap(process)
 
 
-def _end_group(group: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
+def _take(line: bytes, entry: dict[str, Any]) -> None:
+    try:
+        message = json.loads(line)
+        kinds = {"row": "rows", "skip": "skipped", "failed": "failed"}
+        found = [(kinds[key], value) for key, value in message.items()]
+    except (ValueError, KeyError, AttributeError):
+        say(f"  not a row: {line.decode(errors='replace')[:200]}")  # a library printed to stdout
+        return
+    for kind, value in found:
+        if kind == "failed":
+            entry["reason"] = value
+        else:
+            entry[kind].append(value)
 
 
 def run(
@@ -43,10 +55,15 @@ def run(
     started = time.monotonic()
     command = [sys.executable, "-m", "gpubench.child", part.function, str(config)]
     process = subprocess.Popen(
-        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=tied(signal.SIGTERM),
     )
     assert process.stdout is not None
-    descriptor, buffer, reason = process.stdout.fileno(), b"", ""
+    descriptor, buffer = process.stdout.fileno(), b""
     timed_out = False
     try:
         while True:
@@ -59,26 +76,28 @@ def run(
                 break
             *lines, buffer = (buffer + read).split(b"\n")
             for line in lines:
-                message = json.loads(line)
-                reason = message.get("failed", reason)
-                entry["rows"] += [message["row"]] if "row" in message else []
-                entry["skipped"] += [message["skip"]] if "skip" in message else []
+                _take(line, entry)
             entry["seconds"] = round(time.monotonic() - started, 1)
             changed()
         if not timed_out:
             process.wait(_GRACE_SECONDS)
     except subprocess.TimeoutExpired:
         timed_out = True
+    except BaseException:
+        entry["state"], entry["reason"] = "interrupted", "the whole run was ended"
+        changed()
+        raise
     finally:
         if process.poll() is None:
             _end(process)
-        _end_group(process.pid)  # whatever it left behind
+        end_group(process.pid)  # whatever it left behind
         process.stdout.close()
     entry["seconds"] = round(time.monotonic() - started, 1)
     if timed_out:
         entry["state"], entry["reason"] = "timed out", f"stopped after its limit of {limit:.0f} s"
     elif process.returncode != 0:
-        entry["state"], entry["reason"] = "failed", reason or f"its process ended with status {process.returncode}"
+        entry["state"] = "failed"
+        entry["reason"] = entry["reason"] or f"its process ended with status {process.returncode}"
     else:
         entry["state"] = "ok"
     changed()

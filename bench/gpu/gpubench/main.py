@@ -4,9 +4,11 @@ import argparse
 import os
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
+from types import FrameType
 
 from gpubench import build, isolate, machine, registry
 from gpubench.config import Config, Peer, clean_environment
@@ -128,7 +130,16 @@ def _measure(args: argparse.Namespace, parts: list[registry.Part], peers: list[P
     return 1 if bad else 0
 
 
+def _ended(number: int, frame: FrameType | None) -> None:
+    """An exit, so that what was started is ended on the way."""
+    del frame
+    raise SystemExit(128 + number)
+
+
 def main() -> int:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, _ended)
     args = _parser().parse_args()
     if args.list:
         _list()

@@ -1,6 +1,7 @@
 """Where a part plays: a daemon of its own on the real or simulated device, and programs started bare, under gpushare,
 or under another preload library."""
 
+import signal
 import subprocess
 import sys
 import time
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubench.config import Config, Peer, clean_environment
+from gpubench.process import tied
 from gpubench.worker import Worker, WorkerError
 
 _START_SECONDS = 60.0
@@ -45,7 +47,13 @@ class Stage:
             command += ["--simulate", "1x16GiB"]
         with open(log, "ab") as out:
             self._daemon = subprocess.Popen(
-                command, env=clean_environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=self.work
+                command,
+                env=clean_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                cwd=self.work,
+                preexec_fn=tied(signal.SIGTERM),
             )
         client = Client(state / "run" / "node.sock")
         deadline = time.monotonic() + _START_SECONDS

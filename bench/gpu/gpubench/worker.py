@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpubench.process import tied
+
 Json = dict[str, Any]
 ANSWER_SECONDS = 60.0
 
@@ -58,7 +60,12 @@ class Worker:
         self._log = log
         with open(log, "ab") as errors:
             self.process = subprocess.Popen(
-                self.command, env=dict(env), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+                self.command,
+                env=dict(env),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                preexec_fn=tied(),
             )
         self._buffer = b""
         try:

@@ -11,6 +11,7 @@
  */
 #define _GNU_SOURCE
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -205,6 +206,7 @@ int main(int argc, char **argv) {
   }
   setvbuf(stdout, NULL, _IOLBF, 1 << 16);
   prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0); /* one of several that a program of the benchmark starts (race.py) */
   srand48(getpid());
   work_start(&p.worker, 0, module, kernel, rate);
   p.worker.gate = gate_open(page, side);

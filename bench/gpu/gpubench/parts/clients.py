@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpubench.context import Context
+from gpubench.process import tied
 
 GIB = 1 << 30
 SHARE = 8 * GIB
@@ -54,7 +55,13 @@ def _run(context: Context, client: Client, arm: str) -> tuple[dict[str, Any] | N
     command, env = context.stage.command(arm, client.argv, memory=SHARE, time_milli=500)
     try:
         done = subprocess.run(
-            command, env={**env, **client.env}, capture_output=True, text=True, timeout=_SECONDS, check=False
+            command,
+            env={**env, **client.env},
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+            preexec_fn=tied(),
         )
     except subprocess.TimeoutExpired:
         return None, f"no end within {_SECONDS} s"

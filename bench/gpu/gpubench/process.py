@@ -1,0 +1,59 @@
+"""Children that do not outlive what started them, however it ends."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_DEAD_SECONDS = 10.0
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def tied(number: int = signal.SIGKILL) -> Callable[[], None]:
+    """For Popen's preexec_fn: the kernel sends this signal to the child when the thread that started it ends."""
+    parent = os.getpid()
+
+    def tie() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+        if os.getppid() != parent:  # it ended before the call
+            os._exit(125)
+
+    return tie
+
+
+def end_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def reap(process: "subprocess.Popen[bytes]") -> bool:
+    """After SIGKILL. False when it does not end: a process can be stuck in the driver."""
+    try:
+        process.wait(_DEAD_SECONDS)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def status(command: list[str], log: Path, seconds: float, env: Mapping[str, str] | None, cwd: Path) -> int:
+    """Exit status of a command that writes to `log`. All of it ends with this call. Raises OSError, TimeoutExpired."""
+    with open(log, "ab") as out:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env=env,
+            cwd=cwd,
+            start_new_session=True,
+            preexec_fn=tied(),
+        )
+    try:
+        return process.wait(seconds)
+    finally:
+        end_group(process.pid)
+        reap(process)
