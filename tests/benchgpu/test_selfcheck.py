@@ -103,6 +103,14 @@ def test_groups_end_in_time():
     assert registry.select([], None) == list(registry.PARTS)
 
 
+@root
+def test_what_has_no_time_left_is_not_run(tmp_path):
+    done = simulated("--out", tmp_path, "--part", "stalls", "--within", 30)
+    assert done.returncode == 1, done.stderr[-3000:]
+    (entry,) = only_run(tmp_path)["parts"]
+    assert (entry["state"], entry["reason"]) == ("not run", "of the 30 s for everything, too little was left")
+
+
 BROKEN = """
 import subprocess, sys, time
 

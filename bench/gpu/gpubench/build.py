@@ -7,9 +7,11 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpubench import machine, process
+from gpubench.deadline import Deadline
 
 ROOT = machine.ROOT
 NATIVE = ROOT / "bench" / "gpu" / "native"
@@ -23,26 +25,34 @@ C_PROGRAMS = {
 _TO_BUILD = ("cffi", "pycparser")
 _TO_RUN = ("cffi", "msgspec", "aiohttp", "tomlkit", "pynvml")
 _PACKAGE = {"pynvml": "nvidia-ml-py"}
-_BUILD_SECONDS = 400
+_STEP_SECONDS = 400
 
 
 class BuildError(Exception):
     """What is missing or failed, for the person who started this."""
 
 
-def _run(command: list[str], log: Path, env: Mapping[str, str] | None = None) -> None:
-    with open(log, "ab") as out:
-        out.write((" ".join(command) + "\n").encode())
-    try:
-        status = process.status(command, log, _BUILD_SECONDS, env, ROOT)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise BuildError(f"{command[0]}: {error}") from None
-    if status != 0:
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-        raise BuildError(f"{' '.join(command[:3])} ... failed with status {status}, see {log}:\n{tail}")
+@dataclass(frozen=True)
+class Shell:
+    """Runs commands into one log, no longer than there is time."""
+
+    log: Path
+    deadline: Deadline
+
+    def run(self, command: list[str], env: Mapping[str, str] | None = None) -> None:
+        """Raises BuildError."""
+        with open(self.log, "ab") as out:
+            out.write((" ".join(command) + "\n").encode())
+        try:
+            status = process.status(command, self.log, self.deadline.least(_STEP_SECONDS), env, ROOT)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise BuildError(f"{command[0]}: {error}") from None
+        if status != 0:
+            tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
+            raise BuildError(f"{' '.join(command[:3])} ... failed with status {status}, see {self.log}:\n{tail}")
 
 
-def add_wheels(wheels: Path, site: Path, log: Path) -> None:
+def add_wheels(shell: Shell, wheels: Path, site: Path) -> None:
     """Unpacks packages that this machine's Python lacks, from files."""
     files = sorted(map(str, wheels.glob("*.whl")))
     if not files:
@@ -57,7 +67,7 @@ def add_wheels(wheels: Path, site: Path, log: Path) -> None:
         "--target",
         str(site),
     ]
-    _run([sys.executable, "-m", "pip", "install", *options, *files], log)
+    shell.run([sys.executable, "-m", "pip", "install", *options, *files])
     sys.path.insert(0, str(site))
     importlib.invalidate_caches()
 
@@ -82,21 +92,21 @@ def missing(*, build: bool) -> list[str]:
     return found
 
 
-def gpushare(build: Path, prefix: Path, log: Path, site: Path | None) -> None:
+def gpushare(shell: Shell, build: Path, prefix: Path, site: Path | None) -> None:
     """CMake's build installed into `prefix`, with the Python sources beside it: PYTHONPATH=prefix is gpushare."""
     found = [str(site) if site else "", os.environ.get("PYTHONPATH", "")]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, found))}
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     configure = ["cmake", "-S", str(ROOT), "-B", str(build), *generator, f"-DPython3_EXECUTABLE={sys.executable}"]
-    _run([*configure, "-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DBUILD_TESTING=OFF"], log, env)
-    _run(["cmake", "--build", str(build), "--parallel", str(os.cpu_count() or 2)], log, env)
+    shell.run([*configure, "-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DBUILD_TESTING=OFF"], env)
+    shell.run(["cmake", "--build", str(build), "--parallel", str(os.cpu_count() or 2)], env)
     shutil.rmtree(prefix, ignore_errors=True)
     ignored = shutil.ignore_patterns("_lib", "_native*.so", "__pycache__")
     shutil.copytree(ROOT / "gpushare", prefix / "gpushare", ignore=ignored)
-    _run(["cmake", "--install", str(build), "--prefix", str(prefix)], log, env)
+    shell.run(["cmake", "--install", str(build), "--prefix", str(prefix)], env)
 
 
-def programs(into: Path, sim_libraries: Path, log: Path, *, cuda: bool) -> None:
+def programs(shell: Shell, into: Path, sim_libraries: Path, *, cuda: bool) -> None:
     """The C programs link against the simulated libcuda.so.1, whose name and symbols are the real one's; at run time
     the loader takes the driver that is there. With `cuda`, nvcc builds the kernels and the runtime clients for this
     GPU."""
@@ -106,15 +116,15 @@ def programs(into: Path, sim_libraries: Path, log: Path, *, cuda: bool) -> None:
     flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", *includes]
     for name, sources in C_PROGRAMS.items():
         files = [str(NATIVE / source) for source in sources]
-        _run([compiler, *flags, "-o", str(into / name), *files, f"-L{sim_libraries}", "-l:libcuda.so.1"], log)
-    _run([compiler, *flags, "-shared", "-fPIC", "-o", str(into / "iolog.so"), str(NATIVE / "iolog.c")], log)
+        shell.run([compiler, *flags, "-o", str(into / name), *files, f"-L{sim_libraries}", "-l:libcuda.so.1"])
+    shell.run([compiler, *flags, "-shared", "-fPIC", "-o", str(into / "iolog.so"), str(NATIVE / "iolog.c")])
     if not cuda:
         return
     nvcc = machine.nvcc()
     if nvcc is None:
         raise BuildError("nvcc is neither on the PATH nor in /usr/local/cuda/bin: install the CUDA toolkit's compiler")
     arch = "sm_" + machine.compute_capability().replace(".", "")
-    _run([nvcc, "-cubin", f"-arch={arch}", "-o", str(into / "kernels.cubin"), str(NATIVE / "kernels.cu")], log)
+    shell.run([nvcc, "-cubin", f"-arch={arch}", "-o", str(into / "kernels.cubin"), str(NATIVE / "kernels.cu")])
     for linkage in ("static", "shared"):
         target = str(into / f"runtime-{linkage}")
-        _run([nvcc, "-cudart", linkage, f"-arch={arch}", "-o", target, str(NATIVE / "runtime.cu")], log)
+        shell.run([nvcc, "-cudart", linkage, f"-arch={arch}", "-o", target, str(NATIVE / "runtime.cu")])

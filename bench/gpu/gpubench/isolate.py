@@ -17,6 +17,8 @@ from gpubench.registry import Part
 from gpubench.worker import say
 
 _GRACE_SECONDS = 20.0
+END_SECONDS = _GRACE_SECONDS + 5
+"""What ending a part may take beyond its limit."""
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

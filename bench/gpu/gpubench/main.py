@@ -12,10 +12,13 @@ from types import FrameType
 
 from gpubench import build, isolate, machine, registry
 from gpubench.config import Config, Peer, clean_environment
+from gpubench.deadline import Deadline
 from gpubench.results import Results
 from gpubench.worker import say
 
 RESULTS = machine.ROOT / "bench" / "results"
+_SPARE_SECONDS = 10  # for Python to start and end, tables and copies
+_LEAST_SECONDS = 20  # a part begun with less left would measure nothing
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -35,6 +38,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the result goes (default bench/results)")
     parser.add_argument("--limit", type=float, metavar="S", help="seconds a part may take, instead of its own limit")
+    parser.add_argument(
+        "--within", type=float, metavar="S", help="seconds for everything, build included (default with --group: 530)"
+    )
     parser.add_argument("--wheels", type=Path, metavar="DIR", help="Python packages that this machine lacks, as files")
     parser.add_argument(
         "--prefix", type=Path, metavar="DIR", help="use this build of gpushare; with --build-only, make it"
@@ -57,14 +63,14 @@ def _fail(text: str) -> int:
     return 2
 
 
-def _prepare(args: argparse.Namespace, work: Path) -> tuple[Path, list[Path]]:
+def _prepare(args: argparse.Namespace, work: Path, deadline: Deadline) -> tuple[Path, list[Path]]:
     """Builds what is needed. gpushare's _lib directory, and what goes onto PYTHONPATH. Raises BuildError."""
-    log = work / "build.log"
+    shell = build.Shell(work / "build.log", deadline)
     site = None
     paths: list[Path] = []
     if args.wheels is not None:
         site = work / "site"
-        build.add_wheels(args.wheels, site, log)
+        build.add_wheels(shell, args.wheels, site)
         paths.append(site)
     building = not args.installed and (args.prefix is None or args.build_only)
     if lacking := build.missing(build=building):
@@ -76,8 +82,8 @@ def _prepare(args: argparse.Namespace, work: Path) -> tuple[Path, list[Path]]:
     else:
         prefix = args.prefix.resolve() if args.prefix is not None else work / "stage"
         if building:
-            say(f"building gpushare (log: {log})")
-            build.gpushare(work / "build", prefix, log, site)
+            say(f"building gpushare (log: {shell.log})")
+            build.gpushare(shell, work / "build", prefix, site)
         sys.path.insert(0, str(prefix))
         paths.insert(0, prefix)
         lib = prefix / "gpushare" / "_lib"
@@ -85,7 +91,7 @@ def _prepare(args: argparse.Namespace, work: Path) -> tuple[Path, list[Path]]:
         raise build.BuildError(f"{lib} holds no build of gpushare")
     if not args.build_only:
         say("building the benchmark's programs")
-        build.programs(work / "programs", lib / "sim", log, cuda=not args.simulated)
+        build.programs(shell, work / "programs", lib / "sim", cuda=not args.simulated)
     return lib, paths
 
 
@@ -97,13 +103,15 @@ def _environment(paths: list[Path]) -> dict[str, str]:
 
 
 def _measure(args: argparse.Namespace, parts: list[registry.Part], peers: list[Peer], work: Path) -> int:
+    within = args.within or (registry.GROUP_SECONDS - _SPARE_SECONDS if args.group else None)
+    deadline = Deadline(within)
     facts = machine.facts(args.simulated)
     facts["commit"] = args.commit or facts["commit"]
     if not facts["gpu"] and not args.build_only:
         raise build.BuildError(
             "nvidia-smi shows no GPU: is the driver loaded? (--simulated tries the programs without)"
         )
-    lib, paths = _prepare(args, work)
+    lib, paths = _prepare(args, work, deadline)
     if args.build_only:
         return 0
     out = args.out or (work / "results" if args.simulated else RESULTS)
@@ -119,7 +127,14 @@ def _measure(args: argparse.Namespace, parts: list[registry.Part], peers: list[P
             entry["state"], entry["reason"] = "skipped", "needs a real GPU"
             results.write()
             continue
-        limit = args.limit or part.seconds * (1 + len(peers))
+        wanted = args.limit or part.seconds * (1 + len(peers) * part.peers)
+        limit = deadline.least(wanted, after=isolate.END_SECONDS)
+        if limit < min(wanted, _LEAST_SECONDS):
+            entry["state"], entry["reason"] = "not run", f"of the {within:.0f} s for everything, too little was left"
+            results.write()
+            bad += 1
+            say(f"{part.title} (`{part.name}`): {entry['reason']}")
+            continue
         say(f"{part.title} (`{part.name}`, at most {limit:.0f} s)")
         isolate.run(part, config, environment, limit, entry, results.write)
         if entry["state"] != "ok":

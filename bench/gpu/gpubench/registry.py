@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 
 GROUP_SECONDS = 540
-"""A group's parts may take no longer together."""
+"""A group's parts may take no longer together, and it is at its end by then, whatever was built before."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """`function` is MODULE:FUNCTION; `real`: it cannot run on the simulated device."""
+    """`function` is MODULE:FUNCTION; `real`: it cannot run on the simulated device; `peers`: it runs under other
+    preload libraries, too, which takes as long again for each."""
 
     name: str
     group: str
@@ -16,6 +17,7 @@ class Part:
     function: str
     seconds: int
     real: bool = False
+    peers: bool = False
 
 
 PARTS = (
@@ -27,15 +29,23 @@ PARTS = (
     ),
     Part("hidden", "experiments-b", "B. Hidden memory", "gpubench.parts.hidden:measure", 420),
     Part("stalls", "experiments-c1", "C. Stalls", "gpubench.parts.stalls:measure", 300),
-    Part("copies", "experiments-c2", "C. Copies beside compute", "gpubench.parts.stalls:copies", 300),
-    Part("clients", "product-1", "1. Clients caught", "gpubench.parts.clients:measure", 480),
-    Part("memory", "product-2", "2. Memory", "gpubench.parts.memory:measure", 240),
+    Part("copies", "experiments-c2", "C. Copies beside compute", "gpubench.parts.stalls:copies", 300, peers=True),
+    Part("clients", "product-1", "1. Clients caught", "gpubench.parts.clients:measure", 480, peers=True),
+    Part("memory", "product-2", "2. Memory", "gpubench.parts.memory:measure", 240, peers=True),
     Part("metering", "product-2", "4. Metering", "gpubench.parts.metering:measure", 240),
-    Part("overhead", "product-3", "3. Overhead, launches", "gpubench.parts.overhead:launches", 300),
-    Part("reclaim", "product-3", "7. Reclaim", "gpubench.parts.reclaim:measure", 220),
-    Part("frameworks", "product-4", "3. Overhead, PyTorch", "gpubench.parts.overhead:frameworks", 510, real=True),
-    Part("shares", "product-5", "5. Shares", "gpubench.parts.shares:measure", 510),
-    Part("protection", "product-6", "6. Protection", "gpubench.parts.protection:measure", 420),
+    Part("overhead", "product-3", "3. Overhead, launches", "gpubench.parts.overhead:launches", 300, peers=True),
+    Part("reclaim", "product-3", "7. Reclaim", "gpubench.parts.reclaim:measure", 220, peers=True),
+    Part(
+        "frameworks",
+        "product-4",
+        "3. Overhead, PyTorch",
+        "gpubench.parts.overhead:frameworks",
+        510,
+        real=True,
+        peers=True,
+    ),
+    Part("shares", "product-5", "5. Shares", "gpubench.parts.shares:measure", 510, peers=True),
+    Part("protection", "product-6", "6. Protection", "gpubench.parts.protection:measure", 420, peers=True),
     Part("guard", "product-7", "8. Guard facts", "gpubench.parts.guard:measure", 120),
     Part("suspend", "product-7", "9. Suspend, by the driver itself", "gpubench.parts.suspend:measure", 360),
 )
