@@ -7,14 +7,18 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
-from gpubench import isolate, machine, registry
+from gpubench import build, isolate, machine, registry
 from gpubench.config import Config, Peer
+from gpubench.deadline import Deadline
 from gpubench.results import Results, markdown
+from gpubench.stage import Stage
 from gpubench.stats import loss, shares, spread, windows
+from gpubench.worker import Unit, window
 from running import alive, until
 
 from gpushare import paths
@@ -101,6 +105,31 @@ def test_groups_end_in_time():
         assert sum(part.seconds for part in registry.select([], group)) <= registry.GROUP_SECONDS, group
     assert [part.name for part in registry.select(["shares", "guard"], None)] == ["shares", "guard"]
     assert registry.select([], None) == list(registry.PARTS)
+
+
+@pytest.fixture
+def stage():
+    """On the simulated device; below /tmp because sockets need short names."""
+    work = Path(tempfile.mkdtemp(prefix="gsb-", dir="/tmp"))
+    build.programs(build.Shell(work / "build.log", Deadline(None)), work / "programs", paths.SIM_LIB_DIR, cuda=False)
+    found = Stage(Config(True, str(work), str(work / "programs"), str(paths.LIB_DIR)))
+    yield found
+    found.close()
+    shutil.rmtree(work)
+
+
+@root
+def test_event_spans_leave_out_what_the_gate_gave_away(stage):
+    """Two programs whose units are five leases long: the spans of each are its own half, not both halves."""
+    page, unit = stage.work / "page", Unit(100, 1000)
+    with (
+        stage.load(gate=(page, 0)) as first,
+        stage.load(gate=(page, 1)) as second,
+        stage.start("bare", [stage.program("token"), str(page), "drain"]),
+    ):
+        for report in window(1.5, first.set(unit), second.set(unit)):
+            assert report["latency_ns"]["p50"] > 1.6 * unit.work_ns
+            assert report["span_ns"]["p50"] < 1.3 * unit.work_ns
 
 
 @root

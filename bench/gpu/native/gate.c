@@ -80,19 +80,22 @@ static void mark(struct gate *gate, CUstream stream) {
   MUST(cuEventRecord(fresh->event, stream));
 }
 
-static void drain(struct gate *gate, CUstream stream, uint32_t word) {
+static void drain(struct gate *gate, CUstream stream, CUevent end, uint32_t word) {
+  if (end)
+    MUST(cuEventRecord(end, stream));
   MUST(cuStreamSynchronize(stream));
   gate_idle(gate);
   __atomic_store_n(&gate->side->drained, word, __ATOMIC_RELEASE);
 }
 
-void gate_enter(struct gate *gate, void *stream, uint64_t ns) {
+bool gate_enter(struct gate *gate, void *stream, uint64_t ns, void *end) {
   if (!gate)
-    return;
+    return false;
   struct gate_side *side = gate->side;
   uint32_t word = __atomic_load_n(&side->allowed, __ATOMIC_ACQUIRE);
-  if (!(word & 1)) {
-    drain(gate, stream, word);
+  bool stood = !(word & 1);
+  if (stood) {
+    drain(gate, stream, end, word);
     __atomic_store_n(&side->waiting, 1, __ATOMIC_RELEASE);
     while (!((word = __atomic_load_n(&side->allowed, __ATOMIC_ACQUIRE)) & 1)) {
       __atomic_store_n(&side->drained, word, __ATOMIC_RELEASE);
@@ -100,13 +103,12 @@ void gate_enter(struct gate *gate, void *stream, uint64_t ns) {
     }
     __atomic_store_n(&side->waiting, 0, __ATOMIC_RELEASE);
   }
-  if (!bounded(gate))
-    return;
-  while (gate->inflight_ns && gate->inflight_ns + ns > GATE_BOUND_NS) {
+  while (bounded(gate) && gate->inflight_ns && gate->inflight_ns + ns > GATE_BOUND_NS) {
     if (gate->head == gate->tail)
       mark(gate, stream);
     reap_oldest(gate);
   }
+  return stood;
 }
 
 void gate_submitted(struct gate *gate, void *stream, uint64_t ns) {

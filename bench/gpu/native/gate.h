@@ -27,8 +27,9 @@ struct gate;
 /* NULL path: no gate. Ends the program when the page cannot be mapped. */
 struct gate *gate_open(const char *path, unsigned side);
 void gate_active(struct gate *gate, bool active);
-/* Before work that takes `ns` is submitted to `stream`: waits until this side may, and until the bound has room. */
-void gate_enter(struct gate *gate, void *stream, uint64_t ns);
+/* Before work that takes `ns` is submitted to `stream`: waits until this side may, and until the bound has room. True when this
+ * side did not have the device: then everything before is done, and `end`, if not NULL, was recorded behind it at once. */
+bool gate_enter(struct gate *gate, void *stream, uint64_t ns, void *end);
 /* After it was submitted. */
 void gate_submitted(struct gate *gate, void *stream, uint64_t ns);
 /* Everything is known to be done. */

@@ -45,14 +45,18 @@ static uint64_t amount_of(const struct worker *w, uint64_t ns) {
   return iterations < 1 ? 1 : (uint64_t)(iterations + 0.5);
 }
 
-static double time_of(struct worker *w, uint64_t amount) {
+static double span_of(const struct flight *flight) {
   float ms;
+  MUST(cuEventElapsedTime(&ms, flight->begin, flight->end));
+  return (double)ms * 1e6;
+}
+
+static double time_of(struct worker *w, uint64_t amount) {
   MUST(cuEventRecord(w->flight[0].begin, w->stream));
   launch(w, amount);
   MUST(cuEventRecord(w->flight[0].end, w->stream));
   MUST(cuEventSynchronize(w->flight[0].end));
-  MUST(cuEventElapsedTime(&ms, w->flight[0].begin, w->flight[0].end));
-  return (double)ms * 1e6;
+  return span_of(&w->flight[0]);
 }
 
 static int ascending(const void *a, const void *b) {
@@ -106,10 +110,16 @@ static void spin_until(uint64_t at) {
     __builtin_ia32_pause();
 }
 
-static void launches(struct worker *w, const struct unit *unit) {
+/* `begun`: the unit's first stretch has begun. */
+static void launches(struct worker *w, const struct unit *unit, struct flight *flight, bool begun) {
   uint64_t amount = amount_of(w, unit->kernel_ns), next = now_ns();
   for (unsigned i = 0; i < unit->kernels; i++) {
-    gate_enter(w->gate, w->stream, unit->kernel_ns);
+    bool stood = gate_enter(w->gate, w->stream, unit->kernel_ns, begun ? flight->end : NULL);
+    if (stood && begun)
+      flight->before_ns += span_of(flight);
+    if (stood || !begun)
+      MUST(cuEventRecord(flight->begin, w->stream));
+    begun = true;
     launch(w, amount);
     gate_submitted(w->gate, w->stream, unit->kernel_ns);
     if (unit->gap_ns)
@@ -120,7 +130,7 @@ static void launches(struct worker *w, const struct unit *unit) {
 /* A launch of next to nothing, waited for. */
 static uint64_t first_launch(struct worker *w) {
   uint64_t wanted = now_ns();
-  gate_enter(w->gate, w->stream, 1000);
+  gate_enter(w->gate, w->stream, 1000, NULL);
   launch(w, amount_of(w, 1000));
   MUST(cuEventRecord(w->first, w->stream));
   MUST(cuEventSynchronize(w->first));
@@ -133,16 +143,18 @@ uint64_t work_submit(struct worker *w, const struct unit *unit) {
   if (unit->graph)
     capture(w, unit);
   flight->submitted = now_ns();
+  flight->before_ns = 0;
   if (unit->graph)
-    gate_enter(w->gate, w->stream, whole);
-  MUST(cuEventRecord(flight->begin, w->stream));
+    gate_enter(w->gate, w->stream, whole, NULL);
+  if (unit->graph || unit->copy)
+    MUST(cuEventRecord(flight->begin, w->stream));
   if (unit->copy)
     copy(w, unit->copy);
   if (unit->graph) {
     MUST(cuGraphLaunch(w->graph, w->stream));
     gate_submitted(w->gate, w->stream, whole);
   } else {
-    launches(w, unit);
+    launches(w, unit, flight, unit->copy != 0);
   }
   MUST(cuEventRecord(flight->end, w->stream));
   return woke;
@@ -150,11 +162,9 @@ uint64_t work_submit(struct worker *w, const struct unit *unit) {
 
 void work_reap(struct worker *w, double *span_ns, double *latency_ns) {
   struct flight *oldest = &w->flight[w->tail++ % DEPTH_MAX];
-  float ms;
   MUST(cuEventSynchronize(oldest->end));
   *latency_ns = (double)(now_ns() - oldest->submitted);
-  MUST(cuEventElapsedTime(&ms, oldest->begin, oldest->end));
-  *span_ns = (double)ms * 1e6;
+  *span_ns = oldest->before_ns + span_of(oldest);
   if (w->head == w->tail)
     gate_idle(w->gate);
 }

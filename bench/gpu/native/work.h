@@ -29,7 +29,8 @@ struct kernel {
 };
 
 struct flight {
-  CUevent begin, end;
+  CUevent begin, end; /* of the stretch since the device was last given away */
+  double before_ns;   /* of the stretches before */
   uint64_t submitted; /* host time */
 };
 
@@ -55,7 +56,8 @@ void work_start(struct worker *w, int ordinal, const char *module, const char *k
 double work_calibrate(struct worker *w);
 /* Submits one unit. Gives the nanoseconds from wanting the device to the end of the first launch where the unit asks for it. */
 uint64_t work_submit(struct worker *w, const struct unit *unit);
-/* Waits for the oldest unit: its time between its two events and from its submission to its end, as the host saw it. */
+/* Waits for the oldest unit: its time between events around it, without the time in which the gate had given the device away, and
+ * from its submission to its end, as the host saw it. */
 void work_reap(struct worker *w, double *span_ns, double *latency_ns);
 
 #endif
