@@ -156,6 +156,18 @@ def dies(context):
     import os
     os._exit(3)
 
+def items(context):
+    from gpubench.config import MissingError
+    with context.item("first"):
+        raise RuntimeError("broke")
+    with context.item("second"):
+        raise MissingError("not here")
+    with context.item("third"):
+        context.row("third", 1.0, "ms")
+
+def needs(context):
+    context.stage.program("absent")
+
 def prints(context):
     print("a library's greeting")
     context.row("measured", 1.0, "ms")
@@ -169,11 +181,15 @@ def prints(context):
         ("hangs", "timed out", "stopped after its limit of 2 s", 1),
         ("dies", "failed", "its process ended with status 3", 0),
         ("prints", "ok", "", 1),
+        ("items", "incomplete", "1 of what it measures failed", 1),
+        ("needs", "skipped", "absent could not be built: why", 0),
     ],
 )
 def test_a_bad_part_keeps_its_rows_and_leaves_nothing(tmp_path, function, state, reason, rows):
     (tmp_path / "broken.py").write_text(BROKEN)
-    Config(True, str(tmp_path), str(tmp_path), str(tmp_path)).save(tmp_path / "config.json")
+    not_built = {"absent": "absent could not be built: why"}
+    config = Config(True, str(tmp_path), str(tmp_path), str(tmp_path), not_built=not_built)
+    config.save(tmp_path / "config.json")
     path = os.pathsep.join([str(tmp_path), str(machine.ROOT / "bench" / "gpu"), str(Path(paths.__file__).parents[1])])
     results = Results(tmp_path / "out" / "x.json", machine.facts(True), "run")
     part = registry.Part("bad", "none", "A bad part", f"broken:{function}", 2)
@@ -183,6 +199,8 @@ def test_a_bad_part_keeps_its_rows_and_leaves_nothing(tmp_path, function, state,
     assert time.monotonic() - started < 15
     assert (entry["state"], entry["reason"], len(entry["rows"])) == (state, reason, rows)
     assert json.loads(results.path.read_text())["runs"][0]["parts"] == [entry]
+    if function == "items":
+        assert (entry["broken"], entry["skipped"]) == (["first: RuntimeError: broke"], ["second: not here"])
     if function == "hangs":
         assert not alive(int(entry["rows"][0]["value"]))
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from gpubench.config import Config
+from gpubench.config import Config, MissingError
 from gpubench.context import Context
 
 _END_SECONDS = 25  # somewhat more than isolate gives it, which may itself be gone
@@ -27,6 +27,8 @@ def main() -> int:
     context = Context(Config.read(Path(path)))
     try:
         getattr(importlib.import_module(module), function)(context)
+    except MissingError as reason:
+        print(json.dumps({"unable": str(reason)}), flush=True)
     except Exception as error:
         print(json.dumps({"failed": f"{type(error).__name__}: {error}"}), flush=True)
         raise

@@ -28,6 +28,10 @@ class Peer:
         return cls(name, str(Path(library).resolve()), {key: value for key, _, value in pairs})
 
 
+class MissingError(Exception):
+    """Something that this machine does not have, or that could not be built here: no measurement, no failure."""
+
+
 @dataclass(frozen=True)
 class Config:
     """`work`: scratch directory with a short name (sockets lie below it). `lib`: gpushare's _lib directory."""
@@ -37,6 +41,8 @@ class Config:
     programs: str
     lib: str
     peers: list[Peer] = field(default_factory=list)
+    not_built: dict[str, str] = field(default_factory=dict)
+    """Programs, and why."""
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)))

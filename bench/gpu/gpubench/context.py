@@ -3,16 +3,25 @@
 import importlib.util
 import json
 import sys
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from gpubench.config import Config
+from gpubench.config import Config, MissingError
 from gpubench.results import number
 from gpubench.stage import Stage
 from gpubench.stats import Spread
 
 Item = TypeVar("Item")
 _SIMULATED_SCALE, _SIMULATED_SECONDS = 0.02, 0.12
+
+
+def _found(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ImportError:  # of the package that it would be in
+        return False
 
 
 class Context:
@@ -33,10 +42,21 @@ class Context:
 
     def has(self, *modules: str) -> bool:
         """Whether these Python packages can be used; they need a real GPU."""
-        missing = [module for module in modules if importlib.util.find_spec(module) is None]
+        missing = [module for module in modules if not _found(module)]
         if missing and not self.simulated:
             self.skip(f"needs Python's {', '.join(missing)}")
         return not missing and not self.simulated
+
+    @contextmanager
+    def item(self, name: str) -> Iterator[None]:
+        """One of several things that a part measures: when it fails, that is recorded, and the rest goes on."""
+        try:
+            yield
+        except MissingError as reason:
+            self.skip(f"{name}: {reason}")
+        except Exception as error:
+            traceback.print_exc()
+            self._emit(broken=f"{name}: {type(error).__name__}: {error}")
 
     # Rows.
 

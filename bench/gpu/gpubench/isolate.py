@@ -33,16 +33,18 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 def _take(line: bytes, entry: dict[str, Any]) -> None:
     try:
         message = json.loads(line)
-        kinds = {"row": "rows", "skip": "skipped", "failed": "failed"}
-        found = [(kinds[key], value) for key, value in message.items()]
+        kinds = {"row": "rows", "skip": "skipped", "broken": "broken", "failed": "", "unable": ""}
+        found = [(key, kinds[key], value) for key, value in message.items()]
     except (ValueError, KeyError, AttributeError):
         say(f"  not a row: {line.decode(errors='replace')[:200]}")  # a library printed to stdout
         return
-    for kind, value in found:
-        if kind == "failed":
-            entry["reason"] = value
-        else:
+    for key, kind, value in found:
+        if kind:
             entry[kind].append(value)
+        else:
+            entry["reason"] = value
+        if key == "unable":
+            entry["state"] = "skipped"
 
 
 def run(
@@ -100,6 +102,8 @@ def run(
     elif process.returncode != 0:
         entry["state"] = "failed"
         entry["reason"] = entry["reason"] or f"its process ended with status {process.returncode}"
-    else:
+    elif entry["broken"]:
+        entry["state"], entry["reason"] = "incomplete", f"{len(entry['broken'])} of what it measures failed"
+    elif entry["state"] == "running":
         entry["state"] = "ok"
     changed()

@@ -63,8 +63,9 @@ def _fail(text: str) -> int:
     return 2
 
 
-def _prepare(args: argparse.Namespace, work: Path, deadline: Deadline) -> tuple[Path, list[Path]]:
-    """Builds what is needed. gpushare's _lib directory, and what goes onto PYTHONPATH. Raises BuildError."""
+def _prepare(args: argparse.Namespace, work: Path, deadline: Deadline) -> tuple[Path, list[Path], dict[str, str]]:
+    """Builds what is needed. gpushare's _lib directory, what goes onto PYTHONPATH, and which programs could not be
+    built, and why. Raises BuildError."""
     shell = build.Shell(work / "build.log", deadline)
     site = None
     paths: list[Path] = []
@@ -89,10 +90,13 @@ def _prepare(args: argparse.Namespace, work: Path, deadline: Deadline) -> tuple[
         lib = prefix / "gpushare" / "_lib"
     if not (lib / "libgpushare.so").is_file():
         raise build.BuildError(f"{lib} holds no build of gpushare")
+    failed: dict[str, str] = {}
     if not args.build_only:
         say("building the benchmark's programs")
-        build.programs(shell, work / "programs", lib / "sim", cuda=not args.simulated)
-    return lib, paths
+        failed = build.programs(shell, work / "programs", lib / "sim", cuda=not args.simulated)
+    for reason in failed.values():
+        say(f"  {reason}")
+    return lib, paths, failed
 
 
 def _environment(paths: list[Path]) -> dict[str, str]:
@@ -111,14 +115,14 @@ def _measure(args: argparse.Namespace, parts: list[registry.Part], peers: list[P
         raise build.BuildError(
             "nvidia-smi shows no GPU: is the driver loaded? (--simulated tries the programs without)"
         )
-    lib, paths = _prepare(args, work, deadline)
+    lib, paths, failed = _prepare(args, work, deadline)
     if args.build_only:
         return 0
     out = args.out or (work / "results" if args.simulated else RESULTS)
     name = ("simulated" if args.simulated else machine.slug(facts["gpu"])) + f"-{facts['date']}.json"
     results = Results(out / name, facts, shlex.join(["bench/gpu/run", *sys.argv[1:]]))
     config = work / "config.json"
-    Config(args.simulated, str(work), str(work / "programs"), str(lib), peers).save(config)
+    Config(args.simulated, str(work), str(work / "programs"), str(lib), peers, failed).save(config)
     environment = _environment(paths)
     bad = 0
     for part in parts:

@@ -21,7 +21,15 @@ class Results:
         self.document["runs"].append(self.run)
 
     def begin(self, part: registry.Part) -> Json:
-        entry: Json = {"part": part.name, "state": "running", "reason": "", "seconds": 0.0, "rows": [], "skipped": []}
+        entry: Json = {
+            "part": part.name,
+            "state": "running",
+            "reason": "",
+            "seconds": 0.0,
+            "rows": [],
+            "skipped": [],
+            "broken": [],
+        }
         self.run["parts"].append(entry)
         self.write()
         return entry
@@ -85,6 +93,8 @@ def markdown(document: Json) -> str:
         run, entry = newest[part.name]
         for reason in entry["skipped"]:
             missing.append(f"- `{part.name}`: {reason}")
+        for failure in entry.get("broken", []):
+            missing.append(f"- `{part.name}`: {failure}")
         if entry["state"] != "ok":
             missing.append(f"- `{part.name}`: {entry['state']}: {entry['reason']}")
         if not entry["rows"]:

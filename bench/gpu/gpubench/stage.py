@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpubench.config import Config, Peer, clean_environment
+from gpubench.config import Config, MissingError, Peer, clean_environment
 from gpubench.process import tied
 from gpubench.worker import Worker, WorkerError
 
@@ -125,6 +125,9 @@ class Stage:
         return Worker(command, {**env, **(environment or {})}, self.log)
 
     def program(self, name: str) -> str:
+        """Raises MissingError."""
+        if name in self.config.not_built:
+            raise MissingError(self.config.not_built[name])
         return str(Path(self.config.programs) / name)
 
     @property

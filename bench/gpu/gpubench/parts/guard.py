@@ -93,6 +93,9 @@ def _allocation(worker: Worker) -> str:
 
 def measure(context: Context) -> None:
     work = context.stage.work
-    if _steps(context, work / "iolog-steps"):
+    if not _steps(context, work / "iolog-steps"):
+        return
+    with context.item("ioctls while launching"):
         _launches(context, work / "iolog-launches")
+    with context.item("ENOMEM of the kernel"):
         _denied(context, work / "iolog-denied")

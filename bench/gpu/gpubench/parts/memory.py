@@ -75,6 +75,9 @@ def _race(context: Context) -> None:
 
 def measure(context: Context) -> None:
     for arm in context.stage.arms:
-        _usable(context, arm)
-    _ladder(context)
-    _race(context)
+        with context.item(f"usable bytes, {arm}"):
+            _usable(context, arm)
+    with context.item("NVML beyond the books"):
+        _ladder(context)
+    with context.item("processes that race"):
+        _race(context)

@@ -62,20 +62,25 @@ def busy_ns(context: Context, worker: Worker) -> int:
 
 def measure(context: Context) -> None:
     for name, unit in context.some(list(WORK.items()), 2):
-        by_events, by_work, by_nvml = [], [], []
-        with context.stage.load("gpushare", time_milli=900) as worker:
-            worker.set(unit)
-            window(context.seconds(0.5), worker)
-            for _ in range(context.repeats(5)):
-                before = busy_ns(context, worker)
-                with utilisation(context) as samples:
-                    report = window(context.seconds(3), worker)[0]
-                busy = busy_ns(context, worker) - before
-                by_events.append(100 * (busy / report["span_ns"]["sum"] - 1))
-                by_work.append(100 * (busy / report["work_ns"] - 1))
-                by_nvml += [sum(samples) / len(samples) - 100 * busy / report["wall_ns"]] if samples else []
-        if not unit.gap_us:
-            context.row(f"{name}: busy time against CUDA events", spread(by_events), "% off")
-        context.row(f"{name}: busy time against the calibrated work", spread(by_work), "% off")
-        if by_nvml:
-            context.row(f"{name}: NVML's utilisation beyond busy time", spread(by_nvml), "points")
+        with context.item(name):
+            _metered(context, name, unit)
+
+
+def _metered(context: Context, name: str, unit: Unit) -> None:
+    by_events, by_work, by_nvml = [], [], []
+    with context.stage.load("gpushare", time_milli=900) as worker:
+        worker.set(unit)
+        window(context.seconds(0.5), worker)
+        for _ in range(context.repeats(5)):
+            before = busy_ns(context, worker)
+            with utilisation(context) as samples:
+                report = window(context.seconds(3), worker)[0]
+            busy = busy_ns(context, worker) - before
+            by_events.append(100 * (busy / report["span_ns"]["sum"] - 1))
+            by_work.append(100 * (busy / report["work_ns"] - 1))
+            by_nvml += [sum(samples) / len(samples) - 100 * busy / report["wall_ns"]] if samples else []
+    if not unit.gap_us:
+        context.row(f"{name}: busy time against CUDA events", spread(by_events), "% off")
+    context.row(f"{name}: busy time against the calibrated work", spread(by_work), "% off")
+    if by_nvml:
+        context.row(f"{name}: NVML's utilisation beyond busy time", spread(by_nvml), "points")

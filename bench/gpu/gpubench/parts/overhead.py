@@ -39,19 +39,25 @@ def _alternate(
 
 def _single(context: Context, arm: str) -> None:
     for name, (kernel, unit) in context.some(list(LAUNCHES.items()), 2):
-        with context.stage.load("bare", kernel) as bare, context.stage.load(arm, kernel) as other:
+        with (
+            context.item(f"{name}, {arm}"),
+            context.stage.load("bare", kernel) as bare,
+            context.stage.load(arm, kernel) as other,
+        ):
             bare.set(unit)
             other.set(unit)
             lost, units = _alternate(context, [bare], [other], 1.5, 9)
-        each = 1e6 / (units * unit.kernels)
-        context.row(f"{name}, {arm}", lost, "% fewer", against=f"bare, {each:.3g} us a launch")
+            each = 1e6 / (units * unit.kernels)
+            context.row(f"{name}, {arm}", lost, "% fewer", against=f"bare, {each:.3g} us a launch")
 
 
 def _pairs(context: Context, arm: str) -> None:
     """Two at once under the arm against two at once under the device's own slicing."""
     for name in context.some(["20 us kernels", "1 ms matrix products"]):
         kernel, unit = LAUNCHES[name]
+        label = f"{name}, two programs together, {arm}"
         with (
+            context.item(label),
             context.stage.load("bare", kernel) as a,
             context.stage.load("bare", kernel) as b,
             context.stage.load(arm, kernel) as c,
@@ -60,7 +66,7 @@ def _pairs(context: Context, arm: str) -> None:
             for worker in (a, b, c, d):
                 worker.set(unit)
             lost, _ = _alternate(context, [a, b], [c, d], 2, 5)
-        context.row(f"{name}, two programs together, {arm}", lost, "% fewer", against="two bare programs together")
+            context.row(label, lost, "% fewer", against="two bare programs together")
 
 
 def launches(context: Context) -> None:
@@ -76,6 +82,10 @@ def frameworks(context: Context) -> None:
     for kind, label in TORCH.items():
         argv = stage.python("torch_load.py", kind)
         for arm in stage.arms:
-            with stage.start("bare", argv) as bare, stage.start(arm, argv, memory=MEMORY) as other:
+            with (
+                context.item(f"{label}, {arm}"),
+                stage.start("bare", argv) as bare,
+                stage.start(arm, argv, memory=MEMORY) as other,
+            ):
                 lost, units = _alternate(context, [bare], [other], 2, 7)
-            context.row(f"{label}, {arm}", lost, "% fewer steps", against=f"bare, {1000 / units:.4g} ms a step")
+                context.row(f"{label}, {arm}", lost, "% fewer steps", against=f"bare, {1000 / units:.4g} ms a step")

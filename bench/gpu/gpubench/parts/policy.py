@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpubench.config import MissingError
 from gpubench.context import Context
 from gpubench.worker import Json, Unit, Worker, rate, window
 
@@ -43,21 +44,26 @@ def _page(context: Context, name: str) -> Path:
 
 def _alone(context: Context, kinds: Sequence[Kind]) -> dict[str, tuple[float, float]]:
     """Units a second and the median event span of each kind by itself."""
-    found = {}
+    found: dict[str, tuple[float, float]] = {}
     for kind in kinds:
-        page = _page(context, kind.name)
-        with context.stage.load("bare", kind.kernel, gate=(page, 0)) as worker, token(context, page, "free"):
-            worker.set(kind.unit)
-            window(context.seconds(1), worker)
-            report = window(context.seconds(5), worker)[0]
-        found[kind.name] = (rate(report), report["span_ns"]["p50"])
-        context.row(
-            f"{kind.name} alone",
-            rate(report),
-            "units/s",
-            against=f"asked for {kind.unit.work_ns / 1e6:.3g} ms of device time a unit",
-        )
+        with context.item(f"{kind.name} alone"):
+            found[kind.name] = _lone(context, kind)
     return found
+
+
+def _lone(context: Context, kind: Kind) -> tuple[float, float]:
+    page = _page(context, kind.name)
+    with context.stage.load("bare", kind.kernel, gate=(page, 0)) as worker, token(context, page, "free"):
+        worker.set(kind.unit)
+        window(context.seconds(1), worker)
+        report = window(context.seconds(5), worker)[0]
+    context.row(
+        f"{kind.name} alone",
+        rate(report),
+        "units/s",
+        against=f"asked for {kind.unit.work_ns / 1e6:.3g} ms of device time a unit",
+    )
+    return rate(report), report["span_ns"]["p50"]
 
 
 def _pair(context: Context, first: Kind, second: Kind, alone: dict[str, tuple[float, float]]) -> None:
@@ -120,9 +126,13 @@ def _half(context: Context, pairs: Sequence[tuple[Kind, Kind]], wakes: Sequence[
     pairs, wakes = context.some(pairs), context.some(wakes)
     alone = _alone(context, list(dict.fromkeys(kind for pair in pairs for kind in pair)))
     for first, second in pairs:
-        _pair(context, first, second, alone)
+        with context.item(f"{first.name} + {second.name}"):
+            if first.name not in alone or second.name not in alone:
+                raise MissingError("nothing to compare with: not measured alone")
+            _pair(context, first, second, alone)
     for kind in wakes:
-        _wake(context, kind)
+        with context.item(f"wake beside {kind.name}"):
+            _wake(context, kind)
 
 
 def first(context: Context) -> None:

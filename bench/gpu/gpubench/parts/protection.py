@@ -22,17 +22,18 @@ def _kernels(context: Context) -> None:
         found = {"alone": alone}
         for arm in ("bare", *stage.arms):
             with (
+                context.item(f"inference beside {name}, {arm}"),
                 stage.load(arm, class_="interactive", time_milli=500) as inference,
                 stage.load(arm, "gemm", time_milli=500) as trainer,
             ):
                 inference.set(INFERENCE)
                 trainer.set(training)
                 found[arm], other = window(seconds, inference, trainer)
-            context.row(
-                f"training beside inference: {name}, {arm}",
-                100 * other["work_ns"] / other["wall_ns"],
-                "% of the device",
-            )
+                context.row(
+                    f"training beside inference: {name}, {arm}",
+                    100 * other["work_ns"] / other["wall_ns"],
+                    "% of the device",
+                )
         _rows(context, name, found)
 
 
@@ -44,6 +45,7 @@ def _torch(context: Context) -> None:
         found = {"alone": window(seconds, worker)[0]}
     for arm in ("bare", *stage.arms):
         with (
+            context.item(f"inference beside PyTorch training, {arm}"),
             stage.start(arm, serving, class_="interactive", memory=memory) as inference,
             stage.start(arm, training, memory=memory) as trainer,
         ):
@@ -56,6 +58,8 @@ def _both(seconds: float, inference: Worker, trainer: Worker) -> Json:
 
 
 def measure(context: Context) -> None:
-    _kernels(context)
+    with context.item("inference beside kernels"):
+        _kernels(context)
     if context.has("torch"):
-        _torch(context)
+        with context.item("inference beside PyTorch training"):
+            _torch(context)

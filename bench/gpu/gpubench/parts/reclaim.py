@@ -44,20 +44,8 @@ def measure(context: Context) -> None:
     for name, unit in context.some(list(BORROWERS.items())):
         values: dict[str, dict[str, float]] = {"p50": {}, "p99": {}, "max": {}}
         for arm in ("bare", *context.stage.arms):
-            owner_report, borrower_report, waits = _beside(context, arm, unit)
-            for quantile, found in values.items():
-                found[arm] = owner_report["wake_ns"][quantile] / 1e6
-            if waits:
-                waits.sort()
-                context.row(
-                    f"owner's wait for its lease beside {name}, by the arbiter's record",
-                    Spread(waits[len(waits) // 2], waits[0], waits[-1], len(waits)),
-                    "ms",
-                )
-            used = 100 * borrower_report["work_ns"] / borrower_report["wall_ns"]
-            context.row(
-                f"borrower's work meanwhile: {name}, {arm}", used, "% of the device", against="its process lives on"
-            )
+            with context.item(f"beside {name}, {arm}"):
+                _arm(context, arm, name, unit, values)
         for quantile, found in values.items():
             context.compare(
                 f"owner's wake to the end of its first kernel beside {name}, {quantile}",
@@ -65,3 +53,18 @@ def measure(context: Context) -> None:
                 found,
                 against=f"alone {alone[quantile] / 1e6:.3g} ms",
             )
+
+
+def _arm(context: Context, arm: str, name: str, unit: Unit, values: dict[str, dict[str, float]]) -> None:
+    owner_report, borrower_report, waits = _beside(context, arm, unit)
+    for quantile, found in values.items():
+        found[arm] = owner_report["wake_ns"][quantile] / 1e6
+    if waits:
+        waits.sort()
+        context.row(
+            f"owner's wait for its lease beside {name}, by the arbiter's record",
+            Spread(waits[len(waits) // 2], waits[0], waits[-1], len(waits)),
+            "ms",
+        )
+    used = 100 * borrower_report["work_ns"] / borrower_report["wall_ns"]
+    context.row(f"borrower's work meanwhile: {name}, {arm}", used, "% of the device", against="its process lives on")

@@ -78,13 +78,19 @@ def _arm(
 
 def measure(context: Context) -> None:
     for name, units in context.some(list(WORK.items())):
-        alone = _alone(context, units)
-        bare = _together(context, "bare", units, (500, 500), 12)
-        done = shares([report["work_ns"] for report in bare])
-        baseline = f"the driver's own slicing: {done[0]:.1f} : {done[1]:.1f}, {_total(bare, alone):.1f} % of exclusive"
-        context.row(
-            f"{name}: the driver's own time slicing, first of two", done[0], "%", against="50 % if it were fair by time"
-        )
-        for arm in context.stage.arms:
-            for split in context.some(SPLITS):
+        with context.item(name):
+            _work(context, name, units)
+
+
+def _work(context: Context, name: str, units: Sequence[Unit]) -> None:
+    alone = _alone(context, units)
+    bare = _together(context, "bare", units, (500, 500), 12)
+    done = shares([report["work_ns"] for report in bare])
+    baseline = f"the driver's own slicing: {done[0]:.1f} : {done[1]:.1f}, {_total(bare, alone):.1f} % of exclusive"
+    context.row(
+        f"{name}: the driver's own time slicing, first of two", done[0], "%", against="50 % if it were fair by time"
+    )
+    for arm in context.stage.arms:
+        for split in context.some(SPLITS):
+            with context.item(f"{name}, {split[0] // 10}/{split[1] // 10}, {arm}"):
                 _arm(context, arm, name, units, split, baseline, alone)

@@ -42,41 +42,48 @@ def _beside(context: Context, mode: str | None, seconds: float) -> Json:
 
 
 def measure(context: Context) -> None:
-    _order(context)
+    with context.item("a wait-value behind a gate"):
+        _order(context)
     seconds = context.seconds(10)
     alone = _beside(context, None, seconds)["latency_ns"]
     for mode, label in (
         ("spin", "a kernel that spins on every multiprocessor"),
         ("blocked", "a stream blocked in wait-value"),
     ):
-        found = _beside(context, mode, seconds)["latency_ns"]
-        for quantile in ("p50", "p99", "max"):
-            context.row(
-                f"a 20 us kernel beside {label}, {quantile}",
-                found[quantile] / 1e3,
-                "us",
-                against=f"alone {alone[quantile] / 1e3:.4g} us",
-            )
+        with context.item(f"a 20 us kernel beside {label}"):
+            found = _beside(context, mode, seconds)["latency_ns"]
+            for quantile in ("p50", "p99", "max"):
+                context.row(
+                    f"a 20 us kernel beside {label}, {quantile}",
+                    found[quantile] / 1e3,
+                    "us",
+                    against=f"alone {alone[quantile] / 1e3:.4g} us",
+                )
 
 
 def copies(context: Context) -> None:
     """Host-to-device copies of one process beside the compute of another, bare and under each arm."""
-    copying, computing = Unit(0, 0, copy=64 << 20, depth=4), Unit(20, 100)
     for arm in ("bare", *context.stage.arms):
-        with context.stage.load(arm) as copier, context.stage.load(arm) as computer:
-            copier.set(copying)
-            computer.set(computing)
-            pairs = []
-            for _ in range(context.repeats(5)):
-                alone = (window(context.seconds(3), copier)[0], window(context.seconds(3), computer)[0])
-                pairs.append((alone, window(context.seconds(3), copier, computer)))
-        gbps = [both[0]["units"] * copying.copy / both[0]["wall_ns"] for _, both in pairs]
-        lone = [alone[0]["units"] * copying.copy / alone[0]["wall_ns"] for alone, _ in pairs]
-        context.row(
-            f"copies beside another's compute, {arm}", spread(gbps), "GB/s", against=f"alone {spread(lone).median:.4g}"
-        )
-        kept = [
-            100 * (both[1]["units"] / both[1]["wall_ns"]) / (alone[1]["units"] / alone[1]["wall_ns"])
-            for alone, both in pairs
-        ]
-        context.row(f"compute beside another's copies, {arm}", spread(kept), "%", against="the same program alone")
+        with context.item(f"copies beside compute, {arm}"):
+            _copies(context, arm)
+
+
+def _copies(context: Context, arm: str) -> None:
+    copying, computing = Unit(0, 0, copy=64 << 20, depth=4), Unit(20, 100)
+    with context.stage.load(arm) as copier, context.stage.load(arm) as computer:
+        copier.set(copying)
+        computer.set(computing)
+        pairs = []
+        for _ in range(context.repeats(5)):
+            alone = (window(context.seconds(3), copier)[0], window(context.seconds(3), computer)[0])
+            pairs.append((alone, window(context.seconds(3), copier, computer)))
+    gbps = [both[0]["units"] * copying.copy / both[0]["wall_ns"] for _, both in pairs]
+    lone = [alone[0]["units"] * copying.copy / alone[0]["wall_ns"] for alone, _ in pairs]
+    context.row(
+        f"copies beside another's compute, {arm}", spread(gbps), "GB/s", against=f"alone {spread(lone).median:.4g}"
+    )
+    kept = [
+        100 * (both[1]["units"] / both[1]["wall_ns"]) / (alone[1]["units"] / alone[1]["wall_ns"])
+        for alone, both in pairs
+    ]
+    context.row(f"compute beside another's copies, {arm}", spread(kept), "%", against="the same program alone")

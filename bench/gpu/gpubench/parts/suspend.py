@@ -50,4 +50,5 @@ def _cycle(context: Context, gib: int, torch: bool) -> None:
 def measure(context: Context) -> None:
     torch = context.has("torch")
     for gib in context.some(SIZES):
-        _cycle(context, gib, torch)
+        with context.item(f"suspend with {gib} GiB"):
+            _cycle(context, gib, torch)
