@@ -111,7 +111,7 @@ def test_groups_end_in_time():
 def stage():
     """On the simulated device; below /tmp because sockets need short names."""
     work = Path(tempfile.mkdtemp(prefix="gsb-", dir="/tmp"))
-    build.programs(build.Shell(work / "build.log", Deadline(None)), work / "programs", paths.SIM_LIB_DIR, cuda=False)
+    build.programs(build.Shell(work / "build.log", Deadline(None)), work / "programs", paths.SIM_LIB_DIR, gpu=None)
     found = Stage(Config(True, str(work), str(work / "programs"), str(paths.LIB_DIR)))
     yield found
     found.close()

@@ -112,10 +112,10 @@ def _why(error: BuildError) -> str:
     return next((line for line in lines[1:] if "error" in line.lower()), lines[0]).strip()[:200]
 
 
-def programs(shell: Shell, into: Path, sim_libraries: Path, *, cuda: bool) -> dict[str, str]:
+def programs(shell: Shell, into: Path, sim_libraries: Path, *, gpu: int | None) -> dict[str, str]:
     """The C programs link against the simulated libcuda.so.1, whose name and symbols are the real one's; at run time
-    the loader takes the driver that is there. With `cuda`, nvcc builds the kernels and the runtime clients for this
-    GPU. What could not be built, and why."""
+    the loader takes the driver that is there. With a GPU, nvcc builds the kernels and the runtime clients for
+    it. What could not be built, and why."""
     into.mkdir(parents=True, exist_ok=True)
     failed: dict[str, str] = {}
 
@@ -127,20 +127,20 @@ def programs(shell: Shell, into: Path, sim_libraries: Path, *, cuda: bool) -> di
 
     compiler = shutil.which("cc") or shutil.which("gcc") or "cc"
     # Warnings are errors where the compiler is one that this is developed with.
-    flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", *([] if cuda else ["-Werror"])]
+    flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", *(["-Werror"] if gpu is None else [])]
     flags += [f"-I{NATIVE}", f"-I{ROOT / 'native' / 'include'}"]
     for name, sources in C_PROGRAMS.items():
         files = [str(NATIVE / source) for source in sources]
         make(name, compiler, *flags, *files, f"-L{sim_libraries}", "-l:libcuda.so.1")
     make("iolog.so", compiler, *flags, "-shared", "-fPIC", str(NATIVE / "iolog.c"))
-    if cuda:
-        _cuda_programs(make)
+    if gpu is not None:
+        _cuda_programs(make, gpu)
     return failed
 
 
-def _cuda_programs(make: Callable[..., None]) -> None:
+def _cuda_programs(make: Callable[..., None], gpu: int) -> None:
     nvcc = machine.nvcc() or "nvcc"
-    arch = f"-arch=sm_{machine.compute_capability().replace('.', '')}"
+    arch = f"-arch=sm_{machine.compute_capability(gpu).replace('.', '')}"
     make("kernels.cubin", nvcc, "-cubin", arch, str(NATIVE / "kernels.cu"))
     make("runtime-static", nvcc, "-cudart", "static", arch, str(NATIVE / "runtime.cu"))
     # The toolkit's runtime library need not be where the loader looks.

@@ -43,6 +43,8 @@ class Config:
     peers: list[Peer] = field(default_factory=list)
     not_built: dict[str, str] = field(default_factory=dict)
     """Programs, and why."""
+    gpu: int = 0
+    """Which device, in the order of the bus."""
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)))

@@ -42,23 +42,23 @@ def nvcc() -> str | None:
     return shutil.which("nvcc") or (str(usual) if usual.exists() else None)
 
 
-def _query(field: str) -> str:
-    return output("nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits", "--id=0")
+def _query(field: str, gpu: int) -> str:
+    return output("nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits", f"--id={gpu}")
 
 
-def compute_capability() -> str:
+def compute_capability(gpu: int) -> str:
     """As 9.0; empty without a GPU."""
-    return _query("compute_cap")
+    return _query("compute_cap", gpu)
 
 
-def facts(simulated: bool) -> dict[str, Any]:
+def facts(simulated: bool, gpu: int = 0) -> dict[str, Any]:
     compiler = nvcc()
     release = re.search(r"release ([0-9.]+)", output(compiler, "--version")) if compiler else None
     return {
-        "gpu": "gpushare simulated GPU" if simulated else _query("name"),
+        "gpu": "gpushare simulated GPU" if simulated else _query("name", gpu),
         "simulated": simulated,
-        "driver": "simulated" if simulated else _query("driver_version"),
-        "memory_mib": 0 if simulated else int(_query("memory.total") or 0),
+        "driver": "simulated" if simulated else _query("driver_version", gpu),
+        "memory_mib": 0 if simulated else int(_query("memory.total", gpu) or 0),
         "cuda": release[1] if release else "none",
         "machine": f"{_cpu()}, {os.cpu_count()} cores, Linux {platform.release()}",
         "date": time.strftime("%Y-%m-%d"),

@@ -36,6 +36,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=PATH,KEY=VALUE...",
         help="measure under this preload library, too",
     )
+    parser.add_argument("--gpu", type=int, default=0, metavar="N", help="which one of several, as nvidia-smi counts")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the result goes (default bench/results)")
     parser.add_argument("--limit", type=float, metavar="S", help="seconds a part may take, instead of its own limit")
     parser.add_argument(
@@ -93,7 +94,7 @@ def _prepare(args: argparse.Namespace, work: Path, deadline: Deadline) -> tuple[
     failed: dict[str, str] = {}
     if not args.build_only:
         say("building the benchmark's programs")
-        failed = build.programs(shell, work / "programs", lib / "sim", cuda=not args.simulated)
+        failed = build.programs(shell, work / "programs", lib / "sim", gpu=None if args.simulated else args.gpu)
     for reason in failed.values():
         say(f"  {reason}")
     return lib, paths, failed
@@ -109,7 +110,7 @@ def _environment(paths: list[Path]) -> dict[str, str]:
 def _measure(args: argparse.Namespace, parts: list[registry.Part], peers: list[Peer], work: Path) -> int:
     within = args.within or (registry.GROUP_SECONDS - _SPARE_SECONDS if args.group else None)
     deadline = Deadline(within)
-    facts = machine.facts(args.simulated)
+    facts = machine.facts(args.simulated, args.gpu)
     facts["commit"] = args.commit or facts["commit"]
     if not facts["gpu"] and not args.build_only:
         raise build.BuildError(
@@ -122,7 +123,7 @@ def _measure(args: argparse.Namespace, parts: list[registry.Part], peers: list[P
     name = ("simulated" if args.simulated else machine.slug(facts["gpu"])) + f"-{facts['date']}.json"
     results = Results(out / name, facts, shlex.join(["bench/gpu/run", *sys.argv[1:]]))
     config = work / "config.json"
-    Config(args.simulated, str(work), str(work / "programs"), str(lib), peers, failed).save(config)
+    Config(args.simulated, str(work), str(work / "programs"), str(lib), peers, failed, args.gpu).save(config)
     environment = _environment(paths)
     bad = 0
     for part in parts:

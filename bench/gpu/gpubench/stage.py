@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubench.config import Config, MissingError, Peer, clean_environment
+from gpubench.nvml import Nvml
 from gpubench.process import tied
 from gpubench.worker import Worker, WorkerError
 
@@ -21,10 +22,12 @@ class Stage:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.simulated = config.simulated
+        self.gpu = config.gpu
         self.work = Path(config.work)
         self.log = self.work / "programs.log"
         self._daemon: subprocess.Popen[bytes] | None = None
         self._client: Any = None
+        self._nvml: Nvml | None = None
         self._rates: dict[str, float] = {}
 
     # The daemon.
@@ -94,6 +97,8 @@ class Stage:
         if self.simulated:
             env["GPUSHARE_SIM_DIR"] = str(self.client.node()["sim_dir"])
             env["LD_LIBRARY_PATH"] = str(Path(self.config.lib) / "sim")
+        else:  # CUDA's own order is by speed
+            env |= {"CUDA_VISIBLE_DEVICES": str(self.gpu), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         return env
 
     def command(
@@ -104,6 +109,7 @@ class Stage:
             return argv, self.bare_environment()
         if arm == "gpushare":
             share = ["--memory", str(memory), "--time", str(time_milli), "--class", class_]
+            share += ["--gpu", str(self.gpu)]
             socket = ["--socket", str(self.client.path)]
             return [sys.executable, "-m", "gpushare", "run", *socket, *share, "--", *argv], clean_environment()
         peer = self._peer(arm)
@@ -179,9 +185,22 @@ class Stage:
             raise WorkerError(f"process {worker.pid} has no grant")
         return found[0]
 
+    @property
+    def nvml(self) -> Nvml:
+        """A real device's."""
+        if self._nvml is None:
+            self._nvml = Nvml(self.gpu)
+        return self._nvml
+
     def used_bytes(self) -> int:
         """Of the whole device, by NVML (simulated: by the simulator's books)."""
-        return int(self.client.devices()[0]["memory_used_bytes"])
+        if not self.simulated:
+            return self.nvml.used_bytes()
+        return int(self.device()["memory_used_bytes"])
+
+    def device(self) -> Any:
+        """What the daemon says of it."""
+        return next(device for device in self.client.devices() if device["index"] == self.gpu)
 
     def settled_bytes(self, seconds: float = 5.0) -> int:
         """The same, once two readings a tenth of a second apart agree."""

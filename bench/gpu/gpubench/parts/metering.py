@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from gpubench.context import Context
 from gpubench.stats import spread
@@ -20,6 +19,7 @@ WORK = {
     "2 ms of work, then 20 ms of nothing": Unit(20, 100, pause_ms=20),
 }
 _EVERY = 0.05
+_BEFORE = 1.0  # NVML averages over up to a second, so its first samples are of the time before
 _SETTLE = 2.0
 
 
@@ -30,14 +30,13 @@ def utilisation(context: Context) -> Iterator[list[int]]:
     if context.simulated:
         yield samples
         return
-    from gpushare.node.nvml import load
-
-    nvml: Any = load()
-    handle, stop = nvml.nvmlDeviceGetHandleByIndex(0), threading.Event()
+    nvml, stop = context.stage.nvml, threading.Event()
 
     def sample() -> None:
+        if stop.wait(_BEFORE):
+            return
         while not stop.wait(_EVERY):
-            samples.append(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+            samples.append(nvml.utilisation())
 
     thread = threading.Thread(target=sample, daemon=True)
     thread.start()

@@ -1,0 +1,28 @@
+"""What NVML says of one device; no daemon is asked, so that experiments need none."""
+
+from typing import Any
+
+
+class Nvml:
+    def __init__(self, gpu: int) -> None:
+        """`gpu`: in the order of the bus, which is NVML's. Raises gpushare's UnreachableError without a driver."""
+        from gpushare.node.nvml import load
+
+        self._nvml: Any = load()
+        self._handle = self._nvml.nvmlDeviceGetHandleByIndex(gpu)
+
+    def used_bytes(self) -> int:
+        """Of the whole device."""
+        return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used)
+
+    def process_bytes(self, pid: int) -> int | None:
+        """None when NVML does not say: it knows no such process, or not by this number (a namespace)."""
+        try:
+            found = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
+        except self._nvml.NVMLError:
+            return None
+        return next((int(one.usedGpuMemory) for one in found if one.pid == pid and one.usedGpuMemory is not None), None)
+
+    def utilisation(self) -> int:
+        """Percent."""
+        return int(self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)
