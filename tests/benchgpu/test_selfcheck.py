@@ -15,6 +15,7 @@ import pytest
 from gpubench import build, isolate, machine, registry
 from gpubench.config import Config, Peer
 from gpubench.deadline import Deadline
+from gpubench.parts import clients
 from gpubench.results import Results, markdown
 from gpubench.stage import Stage
 from gpubench.stats import loss, shares, spread, windows
@@ -130,6 +131,18 @@ def test_event_spans_leave_out_what_the_gate_gave_away(stage):
         for report in window(1.5, first.set(unit), second.set(unit)):
             assert report["latency_ns"]["p50"] > 1.6 * unit.work_ns
             assert report["span_ns"]["p50"] < 1.3 * unit.work_ns
+
+
+def test_only_a_lack_of_memory_is_a_limit_that_holds():
+    bare = {"result": 7, "refused": "CUDA_SUCCESS", "total_bytes": 140 << 30}
+    verdicts = {
+        name: clients._judge(bare, {"result": 7, "refused": name, "total_bytes": clients.SHARE})[0]
+        for name in ("CUDA_ERROR_OUT_OF_MEMORY", "RESOURCE_EXHAUSTED", "CUDA_SUCCESS", "CUDA_ERROR_INVALID_VALUE")
+    }
+    assert list(verdicts.values()) == [True, True, False, False]
+    full = {"refused": "OutOfMemoryError", "total_bytes": clients.SHARE}
+    assert not clients._judge(bare, {**full, "result": 8})[0]
+    assert not clients._judge(bare, {**full, "result": 7, "total_bytes": 140 << 30})[0]
 
 
 @root

@@ -6,14 +6,19 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
+from gpubench.config import MissingError
 from gpubench.context import Context
 from gpubench.process import tied
+from gpubench.worker import Json
 
 GIB = 1 << 30
 SHARE = 8 * GIB
+_HELD = 2 * GIB
+_ROUNDING_MIB = 1
 _SECONDS = 150
+_GIVEN = ("CUDA_SUCCESS", "cudaSuccess", "none")
+_OUT_OF_MEMORY = ("CUDA_ERROR_OUT_OF_MEMORY", "cudaErrorMemoryAllocation", "OutOfMemoryError", "RESOURCE_EXHAUSTED")
 
 
 @dataclass(frozen=True)
@@ -23,13 +28,22 @@ class Client:
     env: dict[str, str] = field(default_factory=dict)
 
 
+def _programs(context: Context) -> Iterator[Client]:
+    programs = {"C, -lcuda": "client", "nvcc, static cudart": "runtime-static", "nvcc, shared cudart": "runtime-shared"}
+    for name, program in context.some(list(programs.items())):
+        try:
+            path = context.stage.program(program)
+        except MissingError as reason:
+            context.skip(f"{name}: {reason}")
+            continue
+        yield Client(name, [path, str(SHARE)])
+
+
 def _clients(context: Context) -> Iterator[Client]:
     stage = context.stage
-    yield Client("C, -lcuda", [stage.program("client"), str(SHARE)])
+    yield from _programs(context)
     if context.simulated:
         return
-    yield Client("nvcc, static cudart", [stage.program("runtime-static"), str(SHARE)])
-    yield Client("nvcc, shared cudart", [stage.program("runtime-shared"), str(SHARE)])
     if context.has("cuda.bindings"):
         yield Client("cuda.bindings", stage.python("client.py", "bindings", str(SHARE)))
     if context.has("cupy"):
@@ -50,7 +64,7 @@ def _clients(context: Context) -> Iterator[Client]:
         yield Client("JAX", stage.python("client.py", "jax", str(SHARE)))
 
 
-def _run(context: Context, client: Client, arm: str) -> tuple[dict[str, Any] | None, str]:
+def _run(context: Context, client: Client, arm: str) -> tuple[Json | None, str]:
     """What it printed, or None and why not."""
     command, env = context.stage.command(arm, client.argv, memory=SHARE, time_milli=500)
     try:
@@ -66,7 +80,7 @@ def _run(context: Context, client: Client, arm: str) -> tuple[dict[str, Any] | N
     except subprocess.TimeoutExpired:
         return None, f"no end within {_SECONDS} s"
     try:
-        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        answer: Json = json.loads(done.stdout.splitlines()[-1])
         answer["result"], answer["refused"], answer["total_bytes"]
     except (ValueError, IndexError, KeyError, TypeError):
         lines = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no output"]
@@ -74,53 +88,77 @@ def _run(context: Context, client: Client, arm: str) -> tuple[dict[str, Any] | N
     return answer, ""
 
 
-def _judge(bare: dict[str, Any], shared: dict[str, Any]) -> tuple[bool, str]:
+def _judge(bare: Json, shared: Json) -> tuple[bool, str]:
     same = bare["result"] == shared["result"]
-    refused = shared["refused"] not in ("CUDA_SUCCESS", "cudaSuccess", "none")
+    refused = shared["refused"] in _OUT_OF_MEMORY
     total = shared["total_bytes"]
     fits = 0 < total <= SHARE
     text = f"{'same result' if same else 'ANOTHER RESULT'}; {SHARE // GIB} GiB "
-    text += f"refused with {shared['refused']}" if refused else "GIVEN"
+    if refused:
+        text += f"refused with {shared['refused']}"
+    else:
+        text += "GIVEN" if shared["refused"] in _GIVEN else f"met {shared['refused']}, WHICH IS NO LACK OF MEMORY"
     text += f"; sees {total / GIB:.4g} GiB" if total else "; says no total"
     return same and refused and (fits or total == 0), text
 
 
-def _smi(context: Context, arm: str) -> None:
-    """nvidia-smi inside the share: the limit as total, nothing of the neighbours."""
+def _smi(context: Context, arm: str) -> bool | None:
+    """nvidia-smi inside a share in which memory is held: total, used and processes as the books have them."""
+    stage = context.stage
     if context.simulated or shutil.which("nvidia-smi") is None:
         context.skip("nvidia-smi inside a share: needs a real driver")
-        return
-    query = ["nvidia-smi", "--query-gpu=memory.total,memory.used", "--format=csv,noheader,nounits"]
-    command, env = context.stage.command(arm, query, memory=SHARE, time_milli=500)
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
-    try:
-        total, used = (int(value) for value in done.stdout.strip().splitlines()[0].split(","))
-    except (ValueError, IndexError):
-        context.row(f"nvidia-smi under {arm}", None, text=f"no answer: {done.stderr.strip()[:120]}")
-        return
-    context.row(f"nvidia-smi under {arm}: total", total, "MiB", against=f"share of {SHARE >> 20} MiB; used: {used} MiB")
+        return None
+    argv = stage.python("smi.py", str(_HELD), *stage.load_argv())
+    with stage.start(arm, argv, memory=SHARE) as worker:
+        seen = worker.ready
+        grant = stage.grant_of(worker) if arm == "gpushare" else None
+    name = f"nvidia-smi under {arm}"
+    if seen["event"] != "smi":
+        context.row(name, None, text=f"NOT OK: no answer: {seen['why']}", values={"ok": False})
+        return False
+    pids = [pid for pid, _ in seen["apps"]]
+    holds = seen["total_mib"] == SHARE >> 20 and seen["used_mib"] >= _HELD >> 20
+    against = f"share {SHARE >> 20} MiB, {_HELD >> 20} MiB held by process {seen['holder']}"
+    if grant is None:
+        holds = holds and set(pids) <= {seen["holder"]}
+    else:
+        book = grant["devices"][0]["memory_bytes"] / (1 << 20)
+        holds = holds and abs(seen["used_mib"] - book) <= _ROUNDING_MIB
+        holds = holds and seen["holder"] in pids and set(pids) <= {grant["pid"], *grant["processes"]}
+        against += f"; books: {book:.0f} MiB in processes {grant['processes']}"
+    text = f"total {seen['total_mib']} MiB, used {seen['used_mib']} MiB, processes {seen['apps']}"
+    context.row(name, None, text=f"{'ok' if holds else 'NOT OK'}: {text}", against=against, values={"ok": holds})
+    return holds
+
+
+def _client(context: Context, client: Client, arm: str, bare: Json) -> bool:
+    shared, why = _run(context, client, arm)
+    holds, text = _judge(bare, shared) if shared is not None else (False, f"failed: {why}")
+    context.row(
+        f"{client.name} under {arm}",
+        None,
+        text=f"{'ok' if holds else 'NOT OK'}: {text}",
+        against=f"bare: {SHARE // GIB} GiB given",
+        values={"ok": holds},
+    )
+    return holds
 
 
 def measure(context: Context) -> None:
-    good: dict[str, int] = dict.fromkeys(context.stage.arms, 0)
-    tried = 0
+    verdicts: dict[str, list[bool]] = {arm: [] for arm in context.stage.arms}
     for client in _clients(context):
         bare, why = _run(context, client, "bare")
+        if bare is not None and bare["refused"] not in _GIVEN:
+            bare, why = None, f"{SHARE // GIB} GiB refused with {bare['refused']}"
         if bare is None:
             context.skip(f"{client.name}: does not run bare: {why}")
             continue
-        tried += 1
         for arm in context.stage.arms:
-            shared, why = _run(context, client, arm)
-            holds, text = _judge(bare, shared) if shared is not None else (False, f"failed: {why}")
-            good[arm] += holds
-            context.row(
-                f"{client.name} under {arm}",
-                None,
-                text=f"{'ok' if holds else 'NOT OK'}: {text}",
-                against=f"bare: refused {bare['refused']}",
-                values={"ok": holds},
-            )
-    for arm in context.stage.arms:
-        context.row(f"clients caught by {arm}", good[arm], f"of {tried}")
-        _smi(context, arm)
+            with context.item(f"{client.name} under {arm}"):
+                verdicts[arm].append(False)
+                verdicts[arm][-1] = _client(context, client, arm, bare)
+    for arm, found in verdicts.items():
+        with context.item(f"nvidia-smi under {arm}"):
+            if (agrees := _smi(context, arm)) is not None:
+                found.append(agrees)
+        context.row(f"clients caught by {arm}", sum(found), f"of {len(found)}", against="nvidia-smi is one of them")
