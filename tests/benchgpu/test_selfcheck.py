@@ -133,6 +133,25 @@ def test_event_spans_leave_out_what_the_gate_gave_away(stage):
             assert report["span_ns"]["p50"] < 1.3 * unit.work_ns
 
 
+@root
+def test_where_nothing_can_be_shared_the_reason_is_named_once(tmp_path, monkeypatch):
+    """A `gpushare run` that ends stands in for a machine without control groups."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nif 'run' in sys.argv[1:2] and 'true' in sys.argv: sys.exit('no control groups here')\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    done = simulated("--out", tmp_path / "out", "--part", "memory,reclaim,stalls")
+    assert done.returncode == 1, done.stderr[-3000:]
+    found = only_run(tmp_path / "out")
+    assert "no control groups here" in found["preflight"]["reason"]
+    assert {entry["part"]: entry["state"] for entry in found["parts"]} == {
+        "memory": "not run",
+        "reclaim": "not run",
+        "stalls": "ok",
+    }
+    assert next((tmp_path / "out").glob("*.md")).read_text().count("no control groups here") == 1
+
+
 def test_only_a_lack_of_memory_is_a_limit_that_holds():
     bare = {"result": 7, "refused": "CUDA_SUCCESS", "total_bytes": 140 << 30}
     verdicts = {
@@ -150,7 +169,7 @@ def test_what_has_no_time_left_is_not_run(tmp_path):
     done = simulated("--out", tmp_path, "--part", "stalls", "--within", 30)
     assert done.returncode == 1, done.stderr[-3000:]
     (entry,) = only_run(tmp_path)["parts"]
-    assert (entry["state"], entry["reason"]) == ("not run", "of the 30 s for everything, too little was left")
+    assert (entry["state"], entry["reason"]) == ("not run", "of the time for everything, too little was left")
 
 
 BROKEN = """

@@ -10,15 +10,15 @@ import tempfile
 from pathlib import Path
 from types import FrameType
 
-from gpubench import build, isolate, machine, registry
+from gpubench import build, machine, registry
 from gpubench.config import Config, Peer, clean_environment
 from gpubench.deadline import Deadline
 from gpubench.results import Results
+from gpubench.session import Session
 from gpubench.worker import say
 
 RESULTS = machine.ROOT / "bench" / "results"
 _SPARE_SECONDS = 10  # for Python to start and end, tables and copies
-_LEAST_SECONDS = 20  # a part begun with less left would measure nothing
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -108,8 +108,7 @@ def _environment(paths: list[Path]) -> dict[str, str]:
 
 
 def _measure(args: argparse.Namespace, parts: list[registry.Part], peers: list[Peer], work: Path) -> int:
-    within = args.within or (registry.GROUP_SECONDS - _SPARE_SECONDS if args.group else None)
-    deadline = Deadline(within)
+    deadline = Deadline(args.within or (registry.GROUP_SECONDS - _SPARE_SECONDS if args.group else None))
     facts = machine.facts(args.simulated, args.gpu)
     facts["commit"] = args.commit or facts["commit"]
     if not facts["gpu"] and not args.build_only:
@@ -124,27 +123,10 @@ def _measure(args: argparse.Namespace, parts: list[registry.Part], peers: list[P
     results = Results(out / name, facts, shlex.join(["bench/gpu/run", *sys.argv[1:]]))
     config = work / "config.json"
     Config(args.simulated, str(work), str(work / "programs"), str(lib), peers, failed, args.gpu).save(config)
-    environment = _environment(paths)
-    bad = 0
-    for part in parts:
-        entry = results.begin(part)
-        if part.real and args.simulated:
-            entry["state"], entry["reason"] = "skipped", "needs a real GPU"
-            results.write()
-            continue
-        wanted = args.limit or part.seconds * (1 + len(peers) * part.peers)
-        limit = deadline.least(wanted, after=isolate.END_SECONDS)
-        if limit < min(wanted, _LEAST_SECONDS):
-            entry["state"], entry["reason"] = "not run", f"of the {within:.0f} s for everything, too little was left"
-            results.write()
-            bad += 1
-            say(f"{part.title} (`{part.name}`): {entry['reason']}")
-            continue
-        say(f"{part.title} (`{part.name}`, at most {limit:.0f} s)")
-        isolate.run(part, config, environment, limit, entry, results.write)
-        if entry["state"] != "ok":
-            bad += 1
-            say(f"  {entry['state']}: {entry['reason']}")
+    session = Session(
+        config, _environment(paths), results, deadline, args.limit, 1 + len(peers), simulated=args.simulated
+    )
+    bad = [part.name for part in parts if not session.part(part)]
     print(results.path.with_suffix(".md").read_text())
     say(f"written: {results.path}")
     return 1 if bad else 0

@@ -8,8 +8,9 @@ GROUP_SECONDS = 540
 
 @dataclass(frozen=True)
 class Part:
-    """`function` is MODULE:FUNCTION; `real`: it cannot run on the simulated device; `peers`: it runs under other
-    preload libraries, too, which takes as long again for each."""
+    """`function` is MODULE:FUNCTION; `real`: it cannot run on the simulated device; `shares`: it
+    says nothing where gpushare cannot run; `peers`: it runs under other preload libraries, too, which takes as long
+    again for each."""
 
     name: str
     group: str
@@ -17,6 +18,7 @@ class Part:
     function: str
     seconds: int
     real: bool = False
+    shares: bool = False
     peers: bool = False
 
 
@@ -29,12 +31,27 @@ PARTS = (
     ),
     Part("hidden", "experiments-b", "B. Hidden memory", "gpubench.parts.hidden:measure", 420),
     Part("stalls", "experiments-c1", "C. Stalls", "gpubench.parts.stalls:measure", 300),
-    Part("copies", "experiments-c2", "C. Copies beside compute", "gpubench.parts.stalls:copies", 300, peers=True),
-    Part("clients", "product-1", "1. Clients caught", "gpubench.parts.clients:measure", 480, peers=True),
-    Part("memory", "product-2", "2. Memory", "gpubench.parts.memory:measure", 240, peers=True),
-    Part("metering", "product-2", "4. Metering", "gpubench.parts.metering:measure", 240),
-    Part("overhead", "product-3", "3. Overhead, launches", "gpubench.parts.overhead:launches", 300, peers=True),
-    Part("reclaim", "product-3", "7. Reclaim", "gpubench.parts.reclaim:measure", 220, peers=True),
+    Part(
+        "copies",
+        "experiments-c2",
+        "C. Copies beside compute",
+        "gpubench.parts.stalls:copies",
+        300,
+        peers=True,
+    ),
+    Part("clients", "product-1", "1. Clients caught", "gpubench.parts.clients:measure", 480, shares=True, peers=True),
+    Part("memory", "product-2", "2. Memory", "gpubench.parts.memory:measure", 240, shares=True, peers=True),
+    Part("metering", "product-2", "4. Metering", "gpubench.parts.metering:measure", 240, shares=True),
+    Part(
+        "overhead",
+        "product-3",
+        "3. Overhead, launches",
+        "gpubench.parts.overhead:launches",
+        300,
+        shares=True,
+        peers=True,
+    ),
+    Part("reclaim", "product-3", "7. Reclaim", "gpubench.parts.reclaim:measure", 220, shares=True, peers=True),
     Part(
         "frameworks",
         "product-4",
@@ -42,20 +59,23 @@ PARTS = (
         "gpubench.parts.overhead:frameworks",
         510,
         real=True,
+        shares=True,
         peers=True,
     ),
-    Part("shares", "product-5", "5. Shares", "gpubench.parts.shares:measure", 510, peers=True),
-    Part("protection", "product-6", "6. Protection", "gpubench.parts.protection:measure", 420, peers=True),
+    Part("shares", "product-5", "5. Shares", "gpubench.parts.shares:measure", 510, shares=True, peers=True),
+    Part("protection", "product-6", "6. Protection", "gpubench.parts.protection:measure", 420, shares=True, peers=True),
     Part("guard", "product-7", "8. Guard facts", "gpubench.parts.guard:measure", 120),
     Part("suspend", "product-7", "9. Suspend, by the driver itself", "gpubench.parts.suspend:measure", 360),
 )
+
+PREFLIGHT = Part("preflight", "", "Whether gpushare can share anything here", "gpubench.parts.preflight:measure", 120)
+"""No part of its own: it is run before the first that shares, and one that fails stands for all of them."""
 
 NOT_BUILT = (
     "Co-leases: in experiment A `together` is a gate inside the program, not gpushare.",
     "Suspending a grant through gpushare: part 9 calls the driver itself.",
     "The guard's kernel half: timeslices, schedule and preempt controls on another process's channels, "
     "limits enforced by BPF programs or by the driver (`dmem`).",
-    "Several devices in one job (gangs).",
 )
 
 

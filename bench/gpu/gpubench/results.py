@@ -13,6 +13,18 @@ from gpubench import registry
 Json = dict[str, Any]
 
 
+def _fresh(part: registry.Part) -> Json:
+    return {
+        "part": part.name,
+        "state": "running",
+        "reason": "",
+        "seconds": 0.0,
+        "rows": [],
+        "skipped": [],
+        "broken": [],
+    }
+
+
 class Results:
     def __init__(self, path: Path, facts: Json, command: str) -> None:
         self.path = path
@@ -21,18 +33,15 @@ class Results:
         self.document["runs"].append(self.run)
 
     def begin(self, part: registry.Part) -> Json:
-        entry: Json = {
-            "part": part.name,
-            "state": "running",
-            "reason": "",
-            "seconds": 0.0,
-            "rows": [],
-            "skipped": [],
-            "broken": [],
-        }
+        entry = _fresh(part)
         self.run["parts"].append(entry)
         self.write()
         return entry
+
+    def preflight(self) -> Json:
+        self.run["preflight"] = _fresh(registry.PREFLIGHT)
+        found: Json = self.run["preflight"]
+        return found
 
     def write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +94,8 @@ def markdown(document: Json) -> str:
     lines = [title, "", f"{last['machine']}; driver {last['driver']}, CUDA {last['cuda']}.", ""]
     lines += ["Numbers in brackets are the lowest and the highest of n."]
     newest = _newest(document)
-    missing: list[str] = []
+    preflight = last.get("preflight", {"state": "ok"})
+    missing = [] if preflight["state"] == "ok" else [f"- preflight: {preflight['state']}: {preflight['reason']}"]
     for part in registry.PARTS:
         if part.name not in newest:
             missing.append(f"- `{part.name}`: not run")

@@ -1,0 +1,32 @@
+"""Before the product's parts: whether gpushare can share anything here, and why not, said once."""
+
+import subprocess
+import sys
+
+from gpubench.config import clean_environment
+from gpubench.context import Context
+from gpubench.process import tied
+
+_SECONDS = 60
+
+
+def _output(command: list[str], env: dict[str, str]) -> tuple[int, str]:
+    done = subprocess.run(
+        command, env=env, capture_output=True, text=True, timeout=_SECONDS, check=False, preexec_fn=tied()
+    )
+    return done.returncode, f"{done.stdout}\n{done.stderr}".strip()
+
+
+def measure(context: Context) -> None:
+    """Raises RuntimeError with what `gpushare run` said, and what `gpushare doctor` finds missing."""
+    socket = str(context.stage.client.path)
+    doctor = [sys.executable, "-m", "gpushare", "doctor", "--socket", socket]
+    _, found = _output(doctor, clean_environment())
+    missing = [" ".join(line.split()) for line in found.splitlines() if line.startswith("missing")]
+    for line in missing:
+        context.skip(f"gpushare doctor: {line}")
+    command, env = context.stage.command("gpushare", ["true"], memory=1 << 30, time_milli=500)
+    status, said = _output(command, env)
+    if status != 0:
+        last = said.splitlines()[-1:] or ["no word"]
+        raise RuntimeError("; ".join([f"gpushare run true ended with status {status}: {last[0]}", *missing])[:600])
