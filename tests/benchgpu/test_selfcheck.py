@@ -289,6 +289,28 @@ def test_a_part_that_only_failed_is_marked_incomplete():
     assert "- `shares`: x" in table
 
 
+def test_runs_of_several_machines_become_one_result(tmp_path):
+    def written(name, machine_, gpu="NVIDIA H200", **part):
+        entry = {"state": "ok", "reason": "", "seconds": 1, "rows": [_row("wake", 2.0)], "skipped": [], **part}
+        facts = {"gpu": gpu, "date": "2026-01-02", "machine": machine_, "driver": "580", "cuda": "13.0"}
+        facts |= {"simulated": False, "command": "run", "commit": "abc", "started": f"2026-01-02T0{len(name)}"}
+        (tmp_path / name).write_text(json.dumps({"runs": [{**facts, "parts": [entry]}]}))
+        return tmp_path / name
+
+    files = [written("bb", "second machine", part="shares"), written("a", "first machine", part="reclaim")]
+    out = tmp_path / "out"
+    for _ in range(2):  # the second time adds nothing
+        done = run("--merge", *files, "--out", out)
+        assert done.returncode == 0, done.stderr
+        found = json.loads((out / "h200-2026-01-02.json").read_text())
+        assert [one["machine"] for one in found["runs"]] == ["first machine", "second machine"]
+    table = (out / "h200-2026-01-02.md").read_text()
+    assert re.search(r"^`reclaim` at abc.*first machine; driver 580", table, re.MULTILINE)
+    assert re.search(r"^`shares` at abc.*second machine; driver 580", table, re.MULTILINE)
+    assert run("--merge", *files, written("ccc", "m", "NVIDIA L4", part="shares"), "--out", out).returncode == 2
+    assert run("--merge", tmp_path / "absent", "--out", out).returncode == 2
+
+
 def test_statistics():
     assert spread([3, 1, 2]).median == 2
     assert loss([100, 200], [75, 150]).median == 25

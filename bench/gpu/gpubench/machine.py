@@ -62,6 +62,7 @@ def facts(simulated: bool, gpu: int = 0) -> dict[str, Any]:
         "cuda": release[1] if release else "none",
         "machine": f"{_cpu()}, {os.cpu_count()} cores, Linux {platform.release()}",
         "date": time.strftime("%Y-%m-%d"),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "commit": commit(),
     }
 

@@ -1,6 +1,7 @@
 """The command."""
 
 import argparse
+import json
 import os
 import shlex
 import shutil
@@ -13,7 +14,7 @@ from types import FrameType
 from gpubench import build, machine, registry
 from gpubench.config import Config, Peer, clean_environment
 from gpubench.deadline import Deadline
-from gpubench.results import Results
+from gpubench.results import Json, Results, keep_logs, merged, save
 from gpubench.session import Session
 from gpubench.worker import say
 
@@ -49,6 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--build-only", action="store_true", help="build gpushare into --prefix and end")
     parser.add_argument("--installed", action="store_true", help="use the gpushare that this Python imports")
     parser.add_argument("--commit", help="what this checkout is, where there is no git")
+    parser.add_argument(
+        "--merge", type=Path, nargs="+", metavar="FILE", help="measure nothing: make one result of these"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the scratch directory with all logs")
     return parser
 
@@ -62,6 +66,28 @@ def _list() -> None:
 def _fail(text: str) -> int:
     print(f"bench/gpu/run: {text}", file=sys.stderr)
     return 2
+
+
+def _merge(files: list[Path], out: Path | None) -> int:
+    """Into the file that a run of the newest one's date would write; what that holds already stays in it."""
+    try:
+        documents = [json.loads(file.read_text()) for file in files]
+        last = merged(documents)["runs"][-1]
+        if last["simulated"] and out is None:
+            return _fail("simulated runs prove no number: give --out")
+        path = _result(out or RESULTS, last)
+        if path.exists():
+            documents.append(json.loads(path.read_text()))
+        save(path, merged(documents))
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        return _fail(f"--merge: {error}")
+    say(f"written: {path}")
+    return 0
+
+
+def _result(out: Path, facts: Json) -> Path:
+    name = "simulated" if facts["simulated"] else machine.slug(facts["gpu"])
+    return out / f"{name}-{facts['date']}.json"
 
 
 def _prepare(args: argparse.Namespace, work: Path, deadline: Deadline) -> tuple[Path, list[Path], dict[str, str]]:
@@ -119,14 +145,15 @@ def _measure(args: argparse.Namespace, parts: list[registry.Part], peers: list[P
     if args.build_only:
         return 0
     out = args.out or (work / "results" if args.simulated else RESULTS)
-    name = ("simulated" if args.simulated else machine.slug(facts["gpu"])) + f"-{facts['date']}.json"
-    results = Results(out / name, facts, shlex.join(["bench/gpu/run", *sys.argv[1:]]))
+    results = Results(_result(out, facts), facts, shlex.join(["bench/gpu/run", *sys.argv[1:]]))
     config = work / "config.json"
     Config(args.simulated, str(work), str(work / "programs"), str(lib), peers, failed, args.gpu).save(config)
     session = Session(
         config, _environment(paths), results, deadline, args.limit, 1 + len(peers), simulated=args.simulated
     )
     bad = [part.name for part in parts if not session.part(part)]
+    if bad:
+        keep_logs(work, results.path.with_suffix(".logs.txt"))
     print(results.path.with_suffix(".md").read_text())
     say(f"written: {results.path}")
     return 1 if bad else 0
@@ -146,6 +173,8 @@ def main() -> int:
     if args.list:
         _list()
         return 0
+    if args.merge:
+        return _merge(args.merge, args.out)
     try:
         parts = registry.select([name for name in args.part.split(",") if name], args.group)
         peers = [Peer.parse(text) for text in args.peer]
@@ -168,6 +197,8 @@ def main() -> int:
         return status
     except build.BuildError as error:
         keep = (work / "build.log").exists()
+        if keep and args.out is not None:
+            keep_logs(work, args.out / "build.logs.txt")
         return _fail(str(error))
     finally:
         if keep:

@@ -11,6 +11,7 @@ from typing import Any
 from gpubench import registry
 
 Json = dict[str, Any]
+_TAIL_LINES = 300
 
 
 def _fresh(part: registry.Part) -> Json:
@@ -44,14 +45,41 @@ class Results:
         return found
 
     def write(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        for path, text in (
-            (self.path, json.dumps(self.document, indent=1) + "\n"),
-            (self.path.with_suffix(".md"), markdown(self.document)),
-        ):
-            temporary = path.with_name(f".{path.name}.{os.getpid()}")
-            temporary.write_text(text)
-            temporary.replace(path)
+        save(self.path, self.document)
+
+
+def keep_logs(work: Path, target: Path) -> None:
+    """The ends of a run's logs, for a machine that is gone afterwards."""
+    lines: list[str] = []
+    for log in sorted(work.glob("*.log")):
+        lines += [f"==> {log.name} <==", *log.read_text(errors="replace").splitlines()[-_TAIL_LINES:], ""]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text("\n".join(lines))
+
+
+def merged(documents: list[Json]) -> Json:
+    """All runs, oldest first. Raises ValueError when they are not of one kind of GPU."""
+    runs = sorted((run for document in documents for run in document["runs"]), key=_when)
+    kinds = {(run["gpu"], run["simulated"]) for run in runs}
+    if len(kinds) != 1:
+        raise ValueError(f"these are runs of several kinds of GPU: {', '.join(sorted(gpu for gpu, _ in kinds))}")
+    unique = {json.dumps(run, sort_keys=True): run for run in runs}
+    return {"runs": list(unique.values())}
+
+
+def _when(run: Json) -> str:
+    return str(run.get("started", run["date"]))
+
+
+def save(path: Path, document: Json) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for target, text in (
+        (path, json.dumps(document, indent=1) + "\n"),
+        (path.with_suffix(".md"), markdown(document)),
+    ):
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        temporary.write_text(text)
+        temporary.replace(target)
 
 
 def _newest(document: Json) -> dict[str, tuple[Json, Json]]:
@@ -88,10 +116,15 @@ def _table(entry: Json) -> list[str]:
     return lines
 
 
+def _machine(run: Json) -> str:
+    return f"{run['machine']}; driver {run['driver']}, CUDA {run['cuda']}."
+
+
 def markdown(document: Json) -> str:
     last = document["runs"][-1]
     title = f"# {last['gpu']}, {last['date']}" + (" (SIMULATED: no real GPU was measured)" if last["simulated"] else "")
-    lines = [title, "", f"{last['machine']}; driver {last['driver']}, CUDA {last['cuda']}.", ""]
+    one_machine = len({_machine(run) for run in document["runs"]}) == 1
+    lines = [title, "", _machine(last) if one_machine else "Several machines: each part says which.", ""]
     lines += ["Numbers in brackets are the lowest and the highest of n."]
     newest = _newest(document)
     preflight = last.get("preflight", {"state": "ok"})
@@ -109,12 +142,13 @@ def markdown(document: Json) -> str:
             missing.append(f"- `{part.name}`: {entry['state']}: {entry['reason']}")
         if not entry["rows"]:
             continue
+        where = "" if one_machine else f" {_machine(run)}"
         note = "" if entry["state"] == "ok" else f" **Incomplete: {entry['state']}.**"
         lines += [
             "",
             f"## {part.title}",
             "",
-            f"`{part.name}` at {run['commit']}, {run['date']}: `{run['command']}`.{note}",
+            f"`{part.name}` at {run['commit']}, {run['date']}: `{run['command']}`.{note}{where}",
         ]
         lines += _table(entry)
     if missing:
