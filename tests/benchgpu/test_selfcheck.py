@@ -1,5 +1,6 @@
 """bench/gpu without a GPU: every part that can runs on the simulated device; nothing here proves a number."""
 
+import contextlib
 import json
 import os
 import re
@@ -128,9 +129,9 @@ def test_event_spans_leave_out_what_the_gate_gave_away(stage):
         stage.load(gate=(page, 1)) as second,
         stage.start("bare", [stage.program("token"), str(page), "drain"]),
     ):
-        for report in window(1.5, first.set(unit), second.set(unit)):
+        for report in window(2.5, first.set(unit), second.set(unit)):
             assert report["latency_ns"]["p50"] > 1.6 * unit.work_ns
-            assert report["span_ns"]["p50"] < 1.3 * unit.work_ns
+            assert report["span_ns"]["p50"] < 1.6 * unit.work_ns
 
 
 @root
@@ -341,14 +342,24 @@ def test_kernels_compile(tmp_path):
 
 def _descendants(pid: int) -> list[int]:
     found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
-            found += [child, *_descendants(child)]
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in map(int, task.read_text().split()):
+                found += [child, *_descendants(child)]
     return found
 
 
-def _commands(pids: list[int]) -> str:
-    return " ".join(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in pids if alive(pid))
+def _command(pid: int) -> str:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    return ""
+
+
+def _started(pid: int) -> tuple[list[int], int] | None:
+    """All that the command has started, once a daemon and a load program are among it, and that program."""
+    pids = _descendants(pid)
+    load = next((one for one in pids if "/load " in _command(one).partition("--")[0]), None)
+    return (pids, load) if load is not None and any(" daemon " in _command(one) for one in pids) else None
 
 
 @root
@@ -356,14 +367,22 @@ def _commands(pids: list[int]) -> str:
 def test_nothing_outlives_the_command(tmp_path, number):
     command = [sys.executable, str(RUN), "--simulated", "--installed", "--out", str(tmp_path), "--part", "shares"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    pids: list[int] = []
+    work = None
     try:
-        until(lambda: "daemon" in (found := _commands(_descendants(process.pid))) and "/load " in found, 60)
-        pids = _descendants(process.pid)
+        pids, load = until(lambda: _started(process.pid), 60)
+        work = Path(f"/proc/{load}/exe").readlink().parents[1]
+        # A program that is stuck: left to itself, the part would wait a minute for it.
+        os.kill(load, signal.SIGSTOP)
         process.send_signal(number)
-        process.wait(60)
-        until(lambda: not any(alive(pid) for pid in pids), 60, "its children end")
+        until(lambda: not any(alive(pid) for pid in [process.pid, *pids]), 40, "it and its children end")
     finally:
+        for pid in filter(alive, pids):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         process.kill()
         process.wait()
+        if work is not None:
+            shutil.rmtree(work, ignore_errors=True)
     (entry,) = only_run(tmp_path)["parts"]
     assert entry["state"] == ("running" if number == signal.SIGKILL else "interrupted")
