@@ -72,7 +72,6 @@ PREFLIGHT = Part("preflight", "", "Whether gpushare can share anything here", "g
 """No part of its own: it is run before the first that shares, and one that fails stands for all of them."""
 
 NOT_BUILT = (
-    "Co-leases: in experiment A `together` is a gate inside the program, not gpushare.",
     "Suspending a grant through gpushare: part 9 calls the driver itself.",
     "The guard's kernel half: timeslices, schedule and preempt controls on another process's channels, "
     "limits enforced by BPF programs or by the driver (`dmem`).",
