@@ -166,6 +166,27 @@ def test_only_a_lack_of_memory_is_a_limit_that_holds():
 
 
 @root
+def test_a_program_that_cannot_be_built_costs_what_needs_it(tmp_path, monkeypatch):
+    compiler = tmp_path / "cc"
+    compiler.write_text(
+        f"#!/bin/sh\ncase $* in *stalls.c*) echo 'x.c:1: error: no such thing' >&2; exit 1;; esac\n"
+        f'exec {shutil.which("cc")} "$@"\n'
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    done = simulated("--out", tmp_path / "out", "--part", "stalls,copies")
+    assert done.returncode == 1, done.stderr[-3000:]
+    found = {entry["part"]: entry for entry in only_run(tmp_path / "out")["parts"]}
+    assert found["copies"]["state"] == "ok"
+    assert (
+        "a wait-value behind a gate: stalls could not be built: x.c:1: error: no such thing"
+        in (found["stalls"]["skipped"])
+    )
+    assert not found["stalls"]["rows"]
+    assert found["stalls"]["state"] == "skipped"
+
+
+@root
 def test_what_has_no_time_left_is_not_run(tmp_path):
     done = simulated("--out", tmp_path, "--part", "stalls", "--within", 30)
     assert done.returncode == 1, done.stderr[-3000:]

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -109,7 +110,7 @@ def gpushare(shell: Shell, build: Path, prefix: Path, site: Path | None) -> None
 def _why(error: BuildError) -> str:
     """The compiler's first complaint, in a line."""
     lines = str(error).splitlines()
-    return next((line for line in lines[1:] if "error" in line.lower()), lines[0]).strip()[:200]
+    return next((line for line in lines[1:] if re.search(r"\berror\b", line)), lines[0]).strip()[:200]
 
 
 def programs(shell: Shell, into: Path, sim_libraries: Path, *, gpu: int | None) -> dict[str, str]:

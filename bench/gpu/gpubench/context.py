@@ -53,7 +53,7 @@ class Context:
         try:
             yield
         except MissingError as reason:
-            self.skip(f"{name}: {reason}")
+            self._emit(skip=f"{name}: {reason}", unable=str(reason))
         except Exception as error:
             traceback.print_exc()
             self._emit(broken=f"{name}: {type(error).__name__}: {error}")
