@@ -407,3 +407,5 @@ def test_nothing_outlives_the_command(tmp_path, number):
             shutil.rmtree(work, ignore_errors=True)
     (entry,) = only_run(tmp_path)["parts"]
     assert entry["state"] == ("running" if number == signal.SIGKILL else "interrupted")
+    logs = list(tmp_path.glob("*.logs.txt"))
+    assert [("==> daemon.log <==" in log.read_text()) for log in logs] == [True] * (number == signal.SIGTERM)

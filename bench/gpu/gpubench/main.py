@@ -151,12 +151,16 @@ def _measure(args: argparse.Namespace, parts: list[registry.Part], peers: list[P
     session = Session(
         config, _environment(paths), results, deadline, args.limit, 1 + len(peers), simulated=args.simulated
     )
-    bad = [part.name for part in parts if not session.part(part)]
-    if bad:
-        keep_logs(work, results.path.with_suffix(".logs.txt"))
+    good = False
+    try:
+        bad = [part.name for part in parts if not session.part(part)]
+        good = not bad
+    finally:
+        if not good:
+            keep_logs(work, results.path.with_suffix(".logs.txt"))
     print(results.path.with_suffix(".md").read_text())
     say(f"written: {results.path}")
-    return 1 if bad else 0
+    return 0 if good else 1
 
 
 def _ended(number: int, frame: FrameType | None) -> None:

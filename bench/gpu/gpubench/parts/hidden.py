@@ -127,7 +127,10 @@ def _driver(context: Context, observer: Observer) -> list[Costs]:
             runs.append(_walk(observer, worker, steps)[0])
     for step in steps:
         _row(context, LABELS[step], [run[step] for run in runs])
-    for source in ("cuMemGetInfo", "NVML, of the process"):
+    for source, nothing in (
+        ("cuMemGetInfo", "0: NVML omits nothing"),
+        ("NVML, of the process", "0: all of it is the process's by NVML"),
+    ):
         beyond = [
             sum(cost[source] - cost["NVML"] for cost in run.values() if source in cost)
             for run in runs
@@ -138,7 +141,7 @@ def _driver(context: Context, observer: Observer) -> list[Costs]:
                 f"all steps together: {source} beyond NVML's use of the device",
                 spread(beyond),
                 "MiB",
-                against="0: NVML omits nothing",
+                against=nothing,
             )
     return runs
 
