@@ -88,21 +88,26 @@ static void drain(struct gate *gate, CUstream stream, CUevent end, uint32_t word
   __atomic_store_n(&gate->side->drained, word, __ATOMIC_RELEASE);
 }
 
+/* Says that it is busy before it looks whether it may: who takes the device away does it the other way round. */
+static uint32_t claim(struct gate_side *side) {
+  __atomic_store_n(&side->busy, 1, __ATOMIC_SEQ_CST);
+  return __atomic_load_n(&side->allowed, __ATOMIC_SEQ_CST);
+}
+
 bool gate_enter(struct gate *gate, void *stream, uint64_t ns, void *end) {
   if (!gate)
     return false;
   struct gate_side *side = gate->side;
-  uint32_t word = __atomic_load_n(&side->allowed, __ATOMIC_ACQUIRE);
-  bool stood = !(word & 1);
-  if (stood) {
-    drain(gate, stream, end, word);
+  bool stood = false;
+  for (uint32_t word; !((word = claim(side)) & 1); stood = true) {
+    if (!stood)
+      drain(gate, stream, end, word);
     __atomic_store_n(&side->waiting, 1, __ATOMIC_RELEASE);
-    while (!((word = __atomic_load_n(&side->allowed, __ATOMIC_ACQUIRE)) & 1)) {
-      __atomic_store_n(&side->drained, word, __ATOMIC_RELEASE);
-      gate_wait(&side->allowed, word, 1000);
-    }
-    __atomic_store_n(&side->waiting, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&side->drained, word, __ATOMIC_RELEASE);
+    gate_wait(&side->allowed, word, 1000);
   }
+  if (stood)
+    __atomic_store_n(&side->waiting, 0, __ATOMIC_RELEASE);
   while (bounded(gate) && gate->inflight_ns && gate->inflight_ns + ns > GATE_BOUND_NS) {
     if (gate->head == gate->tail)
       mark(gate, stream);
@@ -130,4 +135,5 @@ void gate_idle(struct gate *gate) {
   gate->tail = gate->head;
   gate->open_ns = gate->inflight_ns = 0;
   __atomic_store_n(&gate->side->queue_end, now_ns(), __ATOMIC_RELEASE);
+  __atomic_store_n(&gate->side->busy, 0, __ATOMIC_RELEASE);
 }

@@ -14,7 +14,8 @@ struct gate_side {
   uint32_t waiting;    /* stands at the gate */
   uint32_t drained;    /* the even word of `allowed` for which nothing is in flight any more */
   uint64_t queue_end;  /* estimate of when its last work is done */
-  uint64_t pad[12];
+  uint32_t busy;       /* something is, or is about to be, in flight */
+  uint32_t pad[23];
 };
 
 struct gate_page {

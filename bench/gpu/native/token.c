@@ -29,7 +29,7 @@ static bool is(uint32_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE) 
 static uint32_t allowed(struct gate_side *side) { return __atomic_load_n(&side->allowed, __ATOMIC_ACQUIRE); }
 
 static void change(struct gate_side *side) {
-  __atomic_fetch_add(&side->allowed, 1, __ATOMIC_ACQ_REL);
+  __atomic_fetch_add(&side->allowed, 1, __ATOMIC_SEQ_CST);
   gate_wake(&side->allowed);
 }
 
@@ -37,8 +37,9 @@ static bool dry(struct gate_side *side, uint64_t now) {
   return !is(&side->waiting) && __atomic_load_n(&side->queue_end, __ATOMIC_ACQUIRE) + IDLE_NS < now;
 }
 
+/* Not by the estimate of `queue_end`: it is too early where the device is slower than alone. */
 static bool drained(struct gate_side *side) {
-  return __atomic_load_n(&side->drained, __ATOMIC_ACQUIRE) == allowed(side) || dry(side, clock_ns()) || !is(&side->active);
+  return __atomic_load_n(&side->drained, __ATOMIC_ACQUIRE) == allowed(side) || !is(&side->busy) || !is(&side->active);
 }
 
 static void hand_over(struct gate_side *from, struct gate_side *to, bool overlap, struct pollfd *in) {
