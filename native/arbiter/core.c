@@ -102,7 +102,8 @@ void core_note_miss(struct gs_core *core, struct core_grant *h) {
   h->misses++;
   h->missed_ns = core->now_ns;
   h->retry_ns = core->now_ns + pause;
-  core->stats.idle_with_waiters_ns += core->now_ns - h->lease_ns;
+  if (!core_shared(core)) /* else others used it */
+    core->stats.idle_with_waiters_ns += core->now_ns - h->lease_ns;
 }
 
 void gs_core_heard(gs_core *core, int32_t grant) {

@@ -11,7 +11,7 @@ enum { DISABLE_TIMING = 2, FREES_AT_ONCE = 256 };
  * number of ours, link = the stream, cap = the struct gs_stream that it was. */
 static bool by_event(const struct gs_entry *entry) { return entry->link == 0; }
 
-/* Makes context current for a few calls; *popped is for leave. False: it cannot be. */
+/* Makes context current for a few calls; *pushed is for leave. False: it cannot be. */
 static bool go_to(CUcontext context, CUcontext *current, bool *pushed) {
   *pushed = false;
   if (gs_real.cuCtxGetCurrent(current) != CUDA_SUCCESS || !context)
