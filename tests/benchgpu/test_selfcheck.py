@@ -140,7 +140,7 @@ def test_where_nothing_can_be_shared_the_reason_is_named_once(tmp_path, monkeypa
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\nif 'run' in sys.argv[1:2] and 'true' in sys.argv: sys.exit('no control groups here')\n"
     )
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     done = simulated("--out", tmp_path / "out", "--part", "memory,reclaim,stalls")
     assert done.returncode == 1, done.stderr[-3000:]
     found = only_run(tmp_path / "out")
