@@ -227,12 +227,19 @@ void core_lease(struct gs_core *core, int32_t grant, int32_t previous, struct de
  * for ever by smaller ones. */
 static void lease_beside(struct gs_core *core, struct decisions *d) {
   for (;;) {
-    core_mark_due(core, false);
-    int32_t candidate = core_pick(core, false);
+    core_mark_due(core, CORE_NEITHER);
+    int32_t candidate = core_pick(core, CORE_NEITHER);
     if (candidate < 0 || core->grant[candidate].gang || !core_fits_beside(core, &core->grant[candidate]))
       return;
     core_lease(core, candidate, -1, d);
   }
+}
+
+void core_end_tail(const struct gs_core *core, struct core_grant *g) {
+  g->revoked_ns = 0;
+  g->late = false;
+  if (g->view.drained && g->view.waiting == 0)
+    g->dry_ns = core_min(core_idle_since(g), core->now_ns);
 }
 
 bool core_drained(struct gs_core *core) {
@@ -242,7 +249,7 @@ bool core_drained(struct gs_core *core) {
     if (g->revoked_ns != core->round_ns)
       continue;
     if (g->view.drained)
-      g->revoked_ns = 0;
+      core_end_tail(core, g);
     else
       all = false;
   }
@@ -251,19 +258,21 @@ bool core_drained(struct gs_core *core) {
 
 /* Who gets the free device, or -1. */
 static int32_t pick_next(struct gs_core *core) {
-  core_mark_due(core, false);
-  int32_t next = core_pick(core, false);
-  if (next >= 0)
-    return next;
-  core_mark_due(core, true);
-  return core_pick(core, true);
+  int32_t next = -1;
+  for (enum core_resort resort = CORE_NEITHER; next < 0 && resort <= CORE_ANYBODY; resort++) {
+    core_mark_due(core, resort);
+    next = core_pick(core, resort);
+  }
+  return next;
 }
 
 /* What the device's main leases come to. Gives false when nobody is to be leased now. */
 static bool decide_holders(struct gs_core *core, struct decisions *d) {
   lease_beside(core, d);
-  part(core, core_pick(core, false), d);
-  int32_t candidate = core_pick(core, false);
+  part(core, core_pick(core, CORE_NEITHER), d);
+  int32_t candidate = core_pick(core, CORE_NEITHER);
+  if (candidate < 0 && all_idle(core)) /* what it still runs keeps nobody off the device */
+    candidate = core_pick(core, CORE_LATE_TOO);
   enum yield yield = holder_yields(core, candidate);
   if (yield == RENEW && core_asks(core))
     return false;
@@ -316,7 +325,7 @@ int gs_core_step(gs_core *core, uint64_t now_ns, struct gs_core_decision *out, u
   core_end_reclaims(core, &d);
   core_write_receipts(core, &d);
   bool all = core_publish_contention(core, &d);
-  core->had_waiters = core->wanted = core_pick(core, core->phase == CORE_FREE) >= 0;
+  core->had_waiters = core->wanted = core_pick(core, core->phase == CORE_FREE ? CORE_ANYBODY : CORE_LATE_TOO) >= 0;
   for (int i = 0; i < core->nmembers; i++) { /* leases beside others are always wanted by those */
     const struct core_grant *g = &core->grant[core->members[i]];
     core->wanted = core->wanted || g->due_ns || (g->held && g->side && core_shared(core));

@@ -274,7 +274,7 @@ void core_advance(struct gs_core *core, uint64_t now) {
     if (g->was_waiting && !g->held)
       g->stats.wait_ns += dt;
     /* a pause is part of how it runs, sleep is not, nor a lease not taken up, nor what the device gave to others' tails */
-    if (g->held && g->view.launches != g->launches_at_lease)
+    if (g->revoked_ns || (g->held && g->view.launches != g->launches_at_lease))
       g->resident_ns += (core_min(core_max(core_idle_since(g) + QUIET_NS, from), now) - from) / (tails + 1);
   }
   uint64_t end = busy_end(core, from, now);

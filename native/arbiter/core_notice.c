@@ -13,6 +13,16 @@ static void join_virtual_time(struct gs_core *core, struct core_grant *g) {
     g->vtime = core_max(g->vtime, least);
 }
 
+/* It wants to go on, after its device was given to others when its work was done. */
+static void note_pause(const struct gs_core *core, struct core_grant *g) {
+  if (!g->dry_ns)
+    return;
+  bool slept = core->now_ns - g->dry_ns >= SLEPT_NS;
+  g->sleeps = slept ? g->sleeps + 1 : 0;
+  g->resident_ns += slept ? 0 : core->now_ns - core_max(g->quiet_ns, g->dry_ns); /* until then it was counted with its lease */
+  g->dry_ns = 0;
+}
+
 void core_notice_waits(struct gs_core *core, struct decisions *d) {
   for (int i = 0; i < core->nmembers; i++) {
     int32_t m = core->members[i];
@@ -20,9 +30,7 @@ void core_notice_waits(struct gs_core *core, struct decisions *d) {
     bool waits = core_wants(g) && !g->held;
     if (waits && !g->was_waiting) {
       g->stats.waits++;
-      if (g->dry_ns)
-        g->sleeps = core->now_ns - g->dry_ns >= SLEPT_NS ? g->sleeps + 1 : 0;
-      g->dry_ns = 0;
+      note_pause(core, g);
       if (g->asleep || (g->quiet_ns && core->now_ns - g->quiet_ns >= QUIET_NS)) {
         g->wake_ns = core->now_ns;
         join_virtual_time(core, g);
@@ -52,8 +60,7 @@ void core_notice_tails(struct gs_core *core, struct decisions *d) {
       continue;
     bool shows_no_end = core->now_ns >= g->revoked_ns + TAIL_MAX_NS && g->view.busy_until_ns <= core->now_ns;
     if (g->view.drained || !g->view.live || shows_no_end) {
-      g->revoked_ns = 0;
-      g->late = false;
+      core_end_tail(core, g);
     } else if (!g->late && core->now_ns >= g->late_ns && room(d)) {
       g->late = true;
       emit(d, GS_CORE_LATE, m, -1, core->now_ns - g->revoked_ns);

@@ -44,7 +44,7 @@
 /* What may be owed by one grant, and to one, in ns x 1e6: a kernel of 10 s is paid back in full. */
 #define DEBT_MAX (INT64_C(10000000000) * CREDIT_PER_NS)
 /* First and last distance between two looks at whether a holder has gone idle; doubled between them. */
-#define IDLE_LOOK_MIN_NS (250 * UINT64_C(1000))
+#define IDLE_LOOK_MIN_NS (50 * UINT64_C(1000))
 #define IDLE_LOOK_MAX_NS (1 * MS_NS)
 
 /* A grant fills the device when it was busy for FULL_MILLI of what it held, over the last FILL_SAMPLES leases' lengths; it does
@@ -123,10 +123,10 @@ struct core_grant {
   uint64_t contended_ns;      /* when it was no longer alone */
   enum core_level level;      /* of its lease */
   uint64_t lease_ns;          /* since when it has it */
-  uint64_t dry_ns;            /* when its work was done, if its lease was then taken back as idle; 0: it wanted more since */
+  uint64_t dry_ns;            /* when its work was done, if it then had no lease, or lost it as idle; 0: it wanted more since */
   uint32_t sleeps;            /* in a row that it slept after that */
   uint64_t launches_at_lease;
-  uint64_t resident_ns;       /* ever with a lease, but for sleep */
+  uint64_t resident_ns;       /* ever with a lease, and in pauses too short for sleep, in which the device was given to others */
   uint64_t paid_busy_ns;      /* of the metered work, what its limit has paid or need not */
   uint64_t sampled_busy_ns, sampled_resident_ns; /* where the next sample of its fill begins */
   struct fill_sample fill[FILL_SAMPLES];
@@ -260,6 +260,9 @@ static inline bool core_unused(const struct gs_core *core, const struct core_gra
   return h->view.waiting && h->view.launches == h->launches_at_lease && core->now_ns >= h->lease_ns + PICKUP_NS;
 }
 
+/* Who is left out while others wait: who is late to drain, and who let leases pass unused until its time. */
+enum core_resort { CORE_NEITHER, CORE_LATE_TOO, CORE_ANYBODY };
+
 /* core_books.c */
 int64_t core_limit_resume(const struct gs_core *core, const struct core_grant *g);
 void core_set_share(struct gs_core *core, struct core_grant *g, const struct gs_share *share);
@@ -284,11 +287,13 @@ void core_start_term(struct gs_core *core, int32_t grant);
 void core_lease(struct gs_core *core, int32_t grant, int32_t previous, struct decisions *d);
 void core_revoke(struct gs_core *core, int32_t grant, int32_t candidate, bool idle, struct decisions *d);
 void core_note_miss(struct gs_core *core, struct core_grant *h);
+/* Nothing of it is on the device any more, or it is not waited for to say so. */
+void core_end_tail(const struct gs_core *core, struct core_grant *g);
 bool core_drained(struct gs_core *core);
 
 /* core_gang.c */
-/* Gangs that would get the device now are due on it. desperate: as in core_pick. */
-void core_mark_due(struct gs_core *core, bool desperate);
+/* Gangs that would get the device now are due on it. */
+void core_mark_due(struct gs_core *core, enum core_resort resort);
 /* Once at a time: before a gang that is due is passed over, it may be called. */
 bool core_asks(struct gs_core *core);
 /* The device is lent while the gang, which holds it, has nothing to run there. */
@@ -311,9 +316,8 @@ uint64_t core_next_look(struct gs_core *core);
 /* > 0 when a may borrow before b whatever their virtual times. */
 int core_compare_borrowing(const struct core_grant *a, const struct core_grant *b);
 bool core_goes_before(const struct gs_core *core, const struct core_grant *a, const struct core_grant *b);
-/* The best of those that wait for a main lease and may run, or -1; gangs that are due not counted. Grants that let leases pass
- * unused are left out until their time, unless desperate. */
-int32_t core_pick(const struct gs_core *core, bool desperate);
+/* The best of those that wait for a main lease and may run, or -1; gangs that are due not counted. */
+int32_t core_pick(const struct gs_core *core, enum core_resort resort);
 /* The best of those that hold a main lease, or -1. */
 int32_t core_lead(const struct gs_core *core);
 /* c waits and should not have to wait for the end of the term of h. */

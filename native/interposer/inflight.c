@@ -33,27 +33,33 @@ double gs_queue_inflight(const struct gs_queue *queue, double bound, uint64_t no
   return rest + queue->unobserved * (bound / GS_METER_RISK_SHARE);
 }
 
-uint64_t gs_queue_expected_end(const struct gs_queue *queue, uint64_t now) {
-  if (queue->inflight <= 0) return 0; /* only copies, if anything */
-  if (queue->head != queue->tail) {
-    const struct gs_mark *oldest = &queue->ring[queue->tail % GS_METER_RING];
-    if (now > oldest->expected) {
-      /* Late already: the longer it is late, the longer it will take. */
-      uint64_t late = now - oldest->expected, rest = (uint64_t)queue->inflight;
-      return now + (late / 2 > rest ? late / 2 : rest);
-    }
-    return queue->end;
-  }
-  return queue->end > now ? queue->end : 0;
+/* When the work of the oldest mark began: as expected when it was recorded, or later, when what came before it was done then. Its
+ * own length is told again: of an unknown function much more may be known by now. */
+static uint64_t begin_of_oldest(const struct gs_queue *queue, uint64_t *own) {
+  const struct gs_mark *oldest = &queue->ring[queue->tail % GS_METER_RING];
+  uint64_t begin;
+  *own = (uint64_t)gs_segment_now(&oldest->segment);
+  begin = oldest->expected > *own ? oldest->expected - *own : 0;
+  return queue->anchored && queue->previous_done > begin ? queue->previous_done : begin;
+}
+
+uint64_t gs_queue_expected_end(const struct gs_meter *meter, const struct gs_queue *queue, uint64_t now) {
+  uint64_t rest = (uint64_t)maximum(queue->inflight, 0), own, begin, had, end;
+  if (rest == 0) return 0; /* only copies, if anything */
+  if (queue->head == queue->tail) return queue->end > now ? queue->end : 0;
+  begin = begin_of_oldest(queue, &own);
+  had = now > begin ? (uint64_t)gs_meter_resident(meter, begin, now, 1) : 0;
+  if (had > own) /* late already: the longer it is late, the longer it will take */
+    return now + (uint64_t)maximum((double)(had - own) / 2, (double)rest);
+  end = (now > begin ? now : begin) + (own - had) + (rest > own ? rest - own : 0);
+  return end > queue->end ? end : queue->end;
 }
 
 bool gs_queue_stuck(const struct gs_meter *meter, const struct gs_queue *queue, uint64_t patience, uint64_t now) {
-  const struct gs_mark *oldest = &queue->ring[queue->tail % GS_METER_RING];
-  uint64_t due = oldest->expected, own;
+  uint64_t begin, own;
   if (queue->head == queue->tail) return false;
-  own = (uint64_t)gs_segment_now(&oldest->segment); /* of an unknown function much more may be known by now */
-  if (queue->anchored && queue->previous_done + own > due) due = queue->previous_done + own;
-  return now > due && gs_meter_resident(meter, due - own, now, 1) > (double)(own + (own > patience ? own : patience));
+  begin = begin_of_oldest(queue, &own);
+  return now > begin + own && gs_meter_resident(meter, begin, now, 1) > (double)(own + (own > patience ? own : patience));
 }
 
 uint64_t gs_meter_pace(struct gs_meter *meter, uint64_t key, uint64_t most) {

@@ -186,10 +186,16 @@ static void close_done(struct gs_stream *stream) {
   gs_biased_drop(&device->lock);
 }
 
+static void tell_sooner(const struct gs_time_device *device) {
+  if (__atomic_load_n(&device->limits->contended, __ATOMIC_RELAXED))
+    gs_ring();
+}
+
 void gs_reap(struct gs_time_device *device) {
   struct gs_time *time = gs_time();
   uint32_t streams;
   int saved = errno, cancel, previous;
+  bool sooner;
   if (!gs_latch_try(&device->reaping))
     return;
   cancel = shield();
@@ -216,11 +222,13 @@ void gs_reap(struct gs_time_device *device) {
   }
   gs_biased_take(&device->lock);
   device->meter->mark_most_ns = gs_bound(device) / GS_METER_MARKS; /* a tight bound is kept only as well as marks say */
-  gs_publish(device, gs_now());
+  sooner = gs_publish(device, gs_now());
   gs_biased_drop(&device->lock);
   __atomic_store_n(&device->looked_at, gs_now(), __ATOMIC_RELAXED);
   gs_unrelax(previous);
   gs_latch_drop(&device->reaping);
+  if (sooner)
+    tell_sooner(device);
   unshield(cancel);
   errno = saved;
 }
@@ -245,8 +253,8 @@ void gs_stream_done(struct gs_stream *stream) {
   }
   sooner = gs_publish(device, now);
   gs_biased_drop(&device->lock);
-  if (sooner && __atomic_load_n(&device->limits->contended, __ATOMIC_RELAXED))
-    gs_ring();
+  if (sooner)
+    tell_sooner(device);
 }
 
 static void forget_stream(struct gs_stream *stream, uint64_t now) {
@@ -291,7 +299,7 @@ static uint64_t expected_end(struct gs_time_device *device, uint64_t now) {
     uint64_t expected;
     if (!stream || !gs_stream_live(stream) || stream->device != device || gs_stream_known_done(stream))
       continue;
-    expected = gs_queue_expected_end(&stream->queue, now);
+    expected = gs_queue_expected_end(device->meter, &stream->queue, now);
     if (expected > end)
       end = expected;
     sum += gs_queue_inflight(&stream->queue, 0, now);

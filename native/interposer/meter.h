@@ -230,8 +230,9 @@ static inline double gs_meter_inflight(const struct gs_meter *meter, double boun
 }
 /* The same for one queue, without what must be done by now although no mark said so. */
 double gs_queue_inflight(const struct gs_queue *queue, double bound, uint64_t now);
-/* When the queue is expected to be dry; a queue whose oldest mark is overdue gets half its delay on top. 0: nothing in flight. */
-uint64_t gs_queue_expected_end(const struct gs_queue *queue, uint64_t now);
+/* When the queue is expected to be dry if the device is its own from now on; a queue whose oldest mark is overdue gets half its
+ * delay on top. 0: nothing in flight. */
+uint64_t gs_queue_expected_end(const struct gs_meter *meter, const struct gs_queue *queue, uint64_t now);
 
 /* Whether its oldest mark is overdue by more than `patience` and by as much as it was expected to take, in time that the device
  * had for us: what it waits for may be work that was never submitted. */

@@ -198,11 +198,15 @@ class Grant:
     def slot(self, index: int = 0, device: int = 0) -> Slot:
         return Slot(self.usage, index, device)
 
-    def rung(self) -> bool:
+    def rings(self) -> int:
+        """Since the last time it was asked."""
         try:
-            return os.eventfd_read(self.bell) > 0
+            return os.eventfd_read(self.bell)
         except BlockingIOError:
-            return False
+            return 0
+
+    def rung(self) -> bool:
+        return self.rings() > 0
 
     def daemon_dies(self) -> None:
         self._beating.clear()

@@ -390,6 +390,25 @@ static void check_new_stream(void) {
   CHECK(estimate > 90000 && estimate < 110000);
 }
 
+static void check_expected_end(void) {
+  /* Two kernels with a mark each, held up together: the second ends as long after the first as it takes. */
+  restart();
+  run("b2b", 1000000, 200);
+  struct gs_function *function = gs_meter_function(&meter, 0x1000);
+  for (int i = 0; i < 2; i++) {
+    gs_meter_launch(&meter, &queues[0], function, now, 1);
+    CHECK(gs_meter_mark(&meter, &queues[0], false, now));
+  }
+  uint64_t end = now + 2800000;
+  CHECK(gs_queue_expected_end(&meter, &queues[0], now + 1500000) >= now + 1500000 + 1900000); /* the first is late: nothing is known */
+  gs_meter_reap(&meter, &queues[0], end - 1000000, 1, 1);
+  for (uint64_t left = 900000; left > 0; left -= 100000) {
+    uint64_t expected = gs_queue_expected_end(&meter, &queues[0], end - left);
+    CHECK(expected > end - 60000 && expected < end + 60000);
+  }
+  CHECK(gs_queue_expected_end(&meter, &queues[0], end + 100000) > end + 1000000);
+}
+
 int main(int argc, char **argv) {
   if (argc == 2 && !strcmp(argv[1], "self")) {
     check_timeline();
@@ -403,6 +422,7 @@ int main(int argc, char **argv) {
     check_no_lease();
     check_reuse();
     check_new_stream();
+    check_expected_end();
     return 0;
   }
   if (argc < 3) return 2;

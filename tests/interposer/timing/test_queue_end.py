@@ -29,3 +29,22 @@ def test_after_a_wait_nothing_is_expected_to_run(
     assert max(late) <= 100_000
     assert max(early) <= 500_000
     tenant.end()
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_work_done_sooner_than_was_told_is_told_at_once(
+    grant: Grant, sim: Simulator, run: Callable[..., Tenant], wait: str
+) -> None:
+    """The arbiter waits for the end that it was told: for 4 ms too much the device would stand idle."""
+    grant.lease()
+    tenant = run("ends", grant, sim, wait, 4 * MS, 20_000, ROUNDS)
+    rings = []
+    for _ in range(ROUNDS):
+        tenant.line()
+        rings.append(grant.rings())
+        tenant.process.stdin.write("\n")  # type: ignore[union-attr]
+        tenant.process.stdin.flush()  # type: ignore[union-attr]
+    print(f"{wait}: rings {rings}")
+    assert min(rings) >= 1
+    assert sum(rings) <= 3 * ROUNDS  # of 175 waits
+    tenant.end()
