@@ -206,9 +206,9 @@ static enum yield holder_yields(struct gs_core *core, int32_t candidate) {
   if (all_idle(core))
     return YIELD_IDLE;
   const struct core_grant *c = &core->grant[candidate];
-  if (core->now_ns >= core->term_end_ns)
-    return core_goes_before(core, c, h) ? YIELD : RENEW;
-  return core_preempts(core, c, h) ? YIELD : KEEP;
+  if (core->now_ns < core->term_end_ns && !core_preempts(core, c, h))
+    return KEEP;
+  return core_goes_before(core, c, h) ? YIELD : RENEW; /* what it has by now may be worth more than what its lease was given for */
 }
 
 /* ---- giving leases ---- */

@@ -178,6 +178,15 @@ def test_a_holder_that_does_not_drain_is_passed_reported_and_not_waited_for():
     assert not any(action == LEASE and grant == 0 for t, action, grant, _, _ in seen if t > late[0][0])
 
 
+@pytest.mark.parametrize("guarantees", [(250, 750), (500, 500), (340, 330, 330)])
+def test_a_device_is_not_drained_for_who_does_not_get_it(guarantees):
+    m = machine(*({"guarantee": guarantee} for guarantee in guarantees))
+    m.run(10 * SECOND)
+    handovers = [(grant, other) for _, action, grant, other, _ in m.decisions if action == HANDOVER]
+    assert len(handovers) > 100
+    assert sum(grant == other for grant, other in handovers) <= 0.01 * len(handovers)
+
+
 def test_a_late_holder_gets_back_what_nobody_else_wants():
     m = machine({"guarantee": 400}, {"guarantee": 600})
     m.want(0, work=0)
