@@ -163,14 +163,18 @@ void arbiter_carry_out(gs_arbiter *a, uint32_t device, const struct gs_core_deci
 }
 
 /* To those that have a lease: whether others' work is on the device beside theirs. */
-static void tell_tails(gs_arbiter *a, uint32_t device, const int32_t *watched, int n) {
+static void tell_tails(gs_arbiter *a, uint32_t device, const int32_t *watched, int n, uint64_t now) {
   for (int i = 0; i < n; i++) {
     if (!gs_core_holds(a->core[device], watched[i]))
       continue;
     struct entry *e = &a->grant[watched[i]];
-    uint32_t *word = &e->limits->device[e->ordinal[device]].tails, tails = (uint32_t)gs_core_tails(a->core[device], watched[i]);
-    if (load32(word) != tails)
-      __atomic_store_n(word, tails, __ATOMIC_RELEASE);
+    struct gs_device_limits *limits = &e->limits->device[e->ordinal[device]];
+    uint32_t tails = (uint32_t)gs_core_tails(a->core[device], watched[i]);
+    uint32_t before = load32(&limits->tails);
+    if ((before & 1) == tails)
+      continue;
+    __atomic_store_n(&limits->tails_ns, now, __ATOMIC_RELAXED);
+    __atomic_store_n(&limits->tails, ((before >> 1) + 1) << 1 | tails, __ATOMIC_RELEASE);
   }
 }
 
@@ -182,7 +186,7 @@ static void decide(gs_arbiter *a, uint32_t device, uint64_t now) {
     observe_on(a, watched[i], device, now);
   int n = gs_core_step(a->core[device], now, decisions, &a->due_ns[device]);
   nwatched = gs_core_watched(a->core[device], watched);
-  tell_tails(a, device, watched, nwatched); /* before the lease: its holder meters by it */
+  tell_tails(a, device, watched, nwatched, now); /* before the lease: its holder meters by it */
   for (int i = 0; i < n; i++)
     arbiter_carry_out(a, device, &decisions[i], now);
 }

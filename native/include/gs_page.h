@@ -42,8 +42,9 @@ struct gs_device_limits {
   uint32_t limit_milli;
   uint32_t lease;     /* futex; arbiter */
   uint32_t contended; /* 1: another grant waits for this device or ran on it in the last second; arbiter */
-  uint32_t tails;     /* 1: work of a grant whose lease was revoked is still on the device; kept for the holder; arbiter */
-  uint8_t reserved[68];
+  uint32_t tails;     /* epoch << 1 | 1: work of a grant whose lease was revoked is still on the device; for the holder; arbiter */
+  uint64_t tails_ns;  /* since when that is so; 0: not said; arbiter */
+  uint8_t reserved[56];
 };
 
 struct gs_limits {
@@ -100,6 +101,7 @@ struct gs_usage {
 _Static_assert(sizeof(struct gs_device_limits) == 128, "layout");
 _Static_assert(offsetof(struct gs_device_limits, lease) == 48, "layout");
 _Static_assert(offsetof(struct gs_device_limits, tails) == 56, "layout");
+_Static_assert(offsetof(struct gs_device_limits, tails_ns) == 64, "layout");
 _Static_assert(offsetof(struct gs_limits, managed) == 72, "layout");
 _Static_assert(offsetof(struct gs_limits, device) == 128, "layout");
 _Static_assert(sizeof(struct gs_limits) == 128 + 16 * 128, "layout");

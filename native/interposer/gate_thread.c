@@ -70,11 +70,7 @@ static uint64_t drain(struct gs_time_device *device) {
 static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint64_t tick) {
   uint32_t lease = __atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE);
   uint64_t again;
-  if (gs_turn_passed(device, lease)) {
-    gs_biased_take(&device->lock);
-    gs_notice_turn(device, lease, gs_now());
-    gs_biased_drop(&device->lock);
-  }
+  gs_look_at_turn(device);
   bool revoked = !(lease & GS_LEASE_HELD);
   if (lease != device->seen)
     device->draining = 0;

@@ -150,6 +150,7 @@ struct gs_meter {
   uint64_t end;    /* when all of it is believed done, one after another */
   double launched; /* estimates of all launches, ever */
   uint32_t others; /* of the last turn */
+  uint32_t tails;  /* word of the device's limits, as last seen */
   uint32_t turns;  /* noted, ever */
   struct gs_turn turn[GS_METER_TURNS];
   double mark_most_ns; /* estimated work per mark; 0: not said */
@@ -203,6 +204,10 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
 struct gs_mark *gs_meter_mark(struct gs_meter *meter, struct gs_queue *queue, bool start, uint64_t now);
 /* From now on others have, or have no more, work on the device beside ours. Nothing before the first call: alone. */
 void gs_meter_turn(struct gs_meter *meter, uint32_t others, uint64_t from);
+/* When the last of them began, 0: there was none. */
+static inline uint64_t gs_meter_last_turn(const struct gs_meter *meter) {
+  return meter->turns > 0 ? meter->turn[(meter->turns - 1) % GS_METER_TURNS].from : 0;
+}
 /* Device time that fell to this process between two instants if it had work all along: the hardware slices the device evenly
  * between those who have. */
 double gs_meter_resident(const struct gs_meter *meter, uint64_t from, uint64_t to, uint32_t residents);

@@ -206,14 +206,17 @@ static inline uint32_t gs_others_without_lease(const struct gs_time_device *devi
 }
 /* Who may be on the device, by the lease word just read. */
 static inline uint32_t gs_others(const struct gs_time_device *device, uint32_t lease) {
-  return lease & GS_LEASE_HELD ? __atomic_load_n(&device->limits->tails, __ATOMIC_RELAXED) != 0
+  return lease & GS_LEASE_HELD ? __atomic_load_n(&device->limits->tails, __ATOMIC_ACQUIRE) & 1
                                : gs_others_without_lease(device, lease);
 }
 static inline bool gs_turn_passed(const struct gs_time_device *device, uint32_t lease) {
-  return gs_others(device, lease) != __atomic_load_n(&device->meter->others, __ATOMIC_RELAXED);
+  return gs_others(device, lease) != __atomic_load_n(&device->meter->others, __ATOMIC_RELAXED) ||
+         __atomic_load_n(&device->limits->tails, __ATOMIC_RELAXED) != __atomic_load_n(&device->meter->tails, __ATOMIC_RELAXED);
 }
 /* Tells the meter. Under the device's lock. */
 void gs_notice_turn(struct gs_time_device *device, uint32_t lease, uint64_t now);
+/* The same where nobody submits. */
+void gs_look_at_turn(struct gs_time_device *device);
 /* Waits for a lease, or for the local budget where the daemon is gone. Gives the lease word that let it through. */
 uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream);
 /* Whether work goes on although the lease was revoked: the ranks of a gang stop at the same collective. */
