@@ -140,11 +140,13 @@ def _by_tenant_and_device(placed: Iterable[Placed]) -> dict[tuple[str, str], lis
 
 
 def _split(milli: int, rows: list[Placed]) -> dict[str, int]:
-    """By time; equally where nobody asked for any. Nobody above its limit, which leaves the rest to the others."""
+    """What is reserved for each, and the rest by time; equally where nobody asked for any. Nobody above its limit,
+    which leaves the rest to the others."""
     asked = any(row.time_milli for row in rows)
-    parts = [Part(row.grant, row.time_milli if asked else 1, row.limit_milli) for row in rows]
-    given = water_fill(milli, [part for part in parts if part.weight > 0])
-    return {row.grant: given.get(row.grant, 0) for row in rows}
+    own = {row.grant: min(row.guaranteed_milli, row.limit_milli) for row in rows}
+    parts = [Part(row.grant, row.time_milli if asked else 1, row.limit_milli - own[row.grant]) for row in rows]
+    rest = water_fill(milli - sum(own.values()), [part for part in parts if part.weight > 0])
+    return {grant: least + rest.get(grant, 0) for grant, least in own.items()}
 
 
 def _limits(
