@@ -90,7 +90,8 @@ class OciEditAnswer(Struct, kw_only=True):
 
 class GrantDevice(Struct, kw_only=True):
     """One device of a grant. `guaranteed_milli`: the part of `time_milli` that its tenant's guarantee covers now; 0
-    on a device that does not work.
+    on a device that does not work. `served_milli`, `served_limit_milli`: what it is served with now, its part of what
+    its tenant has left unreserved, and of its tenant's limit, among it.
     `share_got_milli`: its part of the work the device did in the last second. `waits`, `reclaims`: waits, and leases
     taken from it in mid-work, that are over; `reclaim_ns`: until that work was done. Counts of leases and revokes are
     of this run of the daemon, and so are histograms: entry i counts those shorter than 2^i us, the last one all
@@ -102,6 +103,8 @@ class GrantDevice(Struct, kw_only=True):
     time_milli: int
     time_limit_milli: int
     guaranteed_milli: int
+    served_milli: int = 0
+    served_limit_milli: int = 0
     memory_bytes: int = 0
     memory_peak_bytes: int = 0
     busy_ns: int = 0

@@ -68,8 +68,9 @@ def grant(found: Any) -> None:
     for device in found["devices"]:
         print(
             f"  device {device['index']}    time {format_time(device['time_milli'])} "
-            f"(limit {format_time(device['time_limit_milli'])}), memory {format_size(device['memory_bytes'])} of "
-            f"{format_size(device['memory_limit_bytes'])} (peak {format_size(device['memory_peak_bytes'])})"
+            f"(limit {format_time(device['time_limit_milli'])}){_served(device)}, memory "
+            f"{format_size(device['memory_bytes'])} of {format_size(device['memory_limit_bytes'])} "
+            f"(peak {format_size(device['memory_peak_bytes'])})"
         )
         print(
             f"              busy {_seconds(device['busy_ns'])}, leased {_seconds(device['leased_ns'])} in "
@@ -77,6 +78,15 @@ def grant(found: Any) -> None:
             f"(longest {_ms(device['wait_max_ns'])}), taken back {device['reclaims']} times "
             f"(longest {_ms(device['reclaim_max_ns'])})"
         )
+
+
+def _served(device: Any) -> str:
+    """Where that is not just what was asked: its tenant has more to give, or a limit of its own."""
+    asked = (device["time_milli"], device["time_limit_milli"])
+    served = (device["served_milli"], device["served_limit_milli"])
+    if served in (asked, (0, 0)):
+        return ""
+    return f", now {format_time(served[0])} guaranteed, at most {format_time(served[1])}"
 
 
 def _gang(gang: Any, here: int) -> str:

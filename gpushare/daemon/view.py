@@ -12,10 +12,14 @@ from gpushare.inject import cdi, grantdir
 from gpushare.node.devices import Device
 from gpushare.policy.admission import Place
 from gpushare.policy.capacity import Standing
+from gpushare.policy.shares import Share
 from gpushare.units import MIB
 
 
-def _grant_device(place: Place, state: State, kept: int, live: Live | None, arbiter: Arbiter) -> types.GrantDevice:
+def _grant_device(
+    place: Place, state: State, kept: int, live: Live | None, share: Share | None, arbiter: Arbiter
+) -> types.GrantDevice:
+    """`share`: what it is served with, None: it is not."""
     shown = types.GrantDevice(
         id=place.device,
         index=place.index,
@@ -27,6 +31,8 @@ def _grant_device(place: Place, state: State, kept: int, live: Live | None, arbi
     )
     if live is None or live.handle is None or (book := live.books.get(place.index)) is None:
         return shown
+    if share is not None:
+        shown.served_milli, shown.served_limit_milli = share.guarantee_milli, share.limit_milli
     stats = book.total(arbiter.grant_stats(live.handle, place.index))
     shown.memory_bytes = stats.memory_bytes
     shown.memory_peak_bytes = stats.memory_peak_bytes
@@ -50,9 +56,10 @@ def grant_view(
 ) -> types.Grant:
     """`live` is None for a grant that has ended: its numbers are the ledger's. `stands`: for a reader of many."""
     kept = (stands or placement.standing(state)).kept if live is not None else {}
+    shares: list[Share | None] = [*live.shares] if live is not None and live.shares else [None] * len(record.places)
     devices = [
-        _grant_device(place, state, kept.get((record.id, place.device), place.guaranteed_milli), live, arbiter)
-        for place in record.places
+        _grant_device(place, state, kept.get((record.id, place.device), place.guaranteed_milli), live, share, arbiter)
+        for place, share in zip(record.places, shares, strict=True)
     ]
     if live is None:
         totals = state.ledger.totals(record.id)

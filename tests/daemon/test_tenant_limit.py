@@ -54,3 +54,10 @@ def test_several_grants_on_several_devices_get_together_what_it_says(daemon, cli
     # The daemon follows who runs; that may take until after the two seconds have begun.
     until(lambda: abs(part(daemon, 0, first, second) - 0.4) < 0.05, 20, "the third has its part")
     assert abs(part(daemon, 0, first, second) - 0.4) < 0.05
+    # And it is told: of 10 % that was asked, and a guarantee of the tenant of 30 % for three grants.
+    here = next(grant for grant in client.grants() if grant["devices"][0]["index"] == 0)
+    (device,) = client.grant(here["id"])["devices"]
+    assert (device["time_milli"], device["time_limit_milli"]) == (100, 1000)
+    assert (device["served_milli"], device["served_limit_milli"]) == (100, 200)
+    shown = daemon.cli("grant", "show", here["id"]).stdout
+    assert "time 10% (limit 100%), now 10% guaranteed, at most 20%" in shown
