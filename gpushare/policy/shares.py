@@ -9,11 +9,12 @@ import enum
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from gpushare.policy.entitlement import Part, water_fill
+from gpushare.policy.entitlement import Part, TenantState, entitle, water_fill
 
 DEVICE_MILLI = 1000
 _WEIGHT_SCALE = 1000
 _WEIGHT_MAX = 2**32 - 1
+_FINE = 1000  # units of a milli: small weights have their part too
 _LEAST_FREE = 50  # a fiftieth of what goes back to its tenants
 
 
@@ -75,13 +76,16 @@ def shares(
     result = {}
     for device in {device for _, device in groups}:
         here = {tenant: rows for (tenant, on), rows in groups.items() if on == device}
-        unused = {
-            tenant: sum(milli[tenant, device][row.grant] for row in rows if not _runs(row, runnable))
+        promised = {
+            tenant: _Promise(
+                milli=guaranteed[tenant, device],
+                unused=sum(milli[tenant, device][row.grant] for row in rows if not _runs(row, runnable)),
+                limit=sum(limits[row.grant, device] for row in rows if _runs(row, runnable)),
+            )
             for tenant, rows in here.items()
             if any(_runs(row, runnable) for row in rows)
         }
-        promised = sum(guaranteed[tenant, device] for tenant in unused)
-        pulls = _pulls({tenant: tenants[tenant] for tenant in unused}, unused, DEVICE_MILLI - promised)
+        pulls = _pulls({tenant: tenants[tenant] for tenant in promised}, promised)
         for tenant, rows in here.items():
             policy = tenants[tenant]
             usual = _Pull(policy.weight * _WEIGHT_SCALE, policy.tier)
@@ -113,18 +117,36 @@ class _Pull:
     tier: int
 
 
-def _pulls(tenants: Mapping[str, TenantPolicy], unused: Mapping[str, int], free: int) -> dict[str, _Pull]:
-    """Of the tenants that run: such that each gets back what its own idle grants leave (`unused`), and its part by
-    weight of the `free` rest, which only the highest tier has a part of while it wants it."""
+@dataclass(frozen=True, slots=True)
+class _Promise:
+    """To a tenant that runs, on one device: `unused` of it to its grants that are idle. `limit`: of those that run."""
+
+    milli: int
+    unused: int
+    limit: int
+
+
+def _pulls(tenants: Mapping[str, TenantPolicy], promised: Mapping[str, _Promise]) -> dict[str, _Pull]:
+    """Of the tenants that run: such that each gets what it is entitled to while all of them want all they may have,
+    what its own idle grants leave included. Those that get more than their grants that run are guaranteed are in the
+    highest tier for it, by how much that is."""
     pulls = {name: _Pull(policy.weight * _WEIGHT_SCALE, policy.tier) for name, policy in tenants.items()}
-    if not any(unused.values()):
+    unused = sum(promise.unused for promise in promised.values())
+    if not unused:
         return pulls
-    top = max(policy.tier for policy in tenants.values())
+    states = [
+        TenantState(name, promised[name].milli * _FINE, promised[name].limit * _FINE, policy.weight, policy.tier)
+        for name, policy in tenants.items()
+    ]
+    entitled = entitle(DEVICE_MILLI * _FINE, states).milli
+    parts = {name: max(0, entitled[name] - (due.milli - due.unused) * _FINE) for name, due in promised.items()}
+    weighted = [policy for policy in tenants.values() if policy.weight]
+    top = max((policy.tier for policy in weighted), default=0)
     # Never nothing: grants that run leave surplus too, now and then, and nobody may be shut out of that.
-    free = max(free, sum(unused.values()) // _LEAST_FREE, 1)
-    weights = {name: policy.weight if policy.tier == top else 0 for name, policy in tenants.items()}
-    total = sum(weights.values())
-    parts = {name: unused[name] * max(1, total) + free * weights[name] for name in tenants}
+    least = max(unused // _LEAST_FREE, 1) * _FINE
+    highest = {policy.name: policy.weight for policy in weighted if policy.tier == top}
+    for name, weight in highest.items():
+        parts[name] = max(parts[name], promised[name].unused * _FINE + least * weight // sum(highest.values()))
     unit = _WEIGHT_SCALE * max(1, sum(policy.weight for name, policy in tenants.items() if parts[name]))
     for name, part in parts.items():
         if part:

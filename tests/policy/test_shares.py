@@ -79,6 +79,28 @@ def test_scavengers_stay_last_unless_it_is_their_own():
     assert abs(surplus(running(result, "g1", "g3"))["g1"] - 1000 * 100 / 900) < 2
 
 
+def test_the_tier_of_a_scavenger_lifts_nobodys_idle_time_above_others():
+    tenants = {
+        "s": TenantPolicy("s", 20, weight=0),
+        "t": TenantPolicy("t", 200, weight=0, tier=1),
+        "b": TenantPolicy("b", 0),
+    }
+    placed = [Placed("g1", "s", "d0", 10, 10), Placed("g2", "s", "d0", 10, 10), Placed("g3", "t", "d0", 200, 200)]
+    result = shares(tenants, [*placed, Placed("g4", "b", "d0", 100, 0)], runnable={"g1", "g3", "g4"})
+    # 10 of its own that its idle grant leaves, against the 780 that nobody is promised.
+    assert abs(surplus(running(result, "g1", "g4"))["g1"] - 1000 * 10 / 790) < 2
+    assert result["g3", "d0"].weight == 0
+
+
+def test_what_a_limited_tenant_of_the_highest_tier_leaves_is_split_by_weight():
+    tenants = {"a": TenantPolicy("a", 200), "b": TenantPolicy("b", 100), "h": TenantPolicy("h", 0, 1, 1, 400)}
+    placed = [Placed("g1", "a", "d0", 100, 100), Placed("g2", "a", "d0", 100, 100), Placed("g3", "b", "d0", 100, 100)]
+    result = shares(tenants, [*placed, Placed("g4", "h", "d0", 100, 0)], runnable={"g1", "g3", "g4"})
+    got = surplus(running(result, "g1", "g3", "g4"))
+    # 400 of the 700 for h, half of the other 300 each; and 100 that a's idle grant leaves.
+    assert [round(got[grant]) for grant in ("g1", "g3", "g4")] == [312, 187, 500]
+
+
 def test_two_grants_of_a_tenant_borrow_no_more_than_one():
     tenants = {"a": TenantPolicy("a", 0, weight=2), "b": TenantPolicy("b", 0, weight=2)}
     placed = [Placed("g1", "a", "d0", 300, 0), Placed("g2", "a", "d0", 100, 0), Placed("g3", "b", "d0", 400, 0)]
