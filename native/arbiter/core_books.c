@@ -49,8 +49,12 @@ static void cap_buckets(const struct gs_core *core, struct core_grant *g) {
   g->slack = least(g->slack, g->slack_cap);
 }
 
-static void apply_limit(struct gs_core *core, struct core_grant *g) {
-  g->allowance = least(g->allowance, (int64_t)g->share.limit_milli * (int64_t)LIMIT_WINDOW_NS);
+/* Who has some left and waits is held up by others: what its limit allows meanwhile is still there when it comes to run. */
+static void apply_limit(struct gs_core *core, struct core_grant *g, uint64_t now) {
+  bool runs = g->held && !core_shared(core) && !core_holder_idle(core, g, now);
+  bool held_up = !g->held && g->was_waiting && !g->misses;
+  uint64_t window = runs || held_up ? LIMIT_WAITED_NS : LIMIT_WINDOW_NS;
+  g->allowance = least(g->allowance, (int64_t)g->share.limit_milli * (int64_t)window);
   if (g->share.limit_milli >= 1000 || g->allowance >= core_limit_resume(core, g))
     g->limit_reached = false;
   else if (g->allowance <= 0)
@@ -294,7 +298,7 @@ void core_advance(struct gs_core *core, uint64_t now) {
   for (int i = 0; i < core->nmembers; i++) {
     cap_buckets(core, &core->grant[core->members[i]]);
     limit_work(core, &core->grant[core->members[i]], dt);
-    apply_limit(core, &core->grant[core->members[i]]);
+    apply_limit(core, &core->grant[core->members[i]], now);
   }
   core->now_ns = now;
 }

@@ -39,6 +39,8 @@
 #define ROUND_LEASES 4
 /* Window of limit_milli: a grant may use limit x this at once, never more than its limit over longer times. */
 #define LIMIT_WINDOW_NS (100 * MS_NS)
+/* The same of one that had to wait for others so long: one with a limit of 950 keeps the rest off the device for 400 ms. */
+#define LIMIT_WAITED_NS (500 * MS_NS)
 /* Least distance between two looks at it: what holders together pay comes to its end ever more slowly. */
 #define LIMIT_LOOK_NS (100 * UINT64_C(1000))
 /* What may be owed by one grant, and to one, in ns x 1e6: a kernel of 10 s is paid back in full. */

@@ -1,0 +1,248 @@
+"""What the core serves over many seconds is what policy says tenants are entitled to, by way of the shares that the
+daemon would give their grants."""
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from virtual_device import MS, Model
+
+from gpushare.policy.capacity import shrink
+from gpushare.policy.entitlement import TenantState, entitle
+from gpushare.policy.shares import DEVICE_MILLI, Placed, TenantPolicy, shares
+
+SECOND = 1000 * MS
+SETTLING, SPAN = 2 * SECOND, 20 * SECOND
+POINT = 10  # milli
+DEVICE = "d0"
+
+
+@dataclass(frozen=True)
+class Want:
+    """A grant: it wants `demand` milli, in a request every `period`; all of the device: without end."""
+
+    demand: int = DEVICE_MILLI
+    time: int = 100
+    guaranteed: int = 0
+    limit: int = DEVICE_MILLI
+    period: int = 200 * MS
+
+
+@dataclass(frozen=True)
+class Case:
+    """A tenant and what its grants want; one grant with all of its guarantee, if nothing else is said."""
+
+    guarantee: int = 0
+    weight: int = 1
+    tier: int = 0
+    limit: int | None = None
+    demand: int = DEVICE_MILLI
+    period: int = 200 * MS
+    grants: tuple[Want, ...] = ()
+
+    def wants(self):
+        one = Want(self.demand, self.guarantee or 100, self.guarantee, period=self.period)
+        return self.grants or (one,)
+
+
+def entitled(cases):
+    states = [
+        TenantState(
+            name=str(number),
+            guarantee=case.guarantee,
+            demand=sum(min(want.demand, want.limit) for want in case.wants()),
+            weight=case.weight,
+            tier=case.tier,
+            limit=case.limit,
+        )
+        for number, case in enumerate(cases)
+    ]
+    result = entitle(DEVICE_MILLI, states)
+    assert not result.degraded
+    return [result.milli[state.name] for state in states]
+
+
+def run(m, requests, duration):
+    """`requests`: of each grant that does not want without end, every how long it asks for how much."""
+    end = m.now + duration
+    due = dict.fromkeys(requests, m.now)
+    while m.now < end:
+        for number, (period, work) in requests.items():
+            if due[number] <= m.now:
+                m.want(number, (m.tenants[number].work or 0) + work)
+                due[number] += period
+        m.run(min([end, *due.values()]) - m.now)
+
+
+def served(cases):
+    """Milli that each tenant executes, and that it is charged for."""
+    policies = {
+        str(number): TenantPolicy(str(number), case.guarantee, case.weight, case.tier, case.limit)
+        for number, case in enumerate(cases)
+    }
+    owners = [(number, want) for number, case in enumerate(cases) for want in case.wants()]
+    placed = [
+        Placed(str(grant), str(number), DEVICE, want.time, want.guaranteed, want.limit)
+        for grant, (number, want) in enumerate(owners)
+    ]
+    given = shares(policies, placed, {str(grant) for grant, (_, want) in enumerate(owners) if want.demand})
+    m = Model()
+    requests = {}
+    for grant, (_, want) in enumerate(owners):
+        share = given[str(grant), DEVICE]
+        m.add(grant, guarantee=share.guarantee_milli, limit=share.limit_milli, weight=share.weight, tier=share.tier)
+        if 0 < want.demand < DEVICE_MILLI:
+            requests[grant] = (want.period, want.period * want.demand / 1000)
+    for grant, (_, want) in enumerate(owners):
+        if want.demand >= DEVICE_MILLI:
+            m.want(grant)
+    run(m, requests, SETTLING)
+    charged = {grant: m.stats(grant).leased_ns for grant in m.tenants}
+    executed = {grant: tenant.executed for grant, tenant in m.tenants.items()}
+    run(m, requests, SPAN)
+    did, paid = [0.0] * len(cases), [0.0] * len(cases)
+    for grant, (number, _) in enumerate(owners):
+        did[number] += 1000 * (m.tenants[grant].executed - executed[grant]) / SPAN
+        paid[number] += 1000 * (m.stats(grant).leased_ns - charged[grant]) / SPAN
+    return did, paid
+
+
+def check(*cases, within=POINT):
+    want = entitled(cases)
+    did, paid = served(cases)
+    assert did == pytest.approx(want, abs=within)
+    assert paid == pytest.approx(want, abs=within)
+
+
+HUNGRY = {
+    "guarantees that fill the device": [Case(250), Case(340), Case(5), Case(405)],
+    "surplus to a higher tier first": [Case(100, tier=1), Case(300), Case(0)],
+    "surplus by weight beside guarantees": [Case(100, weight=3), Case(300, weight=1), Case(0, weight=2)],
+    "weights within each tier": [Case(0, tier=1, limit=300), Case(100, weight=2), Case(100), Case(0)],
+    "weights far apart": [Case(300, weight=1000), Case(0, weight=10), Case(200, weight=100)],
+    "scavengers have what is left, equally": [Case(200, weight=0), Case(weight=0), Case(100, limit=500)],
+    "scavengers have nothing while others want all": [Case(200, weight=0), Case(weight=0, tier=5), Case(100)],
+    "what a limit leaves goes to others by weight": [
+        Case(100, limit=200),
+        Case(300, limit=350),
+        Case(),
+        Case(weight=2),
+    ],
+    "limits alone leave the device idle": [Case(100, limit=200), Case(300, limit=350)],
+    "a limit below guarantees' turns": [Case(429), Case(185), Case(185), Case(58), Case(31, tier=2, limit=143)],
+    "the rest of a high limit, with a limit": [Case(tier=1, limit=950), Case(limit=50), Case(weight=0)],
+    "the rest of a high limit, and nobody else": [Case(tier=1, limit=950), Case(limit=50)],
+}
+
+
+@pytest.mark.parametrize("cases", HUNGRY.values(), ids=HUNGRY.keys())
+def test_who_wants_all_gets_what_it_is_entitled_to(cases):
+    check(*cases)
+
+
+PARTLY = {
+    "a guarantee partly used": [Case(500, demand=100), Case(100, weight=3), Case()],
+    "a guarantee not used": [Case(500, demand=0), Case(100), Case(300)],
+    "surplus partly used": [Case(demand=300), Case(), Case()],
+    "beyond its guarantee": [Case(200, demand=400), Case(), Case(300)],
+    "a higher tier": [Case(demand=400, tier=1), Case(200), Case(300)],
+    "a scavenger": [Case(demand=100, weight=0), Case(weight=0), Case(300, limit=600)],
+    "seldom and much": [Case(300, demand=250, period=700 * MS), Case(), Case(400)],
+    "often and little": [Case(300, demand=250, period=30 * MS), Case(), Case(400)],
+}
+
+
+@pytest.mark.parametrize("cases", PARTLY.values(), ids=PARTLY.keys())
+def test_what_one_does_not_want_goes_to_others_as_they_are_entitled_to_it(cases):
+    check(*cases)
+
+
+def two(guarantee, *, reserved=True, **more):
+    """Two grants of half of it each, of which one is idle."""
+    half = Want(time=guarantee // 2, guaranteed=guarantee // 2 if reserved else 0)
+    idle = Want(demand=0, time=half.time, guaranteed=half.guaranteed)
+    return Case(guarantee, grants=(half, idle), **more)
+
+
+WITHIN = {
+    "to the same tenant's": [two(400), Case(600)],
+    "not to a higher tier": [two(400), Case(200, tier=3)],
+    "nor more than that": [two(400), Case(200), Case(100, weight=3)],
+    "what the highest tier leaves is the others'": [two(170), Case(150), Case(80, tier=1, limit=540)],
+    "a scavenger has no more than its own": [two(26, weight=0), Case(weight=2), Case(270, weight=0, tier=1)],
+    "its own for a scavenger beside a full device": [two(200, weight=0), Case(700)],
+    "a limit of the tenant": [two(200, limit=300), Case(100), Case(300, limit=400)],
+    "nobody reserved it": [two(400, reserved=False), Case(200, tier=3), Case()],
+}
+
+
+@pytest.mark.parametrize("cases", WITHIN.values(), ids=WITHIN.keys())
+def test_what_an_idle_grant_leaves_stays_its_tenants_own(cases):
+    check(*cases)
+
+
+@pytest.mark.parametrize(("waited", "saved"), [(True, 0.5), (False, 0.1)], ids=["waiting", "asleep"])
+def test_a_limit_saves_up_for_who_is_held_up_and_hardly_for_who_sleeps(waited, saved):
+    m = Model()
+    m.add(0, limit=200)
+    m.add(1, tier=1)
+    m.want(1)
+    m.want(0, None if waited else 0)
+    m.run(3 * SECOND)
+    assert m.tenants[0].executed == 0
+    m.want(1, 0)
+    m.want(0)
+    for duration in (SECOND, 10 * SECOND):
+        _, did = m.shares(duration)
+        assert did[0] == pytest.approx(0.2 * (1 + saved * SECOND / duration), abs=0.02)
+        saved = 0
+
+
+@pytest.mark.parametrize("promised", [(1000, 500), (600, 600, 300), (2000, 6000), (5, 1000, 700)], ids=str)
+def test_promises_that_do_not_fit_any_more_are_served_in_proportion(promised):
+    states = [TenantState(str(i), milli, DEVICE_MILLI) for i, milli in enumerate(promised)]
+    short = entitle(DEVICE_MILLI, states)
+    assert short.degraded
+    left = shrink(DEVICE_MILLI, {str(i): milli for i, milli in enumerate(promised)})
+    did, _ = served([Case(left[str(i)]) for i in range(len(promised))])
+    assert did == pytest.approx([short.milli[str(i)] for i in range(len(promised))], abs=POINT)
+
+
+@st.composite
+def mixes(draw, partly=False):
+    """2-8 tenants whose guarantees fit. The first always wants all, so that nobody keeps the device for its pauses."""
+    count = draw(st.integers(2, 8))
+    most = draw(st.sampled_from([1000, 900, 500, 0]))
+    cuts = sorted(draw(st.lists(st.integers(0, most), min_size=count, max_size=count)))
+    result = []
+    for number, milli in enumerate(b - a for a, b in zip([0, *cuts], cuts, strict=False)):
+        guarantee = milli if milli >= 5 else 0  # the least that is admitted
+        limit = draw(st.one_of(st.none(), st.integers(50, 1000))) if number else None
+        demand = st.one_of(st.just(0), st.integers(20, 999), st.just(DEVICE_MILLI))
+        result.append(
+            Case(
+                guarantee,
+                weight=draw(st.one_of(st.integers(0, 3), st.integers(0, 1000))),
+                tier=draw(st.integers(-1, 2)),
+                limit=None if limit is None else max(limit, guarantee),
+                demand=draw(demand) if partly and number else DEVICE_MILLI,
+                period=draw(st.sampled_from([100, 200, 500])) * MS,
+            )
+        )
+    return result
+
+
+few = settings(max_examples=80, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@few
+@given(mixes())
+def test_any_tenants_that_want_all_get_what_they_are_entitled_to(cases):
+    check(*cases)
+
+
+@few
+@given(mixes(partly=True))
+def test_any_tenants_that_want_a_part_get_what_they_are_entitled_to(cases):
+    check(*cases)
