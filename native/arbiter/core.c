@@ -271,8 +271,6 @@ static bool decide_holders(struct gs_core *core, struct decisions *d) {
   lease_beside(core, d);
   part(core, core_pick(core, CORE_NEITHER), d);
   int32_t candidate = core_pick(core, CORE_NEITHER);
-  if (candidate < 0 && all_idle(core)) /* what it still runs keeps nobody off the device */
-    candidate = core_pick(core, CORE_LATE_TOO);
   enum yield yield = holder_yields(core, candidate);
   if (yield == RENEW && core_asks(core))
     return false;
@@ -325,7 +323,7 @@ int gs_core_step(gs_core *core, uint64_t now_ns, struct gs_core_decision *out, u
   core_end_reclaims(core, &d);
   core_write_receipts(core, &d);
   bool all = core_publish_contention(core, &d);
-  core->had_waiters = core->wanted = core_pick(core, core->phase == CORE_FREE ? CORE_ANYBODY : CORE_LATE_TOO) >= 0;
+  core->had_waiters = core->wanted = core_pick(core, core->phase == CORE_FREE ? CORE_ANYBODY : CORE_NEITHER) >= 0;
   for (int i = 0; i < core->nmembers; i++) { /* leases beside others are always wanted by those */
     const struct core_grant *g = &core->grant[core->members[i]];
     core->wanted = core->wanted || g->due_ns || (g->held && g->side && core_shared(core));

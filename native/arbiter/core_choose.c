@@ -49,8 +49,6 @@ int32_t core_pick(const struct gs_core *core, enum core_resort resort) {
     const struct core_grant *g = &core->grant[m];
     if (g->held || g->beside || g->due_ns || !core_wants(g) || g->limit_reached)
       continue;
-    if (g->late && !g->gang && resort < CORE_LATE_TOO) /* what a gang's work waits for may be held in the gate */
-      continue;
     if (g->retry_ns > core->now_ns && resort < CORE_ANYBODY)
       continue;
     if (best < 0 || core_goes_before(core, g, &core->grant[best]))

@@ -97,7 +97,7 @@ struct core_grant {
   bool full;          /* fills the device, as far as known: its leases are exclusive */
   bool was_waiting;   /* as of the last step, without a lease */
   bool asleep;        /* gave the device up by itself; its next wait is a wake */
-  bool late;          /* reported; passed over until it drained */
+  bool late;          /* reported; what it still runs is charged to it, and keeps it from nothing */
   bool limit_reached; /* may not run until its allowance is back */
   bool published;
   bool gang, beside;  /* by the flags of its share; not both */
@@ -262,8 +262,8 @@ static inline bool core_unused(const struct gs_core *core, const struct core_gra
   return h->view.waiting && h->view.launches == h->launches_at_lease && core->now_ns >= h->lease_ns + PICKUP_NS;
 }
 
-/* Who is left out while others wait: who is late to drain, and who let leases pass unused until its time. */
-enum core_resort { CORE_NEITHER, CORE_LATE_TOO, CORE_ANYBODY };
+/* Who is left out while others wait: NEITHER: who let leases pass unused, until its time. */
+enum core_resort { CORE_NEITHER, CORE_ANYBODY };
 
 /* core_books.c */
 int64_t core_limit_resume(const struct gs_core *core, const struct core_grant *g);

@@ -182,6 +182,27 @@ def test_what_an_idle_grant_leaves_stays_its_tenants_own(cases):
     check(*cases)
 
 
+@pytest.mark.parametrize("depth", [5, 20, 50])
+@pytest.mark.parametrize(
+    ("grants", "milli"),
+    [
+        ([{"guarantee": 453, "weight": 10}, {"guarantee": 47, "weight": 1000, "limit": 815}], [458, 542]),
+        ([{"guarantee": 500}, {"tier": 1}], [500, 500]),
+        ([{"guarantee": 42}, {"guarantee": 65, "tier": 1}, {"tier": 2, "limit": 800}], [42, 158, 800]),
+    ],
+    ids=["by weight", "by tier", "by limit"],
+)
+def test_who_borrows_with_long_kernels_is_not_passed_over_for_what_they_overrun(grants, milli, depth):
+    m = Model()
+    for number, grant in enumerate(grants):
+        m.add(number, depth=(depth if number == len(grants) - 1 else 2) * MS, **grant)
+    for number in range(len(grants)):
+        m.want(number)
+    m.run(SETTLING)
+    _, did = m.shares(SPAN)
+    assert [1000 * did[number] for number in range(len(grants))] == pytest.approx(milli, abs=POINT)
+
+
 @pytest.mark.parametrize(("waited", "saved"), [(True, 0.5), (False, 0.1)], ids=["waiting", "asleep"])
 def test_a_limit_saves_up_for_who_is_held_up_and_hardly_for_who_sleeps(waited, saved):
     m = Model()
