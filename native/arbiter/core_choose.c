@@ -47,7 +47,7 @@ int32_t core_pick(const struct gs_core *core, enum core_resort resort) {
   for (int i = 0; i < core->nmembers; i++) {
     int32_t m = core->members[i];
     const struct core_grant *g = &core->grant[m];
-    if (g->held || g->beside || g->due_ns || !core_wants(g) || g->limit_reached)
+    if (g->held || g->beside || g->due_ns || !core_wants(g) || g->limit_reached || core_silent(core, g))
       continue;
     if (g->retry_ns > core->now_ns && resort < CORE_ANYBODY)
       continue;

@@ -9,6 +9,8 @@ static uint64_t when_credit(const struct gs_core *core, const struct core_grant 
 }
 
 static uint64_t next_for_waiter(const struct gs_core *core, const struct core_grant *g) {
+  if (core_silent(core, g))
+    return UINT64_MAX; /* its end as a tail is looked for anyway */
   if (g->limit_reached) {
     int64_t missing = core_limit_resume(core, g) - g->allowance;
     uint64_t limit = g->share.limit_milli ? g->share.limit_milli : 1;

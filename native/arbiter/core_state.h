@@ -97,7 +97,7 @@ struct core_grant {
   bool full;          /* fills the device, as far as known: its leases are exclusive */
   bool was_waiting;   /* as of the last step, without a lease */
   bool asleep;        /* gave the device up by itself; its next wait is a wake */
-  bool late;          /* reported; what it still runs is charged to it, and keeps it from nothing */
+  bool late;          /* reported; what it still runs is charged to it, and keeps it from nothing while it says that it is busy */
   bool limit_reached; /* may not run until its allowance is back */
   bool published;
   bool gang, beside;  /* by the flags of its share; not both */
@@ -255,6 +255,11 @@ static inline bool core_shared(const struct gs_core *core) {
 
 static inline bool core_wants(const struct core_grant *g) {
   return (g->gang ? g->view.wanted : g->view.waiting) && g->view.live;
+}
+
+/* Late, and its process does not say that it still runs something: it is stopped. */
+static inline bool core_silent(const struct gs_core *core, const struct core_grant *g) {
+  return g->late && !g->gang && g->view.busy_until_ns <= core->now_ns; /* what a gang's work waits for may be held in the gate */
 }
 
 /* A lease that is not taken up, although a thread waits for it. */
