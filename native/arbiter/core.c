@@ -136,7 +136,8 @@ void core_revoke(struct gs_core *core, int32_t grant, int32_t candidate, bool id
   bool deep = !h->company || now - h->contended_ns < BOUND_CHANGE_NS;
   core_taken(core, grant, candidate, idle);
   h->held = h->side = h->rests = h->yields = false;
-  h->revoked_ns = idle ? 0 : now; /* idle: nothing to drain */
+  /* Idle is what it was expected to be by now: what in fact still runs, of a kernel that took longer, is its tail. */
+  h->revoked_ns = idle && h->view.drained ? 0 : now;
   h->late_ns = now + LATE_NS + (deep ? core->config.bound_alone_ns : core->config.bound_ns);
   h->asleep = idle;
   h->dry_ns = idle ? core_min(core_idle_since(h), now) : 0;
@@ -246,7 +247,7 @@ bool core_drained(struct gs_core *core) {
   bool all = true;
   for (int i = 0; i < core->nmembers; i++) {
     struct core_grant *g = &core->grant[core->members[i]];
-    if (g->revoked_ns != core->round_ns)
+    if (g->revoked_ns != core->round_ns || g->asleep) /* who was taken for idle is not waited for */
       continue;
     if (g->view.drained)
       core_end_tail(core, g);

@@ -56,6 +56,9 @@ void core_notice_tails(struct gs_core *core, struct decisions *d) {
   for (int i = 0; i < core->nmembers; i++) {
     int32_t m = core->members[i];
     struct core_grant *g = &core->grant[m];
+    /* It had drained, as it thought: a kernel takes longer than those before. */
+    if (!g->held && !g->gang && !g->revoked_ns && g->view.live && !g->view.drained)
+      g->revoked_ns = core->now_ns;
     if (!g->revoked_ns || (core->phase == CORE_DRAINING && g->revoked_ns == core->round_ns))
       continue;
     bool shows_no_end = core->now_ns >= g->revoked_ns + TAIL_MAX_NS && g->view.busy_until_ns <= core->now_ns;

@@ -66,6 +66,15 @@ static uint64_t drain(struct gs_time_device *device) {
   return rest < DRAIN_POLL_NS ? rest : DRAIN_POLL_NS;
 }
 
+/* What was expected to be done is not. */
+static bool outlasts(struct gs_time_device *device) {
+  uint64_t rest;
+  gs_biased_take(&device->lock);
+  rest = gs_rest(device, gs_now());
+  gs_biased_drop(&device->lock);
+  return rest >= GS_DRAINED_NS;
+}
+
 /* Looks at one device; gives how long nothing has to be done for it. */
 static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint64_t tick) {
   uint32_t lease = __atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE);
@@ -84,13 +93,17 @@ static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint6
     if (!reap(time, device))
       return tick;
     again = drain(device);
-    return again ? again : tick;
+    if (again)
+      return again;
   }
   if (__atomic_load_n(&device->slot->inflight, __ATOMIC_RELAXED) == 0)
     return tick;
   /* A program that launches looks by itself, and pays for every time this thread takes the meter from it. */
   if (gs_now() - __atomic_load_n(&device->looked_at, __ATOMIC_RELAXED) >= TICK_CONTENDED_NS)
-    reap(time, device);
+    if (reap(time, device) && revoked && outlasts(device)) {
+      gs_undrain(device);
+      gs_ring();
+    }
   return __atomic_load_n(&device->limits->contended, __ATOMIC_RELAXED) && tick > TICK_CONTENDED_NS ? TICK_CONTENDED_NS : tick;
 }
 
