@@ -228,8 +228,8 @@ void core_lease(struct gs_core *core, int32_t grant, int32_t previous, struct de
  * for ever by smaller ones. */
 static void lease_beside(struct gs_core *core, struct decisions *d) {
   for (;;) {
-    core_mark_due(core, CORE_NEITHER);
-    int32_t candidate = core_pick(core, CORE_NEITHER);
+    core_mark_due(core, false);
+    int32_t candidate = core_pick(core, false);
     if (candidate < 0 || core->grant[candidate].gang || !core_fits_beside(core, &core->grant[candidate]))
       return;
     core_lease(core, candidate, -1, d);
@@ -259,19 +259,19 @@ bool core_drained(struct gs_core *core) {
 
 /* Who gets the free device, or -1. */
 static int32_t pick_next(struct gs_core *core) {
-  int32_t next = -1;
-  for (enum core_resort resort = CORE_NEITHER; next < 0 && resort <= CORE_ANYBODY; resort++) {
-    core_mark_due(core, resort);
-    next = core_pick(core, resort);
-  }
-  return next;
+  core_mark_due(core, false);
+  int32_t next = core_pick(core, false);
+  if (next >= 0)
+    return next;
+  core_mark_due(core, true);
+  return core_pick(core, true);
 }
 
 /* What the device's main leases come to. Gives false when nobody is to be leased now. */
 static bool decide_holders(struct gs_core *core, struct decisions *d) {
   lease_beside(core, d);
-  part(core, core_pick(core, CORE_NEITHER), d);
-  int32_t candidate = core_pick(core, CORE_NEITHER);
+  part(core, core_pick(core, false), d);
+  int32_t candidate = core_pick(core, false);
   enum yield yield = holder_yields(core, candidate);
   if (yield == RENEW && core_asks(core))
     return false;
@@ -324,7 +324,7 @@ int gs_core_step(gs_core *core, uint64_t now_ns, struct gs_core_decision *out, u
   core_end_reclaims(core, &d);
   core_write_receipts(core, &d);
   bool all = core_publish_contention(core, &d);
-  core->had_waiters = core->wanted = core_pick(core, core->phase == CORE_FREE ? CORE_ANYBODY : CORE_NEITHER) >= 0;
+  core->had_waiters = core->wanted = core_pick(core, core->phase == CORE_FREE) >= 0;
   for (int i = 0; i < core->nmembers; i++) { /* leases beside others are always wanted by those */
     const struct core_grant *g = &core->grant[core->members[i]];
     core->wanted = core->wanted || g->due_ns || (g->held && g->side && core_shared(core));

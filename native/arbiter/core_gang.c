@@ -14,9 +14,9 @@ static bool would_get(const struct gs_core *core, const struct core_grant *c) {
   return core_preempts(core, c, h) || (core->now_ns >= core->term_end_ns && core_goes_before(core, c, h));
 }
 
-void core_mark_due(struct gs_core *core, enum core_resort resort) {
+void core_mark_due(struct gs_core *core, bool desperate) {
   for (;;) {
-    int32_t best = core_pick(core, resort);
+    int32_t best = core_pick(core, desperate);
     if (best < 0 || !core->grant[best].gang || !would_get(core, &core->grant[best]))
       return;
     core->grant[best].due_ns = core->now_ns;
@@ -239,7 +239,7 @@ uint64_t gs_core_undrained(const gs_core *core, int32_t grant) {
 static bool outdone(const struct gs_core *core, const struct core_grant *g) {
   if (core_level(core, g) < LEVEL_SURPLUS)
     return false;
-  int32_t best = core_pick(core, CORE_NEITHER);
+  int32_t best = core_pick(core, false);
   if (core->phase == CORE_HELD && core_goes_before(core, &core->grant[core->holder], g))
     return true;
   return best >= 0 && core_goes_before(core, &core->grant[best], g);

@@ -52,12 +52,17 @@ void core_notice_waits(struct gs_core *core, struct decisions *d) {
   }
 }
 
+/* It had drained, as it thought, and says now that it is busy: a kernel takes longer than those before. */
+static bool took_back_its_word(const struct gs_core *core, const struct core_grant *g) {
+  bool busy = g->view.live && !g->view.drained && g->view.busy_until_ns > core->now_ns;
+  return busy && !g->held && !g->revoked_ns && !g->gang;
+}
+
 void core_notice_tails(struct gs_core *core, struct decisions *d) {
   for (int i = 0; i < core->nmembers; i++) {
     int32_t m = core->members[i];
     struct core_grant *g = &core->grant[m];
-    /* It had drained, as it thought: a kernel takes longer than those before. */
-    if (!g->held && !g->gang && !g->revoked_ns && g->view.live && !g->view.drained)
+    if (took_back_its_word(core, g))
       g->revoked_ns = core->now_ns;
     if (!g->revoked_ns || (core->phase == CORE_DRAINING && g->revoked_ns == core->round_ns))
       continue;

@@ -267,9 +267,6 @@ static inline bool core_unused(const struct gs_core *core, const struct core_gra
   return h->view.waiting && h->view.launches == h->launches_at_lease && core->now_ns >= h->lease_ns + PICKUP_NS;
 }
 
-/* Who is left out while others wait: NEITHER: who let leases pass unused, until its time. */
-enum core_resort { CORE_NEITHER, CORE_ANYBODY };
-
 /* core_books.c */
 int64_t core_limit_resume(const struct gs_core *core, const struct core_grant *g);
 void core_set_share(struct gs_core *core, struct core_grant *g, const struct gs_share *share);
@@ -299,8 +296,8 @@ void core_end_tail(const struct gs_core *core, struct core_grant *g);
 bool core_drained(struct gs_core *core);
 
 /* core_gang.c */
-/* Gangs that would get the device now are due on it. */
-void core_mark_due(struct gs_core *core, enum core_resort resort);
+/* Gangs that would get the device now are due on it. desperate: as in core_pick. */
+void core_mark_due(struct gs_core *core, bool desperate);
 /* Once at a time: before a gang that is due is passed over, it may be called. */
 bool core_asks(struct gs_core *core);
 /* The device is lent while the gang, which holds it, has nothing to run there. */
@@ -323,8 +320,9 @@ uint64_t core_next_look(struct gs_core *core);
 /* > 0 when a may borrow before b whatever their virtual times. */
 int core_compare_borrowing(const struct core_grant *a, const struct core_grant *b);
 bool core_goes_before(const struct gs_core *core, const struct core_grant *a, const struct core_grant *b);
-/* The best of those that wait for a main lease and may run, or -1; gangs that are due not counted. */
-int32_t core_pick(const struct gs_core *core, enum core_resort resort);
+/* The best of those that wait for a main lease and may run, or -1; gangs that are due not counted. Grants that let leases pass
+ * unused are left out until their time, unless desperate. */
+int32_t core_pick(const struct gs_core *core, bool desperate);
 /* The best of those that hold a main lease, or -1. */
 int32_t core_lead(const struct gs_core *core);
 /* c waits and should not have to wait for the end of the term of h. */

@@ -187,6 +187,44 @@ def test_a_device_is_not_drained_for_who_does_not_get_it(guarantees):
     assert sum(grant == other for grant, other in handovers) <= 0.01 * len(handovers)
 
 
+def stopped_in_mid_kernel():
+    """A machine, and its tenant 0 whose page stays as it was while a kernel of 400 ms runs."""
+    m = machine({"guarantee": 500}, {"guarantee": 500})
+    while not m.tenants[0].held:
+        m.run(MS)
+    m.tenants[0].queued = 400 * MS
+    m.step()
+    view, end = m.view, m.now + 100 * MS
+
+    def as_it_was(tenant):
+        seen = view(tenant)
+        if tenant is m.tenants[0]:
+            seen.drained, seen.busy_until_ns = 0, end
+        return seen
+
+    m.view = as_it_was
+    m.stop(0)
+    return m
+
+
+def test_what_a_stopped_process_still_claims_is_not_charged_to_anybody_for_ever():
+    m = stopped_in_mid_kernel()
+    m.run(1200 * MS)
+    charged, executed = m.shares(SECOND)
+    assert charged[0] <= 0.03  # of leases that it lets pass
+    assert executed[1] >= 0.97
+    assert charged[1] >= 0.97
+
+
+def test_a_stopped_process_that_is_late_gets_no_lease_until_it_counts_as_stopped():
+    m = stopped_in_mid_kernel()
+    m.run(200 * MS)
+    assert any(action == LATE and grant == 0 for _, action, grant, _, _ in m.decisions)
+    started = len(m.decisions)
+    m.run(600 * MS)
+    assert not any(action == LEASE and grant == 0 for _, action, grant, _, _ in m.decisions[started:])
+
+
 def test_a_late_holder_gets_back_what_nobody_else_wants():
     m = machine({"guarantee": 400}, {"guarantee": 600})
     m.want(0, work=0)
