@@ -166,15 +166,20 @@ def test_a_long_kernel_is_paid_back_and_not_waited_for(daemon, sim, spin):
     def begins(kernel: int) -> list[int]:
         return until(lambda: (now := look(sim, pids))[2] > (kernel * 1000 + 1) * MS and now, 30, "a long kernel")
 
+    def borrowed() -> int:
+        return int(daemon.client.grant(grant)["devices"][0]["borrowed_ns"])
+
     first, second = begins(0), begins(1)
     got = milli(first, second)
     assert got[0] >= 640, (got, first, second)
     assert got[1] <= 350, (got, first, second)
-    # The second may come early: what switches did not need of the reserve is saved up, and pays it. Not the next.
-    third, last = begins(2), begins(4)
-    got = milli(third, last)
-    assert got[0] >= 730, (got, third, last)
-    assert got[1] <= 265, (got, third, last)
+    # The second may come early: what switches did not need of the reserve is saved up, and pays it. Not the next, but as
+    # a loan: where the neighbour's host is too busy to keep the device busy for 0.2 ms.
+    third, lent = begins(2), borrowed()
+    last = begins(4)
+    got, lent = milli(third, last), 1000 * (borrowed() - lent) // (last[0] - third[0])
+    assert got[0] + lent >= 720, (got, lent, third, last)
+    assert got[1] - lent <= 275, (got, lent, third, last)
     [late] = events(daemon, grant, "late", at)[:1]
     taken = [e for e in events(daemon, grant_of(daemon, neighbour.pid), "lease", at) if e["other"] == grant]
     assert any(e["t_ns"] <= late["t_ns"] and e["reclaim_ns"] < FEW_MS for e in taken), (late, taken)
