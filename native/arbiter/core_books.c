@@ -38,7 +38,7 @@ static void grow(struct gs_core *core, struct core_grant *g, uint64_t dt) {
 /* What overflows while a grant waits, or while work of others that overran its lease is beside its own, is due to it however full
  * its bucket is: that is owed to it, until it sleeps. */
 static void cap_buckets(const struct gs_core *core, struct core_grant *g) {
-  bool held_up = g->held ? core->tails : g->was_waiting && !g->revoked_ns;
+  bool held_up = g->held ? g->level == LEVEL_GUARANTEE && core->tails : g->was_waiting && !g->revoked_ns;
   bool sleeps = !g->held && g->quiet_ns && core->now_ns - g->quiet_ns >= QUIET_NS;
   int64_t over = g->credit - g->credit_cap;
   if (over > 0 && held_up && !g->limit_reached && !g->misses)
