@@ -113,7 +113,9 @@ def test_groups_end_in_time():
 def stage():
     """On the simulated device; below /tmp because sockets need short names."""
     work = Path(tempfile.mkdtemp(prefix="gsb-", dir="/tmp"))
-    build.programs(build.Shell(work / "build.log", Deadline(None)), work / "programs", paths.SIM_LIB_DIR, gpu=None)
+    build.programs(
+        build.Shell(work / "build.log", Deadline(None)), work / "programs", paths.SIM_LIB_DIR / "libcuda.so.1", gpu=None
+    )
     found = Stage(Config(True, str(work), str(work / "programs"), str(paths.LIB_DIR)))
     yield found
     found.close()

@@ -56,8 +56,6 @@ class Shell:
 def add_wheels(shell: Shell, wheels: Path, site: Path) -> None:
     """Unpacks packages that this machine's Python lacks, from files."""
     files = sorted(map(str, wheels.glob("*.whl")))
-    if not files:
-        raise BuildError(f"--wheels {wheels}: there are no .whl files")
     options = [
         "--quiet",
         "--no-index",
@@ -80,7 +78,8 @@ def missing(*, build: bool) -> list[str]:
     absent = [_PACKAGE.get(name, name) for name in modules if importlib.util.find_spec(name) is None]
     if absent:
         found.append(
-            f"Python packages {', '.join(absent)} for {sys.executable}: give a directory of wheels with --wheels"
+            f"Python packages {', '.join(absent)} for {sys.executable}: put wheels into wheels/ of the checkout, or "
+            "name their directory with --wheels"
         )
     if shutil.which("cc") is None and shutil.which("gcc") is None:
         found.append("a C compiler (gcc)")
@@ -113,10 +112,10 @@ def _why(error: BuildError) -> str:
     return next((line for line in lines[1:] if re.search(r"\berror\b", line)), lines[0]).strip()[:200]
 
 
-def programs(shell: Shell, into: Path, sim_libraries: Path, *, gpu: int | None) -> dict[str, str]:
-    """The C programs link against the simulated libcuda.so.1, whose name and symbols are the real one's; at run time
-    the loader takes the driver that is there. With a GPU, nvcc builds the kernels and the runtime clients for
-    it. What could not be built, and why."""
+def programs(shell: Shell, into: Path, libcuda: Path, *, gpu: int | None) -> dict[str, str]:
+    """The C programs link against `libcuda`: the simulated one has the real one's name and symbols, and at run time the
+    loader takes the driver that is there. With a GPU, nvcc builds the kernels and the runtime clients for it. What
+    could not be built, and why."""
     into.mkdir(parents=True, exist_ok=True)
     failed: dict[str, str] = {}
 
@@ -132,7 +131,7 @@ def programs(shell: Shell, into: Path, sim_libraries: Path, *, gpu: int | None) 
     flags += [f"-I{NATIVE}", f"-I{ROOT / 'native' / 'include'}"]
     for name, sources in C_PROGRAMS.items():
         files = [str(NATIVE / source) for source in sources]
-        make(name, compiler, *flags, *files, f"-L{sim_libraries}", "-l:libcuda.so.1")
+        make(name, compiler, *flags, *files, str(libcuda))
     make("iolog.so", compiler, *flags, "-shared", "-fPIC", str(NATIVE / "iolog.c"))
     if gpu is not None:
         _cuda_programs(make, gpu)

@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 from types import FrameType
 
+from gpubench import cgroups
 from gpubench.config import Config, MissingError
 from gpubench.context import Context
+from gpubench.worker import say
 
 _END_SECONDS = 25  # somewhat more than isolate gives it, which may itself be gone
 
@@ -24,7 +26,10 @@ def main() -> int:
     name, path = sys.argv[1:]
     signal.signal(signal.SIGTERM, _interrupted)
     module, _, function = name.partition(":")
-    context = Context(Config.read(Path(path)))
+    config = Config.read(Path(path))
+    if lack := cgroups.provide(Path(config.work) / "cgroup"):
+        say(lack)
+    context = Context(config)
     try:
         getattr(importlib.import_module(module), function)(context)
     except MissingError as reason:

@@ -45,6 +45,8 @@ class Config:
     """Programs, and why."""
     gpu: int = 0
     """Which device, in the order of the bus."""
+    without: str = ""
+    """Why there is no gpushare to measure: it could not be built."""
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)))

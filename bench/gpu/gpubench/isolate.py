@@ -106,4 +106,6 @@ def run(
         entry["state"], entry["reason"] = "incomplete", f"{len(entry['broken'])} of what it measures failed"
     elif entry["state"] == "running":
         entry["state"] = "ok"
+    elif entry["rows"]:  # one thing could not be had, others were measured
+        entry["state"] = "incomplete"
     changed()

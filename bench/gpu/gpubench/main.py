@@ -14,6 +14,7 @@ from types import FrameType
 from gpubench import build, machine, registry
 from gpubench.config import Config, Peer, clean_environment
 from gpubench.deadline import Deadline
+from gpubench.prepare import prepare
 from gpubench.results import Json, Results, keep_logs, merged, save
 from gpubench.session import Session
 from gpubench.worker import say
@@ -43,7 +44,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--within", type=float, metavar="S", help="seconds for everything, build included (default with --group: 530)"
     )
-    parser.add_argument("--wheels", type=Path, metavar="DIR", help="Python packages that this machine lacks, as files")
+    parser.add_argument(
+        "--wheels",
+        type=Path,
+        metavar="DIR",
+        help="Python packages that this machine lacks, as files (default: wheels/ of the checkout, where it is there)",
+    )
     parser.add_argument(
         "--prefix", type=Path, metavar="DIR", help="use this build of gpushare; with --build-only, make it"
     )
@@ -90,42 +96,6 @@ def _result(out: Path, facts: Json) -> Path:
     return out / f"{name}-{facts['date']}.json"
 
 
-def _prepare(args: argparse.Namespace, work: Path, deadline: Deadline) -> tuple[Path, list[Path], dict[str, str]]:
-    """Builds what is needed. gpushare's _lib directory, what goes onto PYTHONPATH, and which programs could not be
-    built, and why. Raises BuildError."""
-    shell = build.Shell(work / "build.log", deadline)
-    site = None
-    paths: list[Path] = []
-    if args.wheels is not None:
-        site = work / "site"
-        build.add_wheels(shell, args.wheels, site)
-        paths.append(site)
-    building = not args.installed and (args.prefix is None or args.build_only)
-    if lacking := build.missing(build=building):
-        raise build.BuildError("this machine lacks: " + "; ".join(lacking))
-    if args.installed:
-        import gpushare
-
-        lib = Path(gpushare.__file__).parent / "_lib"
-    else:
-        prefix = args.prefix.resolve() if args.prefix is not None else work / "stage"
-        if building:
-            say(f"building gpushare (log: {shell.log})")
-            build.gpushare(shell, work / "build", prefix, site)
-        sys.path.insert(0, str(prefix))
-        paths.insert(0, prefix)
-        lib = prefix / "gpushare" / "_lib"
-    if not (lib / "libgpushare.so").is_file():
-        raise build.BuildError(f"{lib} holds no build of gpushare")
-    failed: dict[str, str] = {}
-    if not args.build_only:
-        say("building the benchmark's programs")
-        failed = build.programs(shell, work / "programs", lib / "sim", gpu=None if args.simulated else args.gpu)
-    for reason in failed.values():
-        say(f"  {reason}")
-    return lib, paths, failed
-
-
 def _environment(paths: list[Path]) -> dict[str, str]:
     env = clean_environment()
     own = [str(Path(__file__).resolve().parents[1]), *map(str, paths), env.get("PYTHONPATH", "")]
@@ -141,15 +111,24 @@ def _measure(args: argparse.Namespace, parts: list[registry.Part], peers: list[P
         raise build.BuildError(
             "nvidia-smi shows no GPU: is the driver loaded? (--simulated tries the programs without)"
         )
-    lib, paths, failed = _prepare(args, work, deadline)
+    ready = prepare(args, work, deadline)
     if args.build_only:
         return 0
     out = args.out or (work / "results" if args.simulated else RESULTS)
     results = Results(_result(out, facts), facts, shlex.join(["bench/gpu/run", *sys.argv[1:]]))
     config = work / "config.json"
-    Config(args.simulated, str(work), str(work / "programs"), str(lib), peers, failed, args.gpu).save(config)
+    Config(
+        args.simulated, str(work), str(work / "programs"), ready.lib, peers, ready.not_built, args.gpu, ready.without
+    ).save(config)
     session = Session(
-        config, _environment(paths), results, deadline, args.limit, 1 + len(peers), simulated=args.simulated
+        config,
+        _environment(ready.paths),
+        results,
+        deadline,
+        args.limit,
+        1 + len(peers),
+        simulated=args.simulated,
+        without=ready.without,
     )
     good = False
     try:
@@ -190,6 +169,8 @@ def main() -> int:
         return _fail("--build-only needs --prefix, where the build goes")
     if args.simulated and args.out is not None and args.out.resolve() == RESULTS.resolve():
         return _fail("simulated runs prove no number: their output does not go to bench/results")
+    if args.wheels is not None and not any(args.wheels.glob("*.whl")):
+        return _fail(f"--wheels {args.wheels}: there are no .whl files")
     if os.geteuid() != 0 and not args.build_only:
         return _fail("run it as root: the daemon needs it")
     work = Path(tempfile.mkdtemp(prefix="gsb-", dir="/tmp"))

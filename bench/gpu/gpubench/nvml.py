@@ -2,13 +2,19 @@
 
 from typing import Any
 
+from gpubench.config import MissingError
+
 
 class Nvml:
     def __init__(self, gpu: int) -> None:
-        """`gpu`: in the order of the bus, which is NVML's. Raises gpushare's UnreachableError without a driver."""
+        """`gpu`: in the order of the bus, which is NVML's. Raises gpushare's UnreachableError without a driver and
+        MissingError without the package."""
         from gpushare.node.nvml import load
 
-        self._nvml: Any = load()
+        try:
+            self._nvml: Any = load()
+        except ImportError:
+            raise MissingError("needs Python's nvidia-ml-py") from None
         self._handle = self._nvml.nvmlDeviceGetHandleByIndex(gpu)
 
     def used_bytes(self) -> int:

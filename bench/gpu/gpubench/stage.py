@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from gpubench.config import Config, MissingError, Peer, clean_environment
+from gpubench.machine import ROOT
 from gpubench.nvml import Nvml
 from gpubench.process import tied
 from gpubench.worker import Worker, WorkerError
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 15.0
+SPIN_PTX = ROOT / "native" / "clients" / "spin.ptx"
 PROGRAMS = Path(__file__).resolve().parent.parent / "programs"
 
 
@@ -34,7 +36,9 @@ class Stage:
 
     @property
     def client(self) -> Any:
-        """Of the node API; the daemon is started when it is first needed."""
+        """Of the node API; the daemon is started when it is first needed. Raises MissingError where there is none."""
+        if self.config.without:
+            raise MissingError(f"no gpushare: {self.config.without}")
         if self._client is None:
             self._start()
         return self._client
@@ -138,7 +142,7 @@ class Stage:
 
     @property
     def spin_ptx(self) -> str:
-        return str(Path(self.config.lib) / "spin.ptx")
+        return str(SPIN_PTX)
 
     @property
     def kernels(self) -> str:

@@ -174,7 +174,8 @@ def measure(context: Context) -> None:
     with _observer(context) as observer:
         with context.item("the driver's own"):
             runs = _driver(context, observer)
-            _probe(context, runs)
+            with context.item("the daemon's probe"):
+                _probe(context, runs)
         if context.has("torch"):
             with context.item("PyTorch"):
                 _frameworks(context, observer)
