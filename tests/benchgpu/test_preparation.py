@@ -30,11 +30,11 @@ exec "$@"
 """
 
 
-def run(tmp_path, *arguments: object) -> subprocess.CompletedProcess[str]:
+def run(tmp_path, *arguments: object, smi: str = NVIDIA_SMI) -> subprocess.CompletedProcess[str]:
     """On what looks like a machine with a GPU."""
     tools = tmp_path / "bin"
     tools.mkdir()
-    (tools / "nvidia-smi").write_text(NVIDIA_SMI)
+    (tools / "nvidia-smi").write_text(smi)
     (tools / "nvidia-smi").chmod(0o755)
     env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "LD_LIBRARY_PATH": str(paths.SIM_LIB_DIR)}
     command = [sys.executable, str(RUN), "--out", str(tmp_path / "out"), *map(str, arguments)]
@@ -60,6 +60,14 @@ def test_without_gpushare_the_experiments_still_run(tmp_path):
     assert "CUDA_ERROR_NO_DEVICE" in json.dumps(parts["stalls"]["broken"] + [parts["stalls"]["reason"]])
     table = next((tmp_path / "out").glob("test-1-*.md")).read_text()
     assert table.count("holds no build of gpushare") == 1
+
+
+@root
+def test_a_device_that_is_not_there_is_no_self_check(tmp_path):
+    done = run(tmp_path, "--part", "stalls", smi="#!/bin/sh\necho 'No devices were found'\nexit 6\n")
+    assert done.returncode == 2
+    assert "nvidia-smi shows no GPU 0" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 @root

@@ -30,7 +30,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--part", default="", metavar="NAME,...", help="only these parts")
     parser.add_argument("--group", choices=registry.groups(), help="only this group; each stays under 9 minutes")
     parser.add_argument("--list", action="store_true", help="list parts and groups")
-    parser.add_argument("--simulated", action="store_true", help="try the programs on the simulated device; no numbers")
+    parser.add_argument(
+        "--simulated",
+        action="store_true",
+        help="try the programs on the simulated device; no numbers (what happens where there is no driver)",
+    )
     parser.add_argument(
         "--peer",
         action="append",
@@ -109,7 +113,7 @@ def _measure(args: argparse.Namespace, parts: list[registry.Part], peers: list[P
     facts["commit"] = args.commit or facts["commit"]
     if not facts["gpu"] and not args.build_only:
         raise build.BuildError(
-            "nvidia-smi shows no GPU: is the driver loaded? (--simulated tries the programs without)"
+            f"nvidia-smi shows no GPU {args.gpu}: is the driver loaded? (--simulated tries the programs without one)"
         )
     ready = prepare(args, work, deadline)
     if args.build_only:
@@ -165,6 +169,9 @@ def main() -> int:
         return _fail(f"there is no part or group {error}: see --list")
     except ValueError as error:
         return _fail(str(error))
+    if not args.simulated and not args.build_only and machine.nvidia_smi() is None:
+        say("no NVIDIA driver is here: this tries the programs on the simulated device, and proves no number")
+        args.simulated = True
     if args.build_only and args.prefix is None:
         return _fail("--build-only needs --prefix, where the build goes")
     if args.simulated and args.out is not None and args.out.resolve() == RESULTS.resolve():
