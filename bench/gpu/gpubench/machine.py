@@ -1,5 +1,6 @@
 """Which machine, driver, toolkit and commit the numbers are of."""
 
+import importlib.metadata
 import os
 import platform
 import re
@@ -70,6 +71,46 @@ def facts(simulated: bool, gpu: int = 0) -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d"),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "commit": commit(),
+    }
+
+
+_PACKAGES = ("torch", "triton", "jax", "cupy-cuda13x", "cupy-cuda12x", "cuda-bindings", "nvidia-ml-py", "numpy")
+_MODES = (
+    "mig.mode.current",
+    "compute_mode",
+    "persistence_mode",
+    "ecc.mode.current",
+    "clocks.max.sm",
+    "clocks.max.memory",
+)
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _number(path: Path) -> str:
+    found = path.stat().st_rdev
+    return f"{os.major(found)}:{os.minor(found)}"
+
+
+def surroundings(gpu: int) -> dict[str, Any]:
+    """What else a number may depend on. Recorded beside the results: the machine may be gone when somebody asks."""
+    module = Path("/proc/driver/nvidia/version")
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    return {
+        "kernel_module": module.read_text().splitlines()[0] if module.exists() else "",
+        "device_nodes": {
+            str(path): _number(path) for path in sorted(Path("/dev").glob("nvidia*")) if not path.is_dir()
+        },
+        "control_groups": [line for line in mounts if " - cgroup" in line],
+        "modes": {field: _query(field, gpu) for field in _MODES},
+        "python": platform.python_version(),
+        "packages": {name: found for name in _PACKAGES if (found := _version(name))},
+        "compiler": output("cc", "--version").partition("\n")[0],
     }
 
 

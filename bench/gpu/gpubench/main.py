@@ -111,6 +111,7 @@ def _measure(args: argparse.Namespace, parts: list[registry.Part], peers: list[P
     deadline = Deadline(args.within or (registry.GROUP_SECONDS - _SPARE_SECONDS if args.group else None))
     facts = machine.facts(args.simulated, args.gpu)
     facts["commit"] = args.commit or facts["commit"]
+    facts["surroundings"] = {} if args.simulated else machine.surroundings(args.gpu)
     if not facts["gpu"] and not args.build_only:
         raise build.BuildError(
             f"nvidia-smi shows no GPU {args.gpu}: is the driver loaded? (--simulated tries the programs without one)"
