@@ -9,6 +9,7 @@ from gpushare.inject.node import DeviceNode, Granted, Node, visible
 from gpushare.paths import CONTAINER_LIB, CONTAINER_SELF, Layout
 
 PRELOAD_FILE = "/etc/ld.so.preload"
+_TOOLS = "/usr/bin"  # in every image's PATH
 
 # Seconds an engine waits for the hook; longer than the hook's own bound, so that the user reads the hook's reason.
 HOOK_TIMEOUT_S = 20
@@ -22,6 +23,7 @@ class Mount:
     container: str
     writable: bool = False
     executable: bool = True
+    optional: bool = False  # left out where it is known that it could not be mounted
 
     @property
     def options(self) -> list[str]:
@@ -58,6 +60,7 @@ def container(layout: Layout, grant_id: str, node: Node, granted: Sequence[Grant
         mounts.append(Mount(str(node.sim_dir), f"{CONTAINER_SELF}/sim", executable=False))
     else:
         mounts += [Mount(str(file), f"{CONTAINER_SELF}/driver/{file.name}") for file in node.driver_files]
+        mounts += [Mount(str(tool), f"{_TOOLS}/{tool.name}", optional=True) for tool in node.driver_tools]
     mounts.append(Mount(str(node.lib_dir), CONTAINER_LIB))
     mounts.append(Mount(str(grantdir.preload_file(layout, grant_id)), PRELOAD_FILE, executable=False))
     return Edits(

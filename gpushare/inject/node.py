@@ -30,6 +30,7 @@ class Node:
 
     sim_dir: Path | None = None  # directory with sim.sock; None: the devices are real
     driver_files: tuple[Path, ...] = ()  # the real driver's libraries; not used on simulated devices
+    driver_tools: tuple[Path, ...] = ()  # nvidia-smi, where the driver has it
     common_devices: tuple[DeviceNode, ...] = ()  # nvidiactl, nvidia-uvm, ...: every grant needs them
     lib_dir: Path = LIB_DIR
     sim_lib_dir: Path = SIM_LIB_DIR

@@ -118,6 +118,8 @@ def _add_mounts(edited: dict[str, Any], view: View, wanted: edits.Edits, node: N
             theirs = preload.split(_variable(edited, "LD_PRELOAD"))
             _add_environment(edited, [f"LD_PRELOAD={':'.join(preload.ordered(theirs, grantdir.INTERPOSERS))}"])
             continue
+        if mount.optional and not view.creatable(mount.container):
+            continue
         if mount.container in (CONTAINER_SELF, CONTAINER_LIB) and not view.creatable(mount.container):
             raise RefusedError(
                 f"{mount.container} cannot be made in the container: its root file system is read-only there or bound "

@@ -13,18 +13,26 @@ from gpushare.errors import FailedError, UnreachableError
 from gpushare.inject.node import DeviceNode, Node
 from gpushare.node.devices import MAX_DEVICES, Device
 
-# The driver's libraries a CUDA program loads by itself: the API, NVML, the PTX compiler and its helpers, the
-# debugger's stub.
+# The driver's libraries a CUDA program loads: the API, NVML, the debugger's stub, and the compilers that the API opens
+# by name (as libcuda.so.1 of r580 and r595 lists them). Those of the second kind have the driver's version behind it.
 _LIBRARIES = (
     "libcuda.so.1",
     "libnvidia-ml.so.1",
+    "libcudadebugger.so.1",
     "libnvidia-ptxjitcompiler.so.1",
     "libnvidia-nvvm.so.4",
-    "libnvidia-gpucomp.so",
-    "libcudadebugger.so.1",
+    "libnvidia-nvvm70.so.4",
+)
+_VERSIONED = (
+    "libnvidia-gpucomp.so.",
+    "libnvidia-tileiras.so.",
+    "libnvidia-pkcs11.so.",
+    "libnvidia-pkcs11-openssl3.so.",
 )
 # Where a driver is put that the loader's cache does not know: mounted into a container or a virtual machine.
 _LIBRARY_DIRS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib")
+_TOOLS = ("nvidia-smi",)
+_TOOL_DIRS = ("/usr/local/nvidia/bin",)
 _UVM_NODE = "/dev/nvidia-uvm"
 _COMMON_NODES = ("/dev/nvidiactl", _UVM_NODE, "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 
@@ -58,7 +66,7 @@ def device_node(path: str) -> DeviceNode | None:
 
 
 def _is_driver(name: str) -> bool:
-    return name in _LIBRARIES or name.startswith("libnvidia-gpucomp.so")
+    return name in _LIBRARIES or name.startswith(_VERSIONED)
 
 
 def _cached() -> list[tuple[str, Path]]:
@@ -96,6 +104,10 @@ def driver_files() -> tuple[Path, ...]:
     for name, path in known:
         found.setdefault(name, path)
     return tuple(found.values())
+
+
+def _tool_path() -> str:
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), *_TOOL_DIRS])
 
 
 def _make_uvm_node() -> None:
@@ -214,7 +226,8 @@ class NvmlBackend:
     def inject(self) -> Node:
         _make_uvm_node()
         common = tuple(node for path in _COMMON_NODES if (node := device_node(path)) is not None)
-        return Node(driver_files=driver_files(), common_devices=common)
+        tools = tuple(Path(found) for name in _TOOLS if (found := shutil.which(name, path=_tool_path())))
+        return Node(driver_files=driver_files(), driver_tools=tools, common_devices=common)
 
     def close(self) -> None:
         self._optional("nvmlShutdown")

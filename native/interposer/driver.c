@@ -1,8 +1,12 @@
 /* The real driver: opened at the first call, its functions looked up one by one. */
 #include "driver.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "lookup.h"
 
@@ -15,6 +19,25 @@ static char why[160];
 static CUresult missing(void) { return CUDA_ERROR_NOT_FOUND; }
 static CUresult no_device(void) { return CUDA_ERROR_NO_DEVICE; }
 
+/* The driver opens its compilers by name when it first needs one (libnvidia-ptxjitcompiler.so.1, libnvidia-nvvm.so.4). An image has
+ * none, or those of another driver; what is loaded already is found before the loader searches. Costs some ms, once. */
+static void open_companions(const char *grant) {
+  static const char ours[] = "libnvidia-", view[] = "libnvidia-ml.so";
+  char path[PATH_MAX];
+  snprintf(path, sizeof path, "%s/driver", grant);
+  DIR *directory = opendir(path);
+  struct dirent *entry;
+  while (directory && (entry = readdir(directory))) {
+    if (strncmp(entry->d_name, ours, sizeof ours - 1) != 0 || strncmp(entry->d_name, view, sizeof view - 1) == 0)
+      continue;
+    bool fits = snprintf(path, sizeof path, "%s/driver/%s", grant, entry->d_name) < (int)sizeof path;
+    if (!fits || !dlopen(path, RTLD_LAZY | RTLD_LOCAL))
+      dlerror(); /* the driver says it when it needs it */
+  }
+  if (directory)
+    closedir(directory);
+}
+
 /* No lock of ours around dlopen: a constructor running under the loader's lock may call CUDA. Threads that race open the same
  * file twice, which the loader counts. */
 static bool load(void) {
@@ -22,6 +45,8 @@ static bool load(void) {
   if (seen != UNKNOWN)
     return seen == PRESENT;
   void *opened = gs_open_real("libcuda.so.1", why, sizeof why);
+  if (opened && gs_grant_dir())
+    open_companions(gs_grant_dir());
   if (opened)
     __atomic_store_n(&handle, opened, __ATOMIC_RELEASE);
   __atomic_store_n(&found, opened ? PRESENT : ABSENT, __ATOMIC_RELEASE);

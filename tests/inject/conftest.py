@@ -30,7 +30,8 @@ def real() -> Node:
     lib = Path("/opt/gpushare/_lib")
     files = (Path("/usr/lib/x86_64-linux-gnu/libcuda.so.1"), Path("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"))
     common = (DeviceNode("/dev/nvidiactl", 195, 255), DeviceNode("/dev/nvidia-uvm", 511, 0))
-    return Node(None, files, common, lib_dir=lib, hook=lib / "gpushare-hook")
+    tools = (Path("/usr/bin/nvidia-smi"),)
+    return Node(None, files, tools, common, lib_dir=lib, hook=lib / "gpushare-hook")
 
 
 @pytest.fixture

@@ -133,6 +133,16 @@ def test_nothing_is_made_in_what_the_host_lends(layout, simulated, bundle, tmp_p
     assert os.listdir(etc) == []
 
 
+def test_tools_go_only_where_they_can(layout, real, bundle, tmp_path):
+    """The host's own /usr: nothing can be made there, and a container without nvidia-smi still starts."""
+    assert mounted(edit(layout, real, bundle, config()))["/usr/bin/nvidia-smi"] == "/usr/bin/nvidia-smi"
+    (tmp_path / "usr" / "bin").mkdir(parents=True)
+    usr = {"destination": "/usr", "type": "bind", "source": str(tmp_path / "usr"), "options": ["rbind", "ro"]}
+    assert "/usr/bin/nvidia-smi" not in mounted(edit(layout, real, bundle, config(mounts=[usr])))
+    (tmp_path / "usr" / "bin" / "nvidia-smi").touch()
+    assert "/usr/bin/nvidia-smi" in mounted(edit(layout, real, bundle, config(mounts=[usr])))
+
+
 def test_run_bound_from_the_host_is_refused(layout, simulated, bundle, tmp_path):
     wanted = config(mounts=[{"destination": "/run", "type": "bind", "source": str(tmp_path), "options": ["rbind"]}])
     with pytest.raises(RefusedError, match="tmpfs on /run/gpushare"):

@@ -211,13 +211,14 @@ def test_a_simulated_device_is_lost_and_back(simulator, directory):
 @pytest.mark.parametrize("cached", [False, True])
 def test_driver_libraries_come_from_one_place(tmp_path, monkeypatch, cached):
     """A driver that only LD_LIBRARY_PATH shows is found; with one in the loader's cache nothing is mixed into it."""
-    for name in ("libcuda.so.1", "libnvidia-ptxjitcompiler.so.1", "libc.so.6"):
+    compilers = ("libnvidia-gpucomp.so.580.1", "libnvidia-ptxjitcompiler.so.1")
+    for name in ("libcuda.so.1", *compilers, "libc.so.6", "libnvidia-gpucomp.soap"):
         (tmp_path / name).touch()
     monkeypatch.setenv("LD_LIBRARY_PATH", f":relative:{tmp_path / 'absent'}:{tmp_path}")
     known = [("libcuda.so.1", Path("/usr/lib/libcuda.so.1"))] if cached else []
     monkeypatch.setattr(nvml, "_cached", lambda: known)
-    elsewhere = (tmp_path / "libcuda.so.1", tmp_path / "libnvidia-ptxjitcompiler.so.1")
-    assert nvml.driver_files()[:2] == ((Path("/usr/lib/libcuda.so.1"),) if cached else elsewhere)
+    elsewhere = (tmp_path / "libcuda.so.1", *(tmp_path / name for name in compilers))
+    assert nvml.driver_files() == ((Path("/usr/lib/libcuda.so.1"),) if cached else elsewhere)
 
 
 def test_no_driver_is_said_plainly(tmp_path):

@@ -1,0 +1,73 @@
+"""The real driver opens its compilers by name. In a container they lie where only the grant's mounts show them."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from gpushare import paths
+
+COMPILER = "libnvidia-ptxjitcompiler.so.1"
+# A driver that does as the real one does: the answer of an unhooked function says whether its compiler was found.
+DRIVER = f"""
+#include <dlfcn.h>
+#include <stdlib.h>
+int cuDriverGetVersion(int *version) {{
+  void *compiler = dlopen("{COMPILER}", RTLD_NOW);
+  int (*which)(void) = compiler ? (int (*)(void))dlsym(compiler, "which") : NULL;
+  *version = which ? which() : -1;
+  return 0;
+}}
+"""
+PROGRAM = """
+#include <stdio.h>
+int cuDriverGetVersion(int *version);
+int main(void) {
+  int version = 0;
+  int code = cuDriverGetVersion(&version);
+  printf("%d %d\\n", code, version);
+  return 0;
+}
+"""
+# A container's view: nothing is in /run but what the grant mounts there.
+CONTAINER = """
+mount -t tmpfs none /run && mkdir -p /run/gpushare/self && cp -r "$0"/driver /run/gpushare/self/ && exec "$@"
+"""
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="makes a mount namespace"),
+    pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare(1)"),
+]
+
+
+def library(path, source, *, soname):
+    path.parent.mkdir(exist_ok=True)
+    command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(path), f"-Wl,-soname,{soname}", "-ldl"]
+    subprocess.run(command, input=source, text=True, check=True)
+
+
+@pytest.fixture
+def program(tmp_path):
+    library(tmp_path / "driver" / "libcuda.so.1", DRIVER, soname="libcuda.so.1")
+    library(tmp_path / "driver" / COMPILER, "int which(void) { return 580; }", soname=COMPILER)
+    made = tmp_path / "program"
+    command = ["cc", "-x", "c", "-", "-o", str(made), "-x", "none", str(paths.INTERPOSER), "-ldl"]
+    subprocess.run(command, input=PROGRAM, text=True, check=True)
+    return made
+
+
+def said(tmp_path, program, **environment) -> str:
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", CONTAINER, str(tmp_path), str(program)]
+    env = {**os.environ, "LD_PRELOAD": str(paths.INTERPOSER), **environment}
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_driver_finds_its_compilers_in_a_container(tmp_path, program):
+    assert said(tmp_path, program) == "0 580\n"
+
+
+def test_those_of_the_image_are_of_another_driver(tmp_path, program):
+    """As in an image with forward-compatibility libraries on its LD_LIBRARY_PATH."""
+    library(tmp_path / "compat" / COMPILER, "int which(void) { return 470; }", soname=COMPILER)
+    assert said(tmp_path, program, LD_LIBRARY_PATH=str(tmp_path / "compat")) == "0 580\n"
