@@ -17,7 +17,7 @@ from gpubench.deadline import Deadline
 ROOT = machine.ROOT
 NATIVE = ROOT / "bench" / "gpu" / "native"
 C_PROGRAMS = {
-    "load": ("load.c", "work.c", "series.c", "gate.c", "common.c"),
+    "load": ("load.c", "work.c", "calibrate.c", "series.c", "gate.c", "common.c"),
     "token": ("token.c", "gate.c", "common.c"),
     "stalls": ("stalls.c", "common.c"),
     "steps": ("steps.c", "common.c"),

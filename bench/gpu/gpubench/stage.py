@@ -30,7 +30,7 @@ class Stage:
         self._daemon: subprocess.Popen[bytes] | None = None
         self._client: Any = None
         self._nvml: Nvml | None = None
-        self._rates: dict[str, float] = {}
+        self._calibrated: dict[str, tuple[float, float]] = {}
 
     # The daemon.
 
@@ -160,7 +160,8 @@ class Stage:
         gate: tuple[Path, int] | None = None,
     ) -> Worker:
         """A load program with a calibrated kernel."""
-        argv = [*self.load_argv(kernel), "--rate", repr(self.rate(kernel))]
+        rate, launch_ns = self.calibrated(kernel)
+        argv = [*self.load_argv(kernel), "--rate", repr(rate), "--launch", repr(launch_ns)]
         if gate is not None:
             argv += ["--gate", str(gate[0]), "--side", str(gate[1])]
         return self.start(arm, argv, memory=memory, time_milli=time_milli, class_=class_)
@@ -169,14 +170,16 @@ class Stage:
         """A load program that takes an iteration for a nanosecond."""
         return [self.program("load"), "--module", self.kernels, "--kernel", "spin_ns" if self.simulated else kernel]
 
-    def rate(self, kernel: str) -> float:
-        """Iterations a nanosecond, measured once while nothing else runs."""
+    def calibrated(self, kernel: str) -> tuple[float, float]:
+        """Iterations a nanosecond, and the nanoseconds of a launch beside them; measured once while nothing else
+        runs."""
         if self.simulated:
-            return 1.0
-        if kernel not in self._rates:
+            return 1.0, 0.0
+        if kernel not in self._calibrated:
             with self.start("bare", self.load_argv(kernel)) as worker:
-                self._rates[kernel] = float(worker.ask("calibrate")["rate"])
-        return self._rates[kernel]
+                answer = worker.ask("calibrate")
+            self._calibrated[kernel] = float(answer["rate"]), float(answer["launch_ns"])
+        return self._calibrated[kernel]
 
     def python(self, script: str, *arguments: str) -> list[str]:
         return [sys.executable, str(PROGRAMS / script), *arguments]

@@ -23,7 +23,8 @@ class WorkerError(Exception):
 
 @dataclass(frozen=True)
 class Unit:
-    """What bench/gpu/native/load.c does again and again; `kernel_us` is device time of a kernel that runs alone."""
+    """What bench/gpu/native/load.c does again and again; `kernel_us` is the device time of each kernel in a row of them
+    that has the device to itself, its launch included."""
 
     kernels: int
     kernel_us: float

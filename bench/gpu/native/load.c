@@ -1,11 +1,12 @@
-/* A tenant whose work is known:  load --module FILE [--kernel NAME] [--rate ITERATIONS_PER_NS] [--gate PAGE --side 0|1]
+/* A tenant whose work is known:  load --module FILE [--kernel NAME] [--rate ITERATIONS_PER_NS] [--launch NS]
+ *                                     [--gate PAGE --side 0|1]
  *
  * Obeys commands on stdin, one a line; answers each with one JSON object.
  *
  *   unit KERNELS KERNEL_NS GAP_NS GRAPH COPY_BYTES DEPTH PAUSE_NS WAKE     what to do again and again
  *   run                       begins; units follow until idle
  *   idle                      waits for what is in flight and reports since run
- *   calibrate                 measures the rate and uses it from now on
+ *   calibrate                 measures rate and launch and uses them from now on
  *   fill PIECE                allocates pieces until one is refused
  *   alloc COUNT SIZE | free | memory | quit
  */
@@ -143,8 +144,11 @@ static bool obey(const char *line) {
   else if (strcmp(line, "idle") == 0 && p.running)
     report();
   else if (strcmp(line, "calibrate") == 0 && !p.running) {
-    p.worker.kernel.rate = work_calibrate(&p.worker);
-    printf("{\"event\": \"calibrate\", \"rate\": %.9g}\n", p.worker.kernel.rate);
+    if (work_calibrate(&p.worker))
+      printf("{\"event\": \"calibrate\", \"rate\": %.9g, \"launch_ns\": %.9g}\n", p.worker.kernel.cost.rate,
+             p.worker.kernel.cost.launch_ns);
+    else
+      puts("{\"event\": \"error\", \"call\": \"calibrate\", \"name\": \"times do not grow with the work\"}");
   } else if (sscanf(line, "fill %31s", size) == 1 && parse_size(size, &bytes) && bytes)
     allocate(ALLOCATIONS_MAX, bytes);
   else if (sscanf(line, "alloc %zu %31s", &count, size) == 2 && parse_size(size, &bytes) && bytes)
@@ -186,7 +190,7 @@ static void serve(void) {
 
 int main(int argc, char **argv) {
   const char *module = NULL, *kernel = "spin_ns", *page = NULL;
-  double rate = 1;
+  struct calibration cost = {.rate = 1};
   unsigned side = 0;
   for (int i = 1; i + 1 < argc; i += 2) {
     if (strcmp(argv[i], "--module") == 0)
@@ -194,21 +198,23 @@ int main(int argc, char **argv) {
     else if (strcmp(argv[i], "--kernel") == 0)
       kernel = argv[i + 1];
     else if (strcmp(argv[i], "--rate") == 0)
-      rate = atof(argv[i + 1]);
+      cost.rate = atof(argv[i + 1]);
+    else if (strcmp(argv[i], "--launch") == 0)
+      cost.launch_ns = atof(argv[i + 1]);
     else if (strcmp(argv[i], "--gate") == 0)
       page = argv[i + 1];
     else if (strcmp(argv[i], "--side") == 0)
       side = (unsigned)atoi(argv[i + 1]);
   }
   if (!module || argc % 2 == 0) {
-    fprintf(stderr, "usage: load --module FILE [--kernel NAME] [--rate R] [--gate PAGE --side 0|1]\n");
+    fprintf(stderr, "usage: load --module FILE [--kernel NAME] [--rate R] [--launch NS] [--gate PAGE --side 0|1]\n");
     return 2;
   }
   setvbuf(stdout, NULL, _IOLBF, 1 << 16);
   prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0); /* one of several that a program of the benchmark starts (race.py) */
   srand48(getpid());
-  work_start(&p.worker, 0, module, kernel, rate);
+  work_start(&p.worker, 0, module, kernel, cost);
   p.worker.gate = gate_open(page, side);
   printf("{\"event\": \"ready\", \"pid\": %d}\n", (int)getpid());
   serve();

@@ -5,9 +5,13 @@
 #include <string.h>
 #include <time.h>
 
-enum { CALIBRATION_ROUNDS = 9 };
+static void launch(struct worker *w, uint64_t amount) {
+  struct kernel *k = &w->kernel;
+  void *arguments[] = {&amount, &k->data, &k->floats};
+  MUST(cuLaunchKernel(k->function, k->grid, 1, 1, k->block, 1, 1, 0, w->stream, arguments, NULL));
+}
 
-void work_start(struct worker *w, int ordinal, const char *module, const char *kernel, double rate) {
+void work_start(struct worker *w, int ordinal, const char *module, const char *kernel, struct calibration cost) {
   int processors;
   MUST(cuInit(0));
   MUST(cuDeviceGet(&w->device, ordinal));
@@ -23,26 +27,20 @@ void work_start(struct worker *w, int ordinal, const char *module, const char *k
   }
   MUST(cuEventCreate(&w->first, CU_EVENT_DISABLE_TIMING));
   w->kernel.timed = strcmp(kernel, "spin_ns") == 0;
-  w->kernel.rate = rate;
-  w->kernel.grid = w->kernel.timed ? 1 : (unsigned)processors * 8; /* 8 blocks of 256: every thread slot since Volta */
+  w->kernel.cost = cost;
+  w->kernel.grid = w->kernel.timed ? 1 : (unsigned)processors * 8; /* in blocks of 256: the 2048 threads that one holds */
   w->kernel.block = w->kernel.timed ? 1 : 256;
   if (w->kernel.timed)
     return;
   MUST(cuMemAlloc_v2(&w->kernel.data, DATA_BYTES));
   MUST(cuMemsetD8Async(w->kernel.data, 0x3c, DATA_BYTES, w->stream));
-  MUST(cuStreamSynchronize(w->stream));
   w->kernel.floats = DATA_BYTES / sizeof(float);
-}
-
-static void launch(struct worker *w, uint64_t amount) {
-  struct kernel *k = &w->kernel;
-  void *arguments[] = {&amount, &k->data, &k->floats};
-  MUST(cuLaunchKernel(k->function, k->grid, 1, 1, k->block, 1, 1, 0, w->stream, arguments, NULL));
+  launch(w, 1); /* the driver loads a kernel when it is first launched: not within what is measured */
+  MUST(cuStreamSynchronize(w->stream));
 }
 
 static uint64_t amount_of(const struct worker *w, uint64_t ns) {
-  double iterations = w->kernel.timed ? (double)ns : (double)ns * w->kernel.rate;
-  return iterations < 1 ? 1 : (uint64_t)(iterations + 0.5);
+  return w->kernel.timed ? ns : calibrated_amount(&w->kernel.cost, ns);
 }
 
 static double span_of(const struct flight *flight) {
@@ -51,34 +49,18 @@ static double span_of(const struct flight *flight) {
   return (double)ms * 1e6;
 }
 
-static double time_of(struct worker *w, uint64_t amount) {
+static double time_of(void *worker, unsigned launches, uint64_t amount) {
+  struct worker *w = worker;
   MUST(cuEventRecord(w->flight[0].begin, w->stream));
-  launch(w, amount);
+  for (unsigned i = 0; i < launches; i++)
+    launch(w, amount);
   MUST(cuEventRecord(w->flight[0].end, w->stream));
   MUST(cuEventSynchronize(w->flight[0].end));
   return span_of(&w->flight[0]);
 }
 
-static int ascending(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-/* The slope between two lengths, so that the cost of a launch is not taken for work. A third of a second of work first: clocks
- * rise. */
-double work_calibrate(struct worker *w) {
-  double slope[CALIBRATION_ROUNDS];
-  uint64_t amount = 1000;
-  if (w->kernel.timed)
-    return 1;
-  for (double taken = 0; taken < 2e6; amount *= 2)
-    taken = time_of(w, amount);
-  for (uint64_t until = now_ns() + 300000000; now_ns() < until;)
-    time_of(w, amount);
-  for (int i = 0; i < CALIBRATION_ROUNDS; i++)
-    slope[i] = (double)amount / (time_of(w, 2 * amount) - time_of(w, amount));
-  qsort(slope, CALIBRATION_ROUNDS, sizeof *slope, ascending);
-  return slope[CALIBRATION_ROUNDS / 2];
+bool work_calibrate(struct worker *w) {
+  return w->kernel.timed || calibrate(time_of, w, &w->kernel.cost);
 }
 
 static void capture(struct worker *w, const struct unit *unit) {

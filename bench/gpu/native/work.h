@@ -2,6 +2,7 @@
 #ifndef BENCH_WORK_H
 #define BENCH_WORK_H
 
+#include "calibrate.h"
 #include "driver.h"
 #include "gate.h"
 
@@ -10,7 +11,7 @@ enum { DEPTH_MAX = 64, DATA_BYTES = 256 << 20 };
 /* What one unit is. */
 struct unit {
   unsigned kernels;    /* launches; 0 with `copy` only */
-  uint64_t kernel_ns;  /* device time of each, when it has the device to itself */
+  uint64_t kernel_ns;  /* device time of each in a row of them that has the device to itself, launch and end included */
   uint64_t gap_ns;     /* host time between two launches: a launch-bound program */
   bool graph;          /* the launches as one graph */
   size_t copy;         /* bytes from pinned host memory, before the launches */
@@ -22,7 +23,7 @@ struct unit {
 struct kernel {
   CUfunction function;
   bool timed;      /* its argument is nanoseconds (the simulated device), not iterations */
-  double rate;     /* iterations per nanosecond of device time */
+  struct calibration cost;
   unsigned grid, block;
   CUdeviceptr data;
   uint64_t floats;
@@ -51,9 +52,9 @@ struct worker {
   CUevent first;
 };
 
-void work_start(struct worker *w, int ordinal, const char *module, const char *kernel, double rate);
-/* Iterations per nanosecond; the device must be otherwise idle. */
-double work_calibrate(struct worker *w);
+void work_start(struct worker *w, int ordinal, const char *module, const char *kernel, struct calibration cost);
+/* From now on a unit's time is as measured now; the device must be otherwise idle. False: it could not be measured. */
+bool work_calibrate(struct worker *w);
 /* Submits one unit. Gives the nanoseconds from wanting the device to the end of the first launch where the unit asks for it. */
 uint64_t work_submit(struct worker *w, const struct unit *unit);
 /* Waits for the oldest unit: its time between events around it, without the time in which the gate had given the device away, and

@@ -1,0 +1,76 @@
+"""How bench/gpu makes a time into an amount of work, against a device whose times are known."""
+
+import ctypes
+import random
+import shutil
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from gpubench import build
+
+TimeOfLaunches = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint64)
+
+
+class Calibration(ctypes.Structure):
+    _fields_ = (("rate", ctypes.c_double), ("launch_ns", ctypes.c_double))
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    path = tmp_path_factory.mktemp("calibrate") / "calibrate.so"
+    compiler = shutil.which("cc") or "gcc"
+    command = [compiler, "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(path)]
+    subprocess.run([*command, str(build.NATIVE / "calibrate.c")], check=True, timeout=60)
+    found = ctypes.CDLL(str(path))
+    found.calibrate.restype = ctypes.c_bool
+    found.calibrated_amount.restype = ctypes.c_uint64
+    return found
+
+
+def calibrated(library: ctypes.CDLL, device: Callable[[int, int], float]) -> Calibration | None:
+    out = Calibration()
+    time_of = TimeOfLaunches(lambda _, launches, amount: device(launches, amount))
+    return out if library.calibrate(time_of, None, ctypes.byref(out)) else None
+
+
+@pytest.mark.parametrize("rate", [0.002, 0.06, 1.0, 40.0])
+def test_events_and_launches_are_told_from_the_work(library, rate):
+    """5 us for the events, 1.5 us a launch, and 8 ms once, when the driver loads the kernel."""
+    random.seed(1)
+    loads = [8e6]
+
+    def device(launches: int, amount: int) -> float:
+        first = loads.pop() if loads else 0
+        return first + random.gauss(5000, 500) + launches * (1500 + amount / rate * random.gauss(1, 0.001))
+
+    found = calibrated(library, device)
+    assert found is not None
+    assert found.rate == pytest.approx(rate, rel=0.01)
+    assert found.launch_ns == pytest.approx(1500, abs=100)
+    # A launch with this amount takes as long as it was asked to, as near as whole iterations come.
+    for asked in (5000, 20_000, 20_000_000):
+        amount = library.calibrated_amount(ctypes.byref(found), ctypes.c_uint64(asked))
+        assert 1500 + amount / rate == pytest.approx(asked, rel=0.02, abs=0.5 / rate)
+    assert library.calibrated_amount(ctypes.byref(found), ctypes.c_uint64(1000)) == 1
+
+
+def test_an_interruption_does_not_count(library):
+    """In every third timing the device was away for 50 ms: the middle of several differences is none of these."""
+    calls = 0
+
+    def device(launches: int, amount: int) -> float:
+        nonlocal calls
+        calls += 1
+        away = 5e7 if calls % 3 == 0 and calls > 100 else 0
+        return away + 5000 + launches * (1000 + amount / 0.06)
+
+    found = calibrated(library, device)
+    assert found is not None
+    assert found.rate == pytest.approx(0.06, rel=0.01)
+    assert found.launch_ns == pytest.approx(1000, abs=50)
+
+
+def test_times_that_do_not_grow_are_no_calibration(library):
+    assert calibrated(library, lambda launches, amount: 5000.0) is None
+    assert calibrated(library, lambda launches, amount: 3e6) is None
