@@ -141,7 +141,8 @@ def programs(shell: Shell, into: Path, libcuda: Path, *, gpu: int | None) -> dic
 def _cuda_programs(make: Callable[..., None], gpu: int) -> None:
     nvcc = machine.nvcc() or "nvcc"
     arch = f"-arch=sm_{machine.compute_capability(gpu).replace('.', '')}"
-    make("kernels.cubin", nvcc, "-cubin", arch, str(NATIVE / "kernels.cu"))
+    for name in ("kernels", "big_stack"):
+        make(f"{name}.cubin", nvcc, "-cubin", arch, str(NATIVE / f"{name}.cu"))
     make("runtime-static", nvcc, "-cudart", "static", arch, str(NATIVE / "runtime.cu"))
     # The toolkit's runtime library need not be where the loader looks.
     root = Path(nvcc).resolve().parents[1]

@@ -47,16 +47,4 @@ __global__ void gemm(uint64_t iterations, float *data, uint64_t floats) {
   if (sum == 12345.678f)
     data[base & (half - 1)] = sum;
 }
-
-// 16 KiB of local memory a thread, indexed at run time so that it stays memory: the driver grows its local memory for the whole
-// device at the first launch.
-__global__ void big_stack(uint64_t iterations, float *data, uint64_t floats) {
-  volatile float local[4096];
-  for (unsigned i = 0; i < 4096; i++)
-    local[i] = data[(i + threadIdx.x) & (floats - 1)];
-  float sum = 0;
-  for (uint64_t i = 0; i < iterations; i++)
-    sum += local[(i * 977 + threadIdx.x) % 4096];
-  data[threadIdx.x & (floats - 1)] = sum;
-}
 }

@@ -1,4 +1,4 @@
-/* Takes one step at a time, so that somebody else can see what each costs in device memory:  steps SPIN_MODULE [KERNELS_MODULE]
+/* Takes one step at a time, so that somebody else can see what each costs in device memory:  steps SPIN_MODULE [BIG_STACK_MODULE]
  *
  * Commands on stdin, one JSON object each:  init | context | second | module | launch | bigstack | pool SIZE | alloc SIZE | drop | look
  * quit
@@ -13,7 +13,7 @@
 
 static CUdevice device;
 static CUcontext context, second;
-static CUmodule spin_module, kernels_module;
+static CUmodule spin_module, big_stack_module;
 static CUstream stream;
 
 static void say(const char *event) {
@@ -34,11 +34,11 @@ static void big_stack(void) {
   uint64_t iterations = 16, floats = 1 << 20;
   CUdeviceptr data;
   MUST(cuMemAlloc_v2(&data, floats * sizeof(float)));
-  launch(kernels_module, "big_stack", (void *[]){&iterations, &data, &floats}, 1, 32);
+  launch(big_stack_module, "big_stack", (void *[]){&iterations, &data, &floats}, 1, 32);
   MUST(cuMemFree_v2(data));
 }
 
-static void obey(const char *line, const char *spin_file, const char *kernels_file) {
+static void obey(const char *line, const char *spin_file, const char *big_stack_file) {
   uint64_t ns = 1000;
   CUdeviceptr pointer;
   char size[32];
@@ -59,11 +59,11 @@ static void obey(const char *line, const char *spin_file, const char *kernels_fi
     MUST(cuCtxDestroy_v2(second));
   } else if (strcmp(line, "module") == 0) {
     MUST(cuModuleLoadData(&spin_module, read_file(spin_file)));
-    if (kernels_file)
-      MUST(cuModuleLoadData(&kernels_module, read_file(kernels_file)));
+    if (big_stack_file)
+      MUST(cuModuleLoadData(&big_stack_module, read_file(big_stack_file)));
   } else if (strcmp(line, "launch") == 0) {
     launch(spin_module, "spin_ns", (void *[]){&ns}, 1, 1);
-  } else if (strcmp(line, "bigstack") == 0 && kernels_module) {
+  } else if (strcmp(line, "bigstack") == 0 && big_stack_module) {
     big_stack();
   } else if (sscanf(line, "pool %31s", size) == 1 && parse_size(size, &bytes)) {
     MUST(cuMemAllocAsync(&pointer, bytes, stream));

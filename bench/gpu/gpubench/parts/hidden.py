@@ -120,7 +120,7 @@ def _row(context: Context, label: str, found: Sequence[dict[str, float]], agains
 def _driver(context: Context, observer: Observer) -> list[Costs]:
     stage = context.stage
     steps = [step for step in STEPS if not (context.simulated and step == "bigstack")]
-    modules = [stage.spin_ptx] if context.simulated else [stage.spin_ptx, stage.kernels]
+    modules = [stage.spin_ptx] if context.simulated else [stage.spin_ptx, stage.program("big_stack.cubin")]
     runs: list[Costs] = []
     for _ in range(context.repeats(3)):
         with stage.start("bare", [stage.program("steps"), *modules]) as worker:
