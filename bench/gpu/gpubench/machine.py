@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
+MOUNTED = Path("/usr/local/nvidia/bin")
 
 
 def output(*command: str) -> str:
@@ -36,6 +37,12 @@ def commit() -> str:
         return "unknown"
     changed = output("git", "-c", "safe.directory=*", "status", "--porcelain", "--untracked-files=no")
     return found + ("+" if changed else "")
+
+
+def find_driver_programs() -> None:
+    """nvidia-smi, where a driver that was mounted brought it without a word in PATH."""
+    if shutil.which("nvidia-smi") is None and (MOUNTED / "nvidia-smi").exists():
+        os.environ["PATH"] = os.pathsep.join(filter(None, (os.environ.get("PATH"), str(MOUNTED))))
 
 
 def nvcc() -> str | None:

@@ -109,6 +109,7 @@ def _environment(paths: list[Path]) -> dict[str, str]:
 
 def _measure(args: argparse.Namespace, parts: list[registry.Part], peers: list[Peer], work: Path) -> int:
     deadline = Deadline(args.within or (registry.GROUP_SECONDS - _SPARE_SECONDS if args.group else None))
+    machine.find_driver_programs()
     facts = machine.facts(args.simulated, args.gpu)
     facts["commit"] = args.commit or facts["commit"]
     facts["surroundings"] = {} if args.simulated else machine.surroundings(args.gpu)

@@ -1,7 +1,7 @@
 """nvidia-smi beside a program that holds memory, in one share: smi.py BYTES COMMAND...
 
 Starts COMMAND (a load program), lets it allocate BYTES, prints what nvidia-smi says as one JSON object, and ends with
-its stdin; until then the memory is held.
+its stdin; until then the memory is held, and what is started keeps its grant.
 """
 
 import json
@@ -11,14 +11,37 @@ import sys
 size, *command = sys.argv[1:]
 
 
+class RefusedError(Exception):
+    """nvidia-smi gave no answer, or none that says what was asked."""
+
+
 def smi(query: str) -> list[list[str]]:
-    done = subprocess.run(
-        ["nvidia-smi", query, "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=60, check=False
-    )
+    """Raises RefusedError."""
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", query, "--format=csv,noheader,nounits"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=40,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RefusedError(str(error)) from None
     if done.returncode != 0:
-        print(json.dumps({"event": "refused", "why": (done.stderr or done.stdout).strip()[:160]}), flush=True)
-        sys.exit(0)
+        raise RefusedError((done.stderr or done.stdout).strip() or f"status {done.returncode}")
     return [[field.strip() for field in line.split(",")] for line in done.stdout.splitlines()]
+
+
+def seen() -> dict[str, object]:
+    """A process's memory stays text: [N/A] is an answer, too. Raises RefusedError."""
+    rows = smi("--query-gpu=memory.total,memory.used")
+    try:
+        ((total, used),) = ((int(total), int(used)) for total, used in rows)
+        apps = [[int(pid), memory] for pid, memory in smi("--query-compute-apps=pid,used_memory")]
+    except ValueError as error:
+        raise RefusedError(f"{error} in {rows}") from None
+    return {"event": "smi", "total_mib": total, "used_mib": used, "apps": apps}
 
 
 def answer(holder: "subprocess.Popen[str]") -> dict[str, object]:
@@ -33,20 +56,10 @@ assert holder.stdin is not None
 holder.stdin.write(f"alloc 1 {size}\n")
 holder.stdin.flush()
 held = answer(holder)
-total, used = (int(value) for value in smi("--query-gpu=memory.total,memory.used")[0])
-apps = [[int(pid), memory] for pid, memory in smi("--query-compute-apps=pid,used_memory")]
-print(
-    json.dumps(
-        {
-            "event": "smi",
-            "holder": ready["pid"],
-            "held_bytes": held["held_bytes"],
-            "total_mib": total,
-            "used_mib": used,
-            "apps": apps,
-        }
-    ),
-    flush=True,
-)
+try:
+    found = {**seen(), "holder": ready["pid"], "held_bytes": held["held_bytes"]}
+except RefusedError as error:
+    found = {"event": "refused", "why": str(error)[:160]}
+print(json.dumps(found), flush=True)
 sys.stdin.read()
 holder.communicate()
