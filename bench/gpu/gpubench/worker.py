@@ -15,6 +15,8 @@ from gpubench.process import tied
 
 Json = dict[str, Any]
 ANSWER_SECONDS = 60.0
+START_SECONDS = 180.0
+"""A first `import torch` reads gigabytes from a cold disk."""
 
 
 class WorkerError(Exception):
@@ -56,7 +58,7 @@ class Unit:
 class Worker:
     """Ends with `close`; a context manager."""
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str], log: Path, start_seconds: float = 120) -> None:
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
         self.command = list(command)
         self._log = log
         with open(log, "ab") as errors:
@@ -70,7 +72,7 @@ class Worker:
             )
         self._buffer = b""
         try:
-            self.ready = self.read(start_seconds)
+            self.ready = self.read(START_SECONDS)
         except BaseException:
             self.close()
             raise

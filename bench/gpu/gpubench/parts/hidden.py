@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 from gpubench.context import Context
 from gpubench.stats import spread
-from gpubench.worker import Json, Worker
+from gpubench.worker import START_SECONDS, Json, Worker
 
 Costs = dict[str, dict[str, float]]  # step -> source -> MiB
 
 MIB = 1 << 20
-_STEP_SECONDS = 180.0  # a first `import torch` reads gigabytes from a cold disk
 STEPS = (
     "init",
     "context",
@@ -98,7 +97,7 @@ def _walk(observer: Observer, worker: Worker, steps: Sequence[str]) -> tuple[Cos
     answers: dict[str, Json] = {}
     before = observer.look(worker.pid)
     for step in steps:
-        answers[step] = worker.ask(step, _STEP_SECONDS)
+        answers[step] = worker.ask(step, START_SECONDS)
         after = observer.look(worker.pid)
         costs[step] = _added(before, after)
         before = after

@@ -2,7 +2,7 @@
 
 from gpubench.context import Context
 from gpubench.stats import Spread
-from gpubench.worker import Worker
+from gpubench.worker import START_SECONDS, Worker
 
 GIB = 1 << 30
 SIZES = (1, 10, 40)
@@ -15,6 +15,7 @@ def _target(context: Context, gib: int, torch: bool) -> Worker:
         worker.ask(f"alloc {gib} 1GiB")
         return worker
     worker = stage.start("bare", stage.python("torch_steps.py"))
+    worker.ask("import", START_SECONDS)
     worker.ask("context")
     worker.ask(f"grow {gib * GIB}")
     return worker
