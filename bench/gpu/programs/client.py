@@ -1,10 +1,12 @@
 """A Python client of the driver: client.py KIND BYTES. BYTES is more than its share.
 
-Prints {"result": ..., "refused": name of the error that the allocation of BYTES met, "total_bytes": ...}; the result is
-the same on every run of one library version.
+Prints {"result": ..., "refused": name of the error that the allocation of BYTES met, "total_bytes": ...}. The result is
+the same to the last bit on every run: sums are of integers, which floating point adds exactly in any order, and PyTorch
+is told to use what is deterministic.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,7 @@ def bindings(count: int) -> Answer:
 def cupy(count: int) -> Answer:
     import cupy as cp
 
-    values = cp.arange(1 << 20, dtype=cp.float64)
+    values = cp.arange(1 << 16, dtype=cp.float64)
     result = float((values * values).sum())
     _, total = cp.cuda.runtime.memGetInfo()
     try:
@@ -61,8 +63,11 @@ def _torch_answer(result: float, count: int) -> Answer:
 
 
 def _model() -> tuple[Any, Any]:
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     import torch
 
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)).cuda()
     return model, torch.randn(256, 512).cuda()
@@ -122,15 +127,13 @@ def triton(count: int) -> Answer:
 
 
 def jax(count: int) -> Answer:
-    import os
-
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     import jax as library
     import jax.numpy as jnp
 
-    values = jnp.arange(1 << 20, dtype=jnp.float32)
-    result = float(library.jit(lambda v: jnp.sin(v).sum())(values))
-    stats = library.devices()[0].memory_stats() or {}
+    stats = library.devices("gpu")[0].memory_stats() or {}  # raises where JAX would take the processor instead
+    values = jnp.arange(1 << 20, dtype=jnp.int32)
+    result = int(library.jit(lambda v: (v % 1009).sum())(values))
     try:
         jnp.zeros(count, dtype=jnp.uint8).block_until_ready()
         refused = "none"

@@ -17,6 +17,7 @@ SHARE = 8 * GIB
 _HELD = 2 * GIB
 _ROUNDING_MIB = 1
 _SECONDS = 150
+_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUPY_CACHE_DIR", "CUDA_CACHE_PATH")
 _GIVEN = ("CUDA_SUCCESS", "cudaSuccess", "none")
 _OUT_OF_MEMORY = ("CUDA_ERROR_OUT_OF_MEMORY", "cudaErrorMemoryAllocation", "OutOfMemoryError", "RESOURCE_EXHAUSTED")
 
@@ -39,29 +40,38 @@ def _programs(context: Context) -> Iterator[Client]:
         yield Client(name, [path, str(SHARE)])
 
 
+def _python(context: Context, name: str, kind: str, **environment: str) -> Client:
+    """What it compiles is kept where this run's files are, so that the home directory need not be writable and the next
+    arm finds it; by one process, so that no pool of compilers outlives the client."""
+    kept = context.stage.work / "compiled"
+    kept.mkdir(exist_ok=True)
+    environment |= {variable: str(kept / variable.lower()) for variable in _CACHES}
+    argv = context.stage.python("client.py", kind, str(SHARE))
+    return Client(name, argv, {"TORCHINDUCTOR_COMPILE_THREADS": "1", **environment})
+
+
 def _clients(context: Context) -> Iterator[Client]:
-    stage = context.stage
     yield from _programs(context)
     if context.simulated:
         return
     if context.has("cuda.bindings"):
-        yield Client("cuda.bindings", stage.python("client.py", "bindings", str(SHARE)))
+        yield _python(context, "cuda.bindings", "bindings")
     if context.has("cupy"):
-        yield Client("CuPy", stage.python("client.py", "cupy", str(SHARE)))
+        yield _python(context, "CuPy", "cupy")
     if context.has("torch"):
-        yield Client("PyTorch", stage.python("client.py", "torch", str(SHARE)))
-        yield Client("PyTorch, compiled", stage.python("client.py", "torch-compiled", str(SHARE)))
-        yield Client("PyTorch, CUDA graph", stage.python("client.py", "torch-graph", str(SHARE)))
+        yield _python(context, "PyTorch", "torch")
+        yield _python(context, "PyTorch, compiled", "torch-compiled")
+        yield _python(context, "PyTorch, CUDA graph", "torch-graph")
         for name, option in (
             ("expandable segments", "expandable_segments:True"),
             ("async allocator", "backend:cudaMallocAsync"),
-        ):
-            environment = {"PYTORCH_CUDA_ALLOC_CONF": option, "PYTORCH_ALLOC_CONF": option}
-            yield Client(f"PyTorch, {name}", stage.python("client.py", "torch", str(SHARE)), environment)
+        ):  # the older of the two names decides in PyTorch 2.11, the newer is to be what stays
+            both = {"PYTORCH_CUDA_ALLOC_CONF": option, "PYTORCH_ALLOC_CONF": option}
+            yield _python(context, f"PyTorch, {name}", "torch", **both)
     if context.has("triton", "torch"):
-        yield Client("Triton", stage.python("client.py", "triton", str(SHARE)))
+        yield _python(context, "Triton", "triton")
     if context.has("jax"):
-        yield Client("JAX", stage.python("client.py", "jax", str(SHARE)))
+        yield _python(context, "JAX", "jax")
 
 
 def _run(context: Context, client: Client, arm: str) -> tuple[Json | None, str]:
