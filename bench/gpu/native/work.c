@@ -28,7 +28,7 @@ void work_start(struct worker *w, int ordinal, const char *module, const char *k
   MUST(cuEventCreate(&w->first, CU_EVENT_DISABLE_TIMING));
   w->kernel.timed = strcmp(kernel, "spin_ns") == 0;
   w->kernel.cost = cost;
-  w->kernel.grid = w->kernel.timed ? 1 : (unsigned)processors * 8; /* in blocks of 256: the 2048 threads that one holds */
+  w->kernel.grid = w->kernel.timed ? 1 : (unsigned)processors * 8; /* blocks of 256: see kernels.cu */
   w->kernel.block = w->kernel.timed ? 1 : 256;
   if (w->kernel.timed)
     return;
