@@ -6,9 +6,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from gpubench import machine
+from gpubench.parts import clients
 from gpubench.stage import PROGRAMS
 
 HOLDER = """
@@ -76,3 +78,22 @@ def test_nvidia_smi_is_found_where_drivers_are_mounted(tmp_path, monkeypatch):
     executable(usual / "nvidia-smi", "#!/bin/sh\n")
     machine.find_driver_programs()
     assert shutil.which("nvidia-smi") == str(usual / "nvidia-smi")
+
+
+ANSWER = """print('a greeting\\n{"result": 7, "refused": "none", "total_bytes": 1}')"""
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        (ANSWER, ""),
+        (f"import os\n{ANSWER[:-1]}, flush=True)\nos.kill(os.getpid(), 11)", "status -11 after its answer"),
+        ("raise RuntimeError('no device')", "status 1: RuntimeError: no device"),
+    ],
+)
+def test_a_client_that_dies_after_its_answer_did_not_run(program, why):
+    argv = [sys.executable, "-c", program]
+    stage = SimpleNamespace(command=lambda *_, **__: (argv, dict(os.environ)))
+    answer, found = clients._run(SimpleNamespace(stage=stage), clients.Client("it", argv), "bare")
+    assert found == why
+    assert (answer is None) == bool(why)

@@ -95,6 +95,8 @@ def _run(context: Context, client: Client, arm: str) -> tuple[Json | None, str]:
     except (ValueError, IndexError, KeyError, TypeError):
         lines = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no output"]
         return None, f"status {done.returncode}: {lines[0][:160]}"
+    if done.returncode != 0:
+        return None, f"status {done.returncode} after its answer"
     return answer, ""
 
 
