@@ -69,7 +69,18 @@ def _pairs(context: Context, arm: str) -> None:
             context.row(label, lost, "% fewer", against="two bare programs together")
 
 
+def _calibration(context: Context, kernel: str) -> None:
+    """What of each kernel's time is not its work, bare: 2 us kernels are mostly that."""
+    _, launch_ns = context.stage.calibrated(kernel)
+    label = f"{kernel}: device time that a launch takes beside its work"
+    context.row(label, launch_ns / 1000, "us", against="bare, in a row of launches; part of every kernel's time here")
+
+
 def launches(context: Context) -> None:
+    for kernel in dict.fromkeys(kernel for kernel, _ in LAUNCHES.values()):
+        if not context.simulated:
+            with context.item(f"calibration of {kernel}"):
+                _calibration(context, kernel)
     for arm in context.stage.arms:
         _single(context, arm)
         _pairs(context, arm)
