@@ -44,41 +44,22 @@ static bool in_table(const char *base) {
   for (unsigned i = 0; i < gs_nknown; i++)
     if (strcmp(gs_known[i].base, base) == 0)
       return true;
-  for (unsigned i = 0; i < gs_nhooks; i++)
-    if (strcmp(gs_hooks[i].symbol, base) == 0)
+  for (unsigned i = 0; i < gs_nnames; i++)
+    if (strcmp(gs_names[i], base) == 0)
       return true;
-  return false;
-}
-
-/* The first time that this process asks for the name; hash values stand for names. */
-static bool first_time(const char *name) {
-  enum { NAMES = 16 }; /* more than these are not told */
-  static uint32_t told[NAMES];
-  uint32_t hash = 2166136261u; /* FNV-1a */
-  for (const char *at = name; *at; at++)
-    hash = (hash ^ (unsigned char)*at) * 16777619u;
-  hash |= 1; /* 0 is free */
-  for (unsigned i = 0; i < NAMES; i++) {
-    uint32_t seen = 0;
-    if (__atomic_compare_exchange_n(&told[i], &seen, hash, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-      return true;
-    if (seen == hash)
-      return false;
-  }
   return false;
 }
 
 /* Functions newer than the table pass when they are asked for here, the way every CUDA runtime asks; dlsym does not find them. One
- * that by its name takes memory or submits work passes uncounted: worth a line, so that the gap is seen. */
+ * that by its name takes memory or submits work passes uncounted: worth a line, so that the gap is seen. One line in a
+ * process: a runtime asks for everything when it starts, whether the program will use it or not. */
 static void mention_unknown(const char *base, int version) {
+  static uint32_t told;
   static const char *const WORTH[] = {"Alloc", "Create", "Import", "Launch", "Async", "Memcpy", "Memset", "Prefetch"};
   for (unsigned i = 0; i < sizeof WORTH / sizeof *WORTH; i++)
-    if (strstr(base, WORTH[i])) {
-      if (first_time(base))
-        gs_say("%s (CUDA %d) is unknown to this gpushare (CUDA %d): it is neither charged nor gated", base, version,
-               gs_table_version);
-      return;
-    }
+    if (strstr(base, WORTH[i]) && !__atomic_exchange_n(&told, 1, __ATOMIC_RELAXED))
+      gs_say("functions such as %s (CUDA %d) are unknown to this gpushare (CUDA %d): they are neither charged nor gated", base,
+             version, gs_table_version);
 }
 
 static int driver_version(void) {

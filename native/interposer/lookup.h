@@ -25,5 +25,6 @@ extern const unsigned gs_nknown;
 extern const struct gs_known gs_called[GS_INDEX_COUNT]; /* what cuGetProcAddress calls a symbol; version 0: nothing */
 extern const int gs_table_version; /* of the header that driver.tsv was made from */
 extern const char *const gs_names[]; /* enum gs_index, then those of graphics.txt */
+extern const unsigned gs_nnames;
 
 #endif

@@ -13,7 +13,7 @@ ABI(ctx_2000, 2000) ABI(ctx_3020, 3020) ABI(ctx_11040, 11040) ABI(ctx_12050, 120
 ABI(alloc_2000, 2000) ABI(alloc_3020, 3020) ABI(alloc_14000, 14000)
 ABI(memcpy_7000, 7000) ABI(new_14050, 14050) ABI(attach_2000, 2000)
 ABI(copy_13020, 13020) ABI(host_10000, 10000) ABI(host_13010, 13010)
-ABI(launch_14050, 14050) ABI(query_14050, 14050) ABI(hidden_11000, 11000)
+ABI(launch_14050, 14050) ABI(query_14050, 14050) ABI(hidden_11000, 11000) ABI(graphics_3020, 3020)
 
 static const struct {
   const char *base;
@@ -27,7 +27,8 @@ static const struct {
              {"cuMemcpyHtoD", 7000, 2, memcpy_7000}, {"cuNewAllocAsync", 14050, 0, new_14050},
              {"cuLaunchNew", 14050, 0, launch_14050}, {"cuNewQuery", 14050, 0, query_14050},
              {"cuHiddenCreate", 11000, 0, hidden_11000}, {"cuMemcpyWithAttributesAsync", 13020, 0, copy_13020},
-             {"cuLaunchHostFunc", 10000, 0, host_10000}, {"cuLaunchHostFunc", 13010, 0, host_13010}};
+             {"cuLaunchHostFunc", 10000, 0, host_10000}, {"cuLaunchHostFunc", 13010, 0, host_13010},
+             {"cuGLCtxCreate", 3020, 0, graphics_3020}};
 
 int cuInit(unsigned flags);
 int cuInit(unsigned flags) { (void)flags; return 0; }
