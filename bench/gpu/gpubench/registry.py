@@ -64,7 +64,7 @@ PARTS = (
     ),
     Part("shares", "product-5", "5. Shares", "gpubench.parts.shares:measure", 510, shares=True, peers=True),
     Part("protection", "product-6", "6. Protection", "gpubench.parts.protection:measure", 420, shares=True, peers=True),
-    Part("guard", "product-7", "8. Guard facts", "gpubench.parts.guard:measure", 120),
+    Part("guard", "product-7", "8. Guard facts", "gpubench.parts.guard:measure", 150),
     Part("suspend", "product-7", "9. Suspend, by the driver itself", "gpubench.parts.suspend:measure", 360),
 )
 
@@ -73,8 +73,8 @@ PREFLIGHT = Part("preflight", "", "Whether gpushare can share anything here", "g
 
 NOT_BUILT = (
     "Suspending a grant through gpushare: part 9 calls the driver itself.",
-    "The guard's kernel half: timeslices, schedule and preempt controls on another process's channels, "
-    "limits enforced by BPF programs or by the driver (`dmem`).",
+    "The guard's kernel half: limits enforced by BPF programs or by the driver (`dmem`). Part 8 tries timeslice, "
+    "schedule and preempt controls on processes of its own; gpushare uses none of them.",
 )
 
 

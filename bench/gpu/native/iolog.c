@@ -1,11 +1,17 @@
 /* Preloaded: what a program asks of the driver's kernel half. One line per call to the file that IOLOG names:
  *
  *   ioctl FILE NR SIZE SECOND RESULT STATUS        mmap FILE LENGTH SHARED WRITABLE
+ *   object FILE DESCRIPTOR CLIENT PARENT HANDLE CLASS ENGINE
  *
- * SECOND is the class of an RM_ALLOC, the command of an RM_CONTROL, the function of a VID_HEAP_CONTROL. With IOLOG_DENY=1 in the
- * environment, every allocation of device memory (RM_ALLOC of class 0x40, or heap functions 2, 6, 14) is answered -ENOMEM without
- * asking the kernel, from the moment that the file IOLOG.deny exists. Numbers and offsets are of NVIDIA's open kernel modules. */
+ * SECOND is the class of an RM_ALLOC, the command of an RM_CONTROL, the function of a VID_HEAP_CONTROL. An object is a channel, a
+ * group of channels (ENGINE: which one it is for) or a subdevice that was made. With IOLOG_DENY=1 in the environment, every
+ * allocation of device memory (RM_ALLOC of class 0x40, or heap functions 2, 6, 14) is answered -ENOMEM without asking the kernel,
+ * from the moment that the file IOLOG.deny exists. IOLOG_FILES: what the names of the files begin with, instead of /dev/nvidia.
+ *
+ * Numbers and offsets are of NVIDIA's open GPU kernel modules 580.142: nvos.h, nv_escape.h, nv-ioctl-numbers.h. The requests of
+ * uvm are plain numbers. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -19,7 +25,16 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { RM_CONTROL = 0x2a, RM_ALLOC = 0x2b, VID_HEAP = 0x4a, CLASS_LOCAL_USER = 0x40 };
+enum { ALLOC_MEMORY = 0x27, RM_CONTROL = 0x2a, RM_ALLOC = 0x2b, VID_HEAP = 0x4a, XFER = 0xd3 };
+enum { LOCAL_USER = 0x40, SUBDEVICE = 0x2080, CHANNEL_GROUP = 0xa06c, CHANNEL = 0x6f /* the low byte, since Volta */ };
+enum { NVOS64_BYTES = 48, HEAP_VIRTUAL = 0x80000, ATTR_LOCATION_SHIFT = 25 /* 2 bits; 0: device memory */ };
+enum { OBJECT_PARENT = 4, OBJECT_NEW = 8, OBJECT_CLASS = 12, OBJECT_PARAMETERS = 16, GROUP_ENGINE = 12 };
+
+/* A request as the kernel half of the driver takes it: a transfer is unpacked. `at` NULL: there is none. */
+struct request {
+  unsigned nr, size;
+  const void *at;
+};
 
 static int out = -1;
 
@@ -39,7 +54,10 @@ static bool device_of(int fd, char *name, size_t size) {
   if (n < 0)
     return false;
   name[n] = '\0';
-  return strncmp(name, "/dev/nvidia", 11) == 0;
+  const char *files = getenv("IOLOG_FILES");
+  if (!files)
+    files = "/dev/nvidia";
+  return strncmp(name, files, strlen(files)) == 0;
 }
 
 static uint32_t word(const void *at, unsigned offset) {
@@ -48,30 +66,75 @@ static uint32_t word(const void *at, unsigned offset) {
   return value;
 }
 
-static uint32_t second_of(unsigned nr, const void *argument) {
-  return nr == RM_ALLOC ? word(argument, 12) : nr == RM_CONTROL || nr == VID_HEAP ? word(argument, 8) : 0;
+static const void *pointer(const void *at, unsigned offset) {
+  uint64_t value;
+  memcpy(&value, (const char *)at + offset, sizeof value);
+  return (const void *)(uintptr_t)value;
 }
 
-static uint32_t status_of(unsigned nr, unsigned size, const void *argument) {
-  if (nr == RM_ALLOC)
-    return word(argument, size >= 48 ? 40 : 28);
-  return nr == RM_CONTROL ? word(argument, 28) : nr == VID_HEAP ? word(argument, 20) : 0;
+static struct request request_of(const char *name, unsigned long number, const void *argument) {
+  if (strstr(name, "uvm"))
+    return (struct request){.nr = (unsigned)number};
+  if (_IOC_NR(number) == XFER && argument)
+    return (struct request){word(argument, 0), word(argument, 4), pointer(argument, 8)};
+  return (struct request){_IOC_NR(number), _IOC_SIZE(number), argument};
 }
 
-static bool denied(unsigned nr, uint32_t second) {
-  static const uint32_t heap[] = {2, 6, 14};
+static uint32_t second_of(const struct request *r) {
+  if (!r->at)
+    return 0;
+  if (r->nr == RM_ALLOC || r->nr == ALLOC_MEMORY)
+    return word(r->at, OBJECT_CLASS);
+  return r->nr == RM_CONTROL || r->nr == VID_HEAP ? word(r->at, 8) : 0;
+}
+
+static uint32_t status_of(const struct request *r) {
+  if (!r->at)
+    return 0;
+  switch (r->nr) {
+  case RM_ALLOC:
+    return word(r->at, r->size >= NVOS64_BYTES ? 40 : 28);
+  case ALLOC_MEMORY:
+    return word(r->at, 40);
+  case RM_CONTROL:
+    return word(r->at, 28);
+  case VID_HEAP:
+    return word(r->at, 20);
+  }
+  return 0;
+}
+
+static bool takes_memory(const struct request *r, uint32_t second) {
+  if (r->nr == RM_ALLOC)
+    return second == LOCAL_USER;
+  if (r->nr != VID_HEAP || !r->at || (second != 2 && second != 6 && second != 14) || (word(r->at, 52) & HEAP_VIRTUAL))
+    return false;
+  return (word(r->at, second == 6 ? 64 : 56) >> ATTR_LOCATION_SHIFT & 3) == 0;
+}
+
+static bool denied(const struct request *r, uint32_t second) {
   char path[512];
   const char *base = getenv("IOLOG");
-  bool allocates = nr == RM_ALLOC && second == CLASS_LOCAL_USER;
-  for (unsigned i = 0; nr == VID_HEAP && i < 3; i++)
-    allocates = allocates || second == heap[i];
-  if (!allocates || !getenv("IOLOG_DENY") || !base)
+  if (!takes_memory(r, second) || !getenv("IOLOG_DENY") || !base)
     return false;
   snprintf(path, sizeof path, "%s.deny", base);
   return access(path, F_OK) == 0;
 }
 
+/* The handle of the object may be the driver's choice: after the call. */
+static void write_object(const char *name, int fd, const struct request *r, uint32_t class) {
+  char line[256];
+  bool channel = (class & 0xff) == CHANNEL && class > 0xc000;
+  if (r->nr != RM_ALLOC || (class != SUBDEVICE && class != CHANNEL_GROUP && !channel) || status_of(r) != 0)
+    return;
+  const void *parameters = pointer(r->at, OBJECT_PARAMETERS);
+  uint32_t engine = class == CHANNEL_GROUP && parameters ? word(parameters, GROUP_ENGINE) : 0;
+  write_line(line, snprintf(line, sizeof line, "object %s 0x%x 0x%x 0x%x 0x%x 0x%x 0x%x\n", name, (unsigned)fd, word(r->at, 0),
+                            word(r->at, OBJECT_PARENT), word(r->at, OBJECT_NEW), class, engine));
+}
+
 __attribute__((visibility("default"))) int ioctl(int fd, unsigned long request, ...) {
+  static int (*next)(int, unsigned long, ...);
   char name[128], line[256];
   va_list list;
   va_start(list, request);
@@ -79,19 +142,21 @@ __attribute__((visibility("default"))) int ioctl(int fd, unsigned long request, 
   va_end(list);
   int saved = errno;
   bool ours = device_of(fd, name, sizeof name);
+  if (!next)
+    next = (int (*)(int, unsigned long, ...))dlsym(RTLD_NEXT, "ioctl");
   errno = saved;
   if (!ours)
-    return (int)syscall(SYS_ioctl, fd, request, argument);
-  bool frontend = strstr(name, "uvm") == NULL; /* uvm has plain numbers, no sizes */
-  unsigned nr = frontend ? _IOC_NR(request) : (unsigned)request, size = frontend ? _IOC_SIZE(request) : 0;
-  uint32_t second = frontend && argument ? second_of(nr, argument) : 0;
-  bool deny = frontend && denied(nr, second);
-  if (deny)
-    errno = ENOMEM;
-  int result = deny ? -1 : (int)syscall(SYS_ioctl, fd, request, argument);
+    return next(fd, request, argument);
+  struct request r = request_of(name, request, argument);
+  uint32_t second = second_of(&r);
+  bool deny = denied(&r, second);
+  errno = deny ? ENOMEM : saved;
+  int result = deny ? -1 : next(fd, request, argument);
   saved = errno;
-  write_line(line, snprintf(line, sizeof line, "ioctl %s 0x%x %u 0x%x %d 0x%x%s\n", name, nr, size, second, result,
-                            frontend && argument && !deny ? status_of(nr, size, argument) : 0, deny ? " denied" : ""));
+  write_line(line, snprintf(line, sizeof line, "ioctl %s 0x%x %u 0x%x %d 0x%x%s\n", name, r.nr, r.size, second, result,
+                            deny ? 0 : status_of(&r), deny ? " denied" : ""));
+  if (result == 0)
+    write_object(name, fd, &r, second);
   errno = saved;
   return result;
 }

@@ -1,9 +1,11 @@
-"""Part 8: what the kernel half of the driver is asked for, seen from inside the process (native/iolog.c)."""
+"""Part 8: what the kernel half of the driver is asked for, seen from inside the process (native/iolog.c), and what it
+lets one process do to the work of another."""
 
 from collections import Counter
 from pathlib import Path
 
 from gpubench.context import Context
+from gpubench.parts import controls
 from gpubench.worker import Worker, WorkerError, window
 
 ALLOCATING = {0x27: "ALLOC_MEMORY", 0x2B: "RM_ALLOC", 0x4A: "VID_HEAP_CONTROL"}
@@ -18,7 +20,7 @@ def _calls(log: Path, skip: int = 0) -> tuple[list[Call], list[tuple[str, int]],
         kind, file, *rest = line.split()
         if kind == "ioctl":
             calls.append((Path(file).name, int(rest[0], 16), int(rest[1]), int(rest[2], 16)))
-        elif rest[1:] == ["1", "1"]:
+        elif kind == "mmap" and rest[1:] == ["1", "1"]:
             maps.append((Path(file).name, int(rest[0])))
     return calls, maps, len(lines)
 
@@ -48,7 +50,7 @@ def _steps(context: Context, log: Path) -> bool:
             worker.ask(step)
             calls, maps, seen = _calls(log, seen)
             found.append((step, calls, [size for file, size in maps if file == "nvidia-uvm"]))
-    if not seen:
+    if not any(calls for _, calls, _ in found):
         context.skip("no ioctl of the driver went through the C library: nothing is known about them")
         return False
     for step, calls, uvm in found:
@@ -93,9 +95,10 @@ def _allocation(worker: Worker) -> str:
 
 def measure(context: Context) -> None:
     work = context.stage.work
-    if not _steps(context, work / "iolog-steps"):
-        return
-    with context.item("ioctls while launching"):
-        _launches(context, work / "iolog-launches")
-    with context.item("ENOMEM of the kernel"):
-        _denied(context, work / "iolog-denied")
+    if _steps(context, work / "iolog-steps"):
+        with context.item("ioctls while launching"):
+            _launches(context, work / "iolog-launches")
+        with context.item("ENOMEM of the kernel"):
+            _denied(context, work / "iolog-denied")
+    with context.item("controls on another process"):
+        controls.measure(context)
