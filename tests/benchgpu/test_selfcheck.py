@@ -71,6 +71,7 @@ def test_every_part_runs_on_the_simulated_device(tmp_path):
     assert "hung in 2 of 2" in rows["stalls"]["6 ms of kernels behind a wait-value, a hard gate of 2 ms"]["text"]
     assert 5 < rows["stalls"]["6 ms of kernels behind a wait-value, a soft gate of 2 ms"]["value"] < 500
     assert rows["memory"]["usable under a limit of 4 GiB, gpushare"]["value"] == 4096 - 16 - 2
+    assert rows["memory"]["the same and 1 GiB more: NVML of the device beyond gpushare's books"]["value"] == 0
     peak = next(row for name, row in rows["memory"].items() if "fill it together" in name)
     assert 3900 < peak["value"] <= 4096
     metered = rows["metering"]["100 us kernels back to back: busy time against the calibrated work"]

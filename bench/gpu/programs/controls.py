@@ -7,7 +7,7 @@ stdin, one JSON object each:
   foreign PID               a control through a file of our own
   timeslice PID US          of all its groups
   schedule PID 0|1          takes them off the device, puts them back
-  repeat CONTROL PID COUNT  at most so often: timeslice (to what it is), schedule (off and on, with a pause between) or preempt
+  repeat CONTROL PID COUNT  at most so often: timeslice (to what it is), schedule (off, a pause, on) or preempt
   channels PID OTHER 0|1    their channels, by the hand of OTHER's client
   undo                      what is not as it was; says the status of each
 

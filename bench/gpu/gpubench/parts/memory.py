@@ -40,6 +40,33 @@ def _usable(context: Context, arm: str) -> None:
         context.row(f"on the device when full, {arm}", used / MIB, "MiB by NVML", against=against)
 
 
+def _listed(context: Context, worker: Worker) -> str:
+    if context.simulated:
+        return ""
+    found = context.stage.nvml.process_bytes(worker.pid)
+    return "; NVML does not list the process" if found is None else f"; NVML of the process {found / MIB:.1f} MiB"
+
+
+def _process(context: Context) -> None:
+    """One process in three books: gpushare's, NVML's of the process, and what the device has less since it began."""
+    stage = context.stage
+    idle = stage.settled_bytes()
+    with stage.load("gpushare", memory=LIMIT) as worker:
+        for name, more in (
+            ("a process with its context and data", None),
+            ("the same and 1 GiB more", "alloc 64 16MiB"),
+        ):
+            if more is not None:
+                worker.ask(more)
+            grown, book = stage.settled_bytes() - idle, _book(context, worker)
+            context.row(
+                f"{name}: NVML of the device beyond gpushare's books",
+                (grown - book) / MIB,
+                "MiB",
+                against=f"books {book / MIB:.1f} MiB, device {grown / MIB:.1f} MiB{_listed(context, worker)}",
+            )
+
+
 def _ladder(context: Context) -> None:
     with context.stage.load("gpushare", memory=LIMIT) as worker:
         for count, size in context.some(LADDER, 3):
@@ -77,6 +104,8 @@ def measure(context: Context) -> None:
     for arm in context.stage.arms:
         with context.item(f"usable bytes, {arm}"):
             _usable(context, arm)
+    with context.item("one process in the books and NVML's list"):
+        _process(context)
     with context.item("NVML beyond the books"):
         _ladder(context)
     with context.item("processes that race"):
