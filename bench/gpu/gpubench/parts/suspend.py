@@ -33,10 +33,10 @@ def _cycle(context: Context, gib: int, torch: bool) -> None:
             left = stage.settled_bytes() - idle
             answer = driver.ask("go on", 120)
         back = stage.settled_bytes() - idle
+        if "error" in answer:  # what was not resumed would not answer
+            context.row(f"resume with {gib} GiB", None, text=f"refused: {answer['error']}")
+            return
         target.ask("context" if torch else "memory")
-    if "error" in answer:
-        context.row(f"resume with {gib} GiB", None, text=f"refused: {answer['error']}")
-        return
     name = f"{gib} GiB in {'PyTorch' if torch else 'a C program'}"
     for step, seconds in answer["seconds"].items():
         context.row(f"{name}: {step}", Spread(seconds, seconds, seconds, 1), "s", against=f"{seconds / gib:.3g} s/GiB")
