@@ -101,10 +101,10 @@ def test_controls_are_issued_through_the_other_processs_file(context, standin, c
     rows, skipped, broken = told(capsys)
     assert not broken
     assert skipped == ["no allocating ioctl was seen to be denied"]
-    assert rows["channel groups of a process that compute"]["value"] == 1
+    assert rows["channel groups of a process that compute, reached by another"]["value"] == 1
     assert (
         "groups of all engines: 2; channels in those that compute: 2"
-        in (rows["channel groups of a process that compute"]["against"])
+        in (rows["channel groups of a process that compute, reached by another"]["against"])
     )
     assert rows["the same through a file that the other opened itself"]["text"] == "NV_ERR_INVALID_CLIENT"
     for control in ("SET_TIMESLICE", "GPFIFO_SCHEDULE off", "GPFIFO_SCHEDULE on", "PREEMPT"):
@@ -245,3 +245,19 @@ def test_only_device_memory_is_denied(context, tmp_path):
     calls = guard._calls(log)[0]
     numbers = [(0x2B, 48, 0x40), (0x2B, 48, 0x3E), *((0x4A, 184, one) for one in (2, 6, 14, 3, 2, 6)), (0x2B, 48, 0x40)]
     assert [call[1:] for call in calls] == numbers * 2
+
+
+def test_a_steps_allocations_of_memory_are_told_apart_from_other_objects():
+    calls = [
+        ("nvidiactl", 0x2B, 48, 0x41),
+        ("nvidiactl", 0x2B, 48, 0x40),
+        ("nvidiactl", 0x2B, 48, 0x40),
+        ("nvidiactl", 0x4A, 184, 2),
+        ("nvidiactl", 0x2A, 32, 0x40),
+        ("nvidia-uvm", 0x2B, 0, 0),
+    ]
+    assert guard._shown(calls) == (
+        "2 x RM_ALLOC (48 bytes, device memory 0x40); 1 x VID_HEAP_CONTROL (184 bytes, class or function 0x2); "
+        "RM_ALLOC of 1 objects that are no memory"
+    )
+    assert guard._shown([]) == "none"

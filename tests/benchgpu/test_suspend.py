@@ -13,7 +13,7 @@ REFUSING = (
     'import sys; print(\'{"event": "suspended"}\', flush=True); sys.stdin.readline(); '
     'print(\'{"error": "cuCheckpointProcessRestore: 999"}\', flush=True)'
 )
-SUSPENDED = 'import time; print(\'{"event": "ready"}\', flush=True); time.sleep(1000)'
+SUSPENDED = 'import sys; print(\'{"event": "ready"}\', flush=True); sys.stdin.read()'
 
 
 def test_a_refused_resume_is_a_row_and_nobody_waits_for_the_suspended(tmp_path, monkeypatch, capsys):

@@ -94,9 +94,13 @@ class Controls:
         """Those of its groups that are still there: asking for the timeslice changes nothing."""
         found = rm.objects(Path(log))
         made = [one for one in found if one.class_ == rm.CHANNEL_GROUP]
-        target = Target(rm.Owner(pid), [], [], [], [])
-        self._targets[pid] = target
         samples = Samples()
+        try:
+            target = Target(rm.Owner(pid), [], [], [], [])
+        except OSError as error:
+            samples.status[f"pidfd_open: {error.strerror}"] = 1
+            return {"made": len(made), "groups": 0, "channels": 0, "timeslice_us": [], **samples.said()}
+        self._targets[pid] = target
         for group in [one for one in made if one.engine == rm.GRAPHICS] or made:
             timeslice = rm.Timeslice()
             if self._call(pid, group, rm.GET_TIMESLICE, timeslice, samples) == "NV_OK":

@@ -66,7 +66,7 @@ def measure(context: Context) -> None:
             context.skip("no program was seen to make a channel group: controls on them are not tried")
             return
         context.row(
-            "channel groups of a process that compute",
+            "channel groups of a process that compute, reached by another",
             found["groups"],
             against=f"groups of all engines: {found['made']}; channels in those that compute: {found['channels']}; "
             f"asked for the timeslice by another process: {_said(found['status'])}",

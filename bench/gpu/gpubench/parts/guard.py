@@ -8,7 +8,19 @@ from gpubench.context import Context
 from gpubench.parts import controls
 from gpubench.worker import Worker, WorkerError, window
 
+RM_ALLOC = 0x2B
 ALLOCATING = {0x27: "ALLOC_MEMORY", 0x2B: "RM_ALLOC", 0x4A: "VID_HEAP_CONTROL"}
+MEMORY = {
+    0x3E: "system memory",
+    0x40: "device memory",
+    0x42: "extended memory",
+    0x70: "addresses",
+    0x50A0: "addresses",
+    0x71: "the program's own pages",
+    0x82: "listed pages",
+    0xC2: "a device's physical memory",
+}
+"""Classes of RM_ALLOC."""
 Call = tuple[str, int, int, int]  # device file, number, size, class or command
 
 
@@ -25,15 +37,19 @@ def _calls(log: Path, skip: int = 0) -> tuple[list[Call], list[tuple[str, int]],
     return calls, maps, len(lines)
 
 
+def _kind(nr: int, second: int) -> str:
+    return MEMORY[second] if nr == RM_ALLOC else "class or function"
+
+
 def _shown(calls: list[Call]) -> str:
-    found = Counter(
-        (ALLOCATING[nr], size, second) for file, nr, size, second in calls if "uvm" not in file and nr in ALLOCATING
-    )
+    made = [call[1:] for call in calls if "uvm" not in call[0] and call[1] in ALLOCATING]
+    found = Counter(call for call in made if call[0] != RM_ALLOC or call[2] in MEMORY)
     texts = [
-        f"{count} x {name} ({size} bytes, class or function 0x{second:x})"
-        for (name, size, second), count in found.items()
+        f"{count} x {ALLOCATING[nr]} ({size} bytes, {_kind(nr, second)} 0x{second:x})"
+        for (nr, size, second), count in found.items()
     ]
-    return "; ".join(texts) or "none"
+    others = len(made) - found.total()
+    return "; ".join([*texts, *([f"RM_ALLOC of {others} objects that are no memory"] if others else [])]) or "none"
 
 
 def _environment(context: Context, log: Path, **more: str) -> dict[str, str]:
