@@ -2,6 +2,7 @@
  * descriptions carry the client in their offset, as the kernel's carry their private data, and its contents are the objects.
  *
  * STANDIN=FILE. STANDIN_TENANT=1: this process makes a client with channel groups, and waits while they are disabled.
+ * An allocation of device memory asks for it as a driver does, and gives what one might make of a refusal.
  * STANDIN_FOREIGN=1: channels may be disabled by another client. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -148,20 +149,23 @@ __attribute__((visibility("default"))) int ioctl(int fd, unsigned long request, 
   return 0;
 }
 
+static bool called(int fd, struct alloc *a) { return ioctl(fd, _IOWR('F', 0x2b, struct alloc), a) == 0 && a->status == 0; }
+
 static uint32_t make(int fd, uint32_t root, uint32_t parent, uint32_t class, uint32_t engine) {
   uint32_t parameters[4] = {0, 0, 0, engine};
   struct alloc a = {.root = root, .parent = parent, .class = class, .parameters = (uintptr_t)parameters, .size = 16};
-  if (ioctl(fd, _IOWR('F', 0x2b, struct alloc), &a) != 0 || a.status != 0)
+  if (!called(fd, &a))
     abort();
   return a.handle;
 }
 
+static int tenants_file = -1;
 static uint32_t compute_client, compute_group;
 
 __attribute__((constructor)) static void tenant(void) {
   if (!getenv("STANDIN_TENANT"))
     return;
-  int fd = open(getenv("STANDIN"), O_RDWR | O_CLOEXEC);
+  int fd = tenants_file = open(getenv("STANDIN"), O_RDWR | O_CLOEXEC);
   uint32_t client = make(fd, 0, 0, 0x41, 0), board = make(fd, client, client, 0x80, 0);
   make(fd, client, board, 0x2080, 0);
   uint32_t compute = make(fd, client, board, 0xa06c, 1), copy = make(fd, client, board, 0xa06c, 9);
@@ -179,4 +183,10 @@ __attribute__((visibility("default"))) int cuEventSynchronize(void *event) {
   for (struct object *group = find(compute_client, compute_group); group && group->disabled;)
     usleep(1000);
   return next(event);
+}
+
+__attribute__((visibility("default"))) int cuMemAlloc_v2(void *at, size_t bytes) {
+  int (*next)(void *, size_t) = (int (*)(void *, size_t))dlsym(RTLD_NEXT, "cuMemAlloc_v2");
+  struct alloc a = {.root = compute_client, .class = 0x40};
+  return tenants_file < 0 || called(tenants_file, &a) ? next(at, bytes) : 304; /* CUDA_ERROR_OPERATING_SYSTEM */
 }

@@ -100,7 +100,11 @@ def test_controls_are_issued_through_the_other_processs_file(context, standin, c
     guard.measure(context)
     rows, skipped, broken = told(capsys)
     assert not broken
-    assert skipped == ["no allocating ioctl was seen to be denied"]
+    assert not skipped
+    assert "1 x RM_ALLOC (48 bytes, device memory 0x40)" in rows["alloc 64MiB: allocating ioctls"]["text"]
+    assert rows["cuMemAlloc of 256 MiB while the kernel says ENOMEM"]["text"] == "CUDA_ERROR_OPERATING_SYSTEM"
+    assert rows["and when it no longer says so"]["text"] == "CUDA_SUCCESS"
+    assert rows["kernels afterwards"]["text"].startswith("CUDA_SUCCESS: ")
     assert rows["channel groups of a process that compute, reached by another"]["value"] == 1
     assert (
         "groups of all engines: 2; channels in those that compute: 2"

@@ -8,7 +8,9 @@
  *   idle                      waits for what is in flight and reports since run
  *   calibrate                 measures rate and launch and uses them from now on
  *   fill PIECE                allocates pieces until one is refused
- *   alloc COUNT SIZE | free | memory | quit
+ *   alloc COUNT SIZE          allocates them; one that is refused for anything but a lack of memory ends the program
+ *   try SIZE                  allocates once, and says what came of it, whatever that is
+ *   free | memory | quit
  */
 #define _GNU_SOURCE
 #include <poll.h>
@@ -114,6 +116,15 @@ static void allocate(size_t count, size_t bytes) {
   memory("alloc", code);
 }
 
+static void attempt(size_t bytes) {
+  CUresult code = p.nheld < ALLOCATIONS_MAX ? cuMemAlloc_v2(&p.held[p.nheld], bytes) : CUDA_ERROR_OUT_OF_MEMORY;
+  if (code == CUDA_SUCCESS) {
+    p.nheld++;
+    p.held_bytes += bytes;
+  }
+  printf("{\"event\": \"try\", \"name\": \"%s\"}\n", error_name(code));
+}
+
 static void release(void) {
   while (p.nheld)
     MUST(cuMemFree_v2(p.held[--p.nheld]));
@@ -153,6 +164,8 @@ static bool obey(const char *line) {
     allocate(ALLOCATIONS_MAX, bytes);
   else if (sscanf(line, "alloc %zu %31s", &count, size) == 2 && parse_size(size, &bytes) && bytes)
     allocate(count, bytes);
+  else if (sscanf(line, "try %31s", size) == 1 && parse_size(size, &bytes) && bytes)
+    attempt(bytes);
   else if (strcmp(line, "free") == 0)
     release();
   else if (strcmp(line, "memory") == 0)

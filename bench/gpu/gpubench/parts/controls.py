@@ -87,13 +87,12 @@ def _measure(context: Context, controls: Worker, first: Worker, second: Worker, 
             borrowed += _latency(context, controls, first, control)
     context.row("taking a file of another process (pidfd_getfd)", _spread_us(borrowed), "us")
     with context.item("the effect of GPFIFO_SCHEDULE"), _undone(context, controls):
-        _stopped(context, controls, first, "GPFIFO_SCHEDULE", f"schedule {first.pid}")
+        _stopped(context, controls, first, "GPFIFO_SCHEDULE", f"schedule {first.pid}", 1.5)
     with context.item("the effect of SET_TIMESLICE"), _undone(context, controls):
         _split(context, controls, first, second, found["timeslice_us"][0])
     with context.item("FIFO_DISABLE_CHANNELS by another client"), _undone(context, controls):
-        _stopped(
-            context, controls, first, "FIFO_DISABLE_CHANNELS by another client", f"channels {first.pid} {second.pid}"
-        )
+        name = "FIFO_DISABLE_CHANNELS by another client"
+        _stopped(context, controls, first, name, f"channels {first.pid} {second.pid}", _LEAST_SECONDS)
 
 
 def _latency(context: Context, controls: Worker, busy: Worker, control: str) -> list[int]:
@@ -122,9 +121,9 @@ def _units_a_second(report: Json, begin_ns: int, end_ns: int) -> float:
     return 1e9 * sum(counts) / (len(counts) * _BUCKET_NS)
 
 
-def _stopped(context: Context, controls: Worker, busy: Worker, name: str, command: str) -> None:
+def _stopped(context: Context, controls: Worker, busy: Worker, name: str, command: str, seconds: float) -> None:
     """Units done before, while and after `command` 0 and 1."""
-    seconds = max(_LEAST_SECONDS, context.seconds(1.5))
+    seconds = max(_LEAST_SECONDS, context.seconds(seconds))
     began = int(busy.ask("run")["t_ns"])
     time.sleep(seconds)
     stop = controls.ask(f"{command} 0")

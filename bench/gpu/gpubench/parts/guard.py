@@ -1,6 +1,7 @@
 """Part 8: what the kernel half of the driver is asked for, seen from inside the process (native/iolog.c), and what it
 lets one process do to the work of another."""
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -92,21 +93,36 @@ def _denied(context: Context, log: Path) -> None:
     deny = Path(f"{log}.deny")
     with stage.start("bare", stage.load_argv(), environment=_environment(context, log, IOLOG_DENY="1")) as worker:
         deny.touch()
-        refused = _allocation(worker)
+        refused = _tried(worker)
         deny.unlink()
-        after = _allocation(worker)
+        after = _tried(worker)
+        works = _works(context, worker)
     if " denied" not in log.read_text():
         context.skip("no allocating ioctl was seen to be denied")
         return
     context.row("cuMemAlloc of 256 MiB while the kernel says ENOMEM", None, text=refused)
     context.row("and when it no longer says so", None, text=after)
+    context.row("kernels afterwards", None, text=works)
 
 
-def _allocation(worker: Worker) -> str:
+def _tried(worker: Worker) -> str:
     try:
-        return str(worker.ask("alloc 1 256MiB")["name"])
+        return str(worker.ask("try 256MiB")["name"])
     except WorkerError as error:
-        return f"the program ended: {error}"[:300]
+        return _end(error)
+
+
+def _works(context: Context, worker: Worker) -> str:
+    try:
+        return f"CUDA_SUCCESS: {window(context.seconds(0.5), worker)[0]['kernels']} run"
+    except WorkerError as error:
+        return _end(error)
+
+
+def _end(error: WorkerError) -> str:
+    """By the code that the program ended with, where it said one."""
+    code = re.search(r'"name": "(\w+)"', str(error))
+    return f"the program ended with {code[1]}" if code else f"the program ended: {str(error)[-200:]}"
 
 
 def measure(context: Context) -> None:
