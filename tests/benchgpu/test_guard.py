@@ -174,6 +174,20 @@ def test_everything_is_put_back_however_it_ends(held, standin, how):
 
 
 @root
+def test_a_measurement_that_fails_is_undone_and_the_next_one_heard(context, held, standin):
+    tenant, other = held
+
+    def fails() -> None:
+        other.send(f"repeat schedule {tenant.pid} 3")
+        raise ValueError("no answer was read")
+
+    with pytest.raises(ValueError, match="no answer"), controls._undone(context, other):
+        fails()
+    assert _as_before(standin)
+    assert other.ask(f"foreign {tenant.pid}")["status"] == {"NV_ERR_INVALID_CLIENT": 1}
+
+
+@root
 def test_a_borrowed_file_is_closed_at_once(held):
     tenant, other = held
     ctl = controls.DEVICE

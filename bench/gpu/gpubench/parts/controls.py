@@ -34,14 +34,24 @@ def _spread_us(nanoseconds: Iterable[int]) -> Spread:
     return Spread(ordered[len(ordered) // 2] / 1e3, ordered[0] / 1e3, ordered[-1] / 1e3, len(ordered))
 
 
+def _put_back(context: Context, controls: Worker) -> None:
+    controls.send("undo")
+    while (answer := controls.read(_STUCK_SECONDS))["event"] != "undo":
+        continue  # of a command that nobody waited for
+    for control, status in answer["status"].items():
+        if not _fine(status):
+            context.row(f"putting back what was changed: {control}", None, text=_said(status))
+
+
 @contextmanager
 def _undone(context: Context, controls: Worker) -> Iterator[None]:
+    """Not where the part is being ended: then there may be no time to wait, and the program undoes it at its end."""
     try:
         yield
-    finally:
-        for control, status in controls.ask("undo")["status"].items():
-            if not _fine(status):
-                context.row(f"putting back what was changed: {control}", None, text=_said(status))
+    except Exception:
+        _put_back(context, controls)
+        raise
+    _put_back(context, controls)
 
 
 def _start(context: Context, log: Path) -> Worker:
