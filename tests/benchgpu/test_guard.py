@@ -113,7 +113,7 @@ def test_controls_are_issued_through_the_other_processs_file(context, standin, c
     assert rows["the same through a file that the other opened itself"]["text"] == "NV_ERR_INVALID_CLIENT"
     for control in ("SET_TIMESLICE", "GPFIFO_SCHEDULE off", "GPFIFO_SCHEDULE on", "PREEMPT"):
         assert 0 < rows[f"{control} on a busy process"]["value"] < 100_000
-        assert rows[f"{control} on a busy process"]["against"] == "NV_OK (2 times)"
+        assert rows[f"{control} on a busy process"]["against"].startswith("NV_OK (15 times); its work in this time ")
     stopped = rows["work of a busy process behind GPFIFO_SCHEDULE, off"]
     assert stopped["value"] < 10
     assert "NV_OK" in stopped["against"]
@@ -124,7 +124,7 @@ def test_controls_are_issued_through_the_other_processs_file(context, standin, c
     groups = standin.groups()
     assert all(one["disabled"] == 0 and one["timeslice_us"] == 1024 for one in groups)
     changed = [one for one in groups if one["changes"]]
-    assert [(one["engine"], one["preempts"]) for one in changed] == [(COMPUTE, 2)]
+    assert [(one["engine"], one["preempts"]) for one in changed] == [(COMPUTE, 15)]
 
 
 @root

@@ -105,23 +105,6 @@ def _measure(context: Context, controls: Worker, first: Worker, second: Worker, 
         _stopped(context, controls, first, name, f"channels {first.pid} {second.pid}", _LEAST_SECONDS)
 
 
-def _latency(context: Context, controls: Worker, busy: Worker, control: str) -> list[int]:
-    """What taking the file took, each time."""
-    count = 2 if context.simulated else REPEATS
-    busy.ask("run")
-    samples = controls.ask(f"repeat {control} {busy.pid} {count}")["samples"]
-    busy.send("idle")
-    busy.read(_STUCK_SECONDS)
-    borrowed: list[int] = []
-    for name, one in samples.items():
-        borrowed += one["borrow_ns"]
-        if _fine(one["status"]):
-            context.row(f"{name} on a busy process", _spread_us(one["call_ns"]), "us", against=_said(one["status"]))
-        else:
-            context.row(f"{name} on a busy process", None, text=_said(one["status"]))
-    return borrowed
-
-
 def _units_a_second(report: Json, begin_ns: int, end_ns: int) -> float:
     """In the buckets that lie wholly between two points of time."""
     begin = math.ceil(begin_ns / _BUCKET_NS) - report["first_bucket"]
@@ -129,6 +112,29 @@ def _units_a_second(report: Json, begin_ns: int, end_ns: int) -> float:
     if not counts:
         raise ValueError("no whole tenth of a second lies in what was to be counted")
     return 1e9 * sum(counts) / (len(counts) * _BUCKET_NS)
+
+
+def _latency(context: Context, controls: Worker, busy: Worker, control: str) -> list[int]:
+    """What taking the file took, each time."""
+    count = REPEATS // 2 if context.simulated else REPEATS
+    began = int(busy.ask("run")["t_ns"])
+    time.sleep(_LEAST_SECONDS)
+    first_ns = time.monotonic_ns()
+    samples = controls.ask(f"repeat {control} {busy.pid} {count}")["samples"]
+    last_ns = time.monotonic_ns()
+    busy.send("idle")
+    report = busy.read(_STUCK_SECONDS)
+    kept = 100 * _units_a_second(report, first_ns, last_ns) / _units_a_second(report, began, first_ns)
+    borrowed: list[int] = []
+    for name, one in samples.items():
+        borrowed += one["borrow_ns"]
+        said = _said(one["status"])
+        if _fine(one["status"]):
+            against = f"{said}; its work in this time {kept:.3g} % of before"
+            context.row(f"{name} on a busy process", _spread_us(one["call_ns"]), "us", against=against)
+        else:
+            context.row(f"{name} on a busy process", None, text=said)
+    return borrowed
 
 
 def _stopped(context: Context, controls: Worker, busy: Worker, name: str, command: str, seconds: float) -> None:
