@@ -60,7 +60,9 @@ def context(monkeypatch):
     """On the simulated device, whose driver makes no ioctl."""
     monkeypatch.setenv("PYTHONPATH", str(machine.ROOT / "bench" / "gpu"), prepend=os.pathsep)
     work = Path(tempfile.mkdtemp(prefix="gsb-", dir="/tmp"))
-    build.programs(build.Shell(work / "build.log", Deadline(None)), work / "programs", paths.SIM_LIB_DIR, gpu=None)
+    build.programs(
+        build.Shell(work / "build.log", Deadline(None)), work / "programs", paths.SIM_LIB_DIR / "libcuda.so.1", gpu=None
+    )
     found = Context(Config(True, str(work), str(work / "programs"), str(paths.LIB_DIR)))
     yield found
     found.stage.close()
