@@ -158,13 +158,14 @@ class Stage:
         time_milli: int = 500,
         class_: str = "training",
         gate: tuple[Path, int] | None = None,
+        environment: dict[str, str] | None = None,
     ) -> Worker:
         """A load program with a calibrated kernel."""
         rate, launch_ns = self.calibrated(kernel)
         argv = [*self.load_argv(kernel), "--rate", repr(rate), "--launch", repr(launch_ns)]
         if gate is not None:
             argv += ["--gate", str(gate[0]), "--side", str(gate[1])]
-        return self.start(arm, argv, memory=memory, time_milli=time_milli, class_=class_)
+        return self.start(arm, argv, memory=memory, time_milli=time_milli, class_=class_, environment=environment)
 
     def load_argv(self, kernel: str = "burn") -> list[str]:
         """A load program that takes an iteration for a nanosecond."""

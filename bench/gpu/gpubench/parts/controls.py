@@ -56,9 +56,7 @@ def _undone(context: Context, controls: Worker) -> Iterator[None]:
 
 def _start(context: Context, log: Path) -> Worker:
     stage = context.stage
-    argv = [*stage.load_argv(), "--rate", repr(stage.rate("burn"))]
-    environment = {"LD_PRELOAD": stage.program("iolog.so"), "IOLOG": str(log)}
-    return stage.start("bare", argv, environment=environment)
+    return stage.load(environment={"LD_PRELOAD": stage.program("iolog.so"), "IOLOG": str(log)})
 
 
 def measure(context: Context) -> None:
