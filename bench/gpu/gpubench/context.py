@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from gpubench.config import Config, MissingError
-from gpubench.results import number
 from gpubench.stage import Stage
-from gpubench.stats import Spread
+from gpubench.stats import Spread, number
 
 Item = TypeVar("Item")
 _SIMULATED_SCALE, _SIMULATED_SECONDS = 0.02, 0.12
@@ -98,4 +97,4 @@ class Context:
     def compare(self, name: str, unit: str, values: Mapping[str, float], *, against: str = "") -> None:
         """One row of several numbers of one kind."""
         text = ", ".join(f"{key} {number(value)}" for key, value in values.items())
-        self.row(name, None, against=against, text=f"{text} {unit}".strip(), values=values)
+        self.row(name, None, unit, against=against, text=f"{text} {unit}".strip(), values=values)

@@ -10,7 +10,7 @@ GROUP_SECONDS = 540
 class Part:
     """`function` is MODULE:FUNCTION; `real`: it cannot run on the simulated device; `shares`: it
     says nothing where gpushare cannot run; `peers`: it runs under other preload libraries, too, which takes as long
-    again for each."""
+    again for each. `note`: what the words in its rows mean."""
 
     name: str
     group: str
@@ -20,14 +20,32 @@ class Part:
     real: bool = False
     shares: bool = False
     peers: bool = False
+    note: str = ""
 
+
+_POLICY_NOTE = (
+    "Two programs on one device: `free`, the driver's own slicing; `drain`, leases of 20 ms in turns, the next when "
+    "nothing of the last is in flight; `overlap`, the same, but at most 1 ms after the revoke; `together`, both at "
+    "once, each with 2 ms in flight. `decode` is a graph of 9 ms, `eager` fills 30 % of its time, `gemm` is kernels of "
+    "20 ms, `long` a graph of 200 ms."
+)
 
 PARTS = (
     Part(
-        "policy-1", "experiments-a1", "A. Sharing policy, first half of the pairs", "gpubench.parts.policy:first", 480
+        "policy-1",
+        "experiments-a1",
+        "A. Sharing policy, first half of the pairs",
+        "gpubench.parts.policy:first",
+        480,
+        note=_POLICY_NOTE,
     ),
     Part(
-        "policy-2", "experiments-a2", "A. Sharing policy, second half of the pairs", "gpubench.parts.policy:second", 480
+        "policy-2",
+        "experiments-a2",
+        "A. Sharing policy, second half of the pairs",
+        "gpubench.parts.policy:second",
+        480,
+        note=_POLICY_NOTE,
     ),
     Part("hidden", "experiments-b", "B. Hidden memory", "gpubench.parts.hidden:measure", 420),
     Part("stalls", "experiments-c1", "C. Stalls", "gpubench.parts.stalls:measure", 300),

@@ -5,10 +5,12 @@ A file holds runs: one per command. The table shows each part's newest complete 
 
 import json
 import os
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from gpubench import registry
+from gpubench import decision, registry
+from gpubench.stats import number
 
 Json = dict[str, Any]
 _TAIL_LINES = 300
@@ -71,7 +73,16 @@ def _when(run: Json) -> str:
     return str(run.get("started", run["date"]))
 
 
+def decided(document: Json) -> Json | None:
+    """None for a simulated device, which proves no number."""
+    if document["runs"][-1]["simulated"]:
+        return None
+    return decision.made({name: entry["rows"] for name, (_, entry) in newest(document).items()})
+
+
 def save(path: Path, document: Json) -> None:
+    """With what it decides as of now."""
+    document["decides"] = decided(document)
     path.parent.mkdir(parents=True, exist_ok=True)
     for target, text in (
         (path, json.dumps(document, indent=1) + "\n"),
@@ -82,7 +93,7 @@ def save(path: Path, document: Json) -> None:
         temporary.replace(target)
 
 
-def _newest(document: Json) -> dict[str, tuple[Json, Json]]:
+def newest(document: Json) -> dict[str, tuple[Json, Json]]:
     """Part -> (run, entry): the last that ended well, else the last with rows, else the last."""
     best: dict[str, tuple[int, int, Json, Json]] = {}
     for index, run in enumerate(document["runs"]):
@@ -94,64 +105,93 @@ def _newest(document: Json) -> dict[str, tuple[Json, Json]]:
     return {name: (run, entry) for name, (_, _, run, entry) in best.items()}
 
 
-def number(value: float) -> str:
-    """Three digits that say something; whole numbers of four and more stay whole."""
-    if value == int(value) and abs(value) < 1e15:
-        return str(int(value))
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def _measured(row: Json) -> str:
+def measured(row: Json) -> str:
     text = f"{number(row['value'])} {row['unit']}".strip() if row["value"] is not None else row["text"]
     if row["low"] is not None:
         text += f" ({number(row['low'])} to {number(row['high'])}, n={row['n']})"
-    return text
+    return text.replace("|", "/")
 
 
-def _table(entry: Json) -> list[str]:
-    lines = ["", "| number | measured | against |", "|---|---|---|"]
-    for row in entry["rows"]:
-        against = row["against"].replace("|", "/")
-        lines.append(f"| {row['name'].replace('|', '/')} | {_measured(row)} | {against} |")
+def _columns(row: Json) -> tuple[str, ...]:
+    """Of a row that compares several numbers of one kind; they stand below each other where rows follow that have the
+    same."""
+    return tuple(row["values"]) if row["value"] is None and row["unit"] else ()
+
+
+def table(rows: list[Json]) -> list[str]:
+    lines: list[str] = []
+    for columns, group in groupby(rows, _columns):
+        head = [*columns, "unit"] if columns else ["measured"]
+        lines += ["", f"| number | {' | '.join(head)} | against |", f"|---|{'---|' * len(head)}---|"]
+        for row in group:
+            cells = [number(row["values"][key]) for key in columns] + [row["unit"]] if columns else [measured(row)]
+            lines.append(
+                "| " + " | ".join(text.replace("|", "/") for text in (row["name"], *cells, row["against"])) + " |"
+            )
     return lines
 
 
-def _machine(run: Json) -> str:
+def machine(run: Json) -> str:
     return f"{run['machine']}; driver {run['driver']}, CUDA {run['cuda']}."
+
+
+def incomplete(found: dict[str, tuple[Json, Json]]) -> str:
+    """Parts whose rows are not all there, and in which state each is."""
+    states = {part.name: found[part.name][1]["state"] if part.name in found else "not run" for part in registry.PARTS}
+    return ", ".join(f"`{name}` ({state})" for name, state in states.items() if state != "ok")
+
+
+def _missing(document: Json, found: dict[str, tuple[Json, Json]]) -> list[str]:
+    """What failed first, then what was not run or could not be measured; each with the reason."""
+    runs = {id(run): run for run in (*(run for run, _ in found.values()), document["runs"][-1])}
+    failed: list[str] = []
+    other: list[str] = []
+    for preflight in (run["preflight"] for run in runs.values() if "preflight" in run):
+        if preflight["state"] == "ok":
+            other += [f"- preflight: {reason}" for reason in preflight["skipped"]]
+        else:
+            failed.append(f"- preflight: {preflight['state']}: {preflight['reason']}")
+    failed, other = list(dict.fromkeys(failed)), list(dict.fromkeys(other))
+    for part in registry.PARTS:
+        if part.name not in found:
+            other.append(f"- `{part.name}`: not run")
+            continue
+        entry = found[part.name][1]
+        if entry["state"] not in ("ok", "incomplete"):  # of an incomplete one the failures follow
+            (other if entry["state"] in ("skipped", "not run") else failed).append(
+                f"- `{part.name}`: {entry['state']}: {entry['reason']}"
+            )
+        failed += [f"- `{part.name}`: {failure}" for failure in entry.get("broken", [])]
+        other += [f"- `{part.name}`: {reason}" for reason in entry["skipped"] if reason != entry["reason"]]
+    lines = ["", "## Failed", "", *failed] if failed else []
+    return lines + (["", "## Not measured", "", *other] if other else [])
 
 
 def markdown(document: Json) -> str:
     last = document["runs"][-1]
     title = f"# {last['gpu']}, {last['date']}" + (" (SIMULATED: no real GPU was measured)" if last["simulated"] else "")
-    one_machine = len({_machine(run) for run in document["runs"]}) == 1
-    lines = [title, "", _machine(last) if one_machine else "Several machines: each part says which.", ""]
+    one_machine = len({machine(run) for run in document["runs"]}) == 1
+    lines = [title, "", machine(last) if one_machine else "Several machines: each part says which.", ""]
     lines += ["Numbers in brackets are the lowest and the highest of n."]
-    newest = _newest(document)
-    preflight = last.get("preflight", {"state": "ok"})
-    missing = [] if preflight["state"] == "ok" else [f"- preflight: {preflight['state']}: {preflight['reason']}"]
+    found = newest(document)
+    if short := incomplete(found):
+        lines += ["", f"Not complete, the end says why: {short}."]
+    if (decides := document.get("decides")) is not None:
+        lines += decision.lines(decides)
     for part in registry.PARTS:
-        if part.name not in newest:
-            missing.append(f"- `{part.name}`: not run")
+        if part.name not in found or not found[part.name][1]["rows"]:
             continue
-        run, entry = newest[part.name]
-        for reason in entry["skipped"]:
-            missing.append(f"- `{part.name}`: {reason}")
-        for failure in entry.get("broken", []):
-            missing.append(f"- `{part.name}`: {failure}")
-        if entry["state"] != "ok":
-            missing.append(f"- `{part.name}`: {entry['state']}: {entry['reason']}")
-        if not entry["rows"]:
-            continue
-        where = "" if one_machine else f" {_machine(run)}"
-        note = "" if entry["state"] == "ok" else f" **Incomplete: {entry['state']}.**"
-        lines += [
-            "",
-            f"## {part.title}",
-            "",
-            f"`{part.name}` at {run['commit']}, {run['date']}: `{run['command']}`.{note}{where}",
-        ]
-        lines += _table(entry)
-    if missing:
-        lines += ["", "## Not measured", "", *missing]
+        run, entry = found[part.name]
+        where = "" if one_machine else f" {machine(run)}"
+        note = (
+            ""
+            if entry["state"] == "ok"
+            else f" **Incomplete{'' if entry['state'] == 'incomplete' else ': ' + entry['state']}.**"
+        )
+        lines += ["", f"## {part.title}", ""]
+        lines += [f"`{part.name}` at {run['commit']}, {run['date']}: `{run['command']}`.{note}{where}"]
+        lines += ["", part.note] if part.note else []
+        lines += table(entry["rows"])
+    lines += _missing(document, found)
     lines += ["", "## Not built", "", *(f"- {line}" for line in registry.NOT_BUILT)]
     return "\n".join(lines) + "\n"

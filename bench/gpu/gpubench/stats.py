@@ -39,3 +39,10 @@ def windows(first: Sequence[int], buckets: Sequence[Sequence[int]], size: int) -
             [sum(counts[at - start : at - start + size]) for start, counts in zip(first, buckets, strict=True)]
         )
     return found
+
+
+def number(value: float) -> str:
+    """Three digits that say something; whole numbers of four and more stay whole."""
+    if value == int(value) and abs(value) < 1e15:
+        return str(int(value))
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"

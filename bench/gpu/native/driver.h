@@ -16,8 +16,10 @@ CUresult cuCtxCreate_v2(CUcontext *, unsigned, CUdevice);
 CUresult cuCtxDestroy_v2(CUcontext);
 CUresult cuCtxSetCurrent(CUcontext);
 CUresult cuCtxSynchronize(void);
+CUresult cuCtxGetLimit(size_t *, CUlimit);
 CUresult cuModuleLoadData(CUmodule *, const void *);
 CUresult cuModuleGetFunction(CUfunction *, CUmodule, const char *);
+CUresult cuFuncGetAttribute(int *, CUfunction_attribute, CUfunction);
 CUresult cuMemAlloc_v2(CUdeviceptr *, size_t);
 CUresult cuMemFree_v2(CUdeviceptr);
 CUresult cuMemGetInfo_v2(size_t *, size_t *);
@@ -47,7 +49,7 @@ CUresult cuEventQuery(CUevent);
 CUresult cuEventElapsedTime(float *, CUevent, CUevent);
 CUresult cuGetErrorName(CUresult, const char **);
 
-enum { ATTRIBUTE_MULTIPROCESSORS = 16 };
+enum { ATTRIBUTE_MULTIPROCESSORS = 16, ATTRIBUTE_THREADS_EACH = 39, FUNCTION_LOCAL_BYTES = 3 };
 
 uint64_t now_ns(void);
 const char *error_name(CUresult code);

@@ -11,6 +11,10 @@
 
 #include "driver.h"
 
+/* What the device's local memory is made of: threads it holds, bytes a thread has at first, and what the last kernel asks for. */
+static int processors, threads_each, local_bytes;
+static size_t stack_bytes;
+
 static CUdevice device;
 static CUcontext context, second;
 static CUmodule spin_module, big_stack_module;
@@ -20,12 +24,15 @@ static void say(const char *event) {
   size_t available = 0, total = 0;
   if (context)
     MUST(cuMemGetInfo_v2(&available, &total));
-  printf("{\"event\": \"%s\", \"free_bytes\": %zu, \"total_bytes\": %zu}\n", event, available, total);
+  printf("{\"event\": \"%s\", \"free_bytes\": %zu, \"total_bytes\": %zu, \"processors\": %d, \"threads\": %d, \"stack_bytes\": %zu, "
+         "\"local_bytes\": %d}\n",
+         event, available, total, processors, threads_each, stack_bytes, local_bytes);
 }
 
 static void launch(CUmodule module, const char *name, void **arguments, unsigned blocks, unsigned threads) {
   CUfunction function;
   MUST(cuModuleGetFunction(&function, module, name));
+  MUST(cuFuncGetAttribute(&local_bytes, FUNCTION_LOCAL_BYTES, function));
   MUST(cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, arguments, NULL));
   MUST(cuStreamSynchronize(stream));
 }
@@ -46,9 +53,12 @@ static void obey(const char *line, const char *spin_file, const char *big_stack_
   if (strcmp(line, "init") == 0) {
     MUST(cuInit(0));
     MUST(cuDeviceGet(&device, 0));
+    MUST(cuDeviceGetAttribute(&processors, ATTRIBUTE_MULTIPROCESSORS, device));
+    MUST(cuDeviceGetAttribute(&threads_each, ATTRIBUTE_THREADS_EACH, device));
   } else if (strcmp(line, "context") == 0) {
     MUST(cuDevicePrimaryCtxRetain(&context, device));
     MUST(cuCtxSetCurrent(context));
+    MUST(cuCtxGetLimit(&stack_bytes, CU_LIMIT_STACK_SIZE));
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   } else if (strcmp(line, "second") == 0) {
     MUST(cuCtxCreate_v2(&second, 0, device));

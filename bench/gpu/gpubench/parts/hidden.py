@@ -2,7 +2,7 @@
 step: NVML of the whole device and of the process, and cuMemGetInfo."""
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -39,6 +39,8 @@ LABELS = {
     "alloc 2MiB": "cuMemAlloc of 2 MiB",
     "bigstack": "a kernel with 16 KiB of local memory",
 }
+RULE = ("processors", "threads", "local_bytes", "stack_bytes")
+"""Of which local memory is said to be made."""
 TORCH = ("import", "context", "cublas", "conv", "graph", "grow 67108864")
 TORCH_LABELS = {
     "import": "import torch",
@@ -104,8 +106,14 @@ def _walk(observer: Observer, worker: Worker, steps: Sequence[str]) -> tuple[Cos
     return costs, answers
 
 
-def _row(context: Context, label: str, found: Sequence[dict[str, float]], against: str = "") -> None:
-    """One step over all runs: what NVML says of the device, and the other two beside it."""
+def _row(
+    context: Context,
+    label: str,
+    found: Sequence[dict[str, float]],
+    against: str = "",
+    more: Mapping[str, float] | None = None,
+) -> None:
+    """One step over all runs: what NVML says of the device, and the other two beside it. `more`: into `values`."""
     others = {
         source: statistics.median(run[source] for run in found if source in run)
         for source in ("cuMemGetInfo", "NVML, of the process")
@@ -113,7 +121,9 @@ def _row(context: Context, label: str, found: Sequence[dict[str, float]], agains
     }
     text = ", ".join(f"{source}: {value:.4g} MiB" for source, value in others.items())
     values = spread([run["NVML"] for run in found])
-    context.row(label, values, "MiB", against="; ".join(filter(None, (text, against))), values=others)
+    context.row(
+        label, values, "MiB", against="; ".join(filter(None, (text, against))), values={**others, **(more or {})}
+    )
 
 
 def _driver(context: Context, observer: Observer) -> list[Costs]:
@@ -123,9 +133,11 @@ def _driver(context: Context, observer: Observer) -> list[Costs]:
     runs: list[Costs] = []
     for _ in range(context.repeats(3)):
         with stage.start("bare", [stage.program("steps"), *modules]) as worker:
-            runs.append(_walk(observer, worker, steps)[0])
+            costs, answers = _walk(observer, worker, steps)
+            runs.append(costs)
     for step in steps:
-        _row(context, LABELS[step], [run[step] for run in runs])
+        rule = {key: answers[step][key] for key in RULE} if step == "bigstack" else {}
+        _row(context, LABELS[step], [run[step] for run in runs], more=rule)
     for source, nothing in (
         ("cuMemGetInfo", "0: NVML omits nothing"),
         ("NVML, of the process", "0: all of it is the process's by NVML"),

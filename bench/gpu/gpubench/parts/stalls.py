@@ -5,6 +5,7 @@ from gpubench.stats import spread
 from gpubench.worker import Json, Unit, window
 
 NEIGHBOUR = Unit(1, 20, depth=1)
+_LONGER = 1.0  # seconds beyond the window: the other is there from its begin to its end
 
 
 def _order(context: Context) -> None:
@@ -17,14 +18,16 @@ def _order(context: Context) -> None:
                 answers.append(worker.ready)
         name = f"6 ms of kernels behind a wait-value, a {mode} gate of 2 ms"
         hung = sum(answer["hung"] for answer in answers)
+        runs = {"hung": hung, "runs": len(answers)}
         if hung:
-            context.row(name, None, text=f"hung in {hung} of {len(answers)} runs", values={"hung": hung})
+            context.row(name, None, text=f"hung in {hung} of {len(answers)} runs", values=runs)
         else:
             context.row(
                 name,
                 spread([answer["wall_ns"] / 1e6 for answer in answers]),
                 "ms",
                 against="6 ms, and 5 ms of patience once",
+                values=runs,
             )
 
 
@@ -34,7 +37,7 @@ def _beside(context: Context, mode: str | None, seconds: float) -> Json:
         neighbour.set(NEIGHBOUR)
         if mode is None:
             return window(seconds, neighbour)[0]
-        argv = [stage.program("stalls"), mode, str(seconds + 1), stage.spin_ptx]
+        argv = [stage.program("stalls"), mode, str(seconds + _LONGER), stage.spin_ptx]
         with stage.start("bare", argv) as other:
             report = window(seconds, neighbour)[0]
             other.read()
@@ -58,6 +61,7 @@ def measure(context: Context) -> None:
                     found[quantile] / 1e3,
                     "us",
                     against=f"alone {alone[quantile] / 1e3:.4g} us",
+                    values={"alone_us": alone[quantile] / 1e3, "other_s": seconds + _LONGER},
                 )
 
 
@@ -79,8 +83,13 @@ def _copies(context: Context, arm: str) -> None:
             pairs.append((alone, window(context.seconds(3), copier, computer)))
     gbps = [both[0]["units"] * copying.copy / both[0]["wall_ns"] for _, both in pairs]
     lone = [alone[0]["units"] * copying.copy / alone[0]["wall_ns"] for alone, _ in pairs]
+    alone_gbps = spread(lone).median
     context.row(
-        f"copies beside another's compute, {arm}", spread(gbps), "GB/s", against=f"alone {spread(lone).median:.4g}"
+        f"copies beside another's compute, {arm}",
+        spread(gbps),
+        "GB/s",
+        against=f"alone {alone_gbps:.4g}",
+        values={"alone": alone_gbps},
     )
     kept = [
         100 * (both[1]["units"] / both[1]["wall_ns"]) / (alone[1]["units"] / alone[1]["wall_ns"])
