@@ -145,6 +145,21 @@ def test_event_spans_leave_out_what_the_gate_gave_away(stage):
 
 
 @root
+def test_who_slept_takes_the_lease_from_one_that_is_busy(stage):
+    """Otherwise a wake would measure what is left of the other's 20 ms."""
+    page = stage.work / "page"
+    with (
+        stage.load(gate=(page, 0)) as busy,
+        stage.load(gate=(page, 1)) as waker,
+        stage.start("bare", [stage.program("token"), str(page), "overlap"]),
+    ):
+        busy.set(Unit(4, 1000))
+        wakes = window(2.5, waker.set(Unit(20, 100, graph=True, pause_ms=12, wake=True)), busy)[0]["wake_ns"]
+    assert wakes["n"] > 20
+    assert wakes["p50"] < 4e6, wakes
+
+
+@root
 def test_where_nothing_can_be_shared_the_reason_is_named_once(tmp_path, monkeypatch):
     """A `gpushare run` that ends stands in for a machine without control groups."""
     (tmp_path / "sitecustomize.py").write_text(

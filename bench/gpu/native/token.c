@@ -5,7 +5,8 @@
  *   overlap   leases of 20 ms; the next begins when nothing is in flight, or 1 ms after the revoke
  *   together  both may submit, each within the bound on work in flight
  *
- * Runs until its stdin closes. A holder that has had nothing to do for 0.2 ms loses its lease to one that waits. */
+ * Runs until its stdin closes. A holder that has had nothing to do for 0.2 ms loses its lease to one that waits, any holder to
+ * one that slept before: who has slept is owed the device, as under gpushare. */
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +16,7 @@
 
 #include "gate.h"
 
-enum { LEASE_NS = 20000000, OVERLAP_NS = 1000000, IDLE_NS = 200000, TICK_NS = 30000 };
+enum { LEASE_NS = 20000000, OVERLAP_NS = 1000000, IDLE_NS = 200000, SLEPT_NS = 5000000, TICK_NS = 30000 };
 
 static uint64_t clock_ns(void) {
   struct timespec t;
@@ -40,6 +41,22 @@ static bool dry(struct gate_side *side, uint64_t now) {
 /* Not by the estimate of `queue_end`: it is too early where the device is slower than alone. */
 static bool drained(struct gate_side *side) {
   return __atomic_load_n(&side->drained, __ATOMIC_ACQUIRE) == allowed(side) || !is(&side->busy) || !is(&side->active);
+}
+
+/* Of the side that has no lease: since when nothing of it is in flight nor wants to be, and since when it waits. */
+struct sleep {
+  uint64_t quiet, waits;
+};
+
+static bool woke(struct sleep *sleep, struct gate_side *side, uint64_t now) {
+  if (!is(&side->waiting)) {
+    if (sleep->quiet == 0 && !is(&side->busy))
+      sleep->quiet = now;
+    return false;
+  }
+  if (sleep->waits == 0)
+    sleep->waits = now;
+  return sleep->quiet != 0 && sleep->waits - sleep->quiet >= SLEPT_NS;
 }
 
 static void hand_over(struct gate_side *from, struct gate_side *to, bool overlap, struct pollfd *in) {
@@ -67,14 +84,17 @@ int main(int argc, char **argv) {
       change(&page->side[i]);
   puts("{\"event\": \"ready\"}");
   fflush(stdout);
+  struct sleep sleep = {0, 0};
   for (uint64_t since = clock_ns(); poll(&in, 1, 0) == 0; tick()) {
     struct gate_side *own = &page->side[holder], *other = &page->side[!holder];
     uint64_t now = clock_ns();
-    if (!leases || !is(&other->waiting) || (is(&own->active) && !dry(own, now) && now - since < LEASE_NS))
+    bool waking = woke(&sleep, other, now);
+    if (!leases || !is(&other->waiting) || (is(&own->active) && !dry(own, now) && !waking && now - since < LEASE_NS))
       continue;
     hand_over(own, other, overlap, &in);
     holder = !holder;
     since = clock_ns();
+    sleep = (struct sleep){0, 0};
   }
   for (unsigned i = 0; i < GATE_SIDES; i++) /* nobody stays behind */
     if (!(allowed(&page->side[i]) & 1))
