@@ -40,6 +40,7 @@ def told(parts: gpuresult.Parts, about: str) -> tuple[str, str]:
 
 
 SUMS, WAKE = r".*: throughput of both, summed", r"wake to the end .*, p99"
+OWNER = r"owner's wake to the end of its first kernel .*, p99"
 FULL_SUMS = r"(?!.*eager).*: throughput of both, summed"
 GEMM_SUMS = r"gemm \+ gemm: throughput of both, summed"
 SPIN, BLOCKED = r"a 20 us kernel beside a kernel that spins .*, {}", r"a 20 us kernel beside a stream blocked .*, {}"
@@ -64,9 +65,11 @@ CASES = [
     ("costs no work", CLOSE, (GEMM_SUMS, {"overlap": 90})),
     ("wakes another sooner", CONTRADICTED, (WAKE, {"overlap": 20})),
     ("wakes another sooner", CLOSE, (WAKE, {"overlap": 9})),
-    ("than the driver's own slicing", CONTRADICTED, (WAKE, {"free": 1})),
-    ("than the driver's own slicing", CLOSE, (r".*beside long, p99", {"free": 1})),
-    ("than the driver's own slicing", HOLDS, (r".*beside eager, p99", {"free": 1})),  # which leaves the device idle
+    ("A lease wakes", CONTRADICTED, (WAKE, {"free": 1})),
+    ("A lease wakes", CLOSE, (r".*beside long, p99", {"free": 1})),
+    ("A lease wakes", HOLDS, (r".*beside eager, p99", {"free": 1})),  # which leaves the device idle
+    ("gpushare wakes an owner", CONTRADICTED, (OWNER, {"bare": 0.5})),
+    ("gpushare wakes an owner", CLOSE, (OWNER.replace(".*", "beside 20 ms.*"), {"bare": 4})),
     ("Event spans", CONTRADICTED, (r".* event spans", {"free": 1.02})),
     ("Event spans", CONTRADICTED, (r".* event spans", {"drain": 1.9})),
     ("Event spans", CLOSE, (r"gemm \+ gemm: .* event spans", {"drain": 1.2})),

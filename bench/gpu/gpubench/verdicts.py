@@ -131,6 +131,15 @@ def lease_wake(rows: Rows) -> tuple[str, str]:
     return _sooner(_wakes(rows), "overlap", "free")
 
 
+def owner_wake(rows: Rows) -> tuple[str, str]:
+    pattern = r"owner's wake to the end of its first kernel (?P<beside>beside .*), p99"
+    found = {match["beside"]: row["values"] for match, row in rows.find(("reclaim",), pattern, "an owner's wake")}
+    both = {beside: values for beside, values in found.items() if {"bare", "gpushare"} <= set(values)}
+    if not both:
+        raise MissingRowError("an owner's wake under gpushare and bare (part `reclaim`)")
+    return _sooner(both, "gpushare", "bare")
+
+
 def spans(rows: Rows) -> tuple[str, str]:
     pairs = _pairs(FULL)
     pattern = r"(?P<pair>\w+ \+ \w+): \w+(?: #\d)? event spans"
@@ -254,6 +263,7 @@ CLAIMS: tuple[tuple[str, Callable[[Rows], tuple[str, str]]], ...] = (
     ("A revoke that does not wait for a dry queue costs no work", overlap_throughput),
     ("A revoke that does not wait for a dry queue wakes another sooner", overlap_wake),
     ("A lease wakes a program sooner than the driver's own slicing does", lease_wake),
+    ("gpushare wakes an owner sooner than the driver's own slicing does", owner_wake),
     ("Event spans grow when two share the device, and do not under leases that drain", spans),
     ("The hardware preempts inside a kernel", preempted),
     ("A stream blocked in wait-value costs its neighbour nothing", blocked),
