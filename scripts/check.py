@@ -6,7 +6,11 @@ import sys
 import tomllib
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "bench" / "gpu"))
+
+from gpubench import readme  # noqa: E402 - no part of the installed package
+
 LINES_MAX = 600
 
 
@@ -32,6 +36,12 @@ def problems() -> list[str]:
             for line in path.read_text().splitlines():
                 if re.match(r"\s*(import|from) pynvml", line) and name != "gpushare/node/probe.py":
                     found.append(f"{name} imports pynvml: only gpushare/node/nvml.py and probe.py may")
+    try:
+        old = [path.relative_to(ROOT).as_posix() for path in readme.stale(ROOT)]
+        again = "`bench/gpu/run --merge` of that result writes it"
+        found += [f"{name}: its block of real GPUs is not what bench/results gives: {again}" for name in old]
+    except ValueError as error:
+        found.append(str(error))
     return found
 
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from gpubench import build, isolate, machine, registry
+from gpubench import build, decision, isolate, machine, registry
 from gpubench.config import Config, Peer
 from gpubench.deadline import Deadline
 from gpubench.parts import clients
@@ -82,6 +82,16 @@ def test_every_part_runs_on_the_simulated_device(tmp_path):
     assert "## Not built" in table
     assert "`frameworks`: skipped: needs a real GPU" in table
     assert table.count("| --") == 0  # every row has a name
+    # It decides nothing, but its rows are what a real device's are judged by.
+    undecided = decision.made({entry["part"]: entry["rows"] for entry in found["parts"]})
+    missing = {
+        one["claim"] for key in ("claims", "targets") for one in undecided[key] if one["verdict"] == "not measured"
+    }
+    assert not {claim.partition(" ")[0] for claim in missing} - {"Together", "Local", "NVML's", "share", "steps"}, (
+        missing
+    )
+    assert len(undecided["defaults"]) == 8
+    assert "What these numbers decide" not in table
 
 
 @root
@@ -142,6 +152,14 @@ def test_event_spans_leave_out_what_the_gate_gave_away(stage):
         for report in window(2.5, first.set(unit), second.set(unit)):
             assert report["latency_ns"]["p50"] > 1.6 * unit.work_ns
             assert report["span_ns"]["p50"] < 1.6 * unit.work_ns
+
+
+@root
+def test_steps_say_what_local_memory_is_made_of(stage):
+    with stage.start("bare", [stage.program("steps"), stage.spin_ptx]) as steps:
+        steps.ask("init")
+        found = steps.ask("context")
+    assert (found["processors"], found["threads"], found["stack_bytes"]) == (108, 2048, 1024)
 
 
 @root

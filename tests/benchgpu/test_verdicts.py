@@ -69,7 +69,7 @@ CASES = [
     ("A lease wakes", CLOSE, (r".*beside long, p99", {"free": 1})),
     ("A lease wakes", HOLDS, (r".*beside eager, p99", {"free": 1})),  # which leaves the device idle
     ("gpushare wakes an owner", CONTRADICTED, (OWNER, {"bare": 0.5})),
-    ("gpushare wakes an owner", CLOSE, (OWNER.replace(".*", "beside 20 ms.*"), {"bare": 4})),
+    ("gpushare wakes an owner", CLOSE, (OWNER.replace(".*", "beside 20 ms.*"), {"bare": 2})),
     ("Event spans", CONTRADICTED, (r".* event spans", {"free": 1.02})),
     ("Event spans", CONTRADICTED, (r".* event spans", {"drain": 1.9})),
     ("Event spans", CLOSE, (r"gemm \+ gemm: .* event spans", {"drain": 1.2})),

@@ -1,11 +1,12 @@
-"""Made-up rows of the GPU benchmark, to be judged; no number in here was measured anywhere."""
+"""Made-up rows of the GPU benchmark, to be judged, with the names that its parts give theirs; no number in here was
+measured anywhere."""
 
-import itertools
 from typing import Any
+
+from gpubench.parts import hidden, metering, overhead, policy, protection, reclaim, shares
 
 Row = dict[str, Any]
 Parts = dict[str, list[Row]]
-KINDS = ("decode", "eager", "gemm", "long")
 FACTS = {
     "gpu": "NVIDIA MADE UP",
     "date": "2026-01-02",
@@ -77,10 +78,10 @@ def _stalls() -> list[Row]:
 
 def _hidden() -> list[Row]:
     rule = {"processors": 132, "threads": 2048, "local_bytes": 16384, "stack_bytes": 1024}
-    steps = {"a bare context": 500, "loading a module": 2, "first pool allocation, 1 MiB": 32}
+    steps = {"context": 500, "module": 2, "pool 1MiB": 32, "alloc 4KiB": 2}
     return [
-        *(row(name, mib, "MiB", 0.0) for name, mib in {**steps, "first cuMemAlloc, 4 KiB": 2}.items()),
-        row("a kernel with 16 KiB of local memory", 4224.0, "MiB", 2.0, values=rule),
+        *(row(hidden.LABELS[step], mib, "MiB", 0.0) for step, mib in steps.items()),
+        row(hidden.LABELS["bigstack"], 4224.0, "MiB", 2.0, values=rule),
         row("all steps together: cuMemGetInfo beyond NVML's use of the device", 0.0, "MiB", 0.0),
         row("all steps together: NVML, of the process beyond NVML's use of the device", -120.0, "MiB", 4.0),
     ]
@@ -89,8 +90,8 @@ def _hidden() -> list[Row]:
 def _shares() -> list[Row]:
     return [
         made
-        for work in ("equal kernels, 1 ms", "kernels of 0.1 ms and 10 ms")
-        for split in ("50/50", "25/75", "10/90")
+        for work in shares.WORK
+        for split in (f"{first // 10}/{second // 10}" for first, second in shares.SPLITS)
         for made in (
             row(f"{work}, {split}, gpushare: share error over 1 s", 0.9, "points", 0.8, against="first got 24.9 %"),
             row(f"{work}, {split}, gpushare: share error over 10 s", 0.3, "points", 0.1, against="first got 24.9 %"),
@@ -101,28 +102,25 @@ def _shares() -> list[Row]:
 
 def _product() -> Parts:
     wake = "owner's wake to the end of its first kernel beside {}, p99"
-    borrowers = {"20 us kernels": 0.8, "1 ms kernels": 2.0, "20 ms kernels": 4.0, "a graph of 200 ms": 4.0}
     return {
         "clients": [row("clients caught by gpushare", 12, "of 12", against="nvidia-smi is one of them")],
         "metering": [
             row(f"{name}: busy time against CUDA events", 0.4, "% off", 0.2)
-            for name in ("5 us kernels back to back", "100 us kernels back to back", "20 ms kernels")
+            for name, unit in metering.WORK.items()
+            if not unit.gap_us
         ],
         "overhead": [
             *(
-                row(f"{us} us kernels, gpushare", 0.2, "% fewer", 0.4, values={"bare_us": us + 0.4})
-                for us in (2, 5, 20, 100)
+                row(f"{name}, gpushare", 0.2, "% fewer", 0.4, values={"bare_us": unit.kernel_us + 0.4})
+                for name, (_, unit) in overhead.LAUNCHES.items()
             ),
             row("20 us kernels, two programs together, gpushare", 7.0, "% fewer", 0.4),
         ],
-        "frameworks": [
-            row(f"{name}, gpushare", 0.1, "% fewer steps", 0.3)
-            for name in ("transformer training step", "decode step, CUDA graph")
-        ],
-        "reclaim": [compared(wake.format(name), "ms", bare=9.0, gpushare=ms) for name, ms in borrowers.items()],
+        "frameworks": [row(f"{name}, gpushare", 0.1, "% fewer steps", 0.3) for name in overhead.TORCH.values()],
+        "reclaim": [compared(wake.format(name), "ms", bare=9.0, gpushare=2.0) for name in reclaim.BORROWERS],
         "protection": [
             compared(f"inference beside {name}, p99", "ms", bare=9.0, gpushare=2.5)
-            for name in ("5 ms kernels", "PyTorch training")
+            for name in (*protection.TRAINING, "PyTorch training")
         ],
         "shares": _shares(),
     }
@@ -130,7 +128,7 @@ def _product() -> Parts:
 
 def parts() -> Parts:
     """In which every claim holds and every target is met."""
-    pairs = list(itertools.combinations_with_replacement(KINDS, 2))
+    pairs = [(first.name, second.name) for first, second in policy.PAIRS]
     copies = [
         row("copies beside another's compute, bare", 50.0, "GB/s", 0.5, values={"alone": 51.0}),
         row("compute beside another's copies, bare", 97.0, "%", 0.5),

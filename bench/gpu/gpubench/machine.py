@@ -31,11 +31,13 @@ def _cpu() -> str:
 
 
 def commit() -> str:
-    """With a + when the checkout differs from it. `unknown` where there is no git."""
+    """With a + when the checkout differs from it in more than what a run itself writes. `unknown` where there is no
+    git."""
     found = output("git", "-c", "safe.directory=*", "rev-parse", "--short", "HEAD")
     if not found:
         return "unknown"
-    changed = output("git", "-c", "safe.directory=*", "status", "--porcelain", "--untracked-files=no")
+    own = [f":(exclude){name}" for name in ("README.md", "bench/README.md", "bench/results")]
+    changed = output("git", "-c", "safe.directory=*", "status", "--porcelain", "--untracked-files=no", "--", ".", *own)
     return found + ("+" if changed else "")
 
 

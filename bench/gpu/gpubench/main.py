@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from types import FrameType
 
-from gpubench import build, machine, registry
+from gpubench import build, machine, readme, registry
 from gpubench.config import Config, Peer, clean_environment
 from gpubench.deadline import Deadline
 from gpubench.prepare import prepare
@@ -92,7 +92,19 @@ def _merge(files: list[Path], out: Path | None) -> int:
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         return _fail(f"--merge: {error}")
     say(f"written: {path}")
+    _refresh(path)
     return 0
+
+
+def _refresh(path: Path) -> None:
+    """A result that is kept in the checkout is shown by its README files."""
+    if path.parent.resolve() != RESULTS.resolve():
+        return
+    try:
+        for name in readme.refresh(machine.ROOT):
+            say(f"written: {name}")
+    except Exception as error:
+        say(f"README.md and bench/README.md do not show this result: {type(error).__name__}: {error}")
 
 
 def _result(out: Path, facts: Json) -> Path:
@@ -143,6 +155,7 @@ def _measure(args: argparse.Namespace, parts: list[registry.Part], peers: list[P
     finally:
         if not good:
             keep_logs(work, results.path.with_suffix(".logs.txt"))
+        _refresh(results.path)
     print(results.path.with_suffix(".md").read_text())
     say(f"written: {results.path}")
     return 0 if good else 1

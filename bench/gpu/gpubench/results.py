@@ -61,7 +61,7 @@ def keep_logs(work: Path, target: Path) -> None:
 
 def merged(documents: list[Json]) -> Json:
     """All runs, oldest first. Raises ValueError when they are not of one kind of GPU."""
-    runs = sorted((run for document in documents for run in document["runs"]), key=_when)
+    runs = sorted((run for document in documents for run in document["runs"]), key=when)
     kinds = {(run["gpu"], run["simulated"]) for run in runs}
     if len(kinds) != 1:
         raise ValueError(f"these are runs of several kinds of GPU: {', '.join(sorted(gpu for gpu, _ in kinds))}")
@@ -69,7 +69,7 @@ def merged(documents: list[Json]) -> Json:
     return {"runs": list(unique.values())}
 
 
-def _when(run: Json) -> str:
+def when(run: Json) -> str:
     return str(run.get("started", run["date"]))
 
 
