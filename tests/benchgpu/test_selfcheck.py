@@ -87,9 +87,8 @@ def test_every_part_runs_on_the_simulated_device(tmp_path):
     missing = {
         one["claim"] for key in ("claims", "targets") for one in undecided[key] if one["verdict"] == "not measured"
     }
-    assert not {claim.partition(" ")[0] for claim in missing} - {"Together", "Local", "NVML's", "share", "steps"}, (
-        missing
-    )
+    real_only = ("Together when not", "Local memory", "NVML's bytes", "share error over 10 s", "steps of PyTorch")
+    assert [claim for claim in missing if not claim.startswith(real_only)] == []
     assert len(undecided["defaults"]) == 8
     assert "What these numbers decide" not in table
 

@@ -5,7 +5,7 @@ import re
 
 import gpuresult
 import pytest
-from gpubench import decision, defaults, results, verdicts
+from gpubench import decision, defaults, machine, results, verdicts
 from gpubench.results import markdown, save
 
 HOLDS, CONTRADICTED, CLOSE, MISSING = "holds", "contradicted", "too close to say", "not measured"
@@ -107,6 +107,13 @@ def test_a_row_decides(about, verdict, change):
     good = HOLDS if verdict in (HOLDS, CONTRADICTED, CLOSE) else "met"
     assert told(gpuresult.parts(), about)[0] == good
     assert told(changed(pattern, **new), about)[0] == verdict
+
+
+def test_what_rests_on_a_contradicted_claim_is_named():
+    parts = changed(FULL_SUMS, free=105)
+    assert "rests on the claim" not in told(gpuresult.parts(), "Exclusive when full")[1]
+    assert told(parts, "Exclusive when full")[1].endswith("`native/arbiter/core_state.h` rests on the claim")
+    assert all((machine.ROOT / claim.rests).is_file() for claim in verdicts.CLAIMS)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from gpubench.rows import MissingRowError, Row, Rows
 from gpubench.stats import number
+from gpubench.verdicts import Claim
 
 MET, MISSED = "met", "missed"
 
@@ -69,11 +70,11 @@ def clients(rows: Rows) -> tuple[str, str]:
     return MET if 0 < wanted == row["value"] else MISSED, f"{number(row['value'])} {row['unit']}"
 
 
-TARGETS: tuple[tuple[str, Callable[[Rows], tuple[str, str]]], ...] = (
-    (f"share error over 10 s: <= {SHARE_POINTS:g} points", shares),
-    (f"busy time against CUDA events: <= {METERING_PERCENT:g} % off", metering),
-    (f"launch overhead: <= {LAUNCH_PERCENT:g} %", launches),
-    (f"steps of PyTorch: <= {LAUNCH_PERCENT:g} % fewer", steps),
-    (f"reclaim, p99: <= {IN_FLIGHT_MS:g} ms in flight + kernel + {SPARE_MS:g} ms", reclaim),
-    ("every kind of client caught: same result, limit held", clients),
+TARGETS = (
+    Claim(f"share error over 10 s: <= {SHARE_POINTS:g} points", shares),
+    Claim(f"busy time against CUDA events: <= {METERING_PERCENT:g} % off", metering),
+    Claim(f"launch overhead: <= {LAUNCH_PERCENT:g} %", launches),
+    Claim(f"steps of PyTorch: <= {LAUNCH_PERCENT:g} % fewer", steps),
+    Claim(f"reclaim, p99: <= {IN_FLIGHT_MS:g} ms in flight + kernel + {SPARE_MS:g} ms", reclaim),
+    Claim("every kind of client caught: same result, limit held", clients),
 )

@@ -256,34 +256,62 @@ def of_process(rows: Rows) -> tuple[str, str]:
     return judged(support, 0, 0), f"NVML's bytes of the process are {number(-row['value'])} MiB less than the device's"
 
 
-CLAIMS: tuple[tuple[str, Callable[[Rows], tuple[str, str]]], ...] = (
-    ("Exclusive when full: leases do as much work as the driver's own slicing", exclusive),
-    ("Together when not: two launch-bound programs do more side by side than in turns", together),
-    ("A launch-bound program beside one that fills the device loses under exclusive leases", beside_full),
-    ("A revoke that does not wait for a dry queue costs no work", overlap_throughput),
-    ("A revoke that does not wait for a dry queue wakes another sooner", overlap_wake),
-    ("A lease wakes a program sooner than the driver's own slicing does", lease_wake),
-    ("gpushare wakes an owner sooner than the driver's own slicing does", owner_wake),
-    ("Event spans grow when two share the device, and do not under leases that drain", spans),
-    ("The hardware preempts inside a kernel", preempted),
-    ("A stream blocked in wait-value costs its neighbour nothing", blocked),
-    ("A hard bound on work in flight hangs a program that orders work by wait-value, a soft one does not", bounds),
-    ("Copies run beside compute, so they need no lease", copies),
-    ("Local memory is bytes a thread x threads the device holds, taken at the first launch", local_memory),
-    ("NVML's use of the whole device omits nothing", whole_device),
-    ("NVML's bytes of a process omit a part of what its context takes", of_process),
+Judge = Callable[[Rows], tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Claim:
+    text: str
+    judge: Judge
+    rests: str = ""
+    """What in this project is as it is because of it."""
+
+
+_TURNS, _REVOKE = "native/arbiter/core_state.h", "native/arbiter/api.c"
+CLAIMS = (
+    Claim("Exclusive when full: leases do as much work as the driver's own slicing", exclusive, _TURNS),
+    Claim("Together when not: two launch-bound programs do more side by side than in turns", together, _TURNS),
+    Claim("A launch-bound program beside one that fills the device loses under exclusive leases", beside_full, _TURNS),
+    Claim("A revoke that does not wait for a dry queue costs no work", overlap_throughput, _REVOKE),
+    Claim("A revoke that does not wait for a dry queue wakes another sooner", overlap_wake, _REVOKE),
+    Claim("A lease wakes a program sooner than the driver's own slicing does", lease_wake, _REVOKE),
+    Claim(
+        "gpushare wakes an owner sooner than the driver's own slicing does", owner_wake, "native/arbiter/core_choose.c"
+    ),
+    Claim(
+        "Event spans grow when two share the device, and do not under leases that drain",
+        spans,
+        "native/interposer/meter.h",
+    ),
+    Claim("The hardware preempts inside a kernel", preempted, "native/sim/engine/runlist.c"),
+    Claim("A stream blocked in wait-value costs its neighbour nothing", blocked, "native/sim/streamops.c"),
+    Claim(
+        "A hard bound on work in flight hangs a program that orders work by wait-value, a soft one does not",
+        bounds,
+        "native/interposer/timing.h",
+    ),
+    Claim("Copies run beside compute, so they need no lease", copies, "native/interposer/copies.c"),
+    Claim(
+        "Local memory is bytes a thread x threads the device holds, taken at the first launch",
+        local_memory,
+        "native/interposer/implicit.c",
+    ),
+    Claim("NVML's use of the whole device omits nothing", whole_device, "gpushare/node/probe.py"),
+    Claim("NVML's bytes of a process omit a part of what its context takes", of_process, "gpushare/node/probe.py"),
 )
 
 
-def ask(claims: Sequence[tuple[str, Callable[[Rows], tuple[str, str]]]], rows: Rows) -> list[Verdict]:
+def ask(claims: Sequence[Claim], rows: Rows) -> list[Verdict]:
     """Never raises: what was measured must not be lost for a row that cannot be judged."""
     found = []
-    for claim, judge in claims:
+    for claim in claims:
         try:
-            verdict, figures = judge(rows)
+            verdict, figures = claim.judge(rows)
         except MissingRowError as missing:
             verdict, figures = NOT_MEASURED, str(missing)
         except Exception as error:
             verdict, figures = NOT_MEASURED, f"cannot be judged: {type(error).__name__}: {error}"
-        found.append(Verdict(claim, verdict, figures))
+        if verdict == CONTRADICTED:
+            figures += f". `{claim.rests}` rests on the claim"
+        found.append(Verdict(claim.text, verdict, figures))
     return found
