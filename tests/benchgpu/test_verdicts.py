@@ -186,13 +186,15 @@ def test_the_simulators_defaults_come_from_its_source():
 
 
 def test_the_table_says_what_is_decided():
-    document = gpuresult.document(without(STACK))
+    packages = {"torch": "2.11.0", "numpy": "2.3"}
+    document = gpuresult.document(without(STACK), surroundings={"python": "3.12.3", "packages": packages})
     document["decides"] = results.decided(document)
     table = markdown(document)
     assert re.search(r"^\| The hardware preempts inside a kernel \| holds \| p50 2100 us", table, re.MULTILINE)
     assert re.search(r"^- not measured: Local memory .*Missing: .*`hidden`", table, re.MULTILINE)
     assert re.search(r"^\| launch overhead: <= 1 % \| met \|", table, re.MULTILINE)
     assert "| slice when several have work | `slice_ns` | 2000 us | 2070 us" in table
+    assert "With Python 3.12.3, torch 2.11.0, numpy 2.3." in table
     # Rows that compare the same things stand below each other.
     assert "| number | free | drain | overlap | together | unit | against |" in table
     assert "| gemm + long: gemm event spans | 2 | 1 | 1.1 | 2 | times alone (median) |  |" in table

@@ -141,6 +141,13 @@ def incomplete(found: dict[str, tuple[Json, Json]]) -> str:
     return ", ".join(f"`{name}` ({state})" for name, state in states.items() if state != "ok")
 
 
+def _software(run: Json) -> list[str]:
+    found = run.get("surroundings") or {}
+    names = [f"Python {found['python']}"] if "python" in found else []
+    names += [f"{name} {version}" for name, version in found.get("packages", {}).items()]
+    return ["", f"With {', '.join(names)}."] if names else []
+
+
 def _missing(document: Json, found: dict[str, tuple[Json, Json]]) -> list[str]:
     """What failed first, then what was not run or could not be measured; each with the reason."""
     runs = {id(run): run for run in (*(run for run, _ in found.values()), document["runs"][-1])}
@@ -172,7 +179,7 @@ def markdown(document: Json) -> str:
     title = f"# {last['gpu']}, {last['date']}" + (" (SIMULATED: no real GPU was measured)" if last["simulated"] else "")
     one_machine = len({machine(run) for run in document["runs"]}) == 1
     lines = [title, "", machine(last) if one_machine else "Several machines: each part says which.", ""]
-    lines += ["Numbers in brackets are the lowest and the highest of n."]
+    lines += ["Numbers in brackets are the lowest and the highest of n.", *_software(last)]
     found = newest(document)
     if short := incomplete(found):
         lines += ["", f"Not complete, the end says why: {short}."]
