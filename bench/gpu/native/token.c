@@ -50,7 +50,9 @@ struct sleep {
 
 static bool woke(struct sleep *sleep, struct gate_side *side, uint64_t now) {
   if (!is(&side->waiting)) {
-    if (sleep->quiet == 0 && !is(&side->busy))
+    if (!is(&side->active))
+      sleep->quiet = 1; /* it slept from the beginning */
+    else if (sleep->quiet == 0 && !is(&side->busy))
       sleep->quiet = now;
     return false;
   }
