@@ -101,7 +101,7 @@ def _shares() -> list[Row]:
 
 
 def _product() -> Parts:
-    wake = "owner's wake to the end of its first kernel beside {}, p99"
+    wake = "owner's wake to the end of its first kernel beside {}, {}"
     return {
         "clients": [row("clients caught by gpushare", 12, "of 12", against="nvidia-smi is one of them")],
         "metering": [
@@ -117,7 +117,11 @@ def _product() -> Parts:
             row("20 us kernels, two programs together, gpushare", 7.0, "% fewer", 0.4),
         ],
         "frameworks": [row(f"{name}, gpushare", 0.1, "% fewer steps", 0.3) for name in overhead.TORCH.values()],
-        "reclaim": [compared(wake.format(name), "ms", bare=9.0, gpushare=2.0) for name in reclaim.BORROWERS],
+        "reclaim": [
+            compared(wake.format(name, quantile), "ms", bare=9.0, gpushare=2.0)
+            for name in reclaim.BORROWERS
+            for quantile in ("p50", "p99")
+        ],
         "protection": [
             compared(f"inference beside {name}, p99", "ms", bare=9.0, gpushare=2.5)
             for name in (*protection.TRAINING, "PyTorch training")

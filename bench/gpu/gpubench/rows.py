@@ -10,7 +10,11 @@ Row = dict[str, Any]
 
 
 class MissingRowError(Exception):
-    """What is not measured, and by which part it would be."""
+    """What is not measured, and by which parts it would be."""
+
+    def __init__(self, what: str, parts: Sequence[str] = ()) -> None:
+        names = ", ".join(f"`{part}`" for part in parts)
+        super().__init__(f"{what} ({'parts' if len(parts) > 1 else 'part'} {names})" if parts else what)
 
 
 class Rows:
@@ -26,8 +30,7 @@ class Rows:
             if (match := re.fullmatch(pattern, row["name"]))
         ]
         if not found:
-            names = ", ".join(f"`{part}`" for part in parts)
-            raise MissingRowError(f"{what} ({'parts' if len(parts) > 1 else 'part'} {names})")
+            raise MissingRowError(what, parts)
         return found
 
     def one(self, parts: Sequence[str], name: str, what: str) -> Row:

@@ -60,7 +60,7 @@ def reclaim(rows: Rows) -> tuple[str, str]:
         missed = missed or row["values"]["gpushare"] > limit
         texts.append(f"{match['what']} {number(row['values']['gpushare'])} ms of {number(round(limit, 2))}")
     if not texts:
-        raise MissingRowError("an owner's wake under gpushare (part `reclaim`)")
+        raise MissingRowError("an owner's wake under gpushare", ("reclaim",))
     return MISSED if missed else MET, "p99 beside " + ", ".join(texts)
 
 

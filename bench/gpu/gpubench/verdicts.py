@@ -19,6 +19,9 @@ FULL = ("decode", "gemm", "long")
 LAUNCH_BOUND = "eager"
 LEASES, SHARED = ("drain", "overlap"), ("together", "free")
 POLICY = ("policy-1", "policy-2")
+WAKE = rf"wake to the end of the first kernel (?P<beside>beside (?:{'|'.join(FULL)}))"
+OWNER = r"owner's wake to the end of its first kernel (?P<beside>beside .*)"
+Wakes = dict[str, dict[str, dict[str, float]]]  # beside what -> quantile -> policy or arm -> ms
 
 MARGIN = 2.0
 """Points of alone: what the arbiter sets aside for switching, so that less is no reason to do without leases."""
@@ -70,7 +73,7 @@ def _sums(rows: Rows, names: Sequence[str]) -> dict[str, dict[str, float]]:
     found = rows.find(POLICY, r"(?P<pair>\w+ \+ \w+): throughput of both, summed", "the pairs of programs")
     sums = {match["pair"]: row["values"] for match, row in found if match["pair"] in names}
     if not sums:
-        raise MissingRowError(f"{', '.join(names)} (parts `policy-1`, `policy-2`)")
+        raise MissingRowError(", ".join(names), POLICY)
     return sums
 
 
@@ -79,14 +82,27 @@ def _pairs(kinds: Sequence[str]) -> list[str]:
     return [f"{first} + {second}" for first, second in combinations_with_replacement(ordered, 2)]
 
 
-def _wakes(rows: Rows, quantile: str = "p99") -> dict[str, dict[str, float]]:
-    what = "wakes beside programs that fill the device"
-    pattern = rf"wake to the end of the first kernel beside (?P<kind>\w+), {quantile}"
-    found = {match["kind"]: row["values"] for match, row in rows.find(POLICY, pattern, what)}
-    full = {f"beside {kind}": values for kind, values in found.items() if kind in FULL}
-    if not full:
-        raise MissingRowError(f"{what} (parts `policy-1`, `policy-2`)")
-    return full
+def _quantiles(rows: Rows, parts: Sequence[str], pattern: str, what: str, arms: Sequence[str]) -> Wakes:
+    """Rows `pattern, p50` and `pattern, p99` that have both these arms."""
+    found: Wakes = {}
+    for match, row in rows.find(parts, rf"{pattern}, (?P<quantile>p50|p99)", what):
+        if set(arms) <= set(row["values"]):
+            found.setdefault(match["beside"], {})[match["quantile"]] = row["values"]
+    whole = {beside: both for beside, both in found.items() if len(both) == 2}
+    if not whole:
+        raise MissingRowError(f"{what} under {' and '.join(arms)}", parts)
+    return whole
+
+
+def _sooner(rows: Rows, parts: Sequence[str], pattern: str, first: str, second: str) -> tuple[str, str]:
+    """Judged by the p99; the p50 stands before it."""
+    found = _quantiles(rows, parts, pattern, "a wake beside a program that fills the device", (first, second))
+    texts = []
+    for beside, both in found.items():
+        pair = [f"{number(both['p50'][arm])} / {number(both['p99'][arm])}" for arm in (first, second)]
+        texts.append(f"{beside} {pair[0]} : {pair[1]}")
+    support = [1 - both["p99"][first] / both["p99"][second] for both in found.values()]
+    return judged(support, TAIL, -TAIL), f"ms, p50 / p99, `{first}` : `{second}`: {', '.join(texts)}"
 
 
 def exclusive(rows: Rows) -> tuple[str, str]:
@@ -117,27 +133,16 @@ def overlap_throughput(rows: Rows) -> tuple[str, str]:
     return judged(support, -MARGIN, -MARGIN), text
 
 
-def _sooner(found: dict[str, dict[str, float]], first: str, second: str) -> tuple[str, str]:
-    texts = [f"{kind} {number(one[first])} ms : {number(one[second])}" for kind, one in found.items()]
-    support = [1 - one[first] / one[second] for one in found.values()]
-    return judged(support, TAIL, -TAIL), f"p99, `{first}` : `{second}`: {', '.join(texts)}"
-
-
 def overlap_wake(rows: Rows) -> tuple[str, str]:
-    return _sooner(_wakes(rows), "overlap", "drain")
+    return _sooner(rows, POLICY, WAKE, "overlap", "drain")
 
 
 def lease_wake(rows: Rows) -> tuple[str, str]:
-    return _sooner(_wakes(rows), "overlap", "free")
+    return _sooner(rows, POLICY, WAKE, "overlap", "free")
 
 
 def owner_wake(rows: Rows) -> tuple[str, str]:
-    pattern = r"owner's wake to the end of its first kernel (?P<beside>beside .*), p99"
-    found = {match["beside"]: row["values"] for match, row in rows.find(("reclaim",), pattern, "an owner's wake")}
-    both = {beside: values for beside, values in found.items() if {"bare", "gpushare"} <= set(values)}
-    if not both:
-        raise MissingRowError("an owner's wake under gpushare and bare (part `reclaim`)")
-    return _sooner(both, "gpushare", "bare")
+    return _sooner(rows, ("reclaim",), OWNER, "gpushare", "bare")
 
 
 def spans(rows: Rows) -> tuple[str, str]:
@@ -147,7 +152,7 @@ def spans(rows: Rows) -> tuple[str, str]:
     free = [one["free"] for one in both if "free" in one]
     drain = [one["drain"] for one in both if "drain" in one]
     if not free or not drain:
-        raise MissingRowError("event spans of programs that fill the device (parts `policy-1`, `policy-2`)")
+        raise MissingRowError("event spans of programs that fill the device", POLICY)
     texts = [
         f"`{policy}` {number(statistics.median(one))} ({number(min(one))} to {number(max(one))}, n={len(one)})"
         for policy, one in (("free", free), ("drain", drain))
@@ -194,7 +199,7 @@ def bounds(rows: Rows) -> tuple[str, str]:
     pattern = r"6 ms of kernels behind a wait-value, a (?P<mode>hard|soft) gate of 2 ms"
     found = {match["mode"]: row for match, row in rows.find(("stalls",), pattern, "the gates before a wait-value")}
     if set(found) != {"hard", "soft"}:
-        raise MissingRowError("one of the two gates before a wait-value (part `stalls`)")
+        raise MissingRowError("one of the two gates before a wait-value", ("stalls",))
     hung = {mode: (value_of(row, "hung"), value_of(row, "runs")) for mode, row in found.items()}
     verdict = CLOSE
     if hung["hard"][0] == hung["hard"][1] and hung["soft"][0] == 0:
