@@ -161,19 +161,31 @@ def test_steps_say_what_local_memory_is_made_of(stage):
     assert (found["processors"], found["threads"], found["stack_bytes"]) == (108, 2048, 1024)
 
 
-@root
-def test_who_slept_takes_the_lease_from_one_that_is_busy(stage):
-    """Otherwise a wake would measure what is left of the other's 20 ms."""
+def wakes_beside(stage, policy, unit, pause_ms):
     page = stage.work / "page"
     with (
         stage.load(gate=(page, 0)) as busy,
         stage.load(gate=(page, 1)) as waker,
-        stage.start("bare", [stage.program("token"), str(page), "overlap"]),
+        stage.start("bare", [stage.program("token"), str(page), policy]),
     ):
-        busy.set(Unit(4, 1000))
-        wakes = window(2.5, waker.set(Unit(20, 100, graph=True, pause_ms=12, wake=True)), busy)[0]["wake_ns"]
+        busy.set(unit)
+        return window(2.5, waker.set(Unit(20, 100, graph=True, pause_ms=pause_ms, wake=True)), busy)[0]["wake_ns"]
+
+
+@root
+def test_who_slept_takes_the_lease_from_one_that_is_busy(stage):
+    """Otherwise a wake would measure what is left of the other's 20 ms."""
+    wakes = wakes_beside(stage, "overlap", Unit(4, 1000), 12)
     assert wakes["n"] > 20
     assert wakes["p50"] < 4e6, wakes
+
+
+@root
+def test_a_revoke_while_the_gate_waits_for_the_bound_lets_nothing_more_through(stage):
+    """Otherwise who drains would run another kernel of 20 ms after the one that runs, and the wake take 20 to 40."""
+    wakes = wakes_beside(stage, "drain", Unit(1, 20_000), 30)
+    assert wakes["n"] > 10
+    assert wakes["p50"] < 20e6, wakes
 
 
 @root

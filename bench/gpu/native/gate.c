@@ -94,9 +94,8 @@ static uint32_t claim(struct gate_side *side) {
   return __atomic_load_n(&side->allowed, __ATOMIC_SEQ_CST);
 }
 
-bool gate_enter(struct gate *gate, void *stream, uint64_t ns, void *end) {
-  if (!gate)
-    return false;
+/* Until this side has the device. True when it did not. */
+static bool stand(struct gate *gate, CUstream stream, CUevent end) {
   struct gate_side *side = gate->side;
   bool stood = false;
   for (uint32_t word; !((word = claim(side)) & 1); stood = true) {
@@ -108,10 +107,19 @@ bool gate_enter(struct gate *gate, void *stream, uint64_t ns, void *end) {
   }
   if (stood)
     __atomic_store_n(&side->waiting, 0, __ATOMIC_RELEASE);
+  return stood;
+}
+
+bool gate_enter(struct gate *gate, void *stream, uint64_t ns, void *end) {
+  if (!gate)
+    return false;
+  bool stood = stand(gate, stream, end);
   while (bounded(gate) && gate->inflight_ns && gate->inflight_ns + ns > GATE_BOUND_NS) {
     if (gate->head == gate->tail)
       mark(gate, stream);
     reap_oldest(gate);
+    if (stand(gate, stream, end)) /* the device may have gone meanwhile, and everything before is done then */
+      stood = true;
   }
   return stood;
 }

@@ -43,22 +43,28 @@ static bool drained(struct gate_side *side) {
   return __atomic_load_n(&side->drained, __ATOMIC_ACQUIRE) == allowed(side) || !is(&side->busy) || !is(&side->active);
 }
 
-/* Of the side that has no lease: since when nothing of it is in flight nor wants to be, and since when it waits. */
+/* Of a side: since when nothing of it is in flight nor wants to be, and since when it waits. */
 struct sleep {
   uint64_t quiet, waits;
 };
 
-static bool woke(struct sleep *sleep, struct gate_side *side, uint64_t now) {
-  if (!is(&side->waiting)) {
-    if (!is(&side->active))
-      sleep->quiet = 1; /* it slept from the beginning */
-    else if (sleep->quiet == 0 && !is(&side->busy))
-      sleep->quiet = now;
-    return false;
+static void look(struct sleep *sleep, struct gate_side *side, uint64_t now) {
+  if (is(&side->waiting)) {
+    if (sleep->waits == 0)
+      sleep->waits = now;
+    return;
   }
-  if (sleep->waits == 0)
-    sleep->waits = now;
-  return sleep->quiet != 0 && sleep->waits - sleep->quiet >= SLEPT_NS;
+  sleep->waits = 0;
+  if (!is(&side->active))
+    sleep->quiet = 1; /* it slept from the beginning */
+  else if (is(&side->busy) && (allowed(side) & 1)) /* without a lease, busy for a moment only says that it is about to wait */
+    sleep->quiet = 0;
+  else if (sleep->quiet == 0 && !is(&side->busy))
+    sleep->quiet = now;
+}
+
+static bool woke(const struct sleep *sleep) {
+  return sleep->waits != 0 && sleep->quiet != 0 && sleep->waits - sleep->quiet >= SLEPT_NS;
 }
 
 static void hand_over(struct gate_side *from, struct gate_side *to, bool overlap, struct pollfd *in) {
@@ -86,17 +92,18 @@ int main(int argc, char **argv) {
       change(&page->side[i]);
   puts("{\"event\": \"ready\"}");
   fflush(stdout);
-  struct sleep sleep = {0, 0};
+  struct sleep sleep[GATE_SIDES] = {{0, 0}};
   for (uint64_t since = clock_ns(); poll(&in, 1, 0) == 0; tick()) {
     struct gate_side *own = &page->side[holder], *other = &page->side[!holder];
     uint64_t now = clock_ns();
-    bool waking = woke(&sleep, other, now);
-    if (!leases || !is(&other->waiting) || (is(&own->active) && !dry(own, now) && !waking && now - since < LEASE_NS))
+    for (unsigned i = 0; i < GATE_SIDES; i++)
+      look(&sleep[i], &page->side[i], now);
+    bool stays = is(&own->active) && !dry(own, now) && !woke(&sleep[!holder]) && now - since < LEASE_NS;
+    if (!leases || !is(&other->waiting) || stays)
       continue;
     hand_over(own, other, overlap, &in);
     holder = !holder;
     since = clock_ns();
-    sleep = (struct sleep){0, 0};
   }
   for (unsigned i = 0; i < GATE_SIDES; i++) /* nobody stays behind */
     if (!(allowed(&page->side[i]) & 1))
