@@ -24,8 +24,8 @@ static void say(const char *event) {
   size_t available = 0, total = 0;
   if (context)
     MUST(cuMemGetInfo_v2(&available, &total));
-  printf("{\"event\": \"%s\", \"free_bytes\": %zu, \"total_bytes\": %zu, \"processors\": %d, \"threads\": %d, \"stack_bytes\": %zu, "
-         "\"local_bytes\": %d}\n",
+  printf("{\"event\": \"%s\", \"free_bytes\": %zu, \"total_bytes\": %zu, \"processors\": %d, \"threads\": %d, "
+         "\"stack_bytes\": %zu, \"local_bytes\": %d}\n",
          event, available, total, processors, threads_each, stack_bytes, local_bytes);
 }
 
