@@ -34,7 +34,9 @@ _LIBRARY_DIRS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib")
 _TOOLS = ("nvidia-smi",)
 _TOOL_DIRS = ("/usr/local/nvidia/bin",)
 _UVM_NODE = "/dev/nvidia-uvm"
-_COMMON_NODES = ("/dev/nvidiactl", _UVM_NODE, "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+# What CUDA needs besides its device. No nvidia-modeset, which gives device memory that nobody counts, and no
+# nvidia-uvm-tools, which looks into processes; the device program refuses them where a container has them all the same.
+_COMMON_NODES = ("/dev/nvidiactl", _UVM_NODE)
 
 
 def load() -> Any:
