@@ -18,8 +18,13 @@ enum { IMAGE_ROUND = 4096 };
 
 static uint64_t rounded(uint64_t bytes) { return (bytes + IMAGE_ROUND - 1) / IMAGE_ROUND * IMAGE_ROUND; }
 
+static unsigned capability_here(void) {
+  int ordinal = gs_current_device();
+  return ordinal == GS_NO_DEVICE ? 0 : gs_device_capability(ordinal);
+}
+
 /* False: there is no memory to look at the file in. What cannot be opened or is no file the driver refuses by itself. */
-static bool file_bytes(const char *path, uint64_t *bytes, bool *wrong) {
+static bool file_bytes(const char *path, unsigned capability, uint64_t *bytes, bool *wrong) {
   int saved = errno, fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
   struct stat file;
   void *image = NULL;
@@ -28,7 +33,7 @@ static bool file_bytes(const char *path, uint64_t *bytes, bool *wrong) {
   if (fd >= 0 && gs_fstat(fd, &file) == 0 && S_ISREG(file.st_mode) && file.st_size > 0)
     image = mmap(NULL, (size_t)file.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
   if (image && image != MAP_FAILED) {
-    *bytes = gs_image_bytes(image, (size_t)file.st_size);
+    *bytes = gs_image_bytes(image, (size_t)file.st_size, capability);
     *wrong = gs_image_wrong(image, (size_t)file.st_size);
     munmap(image, (size_t)file.st_size);
   }
@@ -88,7 +93,7 @@ CUresult gs_cuModuleLoad(CUmodule *module, const char *fname) {
   bool wrong;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuModuleLoad(module, fname) : result;
-  if (!file_bytes(fname, &bytes, &wrong))
+  if (!file_bytes(fname, capability_here(), &bytes, &wrong))
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = begin(&loading, module, bytes, wrong);
   return result == CUDA_SUCCESS ? end(&loading, gs_real.cuModuleLoad(module, fname), module) : result;
@@ -99,7 +104,7 @@ CUresult gs_cuModuleLoadData(CUmodule *module, const void *image) {
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuModuleLoadData(module, image) : result;
-  result = begin(&loading, module, gs_image_bytes(image, SIZE_MAX), gs_image_wrong(image, SIZE_MAX));
+  result = begin(&loading, module, gs_image_bytes(image, SIZE_MAX, capability_here()), gs_image_wrong(image, SIZE_MAX));
   return result == CUDA_SUCCESS ? end(&loading, gs_real.cuModuleLoadData(module, image), module) : result;
 }
 
@@ -110,7 +115,7 @@ CUresult gs_cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuModuleLoadDataEx(module, image, numOptions, options, optionValues) : result;
   bool wrong = (numOptions > 0 && (!options || !optionValues)) || gs_image_wrong(image, SIZE_MAX);
-  result = begin(&loading, module, gs_image_bytes(image, SIZE_MAX), wrong);
+  result = begin(&loading, module, gs_image_bytes(image, SIZE_MAX, capability_here()), wrong);
   if (result != CUDA_SUCCESS)
     return result;
   return end(&loading, gs_real.cuModuleLoadDataEx(module, image, numOptions, options, optionValues), module);
@@ -121,7 +126,7 @@ CUresult gs_cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin) {
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuModuleLoadFatBinary(module, fatCubin) : result;
-  result = begin(&loading, module, gs_image_bytes(fatCubin, SIZE_MAX), gs_image_wrong(fatCubin, SIZE_MAX));
+  result = begin(&loading, module, gs_image_bytes(fatCubin, SIZE_MAX, capability_here()), gs_image_wrong(fatCubin, SIZE_MAX));
   return result == CUDA_SUCCESS ? end(&loading, gs_real.cuModuleLoadFatBinary(module, fatCubin), module) : result;
 }
 
@@ -168,7 +173,7 @@ CUresult gs_cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option
   if (joined && !gs_book_room(1))
     return CUDA_ERROR_OUT_OF_MEMORY;
   /* read before the driver is: it need not stay after */
-  uint64_t bytes = joined && library ? gs_image_bytes(code, SIZE_MAX) : 0;
+  uint64_t bytes = joined && library ? gs_image_bytes(code, SIZE_MAX, gs_common_capability()) : 0;
   return end_library(gs_real.cuLibraryLoadData(library, code, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
                                                libraryOptionValues, numLibraryOptions),
                      library, bytes);
@@ -183,7 +188,7 @@ CUresult gs_cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUji
     return result;
   uint64_t bytes = 0;
   bool wrong;
-  if (joined && (!gs_book_room(1) || (library && !file_bytes(fileName, &bytes, &wrong))))
+  if (joined && (!gs_book_room(1) || (library && !file_bytes(fileName, gs_common_capability(), &bytes, &wrong))))
     return CUDA_ERROR_OUT_OF_MEMORY;
   return end_library(gs_real.cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
                                                    libraryOptionValues, numLibraryOptions),

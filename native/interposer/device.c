@@ -56,6 +56,24 @@ CUdevice gs_device_of(int ordinal) {
   return -1;
 }
 
+unsigned gs_device_capability(int ordinal) {
+  enum { MAJOR = 75, MINOR = 76 }; /* CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_... */
+  CUdevice device = gs_device_of(ordinal);
+  int major, minor;
+  if (device < 0 || gs_real.cuDeviceGetAttribute(&major, MAJOR, device) != CUDA_SUCCESS ||
+      gs_real.cuDeviceGetAttribute(&minor, MINOR, device) != CUDA_SUCCESS || major < 0 || minor < 0)
+    return 0;
+  return (unsigned)(10 * major + minor);
+}
+
+unsigned gs_common_capability(void) {
+  unsigned common = gs_device_capability(0);
+  for (uint32_t i = 1; i < gs_process->ndevices; i++)
+    if (gs_device_capability((int)i) != common)
+      return 0;
+  return common;
+}
+
 void gs_device_context_forget(void) {
   __atomic_fetch_add(&contexts_gone, 1, __ATOMIC_SEQ_CST);
   for (unsigned i = 0; i < STREAMS; i++) /* its streams went with it */

@@ -11,6 +11,10 @@ void gs_devices_map(void);
 int gs_device_ordinal(CUdevice device);
 /* The CUdevice that has this ordinal, or -1. */
 CUdevice gs_device_of(int ordinal);
+/* 10 times the major version and the minor one; 0 where the driver does not say. */
+unsigned gs_device_capability(int ordinal);
+/* Of all devices of the grant, 0 where they differ. */
+unsigned gs_common_capability(void);
 /* A context ends or is gone: its handle and those of its streams may come back on another device. */
 void gs_device_context_forget(void);
 

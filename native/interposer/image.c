@@ -21,16 +21,21 @@ struct fatbin {
   uint16_t version, header_bytes;
   uint64_t bytes; /* after the header */
 };
-/* One part of a fatbin; header_bytes says how much of it is there. */
+/* One part of a fatbin, as nvcc 12 and 13 write it; header_bytes says how much of it is there. */
 struct part {
-  uint16_t kind, version; /* 1 PTX, 2 cubin */
+  uint16_t kind, version;
   uint32_t header_bytes;
-  uint64_t bytes; /* after this header */
+  uint64_t bytes;            /* after this header */
   uint32_t compressed_bytes; /* 0: not compressed */
-  uint32_t unused[7];
+  uint32_t options;
+  uint16_t minor, major; /* of the format */
+  uint32_t architecture; /* 90: sm_90, compute_90 */
+  uint32_t name[2];
+  uint64_t flags, unused;
   uint64_t plain_bytes; /* before compression */
 };
-enum { PART_HEADER_MIN = 20 };
+enum { PTX = 1, CUBIN = 2, PART_HEADER_MIN = 20 };
+_Static_assert(sizeof(struct part) == 64, "a part's header");
 
 static uint64_t capped(uint64_t bytes) { return bytes < BYTES_MAX ? bytes : BYTES_MAX; }
 
@@ -192,17 +197,28 @@ static uint64_t ptx_bytes(const char *image, size_t limit) {
 
 /* ---- images ------------------------------------------------------------------------------------------------------------- */
 
-static uint64_t image_bytes(const unsigned char *image, size_t limit, int depth);
+static uint64_t image_bytes(const unsigned char *image, size_t limit, unsigned capability, int depth);
 
 static uint64_t part_bytes(const unsigned char *data, const struct part *part, size_t limit) {
   if (part->compressed_bytes)
     return capped(part->plain_bytes > part->bytes ? part->plain_bytes : part->bytes);
-  return image_bytes(data, part->bytes < limit ? (size_t)part->bytes : limit, DEPTH_MAX);
+  return image_bytes(data, part->bytes < limit ? (size_t)part->bytes : limit, 0, DEPTH_MAX);
 }
 
-static uint64_t fatbin_bytes(const unsigned char *image, size_t limit) {
+/* The more, the rather does the driver load it; 0: not at all. A cubin runs on its own minor version and on later ones of the same
+ * major one, PTX on all later ones. */
+static unsigned fitness(const struct part *part, unsigned capability) {
+  enum { BEFORE_TEXT = 1 << 16 };
+  bool fits = part->architecture <= capability && part->architecture < BEFORE_TEXT;
+  if (part->kind == CUBIN)
+    return fits && part->architecture / 10 == capability / 10 ? BEFORE_TEXT + part->architecture : 0;
+  return fits && part->kind == PTX ? part->architecture : 0;
+}
+
+static uint64_t fatbin_bytes(const unsigned char *image, size_t limit, unsigned capability) {
   struct fatbin header;
   uint64_t most = 0;
+  unsigned best = 0;
   if (limit < sizeof header)
     return 0;
   memcpy(&header, image, sizeof header);
@@ -212,36 +228,40 @@ static uint64_t fatbin_bytes(const unsigned char *image, size_t limit) {
   end = end < limit ? end : limit;
   for (uint64_t at = header.header_bytes; at + PART_HEADER_MIN <= end;) {
     struct part part = {0};
-    memcpy(&part, image + at, end - at < sizeof part ? end - at : sizeof part);
-    if (part.header_bytes < sizeof part)
-      part.plain_bytes = 0;
+    memcpy(&part, image + at, PART_HEADER_MIN);
     if (part.header_bytes < PART_HEADER_MIN || part.header_bytes > end - at || part.bytes > end - at - part.header_bytes)
       break;
+    memcpy(&part, image + at, part.header_bytes < sizeof part ? part.header_bytes : sizeof part);
     uint64_t bytes = part_bytes(image + at + part.header_bytes, &part, part.bytes);
-    most = bytes > most ? bytes : most;
+    unsigned fit = fitness(&part, capability);
+    if (fit > best || (fit == best && bytes > most))
+      most = bytes;
+    best = fit > best ? fit : best;
     at += part.header_bytes + part.bytes;
   }
   return most;
 }
 
-static uint64_t image_bytes(const unsigned char *image, size_t limit, int depth) {
+static uint64_t image_bytes(const unsigned char *image, size_t limit, unsigned capability, int depth) {
   uint32_t magic;
   if (limit < sizeof magic)
     return 0;
   memcpy(&magic, image, sizeof magic);
   if (depth < DEPTH_MAX && magic == FATBIN_MAGIC)
-    return fatbin_bytes(image, limit);
+    return fatbin_bytes(image, limit, capability);
   if (memcmp(image, ELFMAG, SELFMAG) == 0)
     return elf_bytes(image, limit);
   if (depth == 0 && magic == WRAPPER_MAGIC && limit >= sizeof(struct wrapper)) {
     struct wrapper wrapper;
     memcpy(&wrapper, image, sizeof wrapper);
-    return wrapper.data && limit == SIZE_MAX ? image_bytes(wrapper.data, SIZE_MAX, 1) : 0;
+    return wrapper.data && limit == SIZE_MAX ? image_bytes(wrapper.data, SIZE_MAX, capability, 1) : 0;
   }
   return ptx_bytes((const char *)image, limit);
 }
 
-uint64_t gs_image_bytes(const void *image, size_t limit) { return image ? image_bytes(image, limit, 0) : 0; }
+uint64_t gs_image_bytes(const void *image, size_t limit, unsigned capability) {
+  return image ? image_bytes(image, limit, capability, 0) : 0;
+}
 
 bool gs_image_wrong(const void *image, size_t limit) {
   struct text text = {image, limit == SIZE_MAX ? NULL : (const char *)image + limit};

@@ -291,7 +291,7 @@ CUresult sim_image_load(const void *data, struct sim_ctx *ctx, struct sim_image 
   struct sim_image *image = calloc(1, sizeof *image);
   if (image == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = load(data, ctx, image);
-  if (result == CUDA_SUCCESS) image->loaded_bytes = gs_image_bytes(data, SIZE_MAX);
+  if (result == CUDA_SUCCESS) image->loaded_bytes = gs_image_bytes(data, SIZE_MAX, 10 * SIM_CAPABILITY_MAJOR + SIM_CAPABILITY_MINOR);
   if (result == CUDA_SUCCESS && ctx) result = sim_image_place(image, ctx);
   if (result)
     sim_image_free(image);

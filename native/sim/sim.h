@@ -16,6 +16,7 @@
 #include "sim_api.h" /* generated from native/api/driver.tsv: prototypes of every exported function and types */
 #include "sim_proto.h"
 
+enum { SIM_CAPABILITY_MAJOR = 8, SIM_CAPABILITY_MINOR = 0 }; /* of every device */
 enum { SIM_CUDA_VERSION = 13000 };
 
 /* ---- wire.c: the connection to the engine; used by libcuda and by libnvidia-ml, needs nothing of the rest ---------------- */

@@ -23,11 +23,13 @@ def cubin(*sections: tuple[int, int]) -> bytes:
     return header + b"".join(table)
 
 
-def fatbin(*parts: tuple[int, bytes, int, int]) -> bytes:
-    """Parts of (kind, data, bytes of data as compressed, bytes before compression)."""
+def fatbin(*parts: tuple[int, int, bytes, int, int]) -> bytes:
+    """Parts of (kind, architecture, data, bytes of data as compressed, bytes before compression), as nvcc 13 writes
+    them. The simulated device is an 8.0."""
     packed = b""
-    for kind, data, compressed, plain in parts:
-        packed += struct.pack("<HHIQI28xQ", kind, 0x101, 56, len(data), compressed, plain) + data
+    for kind, architecture, data, compressed, plain in parts:
+        header = (kind, 0x101, 64, len(data), compressed, 0, 8, 1, architecture, 0, 0, 0x8011, 0, plain)
+        packed += struct.pack("<HHIQIIHHIIIQQQ", *header) + data
     return struct.pack("<IHHQ", FATBIN, 1, 16, len(packed)) + packed
 
 
@@ -36,11 +38,25 @@ TEXT = b'.version 7.0\n.target sm_52\n.address_size 64\n// "\n.global .b8 named[
 IMAGES = {
     "a cubin": (BIG, 5 * MIB + 512),
     "a cubin of nothing": (cubin((0, 80 * MIB)), 0),
-    "the largest part": (fatbin((CUBIN, SMALL, 0, 0), (CUBIN, BIG, 0, 0), (PTX, TEXT, 0, 0)), 7 * 1000 * 1000 + 4096),
-    "a compressed part": (fatbin((CUBIN, SMALL, 0, 0), (PTX, b"?" * 800, 800, 11 * MIB)), 11 * MIB),
-    "a part that claims to have shrunk": (fatbin((PTX, b"?" * 3 * MIB, 3 * MIB, 5)), 3 * MIB),
-    "a fatbin in a fatbin": (fatbin((CUBIN, fatbin((CUBIN, SMALL, 0, 0)), 0, 0)), 0),
-    "a part beyond the end": (fatbin((CUBIN, SMALL, 0, 0))[:-1] + b"\0", MIB),
+    "the largest where none fits": (
+        fatbin((CUBIN, 90, SMALL, 0, 0), (CUBIN, 75, BIG, 0, 0), (PTX, 90, TEXT, 0, 0)),
+        7 * 1000 * 1000 + 4096,
+    ),
+    "the cubin of this device": (
+        fatbin((CUBIN, 75, BIG, 0, 0), (CUBIN, 80, SMALL, 0, 0), (CUBIN, 86, BIG, 0, 0), (PTX, 80, TEXT, 0, 0)),
+        MIB,
+    ),
+    "the larger of two for this device": (fatbin((CUBIN, 80, SMALL, 0, 0), (CUBIN, 80, BIG, 0, 0)), 5 * MIB + 512),
+    "the newest PTX that it can compile": (
+        fatbin(
+            (PTX, 52, TEXT, 0, 0), (PTX, 75, b"?" * 800, 800, 3 * MIB), (PTX, 90, TEXT, 0, 0), (CUBIN, 90, BIG, 0, 0)
+        ),
+        3 * MIB,
+    ),
+    "a compressed part": (fatbin((CUBIN, 75, SMALL, 0, 0), (PTX, 75, b"?" * 800, 800, 11 * MIB)), 11 * MIB),
+    "a part that claims to have shrunk": (fatbin((PTX, 75, b"?" * 3 * MIB, 3 * MIB, 5)), 3 * MIB),
+    "a fatbin in a fatbin": (fatbin((CUBIN, 80, fatbin((CUBIN, 80, SMALL, 0, 0)), 0, 0)), 0),
+    "a part beyond the end": (fatbin((CUBIN, 80, SMALL, 0, 0))[:-1] + b"\0", MIB),
     "a part without a header": (struct.pack("<IHHQ", FATBIN, 1, 16, 64) + bytes(64), 0),
 }
 
