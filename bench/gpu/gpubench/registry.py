@@ -58,7 +58,7 @@ PARTS = (
         peers=True,
     ),
     Part("clients", "product-1", "1. Clients caught", "gpubench.parts.clients:measure", 480, shares=True, peers=True),
-    Part("memory", "product-2", "2. Memory", "gpubench.parts.memory:measure", 240, shares=True, peers=True),
+    Part("memory", "product-2", "2. Memory", "gpubench.parts.memory:measure", 290, shares=True, peers=True),
     Part("metering", "product-2", "4. Metering", "gpubench.parts.metering:measure", 240, shares=True),
     Part(
         "overhead",

@@ -1,10 +1,12 @@
 """Part 2: usable bytes under a limit, what a process costs, books against NVML, processes that race."""
 
 from gpubench.context import Context
+from gpubench.parts.hidden import STEP_SECONDS, TORCH, TORCH_LABELS
 from gpubench.worker import Worker
 
 MIB, GIB = 1 << 20, 1 << 30
 LIMIT = 4 * GIB
+FRAMEWORK_LIMIT = 16 * GIB
 # Each: how many allocations of which size. One byte over a multiple of 2 MiB is where the driver's granularity shows.
 LADDER = ((4096, 4 << 10), (1024, 64 << 10), (256, 1 << 20), (256, (1 << 20) + 1), (256, (2 << 20) + 1), (32, 20 << 20))
 RACERS = 4
@@ -58,13 +60,31 @@ def _process(context: Context) -> None:
         ):
             if more is not None:
                 worker.ask(more)
-            grown, book = stage.settled_bytes() - idle, _book(context, worker)
-            context.row(
-                f"{name}: NVML of the device beyond gpushare's books",
-                (grown - book) / MIB,
-                "MiB",
-                against=f"books {book / MIB:.1f} MiB, device {grown / MIB:.1f} MiB{_listed(context, worker)}",
-            )
+            _beyond(context, worker, name, idle)
+
+
+def _beyond(context: Context, worker: Worker, name: str, idle: int) -> None:
+    grown, book = context.stage.settled_bytes() - idle, _book(context, worker)
+    context.row(
+        f"{name}: NVML of the device beyond gpushare's books",
+        (grown - book) / MIB,
+        "MiB",
+        against=f"books {book / MIB:.1f} MiB, device {grown / MIB:.1f} MiB{_listed(context, worker)}",
+    )
+
+
+def _framework(context: Context, loading: str) -> None:
+    """The same of a framework, whose libraries bring gigabytes of code of which it uses some: gpushare charges what the
+    parts it uses say of themselves."""
+    stage = context.stage
+    idle = stage.settled_bytes()
+    environment = {"CUDA_MODULE_LOADING": loading}
+    argv = stage.python("torch_steps.py")
+    with stage.start("gpushare", argv, memory=FRAMEWORK_LIMIT, environment=environment) as worker:
+        for step in TORCH:
+            worker.ask(step, STEP_SECONDS)
+            if step != "import":
+                _beyond(context, worker, f"{TORCH_LABELS[step]}, {loading.lower()} loading", idle)
 
 
 def _ladder(context: Context) -> None:
@@ -106,6 +126,10 @@ def measure(context: Context) -> None:
             _usable(context, arm)
     with context.item("one process in the books and NVML's list"):
         _process(context)
+    if context.has("torch"):
+        for loading in ("LAZY", "EAGER"):
+            with context.item(f"PyTorch in the books, {loading.lower()} loading"):
+                _framework(context, loading)
     with context.item("NVML beyond the books"):
         _ladder(context)
     with context.item("processes that race"):
