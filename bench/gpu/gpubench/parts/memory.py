@@ -1,8 +1,8 @@
 """Part 2: usable bytes under a limit, what a process costs, books against NVML, processes that race."""
 
 from gpubench.context import Context
-from gpubench.parts.hidden import STEP_SECONDS, TORCH, TORCH_LABELS
-from gpubench.worker import Worker
+from gpubench.parts.hidden import TORCH, TORCH_LABELS
+from gpubench.worker import START_SECONDS, Worker
 
 MIB, GIB = 1 << 20, 1 << 30
 LIMIT = 4 * GIB
@@ -82,7 +82,7 @@ def _framework(context: Context, loading: str) -> None:
     argv = stage.python("torch_steps.py")
     with stage.start("gpushare", argv, memory=FRAMEWORK_LIMIT, environment=environment) as worker:
         for step in TORCH:
-            worker.ask(step, STEP_SECONDS)
+            worker.ask(step, START_SECONDS)
             if step != "import":
                 _beyond(context, worker, f"{TORCH_LABELS[step]}, {loading.lower()} loading", idle)
 
