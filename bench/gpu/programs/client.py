@@ -36,6 +36,43 @@ def bindings(count: int) -> Answer:
     return {"result": sum(back), "refused": cuda.cuMemAlloc(count)[0].name, "total_bytes": total}
 
 
+def lookups(count: int) -> Answer:
+    """What cuGetProcAddress answers for every function that there has been, of every version and kind of stream: found
+    or not and why. Where a pointer leads to is not the same under another library, and should not be."""
+    import ctypes
+    import hashlib
+
+    table = Path(__file__).resolve().parents[3] / "native" / "api" / "driver.tsv"
+    known = [line.split("\t") for line in table.read_text().splitlines() if not line.startswith("#")]
+    bases = {base for _, base, *_ in known if base != "-"}
+    exact = {int(version) for _, _, version, *_ in known}
+    cuda = ctypes.CDLL("libcuda.so.1")
+    pointer, status, answers = ctypes.c_void_p(), ctypes.c_int(), hashlib.sha256()
+    versions = sorted(exact | {version - 10 for version in exact if version} | {max(exact) + 1000})
+    for base in sorted(bases):
+        for version in versions:
+            for flags in range(3):
+                pointer.value, status.value = None, -1
+                code = cuda.cuGetProcAddress_v2(
+                    base.encode(), ctypes.byref(pointer), version, ctypes.c_uint64(flags), ctypes.byref(status)
+                )
+                answers.update(f"{code} {status.value} {bool(pointer.value)};".encode())
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    for code in (
+        cuda.cuInit(0),
+        cuda.cuDeviceGet(ctypes.byref(device), 0),
+        cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device),
+        cuda.cuCtxSetCurrent(context),
+    ):
+        if code:
+            raise RuntimeError(f"CUDA error {code}")
+    available, total, name = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_char_p()
+    cuda.cuMemGetInfo_v2(ctypes.byref(available), ctypes.byref(total))
+    refused = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(count))
+    cuda.cuGetErrorName(refused, ctypes.byref(name))
+    return {"result": answers.hexdigest(), "refused": (name.value or b"").decode(), "total_bytes": total.value}
+
+
 def cupy(count: int) -> Answer:
     import cupy as cp
 
@@ -146,6 +183,7 @@ def jax(count: int) -> Answer:
 
 KINDS = {
     "bindings": bindings,
+    "lookups": lookups,
     "cupy": cupy,
     "torch": torch_eager,
     "torch-compiled": torch_compiled,

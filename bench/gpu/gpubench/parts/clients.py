@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from gpubench.config import MissingError
 from gpubench.context import Context
@@ -54,6 +55,7 @@ def _clients(context: Context) -> Iterator[Client]:
     yield from _programs(context)
     if context.simulated:
         return
+    yield _python(context, "every function, asked for by name and version", "lookups")
     if context.has("cuda.bindings"):
         yield _python(context, "cuda.bindings", "bindings")
     if context.has("cupy"):
@@ -97,6 +99,7 @@ def _run(context: Context, client: Client, arm: str) -> tuple[Json | None, str]:
         return None, f"status {done.returncode}: {lines[0][:160]}"
     if done.returncode != 0:
         return None, f"status {done.returncode} after its answer"
+    answer["said"] = next((line for line in done.stderr.splitlines() if line.startswith("gpushare: ")), "")
     return answer, ""
 
 
@@ -111,7 +114,9 @@ def _judge(bare: Json, shared: Json) -> tuple[bool, str]:
     else:
         text += "GIVEN" if shared["refused"] in _GIVEN else f"met {shared['refused']}, WHICH IS NO LACK OF MEMORY"
     text += f"; sees {total / GIB:.4g} GiB" if total else "; says no total"
-    return same and refused and (fits or total == 0), text
+    said = shared.get("said", "")
+    text += f"; PRINTS {said}" if said else ""
+    return same and refused and (fits or total == 0) and not said, text
 
 
 def _smi(context: Context, arm: str) -> bool | None:
@@ -156,7 +161,33 @@ def _client(context: Context, client: Client, arm: str, bare: Json) -> bool:
     return holds
 
 
+def _exported(library: Path) -> set[str]:
+    done = subprocess.run(["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True)
+    return {line.split()[-1].partition("@")[0] for line in done.stdout.splitlines()}
+
+
+def _names(context: Context) -> None:
+    """What a program that links with, or looks into, a library of the driver finds there and not in gpushare's."""
+    if context.simulated or shutil.which("nm") is None:
+        context.skip("names that the driver exports: needs a real driver and nm")
+        return
+    from gpushare.node.nvml import driver_files
+
+    ours = {"libcuda.so.1": "libgpushare.so", "libnvidia-ml.so.1": "libgpushare-ml.so"}
+    for path in driver_files():
+        if path.name not in ours:
+            continue
+        # The debugger finds its own in the driver itself, and must.
+        known = _exported(Path(context.stage.config.lib) / ours[path.name])
+        missing = sorted(name for name in _exported(path) - known if not name.startswith("cudbg"))
+        text = f"; the first: {', '.join(missing[:5])}" if missing else ""
+        against = f"{path.resolve().name}: all of them are forwarded{text}"
+        context.row(f"names of {path.name} that gpushare does not have", len(missing), against=against)
+
+
 def measure(context: Context) -> None:
+    with context.item("names that the driver exports"):
+        _names(context)
     verdicts: dict[str, list[bool]] = {arm: [] for arm in context.stage.arms}
     for client in _clients(context):
         bare, why = _run(context, client, "bare")
