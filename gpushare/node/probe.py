@@ -1,20 +1,26 @@
 """What one context costs in device memory: `python -m gpushare.node.probe DEVICE_ID`, prints JSON {"context_bytes": N}.
 
-A process of its own, because a CUDA context and its memory would stay with the daemon for life. NVML's per-process
-numbers leave out the context's own buffers, so the whole device's free memory is read before and after. Others may
-allocate meanwhile: the smallest of several rounds counts.
+Processes of their own, because a CUDA context and its memory would stay with the daemon for life, and because a grant
+is charged what a process pays that had none. NVML's per-process numbers leave out the context's own buffers, so the
+whole device's used memory is read before and after. Others may allocate meanwhile: the smallest of several rounds
+counts.
 """
 
 import ctypes
 import json
 import os
+import subprocess
 import sys
+import time
 import uuid
+from collections.abc import Callable
 
 from gpushare.errors import FailedError, GpushareError
 from gpushare.node import nvml as nvml_backend
 
 ROUNDS = 3
+_ROUND_SECONDS = 20.0
+_SETTLE_SECONDS, _LOOK_SECONDS = 2.0, 0.05  # the driver may free what an ended process had a moment later
 
 
 def _check(name: str, result: int) -> None:
@@ -35,8 +41,17 @@ def _ordinal(cuda: ctypes.CDLL, device_id: str) -> int:
     raise FailedError(f"the CUDA driver does not show device {device_id}: see dmesg and `nvidia-smi`")
 
 
-def measure(device_id: str) -> int:
-    """Bytes of device memory that creating a context takes."""
+def _settled(used: Callable[[], int]) -> int:
+    deadline = time.monotonic() + _SETTLE_SECONDS
+    before, now = -1, used()
+    while now != before and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
+        before, now = now, used()
+    return now
+
+
+def measure_here(device_id: str) -> int:
+    """Bytes of device memory that this process takes with its first context. Raises FailedError."""
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # may hide or renumber what is asked for
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
@@ -47,25 +62,37 @@ def measure(device_id: str) -> int:
         handle = nvml.nvmlDeviceGetHandleByUUID(device_id)
     except nvml.NVMLError as error:
         raise FailedError(f"NVML does not know device {device_id}: {error}") from None
+    before = _settled(lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).used))
     _check("cuInit", cuda.cuInit(0))
-    ordinal = _ordinal(cuda, device_id)
-    costs: list[int] = []
-    for _ in range(ROUNDS):
-        before: int = nvml.nvmlDeviceGetMemoryInfo(handle).used
-        context = ctypes.c_void_p()
-        _check("cuCtxCreate", cuda.cuCtxCreate_v2(ctypes.byref(context), 0, ordinal))
-        after: int = nvml.nvmlDeviceGetMemoryInfo(handle).used
-        _check("cuCtxDestroy", cuda.cuCtxDestroy_v2(context))
-        costs.append(after - before)
-    return max(0, min(costs))
+    context = ctypes.c_void_p()
+    _check("cuCtxCreate", cuda.cuCtxCreate_v2(ctypes.byref(context), 0, _ordinal(cuda, device_id)))
+    after: int = nvml.nvmlDeviceGetMemoryInfo(handle).used
+    _check("cuCtxDestroy", cuda.cuCtxDestroy_v2(context))
+    return max(0, after - before)
+
+
+def _elsewhere(device_id: str) -> int:
+    command = [sys.executable, "-P", "-m", "gpushare.node.probe", _ONCE, device_id]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ROUND_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise FailedError(f"no context within {_ROUND_SECONDS:.0f} s: see dmesg and `nvidia-smi`") from None
+    if done.returncode != 0:
+        reason = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
+        raise FailedError(reason[0].removeprefix("probe: "))
+    return int(json.loads(done.stdout)["context_bytes"])
+
+
+_ONCE = "--once"  # in this very process
 
 
 def main() -> int:
-    if len(sys.argv) != 2:
+    *option, device_id = sys.argv[1:] or [""]
+    if option not in ([], [_ONCE]) or not device_id:
         print("usage: python -m gpushare.node.probe DEVICE_ID", file=sys.stderr)
         return 2
     try:
-        cost = measure(sys.argv[1])
+        cost = measure_here(device_id) if option else min(_elsewhere(device_id) for _ in range(ROUNDS))
     except GpushareError as error:
         print(f"probe: {error}", file=sys.stderr)
         return error.exit_code
