@@ -82,7 +82,7 @@ def _engines() -> Iterator[Finding]:
 
 
 def _parts() -> Iterator[Finding]:
-    files = (paths.INTERPOSER, paths.INTERPOSER_ML, paths.HOOK, paths.RUNTIME_WRAPPER, paths.SIM_BINARY)
+    files = (*paths.INTERPOSERS, paths.HOOK, paths.RUNTIME_WRAPPER, paths.SIM_BINARY)
     absent = [file.name for file in files if not file.exists()]
     if absent:
         yield Finding("installed parts", "missing", f"no {', '.join(absent)}", "build the project with `make build`")

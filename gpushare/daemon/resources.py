@@ -16,7 +16,7 @@ from gpushare.inject import cdi, grantdir
 from gpushare.inject.node import Granted, Node
 from gpushare.node.devices import Device
 from gpushare.pages import DeviceLimits, GrantState, LimitsPage, Managed, UsagePage
-from gpushare.paths import INTERPOSER, INTERPOSER_ML, Layout
+from gpushare.paths import INTERPOSERS, Layout
 from gpushare.policy.admission import Place
 from gpushare.policy.lifecycle import Kind
 
@@ -50,7 +50,7 @@ class Resources:
 
     def check_parts(self) -> None:
         """A share that nothing would enforce must not start: raises FailedError when a library cannot be read."""
-        needed = [self._node.lib_dir / INTERPOSER.name, self._node.lib_dir / INTERPOSER_ML.name]
+        needed = [self._node.lib_dir / path.name for path in INTERPOSERS]
         if self._node.sim_dir is not None:
             needed += [self._node.sim_lib_dir / name for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
         elif not self._node.driver_files:

@@ -14,7 +14,7 @@ from gpushare.demo.screen import Screen
 from gpushare.demo.story import BORROWER, OWNER, Story
 from gpushare.demo.verdict import Claim, Facts, claims
 from gpushare.errors import FailedError
-from gpushare.paths import HOOK, INTERPOSER, INTERPOSER_ML, LIB_DIR, RUNTIME_WRAPPER
+from gpushare.paths import HOOK, INTERPOSERS, LIB_DIR, RUNTIME_WRAPPER
 
 CGROUPS = Path("/sys/fs/cgroup")
 REMOVE_SECONDS = 5.0
@@ -48,7 +48,7 @@ def _check() -> None:
         raise FailedError("the demo starts containers: run it as root")
     if shutil.which("runc") is None:
         raise FailedError("runc is not installed: apt-get install runc")
-    for path in (INTERPOSER, INTERPOSER_ML, HOOK, RUNTIME_WRAPPER, LIB_DIR / "gpushare-spin"):
+    for path in (*INTERPOSERS, HOOK, RUNTIME_WRAPPER, LIB_DIR / "gpushare-spin"):
         if not path.exists():
             raise FailedError(f"{path} is not built: make demo builds it")
 

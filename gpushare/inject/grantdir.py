@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 from typing import Literal
 
+from gpushare import paths
 from gpushare.errors import FailedError
 from gpushare.inject import preload
 from gpushare.inject.node import Node
@@ -17,8 +18,8 @@ from gpushare.paths import CONTAINER_LIB, Layout
 
 Kind = Literal["container", "process"]
 
-# As a container sees them. libcuda first: the NVML half needs nothing of it, programs need both.
-INTERPOSERS = (f"{CONTAINER_LIB}/libgpushare.so", f"{CONTAINER_LIB}/libgpushare-ml.so")
+# As a container sees them.
+INTERPOSERS = tuple(f"{CONTAINER_LIB}/{path.name}" for path in paths.INTERPOSERS)
 
 
 def grant_dir(layout: Layout, grant_id: str) -> Path:

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 
 from gpushare.inject import grantdir, preload
 from gpushare.inject.node import Granted, visible
-from gpushare.paths import GRANT_DIR_ENV, INTERPOSER, INTERPOSER_ML, Layout
+from gpushare.paths import GRANT_DIR_ENV, INTERPOSERS, Layout
 
 
 def environment(layout: Layout, grant_id: str, granted: Sequence[Granted] = ()) -> dict[str, str]:
     """The variables to set. Merge them with `merge`, which keeps the user's own LD_PRELOAD."""
     return {
-        "LD_PRELOAD": f"{INTERPOSER}:{INTERPOSER_ML}",
+        "LD_PRELOAD": ":".join(map(str, INTERPOSERS)),
         GRANT_DIR_ENV: str(grantdir.self_dir(layout, grant_id)),
         **visible(granted),
     }

@@ -11,7 +11,7 @@ import pytest
 from running import Daemon
 
 from gpushare.enforce import cgroup
-from gpushare.paths import LIB_DIR
+from gpushare.paths import INTERPOSERS, LIB_DIR
 
 SHARE = ("--memory", "1GiB", "--time", "30%")
 
@@ -54,7 +54,7 @@ def test_runs_in_its_own_cgroup_and_environment(node):
     *groups, directory, preload = result.stdout.splitlines()
     grant = directory.split("/")[-2]
     assert any(line.endswith(f"/{cgroup.PARENT}/{grant}") for line in groups)
-    assert preload == f"{LIB_DIR}/libgpushare.so:{LIB_DIR}/libgpushare-ml.so"
+    assert preload == ":".join(map(str, INTERPOSERS))
 
 
 def test_tenant_program_gets_its_share(node):

@@ -127,7 +127,7 @@ def test_nothing_is_made_in_what_the_host_lends(layout, simulated, bundle, tmp_p
     wanted["process"]["env"].append("LD_PRELOAD=/opt/theirs.so")
     edited = edit(layout, simulated, bundle, wanted)
     assert "/etc/ld.so.preload" not in mounted(edited)
-    preload = "LD_PRELOAD=/opt/theirs.so:/run/gpushare/lib/libgpushare.so:/run/gpushare/lib/libgpushare-ml.so"
+    preload = f"LD_PRELOAD={':'.join(['/opt/theirs.so', *grantdir.INTERPOSERS])}"
     assert preload in edited["process"]["env"]
     assert edit(layout, simulated, bundle, edited) == edited
     assert os.listdir(etc) == []

@@ -1,8 +1,10 @@
-"""The real driver opens its compilers by name. In a container they lie where only the grant's mounts show them."""
+"""Libraries that are found by name. The real driver opens its compilers so: in a container they lie where only the
+grant's mounts show them. And programs open the driver's, some by names without a version."""
 
 import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -35,10 +37,9 @@ CONTAINER = """
 mount -t tmpfs none /run && mkdir -p /run/gpushare/self && cp -r "$0"/driver /run/gpushare/self/ && exec "$@"
 """
 
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="makes a mount namespace"),
-    pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare(1)"),
-]
+namespace = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("unshare") is None, reason="makes a mount namespace: needs root and unshare(1)"
+)
 
 
 def library(path, source, *, soname):
@@ -63,11 +64,37 @@ def said(tmp_path, program, **environment) -> str:
     return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
 
 
+@namespace
 def test_the_driver_finds_its_compilers_in_a_container(tmp_path, program):
     assert said(tmp_path, program) == "0 580\n"
 
 
+@namespace
 def test_those_of_the_image_are_of_another_driver(tmp_path, program):
     """As in an image with forward-compatibility libraries on its LD_LIBRARY_PATH."""
     library(tmp_path / "compat" / COMPILER, "int which(void) { return 470; }", soname=COMPILER)
     assert said(tmp_path, program, LD_LIBRARY_PATH=str(tmp_path / "compat")) == "0 580\n"
+
+
+OPENED = """
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+print(*(name for name in ("gpushare_interposer", "cuInit", "nvmlInit_v2", "cuNoSuch") if hasattr(library, name)))
+"""
+
+
+@pytest.mark.parametrize(("name", "function"), [("libcuda.so", "cuInit"), ("libnvidia-ml.so", "nvmlInit_v2")])
+def test_no_name_leads_past_us(tmp_path, name, function):
+    """A driver's package has its library under the name without a version, too; Numba tries that one first."""
+    for version in ("", ".1"):
+        (tmp_path / f"{name}{version}").symlink_to(paths.SIM_LIB_DIR / f"{name}.1")
+    env = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+
+    def opened(file: str, *preload) -> list[str]:
+        command = [sys.executable, "-c", OPENED, file]
+        more = {"LD_PRELOAD": ":".join(map(str, preload))}
+        return subprocess.run(command, env=env | more, capture_output=True, text=True, check=True).stdout.split()
+
+    for file in (name, f"{name}.1"):
+        assert opened(file) == [function]
+        assert opened(file, *paths.INTERPOSERS) == ["gpushare_interposer", function]
