@@ -12,9 +12,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct gs_image_size {
+  uint64_t code; /* of all kernels together; of what is compressed, all there is */
+  uint64_t data; /* variables and constants */
+};
+
 /* limit: bytes that may be read, SIZE_MAX where the image is as long as it says itself. capability: 10 times the device's major
- * version and its minor one, 0 where devices differ: then the largest part counts. 0: none of these. */
-uint64_t gs_image_bytes(const void *image, size_t limit, unsigned capability);
+ * version and its minor one, 0 where devices differ: then the largest part counts. Nothing: none of these. */
+struct gs_image_size gs_image_size(const void *image, size_t limit, unsigned capability);
 /* It is none of these, whatever its size: neither a binary nor a text that begins as every program does. */
 bool gs_image_wrong(const void *image, size_t limit);
 

@@ -15,8 +15,8 @@ enum gs_book_kind {
   GS_BOOK_UNMAPPING, /* the same, which a call under way may unmap: cap = number of the call */
   GS_BOOK_IMPLICIT, /* context + enum gs_implicit: what the driver takes there by itself; see implicit.c */
   GS_BOOK_MODULE,   /* CUmodule: link = bytes of its image, which count as the context's code */
-  GS_BOOK_LIBRARY,  /* CUlibrary: link = bytes of its image */
-  GS_BOOK_PLACED,   /* hash of a library and a context that has it: link = library */
+  GS_BOOK_LIBRARY,  /* CUlibrary: link = bytes of its code, cap = of its variables, count = parts its code comes in, 0: not asked */
+  GS_BOOK_PLACED,   /* hash of a library, a part of it and a context that has that: link = library, cap = bytes that it counts as */
   GS_BOOK_KERNEL,   /* CUkernel: link = library */
   GS_BOOK_BINDING,  /* offset in a multicast object: link = the memory object, cap = the multicast object, flags = device */
   GS_BOOK_GREEN,    /* CUcontext of a green one: link = primary context, whose memory it uses; cap = number of ours, flags = ordinal */

@@ -45,20 +45,21 @@ static uint64_t times(uint64_t a, uint64_t b) { return b && a > BYTES_MAX / b ? 
 
 /* ---- cubin -------------------------------------------------------------------------------------------------------------- */
 
-static uint64_t elf_bytes(const unsigned char *image, size_t limit) {
+static struct gs_image_size elf_size(const unsigned char *image, size_t limit) {
   Elf64_Ehdr header;
-  uint64_t sum = 0;
+  struct gs_image_size sum = {0};
   if (limit < sizeof header)
-    return 0;
+    return sum;
   memcpy(&header, image, sizeof header);
   if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_shentsize != sizeof(Elf64_Shdr) || header.e_shoff > limit ||
       (uint64_t)header.e_shnum * sizeof(Elf64_Shdr) > limit - header.e_shoff)
-    return 0;
+    return sum;
   for (unsigned i = 0; i < header.e_shnum; i++) {
     Elf64_Shdr section;
     memcpy(&section, image + header.e_shoff + i * sizeof section, sizeof section);
+    uint64_t *of = section.sh_flags & SHF_EXECINSTR ? &sum.code : &sum.data;
     if (section.sh_flags & SHF_ALLOC)
-      sum = capped(sum + round_up(section.sh_size, VARIABLE_ROUND));
+      *of = capped(*of + round_up(section.sh_size, VARIABLE_ROUND));
   }
   return sum;
 }
@@ -178,11 +179,11 @@ static uint64_t variables(struct text *text) {
   return sum;
 }
 
-static uint64_t ptx_bytes(const char *image, size_t limit) {
+static struct gs_image_size ptx_size(const char *image, size_t limit) {
   struct text text = {image, limit == SIZE_MAX ? NULL : image + limit};
   const char *start;
   size_t length;
-  uint64_t sum = 0;
+  uint64_t data = 0;
   unsigned depth = 0;
   while (token(&text, &start, &length)) {
     if (*start == '{')
@@ -190,19 +191,21 @@ static uint64_t ptx_bytes(const char *image, size_t limit) {
     else if (*start == '}')
       depth -= depth > 0;
     else if (depth == 0 && (is(start, length, ".global") || is(start, length, ".const")))
-      sum = capped(sum + variables(&text));
+      data = capped(data + variables(&text));
   }
-  return capped(sum + (uint64_t)(text.at - image));
+  return (struct gs_image_size){.code = capped((uint64_t)(text.at - image)), .data = data};
 }
 
 /* ---- images ------------------------------------------------------------------------------------------------------------- */
 
-static uint64_t image_bytes(const unsigned char *image, size_t limit, unsigned capability, int depth);
+static struct gs_image_size image_size(const unsigned char *image, size_t limit, unsigned capability, int depth);
 
-static uint64_t part_bytes(const unsigned char *data, const struct part *part, size_t limit) {
+static uint64_t both(struct gs_image_size size) { return capped(size.code + size.data); }
+
+static struct gs_image_size part_size(const unsigned char *data, const struct part *part, size_t limit) {
   if (part->compressed_bytes)
-    return capped(part->plain_bytes > part->bytes ? part->plain_bytes : part->bytes);
-  return image_bytes(data, part->bytes < limit ? (size_t)part->bytes : limit, 0, DEPTH_MAX);
+    return (struct gs_image_size){.code = capped(part->plain_bytes > part->bytes ? part->plain_bytes : part->bytes)};
+  return image_size(data, part->bytes < limit ? (size_t)part->bytes : limit, 0, DEPTH_MAX);
 }
 
 /* The more, the rather does the driver load it; 0: not at all. A cubin runs on its own minor version and on later ones of the same
@@ -215,15 +218,15 @@ static unsigned fitness(const struct part *part, unsigned capability) {
   return fits && part->kind == PTX ? part->architecture : 0;
 }
 
-static uint64_t fatbin_bytes(const unsigned char *image, size_t limit, unsigned capability) {
+static struct gs_image_size fatbin_size(const unsigned char *image, size_t limit, unsigned capability) {
   struct fatbin header;
-  uint64_t most = 0;
+  struct gs_image_size most = {0};
   unsigned best = 0;
   if (limit < sizeof header)
-    return 0;
+    return most;
   memcpy(&header, image, sizeof header);
   if (header.bytes > BYTES_MAX)
-    return 0;
+    return most;
   uint64_t end = header.header_bytes + header.bytes;
   end = end < limit ? end : limit;
   for (uint64_t at = header.header_bytes; at + PART_HEADER_MIN <= end;) {
@@ -232,35 +235,37 @@ static uint64_t fatbin_bytes(const unsigned char *image, size_t limit, unsigned 
     if (part.header_bytes < PART_HEADER_MIN || part.header_bytes > end - at || part.bytes > end - at - part.header_bytes)
       break;
     memcpy(&part, image + at, part.header_bytes < sizeof part ? part.header_bytes : sizeof part);
-    uint64_t bytes = part_bytes(image + at + part.header_bytes, &part, part.bytes);
+    struct gs_image_size size = part_size(image + at + part.header_bytes, &part, part.bytes);
     unsigned fit = fitness(&part, capability);
-    if (fit > best || (fit == best && bytes > most))
-      most = bytes;
+    if (fit > best || (fit == best && both(size) > both(most)))
+      most = size;
     best = fit > best ? fit : best;
     at += part.header_bytes + part.bytes;
   }
   return most;
 }
 
-static uint64_t image_bytes(const unsigned char *image, size_t limit, unsigned capability, int depth) {
+static struct gs_image_size image_size(const unsigned char *image, size_t limit, unsigned capability, int depth) {
   uint32_t magic;
   if (limit < sizeof magic)
-    return 0;
+    return (struct gs_image_size){0};
   memcpy(&magic, image, sizeof magic);
   if (depth < DEPTH_MAX && magic == FATBIN_MAGIC)
-    return fatbin_bytes(image, limit, capability);
+    return fatbin_size(image, limit, capability);
   if (memcmp(image, ELFMAG, SELFMAG) == 0)
-    return elf_bytes(image, limit);
+    return elf_size(image, limit);
   if (depth == 0 && magic == WRAPPER_MAGIC && limit >= sizeof(struct wrapper)) {
     struct wrapper wrapper;
     memcpy(&wrapper, image, sizeof wrapper);
-    return wrapper.data && limit == SIZE_MAX ? image_bytes(wrapper.data, SIZE_MAX, capability, 1) : 0;
+    if (!wrapper.data || limit != SIZE_MAX)
+      return (struct gs_image_size){0};
+    return image_size(wrapper.data, SIZE_MAX, capability, 1);
   }
-  return ptx_bytes((const char *)image, limit);
+  return ptx_size((const char *)image, limit);
 }
 
-uint64_t gs_image_bytes(const void *image, size_t limit, unsigned capability) {
-  return image ? image_bytes(image, limit, capability, 0) : 0;
+struct gs_image_size gs_image_size(const void *image, size_t limit, unsigned capability) {
+  return image ? image_size(image, limit, capability, 0) : (struct gs_image_size){0};
 }
 
 bool gs_image_wrong(const void *image, size_t limit) {

@@ -100,7 +100,7 @@ CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel) {
   if (result == CUDA_SUCCESS) result = sim_ctx_need(&ctx);
   if (result) return result;
   if (pFunc == NULL) return CUDA_ERROR_INVALID_VALUE;
-  result = sim_image_place(((const struct sim_function *)kernel)->image, sim_ctx_owner(ctx));
+  result = sim_image_place(((const struct sim_function *)kernel)->image, sim_ctx_owner(ctx), kernel);
   if (result == CUDA_SUCCESS) *pFunc = (CUfunction)kernel;
   return result;
 }

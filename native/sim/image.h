@@ -2,6 +2,7 @@
 #ifndef SIM_IMAGE_H
 #define SIM_IMAGE_H
 
+#include "gs_image.h"
 #include "model.h"
 
 enum { SIM_PARAMS_MAX = 64, SIM_ATTRIBUTE_LOCAL = 3 /* CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES */ };
@@ -46,12 +47,15 @@ struct sim_image {
   unsigned char *bytes; /* of a binary: names are looked for in it */
   size_t size;
   bool opaque; /* a binary with compressed parts: any name may be in it */
-  uint64_t loaded_bytes; /* device memory it takes in each context that has it */
-  struct sim_placed *placed; /* of a library: the contexts that have it; under sim_lock */
+  struct gs_image_size loaded; /* device memory it takes in each context that has it */
+  unsigned parts; /* in which a library's code comes, 0: nobody has asked yet; see sim_image_parts */
+  struct sim_placed *placed; /* what contexts have of it; under sim_lock */
 };
 struct sim_placed {
   struct sim_ctx *ctx;
   uint64_t id; /* the context's: a handle may be another context's later */
+  const void *part;
+  uint64_t bytes;
   struct sim_placed *next;
 };
 
@@ -63,8 +67,12 @@ struct sim_function *sim_image_function(struct sim_image *image, struct sim_ctx 
 /* Memory of a variable, made at first use in ctx. NOT_FOUND. */
 CUresult sim_image_global(struct sim_image *image, struct sim_ctx *ctx, const char *name, CUdeviceptr *address, size_t *bytes);
 
-/* The image is used in a context, its own or, of a library, any: there it is from then on. */
-CUresult sim_image_place(struct sim_image *image, struct sim_ctx *ctx);
+/* This device loads the kernels of a library one by one, and each takes an equal part of its code. How many there are is fixed by
+ * the first who asks: of a binary more are found as they are named. */
+unsigned sim_image_parts(struct sim_image *image);
+/* A part of the image is used in a context, its own or, of a library, any: there it is from then on, and the variables with it.
+ * part: a kernel; the image itself for its variables alone; NULL for all code. */
+CUresult sim_image_place(struct sim_image *image, struct sim_ctx *ctx, const void *part);
 
 /* meeting.c. What a launch of a kernel that waits for others is; op->payload is good until this thread's next call. */
 bool sim_collective(const char *name);

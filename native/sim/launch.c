@@ -69,7 +69,7 @@ CUresult sim_kernel_op(const CUDA_KERNEL_NODE_PARAMS *params, struct sim_op *op)
 /* What a kernel needs of a context before it can run there. */
 CUresult sim_kernel_prepare(struct sim_function *function, struct sim_ctx *ctx) {
   if (__atomic_load_n(&function->ready_in, __ATOMIC_RELAXED) == ctx->id) return CUDA_SUCCESS;
-  CUresult result = sim_image_place(function->image, ctx);
+  CUresult result = sim_image_place(function->image, ctx, function);
   if (result) return result;
   sim_lock();
   result = sim_stack_need(ctx, (uint64_t)function->attribute[SIM_ATTRIBUTE_LOCAL]);

@@ -214,7 +214,7 @@ CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib) {
   CUresult result = get(lib, &library_kind, &library);
   if (result) return result;
   if (count == NULL) return CUDA_ERROR_INVALID_VALUE;
-  *count = count_functions(library);
+  *count = library->image->functions ? sim_image_parts(library->image) : 0;
   return CUDA_SUCCESS;
 }
 
@@ -232,7 +232,7 @@ CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary handle) {
   if (result) return result;
   if (pMod == NULL) return CUDA_ERROR_INVALID_VALUE;
   ctx = sim_ctx_owner(ctx);
-  result = sim_image_place(library->image, ctx);
+  result = sim_image_place(library->image, ctx, NULL);
   if (result) return result;
   sim_lock();
   if (library->of_library == NULL && (library->of_library = sim_handle_new(&module_kind)) != NULL) {
@@ -253,7 +253,7 @@ CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary handle, 
   if (result) return result;
   if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
   ctx = sim_ctx_owner(ctx);
-  result = sim_image_place(library->image, ctx);
+  result = sim_image_place(library->image, ctx, library->image);
   return result ? result : sim_image_global(library->image, ctx, name, dptr, bytes);
 }
 

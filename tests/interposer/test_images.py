@@ -98,3 +98,67 @@ def test_binaries(worker: Interposed, tmp_path: Path, way: str, name: str) -> No
     assert chunks(taken) <= held <= chunks(taken + 4096)
     worker.do(unload)
     assert worker.charged() == CONTEXT
+
+
+KERNELS, CODE, TABLE = 5, 20_000_000, 3_000_000
+LIBRARY = f".version 7.0\n.target sm_52\n.address_size 64\n.global .b8 table[{TABLE}];\n//{'x' * CODE}\n" + "".join(
+    f".visible .entry k{i}()\n{{\n\tret;\n}}\n" for i in range(KERNELS)
+)
+
+
+def parts(count: int) -> int:
+    """What variables and so many kernels are charged."""
+    return chunks(-(-TABLE // 512) * 512 + count * -(-len(LIBRARY) // KERNELS))
+
+
+@pytest.fixture
+def library(worker: Interposed, tmp_path: Path) -> Interposed:
+    path = tmp_path / "library"
+    path.write_text(LIBRARY)
+    worker.do(f"l = ok(d.cuLibraryLoadFromFile({str(path).encode()!r}, None, None, 0, None, None, 0))")
+    worker.do("def launch(k): ok(d.cuLaunchKernel(d.CUfunction(int(k)), 1, 1, 1, 1, 1, 1, 0, 0, 0, 0))")
+    worker.do(f"ks = ok(d.cuLibraryEnumerateKernels({KERNELS}, l))")
+    assert worker.charged() == CONTEXT
+    return worker
+
+
+def test_the_kernels_of_a_library_come_one_by_one(library: Interposed) -> None:
+    """As the driver loads them: a program that uses one kernel of a large library has not all of it on the device."""
+    library.do("ok(d.cuLibraryGetGlobal(l, b'table'))")
+    assert library.charged() - CONTEXT == parts(0)
+    for used in range(1, KERNELS + 1):
+        for _ in range(2):
+            library.do(f"launch(ks[{used - 1}])")
+            assert library.charged() - CONTEXT == parts(used)
+    library.do("ok(d.cuKernelGetFunction(ks[0])); ok(d.cuLibraryGetGlobal(l, b'table'))")
+    assert library.charged() - CONTEXT == parts(KERNELS)
+    library.do("ok(d.cuLibraryUnload(l))")
+    assert library.charged() == CONTEXT
+
+
+def test_a_librarys_module_is_all_of_it(library: Interposed) -> None:
+    library.do("launch(ks[1]); ok(d.cuLibraryGetModule(l))")
+    assert library.charged() - CONTEXT == parts(KERNELS + 1)
+    library.do("launch(ks[2])")
+    assert library.charged() - CONTEXT == parts(KERNELS + 1), "it is there already"
+    library.do("ok(d.cuLibraryUnload(l))")
+    assert library.charged() == CONTEXT
+
+
+def test_parts_go_with_their_context(library: Interposed) -> None:
+    library.do("launch(ks[0]); other = ok(d.cuCtxCreate(None, 0, 0)); launch(ks[0])")
+    assert library.charged() == 2 * (CONTEXT + parts(1))
+    library.do("ok(d.cuCtxDestroy(other)); ok(d.cuCtxSetCurrent(ctx))")
+    assert library.charged() - CONTEXT == parts(1)
+    library.do("ok(d.cuLibraryUnload(l))")
+    assert library.charged() == CONTEXT
+
+
+def test_a_part_that_does_not_fit_is_refused_and_charged_nothing(library: Interposed) -> None:
+    library.do("free, _ = ok(d.cuMemGetInfo()); p = ok(d.cuMemAlloc(free - 3000320))")
+    full = library.charged()
+    refused = "d.cuLaunchKernel(d.CUfunction(int(ks[1])), 1, 1, 1, 1, 1, 1, 0, 0, 0, 0)"
+    assert library.error(refused) == "CUDA_ERROR_OUT_OF_MEMORY"
+    assert library.charged() == full, "its variables had fitted"
+    library.do("ok(d.cuMemFree(p)); launch(ks[1])")
+    assert library.charged() - CONTEXT == parts(1)

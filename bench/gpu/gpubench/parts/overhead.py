@@ -1,6 +1,8 @@
 """Part 3: the same program bare and under an arm. Both live the whole time and run in turns, so that clocks and
 temperature are the same for both."""
 
+from contextlib import ExitStack
+
 from gpubench.context import Context
 from gpubench.stats import Spread, loss, spread
 from gpubench.worker import Unit, Worker, rate, window
@@ -19,6 +21,7 @@ TORCH = {
     "decode": "decode step, CUDA graph",
     "eager": "decode step, launch by launch",
 }
+PAIR = "transformer"
 MEMORY = 40 << 30
 
 
@@ -101,3 +104,16 @@ def frameworks(context: Context) -> None:
             ):
                 lost, units = _alternate(context, [bare], [other], 2, 7)
                 context.row(f"{label}, {arm}", lost, "% fewer steps", against=f"bare, {1000 / units:.4g} ms a step")
+    for arm in stage.arms:
+        _together(context, arm)
+
+
+def _together(context: Context, arm: str) -> None:
+    """Two trainings at once under the arm against two at once under the device's own slicing."""
+    argv, label = context.stage.python("torch_load.py", PAIR), f"{TORCH[PAIR]}, {arm}: two programs together"
+    with context.item(label), ExitStack() as stack:
+        start = context.stage.start
+        bare = [stack.enter_context(start("bare", argv)) for _ in range(2)]
+        shared = [stack.enter_context(start(arm, argv, memory=MEMORY)) for _ in range(2)]
+        lost, _ = _alternate(context, bare, shared, 3, 5)
+        context.row(label, lost, "% fewer steps", against="two bare programs together")
