@@ -15,6 +15,7 @@ from gpushare.node.devices import MAX_DEVICES, Device
 
 # The driver's libraries a CUDA program loads: the API, NVML, the debugger's stub, and the compilers that the API opens
 # by name (as libcuda.so.1 of r580 and r595 lists them). Those of the second kind have the driver's version behind it.
+# In a container all of them come into the program: libnvidia-pkcs11, for confidential computing, would bring OpenSSL.
 _LIBRARIES = (
     "libcuda.so.1",
     "libnvidia-ml.so.1",
@@ -26,8 +27,6 @@ _LIBRARIES = (
 _VERSIONED = (
     "libnvidia-gpucomp.so.",
     "libnvidia-tileiras.so.",
-    "libnvidia-pkcs11.so.",
-    "libnvidia-pkcs11-openssl3.so.",
 )
 # Where a driver is put that the loader's cache does not know: mounted into a container or a virtual machine.
 _LIBRARY_DIRS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib")

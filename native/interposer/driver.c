@@ -20,7 +20,8 @@ static CUresult missing(void) { return CUDA_ERROR_NOT_FOUND; }
 static CUresult no_device(void) { return CUDA_ERROR_NO_DEVICE; }
 
 /* The driver opens its compilers by name when it first needs one (libnvidia-ptxjitcompiler.so.1, libnvidia-nvvm.so.4). An image has
- * none, or those of another driver; what is loaded already is found before the loader searches. Costs some ms, once. */
+ * none, or those of another driver; what is loaded already is found before the loader searches. Costs some ms, once, and needs no
+ * library but libc's: the daemon mounts no others here. */
 static void open_companions(const char *grant) {
   static const char ours[] = "libnvidia-", view[] = "libnvidia-ml.so";
   char path[PATH_MAX];
@@ -45,7 +46,7 @@ static bool load(void) {
   if (seen != UNKNOWN)
     return seen == PRESENT;
   void *opened = gs_open_real("libcuda.so.1", why, sizeof why);
-  if (opened && gs_grant_dir())
+  if (opened && gs_in_container())
     open_companions(gs_grant_dir());
   if (opened)
     __atomic_store_n(&handle, opened, __ATOMIC_RELEASE);

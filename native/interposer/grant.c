@@ -58,6 +58,11 @@ const char *gs_grant_dir(void) {
   return known == 2 ? grant_dir : NULL;
 }
 
+bool gs_in_container(void) {
+  const char *grant = gs_grant_dir();
+  return grant && strcmp(grant, CONTAINER_DIR) == 0;
+}
+
 /* A second copy of us under another inode would forward to itself for ever, so the file's identity is not all that is asked. */
 __attribute__((visibility("default"))) extern const char gpushare_interposer[];
 const char gpushare_interposer[] = "gpushare interposer";

@@ -24,6 +24,8 @@ void gs_futex_wake(const uint32_t *word, int count, bool shared);
 
 /* The directory of this process's grant, or NULL. At most 4096 bytes with NUL. */
 const char *gs_grant_dir(void);
+/* The grant is a container's, mounted for it. */
+bool gs_in_container(void);
 
 /* The CUDA half exports this for the NVML half in the same process: what `total` answers there, 0 before the first CUDA call. */
 uint64_t gpushare_total_bytes(uint32_t ordinal);

@@ -212,7 +212,13 @@ def test_a_simulated_device_is_lost_and_back(simulator, directory):
 def test_driver_libraries_come_from_one_place(tmp_path, monkeypatch, cached):
     """A driver that only LD_LIBRARY_PATH shows is found; with one in the loader's cache nothing is mixed into it."""
     compilers = ("libnvidia-gpucomp.so.580.1", "libnvidia-ptxjitcompiler.so.1")
-    for name in ("libcuda.so.1", *compilers, "libc.so.6", "libnvidia-gpucomp.soap"):
+    for name in (
+        "libcuda.so.1",
+        *compilers,
+        "libc.so.6",
+        "libnvidia-gpucomp.soap",
+        "libnvidia-pkcs11-openssl3.so.580.1",
+    ):
         (tmp_path / name).touch()
     monkeypatch.setenv("LD_LIBRARY_PATH", f":relative:{tmp_path / 'absent'}:{tmp_path}")
     known = [("libcuda.so.1", Path("/usr/lib/libcuda.so.1"))] if cached else []
