@@ -8,14 +8,6 @@ _CLONE_NEWNS = 0x00020000  # linux/sched.h
 _MS_REC, _MS_PRIVATE = 0x4000, 0x40000  # linux/mount.h
 
 
-def _mounted() -> bool:
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        kind, _, options = line.partition(" - ")[2].partition(" ")
-        if kind == "cgroup2" or (kind == "cgroup" and "freezer" in options):
-            return True
-    return False
-
-
 def _done(result: int, what: str) -> None:
     if result != 0:
         raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")
@@ -24,7 +16,10 @@ def _done(result: int, what: str) -> None:
 def provide(directory: Path) -> str:
     """Where there is none, mounts cgroup v2 on a directory that this process and its children alone see. Gives the
     reason when that cannot be done, else nothing."""
-    if _mounted():
+    from gpushare.enforce.cgroup import Hierarchies
+
+    found = Hierarchies.of()
+    if found.unified or found.freezer:
         return ""
     libc = ctypes.CDLL(None, use_errno=True)
     directory.mkdir(exist_ok=True)

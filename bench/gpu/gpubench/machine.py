@@ -52,14 +52,8 @@ def nvcc() -> str | None:
     return shutil.which("nvcc") or (str(usual) if usual.exists() else None)
 
 
-def nvidia_smi() -> str | None:
-    """None where there is no driver."""
-    mounted = Path("/usr/local/nvidia/bin/nvidia-smi")
-    return shutil.which("nvidia-smi") or (str(mounted) if mounted.exists() else None)
-
-
 def _query(field: str, gpu: int) -> str:
-    return output(nvidia_smi() or "nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits", f"--id={gpu}")
+    return output("nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits", f"--id={gpu}")
 
 
 def compute_capability(gpu: int) -> str:

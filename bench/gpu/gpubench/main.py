@@ -121,7 +121,6 @@ def _environment(paths: list[Path]) -> dict[str, str]:
 
 def _measure(args: argparse.Namespace, parts: list[registry.Part], peers: list[Peer], work: Path) -> int:
     deadline = Deadline(args.within or (registry.GROUP_SECONDS - _SPARE_SECONDS if args.group else None))
-    machine.find_driver_programs()
     facts = machine.facts(args.simulated, args.gpu)
     facts["commit"] = args.commit or facts["commit"]
     facts["surroundings"] = {} if args.simulated else machine.surroundings(args.gpu)
@@ -184,7 +183,8 @@ def main() -> int:
         return _fail(f"there is no part or group {error}: see --list")
     except ValueError as error:
         return _fail(str(error))
-    if not args.simulated and not args.build_only and machine.nvidia_smi() is None:
+    machine.find_driver_programs()
+    if not args.simulated and not args.build_only and shutil.which("nvidia-smi") is None:
         say("no NVIDIA driver is here: this tries the programs on the simulated device, and proves no number")
         args.simulated = True
     if args.build_only and args.prefix is None:
