@@ -19,6 +19,7 @@ from gpushare.errors import FailedError, GpushareError
 from gpushare.node import nvml as nvml_backend
 
 ROUNDS = 3
+_ONCE = "--once"  # one round, in this very process
 _ROUND_SECONDS = 20.0
 _SETTLE_SECONDS, _LOOK_SECONDS = 2.0, 0.05  # the driver may free what an ended process had a moment later
 
@@ -81,9 +82,6 @@ def _elsewhere(device_id: str) -> int:
         reason = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
         raise FailedError(reason[0].removeprefix("probe: "))
     return int(json.loads(done.stdout)["context_bytes"])
-
-
-_ONCE = "--once"  # in this very process
 
 
 def main() -> int:

@@ -70,7 +70,7 @@ void gs_book_drop_context(CUcontext context);
 
 enum gs_implicit { GS_IMPLICIT_STACK = 0, GS_IMPLICIT_FIFO = 1, GS_IMPLICIT_HEAP = 2, GS_IMPLICIT_CODE = 3 };
 
-/* code.c. The kernel is about to be used in context: the library it is of, if any, takes its memory there. */
+/* libraries.c. The kernel is about to be used in context: the library it is of, if any, takes its memory there. */
 CUresult gs_kernel_placed(CUfunction kernel, CUcontext context, int ordinal, bool *of_library);
 /* The context of the module that the function is of; NULL: a library's kernel, which has none, or not known. */
 CUcontext gs_function_context(CUfunction function);

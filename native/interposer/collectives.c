@@ -67,7 +67,7 @@ bool gs_collective(const void *function) {
   return is;
 }
 
-/* ---- look-ups of modules; those of libraries are in code.c ---------------------------------------------------------------- */
+/* ---- look-ups of modules; those of libraries are in libraries.c ----------------------------------------------------------- */
 
 static CUcontext context_of(CUmodule module) {
   gs_book_lock();

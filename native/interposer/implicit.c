@@ -3,7 +3,7 @@
  *   stack   local memory: for all threads the device can hold at once, as much as the hungriest kernel so far needs. It grows at
  *           that kernel's first launch (or when its graph is made), or by cuCtxSetLimit, and stays until the context ends.
  *   fifo, heap  the buffers of printf and of malloc in kernels, sized by cuCtxSetLimit.
- *   code    programs, see code.c.
+ *   code    programs, see code.c and libraries.c.
  *
  * All come in pieces of 2 MiB. What a new context has of them is in limits->context_bytes, so only what exceeds that is charged.
  * Each is an entry of the books: bytes charged, link what the driver has taken for sure, count calls under way that may make it

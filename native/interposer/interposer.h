@@ -71,7 +71,7 @@ struct gs_process {
   uint32_t events_lock[GS_MAX_DEVICES];  /* async_free.c */
   uint32_t greens;        /* green.c: green contexts made, ever */
   uint32_t contexts;      /* context.c: alive ones made by calls we saw */
-  uint32_t implicit_lock; /* implicit.c, code.c */
+  uint32_t implicit_lock; /* implicit.c */
   uint32_t kernel_generation; /* implicit.c: + 1 when kernels or contexts may have become others */
   uint64_t resident_threads[GS_MAX_DEVICES]; /* implicit.c */
   uint64_t kernels[GS_KNOWN_KERNELS];        /* implicit.c: kernels that were launched before, hashed */

@@ -121,8 +121,8 @@ static const struct {
     {40, 2},           /* ASYNC_ENGINE_COUNT: one copy engine each way */
     {41, 1},           /* UNIFIED_ADDRESSING */
     {51, 32},          /* TEXTURE_PITCH_ALIGNMENT */
-    {75, SIM_CAPABILITY_MAJOR},           /* COMPUTE_CAPABILITY_MAJOR */
-    {76, SIM_CAPABILITY_MINOR},           /* COMPUTE_CAPABILITY_MINOR */
+    {75, SIM_CAPABILITY_MAJOR}, /* COMPUTE_CAPABILITY_MAJOR */
+    {76, SIM_CAPABILITY_MINOR}, /* COMPUTE_CAPABILITY_MINOR */
     {78, 1},           /* STREAM_PRIORITIES_SUPPORTED */
     {79, 1},           /* GLOBAL_L1_CACHE_SUPPORTED */
     {80, 1},           /* LOCAL_L1_CACHE_SUPPORTED */
