@@ -26,6 +26,7 @@ check: $(VENV)/.ready-test build sanitize ## linters, types, import rules, warni
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	git ls-files -z '*.c' '*.h' | xargs -0 $(BIN)/clang-format --dry-run -Werror
 	$(BIN)/python scripts/check.py
 
 coverage: $(VENV)/.ready-test ## executed lines of the interposer under its tests, at least 95 %

@@ -28,12 +28,13 @@ int gs_edit(const char *socket, const char *bundle, bool starts, struct gs_span 
     snprintf(line, GS_LINE_MAX, "out of memory");
     return -ENOMEM;
   }
-  struct gs_call call = {.socket = socket,
-                         .target = "/v1/oci/edit",
-                         .parts = {{head, strlen(head)}, {quoted, strlen(quoted)}, {",\"config\":", 10}, config, {"}", 1}},
-                         .nparts = 5,
-                         .timeout_ms = EDIT_MS,
-                         .body_max = GS_CONFIG_MAX};
+  struct gs_call call = {
+      .socket = socket,
+      .target = "/v1/oci/edit",
+      .parts = {{head, strlen(head)}, {quoted, strlen(quoted)}, {",\"config\":", 10}, config, {"}", 1}},
+      .nparts = 5,
+      .timeout_ms = EDIT_MS,
+      .body_max = GS_CONFIG_MAX};
   code = gs_node_post(&call, reply, &err);
   free(quoted);
   if (code) {
@@ -42,7 +43,8 @@ int gs_edit(const char *socket, const char *bundle, bool starts, struct gs_span 
   }
   if (reply->status / 100 != 2)
     gs_node_reason(reply, line);
-  else if (gs_json_is_object(reply->body) && gs_json_member(reply->body, "config", edited) && gs_json_is_object(*edited))
+  else if (gs_json_is_object(reply->body) && gs_json_member(reply->body, "config", edited) &&
+           gs_json_is_object(*edited))
     return 0;
   else
     snprintf(line, GS_LINE_MAX, "the daemon at %.200s answered without an edited config", socket);

@@ -4,10 +4,9 @@
  *   gpushare-hook precreate [--socket PATH]                               config.json on stdin, edited on stdout (Podman)
  *   gpushare-hook refuse REASON                                           says it and fails; precreate puts it into a config
  *
- * create-runtime and precreate fail closed: whatever goes wrong, the container does not start and the last line on stderr says
- * why. poststop never fails and waits for no answer: it is only a fast path, and an engine may stop at the first poststop hook
- * that fails.
- * Nothing is taken from the environment. */
+ * create-runtime and precreate fail closed: whatever goes wrong, the container does not start and the last line on
+ * stderr says why. poststop never fails and waits for no answer: it is only a fast path, and an engine may stop at the
+ * first poststop hook that fails. Nothing is taken from the environment. */
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -101,8 +100,9 @@ static int hand_on(const struct request *request, int timeout_ms) {
 
   if (read_stdin(STATE_MAX, &state))
     return 1;
-  failed = gs_json_is_object(state) ? forward(request, timeout_ms, state)
-                                    : say("the container's state on stdin is not a JSON object: is this an OCI hook call?");
+  failed = gs_json_is_object(state)
+               ? forward(request, timeout_ms, state)
+               : say("the container's state on stdin is not a JSON object: is this an OCI hook call?");
   free((char *)state.at);
   return failed;
 }
@@ -111,8 +111,8 @@ static int print(struct gs_span text) {
   return fwrite(text.at, 1, text.len, stdout) != text.len || fflush(stdout) ? say("stdout cannot be written") : 0;
 }
 
-/* Podman tells its user nothing of what a failed precreate hook wrote, but all of what a failed createRuntime hook did. So a
- * refusal is an edit, too: its last member is a hook that says why and fails. */
+/* Podman tells its user nothing of what a failed precreate hook wrote, but all of what a failed createRuntime hook did.
+ * So a refusal is an edit, too: its last member is a hook that says why and fails. */
 static int print_refusal(struct gs_span config, const char *reason) {
   char self[PATH_MAX], *path = NULL, *text = NULL;
   ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -127,8 +127,8 @@ static int print_refusal(struct gs_span config, const char *reason) {
     config.len--;
   if (path && text && config.len) {
     config.len--;
-    printf("%.*s,\"hooks\":{\"createRuntime\":[{\"path\":%s,\"args\":[\"gpushare-hook\",\"refuse\",%s]}]}}", (int)config.len,
-           config.at, path, text);
+    printf("%.*s,\"hooks\":{\"createRuntime\":[{\"path\":%s,\"args\":[\"gpushare-hook\",\"refuse\",%s]}]}}",
+           (int)config.len, config.at, path, text);
     failed = ferror(stdout) || fflush(stdout);
   }
   free(path);
@@ -166,7 +166,8 @@ int main(int argc, char **argv) {
   if (argc == 3 && strcmp(argv[1], "refuse") == 0)
     return say(argv[2]);
   if (parse(argc, argv, &request)) {
-    say("usage: gpushare-hook create-runtime|poststop --grant ID [--socket PATH] < OCI-state, or precreate < config.json");
+    say("usage: gpushare-hook create-runtime|poststop --grant ID [--socket PATH] < OCI-state, or precreate < "
+        "config.json");
     return poststop ? 0 : 2;
   }
   if (poststop) {

@@ -49,8 +49,8 @@ static bool skip_scalar(struct cursor *c) {
   const char *start = c->at;
 
   while (c->at < c->end && (strchr("+-.", *c->at) ? *c->at != '\0'
-                                                  : (*c->at >= '0' && *c->at <= '9') || (*c->at >= 'a' && *c->at <= 'z') ||
-                                                        *c->at == 'E'))
+                                                  : (*c->at >= '0' && *c->at <= '9') ||
+                                                        (*c->at >= 'a' && *c->at <= 'z') || *c->at == 'E'))
     c->at++;
   return c->at > start;
 }

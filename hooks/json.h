@@ -18,8 +18,8 @@ bool gs_json_is_object(struct gs_span text);
 /* The value of a top-level member, as its raw text; the first one where a name is repeated. */
 bool gs_json_member(struct gs_span object, const char *name, struct gs_span *value);
 
-/* Decodes a JSON string into one printable line: control characters become spaces, what does not fit is cut at a character.
- * False when value is not a string. */
+/* Decodes a JSON string into one printable line: control characters become spaces, what does not fit is cut at a
+ * character. False when value is not a string. */
 bool gs_json_line(struct gs_span value, char *out, size_t size);
 
 /* Quotes bytes as a JSON string, quotes included: NUL-terminated, owned by the caller. NULL without memory. */

@@ -1,4 +1,5 @@
-/* One call of the node API over its unix socket, bounded in time. For root's short-lived programs: the peer must be root. */
+/* One call of the node API over its unix socket, bounded in time. For root's short-lived programs: the peer must be
+ * root. */
 #ifndef GS_NODE_API_H
 #define GS_NODE_API_H
 
@@ -31,8 +32,8 @@ int gs_node_tell(const struct gs_call *call, struct gs_err *err);
 /* The daemon's own one-line reason in an answer that is not 2xx; a line of ours where it gave none. */
 void gs_node_reason(const struct gs_reply *reply, char out[GS_LINE_MAX]);
 
-/* Reads a descriptor to its end, bounded in size and time (timeout_ms < 0: unbounded time). *buffer is the caller's, and
- * NUL-terminated for convenience. */
+/* Reads a descriptor to its end, bounded in size and time (timeout_ms < 0: unbounded time). *buffer is the caller's,
+ * and NUL-terminated for convenience. */
 int gs_read_all(int fd, size_t max, int timeout_ms, char **buffer, size_t *len, struct gs_err *err);
 
 #endif

@@ -2,9 +2,9 @@
  *
  *   gpushare-runtime [--gpushare-runtime=PATH] [--gpushare-socket=PATH] [--gpushare-config=PATH] RUNTIME-ARGUMENTS...
  *
- * For `create` and `run` of a bundle whose config.json asks for a share, the daemon edits the config first. Everything else,
- * and every bundle that does not ask, goes to the runtime untouched, whether a daemon runs or not. A bundle that asks and
- * cannot be served is not started. The wrapper is gone (exec) before the runtime does anything. */
+ * For `create` and `run` of a bundle whose config.json asks for a share, the daemon edits the config first. Everything
+ * else, and every bundle that does not ask, goes to the runtime untouched, whether a daemon runs or not. A bundle that
+ * asks and cannot be served is not started. The wrapper is gone (exec) before the runtime does anything. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -26,8 +26,8 @@ enum { SETTINGS_MAX = 4096 };
 static const char *const search[] = {"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"};
 
 /* Global options of runc and crun that take their value as the next argument. */
-static const char *const global_values[] = {"--root", "--log", "--log-format", "--log-level", "--criu", "--rootless",
-                                            "--cgroup-manager"};
+static const char *const global_values[] = {"--root", "--log",      "--log-format",    "--log-level",
+                                            "--criu", "--rootless", "--cgroup-manager"};
 
 struct settings {
   char runtime[PATH_MAX], socket[PATH_MAX];

@@ -1,4 +1,5 @@
-/* What the daemon calls. Each function is one critical section: it changes the table, lets the cores decide, and leaves. */
+/* What the daemon calls. Each function is one critical section: it changes the table, lets the cores decide, and
+ * leaves. */
 #define _GNU_SOURCE /* F_DUPFD_CLOEXEC */
 #include <errno.h>
 #include <fcntl.h>
@@ -214,7 +215,8 @@ static int add_locked(gs_arbiter *a, struct gs_limits *limits, struct gs_usage *
 }
 
 int gs_arbiter_grant_add(gs_arbiter *a, struct gs_limits *limits, struct gs_usage *usage, const uint32_t *devices,
-                         uint32_t ndevices, const struct gs_share *share, int bell, int32_t *grant, struct gs_err *err) {
+                         uint32_t ndevices, const struct gs_share *share, int bell, int32_t *grant,
+                         struct gs_err *err) {
   if (ndevices == 0 || ndevices > GS_MAX_DEVICES)
     return gs_fail(err, -EINVAL, "a grant has 1 to %d devices, not %u", GS_MAX_DEVICES, ndevices);
   int rc = check_share(share, ndevices, err);
@@ -314,7 +316,8 @@ int gs_arbiter_slot_clear(gs_arbiter *a, int32_t grant, uint32_t slot, struct gs
   return rc;
 }
 
-int gs_arbiter_grant_stats(gs_arbiter *a, int32_t grant, uint32_t device, struct gs_grant_stats *out, struct gs_err *err) {
+int gs_arbiter_grant_stats(gs_arbiter *a, int32_t grant, uint32_t device, struct gs_grant_stats *out,
+                           struct gs_err *err) {
   pthread_mutex_lock(&a->lock);
   struct entry *e = entry_of(a, grant, err);
   int rc = e ? 0 : -ENOENT;

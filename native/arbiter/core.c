@@ -17,9 +17,7 @@ int gs_core_create(gs_core **out, const struct gs_arbiter_config *config, uint64
   return 0;
 }
 
-void gs_core_destroy(gs_core *core) {
-  free(core);
-}
+void gs_core_destroy(gs_core *core) { free(core); }
 
 void core_take(struct gs_core *core, struct core_grant *g) {
   g->held = true;
@@ -88,9 +86,7 @@ void gs_core_share(gs_core *core, int32_t grant, const struct gs_share *share, u
   core_set_share(core, &core->grant[grant], share);
 }
 
-void gs_core_observe(gs_core *core, int32_t grant, const struct gs_core_view *view) {
-  core->grant[grant].view = *view;
-}
+void gs_core_observe(gs_core *core, int32_t grant, const struct gs_core_view *view) { core->grant[grant].view = *view; }
 
 /* ---- taking leases back ---- */
 
@@ -111,8 +107,8 @@ void gs_core_heard(gs_core *core, int32_t grant) {
   g->retry_ns = core_min(g->retry_ns, g->missed_ns + MISS_BACKOFF_MAX_NS);
 }
 
-/* What holds for a holder whoever else is there. waited: somebody else could use the device. patience: how long it may be idle
- * then. */
+/* What holds for a holder whoever else is there. waited: somebody else could use the device. patience: how long it may
+ * be idle then. */
 static enum yield spoils(struct gs_core *core, struct core_grant *h, bool waited, int64_t patience) {
   if (!h->view.live)
     return YIELD_IDLE;
@@ -209,7 +205,8 @@ static enum yield holder_yields(struct gs_core *core, int32_t candidate) {
   const struct core_grant *c = &core->grant[candidate];
   if (core->now_ns < core->term_end_ns && !core_preempts(core, c, h))
     return KEEP;
-  return core_goes_before(core, c, h) ? YIELD : RENEW; /* what it has by now may be worth more than what its lease was given for */
+  /* what it has by now may be worth more than what its lease was given for */
+  return core_goes_before(core, c, h) ? YIELD : RENEW;
 }
 
 /* ---- giving leases ---- */
@@ -224,8 +221,8 @@ void core_lease(struct gs_core *core, int32_t grant, int32_t previous, struct de
   emit(d, GS_CORE_LEASE, grant, previous, waited);
 }
 
-/* Those that wait and leave room for each other, best first. The first that does not fit ends it: it must not be passed over
- * for ever by smaller ones. */
+/* Those that wait and leave room for each other, best first. The first that does not fit ends it: it must not be passed
+ * over for ever by smaller ones. */
 static void lease_beside(struct gs_core *core, struct decisions *d) {
   for (;;) {
     core_mark_due(core, false);
@@ -345,13 +342,9 @@ int gs_core_watched(const gs_core *core, int32_t *out) {
   return n;
 }
 
-int32_t gs_core_holder(const gs_core *core) {
-  return core->phase == CORE_HELD ? core->holder : -1;
-}
+int32_t gs_core_holder(const gs_core *core) { return core->phase == CORE_HELD ? core->holder : -1; }
 
-int gs_core_holds(const gs_core *core, int32_t grant) {
-  return core->grant[grant].held;
-}
+int gs_core_holds(const gs_core *core, int32_t grant) { return core->grant[grant].held; }
 
 int gs_core_tails(const gs_core *core, int32_t grant) {
   for (int i = 0; i < core->nmembers; i++) {
@@ -369,6 +362,4 @@ void gs_core_grant_stats(const gs_core *core, int32_t grant, struct gs_core_stat
   out->held = g->held;
 }
 
-void gs_core_device_stats(const gs_core *core, struct gs_device_stats *out) {
-  *out = core->stats;
-}
+void gs_core_device_stats(const gs_core *core, struct gs_device_stats *out) { *out = core->stats; }

@@ -1,18 +1,19 @@
-/* Who may use one device, and when: the decisions of the arbiter. Pure: no clock, no I/O, no shared memory and no allocation
- * after create. The caller tells what it saw of each grant (gs_core_observe), says what time it is (gs_core_step) and carries
- * out the decisions it gets back. Times are nanoseconds of one monotonic clock; one that steps back counts as standing still.
+/* Who may use one device, and when: the decisions of the arbiter. Pure: no clock, no I/O, no shared memory and no
+ * allocation after create. The caller tells what it saw of each grant (gs_core_observe), says what time it is
+ * (gs_core_step) and carries out the decisions it gets back. Times are nanoseconds of one monotonic clock; one that
+ * steps back counts as standing still.
  *
  * The rules (ARCHITECTURE.md "arbiter" says why):
  *  guarantee  a grant whose guarantee bucket holds at least the floor; the bucket that is fullest for its size goes first.
  *  slack      the same with the slack bucket: the switching reserve, as far as switches did not need it.
  *  surplus    highest tier, then least weighted virtual time; weight 0 (scavengers) last and equally.
- * Of guaranteed grants the interactive ones go first.
- * The guarantee bucket grows at guarantee x (1 - reserve), the slack bucket at guarantee x reserve; a lease is paid from the
- * bucket it was given for, and what it overruns is debt, and owed to those it held up. So promises hold with switches paid, and
- * a full device is split by its guarantees to the last per cent.
+ * Of guaranteed grants the interactive ones go first. The guarantee bucket grows at guarantee x (1 - reserve), the
+ * slack bucket at guarantee x reserve; a lease is paid from the bucket it was given for, and what it overruns is debt,
+ * and owed to those it held up. So promises hold with switches paid, and a full device is split by its guarantees to
+ * the last per cent.
  *
- * Leases are exclusive for grants that fill the device and held together by those that do not, as measured. One holder pays
- * its residency; several pay the wall time in proportion to how much of the device each is measured to fill. */
+ * Leases are exclusive for grants that fill the device and held together by those that do not, as measured. One holder
+ * pays its residency; several pay the wall time in proportion to how much of the device each is measured to fill. */
 #ifndef GS_CORE_H
 #define GS_CORE_H
 
@@ -38,15 +39,18 @@ struct gs_core_view {
 };
 
 enum gs_core_action {
-  GS_CORE_LEASE = 1,  /* grant gets the lease; other: the holder before it or -1; value: ns since it began to wait */
-  GS_CORE_REVOKE = 2, /* grant loses it; other: who it is taken for or -1 */
-  GS_CORE_HANDOVER = 3, /* grant's device time passed to other; value: ns since the revoke */
-  GS_CORE_LATE = 4,     /* grant had not drained value ns after the revoke */
-  GS_CORE_WAKE = 5,     /* grant wants the device after it had been quiet */
+  /* grant gets the lease; other: the holder before it or -1; value: ns since it began to wait */
+  GS_CORE_LEASE = 1,
+  GS_CORE_REVOKE = 2,    /* grant loses it; other: who it is taken for or -1 */
+  GS_CORE_HANDOVER = 3,  /* grant's device time passed to other; value: ns since the revoke */
+  GS_CORE_LATE = 4,      /* grant had not drained value ns after the revoke */
+  GS_CORE_WAKE = 5,      /* grant wants the device after it had been quiet */
   GS_CORE_CONTENDED = 6, /* the bound on work in flight of grant changes: value enum gs_core_company */
-  GS_CORE_AGAIN = 7,     /* grant, a gang that has not drained value ns after its revoke, gets the lease beside those after it */
-  GS_CORE_DRAINED = 8, /* what grant had on the device is done, value ns after its revoke; other: who it was taken for or -1 */
-  GS_CORE_LEFT = 9     /* grant waits no more after value ns, without a lease */
+  /* grant, a gang that has not drained value ns after its revoke, gets the lease beside those after it */
+  GS_CORE_AGAIN = 7,
+  /* what grant had on the device is done, value ns after its revoke; other: who it was taken for or -1 */
+  GS_CORE_DRAINED = 8,
+  GS_CORE_LEFT = 9 /* grant waits no more after value ns, without a lease */
 };
 
 /* Who else wants the device of late: nobody, others, or others of which one is interactive and waits for little. */
@@ -72,8 +76,8 @@ struct gs_core_stats {
 int gs_core_create(gs_core **out, const struct gs_arbiter_config *config, uint64_t now_ns);
 void gs_core_destroy(gs_core *core);
 
-/* grant is the caller's number for it, 0 .. GS_ARBITER_MAX_GRANTS - 1. held: it already has a lease (a restart); gives 1 if that
- * lease stands, 0 if the device has a holder already and the caller has to take the lease back. */
+/* grant is the caller's number for it, 0 .. GS_ARBITER_MAX_GRANTS - 1. held: it already has a lease (a restart); gives
+ * 1 if that lease stands, 0 if the device has a holder already and the caller has to take the lease back. */
 int gs_core_add(gs_core *core, int32_t grant, const struct gs_share *share, int held, uint64_t now_ns);
 /* What is open of it ends: its lease, its wait, a reclaim. Before remove; changes nothing but its books. Gives how many
  * decisions, at most 3. */
@@ -85,13 +89,13 @@ void gs_core_observe(gs_core *core, int32_t grant, const struct gs_core_view *vi
 /* Its bell rang: one that let leases pass unused is alive, and tried again sooner. */
 void gs_core_heard(gs_core *core, int32_t grant);
 
-/* Decides. Fills at most GS_CORE_DECISIONS and gives how many; *next_ns is when to step again if nothing happens (UINT64_MAX:
- * never). The views of all grants that gs_core_watched names should be fresh. */
+/* Decides. Fills at most GS_CORE_DECISIONS and gives how many; *next_ns is when to step again if nothing happens
+ * (UINT64_MAX: never). The views of all grants that gs_core_watched names should be fresh. */
 int gs_core_step(gs_core *core, uint64_t now_ns, struct gs_core_decision *out, uint64_t *next_ns);
 
-/* ---- gangs ----
- * The core gives no lease to a gang and takes none back: it says where the gang is due, and when it should go. gang.h does
- * the same on all devices of a gang at one time now_ns; cores whose state it changed are stepped again at that time. */
+/* ---- gangs ---- The core gives no lease to a gang and takes none back: it says where the gang is due, and when it
+ * should go. gang.h does the same on all devices of a gang at one time now_ns; cores whose state it changed are stepped
+ * again at that time. */
 
 /* Why a gang cannot be called to the device now, or since when it is due. */
 enum gs_core_call { GS_CORE_NOT_DUE, GS_CORE_DUE, GS_CORE_CALLABLE };
@@ -104,7 +108,8 @@ void gs_core_gang_uncall(gs_core *core, int32_t grant);
 /* 1: it has been called and the device is free for it; else *next_ns is when it will be at the latest. */
 int gs_core_gang_ready(gs_core *core, int32_t grant, uint64_t *next_ns);
 int gs_core_gang_lease(gs_core *core, int32_t grant, int beside, uint64_t now_ns, struct gs_core_decision *out);
-int gs_core_gang_revoke(gs_core *core, int32_t grant, int32_t other, int idle, uint64_t now_ns, struct gs_core_decision *out);
+int gs_core_gang_revoke(gs_core *core, int32_t grant, int32_t other, int idle, uint64_t now_ns,
+                        struct gs_core_decision *out);
 /* 1: gangs are due here, and unless one of them is called now the core goes on without them: it is to be stepped again. */
 int gs_core_asks(const gs_core *core);
 /* 1: it should go; *other: for whom. */
@@ -115,8 +120,8 @@ void gs_core_gang_rest(gs_core *core, int32_t grant);
 /* The next gang after `after` (-1: the first) that holds a main lease on the device, or -1. */
 int32_t gs_core_gang_main(const gs_core *core, int32_t after);
 int gs_core_gang_wants(const gs_core *core, int32_t grant);
-/* 1: it may have leases beside others more than once in a turn: its ranks are uneven, and what it ran beyond its guarantee is
- * not much yet. */
+/* 1: it may have leases beside others more than once in a turn: its ranks are uneven, and what it ran beyond its
+ * guarantee is not much yet. */
 int gs_core_gang_solvent(const gs_core *core, int32_t grant);
 /* It has work on the device without a lease, although it had drained. */
 void gs_core_gang_slipped(gs_core *core, int32_t grant, uint64_t now_ns);

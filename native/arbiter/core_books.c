@@ -21,9 +21,7 @@ void core_set_share(struct gs_core *core, struct core_grant *g, const struct gs_
     g->slack = g->slack_cap;
 }
 
-static int64_t least(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Nothing is full before its span is paid: it grew while it was used. */
 static void grow(struct gs_core *core, struct core_grant *g, uint64_t dt) {
@@ -35,8 +33,8 @@ static void grow(struct gs_core *core, struct core_grant *g, uint64_t dt) {
   g->allowance += (int64_t)g->share.limit_milli * span;
 }
 
-/* What overflows while a grant waits, or while work of others that overran its lease is beside its own, is due to it however full
- * its bucket is: that is owed to it, until it sleeps. */
+/* What overflows while a grant waits, or while work of others that overran its lease is beside its own, is due to it
+ * however full its bucket is: that is owed to it, until it sleeps. */
 static void cap_buckets(const struct gs_core *core, struct core_grant *g) {
   bool held_up = g->held ? g->level == LEVEL_GUARANTEE && core->tails : g->was_waiting && !g->revoked_ns;
   bool sleeps = !g->held && g->quiet_ns && core->now_ns - g->quiet_ns >= QUIET_NS;
@@ -49,7 +47,8 @@ static void cap_buckets(const struct gs_core *core, struct core_grant *g) {
   g->slack = least(g->slack, g->slack_cap);
 }
 
-/* Who has some left and waits is held up by others: what its limit allows meanwhile is still there when it comes to run. */
+/* Who has some left and waits is held up by others: what its limit allows meanwhile is still there when it comes to
+ * run. */
 static void apply_limit(struct gs_core *core, struct core_grant *g, uint64_t now) {
   bool runs = g->held && !core_shared(core) && !core_holder_idle(core, g, now);
   bool held_up = !g->held && g->was_waiting && !g->misses;
@@ -63,7 +62,8 @@ static void apply_limit(struct gs_core *core, struct core_grant *g, uint64_t now
 
 static void pay_surplus(struct core_grant *g, uint64_t dt) {
   uint32_t weight = g->share.weight ? g->share.weight : 1;
-  uint64_t part = dt * 64 + g->vtime_rest; /* 64: lasts for years; the rest: a large weight pays for short times too */
+  /* 64: lasts for years; the rest: a large weight pays for short times too */
+  uint64_t part = dt * 64 + g->vtime_rest;
   g->vtime += part / weight;
   g->vtime_rest = (uint32_t)(part % weight);
   g->stats.borrowed_ns += dt;
@@ -117,8 +117,8 @@ static unsigned count_tails(const struct gs_core *core) {
   return n;
 }
 
-/* Kernels of a gang that spin after a revoke for others of it, which the revoke holds up, are a cost of switching, as far as the
- * switching reserve goes: that they spin is the tenant's word. Gives what is left to be charged. */
+/* Kernels of a gang that spin after a revoke for others of it, which the revoke holds up, are a cost of switching, as
+ * far as the switching reserve goes: that they spin is the tenant's word. Gives what is left to be charged. */
 static uint64_t forgive(struct gs_core *core, struct core_grant *g, uint64_t dt) {
   uint64_t spun = g->gang && g->view.spins ? core_min(dt, (uint64_t)g->spin / 1000) : 0;
   g->spin -= (int64_t)spun * 1000;
@@ -231,7 +231,8 @@ static void charge_terms(struct gs_core *core, uint64_t from, uint64_t to, unsig
   }
 }
 
-/* Holders whose leases leave nothing idle: time that one gets beyond its guarantee while another gets less than its own. */
+/* Holders whose leases leave nothing idle: time that one gets beyond its guarantee while another gets less than its
+ * own. */
 static void note_excess(struct gs_core *core, uint64_t dt) {
   uint32_t sum = 0;
   bool wanting = false;

@@ -69,7 +69,8 @@ int32_t core_lead(const struct gs_core *core) {
 }
 
 bool core_preempts(const struct gs_core *core, const struct core_grant *c, const struct core_grant *h) {
-  /* A sleeper that wakes is served at once. Who has waited anyway lets a lease run for a quarter, or switches eat the gain. */
+  /* A sleeper that wakes is served at once. Who has waited anyway lets a lease run for a quarter, or switches eat the
+   * gain. */
   bool prompt = c->wake_ns != 0 || core->now_ns >= h->lease_ns + core->config.lease_ns / 4;
   if (core_level(core, c) != LEVEL_GUARANTEE)
     return h->level >= LEVEL_SURPLUS && prompt && core_compare_borrowing(c, h) > 0;
@@ -123,7 +124,8 @@ void core_measure(const struct gs_core *core, struct core_grant *g) {
   g->work_milli = (uint32_t)core_min(sum.busy_ns / (sum.resident_ns / 1000 + 1), 1000);
   if (g->fills < FILL_SAMPLES)
     return;
-  /* beside others each gets less done than it would alone: that says nothing of what would fit, unless it wants much less now */
+  /* beside others each gets less done than it would alone: that says nothing of what would fit, unless it wants much
+   * less now */
   bool less = 2 * g->work_milli < g->fill_milli && !crowded(core);
   g->fill_milli = g->fill_shared && !less ? (uint32_t)core_max(g->work_milli, g->fill_milli) : g->work_milli;
   g->full = g->fill_milli >= (g->full ? LEAN_MILLI : FULL_MILLI);

@@ -1,5 +1,5 @@
-/* Leases that do not follow from this device alone: those of gangs, which gang.c gives and takes on all devices at once, and
- * those held beside others whatever they fill. */
+/* Leases that do not follow from this device alone: those of gangs, which gang.c gives and takes on all devices at
+ * once, and those held beside others whatever they fill. */
 #include "core_state.h"
 
 /* ---- gangs, as this device sees them ---- */
@@ -32,18 +32,14 @@ bool core_asks(struct gs_core *core) {
   return core->asks;
 }
 
-int gs_core_asks(const gs_core *core) {
-  return core->asks;
-}
+int gs_core_asks(const gs_core *core) { return core->asks; }
 
 void core_rest(struct core_grant *g) {
   g->rests = true;
   g->launches_at_rest = g->view.launches;
 }
 
-static bool gang_leads(const struct gs_core *core) {
-  return gs_core_gang_main(core, -1) >= 0;
-}
+static bool gang_leads(const struct gs_core *core) { return gs_core_gang_main(core, -1) >= 0; }
 
 static void wake_up(struct gs_core *core, int32_t gang, struct decisions *d) {
   struct core_grant *g = &core->grant[gang];
@@ -167,7 +163,8 @@ int gs_core_gang_lease(gs_core *core, int32_t grant, int beside, uint64_t now_ns
   return d.n;
 }
 
-int gs_core_gang_revoke(gs_core *core, int32_t grant, int32_t other, int idle, uint64_t now_ns, struct gs_core_decision *out) {
+int gs_core_gang_revoke(gs_core *core, int32_t grant, int32_t other, int idle, uint64_t now_ns,
+                        struct gs_core_decision *out) {
   struct decisions d = {out, 0};
   core_advance(core, now_ns);
   bool main = core_main(&core->grant[grant]);
@@ -229,9 +226,7 @@ int gs_core_gang_solvent(const gs_core *core, int32_t grant) {
   return g->view.spins && g->share.guarantee_milli && g->credit > -(int64_t)AGAIN_DEBT_NS * CREDIT_PER_NS;
 }
 
-uint64_t gs_core_undrained(const gs_core *core, int32_t grant) {
-  return core->grant[grant].revoked_ns;
-}
+uint64_t gs_core_undrained(const gs_core *core, int32_t grant) { return core->grant[grant].revoked_ns; }
 
 /* ---- leases beside others ---- */
 

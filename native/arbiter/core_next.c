@@ -28,7 +28,8 @@ static uint64_t next_for_waiter(const struct gs_core *core, const struct core_gr
 static uint64_t next_for_holder(const struct gs_core *core, const struct core_grant *h, bool shared) {
   uint64_t next = UINT64_MAX, now = core->now_ns;
   if (h->share.limit_milli < 1000)
-    next = now + core_max((uint64_t)(h->allowance > 0 ? h->allowance : 0) / (1000 - h->share.limit_milli), LIMIT_LOOK_NS);
+    next =
+        now + core_max((uint64_t)(h->allowance > 0 ? h->allowance : 0) / (1000 - h->share.limit_milli), LIMIT_LOOK_NS);
   if (shared) /* what each fills is measured, and whether one takes too much */
     next = core_min(next, now + core->config.lease_ns);
   if (h->beside)

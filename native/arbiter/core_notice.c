@@ -19,7 +19,8 @@ static void note_pause(const struct gs_core *core, struct core_grant *g) {
     return;
   bool slept = core->now_ns - g->dry_ns >= SLEPT_NS;
   g->sleeps = slept ? g->sleeps + 1 : 0;
-  g->resident_ns += slept ? 0 : core->now_ns - core_max(g->quiet_ns, g->dry_ns); /* until then it was counted with its lease */
+  /* until then it was counted with its lease */
+  g->resident_ns += slept ? 0 : core->now_ns - core_max(g->quiet_ns, g->dry_ns);
   g->dry_ns = 0;
 }
 

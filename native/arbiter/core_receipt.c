@@ -53,10 +53,10 @@ uint64_t core_served(struct gs_core *core, int32_t grant, int32_t previous) {
   struct core_receipt *r = &g->receipt;
   if (g->wake_ns)
     count_wake(g, core->now_ns - g->wake_ns);
-  uint32_t rule = r->limited                  ? GS_RULE_LIMIT
-                  : previous >= 0             ? core->grant[previous].receipt.rule
-                  : core->phase == CORE_HELD  ? GS_RULE_ROOM
-                                              : GS_RULE_FREE;
+  uint32_t rule = r->limited                 ? GS_RULE_LIMIT
+                  : previous >= 0            ? core->grant[previous].receipt.rule
+                  : core->phase == CORE_HELD ? GS_RULE_ROOM
+                                             : GS_RULE_FREE;
   r->served = (struct gs_receipt){
       .rule = rule,
       .flags = g->wake_ns ? GS_RECEIPT_WOKE : 0,

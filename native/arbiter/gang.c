@@ -23,9 +23,7 @@ int gs_gangs_create(gs_gangs **out, const struct gs_arbiter_config *config) {
   return 0;
 }
 
-void gs_gangs_destroy(gs_gangs *gangs) {
-  free(gangs);
-}
+void gs_gangs_destroy(gs_gangs *gangs) { free(gangs); }
 
 static struct gs_gang *find(struct gs_gangs *gangs, int32_t grant) {
   for (int i = 0; i < gangs->n; i++)

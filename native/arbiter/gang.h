@@ -1,10 +1,11 @@
-/* Gangs: grants whose leases are given on all their devices at one instant and taken back alike. A pure layer over the cores of
- * those devices (core.h), with their ways: no clock, no I/O, no shared memory.
+/* Gangs: grants whose leases are given on all their devices at one instant and taken back alike. A pure layer over the
+ * cores of those devices (core.h), with their ways: no clock, no I/O, no shared memory.
  *
- * Each core treats a gang as one candidate among others. Where it would lease the device to the gang it calls it due there,
- * and goes on serving others on loan. A gang that is due on all its devices, or could be at once, is called: the holders go,
- * and when all devices are drained, at the latest after the overlap, all are leased. A gang goes as a whole when one core would
- * have it go, or when it is idle everywhere; where it is idle alone, its device is lent while it rests. */
+ * Each core treats a gang as one candidate among others. Where it would lease the device to the gang it calls it due
+ * there, and goes on serving others on loan. A gang that is due on all its devices, or could be at once, is called: the
+ * holders go, and when all devices are drained, at the latest after the overlap, all are leased. A gang goes as a whole
+ * when one core would have it go, or when it is idle everywhere; where it is idle alone, its device is lent while it
+ * rests. */
 #ifndef GS_GANG_H
 #define GS_GANG_H
 
@@ -27,16 +28,17 @@ struct gs_gang_decision {
 int gs_gangs_create(gs_gangs **out, const struct gs_arbiter_config *config);
 void gs_gangs_destroy(gs_gangs *gangs);
 
-/* Adds the grant, whose shares say GS_SHARE_GANG, to the cores of its devices: core[devices[i]] with share[i]. held: all its
- * leases stand from before a restart; gives 1 if they are taken over, 0 if the caller has to take all of them back. */
+/* Adds the grant, whose shares say GS_SHARE_GANG, to the cores of its devices: core[devices[i]] with share[i]. held:
+ * all its leases stand from before a restart; gives 1 if they are taken over, 0 if the caller has to take all of them
+ * back. */
 int gs_gangs_add(gs_gangs *gangs, gs_core *const *core, int32_t grant, const uint32_t *devices, uint32_t ndevices,
                  const struct gs_share *share, int held, uint64_t now_ns);
 /* Also from the cores. */
 void gs_gangs_remove(gs_gangs *gangs, gs_core *const *core, int32_t grant, uint64_t now_ns);
 
-/* After the cores that were due have been stepped at now_ns: at most one thing that gangs need. Fills at most GS_GANG_DECISIONS
- * and gives how many. *again: bit d is set when core d has to be stepped, after which this is called once more, all at the same
- * time; 0: nothing is left, and *next_ns is when to come back if nothing happens. */
+/* After the cores that were due have been stepped at now_ns: at most one thing that gangs need. Fills at most
+ * GS_GANG_DECISIONS and gives how many. *again: bit d is set when core d has to be stepped, after which this is called
+ * once more, all at the same time; 0: nothing is left, and *next_ns is when to come back if nothing happens. */
 int gs_gangs_step(gs_gangs *gangs, gs_core *const *core, uint64_t now_ns, struct gs_gang_decision *out, uint32_t *again,
                   uint64_t *next_ns);
 /* 1: the gang has its leases. */

@@ -1,8 +1,8 @@
 /* The arbiter's thread: sees what tenants wrote in their pages, asks the core of each device, writes lease words.
  *
- * One mutex guards everything here; every API call and every wake of the thread is one critical section that ends with the
- * devices decided and the timer armed. Futexes are woken after it, so that a tenant that runs at once never finds the mutex
- * held. The mutex inherits priority: the thread is real-time, its callers in Python are not. */
+ * One mutex guards everything here; every API call and every wake of the thread is one critical section that ends with
+ * the devices decided and the timer armed. Futexes are woken after it, so that a tenant that runs at once never finds
+ * the mutex held. The mutex inherits priority: the thread is real-time, its callers in Python are not. */
 #define _GNU_SOURCE /* pthread_setname_np */
 #include <errno.h>
 #include <limits.h>
@@ -29,9 +29,9 @@ void arbiter_release_and_wake(gs_arbiter *a) {
 }
 
 static const uint32_t kinds[] = {
-    [GS_CORE_LEASE] = GS_EVENT_LEASE,     [GS_CORE_AGAIN] = GS_EVENT_BESIDE,  [GS_CORE_REVOKE] = GS_EVENT_REVOKE,
-    [GS_CORE_HANDOVER] = GS_EVENT_HANDOVER, [GS_CORE_LATE] = GS_EVENT_LATE, [GS_CORE_WAKE] = GS_EVENT_WAKE,
-    [GS_CORE_DRAINED] = GS_EVENT_DRAINED, [GS_CORE_LEFT] = GS_EVENT_LEFT,
+    [GS_CORE_LEASE] = GS_EVENT_LEASE,       [GS_CORE_AGAIN] = GS_EVENT_BESIDE, [GS_CORE_REVOKE] = GS_EVENT_REVOKE,
+    [GS_CORE_HANDOVER] = GS_EVENT_HANDOVER, [GS_CORE_LATE] = GS_EVENT_LATE,    [GS_CORE_WAKE] = GS_EVENT_WAKE,
+    [GS_CORE_DRAINED] = GS_EVENT_DRAINED,   [GS_CORE_LEFT] = GS_EVENT_LEFT,
 };
 
 void arbiter_record(gs_arbiter *a, uint32_t device, const struct gs_core_decision *d, uint64_t now) {
@@ -57,7 +57,8 @@ void arbiter_set_lease(gs_arbiter *a, struct entry *e, uint32_t ordinal, bool he
   uint32_t value = load32(word);
   if (((value & GS_LEASE_HELD) != 0) == held)
     return;
-  /* A rank counts its collective and then looks here; we write here and then look at its count: one of us sees the other. */
+  /* A rank counts its collective and then looks here; we write here and then look at its count: one of us sees the
+   * other. */
   __atomic_store_n(word, value + 1, __ATOMIC_SEQ_CST);
   arbiter_wake(a, word);
 }
@@ -140,24 +141,19 @@ void arbiter_carry_out(gs_arbiter *a, uint32_t device, const struct gs_core_deci
   struct entry *e = &a->grant[d->grant];
   uint32_t ordinal = e->ordinal[device];
   switch ((enum gs_core_action)d->action) {
-  case GS_CORE_CONTENDED:
-    arbiter_set_bound(a, e, ordinal, (enum gs_core_company)d->value);
-    return;
-  case GS_CORE_LEASE:
-  case GS_CORE_AGAIN:
-    arbiter_set_lease(a, e, ordinal, true);
-    break;
-  case GS_CORE_REVOKE:
-    if (e->cuts) /* before its ranks see the revoke */
-      arbiter_wake_cut(a, e, arbiter_cut(e, now));
-    arbiter_set_lease(a, e, ordinal, false);
-    break;
-  case GS_CORE_HANDOVER:
-  case GS_CORE_LATE:
-  case GS_CORE_WAKE:
-  case GS_CORE_DRAINED:
-  case GS_CORE_LEFT:
-    break;
+    case GS_CORE_CONTENDED: arbiter_set_bound(a, e, ordinal, (enum gs_core_company)d->value); return;
+    case GS_CORE_LEASE:
+    case GS_CORE_AGAIN: arbiter_set_lease(a, e, ordinal, true); break;
+    case GS_CORE_REVOKE:
+      if (e->cuts) /* before its ranks see the revoke */
+        arbiter_wake_cut(a, e, arbiter_cut(e, now));
+      arbiter_set_lease(a, e, ordinal, false);
+      break;
+    case GS_CORE_HANDOVER:
+    case GS_CORE_LATE:
+    case GS_CORE_WAKE:
+    case GS_CORE_DRAINED:
+    case GS_CORE_LEFT: break;
   }
   arbiter_record(a, device, d, now);
 }
@@ -191,7 +187,8 @@ static void decide(gs_arbiter *a, uint32_t device, uint64_t now) {
     arbiter_carry_out(a, device, &decisions[i], now);
 }
 
-/* Heartbeats, and a look at everybody: finds what a bell that never rang would have said. Nothing when no process is joined. */
+/* Heartbeats, and a look at everybody: finds what a bell that never rang would have said. Nothing when no process is
+ * joined. */
 static void tick(gs_arbiter *a, uint64_t now) {
   bool any = false;
   for (int32_t g = 0; g < GS_ARBITER_MAX_GRANTS; g++) {

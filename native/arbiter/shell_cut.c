@@ -1,12 +1,14 @@
 /* How far the ranks of a gang may go after a revoke, in its pages.
  *
- * Ranks that run collectives must stop at the same one, or the first spins for the second. When a gang is revoked each rank may
- * go on without a lease up to as many collectives as the furthest has submitted, counted from where all stood last: its cut. */
+ * Ranks that run collectives must stop at the same one, or the first spins for the second. When a gang is revoked each
+ * rank may go on without a lease up to as many collectives as the furthest has submitted, counted from where all stood
+ * last: its cut. */
 #include "shell_state.h"
 
 enum {
-  CUT_AHEAD_MAX = 64,     /* what ranks count is their own word: one that lies lets others go on so far at a time */
-  CUT_LOOK_MIN_NS = 250000 /* between looks at ranks on their way to a cut; then an eighth of the time it took so far */
+  CUT_AHEAD_MAX = 64, /* what ranks count is their own word: one that lies lets others go on so far at a time */
+  /* between looks at ranks on their way to a cut; then an eighth of the time it took so far */
+  CUT_LOOK_MIN_NS = 250000
 };
 
 /* One process on one device that submitted a collective. */
@@ -108,8 +110,8 @@ uint32_t arbiter_follow(struct entry *e, bool held, bool *drained, uint64_t now,
   note_slots(e, slots);
   struct spread spread = look(e, slots, now);
   bool even = spread.least >= spread.most;
-  /* A rank that saw the revoke late may have submitted after all had drained. Uneven ranks that have nothing left to run are
-   * not waiting for each other: they do not count alike. */
+  /* A rank that saw the revoke late may have submitted after all had drained. Uneven ranks that have nothing left to
+   * run are not waiting for each other: they do not count alike. */
   *drained = *drained && (even || spread.empty);
   if (!held && !*drained) {
     uint32_t raised = arbiter_cut(e, now);

@@ -35,7 +35,6 @@ struct cuts {
   uint64_t base[GS_MAX_SLOTS][GS_MAX_DEVICES];
 };
 
-
 struct entry {
   bool present, muted;
   uint32_t generation; /* of this place in the table: tells late epoll events from fresh ones */
@@ -43,10 +42,10 @@ struct entry {
   struct gs_usage *usage;
   int bell; /* our own duplicate */
   uint32_t bells, live, ndevices;
-  struct cuts *cuts;                              /* a gang's, else NULL */
-  uint32_t device[GS_MAX_DEVICES];                /* by ordinal */
-  uint8_t ordinal[GS_ARBITER_MAX_DEVICES];        /* by node index */
-  uint64_t dead_busy_ns[GS_MAX_DEVICES];          /* metered by processes that are gone */
+  struct cuts *cuts;                       /* a gang's, else NULL */
+  uint32_t device[GS_MAX_DEVICES];         /* by ordinal */
+  uint8_t ordinal[GS_ARBITER_MAX_DEVICES]; /* by node index */
+  uint64_t dead_busy_ns[GS_MAX_DEVICES];   /* metered by processes that are gone */
   uint64_t memory_bytes[GS_MAX_DEVICES], memory_peak_bytes[GS_MAX_DEVICES];
 };
 
@@ -76,23 +75,17 @@ static inline uint64_t now_ns(void) {
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* A place in the table is used again; with how often it was, its number is one grant's. Below 2^31, and so for 2^23 grants in
- * one place. */
+/* A place in the table is used again; with how often it was, its number is one grant's. Below 2^31, and so for 2^23
+ * grants in one place. */
 static inline int32_t handle_of(const gs_arbiter *a, int32_t place) {
   return (int32_t)(((a->grant[place].generation - 1) & 0x7fffff) * GS_ARBITER_MAX_GRANTS + (uint32_t)place);
 }
 
-static inline int32_t place_of(int32_t handle) {
-  return handle % GS_ARBITER_MAX_GRANTS;
-}
+static inline int32_t place_of(int32_t handle) { return handle % GS_ARBITER_MAX_GRANTS; }
 
-static inline uint32_t load32(const uint32_t *word) {
-  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
-}
+static inline uint32_t load32(const uint32_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 
-static inline uint64_t load64(const uint64_t *word) {
-  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
-}
+static inline uint64_t load64(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 
 /* Everything below is called with the mutex held. */
 
@@ -120,11 +113,12 @@ bool arbiter_run_gangs(gs_arbiter *a, uint64_t now);
 void arbiter_follow_gangs(gs_arbiter *a, uint64_t now);
 void arbiter_wake_cut(gs_arbiter *a, struct entry *e, uint32_t ordinals);
 
-/* shell_cut.c; of the entry of a gang and its pages alone. Both give the ordinals whose waiters have something new to see. */
+/* shell_cut.c; of the entry of a gang and its pages alone. Both give the ordinals whose waiters have something new to
+ * see. */
 /* Its leases go now: each rank is shown how far it may go. */
 uint32_t arbiter_cut(struct entry *e, uint64_t now);
-/* What its ranks did since. held: it has its leases; *drained: none of its work outlives a revoke, as far as its cores know, and
- * then as it is. */
+/* What its ranks did since. held: it has its leases; *drained: none of its work outlives a revoke, as far as its cores
+ * know, and then as it is. */
 uint32_t arbiter_follow(struct entry *e, bool held, bool *drained, uint64_t now, uint64_t *next_ns);
 
 /* The one function that is called without it. */

@@ -1,6 +1,7 @@
-/* Shared mappings of files that an untrusted process can write, and so truncate. Touching a page past the new end raises
- * SIGBUS, which would end the daemon and with it every tenant's arbiter. The handler puts zeroed private memory in the place
- * of the whole mapping instead and marks it torn; the caller sees an invalid page (magic 0) and drops the grant. */
+/* Shared mappings of files that an untrusted process can write, and so truncate. Touching a page past the new end
+ * raises SIGBUS, which would end the daemon and with it every tenant's arbiter. The handler puts zeroed private memory
+ * in the place of the whole mapping instead and marks it torn; the caller sees an invalid page (magic 0) and drops the
+ * grant. */
 #include "gs_page_ops.h"
 
 #include <errno.h>
@@ -29,7 +30,8 @@ static void on_sigbus(int signal, siginfo_t *info, void *context) {
     if (start == 0 || at < start || at - start >= maps[i].size)
       continue;
     int saved = errno;
-    void *zeros = mmap((void *)start, maps[i].size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    void *zeros =
+        mmap((void *)start, maps[i].size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     errno = saved;
     if (zeros == MAP_FAILED)
       break;
@@ -61,7 +63,8 @@ int gs_page_map(int fd, uint64_t size, int writable, void **out, struct gs_err *
   if (fstat(fd, &file) < 0)
     return gs_fail(err, -errno, "cannot read the page's size: %s", strerror(errno));
   if (!S_ISREG(file.st_mode) || (uint64_t)file.st_size != size)
-    return gs_fail(err, -EPROTO, "the page has %lld bytes, expected %llu", (long long)file.st_size, (unsigned long long)size);
+    return gs_fail(err, -EPROTO, "the page has %lld bytes, expected %llu", (long long)file.st_size,
+                   (unsigned long long)size);
   void *page = mmap(NULL, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
   if (page == MAP_FAILED)
     return gs_fail(err, -errno, "cannot map the page: %s", strerror(errno));

@@ -8,29 +8,17 @@
 #include <time.h>
 #include <unistd.h>
 
-uint32_t gs_load32(const uint32_t *word) {
-  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
-}
+uint32_t gs_load32(const uint32_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 
-uint64_t gs_load64(const uint64_t *word) {
-  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
-}
+uint64_t gs_load64(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 
-void gs_store32(uint32_t *word, uint32_t value) {
-  __atomic_store_n(word, value, __ATOMIC_RELEASE);
-}
+void gs_store32(uint32_t *word, uint32_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
 
-void gs_store64(uint64_t *word, uint64_t value) {
-  __atomic_store_n(word, value, __ATOMIC_RELEASE);
-}
+void gs_store64(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
 
-uint32_t gs_add32(uint32_t *word, uint32_t value) {
-  return __atomic_add_fetch(word, value, __ATOMIC_SEQ_CST);
-}
+uint32_t gs_add32(uint32_t *word, uint32_t value) { return __atomic_add_fetch(word, value, __ATOMIC_SEQ_CST); }
 
-int gs_futex_wake(uint32_t *word) {
-  return (int)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-}
+int gs_futex_wake(uint32_t *word) { return (int)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); }
 
 uint64_t gs_now_ns(void) {
   struct timespec now;
@@ -77,16 +65,17 @@ int gs_usage_init(struct gs_usage *page, uint64_t size, const char *grant, struc
   return 0;
 }
 
-static int check_header(const char *name, uint32_t magic, uint32_t expected, uint32_t version, uint32_t inside, uint64_t want,
-                        uint64_t size, const char *grant, struct gs_err *err) {
+static int check_header(const char *name, uint32_t magic, uint32_t expected, uint32_t version, uint32_t inside,
+                        uint64_t want, uint64_t size, const char *grant, struct gs_err *err) {
   if (magic != expected)
     return gs_fail(err, -EPROTO, "not a %s page: magic 0x%08x instead of 0x%08x", name, magic, expected);
   if (version != GS_PAGE_VERSION)
-    return gs_fail(err, -EPROTO, "%s page has version %u, this gpushare speaks %d: end its processes and create the grant again",
+    return gs_fail(err, -EPROTO,
+                   "%s page has version %u, this gpushare speaks %d: end its processes and create the grant again",
                    name, version, GS_PAGE_VERSION);
   if (inside != want || size != want)
-    return gs_fail(err, -EPROTO, "%s page says %u bytes and has %llu, expected %llu", name, inside, (unsigned long long)size,
-                   (unsigned long long)want);
+    return gs_fail(err, -EPROTO, "%s page says %u bytes and has %llu, expected %llu", name, inside,
+                   (unsigned long long)size, (unsigned long long)want);
   if (grant[0] == '\0' || memchr(grant, 0, GS_GRANT_ID_BYTES) == NULL)
     return gs_fail(err, -EPROTO, "%s page has no grant id", name);
   return 0;
@@ -95,12 +84,13 @@ static int check_header(const char *name, uint32_t magic, uint32_t expected, uin
 int gs_limits_check(const struct gs_limits *page, uint64_t size, struct gs_err *err) {
   if (size < sizeof *page)
     return gs_fail(err, -EPROTO, "limits page has %llu bytes, expected %zu", (unsigned long long)size, sizeof *page);
-  int rc = check_header("limits", gs_load32(&page->magic), GS_LIMITS_MAGIC, page->version, page->size, sizeof *page, size,
-                        page->grant, err);
+  int rc = check_header("limits", gs_load32(&page->magic), GS_LIMITS_MAGIC, page->version, page->size, sizeof *page,
+                        size, page->grant, err);
   if (rc < 0)
     return rc;
   if (page->ndevices == 0 || page->ndevices > GS_MAX_DEVICES)
-    return gs_fail(err, -EPROTO, "limits page names %u devices, at most %d are possible", page->ndevices, GS_MAX_DEVICES);
+    return gs_fail(err, -EPROTO, "limits page names %u devices, at most %d are possible", page->ndevices,
+                   GS_MAX_DEVICES);
   if (gs_load32(&page->slots_high) > GS_MAX_SLOTS)
     return gs_fail(err, -EPROTO, "limits page names %u slots, at most %d are possible", page->slots_high, GS_MAX_SLOTS);
   return 0;

@@ -1,5 +1,5 @@
-/* What Python needs to handle the two pages and cannot do itself: atomic words, futex wakes, checked initialisation, slots,
- * and mappings that survive a tenant which truncates its usage file. */
+/* What Python needs to handle the two pages and cannot do itself: atomic words, futex wakes, checked initialisation,
+ * slots, and mappings that survive a tenant which truncates its usage file. */
 #ifndef GS_PAGE_OPS_H
 #define GS_PAGE_OPS_H
 
@@ -18,8 +18,8 @@ uint32_t gs_add32(uint32_t *word, uint32_t value); /* seq_cst; gives the new val
 int gs_futex_wake(uint32_t *word);                 /* all waiters, in any process; gives how many */
 uint64_t gs_now_ns(void);                          /* CLOCK_MONOTONIC */
 
-/* Maps fd shared at its page's full size. A mapped file that is truncated later (a tenant can do that to its usage file)
- * does not end this process: the lost part reads as zeros from then on and gs_page_torn says 1. */
+/* Maps fd shared at its page's full size. A mapped file that is truncated later (a tenant can do that to its usage
+ * file) does not end this process: the lost part reads as zeros from then on and gs_page_torn says 1. */
 int gs_page_map(int fd, uint64_t size, int writable, void **out, struct gs_err *err);
 void gs_page_unmap(void *page, uint64_t size);
 int gs_page_torn(const void *page);

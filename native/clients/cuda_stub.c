@@ -1,10 +1,8 @@
-/* A library with libcuda's SONAME to link the clients against where no driver is installed. Never installed, never run: at run
- * time the real, simulated or interposed libcuda.so.1 takes its place. */
-#define STUB(name)                                                                                                             \
-  __attribute__((visibility("default"))) int name(void);                                                                      \
-  int name(void) {                                                                                                             \
-    return 34; /* CUDA_ERROR_STUB_LIBRARY */                                                                                   \
-  }
+/* A library with libcuda's SONAME to link the clients against where no driver is installed. Never installed, never run:
+ * at run time the real, simulated or interposed libcuda.so.1 takes its place. */
+#define STUB(name) \
+  __attribute__((visibility("default"))) int name(void); \
+  int name(void) { return 34; /* CUDA_ERROR_STUB_LIBRARY */ }
 
 STUB(cuInit)
 STUB(cuDeviceGet)

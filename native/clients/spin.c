@@ -1,17 +1,19 @@
-/* A tenant that does what it is told: holds device memory and runs spin_ns kernels back to back. The same program runs on a
- * real and on a simulated GPU.
+/* A tenant that does what it is told: holds device memory and runs spin_ns kernels back to back. The same program runs
+ * on a real and on a simulated GPU.
  *
  *   gpushare-spin [--device N] [--alloc SIZE] [--kernel-ns NS] [--gap-ns NS] [--seconds S] [--duty PERCENT]
  *
- * With --gap-ns it waits for each kernel and computes so long before the next, as a program that its host code holds up.
+ * With --gap-ns it waits for each kernel and computes so long before the next, as a program that its host code holds
+ * up.
  *
- * With --seconds it runs that long, prints one JSON object and ends. Without, it obeys commands on stdin, one a line, and
- * answers each with one JSON object on stdout:
+ * With --seconds it runs that long, prints one JSON object and ends. Without, it obeys commands on stdin, one a line,
+ * and answers each with one JSON object on stdout:
  *
  *   alloc SIZE | fill SIZE PIECE | free | memory | run NS [PERCENT] | idle | quit
  *
- * `run` returns at once and kernels follow until the next idle, run or quit; PERCENT of each 20 ms period are spent submitting.
- * `fill` allocates pieces until SIZE is reached or one is refused. Running out of memory is an answer ("ok": false, with the CUDA error); any other CUDA error ends the program with status 1. */
+ * `run` returns at once and kernels follow until the next idle, run or quit; PERCENT of each 20 ms period are spent
+ * submitting. `fill` allocates pieces until SIZE is reached or one is refused. Running out of memory is an answer
+ * ("ok": false, with the CUDA error); any other CUDA error ends the program with status 1. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -43,8 +45,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr *, size_t);
 CUresult cuMemFree_v2(CUdeviceptr);
 CUresult cuMemGetInfo_v2(size_t *, size_t *);
 CUresult cuStreamCreate(CUstream *, unsigned);
-CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **,
-                        void **);
+CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
+                        void **, void **);
 CUresult cuEventCreate(CUevent *, unsigned);
 CUresult cuEventRecord(CUevent, CUstream);
 CUresult cuEventSynchronize(CUevent);
@@ -213,7 +215,8 @@ static bool command(struct program *p, char *line) {
 
   if (sscanf(line, "alloc %31s", size) == 1 && parse_size(size, &bytes))
     allocate(p, bytes, bytes);
-  else if (sscanf(line, "fill %31s %31s", size, part) == 2 && parse_size(size, &bytes) && parse_size(part, &piece) && piece)
+  else if (sscanf(line, "fill %31s %31s", size, part) == 2 && parse_size(size, &bytes) && parse_size(part, &piece) &&
+           piece)
     allocate(p, bytes, piece);
   else if (strcmp(line, "free") == 0)
     release(p);

@@ -16,8 +16,10 @@ typedef struct gs_arbiter gs_arbiter;
 enum gs_grant_class { GS_CLASS_INTERACTIVE = 0, GS_CLASS_INFERENCE = 1, GS_CLASS_TRAINING = 2 };
 
 enum gs_share_flags {
-  GS_SHARE_GANG = 1,  /* of a grant with several devices, on each: its leases are given and taken on all of them at one instant */
-  GS_SHARE_BESIDE = 2 /* its lease is held beside those of others, whatever they fill: nobody here could align it with its peers
+  /* of a grant with several devices, on each: its leases are given and taken on all of them at one instant */
+  GS_SHARE_GANG = 1,
+  GS_SHARE_BESIDE =
+      2 /* its lease is held beside those of others, whatever they fill: nobody here could align it with its peers
                        * elsewhere. Goes before GANG. */
 };
 
@@ -28,7 +30,8 @@ struct gs_share {
   uint32_t weight;          /* of the surplus; 0: scavenger */
   int32_t tier;             /* higher borrows first */
   uint32_t class_;          /* enum gs_grant_class */
-  uint32_t flags;           /* enum gs_share_flags; as of gs_arbiter_grant_add, the same on all devices of the grant */
+  /* enum gs_share_flags; as of gs_arbiter_grant_add, the same on all devices of the grant */
+  uint32_t flags;
 };
 
 struct gs_arbiter_config {
@@ -58,7 +61,8 @@ struct gs_grant_stats {
   uint64_t wake_to_lease_ns, wake_to_lease_max_ns; /* of the waits that were wakes */
   uint64_t wake_to_lease[24];                      /* as in gs_spans */
   struct gs_spans waited;                          /* every wait that ended, in a lease or without one */
-  struct gs_spans reclaimed;                       /* every lease taken from it in mid-work: until that work was done */
+  /* every lease taken from it in mid-work: until that work was done */
+  struct gs_spans reclaimed;
   uint64_t memory_bytes;      /* sum over slots now */
   uint64_t memory_peak_bytes; /* highest sum the arbiter saw; sampled at every bell and tick */
   uint32_t waiting, held, processes, runnable;
@@ -74,38 +78,41 @@ enum gs_event_kind {
   GS_EVENT_HANDOVER = 3,
   GS_EVENT_WAKE = 4,
   GS_EVENT_LATE = 5,
-  GS_EVENT_BESIDE = 6, /* a gang that did not drain has its leases again, beside those after it, so that all its ranks can
+  GS_EVENT_BESIDE =
+      6, /* a gang that did not drain has its leases again, beside those after it, so that all its ranks can
                        * submit what the others wait for */
-  GS_EVENT_DRAINED = 7, /* what a revoked lease had left on the device is done: the reclaim is over. Not of one that was idle
+  GS_EVENT_DRAINED =
+      7, /* what a revoked lease had left on the device is done: the reclaim is over. Not of one that was idle
                          * or ended */
-  GS_EVENT_LEFT = 8     /* a wait ended without a lease: its threads or processes are gone */
+  GS_EVENT_LEFT = 8 /* a wait ended without a lease: its threads or processes are gone */
 };
 
 /* Why a lease was taken; of a lease given: why the one before it was, or how else there was one to give. */
 enum gs_rule {
   GS_RULE_NONE = 0,
-  GS_RULE_IDLE = 1,       /* its holder had nothing to run */
-  GS_RULE_SLEEPING = 2,   /* the same, at once: it is known to sleep after its work */
-  GS_RULE_GONE = 3,       /* no process is left that could use it */
-  GS_RULE_UNUSED = 4,     /* it was not taken up */
-  GS_RULE_LIMIT = 5,      /* its holder had all of its limit; lease: it had, and had to wait for more */
-  GS_RULE_WAKE = 6,       /* a grant woke that goes before it */
-  GS_RULE_GUARANTEE = 7,  /* a grant has time of its guarantee to come, which it had lent */
-  GS_RULE_TIER = 8,       /* a grant of a higher tier borrows before it */
-  GS_RULE_TERM = 9,       /* its term was over and others go before it */
-  GS_RULE_EXCESS = 10,    /* held together with others: it had more than its guarantee, another less */
-  GS_RULE_GANG = 11,      /* a gang gets, or loses, all its devices at one instant */
-  GS_RULE_ENDED = 12,     /* the grant ended */
-  GS_RULE_FREE = 13,      /* lease: nobody had the device */
-  GS_RULE_ROOM = 14       /* lease: those who have the device leave room */
+  GS_RULE_IDLE = 1,      /* its holder had nothing to run */
+  GS_RULE_SLEEPING = 2,  /* the same, at once: it is known to sleep after its work */
+  GS_RULE_GONE = 3,      /* no process is left that could use it */
+  GS_RULE_UNUSED = 4,    /* it was not taken up */
+  GS_RULE_LIMIT = 5,     /* its holder had all of its limit; lease: it had, and had to wait for more */
+  GS_RULE_WAKE = 6,      /* a grant woke that goes before it */
+  GS_RULE_GUARANTEE = 7, /* a grant has time of its guarantee to come, which it had lent */
+  GS_RULE_TIER = 8,      /* a grant of a higher tier borrows before it */
+  GS_RULE_TERM = 9,      /* its term was over and others go before it */
+  GS_RULE_EXCESS = 10,   /* held together with others: it had more than its guarantee, another less */
+  GS_RULE_GANG = 11,     /* a gang gets, or loses, all its devices at one instant */
+  GS_RULE_ENDED = 12,    /* the grant ended */
+  GS_RULE_FREE = 13,     /* lease: nobody had the device */
+  GS_RULE_ROOM = 14      /* lease: those who have the device leave room */
 };
 
 /* What a lease is given for. */
 enum gs_level { GS_LEVEL_NONE = 0, GS_LEVEL_GUARANTEE = 1, GS_LEVEL_SLACK = 2, GS_LEVEL_SURPLUS = 3 };
 
 enum gs_receipt_flags {
-  GS_RECEIPT_WOKE = 1,   /* lease: the wait began as a wake: the grant had been quiet before */
-  GS_RECEIPT_RUNNING = 2 /* drained: in fact it still ran; it got another lease, ended, or showed no end for a second */
+  GS_RECEIPT_WOKE = 1, /* lease: the wait began as a wake: the grant had been quiet before */
+  /* drained: in fact it still ran; it got another lease, ended, or showed no end for a second */
+  GS_RECEIPT_RUNNING = 2
 };
 
 /* The numbers of a decision. Of a lease its own, else of the grant it was taken for. */
@@ -116,13 +123,14 @@ struct gs_receipt {
   uint32_t guarantee_milli; /* on this device, as policy set it */
   uint32_t had_milli;       /* what of the last whole second it was charged for */
   uint32_t reserved;
-  uint64_t wait_ns;    /* lease, beside, left: since it began to wait without one */
-  uint64_t reclaim_ns; /* lease: of that, since the revoke of the holder before it; handover, drained, late, beside: since the
+  uint64_t wait_ns; /* lease, beside, left: since it began to wait without one */
+  uint64_t
+      reclaim_ns; /* lease: of that, since the revoke of the holder before it; handover, drained, late, beside: since the
                         * revoke */
 };
 
-/* The arbiter's own record, a ring of the last GS_ARBITER_EVENTS: receipts are made from it. Each wait ends with lease, beside
- * or left, each lease with revoke, each revoke of a grant that goes on and was not idle with drained. */
+/* The arbiter's own record, a ring of the last GS_ARBITER_EVENTS: receipts are made from it. Each wait ends with lease,
+ * beside or left, each lease with revoke, each revoke of a grant that goes on and was not idle with drained. */
 struct gs_event {
   uint64_t t_ns;
   uint32_t kind;   /* enum gs_event_kind */
@@ -137,10 +145,10 @@ void gs_arbiter_defaults(struct gs_arbiter_config *config);
 /* Stops the thread (leases stay as they are: tenants go on) and frees everything. */
 void gs_arbiter_destroy(gs_arbiter *arbiter);
 
-/* limits and usage stay mapped by the caller until gs_arbiter_grant_remove returned. devices[i] is the node index of the
- * device with ordinal i in the grant. bell is an eventfd the arbiter reads; the caller keeps ownership. Gives a handle >= 0 in
- * *grant, which is no other grant's for as long as events could name it. share[i] is for ordinal i. An already held lease word
- * (daemon restart) is taken over as held. */
+/* limits and usage stay mapped by the caller until gs_arbiter_grant_remove returned. devices[i] is the node index of
+ * the device with ordinal i in the grant. bell is an eventfd the arbiter reads; the caller keeps ownership. Gives a
+ * handle >= 0 in *grant, which is no other grant's for as long as events could name it. share[i] is for ordinal i. An
+ * already held lease word (daemon restart) is taken over as held. */
 int gs_arbiter_grant_add(gs_arbiter *arbiter, struct gs_limits *limits, struct gs_usage *usage, const uint32_t *devices,
                          uint32_t ndevices, const struct gs_share *share, int bell, int32_t *grant, struct gs_err *err);
 /* share: again one for each ordinal. */
@@ -149,7 +157,8 @@ int gs_arbiter_grant_remove(gs_arbiter *arbiter, int32_t grant, struct gs_err *e
 /* A slot's process is dead: keeps its metered time in the grant's sum, zeroes its device words, frees the header. */
 int gs_arbiter_slot_clear(gs_arbiter *arbiter, int32_t grant, uint32_t slot, struct gs_err *err);
 
-int gs_arbiter_grant_stats(gs_arbiter *arbiter, int32_t grant, uint32_t device, struct gs_grant_stats *out, struct gs_err *err);
+int gs_arbiter_grant_stats(gs_arbiter *arbiter, int32_t grant, uint32_t device, struct gs_grant_stats *out,
+                           struct gs_err *err);
 int gs_arbiter_device_stats(gs_arbiter *arbiter, uint32_t device, struct gs_device_stats *out, struct gs_err *err);
 /* Copies events with sequence numbers > *after, at most n; moves *after; returns how many (a gap shows in *after). */
 int gs_arbiter_events(gs_arbiter *arbiter, uint64_t *after, struct gs_event *out, uint32_t n);

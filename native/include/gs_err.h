@@ -1,5 +1,6 @@
-/* The error convention of all C here: a function that can fail returns 0 or a negative errno, takes struct gs_err * last, and
- * leaves it untouched on success. Fixed size, so that nothing allocates on a failure path inside a tenant's process. */
+/* The error convention of all C here: a function that can fail returns 0 or a negative errno, takes struct gs_err *
+ * last, and leaves it untouched on success. Fixed size, so that nothing allocates on a failure path inside a tenant's
+ * process. */
 #ifndef GS_ERR_H
 #define GS_ERR_H
 

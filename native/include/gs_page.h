@@ -25,8 +25,8 @@ enum {
 
 enum gs_grant_state { GS_GRANT_RESERVED = 0, GS_GRANT_ACTIVE = 1, GS_GRANT_SUSPENDED = 2, GS_GRANT_RELEASED = 3 };
 
-/* What happens to managed memory, which the driver moves between host and device: charged in full like device memory, or refused
- * as on a device that has none. */
+/* What happens to managed memory, which the driver moves between host and device: charged in full like device memory,
+ * or refused as on a device that has none. */
 enum gs_managed { GS_MANAGED_CHARGE = 0, GS_MANAGED_REFUSE = 1 };
 
 /* lease word: epoch << 1 | held. The arbiter adds 1 at every change, so an odd value is a lease and every value is new. */
@@ -42,15 +42,16 @@ struct gs_device_limits {
   uint32_t limit_milli;
   uint32_t lease;     /* futex; arbiter */
   uint32_t contended; /* 1: another grant waits for this device or ran on it in the last second; arbiter */
-  uint32_t tails;     /* epoch << 1 | 1: work of a grant whose lease was revoked is still on the device; for the holder; arbiter */
-  uint64_t tails_ns;  /* since when that is so; 0: not said; arbiter */
+  /* epoch << 1 | 1: work of a grant whose lease was revoked is still on the device; for the holder; arbiter */
+  uint32_t tails;
+  uint64_t tails_ns; /* since when that is so; 0: not said; arbiter */
   uint8_t reserved[56];
 };
 
 struct gs_limits {
   uint32_t magic, version, size, ndevices;
-  char grant[40]; /* GS_GRANT_ID_BYTES */
-  uint32_t state; /* enum gs_grant_state */
+  char grant[40];        /* GS_GRANT_ID_BYTES */
+  uint32_t state;        /* enum gs_grant_state */
   uint32_t slots_high;   /* 1 + highest slot ever given out: how far a sum over slots must look */
   uint32_t daemon_epoch; /* + 1 at each start of a daemon; a change means: join again */
   uint32_t heartbeat;    /* counter, + 1 at least every 50 ms while a process is joined */
@@ -83,7 +84,8 @@ struct gs_slot {
   uint32_t state;      /* enum gs_slot_state; daemon */
   uint32_t generation; /* + 1 each time the slot is given out; daemon */
   int32_t pid;         /* host pid, from peer credentials; daemon */
-  int32_t own_pid;     /* what the process itself calls its pid, for processes in its pid namespace; 0: not said; the process */
+  /* what the process itself calls its pid, for processes in its pid namespace; 0: not said; the process */
+  int32_t own_pid;
   uint32_t pid_namespace; /* inode of that namespace, 0: unknown; the process */
   uint8_t reserved[44];
   struct gs_slot_device device[16]; /* GS_MAX_DEVICES */

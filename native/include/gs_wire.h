@@ -1,6 +1,6 @@
-/* The tenant socket: <grant dir>/grant.sock, AF_UNIX SOCK_SEQPACKET, one message each way, then the connection stays open for
- * the life of the process. Its end tells the daemon that the process is gone (a pidfd says so too) and tells the process that
- * the daemon is gone. The peer's pid comes from SO_PEERCRED, never from the message. */
+/* The tenant socket: <grant dir>/grant.sock, AF_UNIX SOCK_SEQPACKET, one message each way, then the connection stays
+ * open for the life of the process. Its end tells the daemon that the process is gone (a pidfd says so too) and tells
+ * the process that the daemon is gone. The peer's pid comes from SO_PEERCRED, never from the message. */
 #ifndef GS_WIRE_H
 #define GS_WIRE_H
 
@@ -17,8 +17,9 @@ struct gs_join_request {
   uint32_t magic, version, slot, generation;
 };
 
-/* On GS_JOIN_OK one descriptor comes with it (SCM_RIGHTS): an eventfd, the bell. The process writes 1 to it when a thread
- * starts to wait for a lease and when it has drained after a revoke. message is a NUL-terminated line for the user. */
+/* On GS_JOIN_OK one descriptor comes with it (SCM_RIGHTS): an eventfd, the bell. The process writes 1 to it when a
+ * thread starts to wait for a lease and when it has drained after a revoke. message is a NUL-terminated line for the
+ * user. */
 struct gs_join_reply {
   uint32_t magic, version, error, slot, generation;
   int32_t host_pid;

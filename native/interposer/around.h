@@ -1,5 +1,5 @@
-/* What a generated handler keeps between gs_before_<name> and gs_after_<name>; see hooks.tsv. Owned by the files that define
- * those functions. */
+/* What a generated handler keeps between gs_before_<name> and gs_after_<name>; see hooks.tsv. Owned by the files that
+ * define those functions. */
 #ifndef GPUSHARE_AROUND_H
 #define GPUSHARE_AROUND_H
 
@@ -29,16 +29,16 @@ struct gs_graph_need {
   bool elsewhere;   /* it allocates on .. */
   CUdevice where;   /* .. this device, which is not of the grant */
   uint64_t bytes[GS_MAX_DEVICES];
-  uint64_t reserved[GS_MAX_DEVICES]; /* the growth begun */
+  uint64_t reserved[GS_MAX_DEVICES];    /* the growth begun */
   uint32_t collectives[GS_MAX_DEVICES]; /* in it */
 };
 
 /* Collectives of a node, or of all nodes, of an executable graph before and after a call that changes it. */
 struct gs_graph_change {
-  CUgraphExec graph; /* NULL: nothing to be counted */
-  CUgraphNode node;  /* NULL: all */
-  bool toggles;      /* only whether it runs */
-  bool enabled;      /* after the call */
+  CUgraphExec graph;                                     /* NULL: nothing to be counted */
+  CUgraphNode node;                                      /* NULL: all */
+  bool toggles;                                          /* only whether it runs */
+  bool enabled;                                          /* after the call */
   int32_t before[GS_MAX_DEVICES], after[GS_MAX_DEVICES]; /* while it is enabled */
 };
 
@@ -64,20 +64,20 @@ struct gs_around {
   CUstream handle;
   CUevent event;
   CUcontext context;
-  uint64_t key; /* graph_changed */
-  bool active;  /* gs_enter said yes */
+  uint64_t key;             /* graph_changed */
+  bool active;              /* gs_enter said yes */
   struct gs_repeat *repeat; /* kernel, sync_stream: as the last one; or NULL */
-  bool waits;   /* copy_wait: this one does */
-  bool uploads; /* instantiate: the graph's memory comes at once */
-  int ordinal;  /* graph_trim */
+  bool waits;               /* copy_wait: this one does */
+  bool uploads;             /* instantiate: the graph's memory comes at once */
+  int ordinal;              /* graph_trim */
   CUgraphExec graph;
   CUgraphExec *made;
-  struct gs_array_charge array; /* array, mipmap */
-  struct gs_graph_need need; /* graph_launch, graph_upload, instantiate, graph_ends */
-  struct gs_graph_change change; /* graph_updated, kernel_node, child_graph, node_enabled */
-  CUDA_HOST_NODE_PARAMS *asked;  /* host_node_asked */
+  struct gs_array_charge array;   /* array, mipmap */
+  struct gs_graph_need need;      /* graph_launch, graph_upload, instantiate, graph_ends */
+  struct gs_graph_change change;  /* graph_updated, kernel_node, child_graph, node_enabled */
+  CUDA_HOST_NODE_PARAMS *asked;   /* host_node_asked */
   const CUgraphNodeParams *whole; /* any_node_asked */
-  CUgraphNodeParams node;        /* host_node, any_node: as the driver gets it */
+  CUgraphNodeParams node;         /* host_node, any_node: as the driver gets it */
 };
 
 /* launch.c */
@@ -114,7 +114,8 @@ CUresult gs_after_kernel_node(struct gs_around *around, CUresult result);
 /* graph_collectives.c */
 CUresult gs_before_child_graph(struct gs_around *around, CUgraphExec executable, CUgraphNode node, CUgraph child);
 CUresult gs_after_child_graph(struct gs_around *around, CUresult result);
-CUresult gs_before_node_enabled(struct gs_around *around, CUgraphExec executable, CUgraphNode node, unsigned int enabled);
+CUresult gs_before_node_enabled(struct gs_around *around, CUgraphExec executable, CUgraphNode node,
+                                unsigned int enabled);
 CUresult gs_after_node_enabled(struct gs_around *around, CUresult result);
 CUresult gs_before_limit(struct gs_around *around, CUlimit limit, size_t value);
 CUresult gs_after_limit(struct gs_around *around, CUresult result);
@@ -178,11 +179,14 @@ CUresult gs_before_any_node(struct gs_around *around, CUgraphNodeParams **params
 CUresult gs_after_any_node(struct gs_around *around, CUresult result);
 CUresult gs_before_any_node_asked(struct gs_around *around, CUgraphNodeParams *params);
 CUresult gs_after_any_node_asked(struct gs_around *around, CUresult result);
-CUresult gs_before_any_node_changed(struct gs_around *around, CUgraphExec graph, CUgraphNode node, CUgraphNodeParams **params);
+CUresult gs_before_any_node_changed(struct gs_around *around, CUgraphExec graph, CUgraphNode node,
+                                    CUgraphNodeParams **params);
 CUresult gs_after_any_node_changed(struct gs_around *around, CUresult result);
 
 /* elsewhere.c */
-static inline CUmemLocation gs_device_place(CUdevice device) { return (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device}; }
+static inline CUmemLocation gs_device_place(CUdevice device) {
+  return (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device};
+}
 CUresult gs_before_prefetch(struct gs_around *around, const CUmemLocation *places, size_t count, CUstream stream);
 CUresult gs_after_prefetch(struct gs_around *around, CUresult result);
 CUresult gs_before_advise(struct gs_around *around, CUmem_advise advice, CUmemLocation place);

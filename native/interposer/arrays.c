@@ -1,6 +1,6 @@
-/* CUDA arrays. How their rows are padded is the driver's secret, so it is asked: an array with deferred mapping has no memory
- * and tells what the real one will need. Where the driver makes no such array, the sum of the elements is reserved and
- * corrected from the array itself. */
+/* CUDA arrays. How their rows are padded is the driver's secret, so it is asked: an array with deferred mapping has no
+ * memory and tells what the real one will need. Where the driver makes no such array, the sum of the elements is
+ * reserved and corrected from the array itself. */
 #include "around.h"
 #include "books.h"
 #include "device.h"
@@ -20,25 +20,27 @@ static uint64_t least(uint64_t value) { return value ? value : 1; }
 
 /* Bytes of an element, at most. *wrong: no format with so many channels is known. */
 static uint64_t element_bytes(CUarray_format format, unsigned channels, bool *wrong) {
-  enum { UNORM_8X1 = 0xc0, SNORM_16X4 = 0xcb, FORMS = 6, UNORM_10_10_10_2 = 0x50, COMPRESSED = 0x91, PLANES_LAST = 0xbf };
+  enum {
+    UNORM_8X1 = 0xc0,
+    SNORM_16X4 = 0xcb,
+    FORMS = 6,
+    UNORM_10_10_10_2 = 0x50,
+    COMPRESSED = 0x91,
+    PLANES_LAST = 0xbf
+  };
   static const unsigned char form[FORMS][2] = {{1, 1}, {1, 2}, {1, 4}, {2, 1}, {2, 2}, {2, 4}}; /* bytes, channels */
   *wrong = channels != 1 && channels != 2 && channels != 4;
   switch (format) {
-  case 0x01: /* 8 bits */
-  case 0x08:
-    return least(channels);
-  case 0x02: /* 16 bits, and half floats */
-  case 0x09:
-  case 0x10:
-    return least(channels) * 2;
-  case 0x03: /* 32 bits, and floats */
-  case 0x0a:
-  case 0x20:
-    return least(channels) * 4;
-  case UNORM_10_10_10_2:
-    return 4;
-  default:
-    break;
+    case 0x01: /* 8 bits */
+    case 0x08: return least(channels);
+    case 0x02: /* 16 bits, and half floats */
+    case 0x09:
+    case 0x10: return least(channels) * 2;
+    case 0x03: /* 32 bits, and floats */
+    case 0x0a:
+    case 0x20: return least(channels) * 4;
+    case UNORM_10_10_10_2: return 4;
+    default: break;
   }
   if (format >= UNORM_8X1 && format <= SNORM_16X4) {
     const unsigned char *of = form[(format - UNORM_8X1) % FORMS];
@@ -114,7 +116,8 @@ static bool hopeless(const struct gs_array_charge *charge) {
 }
 
 /* out: where the handle is to go. */
-static CUresult begin(struct gs_array_charge *charge, void *const *out, const struct gs_box *box, bool mipmap, unsigned levels) {
+static CUresult begin(struct gs_array_charge *charge, void *const *out, const struct gs_box *box, bool mipmap,
+                      unsigned levels) {
   CUresult result;
   *charge = (struct gs_array_charge){.ordinal = GS_NO_DEVICE, .out = out};
   if (!gs_enter(&result))
@@ -176,7 +179,7 @@ static CUresult end(struct gs_array_charge *charge, CUresult result,
   return result;
 }
 
-/* ---- the four ways to describe one ------------------------------------------------------------------------------------------- */
+/* ---- the four ways to describe one ------------------------------------------------------------------------------- */
 
 struct gs_box gs_box_2d(const CUDA_ARRAY_DESCRIPTOR *d) {
   return d ? (struct gs_box){true, {d->Width, d->Height, 0, d->Format, d->NumChannels, 0}} : (struct gs_box){0};
@@ -186,15 +189,14 @@ struct gs_box gs_box_2d_v1(const CUDA_ARRAY_DESCRIPTOR_v1 *d) {
   return d ? (struct gs_box){true, {d->Width, d->Height, 0, d->Format, d->NumChannels, 0}} : (struct gs_box){0};
 }
 
-struct gs_box gs_box_3d(const CUDA_ARRAY3D_DESCRIPTOR *d) {
-  return d ? (struct gs_box){true, *d} : (struct gs_box){0};
-}
+struct gs_box gs_box_3d(const CUDA_ARRAY3D_DESCRIPTOR *d) { return d ? (struct gs_box){true, *d} : (struct gs_box){0}; }
 
 struct gs_box gs_box_3d_v1(const CUDA_ARRAY3D_DESCRIPTOR_v1 *d) {
-  return d ? (struct gs_box){true, {d->Width, d->Height, d->Depth, d->Format, d->NumChannels, d->Flags}} : (struct gs_box){0};
+  return d ? (struct gs_box){true, {d->Width, d->Height, d->Depth, d->Format, d->NumChannels, d->Flags}}
+           : (struct gs_box){0};
 }
 
-/* ---- handlers ---------------------------------------------------------------------------------------------------------------- */
+/* ---- handlers ---------------------------------------------------------------------------------------------------- */
 
 static CUresult array_needs(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, void *array, CUdevice device) {
   return gs_real.cuArrayGetMemoryRequirements(needs, array, device);

@@ -1,14 +1,14 @@
-/* cuMemFreeAsync of memory that no pool owns: the driver frees it when the stream gets there, so until then it is charged. An
- * event behind the free says when; where none may be there (a profiler would show it) or can be, the stream does, once all that
- * it was given is done. */
+/* cuMemFreeAsync of memory that no pool owns: the driver frees it when the stream gets there, so until then it is
+ * charged. An event behind the free says when; where none may be there (a profiler would show it) or can be, the stream
+ * does, once all that it was given is done. */
 #include "books.h"
 #include "implicit.h"
 #include "timing.h"
 
 enum { DISABLE_TIMING = 2, FREES_AT_ONCE = 256 };
 
-/* In the books: key = the event, flags = the stream's device, whose frees are looked at together. Without an event the key is a
- * number of ours, link = the stream, cap = the struct gs_stream that it was. */
+/* In the books: key = the event, flags = the stream's device, whose frees are looked at together. Without an event the
+ * key is a number of ours, link = the stream, cap = the struct gs_stream that it was. */
 static bool by_event(const struct gs_entry *entry) { return entry->link == 0; }
 
 /* Makes context current for a few calls; *pushed is for leave. False: it cannot be. */
@@ -49,7 +49,7 @@ static CUevent record_behind(CUstream stream, CUcontext context) {
   return event;
 }
 
-/* ---- is it done -------------------------------------------------------------------------------------------------------------- */
+/* ---- is it done -------------------------------------------------------------------------------------------------- */
 
 /* Of a stream that is no more nobody can say; a thread's own default one only that thread can. */
 static bool stream_done(const struct gs_entry *entry) {

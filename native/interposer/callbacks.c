@@ -1,10 +1,10 @@
-/* Host functions and callbacks. The driver calls them in stream order on a thread of its own, and their stream stands still until
- * they return: what a program submits in one must never wait for a lease or for its own work. So the driver is given a function of
- * ours instead, which says in the thread what runs there.
+/* Host functions and callbacks. The driver calls them in stream order on a thread of its own, and their stream stands
+ * still until they return: what a program submits in one must never wait for a lease or for its own work. So the driver
+ * is given a function of ours instead, which says in the thread what runs there.
  *
- * Each function of a program has a place here, for good. What the driver hands to it passes through, so nothing is kept for a
- * single call: a node of a graph may run it many times, a broken context never. A program has few such functions; those beyond
- * PLACES are called directly, and gated. */
+ * Each function of a program has a place here, for good. What the driver hands to it passes through, so nothing is kept
+ * for a single call: a node of a graph may run it many times, a broken context never. A program has few such functions;
+ * those beyond PLACES are called directly, and gated. */
 #include "around.h"
 
 __thread bool gs_called_back __attribute__((tls_model("initial-exec")));
@@ -36,11 +36,14 @@ static void run_callback(unsigned place, CUstream stream, CUresult result, void 
 #define CALLBACK(n) callback_##n,
 #define EIGHT(each, n) each(n##0) each(n##1) each(n##2) each(n##3) each(n##4) each(n##5) each(n##6) each(n##7)
 #define SIXTY_FOUR(each, n) \
-  EIGHT(each, n##0) EIGHT(each, n##1) EIGHT(each, n##2) EIGHT(each, n##3) \
-  EIGHT(each, n##4) EIGHT(each, n##5) EIGHT(each, n##6) EIGHT(each, n##7)
+  EIGHT(each, n##0) \
+  EIGHT(each, n##1) \
+  EIGHT(each, n##2) EIGHT(each, n##3) EIGHT(each, n##4) EIGHT(each, n##5) EIGHT(each, n##6) EIGHT(each, n##7)
 #define ALL(each) \
-  SIXTY_FOUR(each, 00) SIXTY_FOUR(each, 01) SIXTY_FOUR(each, 02) SIXTY_FOUR(each, 03) \
-  SIXTY_FOUR(each, 04) SIXTY_FOUR(each, 05) SIXTY_FOUR(each, 06) SIXTY_FOUR(each, 07)
+  SIXTY_FOUR(each, 00) \
+  SIXTY_FOUR(each, 01) \
+  SIXTY_FOUR(each, 02) \
+  SIXTY_FOUR(each, 03) SIXTY_FOUR(each, 04) SIXTY_FOUR(each, 05) SIXTY_FOUR(each, 06) SIXTY_FOUR(each, 07)
 
 ALL(PAIR)
 static const CUhostFn host_place[PLACES] = {ALL(HOST)};
@@ -52,7 +55,8 @@ static unsigned place_of(void **table, void *function) {
   for (unsigned i = 0; i < PLACES; i++) {
     unsigned place = (first + i) % PLACES;
     void *seen = NULL;
-    if (__atomic_compare_exchange_n(&table[place], &seen, function, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) || seen == function)
+    if (__atomic_compare_exchange_n(&table[place], &seen, function, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ||
+        seen == function)
       return place;
   }
   return PLACES;
@@ -122,12 +126,15 @@ CUresult gs_after_host_node(struct gs_around *around, CUresult result) {
   return result;
 }
 
-CUresult gs_before_host_node_changed(struct gs_around *around, CUgraphExec graph, const CUDA_HOST_NODE_PARAMS **params) {
+CUresult gs_before_host_node_changed(struct gs_around *around, CUgraphExec graph,
+                                     const CUDA_HOST_NODE_PARAMS **params) {
   CUresult result = gs_before_host_node(around, params);
   return result == CUDA_SUCCESS ? gs_before_graph_changed(around, graph) : result;
 }
 
-CUresult gs_after_host_node_changed(struct gs_around *around, CUresult result) { return gs_after_graph_changed(around, result); }
+CUresult gs_after_host_node_changed(struct gs_around *around, CUresult result) {
+  return gs_after_graph_changed(around, result);
+}
 
 /* What a program asks for is what it gave. */
 CUresult gs_before_host_node_asked(struct gs_around *around, CUDA_HOST_NODE_PARAMS *params) {
@@ -167,9 +174,12 @@ CUresult gs_after_any_node_asked(struct gs_around *around, CUresult result) {
   return gs_after_host_node_asked(around, result);
 }
 
-CUresult gs_before_any_node_changed(struct gs_around *around, CUgraphExec graph, CUgraphNode node, CUgraphNodeParams **params) {
+CUresult gs_before_any_node_changed(struct gs_around *around, CUgraphExec graph, CUgraphNode node,
+                                    CUgraphNodeParams **params) {
   CUresult result = gs_before_any_node(around, params);
   return result != CUDA_SUCCESS ? result : gs_before_kernel_node(around, graph, node, gs_any_node_kernel(*params));
 }
 
-CUresult gs_after_any_node_changed(struct gs_around *around, CUresult result) { return gs_after_kernel_node(around, result); }
+CUresult gs_after_any_node_changed(struct gs_around *around, CUresult result) {
+  return gs_after_kernel_node(around, result);
+}

@@ -1,5 +1,5 @@
-/* Stream captures. What is captured is not executed, so it is neither gated nor metered; and while any capture is open, calls of
- * ours in any thread must not disturb it. */
+/* Stream captures. What is captured is not executed, so it is neither gated nor metered; and while any capture is open,
+ * calls of ours in any thread must not disturb it. */
 #include <errno.h>
 #include <sys/syscall.h>
 #include <unistd.h>

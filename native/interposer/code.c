@@ -1,7 +1,7 @@
-/* Programs: modules. A module's code and variables take memory of its context. How much is read from the image (gs_image.h) and
- * reserved before the driver is asked: the driver may load lazily and then has less of it for a while. It goes back when the
- * module is unloaded, or with its context. Nothing here waits for a lease: loading may wait for the device, and the device for
- * nobody. Libraries are in libraries.c. */
+/* Programs: modules. A module's code and variables take memory of its context. How much is read from the image
+ * (gs_image.h) and reserved before the driver is asked: the driver may load lazily and then has less of it for a while.
+ * It goes back when the module is unloaded, or with its context. Nothing here waits for a lease: loading may wait for
+ * the device, and the device for nobody. Libraries are in libraries.c. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -43,7 +43,7 @@ bool gs_file_size(const char *path, unsigned capability, struct gs_image_size *s
   return image != MAP_FAILED;
 }
 
-/* ---- modules ------------------------------------------------------------------------------------------------------------ */
+/* ---- modules ----------------------------------------------------------------------------------------------------- */
 
 /* A module in the making. */
 struct loading {
@@ -61,7 +61,8 @@ static CUresult begin(struct loading *loading, const CUmodule *module, struct gs
       gs_real.cuCtxGetCurrent(&loading->context) != CUDA_SUCCESS || !loading->context)
     return CUDA_SUCCESS; /* the driver's to refuse */
   loading->context = gs_context_owner(loading->context);
-  CUresult result = gs_book_room(1) ? gs_code_take(loading->context, loading->ordinal, loading->bytes) : CUDA_ERROR_OUT_OF_MEMORY;
+  CUresult result =
+      gs_book_room(1) ? gs_code_take(loading->context, loading->ordinal, loading->bytes) : CUDA_ERROR_OUT_OF_MEMORY;
   if (result == CUDA_SUCCESS || !wrong)
     return result;
   loading->context = NULL;
@@ -114,7 +115,8 @@ CUresult gs_cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int
   struct loading loading;
   CUresult result;
   if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuModuleLoadDataEx(module, image, numOptions, options, optionValues) : result;
+    return result == CUDA_SUCCESS ? gs_real.cuModuleLoadDataEx(module, image, numOptions, options, optionValues)
+                                  : result;
   bool wrong = (numOptions > 0 && (!options || !optionValues)) || gs_image_wrong(image, SIZE_MAX);
   result = begin(&loading, module, gs_image_size(image, SIZE_MAX, capability_here()), wrong);
   if (result != CUDA_SUCCESS)
@@ -127,7 +129,8 @@ CUresult gs_cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin) {
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuModuleLoadFatBinary(module, fatCubin) : result;
-  result = begin(&loading, module, gs_image_size(fatCubin, SIZE_MAX, capability_here()), gs_image_wrong(fatCubin, SIZE_MAX));
+  result =
+      begin(&loading, module, gs_image_size(fatCubin, SIZE_MAX, capability_here()), gs_image_wrong(fatCubin, SIZE_MAX));
   return result == CUDA_SUCCESS ? end(&loading, gs_real.cuModuleLoadFatBinary(module, fatCubin), module) : result;
 }
 

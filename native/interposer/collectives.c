@@ -1,10 +1,11 @@
-/* Collectives are recognised by the name of their kernels, when a program looks it up: a launch costs nothing more than before,
- * and one of a collective takes the way of a kernel that is launched for the first time (implicit.c).
+/* Collectives are recognised by the name of their kernels, when a program looks it up: a launch costs nothing more than
+ * before, and one of a collective takes the way of a kernel that is launched for the first time (implicit.c).
  *
- * They are counted before they are submitted: what is on the device is in `collectives`, whenever the arbiter looks. A launch
- * that is under way when the lease goes is counted and then looks at the lease again, the arbiter takes the lease and then looks
- * at the count: either it sees the launch and gives every rank a cut that lets it get there, or the launch sees the revoke and
- * takes its count back. Under a cut a place is taken by compare and exchange: exactly as many go as the cut lets. */
+ * They are counted before they are submitted: what is on the device is in `collectives`, whenever the arbiter looks. A
+ * launch that is under way when the lease goes is counted and then looks at the lease again, the arbiter takes the
+ * lease and then looks at the count: either it sees the launch and gives every rank a cut that lets it get there, or
+ * the launch sees the revoke and takes its count back. Under a cut a place is taken by compare and exchange: exactly as
+ * many go as the cut lets. */
 #include "collectives.h"
 
 #include <string.h>
@@ -15,7 +16,7 @@
 /* Of the devices, by ordinal, which of them this thread is about to submit a collective to that is counted. */
 GS_TLS uint32_t claimed;
 
-/* ---- names --------------------------------------------------------------------------------------------------------------- */
+/* ---- names ------------------------------------------------------------------------------------------------------- */
 
 /* NCCL's kernels, also as C++ names them. */
 static bool names_collective(const char *name) {
@@ -67,7 +68,7 @@ bool gs_collective(const void *function) {
   return is;
 }
 
-/* ---- look-ups of modules; those of libraries are in libraries.c ----------------------------------------------------------- */
+/* ---- look-ups of modules; those of libraries are in libraries.c -------------------------------------------------- */
 
 static CUcontext context_of(CUmodule module) {
   gs_book_lock();
@@ -104,7 +105,7 @@ CUresult gs_cuModuleEnumerateFunctions(CUfunction *functions, unsigned int numFu
   return result;
 }
 
-/* ---- counting ------------------------------------------------------------------------------------------------------------ */
+/* ---- counting ---------------------------------------------------------------------------------------------------- */
 
 static bool local(const struct gs_time_device *device) { return __atomic_load_n(&device->local, __ATOMIC_ACQUIRE); }
 static bool held(const struct gs_time_device *device) {
@@ -139,7 +140,8 @@ void gs_collective_begin(int ordinal, uint32_t count) {
       return;
   }
   struct gs_time_device *device = &time->device[ordinal];
-  __atomic_add_fetch(&device->claims, 1, __ATOMIC_SEQ_CST); /* not drained, from here until it is in the meter's books */
+  /* not drained, from here until it is in the meter's books */
+  __atomic_add_fetch(&device->claims, 1, __ATOMIC_SEQ_CST);
   while (!claim(device, count)) {
     __atomic_sub_fetch(&device->claims, 1, __ATOMIC_SEQ_CST);
     gs_gate_wait(device, NULL);

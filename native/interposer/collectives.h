@@ -6,8 +6,8 @@
 
 /* ---- which functions they are ---- */
 
-/* The driver gave a function or kernel for this name (may be NULL). program: its module or library; context: the one it ends
- * with, NULL for a library's. */
+/* The driver gave a function or kernel for this name (may be NULL). program: its module or library; context: the one it
+ * ends with, NULL for a library's. */
 void gs_collective_found(const void *function, const char *name, const void *program, CUcontext context);
 /* It is another one's function, of the same program and kind. */
 void gs_collective_same(const void *function, const void *kernel, const void *program);
@@ -15,12 +15,14 @@ void gs_collective_same(const void *function, const void *kernel, const void *pr
 void gs_collectives_gone(const void *program);
 bool gs_collective(const void *function);
 /* Whether any function of one was ever found. */
-static inline bool gs_collectives_known(void) { return __atomic_load_n(&gs_process->collectives, __ATOMIC_ACQUIRE) > 0; }
+static inline bool gs_collectives_known(void) {
+  return __atomic_load_n(&gs_process->collectives, __ATOMIC_ACQUIRE) > 0;
+}
 
 /* ---- submitting them ---- */
 
-/* So many are about to be submitted to a device, which is waited for. Pair it with gs_collective_end by the same thread, which
- * counts back what the driver refused. */
+/* So many are about to be submitted to a device, which is waited for. Pair it with gs_collective_end by the same
+ * thread, which counts back what the driver refused. */
 void gs_collective_begin(int ordinal, uint32_t count);
 void gs_collective_end(int ordinal, uint32_t count, CUresult result);
 /* Where a launch into the stream runs. */
@@ -30,9 +32,11 @@ int gs_collective_device(CUstream stream);
 
 /* A kernel node of a graph that is looked through. */
 void gs_graph_collective(CUgraphNode node, struct gs_graph_need *need);
-/* Before and after calls that change what an executable graph runs: all of it, or what one of its kernel nodes launches. */
+/* Before and after calls that change what an executable graph runs: all of it, or what one of its kernel nodes
+ * launches. */
 void gs_graph_change_all(struct gs_graph_change *change, CUgraphExec executable, CUgraph graph);
-void gs_graph_change_kernel(struct gs_graph_change *change, CUgraphExec executable, CUgraphNode node, CUfunction function);
+void gs_graph_change_kernel(struct gs_graph_change *change, CUgraphExec executable, CUgraphNode node,
+                            CUfunction function);
 void gs_graph_changed(const struct gs_graph_change *change, CUresult result);
 /* What its nodes were changed to is forgotten. */
 void gs_graph_nodes_gone(CUgraphExec graph);

@@ -1,5 +1,5 @@
-/* Contexts. Each costs device memory that nobody asked for by an allocation: limits->device[].context_bytes, reserved before the
- * driver makes one. Everything allocated in a context goes with it. */
+/* Contexts. Each costs device memory that nobody asked for by an allocation: limits->device[].context_bytes, reserved
+ * before the driver makes one. Everything allocated in a context goes with it. */
 #include "books.h"
 #include "context.h"
 #include "device.h"
@@ -24,7 +24,8 @@ CUresult gs_context_reserve(CUdevice device, int *ordinal, uint64_t *bytes) {
 static CUresult begin(const CUcontext *out, CUdevice device, int *ordinal, uint64_t *bytes) {
   *ordinal = GS_NO_DEVICE;
   *bytes = 0;
-  return out ? gs_context_reserve(device, ordinal, bytes) : CUDA_SUCCESS; /* without a place for it: the driver's to refuse */
+  /* without a place for it: the driver's to refuse */
+  return out ? gs_context_reserve(device, ordinal, bytes) : CUDA_SUCCESS;
 }
 
 /* What died with a context. Under gone_lock, so that nothing of another context by this handle is in the books yet. */
@@ -129,7 +130,8 @@ CUresult gs_cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev) {
   return end_create(gs_real.cuCtxCreate_v2(pctx, flags, dev), pctx, ordinal, bytes);
 }
 
-CUresult gs_cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags, CUdevice dev) {
+CUresult gs_cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags,
+                           CUdevice dev) {
   CUresult result;
   int ordinal;
   uint64_t bytes;
@@ -157,7 +159,7 @@ CUresult gs_cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, 
   return end_create(gs_real.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev), pctx, ordinal, bytes);
 }
 
-/* ---- ends ------------------------------------------------------------------------------------------------------------------- */
+/* ---- ends -------------------------------------------------------------------------------------------------------- */
 
 void gs_context_ending(const struct gs_ending *ending) {
   gs_lock(&gs_process->events_lock[ending->ordinal]); /* whoever asks events of it finishes first */
@@ -205,7 +207,7 @@ CUresult gs_cuCtxDestroy_v2(CUcontext ctx) { return end_created(ctx, destroy_v2,
 
 CUresult gs_cuCtxDetach(CUcontext ctx) { return end_created(ctx, detach, false); }
 
-/* ---- primary contexts: one per device, counted by the driver ----------------------------------------------------------------- */
+/* ---- primary contexts: one per device, counted by the driver ----------------------------------------------------- */
 
 static bool active(CUdevice device) {
   unsigned int flags;

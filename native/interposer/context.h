@@ -7,9 +7,9 @@
 /* Reserves one context's cost; 0 bytes and GS_NO_DEVICE where the driver is to say that there is no such device. */
 CUresult gs_context_reserve(CUdevice device, int *ordinal, uint64_t *bytes);
 
-/* A call that may end a context. No lock of ours is held over it: it may wait for work that waits for the program, in whichever
- * thread. So the handle can come back, as another context's, before the caller of that call is back; whoever is given it again
- * books the end of the one that had it. */
+/* A call that may end a context. No lock of ours is held over it: it may wait for work that waits for the program, in
+ * whichever thread. So the handle can come back, as another context's, before the caller of that call is back; whoever
+ * is given it again books the end of the one that had it. */
 struct gs_ending {
   CUcontext context;
   int ordinal;

@@ -1,5 +1,5 @@
-/* Copies and fills. Within the device they are compute work. Over the link they run on engines of their own: no lease, no bound,
- * no device time; the marks around a long one keep it out of the time of the kernels beside it. */
+/* Copies and fills. Within the device they are compute work. Over the link they run on engines of their own: no lease,
+ * no bound, no device time; the marks around a long one keep it out of the time of the kernels beside it. */
 #include "around.h"
 
 enum {
@@ -8,9 +8,9 @@ enum {
   MEMORY_DEVICE = 2,
   MEMORY_ARRAY = 3,
   MEMORY_UNIFIED = 4,
-  OPERAND_POINTER = 1, /* CUmemcpy3DOperandType */
+  OPERAND_POINTER = 1,         /* CUmemcpy3DOperandType */
   LONG_COPY_BYTES = 256 << 10, /* ~10 us on PCIe 4; two events cost half of that */
-  KEY_COPY = 1 << 8,         /* no function or graph has an address this low */
+  KEY_COPY = 1 << 8,           /* no function or graph has an address this low */
   KEY_FILL = 2 << 8
 };
 
@@ -65,35 +65,42 @@ enum gs_copy gs_boxes_direction(const CUDA_MEMCPY3D_BATCH_OP *boxes, size_t coun
 enum gs_copy gs_shape_2d_direction(const CUDA_MEMCPY2D *copy) {
   if (!copy)
     return GS_COPY_UNKNOWN;
-  return direction_of(side_on_host(copy->srcMemoryType, copy->srcDevice), side_on_host(copy->dstMemoryType, copy->dstDevice));
+  return direction_of(side_on_host(copy->srcMemoryType, copy->srcDevice),
+                      side_on_host(copy->dstMemoryType, copy->dstDevice));
 }
 
 enum gs_copy gs_shape_3d_direction(const CUDA_MEMCPY3D *copy) {
   if (!copy)
     return GS_COPY_UNKNOWN;
-  return direction_of(side_on_host(copy->srcMemoryType, copy->srcDevice), side_on_host(copy->dstMemoryType, copy->dstDevice));
+  return direction_of(side_on_host(copy->srcMemoryType, copy->srcDevice),
+                      side_on_host(copy->dstMemoryType, copy->dstDevice));
 }
 
 enum gs_copy gs_shape_3d_peer_direction(const CUDA_MEMCPY3D_PEER *copy) {
   if (!copy)
     return GS_COPY_UNKNOWN;
-  return direction_of(side_on_host(copy->srcMemoryType, copy->srcDevice), side_on_host(copy->dstMemoryType, copy->dstDevice));
+  return direction_of(side_on_host(copy->srcMemoryType, copy->srcDevice),
+                      side_on_host(copy->dstMemoryType, copy->dstDevice));
 }
 
 enum gs_copy gs_old_2d_direction(const CUDA_MEMCPY2D_v1 *copy) {
   if (!copy)
     return GS_COPY_UNKNOWN;
-  return direction_of(side_on_host(copy->srcMemoryType, copy->srcDevice), side_on_host(copy->dstMemoryType, copy->dstDevice));
+  return direction_of(side_on_host(copy->srcMemoryType, copy->srcDevice),
+                      side_on_host(copy->dstMemoryType, copy->dstDevice));
 }
 
 enum gs_copy gs_old_3d_direction(const CUDA_MEMCPY3D_v1 *copy) {
   if (!copy)
     return GS_COPY_UNKNOWN;
-  return direction_of(side_on_host(copy->srcMemoryType, copy->srcDevice), side_on_host(copy->dstMemoryType, copy->dstDevice));
+  return direction_of(side_on_host(copy->srcMemoryType, copy->srcDevice),
+                      side_on_host(copy->dstMemoryType, copy->dstDevice));
 }
 
 size_t gs_shape_2d_bytes(const CUDA_MEMCPY2D *copy) { return copy ? copy->WidthInBytes * copy->Height : 0; }
-size_t gs_shape_3d_bytes(const CUDA_MEMCPY3D *copy) { return copy ? copy->WidthInBytes * copy->Height * copy->Depth : 0; }
+size_t gs_shape_3d_bytes(const CUDA_MEMCPY3D *copy) {
+  return copy ? copy->WidthInBytes * copy->Height * copy->Depth : 0;
+}
 size_t gs_shape_3d_peer_bytes(const CUDA_MEMCPY3D_PEER *copy) {
   return copy ? copy->WidthInBytes * copy->Height * copy->Depth : 0;
 }

@@ -19,9 +19,9 @@ static char why[160];
 static CUresult missing(void) { return CUDA_ERROR_NOT_FOUND; }
 static CUresult no_device(void) { return CUDA_ERROR_NO_DEVICE; }
 
-/* The driver opens its compilers by name when it first needs one (libnvidia-ptxjitcompiler.so.1, libnvidia-nvvm.so.4). An image has
- * none, or those of another driver; what is loaded already is found before the loader searches. Costs some ms, once, and needs no
- * library but libc's: the daemon mounts no others here. */
+/* The driver opens its compilers by name when it first needs one (libnvidia-ptxjitcompiler.so.1, libnvidia-nvvm.so.4).
+ * An image has none, or those of another driver; what is loaded already is found before the loader searches. Costs some
+ * ms, once, and needs no library but libc's: the daemon mounts no others here. */
 static void open_companions(const char *grant) {
   static const char ours[] = "libnvidia-", view[] = "libnvidia-ml.so";
   char path[PATH_MAX];
@@ -39,8 +39,8 @@ static void open_companions(const char *grant) {
     closedir(directory);
 }
 
-/* No lock of ours around dlopen: a constructor running under the loader's lock may call CUDA. Threads that race open the same
- * file twice, which the loader counts. */
+/* No lock of ours around dlopen: a constructor running under the loader's lock may call CUDA. Threads that race open
+ * the same file twice, which the loader counts. */
 static bool load(void) {
   uint32_t seen = __atomic_load_n(&found, __ATOMIC_ACQUIRE);
   if (seen != UNKNOWN)
@@ -63,8 +63,8 @@ bool gs_driver_present(void) {
 
 void gs_driver_why(struct gs_err *err) { gs_fail(err, -ENOENT, "%s", why); }
 
-/* Newer drivers have functions that they do not export: only their cuGetProcAddress knows them. Asked only when the driver is new
- * enough for that very version, since otherwise it would answer with an older ABI. */
+/* Newer drivers have functions that they do not export: only their cuGetProcAddress knows them. Asked only when the
+ * driver is new enough for that very version, since otherwise it would answer with an older ABI. */
 static void *ask_driver(uint32_t index) {
   const struct gs_known *called = &gs_called[index];
   int version = 0, status;
@@ -72,8 +72,11 @@ static void *ask_driver(uint32_t index) {
   if (index == GS_INDEX_cuGetProcAddress_v2 || index == GS_INDEX_cuDriverGetVersion || called->version == 0 ||
       gs_real.cuDriverGetVersion(&version) != CUDA_SUCCESS || version < called->version)
     return NULL;
-  cuuint64_t flags = called->per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
-  return gs_real.cuGetProcAddress_v2(called->base, &function, called->version, flags, &status) == CUDA_SUCCESS ? function : NULL;
+  cuuint64_t flags =
+      called->per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
+  return gs_real.cuGetProcAddress_v2(called->base, &function, called->version, flags, &status) == CUDA_SUCCESS
+             ? function
+             : NULL;
 }
 
 void *gs_resolve(uint32_t index) {

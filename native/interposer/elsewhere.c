@@ -26,7 +26,7 @@ CUresult gs_refuse_elsewhere(CUdevice device) {
   return CUDA_ERROR_NOT_PERMITTED;
 }
 
-/* ---- managed memory is charged where it was allocated, and must not leave ------------------------------------------------ */
+/* ---- managed memory is charged where it was allocated, and must not leave ---------------------------------------- */
 
 static CUresult check(const CUmemLocation *places, size_t count) {
   CUresult result = CUDA_SUCCESS;

@@ -1,5 +1,5 @@
-/* A process that may open no, or too few, further files: the driver answers that with errors that say nothing of it, and two of the
- * descriptors are ours. */
+/* A process that may open no, or too few, further files: the driver answers that with errors that say nothing of it,
+ * and two of the descriptors are ours. */
 #ifndef GPUSHARE_FILES_H
 #define GPUSHARE_FILES_H
 

@@ -1,4 +1,5 @@
-/* The gate: a submission passes while the arbiter leases the device to this grant, and while little enough is in flight. */
+/* The gate: a submission passes while the arbiter leases the device to this grant, and while little enough is in
+ * flight. */
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -8,18 +9,18 @@
 #include "timing.h"
 
 enum {
-  STEP_NS = 50000000,   /* a waiter looks around this often */
-  CUT_STEP_NS = 1000000, /* a rank just revoked: its cut may be raised just before it sleeps */
+  STEP_NS = 50000000,      /* a waiter looks around this often */
+  CUT_STEP_NS = 1000000,   /* a rank just revoked: its cut may be raised just before it sleeps */
   CUT_STEPS_NS = 10000000, /* for so long */
-  POLL_NS = 50000,      /* between looks at a mark that is awaited */
+  POLL_NS = 50000,         /* between looks at a mark that is awaited */
   BUDGET_WINDOW_NS = 100000000,
   BUDGET_LEAST_MILLI = 20 /* a grant that only borrows still moves when nobody lends any more */
 };
 
 /* ---- start ---- */
 
-/* A tool that traces every CUDA call shows our events to its user and slows every call: what it runs is charged by residency. A
- * loaded libcupti alone is not one: frameworks link it and rarely use it. */
+/* A tool that traces every CUDA call shows our events to its user and slows every call: what it runs is charged by
+ * residency. A loaded libcupti alone is not one: frameworks link it and rarely use it. */
 static bool profiled(void) { return getenv("CUDA_INJECTION64_PATH") || getenv("NVTX_INJECTION64_PATH"); }
 
 static struct gs_time *create(void) {
@@ -245,8 +246,9 @@ void gs_set_dependent(struct gs_time_device *device, bool dependent) {
     __atomic_and_fetch(&device->slot->flags, ~(uint32_t)GS_SLOT_DEPENDENT, __ATOMIC_RELAXED);
 }
 
-/* Estimated time in flight over all streams that move, without what must be done by now although no mark says so. Stuck streams
- * count nothing: CUDA cannot see every order between streams, nor can we, and what they wait for may be held here. Under the lock. */
+/* Estimated time in flight over all streams that move, without what must be done by now although no mark says so. Stuck
+ * streams count nothing: CUDA cannot see every order between streams, nor can we, and what they wait for may be held
+ * here. Under the lock. */
 static double inflight(struct gs_time_device *device, double bound, uint64_t now, bool *any_stuck) {
   struct gs_time *time = gs_time();
   uint32_t streams = __atomic_load_n(&time->streams, __ATOMIC_ACQUIRE);
@@ -279,7 +281,9 @@ void gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint
     gs_biased_take(&device->lock);
     under = inflight(device, bound, now, &stuck) <= bound;
     /* A stuck stream may only be slow, beside others on the device: it takes more, but not a whole channel full. */
-    pace = gs_queue_stuck(device->meter, &stream->queue, GS_DEPENDENT_NS, now) ? gs_meter_pace(device->meter, key, GS_DEPENDENT_NS) : 0;
+    pace = gs_queue_stuck(device->meter, &stream->queue, GS_DEPENDENT_NS, now)
+               ? gs_meter_pace(device->meter, key, GS_DEPENDENT_NS)
+               : 0;
     marks = device->meter->marks;
     gs_biased_drop(&device->lock);
     if (under && stuck)

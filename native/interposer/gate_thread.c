@@ -12,7 +12,7 @@
 #include "timing.h"
 
 enum {
-  TICK_ACTIVE_NS = 50000000,  /* the heartbeat is looked at this often while the program submits */
+  TICK_ACTIVE_NS = 50000000, /* the heartbeat is looked at this often while the program submits */
   TICK_IDLE_NS = 500000000,
   TICK_CONTENDED_NS = 1000000, /* others wait: keep the estimate of the end true */
   DRAIN_POLL_NS = 100000,
@@ -28,7 +28,9 @@ struct futex_waitv {
   uint32_t flags, reserved;
 };
 
-static bool used(const struct gs_time_device *device) { return __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE) != NULL; }
+static bool used(const struct gs_time_device *device) {
+  return __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE) != NULL;
+}
 
 /* Takes in what is done. False once the process is on its way out. */
 static bool reap(struct gs_time *time, struct gs_time_device *device) {
@@ -84,7 +86,8 @@ static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint6
   if (lease != device->seen)
     device->draining = 0;
   if (revoked && !device->draining &&
-      (lease != device->seen || __atomic_load_n(&device->slot->drained, __ATOMIC_ACQUIRE) != lease || gs_under_cut(device))) {
+      (lease != device->seen || __atomic_load_n(&device->slot->drained, __ATOMIC_ACQUIRE) != lease ||
+       gs_under_cut(device))) {
     device->draining = lease;
     device->revoked = gs_now();
   }
@@ -104,7 +107,8 @@ static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint6
       gs_undrain(device);
       gs_ring();
     }
-  return __atomic_load_n(&device->limits->contended, __ATOMIC_RELAXED) && tick > TICK_CONTENDED_NS ? TICK_CONTENDED_NS : tick;
+  return __atomic_load_n(&device->limits->contended, __ATOMIC_RELAXED) && tick > TICK_CONTENDED_NS ? TICK_CONTENDED_NS
+                                                                                                   : tick;
 }
 
 static void wait_for_change(struct gs_time *time, uint64_t timeout) {

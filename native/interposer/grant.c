@@ -23,14 +23,14 @@ static uint32_t grant_dir_known; /* 0 unknown, 1 none, 2 grant_dir */
 
 /* Where a driver package or a container toolkit puts libcuda.so.1. */
 static const char *const SYSTEM_DIRS[] = {
-    "/usr/lib/" TRIPLET,    "/lib/" TRIPLET, "/usr/lib64", "/lib64", "/usr/lib", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib",
-    "/usr/local/cuda/compat"};
-
+    "/usr/lib/" TRIPLET, "/lib/" TRIPLET,           "/usr/lib64",       "/lib64",
+    "/usr/lib",          "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib", "/usr/local/cuda/compat"};
 
 /* Only root decides where a grant is: the environment is the tenant's to change. */
 static bool trusted(const char *dir) {
   struct stat file;
-  return dir[0] == '/' && strlen(dir) < PATH_MAX - 32 && gs_stat(dir, &file) == 0 && S_ISDIR(file.st_mode) && file.st_uid == 0;
+  return dir[0] == '/' && strlen(dir) < PATH_MAX - 32 && gs_stat(dir, &file) == 0 && S_ISDIR(file.st_mode) &&
+         file.st_uid == 0;
 }
 
 const char *gs_grant_dir(void) {
@@ -63,7 +63,8 @@ bool gs_in_container(void) {
   return grant && strcmp(grant, CONTAINER_DIR) == 0;
 }
 
-/* A second copy of us under another inode would forward to itself for ever, so the file's identity is not all that is asked. */
+/* A second copy of us under another inode would forward to itself for ever, so the file's identity is not all that is
+ * asked. */
 __attribute__((visibility("default"))) extern const char gpushare_interposer[];
 const char gpushare_interposer[] = "gpushare interposer";
 
@@ -122,7 +123,8 @@ static void *open_system(const char *file_name, char *why, size_t size) {
   snprintf(why, size, "there is no %s in the system's library directories", file_name);
   const char *slash;
   if (getenv("GPUSHARE_SIM_DIR") && dladdr(gpushare_interposer, &self) && (slash = strrchr(self.dli_fname, '/')) &&
-      snprintf(path, sizeof path, "%.*s/sim/%s", (int)(slash - self.dli_fname), self.dli_fname, file_name) < (int)sizeof path) {
+      snprintf(path, sizeof path, "%.*s/sim/%s", (int)(slash - self.dli_fname), self.dli_fname, file_name) <
+          (int)sizeof path) {
     void *opened = open_file(path, why, size);
     if (opened)
       return opened;

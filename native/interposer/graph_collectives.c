@@ -1,6 +1,6 @@
-/* Collectives in graphs. How many an executable graph has on each device is summed when it is made (graph_memory.c) and kept
- * true here when one of its nodes is changed: what a node was changed to is remembered, since the driver tells only what it was
- * made of. Bodies of conditional nodes are not looked into. */
+/* Collectives in graphs. How many an executable graph has on each device is summed when it is made (graph_memory.c) and
+ * kept true here when one of its nodes is changed: what a node was changed to is remembered, since the driver tells
+ * only what it was made of. Bodies of conditional nodes are not looked into. */
 #include "books.h"
 #include "collectives.h"
 #include "device.h"
@@ -16,7 +16,8 @@ static int device_of(CUfunction function, CUcontext named) {
 void gs_graph_collective(CUgraphNode node, struct gs_graph_need *need) {
   CUfunction function;
   CUcontext context;
-  if (!gs_collectives_known() || gs_graph_node_kernel(node, &function, &context) != CUDA_SUCCESS || !gs_collective(function))
+  if (!gs_collectives_known() || gs_graph_node_kernel(node, &function, &context) != CUDA_SUCCESS ||
+      !gs_collective(function))
     return;
   int ordinal = device_of(function, context);
   if (ordinal == GS_NO_DEVICE)
@@ -25,7 +26,7 @@ void gs_graph_collective(CUgraphNode node, struct gs_graph_need *need) {
   need->collectives[ordinal]++;
 }
 
-/* ---- what nodes were changed to --------------------------------------------------------------------------------------------- */
+/* ---- what nodes were changed to ---------------------------------------------------------------------------------- */
 
 static uint64_t key_of(CUgraphExec graph, CUgraphNode node, int ordinal) {
   uint64_t hash = (uintptr_t)graph * 0x9e3779b97f4a7c15u; /* 2^64 over the golden ratio */
@@ -47,7 +48,8 @@ static void made_of(CUgraphNode node, struct gs_graph_need *need) {
   *need = (struct gs_graph_need){0};
   if (node_is(node, CU_GRAPH_NODE_TYPE_KERNEL))
     gs_graph_collective(node, need);
-  else if (node_is(node, CU_GRAPH_NODE_TYPE_GRAPH) && gs_real.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
+  else if (node_is(node, CU_GRAPH_NODE_TYPE_GRAPH) &&
+           gs_real.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
     gs_graph_look(child, need);
 }
 
@@ -79,7 +81,7 @@ static void remember(CUgraphExec graph, CUgraphNode node, int ordinal, int32_t c
   gs_book_unlock();
 }
 
-/* ---- calls that change one -------------------------------------------------------------------------------------------------- */
+/* ---- calls that change one --------------------------------------------------------------------------------------- */
 
 static bool begin(struct gs_graph_change *change, CUgraphExec graph, CUgraphNode node) {
   change->graph = NULL;
@@ -112,7 +114,8 @@ void gs_graph_change_all(struct gs_graph_change *change, CUgraphExec executable,
   set_after(change, &need);
 }
 
-void gs_graph_change_kernel(struct gs_graph_change *change, CUgraphExec executable, CUgraphNode node, CUfunction function) {
+void gs_graph_change_kernel(struct gs_graph_change *change, CUgraphExec executable, CUgraphNode node,
+                            CUfunction function) {
   CUfunction before;
   CUcontext context = NULL;
   if (!begin(change, executable, node))
@@ -137,7 +140,9 @@ CUresult gs_before_child_graph(struct gs_around *around, CUgraphExec executable,
   return result;
 }
 
-CUresult gs_after_child_graph(struct gs_around *around, CUresult result) { return gs_after_graph_updated(around, result); }
+CUresult gs_after_child_graph(struct gs_around *around, CUresult result) {
+  return gs_after_graph_updated(around, result);
+}
 
 CUresult gs_before_node_enabled(struct gs_around *around, CUgraphExec executable, CUgraphNode node, unsigned int is) {
   CUresult result = gs_before_graph_changed(around, executable);

@@ -1,5 +1,5 @@
-/* Kernels of graphs: what they make the driver take is reserved when their graph is made executable or updated. Bodies of
- * conditional nodes are not looked into: no call of the driver names them. */
+/* Kernels of graphs: what they make the driver take is reserved when their graph is made executable or updated. Bodies
+ * of conditional nodes are not looked into: no call of the driver names them. */
 #include "around.h"
 #include "books.h"
 #include "collectives.h"
@@ -26,8 +26,8 @@ CUresult gs_graph_node_kernel(CUgraphNode node, CUfunction *function, CUcontext 
   return result;
 }
 
-/* A kernel of a graph. named: its node's context, which counts for kernels of libraries only: a function has its module's. most: the
- * stack of those in the current context, reserved in one go; others' is at once theirs. */
+/* A kernel of a graph. named: its node's context, which counts for kernels of libraries only: a function has its
+ * module's. most: the stack of those in the current context, reserved in one go; others' is at once theirs. */
 static CUresult look_at(CUfunction function, CUcontext named, CUcontext current, uint64_t *most) {
   int ordinal;
   uint64_t stack;
@@ -107,7 +107,8 @@ CUresult gs_after_graph_updated(struct gs_around *around, CUresult result) {
   return gs_after_graph_changed(around, result);
 }
 
-CUresult gs_before_kernel_node(struct gs_around *around, CUgraphExec executable, CUgraphNode node, CUfunction function) {
+CUresult gs_before_kernel_node(struct gs_around *around, CUgraphExec executable, CUgraphNode node,
+                               CUfunction function) {
   CUresult result = gs_before_graph_changed(around, executable);
   gs_graph_change_kernel(&around->change, executable, node, function);
   uint64_t most = 0;

@@ -1,9 +1,9 @@
 /* What launches of executable graphs mean to the devices: memory, and collectives to count.
  *
- * Memory of graph allocation nodes: a device has one pool of it for all graphs of a process; it grows when a graph is launched or
- * uploaded, by no more than that graph's nodes allocate, and shrinks when it is trimmed. What a graph can take, and the
- * collectives in it, are summed when it is made executable, so that a launch of a graph with neither costs one load more than
- * without this file. */
+ * Memory of graph allocation nodes: a device has one pool of it for all graphs of a process; it grows when a graph is
+ * launched or uploaded, by no more than that graph's nodes allocate, and shrinks when it is trimmed. What a graph can
+ * take, and the collectives in it, are summed when it is made executable, so that a launch of a graph with neither
+ * costs one load more than without this file. */
 #include <sys/mman.h>
 
 #include "around.h"
@@ -14,7 +14,7 @@
 
 enum { DEPTH = 16 /* of graphs in graphs */ };
 
-/* ---- what a graph takes ------------------------------------------------------------------------------------------------------ */
+/* ---- what a graph takes ------------------------------------------------------------------------------------------ */
 
 static uint64_t add(uint64_t a, uint64_t b) { return a + b < a ? UINT64_MAX : a + b; }
 
@@ -52,7 +52,8 @@ static bool add_graph(CUgraph graph, struct gs_graph_need *need, int depth) {
       add_node(nodes[i], need);
     else if (type == CU_GRAPH_NODE_TYPE_KERNEL)
       gs_graph_collective(nodes[i], need);
-    else if (type == CU_GRAPH_NODE_TYPE_GRAPH && gs_real.cuGraphChildGraphNodeGetGraph(nodes[i], &child) == CUDA_SUCCESS)
+    else if (type == CU_GRAPH_NODE_TYPE_GRAPH &&
+             gs_real.cuGraphChildGraphNodeGetGraph(nodes[i], &child) == CUDA_SUCCESS)
       whole = add_graph(child, need, depth + 1);
   }
   munmap(nodes, count * sizeof *nodes);
@@ -64,16 +65,18 @@ bool gs_graph_look(CUgraph graph, struct gs_graph_need *need) {
   return add_graph(graph, need, 0);
 }
 
-/* ---- executable graphs in the books ------------------------------------------------------------------------------------------ */
+/* ---- executable graphs in the books ------------------------------------------------------------------------------ */
 
 static uint64_t key_of(CUgraphExec graph, int ordinal) { return (uint64_t)(uintptr_t)graph << 4 | (unsigned)ordinal; }
 
 static void remember(CUgraphExec graph, const struct gs_graph_need *need) {
   for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
     if (need->devices >> ordinal & 1)
-      gs_book_put(&(struct gs_entry){
-          .key = key_of(graph, ordinal), .kind = GS_BOOK_GRAPH, .ordinal = GS_NO_DEVICE, .link = need->bytes[ordinal],
-          .count = need->collectives[ordinal]});
+      gs_book_put(&(struct gs_entry){.key = key_of(graph, ordinal),
+                                     .kind = GS_BOOK_GRAPH,
+                                     .ordinal = GS_NO_DEVICE,
+                                     .link = need->bytes[ordinal],
+                                     .count = need->collectives[ordinal]});
   __atomic_fetch_add(&gs_process->graphs, 1, __ATOMIC_RELEASE);
 }
 
@@ -117,7 +120,7 @@ static void forget(CUgraphExec graph) {
     __atomic_fetch_sub(&gs_process->graphs, 1, __ATOMIC_RELEASE);
 }
 
-/* ---- calls that can make the pool grow --------------------------------------------------------------------------------------- */
+/* ---- calls that can make the pool grow --------------------------------------------------------------------------- */
 
 static void end(struct gs_graph_need *need) {
   for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
@@ -140,7 +143,8 @@ static bool begin(struct gs_graph_need *need, CUstream stream) {
       continue;
     uint64_t pool = gs_graph_pool(ordinal), bytes = need->bytes[ordinal];
     if (!gs_growth_begin(&growth, pool, ordinal, bytes, stream) &&
-        !(gs_growth_make_room(pool, ordinal, bytes, stream) && gs_growth_begin(&growth, pool, ordinal, bytes, stream))) {
+        !(gs_growth_make_room(pool, ordinal, bytes, stream) &&
+          gs_growth_begin(&growth, pool, ordinal, bytes, stream))) {
       end(need);
       return false;
     }
@@ -235,7 +239,7 @@ CUresult gs_after_instantiate(struct gs_around *around, CUresult result) {
   return result;
 }
 
-/* ---- what gives memory back -------------------------------------------------------------------------------------------------- */
+/* ---- what gives memory back -------------------------------------------------------------------------------------- */
 
 /* The handle can come back as another graph's as soon as the driver is done with it. */
 CUresult gs_before_graph_ends(struct gs_around *around, CUgraphExec graph) {

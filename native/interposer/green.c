@@ -1,5 +1,5 @@
-/* Green contexts: parts of a device's multiprocessors with streams of their own. Memory, programs and cost are those of the
- * primary context, which each keeps alive. */
+/* Green contexts: parts of a device's multiprocessors with streams of their own. Memory, programs and cost are those of
+ * the primary context, which each keeps alive. */
 #include "books.h"
 #include "context.h"
 #include "device.h"

@@ -1,4 +1,5 @@
-/* Services of the process that need nothing but libc (guest.c), and where its grant is (grant.c). Both libraries have them. */
+/* Services of the process that need nothing but libc (guest.c), and where its grant is (grant.c). Both libraries have
+ * them. */
 #ifndef GPUSHARE_GUEST_H
 #define GPUSHARE_GUEST_H
 
@@ -17,8 +18,8 @@ void gs_unlock(uint32_t *lock);
 __attribute__((format(printf, 1, 2))) void gs_say(const char *format, ...);
 
 uint64_t gs_now(void); /* CLOCK_MONOTONIC, ns */
-/* Waits while *word == value, at most timeout_ns (0: for ever). shared: the word is in a page of another process too. Keeps
- * errno. False on timeout. */
+/* Waits while *word == value, at most timeout_ns (0: for ever). shared: the word is in a page of another process too.
+ * Keeps errno. False on timeout. */
 bool gs_futex_wait(const uint32_t *word, uint32_t value, uint64_t timeout_ns, bool shared);
 void gs_futex_wake(const uint32_t *word, int count, bool shared);
 
@@ -27,11 +28,12 @@ const char *gs_grant_dir(void);
 /* The grant is a container's, mounted for it. */
 bool gs_in_container(void);
 
-/* The CUDA half exports this for the NVML half in the same process: what `total` answers there, 0 before the first CUDA call. */
+/* The CUDA half exports this for the NVML half in the same process: what `total` answers there, 0 before the first CUDA
+ * call. */
 uint64_t gpushare_total_bytes(uint32_t ordinal);
 
-/* Opens a library of the driver (libcuda.so.1, libnvidia-ml.so.1): the grant's, or without a grant the one the program would have
- * got without us. NULL: why says what is wrong. Never gives us ourselves. */
+/* Opens a library of the driver (libcuda.so.1, libnvidia-ml.so.1): the grant's, or without a grant the one the program
+ * would have got without us. NULL: why says what is wrong. Never gives us ourselves. */
 void *gs_open_real(const char *file, char *why, size_t size);
 
 #endif

@@ -39,11 +39,13 @@ _Static_assert(sizeof(struct part) == 64, "a part's header");
 
 static uint64_t capped(uint64_t bytes) { return bytes < BYTES_MAX ? bytes : BYTES_MAX; }
 
-static uint64_t round_up(uint64_t bytes, uint64_t multiple) { return (capped(bytes) + multiple - 1) / multiple * multiple; }
+static uint64_t round_up(uint64_t bytes, uint64_t multiple) {
+  return (capped(bytes) + multiple - 1) / multiple * multiple;
+}
 
 static uint64_t times(uint64_t a, uint64_t b) { return b && a > BYTES_MAX / b ? BYTES_MAX : a * b; }
 
-/* ---- cubin -------------------------------------------------------------------------------------------------------------- */
+/* ---- cubin ------------------------------------------------------------------------------------------------------- */
 
 static struct gs_image_size elf_size(const unsigned char *image, size_t limit) {
   Elf64_Ehdr header;
@@ -64,7 +66,7 @@ static struct gs_image_size elf_size(const unsigned char *image, size_t limit) {
   return sum;
 }
 
-/* ---- PTX ---------------------------------------------------------------------------------------------------------------- */
+/* ---- PTX --------------------------------------------------------------------------------------------------------- */
 
 struct text {
   const char *at, *end; /* end NULL: where a NUL is */
@@ -144,8 +146,8 @@ static uint64_t type_bytes(const char *start, size_t length) {
   return bits / 8 * (memchr(start + 1, 'x', length - 1) ? 2 : 1);
 }
 
-/* After .global or .const, up to the semicolon. One declaration may name several variables; an array without a length is as
- * long as its initialiser. */
+/* After .global or .const, up to the semicolon. One declaration may name several variables; an array without a length
+ * is as long as its initialiser. */
 static uint64_t variables(struct text *text) {
   uint64_t sum = 0, element = 0, count = 1, values = 0;
   bool open = false, named = false;
@@ -196,7 +198,7 @@ static struct gs_image_size ptx_size(const char *image, size_t limit) {
   return (struct gs_image_size){.code = capped((uint64_t)(text.at - image)), .data = data};
 }
 
-/* ---- images ------------------------------------------------------------------------------------------------------------- */
+/* ---- images ------------------------------------------------------------------------------------------------------ */
 
 static struct gs_image_size image_size(const unsigned char *image, size_t limit, unsigned capability, int depth);
 
@@ -208,8 +210,8 @@ static struct gs_image_size part_size(const unsigned char *data, const struct pa
   return image_size(data, part->bytes < limit ? (size_t)part->bytes : limit, 0, DEPTH_MAX);
 }
 
-/* The more, the rather does the driver load it; 0: not at all. A cubin runs on its own minor version and on later ones of the same
- * major one, PTX on all later ones. */
+/* The more, the rather does the driver load it; 0: not at all. A cubin runs on its own minor version and on later ones
+ * of the same major one, PTX on all later ones. */
 static unsigned fitness(const struct part *part, unsigned capability) {
   enum { BEFORE_TEXT = 1 << 16 };
   bool fits = part->architecture <= capability && part->architecture < BEFORE_TEXT;
@@ -232,7 +234,8 @@ static struct gs_image_size fatbin_size(const unsigned char *image, size_t limit
   for (uint64_t at = header.header_bytes; at + PART_HEADER_MIN <= end;) {
     struct part part = {0};
     memcpy(&part, image + at, PART_HEADER_MIN);
-    if (part.header_bytes < PART_HEADER_MIN || part.header_bytes > end - at || part.bytes > end - at - part.header_bytes)
+    if (part.header_bytes < PART_HEADER_MIN || part.header_bytes > end - at ||
+        part.bytes > end - at - part.header_bytes)
       break;
     memcpy(&part, image + at, part.header_bytes < sizeof part ? part.header_bytes : sizeof part);
     struct gs_image_size size = part_size(image + at + part.header_bytes, &part, part.bytes);

@@ -5,9 +5,9 @@
  *   fifo, heap  the buffers of printf and of malloc in kernels, sized by cuCtxSetLimit.
  *   code    programs, see code.c and libraries.c.
  *
- * All come in pieces of 2 MiB. What a new context has of them is in limits->context_bytes, so only what exceeds that is charged.
- * Each is an entry of the books: bytes charged, link what the driver has taken for sure, count calls under way that may make it
- * more, flags what the context began with (stack: bytes per thread; fifo and heap: pieces). */
+ * All come in pieces of 2 MiB. What a new context has of them is in limits->context_bytes, so only what exceeds that is
+ * charged. Each is an entry of the books: bytes charged, link what the driver has taken for sure, count calls under way
+ * that may make it more, flags what the context began with (stack: bytes per thread; fifo and heap: pieces). */
 #include "around.h"
 #include "books.h"
 #include "collectives.h"
@@ -46,7 +46,7 @@ static uint64_t stack_bytes(int ordinal, uint64_t per_thread) {
 
 static uint64_t key_of(CUcontext context, uint32_t what) { return (uintptr_t)context + what; }
 
-/* ---- the entries -------------------------------------------------------------------------------------------------------- */
+/* ---- the entries ------------------------------------------------------------------------------------------------- */
 
 /* What the context began with. It is current, and nothing was changed yet. */
 static uint32_t beginning(uint32_t what) {
@@ -154,7 +154,7 @@ void gs_implicit_end(const struct gs_first *first, bool taken) {
   gs_unlock(&gs_process->implicit_lock);
 }
 
-/* ---- code: as many pieces as the sum of all images needs; link is that sum ---------------------------------------------- */
+/* ---- code: as many pieces as the sum of all images needs; link is that sum --------------------------------------- */
 
 CUresult gs_code_take(CUcontext context, int ordinal, uint64_t bytes) {
   struct gs_entry entry;
@@ -189,7 +189,7 @@ void gs_code_give(CUcontext context, uint64_t bytes) {
   gs_unlock(&gs_process->implicit_lock);
 }
 
-/* ---- kernels ------------------------------------------------------------------------------------------------------------ */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 static bool is_default(CUstream stream) {
   return !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
@@ -231,8 +231,9 @@ void gs_kernels_forget(void) {
 /* Local memory of one thread of a kernel; 0 where the driver does not say. The context is current. */
 static uint64_t local_bytes(CUfunction function, bool of_library, int ordinal) {
   int bytes = 0;
-  CUresult result = of_library ? gs_real.cuKernelGetAttribute(&bytes, LOCAL_BYTES, (CUkernel)function, gs_device_of(ordinal))
-                               : gs_real.cuFuncGetAttribute(&bytes, LOCAL_BYTES, function);
+  CUresult result = of_library
+                        ? gs_real.cuKernelGetAttribute(&bytes, LOCAL_BYTES, (CUkernel)function, gs_device_of(ordinal))
+                        : gs_real.cuFuncGetAttribute(&bytes, LOCAL_BYTES, function);
   return result == CUDA_SUCCESS && bytes > 0 ? (uint64_t)bytes : 0;
 }
 
@@ -270,7 +271,9 @@ CUresult gs_stack_begin(struct gs_first *first, CUcontext context, int ordinal, 
 }
 
 /* A collective is never known by its own hash, so that each launch of it comes here, but by this one. */
-static uint64_t collective_hash(uint64_t hash) { return hash * 0xd6e8feb86659fd93u | 1; /* an odd number with bits everywhere */ }
+static uint64_t collective_hash(uint64_t hash) {
+  return hash * 0xd6e8feb86659fd93u | 1; /* an odd number with bits everywhere */
+}
 
 static inline bool known(uint64_t hash) { return GS_LIKELY(__atomic_load_n(place_of(hash), __ATOMIC_RELAXED) == hash); }
 
@@ -347,7 +350,7 @@ CUresult gs_after_kernel(struct gs_around *around, CUresult result) {
   return result;
 }
 
-/* ---- cuCtxSetLimit ------------------------------------------------------------------------------------------------------ */
+/* ---- cuCtxSetLimit ----------------------------------------------------------------------------------------------- */
 
 CUresult gs_before_limit(struct gs_around *around, CUlimit limit, size_t value) {
   CUresult result = CUDA_SUCCESS;

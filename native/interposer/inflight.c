@@ -4,8 +4,8 @@
 static double minimum(double a, double b) { return a < b ? a : b; }
 static double maximum(double a, double b) { return a > b ? a : b; }
 
-/* What of the oldest mark's work is done by now although the device has not said so. Without it the next of kernels as long as
- * the bound would be let in only when the one before is over, and the device would wait for it every time. */
+/* What of the oldest mark's work is done by now although the device has not said so. Without it the next of kernels as
+ * long as the bound would be let in only when the one before is over, and the device would wait for it every time. */
 static double underway(const struct gs_queue *queue, uint64_t now) {
   const struct gs_mark *oldest = &queue->ring[queue->tail % GS_METER_RING];
   double own = gs_segment_now(&oldest->segment);
@@ -26,15 +26,16 @@ double gs_queue_inflight(const struct gs_queue *queue, double bound, uint64_t no
   double rest = queue->inflight;
   if (queue->head == queue->tail) {
     rest = queue->end > now ? minimum(rest, (double)(queue->end - now)) : 0;
-    if (rest == 0) return 0;
+    if (rest == 0)
+      return 0;
   } else {
     rest = maximum(rest - underway(queue, now), 0);
   }
   return rest + queue->unobserved * (bound / GS_METER_RISK_SHARE);
 }
 
-/* When the work of the oldest mark began: as expected when it was recorded, or later, when what came before it was done then. Its
- * own length is told again: of an unknown function much more may be known by now. */
+/* When the work of the oldest mark began: as expected when it was recorded, or later, when what came before it was done
+ * then. Its own length is told again: of an unknown function much more may be known by now. */
 static uint64_t begin_of_oldest(const struct gs_queue *queue, uint64_t *own) {
   const struct gs_mark *oldest = &queue->ring[queue->tail % GS_METER_RING];
   uint64_t begin;
@@ -45,8 +46,10 @@ static uint64_t begin_of_oldest(const struct gs_queue *queue, uint64_t *own) {
 
 uint64_t gs_queue_expected_end(const struct gs_meter *meter, const struct gs_queue *queue, uint64_t now) {
   uint64_t rest = (uint64_t)maximum(queue->inflight, 0), own, begin, had, end;
-  if (rest == 0) return 0; /* only copies, if anything */
-  if (queue->head == queue->tail) return queue->end > now ? queue->end : 0;
+  if (rest == 0)
+    return 0; /* only copies, if anything */
+  if (queue->head == queue->tail)
+    return queue->end > now ? queue->end : 0;
   begin = begin_of_oldest(queue, &own);
   had = now > begin ? (uint64_t)gs_meter_resident(meter, begin, now, 1) : 0;
   if (had > own) /* late already: the longer it is late, the longer it will take */
@@ -57,9 +60,11 @@ uint64_t gs_queue_expected_end(const struct gs_meter *meter, const struct gs_que
 
 bool gs_queue_stuck(const struct gs_meter *meter, const struct gs_queue *queue, uint64_t patience, uint64_t now) {
   uint64_t begin, own;
-  if (queue->head == queue->tail) return false;
+  if (queue->head == queue->tail)
+    return false;
   begin = begin_of_oldest(queue, &own);
-  return now > begin + own && gs_meter_resident(meter, begin, now, 1) > (double)(own + (own > patience ? own : patience));
+  return now > begin + own &&
+         gs_meter_resident(meter, begin, now, 1) > (double)(own + (own > patience ? own : patience));
 }
 
 uint64_t gs_meter_pace(struct gs_meter *meter, uint64_t key, uint64_t most) {

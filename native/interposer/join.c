@@ -52,14 +52,14 @@ static bool still(int fd, const struct identity *is) {
          now.inode == __atomic_load_n(&is->inode, __ATOMIC_RELAXED);
 }
 
-/* What pthread_atfork of glibc is made of. musl, in whose programs we may be as well, has no such name: there a child keeps its
- * copies until it calls exec, ends, or joins. */
+/* What pthread_atfork of glibc is made of. musl, in whose programs we may be as well, has no such name: there a child
+ * keeps its copies until it calls exec, ends, or joins. */
 extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *library)
     __attribute__((weak));
 extern void *__dso_handle __attribute__((visibility("hidden")));
 
-/* The daemon takes the connection's end for this image's, so a child must not keep it open beyond an exec of its parent. A raw
- * clone does keep it: then the slot is freed when both are gone. */
+/* The daemon takes the connection's end for this image's, so a child must not keep it open beyond an exec of its
+ * parent. A raw clone does keep it: then the slot is freed when both are gone. */
 static void in_child(void) {
   int saved = errno;
   if (still(socket_number, &socket_is))
@@ -81,7 +81,8 @@ static void remember(int connection, int bell) {
 
 static int keep_high(int fd) {
   struct rlimit limit;
-  int floor = getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < FD_FLOOR + 32 ? (int)limit.rlim_cur / 2 : FD_FLOOR;
+  int floor =
+      getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < FD_FLOOR + 32 ? (int)limit.rlim_cur / 2 : FD_FLOOR;
   int high = fcntl(fd, F_DUPFD_CLOEXEC, floor);
   if (high < 0)
     return fd;
@@ -155,8 +156,8 @@ static int ask(int fd, uint32_t slot, uint32_t generation, struct gs_join_reply 
 }
 
 /* One whole attempt; on success *fd and *bell are open. */
-static int try_join(const char *dir, uint32_t slot, uint32_t generation, struct gs_join_reply *reply, int *fd, int *bell,
-                    struct gs_err *err) {
+static int try_join(const char *dir, uint32_t slot, uint32_t generation, struct gs_join_reply *reply, int *fd,
+                    int *bell, struct gs_err *err) {
   *bell = -1;
   *fd = connect_to_daemon(dir, err);
   if (*fd < 0)
@@ -247,7 +248,8 @@ int gs_rejoin(struct gs_err *err) {
   if (rc == 0 && (reply.slot != state->slot_index || reply.generation != state->generation)) {
     close(fd);
     close(bell);
-    rc = gs_fail(err, -ESTALE, "the gpushare daemon gave slot %u, this process holds %u", reply.slot, state->slot_index);
+    rc =
+        gs_fail(err, -ESTALE, "the gpushare daemon gave slot %u, this process holds %u", reply.slot, state->slot_index);
   }
   if (rc == 0) {
     int connection = replace(state->socket, &socket_is, fd), number = replace(state->bell, &bell_is, bell);
@@ -266,7 +268,7 @@ void gs_ring(void) {
   uint64_t one = 1;
   if (still(bell, &bell_is)) {
     long written = syscall(SYS_write, bell, &one, sizeof one); /* no point for pthread_cancel, see gs_nap */
-    (void)written; /* a full counter rings already */
+    (void)written;                                             /* a full counter rings already */
   }
   errno = saved;
 }

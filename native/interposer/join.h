@@ -3,8 +3,8 @@
 
 #include "interposer.h"
 
-/* Finds the grant, maps its pages and takes a slot. Fills state and gives the new value of state->joined; says one line when it
- * is GS_JOIN_FAILED. Called once per process, with the join lock held. */
+/* Finds the grant, maps its pages and takes a slot. Fills state and gives the new value of state->joined; says one line
+ * when it is GS_JOIN_FAILED. Called once per process, with the join lock held. */
 uint32_t gs_join(struct gs_process *state);
 
 #endif

@@ -63,7 +63,8 @@ void gs_biased_slow(struct gs_biased *biased) {
   if (biased->last != &gs_self) {
     biased->last = &gs_self;
     biased->run = 0;
-  } else if (++biased->run >= (biased->after ? biased->after : BIAS_AFTER) && __atomic_load_n(&can_revoke, __ATOMIC_ACQUIRE)) {
+  } else if (++biased->run >= (biased->after ? biased->after : BIAS_AFTER) &&
+             __atomic_load_n(&can_revoke, __ATOMIC_ACQUIRE)) {
     biased->run = 0;
     biased->since = gs_now();
     __atomic_store_n(&biased->owner, &gs_self, __ATOMIC_RELEASE);

@@ -19,15 +19,17 @@ static inline bool gs_latch_try(struct gs_latch *latch) {
   return __atomic_compare_exchange_n(&latch->word, &free_word, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 static inline void gs_latch_take(struct gs_latch *latch) {
-  if (__builtin_expect(!gs_latch_try(latch), 0)) gs_latch_slow(latch);
+  if (__builtin_expect(!gs_latch_try(latch), 0))
+    gs_latch_slow(latch);
 }
 static inline void gs_latch_drop(struct gs_latch *latch) {
-  if (__builtin_expect(__atomic_exchange_n(&latch->word, 0, __ATOMIC_RELEASE) == 2, 0)) gs_latch_wake(latch);
+  if (__builtin_expect(__atomic_exchange_n(&latch->word, 0, __ATOMIC_RELEASE) == 2, 0))
+    gs_latch_wake(latch);
 }
 
-/* A latch that one thread, its owner, passes with two plain stores: most programs launch from one thread. Another thread takes
- * the latch, takes the ownership away, makes every processor see that (membarrier) and waits until the owner is out. A thread
- * that took the latch often enough with nobody between becomes the owner. */
+/* A latch that one thread, its owner, passes with two plain stores: most programs launch from one thread. Another
+ * thread takes the latch, takes the ownership away, makes every processor see that (membarrier) and waits until the
+ * owner is out. A thread that took the latch often enough with nobody between becomes the owner. */
 struct gs_biased {
   const void *owner; /* a thread's gs_self; NULL: everybody takes the latch */
   uint32_t inside;   /* the owner is, or is about to look whether it still owns; its word */
@@ -50,7 +52,8 @@ static inline void gs_biased_take(struct gs_biased *biased) {
   if (__builtin_expect(__atomic_load_n(&biased->owner, __ATOMIC_RELAXED) == &gs_self, 1)) {
     __atomic_store_n(&biased->inside, 1, __ATOMIC_RELAXED);
     __atomic_signal_fence(__ATOMIC_SEQ_CST); /* between processors membarrier does it */
-    if (__builtin_expect(__atomic_load_n(&biased->owner, __ATOMIC_ACQUIRE) == &gs_self, 1)) return;
+    if (__builtin_expect(__atomic_load_n(&biased->owner, __ATOMIC_ACQUIRE) == &gs_self, 1))
+      return;
     __atomic_store_n(&biased->inside, 0, __ATOMIC_RELEASE);
   }
   gs_biased_slow(biased);

@@ -148,7 +148,9 @@ CUresult gs_before_submit(struct gs_around *around, uint64_t key, CUstream strea
   return gs_submit(&around->submission, key, stream);
 }
 
-CUresult gs_after_submit(struct gs_around *around, CUresult result) { return gs_submitted(&around->submission, result); }
+CUresult gs_after_submit(struct gs_around *around, CUresult result) {
+  return gs_submitted(&around->submission, result);
+}
 
 /* One launch on several devices: each has to let it pass. */
 CUresult gs_cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int devices, unsigned int flags) {

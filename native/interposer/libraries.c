@@ -1,7 +1,8 @@
-/* Programs: libraries. They belong to no context. In each that they are used in, their variables take memory from the first use of
- * anything on, and their code from the first use of each kernel on where the driver loads them one by one, of all of them at once
- * where it does not. What a kernel takes the driver says to nobody: it counts as an equal part of what the library's image says
- * (gs_image.h). Reserved before the driver is asked, given back when the library is unloaded, or with the context. */
+/* Programs: libraries. They belong to no context. In each that they are used in, their variables take memory from the
+ * first use of anything on, and their code from the first use of each kernel on where the driver loads them one by one,
+ * of all of them at once where it does not. What a kernel takes the driver says to nobody: it counts as an equal part
+ * of what the library's image says (gs_image.h). Reserved before the driver is asked, given back when the library is
+ * unloaded, or with the context. */
 #include "books.h"
 #include "code.h"
 #include "collectives.h"
@@ -13,8 +14,11 @@ enum { ALL = 0, LAZY_LOADING = 2 /* CU_MODULE_LAZY_LOADING */ };
 
 static CUresult end_library(CUresult result, const CUlibrary *library, struct gs_image_size size) {
   if (result == CUDA_SUCCESS && size.code + size.data > 0)
-    gs_book_put(&(struct gs_entry){
-        .key = (uintptr_t)*library, .kind = GS_BOOK_LIBRARY, .ordinal = GS_NO_DEVICE, .link = size.code, .cap = size.data});
+    gs_book_put(&(struct gs_entry){.key = (uintptr_t)*library,
+                                   .kind = GS_BOOK_LIBRARY,
+                                   .ordinal = GS_NO_DEVICE,
+                                   .link = size.code,
+                                   .cap = size.data});
   return result;
 }
 
@@ -31,14 +35,14 @@ CUresult gs_cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option
   struct gs_image_size size = {0};
   if (joined && library)
     size = gs_image_size(code, SIZE_MAX, gs_common_capability());
-  return end_library(gs_real.cuLibraryLoadData(library, code, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
-                                               libraryOptionValues, numLibraryOptions),
+  return end_library(gs_real.cuLibraryLoadData(library, code, jitOptions, jitOptionsValues, numJitOptions,
+                                               libraryOptions, libraryOptionValues, numLibraryOptions),
                      library, size);
 }
 
-CUresult gs_cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions, void **jitOptionsValues,
-                                  unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues,
-                                  unsigned int numLibraryOptions) {
+CUresult gs_cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions,
+                                  void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions,
+                                  void **libraryOptionValues, unsigned int numLibraryOptions) {
   CUresult result;
   bool joined = gs_enter(&result);
   if (!joined && result != CUDA_SUCCESS)
@@ -47,19 +51,20 @@ CUresult gs_cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUji
   bool wrong;
   if (joined && (!gs_book_room(1) || (library && !gs_file_size(fileName, gs_common_capability(), &size, &wrong))))
     return CUDA_ERROR_OUT_OF_MEMORY;
-  return end_library(gs_real.cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
-                                                   libraryOptionValues, numLibraryOptions),
+  return end_library(gs_real.cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues, numJitOptions,
+                                                   libraryOptions, libraryOptionValues, numLibraryOptions),
                      library, size);
 }
 
 /* Of a library in a context: the code of a kernel, all code (ALL), or its variables (then part is the library itself). */
 static uint64_t placed_key(uint64_t library, uint64_t part, CUcontext context) {
-  uint64_t both = library ^ part * 0xd6e8feb86659fd93u; /* an odd number with bits everywhere */
+  uint64_t both = library ^ part * 0xd6e8feb86659fd93u;                     /* an odd number with bits everywhere */
   return (both ^ (uint64_t)(uintptr_t)context << 20) * 0x9e3779b97f4a7c15u; /* 2^64 over the golden ratio */
 }
 
-/* Into how many equal parts the library is taken to come: its kernels where the driver loads one by one, which it says is so unless
- * the program has asked for all at once. Asked when the first of them is used: the driver has to look into the library then. */
+/* Into how many equal parts the library is taken to come: its kernels where the driver loads one by one, which it says
+ * is so unless the program has asked for all at once. Asked when the first of them is used: the driver has to look into
+ * the library then. */
 static void count_parts(uint64_t library) {
   CUmoduleLoadingMode mode;
   unsigned int count = 0;
@@ -69,8 +74,9 @@ static void count_parts(uint64_t library) {
   gs_book_unlock();
   if (!unknown)
     return;
-  bool one_by_one = gs_real_has(GS_INDEX_cuModuleGetLoadingMode) && gs_real.cuModuleGetLoadingMode(&mode) == CUDA_SUCCESS &&
-                    mode == LAZY_LOADING && gs_real_has(GS_INDEX_cuLibraryGetKernelCount) &&
+  bool one_by_one = gs_real_has(GS_INDEX_cuModuleGetLoadingMode) &&
+                    gs_real.cuModuleGetLoadingMode(&mode) == CUDA_SUCCESS && mode == LAZY_LOADING &&
+                    gs_real_has(GS_INDEX_cuLibraryGetKernelCount) &&
                     gs_real.cuLibraryGetKernelCount(&count, (CUlibrary)(uintptr_t)library) == CUDA_SUCCESS;
   gs_book_lock();
   if ((known = gs_book_find(GS_BOOK_LIBRARY, library)))

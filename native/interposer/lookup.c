@@ -1,5 +1,5 @@
-/* cuGetProcAddress: the program asks for a base name, a CUDA version and a kind of default stream, and gets one exact ABI. The
- * driver answers first; only then is the pointer exchanged for the handler of that very ABI. */
+/* cuGetProcAddress: the program asks for a base name, a CUDA version and a kind of default stream, and gets one exact
+ * ABI. The driver answers first; only then is the pointer exchanged for the handler of that very ABI. */
 #include "lookup.h"
 
 #include <string.h>
@@ -50,16 +50,17 @@ static bool in_table(const char *base) {
   return false;
 }
 
-/* Functions newer than the table pass when they are asked for here, the way every CUDA runtime asks; dlsym does not find them. One
- * that by its name takes memory or submits work passes uncounted: worth a line, so that the gap is seen. One line in a
- * process: a runtime asks for everything when it starts, whether the program will use it or not. */
+/* Functions newer than the table pass when they are asked for here, the way every CUDA runtime asks; dlsym does not
+ * find them. One that by its name takes memory or submits work passes uncounted: worth a line, so that the gap is seen.
+ * One line in a process: a runtime asks for everything when it starts, whether the program will use it or not. */
 static void mention_unknown(const char *base, int version) {
   static uint32_t told;
   static const char *const WORTH[] = {"Alloc", "Create", "Import", "Launch", "Async", "Memcpy", "Memset", "Prefetch"};
   for (unsigned i = 0; i < sizeof WORTH / sizeof *WORTH; i++)
     if (strstr(base, WORTH[i]) && !__atomic_exchange_n(&told, 1, __ATOMIC_RELAXED))
-      gs_say("functions such as %s (CUDA %d) are unknown to this gpushare (CUDA %d): they are neither charged nor gated", base,
-             version, gs_table_version);
+      gs_say(
+          "functions such as %s (CUDA %d) are unknown to this gpushare (CUDA %d): they are neither charged nor gated",
+          base, version, gs_table_version);
 }
 
 static int driver_version(void) {
@@ -74,8 +75,8 @@ static CUresult ask_driver(const char *symbol, void **function, int version, cuu
   return gs_real.cuGetProcAddress(symbol, function, version, flags);
 }
 
-/* Is the answer the ABI that the table means? An ABI asked for that is newer than the table is, if the driver gives the same
- * function for the newest version we know. */
+/* Is the answer the ABI that the table means? An ABI asked for that is newer than the table is, if the driver gives the
+ * same function for the newest version we know. */
 static bool known_abi(const char *symbol, const void *answer, int effective, cuuint64_t flags) {
   void *known = NULL;
   return effective <= gs_table_version ||

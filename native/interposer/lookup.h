@@ -1,4 +1,5 @@
-/* The tables behind cuGetProcAddress, generated into hooks.c. Sorted by base, then plain before per-thread, then version. */
+/* The tables behind cuGetProcAddress, generated into hooks.c. Sorted by base, then plain before per-thread, then
+ * version. */
 #ifndef GPUSHARE_LOOKUP_H
 #define GPUSHARE_LOOKUP_H
 
@@ -23,8 +24,8 @@ extern const unsigned gs_nhooks;
 extern const struct gs_known gs_known[];
 extern const unsigned gs_nknown;
 extern const struct gs_known gs_called[GS_INDEX_COUNT]; /* what cuGetProcAddress calls a symbol; version 0: nothing */
-extern const int gs_table_version; /* of the header that driver.tsv was made from */
-extern const char *const gs_names[]; /* enum gs_index, then those of graphics.txt */
+extern const int gs_table_version;                      /* of the header that driver.tsv was made from */
+extern const char *const gs_names[];                    /* enum gs_index, then those of graphics.txt */
 extern const unsigned gs_nnames;
 
 #endif

@@ -7,7 +7,8 @@
 enum {
   NS_PER_MS = 1000000,
   RESIDENTS_NS = 2000000,
-  SOONER_NS = 50000 /* done by so much before the arbiter expects it, it is worth a bell: it takes as long to wake others */
+  /* done by so much before the arbiter expects it, it is worth a bell: it takes as long to wake others */
+  SOONER_NS = 50000
 };
 static const float rebase_ms = 4000; /* cuEventElapsedTime answers in float: beyond 4 s its step is over 0.25 us */
 
@@ -80,8 +81,8 @@ bool gs_bracket_record(struct gs_stream *stream, int which, uint64_t *recorded) 
 
 /* ---- taking in ---- */
 
-/* Device time of a done event. The first one of a context becomes the base, and so does one that is far from it. Gives true when
- * the context keeps the event. Under `reaping`. */
+/* Device time of a done event. The first one of a context becomes the base, and so does one that is far from it. Gives
+ * true when the context keeps the event. Under `reaping`. */
 static bool device_time(struct gs_context *context, CUevent event, uint64_t *time, bool *known) {
   float ms;
   *known = true;
@@ -104,7 +105,8 @@ static bool device_time(struct gs_context *context, CUevent event, uint64_t *tim
   return true;
 }
 
-/* The oldest mark of a stream, if it is done or lost. Gives false when there is nothing (more) to take in. Under `reaping`. */
+/* The oldest mark of a stream, if it is done or lost. Gives false when there is nothing (more) to take in. Under
+ * `reaping`. */
 static bool take_oldest(struct gs_stream *stream) {
   struct gs_time_device *device = stream->device;
   struct gs_context *context = stream->context;
@@ -222,7 +224,8 @@ void gs_reap(struct gs_time_device *device) {
       gs_stream_free(stream);
   }
   gs_biased_take(&device->lock);
-  device->meter->mark_most_ns = gs_bound(device) / GS_METER_MARKS; /* a tight bound is kept only as well as marks say */
+  /* a tight bound is kept only as well as marks say */
+  device->meter->mark_most_ns = gs_bound(device) / GS_METER_MARKS;
   sooner = gs_publish(device, gs_now());
   gs_biased_drop(&device->lock);
   __atomic_store_n(&device->looked_at, gs_now(), __ATOMIC_RELAXED);
@@ -248,7 +251,8 @@ void gs_stream_done(struct gs_stream *stream) {
   gs_repeat_absorb(stream);
   if (stream->queue.head == stream->queue.tail) {
     gs_meter_synced(device->meter, &stream->queue, now);
-  } else { /* another thread is still reading its marks, or the last one is not known to be done: it closes with them */
+    /* another thread is still reading its marks, or the last one is not known to be done: it closes with them */
+  } else {
     stream->done_at = now;
     __atomic_store_n(&stream->done_launches, gs_stream_launches(stream) + 1, __ATOMIC_RELAXED);
   }

@@ -17,8 +17,8 @@ struct charge {
   CUcontext context;
 };
 
-/* Before the driver is asked. With no current context, or arguments that are wrong whatever their size (plausible false), it is
- * left to the driver to say so. */
+/* Before the driver is asked. With no current context, or arguments that are wrong whatever their size (plausible
+ * false), it is left to the driver to say so. */
 static CUresult begin(struct charge *charge, uint64_t bytes, bool plausible) {
   charge->context = NULL;
   charge->bytes = bytes;
@@ -110,7 +110,8 @@ CUresult gs_cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned
   struct charge charge;
   CUresult result;
   if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuMemAllocPitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes) : result;
+    return result == CUDA_SUCCESS ? gs_real.cuMemAllocPitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes)
+                                  : result;
   result = begin(&charge, rows_bytes(round_up(WidthInBytes, PITCH_ROUND), Height), dptr && pPitch);
   if (result != CUDA_SUCCESS)
     return element_fits(ElementSizeBytes) ? result : gs_real.cuMemAllocPitch(dptr, pPitch, 0, Height, ElementSizeBytes);
@@ -127,10 +128,12 @@ CUresult gs_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthIn
   struct charge charge;
   CUresult result;
   if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes) : result;
+    return result == CUDA_SUCCESS ? gs_real.cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes)
+                                  : result;
   result = begin(&charge, rows_bytes(round_up(WidthInBytes, PITCH_ROUND), Height), dptr && pPitch);
   if (result != CUDA_SUCCESS)
-    return element_fits(ElementSizeBytes) ? result : gs_real.cuMemAllocPitch_v2(dptr, pPitch, 0, Height, ElementSizeBytes);
+    return element_fits(ElementSizeBytes) ? result
+                                          : gs_real.cuMemAllocPitch_v2(dptr, pPitch, 0, Height, ElementSizeBytes);
   result = gs_real.cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
   if (result == CUDA_SUCCESS && charge.ordinal != GS_NO_DEVICE && !true_up(&charge, rows_bytes(*pPitch, Height))) {
     gs_real.cuMemFree_v2(*dptr);

@@ -13,11 +13,15 @@ static struct gs_function *find_function(struct gs_meter *meter, uint64_t key, b
   struct gs_function *victim = NULL;
   for (uint32_t i = 0; i < GS_METER_PROBES; i++) {
     struct gs_function *entry = &meter->function[(start + i) & (GS_METER_FUNCTIONS - 1)];
-    if (entry->key == key) return entry;
-    if (!victim || entry->key == 0 || (victim->key && entry->observed < victim->observed)) victim = entry;
-    if (entry->key == 0) break;
+    if (entry->key == key)
+      return entry;
+    if (!victim || entry->key == 0 || (victim->key && entry->observed < victim->observed))
+      victim = entry;
+    if (entry->key == 0)
+      break;
   }
-  if (!add) return NULL;
+  if (!add)
+    return NULL;
   memset(victim, 0, sizeof *victim);
   victim->key = key;
   victim->epoch = meter->epoch;
@@ -46,10 +50,12 @@ void gs_meter_reset_function(struct gs_meter *meter, uint64_t key) {
 }
 
 static bool segment_trusted(const struct gs_segment *segment) {
-  if (segment->other > 0) return false;
+  if (segment->other > 0)
+    return false;
   for (uint32_t i = 0; i < segment->kinds; i++) {
     const struct gs_kind *kind = &segment->kind[i];
-    if (kind->function->key != kind->key || kind->function->observed < GS_METER_TRUSTED) return false;
+    if (kind->function->key != kind->key || kind->function->observed < GS_METER_TRUSTED)
+      return false;
   }
   return true;
 }
@@ -57,7 +63,8 @@ static bool segment_trusted(const struct gs_segment *segment) {
 /* Whether all is known from times when nobody else was on the device. */
 static bool segment_known_alone(const struct gs_segment *segment) {
   for (uint32_t i = 0; i < segment->kinds; i++)
-    if (segment->kind[i].function->beside) return false;
+    if (segment->kind[i].function->beside)
+      return false;
   return segment_trusted(segment);
 }
 
@@ -67,28 +74,34 @@ enum observed_how { BACKLOGGED, ALONE, BESIDE };
 static void learn(const struct gs_segment *segment, double took, enum observed_how how) {
   double total = gs_segment_now(segment);
   took *= segment->share; /* the rest of that time went to other streams */
-  if (total <= 0 || took <= 0) return;
+  if (total <= 0 || took <= 0)
+    return;
   for (uint32_t i = 0; i < segment->kinds; i++) {
     struct gs_function *function = segment->kind[i].function;
-    if (function->key != segment->kind[i].key) continue;
+    if (function->key != segment->kind[i].key)
+      continue;
     /* One wild segment must not move a known function far; a new one may turn out to be anything. */
     double ratio = function->observed < GS_METER_TRUSTED ? took / total : minimum(maximum(took / total, 0.1), 10);
     double weight = function->observed < GS_METER_TRUSTED || (function->beside && how != BESIDE) ? 1.0 : 0.2;
     /* One launch says little about the mean, unless all has changed. */
-    if (weight < 1 && segment->launches == 1 && ratio < 4) weight = 0.05;
+    if (weight < 1 && segment->launches == 1 && ratio < 4)
+      weight = 0.05;
     /* Slices of the device fall on one or the other: only many such segments say how long one takes. */
-    if (how == BESIDE) weight = maximum(1.0 / (function->observed + 1), 0.05);
+    if (how == BESIDE)
+      weight = maximum(1.0 / (function->observed + 1), 0.05);
     function->beside = how == BESIDE;
     function->estimate = maximum(function->estimate * (1 + (ratio - 1) * weight), 100);
     function->observed++;
-    if (how == BACKLOGGED && segment->share > 0.9) function->exact = GS_METER_EXACT;
+    if (how == BACKLOGGED && segment->share > 0.9)
+      function->exact = GS_METER_EXACT;
   }
 }
 
 /* Its functions may take much longer than they did: what comes next is observed again. */
 static void distrust(const struct gs_segment *segment) {
   for (uint32_t i = 0; i < segment->kinds; i++)
-    if (segment->kind[i].function->key == segment->kind[i].key) segment->kind[i].function->observed = 1;
+    if (segment->kind[i].function->key == segment->kind[i].key)
+      segment->kind[i].function->observed = 1;
 }
 
 /* ---- launches ---- */
@@ -96,7 +109,8 @@ static void distrust(const struct gs_segment *segment) {
 static void count_kind(struct gs_segment *segment, struct gs_function *function, double estimate, uint32_t n) {
   uint32_t i;
   for (i = 0; i < segment->kinds; i++)
-    if (segment->kind[i].function == function && segment->kind[i].key == function->key) break;
+    if (segment->kind[i].function == function && segment->kind[i].key == function->key)
+      break;
   if (i == GS_METER_KINDS) {
     segment->other += estimate;
     return;
@@ -133,7 +147,8 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   } else if (now >= queue->end) {
     open->idle += (double)(now - queue->end);
     queue->end = now;
-    if (estimate >= GS_METER_ALONE_NS) plan |= GS_PLAN_MARK;
+    if (estimate >= GS_METER_ALONE_NS)
+      plan |= GS_PLAN_MARK;
     /* With work of other streams on the device a bracket would see that too. */
     bool alone = now >= meter->end || meter->inflight < queue->inflight + 1;
     bool due = !queue->sampled && alone &&
@@ -173,7 +188,8 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   return plan;
 }
 
-void gs_meter_repeated(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t key, uint32_t n) {
+void gs_meter_repeated(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t key,
+                       uint32_t n) {
   struct gs_segment *open = &queue->open;
   bool known = function->key == key;
   double estimate = n * (known ? function->estimate : GS_METER_GUESS_NS);
@@ -190,8 +206,10 @@ void gs_meter_repeated(struct gs_meter *meter, struct gs_queue *queue, struct gs
   queue->inflight += estimate;
   meter->inflight += estimate;
   meter->launched += estimate;
-  if (known) count_kind(open, function, estimate, n);
-  else open->other += estimate;
+  if (known)
+    count_kind(open, function, estimate, n);
+  else
+    open->other += estimate;
 }
 
 static void take_inflight(struct gs_meter *meter, struct gs_queue *queue, double estimate, uint32_t unobserved) {
@@ -203,15 +221,18 @@ static void take_inflight(struct gs_meter *meter, struct gs_queue *queue, double
   meter->unobserved -= unobserved < meter->unobserved ? unobserved : meter->unobserved;
 }
 
-void gs_meter_undo(struct gs_meter *meter, struct gs_queue *queue, const struct gs_function *function, double estimate) {
+void gs_meter_undo(struct gs_meter *meter, struct gs_queue *queue, const struct gs_function *function,
+                   double estimate) {
   struct gs_segment *open = &queue->open;
   bool unobserved = function->observed == 0 && open->unobserved > 0;
-  if (open->launches == 0) return;
+  if (open->launches == 0)
+    return;
   open->launches--;
   open->unobserved -= unobserved;
   open->estimate = maximum(open->estimate - estimate, 0);
   for (uint32_t i = 0; i < open->kinds; i++)
-    if (open->kind[i].function == function && open->kind[i].launches > 0) open->kind[i].launches--;
+    if (open->kind[i].function == function && open->kind[i].launches > 0)
+      open->kind[i].launches--;
   take_inflight(meter, queue, estimate, unobserved);
   queue->end -= queue->end > (uint64_t)estimate ? (uint64_t)estimate : 0;
 }
@@ -220,7 +241,8 @@ void gs_meter_undo(struct gs_meter *meter, struct gs_queue *queue, const struct 
 
 struct gs_mark *gs_meter_mark(struct gs_meter *meter, struct gs_queue *queue, bool start, uint64_t now) {
   struct gs_mark *mark;
-  if (queue->head - queue->tail >= GS_METER_RING) return NULL;
+  if (queue->head - queue->tail >= GS_METER_RING)
+    return NULL;
   mark = &queue->ring[queue->head % GS_METER_RING];
   mark->event = NULL;
   mark->recorded = mark->recorded_by = now;
@@ -256,8 +278,8 @@ static void drop_oldest(struct gs_meter *meter, struct gs_queue *queue) {
   __atomic_store_n(&meter->marks, meter->marks - 1, __ATOMIC_RELAXED);
 }
 
-/* By estimate, in a span that bounds it. A launch shorter than the mean of its function may not have room for it; the next one
- * that is longer does, so a few launches' worth is carried over. More is no chance: the estimate is too high. */
+/* By estimate, in a span that bounds it. A launch shorter than the mean of its function may not have room for it; the
+ * next one that is longer does, so a few launches' worth is carried over. More is no chance: the estimate is too high. */
 static double fit(struct gs_queue *queue, const struct gs_segment *segment, double want, double span) {
   double took = minimum(want + queue->owed, span);
   queue->owed = minimum(want + queue->owed - took, GS_METER_CARRIED * want / maximum(segment->launches, 1));
@@ -276,11 +298,12 @@ static bool without_a_gap(const struct gs_mark *mark, double since_first) {
 
 /* Beside others, what is not known from times without them, or is long, is charged the device time there was for us. */
 static bool by_residency(const struct gs_segment *segment, bool alone, double lag) {
-  return !alone && lag > GS_METER_LAG_NS && (!segment_known_alone(segment) || gs_segment_now(segment) > GS_METER_LONG_NS);
+  return !alone && lag > GS_METER_LAG_NS &&
+         (!segment_known_alone(segment) || gs_segment_now(segment) > GS_METER_LONG_NS);
 }
 
-/* Device time of a segment that ended at done, `span` after the one before it. resident: what the device had for us since its
- * first launch. */
+/* Device time of a segment that ended at done, `span` after the one before it. resident: what the device had for us
+ * since its first launch. */
 static double segment_busy(struct gs_queue *queue, const struct gs_mark *mark, uint64_t done, double span, double lag,
                            bool alone, uint32_t residents, double resident) {
   const struct gs_segment *segment = &mark->segment;
@@ -293,10 +316,12 @@ static double segment_busy(struct gs_queue *queue, const struct gs_mark *mark, u
     since_first /= residents;
   }
   if (!alone && trusted) {
-    if (resident > 4 * total + GS_METER_LONG_NS) distrust(segment);
+    if (resident > 4 * total + GS_METER_LONG_NS)
+      distrust(segment);
     return fit(queue, segment, total, span);
   }
-  if (queue->previous_lag > GS_METER_LAG_NS && lag > GS_METER_LAG_NS && segment->idle < 0.02 * span && since_first > 0.98 * span) {
+  if (queue->previous_lag > GS_METER_LAG_NS && lag > GS_METER_LAG_NS && segment->idle < 0.02 * span &&
+      since_first > 0.98 * span) {
     learn(segment, span, BACKLOGGED);
     return span;
   }
@@ -306,26 +331,31 @@ static double segment_busy(struct gs_queue *queue, const struct gs_mark *mark, u
     return since_first;
   }
   if (trusted && lag > GS_METER_LAG_NS) {
-    if (since_first < 0.25 * total) distrust(segment);
+    if (since_first < 0.25 * total)
+      distrust(segment);
     span = since_first;
   }
-  if (trusted) return fit(queue, segment, total, span);
-  /* Nothing waited, so these launches took no longer than it took to make them; less than guessed makes room for a sample. */
-  if (alone && total > since_first) learn(segment, since_first, ALONE);
+  if (trusted)
+    return fit(queue, segment, total, span);
+  /* Nothing waited, so these launches took no longer than it took to make them; less than guessed makes room for a
+   * sample. */
+  if (alone && total > since_first)
+    learn(segment, since_first, ALONE);
   return span > segment->idle ? minimum(span - segment->idle, segment->estimate) : minimum(segment->estimate, span);
 }
 
-/* What was launched up to a mark was done then; the rest follows, but no sooner than it was launched: marks are reaped late. */
+/* What was launched up to a mark was done then; the rest follows, but no sooner than it was launched: marks are reaped
+ * late. */
 static void believe(struct gs_queue *queue, uint64_t done) {
   const struct gs_segment *last = &queue->open;
-  if (last->launches == 0 && queue->head != queue->tail) last = &queue->ring[(queue->head - 1) % GS_METER_RING].segment;
+  if (last->launches == 0 && queue->head != queue->tail)
+    last = &queue->ring[(queue->head - 1) % GS_METER_RING].segment;
   queue->end = done + (uint64_t)queue->inflight;
   if (last->launches > 0 && queue->end < last->first + (uint64_t)last->estimate)
     queue->end = last->first + (uint64_t)last->estimate;
 }
 
-void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done, uint32_t lease,
-                   uint32_t residents) {
+void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done, uint32_t lease, uint32_t residents) {
   struct gs_mark *mark = &queue->ring[queue->tail % GS_METER_RING];
   double lag = done > mark->recorded_by ? (double)(done - mark->recorded_by) : 0;
   if (!mark->start && queue->anchored && done > queue->previous_done) {
@@ -345,11 +375,15 @@ void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done
     }
   }
   drop_oldest(meter, queue);
-  if (!queue->anchored || done > queue->previous_done) queue->previous_done = done;
+  if (!queue->anchored || done > queue->previous_done)
+    queue->previous_done = done;
   queue->anchored = true;
   queue->previous_lag = lag;
-  queue->silent = lag > GS_METER_LAG_NS ? 0 : queue->silent < GS_METER_SILENT_MOST ? queue->silent + 1 : GS_METER_SILENT_MOST;
-  if (lag > GS_METER_LAG_NS) believe(queue, done);
+  queue->silent = lag > GS_METER_LAG_NS                  ? 0
+                  : queue->silent < GS_METER_SILENT_MOST ? queue->silent + 1
+                                                         : GS_METER_SILENT_MOST;
+  if (lag > GS_METER_LAG_NS)
+    believe(queue, done);
 }
 
 void gs_meter_lose(struct gs_meter *meter, struct gs_queue *queue, uint64_t now) {
@@ -368,19 +402,25 @@ void gs_meter_lose_all(struct gs_meter *meter, struct gs_queue *queue, uint64_t 
   uint64_t from = queue->open.first;
   for (uint32_t i = queue->head; i != queue->tail; i--) {
     const struct gs_mark *mark = &queue->ring[(i - 1) % GS_METER_RING];
-    if (mark->start) continue;
+    if (mark->start)
+      continue;
     want += gs_segment_now(&mark->segment);
     from = mark->segment.first;
   }
-  if (queue->anchored) from = queue->previous_done;
-  if (want > 0 && now > from) gs_timeline_add(meter, from, now, minimum(want, (double)(now - from)), 1);
+  if (queue->anchored)
+    from = queue->previous_done;
+  if (want > 0 && now > from)
+    gs_timeline_add(meter, from, now, minimum(want, (double)(now - from)), 1);
   memset(&queue->open, 0, sizeof queue->open);
-  while (queue->tail != queue->head) drop_oldest(meter, queue);
+  while (queue->tail != queue->head)
+    drop_oldest(meter, queue);
 }
 
 bool gs_meter_check_before_sync(struct gs_queue *queue, uint64_t now) {
-  if (queue->open.launches < 2) return false;
-  if (segment_trusted(&queue->open) && now - queue->last_check <= sample_every(queue)) return false;
+  if (queue->open.launches < 2)
+    return false;
+  if (segment_trusted(&queue->open) && now - queue->last_check <= sample_every(queue))
+    return false;
   queue->last_check = now;
   return true;
 }

@@ -29,8 +29,8 @@ static int map_file(const char *dir, const char *name, size_t size, bool writabl
   if (gs_fstat(fd, &file) < 0)
     rc = gs_fail(err, -errno, "cannot look at %s: %s", path, strerror(errno));
   else if (!S_ISREG(file.st_mode) || (uint64_t)file.st_size != size)
-    rc = gs_fail(err, -EPROTO, "%s has %lld bytes, expected %zu: not a page of this version", path, (long long)file.st_size,
-                 size);
+    rc = gs_fail(err, -EPROTO, "%s has %lld bytes, expected %zu: not a page of this version", path,
+                 (long long)file.st_size, size);
   else if ((at = mmap(NULL, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0)) == MAP_FAILED)
     rc = gs_fail(err, -errno, "cannot map %s: %s", path, strerror(errno));
   close(fd);
@@ -41,20 +41,21 @@ static int map_file(const char *dir, const char *name, size_t size, bool writabl
 
 static int check(const struct gs_limits *limits, const struct gs_usage *usage, struct gs_err *err) {
   if (limits->magic != GS_LIMITS_MAGIC || limits->version != GS_PAGE_VERSION || limits->size != sizeof *limits)
-    return gs_fail(err, -EPROTO, "the limits page is not ours or of another version (magic %#x, version %u)", limits->magic,
-                   limits->version);
+    return gs_fail(err, -EPROTO, "the limits page is not ours or of another version (magic %#x, version %u)",
+                   limits->magic, limits->version);
   if (limits->ndevices < 1 || limits->ndevices > GS_MAX_DEVICES || limits->slots_high > GS_MAX_SLOTS ||
       !memchr(limits->grant, 0, sizeof limits->grant))
-    return gs_fail(err, -EPROTO, "the limits page is corrupt (%u devices, %u slots)", limits->ndevices, limits->slots_high);
+    return gs_fail(err, -EPROTO, "the limits page is corrupt (%u devices, %u slots)", limits->ndevices,
+                   limits->slots_high);
   if (!usage)
     return 0;
   if (usage->magic != GS_USAGE_MAGIC || usage->version != GS_PAGE_VERSION || usage->size != sizeof *usage ||
       usage->nslots != GS_MAX_SLOTS)
-    return gs_fail(err, -EPROTO, "the usage page is not ours or of another version (magic %#x, version %u)", usage->magic,
-                   usage->version);
+    return gs_fail(err, -EPROTO, "the usage page is not ours or of another version (magic %#x, version %u)",
+                   usage->magic, usage->version);
   if (strncmp(limits->grant, usage->grant, sizeof limits->grant) != 0)
-    return gs_fail(err, -EPROTO, "the usage page belongs to another grant (%.40s) than the limits page (%.40s)", usage->grant,
-                   limits->grant);
+    return gs_fail(err, -EPROTO, "the usage page belongs to another grant (%.40s) than the limits page (%.40s)",
+                   usage->grant, limits->grant);
   return 0;
 }
 
@@ -79,9 +80,13 @@ static int map_both(const char *dir, struct gs_pages *pages, bool writable, stru
   return 0;
 }
 
-int gs_pages_map(const char *dir, struct gs_pages *pages, struct gs_err *err) { return map_both(dir, pages, true, err); }
+int gs_pages_map(const char *dir, struct gs_pages *pages, struct gs_err *err) {
+  return map_both(dir, pages, true, err);
+}
 
-int gs_pages_view(const char *dir, struct gs_pages *pages, struct gs_err *err) { return map_both(dir, pages, false, err); }
+int gs_pages_view(const char *dir, struct gs_pages *pages, struct gs_err *err) {
+  return map_both(dir, pages, false, err);
+}
 
 static uint64_t add(uint64_t a, uint64_t b) { return a + b < a ? UINT64_MAX : a + b; }
 
@@ -91,13 +96,13 @@ static uint32_t slots_high(const struct gs_limits *limits) {
 }
 
 struct sums {
-  uint64_t held;     /* granted, of all slots */
-  uint64_t all;      /* and announced */
-  uint32_t lowest;   /* slot of the lowest undecided announcement of another, UINT32_MAX: none */
+  uint64_t held;   /* granted, of all slots */
+  uint64_t all;    /* and announced */
+  uint32_t lowest; /* slot of the lowest undecided announcement of another, UINT32_MAX: none */
 };
 
-/* Per slot the announcement is read before the bytes: its owner adds to the bytes before it withdraws the announcement, so
- * whatever the interleaving the bytes are counted at least once. */
+/* Per slot the announcement is read before the bytes: its owner adds to the bytes before it withdraws the announcement,
+ * so whatever the interleaving the bytes are counted at least once. */
 static struct sums sum(const struct gs_pages *pages, uint32_t slot, uint32_t device) {
   struct sums sums = {0, 0, UINT32_MAX};
   uint32_t high = slots_high(pages->limits);
@@ -138,8 +143,8 @@ static bool undecided(const struct gs_pages *pages, uint32_t slot, uint32_t devi
   return __atomic_load_n(&pages->usage->slot[slot].device[device].memory_pending, __ATOMIC_SEQ_CST) != 0;
 }
 
-/* Announce, then look. Of two that announce at once at least one sees the other; if both do, the lower slot goes on and the
- * higher withdraws until that one is decided. */
+/* Announce, then look. Of two that announce at once at least one sees the other; if both do, the lower slot goes on and
+ * the higher withdraws until that one is decided. */
 int gs_page_reserve(const struct gs_pages *pages, uint32_t slot, uint32_t device, uint64_t bytes) {
   struct gs_slot_device *own = &pages->usage->slot[slot].device[device];
   uint64_t limit = __atomic_load_n(&pages->limits->device[device].memory_bytes, __ATOMIC_ACQUIRE);

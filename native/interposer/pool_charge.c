@@ -23,8 +23,8 @@ static bool is_graph_pool(uint64_t pool) { return pool <= GS_MAX_DEVICES; }
 void gs_pool_add(uint64_t pool, int ordinal, uint64_t cap, uint64_t reserved) {
   gs_book_lock();
   if (!gs_book_find(GS_BOOK_POOL, pool)) {
-    gs_book_add(&(struct gs_entry){
-        .key = pool, .kind = GS_BOOK_POOL, .ordinal = ordinal, .cap = cap, .seen = reserved});
+    gs_book_add(
+        &(struct gs_entry){.key = pool, .kind = GS_BOOK_POOL, .ordinal = ordinal, .cap = cap, .seen = reserved});
     if (ordinal != GS_NO_DEVICE)
       __atomic_fetch_add(&gs_process->pools[ordinal], 1, __ATOMIC_RELAXED);
   }
@@ -60,9 +60,9 @@ bool gs_pool_figures(uint64_t pool, int ordinal, uint64_t *reserved, uint64_t *u
   return ask_pool(handle, POOL_RESERVED_CURRENT, reserved) && ask_pool(handle, POOL_USED_CURRENT, used);
 }
 
-/* A call that could make the pool grow by `ended` is over (0: none is). The charge becomes what is reserved and what other
- * calls under way may still add, but never more than it was: what those need they have reserved, or expect not to need. The
- * device's pool lock makes the figure and the charge belong together. */
+/* A call that could make the pool grow by `ended` is over (0: none is). The charge becomes what is reserved and what
+ * other calls under way may still add, but never more than it was: what those need they have reserved, or expect not to
+ * need. The device's pool lock makes the figure and the charge belong together. */
 static bool settle(uint64_t pool, int ordinal, uint64_t ended, bool gone, uint64_t *grew) {
   uint64_t reserved = 0, used, less = 0, more = 0;
   *grew = 0;
@@ -135,10 +135,10 @@ static void bounds(uint64_t pool, int ordinal, uint64_t bytes, uint64_t *most, u
   }
 }
 
-/* The pool has a place for it and need not grow: takes part in the bounds without reserving. Graphs map whatever pages are free;
- * a pool needs a place in one piece, and allocates for one call at a time. What calls under way may take of the free memory of
- * graphs is theirs first, as far as it exceeds what they reserved. look: through all that the pool has, which takes long where it
- * has much. */
+/* The pool has a place for it and need not grow: takes part in the bounds without reserving. Graphs map whatever pages
+ * are free; a pool needs a place in one piece, and allocates for one call at a time. What calls under way may take of
+ * the free memory of graphs is theirs first, as far as it exceeds what they reserved. look: through all that the pool
+ * has, which takes long where it has much. */
 static bool begin_within(struct gs_growth *growth, uint64_t bytes, uint64_t need, CUstream stream, bool look) {
   uint64_t reserved, used, pool = growth->pool;
   bool room = false;
@@ -162,7 +162,8 @@ static bool begin_within(struct gs_growth *growth, uint64_t bytes, uint64_t need
   return room;
 }
 
-/* What the counts do not tell, such as a piece that came while another went, can then not carry the grant over its limit. */
+/* What the counts do not tell, such as a piece that came while another went, can then not carry the grant over its
+ * limit. */
 static bool has_left(int ordinal, uint64_t bytes) {
   struct gs_pages pages = {gs_process->limits, gs_process->usage};
   return gs_page_memory(&pages, (uint32_t)ordinal, UINT64_MAX).free >= bytes;
@@ -176,7 +177,8 @@ bool gs_growth_begin(struct gs_growth *growth, uint64_t pool, int ordinal, uint6
   if (is_graph_pool(pool) ? begin_within(growth, bytes, bytes, stream, false)
                           : has_left(ordinal, most) && begin_within(growth, bytes, least, stream, false))
     return true;
-  return begin(growth, most) || (least < most && begin(growth, least)) || begin_within(growth, bytes, least, stream, true);
+  return begin(growth, most) || (least < most && begin(growth, least)) ||
+         begin_within(growth, bytes, least, stream, true);
 }
 
 /* More than the pool or the grant ever has. */

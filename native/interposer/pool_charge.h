@@ -1,6 +1,6 @@
-/* The charge of pools: the driver's memory pools and each device's pool of graph memory. A pool's memory is what it has reserved
- * from the device, not what the program holds of it, so the charge follows the driver's own figure. A call that can make a pool
- * grow says by how much at most beforehand. */
+/* The charge of pools: the driver's memory pools and each device's pool of graph memory. A pool's memory is what it has
+ * reserved from the device, not what the program holds of it, so the charge follows the driver's own figure. A call
+ * that can make a pool grow says by how much at most beforehand. */
 #ifndef GPUSHARE_POOL_CHARGE_H
 #define GPUSHARE_POOL_CHARGE_H
 
@@ -31,11 +31,11 @@ void gs_pool_add(uint64_t pool, int ordinal, uint64_t cap, uint64_t reserved);
 /* What the driver says: bytes reserved and bytes of those in use; false when it cannot say. */
 bool gs_pool_figures(uint64_t pool, int ordinal, uint64_t *reserved, uint64_t *used);
 
-/* Before a call that takes bytes from the pool: reserves what it may grow by, or sees that it need not. False: it does not
- * fit. */
+/* Before a call that takes bytes from the pool: reserves what it may grow by, or sees that it need not. False: it does
+ * not fit. */
 bool gs_growth_begin(struct gs_growth *growth, uint64_t pool, int ordinal, uint64_t bytes, CUstream stream);
-/* So many bytes of the pool did not fit. Has queued frees of stream happen and unused memory given back, as drivers do when a
- * device is full; with no lock held. False: it cannot be done here, or would not help. */
+/* So many bytes of the pool did not fit. Has queued frees of stream happen and unused memory given back, as drivers do
+ * when a device is full; with no lock held. False: it cannot be done here, or would not help. */
 bool gs_growth_make_room(uint64_t pool, int ordinal, uint64_t bytes, CUstream stream);
 /* After the call, whatever it answered. False: the pool grew beyond what the grant has; that is charged all the same. */
 bool gs_growth_end(struct gs_growth *growth);

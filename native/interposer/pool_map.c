@@ -10,7 +10,7 @@ struct span {
   CUstream stream; /* of one that fades */
 };
 
-/* ---- with the books' lock held ------------------------------------------------------------------------------------------------ */
+/* ---- with the books' lock held ----------------------------------------------------------------------------------- */
 
 static bool overlaps(const struct gs_entry *entry, uint64_t at, uint64_t bytes) {
   return entry->key < at + bytes && at < entry->key + entry->cap;
@@ -80,12 +80,8 @@ void gs_map_made(uint64_t pool, uint64_t address, uint64_t bytes, uint64_t growt
     entry->count++;
     entry->live += bytes;
   }
-  gs_book_add(&(struct gs_entry){.key = address,
-                                 .kind = GS_BOOK_BLOCK,
-                                 .ordinal = GS_NO_DEVICE,
-                                 .link = pool,
-                                 .context = context,
-                                 .cap = bytes});
+  gs_book_add(&(struct gs_entry){
+      .key = address, .kind = GS_BOOK_BLOCK, .ordinal = GS_NO_DEVICE, .link = pool, .context = context, .cap = bytes});
   gs_book_unlock();
 }
 
@@ -154,7 +150,7 @@ void gs_map_put_back(const struct gs_entry *block) {
   gs_book_unlock();
 }
 
-/* ---- is there room ------------------------------------------------------------------------------------------------------------ */
+/* ---- is there room ----------------------------------------------------------------------------------------------- */
 
 static bool before(const struct span *a, const struct span *b) { return a->at < b->at; }
 
@@ -189,8 +185,8 @@ static size_t collect(uint64_t pool, struct span *spans, size_t room) {
     uint32_t from = 0;
     for (struct gs_entry *entry; (entry = gs_book_next(kinds[i], &from));)
       if (entry->link == pool && count++ < room)
-        spans[count - 1] = (struct span){entry->key, entry->cap, kinds[i] == GS_BOOK_BLOCK,
-                                        (CUstream)(uintptr_t)entry->bytes};
+        spans[count - 1] =
+            (struct span){entry->key, entry->cap, kinds[i] == GS_BOOK_BLOCK, (CUstream)(uintptr_t)entry->bytes};
   }
   return count;
 }
@@ -214,7 +210,8 @@ static size_t first_from(const struct span *spans, size_t count, uint64_t at) {
   return low;
 }
 
-static bool room_in(const struct gs_entry *chunk, const struct span *spans, size_t count, uint64_t bytes, CUstream stream) {
+static bool room_in(const struct gs_entry *chunk, const struct span *spans, size_t count, uint64_t bytes,
+                    CUstream stream) {
   uint64_t free_from = chunk->key, end = chunk->key + chunk->cap;
   for (size_t i = first_from(spans, count, chunk->key); i < count && spans[i].at < end; i++) {
     if ((spans[i].at > free_from && spans[i].at - free_from >= bytes) || given_back(spans, count, i, bytes, stream))
@@ -251,8 +248,8 @@ static bool look(uint64_t pool, uint64_t bytes, CUstream stream, const struct sp
   return false;
 }
 
-/* What is free is in no more places than there are pieces and blocks for it to come after, so one has its share. Of the freed
- * blocks those count whose stream did not get there: each has its bytes in use. */
+/* What is free is in no more places than there are pieces and blocks for it to come after, so one has its share. Of the
+ * freed blocks those count whose stream did not get there: each has its bytes in use. */
 bool gs_map_plainly_has_room(uint64_t pool, uint64_t bytes, uint64_t reserved, uint64_t used) {
   gs_book_lock();
   struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, pool);

@@ -5,7 +5,7 @@
 #include "pool_charge.h"
 #include "pool_map.h"
 
-/* ---- which pool -------------------------------------------------------------------------------------------------------------- */
+/* ---- which pool -------------------------------------------------------------------------------------------------- */
 
 /* It is the device's default pool, of memory of either kind. */
 static bool standard_of(CUmemoryPool pool, CUdevice device) {
@@ -18,8 +18,8 @@ static bool standard_of(CUmemoryPool pool, CUdevice device) {
          standard == pool;
 }
 
-/* The entry's ordinal: GS_NO_DEVICE for pools whose memory is not this grant's to pay. A pool first seen here is a device's
- * default pool or was imported. */
+/* The entry's ordinal: GS_NO_DEVICE for pools whose memory is not this grant's to pay. A pool first seen here is a
+ * device's default pool or was imported. */
 static int pool_ordinal(CUmemoryPool pool) {
   gs_book_lock();
   struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, (uintptr_t)pool);
@@ -36,8 +36,8 @@ static int pool_ordinal(CUmemoryPool pool) {
   return ordinal;
 }
 
-/* A pool that nobody here pays for is of host memory, another process's, or the default one of a device that is not the grant's:
- * no other is made there. */
+/* A pool that nobody here pays for is of host memory, another process's, or the default one of a device that is not the
+ * grant's: no other is made there. */
 static bool pool_elsewhere(CUmemoryPool pool, CUdevice *device) {
   int count = 0;
   if (gs_real.cuDeviceGetCount(&count) != CUDA_SUCCESS)
@@ -78,7 +78,7 @@ void gs_pools_context_gone(CUcontext context) {
     gs_pool_block_freed(&block, NULL);
 }
 
-/* ---- handlers ---------------------------------------------------------------------------------------------------------------- */
+/* ---- handlers ---------------------------------------------------------------------------------------------------- */
 
 struct request {
   CUdeviceptr *address;
@@ -105,8 +105,8 @@ static bool captures(CUstream stream) {
   return result != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* False: it does not fit, and *result says so. One at a time, so that what a pool has free is not counted on twice. The lock is
- * not held while anything is waited for. */
+/* False: it does not fit, and *result says so. One at a time, so that what a pool has free is not counted on twice. The
+ * lock is not held while anything is waited for. */
 static bool within_charge(const struct request *request, int ordinal, CUresult *result) {
   struct gs_growth growth;
   uint64_t pool = (uintptr_t)request->pool;
@@ -132,7 +132,8 @@ static CUresult allocate(struct request *request) {
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? call(request) : result;
   int device = gs_stream_device(request->stream);
-  if (!request->address || (request->from && !request->pool) || captures(request->stream) || (!request->pool && device == GS_NO_DEVICE))
+  if (!request->address || (request->from && !request->pool) || captures(request->stream) ||
+      (!request->pool && device == GS_NO_DEVICE))
     return call(request);
   if (!request->pool && gs_real.cuDeviceGetMemPool(&request->pool, gs_device_of(device)) != CUDA_SUCCESS)
     return call(request);
@@ -165,10 +166,12 @@ CUresult gs_cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemory
 }
 
 CUresult gs_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream) {
-  return allocate(&(struct request){dptr, bytesize, pool, per_thread(hStream), NULL, gs_real.cuMemAllocFromPoolAsync_ptsz});
+  return allocate(
+      &(struct request){dptr, bytesize, pool, per_thread(hStream), NULL, gs_real.cuMemAllocFromPoolAsync_ptsz});
 }
 
-static CUresult free_async(CUdeviceptr address, CUstream stream, CUresult (*free)(CUdeviceptr address, CUstream stream)) {
+static CUresult free_async(CUdeviceptr address, CUstream stream,
+                           CUresult (*free)(CUdeviceptr address, CUstream stream)) {
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? free(address, stream) : result;
@@ -188,7 +191,9 @@ static CUresult free_async(CUdeviceptr address, CUstream stream, CUresult (*free
   return result;
 }
 
-CUresult gs_cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) { return free_async(dptr, hStream, gs_real.cuMemFreeAsync); }
+CUresult gs_cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
+  return free_async(dptr, hStream, gs_real.cuMemFreeAsync);
+}
 
 CUresult gs_cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) {
   return free_async(dptr, per_thread(hStream), gs_real.cuMemFreeAsync_ptsz);
@@ -223,11 +228,12 @@ CUresult gs_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
   return result;
 }
 
-CUresult gs_cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *handle, CUmemAllocationHandleType handleType,
-                                               unsigned long long flags) {
+CUresult gs_cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *handle,
+                                               CUmemAllocationHandleType handleType, unsigned long long flags) {
   CUresult result;
   if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuMemPoolImportFromShareableHandle(pool_out, handle, handleType, flags) : result;
+    return result == CUDA_SUCCESS ? gs_real.cuMemPoolImportFromShareableHandle(pool_out, handle, handleType, flags)
+                                  : result;
   if (!gs_book_room(1))
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = gs_real.cuMemPoolImportFromShareableHandle(pool_out, handle, handleType, flags);

@@ -7,13 +7,14 @@ static uint32_t least(double a, double b) {
   return n <= 0 ? 0 : n < GS_REPEAT_MOST ? (uint32_t)n : GS_REPEAT_MOST;
 }
 
-void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUstream handle, uint32_t lease, double room,
-                    uint64_t tick, uint64_t now) {
+void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUstream handle, uint32_t lease,
+                    double room, uint64_t tick, uint64_t now) {
   struct gs_time *time = gs_time();
   const struct gs_queue *queue = &stream->queue;
   struct gs_repeat *repeat = gs_repeat_of(handle);
   bool again = repeat->key == function->key && repeat->stream == stream && repeat->handle == handle;
-  uint64_t launches = gs_stream_launches(stream), gone = now - stream->booked, since = launches - stream->booked_launches;
+  uint64_t launches = gs_stream_launches(stream), gone = now - stream->booked,
+           since = launches - stream->booked_launches;
   double each;
   stream->booked_launches = launches;
   stream->booked = now;

@@ -1,10 +1,10 @@
-/* Launches like the last one. A program that launches one short kernel after the other pays for the books of each; so a thread
- * whose launch was booked in full may launch the same function into the same stream a few times with no more than a count, which
- * the next one that is booked in full takes in. What is not booked yet is bounded: GS_REPEAT_NS of estimated device time and of
- * the program's rhythm, a quarter of the bound on work in flight.
+/* Launches like the last one. A program that launches one short kernel after the other pays for the books of each; so a
+ * thread whose launch was booked in full may launch the same function into the same stream a few times with no more
+ * than a count, which the next one that is booked in full takes in. What is not booked yet is bounded: GS_REPEAT_NS of
+ * estimated device time and of the program's rhythm, a quarter of the bound on work in flight.
  *
- * The thread looks at two words only: the lease, and `repeats` of gs_time, which everything that makes a launch another one than
- * it was moves (captures, modules, streams, contexts, the loss of the daemon). */
+ * The thread looks at two words only: the lease, and `repeats` of gs_time, which everything that makes a launch another
+ * one than it was moves (captures, modules, streams, contexts, the loss of the daemon). */
 #ifndef GPUSHARE_REPEAT_H
 #define GPUSHARE_REPEAT_H
 
@@ -13,7 +13,7 @@
 
 enum {
   GS_REPEAT_NS = 100000, /* half of GS_DRAINED_NS, and of the time after which an idle holder hands its lease over */
-  GS_REPEAT_LEAST = 4, /* fewer spare little */
+  GS_REPEAT_LEAST = 4,   /* fewer spare little */
   GS_REPEAT_MOST = 32,
   GS_REPEAT_SHORT_NS = 10000 /* reading the clock after each wait for a kernel shorter than this is felt */
 };
@@ -59,8 +59,8 @@ static inline void gs_repeated(struct gs_repeat *repeat, CUresult result) {
     repeat->left = 0;
 }
 
-/* This thread waits for a stream that it launches into: if that is over soon, the books close with the next launch that is booked.
- * Or NULL. */
+/* This thread waits for a stream that it launches into: if that is over soon, the books close with the next launch that
+ * is booked. Or NULL. */
 static inline struct gs_repeat *gs_repeat_wait(CUstream handle) {
   struct gs_repeat *repeat = gs_repeat_of(handle);
   if (repeat->left > 0 && repeat->handle == handle && gs_repeat_holds(repeat) &&
@@ -80,8 +80,8 @@ static inline bool gs_repeatable(CUstream handle) {
   return handle && handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD;
 }
 /* The launch just booked may be repeated, or not. Under the device's lock. */
-void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUstream handle, uint32_t lease, double room,
-                    uint64_t tick, uint64_t now);
+void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUstream handle, uint32_t lease,
+                    double room, uint64_t tick, uint64_t now);
 /* Books what was repeated in the stream. Under the device's lock, before anything else is done with its queue. */
 static inline uint64_t gs_repeat_pending(const struct gs_stream *stream) {
   return __atomic_load_n(&stream->repeated, __ATOMIC_ACQUIRE) - __atomic_load_n(&stream->absorbed, __ATOMIC_RELAXED);
@@ -97,7 +97,8 @@ void gs_repeat_absorb_all(struct gs_time_device *device);
 bool gs_stream_open(struct gs_stream *stream);
 /* Ever; tells whether anything came after an event of the program. */
 static inline uint64_t gs_stream_launches(const struct gs_stream *stream) {
-  return __atomic_load_n(&stream->queue.launches, __ATOMIC_RELAXED) + __atomic_load_n(&stream->repeated, __ATOMIC_ACQUIRE);
+  return __atomic_load_n(&stream->queue.launches, __ATOMIC_RELAXED) +
+         __atomic_load_n(&stream->repeated, __ATOMIC_ACQUIRE);
 }
 /* All of it is done, whatever its queue still says. */
 static inline bool gs_stream_known_done(const struct gs_stream *stream) {

@@ -20,8 +20,8 @@ static struct gs_cached *cached_place(CUstream handle) {
 
 static bool is_default(CUstream handle) { return handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD; }
 
-/* A per-thread default stream ends with its thread, unseen. Its place goes to the next thread at that address, which is right:
- * the work of a dead thread's stream is done or will be. */
+/* A per-thread default stream ends with its thread, unseen. Its place goes to the next thread at that address, which is
+ * right: the work of a dead thread's stream is done or will be. */
 static uint64_t thread_of(CUstream handle) { return handle == CU_STREAM_PER_THREAD ? (uint64_t)(uintptr_t)cache : 0; }
 
 static CUcontext current_context(void) {
@@ -55,8 +55,8 @@ static struct gs_context *context_of(struct gs_time *time, CUcontext handle) {
 static struct gs_stream *find(struct gs_time *time, CUstream handle, CUcontext context, uint64_t thread) {
   for (uint32_t i = 0; i < time->streams; i++) {
     struct gs_stream *stream = time->stream[i];
-    if (stream && gs_stream_live(stream) && !gs_stream_retired(stream) && stream->handle == handle && stream->thread == thread &&
-        (!context || stream->context->handle == context))
+    if (stream && gs_stream_live(stream) && !gs_stream_retired(stream) && stream->handle == handle &&
+        stream->thread == thread && (!context || stream->context->handle == context))
       return stream;
   }
   return NULL;
@@ -119,7 +119,8 @@ CUcontext gs_context_behind(CUstream handle, CUcontext current) {
   if (is_default(handle))
     return current;
   result = gs_real.cuStreamGetCtx(handle, &context);
-  if (result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_CONTEXT_IS_DESTROYED)
+  if (result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_CONTEXT ||
+      result == CUDA_ERROR_CONTEXT_IS_DESTROYED)
     return NULL;
   return result == CUDA_SUCCESS && context ? context : current;
 }

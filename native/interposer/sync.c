@@ -160,8 +160,8 @@ CUresult gs_after_event_record(struct gs_around *around, CUresult result) {
   place = place_of(time, around->event);
   gs_latch_take(&time->recorded_lock);
   if (around->stream)
-    *place = (struct gs_recorded){around->event, around->stream,
-                                  __atomic_load_n(&time->generation, __ATOMIC_ACQUIRE), gs_stream_launches(around->stream)};
+    *place = (struct gs_recorded){around->event, around->stream, __atomic_load_n(&time->generation, __ATOMIC_ACQUIRE),
+                                  gs_stream_launches(around->stream)};
   else if (place->event == around->event)
     place->event = NULL;
   gs_latch_drop(&time->recorded_lock);

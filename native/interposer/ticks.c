@@ -1,10 +1,10 @@
 #include "ticks.h"
 
 enum {
-  MEASURE_NS = 20000000,    /* two readings this far apart, each 100 ns off, give the scale to 10 ppm */
-  RENEW_NS = 1000000000,    /* the clock is slewed now and then: measure the scale anew */
-  OFF_NS = 20000,           /* off by more than this, and a thousandth: not one even counter */
-  READING_NS = 2000         /* a comparison that took longer was interrupted */
+  MEASURE_NS = 20000000, /* two readings this far apart, each 100 ns off, give the scale to 10 ppm */
+  RENEW_NS = 1000000000, /* the clock is slewed now and then: measure the scale anew */
+  OFF_NS = 20000,        /* off by more than this, and a thousandth: not one even counter */
+  READING_NS = 2000      /* a comparison that took longer was interrupted */
 };
 
 static uint64_t give(struct gs_ticks *ticks, uint64_t now) {

@@ -9,7 +9,8 @@ static double minimum(double a, double b) { return a < b ? a : b; }
 
 static void insert_piece(struct gs_meter *meter, uint32_t at, uint64_t from, uint64_t to, double density) {
   if (meter->pieces == GS_METER_PIECES) {
-    if (at == 0) return;
+    if (at == 0)
+      return;
     meter->forgotten = meter->piece[0].to;
     memmove(&meter->piece[0], &meter->piece[1], (GS_METER_PIECES - 1) * sizeof meter->piece[0]);
     meter->pieces--;
@@ -22,23 +23,27 @@ static void insert_piece(struct gs_meter *meter, uint32_t at, uint64_t from, uin
 
 static double fill_piece(struct gs_piece *piece, double density, double most) {
   double before = piece->density;
-  if (before >= most) return 0;
+  if (before >= most)
+    return 0;
   piece->density = minimum(most, before + density);
   return (piece->density - before) * (double)(piece->to - piece->from);
 }
 
 double gs_timeline_add(struct gs_meter *meter, uint64_t from, uint64_t to, double busy, double most) {
   double density, counted = 0;
-  if (to <= from || busy <= 0) return 0;
+  if (to <= from || busy <= 0)
+    return 0;
   density = minimum(most, busy / (double)(to - from));
-  if (from < meter->forgotten) from = meter->forgotten;
+  if (from < meter->forgotten)
+    from = meter->forgotten;
   for (uint32_t i = 0; from < to; i++) {
     if (i >= meter->pieces || to <= meter->piece[i].from) {
       counted += density * (double)(to - from);
       insert_piece(meter, i < meter->pieces ? i : meter->pieces, from, to, density);
       break;
     }
-    if (meter->piece[i].to <= from) continue;
+    if (meter->piece[i].to <= from)
+      continue;
     if (from < meter->piece[i].from) {
       uint64_t gap_end = meter->piece[i].from;
       counted += density * (double)(gap_end - from);
@@ -73,9 +78,12 @@ double gs_timeline_add(struct gs_meter *meter, uint64_t from, uint64_t to, doubl
 
 void gs_meter_turn(struct gs_meter *meter, uint32_t others, uint64_t from) {
   /* What was expected to begin later than that did not. */
-  while (meter->turns > 0 && meter->turn[(meter->turns - 1) % GS_METER_TURNS].from >= from) meter->turns--;
-  __atomic_store_n(&meter->others, others, __ATOMIC_RELAXED); /* looked at without the lock, to see whether to come here */
-  if (meter->turns > 0 && meter->turn[(meter->turns - 1) % GS_METER_TURNS].others == others) return;
+  while (meter->turns > 0 && meter->turn[(meter->turns - 1) % GS_METER_TURNS].from >= from)
+    meter->turns--;
+  /* looked at without the lock, to see whether to come here */
+  __atomic_store_n(&meter->others, others, __ATOMIC_RELAXED);
+  if (meter->turns > 0 && meter->turn[(meter->turns - 1) % GS_METER_TURNS].others == others)
+    return;
   meter->turn[meter->turns++ % GS_METER_TURNS] = (struct gs_turn){from, others};
 }
 
@@ -85,8 +93,10 @@ double gs_meter_resident(const struct gs_meter *meter, uint64_t from, uint64_t t
   for (uint32_t k = 1; k <= most && from < to; k++) {
     const struct gs_turn *turn = &meter->turn[(meter->turns - k) % GS_METER_TURNS];
     uint64_t begin = turn->from > from ? turn->from : from;
-    if (begin >= to) continue;
-    if (turn->others != GS_METER_AWAY) sum += (double)(to - begin) / (ours + turn->others);
+    if (begin >= to)
+      continue;
+    if (turn->others != GS_METER_AWAY)
+      sum += (double)(to - begin) / (ours + turn->others);
     to = begin;
   }
   return from < to ? sum + (double)(to - from) / ours : sum;
@@ -96,13 +106,15 @@ double gs_meter_resident(const struct gs_meter *meter, uint64_t from, uint64_t t
 
 void gs_clock_not_before(struct gs_clock *clock, uint64_t device, uint64_t host) {
   int64_t least = (int64_t)(host - device);
-  if (!clock->set || clock->offset < least) clock->offset = least;
+  if (!clock->set || clock->offset < least)
+    clock->offset = least;
   clock->set = true;
 }
 
 void gs_clock_not_after(struct gs_clock *clock, uint64_t device, uint64_t host) {
   int64_t most = (int64_t)(host - device);
-  if (!clock->set || clock->offset > most) clock->offset = most;
+  if (!clock->set || clock->offset > most)
+    clock->offset = most;
   clock->set = true;
 }
 

@@ -1,9 +1,9 @@
-/* Time in one process: what gate.c, streams.c, marks.c, launch.c, copies.c, sync.c, capture.c and gate_thread.c share. The rest
- * of the interposer needs the few calls at the end of interposer.h only.
+/* Time in one process: what gate.c, streams.c, marks.c, launch.c, copies.c, sync.c, capture.c and gate_thread.c share.
+ * The rest of the interposer needs the few calls at the end of interposer.h only.
  *
- * Lock order: `reaping` of a device (may be held over driver calls that do not block), then `tables` (contexts and streams),
- * then `lock` of the device (its meter and queues; never held over a driver call: a record can block on a full channel whose
- * progress needs another thread of the program), then a context's `pool`. */
+ * Lock order: `reaping` of a device (may be held over driver calls that do not block), then `tables` (contexts and
+ * streams), then `lock` of the device (its meter and queues; never held over a driver call: a record can block on a
+ * full channel whose progress needs another thread of the program), then a context's `pool`. */
 #ifndef GPUSHARE_TIMING_H
 #define GPUSHARE_TIMING_H
 
@@ -14,20 +14,22 @@
 
 enum {
   GS_TIME_CONTEXTS = 64,
-  GS_TIME_STREAMS = 1024,    /* live ones; further streams are gated and not metered */
-  GS_TIME_EVENTS = 256,      /* free events kept per context */
-  GS_TIME_RECORDED = 256,    /* events of the program remembered, a power of two */
+  GS_TIME_STREAMS = 1024, /* live ones; further streams are gated and not metered */
+  GS_TIME_EVENTS = 256,   /* free events kept per context */
+  GS_TIME_RECORDED = 256, /* events of the program remembered, a power of two */
   GS_TIME_CAPTURES = 64,
   GS_BOUND_DEFAULT_NS = 2000000,
-  GS_DRAINED_NS = 200000,    /* less than this in flight counts as drained */
-  GS_DEPENDENT_NS = 5000000, /* a mark overdue by so long, and by as much as it takes, may wait for work held in the gate */
+  GS_DRAINED_NS = 200000, /* less than this in flight counts as drained */
+  /* a mark overdue by so long, and by as much as it takes, may wait for work held in the gate */
+  GS_DEPENDENT_NS = 5000000,
   GS_HEARTBEAT_NS = 100000000 /* a heartbeat that stands still so long means that the daemon is gone */
 };
 
 struct gs_context {
   CUcontext handle; /* NULL: free place */
   int ordinal;
-  uint32_t ending; /* calls under way that may end it: meanwhile nobody asks its events. Under `reaping` and `tables` */
+  /* calls under way that may end it: meanwhile nobody asks its events. Under `reaping` and `tables` */
+  uint32_t ending;
   /* Below: by whoever holds the device's `reaping`. */
   CUevent base;       /* the event device times are measured from; NULL until the first mark is done */
   uint64_t base_time; /* its own device time */
@@ -53,7 +55,7 @@ struct gs_stream {
   const void *repeater; /* the gs_repeat of the thread that may repeat its last launch here */
   uint64_t repeated;    /* launches, ever; its word */
   /* Below: under the device's lock. */
-  uint64_t absorbed;    /* of them in the queue */
+  uint64_t absorbed;                /* of them in the queue */
   uint64_t booked, booked_launches; /* when the last launch was booked in full, and how many were made by then */
   struct gs_function *repeats;
   uint64_t repeats_key;
@@ -66,8 +68,8 @@ struct gs_time_device {
   struct gs_slot_device *slot;
   struct gs_meter *meter; /* NULL: no context of this process was ever on it */
   int ordinal;
-  uint32_t local;    /* 1: the daemon is gone, the local budget decides */
-  uint64_t reaped;   /* marks seen complete, ever */
+  uint32_t local;     /* 1: the daemon is gone, the local budget decides */
+  uint64_t reaped;    /* marks seen complete, ever */
   uint64_t looked_at; /* when somebody last looked whether there are any */
   uint32_t residents; /* processes of the grant with work on the device of late, this one included */
   uint64_t residents_at;
@@ -75,7 +77,8 @@ struct gs_time_device {
   struct gs_latch reaping;
   struct gs_ticks ticks; /* under lock */
   uint32_t claims;       /* collectives counted, or about to be, and not yet submitted */
-  uint64_t idle_at;      /* under lock: slot->launches when nothing was seen in flight; UINT64_MAX: something was, last time */
+  /* under lock: slot->launches when nothing was seen in flight; UINT64_MAX: something was, last time */
+  uint64_t idle_at;
 
   /* Profiled processes: residency instead of marks. Under lock. */
   bool resident;
@@ -115,8 +118,8 @@ struct gs_time {
   uint32_t captures;   /* open ones of the process; while there are any, driver calls of ours need care */
   uint32_t repeats;    /* moved by all that makes a launch another one than it was, see repeat.h; not 0 */
   uint32_t thread_started;
-  uint32_t stop;       /* the process ends: the gate thread touches the driver no more */
-  uint32_t streams;    /* 1 + highest place ever used */
+  uint32_t stop;           /* the process ends: the gate thread touches the driver no more */
+  uint32_t streams;        /* 1 + highest place ever used */
   struct gs_latch driving; /* held by the gate thread while it is in the driver */
   struct gs_time_device device[GS_MAX_DEVICES];
   struct gs_context context[GS_TIME_CONTEXTS];
@@ -158,7 +161,8 @@ void gs_unrelax(int previous);
 
 /* ---- marks.c ---- */
 
-/* Closes the open segment of a stream with a timing event. Called by threads of the program, with the stream's context current. */
+/* Closes the open segment of a stream with a timing event. Called by threads of the program, with the stream's context
+ * current. */
 void gs_mark_record(struct gs_stream *stream, bool start);
 /* Records one of the two events around a sampled launch, and says when that was done; false when the driver refuses. */
 bool gs_bracket_record(struct gs_stream *stream, int which, uint64_t *recorded);
@@ -166,11 +170,12 @@ bool gs_bracket_record(struct gs_stream *stream, int which, uint64_t *recorded);
 void gs_reap(struct gs_time_device *device);
 /* Everything submitted to the stream is done, the program knows. */
 void gs_stream_done(struct gs_stream *stream);
-/* Forgets the marks of a context that is gone, with its events, and charges what they were estimated at. Under the device's
- * `reaping` and `tables`. */
+/* Forgets the marks of a context that is gone, with its events, and charges what they were estimated at. Under the
+ * device's `reaping` and `tables`. */
 void gs_context_forget(struct gs_context *context);
-/* Writes the slot's device words. Of an idle device the end stays when it was first seen idle: a program that asks whether its
- * work is done does not use the device. True: all is done, much sooner than was said before. Under the device's lock. */
+/* Writes the slot's device words. Of an idle device the end stays when it was first seen idle: a program that asks
+ * whether its work is done does not use the device. True: all is done, much sooner than was said before. Under the
+ * device's lock. */
 bool gs_publish(struct gs_time_device *device, uint64_t now);
 /* Nanoseconds until the work in flight is expected to be done, 0: it is. Under the device's lock. */
 uint64_t gs_rest(struct gs_time_device *device, uint64_t now);
@@ -194,13 +199,14 @@ static inline double gs_bound(const struct gs_time_device *device) {
 }
 uint32_t gs_slots_active(const struct gs_time_device *device, uint64_t now, uint64_t within);
 
-/* What happens to a device that was revoked: others come, and nothing of ours is there any more once it drained. Without a daemon
- * nobody knows: what runs then is charged in full. */
+/* What happens to a device that was revoked: others come, and nothing of ours is there any more once it drained.
+ * Without a daemon nobody knows: what runs then is charged in full. */
 static inline uint32_t gs_others_without_lease(const struct gs_time_device *device, uint32_t lease) {
   const struct gs_slot_device *slot = device->slot;
   if (__atomic_load_n(&device->local, __ATOMIC_RELAXED))
     return 0;
-  if (__atomic_load_n(&slot->drained, __ATOMIC_RELAXED) == lease && __atomic_load_n(&slot->inflight, __ATOMIC_RELAXED) == 0)
+  if (__atomic_load_n(&slot->drained, __ATOMIC_RELAXED) == lease &&
+      __atomic_load_n(&slot->inflight, __ATOMIC_RELAXED) == 0)
     return GS_METER_AWAY;
   return 1;
 }
@@ -211,7 +217,8 @@ static inline uint32_t gs_others(const struct gs_time_device *device, uint32_t l
 }
 static inline bool gs_turn_passed(const struct gs_time_device *device, uint32_t lease) {
   return gs_others(device, lease) != __atomic_load_n(&device->meter->others, __ATOMIC_RELAXED) ||
-         __atomic_load_n(&device->limits->tails, __ATOMIC_RELAXED) != __atomic_load_n(&device->meter->tails, __ATOMIC_RELAXED);
+         __atomic_load_n(&device->limits->tails, __ATOMIC_RELAXED) !=
+             __atomic_load_n(&device->meter->tails, __ATOMIC_RELAXED);
 }
 /* Tells the meter. Under the device's lock. */
 void gs_notice_turn(struct gs_time_device *device, uint32_t lease, uint64_t now);
@@ -238,8 +245,8 @@ void gs_stream_done_with_others(struct gs_stream *stream);
 
 /* ---- callbacks.c ---- */
 
-/* This thread is in a function that the driver calls in stream order: what is submitted here is metered, and waits for nothing. The
- * driver may refuse calls of ours. */
+/* This thread is in a function that the driver calls in stream order: what is submitted here is metered, and waits for
+ * nothing. The driver may refuse calls of ours. */
 extern __thread bool gs_called_back __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
 /* ---- gate_thread.c ---- */
@@ -266,8 +273,12 @@ static inline CUresult gs_submitted(struct gs_submission *submission, CUresult r
   return result;
 }
 
-static inline bool gs_stream_live(const struct gs_stream *stream) { return __atomic_load_n(&stream->live, __ATOMIC_ACQUIRE); }
-static inline bool gs_stream_retired(const struct gs_stream *stream) { return __atomic_load_n(&stream->retired, __ATOMIC_ACQUIRE); }
+static inline bool gs_stream_live(const struct gs_stream *stream) {
+  return __atomic_load_n(&stream->live, __ATOMIC_ACQUIRE);
+}
+static inline bool gs_stream_retired(const struct gs_stream *stream) {
+  return __atomic_load_n(&stream->retired, __ATOMIC_ACQUIRE);
+}
 
 static inline CUstream gs_ptsz(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
 

@@ -1,6 +1,6 @@
-/* Virtual memory management: physical memory lives until its last handle, its last mapping and its last place in a multicast
- * object are gone, in any order. Each piece is an object of ours, to which those link. A multicast object is one too, without
- * bytes: memory bound to it is let go when it is. */
+/* Virtual memory management: physical memory lives until its last handle, its last mapping and its last place in a
+ * multicast object are gone, in any order. Each piece is an object of ours, to which those link. A multicast object is
+ * one too, without bytes: memory bound to it is let go when it is. */
 #include "books.h"
 #include "device.h"
 #include "elsewhere.h"
@@ -13,7 +13,8 @@ static struct gs_entry *binding_in(uint64_t multicast, CUdevice device, uint64_t
   struct gs_entry *entry;
   uint32_t at = 0;
   while ((entry = gs_book_next(GS_BOOK_BINDING, &at)))
-    if (entry->cap == multicast && (device < 0 || entry->flags == (uint32_t)device) && entry->key >= from && entry->key < to)
+    if (entry->cap == multicast && (device < 0 || entry->flags == (uint32_t)device) && entry->key >= from &&
+        entry->key < to)
       return entry;
   return NULL;
 }
@@ -49,8 +50,8 @@ static void add_handle(uint64_t handle, uint64_t object) {
   if (known)
     known->count++;
   else
-    gs_book_add(&(struct gs_entry){
-        .key = handle, .kind = GS_BOOK_HANDLE, .ordinal = GS_NO_DEVICE, .link = object, .count = 1});
+    gs_book_add(
+        &(struct gs_entry){.key = handle, .kind = GS_BOOK_HANDLE, .ordinal = GS_NO_DEVICE, .link = object, .count = 1});
   struct gs_entry *held = gs_book_find(GS_BOOK_OBJECT, known ? known->link : object);
   if (held)
     held->count++;
@@ -59,7 +60,8 @@ static void add_handle(uint64_t handle, uint64_t object) {
 static void add_object(uint64_t handle, int ordinal, uint64_t bytes, uint32_t flags) {
   uint64_t number = __atomic_add_fetch(&objects, 1, __ATOMIC_RELAXED);
   gs_book_lock();
-  gs_book_add(&(struct gs_entry){.key = number, .kind = GS_BOOK_OBJECT, .ordinal = ordinal, .bytes = bytes, .flags = flags});
+  gs_book_add(
+      &(struct gs_entry){.key = number, .kind = GS_BOOK_OBJECT, .ordinal = ordinal, .bytes = bytes, .flags = flags});
   add_handle(handle, number);
   gs_book_unlock();
 }
@@ -73,8 +75,8 @@ static bool plausible(const CUmemGenericAllocationHandle *handle, size_t size, c
 }
 
 /* It cannot be had: for our reason, or for the driver's where something else is wrong with it too. */
-static CUresult refuse(CUresult reason, CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
-                       unsigned long long flags) {
+static CUresult refuse(CUresult reason, CUmemGenericAllocationHandle *handle, size_t size,
+                       const CUmemAllocationProp *prop, unsigned long long flags) {
   if (plausible(handle, size, prop, flags))
     return reason;
   CUresult result = gs_real.cuMemCreate(handle, size, prop, flags);
@@ -178,8 +180,8 @@ CUresult gs_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAl
   return result;
 }
 
-/* A mapping inside [from, to), or NULL; of those withdrawn one of this number. Programs unmap what they mapped, so the first look
- * nearly always finds it. */
+/* A mapping inside [from, to), or NULL; of those withdrawn one of this number. Programs unmap what they mapped, so the
+ * first look nearly always finds it. */
 static struct gs_entry *mapping_in(enum gs_book_kind kind, uint64_t number, uint64_t from, uint64_t to) {
   struct gs_entry *entry = gs_book_find(kind, from);
   uint32_t at = 0;
@@ -189,9 +191,10 @@ static struct gs_entry *mapping_in(enum gs_book_kind kind, uint64_t number, uint
   return entry;
 }
 
-/* Mappings in [from, to) become of the other kind; or nothing (GS_BOOK_FREE), and what they held is let go of. Only what has the
- * number `was` is meant, and it gets `becomes`. */
-static void turn_mappings(uint64_t from, uint64_t to, const enum gs_book_kind kinds[2], uint64_t was, uint64_t becomes) {
+/* Mappings in [from, to) become of the other kind; or nothing (GS_BOOK_FREE), and what they held is let go of. Only
+ * what has the number `was` is meant, and it gets `becomes`. */
+static void turn_mappings(uint64_t from, uint64_t to, const enum gs_book_kind kinds[2], uint64_t was,
+                          uint64_t becomes) {
   uint64_t freed[GS_MAX_DEVICES] = {0};
   struct gs_entry *mapping;
   gs_book_lock();
@@ -211,11 +214,13 @@ static void turn_mappings(uint64_t from, uint64_t to, const enum gs_book_kind ki
   give_back(freed);
 }
 
-/* The driver may wait for work that may wait for the program, so the books' lock cannot be held meanwhile; and the addresses can be
- * mapped again as soon as it did it, so the mappings are withdrawn before. What they hold stays charged. */
+/* The driver may wait for work that may wait for the program, so the books' lock cannot be held meanwhile; and the
+ * addresses can be mapped again as soon as it did it, so the mappings are withdrawn before. What they hold stays
+ * charged. */
 CUresult gs_cuMemUnmap(CUdeviceptr ptr, size_t size) {
   static const enum gs_book_kind withdraw[] = {GS_BOOK_MAPPING, GS_BOOK_UNMAPPING},
-                                 restore[] = {GS_BOOK_UNMAPPING, GS_BOOK_MAPPING}, end[] = {GS_BOOK_UNMAPPING, GS_BOOK_FREE};
+                                 restore[] = {GS_BOOK_UNMAPPING, GS_BOOK_MAPPING},
+                                 end[] = {GS_BOOK_UNMAPPING, GS_BOOK_FREE};
   static uint64_t calls;
   CUresult result;
   if (!gs_enter(&result))
@@ -256,7 +261,7 @@ CUresult gs_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, vo
   return result;
 }
 
-/* ---- multicast objects ---------------------------------------------------------------------------------------------------------- */
+/* ---- multicast objects ------------------------------------------------------------------------------------------- */
 
 CUresult gs_cuMulticastCreate(CUmemGenericAllocationHandle *mcHandle, const CUmulticastObjectProp *prop) {
   CUresult result;
@@ -284,8 +289,9 @@ static void bind(uint64_t multicast, uint64_t offset, struct gs_entry *memory) {
                                  .cap = object->key});
 }
 
-CUresult gs_cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUmemGenericAllocationHandle memHandle,
-                               size_t memOffset, size_t size, unsigned long long flags) {
+CUresult gs_cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
+                               CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
+                               unsigned long long flags) {
   CUresult result;
   bool joined = gs_enter(&result);
   if (!joined && result != CUDA_SUCCESS)

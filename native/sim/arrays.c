@@ -30,13 +30,14 @@ static struct {
 } all;
 
 enum { /* flags of a descriptor */
-  ARRAY_LAYERED = 1,
-  ARRAY_CUBEMAP = 4,
-  ARRAY_KNOWN = 0x3f, /* the others: sparse, deferred mapping, video */
-  MAX_EXTENT = 1 << 17 /* the product of three and an element stays within 64 bits */
+       ARRAY_LAYERED = 1,
+       ARRAY_CUBEMAP = 4,
+       ARRAY_KNOWN = 0x3f,  /* the others: sparse, deferred mapping, video */
+       MAX_EXTENT = 1 << 17 /* the product of three and an element stays within 64 bits */
 };
 
-/* Bytes of one channel, or of a whole element where the format says its channels itself; 0: not a format of plain elements. */
+/* Bytes of one channel, or of a whole element where the format says its channels itself; 0: not a format of plain
+ * elements. */
 static unsigned channel_bytes(CUarray_format format, unsigned *channels) {
   enum { UNORM_8X1 = 0xc0, SNORM_16X4 = 0xcb, UNORM_10_10_10_2 = 0x50, FORMS = 6 };
   static const unsigned char in_format[FORMS][2] = {{1, 1}, {1, 2}, {1, 4}, {2, 1}, {2, 2}, {2, 4}};
@@ -224,7 +225,8 @@ static CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, uint64_t bytes
   return CUDA_SUCCESS;
 }
 
-CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements, CUarray array, CUdevice device) {
+CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements, CUarray array,
+                                      CUdevice device) {
   CUresult result = sim_ready();
   if (result != CUDA_SUCCESS)
     return result;
@@ -236,7 +238,7 @@ CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequ
   return result;
 }
 
-/* ---- mipmapped arrays -------------------------------------------------------------------------------------------------------- */
+/* ---- mipmapped arrays -------------------------------------------------------------------------------------------- */
 
 static uint64_t halved(uint64_t extent, unsigned times) {
   return extent == 0 ? 0 : nonzero(times < 64 ? extent >> times : 0);
@@ -259,7 +261,8 @@ static void free_levels(struct CUmipmappedArray_st *mipmapped) {
 }
 
 /* Describes the levels; view.at is an offset until there is memory. */
-static CUresult make_levels(struct CUmipmappedArray_st *mipmapped, const CUDA_ARRAY3D_DESCRIPTOR *first, unsigned count) {
+static CUresult make_levels(struct CUmipmappedArray_st *mipmapped, const CUDA_ARRAY3D_DESCRIPTOR *first,
+                            unsigned count) {
   mipmapped->level = calloc(count, sizeof *mipmapped->level);
   if (!mipmapped->level)
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -364,15 +367,16 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements, CUmipmappedArray mipmap,
-                                               CUdevice device) {
+CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements,
+                                               CUmipmappedArray mipmap, CUdevice device) {
   CUresult result = sim_ready();
   if (result != CUDA_SUCCESS)
     return result;
   if (!memoryRequirements)
     return CUDA_ERROR_INVALID_VALUE;
   sim_ranges_lock();
-  result = known_mipmapped(mipmap) ? requirements(memoryRequirements, mipmap->charged, device) : CUDA_ERROR_INVALID_HANDLE;
+  result =
+      known_mipmapped(mipmap) ? requirements(memoryRequirements, mipmap->charged, device) : CUDA_ERROR_INVALID_HANDLE;
   sim_ranges_unlock();
   return result;
 }

@@ -1,4 +1,5 @@
-/* Captures and the graphs they write. Internal to event.c, capture.c, graph*.c, streamops.c, stream.c. All under sim_lock. */
+/* Captures and the graphs they write. Internal to event.c, capture.c, graph*.c, streamops.c, stream.c. All under
+ * sim_lock. */
 #ifndef SIM_CAPTURE_H
 #define SIM_CAPTURE_H
 
@@ -10,7 +11,7 @@ struct sim_event {
   struct sim_ctx *ctx;
   uint64_t ctx_id;
   struct sim_shared_event *shared; /* of several processes; then there is no mark */
-  struct sim_mark *mark; /* latest record outside captures; NULL: never */
+  struct sim_mark *mark;           /* latest record outside captures; NULL: never */
   /* last recorded into a capture: what a wait for it depends on */
   struct sim_capture *capture;
   struct sim_graph_node **cap_deps;
@@ -34,7 +35,8 @@ struct sim_capture {
 
 /* event.c */
 CUresult sim_event_get(CUevent handle, struct sim_event **event);
-CUresult sim_event_new(struct sim_ctx *ctx, unsigned flags, struct sim_shared_event *shared, CUevent *handle); /* sim_lock held */
+/* sim_lock held */
+CUresult sim_event_new(struct sim_ctx *ctx, unsigned flags, struct sim_shared_event *shared, CUevent *handle);
 CUresult sim_event_record(struct sim_event *event, struct sim_stream *stream);
 CUresult sim_event_wait(struct sim_event *event, struct sim_stream *stream);
 
@@ -54,7 +56,8 @@ void sim_event_uncapture(struct sim_event *event);
 CUresult sim_capture_guard_locked(void);
 void sim_capture_invalidate(struct sim_capture *capture);
 CUresult sim_capture_append(struct sim_stream *stream, const struct sim_op *op);
-/* May work be submitted to this stream now? IMPLICIT for the legacy stream while a blocking stream of its context captures. */
+/* May work be submitted to this stream now? IMPLICIT for the legacy stream while a blocking stream of its context
+ * captures. */
 CUresult sim_capture_implicit(struct sim_stream *stream);
 CUresult sim_capture_record(struct sim_stream *stream, struct sim_event *event, unsigned flags);
 CUresult sim_capture_wait(struct sim_stream *stream, struct sim_event *event, unsigned flags);

@@ -47,29 +47,35 @@ struct sim_ctx *sim_ctx_current(void) { return depth && entry_alive(&stack[depth
 
 CUresult sim_ctx_need(struct sim_ctx **ctx) {
   CUresult result = sim_ready();
-  if (result) return result;
-  if (sim_in_host_function()) return CUDA_ERROR_NOT_PERMITTED;
-  if (depth == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (result)
+    return result;
+  if (sim_in_host_function())
+    return CUDA_ERROR_NOT_PERMITTED;
+  if (depth == 0)
+    return CUDA_ERROR_INVALID_CONTEXT;
   *ctx = sim_ctx_current();
   return *ctx ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 CUresult sim_ctx_get(CUcontext handle, struct sim_ctx **ctx) {
-  if (handle == NULL) return sim_ctx_need(ctx);
+  if (handle == NULL)
+    return sim_ctx_need(ctx);
   CUresult result = sim_ready();
-  if (result) return result;
+  if (result)
+    return result;
   *ctx = (struct sim_ctx *)handle;
   return (*ctx)->magic == ctx_kind.magic && (*ctx)->alive ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-/* ---- making and ending ------------------------------------------------------------------------------------------------------ */
+/* ---- making and ending ------------------------------------------------------------------------------------------- */
 
 static uint64_t cost_of(const struct sim_ctx *ctx) { return ctx->green_of ? 0 : sim_hello.context_bytes; }
 
 /* Gives a context its device memory, lane and default stream. sim_lock held. */
 static CUresult ctx_raise(struct sim_ctx *ctx, unsigned flags) {
   CUresult result = sim_memory_reserve(ctx->device, cost_of(ctx));
-  if (result) return result;
+  if (result)
+    return result;
   result = sim_device_open(ctx->device);
   ctx->legacy = result ? NULL : sim_stream_new(ctx, 0, 0);
   if (ctx->legacy == NULL) {
@@ -92,7 +98,8 @@ static CUresult ctx_raise(struct sim_ctx *ctx, unsigned flags) {
 
 static struct sim_ctx *ctx_new(CUdevice device) {
   struct sim_ctx *ctx = sim_handle_new(&ctx_kind);
-  if (ctx) ctx->device = device;
+  if (ctx)
+    ctx->device = device;
   return ctx;
 }
 
@@ -110,27 +117,35 @@ static void ctx_fell(struct sim_ctx *ctx) {
   ctx->memory = NULL;
   sim_implicit_end(ctx);
   sim_memory_release(ctx->device, cost_of(ctx));
-  if (!ctx->primary) sim_handle_free(&ctx_kind, ctx);
+  if (!ctx->primary)
+    sim_handle_free(&ctx_kind, ctx);
   sim_unlock();
 }
 
 static bool flags_valid(unsigned flags) {
   unsigned schedule = flags & CU_CTX_SCHED_MASK;
-  return (flags & ~(unsigned)CU_CTX_FLAGS_MASK) == 0 && (schedule == 0 || schedule == 1 || schedule == 2 || schedule == 4);
+  return (flags & ~(unsigned)CU_CTX_FLAGS_MASK) == 0 &&
+         (schedule == 0 || schedule == 1 || schedule == 2 || schedule == 4);
 }
 
 static CUresult ctx_create(CUcontext *out, unsigned flags, CUdevice device, unsigned api_version) {
   CUresult result = sim_ready();
-  if (result) return result;
-  if (out == NULL || !flags_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
-  if (!sim_device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
-  if (depth == STACK_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (result)
+    return result;
+  if (out == NULL || !flags_valid(flags))
+    return CUDA_ERROR_INVALID_VALUE;
+  if (!sim_device_valid(device))
+    return CUDA_ERROR_INVALID_DEVICE;
+  if (depth == STACK_MAX)
+    return CUDA_ERROR_OUT_OF_MEMORY;
   sim_lock();
   struct sim_ctx *ctx = ctx_new(device);
   result = ctx ? ctx_raise(ctx, flags) : CUDA_ERROR_OUT_OF_MEMORY;
-  if (result && ctx) sim_handle_free(&ctx_kind, ctx);
+  if (result && ctx)
+    sim_handle_free(&ctx_kind, ctx);
   sim_unlock();
-  if (result) return result;
+  if (result)
+    return result;
   ctx->api_version = api_version;
   stack[depth++] = (struct entry){ctx, ctx->id};
   *out = (CUcontext)ctx;
@@ -138,10 +153,14 @@ static CUresult ctx_create(CUcontext *out, unsigned flags, CUdevice device, unsi
 }
 
 CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev) { return ctx_create(pctx, flags, dev, 3010); }
-CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev) { return ctx_create(pctx, flags, dev, 3020); }
+CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev) {
+  return ctx_create(pctx, flags, dev, 3020);
+}
 
-CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags, CUdevice dev) {
-  if (paramsArray || numParams) return sim_ready() ? sim_ready() : CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags,
+                        CUdevice dev) {
+  if (paramsArray || numParams)
+    return sim_ready() ? sim_ready() : CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
   return ctx_create(pctx, flags, dev, 3020);
 }
 
@@ -153,12 +172,16 @@ CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, uns
 
 CUresult cuCtxDestroy_v2(CUcontext handle) {
   struct sim_ctx *ctx;
-  if (handle == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (handle == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   CUresult result = sim_ctx_get(handle, &ctx);
-  if (result) return result;
-  if (ctx->primary || ctx->green_of) return CUDA_ERROR_INVALID_CONTEXT; /* released, not destroyed */
+  if (result)
+    return result;
+  if (ctx->primary || ctx->green_of)
+    return CUDA_ERROR_INVALID_CONTEXT; /* released, not destroyed */
   sim_ctx_wait(ctx);
-  if (sim_ctx_current() == ctx) depth--;
+  if (sim_ctx_current() == ctx)
+    depth--;
   ctx_fell(ctx);
   return CUDA_SUCCESS;
 }
@@ -167,8 +190,10 @@ CUresult cuCtxDestroy(CUcontext ctx) { return cuCtxDestroy_v2(ctx); }
 CUresult cuCtxAttach(CUcontext *pctx, unsigned int flags) {
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_need(&ctx);
-  if (result) return result;
-  if (pctx == NULL || flags) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (pctx == NULL || flags)
+    return CUDA_ERROR_INVALID_VALUE;
   ctx->refs++;
   *pctx = (CUcontext)ctx;
   return CUDA_SUCCESS;
@@ -177,19 +202,22 @@ CUresult cuCtxAttach(CUcontext *pctx, unsigned int flags) {
 CUresult cuCtxDetach(CUcontext handle) {
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_get(handle, &ctx);
-  if (result) return result;
-  if (ctx->refs == 0) return cuCtxDestroy_v2(handle);
+  if (result)
+    return result;
+  if (ctx->refs == 0)
+    return cuCtxDestroy_v2(handle);
   ctx->refs--;
   return CUDA_SUCCESS;
 }
 
-/* ---- primary contexts --------------------------------------------------------------------------------------------------------- */
+/* ---- primary contexts -------------------------------------------------------------------------------------------- */
 
 /* sim_lock held */
 static struct sim_ctx *primary_of(CUdevice device) {
   if (primaries[device] == NULL) {
     primaries[device] = ctx_new(device);
-    if (primaries[device]) primaries[device]->primary = true;
+    if (primaries[device])
+      primaries[device]->primary = true;
   }
   return primaries[device];
 }
@@ -203,14 +231,17 @@ struct sim_ctx *sim_ctx_primary(CUdevice device) {
 
 static CUresult device_check(CUdevice device) {
   CUresult result = sim_ready();
-  if (result) return result;
+  if (result)
+    return result;
   return sim_device_valid(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
   CUresult result = device_check(dev);
-  if (result) return result;
-  if (pctx == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (pctx == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   int cancel_before = primary_lock(dev);
   sim_lock();
   struct sim_ctx *ctx = primary_of(dev);
@@ -226,7 +257,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
 
 static struct sim_ctx *a_green_one(const struct sim_ctx *primary) {
   for (struct sim_ctx *ctx = sim_contexts; ctx; ctx = ctx->next)
-    if (ctx->green_of == primary) return ctx;
+    if (ctx->green_of == primary)
+      return ctx;
   return NULL;
 }
 
@@ -236,9 +268,11 @@ static void primary_end(struct sim_ctx *ctx) {
   for (;;) {
     sim_lock();
     struct sim_ctx *green = a_green_one(ctx);
-    if (green) sim_green_gone(green);
+    if (green)
+      sim_green_gone(green);
     sim_unlock();
-    if (green == NULL) break;
+    if (green == NULL)
+      break;
     ctx_fell(green);
   }
   ctx_fell(ctx);
@@ -247,12 +281,15 @@ static void primary_end(struct sim_ctx *ctx) {
 CUresult sim_ctx_green_new(CUdevice device, struct sim_ctx **out) {
   CUcontext primary;
   CUresult result = cuDevicePrimaryCtxRetain(&primary, device);
-  if (result) return result;
+  if (result)
+    return result;
   sim_lock();
   struct sim_ctx *ctx = ctx_new(device);
-  if (ctx) ctx->green_of = (struct sim_ctx *)primary;
+  if (ctx)
+    ctx->green_of = (struct sim_ctx *)primary;
   result = ctx ? ctx_raise(ctx, ctx->green_of->flags) : CUDA_ERROR_OUT_OF_MEMORY;
-  if (result && ctx) sim_handle_free(&ctx_kind, ctx);
+  if (result && ctx)
+    sim_handle_free(&ctx_kind, ctx);
   sim_unlock();
   if (result)
     cuDevicePrimaryCtxRelease_v2(device);
@@ -270,13 +307,15 @@ CUresult sim_ctx_green_end(struct sim_ctx *ctx) {
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
   CUresult result = device_check(dev);
-  if (result) return result;
+  if (result)
+    return result;
   int cancel_before = primary_lock(dev);
   sim_lock();
   struct sim_ctx *ctx = primary_of(dev);
   bool held = ctx && ctx->refs > 0, last = held && --ctx->refs == 0 && ctx->alive;
   sim_unlock();
-  if (last) primary_end(ctx);
+  if (last)
+    primary_end(ctx);
   primary_unlock(dev, cancel_before);
   return held ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
@@ -284,7 +323,8 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice dev) { return cuDevicePrimaryCtxRele
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   CUresult result = device_check(dev);
-  if (result) return result;
+  if (result)
+    return result;
   int cancel_before = primary_lock(dev);
   sim_lock();
   struct sim_ctx *ctx = primary_of(dev);
@@ -294,7 +334,8 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
     ctx->flags = 0;
   }
   sim_unlock();
-  if (alive) primary_end(ctx);
+  if (alive)
+    primary_end(ctx);
   primary_unlock(dev, cancel_before);
   return CUDA_SUCCESS;
 }
@@ -302,11 +343,14 @@ CUresult cuDevicePrimaryCtxReset(CUdevice dev) { return cuDevicePrimaryCtxReset_
 
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags) {
   CUresult result = device_check(dev);
-  if (result) return result;
-  if (!flags_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (!flags_valid(flags))
+    return CUDA_ERROR_INVALID_VALUE;
   sim_lock();
   struct sim_ctx *ctx = primary_of(dev);
-  if (ctx) ctx->flags = flags;
+  if (ctx)
+    ctx->flags = flags;
   sim_unlock();
   return ctx ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -314,30 +358,37 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags) {
 /* The old form refuses to change the flags of an active context. */
 CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags) {
   CUresult result = device_check(dev);
-  if (result) return result;
+  if (result)
+    return result;
   struct sim_ctx *ctx = sim_ctx_primary(dev);
-  if (ctx && ctx->alive) return CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE;
+  if (ctx && ctx->alive)
+    return CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE;
   return cuDevicePrimaryCtxSetFlags_v2(dev, flags);
 }
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active) {
   CUresult result = device_check(dev);
-  if (result) return result;
-  if (flags == NULL || active == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (flags == NULL || active == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   struct sim_ctx *ctx = sim_ctx_primary(dev);
   *flags = ctx ? ctx->flags : 0;
   *active = ctx && ctx->alive;
   return CUDA_SUCCESS;
 }
 
-/* ---- the stack ------------------------------------------------------------------------------------------------------------------ */
+/* ---- the stack --------------------------------------------------------------------------------------------------- */
 
 CUresult cuCtxPushCurrent_v2(CUcontext handle) {
   struct sim_ctx *ctx;
-  if (handle == NULL) return sim_ready() ? sim_ready() : CUDA_ERROR_INVALID_VALUE;
+  if (handle == NULL)
+    return sim_ready() ? sim_ready() : CUDA_ERROR_INVALID_VALUE;
   CUresult result = sim_ctx_get(handle, &ctx);
-  if (result) return result;
-  if (depth == STACK_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (result)
+    return result;
+  if (depth == STACK_MAX)
+    return CUDA_ERROR_OUT_OF_MEMORY;
   stack[depth++] = (struct entry){ctx, ctx->id};
   return CUDA_SUCCESS;
 }
@@ -345,10 +396,13 @@ CUresult cuCtxPushCurrent(CUcontext ctx) { return cuCtxPushCurrent_v2(ctx); }
 
 CUresult cuCtxPopCurrent_v2(CUcontext *pctx) {
   CUresult result = sim_ready();
-  if (result) return result;
-  if (depth == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (result)
+    return result;
+  if (depth == 0)
+    return CUDA_ERROR_INVALID_CONTEXT;
   depth--;
-  if (pctx) *pctx = (CUcontext)stack[depth].ctx;
+  if (pctx)
+    *pctx = (CUcontext)stack[depth].ctx;
   return CUDA_SUCCESS;
 }
 CUresult cuCtxPopCurrent(CUcontext *pctx) { return cuCtxPopCurrent_v2(pctx); }
@@ -357,31 +411,38 @@ CUresult cuCtxSetCurrent(CUcontext handle) {
   struct sim_ctx *ctx;
   if (handle == NULL) {
     CUresult ready = sim_ready();
-    if (ready == CUDA_SUCCESS && depth) depth--;
+    if (ready == CUDA_SUCCESS && depth)
+      depth--;
     return ready;
   }
   CUresult result = sim_ctx_get(handle, &ctx);
-  if (result) return result;
-  if (depth == 0) depth = 1;
+  if (result)
+    return result;
+  if (depth == 0)
+    depth = 1;
   stack[depth - 1] = (struct entry){ctx, ctx->id};
   return CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetCurrent(CUcontext *pctx) {
   CUresult result = sim_ready();
-  if (result) return result;
-  if (pctx == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (pctx == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   *pctx = depth ? (CUcontext)stack[depth - 1].ctx : NULL;
   return CUDA_SUCCESS;
 }
 
-/* ---- facts and settings --------------------------------------------------------------------------------------------------------- */
+/* ---- facts and settings ------------------------------------------------------------------------------------------ */
 
 CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext handle) {
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_get(handle, &ctx);
-  if (result) return result;
-  if (device == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (device == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   *device = ctx->device;
   return CUDA_SUCCESS;
 }
@@ -390,8 +451,10 @@ CUresult cuCtxGetDevice(CUdevice *device) { return cuCtxGetDevice_v2(device, NUL
 CUresult cuCtxGetFlags(unsigned int *flags) {
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_need(&ctx);
-  if (result) return result;
-  if (flags == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (flags == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   *flags = ctx->flags;
   return CUDA_SUCCESS;
 }
@@ -399,8 +462,10 @@ CUresult cuCtxGetFlags(unsigned int *flags) {
 CUresult cuCtxSetFlags(unsigned int flags) {
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_need(&ctx);
-  if (result) return result;
-  if (!flags_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (!flags_valid(flags))
+    return CUDA_ERROR_INVALID_VALUE;
   ctx->flags = flags;
   return CUDA_SUCCESS;
 }
@@ -408,8 +473,10 @@ CUresult cuCtxSetFlags(unsigned int flags) {
 CUresult cuCtxGetId(CUcontext handle, unsigned long long *ctxId) {
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_get(handle, &ctx);
-  if (result) return result;
-  if (ctxId == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (ctxId == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   *ctxId = ctx->id;
   return CUDA_SUCCESS;
 }
@@ -417,8 +484,10 @@ CUresult cuCtxGetId(CUcontext handle, unsigned long long *ctxId) {
 CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int *version) {
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_get(handle, &ctx);
-  if (result) return result;
-  if (version == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (version == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   *version = ctx->api_version;
   return CUDA_SUCCESS;
 }
@@ -426,18 +495,24 @@ CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int *version) {
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_need(&ctx);
-  if (result) return result;
-  if (limit < 0) return CUDA_ERROR_INVALID_VALUE;
-  if (limit >= LIMITS) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  if (result)
+    return result;
+  if (limit < 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (limit >= LIMITS)
+    return CUDA_ERROR_UNSUPPORTED_LIMIT;
   return sim_limit_set(sim_ctx_owner(ctx), limit, value);
 }
 
 CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit) {
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_need(&ctx);
-  if (result) return result;
-  if (pvalue == NULL || limit < 0) return CUDA_ERROR_INVALID_VALUE;
-  if (limit >= LIMITS) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  if (result)
+    return result;
+  if (pvalue == NULL || limit < 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (limit >= LIMITS)
+    return CUDA_ERROR_UNSUPPORTED_LIMIT;
   *pvalue = sim_ctx_owner(ctx)->limit[limit];
   return CUDA_SUCCESS;
 }
@@ -445,8 +520,10 @@ CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit) {
 CUresult cuCtxGetCacheConfig(CUfunc_cache *pconfig) {
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_need(&ctx);
-  if (result) return result;
-  if (pconfig == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (pconfig == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   *pconfig = (CUfunc_cache)ctx->cache_config;
   return CUDA_SUCCESS;
 }
@@ -454,8 +531,10 @@ CUresult cuCtxGetCacheConfig(CUfunc_cache *pconfig) {
 CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_need(&ctx);
-  if (result) return result;
-  if (config < 0 || config > 3) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (config < 0 || config > 3)
+    return CUDA_ERROR_INVALID_VALUE;
   ctx->cache_config = (unsigned)config;
   return CUDA_SUCCESS;
 }
@@ -463,8 +542,10 @@ CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
 CUresult cuCtxGetSharedMemConfig(CUsharedconfig *pConfig) {
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_need(&ctx);
-  if (result) return result;
-  if (pConfig == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (pConfig == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   *pConfig = (CUsharedconfig)ctx->shared_config;
   return CUDA_SUCCESS;
 }
@@ -472,8 +553,10 @@ CUresult cuCtxGetSharedMemConfig(CUsharedconfig *pConfig) {
 CUresult cuCtxSetSharedMemConfig(CUsharedconfig config) {
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_need(&ctx);
-  if (result) return result;
-  if (config < 0 || config > 2) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (config < 0 || config > 2)
+    return CUDA_ERROR_INVALID_VALUE;
   ctx->shared_config = (unsigned)config;
   return CUDA_SUCCESS;
 }
@@ -486,20 +569,27 @@ CUresult cuCtxResetPersistingL2Cache(void) {
 CUresult cuCtxGetExecAffinity(CUexecAffinityParam *pExecAffinity, CUexecAffinityType type) {
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_need(&ctx);
-  if (result) return result;
-  if (pExecAffinity == NULL || type != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (pExecAffinity == NULL || type != 0)
+    return CUDA_ERROR_INVALID_VALUE;
   return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
 }
 
 CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags) {
   struct sim_ctx *ctx, *peer;
   CUresult result = sim_ctx_need(&ctx);
-  if (result) return result;
-  if (Flags || peerContext == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (Flags || peerContext == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   result = sim_ctx_get(peerContext, &peer);
-  if (result) return result;
-  if (peer->device == ctx->device) return CUDA_ERROR_INVALID_CONTEXT;
-  if (ctx->peers & 1u << peer->device) return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+  if (result)
+    return result;
+  if (peer->device == ctx->device)
+    return CUDA_ERROR_INVALID_CONTEXT;
+  if (ctx->peers & 1u << peer->device)
+    return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
   ctx->peers |= 1u << peer->device;
   return CUDA_SUCCESS;
 }
@@ -507,16 +597,20 @@ CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags) {
 CUresult cuCtxDisablePeerAccess(CUcontext peerContext) {
   struct sim_ctx *ctx, *peer;
   CUresult result = sim_ctx_need(&ctx);
-  if (result) return result;
-  if (peerContext == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (peerContext == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   result = sim_ctx_get(peerContext, &peer);
-  if (result) return result;
-  if (!(ctx->peers & 1u << peer->device)) return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+  if (result)
+    return result;
+  if (!(ctx->peers & 1u << peer->device))
+    return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
   ctx->peers &= ~(1u << peer->device);
   return CUDA_SUCCESS;
 }
 
-/* ---- waiting -------------------------------------------------------------------------------------------------------------------- */
+/* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
 struct all_of {
   const struct sim_ctx *ctx; /* NULL: all contexts of device */
@@ -532,7 +626,8 @@ static bool all_done(const void *arg) {
   const struct all_of *all = arg;
   for (const struct sim_ctx *ctx = sim_contexts; ctx; ctx = ctx->next)
     for (const struct sim_stream *stream = ctx->streams; stream; stream = stream->next)
-      if (concerns(all, ctx) && stream->head && stream->head->seq <= all->seq) return false;
+      if (concerns(all, ctx) && stream->head && stream->head->seq <= all->seq)
+        return false;
   return true;
 }
 
@@ -546,7 +641,8 @@ static uint64_t all_bound(const void *arg, uint64_t now) {
         continue;
       const struct sim_item *last = stream->tail->seq <= all->seq ? stream->tail : stream->head;
       uint64_t when = sim_bound(stream, last->compute_sum, last->copy_sum, now, 4);
-      if (when > latest) latest = when;
+      if (when > latest)
+        latest = when;
     }
   return latest;
 }
@@ -566,17 +662,20 @@ void sim_device_wait(CUdevice device) {
   struct all_of all = {NULL, device, sim_seq()};
   bool open = sim_devices[device].open;
   sim_unlock();
-  if (open) sim_wait(device, false, &(struct sim_condition){all_done, all_bound, &all});
+  if (open)
+    sim_wait(device, false, &(struct sim_condition){all_done, all_bound, &all});
 }
 
 CUresult cuCtxSynchronize_v2(CUcontext handle) {
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_get(handle, &ctx);
-  if (result) return result;
+  if (result)
+    return result;
   sim_lock();
   bool capturing = ctx->captures > 0;
   for (struct sim_stream *stream = ctx->streams; stream; stream = stream->next)
-    if (stream->capture) sim_capture_invalidate(stream->capture);
+    if (stream->capture)
+      sim_capture_invalidate(stream->capture);
   sim_unlock();
   return capturing ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : sim_ctx_wait(ctx);
 }

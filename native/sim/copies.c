@@ -29,8 +29,8 @@ static void run_copy(void *payload) {
   struct copy_work *work = payload;
   for (uint64_t z = 0; z < work->depth; z++)
     for (uint64_t y = 0; y < work->height; y++)
-      memmove(work->dst + z * work->dst_slice + y * work->dst_pitch, work->src + z * work->src_slice + y * work->src_pitch,
-              work->width);
+      memmove(work->dst + z * work->dst_slice + y * work->dst_pitch,
+              work->src + z * work->src_slice + y * work->src_pitch, work->width);
   free(work->staging);
 }
 
@@ -43,15 +43,16 @@ struct end {
 };
 
 /* Bytes from the first to behind the last byte of a box in pitched memory; false if that makes no sense. */
-static bool span_of(const struct end *end, const CUDA_MEMCPY3D *box, uint64_t pitch, uint64_t rows, uint64_t *skip, uint64_t *span) {
+static bool span_of(const struct end *end, const CUDA_MEMCPY3D *box, uint64_t pitch, uint64_t rows, uint64_t *skip,
+                    uint64_t *span) {
   uint64_t last_row, last;
   if (end->x > SIM_ADDRESS_SPACE || end->y > SIM_ADDRESS_SPACE || end->z > SIM_ADDRESS_SPACE)
     return false;
   if (__builtin_mul_overflow(end->z, rows, &last_row) || __builtin_add_overflow(last_row, end->y, &last_row) ||
       __builtin_mul_overflow(last_row, pitch, skip) || __builtin_add_overflow(*skip, end->x, skip))
     return false;
-  if (__builtin_mul_overflow(box->Depth - 1, rows, &last_row) || __builtin_add_overflow(last_row, box->Height - 1, &last_row) ||
-      __builtin_mul_overflow(last_row, pitch, &last))
+  if (__builtin_mul_overflow(box->Depth - 1, rows, &last_row) ||
+      __builtin_add_overflow(last_row, box->Height - 1, &last_row) || __builtin_mul_overflow(last_row, pitch, &last))
     return false;
   *span = last + box->WidthInBytes;
   return *skip < SIM_ADDRESS_SPACE && *span <= SIM_ADDRESS_SPACE;
@@ -108,7 +109,8 @@ static CUresult resolve(const struct end *end, const CUDA_MEMCPY3D *box, struct 
     return CUDA_ERROR_INVALID_VALUE;
   uint64_t pitch = end->pitch ? end->pitch : end->x + box->WidthInBytes;
   uint64_t rows = end->rows ? end->rows : end->y + box->Height;
-  if (pitch < box->WidthInBytes || pitch - box->WidthInBytes < end->x || (box->Depth > 1 && (rows < box->Height || rows - box->Height < end->y)))
+  if (pitch < box->WidthInBytes || pitch - box->WidthInBytes < end->x ||
+      (box->Depth > 1 && (rows < box->Height || rows - box->Height < end->y)))
     return CUDA_ERROR_INVALID_VALUE;
   if (!span_of(end, box, pitch, rows, &skip, &span))
     return CUDA_ERROR_INVALID_VALUE;
@@ -118,7 +120,8 @@ static CUresult resolve(const struct end *end, const CUDA_MEMCPY3D *box, struct 
   *side = (struct side){.at = (uint8_t *)(uintptr_t)(base + skip), .pitch = pitch, .slice = pitch * rows};
   bool fits = place_of(base + skip, span, &side->place, &side->device);
   if (end->type == CU_MEMORYTYPE_HOST) {
-    if (side->place == PLACE_DEVICE || !fits) /* managed memory read as host memory, or a buffer only partly registered */
+    /* managed memory read as host memory, or a buffer only partly registered */
+    if (side->place == PLACE_DEVICE || !fits)
       side->place = PLACE_PAGEABLE;
     return CUDA_SUCCESS;
   }
@@ -141,11 +144,26 @@ static void cost_of(const struct side *src, const struct side *dst, uint64_t byt
 }
 
 static CUresult resolve_both(const CUDA_MEMCPY3D *params, struct side *src, struct side *dst) {
-  const struct end from = {params->srcXInBytes, params->srcY, params->srcZ, params->srcPitch, params->srcHeight,
-                           params->srcMemoryType, (uint64_t)(uintptr_t)params->srcHost, params->srcDevice, params->srcArray};
-  const struct end to = {params->dstXInBytes, params->dstY, params->dstZ, params->dstPitch, params->dstHeight,
-                         params->dstMemoryType, (uint64_t)(uintptr_t)params->dstHost, params->dstDevice, params->dstArray};
-  if (params->WidthInBytes > SIM_ADDRESS_SPACE || params->Height > SIM_ADDRESS_SPACE || params->Depth > SIM_ADDRESS_SPACE)
+  const struct end from = {params->srcXInBytes,
+                           params->srcY,
+                           params->srcZ,
+                           params->srcPitch,
+                           params->srcHeight,
+                           params->srcMemoryType,
+                           (uint64_t)(uintptr_t)params->srcHost,
+                           params->srcDevice,
+                           params->srcArray};
+  const struct end to = {params->dstXInBytes,
+                         params->dstY,
+                         params->dstZ,
+                         params->dstPitch,
+                         params->dstHeight,
+                         params->dstMemoryType,
+                         (uint64_t)(uintptr_t)params->dstHost,
+                         params->dstDevice,
+                         params->dstArray};
+  if (params->WidthInBytes > SIM_ADDRESS_SPACE || params->Height > SIM_ADDRESS_SPACE ||
+      params->Depth > SIM_ADDRESS_SPACE)
     return CUDA_ERROR_INVALID_VALUE;
   CUresult result = resolve(&from, params, src);
   return result == CUDA_SUCCESS ? resolve(&to, params, dst) : result;
@@ -181,7 +199,8 @@ static CUresult make_op(const CUDA_MEMCPY3D *params, struct sim_op *op, union si
   return CUDA_SUCCESS;
 }
 
-CUresult sim_memcpy_op(struct sim_ctx *ctx, const CUDA_MEMCPY3D *params, struct sim_op *op, union sim_op_storage *storage) {
+CUresult sim_memcpy_op(struct sim_ctx *ctx, const CUDA_MEMCPY3D *params, struct sim_op *op,
+                       union sim_op_storage *storage) {
   struct side src, dst;
   (void)ctx; /* unified addresses: the memory says where it is */
   if (empty(params))

@@ -1,12 +1,12 @@
-/* The copy functions of the driver API, all forms. The names without a version suffix that take 32-bit device pointers are in
- * legacy.c. */
+/* The copy functions of the driver API, all forms. The names without a version suffix that take 32-bit device pointers
+ * are in legacy.c. */
 #include <string.h>
 
 #include "memory.h"
 
 enum { HOST = CU_MEMORYTYPE_HOST, DEVICE = CU_MEMORYTYPE_DEVICE, UNIFIED = CU_MEMORYTYPE_UNIFIED };
 
-/* ---- one run of bytes -------------------------------------------------------------------------------------------------------- */
+/* ---- one run of bytes -------------------------------------------------------------------------------------------- */
 
 static CUDA_MEMCPY3D linear(CUmemorytype to, uint64_t dst, CUmemorytype from, uint64_t src, size_t bytes) {
   return (CUDA_MEMCPY3D){.srcMemoryType = from,
@@ -77,7 +77,7 @@ CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
   return copy(DEVICE, dstDevice, DEVICE, srcDevice, ByteCount, hStream, true, SIM_COPY_ASYNC);
 }
 
-/* ---- between devices --------------------------------------------------------------------------------------------------------- */
+/* ---- between devices --------------------------------------------------------------------------------------------- */
 
 static CUresult peer(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context, size_t bytes,
                      CUstream stream, bool per_thread, enum sim_copy_mode mode) {
@@ -102,8 +102,8 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdevice
                            size_t ByteCount, CUstream hStream) {
   return peer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream, false, SIM_COPY_ASYNC);
 }
-CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext,
-                                size_t ByteCount, CUstream hStream) {
+CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+                                CUcontext srcContext, size_t ByteCount, CUstream hStream) {
   return peer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream, true, SIM_COPY_ASYNC);
 }
 
@@ -136,7 +136,7 @@ CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStr
   return peer3(pCopy, hStream, true, SIM_COPY_ASYNC);
 }
 
-/* ---- two and three dimensions ------------------------------------------------------------------------------------------------ */
+/* ---- two and three dimensions ------------------------------------------------------------------------------------ */
 
 static CUresult copy2(const CUDA_MEMCPY2D *pCopy, CUstream stream, bool per_thread, enum sim_copy_mode mode) {
   CUresult result = sim_ready();
@@ -191,7 +191,7 @@ CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *pCopy, CUstream hStream) {
   return copy3(pCopy, hStream, true, SIM_COPY_ASYNC);
 }
 
-/* ---- one-dimensional arrays -------------------------------------------------------------------------------------------------- */
+/* ---- one-dimensional arrays -------------------------------------------------------------------------------------- */
 
 static CUresult to_array(CUarray array, size_t offset, CUmemorytype from, uint64_t src, size_t bytes, CUstream stream,
                          bool per_thread, enum sim_copy_mode mode) {
@@ -209,7 +209,8 @@ static CUresult from_array(CUmemorytype to, uint64_t dst, CUarray array, size_t 
   return sim_copy_submit(&params, stream, per_thread, mode);
 }
 
-static CUresult array_to_array(CUarray dst, size_t dst_offset, CUarray src, size_t src_offset, size_t bytes, bool per_thread) {
+static CUresult array_to_array(CUarray dst, size_t dst_offset, CUarray src, size_t src_offset, size_t bytes,
+                               bool per_thread) {
   CUDA_MEMCPY3D params = linear(CU_MEMORYTYPE_ARRAY, 0, CU_MEMORYTYPE_ARRAY, 0, bytes);
   params.dstArray = dst;
   params.dstXInBytes = dst_offset;
@@ -236,7 +237,8 @@ CUresult cuMemcpyHtoA_v2(CUarray dstArray, size_t dstOffset, const void *srcHost
 CUresult cuMemcpyHtoA_v2_ptds(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount) {
   return to_array(dstArray, dstOffset, HOST, number(srcHost), ByteCount, NULL, true, SIM_COPY_SYNC);
 }
-CUresult cuMemcpyHtoAAsync_v2(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount, CUstream hStream) {
+CUresult cuMemcpyHtoAAsync_v2(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount,
+                              CUstream hStream) {
   return to_array(dstArray, dstOffset, HOST, number(srcHost), ByteCount, hStream, false, SIM_COPY_ASYNC);
 }
 CUresult cuMemcpyHtoAAsync_v2_ptsz(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount,
@@ -252,12 +254,14 @@ CUresult cuMemcpyAtoH_v2_ptds(void *dstHost, CUarray srcArray, size_t srcOffset,
 CUresult cuMemcpyAtoHAsync_v2(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream) {
   return from_array(HOST, number(dstHost), srcArray, srcOffset, ByteCount, hStream, false, SIM_COPY_ASYNC);
 }
-CUresult cuMemcpyAtoHAsync_v2_ptsz(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream) {
+CUresult cuMemcpyAtoHAsync_v2_ptsz(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount,
+                                   CUstream hStream) {
   return from_array(HOST, number(dstHost), srcArray, srcOffset, ByteCount, hStream, true, SIM_COPY_ASYNC);
 }
 CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount) {
   return array_to_array(dstArray, dstOffset, srcArray, srcOffset, ByteCount, false);
 }
-CUresult cuMemcpyAtoA_v2_ptds(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount) {
+CUresult cuMemcpyAtoA_v2_ptds(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset,
+                              size_t ByteCount) {
   return array_to_array(dstArray, dstOffset, srcArray, srcOffset, ByteCount, true);
 }

@@ -11,8 +11,8 @@ struct batch {
   const CUDA_MEMCPY3D_BATCH_OP *ops;
 };
 
-static CUresult place_operand(const CUmemcpy3DOperand *operand, uint64_t element, CUmemorytype *type, CUdeviceptr *device,
-                              CUarray *array, size_t *pitch, size_t *rows, size_t offset[3]) {
+static CUresult place_operand(const CUmemcpy3DOperand *operand, uint64_t element, CUmemorytype *type,
+                              CUdeviceptr *device, CUarray *array, size_t *pitch, size_t *rows, size_t offset[3]) {
   if (operand->type == OPERAND_POINTER) {
     *type = CU_MEMORYTYPE_UNIFIED;
     *device = operand->op.ptr.ptr;
@@ -61,11 +61,11 @@ static CUresult convert_op(const CUDA_MEMCPY3D_BATCH_OP *op, CUDA_MEMCPY3D *para
     return CUDA_ERROR_INVALID_VALUE;
   *params = (CUDA_MEMCPY3D){
       .WidthInBytes = op->extent.width * element, .Height = op->extent.height, .Depth = op->extent.depth};
-  result = place_operand(&op->src, element, &params->srcMemoryType, &params->srcDevice, &params->srcArray, &params->srcPitch,
-                         &params->srcHeight, from);
+  result = place_operand(&op->src, element, &params->srcMemoryType, &params->srcDevice, &params->srcArray,
+                         &params->srcPitch, &params->srcHeight, from);
   if (result == CUDA_SUCCESS)
-    result = place_operand(&op->dst, element, &params->dstMemoryType, &params->dstDevice, &params->dstArray, &params->dstPitch,
-                           &params->dstHeight, to);
+    result = place_operand(&op->dst, element, &params->dstMemoryType, &params->dstDevice, &params->dstArray,
+                           &params->dstPitch, &params->dstHeight, to);
   params->srcXInBytes = from[0];
   params->srcY = from[1];
   params->srcZ = from[2];
@@ -140,16 +140,18 @@ static CUresult submit_linear(const CUdeviceptr *dsts, const CUdeviceptr *srcs, 
   return submit(&batch, 0, fail_index, stream, per_thread);
 }
 
-CUresult cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, CUmemcpyAttributes *attrs,
-                            size_t *attrsIdxs, size_t numAttrs, size_t *failIdx, CUstream hStream) {
+CUresult cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+                            CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, size_t *failIdx,
+                            CUstream hStream) {
   return submit_linear(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream, false);
 }
-CUresult cuMemcpyBatchAsync_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, CUmemcpyAttributes *attrs,
-                                 size_t *attrsIdxs, size_t numAttrs, size_t *failIdx, CUstream hStream) {
+CUresult cuMemcpyBatchAsync_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+                                 CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, size_t *failIdx,
+                                 CUstream hStream) {
   return submit_linear(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream, true);
 }
-CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, CUmemcpyAttributes *attrs,
-                               size_t *attrsIdxs, size_t numAttrs, CUstream hStream) {
+CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+                               CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, CUstream hStream) {
   return submit_linear(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, NULL, hStream, false);
 }
 CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
@@ -157,8 +159,8 @@ CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t
   return submit_linear(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, NULL, hStream, true);
 }
 
-static CUresult submit_boxes(size_t count, const CUDA_MEMCPY3D_BATCH_OP *ops, size_t *fail_index, unsigned long long flags,
-                             CUstream stream, bool per_thread) {
+static CUresult submit_boxes(size_t count, const CUDA_MEMCPY3D_BATCH_OP *ops, size_t *fail_index,
+                             unsigned long long flags, CUstream stream, bool per_thread) {
   const struct batch batch = {.count = count, .ops = ops};
   return ops ? submit(&batch, flags, fail_index, stream, per_thread) : CUDA_ERROR_INVALID_VALUE;
 }
@@ -167,11 +169,12 @@ CUresult cuMemcpy3DBatchAsync(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, siz
                               CUstream hStream) {
   return submit_boxes(numOps, opList, failIdx, flags, hStream, false);
 }
-CUresult cuMemcpy3DBatchAsync_ptsz(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, size_t *failIdx, unsigned long long flags,
-                                   CUstream hStream) {
+CUresult cuMemcpy3DBatchAsync_ptsz(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, size_t *failIdx,
+                                   unsigned long long flags, CUstream hStream) {
   return submit_boxes(numOps, opList, failIdx, flags, hStream, true);
 }
-CUresult cuMemcpy3DBatchAsync_v2(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, unsigned long long flags, CUstream hStream) {
+CUresult cuMemcpy3DBatchAsync_v2(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, unsigned long long flags,
+                                 CUstream hStream) {
   return submit_boxes(numOps, opList, NULL, flags, hStream, false);
 }
 CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, unsigned long long flags,
@@ -181,8 +184,8 @@ CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opL
 
 /* ---- one copy ---- */
 
-static CUresult one_linear(CUdeviceptr to, CUdeviceptr from, size_t size, const CUmemcpyAttributes *attributes, CUstream stream,
-                           bool per_thread) {
+static CUresult one_linear(CUdeviceptr to, CUdeviceptr from, size_t size, const CUmemcpyAttributes *attributes,
+                           CUstream stream, bool per_thread) {
   const struct batch batch = {.count = 1, .dsts = &to, .srcs = &from, .sizes = &size};
   CUDA_MEMCPY3D params;
   CUresult result = sim_ready();
@@ -191,7 +194,8 @@ static CUresult one_linear(CUdeviceptr to, CUdeviceptr from, size_t size, const 
   return result == CUDA_SUCCESS ? sim_copy_submit(&params, stream, per_thread, SIM_COPY_ASYNC) : result;
 }
 
-CUresult cuMemcpyWithAttributesAsync(CUdeviceptr dst, CUdeviceptr src, size_t size, CUmemcpyAttributes *attr, CUstream hStream) {
+CUresult cuMemcpyWithAttributesAsync(CUdeviceptr dst, CUdeviceptr src, size_t size, CUmemcpyAttributes *attr,
+                                     CUstream hStream) {
   return one_linear(dst, src, size, attr, hStream, false);
 }
 CUresult cuMemcpyWithAttributesAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t size, CUmemcpyAttributes *attr,

@@ -9,14 +9,16 @@ static struct sim_kind event_kind = {sizeof(struct sim_event), 0x65766e74, NULL}
 
 CUresult sim_event_get(CUevent handle, struct sim_event **event) {
   CUresult result = sim_ready();
-  if (result) return result;
+  if (result)
+    return result;
   *event = (struct sim_event *)handle;
   return *event && (*event)->magic == event_kind.magic ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 CUresult sim_event_new(struct sim_ctx *ctx, unsigned flags, struct sim_shared_event *shared, CUevent *handle) {
   struct sim_event *event = sim_handle_new(&event_kind);
-  if (event == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (event == NULL)
+    return CUDA_ERROR_OUT_OF_MEMORY;
   event->flags = flags;
   event->ctx = ctx;
   event->ctx_id = ctx->id;
@@ -28,13 +30,17 @@ CUresult sim_event_new(struct sim_ctx *ctx, unsigned flags, struct sim_shared_ev
 CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags) {
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_need(&ctx);
-  if (result) return result;
+  if (result)
+    return result;
   const unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
-  if (phEvent == NULL || Flags & ~known) return CUDA_ERROR_INVALID_VALUE;
-  if (Flags & CU_EVENT_INTERPROCESS && !(Flags & CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_VALUE;
+  if (phEvent == NULL || Flags & ~known)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (Flags & CU_EVENT_INTERPROCESS && !(Flags & CU_EVENT_DISABLE_TIMING))
+    return CUDA_ERROR_INVALID_VALUE;
   sim_lock();
   struct sim_shared_event *shared = Flags & CU_EVENT_INTERPROCESS ? sim_shared_event_new(ctx->device) : NULL;
-  result = Flags & CU_EVENT_INTERPROCESS && !shared ? CUDA_ERROR_OUT_OF_MEMORY : sim_event_new(sim_ctx_owner(ctx), Flags, shared, phEvent);
+  result = Flags & CU_EVENT_INTERPROCESS && !shared ? CUDA_ERROR_OUT_OF_MEMORY
+                                                    : sim_event_new(sim_ctx_owner(ctx), Flags, shared, phEvent);
   sim_unlock();
   return result;
 }
@@ -42,7 +48,8 @@ CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags) {
 CUresult cuEventDestroy_v2(CUevent hEvent) {
   struct sim_event *event;
   CUresult result = sim_event_get(hEvent, &event);
-  if (result) return result;
+  if (result)
+    return result;
   sim_lock();
   sim_mark_release(event->mark);
   sim_event_uncapture(event);
@@ -58,7 +65,8 @@ CUresult sim_event_record(struct sim_event *event, struct sim_stream *stream) {
     return sim_shared_event_record(event->shared, stream);
   }
   struct sim_mark *mark = sim_mark_new(stream->ctx->device);
-  if (mark == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (mark == NULL)
+    return CUDA_ERROR_OUT_OF_MEMORY;
   sim_event_uncapture(event);
   sim_mark_release(event->mark);
   event->mark = mark;
@@ -66,7 +74,8 @@ CUresult sim_event_record(struct sim_event *event, struct sim_stream *stream) {
 }
 
 CUresult sim_event_wait(struct sim_event *event, struct sim_stream *stream) {
-  if (event->shared) return sim_shared_event_wait(event->shared, stream);
+  if (event->shared)
+    return sim_shared_event_wait(event->shared, stream);
   return !event->mark || sim_enqueue_wait(stream, event->mark) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -74,11 +83,15 @@ static CUresult record(CUevent handle, CUstream stream_handle, unsigned flags, b
   struct sim_event *event;
   struct sim_stream *stream;
   CUresult result = sim_event_get(handle, &event);
-  if (result == CUDA_SUCCESS) result = sim_stream_get(stream_handle, per_thread, &stream);
-  if (result) return result;
-  if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
+  if (result == CUDA_SUCCESS)
+    result = sim_stream_get(stream_handle, per_thread, &stream);
+  if (result)
+    return result;
+  if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
+    return CUDA_ERROR_INVALID_VALUE;
   const struct sim_ctx *ctx = sim_ctx_owner(stream->ctx);
-  if (ctx != event->ctx || ctx->id != event->ctx_id) return CUDA_ERROR_INVALID_HANDLE;
+  if (ctx != event->ctx || ctx->id != event->ctx_id)
+    return CUDA_ERROR_INVALID_HANDLE;
   /* An event without a time stamp is about ten times cheaper to record. */
   sim_spin(event->flags & CU_EVENT_DISABLE_TIMING ? sim_hello.event_ns / 10 : sim_hello.event_ns);
   sim_lock();
@@ -102,9 +115,12 @@ static CUresult stream_wait(CUstream stream_handle, CUevent handle, unsigned fla
   struct sim_event *event;
   struct sim_stream *stream;
   CUresult result = sim_event_get(handle, &event);
-  if (result == CUDA_SUCCESS) result = sim_stream_get(stream_handle, per_thread, &stream);
-  if (result) return result;
-  if (flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
+  if (result == CUDA_SUCCESS)
+    result = sim_stream_get(stream_handle, per_thread, &stream);
+  if (result)
+    return result;
+  if (flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
+    return CUDA_ERROR_INVALID_VALUE;
   sim_lock();
   if (stream->capture || event->capture)
     result = sim_capture_wait(stream, event, flags);
@@ -113,16 +129,19 @@ static CUresult stream_wait(CUstream stream_handle, CUevent handle, unsigned fla
   sim_unlock();
   return result;
 }
-CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags) { return stream_wait(hStream, hEvent, Flags, false); }
+CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags) {
+  return stream_wait(hStream, hEvent, Flags, false);
+}
 CUresult cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent, unsigned int Flags) {
   return stream_wait(hStream, hEvent, Flags, true);
 }
 
-/* The mark to look at, with a reference; NULL: never recorded. Asking about a captured event is an error, and asking at all is
- * one of the calls that are unsafe while somebody captures. */
+/* The mark to look at, with a reference; NULL: never recorded. Asking about a captured event is an error, and asking at
+ * all is one of the calls that are unsafe while somebody captures. */
 static CUresult event_mark(CUevent handle, struct sim_event **event, struct sim_mark **mark) {
   CUresult result = sim_event_get(handle, event);
-  if (result) return result;
+  if (result)
+    return result;
   sim_lock();
   result = sim_capture_guard_locked();
   if (result == CUDA_SUCCESS && (*event)->capture) {
@@ -130,7 +149,8 @@ static CUresult event_mark(CUevent handle, struct sim_event **event, struct sim_
     result = CUDA_ERROR_CAPTURED_EVENT;
   }
   *mark = result ? NULL : (*event)->mark;
-  if (*mark) (*mark)->refs++;
+  if (*mark)
+    (*mark)->refs++;
   sim_unlock();
   return result;
 }
@@ -145,9 +165,11 @@ CUresult cuEventQuery(CUevent hEvent) {
   struct sim_event *event;
   struct sim_mark *mark;
   CUresult result = event_mark(hEvent, &event, &mark);
-  if (result) return result;
+  if (result)
+    return result;
   sim_spin(sim_hello.query_ns);
-  if (mark == NULL && !event->shared) return CUDA_SUCCESS;
+  if (mark == NULL && !event->shared)
+    return CUDA_SUCCESS;
   sim_lock();
   sim_advance(sim_now());
   if (event->shared) {
@@ -172,7 +194,8 @@ CUresult cuEventSynchronize(CUevent hEvent) {
   struct sim_event *event;
   struct sim_mark *mark;
   CUresult result = event_mark(hEvent, &event, &mark);
-  if (result || (mark == NULL && !event->shared)) return result;
+  if (result || (mark == NULL && !event->shared))
+    return result;
   bool blocking = event->flags & CU_EVENT_BLOCKING_SYNC;
   if (event->shared) {
     sim_shared_event_sync(event->shared, event->ctx->device, blocking);
@@ -188,10 +211,14 @@ CUresult cuEventSynchronize(CUevent hEvent) {
 CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd) {
   struct sim_event *start, *end;
   CUresult result = sim_event_get(hStart, &start);
-  if (result == CUDA_SUCCESS) result = sim_event_get(hEnd, &end);
-  if (result) return result;
-  if (pMilliseconds == NULL) return CUDA_ERROR_INVALID_VALUE;
-  if ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING || start->ctx != end->ctx) return CUDA_ERROR_INVALID_HANDLE;
+  if (result == CUDA_SUCCESS)
+    result = sim_event_get(hEnd, &end);
+  if (result)
+    return result;
+  if (pMilliseconds == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  if ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING || start->ctx != end->ctx)
+    return CUDA_ERROR_INVALID_HANDLE;
   sim_lock();
   sim_advance(sim_now());
   if (start->mark == NULL || end->mark == NULL || start->capture || end->capture)
@@ -212,19 +239,24 @@ CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) {
   struct sim_ctx *ctx;
   struct sim_event *event;
   CUresult result = sim_ctx_get(hCtx, &ctx);
-  if (result == CUDA_SUCCESS) result = sim_event_get(hEvent, &event);
-  if (result) return result;
-  if (event->ctx != sim_ctx_owner(ctx)) return CUDA_ERROR_INVALID_HANDLE;
+  if (result == CUDA_SUCCESS)
+    result = sim_event_get(hEvent, &event);
+  if (result)
+    return result;
+  if (event->ctx != sim_ctx_owner(ctx))
+    return CUDA_ERROR_INVALID_HANDLE;
   sim_lock();
   if (ctx->captures > 0) {
     for (struct sim_stream *stream = ctx->streams; stream; stream = stream->next)
-      if (stream->capture) sim_capture_invalidate(stream->capture);
+      if (stream->capture)
+        sim_capture_invalidate(stream->capture);
     result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
   struct sim_stream *join = result ? NULL : sim_stream_new(ctx, CU_STREAM_NON_BLOCKING, 0);
   for (struct sim_stream *stream = ctx->streams; join && stream; stream = stream->next) {
     struct sim_mark *mark = stream == join || stream->head == NULL ? NULL : sim_mark_new(ctx->device);
-    if (mark == NULL) continue;
+    if (mark == NULL)
+      continue;
     sim_enqueue_mark(stream, mark);
     sim_enqueue_wait(join, mark);
     sim_mark_release(mark);
@@ -242,12 +274,16 @@ CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent) {
   struct sim_ctx *ctx;
   struct sim_event *event;
   CUresult result = sim_ctx_get(hCtx, &ctx);
-  if (result == CUDA_SUCCESS) result = sim_event_get(hEvent, &event);
-  if (result) return result;
+  if (result == CUDA_SUCCESS)
+    result = sim_event_get(hEvent, &event);
+  if (result)
+    return result;
   sim_lock();
-  if (ctx->captures > 0 || event->capture) result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (ctx->captures > 0 || event->capture)
+    result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   for (struct sim_stream *stream = ctx->streams; result == CUDA_SUCCESS && stream; stream = stream->next)
-    if (!stream->gone) result = sim_event_wait(event, stream);
+    if (!stream->gone)
+      result = sim_event_wait(event, stream);
   sim_unlock();
   return result;
 }

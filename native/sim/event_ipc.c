@@ -1,7 +1,7 @@
-/* Events of several processes (cuIpcGetEventHandle). Such an event is a pair of counters in a page that its process shares: each
- * record takes a number, the device writes it down when it gets there. A wait is for the number last taken. What a dead process
- * recorded and the device had not reached is never reached. The engine passes the page on to whoever knows the secret in the
- * handle, as it does with memory. */
+/* Events of several processes (cuIpcGetEventHandle). Such an event is a pair of counters in a page that its process
+ * shares: each record takes a number, the device writes it down when it gets there. A wait is for the number last
+ * taken. What a dead process recorded and the device had not reached is never reached. The engine passes the page on to
+ * whoever knows the secret in the handle, as it does with memory. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <string.h>
@@ -26,7 +26,8 @@ _Static_assert(sizeof(struct handle) == sizeof(CUipcEventHandle), "a handle is 6
 enum { EVENTS = 65536, FILES = 64, LOOK_NS = 100000 };
 static const size_t file_bytes = EVENTS * sizeof(struct sim_shared_event);
 
-/* This process's own page and those it opened. Places are not used twice: others may still look at them. Under sim_lock. */
+/* This process's own page and those it opened. Places are not used twice: others may still look at them. Under
+ * sim_lock. */
 static struct {
   struct sim_shared_event *events;
   uint64_t secret[2];
@@ -44,21 +45,25 @@ static bool make_file(CUdevice device) {
   struct sim_shared_event *events = NULL;
   const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
   if (fd >= 0 && ftruncate(fd, (off_t)file_bytes) == 0 && fcntl(fd, F_ADD_SEALS, seals) == 0 &&
-      getrandom(secret, sizeof secret, 0) == (ssize_t)sizeof secret && sim_file_put(device, SIM_EVENTS_PUT, secret, fd) == 0)
+      getrandom(secret, sizeof secret, 0) == (ssize_t)sizeof secret &&
+      sim_file_put(device, SIM_EVENTS_PUT, secret, fd) == 0)
     events = map_file(fd);
-  if (fd >= 0) close(fd);
-  if (!events) return false;
+  if (fd >= 0)
+    close(fd);
+  if (!events)
+    return false;
   file[0].events = events;
   memcpy(file[0].secret, secret, sizeof secret);
   return true;
 }
 
 struct sim_shared_event *sim_shared_event_new(CUdevice device) {
-  if (used == EVENTS || (!file[0].events && !make_file(device))) return NULL;
+  if (used == EVENTS || (!file[0].events && !make_file(device)))
+    return NULL;
   return &file[0].events[used++];
 }
 
-/* ---- recorded and waited for -------------------------------------------------------------------------------------------- */
+/* ---- recorded and waited for ------------------------------------------------------------------------------------- */
 
 struct payload {
   struct sim_shared_event *event;
@@ -117,13 +122,15 @@ void sim_shared_event_sync(struct sim_shared_event *event, CUdevice device, bool
   sim_wait(device, blocking, &(struct sim_condition){reached, look_again, &payload});
 }
 
-/* ---- handles ------------------------------------------------------------------------------------------------------------ */
+/* ---- handles ----------------------------------------------------------------------------------------------------- */
 
 CUresult cuIpcGetEventHandle(CUipcEventHandle *pHandle, CUevent event) {
   struct sim_event *known;
   CUresult result = sim_event_get(event, &known);
-  if (result != CUDA_SUCCESS) return result;
-  if (!pHandle || !known->shared) return CUDA_ERROR_INVALID_VALUE;
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!pHandle || !known->shared)
+    return CUDA_ERROR_INVALID_VALUE;
   sim_lock();
   struct handle handle = {.magic = HANDLE_MAGIC};
   for (uint32_t i = 0; i < files; i++)
@@ -145,14 +152,18 @@ static CUresult find_file(const struct handle *handle, struct sim_shared_event *
       *events = file[i].events;
       return CUDA_SUCCESS;
     }
-  if (sim_file_get(handle->secret, &fd, &engine_device, &pid) != 0) return CUDA_ERROR_INVALID_VALUE; /* made up, or it is gone */
+  /* made up, or it is gone */
+  if (sim_file_get(handle->secret, &fd, &engine_device, &pid) != 0)
+    return CUDA_ERROR_INVALID_VALUE;
   if (pid == sim_info()->host_pid)
     *events = NULL;
   else
     *events = files < FILES ? map_file(fd) : NULL;
   close(fd);
-  if (pid == sim_info()->host_pid) return CUDA_ERROR_INVALID_CONTEXT; /* a process cannot import from itself */
-  if (!*events) return CUDA_ERROR_MAP_FAILED;
+  if (pid == sim_info()->host_pid)
+    return CUDA_ERROR_INVALID_CONTEXT; /* a process cannot import from itself */
+  if (!*events)
+    return CUDA_ERROR_MAP_FAILED;
   file[files].events = *events;
   memcpy(file[files++].secret, handle->secret, sizeof handle->secret);
   return CUDA_SUCCESS;
@@ -163,13 +174,16 @@ CUresult cuIpcOpenEventHandle(CUevent *phEvent, CUipcEventHandle handle) {
   struct handle named;
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_need(&ctx);
-  if (result != CUDA_SUCCESS) return result;
+  if (result != CUDA_SUCCESS)
+    return result;
   memcpy(&named, &handle, sizeof named);
-  if (!phEvent || named.magic != HANDLE_MAGIC || named.index >= EVENTS) return CUDA_ERROR_INVALID_VALUE;
+  if (!phEvent || named.magic != HANDLE_MAGIC || named.index >= EVENTS)
+    return CUDA_ERROR_INVALID_VALUE;
   sim_lock();
   result = find_file(&named, &events);
   if (result == CUDA_SUCCESS)
-    result = sim_event_new(sim_ctx_owner(ctx), CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING, &events[named.index], phEvent);
+    result = sim_event_new(sim_ctx_owner(ctx), CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING, &events[named.index],
+                           phEvent);
   sim_unlock();
   return result;
 }

@@ -1,5 +1,5 @@
-/* Memory of other interfaces. The one that can be simulated is memory which another process, or this one, exported as a file
- * (cuMemExportToShareableHandle). It stays charged to whoever made it. */
+/* Memory of other interfaces. The one that can be simulated is memory which another process, or this one, exported as a
+ * file (cuMemExportToShareableHandle). It stays charged to whoever made it. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <sys/mman.h>

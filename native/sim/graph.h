@@ -20,9 +20,9 @@ struct sim_graph_node {
   struct sim_graph_node *origin; /* of a clone: the node it was cloned from */
   struct sim_graph_node **deps;
   unsigned ndeps;
-  struct sim_ctx *ctx;  /* whose device the work is for */
-  struct sim_op op;     /* payload and params point into this node's own copies */
-  void *arguments;      /* kernel nodes: kernelParams and what they point to, one block */
+  struct sim_ctx *ctx; /* whose device the work is for */
+  struct sim_op op;    /* payload and params point into this node's own copies */
+  void *arguments;     /* kernel nodes: kernelParams and what they point to, one block */
   struct sim_graph *child;
   CUevent event;
   struct sim_graph_memory *memory;
@@ -59,12 +59,13 @@ struct sim_graph *sim_graph_new(void);
 void sim_graph_free(struct sim_graph *graph);
 struct sim_graph *sim_graph_clone(const struct sim_graph *graph);
 /* A node with copies of all that op points to; NULL: no memory. deps are checked by the caller. */
-struct sim_graph_node *sim_node_new(struct sim_graph *graph, int type, const struct sim_op *op, struct sim_graph_node *const *deps,
-                                    unsigned ndeps);
+struct sim_graph_node *sim_node_new(struct sim_graph *graph, int type, const struct sim_op *op,
+                                    struct sim_graph_node *const *deps, unsigned ndeps);
 /* Replaces a node's op (same type). */
 bool sim_node_set_op(struct sim_graph_node *node, const struct sim_op *op);
 void sim_node_free(struct sim_graph_node *node);
-/* All nodes so that each comes after what it depends on; the array is the caller's to free. NULL: a cycle, or no memory. */
+/* All nodes so that each comes after what it depends on; the array is the caller's to free. NULL: a cycle, or no
+ * memory. */
 struct sim_graph_node **sim_graph_order(const struct sim_graph *graph);
 
 /* What makes a node of each type do its work: from the API's parameters to an op. Called unlocked. */
@@ -76,7 +77,8 @@ struct sim_node_spec {
 CUresult sim_spec_of(const CUgraphNodeParams *params, struct sim_node_spec *spec);
 
 /* graph_nodes.c; takes and drops sim_lock itself */
-CUresult sim_graph_add(CUgraphNode *out, CUgraph graph, const CUgraphNode *deps, size_t ndeps, CUgraphNodeParams *params);
+CUresult sim_graph_add(CUgraphNode *out, CUgraph graph, const CUgraphNode *deps, size_t ndeps,
+                       CUgraphNodeParams *params);
 CUresult sim_node_update(struct sim_graph_node *node, const CUgraphNodeParams *params);
 
 #endif

@@ -1,5 +1,6 @@
-/* Memory of graph allocation nodes: an address for the life of the graph, and bytes of the device's graph pool from the launch
- * that allocates to the work that frees. What is freed stays reserved for the next launch of any graph until it is trimmed. */
+/* Memory of graph allocation nodes: an address for the life of the graph, and bytes of the device's graph pool from the
+ * launch that allocates to the work that frees. What is freed stays reserved for the next launch of any graph until it
+ * is trimmed. */
 #include <string.h>
 
 #include "memory.h"
@@ -129,7 +130,7 @@ void sim_graph_mem_trim(CUdevice device) {
   sim_ranges_unlock();
 }
 
-/* ---- what a device tells about it -------------------------------------------------------------------------------------------- */
+/* ---- what a device tells about it -------------------------------------------------------------------------------- */
 
 enum { GRAPH_USED_CURRENT, GRAPH_USED_HIGH, GRAPH_RESERVED_CURRENT, GRAPH_RESERVED_HIGH };
 

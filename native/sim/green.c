@@ -1,5 +1,5 @@
-/* Green contexts: parts of a device's multiprocessors. Kernels of the simulated device take as long on a part as on the whole;
- * what a green context has of its own are its streams. */
+/* Green contexts: parts of a device's multiprocessors. Kernels of the simulated device take as long on a part as on the
+ * whole; what a green context has of its own are its streams. */
 #include <string.h>
 
 #include "memory.h"
@@ -24,17 +24,21 @@ static struct sim_green *greens; /* under sim_lock */
 
 static CUresult green_get(CUgreenCtx handle, struct sim_green **green) {
   CUresult result = sim_ready();
-  if (result) return result;
+  if (result)
+    return result;
   *green = (struct sim_green *)handle;
-  if (*green == NULL || (*green)->magic != green_kind.magic) return CUDA_ERROR_INVALID_CONTEXT;
+  if (*green == NULL || (*green)->magic != green_kind.magic)
+    return CUDA_ERROR_INVALID_CONTEXT;
   return (*green)->ctx ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-/* ---- resources ------------------------------------------------------------------------------------------------------------------ */
+/* ---- resources --------------------------------------------------------------------------------------------------- */
 
 static CUresult describe(CUdevResource *resource, int type, unsigned sms) {
-  if (resource == NULL) return CUDA_ERROR_INVALID_VALUE;
-  if (type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
+  if (resource == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (type != CU_DEV_RESOURCE_TYPE_SM)
+    return CUDA_ERROR_INVALID_RESOURCE_TYPE;
   memset(resource, 0, sizeof *resource);
   resource->type = CU_DEV_RESOURCE_TYPE_SM;
   resource->sm = (CUdevSmResource){sms, PARTITION_MIN, PARTITION_STEP};
@@ -43,7 +47,8 @@ static CUresult describe(CUdevResource *resource, int type, unsigned sms) {
 
 CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource *resource, CUdevResourceType type) {
   CUresult result = sim_ready();
-  if (result) return result;
+  if (result)
+    return result;
   return sim_device_valid(device) ? describe(resource, type, MULTIPROCESSORS) : CUDA_ERROR_INVALID_DEVICE;
 }
 
@@ -57,7 +62,8 @@ static unsigned sms_of(const struct sim_ctx *ctx) {
   unsigned sms = MULTIPROCESSORS;
   sim_lock();
   for (const struct sim_green *green = greens; green; green = green->next)
-    if (green->ctx == ctx) sms = green->sms;
+    if (green->ctx == ctx)
+      sms = green->sms;
   sim_unlock();
   return sms;
 }
@@ -71,18 +77,27 @@ CUresult cuCtxGetDevResource(CUcontext hCtx, CUdevResource *resource, CUdevResou
 CUresult cuDevSmResourceSplitByCount(CUdevResource *result, unsigned int *nbGroups, const CUdevResource *input,
                                      CUdevResource *remaining, unsigned int useFlags, unsigned int minCount) {
   CUresult ready = sim_ready();
-  if (ready) return ready;
-  if (nbGroups == NULL || input == NULL || useFlags & ~(unsigned)SPLIT_FLAGS) return CUDA_ERROR_INVALID_VALUE;
-  if (input->type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
+  if (ready)
+    return ready;
+  if (nbGroups == NULL || input == NULL || useFlags & ~(unsigned)SPLIT_FLAGS)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (input->type != CU_DEV_RESOURCE_TYPE_SM)
+    return CUDA_ERROR_INVALID_RESOURCE_TYPE;
   unsigned whole = input->sm.smCount;
-  if (whole == 0 || whole > MULTIPROCESSORS || minCount > whole) return CUDA_ERROR_INVALID_VALUE;
+  if (whole == 0 || whole > MULTIPROCESSORS || minCount > whole)
+    return CUDA_ERROR_INVALID_VALUE;
   unsigned least = useFlags & SPLIT_FINE ? 1 : PARTITION_MIN, step = useFlags & SPLIT_FINE ? 1 : PARTITION_STEP;
   unsigned each = (unsigned)sim_round_up(minCount > least ? minCount : least, step), groups = whole / each;
-  if (groups == 0) return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
-  if (result && *nbGroups < groups) groups = *nbGroups;
-  for (unsigned i = 0; result && i < groups; i++) describe(&result[i], CU_DEV_RESOURCE_TYPE_SM, each);
-  if (remaining) describe(remaining, CU_DEV_RESOURCE_TYPE_SM, whole - groups * each);
-  if (remaining && whole == groups * each) remaining->type = 0; /* nothing is left */
+  if (groups == 0)
+    return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
+  if (result && *nbGroups < groups)
+    groups = *nbGroups;
+  for (unsigned i = 0; result && i < groups; i++)
+    describe(&result[i], CU_DEV_RESOURCE_TYPE_SM, each);
+  if (remaining)
+    describe(remaining, CU_DEV_RESOURCE_TYPE_SM, whole - groups * each);
+  if (remaining && whole == groups * each)
+    remaining->type = 0; /* nothing is left */
   *nbGroups = groups;
   return CUDA_SUCCESS;
 }
@@ -90,35 +105,43 @@ CUresult cuDevSmResourceSplitByCount(CUdevResource *result, unsigned int *nbGrou
 CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *phDesc, CUdevResource *resources, unsigned int nbResources) {
   CUresult result = sim_ready();
   unsigned sms = 0;
-  if (result) return result;
-  if (phDesc == NULL || resources == NULL || nbResources == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (phDesc == NULL || resources == NULL || nbResources == 0)
+    return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < nbResources; i++) {
-    if (resources[i].type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
+    if (resources[i].type != CU_DEV_RESOURCE_TYPE_SM)
+      return CUDA_ERROR_INVALID_RESOURCE_TYPE;
     sms += resources[i].sm.smCount;
   }
-  if (sms == 0 || sms > MULTIPROCESSORS) return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
+  if (sms == 0 || sms > MULTIPROCESSORS)
+    return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
   sim_lock();
   struct sim_description *made = sim_handle_new(&description_kind); /* nothing in the interface gives it back */
   sim_unlock();
-  if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (made == NULL)
+    return CUDA_ERROR_OUT_OF_MEMORY;
   made->sms = sms;
   *phDesc = (CUdevResourceDesc)made;
   return CUDA_SUCCESS;
 }
 
-/* ---- contexts ------------------------------------------------------------------------------------------------------------------- */
+/* ---- contexts ---------------------------------------------------------------------------------------------------- */
 
 CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags) {
   const struct sim_description *description = (const struct sim_description *)desc;
   struct sim_ctx *ctx;
   CUresult result = sim_ready();
-  if (result) return result;
+  if (result)
+    return result;
   if (phCtx == NULL || description == NULL || description->magic != description_kind.magic ||
       flags != CU_GREEN_CTX_DEFAULT_STREAM)
     return CUDA_ERROR_INVALID_VALUE;
-  if (!sim_device_valid(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!sim_device_valid(dev))
+    return CUDA_ERROR_INVALID_DEVICE;
   result = sim_ctx_green_new(dev, &ctx);
-  if (result) return result;
+  if (result)
+    return result;
   sim_lock();
   struct sim_green *green = sim_handle_new(&green_kind);
   if (green) {
@@ -136,13 +159,15 @@ CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice de
 
 void sim_green_gone(const struct sim_ctx *ctx) {
   for (struct sim_green *green = greens; green; green = green->next)
-    if (green->ctx == ctx) green->ctx = NULL;
+    if (green->ctx == ctx)
+      green->ctx = NULL;
 }
 
 CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) {
   struct sim_green *green = NULL;
   CUresult result = green_get(hCtx, &green);
-  if (result && result != CUDA_ERROR_CONTEXT_IS_DESTROYED) return result;
+  if (result && result != CUDA_ERROR_CONTEXT_IS_DESTROYED)
+    return result;
   struct sim_ctx *ctx = green->ctx;
   sim_lock();
   for (struct sim_green **at = &greens; *at; at = &(*at)->next)
@@ -158,8 +183,10 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) {
 CUresult cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx) {
   struct sim_green *green;
   CUresult result = green_get(hCtx, &green);
-  if (result) return result;
-  if (pContext == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (pContext == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   *pContext = (CUcontext)green->ctx;
   return CUDA_SUCCESS;
 }
@@ -167,8 +194,10 @@ CUresult cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx) {
 CUresult cuGreenCtxGetId(CUgreenCtx greenCtx, unsigned long long *greenCtxId) {
   struct sim_green *green;
   CUresult result = green_get(greenCtx, &green);
-  if (result) return result;
-  if (greenCtxId == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (greenCtxId == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   *greenCtxId = green->ctx->id;
   return CUDA_SUCCESS;
 }
@@ -176,12 +205,15 @@ CUresult cuGreenCtxGetId(CUgreenCtx greenCtx, unsigned long long *greenCtxId) {
 CUresult cuGreenCtxStreamCreate(CUstream *phStream, CUgreenCtx greenCtx, unsigned int flags, int priority) {
   struct sim_green *green;
   CUresult result = green_get(greenCtx, &green);
-  if (result) return result;
-  if (phStream == NULL || flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (phStream == NULL || flags != CU_STREAM_NON_BLOCKING)
+    return CUDA_ERROR_INVALID_VALUE;
   sim_lock();
   struct sim_stream *stream = sim_stream_new(green->ctx, flags, priority);
   sim_unlock();
-  if (stream == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (stream == NULL)
+    return CUDA_ERROR_OUT_OF_MEMORY;
   *phStream = (CUstream)stream;
   return CUDA_SUCCESS;
 }
@@ -202,7 +234,8 @@ CUgreenCtx sim_green_of(const struct sim_ctx *ctx) {
   CUgreenCtx found = NULL;
   sim_lock();
   for (struct sim_green *green = greens; green; green = green->next)
-    if (green->ctx == ctx) found = (CUgreenCtx)green;
+    if (green->ctx == ctx)
+      found = (CUgreenCtx)green;
   sim_unlock();
   return found;
 }

@@ -93,9 +93,9 @@ static CUresult hint_batch(const CUdeviceptr *addresses, const size_t *sizes, si
   return result == CUDA_SUCCESS ? order(stream, per_thread) : result;
 }
 
-static CUresult prefetch_batch(const CUdeviceptr *addresses, const size_t *sizes, size_t count, const CUmemLocation *places,
-                               const size_t *starts, size_t nplaces, unsigned long long flags, CUstream stream,
-                               bool per_thread) {
+static CUresult prefetch_batch(const CUdeviceptr *addresses, const size_t *sizes, size_t count,
+                               const CUmemLocation *places, const size_t *starts, size_t nplaces,
+                               unsigned long long flags, CUstream stream, bool per_thread) {
   if (!places || !starts || nplaces == 0 || nplaces > count || starts[0] != 0)
     return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < nplaces; i++)
@@ -105,7 +105,8 @@ static CUresult prefetch_batch(const CUdeviceptr *addresses, const size_t *sizes
 }
 
 CUresult cuMemPrefetchBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs,
-                                 size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream) {
+                                 size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags,
+                                 CUstream hStream) {
   return prefetch_batch(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream, false);
 }
 CUresult cuMemPrefetchBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs,
@@ -113,7 +114,8 @@ CUresult cuMemPrefetchBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t 
                                       CUstream hStream) {
   return prefetch_batch(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream, true);
 }
-CUresult cuMemDiscardBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count, unsigned long long flags, CUstream hStream) {
+CUresult cuMemDiscardBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count, unsigned long long flags,
+                                CUstream hStream) {
   return hint_batch(dptrs, sizes, count, flags, hStream, false);
 }
 CUresult cuMemDiscardBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t count, unsigned long long flags,
@@ -125,9 +127,9 @@ CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr *dptrs, size_t *sizes, si
                                            CUstream hStream) {
   return prefetch_batch(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream, false);
 }
-CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs,
-                                                size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags,
-                                                CUstream hStream) {
+CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t count,
+                                                CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs,
+                                                size_t numPrefetchLocs, unsigned long long flags, CUstream hStream) {
   return prefetch_batch(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream, true);
 }
 

@@ -5,7 +5,10 @@
 
 #include "memory.h"
 
-enum { HOST_FLAGS = 7 /* portable, mapped, write-combined */, REGISTER_FLAGS = 15 /* portable, mapped, I/O, read-only */ };
+enum {
+  HOST_FLAGS = 7 /* portable, mapped, write-combined */,
+  REGISTER_FLAGS = 15 /* portable, mapped, I/O, read-only */
+};
 
 CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags) {
   struct sim_ctx *ctx;
@@ -95,15 +98,18 @@ CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags) {
   sim_ranges_lock();
   struct sim_range *other = sim_range_overlap(range.base, range.bytes);
   if (other)
-    result = other->kind == SIM_RANGE_REGISTERED || other->kind == SIM_RANGE_HOST ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
-                                                                                 : CUDA_ERROR_INVALID_VALUE;
+    result = other->kind == SIM_RANGE_REGISTERED || other->kind == SIM_RANGE_HOST
+                 ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
+                 : CUDA_ERROR_INVALID_VALUE;
   else if (!sim_range_add(&range))
     result = CUDA_ERROR_OUT_OF_MEMORY;
   sim_ranges_unlock();
   return result;
 }
 
-CUresult cuMemHostRegister(void *p, size_t bytesize, unsigned int Flags) { return cuMemHostRegister_v2(p, bytesize, Flags); }
+CUresult cuMemHostRegister(void *p, size_t bytesize, unsigned int Flags) {
+  return cuMemHostRegister_v2(p, bytesize, Flags);
+}
 
 CUresult cuMemHostUnregister(void *p) {
   struct sim_range gone;
@@ -155,32 +161,32 @@ CUresult cuMemHostGetFlags(unsigned int *pFlags, void *p) {
   return result;
 }
 
-/* ---- pointer attributes ------------------------------------------------------------------------------------------------------ */
+/* ---- pointer attributes ------------------------------------------------------------------------------------------ */
 
 enum { /* CUpointer_attribute */
-  POINTER_CONTEXT = 1,
-  POINTER_MEMORY_TYPE = 2,
-  POINTER_DEVICE_POINTER = 3,
-  POINTER_HOST_POINTER = 4,
-  POINTER_P2P_TOKENS = 5,
-  POINTER_SYNC_MEMOPS = 6,
-  POINTER_BUFFER_ID = 7,
-  POINTER_IS_MANAGED = 8,
-  POINTER_DEVICE_ORDINAL = 9,
-  POINTER_IS_LEGACY_IPC = 10,
-  POINTER_RANGE_START = 11,
-  POINTER_RANGE_SIZE = 12,
-  POINTER_MAPPED = 13,
-  POINTER_HANDLE_TYPES = 14,
-  POINTER_RDMA = 15,
-  POINTER_ACCESS_FLAGS = 16,
-  POINTER_MEMPOOL = 17,
-  POINTER_MAPPING_SIZE = 18,
-  POINTER_MAPPING_BASE = 19,
-  POINTER_BLOCK_ID = 20,
-  POINTER_HW_DECOMPRESS = 21,
-  UNKNOWN_DEVICE = -2, /* what cuPointerGetAttributes says of a pointer it does not know */
-  ACCESS_READ_WRITE = 3
+       POINTER_CONTEXT = 1,
+       POINTER_MEMORY_TYPE = 2,
+       POINTER_DEVICE_POINTER = 3,
+       POINTER_HOST_POINTER = 4,
+       POINTER_P2P_TOKENS = 5,
+       POINTER_SYNC_MEMOPS = 6,
+       POINTER_BUFFER_ID = 7,
+       POINTER_IS_MANAGED = 8,
+       POINTER_DEVICE_ORDINAL = 9,
+       POINTER_IS_LEGACY_IPC = 10,
+       POINTER_RANGE_START = 11,
+       POINTER_RANGE_SIZE = 12,
+       POINTER_MAPPED = 13,
+       POINTER_HANDLE_TYPES = 14,
+       POINTER_RDMA = 15,
+       POINTER_ACCESS_FLAGS = 16,
+       POINTER_MEMPOOL = 17,
+       POINTER_MAPPING_SIZE = 18,
+       POINTER_MAPPING_BASE = 19,
+       POINTER_BLOCK_ID = 20,
+       POINTER_HW_DECOMPRESS = 21,
+       UNKNOWN_DEVICE = -2, /* what cuPointerGetAttributes says of a pointer it does not know */
+       ACCESS_READ_WRITE = 3
 };
 
 static void put_u64(void *data, uint64_t value) { memcpy(data, &value, sizeof value); }
@@ -196,10 +202,13 @@ static bool shows_context(const struct sim_range *range) {
 }
 
 /* range may be NULL: an address the driver does not know. */
-static CUresult attribute_of(const struct sim_range *range, CUdeviceptr ptr, CUpointer_attribute attribute, void *data) {
+static CUresult attribute_of(const struct sim_range *range, CUdeviceptr ptr, CUpointer_attribute attribute,
+                             void *data) {
   switch (attribute) {
     case POINTER_CONTEXT: put_u64(data, shows_context(range) ? (uint64_t)(uintptr_t)range->ctx : 0); break;
-    case POINTER_MEMORY_TYPE: put_u32(data, !range ? 0 : is_host(range) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE); break;
+    case POINTER_MEMORY_TYPE:
+      put_u32(data, !range ? 0 : is_host(range) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
+      break;
     case POINTER_DEVICE_POINTER: put_u64(data, range ? ptr : 0); break;
     case POINTER_HOST_POINTER:
       put_u64(data, !range || is_host(range) || range->kind == SIM_RANGE_MANAGED ? ptr : 0);
@@ -248,7 +257,8 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
   return result;
 }
 
-CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes, void **data, CUdeviceptr ptr) {
+CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes, void **data,
+                                CUdeviceptr ptr) {
   CUresult result = sim_ready();
   if (result != CUDA_SUCCESS)
     return result;

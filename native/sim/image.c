@@ -33,7 +33,8 @@ struct fatbin_entry {
 
 CUresult sim_function_get(const void *handle, struct sim_function **function) {
   CUresult result = sim_ready();
-  if (result) return result;
+  if (result)
+    return result;
   *function = (struct sim_function *)(uintptr_t)handle;
   return *function && (*function)->magic == FUNCTION_MAGIC ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
@@ -43,23 +44,26 @@ static bool spins(const char *name) { return strcmp(name, "spin_ns") == 0 || str
 
 bool sim_collective(const char *name) { return strncmp(name, "ncclDevKernel", sizeof "ncclDevKernel" - 1) == 0; }
 
-static struct sim_function *add_function(struct sim_image *image, struct sim_ctx *ctx, const char *name, size_t length) {
+static struct sim_function *add_function(struct sim_image *image, struct sim_ctx *ctx, const char *name,
+                                         size_t length) {
   sim_lock();
   struct sim_function *function = sim_handle_new(&function_kind);
   sim_unlock();
-  if (function == NULL) return NULL;
+  if (function == NULL)
+    return NULL;
   function->name = strndup(name, length);
   function->image = image;
   function->ctx = ctx;
   function->spins = function->name && spins(function->name);
   function->collective = function->name && sim_collective(function->name);
   struct sim_function **at = &image->functions;
-  while (*at) at = &(*at)->next;
+  while (*at)
+    at = &(*at)->next;
   *at = function;
   return function;
 }
 
-/* ---- PTX --------------------------------------------------------------------------------------------------------------------- */
+/* ---- PTX --------------------------------------------------------------------------------------------------------- */
 
 struct text {
   const char *at;
@@ -71,24 +75,30 @@ static bool word_char(char c) { return isalnum((unsigned char)c) || c == '_' || 
 static bool token(struct text *text, const char **start, size_t *length) {
   const char *p = text->at;
   for (;;) {
-    while (isspace((unsigned char)*p)) p++;
+    while (isspace((unsigned char)*p))
+      p++;
     if (p[0] == '/' && p[1] == '/') {
-      while (*p && *p != '\n') p++;
+      while (*p && *p != '\n')
+        p++;
     } else if (p[0] == '/' && p[1] == '*') {
       const char *end = strstr(p + 2, "*/");
-      if (end == NULL) return false;
+      if (end == NULL)
+        return false;
       p = end + 2;
     } else {
       break;
     }
   }
-  if (*p == '\0') return false;
+  if (*p == '\0')
+    return false;
   *start = p;
   if (*p == '"')
-    do p++;
+    do
+      p++;
     while (*p && *p != '"');
   if (word_char(*p))
-    while (word_char(*p)) p++;
+    while (word_char(*p))
+      p++;
   else if (*p)
     p++;
   *length = (size_t)(p - *start);
@@ -102,7 +112,8 @@ static bool is(const char *start, size_t length, const char *word) {
 
 /* .u8 .b16 .f32 .s64 .f16x2 .b128 ... -> bytes, 0 if it is no type */
 static size_t type_bytes(const char *start, size_t length) {
-  if (length < 3 || start[0] != '.' || strchr("usbf", start[1]) == NULL || !isdigit((unsigned char)start[2])) return 0;
+  if (length < 3 || start[0] != '.' || strchr("usbf", start[1]) == NULL || !isdigit((unsigned char)start[2]))
+    return 0;
   size_t bits = strtoul(start + 2, NULL, 10);
   return is(start, length, ".f16x2") || is(start, length, ".bf16x2") ? 4 : bits / 8;
 }
@@ -123,20 +134,24 @@ static bool variable(struct text *text, struct variable *out) {
       break;
     }
     if (is(start, length, ".align")) {
-      if (!token(text, &start, &length)) return false;
+      if (!token(text, &start, &length))
+        return false;
       out->align = strtoul(start, NULL, 10);
     } else if (*start == '[') {
-      if (!token(text, &start, &length)) return false;
+      if (!token(text, &start, &length))
+        return false;
       out->count *= *start == ']' ? 0 : strtoul(start, NULL, 10);
     } else if (*start == '.') {
       size_t bytes = type_bytes(start, length);
-      if (bytes) out->element = bytes;
+      if (bytes)
+        out->element = bytes;
     } else if (word_char(*start) && !isdigit((unsigned char)*start)) {
       out->name = start;
       out->name_length = length;
     }
   }
-  if (out->align == 0) out->align = out->element ? out->element : 1;
+  if (out->align == 0)
+    out->align = out->element ? out->element : 1;
   return out->name != NULL;
 }
 
@@ -146,7 +161,8 @@ static void entry_parameters(struct text *text, struct sim_function *function) {
   function->params_known = true;
   while (token(text, &start, &length) && *start != ')' && *start != '{') {
     struct variable parameter;
-    if (!is(start, length, ".param") || !variable(text, &parameter)) continue;
+    if (!is(start, length, ".param") || !variable(text, &parameter))
+      continue;
     if (function->nparams == SIM_PARAMS_MAX) {
       function->params_known = false;
       return;
@@ -159,7 +175,8 @@ static void entry_parameters(struct text *text, struct sim_function *function) {
 
 static void add_global(struct sim_image *image, const struct variable *variable_) {
   struct sim_global *global = calloc(1, sizeof *global);
-  if (global == NULL) return;
+  if (global == NULL)
+    return;
   global->name = strndup(variable_->name, variable_->name_length);
   global->bytes = variable_->element * variable_->count;
   global->next = image->globals;
@@ -168,7 +185,8 @@ static void add_global(struct sim_image *image, const struct variable *variable_
 
 /* Locals of a kernel's body are one frame. */
 static void add_local(struct sim_function *function, const struct variable *variable_) {
-  size_t at = ((size_t)function->attribute[SIM_ATTRIBUTE_LOCAL] + variable_->align - 1) / variable_->align * variable_->align;
+  size_t at =
+      ((size_t)function->attribute[SIM_ATTRIBUTE_LOCAL] + variable_->align - 1) / variable_->align * variable_->align;
   function->attribute[SIM_ATTRIBUTE_LOCAL] = (int)(at + variable_->element * variable_->count);
 }
 
@@ -182,12 +200,16 @@ static CUresult load_ptx(const char *data, struct sim_ctx *ctx, struct sim_image
   while (token(&text, &start, &length)) {
     depth += *start == '{';
     depth -= *start == '}';
-    if (depth == 0 && (*start == '}' || *start == ';')) body = NULL;
-    if (is(start, length, ".version")) version = true;
+    if (depth == 0 && (*start == '}' || *start == ';'))
+      body = NULL;
+    if (is(start, length, ".version"))
+      version = true;
     if (depth == 0 && is(start, length, ".entry")) {
-      if (!token(&text, &start, &length)) return CUDA_ERROR_INVALID_PTX;
+      if (!token(&text, &start, &length))
+        return CUDA_ERROR_INVALID_PTX;
       struct sim_function *function = add_function(image, ctx, start, length);
-      if (function == NULL || function->name == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+      if (function == NULL || function->name == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
       body = function;
       const char *after = text.at;
       bool parameters = token(&text, &start, &length) && *start == '(';
@@ -198,21 +220,24 @@ static CUresult load_ptx(const char *data, struct sim_ctx *ctx, struct sim_image
       function->params_known |= !parameters;
     } else if (depth == 0 && (is(start, length, ".global") || is(start, length, ".const"))) {
       struct variable found;
-      if (variable(&text, &found)) add_global(image, &found);
+      if (variable(&text, &found))
+        add_global(image, &found);
     } else if (depth > 0 && body && is(start, length, ".local")) {
       struct variable found;
-      if (variable(&text, &found)) add_local(body, &found);
+      if (variable(&text, &found))
+        add_local(body, &found);
     }
   }
   return version ? CUDA_SUCCESS : CUDA_ERROR_INVALID_PTX;
 }
 
-/* ---- binaries ------------------------------------------------------------------------------------------------------------------ */
+/* ---- binaries ---------------------------------------------------------------------------------------------------- */
 
 static size_t elf_bytes(const unsigned char *data) {
   Elf64_Ehdr header;
   memcpy(&header, data, sizeof header);
-  if (header.e_ident[EI_CLASS] != ELFCLASS64) return 0;
+  if (header.e_ident[EI_CLASS] != ELFCLASS64)
+    return 0;
   size_t sections = header.e_shoff + (size_t)header.e_shnum * header.e_shentsize;
   size_t segments = header.e_phoff + (size_t)header.e_phnum * header.e_phentsize;
   return sections > segments ? sections : segments;
@@ -230,17 +255,21 @@ static bool has_compressed(const unsigned char *data, size_t size) {
   for (size_t at = header.header_bytes; at + sizeof(struct fatbin_entry) <= size;) {
     struct fatbin_entry entry;
     memcpy(&entry, data + at, sizeof entry);
-    if (entry.compressed_bytes) return true;
-    if (entry.header_bytes == 0 || entry.bytes > size) break;
+    if (entry.compressed_bytes)
+      return true;
+    if (entry.header_bytes == 0 || entry.bytes > size)
+      break;
     at += entry.header_bytes + entry.bytes;
   }
   return false;
 }
 
 static CUresult load_binary(const unsigned char *data, size_t size, struct sim_image *image) {
-  if (size == 0 || size > 1u << 30) return CUDA_ERROR_INVALID_IMAGE;
+  if (size == 0 || size > 1u << 30)
+    return CUDA_ERROR_INVALID_IMAGE;
   image->bytes = malloc(size);
-  if (image->bytes == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (image->bytes == NULL)
+    return CUDA_ERROR_OUT_OF_MEMORY;
   memcpy(image->bytes, data, size);
   image->size = size;
   return CUDA_SUCCESS;
@@ -249,19 +278,21 @@ static CUresult load_binary(const unsigned char *data, size_t size, struct sim_i
 /* The name as a whole word among the bytes. */
 static bool binary_has(const struct sim_image *image, const char *name) {
   size_t length = strlen(name), left = image->size;
-  if (image->opaque) return true;
+  if (image->opaque)
+    return true;
   for (const unsigned char *at = image->bytes; length && (at = memmem(at, left, name, length)) != NULL;) {
     size_t offset = (size_t)(at - image->bytes);
     bool starts = offset == 0 || !(isalnum(at[-1]) || at[-1] == '_');
     bool ends = offset + length == image->size || !(isalnum(at[length]) || at[length] == '_');
-    if (starts && ends) return true;
+    if (starts && ends)
+      return true;
     at++;
     left = image->size - (offset + 1);
   }
   return false;
 }
 
-/* ---- images ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- images ------------------------------------------------------------------------------------------------------ */
 
 static CUresult load(const void *data, struct sim_ctx *ctx, struct sim_image *image) {
   uint32_t magic;
@@ -269,7 +300,8 @@ static CUresult load(const void *data, struct sim_ctx *ctx, struct sim_image *im
   if (magic == WRAPPER_MAGIC) {
     struct wrapper wrapper;
     memcpy(&wrapper, data, sizeof wrapper);
-    if (wrapper.data == NULL) return CUDA_ERROR_INVALID_IMAGE;
+    if (wrapper.data == NULL)
+      return CUDA_ERROR_INVALID_IMAGE;
     data = wrapper.data;
     memcpy(&magic, data, sizeof magic);
   }
@@ -277,22 +309,29 @@ static CUresult load(const void *data, struct sim_ctx *ctx, struct sim_image *im
     struct fatbin header;
     memcpy(&header, data, sizeof header);
     CUresult result = load_binary(data, fatbin_bytes(&header), image);
-    if (result == CUDA_SUCCESS) image->opaque = has_compressed(image->bytes, image->size);
+    if (result == CUDA_SUCCESS)
+      image->opaque = has_compressed(image->bytes, image->size);
     return result;
   }
-  if (memcmp(data, ELFMAG, SELFMAG) == 0) return load_binary(data, elf_bytes(data), image);
+  if (memcmp(data, ELFMAG, SELFMAG) == 0)
+    return load_binary(data, elf_bytes(data), image);
   const char *text = data;
-  while (isspace((unsigned char)*text)) text++;
-  if (*text != '.' && *text != '/') return CUDA_ERROR_INVALID_IMAGE;
+  while (isspace((unsigned char)*text))
+    text++;
+  if (*text != '.' && *text != '/')
+    return CUDA_ERROR_INVALID_IMAGE;
   return load_ptx(text, ctx, image);
 }
 
 CUresult sim_image_load(const void *data, struct sim_ctx *ctx, struct sim_image **out) {
   struct sim_image *image = calloc(1, sizeof *image);
-  if (image == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (image == NULL)
+    return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = load(data, ctx, image);
-  if (result == CUDA_SUCCESS) image->loaded = gs_image_size(data, SIZE_MAX, 10 * SIM_CAPABILITY_MAJOR + SIM_CAPABILITY_MINOR);
-  if (result == CUDA_SUCCESS && ctx) result = sim_image_place(image, ctx, NULL);
+  if (result == CUDA_SUCCESS)
+    image->loaded = gs_image_size(data, SIZE_MAX, 10 * SIM_CAPABILITY_MAJOR + SIM_CAPABILITY_MINOR);
+  if (result == CUDA_SUCCESS && ctx)
+    result = sim_image_place(image, ctx, NULL);
   if (result)
     sim_image_free(image);
   else
@@ -302,8 +341,10 @@ CUresult sim_image_load(const void *data, struct sim_ctx *ctx, struct sim_image 
 
 static unsigned parts_locked(struct sim_image *image) {
   unsigned count = 0;
-  for (const struct sim_function *function = image->functions; function; function = function->next) count++;
-  if (image->parts == 0) image->parts = count;
+  for (const struct sim_function *function = image->functions; function; function = function->next)
+    count++;
+  if (image->parts == 0)
+    image->parts = count;
   return image->parts ? image->parts : 1;
 }
 
@@ -316,7 +357,8 @@ unsigned sim_image_parts(struct sim_image *image) {
 
 static bool placed_locked(const struct sim_image *image, const struct sim_ctx *ctx, const void *part) {
   for (const struct sim_placed *placed = image->placed; placed; placed = placed->next)
-    if (placed->ctx == ctx && placed->id == ctx->id && placed->part == part) return true;
+    if (placed->ctx == ctx && placed->id == ctx->id && placed->part == part)
+      return true;
   return false;
 }
 
@@ -344,7 +386,8 @@ static CUresult place(struct sim_image *image, struct sim_ctx *ctx, const void *
 static void displace(struct sim_image *image, struct sim_ctx *ctx, const void *part) {
   sim_lock();
   struct sim_placed **at = &image->placed;
-  while (*at && !((*at)->ctx == ctx && (*at)->id == ctx->id && (*at)->part == part)) at = &(*at)->next;
+  while (*at && !((*at)->ctx == ctx && (*at)->id == ctx->id && (*at)->part == part))
+    at = &(*at)->next;
   struct sim_placed *gone = *at;
   if (gone) {
     *at = gone->next;
@@ -359,8 +402,10 @@ CUresult sim_image_place(struct sim_image *image, struct sim_ctx *ctx, const voi
   bool had = placed_locked(image, ctx, image);
   sim_unlock();
   CUresult result = place(image, ctx, image);
-  if (result == CUDA_SUCCESS && part != image) result = place(image, ctx, part);
-  if (result && !had) displace(image, ctx, image);
+  if (result == CUDA_SUCCESS && part != image)
+    result = place(image, ctx, part);
+  if (result && !had)
+    displace(image, ctx, image);
   return result;
 }
 
@@ -368,7 +413,8 @@ static void leave_contexts(struct sim_image *image) {
   sim_lock();
   for (struct sim_placed *placed = image->placed, *next; placed; placed = next) {
     next = placed->next;
-    if (placed->ctx->alive && placed->ctx->id == placed->id) sim_code_unload(placed->ctx, placed->bytes);
+    if (placed->ctx->alive && placed->ctx->id == placed->id)
+      sim_code_unload(placed->ctx, placed->bytes);
     free(placed);
   }
   sim_unlock();
@@ -376,7 +422,8 @@ static void leave_contexts(struct sim_image *image) {
 
 CUresult sim_image_load_file(const char *path, struct sim_ctx *ctx, struct sim_image **out) {
   FILE *file = fopen(path, "re");
-  if (file == NULL) return CUDA_ERROR_FILE_NOT_FOUND;
+  if (file == NULL)
+    return CUDA_ERROR_FILE_NOT_FOUND;
   CUresult result = CUDA_ERROR_INVALID_IMAGE;
   char *data = NULL;
   long size = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
@@ -386,9 +433,11 @@ CUresult sim_image_load_file(const char *path, struct sim_ctx *ctx, struct sim_i
     if (data && fread(data, 1, (size_t)size, file) == (size_t)size) {
       struct fatbin header;
       memcpy(&header, data, sizeof header);
-      bool whole = memcmp(data, ELFMAG, SELFMAG) == 0 ? elf_bytes((unsigned char *)data) <= (size_t)size
-                                                      : header.magic != fatbin_magic || fatbin_bytes(&header) <= (size_t)size;
-      if (whole && header.magic != WRAPPER_MAGIC) result = sim_image_load(data, ctx, out);
+      bool whole = memcmp(data, ELFMAG, SELFMAG) == 0
+                       ? elf_bytes((unsigned char *)data) <= (size_t)size
+                       : header.magic != fatbin_magic || fatbin_bytes(&header) <= (size_t)size;
+      if (whole && header.magic != WRAPPER_MAGIC)
+        result = sim_image_load(data, ctx, out);
     }
   }
   fclose(file);
@@ -407,7 +456,8 @@ void sim_image_free(struct sim_image *image) {
   }
   for (struct sim_global *global = image->globals, *next; global; global = next) {
     next = global->next;
-    if (global->address) sim_memory_module_free(global->address, global->memory_id);
+    if (global->address)
+      sim_memory_module_free(global->address, global->memory_id);
     free(global->name);
     free(global);
   }
@@ -418,20 +468,26 @@ void sim_image_free(struct sim_image *image) {
 
 struct sim_function *sim_image_function(struct sim_image *image, struct sim_ctx *ctx, const char *name) {
   for (struct sim_function *function = image->functions; function; function = function->next)
-    if (function->name && strcmp(function->name, name) == 0) return function;
+    if (function->name && strcmp(function->name, name) == 0)
+      return function;
   return image->bytes && binary_has(image, name) ? add_function(image, ctx, name, strlen(name)) : NULL;
 }
 
-CUresult sim_image_global(struct sim_image *image, struct sim_ctx *ctx, const char *name, CUdeviceptr *address, size_t *bytes) {
+CUresult sim_image_global(struct sim_image *image, struct sim_ctx *ctx, const char *name, CUdeviceptr *address,
+                          size_t *bytes) {
   for (struct sim_global *global = image->globals; global; global = global->next) {
-    if (global->name == NULL || strcmp(global->name, name) != 0) continue;
+    if (global->name == NULL || strcmp(global->name, name) != 0)
+      continue;
     if (global->address == 0 || !sim_memory_module_alive(global->address, global->memory_id)) {
       size_t needed = global->bytes ? global->bytes : 1;
       CUresult result = sim_memory_module_alloc(ctx, needed, &global->address, &global->memory_id);
-      if (result) return result;
+      if (result)
+        return result;
     }
-    if (address) *address = global->address;
-    if (bytes) *bytes = global->bytes;
+    if (address)
+      *address = global->address;
+    if (bytes)
+      *bytes = global->bytes;
     return CUDA_SUCCESS;
   }
   return CUDA_ERROR_NOT_FOUND;

@@ -1,6 +1,6 @@
-/* Inter-process memory handles of the old kind (cuIpc*). A handle names an allocation by its place in the file behind its
- * process's device memory; the engine passes that file on to whoever knows the secret in the handle. The bytes stay charged to
- * the process that allocated them. */
+/* Inter-process memory handles of the old kind (cuIpc*). A handle names an allocation by its place in the file behind
+ * its process's device memory; the engine passes that file on to whoever knows the secret in the handle. The bytes stay
+ * charged to the process that allocated them. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <sys/mman.h>
@@ -27,7 +27,8 @@ static CUresult share_file(CUdevice device, int fd) {
   uint64_t secret[2];
   if (shared[device].given)
     return CUDA_SUCCESS;
-  if (getrandom(secret, sizeof secret, 0) != (ssize_t)sizeof secret || sim_file_put(device, SIM_FILE_PUT, secret, fd) != 0)
+  if (getrandom(secret, sizeof secret, 0) != (ssize_t)sizeof secret ||
+      sim_file_put(device, SIM_FILE_PUT, secret, fd) != 0)
     return CUDA_ERROR_OPERATING_SYSTEM;
   memcpy(shared[device].secret, secret, sizeof secret);
   shared[device].given = true;
@@ -89,7 +90,8 @@ static bool reopen(const struct handle *handle, uint64_t secret_id, CUdeviceptr 
   return found;
 }
 
-static CUresult map_file(const struct handle *handle, int fd, struct sim_ctx *ctx, CUdevice device, CUdeviceptr *address) {
+static CUresult map_file(const struct handle *handle, int fd, struct sim_ctx *ctx, CUdevice device,
+                         CUdeviceptr *address) {
   uint64_t mapped = sim_round_up(handle->bytes, SIM_PAGE);
   void *at = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)handle->offset);
   if (at == MAP_FAILED)

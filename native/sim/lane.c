@@ -12,15 +12,18 @@
 /* Intervals this close to being overwritten are not read any more: the engine may be at it. */
 enum { RING_MARGIN = 16 };
 
-/* Interval k as published; false where it is not there (yet). Where intervals were missed, the time they gave is put right
- * before the oldest one that is left. */
-static bool interval_at(const struct sim_device *device, uint64_t k, uint64_t count, uint64_t got, struct sim_interval *out) {
-  if (k >= count) return false;
+/* Interval k as published; false where it is not there (yet). Where intervals were missed, the time they gave is put
+ * right before the oldest one that is left. */
+static bool interval_at(const struct sim_device *device, uint64_t k, uint64_t count, uint64_t got,
+                        struct sim_interval *out) {
+  if (k >= count)
+    return false;
   const struct sim_interval *slot = &device->page->interval[k % SIM_INTERVALS];
   out->from = __atomic_load_n(&slot->from, __ATOMIC_RELAXED);
   out->before = __atomic_load_n(&slot->before, __ATOMIC_RELAXED);
   out->until = __atomic_load_n(&slot->until, __ATOMIC_SEQ_CST);
-  if (out->before > got) out->from -= out->before - got;
+  if (out->before > got)
+    out->from -= out->before - got;
   return true;
 }
 
@@ -42,7 +45,8 @@ uint64_t sim_lane_when(const struct sim_device *device, uint64_t need) {
   for (uint64_t k = first_interval(device, count); interval_at(device, k, count, got, &interval); k++) {
     uint64_t length = overlap(&interval, device->cursor, SIM_NEVER);
     uint64_t start = interval.from > device->cursor ? interval.from : device->cursor;
-    if (length >= need) return start + need;
+    if (length >= need)
+      return start + need;
     need -= length;
     got += length;
   }
@@ -53,12 +57,15 @@ uint64_t sim_lane_consume(struct sim_device *device, uint64_t t) {
   uint64_t count = __atomic_load_n(&device->page->count, __ATOMIC_SEQ_CST);
   uint64_t sum = 0, total = device->got, k = first_interval(device, count);
   struct sim_interval interval;
-  if (t <= device->cursor) return 0;
+  if (t <= device->cursor)
+    return 0;
   for (; interval_at(device, k, count, device->got + sum, &interval) && interval.from < t; k++) {
     sum += overlap(&interval, device->cursor, t);
     /* What the engine counts, not what we saw of it: an interval may have been prolonged after we had passed its end. */
-    total = interval.before + (interval.until < t ? interval.until : t) - device->page->interval[k % SIM_INTERVALS].from;
-    if (interval.until > t) break;
+    total =
+        interval.before + (interval.until < t ? interval.until : t) - device->page->interval[k % SIM_INTERVALS].from;
+    if (interval.until > t)
+      break;
   }
   device->interval = k;
   device->cursor = t;
@@ -80,11 +87,14 @@ static void publish(struct sim_device *device) {
 }
 
 void sim_lane_report(struct sim_device *device) {
-  if (device->dirty) publish(device);
-  if (device->backlog == 0 || __atomic_load_n(&device->page->aware, __ATOMIC_SEQ_CST)) return;
-  if (sim_lane_when(device, device->backlog) != SIM_NEVER) return; /* the time granted already will do */
-  /* The engine is not watching. Either the work is new, or the engine counts it as done: it prolonged an interval after we had
-   * passed its end, and that time is lost to us. A new report tells. */
+  if (device->dirty)
+    publish(device);
+  if (device->backlog == 0 || __atomic_load_n(&device->page->aware, __ATOMIC_SEQ_CST))
+    return;
+  if (sim_lane_when(device, device->backlog) != SIM_NEVER)
+    return; /* the time granted already will do */
+  /* The engine is not watching. Either the work is new, or the engine counts it as done: it prolonged an interval after
+   * we had passed its end, and that time is lost to us. A new report tells. */
   publish(device);
   uint64_t one = 1;
   ssize_t written = write(device->bell, &one, sizeof one);
@@ -98,7 +108,9 @@ void sim_lane_boundary(struct sim_device *device, uint64_t executed) {
   __atomic_store_n(&page->boundaries, k + 1, __ATOMIC_RELEASE);
 }
 
-uint32_t sim_lane_word(const struct sim_device *device) { return __atomic_load_n(&device->page->wake, __ATOMIC_SEQ_CST); }
+uint32_t sim_lane_word(const struct sim_device *device) {
+  return __atomic_load_n(&device->page->wake, __ATOMIC_SEQ_CST);
+}
 
 void sim_lane_wait(const struct sim_device *device, uint32_t word, uint64_t timeout_ns) {
   int saved = errno;

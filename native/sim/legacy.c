@@ -1,5 +1,5 @@
-/* The forms of CUDA 2 with 32-bit sizes and device pointers. cuMemAlloc of that age gives addresses that fit them, so the rest
- * only has to widen. */
+/* The forms of CUDA 2 with 32-bit sizes and device pointers. cuMemAlloc of that age gives addresses that fit them, so
+ * the rest only has to widen. */
 #include "memory.h"
 
 static CUDA_MEMCPY2D wide2(const CUDA_MEMCPY2D_v1 *copy) {
@@ -79,7 +79,8 @@ CUresult cuMemcpyDtoHAsync(void *dstHost, CUdeviceptr_v1 srcDevice, unsigned int
 CUresult cuMemcpyDtoD(CUdeviceptr_v1 dstDevice, CUdeviceptr_v1 srcDevice, unsigned int ByteCount) {
   return cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount);
 }
-CUresult cuMemcpyDtoDAsync(CUdeviceptr_v1 dstDevice, CUdeviceptr_v1 srcDevice, unsigned int ByteCount, CUstream hStream) {
+CUresult cuMemcpyDtoDAsync(CUdeviceptr_v1 dstDevice, CUdeviceptr_v1 srcDevice, unsigned int ByteCount,
+                           CUstream hStream) {
   return cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream);
 }
 CUresult cuMemcpyDtoA(CUarray dstArray, unsigned int dstOffset, CUdeviceptr_v1 srcDevice, unsigned int ByteCount) {
@@ -98,16 +99,23 @@ CUresult cuMemcpyHtoAAsync(CUarray dstArray, unsigned int dstOffset, const void 
 CUresult cuMemcpyAtoH(void *dstHost, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount) {
   return cuMemcpyAtoH_v2(dstHost, srcArray, srcOffset, ByteCount);
 }
-CUresult cuMemcpyAtoHAsync(void *dstHost, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount, CUstream hStream) {
+CUresult cuMemcpyAtoHAsync(void *dstHost, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount,
+                           CUstream hStream) {
   return cuMemcpyAtoHAsync_v2(dstHost, srcArray, srcOffset, ByteCount, hStream);
 }
 CUresult cuMemcpyAtoA(CUarray dstArray, unsigned int dstOffset, CUarray srcArray, unsigned int srcOffset,
                       unsigned int ByteCount) {
   return cuMemcpyAtoA_v2(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
 }
-CUresult cuMemsetD8(CUdeviceptr_v1 dstDevice, unsigned char uc, unsigned int N) { return cuMemsetD8_v2(dstDevice, uc, N); }
-CUresult cuMemsetD16(CUdeviceptr_v1 dstDevice, unsigned short us, unsigned int N) { return cuMemsetD16_v2(dstDevice, us, N); }
-CUresult cuMemsetD32(CUdeviceptr_v1 dstDevice, unsigned int ui, unsigned int N) { return cuMemsetD32_v2(dstDevice, ui, N); }
+CUresult cuMemsetD8(CUdeviceptr_v1 dstDevice, unsigned char uc, unsigned int N) {
+  return cuMemsetD8_v2(dstDevice, uc, N);
+}
+CUresult cuMemsetD16(CUdeviceptr_v1 dstDevice, unsigned short us, unsigned int N) {
+  return cuMemsetD16_v2(dstDevice, us, N);
+}
+CUresult cuMemsetD32(CUdeviceptr_v1 dstDevice, unsigned int ui, unsigned int N) {
+  return cuMemsetD32_v2(dstDevice, ui, N);
+}
 CUresult cuMemsetD2D8(CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned char uc, unsigned int Width,
                       unsigned int Height) {
   return cuMemsetD2D8_v2(dstDevice, dstPitch, uc, Width, Height);
@@ -131,16 +139,18 @@ CUresult cuMemHostGetDevicePointer(CUdeviceptr_v1 *pdptr, void *p, unsigned int 
   return CUDA_SUCCESS;
 }
 CUresult cuArrayCreate(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *pAllocateArray) {
-  const CUDA_ARRAY_DESCRIPTOR wide = pAllocateArray ? (CUDA_ARRAY_DESCRIPTOR){pAllocateArray->Width, pAllocateArray->Height,
-                                                                              pAllocateArray->Format, pAllocateArray->NumChannels}
-                                                    : (CUDA_ARRAY_DESCRIPTOR){0};
+  const CUDA_ARRAY_DESCRIPTOR wide = pAllocateArray
+                                         ? (CUDA_ARRAY_DESCRIPTOR){pAllocateArray->Width, pAllocateArray->Height,
+                                                                   pAllocateArray->Format, pAllocateArray->NumChannels}
+                                         : (CUDA_ARRAY_DESCRIPTOR){0};
   return cuArrayCreate_v2(pHandle, pAllocateArray ? &wide : NULL);
 }
 CUresult cuArray3DCreate(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *pAllocateArray) {
   const CUDA_ARRAY3D_DESCRIPTOR wide =
-      pAllocateArray ? (CUDA_ARRAY3D_DESCRIPTOR){pAllocateArray->Width,  pAllocateArray->Height,      pAllocateArray->Depth,
-                                                 pAllocateArray->Format, pAllocateArray->NumChannels, pAllocateArray->Flags}
-                     : (CUDA_ARRAY3D_DESCRIPTOR){0};
+      pAllocateArray
+          ? (CUDA_ARRAY3D_DESCRIPTOR){pAllocateArray->Width,  pAllocateArray->Height,      pAllocateArray->Depth,
+                                      pAllocateArray->Format, pAllocateArray->NumChannels, pAllocateArray->Flags}
+          : (CUDA_ARRAY3D_DESCRIPTOR){0};
   return cuArray3DCreate_v2(pHandle, pAllocateArray ? &wide : NULL);
 }
 CUresult cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR_v1 *pArrayDescriptor, CUarray hArray) {

@@ -1,10 +1,11 @@
 /* Kernels that wait for each other across devices and processes, as those of a collective do.
  *
- * A kernel of PTX whose name begins with ncclDevKernel and that has three 64-bit parameters (ns, key, ranks) occupies its device,
- * sliced like any other kernel, until `ranks` kernels of the same key and ranks have come to run, each counted once; then each
- * takes ns of its own device's time. The next `ranks` that come with that key are the next collective, so ranks that run their
- * collectives one after the other may use one key for all. A rank that dies counts where it had arrived: those who start over
- * take another key. Only where the device preempts: a kernel that spins has no end at which a slice could end.
+ * A kernel of PTX whose name begins with ncclDevKernel and that has three 64-bit parameters (ns, key, ranks) occupies
+ * its device, sliced like any other kernel, until `ranks` kernels of the same key and ranks have come to run, each
+ * counted once; then each takes ns of its own device's time. The next `ranks` that come with that key are the next
+ * collective, so ranks that run their collectives one after the other may use one key for all. A rank that dies counts
+ * where it had arrived: those who start over take another key. Only where the device preempts: a kernel that spins has
+ * no end at which a slice could end.
  *
  * What is counted is in one page that the engine gives to all processes. */
 #define _GNU_SOURCE
@@ -28,10 +29,12 @@ struct payload {
 static bool map_page(void) {
   struct sim_reply reply;
   int fd;
-  if (sim_call(SIM_MEETINGS_GET, 0, 0, &reply, &fd, 1) != 0 || fd < 0) return false;
+  if (sim_call(SIM_MEETINGS_GET, 0, 0, &reply, &fd, 1) != 0 || fd < 0)
+    return false;
   void *at = mmap(NULL, sizeof *meetings * SIM_MEETINGS, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   close(fd);
-  if (at == MAP_FAILED) return false;
+  if (at == MAP_FAILED)
+    return false;
   meetings = at;
   return true;
 }
@@ -58,9 +61,11 @@ static bool meet(void *data) {
 
 CUresult sim_meeting_op(uint64_t key, uint64_t ranks, struct sim_op *op) {
   static __thread struct payload rank; /* until the op was submitted */
-  if (ranks == 0 || ranks > RANKS_MAX || key >> KEY_BITS) return CUDA_ERROR_INVALID_VALUE;
+  if (ranks == 0 || ranks > RANKS_MAX || key >> KEY_BITS)
+    return CUDA_ERROR_INVALID_VALUE;
   rank = (struct payload){find(key << 8 | ranks), ranks, 0};
-  if (rank.meeting == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (rank.meeting == NULL)
+    return CUDA_ERROR_OUT_OF_MEMORY;
   op->meet = meet;
   op->payload = &rank;
   op->payload_bytes = sizeof rank;

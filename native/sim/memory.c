@@ -1,4 +1,5 @@
-/* Device memory: cuMemAlloc and its family, the memory other files of the driver ask for, and what a context leaves behind. */
+/* Device memory: cuMemAlloc and its family, the memory other files of the driver ask for, and what a context leaves
+ * behind. */
 #include <string.h>
 
 #include "memory.h"
@@ -13,8 +14,8 @@ static void release(CUdevice device, uint64_t bytes) {
     sim_memory_release(device, bytes);
 }
 
-CUresult sim_memory_new(struct sim_ctx *ctx, CUdevice device, enum sim_range_kind kind, uint64_t bytes, uint64_t charged,
-                        unsigned flags, bool low, CUdeviceptr *address) {
+CUresult sim_memory_new(struct sim_ctx *ctx, CUdevice device, enum sim_range_kind kind, uint64_t bytes,
+                        uint64_t charged, unsigned flags, bool low, CUdeviceptr *address) {
   struct sim_range range = {.bytes = bytes,
                             .charged = charged,
                             .kind = kind,
@@ -62,7 +63,9 @@ static CUresult allocate(CUdeviceptr *address, size_t bytes, enum sim_range_kind
   return sim_memory_new(ctx, ctx->device, kind, bytes, sim_round_up(bytes, SIM_ALLOC_ROUND), flags, low, address);
 }
 
-CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize) { return allocate(dptr, bytesize, SIM_RANGE_DEVICE, 0, false); }
+CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize) {
+  return allocate(dptr, bytesize, SIM_RANGE_DEVICE, 0, false);
+}
 
 /* The first interface had 32-bit device pointers. */
 CUresult cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytesize) {
@@ -83,7 +86,8 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flag
   return allocate(dptr, bytesize, SIM_RANGE_MANAGED, flags, false);
 }
 
-static CUresult allocate_pitch(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height, unsigned element, bool low) {
+static CUresult allocate_pitch(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height, unsigned element,
+                               bool low) {
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_need(&ctx);
   if (result != CUDA_SUCCESS)
@@ -108,7 +112,8 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned in
                          unsigned int ElementSizeBytes) {
   CUdeviceptr address;
   size_t pitch;
-  CUresult result = allocate_pitch(dptr ? &address : NULL, pPitch ? &pitch : NULL, WidthInBytes, Height, ElementSizeBytes, true);
+  CUresult result =
+      allocate_pitch(dptr ? &address : NULL, pPitch ? &pitch : NULL, WidthInBytes, Height, ElementSizeBytes, true);
   if (result == CUDA_SUCCESS) {
     *dptr = (CUdeviceptr_v1)address;
     *pPitch = (unsigned)pitch;
@@ -236,7 +241,7 @@ CUresult cuMemGetAddressRange(CUdeviceptr_v1 *pbase, unsigned int *psize, CUdevi
   return CUDA_SUCCESS;
 }
 
-/* ---- for the other files of the driver -------------------------------------------------------------------------------------- */
+/* ---- for the other files of the driver --------------------------------------------------------------------------- */
 
 void *sim_memory_host(CUdeviceptr address, size_t bytes) {
   void *at = NULL;

@@ -1,5 +1,6 @@
-/* The model of one process's devices: items in streams, resources, and the lane over which device time arrives. Everything here
- * is under sim_lock. Internal to wire.c, client.c, lane.c, model.c, stream.c, event.c, value.c, graph_exec.c, capture.c. */
+/* The model of one process's devices: items in streams, resources, and the lane over which device time arrives.
+ * Everything here is under sim_lock. Internal to wire.c, client.c, lane.c, model.c, stream.c, event.c, value.c,
+ * graph_exec.c, capture.c. */
 #ifndef SIM_MODEL_H
 #define SIM_MODEL_H
 
@@ -29,15 +30,15 @@ struct sim_item {
   struct sim_item *ready_next; /* in a resource's queue */
   struct sim_item *wait_next;  /* in a mark's waiters, or the list of value waits */
   struct sim_stream *stream;
-  uint64_t seq;          /* order of submission in the process */
-  uint64_t compute_sum;  /* device time submitted to the stream up to and with this item */
-  uint64_t copy_sum;     /* the same for copies */
-  uint64_t remaining;    /* compute: device time still to execute */
-  uint64_t end;          /* copies, once started: when it ends */
-  bool started;          /* given to its resource */
-  bool chained;          /* runnable without a gap: nothing before it but device work that is itself chained */
-  bool attended;         /* the worker sees to it that it happens on time */
-  bool counted;          /* counts against the queue depth */
+  uint64_t seq;         /* order of submission in the process */
+  uint64_t compute_sum; /* device time submitted to the stream up to and with this item */
+  uint64_t copy_sum;    /* the same for copies */
+  uint64_t remaining;   /* compute: device time still to execute */
+  uint64_t end;         /* copies, once started: when it ends */
+  bool started;         /* given to its resource */
+  bool chained;         /* runnable without a gap: nothing before it but device work that is itself chained */
+  bool attended;        /* the worker sees to it that it happens on time */
+  bool counted;         /* counts against the queue depth */
   enum sim_resource resource;
   uint64_t duration;
   void (*run)(void *payload);
@@ -56,7 +57,7 @@ struct sim_stream {
   bool legacy, blocking, gone; /* gone: destroyed, still draining */
   bool kicked, chain_kicked;   /* on the work lists of model.c */
   struct sim_stream *kick_next, *chain_next;
-  struct sim_stream *next;     /* of the context */
+  struct sim_stream *next; /* of the context */
   struct sim_ctx *ctx;
   unsigned flags;
   int priority;
@@ -102,9 +103,12 @@ CUresult sim_device_open(CUdevice device); /* makes the lane, once; sim_lock hel
 int sim_call(uint32_t op, CUdevice device, uint64_t a, struct sim_reply *reply, int *fds, int nfds);
 
 /* lane.c */
-uint64_t sim_lane_when(const struct sim_device *device, uint64_t need); /* when `need` more device time has been got, or NEVER */
-uint64_t sim_lane_consume(struct sim_device *device, uint64_t t);       /* moves the cursor to t; the device time got */
-void sim_lane_report(struct sim_device *device);                        /* publishes if dirty; rings the bell if needed */
+/* when `need` more device time has been got, or NEVER */
+uint64_t sim_lane_when(const struct sim_device *device, uint64_t need);
+/* moves the cursor to t; the device time got */
+uint64_t sim_lane_consume(struct sim_device *device, uint64_t t);
+/* publishes if dirty; rings the bell if needed */
+void sim_lane_report(struct sim_device *device);
 void sim_lane_boundary(struct sim_device *device, uint64_t executed);
 uint32_t sim_lane_word(const struct sim_device *device);
 void sim_lane_wait(const struct sim_device *device, uint32_t word, uint64_t timeout_ns);
@@ -112,18 +116,20 @@ void sim_lane_wake(struct sim_device *device);
 
 /* model.c */
 void sim_advance(uint64_t now); /* brings everything to now; sim_lock held */
-struct sim_item *sim_item_new(struct sim_stream *stream, enum sim_resource resource, uint64_t duration, size_t payload_bytes);
+struct sim_item *sim_item_new(struct sim_stream *stream, enum sim_resource resource, uint64_t duration,
+                              size_t payload_bytes);
 void sim_item_push(struct sim_item *item); /* appends and settles; call sim_settle afterwards */
 void sim_settle(uint64_t now);             /* starts what can start, then reports */
 void sim_item_complete(struct sim_item *item, uint64_t t);
 bool sim_item_spins(const struct sim_item *item); /* it has the device and waits for others */
-uint64_t sim_next_event(void);             /* the next time something happens by itself, or NEVER */
-/* No earlier than this has the stream done as much device time and copying as given; `now` if nothing holds it up that takes
- * time, SIM_NEVER while the device is another's. depth: how many waits for other streams to follow. */
+uint64_t sim_next_event(void);                    /* the next time something happens by itself, or NEVER */
+/* No earlier than this has the stream done as much device time and copying as given; `now` if nothing holds it up that
+ * takes time, SIM_NEVER while the device is another's. depth: how many waits for other streams to follow. */
 uint64_t sim_bound(const struct sim_stream *stream, uint64_t compute_sum, uint64_t copy_sum, uint64_t now, int depth);
 struct sim_mark *sim_mark_new(CUdevice device);
 void sim_mark_release(struct sim_mark *mark);
-bool sim_stream_done(const struct sim_stream *stream, uint64_t seq); /* all of it up to seq; on the legacy stream, of all it orders */
+/* all of it up to seq; on the legacy stream, of all it orders */
+bool sim_stream_done(const struct sim_stream *stream, uint64_t seq);
 uint64_t sim_seq(void); /* the last one given out */
 
 /* work.c */
@@ -136,8 +142,9 @@ struct sim_condition {
 void sim_wait(CUdevice device, bool blocking, const struct sim_condition *condition);
 void sim_worker_need(CUdevice device); /* starts the device's worker, or wakes it */
 bool sim_in_host_function(void);       /* this thread runs one: no CUDA calls allowed */
-/* Append work (never to a capture); sim_lock held, dropped while the queue is full. The item's number, 0: no memory. waited: the
- * caller waits for it at once, so nobody else need attend. counted: takes a place in the stream's bounded queue. */
+/* Append work (never to a capture); sim_lock held, dropped while the queue is full. The item's number, 0: no memory.
+ * waited: the caller waits for it at once, so nobody else need attend. counted: takes a place in the stream's bounded
+ * queue. */
 uint64_t sim_enqueue(struct sim_stream *stream, const struct sim_op *op, bool waited, bool counted);
 uint64_t sim_enqueue_mark(struct sim_stream *stream, struct sim_mark *mark);
 uint64_t sim_enqueue_wait(struct sim_stream *stream, struct sim_mark *mark);
@@ -145,8 +152,10 @@ void sim_wait_seq(struct sim_stream *stream, uint64_t seq); /* called unlocked *
 
 /* stream.c */
 struct sim_stream *sim_stream_new(struct sim_ctx *ctx, unsigned flags, int priority); /* sim_lock held */
-void sim_streams_free(struct sim_ctx *ctx);                                           /* all of them, empty; sim_lock held */
-void sim_streams_sweep(void);                                                         /* frees drained ones; sim_lock held */
+/* all of them, empty; sim_lock held */
+void sim_streams_free(struct sim_ctx *ctx);
+/* frees drained ones; sim_lock held */
+void sim_streams_sweep(void);
 
 /* context.c */
 extern struct sim_ctx *sim_contexts; /* all alive; under sim_lock */
@@ -157,7 +166,8 @@ struct sim_kind {
   uint32_t magic;
   void *free_list;
 };
-void *sim_handle_new(struct sim_kind *kind);             /* zeroed, first word = magic; NULL: no memory; sim_lock held */
+/* zeroed, first word = magic; NULL: no memory; sim_lock held */
+void *sim_handle_new(struct sim_kind *kind);
 void sim_handle_free(struct sim_kind *kind, void *handle); /* sim_lock held */
 
 #endif

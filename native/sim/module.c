@@ -9,7 +9,7 @@
 struct sim_module {
   uint32_t magic;
   struct sim_image *image;
-  struct sim_ctx *ctx; /* NULL: a library */
+  struct sim_ctx *ctx;           /* NULL: a library */
   struct sim_module *of_library; /* set in a library: its CUmodule; set in that module: the library */
 };
 
@@ -18,7 +18,8 @@ static struct sim_kind library_kind = {sizeof(struct sim_module), 0x6c696272, NU
 
 static CUresult get(const void *handle, const struct sim_kind *kind, struct sim_module **module) {
   CUresult result = sim_ready();
-  if (result) return result;
+  if (result)
+    return result;
   *module = (struct sim_module *)(uintptr_t)handle;
   return *module && (*module)->magic == kind->magic ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
@@ -43,24 +44,29 @@ static void drop(struct sim_kind *kind, struct sim_module *module) {
   sim_unlock();
 }
 
-/* ---- modules ------------------------------------------------------------------------------------------------------------------ */
+/* ---- modules ----------------------------------------------------------------------------------------------------- */
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {
   struct sim_ctx *ctx;
   struct sim_image *loaded;
   struct sim_module *made;
   CUresult result = sim_ctx_need(&ctx);
-  if (result) return result;
-  if (module == NULL || image == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (module == NULL || image == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   result = sim_image_load(image, sim_ctx_owner(ctx), &loaded);
-  if (result == CUDA_SUCCESS) result = make(&module_kind, loaded, sim_ctx_owner(ctx), &made);
-  if (result == CUDA_SUCCESS) *module = (CUmodule)made;
+  if (result == CUDA_SUCCESS)
+    result = make(&module_kind, loaded, sim_ctx_owner(ctx), &made);
+  if (result == CUDA_SUCCESS)
+    *module = (CUmodule)made;
   return result;
 }
 
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options,
                             void **optionValues) {
-  if (numOptions && (options == NULL || optionValues == NULL)) return CUDA_ERROR_INVALID_VALUE;
+  if (numOptions && (options == NULL || optionValues == NULL))
+    return CUDA_ERROR_INVALID_VALUE;
   return cuModuleLoadData(module, image);
 }
 
@@ -71,27 +77,35 @@ CUresult cuModuleLoad(CUmodule *module, const char *fname) {
   struct sim_image *loaded;
   struct sim_module *made;
   CUresult result = sim_ctx_need(&ctx);
-  if (result) return result;
-  if (module == NULL || fname == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (module == NULL || fname == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   result = sim_image_load_file(fname, sim_ctx_owner(ctx), &loaded);
-  if (result == CUDA_SUCCESS) result = make(&module_kind, loaded, sim_ctx_owner(ctx), &made);
-  if (result == CUDA_SUCCESS) *module = (CUmodule)made;
+  if (result == CUDA_SUCCESS)
+    result = make(&module_kind, loaded, sim_ctx_owner(ctx), &made);
+  if (result == CUDA_SUCCESS)
+    *module = (CUmodule)made;
   return result;
 }
 
 CUresult cuModuleUnload(CUmodule hmod) {
   struct sim_module *module;
   CUresult result = get(hmod, &module_kind, &module);
-  if (result) return result;
-  if (module->of_library) return CUDA_ERROR_NOT_PERMITTED; /* goes with its library */
-  if (module->ctx->alive) sim_ctx_wait(module->ctx);
+  if (result)
+    return result;
+  if (module->of_library)
+    return CUDA_ERROR_NOT_PERMITTED; /* goes with its library */
+  if (module->ctx->alive)
+    sim_ctx_wait(module->ctx);
   sim_image_free(module->image);
   drop(&module_kind, module);
   return CUDA_SUCCESS;
 }
 
 static CUresult function_of(struct sim_module *module, const char *name, struct sim_function **function) {
-  if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (name == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   *function = sim_image_function(module->image, module->ctx, name);
   return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
@@ -100,22 +114,27 @@ CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
   struct sim_module *module;
   struct sim_function *function;
   CUresult result = get(hmod, &module_kind, &module);
-  if (result) return result;
-  if (hfunc == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (hfunc == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   result = function_of(module, name, &function);
-  if (result == CUDA_SUCCESS) *hfunc = (CUfunction)function;
+  if (result == CUDA_SUCCESS)
+    *hfunc = (CUfunction)function;
   return result;
 }
 
 static unsigned count_functions(const struct sim_module *module) {
   unsigned count = 0;
-  for (const struct sim_function *function = module->image->functions; function; function = function->next) count++;
+  for (const struct sim_function *function = module->image->functions; function; function = function->next)
+    count++;
   return count;
 }
 
 static CUresult enumerate(struct sim_module *module, void **handles, unsigned most) {
   unsigned n = 0;
-  if (handles == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (handles == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   for (struct sim_function *function = module->image->functions; function && n < most; function = function->next)
     handles[n++] = function;
   return CUDA_SUCCESS;
@@ -124,8 +143,10 @@ static CUresult enumerate(struct sim_module *module, void **handles, unsigned mo
 CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mod) {
   struct sim_module *module;
   CUresult result = get(mod, &module_kind, &module);
-  if (result) return result;
-  if (count == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (count == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   *count = count_functions(module);
   return CUDA_SUCCESS;
 }
@@ -139,25 +160,30 @@ CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int numFunct
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name) {
   struct sim_module *module;
   CUresult result = get(hmod, &module_kind, &module);
-  if (result) return result;
-  if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (name == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   return sim_image_global(module->image, module->ctx, name, dptr, bytes);
 }
 
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) {
   CUresult result = sim_ready();
-  if (result) return result;
-  if (mode == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (mode == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   *mode = 2; /* CU_MODULE_LAZY_LOADING */
   return CUDA_SUCCESS;
 }
 
-/* ---- libraries ------------------------------------------------------------------------------------------------------------------ */
+/* ---- libraries --------------------------------------------------------------------------------------------------- */
 
 static CUresult library_make(CUlibrary *library, struct sim_image *image) {
   struct sim_module *made;
   CUresult result = make(&library_kind, image, NULL, &made);
-  if (result == CUDA_SUCCESS) *library = (CUlibrary)made;
+  if (result == CUDA_SUCCESS)
+    *library = (CUlibrary)made;
   return result;
 }
 
@@ -168,21 +194,25 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *j
   (void)libraryOptions, (void)libraryOptionValues, (void)numLibraryOptions;
   struct sim_image *image;
   CUresult result = sim_ready();
-  if (result) return result;
-  if (library == NULL || code == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (library == NULL || code == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   result = sim_image_load(code, NULL, &image);
   return result ? result : library_make(library, image);
 }
 
-CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions, void **jitOptionsValues,
-                               unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues,
-                               unsigned int numLibraryOptions) {
+CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions,
+                               void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions,
+                               void **libraryOptionValues, unsigned int numLibraryOptions) {
   (void)jitOptions, (void)jitOptionsValues, (void)numJitOptions;
   (void)libraryOptions, (void)libraryOptionValues, (void)numLibraryOptions;
   struct sim_image *image;
   CUresult result = sim_ready();
-  if (result) return result;
-  if (library == NULL || fileName == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (library == NULL || fileName == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   result = sim_image_load_file(fileName, NULL, &image);
   return result ? result : library_make(library, image);
 }
@@ -190,9 +220,12 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_o
 CUresult cuLibraryUnload(CUlibrary handle) {
   struct sim_module *library;
   CUresult result = get(handle, &library_kind, &library);
-  if (result) return result;
-  for (CUdevice device = 0; sim_device_valid(device); device++) sim_device_wait(device);
-  if (library->of_library) drop(&module_kind, library->of_library);
+  if (result)
+    return result;
+  for (CUdevice device = 0; sim_device_valid(device); device++)
+    sim_device_wait(device);
+  if (library->of_library)
+    drop(&module_kind, library->of_library);
   sim_image_free(library->image);
   drop(&library_kind, library);
   return CUDA_SUCCESS;
@@ -202,18 +235,23 @@ CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary handle, const char *nam
   struct sim_module *library;
   struct sim_function *function;
   CUresult result = get(handle, &library_kind, &library);
-  if (result) return result;
-  if (pKernel == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (pKernel == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   result = function_of(library, name, &function);
-  if (result == CUDA_SUCCESS) *pKernel = (CUkernel)function;
+  if (result == CUDA_SUCCESS)
+    *pKernel = (CUkernel)function;
   return result;
 }
 
 CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib) {
   struct sim_module *library;
   CUresult result = get(lib, &library_kind, &library);
-  if (result) return result;
-  if (count == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (count == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   *count = library->image->functions ? sim_image_parts(library->image) : 0;
   return CUDA_SUCCESS;
 }
@@ -228,12 +266,16 @@ CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary handle) {
   struct sim_ctx *ctx;
   struct sim_module *library;
   CUresult result = get(handle, &library_kind, &library);
-  if (result == CUDA_SUCCESS) result = sim_ctx_need(&ctx);
-  if (result) return result;
-  if (pMod == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result == CUDA_SUCCESS)
+    result = sim_ctx_need(&ctx);
+  if (result)
+    return result;
+  if (pMod == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   ctx = sim_ctx_owner(ctx);
   result = sim_image_place(library->image, ctx, NULL);
-  if (result) return result;
+  if (result)
+    return result;
   sim_lock();
   if (library->of_library == NULL && (library->of_library = sim_handle_new(&module_kind)) != NULL) {
     library->of_library->image = library->image;
@@ -249,9 +291,12 @@ CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary handle, 
   struct sim_ctx *ctx;
   struct sim_module *library;
   CUresult result = get(handle, &library_kind, &library);
-  if (result == CUDA_SUCCESS) result = sim_ctx_need(&ctx);
-  if (result) return result;
-  if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result == CUDA_SUCCESS)
+    result = sim_ctx_need(&ctx);
+  if (result)
+    return result;
+  if (name == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   ctx = sim_ctx_owner(ctx);
   result = sim_image_place(library->image, ctx, library->image);
   return result ? result : sim_image_global(library->image, ctx, name, dptr, bytes);
@@ -262,24 +307,28 @@ CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary handle,
   (void)dptr, (void)bytes;
   struct sim_module *library;
   CUresult result = get(handle, &library_kind, &library);
-  if (result) return result;
+  if (result)
+    return result;
   return name ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuLibraryGetUnifiedFunction(void **fptr, CUlibrary handle, const char *symbol) {
   struct sim_module *library;
   CUresult result = get(handle, &library_kind, &library);
-  if (result) return result;
+  if (result)
+    return result;
   return fptr && symbol ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* ---- from functions back ---------------------------------------------------------------------------------------------------------- */
+/* ---- from functions back ----------------------------------------------------------------------------------------- */
 
 CUresult cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel) {
   struct sim_function *function;
   CUresult result = sim_function_get(kernel, &function);
-  if (result) return result;
-  if (pLib == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (pLib == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   *pLib = (CUlibrary)function->image->owner;
   return CUDA_SUCCESS;
 }
@@ -287,9 +336,12 @@ CUresult cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel) {
 CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc) {
   struct sim_function *function;
   CUresult result = sim_function_get(hfunc, &function);
-  if (result) return result;
-  if (hmod == NULL) return CUDA_ERROR_INVALID_VALUE;
-  if (function->ctx == NULL) return cuLibraryGetModule(hmod, (CUlibrary)function->image->owner);
+  if (result)
+    return result;
+  if (hmod == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (function->ctx == NULL)
+    return cuLibraryGetModule(hmod, (CUlibrary)function->image->owner);
   *hmod = (CUmodule)function->image->owner;
   return CUDA_SUCCESS;
 }

@@ -90,10 +90,11 @@ CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle mcHandle, CUdevice de
 }
 
 /* A call before all devices were added would wait for them on hardware; here nobody else could add one. */
-static CUresult bind(struct physical *object, uint64_t offset, struct physical *memory, uint64_t memory_offset, uint64_t bytes) {
-  if (!object || !memory || memory->multicast || bytes == 0 ||
-      (offset | memory_offset | bytes) % SIM_VMM_GRANULARITY || bytes > object->bytes || offset > object->bytes - bytes ||
-      bytes > memory->bytes || memory_offset > memory->bytes - bytes)
+static CUresult bind(struct physical *object, uint64_t offset, struct physical *memory, uint64_t memory_offset,
+                     uint64_t bytes) {
+  if (!object || !memory || memory->multicast || bytes == 0 || (offset | memory_offset | bytes) % SIM_VMM_GRANULARITY ||
+      bytes > object->bytes || offset > object->bytes - bytes || bytes > memory->bytes ||
+      memory_offset > memory->bytes - bytes)
     return CUDA_ERROR_INVALID_VALUE;
   struct multicast *multicast = object->multicast;
   CUdevice device = sim_physical_device(&memory->prop);
@@ -113,8 +114,9 @@ static CUresult bind(struct physical *object, uint64_t offset, struct physical *
   return CUDA_SUCCESS;
 }
 
-CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUmemGenericAllocationHandle memHandle,
-                            size_t memOffset, size_t size, unsigned long long flags) {
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
+                            CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
+                            unsigned long long flags) {
   CUresult result = sim_ready();
   if (result != CUDA_SUCCESS || flags)
     return result ? result : CUDA_ERROR_INVALID_VALUE;
@@ -131,7 +133,8 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOff
     return result ? result : CUDA_ERROR_INVALID_VALUE;
   sim_ranges_lock();
   struct sim_range *range = sim_range_find(memptr);
-  if (range && range->kind == SIM_RANGE_MAPPED && memptr % SIM_VMM_GRANULARITY == 0 && size <= range->bytes - (memptr - range->base))
+  if (range && range->kind == SIM_RANGE_MAPPED && memptr % SIM_VMM_GRANULARITY == 0 &&
+      size <= range->bytes - (memptr - range->base))
     result = bind(object_of(mcHandle), mcOffset, range->owner, 0, size);
   else
     result = CUDA_ERROR_INVALID_VALUE;

@@ -11,16 +11,16 @@ static struct {
 } all;
 
 enum { /* CUmemPool_attribute */
-  POOL_REUSE_FIRST = 1,
-  POOL_REUSE_LAST = 3,
-  POOL_RELEASE_THRESHOLD = 4,
-  POOL_RESERVED_CURRENT = 5,
-  POOL_RESERVED_HIGH = 6,
-  POOL_USED_CURRENT = 7,
-  POOL_USED_HIGH = 8,
-  ACCESS_NONE = 0,
-  ACCESS_READ = 1,
-  ACCESS_READ_WRITE = 3
+       POOL_REUSE_FIRST = 1,
+       POOL_REUSE_LAST = 3,
+       POOL_RELEASE_THRESHOLD = 4,
+       POOL_RESERVED_CURRENT = 5,
+       POOL_RESERVED_HIGH = 6,
+       POOL_USED_CURRENT = 7,
+       POOL_USED_HIGH = 8,
+       ACCESS_NONE = 0,
+       ACCESS_READ = 1,
+       ACCESS_READ_WRITE = 3
 };
 
 static CUmemoryPool standard_pool(CUdevice device) {
@@ -64,7 +64,8 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
   if (!sim_device_valid(dev))
     return CUDA_ERROR_INVALID_DEVICE;
   sim_ranges_lock();
-  if (!sim_pool_known(pool) || pool->imported || pool->location.type != CU_MEM_LOCATION_TYPE_DEVICE || pool->location.id != dev)
+  if (!sim_pool_known(pool) || pool->imported || pool->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+      pool->location.id != dev)
     result = CUDA_ERROR_INVALID_VALUE;
   else
     all.current[dev] = pool;
@@ -103,8 +104,8 @@ static CUresult check_properties(const CUmemPoolProps *props) {
   if (!props)
     return CUDA_ERROR_INVALID_VALUE;
   bool shared = props->handleTypes == SIM_POOL_HANDLE;
-  if (props->handleTypes != CU_MEM_HANDLE_TYPE_NONE &&
-      !(shared && props->allocType == CU_MEM_ALLOCATION_TYPE_PINNED && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE))
+  if (props->handleTypes != CU_MEM_HANDLE_TYPE_NONE && !(shared && props->allocType == CU_MEM_ALLOCATION_TYPE_PINNED &&
+                                                         props->location.type == CU_MEM_LOCATION_TYPE_DEVICE))
     return CUDA_ERROR_NOT_SUPPORTED;
   if (props->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED && props->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
     return CUDA_ERROR_NOT_SUPPORTED; /* managed memory is on the device all the time here */

@@ -1,5 +1,5 @@
-/* Pools shared between processes. A pool's handle is a file that names its device; a pointer's export data names the block's
- * place in the file behind the exporter's device memory. The bytes stay charged to the exporter. */
+/* Pools shared between processes. A pool's handle is a file that names its device; a pointer's export data names the
+ * block's place in the file behind the exporter's device memory. The bytes stay charged to the exporter. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -93,7 +93,8 @@ CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *shareData_out, CUdevicep
 /* Blocks begin anywhere in a page. */
 static CUresult map_block(const struct pointer *pointer, int fd, CUdevice device, CUdeviceptr *address) {
   uint64_t inside = pointer->offset % SIM_PAGE, mapped = sim_round_up(inside + pointer->bytes, SIM_PAGE);
-  void *at = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)(pointer->offset - inside));
+  void *at =
+      mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)(pointer->offset - inside));
   if (at == MAP_FAILED)
     return CUDA_ERROR_MAP_FAILED;
   const struct sim_range range = {.base = (uint64_t)(uintptr_t)at + inside,
@@ -130,7 +131,8 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool, CUmemPo
   if (pointer.magic != POINTER_MAGIC || pointer.bytes == 0 || pointer.bytes > SIM_ADDRESS_SPACE ||
       pointer.offset > SIM_ADDRESS_SPACE << 8 || sim_file_get(pointer.secret, &fd, &engine_device, &pid) != 0)
     return CUDA_ERROR_INVALID_VALUE;
-  result = sim_ipc_device(engine_device) == device ? map_block(&pointer, fd, device, ptr_out) : CUDA_ERROR_INVALID_VALUE;
+  result =
+      sim_ipc_device(engine_device) == device ? map_block(&pointer, fd, device, ptr_out) : CUDA_ERROR_INVALID_VALUE;
   close(fd);
   return result;
 }

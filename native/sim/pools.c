@@ -1,10 +1,11 @@
 /* Memory pools: cuMemAllocAsync and friends.
  *
- * A pool holds chunks, each one piece of device memory charged when the pool grows, each cut into blocks in address order. A
- * freed block is `fading` until the stream reaches the free: until then only the same stream may have it again, since its work
- * runs later anyway. Chunks without a live block go back when the pool holds more than its release threshold and somebody
- * synchronises, when the pool is trimmed, or when the device has no room for another allocation. A destroyed pool keeps what it has
- * until its last block is freed, as cuMemPoolDestroy's documentation says. */
+ * A pool holds chunks, each one piece of device memory charged when the pool grows, each cut into blocks in address
+ * order. A freed block is `fading` until the stream reaches the free: until then only the same stream may have it
+ * again, since its work runs later anyway. Chunks without a live block go back when the pool holds more than its
+ * release threshold and somebody synchronises, when the pool is trimmed, or when the device has no room for another
+ * allocation. A destroyed pool keeps what it has until its last block is freed, as cuMemPoolDestroy's documentation
+ * says. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,7 +36,9 @@ static struct {
   struct block *spare; /* blocks that no chunk has any more. Never freed: a free still queued may name them */
 } all;
 
-static bool on_device(const struct CUmemPoolHandle_st *pool) { return pool->location.type == CU_MEM_LOCATION_TYPE_DEVICE; }
+static bool on_device(const struct CUmemPoolHandle_st *pool) {
+  return pool->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+}
 
 static CUdevice device_of(const struct CUmemPoolHandle_st *pool) { return on_device(pool) ? pool->location.id : 0; }
 
@@ -60,7 +63,7 @@ static void raise_high(uint64_t value, uint64_t *high) {
     *high = value;
 }
 
-/* ---- chunks ------------------------------------------------------------------------------------------------------------------ */
+/* ---- chunks ------------------------------------------------------------------------------------------------------ */
 
 /* Growth in whole steps, or the finest that fits where the pool's own limit is nearer than a step. */
 static CUresult growth_of(const struct CUmemPoolHandle_st *pool, uint64_t bytes, uint64_t *growth) {
@@ -155,15 +158,17 @@ void sim_pools_synchronized(void) {
   sim_ranges_unlock();
 }
 
-/* ---- blocks ------------------------------------------------------------------------------------------------------------------ */
+/* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
 /* A free block that is large enough, or one of exactly this size that fades on the same stream. */
 static bool usable(const struct block *block, uint64_t bytes, const struct sim_stream *stream) {
-  return block->state == BLOCK_FREE ? block->bytes >= bytes
-                                    : block->state == BLOCK_FADING && block->faded_on == stream && block->bytes == bytes;
+  return block->state == BLOCK_FREE
+             ? block->bytes >= bytes
+             : block->state == BLOCK_FADING && block->faded_on == stream && block->bytes == bytes;
 }
 
-static struct block *smallest_usable(const struct CUmemPoolHandle_st *pool, uint64_t bytes, const struct sim_stream *stream) {
+static struct block *smallest_usable(const struct CUmemPoolHandle_st *pool, uint64_t bytes,
+                                     const struct sim_stream *stream) {
   struct block *best = NULL;
   for (struct chunk *chunk = pool->chunks; chunk; chunk = chunk->next)
     for (struct block *block = chunk->blocks; block; block = block->after)
@@ -248,7 +253,7 @@ void sim_pools_ctx_destroyed(struct sim_ctx *ctx) {
   sim_ranges_unlock();
 }
 
-/* ---- allocation -------------------------------------------------------------------------------------------------------------- */
+/* ---- allocation -------------------------------------------------------------------------------------------------- */
 
 /* One try, with the lock held. */
 static CUresult take(struct CUmemPoolHandle_st *pool, uint64_t bytes, struct sim_stream *stream, CUdeviceptr *address) {
@@ -275,7 +280,8 @@ static CUresult take(struct CUmemPoolHandle_st *pool, uint64_t bytes, struct sim
 }
 
 /* A full device gets a second try without what pools hold unused, and a third after all queued frees. */
-static CUresult take_hard(struct CUmemPoolHandle_st *pool, uint64_t bytes, struct sim_stream *stream, CUdeviceptr *address) {
+static CUresult take_hard(struct CUmemPoolHandle_st *pool, uint64_t bytes, struct sim_stream *stream,
+                          CUdeviceptr *address) {
   CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
   for (int attempt = 0; attempt < 3 && result == CUDA_ERROR_OUT_OF_MEMORY; attempt++) {
     if (attempt == 2)
@@ -290,7 +296,8 @@ static CUresult take_hard(struct CUmemPoolHandle_st *pool, uint64_t bytes, struc
 }
 
 /* handle NULL: the current pool of the stream's device. */
-static CUresult allocate(CUdeviceptr *dptr, size_t bytes, CUmemoryPool handle, CUstream stream_handle, bool per_thread) {
+static CUresult allocate(CUdeviceptr *dptr, size_t bytes, CUmemoryPool handle, CUstream stream_handle,
+                         bool per_thread) {
   struct sim_stream *stream;
   CUresult result = sim_ready();
   if (result == CUDA_SUCCESS)

@@ -9,8 +9,8 @@ enum { SIM_POOL_HANDLE = 1 /* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR */ };
 struct chunk;
 
 struct CUmemPoolHandle_st {
-  bool standard;  /* a device's default pool: cannot be destroyed */
-  bool destroyed; /* lives on until its last block is free */
+  bool standard;             /* a device's default pool: cannot be destroyed */
+  bool destroyed;            /* lives on until its last block is free */
   bool exportable, imported; /* pool_ipc.c. Nothing is allocated from an imported one */
   CUmemLocation location;
   uint64_t reserved, reserved_high, used, used_high, threshold, max;

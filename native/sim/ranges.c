@@ -17,8 +17,8 @@
 #define LOW_STEP UINT64_C(0x1000000)
 #endif
 
-/* Sorted by base, never overlapping. An array: a program has thousands of ranges, not millions, and looks them up far more
- * often than it makes them. */
+/* Sorted by base, never overlapping. An array: a program has thousands of ranges, not millions, and looks them up far
+ * more often than it makes them. */
 static struct {
   pthread_mutex_t lock;
   struct sim_range **sorted;
@@ -122,8 +122,8 @@ static int file_new(void) {
   return fd;
 }
 
-/* A place of `bytes` in the device's file, in *offset; -1 where there can be no file: growing one past RLIMIT_FSIZE would
- * raise a signal in the program. */
+/* A place of `bytes` in the device's file, in *offset; -1 where there can be no file: growing one past RLIMIT_FSIZE
+ * would raise a signal in the program. */
 static int file_piece(CUdevice device, uint64_t bytes, uint64_t *offset) {
   if (!file_size_unlimited())
     return -1;
@@ -142,7 +142,8 @@ static int file_piece(CUdevice device, uint64_t bytes, uint64_t *offset) {
   return fd;
 }
 
-/* Below 4 GiB, for the calls whose pointers have 32 bits. Only x86 has a flag for it; elsewhere a hint that is free is taken. */
+/* Below 4 GiB, for the calls whose pointers have 32 bits. Only x86 has a flag for it; elsewhere a hint that is free is
+ * taken. */
 static void *map_low(uint64_t bytes, int flags, int fd, off_t offset) {
 #ifdef MAP_32BIT
   return mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags | MAP_32BIT, fd, offset);

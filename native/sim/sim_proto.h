@@ -1,10 +1,10 @@
-/* What the simulated GPU's engine (gpushare-sim) and its clients (the simulated libcuda.so.1 and libnvidia-ml.so.1, the daemon,
- * tests) say to each other.
+/* What the simulated GPU's engine (gpushare-sim) and its clients (the simulated libcuda.so.1 and libnvidia-ml.so.1, the
+ * daemon, tests) say to each other.
  *
- * Socket: <dir>/sim.sock, AF_UNIX SOCK_SEQPACKET. Each request is one struct sim_request, each answer one struct sim_reply
- * (struct sim_hello for SIM_HELLO), sometimes with descriptors (SCM_RIGHTS). SIM_HELLO comes first. Who a client is comes from
- * the peer credentials. The end of the connection, or of the process behind it, gives back all it held. Requests of one
- * connection are answered in order.
+ * Socket: <dir>/sim.sock, AF_UNIX SOCK_SEQPACKET. Each request is one struct sim_request, each answer one struct
+ * sim_reply (struct sim_hello for SIM_HELLO), sometimes with descriptors (SCM_RIGHTS). SIM_HELLO comes first. Who a
+ * client is comes from the peer credentials. The end of the connection, or of the process behind it, gives back all it
+ * held. Requests of one connection are answered in order.
  *
  * Lane: one shared page per (process, device) over which time is handed out, see struct sim_lane.
  *
@@ -37,18 +37,21 @@ enum sim_op_code {
   SIM_PROCESSES = 8,  /* device. Descriptor: memfd with a records of struct sim_process, live processes first */
   SIM_STOP = 9,       /* ends the engine; root or the engine's own uid, else -EPERM */
   SIM_DEVICE = 10,    /* device. a: busy_ns, b: wall_ns, c: number of processes with a context or memory */
-  SIM_FILE_PUT = 11,  /* device, a and b: a secret. With a descriptor: the memfd behind the process's memory there, for IPC */
-  SIM_FILE_GET = 12,  /* a and b: the secret. Descriptor: that memfd, as long as its process lives; a: its device, b: its pid */
-  SIM_SETTING = 13,   /* device, a: enum sim_setting, b: SIM_KEEP or the new value (root or the engine's own uid, else -EPERM).
+  /* device, a and b: a secret. With a descriptor: the memfd behind the process's memory there, for IPC */
+  SIM_FILE_PUT = 11,
+  /* a and b: the secret. Descriptor: that memfd, as long as its process lives; a: its device, b: its pid */
+  SIM_FILE_GET = 12,
+  SIM_SETTING =
+      13, /* device, a: enum sim_setting, b: SIM_KEEP or the new value (root or the engine's own uid, else -EPERM).
                          a: the value */
-  SIM_EVENTS_PUT = 14, /* as SIM_FILE_PUT, for the page of its interprocess events */
-  SIM_TIMES = 15,     /* device. a: busy_ns, b: switch_ns, c: wall_ns; cheap enough for a thousand a second */
+  SIM_EVENTS_PUT = 14,  /* as SIM_FILE_PUT, for the page of its interprocess events */
+  SIM_TIMES = 15,       /* device. a: busy_ns, b: switch_ns, c: wall_ns; cheap enough for a thousand a second */
   SIM_MEETINGS_GET = 16 /* Descriptor: the page of struct sim_meeting[SIM_MEETINGS] that all processes share */
 };
 
-/* What an administrator can set of a device. It means nothing to the simulation, tests look who may change it; but for SIM_LOST:
- * 1, the device answers nobody (-EIO to all that asks for it) and its work stands still, as after a fault of the hardware, until
- * it is 0 again. */
+/* What an administrator can set of a device. It means nothing to the simulation, tests look who may change it; but for
+ * SIM_LOST: 1, the device answers nobody (-EIO to all that asks for it) and its work stands still, as after a fault of
+ * the hardware, until it is 0 again. */
 enum sim_setting {
   SIM_PERSISTENCE = 0,
   SIM_COMPUTE_MODE = 1,
@@ -109,37 +112,40 @@ struct sim_process {
   uint64_t busy_ns, bytes, peak_bytes;
 };
 
-/* Where kernels of several processes wait for each other (meeting.c). Written by clients only; a place is not given back. */
+/* Where kernels of several processes wait for each other (meeting.c). Written by clients only; a place is not given
+ * back. */
 struct sim_meeting {
   uint64_t id; /* key << 8 | ranks; 0: free */
   uint64_t arrived;
 };
 
-/* An interval of wall time in which the device works for this lane. until is SIM_OPEN while nobody else wants the device; the
- * engine sets it to a time in the future when somebody does. before is the sum of the lengths of all earlier intervals, so a
- * client that was stopped for more than SIM_INTERVALS of them still knows how much time it got. */
+/* An interval of wall time in which the device works for this lane. until is SIM_OPEN while nobody else wants the
+ * device; the engine sets it to a time in the future when somebody does. before is the sum of the lengths of all
+ * earlier intervals, so a client that was stopped for more than SIM_INTERVALS of them still knows how much time it got. */
 struct sim_interval {
   uint64_t from, until, before;
 };
 #define SIM_OPEN UINT64_MAX
 
-/* The client's account: at time `at` it had executed `executed` device time since the lane was opened and had `backlog` of
- * runnable work that keeps the device busy without a gap from then on. The engine derives every later instant from the
- * intervals, so a stopped client goes on executing what it submitted, as on hardware. */
+/* The client's account: at time `at` it had executed `executed` device time since the lane was opened and had `backlog`
+ * of runnable work that keeps the device busy without a gap from then on. The engine derives every later instant from
+ * the intervals, so a stopped client goes on executing what it submitted, as on hardware. */
 struct sim_report {
-  uint64_t seq; /* copy of the number this report was written as: a reader sees whether it was overwritten meanwhile */
+  /* copy of the number this report was written as: a reader sees whether it was overwritten meanwhile */
+  uint64_t seq;
   uint64_t at, executed, backlog;
 };
 
-/* Words are accessed with __atomic builtins. Interval k is in interval[k % SIM_INTERVALS], valid for k < count and
- * k + SIM_INTERVALS > count. Only the last one ever changes (until). Report n is in report[n % 2]; a writer killed in the middle
- * of n + 1 leaves n whole. boundary[k % SIM_BOUNDARIES], k < boundaries: the value of `executed` at which the kth work item
- * ends; written only where the hardware does not preempt (sim_hello.preempt == 0). */
+/* Words are accessed with __atomic builtins. Interval k is in interval[k % SIM_INTERVALS], valid for k < count and k +
+ * SIM_INTERVALS > count. Only the last one ever changes (until). Report n is in report[n % 2]; a writer killed in the
+ * middle of n + 1 leaves n whole. boundary[k % SIM_BOUNDARIES], k < boundaries: the value of `executed` at which the
+ * kth work item ends; written only where the hardware does not preempt (sim_hello.preempt == 0). */
 struct sim_lane {
   uint32_t magic, version;
   /* written by the engine */
-  uint32_t wake;  /* futex, + 1 at every change of the intervals; clients wake it too, for their own worker */
-  uint32_t aware; /* 0: the engine thinks this lane has no work and is not watching: ring the bell after publishing some */
+  uint32_t wake; /* futex, + 1 at every change of the intervals; clients wake it too, for their own worker */
+  /* 0: the engine thinks this lane has no work and is not watching: ring the bell after publishing some */
+  uint32_t aware;
   uint64_t count;
   uint64_t reserved0[13];
   struct sim_interval interval[SIM_INTERVALS];

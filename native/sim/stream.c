@@ -23,7 +23,8 @@ void *sim_handle_new(struct sim_kind *kind) {
     kind->free_list = *(void **)((char *)handle + sizeof(void *));
   else
     handle = malloc(kind->bytes);
-  if (handle == NULL) return NULL;
+  if (handle == NULL)
+    return NULL;
   memset(handle, 0, kind->bytes);
   *(uint32_t *)handle = kind->magic;
   return handle;
@@ -37,7 +38,8 @@ void sim_handle_free(struct sim_kind *kind, void *handle) {
 
 struct sim_stream *sim_stream_new(struct sim_ctx *ctx, unsigned flags, int priority) {
   struct sim_stream *stream = sim_handle_new(&stream_kind);
-  if (stream == NULL) return NULL;
+  if (stream == NULL)
+    return NULL;
   stream->ctx = ctx;
   stream->flags = flags;
   stream->priority = priority;
@@ -57,7 +59,8 @@ static void stream_free(struct sim_stream *stream) {
 void sim_streams_free(struct sim_ctx *ctx) {
   for (struct sim_stream *stream = ctx->streams, *next; stream; stream = next) {
     next = stream->next;
-    if (stream->capture) sim_capture_stream_gone(stream);
+    if (stream->capture)
+      sim_capture_stream_gone(stream);
     stream_free(stream);
   }
   ctx->streams = ctx->legacy = NULL;
@@ -76,10 +79,11 @@ void sim_streams_sweep(void) {
     }
 }
 
-/* ---- handles ---------------------------------------------------------------------------------------------------------------- */
+/* ---- handles ----------------------------------------------------------------------------------------------------- */
 
 static void stream_destroy(struct sim_stream *stream) {
-  if (stream->capture) sim_capture_stream_gone(stream);
+  if (stream->capture)
+    sim_capture_stream_gone(stream);
   stream->gone = true;
   stream->magic = 0;
   sim_streams_sweep();
@@ -87,12 +91,14 @@ static void stream_destroy(struct sim_stream *stream) {
 
 /* At a thread's end its own streams go; a context destroyed meanwhile has taken them along. */
 static void own_streams_end(void *arg) {
-  if (sim_ready() != CUDA_SUCCESS) return;
+  if (sim_ready() != CUDA_SUCCESS)
+    return;
   sim_lock();
   for (struct own_stream *own = arg, *next; own; own = next) {
     next = own->next;
     for (struct sim_ctx *ctx = sim_contexts; ctx; ctx = ctx->next)
-      if (ctx->id == own->ctx_id) own->stream->gone = true;
+      if (ctx->id == own->ctx_id)
+        own->stream->gone = true;
     free(own);
   }
   sim_streams_sweep();
@@ -106,9 +112,11 @@ static struct sim_stream *own_stream(struct sim_ctx *ctx) {
   pthread_once(&own_once, own_key_make);
   struct own_stream *first = pthread_getspecific(own_key);
   for (struct own_stream *own = first; own; own = own->next)
-    if (own->ctx_id == ctx->id) return own->stream;
+    if (own->ctx_id == ctx->id)
+      return own->stream;
   struct own_stream *own = malloc(sizeof *own);
-  if (own == NULL) return NULL;
+  if (own == NULL)
+    return NULL;
   *own = (struct own_stream){ctx->id, sim_stream_new(ctx, 0, 0), first};
   if (own->stream == NULL || pthread_setspecific(own_key, own) != 0) {
     free(own);
@@ -119,11 +127,13 @@ static struct sim_stream *own_stream(struct sim_ctx *ctx) {
 
 CUresult sim_stream_get(CUstream handle, bool per_thread, struct sim_stream **stream) {
   CUresult result = sim_ready();
-  if (result) return result;
+  if (result)
+    return result;
   if (handle == NULL || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
     struct sim_ctx *ctx;
     result = sim_ctx_need(&ctx);
-    if (result) return result;
+    if (result)
+      return result;
     sim_lock();
     *stream = handle == CU_STREAM_PER_THREAD || (handle == NULL && per_thread) ? own_stream(ctx) : ctx->legacy;
     sim_unlock();
@@ -135,7 +145,7 @@ CUresult sim_stream_get(CUstream handle, bool per_thread, struct sim_stream **st
 
 struct sim_ctx *sim_stream_ctx(const struct sim_stream *stream) { return stream->ctx; }
 
-/* ---- submission and waiting, as the other files use them -------------------------------------------------------------------- */
+/* ---- submission and waiting, as the other files use them --------------------------------------------------------- */
 
 bool sim_stream_capturing(struct sim_stream *stream) { return stream->capture != NULL; }
 
@@ -164,8 +174,10 @@ CUresult sim_submit_and_wait(struct sim_stream *stream, const struct sim_op *op)
   CUresult result = may_wait(stream);
   uint64_t seq = result ? 0 : sim_enqueue(stream, op, true, true);
   sim_unlock();
-  if (result) return result;
-  if (seq == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (result)
+    return result;
+  if (seq == 0)
+    return CUDA_ERROR_OUT_OF_MEMORY;
   sim_wait_seq(stream, seq);
   return CUDA_SUCCESS;
 }
@@ -175,47 +187,60 @@ CUresult sim_stream_wait(struct sim_stream *stream) {
   CUresult result = may_wait(stream);
   uint64_t seq = sim_seq();
   sim_unlock();
-  if (result) return result;
+  if (result)
+    return result;
   sim_wait_seq(stream, seq);
   sim_pools_synchronized();
   return CUDA_SUCCESS;
 }
 
-/* ---- driver API ---------------------------------------------------------------------------------------------------------------- */
+/* ---- driver API -------------------------------------------------------------------------------------------------- */
 
 enum { GREATEST_PRIORITY = -5 };
 
 CUresult cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPriority) {
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_need(&ctx);
-  if (result) return result;
-  if (leastPriority) *leastPriority = 0;
-  if (greatestPriority) *greatestPriority = GREATEST_PRIORITY;
+  if (result)
+    return result;
+  if (leastPriority)
+    *leastPriority = 0;
+  if (greatestPriority)
+    *greatestPriority = GREATEST_PRIORITY;
   return CUDA_SUCCESS;
 }
 
 CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority) {
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_need(&ctx);
-  if (result) return result;
-  if (phStream == NULL || flags & ~(unsigned)CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
-  if (priority > 0) priority = 0;
-  if (priority < GREATEST_PRIORITY) priority = GREATEST_PRIORITY;
+  if (result)
+    return result;
+  if (phStream == NULL || flags & ~(unsigned)CU_STREAM_NON_BLOCKING)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (priority > 0)
+    priority = 0;
+  if (priority < GREATEST_PRIORITY)
+    priority = GREATEST_PRIORITY;
   sim_lock();
   struct sim_stream *stream = sim_stream_new(ctx, flags, priority);
   sim_unlock();
-  if (stream == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (stream == NULL)
+    return CUDA_ERROR_OUT_OF_MEMORY;
   *phStream = (CUstream)stream;
   return CUDA_SUCCESS;
 }
 
-CUresult cuStreamCreate(CUstream *phStream, unsigned int Flags) { return cuStreamCreateWithPriority(phStream, Flags, 0); }
+CUresult cuStreamCreate(CUstream *phStream, unsigned int Flags) {
+  return cuStreamCreateWithPriority(phStream, Flags, 0);
+}
 
 CUresult cuStreamDestroy_v2(CUstream hStream) {
   struct sim_stream *stream;
-  if (hStream == NULL || hStream == CU_STREAM_LEGACY || hStream == CU_STREAM_PER_THREAD) return CUDA_ERROR_INVALID_HANDLE;
+  if (hStream == NULL || hStream == CU_STREAM_LEGACY || hStream == CU_STREAM_PER_THREAD)
+    return CUDA_ERROR_INVALID_HANDLE;
   CUresult result = sim_stream_get(hStream, false, &stream);
-  if (result) return result;
+  if (result)
+    return result;
   sim_lock();
   stream_destroy(stream);
   sim_unlock();
@@ -235,13 +260,15 @@ CUresult cuStreamSynchronize_ptsz(CUstream hStream) { return synchronize(hStream
 static CUresult query(CUstream handle, bool per_thread) {
   struct sim_stream *stream;
   CUresult result = sim_stream_get(handle, per_thread, &stream);
-  if (result) return result;
+  if (result)
+    return result;
   sim_spin(sim_hello.query_ns);
   sim_lock();
   result = may_wait(stream);
   if (result == CUDA_SUCCESS) {
     sim_advance(sim_now());
-    if (!sim_stream_done(stream, sim_seq())) result = CUDA_ERROR_NOT_READY;
+    if (!sim_stream_done(stream, sim_seq()))
+      result = CUDA_ERROR_NOT_READY;
   }
   sim_unlock();
   return result;
@@ -252,8 +279,10 @@ CUresult cuStreamQuery_ptsz(CUstream hStream) { return query(hStream, true); }
 static CUresult get_priority(CUstream handle, bool per_thread, int *priority) {
   struct sim_stream *stream;
   CUresult result = sim_stream_get(handle, per_thread, &stream);
-  if (result) return result;
-  if (priority == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (priority == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   *priority = stream->priority;
   return CUDA_SUCCESS;
 }
@@ -263,8 +292,10 @@ CUresult cuStreamGetPriority_ptsz(CUstream hStream, int *priority) { return get_
 static CUresult get_flags(CUstream handle, bool per_thread, unsigned *flags) {
   struct sim_stream *stream;
   CUresult result = sim_stream_get(handle, per_thread, &stream);
-  if (result) return result;
-  if (flags == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (flags == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   *flags = stream->flags;
   return CUDA_SUCCESS;
 }
@@ -274,8 +305,10 @@ CUresult cuStreamGetFlags_ptsz(CUstream hStream, unsigned int *flags) { return g
 static CUresult get_id(CUstream handle, bool per_thread, unsigned long long *id) {
   struct sim_stream *stream;
   CUresult result = sim_stream_get(handle, per_thread, &stream);
-  if (result) return result;
-  if (id == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (id == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   *id = stream->id;
   return CUDA_SUCCESS;
 }
@@ -285,8 +318,10 @@ CUresult cuStreamGetId_ptsz(CUstream hStream, unsigned long long *streamId) { re
 static CUresult get_ctx(CUstream handle, bool per_thread, CUcontext *ctx) {
   struct sim_stream *stream;
   CUresult result = sim_stream_get(handle, per_thread, &stream);
-  if (result) return result;
-  if (ctx == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (ctx == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   *ctx = (CUcontext)stream->ctx;
   return CUDA_SUCCESS;
 }
@@ -296,11 +331,14 @@ CUresult cuStreamGetCtx_ptsz(CUstream hStream, CUcontext *pctx) { return get_ctx
 static CUresult get_ctx_v2(CUstream handle, bool per_thread, CUcontext *ctx, CUgreenCtx *green) {
   CUcontext found = NULL;
   CUresult result = get_ctx(handle, per_thread, &found);
-  if (result) return result;
-  if (ctx == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (ctx == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   CUgreenCtx part = sim_green_of((const struct sim_ctx *)found);
   *ctx = part && green ? NULL : found;
-  if (green) *green = part;
+  if (green)
+    *green = part;
   return CUDA_SUCCESS;
 }
 CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx) {
@@ -312,15 +350,18 @@ CUresult cuStreamGetCtx_v2_ptsz(CUstream hStream, CUcontext *pCtx, CUgreenCtx *p
 
 CUresult cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx *phCtx) {
   CUcontext ctx;
-  if (phCtx == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (phCtx == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   return get_ctx_v2(hStream, false, &ctx, phCtx);
 }
 
 static CUresult get_device(CUstream handle, bool per_thread, CUdevice *device) {
   struct sim_stream *stream;
   CUresult result = sim_stream_get(handle, per_thread, &stream);
-  if (result) return result;
-  if (device == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (device == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   *device = stream->ctx->device;
   return CUDA_SUCCESS;
 }

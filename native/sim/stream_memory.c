@@ -13,7 +13,8 @@ static void run_graph_uncommit(void *payload) { sim_graph_mem_uncommit(address_i
 
 CUresult sim_graph_mem_capture(struct sim_stream *stream, CUdevice device, size_t bytes, CUdeviceptr *address) {
   CUDA_MEM_ALLOC_NODE_PARAMS params = {
-      .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}}, .bytesize = bytes};
+      .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}},
+      .bytesize = bytes};
   CUresult result = sim_graph_mem_reserve(device, bytes, &params.dptr);
   if (result != CUDA_SUCCESS)
     return result;

@@ -4,7 +4,7 @@
 
 #include "capture.h"
 
-/* ---- host functions --------------------------------------------------------------------------------------------------------- */
+/* ---- host functions ---------------------------------------------------------------------------------------------- */
 
 static void run_host_function(void *payload) {
   CUDA_HOST_NODE_PARAMS *host = payload;
@@ -24,15 +24,21 @@ struct sim_op sim_host_op(const CUDA_HOST_NODE_PARAMS *params) {
 static CUresult launch_host(CUstream handle, CUhostFn fn, void *data, bool per_thread) {
   struct sim_stream *stream;
   CUresult result = sim_stream_get(handle, per_thread, &stream);
-  if (result) return result;
-  if (fn == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (fn == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   CUDA_HOST_NODE_PARAMS params = {fn, data};
   struct sim_op op = sim_host_op(&params);
   sim_spin(sim_hello.launch_ns);
   return sim_submit(stream, &op);
 }
-CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData) { return launch_host(hStream, fn, userData, false); }
-CUresult cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void *userData) { return launch_host(hStream, fn, userData, true); }
+CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData) {
+  return launch_host(hStream, fn, userData, false);
+}
+CUresult cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void *userData) {
+  return launch_host(hStream, fn, userData, true);
+}
 
 /* How its thread waits for the next one, blocking or spinning, is all the same here. */
 CUresult cuLaunchHostFunc_v2(CUstream hStream, CUhostFn fn, void *userData, unsigned int syncMode) {
@@ -56,8 +62,10 @@ static void run_callback(void *payload) {
 static CUresult add_callback(CUstream handle, CUstreamCallback function, void *data, unsigned flags, bool per_thread) {
   struct sim_stream *stream;
   CUresult result = sim_stream_get(handle, per_thread, &stream);
-  if (result) return result;
-  if (function == NULL || flags) return CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (function == NULL || flags)
+    return CUDA_ERROR_INVALID_VALUE;
   struct callback callback = {function, handle, data};
   struct sim_op op = {.resource = SIM_HOST,
                       .run = run_callback,
@@ -74,7 +82,7 @@ CUresult cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback callback, v
   return add_callback(hStream, callback, userData, flags, true);
 }
 
-/* ---- values ------------------------------------------------------------------------------------------------------------------ */
+/* ---- values ------------------------------------------------------------------------------------------------------ */
 
 struct value {
   void *host;
@@ -95,14 +103,10 @@ static bool value_ready(const void *payload) {
     ahead = (int32_t)((uint32_t)now - (uint32_t)want);
   }
   switch (wait->flags & 3) {
-    case CU_STREAM_WAIT_VALUE_GEQ:
-      return ahead >= 0;
-    case CU_STREAM_WAIT_VALUE_EQ:
-      return now == want;
-    case CU_STREAM_WAIT_VALUE_AND:
-      return (now & want) != 0;
-    default:
-      return (wait->wide ? ~(now | want) : (uint32_t)~(now | want)) != 0;
+    case CU_STREAM_WAIT_VALUE_GEQ: return ahead >= 0;
+    case CU_STREAM_WAIT_VALUE_EQ: return now == want;
+    case CU_STREAM_WAIT_VALUE_AND: return (now & want) != 0;
+    default: return (wait->wide ? ~(now | want) : (uint32_t)~(now | want)) != 0;
   }
 }
 
@@ -119,7 +123,8 @@ enum { WAIT_FLAGS = 3 | CU_STREAM_WAIT_VALUE_FLUSH, WRITE_FLAGS = 1 };
 /* One memory operation of the batch form; the single calls are batches of one. */
 static CUresult memory_op(struct sim_stream *stream, const CUstreamBatchMemOpParams *params) {
   CUstreamBatchMemOpType type = params->operation;
-  if (type == CU_STREAM_MEM_OP_BARRIER || type == CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES) return CUDA_SUCCESS;
+  if (type == CU_STREAM_MEM_OP_BARRIER || type == CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES)
+    return CUDA_SUCCESS;
   bool wide = type == CU_STREAM_MEM_OP_WAIT_VALUE_64 || type == CU_STREAM_MEM_OP_WRITE_VALUE_64;
   bool wait = type == CU_STREAM_MEM_OP_WAIT_VALUE_32 || type == CU_STREAM_MEM_OP_WAIT_VALUE_64;
   bool known = wait || type == CU_STREAM_MEM_OP_WRITE_VALUE_32 || type == CU_STREAM_MEM_OP_WRITE_VALUE_64;
@@ -127,7 +132,8 @@ static CUresult memory_op(struct sim_stream *stream, const CUstreamBatchMemOpPar
   if (!known || params->value.flags & ~(unsigned)(wait ? WAIT_FLAGS : WRITE_FLAGS) || params->value.address % size)
     return CUDA_ERROR_INVALID_VALUE;
   struct value value = {sim_memory_host(params->value.address, size), params->value.value, params->value.flags, wide};
-  if (value.host == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (value.host == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   struct sim_op op = {.resource = wait ? SIM_WAIT_VALUE : SIM_INSTANT,
                       .run = wait ? NULL : value_write,
                       .ready = wait ? value_ready : NULL,
@@ -139,45 +145,73 @@ static CUresult memory_op(struct sim_stream *stream, const CUstreamBatchMemOpPar
   return sim_submit(stream, &op);
 }
 
-static CUresult batch(CUstream handle, unsigned count, const CUstreamBatchMemOpParams *params, unsigned flags, bool per_thread) {
+static CUresult batch(CUstream handle, unsigned count, const CUstreamBatchMemOpParams *params, unsigned flags,
+                      bool per_thread) {
   enum { MOST = 256 };
   struct sim_stream *stream;
   CUresult result = sim_stream_get(handle, per_thread, &stream);
-  if (result) return result;
-  if (params == NULL || count > MOST || flags) return CUDA_ERROR_INVALID_VALUE;
-  for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++) result = memory_op(stream, &params[i]);
+  if (result)
+    return result;
+  if (params == NULL || count > MOST || flags)
+    return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++)
+    result = memory_op(stream, &params[i]);
   return result;
 }
 
-static CUresult single(CUstream handle, CUstreamBatchMemOpType type, CUdeviceptr address, uint64_t value, unsigned flags,
-                       bool per_thread) {
+static CUresult single(CUstream handle, CUstreamBatchMemOpType type, CUdeviceptr address, uint64_t value,
+                       unsigned flags, bool per_thread) {
   CUstreamBatchMemOpParams params = {.value = {type, address, value, flags, 0}};
   return batch(handle, 1, &params, 0, per_thread);
 }
 
 #define ADDRESS32 CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags
 #define ADDRESS64 CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags
-CUresult cuStreamWaitValue32(ADDRESS32) { return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, addr, value, flags, false); }
-CUresult cuStreamWaitValue32_ptsz(ADDRESS32) { return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, addr, value, flags, true); }
-CUresult cuStreamWaitValue32_v2(ADDRESS32) { return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, addr, value, flags, false); }
+CUresult cuStreamWaitValue32(ADDRESS32) {
+  return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, addr, value, flags, false);
+}
+CUresult cuStreamWaitValue32_ptsz(ADDRESS32) {
+  return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, addr, value, flags, true);
+}
+CUresult cuStreamWaitValue32_v2(ADDRESS32) {
+  return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, addr, value, flags, false);
+}
 CUresult cuStreamWaitValue32_v2_ptsz(ADDRESS32) {
   return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, addr, value, flags, true);
 }
-CUresult cuStreamWaitValue64(ADDRESS64) { return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, addr, value, flags, false); }
-CUresult cuStreamWaitValue64_ptsz(ADDRESS64) { return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, addr, value, flags, true); }
-CUresult cuStreamWaitValue64_v2(ADDRESS64) { return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, addr, value, flags, false); }
+CUresult cuStreamWaitValue64(ADDRESS64) {
+  return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, addr, value, flags, false);
+}
+CUresult cuStreamWaitValue64_ptsz(ADDRESS64) {
+  return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, addr, value, flags, true);
+}
+CUresult cuStreamWaitValue64_v2(ADDRESS64) {
+  return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, addr, value, flags, false);
+}
 CUresult cuStreamWaitValue64_v2_ptsz(ADDRESS64) {
   return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, addr, value, flags, true);
 }
-CUresult cuStreamWriteValue32(ADDRESS32) { return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, addr, value, flags, false); }
-CUresult cuStreamWriteValue32_ptsz(ADDRESS32) { return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, addr, value, flags, true); }
-CUresult cuStreamWriteValue32_v2(ADDRESS32) { return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, addr, value, flags, false); }
+CUresult cuStreamWriteValue32(ADDRESS32) {
+  return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, addr, value, flags, false);
+}
+CUresult cuStreamWriteValue32_ptsz(ADDRESS32) {
+  return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, addr, value, flags, true);
+}
+CUresult cuStreamWriteValue32_v2(ADDRESS32) {
+  return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, addr, value, flags, false);
+}
 CUresult cuStreamWriteValue32_v2_ptsz(ADDRESS32) {
   return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, addr, value, flags, true);
 }
-CUresult cuStreamWriteValue64(ADDRESS64) { return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, addr, value, flags, false); }
-CUresult cuStreamWriteValue64_ptsz(ADDRESS64) { return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, addr, value, flags, true); }
-CUresult cuStreamWriteValue64_v2(ADDRESS64) { return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, addr, value, flags, false); }
+CUresult cuStreamWriteValue64(ADDRESS64) {
+  return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, addr, value, flags, false);
+}
+CUresult cuStreamWriteValue64_ptsz(ADDRESS64) {
+  return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, addr, value, flags, true);
+}
+CUresult cuStreamWriteValue64_v2(ADDRESS64) {
+  return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, addr, value, flags, false);
+}
 CUresult cuStreamWriteValue64_v2_ptsz(ADDRESS64) {
   return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, addr, value, flags, true);
 }

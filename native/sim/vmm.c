@@ -1,8 +1,8 @@
 /* Virtual memory management: physical memory (cuMemCreate).
  *
- * A physical handle is a piece of a memfd, its own where it may be exported, so that an importing process maps the same bytes.
- * It lives, and is charged, until its last handle, mapping and place in a multicast object are gone; an imported one is charged to the process that
- * made it. */
+ * A physical handle is a piece of a memfd, its own where it may be exported, so that an importing process maps the same
+ * bytes. It lives, and is charged, until its last handle, mapping and place in a multicast object are gone; an imported
+ * one is charged to the process that made it. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -32,7 +32,9 @@ enum { GRANULARITY_RECOMMENDED = 1 };
 
 uint64_t sim_physical_id(const void *physical) { return ((const struct physical *)physical)->id; }
 
-int sim_physical_handle_types(const void *physical) { return ((const struct physical *)physical)->prop.requestedHandleTypes; }
+int sim_physical_handle_types(const void *physical) {
+  return ((const struct physical *)physical)->prop.requestedHandleTypes;
+}
 
 struct physical *sim_physical_of(CUmemGenericAllocationHandle handle) {
   for (struct physical *each = all.physicals; each; each = each->next)
@@ -51,7 +53,8 @@ static CUresult check_properties(const CUmemAllocationProp *prop) {
   if (prop->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
     return CUDA_ERROR_NOT_SUPPORTED;
   switch (prop->location.type) {
-    case CU_MEM_LOCATION_TYPE_DEVICE: return sim_device_valid(prop->location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+      return sim_device_valid(prop->location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
     case CU_MEM_LOCATION_TYPE_HOST:
     case CU_MEM_LOCATION_TYPE_HOST_NUMA:
     case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT: return CUDA_SUCCESS;
@@ -63,21 +66,25 @@ CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocatio
                                        CUmemAllocationGranularity_flags option) {
   CUresult result = sim_ready();
   if (result == CUDA_SUCCESS)
-    result = granularity && option >= 0 && option <= GRANULARITY_RECOMMENDED ? check_properties(prop) : CUDA_ERROR_INVALID_VALUE;
+    result = granularity && option >= 0 && option <= GRANULARITY_RECOMMENDED ? check_properties(prop)
+                                                                             : CUDA_ERROR_INVALID_VALUE;
   if (result == CUDA_SUCCESS)
     *granularity = SIM_VMM_GRANULARITY;
   return result;
 }
 
-/* ---- physical memory --------------------------------------------------------------------------------------------------------- */
+/* ---- physical memory --------------------------------------------------------------------------------------------- */
 
 static CUresult own_pages(uint64_t bytes, const CUmemAllocationProp *prop, struct sim_pages *pages) {
-  const struct trailer trailer = {
-      .magic = TRAILER_MAGIC, .bytes = bytes, .engine_device = sim_engine_device(sim_physical_device(prop)), .prop = *prop};
+  const struct trailer trailer = {.magic = TRAILER_MAGIC,
+                                  .bytes = bytes,
+                                  .engine_device = sim_engine_device(sim_physical_device(prop)),
+                                  .prop = *prop};
   int fd = memfd_create("gpushare-sim-vmm", MFD_CLOEXEC);
   if (fd < 0)
     return CUDA_ERROR_OUT_OF_MEMORY;
-  if (ftruncate(fd, (off_t)bytes) < 0 || pwrite(fd, &trailer, sizeof trailer, (off_t)bytes) != (ssize_t)sizeof trailer) {
+  if (ftruncate(fd, (off_t)bytes) < 0 ||
+      pwrite(fd, &trailer, sizeof trailer, (off_t)bytes) != (ssize_t)sizeof trailer) {
     close(fd);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }

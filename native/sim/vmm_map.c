@@ -17,7 +17,7 @@ static struct {
 
 enum { ACCESS_NONE = 0, ACCESS_READ = 1, ACCESS_READ_WRITE = 3 };
 
-/* ---- addresses --------------------------------------------------------------------------------------------------------------- */
+/* ---- addresses --------------------------------------------------------------------------------------------------- */
 
 /* Reserves `bytes` of address space at a multiple of alignment, at `hint` if that is free. */
 static void *reserve_space(uint64_t bytes, uint64_t alignment, uint64_t hint) {
@@ -39,7 +39,8 @@ static void *reserve_space(uint64_t bytes, uint64_t alignment, uint64_t hint) {
   return at;
 }
 
-CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags) {
+CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
+                             unsigned long long flags) {
   CUresult result = sim_ready();
   if (result != CUDA_SUCCESS)
     return result;
@@ -90,7 +91,7 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
   return result;
 }
 
-/* ---- mappings ---------------------------------------------------------------------------------------------------------------- */
+/* ---- mappings ---------------------------------------------------------------------------------------------------- */
 
 static bool reserved(uint64_t base, uint64_t bytes) {
   for (const struct reservation *each = all.reservations; each; each = each->next)
@@ -106,8 +107,8 @@ static CUresult map(uint64_t base, uint64_t bytes, uint64_t offset, struct physi
                             .kind = SIM_RANGE_MAPPED,
                             .device = sim_physical_device(&physical->prop),
                             .owner = physical};
-  void *at = mmap(range.pages.at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, physical->pages.fd,
-                  (off_t)(physical->pages.offset + offset));
+  void *at = mmap(range.pages.at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
+                  physical->pages.fd, (off_t)(physical->pages.offset + offset));
   if (at == MAP_FAILED)
     return CUDA_ERROR_OUT_OF_MEMORY;
   if (!sim_range_add(&range)) {
@@ -118,7 +119,8 @@ static CUresult map(uint64_t base, uint64_t bytes, uint64_t offset, struct physi
   return CUDA_SUCCESS;
 }
 
-CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags) {
   CUresult result = sim_ready();
   if (result != CUDA_SUCCESS)
     return result;

@@ -17,14 +17,17 @@ static bool root_owned(const char *path) {
   return stat(path, &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == 0;
 }
 
-/* The directory with the socket: GPUSHARE_SIM_DIR for processes without a grant; else the grant's own, which only root can
- * have made. */
+/* The directory with the socket: GPUSHARE_SIM_DIR for processes without a grant; else the grant's own, which only root
+ * can have made. */
 static int directory(char *out, size_t size) {
   const char *dir = getenv("GPUSHARE_SIM_DIR");
-  if (dir && *dir) return snprintf(out, size, "%s", dir) < (int)size ? 0 : -ENAMETOOLONG;
+  if (dir && *dir)
+    return snprintf(out, size, "%s", dir) < (int)size ? 0 : -ENAMETOOLONG;
   const char *grant = getenv("GPUSHARE_GRANT_DIR");
-  if (grant == NULL || !root_owned(grant)) grant = "/run/gpushare/self";
-  if (snprintf(out, size, "%s/sim", grant) >= (int)size) return -ENAMETOOLONG;
+  if (grant == NULL || !root_owned(grant))
+    grant = "/run/gpushare/self";
+  if (snprintf(out, size, "%s/sim", grant) >= (int)size)
+    return -ENAMETOOLONG;
   /* as the effective user, whom a setuid program opens files as */
   return faccessat(AT_FDCWD, out, X_OK, AT_EACCESS) == 0 ? 0 : -ENOENT;
 }
@@ -34,13 +37,16 @@ static int connect_in(int fd, const char *dir) {
   int opened = -1;
   if (snprintf(address.sun_path, sizeof address.sun_path, "%s/" SIM_SOCKET_NAME, dir) >= (int)sizeof address.sun_path) {
     opened = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (opened < 0) return -errno;
+    if (opened < 0)
+      return -errno;
     snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/" SIM_SOCKET_NAME, opened);
   }
   int error;
-  do error = connect(fd, (struct sockaddr *)&address, sizeof address) < 0 ? -errno : 0;
+  do
+    error = connect(fd, (struct sockaddr *)&address, sizeof address) < 0 ? -errno : 0;
   while (error == -EINTR);
-  if (opened >= 0) close(opened);
+  if (opened >= 0)
+    close(opened);
   return error;
 }
 
@@ -62,14 +68,17 @@ static int ask(int fd, const struct sim_request *request, int give) {
     memcpy(CMSG_DATA(header), &give, sizeof give);
   }
   ssize_t done;
-  do done = sendmsg(fd, &message, MSG_NOSIGNAL);
+  do
+    done = sendmsg(fd, &message, MSG_NOSIGNAL);
   while (done < 0 && errno == EINTR);
   return done == sizeof *request ? 0 : -EPIPE;
 }
 
-static int exchange(int fd, const struct sim_request *request, int give, void *answer, size_t bytes, int *fds, int nfds) {
+static int exchange(int fd, const struct sim_request *request, int give, void *answer, size_t bytes, int *fds,
+                    int nfds) {
   ssize_t done;
-  if (ask(fd, request, give)) return -EPIPE;
+  if (ask(fd, request, give))
+    return -EPIPE;
   union {
     char bytes[CMSG_SPACE(2 * sizeof(int))];
     struct cmsghdr align;
@@ -77,11 +86,14 @@ static int exchange(int fd, const struct sim_request *request, int give, void *a
   struct iovec part = {answer, bytes};
   struct msghdr message = {
       .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
-  do done = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+  do
+    done = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
   while (done < 0 && errno == EINTR);
-  for (int i = 0; i < nfds; i++) fds[i] = -1;
+  for (int i = 0; i < nfds; i++)
+    fds[i] = -1;
   for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); done >= 0 && header; header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
+      continue;
     int got = (int)((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
     for (int i = 0; i < got; i++) {
       int received;
@@ -94,8 +106,10 @@ static int exchange(int fd, const struct sim_request *request, int give, void *a
   }
   if (done == (ssize_t)bytes && message.msg_flags & MSG_CTRUNC) { /* this process may open no more */
     for (int i = 0; i < nfds; i++)
-      if (fds[i] >= 0) close(fds[i]);
-    for (int i = 0; i < nfds; i++) fds[i] = -1;
+      if (fds[i] >= 0)
+        close(fds[i]);
+    for (int i = 0; i < nfds; i++)
+      fds[i] = -1;
     return -EMFILE;
   }
   return done == (ssize_t)bytes && *(uint32_t *)answer == SIM_PROTO_MAGIC ? 0 : -EPIPE;
@@ -105,14 +119,19 @@ int sim_wire_open(struct sim_wire *wire, enum sim_role role) {
   char dir[4096];
   wire->fd = -1;
   int error = directory(dir, sizeof dir);
-  if (error) return error;
+  if (error)
+    return error;
   int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (fd < 0) return -errno;
+  if (fd < 0)
+    return -errno;
   struct sim_request request = {SIM_PROTO_MAGIC, SIM_PROTO_VERSION, SIM_HELLO, 0, role, 0};
   error = connect_in(fd, dir);
-  if (error == 0) error = exchange(fd, &request, -1, &wire->hello, sizeof wire->hello, NULL, 0);
-  if (error == 0 && (wire->hello.version != SIM_PROTO_VERSION || wire->hello.ndevices > SIM_MAX_DEVICES)) error = -EPROTO;
-  if (error == 0) error = wire->hello.error;
+  if (error == 0)
+    error = exchange(fd, &request, -1, &wire->hello, sizeof wire->hello, NULL, 0);
+  if (error == 0 && (wire->hello.version != SIM_PROTO_VERSION || wire->hello.ndevices > SIM_MAX_DEVICES))
+    error = -EPROTO;
+  if (error == 0)
+    error = wire->hello.error;
   if (error) {
     close(fd);
     return error;
@@ -121,10 +140,11 @@ int sim_wire_open(struct sim_wire *wire, enum sim_role role) {
   return 0;
 }
 
-int sim_wire_call(struct sim_wire *wire, uint32_t op, uint32_t device, uint64_t a, uint64_t b, struct sim_reply *reply, int *fds,
-                  int nfds) {
+int sim_wire_call(struct sim_wire *wire, uint32_t op, uint32_t device, uint64_t a, uint64_t b, struct sim_reply *reply,
+                  int *fds, int nfds) {
   struct sim_request request = {SIM_PROTO_MAGIC, SIM_PROTO_VERSION, op, device, a, b};
-  if (wire->fd < 0) return -ENOTCONN;
+  if (wire->fd < 0)
+    return -ENOTCONN;
   int error = exchange(wire->fd, &request, -1, reply, sizeof *reply, fds, nfds);
   return error ? error : reply->error;
 }
@@ -132,12 +152,14 @@ int sim_wire_call(struct sim_wire *wire, uint32_t op, uint32_t device, uint64_t 
 int sim_wire_give(struct sim_wire *wire, uint32_t op, uint32_t device, uint64_t a, uint64_t b, int fd,
                   struct sim_reply *reply) {
   struct sim_request request = {SIM_PROTO_MAGIC, SIM_PROTO_VERSION, op, device, a, b};
-  if (wire->fd < 0) return -ENOTCONN;
+  if (wire->fd < 0)
+    return -ENOTCONN;
   int error = exchange(wire->fd, &request, fd, reply, sizeof *reply, NULL, 0);
   return error ? error : reply->error;
 }
 
 void sim_wire_close(struct sim_wire *wire) {
-  if (wire->fd >= 0) close(wire->fd);
+  if (wire->fd >= 0)
+    close(wire->fd);
   wire->fd = -1;
 }

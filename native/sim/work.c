@@ -9,9 +9,9 @@
 #include "model.h"
 
 enum {
-  WAKE_EARLY_NS = 70000,   /* a sleeping thread is about this late by default timer slack: the rest is spun */
-  BLIND_NS = 5000000,      /* no time known: look again at least this often */
-  POLL_VALUE_NS = 50000    /* memory that a stream waits on is looked at this often */
+  WAKE_EARLY_NS = 70000, /* a sleeping thread is about this late by default timer slack: the rest is spun */
+  BLIND_NS = 5000000,    /* no time known: look again at least this often */
+  POLL_VALUE_NS = 50000  /* memory that a stream waits on is looked at this often */
 };
 
 static __thread bool in_host_function;
@@ -31,7 +31,8 @@ static void pause_until(const struct sim_device *device, uint32_t word, uint64_t
   else if (when > now + WAKE_EARLY_NS)
     sleep_until(when - WAKE_EARLY_NS);
   else
-    while (sim_now() < when) sim_pause();
+    while (sim_now() < when)
+      sim_pause();
 }
 
 void sim_wait(CUdevice index, bool blocking, const struct sim_condition *condition) {
@@ -42,15 +43,18 @@ void sim_wait(CUdevice index, bool blocking, const struct sim_condition *conditi
     uint64_t now = sim_now(), when = 0;
     sim_advance(now);
     bool done = condition->done(condition->arg);
-    if (!done) when = condition->bound(condition->arg, now);
-    if (!done && when <= now) when = sim_next_event();
+    if (!done)
+      when = condition->bound(condition->arg, now);
+    if (!done && when <= now)
+      when = sim_next_event();
     sim_unlock();
-    if (done) return;
+    if (done)
+      return;
     pause_until(device, word, when, blocking);
   }
 }
 
-/* ---- waiting for a stream ------------------------------------------------------------------------------------------------ */
+/* ---- waiting for a stream ---------------------------------------------------------------------------------------- */
 
 struct target {
   const struct sim_stream *stream;
@@ -67,7 +71,9 @@ static uint64_t target_bound(const void *arg, uint64_t now) {
   return sim_bound(target->stream, target->compute_sum, target->copy_sum, now, 4);
 }
 
-static bool blocking_waits(const struct sim_ctx *ctx) { return (ctx->flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_BLOCKING_SYNC; }
+static bool blocking_waits(const struct sim_ctx *ctx) {
+  return (ctx->flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_BLOCKING_SYNC;
+}
 
 void sim_wait_seq(struct sim_stream *stream, uint64_t seq) {
   sim_lock();
@@ -92,10 +98,11 @@ static uint64_t head_bound(const void *arg, uint64_t now) {
   return stream->head ? sim_bound(stream, stream->head->compute_sum, stream->head->copy_sum, now, 4) : now;
 }
 
-/* ---- appending ------------------------------------------------------------------------------------------------------------ */
+/* ---- appending --------------------------------------------------------------------------------------------------- */
 
 static void attend(struct sim_item *item) {
-  if (item->attended) return;
+  if (item->attended)
+    return;
   item->attended = true;
   item->stream->attended++;
   sim_devices[item->stream->ctx->device].attended++;
@@ -122,16 +129,21 @@ uint64_t sim_enqueue(struct sim_stream *stream, const struct sim_op *op, bool wa
     sim_advance(now);
   }
   struct sim_item *item = sim_item_new(stream, op->resource, op->duration_ns, op->payload_bytes);
-  if (item == NULL) return 0;
+  if (item == NULL)
+    return 0;
   item->run = op->run;
   item->ready = op->ready;
   item->meet = op->meet;
-  if (item->meet) item->remaining = SIM_SPIN_NS;
+  if (item->meet)
+    item->remaining = SIM_SPIN_NS;
   item->counted = counted;
-  if (op->payload_bytes) memcpy(item->payload, op->payload, op->payload_bytes);
+  if (op->payload_bytes)
+    memcpy(item->payload, op->payload, op->payload_bytes);
   item->attended = !waited && (op->resource != SIM_COMPUTE) && (op->resource != SIM_INSTANT || op->run);
-  if (op->resource == SIM_COMPUTE && ((op->run && !waited) || op->meet)) item->attended = true;
-  if (item->attended) sim_worker_need(stream->ctx->device);
+  if (op->resource == SIM_COMPUTE && ((op->run && !waited) || op->meet))
+    item->attended = true;
+  if (item->attended)
+    sim_worker_need(stream->ctx->device);
   return append(item, now);
 }
 
@@ -139,7 +151,8 @@ uint64_t sim_enqueue_mark(struct sim_stream *stream, struct sim_mark *mark) {
   uint64_t now = sim_now();
   sim_advance(now);
   struct sim_item *item = sim_item_new(stream, SIM_INSTANT, 0, 0);
-  if (item == NULL) return 0;
+  if (item == NULL)
+    return 0;
   item->mark = mark;
   mark->refs++;
   return append(item, now);
@@ -148,44 +161,53 @@ uint64_t sim_enqueue_mark(struct sim_stream *stream, struct sim_mark *mark) {
 uint64_t sim_enqueue_wait(struct sim_stream *stream, struct sim_mark *mark) {
   uint64_t now = sim_now();
   sim_advance(now);
-  if (mark->done) return sim_seq();
+  if (mark->done)
+    return sim_seq();
   struct sim_item *item = sim_item_new(stream, SIM_WAIT_EVENT, 0, 0);
-  if (item == NULL) return 0;
+  if (item == NULL)
+    return 0;
   item->mark = mark;
   mark->refs++;
   if (mark->device != stream->ctx->device) {
     /* Neither lane's work runs on without a gap here: somebody has to be there when the other device reaches the mark. */
-    if (mark->item) attend(mark->item);
+    if (mark->item)
+      attend(mark->item);
     item->attended = true;
     sim_worker_need(stream->ctx->device);
   }
   return append(item, now);
 }
 
-/* ---- the worker ------------------------------------------------------------------------------------------------------------ */
+/* ---- the worker -------------------------------------------------------------------------------------------------- */
 
 /* When the device's worker has to look again; SIM_NEVER: when it is woken. */
 static uint64_t next_duty(CUdevice device, uint64_t now) {
   uint64_t best = SIM_NEVER;
   bool stuck = false, values = false;
   for (struct sim_ctx *ctx = sim_contexts; ctx; ctx = ctx->next) {
-    if (ctx->device != device) continue;
+    if (ctx->device != device)
+      continue;
     for (struct sim_stream *stream = ctx->streams; stream; stream = stream->next) {
-      if (stream->attended == 0) continue;
+      if (stream->attended == 0)
+        continue;
       const struct sim_item *item = stream->head;
-      while (!item->attended) item = item->next;
+      while (!item->attended)
+        item = item->next;
       values |= (item == stream->head && item->resource == SIM_WAIT_VALUE) || sim_item_spins(item);
       /* others wait for the start of a kernel that meets them, not for its end */
       uint64_t compute_sum = item->compute_sum - (item->meet ? item->duration : 0);
       uint64_t when = sim_bound(stream, compute_sum, item->copy_sum, now, 4);
       stuck |= when <= now;
-      if (when > now && when < best) best = when;
+      if (when > now && when < best)
+        best = when;
     }
   }
-  if (values && best > now + POLL_VALUE_NS) return now + POLL_VALUE_NS;
+  if (values && best > now + POLL_VALUE_NS)
+    return now + POLL_VALUE_NS;
   if (stuck) {
     uint64_t event = sim_next_event();
-    if (event < best) best = event;
+    if (event < best)
+      best = event;
   }
   return best;
 }
@@ -220,7 +242,8 @@ static void *worker(void *arg) {
     uint64_t when = device->attended ? next_duty((CUdevice)(device - sim_devices), now) : SIM_NEVER;
     sim_unlock();
     now = sim_now();
-    if (when > now) sim_lane_wait(device, word, when - now < 100 * (uint64_t)BLIND_NS ? when - now : 100 * (uint64_t)BLIND_NS);
+    if (when > now)
+      sim_lane_wait(device, word, when - now < 100 * (uint64_t)BLIND_NS ? when - now : 100 * (uint64_t)BLIND_NS);
     sim_lock();
   }
   return NULL;
@@ -244,9 +267,11 @@ void sim_worker_need(CUdevice index) {
   pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-/* ---- what copies and fills cost --------------------------------------------------------------------------------------------- */
+/* ---- what copies and fills cost ---------------------------------------------------------------------------------- */
 
 enum { COPY_LATENCY_NS = 1500, INSIDE_FACTOR = 20 };
 
 uint64_t sim_copy_ns(uint64_t bytes) { return COPY_LATENCY_NS + bytes * 1000 / sim_hello.copy_bytes_per_us; }
-uint64_t sim_fill_ns(uint64_t bytes) { return COPY_LATENCY_NS + bytes * 1000 / (sim_hello.copy_bytes_per_us * INSIDE_FACTOR); }
+uint64_t sim_fill_ns(uint64_t bytes) {
+  return COPY_LATENCY_NS + bytes * 1000 / (sim_hello.copy_bytes_per_us * INSIDE_FACTOR);
+}

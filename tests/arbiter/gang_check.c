@@ -1,8 +1,9 @@
-/* A model check of granting and revoking gangs, on the arbiter's own code: every order in which ranks submit, see a changed lease
- * word late, sleep and wake, kernels finish, the arbiter runs, and milliseconds pass (gang_model.h), breadth first.
+/* A model check of granting and revoking gangs, on the arbiter's own code: every order in which ranks submit, see a
+ * changed lease word late, sleep and wake, kernels finish, the arbiter runs, and milliseconds pass (gang_model.h),
+ * breadth first.
  *   gang_check STATES_MAX DEPTH SLEEP_MS CUTS LATE LEASE_MS SPIN_MS
- * DEPTH: collectives in flight. Prints how many states were seen, whether that was all of them, and the worst waits; 1: an
- * invariant does not hold, and how that came to be. */
+ * DEPTH: collectives in flight. Prints how many states were seen, whether that was all of them, and the worst waits; 1:
+ * an invariant does not hold, and how that came to be. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -68,9 +68,7 @@ static void arbiter_steps(void) {
   s.bell = false;
 }
 
-static bool word_held(int g, int d) {
-  return s.lease[g][d] & GS_LEASE_HELD;
-}
+static bool word_held(int g, int d) { return s.lease[g][d] & GS_LEASE_HELD; }
 
 static bool passes(int g, int d) {
   return s.rank[g][d].held || (options.use_cuts && s.words[g][d].collectives < s.words[g][d].cut);
@@ -100,9 +98,7 @@ static void submit(int g, int d) {
   w->queue_end_ns = T0 + MS;
 }
 
-static bool runs(int g) {
-  return s.rank[g][0].queued && s.rank[g][1].queued;
-}
+static bool runs(int g) { return s.rank[g][0].queued && s.rank[g][1].queued; }
 
 /* The collective that both ranks have on their devices is done. */
 static void finish(int g) {
@@ -201,21 +197,21 @@ bool model_happens(int what, uint64_t *elapsed) {
   int g = what / DEVICES % GANGS, d = what % DEVICES;
   struct model_rank *r = &s.rank[g][d];
   switch (what / (GANGS * DEVICES)) {
-  case 0:
-    if (!could_submit(g, d))
-      return false;
-    submit(g, d);
-    return true;
-  case 1:
-    if (r->held == word_held(g, d))
-      return false;
-    see(g, d);
-    return true;
-  default: /* only one of each gang's ranks sleeps: more would be the same by symmetry */
-    if (d == 0 || r->waiting || options.sleep_max == 0)
-      return false;
-    r->asleep = !r->asleep;
-    r->slept = 0;
-    return true;
+    case 0:
+      if (!could_submit(g, d))
+        return false;
+      submit(g, d);
+      return true;
+    case 1:
+      if (r->held == word_held(g, d))
+        return false;
+      see(g, d);
+      return true;
+    default: /* only one of each gang's ranks sleeps: more would be the same by symmetry */
+      if (d == 0 || r->waiting || options.sleep_max == 0)
+        return false;
+      r->asleep = !r->asleep;
+      r->slept = 0;
+      return true;
   }
 }

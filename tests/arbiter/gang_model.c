@@ -166,7 +166,8 @@ void model_start(void) {
   config.reserve_milli = 0;
   struct gs_share share[DEVICES];
   for (int d = 0; d < DEVICES; d++) {
-    share[d] = (struct gs_share){.guarantee_milli = 500, .limit_milli = 1000, .weight = 1, .class_ = 2, .flags = GS_SHARE_GANG};
+    share[d] = (struct gs_share){
+        .guarantee_milli = 500, .limit_milli = 1000, .weight = 1, .class_ = 2, .flags = GS_SHARE_GANG};
     if (gs_core_create(&core[d], &config, T0) < 0)
       abort();
   }
@@ -174,7 +175,8 @@ void model_start(void) {
     abort();
   for (int g = 0; g < GANGS; g++) {
     limits[g] = (struct gs_limits){.slots_high = DEVICES, .ndevices = DEVICES};
-    entry[g] = (struct entry){.present = true, .limits = &limits[g], .usage = &usage[g], .ndevices = DEVICES, .cuts = &cuts[g]};
+    entry[g] = (struct entry){
+        .present = true, .limits = &limits[g], .usage = &usage[g], .ndevices = DEVICES, .cuts = &cuts[g]};
     for (int d = 0; d < DEVICES; d++) {
       usage[g].slot[d].state = GS_SLOT_LIVE;
       usage[g].slot[d].device[d].collectives = 1; /* as after a first one that all have done */

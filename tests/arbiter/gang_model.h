@@ -1,6 +1,7 @@
-/* A model of two gangs with a rank on each of two devices, whose kernels are all collectives, around the arbiter's own code. Its
- * states are plain memory: a step restores one, moves, and brings what came of it into one form. Times are kept relative to now,
- * what only counts is left out, and credit goes in steps of half a millisecond. gang_check.c searches all orders of events. */
+/* A model of two gangs with a rank on each of two devices, whose kernels are all collectives, around the arbiter's own
+ * code. Its states are plain memory: a step restores one, moves, and brings what came of it into one form. Times are
+ * kept relative to now, what only counts is left out, and credit goes in steps of half a millisecond. gang_check.c
+ * searches all orders of events. */
 #ifndef GANG_MODEL_H
 #define GANG_MODEL_H
 
@@ -8,14 +9,14 @@
 #include "shell_state.h"
 
 enum { GANGS = 2, DEVICES = 2, T0 = 1000000000, MS = 1000000 };
-/* Both devices without a lease while a gang waits, in ms: a drain and the step after it. A gang waits at most three leases
- * long, a collective spin_max from when all ranks of its gang are awake until it is on both devices. */
+/* Both devices without a lease while a gang waits, in ms: a drain and the step after it. A gang waits at most three
+ * leases long, a collective spin_max from when all ranks of its gang are awake until it is on both devices. */
 enum { FREE_MAX = 2 };
 
 struct model_rank {
-  uint8_t queued; /* collectives of it on the device */
+  uint8_t queued;             /* collectives of it on the device */
   bool waiting, asleep, held; /* held: as it last saw its lease word */
-  uint8_t slept;  /* ms */
+  uint8_t slept;              /* ms */
 };
 
 /* What changes of a core. */

@@ -1,5 +1,5 @@
-/* A rank of a gang without a GPU: runs one collective after the other, by the words of gs_page.h alone. A collective is on the
- * device from when it was submitted until all ranks have theirs there, and 0.2 ms more.
+/* A rank of a gang without a GPU: runs one collective after the other, by the words of gs_page.h alone. A collective is
+ * on the device from when it was submitted until all ranks have theirs there, and 0.2 ms more.
  *   rank LIMITS USAGE SLOT BELL_FD ORDINAL MEETING RANK RANKS
  * MEETING is a file all ranks map: what each has submitted, what it has done, the longest that it spun in us, by rank. */
 #include <errno.h>
@@ -46,13 +46,9 @@ static void ring(int bell) {
   }
 }
 
-static uint64_t load(const uint64_t *word) {
-  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
-}
+static uint64_t load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 
-static void store(uint64_t *word, uint64_t value) {
-  __atomic_store_n(word, value, __ATOMIC_SEQ_CST);
-}
+static void store(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_SEQ_CST); }
 
 static void nap(uint64_t ns) {
   struct timespec pause = {0, (long)ns};
@@ -74,7 +70,8 @@ static void gate(const uint32_t *lease, struct gs_slot_device *words, int bell) 
   __atomic_store_n(&words->waiting, 0, __ATOMIC_SEQ_CST);
 }
 
-static void collective(const uint32_t *lease, struct gs_slot_device *words, int bell, struct meeting *all, int rank, int ranks) {
+static void collective(const uint32_t *lease, struct gs_slot_device *words, int bell, struct meeting *all, int rank,
+                       int ranks) {
   uint64_t mine = all[rank].submitted + 1, began = now_ns();
   store(&words->queue_end_ns, began + 1000 * US);
   __atomic_store_n(&words->inflight, 1, __ATOMIC_SEQ_CST);

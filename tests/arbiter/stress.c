@@ -1,6 +1,7 @@
 /* The arbiter's thread against everything at once, for the sanitizers: tenants in threads, API calls from two threads,
- * grants that come and go. Tenants say that they fill device FULL and leave the other idle; the first and the last are gangs,
- * the second is held beside others. Exit status 0: among the rest FULL was never leased twice, the other was, and every
+ * grants that come and go. Tenants say that they fill device FULL and leave the other idle; the first and the last are
+ * gangs, the second is held beside others. Exit status 0: among the rest FULL was never leased twice, the other was,
+ * and every
  * tenant was served.  stress SECONDS */
 #include <pthread.h>
 #include <stdbool.h>
@@ -91,9 +92,12 @@ static void add(struct tenant *t) {
         .guarantee_milli = 100,
         .limit_milli = d ? 1000 : 600,
         .weight = 1,
-        .flags = t == tenants || t == &tenants[TENANTS - 1] ? GS_SHARE_GANG : t == &tenants[1] ? GS_SHARE_BESIDE : 0,
+        .flags = t == tenants || t == &tenants[TENANTS - 1] ? GS_SHARE_GANG
+                 : t == &tenants[1]                         ? GS_SHARE_BESIDE
+                                                            : 0,
     };
-  must(gs_arbiter_grant_add(arbiter, t->limits, t->usage, devices, DEVICES, share, t->bell, &t->grant, &err), &err, "add");
+  must(gs_arbiter_grant_add(arbiter, t->limits, t->usage, devices, DEVICES, share, t->bell, &t->grant, &err), &err,
+       "add");
 }
 
 static void *change(void *unused) {

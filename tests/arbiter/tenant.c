@@ -1,5 +1,5 @@
-/* A process of a grant without a GPU: keeps a device's queue full while its lease stands and gives it up when it is revoked,
- * by the words of gs_page.h alone. Counts the time it held the lease as its busy time.
+/* A process of a grant without a GPU: keeps a device's queue full while its lease stands and gives it up when it is
+ * revoked, by the words of gs_page.h alone. Counts the time it held the lease as its busy time.
  *   tenant LIMITS USAGE SLOT BELL_FD [BUSY_MS IDLE_MS] */
 #include <errno.h>
 #include <fcntl.h>
@@ -46,13 +46,9 @@ static void ring(int bell) {
   }
 }
 
-static uint32_t load(const uint32_t *word) {
-  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
-}
+static uint32_t load(const uint32_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 
-static void store(uint32_t *word, uint32_t value) {
-  __atomic_store_n(word, value, __ATOMIC_SEQ_CST);
-}
+static void store(uint32_t *word, uint32_t value) { __atomic_store_n(word, value, __ATOMIC_SEQ_CST); }
 
 /* Like the interposer's gate. */
 static void gate(const struct gs_device_limits *limits, struct gs_slot_device *slot, int bell) {
@@ -65,7 +61,8 @@ static void gate(const struct gs_device_limits *limits, struct gs_slot_device *s
   store(&slot->waiting, 0);
 }
 
-static void work_until_revoked(const struct gs_device_limits *limits, struct gs_slot_device *slot, int bell, uint64_t end) {
+static void work_until_revoked(const struct gs_device_limits *limits, struct gs_slot_device *slot, int bell,
+                               uint64_t end) {
   uint32_t lease = load(&limits->lease);
   uint64_t last = now_ns();
   __atomic_fetch_add(&slot->launches, 1, __ATOMIC_RELAXED);
@@ -95,7 +92,8 @@ int main(int argc, char **argv) {
   struct gs_usage *usage = map(argv[2], sizeof *usage, 1);
   struct gs_slot_device *slot = &usage->slot[atoi(argv[3])].device[0];
   int bell = atoi(argv[4]);
-  uint64_t busy = argc == 7 ? (uint64_t)atoi(argv[5]) * MS : UINT64_MAX / 2, idle = argc == 7 ? (uint64_t)atoi(argv[6]) * MS : 0;
+  uint64_t busy = argc == 7 ? (uint64_t)atoi(argv[5]) * MS : UINT64_MAX / 2,
+           idle = argc == 7 ? (uint64_t)atoi(argv[6]) * MS : 0;
   for (;;) {
     for (uint64_t end = now_ns() + busy; now_ns() < end;) {
       gate(&limits->device[0], slot, bell);

@@ -1,5 +1,6 @@
-/* Preloaded behind iolog.c: the driver's kernel half as far as a few controls go. The device file is a plain file: its open file
- * descriptions carry the client in their offset, as the kernel's carry their private data, and its contents are the objects.
+/* Preloaded behind iolog.c: the driver's kernel half as far as a few controls go. The device file is a plain file: its
+ * open file descriptions carry the client in their offset, as the kernel's carry their private data, and its contents
+ * are the objects.
  *
  * STANDIN=FILE. STANDIN_TENANT=1: this process makes a client with channel groups, and waits while they are disabled.
  * An allocation of device memory asks for it as a driver does, and gives what one might make of a refusal.
@@ -75,8 +76,12 @@ static void allocate(int fd, struct alloc *a) {
   if (a->class == 0x41)
     lseek(fd, a->root = a->handle, SEEK_SET);
   a->status = lseek(fd, 0, SEEK_CUR) == (off_t)a->root ? 0 : INVALID_CLIENT;
-  *o = (struct object){.client = a->root, .parent = a->parent, .handle = a->handle, .class = a->class,
-                       .pid = (uint32_t)getpid(), .timeslice_us = 1024};
+  *o = (struct object){.client = a->root,
+                       .parent = a->parent,
+                       .handle = a->handle,
+                       .class = a->class,
+                       .pid = (uint32_t)getpid(),
+                       .timeslice_us = 1024};
   if (a->class == 0xa06c)
     o->engine = ((uint32_t *)(uintptr_t)a->parameters)[3];
 }
@@ -106,22 +111,17 @@ static uint32_t controlled(int fd, const struct control *c) {
   if (!o)
     return NOT_FOUND;
   switch (c->command) {
-  case 0xa06c0103:
-    memcpy(&o->timeslice_us, parameters, 8);
-    o->changes++;
-    return c->size == 8 ? 0 : INVALID_PARAM_STRUCT;
-  case 0xa06c0104:
-    memcpy(parameters, &o->timeslice_us, 8);
-    return c->size == 8 ? 0 : INVALID_PARAM_STRUCT;
-  case 0xa06c0101:
-    o->disabled = *(const uint8_t *)parameters == 0;
-    o->changes++;
-    return c->size == 3 ? 0 : INVALID_PARAM_STRUCT;
-  case 0xa06c0105:
-    o->preempts++;
-    return c->size == 8 ? 0 : INVALID_PARAM_STRUCT;
-  case 0x2080110b:
-    return o->class == 0x2080 ? disable_channels(c) : NOT_FOUND;
+    case 0xa06c0103:
+      memcpy(&o->timeslice_us, parameters, 8);
+      o->changes++;
+      return c->size == 8 ? 0 : INVALID_PARAM_STRUCT;
+    case 0xa06c0104: memcpy(parameters, &o->timeslice_us, 8); return c->size == 8 ? 0 : INVALID_PARAM_STRUCT;
+    case 0xa06c0101:
+      o->disabled = *(const uint8_t *)parameters == 0;
+      o->changes++;
+      return c->size == 3 ? 0 : INVALID_PARAM_STRUCT;
+    case 0xa06c0105: o->preempts++; return c->size == 8 ? 0 : INVALID_PARAM_STRUCT;
+    case 0x2080110b: return o->class == 0x2080 ? disable_channels(c) : NOT_FOUND;
   }
   return 0x24; /* invalid command */
 }
@@ -149,7 +149,9 @@ __attribute__((visibility("default"))) int ioctl(int fd, unsigned long request, 
   return 0;
 }
 
-static bool called(int fd, struct alloc *a) { return ioctl(fd, _IOWR('F', 0x2b, struct alloc), a) == 0 && a->status == 0; }
+static bool called(int fd, struct alloc *a) {
+  return ioctl(fd, _IOWR('F', 0x2b, struct alloc), a) == 0 && a->status == 0;
+}
 
 static uint32_t make(int fd, uint32_t root, uint32_t parent, uint32_t class, uint32_t engine) {
   uint32_t parameters[4] = {0, 0, 0, engine};

@@ -1,5 +1,5 @@
-/* crowd N: N processes join the grant that $GPUSHARE_GRANT_DIR names, all at once; says how many were taken and how long it took
- * (milliseconds), and lets them go when standard input ends. */
+/* crowd N: N processes join the grant that $GPUSHARE_GRANT_DIR names, all at once; says how many were taken and how
+ * long it took (milliseconds), and lets them go when standard input ends. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,8 +33,9 @@ static void join(int out) {
   struct request request = {.magic = 0x67734A31, .version = 1, .slot = 0xffff};
   struct reply reply = {.error = 99};
   int sock = socket(AF_UNIX, SOCK_SEQPACKET, 0);
-  char taken = connect(sock, (struct sockaddr *)&address, sizeof address) == 0 && send(sock, &request, sizeof request, 0) > 0 &&
-               recv(sock, &reply, sizeof reply, 0) > 0 && reply.error == 0;
+  char taken = connect(sock, (struct sockaddr *)&address, sizeof address) == 0 &&
+               send(sock, &request, sizeof request, 0) > 0 && recv(sock, &reply, sizeof reply, 0) > 0 &&
+               reply.error == 0;
   if (write(out, &taken, 1) != 1)
     _exit(1);
   pause();

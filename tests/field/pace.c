@@ -1,4 +1,5 @@
-/* A tenant that submits work in one of the ways that escape a scheme somewhere, until its stdin ends: pace HOW PTX NS [NODES]
+/* A tenant that submits work in one of the ways that escape a scheme somewhere, until its stdin ends: pace HOW PTX NS
+ * [NODES]
  *
  *   deep    kernels back to back          sync    one kernel, then wait for it
  *   graph   graphs of NODES kernels       coop    cooperative launches
@@ -28,10 +29,10 @@ CUresult cuStreamBeginCapture_v2(CUstream, int);
 CUresult cuStreamEndCapture(CUstream, CUgraph *);
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long);
 CUresult cuGraphLaunch(CUgraphExec, CUstream);
-CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **,
-                        void **);
-CUresult cuLaunchCooperativeKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
-                                   void **);
+CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
+                        void **, void **);
+CUresult cuLaunchCooperativeKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                   CUstream, void **);
 
 enum { MAX_DEVICES = 8, BATCH = 16 };
 static CUcontext context[MAX_DEVICES];
@@ -42,7 +43,8 @@ static uint64_t ns, kernels;
 static CUgraphExec graph;
 
 static void ok(CUresult result, const char *what) {
-  if (result == CUDA_SUCCESS) return;
+  if (result == CUDA_SUCCESS)
+    return;
   fprintf(stderr, "%s: %d\n", what, (int)result);
   exit(1);
 }
@@ -52,7 +54,8 @@ static void start(const char *path) {
   static char ptx[1 << 16];
   FILE *file = fopen(path, "r");
   CUmodule module;
-  if (!file || !fread(ptx, 1, sizeof ptx - 1, file)) exit(2);
+  if (!file || !fread(ptx, 1, sizeof ptx - 1, file))
+    exit(2);
   fclose(file);
   OK(cuInit(0));
   OK(cuDeviceGetCount(&ndevices));
@@ -75,7 +78,8 @@ static void launch(int device) {
 static void record(int nodes) {
   CUgraph captured;
   OK(cuStreamBeginCapture_v2(stream[0], 0));
-  for (int i = 0; i < nodes; i++) launch(0);
+  for (int i = 0; i < nodes; i++)
+    launch(0);
   OK(cuStreamEndCapture(stream[0], &captured));
   OK(cuGraphInstantiateWithFlags(&graph, captured, 0));
   kernels = 0;
@@ -84,7 +88,8 @@ static void record(int nodes) {
 static void step(const char *how, int nodes) {
   void *arguments[] = {&ns};
   if (!strcmp(how, "deep")) {
-    for (int i = 0; i < BATCH; i++) launch(0);
+    for (int i = 0; i < BATCH; i++)
+      launch(0);
   } else if (!strcmp(how, "sync")) {
     launch(0);
     OK(cuStreamSynchronize(stream[0]));
@@ -103,23 +108,27 @@ static void step(const char *how, int nodes) {
       OK(cuCtxSetCurrent(context[i]));
       launch(i);
     }
-    for (int i = 0; i < ndevices; i++) OK(cuStreamSynchronize(stream[i]));
+    for (int i = 0; i < ndevices; i++)
+      OK(cuStreamSynchronize(stream[i]));
   } else {
     exit(2);
   }
 }
 
 int main(int argc, char **argv) {
-  if (argc < 4) return 2;
+  if (argc < 4)
+    return 2;
   int nodes = argc > 4 ? atoi(argv[4]) : 1;
   ns = strtoull(argv[3], NULL, 10);
   start(argv[2]);
-  if (!strcmp(argv[1], "graph")) record(nodes);
+  if (!strcmp(argv[1], "graph"))
+    record(nodes);
   step(argv[1], nodes);
   OK(cuCtxSynchronize());
   printf("{\"devices\": %d}\n", ndevices);
   fflush(stdout);
-  while (poll(&(struct pollfd){0, POLLIN, 0}, 1, 0) == 0) step(argv[1], nodes);
+  while (poll(&(struct pollfd){0, POLLIN, 0}, 1, 0) == 0)
+    step(argv[1], nodes);
   OK(cuCtxSynchronize());
   printf("{\"kernels\": %llu}\n", (unsigned long long)kernels);
   return 0;

@@ -1,5 +1,5 @@
-/* The arbiter over pages whose every word a tenant makes up: nobody but the liar is hurt. One device, three grants, of which two
- * write what they like; time goes on by what the input says. */
+/* The arbiter over pages whose every word a tenant makes up: nobody but the liar is hurt. One device, three grants, of
+ * which two write what they like; time goes on by what the input says. */
 #include "fuzz.h"
 #include "core.h"
 #include "shell_state.h"
@@ -15,7 +15,8 @@ static void lie(struct bytes *in, int grant) {
   struct gs_slot *slot = &usage[grant]->slot[take8(in) % SLOTS];
   slot->state = take8(in) % 3;
   take(in, &slot->device[0], sizeof slot->device[0]);
-  if (take8(in) % 4 == 0) limits[grant].slots_high = take32(in);
+  if (take8(in) % 4 == 0)
+    limits[grant].slots_high = take32(in);
 }
 
 static void carry_out(const struct gs_core_decision *decision) {
@@ -43,7 +44,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   gs_arbiter_defaults(&config);
   MUST(gs_core_create(&core, &config, now) == 0);
   for (int i = 0; i < GRANTS; i++) {
-    if (!usage[i]) usage[i] = calloc(1, sizeof *usage[i]);
+    if (!usage[i])
+      usage[i] = calloc(1, sizeof *usage[i]);
     memset(usage[i]->slot, 0, SLOTS * sizeof usage[i]->slot[0]);
     limits[i] = (struct gs_limits){.slots_high = SLOTS, .ndevices = 1};
     entry[i] = (struct entry){.limits = &limits[i], .usage = usage[i], .ndevices = 1};
@@ -56,7 +58,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   usage[HONEST]->slot[0].device[0].waiting = 1;
   for (int step = 0; step < STEPS_MAX && in.left > 0; step++) {
     uint8_t what = take8(&in);
-    if (what & 1) lie(&in, (what >> 1) % 2);
+    if (what & 1)
+      lie(&in, (what >> 1) % 2);
     now += take32(&in) % 30000000;
     for (int i = 0; i < GRANTS; i++) {
       struct gs_core_view view;
@@ -67,7 +70,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     int made = gs_core_step(core, now, decisions, &next);
     MUST(made >= 0 && made <= GS_CORE_DECISIONS);
-    for (int i = 0; i < made; i++) carry_out(&decisions[i]);
+    for (int i = 0; i < made; i++)
+      carry_out(&decisions[i]);
     MUST(gs_core_holder(core) < 0 || (lease[gs_core_holder(core)] & GS_LEASE_HELD));
     gs_core_device_stats(core, &device);
     MUST(device.leased_ns + device.idle_ns + device.switch_ns == device.wall_ns);
@@ -81,7 +85,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
       gs_core_observe(core, i, &view);
     }
     int made = gs_core_step(core, now, decisions, &next);
-    for (int i = 0; i < made; i++) carry_out(&decisions[i]);
+    for (int i = 0; i < made; i++)
+      carry_out(&decisions[i]);
     now = next == UINT64_MAX || next <= now ? now + 1000000 : next;
   }
   MUST(lease[HONEST] & GS_LEASE_HELD);

@@ -1,4 +1,5 @@
-/* The simulated GPU's socket under a client that sends what it likes: whole messages with wild numbers, pieces, descriptors. */
+/* The simulated GPU's socket under a client that sends what it likes: whole messages with wild numbers, pieces,
+ * descriptors. */
 #include <errno.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -25,7 +26,8 @@ static void clean_up(void) {
 
 static void start(void) {
   struct gs_err err = {0, ""};
-  char devices_asked[] = "2x1GiB", *arguments[] = {"gpushare-sim", "--socket", socket_path, "--devices", devices_asked, NULL};
+  char devices_asked[] = "2x1GiB",
+       *arguments[] = {"gpushare-sim", "--socket", socket_path, "--devices", devices_asked, NULL};
   MUST(mkdtemp(path));
   snprintf(socket_path, sizeof socket_path, "%s/sim.sock", path);
   atexit(clean_up);
@@ -44,7 +46,8 @@ static void serve_now(void) {
   struct epoll_event events[EVENTS];
   int count;
   while ((count = epoll_wait(engine.epoll, events, EVENTS, 0)) > 0) {
-    for (int i = 0; i < count; i++) serve_event(&engine, events[i].data.ptr);
+    for (int i = 0; i < count; i++)
+      serve_event(&engine, events[i].data.ptr);
     serve_collect();
   }
   due(&engine);
@@ -88,10 +91,13 @@ static void hear(int fd, struct bytes *in) {
   char text[8192];
   for (;;) {
     struct iovec part = {text, sizeof text};
-    struct msghdr whole = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control};
-    if (recvmsg(fd, &whole, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) <= 0) return;
+    struct msghdr whole = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control};
+    if (recvmsg(fd, &whole, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) <= 0)
+      return;
     struct cmsghdr *header = CMSG_FIRSTHDR(&whole);
-    if (!header || header->cmsg_type != SCM_RIGHTS) continue;
+    if (!header || header->cmsg_type != SCM_RIGHTS)
+      continue;
     int got[2], count = (int)((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
     memcpy(got, CMSG_DATA(header), (size_t)count * sizeof(int));
     if (count == 2) {
@@ -101,14 +107,16 @@ static void hear(int fd, struct bytes *in) {
       (void)!pwrite(got[0], words + 2, sizeof words - 16, (off_t)(offsetof(struct sim_lane, report)));
       (void)!write(got[1], &one, sizeof one);
     }
-    for (int i = 0; i < count; i++) close(got[i]);
+    for (int i = 0; i < count; i++)
+      close(got[i]);
   }
 }
 
 static unsigned descriptors_open(void) {
   unsigned count = 0;
   DIR *all = opendir("/proc/self/fd");
-  while (readdir(all)) count++;
+  while (readdir(all))
+    count++;
   closedir(all);
   return count;
 }
@@ -117,28 +125,38 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   struct bytes in = {data, size};
   int client[CLIENTS];
   static unsigned rounds;
-  if (!rounds++) start();
+  if (!rounds++)
+    start();
   unsigned before = rounds % 64 == 2 ? descriptors_open() : 0;
-  for (int i = 0; i < CLIENTS; i++) client[i] = dial();
+  for (int i = 0; i < CLIENTS; i++)
+    client[i] = dial();
   while (in.left > 0) {
     uint8_t head = take8(&in), shape = take8(&in);
     int fd = client[head % CLIENTS];
     struct sim_request request = {SIM_PROTO_MAGIC, SIM_PROTO_VERSION, (head >> 2) % 14, shape & 1, take64(&in), 0};
-    if (shape & 2) request.a %= 1u << 30;
-    if (shape & 4) request.b = take64(&in);
-    if (shape & 8) request.device = take32(&in);
-    if (request.op == SIM_HELLO) request.a = 1 + request.a % 4;
-    if (request.op == SIM_STOP) continue;
+    if (shape & 2)
+      request.a %= 1u << 30;
+    if (shape & 4)
+      request.b = take64(&in);
+    if (shape & 8)
+      request.device = take32(&in);
+    if (request.op == SIM_HELLO)
+      request.a = 1 + request.a % 4;
+    if (request.op == SIM_STOP)
+      continue;
     size_t length = shape & 16 ? take8(&in) % sizeof request : sizeof request;
     say(fd, &request, length, (shape >> 5) % 4);
     serve_now();
     hear(fd, &in);
   }
-  for (int i = 0; i < CLIENTS; i++) close(client[i]);
+  for (int i = 0; i < CLIENTS; i++)
+    close(client[i]);
   serve_now();
   /* All clients are gone: so is what they had. */
-  for (uint32_t i = 0; i < engine.options.hello.ndevices; i++) MUST(engine.device[i].used == 0);
+  for (uint32_t i = 0; i < engine.options.hello.ndevices; i++)
+    MUST(engine.device[i].used == 0);
   MUST(engine.live == NULL && engine.keepers == 0);
-  if (before) MUST(descriptors_open() == before);
+  if (before)
+    MUST(descriptors_open() == before);
   return 0;
 }

@@ -1,5 +1,6 @@
-/* Gangs over pages whose every word a tenant makes up: a gang has all its devices or none whatever it says, its ranks are let on
- * by a bounded step, and an honest gang is served. Two devices; a lying gang, a lying grant of one device, an honest gang. */
+/* Gangs over pages whose every word a tenant makes up: a gang has all its devices or none whatever it says, its ranks
+ * are let on by a bounded step, and an honest gang is served. Two devices; a lying gang, a lying grant of one device,
+ * an honest gang. */
 #include "fuzz.h"
 #include "core.h"
 #include "shell_state.h"
@@ -19,7 +20,8 @@ static void lie(struct bytes *in, int grant) {
   slot->state = take8(in) % 3;
   slot->generation = take8(in) % 3;
   take(in, &slot->device[take8(in) % DEVICES], sizeof slot->device[0]);
-  if (take8(in) % 4 == 0) limits[grant].slots_high = take32(in);
+  if (take8(in) % 4 == 0)
+    limits[grant].slots_high = take32(in);
 }
 
 static void carry_out(uint32_t device, const struct gs_core_decision *decision, uint64_t now) {
@@ -31,7 +33,8 @@ static void carry_out(uint32_t device, const struct gs_core_decision *decision, 
     *lease += 1;
   } else if (decision->action == GS_CORE_REVOKE) {
     MUST(*lease & GS_LEASE_HELD);
-    if (is_gang(decision->grant)) arbiter_cut(&entry[decision->grant], now);
+    if (is_gang(decision->grant))
+      arbiter_cut(&entry[decision->grant], now);
     *lease += 1;
   }
 }
@@ -76,21 +79,28 @@ static uint64_t decide(uint64_t now) {
     for (uint32_t d = 0; d < DEVICES; d++) {
       int n = gs_core_step(core[d], now, decisions, &when);
       MUST(n >= 0 && n <= GS_CORE_DECISIONS);
-      for (int i = 0; i < n; i++) carry_out(d, &decisions[i], now);
-      if (when < next) next = when;
+      for (int i = 0; i < n; i++)
+        carry_out(d, &decisions[i], now);
+      if (when < next)
+        next = when;
     }
     int n = gs_gangs_step(gangs, core, now, made, &again, &when);
     MUST(n >= 0 && n <= GS_GANG_DECISIONS);
-    for (int i = 0; i < n; i++) carry_out(made[i].device, &made[i].core, now);
-    if (when < next) next = when;
+    for (int i = 0; i < n; i++)
+      carry_out(made[i].device, &made[i].core, now);
+    if (when < next)
+      next = when;
   }
   for (int g = 0; g < GRANTS; g++) {
-    if (!is_gang(g)) continue;
+    if (!is_gang(g))
+      continue;
     bool drained = !gs_core_undrained(core[0], g) && !gs_core_undrained(core[1], g);
     bool knew = drained, held = gs_gangs_held(gangs, g);
     arbiter_follow(&entry[g], held, &drained, now, &when);
-    for (uint32_t d = 0; d < DEVICES && knew && !drained && !held; d++) gs_core_gang_slipped(core[d], g, now);
-    if (when < next) next = when;
+    for (uint32_t d = 0; d < DEVICES && knew && !drained && !held; d++)
+      gs_core_gang_slipped(core[d], g, now);
+    if (when < next)
+      next = when;
     check(g);
   }
   return next;
@@ -105,16 +115,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   uint64_t now = 1000000000, next = 0;
   gs_arbiter_defaults(&config);
   MUST(gs_gangs_create(&gangs, &config) == 0);
-  for (int d = 0; d < DEVICES; d++) MUST(gs_core_create(&core[d], &config, now) == 0);
+  for (int d = 0; d < DEVICES; d++)
+    MUST(gs_core_create(&core[d], &config, now) == 0);
   for (int g = 0; g < GRANTS; g++) {
     struct gs_share share[DEVICES];
     for (int d = 0; d < DEVICES; d++)
       share[d] = (struct gs_share){300, 1000, .weight = 1, .flags = is_gang(g) ? GS_SHARE_GANG : 0};
-    if (!usage[g]) usage[g] = calloc(1, sizeof *usage[g]);
+    if (!usage[g])
+      usage[g] = calloc(1, sizeof *usage[g]);
     memset(usage[g]->slot, 0, SLOTS * sizeof usage[g]->slot[0]);
     memset(&cuts[g], 0, sizeof cuts[g]);
     limits[g] = (struct gs_limits){.slots_high = SLOTS, .ndevices = DEVICES};
-    entry[g] = (struct entry){.limits = &limits[g], .usage = usage[g], .ndevices = is_gang(g) ? DEVICES : 1, .device = {0, 1}};
+    entry[g] =
+        (struct entry){.limits = &limits[g], .usage = usage[g], .ndevices = is_gang(g) ? DEVICES : 1, .device = {0, 1}};
     entry[g].cuts = is_gang(g) ? &cuts[g] : NULL;
     if (is_gang(g))
       gs_gangs_add(gangs, core, g, devices, DEVICES, share, 0, now);
@@ -127,7 +140,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   usage[HONEST]->slot[0].device[0].collectives = 5;
   for (int step = 0; step < STEPS_MAX && in.left > 0; step++) {
     uint8_t what = take8(&in);
-    if (what & 1) lie(&in, (what >> 1) % HONEST);
+    if (what & 1)
+      lie(&in, (what >> 1) % HONEST);
     now += take32(&in) % 30000000;
     next = decide(now);
     for (int d = 0; d < DEVICES; d++) {
@@ -141,7 +155,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   }
   MUST(gs_gangs_held(gangs, HONEST));
   gs_gangs_remove(gangs, core, 0, now);
-  for (int d = 0; d < DEVICES; d++) gs_core_destroy(core[d]);
+  for (int d = 0; d < DEVICES; d++)
+    gs_core_destroy(core[d]);
   gs_gangs_destroy(gangs);
   return 0;
 }

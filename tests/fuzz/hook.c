@@ -32,7 +32,8 @@ static void refusal(const uint8_t *data, size_t size) {
   char *written = NULL;
   size_t length = 0;
   FILE *before = stdout;
-  if (!gs_json_is_object(config) || !gs_asks(config.at, config.len)) return;
+  if (!gs_json_is_object(config) || !gs_asks(config.at, config.len))
+    return;
   stdout = open_memstream(&written, &length);
   MUST(print_refusal(config, "no \"room\"\n") == 0);
   fclose(stdout);

@@ -44,7 +44,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     snprintf(path, sizeof path, "/proc/self/fd/%d", file);
   }
   MUST(ftruncate(file, 0) == 0 && pwrite(file, data, size, 0) == (ssize_t)size);
-  if (sim_image_load_file(path, NULL, &image) != CUDA_SUCCESS) return 0;
+  if (sim_image_load_file(path, NULL, &image) != CUDA_SUCCESS)
+    return 0;
   CUdeviceptr address;
   size_t bytes;
   for (struct sim_global *global = image->globals; global; global = global->next)

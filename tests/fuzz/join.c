@@ -41,10 +41,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     MUST(bell >= 0 && reply.slot < GS_MAX_SLOTS && memchr(reply.message, 0, sizeof reply.message));
   else
     MUST(err.code < 0 && *err.msg && memchr(err.msg, 0, sizeof err.msg));
-  if (bell >= 0) close(bell);
+  if (bell >= 0)
+    close(bell);
   close(ends[0]);
   close(ends[1]);
   /* every descriptor that came is closed: they had the next numbers */
-  for (next = ends[1] + 1; next < ends[1] + 4; next++) MUST(fcntl(next, F_GETFD) < 0);
+  for (next = ends[1] + 1; next < ends[1] + 4; next++)
+    MUST(fcntl(next, F_GETFD) < 0);
   return 0;
 }

@@ -9,7 +9,8 @@ static void look_into(struct gs_span text, unsigned depth) {
   struct gs_span value;
   if (gs_json_line(text, line, sizeof line)) {
     MUST(strlen(line) < sizeof line);
-    for (const char *c = line; *c; c++) MUST((unsigned char)*c >= 0x20 && *c != 0x7f);
+    for (const char *c = line; *c; c++)
+      MUST((unsigned char)*c >= 0x20 && *c != 0x7f);
   }
   for (size_t i = 0; depth < 3 && i < sizeof NAMES / sizeof *NAMES; i++)
     if (gs_json_member(text, NAMES[i], &value)) {
@@ -21,7 +22,8 @@ static void look_into(struct gs_span text, unsigned depth) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   struct gs_span text = {(const char *)data, size};
   (void)gs_json_is_object(text);
-  if (size > 0) look_into(text, 0);
+  if (size > 0)
+    look_into(text, 0);
   /* quoting and reading back gives what was put in, but for what cannot be shown on a line */
   char *copy = strndup((const char *)data, size), *quoted = gs_json_string(copy), *line = malloc(size + 1);
   MUST(gs_json_line((struct gs_span){quoted, strlen(quoted)}, line, size + 1));

@@ -1,4 +1,5 @@
-/* cuGetProcAddress with made-up names, versions and flags: the pointer is the driver's, or the handler of that very name. */
+/* cuGetProcAddress with made-up names, versions and flags: the pointer is the driver's, or the handler of that very
+ * name. */
 #include "fuzz.h"
 #include "lookup.h"
 
@@ -7,7 +8,8 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, c
 
 static const char *handler_name(const void *function) {
   for (unsigned i = 0; i < gs_nhooks; i++)
-    if (gs_hooks[i].handler == function) return gs_hooks[i].symbol;
+    if (gs_hooks[i].handler == function)
+      return gs_hooks[i].symbol;
   return NULL;
 }
 
@@ -15,7 +17,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   struct bytes in = {data, size};
   uint8_t shape = take8(&in);
   int version = (int)take32(&in), status;
-  if (shape & 1) version = 2000 + version % 12000;
+  if (shape & 1)
+    version = 2000 + version % 12000;
   cuuint64_t flags = shape & 2 ? take64(&in) : take8(&in) % 3;
   char name[128] = "";
   if (shape & 4) { /* a known name, or its beginning */
@@ -30,7 +33,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   MUST(cuGetProcAddress_v2(name, &function, version, flags, &status) == result);
   const char *handler = result == CUDA_SUCCESS ? handler_name(function) : NULL;
   MUST(result != CUDA_SUCCESS || function == older || handler);
-  if (handler) MUST(strncmp(handler, name, strlen(name)) == 0);
+  if (handler)
+    MUST(strncmp(handler, name, strlen(name)) == 0);
   (void)cuGetProcAddress(name, &function, version, flags);
   return 0;
 }

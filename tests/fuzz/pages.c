@@ -1,5 +1,5 @@
-/* The shared pages as a tenant reads them: its own checks, the reserve rule and the NVML view over whatever another process or a
- * newer daemon left there. */
+/* The shared pages as a tenant reads them: its own checks, the reserve rule and the NVML view over whatever another
+ * process or a newer daemon left there. */
 #include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>
@@ -44,7 +44,8 @@ void *__wrap_gs_private_map(size_t bytes) {
 
 static void forget(void *at) {
   for (int i = 0; i < 8; i++)
-    if (at && mapped[i].at == at) MUST(munmap(at, mapped[i].bytes) == 0);
+    if (at && mapped[i].at == at)
+      MUST(munmap(at, mapped[i].bytes) == 0);
 }
 
 /* The real NVML behind the view. */
@@ -59,7 +60,8 @@ struct gs_view *__wrap_gs_ml_view(void) { return &view; }
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t, nvmlMemory_t *);
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t, unsigned int *, nvmlProcessInfo_v1_t *);
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t, nvmlUtilization_t *);
-nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t, nvmlProcessUtilizationSample_t *, unsigned int *, unsigned long long);
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t, nvmlProcessUtilizationSample_t *, unsigned int *,
+                                             unsigned long long);
 
 static void clean_up(void) {
   char path[PATH_MAX];
@@ -91,7 +93,8 @@ static void look(void) {
   if (nvmlDeviceGetMemoryInfo(NULL, &memory) == NVML_SUCCESS)
     MUST(memory.used <= memory.total && memory.free + memory.used == memory.total);
   (void)nvmlDeviceGetComputeRunningProcesses(NULL, &count, processes);
-  if (nvmlDeviceGetUtilizationRates(NULL, &rates) == NVML_SUCCESS) MUST(rates.gpu <= 100 && rates.memory == 0);
+  if (nvmlDeviceGetUtilizationRates(NULL, &rates) == NVML_SUCCESS)
+    MUST(rates.gpu <= 100 && rates.memory == 0);
   (void)nvmlDeviceGetProcessUtilization(NULL, sample, &samples, 0);
 }
 
@@ -101,7 +104,8 @@ static void share(const struct gs_pages *pages, struct bytes *in) {
     uint32_t slot = take8(in) % FIRST_SLOTS;
     pages->usage->slot[slot].device[device].memory_pending = 0; /* its owner asks for one thing at a time */
     uint64_t own = pages->usage->slot[slot].device[device].memory_bytes;
-    if (slot < pages->limits->slots_high) MUST(used >= own);
+    if (slot < pages->limits->slots_high)
+      MUST(used >= own);
     if (gs_page_reserve(pages, slot, device, bytes) == 0 && bytes > 0) {
       MUST(own + bytes <= pages->limits->device[device].memory_bytes);
       gs_page_give_back(pages, slot, device, bytes);
@@ -122,29 +126,41 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     atexit(clean_up);
     limits = file("limits", sizeof *limits);
     usage = file("usage", sizeof *usage);
-    for (int i = 0; i < GS_ML_COUNT; i++) gs_real[i] = (void *)succeeds;
+    for (int i = 0; i < GS_ML_COUNT; i++)
+      gs_real[i] = (void *)succeeds;
     gs_real[GS_ML_nvmlDeviceGetUUID] = (void *)uuid_of;
   }
   memset(limits, 0, sizeof *limits);
-  *limits = (struct gs_limits){.magic = GS_LIMITS_MAGIC, .version = GS_PAGE_VERSION, .size = sizeof *limits, .ndevices = 1,
-                               .grant = "grant", .state = GS_GRANT_ACTIVE, .slots_high = FIRST_SLOTS};
+  *limits = (struct gs_limits){.magic = GS_LIMITS_MAGIC,
+                               .version = GS_PAGE_VERSION,
+                               .size = sizeof *limits,
+                               .ndevices = 1,
+                               .grant = "grant",
+                               .state = GS_GRANT_ACTIVE,
+                               .slots_high = FIRST_SLOTS};
   memset(usage, 0, offsetof(struct gs_usage, slot[FIRST_SLOTS]));
   memcpy(usage, &(uint32_t[]){GS_USAGE_MAGIC, GS_PAGE_VERSION, sizeof *usage, GS_MAX_SLOTS}, 16);
   memcpy(usage->grant, "grant", 6);
   uint8_t which = take8(&in);
-  if (which & 1) take(&in, limits, offsetof(struct gs_limits, device));
-  if (which & 2) take(&in, usage, offsetof(struct gs_usage, slot));
-  for (int i = 0; i < 2; i++) take(&in, &limits->device[i], sizeof limits->device[i]);
+  if (which & 1)
+    take(&in, limits, offsetof(struct gs_limits, device));
+  if (which & 2)
+    take(&in, usage, offsetof(struct gs_usage, slot));
+  for (int i = 0; i < 2; i++)
+    take(&in, &limits->device[i], sizeof limits->device[i]);
   memcpy(limits->device[0].uuid, "\1\2\3\4\0\0\0\0\0\0\0\0\0\0\0", 16);
   for (int i = 0; i < FIRST_SLOTS; i++) {
     take(&in, &usage->slot[i], offsetof(struct gs_slot, device));
-    for (int device = 0; device < 2; device++) take(&in, &usage->slot[i].device[device], 16);
+    for (int device = 0; device < 2; device++)
+      take(&in, &usage->slot[i].device[device], 16);
   }
   memset(&view, 0, sizeof view);
   if (gs_pages_view(directory, &pages, &err) == 0) {
-    view = (struct gs_view){.limits = pages.limits, .usage = pages.usage, .total_bytes = {pages.limits->device[0].memory_bytes}};
+    view = (struct gs_view){
+        .limits = pages.limits, .usage = pages.usage, .total_bytes = {pages.limits->device[0].memory_bytes}};
     look();
-    for (int i = 0; i < GS_MAX_DEVICES; i++) forget(view.history[i]);
+    for (int i = 0; i < GS_MAX_DEVICES; i++)
+      forget(view.history[i]);
     munmap((void *)(uintptr_t)pages.limits, sizeof *limits);
     munmap(pages.usage, sizeof *usage);
   }

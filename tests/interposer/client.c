@@ -1,5 +1,5 @@
-/* A program that reaches the driver the way named by its first argument and obeys commands on stdin, one a line; answers one
- * line "result value value". Things it made are named by their number, counted per kind.
+/* A program that reaches the driver the way named by its first argument and obeys commands on stdin, one a line;
+ * answers one line "result value value". Things it made are named by their number, counted per kind.
  *
  *   linked      exported names bound by the dynamic linker
  *   dlsym       dlopen("libcuda.so.1") and exported names
@@ -16,6 +16,7 @@
 
 #include "gs_cuda_types.h"
 
+/* clang-format off */
 #define FUNCTIONS(X) \
   X(cuInit, cuInit, 2000, unsigned) \
   X(cuDeviceGetCount, cuDeviceGetCount, 2000, int *) \
@@ -53,6 +54,7 @@
   X(cuMipmappedArrayCreate, cuMipmappedArrayCreate, 5000, CUmipmappedArray *, const CUDA_ARRAY3D_DESCRIPTOR *, unsigned) \
   X(cuArrayDestroy, cuArrayDestroy, 2000, CUarray) \
   X(cuMipmappedArrayDestroy, cuMipmappedArrayDestroy, 5000, CUmipmappedArray)
+/* clang-format on */
 
 CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, cuuint64_t flags, int *status);
 #define DECLARE(symbol, base, version, ...) CUresult symbol(__VA_ARGS__);
@@ -173,62 +175,100 @@ static int obey(const char *verb, size_t a, size_t b, size_t c) {
   CUdeviceptr_v1 low = 0;
   const CUDA_ARRAY3D_DESCRIPTOR cube = {a, b, c, 0x20, 1, 0}; /* floats */
   const CUDA_ARRAY_DESCRIPTOR flat = {a, b, 0x20, 4};
-  if (!strcmp(verb, "init")) r = p_cuInit(0);
-  else if (!strcmp(verb, "ctx")) r = p_cuCtxCreate_v2(&contexts[ncontexts], 0, (CUdevice)a), ncontexts += r == 0;
-  else if (!strcmp(verb, "ctx4")) r = p_cuCtxCreate_v4(&contexts[ncontexts], NULL, 0, (CUdevice)a), ncontexts += r == 0;
-  else if (!strcmp(verb, "destroy")) r = p_cuCtxDestroy_v2(contexts[a]);
+  if (!strcmp(verb, "init"))
+    r = p_cuInit(0);
+  else if (!strcmp(verb, "ctx"))
+    r = p_cuCtxCreate_v2(&contexts[ncontexts], 0, (CUdevice)a), ncontexts += r == 0;
+  else if (!strcmp(verb, "ctx4"))
+    r = p_cuCtxCreate_v4(&contexts[ncontexts], NULL, 0, (CUdevice)a), ncontexts += r == 0;
+  else if (!strcmp(verb, "destroy"))
+    r = p_cuCtxDestroy_v2(contexts[a]);
   else if (!strcmp(verb, "retain")) {
     r = p_cuDevicePrimaryCtxRetain(&contexts[ncontexts], (CUdevice)a);
-    if (r == 0) p_cuCtxSetCurrent(contexts[ncontexts++]);
-  }
-  else if (!strcmp(verb, "release")) r = p_cuDevicePrimaryCtxRelease_v2((CUdevice)a);
-  else if (!strcmp(verb, "reset")) r = p_cuDevicePrimaryCtxReset_v2((CUdevice)a);
-  else if (!strcmp(verb, "alloc")) r = p_cuMemAlloc_v2(&pointers[npointers], a), npointers += r == 0;
+    if (r == 0)
+      p_cuCtxSetCurrent(contexts[ncontexts++]);
+  } else if (!strcmp(verb, "release"))
+    r = p_cuDevicePrimaryCtxRelease_v2((CUdevice)a);
+  else if (!strcmp(verb, "reset"))
+    r = p_cuDevicePrimaryCtxReset_v2((CUdevice)a);
+  else if (!strcmp(verb, "alloc"))
+    r = p_cuMemAlloc_v2(&pointers[npointers], a), npointers += r == 0;
   else if (!strcmp(verb, "alloc1")) {
     r = p_cuMemAlloc(&low, (unsigned)a);
-    if (r == 0) pointers[npointers++] = low;
-  }
-  else if (!strcmp(verb, "managed")) r = p_cuMemAllocManaged(&pointers[npointers], a, 1), npointers += r == 0;
-  else if (!strcmp(verb, "pitch")) r = p_cuMemAllocPitch_v2(&pointers[npointers], &one, a, b, 4), npointers += r == 0;
-  else if (!strcmp(verb, "free")) r = p_cuMemFree_v2(pointers[a]);
-  else if (!strcmp(verb, "freeat")) r = p_cuMemFree_v2(a);
-  else if (!strcmp(verb, "async")) r = p_cuMemAllocAsync(&pointers[npointers], a, NULL), npointers += r == 0;
-  else if (!strcmp(verb, "frompool")) r = p_cuMemAllocFromPoolAsync(&pointers[npointers], a, pools[b], NULL), npointers += r == 0;
-  else if (!strcmp(verb, "freeasync")) r = p_cuMemFreeAsync(pointers[a], NULL);
-  else if (!strcmp(verb, "pool")) r = pool_create(), npools += r == 0;
-  else if (!strcmp(verb, "default")) r = p_cuDeviceGetDefaultMemPool(&pools[npools], 0), npools += r == 0;
-  else if (!strcmp(verb, "unpool")) r = p_cuMemPoolDestroy(pools[a]);
-  else if (!strcmp(verb, "trim")) r = p_cuMemPoolTrimTo(pools[a], b);
-  else if (!strcmp(verb, "create")) r = create(a), nhandles += r == 0;
-  else if (!strcmp(verb, "drop")) r = p_cuMemRelease(handles[a]);
-  else if (!strcmp(verb, "space")) r = p_cuMemAddressReserve(&spaces[nspaces], a, 0, 0, 0), nspaces += r == 0;
-  else if (!strcmp(verb, "map")) r = p_cuMemMap(spaces[a] + c, 2 << 20, 0, handles[b], 0);
-  else if (!strcmp(verb, "unmap")) r = p_cuMemUnmap(spaces[a], b);
-  else if (!strcmp(verb, "hold")) r = p_cuMemRetainAllocationHandle(&handles[nhandles], (void *)(spaces[a] + 4096)), nhandles += r == 0;
-  else if (!strcmp(verb, "array")) r = p_cuArrayCreate_v2(&arrays[narrays], &flat), narrays += r == 0;
-  else if (!strcmp(verb, "array3")) r = p_cuArray3DCreate_v2(&arrays[narrays], &cube), narrays += r == 0;
-  else if (!strcmp(verb, "mipmap")) r = p_cuMipmappedArrayCreate(&mipmaps[nmipmaps], &cube, 3), nmipmaps += r == 0;
-  else if (!strcmp(verb, "unarray")) r = p_cuArrayDestroy(arrays[a]);
-  else if (!strcmp(verb, "unmipmap")) r = p_cuMipmappedArrayDestroy(mipmaps[a]);
-  else if (!strcmp(verb, "info")) r = p_cuMemGetInfo_v2(&one, &two);
-  else if (!strcmp(verb, "total")) r = p_cuDeviceTotalMem_v2(&one, (CUdevice)a);
-  else if (!strcmp(verb, "total1")) r = p_cuDeviceTotalMem(&narrow, (CUdevice)a), one = narrow;
-  else if (!strcmp(verb, "sync")) r = p_cuCtxSynchronize();
-  else if (!strcmp(verb, "fill")) one = fill(a);
-  else if (!strcmp(verb, "churn")) one = churn(a, b);
-  else if (!strcmp(verb, "threads")) one = threads(a, b, c);
+    if (r == 0)
+      pointers[npointers++] = low;
+  } else if (!strcmp(verb, "managed"))
+    r = p_cuMemAllocManaged(&pointers[npointers], a, 1), npointers += r == 0;
+  else if (!strcmp(verb, "pitch"))
+    r = p_cuMemAllocPitch_v2(&pointers[npointers], &one, a, b, 4), npointers += r == 0;
+  else if (!strcmp(verb, "free"))
+    r = p_cuMemFree_v2(pointers[a]);
+  else if (!strcmp(verb, "freeat"))
+    r = p_cuMemFree_v2(a);
+  else if (!strcmp(verb, "async"))
+    r = p_cuMemAllocAsync(&pointers[npointers], a, NULL), npointers += r == 0;
+  else if (!strcmp(verb, "frompool"))
+    r = p_cuMemAllocFromPoolAsync(&pointers[npointers], a, pools[b], NULL), npointers += r == 0;
+  else if (!strcmp(verb, "freeasync"))
+    r = p_cuMemFreeAsync(pointers[a], NULL);
+  else if (!strcmp(verb, "pool"))
+    r = pool_create(), npools += r == 0;
+  else if (!strcmp(verb, "default"))
+    r = p_cuDeviceGetDefaultMemPool(&pools[npools], 0), npools += r == 0;
+  else if (!strcmp(verb, "unpool"))
+    r = p_cuMemPoolDestroy(pools[a]);
+  else if (!strcmp(verb, "trim"))
+    r = p_cuMemPoolTrimTo(pools[a], b);
+  else if (!strcmp(verb, "create"))
+    r = create(a), nhandles += r == 0;
+  else if (!strcmp(verb, "drop"))
+    r = p_cuMemRelease(handles[a]);
+  else if (!strcmp(verb, "space"))
+    r = p_cuMemAddressReserve(&spaces[nspaces], a, 0, 0, 0), nspaces += r == 0;
+  else if (!strcmp(verb, "map"))
+    r = p_cuMemMap(spaces[a] + c, 2 << 20, 0, handles[b], 0);
+  else if (!strcmp(verb, "unmap"))
+    r = p_cuMemUnmap(spaces[a], b);
+  else if (!strcmp(verb, "hold"))
+    r = p_cuMemRetainAllocationHandle(&handles[nhandles], (void *)(spaces[a] + 4096)), nhandles += r == 0;
+  else if (!strcmp(verb, "array"))
+    r = p_cuArrayCreate_v2(&arrays[narrays], &flat), narrays += r == 0;
+  else if (!strcmp(verb, "array3"))
+    r = p_cuArray3DCreate_v2(&arrays[narrays], &cube), narrays += r == 0;
+  else if (!strcmp(verb, "mipmap"))
+    r = p_cuMipmappedArrayCreate(&mipmaps[nmipmaps], &cube, 3), nmipmaps += r == 0;
+  else if (!strcmp(verb, "unarray"))
+    r = p_cuArrayDestroy(arrays[a]);
+  else if (!strcmp(verb, "unmipmap"))
+    r = p_cuMipmappedArrayDestroy(mipmaps[a]);
+  else if (!strcmp(verb, "info"))
+    r = p_cuMemGetInfo_v2(&one, &two);
+  else if (!strcmp(verb, "total"))
+    r = p_cuDeviceTotalMem_v2(&one, (CUdevice)a);
+  else if (!strcmp(verb, "total1"))
+    r = p_cuDeviceTotalMem(&narrow, (CUdevice)a), one = narrow;
+  else if (!strcmp(verb, "sync"))
+    r = p_cuCtxSynchronize();
+  else if (!strcmp(verb, "fill"))
+    one = fill(a);
+  else if (!strcmp(verb, "churn"))
+    one = churn(a, b);
+  else if (!strcmp(verb, "threads"))
+    one = threads(a, b, c);
   else if (!strcmp(verb, "nulls")) /* each refused by the driver, none by us, and nobody falls over */
-    one = (size_t)(p_cuMemAlloc_v2(NULL, 512) | p_cuMemAllocPitch_v2(NULL, NULL, 4, 4, 4) << 1 | p_cuMemCreate(NULL, 0, NULL, 0) << 2 |
-                   p_cuMemGetInfo_v2(NULL, NULL) << 3 | p_cuCtxCreate_v2(NULL, 0, 0) << 4 | p_cuArrayCreate_v2(NULL, NULL) << 5 |
+    one = (size_t)(p_cuMemAlloc_v2(NULL, 512) | p_cuMemAllocPitch_v2(NULL, NULL, 4, 4, 4) << 1 |
+                   p_cuMemCreate(NULL, 0, NULL, 0) << 2 | p_cuMemGetInfo_v2(NULL, NULL) << 3 |
+                   p_cuCtxCreate_v2(NULL, 0, 0) << 4 | p_cuArrayCreate_v2(NULL, NULL) << 5 |
                    p_cuMemPoolCreate(NULL, NULL) << 6 | p_cuDevicePrimaryCtxRetain(NULL, 0) << 7);
   else if (!strcmp(verb, "fork")) {
     int status;
     pid_t child = fork();
-    if (child == 0) _exit(p_cuInit(0) & 127);
+    if (child == 0)
+      _exit(p_cuInit(0) & 127);
     waitpid(child, &status, 0);
     one = (size_t)WEXITSTATUS(status);
-  }
-  else return 0;
+  } else
+    return 0;
   answer(r, one, two);
   return 1;
 }

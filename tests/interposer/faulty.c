@@ -1,6 +1,7 @@
-/* A driver that fails as told: in the place of libcuda.so.1, with the simulated driver behind it as libsimcuda.so.1. The file that
- * FAULTS names holds words " name=result" (mapped: the test changes it while the program runs), and the call of that name then
- * answers the result without being made; one below 0 ends the program. A few words make a driver that is merely different. */
+/* A driver that fails as told: in the place of libcuda.so.1, with the simulated driver behind it as libsimcuda.so.1.
+ * The file that FAULTS names holds words " name=result" (mapped: the test changes it while the program runs), and the
+ * call of that name then answers the result without being made; one below 0 ends the program. A few words make a driver
+ * that is merely different. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -19,7 +20,8 @@ static const char *told(const char *name) {
   if (!words) {
     int fd = open(getenv("FAULTS"), O_RDONLY | O_CLOEXEC);
     words = mmap(NULL, TOLD_BYTES, PROT_READ, MAP_SHARED, fd, 0);
-    if (words == MAP_FAILED) abort();
+    if (words == MAP_FAILED)
+      abort();
   }
   snprintf(word, sizeof word, " %s=", name);
   const char *at = strstr(words, word);
@@ -28,9 +30,11 @@ static const char *told(const char *name) {
 
 static void *real(const char *name) {
   static void *driver;
-  if (!driver) driver = dlopen("libsimcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  if (!driver)
+    driver = dlopen("libsimcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   void *found = dlsym(driver, name);
-  if (!found) abort();
+  if (!found)
+    abort();
   return found;
 }
 
@@ -41,10 +45,12 @@ typedef CUresult (*any)(WORDS(uintptr_t));
   CUresult name(WORDS(uintptr_t)); \
   CUresult name(WORDS(uintptr_t)) { \
     const char *fault = told(#name); \
-    if (fault && atoi(fault) < 0) abort(); \
+    if (fault && atoi(fault) < 0) \
+      abort(); \
     return fault ? (CUresult)atoi(fault) : ((any)real(#name))(a, b, c, d, e, f, g, h, i, j, k, l); \
   }
 
+/* clang-format off */
 FAULTY(cuMemAlloc_v2) FAULTY(cuMemAllocManaged) FAULTY(cuMemFree_v2) FAULTY(cuMemFreeAsync) FAULTY(cuMemAllocAsync)
 FAULTY(cuMemCreate) FAULTY(cuMemRelease) FAULTY(cuMemUnmap)
 FAULTY(cuModuleLoadData) FAULTY(cuModuleUnload) FAULTY(cuLibraryUnload) FAULTY(cuLibraryGetModule) FAULTY(cuKernelGetFunction)
@@ -56,40 +62,46 @@ FAULTY(cuStreamQuery)
 FAULTY(cuStreamBeginCapture_v2) FAULTY(cuStreamGetCtx) FAULTY(cuStreamIsCapturing)
 FAULTY(cuGraphInstantiateWithFlags) FAULTY(cuGraphExecDestroy_v2) FAULTY(cuGraphExecDestroy) FAULTY(cuGraphLaunch)
 FAULTY(cuLaunchKernel) FAULTY(cuMemPoolCreate) FAULTY(cuMemPoolDestroy)
+    /* clang-format on */
 
-/* pitch=: rows are wider apart than any known device has them. */
-CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned int element);
+    /* pitch=: rows are wider apart than any known device has them. */
+    CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned int element);
 CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned int element) {
   CUresult (*allocate)(CUdeviceptr *, size_t *, size_t, size_t, unsigned int) = real("cuMemAllocPitch_v2");
   return allocate(address, pitch, told("pitch") ? width + 4096 : width, height, element);
 }
 
-/* deferred=: arrays with deferred mapping can be made, as by newer hardware; one at a time. needs=N: an array says that it needs N
- * times as much. */
+/* deferred=: arrays with deferred mapping can be made, as by newer hardware; one at a time. needs=N: an array says that
+ * it needs N times as much. */
 enum { DEFERRED_MAPPING = 0x80 };
 static CUDA_ARRAY3D_DESCRIPTOR imagined;
 
-static CUresult create(CUDA_ARRAY3D_DESCRIPTOR **array, const CUDA_ARRAY3D_DESCRIPTOR *about, uintptr_t levels, const char *name) {
+static CUresult create(CUDA_ARRAY3D_DESCRIPTOR **array, const CUDA_ARRAY3D_DESCRIPTOR *about, uintptr_t levels,
+                       const char *name) {
   if (!told("deferred") || !(about->Flags & DEFERRED_MAPPING))
-    return ((CUresult(*)(void *, const void *, uintptr_t))real(name))(array, about, levels);
+    return ((CUresult (*)(void *, const void *, uintptr_t))real(name))(array, about, levels);
   imagined = *about;
   *array = &imagined;
   return CUDA_SUCCESS;
 }
 CUresult cuArray3DCreate_v2(void *array, const CUDA_ARRAY3D_DESCRIPTOR *about);
-CUresult cuArray3DCreate_v2(void *array, const CUDA_ARRAY3D_DESCRIPTOR *about) { return create(array, about, 0, __func__); }
+CUresult cuArray3DCreate_v2(void *array, const CUDA_ARRAY3D_DESCRIPTOR *about) {
+  return create(array, about, 0, __func__);
+}
 CUresult cuMipmappedArrayCreate(void *array, const CUDA_ARRAY3D_DESCRIPTOR *about, unsigned int levels);
 CUresult cuMipmappedArrayCreate(void *array, const CUDA_ARRAY3D_DESCRIPTOR *about, unsigned int levels) {
   return create(array, about, levels, __func__);
 }
 
-static CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, const void *array, CUdevice device, const char *name) {
+static CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, const void *array, CUdevice device,
+                             const char *name) {
   const char *fault = told(name), *times = told("needs");
   CUresult result = fault ? (CUresult)atoi(fault) : CUDA_SUCCESS;
   if (array == &imagined)
-    needs->size = (imagined.Width * imagined.Height * 4 + 511) / 512 * 512; /* floats, as the simulated device has them */
+    /* floats, as the simulated device has them */
+    needs->size = (imagined.Width * imagined.Height * 4 + 511) / 512 * 512;
   else if (!fault)
-    result = ((CUresult(*)(void *, const void *, CUdevice))real(name))(needs, array, device);
+    result = ((CUresult (*)(void *, const void *, CUdevice))real(name))(needs, array, device);
   needs->size *= times ? (size_t)atoi(times) : 1;
   return result;
 }
@@ -97,15 +109,18 @@ CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, con
 CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, const void *array, CUdevice device) {
   return requirements(needs, array, device, __func__);
 }
-CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, const void *array, CUdevice device);
-CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, const void *array, CUdevice device) {
+CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, const void *array,
+                                               CUdevice device);
+CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, const void *array,
+                                               CUdevice device) {
   return requirements(needs, array, device, __func__);
 }
 
 static CUresult destroy(const void *array, const char *name) {
   const char *fault = told(name);
-  if (fault || array == &imagined) return fault ? (CUresult)atoi(fault) : CUDA_SUCCESS;
-  return ((CUresult(*)(const void *))real(name))(array);
+  if (fault || array == &imagined)
+    return fault ? (CUresult)atoi(fault) : CUDA_SUCCESS;
+  return ((CUresult (*)(const void *))real(name))(array);
 }
 CUresult cuArrayDestroy(const void *array);
 CUresult cuArrayDestroy(const void *array) { return destroy(array, __func__); }

@@ -1,5 +1,5 @@
-/* What a program can see of its own process, printed as JSON: before its first CUDA call, and after calls that succeed and fail.
- * Nothing is left at its default, so that a reset shows as well. Linked with -lcuda. */
+/* What a program can see of its own process, printed as JSON: before its first CUDA call, and after calls that succeed
+ * and fail. Nothing is left at its default, so that a reset shows as well. Linked with -lcuda. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -160,8 +160,8 @@ static void leave_the_defaults(void) {
     exit(2);
 }
 
-static const char ptx[] =
-    ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry spin_ns(.param .u64 spin_ns_param_0)\n{\n  ret;\n}\n";
+static const char ptx[] = ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry spin_ns(.param .u64 "
+                          "spin_ns_param_0)\n{\n  ret;\n}\n";
 
 int main(void) {
   CUcontext context;

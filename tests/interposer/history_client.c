@@ -1,6 +1,6 @@
-/* A process whose history a test writes: reads one command a line, answers "result value" on one line. Handles and addresses go
- * to the test as numbers and come back as such, also where they are no longer valid or never were. Every command that needs a
- * context names it first (0: none). Linked with -lcuda, knows nothing of gpushare. */
+/* A process whose history a test writes: reads one command a line, answers "result value" on one line. Handles and
+ * addresses go to the test as numbers and come back as such, also where they are no longer valid or never were. Every
+ * command that needs a context names it first (0: none). Linked with -lcuda, knows nothing of gpushare. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -80,7 +80,8 @@ static struct graph {
 static struct graph *graph_at(size_t address) {
   size_t i = 0;
   while (graphs[i].address != address)
-    if (++i == sizeof graphs / sizeof graphs[0]) _exit(2);
+    if (++i == sizeof graphs / sizeof graphs[0])
+      _exit(2);
   return &graphs[i];
 }
 
@@ -90,8 +91,10 @@ static CUresult make_graph(size_t bytes, size_t *made) {
   CUgraphNode node;
   alloc.poolProps = (CUmemPoolProps){.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = DEVICE};
   CUresult result = cuGraphCreate(&graph->graph, 0);
-  if (result == CUDA_SUCCESS) result = cuGraphAddMemAllocNode(&node, graph->graph, NULL, 0, &alloc);
-  if (result == CUDA_SUCCESS) result = cuGraphInstantiateWithFlags(&graph->exec, graph->graph, 0);
+  if (result == CUDA_SUCCESS)
+    result = cuGraphAddMemAllocNode(&node, graph->graph, NULL, 0, &alloc);
+  if (result == CUDA_SUCCESS)
+    result = cuGraphInstantiateWithFlags(&graph->exec, graph->graph, 0);
   *made = graph->address = alloc.dptr;
   return result;
 }
@@ -130,7 +133,8 @@ static CUresult free_async(size_t address) {
 /* Not without a context, where a free would be done and the wait refused. */
 static CUresult free_now(size_t address) {
   CUresult result = cuCtxSynchronize();
-  if (result == CUDA_SUCCESS) result = cuMemFree_v2(address);
+  if (result == CUDA_SUCCESS)
+    result = cuMemFree_v2(address);
   return result ? result : cuCtxSynchronize();
 }
 
@@ -143,7 +147,8 @@ static void *allocate_in_thread(void *argument) {
   struct work *work = argument;
   CUdeviceptr at = 0;
   work->result = cuCtxSetCurrent(handle(work->context));
-  if (work->result == CUDA_SUCCESS) work->result = cuMemAlloc_v2(&at, work->bytes);
+  if (work->result == CUDA_SUCCESS)
+    work->result = cuMemAlloc_v2(&at, work->bytes);
   work->made = at;
   return NULL;
 }
@@ -163,31 +168,39 @@ static CUresult fill(size_t step, int physical, size_t *made) {
   size_t handle_of;
   CUdeviceptr at;
   *made = 0;
-  while ((result = physical ? create(step, &handle_of) : cuMemAlloc_v2(&at, step)) == CUDA_SUCCESS) *made += step;
+  while ((result = physical ? create(step, &handle_of) : cuMemAlloc_v2(&at, step)) == CUDA_SUCCESS)
+    *made += step;
   return result;
 }
 
-/* A child that makes a context and allocates, or with bytes 0 does nothing, and then stays. Gives its pid; its result comes
- * first. */
+/* A child that makes a context and allocates, or with bytes 0 does nothing, and then stays. Gives its pid; its result
+ * comes first. */
 static CUresult forked(size_t bytes, size_t *made) {
   int ends[2];
   CUresult result = CUDA_SUCCESS;
-  if (pipe(ends) < 0) return CUDA_ERROR_UNKNOWN;
+  if (pipe(ends) < 0)
+    return CUDA_ERROR_UNKNOWN;
   pid_t pid = fork();
   if (pid == 0) {
     CUcontext context;
     CUdeviceptr at;
     if (bytes) {
       result = cuInit(0);
-      if (result == CUDA_SUCCESS) result = cuDevicePrimaryCtxRetain(&context, 0);
-      if (result == CUDA_SUCCESS) result = cuCtxSetCurrent(context);
-      if (result == CUDA_SUCCESS) result = cuMemAlloc_v2(&at, bytes);
+      if (result == CUDA_SUCCESS)
+        result = cuDevicePrimaryCtxRetain(&context, 0);
+      if (result == CUDA_SUCCESS)
+        result = cuCtxSetCurrent(context);
+      if (result == CUDA_SUCCESS)
+        result = cuMemAlloc_v2(&at, bytes);
     }
-    if (write(ends[1], &result, sizeof result) != sizeof result) _exit(1);
-    for (;;) pause();
+    if (write(ends[1], &result, sizeof result) != sizeof result)
+      _exit(1);
+    for (;;)
+      pause();
   }
   *made = (size_t)pid;
-  if (pid < 0 || read(ends[0], &result, sizeof result) != sizeof result) result = CUDA_ERROR_UNKNOWN;
+  if (pid < 0 || read(ends[0], &result, sizeof result) != sizeof result)
+    result = CUDA_ERROR_UNKNOWN;
   close(ends[0]);
   close(ends[1]);
   return result;
@@ -195,43 +208,78 @@ static CUresult forked(size_t bytes, size_t *made) {
 
 static int obey(const char *verb, size_t context, size_t a, size_t b, size_t *made) {
   CUresult r = CUDA_SUCCESS;
-  if (!strcmp(verb, "destroy")) return cuCtxDestroy_v2(handle(context));
-  if (!strcmp(verb, "init")) return cuInit(0);
-  if (!strcmp(verb, "retain")) return cuDevicePrimaryCtxRetain((CUcontext *)made, 0);
-  if (!strcmp(verb, "unretain")) return cuDevicePrimaryCtxRelease_v2(0);
-  if (!strcmp(verb, "reset")) return cuDevicePrimaryCtxReset_v2(0);
-  if (!strcmp(verb, "ctx")) return cuCtxCreate_v2((CUcontext *)made, 0, 0);
-  if (!strcmp(verb, "fork")) return forked(a, made);
-  if ((r = cuCtxSetCurrent(handle(context)))) return r;
+  if (!strcmp(verb, "destroy"))
+    return cuCtxDestroy_v2(handle(context));
+  if (!strcmp(verb, "init"))
+    return cuInit(0);
+  if (!strcmp(verb, "retain"))
+    return cuDevicePrimaryCtxRetain((CUcontext *)made, 0);
+  if (!strcmp(verb, "unretain"))
+    return cuDevicePrimaryCtxRelease_v2(0);
+  if (!strcmp(verb, "reset"))
+    return cuDevicePrimaryCtxReset_v2(0);
+  if (!strcmp(verb, "ctx"))
+    return cuCtxCreate_v2((CUcontext *)made, 0, 0);
+  if (!strcmp(verb, "fork"))
+    return forked(a, made);
+  if ((r = cuCtxSetCurrent(handle(context))))
+    return r;
   CUdeviceptr at = 0;
   size_t free, total;
-  if (!strcmp(verb, "alloc")) r = cuMemAlloc_v2(&at, a), *made = at;
-  else if (!strcmp(verb, "managed")) r = cuMemAllocManaged(&at, a, 1), *made = at;
-  else if (!strcmp(verb, "pitch")) r = pitch(a, b, made);
-  else if (!strcmp(verb, "thread")) r = in_thread(context, a, made);
-  else if (!strcmp(verb, "free")) r = free_now(a);
-  else if (!strcmp(verb, "array")) r = array(a, b, made);
-  else if (!strcmp(verb, "unarray")) r = cuArrayDestroy(handle(a));
-  else if (!strcmp(verb, "async")) r = cuMemAllocAsync(&at, a, NULL), *made = at;
-  else if (!strcmp(verb, "frompool")) r = cuMemAllocFromPoolAsync(&at, a, handle(b), NULL), *made = at;
-  else if (!strcmp(verb, "freeasync")) r = free_async(a);
-  else if (!strcmp(verb, "pool")) r = pool(made);
-  else if (!strcmp(verb, "unpool")) r = cuMemPoolDestroy(handle(a));
-  else if (!strcmp(verb, "graph")) r = make_graph(a, made);
-  else if (!strcmp(verb, "launch")) r = launch(a);
-  else if (!strcmp(verb, "ungraph")) r = end_graph(a);
-  else if (!strcmp(verb, "trim")) r = cuDeviceGraphMemTrim(0);
-  else if (!strcmp(verb, "create")) r = create(a, made);
-  else if (!strcmp(verb, "drop")) r = cuMemRelease(a);
-  else if (!strcmp(verb, "hold")) r = hold(a, made);
-  else if (!strcmp(verb, "space")) r = cuMemAddressReserve(&at, a, 0, 0, 0), *made = at;
-  else if (!strcmp(verb, "map")) r = cuMemMap(a, 2 << 20, 0, b, 0);
-  else if (!strcmp(verb, "unmap")) r = cuMemUnmap(a, 2 << 20);
-  else if (!strcmp(verb, "available")) r = cuMemGetInfo_v2(made, &total);
-  else if (!strcmp(verb, "total")) r = cuMemGetInfo_v2(&free, &total), *made = total;
-  else if (!strcmp(verb, "fill")) r = fill(a, 0, made);
-  else if (!strcmp(verb, "fillphysical")) r = fill(a, 1, made);
-  else _exit(2);
+  if (!strcmp(verb, "alloc"))
+    r = cuMemAlloc_v2(&at, a), *made = at;
+  else if (!strcmp(verb, "managed"))
+    r = cuMemAllocManaged(&at, a, 1), *made = at;
+  else if (!strcmp(verb, "pitch"))
+    r = pitch(a, b, made);
+  else if (!strcmp(verb, "thread"))
+    r = in_thread(context, a, made);
+  else if (!strcmp(verb, "free"))
+    r = free_now(a);
+  else if (!strcmp(verb, "array"))
+    r = array(a, b, made);
+  else if (!strcmp(verb, "unarray"))
+    r = cuArrayDestroy(handle(a));
+  else if (!strcmp(verb, "async"))
+    r = cuMemAllocAsync(&at, a, NULL), *made = at;
+  else if (!strcmp(verb, "frompool"))
+    r = cuMemAllocFromPoolAsync(&at, a, handle(b), NULL), *made = at;
+  else if (!strcmp(verb, "freeasync"))
+    r = free_async(a);
+  else if (!strcmp(verb, "pool"))
+    r = pool(made);
+  else if (!strcmp(verb, "unpool"))
+    r = cuMemPoolDestroy(handle(a));
+  else if (!strcmp(verb, "graph"))
+    r = make_graph(a, made);
+  else if (!strcmp(verb, "launch"))
+    r = launch(a);
+  else if (!strcmp(verb, "ungraph"))
+    r = end_graph(a);
+  else if (!strcmp(verb, "trim"))
+    r = cuDeviceGraphMemTrim(0);
+  else if (!strcmp(verb, "create"))
+    r = create(a, made);
+  else if (!strcmp(verb, "drop"))
+    r = cuMemRelease(a);
+  else if (!strcmp(verb, "hold"))
+    r = hold(a, made);
+  else if (!strcmp(verb, "space"))
+    r = cuMemAddressReserve(&at, a, 0, 0, 0), *made = at;
+  else if (!strcmp(verb, "map"))
+    r = cuMemMap(a, 2 << 20, 0, b, 0);
+  else if (!strcmp(verb, "unmap"))
+    r = cuMemUnmap(a, 2 << 20);
+  else if (!strcmp(verb, "available"))
+    r = cuMemGetInfo_v2(made, &total);
+  else if (!strcmp(verb, "total"))
+    r = cuMemGetInfo_v2(&free, &total), *made = total;
+  else if (!strcmp(verb, "fill"))
+    r = fill(a, 0, made);
+  else if (!strcmp(verb, "fillphysical"))
+    r = fill(a, 1, made);
+  else
+    _exit(2);
   return r;
 }
 
@@ -242,7 +290,8 @@ int main(int argc, char **argv) {
   setvbuf(stdin, NULL, _IONBF, 0); /* an exec loses what was read ahead */
   while (fgets(line, sizeof line, stdin)) {
     size_t context = 0, a = 0, b = 0, made = 0;
-    if (sscanf(line, "%31s %zu %zu %zu", verb, &context, &a, &b) < 1) return 2;
+    if (sscanf(line, "%31s %zu %zu %zu", verb, &context, &a, &b) < 1)
+      return 2;
     if (!strcmp(verb, "exec")) {
       execv("/proc/self/exe", argv);
       return 3;

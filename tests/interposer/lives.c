@@ -1,6 +1,6 @@
-/* The lives that programs lead with one driver library: lives MODE [LIBRARY]. Prints what each call answered, so that a run under
- * gpushare can be compared with a run without. With OVER=BYTES in the environment it asks for that much at the end of each use.
- * Built with -DLINKED it is linked with -lcuda, otherwise it opens LIBRARY. */
+/* The lives that programs lead with one driver library: lives MODE [LIBRARY]. Prints what each call answered, so that a
+ * run under gpushare can be compared with a run without. With OVER=BYTES in the environment it asks for that much at
+ * the end of each use. Built with -DLINKED it is linked with -lcuda, otherwise it opens LIBRARY. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* clang-format off */
 #define API(X) \
   X(cuInit, (unsigned)) \
   X(cuDevicePrimaryCtxRetain, (void **, int)) \
@@ -28,8 +29,9 @@
   X(cuModuleGetFunction, (void **, void *, const char *)) \
   X(cuModuleUnload, (void *)) \
   X(cuLaunchKernel, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **))
+/* clang-format on */
 
-#define MEMBER(name, parameters) int (*name) parameters;
+#define MEMBER(name, parameters) int(*name) parameters;
 struct api {
   API(MEMBER)
 };
@@ -39,8 +41,8 @@ struct api {
 API(DECLARE)
 #endif
 
-static const char ptx[] =
-    ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry spin_ns(.param .u64 spin_ns_param_0)\n{\n  ret;\n}\n";
+static const char ptx[] = ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry spin_ns(.param .u64 "
+                          "spin_ns_param_0)\n{\n  ret;\n}\n";
 static struct api cuda;
 static const char *library = "libcuda.so.1";
 
@@ -63,7 +65,8 @@ static void bind_api(struct api *api, void *handle) {
 static void over(const struct api *api, const char *who) {
   uint64_t at;
   size_t left, all;
-  if (!getenv("OVER")) return;
+  if (!getenv("OVER"))
+    return;
   printf("%s over %d", who, api->cuMemAlloc_v2(&at, strtoull(getenv("OVER"), NULL, 10)));
   printf(" info %d", api->cuMemGetInfo_v2(&left, &all));
   printf(" total %zu\n", all);
@@ -92,7 +95,8 @@ static int use(const struct api *api, const char *who) {
     sum += r[i];
   }
   printf("\n");
-  if (sum == 0) over(api, who);
+  if (sum == 0)
+    over(api, who);
   fflush(stdout);
   return sum != 0;
 }
@@ -114,7 +118,8 @@ static int fork_first(void) { /* the usual order of worker pools: CUDA only in t
   int bad = 0;
   for (int i = 0; i < 2; i++) {
     pid_t child = forked();
-    if (child == 0) exit(use(&cuda, "child"));
+    if (child == 0)
+      exit(use(&cuda, "child"));
     bad |= wait_for(child);
   }
   return bad | use(&cuda, "parent");
@@ -123,10 +128,12 @@ static int fork_first(void) { /* the usual order of worker pools: CUDA only in t
 static int fork_untouched(void) {
   int bad = use(&cuda, "parent");
   pid_t child = forked();
-  if (child == 0) exit(5);
+  if (child == 0)
+    exit(5);
   printf("child ended %d\n", wait_for(child));
   child = forked();
-  if (child == 0) _exit(6);
+  if (child == 0)
+    _exit(6);
   printf("child ended %d\n", wait_for(child));
   return bad | use(&cuda, "parent");
 }
@@ -134,7 +141,8 @@ static int fork_untouched(void) {
 static int fork_after(void) { /* CUDA does not survive a fork: the driver says so, and the parent goes on */
   int bad = use(&cuda, "parent");
   pid_t child = forked();
-  if (child == 0) exit(use(&cuda, "child"));
+  if (child == 0)
+    exit(use(&cuda, "child"));
   printf("child ended %d\n", wait_for(child));
   return bad | use(&cuda, "parent");
 }
@@ -168,8 +176,10 @@ static int raw_clone(void) {
     pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
     if (child == 0) {
       int answer = cuda.cuInit(0);
-      if (i == 3) raise(SIGKILL);
-      if (i == 4) abort();
+      if (i == 3)
+        raise(SIGKILL);
+      if (i == 4)
+        abort();
       _exit(answer);
     }
     printf("child ended %d\n", wait_for(child));
@@ -185,7 +195,8 @@ static int cycles(void) {
     void *handle = dlopen(library, i & 1 ? RTLD_NOW : RTLD_LAZY | RTLD_GLOBAL);
     bind_api(&each, handle);
     bad |= each.cuInit(0);
-    if (i % 25 == 24) bad |= use(&each, "cycle");
+    if (i % 25 == 24)
+      bad |= use(&each, "cycle");
     bad |= dlclose(handle);
   }
   return bad;
@@ -213,7 +224,8 @@ static int threads(void) { /* one after the other: their lines stay in order */
   for (int i = 0; i < 3; i++) {
     pthread_t thread;
     void *result;
-    if (pthread_create(&thread, NULL, in_thread, NULL)) return 8;
+    if (pthread_create(&thread, NULL, in_thread, NULL))
+      return 8;
     pthread_join(thread, &result);
     bad |= (intptr_t)result;
   }
@@ -224,26 +236,38 @@ static void at_exit(void) { use(&cuda, "exiting"); }
 
 int main(int argc, char **argv) {
   const char *mode = argc > 1 ? argv[1] : "use";
-  if (argc > 2) library = argv[2];
+  if (argc > 2)
+    library = argv[2];
   if (strcmp(mode, "none") == 0) {
     puts("no CUDA here");
     return 3;
   }
-  if (strcmp(mode, "cycles") == 0) return cycles();
-  if (strcmp(mode, "deepbind") == 0) return deepbind();
-  if (strcmp(mode, "namespace") == 0) return new_namespace();
+  if (strcmp(mode, "cycles") == 0)
+    return cycles();
+  if (strcmp(mode, "deepbind") == 0)
+    return deepbind();
+  if (strcmp(mode, "namespace") == 0)
+    return new_namespace();
 #ifdef LINKED
   bind_api(&cuda, NULL);
 #else
   bind_api(&cuda, dlopen(library, RTLD_NOW));
 #endif
-  if (strcmp(mode, "fork-first") == 0) return fork_first();
-  if (strcmp(mode, "fork-untouched") == 0) return fork_untouched();
-  if (strcmp(mode, "fork-after") == 0) return fork_after();
-  if (strcmp(mode, "vfork") == 0) return vfork_exec(argv[0]);
-  if (strcmp(mode, "exec") == 0) return exec_again(argv[0]);
-  if (strcmp(mode, "clone") == 0) return raw_clone();
-  if (strcmp(mode, "threads") == 0) return threads();
-  if (strcmp(mode, "atexit") == 0) atexit(at_exit);
+  if (strcmp(mode, "fork-first") == 0)
+    return fork_first();
+  if (strcmp(mode, "fork-untouched") == 0)
+    return fork_untouched();
+  if (strcmp(mode, "fork-after") == 0)
+    return fork_after();
+  if (strcmp(mode, "vfork") == 0)
+    return vfork_exec(argv[0]);
+  if (strcmp(mode, "exec") == 0)
+    return exec_again(argv[0]);
+  if (strcmp(mode, "clone") == 0)
+    return raw_clone();
+  if (strcmp(mode, "threads") == 0)
+    return threads();
+  if (strcmp(mode, "atexit") == 0)
+    atexit(at_exit);
   return use(&cuda, "use");
 }

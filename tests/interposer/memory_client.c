@@ -1,5 +1,5 @@
-/* A program that takes memory through graphs, pools and streams. Like client.c it obeys commands on stdin, one a line, and answers
- * "result value value"; what it made is named by its number, counted per kind. Stream 0 is the default one. */
+/* A program that takes memory through graphs, pools and streams. Like client.c it obeys commands on stdin, one a line,
+ * and answers "result value value"; what it made is named by its number, counted per kind. Stream 0 is the default one. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -57,7 +57,8 @@ CUresult cuGraphDestroy(CUgraph);
 CUresult cuGraphAddMemAllocNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUDA_MEM_ALLOC_NODE_PARAMS *);
 CUresult cuGraphAddMemFreeNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUdeviceptr);
 CUresult cuGraphAddChildGraphNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraph);
-CUresult cuGraphAddNode_v2(CUgraphNode *, CUgraph, const CUgraphNode *, const CUgraphEdgeData *, size_t, CUgraphNodeParams *);
+CUresult cuGraphAddNode_v2(CUgraphNode *, CUgraph, const CUgraphNode *, const CUgraphEdgeData *, size_t,
+                           CUgraphNodeParams *);
 CUresult cuGraphAddEmptyNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t);
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long);
 CUresult cuGraphInstantiateWithParams(CUgraphExec *, CUgraph, CUDA_GRAPH_INSTANTIATE_PARAMS *);
@@ -78,7 +79,8 @@ static int ncontexts, npointers, npools, nstreams = 1, nevents, ngraphs, nexecs;
 static volatile unsigned *gate; /* streams that were told to wait do so while it is 0 */
 
 static CUmemPoolProps properties(int device, size_t most) {
-  CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
+  CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                          .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
   props.maxSize = most;
   return props;
 }
@@ -93,7 +95,8 @@ static CUresult add_alloc(int graph, size_t bytes, int device, int by_params) {
   } else {
     r = cuGraphAddMemAllocNode(&last[graph], graphs[graph], &last[graph], last[graph] != NULL, &alloc);
   }
-  if (r == CUDA_SUCCESS) pointers[npointers++] = alloc.dptr;
+  if (r == CUDA_SUCCESS)
+    pointers[npointers++] = alloc.dptr;
   return r;
 }
 
@@ -105,7 +108,8 @@ static CUresult capture(CUstream stream, size_t count, size_t bytes, int frees) 
     r = cuMemAllocAsync(&pointers[npointers], bytes, stream);
     npointers += r == CUDA_SUCCESS;
   }
-  for (int i = first; i < npointers && frees && r == CUDA_SUCCESS; i++) r = cuMemFreeAsync(pointers[i], stream);
+  for (int i = first; i < npointers && frees && r == CUDA_SUCCESS; i++)
+    r = cuMemFreeAsync(pointers[i], stream);
   end = cuStreamEndCapture(stream, &graphs[ngraphs]);
   ngraphs += end == CUDA_SUCCESS;
   return r ? r : end;
@@ -115,7 +119,8 @@ static CUresult hold(CUstream stream) {
   void *at;
   if (!gate) {
     CUresult r = cuMemHostAlloc(&at, 4096, 2 /* mapped */);
-    if (r) return r;
+    if (r)
+      return r;
     gate = at;
   }
   *gate = 0;
@@ -125,8 +130,9 @@ static CUresult hold(CUstream stream) {
 /* Allocates in steps from a pool or the default one until refused; gives the sum. */
 static size_t fill(size_t step, int pool, CUstream stream) {
   size_t sum = 0;
-  while (npointers < MAX && (pool < 0 ? cuMemAllocAsync(&pointers[npointers], step, stream)
-                                      : cuMemAllocFromPoolAsync(&pointers[npointers], step, pools[pool], stream)) == CUDA_SUCCESS) {
+  while (npointers < MAX &&
+         (pool < 0 ? cuMemAllocAsync(&pointers[npointers], step, stream)
+                   : cuMemAllocFromPoolAsync(&pointers[npointers], step, pools[pool], stream)) == CUDA_SUCCESS) {
     npointers++;
     sum += step;
   }
@@ -152,7 +158,8 @@ static void *churn_pool(void *argument) {
       work->refused++;
     else
       cuMemFreeAsync(at, stream);
-    if (i % 4 == 0) cuStreamSynchronize(stream);
+    if (i % 4 == 0)
+      cuStreamSynchronize(stream);
   }
   cuStreamSynchronize(stream);
   cuStreamDestroy_v2(stream);
@@ -191,8 +198,10 @@ static void *churn_graph(void *argument) {
   cuGraphInstantiateWithFlags(&exec, graph, 0);
   for (size_t i = 0; i < work->rounds; i++) {
     work->refused += cuGraphLaunch(exec, stream) != CUDA_SUCCESS;
-    if (i % 3 == 0) cuStreamSynchronize(stream);
-    if (i % 5 == 0) cuDeviceGraphMemTrim(0);
+    if (i % 3 == 0)
+      cuStreamSynchronize(stream);
+    if (i % 5 == 0)
+      cuDeviceGraphMemTrim(0);
   }
   cuStreamSynchronize(stream);
   cuGraphExecDestroy(exec);
@@ -231,8 +240,10 @@ static CUresult export_pool(CUmemoryPool pool, CUdeviceptr pointer, size_t *fd, 
   unsigned char data[64];
   int made = -1, file = memfd_create("data", 0);
   CUresult r = cuMemPoolExportToShareableHandle(&made, pool, DESCRIPTOR, 0);
-  if (r == CUDA_SUCCESS) r = cuMemPoolExportPointer(data, pointer);
-  if (r == CUDA_SUCCESS && write(file, data, sizeof data) != sizeof data) r = 999;
+  if (r == CUDA_SUCCESS)
+    r = cuMemPoolExportPointer(data, pointer);
+  if (r == CUDA_SUCCESS && write(file, data, sizeof data) != sizeof data)
+    r = 999;
   *fd = (size_t)made;
   *data_fd = (size_t)file;
   return r;
@@ -246,9 +257,11 @@ static CUresult import_pool(size_t pid, size_t fd, size_t data_fd) {
   int pool = open(path, O_RDWR);
   snprintf(path, sizeof path, "/proc/%zu/fd/%zu", pid, data_fd);
   int file = open(path, O_RDWR);
-  if (pread(file, data, sizeof data, 0) != sizeof data) return 999;
+  if (pread(file, data, sizeof data, 0) != sizeof data)
+    return 999;
   r = cuMemPoolImportFromShareableHandle(&pools[npools], (void *)(size_t)pool, DESCRIPTOR, 0);
-  if (r == CUDA_SUCCESS) r = cuMemPoolImportPointer(&pointers[npointers], pools[npools], data);
+  if (r == CUDA_SUCCESS)
+    r = cuMemPoolImportPointer(&pointers[npointers], pools[npools], data);
   npools += r == CUDA_SUCCESS;
   npointers += r == CUDA_SUCCESS;
   return r;
@@ -314,84 +327,128 @@ static int obey(const char *verb, size_t a, size_t b, size_t c) {
   CUresult r = CUDA_SUCCESS;
   size_t one = 0, two = 0;
   int value = 0;
-  if (!strcmp(verb, "init")) r = cuInit(0);
+  if (!strcmp(verb, "init"))
+    r = cuInit(0);
   else if (!strcmp(verb, "retain")) {
     r = cuDevicePrimaryCtxRetain(&contexts[ncontexts], (CUdevice)a);
-    if (r == 0) cuCtxSetCurrent(contexts[ncontexts++]);
-  }
-  else if (!strcmp(verb, "release")) r = cuDevicePrimaryCtxRelease_v2((CUdevice)a);
-  else if (!strcmp(verb, "reset")) r = cuDevicePrimaryCtxReset_v2((CUdevice)a);
-  else if (!strcmp(verb, "ctx")) r = cuCtxCreate_v2(&contexts[ncontexts], 0, (CUdevice)a), ncontexts += r == 0;
-  else if (!strcmp(verb, "destroy")) r = cuCtxDestroy_v2(contexts[a]);
-  else if (!strcmp(verb, "attribute")) r = cuDeviceGetAttribute(&value, (int)a, 0), one = (size_t)value;
-  else if (!strcmp(verb, "alloc")) r = cuMemAlloc_v2(&pointers[npointers], a), npointers += r == 0;
-  else if (!strcmp(verb, "managed")) r = cuMemAllocManaged(&pointers[npointers], a, (unsigned)b), npointers += r == 0;
-  else if (!strcmp(verb, "free")) r = cuMemFree_v2(pointers[a]);
-  else if (!strcmp(verb, "freeasync")) r = cuMemFreeAsync(pointers[a], streams[b]);
-  else if (!strcmp(verb, "freeasyncat")) r = cuMemFreeAsync(a, streams[b]);
-  else if (!strcmp(verb, "stream")) r = cuStreamCreate(&streams[nstreams], 1), nstreams += r == 0;
-  else if (!strcmp(verb, "unstream")) r = cuStreamDestroy_v2(streams[a]);
-  else if (!strcmp(verb, "hold")) r = hold(streams[a]);
-  else if (!strcmp(verb, "go")) *gate = 1;
-  else if (!strcmp(verb, "sync")) r = cuStreamSynchronize(streams[a]);
-  else if (!strcmp(verb, "syncall")) r = cuCtxSynchronize();
-  else if (!strcmp(verb, "event")) r = cuEventCreate(&events[nevents], 0), nevents += r == 0;
-  else if (!strcmp(verb, "record")) r = cuEventRecord(events[a], streams[b]);
-  else if (!strcmp(verb, "wait")) r = cuEventSynchronize(events[a]);
-  else if (!strcmp(verb, "async")) r = cuMemAllocAsync(&pointers[npointers], a, streams[b]), npointers += r == 0;
+    if (r == 0)
+      cuCtxSetCurrent(contexts[ncontexts++]);
+  } else if (!strcmp(verb, "release"))
+    r = cuDevicePrimaryCtxRelease_v2((CUdevice)a);
+  else if (!strcmp(verb, "reset"))
+    r = cuDevicePrimaryCtxReset_v2((CUdevice)a);
+  else if (!strcmp(verb, "ctx"))
+    r = cuCtxCreate_v2(&contexts[ncontexts], 0, (CUdevice)a), ncontexts += r == 0;
+  else if (!strcmp(verb, "destroy"))
+    r = cuCtxDestroy_v2(contexts[a]);
+  else if (!strcmp(verb, "attribute"))
+    r = cuDeviceGetAttribute(&value, (int)a, 0), one = (size_t)value;
+  else if (!strcmp(verb, "alloc"))
+    r = cuMemAlloc_v2(&pointers[npointers], a), npointers += r == 0;
+  else if (!strcmp(verb, "managed"))
+    r = cuMemAllocManaged(&pointers[npointers], a, (unsigned)b), npointers += r == 0;
+  else if (!strcmp(verb, "free"))
+    r = cuMemFree_v2(pointers[a]);
+  else if (!strcmp(verb, "freeasync"))
+    r = cuMemFreeAsync(pointers[a], streams[b]);
+  else if (!strcmp(verb, "freeasyncat"))
+    r = cuMemFreeAsync(a, streams[b]);
+  else if (!strcmp(verb, "stream"))
+    r = cuStreamCreate(&streams[nstreams], 1), nstreams += r == 0;
+  else if (!strcmp(verb, "unstream"))
+    r = cuStreamDestroy_v2(streams[a]);
+  else if (!strcmp(verb, "hold"))
+    r = hold(streams[a]);
+  else if (!strcmp(verb, "go"))
+    *gate = 1;
+  else if (!strcmp(verb, "sync"))
+    r = cuStreamSynchronize(streams[a]);
+  else if (!strcmp(verb, "syncall"))
+    r = cuCtxSynchronize();
+  else if (!strcmp(verb, "event"))
+    r = cuEventCreate(&events[nevents], 0), nevents += r == 0;
+  else if (!strcmp(verb, "record"))
+    r = cuEventRecord(events[a], streams[b]);
+  else if (!strcmp(verb, "wait"))
+    r = cuEventSynchronize(events[a]);
+  else if (!strcmp(verb, "async"))
+    r = cuMemAllocAsync(&pointers[npointers], a, streams[b]), npointers += r == 0;
   else if (!strcmp(verb, "frompool"))
     r = cuMemAllocFromPoolAsync(&pointers[npointers], a, pools[b], streams[c]), npointers += r == 0;
   else if (!strcmp(verb, "pool")) {
     CUmemPoolProps props = properties(0, a);
     r = cuMemPoolCreate(&pools[npools], &props), npools += r == 0;
-  }
-  else if (!strcmp(verb, "place")) { /* a pool of this kind of place and memory */
+  } else if (!strcmp(verb, "place")) { /* a pool of this kind of place and memory */
     CUmemPoolProps props = {.allocType = (int)b, .location = {(int)a, 0}};
     r = cuMemPoolCreate(&pools[npools], &props), npools += r == 0;
-  }
-  else if (!strcmp(verb, "sharedpool")) {
+  } else if (!strcmp(verb, "sharedpool")) {
     CUmemPoolProps props = properties(0, 0);
     props.handleTypes = DESCRIPTOR;
     r = cuMemPoolCreate(&pools[npools], &props), npools += r == 0;
-  }
-  else if (!strcmp(verb, "export")) r = export_pool(pools[a], pointers[b], &one, &two);
-  else if (!strcmp(verb, "import")) r = import_pool(a, b, c);
-  else if (!strcmp(verb, "default")) r = cuDeviceGetDefaultMemPool(&pools[npools], (CUdevice)a), npools += r == 0;
-  else if (!strcmp(verb, "unpool")) r = cuMemPoolDestroy(pools[a]);
-  else if (!strcmp(verb, "trim")) r = cuMemPoolTrimTo(pools[a], b);
-  else if (!strcmp(verb, "threshold")) r = cuMemPoolSetAttribute(pools[a], 4, &b);
-  else if (!strcmp(verb, "reserved")) r = cuMemPoolGetAttribute(pools[a], 5, &one);
-  else if (!strcmp(verb, "fill")) one = fill(a, (int)b - 1, streams[c]);
-  else if (!strcmp(verb, "graph")) r = cuGraphCreate(&graphs[ngraphs], 0), ngraphs += r == 0;
-  else if (!strcmp(verb, "ungraph")) r = cuGraphDestroy(graphs[a]);
-  else if (!strcmp(verb, "node")) r = add_alloc((int)a, b, (int)c, 0);
-  else if (!strcmp(verb, "node2")) r = add_alloc((int)a, b, (int)c, 1);
-  else if (!strcmp(verb, "nodefree")) r = cuGraphAddMemFreeNode(&last[a], graphs[a], &last[a], last[a] != NULL, pointers[b]);
-  else if (!strcmp(verb, "child")) r = cuGraphAddChildGraphNode(&last[a], graphs[a], &last[a], last[a] != NULL, graphs[b]);
-  else if (!strcmp(verb, "empty")) r = cuGraphAddEmptyNode(&last[a], graphs[a], &last[a], last[a] != NULL);
-  else if (!strcmp(verb, "capture")) r = capture(streams[1], a, b, (int)c);
-  else if (!strcmp(verb, "exec")) r = cuGraphInstantiateWithFlags(&execs[nexecs], graphs[a], b), nexecs += r == 0;
+  } else if (!strcmp(verb, "export"))
+    r = export_pool(pools[a], pointers[b], &one, &two);
+  else if (!strcmp(verb, "import"))
+    r = import_pool(a, b, c);
+  else if (!strcmp(verb, "default"))
+    r = cuDeviceGetDefaultMemPool(&pools[npools], (CUdevice)a), npools += r == 0;
+  else if (!strcmp(verb, "unpool"))
+    r = cuMemPoolDestroy(pools[a]);
+  else if (!strcmp(verb, "trim"))
+    r = cuMemPoolTrimTo(pools[a], b);
+  else if (!strcmp(verb, "threshold"))
+    r = cuMemPoolSetAttribute(pools[a], 4, &b);
+  else if (!strcmp(verb, "reserved"))
+    r = cuMemPoolGetAttribute(pools[a], 5, &one);
+  else if (!strcmp(verb, "fill"))
+    one = fill(a, (int)b - 1, streams[c]);
+  else if (!strcmp(verb, "graph"))
+    r = cuGraphCreate(&graphs[ngraphs], 0), ngraphs += r == 0;
+  else if (!strcmp(verb, "ungraph"))
+    r = cuGraphDestroy(graphs[a]);
+  else if (!strcmp(verb, "node"))
+    r = add_alloc((int)a, b, (int)c, 0);
+  else if (!strcmp(verb, "node2"))
+    r = add_alloc((int)a, b, (int)c, 1);
+  else if (!strcmp(verb, "nodefree"))
+    r = cuGraphAddMemFreeNode(&last[a], graphs[a], &last[a], last[a] != NULL, pointers[b]);
+  else if (!strcmp(verb, "child"))
+    r = cuGraphAddChildGraphNode(&last[a], graphs[a], &last[a], last[a] != NULL, graphs[b]);
+  else if (!strcmp(verb, "empty"))
+    r = cuGraphAddEmptyNode(&last[a], graphs[a], &last[a], last[a] != NULL);
+  else if (!strcmp(verb, "capture"))
+    r = capture(streams[1], a, b, (int)c);
+  else if (!strcmp(verb, "exec"))
+    r = cuGraphInstantiateWithFlags(&execs[nexecs], graphs[a], b), nexecs += r == 0;
   else if (!strcmp(verb, "execup")) { /* and upload */
     CUDA_GRAPH_INSTANTIATE_PARAMS params = {.flags = 2, .hUploadStream = streams[b]};
     r = cuGraphInstantiateWithParams(&execs[nexecs], graphs[a], &params), nexecs += r == 0;
-  }
-  else if (!strcmp(verb, "unexec")) r = cuGraphExecDestroy(execs[a]);
-  else if (!strcmp(verb, "launch")) r = cuGraphLaunch(execs[a], streams[b]);
-  else if (!strcmp(verb, "upload")) r = cuGraphUpload(execs[a], streams[b]);
-  else if (!strcmp(verb, "graphtrim")) r = cuDeviceGraphMemTrim((CUdevice)a);
-  else if (!strcmp(verb, "graphmem")) r = cuDeviceGetGraphMemAttribute((CUdevice)a, 2, &one);
-  else if (!strcmp(verb, "race")) one = race(a, b);
-  else if (!strcmp(verb, "exit")) exit((int)a);
+  } else if (!strcmp(verb, "unexec"))
+    r = cuGraphExecDestroy(execs[a]);
+  else if (!strcmp(verb, "launch"))
+    r = cuGraphLaunch(execs[a], streams[b]);
+  else if (!strcmp(verb, "upload"))
+    r = cuGraphUpload(execs[a], streams[b]);
+  else if (!strcmp(verb, "graphtrim"))
+    r = cuDeviceGraphMemTrim((CUdevice)a);
+  else if (!strcmp(verb, "graphmem"))
+    r = cuDeviceGetGraphMemAttribute((CUdevice)a, 2, &one);
+  else if (!strcmp(verb, "race"))
+    one = race(a, b);
+  else if (!strcmp(verb, "exit"))
+    exit((int)a);
   else if (!strcmp(verb, "fork")) {
     int status;
     pid_t child = fork();
-    if (child == 0) _exit(cuInit(0) & 127);
+    if (child == 0)
+      _exit(cuInit(0) & 127);
     waitpid(child, &status, 0);
     one = (size_t)WEXITSTATUS(status);
-  }
-  else if (!strcmp(verb, "execself")) execl("/proc/self/exe", "memory_client", (char *)NULL);
-  else if (!strcmp(verb, "odd")) one = 1, r = odd(a, b);
-  else return 0;
+  } else if (!strcmp(verb, "execself"))
+    execl("/proc/self/exe", "memory_client", (char *)NULL);
+  else if (!strcmp(verb, "odd"))
+    one = 1, r = odd(a, b);
+  else
+    return 0;
   printf("%d %zu %zu\n", (int)r, one, two);
   fflush(stdout);
   return 1;

@@ -1,6 +1,6 @@
-/* Calls as no program should make them: without an answer's place, of no size, of sizes that overflow, with handles of nothing
- * and of what is gone; before cuInit, without a context, with one, after its end, and from an exit handler. Prints what each
- * gives: "where: call = result". Run alone and under the interposer, the output has to be the same.
+/* Calls as no program should make them: without an answer's place, of no size, of sizes that overflow, with handles of
+ * nothing and of what is gone; before cuInit, without a context, with one, after its end, and from an exit handler.
+ * Prints what each gives: "where: call = result". Run alone and under the interposer, the output has to be the same.
  *
  * Handles are NULL or were real once: a driver may follow any other to the end of the process. */
 #include <stdio.h>
@@ -29,22 +29,32 @@ static CUkernel kernel;
 static CUfunction function;
 static CUgreenCtx green;
 
-static const CUmemAllocationProp on_device = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-static const CUmemAllocationProp on_host = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_HOST, 0}};
-static const CUmemAllocationProp nowhere = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 99}};
+static const CUmemAllocationProp on_device = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                              .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+static const CUmemAllocationProp on_host = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                            .location = {CU_MEM_LOCATION_TYPE_HOST, 0}};
+static const CUmemAllocationProp nowhere = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                            .location = {CU_MEM_LOCATION_TYPE_DEVICE, 99}};
 static const CUmemAllocationProp no_type = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-static const CUmemPoolProps pool_props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-static const CUmemPoolProps pool_nowhere = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 99}};
+static const CUmemPoolProps pool_props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                          .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+static const CUmemPoolProps pool_nowhere = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                            .location = {CU_MEM_LOCATION_TYPE_DEVICE, 99}};
 static const CUmulticastObjectProp no_team, far_team = {.numDevices = 99, .size = 2 << 20};
 static const CUDA_ARRAY_DESCRIPTOR flat0 = {0, 0, 0x20, 1}, flat = {16, 16, 0x20, 1}, flat_huge = {HUGE, HUGE, 0x20, 4},
-                                   flat_over = {1u << 31, 1u << 31, 0x20, 4}, flat_bad = {16, 16, 0x7777, 1}, flat_odd = {16, 16, 0x20, 9};
+                                   flat_over = {1u << 31, 1u << 31, 0x20, 4}, flat_bad = {16, 16, 0x7777, 1},
+                                   flat_odd = {16, 16, 0x20, 9};
 static const CUDA_ARRAY_DESCRIPTOR_v1 old0 = {0, 0, 0x20, 1}, old = {16, 16, 0x20, 1}, old_huge = {~0u, ~0u, 0x20, 4};
-static const CUDA_ARRAY3D_DESCRIPTOR cube0 = {0, 0, 0, 0x20, 1, 0}, cube = {8, 8, 8, 0x20, 1, 0}, cube_huge = {HUGE, HUGE, HUGE, 0x20, 4, 0},
-                                     cube_flags = {8, 8, 8, 0x20, 1, ~0u}, cube_bad = {8, 8, 8, 0x7777, 3, 0};
+static const CUDA_ARRAY3D_DESCRIPTOR cube0 = {0, 0, 0, 0x20, 1, 0}, cube = {8, 8, 8, 0x20, 1, 0},
+                                     cube_huge = {HUGE, HUGE, HUGE, 0x20, 4, 0}, cube_flags = {8, 8, 8, 0x20, 1, ~0u},
+                                     cube_bad = {8, 8, 8, 0x7777, 3, 0};
 static const CUDA_ARRAY3D_DESCRIPTOR_v1 cube_old0 = {0, 0, 0, 0x20, 1, 0}, cube_old_huge = {~0u, ~0u, ~0u, 0x20, 4, 0};
 static const char text[] = ".version 7.0\n.target sm_52\n.address_size 64\n.visible .entry k()\n{\n ret;\n}\n";
-static const char none[] = ".target sm_52\n", binary[] = "\x7f" "ELF garbage that is none................................................";
+static const char none[] = ".target sm_52\n",
+                  binary[] = "\x7f"
+                             "ELF garbage that is none................................................";
 
+/* clang-format off */
 #define CALLS(X) \
   X(cuMemAlloc(NULL, 512)) X(cuMemAlloc(&low, 0)) X(cuMemAlloc(NULL, 0)) X(cuMemAlloc(NULL, ~0u)) \
   X(cuMemAlloc_v2(NULL, 512)) X(cuMemAlloc_v2(&p, 0)) X(cuMemAlloc_v2(&p, HUGE)) X(cuMemAlloc_v2(&p, HALF)) X(cuMemAlloc_v2(&p, OVER)) \
@@ -115,6 +125,7 @@ static const char none[] = ".target sm_52\n", binary[] = "\x7f" "ELF garbage tha
   X(cuLibraryUnload(NULL)) X(cuLibraryGetKernel(&kernel, NULL, "k")) X(cuLibraryGetKernel(NULL, NULL, NULL)) X(cuLibraryEnumerateKernels(NULL, 1, NULL)) \
   X(cuLibraryGetModule(&module, NULL)) X(cuLibraryGetModule(NULL, NULL)) X(cuLibraryGetGlobal(&p, &bytes, NULL, "g")) X(cuLibraryGetGlobal(NULL, NULL, NULL, NULL)) \
   X(cuKernelGetFunction(&function, NULL)) X(cuKernelGetFunction(NULL, NULL))
+/* clang-format on */
 
 static void misuse(const char *now) {
   where = now;
@@ -123,7 +134,8 @@ static void misuse(const char *now) {
 }
 
 static void must(CUresult result, const char *what) {
-  if (result == CUDA_SUCCESS) return;
+  if (result == CUDA_SUCCESS)
+    return;
   printf("cannot prepare: %s = %d\n", what, (int)result);
   exit(3);
 }

@@ -2,8 +2,8 @@
  *
  *   page_race PROCESSES SECONDS KILLS
  *
- * `granted` counts what is held between a grant and its return, so at no instant may it exceed the limit. Ends with 0 if it never
- * did, and if after all deaths the whole limit can be had by one process. */
+ * `granted` counts what is held between a grant and its return, so at no instant may it exceed the limit. Ends with 0
+ * if it never did, and if after all deaths the whole limit can be had by one process. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -88,7 +88,7 @@ int main(int argc, char **argv) {
     bury((uint32_t)i, pids[i]);
   struct gs_pages pages = {&arena->limits, &arena->usage};
   int all = gs_page_reserve(&pages, 0, 0, LIMIT);
-  printf("grants %llu refusals %llu exceeded %llu\n", (unsigned long long)arena->grants, (unsigned long long)arena->refusals,
-         (unsigned long long)arena->exceeded);
+  printf("grants %llu refusals %llu exceeded %llu\n", (unsigned long long)arena->grants,
+         (unsigned long long)arena->refusals, (unsigned long long)arena->exceeded);
   return arena->exceeded || all != 0 || arena->grants == 0;
 }

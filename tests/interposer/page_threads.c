@@ -1,10 +1,11 @@
-/* The shared pages under a race detector: threads stand for the processes of a grant, each with a slot of its own, beside the real
- * arbiter's thread and one that does what the daemon does: moves the limit, clears the slots of the dead, counts slots up.
+/* The shared pages under a race detector: threads stand for the processes of a grant, each with a slot of its own,
+ * beside the real arbiter's thread and one that does what the daemon does: moves the limit, clears the slots of the
+ * dead, counts slots up.
  *
  *   page_threads PROCESSES SECONDS
  *
- * Ends with 0 if no more than the highest limit was ever held, every grant was within the limit of its moment, and all is zero in
- * the end. */
+ * Ends with 0 if no more than the highest limit was ever held, every grant was within the limit of its moment, and all
+ * is zero in the end. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>

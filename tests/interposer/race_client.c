@@ -1,6 +1,6 @@
-/* Threads of one program in everything that the interposer guards: allocations, launches on streams of their own, waits, queries,
- * captures, contexts that come and go, one that is let go of and lives on. Linked with the interposer's own objects under a race
- * detector. At the end it holds nothing, says so and waits for its standard input to end.
+/* Threads of one program in everything that the interposer guards: allocations, launches on streams of their own,
+ * waits, queries, captures, contexts that come and go, one that is let go of and lives on. Linked with the interposer's
+ * own objects under a race detector. At the end it holds nothing, says so and waits for its standard input to end.
  *
  *   race_client PTX SECONDS */
 #include <pthread.h>
@@ -35,8 +35,8 @@ CUresult cuMemAllocAsync(CUdeviceptr *, size_t, CUstream);
 CUresult cuMemFreeAsync(CUdeviceptr, CUstream);
 CUresult cuMemGetInfo_v2(size_t *, size_t *);
 CUresult cuMemsetD8Async(CUdeviceptr, unsigned char, size_t, CUstream);
-CUresult cuLaunchKernel(CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
-                        CUstream, void **, void **);
+CUresult cuLaunchKernel(CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
+                        unsigned int, CUstream, void **, void **);
 
 enum { THREADS = 4, OTHERS = 3 };
 
@@ -45,7 +45,8 @@ static CUfunction kernel;
 static time_t end;
 
 static void check(CUresult result, const char *what) {
-  if (result == CUDA_SUCCESS) return;
+  if (result == CUDA_SUCCESS)
+    return;
   fprintf(stderr, "%s: %d\n", what, result);
   exit(1);
 }
@@ -70,7 +71,8 @@ static void *work(void *argument) {
       OK(cuMemAlloc_v2(&memory, 1 + (size_t)rand_r(&seed) % 100000));
       OK(cuMemAllocAsync(&pooled, 1 + (size_t)rand_r(&seed) % 100000, stream));
       OK(cuMemsetD8Async(memory, 0, 1, stream));
-      for (int k = rand_r(&seed) % 30; k >= 0; k--) spin(stream, 1000 + (unsigned)rand_r(&seed) % 20000);
+      for (int k = rand_r(&seed) % 30; k >= 0; k--)
+        spin(stream, 1000 + (unsigned)rand_r(&seed) % 20000);
       OK(cuEventRecord(event, stream));
       (void)cuStreamQuery(stream);
       (void)cuEventQuery(event);
@@ -96,8 +98,10 @@ static void *come_and_go(void *argument) {
     OK(cuStreamCreate(&stream, 1 /* non-blocking */));
     OK(cuMemAlloc_v2(&memory, 1 << 20));
     OK(cuMemsetD8Async(memory, 0, 1 << 20, stream));
-    if (turn % 3 == 0) OK(cuCtxSynchronize());
-    if (turn % 10 == 0) OK(cuStreamBeginCapture_v2(stream, 2 /* relaxed */));
+    if (turn % 3 == 0)
+      OK(cuCtxSynchronize());
+    if (turn % 10 == 0)
+      OK(cuStreamBeginCapture_v2(stream, 2 /* relaxed */));
     OK(cuCtxDestroy_v2(own));
   }
   return NULL;
@@ -122,7 +126,8 @@ int main(int argc, char **argv) {
   unsigned seed[THREADS];
   CUmodule module;
   FILE *file = argc == 3 ? fopen(argv[1], "r") : NULL;
-  if (!file || !fread(ptx, 1, sizeof ptx - 1, file)) return 2;
+  if (!file || !fread(ptx, 1, sizeof ptx - 1, file))
+    return 2;
   fclose(file);
   end = time(NULL) + atoi(argv[2]);
   OK(cuInit(0));
@@ -134,8 +139,10 @@ int main(int argc, char **argv) {
     seed[i] = i + 1;
     pthread_create(&thread[i], NULL, work, &seed[i]);
   }
-  for (int i = 0; i < OTHERS; i++) pthread_create(&thread[THREADS + i], NULL, other[i], NULL);
-  for (int i = 0; i < THREADS + OTHERS; i++) pthread_join(thread[i], NULL);
+  for (int i = 0; i < OTHERS; i++)
+    pthread_create(&thread[THREADS + i], NULL, other[i], NULL);
+  for (int i = 0; i < THREADS + OTHERS; i++)
+    pthread_join(thread[i], NULL);
   OK(cuDevicePrimaryCtxRelease_v2(0));
   puts("over");
   fflush(stdout);

@@ -28,7 +28,8 @@ int main(int argc, char **argv) {
   struct runtime one, two;
   void *at[2];
   size_t left, total[2];
-  if (argc != 3) return 2;
+  if (argc != 3)
+    return 2;
   one = load(argv[1]);
   two = load(argv[2]);
   printf("first %d %d %d", one.malloc(&at[0], 1 << 20), one.info(&left, &total[0]), one.peek());

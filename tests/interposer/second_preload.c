@@ -20,7 +20,8 @@ void free(void *at) { __libc_free(at); }
 
 void *dlsym(void *handle, const char *name) {
   static void *(*next)(void *, const char *);
-  if (!next) *(void **)&next = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+  if (!next)
+    *(void **)&next = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
   __atomic_add_fetch(&lookups, 1, __ATOMIC_RELAXED);
   return next(handle, name);
 }

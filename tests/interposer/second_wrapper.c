@@ -1,5 +1,5 @@
-/* Another library that somebody preloads: it wraps functions of the driver, as tracers and checkers do, calls the next one, and
- * says how often each was called. */
+/* Another library that somebody preloads: it wraps functions of the driver, as tracers and checkers do, calls the next
+ * one, and says how often each was called. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -15,8 +15,8 @@ int cuMemAlloc_v2(uint64_t *at, size_t bytes) {
   return next ? next(at, bytes) : 999;
 }
 
-int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
-                   void *stream, void **arguments, void **extra) {
+int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                   unsigned shared, void *stream, void **arguments, void **extra) {
   int (*next)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
   *(void **)&next = dlsym(RTLD_NEXT, "cuLaunchKernel");
   __atomic_add_fetch(next ? &launches : &lost, 1, __ATOMIC_RELAXED);

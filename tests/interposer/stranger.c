@@ -14,10 +14,12 @@ int main(int argc, char **argv) {
   pthread_t thread;
   void *result = NULL;
   int made = 0;
-  for (int i = 0; i < 3; i++) made += (copies[i] = strdup(argv[argc - 1])) != NULL;
+  for (int i = 0; i < 3; i++)
+    made += (copies[i] = strdup(argv[argc - 1])) != NULL;
   pthread_create(&thread, NULL, answer, NULL);
   pthread_join(thread, &result);
   printf("%d arguments, %s, %d allocations, thread %ld\n", argc - 1, copies[0], made, (long)result);
-  for (int i = 0; i < 3; i++) free(copies[i]);
+  for (int i = 0; i < 3; i++)
+    free(copies[i]);
   return 3;
 }

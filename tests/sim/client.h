@@ -20,21 +20,21 @@ static const char spin_ptx[] =
     ".visible .entry spin_ns(.param .u64 spin_ns_param_0)\n{\n  ret;\n}\n"
     ".visible .entry other(\n  .param .u64 p0, .param .f32 p1,\n  .param .align 16 .b8 p2[24]\n)\n{\n  ret;\n}\n";
 
-#define EXPECT(call, want)                                                                        \
-  do {                                                                                            \
-    int got_ = (int)(call), want_ = (int)(want);                                                  \
-    if (got_ != want_) {                                                                          \
-      printf("%s:%d: %s gave %d instead of %d\n", __FILE__, __LINE__, #call, got_, want_);        \
-      exit(1);                                                                                    \
-    }                                                                                             \
+#define EXPECT(call, want) \
+  do { \
+    int got_ = (int)(call), want_ = (int)(want); \
+    if (got_ != want_) { \
+      printf("%s:%d: %s gave %d instead of %d\n", __FILE__, __LINE__, #call, got_, want_); \
+      exit(1); \
+    } \
   } while (0)
 #define OK(call) EXPECT(call, CUDA_SUCCESS)
-#define CHECK(condition)                                                       \
-  do {                                                                         \
-    if (!(condition)) {                                                        \
-      printf("%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);           \
-      exit(1);                                                                 \
-    }                                                                          \
+#define CHECK(condition) \
+  do { \
+    if (!(condition)) { \
+      printf("%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+      exit(1); \
+    } \
   } while (0)
 
 static inline uint64_t now_ns(void) {
@@ -64,13 +64,14 @@ static inline void spin(const struct client *c, uint64_t ns, CUstream stream) {
   OK(cuLaunchKernel(c->spin, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
 }
 
-/* Holds a stream until everything that a test compares is queued, however late this thread is. What follows begins with a short
- * kernel: it has the device by the time it ends. */
+/* Holds a stream until everything that a test compares is queued, however late this thread is. What follows begins with
+ * a short kernel: it has the device by the time it ends. */
 static unsigned *gate_flag;
 
 static inline void gate_close(const struct client *c, CUstream stream) {
   CUdeviceptr address;
-  if (gate_flag == NULL) OK(cuMemHostAlloc((void **)&gate_flag, 4, 2));
+  if (gate_flag == NULL)
+    OK(cuMemHostAlloc((void **)&gate_flag, 4, 2));
   OK(cuMemHostGetDevicePointer_v2(&address, gate_flag, 0));
   __atomic_store_n(gate_flag, 0, __ATOMIC_RELEASE);
   OK(cuStreamWaitValue32_v2(stream, address, 1, CU_STREAM_WAIT_VALUE_EQ));

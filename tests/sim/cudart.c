@@ -21,16 +21,21 @@ int __cudaPopCallConfiguration(dim3_t *, dim3_t *, size_t *, void *);
 int __cudaGetKernel(kernel_t *, const void *);
 int __cudaLaunchKernel(kernel_t, dim3_t, dim3_t, void **, size_t, stream_t);
 int cudaLaunchKernel(const void *, dim3_t, dim3_t, void **, size_t, stream_t);
-int cudaGetDeviceCount(int *), cudaSetDevice(int), cudaGetDevice(int *), cudaDeviceSynchronize(void), cudaDeviceReset(void);
-int cudaMalloc(void **, size_t), cudaFree(void *), cudaMemcpy(void *, const void *, size_t, int), cudaMemset(void *, int, size_t);
+int cudaGetDeviceCount(int *), cudaSetDevice(int), cudaGetDevice(int *), cudaDeviceSynchronize(void),
+    cudaDeviceReset(void);
+int cudaMalloc(void **, size_t), cudaFree(void *), cudaMemcpy(void *, const void *, size_t, int),
+    cudaMemset(void *, int, size_t);
 int cudaMallocAsync(void **, size_t, stream_t), cudaFreeAsync(void *, stream_t), cudaMallocHost(void **, size_t);
 int cudaMallocManaged(void **, size_t, unsigned), cudaFreeHost(void *);
-int cudaMemcpyAsync(void *, const void *, size_t, int, stream_t), cudaMemcpyAsync_ptsz(void *, const void *, size_t, int, stream_t);
+int cudaMemcpyAsync(void *, const void *, size_t, int, stream_t),
+    cudaMemcpyAsync_ptsz(void *, const void *, size_t, int, stream_t);
 int cudaMemcpy_ptds(void *, const void *, size_t, int);
 int cudaMemGetInfo(size_t *, size_t *), cudaMemcpyToSymbol(const void *, const void *, size_t, size_t, int);
 int cudaMemcpyFromSymbol(void *, const void *, size_t, size_t, int), cudaGetSymbolSize(size_t *, const void *);
-int cudaStreamCreate(stream_t *), cudaStreamDestroy(stream_t), cudaStreamSynchronize(stream_t), cudaStreamQuery(stream_t);
-int cudaEventCreate(handle_t *), cudaEventDestroy(handle_t), cudaEventRecord(handle_t, stream_t), cudaEventSynchronize(handle_t);
+int cudaStreamCreate(stream_t *), cudaStreamDestroy(stream_t), cudaStreamSynchronize(stream_t),
+    cudaStreamQuery(stream_t);
+int cudaEventCreate(handle_t *), cudaEventDestroy(handle_t), cudaEventRecord(handle_t, stream_t),
+    cudaEventSynchronize(handle_t);
 int cudaEventElapsedTime(float *, handle_t, handle_t);
 int cudaStreamBeginCapture(stream_t, int), cudaStreamEndCapture(stream_t, handle_t *);
 int cudaGraphInstantiate(handle_t *, handle_t, unsigned long long), cudaGraphLaunch(handle_t, stream_t);
@@ -40,28 +45,35 @@ int cudaFuncGetAttributes(void *, const void *);
 int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *, const void *, int, size_t);
 const char *cudaGetErrorName(int), *cudaGetErrorString(int);
 
-#define EXPECT(call, want)                                                                                       \
-  do {                                                                                                           \
-    int got_ = (call);                                                                                           \
-    if (got_ != (want)) {                                                                                        \
+#define EXPECT(call, want) \
+  do { \
+    int got_ = (call); \
+    if (got_ != (want)) { \
       printf("line %d: %s gave %d (%s) instead of %d\n", __LINE__, #call, got_, cudaGetErrorName(got_), (want)); \
-      exit(1);                                                                                                   \
-    }                                                                                                            \
+      exit(1); \
+    } \
   } while (0)
 #define OK(call) EXPECT(call, 0)
-#define CHECK(condition)                                      \
-  do {                                                        \
-    if (!(condition)) {                                       \
+#define CHECK(condition) \
+  do { \
+    if (!(condition)) { \
       printf("line %d: not so: %s\n", __LINE__, #condition); \
-      exit(1);                                                \
-    }                                                         \
+      exit(1); \
+    } \
   } while (0)
 enum { TO_DEVICE = 1, TO_HOST = 2, IN_DEVICE = 3, BY_ADDRESS = 4 };
-enum { INVALID_VALUE = 1, NO_MEMORY = 2, BAD_DIRECTION = 21, NO_CONFIGURATION = 52, BAD_FUNCTION = 98, BAD_DEVICE = 101, NOT_READY = 600 };
+enum {
+  INVALID_VALUE = 1,
+  NO_MEMORY = 2,
+  BAD_DIRECTION = 21,
+  NO_CONFIGURATION = 52,
+  BAD_FUNCTION = 98,
+  BAD_DEVICE = 101,
+  NOT_READY = 600
+};
 
-static char image[] =
-    ".version 7.0\n.target sm_50\n.address_size 64\n.visible .global .align 4 .b8 table[16];\n"
-    ".visible .entry spin_ns(.param .u64 spin_ns_param_0)\n{\n  ret;\n}\n";
+static char image[] = ".version 7.0\n.target sm_50\n.address_size 64\n.visible .global .align 4 .b8 table[16];\n"
+                      ".visible .entry spin_ns(.param .u64 spin_ns_param_0)\n{\n  ret;\n}\n";
 static void **binary;
 static char table_stub[16];
 static char unregistered;
@@ -79,7 +91,8 @@ static __attribute__((destructor)) void unregistration(void) { __cudaUnregisterF
 /* spin<<<1, 1, 0, stream>>>(ns) */
 static int launch(unsigned long long ns, stream_t stream) {
   const dim3_t one = {1, 1, 1};
-  if (__cudaPushCallConfiguration(one, one, 0, stream) == 0) spin_stub(ns);
+  if (__cudaPushCallConfiguration(one, one, 0, stream) == 0)
+    spin_stub(ns);
   return cudaGetLastError();
 }
 
@@ -89,7 +102,8 @@ static void spin_stub(unsigned long long ns) {
   dim3_t grid, block;
   size_t shared;
   stream_t stream;
-  if (!kernel) __cudaGetKernel(&kernel, (const void *)spin_stub);
+  if (!kernel)
+    __cudaGetKernel(&kernel, (const void *)spin_stub);
   if (__cudaPopCallConfiguration(&grid, &block, &shared, &stream) == 0)
     __cudaLaunchKernel(kernel, grid, block, arguments, shared, stream);
 }

@@ -24,7 +24,8 @@ static void chain(const struct client *c) {
   OK(cuEventCreate(&b, 0));
   OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
   EXPECT(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_ERROR_ILLEGAL_STATE);
-  for (int i = 0; i < 10; i++) spin(c, 100 * US, stream);
+  for (int i = 0; i < 10; i++)
+    spin(c, 100 * US, stream);
   OK(cuLaunchHostFunc(stream, count_up, &calls));
   OK(cuStreamIsCapturing(stream, &status));
   CHECK(status == CU_STREAM_CAPTURE_STATUS_ACTIVE);
@@ -250,7 +251,7 @@ static void by_hand(const struct client *c) {
   CHECK(inner != child && node_count(inner) == 1);
   OK(cuGraphNodeGetType(copy, &type));
   CHECK(type == CU_GRAPH_NODE_TYPE_MEMCPY);
-  EXPECT(cuGraphAddEmptyNode(&empty, child, &k, 1), CUDA_ERROR_INVALID_VALUE); /* another graph's node */
+  EXPECT(cuGraphAddEmptyNode(&empty, child, &k, 1), CUDA_ERROR_INVALID_VALUE);  /* another graph's node */
   EXPECT(cuGraphAddDependencies(graph, &k, &set, 1), CUDA_ERROR_INVALID_VALUE); /* there already */
   OK(cuGraphAddDependencies(graph, &record, &k, 1));
   EXPECT(cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_ERROR_INVALID_VALUE); /* a cycle */
@@ -259,7 +260,8 @@ static void by_hand(const struct client *c) {
   OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
   OK(cuGraphLaunch(exec, stream));
   OK(cuStreamSynchronize(stream));
-  for (int i = 0; i < 64; i++) CHECK(back[i] == 0x42);
+  for (int i = 0; i < 64; i++)
+    CHECK(back[i] == 0x42);
   CHECK(calls == 1);
   OK(cuEventQuery(event));
 

@@ -10,7 +10,8 @@ static void back_to_back(const struct client *c) {
   gate_close(c, NULL);
   OK(cuEventRecord(a, NULL));
   EXPECT(cuEventQuery(a), CUDA_ERROR_NOT_READY);
-  for (int i = 0; i < 100; i++) spin(c, 12345, NULL);
+  for (int i = 0; i < 100; i++)
+    spin(c, 12345, NULL);
   OK(cuEventRecord(b, NULL));
   EXPECT(cuStreamQuery(NULL), CUDA_ERROR_NOT_READY);
   uint64_t start = now_ns();
@@ -102,7 +103,7 @@ static void per_thread(const struct client *c) {
   CHECK(legacy == here);
 }
 
-/* ---- host functions ----------------------------------------------------------------------------------------------------------- */
+/* ---- host functions ---------------------------------------------------------------------------------------------- */
 
 struct note {
   CUevent before;
@@ -143,7 +144,8 @@ static void host_functions(const struct client *c) {
   spin(c, 1 * MS, stream);
   OK(cuEventRecord(b, stream));
   CHECK(__atomic_load_n(&next, __ATOMIC_ACQUIRE) == 0);
-  while (__atomic_load_n(&next, __ATOMIC_ACQUIRE) < 2) CHECK(now_ns() - start < 5000 * MS);
+  while (__atomic_load_n(&next, __ATOMIC_ACQUIRE) < 2)
+    CHECK(now_ns() - start < 5000 * MS);
   CHECK(first.order == 1 && second.order == 2);
   CHECK(first.at - start >= 5 * MS);
   CHECK(first.inside == CUDA_ERROR_NOT_PERMITTED);
@@ -152,7 +154,7 @@ static void host_functions(const struct client *c) {
   OK(cuStreamDestroy_v2(stream));
 }
 
-/* ---- values -------------------------------------------------------------------------------------------------------------------- */
+/* ---- values ------------------------------------------------------------------------------------------------------ */
 
 static void values(const struct client *c) {
   CUstream x, y;
@@ -186,7 +188,8 @@ static void values(const struct client *c) {
   spin(c, 2 * MS, y);
   OK(cuStreamWriteValue64_v2(y, flag_address + 8, 1ull << 40, 0));
   uint64_t start = now_ns(), *wide = (uint64_t *)(flag + 2);
-  while (__atomic_load_n(wide, __ATOMIC_ACQUIRE) != 1ull << 40) CHECK(now_ns() - start < 5000 * MS);
+  while (__atomic_load_n(wide, __ATOMIC_ACQUIRE) != 1ull << 40)
+    CHECK(now_ns() - start < 5000 * MS);
   EXPECT(cuStreamWaitValue32(x, flag_address + 1, 0, 0), CUDA_ERROR_INVALID_VALUE);
   EXPECT(cuStreamWriteValue32(x, 16, 0, 0), CUDA_ERROR_INVALID_VALUE);
   OK(cuCtxSynchronize());
@@ -248,7 +251,8 @@ static void destroyed_stream(const struct client *c) {
 static int filled;
 
 static void *open_when_filled(void *arg) {
-  while (!__atomic_load_n(&filled, __ATOMIC_ACQUIRE)) usleep(1000);
+  while (!__atomic_load_n(&filled, __ATOMIC_ACQUIRE))
+    usleep(1000);
   usleep(20000); /* time for the launch that must not go through */
   gate_open();
   return arg;
@@ -260,7 +264,8 @@ static void bounded_queue(const struct client *c) {
   pthread_t opener;
   OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   gate_close(c, stream); /* two items */
-  for (int i = 0; i < 1022; i++) spin(c, 1000, stream);
+  for (int i = 0; i < 1022; i++)
+    spin(c, 1000, stream);
   CHECK(*gate_flag == 0);
   pthread_create(&opener, NULL, open_when_filled, NULL);
   __atomic_store_n(&filled, 1, __ATOMIC_RELEASE);

@@ -19,7 +19,8 @@ static int allocate(size_t bytes) {
 
 static unsigned long busy(const struct client *c, uint64_t ns, uint64_t until) {
   unsigned long done = 0;
-  for (; now_ns() < until; done++) spin(c, ns, NULL);
+  for (; now_ns() < until; done++)
+    spin(c, ns, NULL);
   OK(cuCtxSynchronize());
   return done;
 }
@@ -30,7 +31,8 @@ static double timed(const struct client *c, uint64_t ns, unsigned long count) {
   OK(cuEventCreate(&b, 0));
   gate_close(c, NULL);
   OK(cuEventRecord(a, NULL));
-  while (count--) spin(c, ns, NULL);
+  while (count--)
+    spin(c, ns, NULL);
   OK(cuEventRecord(b, NULL));
   gate_open();
   OK(cuCtxSynchronize());
@@ -44,9 +46,11 @@ int main(void) {
   fflush(stdout);
   while (fgets(line, sizeof line, stdin)) {
     unsigned long x = 0, y = 0;
-    if (sscanf(line, "%15s %lu %lu", word, &x, &y) < 1) continue;
+    if (sscanf(line, "%15s %lu %lu", word, &x, &y) < 1)
+      continue;
     if (strcmp(word, "spin") == 0) {
-      for (unsigned long i = 0; i < y; i++) spin(&c, x, NULL);
+      for (unsigned long i = 0; i < y; i++)
+        spin(&c, x, NULL);
       puts("queued");
     } else if (strcmp(word, "sync") == 0) {
       OK(cuCtxSynchronize());

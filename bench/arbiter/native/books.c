@@ -35,10 +35,11 @@ static int ask(int fd, uint32_t op, uint32_t device, struct sim_reply *reply) {
     struct cmsghdr align;
   } control;
   struct iovec part = {reply, sizeof *reply};
-  struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control};
+  struct msghdr message = {
+      .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control};
   int given = -1;
-  if (send(fd, &request, sizeof request, 0) != sizeof request || recvmsg(fd, &message, MSG_CMSG_CLOEXEC) != sizeof *reply ||
-      reply->error)
+  if (send(fd, &request, sizeof request, 0) != sizeof request ||
+      recvmsg(fd, &message, MSG_CMSG_CLOEXEC) != sizeof *reply || reply->error)
     gone("the simulator's books");
   struct cmsghdr *header = CMSG_FIRSTHDR(&message);
   if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS)

@@ -1,8 +1,8 @@
 /* Hands one lease around among the tenants of a page:
  *   controller PAGE lock QUANTUM_MS       first come, first served; taken back after the quantum once somebody else waits
  *   controller PAGE rotation SLICE_MS     the waiting tenant with the least time for its share, a slice at a time
- * The next tenant is leased when the one before says that its work is done. Ends when `stop` is set and the bell rung, and prints
- * {"leases": N, "reclaim_us": [from each revoke of a tenant that still wanted to its release]}. */
+ * The next tenant is leased when the one before says that its work is done. Ends when `stop` is set and the bell rung,
+ * and prints {"leases": N, "reclaim_us": [from each revoke of a tenant that still wanted to its release]}. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static uint64_t quantum_ns;
 static enum phase phase;
 static uint32_t holder;
 static uint64_t leased_ns, end_ns, revoked_ns; /* revoked: 0 when it was given up */
-static double served[BENCH_TENANTS]; /* ns for a share of 1 */
+static double served[BENCH_TENANTS];           /* ns for a share of 1 */
 static uint64_t leases;
 static uint32_t reclaim_us[RECLAIMS_MAX];
 static unsigned nreclaims;

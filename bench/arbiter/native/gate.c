@@ -28,7 +28,8 @@ static bool over(void) { return load32(&page->stop) != 0; }
 /* ---- tokens ---- */
 
 struct bucket {
-  int64_t per_second_unit, total, share; /* what a point of difference is worth, the most a period adds, what it adds now */
+  /* what a point of difference is worth, the most a period adds, what it adds now */
+  int64_t per_second_unit, total, share;
 };
 
 static void adjust(struct bucket *b, int limit, int used) {
@@ -142,7 +143,8 @@ static void end_window(void) {
 
 /* ---- both ---- */
 
-void gate_open(const struct gate_options *asked, struct bench_page *shared, struct bench_tenant *tenant, CUcontext current) {
+void gate_open(const struct gate_options *asked, struct bench_page *shared, struct bench_tenant *tenant,
+               CUcontext current) {
   pthread_t thread;
   options = *asked;
   page = shared;

@@ -1,11 +1,11 @@
-/* How the systems that gpushare is compared with hold a tenant back, reimplemented from what is published about them; the
- * constants are theirs.
+/* How the systems that gpushare is compared with hold a tenant back, reimplemented from what is published about them;
+ * the constants are theirs.
  *
- * TOKENS: a token bucket in grid blocks per process. Every 120 ms a thread compares the process's part of the last second, as
- * the device's books say, with its limit, and moves what it adds to the bucket; a launch that finds the bucket below zero
- * sleeps 10 ms. Graph launches pay nothing. (HAMi-core)
- * LEASE: a process submits only while its lease word is odd; a revoked one waits for its own work and says so. Who gets the
- * lease when is the controller's business: a lock with a quantum (nvshare) or fixed slices (Run:ai). */
+ * TOKENS: a token bucket in grid blocks per process. Every 120 ms a thread compares the process's part of the last
+ * second, as the device's books say, with its limit, and moves what it adds to the bucket; a launch that finds the
+ * bucket below zero sleeps 10 ms. Graph launches pay nothing. (HAMi-core) LEASE: a process submits only while its lease
+ * word is odd; a revoked one waits for its own work and says so. Who gets the lease when is the controller's business:
+ * a lock with a quantum (nvshare) or fixed slices (Run:ai). */
 #ifndef BENCH_GATE_H
 #define BENCH_GATE_H
 
@@ -23,7 +23,8 @@ struct gate_options {
 };
 
 /* After the context is current. */
-void gate_open(const struct gate_options *options, struct bench_page *page, struct bench_tenant *mine, CUcontext context);
+void gate_open(const struct gate_options *options, struct bench_page *page, struct bench_tenant *mine,
+               CUcontext context);
 /* Around each submission; blocks is 0 for a graph. */
 void gate_enter(unsigned blocks);
 void gate_leave(void);

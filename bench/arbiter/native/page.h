@@ -1,5 +1,6 @@
-/* What the tenants, the monitor and the controller of one measurement share: a file of one struct bench_page. A tenant writes
- * its own entry, but for `lease`, which is the controller's; Python writes `go` and `stop`. Times are CLOCK_MONOTONIC ns. */
+/* What the tenants, the monitor and the controller of one measurement share: a file of one struct bench_page. A tenant
+ * writes its own entry, but for `lease`, which is the controller's; Python writes `go` and `stop`. Times are
+ * CLOCK_MONOTONIC ns. */
 #ifndef BENCH_PAGE_H
 #define BENCH_PAGE_H
 
@@ -18,8 +19,8 @@ struct bench_tenant {
   int32_t pid;
   uint64_t asked_ns; /* since when it waits */
   uint64_t kernels;  /* submitted */
-  /* Inside driver calls or the gate, so with something for the device: since when (0: not now), and how long before that,
-   * without the first BENCH_CALL_NS of each time. */
+  /* Inside driver calls or the gate, so with something for the device: since when (0: not now), and how long before
+   * that, without the first BENCH_CALL_NS of each time. */
   uint64_t wanting_since_ns, wanted_ns;
   uint64_t reserved[9];
 };

@@ -2,10 +2,10 @@
  *
  *   tenant --page FILE --index I --module spin.ptx [options]
  *
- * Patterns: `stream`: without end, two batches in flight. `graph`: the same with a graph of --kernels kernels as the batch.
- * `gaps`: a kernel, then --gap-ns of host work, and never a wait. `requests`: every --period-ns, give or take --jitter-ns,
- * --kernels kernels and a wait for them; a late one starts late and counts from when it was due.
- * Prints {"event":"ready"}, and at the end {"kernels":N,"samples":[[due_ns,latency_ns,held_ns],...]}: held is what the first
+ * Patterns: `stream`: without end, two batches in flight. `graph`: the same with a graph of --kernels kernels as the
+ * batch. `gaps`: a kernel, then --gap-ns of host work, and never a wait. `requests`: every --period-ns, give or take
+ * --jitter-ns, --kernels kernels and a wait for them; a late one starts late and counts from when it was due. Prints
+ * {"event":"ready"}, and at the end {"kernels":N,"samples":[[due_ns,latency_ns,held_ns],...]}: held is what the first
  * launch of the request took. */
 #define _GNU_SOURCE
 #include <getopt.h>
@@ -42,7 +42,8 @@ struct program {
   CUstream stream;
   CUevent marks[2];
   CUgraphExec graph;
-  unsigned blocks; /* of one kernel: 8 of 256 threads on each multiprocessor fill it; one such wave is taken to last 100 us */
+  /* of one kernel: 8 of 256 threads on each multiprocessor fill it; one such wave is taken to last 100 us */
+  unsigned blocks;
   uint64_t random;
   struct sample sample[SAMPLES_MAX];
   unsigned nsamples;
@@ -191,30 +192,30 @@ static bool parse(int argc, char **argv, struct program *p) {
   while ((which = getopt_long(argc, argv, "", names, NULL)) != -1) {
     uint64_t number = optarg ? strtoull(optarg, NULL, 10) : 0;
     switch (which) {
-    case 'p': p->page_path = optarg; break;
-    case 'i': p->index = (unsigned)number; break;
-    case 'm': p->module = optarg; break;
-    case 'd': p->device = (int)number; break;
-    case 'w':
-      if (!choose(optarg, patterns, &value))
-        return false;
-      p->pattern = (enum pattern)value;
-      break;
-    case 'k': p->kernel_ns = number; break;
-    case 'n': p->kernels = (unsigned)number; break;
-    case 'g': p->gap_ns = number; break;
-    case 'r': p->period_ns = number; break;
-    case 'j': p->jitter_ns = number; break;
-    case 'G':
-      if (!choose(optarg, gates, &value))
-        return false;
-      p->gate.kind = (enum gate_kind)value;
-      break;
-    case 'P': p->gate.limit_percent = (uint32_t)number; break;
-    case 'D': p->gate.device = (uint32_t)number; break;
-    case 'I': p->gate.idle_ns = number; break;
-    case 'W': p->gate.windows = true; break;
-    default: return false;
+      case 'p': p->page_path = optarg; break;
+      case 'i': p->index = (unsigned)number; break;
+      case 'm': p->module = optarg; break;
+      case 'd': p->device = (int)number; break;
+      case 'w':
+        if (!choose(optarg, patterns, &value))
+          return false;
+        p->pattern = (enum pattern)value;
+        break;
+      case 'k': p->kernel_ns = number; break;
+      case 'n': p->kernels = (unsigned)number; break;
+      case 'g': p->gap_ns = number; break;
+      case 'r': p->period_ns = number; break;
+      case 'j': p->jitter_ns = number; break;
+      case 'G':
+        if (!choose(optarg, gates, &value))
+          return false;
+        p->gate.kind = (enum gate_kind)value;
+        break;
+      case 'P': p->gate.limit_percent = (uint32_t)number; break;
+      case 'D': p->gate.device = (uint32_t)number; break;
+      case 'I': p->gate.idle_ns = number; break;
+      case 'W': p->gate.windows = true; break;
+      default: return false;
     }
   }
   return p->page_path && p->module && p->kernel_ns && p->kernels && p->index < BENCH_TENANTS;

@@ -4,9 +4,10 @@
 
 enum { ROUNDS = 9, LAUNCHES = 100 };
 
-static const double LONG_NS = 2e6;    /* the cost of events around it is a thousandth */
-static const double HEAT_NS = 3e8;    /* clocks rise */
-static const double SHORT_NS = 20000; /* longer than the host takes to launch, so that the device never waits for it */
+static const double LONG_NS = 2e6; /* the cost of events around it is a thousandth */
+static const double HEAT_NS = 3e8; /* clocks rise */
+/* longer than the host takes to launch, so that the device never waits for it */
+static const double SHORT_NS = 20000;
 static const uint64_t AMOUNT_MAX = 1ull << 48;
 
 static int ascending(const void *a, const void *b) {

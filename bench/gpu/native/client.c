@@ -36,6 +36,7 @@ int main(int argc, char **argv) {
   for (unsigned i = 0; i < BYTES; i++)
     sum = sum * 1099511628211u + out[i];
   MUST(cuMemGetInfo_v2(&available, &total));
-  printf("{\"result\": %lu, \"refused\": \"%s\", \"total_bytes\": %zu}\n", sum, error_name(cuMemAlloc_v2(&more, size)), total);
+  printf("{\"result\": %lu, \"refused\": \"%s\", \"total_bytes\": %zu}\n", sum, error_name(cuMemAlloc_v2(&more, size)),
+         total);
   return 0;
 }

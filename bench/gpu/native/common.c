@@ -21,7 +21,8 @@ const char *error_name(CUresult code) {
 void must_at(CUresult code, const char *call) {
   if (code == CUDA_SUCCESS)
     return;
-  printf("{\"event\": \"error\", \"call\": \"%.40s\", \"error\": %d, \"name\": \"%s\"}\n", call, (int)code, error_name(code));
+  printf("{\"event\": \"error\", \"call\": \"%.40s\", \"error\": %d, \"name\": \"%s\"}\n", call, (int)code,
+         error_name(code));
   fflush(stdout);
   exit(1);
 }

@@ -1,5 +1,5 @@
-/* The driver calls that the benchmark programs make, and what all of them need. Types are the project's own declarations, so
- * that nothing of a CUDA toolkit is needed to build them. */
+/* The driver calls that the benchmark programs make, and what all of them need. Types are the project's own
+ * declarations, so that nothing of a CUDA toolkit is needed to build them. */
 #ifndef BENCH_DRIVER_H
 #define BENCH_DRIVER_H
 
@@ -40,8 +40,8 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long)
 CUresult cuGraphLaunch(CUgraphExec, CUstream);
 CUresult cuGraphExecDestroy(CUgraphExec);
 CUresult cuGraphDestroy(CUgraph);
-CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **,
-                        void **);
+CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
+                        void **, void **);
 CUresult cuEventCreate(CUevent *, unsigned);
 CUresult cuEventRecord(CUevent, CUstream);
 CUresult cuEventSynchronize(CUevent);

@@ -3,13 +3,14 @@
  *   ioctl FILE NR SIZE SECOND RESULT STATUS        mmap FILE LENGTH SHARED WRITABLE
  *   object FILE DESCRIPTOR CLIENT PARENT HANDLE CLASS ENGINE
  *
- * SECOND is the class of an RM_ALLOC, the command of an RM_CONTROL, the function of a VID_HEAP_CONTROL. An object is a channel, a
- * group of channels (ENGINE: which one it is for) or a subdevice that was made. With IOLOG_DENY=1 in the environment, every
- * allocation of device memory (RM_ALLOC of class 0x40, or heap functions 2, 6, 14) is answered -ENOMEM without asking the kernel,
- * from the moment that the file IOLOG.deny exists. IOLOG_FILES: what the names of the files begin with, instead of /dev/nvidia.
+ * SECOND is the class of an RM_ALLOC, the command of an RM_CONTROL, the function of a VID_HEAP_CONTROL. An object is a
+ * channel, a group of channels (ENGINE: which one it is for) or a subdevice that was made. With IOLOG_DENY=1 in the
+ * environment, every allocation of device memory (RM_ALLOC of class 0x40, or heap functions 2, 6, 14) is answered
+ * -ENOMEM without asking the kernel, from the moment that the file IOLOG.deny exists. IOLOG_FILES: what the names of
+ * the files begin with, instead of /dev/nvidia.
  *
- * Numbers and offsets are of NVIDIA's open GPU kernel modules 580.142: nvos.h, nv_escape.h, nv-ioctl-numbers.h. The requests of
- * uvm are plain numbers. */
+ * Numbers and offsets are of NVIDIA's open GPU kernel modules 580.142: nvos.h, nv_escape.h, nv-ioctl-numbers.h. The
+ * requests of uvm are plain numbers. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -92,14 +93,10 @@ static uint32_t status_of(const struct request *r) {
   if (!r->at)
     return 0;
   switch (r->nr) {
-  case RM_ALLOC:
-    return word(r->at, r->size >= NVOS64_BYTES ? 40 : 28);
-  case ALLOC_MEMORY:
-    return word(r->at, 40);
-  case RM_CONTROL:
-    return word(r->at, 28);
-  case VID_HEAP:
-    return word(r->at, 20);
+    case RM_ALLOC: return word(r->at, r->size >= NVOS64_BYTES ? 40 : 28);
+    case ALLOC_MEMORY: return word(r->at, 40);
+    case RM_CONTROL: return word(r->at, 28);
+    case VID_HEAP: return word(r->at, 20);
   }
   return 0;
 }
@@ -129,8 +126,8 @@ static void write_object(const char *name, int fd, const struct request *r, uint
     return;
   const void *parameters = pointer(r->at, OBJECT_PARAMETERS);
   uint32_t engine = class == CHANNEL_GROUP && parameters ? word(parameters, GROUP_ENGINE) : 0;
-  write_line(line, snprintf(line, sizeof line, "object %s 0x%x 0x%x 0x%x 0x%x 0x%x 0x%x\n", name, (unsigned)fd, word(r->at, 0),
-                            word(r->at, OBJECT_PARENT), word(r->at, OBJECT_NEW), class, engine));
+  write_line(line, snprintf(line, sizeof line, "object %s 0x%x 0x%x 0x%x 0x%x 0x%x 0x%x\n", name, (unsigned)fd,
+                            word(r->at, 0), word(r->at, OBJECT_PARENT), word(r->at, OBJECT_NEW), class, engine));
 }
 
 __attribute__((visibility("default"))) int ioctl(int fd, unsigned long request, ...) {
@@ -171,9 +168,11 @@ static void *map(void *at, size_t length, int protection, int flags, int fd, off
   return (void *)syscall(SYS_mmap, at, length, protection, flags, fd, offset);
 }
 
-__attribute__((visibility("default"))) void *mmap(void *at, size_t length, int protection, int flags, int fd, off_t offset) {
+__attribute__((visibility("default"))) void *mmap(void *at, size_t length, int protection, int flags, int fd,
+                                                  off_t offset) {
   return map(at, length, protection, flags, fd, offset);
 }
-__attribute__((visibility("default"))) void *mmap64(void *at, size_t length, int protection, int flags, int fd, off_t offset) {
+__attribute__((visibility("default"))) void *mmap64(void *at, size_t length, int protection, int flags, int fd,
+                                                    off_t offset) {
   return map(at, length, protection, flags, fd, offset);
 }

@@ -86,8 +86,10 @@ static void report(void) {
   uint64_t ended = now_ns(), last = ended / BUCKET_NS - p.first_bucket;
   p.running = false;
   gate_active(p.worker.gate, false);
-  printf("{\"event\": \"idle\", \"units\": %lu, \"kernels\": %lu, \"work_ns\": %lu, \"asked_ns\": %lu, \"wall_ns\": %lu", p.units,
-         p.units * p.unit.kernels, p.units * p.unit.kernels * p.unit.kernel_ns, stopped - p.began, ended - p.began);
+  printf(
+      "{\"event\": \"idle\", \"units\": %lu, \"kernels\": %lu, \"work_ns\": %lu, \"asked_ns\": %lu, \"wall_ns\": %lu",
+      p.units, p.units * p.unit.kernels, p.units * p.unit.kernels * p.unit.kernel_ns, stopped - p.began,
+      ended - p.began);
   series_print(&p.spans, "span");
   series_print(&p.latencies, "latency");
   series_print(&p.wakes, "wake");
@@ -100,8 +102,8 @@ static void report(void) {
 static void memory(const char *event, CUresult code) {
   size_t available = 0, total = 0;
   MUST(cuMemGetInfo_v2(&available, &total));
-  printf("{\"event\": \"%s\", \"name\": \"%s\", \"held_bytes\": %zu, \"free_bytes\": %zu, \"total_bytes\": %zu}\n", event,
-         error_name(code), p.held_bytes, available, total);
+  printf("{\"event\": \"%s\", \"name\": \"%s\", \"held_bytes\": %zu, \"free_bytes\": %zu, \"total_bytes\": %zu}\n",
+         event, error_name(code), p.held_bytes, available, total);
 }
 
 static void allocate(size_t count, size_t bytes) {
@@ -135,8 +137,9 @@ static void release(void) {
 static bool set_unit(const char *line) {
   unsigned graph, wake;
   struct unit u = {0};
-  if (sscanf(line, "unit %u %lu %lu %u %zu %u %lu %u", &u.kernels, &u.kernel_ns, &u.gap_ns, &graph, &u.copy, &u.depth, &u.pause_ns,
-             &wake) != 8 || u.depth < 1 || u.depth >= DEPTH_MAX || (u.kernels == 0 && u.copy == 0) || p.running)
+  if (sscanf(line, "unit %u %lu %lu %u %zu %u %lu %u", &u.kernels, &u.kernel_ns, &u.gap_ns, &graph, &u.copy, &u.depth,
+             &u.pause_ns, &wake) != 8 ||
+      u.depth < 1 || u.depth >= DEPTH_MAX || (u.kernels == 0 && u.copy == 0) || p.running)
     return false;
   u.graph = graph;
   u.wake = wake;

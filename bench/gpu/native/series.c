@@ -30,6 +30,6 @@ void series_print(struct series *series, const char *name) {
     return;
   }
   qsort(series->value, n, sizeof *v, ascending);
-  printf(", \"%s_ns\": {\"n\": %lu, \"sum\": %.0f, \"p50\": %.0f, \"p90\": %.0f, \"p99\": %.0f, \"max\": %.0f}", name, series->seen,
-         series->sum, v[n / 2], v[n * 90 / 100], v[n * 99 / 100], v[n - 1]);
+  printf(", \"%s_ns\": {\"n\": %lu, \"sum\": %.0f, \"p50\": %.0f, \"p90\": %.0f, \"p99\": %.0f, \"max\": %.0f}", name,
+         series->seen, series->sum, v[n / 2], v[n * 90 / 100], v[n * 99 / 100], v[n - 1]);
 }

@@ -11,7 +11,8 @@
 
 #include "driver.h"
 
-/* What the device's local memory is made of: threads it holds, bytes a thread has at first, and what the last kernel asks for. */
+/* What the device's local memory is made of: threads it holds, bytes a thread has at first, and what the last kernel
+ * asks for. */
 static int processors, threads_each, local_bytes;
 static size_t stack_bytes;
 

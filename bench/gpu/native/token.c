@@ -5,8 +5,8 @@
  *   overlap   leases of 20 ms; the next begins when nothing is in flight, or 1 ms after the revoke
  *   together  both may submit, each within the bound on work in flight
  *
- * Runs until its stdin closes. A holder that has had nothing to do for 0.2 ms loses its lease to one that waits, any holder to
- * one that slept before: who has slept is owed the device, as under gpushare. */
+ * Runs until its stdin closes. A holder that has had nothing to do for 0.2 ms loses its lease to one that waits, any
+ * holder to one that slept before: who has slept is owed the device, as under gpushare. */
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -57,7 +57,8 @@ static void look(struct sleep *sleep, struct gate_side *side, uint64_t now) {
   sleep->waits = 0;
   if (!is(&side->active))
     sleep->quiet = 1; /* it slept from the beginning */
-  else if (is(&side->busy) && (allowed(side) & 1)) /* without a lease, busy for a moment only says that it is about to wait */
+  /* without a lease, busy for a moment only says that it is about to wait */
+  else if (is(&side->busy) && (allowed(side) & 1))
     sleep->quiet = 0;
   else if (sleep->quiet == 0 && !is(&side->busy))
     sleep->quiet = now;

@@ -59,9 +59,7 @@ static double time_of(void *worker, unsigned launches, uint64_t amount) {
   return span_of(&w->flight[0]);
 }
 
-bool work_calibrate(struct worker *w) {
-  return w->kernel.timed || calibrate(time_of, w, &w->kernel.cost);
-}
+bool work_calibrate(struct worker *w) { return w->kernel.timed || calibrate(time_of, w, &w->kernel.cost); }
 
 static void capture(struct worker *w, const struct unit *unit) {
   CUgraph graph;

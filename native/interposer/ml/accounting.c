@@ -1,5 +1,6 @@
-/* What the driver recorded of processes, where somebody switched that on: of the grant's own that still live. The driver's numbers
- * are compared with the host's pids only: what it calls by another number is dropped, never mistaken for one of ours. */
+/* What the driver recorded of processes, where somebody switched that on: of the grant's own that still live. The
+ * driver's numbers are compared with the host's pids only: what it calls by another number is dropped, never mistaken
+ * for one of ours. */
 #include <sys/mman.h>
 
 #include "guest.h"

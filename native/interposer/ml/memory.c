@@ -21,7 +21,7 @@ static total_function cuda_half(void) {
     function = handle ? (total_function)dlsym(handle, "gpushare_total_bytes") : NULL;
     if (handle)
       dlclose(handle); /* linked not to be unloaded */
-    dlerror(); /* the program is not to find our failures */
+    dlerror();         /* the program is not to find our failures */
   }
   __atomic_store_n(&found, function, __ATOMIC_RELEASE);
   errno = saved;
@@ -65,7 +65,8 @@ GS_ML(nvmlDeviceGetMemoryInfo, (nvmlDevice_t device, nvmlMemory_t *memory)) {
 GS_ML(nvmlDeviceGetConfComputeProtectedMemoryUsage, (nvmlDevice_t device, nvmlMemory_t *memory)) {
   const struct gs_view *view = gs_ml_view();
   nvmlMemory_t real;
-  nvmlReturn_t result = GS_ML_REAL(nvmlDeviceGetConfComputeProtectedMemoryUsage)(device, view && memory ? &real : memory);
+  nvmlReturn_t result =
+      GS_ML_REAL(nvmlDeviceGetConfComputeProtectedMemoryUsage)(device, view && memory ? &real : memory);
   return result == NVML_SUCCESS && view ? fill(view, device, memory) : result;
 }
 

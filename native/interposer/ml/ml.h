@@ -1,10 +1,10 @@
-/* The NVML view: what a program inside a grant sees of NVML. Everything is the real library's answer, but for memory (the
- * grant's), processes (the grant's own), how busy the device is (with the grant's work) and settings (not a tenant's to change).
- * ml.tsv says which function is what.
+/* The NVML view: what a program inside a grant sees of NVML. Everything is the real library's answer, but for memory
+ * (the grant's), processes (the grant's own), how busy the device is (with the grant's work) and settings (not a
+ * tenant's to change). ml.tsv says which function is what.
  *
- * A handler asks the real library first, so that errors are NVML's, and with room of its own, so that a neighbour's numbers do
- * not pass through the program's memory. Without a grant it only asks. A device of the node that is not of the grant, and pages that
- * cannot be read, show nothing: NO_PERMISSION, or an empty list. */
+ * A handler asks the real library first, so that errors are NVML's, and with room of its own, so that a neighbour's
+ * numbers do not pass through the program's memory. Without a grant it only asks. A device of the node that is not of
+ * the grant, and pages that cannot be read, show nothing: NO_PERMISSION, or an empty list. */
 #ifndef GPUSHARE_ML_H
 #define GPUSHARE_ML_H
 
@@ -125,12 +125,13 @@ typedef struct {
   unsigned long long sumGpuUtil, sumFbUtil, time, startTime;
 } nvmlAccountingStats_v2_t;
 
-/* A handler: the prototype before the definition, these functions are declared to their callers in other people's headers. */
-#define GS_ML(name, parameters)                                        \
+/* A handler: the prototype before the definition, these functions are declared to their callers in other people's
+ * headers. */
+#define GS_ML(name, parameters) \
   __attribute__((visibility("default"))) nvmlReturn_t name parameters; \
   nvmlReturn_t name parameters
 
-/* ---- real.c: the real library ------------------------------------------------------------------------------------------------ */
+/* ---- real.c: the real library ------------------------------------------------------------------------------------ */
 
 extern const char *const gs_ml_names[GS_ML_COUNT];
 struct gs_ml_answer {
@@ -149,17 +150,18 @@ nvmlReturn_t gs_ml_ready(void);
 /* Called by the lazy entries of gs_real. */
 void *gs_resolve(uint32_t index);
 
-/* ---- view.c: the grant ------------------------------------------------------------------------------------------------------- */
+/* ---- view.c: the grant ------------------------------------------------------------------------------------------- */
 
 struct gs_history; /* use.c's own */
 
-/* Lives in pages that a fork wipes, and looks without joining. Constant once it is known, but for what the lock protects. */
+/* Lives in pages that a fork wipes, and looks without joining. Constant once it is known, but for what the lock
+ * protects. */
 struct gs_view {
   uint32_t known; /* enum in view.c; acquire */
   uint32_t making;
-  const struct gs_limits *limits; /* NULL: there is a grant whose pages cannot be read */
-  const struct gs_usage *usage;   /* NULL: not readable */
-  uint32_t pid_namespace;         /* ours */
+  const struct gs_limits *limits;       /* NULL: there is a grant whose pages cannot be read */
+  const struct gs_usage *usage;         /* NULL: not readable */
+  uint32_t pid_namespace;               /* ours */
   uint64_t total_bytes[GS_MAX_DEVICES]; /* the limits when this process first looked */
   uint32_t use_lock;
   struct gs_history *history[GS_MAX_DEVICES];
@@ -173,7 +175,7 @@ nvmlReturn_t gs_ml_ordinal(const struct gs_view *view, nvmlDevice_t device, int 
 /* The same for answers that there are not without a device of the grant: NO_PERMISSION then. */
 nvmlReturn_t gs_ml_device(const struct gs_view *view, nvmlDevice_t device, int *ordinal);
 
-/* ---- processes.c ------------------------------------------------------------------------------------------------------------- */
+/* ---- processes.c ------------------------------------------------------------------------------------------------- */
 
 /* The live process in a slot, or NULL; slots are counted up to gs_ml_slots. */
 const struct gs_slot *gs_ml_slot(const struct gs_view *view, uint32_t index);

@@ -29,16 +29,17 @@ const struct gs_slot *gs_ml_find(const struct gs_view *view, unsigned int pid) {
   return NULL;
 }
 
-/* ---- lists -------------------------------------------------------------------------------------------------------------------- */
+/* ---- lists ------------------------------------------------------------------------------------------------------- */
 
 typedef nvmlReturn_t (*list_function)(nvmlDevice_t device, unsigned int *count, void *infos);
 
 enum list { COMPUTE, OTHER /* graphics, MPS clients, encoder and frame buffer sessions: a grant has none */ };
 #define NO_INSTANCE 0xffffffffu
 
-/* The entries of all lists of compute processes begin alike; size is that of one. At most room are written; gives how many there
- * are. Straight into the program's array: there may be a thousand, and its stack may be small. */
-static unsigned int put_processes(const struct gs_view *view, int ordinal, void *infos, size_t size, unsigned int room) {
+/* The entries of all lists of compute processes begin alike; size is that of one. At most room are written; gives how
+ * many there are. Straight into the program's array: there may be a thousand, and its stack may be small. */
+static unsigned int put_processes(const struct gs_view *view, int ordinal, void *infos, size_t size,
+                                  unsigned int room) {
   unsigned int count = 0;
   for (uint32_t i = 0; i < gs_ml_slots(view); i++) {
     const struct gs_slot *slot = gs_ml_slot(view, i);
@@ -53,8 +54,8 @@ static unsigned int put_processes(const struct gs_view *view, int ordinal, void 
   return count;
 }
 
-static nvmlReturn_t put_list(const struct gs_view *view, enum list which, nvmlDevice_t device, unsigned int *count, void *infos,
-                             size_t size) {
+static nvmlReturn_t put_list(const struct gs_view *view, enum list which, nvmlDevice_t device, unsigned int *count,
+                             void *infos, size_t size) {
   int ordinal;
   nvmlReturn_t result = gs_ml_ordinal(view, device, &ordinal);
   if (result != NVML_SUCCESS)
@@ -82,28 +83,35 @@ static nvmlReturn_t list(enum gs_ml_index index, enum list which, nvmlDevice_t d
 GS_ML(nvmlDeviceGetComputeRunningProcesses, (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos)) {
   return list(GS_ML_nvmlDeviceGetComputeRunningProcesses, COMPUTE, device, count, infos, sizeof *infos);
 }
-GS_ML(nvmlDeviceGetComputeRunningProcesses_v2, (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos)) {
+GS_ML(nvmlDeviceGetComputeRunningProcesses_v2,
+      (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos)) {
   return list(GS_ML_nvmlDeviceGetComputeRunningProcesses_v2, COMPUTE, device, count, infos, sizeof *infos);
 }
-GS_ML(nvmlDeviceGetComputeRunningProcesses_v3, (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos)) {
+GS_ML(nvmlDeviceGetComputeRunningProcesses_v3,
+      (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos)) {
   return list(GS_ML_nvmlDeviceGetComputeRunningProcesses_v3, COMPUTE, device, count, infos, sizeof *infos);
 }
 GS_ML(nvmlDeviceGetGraphicsRunningProcesses, (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos)) {
   return list(GS_ML_nvmlDeviceGetGraphicsRunningProcesses, OTHER, device, count, infos, sizeof *infos);
 }
-GS_ML(nvmlDeviceGetGraphicsRunningProcesses_v2, (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos)) {
+GS_ML(nvmlDeviceGetGraphicsRunningProcesses_v2,
+      (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos)) {
   return list(GS_ML_nvmlDeviceGetGraphicsRunningProcesses_v2, OTHER, device, count, infos, sizeof *infos);
 }
-GS_ML(nvmlDeviceGetGraphicsRunningProcesses_v3, (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos)) {
+GS_ML(nvmlDeviceGetGraphicsRunningProcesses_v3,
+      (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos)) {
   return list(GS_ML_nvmlDeviceGetGraphicsRunningProcesses_v3, OTHER, device, count, infos, sizeof *infos);
 }
-GS_ML(nvmlDeviceGetMPSComputeRunningProcesses, (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos)) {
+GS_ML(nvmlDeviceGetMPSComputeRunningProcesses,
+      (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos)) {
   return list(GS_ML_nvmlDeviceGetMPSComputeRunningProcesses, OTHER, device, count, infos, sizeof *infos);
 }
-GS_ML(nvmlDeviceGetMPSComputeRunningProcesses_v2, (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos)) {
+GS_ML(nvmlDeviceGetMPSComputeRunningProcesses_v2,
+      (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos)) {
   return list(GS_ML_nvmlDeviceGetMPSComputeRunningProcesses_v2, OTHER, device, count, infos, sizeof *infos);
 }
-GS_ML(nvmlDeviceGetMPSComputeRunningProcesses_v3, (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos)) {
+GS_ML(nvmlDeviceGetMPSComputeRunningProcesses_v3,
+      (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos)) {
   return list(GS_ML_nvmlDeviceGetMPSComputeRunningProcesses_v3, OTHER, device, count, infos, sizeof *infos);
 }
 GS_ML(nvmlDeviceGetEncoderSessions, (nvmlDevice_t device, unsigned int *count, void *infos)) {
@@ -126,7 +134,7 @@ GS_ML(nvmlDeviceGetRunningProcessDetailList, (nvmlDevice_t device, nvmlProcessDe
                   details->procArray, sizeof *details->procArray);
 }
 
-/* ---- names -------------------------------------------------------------------------------------------------------------------- */
+/* ---- names ------------------------------------------------------------------------------------------------------- */
 
 GS_ML(nvmlSystemGetProcessName, (unsigned int pid, char *name, unsigned int length)) {
   const struct gs_view *view = gs_ml_view();

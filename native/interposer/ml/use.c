@@ -1,5 +1,6 @@
-/* How busy a device is: with the work of this grant, as its processes meter it. What others do is not told, and what is not
- * metered (memory controller, encoder, decoder) is 0 where NVML's structure wants a number and NOT_SUPPORTED elsewhere. */
+/* How busy a device is: with the work of this grant, as its processes meter it. What others do is not told, and what is
+ * not metered (memory controller, encoder, decoder) is 0 where NVML's structure wants a number and NOT_SUPPORTED
+ * elsewhere. */
 #include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -9,8 +10,9 @@
 #include "ml.h"
 #include "os.h"
 
-/* A rate is over the time since an earlier sample of ours: NVML's own are over 1/6 s to 1 s. A process that never looked before,
- * or long ago, waits for the shortest time that says something; metered time moves on in steps of milliseconds. */
+/* A rate is over the time since an earlier sample of ours: NVML's own are over 1/6 s to 1 s. A process that never
+ * looked before, or long ago, waits for the shortest time that says something; metered time moves on in steps of
+ * milliseconds. */
 enum { SHORTEST_NS = 50000000, APART_NS = 500000000 };
 static const uint64_t LONGEST_NS = 10000000000u;
 
@@ -59,7 +61,8 @@ static void compare(const struct gs_view *view, int ordinal, const struct sample
     if (!slot)
       continue;
     uint64_t busy = __atomic_load_n(&slot->device[ordinal].busy_ns, __ATOMIC_ACQUIRE);
-    uint64_t before = __atomic_load_n(&slot->generation, __ATOMIC_ACQUIRE) == since->generation[i] ? since->busy_ns[i] : 0;
+    uint64_t before =
+        __atomic_load_n(&slot->generation, __ATOMIC_ACQUIRE) == since->generation[i] ? since->busy_ns[i] : 0;
     uint64_t done = busy > before ? busy - before : 0;
     if (done > wall)
       done = wall; /* a tenant writes this number itself */
@@ -80,7 +83,8 @@ static struct gs_history *history(struct gs_view *view, int ordinal) {
 }
 
 /* The sample to compare with; what is missing to the shortest time in *wait_ns. With the lock held. */
-static const struct sample *reference(struct gs_view *view, int ordinal, struct gs_history *history, uint64_t *wait_ns) {
+static const struct sample *reference(struct gs_view *view, int ordinal, struct gs_history *history,
+                                      uint64_t *wait_ns) {
   if (history->newer.at_ns == 0 || gs_now() - history->newer.at_ns > LONGEST_NS) {
     take(view, ordinal, &history->newer);
     history->older = history->newer;
@@ -139,7 +143,7 @@ GS_ML(nvmlDeviceGetUtilizationRates, (nvmlDevice_t device, nvmlUtilization_t *ra
   return result;
 }
 
-/* ---- per process -------------------------------------------------------------------------------------------------------------- */
+/* ---- per process ------------------------------------------------------------------------------------------------- */
 
 /* Answers of the real library that mean: the question was in order. */
 static bool in_order(nvmlReturn_t result) {
@@ -148,7 +152,8 @@ static bool in_order(nvmlReturn_t result) {
 
 /* put writes sample i. *count is the room on entry and what there is on return. */
 static nvmlReturn_t put_rates(struct gs_view *view, nvmlDevice_t device, unsigned int *count, void *samples,
-                              void (*put)(void *samples, unsigned int i, const struct rate *rate, unsigned long long at_us)) {
+                              void (*put)(void *samples, unsigned int i, const struct rate *rate,
+                                          unsigned long long at_us)) {
   struct rates rates = {.room = GS_MAX_SLOTS};
   int ordinal;
   nvmlReturn_t result = gs_ml_device(view, device, &ordinal);
@@ -182,8 +187,8 @@ static void put_info(void *samples, unsigned int i, const struct rate *rate, uns
       (nvmlProcessUtilizationInfo_v1_t){.timeStamp = at_us, .pid = rate->pid, .smUtil = rate->percent};
 }
 
-GS_ML(nvmlDeviceGetProcessUtilization, (nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples, unsigned int *count,
-                                        unsigned long long last_seen)) {
+GS_ML(nvmlDeviceGetProcessUtilization, (nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
+                                        unsigned int *count, unsigned long long last_seen)) {
   struct gs_view *view = gs_ml_view();
   if (!view || !count)
     return GS_ML_REAL(nvmlDeviceGetProcessUtilization)(device, samples, count, last_seen);
@@ -198,10 +203,11 @@ GS_ML(nvmlDeviceGetProcessesUtilizationInfo, (nvmlDevice_t device, nvmlProcesses
     return GS_ML_REAL(nvmlDeviceGetProcessesUtilizationInfo)(device, infos);
   nvmlProcessesUtilizationInfo_v1_t real = {.version = infos->version, .lastSeenTimeStamp = infos->lastSeenTimeStamp};
   nvmlReturn_t result = GS_ML_REAL(nvmlDeviceGetProcessesUtilizationInfo)(device, &real);
-  return in_order(result) ? put_rates(view, device, &infos->processSamplesCount, infos->procUtilArray, put_info) : result;
+  return in_order(result) ? put_rates(view, device, &infos->processSamplesCount, infos->procUtilArray, put_info)
+                          : result;
 }
 
-/* ---- samples ------------------------------------------------------------------------------------------------------------------ */
+/* ---- samples ----------------------------------------------------------------------------------------------------- */
 
 enum sampling { GPU_UTILIZATION = 1, MEMORY_UTILIZATION = 2, ENCODER = 3, DECODER = 4, JPG = 8, OFA = 9 };
 enum { VALUE_UNSIGNED_INT = 1 };
@@ -228,8 +234,8 @@ static nvmlReturn_t own_sample(struct gs_view *view, nvmlDevice_t device, unsign
 GS_ML(nvmlDeviceGetSamples, (nvmlDevice_t device, unsigned int kind, unsigned long long last_seen, unsigned int *type,
                              unsigned int *count, nvmlSample_t *samples)) {
   struct gs_view *view = gs_ml_view();
-  bool load = kind == GPU_UTILIZATION || kind == MEMORY_UTILIZATION || kind == ENCODER || kind == DECODER || kind == JPG ||
-              kind == OFA;
+  bool load = kind == GPU_UTILIZATION || kind == MEMORY_UTILIZATION || kind == ENCODER || kind == DECODER ||
+              kind == JPG || kind == OFA;
   if (!view || !load || !type || !count)
     return GS_ML_REAL(nvmlDeviceGetSamples)(device, kind, last_seen, type, count, samples);
   unsigned int size = 0;

@@ -58,7 +58,7 @@ struct gs_view *gs_ml_view(void) {
   return view;
 }
 
-/* ---- which device ------------------------------------------------------------------------------------------------------------ */
+/* ---- which device ------------------------------------------------------------------------------------------------ */
 
 static int hex_digit(char c) {
   if (c >= '0' && c <= '9')
@@ -103,7 +103,7 @@ nvmlReturn_t gs_ml_device(const struct gs_view *view, nvmlDevice_t device, int *
   return result == NVML_SUCCESS && !shown ? NVML_ERROR_NO_PERMISSION : result;
 }
 
-/* ---- start: from here on `total` does not change ------------------------------------------------------------------------------ */
+/* ---- start: from here on `total` does not change ----------------------------------------------------------------- */
 
 static nvmlReturn_t begun(nvmlReturn_t result) {
   if (result == NVML_SUCCESS)

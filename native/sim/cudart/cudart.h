@@ -1,8 +1,9 @@
-/* A small CUDA runtime over the public driver API: enough for programs that nvcc links with -cudart shared or -cudart none to run
- * on the simulated device. NVIDIA's own runtime needs private tables of NVIDIA's own driver.
+/* A small CUDA runtime over the public driver API: enough for programs that nvcc links with -cudart shared or -cudart
+ * none to run on the simulated device. NVIDIA's own runtime needs private tables of NVIDIA's own driver.
  *
- * The driver is found with dlopen("libcuda.so.1") and cuGetProcAddress, so whatever stands in front of it (an interposer) stands
- * in front of this library too. Registration functions run before constructors: nothing here needs one. */
+ * The driver is found with dlopen("libcuda.so.1") and cuGetProcAddress, so whatever stands in front of it (an
+ * interposer) stands in front of this library too. Registration functions run before constructors: nothing here needs
+ * one. */
 #ifndef SIM_CUDART_H
 #define SIM_CUDART_H
 
@@ -38,6 +39,7 @@ typedef struct {
 enum rt_copy_kind { RT_HOST_TO_HOST, RT_HOST_TO_DEVICE, RT_DEVICE_TO_HOST, RT_DEVICE_TO_DEVICE, RT_DEFAULT };
 
 /* Every driver function used: name, version asked for, parameters. */
+/* clang-format off */
 #define RT_DRIVER_FUNCTIONS(F)                                                                                        \
   F(cuInit, 2000, (unsigned))                                                                                         \
   F(cuDriverGetVersion, 2020, (int *))                                                                                \
@@ -144,6 +146,7 @@ enum rt_copy_kind { RT_HOST_TO_HOST, RT_HOST_TO_DEVICE, RT_DEVICE_TO_HOST, RT_DE
   F(cuGraphExecDestroy, 10000, (CUgraphExec))                                                                         \
   F(cuProfilerStart, 4000, (void))                                                                                    \
   F(cuProfilerStop, 4000, (void))
+/* clang-format on */
 
 struct rt_driver {
 #define RT_FIELD(name, version, parameters) CUresult(*name) parameters;
@@ -154,17 +157,19 @@ struct rt_driver {
 /* Valid after rt_start() or rt_enter() said cudaSuccess. */
 extern struct rt_driver rt_driver;
 
-/* ---- driver.c: each call remembers an error for cudaGetLastError ------------------------------------------------------------- */
-cudaError_t rt_fail(cudaError_t error);  /* remembers and returns it; cudaSuccess is remembered by nobody */
-cudaError_t rt_done(CUresult result);    /* the same for a driver's answer */
-cudaError_t rt_start(void);              /* the driver is loaded and initialised */
-cudaError_t rt_enter(void);              /* and the calling thread has a context: its own, or its device's primary one */
+/* ---- driver.c: each call remembers an error for cudaGetLastError ------------------------------------------------- */
+cudaError_t rt_fail(cudaError_t error); /* remembers and returns it; cudaSuccess is remembered by nobody */
+cudaError_t rt_done(CUresult result);   /* the same for a driver's answer */
+cudaError_t rt_start(void);             /* the driver is loaded and initialised */
+/* and the calling thread has a context: its own, or its device's primary one */
+cudaError_t rt_enter(void);
 cudaError_t rt_device(CUdevice *device); /* rt_enter, and the device of that context */
 int rt_device_count(void);
 void *rt_driver_symbol(const char *name, int version, uint64_t flags, int *status);
-static inline CUstream rt_own(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; } /* of the _ptsz functions */
+/* of the _ptsz functions */
+static inline CUstream rt_own(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
 
-/* ---- launch.c ---------------------------------------------------------------------------------------------------------------- */
+/* ---- launch.c ---------------------------------------------------------------------------------------------------- */
 cudaError_t rt_kernel(const void *host, CUkernel *kernel);
 cudaError_t rt_symbol(const void *host, CUdeviceptr *address, size_t *bytes);
 void rt_symbols_reset(int device); /* the device's memory is gone */

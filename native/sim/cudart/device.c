@@ -44,17 +44,21 @@ struct properties {
   size_t texture_alignment, texture_pitch_alignment;
   int multi_processor_count, integrated, can_map_host_memory;
   int max_texture_1d, max_texture_1d_mipmap, max_texture_2d[2], max_texture_2d_mipmap[2], max_texture_2d_linear[3];
-  int max_texture_2d_gather[2], max_texture_3d[3], max_texture_3d_alt[3], max_texture_cubemap, max_texture_1d_layered[2];
+  int max_texture_2d_gather[2], max_texture_3d[3], max_texture_3d_alt[3], max_texture_cubemap,
+      max_texture_1d_layered[2];
   int max_texture_2d_layered[3], max_texture_cubemap_layered[2];
   int max_surface_1d, max_surface_2d[2], max_surface_3d[3], max_surface_1d_layered[2], max_surface_2d_layered[3];
   int max_surface_cubemap, max_surface_cubemap_layered[2];
   size_t surface_alignment;
   int concurrent_kernels, ecc_enabled, pci_bus_id, pci_device_id, pci_domain_id, tcc_driver, async_engine_count;
-  int unified_addressing, memory_bus_width, l2_cache_size, persisting_l2_cache_max_size, max_threads_per_multi_processor;
+  int unified_addressing, memory_bus_width, l2_cache_size, persisting_l2_cache_max_size,
+      max_threads_per_multi_processor;
   int stream_priorities_supported, global_l1_cache_supported, local_l1_cache_supported;
   size_t shared_mem_per_multiprocessor;
-  int regs_per_multiprocessor, managed_memory, is_multi_gpu_board, multi_gpu_board_group_id, host_native_atomic_supported;
-  int pageable_memory_access, concurrent_managed_access, compute_preemption_supported, can_use_host_pointer_for_registered_mem;
+  int regs_per_multiprocessor, managed_memory, is_multi_gpu_board, multi_gpu_board_group_id,
+      host_native_atomic_supported;
+  int pageable_memory_access, concurrent_managed_access, compute_preemption_supported,
+      can_use_host_pointer_for_registered_mem;
   int cooperative_launch;
   size_t shared_mem_per_block_optin;
   int pageable_memory_access_uses_host_page_tables, direct_managed_mem_access_from_host, max_blocks_per_multi_processor;
@@ -236,7 +240,7 @@ RT_API(cudaError_t, cudaDeviceSynchronize, (void)) {
   return error == cudaSuccess ? rt_done(rt_driver.cuCtxSynchronize()) : error;
 }
 
-RT_API(cudaError_t, cudaDeviceGetLimit, (size_t * value, int limit)) {
+RT_API(cudaError_t, cudaDeviceGetLimit, (size_t *value, int limit)) {
   cudaError_t error = rt_enter();
   return error == cudaSuccess ? rt_done(rt_driver.cuCtxGetLimit(value, limit)) : error;
 }
@@ -251,7 +255,7 @@ RT_API(cudaError_t, cudaDeviceGetStreamPriorityRange, (int *least, int *greatest
   return error == cudaSuccess ? rt_done(rt_driver.cuCtxGetStreamPriorityRange(least, greatest)) : error;
 }
 
-/* ---- peers ------------------------------------------------------------------------------------------------------------------- */
+/* ---- peers ------------------------------------------------------------------------------------------------------- */
 
 RT_API(cudaError_t, cudaDeviceCanAccessPeer, (int *can, int device, int peer)) {
   cudaError_t error = valid(device, can);
@@ -284,7 +288,7 @@ RT_API(cudaError_t, cudaDeviceEnablePeerAccess, (int peer, unsigned flags)) {
 
 RT_API(cudaError_t, cudaDeviceDisablePeerAccess, (int peer)) { return with_peer(peer, disable); }
 
-/* ---- versions and the driver's functions --------------------------------------------------------------------------------------- */
+/* ---- versions and the driver's functions ------------------------------------------------------------------------- */
 
 RT_API(cudaError_t, cudaRuntimeGetVersion, (int *version)) {
   if (!version)

@@ -14,8 +14,8 @@ static struct {
   cudaError_t error; /* of loading and initialising */
   get_proc lookup;
   int count;
-  pthread_mutex_t lock;               /* of what follows */
-  CUcontext primary[RT_MAX_DEVICES];  /* retained by this library, or NULL */
+  pthread_mutex_t lock;                /* of what follows */
+  CUcontext primary[RT_MAX_DEVICES];   /* retained by this library, or NULL */
   unsigned generation[RT_MAX_DEVICES]; /* + 1 at each reset: contexts set in other threads are stale */
 } all = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -109,7 +109,8 @@ static CUresult bind(void) {
 
 /* The current context is one this library set, and its device was reset since. */
 static bool stale(CUcontext current) {
-  return current == thread.set && __atomic_load_n(&all.generation[thread.device], __ATOMIC_ACQUIRE) != thread.generation;
+  return current == thread.set &&
+         __atomic_load_n(&all.generation[thread.device], __ATOMIC_ACQUIRE) != thread.generation;
 }
 
 cudaError_t rt_enter(void) {

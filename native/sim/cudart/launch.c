@@ -19,8 +19,8 @@ struct entry {
   struct binary *binary;
   const char *name; /* in the program's constant data */
   CUkernel kernel;
-  size_t bytes;                          /* of a variable, as registered */
-  CUdeviceptr own[RT_MAX_DEVICES];       /* its memory where the driver cannot find it in the image, or 0 */
+  size_t bytes;                    /* of a variable, as registered */
+  CUdeviceptr own[RT_MAX_DEVICES]; /* its memory where the driver cannot find it in the image, or 0 */
   struct entry *next;
 };
 
@@ -85,8 +85,8 @@ static void add(enum entry_kind kind, void **handle, const void *host, const cha
 }
 
 RT_API(void, __cudaRegisterFunction,
-       (void **handle, const char *host, char *device, const char *name, int thread_limit, void *tid, void *bid, void *bdim,
-        void *gdim, int *wsize)) {
+       (void **handle, const char *host, char *device, const char *name, int thread_limit, void *tid, void *bid,
+        void *bdim, void *gdim, int *wsize)) {
   (void)device, (void)thread_limit, (void)tid, (void)bid, (void)bdim, (void)gdim, (void)wsize;
   add(ENTRY_KERNEL, handle, host, name, 0);
 }
@@ -109,15 +109,16 @@ static CUresult load(struct binary *binary) {
   return rt_driver.cuLibraryLoadData(&binary->library, binary->image, NULL, NULL, 0, NULL, NULL, 0);
 }
 
-/* The memory of a variable of an image in which the driver can read no variables (the simulated one reads PTX, not machine
- * code): zeroed, of the registered size. */
+/* The memory of a variable of an image in which the driver can read no variables (the simulated one reads PTX, not
+ * machine code): zeroed, of the registered size. */
 static CUresult own_memory(struct entry *entry, CUdeviceptr *address) {
   CUdevice device;
   CUresult result = rt_driver.cuCtxGetDevice(&device);
   if (result == CUDA_SUCCESS && entry->own[device] == 0) {
     enum { ATTACH_GLOBAL = 1 };
-    result = entry->kind == ENTRY_MANAGED ? rt_driver.cuMemAllocManaged(&entry->own[device], entry->bytes, ATTACH_GLOBAL)
-                                          : rt_driver.cuMemAlloc(&entry->own[device], entry->bytes);
+    result = entry->kind == ENTRY_MANAGED
+                 ? rt_driver.cuMemAllocManaged(&entry->own[device], entry->bytes, ATTACH_GLOBAL)
+                 : rt_driver.cuMemAlloc(&entry->own[device], entry->bytes);
   }
   *address = result == CUDA_SUCCESS ? entry->own[device] : 0;
   return result;
@@ -199,9 +200,10 @@ cudaError_t rt_symbol(const void *host, CUdeviceptr *address, size_t *bytes) {
   return error != cudaSuccess ? rt_fail(error) : rt_done(result);
 }
 
-/* ---- launches ---------------------------------------------------------------------------------------------------------------- */
+/* ---- launches ---------------------------------------------------------------------------------------------------- */
 
-/* f<<<...>>>(...) pushes a configuration, and the stub of f, which may be called at once or nested in arguments, pops it. */
+/* f<<<...>>>(...) pushes a configuration, and the stub of f, which may be called at once or nested in arguments, pops
+ * it. */
 enum { MAX_NESTED = 16 };
 
 struct configuration {
@@ -274,8 +276,8 @@ RT_API(cudaError_t, cudaLaunchCooperativeKernel,
   cudaError_t error = rt_kernel(host, &kernel);
   if (error != cudaSuccess)
     return error;
-  return rt_done(rt_driver.cuLaunchCooperativeKernel((CUfunction)kernel, grid.x, grid.y, grid.z, block.x, block.y, block.z,
-                                                     (unsigned)shared, stream, args));
+  return rt_done(rt_driver.cuLaunchCooperativeKernel((CUfunction)kernel, grid.x, grid.y, grid.z, block.x, block.y,
+                                                     block.z, (unsigned)shared, stream, args));
 }
 RT_API(cudaError_t, cudaLaunchCooperativeKernel_ptsz,
        (const void *host, rt_dim3 grid, rt_dim3 block, void **args, size_t shared, CUstream stream)) {
@@ -326,7 +328,7 @@ RT_API(cudaError_t, cudaLaunchHostFunc_ptsz, (CUstream stream, CUhostFn function
   return cudaLaunchHostFunc(rt_own(stream), function, data);
 }
 
-/* ---- about kernels ----------------------------------------------------------------------------------------------------------- */
+/* ---- about kernels ----------------------------------------------------------------------------------------------- */
 
 struct func_attributes {
   size_t shared_bytes, const_bytes, local_bytes;
@@ -335,8 +337,18 @@ struct func_attributes {
   int reserved[16];
 };
 
-enum { FUNC_MAX_THREADS, FUNC_SHARED, FUNC_CONST, FUNC_LOCAL, FUNC_REGISTERS, FUNC_PTX, FUNC_BINARY, FUNC_CACHE_CA,
-       FUNC_MAX_DYNAMIC_SHARED, FUNC_CARVEOUT };
+enum {
+  FUNC_MAX_THREADS,
+  FUNC_SHARED,
+  FUNC_CONST,
+  FUNC_LOCAL,
+  FUNC_REGISTERS,
+  FUNC_PTX,
+  FUNC_BINARY,
+  FUNC_CACHE_CA,
+  FUNC_MAX_DYNAMIC_SHARED,
+  FUNC_CARVEOUT
+};
 
 RT_API(cudaError_t, cudaFuncGetAttributes, (struct func_attributes * out, const void *host)) {
   int value[FUNC_CARVEOUT + 1];
@@ -397,8 +409,8 @@ RT_API(cudaError_t, cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
   cudaError_t error = rt_kernel(host, &kernel);
   if (error != cudaSuccess)
     return error;
-  return rt_done(rt_driver.cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, (CUfunction)kernel, block_size, shared,
-                                                                               flags));
+  return rt_done(rt_driver.cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, (CUfunction)kernel, block_size,
+                                                                                shared, flags));
 }
 RT_API(cudaError_t, cudaOccupancyMaxActiveBlocksPerMultiprocessor,
        (int *blocks, const void *host, int block_size, size_t shared)) {

@@ -3,7 +3,7 @@
 
 static uint64_t number(const void *pointer) { return (uint64_t)(uintptr_t)pointer; }
 
-/* ---- allocation -------------------------------------------------------------------------------------------------------------- */
+/* ---- allocation -------------------------------------------------------------------------------------------------- */
 
 /* Nothing asked for is nothing given, in the runtime's eyes; the driver calls it an error. */
 static cudaError_t started(const void *out) {
@@ -88,12 +88,12 @@ RT_API(cudaError_t, cudaHostGetFlags, (unsigned *flags, void *host)) {
   return error == cudaSuccess ? rt_done(rt_driver.cuMemHostGetFlags(flags, host)) : error;
 }
 
-RT_API(cudaError_t, cudaMemGetInfo, (size_t * free_bytes, size_t *total_bytes)) {
+RT_API(cudaError_t, cudaMemGetInfo, (size_t *free_bytes, size_t *total_bytes)) {
   cudaError_t error = rt_enter();
   return error == cudaSuccess ? rt_done(rt_driver.cuMemGetInfo(free_bytes, total_bytes)) : error;
 }
 
-/* ---- pools ------------------------------------------------------------------------------------------------------------------- */
+/* ---- pools ------------------------------------------------------------------------------------------------------- */
 
 static cudaError_t pool_result(CUresult result, CUdeviceptr address, void **pointer) {
   if (result == CUDA_SUCCESS)
@@ -104,7 +104,8 @@ static cudaError_t pool_result(CUresult result, CUdeviceptr address, void **poin
 RT_API(cudaError_t, cudaMallocAsync, (void **pointer, size_t bytes, CUstream stream)) {
   CUdeviceptr address = 0;
   cudaError_t error = started(pointer);
-  return error == cudaSuccess ? pool_result(rt_driver.cuMemAllocAsync(&address, bytes, stream), address, pointer) : error;
+  return error == cudaSuccess ? pool_result(rt_driver.cuMemAllocAsync(&address, bytes, stream), address, pointer)
+                              : error;
 }
 RT_API(cudaError_t, cudaMallocAsync_ptsz, (void **pointer, size_t bytes, CUstream stream)) {
   return cudaMallocAsync(pointer, bytes, rt_own(stream));
@@ -125,7 +126,9 @@ RT_API(cudaError_t, cudaFreeAsync, (void *pointer, CUstream stream)) {
   cudaError_t error = rt_enter();
   return error == cudaSuccess && pointer ? rt_done(rt_driver.cuMemFreeAsync(number(pointer), stream)) : error;
 }
-RT_API(cudaError_t, cudaFreeAsync_ptsz, (void *pointer, CUstream stream)) { return cudaFreeAsync(pointer, rt_own(stream)); }
+RT_API(cudaError_t, cudaFreeAsync_ptsz, (void *pointer, CUstream stream)) {
+  return cudaFreeAsync(pointer, rt_own(stream));
+}
 
 RT_API(cudaError_t, cudaDeviceGetDefaultMemPool, (CUmemoryPool * pool, int device)) {
   cudaError_t error = rt_start();
@@ -160,7 +163,7 @@ RT_API(cudaError_t, cudaMemPoolTrimTo, (CUmemoryPool pool, size_t keep)) {
   return error == cudaSuccess ? rt_done(rt_driver.cuMemPoolTrimTo(pool, keep)) : error;
 }
 
-/* ---- copies ------------------------------------------------------------------------------------------------------------------ */
+/* ---- copies ------------------------------------------------------------------------------------------------------ */
 
 static CUresult copy(void *to, const void *from, size_t bytes, int kind) {
   switch (kind) {
@@ -220,7 +223,8 @@ RT_API(cudaError_t, cudaMemcpyPeer, (void *to, int to_device, const void *from, 
   return error == cudaSuccess ? cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, NULL) : error;
 }
 
-static void side_2d(int host, const void *pointer, CUmemorytype *type, CUdeviceptr *device, const void **on_host, int known) {
+static void side_2d(int host, const void *pointer, CUmemorytype *type, CUdeviceptr *device, const void **on_host,
+                    int known) {
   *type = !known ? CU_MEMORYTYPE_UNIFIED : host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
   *device = number(pointer);
   *on_host = pointer;
@@ -231,7 +235,8 @@ static CUDA_MEMCPY2D box_2d(void *to, size_t to_pitch, const void *from, size_t 
   CUDA_MEMCPY2D box = {.srcPitch = from_pitch, .dstPitch = to_pitch, .WidthInBytes = width, .Height = height};
   const void *host = NULL;
   int known = kind != RT_DEFAULT;
-  side_2d(kind == RT_HOST_TO_HOST || kind == RT_HOST_TO_DEVICE, from, &box.srcMemoryType, &box.srcDevice, &box.srcHost, known);
+  side_2d(kind == RT_HOST_TO_HOST || kind == RT_HOST_TO_DEVICE, from, &box.srcMemoryType, &box.srcDevice, &box.srcHost,
+          known);
   side_2d(kind == RT_HOST_TO_HOST || kind == RT_DEVICE_TO_HOST, to, &box.dstMemoryType, &box.dstDevice, &host, known);
   box.dstHost = to;
   return box;
@@ -265,7 +270,7 @@ RT_API(cudaError_t, cudaMemcpy2D_ptds,
   return wait_own(cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, height, kind, CU_STREAM_PER_THREAD));
 }
 
-/* ---- fills ------------------------------------------------------------------------------------------------------------------- */
+/* ---- fills ------------------------------------------------------------------------------------------------------- */
 
 RT_API(cudaError_t, cudaMemset, (void *at, int value, size_t bytes)) {
   cudaError_t error = rt_enter();
@@ -273,7 +278,8 @@ RT_API(cudaError_t, cudaMemset, (void *at, int value, size_t bytes)) {
 }
 RT_API(cudaError_t, cudaMemsetAsync, (void *at, int value, size_t bytes, CUstream stream)) {
   cudaError_t error = rt_enter();
-  return error == cudaSuccess ? rt_done(rt_driver.cuMemsetD8Async(number(at), (unsigned char)value, bytes, stream)) : error;
+  return error == cudaSuccess ? rt_done(rt_driver.cuMemsetD8Async(number(at), (unsigned char)value, bytes, stream))
+                              : error;
 }
 RT_API(cudaError_t, cudaMemsetAsync_ptsz, (void *at, int value, size_t bytes, CUstream stream)) {
   return cudaMemsetAsync(at, value, bytes, rt_own(stream));
@@ -284,9 +290,11 @@ RT_API(cudaError_t, cudaMemset_ptds, (void *at, int value, size_t bytes)) {
 
 RT_API(cudaError_t, cudaMemset2D, (void *at, size_t pitch, int value, size_t width, size_t height)) {
   cudaError_t error = rt_enter();
-  return error == cudaSuccess ? rt_done(rt_driver.cuMemsetD2D8(number(at), pitch, (unsigned char)value, width, height)) : error;
+  return error == cudaSuccess ? rt_done(rt_driver.cuMemsetD2D8(number(at), pitch, (unsigned char)value, width, height))
+                              : error;
 }
-RT_API(cudaError_t, cudaMemset2DAsync, (void *at, size_t pitch, int value, size_t width, size_t height, CUstream stream)) {
+RT_API(cudaError_t, cudaMemset2DAsync,
+       (void *at, size_t pitch, int value, size_t width, size_t height, CUstream stream)) {
   cudaError_t error = rt_enter();
   if (error != cudaSuccess)
     return error;
@@ -300,7 +308,7 @@ RT_API(cudaError_t, cudaMemset2D_ptds, (void *at, size_t pitch, int value, size_
   return cudaMemset2DAsync(at, pitch, value, width, height, CU_STREAM_PER_THREAD);
 }
 
-/* ---- symbols ----------------------------------------------------------------------------------------------------------------- */
+/* ---- symbols ----------------------------------------------------------------------------------------------------- */
 
 RT_API(cudaError_t, cudaGetSymbolAddress, (void **pointer, const void *symbol)) {
   CUdeviceptr address = 0;
@@ -311,7 +319,7 @@ RT_API(cudaError_t, cudaGetSymbolAddress, (void **pointer, const void *symbol)) 
   return error;
 }
 
-RT_API(cudaError_t, cudaGetSymbolSize, (size_t * bytes, const void *symbol)) {
+RT_API(cudaError_t, cudaGetSymbolSize, (size_t *bytes, const void *symbol)) {
   CUdeviceptr address;
   return rt_symbol(symbol, &address, bytes);
 }
@@ -329,9 +337,13 @@ static cudaError_t symbol_part(const void *symbol, size_t count, size_t offset, 
   return cudaSuccess;
 }
 
-static bool to_device(int kind) { return kind == RT_HOST_TO_DEVICE || kind == RT_DEVICE_TO_DEVICE || kind == RT_DEFAULT; }
+static bool to_device(int kind) {
+  return kind == RT_HOST_TO_DEVICE || kind == RT_DEVICE_TO_DEVICE || kind == RT_DEFAULT;
+}
 
-static bool from_device(int kind) { return kind == RT_DEVICE_TO_HOST || kind == RT_DEVICE_TO_DEVICE || kind == RT_DEFAULT; }
+static bool from_device(int kind) {
+  return kind == RT_DEVICE_TO_HOST || kind == RT_DEVICE_TO_DEVICE || kind == RT_DEFAULT;
+}
 
 RT_API(cudaError_t, cudaMemcpyToSymbolAsync,
        (const void *symbol, const void *from, size_t count, size_t offset, int kind, CUstream stream)) {
@@ -352,7 +364,8 @@ RT_API(cudaError_t, cudaMemcpyToSymbol, (const void *symbol, const void *from, s
   cudaError_t error = symbol_part(symbol, count, offset, &at);
   return error == cudaSuccess ? cudaMemcpy(at, from, count, kind) : error;
 }
-RT_API(cudaError_t, cudaMemcpyToSymbol_ptds, (const void *symbol, const void *from, size_t count, size_t offset, int kind)) {
+RT_API(cudaError_t, cudaMemcpyToSymbol_ptds,
+       (const void *symbol, const void *from, size_t count, size_t offset, int kind)) {
   return wait_own(cudaMemcpyToSymbolAsync(symbol, from, count, offset, kind, CU_STREAM_PER_THREAD));
 }
 
@@ -379,7 +392,7 @@ RT_API(cudaError_t, cudaMemcpyFromSymbol_ptds, (void *to, const void *symbol, si
   return wait_own(cudaMemcpyFromSymbolAsync(to, symbol, count, offset, kind, CU_STREAM_PER_THREAD));
 }
 
-/* ---- pointers ---------------------------------------------------------------------------------------------------------------- */
+/* ---- pointers ---------------------------------------------------------------------------------------------------- */
 
 struct pointer_attributes {
   int type; /* 0: unknown to the driver, 1: host, 2: device, 3: managed */
@@ -389,7 +402,15 @@ struct pointer_attributes {
 };
 
 RT_API(cudaError_t, cudaPointerGetAttributes, (struct pointer_attributes * out, const void *pointer)) {
-  enum { MEMORY_TYPE = 2, DEVICE_POINTER = 3, HOST_POINTER = 4, IS_MANAGED = 8, DEVICE_ORDINAL = 9, WANTED = 5, MANAGED = 3 };
+  enum {
+    MEMORY_TYPE = 2,
+    DEVICE_POINTER = 3,
+    HOST_POINTER = 4,
+    IS_MANAGED = 8,
+    DEVICE_ORDINAL = 9,
+    WANTED = 5,
+    MANAGED = 3
+  };
   unsigned type = 0, managed = 0;
   int device = 0;
   void *on_device = NULL, *on_host = NULL;
@@ -399,9 +420,7 @@ RT_API(cudaError_t, cudaPointerGetAttributes, (struct pointer_attributes * out, 
   if (error == cudaSuccess)
     error = rt_done(rt_driver.cuPointerGetAttributes(WANTED, wanted, found, number(pointer)));
   if (error == cudaSuccess)
-    *out = (struct pointer_attributes){.type = managed ? MANAGED : (int)type,
-                                       .device = device,
-                                       .device_pointer = on_device,
-                                       .host_pointer = on_host};
+    *out = (struct pointer_attributes){
+        .type = managed ? MANAGED : (int)type, .device = device, .device_pointer = on_device, .host_pointer = on_host};
   return error;
 }

@@ -1,7 +1,7 @@
 /* Streams, events, graphs and capture: the driver's handles under the runtime's names. */
 #include "cudart.h"
 
-/* ---- streams ----------------------------------------------------------------------------------------------------------------- */
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
 
 RT_API(cudaError_t, cudaStreamCreateWithPriority, (CUstream * stream, unsigned flags, int priority)) {
   cudaError_t error = rt_enter();
@@ -66,11 +66,12 @@ RT_API(cudaError_t, cudaStreamAddCallback, (CUstream stream, CUstreamCallback ca
   cudaError_t error = rt_enter();
   return error == cudaSuccess ? rt_done(rt_driver.cuStreamAddCallback(stream, callback, data, flags)) : error;
 }
-RT_API(cudaError_t, cudaStreamAddCallback_ptsz, (CUstream stream, CUstreamCallback callback, void *data, unsigned flags)) {
+RT_API(cudaError_t, cudaStreamAddCallback_ptsz,
+       (CUstream stream, CUstreamCallback callback, void *data, unsigned flags)) {
   return cudaStreamAddCallback(rt_own(stream), callback, data, flags);
 }
 
-/* ---- capture ----------------------------------------------------------------------------------------------------------------- */
+/* ---- capture ----------------------------------------------------------------------------------------------------- */
 
 RT_API(cudaError_t, cudaStreamBeginCapture, (CUstream stream, int mode)) {
   cudaError_t error = rt_enter();
@@ -101,7 +102,7 @@ RT_API(cudaError_t, cudaThreadExchangeStreamCaptureMode, (int *mode)) {
   return error == cudaSuccess ? rt_done(rt_driver.cuThreadExchangeStreamCaptureMode(mode)) : error;
 }
 
-/* ---- events ------------------------------------------------------------------------------------------------------------------ */
+/* ---- events ------------------------------------------------------------------------------------------------------ */
 
 RT_API(cudaError_t, cudaEventCreateWithFlags, (CUevent * event, unsigned flags)) {
   cudaError_t error = rt_enter();
@@ -118,7 +119,9 @@ RT_API(cudaError_t, cudaEventRecord, (CUevent event, CUstream stream)) {
   cudaError_t error = rt_enter();
   return error == cudaSuccess ? rt_done(rt_driver.cuEventRecord(event, stream)) : error;
 }
-RT_API(cudaError_t, cudaEventRecord_ptsz, (CUevent event, CUstream stream)) { return cudaEventRecord(event, rt_own(stream)); }
+RT_API(cudaError_t, cudaEventRecord_ptsz, (CUevent event, CUstream stream)) {
+  return cudaEventRecord(event, rt_own(stream));
+}
 
 RT_API(cudaError_t, cudaEventRecordWithFlags, (CUevent event, CUstream stream, unsigned flags)) {
   cudaError_t error = rt_enter();
@@ -143,7 +146,7 @@ RT_API(cudaError_t, cudaEventElapsedTime, (float *ms, CUevent start, CUevent end
   return error == cudaSuccess ? rt_done(rt_driver.cuEventElapsedTime(ms, start, end)) : error;
 }
 
-/* ---- graphs ------------------------------------------------------------------------------------------------------------------ */
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
 RT_API(cudaError_t, cudaGraphCreate, (CUgraph * graph, unsigned flags)) {
   cudaError_t error = rt_enter();
@@ -177,10 +180,14 @@ RT_API(cudaError_t, cudaGraphUpload, (CUgraphExec exec, CUstream stream)) {
   cudaError_t error = rt_enter();
   return error == cudaSuccess ? rt_done(rt_driver.cuGraphUpload(exec, stream)) : error;
 }
-RT_API(cudaError_t, cudaGraphUpload_ptsz, (CUgraphExec exec, CUstream stream)) { return cudaGraphUpload(exec, rt_own(stream)); }
+RT_API(cudaError_t, cudaGraphUpload_ptsz, (CUgraphExec exec, CUstream stream)) {
+  return cudaGraphUpload(exec, rt_own(stream));
+}
 
 RT_API(cudaError_t, cudaGraphLaunch, (CUgraphExec exec, CUstream stream)) {
   cudaError_t error = rt_enter();
   return error == cudaSuccess ? rt_done(rt_driver.cuGraphLaunch(exec, stream)) : error;
 }
-RT_API(cudaError_t, cudaGraphLaunch_ptsz, (CUgraphExec exec, CUstream stream)) { return cudaGraphLaunch(exec, rt_own(stream)); }
+RT_API(cudaError_t, cudaGraphLaunch_ptsz, (CUgraphExec exec, CUstream stream)) {
+  return cudaGraphLaunch(exec, rt_own(stream));
+}

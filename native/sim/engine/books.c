@@ -14,15 +14,18 @@
 struct process *books_process(struct engine *engine, pid_t pid, int pidfd) {
   for (struct process *process = engine->live; process; process = process->next)
     if (process->pid == pid) {
-      if (pidfd >= 0) close(pidfd);
+      if (pidfd >= 0)
+        close(pidfd);
       return process;
     }
   struct process *process = calloc(1, sizeof *process);
-  if (process == NULL) return NULL;
+  if (process == NULL)
+    return NULL;
   process->pid = pid;
   process->pidfd = pidfd;
   process->alive = true;
-  for (uint32_t i = 0; i < SIM_MAX_DEVICES; i++) process->share[i].file[0] = process->share[i].file[1] = -1;
+  for (uint32_t i = 0; i < SIM_MAX_DEVICES; i++)
+    process->share[i].file[0] = process->share[i].file[1] = -1;
   process->next = engine->live;
   engine->live = process;
   return process;
@@ -30,7 +33,8 @@ struct process *books_process(struct engine *engine, pid_t pid, int pidfd) {
 
 static void forget_oldest(struct engine *engine) {
   struct process **at = &engine->ended;
-  while ((*at)->next) at = &(*at)->next;
+  while ((*at)->next)
+    at = &(*at)->next;
   for (uint32_t i = 0; i < engine->options.hello.ndevices; i++)
     engine->device[i].forgotten_busy_ns += (*at)->share[i].busy_ns;
   free(*at);
@@ -39,49 +43,61 @@ static void forget_oldest(struct engine *engine) {
 }
 
 void books_process_ended(struct engine *engine, struct process *process) {
-  if (!process->alive) return;
+  if (!process->alive)
+    return;
   process->alive = false;
   for (uint32_t i = 0; i < engine->options.hello.ndevices; i++) {
     struct share *share = &process->share[i];
-    if (share->lane) lane_close(engine, share->lane);
+    if (share->lane)
+      lane_close(engine, share->lane);
     engine->device[i].used -= share->bytes;
     share->bytes = 0;
     for (int k = 0; k < SHARED_FILES; k++) {
-      if (share->file[k] >= 0) close(share->file[k]);
+      if (share->file[k] >= 0)
+        close(share->file[k]);
       share->file[k] = -1;
     }
   }
-  if (process->pidfd >= 0) close(process->pidfd);
+  if (process->pidfd >= 0)
+    close(process->pidfd);
   process->pidfd = -1;
   struct process **at = &engine->live;
-  while (*at != process) at = &(*at)->next;
+  while (*at != process)
+    at = &(*at)->next;
   *at = process->next;
   process->next = engine->ended;
   engine->ended = process;
-  if (++engine->nended > ENGINE_ENDED_KEPT) forget_oldest(engine);
+  if (++engine->nended > ENGINE_ENDED_KEPT)
+    forget_oldest(engine);
 }
 
 int books_alloc(struct engine *engine, struct process *process, uint32_t index, uint64_t bytes) {
   struct device *device = &engine->device[index];
   struct share *share = &process->share[index];
-  if (bytes > device->total - device->used) return -ENOMEM;
+  if (bytes > device->total - device->used)
+    return -ENOMEM;
   device->used += bytes;
   share->bytes += bytes;
-  if (device->used > device->peak) device->peak = device->used;
-  if (share->bytes > share->peak_bytes) share->peak_bytes = share->bytes;
+  if (device->used > device->peak)
+    device->peak = device->used;
+  if (share->bytes > share->peak_bytes)
+    share->peak_bytes = share->bytes;
   return 0;
 }
 
 int books_free(struct engine *engine, struct process *process, uint32_t index, uint64_t bytes) {
-  if (bytes > process->share[index].bytes) return -EINVAL;
+  if (bytes > process->share[index].bytes)
+    return -EINVAL;
   process->share[index].bytes -= bytes;
   engine->device[index].used -= bytes;
   return 0;
 }
 
-int books_file_put(struct process *process, uint32_t index, enum shared_file which, const uint64_t secret[2], int file) {
+int books_file_put(struct process *process, uint32_t index, enum shared_file which, const uint64_t secret[2],
+                   int file) {
   struct share *share = &process->share[index];
-  if (share->file[which] >= 0) close(share->file[which]);
+  if (share->file[which] >= 0)
+    close(share->file[which]);
   share->file[which] = file;
   memcpy(share->secret[which], secret, sizeof share->secret[which]);
   return 0;
@@ -92,7 +108,8 @@ int books_file_get(const struct engine *engine, const uint64_t secret[2], uint64
     for (uint32_t i = 0; i < engine->options.hello.ndevices * SHARED_FILES; i++) {
       const struct share *share = &process->share[i / SHARED_FILES];
       uint32_t which = i % SHARED_FILES;
-      if (share->file[which] < 0 || memcmp(share->secret[which], secret, sizeof share->secret[which]) != 0) continue;
+      if (share->file[which] < 0 || memcmp(share->secret[which], secret, sizeof share->secret[which]) != 0)
+        continue;
       *device = i / SHARED_FILES;
       *pid = (uint64_t)process->pid;
       return share->file[which];
@@ -128,10 +145,12 @@ static bool used(const struct process *process, uint32_t index) {
 
 static void json_processes(FILE *out, const struct process *list, uint32_t index, const char **comma) {
   for (const struct process *process = list; process; process = process->next) {
-    if (!used(process, index)) continue;
+    if (!used(process, index))
+      continue;
     const struct share *share = &process->share[index];
-    fprintf(out, "%s{\"pid\":%d,\"busy_ns\":%lu,\"bytes\":%lu,\"peak_bytes\":%lu,\"alive\":%s}", *comma, (int)process->pid,
-            booked(process, index), share->bytes, share->peak_bytes, process->alive ? "true" : "false");
+    fprintf(out, "%s{\"pid\":%d,\"busy_ns\":%lu,\"bytes\":%lu,\"peak_bytes\":%lu,\"alive\":%s}", *comma,
+            (int)process->pid, booked(process, index), share->bytes, share->peak_bytes,
+            process->alive ? "true" : "false");
     *comma = ",";
   }
 }
@@ -142,11 +161,12 @@ static void json_device(FILE *out, struct engine *engine, uint32_t index, uint64
   const uint8_t *u = info->uuid;
   fprintf(out,
           "%s{\"uuid\":\"GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x\",\"name\":\"%s\","
-          "\"total_bytes\":%lu,\"wall_ns\":%lu,\"busy_ns\":%lu,\"switches\":%lu,\"switch_ns\":%lu,\"bytes\":%lu,\"peak_bytes\":%lu,"
+          "\"total_bytes\":%lu,\"wall_ns\":%lu,\"busy_ns\":%lu,\"switches\":%lu,\"switch_ns\":%lu,\"bytes\":%lu,\"peak_"
+          "bytes\":%lu,"
           "\"processes\":[",
-          index ? "," : "", u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15],
-          info->name, device->total, now - engine->started, books_busy(engine, index, now), device->switches, device->switch_ns,
-          device->used, device->peak);
+          index ? "," : "", u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13],
+          u[14], u[15], info->name, device->total, now - engine->started, books_busy(engine, index, now),
+          device->switches, device->switch_ns, device->used, device->peak);
   const char *comma = "";
   json_processes(out, engine->live, index, &comma);
   json_processes(out, engine->ended, index, &comma);
@@ -159,13 +179,16 @@ int books_json(struct engine *engine, uint64_t *bytes) {
   FILE *out = copy < 0 ? NULL : fdopen(copy, "w");
   if (out == NULL) {
     int error = -errno;
-    if (copy >= 0) close(copy);
-    if (fd >= 0) close(fd);
+    if (copy >= 0)
+      close(copy);
+    if (fd >= 0)
+      close(fd);
     return error;
   }
   uint64_t now = engine_now();
   fprintf(out, "{\"devices\":[");
-  for (uint32_t i = 0; i < engine->options.hello.ndevices; i++) json_device(out, engine, i, now);
+  for (uint32_t i = 0; i < engine->options.hello.ndevices; i++)
+    json_device(out, engine, i, now);
   fprintf(out, "]}");
   fflush(out);
   *bytes = (uint64_t)ftell(out);
@@ -178,13 +201,15 @@ int books_json(struct engine *engine, uint64_t *bytes) {
 
 int books_processes(struct engine *engine, uint32_t index, uint64_t *rows) {
   int fd = memfd_create("gpushare-sim-processes", MFD_CLOEXEC);
-  if (fd < 0) return -errno;
+  if (fd < 0)
+    return -errno;
   uint64_t now = engine_now();
   *rows = 0;
   const struct process *lists[] = {engine->live, engine->ended};
   for (int i = 0; i < 2; i++)
     for (const struct process *process = lists[i]; process; process = process->next) {
-      if (!used(process, index)) continue;
+      if (!used(process, index))
+        continue;
       const struct share *share = &process->share[index];
       struct sim_process row = {process->pid, process->alive, books_process_busy(process, index, now), share->bytes,
                                 share->peak_bytes};
@@ -199,9 +224,11 @@ int books_processes(struct engine *engine, uint32_t index, uint64_t *rows) {
 
 int books_meetings(void) {
   static int fd = -1;
-  if (fd >= 0) return fd;
+  if (fd >= 0)
+    return fd;
   int made = memfd_create("gpushare-sim-meetings", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (made < 0) return -errno;
+  if (made < 0)
+    return -errno;
   if (ftruncate(made, SIM_MEETINGS * sizeof(struct sim_meeting)) < 0 ||
       fcntl(made, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
     int error = -errno;
@@ -212,9 +239,11 @@ int books_meetings(void) {
 }
 
 int books_setting(struct engine *engine, const struct sim_request *request, uint64_t *value) {
-  if (request->a >= SIM_SETTINGS) return -EINVAL;
+  if (request->a >= SIM_SETTINGS)
+    return -EINVAL;
   uint64_t *setting = &engine->device[request->device].setting[request->a];
-  if (request->b != SIM_KEEP) *setting = request->b;
+  if (request->b != SIM_KEEP)
+    *setting = request->b;
   *value = *setting;
   return 0;
 }

@@ -1,5 +1,6 @@
-/* The engine of the simulated GPU: one thread, one epoll loop. It owns the books of device memory and hands out device time.
- * books.c: processes, bytes, time. runlist.c: which lane has the device when. serve.c: the socket. main.c: options, the loop. */
+/* The engine of the simulated GPU: one thread, one epoll loop. It owns the books of device memory and hands out device
+ * time. books.c: processes, bytes, time. runlist.c: which lane has the device when. serve.c: the socket. main.c:
+ * options, the loop. */
 #ifndef ENGINE_H
 #define ENGINE_H
 
@@ -46,8 +47,8 @@ struct share {
 
 struct process {
   pid_t pid;
-  int pidfd;       /* -1 once dead */
-  unsigned users;  /* connections */
+  int pidfd;      /* -1 once dead */
+  unsigned users; /* connections */
   bool alive;
   struct share share[SIM_MAX_DEVICES];
   struct process *next;
@@ -58,14 +59,14 @@ struct device {
   uint64_t forgotten_busy_ns; /* of processes that have left the books */
   uint64_t setting[SIM_SETTINGS];
   /* run list */
-  struct lane *current; /* holds an open interval */
-  uint64_t slice_end;   /* of the current lane */
-  bool contended;       /* somebody has been waiting since the last decision */
-  uint64_t free_at;     /* end of the last closed interval */
-  uint64_t last_id;     /* whose that was: taking the device again costs it no switch */
+  struct lane *current;         /* holds an open interval */
+  uint64_t slice_end;           /* of the current lane */
+  bool contended;               /* somebody has been waiting since the last decision */
+  uint64_t free_at;             /* end of the last closed interval */
+  uint64_t last_id;             /* whose that was: taking the device again costs it no switch */
   uint64_t switches, switch_ns; /* so far: from one lane to another, and the time that kept the device from work */
-  struct lane *queue;   /* lanes with work, in turn */
-  uint64_t timer;       /* next decision, UINT64_MAX none */
+  struct lane *queue;           /* lanes with work, in turn */
+  uint64_t timer;               /* next decision, UINT64_MAX none */
 };
 
 struct engine {
@@ -77,14 +78,15 @@ struct engine {
   uint64_t lanes; /* opened so far */
   int epoll;
   bool stop;
-  unsigned keepers;     /* client and control connections */
+  unsigned keepers;      /* client and control connections */
   uint64_t lonely_since; /* when keepers became 0 */
 };
 
 uint64_t engine_now(void);
 
 /* books.c */
-struct process *books_process(struct engine *engine, pid_t pid, int pidfd); /* the live one of that pid, or a new one; takes pidfd */
+/* the live one of that pid, or a new one; takes pidfd */
+struct process *books_process(struct engine *engine, pid_t pid, int pidfd);
 void books_process_ended(struct engine *engine, struct process *process); /* closes its lanes, gives back its bytes */
 int books_alloc(struct engine *engine, struct process *process, uint32_t device, uint64_t bytes);
 int books_free(struct engine *engine, struct process *process, uint32_t device, uint64_t bytes);
@@ -103,8 +105,8 @@ int books_setting(struct engine *engine, const struct sim_request *request, uint
 /* runlist.c */
 int lane_open(struct engine *engine, struct process *process, uint32_t device, struct lane **lane);
 void lane_close(struct engine *engine, struct lane *lane);
-void lane_bell(struct engine *engine, struct lane *lane);  /* there may be work */
-uint64_t lane_busy(struct lane *lane, uint64_t now);       /* device time executed by then */
+void lane_bell(struct engine *engine, struct lane *lane); /* there may be work */
+uint64_t lane_busy(struct lane *lane, uint64_t now);      /* device time executed by then */
 void runlist_run(struct engine *engine, uint32_t device); /* decides what is due; sets the device's timer */
 
 /* serve.c */

@@ -45,11 +45,13 @@ static int size_of(const char *text, uint64_t *out) {
   static const struct {
     const char *name;
     int shift;
-  } units[] = {{"", 0}, {"Ki", 10}, {"KiB", 10}, {"Mi", 20}, {"MiB", 20}, {"Gi", 30}, {"GiB", 30}, {"Ti", 40}, {"TiB", 40}};
+  } units[] = {{"", 0},    {"Ki", 10},  {"KiB", 10}, {"Mi", 20}, {"MiB", 20},
+               {"Gi", 30}, {"GiB", 30}, {"Ti", 40},  {"TiB", 40}};
   char *end;
   errno = 0;
   unsigned long long value = strtoull(text, &end, 10);
-  if (errno || *text < '0' || *text > '9') return -EINVAL;
+  if (errno || *text < '0' || *text > '9')
+    return -EINVAL;
   for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
     if (strcmp(end, units[i].name) == 0 && value > 0 && value <= (16ull << 40) >> units[i].shift) {
       *out = value << units[i].shift;
@@ -61,7 +63,8 @@ static int size_of(const char *text, uint64_t *out) {
 static int add_device(struct sim_hello *hello, uint64_t bytes) {
   /* Fixed bytes and the device's number: a simulated device keeps its UUID over restarts. */
   static const uint8_t uuid[16] = {0x67, 0x70, 0x75, 0x73, 0x68, 0x41, 0x72, 0x65, 0xad, 0x73, 0x69, 0x6d, 0, 0, 0, 0};
-  if (hello->ndevices == SIM_MAX_DEVICES) return -E2BIG;
+  if (hello->ndevices == SIM_MAX_DEVICES)
+    return -E2BIG;
   uint32_t index = hello->ndevices++;
   struct sim_device_info *info = &hello->device[index];
   memcpy(info->uuid, uuid, sizeof uuid);
@@ -79,27 +82,38 @@ static int devices(char *text, struct sim_hello *hello, struct gs_err *err) {
   for (char *part = strtok_r(text, ",", &rest); part; part = strtok_r(NULL, ",", &rest)) {
     char *size = strchr(part, 'x');
     uint64_t count = 1, bytes = 0;
-    if (size) *size++ = '\0';
-    if ((size && number("devices", part, SIM_MAX_DEVICES, &count, NULL)) || count == 0 || size_of(size ? size : part, &bytes))
+    if (size)
+      *size++ = '\0';
+    if ((size && number("devices", part, SIM_MAX_DEVICES, &count, NULL)) || count == 0 ||
+        size_of(size ? size : part, &bytes))
       return gs_fail(err, -EINVAL, "--devices: write for example 2x16GiB");
     for (uint64_t i = 0; i < count; i++)
-      if (add_device(hello, bytes)) return gs_fail(err, -E2BIG, "--devices: at most %d devices", SIM_MAX_DEVICES);
+      if (add_device(hello, bytes))
+        return gs_fail(err, -E2BIG, "--devices: at most %d devices", SIM_MAX_DEVICES);
   }
   return hello->ndevices ? 0 : gs_fail(err, -EINVAL, "--devices: write for example 2x16GiB");
 }
 
 enum which { SOCKET = 1, DEVICES, KERNEL, CONTEXT, SLICE, SWITCH, PREEMPT, LAUNCH, EVENT, QUERY, DEPTH, GBPS };
 
-static const struct option names[] = {
-    {"socket", 1, NULL, SOCKET},   {"devices", 1, NULL, DEVICES},     {"kernel-ns", 1, NULL, KERNEL},
-    {"context-mib", 1, NULL, CONTEXT}, {"slice-ns", 1, NULL, SLICE},  {"switch-ns", 1, NULL, SWITCH},
-    {"preempt", 1, NULL, PREEMPT}, {"launch-ns", 1, NULL, LAUNCH},    {"event-ns", 1, NULL, EVENT},
-    {"query-ns", 1, NULL, QUERY},  {"queue-depth", 1, NULL, DEPTH},   {"copy-gbps", 1, NULL, GBPS},
-    {NULL, 0, NULL, 0}};
+static const struct option names[] = {{"socket", 1, NULL, SOCKET},
+                                      {"devices", 1, NULL, DEVICES},
+                                      {"kernel-ns", 1, NULL, KERNEL},
+                                      {"context-mib", 1, NULL, CONTEXT},
+                                      {"slice-ns", 1, NULL, SLICE},
+                                      {"switch-ns", 1, NULL, SWITCH},
+                                      {"preempt", 1, NULL, PREEMPT},
+                                      {"launch-ns", 1, NULL, LAUNCH},
+                                      {"event-ns", 1, NULL, EVENT},
+                                      {"query-ns", 1, NULL, QUERY},
+                                      {"queue-depth", 1, NULL, DEPTH},
+                                      {"copy-gbps", 1, NULL, GBPS},
+                                      {NULL, 0, NULL, 0}};
 
-static const char usage[] =
-    "usage: gpushare-sim --socket PATH --devices 2x16GiB [--kernel-ns N] [--context-mib N] [--slice-ns N] [--switch-ns N]\n"
-    "                    [--preempt 0|1] [--launch-ns N] [--event-ns N] [--query-ns N] [--queue-depth N] [--copy-gbps N]\n";
+static const char usage[] = "usage: gpushare-sim --socket PATH --devices 2x16GiB [--kernel-ns N] [--context-mib N] "
+                            "[--slice-ns N] [--switch-ns N]\n"
+                            "                    [--preempt 0|1] [--launch-ns N] [--event-ns N] [--query-ns N] "
+                            "[--queue-depth N] [--copy-gbps N]\n";
 
 static int one_option(int which, const char *name, char *text, struct options *options, struct gs_err *err) {
   struct sim_hello *hello = &options->hello;
@@ -107,13 +121,9 @@ static int one_option(int which, const char *name, char *text, struct options *o
   uint64_t value = 0;
   int error;
   switch (which) {
-    case SOCKET:
-      options->socket = text;
-      return 0;
-    case DEVICES:
-      return devices(text, hello, err);
-    case KERNEL:
-      return number(name, text, 3600 * second, &hello->kernel_ns, err);
+    case SOCKET: options->socket = text; return 0;
+    case DEVICES: return devices(text, hello, err);
+    case KERNEL: return number(name, text, 3600 * second, &hello->kernel_ns, err);
     case CONTEXT:
       error = number(name, text, 1 << 20, &value, err);
       hello->context_bytes = value << 20;
@@ -121,18 +131,14 @@ static int one_option(int which, const char *name, char *text, struct options *o
     case SLICE:
       error = number(name, text, 10 * second, &hello->slice_ns, err);
       return error || hello->slice_ns >= 100000 ? error : gs_fail(err, -EINVAL, "--slice-ns: at least 100000");
-    case SWITCH:
-      return number(name, text, second, &hello->switch_ns, err);
+    case SWITCH: return number(name, text, second, &hello->switch_ns, err);
     case PREEMPT:
       error = number(name, text, 1, &value, err);
       hello->preempt = (uint32_t)value;
       return error;
-    case LAUNCH:
-      return number(name, text, second, &hello->launch_ns, err);
-    case EVENT:
-      return number(name, text, second, &hello->event_ns, err);
-    case QUERY:
-      return number(name, text, second, &hello->query_ns, err);
+    case LAUNCH: return number(name, text, second, &hello->launch_ns, err);
+    case EVENT: return number(name, text, second, &hello->event_ns, err);
+    case QUERY: return number(name, text, second, &hello->query_ns, err);
     case DEPTH:
       error = number(name, text, 1 << 20, &value, err);
       hello->queue_depth = (uint32_t)value;
@@ -141,8 +147,7 @@ static int one_option(int which, const char *name, char *text, struct options *o
       error = number(name, text, 10000, &value, err);
       hello->copy_bytes_per_us = value * 1000;
       return error || value ? error : gs_fail(err, -EINVAL, "--copy-gbps: at least 1");
-    default:
-      return gs_fail(err, -EINVAL, "unknown option");
+    default: return gs_fail(err, -EINVAL, "unknown option");
   }
 }
 
@@ -162,17 +167,21 @@ static int parse(int argc, char **argv, struct options *options, struct gs_err *
   while ((which = getopt_long(argc, argv, "", names, &index)) != -1) {
     int error = which == '?' ? gs_fail(err, -EINVAL, "unknown option or missing value: %s", argv[optind - 1])
                              : one_option(which, names[index].name, optarg, options, err);
-    if (error) return error;
+    if (error)
+      return error;
   }
-  if (optind < argc) return gs_fail(err, -EINVAL, "unexpected argument %s", argv[optind]);
-  if (options->socket == NULL || options->hello.ndevices == 0) return gs_fail(err, -EINVAL, "--socket and --devices are needed");
+  if (optind < argc)
+    return gs_fail(err, -EINVAL, "unexpected argument %s", argv[optind]);
+  if (options->socket == NULL || options->hello.ndevices == 0)
+    return gs_fail(err, -EINVAL, "--socket and --devices are needed");
   return 0;
 }
 
 static void set_timer(struct engine *engine, int timer) {
   uint64_t next = engine->keepers ? UINT64_MAX : engine->lonely_since + LONELY_NS;
   for (uint32_t i = 0; i < engine->options.hello.ndevices; i++)
-    if (engine->device[i].timer < next) next = engine->device[i].timer;
+    if (engine->device[i].timer < next)
+      next = engine->device[i].timer;
   struct itimerspec when = {0};
   if (next != UINT64_MAX) {
     when.it_value.tv_sec = (time_t)(next / 1000000000u);
@@ -184,8 +193,10 @@ static void set_timer(struct engine *engine, int timer) {
 static void due(struct engine *engine) {
   uint64_t now = engine_now();
   for (uint32_t i = 0; i < engine->options.hello.ndevices; i++)
-    if (engine->device[i].timer <= now) runlist_run(engine, i);
-  if (engine->keepers == 0 && now >= engine->lonely_since + LONELY_NS) engine->stop = true;
+    if (engine->device[i].timer <= now)
+      runlist_run(engine, i);
+  if (engine->keepers == 0 && now >= engine->lonely_since + LONELY_NS)
+    engine->stop = true;
 }
 
 static void loop(struct engine *engine, int timer, int signals) {
@@ -199,14 +210,18 @@ static void loop(struct engine *engine, int timer, int signals) {
     /* Deaths first: who asks for memory now may do so because it saw that another gave its own back by dying. */
     for (int i = 0; i < count; i++) {
       struct source *source = events[i].data.ptr;
-      if (source->kind == SOURCE_PIDFD) serve_event(engine, source);
+      if (source->kind == SOURCE_PIDFD)
+        serve_event(engine, source);
     }
     for (int i = 0; i < count; i++) {
       struct source *source = events[i].data.ptr;
-      if (source->kind == SOURCE_PIDFD) continue;
-      if (source->kind == SOURCE_SIGNAL) engine->stop = true;
+      if (source->kind == SOURCE_PIDFD)
+        continue;
+      if (source->kind == SOURCE_SIGNAL)
+        engine->stop = true;
       uint64_t expirations;
-      if (source->kind == SOURCE_TIMER && read(timer, &expirations, sizeof expirations) < 0) continue;
+      if (source->kind == SOURCE_TIMER && read(timer, &expirations, sizeof expirations) < 0)
+        continue;
       serve_event(engine, source);
     }
     due(engine);
@@ -229,7 +244,8 @@ static void privileges(void) {
 int main(int argc, char **argv) {
   static struct engine engine;
   struct gs_err err = {0};
-  if (argc == 2 && strcmp(argv[1], "--help") == 0) return fputs(usage, stdout) < 0;
+  if (argc == 2 && strcmp(argv[1], "--help") == 0)
+    return fputs(usage, stdout) < 0;
   if (parse(argc, argv, &engine.options, &err)) {
     fprintf(stderr, "gpushare-sim: %s\n%s", err.msg, usage);
     return 2;

@@ -1,13 +1,14 @@
 /* Who has the device when.
  *
- * A lane with work either holds the device (its last interval is open) or waits in the run list. Alone, it keeps the device
- * without end and without traffic. When another one wants the device, the holder's interval is closed at the end of its slice,
- * or when its work runs dry, whichever comes first; the next one's interval starts after the switch.
+ * A lane with work either holds the device (its last interval is open) or waits in the run list. Alone, it keeps the
+ * device without end and without traffic. When another one wants the device, the holder's interval is closed at the end
+ * of its slice, or when its work runs dry, whichever comes first; the next one's interval starts after the switch.
  *
  * Two races are settled by order of stores, all sequentially consistent:
  * - closing: `until` is published in the future and checked against the clock after the store, so no client can have
  *   executed past it.
- * - going idle: the engine clears `aware`, then reads the report again; a client publishes its report, then reads `aware` and
+ * - going idle: the engine clears `aware`, then reads the report again; a client publishes its report, then reads
+ * `aware` and
  *   rings the bell on 0. One of them sees the other. */
 #define _GNU_SOURCE
 #include "engine.h"
@@ -41,18 +42,21 @@ static uint64_t granted(const struct lane *lane, uint64_t t) {
   uint64_t oldest = page->count > SIM_INTERVALS ? page->count - SIM_INTERVALS : 0;
   for (uint64_t k = page->count; k-- > oldest;) {
     const struct sim_interval *interval = &page->interval[k % SIM_INTERVALS];
-    if (interval->from <= t) return interval->before + (t < interval->until ? t : interval->until) - interval->from;
-    if (k == oldest) return interval->before;
+    if (interval->from <= t)
+      return interval->before + (t < interval->until ? t : interval->until) - interval->from;
+    if (k == oldest)
+      return interval->before;
   }
   return 0;
 }
 
-/* Takes the client's latest account. A report that is being overwritten as we read is taken at the next occasion: the older
- * one is still true, only less complete. */
+/* Takes the client's latest account. A report that is being overwritten as we read is taken at the next occasion: the
+ * older one is still true, only less complete. */
 static void read_report(struct lane *lane, uint64_t now) {
   for (int attempt = 0; attempt < 4; attempt++) {
     uint64_t reports = __atomic_load_n(&lane->page->reports, __ATOMIC_SEQ_CST);
-    if (reports == lane->reports_read) return;
+    if (reports == lane->reports_read)
+      return;
     const struct sim_report *slot = &lane->page->report[(reports - 1) % 2];
     struct sim_report copy = {
         .seq = __atomic_load_n(&slot->seq, __ATOMIC_ACQUIRE),
@@ -60,11 +64,15 @@ static void read_report(struct lane *lane, uint64_t now) {
         .executed = __atomic_load_n(&slot->executed, __ATOMIC_ACQUIRE),
         .backlog = __atomic_load_n(&slot->backlog, __ATOMIC_ACQUIRE),
     };
-    if (__atomic_load_n(&lane->page->reports, __ATOMIC_SEQ_CST) > reports || copy.seq != reports - 1) continue;
+    if (__atomic_load_n(&lane->page->reports, __ATOMIC_SEQ_CST) > reports || copy.seq != reports - 1)
+      continue;
     uint64_t most = granted(lane, now);
-    if (copy.at > now) copy.at = now;
-    if (copy.executed > most) copy.executed = most;
-    if (copy.backlog > UINT64_MAX / 4) copy.backlog = UINT64_MAX / 4;
+    if (copy.at > now)
+      copy.at = now;
+    if (copy.executed > most)
+      copy.executed = most;
+    if (copy.backlog > UINT64_MAX / 4)
+      copy.backlog = UINT64_MAX / 4;
     lane->report = copy;
     lane->reports_read = reports;
     return;
@@ -73,16 +81,18 @@ static void read_report(struct lane *lane, uint64_t now) {
 
 static uint64_t executed(const struct lane *lane, uint64_t t) {
   const struct sim_report *report = &lane->report;
-  if (t <= report->at) return report->executed;
+  if (t <= report->at)
+    return report->executed;
   uint64_t got = granted(lane, t) - granted(lane, report->at);
   return report->executed + (got < report->backlog ? got : report->backlog);
 }
 
-/* Moves the account on to t, which nothing else has to do: a process that is stopped sends no new one while the intervals the
- * old one refers to are forgotten. */
+/* Moves the account on to t, which nothing else has to do: a process that is stopped sends no new one while the
+ * intervals the old one refers to are forgotten. */
 static void roll(struct lane *lane, uint64_t t) {
   uint64_t done = executed(lane, t);
-  if (t <= lane->report.at) return;
+  if (t <= lane->report.at)
+    return;
   lane->report.backlog -= done - lane->report.executed;
   lane->report.executed = done;
   lane->report.at = t;
@@ -95,25 +105,30 @@ static uint64_t remaining(const struct lane *lane, uint64_t t) {
 uint64_t lane_busy(struct lane *lane, uint64_t now) {
   read_report(lane, now);
   uint64_t done = executed(lane, now), most = granted(lane, now);
-  if (done > most) done = most;
-  if (done > lane->busy_ns) lane->busy_ns = done;
+  if (done > most)
+    done = most;
+  if (done > lane->busy_ns)
+    lane->busy_ns = done;
   return lane->busy_ns;
 }
 
 /* Whether the lane has runnable work at t; if not, it is told to ring the bell from now on. */
 static bool has_work(struct lane *lane, uint64_t now, uint64_t t) {
   read_report(lane, now);
-  if (remaining(lane, t) > 0) return true;
+  if (remaining(lane, t) > 0)
+    return true;
   __atomic_store_n(&lane->page->aware, 0, __ATOMIC_SEQ_CST);
   read_report(lane, now);
-  if (remaining(lane, t) == 0) return false;
+  if (remaining(lane, t) == 0)
+    return false;
   __atomic_store_n(&lane->page->aware, 1, __ATOMIC_SEQ_CST);
   return true;
 }
 
 static void enqueue(struct device *device, struct lane *lane) {
   struct lane **tail = &device->queue;
-  while (*tail) tail = &(*tail)->next;
+  while (*tail)
+    tail = &(*tail)->next;
   *tail = lane;
   lane->next = NULL;
   lane->queued = true;
@@ -133,7 +148,8 @@ static void dequeue(struct device *device, struct lane *lane) {
 static struct lane *waiting(struct device *device, uint64_t now) {
   while (device->queue) {
     struct lane *head = device->queue;
-    if (has_work(head, now, device->free_at > now ? device->free_at : now)) return head;
+    if (has_work(head, now, device->free_at > now ? device->free_at : now))
+      return head;
     dequeue(device, head);
   }
   return NULL;
@@ -169,8 +185,10 @@ static uint64_t item_end(const struct lane *lane, uint64_t t) {
   uint64_t oldest = count > SIM_BOUNDARIES ? count - SIM_BOUNDARIES : 0;
   for (uint64_t k = count; k-- > oldest;) {
     uint64_t end = __atomic_load_n(&page->boundary[k % SIM_BOUNDARIES], __ATOMIC_RELAXED);
-    if (end < done) break;
-    if (end < best) best = end;
+    if (end < done)
+      break;
+    if (end < best)
+      best = end;
   }
   return t + (best > done ? best - done : 0);
 }
@@ -181,8 +199,10 @@ static void take_back(struct device *device, uint64_t t) {
   struct sim_interval *interval = last_interval(lane);
   uint64_t now = engine_now(), until = t;
   do {
-    if (until < now + GUARD_NS) until = now + GUARD_NS;
-    if (until < interval->from) until = interval->from;
+    if (until < now + GUARD_NS)
+      until = now + GUARD_NS;
+    if (until < interval->from)
+      until = interval->from;
     __atomic_store_n(&interval->until, until, __ATOMIC_SEQ_CST);
     now = engine_now();
   } while (now > until);
@@ -190,14 +210,16 @@ static void take_back(struct device *device, uint64_t t) {
   device->last_id = lane->id;
   device->current = NULL;
   wake(lane);
-  if (has_work(lane, now, until)) enqueue(device, lane);
+  if (has_work(lane, now, until))
+    enqueue(device, lane);
 }
 
 void runlist_run(struct engine *engine, uint32_t index) {
   struct device *device = &engine->device[index];
   device->timer = UINT64_MAX;
   if (device->setting[SIM_LOST]) {
-    if (device->current) take_back(device, engine_now());
+    if (device->current)
+      take_back(device, engine_now());
     return;
   }
   for (;;) {
@@ -216,7 +238,8 @@ void runlist_run(struct engine *engine, uint32_t index) {
     read_report(current, now);
     uint64_t slice = engine->options.hello.slice_ns;
     /* Alone, a lane's slices follow one another; a newcomer waits for the end of the one that is running. */
-    if (!device->contended && device->slice_end <= now) device->slice_end += slice * (1 + (now - device->slice_end) / slice);
+    if (!device->contended && device->slice_end <= now)
+      device->slice_end += slice * (1 + (now - device->slice_end) / slice);
     device->contended = true;
     uint64_t start = last_interval(current)->from > now ? last_interval(current)->from : now;
     uint64_t dry = start + remaining(current, start);
@@ -225,7 +248,8 @@ void runlist_run(struct engine *engine, uint32_t index) {
       device->timer = end - DECIDE_AHEAD_NS;
       return;
     }
-    if (!engine->options.hello.preempt) end = item_end(current, end);
+    if (!engine->options.hello.preempt)
+      end = item_end(current, end);
     take_back(device, end);
   }
 }
@@ -243,7 +267,8 @@ void lane_bell(struct engine *engine, struct lane *lane) {
 
 int lane_open(struct engine *engine, struct process *process, uint32_t device, struct lane **out) {
   struct lane *lane = calloc(1, sizeof *lane);
-  if (lane == NULL) return -ENOMEM;
+  if (lane == NULL)
+    return -ENOMEM;
   lane->process = process;
   lane->device = device;
   lane->id = ++engine->lanes;
@@ -257,8 +282,10 @@ int lane_open(struct engine *engine, struct process *process, uint32_t device, s
       (lane->page = mmap(NULL, sizeof *lane->page, PROT_READ | PROT_WRITE, MAP_SHARED, lane->memfd, 0)) == MAP_FAILED)
     error = -errno;
   if (error) {
-    if (lane->bell >= 0) close(lane->bell);
-    if (lane->memfd >= 0) close(lane->memfd);
+    if (lane->bell >= 0)
+      close(lane->bell);
+    if (lane->memfd >= 0)
+      close(lane->memfd);
     free(lane);
     return error;
   }
@@ -286,7 +313,8 @@ void lane_close(struct engine *engine, struct lane *lane) {
   }
   munmap(lane->page, sizeof *lane->page);
   close(lane->bell);
-  if (lane->memfd >= 0) close(lane->memfd);
+  if (lane->memfd >= 0)
+    close(lane->memfd);
   free(lane);
   runlist_run(engine, index);
 }

@@ -58,9 +58,11 @@ static void unwatch_lanes(const struct process *process, uint32_t device) {
 
 static void end_process(struct engine *engine, struct process *process) {
   for (struct connection *connection = connections; connection; connection = connection->next)
-    if (connection->process == process) connection->process = NULL;
+    if (connection->process == process)
+      connection->process = NULL;
   for (struct process_watch *watch = process_watches; watch; watch = watch->next)
-    if (watch->process == process) watch->process = NULL;
+    if (watch->process == process)
+      watch->process = NULL;
   unwatch_lanes(process, SIM_MAX_DEVICES);
   books_process_ended(engine, process);
 }
@@ -70,9 +72,11 @@ static void drop(struct engine *engine, struct connection *connection) {
   connection->process = NULL;
   close(connection->fd);
   connection->fd = -1; /* freed by serve_collect: events of this round may still name it */
-  if (keeps_alive(connection->role) && --engine->keepers == 0) engine->lonely_since = engine_now();
+  if (keeps_alive(connection->role) && --engine->keepers == 0)
+    engine->lonely_since = engine_now();
   connection->role = 0;
-  if (process && --process->users == 0) end_process(engine, process);
+  if (process && --process->users == 0)
+    end_process(engine, process);
 }
 
 /* Frees what was dropped or unwatched; called when no event of the current round is left. */
@@ -128,22 +132,26 @@ static int send_with_fds(int fd, const void *data, size_t bytes, const int *fds,
 static int peer_pidfd(int fd, pid_t pid) {
   int pidfd = -1;
   socklen_t size = sizeof pidfd;
-  if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &size) == 0) return pidfd;
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &size) == 0)
+    return pidfd;
   return (int)syscall(SYS_pidfd_open, pid, 0);
 }
 
 static int register_process(struct engine *engine, struct connection *connection) {
   int pidfd = peer_pidfd(connection->fd, connection->peer.pid);
-  if (pidfd < 0) return -ESRCH;
+  if (pidfd < 0)
+    return -ESRCH;
   struct process *process = books_process(engine, connection->peer.pid, pidfd);
   if (process == NULL) {
     close(pidfd);
     return -ENOMEM;
   }
   connection->process = process;
-  if (process->users++ > 0) return 0;
+  if (process->users++ > 0)
+    return 0;
   struct process_watch *watch = calloc(1, sizeof *watch);
-  if (watch == NULL) return -ENOMEM;
+  if (watch == NULL)
+    return -ENOMEM;
   *watch = (struct process_watch){{SOURCE_PIDFD}, engine, process, pidfd, process_watches};
   process_watches = watch;
   return engine_watch(engine, pidfd, &watch->source);
@@ -158,19 +166,23 @@ static int hello(struct engine *engine, struct connection *connection, uint64_t 
   if (connection->role || role < SIM_ROLE_CLIENT || role > SIM_ROLE_CONTROL) {
     answer.error = -EINVAL;
   } else {
-    if (role == SIM_ROLE_CLIENT) answer.error = register_process(engine, connection);
+    if (role == SIM_ROLE_CLIENT)
+      answer.error = register_process(engine, connection);
     if (answer.error == 0) {
       connection->role = (enum sim_role)role;
-      if (keeps_alive(connection->role)) engine->keepers++;
+      if (keeps_alive(connection->role))
+        engine->keepers++;
     }
   }
   return send_with_fds(connection->fd, &answer, sizeof answer, NULL, 0);
 }
 
 static int open_lane(struct engine *engine, struct process *process, uint32_t device, int fds[2]) {
-  if (process->share[device].lane) return -EBUSY;
+  if (process->share[device].lane)
+    return -EBUSY;
   struct bell_watch *watch = calloc(1, sizeof *watch);
-  if (watch == NULL) return -ENOMEM;
+  if (watch == NULL)
+    return -ENOMEM;
   struct lane *lane;
   int error = lane_open(engine, process, device, &lane);
   if (error) {
@@ -192,20 +204,20 @@ static int open_lane(struct engine *engine, struct process *process, uint32_t de
 
 static int client_request(struct engine *engine, struct process *process, const struct sim_request *request,
                           struct sim_reply *reply, int fds[2], int *nfds) {
-  if (process == NULL) return -EPERM;
+  if (process == NULL)
+    return -EPERM;
   const struct device *device = &engine->device[request->device];
   int error = 0;
   switch (request->op) {
-    case SIM_MEM_ALLOC:
-      return books_alloc(engine, process, request->device, request->a);
-    case SIM_MEM_FREE:
-      return books_free(engine, process, request->device, request->a);
+    case SIM_MEM_ALLOC: return books_alloc(engine, process, request->device, request->a);
+    case SIM_MEM_FREE: return books_free(engine, process, request->device, request->a);
     case SIM_LANE_OPEN:
       error = open_lane(engine, process, request->device, fds);
       *nfds = error ? 0 : 2;
       return error;
     case SIM_LANE_CLOSE:
-      if (process->share[request->device].lane == NULL) return -EINVAL;
+      if (process->share[request->device].lane == NULL)
+        return -EINVAL;
       unwatch_lanes(process, request->device);
       lane_close(engine, process->share[request->device].lane);
       return 0;
@@ -226,15 +238,16 @@ static int device_facts(struct engine *engine, uint32_t index, struct sim_reply 
   return 0;
 }
 
-/* given: the descriptor that came with the request, or -1; used up. Only files: a connection that its own process keeps alive in
- * here would never end. */
+/* given: the descriptor that came with the request, or -1; used up. Only files: a connection that its own process keeps
+ * alive in here would never end. */
 static int put_file(struct process *process, const struct sim_request *request, int given) {
   enum shared_file which = request->op == SIM_EVENTS_PUT ? SHARED_EVENTS : SHARED_MEMORY;
   const uint64_t secret[2] = {request->a, request->b};
   struct stat status;
   if (process && given >= 0 && fstat(given, &status) == 0 && S_ISREG(status.st_mode))
     return books_file_put(process, request->device, which, secret, given);
-  if (given >= 0) close(given);
+  if (given >= 0)
+    close(given);
   return process ? -EINVAL : -EPERM;
 }
 
@@ -258,21 +271,15 @@ static int answer(struct engine *engine, struct connection *connection, const st
     reply.error = -EIO;
   } else {
     switch (request->op) {
-      case SIM_STATS:
-        made = books_json(engine, &reply.a);
-        break;
-      case SIM_PROCESSES:
-        made = books_processes(engine, request->device, &reply.a);
-        break;
+      case SIM_STATS: made = books_json(engine, &reply.a); break;
+      case SIM_PROCESSES: made = books_processes(engine, request->device, &reply.a); break;
       case SIM_TIMES:
         reply.c = engine_now();
         reply.a = books_busy(engine, request->device, reply.c);
         reply.b = engine->device[request->device].switch_ns;
         reply.c -= engine->started;
         break;
-      case SIM_DEVICE:
-        reply.error = device_facts(engine, request->device, &reply);
-        break;
+      case SIM_DEVICE: reply.error = device_facts(engine, request->device, &reply); break;
       case SIM_FILE_PUT:
       case SIM_EVENTS_PUT:
         reply.error = put_file(connection->process, request, given);
@@ -289,7 +296,8 @@ static int answer(struct engine *engine, struct connection *connection, const st
         nfds = fds[0] >= 0;
         break;
       case SIM_SETTING:
-        reply.error = request->b == SIM_KEEP || administers(connection) ? books_setting(engine, request, &reply.a) : -EPERM;
+        reply.error =
+            request->b == SIM_KEEP || administers(connection) ? books_setting(engine, request, &reply.a) : -EPERM;
         runlist_run(engine, request->device);
         break;
       case SIM_STOP:
@@ -311,8 +319,7 @@ static int answer(struct engine *engine, struct connection *connection, const st
       case SIM_LANE_CLOSE:
         reply.error = client_request(engine, connection->process, request, &reply, fds, &nfds);
         break;
-      default:
-        reply.error = -ENOSYS;
+      default: reply.error = -ENOSYS;
     }
     if (request->op == SIM_STATS || request->op == SIM_PROCESSES) {
       reply.error = made < 0 ? made : 0;
@@ -321,8 +328,10 @@ static int answer(struct engine *engine, struct connection *connection, const st
     }
   }
   int sent = send_with_fds(connection->fd, &reply, sizeof reply, fds, nfds);
-  if (made >= 0) close(made);
-  if (given >= 0) close(given);
+  if (made >= 0)
+    close(made);
+  if (given >= 0)
+    close(given);
   return sent;
 }
 
@@ -347,19 +356,23 @@ static ssize_t receive(int fd, struct sim_request *request, int *given) {
 static void serve_connection(struct engine *engine, struct connection *connection) {
   struct sim_request request;
   int given;
-  if (connection->fd < 0) return;
+  if (connection->fd < 0)
+    return;
   ssize_t got = receive(connection->fd, &request, &given);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (got < 0 && (errno == EAGAIN || errno == EINTR))
+    return;
   bool ours = got == sizeof request && request.magic == SIM_PROTO_MAGIC && request.version == SIM_PROTO_VERSION;
   bool greets = ours && request.op == SIM_HELLO;
-  if (given >= 0 && (!ours || greets)) close(given);
+  if (given >= 0 && (!ours || greets))
+    close(given);
   if (!ours || (greets ? hello(engine, connection, request.a) : answer(engine, connection, &request, given)) != 0)
     drop(engine, connection);
 }
 
 static void serve_accept(struct engine *engine) {
   int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-  if (fd < 0) return;
+  if (fd < 0)
+    return;
   struct connection *connection = calloc(1, sizeof *connection);
   socklen_t size = sizeof connection->peer;
   if (connection == NULL || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &connection->peer, &size) < 0 ||
@@ -376,18 +389,23 @@ static void serve_accept(struct engine *engine) {
 
 static void serve_bell(struct engine *engine, struct bell_watch *watch) {
   uint64_t rung;
-  if (watch->lane == NULL || read(watch->lane->bell, &rung, sizeof rung) < 0) return;
+  if (watch->lane == NULL || read(watch->lane->bell, &rung, sizeof rung) < 0)
+    return;
   lane_bell(engine, watch->lane);
 }
 
 void serve_event(struct engine *engine, void *data) {
   struct source *source = data;
-  if (source->kind == SOURCE_LISTEN) serve_accept(engine);
-  if (source->kind == SOURCE_CONNECTION) serve_connection(engine, (struct connection *)source);
-  if (source->kind == SOURCE_BELL) serve_bell(engine, (struct bell_watch *)source);
+  if (source->kind == SOURCE_LISTEN)
+    serve_accept(engine);
+  if (source->kind == SOURCE_CONNECTION)
+    serve_connection(engine, (struct connection *)source);
+  if (source->kind == SOURCE_BELL)
+    serve_bell(engine, (struct bell_watch *)source);
   if (source->kind == SOURCE_PIDFD) {
     struct process *process = ((struct process_watch *)source)->process;
-    if (process) end_process(engine, process);
+    if (process)
+      end_process(engine, process);
   }
 }
 
@@ -403,9 +421,11 @@ int serve_listen(struct engine *engine, struct gs_err *err) {
   const char *path = engine->options.socket;
   struct sockaddr_un address;
   int error = address_of(path, &address, err);
-  if (error) return error;
+  if (error)
+    return error;
   int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (fd < 0) return gs_fail(err, -errno, "socket: %s", strerror(errno));
+  if (fd < 0)
+    return gs_fail(err, -errno, "socket: %s", strerror(errno));
   if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0) {
     close(fd);
     return gs_fail(err, -EADDRINUSE, "another simulator answers at %s: stop it or use another --socket", path);
@@ -415,10 +435,11 @@ int serve_listen(struct engine *engine, struct gs_err *err) {
   unlink(path); /* nobody answered: what is left of a killed engine */
   struct stat status;
   /* Who may use the device is decided by who can reach the directory. */
-  if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) < 0 || chmod(path, 0666) < 0 || listen(fd, 1024) < 0 ||
-      stat(path, &status) < 0) {
+  if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) < 0 || chmod(path, 0666) < 0 ||
+      listen(fd, 1024) < 0 || stat(path, &status) < 0) {
     error = gs_fail(err, -errno, "cannot listen on %s: %s", path, strerror(errno));
-    if (fd >= 0) close(fd);
+    if (fd >= 0)
+      close(fd);
     return error;
   }
   listen_fd = fd;
@@ -428,6 +449,7 @@ int serve_listen(struct engine *engine, struct gs_err *err) {
 
 void serve_close(struct engine *engine) {
   struct stat status;
-  if (stat(engine->options.socket, &status) == 0 && status.st_ino == listen_inode) unlink(engine->options.socket);
+  if (stat(engine->options.socket, &status) == 0 && status.st_ino == listen_inode)
+    unlink(engine->options.socket);
   close(listen_fd);
 }

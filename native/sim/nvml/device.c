@@ -68,7 +68,9 @@ NVML_API(nvmlDeviceGetPciInfo_v2, (nvmlDevice_t device, nvmlPciInfo_v2_t *pci)) 
   bus_id(pci->busId, sizeof pci->busId, BUS_ID_LEGACY, &info);
   return NVML_SUCCESS;
 }
-NVML_API(nvmlDeviceGetPciInfo, (nvmlDevice_t device, nvmlPciInfo_v2_t *pci)) { return nvmlDeviceGetPciInfo_v2(device, pci); }
+NVML_API(nvmlDeviceGetPciInfo, (nvmlDevice_t device, nvmlPciInfo_v2_t *pci)) {
+  return nvmlDeviceGetPciInfo_v2(device, pci);
+}
 
 NVML_API(nvmlDeviceGetPciInfoExt, (nvmlDevice_t device, nvmlPciInfoExt_v1_t *pci)) {
   enum { DISPLAY_CONTROLLER = 3, CONTROLLER_3D = 2 };
@@ -103,13 +105,19 @@ NVML_API(nvmlDeviceGetCudaComputeCapability, (nvmlDevice_t device, int *major, i
 
 enum { BRAND_UNKNOWN = 0, FEATURE_DISABLED = 0 };
 
-NVML_API(nvmlDeviceGetBrand, (nvmlDevice_t device, unsigned *brand)) { return put_number(device, brand, BRAND_UNKNOWN); }
-NVML_API(nvmlDeviceGetDisplayMode, (nvmlDevice_t device, unsigned *mode)) { return put_number(device, mode, FEATURE_DISABLED); }
+NVML_API(nvmlDeviceGetBrand, (nvmlDevice_t device, unsigned *brand)) {
+  return put_number(device, brand, BRAND_UNKNOWN);
+}
+NVML_API(nvmlDeviceGetDisplayMode, (nvmlDevice_t device, unsigned *mode)) {
+  return put_number(device, mode, FEATURE_DISABLED);
+}
 NVML_API(nvmlDeviceGetDisplayActive, (nvmlDevice_t device, unsigned *mode)) {
   return put_number(device, mode, FEATURE_DISABLED);
 }
 NVML_API(nvmlDeviceGetMultiGpuBoard, (nvmlDevice_t device, unsigned *multi)) { return put_number(device, multi, 0); }
-NVML_API(nvmlDeviceGetMaxMigDeviceCount, (nvmlDevice_t device, unsigned *count)) { return put_number(device, count, 0); }
+NVML_API(nvmlDeviceGetMaxMigDeviceCount, (nvmlDevice_t device, unsigned *count)) {
+  return put_number(device, count, 0);
+}
 NVML_API(nvmlDeviceIsMigDeviceHandle, (nvmlDevice_t device, unsigned *mig)) { return put_number(device, mig, 0); }
 NVML_API(nvmlDeviceGetBoardId, (nvmlDevice_t device, unsigned *board)) { return put_index(device, board); }
 

@@ -45,8 +45,8 @@ void nvml_leave(void) { pthread_mutex_unlock(&all.lock); }
 
 const struct sim_hello *nvml_hello(void) { return &all.wire.hello; }
 
-static nvmlReturn_t call(uint32_t op, const struct nvml_device *device, uint64_t a, uint64_t b, struct sim_reply *reply, int *fds,
-                         int nfds) {
+static nvmlReturn_t call(uint32_t op, const struct nvml_device *device, uint64_t a, uint64_t b, struct sim_reply *reply,
+                         int *fds, int nfds) {
   uint32_t index = device ? device->index : 0;
   int error = sim_wire_call(&all.wire, op, index, a, b, reply, fds, nfds);
   if (error == -EPIPE || error == -ENOTCONN) { /* the simulator may have been started anew */
@@ -73,7 +73,8 @@ nvmlReturn_t nvml_setting(const struct nvml_device *device, enum sim_setting set
   return result;
 }
 
-nvmlReturn_t nvml_processes(const struct nvml_device *device, bool ended_too, struct sim_process **list, size_t *count) {
+nvmlReturn_t nvml_processes(const struct nvml_device *device, bool ended_too, struct sim_process **list,
+                            size_t *count) {
   struct sim_reply reply;
   int fd = -1;
   *list = NULL;
@@ -97,7 +98,7 @@ nvmlReturn_t nvml_processes(const struct nvml_device *device, bool ended_too, st
   return NVML_SUCCESS;
 }
 
-/* ---- start and stop ---------------------------------------------------------------------------------------------------------- */
+/* ---- start and stop ---------------------------------------------------------------------------------------------- */
 
 static nvmlReturn_t start(void) {
   if (all.pid != getpid()) { /* the connection, if any, is the parent's */
@@ -171,7 +172,7 @@ const char *nvmlErrorString(nvmlReturn_t result) {
   return (unsigned)result < sizeof text / sizeof text[0] ? text[result] : "Unknown Error";
 }
 
-/* ---- the system -------------------------------------------------------------------------------------------------------------- */
+/* ---- the system -------------------------------------------------------------------------------------------------- */
 
 static nvmlReturn_t put_text(char *out, unsigned length, const char *text) {
   if (!out)
@@ -228,7 +229,7 @@ NVML_API(nvmlUnitGetCount, (unsigned *count)) {
   return NVML_SUCCESS;
 }
 
-/* ---- devices ----------------------------------------------------------------------------------------------------------------- */
+/* ---- devices ----------------------------------------------------------------------------------------------------- */
 
 NVML_API(nvmlDeviceGetCount_v2, (unsigned *count)) {
   nvmlReturn_t result = nvml_enter();
@@ -285,7 +286,9 @@ static bool has_uuid_text(const struct sim_device_info *info, const void *key) {
   return strcasecmp(text, key) == 0;
 }
 
-static bool has_uuid_bytes(const struct sim_device_info *info, const void *key) { return memcmp(info->uuid, key, 16) == 0; }
+static bool has_uuid_bytes(const struct sim_device_info *info, const void *key) {
+  return memcmp(info->uuid, key, 16) == 0;
+}
 
 static bool has_bus_id(const struct sim_device_info *info, const void *key) {
   unsigned domain = 0, bus, device;
@@ -297,7 +300,9 @@ static bool has_bus_id(const struct sim_device_info *info, const void *key) {
   return info->pci_domain == domain && info->pci_bus == bus && info->pci_device == device;
 }
 
-NVML_API(nvmlDeviceGetHandleByUUID, (const char *uuid, nvmlDevice_t *device)) { return find(has_uuid_text, uuid, device); }
+NVML_API(nvmlDeviceGetHandleByUUID, (const char *uuid, nvmlDevice_t *device)) {
+  return find(has_uuid_text, uuid, device);
+}
 
 NVML_API(nvmlDeviceGetHandleByUUIDV, (const nvmlUUID_t *uuid, nvmlDevice_t *device)) {
   enum { UUID_TEXT = 1, UUID_BYTES = 2 };
@@ -308,7 +313,9 @@ NVML_API(nvmlDeviceGetHandleByUUIDV, (const nvmlUUID_t *uuid, nvmlDevice_t *devi
   return find(has_uuid_bytes, uuid && uuid->type == UUID_BYTES ? uuid->value.bytes : NULL, device);
 }
 
-NVML_API(nvmlDeviceGetHandleByPciBusId_v2, (const char *id, nvmlDevice_t *device)) { return find(has_bus_id, id, device); }
+NVML_API(nvmlDeviceGetHandleByPciBusId_v2, (const char *id, nvmlDevice_t *device)) {
+  return find(has_bus_id, id, device);
+}
 NVML_API(nvmlDeviceGetHandleByPciBusId, (const char *id, nvmlDevice_t *device)) { return find(has_bus_id, id, device); }
 
 NVML_API(nvmlDeviceGetName, (nvmlDevice_t device, char *name, unsigned length)) {

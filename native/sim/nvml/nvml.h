@@ -1,6 +1,6 @@
-/* The part of NVML that the simulated libnvidia-ml.so.1 implements: our own declarations, from the documented interface. What is
- * not here answers NVML_ERROR_NOT_SUPPORTED (gen_nvml.py), and so do all sensors: the simulated device has none, and a made-up
- * number would look measured. */
+/* The part of NVML that the simulated libnvidia-ml.so.1 implements: our own declarations, from the documented
+ * interface. What is not here answers NVML_ERROR_NOT_SUPPORTED (gen_nvml.py), and so do all sensors: the simulated
+ * device has none, and a made-up number would look measured. */
 #ifndef SIM_NVML_H
 #define SIM_NVML_H
 
@@ -145,7 +145,7 @@ typedef struct {
   } value;
 } nvmlUUID_t;
 
-/* ---- nvml.c ------------------------------------------------------------------------------------------------------------------ */
+/* ---- nvml.c ------------------------------------------------------------------------------------------------------ */
 
 enum { NVML_WINDOW_NS = 1000000000 };
 
@@ -172,7 +172,7 @@ nvmlReturn_t nvml_setting(const struct nvml_device *device, enum sim_setting set
 nvmlReturn_t nvml_processes(const struct nvml_device *device, bool ended_too, struct sim_process **list, size_t *count);
 
 /* The prototype before the definition: these functions are declared to their callers in other people's headers. */
-#define NVML_API(name, parameters)                                   \
+#define NVML_API(name, parameters) \
   __attribute__((visibility("default"))) nvmlReturn_t name parameters; \
   nvmlReturn_t name parameters
 

@@ -1,5 +1,5 @@
-/* What an administrator can set of a device, and what is recorded of processes when that is switched on. The settings live in the
- * engine: every process sees a change. */
+/* What an administrator can set of a device, and what is recorded of processes when that is switched on. The settings
+ * live in the engine: every process sees a change. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +20,8 @@ static nvmlReturn_t get(nvmlDevice_t device, enum sim_setting setting, unsigned 
   return result;
 }
 
-static nvmlReturn_t set(nvmlDevice_t device, enum sim_setting setting, uint64_t value, uint64_t lowest, uint64_t highest) {
+static nvmlReturn_t set(nvmlDevice_t device, enum sim_setting setting, uint64_t value, uint64_t lowest,
+                        uint64_t highest) {
   nvmlReturn_t result = nvml_enter_device(device);
   if (result != NVML_SUCCESS)
     return result;
@@ -31,14 +32,24 @@ static nvmlReturn_t set(nvmlDevice_t device, enum sim_setting setting, uint64_t 
 
 enum { COMPUTE_MODE_LAST = 3 };
 
-NVML_API(nvmlDeviceGetPersistenceMode, (nvmlDevice_t device, unsigned *mode)) { return get(device, SIM_PERSISTENCE, mode); }
-NVML_API(nvmlDeviceSetPersistenceMode, (nvmlDevice_t device, unsigned mode)) { return set(device, SIM_PERSISTENCE, mode, 0, 1); }
-NVML_API(nvmlDeviceGetComputeMode, (nvmlDevice_t device, unsigned *mode)) { return get(device, SIM_COMPUTE_MODE, mode); }
+NVML_API(nvmlDeviceGetPersistenceMode, (nvmlDevice_t device, unsigned *mode)) {
+  return get(device, SIM_PERSISTENCE, mode);
+}
+NVML_API(nvmlDeviceSetPersistenceMode, (nvmlDevice_t device, unsigned mode)) {
+  return set(device, SIM_PERSISTENCE, mode, 0, 1);
+}
+NVML_API(nvmlDeviceGetComputeMode, (nvmlDevice_t device, unsigned *mode)) {
+  return get(device, SIM_COMPUTE_MODE, mode);
+}
 NVML_API(nvmlDeviceSetComputeMode, (nvmlDevice_t device, unsigned mode)) {
   return set(device, SIM_COMPUTE_MODE, mode, 0, COMPUTE_MODE_LAST);
 }
-NVML_API(nvmlDeviceGetAccountingMode, (nvmlDevice_t device, unsigned *mode)) { return get(device, SIM_ACCOUNTING, mode); }
-NVML_API(nvmlDeviceSetAccountingMode, (nvmlDevice_t device, unsigned mode)) { return set(device, SIM_ACCOUNTING, mode, 0, 1); }
+NVML_API(nvmlDeviceGetAccountingMode, (nvmlDevice_t device, unsigned *mode)) {
+  return get(device, SIM_ACCOUNTING, mode);
+}
+NVML_API(nvmlDeviceSetAccountingMode, (nvmlDevice_t device, unsigned mode)) {
+  return set(device, SIM_ACCOUNTING, mode, 0, 1);
+}
 
 NVML_API(nvmlDeviceGetPowerManagementLimit, (nvmlDevice_t device, unsigned *limit)) {
   return get(device, SIM_POWER_LIMIT_MW, limit);
@@ -68,30 +79,28 @@ NVML_API(nvmlDeviceGetPowerManagementLimitConstraints, (nvmlDevice_t device, uns
   return result;
 }
 
-/* ---- field values ------------------------------------------------------------------------------------------------------------- */
+/* ---- field values ------------------------------------------------------------------------------------------------ */
 
-/* Those that are settings, or numbers of what the device has none of; the others say that they are not supported, each itself,
- * as on hardware. */
+/* Those that are settings, or numbers of what the device has none of; the others say that they are not supported, each
+ * itself, as on hardware. */
 static nvmlReturn_t field(nvmlDevice_t device, unsigned id, unsigned *value) {
-  enum { NVLINK_LINK_COUNT = 91, POWER_MIN = 187, POWER_MAX = 188, POWER_DEFAULT = 189, POWER_CURRENT = 190, POWER_ASKED = 192 };
+  enum {
+    NVLINK_LINK_COUNT = 91,
+    POWER_MIN = 187,
+    POWER_MAX = 188,
+    POWER_DEFAULT = 189,
+    POWER_CURRENT = 190,
+    POWER_ASKED = 192
+  };
   *value = 0;
   switch (id) {
-    case NVLINK_LINK_COUNT:
-      return NVML_SUCCESS;
-    case POWER_MIN:
-      *value = POWER_LOWEST_MW;
-      return NVML_SUCCESS;
-    case POWER_MAX:
-      *value = POWER_HIGHEST_MW;
-      return NVML_SUCCESS;
-    case POWER_DEFAULT:
-      *value = SIM_POWER_LIMIT_DEFAULT_MW;
-      return NVML_SUCCESS;
+    case NVLINK_LINK_COUNT: return NVML_SUCCESS;
+    case POWER_MIN: *value = POWER_LOWEST_MW; return NVML_SUCCESS;
+    case POWER_MAX: *value = POWER_HIGHEST_MW; return NVML_SUCCESS;
+    case POWER_DEFAULT: *value = SIM_POWER_LIMIT_DEFAULT_MW; return NVML_SUCCESS;
     case POWER_CURRENT:
-    case POWER_ASKED:
-      return get(device, SIM_POWER_LIMIT_MW, value);
-    default:
-      return NVML_ERROR_NOT_SUPPORTED;
+    case POWER_ASKED: return get(device, SIM_POWER_LIMIT_MW, value);
+    default: return NVML_ERROR_NOT_SUPPORTED;
   }
 }
 
@@ -112,7 +121,7 @@ NVML_API(nvmlDeviceGetFieldValues, (nvmlDevice_t device, int count, nvmlFieldVal
   return NVML_SUCCESS;
 }
 
-/* ---- accounting ---------------------------------------------------------------------------------------------------------------- */
+/* ---- accounting -------------------------------------------------------------------------------------------------- */
 
 enum { NOT_AVAILABLE = -1, RECORDS = 1024 /* the engine keeps as many of the ended */ };
 

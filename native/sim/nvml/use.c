@@ -5,7 +5,7 @@
 
 #include "nvml.h"
 
-/* ---- memory ------------------------------------------------------------------------------------------------------------------ */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static nvmlReturn_t memory(nvmlDevice_t device, const void *out, nvmlMemory_t *info) {
   struct sim_reply reply;
@@ -50,10 +50,11 @@ NVML_API(nvmlDeviceGetBAR1MemoryInfo, (nvmlDevice_t device, nvmlBAR1Memory_t *ou
   return result;
 }
 
-/* ---- processes --------------------------------------------------------------------------------------------------------------- */
+/* ---- processes --------------------------------------------------------------------------------------------------- */
 
 /* Calls put for each process. *count is the room on entry and what is needed on return. */
-static nvmlReturn_t list(nvmlDevice_t device, unsigned *count, void *out, void (*put)(void *, size_t, const struct sim_process *)) {
+static nvmlReturn_t list(nvmlDevice_t device, unsigned *count, void *out,
+                         void (*put)(void *, size_t, const struct sim_process *)) {
   struct sim_process *found = NULL;
   size_t n = 0;
   nvmlReturn_t result = nvml_enter_device(device);
@@ -129,23 +130,27 @@ NVML_API(nvmlDeviceGetRunningProcessDetailList, (nvmlDevice_t device, nvmlProces
 NVML_API(nvmlDeviceGetGraphicsRunningProcesses, (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *infos)) {
   return none(device, count, infos);
 }
-NVML_API(nvmlDeviceGetGraphicsRunningProcesses_v2, (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos)) {
+NVML_API(nvmlDeviceGetGraphicsRunningProcesses_v2,
+         (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos)) {
   return none(device, count, infos);
 }
-NVML_API(nvmlDeviceGetGraphicsRunningProcesses_v3, (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos)) {
+NVML_API(nvmlDeviceGetGraphicsRunningProcesses_v3,
+         (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos)) {
   return none(device, count, infos);
 }
 NVML_API(nvmlDeviceGetMPSComputeRunningProcesses, (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *infos)) {
   return none(device, count, infos);
 }
-NVML_API(nvmlDeviceGetMPSComputeRunningProcesses_v2, (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos)) {
+NVML_API(nvmlDeviceGetMPSComputeRunningProcesses_v2,
+         (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos)) {
   return none(device, count, infos);
 }
-NVML_API(nvmlDeviceGetMPSComputeRunningProcesses_v3, (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos)) {
+NVML_API(nvmlDeviceGetMPSComputeRunningProcesses_v3,
+         (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos)) {
   return none(device, count, infos);
 }
 
-/* ---- busy time --------------------------------------------------------------------------------------------------------------- */
+/* ---- busy time --------------------------------------------------------------------------------------------------- */
 
 static uint64_t now_ns(void) {
   struct timespec now;
@@ -180,8 +185,8 @@ static unsigned percent(uint64_t busy, uint64_t wall) {
   return value > 100 ? 100 : (unsigned)value;
 }
 
-/* The engine keeps sums, not histories: the rate is that since a sample that this library took up to about a second ago, or
- * over a short pause now where it has none. */
+/* The engine keeps sums, not histories: the rate is that since a sample that this library took up to about a second
+ * ago, or over a short pause now where it has none. */
 static nvmlReturn_t device_rate(struct nvml_device *device, unsigned *rate) {
   struct nvml_sample last;
   uint64_t now = now_ns();
@@ -224,7 +229,8 @@ static uint64_t busy_of(const struct sim_process *all, size_t count, int32_t pid
 }
 
 /* One sample per process that did something, over a short pause from now. */
-static nvmlReturn_t process_rates(const struct nvml_device *device, nvmlProcessUtilizationSample_t **out, size_t *count) {
+static nvmlReturn_t process_rates(const struct nvml_device *device, nvmlProcessUtilizationSample_t **out,
+                                  size_t *count) {
   struct sim_process *before = NULL, *after = NULL;
   size_t nbefore = 0, nafter = 0;
   uint64_t begin = now_ns();
@@ -247,8 +253,8 @@ static nvmlReturn_t process_rates(const struct nvml_device *device, nvmlProcessU
   return result != NVML_SUCCESS || *out ? result : NVML_ERROR_MEMORY;
 }
 
-/* put writes sample i. *count is the room on entry and what there is on return; every sample is taken now, newer than any that
- * was seen. */
+/* put writes sample i. *count is the room on entry and what there is on return; every sample is taken now, newer than
+ * any that was seen. */
 static nvmlReturn_t put_rates(nvmlDevice_t device, unsigned *count, void *samples,
                               void (*put)(void *, size_t, const nvmlProcessUtilizationSample_t *)) {
   nvmlProcessUtilizationSample_t *found;
@@ -282,8 +288,8 @@ static void put_info(void *out, size_t i, const nvmlProcessUtilizationSample_t *
       (nvmlProcessUtilizationInfo_v1_t){.timeStamp = sample->timeStamp, .pid = sample->pid, .smUtil = sample->smUtil};
 }
 
-NVML_API(nvmlDeviceGetProcessUtilization, (nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples, unsigned *count,
-                                           unsigned long long last_seen)) {
+NVML_API(nvmlDeviceGetProcessUtilization, (nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
+                                           unsigned *count, unsigned long long last_seen)) {
   (void)last_seen;
   return put_rates(device, count, samples, put_sample);
 }
@@ -301,8 +307,8 @@ NVML_API(nvmlDeviceGetProcessesUtilizationInfo, (nvmlDevice_t device, nvmlProces
 }
 
 /* One sample, taken now: the engine keeps no histories. */
-NVML_API(nvmlDeviceGetSamples, (nvmlDevice_t device, unsigned kind, unsigned long long last_seen, unsigned *type, unsigned *count,
-                                nvmlSample_t *samples)) {
+NVML_API(nvmlDeviceGetSamples, (nvmlDevice_t device, unsigned kind, unsigned long long last_seen, unsigned *type,
+                                unsigned *count, nvmlSample_t *samples)) {
   enum { GPU_UTILIZATION = 1, VALUE_UNSIGNED_INT = 1 };
   nvmlReturn_t result = nvml_enter_device(device);
   (void)last_seen;

@@ -18,14 +18,16 @@ void row_cuArrayCreate(struct rows *r) {
   const CUDA_ARRAY_DESCRIPTOR_v1 about = {.Width = WIDTH, .Height = HEIGHT, .Format = FLOAT32, .NumChannels = 1};
   CUarray array = NULL;
   context(r);
-  if (done(r, start(r)->cuArrayCreate(&array, &about))) used_and_freed(r, array);
+  if (done(r, start(r)->cuArrayCreate(&array, &about)))
+    used_and_freed(r, array);
 }
 
 void row_cuArrayCreate_v2(struct rows *r) {
   const CUDA_ARRAY_DESCRIPTOR about = {.Width = WIDTH, .Height = HEIGHT, .Format = FLOAT32, .NumChannels = 1};
   CUarray array = NULL;
   context(r);
-  if (done(r, start(r)->cuArrayCreate_v2(&array, &about))) used_and_freed(r, array);
+  if (done(r, start(r)->cuArrayCreate_v2(&array, &about)))
+    used_and_freed(r, array);
 }
 
 /* Its bytes lie layer by layer, each layer as a plane would. */
@@ -59,7 +61,8 @@ void row_cuArray3DCreate(struct rows *r) {
       .Width = WIDTH, .Height = HEIGHT / LAYERS, .Depth = LAYERS, .Format = FLOAT32, .NumChannels = 1};
   CUarray cube = NULL;
   context(r);
-  if (done(r, start(r)->cuArray3DCreate(&cube, &about))) cube_used_and_freed(r, cube);
+  if (done(r, start(r)->cuArray3DCreate(&cube, &about)))
+    cube_used_and_freed(r, cube);
 }
 
 void row_cuArray3DCreate_v2(struct rows *r) {
@@ -67,7 +70,8 @@ void row_cuArray3DCreate_v2(struct rows *r) {
       .Width = WIDTH, .Height = HEIGHT / LAYERS, .Depth = LAYERS, .Format = FLOAT32, .NumChannels = 1};
   CUarray cube = NULL;
   context(r);
-  if (done(r, start(r)->cuArray3DCreate_v2(&cube, &about))) cube_used_and_freed(r, cube);
+  if (done(r, start(r)->cuArray3DCreate_v2(&cube, &about)))
+    cube_used_and_freed(r, cube);
 }
 
 static const CUDA_ARRAY3D_DESCRIPTOR LEVELS = {.Width = WIDTH, .Height = HEIGHT, .Format = FLOAT32, .NumChannels = 1};
@@ -76,7 +80,8 @@ void row_cuMipmappedArrayCreate(struct rows *r) {
   CUmipmappedArray made = NULL;
   CUarray level = NULL;
   context(r);
-  if (!done(r, start(r)->cuMipmappedArrayCreate(&made, &LEVELS, 3))) return;
+  if (!done(r, start(r)->cuMipmappedArrayCreate(&made, &LEVELS, 3)))
+    return;
   meet(r, "allocated");
   need(r, cuMipmappedArrayGetLevel(&level, made, 0), "its first level");
   put_array(r, level, pattern());

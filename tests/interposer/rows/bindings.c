@@ -3,7 +3,8 @@
 
 #include "rows.h"
 
-static const CUmemAllocationProp plain = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+static const CUmemAllocationProp plain = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                          .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
 
 static CUmemGenericAllocationHandle physical(struct rows *r, CUmemAllocationHandleType kind) {
   CUmemAllocationProp how = plain;
@@ -115,7 +116,8 @@ void row_cuDestroyExternalMemory(struct rows *r) {
   CUDA_EXTERNAL_MEMORY_BUFFER_DESC part = {.size = BYTES};
   CUexternalMemory imported = NULL;
   CUdeviceptr at = 0;
-  need(r, cuMemExportToShareableHandle(&about.handle.fd, made, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), "a descriptor");
+  need(r, cuMemExportToShareableHandle(&about.handle.fd, made, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+       "a descriptor");
   need(r, cuImportExternalMemory(&imported, &about), "import it");
   need(r, cuExternalMemoryGetMappedBuffer(&at, imported, &part), "a buffer of it");
   meet(r, "allocated");

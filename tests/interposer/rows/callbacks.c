@@ -1,5 +1,5 @@
-/* Functions of the program as nodes of graphs: each launch calls the one given last, with its own data, and what the program asks
- * for is what it gave. */
+/* Functions of the program as nodes of graphs: each launch calls the one given last, with its own data, and what the
+ * program asks for is what it gave. */
 #include "rows.h"
 
 static void count_up(void *number) { __atomic_add_fetch((unsigned *)number, 1, __ATOMIC_RELEASE); }
@@ -28,7 +28,8 @@ void row_cuGraphAddHostNode(struct rows *r) {
   CUgraphNode node = NULL;
   unsigned number = 0;
   const CUDA_HOST_NODE_PARAMS how = {count_up, &number};
-  if (done(r, start(r)->cuGraphAddHostNode(&node, graph, NULL, 0, &how))) twice(r, graph, &number, 2);
+  if (done(r, start(r)->cuGraphAddHostNode(&node, graph, NULL, 0, &how)))
+    twice(r, graph, &number, 2);
   done_with(r, CUDA_ERROR_INVALID_VALUE, start(r)->cuGraphAddHostNode(&node, graph, NULL, 0, NULL));
 }
 
@@ -38,7 +39,8 @@ void row_cuGraphHostNodeSetParams(struct rows *r) {
   unsigned first = 0, second = 0;
   const CUDA_HOST_NODE_PARAMS before = {count_up, &first}, how = {count_ten, &second};
   need(r, cuGraphAddHostNode(&node, graph, NULL, 0, &before), "a call in it");
-  if (done(r, start(r)->cuGraphHostNodeSetParams(node, &how))) twice(r, graph, &second, 20);
+  if (done(r, start(r)->cuGraphHostNodeSetParams(node, &how)))
+    twice(r, graph, &second, 20);
   expect(r, first == 0, "the old function was called");
 }
 
@@ -60,7 +62,8 @@ void row_cuGraphAddNode(struct rows *r) {
   CUgraphNode node = NULL;
   unsigned number = 0;
   CUgraphNodeParams how = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {count_up, &number}};
-  if (done(r, start(r)->cuGraphAddNode(&node, graph, NULL, 0, &how))) twice(r, graph, &number, 2);
+  if (done(r, start(r)->cuGraphAddNode(&node, graph, NULL, 0, &how)))
+    twice(r, graph, &number, 2);
   expect(r, how.host.fn == count_up, "the program's own structure was changed");
 }
 
@@ -69,7 +72,8 @@ void row_cuGraphAddNode_v2(struct rows *r) {
   CUgraphNode node = NULL;
   unsigned number = 0;
   CUgraphNodeParams how = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {count_up, &number}};
-  if (done(r, start(r)->cuGraphAddNode_v2(&node, graph, NULL, NULL, 0, &how))) twice(r, graph, &number, 2);
+  if (done(r, start(r)->cuGraphAddNode_v2(&node, graph, NULL, NULL, 0, &how)))
+    twice(r, graph, &number, 2);
   expect(r, how.host.fn == count_up, "the program's own structure was changed");
 }
 
@@ -78,7 +82,8 @@ void row_cuGraphAddNode_v3(struct rows *r) {
   CUgraphNode node = NULL;
   unsigned number = 0;
   CUgraphNodeParams how = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {count_up, &number}};
-  if (done(r, start(r)->cuGraphAddNode_v3(&node, graph, NULL, NULL, 0, &how))) twice(r, graph, &number, 2);
+  if (done(r, start(r)->cuGraphAddNode_v3(&node, graph, NULL, NULL, 0, &how)))
+    twice(r, graph, &number, 2);
   expect(r, how.host.fn == count_up, "the program's own structure was changed");
 }
 
@@ -89,7 +94,8 @@ void row_cuGraphNodeSetParams(struct rows *r) {
   const CUDA_HOST_NODE_PARAMS before = {count_up, &first};
   CUgraphNodeParams how = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {count_ten, &second}};
   need(r, cuGraphAddHostNode(&node, graph, NULL, 0, &before), "a call in it");
-  if (done(r, start(r)->cuGraphNodeSetParams(node, &how))) twice(r, graph, &second, 20);
+  if (done(r, start(r)->cuGraphNodeSetParams(node, &how)))
+    twice(r, graph, &second, 20);
   expect(r, first == 0, "the old function was called");
 }
 
@@ -100,7 +106,8 @@ void row_cuGraphNodeSetParams_v2(struct rows *r) {
   const CUDA_HOST_NODE_PARAMS before = {count_up, &first};
   CUgraphNodeParams how = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {count_ten, &second}};
   need(r, cuGraphAddHostNode(&node, graph, NULL, 0, &before), "a call in it");
-  if (done(r, start(r)->cuGraphNodeSetParams_v2(node, &how))) twice(r, graph, &second, 20);
+  if (done(r, start(r)->cuGraphNodeSetParams_v2(node, &how)))
+    twice(r, graph, &second, 20);
   expect(r, first == 0, "the old function was called");
 }
 

@@ -17,25 +17,29 @@ static void captures(struct rows *r, struct kernel *k) {
 void row_cuStreamBeginCapture(struct rows *r) {
   struct kernel k;
   kernel_ready(r, &k, stream(r));
-  if (done(r, start(r)->cuStreamBeginCapture(k.stream))) captures(r, &k);
+  if (done(r, start(r)->cuStreamBeginCapture(k.stream)))
+    captures(r, &k);
 }
 
 void row_cuStreamBeginCapture_ptsz(struct rows *r) {
   struct kernel k;
   kernel_ready(r, &k, CU_STREAM_PER_THREAD);
-  if (done(r, start(r)->cuStreamBeginCapture_ptsz(NULL))) captures(r, &k);
+  if (done(r, start(r)->cuStreamBeginCapture_ptsz(NULL)))
+    captures(r, &k);
 }
 
 void row_cuStreamBeginCapture_v2(struct rows *r) {
   struct kernel k;
   kernel_ready(r, &k, stream(r));
-  if (done(r, start(r)->cuStreamBeginCapture_v2(k.stream, CU_STREAM_CAPTURE_MODE_RELAXED))) captures(r, &k);
+  if (done(r, start(r)->cuStreamBeginCapture_v2(k.stream, CU_STREAM_CAPTURE_MODE_RELAXED)))
+    captures(r, &k);
 }
 
 void row_cuStreamBeginCapture_v2_ptsz(struct rows *r) {
   struct kernel k;
   kernel_ready(r, &k, CU_STREAM_PER_THREAD);
-  if (done(r, start(r)->cuStreamBeginCapture_v2_ptsz(NULL, CU_STREAM_CAPTURE_MODE_RELAXED))) captures(r, &k);
+  if (done(r, start(r)->cuStreamBeginCapture_v2_ptsz(NULL, CU_STREAM_CAPTURE_MODE_RELAXED)))
+    captures(r, &k);
 }
 
 void row_cuStreamBeginCaptureToGraph(struct rows *r) {
@@ -63,7 +67,8 @@ void row_cuStreamEndCapture(struct rows *r) {
   kernel_ready(r, &k, on);
   capture(r, on);
   need(r, cuLaunchKernel(k.function, 1, 1, 1, 1, 1, 1, 0, on, k.params, NULL), "capture a kernel");
-  if (!done(r, start(r)->cuStreamEndCapture(on, &graph))) return;
+  if (!done(r, start(r)->cuStreamEndCapture(on, &graph)))
+    return;
   CUgraphExec exec = instantiated(r, graph);
   lease(r); /* the capture is over: what comes now is work */
   need(r, cuLaunchKernel(k.function, 1, 1, 1, 1, 1, 1, 0, on, k.params, NULL), "launch the kernel");
@@ -78,7 +83,8 @@ void row_cuStreamEndCapture_ptsz(struct rows *r) {
   kernel_ready(r, &k, CU_STREAM_PER_THREAD);
   capture(r, CU_STREAM_PER_THREAD);
   need(r, cuLaunchKernel(k.function, 1, 1, 1, 1, 1, 1, 0, CU_STREAM_PER_THREAD, k.params, NULL), "capture a kernel");
-  if (!done(r, start(r)->cuStreamEndCapture_ptsz(NULL, &graph))) return;
+  if (!done(r, start(r)->cuStreamEndCapture_ptsz(NULL, &graph)))
+    return;
   CUgraphExec exec = instantiated(r, graph);
   lease(r); /* the capture is over: what comes now is work */
   need(r, cuLaunchKernel(k.function, 1, 1, 1, 1, 1, 1, 0, CU_STREAM_PER_THREAD, k.params, NULL), "launch the kernel");

@@ -1,4 +1,5 @@
-/* Executable graphs that change, and functions that go: what was learned of them is forgotten, and what runs is the new. */
+/* Executable graphs that change, and functions that go: what was learned of them is forgotten, and what runs is the
+ * new. */
 #include "rows.h"
 
 enum { LONGER = 3 /* times as long as before */, BYTE = 0x5a, OTHER = 0xc3 };
@@ -63,21 +64,24 @@ void row_cuGraphExecKernelNodeSetParams(struct rows *r) {
   const CUDA_KERNEL_NODE_PARAMS how = longer(&o);
   CUDA_KERNEL_NODE_PARAMS_v1 old;
   memcpy(&old, &how, sizeof old); /* the first form is the beginning of the second */
-  if (done(r, start(r)->cuGraphExecKernelNodeSetParams(o.exec, o.node, &old))) runs(r, &o);
+  if (done(r, start(r)->cuGraphExecKernelNodeSetParams(o.exec, o.node, &old)))
+    runs(r, &o);
 }
 
 void row_cuGraphExecKernelNodeSetParams_v2(struct rows *r) {
   struct one o;
   kernel_in_graph(r, &o);
   const CUDA_KERNEL_NODE_PARAMS how = longer(&o);
-  if (done(r, start(r)->cuGraphExecKernelNodeSetParams_v2(o.exec, o.node, &how))) runs(r, &o);
+  if (done(r, start(r)->cuGraphExecKernelNodeSetParams_v2(o.exec, o.node, &how)))
+    runs(r, &o);
 }
 
 void row_cuGraphExecNodeSetParams(struct rows *r) {
   struct one o;
   kernel_in_graph(r, &o);
   CUgraphNodeParams how = {.type = CU_GRAPH_NODE_TYPE_KERNEL, .kernel = longer(&o)};
-  if (done(r, start(r)->cuGraphExecNodeSetParams(o.exec, o.node, &how))) runs(r, &o);
+  if (done(r, start(r)->cuGraphExecNodeSetParams(o.exec, o.node, &how)))
+    runs(r, &o);
 }
 
 void row_cuGraphExecUpdate(struct rows *r) {
@@ -87,7 +91,8 @@ void row_cuGraphExecUpdate(struct rows *r) {
   kernel_in_graph(r, &o);
   o.kernel.ns *= LONGER;
   CUgraph other = kernel_graph(r, &o.kernel);
-  if (done(r, start(r)->cuGraphExecUpdate(o.exec, other, &wrong, &why))) runs(r, &o);
+  if (done(r, start(r)->cuGraphExecUpdate(o.exec, other, &wrong, &why)))
+    runs(r, &o);
   expect(r, why == CU_GRAPH_EXEC_UPDATE_SUCCESS, "the graphs are not alike");
 }
 
@@ -97,7 +102,8 @@ void row_cuGraphExecUpdate_v2(struct rows *r) {
   kernel_in_graph(r, &o);
   o.kernel.ns *= LONGER;
   CUgraph other = kernel_graph(r, &o.kernel);
-  if (done(r, start(r)->cuGraphExecUpdate_v2(o.exec, other, &why))) runs(r, &o);
+  if (done(r, start(r)->cuGraphExecUpdate_v2(o.exec, other, &why)))
+    runs(r, &o);
   expect(r, why.result == CU_GRAPH_EXEC_UPDATE_SUCCESS, "the graphs are not alike");
 }
 
@@ -112,7 +118,8 @@ void row_cuGraphExecChildGraphNodeSetParams(struct rows *r) {
   o.kernel.ns *= LONGER;
   CUgraph other = kernel_graph(r, &o.kernel);
   r->tentative = true;
-  if (done(r, start(r)->cuGraphExecChildGraphNodeSetParams(o.exec, child, other))) runs(r, &o);
+  if (done(r, start(r)->cuGraphExecChildGraphNodeSetParams(o.exec, child, other)))
+    runs(r, &o);
 }
 
 void row_cuGraphExecDestroy(struct rows *r) {
@@ -238,7 +245,8 @@ void row_cuGraphExecBatchMemOpNodeSetParams(struct rows *r) {
   CUgraph graph = NULL;
   CUgraphNode node = NULL;
   CUdeviceptr at = memory(r, 4);
-  CUstreamBatchMemOpParams step = {.value = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32, .address = at, .value = BYTE}};
+  CUstreamBatchMemOpParams step = {
+      .value = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32, .address = at, .value = BYTE}};
   CUDA_BATCH_MEM_OP_NODE_PARAMS how = {.ctx = r->ctx, .count = 1, .paramArray = &step};
   need(r, cuGraphCreate(&graph, 0), "a graph");
   if (cuGraphAddBatchMemOpNode(&node, graph, NULL, 0, &how) != CUDA_SUCCESS)
@@ -246,7 +254,8 @@ void row_cuGraphExecBatchMemOpNodeSetParams(struct rows *r) {
   CUgraphExec exec = instantiated(r, graph);
   step.value.value = OTHER;
   r->tentative = true;
-  if (!done(r, start(r)->cuGraphExecBatchMemOpNodeSetParams(exec, node, &how))) return;
+  if (!done(r, start(r)->cuGraphExecBatchMemOpNodeSetParams(exec, node, &how)))
+    return;
   launch(r, exec);
   holds(r, at, (const uint32_t[]){OTHER}, 4);
 }

@@ -21,7 +21,8 @@ static void gone(struct rows *r, CUcontext made) {
 void row_cuCtxCreate(struct rows *r) {
   CUcontext made = NULL;
   need(r, cuInit(0), "cuInit");
-  if (!done(r, start(r)->cuCtxCreate(&made, 0, r->device))) return;
+  if (!done(r, start(r)->cuCtxCreate(&made, 0, r->device)))
+    return;
   works(r, made);
   gone(r, made);
 }
@@ -29,7 +30,8 @@ void row_cuCtxCreate(struct rows *r) {
 void row_cuCtxCreate_v2(struct rows *r) {
   CUcontext made = NULL;
   need(r, cuInit(0), "cuInit");
-  if (!done(r, start(r)->cuCtxCreate_v2(&made, 0, r->device))) return;
+  if (!done(r, start(r)->cuCtxCreate_v2(&made, 0, r->device)))
+    return;
   works(r, made);
   gone(r, made);
 }
@@ -37,7 +39,8 @@ void row_cuCtxCreate_v2(struct rows *r) {
 void row_cuCtxCreate_v3(struct rows *r) {
   CUcontext made = NULL;
   need(r, cuInit(0), "cuInit");
-  if (!done(r, start(r)->cuCtxCreate_v3(&made, NULL, 0, 0, r->device))) return;
+  if (!done(r, start(r)->cuCtxCreate_v3(&made, NULL, 0, 0, r->device)))
+    return;
   works(r, made);
   gone(r, made);
 }
@@ -46,7 +49,8 @@ void row_cuCtxCreate_v4(struct rows *r) {
   CUctxCreateParams plain = {0};
   CUcontext made = NULL;
   need(r, cuInit(0), "cuInit");
-  if (!done(r, start(r)->cuCtxCreate_v4(&made, &plain, 0, r->device))) return;
+  if (!done(r, start(r)->cuCtxCreate_v4(&made, &plain, 0, r->device)))
+    return;
   works(r, made);
   gone(r, made);
 }
@@ -108,7 +112,8 @@ static void inactive(struct rows *r) {
 void row_cuDevicePrimaryCtxRetain(struct rows *r) {
   CUcontext primary = NULL, again = NULL;
   need(r, cuInit(0), "cuInit");
-  if (!done(r, start(r)->cuDevicePrimaryCtxRetain(&primary, r->device))) return;
+  if (!done(r, start(r)->cuDevicePrimaryCtxRetain(&primary, r->device)))
+    return;
   done(r, start(r)->cuDevicePrimaryCtxRetain(&again, r->device));
   expect(r, primary == again, "two primary contexts");
   need(r, cuCtxSetCurrent(primary), "make it current");
@@ -160,20 +165,23 @@ static CUdevResourceDesc resources(struct rows *r) {
   CUdevResourceDesc made = NULL;
   retained(r);
   r->tentative = true;
-  if (cuDeviceGetDevResource(r->device, resource, RESOURCE_SM) != CUDA_SUCCESS) return NULL;
+  if (cuDeviceGetDevResource(r->device, resource, RESOURCE_SM) != CUDA_SUCCESS)
+    return NULL;
   return cuDevResourceGenerateDesc(&made, resource, 1) == CUDA_SUCCESS ? made : NULL;
 }
 
 static CUgreenCtx green(struct rows *r) {
   CUdevResourceDesc all = resources(r);
   CUgreenCtx made = NULL;
-  if (cuGreenCtxCreate(&made, all, r->device, DEFAULT_STREAM) != CUDA_SUCCESS) return NULL;
+  if (cuGreenCtxCreate(&made, all, r->device, DEFAULT_STREAM) != CUDA_SUCCESS)
+    return NULL;
   r->tentative = false;
   return made;
 }
 
 static void no_green(struct rows *r, CUgreenCtx made) {
-  if (made) need(r, cuGreenCtxDestroy(made), "destroy the green context");
+  if (made)
+    need(r, cuGreenCtxDestroy(made), "destroy the green context");
   need(r, cuDevicePrimaryCtxRelease_v2(r->device), "release the primary context");
   meet(r, "freed");
   inactive(r);

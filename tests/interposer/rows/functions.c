@@ -40,7 +40,8 @@ void row_cuModuleEnumerateFunctions(struct rows *r) {
   if (done(r, start(r)->cuModuleEnumerateFunctions(functions, 2, loaded))) {
     is_named(r, functions[0], "ncclDevKernel_SendRecv");
     is_named(r, functions[1], "other");
-    for (int i = 0; i < 2; i++) runs(r, functions[i]);
+    for (int i = 0; i < 2; i++)
+      runs(r, functions[i]);
   }
   need(r, cuModuleUnload(loaded), "unload it");
 }

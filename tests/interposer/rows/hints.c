@@ -25,32 +25,38 @@ static void lost(struct rows *r, CUdeviceptr at) {
 
 void row_cuMemAdvise(struct rows *r) {
   CUdeviceptr at = managed(r);
-  if (done(r, start(r)->cuMemAdvise(at, BYTES, READ_MOSTLY, r->device))) kept(r, at);
+  if (done(r, start(r)->cuMemAdvise(at, BYTES, READ_MOSTLY, r->device)))
+    kept(r, at);
 }
 
 void row_cuMemAdvise_v2(struct rows *r) {
   CUdeviceptr at = managed(r);
-  if (done(r, start(r)->cuMemAdvise_v2(at, BYTES, READ_MOSTLY, here(r)))) kept(r, at);
+  if (done(r, start(r)->cuMemAdvise_v2(at, BYTES, READ_MOSTLY, here(r))))
+    kept(r, at);
 }
 
 void row_cuMemPrefetchAsync(struct rows *r) {
   CUdeviceptr at = managed(r);
-  if (done(r, start(r)->cuMemPrefetchAsync(at, BYTES, r->device, stream(r)))) kept(r, at);
+  if (done(r, start(r)->cuMemPrefetchAsync(at, BYTES, r->device, stream(r))))
+    kept(r, at);
 }
 
 void row_cuMemPrefetchAsync_ptsz(struct rows *r) {
   CUdeviceptr at = managed(r);
-  if (done(r, start(r)->cuMemPrefetchAsync_ptsz(at, BYTES, r->device, NULL))) kept(r, at);
+  if (done(r, start(r)->cuMemPrefetchAsync_ptsz(at, BYTES, r->device, NULL)))
+    kept(r, at);
 }
 
 void row_cuMemPrefetchAsync_v2(struct rows *r) {
   CUdeviceptr at = managed(r);
-  if (done(r, start(r)->cuMemPrefetchAsync_v2(at, BYTES, here(r), 0, stream(r)))) kept(r, at);
+  if (done(r, start(r)->cuMemPrefetchAsync_v2(at, BYTES, here(r), 0, stream(r))))
+    kept(r, at);
 }
 
 void row_cuMemPrefetchAsync_v2_ptsz(struct rows *r) {
   CUdeviceptr at = managed(r);
-  if (done(r, start(r)->cuMemPrefetchAsync_v2_ptsz(at, BYTES, here(r), 0, NULL))) kept(r, at);
+  if (done(r, start(r)->cuMemPrefetchAsync_v2_ptsz(at, BYTES, here(r), 0, NULL)))
+    kept(r, at);
 }
 
 /* A buffer in two parts, for one place. */
@@ -67,37 +73,43 @@ static struct parts parts_of(const struct rows *r, CUdeviceptr at) {
 void row_cuMemPrefetchBatchAsync(struct rows *r) {
   CUdeviceptr at = managed(r);
   struct parts p = parts_of(r, at);
-  if (done(r, start(r)->cuMemPrefetchBatchAsync(p.at, p.sizes, 2, p.where, p.first, 1, 0, stream(r)))) kept(r, at);
+  if (done(r, start(r)->cuMemPrefetchBatchAsync(p.at, p.sizes, 2, p.where, p.first, 1, 0, stream(r))))
+    kept(r, at);
 }
 
 void row_cuMemPrefetchBatchAsync_ptsz(struct rows *r) {
   CUdeviceptr at = managed(r);
   struct parts p = parts_of(r, at);
-  if (done(r, start(r)->cuMemPrefetchBatchAsync_ptsz(p.at, p.sizes, 2, p.where, p.first, 1, 0, NULL))) kept(r, at);
+  if (done(r, start(r)->cuMemPrefetchBatchAsync_ptsz(p.at, p.sizes, 2, p.where, p.first, 1, 0, NULL)))
+    kept(r, at);
 }
 
 void row_cuMemDiscardAndPrefetchBatchAsync(struct rows *r) {
   CUdeviceptr at = managed(r);
   struct parts p = parts_of(r, at);
-  if (done(r, start(r)->cuMemDiscardAndPrefetchBatchAsync(p.at, p.sizes, 2, p.where, p.first, 1, 0, stream(r)))) lost(r, at);
+  if (done(r, start(r)->cuMemDiscardAndPrefetchBatchAsync(p.at, p.sizes, 2, p.where, p.first, 1, 0, stream(r))))
+    lost(r, at);
 }
 
 void row_cuMemDiscardAndPrefetchBatchAsync_ptsz(struct rows *r) {
   CUdeviceptr at = managed(r);
   struct parts p = parts_of(r, at);
-  if (done(r, start(r)->cuMemDiscardAndPrefetchBatchAsync_ptsz(p.at, p.sizes, 2, p.where, p.first, 1, 0, NULL))) lost(r, at);
+  if (done(r, start(r)->cuMemDiscardAndPrefetchBatchAsync_ptsz(p.at, p.sizes, 2, p.where, p.first, 1, 0, NULL)))
+    lost(r, at);
 }
 
 void row_cuMemDiscardBatchAsync(struct rows *r) {
   CUdeviceptr at = managed(r);
   struct parts p = parts_of(r, at);
-  if (done(r, start(r)->cuMemDiscardBatchAsync(p.at, p.sizes, 2, 0, stream(r)))) lost(r, at);
+  if (done(r, start(r)->cuMemDiscardBatchAsync(p.at, p.sizes, 2, 0, stream(r))))
+    lost(r, at);
 }
 
 void row_cuMemDiscardBatchAsync_ptsz(struct rows *r) {
   CUdeviceptr at = managed(r);
   struct parts p = parts_of(r, at);
-  if (done(r, start(r)->cuMemDiscardBatchAsync_ptsz(p.at, p.sizes, 2, 0, NULL))) lost(r, at);
+  if (done(r, start(r)->cuMemDiscardBatchAsync_ptsz(p.at, p.sizes, 2, 0, NULL)))
+    lost(r, at);
 }
 
 /* As cuda.h lays out one part to decompress: sizes, where the true size goes, from, to, algorithm. */
@@ -132,7 +144,8 @@ void row_cuMemBatchDecompressAsync(struct rows *r) {
   CUstream on = stream(r);
   size_t wrong = 0;
   void *list = &part;
-  if (done(r, work(r)->cuMemBatchDecompressAsync(list, 1, 0, &wrong, on))) holds(r, to, "aaaa", 4);
+  if (done(r, work(r)->cuMemBatchDecompressAsync(list, 1, 0, &wrong, on)))
+    holds(r, to, "aaaa", 4);
 }
 
 void row_cuMemBatchDecompressAsync_ptsz(struct rows *r) {
@@ -140,5 +153,6 @@ void row_cuMemBatchDecompressAsync_ptsz(struct rows *r) {
   struct decompression part = four_letters(r, &to);
   size_t wrong = 0;
   void *list = &part;
-  if (done(r, work(r)->cuMemBatchDecompressAsync_ptsz(list, 1, 0, &wrong, NULL))) holds(r, to, "aaaa", 4);
+  if (done(r, work(r)->cuMemBatchDecompressAsync_ptsz(list, 1, 0, &wrong, NULL)))
+    holds(r, to, "aaaa", 4);
 }

@@ -17,7 +17,8 @@ static void seen_by_device(struct rows *r, void *host) {
 void row_cuMemAllocHost(struct rows *r) {
   void *host = NULL;
   context(r);
-  if (!done(r, start(r)->cuMemAllocHost(&host, BYTES))) return;
+  if (!done(r, start(r)->cuMemAllocHost(&host, BYTES)))
+    return;
   meet(r, "allocated");
   seen_by_device(r, host);
   need(r, cuMemFreeHost(host), "free it");
@@ -26,7 +27,8 @@ void row_cuMemAllocHost(struct rows *r) {
 void row_cuMemAllocHost_v2(struct rows *r) {
   void *host = NULL;
   context(r);
-  if (!done(r, start(r)->cuMemAllocHost_v2(&host, BYTES))) return;
+  if (!done(r, start(r)->cuMemAllocHost_v2(&host, BYTES)))
+    return;
   meet(r, "allocated");
   seen_by_device(r, host);
   need(r, cuMemFreeHost(host), "free it");
@@ -35,7 +37,8 @@ void row_cuMemAllocHost_v2(struct rows *r) {
 void row_cuMemHostAlloc(struct rows *r) {
   void *host = NULL;
   context(r);
-  if (!done(r, start(r)->cuMemHostAlloc(&host, BYTES, MAPPED))) return;
+  if (!done(r, start(r)->cuMemHostAlloc(&host, BYTES, MAPPED)))
+    return;
   meet(r, "allocated");
   seen_by_device(r, host);
   need(r, cuMemFreeHost(host), "free it");

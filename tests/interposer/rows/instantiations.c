@@ -20,21 +20,24 @@ void row_cuGraphInstantiate(struct rows *r) {
   struct kernel k;
   CUgraph graph = graph_of(r, &k);
   CUgraphExec exec = NULL;
-  if (done(r, start(r)->cuGraphInstantiate(&exec, graph, NULL, NULL, 0))) runs(r, exec, &k);
+  if (done(r, start(r)->cuGraphInstantiate(&exec, graph, NULL, NULL, 0)))
+    runs(r, exec, &k);
 }
 
 void row_cuGraphInstantiate_v2(struct rows *r) {
   struct kernel k;
   CUgraph graph = graph_of(r, &k);
   CUgraphExec exec = NULL;
-  if (done(r, start(r)->cuGraphInstantiate_v2(&exec, graph, NULL, NULL, 0))) runs(r, exec, &k);
+  if (done(r, start(r)->cuGraphInstantiate_v2(&exec, graph, NULL, NULL, 0)))
+    runs(r, exec, &k);
 }
 
 void row_cuGraphInstantiateWithFlags(struct rows *r) {
   struct kernel k;
   CUgraph graph = graph_of(r, &k);
   CUgraphExec exec = NULL;
-  if (done(r, start(r)->cuGraphInstantiateWithFlags(&exec, graph, 0))) runs(r, exec, &k);
+  if (done(r, start(r)->cuGraphInstantiateWithFlags(&exec, graph, 0)))
+    runs(r, exec, &k);
 }
 
 void row_cuGraphInstantiateWithParams(struct rows *r) {
@@ -42,7 +45,8 @@ void row_cuGraphInstantiateWithParams(struct rows *r) {
   CUgraph graph = graph_of(r, &k);
   CUgraphExec exec = NULL;
   CUDA_GRAPH_INSTANTIATE_PARAMS how = {0};
-  if (done(r, start(r)->cuGraphInstantiateWithParams(&exec, graph, &how))) runs(r, exec, &k);
+  if (done(r, start(r)->cuGraphInstantiateWithParams(&exec, graph, &how)))
+    runs(r, exec, &k);
 }
 
 void row_cuGraphInstantiateWithParams_ptsz(struct rows *r) {
@@ -50,19 +54,22 @@ void row_cuGraphInstantiateWithParams_ptsz(struct rows *r) {
   CUgraph graph = graph_of(r, &k);
   CUgraphExec exec = NULL;
   CUDA_GRAPH_INSTANTIATE_PARAMS how = {0};
-  if (done(r, start(r)->cuGraphInstantiateWithParams_ptsz(&exec, graph, &how))) runs(r, exec, &k);
+  if (done(r, start(r)->cuGraphInstantiateWithParams_ptsz(&exec, graph, &how)))
+    runs(r, exec, &k);
 }
 
 void row_cuGraphUpload(struct rows *r) {
   struct kernel k;
   CUgraphExec exec = instantiated(r, graph_of(r, &k));
-  if (done(r, start(r)->cuGraphUpload(exec, k.stream))) runs(r, exec, &k);
+  if (done(r, start(r)->cuGraphUpload(exec, k.stream)))
+    runs(r, exec, &k);
 }
 
 void row_cuGraphUpload_ptsz(struct rows *r) {
   struct kernel k;
   CUgraphExec exec = instantiated(r, graph_of(r, &k));
-  if (done(r, start(r)->cuGraphUpload_ptsz(exec, k.stream))) runs(r, exec, &k);
+  if (done(r, start(r)->cuGraphUpload_ptsz(exec, k.stream)))
+    runs(r, exec, &k);
 }
 
 void row_cuDeviceGraphMemTrim(struct rows *r) {

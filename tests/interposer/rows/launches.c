@@ -10,7 +10,8 @@ void row_cuLaunchKernel(struct rows *r) {
   CUstream on = stream(r);
   struct kernel k;
   kernel_ready(r, &k, on);
-  if (done(r, work(r)->cuLaunchKernel(k.function, 1, 1, 1, 1, 1, 1, 0, on, k.params, NULL))) kernel_ran(r, &k);
+  if (done(r, work(r)->cuLaunchKernel(k.function, 1, 1, 1, 1, 1, 1, 0, on, k.params, NULL)))
+    kernel_ran(r, &k);
   capture(r, on);
   done(r, start(r)->cuLaunchKernel(k.function, 1, 1, 1, 1, 1, 1, 0, on, k.params, NULL));
   captured(r, on, 1);
@@ -19,7 +20,8 @@ void row_cuLaunchKernel(struct rows *r) {
 void row_cuLaunchKernel_ptsz(struct rows *r) {
   struct kernel k;
   kernel_ready(r, &k, CU_STREAM_PER_THREAD);
-  if (done(r, work(r)->cuLaunchKernel_ptsz(k.function, 1, 1, 1, 1, 1, 1, 0, NULL, k.params, NULL))) kernel_ran(r, &k);
+  if (done(r, work(r)->cuLaunchKernel_ptsz(k.function, 1, 1, 1, 1, 1, 1, 0, NULL, k.params, NULL)))
+    kernel_ran(r, &k);
   capture(r, CU_STREAM_PER_THREAD);
   done(r, start(r)->cuLaunchKernel_ptsz(k.function, 1, 1, 1, 1, 1, 1, 0, NULL, k.params, NULL));
   captured(r, CU_STREAM_PER_THREAD, 1);
@@ -30,7 +32,8 @@ void row_cuLaunchKernelEx(struct rows *r) {
   const CUlaunchConfig shape = shape_on(on);
   struct kernel k;
   kernel_ready(r, &k, on);
-  if (done(r, work(r)->cuLaunchKernelEx(&shape, k.function, k.params, NULL))) kernel_ran(r, &k);
+  if (done(r, work(r)->cuLaunchKernelEx(&shape, k.function, k.params, NULL)))
+    kernel_ran(r, &k);
   capture(r, on);
   done(r, start(r)->cuLaunchKernelEx(&shape, k.function, k.params, NULL));
   captured(r, on, 1);
@@ -40,7 +43,8 @@ void row_cuLaunchKernelEx_ptsz(struct rows *r) {
   const CUlaunchConfig shape = shape_on(NULL);
   struct kernel k;
   kernel_ready(r, &k, CU_STREAM_PER_THREAD);
-  if (done(r, work(r)->cuLaunchKernelEx_ptsz(&shape, k.function, k.params, NULL))) kernel_ran(r, &k);
+  if (done(r, work(r)->cuLaunchKernelEx_ptsz(&shape, k.function, k.params, NULL)))
+    kernel_ran(r, &k);
   capture(r, CU_STREAM_PER_THREAD);
   done(r, start(r)->cuLaunchKernelEx_ptsz(&shape, k.function, k.params, NULL));
   captured(r, CU_STREAM_PER_THREAD, 1);
@@ -50,7 +54,8 @@ void row_cuLaunchCooperativeKernel(struct rows *r) {
   CUstream on = stream(r);
   struct kernel k;
   kernel_ready(r, &k, on);
-  if (done(r, work(r)->cuLaunchCooperativeKernel(k.function, 1, 1, 1, 1, 1, 1, 0, on, k.params))) kernel_ran(r, &k);
+  if (done(r, work(r)->cuLaunchCooperativeKernel(k.function, 1, 1, 1, 1, 1, 1, 0, on, k.params)))
+    kernel_ran(r, &k);
   capture(r, on);
   done(r, start(r)->cuLaunchCooperativeKernel(k.function, 1, 1, 1, 1, 1, 1, 0, on, k.params));
   captured(r, on, 1);
@@ -59,7 +64,8 @@ void row_cuLaunchCooperativeKernel(struct rows *r) {
 void row_cuLaunchCooperativeKernel_ptsz(struct rows *r) {
   struct kernel k;
   kernel_ready(r, &k, CU_STREAM_PER_THREAD);
-  if (done(r, work(r)->cuLaunchCooperativeKernel_ptsz(k.function, 1, 1, 1, 1, 1, 1, 0, NULL, k.params))) kernel_ran(r, &k);
+  if (done(r, work(r)->cuLaunchCooperativeKernel_ptsz(k.function, 1, 1, 1, 1, 1, 1, 0, NULL, k.params)))
+    kernel_ran(r, &k);
   capture(r, CU_STREAM_PER_THREAD);
   done(r, start(r)->cuLaunchCooperativeKernel_ptsz(k.function, 1, 1, 1, 1, 1, 1, 0, NULL, k.params));
   captured(r, CU_STREAM_PER_THREAD, 1);
@@ -78,7 +84,8 @@ void row_cuLaunchCooperativeKernelMultiDevice(struct rows *r) {
                                 .blockDimZ = 1,
                                 .hStream = on,
                                 .kernelParams = k.params}};
-  if (done(r, work(r)->cuLaunchCooperativeKernelMultiDevice(list, 1, 0))) kernel_ran(r, &k);
+  if (done(r, work(r)->cuLaunchCooperativeKernelMultiDevice(list, 1, 0)))
+    kernel_ran(r, &k);
 }
 
 /* The oldest launches take shape and arguments from the function. */
@@ -92,14 +99,16 @@ void row_cuLaunch(struct rows *r) {
   struct kernel k;
   kernel_ready(r, &k, NULL);
   kernel_set(r, &k);
-  if (done(r, work(r)->cuLaunch(k.function))) kernel_ran(r, &k);
+  if (done(r, work(r)->cuLaunch(k.function)))
+    kernel_ran(r, &k);
 }
 
 void row_cuLaunchGrid(struct rows *r) {
   struct kernel k;
   kernel_ready(r, &k, NULL);
   kernel_set(r, &k);
-  if (done(r, work(r)->cuLaunchGrid(k.function, 1, 1))) kernel_ran(r, &k);
+  if (done(r, work(r)->cuLaunchGrid(k.function, 1, 1)))
+    kernel_ran(r, &k);
 }
 
 void row_cuLaunchGridAsync(struct rows *r) {
@@ -107,7 +116,8 @@ void row_cuLaunchGridAsync(struct rows *r) {
   struct kernel k;
   kernel_ready(r, &k, on);
   kernel_set(r, &k);
-  if (done(r, work(r)->cuLaunchGridAsync(k.function, 1, 1, on))) kernel_ran(r, &k);
+  if (done(r, work(r)->cuLaunchGridAsync(k.function, 1, 1, on)))
+    kernel_ran(r, &k);
   capture(r, on);
   done(r, start(r)->cuLaunchGridAsync(k.function, 1, 1, on));
   captured(r, on, 1);
@@ -125,7 +135,8 @@ void row_cuGraphLaunch(struct rows *r) {
   kernel_ready(r, &k, on);
   CUgraphExec exec = kernel_graph(r, &k, on);
   need(r, cuEventRecord(k.before, on), "record an event");
-  if (done(r, work(r)->cuGraphLaunch(exec, on))) kernel_ran(r, &k);
+  if (done(r, work(r)->cuGraphLaunch(exec, on)))
+    kernel_ran(r, &k);
   capture(r, on);
   done(r, start(r)->cuGraphLaunch(exec, on));
   captured(r, on, 1);
@@ -136,7 +147,8 @@ void row_cuGraphLaunch_ptsz(struct rows *r) {
   kernel_ready(r, &k, CU_STREAM_PER_THREAD);
   CUgraphExec exec = kernel_graph(r, &k, CU_STREAM_PER_THREAD);
   need(r, cuEventRecord(k.before, CU_STREAM_PER_THREAD), "record an event");
-  if (done(r, work(r)->cuGraphLaunch_ptsz(exec, NULL))) kernel_ran(r, &k);
+  if (done(r, work(r)->cuGraphLaunch_ptsz(exec, NULL)))
+    kernel_ran(r, &k);
   capture(r, CU_STREAM_PER_THREAD);
   done(r, start(r)->cuGraphLaunch_ptsz(exec, NULL));
   captured(r, CU_STREAM_PER_THREAD, 1);

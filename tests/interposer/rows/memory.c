@@ -11,7 +11,8 @@ static void writable(struct rows *r, CUdeviceptr at, size_t bytes) {
 void row_cuMemAlloc(struct rows *r) {
   CUdeviceptr_v1 at = 0;
   context(r);
-  if (!done(r, start(r)->cuMemAlloc(&at, 4097))) return;
+  if (!done(r, start(r)->cuMemAlloc(&at, 4097)))
+    return;
   meet(r, "allocated");
   writable(r, at, 4097);
   need(r, cuMemFree(at), "free it");
@@ -21,7 +22,8 @@ void row_cuMemAlloc(struct rows *r) {
 void row_cuMemAlloc_v2(struct rows *r) {
   CUdeviceptr at = 0;
   context(r);
-  if (!done(r, start(r)->cuMemAlloc_v2(&at, 100000))) return;
+  if (!done(r, start(r)->cuMemAlloc_v2(&at, 100000)))
+    return;
   meet(r, "allocated");
   writable(r, at, 100000);
   need(r, cuMemFree_v2(at), "free it");
@@ -32,7 +34,8 @@ void row_cuMemAllocPitch(struct rows *r) {
   CUdeviceptr_v1 at = 0;
   unsigned pitch = 0;
   context(r);
-  if (!done(r, start(r)->cuMemAllocPitch(&at, &pitch, WIDTH, ROWS, 4))) return;
+  if (!done(r, start(r)->cuMemAllocPitch(&at, &pitch, WIDTH, ROWS, 4)))
+    return;
   meet(r, "allocated");
   expect(r, pitch >= WIDTH, "a pitch below the width");
   writable(r, at, (size_t)pitch * ROWS);
@@ -44,7 +47,8 @@ void row_cuMemAllocPitch_v2(struct rows *r) {
   CUdeviceptr at = 0;
   size_t pitch = 0;
   context(r);
-  if (!done(r, start(r)->cuMemAllocPitch_v2(&at, &pitch, WIDTH, ROWS, 4))) return;
+  if (!done(r, start(r)->cuMemAllocPitch_v2(&at, &pitch, WIDTH, ROWS, 4)))
+    return;
   meet(r, "allocated");
   expect(r, pitch >= WIDTH, "a pitch below the width");
   writable(r, at, pitch * ROWS);
@@ -55,7 +59,8 @@ void row_cuMemAllocPitch_v2(struct rows *r) {
 void row_cuMemAllocManaged(struct rows *r) {
   CUdeviceptr at = 0;
   context(r);
-  if (!done(r, start(r)->cuMemAllocManaged(&at, 70000, ATTACH_GLOBAL))) return;
+  if (!done(r, start(r)->cuMemAllocManaged(&at, 70000, ATTACH_GLOBAL)))
+    return;
   meet(r, "allocated");
   memcpy((void *)(uintptr_t)at, pattern(), 70000); /* the host writes it as its own */
   holds(r, at, pattern(), 70000);

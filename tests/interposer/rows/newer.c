@@ -1,4 +1,5 @@
-/* Functions that the simulated driver only refuses: they need hardware, a graphics program, or what is newer than it is. */
+/* Functions that the simulated driver only refuses: they need hardware, a graphics program, or what is newer than it
+ * is. */
 #include "rows.h"
 
 static void fabric(struct rows *r, CUresult result) {

@@ -1,7 +1,13 @@
 /* Memory pools: what is charged is what they reserve. */
 #include "rows.h"
 
-enum { RELEASE_THRESHOLD = 4, RESERVED_CURRENT = 5, USED_CURRENT = 7, READ_WRITE = 3, PINNED = CU_MEM_ALLOCATION_TYPE_PINNED };
+enum {
+  RELEASE_THRESHOLD = 4,
+  RESERVED_CURRENT = 5,
+  USED_CURRENT = 7,
+  READ_WRITE = 3,
+  PINNED = CU_MEM_ALLOCATION_TYPE_PINNED
+};
 
 static CUmemPoolProps properties(CUmemAllocationHandleType handles) {
   return (CUmemPoolProps){.allocType = PINNED, .handleTypes = handles, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
@@ -49,27 +55,31 @@ static void used_and_freed(struct rows *r, CUdeviceptr at, CUstream on) {
 void row_cuMemAllocAsync(struct rows *r) {
   CUstream on = stream(r);
   CUdeviceptr at = 0;
-  if (done(r, start(r)->cuMemAllocAsync(&at, BYTES, on))) used_and_freed(r, at, on);
+  if (done(r, start(r)->cuMemAllocAsync(&at, BYTES, on)))
+    used_and_freed(r, at, on);
 }
 
 void row_cuMemAllocAsync_ptsz(struct rows *r) {
   CUdeviceptr at = 0;
   context(r);
-  if (done(r, start(r)->cuMemAllocAsync_ptsz(&at, BYTES, NULL))) used_and_freed(r, at, CU_STREAM_PER_THREAD);
+  if (done(r, start(r)->cuMemAllocAsync_ptsz(&at, BYTES, NULL)))
+    used_and_freed(r, at, CU_STREAM_PER_THREAD);
 }
 
 void row_cuMemAllocFromPoolAsync(struct rows *r) {
   CUmemoryPool from = pool(r);
   CUstream on = stream(r);
   CUdeviceptr at = 0;
-  if (done(r, start(r)->cuMemAllocFromPoolAsync(&at, BYTES, from, on))) used_and_freed(r, at, on);
+  if (done(r, start(r)->cuMemAllocFromPoolAsync(&at, BYTES, from, on)))
+    used_and_freed(r, at, on);
   need(r, cuMemPoolDestroy(from), "destroy the pool");
 }
 
 void row_cuMemAllocFromPoolAsync_ptsz(struct rows *r) {
   CUmemoryPool from = pool(r);
   CUdeviceptr at = 0;
-  if (done(r, start(r)->cuMemAllocFromPoolAsync_ptsz(&at, BYTES, from, NULL))) used_and_freed(r, at, CU_STREAM_PER_THREAD);
+  if (done(r, start(r)->cuMemAllocFromPoolAsync_ptsz(&at, BYTES, from, NULL)))
+    used_and_freed(r, at, CU_STREAM_PER_THREAD);
   need(r, cuMemPoolDestroy(from), "destroy the pool");
 }
 
@@ -100,7 +110,8 @@ void row_cuMemPoolCreate(struct rows *r) {
   const CUmemPoolProps plain = properties(CU_MEM_HANDLE_TYPE_NONE);
   CUmemoryPool made = NULL;
   context(r);
-  if (!done(r, start(r)->cuMemPoolCreate(&made, &plain))) return;
+  if (!done(r, start(r)->cuMemPoolCreate(&made, &plain)))
+    return;
   CUdeviceptr at = from_pool(r, made, BYTES);
   meet(r, "allocated");
   need(r, cuMemFreeAsync(at, NULL), "free it");

@@ -31,26 +31,30 @@ void row_cuModuleLoad(struct rows *r) {
   CUmodule module = NULL;
   context(r);
   const char *path = file(r);
-  if (done(r, start(r)->cuModuleLoad(&module, path))) module_works(r, module);
+  if (done(r, start(r)->cuModuleLoad(&module, path)))
+    module_works(r, module);
   unlink(path);
 }
 
 void row_cuModuleLoadData(struct rows *r) {
   CUmodule module = NULL;
   context(r);
-  if (done(r, start(r)->cuModuleLoadData(&module, rows_ptx))) module_works(r, module);
+  if (done(r, start(r)->cuModuleLoadData(&module, rows_ptx)))
+    module_works(r, module);
 }
 
 void row_cuModuleLoadDataEx(struct rows *r) {
   CUmodule module = NULL;
   context(r);
-  if (done(r, start(r)->cuModuleLoadDataEx(&module, rows_ptx, 0, NULL, NULL))) module_works(r, module);
+  if (done(r, start(r)->cuModuleLoadDataEx(&module, rows_ptx, 0, NULL, NULL)))
+    module_works(r, module);
 }
 
 void row_cuModuleLoadFatBinary(struct rows *r) {
   CUmodule module = NULL;
   context(r);
-  if (done(r, start(r)->cuModuleLoadFatBinary(&module, rows_ptx))) module_works(r, module);
+  if (done(r, start(r)->cuModuleLoadFatBinary(&module, rows_ptx)))
+    module_works(r, module);
 }
 
 /* ---- libraries ---- */
@@ -73,14 +77,16 @@ static void library_works(struct rows *r, CUlibrary loaded) {
 void row_cuLibraryLoadData(struct rows *r) {
   CUlibrary loaded = NULL;
   context(r);
-  if (done(r, start(r)->cuLibraryLoadData(&loaded, rows_ptx, NULL, NULL, 0, NULL, NULL, 0))) library_works(r, loaded);
+  if (done(r, start(r)->cuLibraryLoadData(&loaded, rows_ptx, NULL, NULL, 0, NULL, NULL, 0)))
+    library_works(r, loaded);
 }
 
 void row_cuLibraryLoadFromFile(struct rows *r) {
   CUlibrary loaded = NULL;
   context(r);
   const char *path = file(r);
-  if (done(r, start(r)->cuLibraryLoadFromFile(&loaded, path, NULL, NULL, 0, NULL, NULL, 0))) library_works(r, loaded);
+  if (done(r, start(r)->cuLibraryLoadFromFile(&loaded, path, NULL, NULL, 0, NULL, NULL, 0)))
+    library_works(r, loaded);
   unlink(path);
 }
 
@@ -96,7 +102,8 @@ void row_cuLibraryGetModule(struct rows *r) {
 }
 
 void row_cuLibraryGetGlobal(struct rows *r) {
-  static const char text[] = ".version 7.0\n.target sm_52\n.address_size 64\n.visible .global .align 4 .b8 table[1000];\n";
+  static const char text[] =
+      ".version 7.0\n.target sm_52\n.address_size 64\n.visible .global .align 4 .b8 table[1000];\n";
   CUlibrary loaded = NULL;
   CUdeviceptr at = 0;
   size_t bytes = 0;

@@ -1,5 +1,5 @@
-/* What a program is told about memory: its share, not the device. The bare driver answers for the device, so what can be checked
- * in both is that the answers agree with one another. */
+/* What a program is told about memory: its share, not the device. The bare driver answers for the device, so what can
+ * be checked in both is that the answers agree with one another. */
 #include "rows.h"
 
 static size_t total(struct rows *r) {

@@ -27,14 +27,17 @@ static struct {
 static const struct gs_slot *own_slot(void) {
   static const struct gs_usage *usage;
   const char *directory = getenv("GPUSHARE_GRANT_DIR");
-  if (directory == NULL) return NULL;
+  if (directory == NULL)
+    return NULL;
   if (usage == NULL) {
     char path[512];
     snprintf(path, sizeof path, "%s/usage", directory);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     void *at = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof *usage, PROT_READ, MAP_SHARED, fd, 0);
-    if (fd >= 0) close(fd);
-    if (at == MAP_FAILED) return NULL;
+    if (fd >= 0)
+      close(fd);
+    if (at == MAP_FAILED)
+      return NULL;
     usage = at;
   }
   for (unsigned i = 0; i < GS_MAX_SLOTS; i++)
@@ -61,32 +64,38 @@ static void pause_at(const struct rows *r, const char *at) {
   printf("{\"row\":\"%s\",\"at\":\"%s\",\"charged\":%lld}\n", r->row->symbol, at, (long long)charged());
   fflush(stdout);
   for (size_t used = 0; used < sizeof line; used++) {
-    if (read(STDIN_FILENO, line + used, 1) != 1) exit(3);
-    if (line[used] == '\n') return;
+    if (read(STDIN_FILENO, line + used, 1) != 1)
+      exit(3);
+    if (line[used] == '\n')
+      return;
   }
   exit(3);
 }
 
 static void report(const struct rows *r, const char *pointers) {
-  printf("{\"row\":\"%s\",\"result\":%d,\"ok\":%s,\"refused\":%s,\"why\":\"%s\",\"calls\":%u,\"pointers\":\"%s\","
-         "\"charged_after_alloc\":%lld,\"charged_after_free\":%lld,\"launches_expected\":%llu,\"launches_delta\":%llu}\n",
-         r->row->symbol, r->result, r->failed ? "false" : "true", r->refused ? "true" : "false", r->why, r->calls, pointers,
-         (long long)r->charged_alloc, (long long)r->charged_free, (unsigned long long)r->expected,
-         (unsigned long long)r->counted);
+  printf(
+      "{\"row\":\"%s\",\"result\":%d,\"ok\":%s,\"refused\":%s,\"why\":\"%s\",\"calls\":%u,\"pointers\":\"%s\","
+      "\"charged_after_alloc\":%lld,\"charged_after_free\":%lld,\"launches_expected\":%llu,\"launches_delta\":%llu}\n",
+      r->row->symbol, r->result, r->failed ? "false" : "true", r->refused ? "true" : "false", r->why, r->calls,
+      pointers, (long long)r->charged_alloc, (long long)r->charged_free, (unsigned long long)r->expected,
+      (unsigned long long)r->counted);
   fflush(stdout);
 }
 
 static void fail(struct rows *r, const char *what, int number) {
-  if (!r->failed) snprintf(r->why, sizeof r->why, "%s (%d)", what, number);
+  if (!r->failed)
+    snprintf(r->why, sizeof r->why, "%s (%d)", what, number);
   r->failed = true;
 }
 
 void expect(struct rows *r, bool condition, const char *what) {
-  if (!condition) fail(r, what, 0);
+  if (!condition)
+    fail(r, what, 0);
 }
 
 void need(struct rows *r, CUresult result, const char *what) {
-  if (result == CUDA_SUCCESS) return;
+  if (result == CUDA_SUCCESS)
+    return;
   fail(r, what, (int)result);
   report(r, "");
   _exit(4);
@@ -102,7 +111,8 @@ void meet(struct rows *r, const char *at) {
 }
 
 void lease(struct rows *r) {
-  if (r->gated) pause_at(r, "work");
+  if (r->gated)
+    pause_at(r, "work");
   r->expected++;
 }
 
@@ -113,16 +123,20 @@ const struct calls *work(struct rows *r) {
 }
 
 const struct calls *start(struct rows *r) {
-  if (r->gated) pause_at(r, "start");
+  if (r->gated)
+    pause_at(r, "start");
   return &r->call;
 }
 
 bool done_with(struct rows *r, CUresult wanted, CUresult result) {
   bool submits = r->submits;
   r->submits = false;
-  if (r->calls++ == 0) r->result = result;
-  if (submits && result != CUDA_SUCCESS) r->expected--; /* a launch that the driver refused is none */
-  if (result == wanted) return true;
+  if (r->calls++ == 0)
+    r->result = result;
+  if (submits && result != CUDA_SUCCESS)
+    r->expected--; /* a launch that the driver refused is none */
+  if (result == wanted)
+    return true;
   if (r->tentative && r->calls == 1)
     r->refused = true;
   else
@@ -143,13 +157,15 @@ static void *find(const struct row *row, const char **pointers) {
   int per_thread = row->per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
   if (row->version)
     cuGetProcAddress_v2(row->base, &by_version, row->version, (cuuint64_t)per_thread, &status);
-  bool versioned = row->version && row->version <= driver; /* a driver gives none that is newer than itself, but may export it */
-  *pointers = by_name != row->linked            ? "dlsym differs"
-              : !versioned                      ? "no version"
-              : by_version == NULL              ? "no address"
-              : by_version == row->linked       ? "same"
-                                                : "address differs";
-  if (strcmp(program.entry, "proc") == 0 && versioned) return by_version;
+  /* a driver gives none that is newer than itself, but may export it */
+  bool versioned = row->version && row->version <= driver;
+  *pointers = by_name != row->linked      ? "dlsym differs"
+              : !versioned                ? "no version"
+              : by_version == NULL        ? "no address"
+              : by_version == row->linked ? "same"
+                                          : "address differs";
+  if (strcmp(program.entry, "proc") == 0 && versioned)
+    return by_version;
   return strcmp(program.entry, "dlsym") == 0 ? by_name : row->linked;
 }
 
@@ -164,9 +180,12 @@ static void run(const struct row *row) {
   }
   memcpy((char *)&r.call + row->slot, &function, sizeof function);
   row->snippet(&r);
-  if (r.calls == 0 && !r.failed) fail(&r, "was never called", 0);
-  if (r.stream) need(&r, cuStreamDestroy_v2(r.stream), "destroy the stream");
-  if (r.ctx) need(&r, cuCtxDestroy_v2(r.ctx), "destroy the context");
+  if (r.calls == 0 && !r.failed)
+    fail(&r, "was never called", 0);
+  if (r.stream)
+    need(&r, cuStreamDestroy_v2(r.stream), "destroy the stream");
+  if (r.ctx)
+    need(&r, cuCtxDestroy_v2(r.ctx), "destroy the context");
   r.counted = launches() - before;
   pause_at(&r, "end");
   report(&r, pointers);
@@ -174,7 +193,8 @@ static void run(const struct row *row) {
 
 static void *run_all(void *unused) {
   for (unsigned i = 0; i < row_count; i++)
-    if (strcmp(row_table[i].group, program.group) == 0) run(&row_table[i]);
+    if (strcmp(row_table[i].group, program.group) == 0)
+      run(&row_table[i]);
   program.ran = true;
   return unused;
 }
@@ -209,16 +229,20 @@ static void configure(char **argv) {
 
 /* glibc hands a program's arguments to constructors too */
 __attribute__((constructor)) static void early(int argc, char **argv) {
-  if (argc != 5 || !in_constructor(argv)) return;
+  if (argc != 5 || !in_constructor(argv))
+    return;
   configure(argv);
   run_all(NULL);
 }
 
 int rows_main(int argc, char **argv) {
   pthread_t thread;
-  if (argc == 4 && strcmp(argv[1], "exporter") == 0) return exporter_main(argv[2], atoi(argv[3]));
-  if (argc != 5) return 2;
-  if (in_constructor(argv)) return program.ran ? 0 : 5;
+  if (argc == 4 && strcmp(argv[1], "exporter") == 0)
+    return exporter_main(argv[2], atoi(argv[3]));
+  if (argc != 5)
+    return 2;
+  if (in_constructor(argv))
+    return program.ran ? 0 : 5;
   configure(argv);
   if (strcmp(program.origin, "main") == 0) {
     run_all(NULL);
@@ -226,8 +250,10 @@ int rows_main(int argc, char **argv) {
   }
   main_uses_cuda();
   bool last = strcmp(program.origin, "exited") == 0;
-  if (pthread_create(&thread, NULL, last ? run_last : run_all, NULL) != 0) return 6;
-  if (last) pthread_exit(NULL);
+  if (pthread_create(&thread, NULL, last ? run_last : run_all, NULL) != 0)
+    return 6;
+  if (last)
+    pthread_exit(NULL);
   pthread_join(thread, NULL);
   return 0;
 }

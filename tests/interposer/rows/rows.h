@@ -1,8 +1,8 @@
-/* One snippet per row of hooks.tsv: `void row_<symbol>(struct rows *r)` sets up what it needs through the linked functions of the
- * driver, calls its own function through start(r)-> or work(r)->, and looks at what came of it.
+/* One snippet per row of hooks.tsv: `void row_<symbol>(struct rows *r)` sets up what it needs through the linked
+ * functions of the driver, calls its own function through start(r)-> or work(r)->, and looks at what came of it.
  *
- * The program talks with the test: it prints a JSON line at each point where the test has something to look at ("at") and goes
- * on when it reads a line; and one per row ("row", "result", "ok" ...) when the row is done. */
+ * The program talks with the test: it prints a JSON line at each point where the test has something to look at ("at")
+ * and goes on when it reads a line; and one per row ("row", "result", "ok" ...) when the row is done. */
 #ifndef ROWS_H
 #define ROWS_H
 
@@ -37,7 +37,8 @@ struct rows {
   bool failed;
   CUresult result; /* of the first call */
   unsigned calls;
-  uint64_t expected, counted; /* launches of this process over the row: announced by lease() and work(), on the grant's page */
+  /* launches of this process over the row: announced by lease() and work(), on the grant's page */
+  uint64_t expected, counted;
   int64_t charged_alloc, charged_free;
   char why[256];
 };
@@ -74,8 +75,8 @@ CUstream stream(struct rows *r);   /* in that context */
 CUdeviceptr memory(struct rows *r, size_t bytes);
 CUarray array_1d(struct rows *r); /* of BYTES */
 CUarray array_2d(struct rows *r); /* of BYTES in rows of PITCH bytes */
-unsigned char *zeroes(void);  /* BYTES of host memory, all zero, each call others */
-unsigned char *pattern(void); /* BYTES to be copied */
+unsigned char *zeroes(void);      /* BYTES of host memory, all zero, each call others */
+unsigned char *pattern(void);     /* BYTES to be copied */
 void put(struct rows *r, CUdeviceptr to, const void *from, size_t bytes); /* over the link: without a lease */
 void holds(struct rows *r, CUdeviceptr at, const void *wanted, size_t bytes);
 void array_holds(struct rows *r, CUarray array, const void *wanted);

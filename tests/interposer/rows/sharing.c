@@ -14,7 +14,8 @@ static CUmemoryPool exportable(struct rows *r) {
                         .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
   CUmemoryPool made = NULL;
   context(r);
-  if (cuMemPoolCreate(&made, &how) == CUDA_SUCCESS) return made;
+  if (cuMemPoolCreate(&made, &how) == CUDA_SUCCESS)
+    return made;
   how.handleTypes = CU_MEM_HANDLE_TYPE_NONE;
   need(r, cuMemPoolCreate(&made, &how), "a pool");
   return made;
@@ -66,7 +67,8 @@ void row_cuMemPoolImportPointer(struct rows *r) {
   context(r);
   memcpy(&about, other.bytes, sizeof about);
   r->tentative = other.result != CUDA_SUCCESS;
-  if (!r->tentative) need(r, cuMemPoolImportFromShareableHandle(&theirs, (void *)(intptr_t)other.fd, POSIX_FD, 0), "their pool");
+  if (!r->tentative)
+    need(r, cuMemPoolImportFromShareableHandle(&theirs, (void *)(intptr_t)other.fd, POSIX_FD, 0), "their pool");
   if (done(r, start(r)->cuMemPoolImportPointer(&at, theirs, &about))) {
     meet(r, "allocated");
     holds(r, at, pattern(), BYTES);
@@ -152,12 +154,15 @@ static CUexternalMemory external(struct rows *r, CUmemGenericAllocationHandle *o
   union external_memory about = ours_to_import(r, ours);
   const void *description = &about;
   CUexternalMemory found = NULL;
-  if (cuImportExternalMemory(&found, description) != CUDA_SUCCESS) close(about.about.handle.fd); /* else it is the driver's */
+  /* else it is the driver's */
+  if (cuImportExternalMemory(&found, description) != CUDA_SUCCESS)
+    close(about.about.handle.fd);
   return found;
 }
 
 static void let_external_go(struct rows *r, CUexternalMemory found, CUmemGenericAllocationHandle ours) {
-  if (found) need(r, cuDestroyExternalMemory(found), "let go of the memory");
+  if (found)
+    need(r, cuDestroyExternalMemory(found), "let go of the memory");
   need(r, cuMemRelease(ours), "release it");
   meet(r, "freed");
 }
@@ -167,7 +172,9 @@ void row_cuImportExternalMemory(struct rows *r) {
   CUexternalMemory found = NULL;
   union external_memory about = ours_to_import(r, &ours);
   const void *description = &about;
-  if (!done(r, start(r)->cuImportExternalMemory(&found, description))) close(about.about.handle.fd); /* else the driver has it */
+  /* else the driver has it */
+  if (!done(r, start(r)->cuImportExternalMemory(&found, description)))
+    close(about.about.handle.fd);
   meet(r, "allocated");
   let_external_go(r, found, ours);
 }
@@ -211,7 +218,8 @@ static CUexternalSemaphore semaphore(struct rows *r) {
   const void *description = about;
   context(r);
   r->tentative = true; /* nothing here makes one to import */
-  if (cuImportExternalSemaphore(&found, description) != CUDA_SUCCESS) found = NULL;
+  if (cuImportExternalSemaphore(&found, description) != CUDA_SUCCESS)
+    found = NULL;
   return found;
 }
 

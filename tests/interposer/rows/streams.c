@@ -1,4 +1,5 @@
-/* Order between streams, and with the host: nothing here may wait for a lease, since what holds the lease may wait for it. */
+/* Order between streams, and with the host: nothing here may wait for a lease, since what holds the lease may wait for
+ * it. */
 #include "rows.h"
 
 enum { SPINNING = 1 /* CU_HOST_TASK_SPINWAIT */ };
@@ -33,49 +34,58 @@ static void waits_for(struct rows *r, uint64_t *flag, CUstream on) {
 
 void row_cuStreamWriteValue32(struct rows *r) {
   CUdeviceptr at = word(r, OLD);
-  if (done(r, start(r)->cuStreamWriteValue32(stream(r), at, NEW, 0))) became(r, at, NEW, 4);
+  if (done(r, start(r)->cuStreamWriteValue32(stream(r), at, NEW, 0)))
+    became(r, at, NEW, 4);
 }
 
 void row_cuStreamWriteValue32_ptsz(struct rows *r) {
   CUdeviceptr at = word(r, OLD);
-  if (done(r, start(r)->cuStreamWriteValue32_ptsz(NULL, at, NEW, 0))) became(r, at, NEW, 4);
+  if (done(r, start(r)->cuStreamWriteValue32_ptsz(NULL, at, NEW, 0)))
+    became(r, at, NEW, 4);
 }
 
 void row_cuStreamWriteValue32_v2(struct rows *r) {
   CUdeviceptr at = word(r, OLD);
-  if (done(r, start(r)->cuStreamWriteValue32_v2(stream(r), at, NEW, 0))) became(r, at, NEW, 4);
+  if (done(r, start(r)->cuStreamWriteValue32_v2(stream(r), at, NEW, 0)))
+    became(r, at, NEW, 4);
 }
 
 void row_cuStreamWriteValue32_v2_ptsz(struct rows *r) {
   CUdeviceptr at = word(r, OLD);
-  if (done(r, start(r)->cuStreamWriteValue32_v2_ptsz(NULL, at, NEW, 0))) became(r, at, NEW, 4);
+  if (done(r, start(r)->cuStreamWriteValue32_v2_ptsz(NULL, at, NEW, 0)))
+    became(r, at, NEW, 4);
 }
 
 void row_cuStreamWriteValue64(struct rows *r) {
   CUdeviceptr at = word(r, OLD);
-  if (done(r, start(r)->cuStreamWriteValue64(stream(r), at, NEW, 0))) became(r, at, NEW, 8);
+  if (done(r, start(r)->cuStreamWriteValue64(stream(r), at, NEW, 0)))
+    became(r, at, NEW, 8);
 }
 
 void row_cuStreamWriteValue64_ptsz(struct rows *r) {
   CUdeviceptr at = word(r, OLD);
-  if (done(r, start(r)->cuStreamWriteValue64_ptsz(NULL, at, NEW, 0))) became(r, at, NEW, 8);
+  if (done(r, start(r)->cuStreamWriteValue64_ptsz(NULL, at, NEW, 0)))
+    became(r, at, NEW, 8);
 }
 
 void row_cuStreamWriteValue64_v2(struct rows *r) {
   CUdeviceptr at = word(r, OLD);
-  if (done(r, start(r)->cuStreamWriteValue64_v2(stream(r), at, NEW, 0))) became(r, at, NEW, 8);
+  if (done(r, start(r)->cuStreamWriteValue64_v2(stream(r), at, NEW, 0)))
+    became(r, at, NEW, 8);
 }
 
 void row_cuStreamWriteValue64_v2_ptsz(struct rows *r) {
   CUdeviceptr at = word(r, OLD);
-  if (done(r, start(r)->cuStreamWriteValue64_v2_ptsz(NULL, at, NEW, 0))) became(r, at, NEW, 8);
+  if (done(r, start(r)->cuStreamWriteValue64_v2_ptsz(NULL, at, NEW, 0)))
+    became(r, at, NEW, 8);
 }
 
 void row_cuStreamWaitValue32(struct rows *r) {
   CUstream on = stream(r);
   CUdeviceptr at = 0;
   uint64_t *flag = host_word(r, &at);
-  if (done(r, start(r)->cuStreamWaitValue32(on, at, NEW, CU_STREAM_WAIT_VALUE_EQ))) waits_for(r, flag, on);
+  if (done(r, start(r)->cuStreamWaitValue32(on, at, NEW, CU_STREAM_WAIT_VALUE_EQ)))
+    waits_for(r, flag, on);
 }
 
 void row_cuStreamWaitValue32_ptsz(struct rows *r) {
@@ -89,7 +99,8 @@ void row_cuStreamWaitValue32_v2(struct rows *r) {
   CUstream on = stream(r);
   CUdeviceptr at = 0;
   uint64_t *flag = host_word(r, &at);
-  if (done(r, start(r)->cuStreamWaitValue32_v2(on, at, NEW, CU_STREAM_WAIT_VALUE_EQ))) waits_for(r, flag, on);
+  if (done(r, start(r)->cuStreamWaitValue32_v2(on, at, NEW, CU_STREAM_WAIT_VALUE_EQ)))
+    waits_for(r, flag, on);
 }
 
 void row_cuStreamWaitValue32_v2_ptsz(struct rows *r) {
@@ -103,7 +114,8 @@ void row_cuStreamWaitValue64(struct rows *r) {
   CUstream on = stream(r);
   CUdeviceptr at = 0;
   uint64_t *flag = host_word(r, &at);
-  if (done(r, start(r)->cuStreamWaitValue64(on, at, NEW, CU_STREAM_WAIT_VALUE_EQ))) waits_for(r, flag, on);
+  if (done(r, start(r)->cuStreamWaitValue64(on, at, NEW, CU_STREAM_WAIT_VALUE_EQ)))
+    waits_for(r, flag, on);
 }
 
 void row_cuStreamWaitValue64_ptsz(struct rows *r) {
@@ -117,7 +129,8 @@ void row_cuStreamWaitValue64_v2(struct rows *r) {
   CUstream on = stream(r);
   CUdeviceptr at = 0;
   uint64_t *flag = host_word(r, &at);
-  if (done(r, start(r)->cuStreamWaitValue64_v2(on, at, NEW, CU_STREAM_WAIT_VALUE_EQ))) waits_for(r, flag, on);
+  if (done(r, start(r)->cuStreamWaitValue64_v2(on, at, NEW, CU_STREAM_WAIT_VALUE_EQ)))
+    waits_for(r, flag, on);
 }
 
 void row_cuStreamWaitValue64_v2_ptsz(struct rows *r) {
@@ -151,14 +164,16 @@ static struct order order_of(struct rows *r) {
 void row_cuStreamBatchMemOp(struct rows *r) {
   struct order order = order_of(r);
   CUstream on = stream(r);
-  if (!done(r, start(r)->cuStreamBatchMemOp(on, 2, order.steps, 0))) return;
+  if (!done(r, start(r)->cuStreamBatchMemOp(on, 2, order.steps, 0)))
+    return;
   waits_for(r, order.flag, on);
   became(r, order.at, NEW, 4);
 }
 
 void row_cuStreamBatchMemOp_ptsz(struct rows *r) {
   struct order order = order_of(r);
-  if (!done(r, start(r)->cuStreamBatchMemOp_ptsz(NULL, 2, order.steps, 0))) return;
+  if (!done(r, start(r)->cuStreamBatchMemOp_ptsz(NULL, 2, order.steps, 0)))
+    return;
   waits_for(r, order.flag, CU_STREAM_PER_THREAD);
   became(r, order.at, NEW, 4);
 }
@@ -166,14 +181,16 @@ void row_cuStreamBatchMemOp_ptsz(struct rows *r) {
 void row_cuStreamBatchMemOp_v2(struct rows *r) {
   struct order order = order_of(r);
   CUstream on = stream(r);
-  if (!done(r, start(r)->cuStreamBatchMemOp_v2(on, 2, order.steps, 0))) return;
+  if (!done(r, start(r)->cuStreamBatchMemOp_v2(on, 2, order.steps, 0)))
+    return;
   waits_for(r, order.flag, on);
   became(r, order.at, NEW, 4);
 }
 
 void row_cuStreamBatchMemOp_v2_ptsz(struct rows *r) {
   struct order order = order_of(r);
-  if (!done(r, start(r)->cuStreamBatchMemOp_v2_ptsz(NULL, 2, order.steps, 0))) return;
+  if (!done(r, start(r)->cuStreamBatchMemOp_v2_ptsz(NULL, 2, order.steps, 0)))
+    return;
   waits_for(r, order.flag, CU_STREAM_PER_THREAD);
   became(r, order.at, NEW, 4);
 }
@@ -193,7 +210,8 @@ static void once(struct rows *r, const unsigned *times) {
 void row_cuLaunchHostFunc(struct rows *r) {
   CUstream on = stream(r);
   unsigned times = 0;
-  if (done(r, start(r)->cuLaunchHostFunc(on, called, &times))) once(r, &times);
+  if (done(r, start(r)->cuLaunchHostFunc(on, called, &times)))
+    once(r, &times);
   capture(r, on);
   done(r, start(r)->cuLaunchHostFunc(on, called, &times));
   captured(r, on, 1);
@@ -202,7 +220,8 @@ void row_cuLaunchHostFunc(struct rows *r) {
 void row_cuLaunchHostFunc_ptsz(struct rows *r) {
   context(r);
   unsigned times = 0;
-  if (done(r, start(r)->cuLaunchHostFunc_ptsz(NULL, called, &times))) once(r, &times);
+  if (done(r, start(r)->cuLaunchHostFunc_ptsz(NULL, called, &times)))
+    once(r, &times);
   capture(r, CU_STREAM_PER_THREAD);
   done(r, start(r)->cuLaunchHostFunc_ptsz(NULL, called, &times));
   captured(r, CU_STREAM_PER_THREAD, 1);
@@ -211,7 +230,8 @@ void row_cuLaunchHostFunc_ptsz(struct rows *r) {
 void row_cuLaunchHostFunc_v2(struct rows *r) {
   CUstream on = stream(r);
   unsigned times = 0;
-  if (done(r, start(r)->cuLaunchHostFunc_v2(on, called, &times, SPINNING))) once(r, &times);
+  if (done(r, start(r)->cuLaunchHostFunc_v2(on, called, &times, SPINNING)))
+    once(r, &times);
   capture(r, on);
   done(r, start(r)->cuLaunchHostFunc_v2(on, called, &times, 0));
   captured(r, on, 1);
@@ -220,7 +240,8 @@ void row_cuLaunchHostFunc_v2(struct rows *r) {
 void row_cuLaunchHostFunc_v2_ptsz(struct rows *r) {
   context(r);
   unsigned times = 0;
-  if (done(r, start(r)->cuLaunchHostFunc_v2_ptsz(NULL, called, &times, SPINNING))) once(r, &times);
+  if (done(r, start(r)->cuLaunchHostFunc_v2_ptsz(NULL, called, &times, SPINNING)))
+    once(r, &times);
   capture(r, CU_STREAM_PER_THREAD);
   done(r, start(r)->cuLaunchHostFunc_v2_ptsz(NULL, called, &times, 0));
   captured(r, CU_STREAM_PER_THREAD, 1);
@@ -229,14 +250,16 @@ void row_cuLaunchHostFunc_v2_ptsz(struct rows *r) {
 void row_cuStreamAddCallback(struct rows *r) {
   CUstream on = stream(r);
   unsigned times = 0;
-  if (done(r, start(r)->cuStreamAddCallback(on, called_back, &times, 0))) once(r, &times);
+  if (done(r, start(r)->cuStreamAddCallback(on, called_back, &times, 0)))
+    once(r, &times);
 }
 
 void row_cuStreamAddCallback_ptsz(struct rows *r) {
   CUstream on = CU_STREAM_PER_THREAD;
   unsigned times = 0;
   context(r);
-  if (done(r, start(r)->cuStreamAddCallback_ptsz(on, called_back, &times, 0))) once(r, &times);
+  if (done(r, start(r)->cuStreamAddCallback_ptsz(on, called_back, &times, 0)))
+    once(r, &times);
 }
 
 void row_cuStreamWaitEvent(struct rows *r) {

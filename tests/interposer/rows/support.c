@@ -26,7 +26,8 @@ CUcontext context(struct rows *r) {
 
 CUstream stream(struct rows *r) {
   context(r);
-  if (r->stream == NULL) need(r, cuStreamCreate(&r->stream, 0), "a stream");
+  if (r->stream == NULL)
+    need(r, cuStreamCreate(&r->stream, 0), "a stream");
   return r->stream;
 }
 
@@ -46,7 +47,8 @@ CUarray array_1d(struct rows *r) {
 }
 
 CUarray array_2d(struct rows *r) {
-  const CUDA_ARRAY_DESCRIPTOR about = {.Width = PITCH / 4, .Height = BYTES / PITCH, .Format = FLOAT32, .NumChannels = 1};
+  const CUDA_ARRAY_DESCRIPTOR about = {
+      .Width = PITCH / 4, .Height = BYTES / PITCH, .Format = FLOAT32, .NumChannels = 1};
   CUarray array = NULL;
   context(r);
   need(r, cuArrayCreate_v2(&array, &about), "an array of rows");
@@ -62,7 +64,8 @@ unsigned char *zeroes(void) {
 
 unsigned char *pattern(void) {
   static unsigned char buffer[BYTES];
-  for (unsigned i = 0; i < BYTES; i++) buffer[i] = (unsigned char)(i * 7 + i / 256 + 1);
+  for (unsigned i = 0; i < BYTES; i++)
+    buffer[i] = (unsigned char)(i * 7 + i / 256 + 1);
   return buffer;
 }
 
@@ -84,7 +87,8 @@ static CUDA_MEMCPY2D whole_array(struct rows *r, CUarray array) {
   CUDA_ARRAY_DESCRIPTOR about;
   need(r, cuArrayGetDescriptor_v2(&about, array), "what the array is");
   size_t width = about.Width * 4;
-  return (CUDA_MEMCPY2D){.srcPitch = width, .dstPitch = width, .WidthInBytes = width, .Height = about.Height ? about.Height : 1};
+  return (CUDA_MEMCPY2D){
+      .srcPitch = width, .dstPitch = width, .WidthInBytes = width, .Height = about.Height ? about.Height : 1};
 }
 
 void array_holds(struct rows *r, CUarray array, const void *wanted) {
@@ -184,7 +188,8 @@ static void send_to(int socket, const struct sent *what, int fd) {
     *header = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
     memcpy(CMSG_DATA(header), &fd, sizeof fd);
   }
-  if (sendmsg(socket, &message, 0) < 0) _exit(7);
+  if (sendmsg(socket, &message, 0) < 0)
+    _exit(7);
 }
 
 static int receive_from(int socket, struct sent *what) {
@@ -193,11 +198,14 @@ static int receive_from(int socket, struct sent *what) {
     struct cmsghdr align;
   } control;
   struct iovec part = {what, sizeof *what};
-  struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
+  struct msghdr message = {
+      .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
   int fd = -1;
-  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != (ssize_t)sizeof *what) what->result = CUDA_ERROR_UNKNOWN;
+  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != (ssize_t)sizeof *what)
+    what->result = CUDA_ERROR_UNKNOWN;
   struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-  if (header && header->cmsg_type == SCM_RIGHTS) memcpy(&fd, CMSG_DATA(header), sizeof fd);
+  if (header && header->cmsg_type == SCM_RIGHTS)
+    memcpy(&fd, CMSG_DATA(header), sizeof fd);
   return fd;
 }
 
@@ -208,13 +216,15 @@ struct exporter exporter_start(struct rows *r, const char *what) {
   char number[16];
   char *arguments[] = {"rows", "exporter", (char *)what, number, NULL};
   posix_spawn_file_actions_t actions;
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) _exit(7);
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+    _exit(7);
   enum { THEIRS = 9 };
   snprintf(number, sizeof number, "%d", THEIRS);
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, pair[1], THEIRS);
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  if (posix_spawn(&other.pid, "/proc/self/exe", &actions, NULL, arguments, environ) != 0) _exit(7);
+  if (posix_spawn(&other.pid, "/proc/self/exe", &actions, NULL, arguments, environ) != 0)
+    _exit(7);
   posix_spawn_file_actions_destroy(&actions);
   close(pair[1]);
   other.socket = pair[0];
@@ -227,7 +237,8 @@ struct exporter exporter_start(struct rows *r, const char *what) {
 
 void exporter_end(struct exporter *other) {
   close(other->socket); /* it waits for that */
-  if (other->fd >= 0) close(other->fd);
+  if (other->fd >= 0)
+    close(other->fd);
   waitpid(other->pid, NULL, 0);
 }
 
@@ -239,10 +250,14 @@ static CUresult export_pool(struct sent *sent, int *fd) {
   CUdeviceptr at;
   CUmemPoolPtrExportData about = {{0}};
   CUresult result = cuMemPoolCreate(&pool, &properties);
-  if (result == CUDA_SUCCESS) result = cuMemPoolExportToShareableHandle(fd, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-  if (result == CUDA_SUCCESS) result = cuMemAllocFromPoolAsync(&at, BYTES, pool, NULL);
-  if (result == CUDA_SUCCESS) result = cuMemcpyHtoD_v2(at, pattern(), BYTES);
-  if (result == CUDA_SUCCESS) result = cuMemPoolExportPointer(&about, at);
+  if (result == CUDA_SUCCESS)
+    result = cuMemPoolExportToShareableHandle(fd, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  if (result == CUDA_SUCCESS)
+    result = cuMemAllocFromPoolAsync(&at, BYTES, pool, NULL);
+  if (result == CUDA_SUCCESS)
+    result = cuMemcpyHtoD_v2(at, pattern(), BYTES);
+  if (result == CUDA_SUCCESS)
+    result = cuMemPoolExportPointer(&about, at);
   memcpy(sent->bytes, &about, sizeof sent->bytes);
   return result;
 }
@@ -251,8 +266,10 @@ static CUresult export_memory(struct sent *sent) {
   CUdeviceptr at;
   CUipcMemHandle handle = {{0}};
   CUresult result = cuMemAlloc_v2(&at, BYTES);
-  if (result == CUDA_SUCCESS) result = cuMemcpyHtoD_v2(at, pattern(), BYTES);
-  if (result == CUDA_SUCCESS) result = cuIpcGetMemHandle(&handle, at);
+  if (result == CUDA_SUCCESS)
+    result = cuMemcpyHtoD_v2(at, pattern(), BYTES);
+  if (result == CUDA_SUCCESS)
+    result = cuIpcGetMemHandle(&handle, at);
   memcpy(sent->bytes, &handle, sizeof sent->bytes);
   return result;
 }
@@ -263,8 +280,10 @@ int exporter_main(const char *what, int socket) {
   int fd = -1;
   char end;
   sent.result = cuInit(0);
-  if (sent.result == CUDA_SUCCESS) sent.result = cuCtxCreate_v2(&ctx, 0, 0);
-  if (sent.result == CUDA_SUCCESS) sent.result = strcmp(what, "pool") == 0 ? export_pool(&sent, &fd) : export_memory(&sent);
+  if (sent.result == CUDA_SUCCESS)
+    sent.result = cuCtxCreate_v2(&ctx, 0, 0);
+  if (sent.result == CUDA_SUCCESS)
+    sent.result = strcmp(what, "pool") == 0 ? export_pool(&sent, &fd) : export_memory(&sent);
   send_to(socket, &sent, fd);
   return read(socket, &end, 1) > 0;
 }

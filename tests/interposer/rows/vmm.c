@@ -1,4 +1,5 @@
-/* Physical memory, address space, mappings. Physical memory is charged until its last handle and its last mapping are gone. */
+/* Physical memory, address space, mappings. Physical memory is charged until its last handle and its last mapping are
+ * gone. */
 #include <unistd.h>
 
 #include "rows.h"
@@ -6,8 +7,9 @@
 enum { READ_WRITE = 3, POSIX_FD = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR };
 
 static CUmemAllocationProp on_device_memory(CUmemAllocationHandleType handles) {
-  return (CUmemAllocationProp){
-      .type = CU_MEM_ALLOCATION_TYPE_PINNED, .requestedHandleTypes = handles, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+  return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                               .requestedHandleTypes = handles,
+                               .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
 }
 
 static CUmemGenericAllocationHandle physical(struct rows *r, CUmemAllocationHandleType handles) {
@@ -46,7 +48,8 @@ void row_cuMemCreate(struct rows *r) {
   const CUmemAllocationProp how = on_device_memory(CU_MEM_HANDLE_TYPE_NONE);
   CUmemGenericAllocationHandle made = 0;
   context(r);
-  if (!done(r, start(r)->cuMemCreate(&made, GRANULE, &how, 0))) return;
+  if (!done(r, start(r)->cuMemCreate(&made, GRANULE, &how, 0)))
+    return;
   meet(r, "allocated");
   CUdeviceptr at = space(r);
   map(r, at, made);

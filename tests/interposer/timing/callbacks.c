@@ -1,5 +1,5 @@
-/* Functions that launch while the driver calls them. callbacks MODE PTX NS: submits one, prints a line, and lets it launch a kernel
- * of NS when a line is read. The stream stands still until the function returned. */
+/* Functions that launch while the driver calls them. callbacks MODE PTX NS: submits one, prints a line, and lets it
+ * launch a kernel of NS when a line is read. The stream stands still until the function returned. */
 #include <sys/mman.h>
 
 #include "program.h"
@@ -11,7 +11,8 @@ CUresult cuGraphCreate(CUgraph *, unsigned int);
 CUresult cuGraphAddHostNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_HOST_NODE_PARAMS *);
 CUresult cuGraphHostNodeSetParams(CUgraphNode, const CUDA_HOST_NODE_PARAMS *);
 CUresult cuGraphExecHostNodeSetParams(CUgraphExec, CUgraphNode, const CUDA_HOST_NODE_PARAMS *);
-CUresult cuGraphAddNode_v2(CUgraphNode *, CUgraph, const CUgraphNode *, const CUgraphEdgeData *, size_t, CUgraphNodeParams *);
+CUresult cuGraphAddNode_v2(CUgraphNode *, CUgraph, const CUgraphNode *, const CUgraphEdgeData *, size_t,
+                           CUgraphNodeParams *);
 CUresult cuGraphExecNodeSetParams(CUgraphExec, CUgraphNode, CUgraphNodeParams *);
 
 struct call {
@@ -23,13 +24,15 @@ struct call {
 static void launches(void *data) {
   struct call *call = data;
   void *arguments[] = {&call->ns};
-  while (!__atomic_load_n(&call->go, __ATOMIC_ACQUIRE)) usleep(100);
+  while (!__atomic_load_n(&call->go, __ATOMIC_ACQUIRE))
+    usleep(100);
   call->answer = cuLaunchKernel(kernels[0], 1, 1, 1, 1, 1, 1, 0, streams[1], arguments, NULL);
   __atomic_add_fetch(&call->calls, 1, __ATOMIC_RELEASE);
 }
 
 static void called_back(CUstream stream, CUresult status, void *data) {
-  if (stream == streams[0] && status == CUDA_SUCCESS) launches(data);
+  if (stream == streams[0] && status == CUDA_SUCCESS)
+    launches(data);
 }
 
 /* Many, into a stream that waits for this very function to return. */
@@ -37,9 +40,11 @@ static void launches_many(void *data) {
   struct call *call = data;
   void *arguments[] = {&call->ns};
   uint64_t began;
-  while (!__atomic_load_n(&call->go, __ATOMIC_ACQUIRE)) usleep(100); /* the stream waits */
+  while (!__atomic_load_n(&call->go, __ATOMIC_ACQUIRE))
+    usleep(100); /* the stream waits */
   began = now();
-  for (int i = 0; i < 40; i++) OK(cuLaunchKernel(kernels[0], 1, 1, 1, 1, 1, 1, 0, streams[1], arguments, NULL));
+  for (int i = 0; i < 40; i++)
+    OK(cuLaunchKernel(kernels[0], 1, 1, 1, 1, 1, 1, 0, streams[1], arguments, NULL));
   call->took = now() - began;
 }
 
@@ -88,10 +93,13 @@ static CUgraphExec graph_of(const char *mode, struct call *call) {
     OK(cuGraphAddNode_v2(&node, graph, NULL, NULL, 0, &any));
   } else {
     node = host_node(graph, &other);
-    if (!strcmp(mode, "changed")) OK(cuGraphHostNodeSetParams(node, &how));
+    if (!strcmp(mode, "changed"))
+      OK(cuGraphHostNodeSetParams(node, &how));
     made = executable(graph);
-    if (!strcmp(mode, "execchanged")) OK(cuGraphExecHostNodeSetParams(made, node, &how));
-    if (!strcmp(mode, "anychanged")) OK(cuGraphExecNodeSetParams(made, node, &any));
+    if (!strcmp(mode, "execchanged"))
+      OK(cuGraphExecHostNodeSetParams(made, node, &how));
+    if (!strcmp(mode, "anychanged"))
+      OK(cuGraphExecNodeSetParams(made, node, &any));
     return made;
   }
   return executable(graph);
@@ -102,13 +110,17 @@ static void many(void) {
   enum { FUNCTIONS = 600, BYTES = 16 };
   static unsigned called[FUNCTIONS];
   unsigned wrong = 0;
-  unsigned char *code = mmap(NULL, FUNCTIONS * BYTES, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (code == MAP_FAILED) exit(4);
+  unsigned char *code =
+      mmap(NULL, FUNCTIONS * BYTES, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (code == MAP_FAILED)
+    exit(4);
   for (unsigned i = 0; i < FUNCTIONS; i++) {
 #if defined(__x86_64__)
-    const unsigned char add[] = {0x81, 0x07, (unsigned char)i, (unsigned char)(i >> 8), 0, 0, 0xc3}; /* addl $i, (%rdi); ret */
+    /* addl $i, (%rdi); ret */
+    const unsigned char add[] = {0x81, 0x07, (unsigned char)i, (unsigned char)(i >> 8), 0, 0, 0xc3};
 #else
-    const uint32_t add[] = {0xb9400001, 0x11000021 | i << 10, 0xb9000001, 0xd65f03c0}; /* w1 = [x0] + i; [x0] = w1; ret */
+    /* w1 = [x0] + i; [x0] = w1; ret */
+    const uint32_t add[] = {0xb9400001, 0x11000021 | i << 10, 0xb9000001, 0xd65f03c0};
 #endif
     memcpy(code + (size_t)i * BYTES, add, sizeof add);
   }
@@ -121,7 +133,8 @@ static void many(void) {
       OK(cuLaunchHostFunc(streams[i & 1], function, &called[i]));
     }
   OK(cuCtxSynchronize());
-  for (unsigned i = 0; i < FUNCTIONS; i++) wrong += called[i] != 2 * i;
+  for (unsigned i = 0; i < FUNCTIONS; i++)
+    wrong += called[i] != 2 * i;
   printf("{\"functions\": %d, \"wrong\": %u}\n", FUNCTIONS, wrong);
 }
 
@@ -134,7 +147,8 @@ int main(int argc, char **argv) {
     many();
     return 0;
   }
-  for (int i = 0; i < 3; i++) spin(0, call.ns, streams[1]); /* how long it takes is known by now */
+  for (int i = 0; i < 3; i++)
+    spin(0, call.ns, streams[1]); /* how long it takes is known by now */
   OK(cuCtxSynchronize());
   if (!strcmp(mode, "bounded")) {
     bounded(&call);
@@ -148,7 +162,8 @@ int main(int argc, char **argv) {
     OK(cuGraphLaunch(graph_of(mode, &call), streams[0]));
   printf("{\"before_ns\": %llu}\n", (unsigned long long)truth);
   fflush(stdout);
-  if (!fgets(line, sizeof line, stdin)) return 3;
+  if (!fgets(line, sizeof line, stdin))
+    return 3;
   __atomic_store_n(&call.go, 1, __ATOMIC_RELEASE);
   OK(cuStreamSynchronize(streams[0]));
   OK(cuStreamSynchronize(streams[1]));

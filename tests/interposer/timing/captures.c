@@ -1,5 +1,5 @@
-/* Captures and graphs. captures MODE PTX [CAPTURE_MODE]: prints what every call of interest answered, as one JSON line: the same
- * with gpushare as without. */
+/* Captures and graphs. captures MODE PTX [CAPTURE_MODE]: prints what every call of interest answered, as one JSON line:
+ * the same with gpushare as without. */
 #include "program.h"
 
 CUresult cuGraphCreate(CUgraph *, unsigned int);
@@ -17,7 +17,8 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *);
 
 static int said[256], count;
 static void say(CUresult result) {
-  if (count < 256) said[count++] = (int)result;
+  if (count < 256)
+    said[count++] = (int)result;
 }
 
 static CUresult launch(CUstream stream, uint64_t ns) {
@@ -34,7 +35,8 @@ static size_t nodes_of(CUgraph graph) {
 static void run_graph(CUgraph graph, int times) {
   CUgraphExec executable;
   OK(cuGraphInstantiateWithFlags(&executable, graph, 0));
-  for (int i = 0; i < times; i++) OK(cuGraphLaunch(executable, streams[0]));
+  for (int i = 0; i < times; i++)
+    OK(cuGraphLaunch(executable, streams[0]));
   OK(cuStreamSynchronize(streams[0]));
 }
 
@@ -46,12 +48,14 @@ static void spread(int mode) {
   OK(cuEventCreate(&fork, 2));
   OK(cuEventCreate(&join, 2));
   for (int round = 0; round < 20; round++) {
-    for (int i = 0; i < 12; i++) spin(0, 20000, streams[i & 1]);
+    for (int i = 0; i < 12; i++)
+      spin(0, 20000, streams[i & 1]);
     OK(cuStreamBeginCapture_v2(streams[0], mode));
     OK(launch(streams[0], 20000));
     OK(cuEventRecord(fork, streams[0]));
     OK(cuStreamWaitEvent(streams[1], fork, 0));
-    for (int i = 0; i < 60; i++) OK(launch(streams[i & 1], 20000)); /* more than a mark's worth */
+    for (int i = 0; i < 60; i++)
+      OK(launch(streams[i & 1], 20000)); /* more than a mark's worth */
     OK(cuStreamIsCapturing(streams[1], &status));
     say((CUresult)status);
     OK(cuEventRecord(join, streams[1]));
@@ -75,10 +79,13 @@ static void *watchdog(void *unused) {
   OK(cuCtxSetCurrent(context));
   while (!stop) {
     CUresult result;
-    if (relaxed) OK(cuThreadExchangeStreamCaptureMode(&mode));
+    if (relaxed)
+      OK(cuThreadExchangeStreamCaptureMode(&mode));
     result = cuEventQuery(watched);
-    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) worst = result;
-    if (relaxed) OK(cuThreadExchangeStreamCaptureMode(&mode));
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
+      worst = result;
+    if (relaxed)
+      OK(cuThreadExchangeStreamCaptureMode(&mode));
     watching++;
     usleep(200);
   }
@@ -89,17 +96,21 @@ static void watch(int mode) {
   CUgraph graph = NULL;
   pthread_t thread;
   OK(cuEventCreate(&watched, 2));
-  for (int i = 0; i < 60; i++) spin(0, 20000, streams[1]);
+  for (int i = 0; i < 60; i++)
+    spin(0, 20000, streams[1]);
   OK(cuEventRecord(watched, streams[1]));
   pthread_create(&thread, NULL, watchdog, NULL);
-  while (!watching) usleep(100);
+  while (!watching)
+    usleep(100);
   for (int round = 0; round < 5; round++) {
     int seen = watching;
     OK(cuStreamBeginCapture_v2(streams[0], mode));
     say(launch(streams[0], 20000));
-    while (watching < seen + 3) usleep(100);
+    while (watching < seen + 3)
+      usleep(100);
     launch(streams[0], 20000); /* its answer depends on the instant of the query */
-    while (watching < seen + 5) usleep(100);
+    while (watching < seen + 5)
+      usleep(100);
     say(cuStreamEndCapture(streams[0], &graph));
     say((CUresult)(graph ? nodes_of(graph) : 0));
   }
@@ -115,7 +126,8 @@ static void to_graph(int mode) {
   size_t n = 64;
   OK(cuGraphCreate(&graph, 0));
   OK(cuStreamBeginCaptureToGraph(streams[0], graph, NULL, NULL, 0, mode));
-  for (int i = 0; i < 30; i++) OK(launch(streams[0], 20000));
+  for (int i = 0; i < 30; i++)
+    OK(launch(streams[0], 20000));
   OK(cuStreamEndCapture(streams[0], &ended));
   say((CUresult)(ended == graph));
   OK(cuGraphGetNodes(graph, nodes, &n));
@@ -133,7 +145,8 @@ static void mistakes(int mode) {
   CUstream third;
   OK(cuEventCreate(&fork, 2));
   for (int round = 0; round < 3; round++) {
-    for (int i = 0; i < 40; i++) spin(0, 20000, streams[i & 1]);
+    for (int i = 0; i < 40; i++)
+      spin(0, 20000, streams[i & 1]);
     /* waits for a stream that captures */
     OK(cuStreamBeginCapture_v2(streams[0], mode));
     say(launch(streams[0], 20000));
@@ -180,7 +193,8 @@ static void mistakes(int mode) {
 static CUgraph chain(int n, uint64_t ns) {
   CUgraph graph;
   OK(cuStreamBeginCapture_v2(streams[0], 2));
-  for (int i = 0; i < n; i++) OK(launch(streams[0], ns));
+  for (int i = 0; i < n; i++)
+    OK(launch(streams[0], ns));
   OK(cuStreamEndCapture(streams[0], &graph));
   return graph;
 }
@@ -193,7 +207,8 @@ static void launches(CUgraphExec executable, int times, uint64_t ns) {
   truth += (uint64_t)times * ns;
 }
 
-/* An executable graph becomes longer and shorter; the program waits for each launch, so only history tells how long it is. */
+/* An executable graph becomes longer and shorter; the program waits for each launch, so only history tells how long it
+ * is. */
 static void update(void) {
   CUgraphExecUpdateResultInfo info;
   CUDA_KERNEL_NODE_PARAMS params;
@@ -215,20 +230,29 @@ static void update(void) {
 }
 
 int main(int argc, char **argv) {
-  if (argc < 3) return 2;
+  if (argc < 3)
+    return 2;
   const char *what = argv[1];
   int mode = argc > 3 ? atoi(argv[3]) : 0;
   start(argv[2]);
-  if (!strcmp(what, "spread")) spread(mode);
-  else if (!strcmp(what, "watch")) watch(mode);
-  else if (!strcmp(what, "watchrelaxed")) relaxed = true, watch(mode);
-  else if (!strcmp(what, "tograph")) to_graph(mode);
-  else if (!strcmp(what, "mistakes")) mistakes(mode);
-  else if (!strcmp(what, "update")) update();
-  else return 2;
+  if (!strcmp(what, "spread"))
+    spread(mode);
+  else if (!strcmp(what, "watch"))
+    watch(mode);
+  else if (!strcmp(what, "watchrelaxed"))
+    relaxed = true, watch(mode);
+  else if (!strcmp(what, "tograph"))
+    to_graph(mode);
+  else if (!strcmp(what, "mistakes"))
+    mistakes(mode);
+  else if (!strcmp(what, "update"))
+    update();
+  else
+    return 2;
   OK(cuCtxSynchronize());
   printf("{\"truth_ns\": %llu, \"said\": [", (unsigned long long)truth);
-  for (int i = 0; i < count; i++) printf("%s%d", i ? ", " : "", said[i]);
+  for (int i = 0; i < count; i++)
+    printf("%s%d", i ? ", " : "", said[i]);
   printf("]}\n");
   fflush(stdout);
   /* The tester reads the pages while the process still lives. */

@@ -1,5 +1,6 @@
-/* A program under test: ends WAIT PTX USUAL_NS OTHER_NS ROUNDS. Learns what a kernel takes, then one takes OTHER_NS; says when it
- * was launched and when the program knew that it was done. One JSON line per round, the next round at a line on stdin. */
+/* A program under test: ends WAIT PTX USUAL_NS OTHER_NS ROUNDS. Learns what a kernel takes, then one takes OTHER_NS;
+ * says when it was launched and when the program knew that it was done. One JSON line per round, the next round at a
+ * line on stdin. */
 #include "program.h"
 
 CUresult cuStreamQuery(CUstream);
@@ -13,13 +14,22 @@ static CUdeviceptr word;
 
 static void wait_by(const char *how) {
   int taken;
-  if (!strcmp(how, "stream")) OK(cuStreamSynchronize(streams[0]));
-  else if (!strcmp(how, "context")) OK(cuCtxSynchronize());
-  else if (!strcmp(how, "event")) OK(cuEventSynchronize(event));
-  else if (!strcmp(how, "copy")) OK(cuMemcpyDtoH_v2(&taken, word, sizeof taken));
-  else if (!strcmp(how, "query")) while (cuStreamQuery(streams[0]) != CUDA_SUCCESS) {}
-  else if (!strcmp(how, "event_query")) while (cuEventQuery(event) != CUDA_SUCCESS) {}
-  else exit(2);
+  if (!strcmp(how, "stream"))
+    OK(cuStreamSynchronize(streams[0]));
+  else if (!strcmp(how, "context"))
+    OK(cuCtxSynchronize());
+  else if (!strcmp(how, "event"))
+    OK(cuEventSynchronize(event));
+  else if (!strcmp(how, "copy"))
+    OK(cuMemcpyDtoH_v2(&taken, word, sizeof taken));
+  else if (!strcmp(how, "query"))
+    while (cuStreamQuery(streams[0]) != CUDA_SUCCESS) {
+    }
+  else if (!strcmp(how, "event_query"))
+    while (cuEventQuery(event) != CUDA_SUCCESS) {
+    }
+  else
+    exit(2);
 }
 
 static void work(const char *how, uint64_t ns) {
@@ -28,7 +38,8 @@ static void work(const char *how, uint64_t ns) {
 }
 
 int main(int argc, char **argv) {
-  if (argc < 6) return 2;
+  if (argc < 6)
+    return 2;
   const char *how = argv[1];
   uint64_t usual = strtoull(argv[3], NULL, 10), other = strtoull(argv[4], NULL, 10);
   start(argv[2]);
@@ -44,8 +55,10 @@ int main(int argc, char **argv) {
     work(how, other);
     wait_by(how);
     returned = now();
-    while (now() < returned + POLL_NS) wait_by(how); /* asking again is no work */
-    printf("{\"launched_ns\": %llu, \"returned_ns\": %llu}\n", (unsigned long long)launched, (unsigned long long)returned);
+    while (now() < returned + POLL_NS)
+      wait_by(how); /* asking again is no work */
+    printf("{\"launched_ns\": %llu, \"returned_ns\": %llu}\n", (unsigned long long)launched,
+           (unsigned long long)returned);
     fflush(stdout);
     while (getchar() != '\n') {
     }

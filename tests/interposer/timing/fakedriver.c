@@ -1,5 +1,5 @@
-/* A driver whose calls take no time: what is left of a launch's cost is ours. One device, one context; an event's time is the
- * clock when it was recorded. */
+/* A driver whose calls take no time: what is left of a launch's cost is ours. One device, one context; an event's time
+ * is the clock when it was recorded. */
 #include <string.h>
 #include <time.h>
 
@@ -64,8 +64,9 @@ API CUresult cuEventQuery(CUevent event) { return (void)event, CUDA_SUCCESS; }
 API CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to) {
   return *ms = (float)((double)(int64_t)(*(uint64_t *)(void *)to - *(uint64_t *)(void *)from) / 1e6), CUDA_SUCCESS;
 }
-API CUresult cuLaunchKernel(CUfunction function, unsigned int x, unsigned int y, unsigned int z, unsigned int bx, unsigned int by,
-                            unsigned int bz, unsigned int shared, CUstream stream, void **parameters, void **extra) {
+API CUresult cuLaunchKernel(CUfunction function, unsigned int x, unsigned int y, unsigned int z, unsigned int bx,
+                            unsigned int by, unsigned int bz, unsigned int shared, CUstream stream, void **parameters,
+                            void **extra) {
   (void)function, (void)x, (void)y, (void)z, (void)bx, (void)by, (void)bz, (void)shared, (void)stream;
   (void)parameters, (void)extra;
   return CUDA_SUCCESS;

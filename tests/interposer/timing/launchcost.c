@@ -1,6 +1,6 @@
-/* What a launch costs on its way through the interposer: launchcost BESIDE DRIVER STREAM. Batches of launches through the name the
- * program is linked with and straight into another copy of the driver, in turns, in one thread; how many system calls the former
- * make, and how many events DRIVER was asked to record. Prints one JSON line. */
+/* What a launch costs on its way through the interposer: launchcost BESIDE DRIVER STREAM. Batches of launches through
+ * the name the program is linked with and straight into another copy of the driver, in turns, in one thread; how many
+ * system calls the former make, and how many events DRIVER was asked to record. Prints one JSON line. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -22,8 +22,8 @@
 CUresult cuInit(unsigned int);
 CUresult cuCtxCreate_v2(CUcontext *, unsigned int, CUdevice);
 CUresult cuStreamCreate(CUstream *, unsigned int);
-typedef CUresult launch_function(CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
-                                 unsigned int, CUstream, void **, void **);
+typedef CUresult launch_function(CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
+                                 unsigned int, unsigned int, CUstream, void **, void **);
 launch_function cuLaunchKernel;
 
 enum { BATCH = 100, BATCHES = 20000, WATCHED = 100000 };
@@ -40,7 +40,8 @@ static uint64_t now(void) {
 static double batch(launch_function *launch, CUstream stream, int n) {
   uint64_t began = now();
   for (int i = 0; i < n; i++)
-    if (launch((CUfunction)(void *)0x1000, 64, 1, 1, 128, 1, 1, 0, stream, NULL, NULL) != CUDA_SUCCESS) exit(1);
+    if (launch((CUfunction)(void *)0x1000, 64, 1, 1, 128, 1, 1, 0, stream, NULL, NULL) != CUDA_SUCCESS)
+      exit(1);
   return (double)(now() - began) / n;
 }
 
@@ -52,7 +53,8 @@ static int ascending(const void *a, const void *b) {
 /* A call that the filter stopped: counted, and answered as if the kernel did not know it. */
 static void stopped(int signal, siginfo_t *info, void *context) {
   (void)signal, (void)context;
-  if (info->si_syscall != SYS_rt_sigreturn) calls++;
+  if (info->si_syscall != SYS_rt_sigreturn)
+    calls++;
 }
 
 static void *watched(void *stream) {
@@ -66,11 +68,13 @@ static void *watched(void *stream) {
   struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
   static int made;
   batch(cuLaunchKernel, stream, 1000); /* this thread's own firsts */
-  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) exit(3);
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+    exit(3);
   batch(cuLaunchKernel, stream, WATCHED);
   made = (int)calls;
   syscall(SYS_getpid); /* the trap works */
-  if (calls != made + 1) made = -1;
+  if (calls != made + 1)
+    made = -1;
   syscall(SYS_exit, 0);
   return &made;
 }
@@ -83,20 +87,25 @@ int main(int argc, char **argv) {
   pthread_t thread;
   void *driver = argc > 3 ? dlopen(argv[1], RTLD_NOW | RTLD_LOCAL) : NULL;
   unsigned *records = argc > 3 ? dlsym(dlopen(argv[2], RTLD_NOW | RTLD_LOCAL), "fake_records") : NULL;
-  if (driver) *(void **)&beside = dlsym(driver, "cuLaunchKernel");
-  if (!records || !beside || beside == cuLaunchKernel) return 2;
-  if (cuInit(0) || cuCtxCreate_v2(&context, 0, 0) || cuStreamCreate(&stream, 1)) return 2;
-  if (!strcmp(argv[3], "default")) stream = NULL;
+  if (driver)
+    *(void **)&beside = dlsym(driver, "cuLaunchKernel");
+  if (!records || !beside || beside == cuLaunchKernel)
+    return 2;
+  if (cuInit(0) || cuCtxCreate_v2(&context, 0, 0) || cuStreamCreate(&stream, 1))
+    return 2;
+  if (!strcmp(argv[3], "default"))
+    stream = NULL;
   batch(cuLaunchKernel, stream, 20000);
   for (int i = 0; i < BATCHES; i++) {
     costs[i & 1][i] = batch(i & 1 ? beside : cuLaunchKernel, stream, BATCH);
     costs[~i & 1][i] = batch(i & 1 ? cuLaunchKernel : beside, stream, BATCH);
   }
-  for (int k = 0; k < 2; k++) qsort(costs[k], BATCHES, sizeof costs[k][0], ascending);
+  for (int k = 0; k < 2; k++)
+    qsort(costs[k], BATCHES, sizeof costs[k][0], ascending);
   sigaction(SIGSYS, &action, NULL);
   pthread_create(&thread, NULL, watched, stream);
   pthread_join(thread, NULL);
-  printf("{\"ours_ns\": %.2f, \"bare_ns\": %.2f, \"calls\": %d, \"records\": %u}\n", costs[0][BATCHES / 2], costs[1][BATCHES / 2],
-         (int)calls - 1, *records);
+  printf("{\"ours_ns\": %.2f, \"bare_ns\": %.2f, \"calls\": %d, \"records\": %u}\n", costs[0][BATCHES / 2],
+         costs[1][BATCHES / 2], (int)calls - 1, *records);
   return 0;
 }

@@ -1,6 +1,6 @@
-/* The meter against a modelled GPU: one serial device, FIFO streams, costs of calls as published for real drivers. Time is a
- * variable here, so the results are exact and the same on any machine. Usage: meter_unit PATTERN KERNEL_NS -> prints
- * "truth metered wall bare"; meter_unit self -> runs the small checks, exit status says. */
+/* The meter against a modelled GPU: one serial device, FIFO streams, costs of calls as published for real drivers. Time
+ * is a variable here, so the results are exact and the same on any machine. Usage: meter_unit PATTERN KERNEL_NS ->
+ * prints "truth metered wall bare"; meter_unit self -> runs the small checks, exit status says. */
 #include "meter.h"
 
 #include <stdio.h>
@@ -9,22 +9,22 @@
 
 enum { LAUNCH = 2000, EVENT = 2500, EVENT_GPU = 800, QUERY = 300, DEPTH = 1024, STREAMS = 6 };
 
-#define CHECK(cond)                                                    \
-  do {                                                                 \
-    if (!(cond)) {                                                     \
-      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond);       \
-      exit(1);                                                         \
-    }                                                                  \
+#define CHECK(cond) \
+  do { \
+    if (!(cond)) { \
+      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond); \
+      exit(1); \
+    } \
   } while (0)
 
 static struct gs_meter meter;
 static struct gs_queue queues[STREAMS];
 static struct gs_clock clocks[1];
 static uint64_t now = 1000000000000u, device_free, truth, bare;
-static uint64_t tail[STREAMS];               /* when the stream's work is done */
+static uint64_t tail[STREAMS];                 /* when the stream's work is done */
 static uint64_t submitted[DEPTH], submissions; /* ends of the last kernels: a full queue blocks the launch */
 static uint64_t bracket[STREAMS][2];
-static const uint64_t skew = 123456789;      /* device clock = host clock - skew */
+static const uint64_t skew = 123456789; /* device clock = host clock - skew */
 static int metered = 1;
 
 /* Leases in turn with another tenant, whose work is always on the device, or only under its own lease and a bit after. */
@@ -38,16 +38,21 @@ static bool foreign_at(uint64_t t) {
 }
 
 static bool held_at(uint64_t t) { return foreign == ALONE || t % PERIOD < LEASE; }
-static uint32_t lease_at(uint64_t t) { return foreign == ALONE ? 1 : 1 + 2 * (uint32_t)(t / PERIOD % 1000000) + !held_at(t); }
+static uint32_t lease_at(uint64_t t) {
+  return foreign == ALONE ? 1 : 1 + 2 * (uint32_t)(t / PERIOD % 1000000) + !held_at(t);
+}
 
 /* When the device has done so much for us from `begin` on. */
 static uint64_t worked(uint64_t begin, uint64_t ns) {
-  if (foreign == ALONE) return begin + ns;
+  if (foreign == ALONE)
+    return begin + ns;
   while (ns > 0) {
     uint64_t step = 10000 - begin % 10000;
     bool ours = !foreign_at(begin) || begin / SLICE % 2 == 0;
-    if (ours && step > ns) step = ns;
-    if (ours) ns -= step;
+    if (ours && step > ns)
+      step = ns;
+    if (ours)
+      ns -= step;
     begin += step;
   }
   return begin;
@@ -63,9 +68,11 @@ static uint64_t chance(uint64_t below) {
 }
 
 static void call(uint64_t cost) {
-  if (stolen_in && chance(stolen_in) == 0) now += 500000 + chance(7500000);
+  if (stolen_in && chance(stolen_in) == 0)
+    now += 500000 + chance(7500000);
   now += cost;
-  if (stolen_in && chance(stolen_in) == 0) now += 500000 + chance(7500000);
+  if (stolen_in && chance(stolen_in) == 0)
+    now += 500000 + chance(7500000);
 }
 
 static uint64_t event(int s) {
@@ -77,13 +84,16 @@ static uint64_t event(int s) {
 /* The gate thread and the launching one see a lease word soon after it changed; others' tails within a look. */
 static void notice(void) {
   const uint64_t change[] = {0, SLICE, LEASE, PERIOD};
-  if (foreign == ALONE) return;
-  if (noticed == 0) noticed = now;
+  if (foreign == ALONE)
+    return;
+  if (noticed == 0)
+    noticed = now;
   for (uint64_t period = noticed / PERIOD * PERIOD; period <= now; period += PERIOD)
     for (int i = 0; i < 3; i++) {
       uint64_t at = period + change[i], seen = at + NOTICE;
       uint32_t others = held_at(at) ? foreign_at(at) : 1;
-      if (seen <= noticed || seen > now || others == meter.others) continue;
+      if (seen <= noticed || seen > now || others == meter.others)
+        continue;
       gs_meter_turn(&meter, others, held_at(at) ? seen : seen + GS_METER_OVERLAP_NS);
     }
   noticed = now;
@@ -92,9 +102,11 @@ static void notice(void) {
 static void kernel(int s, uint64_t ns) {
   uint64_t begin, oldest = submitted[submissions % DEPTH];
   call(LAUNCH);
-  if (oldest > now) now = oldest;
+  if (oldest > now)
+    now = oldest;
   begin = now > device_free ? now : device_free;
-  if (tail[s] > begin) begin = tail[s];
+  if (tail[s] > begin)
+    begin = tail[s];
   tail[s] = device_free = worked(begin, ns);
   submitted[submissions++ % DEPTH] = tail[s];
   truth += ns;
@@ -107,14 +119,16 @@ static void reap(void) {
     uint64_t done = 0;
     for (int s = 0; s < STREAMS; s++) {
       struct gs_mark *mark = gs_meter_oldest(&queues[s]);
-      if (!mark) continue;
+      if (!mark)
+        continue;
       now += QUERY;
       if ((uint64_t)(uintptr_t)mark->event <= now && (best < 0 || (uint64_t)(uintptr_t)mark->event < done)) {
         best = s;
         done = (uint64_t)(uintptr_t)mark->event;
       }
     }
-    if (best < 0) return;
+    if (best < 0)
+      return;
     gs_clock_not_before(&clocks[0], done - skew, gs_meter_oldest(&queues[best])->recorded);
     gs_clock_not_after(&clocks[0], done - skew, now);
     gs_meter_reap(&meter, &queues[best], gs_clock_host(&clocks[0], done - skew), lease_at(now), 1);
@@ -130,7 +144,8 @@ static void mark(int s, bool start) {
   struct gs_mark *mark;
   reap();
   mark = gs_meter_mark(&meter, &queues[s], start, now);
-  if (!mark) return;
+  if (!mark)
+    return;
   mark->event = (void *)(uintptr_t)event(s);
   mark->recorded_by = now;
   mark->state = GS_MARK_RECORDED;
@@ -140,22 +155,31 @@ static void mark(int s, bool start) {
 /* As the gate does: the open segment ends before the wait for a lease, and little is in flight under it. */
 static void gate(int s) {
   uint64_t bound = 2000000;
-  if (foreign == ALONE) return;
+  if (foreign == ALONE)
+    return;
   for (;;) {
     double inflight = 0;
     if (!held_at(now)) {
-      if (metered && queues[s].open.launches > 0) mark(s, false);
+      if (metered && queues[s].open.launches > 0)
+        mark(s, false);
       for (; !held_at(now); now += 50000) { /* the gate thread looks */
-        if (metered) reap();
-        if (metered && meter.marks == 0 && now >= device_free) gs_meter_turn(&meter, GS_METER_AWAY, now);
+        if (metered)
+          reap();
+        if (metered && meter.marks == 0 && now >= device_free)
+          gs_meter_turn(&meter, GS_METER_AWAY, now);
       }
     }
-    if (!metered) return;
+    if (!metered)
+      return;
     reap();
-    if (meter.others != foreign_at(now)) gs_meter_turn(&meter, foreign_at(now), now);
-    for (int i = 0; i < STREAMS; i++) inflight += gs_queue_inflight(&queues[i], (double)bound, now);
-    if (inflight <= (double)bound) return;
-    if (meter.marks == 0 && queues[s].open.launches > 0) mark(s, false);
+    if (meter.others != foreign_at(now))
+      gs_meter_turn(&meter, foreign_at(now), now);
+    for (int i = 0; i < STREAMS; i++)
+      inflight += gs_queue_inflight(&queues[i], (double)bound, now);
+    if (inflight <= (double)bound)
+      return;
+    if (meter.marks == 0 && queues[s].open.launches > 0)
+      mark(s, false);
     now += 50000;
   }
 }
@@ -173,8 +197,10 @@ static void launch(int s, uint64_t key, uint64_t ns) {
   }
   uint64_t planned = now, began;
   uint32_t plan = gs_meter_launch(&meter, &queues[s], function, now, lease_at(now));
-  if (plan & GS_PLAN_START) mark(s, true);
-  if (plan & GS_PLAN_SAMPLE) bracket[s][0] = event(s);
+  if (plan & GS_PLAN_START)
+    mark(s, true);
+  if (plan & GS_PLAN_SAMPLE)
+    bracket[s][0] = event(s);
   began = now;
   kernel(s, ns);
   if (plan & GS_PLAN_SAMPLE) {
@@ -182,48 +208,63 @@ static void launch(int s, uint64_t key, uint64_t ns) {
     bracket[s][1] = event(s);
     gs_meter_sampling(&queues[s], function, planned, began, ended, now);
   }
-  if (plan & GS_PLAN_MARK) mark(s, false);
+  if (plan & GS_PLAN_MARK)
+    mark(s, false);
 }
 
 static void sync_stream(int s) {
-  if (metered && gs_meter_check_before_sync(&queues[s], now)) mark(s, false);
-  if (tail[s] > now) now = tail[s];
+  if (metered && gs_meter_check_before_sync(&queues[s], now))
+    mark(s, false);
+  if (tail[s] > now)
+    now = tail[s];
   now += 5000; /* waking up */
-  if (!metered) return;
+  if (!metered)
+    return;
   reap();
   take_sample(s);
   gs_meter_synced(&meter, &queues[s], now);
 }
 
 static void run(const char *pattern, uint64_t ns, int n) {
-  if (!strcmp(pattern, "turns")) foreign = FOREIGN_ALWAYS;
-  if (!strcmp(pattern, "turnsshort") || !strcmp(pattern, "manyturns")) foreign = FOREIGN_IN_TURN;
+  if (!strcmp(pattern, "turns"))
+    foreign = FOREIGN_ALWAYS;
+  if (!strcmp(pattern, "turnsshort") || !strcmp(pattern, "manyturns"))
+    foreign = FOREIGN_IN_TURN;
   const char *host = strstr(pattern, "host"), *sync = strstr(pattern, "sync");
   bool uneven = !strncmp(pattern, "uneven", 6);
   stolen_in = strstr(pattern, "starved") ? 400 : 0;
-  for (int i = 0; !strncmp(pattern, "many", 4) && i < n; i++) { /* streams of a program that alone cannot fill the device */
+  /* streams of a program that alone cannot fill the device */
+  for (int i = 0; !strncmp(pattern, "many", 4) && i < n; i++) {
     launch((int)chance(STREAMS), 0x1000 + 16 * chance(4), ns / 10 + chance(ns * 18 / 10));
     now += chance(ns * 2);
   }
   for (int i = 0; uneven && i < n; i++) {
     launch(0, 0x1000, ns / 10 + chance(ns * 18 / 10)); /* ns on average */
-    if (host) now += ns / 2 + chance(ns * 2);
-    if (sync) sync_stream(0);
+    if (host)
+      now += ns / 2 + chance(ns * 2);
+    if (sync)
+      sync_stream(0);
   }
   for (int i = 0; !uneven && strncmp(pattern, "many", 4) && i < n; i++) {
     bool longer = i % 10 == 9 && (!strcmp(pattern, "mix") || !strcmp(pattern, "mixhost"));
     launch(!strncmp(pattern, "two", 3) ? i & 1 : 0, longer ? 0x2000 : 0x1000, longer ? 40 * ns : ns);
-    if (!strcmp(pattern, "host")) now += 20000;
-    if (!strcmp(pattern, "sync")) sync_stream(0);
+    if (!strcmp(pattern, "host"))
+      now += 20000;
+    if (!strcmp(pattern, "sync"))
+      sync_stream(0);
     if (!strcmp(pattern, "mixhost") && i % 100 == 99) {
       sync_stream(0);
       now += 300000;
     }
-    if (!strcmp(pattern, "twostall") && i % 700 == 699) now += 5000000;
-    if (!strcmp(pattern, "twohost")) now += 4000;
-    if (!strcmp(pattern, "burst") && i % 400 == 399) now += 4000000;
+    if (!strcmp(pattern, "twostall") && i % 700 == 699)
+      now += 5000000;
+    if (!strcmp(pattern, "twohost"))
+      now += 4000;
+    if (!strcmp(pattern, "burst") && i % 400 == 399)
+      now += 4000000;
   }
-  for (int s = 0; s < STREAMS; s++) sync_stream(s);
+  for (int s = 0; s < STREAMS; s++)
+    sync_stream(s);
 }
 
 static void restart(void) {
@@ -242,14 +283,14 @@ static void check_timeline(void) {
   CHECK(gs_timeline_add(&meter, 100, 200, 100, 1) == 100);
   CHECK(gs_timeline_add(&meter, 100, 200, 100, 1) == 0);
   CHECK(gs_timeline_add(&meter, 150, 250, 100, 1) == 50);
-  CHECK(gs_timeline_add(&meter, 300, 400, 20, 1) == 20);  /* sparse */
-  CHECK(gs_timeline_add(&meter, 300, 400, 30, 1) == 30);  /* two sparse ones add up */
-  CHECK(gs_timeline_add(&meter, 300, 400, 80, 1) == 50);  /* never more than 1 ns per ns */
+  CHECK(gs_timeline_add(&meter, 300, 400, 20, 1) == 20); /* sparse */
+  CHECK(gs_timeline_add(&meter, 300, 400, 30, 1) == 30); /* two sparse ones add up */
+  CHECK(gs_timeline_add(&meter, 300, 400, 80, 1) == 50); /* never more than 1 ns per ns */
   CHECK(gs_timeline_add(&meter, 50, 500, 450, 1) == 450 - 150 - 100);
   CHECK(gs_timeline_add(&meter, 40, 45, 100, 1) == 5);
   CHECK(gs_timeline_add(&meter, 10, 10, 100, 1) == 0);
   CHECK(gs_timeline_add(&meter, 600, 700, 50, 0.5) == 50);
-  CHECK(gs_timeline_add(&meter, 600, 700, 50, 0.5) == 0);  /* of half the device two streams have half together */
+  CHECK(gs_timeline_add(&meter, 600, 700, 50, 0.5) == 0); /* of half the device two streams have half together */
   CHECK(gs_timeline_add(&meter, 600, 700, 50, 1) == 50);
   /* Random adds never count more than the wall they cover, however many pieces were dropped. */
   restart();
@@ -258,9 +299,11 @@ static void check_timeline(void) {
     chance(1);
     uint64_t from = (uint64_t)i * 50 + (seed >> 33) % 20000, to = from + 1 + (seed >> 20) % 3000;
     gs_timeline_add(&meter, from, to, (double)((seed >> 7) % 4000), 1);
-    if (to > high) high = to;
+    if (to > high)
+      high = to;
     CHECK(meter.pieces <= GS_METER_PIECES);
-    for (uint32_t k = 0; k + 1 < meter.pieces; k++) CHECK(meter.piece[k].to <= meter.piece[k + 1].from);
+    for (uint32_t k = 0; k + 1 < meter.pieces; k++)
+      CHECK(meter.piece[k].to <= meter.piece[k + 1].from);
   }
   CHECK(meter.busy > 0 && meter.busy <= (double)high);
 }
@@ -276,9 +319,11 @@ static void check_away(void) {
 static void check_books(void) {
   /* What is in flight returns to nothing, whatever happened to the marks. */
   restart();
-  for (int i = 0; i < 500; i++) launch(0, 0x1000 + 16 * (uint64_t)(i % 20), 30000);
+  for (int i = 0; i < 500; i++)
+    launch(0, 0x1000 + 16 * (uint64_t)(i % 20), 30000);
   CHECK(meter.inflight > 0);
-  while (gs_meter_oldest(&queues[0])) gs_meter_lose(&meter, &queues[0], now);
+  while (gs_meter_oldest(&queues[0]))
+    gs_meter_lose(&meter, &queues[0], now);
   gs_meter_synced(&meter, &queues[0], now);
   CHECK(meter.inflight == 0 && meter.unobserved == 0 && meter.marks == 0 && queues[0].inflight == 0);
   /* A refused launch leaves nothing behind. */
@@ -305,9 +350,11 @@ static void check_gap(void) {
   /* A new function after a pause: the pause is not its time. */
   restart();
   run("b2b", 20000, 2000);
-  for (int i = 0; i < 20; i++) launch(0, 0x1000, 20000);
+  for (int i = 0; i < 20; i++)
+    launch(0, 0x1000, 20000);
   now += 30000000;
-  for (int i = 0; i < 50; i++) launch(0, 0x7000, 800000);
+  for (int i = 0; i < 50; i++)
+    launch(0, 0x7000, 800000);
   sync_stream(0);
   CHECK(meter.busy < 1.02 * (double)truth && meter.busy > 0.98 * (double)truth);
 }
@@ -318,19 +365,22 @@ static void check_foreign(void) {
   run("b2b", 20000, 2000);
   struct gs_function *function = gs_meter_function(&meter, 0x1000);
   double estimate = function->estimate, busy = meter.busy;
-  for (int i = 0; i < 10; i++) gs_meter_launch(&meter, &queues[0], function, now, 1);
+  for (int i = 0; i < 10; i++)
+    gs_meter_launch(&meter, &queues[0], function, now, 1);
   CHECK(gs_meter_mark(&meter, &queues[0], false, now));
   gs_meter_reap(&meter, &queues[0], now + 50000000, 3, 1);
   CHECK(function->estimate == estimate);
   CHECK(meter.busy - busy > 0.9 * 200000 && meter.busy - busy < 1.1 * 200000);
 }
 
-/* 25 known launches of 20 us and a mark that is done when they are; gives what it was charged and whether the estimate held. */
+/* 25 known launches of 20 us and a mark that is done when they are; gives what it was charged and whether the estimate
+ * held. */
 static double known_segment(uint32_t lease, uint32_t lease_now, uint64_t delay, uint64_t others_ran) {
   struct gs_function *function = gs_meter_function(&meter, 0x1000);
   double busy = meter.busy;
   uint64_t done = (now > tail[0] ? now : tail[0]) + 500000 + others_ran;
-  for (int i = 0; i < 25; i++) gs_meter_launch(&meter, &queues[0], function, now, lease);
+  for (int i = 0; i < 25; i++)
+    gs_meter_launch(&meter, &queues[0], function, now, lease);
   struct gs_mark *mark = gs_meter_mark(&meter, &queues[0], false, now);
   CHECK(mark);
   now += delay;
@@ -346,7 +396,8 @@ static void check_late_record(void) {
   restart();
   run("b2b", 20000, 2000);
   known_segment(1, 1, 2000, 0);
-  for (int i = 0; i < 10; i++) CHECK(known_segment(1, 1, 10000000, 0) < 1.05 * 500000);
+  for (int i = 0; i < 10; i++)
+    CHECK(known_segment(1, 1, 10000000, 0) < 1.05 * 500000);
 }
 
 static void check_tail(void) {
@@ -365,7 +416,8 @@ static void check_no_lease(void) {
   run("b2b", 20000, 2000);
   known_segment(4, 4, 2000, 0);
   now += 20000000;
-  for (int i = 0; i < 10; i++) CHECK(known_segment(4, 4, 2000, 2000000) < 1.05 * 500000);
+  for (int i = 0; i < 10; i++)
+    CHECK(known_segment(4, 4, 2000, 2000000) < 1.05 * 500000);
 }
 
 static void check_reuse(void) {
@@ -375,7 +427,8 @@ static void check_reuse(void) {
   gs_meter_forget_functions(&meter);
   CHECK(gs_meter_function(&meter, 0x1000)->observed == 0);
   /* More functions than the table holds: every lookup still gives an entry of that key. */
-  for (uint64_t key = 1; key < 10000; key++) CHECK(gs_meter_function(&meter, key << 8)->key == key << 8);
+  for (uint64_t key = 1; key < 10000; key++)
+    CHECK(gs_meter_function(&meter, key << 8)->key == key << 8);
 }
 
 static void check_new_stream(void) {
@@ -400,7 +453,8 @@ static void check_expected_end(void) {
     CHECK(gs_meter_mark(&meter, &queues[0], false, now));
   }
   uint64_t end = now + 2800000;
-  CHECK(gs_queue_expected_end(&meter, &queues[0], now + 1500000) >= now + 1500000 + 1900000); /* the first is late: nothing is known */
+  /* the first is late: nothing is known */
+  CHECK(gs_queue_expected_end(&meter, &queues[0], now + 1500000) >= now + 1500000 + 1900000);
   gs_meter_reap(&meter, &queues[0], end - 1000000, 1, 1);
   for (uint64_t left = 900000; left > 0; left -= 100000) {
     uint64_t expected = gs_queue_expected_end(&meter, &queues[0], end - left);
@@ -425,7 +479,8 @@ int main(int argc, char **argv) {
     check_expected_end();
     return 0;
   }
-  if (argc < 3) return 2;
+  if (argc < 3)
+    return 2;
   uint64_t ns = strtoull(argv[2], NULL, 10), began = now;
   int n = argc > 3 ? atoi(argv[3]) : 20000;
   metered = 0;

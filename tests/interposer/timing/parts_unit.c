@@ -7,12 +7,12 @@
 #include "latch.h"
 #include "ticks.h"
 
-#define CHECK(cond)                                              \
-  do {                                                           \
-    if (!(cond)) {                                               \
+#define CHECK(cond) \
+  do { \
+    if (!(cond)) { \
       fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond); \
-      exit(1);                                                   \
-    }                                                            \
+      exit(1); \
+    } \
   } while (0)
 
 enum { THREADS = 4, SLICES = 64 };
@@ -32,17 +32,21 @@ static void *hammer(void *argument) {
       uint64_t seen;
       gs_biased_take(&lock);
       seen = counter;
-      if (!lock.latched) owned++;
+      if (!lock.latched)
+        owned++;
       for (volatile int k = rand_r(&seed) % 8; k > 0; k--) {
       }
-      if (rand_r(&seed) % 2048 == 0) usleep(30); /* loses its processor in there */
+      if (rand_r(&seed) % 2048 == 0)
+        usleep(30); /* loses its processor in there */
       counter = seen + 1;
       gs_biased_drop(&lock);
       done++;
     }
-    if (times > 1) __atomic_add_fetch(&turn, 1, __ATOMIC_RELAXED);
-    else for (volatile int k = rand_r(&seed) % 20000; k > 0; k--) {
-    }
+    if (times > 1)
+      __atomic_add_fetch(&turn, 1, __ATOMIC_RELAXED);
+    else
+      for (volatile int k = rand_r(&seed) % 20000; k > 0; k--) {
+      }
   }
   return (void *)(uintptr_t)done;
 }
@@ -52,7 +56,8 @@ static void check_lock(uint64_t seconds) {
   uint64_t sum = 0;
   gs_biased_start();
   until = gs_now() + seconds * 1000000000u;
-  for (uintptr_t i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, hammer, (void *)i);
+  for (uintptr_t i = 0; i < THREADS; i++)
+    pthread_create(&threads[i], NULL, hammer, (void *)i);
   for (int i = 0; i < THREADS; i++) {
     void *done;
     pthread_join(threads[i], &done);
@@ -75,9 +80,12 @@ static void check_clock(uint64_t seconds) {
     quick += compared == ticks.ns && ticks.within > 0;
     last = now;
     n++;
-    if (after - before > 20000) continue; /* the processor was another's */
-    if (now + 1000 < before && before - now > worst) worst = before - now;
-    if (now > after + 1000 && now - after > worst) worst = now - after;
+    if (after - before > 20000)
+      continue; /* the processor was another's */
+    if (now + 1000 < before && before - now > worst)
+      worst = before - now;
+    if (now > after + 1000 && now - after > worst)
+      worst = now - after;
   }
   printf("%llu readings, %llu of the counter alone, at most %llu ns more than 1000 off\n", (unsigned long long)n,
          (unsigned long long)quick, (unsigned long long)worst);

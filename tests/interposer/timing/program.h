@@ -1,4 +1,5 @@
-/* What the programs under test share: start-up, kernels that spin, a clock. Linked with -lcuda, knows nothing of gpushare. */
+/* What the programs under test share: start-up, kernels that spin, a clock. Linked with -lcuda, knows nothing of
+ * gpushare. */
 #ifndef PROGRAM_H
 #define PROGRAM_H
 
@@ -37,8 +38,8 @@ CUresult cuEventSynchronize(CUevent);
 CUresult cuMemAlloc_v2(CUdeviceptr *, size_t);
 CUresult cuMemAllocHost_v2(void **, size_t);
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr, const void *, size_t, CUstream);
-CUresult cuLaunchKernel(CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
-                        CUstream, void **, void **);
+CUresult cuLaunchKernel(CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
+                        unsigned int, CUstream, void **, void **);
 
 static void check(CUresult result, const char *what) {
   if (result != CUDA_SUCCESS) {
@@ -64,7 +65,8 @@ static void start_on(const char *ptx_path, int ordinal) {
   static char ptx[1 << 16];
   FILE *file = fopen(ptx_path, "r");
   CUdevice device;
-  if (!file || !fread(ptx, 1, sizeof ptx - 1, file)) exit(2);
+  if (!file || !fread(ptx, 1, sizeof ptx - 1, file))
+    exit(2);
   fclose(file);
   OK(cuInit(0));
   OK(cuDeviceGet(&device, ordinal));

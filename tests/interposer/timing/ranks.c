@@ -45,12 +45,18 @@ static void steps(void) {
   OK(cuStreamCreate(&beside, 1));
   while (fgets(line, sizeof line, stdin)) {
     uint64_t began = now();
-    if (sscanf(line, "%c %llu", &what, &ns) != 2) exit(2);
-    if (what == 'c') run(reduce[0], 1, ns, stream[0]);
-    if (what == 'k') run(compute[0], 1, ns, stream[0]);
-    if (what == 'l') run(compute[0], 64, ns, beside);
-    if (what == 's') OK(cuStreamSynchronize(stream[0]));
-    if (what == 's') OK(cuStreamSynchronize(beside));
+    if (sscanf(line, "%c %llu", &what, &ns) != 2)
+      exit(2);
+    if (what == 'c')
+      run(reduce[0], 1, ns, stream[0]);
+    if (what == 'k')
+      run(compute[0], 1, ns, stream[0]);
+    if (what == 'l')
+      run(compute[0], 64, ns, beside);
+    if (what == 's')
+      OK(cuStreamSynchronize(stream[0]));
+    if (what == 's')
+      OK(cuStreamSynchronize(beside));
     printf("{\"took_ns\": %llu, \"at\": %llu}\n", (unsigned long long)(now() - began), (unsigned long long)now());
     fflush(stdout);
   }
@@ -70,7 +76,8 @@ static void loop(int devices, uint64_t compute_ns, uint64_t ns, int many, int ro
       OK(cuCtxSetCurrent(contexts[d]));
       OK(cuStreamSynchronize(stream[d]));
     }
-    if (now() - began > worst) worst = now() - began;
+    if (now() - began > worst)
+      worst = now() - began;
   }
   printf("{\"wall_ns\": %llu, \"worst_ns\": %llu}\n", (unsigned long long)(now() - first), (unsigned long long)worst);
   fflush(stdout);
@@ -83,23 +90,31 @@ static bool split(int *device) {
   int failed = 0, status;
   for (*device = 0; *device < (int)ranks; ++*device) {
     pid_t child = fork();
-    if (child == 0) return true;
+    if (child == 0)
+      return true;
     failed |= child < 0;
   }
-  while (wait(&status) > 0) failed |= status;
+  while (wait(&status) > 0)
+    failed |= status;
   exit(failed != 0);
 }
 
 int main(int argc, char **argv) {
-  if (argc < 6) return 2;
+  if (argc < 6)
+    return 2;
   int device = atoi(argv[3]), devices = strcmp(argv[1], "both") ? 1 : DEVICES;
   key = strtoull(argv[4], NULL, 10);
   ranks = strtoull(argv[5], NULL, 10);
-  if (!strcmp(argv[1], "job") && !split(&device)) return 2;
+  if (!strcmp(argv[1], "job") && !split(&device))
+    return 2;
   OK(cuInit(0));
-  for (int i = 0; i < devices; i++) open_device(i, devices == 1 ? device : i);
-  if (!strcmp(argv[1], "steps")) steps();
-  else if (argc == 10) loop(devices, strtoull(argv[6], NULL, 10), strtoull(argv[7], NULL, 10), atoi(argv[8]), atoi(argv[9]));
-  else return 2;
+  for (int i = 0; i < devices; i++)
+    open_device(i, devices == 1 ? device : i);
+  if (!strcmp(argv[1], "steps"))
+    steps();
+  else if (argc == 10)
+    loop(devices, strtoull(argv[6], NULL, 10), strtoull(argv[7], NULL, 10), atoi(argv[8]), atoi(argv[9]));
+  else
+    return 2;
   return 0;
 }

@@ -8,18 +8,22 @@ static void launch(CUstream stream, unsigned int threads) {
   uint64_t ns = 2000;
   void *arguments[] = {&ns};
   CUresult result = cuLaunchKernel(kernels[0], 2, 1, 1, threads, 1, 1, 0, stream, arguments, NULL);
-  if (result == CUDA_SUCCESS) __atomic_add_fetch(&taken, 1, __ATOMIC_RELAXED);
-  else if (threads == 1) check(result, "a launch");
+  if (result == CUDA_SUCCESS)
+    __atomic_add_fetch(&taken, 1, __ATOMIC_RELAXED);
+  else if (threads == 1)
+    check(result, "a launch");
 }
 
 static void refused(int n) {
-  for (int i = 0; i < n; i++) launch(streams[0], i % 7 == 6 ? 1 << 20 : 1);
+  for (int i = 0; i < n; i++)
+    launch(streams[0], i % 7 == 6 ? 1 << 20 : 1);
 }
 
 static void waits(int n) {
   for (int i = 0; i < n; i++) {
     launch(streams[i & 1], 1);
-    if (i % 3 == 0) OK(cuStreamSynchronize(streams[i & 1]));
+    if (i % 3 == 0)
+      OK(cuStreamSynchronize(streams[i & 1]));
   }
 }
 
@@ -28,14 +32,17 @@ static void captures(int n) {
   size_t nodes;
   for (int i = 0; i < n; i++) {
     uint64_t before;
-    for (int k = 0; k < 50; k++) launch(streams[0], 1);
+    for (int k = 0; k < 50; k++)
+      launch(streams[0], 1);
     OK(cuStreamBeginCapture_v2(streams[0], 1));
     before = taken;
-    for (int k = 0; k < 5; k++) launch(streams[0], 1);
+    for (int k = 0; k < 5; k++)
+      launch(streams[0], 1);
     taken = before;
     OK(cuStreamEndCapture(streams[0], &graph));
     OK(cuGraphGetNodes(graph, NULL, &nodes));
-    if (nodes != 5) exit(1);
+    if (nodes != 5)
+      exit(1);
   }
 }
 
@@ -46,7 +53,8 @@ static void *other(void *argument) {
   OK(cuCtxSetCurrent(context));
   for (int i = 0; i < *(int *)argument; i++) {
     pthread_barrier_wait(&turn);
-    for (int k = 0; k < 100; k++) launch(streams[0], 1);
+    for (int k = 0; k < 100; k++)
+      launch(streams[0], 1);
     pthread_barrier_wait(&turn);
   }
   return NULL;
@@ -57,7 +65,8 @@ static void threads(int n) {
   pthread_barrier_init(&turn, NULL, 2);
   pthread_create(&thread, NULL, other, &n);
   for (int i = 0; i < n; i++) {
-    for (int k = 0; k < 100; k++) launch(streams[0], 1);
+    for (int k = 0; k < 100; k++)
+      launch(streams[0], 1);
     pthread_barrier_wait(&turn);
     pthread_barrier_wait(&turn);
   }
@@ -67,7 +76,8 @@ static void threads(int n) {
 /* Each of these launches a hundred times and ends without a wait. */
 static void *brief(void *argument) {
   OK(cuCtxSetCurrent(context));
-  for (int k = 0; k < 100; k++) launch(streams[0], 1);
+  for (int k = 0; k < 100; k++)
+    launch(streams[0], 1);
   return argument;
 }
 
@@ -80,16 +90,23 @@ static void ends(int n) {
 }
 
 int main(int argc, char **argv) {
-  if (argc < 4) return 2;
+  if (argc < 4)
+    return 2;
   start(argv[2]);
   const char *mode = argv[1];
   int n = atoi(argv[3]);
-  if (!strcmp(mode, "refused")) refused(n);
-  else if (!strcmp(mode, "waits")) waits(n);
-  else if (!strcmp(mode, "captures")) captures(n);
-  else if (!strcmp(mode, "threads")) threads(n);
-  else if (!strcmp(mode, "ends")) ends(n);
-  else return 2;
+  if (!strcmp(mode, "refused"))
+    refused(n);
+  else if (!strcmp(mode, "waits"))
+    waits(n);
+  else if (!strcmp(mode, "captures"))
+    captures(n);
+  else if (!strcmp(mode, "threads"))
+    threads(n);
+  else if (!strcmp(mode, "ends"))
+    ends(n);
+  else
+    return 2;
   OK(cuCtxSynchronize());
   printf("{\"taken\": %llu}\n", (unsigned long long)taken);
   fflush(stdout);

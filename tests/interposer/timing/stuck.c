@@ -1,5 +1,5 @@
-/* Programs that hang where the bound on work in flight is hard: what a stream waits for comes after more work than the bound
- * lets through, in an order that CUDA cannot see. stuck MODE PTX ARGS... Prints one JSON line on stdout. */
+/* Programs that hang where the bound on work in flight is hard: what a stream waits for comes after more work than the
+ * bound lets through, in an order that CUDA cannot see. stuck MODE PTX ARGS... Prints one JSON line on stdout. */
 #include "program.h"
 
 CUresult cuDeviceGetCount(int *);
@@ -33,7 +33,8 @@ static void wait_value(int n, uint64_t ns) {
   word(&address);
   learn(ns, streams[0]);
   OK(cuStreamWaitValue32_v2(streams[0], address, 1, GEQ));
-  for (int i = 0; i < n; i++) spin(0, ns, streams[0]);
+  for (int i = 0; i < n; i++)
+    spin(0, ns, streams[0]);
   OK(cuStreamWriteValue32_v2(streams[1], address, 1, 0));
 }
 
@@ -42,14 +43,16 @@ static volatile int waiting, launched;
 static void until_launched(void *unused) {
   (void)unused;
   waiting = 1;
-  while (!launched) usleep(100);
+  while (!launched)
+    usleep(100);
 }
 
 /* A host function waits for the thread that goes on to launch behind it. */
 static void host_function(int n, uint64_t ns) {
   learn(ns, streams[0]);
   OK(cuLaunchHostFunc(streams[0], until_launched, NULL));
-  for (int i = 0; i < n; i++) spin(0, ns, streams[0]);
+  for (int i = 0; i < n; i++)
+    spin(0, ns, streams[0]);
   launched = 1;
 }
 
@@ -63,8 +66,10 @@ static void *other_thread(void *argument) {
   uint64_t ns = work->ns;
   void *arguments[] = {&ns};
   OK(cuCtxSetCurrent(context));
-  while (!waiting) usleep(100);
-  for (int i = 0; i < work->n; i++) OK(cuLaunchKernel(kernels[0], 1, 1, 1, 1, 1, 1, 0, streams[1], arguments, NULL));
+  while (!waiting)
+    usleep(100);
+  for (int i = 0; i < work->n; i++)
+    OK(cuLaunchKernel(kernels[0], 1, 1, 1, 1, 1, 1, 0, streams[1], arguments, NULL));
   launched = 1;
   return NULL;
 }
@@ -76,7 +81,8 @@ static void host_thread(int n, uint64_t ns) {
   learn(ns, streams[0]);
   pthread_create(&thread, NULL, other_thread, &work);
   OK(cuLaunchHostFunc(streams[0], until_launched, NULL));
-  for (int i = 0; i < n; i++) spin(0, ns, streams[0]);
+  for (int i = 0; i < n; i++)
+    spin(0, ns, streams[0]);
   pthread_join(thread, NULL);
   truth += (uint64_t)n * ns;
 }
@@ -120,7 +126,8 @@ static void put_file(const char *path, const void *bytes, size_t size) {
   FILE *file;
   snprintf(made, sizeof made, "%s.new", path);
   file = fopen(made, "w");
-  if (!file || fwrite(bytes, 1, size, file) != size || fclose(file) || rename(made, path)) exit(2);
+  if (!file || fwrite(bytes, 1, size, file) != size || fclose(file) || rename(made, path))
+    exit(2);
 }
 
 /* An event of two processes: recorded here behind something that only comes after a launch, which may wait for a lease. */
@@ -136,8 +143,10 @@ static void ipc_give(const char *path, int n, uint64_t ns) {
   OK(cuStreamWaitValue32_v2(streams[0], address, 1, GEQ));
   OK(cuEventRecord(event, streams[0]));
   put_file(path, &handle, sizeof handle);
-  if (read(0, &go, 1) != 1) exit(2);
-  for (int i = 0; i < n; i++) spin(0, ns, streams[1]);
+  if (read(0, &go, 1) != 1)
+    exit(2);
+  for (int i = 0; i < n; i++)
+    spin(0, ns, streams[1]);
   OK(cuStreamWriteValue32_v2(streams[1], address, 1, 0));
 }
 
@@ -145,29 +154,39 @@ static void ipc_take(const char *path, int n, uint64_t ns) {
   CUipcEventHandle handle;
   CUevent event;
   FILE *file = fopen(path, "r");
-  if (!file || fread(&handle, 1, sizeof handle, file) != sizeof handle) exit(2);
+  if (!file || fread(&handle, 1, sizeof handle, file) != sizeof handle)
+    exit(2);
   learn(ns, streams[0]);
   OK(cuIpcOpenEventHandle(&event, handle));
   OK(cuStreamWaitEvent(streams[0], event, 0));
-  for (int i = 0; i < n; i++) spin(0, ns, streams[0]);
+  for (int i = 0; i < n; i++)
+    spin(0, ns, streams[0]);
 }
 
 int main(int argc, char **argv) {
   const char *mode = argv[1], *ptx = argv[2];
   uint64_t began, ns;
   int n;
-  if (argc < 5) return 2;
+  if (argc < 5)
+    return 2;
   n = atoi(argv[3]);
   ns = strtoull(argv[4], NULL, 10);
   start(ptx);
   began = now();
-  if (!strcmp(mode, "waitvalue")) wait_value(n, ns);
-  else if (!strcmp(mode, "hostfunction")) host_function(n, ns);
-  else if (!strcmp(mode, "hostthread")) host_thread(n, ns);
-  else if (!strcmp(mode, "devices")) devices(ptx, n, ns);
-  else if (!strcmp(mode, "ipcgive")) ipc_give(argv[5], n, ns);
-  else if (!strcmp(mode, "ipctake")) ipc_take(argv[5], n, ns);
-  else return 2;
+  if (!strcmp(mode, "waitvalue"))
+    wait_value(n, ns);
+  else if (!strcmp(mode, "hostfunction"))
+    host_function(n, ns);
+  else if (!strcmp(mode, "hostthread"))
+    host_thread(n, ns);
+  else if (!strcmp(mode, "devices"))
+    devices(ptx, n, ns);
+  else if (!strcmp(mode, "ipcgive"))
+    ipc_give(argv[5], n, ns);
+  else if (!strcmp(mode, "ipctake"))
+    ipc_take(argv[5], n, ns);
+  else
+    return 2;
   OK(cuCtxSynchronize());
   printf("{\"truth_ns\": %llu, \"wall_ns\": %llu}\n", (unsigned long long)truth, (unsigned long long)(now() - began));
   fflush(stdout);

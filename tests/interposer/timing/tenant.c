@@ -1,4 +1,5 @@
-/* A program under test: tenant MODE PTX [ARGS...]. Prints one JSON line on stdout. Linked with -lcuda, knows nothing of gpushare. */
+/* A program under test: tenant MODE PTX [ARGS...]. Prints one JSON line on stdout. Linked with -lcuda, knows nothing of
+ * gpushare. */
 #include <poll.h>
 
 #include "program.h"
@@ -13,8 +14,10 @@ static int thread_count(void) {
   char line[256];
   int count = 0;
   FILE *status = fopen("/proc/self/status", "r");
-  while (status && fgets(line, sizeof line, status)) sscanf(line, "Threads: %d", &count);
-  if (status) fclose(status);
+  while (status && fgets(line, sizeof line, status))
+    sscanf(line, "Threads: %d", &count);
+  if (status)
+    fclose(status);
   return count;
 }
 
@@ -24,11 +27,14 @@ static void pattern(const char *name, int n, uint64_t ns) {
   for (int i = 0; i < n; i++) {
     bool longer = i % 10 == 9 && (!strcmp(name, "mix") || !strcmp(name, "mixhost"));
     spin(longer, longer ? 40 * ns : ns, streams[!strcmp(name, "two") ? i & 1 : 0]);
-    if (!strcmp(name, "host")) compute(20000);
-    if (!strcmp(name, "sync")) OK(cuStreamSynchronize(streams[0]));
+    if (!strcmp(name, "host"))
+      compute(20000);
+    if (!strcmp(name, "sync"))
+      OK(cuStreamSynchronize(streams[0]));
     if (!strcmp(name, "event")) {
       static CUevent event;
-      if (!event) OK(cuEventCreate(&event, 2 /* no timing */));
+      if (!event)
+        OK(cuEventCreate(&event, 2 /* no timing */));
       OK(cuEventRecord(event, streams[0]));
       OK(cuEventSynchronize(event));
     }
@@ -36,7 +42,8 @@ static void pattern(const char *name, int n, uint64_t ns) {
       OK(cuStreamSynchronize(streams[0]));
       compute(300000);
     }
-    if (!strcmp(name, "burst") && i % 400 == 399) compute(4000000);
+    if (!strcmp(name, "burst") && i % 400 == 399)
+      compute(4000000);
   }
   OK(cuCtxSynchronize());
   ended = now();
@@ -62,18 +69,20 @@ static void loop(uint64_t ns) {
         exit(1);
       }
       took = now() - before;
-      if (took > worst) worst = took;
+      if (took > worst)
+        worst = took;
       count++;
     }
   }
   OK(cuCtxSynchronize());
-  printf("{\"truth_ns\": %llu, \"launches\": %llu, \"worst_ns\": %llu}\n", (unsigned long long)truth, (unsigned long long)count,
-         (unsigned long long)worst);
+  printf("{\"truth_ns\": %llu, \"launches\": %llu, \"worst_ns\": %llu}\n", (unsigned long long)truth,
+         (unsigned long long)count, (unsigned long long)worst);
 }
 
 static volatile int capturing, captured;
 
-/* Keeps the meter busy beside a capture: launches are allowed to every thread, most other calls end a capture in global mode. */
+/* Keeps the meter busy beside a capture: launches are allowed to every thread, most other calls end a capture in global
+ * mode. */
 static void *beside(void *argument) {
   OK(cuCtxSetCurrent(context));
   while (!captured) {
@@ -89,13 +98,15 @@ static void capture(int mode, int n, uint64_t ns) {
   CUgraphExec executable;
   pthread_t thread;
   size_t nodes = 0;
-  for (int i = 0; i < 20; i++) spin(0, ns, streams[0]);
+  for (int i = 0; i < 20; i++)
+    spin(0, ns, streams[0]);
   pthread_create(&thread, NULL, beside, NULL);
   while (!capturing) {
   }
   for (int round = 0; round < 20; round++) {
     OK(cuStreamBeginCapture_v2(streams[0], mode));
-    for (int i = 0; i < n; i++) spin(0, ns, streams[0]);
+    for (int i = 0; i < n; i++)
+      spin(0, ns, streams[0]);
     OK(cuStreamEndCapture(streams[0], &graph));
     OK(cuGraphGetNodes(graph, NULL, &nodes));
     if (nodes != (size_t)n) {
@@ -107,7 +118,8 @@ static void capture(int mode, int n, uint64_t ns) {
   pthread_join(thread, NULL);
   OK(cuGraphInstantiateWithFlags(&executable, graph, 0));
   truth = 0;
-  for (int i = 0; i < 50; i++) OK(cuGraphLaunch(executable, streams[0]));
+  for (int i = 0; i < 50; i++)
+    OK(cuGraphLaunch(executable, streams[0]));
   OK(cuStreamSynchronize(streams[0]));
   printf("{\"nodes\": %zu, \"graph_ns\": %llu}\n", nodes, (unsigned long long)(50 * (uint64_t)n * ns));
 }
@@ -127,8 +139,10 @@ static void churn(const char *ptx, int rounds) {
   for (int i = 0; i < rounds; i++) {
     CUstream stream;
     OK(cuStreamCreate(&stream, i & 1));
-    for (int k = 0; k < 30; k++) spin(k & 1, 20000, stream);
-    if (i % 3 == 0) OK(cuStreamSynchronize(stream));
+    for (int k = 0; k < 30; k++)
+      spin(k & 1, 20000, stream);
+    if (i % 3 == 0)
+      OK(cuStreamSynchronize(stream));
     OK(cuStreamDestroy_v2(stream));
     if (i % 10 == 9) {
       OK(cuCtxSynchronize());
@@ -173,8 +187,10 @@ static void *stressed(void *argument) {
 
 static void stress(void) {
   pthread_t threads[4];
-  for (uintptr_t i = 0; i < 4; i++) pthread_create(&threads[i], NULL, stressed, (void *)(i + 1));
-  for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+  for (uintptr_t i = 0; i < 4; i++)
+    pthread_create(&threads[i], NULL, stressed, (void *)(i + 1));
+  for (int i = 0; i < 4; i++)
+    pthread_join(threads[i], NULL);
   OK(cuCtxSynchronize());
   printf("{\"truth_ns\": %llu}\n", (unsigned long long)truth);
 }
@@ -219,7 +235,8 @@ static void copies(int n, size_t bytes, uint64_t ns) {
 }
 
 int main(int argc, char **argv) {
-  if (argc < 3) return 2;
+  if (argc < 3)
+    return 2;
   const char *mode = argv[1], *ptx = argv[2];
 
   if (!strcmp(mode, "threads")) {
@@ -227,14 +244,22 @@ int main(int argc, char **argv) {
     return 0;
   }
   start(ptx);
-  if (!strcmp(mode, "pattern")) pattern(argv[3], atoi(argv[4]), strtoull(argv[5], NULL, 10));
-  else if (!strcmp(mode, "loop")) loop(strtoull(argv[3], NULL, 10));
-  else if (!strcmp(mode, "capture")) capture(atoi(argv[3]), atoi(argv[4]), strtoull(argv[5], NULL, 10));
-  else if (!strcmp(mode, "stress")) stress();
-  else if (!strcmp(mode, "cancelled")) cancelled(atoi(argv[3]));
-  else if (!strcmp(mode, "churn")) churn(ptx, atoi(argv[3]));
-  else if (!strcmp(mode, "copies")) copies(atoi(argv[3]), strtoull(argv[4], NULL, 10), strtoull(argv[5], NULL, 10));
-  else return 2;
+  if (!strcmp(mode, "pattern"))
+    pattern(argv[3], atoi(argv[4]), strtoull(argv[5], NULL, 10));
+  else if (!strcmp(mode, "loop"))
+    loop(strtoull(argv[3], NULL, 10));
+  else if (!strcmp(mode, "capture"))
+    capture(atoi(argv[3]), atoi(argv[4]), strtoull(argv[5], NULL, 10));
+  else if (!strcmp(mode, "stress"))
+    stress();
+  else if (!strcmp(mode, "cancelled"))
+    cancelled(atoi(argv[3]));
+  else if (!strcmp(mode, "churn"))
+    churn(ptx, atoi(argv[3]));
+  else if (!strcmp(mode, "copies"))
+    copies(atoi(argv[3]), strtoull(argv[4], NULL, 10), strtoull(argv[5], NULL, 10));
+  else
+    return 2;
   fflush(stdout);
   /* The tester reads the pages while the process still lives. */
   while (read(0, &(char){0}, 1) > 0) {
