@@ -44,7 +44,7 @@ def launches(pattern: str, ns: int) -> int:
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     binary = tmp_path_factory.mktemp("tenant") / "tenant"
-    include = f"-I{ROOT / 'native' / 'include'}"
+    include = f"-I{ROOT / 'native'}"
     driver = paths.SIM_LIB_DIR / "libcuda.so.1"
     subprocess.run(["gcc", "-O1", "-pthread", include, PROGRAM, "-o", binary, driver], check=True)
     return binary

@@ -1,4 +1,4 @@
-"""The arbiter's C API (native/include/gs_arbiter.h) as typed objects: Python sets policy, C serves leases."""
+"""The arbiter's C API (native/arbiter/gs_arbiter.h) as typed objects: Python sets policy, C serves leases."""
 
 import enum
 from collections import deque

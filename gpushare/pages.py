@@ -1,4 +1,4 @@
-"""The two shared pages of a grant (native/include/gs_page.h) as typed objects. No other Python file touches their
+"""The two shared pages of a grant (native/page/gs_page.h) as typed objects. No other Python file touches their
 bytes.
 
 The usage page is writable by the tenant: whatever is read from it is the tenant's word, and a page that a tenant

@@ -3,7 +3,7 @@
 #ifndef GS_NODE_API_H
 #define GS_NODE_API_H
 
-#include "gs_err.h"
+#include "page/gs_err.h"
 #include "json.h"
 
 #define GS_NODE_SOCKET "/run/gpushare/node.sock"

@@ -1,4 +1,4 @@
-"""The processes of one grant: they join over its grant.sock (native/include/gs_wire.h), and their end is seen by pidfd.
+"""The processes of one grant: they join over its grant.sock (native/page/gs_wire.h), and their end is seen by pidfd.
 
 A pidfd says that a process is dead; the end of its connection alone does not: a program may close all descriptors and
 go on, or exec another. So the connection's end asks /proc whether the usage page is still mapped.

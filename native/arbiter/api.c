@@ -10,7 +10,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "shell_state.h"
+#include "arbiter/shell_state.h"
 
 void gs_arbiter_defaults(struct gs_arbiter_config *config) {
   *config = (struct gs_arbiter_config){

@@ -1,10 +1,10 @@
-#include "core.h"
+#include "arbiter/core.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core_state.h"
+#include "arbiter/core_state.h"
 
 int gs_core_create(gs_core **out, const struct gs_arbiter_config *config, uint64_t now_ns) {
   struct gs_core *core = calloc(1, sizeof *core);

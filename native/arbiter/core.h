@@ -19,7 +19,7 @@
 
 #ifndef GS_CFFI
 #include <stdint.h>
-#include "gs_arbiter.h"
+#include "arbiter/gs_arbiter.h"
 #endif
 
 enum { GS_CORE_DECISIONS = 64 };

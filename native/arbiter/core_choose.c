@@ -1,7 +1,7 @@
 /* Who goes before whom, and who may hold the device together. */
 #include <string.h>
 
-#include "core_state.h"
+#include "arbiter/core_state.h"
 
 /* > 0 when bucket a is fuller for its size by more than margin/1000 of it. */
 static int compare_fill(int64_t a, int64_t a_cap, int64_t b, int64_t b_cap, int margin) {

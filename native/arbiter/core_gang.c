@@ -1,6 +1,6 @@
 /* Leases that do not follow from this device alone: those of gangs, which gang.c gives and takes on all devices at
  * once, and those held beside others whatever they fill. */
-#include "core_state.h"
+#include "arbiter/core_state.h"
 
 /* ---- gangs, as this device sees them ---- */
 

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "core.h"
+#include "arbiter/core.h"
 
 /* Credit is kept in ns x 1e6, so that guarantee_milli x (1000 - reserve_milli) per ns needs no division. */
 #define CREDIT_PER_NS INT64_C(1000000)

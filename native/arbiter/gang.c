@@ -1,4 +1,4 @@
-#include "gang.h"
+#include "arbiter/gang.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -9,7 +9,7 @@
 #ifndef GS_GANG_H
 #define GS_GANG_H
 
-#include "core.h"
+#include "arbiter/core.h"
 
 /* A gang whose work has not drained after this long gets its leases again beside those of others: once per turn,
  * and while its ranks are uneven until it is deep in debt. */

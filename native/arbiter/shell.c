@@ -15,7 +15,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "shell_state.h"
+#include "arbiter/shell_state.h"
 
 void arbiter_release_and_wake(gs_arbiter *a) {
   uint32_t *wake[WAKES_MAX];

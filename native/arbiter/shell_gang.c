@@ -1,5 +1,5 @@
 /* Gangs in the arbiter's thread: what gang.c says is carried out in one critical section, and their ranks are followed. */
-#include "shell_state.h"
+#include "arbiter/shell_state.h"
 
 void arbiter_wake_cut(gs_arbiter *a, struct entry *e, uint32_t ordinals) {
   for (uint32_t o = 0; o < e->ndevices; o++)

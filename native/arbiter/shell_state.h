@@ -6,9 +6,9 @@
 #include <stdbool.h>
 #include <time.h>
 
-#include "core.h"
-#include "gang.h"
-#include "gs_arbiter.h"
+#include "arbiter/core.h"
+#include "arbiter/gang.h"
+#include "arbiter/gs_arbiter.h"
 
 #define NEVER UINT64_MAX
 #define TICK_NS UINT64_C(50000000)

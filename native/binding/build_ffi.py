@@ -8,7 +8,15 @@ from pathlib import Path
 
 from cffi import FFI
 
-HEADERS = ("gs_err.h", "gs_page.h", "gs_wire.h", "gs_arbiter.h", "gs_page_ops.h", "core.h", "gang.h")
+HEADERS = (
+    "page/gs_err.h",
+    "page/gs_page.h",
+    "page/gs_wire.h",
+    "arbiter/gs_arbiter.h",
+    "binding/gs_page_ops.h",
+    "arbiter/core.h",
+    "arbiter/gang.h",
+)
 
 
 def declarations(include: list[str]) -> str:

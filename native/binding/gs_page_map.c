@@ -2,7 +2,7 @@
  * raises SIGBUS, which would end the daemon and with it every tenant's arbiter. The handler puts zeroed private memory
  * in the place of the whole mapping instead and marks it torn; the caller sees an invalid page (magic 0) and drops the
  * grant. */
-#include "gs_page_ops.h"
+#include "binding/gs_page_ops.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -1,4 +1,4 @@
-#include "gs_page_ops.h"
+#include "binding/gs_page_ops.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -5,8 +5,8 @@
 
 #ifndef GS_CFFI
 #include <stdint.h>
-#include "gs_err.h"
-#include "gs_page.h"
+#include "page/gs_err.h"
+#include "page/gs_page.h"
 #endif
 
 /* Loads are acquire, stores release. */

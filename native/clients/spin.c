@@ -24,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "gs_cuda.h"
+#include "api/gs_cuda.h"
 
 enum {
   ALLOCATIONS_MAX = 4096,

@@ -3,10 +3,10 @@
 #ifndef GPUSHARE_AROUND_H
 #define GPUSHARE_AROUND_H
 
-#include "interposer.h"
+#include "interposer/interposer.h"
 
-#include "repeat.h"
-#include "timing.h"
+#include "interposer/repeat.h"
+#include "interposer/timing.h"
 
 enum gs_copy { GS_COPY_IN = 0, GS_COPY_OUT = 1, GS_COPY_WITHIN = 2, GS_COPY_UNKNOWN = 3 };
 

@@ -1,9 +1,9 @@
 /* CUDA arrays. How their rows are padded is the driver's secret, so it is asked: an array with deferred mapping has no
  * memory and tells what the real one will need. Where the driver makes no such array, the sum of the elements is
  * reserved and corrected from the array itself. */
-#include "around.h"
-#include "books.h"
-#include "device.h"
+#include "interposer/around.h"
+#include "interposer/books.h"
+#include "interposer/device.h"
 
 enum {
   ARRAY_LAYERED = 1,

@@ -1,9 +1,9 @@
 /* cuMemFreeAsync of memory that no pool owns: the driver frees it when the stream gets there, so until then it is
  * charged. An event behind the free says when; where none may be there (a profiler would show it) or can be, the stream
  * does, once all that it was given is done. */
-#include "books.h"
-#include "implicit.h"
-#include "timing.h"
+#include "interposer/books.h"
+#include "interposer/implicit.h"
+#include "interposer/timing.h"
 
 enum { DISABLE_TIMING = 2, FREES_AT_ONCE = 256 };
 

@@ -1,5 +1,5 @@
 /* One open-addressed table in memory of our own, under one lock. A fork's child sees none of it. */
-#include "books.h"
+#include "interposer/books.h"
 
 #include <string.h>
 #include <sys/mman.h>

@@ -3,7 +3,7 @@
 #ifndef GPUSHARE_BOOKS_H
 #define GPUSHARE_BOOKS_H
 
-#include "interposer.h"
+#include "interposer/interposer.h"
 
 enum gs_book_kind {
   GS_BOOK_FREE = 0,

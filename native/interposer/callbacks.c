@@ -5,7 +5,7 @@
  * Each function of a program has a place here, for good. What the driver hands to it passes through, so nothing is kept
  * for a single call: a node of a graph may run it many times, a broken context never. A program has few such functions;
  * those beyond PLACES are called directly, and gated. */
-#include "around.h"
+#include "interposer/around.h"
 
 __thread bool gs_called_back __attribute__((tls_model("initial-exec")));
 

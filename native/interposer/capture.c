@@ -4,7 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "around.h"
+#include "interposer/around.h"
 
 enum { CAPTURE_NONE = 0, CAPTURE_RELAXED = 2 /* CU_STREAM_CAPTURE_MODE_RELAXED */, NOT_RELAXED = -1 };
 

@@ -1,11 +1,11 @@
 /* The grant's memory as this process takes and gives it. */
-#include "books.h"
+#include "interposer/books.h"
 
 #include <errno.h>
 
-#include "page.h"
-#include "pool_charge.h"
-#include "timing.h"
+#include "page/page.h"
+#include "interposer/pool_charge.h"
+#include "interposer/timing.h"
 
 int gs_reserve_now(int ordinal, uint64_t bytes) {
   struct gs_process *state = gs_process;

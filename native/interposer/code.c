@@ -7,13 +7,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "books.h"
-#include "code.h"
-#include "collectives.h"
-#include "device.h"
-#include "gs_image.h"
-#include "os.h"
-#include "timing.h"
+#include "interposer/books.h"
+#include "interposer/code.h"
+#include "interposer/collectives.h"
+#include "interposer/device.h"
+#include "image/gs_image.h"
+#include "interposer/os.h"
+#include "interposer/timing.h"
 
 enum { IMAGE_ROUND = 4096 };
 

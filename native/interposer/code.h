@@ -2,8 +2,8 @@
 #ifndef GPUSHARE_CODE_H
 #define GPUSHARE_CODE_H
 
-#include "gs_image.h"
-#include "interposer.h"
+#include "image/gs_image.h"
+#include "interposer/interposer.h"
 
 /* What an image in a file takes of a device of this capability, and whether the driver refuses it whatever room there
  * is. False: there is no memory to look at the file in. What cannot be opened or is no file the driver refuses by

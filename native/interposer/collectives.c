@@ -6,12 +6,12 @@
  * lease and then looks at the count: either it sees the launch and gives every rank a cut that lets it get there, or
  * the launch sees the revoke and takes its count back. Under a cut a place is taken by compare and exchange: exactly as
  * many go as the cut lets. */
-#include "collectives.h"
+#include "interposer/collectives.h"
 
 #include <string.h>
 
-#include "books.h"
-#include "device.h"
+#include "interposer/books.h"
+#include "interposer/device.h"
 
 /* Of the devices, by ordinal, which of them this thread is about to submit a collective to that is counted. */
 GS_TLS uint32_t claimed;

@@ -2,7 +2,7 @@
 #ifndef GPUSHARE_COLLECTIVES_H
 #define GPUSHARE_COLLECTIVES_H
 
-#include "around.h"
+#include "interposer/around.h"
 
 /* ---- which functions they are ---- */
 

@@ -1,11 +1,11 @@
 /* Contexts. Each costs device memory that nobody asked for by an allocation: limits->device[].context_bytes, reserved
  * before the driver makes one. Everything allocated in a context goes with it. */
-#include "books.h"
-#include "context.h"
-#include "device.h"
-#include "elsewhere.h"
-#include "files.h"
-#include "pool_charge.h"
+#include "interposer/books.h"
+#include "interposer/context.h"
+#include "interposer/device.h"
+#include "interposer/elsewhere.h"
+#include "interposer/files.h"
+#include "interposer/pool_charge.h"
 
 static void contexts_changed(uint32_t by) {
   __atomic_fetch_add(&gs_process->contexts, by, __ATOMIC_RELAXED);

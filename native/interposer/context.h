@@ -2,7 +2,7 @@
 #ifndef GPUSHARE_CONTEXT_H
 #define GPUSHARE_CONTEXT_H
 
-#include "interposer.h"
+#include "interposer/interposer.h"
 
 /* Reserves one context's cost; 0 bytes and GS_NO_DEVICE where the driver is to say that there is no such device. */
 CUresult gs_context_reserve(CUdevice device, int *ordinal, uint64_t *bytes);

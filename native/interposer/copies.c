@@ -1,6 +1,6 @@
 /* Copies and fills. Within the device they are compute work. Over the link they run on engines of their own: no lease,
  * no bound, no device time; the marks around a long one keep it out of the time of the kernels beside it. */
-#include "around.h"
+#include "interposer/around.h"
 
 enum {
   ATTRIBUTE_MEMORY_TYPE = 2, /* CU_POINTER_ATTRIBUTE_MEMORY_TYPE */

@@ -1,5 +1,5 @@
 /* Which device of the grant a context, a stream or the calling thread means. */
-#include "device.h"
+#include "interposer/device.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 #ifndef GPUSHARE_DEVICE_H
 #define GPUSHARE_DEVICE_H
 
-#include "interposer.h"
+#include "interposer/interposer.h"
 
 enum { GS_DEVICE_UNKNOWN = -2 /* in gs_process.ordinal_of: not asked yet */ };
 

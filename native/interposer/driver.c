@@ -1,5 +1,5 @@
 /* The real driver: opened at the first call, its functions looked up one by one. */
-#include "driver.h"
+#include "interposer/driver.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "lookup.h"
+#include "interposer/lookup.h"
 
 enum found { UNKNOWN, PRESENT, ABSENT };
 

@@ -1,7 +1,7 @@
 #ifndef GPUSHARE_DRIVER_H
 #define GPUSHARE_DRIVER_H
 
-#include "interposer.h"
+#include "interposer/interposer.h"
 
 /* Why gs_driver_present is false. */
 void gs_driver_why(struct gs_err *err);

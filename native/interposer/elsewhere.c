@@ -1,8 +1,8 @@
 /* Devices that a program sees and its grant has no part of. Nobody would pay for memory there, so there is none. */
-#include "elsewhere.h"
+#include "interposer/elsewhere.h"
 
-#include "around.h"
-#include "device.h"
+#include "interposer/around.h"
+#include "interposer/device.h"
 
 bool gs_elsewhere(CUdevice device) {
   int count = 0;

@@ -1,7 +1,7 @@
 #ifndef GPUSHARE_ELSEWHERE_H
 #define GPUSHARE_ELSEWHERE_H
 
-#include "interposer.h"
+#include "interposer/interposer.h"
 
 /* The machine has the device, and the grant has not. */
 bool gs_elsewhere(CUdevice device);

@@ -1,4 +1,4 @@
-#include "files.h"
+#include "interposer/files.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,7 +3,7 @@
 #ifndef GPUSHARE_FILES_H
 #define GPUSHARE_FILES_H
 
-#include "interposer.h"
+#include "interposer/interposer.h"
 
 bool gs_files_short(void);
 /* -EMFILE, with the limit and what to do. */

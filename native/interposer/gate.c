@@ -4,9 +4,9 @@
 #include <limits.h>
 #include <stdlib.h>
 
-#include "os.h"
-#include "repeat.h"
-#include "timing.h"
+#include "interposer/os.h"
+#include "interposer/repeat.h"
+#include "interposer/timing.h"
 
 enum {
   STEP_NS = 50000000,      /* a waiter looks around this often */

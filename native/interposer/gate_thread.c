@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "timing.h"
+#include "interposer/timing.h"
 
 enum {
   TICK_ACTIVE_NS = 50000000, /* the heartbeat is looked at this often while the program submits */

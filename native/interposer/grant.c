@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "guest.h"
-#include "os.h"
+#include "interposer/guest.h"
+#include "interposer/os.h"
 
 static const char *const CONTAINER_DIR = "/run/gpushare/self";
 

@@ -1,10 +1,10 @@
 /* Collectives in graphs. How many an executable graph has on each device is summed when it is made (graph_memory.c) and
  * kept true here when one of its nodes is changed: what a node was changed to is remembered, since the driver tells
  * only what it was made of. Bodies of conditional nodes are not looked into. */
-#include "books.h"
-#include "collectives.h"
-#include "device.h"
-#include "implicit.h"
+#include "interposer/books.h"
+#include "interposer/collectives.h"
+#include "interposer/device.h"
+#include "interposer/implicit.h"
 
 static int device_of(CUfunction function, CUcontext named) {
   CUcontext context = gs_function_context(function);

@@ -1,10 +1,10 @@
 /* Kernels of graphs: what they make the driver take is reserved when their graph is made executable or updated. Bodies
  * of conditional nodes are not looked into: no call of the driver names them. */
-#include "around.h"
-#include "books.h"
-#include "collectives.h"
-#include "device.h"
-#include "implicit.h"
+#include "interposer/around.h"
+#include "interposer/books.h"
+#include "interposer/collectives.h"
+#include "interposer/device.h"
+#include "interposer/implicit.h"
 
 #include <sys/mman.h>
 

@@ -6,11 +6,11 @@
  * costs one load more than without this file. */
 #include <sys/mman.h>
 
-#include "around.h"
-#include "collectives.h"
-#include "device.h"
-#include "elsewhere.h"
-#include "pool_charge.h"
+#include "interposer/around.h"
+#include "interposer/collectives.h"
+#include "interposer/device.h"
+#include "interposer/elsewhere.h"
+#include "interposer/pool_charge.h"
 
 enum { DEPTH = 16 /* of graphs in graphs */ };
 

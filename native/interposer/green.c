@@ -1,8 +1,8 @@
 /* Green contexts: parts of a device's multiprocessors with streams of their own. Memory, programs and cost are those of
  * the primary context, which each keeps alive. */
-#include "books.h"
-#include "context.h"
-#include "device.h"
+#include "interposer/books.h"
+#include "interposer/context.h"
+#include "interposer/device.h"
 
 /* The driver gives its handle to whoever retains it. */
 static CUcontext primary_of(CUdevice device) {

@@ -1,5 +1,5 @@
 /* Services of the process that every file here uses; nothing in them knows about grants or CUDA. */
-#include "guest.h"
+#include "interposer/guest.h"
 
 #include <errno.h>
 #include <linux/futex.h>

@@ -8,11 +8,11 @@
  * All come in pieces of 2 MiB. What a new context has of them is in limits->context_bytes, so only what exceeds that is
  * charged. Each is an entry of the books: bytes charged, link what the driver has taken for sure, count calls under way
  * that may make it more, flags what the context began with (stack: bytes per thread; fifo and heap: pieces). */
-#include "around.h"
-#include "books.h"
-#include "collectives.h"
-#include "device.h"
-#include "implicit.h"
+#include "interposer/around.h"
+#include "interposer/books.h"
+#include "interposer/collectives.h"
+#include "interposer/device.h"
+#include "interposer/implicit.h"
 
 enum {
   CHUNK = 2097152,

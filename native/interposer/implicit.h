@@ -2,7 +2,7 @@
 #ifndef GPUSHARE_IMPLICIT_H
 #define GPUSHARE_IMPLICIT_H
 
-#include "around.h"
+#include "interposer/around.h"
 
 /* The calling thread's, of a green one the primary; NULL: none. */
 CUcontext gs_owner_current(void);

@@ -1,5 +1,5 @@
 /* What the meter believes to be in flight: for the bound, the drain and the question whether a stream moves at all. */
-#include "meter.h"
+#include "interposer/meter.h"
 
 static double minimum(double a, double b) { return a < b ? a : b; }
 static double maximum(double a, double b) { return a > b ? a : b; }

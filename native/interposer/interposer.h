@@ -25,10 +25,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "gs_cuda.h"
-#include "gs_err.h"
-#include "gs_page.h"
-#include "guest.h"
+#include "api/gs_cuda.h"
+#include "page/gs_err.h"
+#include "page/gs_page.h"
+#include "interposer/guest.h"
 #include "hooks.h" /* generated */
 
 #define GS_LIKELY(condition) __builtin_expect(!!(condition), 1)

@@ -1,5 +1,5 @@
 /* The connection over which this process gets its slot. */
-#include "join.h"
+#include "interposer/join.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -13,12 +13,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "device.h"
-#include "driver.h"
-#include "files.h"
-#include "gs_wire.h"
-#include "os.h"
-#include "page.h"
+#include "interposer/device.h"
+#include "interposer/driver.h"
+#include "interposer/files.h"
+#include "page/gs_wire.h"
+#include "interposer/os.h"
+#include "page/page.h"
 
 enum {
   PATIENCE_MS = 5000, /* a daemon that restarts is back by then */

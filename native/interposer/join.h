@@ -1,7 +1,7 @@
 #ifndef GPUSHARE_JOIN_H
 #define GPUSHARE_JOIN_H
 
-#include "interposer.h"
+#include "interposer/interposer.h"
 
 /* Finds the grant, maps its pages and takes a slot. Fills state and gives the new value of state->joined; says one line
  * when it is GS_JOIN_FAILED. Called once per process, with the join lock held. */

@@ -1,11 +1,11 @@
-#include "latch.h"
+#include "interposer/latch.h"
 
 #include <errno.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "os.h"
+#include "interposer/os.h"
 
 enum {
   SPINS = 100,

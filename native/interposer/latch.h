@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "guest.h"
+#include "interposer/guest.h"
 
 /* One exchange when nobody else wants it. */
 struct gs_latch {

@@ -1,5 +1,5 @@
 /* Submissions of compute work: kernels and graphs, and what copies.c and fills bring here. */
-#include "around.h"
+#include "interposer/around.h"
 
 #define GS_CAPTURES(time) __atomic_load_n(&(time)->captures, __ATOMIC_ACQUIRE)
 

@@ -3,12 +3,12 @@
  * of all of them at once where it does not. What a kernel takes the driver says to nobody: it counts as an equal part
  * of what the library's image says (gs_image.h). Reserved before the driver is asked, given back when the library is
  * unloaded, or with the context. */
-#include "books.h"
-#include "code.h"
-#include "collectives.h"
-#include "device.h"
-#include "gs_image.h"
-#include "timing.h"
+#include "interposer/books.h"
+#include "interposer/code.h"
+#include "interposer/collectives.h"
+#include "interposer/device.h"
+#include "image/gs_image.h"
+#include "interposer/timing.h"
 
 enum { ALL = 0, LAZY_LOADING = 2 /* CU_MODULE_LAZY_LOADING */ };
 

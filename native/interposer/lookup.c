@@ -1,6 +1,6 @@
 /* cuGetProcAddress: the program asks for a base name, a CUDA version and a kind of default stream, and gets one exact
  * ABI. The driver answers first; only then is the pointer exchanged for the handler of that very ABI. */
-#include "lookup.h"
+#include "interposer/lookup.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
 #ifndef GPUSHARE_LOOKUP_H
 #define GPUSHARE_LOOKUP_H
 
-#include "interposer.h"
+#include "interposer/interposer.h"
 
 struct gs_hook {
   const char *base;

@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <pthread.h>
 
-#include "repeat.h"
+#include "interposer/repeat.h"
 
 enum {
   NS_PER_MS = 1000000,

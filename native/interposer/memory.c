@@ -1,5 +1,5 @@
 /* cuMemAlloc and its family: reserve, ask the driver, commit or give back. */
-#include "pool_map.h"
+#include "interposer/pool_map.h"
 
 enum {
   ROUND = 512,      /* device allocations are multiples of it */

@@ -1,4 +1,4 @@
-#include "meter.h"
+#include "interposer/meter.h"
 
 #include <stddef.h>
 #include <string.h>

@@ -1,9 +1,9 @@
-#include "pool_charge.h"
+#include "interposer/pool_charge.h"
 
-#include "device.h"
-#include "page.h"
-#include "pool_map.h"
-#include "timing.h"
+#include "interposer/device.h"
+#include "page/page.h"
+#include "interposer/pool_map.h"
+#include "interposer/timing.h"
 
 enum {
   POOL_RESERVED_CURRENT = 5, /* CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT */

@@ -4,7 +4,7 @@
 #ifndef GPUSHARE_POOL_CHARGE_H
 #define GPUSHARE_POOL_CHARGE_H
 
-#include "books.h"
+#include "interposer/books.h"
 
 enum {
   GS_POOL_STEP = 33554432, /* drivers grow a pool by multiples of 32 MiB */

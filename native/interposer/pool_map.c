@@ -1,8 +1,8 @@
-#include "pool_map.h"
+#include "interposer/pool_map.h"
 
 #include <sys/mman.h>
 
-#include "pool_charge.h"
+#include "interposer/pool_charge.h"
 
 struct span {
   uint64_t at, bytes;

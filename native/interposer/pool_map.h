@@ -4,7 +4,7 @@
 #ifndef GPUSHARE_POOL_MAP_H
 #define GPUSHARE_POOL_MAP_H
 
-#include "books.h"
+#include "interposer/books.h"
 
 enum { GS_BLOCK_ROUND = 512 /* a pool's blocks are multiples of it */ };
 

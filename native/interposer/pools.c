@@ -1,9 +1,9 @@
 /* Memory pools: whose they are and what their blocks are. What they cost is pool_charge.c's. */
-#include "device.h"
-#include "elsewhere.h"
-#include "implicit.h"
-#include "pool_charge.h"
-#include "pool_map.h"
+#include "interposer/device.h"
+#include "interposer/elsewhere.h"
+#include "interposer/implicit.h"
+#include "interposer/pool_charge.h"
+#include "interposer/pool_map.h"
 
 /* ---- which pool -------------------------------------------------------------------------------------------------- */
 

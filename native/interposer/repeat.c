@@ -1,4 +1,4 @@
-#include "repeat.h"
+#include "interposer/repeat.h"
 
 __thread struct gs_repeat gs_repeats[8] __attribute__((tls_model("initial-exec"), visibility("hidden")));
 

@@ -8,8 +8,8 @@
 #ifndef GPUSHARE_REPEAT_H
 #define GPUSHARE_REPEAT_H
 
-#include "interposer.h"
-#include "timing.h"
+#include "interposer/interposer.h"
+#include "interposer/timing.h"
 
 enum {
   GS_REPEAT_NS = 100000, /* half of GS_DRAINED_NS, and of the time after which an idle holder hands its lease over */

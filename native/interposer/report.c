@@ -1,6 +1,6 @@
 /* What a program is told about memory: its grant's, never a neighbour's. */
-#include "device.h"
-#include "page.h"
+#include "interposer/device.h"
+#include "page/page.h"
 
 static uint64_t free_bytes(int ordinal) {
   struct gs_pages pages = {gs_process->limits, gs_process->usage};

@@ -2,7 +2,7 @@
  * queue. */
 #include <stddef.h>
 
-#include "meter.h"
+#include "interposer/meter.h"
 
 static double maximum(double a, double b) { return a > b ? a : b; }
 

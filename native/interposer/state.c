@@ -1,10 +1,10 @@
 /* This process as gpushare sees it: not joined, joined, or refused. */
-#include "interposer.h"
+#include "interposer/interposer.h"
 
 #include <errno.h>
 #include <sys/mman.h>
 
-#include "join.h"
+#include "interposer/join.h"
 
 static struct gs_process nobody;
 struct gs_process *gs_process = &nobody;

@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "repeat.h"
+#include "interposer/repeat.h"
 
 enum { NON_BLOCKING = 1 /* CU_STREAM_NON_BLOCKING */ };
 

@@ -1,5 +1,5 @@
 /* Where the program learns that work is done, the meter does too. */
-#include "around.h"
+#include "interposer/around.h"
 
 /* The program is about to wait for a stream: the last chance to have its end measured by the device. */
 void gs_before_wait(struct gs_stream *stream) {

@@ -1,4 +1,4 @@
-#include "ticks.h"
+#include "interposer/ticks.h"
 
 enum {
   MEASURE_NS = 20000000, /* two readings this far apart, each 100 ns off, give the scale to 10 ppm */

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "guest.h"
+#include "interposer/guest.h"
 
 enum { GS_TICKS_BELIEVED_NS = 4000000 }; /* a scale wrong by 10 ppm is then 40 ns off */
 

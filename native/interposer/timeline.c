@@ -1,7 +1,7 @@
 /* The part of the meter that is about instants: the union of what all streams did, and whose clock says what. */
 #include <string.h>
 
-#include "meter.h"
+#include "interposer/meter.h"
 
 static double minimum(double a, double b) { return a < b ? a : b; }
 

@@ -7,10 +7,10 @@
 #ifndef GPUSHARE_TIMING_H
 #define GPUSHARE_TIMING_H
 
-#include "interposer.h"
-#include "latch.h"
-#include "meter.h"
-#include "ticks.h"
+#include "interposer/interposer.h"
+#include "interposer/latch.h"
+#include "interposer/meter.h"
+#include "interposer/ticks.h"
 
 enum {
   GS_TIME_CONTEXTS = 64,

@@ -1,9 +1,9 @@
 /* Virtual memory management: physical memory lives until its last handle, its last mapping and its last place in a
  * multicast object are gone, in any order. Each piece is an object of ours, to which those link. A multicast object is
  * one too, without bytes: memory bound to it is let go when it is. */
-#include "books.h"
-#include "device.h"
-#include "elsewhere.h"
+#include "interposer/books.h"
+#include "interposer/device.h"
+#include "interposer/elsewhere.h"
 
 static uint64_t objects; /* numbers given out */
 

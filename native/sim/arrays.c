@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "memory.h"
+#include "sim/memory.h"
 
 struct CUarray_st {
   struct sim_array_view view;

@@ -5,7 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "graph.h"
+#include "sim/graph.h"
 
 static struct sim_capture *captures;
 static uint64_t capture_ids;

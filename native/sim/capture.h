@@ -3,7 +3,7 @@
 #ifndef SIM_CAPTURE_H
 #define SIM_CAPTURE_H
 
-#include "model.h"
+#include "sim/model.h"
 
 struct sim_event {
   uint32_t magic;

@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "model.h"
+#include "sim/model.h"
 
 static __thread int cancel_before; /* of the thread that holds model_lock */
 static pthread_mutex_t model_lock = PTHREAD_MUTEX_INITIALIZER;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "capture.h"
+#include "sim/capture.h"
 
 static struct sim_kind ctx_kind = {sizeof(struct sim_ctx), 0x63747874, NULL};
 static struct sim_ctx *primaries[SIM_MAX_DEVICES];

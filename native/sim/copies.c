@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "memory.h"
+#include "sim/memory.h"
 
 /* Pageable sources up to this are copied aside at the call, as the hardware's driver does; larger ones are waited for. */
 enum { STAGING_MAX = 65536 };

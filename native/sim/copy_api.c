@@ -2,7 +2,7 @@
  * are in legacy.c. */
 #include <string.h>
 
-#include "memory.h"
+#include "sim/memory.h"
 
 enum { HOST = CU_MEMORYTYPE_HOST, DEVICE = CU_MEMORYTYPE_DEVICE, UNIFIED = CU_MEMORYTYPE_UNIFIED };
 

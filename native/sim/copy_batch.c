@@ -1,5 +1,5 @@
 /* Batches of copies, and single ones in their form. Every element is checked before the first is submitted. */
-#include "memory.h"
+#include "sim/memory.h"
 
 enum { OPERAND_POINTER = 1, OPERAND_ARRAY = 2 };
 

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "model.h"
+#include "sim/model.h"
 
 static CUresult check(const void *out, CUdevice device) {
   CUresult result = sim_ready();

@@ -1,5 +1,5 @@
 /* Names of results. The descriptions are the names in words. */
-#include "sim.h"
+#include "sim/sim.h"
 
 static const struct {
   CUresult result;

@@ -2,8 +2,8 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 
-#include "capture.h"
-#include "model.h"
+#include "sim/capture.h"
+#include "sim/model.h"
 
 static struct sim_kind event_kind = {sizeof(struct sim_event), 0x65766e74, NULL};
 

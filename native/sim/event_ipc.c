@@ -9,8 +9,8 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "capture.h"
-#include "memory.h"
+#include "sim/capture.h"
+#include "sim/memory.h"
 
 struct sim_shared_event {
   uint64_t recorded, reached;

@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "vmm.h"
+#include "sim/vmm.h"
 
 struct external {
   uint32_t magic;

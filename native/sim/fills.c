@@ -1,7 +1,7 @@
 /* Fills. */
 #include <string.h>
 
-#include "memory.h"
+#include "sim/memory.h"
 
 struct fill_work {
   uint8_t *at;

@@ -1,7 +1,7 @@
 /* Functions and kernels: attributes, occupancy. The device has 108 multiprocessors of 2048 threads. */
 #include <string.h>
 
-#include "image.h"
+#include "sim/image.h"
 
 enum {
   MULTIPROCESSORS = 108,

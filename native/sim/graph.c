@@ -1,12 +1,12 @@
 /* The structure of graphs: nodes, dependencies, clones, order. */
 #define _GNU_SOURCE
-#include "graph.h"
+#include "sim/graph.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "image.h"
+#include "sim/image.h"
 
 struct sim_kind sim_graph_kind = {sizeof(struct sim_graph), 0x67726170, NULL};
 struct sim_kind sim_node_kind = {sizeof(struct sim_graph_node), 0x6e6f6465, NULL};

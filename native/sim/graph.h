@@ -2,7 +2,7 @@
 #ifndef SIM_GRAPH_H
 #define SIM_GRAPH_H
 
-#include "capture.h"
+#include "sim/capture.h"
 
 /* The address of an allocation node: shared by the graph, its clones and its executables. */
 struct sim_graph_memory {

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph.h"
-#include "image.h"
-#include "memory.h"
+#include "sim/graph.h"
+#include "sim/image.h"
+#include "sim/memory.h"
 
 struct sim_graph_exec {
   uint32_t magic;

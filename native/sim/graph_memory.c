@@ -3,7 +3,7 @@
  * is trimmed. */
 #include <string.h>
 
-#include "memory.h"
+#include "sim/memory.h"
 
 /* Under sim_ranges_lock. Multiples of SIM_VMM_GRANULARITY: graphs map physical pages behind addresses they keep. */
 static struct {

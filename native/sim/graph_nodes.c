@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph.h"
+#include "sim/graph.h"
 
 static CUdeviceptr address_in(const void *payload) { return *(const CUdeviceptr *)payload; }
 static void run_uncommit(void *payload) { sim_graph_mem_uncommit(address_in(payload)); }

@@ -2,8 +2,8 @@
  * whole; what a green context has of its own are its streams. */
 #include <string.h>
 
-#include "memory.h"
-#include "model.h"
+#include "sim/memory.h"
+#include "sim/model.h"
 
 enum { MULTIPROCESSORS = 108, PARTITION_MIN = 4, PARTITION_STEP = 2, SPLIT_FLAGS = 3, SPLIT_FINE = 1 };
 

@@ -1,5 +1,5 @@
 /* Hints about memory, which the simulated device accepts and has no use for. */
-#include "memory.h"
+#include "sim/memory.h"
 
 /* Checks what a real driver would check; all memory is equally near, so there is nothing to move. */
 static CUresult hint(CUdeviceptr address, size_t bytes) {

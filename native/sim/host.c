@@ -3,7 +3,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "memory.h"
+#include "sim/memory.h"
 
 enum {
   HOST_FLAGS = 7 /* portable, mapped, write-combined */,

@@ -1,7 +1,7 @@
 /* Reading programs: PTX text for its entries, their parameters and variables; binaries for the names in them. */
 #define _GNU_SOURCE
-#include "image.h"
-#include "gs_image.h"
+#include "sim/image.h"
+#include "image/gs_image.h"
 
 #include <ctype.h>
 #include <elf.h>

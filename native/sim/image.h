@@ -2,8 +2,8 @@
 #ifndef SIM_IMAGE_H
 #define SIM_IMAGE_H
 
-#include "gs_image.h"
-#include "model.h"
+#include "image/gs_image.h"
+#include "sim/model.h"
 
 enum { SIM_PARAMS_MAX = 64, SIM_ATTRIBUTE_LOCAL = 3 /* CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES */ };
 

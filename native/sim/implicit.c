@@ -1,6 +1,6 @@
 /* Device memory that a context takes without being asked by an allocation: for its programs, its threads' local memory,
  * and the buffers that cuCtxSetLimit sizes. What a new context has of it is in its own cost. */
-#include "memory.h"
+#include "sim/memory.h"
 
 enum {
   CHUNK = 2097152, /* code, local memory and buffers come in such pieces */

@@ -7,7 +7,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "memory.h"
+#include "sim/memory.h"
 
 struct handle {
   uint64_t magic, secret[2], offset, bytes;

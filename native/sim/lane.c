@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "model.h"
+#include "sim/model.h"
 
 /* Intervals this close to being overwritten are not read any more: the engine may be at it. */
 enum { RING_MARGIN = 16 };

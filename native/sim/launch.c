@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "capture.h"
-#include "image.h"
+#include "sim/capture.h"
+#include "sim/image.h"
 
 enum { MAX_THREADS = 1024, MAX_GRID_YZ = 65535, MAX_SHARED = 166912 };
 

@@ -1,6 +1,6 @@
 /* The forms of CUDA 2 with 32-bit sizes and device pointers. cuMemAlloc of that age gives addresses that fit them, so
  * the rest only has to widen. */
-#include "memory.h"
+#include "sim/memory.h"
 
 static CUDA_MEMCPY2D wide2(const CUDA_MEMCPY2D_v1 *copy) {
   return (CUDA_MEMCPY2D){.srcXInBytes = copy->srcXInBytes,

@@ -13,8 +13,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "capture.h"
-#include "image.h"
+#include "sim/capture.h"
+#include "sim/image.h"
 
 enum { RANKS_MAX = 255, KEY_BITS = 56 };
 

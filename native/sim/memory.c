@@ -2,7 +2,7 @@
  * behind. */
 #include <string.h>
 
-#include "memory.h"
+#include "sim/memory.h"
 
 /* Nothing needs no word with the engine. */
 static CUresult reserve(CUdevice device, uint64_t bytes) {

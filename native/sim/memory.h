@@ -10,7 +10,7 @@
 #ifndef SIM_MEMORY_H
 #define SIM_MEMORY_H
 
-#include "sim.h"
+#include "sim/sim.h"
 
 enum {
   SIM_PAGE = 4096,

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model.h"
+#include "sim/model.h"
 
 static uint64_t last_seq;
 static struct sim_stream *kicked, *chain_kicked; /* streams whose head, whose chain may move */

@@ -6,7 +6,7 @@
 
 #include <pthread.h>
 
-#include "sim.h"
+#include "sim/sim.h"
 
 #define SIM_NEVER UINT64_MAX
 #define SIM_SPIN_NS (1ull << 50) /* remaining time of a kernel that waits for others: without end */

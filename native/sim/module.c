@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "image.h"
+#include "sim/image.h"
 
 /* A CUmodule or a CUlibrary; a library's module is made when asked for and shares its image. */
 struct sim_module {

@@ -1,7 +1,7 @@
 /* Multicast objects: which memory is bound to them, and thereby kept. What is stored through one is not modelled. */
 #include <stdlib.h>
 
-#include "vmm.h"
+#include "sim/vmm.h"
 
 struct binding {
   uint64_t offset, bytes;

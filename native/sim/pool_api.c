@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "pools.h"
+#include "sim/pools.h"
 
 /* Under sim_ranges_lock. */
 static struct {

@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "pools.h"
+#include "sim/pools.h"
 
 #define POOL_MAGIC 0x6773506f6f6c0001ull
 #define POINTER_MAGIC 0x6773506f696e0001ull

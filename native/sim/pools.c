@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "pools.h"
+#include "sim/pools.h"
 
 enum block_state { BLOCK_FREE, BLOCK_USED, BLOCK_FADING };
 

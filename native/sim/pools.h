@@ -2,7 +2,7 @@
 #ifndef SIM_POOLS_H
 #define SIM_POOLS_H
 
-#include "memory.h"
+#include "sim/memory.h"
 
 enum { SIM_POOL_HANDLE = 1 /* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR */ };
 

@@ -1,8 +1,8 @@
 /* cuGetProcAddress: names with versions, and what the driver says about itself. */
 #include <string.h>
 
-#include "model.h"
-#include "sim_procs.h"
+#include "sim/model.h"
+#include "sim/sim_procs.h"
 
 CUresult cuDriverGetVersion(int *driverVersion) {
   if (driverVersion == NULL)

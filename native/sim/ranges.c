@@ -9,7 +9,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "memory.h"
+#include "sim/memory.h"
 
 #ifndef MAP_32BIT
 #define LOW_FIRST UINT64_C(0x10000000)

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #include "sim_api.h" /* generated from native/api/driver.tsv: prototypes of every exported function and types */
-#include "sim_proto.h"
+#include "sim/sim_proto.h"
 
 enum { SIM_CAPABILITY_MAJOR = 8, SIM_CAPABILITY_MINOR = 0 }; /* of every device */
 enum { SIM_CUDA_VERSION = 13000 };

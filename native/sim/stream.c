@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "capture.h"
+#include "sim/capture.h"
 
 static struct sim_kind stream_kind = {sizeof(struct sim_stream), 0x73747265, NULL};
 static uint64_t stream_ids;

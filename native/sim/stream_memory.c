@@ -1,7 +1,7 @@
 /* Memory taken and freed in the order of streams that no pool owns: graphs' and cuMemAlloc's. */
 #include <string.h>
 
-#include "memory.h"
+#include "sim/memory.h"
 
 static uint64_t address_in(const void *payload) {
   uint64_t address;

@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include <string.h>
 
-#include "capture.h"
+#include "sim/capture.h"
 
 /* ---- host functions ---------------------------------------------------------------------------------------------- */
 

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "vmm.h"
+#include "sim/vmm.h"
 
 /* Under sim_ranges_lock. */
 static struct {

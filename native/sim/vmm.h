@@ -2,7 +2,7 @@
 #ifndef SIM_VMM_H
 #define SIM_VMM_H
 
-#include "memory.h"
+#include "sim/memory.h"
 
 struct physical {
   uint64_t id, bytes, charged;

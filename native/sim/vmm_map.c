@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "vmm.h"
+#include "sim/vmm.h"
 
 struct reservation {
   uint64_t base, bytes;

@@ -10,7 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "sim.h"
+#include "sim/sim.h"
 
 static bool root_owned(const char *path) {
   struct stat status;

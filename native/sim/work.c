@@ -6,7 +6,7 @@
 #include <sys/prctl.h>
 #include <time.h>
 
-#include "model.h"
+#include "sim/model.h"
 
 enum {
   WAKE_EARLY_NS = 70000, /* a sleeping thread is about this late by default timer slack: the rest is spun */

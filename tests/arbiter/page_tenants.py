@@ -11,8 +11,7 @@ from gpushare.pages import DeviceLimits, LimitsPage, UsagePage
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 C_FLAGS = (
-    "-std=gnu11 -g -O1 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes "
-    f"-I{ROOT}/native/include -I{ROOT}/native/arbiter"
+    f"-std=gnu11 -g -O1 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -I{ROOT}/native"
 ).split()
 
 

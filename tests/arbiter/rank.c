@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "gs_page.h"
+#include "page/gs_page.h"
 
 #define US UINT64_C(1000)
 

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "gs_arbiter.h"
+#include "arbiter/gs_arbiter.h"
 
 enum { TENANTS = 8, PLAIN_FIRST = 2, PLAIN_LAST = TENANTS - 2, DEVICES = 2, FULL = 0 };
 

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "gs_page.h"
+#include "page/gs_page.h"
 
 #define MS UINT64_C(1000000)
 

@@ -11,7 +11,7 @@ from running import Daemon
 from gpushare import paths
 
 SOURCE = Path(__file__).resolve().parents[1] / "interposer" / "timing" / "ranks.c"
-INCLUDE = Path(__file__).resolve().parents[2] / "native" / "include"
+INCLUDE = Path(__file__).resolve().parents[2] / "native"
 MS = 1_000_000
 LEASE = 20 * MS
 COMPUTE, COLLECTIVE, ROUNDS = 700_000, 200_000, 400

@@ -25,7 +25,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     def make(source: Path) -> Path:
         program = directory / source.stem
         if not program.exists():
-            include = [f"-I{NATIVE / 'include'}", f"-I{NATIVE / 'sim'}"]
+            include = [f"-I{NATIVE}", f"-I{NATIVE / 'sim'}"]
             driver = paths.SIM_LIB_DIR / "libcuda.so.1"
             subprocess.run(["gcc", "-O1", *include, source, "-o", program, driver, "-ldl", "-pthread"], check=True)
         return program

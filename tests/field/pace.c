@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gs_cuda.h"
+#include "api/gs_cuda.h"
 
 CUresult cuInit(unsigned);
 CUresult cuDeviceGetCount(int *);

@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "fuzz.h"
-#include "image.h"
+#include "sim/image.h"
 
 /* What image.c needs of the rest of the simulated driver. */
 void sim_lock(void) {}

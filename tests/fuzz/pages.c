@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "fuzz.h"
-#include "guest.h"
-#include "ml.h"
-#include "page.h"
+#include "interposer/guest.h"
+#include "interposer/ml/ml.h"
+#include "page/page.h"
 
 enum { FIRST_SLOTS = 4 };
 

@@ -38,10 +38,10 @@ def files(directory: Path, *names: str) -> tuple[Path, ...]:
 TARGETS = {
     "json": Target(files(HOOKS, "json.c")),
     "hook": Target(files(HOOKS, "json.c", "edit.c"), longest=32768),
-    "image": Target(files(NATIVE, "sim/image.c", "interposer/image.c"), longest=16384),
+    "image": Target(files(NATIVE, "sim/image.c", "image/image.c"), longest=16384),
     "engine": Target(files(NATIVE / "sim" / "engine", "serve.c", "books.c", "runlist.c")),
     "pages": Target(
-        files(NATIVE / "interposer", "page.c", "guest.c", "grant.c", "ml/*.c"),
+        files(NATIVE, "page/page.c", "interposer/guest.c", "interposer/grant.c", "interposer/ml/*.c"),
         ("ml_names.c", "ml_forward.S"),
         tuple(f"-Wl,--wrap={name}" for name in ("clock_gettime", "gs_private_map", "gs_ml_view")),
     ),
@@ -50,7 +50,7 @@ TARGETS = {
     "join": Target((), interposer=True),
     "names": Target((), interposer=True),
 }
-INCLUDE = [f"-I{one}" for one in (HERE, NATIVE / "include", NATIVE / "sim", NATIVE / "sim/engine", NATIVE / "arbiter")]
+INCLUDE = [f"-I{one}" for one in (HERE, NATIVE, NATIVE / "sim", NATIVE / "sim/engine", NATIVE / "arbiter")]
 INCLUDE += [f"-I{one}" for one in (NATIVE / "interposer", NATIVE / "interposer/ml", HOOKS)]
 COMMON = ["-g", "-O1", "-D_GNU_SOURCE", "-std=gnu11", "-pthread", "-fno-sanitize-recover=all"]
 
@@ -66,7 +66,7 @@ def clang() -> str:
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the build makes of the tables: names and forwarders of interposer and NVML view, the simulator's API."""
     directory = tmp_path_factory.mktemp("generated")
-    types = [NATIVE / "include" / name for name in ("gs_cuda_types.h", "gs_cuda.h")]
+    types = [NATIVE / "api" / name for name in ("gs_cuda_types.h", "gs_cuda.h")]
     for generator in ("interposer/gen_hooks.py", "interposer/ml/gen_ml.py", "sim/gen_stubs.py"):
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (NATIVE / generator).parents[:2]))}
         subprocess.run([sys.executable, NATIVE / generator, directory, *types], check=True, env=env)
@@ -76,7 +76,13 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def interposer(clang: str, generated: Path) -> Path:
     """All of the interposer as an archive: a target takes what it does not bring itself."""
-    sources = [*sorted((NATIVE / "interposer").glob("*.c")), generated / "hooks.c", generated / "forward.S"]
+    sources = [
+        *sorted((NATIVE / "interposer").glob("*.c")),
+        NATIVE / "page/page.c",
+        NATIVE / "image/image.c",
+        generated / "hooks.c",
+        generated / "forward.S",
+    ]
     flags = [*COMMON, f"-fsanitize=fuzzer-no-link,{SANITIZERS}", *INCLUDE, f"-I{generated}"]
     for source in sources:
         subprocess.run([clang, *flags, "-c", source, "-o", generated / f"{source.stem}.o"], check=True)

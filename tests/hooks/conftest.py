@@ -15,7 +15,7 @@ import pytest
 from gpushare.paths import HOOK, LIB_DIR, RUNTIME_WRAPPER
 
 SOURCES = Path(__file__).parents[2] / "hooks"
-INCLUDE = Path(__file__).parents[2] / "native" / "include"
+INCLUDE = Path(__file__).parents[2] / "native"
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "gs_cuda_types.h"
+#include "api/gs_cuda_types.h"
 
 /* clang-format off */
 #define FUNCTIONS(X) \

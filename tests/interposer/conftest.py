@@ -21,7 +21,7 @@ NATIVE = HERE.parents[1] / "native"
 def client_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("client") / "client"
     driver = paths.SIM_LIB_DIR / "libcuda.so.1"
-    include = [f"-I{NATIVE / 'include'}", f"-I{NATIVE / 'sim'}"]
+    include = [f"-I{NATIVE}", f"-I{NATIVE / 'sim'}"]
     subprocess.run(["gcc", "-O1", *include, HERE / "client.c", "-o", program, driver, "-ldl", "-pthread"], check=True)
     return program
 
@@ -31,7 +31,7 @@ def memory_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("memory") / "memory_client"
     driver = paths.SIM_LIB_DIR / "libcuda.so.1"
     source = HERE / "memory_client.c"
-    subprocess.run(["gcc", "-O1", f"-I{NATIVE / 'include'}", source, "-o", program, driver, "-pthread"], check=True)
+    subprocess.run(["gcc", "-O1", f"-I{NATIVE}", source, "-o", program, driver, "-pthread"], check=True)
     return program
 
 

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "gs_cuda_types.h"
+#include "api/gs_cuda_types.h"
 
 enum { TOLD_BYTES = 4096 };
 

@@ -18,7 +18,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "gs_cuda.h"
+#include "api/gs_cuda.h"
 
 CUresult cuInit(unsigned flags);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "gs_cuda_types.h"
+#include "api/gs_cuda_types.h"
 
 CUresult cuInit(unsigned);
 CUresult cuCtxCreate_v2(CUcontext *, unsigned, CUdevice);

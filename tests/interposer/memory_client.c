@@ -10,8 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "gs_cuda_types.h"
-#include "gs_cuda.h"
+#include "api/gs_cuda_types.h"
+#include "api/gs_cuda.h"
 
 CUresult cuInit(unsigned);
 CUresult cuCtxCreate_v2(CUcontext *, unsigned, CUdevice);

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "page.h"
+#include "page/page.h"
 
 enum { LIMIT = 1000, MOST = 64 };
 

@@ -15,8 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "gs_arbiter.h"
-#include "page.h"
+#include "arbiter/gs_arbiter.h"
+#include "page/page.h"
 
 enum { MOST = 32, HIGH = 1000, LOW = 400 };
 

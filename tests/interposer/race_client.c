@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "gs_cuda.h"
+#include "api/gs_cuda.h"
 
 CUresult cuInit(unsigned int);
 CUresult cuCtxCreate_v2(CUcontext *, unsigned int, CUdevice);

@@ -52,7 +52,7 @@ def driver(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def program(driver: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("client") / "client"
-    include = [f"-I{ROOT / 'native' / 'include'}", f"-I{ROOT / 'native' / 'sim'}"]
+    include = [f"-I{ROOT / 'native'}", f"-I{ROOT / 'native' / 'sim'}"]
     source = [HERE / "client.c", driver / "libcuda.so.1", "-ldl", "-pthread"]
     subprocess.run([COMPILER, "-O1", *include, *source, "-o", made], check=True)
     return made

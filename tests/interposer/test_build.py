@@ -117,8 +117,8 @@ def test_passed_functions_say_why() -> None:
 
 def test_memory_rule_under_races_and_deaths(tmp_path: Path) -> None:
     program = tmp_path / "page_race"
-    sources = [HERE / "page_race.c", NATIVE / "interposer" / "page.c"]
-    include = [f"-I{NATIVE / 'include'}", f"-I{NATIVE / 'interposer'}"]
+    sources = [HERE / "page_race.c", NATIVE / "page" / "page.c"]
+    include = [f"-I{NATIVE}", f"-I{NATIVE / 'interposer'}"]
     subprocess.run(["gcc", "-O2", "-D_GNU_SOURCE", *include, *sources, "-o", program], check=True)
     run = subprocess.run([program, "6", "2", "60"], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout

@@ -29,7 +29,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(paths.SIM_LIB_DIR / "libcuda.so.1", behind)
     named = [*shared, "-x", "c", "/dev/null", f"-Wl,-soname,{behind.name}", "-o", stub / behind.name]
     subprocess.run(named, check=True)
-    flags = ["-Wall", "-Wextra", "-Werror", f"-I{NATIVE / 'include'}", "-Wl,-Bsymbolic", "-Wl,--no-as-needed"]
+    flags = ["-Wall", "-Wextra", "-Werror", f"-I{NATIVE}", "-Wl,-Bsymbolic", "-Wl,--no-as-needed"]
     link = [stub / behind.name, f"-Wl,-rpath,{directory}", "-ldl", "-o", directory / "libcuda.so.1"]
     subprocess.run([*shared, *flags, HERE / "faulty.c", *link], check=True)
     return directory

@@ -14,7 +14,7 @@ from handmade import Grant
 from gpushare import paths
 
 HERE = Path(__file__).resolve().parent
-INCLUDE = HERE.parents[1] / "native" / "include"
+INCLUDE = HERE.parents[1] / "native"
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from interposed import slot_bytes
 from gpushare import paths
 
 HERE = Path(__file__).resolve().parent
-INTERPOSER, INCLUDE = HERE.parents[1] / "native" / "interposer", HERE.parents[1] / "native" / "include"
+INTERPOSER, INCLUDE = HERE.parents[1] / "native" / "interposer", HERE.parents[1] / "native"
 SECONDS = 5
 
 
@@ -23,10 +23,16 @@ SECONDS = 5
 def race_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A program with the interposer's objects in it: a sanitizer's runtime cannot come with a preloaded library."""
     directory = tmp_path_factory.mktemp("race")
-    types = [INCLUDE / name for name in ("gs_cuda_types.h", "gs_cuda.h")]
+    types = [INCLUDE / "api" / name for name in ("gs_cuda_types.h", "gs_cuda.h")]
     env = {**os.environ, "PYTHONPATH": str(INTERPOSER)}
     subprocess.run([sys.executable, INTERPOSER / "gen_hooks.py", directory, *types], check=True, env=env)
-    sources = [HERE / "race_client.c", *sorted(INTERPOSER.glob("*.c")), directory / "hooks.c", directory / "forward.S"]
+    sources = [
+        HERE / "race_client.c",
+        *sorted(INTERPOSER.glob("*.c")),
+        *INCLUDE.glob("[ip]*age/*.c"),
+        directory / "hooks.c",
+        directory / "forward.S",
+    ]
     flags = ["-O1", "-g", "-D_GNU_SOURCE", "-fsanitize=thread", f"-I{INTERPOSER}", f"-I{INCLUDE}", f"-I{directory}"]
     program = directory / "race_client"
     subprocess.run(["gcc", *flags, *sources, "-o", program, "-pthread", "-ldl"], check=True)

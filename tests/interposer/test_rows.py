@@ -44,7 +44,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ptx.write_text(text + '.section .note.GNU-stack,"",@progbits\n')
     library, driver = directory / "librows.so", paths.SIM_LIB_DIR / "libcuda.so.1"
     flags = ["-std=gnu11", "-O1", "-g", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wmissing-prototypes"]
-    flags += [f"-I{HERE / 'rows'}", f"-I{directory}", f"-I{NATIVE / 'include'}"]
+    flags += [f"-I{HERE / 'rows'}", f"-I{directory}", f"-I{NATIVE}"]
     sources = [file for file in (HERE / "rows").glob("*.c") if file.name != "main.c"] + [directory / "registry.c"]
     jobs = [subprocess.Popen(["gcc", *flags, "-c", file, "-o", directory / f"{file.stem}.o"]) for file in sources]
     assert [job.wait() for job in jobs] == [0] * len(jobs)

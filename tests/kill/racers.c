@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "gs_cuda.h"
+#include "api/gs_cuda.h"
 
 CUresult cuInit(unsigned);
 CUresult cuDeviceGet(CUdevice *, int);

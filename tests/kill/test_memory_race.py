@@ -17,7 +17,7 @@ PROCESSES = 16  # of four threads
 
 @pytest.fixture(scope="module")
 def racers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    include, program = HERE.parents[1] / "native" / "include", tmp_path_factory.mktemp("racers") / "racers"
+    include, program = HERE.parents[1] / "native", tmp_path_factory.mktemp("racers") / "racers"
     flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{include}"]
     subprocess.run(["gcc", *flags, HERE / "racers.c", "-o", program, paths.SIM_LIB_DIR / "libcuda.so.1"], check=True)
     return program

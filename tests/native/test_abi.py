@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
-OURS = [NATIVE / "include" / "gs_cuda.h", NATIVE / "include" / "gs_cuda_types.h"]
+OURS = [NATIVE / "api" / "gs_cuda.h", NATIVE / "api" / "gs_cuda_types.h"]
 TOOLKITS = [path for path in sorted(Path("/usr/local").glob("cuda-1[3-9]*/include")) if (path / "cuda.h").exists()]
 
 # What the last published form of a type is called there; ours have the unversioned name.
@@ -57,7 +57,7 @@ def lines(include: list[Path], headers: str, rename: dict[str, str], tmp_path: P
 
 @pytest.mark.skipif(not TOOLKITS, reason="no CUDA 13 toolkit's cuda.h here")
 def test_types_and_constants_are_those_of_cuda_h(tmp_path):
-    ours = lines([path.parent for path in OURS], '#include "gs_cuda_types.h"', {}, tmp_path)
+    ours = lines([NATIVE], '#include "api/gs_cuda_types.h"', {}, tmp_path)
     theirs = lines([TOOLKITS[0]], "#define __CUDA_API_VERSION_INTERNAL\n#include <cuda.h>", RENAMED, tmp_path)
     assert len(ours) > 400
     assert ours == theirs

@@ -34,7 +34,7 @@ def sim(simulator: Sim) -> Sim:
 def headers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the generated sim_api.h."""
     out = tmp_path_factory.mktemp("headers")
-    types = [NATIVE / "include" / "gs_cuda_types.h", NATIVE / "include" / "gs_cuda.h"]
+    types = [NATIVE / "api" / "gs_cuda_types.h", NATIVE / "api" / "gs_cuda.h"]
     subprocess.run([sys.executable, str(NATIVE / "sim" / "gen_stubs.py"), str(out), *map(str, types)], check=True)
     return out
 
@@ -48,7 +48,7 @@ def compiled(headers: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
     def build(name: str) -> Path:
         if name not in made:
             made[name] = out / Path(name).stem
-            include = [f"-I{path}" for path in (headers, NATIVE / "sim", NATIVE / "include", HERE)]
+            include = [f"-I{path}" for path in (headers, NATIVE / "sim", NATIVE, HERE)]
             options = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
             command = ["gcc", *options, *include, str(HERE / name), "-o", str(made[name]), f"-L{SIM_LIB_DIR}"]
             subprocess.run([*command, "-l:libcuda.so.1"], check=True)

@@ -9,7 +9,7 @@
 #ifndef BENCH_GATE_H
 #define BENCH_GATE_H
 
-#include "driver.h"
+#include "interposer/driver.h"
 #include "page.h"
 
 enum gate_kind { GATE_NONE, GATE_TOKENS, GATE_LEASE };

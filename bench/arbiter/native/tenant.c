@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "driver.h"
+#include "interposer/driver.h"
 #include "gate.h"
 #include "page.h"
 

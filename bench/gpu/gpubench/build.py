@@ -128,7 +128,7 @@ def programs(shell: Shell, into: Path, libcuda: Path, *, gpu: int | None) -> dic
     compiler = shutil.which("cc") or shutil.which("gcc") or "cc"
     # Warnings are errors where the compiler is one that this is developed with.
     flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", *(["-Werror"] if gpu is None else [])]
-    flags += [f"-I{NATIVE}", f"-I{ROOT / 'native' / 'include'}"]
+    flags += [f"-I{NATIVE}", f"-I{ROOT / 'native'}"]
     for name, sources in C_PROGRAMS.items():
         files = [str(NATIVE / source) for source in sources]
         make(name, compiler, *flags, *files, str(libcuda))

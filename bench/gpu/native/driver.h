@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "gs_cuda_types.h"
+#include "api/gs_cuda_types.h"
 
 CUresult cuInit(unsigned);
 CUresult cuDeviceGet(CUdevice *, int);

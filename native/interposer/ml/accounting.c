@@ -3,8 +3,8 @@
  * for one of ours. */
 #include <sys/mman.h>
 
-#include "guest.h"
-#include "ml.h"
+#include "interposer/guest.h"
+#include "interposer/ml/ml.h"
 
 static const struct gs_slot *by_host_pid(const struct gs_view *view, unsigned int pid) {
   for (uint32_t i = 0; i < gs_ml_slots(view); i++) {

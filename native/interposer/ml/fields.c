@@ -1,5 +1,5 @@
 /* Field values: the real ones, but for those that say how busy others are. */
-#include "ml.h"
+#include "interposer/ml/ml.h"
 
 /* Numbers of the documented interface. All count what went over a link or a unit of the whole device. */
 static const struct {

@@ -103,7 +103,7 @@ def main() -> None:
     lines = [head, "#ifndef GPUSHARE_ML_NAMES_H", "#define GPUSHARE_ML_NAMES_H", "enum gs_ml_index {"]
     lines += [f"  GS_ML_{name}," for name in names] + ["  GS_ML_COUNT", "};", "#endif", ""]
     (out / "ml_names.h").write_text("\n".join(lines))
-    lines = [head, '#include "ml.h"', "const char *const gs_ml_names[GS_ML_COUNT] = {"]
+    lines = [head, '#include "interposer/ml/ml.h"', "const char *const gs_ml_names[GS_ML_COUNT] = {"]
     lines += [f'  "{name}",' for name in names] + ["};", "const struct gs_ml_answer gs_ml_answers[GS_ML_COUNT] = {"]
     lines += [f"  {answer(by_name.get(name))}, /* {name} */" for name in names] + ["};", ""]
     (out / "ml_names.c").write_text("\n".join(lines))

@@ -2,9 +2,9 @@
 #include <dlfcn.h>
 #include <errno.h>
 
-#include "guest.h"
-#include "ml.h"
-#include "page.h"
+#include "interposer/guest.h"
+#include "interposer/ml/ml.h"
+#include "page/page.h"
 
 typedef uint64_t (*total_function)(uint32_t ordinal);
 

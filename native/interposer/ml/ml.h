@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "gs_page.h"
+#include "page/gs_page.h"
 #include "ml_names.h" /* generated */
 
 /* Our own declarations, from the documented API. */

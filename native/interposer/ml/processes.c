@@ -2,7 +2,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ml.h"
+#include "interposer/ml/ml.h"
 
 uint32_t gs_ml_slots(const struct gs_view *view) {
   uint32_t high = view->limits && view->usage ? __atomic_load_n(&view->limits->slots_high, __ATOMIC_ACQUIRE) : 0;

@@ -3,8 +3,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "guest.h"
-#include "ml.h"
+#include "interposer/guest.h"
+#include "interposer/ml/ml.h"
 
 enum found { UNKNOWN, PRESENT, ABSENT };
 

@@ -6,9 +6,9 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "guest.h"
-#include "ml.h"
-#include "os.h"
+#include "interposer/guest.h"
+#include "interposer/ml/ml.h"
+#include "interposer/os.h"
 
 /* A rate is over the time since an earlier sample of ours: NVML's own are over 1/6 s to 1 s. A process that never
  * looked before, or long ago, waits for the shortest time that says something; metered time moves on in steps of

@@ -4,10 +4,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "guest.h"
-#include "ml.h"
-#include "os.h"
-#include "page.h"
+#include "interposer/guest.h"
+#include "interposer/ml/ml.h"
+#include "interposer/os.h"
+#include "page/page.h"
 
 enum known { UNKNOWN, READABLE, UNREADABLE };
 

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "gs_cuda_types.h"
+#include "api/gs_cuda_types.h"
 
 enum { RT_VERSION = 13000, RT_MAX_DEVICES = 16 };
 

@@ -1,5 +1,5 @@
 /* Devices: properties, attributes, limits, peers, synchronisation. */
-#include "cudart.h"
+#include "sim/cudart/cudart.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Finding the driver, the thread's last error, and which context a call works in. */
-#include "cudart.h"
+#include "sim/cudart/cudart.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

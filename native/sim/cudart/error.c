@@ -1,5 +1,5 @@
 /* Names and texts of errors. */
-#include "cudart.h"
+#include "sim/cudart/cudart.h"
 
 /* Those that this library, the simulated driver or a program's own checks come across. */
 static const struct {

@@ -1,5 +1,5 @@
 /* What nvcc's generated code calls: registration of device code, and launches. */
-#include "cudart.h"
+#include "sim/cudart/cudart.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Memory: allocation, copies, fills, pools, symbols, pointers. */
-#include "cudart.h"
+#include "sim/cudart/cudart.h"
 
 static uint64_t number(const void *pointer) { return (uint64_t)(uintptr_t)pointer; }
 

@@ -1,5 +1,5 @@
 /* Streams, events, graphs and capture: the driver's handles under the runtime's names. */
-#include "cudart.h"
+#include "sim/cudart/cudart.h"
 
 /* ---- streams ----------------------------------------------------------------------------------------------------- */
 

@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "engine.h"
+#include "sim/engine/engine.h"
 
 struct process *books_process(struct engine *engine, pid_t pid, int pidfd) {
   for (struct process *process = engine->live; process; process = process->next)

@@ -9,8 +9,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "gs_err.h"
-#include "sim_proto.h"
+#include "page/gs_err.h"
+#include "sim/sim_proto.h"
 
 enum { ENGINE_ENDED_KEPT = 1024 }; /* ended processes that stay in the books */
 

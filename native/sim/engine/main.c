@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine.h"
+#include "sim/engine/engine.h"
 
 #define LONELY_NS 10000000000ull /* ends after this long without a client or a control connection */
 #define EVENTS 256

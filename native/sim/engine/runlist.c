@@ -11,7 +11,7 @@
  * `aware` and
  *   rings the bell on 0. One of them sees the other. */
 #define _GNU_SOURCE
-#include "engine.h"
+#include "sim/engine/engine.h"
 
 #include <errno.h>
 #include <fcntl.h>

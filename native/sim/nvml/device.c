@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "nvml.h"
+#include "sim/nvml/nvml.h"
 
 /* Most answers are one number that does not change. */
 static nvmlReturn_t put_number(nvmlDevice_t device, unsigned *out, unsigned value) {

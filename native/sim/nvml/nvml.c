@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "nvml.h"
+#include "sim/nvml/nvml.h"
 
 /* The release whose interface this library has, CUDA 13.0's. */
 #define DRIVER_VERSION "580.0"

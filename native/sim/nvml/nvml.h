@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "sim.h"
+#include "sim/sim.h"
 
 typedef enum {
   NVML_SUCCESS = 0,

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "nvml.h"
+#include "sim/nvml/nvml.h"
 
 /* The range of a power limit: a setting like any other, no power is measured. */
 enum { POWER_LOWEST_MW = 100000, POWER_HIGHEST_MW = 400000 };

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "nvml.h"
+#include "sim/nvml/nvml.h"
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 

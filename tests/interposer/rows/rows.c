@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "gs_page.h"
+#include "page/gs_page.h"
 
 int rows_main(int argc, char **argv);
 

@@ -12,7 +12,7 @@ from handmade import Grant, Simulator, Tenant
 from gpushare import paths
 
 HERE = Path(__file__).resolve().parent
-INCLUDE = HERE.parents[2] / "native" / "include"
+INCLUDE = HERE.parents[2] / "native"
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "gs_cuda_types.h"
+#include "api/gs_cuda_types.h"
 
 #define API __attribute__((visibility("default")))
 

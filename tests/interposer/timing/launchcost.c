@@ -17,7 +17,7 @@
 #include <time.h>
 #include <ucontext.h>
 
-#include "gs_cuda.h"
+#include "api/gs_cuda.h"
 
 CUresult cuInit(unsigned int);
 CUresult cuCtxCreate_v2(CUcontext *, unsigned int, CUdevice);

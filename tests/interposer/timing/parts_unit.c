@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "latch.h"
-#include "ticks.h"
+#include "interposer/latch.h"
+#include "interposer/ticks.h"
 
 #define CHECK(cond) \
   do { \

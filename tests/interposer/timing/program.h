@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "gs_cuda_types.h"
+#include "api/gs_cuda_types.h"
 
 CUresult cuInit(unsigned int);
 CUresult cuDeviceGet(CUdevice *, int);

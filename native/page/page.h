@@ -5,8 +5,8 @@
 
 #include <stdint.h>
 
-#include "gs_err.h"
-#include "gs_page.h"
+#include "page/gs_err.h"
+#include "page/gs_page.h"
 
 struct gs_pages {
   const struct gs_limits *limits;

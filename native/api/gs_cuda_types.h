@@ -5,7 +5,7 @@
 #ifndef GS_CUDA_TYPES_H
 #define GS_CUDA_TYPES_H
 
-#include "gs_cuda.h"
+#include "api/gs_cuda.h"
 
 /* Enumerations are plain ints in the ABI. */
 typedef int CUdevice_attribute;

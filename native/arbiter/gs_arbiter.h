@@ -5,8 +5,8 @@
 
 #ifndef GS_CFFI
 #include <stdint.h>
-#include "gs_err.h"
-#include "gs_page.h"
+#include "page/gs_err.h"
+#include "page/gs_page.h"
 #endif
 
 enum { GS_ARBITER_MAX_GRANTS = 256, GS_ARBITER_MAX_DEVICES = 16, GS_LATENCY_BUCKETS = 24, GS_ARBITER_EVENTS = 65536 };

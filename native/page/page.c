@@ -1,4 +1,4 @@
-#include "page.h"
+#include "page/page.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "os.h"
+#include "interposer/os.h"
 
 /* An undecided announcement of another process is a matter of nanoseconds unless that process lost its processor. */
 enum { YIELD_NS = 1000000, NAP_NS = 1000000, PATIENCE_NS = 200000000 };

@@ -1,4 +1,4 @@
-#include "gs_image.h"
+#include "image/gs_image.h"
 
 #include <elf.h>
 #include <string.h>
