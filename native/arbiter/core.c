@@ -346,7 +346,7 @@ int32_t gs_core_holder(const gs_core *core) { return core->phase == CORE_HELD ? 
 
 int gs_core_holds(const gs_core *core, int32_t grant) { return core->grant[grant].held; }
 
-int gs_core_tails(const gs_core *core, int32_t grant) {
+int gs_core_foreign_work(const gs_core *core, int32_t grant) {
   for (int i = 0; i < core->nmembers; i++) {
     const struct core_grant *g = &core->grant[core->members[i]];
     if (core->members[i] != grant && (g->held || g->revoked_ns))

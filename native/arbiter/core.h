@@ -134,7 +134,7 @@ int gs_core_watched(const gs_core *core, int32_t *out);
 int32_t gs_core_holder(const gs_core *core);
 int gs_core_holds(const gs_core *core, int32_t grant);
 /* 1: another grant than this one may have work on the device, from a lease of its own or one that was revoked. */
-int gs_core_tails(const gs_core *core, int32_t grant);
+int gs_core_foreign_work(const gs_core *core, int32_t grant);
 void gs_core_grant_stats(const gs_core *core, int32_t grant, struct gs_core_stats *out);
 void gs_core_device_stats(const gs_core *core, struct gs_device_stats *out);
 

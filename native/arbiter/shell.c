@@ -159,18 +159,18 @@ void arbiter_carry_out(gs_arbiter *a, uint32_t device, const struct gs_core_deci
 }
 
 /* To those that have a lease: whether others' work is on the device beside theirs. */
-static void tell_tails(gs_arbiter *a, uint32_t device, const int32_t *watched, int n, uint64_t now) {
+static void publish_foreign_work(gs_arbiter *a, uint32_t device, const int32_t *watched, int n, uint64_t now) {
   for (int i = 0; i < n; i++) {
     if (!gs_core_holds(a->core[device], watched[i]))
       continue;
     struct entry *e = &a->grant[watched[i]];
     struct gs_device_limits *limits = &e->limits->device[e->ordinal[device]];
-    uint32_t tails = (uint32_t)gs_core_tails(a->core[device], watched[i]);
-    uint32_t before = load32(&limits->tails);
-    if ((before & 1) == tails)
+    uint32_t foreign = (uint32_t)gs_core_foreign_work(a->core[device], watched[i]);
+    uint32_t before = load32(&limits->foreign_work);
+    if ((before & 1) == foreign)
       continue;
-    __atomic_store_n(&limits->tails_ns, now, __ATOMIC_RELAXED);
-    __atomic_store_n(&limits->tails, ((before >> 1) + 1) << 1 | tails, __ATOMIC_RELEASE);
+    __atomic_store_n(&limits->foreign_work_ns, now, __ATOMIC_RELAXED);
+    __atomic_store_n(&limits->foreign_work, ((before >> 1) + 1) << 1 | foreign, __ATOMIC_RELEASE);
   }
 }
 
@@ -182,7 +182,7 @@ static void decide(gs_arbiter *a, uint32_t device, uint64_t now) {
     observe_on(a, watched[i], device, now);
   int n = gs_core_step(a->core[device], now, decisions, &a->due_ns[device]);
   nwatched = gs_core_watched(a->core[device], watched);
-  tell_tails(a, device, watched, nwatched, now); /* before the lease: its holder meters by it */
+  publish_foreign_work(a, device, watched, nwatched, now); /* before the lease: its holder meters by it */
   for (int i = 0; i < n; i++)
     arbiter_carry_out(a, device, &decisions[i], now);
 }

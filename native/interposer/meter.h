@@ -153,11 +153,11 @@ struct gs_turn {
 struct gs_meter {
   double busy;
   double inflight;
-  uint64_t end;    /* when all of it is believed done, one after another */
-  double launched; /* estimates of all launches, ever */
-  uint32_t others; /* of the last turn */
-  uint32_t tails;  /* word of the device's limits, as last seen */
-  uint32_t turns;  /* noted, ever */
+  uint64_t end;          /* when all of it is believed done, one after another */
+  double launched;       /* estimates of all launches, ever */
+  uint32_t others;       /* of the last turn */
+  uint32_t foreign_work; /* word of the device's limits, as last seen */
+  uint32_t turns;        /* noted, ever */
   struct gs_turn turn[GS_METER_TURNS];
   double mark_most_ns; /* estimated work per mark; 0: not said */
   uint64_t leased_at;  /* first launch under the lease word below, when another was seen before */

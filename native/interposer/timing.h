@@ -212,13 +212,13 @@ static inline uint32_t gs_others_without_lease(const struct gs_time_device *devi
 }
 /* Who may be on the device, by the lease word just read. */
 static inline uint32_t gs_others(const struct gs_time_device *device, uint32_t lease) {
-  return lease & GS_LEASE_HELD ? __atomic_load_n(&device->limits->tails, __ATOMIC_ACQUIRE) & 1
+  return lease & GS_LEASE_HELD ? __atomic_load_n(&device->limits->foreign_work, __ATOMIC_ACQUIRE) & 1
                                : gs_others_without_lease(device, lease);
 }
 static inline bool gs_turn_passed(const struct gs_time_device *device, uint32_t lease) {
   return gs_others(device, lease) != __atomic_load_n(&device->meter->others, __ATOMIC_RELAXED) ||
-         __atomic_load_n(&device->limits->tails, __ATOMIC_RELAXED) !=
-             __atomic_load_n(&device->meter->tails, __ATOMIC_RELAXED);
+         __atomic_load_n(&device->limits->foreign_work, __ATOMIC_RELAXED) !=
+             __atomic_load_n(&device->meter->foreign_work, __ATOMIC_RELAXED);
 }
 /* Tells the meter. Under the device's lock. */
 void gs_notice_turn(struct gs_time_device *device, uint32_t lease, uint64_t now);

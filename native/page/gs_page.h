@@ -43,8 +43,8 @@ struct gs_device_limits {
   uint32_t lease;     /* futex; arbiter */
   uint32_t contended; /* 1: another grant waits for this device or ran on it in the last second; arbiter */
   /* epoch << 1 | 1: work of a grant whose lease was revoked is still on the device; for the holder; arbiter */
-  uint32_t tails;
-  uint64_t tails_ns; /* since when that is so; 0: not said; arbiter */
+  uint32_t foreign_work;
+  uint64_t foreign_work_ns; /* since when that is so; 0: not said; arbiter */
   uint8_t reserved[56];
 };
 
@@ -102,8 +102,8 @@ struct gs_usage {
 #include <stddef.h>
 _Static_assert(sizeof(struct gs_device_limits) == 128, "layout");
 _Static_assert(offsetof(struct gs_device_limits, lease) == 48, "layout");
-_Static_assert(offsetof(struct gs_device_limits, tails) == 56, "layout");
-_Static_assert(offsetof(struct gs_device_limits, tails_ns) == 64, "layout");
+_Static_assert(offsetof(struct gs_device_limits, foreign_work) == 56, "layout");
+_Static_assert(offsetof(struct gs_device_limits, foreign_work_ns) == 64, "layout");
 _Static_assert(offsetof(struct gs_limits, managed) == 72, "layout");
 _Static_assert(offsetof(struct gs_limits, device) == 128, "layout");
 _Static_assert(sizeof(struct gs_limits) == 128 + 16 * 128, "layout");

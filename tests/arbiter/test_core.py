@@ -140,7 +140,7 @@ def test_the_holder_is_told_of_work_that_outlives_its_lease():
         if holder < 0:
             continue
         left = m.tenants[1 - holder].queued
-        if lib.gs_core_tails(m.core, holder):
+        if lib.gs_core_foreign_work(m.core, holder):
             assert left > 0
             told += 1
         else:

@@ -23,7 +23,7 @@ LIMITS_BYTES, SLOT_BYTES = 128 + DEVICES * 128, 64 + DEVICES * SLOT_DEVICE_BYTES
 USAGE_BYTES = 64 + SLOTS * SLOT_BYTES
 STATE, SLOTS_HIGH, DAEMON_EPOCH, HEARTBEAT, MANAGED = 56, 60, 64, 68, 72
 UUID, MEMORY, CONTEXT, BOUND, GUARANTEE, LIMIT, LEASE, CONTENDED = 0, 16, 24, 32, 40, 44, 48, 52
-TAILS, TAILS_NS = 56, 64
+FOREIGN_WORK, FOREIGN_WORK_NS = 56, 64
 WORDS = {"busy_ns": 16, "queue_end_ns": 24, "launches": 32, "wait_ns": 40, "collectives": 64, "cut": 72}
 HALVES = {"waiting": 48, "inflight": 52, "drained": 56, "flags": 60}
 JOIN_MAGIC, WIRE_VERSION, NO_SLOT = 0x67734A31, 1, 0xFFFF
@@ -193,11 +193,11 @@ class Grant:
     def set_bound(self, ns: int, device: int = 0) -> None:
         struct.pack_into("<Q", self.limits, 128 + 128 * device + BOUND, ns)
 
-    def set_tails(self, tails: bool, device: int = 0) -> None:
-        (before,) = struct.unpack_from("<I", self.limits, 128 + 128 * device + TAILS)
-        if before & 1 != tails:
-            struct.pack_into("<Q", self.limits, 128 + 128 * device + TAILS_NS, time.monotonic_ns())
-            struct.pack_into("<I", self.limits, 128 + 128 * device + TAILS, ((before >> 1) + 1) << 1 | tails)
+    def set_foreign_work(self, foreign: bool, device: int = 0) -> None:
+        (before,) = struct.unpack_from("<I", self.limits, 128 + 128 * device + FOREIGN_WORK)
+        if before & 1 != foreign:
+            struct.pack_into("<Q", self.limits, 128 + 128 * device + FOREIGN_WORK_NS, time.monotonic_ns())
+            struct.pack_into("<I", self.limits, 128 + 128 * device + FOREIGN_WORK, ((before >> 1) + 1) << 1 | foreign)
 
     def slot(self, index: int = 0, device: int = 0) -> Slot:
         return Slot(self.usage, index, device)

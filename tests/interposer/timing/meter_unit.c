@@ -81,7 +81,7 @@ static uint64_t event(int s) {
   return tail[s];
 }
 
-/* The gate thread and the launching one see a lease word soon after it changed; others' tails within a look. */
+/* The gate thread and the launching one see a lease word soon after it changed; foreign work within a look. */
 static void notice(void) {
   const uint64_t change[] = {0, SLICE, LEASE, PERIOD};
   if (foreign == ALONE)

@@ -131,11 +131,11 @@ def test_metered_under_leases_in_turn(
     for turn in range(120):
         grant, other = grants[turn % 2], grants[(turn + 1) % 2]
         began = time.monotonic_ns()
-        grant.set_tails(other.slot().drained != other.lease_word() and turn > 0)
+        grant.set_foreign_work(other.slot().drained != other.lease_word() and turn > 0)
         grant.lease()
         while time.monotonic_ns() - began < 20_000_000:
             time.sleep(0.0005)
-            grant.set_tails(other.slot().drained != other.lease_word() and turn > 0)
+            grant.set_foreign_work(other.slot().drained != other.lease_word() and turn > 0)
         word = grant.revoke()
         revoked = time.monotonic_ns()
         while grant.slot().drained != word and time.monotonic_ns() - revoked < 1_000_000:
