@@ -1,11 +1,8 @@
-"""Each number is a ratio or a difference within one run; what was measured, when and on what goes to bench/results."""
+"""Each number is a ratio or a difference within one run. What was measured, when and on what goes to bench/results, and
+is printed next to the newest stored run."""
 
-import json
 import os
-import platform
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,32 +10,43 @@ from typing import Any
 import pytest
 from running import Daemon
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+import record
+
 os.environ["PYTHONSAFEPATH"] = "1"  # the installed package, not the tree
-RESULTS = Path(__file__).parent / "results"
 _rows: list[dict[str, Any]] = []
+_compared: list[str] = []
 
 
-def _cpu() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
+def _whole(config: pytest.Config) -> bool:
+    """`make bench` itself, not a run of some of its tests."""
+    return config.args == ["bench"] and not config.getoption("keyword")
 
 
 class Report:
-    """Collects rows: what, measured, against what, target, and whether it holds."""
+    """Collects rows: what, measured, against what, target, and whether it holds. The first number in `measured` is the
+    one that is compared with the stored run's."""
 
     def __call__(self, name: str, measured: str, baseline: str, target: str, holds: bool) -> None:
         row = {"name": name, "measured": measured, "baseline": baseline, "target": target, "holds": holds}
         _rows.append(row)
-        print(
-            f"\n{name}: {measured} (against {baseline}; target {target}) {'ok' if holds else 'MISSED'}", file=sys.stderr
-        )
+        verdict = "ok" if holds else "MISSED"
+        print(f"\n{name}: {measured} (against {baseline}; target {target}) {verdict}", file=sys.stderr)
 
 
 @pytest.fixture(scope="session")
-def report() -> Report:
-    return Report()
+def report(request: pytest.FixtureRequest) -> Iterator[Report]:
+    stored = record.newest("simulated")
+    yield Report()
+    old, new = ({row["name"]: row["measured"] for row in rows} for rows in (stored.get("rows", []), _rows))
+    _compared.extend(record.side_by_side(stored, old, new, whole=_whole(request.config)))
+
+
+@pytest.fixture(scope="session")
+def compared() -> list[str]:
+    """Lines for the end of the run; other benchmarks add theirs."""
+    return _compared
 
 
 @pytest.fixture(scope="module")
@@ -50,25 +58,20 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         daemon.stop()
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _compared:
+        terminalreporter.section("compared with the stored run")
+        for line in _compared:
+            terminalreporter.write_line(line)
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    # A run of some tests must not replace the record of all.
-    if not _rows or session.testsfailed or session.config.getoption("keyword"):
+    if not _rows or session.testsfailed or not _whole(session.config):
         return
-    day = time.strftime("%Y-%m-%d")
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    result = {
-        "device": "simulated",
-        "machine": f"{_cpu()}, {os.cpu_count()} cores, Linux {platform.release()}",
-        "date": day,
-        "command": "make bench",
-        "commit": commit,
-        "rows": _rows,
-    }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"simulated-{day}.json").write_text(json.dumps(result, indent=1) + "\n")
-    lines = [f"# Simulated GPU, {day}", "", f"{result['machine']}; `make bench` at {commit}", "",
+    facts = record.facts()
+    lines = [f"# Simulated GPU, {facts['date']}", "", f"{facts['machine']}; `make bench` at {facts['commit']}", "",
              "| number | measured | baseline of the same run | target | |", "|---|---|---|---|---|"]  # fmt: skip
     for row in _rows:
         verdict = "ok" if row["holds"] else "missed"
         lines.append(f"| {row['name']} | {row['measured']} | {row['baseline']} | {row['target']} | {verdict} |")
-    (RESULTS / f"simulated-{day}.md").write_text("\n".join(lines) + "\n")
+    record.save("simulated", {**facts, "rows": _rows}, lines)

@@ -1,23 +1,20 @@
 """Metered time against the simulator's books: seven launch patterns at four kernel lengths, alone, and what
 metering costs in wall time. Writes bench/results/metering-simulated-<date>.json and .md."""
 
-import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import record
 from handmade import Grant, Simulator, Tenant
 
 from gpushare import paths
 
-RESULTS = Path(__file__).parent / "results"
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "tests" / "interposer" / "timing" / "tenant.c"
 PATTERNS = {
@@ -86,19 +83,12 @@ def cell(program: Path, sim: Simulator, directory: Path, pattern: str, ns: int) 
     }
 
 
-def write(cells: list[dict[str, Any]]) -> None:
-    day = time.strftime("%Y-%m-%d")
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    machine = f"{os.cpu_count()} cores, Linux {platform.release()}"
-    result = {"device": "simulated", "machine": machine, "date": day, "commit": commit, "cells": cells}
-    RESULTS.mkdir(exist_ok=True)
-    stem = RESULTS / f"metering-simulated-{day}"
-    stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+def table(facts: dict[str, str], cells: list[dict[str, Any]]) -> list[str]:
     lines = [
-        f"# Metered time against the simulator's books, {day}",
+        f"# Metered time against the simulator's books, {facts['date']}",
         "",
-        f"{machine}; `pytest bench/test_metering.py` at {commit}. Error of the metered time, median of {ROUNDS};",
-        "in brackets by how much the program took longer.",
+        f"{facts['machine']}; `{facts['command']}` at {facts['commit']}.",
+        f"Error of the metered time, median of {ROUNDS}; in brackets by how much the program took longer.",
         "",
         "| pattern | " + " | ".join(f"{us} us" for us in KERNELS_US) + " |",
         "|---" * (len(KERNELS_US) + 1) + "|",
@@ -108,17 +98,24 @@ def write(cells: list[dict[str, Any]]) -> None:
         lines.append(
             f"| {meaning} | " + " | ".join(f"{c['error']:+.2%} ({c['wall_overhead']:+.2%})" for c in row) + " |"
         )
-    lines += [
+    return [
+        *lines,
         "",
         "A 2 us kernel on an idle queue is shorter than the recording of a timing event (2.5 us and the call itself),",
-        "which is what it is charged at most: native/interposer/meter.h.",
-        "",
+        "which is what it is charged at most.",
     ]
-    stem.with_suffix(".md").write_text("\n".join(lines))
+
+
+def figures(cells: list[dict[str, Any]]) -> dict[str, str]:
+    return {
+        f"metered time, {PATTERNS.get(c['pattern'], c['pattern'])}, {c['kernel_ns'] // 1000} us kernels":
+        f"{c['error']:+.2%} off, {c['wall_overhead']:+.2%} wall time"
+        for c in cells
+    }  # fmt: skip
 
 
 @pytest.mark.timeout(900)
-def test_metering(program: Path, sim: Simulator, tmp_path: Path) -> None:
+def test_metering(program: Path, sim: Simulator, tmp_path: Path, compared: list[str]) -> None:
     if os.geteuid() != 0:
         pytest.skip("a grant directory is trusted only when root owns it")
     cells = []
@@ -127,5 +124,7 @@ def test_metering(program: Path, sim: Simulator, tmp_path: Path) -> None:
             cells.append(cell(program, sim, tmp_path / f"{pattern}{us}", pattern, us * 1000))
             print(f"{pattern} {us} us: {cells[-1]}", file=sys.stderr)
     missed = [c for c in cells if not -0.01 <= c["error"] <= c["bound"] + 0.01 * (c["kernel_ns"] < EVENT_NS)]
+    stored, facts = record.newest("metering-simulated"), record.facts()
+    compared.extend(record.side_by_side(stored, figures(stored.get("cells", [])), figures(cells)))
     assert not missed
-    write(cells)
+    record.save("metering-simulated", {**facts, "cells": cells}, table(facts, cells))

@@ -19,10 +19,21 @@ root = pytest.mark.skipif(os.geteuid() != 0, reason="bench/arbiter/run needs roo
 
 
 def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    """From the root of the checkout, whose package must not hide the installed one."""
     command = [sys.executable, str(RUN), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=110, check=False)
 
 
+@root
+def test_it_runs_from_the_root_of_a_checkout(tmp_path):
+    done = run("--quick", "--seconds", 0.6, "--workload", "alone", "--system", "gpushare", "--out", tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (file,) = tmp_path.glob("*.json")
+    assert {case["system"] for case in json.loads(file.read_text())["cases"]} == {"none", "gpushare"}
+
+
+@pytest.mark.slow
 @root
 def test_a_quick_run_of_two_workloads_under_all_systems(tmp_path):
     names = ("25-75", "inference-0.1")

@@ -9,7 +9,7 @@
 #ifndef BENCH_GATE_H
 #define BENCH_GATE_H
 
-#include "interposer/driver.h"
+#include "driver.h"
 #include "page.h"
 
 enum gate_kind { GATE_NONE, GATE_TOKENS, GATE_LEASE };

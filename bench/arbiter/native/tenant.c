@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "interposer/driver.h"
+#include "driver.h"
 #include "gate.h"
 #include "page.h"
 
