@@ -1,4 +1,4 @@
-"""Client of gpushare-sim, the simulated hardware: native/sim/sim_proto.h over its socket, and how its process is
+"""Client of gpushare-sim, the simulated hardware: native/sim/wire/sim_proto.h over its socket, and how its process is
 started.
 
 Synchronous and thread-safe: one request at a time, each bounded in time.

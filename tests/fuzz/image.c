@@ -1,9 +1,9 @@
-/* native/sim/image.c reading a file that a program named. */
+/* native/sim/program/image.c reading a file that a program named. */
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "fuzz.h"
-#include "sim/image.h"
+#include "sim/program/image.h"
 
 /* What image.c needs of the rest of the simulated driver. */
 void sim_lock(void) {}

@@ -38,7 +38,7 @@ def files(directory: Path, *names: str) -> tuple[Path, ...]:
 TARGETS = {
     "json": Target(files(HOOKS, "json.c")),
     "hook": Target(files(HOOKS, "json.c", "edit.c"), longest=32768),
-    "image": Target(files(NATIVE, "sim/image.c", "image/image.c"), longest=16384),
+    "image": Target(files(NATIVE, "sim/program/image.c", "image/image.c"), longest=16384),
     "engine": Target(files(NATIVE / "sim" / "engine", "serve.c", "books.c", "runlist.c")),
     "pages": Target(
         files(NATIVE, "page/page.c", "interposer/guest.c", "interposer/grant.c", "interposer/ml/*.c"),
@@ -50,7 +50,7 @@ TARGETS = {
     "join": Target((), interposer=True),
     "names": Target((), interposer=True),
 }
-INCLUDE = [f"-I{one}" for one in (HERE, NATIVE, NATIVE / "sim", NATIVE / "sim/engine", NATIVE / "arbiter")]
+INCLUDE = [f"-I{one}" for one in (HERE, NATIVE, NATIVE / "arbiter")]
 INCLUDE += [f"-I{one}" for one in (NATIVE / "interposer", NATIVE / "interposer/ml", HOOKS)]
 COMMON = ["-g", "-O1", "-D_GNU_SOURCE", "-std=gnu11", "-pthread", "-fno-sanitize-recover=all"]
 
@@ -67,7 +67,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the build makes of the tables: names and forwarders of interposer and NVML view, the simulator's API."""
     directory = tmp_path_factory.mktemp("generated")
     types = [NATIVE / "api" / name for name in ("gs_cuda_types.h", "gs_cuda.h")]
-    for generator in ("interposer/gen_hooks.py", "interposer/ml/gen_ml.py", "sim/gen_stubs.py"):
+    for generator in ("interposer/gen_hooks.py", "interposer/ml/gen_ml.py", "sim/api/gen_stubs.py"):
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (NATIVE / generator).parents[:2]))}
         subprocess.run([sys.executable, NATIVE / generator, directory, *types], check=True, env=env)
     return directory

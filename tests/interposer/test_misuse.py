@@ -21,7 +21,7 @@ KINDS = {"alloc", "free", "map", "pool", "context", "module"}
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("misuse")
     types = [NATIVE / "api" / "gs_cuda_types.h", NATIVE / "api" / "gs_cuda.h"]
-    subprocess.run([sys.executable, NATIVE / "sim" / "gen_stubs.py", directory, *types], check=True)
+    subprocess.run([sys.executable, NATIVE / "sim" / "api" / "gen_stubs.py", directory, *types], check=True)
     driver = paths.SIM_LIB_DIR / "libcuda.so.1"
     include = [f"-I{directory}", f"-I{NATIVE}"]
     subprocess.run(["gcc", "-O1", "-w", *include, HERE / "misuse.c", "-o", directory / "misuse", driver], check=True)

@@ -35,7 +35,8 @@ def headers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the generated sim_api.h."""
     out = tmp_path_factory.mktemp("headers")
     types = [NATIVE / "api" / "gs_cuda_types.h", NATIVE / "api" / "gs_cuda.h"]
-    subprocess.run([sys.executable, str(NATIVE / "sim" / "gen_stubs.py"), str(out), *map(str, types)], check=True)
+    generator = NATIVE / "sim" / "api" / "gen_stubs.py"
+    subprocess.run([sys.executable, str(generator), str(out), *map(str, types)], check=True)
     return out
 
 

@@ -9,7 +9,7 @@ from gpushare import paths
 
 NATIVE = ROOT / "bench" / "arbiter" / "native"
 SHARED = ROOT / "bench" / "gpu" / "native"
-_INCLUDES = [f"-I{path}" for path in (NATIVE, SHARED, ROOT / "native", ROOT / "native" / "sim")]
+_INCLUDES = [f"-I{path}" for path in (NATIVE, SHARED, ROOT / "native")]
 _FLAGS = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wstrict-prototypes", "-pthread", *_INCLUDES]
 _SOURCES = {
     "tenant": [NATIVE / "tenant.c", NATIVE / "gate.c", NATIVE / "page.c", NATIVE / "books.c", SHARED / "common.c"],

@@ -8,7 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "sim/sim_proto.h"
+#include "sim/wire/sim_proto.h"
 
 static void gone(const char *what) {
   perror(what);

@@ -1,4 +1,4 @@
-/* The simulator's books, read over its own socket (native/sim/sim_proto.h) as a viewer. Functions end the program when
+/* The simulator's books, read over its own socket (native/sim/wire/sim_proto.h) as a viewer. Functions end the program when
  * the simulator does not answer. */
 #ifndef BENCH_BOOKS_H
 #define BENCH_BOOKS_H

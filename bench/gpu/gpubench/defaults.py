@@ -21,7 +21,7 @@ _CONSTANT = r"\b([A-Z][A-Z_]+) = (\d+)(?: \* (\d+))?(?=[,\s])"
 def read(directory: Path = _SIM) -> dict[str, int]:
     """By the names they have in the simulator's source: fields of its options, and constants."""
     options = (directory / "engine" / "main.c").read_text()
-    constants = "".join((directory / name).read_text() for name in ("memory.h", "implicit.c"))
+    constants = "".join((directory / name).read_text() for name in ("memory/memory.h", "program/implicit.c"))
     initial = options[options.index("(struct options){") :].partition("};")[0]
     found = {match[1]: int(match[2]) << int(match[3] or 0) for match in re.finditer(_FIELD, initial)}
     return found | {match[1]: int(match[2]) * int(match[3] or 1) for match in re.finditer(_CONSTANT, constants)}

@@ -289,7 +289,7 @@ CLAIMS = (
         "native/interposer/meter.h",
     ),
     Claim("The hardware preempts inside a kernel", preempted, "native/sim/engine/runlist.c"),
-    Claim("A stream blocked in wait-value costs its neighbour nothing", blocked, "native/sim/streamops.c"),
+    Claim("A stream blocked in wait-value costs its neighbour nothing", blocked, "native/sim/api/stream_ops.c"),
     Claim(
         "A hard bound on work in flight hangs a program that orders work by wait-value, a soft one does not",
         bounds,

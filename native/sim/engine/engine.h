@@ -10,7 +10,7 @@
 #include <sys/types.h>
 
 #include "page/gs_err.h"
-#include "sim/sim_proto.h"
+#include "sim/wire/sim_proto.h"
 
 enum { ENGINE_ENDED_KEPT = 1024 }; /* ended processes that stay in the books */
 

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "sim/sim.h"
+#include "sim/wire/wire.h"
 
 typedef enum {
   NVML_SUCCESS = 0,

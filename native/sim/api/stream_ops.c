@@ -1,0 +1,224 @@
+/* Host functions, callbacks, and values written and waited for in stream order. */
+#define _GNU_SOURCE
+#include <string.h>
+
+#include "sim/graph/capture.h"
+#include "sim/memory/memory.h"
+
+/* ---- host functions ---------------------------------------------------------------------------------------------- */
+
+static void run_host_function(void *payload) {
+  CUDA_HOST_NODE_PARAMS *host = payload;
+  host->fn(host->userData);
+}
+
+struct sim_op sim_host_op(const CUDA_HOST_NODE_PARAMS *params) {
+  return (struct sim_op){.resource = SIM_HOST,
+                         .run = run_host_function,
+                         .node_type = CU_GRAPH_NODE_TYPE_HOST,
+                         .payload = params,
+                         .payload_bytes = sizeof *params,
+                         .params = params,
+                         .params_bytes = sizeof *params};
+}
+
+static CUresult launch_host(CUstream handle, CUhostFn fn, void *data, bool per_thread) {
+  struct sim_stream *stream;
+  CUresult result = sim_stream_get(handle, per_thread, &stream);
+  if (result)
+    return result;
+  if (fn == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  CUDA_HOST_NODE_PARAMS params = {fn, data};
+  struct sim_op op = sim_host_op(&params);
+  sim_spin(sim_hello.launch_ns);
+  return sim_submit(stream, &op);
+}
+CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData) {
+  return launch_host(hStream, fn, userData, false);
+}
+CUresult cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void *userData) {
+  return launch_host(hStream, fn, userData, true);
+}
+
+/* How its thread waits for the next one, blocking or spinning, is all the same here. */
+CUresult cuLaunchHostFunc_v2(CUstream hStream, CUhostFn fn, void *userData, unsigned int syncMode) {
+  return syncMode > 1 ? CUDA_ERROR_INVALID_VALUE : launch_host(hStream, fn, userData, false);
+}
+CUresult cuLaunchHostFunc_v2_ptsz(CUstream hStream, CUhostFn fn, void *userData, unsigned int syncMode) {
+  return syncMode > 1 ? CUDA_ERROR_INVALID_VALUE : launch_host(hStream, fn, userData, true);
+}
+
+struct callback {
+  CUstreamCallback function;
+  CUstream stream;
+  void *data;
+};
+
+static void run_callback(void *payload) {
+  struct callback *callback = payload;
+  callback->function(callback->stream, CUDA_SUCCESS, callback->data);
+}
+
+static CUresult add_callback(CUstream handle, CUstreamCallback function, void *data, unsigned flags, bool per_thread) {
+  struct sim_stream *stream;
+  CUresult result = sim_stream_get(handle, per_thread, &stream);
+  if (result)
+    return result;
+  if (function == NULL || flags)
+    return CUDA_ERROR_INVALID_VALUE;
+  struct callback callback = {function, handle, data};
+  struct sim_op op = {.resource = SIM_HOST,
+                      .run = run_callback,
+                      .node_type = SIM_NODE_NONE,
+                      .payload = &callback,
+                      .payload_bytes = sizeof callback};
+  sim_spin(sim_hello.launch_ns);
+  return sim_submit(stream, &op);
+}
+CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags) {
+  return add_callback(hStream, callback, userData, flags, false);
+}
+CUresult cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags) {
+  return add_callback(hStream, callback, userData, flags, true);
+}
+
+/* ---- values ------------------------------------------------------------------------------------------------------ */
+
+struct value {
+  void *host;
+  uint64_t value;
+  unsigned flags;
+  bool wide; /* 64 bits */
+};
+
+static bool value_ready(const void *payload) {
+  const struct value *wait = payload;
+  uint64_t now, want = wait->wide ? wait->value : (uint32_t)wait->value;
+  int64_t ahead; /* cyclic comparison, as documented for GEQ */
+  if (wait->wide) {
+    now = __atomic_load_n((uint64_t *)wait->host, __ATOMIC_ACQUIRE);
+    ahead = (int64_t)(now - want);
+  } else {
+    now = __atomic_load_n((uint32_t *)wait->host, __ATOMIC_ACQUIRE);
+    ahead = (int32_t)((uint32_t)now - (uint32_t)want);
+  }
+  switch (wait->flags & 3) {
+    case CU_STREAM_WAIT_VALUE_GEQ: return ahead >= 0;
+    case CU_STREAM_WAIT_VALUE_EQ: return now == want;
+    case CU_STREAM_WAIT_VALUE_AND: return (now & want) != 0;
+    default: return (wait->wide ? ~(now | want) : (uint32_t)~(now | want)) != 0;
+  }
+}
+
+static void value_write(void *payload) {
+  const struct value *write = payload;
+  if (write->wide)
+    __atomic_store_n((uint64_t *)write->host, write->value, __ATOMIC_RELEASE);
+  else
+    __atomic_store_n((uint32_t *)write->host, (uint32_t)write->value, __ATOMIC_RELEASE);
+}
+
+enum { WAIT_FLAGS = 3 | CU_STREAM_WAIT_VALUE_FLUSH, WRITE_FLAGS = 1 };
+
+/* One memory operation of the batch form; the single calls are batches of one. */
+static CUresult memory_op(struct sim_stream *stream, const CUstreamBatchMemOpParams *params) {
+  CUstreamBatchMemOpType type = params->operation;
+  if (type == CU_STREAM_MEM_OP_BARRIER || type == CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES)
+    return CUDA_SUCCESS;
+  bool wide = type == CU_STREAM_MEM_OP_WAIT_VALUE_64 || type == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+  bool wait = type == CU_STREAM_MEM_OP_WAIT_VALUE_32 || type == CU_STREAM_MEM_OP_WAIT_VALUE_64;
+  bool known = wait || type == CU_STREAM_MEM_OP_WRITE_VALUE_32 || type == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+  size_t size = wide ? 8 : 4;
+  if (!known || params->value.flags & ~(unsigned)(wait ? WAIT_FLAGS : WRITE_FLAGS) || params->value.address % size)
+    return CUDA_ERROR_INVALID_VALUE;
+  struct value value = {sim_memory_host(params->value.address, size), params->value.value, params->value.flags, wide};
+  if (value.host == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  struct sim_op op = {.resource = wait ? SIM_WAIT_VALUE : SIM_INSTANT,
+                      .run = wait ? NULL : value_write,
+                      .ready = wait ? value_ready : NULL,
+                      .node_type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+                      .payload = &value,
+                      .payload_bytes = sizeof value,
+                      .params = params,
+                      .params_bytes = sizeof *params};
+  return sim_submit(stream, &op);
+}
+
+static CUresult batch(CUstream handle, unsigned count, const CUstreamBatchMemOpParams *params, unsigned flags,
+                      bool per_thread) {
+  enum { MOST = 256 };
+  struct sim_stream *stream;
+  CUresult result = sim_stream_get(handle, per_thread, &stream);
+  if (result)
+    return result;
+  if (params == NULL || count > MOST || flags)
+    return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++)
+    result = memory_op(stream, &params[i]);
+  return result;
+}
+
+static CUresult single(CUstream handle, CUstreamBatchMemOpType type, CUdeviceptr address, uint64_t value,
+                       unsigned flags, bool per_thread) {
+  CUstreamBatchMemOpParams params = {.value = {type, address, value, flags, 0}};
+  return batch(handle, 1, &params, 0, per_thread);
+}
+
+#define ADDRESS32 CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags
+#define ADDRESS64 CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags
+CUresult cuStreamWaitValue32(ADDRESS32) {
+  return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, addr, value, flags, false);
+}
+CUresult cuStreamWaitValue32_ptsz(ADDRESS32) {
+  return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, addr, value, flags, true);
+}
+CUresult cuStreamWaitValue32_v2(ADDRESS32) {
+  return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, addr, value, flags, false);
+}
+CUresult cuStreamWaitValue32_v2_ptsz(ADDRESS32) {
+  return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, addr, value, flags, true);
+}
+CUresult cuStreamWaitValue64(ADDRESS64) {
+  return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, addr, value, flags, false);
+}
+CUresult cuStreamWaitValue64_ptsz(ADDRESS64) {
+  return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, addr, value, flags, true);
+}
+CUresult cuStreamWaitValue64_v2(ADDRESS64) {
+  return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, addr, value, flags, false);
+}
+CUresult cuStreamWaitValue64_v2_ptsz(ADDRESS64) {
+  return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, addr, value, flags, true);
+}
+CUresult cuStreamWriteValue32(ADDRESS32) {
+  return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, addr, value, flags, false);
+}
+CUresult cuStreamWriteValue32_ptsz(ADDRESS32) {
+  return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, addr, value, flags, true);
+}
+CUresult cuStreamWriteValue32_v2(ADDRESS32) {
+  return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, addr, value, flags, false);
+}
+CUresult cuStreamWriteValue32_v2_ptsz(ADDRESS32) {
+  return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, addr, value, flags, true);
+}
+CUresult cuStreamWriteValue64(ADDRESS64) {
+  return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, addr, value, flags, false);
+}
+CUresult cuStreamWriteValue64_ptsz(ADDRESS64) {
+  return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, addr, value, flags, true);
+}
+CUresult cuStreamWriteValue64_v2(ADDRESS64) {
+  return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, addr, value, flags, false);
+}
+CUresult cuStreamWriteValue64_v2_ptsz(ADDRESS64) {
+  return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, addr, value, flags, true);
+}
+
+#define BATCH CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags
+CUresult cuStreamBatchMemOp(BATCH) { return batch(stream, count, paramArray, flags, false); }
+CUresult cuStreamBatchMemOp_ptsz(BATCH) { return batch(stream, count, paramArray, flags, true); }
+CUresult cuStreamBatchMemOp_v2(BATCH) { return batch(stream, count, paramArray, flags, false); }
+CUresult cuStreamBatchMemOp_v2_ptsz(BATCH) { return batch(stream, count, paramArray, flags, true); }

@@ -1,0 +1,84 @@
+/* Graphs. Internal to graph*.c and capture.c; all under sim_lock unless said otherwise. */
+#ifndef SIM_GRAPH_H
+#define SIM_GRAPH_H
+
+#include "sim/graph/capture.h"
+
+/* The address of an allocation node: shared by the graph, its clones and its executables. */
+struct sim_graph_memory {
+  unsigned refs;
+  CUdeviceptr address;
+};
+
+struct sim_graph_node {
+  uint32_t magic;
+  int type; /* CUgraphNodeType */
+  bool enabled;
+  unsigned visit; /* scratch of walks; 0 outside them */
+  struct sim_graph *graph;
+  struct sim_graph_node *next;   /* in the graph, in order of addition */
+  struct sim_graph_node *origin; /* of a clone: the node it was cloned from */
+  struct sim_graph_node **deps;
+  unsigned ndeps;
+  struct sim_ctx *ctx; /* whose device the work is for */
+  struct sim_op op;    /* payload and params point into this node's own copies */
+  void *arguments;     /* kernel nodes: kernelParams and what they point to, one block */
+  struct sim_graph *child;
+  CUevent event;
+  struct sim_graph_memory *memory;
+};
+
+struct sim_user_object {
+  uint32_t magic;
+  unsigned refs;
+  void *data;
+  CUhostFn destroy;
+};
+
+struct sim_owned {
+  struct sim_user_object *object;
+  unsigned count;
+  struct sim_owned *next;
+};
+
+struct sim_graph {
+  uint32_t magic;
+  bool internal; /* a child's or an executable's: not the program's to destroy */
+  struct sim_graph_node *nodes;
+  unsigned nnodes;
+  struct sim_owned *owned;
+};
+
+extern struct sim_kind sim_graph_kind, sim_node_kind;
+
+/* Handles; called with or without sim_lock. */
+CUresult sim_graph_get(CUgraph handle, struct sim_graph **graph);
+CUresult sim_node_get(CUgraphNode handle, struct sim_graph_node **node);
+
+struct sim_graph *sim_graph_new(void);
+void sim_graph_free(struct sim_graph *graph);
+struct sim_graph *sim_graph_clone(const struct sim_graph *graph);
+/* A node with copies of all that op points to; NULL: no memory. deps are checked by the caller. */
+struct sim_graph_node *sim_node_new(struct sim_graph *graph, int type, const struct sim_op *op,
+                                    struct sim_graph_node *const *deps, unsigned ndeps);
+/* Replaces a node's op (same type). */
+bool sim_node_set_op(struct sim_graph_node *node, const struct sim_op *op);
+void sim_node_free(struct sim_graph_node *node);
+/* All nodes so that each comes after what it depends on; the array is the caller's to free. NULL: a cycle, or no
+ * memory. */
+struct sim_graph_node **sim_graph_order(const struct sim_graph *graph);
+
+/* What makes a node of each type do its work: from the API's parameters to an op. Called unlocked. */
+struct sim_node_spec {
+  struct sim_op op;
+  union sim_op_storage storage;
+  struct sim_ctx *ctx;
+};
+CUresult sim_spec_of(const CUgraphNodeParams *params, struct sim_node_spec *spec);
+
+/* graph_nodes.c; takes and drops sim_lock itself */
+CUresult sim_graph_add(CUgraphNode *out, CUgraph graph, const CUgraphNode *deps, size_t ndeps,
+                       CUgraphNodeParams *params);
+CUresult sim_node_update(struct sim_graph_node *node, const CUgraphNodeParams *params);
+
+#endif

@@ -1,0 +1,402 @@
+/* Nodes by type: from the API's parameters to work and back. Everything goes through CUgraphNodeParams. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim/graph/graph.h"
+
+static CUdeviceptr address_in(const void *payload) { return *(const CUdeviceptr *)payload; }
+static void run_uncommit(void *payload) { sim_graph_mem_uncommit(address_in(payload)); }
+
+static void fill(struct sim_node_spec *spec, void (*run)(void *), int type, const void *data, size_t bytes) {
+  memcpy(spec->storage.bytes, data, bytes);
+  spec->op = (struct sim_op){.resource = SIM_INSTANT,
+                             .run = run,
+                             .node_type = type,
+                             .payload = spec->storage.bytes,
+                             .payload_bytes = bytes,
+                             .params = spec->storage.bytes,
+                             .params_bytes = bytes};
+}
+
+CUresult sim_spec_of(const CUgraphNodeParams *params, struct sim_node_spec *spec) {
+  CUresult result = CUDA_SUCCESS;
+  memset(spec, 0, sizeof *spec);
+  spec->op.resource = SIM_INSTANT;
+  spec->op.node_type = params->type;
+  switch (params->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: return sim_kernel_op(&params->kernel, &spec->op);
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+      result = sim_ctx_get(params->memcpy.copyCtx, &spec->ctx);
+      return result ? result : sim_memcpy_op(spec->ctx, &params->memcpy.copyParams, &spec->op, &spec->storage);
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+      result = sim_ctx_get(params->memset.ctx, &spec->ctx);
+      return result ? result : sim_memset_op(spec->ctx, &params->memset.memset, &spec->op, &spec->storage);
+    case CU_GRAPH_NODE_TYPE_HOST:
+      if (params->host.fn == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+      spec->op = sim_host_op(&params->host);
+      return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_EMPTY:
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+      fill(spec, NULL, params->type, &params->alloc.dptr, sizeof params->alloc.dptr);
+      spec->op.params = &params->alloc;
+      spec->op.params_bytes = sizeof params->alloc;
+      return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+      fill(spec, run_uncommit, params->type, &params->free, sizeof params->free);
+      return CUDA_SUCCESS;
+    default: return CUDA_ERROR_NOT_SUPPORTED;
+  }
+}
+
+/* The graph's own view of dependencies given by handle. */
+static CUresult check_deps(const struct sim_graph *graph, const CUgraphNode *deps, size_t ndeps) {
+  if (ndeps && deps == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < ndeps; i++) {
+    struct sim_graph_node *node;
+    if (sim_node_get(deps[i], &node) || node->graph != graph)
+      return CUDA_ERROR_INVALID_VALUE;
+    for (size_t j = 0; j < i; j++)
+      if (deps[j] == deps[i])
+        return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+static CUresult alloc_address(CUDA_MEM_ALLOC_NODE_PARAMS *alloc, struct sim_graph_memory **memory) {
+  CUdevice device = alloc->poolProps.location.id;
+  if (alloc->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE || !sim_device_valid(device) ||
+      alloc->bytesize == 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  *memory = malloc(sizeof **memory);
+  if (*memory == NULL)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  CUresult result = sim_graph_mem_reserve(device, alloc->bytesize, &alloc->dptr);
+  if (result)
+    free(*memory);
+  else
+    **memory = (struct sim_graph_memory){1, alloc->dptr};
+  return result;
+}
+
+CUresult sim_graph_add(CUgraphNode *out, CUgraph handle, const CUgraphNode *deps, size_t ndeps,
+                       CUgraphNodeParams *params) {
+  struct sim_graph *graph, *child = NULL;
+  struct sim_node_spec spec;
+  struct sim_graph_memory *memory = NULL;
+  CUresult result = sim_graph_get(handle, &graph);
+  if (result)
+    return result;
+  if (out == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  result = check_deps(graph, deps, ndeps);
+  if (result == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_GRAPH) {
+    result = sim_graph_get(params->graph, &child);
+    if (result == CUDA_SUCCESS && child == graph)
+      result = CUDA_ERROR_INVALID_VALUE;
+  }
+  bool event = params->type == CU_GRAPH_NODE_TYPE_WAIT_EVENT || params->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD;
+  if (result == CUDA_SUCCESS && event && params->event == NULL)
+    result = CUDA_ERROR_INVALID_VALUE;
+  if (result == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+    result = alloc_address(&params->alloc, &memory);
+  if (result == CUDA_SUCCESS)
+    result = sim_spec_of(params, &spec);
+  if (result)
+    return result;
+  sim_lock();
+  struct sim_graph_node *node =
+      sim_node_new(graph, params->type, &spec.op, (struct sim_graph_node *const *)deps, (unsigned)ndeps);
+  if (node) {
+    node->ctx = spec.ctx;
+    node->memory = memory;
+    if (event)
+      node->event = params->event;
+    if (child)
+      node->child = sim_graph_clone(child);
+    if (node->child)
+      node->child->internal = true;
+  }
+  sim_unlock();
+  if (node == NULL || (child && node->child == NULL))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  *out = (CUgraphNode)node;
+  return CUDA_SUCCESS;
+}
+
+CUresult sim_node_update(struct sim_graph_node *node, const CUgraphNodeParams *params) {
+  struct sim_node_spec spec;
+  if (node->type != params->type)
+    return CUDA_ERROR_INVALID_VALUE;
+  CUresult result = sim_spec_of(params, &spec);
+  if (result)
+    return result;
+  sim_lock();
+  if (node->type == CU_GRAPH_NODE_TYPE_WAIT_EVENT || node->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD)
+    node->event = params->event;
+  if (spec.ctx)
+    node->ctx = spec.ctx;
+  bool done = sim_node_set_op(node, &spec.op);
+  sim_unlock();
+  return done ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Copies a node's parameters of the given type out. */
+static CUresult read_params(CUgraphNode handle, int type, void *out, size_t bytes) {
+  struct sim_graph_node *node;
+  CUresult result = sim_node_get(handle, &node);
+  if (result)
+    return result;
+  if (out == NULL || node->type != type)
+    return CUDA_ERROR_INVALID_VALUE;
+  memset(out, 0, bytes);
+  sim_lock();
+  if (node->op.params)
+    memcpy(out, node->op.params, node->op.params_bytes < bytes ? node->op.params_bytes : bytes);
+  sim_unlock();
+  return CUDA_SUCCESS;
+}
+
+static CUresult set_params(CUgraphNode handle, const CUgraphNodeParams *params) {
+  struct sim_graph_node *node;
+  CUresult result = sim_node_get(handle, &node);
+  return result ? result : sim_node_update(node, params);
+}
+
+CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type) {
+  struct sim_graph_node *node;
+  CUresult result = sim_node_get(hNode, &node);
+  if (result)
+    return result;
+  if (type == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  *type = node->type;
+  return CUDA_SUCCESS;
+}
+
+#define ADD CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies
+
+CUresult cuGraphAddNode(ADD, CUgraphNodeParams *nodeParams) {
+  if (nodeParams == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  return sim_graph_add(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+}
+CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                           const CUgraphEdgeData *dependencyData, size_t numDependencies,
+                           CUgraphNodeParams *nodeParams) {
+  (void)dependencyData;
+  return cuGraphAddNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+}
+CUresult cuGraphAddNode_v3(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                           const CUgraphEdgeData *dependencyData, size_t numDependencies,
+                           CUgraphNodeParams *nodeParams) {
+  return cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams);
+}
+CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams) {
+  return nodeParams ? set_params(hNode, nodeParams) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuGraphNodeSetParams_v2(CUgraphNode hNode, CUgraphNodeParams *nodeParams) {
+  return cuGraphNodeSetParams(hNode, nodeParams);
+}
+
+/* Kernels, copies, fills and host functions. */
+CUresult cuGraphNodeGetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams) {
+  CUgraphNodeParams all = {0};
+  CUresult result = nodeParams ? cuGraphNodeGetType(hNode, &all.type) : CUDA_ERROR_INVALID_VALUE;
+  if (result)
+    return result;
+  if (all.type == CU_GRAPH_NODE_TYPE_KERNEL)
+    result = read_params(hNode, all.type, &all.kernel, sizeof all.kernel);
+  else if (all.type == CU_GRAPH_NODE_TYPE_MEMCPY)
+    result = read_params(hNode, all.type, &all.memcpy.copyParams, sizeof all.memcpy.copyParams);
+  else if (all.type == CU_GRAPH_NODE_TYPE_MEMSET)
+    result = read_params(hNode, all.type, &all.memset.memset, sizeof all.memset.memset);
+  else if (all.type == CU_GRAPH_NODE_TYPE_HOST)
+    result = read_params(hNode, all.type, &all.host, sizeof all.host);
+  else
+    result = CUDA_ERROR_NOT_SUPPORTED;
+  if (result == CUDA_SUCCESS)
+    *nodeParams = all;
+  return result;
+}
+
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
+
+static CUgraphNodeParams of_kernel(const void *params, size_t bytes) {
+  CUgraphNodeParams all = {.type = CU_GRAPH_NODE_TYPE_KERNEL};
+  memcpy(&all.kernel, params, bytes); /* the first form is a beginning of the second */
+  return all;
+}
+
+CUresult cuGraphAddKernelNode_v2(ADD, const CUDA_KERNEL_NODE_PARAMS *nodeParams) {
+  if (nodeParams == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  CUgraphNodeParams all = of_kernel(nodeParams, sizeof *nodeParams);
+  return sim_graph_add(phGraphNode, hGraph, dependencies, numDependencies, &all);
+}
+CUresult cuGraphAddKernelNode(ADD, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams) {
+  if (nodeParams == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  CUgraphNodeParams all = of_kernel(nodeParams, sizeof *nodeParams);
+  return sim_graph_add(phGraphNode, hGraph, dependencies, numDependencies, &all);
+}
+CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS *nodeParams) {
+  return read_params(hNode, CU_GRAPH_NODE_TYPE_KERNEL, nodeParams, sizeof *nodeParams);
+}
+CUresult cuGraphKernelNodeGetParams(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams) {
+  return read_params(hNode, CU_GRAPH_NODE_TYPE_KERNEL, nodeParams, sizeof *nodeParams);
+}
+CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS *nodeParams) {
+  if (nodeParams == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  CUgraphNodeParams all = of_kernel(nodeParams, sizeof *nodeParams);
+  return set_params(hNode, &all);
+}
+CUresult cuGraphKernelNodeSetParams(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams) {
+  if (nodeParams == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  CUgraphNodeParams all = of_kernel(nodeParams, sizeof *nodeParams);
+  return set_params(hNode, &all);
+}
+
+/* ---- copies and fills -------------------------------------------------------------------------------------------- */
+
+CUresult cuGraphAddMemcpyNode(ADD, const CUDA_MEMCPY3D *copyParams, CUcontext ctx) {
+  if (copyParams == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  CUgraphNodeParams all = {.type = CU_GRAPH_NODE_TYPE_MEMCPY, .memcpy = {0, 0, ctx, *copyParams}};
+  return sim_graph_add(phGraphNode, hGraph, dependencies, numDependencies, &all);
+}
+CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D *nodeParams) {
+  return read_params(hNode, CU_GRAPH_NODE_TYPE_MEMCPY, nodeParams, sizeof *nodeParams);
+}
+
+static CUcontext ctx_of(CUgraphNode handle) {
+  struct sim_graph_node *node;
+  return sim_node_get(handle, &node) == CUDA_SUCCESS ? (CUcontext)node->ctx : NULL;
+}
+
+CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D *nodeParams) {
+  if (nodeParams == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  CUgraphNodeParams all = {.type = CU_GRAPH_NODE_TYPE_MEMCPY, .memcpy = {0, 0, ctx_of(hNode), *nodeParams}};
+  return set_params(hNode, &all);
+}
+
+CUresult cuGraphAddMemsetNode(ADD, const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx) {
+  if (memsetParams == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  CUgraphNodeParams all = {.type = CU_GRAPH_NODE_TYPE_MEMSET, .memset = {*memsetParams, ctx}};
+  return sim_graph_add(phGraphNode, hGraph, dependencies, numDependencies, &all);
+}
+CUresult cuGraphMemsetNodeGetParams(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS *nodeParams) {
+  return read_params(hNode, CU_GRAPH_NODE_TYPE_MEMSET, nodeParams, sizeof *nodeParams);
+}
+CUresult cuGraphMemsetNodeSetParams(CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS *nodeParams) {
+  if (nodeParams == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  CUgraphNodeParams all = {.type = CU_GRAPH_NODE_TYPE_MEMSET, .memset = {*nodeParams, ctx_of(hNode)}};
+  return set_params(hNode, &all);
+}
+
+/* ---- host functions, empty nodes, child graphs, events ----------------------------------------------------------- */
+
+CUresult cuGraphAddHostNode(ADD, const CUDA_HOST_NODE_PARAMS *nodeParams) {
+  if (nodeParams == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  CUgraphNodeParams all = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = *nodeParams};
+  return sim_graph_add(phGraphNode, hGraph, dependencies, numDependencies, &all);
+}
+CUresult cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS *nodeParams) {
+  return read_params(hNode, CU_GRAPH_NODE_TYPE_HOST, nodeParams, sizeof *nodeParams);
+}
+CUresult cuGraphHostNodeSetParams(CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS *nodeParams) {
+  if (nodeParams == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  CUgraphNodeParams all = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = *nodeParams};
+  return set_params(hNode, &all);
+}
+
+CUresult cuGraphAddEmptyNode(ADD) {
+  CUgraphNodeParams all = {.type = CU_GRAPH_NODE_TYPE_EMPTY};
+  return sim_graph_add(phGraphNode, hGraph, dependencies, numDependencies, &all);
+}
+
+CUresult cuGraphAddChildGraphNode(ADD, CUgraph childGraph) {
+  CUgraphNodeParams all = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .graph = childGraph};
+  return sim_graph_add(phGraphNode, hGraph, dependencies, numDependencies, &all);
+}
+CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph) {
+  struct sim_graph_node *node;
+  CUresult result = sim_node_get(hNode, &node);
+  if (result)
+    return result;
+  if (phGraph == NULL || node->child == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  *phGraph = (CUgraph)node->child;
+  return CUDA_SUCCESS;
+}
+
+static CUresult add_event(ADD, CUevent event, int type) {
+  CUgraphNodeParams all = {.type = type, .event = event};
+  return sim_graph_add(phGraphNode, hGraph, dependencies, numDependencies, &all);
+}
+static CUresult get_event(CUgraphNode handle, CUevent *event, int type) {
+  struct sim_graph_node *node;
+  CUresult result = sim_node_get(handle, &node);
+  if (result)
+    return result;
+  if (event == NULL || node->type != type)
+    return CUDA_ERROR_INVALID_VALUE;
+  *event = node->event;
+  return CUDA_SUCCESS;
+}
+static CUresult set_event(CUgraphNode handle, CUevent event, int type) {
+  CUgraphNodeParams all = {.type = type, .event = event};
+  return event ? set_params(handle, &all) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuGraphAddEventRecordNode(ADD, CUevent event) {
+  return add_event(phGraphNode, hGraph, dependencies, numDependencies, event, CU_GRAPH_NODE_TYPE_EVENT_RECORD);
+}
+CUresult cuGraphAddEventWaitNode(ADD, CUevent event) {
+  return add_event(phGraphNode, hGraph, dependencies, numDependencies, event, CU_GRAPH_NODE_TYPE_WAIT_EVENT);
+}
+CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent *event_out) {
+  return get_event(hNode, event_out, CU_GRAPH_NODE_TYPE_EVENT_RECORD);
+}
+CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent *event_out) {
+  return get_event(hNode, event_out, CU_GRAPH_NODE_TYPE_WAIT_EVENT);
+}
+CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode hNode, CUevent event) {
+  return set_event(hNode, event, CU_GRAPH_NODE_TYPE_EVENT_RECORD);
+}
+CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event) {
+  return set_event(hNode, event, CU_GRAPH_NODE_TYPE_WAIT_EVENT);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+CUresult cuGraphAddMemAllocNode(ADD, CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams) {
+  if (nodeParams == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  CUgraphNodeParams all = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC, .alloc = *nodeParams};
+  CUresult result = sim_graph_add(phGraphNode, hGraph, dependencies, numDependencies, &all);
+  if (result == CUDA_SUCCESS)
+    nodeParams->dptr = all.alloc.dptr;
+  return result;
+}
+CUresult cuGraphMemAllocNodeGetParams(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PARAMS *params_out) {
+  return read_params(hNode, CU_GRAPH_NODE_TYPE_MEM_ALLOC, params_out, sizeof *params_out);
+}
+CUresult cuGraphAddMemFreeNode(ADD, CUdeviceptr dptr) {
+  CUgraphNodeParams all = {.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .free = dptr};
+  return dptr ? sim_graph_add(phGraphNode, hGraph, dependencies, numDependencies, &all) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out) {
+  return read_params(hNode, CU_GRAPH_NODE_TYPE_MEM_FREE, dptr_out, sizeof *dptr_out);
+}

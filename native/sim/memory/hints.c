@@ -1,0 +1,150 @@
+/* Hints about memory, which the simulated device accepts and has no use for. */
+#include "sim/memory/memory.h"
+
+/* Checks what a real driver would check; all memory is equally near, so there is nothing to move. */
+static CUresult hint(CUdeviceptr address, size_t bytes) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  sim_ranges_lock();
+  struct sim_range *range = sim_range_find(address);
+  bool fits = range && bytes > 0 && bytes <= range->bytes - (address - range->base);
+  if (!fits || range->kind != SIM_RANGE_MANAGED)
+    result = CUDA_ERROR_INVALID_VALUE;
+  sim_ranges_unlock();
+  return result;
+}
+
+static bool location_valid(CUmemLocation location) {
+  if (location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+    return sim_device_valid(location.id);
+  return location.type == CU_MEM_LOCATION_TYPE_HOST || location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
+         location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
+}
+
+enum { CPU_DEVICE = -1, ADVISE_FIRST = 1, ADVISE_LAST = 6 };
+
+static CUresult advise(CUdeviceptr address, size_t bytes, int advice) {
+  if (advice < ADVISE_FIRST || advice > ADVISE_LAST)
+    return CUDA_ERROR_INVALID_VALUE;
+  return hint(address, bytes);
+}
+
+CUresult cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice device) {
+  CUresult result = advise(devPtr, count, advice);
+  if (result == CUDA_SUCCESS && device != CPU_DEVICE && !sim_device_valid(device))
+    return CUDA_ERROR_INVALID_DEVICE;
+  return result;
+}
+
+CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUmemLocation location) {
+  (void)location; /* ignored for half of the advices */
+  return advise(devPtr, count, advice);
+}
+
+static void nothing(void *payload) { (void)payload; }
+
+/* Takes its place in the stream's order, so that capture rules and completion are those of any work. */
+static CUresult order(CUstream handle, bool per_thread) {
+  struct sim_stream *stream;
+  CUresult result = sim_stream_get(handle, per_thread, &stream);
+  if (result != CUDA_SUCCESS)
+    return result;
+  const struct sim_op op = {.resource = SIM_INSTANT, .run = nothing, .node_type = SIM_NODE_NONE};
+  return sim_submit(stream, &op);
+}
+
+static CUresult prefetch(CUdeviceptr address, size_t bytes, CUmemLocation to, CUstream stream, bool per_thread) {
+  CUresult result = hint(address, bytes);
+  if (result == CUDA_SUCCESS && !location_valid(to))
+    result = CUDA_ERROR_INVALID_DEVICE;
+  return result == CUDA_SUCCESS ? order(stream, per_thread) : result;
+}
+
+static CUmemLocation location_of(CUdevice device) {
+  return device == CPU_DEVICE ? (CUmemLocation){CU_MEM_LOCATION_TYPE_HOST, 0}
+                              : (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device};
+}
+
+CUresult cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream) {
+  return prefetch(devPtr, count, location_of(dstDevice), hStream, false);
+}
+CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream) {
+  return prefetch(devPtr, count, location_of(dstDevice), hStream, true);
+}
+CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags,
+                               CUstream hStream) {
+  return flags ? CUDA_ERROR_INVALID_VALUE : prefetch(devPtr, count, location, hStream, false);
+}
+CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags,
+                                    CUstream hStream) {
+  return flags ? CUDA_ERROR_INVALID_VALUE : prefetch(devPtr, count, location, hStream, true);
+}
+
+static CUresult hint_batch(const CUdeviceptr *addresses, const size_t *sizes, size_t count, unsigned long long flags,
+                           CUstream stream, bool per_thread) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!addresses || !sizes || count == 0 || flags)
+    return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
+    result = hint(addresses[i], sizes[i]);
+  return result == CUDA_SUCCESS ? order(stream, per_thread) : result;
+}
+
+static CUresult prefetch_batch(const CUdeviceptr *addresses, const size_t *sizes, size_t count,
+                               const CUmemLocation *places, const size_t *starts, size_t nplaces,
+                               unsigned long long flags, CUstream stream, bool per_thread) {
+  if (!places || !starts || nplaces == 0 || nplaces > count || starts[0] != 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < nplaces; i++)
+    if (!location_valid(places[i]) || starts[i] >= count || (i > 0 && starts[i] <= starts[i - 1]))
+      return CUDA_ERROR_INVALID_VALUE;
+  return hint_batch(addresses, sizes, count, flags, stream, per_thread);
+}
+
+CUresult cuMemPrefetchBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs,
+                                 size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags,
+                                 CUstream hStream) {
+  return prefetch_batch(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream, false);
+}
+CUresult cuMemPrefetchBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs,
+                                      size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags,
+                                      CUstream hStream) {
+  return prefetch_batch(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream, true);
+}
+CUresult cuMemDiscardBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count, unsigned long long flags,
+                                CUstream hStream) {
+  return hint_batch(dptrs, sizes, count, flags, hStream, false);
+}
+CUresult cuMemDiscardBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t count, unsigned long long flags,
+                                     CUstream hStream) {
+  return hint_batch(dptrs, sizes, count, flags, hStream, true);
+}
+CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs,
+                                           size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags,
+                                           CUstream hStream) {
+  return prefetch_batch(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream, false);
+}
+CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t count,
+                                                CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs,
+                                                size_t numPrefetchLocs, unsigned long long flags, CUstream hStream) {
+  return prefetch_batch(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream, true);
+}
+
+static CUresult attach(CUstream stream, CUdeviceptr address, bool per_thread) {
+  CUresult result = hint(address, 1);
+  return result == CUDA_SUCCESS ? order(stream, per_thread) : result;
+}
+
+CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags) {
+  (void)length;
+  (void)flags;
+  return attach(hStream, dptr, false);
+}
+CUresult cuStreamAttachMemAsync_ptsz(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags) {
+  (void)length;
+  (void)flags;
+  return attach(hStream, dptr, true);
+}

@@ -1,0 +1,289 @@
+/* Host memory that the driver knows (pinned and registered), and what it tells about any pointer. */
+#define _GNU_SOURCE
+#include <string.h>
+#include <sys/mman.h>
+
+#include "sim/memory/memory.h"
+
+enum {
+  HOST_FLAGS = 7 /* portable, mapped, write-combined */,
+  REGISTER_FLAGS = 15 /* portable, mapped, I/O, read-only */
+};
+
+CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags) {
+  struct sim_ctx *ctx;
+  CUresult result = sim_ctx_need(&ctx);
+  if (result == CUDA_SUCCESS)
+    result = sim_capture_guard();
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!pp || bytesize == 0 || (Flags & ~(unsigned)HOST_FLAGS))
+    return CUDA_ERROR_INVALID_VALUE;
+  if (bytesize > SIM_ADDRESS_SPACE)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  uint64_t bytes = sim_round_up(bytesize, SIM_PAGE);
+  void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  struct sim_range range = {.base = (uint64_t)(uintptr_t)at,
+                            .bytes = bytesize,
+                            .pages = {.at = at, .bytes = bytes, .fd = -1},
+                            .kind = SIM_RANGE_HOST,
+                            .device = ctx->device,
+                            .ctx = ctx,
+                            .flags = Flags | 2u /* with unified addresses all pinned memory is mapped */};
+  sim_ranges_lock();
+  struct sim_range *kept = sim_range_add(&range);
+  sim_ranges_unlock();
+  if (!kept) {
+    munmap(at, bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  *pp = at;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemAllocHost_v2(void **pp, size_t bytesize) { return cuMemHostAlloc(pp, bytesize, 0); }
+
+CUresult cuMemAllocHost(void **pp, unsigned int bytesize) { return cuMemHostAlloc(pp, bytesize, 0); }
+
+/* Finds host memory of one kind that starts at p, waits for the work that may use it, and takes it out of the table. */
+static bool take_out(void *p, enum sim_range_kind kind, struct sim_range *gone) {
+  sim_ranges_lock();
+  struct sim_range *range = sim_range_at((uint64_t)(uintptr_t)p);
+  if (range && range->kind != kind)
+    range = NULL;
+  if (range)
+    range->dying = true;
+  sim_ranges_unlock();
+  if (!range)
+    return false;
+  sim_ctx_wait(range->ctx);
+  sim_ranges_lock();
+  *gone = *range;
+  sim_range_remove(range);
+  sim_ranges_unlock();
+  return true;
+}
+
+CUresult cuMemFreeHost(void *p) {
+  struct sim_range gone;
+  CUresult result = sim_ready();
+  if (result == CUDA_SUCCESS)
+    result = sim_capture_guard();
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!take_out(p, SIM_RANGE_HOST, &gone))
+    return CUDA_ERROR_INVALID_VALUE;
+  munmap(gone.pages.at, gone.pages.bytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags) {
+  struct sim_ctx *ctx;
+  CUresult result = sim_ctx_need(&ctx);
+  if (result == CUDA_SUCCESS)
+    result = sim_capture_guard();
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!p || bytesize == 0 || bytesize > SIM_ADDRESS_SPACE || (Flags & ~(unsigned)REGISTER_FLAGS))
+    return CUDA_ERROR_INVALID_VALUE;
+  struct sim_range range = {.base = (uint64_t)(uintptr_t)p,
+                            .bytes = bytesize,
+                            .pages = {.fd = -1},
+                            .kind = SIM_RANGE_REGISTERED,
+                            .device = ctx->device,
+                            .ctx = ctx,
+                            .flags = Flags | 2u};
+  sim_ranges_lock();
+  struct sim_range *other = sim_range_overlap(range.base, range.bytes);
+  if (other)
+    result = other->kind == SIM_RANGE_REGISTERED || other->kind == SIM_RANGE_HOST
+                 ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
+                 : CUDA_ERROR_INVALID_VALUE;
+  else if (!sim_range_add(&range))
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  sim_ranges_unlock();
+  return result;
+}
+
+CUresult cuMemHostRegister(void *p, size_t bytesize, unsigned int Flags) {
+  return cuMemHostRegister_v2(p, bytesize, Flags);
+}
+
+CUresult cuMemHostUnregister(void *p) {
+  struct sim_range gone;
+  CUresult result = sim_ready();
+  if (result == CUDA_SUCCESS)
+    result = sim_capture_guard();
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!p)
+    return CUDA_ERROR_INVALID_VALUE;
+  return take_out(p, SIM_RANGE_REGISTERED, &gone) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+}
+
+static bool is_host(const struct sim_range *range) {
+  return range->kind == SIM_RANGE_HOST || range->kind == SIM_RANGE_REGISTERED;
+}
+
+bool sim_memory_pinned(const void *at, size_t bytes) {
+  uint64_t address = (uint64_t)(uintptr_t)at;
+  sim_ranges_lock();
+  struct sim_range *range = sim_range_find(address);
+  bool pinned = range && is_host(range) && bytes <= range->bytes - (address - range->base);
+  sim_ranges_unlock();
+  return pinned;
+}
+
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsigned int Flags) {
+  struct sim_ctx *ctx;
+  CUresult result = sim_ctx_need(&ctx);
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!pdptr || !p || Flags || !sim_memory_pinned(p, 1))
+    return CUDA_ERROR_INVALID_VALUE;
+  *pdptr = (uint64_t)(uintptr_t)p;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostGetFlags(unsigned int *pFlags, void *p) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  sim_ranges_lock();
+  struct sim_range *range = sim_range_find((uint64_t)(uintptr_t)p);
+  if (!pFlags || !range || range->kind != SIM_RANGE_HOST)
+    result = CUDA_ERROR_INVALID_VALUE;
+  else
+    *pFlags = range->flags;
+  sim_ranges_unlock();
+  return result;
+}
+
+/* ---- pointer attributes ------------------------------------------------------------------------------------------ */
+
+enum { /* CUpointer_attribute */
+       POINTER_CONTEXT = 1,
+       POINTER_MEMORY_TYPE = 2,
+       POINTER_DEVICE_POINTER = 3,
+       POINTER_HOST_POINTER = 4,
+       POINTER_P2P_TOKENS = 5,
+       POINTER_SYNC_MEMOPS = 6,
+       POINTER_BUFFER_ID = 7,
+       POINTER_IS_MANAGED = 8,
+       POINTER_DEVICE_ORDINAL = 9,
+       POINTER_IS_LEGACY_IPC = 10,
+       POINTER_RANGE_START = 11,
+       POINTER_RANGE_SIZE = 12,
+       POINTER_MAPPED = 13,
+       POINTER_HANDLE_TYPES = 14,
+       POINTER_RDMA = 15,
+       POINTER_ACCESS_FLAGS = 16,
+       POINTER_MEMPOOL = 17,
+       POINTER_MAPPING_SIZE = 18,
+       POINTER_MAPPING_BASE = 19,
+       POINTER_BLOCK_ID = 20,
+       POINTER_HW_DECOMPRESS = 21,
+       UNKNOWN_DEVICE = -2, /* what cuPointerGetAttributes says of a pointer it does not know */
+       ACCESS_READ_WRITE = 3
+};
+
+static void put_u64(void *data, uint64_t value) { memcpy(data, &value, sizeof value); }
+
+static void put_u32(void *data, uint32_t value) { memcpy(data, &value, sizeof value); }
+
+static void put_flag(void *data, bool value) { *(unsigned char *)data = value; }
+
+static bool of_device(const struct sim_range *range) { return range && !is_host(range); }
+
+static bool shows_context(const struct sim_range *range) {
+  return range && range->ctx && range->kind != SIM_RANGE_POOL; /* pool and cuMemMap memory belongs to no context */
+}
+
+/* range may be NULL: an address the driver does not know. */
+static CUresult attribute_of(const struct sim_range *range, CUdeviceptr ptr, CUpointer_attribute attribute,
+                             void *data) {
+  switch (attribute) {
+    case POINTER_CONTEXT: put_u64(data, shows_context(range) ? (uint64_t)(uintptr_t)range->ctx : 0); break;
+    case POINTER_MEMORY_TYPE:
+      put_u32(data, !range ? 0 : is_host(range) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
+      break;
+    case POINTER_DEVICE_POINTER: put_u64(data, range ? ptr : 0); break;
+    case POINTER_HOST_POINTER:
+      put_u64(data, !range || is_host(range) || range->kind == SIM_RANGE_MANAGED ? ptr : 0);
+      break;
+    case POINTER_SYNC_MEMOPS: put_flag(data, range && (range->flags & SIM_SYNC_MEMOPS)); break;
+    case POINTER_BUFFER_ID: put_u64(data, range ? range->id : 0); break;
+    case POINTER_IS_MANAGED: put_flag(data, range && range->kind == SIM_RANGE_MANAGED); break;
+    case POINTER_DEVICE_ORDINAL: put_u32(data, (uint32_t)(range ? range->device : UNKNOWN_DEVICE)); break;
+    case POINTER_IS_LEGACY_IPC: put_flag(data, range && range->kind == SIM_RANGE_DEVICE && range->pages.fd >= 0); break;
+    case POINTER_RANGE_START: put_u64(data, range ? range->base : 0); break;
+    case POINTER_RANGE_SIZE: put_u64(data, range ? range->bytes : 0); break;
+    case POINTER_MAPPED: put_flag(data, range != NULL); break;
+    case POINTER_HANDLE_TYPES:
+      put_u64(data, range && range->kind == SIM_RANGE_MAPPED ? (uint64_t)sim_physical_handle_types(range->owner) : 0);
+      break;
+    case POINTER_RDMA: put_flag(data, false); break;
+    case POINTER_ACCESS_FLAGS:
+      put_u32(data, range && (range->kind != SIM_RANGE_MAPPED || range->readable) ? ACCESS_READ_WRITE : 0);
+      break;
+    case POINTER_MEMPOOL:
+      put_u64(data, range && range->kind == SIM_RANGE_POOL ? (uint64_t)(uintptr_t)sim_pool_of_block(range->owner) : 0);
+      break;
+    case POINTER_MAPPING_SIZE: put_u64(data, of_device(range) ? range->bytes : 0); break;
+    case POINTER_MAPPING_BASE: put_u64(data, of_device(range) ? range->base : 0); break;
+    case POINTER_BLOCK_ID:
+      put_u64(data, !range ? 0 : range->kind == SIM_RANGE_MAPPED ? sim_physical_id(range->owner) : range->id);
+      break;
+    case POINTER_HW_DECOMPRESS: put_flag(data, false); break;
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!data)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (attribute == POINTER_P2P_TOKENS)
+    return CUDA_ERROR_NOT_SUPPORTED;
+  sim_ranges_lock();
+  struct sim_range *range = sim_range_find(ptr);
+  result = range || attribute == POINTER_MAPPED ? attribute_of(range, ptr, attribute, data) : CUDA_ERROR_INVALID_VALUE;
+  sim_ranges_unlock();
+  return result;
+}
+
+CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes, void **data,
+                                CUdeviceptr ptr) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (numAttributes == 0 || !attributes || !data)
+    return CUDA_ERROR_INVALID_VALUE;
+  sim_ranges_lock();
+  struct sim_range *range = sim_range_find(ptr);
+  for (unsigned i = 0; i < numAttributes && result == CUDA_SUCCESS; i++)
+    result = data[i] ? attribute_of(range, ptr, attributes[i], data[i]) : CUDA_ERROR_INVALID_VALUE;
+  sim_ranges_unlock();
+  return result;
+}
+
+CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  sim_ranges_lock();
+  struct sim_range *range = sim_range_find(ptr);
+  if (!value || attribute != POINTER_SYNC_MEMOPS || !of_device(range))
+    result = CUDA_ERROR_INVALID_VALUE;
+  else if (*(const unsigned *)value)
+    range->flags |= SIM_SYNC_MEMOPS;
+  else
+    range->flags &= ~SIM_SYNC_MEMOPS;
+  sim_ranges_unlock();
+  return result;
+}

@@ -1,0 +1,167 @@
+/* Multicast objects: which memory is bound to them, and thereby kept. What is stored through one is not modelled. */
+#include <stdlib.h>
+
+#include "sim/memory/vmm.h"
+
+struct binding {
+  uint64_t offset, bytes;
+  struct physical *memory;
+  struct binding *next;
+};
+struct multicast {
+  unsigned team;    /* devices it is for */
+  uint32_t devices; /* added so far, a bit each */
+  struct binding *bindings;
+};
+
+/* All with sim_ranges_lock. */
+static CUdevice device_of(const struct binding *binding) { return sim_physical_device(&binding->memory->prop); }
+
+static void let_go(struct binding **at) {
+  struct binding *gone = *at;
+  *at = gone->next;
+  gone->memory->bound--;
+  sim_physical_check(gone->memory);
+  free(gone);
+}
+
+void sim_multicast_free(struct multicast *multicast) {
+  while (multicast->bindings)
+    let_go(&multicast->bindings);
+  free(multicast);
+}
+
+static struct physical *object_of(CUmemGenericAllocationHandle handle) {
+  struct physical *object = sim_physical_of(handle);
+  return object && object->multicast ? object : NULL;
+}
+
+static CUresult check(const CUmulticastObjectProp *prop) {
+  if (!prop || prop->numDevices == 0 || prop->numDevices > sim_info()->ndevices || prop->size == 0 || prop->flags ||
+      prop->size % SIM_VMM_GRANULARITY || prop->size > SIM_ADDRESS_SPACE)
+    return CUDA_ERROR_INVALID_VALUE;
+  return prop->handleTypes ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+}
+
+CUresult cuMulticastGetGranularity(size_t *granularity, const CUmulticastObjectProp *prop,
+                                   CUmulticastGranularity_flags option) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!granularity || option < 0 || option > 1 || !prop || prop->numDevices == 0 || prop->flags)
+    return CUDA_ERROR_INVALID_VALUE;
+  *granularity = SIM_VMM_GRANULARITY;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMulticastCreate(CUmemGenericAllocationHandle *mcHandle, const CUmulticastObjectProp *prop) {
+  CUresult result = sim_ready();
+  if (result == CUDA_SUCCESS)
+    result = mcHandle ? check(prop) : CUDA_ERROR_INVALID_VALUE;
+  if (result != CUDA_SUCCESS)
+    return result;
+  struct multicast *multicast = calloc(1, sizeof *multicast);
+  if (!multicast)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  multicast->team = prop->numDevices;
+  const struct physical made = {.bytes = prop->size, .multicast = multicast, .pages = {.fd = -1}};
+  result = sim_physical_add(&made, mcHandle);
+  if (result != CUDA_SUCCESS)
+    free(multicast);
+  return result;
+}
+
+CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle mcHandle, CUdevice dev) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!sim_device_valid(dev))
+    return CUDA_ERROR_INVALID_DEVICE;
+  sim_ranges_lock();
+  struct physical *object = object_of(mcHandle);
+  struct multicast *multicast = object ? object->multicast : NULL;
+  if (!multicast || multicast->devices & 1u << dev ||
+      (unsigned)__builtin_popcount(multicast->devices) == multicast->team)
+    result = CUDA_ERROR_INVALID_VALUE;
+  else
+    multicast->devices |= 1u << dev;
+  sim_ranges_unlock();
+  return result;
+}
+
+/* A call before all devices were added would wait for them on hardware; here nobody else could add one. */
+static CUresult bind(struct physical *object, uint64_t offset, struct physical *memory, uint64_t memory_offset,
+                     uint64_t bytes) {
+  if (!object || !memory || memory->multicast || bytes == 0 || (offset | memory_offset | bytes) % SIM_VMM_GRANULARITY ||
+      bytes > object->bytes || offset > object->bytes - bytes || bytes > memory->bytes ||
+      memory_offset > memory->bytes - bytes)
+    return CUDA_ERROR_INVALID_VALUE;
+  struct multicast *multicast = object->multicast;
+  CUdevice device = sim_physical_device(&memory->prop);
+  if ((unsigned)__builtin_popcount(multicast->devices) < multicast->team)
+    return CUDA_ERROR_NOT_READY;
+  if (memory->prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE || !(multicast->devices & 1u << device))
+    return CUDA_ERROR_INVALID_DEVICE;
+  for (const struct binding *each = multicast->bindings; each; each = each->next)
+    if (device_of(each) == device && offset < each->offset + each->bytes && each->offset < offset + bytes)
+      return CUDA_ERROR_INVALID_VALUE;
+  struct binding *made = malloc(sizeof *made);
+  if (!made)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  *made = (struct binding){offset, bytes, memory, multicast->bindings};
+  multicast->bindings = made;
+  memory->bound++;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
+                            CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
+                            unsigned long long flags) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS || flags)
+    return result ? result : CUDA_ERROR_INVALID_VALUE;
+  sim_ranges_lock();
+  result = bind(object_of(mcHandle), mcOffset, sim_physical_of(memHandle), memOffset, size);
+  sim_ranges_unlock();
+  return result;
+}
+
+CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr, size_t size,
+                             unsigned long long flags) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS || flags)
+    return result ? result : CUDA_ERROR_INVALID_VALUE;
+  sim_ranges_lock();
+  struct sim_range *range = sim_range_find(memptr);
+  if (range && range->kind == SIM_RANGE_MAPPED && memptr % SIM_VMM_GRANULARITY == 0 &&
+      size <= range->bytes - (memptr - range->base))
+    result = bind(object_of(mcHandle), mcOffset, range->owner, 0, size);
+  else
+    result = CUDA_ERROR_INVALID_VALUE;
+  sim_ranges_unlock();
+  return result;
+}
+
+CUresult cuMulticastUnbind(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset, size_t size) {
+  bool found = false;
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!sim_device_valid(dev))
+    return CUDA_ERROR_INVALID_DEVICE;
+  if (size > SIM_ADDRESS_SPACE || mcOffset > SIM_ADDRESS_SPACE)
+    return CUDA_ERROR_INVALID_VALUE;
+  sim_ranges_lock();
+  struct physical *object = object_of(mcHandle);
+  struct binding **at = object ? &object->multicast->bindings : NULL;
+  while (at && *at) {
+    if (device_of(*at) != dev || (*at)->offset < mcOffset || (*at)->offset + (*at)->bytes > mcOffset + size) {
+      at = &(*at)->next;
+      continue;
+    }
+    let_go(at);
+    found = true;
+  }
+  sim_ranges_unlock();
+  return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}

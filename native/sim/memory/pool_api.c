@@ -1,0 +1,262 @@
+/* Memory pools: handles, attributes, access, and which pool a device allocates from. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim/memory/pools.h"
+
+/* Under sim_ranges_lock. */
+static struct {
+  struct CUmemPoolHandle_st standard[SIM_MAX_DEVICES];
+  CUmemoryPool current[SIM_MAX_DEVICES]; /* NULL: the standard one */
+} all;
+
+enum { /* CUmemPool_attribute */
+       POOL_REUSE_FIRST = 1,
+       POOL_REUSE_LAST = 3,
+       POOL_RELEASE_THRESHOLD = 4,
+       POOL_RESERVED_CURRENT = 5,
+       POOL_RESERVED_HIGH = 6,
+       POOL_USED_CURRENT = 7,
+       POOL_USED_HIGH = 8,
+       ACCESS_NONE = 0,
+       ACCESS_READ = 1,
+       ACCESS_READ_WRITE = 3
+};
+
+static CUmemoryPool standard_pool(CUdevice device) {
+  struct CUmemPoolHandle_st *pool = &all.standard[device];
+  if (!pool->standard) {
+    sim_pool_start(pool, (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device}, 0);
+    pool->standard = true;
+  }
+  return pool;
+}
+
+CUmemoryPool sim_pool_current(CUdevice device) {
+  CUmemoryPool standard = standard_pool(device);
+  return all.current[device] ? all.current[device] : standard;
+}
+
+static CUresult pool_of_device(CUmemoryPool *out, CUdevice device, CUmemoryPool (*choose)(CUdevice)) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!sim_device_valid(device))
+    return CUDA_ERROR_INVALID_DEVICE;
+  if (!out)
+    return CUDA_ERROR_INVALID_VALUE;
+  sim_ranges_lock();
+  *out = choose(device);
+  sim_ranges_unlock();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev) {
+  return pool_of_device(pool_out, dev, standard_pool);
+}
+
+CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev) { return pool_of_device(pool, dev, sim_pool_current); }
+
+CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!sim_device_valid(dev))
+    return CUDA_ERROR_INVALID_DEVICE;
+  sim_ranges_lock();
+  if (!sim_pool_known(pool) || pool->imported || pool->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+      pool->location.id != dev)
+    result = CUDA_ERROR_INVALID_VALUE;
+  else
+    all.current[dev] = pool;
+  sim_ranges_unlock();
+  return result;
+}
+
+/* Since 13.0 pools are found by location; only devices have one here. */
+static CUresult at_location(const CUmemLocation *location, CUmemAllocationType type) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!location)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (location->type != CU_MEM_LOCATION_TYPE_DEVICE || type != CU_MEM_ALLOCATION_TYPE_PINNED)
+    return CUDA_ERROR_NOT_SUPPORTED;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type) {
+  CUresult result = at_location(location, type);
+  return result == CUDA_SUCCESS ? cuDeviceGetDefaultMemPool(pool_out, location->id) : result;
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
+  CUresult result = at_location(location, type);
+  return result == CUDA_SUCCESS ? cuDeviceGetMemPool(pool, location->id) : result;
+}
+
+CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool) {
+  CUresult result = at_location(location, type);
+  return result == CUDA_SUCCESS ? cuDeviceSetMemPool(location->id, pool) : result;
+}
+
+static CUresult check_properties(const CUmemPoolProps *props) {
+  if (!props)
+    return CUDA_ERROR_INVALID_VALUE;
+  bool shared = props->handleTypes == SIM_POOL_HANDLE;
+  if (props->handleTypes != CU_MEM_HANDLE_TYPE_NONE && !(shared && props->allocType == CU_MEM_ALLOCATION_TYPE_PINNED &&
+                                                         props->location.type == CU_MEM_LOCATION_TYPE_DEVICE))
+    return CUDA_ERROR_NOT_SUPPORTED;
+  if (props->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED && props->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    return CUDA_ERROR_NOT_SUPPORTED; /* managed memory is on the device all the time here */
+  if (props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED && props->allocType != CU_MEM_ALLOCATION_TYPE_MANAGED)
+    return CUDA_ERROR_INVALID_VALUE;
+  switch (props->location.type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+      return sim_device_valid(props->location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    case CU_MEM_LOCATION_TYPE_HOST:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA: return CUDA_SUCCESS;
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps) {
+  CUresult result = sim_ready();
+  if (result == CUDA_SUCCESS)
+    result = pool ? check_properties(poolProps) : CUDA_ERROR_INVALID_VALUE;
+  if (result != CUDA_SUCCESS)
+    return result;
+  struct CUmemPoolHandle_st *made = malloc(sizeof *made);
+  if (!made)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  sim_ranges_lock();
+  sim_pool_start(made, poolProps->location, poolProps->maxSize);
+  made->exportable = poolProps->handleTypes != CU_MEM_HANDLE_TYPE_NONE;
+  sim_ranges_unlock();
+  *pool = made;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  sim_ranges_lock();
+  if (!sim_pool_known(pool) || pool->standard) {
+    result = CUDA_ERROR_INVALID_VALUE;
+  } else {
+    for (CUdevice device = 0; device < SIM_MAX_DEVICES; device++)
+      if (all.current[device] == pool)
+        all.current[device] = NULL;
+    pool->destroyed = true;
+    if (pool->used == 0)
+      sim_pool_end(pool);
+  }
+  sim_ranges_unlock();
+  return result;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  sim_ranges_lock();
+  if (sim_pool_known(pool))
+    sim_pool_trim(pool, minBytesToKeep);
+  else
+    result = CUDA_ERROR_INVALID_VALUE;
+  sim_ranges_unlock();
+  return result;
+}
+
+static CUresult set_attribute(struct CUmemPoolHandle_st *pool, CUmemPool_attribute attr, const void *value) {
+  uint64_t wide;
+  if (attr >= POOL_REUSE_FIRST && attr <= POOL_REUSE_LAST) {
+    memcpy(&pool->reuse[attr - POOL_REUSE_FIRST], value, sizeof(int));
+    return CUDA_SUCCESS;
+  }
+  memcpy(&wide, value, sizeof wide);
+  if (attr == POOL_RELEASE_THRESHOLD)
+    pool->threshold = wide;
+  else if (attr == POOL_RESERVED_HIGH && wide == 0)
+    pool->reserved_high = pool->reserved;
+  else if (attr == POOL_USED_HIGH && wide == 0)
+    pool->used_high = pool->used;
+  else
+    return CUDA_ERROR_INVALID_VALUE;
+  return CUDA_SUCCESS;
+}
+
+static CUresult get_attribute(const struct CUmemPoolHandle_st *pool, CUmemPool_attribute attr, void *value) {
+  if (attr >= POOL_REUSE_FIRST && attr <= POOL_REUSE_LAST) {
+    memcpy(value, &pool->reuse[attr - POOL_REUSE_FIRST], sizeof(int));
+    return CUDA_SUCCESS;
+  }
+  const uint64_t *from = attr == POOL_RELEASE_THRESHOLD  ? &pool->threshold
+                         : attr == POOL_RESERVED_CURRENT ? &pool->reserved
+                         : attr == POOL_RESERVED_HIGH    ? &pool->reserved_high
+                         : attr == POOL_USED_CURRENT     ? &pool->used
+                         : attr == POOL_USED_HIGH        ? &pool->used_high
+                                                         : NULL;
+  if (!from)
+    return CUDA_ERROR_INVALID_VALUE;
+  memcpy(value, from, sizeof *from);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  sim_ranges_lock();
+  result = value && sim_pool_known(pool) ? set_attribute(pool, attr, value) : CUDA_ERROR_INVALID_VALUE;
+  sim_ranges_unlock();
+  return result;
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  sim_ranges_lock();
+  result = value && sim_pool_known(pool) ? get_attribute(pool, attr, value) : CUDA_ERROR_INVALID_VALUE;
+  sim_ranges_unlock();
+  return result;
+}
+
+static bool access_valid(const struct CUmemPoolHandle_st *pool, const CUmemAccessDesc *desc) {
+  bool own = pool->location.type == CU_MEM_LOCATION_TYPE_DEVICE && pool->location.id == desc->location.id;
+  return desc->location.type == CU_MEM_LOCATION_TYPE_DEVICE && sim_device_valid(desc->location.id) &&
+         (desc->flags == ACCESS_NONE || desc->flags == ACCESS_READ || desc->flags == ACCESS_READ_WRITE) &&
+         !(own && desc->flags != ACCESS_READ_WRITE); /* a device keeps access to its own pool */
+}
+
+CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  sim_ranges_lock();
+  if (!map || count == 0 || !sim_pool_known(pool))
+    result = CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
+    if (!access_valid(pool, &map[i]))
+      result = CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
+    pool->access[map[i].location.id] = map[i].flags;
+  sim_ranges_unlock();
+  return result;
+}
+
+CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool, CUmemLocation *location) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  sim_ranges_lock();
+  if (!flags || !location || !sim_pool_known(memPool) || location->type != CU_MEM_LOCATION_TYPE_DEVICE ||
+      !sim_device_valid(location->id))
+    result = CUDA_ERROR_INVALID_VALUE;
+  else
+    *flags = memPool->access[location->id];
+  sim_ranges_unlock();
+  return result;
+}

@@ -1,0 +1,295 @@
+/* Virtual memory management: physical memory (cuMemCreate).
+ *
+ * A physical handle is a piece of a memfd, its own where it may be exported, so that an importing process maps the same
+ * bytes. It lives, and is charged, until its last handle, mapping and place in a multicast object are gone; an imported
+ * one is charged to the process that made it. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "sim/memory/vmm.h"
+
+/* Under sim_ranges_lock. */
+static struct {
+  struct physical *physicals;
+  uint64_t ids;
+} all;
+
+/* Behind the bytes of an exported file: what an importer must know. */
+struct trailer {
+  uint64_t magic, bytes;
+  uint32_t engine_device, reserved; /* of memory on a device: CUDA ordinals differ between processes */
+  CUmemAllocationProp prop;
+};
+#define TRAILER_MAGIC 0x6773566d6d310001ull
+
+enum { GRANULARITY_RECOMMENDED = 1 };
+
+uint64_t sim_physical_id(const void *physical) { return ((const struct physical *)physical)->id; }
+
+int sim_physical_handle_types(const void *physical) {
+  return ((const struct physical *)physical)->prop.requestedHandleTypes;
+}
+
+struct physical *sim_physical_of(CUmemGenericAllocationHandle handle) {
+  for (struct physical *each = all.physicals; each; each = each->next)
+    if ((uint64_t)(uintptr_t)each == handle)
+      return each->handles ? each : NULL;
+  return NULL;
+}
+
+static bool on_device(const CUmemAllocationProp *prop) { return prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE; }
+
+CUdevice sim_physical_device(const CUmemAllocationProp *prop) { return on_device(prop) ? prop->location.id : 0; }
+
+static CUresult check_properties(const CUmemAllocationProp *prop) {
+  if (!prop || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (prop->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    return CUDA_ERROR_NOT_SUPPORTED;
+  switch (prop->location.type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+      return sim_device_valid(prop->location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+    case CU_MEM_LOCATION_TYPE_HOST:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT: return CUDA_SUCCESS;
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
+                                       CUmemAllocationGranularity_flags option) {
+  CUresult result = sim_ready();
+  if (result == CUDA_SUCCESS)
+    result = granularity && option >= 0 && option <= GRANULARITY_RECOMMENDED ? check_properties(prop)
+                                                                             : CUDA_ERROR_INVALID_VALUE;
+  if (result == CUDA_SUCCESS)
+    *granularity = SIM_VMM_GRANULARITY;
+  return result;
+}
+
+/* ---- physical memory --------------------------------------------------------------------------------------------- */
+
+static CUresult own_pages(uint64_t bytes, const CUmemAllocationProp *prop, struct sim_pages *pages) {
+  const struct trailer trailer = {.magic = TRAILER_MAGIC,
+                                  .bytes = bytes,
+                                  .engine_device = sim_engine_device(sim_physical_device(prop)),
+                                  .prop = *prop};
+  int fd = memfd_create("gpushare-sim-vmm", MFD_CLOEXEC);
+  if (fd < 0)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (ftruncate(fd, (off_t)bytes) < 0 ||
+      pwrite(fd, &trailer, sizeof trailer, (off_t)bytes) != (ssize_t)sizeof trailer) {
+    close(fd);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  *pages = (struct sim_pages){.bytes = bytes, .fd = fd};
+  return CUDA_SUCCESS;
+}
+
+static void physical_free(struct physical *physical) {
+  struct physical **link = &all.physicals;
+  while (*link != physical)
+    link = &(*link)->next;
+  *link = physical->next;
+  if (physical->multicast)
+    sim_multicast_free(physical->multicast);
+  else if (physical->own_file)
+    close(physical->pages.fd);
+  else
+    sim_pages_free(&physical->pages);
+  if (physical->charged)
+    sim_memory_release(sim_physical_device(&physical->prop), physical->charged);
+  free(physical);
+}
+
+void sim_physical_check(struct physical *physical) {
+  if (physical->handles == 0 && physical->mappings == 0 && physical->bound == 0)
+    physical_free(physical);
+}
+
+CUresult sim_physical_add(const struct physical *made, CUmemGenericAllocationHandle *handle) {
+  struct physical *kept = malloc(sizeof *kept);
+  if (!kept)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  *kept = *made;
+  sim_ranges_lock();
+  kept->id = ++all.ids;
+  kept->handles = 1;
+  kept->next = all.physicals;
+  all.physicals = kept;
+  sim_ranges_unlock();
+  *handle = (uint64_t)(uintptr_t)kept;
+  return CUDA_SUCCESS;
+}
+
+static CUresult physical_new(struct physical *made, CUmemGenericAllocationHandle *handle) {
+  CUresult result = made->own_file ? own_pages(made->bytes, &made->prop, &made->pages)
+                                   : sim_pages_new(sim_physical_device(&made->prop), made->bytes, false, &made->pages);
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!made->own_file && made->pages.fd < 0)
+    result = CUDA_ERROR_OUT_OF_MEMORY; /* private pages cannot be mapped elsewhere */
+  if (result == CUDA_SUCCESS)
+    result = sim_physical_add(made, handle);
+  if (result == CUDA_SUCCESS)
+    return result;
+  if (made->own_file)
+    close(made->pages.fd);
+  else
+    sim_pages_free(&made->pages);
+  return result;
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
+                     unsigned long long flags) {
+  CUresult result = sim_ready();
+  if (result == CUDA_SUCCESS)
+    result = handle && !flags ? check_properties(prop) : CUDA_ERROR_INVALID_VALUE;
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (size == 0 || size % SIM_VMM_GRANULARITY)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (size > SIM_ADDRESS_SPACE)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  struct physical made = {.bytes = size,
+                          .charged = on_device(prop) ? size : 0,
+                          .prop = *prop,
+                          .own_file = prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE};
+  if (made.charged)
+    result = sim_memory_reserve(sim_physical_device(prop), made.charged);
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = physical_new(&made, handle);
+  if (result != CUDA_SUCCESS && made.charged)
+    sim_memory_release(sim_physical_device(prop), made.charged);
+  return result;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  sim_ranges_lock();
+  struct physical *physical = sim_physical_of(handle);
+  if (physical) {
+    physical->handles--;
+    sim_physical_check(physical);
+  } else {
+    result = CUDA_ERROR_INVALID_VALUE;
+  }
+  sim_ranges_unlock();
+  return result;
+}
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  sim_ranges_lock();
+  struct sim_range *range = sim_range_find((uint64_t)(uintptr_t)addr);
+  if (handle && range && range->kind == SIM_RANGE_MAPPED) {
+    struct physical *physical = range->owner;
+    physical->handles++;
+    *handle = (uint64_t)(uintptr_t)physical;
+  } else {
+    result = CUDA_ERROR_INVALID_VALUE;
+  }
+  sim_ranges_unlock();
+  return result;
+}
+
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  sim_ranges_lock();
+  struct physical *physical = sim_physical_of(handle);
+  if (prop && physical && !physical->multicast)
+    *prop = physical->prop;
+  else
+    result = CUDA_ERROR_INVALID_VALUE;
+  sim_ranges_unlock();
+  return result;
+}
+
+CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocationHandle handle,
+                                      CUmemAllocationHandleType handleType, unsigned long long flags) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!shareableHandle || flags || handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    return CUDA_ERROR_INVALID_VALUE;
+  sim_ranges_lock();
+  struct physical *physical = sim_physical_of(handle);
+  if (!physical || !(physical->prop.requestedHandleTypes & handleType)) {
+    result = CUDA_ERROR_INVALID_VALUE;
+  } else {
+    int fd = fcntl(physical->pages.fd, F_DUPFD_CLOEXEC, 3);
+    if (fd < 0)
+      result = CUDA_ERROR_OPERATING_SYSTEM;
+    else
+      memcpy(shareableHandle, &fd, sizeof fd);
+  }
+  sim_ranges_unlock();
+  return result;
+}
+
+/* Makes the ordinal this process's own. */
+static bool localise(struct trailer *trailer) {
+  if (!on_device(&trailer->prop))
+    return true;
+  for (CUdevice device = 0; sim_device_valid(device); device++) {
+    if (sim_engine_device(device) == trailer->engine_device) {
+      trailer->prop.location.id = device;
+      return true;
+    }
+  }
+  return false;
+}
+
+/* A file that cuMemExportToShareableHandle made, in whatever process. */
+static bool read_trailer(int fd, struct trailer *trailer) {
+  struct stat about;
+  off_t at;
+  if (fstat(fd, &about) < 0 || about.st_size < (off_t)sizeof *trailer)
+    return false;
+  at = about.st_size - (off_t)sizeof *trailer;
+  return pread(fd, trailer, sizeof *trailer, at) == (ssize_t)sizeof *trailer && trailer->magic == TRAILER_MAGIC &&
+         trailer->bytes == (uint64_t)at && trailer->bytes % SIM_VMM_GRANULARITY == 0 && localise(trailer) &&
+         check_properties(&trailer->prop) == CUDA_SUCCESS;
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *osHandle,
+                                        CUmemAllocationHandleType shHandleType) {
+  struct trailer trailer;
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  int fd = (int)(intptr_t)osHandle; /* the descriptor itself, in a pointer's clothes */
+  if (!handle || shHandleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !read_trailer(fd, &trailer))
+    return CUDA_ERROR_INVALID_VALUE;
+  fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+  if (fd < 0)
+    return CUDA_ERROR_OPERATING_SYSTEM;
+  const struct physical made = {
+      .bytes = trailer.bytes, .prop = trailer.prop, .pages = {.bytes = trailer.bytes, .fd = fd}, .own_file = true};
+  result = sim_physical_add(&made, handle);
+  if (result != CUDA_SUCCESS)
+    close(fd);
+  return result;
+}
+
+bool sim_physical_file(int fd, uint64_t *bytes, CUdevice *device) {
+  struct trailer trailer;
+  if (!read_trailer(fd, &trailer))
+    return false;
+  *bytes = trailer.bytes;
+  *device = sim_physical_device(&trailer.prop);
+  return true;
+}

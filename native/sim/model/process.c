@@ -1,0 +1,224 @@
+/* This process as a client of the simulator: joining it, its devices, its memory in the books. */
+#define _GNU_SOURCE
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "sim/model/model.h"
+
+static __thread int cancel_before; /* of the thread that holds model_lock */
+static pthread_mutex_t model_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t wire_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct sim_wire wire = {.fd = -1};
+static int joined; /* cuInit has succeeded in this very process */
+static bool forked;
+
+struct sim_device sim_devices[SIM_MAX_DEVICES];
+struct sim_hello sim_hello;
+
+/* A thread must not be cancelled with the model in its hands: what it rings and waits with are points for that. */
+void sim_lock(void) {
+  int before;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+  pthread_mutex_lock(&model_lock);
+  cancel_before = before;
+}
+
+void sim_unlock(void) {
+  int before = cancel_before;
+  pthread_mutex_unlock(&model_lock);
+  pthread_setcancelstate(before, &before);
+}
+
+uint64_t sim_now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+void sim_spin(uint64_t ns) {
+  if (ns == 0)
+    return;
+  for (uint64_t end = sim_now() + ns; sim_now() < end;)
+    sim_pause();
+}
+
+const struct sim_hello *sim_info(void) { return &sim_hello; }
+
+/* Handles of a parent are useless in its child, as with the real driver; the connection stays the parent's alone. */
+static void in_child(void) {
+  if (!__atomic_load_n(&joined, __ATOMIC_ACQUIRE))
+    return;
+  __atomic_store_n(&joined, 0, __ATOMIC_RELEASE);
+  forked = true;
+  sim_wire_close(&wire);
+}
+
+static void uuid_text(const uint8_t uuid[16], char out[41]) {
+  static const char dash_before[16] = {[4] = 1, [6] = 1, [8] = 1, [10] = 1};
+  char *at = out + sprintf(out, "GPU-");
+  for (int i = 0; i < 16; i++)
+    at += sprintf(at, "%s%02x", dash_before[i] ? "-" : "", uuid[i]);
+}
+
+/* The device a word of CUDA_VISIBLE_DEVICES means: a number, or an unambiguous beginning of a UUID; -1 none. */
+static int visible_device(const char *word, const struct sim_hello *hello) {
+  if (isdigit((unsigned char)*word)) {
+    char *end;
+    long index = strtol(word, &end, 10);
+    return *end == '\0' && index < (long)hello->ndevices ? (int)index : -1;
+  }
+  int found = -1;
+  for (uint32_t i = 0; i < hello->ndevices && strncasecmp(word, "GPU-", 4) == 0; i++) {
+    char text[41];
+    uuid_text(hello->device[i].uuid, text);
+    if (strncasecmp(text, word, strlen(word)) != 0)
+      continue;
+    if (found >= 0)
+      return -1;
+    found = (int)i;
+  }
+  return found;
+}
+
+/* Fills sim_hello and sim_devices with the devices CUDA_VISIBLE_DEVICES leaves, in its order; it ends at the first word
+ * that names none or names one twice. */
+static void choose_devices(const struct sim_hello *hello) {
+  const char *list = getenv("CUDA_VISIBLE_DEVICES");
+  sim_hello = *hello;
+  if (list == NULL) {
+    for (uint32_t i = 0; i < hello->ndevices; i++)
+      sim_devices[i].index = i;
+    return;
+  }
+  char *copy = strdup(list), *rest = NULL;
+  uint32_t seen = 0;
+  sim_hello.ndevices = 0;
+  for (char *word = copy ? strtok_r(copy, ", ", &rest) : NULL; word; word = strtok_r(NULL, ", ", &rest)) {
+    int index = visible_device(word, hello);
+    if (index < 0 || seen & 1u << index)
+      break;
+    seen |= 1u << index;
+    sim_devices[sim_hello.ndevices].index = (uint32_t)index;
+    sim_hello.device[sim_hello.ndevices++] = hello->device[index];
+  }
+  free(copy);
+}
+
+CUresult cuInit(unsigned int Flags) {
+  if (Flags != 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (__atomic_load_n(&joined, __ATOMIC_ACQUIRE))
+    return CUDA_SUCCESS;
+  if (forked)
+    return CUDA_ERROR_NOT_INITIALIZED;
+  CUresult result = CUDA_SUCCESS;
+  pthread_mutex_lock(&init_lock);
+  if (!joined) {
+    static bool prepared;
+    if (!prepared)
+      pthread_atfork(NULL, NULL, in_child);
+    prepared = true;
+    if (sim_wire_open(&wire, SIM_ROLE_CLIENT) != 0) {
+      result = CUDA_ERROR_NO_DEVICE;
+    } else {
+      choose_devices(&wire.hello);
+      if (sim_hello.ndevices == 0) {
+        sim_wire_close(&wire);
+        result = CUDA_ERROR_NO_DEVICE;
+      } else {
+        __atomic_store_n(&joined, 1, __ATOMIC_RELEASE);
+      }
+    }
+  }
+  pthread_mutex_unlock(&init_lock);
+  return result;
+}
+
+CUresult sim_ready(void) {
+  return __atomic_load_n(&joined, __ATOMIC_ACQUIRE) ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+bool sim_device_valid(CUdevice device) { return device >= 0 && (uint32_t)device < sim_hello.ndevices; }
+
+uint32_t sim_engine_device(CUdevice device) { return sim_devices[device].index; }
+
+int sim_call(uint32_t op, CUdevice device, uint64_t a, struct sim_reply *reply, int *fds, int nfds) {
+  pthread_mutex_lock(&wire_lock);
+  int error = sim_wire_call(&wire, op, sim_devices[device].index, a, 0, reply, fds, nfds);
+  pthread_mutex_unlock(&wire_lock);
+  return error;
+}
+
+int sim_file_put(CUdevice device, uint32_t op, const uint64_t secret[2], int fd) {
+  struct sim_reply reply;
+  pthread_mutex_lock(&wire_lock);
+  int error = sim_wire_give(&wire, op, sim_devices[device].index, secret[0], secret[1], fd, &reply);
+  pthread_mutex_unlock(&wire_lock);
+  return error;
+}
+
+int sim_file_get(const uint64_t secret[2], int *fd, uint32_t *engine_device, int *pid) {
+  struct sim_reply reply = {0};
+  *fd = -1;
+  pthread_mutex_lock(&wire_lock);
+  int error = sim_wire_call(&wire, SIM_FILE_GET, 0, secret[0], secret[1], &reply, fd, 1);
+  pthread_mutex_unlock(&wire_lock);
+  *engine_device = (uint32_t)reply.a;
+  *pid = (int)reply.b;
+  return error == 0 && *fd < 0 ? -EPROTO : error;
+}
+
+CUresult sim_memory_reserve(CUdevice device, uint64_t bytes) {
+  struct sim_reply reply;
+  if (bytes == 0)
+    return CUDA_SUCCESS;
+  int error = sim_call(SIM_MEM_ALLOC, device, bytes, &reply, NULL, 0);
+  if (error == -ENOMEM)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  return error ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+}
+
+void sim_memory_release(CUdevice device, uint64_t bytes) {
+  struct sim_reply reply;
+  if (bytes)
+    sim_call(SIM_MEM_FREE, device, bytes, &reply, NULL, 0);
+}
+
+CUresult sim_memory_info(CUdevice device, uint64_t *free_bytes, uint64_t *total_bytes) {
+  struct sim_reply reply;
+  if (sim_call(SIM_MEM_INFO, device, 0, &reply, NULL, 0))
+    return CUDA_ERROR_UNKNOWN;
+  *free_bytes = reply.a - reply.b;
+  *total_bytes = reply.a;
+  return CUDA_SUCCESS;
+}
+
+CUresult sim_device_open(CUdevice device) {
+  struct sim_device *state = &sim_devices[device];
+  struct sim_reply reply;
+  int fds[2];
+  if (state->open)
+    return CUDA_SUCCESS;
+  int error = sim_call(SIM_LANE_OPEN, device, 0, &reply, fds, 2);
+  void *page = MAP_FAILED;
+  if (error == 0)
+    page = mmap(NULL, sizeof *state->page, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
+  if (error == 0)
+    close(fds[0]);
+  if (page == MAP_FAILED)
+    return error == -ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
+  madvise(page, sizeof *state->page, MADV_DONTFORK);
+  state->page = page;
+  state->bell = fds[1];
+  state->cursor = sim_now();
+  state->open = true;
+  return CUDA_SUCCESS;
+}

@@ -1,0 +1,43 @@
+/* This process as a client of the engine: its devices, and its memory in the engine's books. */
+#ifndef SIM_PROCESS_H
+#define SIM_PROCESS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "sim_api.h" /* generated from native/api/driver.tsv: prototypes of every exported function and types */
+#include "sim/wire/wire.h"
+
+enum { SIM_CAPABILITY_MAJOR = 8, SIM_CAPABILITY_MINOR = 0 }; /* of every device */
+
+/* The lock of the model. Lock order: sim_lock, then the locks of memory/, then the socket's. */
+void sim_lock(void);
+void sim_unlock(void);
+
+uint64_t sim_now(void); /* CLOCK_MONOTONIC */
+void sim_spin(uint64_t ns);
+static inline void sim_pause(void) {
+#ifdef __x86_64__
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+const struct sim_hello *sim_info(void); /* valid after cuInit */
+
+/* CUDA_SUCCESS after a successful cuInit in this very process, else NOT_INITIALIZED (never called, or a fork's child). */
+CUresult sim_ready(void);
+bool sim_device_valid(CUdevice device);
+uint32_t sim_engine_device(CUdevice device); /* as the engine numbers it: CUDA_VISIBLE_DEVICES may hide and reorder */
+
+/* The simulator's books of device memory: exact bytes, CUDA_ERROR_OUT_OF_MEMORY when the device is full. Rounding is
+ * the caller's business. Can be called with any lock held. */
+CUresult sim_memory_reserve(CUdevice device, uint64_t bytes);
+void sim_memory_release(CUdevice device, uint64_t bytes);
+CUresult sim_memory_info(CUdevice device, uint64_t *free_bytes, uint64_t *total_bytes);
+/* Leaves the file behind this process's memory on a device with the engine, under a secret, and finds another
+ * process's. The device of that one is told as the engine numbers it. 0 or a negative errno. */
+int sim_file_put(CUdevice device, uint32_t op, const uint64_t secret[2], int fd); /* SIM_FILE_PUT or SIM_EVENTS_PUT */
+int sim_file_get(const uint64_t secret[2], int *fd, uint32_t *engine_device, int *pid);
+
+#endif

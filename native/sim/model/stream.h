@@ -1,0 +1,25 @@
+/* Streams, as the other rooms use them. */
+#ifndef SIM_STREAM_H
+#define SIM_STREAM_H
+
+#include "sim/model/context.h"
+#include "sim/model/op.h"
+
+/* Resolves a stream handle: NULL is the legacy stream, or the calling thread's own where per_thread (the _ptds/_ptsz
+ * functions); CU_STREAM_LEGACY, CU_STREAM_PER_THREAD. INVALID_CONTEXT, INVALID_HANDLE. */
+CUresult sim_stream_get(CUstream handle, bool per_thread, struct sim_stream **stream);
+struct sim_ctx *sim_stream_ctx(const struct sim_stream *stream);
+bool sim_stream_capturing(struct sim_stream *stream);
+
+/* Appends work to a stream, or a node to the graph the stream is captured into. Blocks while the stream's queue is
+ * full. Capture rules are checked here (legacy stream during a capture: STREAM_CAPTURE_IMPLICIT). */
+CUresult sim_submit(struct sim_stream *stream, const struct sim_op *op);
+/* Waits until everything submitted to the stream so far is done. STREAM_CAPTURE_UNSUPPORTED on a capturing stream. */
+CUresult sim_stream_wait(struct sim_stream *stream);
+/* Both, as synchronous copies do; STREAM_CAPTURE_UNSUPPORTED where the stream captures. */
+CUresult sim_submit_and_wait(struct sim_stream *stream, const struct sim_op *op);
+/* For calls that are unsafe while a stream is captured (cuMemAlloc, cuMemFree...): by the thread's capture mode either
+ * fine or STREAM_CAPTURE_UNSUPPORTED, which also invalidates the captures concerned. */
+CUresult sim_capture_guard(void);
+
+#endif

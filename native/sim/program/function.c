@@ -1,0 +1,218 @@
+/* Functions and kernels: attributes, occupancy. The device has 108 multiprocessors of 2048 threads. */
+#include <string.h>
+
+#include "sim/program/image.h"
+
+enum {
+  MULTIPROCESSORS = 108,
+  THREADS_PER_SM = 2048,
+  BLOCKS_PER_SM = 32,
+  THREADS_PER_BLOCK = 1024,
+  SHARED_PER_SM = 167936
+};
+enum {
+  ATTR_MAX_THREADS = 0,
+  ATTR_NUM_REGS = 4,
+  ATTR_PTX_VERSION = 5,
+  ATTR_BINARY_VERSION = 6,
+  ATTR_MAX_DYNAMIC_SHARED = 8,
+  ATTR_CARVEOUT = 9,
+  ATTR_CLUSTER_SET = 10,
+  ATTR_MAX = 16,
+  SHARED_DEFAULT = 49152,
+  SHARED_OPTIN = 166912
+};
+
+CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc) {
+  struct sim_function *function;
+  CUresult result = sim_function_get(hfunc, &function);
+  if (result)
+    return result;
+  if (pi == NULL || attrib < 0 || attrib >= ATTR_MAX)
+    return CUDA_ERROR_INVALID_VALUE;
+  *pi = function->attribute[attrib];
+  if (attrib == ATTR_MAX_THREADS)
+    *pi = THREADS_PER_BLOCK;
+  if (attrib == ATTR_NUM_REGS)
+    *pi = 32;
+  if (attrib == ATTR_PTX_VERSION || attrib == ATTR_BINARY_VERSION)
+    *pi = 80;
+  if (attrib == ATTR_MAX_DYNAMIC_SHARED && *pi == 0)
+    *pi = SHARED_DEFAULT;
+  if (attrib == ATTR_CARVEOUT && *pi == 0)
+    *pi = -1;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value) {
+  struct sim_function *function;
+  CUresult result = sim_function_get(hfunc, &function);
+  if (result)
+    return result;
+  /* the others are facts */
+  if (attrib < ATTR_MAX_DYNAMIC_SHARED || attrib >= ATTR_MAX)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (attrib == ATTR_MAX_DYNAMIC_SHARED && (value < 0 || value > SHARED_OPTIN))
+    return CUDA_ERROR_INVALID_VALUE;
+  if (attrib == ATTR_CARVEOUT && (value < -1 || value > 100))
+    return CUDA_ERROR_INVALID_VALUE;
+  if (attrib == ATTR_CLUSTER_SET)
+    return CUDA_ERROR_INVALID_VALUE;
+  function->attribute[attrib] = value;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev) {
+  if (sim_ready() == CUDA_SUCCESS && !sim_device_valid(dev))
+    return CUDA_ERROR_INVALID_DEVICE;
+  return cuFuncGetAttribute(pi, attrib, (CUfunction)kernel);
+}
+
+CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev) {
+  if (sim_ready() == CUDA_SUCCESS && !sim_device_valid(dev))
+    return CUDA_ERROR_INVALID_DEVICE;
+  return cuFuncSetAttribute((CUfunction)kernel, attrib, val);
+}
+
+static CUresult exists(const void *handle) {
+  struct sim_function *function;
+  return sim_function_get(handle, &function);
+}
+
+CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config) {
+  return config < 0 || config > 3 ? CUDA_ERROR_INVALID_VALUE : exists(hfunc);
+}
+CUresult cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config) {
+  return config < 0 || config > 2 ? CUDA_ERROR_INVALID_VALUE : exists(hfunc);
+}
+CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev) {
+  if (sim_ready() == CUDA_SUCCESS && !sim_device_valid(dev))
+    return CUDA_ERROR_INVALID_DEVICE;
+  return cuFuncSetCacheConfig((CUfunction)kernel, config);
+}
+
+CUresult cuFuncGetName(const char **name, CUfunction hfunc) {
+  struct sim_function *function;
+  CUresult result = sim_function_get(hfunc, &function);
+  if (result)
+    return result;
+  if (name == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  *name = function->name;
+  return CUDA_SUCCESS;
+}
+CUresult cuKernelGetName(const char **name, CUkernel hfunc) { return cuFuncGetName(name, (CUfunction)hfunc); }
+
+CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t *paramOffset, size_t *paramSize) {
+  struct sim_function *function;
+  CUresult result = sim_function_get(func, &function);
+  if (result)
+    return result;
+  if (paramOffset == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (!function->params_known)
+    return CUDA_ERROR_NOT_SUPPORTED;
+  if (paramIndex >= function->nparams)
+    return CUDA_ERROR_INVALID_VALUE;
+  *paramOffset = function->params[paramIndex].offset;
+  if (paramSize)
+    *paramSize = function->params[paramIndex].size;
+  return CUDA_SUCCESS;
+}
+CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t *paramOffset, size_t *paramSize) {
+  return cuFuncGetParamInfo((CUfunction)kernel, paramIndex, paramOffset, paramSize);
+}
+
+CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel) {
+  struct sim_ctx *ctx;
+  CUresult result = exists(kernel);
+  if (result == CUDA_SUCCESS)
+    result = sim_ctx_need(&ctx);
+  if (result)
+    return result;
+  if (pFunc == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  result = sim_image_place(((const struct sim_function *)kernel)->image, sim_ctx_owner(ctx), kernel);
+  if (result == CUDA_SUCCESS)
+    *pFunc = (CUfunction)kernel;
+  return result;
+}
+
+CUresult cuFuncLoad(CUfunction function) { return exists(function); }
+
+CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction function) {
+  CUresult result = exists(function);
+  if (result)
+    return result;
+  if (state == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  *state = 1; /* CU_FUNCTION_LOADING_STATE_LOADED */
+  return CUDA_SUCCESS;
+}
+
+/* ---- occupancy --------------------------------------------------------------------------------------------------- */
+
+static int blocks_per_sm(int block_size, size_t shared) {
+  int warps = (block_size + 31) / 32, blocks = THREADS_PER_SM / (warps * 32);
+  if (blocks > BLOCKS_PER_SM)
+    blocks = BLOCKS_PER_SM;
+  if (shared && SHARED_PER_SM / shared < (size_t)blocks)
+    blocks = (int)(SHARED_PER_SM / shared);
+  return blocks;
+}
+
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CUfunction func, int blockSize,
+                                                              size_t dynamicSMemSize, unsigned int flags) {
+  CUresult result = exists(func);
+  if (result)
+    return result;
+  if (numBlocks == NULL || blockSize <= 0 || flags & ~1u)
+    return CUDA_ERROR_INVALID_VALUE;
+  *numBlocks = blockSize > THREADS_PER_BLOCK ? 0 : blocks_per_sm(blockSize, dynamicSMemSize);
+  return CUDA_SUCCESS;
+}
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func, int blockSize,
+                                                     size_t dynamicSMemSize) {
+  return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks, func, blockSize, dynamicSMemSize, 0);
+}
+
+CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *blockSize, CUfunction func,
+                                                   CUoccupancyB2DSize blockSizeToDynamicSMemSize,
+                                                   size_t dynamicSMemSize, int blockSizeLimit, unsigned int flags) {
+  CUresult result = exists(func);
+  if (result)
+    return result;
+  if (minGridSize == NULL || blockSize == NULL || flags & ~1u)
+    return CUDA_ERROR_INVALID_VALUE;
+  int limit = blockSizeLimit > 0 && blockSizeLimit < THREADS_PER_BLOCK ? blockSizeLimit : THREADS_PER_BLOCK;
+  int best_threads = 0;
+  *minGridSize = *blockSize = 0;
+  for (int size = limit; size > 0; size = size % 32 ? size / 32 * 32 : size - 32) {
+    size_t shared = blockSizeToDynamicSMemSize ? blockSizeToDynamicSMemSize(size) : dynamicSMemSize;
+    int blocks = shared > SHARED_OPTIN ? 0 : blocks_per_sm(size, shared);
+    if (blocks * size <= best_threads)
+      continue;
+    best_threads = blocks * size;
+    *blockSize = size;
+    *minGridSize = blocks * MULTIPROCESSORS;
+  }
+  return CUDA_SUCCESS;
+}
+CUresult cuOccupancyMaxPotentialBlockSize(int *minGridSize, int *blockSize, CUfunction func,
+                                          CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize,
+                                          int blockSizeLimit) {
+  return cuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize, func, blockSizeToDynamicSMemSize,
+                                                   dynamicSMemSize, blockSizeLimit, 0);
+}
+
+CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func, int numBlocks,
+                                                 int blockSize) {
+  CUresult result = exists(func);
+  if (result)
+    return result;
+  if (dynamicSmemSize == NULL || numBlocks <= 0 || blockSize <= 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  size_t each = SHARED_PER_SM / (size_t)numBlocks;
+  *dynamicSmemSize = each > SHARED_OPTIN ? SHARED_OPTIN : each;
+  return CUDA_SUCCESS;
+}

@@ -1,0 +1,85 @@
+/* Device memory that a context takes without being asked by an allocation: for its programs, its threads' local memory,
+ * and the buffers that cuCtxSetLimit sizes. What a new context has of it is in its own cost. */
+#include "sim/program/implicit.h"
+
+#include "sim/memory/memory.h"
+
+enum {
+  CHUNK = 2097152, /* code, local memory and buffers come in such pieces */
+  IMAGE_ROUND = 4096,
+  STACK_ROUND = 16,   /* a warp's local memory is a multiple of 512 bytes */
+  STACK_MAX = 524288, /* local memory of one thread */
+  RESIDENT_THREADS = 108 * 2048
+};
+
+static CUresult charge(struct sim_ctx *ctx, uint64_t *charged, uint64_t bytes) {
+  CUresult result = bytes > *charged ? sim_memory_reserve(ctx->device, bytes - *charged) : CUDA_SUCCESS;
+  if (result)
+    return result;
+  if (bytes < *charged)
+    sim_memory_release(ctx->device, *charged - bytes);
+  *charged = bytes;
+  return CUDA_SUCCESS;
+}
+
+static uint64_t images_bytes(uint64_t images) { return sim_round_up(images, CHUNK); }
+
+CUresult sim_code_load(struct sim_ctx *ctx, uint64_t bytes) {
+  uint64_t images = ctx->implicit.images + sim_round_up(bytes, IMAGE_ROUND);
+  CUresult result = charge(ctx, &ctx->implicit.code_charged, images_bytes(images));
+  if (result == CUDA_SUCCESS)
+    ctx->implicit.images = images;
+  return result;
+}
+
+void sim_code_unload(struct sim_ctx *ctx, uint64_t bytes) {
+  ctx->implicit.images -= sim_round_up(bytes, IMAGE_ROUND);
+  charge(ctx, &ctx->implicit.code_charged, images_bytes(ctx->implicit.images));
+}
+
+static uint64_t stacks_bytes(uint64_t per_thread) {
+  return sim_round_up(sim_round_up(per_thread, STACK_ROUND) * RESIDENT_THREADS, CHUNK);
+}
+
+CUresult sim_stack_need(struct sim_ctx *ctx, uint64_t bytes_per_thread) {
+  if (bytes_per_thread <= ctx->implicit.stack)
+    return CUDA_SUCCESS;
+  uint64_t first = stacks_bytes(sim_ctx_default_limit(CU_LIMIT_STACK_SIZE));
+  CUresult result = charge(ctx, &ctx->implicit.stack_charged, stacks_bytes(bytes_per_thread) - first);
+  if (result == CUDA_SUCCESS)
+    ctx->implicit.stack = bytes_per_thread;
+  return result;
+}
+
+static CUresult buffer_set(struct sim_ctx *ctx, CUlimit limit, size_t value) {
+  uint64_t first = sim_round_up(sim_ctx_default_limit(limit), CHUNK), bytes = sim_round_up(value, CHUNK);
+  return charge(ctx, &ctx->implicit.buffer_charged[limit], bytes > first ? bytes - first : 0);
+}
+
+CUresult sim_limit_set(struct sim_ctx *ctx, CUlimit limit, size_t value) {
+  CUresult result = CUDA_SUCCESS;
+  if (limit == CU_LIMIT_STACK_SIZE && value > STACK_MAX)
+    return CUDA_ERROR_INVALID_VALUE;
+  if ((limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_MALLOC_HEAP_SIZE) && value > SIM_ADDRESS_SPACE)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  sim_lock();
+  if (limit == CU_LIMIT_STACK_SIZE)
+    result = sim_stack_need(ctx, value);
+  if (limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_MALLOC_HEAP_SIZE)
+    result = buffer_set(ctx, limit, value);
+  if (result == CUDA_SUCCESS)
+    ctx->limit[limit] = value;
+  sim_unlock();
+  return result;
+}
+
+void sim_implicit_begin(struct sim_ctx *ctx) {
+  ctx->implicit = (struct sim_implicit){.stack = sim_ctx_default_limit(CU_LIMIT_STACK_SIZE)};
+}
+
+void sim_implicit_end(struct sim_ctx *ctx) {
+  sim_memory_release(ctx->device, ctx->implicit.code_charged + ctx->implicit.stack_charged +
+                                      ctx->implicit.buffer_charged[CU_LIMIT_PRINTF_FIFO_SIZE] +
+                                      ctx->implicit.buffer_charged[CU_LIMIT_MALLOC_HEAP_SIZE]);
+  ctx->implicit = (struct sim_implicit){0};
+}
