@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "interposer/os.h"
+#include "interposer/os/system.h"
 
 /* An undecided announcement of another process is a matter of nanoseconds unless that process lost its processor. */
 enum { YIELD_NS = 1000000, NAP_NS = 1000000, PATIENCE_NS = 200000000 };

@@ -1,5 +1,5 @@
 /* The daemon's answer to a join, whatever it is. */
-#include "../../native/interposer/join.c"
+#include "../../native/interposer/process/join.c"
 
 #include "fuzz.h"
 

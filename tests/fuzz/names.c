@@ -1,7 +1,7 @@
 /* cuGetProcAddress with made-up names, versions and flags: the pointer is the driver's, or the handler of that very
  * name. */
 #include "fuzz.h"
-#include "interposer/lookup.h"
+#include "interposer/hooks/lookup.h"
 
 CUresult cuGetProcAddress(const char *symbol, void **function, int version, cuuint64_t flags);
 CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, cuuint64_t flags, int *status);

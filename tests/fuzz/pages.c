@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "fuzz.h"
-#include "interposer/guest.h"
-#include "interposer/ml/ml.h"
+#include "interposer/os/guest.h"
+#include "interposer/nvml/ml.h"
 #include "page/page.h"
 
 enum { FIRST_SLOTS = 4 };

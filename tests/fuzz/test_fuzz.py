@@ -41,7 +41,7 @@ TARGETS = {
     "image": Target(files(NATIVE, "sim/program/image.c", "image/image.c"), longest=16384),
     "engine": Target(files(NATIVE / "sim" / "engine", "serve.c", "books.c", "runlist.c")),
     "pages": Target(
-        files(NATIVE, "page/page.c", "interposer/guest.c", "interposer/grant.c", "interposer/ml/*.c"),
+        files(NATIVE, "page/page.c", "interposer/os/guest.c", "interposer/os/grant.c", "interposer/nvml/*.c"),
         ("ml_names.c", "ml_forward.S"),
         tuple(f"-Wl,--wrap={name}" for name in ("clock_gettime", "gs_private_map", "gs_ml_view")),
     ),
@@ -51,7 +51,7 @@ TARGETS = {
     "names": Target((), interposer=True),
 }
 INCLUDE = [f"-I{one}" for one in (HERE, NATIVE, NATIVE / "arbiter")]
-INCLUDE += [f"-I{one}" for one in (NATIVE / "interposer", NATIVE / "interposer/ml", HOOKS)]
+INCLUDE += [f"-I{HOOKS}"]
 COMMON = ["-g", "-O1", "-D_GNU_SOURCE", "-std=gnu11", "-pthread", "-fno-sanitize-recover=all"]
 
 
@@ -67,7 +67,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the build makes of the tables: names and forwarders of interposer and NVML view, the simulator's API."""
     directory = tmp_path_factory.mktemp("generated")
     types = [NATIVE / "api" / name for name in ("gs_cuda_types.h", "gs_cuda.h")]
-    for generator in ("interposer/gen_hooks.py", "interposer/ml/gen_ml.py", "sim/api/gen_stubs.py"):
+    for generator in ("interposer/hooks/gen_hooks.py", "interposer/nvml/gen_ml.py", "sim/api/gen_stubs.py"):
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (NATIVE / generator).parents[:2]))}
         subprocess.run([sys.executable, NATIVE / generator, directory, *types], check=True, env=env)
     return directory
@@ -77,17 +77,22 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def interposer(clang: str, generated: Path) -> Path:
     """All of the interposer as an archive: a target takes what it does not bring itself."""
     sources = [
-        *sorted((NATIVE / "interposer").glob("*.c")),
+        *(
+            source
+            for source in sorted((NATIVE / "interposer").rglob("*.c"))
+            if source.parent.name != "nvml" and source.name != "name.c"
+        ),
         NATIVE / "page/page.c",
         NATIVE / "image/image.c",
         generated / "hooks.c",
         generated / "forward.S",
     ]
     flags = [*COMMON, f"-fsanitize=fuzzer-no-link,{SANITIZERS}", *INCLUDE, f"-I{generated}"]
-    for source in sources:
-        subprocess.run([clang, *flags, "-c", source, "-o", generated / f"{source.stem}.o"], check=True)
+    made = {source: generated / f"{source.parent.name}_{source.stem}.o" for source in sources}
+    for source, made_of_it in made.items():
+        subprocess.run([clang, *flags, "-c", source, "-o", made_of_it], check=True)
     archive = generated / "interposer.a"
-    subprocess.run(["ar", "rcs", archive, *(generated / f"{source.stem}.o" for source in sources)], check=True)
+    subprocess.run(["ar", "rcs", archive, *made.values()], check=True)
     return archive
 
 

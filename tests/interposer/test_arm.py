@@ -102,9 +102,9 @@ def test_memory_is_charged_and_capped(
 
 def test_lock_and_clock(tmp_path: Path) -> None:
     """The counter of this processor against its clock, and the lock that one thread passes without an exchange."""
-    room = ROOT / "native" / "interposer"
+    room = ROOT / "native" / "interposer" / "os"
     sources = [HERE / "timing" / "parts_unit.c", *(room / name for name in ("latch.c", "ticks.c", "guest.c"))]
-    flags = ["-O2", "-std=gnu11", "-D_GNU_SOURCE", "-pthread", f"-I{room}"]
+    flags = ["-O2", "-std=gnu11", "-D_GNU_SOURCE", "-pthread", f"-I{ROOT / 'native'}"]
     subprocess.run([COMPILER, *flags, *sources, "-o", tmp_path / "parts_unit"], check=True)
     subprocess.run([*EMULATOR, tmp_path / "parts_unit", "1"], check=True, timeout=60)
 

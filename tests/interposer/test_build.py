@@ -11,7 +11,7 @@ from gpushare import paths
 
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE.parents[1] / "native"
-sys.path[:0] = [str(NATIVE / "interposer"), str(NATIVE / "interposer" / "ml"), str(NATIVE / "api")]
+sys.path[:0] = [str(NATIVE / "interposer" / "hooks"), str(NATIVE / "interposer" / "nvml"), str(NATIVE / "api")]
 import gen_hooks  # noqa: E402 - found through the path set above
 import gen_ml  # noqa: E402
 import table  # noqa: E402

@@ -57,7 +57,7 @@ def rows() -> list[list[str]]:
 
 
 def hooked() -> set[str]:
-    table = HERE.parents[1] / "native" / "interposer" / "hooks.tsv"
+    table = HERE.parents[1] / "native" / "interposer" / "hooks" / "hooks.tsv"
     lines = [line.split("\t") for line in table.read_text().splitlines() if line and not line.startswith("#")]
     return {line[0] for line in lines if line[1] != "pass"}
 

@@ -15,7 +15,7 @@ NATIVE = HERE.parents[1] / "native"
 NOT_READY = 802
 ROWS = [
     line.split("\t")[:2]
-    for line in (NATIVE / "interposer" / "hooks.tsv").read_text().splitlines()
+    for line in (NATIVE / "interposer" / "hooks" / "hooks.tsv").read_text().splitlines()
     if line and not line.startswith("#")
 ]
 # each call with twelve words of zero: as many as any of the functions takes

@@ -14,7 +14,7 @@ from handmade import Grant, Simulator
 from gpushare import paths
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
-sys.path[:0] = [str(NATIVE / "interposer" / "ml"), str(NATIVE / "interposer"), str(NATIVE / "api")]
+sys.path[:0] = [str(NATIVE / "interposer" / "nvml"), str(NATIVE / "api")]
 import gen_ml  # noqa: E402 - found through the path set above
 import table  # noqa: E402
 

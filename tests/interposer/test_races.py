@@ -1,6 +1,5 @@
 """The interposer's threads, and the program's in it, under ThreadSanitizer, with leases and daemons that change."""
 
-import os
 import subprocess
 import sys
 import time
@@ -24,16 +23,15 @@ def race_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A program with the interposer's objects in it: a sanitizer's runtime cannot come with a preloaded library."""
     directory = tmp_path_factory.mktemp("race")
     types = [INCLUDE / "api" / name for name in ("gs_cuda_types.h", "gs_cuda.h")]
-    env = {**os.environ, "PYTHONPATH": str(INTERPOSER)}
-    subprocess.run([sys.executable, INTERPOSER / "gen_hooks.py", directory, *types], check=True, env=env)
+    subprocess.run([sys.executable, INTERPOSER / "hooks" / "gen_hooks.py", directory, *types], check=True)
     sources = [
         HERE / "race_client.c",
-        *sorted(INTERPOSER.glob("*.c")),
+        *(file for file in sorted(INTERPOSER.rglob("*.c")) if file.parent.name != "nvml" and file.name != "name.c"),
         *INCLUDE.glob("[ip]*age/*.c"),
         directory / "hooks.c",
         directory / "forward.S",
     ]
-    flags = ["-O1", "-g", "-D_GNU_SOURCE", "-fsanitize=thread", f"-I{INTERPOSER}", f"-I{INCLUDE}", f"-I{directory}"]
+    flags = ["-O1", "-g", "-D_GNU_SOURCE", "-fsanitize=thread", f"-I{INCLUDE}", f"-I{directory}"]
     program = directory / "race_client"
     subprocess.run(["gcc", *flags, *sources, "-o", program, "-pthread", "-ldl"], check=True)
     return program

@@ -11,7 +11,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE.parents[2] / "native"
-sys.path[:0] = [str(NATIVE / "interposer"), str(NATIVE / "api")]
+sys.path[:0] = [str(NATIVE / "interposer" / "hooks"), str(NATIVE / "api")]
 import gen_hooks  # type: ignore[import-not-found]  # noqa: E402 - found through the path set above
 import table  # type: ignore[import-not-found]  # noqa: E402
 

@@ -1,7 +1,7 @@
 /* The meter against a modelled GPU: one serial device, FIFO streams, costs of calls as published for real drivers. Time
  * is a variable here, so the results are exact and the same on any machine. Usage: meter_unit PATTERN KERNEL_NS ->
  * prints "truth metered wall bare"; meter_unit self -> runs the small checks, exit status says. */
-#include "interposer/meter.h"
+#include "interposer/meter/meter.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "interposer/latch.h"
-#include "interposer/ticks.h"
+#include "interposer/os/latch.h"
+#include "interposer/os/ticks.h"
 
 #define CHECK(cond) \
   do { \

@@ -78,9 +78,9 @@ def test_a_profiled_process_records_no_event_of_ours(measure: Callable[..., dict
 
 
 def test_lock_and_clock(tmp_path: Path) -> None:
-    room = HERE.parents[2] / "native" / "interposer"
+    room = HERE.parents[2] / "native" / "interposer" / "os"
     program = tmp_path / "parts_unit"
     sources = [HERE / "parts_unit.c", *(room / name for name in ("latch.c", "ticks.c", "guest.c"))]
-    flags = ["-O2", "-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{room}"]
+    flags = ["-O2", "-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{INCLUDE}"]
     subprocess.run(["gcc", *flags, *sources, "-o", program], check=True)
     subprocess.run([program, "1"], check=True, timeout=60)

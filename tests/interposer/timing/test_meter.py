@@ -17,10 +17,10 @@ PATTERNS = ("b2b", "host", "sync", "mix", "mixhost", "two", "burst")
 @pytest.fixture(scope="module")
 def unit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("meter") / "meter_unit"
-    room = NATIVE / "interposer"
+    room = NATIVE / "interposer" / "meter"
     flags = ["-g", "-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined"]
-    sources = [HERE / "meter_unit.c", *(room / name for name in ("meter.c", "samples.c", "timeline.c", "inflight.c"))]
-    subprocess.run(["gcc", *flags, f"-I{room}", *sources, "-o", program], check=True)
+    sources = [HERE / "meter_unit.c", *sorted(room.glob("*.c"))]
+    subprocess.run(["gcc", *flags, f"-I{NATIVE}", *sources, "-o", program], check=True)
     return program
 
 

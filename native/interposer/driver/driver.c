@@ -1,0 +1,100 @@
+/* The real driver: opened at the first call, its functions looked up one by one. */
+#include "interposer/driver/driver.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "interposer/hooks/lookup.h"
+
+enum found { UNKNOWN, PRESENT, ABSENT };
+
+static void *handle; /* set before `found` says PRESENT */
+static uint32_t found;
+static char why[160];
+
+static CUresult missing(void) { return CUDA_ERROR_NOT_FOUND; }
+static CUresult no_device(void) { return CUDA_ERROR_NO_DEVICE; }
+
+/* The driver opens its compilers by name when it first needs one (libnvidia-ptxjitcompiler.so.1, libnvidia-nvvm.so.4).
+ * An image has none, or those of another driver; what is loaded already is found before the loader searches. Costs some
+ * ms, once, and needs no library but libc's: the daemon mounts no others here. */
+static void open_companions(const char *grant) {
+  static const char ours[] = "libnvidia-", view[] = "libnvidia-ml.so";
+  char path[PATH_MAX];
+  snprintf(path, sizeof path, "%s/driver", grant);
+  DIR *directory = opendir(path);
+  struct dirent *entry;
+  while (directory && (entry = readdir(directory))) {
+    if (strncmp(entry->d_name, ours, sizeof ours - 1) != 0 || strncmp(entry->d_name, view, sizeof view - 1) == 0)
+      continue;
+    bool fits = snprintf(path, sizeof path, "%s/driver/%s", grant, entry->d_name) < (int)sizeof path;
+    if (!fits || !dlopen(path, RTLD_LAZY | RTLD_LOCAL))
+      dlerror(); /* the driver says it when it needs it */
+  }
+  if (directory)
+    closedir(directory);
+}
+
+/* No lock of ours around dlopen: a constructor running under the loader's lock may call CUDA. Threads that race open
+ * the same file twice, which the loader counts. */
+static bool load(void) {
+  uint32_t seen = __atomic_load_n(&found, __ATOMIC_ACQUIRE);
+  if (seen != UNKNOWN)
+    return seen == PRESENT;
+  void *opened = gs_open_real("libcuda.so.1", why, sizeof why);
+  if (opened && gs_in_container())
+    open_companions(gs_grant_dir());
+  if (opened)
+    __atomic_store_n(&handle, opened, __ATOMIC_RELEASE);
+  __atomic_store_n(&found, opened ? PRESENT : ABSENT, __ATOMIC_RELEASE);
+  return opened != NULL;
+}
+
+bool gs_driver_present(void) {
+  int saved = errno;
+  bool present = load();
+  errno = saved;
+  return present;
+}
+
+void gs_driver_why(struct gs_err *err) { gs_fail(err, -ENOENT, "%s", why); }
+
+/* Newer drivers have functions that they do not export: only their cuGetProcAddress knows them. Asked only when the
+ * driver is new enough for that very version, since otherwise it would answer with an older ABI. */
+static void *ask_driver(uint32_t index) {
+  const struct gs_known *called = &gs_called[index];
+  int version = 0, status;
+  void *function = NULL;
+  if (index == GS_INDEX_cuGetProcAddress_v2 || index == GS_INDEX_cuDriverGetVersion || called->version == 0 ||
+      gs_real.cuDriverGetVersion(&version) != CUDA_SUCCESS || version < called->version)
+    return NULL;
+  cuuint64_t flags =
+      called->per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
+  return gs_real.cuGetProcAddress_v2(called->base, &function, called->version, flags, &status) == CUDA_SUCCESS
+             ? function
+             : NULL;
+}
+
+void *gs_resolve(uint32_t index) {
+  int saved = errno;
+  void *function = (void *)no_device;
+  if (load()) {
+    function = dlsym(handle, gs_names[index]);
+    if (!function && index < GS_INDEX_COUNT)
+      function = ask_driver(index);
+    if (!function)
+      function = (void *)missing;
+  }
+  __atomic_store_n(&((void **)&gs_real)[index], function, __ATOMIC_RELEASE);
+  errno = saved;
+  return function;
+}
+
+bool gs_real_has(enum gs_index index) {
+  void *function = gs_resolve(index);
+  return function != (void *)missing && function != (void *)no_device;
+}

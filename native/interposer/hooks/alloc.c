@@ -1,0 +1,180 @@
+/* cuMemAlloc and its family: reserve, ask the driver, commit or give back. */
+#include "interposer/memory/pool_map.h"
+
+enum {
+  ROUND = 512,      /* device allocations are multiples of it */
+  PITCH_ROUND = 512 /* the widest row alignment of current devices; trued up from the pitch the driver chose */
+};
+
+static uint64_t round_up(uint64_t bytes, uint64_t multiple) {
+  return bytes > UINT64_MAX - multiple ? UINT64_MAX : (bytes + multiple - 1) / multiple * multiple;
+}
+
+/* An allocation in the making. */
+struct charge {
+  int ordinal;
+  uint64_t bytes;
+  CUcontext context;
+};
+
+/* Before the driver is asked. With no current context, or arguments that are wrong whatever their size (plausible
+ * false), it is left to the driver to say so. */
+static CUresult begin(struct charge *charge, uint64_t bytes, bool plausible) {
+  charge->context = NULL;
+  charge->bytes = bytes;
+  charge->ordinal = plausible ? gs_current_device() : GS_NO_DEVICE;
+  if (charge->ordinal == GS_NO_DEVICE) {
+    charge->bytes = 0;
+    return CUDA_SUCCESS;
+  }
+  gs_real.cuCtxGetCurrent(&charge->context);
+  if (!gs_book_room(1) || gs_reserve(charge->ordinal, bytes) < 0)
+    return gs_no_room();
+  return CUDA_SUCCESS;
+}
+
+static CUresult end(const struct charge *charge, CUresult result, uint64_t address) {
+  if (charge->ordinal == GS_NO_DEVICE)
+    return result;
+  if (result != CUDA_SUCCESS) {
+    gs_give_back(charge->ordinal, charge->bytes);
+    return result;
+  }
+  gs_book_put(&(struct gs_entry){.key = address,
+                                 .kind = GS_BOOK_POINTER,
+                                 .ordinal = charge->ordinal,
+                                 .bytes = charge->bytes,
+                                 .context = charge->context});
+  return result;
+}
+
+CUresult gs_cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytesize) {
+  struct charge charge;
+  CUresult result;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuMemAlloc(dptr, bytesize) : result;
+  result = begin(&charge, round_up(bytesize, ROUND), dptr != NULL);
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = gs_real.cuMemAlloc(dptr, bytesize);
+  return end(&charge, result, result == CUDA_SUCCESS ? *dptr : 0);
+}
+
+CUresult gs_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize) {
+  struct charge charge;
+  CUresult result;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuMemAlloc_v2(dptr, bytesize) : result;
+  result = begin(&charge, round_up(bytesize, ROUND), dptr != NULL);
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = gs_real.cuMemAlloc_v2(dptr, bytesize);
+  return end(&charge, result, result == CUDA_SUCCESS ? *dptr : 0);
+}
+
+CUresult gs_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags) {
+  enum { ATTACH_GLOBAL = 1, ATTACH_HOST = 2 };
+  struct charge charge;
+  CUresult result;
+  bool plausible = dptr && bytesize && (flags == ATTACH_GLOBAL || flags == ATTACH_HOST);
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuMemAllocManaged(dptr, bytesize, flags) : result;
+  if (plausible && gs_managed_refused() && gs_current_device() != GS_NO_DEVICE)
+    return CUDA_ERROR_NOT_SUPPORTED;
+  result = begin(&charge, round_up(bytesize, ROUND), dptr != NULL);
+  if (result != CUDA_SUCCESS)
+    return plausible ? result : gs_real.cuMemAllocManaged(dptr, 0, flags); /* what is wrong besides the size */
+  result = gs_real.cuMemAllocManaged(dptr, bytesize, flags);
+  return end(&charge, result, result == CUDA_SUCCESS ? *dptr : 0);
+}
+
+static uint64_t rows_bytes(uint64_t pitch, uint64_t rows) {
+  return rows && pitch > UINT64_MAX / rows ? UINT64_MAX : round_up(pitch * rows, ROUND);
+}
+
+/* Where it does not the driver refuses whatever the size: it is asked for none. */
+static bool element_fits(unsigned int bytes) { return bytes == 4 || bytes == 8 || bytes == 16; }
+
+/* The driver chose a pitch: what was reserved for another one is corrected. False: the rest does not fit. */
+static bool true_up(struct charge *charge, uint64_t bytes) {
+  if (bytes <= charge->bytes)
+    gs_give_back(charge->ordinal, charge->bytes - bytes);
+  else if (gs_reserve(charge->ordinal, bytes - charge->bytes) < 0)
+    return false;
+  charge->bytes = bytes;
+  return true;
+}
+
+CUresult gs_cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned int WidthInBytes, unsigned int Height,
+                            unsigned int ElementSizeBytes) {
+  struct charge charge;
+  CUresult result;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuMemAllocPitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes)
+                                  : result;
+  result = begin(&charge, rows_bytes(round_up(WidthInBytes, PITCH_ROUND), Height), dptr && pPitch);
+  if (result != CUDA_SUCCESS)
+    return element_fits(ElementSizeBytes) ? result : gs_real.cuMemAllocPitch(dptr, pPitch, 0, Height, ElementSizeBytes);
+  result = gs_real.cuMemAllocPitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+  if (result == CUDA_SUCCESS && charge.ordinal != GS_NO_DEVICE && !true_up(&charge, rows_bytes(*pPitch, Height))) {
+    gs_real.cuMemFree(*dptr);
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  return end(&charge, result, result == CUDA_SUCCESS ? *dptr : 0);
+}
+
+CUresult gs_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
+                               unsigned int ElementSizeBytes) {
+  struct charge charge;
+  CUresult result;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes)
+                                  : result;
+  result = begin(&charge, rows_bytes(round_up(WidthInBytes, PITCH_ROUND), Height), dptr && pPitch);
+  if (result != CUDA_SUCCESS)
+    return element_fits(ElementSizeBytes) ? result
+                                          : gs_real.cuMemAllocPitch_v2(dptr, pPitch, 0, Height, ElementSizeBytes);
+  result = gs_real.cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+  if (result == CUDA_SUCCESS && charge.ordinal != GS_NO_DEVICE && !true_up(&charge, rows_bytes(*pPitch, Height))) {
+    gs_real.cuMemFree_v2(*dptr);
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  return end(&charge, result, result == CUDA_SUCCESS ? *dptr : 0);
+}
+
+/* The entry leaves the books before the driver frees: from then on another thread may be given the same address. */
+static CUresult free_pointer(uint64_t address, CUresult (*free)(uint64_t address)) {
+  struct gs_entry entry;
+  bool ours = gs_book_take(GS_BOOK_POINTER, address, &entry);
+  bool block = !ours && gs_map_take(address, &entry);
+  int ordinal = ours ? entry.ordinal : gs_current_device();
+  CUresult result = free(address);
+  if (ours && result != CUDA_SUCCESS)
+    gs_book_put(&entry);
+  else if (block && result != CUDA_SUCCESS)
+    gs_map_put_back(&entry);
+  else if (ours)
+    gs_give_back(entry.ordinal, entry.bytes);
+  else if (block)
+    gs_pool_block_freed(&entry, NULL);
+  if (result == CUDA_SUCCESS)
+    gs_memory_synced(ordinal); /* cuMemFree waits for the device's work */
+  return result;
+}
+
+static CUresult free_v1(uint64_t address) { return gs_real.cuMemFree((CUdeviceptr_v1)address); }
+static CUresult free_v2(uint64_t address) { return gs_real.cuMemFree_v2(address); }
+
+CUresult gs_cuMemFree(CUdeviceptr_v1 dptr) {
+  CUresult result;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuMemFree(dptr) : result;
+  return free_pointer(dptr, free_v1);
+}
+
+CUresult gs_cuMemFree_v2(CUdeviceptr dptr) {
+  CUresult result;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuMemFree_v2(dptr) : result;
+  return free_pointer(dptr, free_v2);
+}

@@ -1,0 +1,254 @@
+/* CUDA arrays. How their rows are padded is the driver's secret, so it is asked: an array with deferred mapping has no
+ * memory and tells what the real one will need. Where the driver makes no such array, the sum of the elements is
+ * reserved and corrected from the array itself. */
+#include "interposer/hooks/around.h"
+#include "interposer/memory/books.h"
+#include "interposer/process/device.h"
+
+enum {
+  ARRAY_LAYERED = 1,
+  ARRAY_CUBEMAP = 4,
+  ARRAY_SPARSE = 0x40,           /* CUDA_ARRAY3D_SPARSE: no memory of its own */
+  ARRAY_DEFERRED_MAPPING = 0x80, /* the same, for the whole array */
+  ARRAY_KNOWN = 0x1ff,
+  EXTENT_MAX = 1 << 17, /* of current devices, in any direction */
+  LEVELS_MAX = 21,
+  ROUND = 512
+};
+
+static uint64_t least(uint64_t value) { return value ? value : 1; }
+
+/* Bytes of an element, at most. *wrong: no format with so many channels is known. */
+static uint64_t element_bytes(CUarray_format format, unsigned channels, bool *wrong) {
+  enum {
+    UNORM_8X1 = 0xc0,
+    SNORM_16X4 = 0xcb,
+    FORMS = 6,
+    UNORM_10_10_10_2 = 0x50,
+    COMPRESSED = 0x91,
+    PLANES_LAST = 0xbf
+  };
+  static const unsigned char form[FORMS][2] = {{1, 1}, {1, 2}, {1, 4}, {2, 1}, {2, 2}, {2, 4}}; /* bytes, channels */
+  *wrong = channels != 1 && channels != 2 && channels != 4;
+  switch (format) {
+    case 0x01: /* 8 bits */
+    case 0x08: return least(channels);
+    case 0x02: /* 16 bits, and half floats */
+    case 0x09:
+    case 0x10: return least(channels) * 2;
+    case 0x03: /* 32 bits, and floats */
+    case 0x0a:
+    case 0x20: return least(channels) * 4;
+    case UNORM_10_10_10_2: return 4;
+    default: break;
+  }
+  if (format >= UNORM_8X1 && format <= SNORM_16X4) {
+    const unsigned char *of = form[(format - UNORM_8X1) % FORMS];
+    *wrong = channels != of[1];
+    return (uint64_t)of[0] * of[1];
+  }
+  *wrong = format < COMPRESSED || format > PLANES_LAST || channels > 4;
+  return least(channels) * 4; /* blocks of pixels, or planes of them: none has more per channel */
+}
+
+static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *first, uint64_t element, unsigned level) {
+  bool layers = first->Flags & (ARRAY_LAYERED | ARRAY_CUBEMAP);
+  uint64_t row = least(first->Width >> level) * element;
+  uint64_t rows = least(first->Height >> level) * least(layers ? first->Depth : first->Depth >> level);
+  return (row * rows + ROUND - 1) / ROUND * ROUND;
+}
+
+/* Bytes of the elements, of all levels. */
+static uint64_t elements_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels) {
+  bool wrong;
+  uint64_t bytes = 0, element = element_bytes(descriptor->Format, descriptor->NumChannels, &wrong);
+  if (descriptor->Width > EXTENT_MAX || descriptor->Height > EXTENT_MAX || descriptor->Depth > EXTENT_MAX ||
+      descriptor->NumChannels > 4)
+    return UINT64_MAX / 4;
+  for (unsigned level = 0; level < levels && level < LEVELS_MAX; level++)
+    bytes += level_bytes(descriptor, element, level);
+  return bytes;
+}
+
+/* Drivers refuse it whatever its size. */
+static bool is_wrong(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
+  bool wrong, layers = d->Flags & (ARRAY_LAYERED | ARRAY_CUBEMAP);
+  element_bytes(d->Format, d->NumChannels, &wrong);
+  return wrong || d->Width == 0 || d->Width > EXTENT_MAX || d->Height > EXTENT_MAX || d->Depth > EXTENT_MAX ||
+         d->Flags & ~(unsigned)ARRAY_KNOWN || (d->Depth && !d->Height && !layers) || levels > LEVELS_MAX ||
+         (d->Flags & ARRAY_CUBEMAP && (d->Width != d->Height || d->Depth % 6));
+}
+
+static bool has_no_memory(const CUDA_ARRAY3D_DESCRIPTOR *descriptor) {
+  return descriptor->Flags & (ARRAY_SPARSE | ARRAY_DEFERRED_MAPPING);
+}
+
+static uint64_t probe_array(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUdevice device) {
+  CUDA_ARRAY3D_DESCRIPTOR deferred = *descriptor;
+  CUDA_ARRAY_MEMORY_REQUIREMENTS needs = {0};
+  CUarray array;
+  deferred.Flags |= ARRAY_DEFERRED_MAPPING;
+  if (gs_real.cuArray3DCreate_v2(&array, &deferred) != CUDA_SUCCESS)
+    return 0;
+  if (gs_real.cuArrayGetMemoryRequirements(&needs, array, device) != CUDA_SUCCESS)
+    needs.size = 0;
+  gs_real.cuArrayDestroy(array);
+  return needs.size;
+}
+
+static uint64_t probe_mipmap(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels, CUdevice device) {
+  CUDA_ARRAY3D_DESCRIPTOR deferred = *descriptor;
+  CUDA_ARRAY_MEMORY_REQUIREMENTS needs = {0};
+  CUmipmappedArray array;
+  deferred.Flags |= ARRAY_DEFERRED_MAPPING;
+  if (gs_real.cuMipmappedArrayCreate(&array, &deferred, levels) != CUDA_SUCCESS)
+    return 0;
+  if (gs_real.cuMipmappedArrayGetMemoryRequirements(&needs, array, device) != CUDA_SUCCESS)
+    needs.size = 0;
+  gs_real.cuMipmappedArrayDestroy(array);
+  return needs.size;
+}
+
+/* Larger than the device: the driver refuses it, and says what else is wrong. */
+static bool hopeless(const struct gs_array_charge *charge) {
+  size_t total = 0;
+  return gs_real.cuDeviceTotalMem_v2(&total, gs_device_of(charge->ordinal)) == CUDA_SUCCESS && charge->bytes >= total;
+}
+
+/* out: where the handle is to go. */
+static CUresult begin(struct gs_array_charge *charge, void *const *out, const struct gs_box *box, bool mipmap,
+                      unsigned levels) {
+  CUresult result;
+  *charge = (struct gs_array_charge){.ordinal = GS_NO_DEVICE, .out = out};
+  if (!gs_enter(&result))
+    return result;
+  if (!out || !box->given || has_no_memory(&box->full) || gs_real.cuCtxGetCurrent(&charge->context) != CUDA_SUCCESS)
+    return CUDA_SUCCESS; /* nothing to charge, or the driver's to refuse */
+  charge->ordinal = gs_current_device();
+  if (charge->ordinal == GS_NO_DEVICE)
+    return CUDA_SUCCESS;
+  CUdevice device = gs_device_of(charge->ordinal);
+  charge->bytes = mipmap ? probe_mipmap(&box->full, levels, device) : probe_array(&box->full, device);
+  if (charge->bytes == 0)
+    charge->bytes = elements_bytes(&box->full, (unsigned)least(levels));
+  if (!gs_book_room(1))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (gs_reserve(charge->ordinal, charge->bytes) == 0)
+    return CUDA_SUCCESS;
+  if (!hopeless(charge) && !is_wrong(&box->full, levels) && (levels > 0 || !mipmap))
+    return gs_no_room();
+  charge->ordinal = GS_NO_DEVICE;
+  charge->hopeless = true;
+  return CUDA_SUCCESS;
+}
+
+/* The array exists: what it says it needs replaces what was reserved. False: it does not fit. */
+static bool true_up(struct gs_array_charge *charge, uint64_t needs) {
+  if (needs > charge->bytes && gs_reserve(charge->ordinal, needs - charge->bytes) < 0)
+    return false;
+  if (needs < charge->bytes)
+    gs_give_back(charge->ordinal, charge->bytes - needs);
+  charge->bytes = needs;
+  return true;
+}
+
+/* What the driver made of it. needs_of: asks the array; destroy: it must not live after all. */
+static CUresult end(struct gs_array_charge *charge, CUresult result,
+                    CUresult (*needs_of)(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, void *array, CUdevice device),
+                    CUresult (*destroy)(void *array)) {
+  CUDA_ARRAY_MEMORY_REQUIREMENTS needs;
+  if (result == CUDA_SUCCESS && charge->hopeless) {
+    destroy(*charge->out);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (charge->ordinal == GS_NO_DEVICE)
+    return result;
+  if (result == CUDA_SUCCESS && needs_of(&needs, *charge->out, gs_device_of(charge->ordinal)) == CUDA_SUCCESS &&
+      !true_up(charge, needs.size)) {
+    destroy(*charge->out);
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (result != CUDA_SUCCESS)
+    gs_give_back(charge->ordinal, charge->bytes);
+  else
+    gs_book_put(&(struct gs_entry){.key = (uintptr_t)*charge->out,
+                                   .kind = GS_BOOK_ARRAY,
+                                   .ordinal = charge->ordinal,
+                                   .bytes = charge->bytes,
+                                   .context = charge->context});
+  return result;
+}
+
+/* ---- the four ways to describe one ------------------------------------------------------------------------------- */
+
+struct gs_box gs_box_2d(const CUDA_ARRAY_DESCRIPTOR *d) {
+  return d ? (struct gs_box){true, {d->Width, d->Height, 0, d->Format, d->NumChannels, 0}} : (struct gs_box){0};
+}
+
+struct gs_box gs_box_2d_v1(const CUDA_ARRAY_DESCRIPTOR_v1 *d) {
+  return d ? (struct gs_box){true, {d->Width, d->Height, 0, d->Format, d->NumChannels, 0}} : (struct gs_box){0};
+}
+
+struct gs_box gs_box_3d(const CUDA_ARRAY3D_DESCRIPTOR *d) { return d ? (struct gs_box){true, *d} : (struct gs_box){0}; }
+
+struct gs_box gs_box_3d_v1(const CUDA_ARRAY3D_DESCRIPTOR_v1 *d) {
+  return d ? (struct gs_box){true, {d->Width, d->Height, d->Depth, d->Format, d->NumChannels, d->Flags}}
+           : (struct gs_box){0};
+}
+
+/* ---- handlers ---------------------------------------------------------------------------------------------------- */
+
+static CUresult array_needs(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, void *array, CUdevice device) {
+  return gs_real.cuArrayGetMemoryRequirements(needs, array, device);
+}
+
+static CUresult array_destroy(void *array) { return gs_real.cuArrayDestroy(array); }
+
+static CUresult mipmap_needs(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, void *array, CUdevice device) {
+  return gs_real.cuMipmappedArrayGetMemoryRequirements(needs, array, device);
+}
+
+static CUresult mipmap_destroy(void *array) { return gs_real.cuMipmappedArrayDestroy(array); }
+
+CUresult gs_before_array(struct gs_around *around, CUarray *array, struct gs_box box) {
+  return begin(&around->array, (void *const *)array, &box, false, 1);
+}
+
+CUresult gs_after_array(struct gs_around *around, CUresult result) {
+  return end(&around->array, result, array_needs, array_destroy);
+}
+
+CUresult gs_before_mipmap(struct gs_around *around, CUmipmappedArray *array, struct gs_box box, unsigned int levels) {
+  return begin(&around->array, (void *const *)array, &box, true, levels);
+}
+
+CUresult gs_after_mipmap(struct gs_around *around, CUresult result) {
+  return end(&around->array, result, mipmap_needs, mipmap_destroy);
+}
+
+/* Out of the books before the driver frees it: the handle may be another array's at once. */
+static CUresult after_destroy(bool ours, const struct gs_entry *entry, CUresult result) {
+  if (ours && result == CUDA_SUCCESS)
+    gs_give_back(entry->ordinal, entry->bytes);
+  else if (ours)
+    gs_book_put(entry);
+  return result;
+}
+
+CUresult gs_cuArrayDestroy(CUarray hArray) {
+  CUresult result;
+  struct gs_entry entry;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuArrayDestroy(hArray) : result;
+  bool ours = gs_book_take(GS_BOOK_ARRAY, (uintptr_t)hArray, &entry);
+  return after_destroy(ours, &entry, gs_real.cuArrayDestroy(hArray));
+}
+
+CUresult gs_cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) {
+  CUresult result;
+  struct gs_entry entry;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuMipmappedArrayDestroy(hMipmappedArray) : result;
+  bool ours = gs_book_take(GS_BOOK_ARRAY, (uintptr_t)hMipmappedArray, &entry);
+  return after_destroy(ours, &entry, gs_real.cuMipmappedArrayDestroy(hMipmappedArray));
+}

@@ -1,0 +1,185 @@
+/* Host functions and callbacks. The driver calls them in stream order on a thread of its own, and their stream stands
+ * still until they return: what a program submits in one must never wait for a lease or for its own work. So the driver
+ * is given a function of ours instead, which says in the thread what runs there.
+ *
+ * Each function of a program has a place here, for good. What the driver hands to it passes through, so nothing is kept
+ * for a single call: a node of a graph may run it many times, a broken context never. A program has few such functions;
+ * those beyond PLACES are called directly, and gated. */
+#include "interposer/hooks/around.h"
+
+__thread bool gs_called_back __attribute__((tls_model("initial-exec")));
+
+enum { PLACES = 512 /* a power of two, and of eight */ };
+
+static CUhostFn host_function[PLACES];
+static CUstreamCallback callback[PLACES];
+
+static void run_host(unsigned place, void *data) {
+  bool before = gs_called_back;
+  gs_called_back = true;
+  __atomic_load_n(&host_function[place], __ATOMIC_ACQUIRE)(data);
+  gs_called_back = before;
+}
+
+static void run_callback(unsigned place, CUstream stream, CUresult result, void *data) {
+  bool before = gs_called_back;
+  gs_called_back = true;
+  __atomic_load_n(&callback[place], __ATOMIC_ACQUIRE)(stream, result, data);
+  gs_called_back = before;
+}
+
+/* One pair for each place, numbered in octal. */
+#define PAIR(n) \
+  static void host_##n(void *data) { run_host(n, data); } \
+  static void callback_##n(CUstream stream, CUresult result, void *data) { run_callback(n, stream, result, data); }
+#define HOST(n) host_##n,
+#define CALLBACK(n) callback_##n,
+#define EIGHT(each, n) each(n##0) each(n##1) each(n##2) each(n##3) each(n##4) each(n##5) each(n##6) each(n##7)
+#define SIXTY_FOUR(each, n) \
+  EIGHT(each, n##0) \
+  EIGHT(each, n##1) \
+  EIGHT(each, n##2) EIGHT(each, n##3) EIGHT(each, n##4) EIGHT(each, n##5) EIGHT(each, n##6) EIGHT(each, n##7)
+#define ALL(each) \
+  SIXTY_FOUR(each, 00) \
+  SIXTY_FOUR(each, 01) \
+  SIXTY_FOUR(each, 02) \
+  SIXTY_FOUR(each, 03) SIXTY_FOUR(each, 04) SIXTY_FOUR(each, 05) SIXTY_FOUR(each, 06) SIXTY_FOUR(each, 07)
+
+ALL(PAIR)
+static const CUhostFn host_place[PLACES] = {ALL(HOST)};
+static const CUstreamCallback callback_place[PLACES] = {ALL(CALLBACK)};
+
+/* The place of a function in a table of PLACES, PLACES when there is none left. */
+static unsigned place_of(void **table, void *function) {
+  unsigned first = (unsigned)((uintptr_t)function >> 4);
+  for (unsigned i = 0; i < PLACES; i++) {
+    unsigned place = (first + i) % PLACES;
+    void *seen = NULL;
+    if (__atomic_compare_exchange_n(&table[place], &seen, function, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ||
+        seen == function)
+      return place;
+  }
+  return PLACES;
+}
+
+/* The function behind one of ours; any other is itself. */
+static CUhostFn behind(CUhostFn function) {
+  for (unsigned i = 0; i < PLACES; i++)
+    if (host_place[i] == function)
+      return __atomic_load_n(&host_function[i], __ATOMIC_ACQUIRE);
+  return function;
+}
+
+static bool joined(void) { return __atomic_load_n(&gs_process->joined, __ATOMIC_ACQUIRE) == GS_JOINED; }
+
+static void exchange(CUhostFn *function) {
+  unsigned place;
+  if (!*function || !joined() || (place = place_of((void **)host_function, (void *)behind(*function))) == PLACES)
+    return;
+  *function = host_place[place];
+}
+
+/* ---- handlers ---- */
+
+/* A process that was refused gets nothing done. */
+static CUresult enter(void) {
+  CUresult result = CUDA_SUCCESS;
+  gs_enter(&result);
+  return result;
+}
+
+CUresult gs_before_host_function(struct gs_around *around, CUhostFn *function) {
+  (void)around;
+  exchange(function);
+  return enter();
+}
+
+CUresult gs_after_host_function(struct gs_around *around, CUresult result) {
+  (void)around;
+  return result;
+}
+
+CUresult gs_before_callback(struct gs_around *around, CUstreamCallback *function) {
+  unsigned place;
+  (void)around;
+  if (*function && joined() && (place = place_of((void **)callback, (void *)*function)) != PLACES)
+    *function = callback_place[place];
+  return enter();
+}
+
+CUresult gs_after_callback(struct gs_around *around, CUresult result) {
+  (void)around;
+  return result;
+}
+
+CUresult gs_before_host_node(struct gs_around *around, const CUDA_HOST_NODE_PARAMS **params) {
+  if (*params) {
+    around->node.host = **params;
+    exchange(&around->node.host.fn);
+    *params = &around->node.host;
+  }
+  return enter();
+}
+
+CUresult gs_after_host_node(struct gs_around *around, CUresult result) {
+  (void)around;
+  return result;
+}
+
+CUresult gs_before_host_node_changed(struct gs_around *around, CUgraphExec graph,
+                                     const CUDA_HOST_NODE_PARAMS **params) {
+  CUresult result = gs_before_host_node(around, params);
+  return result == CUDA_SUCCESS ? gs_before_graph_changed(around, graph) : result;
+}
+
+CUresult gs_after_host_node_changed(struct gs_around *around, CUresult result) {
+  return gs_after_graph_changed(around, result);
+}
+
+/* What a program asks for is what it gave. */
+CUresult gs_before_host_node_asked(struct gs_around *around, CUDA_HOST_NODE_PARAMS *params) {
+  around->asked = params;
+  return enter();
+}
+
+CUresult gs_after_host_node_asked(struct gs_around *around, CUresult result) {
+  if (result == CUDA_SUCCESS && around->asked)
+    around->asked->fn = behind(around->asked->fn);
+  return result;
+}
+
+/* A node of any kind: only one of this kind is looked at, and the driver writes nothing back for it. */
+CUresult gs_before_any_node(struct gs_around *around, CUgraphNodeParams **params) {
+  if (*params && (*params)->type == CU_GRAPH_NODE_TYPE_HOST) {
+    around->node = **params;
+    exchange(&around->node.host.fn);
+    *params = &around->node;
+  }
+  return enter();
+}
+
+CUresult gs_after_any_node(struct gs_around *around, CUresult result) {
+  (void)around;
+  return result;
+}
+
+CUresult gs_before_any_node_asked(struct gs_around *around, CUgraphNodeParams *params) {
+  around->whole = params;
+  return gs_before_host_node_asked(around, params ? &params->host : NULL);
+}
+
+CUresult gs_after_any_node_asked(struct gs_around *around, CUresult result) {
+  if (result != CUDA_SUCCESS || !around->whole || around->whole->type != CU_GRAPH_NODE_TYPE_HOST)
+    return result;
+  return gs_after_host_node_asked(around, result);
+}
+
+CUresult gs_before_any_node_changed(struct gs_around *around, CUgraphExec graph, CUgraphNode node,
+                                    CUgraphNodeParams **params) {
+  CUresult result = gs_before_any_node(around, params);
+  return result != CUDA_SUCCESS ? result : gs_before_kernel_node(around, graph, node, gs_any_node_kernel(*params));
+}
+
+CUresult gs_after_any_node_changed(struct gs_around *around, CUresult result) {
+  return gs_after_kernel_node(around, result);
+}

@@ -1,0 +1,328 @@
+/* Contexts. Each costs device memory that nobody asked for by an allocation: limits->device[].context_bytes, reserved
+ * before the driver makes one. Everything allocated in a context goes with it. */
+#include "interposer/memory/books.h"
+#include "interposer/hooks/contexts/contexts.h"
+#include "interposer/process/device.h"
+#include "interposer/process/elsewhere.h"
+#include "interposer/os/files.h"
+#include "interposer/memory/pool_charge.h"
+
+static void contexts_changed(uint32_t by) {
+  __atomic_fetch_add(&gs_process->contexts, by, __ATOMIC_RELAXED);
+  gs_kernels_forget();
+}
+
+CUresult gs_context_reserve(CUdevice device, int *ordinal, uint64_t *bytes) {
+  *ordinal = gs_device_ordinal(device);
+  *bytes = 0;
+  if (*ordinal == GS_NO_DEVICE) /* where there is no such device the driver says so */
+    return gs_elsewhere(device) ? gs_refuse_elsewhere(device) : CUDA_SUCCESS;
+  *bytes = gs_process->limits->device[*ordinal].context_bytes;
+  return gs_book_room(1) && gs_reserve(*ordinal, *bytes) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult begin(const CUcontext *out, CUdevice device, int *ordinal, uint64_t *bytes) {
+  *ordinal = GS_NO_DEVICE;
+  *bytes = 0;
+  /* without a place for it: the driver's to refuse */
+  return out ? gs_context_reserve(device, ordinal, bytes) : CUDA_SUCCESS;
+}
+
+/* What died with a context. Under gone_lock, so that nothing of another context by this handle is in the books yet. */
+static void context_gone(CUcontext context, int ordinal) {
+  gs_time_context_gone(context, ordinal);
+  contexts_changed(UINT32_MAX);
+  gs_greens_gone(context);
+  gs_device_context_forget();
+  gs_pools_context_gone(context);
+  gs_book_drop_context(context);
+  if (__atomic_load_n(&gs_process->pools[ordinal], __ATOMIC_RELAXED))
+    gs_pools_settle(ordinal, true);
+}
+
+/* A context that cuCtxCreate made. */
+static bool created_here(CUcontext context, struct gs_ending *found) {
+  gs_book_lock();
+  struct gs_entry *entry = gs_book_find(GS_BOOK_CONTEXT, (uintptr_t)context);
+  if (entry)
+    *found = (struct gs_ending){context, entry->ordinal, entry->cap};
+  gs_book_unlock();
+  return entry != NULL;
+}
+
+static void created(CUcontext context, int ordinal, uint64_t bytes) {
+  static uint64_t numbers; /* under gone_lock */
+  struct gs_ending before;
+  gs_lock(&gs_process->gone_lock);
+  if (created_here(context, &before))
+    context_gone(context, before.ordinal);
+  gs_book_put(&(struct gs_entry){.key = (uintptr_t)context,
+                                 .kind = GS_BOOK_CONTEXT,
+                                 .ordinal = ordinal,
+                                 .bytes = bytes,
+                                 .context = context,
+                                 .cap = ++numbers});
+  contexts_changed(1);
+  gs_unlock(&gs_process->gone_lock);
+}
+
+/* Contexts are made with such flags. */
+static bool flags_known(unsigned int flags) {
+  enum { SCHEDULE = 7, KNOWN = 0xff }; /* CU_CTX_SCHED_MASK, CU_CTX_FLAGS_MASK */
+  unsigned int schedule = flags & SCHEDULE;
+  return !(flags & ~(unsigned int)KNOWN) && (schedule & (schedule - 1)) == 0;
+}
+
+/* Some of a context's processors can be had only where the driver says so. */
+static bool affinity_known(const CUexecAffinityParam *params, int count, CUdevice device) {
+  bool known = count >= 0 && (count == 0) == (params == NULL);
+  for (int i = 0, supported; known && i < count; i++)
+    known = gs_real.cuDeviceGetExecAffinitySupport(&supported, params[i].type, device) == CUDA_SUCCESS && supported;
+  return known;
+}
+
+static bool params_known(const CUctxCreateParams *params, CUdevice device) {
+  return !params || affinity_known(params->execAffinityParams, params->numExecAffinityParams, device);
+}
+
+/* It cannot be had, and something else is wrong with it: what the driver says of that. */
+static CUresult let_refuse(CUresult said, const CUcontext *made, CUresult reason) {
+  if (said != CUDA_SUCCESS)
+    return said;
+  gs_real.cuCtxDestroy_v2(*made); /* this driver takes what others do not */
+  return reason;
+}
+
+static CUresult end_create(CUresult result, CUcontext *context, int ordinal, uint64_t bytes) {
+  if (ordinal == GS_NO_DEVICE)
+    return result;
+  if (result != CUDA_SUCCESS) {
+    gs_give_back(ordinal, bytes);
+    gs_files_mention("cuCtxCreate", result);
+    return result;
+  }
+  created(*context, ordinal, bytes);
+  gs_time_start(ordinal);
+  return result;
+}
+
+CUresult gs_cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev) {
+  CUresult result;
+  int ordinal;
+  uint64_t bytes;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuCtxCreate(pctx, flags, dev) : result;
+  result = begin(pctx, dev, &ordinal, &bytes);
+  if (result != CUDA_SUCCESS)
+    return flags_known(flags) ? result : let_refuse(gs_real.cuCtxCreate(pctx, flags, dev), pctx, result);
+  return end_create(gs_real.cuCtxCreate(pctx, flags, dev), pctx, ordinal, bytes);
+}
+
+CUresult gs_cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev) {
+  CUresult result;
+  int ordinal;
+  uint64_t bytes;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuCtxCreate_v2(pctx, flags, dev) : result;
+  result = begin(pctx, dev, &ordinal, &bytes);
+  if (result != CUDA_SUCCESS)
+    return flags_known(flags) ? result : let_refuse(gs_real.cuCtxCreate_v2(pctx, flags, dev), pctx, result);
+  return end_create(gs_real.cuCtxCreate_v2(pctx, flags, dev), pctx, ordinal, bytes);
+}
+
+CUresult gs_cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags,
+                           CUdevice dev) {
+  CUresult result;
+  int ordinal;
+  uint64_t bytes;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev) : result;
+  result = begin(pctx, dev, &ordinal, &bytes);
+  if (result != CUDA_SUCCESS)
+    return flags_known(flags) && affinity_known(paramsArray, numParams, dev)
+               ? result
+               : let_refuse(gs_real.cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev), pctx, result);
+  return end_create(gs_real.cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev), pctx, ordinal, bytes);
+}
+
+CUresult gs_cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags, CUdevice dev) {
+  CUresult result;
+  int ordinal;
+  uint64_t bytes;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev) : result;
+  result = begin(pctx, dev, &ordinal, &bytes);
+  if (result != CUDA_SUCCESS)
+    return flags_known(flags) && params_known(ctxCreateParams, dev)
+               ? result
+               : let_refuse(gs_real.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev), pctx, result);
+  return end_create(gs_real.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev), pctx, ordinal, bytes);
+}
+
+/* ---- ends -------------------------------------------------------------------------------------------------------- */
+
+void gs_context_ending(const struct gs_ending *ending) {
+  gs_lock(&gs_process->events_lock[ending->ordinal]); /* whoever asks events of it finishes first */
+  __atomic_fetch_add(&gs_process->ending[ending->ordinal], 1, __ATOMIC_SEQ_CST);
+  gs_unlock(&gs_process->events_lock[ending->ordinal]);
+  gs_time_context_ending(ending->context, ending->ordinal);
+  gs_device_context_forget();
+}
+
+void gs_context_ended(const struct gs_ending *ending, bool lives) {
+  if (lives)
+    gs_time_context_lives(ending->context, ending->ordinal);
+  __atomic_fetch_sub(&gs_process->ending[ending->ordinal], 1, __ATOMIC_SEQ_CST);
+}
+
+/* last: whether a call that succeeded ended it for certain; else only the driver knows. */
+static CUresult end_created(CUcontext context, CUresult (*end)(CUcontext context), bool last) {
+  CUresult result;
+  struct gs_ending ending, now;
+  unsigned int version;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? end(context) : result;
+  if (!created_here(context, &ending))
+    return end(context);
+  gs_context_ending(&ending);
+  result = end(context);
+  gs_lock(&gs_process->gone_lock);
+  bool known = created_here(context, &now) && now.number == ending.number;
+  bool lives = result != CUDA_SUCCESS || (!last && gs_real.cuCtxGetApiVersion(context, &version) == CUDA_SUCCESS);
+  if (known && !lives)
+    context_gone(context, ending.ordinal);
+  gs_unlock(&gs_process->gone_lock);
+  gs_context_ended(&ending, known && lives);
+  return result;
+}
+
+static CUresult destroy_v1(CUcontext context) { return gs_real.cuCtxDestroy(context); }
+static CUresult destroy_v2(CUcontext context) { return gs_real.cuCtxDestroy_v2(context); }
+
+static CUresult detach(CUcontext context) { return gs_real.cuCtxDetach(context); }
+
+CUresult gs_cuCtxDestroy(CUcontext ctx) { return end_created(ctx, destroy_v1, true); }
+
+CUresult gs_cuCtxDestroy_v2(CUcontext ctx) { return end_created(ctx, destroy_v2, true); }
+
+CUresult gs_cuCtxDetach(CUcontext ctx) { return end_created(ctx, detach, false); }
+
+/* ---- primary contexts: one per device, counted by the driver ----------------------------------------------------- */
+
+static bool active(CUdevice device) {
+  unsigned int flags;
+  int is = 0;
+  return gs_real.cuDevicePrimaryCtxGetState(device, &flags, &is) == CUDA_SUCCESS && is;
+}
+
+static uint64_t id_of(CUcontext context) {
+  unsigned long long id = 0;
+  return gs_real_has(GS_INDEX_cuCtxGetId) && gs_real.cuCtxGetId(context, &id) == CUDA_SUCCESS ? id : 0;
+}
+
+static void primary_gone(int ordinal) {
+  gs_lock(&gs_process->gone_lock);
+  context_gone(gs_process->primary[ordinal], ordinal);
+  gs_unlock(&gs_process->gone_lock);
+  gs_process->primary[ordinal] = NULL;
+}
+
+/* The driver gives the same handle again. */
+void gs_primary_is(int ordinal, CUcontext primary) {
+  CUcontext known = gs_process->primary[ordinal];
+  uint64_t id = id_of(primary);
+  if (known == primary && (id == 0 || id == gs_process->primary_id[ordinal]))
+    return;
+  if (known)
+    primary_gone(ordinal);
+  gs_process->primary[ordinal] = primary;
+  gs_process->primary_id[ordinal] = id;
+  contexts_changed(1);
+}
+
+struct gs_ending gs_primary_ending(int ordinal) {
+  gs_lock(&gs_process->context_lock[ordinal]);
+  struct gs_ending ending = {gs_process->primary[ordinal], ordinal, gs_process->primary_id[ordinal]};
+  gs_unlock(&gs_process->context_lock[ordinal]);
+  if (ending.context)
+    gs_context_ending(&ending);
+  return ending;
+}
+
+/* With context_lock. */
+static void settle(int ordinal) {
+  CUcontext primary = gs_process->primary[ordinal];
+  if (!primary)
+    return;
+  if (active(gs_device_of(ordinal))) {
+    gs_primary_is(ordinal, primary);
+    return;
+  }
+  primary_gone(ordinal);
+  gs_give_back(ordinal, gs_process->limits->device[ordinal].context_bytes);
+}
+
+void gs_primary_ended(const struct gs_ending *ending, CUresult result) {
+  int ordinal = ending->ordinal;
+  gs_lock(&gs_process->context_lock[ordinal]);
+  if (result == CUDA_SUCCESS)
+    settle(ordinal);
+  bool lives = gs_process->primary[ordinal] == ending->context && gs_process->primary_id[ordinal] == ending->number;
+  gs_unlock(&gs_process->context_lock[ordinal]);
+  if (ending->context)
+    gs_context_ended(ending, lives);
+}
+
+CUresult gs_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
+  CUresult result;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuDevicePrimaryCtxRetain(pctx, dev) : result;
+  int ordinal = gs_device_ordinal(dev);
+  uint64_t bytes = 0;
+  if (!pctx)
+    return gs_real.cuDevicePrimaryCtxRetain(pctx, dev); /* which refuses */
+  if (ordinal == GS_NO_DEVICE) {
+    result = gs_context_reserve(dev, &ordinal, &bytes);
+    return result == CUDA_SUCCESS ? gs_real.cuDevicePrimaryCtxRetain(pctx, dev) : result;
+  }
+  gs_lock(&gs_process->context_lock[ordinal]);
+  CUcontext *primary = &gs_process->primary[ordinal];
+  bool fresh = *primary == NULL;
+  result = fresh ? gs_context_reserve(dev, &ordinal, &bytes) : CUDA_SUCCESS;
+  if (result == CUDA_SUCCESS) {
+    result = gs_real.cuDevicePrimaryCtxRetain(pctx, dev);
+    if (result != CUDA_SUCCESS)
+      gs_give_back(ordinal, bytes);
+    else
+      gs_primary_is(ordinal, *pctx);
+  }
+  gs_unlock(&gs_process->context_lock[ordinal]);
+  if (result == CUDA_SUCCESS && fresh)
+    gs_time_start(ordinal);
+  gs_files_mention("cuDevicePrimaryCtxRetain", result);
+  return result;
+}
+
+/* Release and reset: the driver says whether the context lived on. */
+static CUresult let_go(CUdevice device, CUresult (*act)(CUdevice device)) {
+  CUresult result;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? act(device) : result;
+  int ordinal = gs_device_ordinal(device);
+  if (ordinal == GS_NO_DEVICE)
+    return act(device);
+  struct gs_ending ending = gs_primary_ending(ordinal);
+  result = act(device);
+  gs_primary_ended(&ending, result);
+  return result;
+}
+
+static CUresult release_v1(CUdevice device) { return gs_real.cuDevicePrimaryCtxRelease(device); }
+static CUresult release_v2(CUdevice device) { return gs_real.cuDevicePrimaryCtxRelease_v2(device); }
+static CUresult reset_v1(CUdevice device) { return gs_real.cuDevicePrimaryCtxReset(device); }
+static CUresult reset_v2(CUdevice device) { return gs_real.cuDevicePrimaryCtxReset_v2(device); }
+
+CUresult gs_cuDevicePrimaryCtxRelease(CUdevice dev) { return let_go(dev, release_v1); }
+CUresult gs_cuDevicePrimaryCtxRelease_v2(CUdevice dev) { return let_go(dev, release_v2); }
+CUresult gs_cuDevicePrimaryCtxReset(CUdevice dev) { return let_go(dev, reset_v1); }
+CUresult gs_cuDevicePrimaryCtxReset_v2(CUdevice dev) { return let_go(dev, reset_v2); }

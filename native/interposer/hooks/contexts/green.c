@@ -1,0 +1,106 @@
+/* Green contexts: parts of a device's multiprocessors with streams of their own. Memory, programs and cost are those of
+ * the primary context, which each keeps alive. */
+#include "interposer/memory/books.h"
+#include "interposer/hooks/contexts/contexts.h"
+#include "interposer/process/device.h"
+
+/* The driver gives its handle to whoever retains it. */
+static CUcontext primary_of(CUdevice device) {
+  CUcontext primary = NULL;
+  if (gs_real.cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS)
+    return NULL;
+  gs_real.cuDevicePrimaryCtxRelease_v2(device);
+  return primary;
+}
+
+static bool find_green(CUcontext context, struct gs_ending *found) {
+  gs_book_lock();
+  struct gs_entry *entry = gs_book_find(GS_BOOK_GREEN, (uintptr_t)context);
+  if (entry)
+    *found = (struct gs_ending){context, (int)entry->flags, entry->cap};
+  gs_book_unlock();
+  return entry != NULL;
+}
+
+/* Under gone_lock. */
+static void green_gone(const struct gs_ending *green) {
+  struct gs_entry gone;
+  gs_time_context_gone(green->context, green->ordinal);
+  gs_device_context_forget();
+  gs_book_take(GS_BOOK_GREEN, (uintptr_t)green->context, &gone);
+}
+
+static void note(CUgreenCtx green, int ordinal) {
+  static uint64_t numbers; /* under gone_lock */
+  struct gs_ending before;
+  CUcontext context;
+  if (gs_real.cuCtxFromGreenCtx(&context, green) != CUDA_SUCCESS)
+    return;
+  gs_lock(&gs_process->gone_lock);
+  if (find_green(context, &before))
+    green_gone(&before);
+  gs_book_put(&(struct gs_entry){.key = (uintptr_t)context,
+                                 .kind = GS_BOOK_GREEN,
+                                 .ordinal = GS_NO_DEVICE,
+                                 .link = (uintptr_t)gs_process->primary[ordinal],
+                                 .flags = (uint32_t)ordinal,
+                                 .cap = ++numbers});
+  __atomic_fetch_add(&gs_process->greens, 1, __ATOMIC_RELEASE);
+  gs_unlock(&gs_process->gone_lock);
+}
+
+CUresult gs_cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags) {
+  CUresult result;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuGreenCtxCreate(phCtx, desc, dev, flags) : result;
+  int ordinal = gs_device_ordinal(dev);
+  uint64_t bytes = 0;
+  if (!phCtx)
+    return gs_real.cuGreenCtxCreate(phCtx, desc, dev, flags); /* which refuses */
+  if (ordinal == GS_NO_DEVICE) {
+    result = gs_context_reserve(dev, &ordinal, &bytes);
+    return result == CUDA_SUCCESS ? gs_real.cuGreenCtxCreate(phCtx, desc, dev, flags) : result;
+  }
+  if (!gs_book_room(2))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  gs_lock(&gs_process->context_lock[ordinal]);
+  bool fresh = gs_process->primary[ordinal] == NULL;
+  result = fresh ? gs_context_reserve(dev, &ordinal, &bytes) : CUDA_SUCCESS;
+  if (result == CUDA_SUCCESS) {
+    result = gs_real.cuGreenCtxCreate(phCtx, desc, dev, flags);
+    if (result != CUDA_SUCCESS)
+      gs_give_back(ordinal, bytes);
+    else
+      gs_primary_is(ordinal, fresh ? primary_of(dev) : gs_process->primary[ordinal]);
+    if (result == CUDA_SUCCESS)
+      note(*phCtx, ordinal);
+  }
+  gs_unlock(&gs_process->context_lock[ordinal]);
+  if (result == CUDA_SUCCESS && fresh)
+    gs_time_start(ordinal);
+  return result;
+}
+
+void gs_greens_gone(CUcontext primary) {
+  if (__atomic_load_n(&gs_process->greens, __ATOMIC_ACQUIRE) == 0)
+    return;
+  gs_book_drop_link(GS_BOOK_GREEN, (uintptr_t)primary);
+}
+
+CUresult gs_cuGreenCtxDestroy(CUgreenCtx hCtx) {
+  CUresult result;
+  CUcontext context = NULL;
+  struct gs_ending green, now;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuGreenCtxDestroy(hCtx) : result;
+  if (!hCtx || gs_real.cuCtxFromGreenCtx(&context, hCtx) != CUDA_SUCCESS || !find_green(context, &green))
+    return gs_real.cuGreenCtxDestroy(hCtx);
+  struct gs_ending primary = gs_primary_ending(green.ordinal); /* which may end with it */
+  result = gs_real.cuGreenCtxDestroy(hCtx);
+  gs_lock(&gs_process->gone_lock);
+  if (result == CUDA_SUCCESS && find_green(context, &now) && now.number == green.number)
+    green_gone(&green);
+  gs_unlock(&gs_process->gone_lock);
+  gs_primary_ended(&primary, result);
+  return result;
+}

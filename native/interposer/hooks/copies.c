@@ -1,0 +1,180 @@
+/* Copies and fills. Within the device they are compute work. Over the link they run on engines of their own: no lease,
+ * no bound, no device time; the marks around a long one keep it out of the time of the kernels beside it. */
+#include "interposer/hooks/around.h"
+
+enum {
+  ATTRIBUTE_MEMORY_TYPE = 2, /* CU_POINTER_ATTRIBUTE_MEMORY_TYPE */
+  MEMORY_HOST = 1,           /* CU_MEMORYTYPE_* */
+  MEMORY_DEVICE = 2,
+  MEMORY_ARRAY = 3,
+  MEMORY_UNIFIED = 4,
+  OPERAND_POINTER = 1,         /* CUmemcpy3DOperandType */
+  LONG_COPY_BYTES = 256 << 10, /* ~10 us on PCIe 4; two events cost half of that */
+  KEY_COPY = 1 << 8,           /* no function or graph has an address this low */
+  KEY_FILL = 2 << 8
+};
+
+static bool on_host(CUdeviceptr pointer) {
+  unsigned int type = 0;
+  /* Memory the driver never heard of is the program's own. */
+  if (gs_real.cuPointerGetAttribute(&type, ATTRIBUTE_MEMORY_TYPE, pointer) != CUDA_SUCCESS)
+    return true;
+  return type == MEMORY_HOST;
+}
+
+static enum gs_copy direction_of(bool from_host, bool to_host) {
+  if (from_host)
+    return GS_COPY_IN; /* between host pointers nothing runs on the device */
+  return to_host ? GS_COPY_OUT : GS_COPY_WITHIN;
+}
+
+static bool joined(void) { return __atomic_load_n(&gs_process->joined, __ATOMIC_ACQUIRE) == GS_JOINED; }
+
+enum gs_copy gs_direction(CUdeviceptr to, CUdeviceptr from) {
+  if (!joined())
+    return GS_COPY_UNKNOWN;
+  return on_host(from) ? GS_COPY_IN : direction_of(false, on_host(to));
+}
+
+/* A batch is compute work if one of its copies is. */
+enum gs_copy gs_batch_direction(const CUdeviceptr *to, const CUdeviceptr *from, size_t count) {
+  enum gs_copy direction = GS_COPY_UNKNOWN;
+  for (size_t i = 0; to && from && i < count && joined() && direction != GS_COPY_WITHIN; i++)
+    direction = gs_direction(to[i], from[i]);
+  return direction;
+}
+
+static bool side_on_host(CUmemorytype type, CUdeviceptr unified) {
+  if (type == MEMORY_UNIFIED)
+    return joined() && on_host(unified);
+  return type == MEMORY_HOST;
+}
+
+/* Where a box of a batch begins or ends. */
+static bool operand_on_host(const CUmemcpy3DOperand *operand) {
+  return operand->type == OPERAND_POINTER && on_host(operand->op.ptr.ptr);
+}
+
+enum gs_copy gs_boxes_direction(const CUDA_MEMCPY3D_BATCH_OP *boxes, size_t count) {
+  enum gs_copy direction = GS_COPY_UNKNOWN;
+  for (size_t i = 0; boxes && i < count && joined() && direction != GS_COPY_WITHIN; i++)
+    direction = direction_of(operand_on_host(&boxes[i].src), operand_on_host(&boxes[i].dst));
+  return direction;
+}
+
+enum gs_copy gs_shape_2d_direction(const CUDA_MEMCPY2D *copy) {
+  if (!copy)
+    return GS_COPY_UNKNOWN;
+  return direction_of(side_on_host(copy->srcMemoryType, copy->srcDevice),
+                      side_on_host(copy->dstMemoryType, copy->dstDevice));
+}
+
+enum gs_copy gs_shape_3d_direction(const CUDA_MEMCPY3D *copy) {
+  if (!copy)
+    return GS_COPY_UNKNOWN;
+  return direction_of(side_on_host(copy->srcMemoryType, copy->srcDevice),
+                      side_on_host(copy->dstMemoryType, copy->dstDevice));
+}
+
+enum gs_copy gs_shape_3d_peer_direction(const CUDA_MEMCPY3D_PEER *copy) {
+  if (!copy)
+    return GS_COPY_UNKNOWN;
+  return direction_of(side_on_host(copy->srcMemoryType, copy->srcDevice),
+                      side_on_host(copy->dstMemoryType, copy->dstDevice));
+}
+
+enum gs_copy gs_old_2d_direction(const CUDA_MEMCPY2D_v1 *copy) {
+  if (!copy)
+    return GS_COPY_UNKNOWN;
+  return direction_of(side_on_host(copy->srcMemoryType, copy->srcDevice),
+                      side_on_host(copy->dstMemoryType, copy->dstDevice));
+}
+
+enum gs_copy gs_old_3d_direction(const CUDA_MEMCPY3D_v1 *copy) {
+  if (!copy)
+    return GS_COPY_UNKNOWN;
+  return direction_of(side_on_host(copy->srcMemoryType, copy->srcDevice),
+                      side_on_host(copy->dstMemoryType, copy->dstDevice));
+}
+
+size_t gs_shape_2d_bytes(const CUDA_MEMCPY2D *copy) { return copy ? copy->WidthInBytes * copy->Height : 0; }
+size_t gs_shape_3d_bytes(const CUDA_MEMCPY3D *copy) {
+  return copy ? copy->WidthInBytes * copy->Height * copy->Depth : 0;
+}
+size_t gs_shape_3d_peer_bytes(const CUDA_MEMCPY3D_PEER *copy) {
+  return copy ? copy->WidthInBytes * copy->Height * copy->Depth : 0;
+}
+
+size_t gs_old_2d_bytes(const CUDA_MEMCPY2D_v1 *copy) { return copy ? (size_t)copy->WidthInBytes * copy->Height : 0; }
+size_t gs_old_3d_bytes(const CUDA_MEMCPY3D_v1 *copy) {
+  return copy ? (size_t)copy->WidthInBytes * copy->Height * copy->Depth : 0;
+}
+
+/* A size learned by itself: four to each power of two. */
+static uint64_t size_class(size_t bytes) {
+  unsigned int bits = bytes ? 64 - (unsigned int)__builtin_clzll(bytes) : 0;
+  return bits < 3 ? bytes : (uint64_t)bits << 2 | (bytes >> (bits - 3) & 3);
+}
+
+CUresult gs_before_fill(struct gs_around *around, size_t bytes, CUstream stream) {
+  CUresult result = CUDA_SUCCESS;
+  around->submission.stream = NULL;
+  if (!gs_enter(&result))
+    return result;
+  return gs_submit(&around->submission, KEY_FILL | size_class(bytes), stream);
+}
+
+CUresult gs_after_fill(struct gs_around *around, CUresult result) { return gs_submitted(&around->submission, result); }
+
+static bool captured(CUstream stream) {
+  struct gs_time *time = gs_time();
+  return time && __atomic_load_n(&time->captures, __ATOMIC_ACQUIRE) > 0 && gs_stream_capturing(stream);
+}
+
+CUresult gs_before_copy(struct gs_around *around, enum gs_copy direction, size_t bytes, CUstream stream) {
+  CUresult result = CUDA_SUCCESS;
+  around->submission.stream = NULL;
+  around->stream = NULL;
+  if (!gs_enter(&result))
+    return result;
+  if (direction == GS_COPY_WITHIN || direction == GS_COPY_UNKNOWN)
+    return gs_submit(&around->submission, KEY_COPY | size_class(bytes), stream);
+  if (bytes < LONG_COPY_BYTES || captured(stream))
+    return CUDA_SUCCESS;
+  around->stream = gs_stream_known(stream);
+  if (around->stream && around->stream->queue.open.launches > 0)
+    gs_mark_record(around->stream, false);
+  return CUDA_SUCCESS;
+}
+
+CUresult gs_after_copy(struct gs_around *around, CUresult result) {
+  gs_submitted(&around->submission, result);
+  if (around->stream)
+    gs_mark_record(around->stream, true);
+  return result;
+}
+
+/* A copy that returns when it is done, and so is all before it in its stream. */
+CUresult gs_before_copy_wait(struct gs_around *around, enum gs_copy direction, size_t bytes, CUstream stream) {
+  CUresult result = CUDA_SUCCESS;
+  if (direction == GS_COPY_WITHIN || direction == GS_COPY_UNKNOWN) {
+    around->waits = false;
+    return gs_before_copy(around, direction, bytes, stream);
+  }
+  around->waits = true;
+  around->submission.stream = NULL;
+  around->stream = NULL;
+  if (!gs_enter(&result))
+    return result;
+  around->stream = gs_stream_known(stream);
+  gs_before_wait(around->stream);
+  return CUDA_SUCCESS;
+}
+
+CUresult gs_after_copy_wait(struct gs_around *around, CUresult result) {
+  if (!around->waits)
+    return gs_after_copy(around, result);
+  if (result == CUDA_SUCCESS && around->stream)
+    gs_stream_done_with_others(around->stream);
+  return result;
+}

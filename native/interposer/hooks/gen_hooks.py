@@ -1,0 +1,245 @@
+#!/usr/bin/env python3
+"""Makes the interposer's generated half from hooks.tsv and native/api: gen_hooks.py OUT_DIR TYPES_HEADER...
+
+hooks.h      types, the typed table of the real driver, prototypes of the handlers
+hooks.c      generated handlers, names, the table behind cuGetProcAddress
+hooks.md     the table for people
+forward.S    the real driver's table with its lazy entries, and an exported forwarder for every symbol without a handler
+
+A row of hooks.tsv (tab separated):
+  symbol  kind  file.c                 gs_<symbol> is written by hand in file.c
+  symbol  kind  @name  expression...   gs_<symbol> is generated: gs_before_<name>(&around, expressions), the real
+                                       call unless that returned an error, gs_after_<name>(&around,
+                                       result). struct gs_around is in around.h; expressions use the
+                                       parameter names of driver.tsv.
+  symbol  pass  reason                 looked at, forwarded on purpose
+Symbols without a row are forwarded.
+
+It fails on a function that looks like an allocation or a submission and has no row: nobody would pay for it.
+"""
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+INTERPOSER, API = HERE.parent, HERE.parent.parent / "api"
+sys.path[:0] = [str(INTERPOSER / "driver"), str(API)]
+import forward  # type: ignore[import-not-found]  # noqa: E402 - found through the path set above
+import table  # type: ignore[import-not-found]  # noqa: E402
+
+TYPE = re.compile(r"\b(CU[A-Za-z_]\w*|cuuint\d+_t)\b")
+DECLARED = re.compile(r"(?:typedef[^;{}]*?|^})\s*\*?\b(\w+)\s*;|\(\*(\w+)\)\(", re.M)
+
+# By name: what takes device memory, and what hands work to a device. Queries do neither, nor do setters of graph nodes:
+# they matter once the graph is launched.
+ALLOCATES = re.compile(
+    r"^cu(Mem(Alloc|Create|PoolCreate|PoolImport|Import|Map|Free|Release|Host(Alloc|Register)|AddressReserve)"
+    r"|Array3?D?Create|MipmappedArrayCreate|Multicast(Create)|Ctx(Create|Destroy)|GreenCtxCreate"
+    r"|DevicePrimaryCtx(Retain|Release|Reset)|IpcOpenMem|ImportExternalMemory|ExternalMemoryGetMapped|GraphAddMemAlloc)"
+)
+SUBMITS = re.compile(
+    r"^cu(Launch|GraphLaunch|Memcpy|Memset|MemPrefetch|MemDiscard|MemBatch|Fabric|Stream(Write|Wait|Batch|Add|Attach)"
+    r"|EventRecord|(Green)?Ctx(Record|Wait)Event|SignalExternal|WaitExternal)|Async(_v\d+)?(_ptsz)?$"
+)
+
+KINDS = (
+    "lookup",
+    "init",
+    "alloc",
+    "free",
+    "pool",
+    "map",
+    "context",
+    "report",
+    "launch",
+    "graph",
+    "copy",
+    "fill",
+    "stream",
+    "capture",
+    "sync",
+    "module",
+    "pass",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    symbol: str
+    kind: str
+    handler: str  # "file.c", "@name", or the reason of a pass
+    arguments: tuple[str, ...]
+
+
+def read_rows(path: Path = HERE / "hooks.tsv") -> list[Row]:
+    rows = []
+    for line in path.read_text().splitlines():
+        if line and not line.startswith("#"):
+            symbol, kind, handler, *arguments = line.split("\t")
+            rows.append(Row(symbol, kind, handler, tuple(arguments)))
+    return rows
+
+
+def graphics() -> list[str]:
+    """Names exported besides driver.tsv's."""
+    return [
+        line
+        for line in (INTERPOSER / "driver" / "graphics.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
+
+
+def problems(rows: list[Row], symbols: list[table.Symbol]) -> list[str]:
+    """What is wrong with the table; empty when it is complete."""
+    found = []
+    known = {symbol.name for symbol in symbols}
+    named = [row.symbol for row in rows]
+    found += [f"hooks.tsv: {name} is not in driver.tsv" for name in named if name not in known]
+    found += [f"hooks.tsv: {name} has two rows" for name in sorted(set(named)) if named.count(name) > 1]
+    for row in rows:
+        if row.kind not in KINDS:
+            found.append(f"hooks.tsv: {row.symbol}: no such kind {row.kind!r}")
+        if row.kind != "pass" and not re.fullmatch(r"@[a-z_]+|[a-z_/.]+\.c", row.handler):
+            found.append(f"hooks.tsv: {row.symbol}: handler {row.handler!r} is neither file.c nor @name")
+    for name in sorted(known - set(named)):
+        for rule, what in ((ALLOCATES, "allocate or free device memory"), (SUBMITS, "submit work")):
+            if rule.search(name):
+                found.append(f"hooks.tsv: {name} looks as if it could {what}: give it a handler or a pass row")
+    return found
+
+
+def opaque_types(symbols: list[table.Symbol], headers: list[str]) -> list[str]:
+    """A typedef for each type no header declares. By value only enumerations and handles occur."""
+    text = "".join(re.sub(r"/\*.*?\*/", "", Path(header).read_text(), flags=re.S) for header in headers)
+    known = {name for match in DECLARED.findall(text) for name in match if name}
+    pointed: set[str] = set()
+    by_value: set[str] = set()
+    for parameter in (p for symbol in symbols for p in symbol.parameters.split(",")):
+        for name in TYPE.findall(parameter):
+            if name not in known:
+                (pointed if "*" in parameter or "[" in parameter else by_value).add(name)
+    handles = {
+        name
+        for name in by_value
+        if re.search(
+            r"Handle$|Callback$|State$|Memory$|Semaphore$|Resource(Desc)?$|ref$|"
+            r"Object$|userObject$",
+            name,
+        )
+    }
+    objects = {name for name in handles if re.search(r"(tex|surf)Object$|ConditionalHandle$", name)}
+    lines = [f"typedef uint64_t {name};" for name in sorted(objects)]
+    lines += [f"typedef void *{name};" for name in sorted(handles - objects)]
+    lines += [f"typedef int {name};" for name in sorted(by_value - handles)]
+    lines += [f"typedef struct {name}_opaque {name};" for name in sorted(pointed - by_value)]
+    return lines
+
+
+def header(symbols: list[table.Symbol], hooked: list[Row], types: list[str]) -> str:
+    by_name = {symbol.name: symbol for symbol in symbols}
+    lines = [
+        "/* Generated by gen_hooks.py. */",
+        "#ifndef GPUSHARE_HOOKS_H",
+        "#define GPUSHARE_HOOKS_H",
+        '#include "api/gs_cuda_types.h"',
+    ]
+    lines += types
+    lines += ["enum gs_index {", *(f"  GS_INDEX_{symbol.name}," for symbol in symbols), "  GS_INDEX_COUNT", "};"]
+    lines += ["struct gs_real {", *(f"  CUresult (*{s.name})({s.parameters});" for s in symbols), "};"]
+    lines += [
+        'extern struct gs_real gs_real __attribute__((visibility("hidden")));',
+        "#pragma GCC visibility push(default)",
+    ]
+    lines += [f'CUresult gs_{row.symbol}({by_name[row.symbol].parameters}) __asm__("{row.symbol}");' for row in hooked]
+    lines += ["#pragma GCC visibility pop", "#endif", ""]
+    return "\n".join(lines)
+
+
+def parameter_names(parameters: str) -> list[str]:
+    if parameters == "void":
+        return []
+    return [re.search(r"(\w+)\s*(\[\w*\])?$", parameter.strip())[1] for parameter in parameters.split(",")]  # type: ignore[index]
+
+
+def wrapper(row: Row, symbol: table.Symbol) -> list[str]:
+    name = row.handler[1:]
+    arguments = "".join(f", {argument}" for argument in row.arguments)
+    call = f"gs_real.{row.symbol}({', '.join(parameter_names(symbol.parameters))})"
+    return [
+        f"CUresult gs_{row.symbol}({symbol.parameters}) {{",
+        "  struct gs_around around;",
+        f"  CUresult result = gs_before_{name}(&around{arguments});",
+        "  if (result != CUDA_SUCCESS)",
+        "    return result;",
+        f"  result = {call};",
+        f"  return gs_after_{name}(&around, result);",
+        "}",
+    ]
+
+
+def code(symbols: list[table.Symbol], hooked: list[Row]) -> str:
+    by_name = {symbol.name: symbol for symbol in symbols}
+    lines = [
+        "/* Generated by gen_hooks.py. */",
+        '#include "interposer/hooks/around.h"',
+        '#include "interposer/hooks/lookup.h"',
+    ]
+    names = [symbol.name for symbol in symbols] + graphics()
+    lines += ["const char *const gs_names[] = {", *(f'  "{name}",' for name in names), "};"]
+    lines += ["const unsigned gs_nnames = sizeof gs_names / sizeof gs_names[0];"]
+    for row in hooked:
+        if row.handler.startswith("@"):
+            lines += wrapper(row, by_name[row.symbol])
+    entries = sorted(
+        (by_name[row.symbol].base, by_name[row.symbol].variant != "", by_name[row.symbol].version, row.symbol)
+        for row in hooked
+    )
+    lines += ["const struct gs_hook gs_hooks[] = {"]
+    lines += [
+        f'  {{"{base}", {version}, {int(per_thread)}, (void *)gs_{name}, "{name}"}},'
+        for base, per_thread, version, name in entries
+    ]
+    lines += ["};", "const unsigned gs_nhooks = sizeof gs_hooks / sizeof gs_hooks[0];"]
+    # Every version of a base counts when one is chosen, hooked or not.
+    known = sorted((s.base, s.variant != "", s.version) for s in symbols if s.version)
+    lines += ["const struct gs_known gs_known[] = {"]
+    lines += [f'  {{"{base}", {version}, {int(per_thread)}}},' for base, per_thread, version in known]
+    lines += ["};", "const unsigned gs_nknown = sizeof gs_known / sizeof gs_known[0];"]
+    lines += ["const struct gs_known gs_called[GS_INDEX_COUNT] = {"]
+    lines += [f'  {{"{s.base}", {s.version}, {int(s.variant != "")}}},' for s in symbols]
+    lines += ["};"]
+    lines += [f"const int gs_table_version = {table_version()};", ""]
+    return "\n".join(lines)
+
+
+def table_version() -> int:
+    first = (API / "driver.tsv").read_text().split("\n", 1)[0]
+    return int(re.search(r"cuda\.h (\d+)", first)[1])  # type: ignore[index]
+
+
+def listing(rows: list[Row]) -> str:
+    """The table for people: what happens to each function, by kind."""
+    lines = ["| kind | function | handler, or why it is forwarded |", "|---|---|---|"]
+    for row in sorted(rows, key=lambda row: (KINDS.index(row.kind), row.symbol)):
+        lines.append(f"| {row.kind} | `{row.symbol}` | {row.handler} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    out, headers = Path(sys.argv[1]), sys.argv[2:]
+    symbols, rows = table.driver(), read_rows()
+    if wrong := problems(rows, symbols):
+        sys.exit("\n".join(wrong))
+    hooked = [row for row in rows if row.kind != "pass"]
+    (out / "hooks.h").write_text(header(symbols, hooked, opaque_types(symbols, headers)))
+    (out / "hooks.c").write_text(code(symbols, hooked))
+    (out / "hooks.md").write_text(listing(rows))
+    (out / "forward.S").write_text(
+        forward.assembly([symbol.name for symbol in symbols] + graphics(), {row.symbol for row in hooked})
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+/* Collectives in graphs. How many an executable graph has on each device is summed when it is made (graph_memory.c) and
+ * kept true here when one of its nodes is changed: what a node was changed to is remembered, since the driver tells
+ * only what it was made of. Bodies of conditional nodes are not looked into. */
+#include "interposer/memory/books.h"
+#include "interposer/time/collectives.h"
+#include "interposer/process/device.h"
+#include "interposer/memory/implicit.h"
+
+static int device_of(CUfunction function, CUcontext named) {
+  CUcontext context = gs_function_context(function);
+  if (!context)
+    context = named ? gs_context_owner(named) : gs_owner_current();
+  return context ? gs_context_device(context) : GS_NO_DEVICE;
+}
+
+void gs_graph_collective(CUgraphNode node, struct gs_graph_need *need) {
+  CUfunction function;
+  CUcontext context;
+  if (!gs_collectives_known() || gs_graph_node_kernel(node, &function, &context) != CUDA_SUCCESS ||
+      !gs_collective(function))
+    return;
+  int ordinal = device_of(function, context);
+  if (ordinal == GS_NO_DEVICE)
+    return;
+  need->devices |= 1u << ordinal;
+  need->collectives[ordinal]++;
+}
+
+/* ---- what nodes were changed to ---------------------------------------------------------------------------------- */
+
+static uint64_t key_of(CUgraphExec graph, CUgraphNode node, int ordinal) {
+  uint64_t hash = (uintptr_t)graph * 0x9e3779b97f4a7c15u; /* 2^64 over the golden ratio */
+  return ((hash ^ (uintptr_t)node) * 0xd6e8feb86659fd93u & ~(uint64_t)(GS_MAX_DEVICES - 1)) | (unsigned)ordinal;
+}
+
+void gs_graph_nodes_gone(CUgraphExec graph) {
+  if (gs_collectives_known())
+    gs_book_drop_link(GS_BOOK_NODE, (uintptr_t)graph);
+}
+
+static bool node_is(CUgraphNode node, CUgraphNodeType type) {
+  CUgraphNodeType found;
+  return gs_real.cuGraphNodeGetType(node, &found) == CUDA_SUCCESS && found == type;
+}
+
+static void made_of(CUgraphNode node, struct gs_graph_need *need) {
+  CUgraph child;
+  *need = (struct gs_graph_need){0};
+  if (node_is(node, CU_GRAPH_NODE_TYPE_KERNEL))
+    gs_graph_collective(node, need);
+  else if (node_is(node, CU_GRAPH_NODE_TYPE_GRAPH) &&
+           gs_real.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
+    gs_graph_look(child, need);
+}
+
+static void count_node(CUgraphExec graph, CUgraphNode node, int32_t counts[GS_MAX_DEVICES]) {
+  struct gs_graph_need need;
+  made_of(node, &need);
+  gs_book_lock();
+  for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++) {
+    const struct gs_entry *changed = gs_book_find(GS_BOOK_NODE, key_of(graph, node, ordinal));
+    counts[ordinal] = (int32_t)(changed ? changed->count : need.collectives[ordinal]);
+  }
+  gs_book_unlock();
+}
+
+static void remember(CUgraphExec graph, CUgraphNode node, int ordinal, int32_t count) {
+  struct gs_entry entry = {.key = key_of(graph, node, ordinal),
+                           .kind = GS_BOOK_NODE,
+                           .ordinal = GS_NO_DEVICE,
+                           .link = (uintptr_t)graph,
+                           .count = (uint32_t)count};
+  if (!gs_book_room(1))
+    return;
+  gs_book_lock();
+  struct gs_entry *known = gs_book_find(GS_BOOK_NODE, entry.key);
+  if (known)
+    known->count = entry.count;
+  else
+    gs_book_add(&entry);
+  gs_book_unlock();
+}
+
+/* ---- calls that change one --------------------------------------------------------------------------------------- */
+
+static bool begin(struct gs_graph_change *change, CUgraphExec graph, CUgraphNode node) {
+  change->graph = NULL;
+  if (!gs_collectives_known())
+    return false;
+  *change = (struct gs_graph_change){.graph = graph, .node = node, .enabled = true};
+  if (node)
+    count_node(graph, node, change->before);
+  return true;
+}
+
+static bool enabled(CUgraphExec graph, CUgraphNode node) {
+  unsigned int is = 1;
+  return gs_real.cuGraphNodeGetEnabled(graph, node, &is) != CUDA_SUCCESS || is;
+}
+
+static void set_after(struct gs_graph_change *change, const struct gs_graph_need *need) {
+  for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
+    change->after[ordinal] = (int32_t)need->collectives[ordinal];
+}
+
+void gs_graph_change_all(struct gs_graph_change *change, CUgraphExec executable, CUgraph graph) {
+  struct gs_graph_need need;
+  if (!begin(change, executable, NULL))
+    return;
+  gs_graph_find(executable, &need);
+  for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
+    change->before[ordinal] = need.devices >> ordinal & 1 ? (int32_t)need.collectives[ordinal] : 0;
+  gs_graph_look(graph, &need);
+  set_after(change, &need);
+}
+
+void gs_graph_change_kernel(struct gs_graph_change *change, CUgraphExec executable, CUgraphNode node,
+                            CUfunction function) {
+  CUfunction before;
+  CUcontext context = NULL;
+  if (!begin(change, executable, node))
+    return;
+  change->enabled = enabled(executable, node);
+  if (!function || !gs_collective(function))
+    return;
+  gs_graph_node_kernel(node, &before, &context);
+  int ordinal = device_of(function, context);
+  if (ordinal != GS_NO_DEVICE)
+    change->after[ordinal] = 1;
+}
+
+CUresult gs_before_child_graph(struct gs_around *around, CUgraphExec executable, CUgraphNode node, CUgraph child) {
+  struct gs_graph_need need;
+  CUresult result = gs_before_graph_updated(around, executable, child);
+  if (begin(&around->change, executable, node)) {
+    around->change.enabled = enabled(executable, node);
+    gs_graph_look(child, &need);
+    set_after(&around->change, &need);
+  }
+  return result;
+}
+
+CUresult gs_after_child_graph(struct gs_around *around, CUresult result) {
+  return gs_after_graph_updated(around, result);
+}
+
+CUresult gs_before_node_enabled(struct gs_around *around, CUgraphExec executable, CUgraphNode node, unsigned int is) {
+  CUresult result = gs_before_graph_changed(around, executable);
+  if (begin(&around->change, executable, node)) {
+    around->change.toggles = enabled(executable, node) != (is != 0);
+    around->change.enabled = is != 0;
+    if (!around->change.toggles)
+      around->change.graph = NULL;
+  }
+  return result;
+}
+
+CUresult gs_after_node_enabled(struct gs_around *around, CUresult result) {
+  gs_graph_changed(&around->change, result);
+  return gs_after_graph_changed(around, result);
+}
+
+void gs_graph_changed(const struct gs_graph_change *change, CUresult result) {
+  if (!change->graph || result != CUDA_SUCCESS)
+    return;
+  if (!change->node)
+    gs_graph_nodes_gone(change->graph);
+  for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++) {
+    int32_t before = change->before[ordinal], after = change->after[ordinal];
+    if (change->toggles)
+      gs_graph_recount(change->graph, ordinal, change->enabled ? before : -before);
+    else if (change->enabled)
+      gs_graph_recount(change->graph, ordinal, after - before);
+    if (change->node && !change->toggles && before != after)
+      remember(change->graph, change->node, ordinal, after);
+  }
+}

@@ -1,0 +1,158 @@
+/* Programs: modules. A module's code and variables take memory of its context. How much is read from the image
+ * (gs_image.h) and reserved before the driver is asked: the driver may load lazily and then has less of it for a while.
+ * It goes back when the module is unloaded, or with its context. Nothing here waits for a lease: loading may wait for
+ * the device, and the device for nobody. Libraries are in libraries.c. */
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "interposer/memory/books.h"
+#include "interposer/hooks/modules.h"
+#include "interposer/time/collectives.h"
+#include "interposer/process/device.h"
+#include "image/gs_image.h"
+#include "interposer/os/system.h"
+#include "interposer/time/timing.h"
+
+enum { IMAGE_ROUND = 4096 };
+
+static uint64_t rounded(uint64_t bytes) { return (bytes + IMAGE_ROUND - 1) / IMAGE_ROUND * IMAGE_ROUND; }
+
+static unsigned capability_here(void) {
+  int ordinal = gs_current_device();
+  return ordinal == GS_NO_DEVICE ? 0 : gs_device_capability(ordinal);
+}
+
+bool gs_file_size(const char *path, unsigned capability, struct gs_image_size *size, bool *wrong) {
+  int saved = errno, fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+  struct stat file;
+  void *image = NULL;
+  *size = (struct gs_image_size){0};
+  *wrong = false;
+  if (fd >= 0 && gs_fstat(fd, &file) == 0 && S_ISREG(file.st_mode) && file.st_size > 0)
+    image = mmap(NULL, (size_t)file.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+  if (image && image != MAP_FAILED) {
+    *size = gs_image_size(image, (size_t)file.st_size, capability);
+    *wrong = gs_image_wrong(image, (size_t)file.st_size);
+    munmap(image, (size_t)file.st_size);
+  }
+  if (fd >= 0)
+    close(fd);
+  errno = saved;
+  return image != MAP_FAILED;
+}
+
+/* ---- modules ----------------------------------------------------------------------------------------------------- */
+
+/* A module in the making. */
+struct loading {
+  CUcontext context; /* NULL: nothing is charged */
+  int ordinal;
+  uint64_t bytes;
+  bool refused; /* there is no room, and it is the driver's to say what else is wrong */
+};
+
+/* wrong: the driver refuses it, however much room there is. */
+static CUresult begin(struct loading *loading, const CUmodule *module, struct gs_image_size size, bool wrong) {
+  uint64_t bytes = size.code + size.data;
+  *loading = (struct loading){.ordinal = gs_current_device(), .bytes = rounded(bytes)};
+  if (!module || bytes == 0 || loading->ordinal == GS_NO_DEVICE ||
+      gs_real.cuCtxGetCurrent(&loading->context) != CUDA_SUCCESS || !loading->context)
+    return CUDA_SUCCESS; /* the driver's to refuse */
+  loading->context = gs_context_owner(loading->context);
+  CUresult result =
+      gs_book_room(1) ? gs_code_take(loading->context, loading->ordinal, loading->bytes) : CUDA_ERROR_OUT_OF_MEMORY;
+  if (result == CUDA_SUCCESS || !wrong)
+    return result;
+  loading->context = NULL;
+  loading->refused = true;
+  return CUDA_SUCCESS;
+}
+
+static CUresult end(const struct loading *loading, CUresult result, CUmodule *module) {
+  if (loading->refused && result == CUDA_SUCCESS) {
+    gs_real.cuModuleUnload(*module); /* this driver takes what others do not */
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (!loading->context)
+    return result;
+  if (result != CUDA_SUCCESS)
+    gs_code_give(loading->context, loading->bytes);
+  else
+    gs_book_put(&(struct gs_entry){.key = (uintptr_t)*module,
+                                   .kind = GS_BOOK_MODULE,
+                                   .ordinal = GS_NO_DEVICE,
+                                   .link = loading->bytes,
+                                   .context = loading->context});
+  return result;
+}
+
+CUresult gs_cuModuleLoad(CUmodule *module, const char *fname) {
+  struct loading loading;
+  CUresult result;
+  struct gs_image_size size;
+  bool wrong;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuModuleLoad(module, fname) : result;
+  if (!gs_file_size(fname, capability_here(), &size, &wrong))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  result = begin(&loading, module, size, wrong);
+  return result == CUDA_SUCCESS ? end(&loading, gs_real.cuModuleLoad(module, fname), module) : result;
+}
+
+CUresult gs_cuModuleLoadData(CUmodule *module, const void *image) {
+  struct loading loading;
+  CUresult result;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuModuleLoadData(module, image) : result;
+  result = begin(&loading, module, gs_image_size(image, SIZE_MAX, capability_here()), gs_image_wrong(image, SIZE_MAX));
+  return result == CUDA_SUCCESS ? end(&loading, gs_real.cuModuleLoadData(module, image), module) : result;
+}
+
+CUresult gs_cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options,
+                               void **optionValues) {
+  struct loading loading;
+  CUresult result;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuModuleLoadDataEx(module, image, numOptions, options, optionValues)
+                                  : result;
+  bool wrong = (numOptions > 0 && (!options || !optionValues)) || gs_image_wrong(image, SIZE_MAX);
+  result = begin(&loading, module, gs_image_size(image, SIZE_MAX, capability_here()), wrong);
+  if (result != CUDA_SUCCESS)
+    return result;
+  return end(&loading, gs_real.cuModuleLoadDataEx(module, image, numOptions, options, optionValues), module);
+}
+
+CUresult gs_cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin) {
+  struct loading loading;
+  CUresult result;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuModuleLoadFatBinary(module, fatCubin) : result;
+  result =
+      begin(&loading, module, gs_image_size(fatCubin, SIZE_MAX, capability_here()), gs_image_wrong(fatCubin, SIZE_MAX));
+  return result == CUDA_SUCCESS ? end(&loading, gs_real.cuModuleLoadFatBinary(module, fatCubin), module) : result;
+}
+
+void gs_functions_gone(void) {
+  gs_kernels_forget();
+  gs_functions_changed();
+}
+
+CUresult gs_cuModuleUnload(CUmodule hmod) {
+  CUresult result;
+  struct gs_entry entry;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuModuleUnload(hmod) : result;
+  bool ours = gs_book_take(GS_BOOK_MODULE, (uintptr_t)hmod, &entry); /* before the handle can be another's */
+  result = gs_real.cuModuleUnload(hmod);
+  if (ours && result == CUDA_SUCCESS)
+    gs_code_give(entry.context, entry.link);
+  else if (ours)
+    gs_book_put(&entry);
+  if (result == CUDA_SUCCESS) {
+    gs_collectives_gone(hmod);
+    gs_functions_gone();
+  }
+  return result;
+}

@@ -1,0 +1,15 @@
+/* Programs, as code.c and libraries.c share them. */
+#ifndef GPUSHARE_CODE_H
+#define GPUSHARE_CODE_H
+
+#include "image/gs_image.h"
+#include "interposer/process/process.h"
+
+/* What an image in a file takes of a device of this capability, and whether the driver refuses it whatever room there
+ * is. False: there is no memory to look at the file in. What cannot be opened or is no file the driver refuses by
+ * itself. */
+bool gs_file_size(const char *path, unsigned capability, struct gs_image_size *size, bool *wrong);
+/* Handles of functions may come back as others'. */
+void gs_functions_gone(void);
+
+#endif

@@ -1,0 +1,307 @@
+/* Memory pools: whose they are and what their blocks are. What they cost is pool_charge.c's. */
+#include "interposer/process/device.h"
+#include "interposer/process/elsewhere.h"
+#include "interposer/memory/implicit.h"
+#include "interposer/memory/pool_charge.h"
+#include "interposer/memory/pool_map.h"
+
+/* ---- which pool -------------------------------------------------------------------------------------------------- */
+
+/* It is the device's default pool, of memory of either kind. */
+static bool standard_of(CUmemoryPool pool, CUdevice device) {
+  CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  CUmemoryPool standard;
+  if (gs_real.cuDeviceGetDefaultMemPool(&standard, device) == CUDA_SUCCESS && standard == pool)
+    return true;
+  return gs_real_has(GS_INDEX_cuMemGetDefaultMemPool) &&
+         gs_real.cuMemGetDefaultMemPool(&standard, &location, CU_MEM_ALLOCATION_TYPE_MANAGED) == CUDA_SUCCESS &&
+         standard == pool;
+}
+
+/* The entry's ordinal: GS_NO_DEVICE for pools whose memory is not this grant's to pay. A pool first seen here is a
+ * device's default pool or was imported. */
+static int pool_ordinal(CUmemoryPool pool) {
+  gs_book_lock();
+  struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, (uintptr_t)pool);
+  int ordinal = entry ? entry->ordinal : GS_NO_DEVICE;
+  gs_book_unlock();
+  if (entry)
+    return ordinal;
+  for (CUdevice device = 0; device < GS_MAX_DEVICES && ordinal == GS_NO_DEVICE; device++)
+    if (gs_device_ordinal(device) != GS_NO_DEVICE && standard_of(pool, device))
+      ordinal = gs_device_ordinal(device);
+  uint64_t reserved, used;
+  if (gs_pool_figures((uintptr_t)pool, ordinal, &reserved, &used)) /* what is no pool the driver will say */
+    gs_pool_add((uintptr_t)pool, ordinal, 0, reserved);
+  return ordinal;
+}
+
+/* A pool that nobody here pays for is of host memory, another process's, or the default one of a device that is not the
+ * grant's: no other is made there. */
+static bool pool_elsewhere(CUmemoryPool pool, CUdevice *device) {
+  int count = 0;
+  if (gs_real.cuDeviceGetCount(&count) != CUDA_SUCCESS)
+    return false;
+  for (*device = 0; *device < count; ++*device)
+    if (gs_elsewhere(*device) && standard_of(pool, *device))
+      return true;
+  return false;
+}
+
+void gs_pool_block_freed(const struct gs_entry *block, const CUstream *stream) {
+  struct gs_entry ended = {.ordinal = GS_NO_DEVICE};
+  gs_book_lock();
+  struct gs_entry *pool = gs_book_find(GS_BOOK_POOL, block->link);
+  bool destroyed = pool && pool->flags & GS_POOL_DESTROYED;
+  if (pool && pool->count > 0)
+    pool->count--;
+  if (destroyed && pool->count == 0) {
+    ended = *pool;
+    gs_book_remove(pool);
+  }
+  gs_book_unlock();
+  if (pool && !destroyed && stream)
+    gs_map_faded(block, *stream);
+  else
+    gs_map_gone(block);
+  if (ended.ordinal == GS_NO_DEVICE)
+    return;
+  if (stream)
+    gs_free_queued(&ended, *stream);
+  else
+    gs_give_back(ended.ordinal, ended.bytes);
+}
+
+void gs_pools_context_gone(CUcontext context) {
+  struct gs_entry block;
+  for (uint32_t at = 0; gs_map_ended(context, &at, &block);)
+    gs_pool_block_freed(&block, NULL);
+}
+
+/* ---- handlers ---------------------------------------------------------------------------------------------------- */
+
+struct request {
+  CUdeviceptr *address;
+  size_t bytes;
+  CUmemoryPool pool;
+  CUstream stream;
+  /* the driver's function, with the pool or, where the program named none, without */
+  CUresult (*plain)(CUdeviceptr *address, size_t bytes, CUstream stream);
+  CUresult (*from)(CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream);
+};
+
+static CUresult call(const struct request *request) {
+  if (request->from)
+    return request->from(request->address, request->bytes, request->pool, request->stream);
+  return request->plain(request->address, request->bytes, request->stream);
+}
+
+/* A stream that captures gets a graph's allocation node: its memory comes with the graph's launch. */
+static bool captures(CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUresult result = gs_real.cuStreamIsCapturing(stream, &status);
+  if (result == CUDA_ERROR_NOT_FOUND || result == CUDA_ERROR_NOT_SUPPORTED)
+    return false; /* a driver that knows no captures */
+  return result != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* False: it does not fit, and *result says so. One at a time, so that what a pool has free is not counted on twice. The
+ * lock is not held while anything is waited for. */
+static bool within_charge(const struct request *request, int ordinal, CUresult *result) {
+  struct gs_growth growth;
+  uint64_t pool = (uintptr_t)request->pool;
+  bool fits = false;
+  *result = CUDA_ERROR_OUT_OF_MEMORY;
+  gs_lock(&gs_process->alloc_lock[ordinal]);
+  if (gs_growth_begin(&growth, pool, ordinal, request->bytes, request->stream)) {
+    *result = call(request);
+    fits = gs_growth_end(&growth) || *result != CUDA_SUCCESS;
+    if (!fits) { /* it grew by more than any driver known does, and over the limit */
+      gs_real.cuMemFreeAsync(*request->address, request->stream);
+      *result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+  }
+  if (*result == CUDA_SUCCESS)
+    gs_map_made(pool, *request->address, request->bytes, growth.grew, gs_stream_owner(request->stream));
+  gs_unlock(&gs_process->alloc_lock[ordinal]);
+  return fits;
+}
+
+static CUresult allocate(struct request *request) {
+  CUresult result;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? call(request) : result;
+  int device = gs_stream_device(request->stream);
+  if (!request->address || (request->from && !request->pool) || captures(request->stream) ||
+      (!request->pool && device == GS_NO_DEVICE))
+    return call(request);
+  if (!request->pool && gs_real.cuDeviceGetMemPool(&request->pool, gs_device_of(device)) != CUDA_SUCCESS)
+    return call(request);
+  if (!gs_book_room(4)) /* the pool, a block, a piece, and the block again when it fades */
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  int ordinal = pool_ordinal(request->pool);
+  if (ordinal == GS_NO_DEVICE) {
+    CUdevice other;
+    return request->bytes > 0 && pool_elsewhere(request->pool, &other) ? gs_refuse_elsewhere(other) : call(request);
+  }
+  if (!within_charge(request, ordinal, &result) &&
+      gs_growth_make_room((uintptr_t)request->pool, ordinal, request->bytes, request->stream))
+    within_charge(request, ordinal, &result);
+  return result;
+}
+
+/* The _ptsz functions mean the calling thread's stream by NULL. */
+static CUstream per_thread(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
+
+CUresult gs_cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream) {
+  return allocate(&(struct request){dptr, bytesize, NULL, hStream, gs_real.cuMemAllocAsync, NULL});
+}
+
+CUresult gs_cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream) {
+  return allocate(&(struct request){dptr, bytesize, NULL, per_thread(hStream), gs_real.cuMemAllocAsync_ptsz, NULL});
+}
+
+CUresult gs_cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream) {
+  return allocate(&(struct request){dptr, bytesize, pool, hStream, NULL, gs_real.cuMemAllocFromPoolAsync});
+}
+
+CUresult gs_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream) {
+  return allocate(
+      &(struct request){dptr, bytesize, pool, per_thread(hStream), NULL, gs_real.cuMemAllocFromPoolAsync_ptsz});
+}
+
+static CUresult free_async(CUdeviceptr address, CUstream stream,
+                           CUresult (*free)(CUdeviceptr address, CUstream stream)) {
+  CUresult result;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? free(address, stream) : result;
+  /* out of the books before the driver frees: from then on another thread may be given the same address */
+  struct gs_entry entry;
+  bool ours = gs_book_take(GS_BOOK_POINTER, address, &entry);
+  bool block = !ours && gs_map_take(address, &entry);
+  result = free(address, stream);
+  if (ours && result != CUDA_SUCCESS)
+    gs_book_put(&entry);
+  else if (block && result != CUDA_SUCCESS)
+    gs_map_put_back(&entry);
+  else if (ours)
+    gs_free_queued(&entry, stream);
+  else if (block)
+    gs_pool_block_freed(&entry, &stream);
+  return result;
+}
+
+CUresult gs_cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
+  return free_async(dptr, hStream, gs_real.cuMemFreeAsync);
+}
+
+CUresult gs_cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) {
+  return free_async(dptr, per_thread(hStream), gs_real.cuMemFreeAsync_ptsz);
+}
+
+/* Managed memory may have no place of its own, or one it can leave: it is charged where it is wanted. */
+static int payer(const CUmemLocation *place, bool managed) {
+  if (place->type == CU_MEM_LOCATION_TYPE_DEVICE)
+    return gs_device_ordinal(place->id);
+  int current = managed ? gs_current_device() : GS_NO_DEVICE;
+  return managed && current == GS_NO_DEVICE ? 0 : current;
+}
+
+CUresult gs_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps) {
+  CUresult result;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuMemPoolCreate(pool, poolProps) : result;
+  bool managed = poolProps && poolProps->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
+  if (pool && managed && gs_managed_refused())
+    return CUDA_ERROR_NOT_SUPPORTED;
+  if (!gs_book_room(1))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  result = gs_real.cuMemPoolCreate(pool, poolProps);
+  if (result != CUDA_SUCCESS)
+    return result;
+  CUdevice other;
+  if (gs_place_elsewhere(&poolProps->location, 1, &other)) {
+    gs_real.cuMemPoolDestroy(*pool);
+    return gs_refuse_elsewhere(other);
+  }
+  gs_pool_add((uintptr_t)*pool, payer(&poolProps->location, managed), poolProps->maxSize, 0);
+  return result;
+}
+
+CUresult gs_cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *handle,
+                                               CUmemAllocationHandleType handleType, unsigned long long flags) {
+  CUresult result;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuMemPoolImportFromShareableHandle(pool_out, handle, handleType, flags)
+                                  : result;
+  if (!gs_book_room(1))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  result = gs_real.cuMemPoolImportFromShareableHandle(pool_out, handle, handleType, flags);
+  if (result == CUDA_SUCCESS) /* the exporter pays */
+    gs_pool_add((uintptr_t)*pool_out, GS_NO_DEVICE, 0, 0);
+  return result;
+}
+
+CUresult gs_cuMemPoolDestroy(CUmemoryPool pool) {
+  CUresult result;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuMemPoolDestroy(pool) : result;
+  struct gs_entry ended = {.ordinal = GS_NO_DEVICE};
+  int ordinal = pool_ordinal(pool);
+  uint32_t *lock = ordinal == GS_NO_DEVICE ? NULL : &gs_process->pool_lock[ordinal];
+  if (lock) /* the handle may come back at once, as another pool's */
+    gs_lock(lock);
+  result = gs_real.cuMemPoolDestroy(pool);
+  if (result == CUDA_SUCCESS) {
+    gs_map_forget((uintptr_t)pool);
+    gs_book_lock();
+    struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, (uintptr_t)pool);
+    if (entry && entry->count == 0) {
+      ended = *entry;
+      gs_book_remove(entry);
+    } else if (entry) {
+      entry->flags |= GS_POOL_DESTROYED;
+    }
+    gs_book_unlock();
+    gs_give_back(ended.ordinal, ended.bytes);
+    if (ordinal != GS_NO_DEVICE)
+      __atomic_fetch_sub(&gs_process->pools[ordinal], 1, __ATOMIC_RELAXED);
+  }
+  if (lock)
+    gs_unlock(lock);
+  return result;
+}
+
+CUresult gs_cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
+  CUresult result;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuMemPoolTrimTo(pool, minBytesToKeep) : result;
+  result = gs_real.cuMemPoolTrimTo(pool, minBytesToKeep);
+  if (result == CUDA_SUCCESS)
+    gs_memory_synced(pool_ordinal(pool));
+  return result;
+}
+
+/* Pools by place and kind of memory, since CUDA 13. */
+static CUresult get_pool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type,
+                         CUresult (*get)(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)) {
+  CUresult result;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? get(pool, location, type) : result;
+  if (pool && location && type == CU_MEM_ALLOCATION_TYPE_MANAGED && gs_managed_refused())
+    return CUDA_ERROR_NOT_SUPPORTED;
+  if (!gs_book_room(1))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  result = get(pool, location, type);
+  if (result == CUDA_SUCCESS && type == CU_MEM_ALLOCATION_TYPE_MANAGED && location->type != CU_MEM_LOCATION_TYPE_DEVICE)
+    gs_pool_add((uintptr_t)*pool, payer(location, true), 0, 0);
+  return result;
+}
+
+CUresult gs_cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type) {
+  return get_pool(pool_out, location, type, gs_real.cuMemGetDefaultMemPool);
+}
+
+CUresult gs_cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
+  return get_pool(pool, location, type, gs_real.cuMemGetMemPool);
+}

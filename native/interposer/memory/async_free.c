@@ -1,0 +1,181 @@
+/* cuMemFreeAsync of memory that no pool owns: the driver frees it when the stream gets there, so until then it is
+ * charged. An event behind the free says when; where none may be there (a profiler would show it) or can be, the stream
+ * does, once all that it was given is done. */
+#include "interposer/memory/books.h"
+#include "interposer/memory/implicit.h"
+#include "interposer/time/timing.h"
+
+enum { DISABLE_TIMING = 2, FREES_AT_ONCE = 256 };
+
+/* In the books: key = the event, flags = the stream's device, whose frees are looked at together. Without an event the
+ * key is a number of ours, link = the stream, cap = the struct gs_stream that it was. */
+static bool by_event(const struct gs_entry *entry) { return entry->link == 0; }
+
+/* Makes context current for a few calls; *pushed is for leave. False: it cannot be. */
+static bool go_to(CUcontext context, CUcontext *current, bool *pushed) {
+  *pushed = false;
+  if (gs_real.cuCtxGetCurrent(current) != CUDA_SUCCESS || !context)
+    return false;
+  *pushed = *current != context && gs_real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
+  return *pushed || *current == context;
+}
+
+static void leave(bool pushed) {
+  CUcontext popped;
+  if (pushed)
+    gs_real.cuCtxPopCurrent_v2(&popped);
+}
+
+static CUcontext context_of(CUstream stream) {
+  CUcontext context = NULL;
+  bool named = stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+  CUresult result = named ? gs_real.cuStreamGetCtx(stream, &context) : gs_real.cuCtxGetCurrent(&context);
+  return result == CUDA_SUCCESS ? context : NULL;
+}
+
+static CUevent record_behind(CUstream stream, CUcontext context) {
+  CUevent event = NULL;
+  CUcontext current;
+  bool pushed;
+  if (gs_time()->profiled)
+    return NULL;
+  if (go_to(context, &current, &pushed) && gs_real.cuEventCreate(&event, DISABLE_TIMING) != CUDA_SUCCESS)
+    event = NULL;
+  if (event && gs_real.cuEventRecord(event, stream) != CUDA_SUCCESS) {
+    gs_real.cuEventDestroy_v2(event);
+    event = NULL;
+  }
+  leave(pushed);
+  return event;
+}
+
+/* ---- is it done -------------------------------------------------------------------------------------------------- */
+
+/* Of a stream that is no more nobody can say; a thread's own default one only that thread can. */
+static bool stream_done(const struct gs_entry *entry) {
+  CUstream stream = (CUstream)(uintptr_t)entry->link;
+  struct gs_stream *known = gs_stream_known(stream);
+  if ((uintptr_t)known != entry->cap)
+    return stream != CU_STREAM_PER_THREAD;
+  return !gs_stream_capturing(stream) && gs_real.cuStreamQuery(stream) != CUDA_ERROR_NOT_READY;
+}
+
+/* A query that fails otherwise says that the context is in ruins. */
+static bool done(const struct gs_entry *entry) {
+  CUcontext current;
+  bool pushed, is;
+  if (by_event(entry))
+    return gs_real.cuEventQuery((CUevent)(uintptr_t)entry->key) != CUDA_ERROR_NOT_READY;
+  is = !go_to(entry->context, &current, &pushed) || stream_done(entry);
+  leave(pushed);
+  return is;
+}
+
+/* Gives its bytes back where it is done. */
+static bool end_one(uint64_t key) {
+  struct gs_entry entry, *known;
+  gs_book_lock();
+  if ((known = gs_book_find(GS_BOOK_FADING, key)))
+    entry = *known;
+  gs_book_unlock();
+  if (known && !done(&entry))
+    return false;
+  if (known && gs_book_take(GS_BOOK_FADING, key, &entry)) {
+    if (by_event(&entry))
+      gs_real.cuEventDestroy_v2((CUevent)(uintptr_t)key);
+    gs_give_back(entry.ordinal, entry.bytes);
+  }
+  return true;
+}
+
+/* Looks at the next few in streams of the device from *at on; gives how many. */
+static unsigned look(int ordinal, uint32_t *at, unsigned *awaited, unsigned *ended) {
+  uint64_t keys[FREES_AT_ONCE];
+  unsigned count = 0;
+  gs_book_lock();
+  for (struct gs_entry *entry; count < FREES_AT_ONCE && (entry = gs_book_next(GS_BOOK_FADING, at));)
+    if (entry->flags == (uint32_t)ordinal)
+      keys[count++] = entry->key;
+  gs_book_unlock();
+  if (count == 0)
+    return 0;
+  int mode = gs_relax();
+  for (unsigned i = 0; i < count; i++)
+    ++*(end_one(keys[i]) ? ended : awaited);
+  gs_unrelax(mode);
+  return count;
+}
+
+/* The device's events_lock, and no context of it may be ending: no event is asked while its context ends. */
+static bool begin(int ordinal) {
+  uint32_t *lock = &gs_process->events_lock[ordinal], unlocked = 0;
+  if (!__atomic_compare_exchange_n(lock, &unlocked, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+    return false;
+  if (__atomic_load_n(&gs_process->ending[ordinal], __ATOMIC_SEQ_CST) == 0)
+    return true;
+  gs_unlock(lock);
+  return false;
+}
+
+static void end(int ordinal) { gs_unlock(&gs_process->events_lock[ordinal]); }
+
+void gs_frees_settle(int ordinal) {
+  unsigned awaited, ended, looks;
+  if (!begin(ordinal))
+    return; /* a context begins or ends, or another thread is here: the next one to wait for work looks again */
+  __atomic_store_n(&gs_process->frees[ordinal], 0, __ATOMIC_SEQ_CST);
+  do { /* once more where what ended in one look may have moved others past the next */
+    uint32_t at = 0;
+    awaited = ended = looks = 0;
+    while (look(ordinal, &at, &awaited, &ended) == FREES_AT_ONCE)
+      looks++;
+  } while (looks > 0 && ended > 0);
+  if (awaited)
+    __atomic_store_n(&gs_process->frees[ordinal], 1, __ATOMIC_SEQ_CST);
+  end(ordinal);
+}
+
+/* As many streams free only when somebody looks: a few of them now, others the next time. */
+static void settle_some(int ordinal) {
+  static uint32_t next[GS_MAX_DEVICES];
+  unsigned awaited = 0, ended = 0;
+  if (!begin(ordinal))
+    return;
+  if (look(ordinal, &next[ordinal], &awaited, &ended) < FREES_AT_ONCE)
+    next[ordinal] = 0;
+  end(ordinal);
+}
+
+void gs_free_queued(const struct gs_entry *entry, CUstream stream) {
+  static uint64_t numbers; /* odd, which no event is */
+  struct gs_entry fading = *entry;
+  if (!gs_time()) {
+    gs_give_back(entry->ordinal, entry->bytes);
+    return;
+  }
+  int ordinal = gs_stream_device(stream);
+  if (ordinal == GS_NO_DEVICE)
+    ordinal = entry->ordinal;
+  int mode = gs_relax();
+  CUcontext context = context_of(stream);
+  CUevent event = record_behind(stream, context);
+  gs_unrelax(mode);
+  fading.kind = GS_BOOK_FADING;
+  fading.key = (uintptr_t)event;
+  fading.link = 0;
+  fading.flags = (uint32_t)ordinal;
+  fading.context = gs_context_owner(context); /* the event's and the stream's: when it ends, the stream got there */
+  if (!event) {
+    struct gs_stream *known = gs_stream_of(stream);
+    if (!known) { /* nothing to wait for: rather too early than never */
+      gs_give_back(entry->ordinal, entry->bytes);
+      return;
+    }
+    fading.key = __atomic_add_fetch(&numbers, 2, __ATOMIC_RELAXED) | 1;
+    fading.link = (uintptr_t)(stream ? stream : CU_STREAM_LEGACY);
+    fading.cap = (uintptr_t)known;
+  }
+  gs_book_put(&fading);
+  __atomic_store_n(&gs_process->frees[ordinal], 1, __ATOMIC_RELEASE);
+  settle_some(ordinal); /* idle streams free at once */
+}

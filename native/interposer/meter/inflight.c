@@ -1,0 +1,74 @@
+/* What the meter believes to be in flight: for the bound, the drain and the question whether a stream moves at all. */
+#include "interposer/meter/meter.h"
+
+static double minimum(double a, double b) { return a < b ? a : b; }
+static double maximum(double a, double b) { return a > b ? a : b; }
+
+/* What of the oldest mark's work is done by now although the device has not said so. Without it the next of kernels as
+ * long as the bound would be let in only when the one before is over, and the device would wait for it every time. */
+static double underway(const struct gs_queue *queue, uint64_t now) {
+  const struct gs_mark *oldest = &queue->ring[queue->tail % GS_METER_RING];
+  double own = gs_segment_now(&oldest->segment);
+  double left = oldest->expected > now ? (double)(oldest->expected - now) : 0;
+  return left < own ? own - left : 0;
+}
+
+double gs_segment_now(const struct gs_segment *segment) {
+  double total = segment->other;
+  for (uint32_t i = 0; i < segment->kinds; i++) {
+    const struct gs_kind *kind = &segment->kind[i];
+    total += kind->launches * (kind->function->key == kind->key ? kind->function->estimate : GS_METER_GUESS_NS);
+  }
+  return total;
+}
+
+double gs_queue_inflight(const struct gs_queue *queue, double bound, uint64_t now) {
+  double rest = queue->inflight;
+  if (queue->head == queue->tail) {
+    rest = queue->end > now ? minimum(rest, (double)(queue->end - now)) : 0;
+    if (rest == 0)
+      return 0;
+  } else {
+    rest = maximum(rest - underway(queue, now), 0);
+  }
+  return rest + queue->unobserved * (bound / GS_METER_RISK_SHARE);
+}
+
+/* When the work of the oldest mark began: as expected when it was recorded, or later, when what came before it was done
+ * then. Its own length is told again: of an unknown function much more may be known by now. */
+static uint64_t begin_of_oldest(const struct gs_queue *queue, uint64_t *own) {
+  const struct gs_mark *oldest = &queue->ring[queue->tail % GS_METER_RING];
+  uint64_t begin;
+  *own = (uint64_t)gs_segment_now(&oldest->segment);
+  begin = oldest->expected > *own ? oldest->expected - *own : 0;
+  return queue->anchored && queue->previous_done > begin ? queue->previous_done : begin;
+}
+
+uint64_t gs_queue_expected_end(const struct gs_meter *meter, const struct gs_queue *queue, uint64_t now) {
+  uint64_t rest = (uint64_t)maximum(queue->inflight, 0), own, begin, had, end;
+  if (rest == 0)
+    return 0; /* only copies, if anything */
+  if (queue->head == queue->tail)
+    return queue->end > now ? queue->end : 0;
+  begin = begin_of_oldest(queue, &own);
+  had = now > begin ? (uint64_t)gs_meter_resident(meter, begin, now, 1) : 0;
+  if (had > own) /* late already: the longer it is late, the longer it will take */
+    return now + (uint64_t)maximum((double)(had - own) / 2, (double)rest);
+  end = (now > begin ? now : begin) + (own - had) + (rest > own ? rest - own : 0);
+  return end > queue->end ? end : queue->end;
+}
+
+bool gs_queue_stuck(const struct gs_meter *meter, const struct gs_queue *queue, uint64_t patience, uint64_t now) {
+  uint64_t begin, own;
+  if (queue->head == queue->tail)
+    return false;
+  begin = begin_of_oldest(queue, &own);
+  return now > begin + own &&
+         gs_meter_resident(meter, begin, now, 1) > (double)(own + (own > patience ? own : patience));
+}
+
+uint64_t gs_meter_pace(struct gs_meter *meter, uint64_t key, uint64_t most) {
+  const struct gs_function *function = gs_meter_function(meter, key);
+  uint64_t pace = (uint64_t)(function->estimate / 8);
+  return function->observed == 0 || pace > most ? most : pace;
+}

@@ -1,0 +1,440 @@
+#include "interposer/meter/meter.h"
+
+#include <stddef.h>
+#include <string.h>
+
+static double minimum(double a, double b) { return a < b ? a : b; }
+static double maximum(double a, double b) { return a > b ? a : b; }
+
+/* ---- functions ---- */
+
+static struct gs_function *find_function(struct gs_meter *meter, uint64_t key, bool add) {
+  uint32_t start = (uint32_t)((key >> 4) * 0x9e3779b97f4a7c15u >> 40);
+  struct gs_function *victim = NULL;
+  for (uint32_t i = 0; i < GS_METER_PROBES; i++) {
+    struct gs_function *entry = &meter->function[(start + i) & (GS_METER_FUNCTIONS - 1)];
+    if (entry->key == key)
+      return entry;
+    if (!victim || entry->key == 0 || (victim->key && entry->observed < victim->observed))
+      victim = entry;
+    if (entry->key == 0)
+      break;
+  }
+  if (!add)
+    return NULL;
+  memset(victim, 0, sizeof *victim);
+  victim->key = key;
+  victim->epoch = meter->epoch;
+  victim->estimate = GS_METER_GUESS_NS;
+  return victim;
+}
+
+struct gs_function *gs_meter_function(struct gs_meter *meter, uint64_t key) {
+  struct gs_function *function = find_function(meter, key, true);
+  if (function->epoch != meter->epoch) {
+    function->epoch = meter->epoch;
+    function->observed = 0;
+    function->samples = function->exact = 0;
+  }
+  return function;
+}
+
+void gs_meter_forget_functions(struct gs_meter *meter) { meter->epoch++; }
+
+void gs_meter_reset_function(struct gs_meter *meter, uint64_t key) {
+  struct gs_function *function = find_function(meter, key, false);
+  if (function) {
+    function->observed = 0;
+    function->samples = function->exact = 0;
+  }
+}
+
+static bool segment_trusted(const struct gs_segment *segment) {
+  if (segment->other > 0)
+    return false;
+  for (uint32_t i = 0; i < segment->kinds; i++) {
+    const struct gs_kind *kind = &segment->kind[i];
+    if (kind->function->key != kind->key || kind->function->observed < GS_METER_TRUSTED)
+      return false;
+  }
+  return true;
+}
+
+/* Whether all is known from times when nobody else was on the device. */
+static bool segment_known_alone(const struct gs_segment *segment) {
+  for (uint32_t i = 0; i < segment->kinds; i++)
+    if (segment->kind[i].function->beside)
+      return false;
+  return segment_trusted(segment);
+}
+
+enum observed_how { BACKLOGGED, ALONE, BESIDE };
+
+/* Scales the estimates of a segment's functions towards what it really took. */
+static void learn(const struct gs_segment *segment, double took, enum observed_how how) {
+  double total = gs_segment_now(segment);
+  took *= segment->share; /* the rest of that time went to other streams */
+  if (total <= 0 || took <= 0)
+    return;
+  for (uint32_t i = 0; i < segment->kinds; i++) {
+    struct gs_function *function = segment->kind[i].function;
+    if (function->key != segment->kind[i].key)
+      continue;
+    /* One wild segment must not move a known function far; a new one may turn out to be anything. */
+    double ratio = function->observed < GS_METER_TRUSTED ? took / total : minimum(maximum(took / total, 0.1), 10);
+    double weight = function->observed < GS_METER_TRUSTED || (function->beside && how != BESIDE) ? 1.0 : 0.2;
+    /* One launch says little about the mean, unless all has changed. */
+    if (weight < 1 && segment->launches == 1 && ratio < 4)
+      weight = 0.05;
+    /* Slices of the device fall on one or the other: only many such segments say how long one takes. */
+    if (how == BESIDE)
+      weight = maximum(1.0 / (function->observed + 1), 0.05);
+    function->beside = how == BESIDE;
+    function->estimate = maximum(function->estimate * (1 + (ratio - 1) * weight), 100);
+    function->observed++;
+    if (how == BACKLOGGED && segment->share > 0.9)
+      function->exact = GS_METER_EXACT;
+  }
+}
+
+/* Its functions may take much longer than they did: what comes next is observed again. */
+static void distrust(const struct gs_segment *segment) {
+  for (uint32_t i = 0; i < segment->kinds; i++)
+    if (segment->kind[i].function->key == segment->kind[i].key)
+      segment->kind[i].function->observed = 1;
+}
+
+/* ---- launches ---- */
+
+static void count_kind(struct gs_segment *segment, struct gs_function *function, double estimate, uint32_t n) {
+  uint32_t i;
+  for (i = 0; i < segment->kinds; i++)
+    if (segment->kind[i].function == function && segment->kind[i].key == function->key)
+      break;
+  if (i == GS_METER_KINDS) {
+    segment->other += estimate;
+    return;
+  }
+  if (i == segment->kinds) {
+    segment->kind[i] = (struct gs_kind){function, function->key, 0};
+    segment->kinds++;
+  }
+  segment->kind[i].launches += n;
+}
+
+static uint64_t sample_every(const struct gs_queue *queue) { return (uint64_t)GS_METER_SAMPLE_NS << queue->agreed; }
+
+static double mark_every(const struct gs_meter *meter, const struct gs_queue *queue) {
+  double most = meter->mark_most_ns > 0 ? meter->mark_most_ns : GS_METER_MARK_NS;
+  return minimum(GS_METER_MARK_NS << queue->silent / GS_METER_SILENT, most);
+}
+
+uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t now,
+                         uint32_t lease) {
+  struct gs_segment *open = &queue->open;
+  double estimate = function->estimate;
+  uint32_t plan = 0;
+  bool shared;
+  if (lease != meter->lease) {
+    meter->leased_at = meter->lease ? now : 0;
+    meter->lease = lease;
+  }
+  shared = meter->others > 0 || now < meter->leased_at + GS_METER_TAIL_NS;
+  if (!queue->anchored && queue->head == queue->tail && open->launches == 0) {
+    plan |= GS_PLAN_START;
+    queue->end = now;
+    queue->launched_before = meter->launched;
+  } else if (now >= queue->end) {
+    open->idle += (double)(now - queue->end);
+    queue->end = now;
+    if (estimate >= GS_METER_ALONE_NS)
+      plan |= GS_PLAN_MARK;
+    /* With work of other streams on the device a bracket would see that too. */
+    bool alone = now >= meter->end || meter->inflight < queue->inflight + 1;
+    bool due = !queue->sampled && alone &&
+               (now - queue->last_sample > sample_every(queue) || function->observed < GS_METER_TRUSTED);
+    queue->sample_next = due && queue->repeated > 0 && estimate > GS_METER_PILE_NS;
+    if (due && !queue->sample_next) {
+      plan |= GS_PLAN_SAMPLE;
+      queue->last_sample = now;
+      queue->sampled_beside = shared;
+    }
+  }
+  queue->repeated = 0;
+  queue->end += (uint64_t)estimate;
+  meter->end = (meter->end > now ? meter->end : now) + (uint64_t)estimate;
+  __atomic_store_n(&queue->launches, queue->launches + 1, __ATOMIC_RELAXED);
+  if (open->launches == 0) {
+    open->first = now;
+    open->lease = lease;
+    open->shared = shared;
+  }
+  open->estimate += estimate;
+  open->launches++;
+  queue->inflight += estimate;
+  meter->inflight += estimate;
+  meter->launched += estimate;
+  if (function->observed == 0) {
+    open->unobserved++;
+    queue->unobserved++;
+    meter->unobserved++;
+  }
+  count_kind(open, function, estimate, 1);
+  /* A new function is looked at after 1, 2, 4, 8 launches. */
+  double mark = mark_every(meter, queue);
+  if (open->estimate >= mark || open->idle > 4 * mark ||
+      (function->observed < GS_METER_TRUSTED && open->launches >= 1u << function->observed))
+    plan |= GS_PLAN_MARK;
+  return plan;
+}
+
+void gs_meter_repeated(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t key,
+                       uint32_t n) {
+  struct gs_segment *open = &queue->open;
+  bool known = function->key == key;
+  double estimate = n * (known ? function->estimate : GS_METER_GUESS_NS);
+  if (open->launches == 0) {
+    open->first = queue->closed;
+    open->lease = meter->lease;
+    open->shared = meter->others > 0 || queue->closed < meter->leased_at + GS_METER_TAIL_NS;
+  }
+  queue->repeated += n;
+  queue->end += (uint64_t)estimate;
+  meter->end += (uint64_t)estimate;
+  open->estimate += estimate;
+  open->launches += n;
+  queue->inflight += estimate;
+  meter->inflight += estimate;
+  meter->launched += estimate;
+  if (known)
+    count_kind(open, function, estimate, n);
+  else
+    open->other += estimate;
+}
+
+static void take_inflight(struct gs_meter *meter, struct gs_queue *queue, double estimate, uint32_t unobserved) {
+  estimate = minimum(estimate, queue->inflight);
+  queue->inflight -= estimate;
+  meter->inflight = maximum(meter->inflight - estimate, 0);
+  unobserved = unobserved < queue->unobserved ? unobserved : queue->unobserved;
+  queue->unobserved -= unobserved;
+  meter->unobserved -= unobserved < meter->unobserved ? unobserved : meter->unobserved;
+}
+
+void gs_meter_undo(struct gs_meter *meter, struct gs_queue *queue, const struct gs_function *function,
+                   double estimate) {
+  struct gs_segment *open = &queue->open;
+  bool unobserved = function->observed == 0 && open->unobserved > 0;
+  if (open->launches == 0)
+    return;
+  open->launches--;
+  open->unobserved -= unobserved;
+  open->estimate = maximum(open->estimate - estimate, 0);
+  for (uint32_t i = 0; i < open->kinds; i++)
+    if (open->kind[i].function == function && open->kind[i].launches > 0)
+      open->kind[i].launches--;
+  take_inflight(meter, queue, estimate, unobserved);
+  queue->end -= queue->end > (uint64_t)estimate ? (uint64_t)estimate : 0;
+}
+
+/* ---- marks ---- */
+
+struct gs_mark *gs_meter_mark(struct gs_meter *meter, struct gs_queue *queue, bool start, uint64_t now) {
+  struct gs_mark *mark;
+  if (queue->head - queue->tail >= GS_METER_RING)
+    return NULL;
+  mark = &queue->ring[queue->head % GS_METER_RING];
+  mark->event = NULL;
+  mark->recorded = mark->recorded_by = now;
+  mark->start = start;
+  mark->state = GS_MARK_RECORDING;
+  if (start) {
+    memset(&mark->segment, 0, sizeof mark->segment);
+  } else {
+    if (now > queue->end) {
+      queue->open.idle += (double)(now - queue->end);
+      queue->end = now;
+    }
+    mark->segment = queue->open;
+    mark->segment.share = minimum(1, queue->open.estimate / maximum(meter->launched - queue->launched_before, 1));
+    queue->launched_before = meter->launched;
+    memset(&queue->open, 0, sizeof queue->open);
+  }
+  mark->expected = queue->end;
+  queue->closed = now;
+  queue->head++;
+  __atomic_store_n(&meter->marks, meter->marks + 1, __ATOMIC_RELAXED);
+  return mark;
+}
+
+struct gs_mark *gs_meter_oldest(struct gs_queue *queue) {
+  return queue->head == queue->tail ? NULL : &queue->ring[queue->tail % GS_METER_RING];
+}
+
+static void drop_oldest(struct gs_meter *meter, struct gs_queue *queue) {
+  struct gs_mark *mark = &queue->ring[queue->tail % GS_METER_RING];
+  take_inflight(meter, queue, mark->segment.estimate, mark->segment.unobserved);
+  queue->tail++;
+  __atomic_store_n(&meter->marks, meter->marks - 1, __ATOMIC_RELAXED);
+}
+
+/* By estimate, in a span that bounds it. A launch shorter than the mean of its function may not have room for it; the
+ * next one that is longer does, so a few launches' worth is carried over. More is no chance: the estimate is too high. */
+static double fit(struct gs_queue *queue, const struct gs_segment *segment, double want, double span) {
+  double took = minimum(want + queue->owed, span);
+  queue->owed = minimum(want + queue->owed - took, GS_METER_CARRIED * want / maximum(segment->launches, 1));
+  return took;
+}
+
+/* A single launch, and not by a thread that lost its processor around it: its time is seen as it is. */
+static bool one_alone(const struct gs_mark *mark) {
+  return mark->segment.launches == 1 && mark->recorded_by - mark->segment.first < GS_METER_GAP_NS;
+}
+
+/* The queue is believed to have had work all along: however long it was, the device worked for us. */
+static bool without_a_gap(const struct gs_mark *mark, double since_first) {
+  return mark->segment.idle < 0.02 * since_first && mark->recorded_by - mark->recorded < GS_METER_GAP_NS;
+}
+
+/* Beside others, what is not known from times without them, or is long, is charged the device time there was for us. */
+static bool by_residency(const struct gs_segment *segment, bool alone, double lag) {
+  return !alone && lag > GS_METER_LAG_NS &&
+         (!segment_known_alone(segment) || gs_segment_now(segment) > GS_METER_LONG_NS);
+}
+
+/* Device time of a segment that ended at done, `span` after the one before it. resident: what the device had for us
+ * since its first launch. */
+static double segment_busy(struct gs_queue *queue, const struct gs_mark *mark, uint64_t done, double span, double lag,
+                           bool alone, uint32_t residents, double resident) {
+  const struct gs_segment *segment = &mark->segment;
+  bool trusted = segment_trusted(segment);
+  double total = gs_segment_now(segment);
+  double since_first = done > segment->first ? minimum((double)(done - segment->first), span) : 0;
+  since_first = maximum(since_first - segment->stalled, 0);
+  if (residents > 1) {
+    span /= residents;
+    since_first /= residents;
+  }
+  if (!alone && trusted) {
+    if (resident > 4 * total + GS_METER_LONG_NS)
+      distrust(segment);
+    return fit(queue, segment, total, span);
+  }
+  if (queue->previous_lag > GS_METER_LAG_NS && lag > GS_METER_LAG_NS && segment->idle < 0.02 * span &&
+      since_first > 0.98 * span) {
+    learn(segment, span, BACKLOGGED);
+    return span;
+  }
+  if (lag > GS_METER_LAG_NS && (!trusted || one_alone(mark) || without_a_gap(mark, since_first) ||
+                                (segment->launches >= GS_METER_MANY && since_first < 0.9 * total))) {
+    learn(segment, since_first, ALONE);
+    return since_first;
+  }
+  if (trusted && lag > GS_METER_LAG_NS) {
+    if (since_first < 0.25 * total)
+      distrust(segment);
+    span = since_first;
+  }
+  if (trusted)
+    return fit(queue, segment, total, span);
+  /* Nothing waited, so these launches took no longer than it took to make them; less than guessed makes room for a
+   * sample. */
+  if (alone && total > since_first)
+    learn(segment, since_first, ALONE);
+  return span > segment->idle ? minimum(span - segment->idle, segment->estimate) : minimum(segment->estimate, span);
+}
+
+/* What was launched up to a mark was done then; the rest follows, but no sooner than it was launched: marks are reaped
+ * late. */
+static void believe(struct gs_queue *queue, uint64_t done) {
+  const struct gs_segment *last = &queue->open;
+  if (last->launches == 0 && queue->head != queue->tail)
+    last = &queue->ring[(queue->head - 1) % GS_METER_RING].segment;
+  queue->end = done + (uint64_t)queue->inflight;
+  if (last->launches > 0 && queue->end < last->first + (uint64_t)last->estimate)
+    queue->end = last->first + (uint64_t)last->estimate;
+}
+
+void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done, uint32_t lease, uint32_t residents) {
+  struct gs_mark *mark = &queue->ring[queue->tail % GS_METER_RING];
+  double lag = done > mark->recorded_by ? (double)(done - mark->recorded_by) : 0;
+  if (!mark->start && queue->anchored && done > queue->previous_done) {
+    double span = (double)(done - queue->previous_done);
+    /* Without a lease (the daemon is gone) others are on the device too. */
+    bool alone = mark->segment.lease == lease && (lease & GS_METER_HELD) && !mark->segment.shared;
+    uint64_t from = mark->segment.first > queue->previous_done ? mark->segment.first : queue->previous_done;
+    double resident = gs_meter_resident(meter, from, done, residents);
+    if (done > from && by_residency(&mark->segment, alone, lag)) {
+      resident = maximum(resident - mark->segment.stalled, 0);
+      learn(&mark->segment, resident, BESIDE);
+      /* All streams together had no more. */
+      gs_timeline_add(meter, from, done, resident, resident / (double)(done - from));
+    } else {
+      double busy = segment_busy(queue, mark, done, span, lag, alone, residents, resident);
+      gs_timeline_add(meter, queue->previous_done, done, busy, 1);
+    }
+  }
+  drop_oldest(meter, queue);
+  if (!queue->anchored || done > queue->previous_done)
+    queue->previous_done = done;
+  queue->anchored = true;
+  queue->previous_lag = lag;
+  queue->silent = lag > GS_METER_LAG_NS                  ? 0
+                  : queue->silent < GS_METER_SILENT_MOST ? queue->silent + 1
+                                                         : GS_METER_SILENT_MOST;
+  if (lag > GS_METER_LAG_NS)
+    believe(queue, done);
+}
+
+void gs_meter_lose(struct gs_meter *meter, struct gs_queue *queue, uint64_t now) {
+  struct gs_mark *mark = &queue->ring[queue->tail % GS_METER_RING];
+  if (queue->anchored && now > queue->previous_done && !mark->start) {
+    double span = (double)(now - queue->previous_done);
+    gs_timeline_add(meter, queue->previous_done, now, minimum(gs_segment_now(&mark->segment), span), 1);
+    queue->previous_done = now;
+    queue->previous_lag = 0;
+  }
+  drop_oldest(meter, queue);
+}
+
+void gs_meter_lose_all(struct gs_meter *meter, struct gs_queue *queue, uint64_t now) {
+  double want = gs_segment_now(&queue->open);
+  uint64_t from = queue->open.first;
+  for (uint32_t i = queue->head; i != queue->tail; i--) {
+    const struct gs_mark *mark = &queue->ring[(i - 1) % GS_METER_RING];
+    if (mark->start)
+      continue;
+    want += gs_segment_now(&mark->segment);
+    from = mark->segment.first;
+  }
+  if (queue->anchored)
+    from = queue->previous_done;
+  if (want > 0 && now > from)
+    gs_timeline_add(meter, from, now, minimum(want, (double)(now - from)), 1);
+  memset(&queue->open, 0, sizeof queue->open);
+  while (queue->tail != queue->head)
+    drop_oldest(meter, queue);
+}
+
+bool gs_meter_check_before_sync(struct gs_queue *queue, uint64_t now) {
+  if (queue->open.launches < 2)
+    return false;
+  if (segment_trusted(&queue->open) && now - queue->last_check <= sample_every(queue))
+    return false;
+  queue->last_check = now;
+  return true;
+}
+
+void gs_meter_synced(struct gs_meter *meter, struct gs_queue *queue, uint64_t now) {
+  if (queue->open.launches > 0 && queue->anchored && now > queue->previous_done) {
+    double span = (double)(now - queue->previous_done);
+    gs_timeline_add(meter, queue->previous_done, now, fit(queue, &queue->open, gs_segment_now(&queue->open), span), 1);
+  }
+  take_inflight(meter, queue, queue->inflight, queue->unobserved);
+  memset(&queue->open, 0, sizeof queue->open);
+  queue->anchored = true;
+  queue->launched_before = meter->launched;
+  queue->previous_done = now;
+  queue->previous_lag = 0;
+  queue->end = queue->closed = now;
+}

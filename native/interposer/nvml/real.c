@@ -1,0 +1,74 @@
+/* The real NVML: opened at the first call, its functions looked up one by one. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <string.h>
+
+#include "interposer/os/guest.h"
+#include "interposer/nvml/ml.h"
+
+enum found { UNKNOWN, PRESENT, ABSENT };
+
+static void *handle;
+static uint32_t found;
+
+static nvmlReturn_t no_library(void) { return NVML_ERROR_LIBRARY_NOT_FOUND; }
+static nvmlReturn_t no_function(void) { return NVML_ERROR_FUNCTION_NOT_FOUND; }
+
+static bool load(void) {
+  uint32_t seen = __atomic_load_n(&found, __ATOMIC_ACQUIRE);
+  if (seen != UNKNOWN)
+    return seen == PRESENT;
+  char why[160];
+  void *opened = gs_open_real("libnvidia-ml.so.1", why, sizeof why);
+  if (!opened && gs_grant_dir())
+    gs_say("NVML does not work here: %s", why);
+  __atomic_store_n(&handle, opened, __ATOMIC_RELEASE);
+  __atomic_store_n(&found, opened ? PRESENT : ABSENT, __ATOMIC_RELEASE);
+  return opened != NULL;
+}
+
+typedef nvmlReturn_t (*uuid_function)(nvmlDevice_t device, char *text, unsigned int size);
+typedef nvmlReturn_t (*count_function)(unsigned int *count);
+
+nvmlReturn_t gs_ml_uuid(nvmlDevice_t device, char *text, unsigned int size) {
+  return ((uuid_function)__atomic_load_n(&gs_real[GS_ML_nvmlDeviceGetUUID], __ATOMIC_ACQUIRE))(device, text, size);
+}
+
+nvmlReturn_t gs_ml_ready(void) {
+  unsigned int count;
+  return ((count_function)__atomic_load_n(&gs_real[GS_ML_nvmlDeviceGetCount_v2], __ATOMIC_ACQUIRE))(&count);
+}
+
+/* Fixed answers. What the caller did wrong before NVML would look at its rights is still NVML's to say. */
+static nvmlReturn_t unless(nvmlReturn_t real, nvmlReturn_t ours) { return real != NVML_SUCCESS ? real : ours; }
+
+static nvmlReturn_t device_checked(nvmlDevice_t device, nvmlReturn_t ours) {
+  char text[96]; /* NVML_DEVICE_UUID_V2_BUFFER_SIZE */
+  return unless(gs_ml_uuid(device, text, sizeof text), ours);
+}
+
+static nvmlReturn_t refused(void) { return unless(gs_ml_ready(), NVML_ERROR_NO_PERMISSION); }
+static nvmlReturn_t unsupported(void) { return unless(gs_ml_ready(), NVML_ERROR_NOT_SUPPORTED); }
+static nvmlReturn_t refused_device(nvmlDevice_t device) { return device_checked(device, NVML_ERROR_NO_PERMISSION); }
+static nvmlReturn_t unsupported_device(nvmlDevice_t device) { return device_checked(device, NVML_ERROR_NOT_SUPPORTED); }
+
+static void *fixed(const struct gs_ml_answer *answer) {
+  if (answer->code == NVML_ERROR_NO_PERMISSION)
+    return answer->device ? (void *)refused_device : (void *)refused;
+  return answer->device ? (void *)unsupported_device : (void *)unsupported;
+}
+
+void *gs_resolve(uint32_t index) {
+  int saved = errno;
+  void *function = (void *)no_library;
+  if (load()) {
+    function = dlsym(handle, gs_ml_names[index]);
+    if (!function)
+      function = (void *)no_function;
+    else if (gs_ml_answers[index].code != NVML_SUCCESS && gs_grant_dir())
+      function = fixed(&gs_ml_answers[index]);
+  }
+  __atomic_store_n(&gs_real[index], function, __ATOMIC_RELEASE);
+  errno = saved;
+  return function;
+}

@@ -1,0 +1,148 @@
+/* Where this process's grant is, and the driver libraries that belong to it. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "interposer/os/guest.h"
+#include "interposer/os/system.h"
+
+static const char *const CONTAINER_DIR = "/run/gpushare/self";
+
+/* Kept outside struct gs_process: the same in a fork's child. */
+static char grant_dir[PATH_MAX];
+static uint32_t grant_dir_known; /* 0 unknown, 1 none, 2 grant_dir */
+
+#if defined(__x86_64__)
+#define TRIPLET "x86_64-linux-gnu"
+#else
+#define TRIPLET "aarch64-linux-gnu"
+#endif
+
+/* Where a driver package or a container toolkit puts libcuda.so.1. */
+static const char *const SYSTEM_DIRS[] = {
+    "/usr/lib/" TRIPLET, "/lib/" TRIPLET,           "/usr/lib64",       "/lib64",
+    "/usr/lib",          "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib", "/usr/local/cuda/compat"};
+
+/* Only root decides where a grant is: the environment is the tenant's to change. */
+static bool trusted(const char *dir) {
+  struct stat file;
+  return dir[0] == '/' && strlen(dir) < PATH_MAX - 32 && gs_stat(dir, &file) == 0 && S_ISDIR(file.st_mode) &&
+         file.st_uid == 0;
+}
+
+const char *gs_grant_dir(void) {
+  uint32_t known = __atomic_load_n(&grant_dir_known, __ATOMIC_ACQUIRE);
+  if (known == 0) {
+    int saved = errno;
+    const char *named = getenv("GPUSHARE_GRANT_DIR");
+    struct stat file;
+    const char *found = NULL;
+    /* in a container root may be the tenant: what the engine mounted comes first */
+    if (gs_stat(CONTAINER_DIR, &file) == 0 && S_ISDIR(file.st_mode))
+      found = CONTAINER_DIR;
+    else if (named && trusted(named))
+      found = named;
+    if (named && found != named && (!found || strcmp(named, found) != 0))
+      gs_say("GPUSHARE_GRANT_DIR=%.200s is ignored: %s", named,
+             found ? "this container's grant is the one mounted for it" : "root does not own that directory");
+    /* racing threads write the same bytes */
+    if (found)
+      memcpy(grant_dir, found, strlen(found) + 1);
+    known = found ? 2 : 1;
+    __atomic_store_n(&grant_dir_known, known, __ATOMIC_RELEASE);
+    errno = saved;
+  }
+  return known == 2 ? grant_dir : NULL;
+}
+
+bool gs_in_container(void) {
+  const char *grant = gs_grant_dir();
+  return grant && strcmp(grant, CONTAINER_DIR) == 0;
+}
+
+/* A second copy of us under another inode would forward to itself for ever, so the file's identity is not all that is
+ * asked. */
+__attribute__((visibility("default"))) extern const char gpushare_interposer[];
+const char gpushare_interposer[] = "gpushare interposer";
+
+static bool own_file(const char *path) {
+  Dl_info self;
+  struct stat ours, theirs;
+  return dladdr(gpushare_interposer, &self) && gs_stat(self.dli_fname, &ours) == 0 && gs_stat(path, &theirs) == 0 &&
+         ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino;
+}
+
+static void *open_file(const char *path, char *why, size_t size) {
+  struct stat file;
+  if (gs_stat(path, &file) < 0) {
+    snprintf(why, size, "there is no driver: %.100s: %s", path, strerror(errno));
+    return NULL;
+  }
+  if (own_file(path)) {
+    snprintf(why, size, "there is no driver: %.100s is gpushare itself", path);
+    return NULL;
+  }
+  void *opened = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!opened) {
+    const char *reason = dlerror();
+    snprintf(why, size, "the driver cannot be loaded: %.120s", reason ? reason : path);
+    return NULL;
+  }
+  if (dlsym(opened, "gpushare_interposer")) {
+    dlclose(opened);
+    snprintf(why, size, "there is no driver: %.100s is gpushare itself", path);
+    return NULL;
+  }
+  return opened;
+}
+
+static void *search(const char *dirs, const char *file_name, char *why, size_t size) {
+  char path[PATH_MAX];
+  while (dirs && *dirs) {
+    const char *end = strchr(dirs, ':');
+    int length = end ? (int)(end - dirs) : (int)strlen(dirs);
+    struct stat file;
+    if (length > 0 && snprintf(path, sizeof path, "%.*s/%s", length, dirs, file_name) < (int)sizeof path &&
+        gs_stat(path, &file) == 0) {
+      void *opened = open_file(path, why, size);
+      if (opened)
+        return opened;
+    }
+    dirs = end ? end + 1 : NULL;
+  }
+  return NULL;
+}
+
+/* Without a grant a program gets the driver it would have got without us. */
+static void *open_system(const char *file_name, char *why, size_t size) {
+  Dl_info self;
+  char path[PATH_MAX];
+  snprintf(why, size, "there is no %s in the system's library directories", file_name);
+  const char *slash;
+  if (getenv("GPUSHARE_SIM_DIR") && dladdr(gpushare_interposer, &self) && (slash = strrchr(self.dli_fname, '/')) &&
+      snprintf(path, sizeof path, "%.*s/sim/%s", (int)(slash - self.dli_fname), self.dli_fname, file_name) <
+          (int)sizeof path) {
+    void *opened = open_file(path, why, size);
+    if (opened)
+      return opened;
+  }
+  void *opened = search(getenv("LD_LIBRARY_PATH"), file_name, why, size);
+  for (size_t i = 0; !opened && i < sizeof SYSTEM_DIRS / sizeof *SYSTEM_DIRS; i++)
+    opened = search(SYSTEM_DIRS[i], file_name, why, size);
+  return opened;
+}
+
+void *gs_open_real(const char *file, char *why, size_t size) {
+  const char *grant = gs_grant_dir();
+  char path[PATH_MAX];
+  if (!grant)
+    return open_system(file, why, size);
+  if (snprintf(path, sizeof path, "%s/driver/%s", grant, file) >= (int)sizeof path) {
+    snprintf(why, size, "the grant directory's name is too long");
+    return NULL;
+  }
+  return open_file(path, why, size);
+}

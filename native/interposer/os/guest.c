@@ -1,0 +1,86 @@
+/* Services of the process that every file here uses; nothing in them knows about grants or CUDA. */
+#include "interposer/os/guest.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18 /* Linux 4.14; older headers do not know it */
+#endif
+
+enum { SAY_LINES = 20, SAY_BYTES = 400 };
+
+void *gs_private_map(size_t bytes) {
+  int saved = errno;
+  void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED)
+    at = NULL;
+  else
+    madvise(at, bytes, MADV_WIPEONFORK);
+  errno = saved;
+  return at;
+}
+
+uint64_t gs_now(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+bool gs_futex_wait(const uint32_t *word, uint32_t value, uint64_t timeout_ns, bool shared) {
+  int saved = errno;
+  struct timespec timeout = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
+  int operation = shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE;
+  long rc = syscall(SYS_futex, word, operation, value, timeout_ns ? &timeout : NULL, NULL, 0);
+  bool timed_out = rc < 0 && errno == ETIMEDOUT;
+  errno = saved;
+  return !timed_out;
+}
+
+void gs_futex_wake(const uint32_t *word, int count, bool shared) {
+  int saved = errno;
+  syscall(SYS_futex, word, shared ? FUTEX_WAKE : FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
+  errno = saved;
+}
+
+/* 0 free, 1 held, 2 held with waiters */
+void gs_lock(uint32_t *lock) {
+  uint32_t seen = 0;
+  if (__atomic_compare_exchange_n(lock, &seen, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+    return;
+  while (__atomic_exchange_n(lock, 2, __ATOMIC_ACQUIRE) != 0)
+    gs_futex_wait(lock, 2, 0, false);
+}
+
+void gs_unlock(uint32_t *lock) {
+  if (__atomic_exchange_n(lock, 0, __ATOMIC_RELEASE) == 2)
+    gs_futex_wake(lock, 1, false);
+}
+
+void gs_say(const char *format, ...) {
+  static uint32_t lines;
+  if (__atomic_fetch_add(&lines, 1, __ATOMIC_RELAXED) >= SAY_LINES)
+    return;
+  int saved = errno;
+  char line[SAY_BYTES] = "gpushare: ";
+  size_t head = strlen(line);
+  va_list args;
+  va_start(args, format);
+  int body = vsnprintf(line + head, sizeof line - head - 1, format, args);
+  va_end(args);
+  size_t length = body < 0 ? head : head + (size_t)body;
+  if (length > sizeof line - 2)
+    length = sizeof line - 2;
+  line[length] = '\n';
+  /* one write, so that lines of several processes do not mix; nobody is left to tell if it fails */
+  ssize_t written = write(STDERR_FILENO, line, length + 1);
+  (void)written;
+  errno = saved;
+}

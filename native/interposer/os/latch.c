@@ -1,0 +1,77 @@
+#include "interposer/os/latch.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "interposer/os/system.h"
+
+enum {
+  SPINS = 100,
+  BIAS_AFTER = 256, /* times in a row; taking an ownership away costs some microseconds, */
+  BIAS_AFTER_MOST = 1 << 16,
+  BIAS_WORTH_NS = 20000000, /* so one that did not last so long is given twice as late the next time */
+  LOOK_NS = 20000,
+  MEMBARRIER_PRIVATE = 1 << 3, /* linux/membarrier.h, which old headers lack */
+  MEMBARRIER_REGISTER_PRIVATE = 1 << 4
+};
+
+__thread char gs_self;
+static bool can_revoke;
+
+void gs_latch_slow(struct gs_latch *latch) {
+  for (int i = 0; i < SPINS; i++)
+    if (__atomic_load_n(&latch->word, __ATOMIC_RELAXED) == 0 && gs_latch_try(latch))
+      return;
+  while (__atomic_exchange_n(&latch->word, 2, __ATOMIC_ACQUIRE) != 0)
+    gs_futex_wait(&latch->word, 2, 0, false);
+}
+
+void gs_latch_wake(struct gs_latch *latch) { gs_futex_wake(&latch->word, 1, false); }
+
+void gs_biased_start(void) {
+  int saved = errno;
+#ifdef SYS_membarrier
+  __atomic_store_n(&can_revoke, syscall(SYS_membarrier, MEMBARRIER_REGISTER_PRIVATE, 0) == 0, __ATOMIC_RELEASE);
+#endif
+  errno = saved;
+}
+
+/* Under the latch. */
+static void take_away(struct gs_biased *biased) {
+  int saved = errno;
+  if (gs_now() - biased->since > BIAS_WORTH_NS)
+    biased->after = BIAS_AFTER;
+  else if (biased->after < BIAS_AFTER_MOST)
+    biased->after = 2 * (biased->after ? biased->after : BIAS_AFTER);
+  __atomic_store_n(&biased->owner, NULL, __ATOMIC_RELEASE);
+#ifdef SYS_membarrier
+  syscall(SYS_membarrier, MEMBARRIER_PRIVATE, 0);
+#endif
+  for (int i = 0; __atomic_load_n(&biased->inside, __ATOMIC_ACQUIRE); i++)
+    if (i >= SPINS)
+      gs_nap(LOOK_NS); /* it lost its processor in there */
+  errno = saved;
+}
+
+void gs_biased_slow(struct gs_biased *biased) {
+  gs_latch_take(&biased->latch);
+  if (biased->owner)
+    take_away(biased);
+  biased->latched = true;
+  if (biased->last != &gs_self) {
+    biased->last = &gs_self;
+    biased->run = 0;
+  } else if (++biased->run >= (biased->after ? biased->after : BIAS_AFTER) &&
+             __atomic_load_n(&can_revoke, __ATOMIC_ACQUIRE)) {
+    biased->run = 0;
+    biased->since = gs_now();
+    __atomic_store_n(&biased->owner, &gs_self, __ATOMIC_RELEASE);
+  }
+}
+
+void gs_biased_leave_latch(struct gs_biased *biased) {
+  biased->latched = false;
+  gs_latch_drop(&biased->latch);
+}

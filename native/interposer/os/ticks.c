@@ -1,0 +1,59 @@
+#include "interposer/os/ticks.h"
+
+enum {
+  MEASURE_NS = 20000000, /* two readings this far apart, each 100 ns off, give the scale to 10 ppm */
+  RENEW_NS = 1000000000, /* the clock is slewed now and then: measure the scale anew */
+  OFF_NS = 20000,        /* off by more than this, and a thousandth: not one even counter */
+  READING_NS = 2000      /* a comparison that took longer was interrupted */
+};
+
+static uint64_t give(struct gs_ticks *ticks, uint64_t now) {
+  if (now > ticks->last)
+    ticks->last = now;
+  return ticks->last;
+}
+
+static uint64_t scaled(const struct gs_ticks *ticks, uint64_t gone) {
+  return (uint64_t)((double)gone * ((double)ticks->scale / 4294967296.0));
+}
+
+static void measure(struct gs_ticks *ticks, uint64_t tick, uint64_t now) {
+  double ratio;
+  if (ticks->from_ns == 0 || tick <= ticks->from_tick) {
+    ticks->from_tick = tick;
+    ticks->from_ns = now;
+  }
+  if (now - ticks->from_ns < MEASURE_NS)
+    return;
+  ratio = (double)(now - ticks->from_ns) / (double)(tick - ticks->from_tick);
+  if (ratio < 0.05 || ratio > 1000) { /* a counter of more than 20 GHz or less than 1 MHz is none */
+    ticks->broken = true;
+    return;
+  }
+  ticks->scale = (uint64_t)(ratio * 4294967296.0);
+  ticks->within = (uint64_t)(GS_TICKS_BELIEVED_NS / ratio);
+  if (now - ticks->from_ns > RENEW_NS) {
+    ticks->from_tick = tick;
+    ticks->from_ns = now;
+  }
+}
+
+uint64_t gs_ticks_compare(struct gs_ticks *ticks) {
+  uint64_t before = gs_ticks_read(), now = gs_now(), tick = gs_ticks_read(), expected;
+  if (ticks->broken || tick == 0)
+    return give(ticks, now);
+  if (ticks->scale) {
+    if (tick - before > 0 && scaled(ticks, tick - before) > READING_NS)
+      return give(ticks, now);
+    expected = ticks->ns + scaled(ticks, tick - ticks->tick);
+    if ((expected > now ? expected - now : now - expected) > OFF_NS + (now - ticks->ns) / 1000) {
+      ticks->broken = true;
+      ticks->within = 0;
+      return give(ticks, now);
+    }
+  }
+  ticks->tick = tick;
+  ticks->ns = now;
+  measure(ticks, tick, now);
+  return give(ticks, now);
+}

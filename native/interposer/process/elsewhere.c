@@ -1,0 +1,53 @@
+/* Devices that a program sees and its grant has no part of. Nobody would pay for memory there, so there is none. */
+#include "interposer/process/elsewhere.h"
+
+#include "interposer/hooks/around.h"
+#include "interposer/process/device.h"
+
+bool gs_elsewhere(CUdevice device) {
+  int count = 0;
+  return device >= 0 && gs_device_ordinal(device) == GS_NO_DEVICE && gs_real.cuDeviceGetCount(&count) == CUDA_SUCCESS &&
+         device < count;
+}
+
+bool gs_place_elsewhere(const CUmemLocation *places, size_t count, CUdevice *device) {
+  for (size_t i = 0; places && i < count; i++)
+    if (places[i].type == CU_MEM_LOCATION_TYPE_DEVICE && gs_elsewhere(places[i].id)) {
+      *device = places[i].id;
+      return true;
+    }
+  return false;
+}
+
+CUresult gs_refuse_elsewhere(CUdevice device) {
+  static uint32_t said;
+  if (__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED) == 0)
+    gs_say("device %d is not part of this grant: set CUDA_VISIBLE_DEVICES to the grant's devices", device);
+  return CUDA_ERROR_NOT_PERMITTED;
+}
+
+/* ---- managed memory is charged where it was allocated, and must not leave ---------------------------------------- */
+
+static CUresult check(const CUmemLocation *places, size_t count) {
+  CUresult result = CUDA_SUCCESS;
+  CUdevice device;
+  return gs_enter(&result) && gs_place_elsewhere(places, count, &device) ? gs_refuse_elsewhere(device) : result;
+}
+
+CUresult gs_before_prefetch(struct gs_around *around, const CUmemLocation *places, size_t count, CUstream stream) {
+  CUresult result = check(places, count);
+  return result == CUDA_SUCCESS ? gs_before_copy(around, GS_COPY_IN, 0, stream) : result;
+}
+
+CUresult gs_after_prefetch(struct gs_around *around, CUresult result) { return gs_after_copy(around, result); }
+
+CUresult gs_before_advise(struct gs_around *around, CUmem_advise advice, CUmemLocation place) {
+  enum { SET_PREFERRED_LOCATION = 3 };
+  (void)around;
+  return check(&place, advice == SET_PREFERRED_LOCATION); /* the others put nothing anywhere */
+}
+
+CUresult gs_after_advise(struct gs_around *around, CUresult result) {
+  (void)around;
+  return result;
+}

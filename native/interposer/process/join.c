@@ -1,0 +1,287 @@
+/* The connection over which this process gets its slot. */
+#include "interposer/process/join.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "interposer/process/device.h"
+#include "interposer/driver/driver.h"
+#include "interposer/os/files.h"
+#include "page/gs_wire.h"
+#include "interposer/os/system.h"
+#include "page/page.h"
+
+enum {
+  PATIENCE_MS = 5000, /* a daemon that restarts is back by then */
+  CROWD_MS = 60000,   /* one that has many to serve answers by then */
+  RETRY_MS = 50,
+  ANSWER_MS = 2000,
+  FD_FLOOR = 960 /* our descriptors stay out of the numbers programs count with */
+};
+
+/* Identity of our descriptors: a program may close every descriptor it finds and open others under the same numbers. */
+struct identity {
+  dev_t device;
+  ino_t inode;
+};
+static struct identity bell_is, socket_is;
+static int bell_number = -1, socket_number = -1; /* also for a fork's child, which sees the process's state wiped */
+
+static bool identify(int fd, struct identity *out) {
+  struct stat file;
+  if (fd < 0 || gs_fstat(fd, &file) < 0)
+    return false;
+  /* gs_ring reads while gs_rejoin writes: who sees half of it rings again after its next look */
+  __atomic_store_n(&out->device, file.st_dev, __ATOMIC_RELAXED);
+  __atomic_store_n(&out->inode, file.st_ino, __ATOMIC_RELAXED);
+  return true;
+}
+
+static bool still(int fd, const struct identity *is) {
+  struct identity now;
+  return identify(fd, &now) && now.device == __atomic_load_n(&is->device, __ATOMIC_RELAXED) &&
+         now.inode == __atomic_load_n(&is->inode, __ATOMIC_RELAXED);
+}
+
+/* What pthread_atfork of glibc is made of. musl, in whose programs we may be as well, has no such name: there a child
+ * keeps its copies until it calls exec, ends, or joins. */
+extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *library)
+    __attribute__((weak));
+extern void *__dso_handle __attribute__((visibility("hidden")));
+
+/* The daemon takes the connection's end for this image's, so a child must not keep it open beyond an exec of its
+ * parent. A raw clone does keep it: then the slot is freed when both are gone. */
+static void in_child(void) {
+  int saved = errno;
+  if (still(socket_number, &socket_is))
+    close(socket_number);
+  if (still(bell_number, &bell_is))
+    close(bell_number);
+  errno = saved;
+}
+
+static void remember(int connection, int bell) {
+  static uint32_t registered;
+  socket_number = connection;
+  bell_number = bell;
+  identify(connection, &socket_is);
+  identify(bell, &bell_is);
+  if (__register_atfork && __atomic_exchange_n(&registered, 1, __ATOMIC_RELAXED) == 0)
+    __register_atfork(NULL, NULL, in_child, __dso_handle);
+}
+
+static int keep_high(int fd) {
+  struct rlimit limit;
+  int floor =
+      getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < FD_FLOOR + 32 ? (int)limit.rlim_cur / 2 : FD_FLOOR;
+  int high = fcntl(fd, F_DUPFD_CLOEXEC, floor);
+  if (high < 0)
+    return fd;
+  close(fd);
+  return high;
+}
+
+static int connect_to_daemon(const char *dir, struct gs_err *err) {
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  int at = -1;
+  /* the path of a socket is at most 107 bytes; a longer one is reached through its directory's descriptor */
+  if (snprintf(address.sun_path, sizeof address.sun_path, "%s/grant.sock", dir) >= (int)sizeof address.sun_path) {
+    at = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (at < 0)
+      return gs_fail(err, -errno, "cannot open %.100s: %s", dir, strerror(errno));
+    snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/grant.sock", at);
+  }
+  int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  int rc = fd < 0 ? -errno : 0;
+  struct timeval timeout = {ANSWER_MS / 1000, 0};
+  if (rc == 0 && (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout) < 0 ||
+                  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout) < 0 ||
+                  connect(fd, (struct sockaddr *)&address, sizeof address) < 0))
+    rc = -errno;
+  if (at >= 0)
+    close(at);
+  if (rc == 0)
+    return fd;
+  if (fd >= 0)
+    close(fd);
+  if (rc == -EMFILE)
+    return gs_files_fail(err);
+  return gs_fail(err, rc, "cannot reach the gpushare daemon at %.100s/grant.sock: %s", dir, strerror(-rc));
+}
+
+/* One question, one answer. Gives the bell in *bell, -1 when none came. */
+static int ask(int fd, uint32_t slot, uint32_t generation, struct gs_join_reply *reply, int *bell, struct gs_err *err) {
+  struct gs_join_request request = {GS_JOIN_MAGIC, GS_WIRE_VERSION, slot, generation};
+  union {
+    struct cmsghdr header;
+    char bytes[CMSG_SPACE(sizeof(int))];
+  } control;
+  struct iovec body = {reply, sizeof *reply};
+  /* CMSG_LEN, not CMSG_SPACE: in the padding there is room for a second descriptor, which nobody would close */
+  struct msghdr message = {
+      .msg_iov = &body, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = CMSG_LEN(sizeof(int))};
+  *bell = -1;
+  ssize_t got = send(fd, &request, sizeof request, MSG_NOSIGNAL);
+  if (got == (ssize_t)sizeof request)
+    do
+      got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+    while (got < 0 && errno == EINTR);
+  if (got < 0)
+    return gs_fail(err, -errno, "the gpushare daemon did not answer: %s", strerror(errno));
+  struct cmsghdr *part = CMSG_FIRSTHDR(&message); /* also an empty message may bring one */
+  if (part && part->cmsg_type == SCM_RIGHTS && part->cmsg_len >= CMSG_LEN(sizeof(int)))
+    memcpy(bell, CMSG_DATA(part), sizeof *bell);
+  if (got == 0)
+    return gs_fail(err, -ECONNRESET, "the gpushare daemon closed the connection");
+  if (got != (ssize_t)sizeof *reply || reply->magic != GS_JOIN_MAGIC || reply->version != GS_WIRE_VERSION)
+    return gs_fail(err, -EPROTO, "what answers at grant.sock is not a gpushare daemon of this version");
+  reply->message[sizeof reply->message - 1] = 0;
+  if (message.msg_flags & MSG_CTRUNC && *bell < 0)
+    return gs_files_fail(err);
+  if (reply->error != GS_JOIN_OK)
+    return gs_fail(err, -EPERM, "the gpushare daemon refused this process: %s",
+                   reply->message[0] ? reply->message : "no reason given");
+  if (*bell < 0 || message.msg_flags & MSG_CTRUNC || reply->slot >= GS_MAX_SLOTS)
+    return gs_fail(err, -EPROTO, "the gpushare daemon's answer has no usable slot or bell");
+  return 0;
+}
+
+/* One whole attempt; on success *fd and *bell are open. */
+static int try_join(const char *dir, uint32_t slot, uint32_t generation, struct gs_join_reply *reply, int *fd,
+                    int *bell, struct gs_err *err) {
+  *bell = -1;
+  *fd = connect_to_daemon(dir, err);
+  if (*fd < 0)
+    return *fd;
+  int rc = ask(*fd, slot, generation, reply, bell, err);
+  if (rc < 0) {
+    close(*fd);
+    if (*bell >= 0)
+      close(*bell);
+  }
+  return rc;
+}
+
+/* Refusals are final; an absent or dying daemon may come back, one that let us wait too long has others before us. */
+static uint64_t patience_ns(int rc) {
+  if (rc == -EPERM || rc == -EPROTO || rc == -EACCES)
+    return 0;
+  return (rc == -EAGAIN ? CROWD_MS : PATIENCE_MS) * UINT64_C(1000000);
+}
+
+static uint32_t join_grant(struct gs_process *state, const char *dir, struct gs_err *err) {
+  struct gs_pages pages;
+  if (gs_pages_map(dir, &pages, err) < 0)
+    return GS_JOIN_FAILED;
+  struct gs_join_reply reply;
+  int fd, bell, rc;
+  uint64_t began = gs_now();
+  while ((rc = try_join(dir, GS_NO_SLOT, 0, &reply, &fd, &bell, err)) < 0 && gs_now() - began < patience_ns(rc)) {
+    struct timespec nap = {0, RETRY_MS * 1000000L};
+    nanosleep(&nap, NULL);
+  }
+  if (rc < 0)
+    return GS_JOIN_FAILED;
+  state->limits = pages.limits;
+  state->usage = pages.usage;
+  state->ndevices = pages.limits->ndevices;
+  state->slot_index = reply.slot;
+  state->slot = &pages.usage->slot[reply.slot];
+  __atomic_store_n(&state->slot->pid_namespace, gs_pid_namespace(), __ATOMIC_RELAXED);
+  __atomic_store_n(&state->slot->own_pid, (int32_t)getpid(), __ATOMIC_RELEASE);
+  state->generation = reply.generation;
+  state->host_pid = reply.host_pid;
+  state->daemon_epoch = __atomic_load_n(&pages.limits->daemon_epoch, __ATOMIC_ACQUIRE);
+  state->socket = keep_high(fd);
+  state->bell = keep_high(bell);
+  remember(state->socket, state->bell);
+  for (uint32_t i = 0; i < GS_MAX_DEVICES; i++) {
+    state->ordinal_of[i] = GS_DEVICE_UNKNOWN;
+    state->total_bytes[i] = __atomic_load_n(&pages.limits->device[i].memory_bytes, __ATOMIC_ACQUIRE);
+  }
+  return GS_JOINED;
+}
+
+uint32_t gs_join(struct gs_process *state) {
+  const char *dir = gs_grant_dir();
+  if (!dir)
+    return GS_JOIN_BARE;
+  struct gs_err err = {0};
+  uint32_t joined = GS_JOIN_FAILED;
+  if (!gs_driver_present())
+    gs_driver_why(&err);
+  else
+    joined = join_grant(state, dir, &err);
+  if (joined == GS_JOIN_FAILED && gs_files_short())
+    gs_files_fail(&err);
+  if (joined == GS_JOIN_FAILED)
+    gs_say("this process gets no GPU: %s", err.msg);
+  return joined;
+}
+
+/* Puts a new descriptor under the number the old one has, unless that number is somebody else's by now. */
+static int replace(int old, const struct identity *is, int fresh) {
+  int number = old >= 0 && still(old, is) && dup3(fresh, old, O_CLOEXEC) == old ? old : -1;
+  if (number < 0)
+    number = keep_high(fresh);
+  else
+    close(fresh);
+  return number;
+}
+
+int gs_rejoin(struct gs_err *err) {
+  struct gs_process *state = gs_process;
+  int saved = errno;
+  struct gs_join_reply reply;
+  int fd, bell;
+  uint32_t epoch = __atomic_load_n(&state->limits->daemon_epoch, __ATOMIC_ACQUIRE);
+  int rc = try_join(gs_grant_dir(), state->slot_index, state->generation, &reply, &fd, &bell, err);
+  if (rc == 0 && (reply.slot != state->slot_index || reply.generation != state->generation)) {
+    close(fd);
+    close(bell);
+    rc =
+        gs_fail(err, -ESTALE, "the gpushare daemon gave slot %u, this process holds %u", reply.slot, state->slot_index);
+  }
+  if (rc == 0) {
+    int connection = replace(state->socket, &socket_is, fd), number = replace(state->bell, &bell_is, bell);
+    remember(connection, number);
+    __atomic_store_n(&state->socket, connection, __ATOMIC_RELEASE);
+    __atomic_store_n(&state->bell, number, __ATOMIC_RELEASE);
+    __atomic_store_n(&state->daemon_epoch, epoch, __ATOMIC_RELEASE);
+  }
+  errno = saved;
+  return rc;
+}
+
+void gs_ring(void) {
+  int saved = errno;
+  int bell = __atomic_load_n(&gs_process->bell, __ATOMIC_ACQUIRE);
+  uint64_t one = 1;
+  if (still(bell, &bell_is)) {
+    long written = syscall(SYS_write, bell, &one, sizeof one); /* no point for pthread_cancel, see gs_nap */
+    (void)written;                                             /* a full counter rings already */
+  }
+  errno = saved;
+}
+
+CUresult gs_cuInit(unsigned int flags) {
+  CUresult result;
+  bool joined = gs_enter(&result);
+  if (!joined && result != CUDA_SUCCESS)
+    return result;
+  result = gs_real.cuInit(flags);
+  if (joined && result == CUDA_SUCCESS)
+    gs_devices_map();
+  else if (joined)
+    gs_files_mention("cuInit", result);
+  return result;
+}

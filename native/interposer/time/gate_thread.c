@@ -1,0 +1,225 @@
+/* The one thread of ours in a program: it hears of revokes, says when the device has drained, and watches the daemon. */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "interposer/time/timing.h"
+
+enum {
+  TICK_ACTIVE_NS = 50000000, /* the heartbeat is looked at this often while the program submits */
+  TICK_IDLE_NS = 500000000,
+  TICK_CONTENDED_NS = 1000000, /* others wait: keep the estimate of the end true */
+  DRAIN_POLL_NS = 100000,
+  DRAIN_SLOW_NS = 1000000,
+  DRAIN_FAST_FOR_NS = 10000000, /* after that a drain is a long kernel: look less often */
+  SYS_FUTEX_WAITV = 449,
+  FUTEX_32 = 2, /* FUTEX2_SIZE_U32, shared */
+  CAPTURE_RELAXED = 2
+};
+
+struct futex_waitv {
+  uint64_t value, address;
+  uint32_t flags, reserved;
+};
+
+static bool used(const struct gs_time_device *device) {
+  return __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE) != NULL;
+}
+
+/* Takes in what is done. False once the process is on its way out. */
+static bool reap(struct gs_time *time, struct gs_time_device *device) {
+  bool go;
+  gs_latch_take(&time->driving);
+  go = !__atomic_load_n(&time->stop, __ATOMIC_ACQUIRE);
+  if (go)
+    gs_reap(device);
+  gs_latch_drop(&time->driving);
+  return go;
+}
+
+/* One look at a device whose lease was revoked; gives when to look again, 0: drained. */
+static uint64_t drain(struct gs_time_device *device) {
+  uint64_t now, rest;
+  bool drained;
+  gs_biased_take(&device->lock);
+  now = gs_now();
+  rest = gs_rest(device, now);
+  /* A rank that may still submit, or is about to, has not drained. */
+  drained = rest < GS_DRAINED_NS && !gs_under_cut(device) && __atomic_load_n(&device->claims, __ATOMIC_SEQ_CST) == 0;
+  if (drained) {
+    __atomic_store_n(&device->slot->drained, device->draining, __ATOMIC_RELEASE);
+    gs_notice_turn(device, device->draining, now);
+  }
+  gs_biased_drop(&device->lock);
+  if (drained) {
+    device->draining = 0;
+    gs_ring();
+    return 0;
+  }
+  rest = rest < GS_DRAINED_NS ? DRAIN_POLL_NS : rest - (GS_DRAINED_NS - 1);
+  if (now - device->revoked > DRAIN_FAST_FOR_NS)
+    return DRAIN_SLOW_NS;
+  return rest < DRAIN_POLL_NS ? rest : DRAIN_POLL_NS;
+}
+
+/* What was expected to be done is not. */
+static bool outlasts(struct gs_time_device *device) {
+  uint64_t rest;
+  gs_biased_take(&device->lock);
+  rest = gs_rest(device, gs_now());
+  gs_biased_drop(&device->lock);
+  return rest >= GS_DRAINED_NS;
+}
+
+/* Looks at one device; gives how long nothing has to be done for it. */
+static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint64_t tick) {
+  uint32_t lease = __atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE);
+  uint64_t again;
+  gs_look_at_turn(device);
+  bool revoked = !(lease & GS_LEASE_HELD);
+  if (lease != device->seen)
+    device->draining = 0;
+  if (revoked && !device->draining &&
+      (lease != device->seen || __atomic_load_n(&device->slot->drained, __ATOMIC_ACQUIRE) != lease ||
+       gs_under_cut(device))) {
+    device->draining = lease;
+    device->revoked = gs_now();
+  }
+  device->seen = lease;
+  if (device->draining) {
+    if (!reap(time, device))
+      return tick;
+    again = drain(device);
+    if (again)
+      return again;
+  }
+  if (__atomic_load_n(&device->slot->inflight, __ATOMIC_RELAXED) == 0)
+    return tick;
+  /* A program that launches looks by itself, and pays for every time this thread takes the meter from it. */
+  if (gs_now() - __atomic_load_n(&device->looked_at, __ATOMIC_RELAXED) >= TICK_CONTENDED_NS)
+    if (reap(time, device) && revoked && outlasts(device)) {
+      gs_undrain(device);
+      gs_ring();
+    }
+  return __atomic_load_n(&device->limits->contended, __ATOMIC_RELAXED) && tick > TICK_CONTENDED_NS ? TICK_CONTENDED_NS
+                                                                                                   : tick;
+}
+
+static void wait_for_change(struct gs_time *time, uint64_t timeout) {
+  struct futex_waitv waiters[GS_MAX_DEVICES];
+  struct timespec until;
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < gs_process->ndevices; i++) {
+    const struct gs_time_device *device = &time->device[i];
+    if (!used(device))
+      continue;
+    waiters[count++] = (struct futex_waitv){device->seen, (uint64_t)(uintptr_t)&device->limits->lease, FUTEX_32, 0};
+  }
+  if (count == 1) {
+    gs_futex_wait((const uint32_t *)(uintptr_t)waiters[0].address, (uint32_t)waiters[0].value, timeout, true);
+    return;
+  }
+  clock_gettime(CLOCK_MONOTONIC, &until);
+  timeout += (uint64_t)until.tv_nsec;
+  until.tv_sec += (time_t)(timeout / 1000000000);
+  until.tv_nsec = (long)(timeout % 1000000000);
+  if (count > 1 && (syscall(SYS_FUTEX_WAITV, waiters, count, 0, &until, CLOCK_MONOTONIC) >= 0 || errno != ENOSYS))
+    return;
+  until = (struct timespec){0, TICK_CONTENDED_NS}; /* Linux before 5.16 */
+  nanosleep(&until, NULL);
+}
+
+/* The daemon came back, or this connection to it is lost: join again with the slot we hold. */
+static void watch_daemon(uint64_t now, uint64_t *tried) {
+  uint32_t epoch = __atomic_load_n(&gs_process->limits->daemon_epoch, __ATOMIC_ACQUIRE);
+  bool lost = gs_process->socket < 0;
+  struct gs_err err;
+  char byte;
+  if (!lost && epoch == gs_process->daemon_epoch) {
+    ssize_t got = recv(gs_process->socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    lost = got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+  }
+  if ((!lost && epoch == gs_process->daemon_epoch) || now - *tried < TICK_ACTIVE_NS)
+    return;
+  *tried = now;
+  gs_rejoin(&err);
+}
+
+static void *gate_thread(void *argument) {
+  struct gs_time *time = argument;
+  struct gs_heartbeat heartbeat = {0, 0};
+  uint64_t launches_seen = 0, active_at = gs_now(), tried = 0, looked = 0;
+  CUstreamCaptureMode mode = CAPTURE_RELAXED;
+  prctl(PR_SET_NAME, "gpushare-gate");
+  gs_latch_take(&time->driving);
+  if (!__atomic_load_n(&time->stop, __ATOMIC_ACQUIRE))
+    gs_real.cuThreadExchangeStreamCaptureMode(&mode);
+  gs_latch_drop(&time->driving);
+  while (!__atomic_load_n(&time->stop, __ATOMIC_ACQUIRE)) {
+    uint64_t now = gs_now(), launches = 0, wait;
+    for (uint32_t i = 0; i < gs_process->ndevices; i++)
+      launches += __atomic_load_n(&time->device[i].slot->launches, __ATOMIC_RELAXED) +
+                  __atomic_load_n(&time->device[i].slot->waiting, __ATOMIC_RELAXED);
+    if (launches != launches_seen)
+      active_at = now;
+    launches_seen = launches;
+    wait = now - active_at < TICK_IDLE_NS ? TICK_ACTIVE_NS : TICK_IDLE_NS;
+    if (now - looked >= TICK_ACTIVE_NS) {
+      /* After a long sleep the last beat seen is old by our fault, not the daemon's. */
+      if (now - looked > 2 * (uint64_t)TICK_ACTIVE_NS)
+        heartbeat.time = 0;
+      looked = now;
+      gs_daemon_check(&heartbeat, now);
+      gs_captures_check();
+      watch_daemon(now, &tried);
+    }
+    for (uint32_t i = 0; i < gs_process->ndevices; i++) {
+      uint64_t again = used(&time->device[i]) ? serve(time, &time->device[i], wait) : wait;
+      if (again < wait)
+        wait = again;
+    }
+    wait_for_change(time, wait);
+  }
+  return NULL;
+}
+
+/* The driver tears itself down in exit handlers that were registered before this one, so they run after it. */
+static void stop_at_exit(void) {
+  struct gs_time *time = gs_time();
+  if (!time)
+    return;
+  __atomic_store_n(&time->stop, 1, __ATOMIC_RELEASE);
+  /* Held for ever: the thread is not in the driver now and will not enter it again. */
+  for (int i = 0; i < 1000 && !gs_latch_try(&time->driving); i++)
+    nanosleep(&(struct timespec){0, 100000}, NULL);
+}
+
+void gs_gate_thread_start(void) {
+  struct gs_time *time = gs_time();
+  uint32_t no = 0;
+  pthread_attr_t attributes;
+  pthread_t thread;
+  sigset_t all, before;
+  int failed;
+  if (!__atomic_compare_exchange_n(&time->thread_started, &no, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+    /* One more device: the thread waits on a set of words that lacks it; it looks again within its tick. */
+    return;
+  }
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_attr_init(&attributes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  failed = pthread_create(&thread, &attributes, gate_thread, time);
+  pthread_attr_destroy(&attributes);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (failed)
+    gs_say("no thread for the gate (%d): a revoked lease is seen as drained only after its deadline", failed);
+  else
+    atexit(stop_at_exit);
+}

@@ -1,0 +1,76 @@
+#include "interposer/time/repeat.h"
+
+__thread struct gs_repeat gs_repeats[8] __attribute__((tls_model("initial-exec"), visibility("hidden")));
+
+static uint32_t least(double a, double b) {
+  double n = a < b ? a : b;
+  return n <= 0 ? 0 : n < GS_REPEAT_MOST ? (uint32_t)n : GS_REPEAT_MOST;
+}
+
+void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUstream handle, uint32_t lease,
+                    double room, uint64_t tick, uint64_t now) {
+  struct gs_time *time = gs_time();
+  const struct gs_queue *queue = &stream->queue;
+  struct gs_repeat *repeat = gs_repeat_of(handle);
+  bool again = repeat->key == function->key && repeat->stream == stream && repeat->handle == handle;
+  uint64_t launches = gs_stream_launches(stream), gone = now - stream->booked,
+           since = launches - stream->booked_launches;
+  double each;
+  stream->booked_launches = launches;
+  stream->booked = now;
+  __atomic_store_n(&stream->repeater, NULL, __ATOMIC_RELAXED);
+  repeat->key = function->key;
+  repeat->stream = stream;
+  repeat->handle = handle;
+  repeat->left = 0;
+  if (!again || function->observed < GS_METER_TRUSTED || queue->sample_next)
+    return;
+  each = (double)gone / (double)since;
+  if (each < function->estimate)
+    each = function->estimate;
+  repeat->lease_word = &stream->device->limits->lease;
+  repeat->lease = lease;
+  repeat->soon = function->estimate < GS_REPEAT_SHORT_NS
+                     ? 0
+                     : tick + stream->device->ticks.within / (GS_TICKS_BELIEVED_NS / GS_REPEAT_NS);
+  repeat->repeats_word = &time->repeats;
+  /* In this order: a capture that begins now moves the words the other way round. */
+  repeat->repeats = __atomic_load_n(&time->repeats, __ATOMIC_ACQUIRE);
+  if (__atomic_load_n(&time->captures, __ATOMIC_ACQUIRE) > 0)
+    return;
+  repeat->left = least(GS_REPEAT_NS / each, room / 4 / function->estimate);
+  if (repeat->left < GS_REPEAT_LEAST)
+    repeat->left = 0;
+  stream->repeats = function;
+  stream->repeats_key = function->key;
+  __atomic_store_n(&stream->repeater, repeat, __ATOMIC_RELAXED);
+}
+
+void gs_repeat_absorb_slow(struct gs_stream *stream) {
+  struct gs_time_device *device = stream->device;
+  uint64_t n = gs_repeat_pending(stream);
+  __atomic_store_n(&stream->absorbed, stream->absorbed + n, __ATOMIC_RELAXED);
+  gs_meter_repeated(device->meter, &stream->queue, stream->repeats, stream->repeats_key, (uint32_t)n);
+  __atomic_store_n(&device->slot->launches, device->slot->launches + n, __ATOMIC_RELAXED);
+}
+
+void gs_repeat_absorb_all(struct gs_time_device *device) {
+  struct gs_time *time = gs_time();
+  uint32_t streams = __atomic_load_n(&time->streams, __ATOMIC_ACQUIRE);
+  gs_biased_take(&device->lock);
+  for (uint32_t i = 0; i < streams; i++) {
+    struct gs_stream *stream = time->stream[i];
+    if (stream && gs_stream_live(stream) && stream->device == device)
+      gs_repeat_absorb(stream);
+  }
+  gs_biased_drop(&device->lock);
+}
+
+bool gs_stream_open(struct gs_stream *stream) {
+  bool open;
+  gs_biased_take(&stream->device->lock);
+  gs_repeat_absorb(stream);
+  open = stream->queue.open.launches > 0;
+  gs_biased_drop(&stream->device->lock);
+  return open;
+}
