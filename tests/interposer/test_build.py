@@ -1,5 +1,6 @@
 """What the libraries are as files: old libc symbols only, every name of the API exported, a complete table."""
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -73,6 +74,32 @@ def test_a_new_function_fails_the_build() -> None:
     ]
     wrong = gen_hooks.problems(gen_hooks.read_rows(), table.driver() + new)
     assert len(wrong) == len(new)
+
+
+def test_a_family_and_its_rows_go_together() -> None:
+    rows, families = gen_hooks.read_rows(), gen_hooks.read_families()
+    fewer = {name: family for name, family in families.items() if name != "copy"}
+    assert any("cuMemcpyAsync" in problem for problem in gen_hooks.problems(rows, table.driver(), fewer))
+    unused = [row for row in rows if row.handler != "@graph_trim"]
+    assert any("gs_before_graph_trim" in problem for problem in gen_hooks.problems(unused, table.driver()))
+    short = [dataclasses.replace(row, arguments=()) if row.symbol == "cuMemcpyAsync" else row for row in rows]
+    assert any("cuMemcpyAsync" in problem for problem in gen_hooks.problems(short, table.driver()))
+
+
+def test_a_family_needs_no_more_than_it_declares(tmp_path: Path) -> None:
+    header = tmp_path / "family.h"
+    header.write_text(
+        "struct gs_around_keeps {\n  int a;\n};\n"
+        "CUresult gs_before_keeps(struct gs_around_keeps *around, CUfunction function,\n"
+        "                         uint64_t key);\n"
+        "CUresult gs_after_keeps(struct gs_around_keeps *around, CUresult result);\n"
+        "CUresult gs_before_plain(CUstream stream);\n"
+        "CUresult gs_before_empty(void);\n"
+    )
+    found = gen_hooks.read_families([header])
+    assert found["keeps"] == gen_hooks.Family("keeps", "family.h", 2, keeps=True, ends=True)
+    assert found["plain"] == gen_hooks.Family("plain", "family.h", 1, keeps=False, ends=False)
+    assert found["empty"] == gen_hooks.Family("empty", "family.h", 0, keeps=False, ends=False)
 
 
 def test_the_nvml_table_is_complete() -> None:

@@ -1,9 +1,9 @@
 /* CUDA arrays. How their rows are padded is the driver's secret, so it is asked: an array with deferred mapping has no
  * memory and tells what the real one will need. Where the driver makes no such array, the sum of the elements is
  * reserved and corrected from the array itself. */
-#include "interposer/hooks/around.h"
 #include "interposer/memory/books.h"
 #include "interposer/process/device.h"
+#include "interposer/hooks/arrays.h"
 
 enum {
   ARRAY_LAYERED = 1,
@@ -210,20 +210,21 @@ static CUresult mipmap_needs(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, void *array,
 
 static CUresult mipmap_destroy(void *array) { return gs_real.cuMipmappedArrayDestroy(array); }
 
-CUresult gs_before_array(struct gs_around *around, CUarray *array, struct gs_box box) {
-  return begin(&around->array, (void *const *)array, &box, false, 1);
+CUresult gs_before_array(struct gs_around_array *around, CUarray *array, struct gs_box box) {
+  return begin(&around->charge, (void *const *)array, &box, false, 1);
 }
 
-CUresult gs_after_array(struct gs_around *around, CUresult result) {
-  return end(&around->array, result, array_needs, array_destroy);
+CUresult gs_after_array(struct gs_around_array *around, CUresult result) {
+  return end(&around->charge, result, array_needs, array_destroy);
 }
 
-CUresult gs_before_mipmap(struct gs_around *around, CUmipmappedArray *array, struct gs_box box, unsigned int levels) {
-  return begin(&around->array, (void *const *)array, &box, true, levels);
+CUresult gs_before_mipmap(struct gs_around_mipmap *around, CUmipmappedArray *array, struct gs_box box,
+                          unsigned int levels) {
+  return begin(&around->charge, (void *const *)array, &box, true, levels);
 }
 
-CUresult gs_after_mipmap(struct gs_around *around, CUresult result) {
-  return end(&around->array, result, mipmap_needs, mipmap_destroy);
+CUresult gs_after_mipmap(struct gs_around_mipmap *around, CUresult result) {
+  return end(&around->charge, result, mipmap_needs, mipmap_destroy);
 }
 
 /* Out of the books before the driver frees it: the handle may be another array's at once. */

@@ -5,7 +5,7 @@
  * Each function of a program has a place here, for good. What the driver hands to it passes through, so nothing is kept
  * for a single call: a node of a graph may run it many times, a broken context never. A program has few such functions;
  * those beyond PLACES are called directly, and gated. */
-#include "interposer/hooks/around.h"
+#include "interposer/hooks/callbacks.h"
 
 __thread bool gs_called_back __attribute__((tls_model("initial-exec")));
 
@@ -88,68 +88,51 @@ static CUresult enter(void) {
   return result;
 }
 
-CUresult gs_before_host_function(struct gs_around *around, CUhostFn *function) {
-  (void)around;
+CUresult gs_before_host_function(CUhostFn *function) {
   exchange(function);
   return enter();
 }
 
-CUresult gs_after_host_function(struct gs_around *around, CUresult result) {
-  (void)around;
-  return result;
-}
-
-CUresult gs_before_callback(struct gs_around *around, CUstreamCallback *function) {
+CUresult gs_before_callback(CUstreamCallback *function) {
   unsigned place;
-  (void)around;
   if (*function && joined() && (place = place_of((void **)callback, (void *)*function)) != PLACES)
     *function = callback_place[place];
   return enter();
 }
 
-CUresult gs_after_callback(struct gs_around *around, CUresult result) {
-  (void)around;
-  return result;
-}
-
-CUresult gs_before_host_node(struct gs_around *around, const CUDA_HOST_NODE_PARAMS **params) {
+CUresult gs_before_host_node(struct gs_around_host_node *around, const CUDA_HOST_NODE_PARAMS **params) {
   if (*params) {
-    around->node.host = **params;
-    exchange(&around->node.host.fn);
-    *params = &around->node.host;
+    around->node = **params;
+    exchange(&around->node.fn);
+    *params = &around->node;
   }
   return enter();
 }
 
-CUresult gs_after_host_node(struct gs_around *around, CUresult result) {
-  (void)around;
-  return result;
-}
-
-CUresult gs_before_host_node_changed(struct gs_around *around, CUgraphExec graph,
+CUresult gs_before_host_node_changed(struct gs_around_host_node_changed *around, CUgraphExec graph,
                                      const CUDA_HOST_NODE_PARAMS **params) {
-  CUresult result = gs_before_host_node(around, params);
-  return result == CUDA_SUCCESS ? gs_before_graph_changed(around, graph) : result;
+  CUresult result = gs_before_host_node(&around->host, params);
+  return result == CUDA_SUCCESS ? gs_before_graph_changed(&around->changed, graph) : result;
 }
 
-CUresult gs_after_host_node_changed(struct gs_around *around, CUresult result) {
-  return gs_after_graph_changed(around, result);
+CUresult gs_after_host_node_changed(struct gs_around_host_node_changed *around, CUresult result) {
+  return gs_after_graph_changed(&around->changed, result);
 }
 
 /* What a program asks for is what it gave. */
-CUresult gs_before_host_node_asked(struct gs_around *around, CUDA_HOST_NODE_PARAMS *params) {
+CUresult gs_before_host_node_asked(struct gs_around_host_node_asked *around, CUDA_HOST_NODE_PARAMS *params) {
   around->asked = params;
   return enter();
 }
 
-CUresult gs_after_host_node_asked(struct gs_around *around, CUresult result) {
+CUresult gs_after_host_node_asked(struct gs_around_host_node_asked *around, CUresult result) {
   if (result == CUDA_SUCCESS && around->asked)
     around->asked->fn = behind(around->asked->fn);
   return result;
 }
 
 /* A node of any kind: only one of this kind is looked at, and the driver writes nothing back for it. */
-CUresult gs_before_any_node(struct gs_around *around, CUgraphNodeParams **params) {
+CUresult gs_before_any_node(struct gs_around_any_node *around, CUgraphNodeParams **params) {
   if (*params && (*params)->type == CU_GRAPH_NODE_TYPE_HOST) {
     around->node = **params;
     exchange(&around->node.host.fn);
@@ -158,28 +141,24 @@ CUresult gs_before_any_node(struct gs_around *around, CUgraphNodeParams **params
   return enter();
 }
 
-CUresult gs_after_any_node(struct gs_around *around, CUresult result) {
-  (void)around;
+CUresult gs_before_any_node_asked(struct gs_around_any_node_asked *around, CUgraphNodeParams *params) {
+  around->asked = params;
+  return enter();
+}
+
+CUresult gs_after_any_node_asked(struct gs_around_any_node_asked *around, CUresult result) {
+  if (result == CUDA_SUCCESS && around->asked && around->asked->type == CU_GRAPH_NODE_TYPE_HOST)
+    around->asked->host.fn = behind(around->asked->host.fn);
   return result;
 }
 
-CUresult gs_before_any_node_asked(struct gs_around *around, CUgraphNodeParams *params) {
-  around->whole = params;
-  return gs_before_host_node_asked(around, params ? &params->host : NULL);
-}
-
-CUresult gs_after_any_node_asked(struct gs_around *around, CUresult result) {
-  if (result != CUDA_SUCCESS || !around->whole || around->whole->type != CU_GRAPH_NODE_TYPE_HOST)
-    return result;
-  return gs_after_host_node_asked(around, result);
-}
-
-CUresult gs_before_any_node_changed(struct gs_around *around, CUgraphExec graph, CUgraphNode node,
+CUresult gs_before_any_node_changed(struct gs_around_any_node_changed *around, CUgraphExec graph, CUgraphNode node,
                                     CUgraphNodeParams **params) {
-  CUresult result = gs_before_any_node(around, params);
-  return result != CUDA_SUCCESS ? result : gs_before_kernel_node(around, graph, node, gs_any_node_kernel(*params));
+  CUresult result = gs_before_any_node(&around->any, params);
+  return result != CUDA_SUCCESS ? result
+                                : gs_before_kernel_node(&around->kernel, graph, node, gs_any_node_kernel(*params));
 }
 
-CUresult gs_after_any_node_changed(struct gs_around *around, CUresult result) {
-  return gs_after_kernel_node(around, result);
+CUresult gs_after_any_node_changed(struct gs_around_any_node_changed *around, CUresult result) {
+  return gs_after_kernel_node(&around->kernel, result);
 }

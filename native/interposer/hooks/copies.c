@@ -1,6 +1,6 @@
 /* Copies and fills. Within the device they are compute work. Over the link they run on engines of their own: no lease,
  * no bound, no device time; the marks around a long one keep it out of the time of the kernels beside it. */
-#include "interposer/hooks/around.h"
+#include "interposer/hooks/copies.h"
 
 enum {
   ATTRIBUTE_MEMORY_TYPE = 2, /* CU_POINTER_ATTRIBUTE_MEMORY_TYPE */
@@ -116,53 +116,48 @@ static uint64_t size_class(size_t bytes) {
   return bits < 3 ? bytes : (uint64_t)bits << 2 | (bytes >> (bits - 3) & 3);
 }
 
-CUresult gs_before_fill(struct gs_around *around, size_t bytes, CUstream stream) {
-  CUresult result = CUDA_SUCCESS;
-  around->submission.stream = NULL;
-  if (!gs_enter(&result))
-    return result;
-  return gs_submit(&around->submission, KEY_FILL | size_class(bytes), stream);
+CUresult gs_before_fill(struct gs_around_fill *around, size_t bytes, CUstream stream) {
+  return gs_enter_submit(&around->submission, KEY_FILL | size_class(bytes), stream);
 }
 
-CUresult gs_after_fill(struct gs_around *around, CUresult result) { return gs_submitted(&around->submission, result); }
+CUresult gs_after_fill(struct gs_around_fill *around, CUresult result) {
+  return gs_submitted(&around->submission, result);
+}
 
 static bool captured(CUstream stream) {
   struct gs_time *time = gs_time();
   return time && __atomic_load_n(&time->captures, __ATOMIC_ACQUIRE) > 0 && gs_stream_capturing(stream);
 }
 
-CUresult gs_before_copy(struct gs_around *around, enum gs_copy direction, size_t bytes, CUstream stream) {
+CUresult gs_before_copy(struct gs_around_copy *around, enum gs_copy direction, size_t bytes, CUstream stream) {
   CUresult result = CUDA_SUCCESS;
   around->submission.stream = NULL;
-  around->stream = NULL;
+  around->marked = NULL;
   if (!gs_enter(&result))
     return result;
   if (direction == GS_COPY_WITHIN || direction == GS_COPY_UNKNOWN)
     return gs_submit(&around->submission, KEY_COPY | size_class(bytes), stream);
   if (bytes < LONG_COPY_BYTES || captured(stream))
     return CUDA_SUCCESS;
-  around->stream = gs_stream_known(stream);
-  if (around->stream && around->stream->queue.open.launches > 0)
-    gs_mark_record(around->stream, false);
+  around->marked = gs_stream_known(stream);
+  if (around->marked && around->marked->queue.open.launches > 0)
+    gs_mark_record(around->marked, false);
   return CUDA_SUCCESS;
 }
 
-CUresult gs_after_copy(struct gs_around *around, CUresult result) {
+CUresult gs_after_copy(struct gs_around_copy *around, CUresult result) {
   gs_submitted(&around->submission, result);
-  if (around->stream)
-    gs_mark_record(around->stream, true);
+  if (around->marked)
+    gs_mark_record(around->marked, true);
   return result;
 }
 
-/* A copy that returns when it is done, and so is all before it in its stream. */
-CUresult gs_before_copy_wait(struct gs_around *around, enum gs_copy direction, size_t bytes, CUstream stream) {
+CUresult gs_before_copy_wait(struct gs_around_copy_wait *around, enum gs_copy direction, size_t bytes,
+                             CUstream stream) {
   CUresult result = CUDA_SUCCESS;
-  if (direction == GS_COPY_WITHIN || direction == GS_COPY_UNKNOWN) {
-    around->waits = false;
-    return gs_before_copy(around, direction, bytes, stream);
-  }
-  around->waits = true;
-  around->submission.stream = NULL;
+  around->waits = direction != GS_COPY_WITHIN && direction != GS_COPY_UNKNOWN;
+  if (!around->waits)
+    return gs_before_copy(&around->copy, direction, bytes, stream);
   around->stream = NULL;
   if (!gs_enter(&result))
     return result;
@@ -171,9 +166,9 @@ CUresult gs_before_copy_wait(struct gs_around *around, enum gs_copy direction, s
   return CUDA_SUCCESS;
 }
 
-CUresult gs_after_copy_wait(struct gs_around *around, CUresult result) {
+CUresult gs_after_copy_wait(struct gs_around_copy_wait *around, CUresult result) {
   if (!around->waits)
-    return gs_after_copy(around, result);
+    return gs_after_copy(&around->copy, result);
   if (result == CUDA_SUCCESS && around->stream)
     gs_stream_done_with_others(around->stream);
   return result;

@@ -8,14 +8,16 @@ forward.S    the real driver's table with its lazy entries, and an exported forw
 
 A row of hooks.tsv (tab separated):
   symbol  kind  file.c                 gs_<symbol> is written by hand in file.c
-  symbol  kind  @name  expression...   gs_<symbol> is generated: gs_before_<name>(&around, expressions), the real
-                                       call unless that returned an error, gs_after_<name>(&around,
-                                       result). struct gs_around is in around.h; expressions use the
-                                       parameter names of driver.tsv.
+  symbol  kind  @name  expression...   gs_<symbol> is generated: gs_before_<name>(&around, expressions), the real call
+                                       unless that returned an error, gs_after_<name>(&around, result). A header of the
+                                       interposer declares them and struct gs_around_<name>, or only what the family
+                                       needs: no struct, no gs_after_<name>. Expressions use the parameter names of
+                                       driver.tsv.
   symbol  pass  reason                 looked at, forwarded on purpose
 Symbols without a row are forwarded.
 
-It fails on a function that looks like an allocation or a submission and has no row: nobody would pay for it.
+It fails on a function that looks like an allocation or a submission and has no row: nobody would pay for it. And on a
+row whose family no header declares, or a family without rows.
 """
 
 import re
@@ -73,6 +75,35 @@ class Row:
     arguments: tuple[str, ...]
 
 
+FAMILY = re.compile(r"^CUresult gs_(before|after)_(\w+)\(([^;]*)\);", re.M)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What a header under native/interposer declares for the rows @name: gs_before_<name>, and gs_after_<name> where
+    something is left to do after the call. `keeps`: the two share a struct gs_around_<name>, which the header defines.
+    """
+
+    name: str
+    header: str  # below native/
+    expressions: int  # that gs_before_<name> takes
+    keeps: bool
+    ends: bool
+
+
+def read_families(headers: list[Path] | None = None) -> dict[str, Family]:
+    found = {}
+    for header in sorted(INTERPOSER.rglob("*.h") if headers is None else headers):
+        declared = {(when, name): parameters for when, name, parameters in FAMILY.findall(header.read_text())}
+        for (when, name), parameters in declared.items():
+            if when == "before":
+                each = [] if parameters == "void" else parameters.split(",")
+                keeps = bool(each) and re.match(rf"\s*struct gs_around_{name} \*", each[0]) is not None
+                where = str(header.relative_to(INTERPOSER.parent)) if headers is None else header.name
+                found[name] = Family(name, where, len(each) - keeps, keeps, ("after", name) in declared)
+    return found
+
+
 def read_rows(path: Path = HERE / "hooks.tsv") -> list[Row]:
     rows = []
     for line in path.read_text().splitlines():
@@ -91,9 +122,10 @@ def graphics() -> list[str]:
     ]
 
 
-def problems(rows: list[Row], symbols: list[table.Symbol]) -> list[str]:
+def problems(rows: list[Row], symbols: list[table.Symbol], families: dict[str, Family] | None = None) -> list[str]:
     """What is wrong with the table; empty when it is complete."""
     found = []
+    families = read_families() if families is None else families
     known = {symbol.name for symbol in symbols}
     named = [row.symbol for row in rows]
     found += [f"hooks.tsv: {name} is not in driver.tsv" for name in named if name not in known]
@@ -103,6 +135,14 @@ def problems(rows: list[Row], symbols: list[table.Symbol]) -> list[str]:
             found.append(f"hooks.tsv: {row.symbol}: no such kind {row.kind!r}")
         if row.kind != "pass" and not re.fullmatch(r"@[a-z_]+|[a-z_/.]+\.c", row.handler):
             found.append(f"hooks.tsv: {row.symbol}: handler {row.handler!r} is neither file.c nor @name")
+        if row.handler.startswith("@"):
+            family = families.get(row.handler[1:])
+            if family is None:
+                found.append(f"hooks.tsv: {row.symbol}: no header declares gs_before_{row.handler[1:]}")
+            elif len(row.arguments) != family.expressions:
+                found.append(f"hooks.tsv: {row.symbol}: gs_before_{family.name} takes {family.expressions} expressions")
+    for name in sorted(families.keys() - {row.handler[1:] for row in rows}):
+        found.append(f"{families[name].header}: gs_before_{name} has no row in hooks.tsv")
     for name in sorted(known - set(named)):
         for rule, what in ((ALLOCATES, "allocate or free device memory"), (SUBMITS, "submit work")):
             if rule.search(name):
@@ -163,35 +203,31 @@ def parameter_names(parameters: str) -> list[str]:
     return [re.search(r"(\w+)\s*(\[\w*\])?$", parameter.strip())[1] for parameter in parameters.split(",")]  # type: ignore[index]
 
 
-def wrapper(row: Row, symbol: table.Symbol) -> list[str]:
-    name = row.handler[1:]
-    arguments = "".join(f", {argument}" for argument in row.arguments)
+def wrapper(row: Row, symbol: table.Symbol, family: Family) -> list[str]:
+    around = ["&around"] if family.keeps else []
     call = f"gs_real.{row.symbol}({', '.join(parameter_names(symbol.parameters))})"
     return [
         f"CUresult gs_{row.symbol}({symbol.parameters}) {{",
-        "  struct gs_around around;",
-        f"  CUresult result = gs_before_{name}(&around{arguments});",
+        *([f"  struct gs_around_{family.name} around;"] if family.keeps else []),
+        f"  CUresult result = gs_before_{family.name}({', '.join([*around, *row.arguments])});",
         "  if (result != CUDA_SUCCESS)",
         "    return result;",
-        f"  result = {call};",
-        f"  return gs_after_{name}(&around, result);",
+        f"  result = {call};" if family.ends else f"  return {call};",
+        *([f"  return gs_after_{family.name}({', '.join([*around, 'result'])});"] if family.ends else []),
         "}",
     ]
 
 
-def code(symbols: list[table.Symbol], hooked: list[Row]) -> str:
+def code(symbols: list[table.Symbol], hooked: list[Row], families: dict[str, Family]) -> str:
     by_name = {symbol.name: symbol for symbol in symbols}
-    lines = [
-        "/* Generated by gen_hooks.py. */",
-        '#include "interposer/hooks/around.h"',
-        '#include "interposer/hooks/lookup.h"',
-    ]
+    headers = {"interposer/hooks/lookup.h", *(family.header for family in families.values())}
+    lines = ["/* Generated by gen_hooks.py. */", *(f'#include "{header}"' for header in sorted(headers))]
     names = [symbol.name for symbol in symbols] + graphics()
     lines += ["const char *const gs_names[] = {", *(f'  "{name}",' for name in names), "};"]
     lines += ["const unsigned gs_nnames = sizeof gs_names / sizeof gs_names[0];"]
     for row in hooked:
         if row.handler.startswith("@"):
-            lines += wrapper(row, by_name[row.symbol])
+            lines += wrapper(row, by_name[row.symbol], families[row.handler[1:]])
     entries = sorted(
         (by_name[row.symbol].base, by_name[row.symbol].variant != "", by_name[row.symbol].version, row.symbol)
         for row in hooked
@@ -229,12 +265,12 @@ def listing(rows: list[Row]) -> str:
 
 def main() -> None:
     out, headers = Path(sys.argv[1]), sys.argv[2:]
-    symbols, rows = table.driver(), read_rows()
-    if wrong := problems(rows, symbols):
+    symbols, rows, families = table.driver(), read_rows(), read_families()
+    if wrong := problems(rows, symbols, families):
         sys.exit("\n".join(wrong))
     hooked = [row for row in rows if row.kind != "pass"]
     (out / "hooks.h").write_text(header(symbols, hooked, opaque_types(symbols, headers)))
-    (out / "hooks.c").write_text(code(symbols, hooked))
+    (out / "hooks.c").write_text(code(symbols, hooked, families))
     (out / "hooks.md").write_text(listing(rows))
     (out / "forward.S").write_text(
         forward.assembly([symbol.name for symbol in symbols] + graphics(), {row.symbol for row in hooked})

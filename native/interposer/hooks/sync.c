@@ -1,5 +1,5 @@
 /* Where the program learns that work is done, the meter does too. */
-#include "interposer/hooks/around.h"
+#include "interposer/hooks/sync.h"
 
 /* The program is about to wait for a stream: the last chance to have its end measured by the device. */
 void gs_before_wait(struct gs_stream *stream) {
@@ -55,7 +55,7 @@ void gs_stream_done_with_others(struct gs_stream *stream) {
   gs_memory_synced(stream->device->ordinal);
 }
 
-CUresult gs_before_sync_stream(struct gs_around *around, CUstream stream) {
+CUresult gs_before_sync_stream(struct gs_around_sync_stream *around, CUstream stream) {
   CUresult result = CUDA_SUCCESS;
   around->stream = NULL;
   around->repeat = gs_repeat_wait(stream);
@@ -70,7 +70,7 @@ CUresult gs_before_sync_stream(struct gs_around *around, CUstream stream) {
   return CUDA_SUCCESS;
 }
 
-CUresult gs_after_sync_stream(struct gs_around *around, CUresult result) {
+CUresult gs_after_sync_stream(struct gs_around_sync_stream *around, CUresult result) {
   if (result != CUDA_SUCCESS)
     return result;
   if (around->repeat) {
@@ -92,23 +92,23 @@ CUresult gs_after_sync_stream(struct gs_around *around, CUresult result) {
   return result;
 }
 
-CUresult gs_before_query_stream(struct gs_around *around, CUstream stream) {
+CUresult gs_before_query_stream(struct gs_around_query_stream *around, CUstream stream) {
   CUresult result = CUDA_SUCCESS;
   around->stream = gs_enter(&result) ? gs_stream_known(stream) : NULL;
   return result;
 }
 
-CUresult gs_after_query_stream(struct gs_around *around, CUresult result) {
+CUresult gs_after_query_stream(struct gs_around_query_stream *around, CUresult result) {
   if (result == CUDA_SUCCESS && around->stream)
     gs_stream_done_with_others(around->stream);
   return result;
 }
 
-CUresult gs_before_sync_context(struct gs_around *around, CUcontext context) {
+CUresult gs_before_sync_context(struct gs_around_sync_context *around, CUcontext context) {
   CUresult result = CUDA_SUCCESS;
   struct gs_time *time;
-  around->active = gs_enter(&result);
-  if (!around->active)
+  around->context = NULL;
+  if (!gs_enter(&result))
     return result;
   if (!context && gs_real.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
     context = NULL;
@@ -124,9 +124,9 @@ CUresult gs_before_sync_context(struct gs_around *around, CUcontext context) {
   return CUDA_SUCCESS;
 }
 
-CUresult gs_after_sync_context(struct gs_around *around, CUresult result) {
+CUresult gs_after_sync_context(struct gs_around_sync_context *around, CUresult result) {
   int ordinal;
-  if (result != CUDA_SUCCESS || !around->active || !around->context)
+  if (result != CUDA_SUCCESS || !around->context)
     return result;
   ordinal = gs_context_device(around->context);
   if (ordinal == GS_NO_DEVICE)
@@ -145,14 +145,14 @@ static struct gs_recorded *place_of(struct gs_time *time, CUevent event) {
   return &time->recorded[((uintptr_t)event >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 56 & (GS_TIME_RECORDED - 1)];
 }
 
-CUresult gs_before_event_record(struct gs_around *around, CUevent event, CUstream stream) {
+CUresult gs_before_event_record(struct gs_around_event_record *around, CUevent event, CUstream stream) {
   CUresult result = CUDA_SUCCESS;
   around->event = event;
   around->stream = gs_enter(&result) ? gs_stream_known(stream) : NULL;
   return result;
 }
 
-CUresult gs_after_event_record(struct gs_around *around, CUresult result) {
+CUresult gs_after_event_record(struct gs_around_event_record *around, CUresult result) {
   struct gs_time *time = gs_time();
   struct gs_recorded *place;
   if (result != CUDA_SUCCESS || !time)
@@ -184,7 +184,7 @@ static struct gs_stream *emptied_by(CUevent event) {
   return stream;
 }
 
-CUresult gs_before_event_wait(struct gs_around *around, CUevent event) {
+CUresult gs_before_event_wait(struct gs_around_event_wait *around, CUevent event) {
   CUresult result = CUDA_SUCCESS;
   around->event = event;
   around->stream = gs_enter(&result) ? emptied_by(event) : NULL;
@@ -193,32 +193,37 @@ CUresult gs_before_event_wait(struct gs_around *around, CUevent event) {
   return result;
 }
 
-CUresult gs_before_event_query(struct gs_around *around, CUevent event) {
+CUresult gs_before_event_query(struct gs_around_event_query *around, CUevent event) {
   CUresult result = CUDA_SUCCESS;
   around->event = event;
   around->stream = gs_enter(&result) ? emptied_by(event) : NULL;
   return result;
 }
 
-static CUresult event_done(struct gs_around *around, CUresult result) {
-  /* Asked again: another thread may have given the stream work while this one waited. */
-  if (result == CUDA_SUCCESS && around->stream && emptied_by(around->event) == around->stream)
-    gs_stream_done_with_others(around->stream);
-  return result;
+/* emptied: what emptied_by said before the call. Asked again: another thread may have given the stream work while this
+ * one waited. */
+static void event_done(CUevent event, struct gs_stream *emptied) {
+  if (emptied && emptied_by(event) == emptied)
+    gs_stream_done_with_others(emptied);
 }
 
-CUresult gs_after_event_wait(struct gs_around *around, CUresult result) {
-  event_done(around, result);
+CUresult gs_after_event_wait(struct gs_around_event_wait *around, CUresult result) {
+  if (result == CUDA_SUCCESS)
+    event_done(around->event, around->stream);
   for (uint32_t i = 0; i < gs_process->ndevices && result == CUDA_SUCCESS; i++)
     gs_memory_synced((int)i); /* of whichever device the event is: drivers shrink pools when somebody waits */
   return result;
 }
-CUresult gs_after_event_query(struct gs_around *around, CUresult result) { return event_done(around, result); }
 
-CUresult gs_before_event_gone(struct gs_around *around, CUevent event) {
+CUresult gs_after_event_query(struct gs_around_event_query *around, CUresult result) {
+  if (result == CUDA_SUCCESS)
+    event_done(around->event, around->stream);
+  return result;
+}
+
+CUresult gs_before_event_gone(CUevent event) {
   struct gs_time *time = gs_time();
   CUresult result = CUDA_SUCCESS;
-  (void)around;
   if (gs_enter(&result) && time) {
     struct gs_recorded *place = place_of(time, event);
     gs_latch_take(&time->recorded_lock);
@@ -226,10 +231,5 @@ CUresult gs_before_event_gone(struct gs_around *around, CUevent event) {
       place->event = NULL;
     gs_latch_drop(&time->recorded_lock);
   }
-  return result;
-}
-
-CUresult gs_after_event_gone(struct gs_around *around, CUresult result) {
-  (void)around;
   return result;
 }

@@ -8,10 +8,11 @@
  * All come in pieces of 2 MiB. What a new context has of them is in limits->context_bytes, so only what exceeds that is
  * charged. Each is an entry of the books: bytes charged, link what the driver has taken for sure, count calls under way
  * that may make it more, flags what the context began with (stack: bytes per thread; fifo and heap: pieces). */
-#include "interposer/hooks/around.h"
 #include "interposer/memory/books.h"
 #include "interposer/time/collectives.h"
 #include "interposer/process/device.h"
+#include "interposer/hooks/launch.h"
+#include "interposer/hooks/limit.h"
 #include "interposer/memory/implicit.h"
 
 enum {
@@ -321,8 +322,8 @@ void gs_kernel_looked(const struct gs_first *first, CUresult result) {
 }
 
 /* Out of line: what it needs saved, a repeated launch would pay for. */
-static __attribute__((noinline)) CUresult before_booked(struct gs_around *around, CUfunction function, uint64_t key,
-                                                        CUstream stream) {
+static __attribute__((noinline)) CUresult before_booked(struct gs_around_kernel *around, CUfunction function,
+                                                        uint64_t key, CUstream stream) {
   CUresult result = CUDA_SUCCESS;
   around->submission.stream = NULL;
   around->first.kernel = 0;
@@ -334,12 +335,12 @@ static __attribute__((noinline)) CUresult before_booked(struct gs_around *around
   return gs_submit(&around->submission, key, stream);
 }
 
-CUresult gs_before_kernel(struct gs_around *around, CUfunction function, uint64_t key, CUstream stream) {
+CUresult gs_before_kernel(struct gs_around_kernel *around, CUfunction function, uint64_t key, CUstream stream) {
   around->repeat = gs_repeat_launch(key, stream);
   return GS_LIKELY(around->repeat) ? CUDA_SUCCESS : before_booked(around, function, key, stream);
 }
 
-CUresult gs_after_kernel(struct gs_around *around, CUresult result) {
+CUresult gs_after_kernel(struct gs_around_kernel *around, CUresult result) {
   if (GS_LIKELY(around->repeat)) {
     gs_repeated(around->repeat, result);
     return result;
@@ -352,7 +353,7 @@ CUresult gs_after_kernel(struct gs_around *around, CUresult result) {
 
 /* ---- cuCtxSetLimit ----------------------------------------------------------------------------------------------- */
 
-CUresult gs_before_limit(struct gs_around *around, CUlimit limit, size_t value) {
+CUresult gs_before_limit(struct gs_around_limit *around, CUlimit limit, size_t value) {
   CUresult result = CUDA_SUCCESS;
   around->first = (struct gs_first){0};
   if (!gs_enter(&result))
@@ -367,7 +368,7 @@ CUresult gs_before_limit(struct gs_around *around, CUlimit limit, size_t value) 
   return begin(&around->first, ordinal, value);
 }
 
-CUresult gs_after_limit(struct gs_around *around, CUresult result) {
+CUresult gs_after_limit(struct gs_around_limit *around, CUresult result) {
   gs_implicit_end(&around->first, result == CUDA_SUCCESS);
   return result;
 }

@@ -1,8 +1,8 @@
 /* Devices that a program sees and its grant has no part of. Nobody would pay for memory there, so there is none. */
 #include "interposer/process/elsewhere.h"
 
-#include "interposer/hooks/around.h"
 #include "interposer/process/device.h"
+#include "interposer/hooks/prefetch.h"
 
 bool gs_elsewhere(CUdevice device) {
   int count = 0;
@@ -34,20 +34,17 @@ static CUresult check(const CUmemLocation *places, size_t count) {
   return gs_enter(&result) && gs_place_elsewhere(places, count, &device) ? gs_refuse_elsewhere(device) : result;
 }
 
-CUresult gs_before_prefetch(struct gs_around *around, const CUmemLocation *places, size_t count, CUstream stream) {
+CUresult gs_before_prefetch(struct gs_around_prefetch *around, const CUmemLocation *places, size_t count,
+                            CUstream stream) {
   CUresult result = check(places, count);
-  return result == CUDA_SUCCESS ? gs_before_copy(around, GS_COPY_IN, 0, stream) : result;
+  return result == CUDA_SUCCESS ? gs_before_copy(&around->copy, GS_COPY_IN, 0, stream) : result;
 }
 
-CUresult gs_after_prefetch(struct gs_around *around, CUresult result) { return gs_after_copy(around, result); }
+CUresult gs_after_prefetch(struct gs_around_prefetch *around, CUresult result) {
+  return gs_after_copy(&around->copy, result);
+}
 
-CUresult gs_before_advise(struct gs_around *around, CUmem_advise advice, CUmemLocation place) {
+CUresult gs_before_advise(CUmem_advise advice, CUmemLocation place) {
   enum { SET_PREFERRED_LOCATION = 3 };
-  (void)around;
   return check(&place, advice == SET_PREFERRED_LOCATION); /* the others put nothing anywhere */
-}
-
-CUresult gs_after_advise(struct gs_around *around, CUresult result) {
-  (void)around;
-  return result;
 }

@@ -4,7 +4,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "interposer/hooks/around.h"
+#include "interposer/hooks/capture.h"
+#include "interposer/time/repeat.h"
 
 enum { CAPTURE_NONE = 0, CAPTURE_RELAXED = 2 /* CU_STREAM_CAPTURE_MODE_RELAXED */, NOT_RELAXED = -1 };
 
@@ -44,16 +45,16 @@ static void let_readers_finish(struct gs_time *time) {
   }
 }
 
-CUresult gs_before_capture_begin(struct gs_around *around, CUstream stream) {
+CUresult gs_before_capture_begin(struct gs_around_capture_begin *around, CUstream stream) {
   struct gs_time *time = gs_time();
   CUresult result = CUDA_SUCCESS;
   around->active = gs_enter(&result) && time != NULL;
-  around->handle = stream ? stream : CU_STREAM_LEGACY;
+  around->stream = stream ? stream : CU_STREAM_LEGACY;
   if (around->active) {
     CUcontext current = NULL;
     int previous = gs_relax();
     gs_real.cuCtxGetCurrent(&current);
-    around->context = gs_context_behind(around->handle, current);
+    around->context = gs_context_behind(around->stream, current);
     gs_unrelax(previous);
     __atomic_add_fetch(&time->captures, 1, __ATOMIC_SEQ_CST);
     gs_repeat_end(time);
@@ -111,7 +112,7 @@ void gs_captures_check(void) {
   errno = saved;
 }
 
-CUresult gs_after_capture_begin(struct gs_around *around, CUresult result) {
+CUresult gs_after_capture_begin(struct gs_around_capture_begin *around, CUresult result) {
   struct gs_time *time = gs_time();
   if (!around->active)
     return result;
@@ -123,38 +124,38 @@ CUresult gs_after_capture_begin(struct gs_around *around, CUresult result) {
   gs_latch_take(&time->tables);
   struct gs_origin *origin = origin_of(time, NULL, 0);
   if (origin)
-    *origin = (struct gs_origin){around->handle, around->context, thread_of(around->handle)};
+    *origin = (struct gs_origin){around->stream, around->context, thread_of(around->stream)};
   gs_latch_drop(&time->tables);
   return result;
 }
 
-CUresult gs_before_capture_end(struct gs_around *around, CUstream stream) {
+CUresult gs_before_capture_end(struct gs_around_capture_end *around, CUstream stream) {
   CUresult result = CUDA_SUCCESS;
   around->active = gs_enter(&result) && gs_time() != NULL;
-  around->handle = stream ? stream : CU_STREAM_LEGACY;
+  around->stream = stream ? stream : CU_STREAM_LEGACY;
   return result;
 }
 
-CUresult gs_after_capture_end(struct gs_around *around, CUresult result) {
+CUresult gs_after_capture_end(struct gs_around_capture_end *around, CUresult result) {
   /* An end can fail and leave the capture open (wrong thread) or closed (invalidated): ask. */
-  if (around->active && (result == CUDA_SUCCESS || !gs_stream_capturing(around->handle)))
-    closed(gs_time(), around->handle);
+  if (around->active && (result == CUDA_SUCCESS || !gs_stream_capturing(around->stream)))
+    closed(gs_time(), around->stream);
   return result;
 }
 
-CUresult gs_before_stream_gone(struct gs_around *around, CUstream stream) {
+CUresult gs_before_stream_gone(struct gs_around_stream_gone *around, CUstream stream) {
   CUresult result = CUDA_SUCCESS;
   around->active = gs_enter(&result) && gs_time() != NULL;
-  around->handle = stream;
+  around->stream = stream;
   if (around->active && stream)
     gs_stream_ending(stream);
   return result;
 }
 
-CUresult gs_after_stream_gone(struct gs_around *around, CUresult result) {
-  if (around->active && around->handle && result == CUDA_SUCCESS) {
-    closed(gs_time(), around->handle);
-    gs_stream_forget(around->handle);
+CUresult gs_after_stream_gone(struct gs_around_stream_gone *around, CUresult result) {
+  if (around->active && around->stream && result == CUDA_SUCCESS) {
+    closed(gs_time(), around->stream);
+    gs_stream_forget(around->stream);
   }
   return result;
 }

@@ -12,6 +12,7 @@
 
 #include "interposer/memory/books.h"
 #include "interposer/process/device.h"
+#include "interposer/time/timing.h"
 
 /* Of the devices, by ordinal, which of them this thread is about to submit a collective to that is counted. */
 GS_TLS uint32_t claimed;

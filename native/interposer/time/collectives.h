@@ -2,7 +2,7 @@
 #ifndef GPUSHARE_COLLECTIVES_H
 #define GPUSHARE_COLLECTIVES_H
 
-#include "interposer/hooks/around.h"
+#include "interposer/process/process.h"
 
 /* ---- which functions they are ---- */
 
@@ -29,6 +29,26 @@ void gs_collective_end(int ordinal, uint32_t count, CUresult result);
 int gs_collective_device(CUstream stream);
 
 /* ---- graph_collectives.c: those in executable graphs ---- */
+
+/* What a launch of a graph means to each device; see graph_memory.c. */
+struct gs_graph_need {
+  uint32_t devices; /* one bit per ordinal; the other words count where it is set */
+  uint32_t growing; /* where a growth was begun */
+  bool elsewhere;   /* it allocates on .. */
+  CUdevice where;   /* .. this device, which is not of the grant */
+  uint64_t bytes[GS_MAX_DEVICES];
+  uint64_t reserved[GS_MAX_DEVICES];    /* the growth begun */
+  uint32_t collectives[GS_MAX_DEVICES]; /* in it */
+};
+
+/* Collectives of a node, or of all nodes, of an executable graph before and after a call that changes it. */
+struct gs_graph_change {
+  CUgraphExec graph;                                     /* NULL: nothing to be counted */
+  CUgraphNode node;                                      /* NULL: all */
+  bool toggles;                                          /* only whether it runs */
+  bool enabled;                                          /* after the call */
+  int32_t before[GS_MAX_DEVICES], after[GS_MAX_DEVICES]; /* while it is enabled */
+};
 
 /* A kernel node of a graph that is looked through. */
 void gs_graph_collective(CUgraphNode node, struct gs_graph_need *need);

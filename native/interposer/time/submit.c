@@ -1,5 +1,6 @@
 /* Submissions of compute work: kernels and graphs, and what copies.c and fills bring here. */
-#include "interposer/hooks/around.h"
+#include "interposer/hooks/graphs.h"
+#include "interposer/hooks/launch.h"
 
 #define GS_CAPTURES(time) __atomic_load_n(&(time)->captures, __ATOMIC_ACQUIRE)
 
@@ -140,16 +141,10 @@ void gs_submitted_slow(struct gs_submission *submission, CUresult result) {
 
 /* ---- handlers ---- */
 
-CUresult gs_before_submit(struct gs_around *around, uint64_t key, CUstream stream) {
+CUresult gs_enter_submit(struct gs_submission *submission, uint64_t key, CUstream stream) {
   CUresult result = CUDA_SUCCESS;
-  around->submission.stream = NULL;
-  if (!gs_enter(&result))
-    return result;
-  return gs_submit(&around->submission, key, stream);
-}
-
-CUresult gs_after_submit(struct gs_around *around, CUresult result) {
-  return gs_submitted(&around->submission, result);
+  submission->stream = NULL;
+  return gs_enter(&result) ? gs_submit(submission, key, stream) : result;
 }
 
 /* One launch on several devices: each has to let it pass. */
@@ -181,14 +176,14 @@ CUresult gs_cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsig
   return result;
 }
 
-CUresult gs_before_graph_changed(struct gs_around *around, CUgraphExec graph) {
+CUresult gs_before_graph_changed(struct gs_around_graph_changed *around, CUgraphExec graph) {
   CUresult result = CUDA_SUCCESS;
   around->active = gs_enter(&result);
   around->key = gs_graph_key(graph);
   return result;
 }
 
-CUresult gs_after_graph_changed(struct gs_around *around, CUresult result) {
+CUresult gs_after_graph_changed(struct gs_around_graph_changed *around, CUresult result) {
   if (around->active)
     gs_function_changed(around->key);
   return result;

@@ -265,6 +265,8 @@ struct gs_submission {
 
 /* key: the function, the graph, or a kind of fill; never 0. To be called when gs_enter said true. Gives CUDA_SUCCESS. */
 CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream stream);
+/* The same, which asks gs_enter and gives the error that it says. */
+CUresult gs_enter_submit(struct gs_submission *submission, uint64_t key, CUstream stream);
 void gs_submitted_slow(struct gs_submission *submission, CUresult result);
 /* Gives result. */
 static inline CUresult gs_submitted(struct gs_submission *submission, CUresult result) {

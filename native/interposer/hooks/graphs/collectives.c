@@ -4,6 +4,7 @@
 #include "interposer/memory/books.h"
 #include "interposer/time/collectives.h"
 #include "interposer/process/device.h"
+#include "interposer/hooks/graphs.h"
 #include "interposer/memory/implicit.h"
 
 static int device_of(CUfunction function, CUcontext named) {
@@ -129,35 +130,39 @@ void gs_graph_change_kernel(struct gs_graph_change *change, CUgraphExec executab
     change->after[ordinal] = 1;
 }
 
-CUresult gs_before_child_graph(struct gs_around *around, CUgraphExec executable, CUgraphNode node, CUgraph child) {
+CUresult gs_before_child_graph(struct gs_around_child_graph *around, CUgraphExec executable, CUgraphNode node,
+                               CUgraph child) {
   struct gs_graph_need need;
-  CUresult result = gs_before_graph_updated(around, executable, child);
-  if (begin(&around->change, executable, node)) {
-    around->change.enabled = enabled(executable, node);
+  CUresult result = gs_before_graph_updated(&around->updated, executable, child);
+  struct gs_graph_change *change = &around->updated.collectives;
+  if (begin(change, executable, node)) {
+    change->enabled = enabled(executable, node);
     gs_graph_look(child, &need);
-    set_after(&around->change, &need);
+    set_after(change, &need);
   }
   return result;
 }
 
-CUresult gs_after_child_graph(struct gs_around *around, CUresult result) {
-  return gs_after_graph_updated(around, result);
+CUresult gs_after_child_graph(struct gs_around_child_graph *around, CUresult result) {
+  return gs_after_graph_updated(&around->updated, result);
 }
 
-CUresult gs_before_node_enabled(struct gs_around *around, CUgraphExec executable, CUgraphNode node, unsigned int is) {
-  CUresult result = gs_before_graph_changed(around, executable);
-  if (begin(&around->change, executable, node)) {
-    around->change.toggles = enabled(executable, node) != (is != 0);
-    around->change.enabled = is != 0;
-    if (!around->change.toggles)
-      around->change.graph = NULL;
+CUresult gs_before_node_enabled(struct gs_around_node_enabled *around, CUgraphExec executable, CUgraphNode node,
+                                unsigned int is) {
+  CUresult result = gs_before_graph_changed(&around->changed, executable);
+  struct gs_graph_change *change = &around->collectives;
+  if (begin(change, executable, node)) {
+    change->toggles = enabled(executable, node) != (is != 0);
+    change->enabled = is != 0;
+    if (!change->toggles)
+      change->graph = NULL;
   }
   return result;
 }
 
-CUresult gs_after_node_enabled(struct gs_around *around, CUresult result) {
-  gs_graph_changed(&around->change, result);
-  return gs_after_graph_changed(around, result);
+CUresult gs_after_node_enabled(struct gs_around_node_enabled *around, CUresult result) {
+  gs_graph_changed(&around->collectives, result);
+  return gs_after_graph_changed(&around->changed, result);
 }
 
 void gs_graph_changed(const struct gs_graph_change *change, CUresult result) {

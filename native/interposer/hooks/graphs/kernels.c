@@ -1,9 +1,9 @@
 /* Kernels of graphs: what they make the driver take is reserved when their graph is made executable or updated. Bodies
  * of conditional nodes are not looked into: no call of the driver names them. */
-#include "interposer/hooks/around.h"
 #include "interposer/memory/books.h"
 #include "interposer/time/collectives.h"
 #include "interposer/process/device.h"
+#include "interposer/hooks/graphs.h"
 #include "interposer/memory/implicit.h"
 
 #include <sys/mman.h>
@@ -74,7 +74,8 @@ static CUresult walk(CUgraph graph, CUcontext current, uint64_t *most) {
   return result;
 }
 
-static CUresult look_at_graph(struct gs_first *first, CUgraph graph) {
+CUresult gs_graph_kernels_begin(struct gs_first *first, CUgraph graph) {
+  *first = (struct gs_first){0};
   uint64_t most = 0;
   CUcontext current = gs_owner_current();
   CUresult result = current && graph ? walk(graph, current, &most) : CUDA_SUCCESS;
@@ -83,38 +84,27 @@ static CUresult look_at_graph(struct gs_first *first, CUgraph graph) {
   return result;
 }
 
-CUresult gs_before_graph_made(struct gs_around *around, CUgraph graph) {
-  CUresult result = CUDA_SUCCESS;
+CUresult gs_before_graph_updated(struct gs_around_graph_updated *around, CUgraphExec executable, CUgraph graph) {
+  CUresult result = gs_before_graph_changed(&around->changed, executable);
+  gs_graph_change_all(&around->collectives, executable, graph);
   around->first = (struct gs_first){0};
-  return gs_enter(&result) ? look_at_graph(&around->first, graph) : result;
+  return result == CUDA_SUCCESS && around->changed.active ? gs_graph_kernels_begin(&around->first, graph) : result;
 }
 
-CUresult gs_after_graph_made(struct gs_around *around, CUresult result) {
+CUresult gs_after_graph_updated(struct gs_around_graph_updated *around, CUresult result) {
+  gs_graph_changed(&around->collectives, result);
   gs_implicit_end(&around->first, result == CUDA_SUCCESS);
-  return result;
+  return gs_after_graph_changed(&around->changed, result);
 }
 
-CUresult gs_before_graph_updated(struct gs_around *around, CUgraphExec executable, CUgraph graph) {
-  CUresult result = gs_before_graph_changed(around, executable);
-  gs_graph_change_all(&around->change, executable, graph);
-  around->first = (struct gs_first){0};
-  return result == CUDA_SUCCESS && around->active ? look_at_graph(&around->first, graph) : result;
-}
-
-CUresult gs_after_graph_updated(struct gs_around *around, CUresult result) {
-  gs_graph_changed(&around->change, result);
-  gs_implicit_end(&around->first, result == CUDA_SUCCESS);
-  return gs_after_graph_changed(around, result);
-}
-
-CUresult gs_before_kernel_node(struct gs_around *around, CUgraphExec executable, CUgraphNode node,
+CUresult gs_before_kernel_node(struct gs_around_kernel_node *around, CUgraphExec executable, CUgraphNode node,
                                CUfunction function) {
-  CUresult result = gs_before_graph_changed(around, executable);
-  gs_graph_change_kernel(&around->change, executable, node, function);
+  CUresult result = gs_before_graph_changed(&around->changed, executable);
+  gs_graph_change_kernel(&around->collectives, executable, node, function);
   uint64_t most = 0;
   CUcontext current;
   around->first = (struct gs_first){0};
-  if (result != CUDA_SUCCESS || !around->active || !(current = gs_owner_current()))
+  if (result != CUDA_SUCCESS || !around->changed.active || !(current = gs_owner_current()))
     return result;
   result = look_at(function, NULL, current, &most);
   if (result == CUDA_SUCCESS && most > 0)
@@ -122,8 +112,8 @@ CUresult gs_before_kernel_node(struct gs_around *around, CUgraphExec executable,
   return result;
 }
 
-CUresult gs_after_kernel_node(struct gs_around *around, CUresult result) {
-  gs_graph_changed(&around->change, result);
+CUresult gs_after_kernel_node(struct gs_around_kernel_node *around, CUresult result) {
+  gs_graph_changed(&around->collectives, result);
   gs_implicit_end(&around->first, result == CUDA_SUCCESS);
-  return gs_after_graph_changed(around, result);
+  return gs_after_graph_changed(&around->changed, result);
 }

@@ -6,10 +6,10 @@
  * costs one load more than without this file. */
 #include <sys/mman.h>
 
-#include "interposer/hooks/around.h"
 #include "interposer/time/collectives.h"
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
+#include "interposer/hooks/graphs.h"
 #include "interposer/memory/pool_charge.h"
 
 enum { DEPTH = 16 /* of graphs in graphs */ };
@@ -163,37 +163,38 @@ static void end_launch(struct gs_graph_need *need, CUresult result) {
 }
 
 /* Out of line: what it needs saved, a launch of any other graph would pay for. */
-static __attribute__((noinline)) CUresult begin_launch(struct gs_around *around, CUgraphExec graph, CUstream stream) {
+static __attribute__((noinline)) CUresult begin_launch(struct gs_around_graph_launch *around, CUgraphExec graph,
+                                                       CUstream stream) {
   struct gs_graph_need *need = &around->need;
   if (!gs_stream_capturing(stream)) /* else it becomes part of another graph */
     gs_graph_find(graph, need);
   for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
     if (need->devices >> ordinal & 1 && need->collectives[ordinal] > 0)
       gs_collective_begin(ordinal, need->collectives[ordinal]);
-  CUresult result = gs_before_submit(around, gs_graph_key(graph), stream);
+  CUresult result = gs_enter_submit(&around->submission, gs_graph_key(graph), stream);
   if (result == CUDA_SUCCESS && need->devices && !begin(need, stream))
-    result = gs_after_submit(around, CUDA_ERROR_OUT_OF_MEMORY);
+    result = gs_submitted(&around->submission, CUDA_ERROR_OUT_OF_MEMORY);
   if (result != CUDA_SUCCESS)
     end_launch(need, result);
   return result;
 }
 
-CUresult gs_before_graph_launch(struct gs_around *around, CUgraphExec graph, CUstream stream) {
+CUresult gs_before_graph_launch(struct gs_around_graph_launch *around, CUgraphExec graph, CUstream stream) {
   around->need.devices = 0;
   if (GS_LIKELY(__atomic_load_n(&gs_process->graphs, __ATOMIC_ACQUIRE) == 0))
-    return gs_before_submit(around, gs_graph_key(graph), stream);
+    return gs_enter_submit(&around->submission, gs_graph_key(graph), stream);
   around->need.growing = 0;
   return begin_launch(around, graph, stream);
 }
 
-CUresult gs_after_graph_launch(struct gs_around *around, CUresult result) {
-  gs_after_submit(around, result);
+CUresult gs_after_graph_launch(struct gs_around_graph_launch *around, CUresult result) {
+  gs_submitted(&around->submission, result);
   if (around->need.devices)
     end_launch(&around->need, result);
   return result;
 }
 
-CUresult gs_before_graph_upload(struct gs_around *around, CUgraphExec graph, CUstream stream) {
+CUresult gs_before_graph_upload(struct gs_around_graph_upload *around, CUgraphExec graph, CUstream stream) {
   CUresult result = CUDA_SUCCESS;
   around->need.growing = 0;
   if (!gs_enter(&result) || __atomic_load_n(&gs_process->graphs, __ATOMIC_ACQUIRE) == 0)
@@ -202,34 +203,36 @@ CUresult gs_before_graph_upload(struct gs_around *around, CUgraphExec graph, CUs
   return begin(&around->need, stream) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult gs_after_graph_upload(struct gs_around *around, CUresult result) {
+CUresult gs_after_graph_upload(struct gs_around_graph_upload *around, CUresult result) {
   if (around->need.growing)
     end(&around->need);
   return result;
 }
 
 /* Memory comes with the first launch, unless the program wants the graph uploaded at once. */
-CUresult gs_before_instantiate(struct gs_around *around, CUgraphExec *made, CUgraph graph,
+CUresult gs_before_instantiate(struct gs_around_instantiate *around, CUgraphExec *made, CUgraph graph,
                                const CUDA_GRAPH_INSTANTIATE_PARAMS *params, CUstream stream) {
   enum { UPLOAD = 2 /* CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD */ };
-  CUresult result = gs_before_graph_made(around, graph); /* its kernels, implicit.c */
+  CUresult result = CUDA_SUCCESS;
   around->made = made;
   around->need.devices = 0;
-  around->active = result == CUDA_SUCCESS && gs_enter(&result);
-  if (!around->active || !made)
+  around->first = (struct gs_first){0};
+  if (!gs_enter(&result) || (result = gs_graph_kernels_begin(&around->first, graph)) != CUDA_SUCCESS || !made)
     return result;
   around->uploads = params && params->flags & UPLOAD;
   bool looked = gs_graph_look(graph, &around->need);
   if (around->need.elsewhere)
-    return gs_after_graph_made(around, gs_refuse_elsewhere(around->need.where));
-  if (!looked || (around->need.devices && !gs_book_room(GS_MAX_DEVICES)) ||
-      (around->uploads && around->need.devices && !begin(&around->need, stream)))
-    return gs_after_graph_made(around, CUDA_ERROR_OUT_OF_MEMORY);
-  return CUDA_SUCCESS;
+    result = gs_refuse_elsewhere(around->need.where);
+  else if (!looked || (around->need.devices && !gs_book_room(GS_MAX_DEVICES)) ||
+           (around->uploads && around->need.devices && !begin(&around->need, stream)))
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  if (result != CUDA_SUCCESS)
+    gs_implicit_end(&around->first, false);
+  return result;
 }
 
-CUresult gs_after_instantiate(struct gs_around *around, CUresult result) {
-  gs_after_graph_made(around, result);
+CUresult gs_after_instantiate(struct gs_around_instantiate *around, CUresult result) {
+  gs_implicit_end(&around->first, result == CUDA_SUCCESS);
   if (around->need.devices == 0)
     return result;
   if (result == CUDA_SUCCESS)
@@ -242,22 +245,22 @@ CUresult gs_after_instantiate(struct gs_around *around, CUresult result) {
 /* ---- what gives memory back -------------------------------------------------------------------------------------- */
 
 /* The handle can come back as another graph's as soon as the driver is done with it. */
-CUresult gs_before_graph_ends(struct gs_around *around, CUgraphExec graph) {
-  CUresult result = gs_before_graph_changed(around, graph);
+CUresult gs_before_graph_ends(struct gs_around_graph_ends *around, CUgraphExec graph) {
+  CUresult result = gs_before_graph_changed(&around->changed, graph);
   around->need.devices = 0;
   around->graph = graph;
-  if (around->active && __atomic_load_n(&gs_process->graphs, __ATOMIC_ACQUIRE)) {
+  if (around->changed.active && __atomic_load_n(&gs_process->graphs, __ATOMIC_ACQUIRE)) {
     gs_graph_find(graph, &around->need);
     forget(graph);
   }
   return result;
 }
 
-CUresult gs_after_graph_ends(struct gs_around *around, CUresult result) {
-  gs_after_graph_changed(around, result);
+CUresult gs_after_graph_ends(struct gs_around_graph_ends *around, CUresult result) {
+  gs_after_graph_changed(&around->changed, result);
   if (around->need.devices && result != CUDA_SUCCESS)
     remember(around->graph, &around->need);
-  if (around->active && result == CUDA_SUCCESS)
+  if (around->changed.active && result == CUDA_SUCCESS)
     gs_graph_nodes_gone(around->graph);
   for (int ordinal = 0; ordinal < GS_MAX_DEVICES && result == CUDA_SUCCESS; ordinal++)
     if (around->need.devices >> ordinal & 1)
@@ -265,13 +268,13 @@ CUresult gs_after_graph_ends(struct gs_around *around, CUresult result) {
   return result;
 }
 
-CUresult gs_before_graph_trim(struct gs_around *around, CUdevice device) {
+CUresult gs_before_graph_trim(struct gs_around_graph_trim *around, CUdevice device) {
   CUresult result = CUDA_SUCCESS;
   around->ordinal = gs_enter(&result) ? gs_device_ordinal(device) : GS_NO_DEVICE;
   return result;
 }
 
-CUresult gs_after_graph_trim(struct gs_around *around, CUresult result) {
+CUresult gs_after_graph_trim(struct gs_around_graph_trim *around, CUresult result) {
   if (result == CUDA_SUCCESS)
     gs_memory_synced(around->ordinal);
   return result;

@@ -1,0 +1,40 @@
+/* Calls that make CUDA arrays. */
+#ifndef GPUSHARE_HOOKS_ARRAYS_H
+#define GPUSHARE_HOOKS_ARRAYS_H
+
+#include "interposer/process/process.h"
+
+/* The array a program asks for, however it described it. */
+struct gs_box {
+  bool given;
+  CUDA_ARRAY3D_DESCRIPTOR full;
+};
+
+struct gs_box gs_box_2d(const CUDA_ARRAY_DESCRIPTOR *descriptor);
+struct gs_box gs_box_2d_v1(const CUDA_ARRAY_DESCRIPTOR_v1 *descriptor);
+struct gs_box gs_box_3d(const CUDA_ARRAY3D_DESCRIPTOR *descriptor);
+struct gs_box gs_box_3d_v1(const CUDA_ARRAY3D_DESCRIPTOR_v1 *descriptor);
+
+/* An array in the making. */
+struct gs_array_charge {
+  int ordinal; /* GS_NO_DEVICE: nothing is charged */
+  uint64_t bytes;
+  CUcontext context;
+  bool hopeless; /* it does not fit, and the driver shall say what else is wrong: uncharged */
+  void *const *out;
+};
+
+struct gs_around_array {
+  struct gs_array_charge charge;
+};
+CUresult gs_before_array(struct gs_around_array *around, CUarray *array, struct gs_box box);
+CUresult gs_after_array(struct gs_around_array *around, CUresult result);
+
+struct gs_around_mipmap {
+  struct gs_array_charge charge;
+};
+CUresult gs_before_mipmap(struct gs_around_mipmap *around, CUmipmappedArray *array, struct gs_box box,
+                          unsigned int levels);
+CUresult gs_after_mipmap(struct gs_around_mipmap *around, CUresult result);
+
+#endif

@@ -1,0 +1,28 @@
+/* Calls that launch kernels. */
+#ifndef GPUSHARE_HOOKS_LAUNCH_H
+#define GPUSHARE_HOOKS_LAUNCH_H
+
+#include "interposer/memory/implicit.h"
+#include "interposer/process/process.h"
+#include "interposer/time/repeat.h"
+#include "interposer/time/timing.h"
+
+/* A kernel's time grows with its grid: each power of two of blocks is learned by itself. */
+static inline uint64_t gs_kernel_key(CUfunction function, unsigned int x, unsigned int y, unsigned int z) {
+  uint64_t blocks = (uint64_t)x * y * z;
+  uint64_t size = blocks ? 64 - (uint64_t)__builtin_clzll(blocks) : 0;
+  return (uint64_t)(uintptr_t)function ^ size << 57;
+}
+static inline uint64_t gs_config_key(CUfunction function, const CUlaunchConfig *config) {
+  return config ? gs_kernel_key(function, config->gridDimX, config->gridDimY, config->gridDimZ) : 1;
+}
+
+struct gs_around_kernel {
+  struct gs_repeat *repeat; /* as the last one: the members below are not set; or NULL */
+  struct gs_submission submission;
+  struct gs_first first;
+};
+CUresult gs_before_kernel(struct gs_around_kernel *around, CUfunction function, uint64_t key, CUstream stream);
+CUresult gs_after_kernel(struct gs_around_kernel *around, CUresult result);
+
+#endif

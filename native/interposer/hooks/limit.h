@@ -1,0 +1,14 @@
+/* cuCtxSetLimit: buffers that the driver takes of a context's memory. */
+#ifndef GPUSHARE_HOOKS_LIMIT_H
+#define GPUSHARE_HOOKS_LIMIT_H
+
+#include "interposer/memory/implicit.h"
+#include "interposer/process/process.h"
+
+struct gs_around_limit {
+  struct gs_first first;
+};
+CUresult gs_before_limit(struct gs_around_limit *around, CUlimit limit, size_t value);
+CUresult gs_after_limit(struct gs_around_limit *around, CUresult result);
+
+#endif

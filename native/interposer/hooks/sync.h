@@ -1,0 +1,55 @@
+/* Calls that wait for work, or ask whether it is done. */
+#ifndef GPUSHARE_HOOKS_SYNC_H
+#define GPUSHARE_HOOKS_SYNC_H
+
+#include "interposer/process/process.h"
+#include "interposer/time/repeat.h"
+#include "interposer/time/timing.h"
+
+struct gs_around_sync_stream {
+  struct gs_repeat *repeat; /* of what was launched there last: the members below are not set; or NULL */
+  bool active;              /* this process is joined */
+  CUstream handle;
+  struct gs_stream *stream; /* NULL: not known */
+};
+CUresult gs_before_sync_stream(struct gs_around_sync_stream *around, CUstream stream);
+CUresult gs_after_sync_stream(struct gs_around_sync_stream *around, CUresult result);
+
+struct gs_around_query_stream {
+  struct gs_stream *stream;
+};
+CUresult gs_before_query_stream(struct gs_around_query_stream *around, CUstream stream);
+CUresult gs_after_query_stream(struct gs_around_query_stream *around, CUresult result);
+
+struct gs_around_sync_context {
+  CUcontext context; /* NULL: nothing to be done */
+};
+/* context: NULL is the current one. */
+CUresult gs_before_sync_context(struct gs_around_sync_context *around, CUcontext context);
+CUresult gs_after_sync_context(struct gs_around_sync_context *around, CUresult result);
+
+struct gs_around_event_record {
+  CUevent event;
+  struct gs_stream *stream;
+};
+CUresult gs_before_event_record(struct gs_around_event_record *around, CUevent event, CUstream stream);
+CUresult gs_after_event_record(struct gs_around_event_record *around, CUresult result);
+
+/* stream: the one that is empty when the event is done; NULL: not known. */
+struct gs_around_event_wait {
+  CUevent event;
+  struct gs_stream *stream;
+};
+CUresult gs_before_event_wait(struct gs_around_event_wait *around, CUevent event);
+CUresult gs_after_event_wait(struct gs_around_event_wait *around, CUresult result);
+
+struct gs_around_event_query {
+  CUevent event;
+  struct gs_stream *stream;
+};
+CUresult gs_before_event_query(struct gs_around_event_query *around, CUevent event);
+CUresult gs_after_event_query(struct gs_around_event_query *around, CUresult result);
+
+CUresult gs_before_event_gone(CUevent event);
+
+#endif
