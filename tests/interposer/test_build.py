@@ -78,10 +78,10 @@ def test_a_new_function_fails_the_build() -> None:
 
 def test_a_family_and_its_rows_go_together() -> None:
     rows, families = gen_hooks.read_rows(), gen_hooks.read_families()
-    fewer = {name: family for name, family in families.items() if name != "copy"}
+    fewer = {name: family for name, family in families.items() if name != "@copy"}
     assert any("cuMemcpyAsync" in problem for problem in gen_hooks.problems(rows, table.driver(), fewer))
     unused = [row for row in rows if row.handler != "@graph_trim"]
-    assert any("gs_before_graph_trim" in problem for problem in gen_hooks.problems(unused, table.driver()))
+    assert any("@graph_trim" in problem for problem in gen_hooks.problems(unused, table.driver()))
     short = [dataclasses.replace(row, arguments=()) if row.symbol == "cuMemcpyAsync" else row for row in rows]
     assert any("cuMemcpyAsync" in problem for problem in gen_hooks.problems(short, table.driver()))
 
@@ -95,11 +95,23 @@ def test_a_family_needs_no_more_than_it_declares(tmp_path: Path) -> None:
         "CUresult gs_after_keeps(struct gs_around_keeps *around, CUresult result);\n"
         "CUresult gs_before_plain(CUstream stream);\n"
         "CUresult gs_before_empty(void);\n"
+        "CUresult gs_do_itself(const struct gs_call *call, CUstream stream);\n"
     )
     found = gen_hooks.read_families([header])
-    assert found["keeps"] == gen_hooks.Family("keeps", "family.h", 2, keeps=True, ends=True)
-    assert found["plain"] == gen_hooks.Family("plain", "family.h", 1, keeps=False, ends=False)
-    assert found["empty"] == gen_hooks.Family("empty", "family.h", 0, keeps=False, ends=False)
+    function_and_key = ("CUfunction function", "uint64_t key")
+    assert found["@keeps"] == gen_hooks.Family("@keeps", "family.h", function_and_key, keeps=True, ends=True)
+    assert found["@plain"] == gen_hooks.Family("@plain", "family.h", ("CUstream stream",))
+    assert found["@empty"] == gen_hooks.Family("@empty", "family.h", ())
+    assert found["=itself"] == gen_hooks.Family("=itself", "family.h", ("CUstream stream",))
+
+
+def test_twins_are_of_the_calling_threads_stream() -> None:
+    rows = {row.symbol: row for row in gen_hooks.read_rows()}
+    assert rows["cuMemcpyHtoD_v2_ptds"].arguments == ("GS_COPY_IN", "ByteCount", "CU_STREAM_PER_THREAD")
+    assert rows["cuMemcpyAsync_ptsz"].arguments == ("gs_direction(dst, src)", "ByteCount", "gs_ptsz(hStream)")
+    assert rows["cuGraphLaunch"].arguments == ("hGraph", "hStream")
+    assert rows["cuGraphLaunch_ptsz"].arguments == ("hGraphExec", "gs_ptsz(hStream)")
+    assert rows["cuStreamWaitEvent_ptsz"].kind == "pass"
 
 
 def test_the_nvml_table_is_complete() -> None:

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import hooktable
 import pytest
 from handmade import Grant
 
@@ -57,9 +58,7 @@ def rows() -> list[list[str]]:
 
 
 def hooked() -> set[str]:
-    table = HERE.parents[1] / "native" / "interposer" / "hooks" / "hooks.tsv"
-    lines = [line.split("\t") for line in table.read_text().splitlines() if line and not line.startswith("#")]
-    return {line[0] for line in lines if line[1] != "pass"}
+    return {row.symbol for row in hooktable.ROWS if row.kind != "pass"}
 
 
 def test_every_versioned_name(grant: Grant, environment: Callable[..., dict[str, str]]) -> None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import hooktable
 import pytest
 from handmade import Grant, Simulator
 from interposed import Spawner, slot_bytes
@@ -54,7 +55,6 @@ def test_every_answer_is_the_drivers(
 
 def test_every_row_is_misused() -> None:
     text = (HERE / "misuse.c").read_text()
-    rows = [line.split("\t") for line in (NATIVE / "interposer" / "hooks" / "hooks.tsv").read_text().splitlines()]
-    symbols = [row[0] for row in rows if len(row) > 2 and row[1] in KINDS]
+    symbols = [row.symbol for row in hooktable.ROWS if row.kind in KINDS]
     assert len(symbols) > 50
     assert [symbol for symbol in symbols if not re.search(rf"X\({symbol}\(", text)] == []

@@ -3,21 +3,15 @@ that was refused it is that there is no GPU."""
 
 import struct
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
+import hooktable
 import pytest
 from handmade import Grant, Simulator
 from interposed import Spawner
 from simworker import Worker
 
-HERE = Path(__file__).resolve().parent
-NATIVE = HERE.parents[1] / "native"
 NOT_READY = 802
-ROWS = [
-    line.split("\t")[:2]
-    for line in (NATIVE / "interposer" / "hooks" / "hooks.tsv").read_text().splitlines()
-    if line and not line.startswith("#")
-]
+ROWS = [(row.symbol, row.kind) for row in hooktable.ROWS]
 # each call with twelve words of zero: as many as any of the functions takes
 CALL = """
     import ctypes

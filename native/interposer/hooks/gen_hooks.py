@@ -13,8 +13,11 @@ A row of hooks.tsv (tab separated):
                                        interposer declares them and struct gs_around_<name>, or only what the family
                                        needs: no struct, no gs_after_<name>. Expressions use the parameter names of
                                        driver.tsv.
+  symbol  kind  =name  expression...   gs_<symbol> is generated: gs_do_<name>(&call, expressions), which makes the real
+                                       call itself, by gs_call. While this process accounts nothing the call passes.
   symbol  pass  reason                 looked at, forwarded on purpose
-Symbols without a row are forwarded.
+The _ptds or _ptsz twin of a symbol has the same row, with the calling thread's default stream. Symbols without a row
+are forwarded.
 
 It fails on a function that looks like an allocation or a submission and has no row: nobody would pay for it. And on a
 row whose family no header declares, or a family without rows.
@@ -67,49 +70,81 @@ KINDS = (
 )
 
 
+FAMILY = re.compile(r"^CUresult gs_(before|after|do)_(\w+)\(([^;]*)\);", re.M)
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     symbol: str
     kind: str
-    handler: str  # "file.c", "@name", or the reason of a pass
+    handler: str  # "file.c", "@name", "=name", or the reason of a pass
     arguments: tuple[str, ...]
-
-
-FAMILY = re.compile(r"^CUresult gs_(before|after)_(\w+)\(([^;]*)\);", re.M)
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What a header under native/interposer declares for the rows @name: gs_before_<name>, and gs_after_<name> where
-    something is left to do after the call. `keeps`: the two share a struct gs_around_<name>, which the header defines.
+    """What a header under native/interposer declares for the rows of one handler.
+
+    "@name": gs_before_<name>, and gs_after_<name> (`ends`) where something is left to do after the call. `keeps`: they
+    share a struct gs_around_<name>, which the header defines. "=name": gs_do_<name>, which makes the call itself.
     """
 
-    name: str
+    handler: str
     header: str  # below native/
-    expressions: int  # that gs_before_<name> takes
-    keeps: bool
-    ends: bool
+    parameters: tuple[str, ...]  # of C, for the row's expressions
+    keeps: bool = False
+    ends: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.handler[1:]
 
 
 def read_families(headers: list[Path] | None = None) -> dict[str, Family]:
+    """By the handler that rows name."""
     found = {}
     for header in sorted(INTERPOSER.rglob("*.h") if headers is None else headers):
+        where = str(header.relative_to(INTERPOSER.parent)) if headers is None else header.name
         declared = {(when, name): parameters for when, name, parameters in FAMILY.findall(header.read_text())}
         for (when, name), parameters in declared.items():
-            if when == "before":
-                each = [] if parameters == "void" else parameters.split(",")
-                keeps = bool(each) and re.match(rf"\s*struct gs_around_{name} \*", each[0]) is not None
-                where = str(header.relative_to(INTERPOSER.parent)) if headers is None else header.name
-                found[name] = Family(name, where, len(each) - keeps, keeps, ("after", name) in declared)
+            each = () if parameters == "void" else tuple(" ".join(one.split()) for one in parameters.split(","))
+            if when == "do":
+                found["=" + name] = Family("=" + name, where, each[1:])
+            elif when == "before":
+                keeps = bool(each) and each[0].startswith(f"struct gs_around_{name} *")
+                found["@" + name] = Family("@" + name, where, each[keeps:], keeps, ("after", name) in declared)
     return found
 
 
+def twin(row: Row, plain: table.Symbol, symbol: table.Symbol, family: Family | None) -> Row:
+    """The row of a _ptds or _ptsz function, whose default stream is the calling thread's: as that of the plain one, but
+    for names of parameters and for the stream."""
+    names = zip(parameter_names(plain.parameters), parameter_names(symbol.parameters), strict=True)
+    renamed = {before: after for before, after in names if before != after}
+
+    def expression(text: str, parameter: str) -> str:
+        text = re.sub(r"(?<![\w.>])[A-Za-z_]\w*", lambda found: renamed.get(found[0], found[0]), text)
+        if not parameter.startswith("CUstream "):
+            return text
+        return "CU_STREAM_PER_THREAD" if text == "CU_STREAM_LEGACY" else f"gs_ptsz({text})"
+
+    parameters = family.parameters if family else ()
+    arguments = tuple(expression(text, parameter) for text, parameter in zip(row.arguments, parameters, strict=False))
+    return Row(symbol.name, row.kind, row.handler, arguments)
+
+
 def read_rows(path: Path = HERE / "hooks.tsv") -> list[Row]:
+    """The rows of the table, and those of twins behind the row of the plain function."""
     rows = []
+    symbols, families = {symbol.name: symbol for symbol in table.driver()}, read_families()
     for line in path.read_text().splitlines():
         if line and not line.startswith("#"):
             symbol, kind, handler, *arguments = line.split("\t")
-            rows.append(Row(symbol, kind, handler, tuple(arguments)))
+            row = Row(symbol, kind, handler, tuple(arguments))
+            rows.append(row)
+            for variant in ("ptds", "ptsz"):
+                if other := symbols.get(f"{symbol}_{variant}"):
+                    rows.append(twin(row, symbols[symbol], other, families.get(handler)))
     return rows
 
 
@@ -133,16 +168,16 @@ def problems(rows: list[Row], symbols: list[table.Symbol], families: dict[str, F
     for row in rows:
         if row.kind not in KINDS:
             found.append(f"hooks.tsv: {row.symbol}: no such kind {row.kind!r}")
-        if row.kind != "pass" and not re.fullmatch(r"@[a-z_]+|[a-z_/.]+\.c", row.handler):
-            found.append(f"hooks.tsv: {row.symbol}: handler {row.handler!r} is neither file.c nor @name")
-        if row.handler.startswith("@"):
-            family = families.get(row.handler[1:])
+        if row.kind != "pass" and not re.fullmatch(r"[@=][a-z_0-9]+|[a-z_/.]+\.c", row.handler):
+            found.append(f"hooks.tsv: {row.symbol}: handler {row.handler!r} is neither file.c nor @name nor =name")
+        if row.handler[0] in "@=":
+            family = families.get(row.handler)
             if family is None:
-                found.append(f"hooks.tsv: {row.symbol}: no header declares gs_before_{row.handler[1:]}")
-            elif len(row.arguments) != family.expressions:
-                found.append(f"hooks.tsv: {row.symbol}: gs_before_{family.name} takes {family.expressions} expressions")
-    for name in sorted(families.keys() - {row.handler[1:] for row in rows}):
-        found.append(f"{families[name].header}: gs_before_{name} has no row in hooks.tsv")
+                found.append(f"hooks.tsv: {row.symbol}: no header declares {row.handler}")
+            elif len(row.arguments) != len(family.parameters):
+                found.append(f"hooks.tsv: {row.symbol}: {row.handler} takes {len(family.parameters)} expressions")
+    for handler in sorted(families.keys() - {row.handler for row in rows}):
+        found.append(f"{families[handler].header}: {handler} has no row in hooks.tsv")
     for name in sorted(known - set(named)):
         for rule, what in ((ALLOCATES, "allocate or free device memory"), (SUBMITS, "submit work")):
             if rule.search(name):
@@ -204,6 +239,8 @@ def parameter_names(parameters: str) -> list[str]:
 
 
 def wrapper(row: Row, symbol: table.Symbol, family: Family) -> list[str]:
+    if family.handler.startswith("="):
+        return wrapper_that_does(row, symbol, family)
     around = ["&around"] if family.keeps else []
     call = f"gs_real.{row.symbol}({', '.join(parameter_names(symbol.parameters))})"
     return [
@@ -218,6 +255,26 @@ def wrapper(row: Row, symbol: table.Symbol, family: Family) -> list[str]:
     ]
 
 
+def wrapper_that_does(row: Row, symbol: table.Symbol, family: Family) -> list[str]:
+    names = parameter_names(symbol.parameters)
+    passed = ", ".join(f"with->{name}" for name in names)
+    return [
+        f"struct with_{symbol.name} {{ {' '.join(f'{each.strip()};' for each in symbol.parameters.split(','))} }};",
+        f"static CUresult make_{symbol.name}(const void *arguments) {{",
+        f"  const struct with_{symbol.name} *with = arguments;",
+        f"  return gs_real.{symbol.name}({passed});",
+        "}",
+        f"CUresult gs_{symbol.name}({symbol.parameters}) {{",
+        "  CUresult result;",
+        "  if (!gs_enter(&result))",
+        f"    return result == CUDA_SUCCESS ? gs_real.{symbol.name}({', '.join(names)}) : result;",
+        f"  const struct with_{symbol.name} with = {{{', '.join(names)}}};",
+        f"  const struct gs_call call = {{make_{symbol.name}, &with}};",
+        f"  return gs_do_{family.name}({', '.join(['&call', *row.arguments])});",
+        "}",
+    ]
+
+
 def code(symbols: list[table.Symbol], hooked: list[Row], families: dict[str, Family]) -> str:
     by_name = {symbol.name: symbol for symbol in symbols}
     headers = {"interposer/hooks/lookup.h", *(family.header for family in families.values())}
@@ -226,8 +283,8 @@ def code(symbols: list[table.Symbol], hooked: list[Row], families: dict[str, Fam
     lines += ["const char *const gs_names[] = {", *(f'  "{name}",' for name in names), "};"]
     lines += ["const unsigned gs_nnames = sizeof gs_names / sizeof gs_names[0];"]
     for row in hooked:
-        if row.handler.startswith("@"):
-            lines += wrapper(row, by_name[row.symbol], families[row.handler[1:]])
+        if row.handler[0] in "@=":
+            lines += wrapper(row, by_name[row.symbol], families[row.handler])
     entries = sorted(
         (by_name[row.symbol].base, by_name[row.symbol].variant != "", by_name[row.symbol].version, row.symbol)
         for row in hooked
