@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,7 +16,6 @@ from gpushare.daemon.peer import Peer, credentials
 from gpushare.daemon.routes import ROUTES
 from gpushare.daemon.state import GrantRecord, Live, decode
 from gpushare.errors import FailedError, ForbiddenError, GpushareError, NotFoundError, UsageError
-from gpushare.inject import edits, oci, process
 
 BODY_MAX = 16 << 20  # a config.json with thousands of mounts is below 1 MiB
 ENDED_SHOWN = 100
@@ -214,70 +212,30 @@ class Api:
         return _json(self._grant(live.record, live))
 
     async def release_grant(self, request: web.Request) -> web.Response:
-        record, _ = self._grants.release(_peer(request), request.match_info["id"])
+        record = self._grants.release(_peer(request), request.match_info["id"])
         return _json(self._grant(record, None))
 
     async def bind_grant(self, request: web.Request) -> web.Response:
         asked = await _body(request, types.BindRequest)
         live = self._grants.bind(_peer(request), request.match_info["id"], asked, _socket(request))
-        return _json(self._binding(live, asked.kind))
-
-    def _binding(self, live: Live, kind: types.Kind) -> types.Binding:
-        layout = self._state.layout
-        directory = str(layout.grants / live.id / "self")
-        if kind == "process":
-            environment = process.environment(layout, live.id, self._context.resources.granted(live.record))
-            return types.Binding(grant=live.id, dir=directory, env=environment, mounts=[])
         granted = self._context.resources.granted(live.record)
-        wanted = edits.container(layout, live.id, self._context.inject, granted)
-        mounts = [
-            types.Mount(source=mount.host, destination=mount.container, options=mount.options)
-            for mount in wanted.mounts
-        ]
-        pairs = (variable.partition("=") for variable in wanted.env)
-        return types.Binding(grant=live.id, dir=directory, env={name: value for name, _, value in pairs}, mounts=mounts)
+        return _json(view.binding(self._state.layout, live.id, asked.kind, self._context.inject, granted))
 
     # What engines call.
 
     async def oci_edit(self, request: web.Request) -> web.Response:
         peer = _root(request)
         asked = await _body(request, types.OciEditRequest)
-        wanted = oci.request(asked.config)
-        if wanted is None:
-            return _json(types.OciEditAnswer(config=asked.config, grant=None))
-        if "grant" in wanted:
-            live, new = self._state.live(str(wanted["grant"])), False
-        else:
-            try:
-                converted = msgspec.convert(wanted, types.GrantRequest)
-            except msgspec.ValidationError as error:
-                raise UsageError(f"the container's annotations make no request: {error}") from None
-            live, new = self._grants.create(peer, converted)
-        try:
-            self._grants.bind(peer, live.id, types.BindRequest(kind="container"), _socket(request))
-            granted = self._context.resources.granted(live.record)
-            bundle = Path(asked.bundle)
-            config = oci.apply(asked.config, bundle, self._state.layout, live.id, self._context.inject, granted)
-        except GpushareError as error:
-            if new:
-                self._grants.fail(live, str(error))
-            raise
-        except (OSError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
-            if new:
-                self._grants.fail(live, "its container's configuration cannot be read")
-            raise UsageError(f"config.json of {asked.bundle} cannot be edited: {error!r}") from None
-        if new and asked.starts:
-            self._grants.expect_start(live, peer, _socket(request))
-        return _json(types.OciEditAnswer(config=config, grant=live.id))
+        return _json(self._context.containers.edit(peer, asked, _socket(request)))
 
     async def hook_create_runtime(self, request: web.Request) -> web.Response:
         _root(request)
-        live = self._grants.hook_create_runtime(_grant_of(request), await _body(request, dict))
+        live = self._context.containers.created(_grant_of(request), await _body(request, dict))
         return _json(self._grant(live.record, live))
 
     async def hook_poststop(self, request: web.Request) -> web.Response:
         _root(request)
-        self._grants.poststop(_grant_of(request))
+        self._context.containers.stopped(_grant_of(request))
         return _json({})
 
     # What changes.

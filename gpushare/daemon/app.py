@@ -2,20 +2,15 @@
 
 import asyncio
 import contextlib
-import fcntl
 import grp
-import json
 import logging
 import os
 import resource
 import shutil
 import signal
 import socket
-import stat
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +18,11 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gpushare.arbiter import Arbiter
+from gpushare.daemon import backend as backends
 from gpushare.daemon import config as configuration
-from gpushare.daemon import workloads
+from gpushare.daemon import directories, workloads
 from gpushare.daemon.api import Api
 from gpushare.daemon.config import Config
-from gpushare.daemon.grants import Grants
 from gpushare.daemon.ledger import Ledger
 from gpushare.daemon.missed import all_devices
 from gpushare.daemon.node import NodeContext
@@ -37,11 +32,8 @@ from gpushare.daemon.tenant_socket import bind_unix
 from gpushare.daemon.tenants import Tenants
 from gpushare.daemon.watch import Watch
 from gpushare.enforce import cgroup
-from gpushare.errors import FailedError, GpushareError, UnreachableError, UsageError
+from gpushare.errors import FailedError, GpushareError, UsageError
 from gpushare.inject import grantdir
-from gpushare.node import devices as node_devices
-from gpushare.node.devices import Backend
-from gpushare.node.simulated import SimulatedBackend
 from gpushare.node.simulator import LOG_NAME, SOCKET_NAME, Simulator
 from gpushare.paths import Layout
 from gpushare.policy.shares import DEVICE_MILLI
@@ -74,7 +66,7 @@ def main(config_file: Path | None, simulate: str | None, state_dir: Path | None,
     tenants_file = Path(config.tenants) if config.tenants else _tenants_file(state_dir)
     os.umask(0o022)
     _raise_descriptor_limit()
-    with _lock(layout):
+    with directories.locked(layout):
         return asyncio.run(_Daemon(config, layout, simulate, tenants_file).run())
 
 
@@ -100,60 +92,6 @@ def _raise_descriptor_limit() -> None:
     """Each joined process costs two descriptors."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _directory(path: Path) -> None:
-    """Makes it, or checks that nobody else can put things there."""
-    try:
-        path.mkdir(mode=0o755, parents=True, exist_ok=True)
-        found = path.stat()
-    except OSError as error:
-        raise FailedError(f"{path} cannot be made ({error.strerror}): run as root, or give --state-dir") from None
-    if not stat.S_ISDIR(found.st_mode):
-        raise FailedError(f"{path} is not a directory: remove it, or give --state-dir")
-    if found.st_uid not in (0, os.geteuid()):
-        raise FailedError(f"{path} belongs to uid {found.st_uid}: use a directory of your own with --state-dir")
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise FailedError(f"{path} can be written by others: chmod go-w it, or give another --state-dir")
-
-
-@contextlib.contextmanager
-def _lock(layout: Layout) -> Iterator[None]:
-    """One daemon per run-time directory and per socket, also when another one does not answer at the moment."""
-    for path in (layout.run, layout.state, layout.socket.parent):
-        _directory(path)
-    try:
-        descriptor = os.open(layout.run / "daemon.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise FailedError(f"{layout.run} cannot be used ({error.strerror}): run as root, or give --state-dir") from None
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FailedError(
-                f"another daemon runs in {layout.run}: stop it first, or give --state-dir for a second one"
-            ) from None
-        _check_socket_free(layout.socket)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _check_socket_free(path: Path) -> None:
-    try:
-        found = path.lstat()
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(found.st_mode):
-        raise FailedError(f"{path} exists and is not a socket: remove it, or give --socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(os.fspath(path))
-        except ConnectionRefusedError:
-            return  # left by a daemon that was killed
-        except OSError as error:
-            raise FailedError(f"{path} cannot be checked ({error.strerror}): give another --socket") from None
-    raise FailedError(f"another daemon serves {path}: stop it first, or give --socket and --state-dir")
 
 
 class _Daemon:
@@ -196,13 +134,16 @@ class _Daemon:
     def _open(self, cleanup: contextlib.AsyncExitStack) -> NodeContext:
         layout = self._layout
         grantdir.prepare(layout)
-        _directory(layout.cdi)
+        directories.own(layout.cdi)
         ledger = Ledger(layout.ledger)
         cleanup.callback(ledger.close)
         ledger.forget(now_ns() - self._config.ledger_days * _DAY_NS)
         arbiter_config = configuration.arbiter(self._config.arbiter)
         smallest = configuration.smallest_share(arbiter_config)
-        backend = self._backend(ledger)
+        if self._simulate is None:
+            backend = backends.real(ledger)
+        else:
+            backend, self._simulator = backends.simulated(layout, self._simulate)
         rebooted = ledger.rebooted()
         living = [] if rebooted else map(decode, ledger.open_grants())
         found = all_devices(backend, ledger, {place.device for record in living for place in record.places})
@@ -219,53 +160,15 @@ class _Daemon:
         cleanup.callback(arbiter.close)
         inject = backend.inject()
         resources = Resources(layout, inject, found)
-        grants = Grants(state, resources, arbiter)
-        context = NodeContext(state, grants, resources, arbiter, backend, inject, self._simulator)
+        context = NodeContext(state, resources, arbiter, backend, inject, self._simulator)
         cleanup.callback(self._close, context)
         if ledger.gap_ns:
             log.info("nothing was recorded for %.1f s before this start", ledger.gap_ns / 1e9)
-        take_over = grants.end_rebooted if rebooted else grants.take_over
+        adopt = context.adoption.end_rebooted if rebooted else context.adoption.adopt
         for text in ledger.open_grants():
-            take_over(text)
+            adopt(text)
         self._remove_strays(state)
         return context
-
-    def _backend(self, ledger: Ledger) -> Backend:
-        if self._simulate is not None:
-            return self._simulated()
-        from gpushare.node.nvml import NvmlBackend
-
-        try:
-            backend = NvmlBackend()
-        except UnreachableError as error:
-            raise FailedError(str(error)) from None
-        costs = {}
-        for device_id in backend.ids():
-            known = ledger.context_bytes(device_id, backend.driver_version)
-            if known is None:
-                known = _probe(device_id)
-                ledger.set_context_bytes(device_id, backend.driver_version, known)
-            costs[device_id] = known
-        backend.context_bytes = costs
-        return backend
-
-    def _simulated(self) -> Backend:
-        assert self._simulate is not None
-        directory = self._layout.sim
-        _directory(directory)
-        sizes = node_devices.parse_simulate(self._simulate)
-        simulator = Simulator.start_or_adopt(directory, sizes)
-        if [device.memory_bytes for device in simulator.devices] != sizes:
-            if any(simulator.clients(index) for index in range(len(simulator.devices))):
-                simulator.close()
-                raise FailedError(
-                    f"the simulator in {directory} is in use and has other devices than {self._simulate}: "
-                    "end its processes first"
-                )
-            simulator.stop()
-            simulator = Simulator.start_or_adopt(directory, sizes)
-        self._simulator = simulator
-        return SimulatedBackend(simulator, directory)
 
     def _remove_strays(self, state: State) -> None:
         """Files of grants that the ledger does not know as living: left by a kill between two steps."""
@@ -309,10 +212,7 @@ class _Daemon:
             now = loop.time()
             if now - written >= (self._config.ledger_seconds if served else _IDLE_LEDGER_SECONDS):
                 written = now
-                try:
-                    context.write_periods()
-                except FailedError as error:
-                    log.warning("%s", error)
+                context.accounts.write_periods()
 
     async def _check_health(self, context: NodeContext) -> None:
         while True:
@@ -323,9 +223,8 @@ class _Daemon:
 
     def _close(self, context: NodeContext) -> None:
         _notify("STOPPING=1")
-        with contextlib.suppress(FailedError):
-            context.write_periods()
-        context.grants.let_go()
+        context.accounts.write_periods()
+        context.adoption.let_go()
         # What killed processes were about to leave; removed at the next start if it takes them longer.
         deadline = time.monotonic() + _LEAVE_SECONDS
         while _stray_cgroups(context.state) and time.monotonic() < deadline:
@@ -352,7 +251,7 @@ class _Daemon:
         if simulator is None:
             return
         with contextlib.suppress(GpushareError):
-            if not any(simulator.clients(index) for index in range(len(simulator.devices))):
+            if not simulator.in_use():
                 simulator.stop()
         if cleanup_only:
             simulator.close()
@@ -367,19 +266,6 @@ async def _cancel(task: "asyncio.Task[None]") -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
-
-
-def _probe(device_id: str) -> int:
-    """In a process of its own: a context would stay with the daemon."""
-    command = [sys.executable, "-P", "-m", "gpushare.node.probe", device_id]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise FailedError(f"the cost of a context on {device_id} cannot be measured: {error}") from None
-    if done.returncode != 0:
-        reason = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
-        raise FailedError(f"the cost of a context on {device_id} cannot be measured: {reason[0]}")
-    return int(json.loads(done.stdout)["context_bytes"])
 
 
 def _notify(message: str) -> None:

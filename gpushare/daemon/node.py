@@ -9,19 +9,23 @@ from dataclasses import dataclass, field
 from gpushare import __version__
 from gpushare.api import types
 from gpushare.arbiter import Arbiter
-from gpushare.daemon import placement, view
-from gpushare.daemon.books import Sample, active, periods, shares_got
+from gpushare.daemon import view
+from gpushare.daemon.accounts import Accounts
+from gpushare.daemon.adoption import Adoption
+from gpushare.daemon.books import active, shares_got
+from gpushare.daemon.containers import Containers
 from gpushare.daemon.grants import Grants
 from gpushare.daemon.missed import remember
 from gpushare.daemon.receipts import Receipts
 from gpushare.daemon.resources import Resources
-from gpushare.daemon.state import Fault, Live, State, instant, now_ns
+from gpushare.daemon.serving import Serving
+from gpushare.daemon.state import Fault, State, now_ns
+from gpushare.daemon.transitions import Transitions
 from gpushare.daemon.watch import Change
 from gpushare.errors import FailedError, GpushareError, NotFoundError, RefusedError
 from gpushare.inject.node import Node
 from gpushare.node.devices import Backend, Device
 from gpushare.node.simulator import Simulator
-from gpushare.policy import lifecycle
 
 log = logging.getLogger(__name__)
 
@@ -29,19 +33,29 @@ log = logging.getLogger(__name__)
 @dataclass
 class NodeContext:
     state: State
-    grants: Grants
     resources: Resources
     arbiter: Arbiter
     backend: Backend
     inject: Node
     simulator: Simulator | None
     started_ns: int = field(default_factory=now_ns)
+    accounts: Accounts = field(init=False)
     receipts: Receipts = field(init=False)
+    serving: Serving = field(init=False)
+    transitions: Transitions = field(init=False)
+    grants: Grants = field(init=False)
+    containers: Containers = field(init=False)
+    adoption: Adoption = field(init=False)
 
     def __post_init__(self) -> None:
-        self.receipts = Receipts(self.state, self.arbiter)
-        self.grants.unusable = lambda: set(self.state.faults)
-        self.grants.before_stop = self._before_stop
+        state, resources, arbiter = self.state, self.resources, self.arbiter
+        self.accounts = Accounts(state, arbiter)
+        self.receipts = Receipts(state, arbiter)
+        self.serving = Serving(state, resources, arbiter, self.accounts, self.receipts)
+        self.transitions = Transitions(state, resources, self.serving, arbiter)
+        self.grants = Grants(state, resources, self.serving, self.transitions, arbiter)
+        self.containers = Containers(state, self.grants, self.transitions, resources, self.inject)
+        self.adoption = Adoption(state, resources, self.serving, self.transitions)
 
     def facts(self) -> types.Node:
         layout, devices = self.state.layout, self.state.devices
@@ -118,7 +132,7 @@ class NodeContext:
             else:
                 self._back(device)
         if changed:
-            self.grants.refresh_shares()
+            self.serving.refresh_shares()
             self._tell(changed, before)
 
     def _look(self, devices: list[Device], faulty: set[str]) -> list[tuple[Device, str]]:
@@ -151,7 +165,7 @@ class NodeContext:
             publish("device", "changed", lambda _, shown=shown: shown, "DeviceHealth")  # type: ignore[misc]
         publish("node", "changed", lambda _: self.facts(), "CapacityChanged")
         self._tell_tenants(before)
-        self.grants.tell_of({device.id for device in changed})
+        self.transitions.publish_on({device.id for device in changed})
 
     def _tell_tenants(self, before: dict[str, types.Tenant]) -> None:
         for tenant in view.tenant_views(self.state):
@@ -166,7 +180,7 @@ class NodeContext:
     def set_tenant(self, name: str, policy: types.TenantPolicy) -> types.Tenant:
         before = self._tenants_by_name()
         self.state.tenants.set(name, policy)
-        self.grants.refresh_shares()
+        self.serving.refresh_shares()
         shown = view.tenant_view(self.state.tenants[name], self.state)
         self.state.watch.publish("tenant", "changed" if name in before else "added", lambda _: shown)
         self._tell_tenants({**before, name: shown})
@@ -181,7 +195,7 @@ class NodeContext:
         except GpushareError as error:
             log.warning("the tenants stay as they were: %s", error)
             return
-        self.grants.refresh_shares()
+        self.serving.refresh_shares()
         after = self._tenants_by_name()
         for name in sorted({*before, *after}):
             old, new = before.get(name), after.get(name)
@@ -199,45 +213,20 @@ class NodeContext:
             raise RefusedError(f"tenant {name} has {len(users)} grants ({users[0]}, ...): release them first")
         shown = view.tenant_view(self.state.tenants[name], self.state)
         self.state.tenants.remove(name)
-        self.grants.refresh_shares()
+        self.serving.refresh_shares()
         self.state.watch.publish("tenant", "removed", lambda _: shown)
 
     # Books.
 
-    def _samples(self) -> list[Sample]:
-        found = []
-        kept = placement.standing(self.state).kept
-        for live in self.state:
-            if live.handle is None:
-                continue
-            for place in live.record.places:
-                book = live.books.get(place.index)
-                if book is not None:
-                    stats = self.arbiter.grant_stats(live.handle, place.index)
-                    guarantee = kept[live.id, place.device]
-                    found.append(Sample(live.id, live.record.tenant, place.device, place.index, guarantee, book, stats))
-        return found
-
     def measure(self) -> bool:
         """Once a second. False when no grant is served, so that there is nothing to write."""
-        samples = self._samples()
-        self.grants.follow(active(samples))
+        samples = self.accounts.samples()
+        self.serving.follow(active(samples))
         shares_got(samples)
         for live in self.state:
             if live.usage is not None and live.usage.torn:
-                self.grants.send(live, lifecycle.Break(now_ns(), "its usage page was truncated"))
+                self.transitions.fail(live, "its usage page was truncated")
         return bool(samples)
-
-    def write_periods(self) -> None:
-        """Ends the ledger's current period and begins the next."""
-        self.state.ledger.add(periods(self._samples(), instant()))
-
-    def _before_stop(self, live: Live) -> None:
-        self.receipts.ends(live)
-        try:
-            self.write_periods()  # lent time needs the numbers of all
-        except FailedError as error:
-            log.warning("%s", error)
 
 
 def _capacity(devices: list[Device]) -> types.Quantity:

@@ -65,7 +65,8 @@ def _request(request: GrantRequest) -> admission.Request:
     )
 
 
-def _devices(state: State, unusable: Collection[str]) -> list[admission.Device]:
+def _devices(state: State, *, resize: bool = False) -> list[admission.Device]:
+    """`resize`: a grant keeps its place on a device that does not work, so faults are left out."""
     return [
         admission.Device(
             id=device.id,
@@ -73,7 +74,7 @@ def _devices(state: State, unusable: Collection[str]) -> list[admission.Device]:
             memory_bytes=device.memory_bytes,
             reserved_bytes=device.reserved_bytes,
             context_bytes=device.context_bytes,
-            fault=_fault(state, device.id) if device.id in unusable else "",
+            fault="" if resize else _fault(state, device.id),
         )
         for device in state.devices
     ]
@@ -81,7 +82,7 @@ def _devices(state: State, unusable: Collection[str]) -> list[admission.Device]:
 
 def _fault(state: State, device: str) -> str:
     fault = state.faults.get(device)
-    return f"it does not work: {fault.reason}" if fault is not None else "it is draining"
+    return f"it does not work: {fault.reason}" if fault is not None else ""
 
 
 def standing(state: State) -> Standing:
@@ -125,11 +126,11 @@ def holdings(state: State, stands: Standing, without: Live | None = None) -> lis
     ]
 
 
-def place(state: State, request: GrantRequest, unusable: set[str]) -> list[Place]:
+def place(state: State, request: GrantRequest) -> list[Place]:
     """The places of a new grant. Raises UsageError, NotFoundError or RefusedError; changes nothing."""
     asked = _request(request)
     stands = standing(state)
-    devices, tenants = _devices(state, unusable), _tenants(state, stands)
+    devices, tenants = _devices(state), _tenants(state, stands)
     return admission.admit(asked, devices, tenants, holdings(state, stands), state.smallest_milli)
 
 
@@ -147,7 +148,7 @@ def resize(state: State, live: Live, change: GrantChange) -> list[Place]:
             limit_milli=old.limit_milli if change.time_limit is None else _time(change.time_limit),
             device=old.device,
         )
-        devices, tenants = _devices(state, ()), _tenants(state, stands)
+        devices, tenants = _devices(state, resize=True), _tenants(state, stands)
         admitted = admission.admit(asked, devices, tenants, others, state.smallest_milli)[0]
         found.append(admitted)
         # The next device of this grant is judged with this one taken.

@@ -67,10 +67,9 @@ class Resources:
             return
         own = (node for device in self.granted(record) for node in device.nodes)
         granted = [*self._node.common_devices, *own]
-        descriptor = device_program.attach(
+        device_program.attach(
             group.path, {node.major for node in everything}, {(node.major, node.minor) for node in granted}
         )
-        os.close(descriptor)  # the attachment stays as long as the cgroup
 
     def make(self, live: Live, rules: Rules) -> None:
         """Directory, pages, bell, socket; the CDI spec too unless a plain process has taken the grant."""

@@ -1,5 +1,6 @@
 """State as the wire types show it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpushare.api import types
@@ -8,8 +9,10 @@ from gpushare.daemon import placement
 from gpushare.daemon.gangs import gang_of
 from gpushare.daemon.state import GrantRecord, Live, State
 from gpushare.daemon.tenants import Tenant
-from gpushare.inject import cdi, grantdir
+from gpushare.inject import cdi, edits, grantdir, process
+from gpushare.inject.node import Granted, Node
 from gpushare.node.devices import Device
+from gpushare.paths import Layout
 from gpushare.policy.admission import Place
 from gpushare.policy.capacity import Standing
 from gpushare.policy.shares import Share
@@ -172,3 +175,17 @@ def tenant_view(tenant: Tenant, state: State, stands: Standing | None = None) ->
 
 def driver_dir(sim_lib_dir: Path, files: tuple[Path, ...], simulated: bool) -> str:
     return str(sim_lib_dir) if simulated else str(files[0].parent) if files else ""
+
+
+def binding(layout: Layout, grant_id: str, kind: types.Kind, node: Node, granted: Sequence[Granted]) -> types.Binding:
+    """What the workload of a bound grant needs: the environment of a process, or the mounts of a container too."""
+    directory = str(grantdir.self_dir(layout, grant_id))
+    if kind == "process":
+        environment = process.environment(layout, grant_id, granted)
+        return types.Binding(grant=grant_id, dir=directory, env=environment, mounts=[])
+    wanted = edits.container(layout, grant_id, node, granted)
+    mounts = [
+        types.Mount(source=mount.host, destination=mount.container, options=mount.options) for mount in wanted.mounts
+    ]
+    pairs = (variable.partition("=") for variable in wanted.env)
+    return types.Binding(grant=grant_id, dir=directory, env={name: value for name, _, value in pairs}, mounts=mounts)

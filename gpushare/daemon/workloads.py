@@ -9,6 +9,8 @@ import select
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from socket import socket
+from typing import Self
 
 from gpushare.daemon import peer
 from gpushare.daemon.state import Live, Workload, WorkloadRecord
@@ -20,17 +22,55 @@ log = logging.getLogger(__name__)
 _REMOVE_SECONDS = 10.0
 
 
-def open_process(pid: int) -> tuple[int, int]:
-    """(pidfd, start time) of a living process. Raises FailedError when it has ended."""
+class Process:
+    """A process held by its pidfd, so that its pid cannot come to mean another one.
+
+    The descriptor is closed at the end of `with`, unless somebody took it. `started`: as in MemberRecord.
+    """
+
+    def __init__(self, pid: int, started: int, pidfd: int) -> None:
+        self.pid, self.started = pid, started
+        self._pidfd: int | None = pidfd
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+
+    def take(self) -> int:
+        """The descriptor, which the caller closes from now on. Once only."""
+        assert self._pidfd is not None
+        taken, self._pidfd = self._pidfd, None
+        return taken
+
+
+def open_process(pid: int) -> Process:
+    """A living process by its number. Raises FailedError when it has ended."""
     try:
-        descriptor = os.pidfd_open(pid)
+        pidfd = os.pidfd_open(pid)
     except OSError as error:
         raise FailedError(f"process {pid} cannot be watched: {error.strerror}") from None
+    return _started(pid, pidfd, f"process {pid} has ended")
+
+
+def open_peer(connection: socket, who: peer.Peer) -> Process:
+    """The process at the other end of a connection. Raises FailedError when it has ended."""
+    ended = f"process {who.pid} ended before it was bound"
+    try:
+        pidfd = peer.open_pidfd(connection, who.pid)
+    except OSError:
+        raise FailedError(ended) from None
+    return _started(who.pid, pidfd, ended)
+
+
+def _started(pid: int, pidfd: int, ended: str) -> Process:
     started = peer.start_time(pid)
     if started is None:
-        os.close(descriptor)
-        raise FailedError(f"process {pid} has ended")
-    return descriptor, started
+        os.close(pidfd)
+        raise FailedError(ended)
+    return Process(pid, started, pidfd)
 
 
 def watch(live: Live, record: WorkloadRecord, pidfd: int | None, ended: Callable[[], None]) -> Workload:
@@ -97,6 +137,14 @@ def close(workload: Workload) -> None:
     if workload.events is not None:
         os.close(workload.events)
         workload.events = None
+
+
+def forget_starter(live: Live) -> None:
+    """The runtime that was to start the grant's container did, or is gone: it is not watched any more."""
+    if live.starter is not None:
+        asyncio.get_running_loop().remove_reader(live.starter)
+        os.close(live.starter)
+        live.starter = None
 
 
 def admits(live: Live, pid: int) -> bool:

@@ -64,26 +64,14 @@ class Cgroup:
     def populated(self) -> bool:
         if not self.v2:
             return bool(self.pids())
-        return self._event("populated")
-
-    def frozen(self) -> bool:
-        if self.v2:
-            return self._event("frozen")
         try:
-            return (self.path / "freezer.state").read_text().strip() == "FROZEN"
+            return "populated 1" in (self.path / "cgroup.events").read_text().splitlines()
         except OSError:
             return False
 
     def events(self) -> int | None:
-        """A descriptor for POLLPRI that fires when `populated` or `frozen` changes; the caller's. None on v1."""
+        """A descriptor for POLLPRI that fires when `populated` changes; the caller's. None on v1."""
         return os.open(self.path / "cgroup.events", os.O_RDONLY | os.O_CLOEXEC) if self.v2 else None
-
-    def freeze(self) -> None:
-        """Asks for it; `frozen` says when every thread stands still (one in an uninterruptible wait delays it)."""
-        self._write("cgroup.freeze", "1") if self.v2 else self._write("freezer.state", "FROZEN")
-
-    def thaw(self) -> None:
-        self._write("cgroup.freeze", "0") if self.v2 else self._write("freezer.state", "THAWED")
 
     def kill(self) -> None:
         """SIGKILL to all, forks in progress included; also to frozen ones."""
@@ -91,13 +79,13 @@ class Cgroup:
             self._write("cgroup.kill", "1")
             return
         # v1 has no such file: nobody can fork away while frozen, and the signals arrive at the thaw.
-        self.freeze()
+        self._write("freezer.state", "FROZEN")
         for pid in self.pids():
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        self.thaw()
+        self._write("freezer.state", "THAWED")
 
     def remove(self) -> bool:
         """Removes the directory and those inside it; False while processes are left."""
@@ -109,13 +97,6 @@ class Cgroup:
         except OSError:
             return False
         return not self.path.exists()
-
-    def _event(self, name: str) -> bool:
-        try:
-            text = (self.path / "cgroup.events").read_text()
-        except OSError:
-            return False
-        return f"{name} 1" in text.splitlines()
 
     def _write(self, name: str, value: str) -> None:
         try:

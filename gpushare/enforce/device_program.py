@@ -50,20 +50,16 @@ def program(guarded: Iterable[int], granted: Iterable[tuple[int, int]]) -> bytes
     return code + allow
 
 
-def attach(cgroup: Path, guarded: Iterable[int], granted: Iterable[tuple[int, int]]) -> int:
-    """Loads and attaches; returns the program's descriptor, the caller's. The attachment lives as long as the cgroup,
-    also when the descriptor is closed; `detach` ends it earlier."""
+def attach(cgroup: Path, guarded: Iterable[int], granted: Iterable[tuple[int, int]]) -> None:
+    """Loads the program and attaches it to a v2 cgroup, as long as that exists.
+
+    `guarded`: majors of which everything is denied but `granted`, the (major, minor) pairs. Raises FailedError.
+    """
     descriptor = _load(program(guarded, granted))
     try:
         _attach_call(_BPF_PROG_ATTACH, cgroup, descriptor, _BPF_F_ALLOW_MULTI)
-    except BaseException:
+    finally:
         os.close(descriptor)
-        raise
-    return descriptor
-
-
-def detach(cgroup: Path, descriptor: int) -> None:
-    _attach_call(_BPF_PROG_DETACH, cgroup, descriptor, 0)
 
 
 def _load(code: bytes) -> int:

@@ -79,15 +79,19 @@ def apply(
     node: Node,
     granted: Sequence[Granted] = (),
 ) -> dict[str, Any]:
-    """`edit` for one grant, and the grant's preload file extended by what the image itself preloads."""
-    grantdir.write_preload(layout, grant_id, _image_preload(View(config, bundle), layout, grant_id))
-    return edit(config, bundle, edits.container(layout, grant_id, node, granted), node)
+    """The config with one grant in it; `config` stays as it is. Applied twice is applied once.
 
-
-def edit(config: dict[str, Any], bundle: Path, wanted: edits.Edits, node: Node) -> dict[str, Any]:
-    """The edited config; `config` stays as it is. Applied twice is applied once. Reads the bundle, writes nothing."""
-    edited = copy.deepcopy(config)
+    Reads the bundle, and writes the grant's preload file, which has what the image itself preloads too. Nothing checks
+    the config's shape before: one that is not OCI's raises whatever Python does there.
+    """
     view = View(config, bundle)
+    grantdir.write_preload(layout, grant_id, _image_preload(view, layout, grant_id))
+    return edit(config, view, edits.container(layout, grant_id, node, granted), node)
+
+
+def edit(config: dict[str, Any], view: View, wanted: edits.Edits, node: Node) -> dict[str, Any]:
+    """A copy of the config with `wanted` in it. `view`: of the same config. Writes nothing."""
+    edited = copy.deepcopy(config)
     _add_mounts(edited, view, wanted, node)
     _add_environment(edited, wanted.env)
     hooks = _member(edited, "hooks", {})

@@ -191,6 +191,10 @@ class Simulator:
         """How many processes have a context or memory there."""
         return self._request(DEVICE, device)[0][2]
 
+    def in_use(self) -> bool:
+        """Whether any process has one of its devices open."""
+        return any(self.clients(index) for index in range(len(self.devices)))
+
     def set_lost(self, device: int, *, lost: bool) -> None:
         """A device that is lost answers nobody, and its work stands still until it is back."""
         self._request(SETTING, device, SETTING_LOST, int(lost))

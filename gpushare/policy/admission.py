@@ -113,24 +113,6 @@ class Place:
         return self.guaranteed_milli < self.time_milli
 
 
-def with_default(tenants: Collection[Tenant], devices: Collection[Device]) -> dict[str, Tenant]:
-    """By name, with `default` guaranteed all that no other tenant is. Raises UsageError when more is promised than
-    there is."""
-    named = {tenant.name: tenant for tenant in tenants}
-    capacity = DEVICE_MILLI * len(devices)
-    promised = sum(tenant.guarantee_milli for tenant in tenants if tenant.name != "default")
-    if promised > capacity:
-        raise UsageError(
-            f"tenants are guaranteed {format_time(promised)} of device time together, {len(devices)} devices have"
-            f" {format_time(capacity)}: lower some guarantees"
-        )
-    default = named.get("default", Tenant("default", 0))
-    named["default"] = Tenant(
-        "default", capacity - promised, default.memory_bytes, default.limit_milli, default.weight, default.tier
-    )
-    return named
-
-
 def smallest_share(credit_floor_ns: int, bucket_ns: int) -> int:
     """The smallest guarantee whose bucket can hold the credit that a lease takes: a smaller one would never be served
     as guaranteed."""

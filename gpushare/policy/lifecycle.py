@@ -1,11 +1,11 @@
 """The life of a grant as a pure state machine: an event and a time in, the next state and instructions out.
 
-    reserved -> bound -> active <-> suspended -> released
+    reserved -> bound -> active -> released
         |         |        |
-        +---------+--------+--> expired (its time to bind ran out) or failed
+        +---------+--------+--> released or failed; before it is active also expired (its time to live ran out)
 
-The daemon carries instructions out in order and feeds what happens back as events; replaying the events of the ledger
-gives the same states. Events that arrive late, from the kernel or a hook, find an ended grant and change nothing.
+The daemon carries instructions out in order and feeds what happens back as events. Events that arrive late, from the
+kernel or a hook, find an ended grant and change nothing.
 """
 
 import enum
@@ -15,27 +15,35 @@ from gpushare.errors import RefusedError
 
 
 class Phase(enum.StrEnum):
+    """Where a grant stands; the values are those of the ledger and of the node API."""
+
     RESERVED = "reserved"
     BOUND = "bound"
     ACTIVE = "active"
-    SUSPENDED = "suspended"
     RELEASED = "released"
     EXPIRED = "expired"
     FAILED = "failed"
 
     @property
     def ended(self) -> bool:
+        """No event changes it any more."""
         return self in (Phase.RELEASED, Phase.EXPIRED, Phase.FAILED)
 
 
 class Kind(enum.StrEnum):
+    """What a grant is bound to."""
+
     PROCESS = "process"
     CONTAINER = "container"
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """Where a grant stands. `expires_ns`: when it ends if nothing happens, None: never."""
+    """All that decides what comes next.
+
+    `ttl_ns`: how long it may stay reserved, and then bound. `expires_ns`: wall time at which it ends if nothing
+    happens, None: never. `pid`: the host's, of its first process. `reason`: why it ended.
+    """
 
     grant: str
     phase: Phase
@@ -46,16 +54,7 @@ class Life:
     reason: str = ""
 
 
-# Events.
-
-
-@dataclass(frozen=True, slots=True)
-class Reserved:
-    """Admission said yes."""
-
-    now_ns: int
-    grant: str
-    ttl_ns: int
+# Events. `now_ns`: wall time.
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +74,6 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Suspend:
-    now_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Resume:
-    now_ns: int
-
-
-@dataclass(frozen=True, slots=True)
 class Emptied:
     """The last process is gone (pidfd or empty cgroup; poststop says it sooner)."""
 
@@ -96,7 +85,7 @@ class Release:
     """Somebody asked for its end."""
 
     now_ns: int
-    reason: str = "released by request"
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +98,12 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
+    """The time of WakeAt has come."""
+
     now_ns: int
 
 
-Event = Reserved | Bound | Started | Suspend | Resume | Emptied | Release | Break | Clock
+Event = Bound | Started | Emptied | Release | Break | Clock
 
 
 # Instructions, to be carried out in the order given.
@@ -126,18 +117,6 @@ class Prepare:
 @dataclass(frozen=True, slots=True)
 class Serve:
     """Give it to the arbiter."""
-
-
-@dataclass(frozen=True, slots=True)
-class Watch:
-    """Take a pidfd (and the cgroup) of this process."""
-
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class Park:
-    """Take its leases away and keep its memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,29 +146,27 @@ class Record:
     """Write the new phase to the ledger and tell the watchers."""
 
     phase: Phase
-    reason: str = ""
 
 
-Instruction = Prepare | Serve | Watch | Park | StopServing | EndProcesses | Remove | WakeAt | Record
+Instruction = Prepare | Serve | StopServing | EndProcesses | Remove | WakeAt | Record
 
 
-def begin(event: Reserved) -> tuple[Life, tuple[Instruction, ...]]:
-    expires = event.now_ns + event.ttl_ns
-    life = Life(event.grant, Phase.RESERVED, event.ttl_ns, expires)
+def begin(now_ns: int, grant: str, ttl_ns: int) -> tuple[Life, tuple[Instruction, ...]]:
+    """The life of a grant that admission has just accepted, and its first instructions. `now_ns`: wall time."""
+    expires = now_ns + ttl_ns
+    life = Life(grant, Phase.RESERVED, ttl_ns, expires)
     return life, (Record(Phase.RESERVED), Prepare(), WakeAt(expires))
 
 
 def advance(life: Life, event: Event) -> tuple[Life, tuple[Instruction, ...]]:
-    """Raises RefusedError for a request that this phase does not allow; the state is then as before."""
+    """The state after the event, and what to do. Raises RefusedError for an event that this phase does not allow."""
     match event:
         case Bound():
             return _bind(life, event)
         case Started():
             return _start(life, event)
-        case Suspend() | Resume():
-            return _pause(life, suspend=isinstance(event, Suspend))
         case Emptied():
-            if life.phase in (Phase.ACTIVE, Phase.SUSPENDED):
+            if life.phase is Phase.ACTIVE:
                 return _end(life, Phase.RELEASED, "its processes have ended", kill=False)
             return life, ()
         case Release():
@@ -201,8 +178,6 @@ def advance(life: Life, event: Event) -> tuple[Life, tuple[Instruction, ...]]:
                 return life, ()
             verb = "bound" if life.phase is Phase.RESERVED else "started"
             return _end(life, Phase.EXPIRED, f"not {verb} within {life.ttl_ns // 1_000_000_000} s", kill=False)
-        case Reserved():
-            raise RefusedError(f"grant {life.grant} is reserved already")
 
 
 def _bind(life: Life, event: Bound) -> tuple[Life, tuple[Instruction, ...]]:
@@ -219,29 +194,19 @@ def _bind(life: Life, event: Bound) -> tuple[Life, tuple[Instruction, ...]]:
 def _start(life: Life, event: Started) -> tuple[Life, tuple[Instruction, ...]]:
     if life.phase is Phase.BOUND:
         active = replace(life, phase=Phase.ACTIVE, pid=event.pid, expires_ns=None)
-        return active, (Watch(event.pid), Record(Phase.ACTIVE), WakeAt(None))
+        return active, (Record(Phase.ACTIVE), WakeAt(None))
     if life.phase is Phase.ACTIVE:
-        return life, (Watch(event.pid),)  # one more process of the same grant
+        return life, ()  # one more process of the same grant
     raise RefusedError(f"grant {life.grant} is {life.phase}: no process can start in it")
-
-
-def _pause(life: Life, *, suspend: bool) -> tuple[Life, tuple[Instruction, ...]]:
-    source, target = (Phase.ACTIVE, Phase.SUSPENDED) if suspend else (Phase.SUSPENDED, Phase.ACTIVE)
-    if life.phase is target:
-        return life, ()
-    if life.phase is not source:
-        raise RefusedError(f"grant {life.grant} is {life.phase} and cannot be {'suspended' if suspend else 'resumed'}")
-    step: Instruction = Park() if suspend else Serve()
-    return replace(life, phase=target), (step, Record(target))
 
 
 def _end(life: Life, phase: Phase, reason: str, *, kill: bool) -> tuple[Life, tuple[Instruction, ...]]:
     if life.phase.ended:
         return life, ()
     steps: list[Instruction] = []
-    if kill and life.phase in (Phase.ACTIVE, Phase.SUSPENDED):
+    if kill and life.phase is Phase.ACTIVE:
         steps.append(EndProcesses())
-    if life.phase in (Phase.BOUND, Phase.ACTIVE, Phase.SUSPENDED):
+    if life.phase in (Phase.BOUND, Phase.ACTIVE):
         steps.append(StopServing())
-    steps += [Remove(), Record(phase, reason), WakeAt(None)]
+    steps += [Remove(), Record(phase), WakeAt(None)]
     return replace(life, phase=phase, reason=reason, expires_ns=None), tuple(steps)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from freezer import freeze, frozen, thaw
 from running import SPIN, Tenant, alive, until
 from simulated import Sim
 from simworker import Worker
@@ -203,26 +204,26 @@ def test_a_kernel_that_takes_longer_than_those_before_it(daemon, sim, spin):
 
 
 def test_a_frozen_holder_with_work_in_flight(daemon, sim, spin):
-    frozen, neighbour = spin("75%", 300 * MS), spin("25%")
-    grant = grant_of(daemon, frozen.pid)
-    until(lambda: busy(sim, frozen.pid) > 300 * MS and holds(daemon, grant), 10, "it works")
+    held, neighbour = spin("75%", 300 * MS), spin("25%")
+    grant = grant_of(daemon, held.pid)
+    until(lambda: busy(sim, held.pid) > 300 * MS and holds(daemon, grant), 10, "it works")
     group = cgroup.of_grant(grant)
-    group.freeze()
+    freeze(group)
     try:
-        until(group.frozen, 5, "frozen")
+        until(lambda: frozen(group), 5, "frozen")
         assert holds(daemon, grant)
         gets_it_at_once(daemon, sim, neighbour)
-        ran = busy(sim, frozen.pid)
-        until(lambda: busy(sim, frozen.pid) > ran, 5, "what it had submitted still runs: nobody waited for it")
-        until(lambda: window(sim, SECOND // 2, frozen.pid, neighbour.pid)[0] == 0, 10, "nothing left of it")
+        ran = busy(sim, held.pid)
+        until(lambda: busy(sim, held.pid) > ran, 5, "what it had submitted still runs: nobody waited for it")
+        until(lambda: window(sim, SECOND // 2, held.pid, neighbour.pid)[0] == 0, 10, "nothing left of it")
         assert window(sim, SECOND, neighbour.pid)[0] > 700
         assert events(daemon, grant, "late")
         assert len(daemon.client.grants()) == 2
     finally:
-        group.thaw()
-    assert alive(frozen.pid)
-    frozen.tell(f"run {SHORT_NS}")
-    shared_again(sim, {frozen.pid: 750, neighbour.pid: 250})
+        thaw(group)
+    assert alive(held.pid)
+    held.tell(f"run {SHORT_NS}")
+    shared_again(sim, {held.pid: 750, neighbour.pid: 250})
 
 
 def test_a_holder_that_spins_without_a_call(daemon, sim, spin, worker):

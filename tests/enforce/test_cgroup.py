@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from freezer import freeze, frozen
 
 from gpushare.enforce import cgroup
 from gpushare.enforce.cgroup import Cgroup, Hierarchies
@@ -69,7 +70,7 @@ def sleeper(group) -> Iterator[subprocess.Popen]:
 
 def test_a_life(group, sleeper):
     assert sleeper.pid in group.pids() and len(group.pids()) == 2
-    assert group.populated() and not group.frozen()
+    assert group.populated() and not frozen(group)
     assert not group.remove()
     group.kill()
     assert sleeper.wait(10) == -signal.SIGKILL
@@ -81,16 +82,9 @@ def test_a_life(group, sleeper):
     group.kill()
 
 
-def test_freeze_and_thaw(group, sleeper):
-    group.freeze()
-    wait_until(group.frozen, "not frozen")
-    group.thaw()
-    wait_until(lambda: not group.frozen(), "not thawed")
-
-
 def test_kill_reaches_a_frozen_one(group, sleeper):
-    group.freeze()
-    wait_until(group.frozen, "not frozen")
+    freeze(group)
+    wait_until(lambda: frozen(group), "not frozen")
     group.kill()
     assert sleeper.wait(10) == -signal.SIGKILL
 

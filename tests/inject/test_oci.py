@@ -8,6 +8,7 @@ import pytest
 from gpushare.errors import RefusedError, UsageError
 from gpushare.inject import edits, grantdir, oci
 from gpushare.inject.node import DeviceNode, Granted, Node
+from gpushare.inject.view import View
 
 GRANT = "g-0123456789ab"
 GPU = Granted("GPU-6f1d7a3c-0000-4b5e-9c1a-8d2f00000001", (DeviceNode("/dev/nvidia0", 195, 0),))
@@ -50,7 +51,7 @@ def config(**more):
 
 
 def edit(layout, node, bundle, wanted, devices=(GPU,)):
-    return oci.edit(wanted, bundle, edits.container(layout, GRANT, node, devices), node)
+    return oci.edit(wanted, View(wanted, bundle), edits.container(layout, GRANT, node, devices), node)
 
 
 def mounted(edited) -> dict[str, str]:

@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.errors import NotFoundError, RefusedError, UsageError
-from gpushare.policy.admission import GRANTS_MAX, Device, Holding, Request, Tenant, admit, with_default
+from gpushare.policy.admission import GRANTS_MAX, Device, Holding, Request, Tenant, admit
+from gpushare.policy.shares import DEVICE_MILLI
 from gpushare.units import GIB, MIB
 
 CONTEXT = 16 * MIB
@@ -14,7 +17,11 @@ def device(index=0, memory=16 * GIB, **more):
 
 
 def tenants(*named, devices=1):
-    return with_default(named, [device(i) for i in range(devices)])
+    """By name, with `default` guaranteed all that no other tenant is."""
+    found = {tenant.name: tenant for tenant in named}
+    left = DEVICE_MILLI * devices - sum(tenant.guarantee_milli for tenant in named if tenant.name != "default")
+    found["default"] = replace(found.get("default", Tenant("default", 0)), guarantee_milli=left)
+    return found
 
 
 DEFAULT = tenants()
@@ -50,14 +57,6 @@ def test_what_exceeds_the_tenants_guarantee_is_borrowed_while_it_is_unclaimed():
     assert owner[0].guaranteed_milli == 750
     with pytest.raises(RefusedError, match=r"40% is free, and tenant class has 0% of its guarantee of 25% left"):
         admit(Request("class", GIB, 500), [device()], LABS, held)
-
-
-def test_the_default_tenant_has_all_that_no_other_is_promised():
-    assert DEFAULT["default"].guarantee_milli == 1000
-    assert LABS["default"].guarantee_milli == 0
-    assert tenants(Tenant("a", 500), devices=2)["default"].guarantee_milli == 1500
-    with pytest.raises(UsageError, match=r"guaranteed 120% of device time together, 1 devices have 100%"):
-        tenants(Tenant("a", 700), Tenant("b", 500))
 
 
 def test_sixty_and_sixty_per_cent_do_not_fit_one_device():
@@ -154,7 +153,7 @@ def test_bad_requests_say_what_is_wrong(request_, error, message):
 
 def test_a_node_without_devices_says_so():
     with pytest.raises(RefusedError, match="no device"):
-        admit(Request("default", GIB, 100), [], with_default([], []), [])
+        admit(Request("default", GIB, 100), [], tenants(devices=0), [])
 
 
 names = st.sampled_from(["default", "a", "b"])
@@ -164,7 +163,7 @@ requests = st.builds(Request, names, st.integers(MIB, 12 * GIB), st.integers(1, 
 @given(st.lists(st.tuples(requests, st.booleans()), max_size=20))
 def test_i4_promises_fit_after_any_history(history):
     devices = [device(0), device(1, 24 * GIB, reserved_bytes=GIB)]
-    policy = with_default([Tenant("a", 700), Tenant("b", 300)], devices)
+    policy = tenants(Tenant("a", 700), Tenant("b", 300), devices=len(devices))
     held = []
     for number, (request, release) in enumerate(history):
         if release and held:

@@ -7,11 +7,11 @@ from gpushare.policy import lifecycle as lc
 from gpushare.policy.lifecycle import Kind, Phase, advance, begin
 
 SECOND = 1_000_000_000
-RESERVED = lc.Reserved(0, "g-1", 120 * SECOND)
+RESERVED = (0, "g-1", 120 * SECOND)
 
 
 def live(*events):
-    life, instructions = begin(RESERVED)
+    life, instructions = begin(*RESERVED)
     for event in events:
         life, instructions = advance(life, event)
     return life, instructions
@@ -22,13 +22,13 @@ STARTED = lc.Started(2 * SECOND, 4711)
 
 
 def test_a_container_from_reservation_to_its_end():
-    life, steps = begin(RESERVED)
+    life, steps = begin(*RESERVED)
     assert life.phase is Phase.RESERVED
     assert steps == (lc.Record(Phase.RESERVED), lc.Prepare(), lc.WakeAt(120 * SECOND))
     life, steps = advance(life, BOUND)
     assert steps == (lc.Record(Phase.BOUND), lc.Serve(), lc.WakeAt(121 * SECOND))
     life, steps = advance(life, STARTED)
-    assert steps == (lc.Watch(4711), lc.Record(Phase.ACTIVE), lc.WakeAt(None))
+    assert steps == (lc.Record(Phase.ACTIVE), lc.WakeAt(None))
     life, steps = advance(life, lc.Emptied(3 * SECOND))
     assert life.phase is Phase.RELEASED
     assert steps[:2] == (lc.StopServing(), lc.Remove())
@@ -57,7 +57,7 @@ def test_an_active_grant_does_not_expire():
 
 
 def test_release_ends_what_runs_before_the_pages_go():
-    _, steps = live(BOUND, STARTED, lc.Release(3 * SECOND))
+    _, steps = live(BOUND, STARTED, lc.Release(3 * SECOND, "asked"))
     kinds = [type(step) for step in steps]
     assert kinds.index(lc.EndProcesses) < kinds.index(lc.StopServing) < kinds.index(lc.Remove)
 
@@ -67,23 +67,14 @@ def test_a_broken_grant_fails_with_its_reason():
     assert (life.phase, life.reason) == (Phase.FAILED, "no room on /run")
 
 
-def test_suspend_and_resume():
-    life, steps = live(BOUND, STARTED, lc.Suspend(3))
-    assert (life.phase, steps) == (Phase.SUSPENDED, (lc.Park(), lc.Record(Phase.SUSPENDED)))
-    life, steps = advance(life, lc.Resume(4))
-    assert (life.phase, steps) == (Phase.ACTIVE, (lc.Serve(), lc.Record(Phase.ACTIVE)))
-
-
 @pytest.mark.parametrize(
     ("events", "refused"),
     [
         ((BOUND, STARTED), BOUND),
         ((BOUND,), lc.Bound(2, Kind.PROCESS)),
         ((), STARTED),
-        ((), lc.Suspend(1)),
-        ((BOUND, STARTED, lc.Release(3)), BOUND),
-        ((BOUND, STARTED, lc.Release(3)), STARTED),
-        ((), RESERVED),
+        ((BOUND, STARTED, lc.Release(3, "asked")), BOUND),
+        ((BOUND, STARTED, lc.Release(3, "asked")), STARTED),
     ],
 )
 def test_what_a_phase_does_not_allow_is_refused(events, refused):
@@ -96,17 +87,15 @@ def test_repeated_calls_change_nothing():
     life, _ = live(BOUND)
     assert advance(life, BOUND) == (life, ())
     life, _ = live(BOUND, STARTED)
-    assert advance(life, lc.Started(9, 12)) == (life, (lc.Watch(12),))
+    assert advance(life, lc.Started(9, 12)) == (life, ())
 
 
 times = st.integers(0, 300 * SECOND)
 events = st.one_of(
     st.builds(lc.Bound, times, st.sampled_from(Kind)),
     st.builds(lc.Started, times, st.integers(1, 9)),
-    st.builds(lc.Suspend, times),
-    st.builds(lc.Resume, times),
     st.builds(lc.Emptied, times),
-    st.builds(lc.Release, times),
+    st.builds(lc.Release, times, st.just("asked")),
     st.builds(lc.Break, times, st.just("broken")),
     st.builds(lc.Clock, times),
 )
@@ -114,7 +103,7 @@ events = st.one_of(
 
 @given(st.lists(events, max_size=12))
 def test_whatever_happens_resources_are_given_back_exactly_once(history):
-    life, steps = begin(RESERVED)
+    life, steps = begin(*RESERVED)
     serving = removed = 0
     done = list(steps)
     for event in history:

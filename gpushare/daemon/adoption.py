@@ -1,0 +1,81 @@
+"""Grants across restarts of the daemon: what a stop leaves, and what the next start does with it."""
+
+import logging
+
+from gpushare.daemon import workloads
+from gpushare.daemon.peer import reopen_pidfd
+from gpushare.daemon.resources import Resources
+from gpushare.daemon.serving import Serving
+from gpushare.daemon.state import Live, State, decode, now_ns
+from gpushare.daemon.transitions import Transitions
+from gpushare.errors import GpushareError
+from gpushare.policy import lifecycle
+from gpushare.policy.lifecycle import Phase
+
+log = logging.getLogger(__name__)
+
+
+class Adoption:
+    """Adopts the living grants of the ledger at start, and lets go of them at stop."""
+
+    def __init__(self, state: State, resources: Resources, serving: Serving, transitions: Transitions) -> None:
+        self._state, self._resources, self._serving, self._transitions = state, resources, serving, transitions
+
+    def adopt(self, text: str) -> None:
+        """One row of the ledger without an end: the grant goes on where its workload lives, and ends otherwise."""
+        live = Live(decode(text))
+        self._state.add(live)
+        if not self._resources.knows(live.record):
+            self._transitions.fail(live, "its device is gone")
+            return
+        self._resources.renumber(live.record)
+        try:
+            if live.record.phase is Phase.RESERVED:
+                self._resources.take_over(live, self._transitions.rules(live))
+                self._goes_on(live)
+            else:
+                self._adopt_served(live)
+        except (GpushareError, OSError) as error:
+            log.warning("grant %s is lost: %s", live.id, error)
+            self._transitions.fail(live, f"could not be taken over: {error}")
+
+    def _adopt_served(self, live: Live) -> None:
+        record = live.record
+        for row in record.workloads:
+            pidfd = reopen_pidfd(row.pid, row.started)
+            workloads.watch(live, row, pidfd, lambda: self._transitions.emptied_if_dead(live))
+        if record.phase is not Phase.BOUND and not any(map(workloads.alive, live.workloads)):
+            self._transitions.send(live, lifecycle.Emptied(now_ns()))
+            return
+        self._resources.take_over(live, self._transitions.rules(live))
+        self._serving.serve(live, self._state.ledger.totals(record.id))
+        assert live.limits is not None
+        assert live.socket is not None
+        live.limits.renew_daemon_epoch()
+        live.socket.adopt(record.members)
+        record.members = live.socket.records
+        self._state.save(record)
+        self._goes_on(live)
+
+    def _goes_on(self, live: Live) -> None:
+        self._transitions.publish(live, "added")
+        self._transitions.wake_at(live, live.record.life.expires_ns)
+
+    def end_rebooted(self, text: str) -> None:
+        """The same for a row of before a reboot, which ends: its pids may be other programs' now and are not looked
+        at."""
+        live = Live(decode(text))
+        live.record.workloads, live.record.members = [], []
+        self._state.add(live)
+        self._transitions.fail(live, "the machine was restarted")
+
+    def let_go(self) -> None:
+        """The daemon stops: grants with a workload stay as they are, others end."""
+        for live in self._state:
+            if live.record.phase is Phase.ACTIVE:
+                self._transitions.wake_at(live, None)
+                for workload in live.workloads:
+                    workloads.close(workload)
+                self._resources.close(live)
+            else:
+                self._transitions.send(live, lifecycle.Release(now_ns(), "the daemon stopped before it was used"))

@@ -1,0 +1,72 @@
+"""The devices' backend: NVML's, or the simulator's, started or found again."""
+
+import json
+import subprocess
+import sys
+
+from gpushare.daemon import directories
+from gpushare.daemon.ledger import Ledger
+from gpushare.errors import FailedError, UnreachableError
+from gpushare.node import devices as node_devices
+from gpushare.node.devices import Backend
+from gpushare.node.simulated import SimulatedBackend
+from gpushare.node.simulator import Simulator
+from gpushare.paths import Layout
+
+_PROBE_SECONDS = 70.0
+
+
+def real(ledger: Ledger) -> Backend:
+    """The driver's devices, with what a context costs on each: as the ledger knows it, else measured now.
+
+    Raises FailedError where there is no driver, or a cost cannot be measured.
+    """
+    # Loads NVML, which is not there with simulated devices.
+    from gpushare.node.nvml import NvmlBackend
+
+    try:
+        backend = NvmlBackend()
+    except UnreachableError as error:
+        raise FailedError(str(error)) from None
+    costs = {}
+    for device_id in backend.ids():
+        known = ledger.context_bytes(device_id, backend.driver_version)
+        if known is None:
+            known = _probe(device_id)
+            ledger.set_context_bytes(device_id, backend.driver_version, known)
+        costs[device_id] = known
+    backend.context_bytes = costs
+    return backend
+
+
+def simulated(layout: Layout, simulate: str) -> tuple[Backend, Simulator]:
+    """Simulated devices as `--simulate` says, of the simulator that runs already where it has the same ones.
+
+    Raises FailedError where one with other devices is in use.
+    """
+    directory = layout.sim
+    directories.own(directory)
+    sizes = node_devices.parse_simulate(simulate)
+    simulator = Simulator.start_or_adopt(directory, sizes)
+    if [device.memory_bytes for device in simulator.devices] != sizes:
+        if simulator.in_use():
+            simulator.close()
+            raise FailedError(
+                f"the simulator in {directory} is in use and has other devices than {simulate}: end its processes first"
+            )
+        simulator.stop()
+        simulator = Simulator.start_or_adopt(directory, sizes)
+    return SimulatedBackend(simulator, directory), simulator
+
+
+def _probe(device_id: str) -> int:
+    """In a process of its own: a context would stay with the daemon."""
+    command = [sys.executable, "-P", "-m", "gpushare.node.probe", device_id]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise FailedError(f"the cost of a context on {device_id} cannot be measured: {error}") from None
+    if done.returncode != 0:
+        reason = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
+        raise FailedError(f"the cost of a context on {device_id} cannot be measured: {reason[0]}")
+    return int(json.loads(done.stdout)["context_bytes"])

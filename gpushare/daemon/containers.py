@@ -1,0 +1,121 @@
+"""A container's way with its grant, in the order in which an engine calls: edit, created, stopped.
+
+`edit` is the start of one whose engine reads no CDI; with CDI the engine starts at `created`.
+"""
+
+import asyncio
+import os
+from pathlib import Path
+from socket import socket
+from typing import Any
+
+import msgspec
+
+from gpushare.api.types import BindRequest, GrantRequest, OciEditAnswer, OciEditRequest
+from gpushare.daemon import workloads
+from gpushare.daemon.grants import Grants
+from gpushare.daemon.peer import Peer, open_pidfd
+from gpushare.daemon.resources import Resources
+from gpushare.daemon.state import Live, State, now_ns
+from gpushare.daemon.transitions import Transitions
+from gpushare.enforce import cgroup
+from gpushare.errors import GpushareError, RefusedError, UsageError
+from gpushare.inject import oci
+from gpushare.inject.node import Node
+from gpushare.policy import lifecycle
+from gpushare.policy.lifecycle import Kind, Phase
+
+_PID_MAX = 1 << 22  # PID_MAX_LIMIT of include/linux/threads.h
+
+
+class Containers:
+    """What the runtime wrapper and the hooks ask for."""
+
+    def __init__(
+        self, state: State, grants: Grants, transitions: Transitions, resources: Resources, node: Node
+    ) -> None:
+        self._state, self._grants, self._transitions = state, grants, transitions
+        self._resources, self._node = resources, node
+
+    def edit(self, peer: Peer, asked: OciEditRequest, connection: socket) -> OciEditAnswer:
+        """Gives a container what its annotations ask for: a grant, bound, and the configuration with the grant in it.
+
+        Without annotations of ours the configuration stays as it is. A grant that was made for a container whose
+        configuration cannot be edited ends. Raises UsageError for such a configuration, and what Grants.create raises.
+        """
+        wanted = oci.request(asked.config)
+        if wanted is None:
+            return OciEditAnswer(config=asked.config, grant=None)
+        live, new = self._grant(peer, wanted)
+        try:
+            config = self._apply(peer, live, asked, connection)
+        except GpushareError as error:
+            if new:
+                self._transitions.fail(live, str(error))
+            raise
+        if new and asked.starts:
+            self._expect_start(live, peer, connection)
+        return OciEditAnswer(config=config, grant=live.id)
+
+    def _grant(self, peer: Peer, wanted: dict[str, str | int]) -> tuple[Live, bool]:
+        if "grant" in wanted:
+            return self._state.live(str(wanted["grant"])), False
+        try:
+            request = msgspec.convert(wanted, GrantRequest)
+        except msgspec.ValidationError as error:
+            raise UsageError(f"the container's annotations make no request: {error}") from None
+        return self._grants.create(peer, request)
+
+    def _apply(self, peer: Peer, live: Live, asked: OciEditRequest, connection: socket) -> dict[str, Any]:
+        self._grants.bind(peer, live.id, BindRequest(kind="container"), connection)
+        granted = self._resources.granted(live.record)
+        try:
+            return oci.apply(asked.config, Path(asked.bundle), self._state.layout, live.id, self._node, granted)
+        except (OSError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+            # Nothing has checked the configuration's shape: it may be anything that is JSON.
+            raise UsageError(f"config.json of {asked.bundle} cannot be edited: {error!r}") from None
+
+    def _expect_start(self, live: Live, peer: Peer, connection: socket) -> None:
+        """The calling process becomes the runtime, which ends only after the hook, or because the start failed."""
+        try:
+            live.starter = open_pidfd(connection, peer.pid)
+        except OSError:
+            self._start_failed(live)
+            return
+        asyncio.get_running_loop().add_reader(live.starter, self._start_failed, live)
+
+    def _start_failed(self, live: Live) -> None:
+        workloads.forget_starter(live)
+        if live.record.phase is Phase.BOUND:
+            self._transitions.fail(live, "the runtime ended before it started the container")
+
+    def created(self, grant_id: str, container: Any) -> Live:
+        """The createRuntime hook: the first process of a container that is about to start. A repeated call is fine.
+
+        `container`: its OCI state. Raises UsageError where that has no pid, RefusedError where a plain process has the
+        grant, FailedError where the process has ended.
+        """
+        live = self._state.live(grant_id)
+        pid = container.get("pid") if isinstance(container, dict) else None
+        if not isinstance(pid, int) or isinstance(pid, bool) or not 1 < pid <= _PID_MAX or pid == os.getpid():
+            raise UsageError("the OCI state has no pid of a container: is this the createRuntime hook?")
+        if any(workload.record.pid == pid for workload in live.workloads):
+            return live
+        if live.record.life.kind is Kind.PROCESS:
+            raise RefusedError(f"grant {grant_id} is in use by process {live.record.life.pid}: create another")
+        with workloads.open_process(pid) as process:
+            if live.record.phase is Phase.RESERVED:
+                self._transitions.send(live, lifecycle.Bound(now_ns(), Kind.CONTAINER))
+            self._grants.start(live, process, lambda: cgroup.own_of_process(pid))
+        workloads.forget_starter(live)
+        return live
+
+    def stopped(self, grant_id: str) -> None:
+        """The poststop hook: the container is gone. A grant that has ended already is fine. Raises NotFoundError."""
+        if grant_id in self._state:
+            live = self._state.live(grant_id)
+            workloads.sweep(live)
+            if not any(workload.pidfd is not None for workload in live.workloads):
+                self._transitions.send(live, lifecycle.Emptied(now_ns()))
+        elif self._state.ended(grant_id) is None:
+            self._state.live(grant_id)

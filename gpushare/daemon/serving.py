@@ -1,0 +1,78 @@
+"""Which grants the arbiter serves, and with what shares."""
+
+from gpushare.arbiter import Arbiter
+from gpushare.daemon import gangs, placement
+from gpushare.daemon.accounts import Accounts
+from gpushare.daemon.books import DeviceBook
+from gpushare.daemon.ledger import Totals
+from gpushare.daemon.receipts import Receipts
+from gpushare.daemon.resources import Resources
+from gpushare.daemon.state import Live, State, instant
+from gpushare.pages import GrantState
+
+
+class Serving:
+    """The only caller that adds grants to the arbiter, changes their shares there, and removes them."""
+
+    def __init__(
+        self, state: State, resources: Resources, arbiter: Arbiter, accounts: Accounts, receipts: Receipts
+    ) -> None:
+        self._state, self._resources, self._arbiter = state, resources, arbiter
+        self._accounts, self._receipts = accounts, receipts
+        self._active: frozenset[str] | None = None
+        """Grants that had work in the last second; None: not known yet, all of them may have."""
+
+    def serve(self, live: Live, carried: dict[str, Totals]) -> None:
+        """Adds a grant with open pages. `carried`: by device id, what earlier runs of the daemon wrote of it."""
+        assert live.limits is not None
+        assert live.usage is not None
+        assert live.bell is not None
+        places = live.record.places
+        indices = [place.index for place in places]
+        flags, shares = gangs.share_flags(live.record.request), placement.first_shares(live)
+        live.handle = self._arbiter.add(live.limits, live.usage, indices, shares, live.bell, flags)
+        live.shares = []  # the page may still have the shares of before a restart
+        for place in places:
+            base = self._arbiter.grant_stats(live.handle, place.index)
+            live.books[place.index] = DeviceBook(carried.get(place.device, Totals()), base, instant())
+        live.limits.state = GrantState.ACTIVE
+        self.refresh_shares()
+
+    def stop(self, live: Live) -> None:
+        """Removes a grant, after its last numbers went to the ledger. One that is not served is left alone."""
+        if live.handle is None:
+            return
+        self._receipts.ends(live)
+        self._accounts.write_periods()  # of all grants: lent time needs everybody's numbers
+        self._arbiter.remove(live.handle)
+        live.handle = None
+        live.books.clear()
+        self.refresh_shares()
+
+    def clear_slot(self, live: Live, slot: int) -> None:
+        """Empties the usage slot of a process that has ended."""
+        if live.handle is not None:
+            self._arbiter.clear_slot(live.handle, slot)
+
+    def refresh_shares(self) -> None:
+        """Works out every served grant's share again and pushes those that changed to the arbiter and the page.
+
+        Called whenever a grant comes or goes, a device fails or is back, or a tenant's guarantee changes.
+        """
+        for grant_id, shares in placement.arbiter_shares(self._state, self._active).items():
+            live = self._state.live(grant_id)
+            assert live.handle is not None
+            assert live.limits is not None
+            if shares == live.shares:
+                continue
+            live.shares = shares
+            self._arbiter.set_shares(live.handle, shares)
+            for ordinal, (place, share) in enumerate(zip(live.record.places, shares, strict=True)):
+                limits = self._resources.limits(place, share.guarantee_milli, share.limit_milli)
+                live.limits.set_device(ordinal, limits)
+
+    def follow(self, active: frozenset[str]) -> None:
+        """Grants that have work: what a tenant's idle grants leave goes to those of its grants that run."""
+        if active != self._active:
+            self._active = active
+            self.refresh_shares()

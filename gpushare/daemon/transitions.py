@@ -1,0 +1,177 @@
+"""A grant's way from phase to phase: policy.lifecycle decides, this carries out. Called on the event loop only.
+
+A daemon that is killed between two instructions leaves a grant whose ledger row says what was reached: the next start
+adopts it or ends it (daemon/adoption.py).
+"""
+
+import asyncio
+import logging
+from typing import Any
+
+from gpushare.arbiter import Arbiter
+from gpushare.daemon import tenant_socket, workloads
+from gpushare.daemon.peer import Peer
+from gpushare.daemon.resources import Resources
+from gpushare.daemon.serving import Serving
+from gpushare.daemon.state import Live, State, now_ns
+from gpushare.daemon.tenant_socket import Rules
+from gpushare.daemon.view import grant_view
+from gpushare.daemon.watch import Change
+from gpushare.errors import FailedError
+from gpushare.policy import lifecycle
+from gpushare.policy.lifecycle import Kind, Phase
+
+log = logging.getLogger(__name__)
+
+
+class Transitions:
+    """Sends events to the state machine, carries its instructions out in order, and tells the watchers."""
+
+    def __init__(self, state: State, resources: Resources, serving: Serving, arbiter: Arbiter) -> None:
+        self._state, self._resources, self._serving, self._arbiter = state, resources, serving, arbiter
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def begin(self, live: Live, steps: tuple[lifecycle.Instruction, ...]) -> None:
+        """Takes a new grant in and carries out the first steps of its life. One that fails has ended."""
+        self._state.add(live)
+        self._carry_out(live, steps)
+
+    def send(self, live: Live, event: lifecycle.Event) -> None:
+        """Raises RefusedError where the phase does not allow the event. Any other failure ends the grant."""
+        life, steps = lifecycle.advance(live.record.life, event)
+        live.record.life = life
+        self._carry_out(live, steps)
+
+    def fail(self, live: Live, reason: str) -> None:
+        """Ends a grant that cannot go on. One that has ended already is left as it is."""
+        self.send(live, lifecycle.Break(now_ns(), reason))
+
+    def _carry_out(self, live: Live, steps: tuple[lifecycle.Instruction, ...]) -> None:
+        try:
+            for step in steps:
+                self._step(live, step)
+        except Exception as error:
+            if live.record.phase.ended:
+                raise
+            self.fail(live, str(error))
+            raise
+
+    def _step(self, live: Live, step: lifecycle.Instruction) -> None:
+        match step:
+            case lifecycle.Prepare():
+                self._resources.make(live, self.rules(live))
+            case lifecycle.Serve():
+                self._shape_for_process(live)
+                self._serving.serve(live, {})
+            case lifecycle.StopServing():
+                self._serving.stop(live)
+            case lifecycle.EndProcesses():
+                workloads.kill(live)
+            case lifecycle.Remove():
+                self._remove(live)
+            case lifecycle.WakeAt(t_ns):
+                self.wake_at(live, t_ns)
+            case lifecycle.Record(phase):
+                self._record(live, phase)
+
+    def _shape_for_process(self, live: Live) -> None:
+        """A grant is made in the shape for containers. A plain process gets another one, before anybody has used it."""
+        if live.record.life.kind is Kind.PROCESS:
+            self._resources.unmake(live)
+            self._resources.make(live, self.rules(live))
+
+    def _remove(self, live: Live) -> None:
+        workloads.forget_starter(live)
+        for workload in live.workloads:
+            workloads.close(workload)
+        live.workloads.clear()
+        live.record.members = []
+        self._resources.unmake(live)
+        if live.record.life.kind is Kind.PROCESS:
+            workloads.remove_cgroup(live.id)
+
+    def wake_at(self, live: Live, t_ns: int | None) -> None:
+        """Sends Clock at this wall time, in place of any time set before; None: never."""
+        timer = self._timers.pop(live.id, None)
+        if timer is not None:
+            timer.cancel()
+        if t_ns is not None:
+            # Wall time can be set, the loop's clock cannot: whatever is done to the former, no grant waits for longer
+            # than its time to live.
+            delay = min(max(0, t_ns - now_ns()), live.record.life.ttl_ns) / 1e9
+            self._timers[live.id] = asyncio.get_running_loop().call_later(delay, self._clock, live, t_ns)
+
+    def _clock(self, live: Live, due_ns: int) -> None:
+        """`due_ns`, not the present wall time: that may have been set back meanwhile."""
+        self._timers.pop(live.id, None)
+        self.send(live, lifecycle.Clock(due_ns))
+
+    def _record(self, live: Live, phase: Phase) -> None:
+        if phase.ended:
+            live.record.ended_ns = now_ns()
+        try:
+            self._state.save(live.record)
+        except FailedError as error:
+            if not phase.ended:
+                raise
+            # It has ended all the same; the next start finds the row open and no process alive.
+            log.error("grant %s: %s", live.id, error)  # noqa: TRY400 - the reason is in the line
+        self.publish(live, "removed" if phase.ended else "added" if phase is Phase.RESERVED else "changed")
+        if phase.ended:
+            self._state.remove(live)
+
+    # Watchers.
+
+    def publish(self, live: Live, change: Change) -> None:
+        """Puts the grant, as it is now, into the watch stream."""
+
+        def build(rv: int) -> Any:
+            live.rv = rv
+            return grant_view(self._state, live.record, live, self._arbiter)
+
+        self._state.watch.publish("grant", change, build)
+
+    def publish_on(self, devices: set[str]) -> None:
+        """The same for all grants on these devices, which failed or came back. Nothing is ended: what ran there may go
+        on when the device is back, and its owner decides."""
+        for live in self._state:
+            if any(place.device in devices for place in live.record.places):
+                self.publish(live, "changed")
+
+    # Workloads and processes.
+
+    def emptied_if_dead(self, live: Live) -> None:
+        """Ends the grant where none of its workloads lives."""
+        if not live.record.phase.ended and not any(map(workloads.alive, live.workloads)):
+            self.send(live, lifecycle.Emptied(now_ns()))
+
+    def rules(self, live: Live) -> Rules:
+        """What the grant's socket asks when processes join and leave."""
+        return Rules(
+            admit=lambda who: self._admit(live, who),
+            clear=lambda slot: self._serving.clear_slot(live, slot),
+            changed=lambda: self._members_changed(live),
+            write=lambda: self._write_members(live),
+        )
+
+    def _admit(self, live: Live, who: Peer) -> tuple[int, str]:
+        life = live.record.life
+        if life.phase.ended:
+            return tenant_socket.RELEASED, f"grant {live.id} has ended ({life.reason})"
+        if life.phase is not Phase.ACTIVE:
+            return tenant_socket.REFUSED, f"grant {live.id} is not in use yet: start its container or process first"
+        if not workloads.admits(live, who.pid):
+            return tenant_socket.REFUSED, f"process {who.pid} is not in the cgroup of grant {live.id}"
+        if live.usage is not None and live.usage.torn:
+            return tenant_socket.REFUSED, f"the usage page of grant {live.id} is damaged: create another grant"
+        return tenant_socket.OK, ""
+
+    def _members_changed(self, live: Live) -> None:
+        if live.socket is None or live.record.phase.ended:
+            return
+        live.record.members = live.socket.records
+
+    def _write_members(self, live: Live) -> None:
+        if not live.record.phase.ended:
+            self._state.save(live.record)
+            self.publish(live, "changed")
