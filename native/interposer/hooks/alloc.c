@@ -1,4 +1,5 @@
 /* cuMemAlloc and its family: reserve, ask the driver, commit or give back. */
+#include "interposer/hooks/alloc.h"
 #include "interposer/memory/pool_map.h"
 
 enum {
@@ -48,28 +49,13 @@ static CUresult end(const struct charge *charge, CUresult result, uint64_t addre
   return result;
 }
 
-CUresult gs_cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytesize) {
+CUresult gs_do_alloc(const struct gs_call *call, struct gs_out address, size_t bytes) {
   struct charge charge;
-  CUresult result;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuMemAlloc(dptr, bytesize) : result;
-  result = begin(&charge, round_up(bytesize, ROUND), dptr != NULL);
+  CUresult result = begin(&charge, round_up(bytes, ROUND), address.place != NULL);
   if (result != CUDA_SUCCESS)
     return result;
-  result = gs_real.cuMemAlloc(dptr, bytesize);
-  return end(&charge, result, result == CUDA_SUCCESS ? *dptr : 0);
-}
-
-CUresult gs_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize) {
-  struct charge charge;
-  CUresult result;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuMemAlloc_v2(dptr, bytesize) : result;
-  result = begin(&charge, round_up(bytesize, ROUND), dptr != NULL);
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = gs_real.cuMemAlloc_v2(dptr, bytesize);
-  return end(&charge, result, result == CUDA_SUCCESS ? *dptr : 0);
+  result = gs_call(call);
+  return end(&charge, result, result == CUDA_SUCCESS ? gs_out_read(address) : 0);
 }
 
 CUresult gs_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags) {
@@ -143,12 +129,12 @@ CUresult gs_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthIn
 }
 
 /* The entry leaves the books before the driver frees: from then on another thread may be given the same address. */
-static CUresult free_pointer(uint64_t address, CUresult (*free)(uint64_t address)) {
+CUresult gs_do_free(const struct gs_call *call, CUdeviceptr address) {
   struct gs_entry entry;
   bool ours = gs_book_take(GS_BOOK_POINTER, address, &entry);
   bool block = !ours && gs_map_take(address, &entry);
   int ordinal = ours ? entry.ordinal : gs_current_device();
-  CUresult result = free(address);
+  CUresult result = gs_call(call);
   if (ours && result != CUDA_SUCCESS)
     gs_book_put(&entry);
   else if (block && result != CUDA_SUCCESS)
@@ -160,21 +146,4 @@ static CUresult free_pointer(uint64_t address, CUresult (*free)(uint64_t address
   if (result == CUDA_SUCCESS)
     gs_memory_synced(ordinal); /* cuMemFree waits for the device's work */
   return result;
-}
-
-static CUresult free_v1(uint64_t address) { return gs_real.cuMemFree((CUdeviceptr_v1)address); }
-static CUresult free_v2(uint64_t address) { return gs_real.cuMemFree_v2(address); }
-
-CUresult gs_cuMemFree(CUdeviceptr_v1 dptr) {
-  CUresult result;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuMemFree(dptr) : result;
-  return free_pointer(dptr, free_v1);
-}
-
-CUresult gs_cuMemFree_v2(CUdeviceptr dptr) {
-  CUresult result;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuMemFree_v2(dptr) : result;
-  return free_pointer(dptr, free_v2);
 }

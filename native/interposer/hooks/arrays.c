@@ -228,28 +228,13 @@ CUresult gs_after_mipmap(struct gs_around_mipmap *around, CUresult result) {
 }
 
 /* Out of the books before the driver frees it: the handle may be another array's at once. */
-static CUresult after_destroy(bool ours, const struct gs_entry *entry, CUresult result) {
+CUresult gs_do_array_destroy(const struct gs_call *call, uintptr_t handle) {
+  struct gs_entry entry;
+  bool ours = gs_book_take(GS_BOOK_ARRAY, handle, &entry);
+  CUresult result = gs_call(call);
   if (ours && result == CUDA_SUCCESS)
-    gs_give_back(entry->ordinal, entry->bytes);
+    gs_give_back(entry.ordinal, entry.bytes);
   else if (ours)
-    gs_book_put(entry);
+    gs_book_put(&entry);
   return result;
-}
-
-CUresult gs_cuArrayDestroy(CUarray hArray) {
-  CUresult result;
-  struct gs_entry entry;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuArrayDestroy(hArray) : result;
-  bool ours = gs_book_take(GS_BOOK_ARRAY, (uintptr_t)hArray, &entry);
-  return after_destroy(ours, &entry, gs_real.cuArrayDestroy(hArray));
-}
-
-CUresult gs_cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) {
-  CUresult result;
-  struct gs_entry entry;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuMipmappedArrayDestroy(hMipmappedArray) : result;
-  bool ours = gs_book_take(GS_BOOK_ARRAY, (uintptr_t)hMipmappedArray, &entry);
-  return after_destroy(ours, &entry, gs_real.cuMipmappedArrayDestroy(hMipmappedArray));
 }

@@ -2,6 +2,7 @@
 #ifndef GPUSHARE_HOOKS_ARRAYS_H
 #define GPUSHARE_HOOKS_ARRAYS_H
 
+#include "interposer/hooks/call.h"
 #include "interposer/process/process.h"
 
 /* The array a program asks for, however it described it. */
@@ -36,5 +37,8 @@ struct gs_around_mipmap {
 CUresult gs_before_mipmap(struct gs_around_mipmap *around, CUmipmappedArray *array, struct gs_box box,
                           unsigned int levels);
 CUresult gs_after_mipmap(struct gs_around_mipmap *around, CUresult result);
+
+/* handle: of an array or a mipmapped one. */
+CUresult gs_do_array_destroy(const struct gs_call *call, uintptr_t handle);
 
 #endif

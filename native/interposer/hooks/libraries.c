@@ -209,22 +209,11 @@ CUresult gs_cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel) {
   return result;
 }
 
-CUresult gs_cuLibraryGetModule(CUmodule *pMod, CUlibrary library) {
+/* All of it: its functions come as they are asked for, unseen. */
+CUresult gs_do_library_use(const struct gs_call *call, CUlibrary library, bool variables) {
   struct use use;
-  CUresult result;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuLibraryGetModule(pMod, library) : result;
-  result = begin_use(&use, (uintptr_t)library, ALL); /* its functions come as they are asked for, unseen */
-  return result == CUDA_SUCCESS ? end_use(&use, gs_real.cuLibraryGetModule(pMod, library)) : result;
-}
-
-CUresult gs_cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name) {
-  struct use use;
-  CUresult result;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuLibraryGetGlobal(dptr, bytes, library, name) : result;
-  result = begin_use(&use, (uintptr_t)library, (uintptr_t)library);
-  return result == CUDA_SUCCESS ? end_use(&use, gs_real.cuLibraryGetGlobal(dptr, bytes, library, name)) : result;
+  CUresult result = begin_use(&use, (uintptr_t)library, variables ? (uintptr_t)library : ALL);
+  return result == CUDA_SUCCESS ? end_use(&use, gs_call(call)) : result;
 }
 
 static void kernel_known(CUkernel kernel, CUlibrary library) {

@@ -88,50 +88,21 @@ static CUresult end(const struct loading *loading, CUresult result, CUmodule *mo
   return result;
 }
 
-CUresult gs_cuModuleLoad(CUmodule *module, const char *fname) {
+CUresult gs_do_module_load_file(const struct gs_call *call, CUmodule *module, const char *path) {
   struct loading loading;
-  CUresult result;
   struct gs_image_size size;
   bool wrong;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuModuleLoad(module, fname) : result;
-  if (!gs_file_size(fname, capability_here(), &size, &wrong))
+  if (!gs_file_size(path, capability_here(), &size, &wrong))
     return CUDA_ERROR_OUT_OF_MEMORY;
-  result = begin(&loading, module, size, wrong);
-  return result == CUDA_SUCCESS ? end(&loading, gs_real.cuModuleLoad(module, fname), module) : result;
+  CUresult result = begin(&loading, module, size, wrong);
+  return result == CUDA_SUCCESS ? end(&loading, gs_call(call), module) : result;
 }
 
-CUresult gs_cuModuleLoadData(CUmodule *module, const void *image) {
+CUresult gs_do_module_load(const struct gs_call *call, CUmodule *module, const void *image, bool wrong) {
   struct loading loading;
-  CUresult result;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuModuleLoadData(module, image) : result;
-  result = begin(&loading, module, gs_image_size(image, SIZE_MAX, capability_here()), gs_image_wrong(image, SIZE_MAX));
-  return result == CUDA_SUCCESS ? end(&loading, gs_real.cuModuleLoadData(module, image), module) : result;
-}
-
-CUresult gs_cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options,
-                               void **optionValues) {
-  struct loading loading;
-  CUresult result;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuModuleLoadDataEx(module, image, numOptions, options, optionValues)
-                                  : result;
-  bool wrong = (numOptions > 0 && (!options || !optionValues)) || gs_image_wrong(image, SIZE_MAX);
-  result = begin(&loading, module, gs_image_size(image, SIZE_MAX, capability_here()), wrong);
-  if (result != CUDA_SUCCESS)
-    return result;
-  return end(&loading, gs_real.cuModuleLoadDataEx(module, image, numOptions, options, optionValues), module);
-}
-
-CUresult gs_cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin) {
-  struct loading loading;
-  CUresult result;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuModuleLoadFatBinary(module, fatCubin) : result;
-  result =
-      begin(&loading, module, gs_image_size(fatCubin, SIZE_MAX, capability_here()), gs_image_wrong(fatCubin, SIZE_MAX));
-  return result == CUDA_SUCCESS ? end(&loading, gs_real.cuModuleLoadFatBinary(module, fatCubin), module) : result;
+  wrong = wrong || gs_image_wrong(image, SIZE_MAX);
+  CUresult result = begin(&loading, module, gs_image_size(image, SIZE_MAX, capability_here()), wrong);
+  return result == CUDA_SUCCESS ? end(&loading, gs_call(call), module) : result;
 }
 
 void gs_functions_gone(void) {

@@ -1,4 +1,5 @@
 /* Memory pools: whose they are and what their blocks are. What they cost is pool_charge.c's. */
+#include "interposer/hooks/pools.h"
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
 #include "interposer/memory/implicit.h"
@@ -81,20 +82,12 @@ void gs_pools_context_gone(CUcontext context) {
 /* ---- handlers ---------------------------------------------------------------------------------------------------- */
 
 struct request {
+  const struct gs_call *call;
   CUdeviceptr *address;
   size_t bytes;
   CUmemoryPool pool;
   CUstream stream;
-  /* the driver's function, with the pool or, where the program named none, without */
-  CUresult (*plain)(CUdeviceptr *address, size_t bytes, CUstream stream);
-  CUresult (*from)(CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream);
 };
-
-static CUresult call(const struct request *request) {
-  if (request->from)
-    return request->from(request->address, request->bytes, request->pool, request->stream);
-  return request->plain(request->address, request->bytes, request->stream);
-}
 
 /* A stream that captures gets a graph's allocation node: its memory comes with the graph's launch. */
 static bool captures(CUstream stream) {
@@ -114,7 +107,7 @@ static bool within_charge(const struct request *request, int ordinal, CUresult *
   *result = CUDA_ERROR_OUT_OF_MEMORY;
   gs_lock(&gs_process->alloc_lock[ordinal]);
   if (gs_growth_begin(&growth, pool, ordinal, request->bytes, request->stream)) {
-    *result = call(request);
+    *result = gs_call(request->call);
     fits = gs_growth_end(&growth) || *result != CUDA_SUCCESS;
     if (!fits) { /* it grew by more than any driver known does, and over the limit */
       gs_real.cuMemFreeAsync(*request->address, request->stream);
@@ -127,59 +120,34 @@ static bool within_charge(const struct request *request, int ordinal, CUresult *
   return fits;
 }
 
-static CUresult allocate(struct request *request) {
+CUresult gs_do_pool_alloc(const struct gs_call *call, CUdeviceptr *address, size_t bytes, bool named, CUmemoryPool pool,
+                          CUstream stream) {
   CUresult result;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? call(request) : result;
-  int device = gs_stream_device(request->stream);
-  if (!request->address || (request->from && !request->pool) || captures(request->stream) ||
-      (!request->pool && device == GS_NO_DEVICE))
-    return call(request);
-  if (!request->pool && gs_real.cuDeviceGetMemPool(&request->pool, gs_device_of(device)) != CUDA_SUCCESS)
-    return call(request);
+  struct request request = {call, address, bytes, pool, stream};
+  int device = gs_stream_device(stream);
+  if (!address || (named && !pool) || captures(stream) || (!named && device == GS_NO_DEVICE))
+    return gs_call(call);
+  if (!named && gs_real.cuDeviceGetMemPool(&request.pool, gs_device_of(device)) != CUDA_SUCCESS)
+    return gs_call(call);
   if (!gs_book_room(4)) /* the pool, a block, a piece, and the block again when it fades */
     return CUDA_ERROR_OUT_OF_MEMORY;
-  int ordinal = pool_ordinal(request->pool);
+  int ordinal = pool_ordinal(request.pool);
   if (ordinal == GS_NO_DEVICE) {
     CUdevice other;
-    return request->bytes > 0 && pool_elsewhere(request->pool, &other) ? gs_refuse_elsewhere(other) : call(request);
+    return bytes > 0 && pool_elsewhere(request.pool, &other) ? gs_refuse_elsewhere(other) : gs_call(call);
   }
-  if (!within_charge(request, ordinal, &result) &&
-      gs_growth_make_room((uintptr_t)request->pool, ordinal, request->bytes, request->stream))
-    within_charge(request, ordinal, &result);
+  if (!within_charge(&request, ordinal, &result) &&
+      gs_growth_make_room((uintptr_t)request.pool, ordinal, bytes, stream))
+    within_charge(&request, ordinal, &result);
   return result;
 }
 
-/* The _ptsz functions mean the calling thread's stream by NULL. */
-static CUstream per_thread(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
-
-CUresult gs_cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream) {
-  return allocate(&(struct request){dptr, bytesize, NULL, hStream, gs_real.cuMemAllocAsync, NULL});
-}
-
-CUresult gs_cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream) {
-  return allocate(&(struct request){dptr, bytesize, NULL, per_thread(hStream), gs_real.cuMemAllocAsync_ptsz, NULL});
-}
-
-CUresult gs_cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream) {
-  return allocate(&(struct request){dptr, bytesize, pool, hStream, NULL, gs_real.cuMemAllocFromPoolAsync});
-}
-
-CUresult gs_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream) {
-  return allocate(
-      &(struct request){dptr, bytesize, pool, per_thread(hStream), NULL, gs_real.cuMemAllocFromPoolAsync_ptsz});
-}
-
-static CUresult free_async(CUdeviceptr address, CUstream stream,
-                           CUresult (*free)(CUdeviceptr address, CUstream stream)) {
-  CUresult result;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? free(address, stream) : result;
+CUresult gs_do_free_async(const struct gs_call *call, CUdeviceptr address, CUstream stream) {
   /* out of the books before the driver frees: from then on another thread may be given the same address */
   struct gs_entry entry;
   bool ours = gs_book_take(GS_BOOK_POINTER, address, &entry);
   bool block = !ours && gs_map_take(address, &entry);
-  result = free(address, stream);
+  CUresult result = gs_call(call);
   if (ours && result != CUDA_SUCCESS)
     gs_book_put(&entry);
   else if (block && result != CUDA_SUCCESS)
@@ -189,14 +157,6 @@ static CUresult free_async(CUdeviceptr address, CUstream stream,
   else if (block)
     gs_pool_block_freed(&entry, &stream);
   return result;
-}
-
-CUresult gs_cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
-  return free_async(dptr, hStream, gs_real.cuMemFreeAsync);
-}
-
-CUresult gs_cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) {
-  return free_async(dptr, per_thread(hStream), gs_real.cuMemFreeAsync_ptsz);
 }
 
 /* Managed memory may have no place of its own, or one it can leave: it is charged where it is wanted. */
@@ -283,25 +243,14 @@ CUresult gs_cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
 }
 
 /* Pools by place and kind of memory, since CUDA 13. */
-static CUresult get_pool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type,
-                         CUresult (*get)(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)) {
-  CUresult result;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? get(pool, location, type) : result;
+CUresult gs_do_get_pool(const struct gs_call *call, CUmemoryPool *pool, const CUmemLocation *location,
+                        CUmemAllocationType type) {
   if (pool && location && type == CU_MEM_ALLOCATION_TYPE_MANAGED && gs_managed_refused())
     return CUDA_ERROR_NOT_SUPPORTED;
   if (!gs_book_room(1))
     return CUDA_ERROR_OUT_OF_MEMORY;
-  result = get(pool, location, type);
+  CUresult result = gs_call(call);
   if (result == CUDA_SUCCESS && type == CU_MEM_ALLOCATION_TYPE_MANAGED && location->type != CU_MEM_LOCATION_TYPE_DEVICE)
     gs_pool_add((uintptr_t)*pool, payer(location, true), 0, 0);
   return result;
-}
-
-CUresult gs_cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type) {
-  return get_pool(pool_out, location, type, gs_real.cuMemGetDefaultMemPool);
-}
-
-CUresult gs_cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
-  return get_pool(pool, location, type, gs_real.cuMemGetMemPool);
 }

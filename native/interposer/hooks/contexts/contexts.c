@@ -81,10 +81,6 @@ static bool affinity_known(const CUexecAffinityParam *params, int count, CUdevic
   return known;
 }
 
-static bool params_known(const CUctxCreateParams *params, CUdevice device) {
-  return !params || affinity_known(params->execAffinityParams, params->numExecAffinityParams, device);
-}
-
 /* It cannot be had, and something else is wrong with it: what the driver says of that. */
 static CUresult let_refuse(CUresult said, const CUcontext *made, CUresult reason) {
   if (said != CUDA_SUCCESS)
@@ -93,7 +89,16 @@ static CUresult let_refuse(CUresult said, const CUcontext *made, CUresult reason
   return reason;
 }
 
-static CUresult end_create(CUresult result, CUcontext *context, int ordinal, uint64_t bytes) {
+CUresult gs_do_context_create(const struct gs_call *call, CUcontext *context, CUdevice device, unsigned int flags,
+                              const CUexecAffinityParam *affinity, int affinities) {
+  int ordinal;
+  uint64_t bytes;
+  CUresult result = begin(context, device, &ordinal, &bytes);
+  if (result != CUDA_SUCCESS)
+    return flags_known(flags) && affinity_known(affinity, affinities, device)
+               ? result
+               : let_refuse(gs_call(call), context, result);
+  result = gs_call(call);
   if (ordinal == GS_NO_DEVICE)
     return result;
   if (result != CUDA_SUCCESS) {
@@ -104,59 +109,6 @@ static CUresult end_create(CUresult result, CUcontext *context, int ordinal, uin
   created(*context, ordinal, bytes);
   gs_time_start(ordinal);
   return result;
-}
-
-CUresult gs_cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev) {
-  CUresult result;
-  int ordinal;
-  uint64_t bytes;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuCtxCreate(pctx, flags, dev) : result;
-  result = begin(pctx, dev, &ordinal, &bytes);
-  if (result != CUDA_SUCCESS)
-    return flags_known(flags) ? result : let_refuse(gs_real.cuCtxCreate(pctx, flags, dev), pctx, result);
-  return end_create(gs_real.cuCtxCreate(pctx, flags, dev), pctx, ordinal, bytes);
-}
-
-CUresult gs_cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev) {
-  CUresult result;
-  int ordinal;
-  uint64_t bytes;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuCtxCreate_v2(pctx, flags, dev) : result;
-  result = begin(pctx, dev, &ordinal, &bytes);
-  if (result != CUDA_SUCCESS)
-    return flags_known(flags) ? result : let_refuse(gs_real.cuCtxCreate_v2(pctx, flags, dev), pctx, result);
-  return end_create(gs_real.cuCtxCreate_v2(pctx, flags, dev), pctx, ordinal, bytes);
-}
-
-CUresult gs_cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags,
-                           CUdevice dev) {
-  CUresult result;
-  int ordinal;
-  uint64_t bytes;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev) : result;
-  result = begin(pctx, dev, &ordinal, &bytes);
-  if (result != CUDA_SUCCESS)
-    return flags_known(flags) && affinity_known(paramsArray, numParams, dev)
-               ? result
-               : let_refuse(gs_real.cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev), pctx, result);
-  return end_create(gs_real.cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev), pctx, ordinal, bytes);
-}
-
-CUresult gs_cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags, CUdevice dev) {
-  CUresult result;
-  int ordinal;
-  uint64_t bytes;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev) : result;
-  result = begin(pctx, dev, &ordinal, &bytes);
-  if (result != CUDA_SUCCESS)
-    return flags_known(flags) && params_known(ctxCreateParams, dev)
-               ? result
-               : let_refuse(gs_real.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev), pctx, result);
-  return end_create(gs_real.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev), pctx, ordinal, bytes);
 }
 
 /* ---- ends -------------------------------------------------------------------------------------------------------- */
@@ -175,17 +127,13 @@ void gs_context_ended(const struct gs_ending *ending, bool lives) {
   __atomic_fetch_sub(&gs_process->ending[ending->ordinal], 1, __ATOMIC_SEQ_CST);
 }
 
-/* last: whether a call that succeeded ended it for certain; else only the driver knows. */
-static CUresult end_created(CUcontext context, CUresult (*end)(CUcontext context), bool last) {
-  CUresult result;
+CUresult gs_do_context_end(const struct gs_call *call, CUcontext context, bool last) {
   struct gs_ending ending, now;
   unsigned int version;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? end(context) : result;
   if (!created_here(context, &ending))
-    return end(context);
+    return gs_call(call);
   gs_context_ending(&ending);
-  result = end(context);
+  CUresult result = gs_call(call);
   gs_lock(&gs_process->gone_lock);
   bool known = created_here(context, &now) && now.number == ending.number;
   bool lives = result != CUDA_SUCCESS || (!last && gs_real.cuCtxGetApiVersion(context, &version) == CUDA_SUCCESS);
@@ -195,17 +143,6 @@ static CUresult end_created(CUcontext context, CUresult (*end)(CUcontext context
   gs_context_ended(&ending, known && lives);
   return result;
 }
-
-static CUresult destroy_v1(CUcontext context) { return gs_real.cuCtxDestroy(context); }
-static CUresult destroy_v2(CUcontext context) { return gs_real.cuCtxDestroy_v2(context); }
-
-static CUresult detach(CUcontext context) { return gs_real.cuCtxDetach(context); }
-
-CUresult gs_cuCtxDestroy(CUcontext ctx) { return end_created(ctx, destroy_v1, true); }
-
-CUresult gs_cuCtxDestroy_v2(CUcontext ctx) { return end_created(ctx, destroy_v2, true); }
-
-CUresult gs_cuCtxDetach(CUcontext ctx) { return end_created(ctx, detach, false); }
 
 /* ---- primary contexts: one per device, counted by the driver ----------------------------------------------------- */
 
@@ -304,25 +241,12 @@ CUresult gs_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
 }
 
 /* Release and reset: the driver says whether the context lived on. */
-static CUresult let_go(CUdevice device, CUresult (*act)(CUdevice device)) {
-  CUresult result;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? act(device) : result;
+CUresult gs_do_primary_end(const struct gs_call *call, CUdevice device) {
   int ordinal = gs_device_ordinal(device);
   if (ordinal == GS_NO_DEVICE)
-    return act(device);
+    return gs_call(call);
   struct gs_ending ending = gs_primary_ending(ordinal);
-  result = act(device);
+  CUresult result = gs_call(call);
   gs_primary_ended(&ending, result);
   return result;
 }
-
-static CUresult release_v1(CUdevice device) { return gs_real.cuDevicePrimaryCtxRelease(device); }
-static CUresult release_v2(CUdevice device) { return gs_real.cuDevicePrimaryCtxRelease_v2(device); }
-static CUresult reset_v1(CUdevice device) { return gs_real.cuDevicePrimaryCtxReset(device); }
-static CUresult reset_v2(CUdevice device) { return gs_real.cuDevicePrimaryCtxReset_v2(device); }
-
-CUresult gs_cuDevicePrimaryCtxRelease(CUdevice dev) { return let_go(dev, release_v1); }
-CUresult gs_cuDevicePrimaryCtxRelease_v2(CUdevice dev) { return let_go(dev, release_v2); }
-CUresult gs_cuDevicePrimaryCtxReset(CUdevice dev) { return let_go(dev, reset_v1); }
-CUresult gs_cuDevicePrimaryCtxReset_v2(CUdevice dev) { return let_go(dev, reset_v2); }

@@ -2,6 +2,7 @@
 #ifndef GPUSHARE_CONTEXT_H
 #define GPUSHARE_CONTEXT_H
 
+#include "interposer/hooks/call.h"
 #include "interposer/process/process.h"
 
 /* Reserves one context's cost; 0 bytes and GS_NO_DEVICE where the driver is to say that there is no such device. */
@@ -30,5 +31,14 @@ void gs_primary_is(int ordinal, CUcontext primary);
 
 /* The primary context is gone, and its green contexts with it. */
 void gs_greens_gone(CUcontext primary);
+
+/* ---- handlers ---- */
+
+/* affinity: NULL and 0 where the call has none. */
+CUresult gs_do_context_create(const struct gs_call *call, CUcontext *context, CUdevice device, unsigned int flags,
+                              const CUexecAffinityParam *affinity, int affinities);
+/* last: whether a call that succeeded ended it for certain; else only the driver knows. */
+CUresult gs_do_context_end(const struct gs_call *call, CUcontext context, bool last);
+CUresult gs_do_primary_end(const struct gs_call *call, CUdevice device);
 
 #endif
