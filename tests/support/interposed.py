@@ -1,4 +1,4 @@
-"""Worker processes (tests/sim/worker.py) under the interposer, and what the two books say about them."""
+"""Worker processes (tests/support/worker.py) under the interposer, and what the two books say about them."""
 
 import os
 import struct
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import zygote
 from handmade import SLOT_BYTES, SLOT_DEVICE_BYTES, SLOTS, Grant, Simulator
 from simworker import Worker
 
@@ -22,19 +23,25 @@ class Spawner:
     sim: Simulator
     grant: Grant | None
 
-    def spawn(self, *command: Any, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    def environment(self, env: dict[str, str] | None = None) -> dict[str, str]:
         environment = {**os.environ, "LD_LIBRARY_PATH": str(paths.SIM_LIB_DIR), **(env or {})}
         if self.grant is None:
             environment["GPUSHARE_SIM_DIR"] = str(self.sim.directory)
         else:
             environment |= {"LD_PRELOAD": str(paths.INTERPOSER), "GPUSHARE_GRANT_DIR": str(self.grant.directory)}
+        return environment
+
+    def spawn(self, *command: Any, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [str(word) for word in command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment,
+            env=self.environment(env),
             text=True,
         )
+
+    def fork(self, env: dict[str, str] | None = None) -> zygote.Forked:
+        return zygote.fork(self.environment(env))
 
 
 class Interposed(Worker):

@@ -8,11 +8,12 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import zygote
 
 from gpushare.paths import SIM_BINARY, SIM_LIB_DIR
 
@@ -74,7 +75,7 @@ class Sim:
         self.directory = directory
         self.socket = directory / "sim.sock"
         self.engine: subprocess.Popen[bytes] | None = None
-        self.children: list[subprocess.Popen[str]] = []
+        self.children: list[subprocess.Popen[str] | zygote.Forked] = []
 
     def start(self, *options: str, devices: str = "2x16GiB") -> "Sim":
         self.directory.mkdir(exist_ok=True)
@@ -118,7 +119,17 @@ class Sim:
         return done.stdout
 
     def python(self, code: str, env: dict[str, str] | None = None) -> str:
-        return self.run(sys.executable, "-c", code, env=env)
+        """What a process that runs the code prints."""
+        child = zygote.fork(self.environment(**(env or {})), code)
+        printed, said = child.communicate(60)
+        assert child.returncode == 0, f"status {child.returncode}\n{code}\n{printed}{said}"
+        return printed
+
+    def fork(self, env: dict[str, str] | None = None) -> zygote.Forked:
+        """A worker (simworker.Worker is its other end)."""
+        child = zygote.fork(self.environment(**(env or {})))
+        self.children.append(child)
+        return child
 
     def spawn(self, *command: str | Path, env: dict[str, str] | None = None) -> "subprocess.Popen[str]":
         child = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The other end of tests/sim/worker.py."""
+"""The other end of tests/support/worker.py."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 CONTEXT = 16 << 20  # device memory of one context, by default
-PROGRAM = Path(__file__).parent.parent / "sim" / "worker.py"
+PROGRAM = Path(__file__).parent / "worker.py"
 
 
 class WorkerError(Exception):
@@ -20,7 +20,8 @@ class Worker:
     """A process on the simulated device that does one line of Python after another."""
 
     def __init__(self, sim: Any, env: dict[str, str] | None = None) -> None:
-        self.process = sim.spawn(sys.executable, PROGRAM, env=env)
+        """`sim` forks it with the environment of its processes, or without a `fork` starts it like any program."""
+        self.process = sim.fork(env) if hasattr(sim, "fork") else sim.spawn(sys.executable, PROGRAM, env=env)
         self.pid = self.process.pid
 
     def _ask(self, kind: str, text: str) -> Any:

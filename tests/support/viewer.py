@@ -4,6 +4,7 @@ import struct
 import subprocess
 from pathlib import Path
 
+import zygote
 from handmade import MEMORY, SLOT_BYTES, SLOTS_HIGH, Grant, Simulator
 from simworker import Worker
 
@@ -50,12 +51,17 @@ class Inside:
 
     def __init__(self, env: dict[str, str]) -> None:
         self.env = env
-        self.children: list[subprocess.Popen[str]] = []
+        self.children: list[subprocess.Popen[str] | zygote.Forked] = []
 
     def spawn(self, *command: str | Path, env: dict[str, str] | None = None) -> "subprocess.Popen[str]":
         child = subprocess.Popen(
             command, env=self.env | (env or {}), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
+        self.children.append(child)
+        return child
+
+    def fork(self, env: dict[str, str] | None = None) -> zygote.Forked:
+        child = zygote.fork(self.env | (env or {}))
         self.children.append(child)
         return child
 
