@@ -8,17 +8,29 @@ BIN := $(VENV)/bin
 TEST_LIMIT ?= 1500
 SLOW_LIMIT ?= 1200
 
-.PHONY: help demo test test-slow check coverage bench dist clean build dev sanitize
+# Everything that the wheel is made of: touched or gone, it is built and installed again.
+PRODUCT := $(shell find native hooks gpushare -path gpushare/_lib -prune -o -name __pycache__ -prune -o -print) CMakeLists.txt README.md
+
+# The build trees of tests (tests/CMakeLists.txt), and what sets each apart.
+TREES := test address thread fuzz arm
+CLANG ?= $(notdir $(firstword $(wildcard $(addprefix /usr/bin/,clang clang-14 clang-15 clang-16 clang-17 clang-18 clang-19))))
+TREE_address := -DGPUSHARE_SANITIZE="address;undefined"
+TREE_thread := -DGPUSHARE_SANITIZE=thread
+TREE_fuzz := -DGPUSHARE_FUZZ=ON -DGPUSHARE_WERROR=OFF -DCMAKE_C_COMPILER=$(CLANG) -DCMAKE_ASM_COMPILER=$(CLANG)
+TREE_arm := -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+  -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_ASM_COMPILER=aarch64-linux-gnu-gcc
+
+.PHONY: help demo test test-slow test-build check coverage bench dist clean build dev sanitize $(TREES:%=tree-%)
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 demo: $(VENV)/.ready build ## two containers share one device: live table and verdict
 	@$(BIN)/gpushare demo
 
-test: $(VENV)/.ready-test check ## static checks, then every test but the soaks
+test: $(VENV)/.ready-test check test-build ## static checks, then every test but the soaks
 	timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -m "not slow and not gpu"
 
-test-slow: $(VENV)/.ready-test build ## the long soaks
+test-slow: $(VENV)/.ready-test build test-build ## the long soaks
 	timeout --signal=INT $(SLOW_LIMIT) $(BIN)/pytest -m "slow and not gpu"
 
 check: $(VENV)/.ready-test build sanitize ## linters, types, import rules, warnings as errors, sanitizers
@@ -32,7 +44,9 @@ check: $(VENV)/.ready-test build sanitize ## linters, types, import rules, warni
 coverage: $(VENV)/.ready-test ## executed lines of the interposer under its tests, at least 95 %
 	$(BIN)/python scripts/coverage
 
-bench: $(VENV)/.ready-test build ## the numbers: ratios within one run, written to bench/results
+test-build: $(TREES:%=tree-%) ## the programs that tests start: all their build trees
+
+bench: $(VENV)/.ready-test build tree-test ## the numbers: ratios within one run, written to bench/results
 	$(BIN)/pytest bench --benchmark-columns=median,min,max,stddev
 
 dist: $(VENV)/.ready ## source distribution, and the wheel built from it
@@ -43,8 +57,10 @@ clean: ## remove everything that was built
 	rm -rf build dist $(VENV) gpushare/_lib gpushare/_native*.so
 
 # The wheel, installed as a user gets it; tests and the demo run the installed package.
-build: $(VENV)/.ready
+build: $(VENV)/.installed
+$(VENV)/.installed: $(VENV)/.ready $(PRODUCT)
 	@$(BIN)/python -m pip install -qq --no-build-isolation --no-deps --force-reinstall .
+	@touch $@
 
 # C changes without a wheel: artefacts into the source tree, used with PYTHONPATH=. 
 dev: $(VENV)/.ready
@@ -52,13 +68,13 @@ dev: $(VENV)/.ready
 	cmake --build build/dev
 	cmake --install build/dev --prefix . >/dev/null
 
-sanitize: $(VENV)/.ready
-	@for kind in "address;undefined" thread; do \
-	  dir=build/$${kind%%;*}; \
-	  cmake -S . -B $$dir -G Ninja -DPython3_EXECUTABLE=$(abspath $(BIN)/python) -DGPUSHARE_SANITIZE="$$kind" >/dev/null; \
-	  cmake --build $$dir >/dev/null; \
-	  ctest --test-dir $$dir --output-on-failure --timeout 120 | tail -4; \
-	done
+sanitize: tree-address tree-thread
+	@for kind in address thread; do ctest --test-dir build/$$kind -j 2 --output-on-failure --timeout 120 | tail -4; done
+
+$(TREES:%=tree-%): tree-%: $(VENV)/.ready-test
+	@[[ -e build/$*/build.ninja ]] || cmake -S . -B build/$* -G Ninja -DPython3_EXECUTABLE=$(abspath $(BIN)/python) \
+	  -DGPUSHARE_TESTS=ON $(TREE_$*) >/dev/null
+	@cmake --build build/$* --target tests $(if $(filter arm,$*),all) >/dev/null || cmake --build build/$* --target tests
 
 $(VENV)/.ready: pyproject.toml scripts/setup
 	scripts/setup build

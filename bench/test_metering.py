@@ -3,17 +3,15 @@ metering costs in wall time. Writes bench/results/metering-simulated-<date>.json
 
 import os
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import built
 import pytest
 import record
 from handmade import Grant, Simulator, Tenant
-
-from gpushare import paths
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "tests" / "interposer" / "timing" / "tenant.c"
@@ -39,12 +37,8 @@ def launches(pattern: str, ns: int) -> int:
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    binary = tmp_path_factory.mktemp("tenant") / "tenant"
-    include = f"-I{ROOT / 'native'}"
-    driver = paths.SIM_LIB_DIR / "libcuda.so.1"
-    subprocess.run(["gcc", "-O1", "-pthread", include, PROGRAM, "-o", binary, driver], check=True)
-    return binary
+def program() -> Path:
+    return built.program("tenant")
 
 
 @pytest.fixture(scope="module")

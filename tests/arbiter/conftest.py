@@ -1,18 +1,19 @@
 import sys
 from pathlib import Path
 
+import built
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from page_tenants import HERE, Grant, compile_c
+from page_tenants import Grant
 
 from gpushare.arbiter import Arbiter
 
 
 @pytest.fixture(scope="session")
-def tenant_program(tmp_path_factory):
-    return compile_c(tmp_path_factory.mktemp("tenant") / "tenant", [HERE / "tenant.c"])
+def tenant_program():
+    return built.program("page_tenant")
 
 
 @pytest.fixture

@@ -4,20 +4,8 @@ import os
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 from gpushare.pages import DeviceLimits, LimitsPage, UsagePage
-
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-C_FLAGS = (
-    f"-std=gnu11 -g -O1 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -I{ROOT}/native"
-).split()
-
-
-def compile_c(output, sources, *flags):
-    subprocess.run(["gcc", *C_FLAGS, *flags, *map(str, sources), "-pthread", "-o", str(output)], check=True)
-    return output
 
 
 def until(condition, seconds=10.0, what="the condition"):

@@ -3,23 +3,16 @@
 import json
 import subprocess
 
+import built
 import pytest
-from page_tenants import HERE, ROOT, compile_c
-
-ARBITER_SOURCES = sorted((ROOT / "native/arbiter").glob("*.c"))
-NEVER_AGAIN = "-DGS_GANG_AGAIN_NS=(UINT64_C(1)<<60)"
 
 
 @pytest.fixture(scope="module")
-def check(tmp_path_factory):
+def check():
     """check(states, ...) -> what it found, and the way to what is wrong."""
-    programs = {}
 
-    def run(states, *, depth=1, sleep=0, cuts=1, late=0, lease=8, spin=2, flags=()):
-        if flags not in programs:
-            output = tmp_path_factory.mktemp("check") / "gang_check"
-            programs[flags] = compile_c(output, [*sorted(HERE.glob("gang_*.c")), *ARBITER_SOURCES], "-O2", *flags)
-        command = [programs[flags], *map(str, (states, depth, sleep, cuts, late, lease, spin))]
+    def run(states, *, depth=1, sleep=0, cuts=1, late=0, lease=8, spin=2, program="gang_check"):
+        command = [built.program(program), *map(str, (states, depth, sleep, cuts, late, lease, spin))]
         done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
         assert done.stdout, done.stderr
         result = json.loads(done.stdout)
@@ -62,7 +55,7 @@ def test_the_check_finds_ranks_that_are_not_stopped_together(check):
 
 def test_the_check_finds_what_neither_a_cut_nor_a_lease_beside_others_ends(check):
     """Without either a collective was seen to wait three leases long, and longer."""
-    result, _ = check(500_000, cuts=0, lease=20, spin=60, flags=(NEVER_AGAIN,))
+    result, _ = check(500_000, cuts=0, lease=20, spin=60, program="gang_check_never_again")
     assert result["broken"] == "a collective waits for ever"
 
 

@@ -6,8 +6,9 @@ import struct
 import subprocess
 import time
 
+import built
 import pytest
-from page_tenants import HERE, compile_c, until
+from page_tenants import until
 
 from gpushare.arbiter import Arbiter, EventKind, ShareFlags
 from gpushare.errors import FailedError
@@ -18,8 +19,8 @@ DEVICES = [0, 1]
 
 
 @pytest.fixture(scope="session")
-def rank_program(tmp_path_factory):
-    return compile_c(tmp_path_factory.mktemp("rank") / "rank", [HERE / "rank.c"])
+def rank_program():
+    return built.program("page_rank")
 
 
 class Gang:

@@ -2,13 +2,12 @@
 
 import os
 import signal
-import subprocess
 import time
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from page_tenants import HERE, ROOT, Grant, compile_c, until
+from page_tenants import Grant, until
 
 from gpushare._native import ffi, lib
 from gpushare.arbiter import EVENTS_KEPT, Arbiter, Config, EventKind
@@ -16,7 +15,6 @@ from gpushare.errors import FailedError
 from gpushare.policy.shares import Share
 
 MS = 1_000_000
-ARBITER_SOURCES = sorted((ROOT / "native/arbiter").glob("*.c"))
 
 
 def threads():
@@ -338,16 +336,3 @@ def test_a_senseless_configuration_is_refused():
         Arbiter(Config(lease_ns=0))
     with pytest.raises(FailedError, match="credit floor"):
         Arbiter(Config(credit_floor_ns=0))
-
-
-@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
-def test_stress_under_sanitizers(tmp_path, sanitizer):
-    program = compile_c(
-        tmp_path / "stress",
-        [HERE / "stress.c", *ARBITER_SOURCES],
-        f"-fsanitize={sanitizer}",
-        "-fno-sanitize-recover=all",
-        "-fno-omit-frame-pointer",
-    )
-    done = subprocess.run([str(program), "2"], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr

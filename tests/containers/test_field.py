@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import built
 import pytest
 from handmade import Grant, Simulator
 from running import until
@@ -98,10 +99,8 @@ def test_02_env_carried_limits_exec(runc, node):
 
 
 @pytest.fixture
-def lives(tmp_path):
-    program = tmp_path / "lives"
-    subprocess.run(["gcc", "-O1", LIVES, "-o", program, "-pthread", "-ldl"], check=True)
-    return program
+def lives():
+    return built.program("lives")
 
 
 @pytest.mark.parametrize("setuid", [False, True])

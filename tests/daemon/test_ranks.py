@@ -5,13 +5,10 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import built
 import pytest
 from running import Daemon
 
-from gpushare import paths
-
-SOURCE = Path(__file__).resolve().parents[1] / "interposer" / "timing" / "ranks.c"
-INCLUDE = Path(__file__).resolve().parents[2] / "native"
 MS = 1_000_000
 LEASE = 20 * MS
 COMPUTE, COLLECTIVE, ROUNDS = 700_000, 200_000, 400
@@ -21,11 +18,8 @@ pytestmark = pytest.mark.timeout(3 * LIMIT_S)
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    binary = tmp_path_factory.mktemp("ranks") / "ranks"
-    driver = paths.SIM_LIB_DIR / "libcuda.so.1"
-    subprocess.run(["gcc", "-O1", "-pthread", f"-I{INCLUDE}", SOURCE, "-o", binary, driver], check=True)
-    return binary
+def program() -> Path:
+    return built.program("ranks")
 
 
 @pytest.fixture

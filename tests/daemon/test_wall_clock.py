@@ -4,24 +4,20 @@ import mmap
 import os
 import sqlite3
 import struct
-import subprocess
 import time
 from contextlib import closing
-from pathlib import Path
 
+import built
 import pytest
 from running import until
 
-SOURCE = Path(__file__).parents[1] / "support" / "wallclock.c"
 SECOND = 1_000_000_000
 DAY = 86_400 * SECOND
 
 
 @pytest.fixture(scope="module")
-def shim(tmp_path_factory):
-    path = tmp_path_factory.mktemp("wallclock") / "wallclock.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-o", path, SOURCE, "-ldl"], check=True)
-    return path
+def shim():
+    return built.program("wallclock.so")
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 is about one moment."""
 
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import built
 import pytest
 from driverclient import Client
 from handmade import Grant, Simulator
@@ -13,24 +13,6 @@ from handmade import Grant, Simulator
 from gpushare import paths
 
 HERE = Path(__file__).resolve().parent
-CLIENT = HERE.parent / "interposer" / "client.c"
-NATIVE = HERE.parents[1] / "native"
-
-
-@pytest.fixture(scope="session")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Compiles a test program once."""
-    directory = tmp_path_factory.mktemp("programs")
-
-    def make(source: Path) -> Path:
-        program = directory / source.stem
-        if not program.exists():
-            include = [f"-I{NATIVE}", f"-I{NATIVE / 'sim'}"]
-            driver = paths.SIM_LIB_DIR / "libcuda.so.1"
-            subprocess.run(["gcc", "-O1", *include, source, "-o", program, driver, "-ldl", "-pthread"], check=True)
-        return program
-
-    return make
 
 
 @pytest.fixture
@@ -52,7 +34,7 @@ def grant(tmp_path: Path, sim: Simulator) -> Iterator[Grant]:
 
 
 @pytest.fixture
-def start(build: Callable[..., Path], sim: Simulator) -> Iterator[Callable[..., Client]]:
+def start(sim: Simulator) -> Iterator[Callable[..., Client]]:
     """A process that calls the driver on command; `grant` None: without gpushare, on the same device."""
     made: list[Client] = []
 
@@ -62,7 +44,7 @@ def start(build: Callable[..., Path], sim: Simulator) -> Iterator[Callable[..., 
             env["GPUSHARE_SIM_DIR"] = str(sim.directory)
         else:
             env |= {"LD_PRELOAD": str(paths.INTERPOSER), "GPUSHARE_GRANT_DIR": str(grant.directory)}
-        made.append(Client(build(CLIENT), "proc", env))
+        made.append(Client(built.program("client"), "proc", env))
         return made[-1]
 
     yield run

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import built
 import pytest
 from running import Daemon, Tenant, until
 
@@ -17,8 +18,8 @@ MS = 1_000_000
 
 
 @pytest.fixture
-def pace(build: Callable[..., Path]) -> Path:
-    return build(HERE / "pace.c")
+def pace() -> Path:
+    return built.program("pace")
 
 
 @pytest.fixture

@@ -12,28 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.paths import HOOK, LIB_DIR, RUNTIME_WRAPPER
+from gpushare.paths import LIB_DIR
 
 SOURCES = Path(__file__).parents[2] / "hooks"
 INCLUDE = Path(__file__).parents[2] / "native"
 
 
 @pytest.fixture(scope="session")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with gpushare-hook and gpushare-runtime: the built ones, else compiled here.
+def programs() -> Path:
+    """The directory of gpushare-hook and gpushare-runtime.
 
     GPUSHARE_HOOKS_DIR names another build of them, as a sanitized one.
     """
-    if other := os.environ.get("GPUSHARE_HOOKS_DIR"):
-        return Path(other)
-    if HOOK.exists() and RUNTIME_WRAPPER.exists():
-        return LIB_DIR
-    out = tmp_path_factory.mktemp("hooks")
-    common = [str(SOURCES / name) for name in ("edit.c", "json.c", "node_api.c")]
-    common += ["-I", str(INCLUDE), "-std=gnu11", "-static", "-O2"]
-    for name, source in (("gpushare-hook", "hook.c"), ("gpushare-runtime", "runtime.c")):
-        subprocess.run(["gcc", str(SOURCES / source), *common, "-o", str(out / name)], check=True)
-    return out
+    return Path(os.environ.get("GPUSHARE_HOOKS_DIR", LIB_DIR))
 
 
 @dataclass

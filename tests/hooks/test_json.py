@@ -2,9 +2,9 @@
 
 import ctypes
 import json
-import subprocess
 from pathlib import Path
 
+import built
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -60,10 +60,8 @@ class Library:
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory) -> Library:
-    out = tmp_path_factory.mktemp("json") / "json.so"
-    subprocess.run(["gcc", "-std=gnu11", "-O1", "-shared", "-fPIC", str(SOURCE), "-o", str(out)], check=True)
-    return Library(out)
+def library() -> Library:
+    return Library(built.program("json.so"))
 
 
 @given(objects, st.sampled_from([None, 2]), st.booleans())

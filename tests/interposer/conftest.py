@@ -2,10 +2,10 @@
 
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import built
 import pytest
 from driverclient import Client
 from handmade import Grant, Simulator
@@ -18,21 +18,13 @@ NATIVE = HERE.parents[1] / "native"
 
 
 @pytest.fixture(scope="session")
-def client_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    program = tmp_path_factory.mktemp("client") / "client"
-    driver = paths.SIM_LIB_DIR / "libcuda.so.1"
-    include = [f"-I{NATIVE}", f"-I{NATIVE / 'sim'}"]
-    subprocess.run(["gcc", "-O1", *include, HERE / "client.c", "-o", program, driver, "-ldl", "-pthread"], check=True)
-    return program
+def client_program() -> Path:
+    return built.program("client")
 
 
 @pytest.fixture(scope="session")
-def memory_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    program = tmp_path_factory.mktemp("memory") / "memory_client"
-    driver = paths.SIM_LIB_DIR / "libcuda.so.1"
-    source = HERE / "memory_client.c"
-    subprocess.run(["gcc", "-O1", f"-I{NATIVE}", source, "-o", program, driver, "-pthread"], check=True)
-    return program
+def memory_program() -> Path:
+    return built.program("memory_client")
 
 
 @pytest.fixture(scope="session")

@@ -6,17 +6,16 @@ import platform
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import built
 import pytest
 from driverclient import CONTEXT, LIMIT, OUT_OF_MEMORY, WAYS, Client, charged, truth
 from handmade import Grant, Simulator, until
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-COMPILER = "aarch64-linux-gnu-gcc"
 SYSTEM = "/usr/aarch64-linux-gnu"
 EMULATOR = ("qemu-aarch64-static", "-L", SYSTEM)
 
@@ -24,21 +23,8 @@ pytestmark = pytest.mark.skipif(platform.machine() == "aarch64", reason="what ev
 
 
 @pytest.fixture(scope="module")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("arm")
-    options = {
-        "CMAKE_C_COMPILER": COMPILER,
-        "CMAKE_ASM_COMPILER": COMPILER,
-        "CMAKE_SYSTEM_NAME": "Linux",
-        "CMAKE_SYSTEM_PROCESSOR": "aarch64",
-        "Python3_EXECUTABLE": sys.executable,
-    }
-    flags = [f"-D{name}={value}" for name, value in options.items()]
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    for command in (["cmake", "-S", ROOT, "-B", made, "-G", "Ninja", *flags], ["cmake", "--build", made]):
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
-        assert done.returncode == 0, done.stdout + done.stderr
-    return made
+def build() -> Path:
+    return built.file("native", "arm").parent
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +36,8 @@ def driver(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def program(driver: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("client") / "client"
-    include = [f"-I{ROOT / 'native'}", f"-I{ROOT / 'native' / 'sim'}"]
-    source = [HERE / "client.c", driver / "libcuda.so.1", "-ldl", "-pthread"]
-    subprocess.run([COMPILER, "-O1", *include, *source, "-o", made], check=True)
-    return made
+def program() -> Path:
+    return built.program("client", "arm")
 
 
 @pytest.fixture
@@ -100,13 +82,9 @@ def test_memory_is_charged_and_capped(
     assert charged(arm_grant) == truth(sim, client.pid) == 0
 
 
-def test_lock_and_clock(tmp_path: Path) -> None:
+def test_lock_and_clock() -> None:
     """The counter of this processor against its clock, and the lock that one thread passes without an exchange."""
-    room = ROOT / "native" / "interposer" / "os"
-    sources = [HERE / "timing" / "parts_unit.c", *(room / name for name in ("latch.c", "ticks.c", "guest.c"))]
-    flags = ["-O2", "-std=gnu11", "-D_GNU_SOURCE", "-pthread", f"-I{ROOT / 'native'}"]
-    subprocess.run([COMPILER, *flags, *sources, "-o", tmp_path / "parts_unit"], check=True)
-    subprocess.run([*EMULATOR, tmp_path / "parts_unit", "1"], check=True, timeout=60)
+    subprocess.run([*EMULATOR, built.program("parts_unit", "arm"), "1"], check=True, timeout=60)
 
 
 def test_work_waits_for_the_lease_and_is_metered(

@@ -152,12 +152,3 @@ def test_passed_functions_say_why() -> None:
     passed = [row for row in gen_hooks.read_rows() if row.kind == "pass"]
     assert passed
     assert all(len(row.handler.split()) >= 2 for row in passed)
-
-
-def test_memory_rule_under_races_and_deaths(tmp_path: Path) -> None:
-    program = tmp_path / "page_race"
-    sources = [HERE / "page_race.c", NATIVE / "page" / "page.c"]
-    include = [f"-I{NATIVE}", f"-I{NATIVE / 'interposer'}"]
-    subprocess.run(["gcc", "-O2", "-D_GNU_SOURCE", *include, *sources, "-o", program], check=True)
-    run = subprocess.run([program, "6", "2", "60"], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout

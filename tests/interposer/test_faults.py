@@ -2,10 +2,10 @@
 
 import mmap
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import built
 import pytest
 from driverclient import CONTEXT, MIB
 from handmade import MS, Grant, Simulator
@@ -23,15 +23,9 @@ Faults = Callable[..., None]
 @pytest.fixture(scope="session")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory to be a grant's driver/. The simulated driver goes by another name in it, found by the run path."""
-    directory, stub = tmp_path_factory.mktemp("faulty"), tmp_path_factory.mktemp("stub")
-    shared = ["gcc", "-shared", "-fPIC", "-O1"]
-    behind = directory / "libsimcuda.so.1"
-    shutil.copy(paths.SIM_LIB_DIR / "libcuda.so.1", behind)
-    named = [*shared, "-x", "c", "/dev/null", f"-Wl,-soname,{behind.name}", "-o", stub / behind.name]
-    subprocess.run(named, check=True)
-    flags = ["-Wall", "-Wextra", "-Werror", f"-I{NATIVE}", "-Wl,-Bsymbolic", "-Wl,--no-as-needed"]
-    link = [stub / behind.name, f"-Wl,-rpath,{directory}", "-ldl", "-o", directory / "libcuda.so.1"]
-    subprocess.run([*shared, *flags, HERE / "faulty.c", *link], check=True)
+    directory = tmp_path_factory.mktemp("faulty")
+    shutil.copy(built.program("faulty") / "libcuda.so.1", directory)
+    shutil.copy(paths.SIM_LIB_DIR / "libcuda.so.1", directory / "libsimcuda.so.1")
     return directory
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import built
 import pytest
 from handmade import Grant
 
@@ -18,11 +19,8 @@ INCLUDE = HERE.parents[1] / "native"
 
 
 @pytest.fixture(scope="session")
-def guest_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    program = tmp_path_factory.mktemp("guest") / "guest"
-    driver = paths.SIM_LIB_DIR / "libcuda.so.1"
-    subprocess.run(["gcc", "-O1", f"-I{INCLUDE}", HERE / "guest.c", "-o", program, driver, "-lm"], check=True)
-    return program
+def guest_program() -> Path:
+    return built.program("guest")
 
 
 def test_nothing_is_touched(grant: Grant, guest_program: Path, environment: Callable[..., dict[str, str]]) -> None:

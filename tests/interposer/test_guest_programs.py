@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import built
 import pytest
 from handmade import Grant, Simulator, until
 
@@ -73,22 +74,8 @@ def house(sim: Simulator, grant: Grant, placed: Path) -> House:
 
 
 @pytest.fixture(scope="session")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    directory = tmp_path_factory.mktemp("programs")
-
-    def make(name: str, *flags: str, compiler: str = "gcc", source: str = "lives.c") -> Path:
-        program = directory / name
-        if not program.exists():
-            # flags last: libraries are looked through for what the source left open
-            subprocess.run([compiler, "-O1", HERE / source, "-o", program, "-pthread", "-ldl", *flags], check=True)
-        return program
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def lives(build: Build) -> Path:
-    return build("lives")
+def lives() -> Path:
+    return built.program("lives")
 
 
 def same_and_held(house: House, bare: Outcome, *others: Outcome) -> None:
@@ -154,19 +141,19 @@ def test_another_linker_namespace(house: House, lives: Path) -> None:
     assert over_limit(past) == [["0", "0", str(4 << 30)]], "if this is held by now, say so in SECURITY.md"
 
 
-def test_linked_with_the_driver(house: House, build: Build) -> None:
+def test_linked_with_the_driver(house: House) -> None:
     """Bound when the program starts (lazily or at once), instead of opened."""
-    for name, flag in (("linked-lazy", "-Wl,-z,lazy"), ("linked-now", "-Wl,-z,now")):
-        program = build(name, "-DLINKED", flag, str(paths.SIM_LIB_DIR / "libcuda.so.1"))
+    for name in ("linked-lazy", "linked-now"):
+        program = built.program(name)
         bare = house.bare(program, "fork-first")
         same_and_held(house, bare, house.preloaded(program, "fork-first"), house.mounted(program, "fork-first"))
         assert over_limit(house.preloaded(program, "use", OVER=str(OVER))) == [HELD]
         assert over_limit(house.mounted(program, "use", OVER=str(OVER))) == [HELD]
 
 
-def test_two_runtimes_in_one_process(house: House, build: Build, tmp_path: Path) -> None:
+def test_two_runtimes_in_one_process(house: House, tmp_path: Path) -> None:
     """As when two wheels bring their own copy of the CUDA runtime."""
-    program = build("runtimes", source="runtimes.c")
+    program = built.program("runtimes")
     copies = [tmp_path / name for name in ("libcudart-one.so", "libcudart-two.so")]
     for copy in copies:
         shutil.copy(paths.SIM_LIB_DIR / "libcudart.so.13", copy)
@@ -180,9 +167,9 @@ def test_two_runtimes_in_one_process(house: House, build: Build, tmp_path: Path)
 
 
 @pytest.mark.parametrize("order", ["before", "after"])
-def test_a_second_preloaded_library(house: House, lives: Path, build: Build, tmp_path: Path, order: str) -> None:
+def test_a_second_preloaded_library(house: House, lives: Path, tmp_path: Path, order: str) -> None:
     """It wraps malloc and dlsym, and goes on seeing what the program does."""
-    second = build("second.so", "-shared", "-fPIC", source="second_preload.c")
+    second = built.program("second_preload.so")
     says = tmp_path / "says"
     bare = house.bare(lives, "fork-first", LD_PRELOAD=str(second))
     both = house.preloaded(lives, "fork-first", **{order: str(second)}, SECOND_PRELOAD_SAYS=str(says))
@@ -194,11 +181,11 @@ def test_a_second_preloaded_library(house: House, lives: Path, build: Build, tmp
     same_and_held(house, bare, house.mounted(lives, "fork-first", LD_PRELOAD=str(second)))
 
 
-def test_a_second_preloaded_library_that_wraps_the_driver(house: House, build: Build, tmp_path: Path) -> None:
+def test_a_second_preloaded_library_that_wraps_the_driver(house: House, tmp_path: Path) -> None:
     """Preloaded as `gpushare run` does it, which keeps what a user preloads: the wrapper sees what it sees without us,
     and the limit holds behind it."""
-    second = str(build("wrapper.so", "-shared", "-fPIC", source="second_wrapper.c"))
-    program = build("linked-now", "-DLINKED", "-Wl,-z,now", str(paths.SIM_LIB_DIR / "libcuda.so.1"))
+    second = str(built.program("second_wrapper.so"))
+    program = built.program("linked-now")
     says = tmp_path / "says"
     preloads = process.merge({"LD_PRELOAD": second}, {"LD_PRELOAD": ":".join(map(str, PRELOADS))})
     told = {"SECOND_PRELOAD_SAYS": str(says)}
@@ -241,10 +228,10 @@ def test_other_allocators(house: House, lives: Path, name: str, order: str) -> N
 
 
 @pytest.mark.parametrize("sanitizer", ["address", "thread", "undefined"])
-def test_programs_built_with_sanitizers(house: House, build: Build, sanitizer: str) -> None:
+def test_programs_built_with_sanitizers(house: House, sanitizer: str) -> None:
     """In the driver's place as it is. AddressSanitizer wants to be first in the list of libraries: a program that has
     it as a shared library needs to be told that the preload comes before it, as for every preload."""
-    program = build(f"with-{sanitizer}", f"-fsanitize={sanitizer}", "-g")
+    program = built.program(f"with-{sanitizer}")
     quiet = {"ASAN_OPTIONS": "detect_leaks=0"}  # of the program and the driver, as without us
     for mode in ("threads", "fork-first"):
         bare = house.bare(program, mode, **quiet)
@@ -261,17 +248,25 @@ def test_programs_built_with_sanitizers(house: House, build: Build, sanitizer: s
         assert untold == house.bare(program, "use", **quiet)
 
 
-def test_a_setuid_program_of_another_user(house: House, build: Build, tmp_path: Path) -> None:
+def with_run_path(program: Path, directory: Path, copy: Path) -> Path:
+    """A copy whose run path is a directory, written over the long placeholder that tests/CMakeLists.txt gave it."""
+    assert directory.is_dir()
+    room = b"/placeholder" * 30
+    image = program.read_bytes()
+    assert image.count(room) == 1
+    copy.write_bytes(image.replace(room, bytes(directory).ljust(len(room), b"\0")))
+    return copy
+
+
+def test_a_setuid_program_of_another_user(house: House, tmp_path: Path) -> None:
     """The loader hears neither LD_PRELOAD nor LD_LIBRARY_PATH for it. The driver's place is a file: that holds. Here
     the program's own run path stands for the directory that a container has the interposer mounted in."""
-    mounted = build("setuid", f"-Wl,-rpath,{house.placed}")
-    plain = build("setuid-plain", f"-Wl,-rpath,{paths.SIM_LIB_DIR}")
-    open_to_all = Path(shutil.copytree(mounted.parent, Path("/tmp") / f"gst-setuid-{os.getpid()}", dirs_exist_ok=True))
+    open_to_all = Path("/tmp") / f"gst-setuid-{os.getpid()}"
+    open_to_all.mkdir()
     try:
         open_to_all.chmod(0o755)
-        for library in (house.placed, paths.SIM_LIB_DIR):
-            assert library.is_dir()
-        program, bare_program = open_to_all / mounted.name, open_to_all / plain.name
+        program = with_run_path(built.program("setuid"), house.placed, open_to_all / "setuid")
+        bare_program = with_run_path(built.program("setuid"), paths.SIM_LIB_DIR, open_to_all / "setuid-plain")
         for each in (program, bare_program):
             os.chown(each, 0, 0)
             each.chmod(0o4755)
@@ -286,19 +281,11 @@ def test_a_setuid_program_of_another_user(house: House, build: Build, tmp_path: 
         shutil.rmtree(open_to_all)
 
 
-STRANGERS = {
-    "static-glibc": ("gcc", ["-static"]),
-    "musl": ("musl-gcc", []),
-    "static-musl": ("musl-gcc", ["-static"]),
-}
-
-
-@pytest.mark.parametrize("kind", STRANGERS)
-def test_programs_of_other_worlds(house: House, build: Build, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["static-glibc", "musl", "static-musl"])
+def test_programs_of_other_worlds(house: House, kind: str) -> None:
     """A program that is static, or of another libc, starts and ends as without us. (None of them can open NVIDIA's
     driver, which is a glibc library.)"""
-    compiler, flags = STRANGERS[kind]
-    program = build(f"stranger-{kind}", *flags, compiler=compiler, source="stranger.c")
+    program = built.program(f"stranger-{kind}")
     bare = house.bare(program, "a", "b c")
     assert bare == Outcome(3, "2 arguments, b c, 3 allocations, thread 42\n", "")
     assert house.preloaded(program, "a", "b c") == bare

@@ -9,8 +9,9 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+import built
 import pytest
-from historyclient import Client, build
+from historyclient import Client
 from historymachine import LIMIT, PICKS, SIZES, Processes
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -47,8 +48,8 @@ def history_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 @pytest.fixture(scope="module")
-def history_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("history") / "client")
+def history_program() -> Path:
+    return built.program("history_client")
 
 
 class Histories(Processes):

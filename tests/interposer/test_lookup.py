@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import built
 import hooktable
 import pytest
 from handmade import Grant
@@ -86,17 +87,12 @@ def test_a_name_without_a_per_thread_variant(grant: Grant, environment: Callable
 
 
 @pytest.fixture
-def fake_driver(tmp_path: Path, grant: Grant) -> Callable[[int], None]:
+def fake_driver(grant: Grant) -> Callable[[int], None]:
     """Puts a driver of the given version in the place of the grant's."""
 
     def place(version: int) -> None:
-        directory = tmp_path / f"driver{version}"
-        directory.mkdir()
-        source = HERE / "fakecuda.c"
-        options = ["-shared", "-fPIC", f"-DVERSION={version}", "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic"]
-        subprocess.run(["gcc", *options, source, "-o", directory / "libcuda.so.1"], check=True)
         (grant.directory / "driver").unlink()
-        (grant.directory / "driver").symlink_to(directory)
+        (grant.directory / "driver").symlink_to(built.program(f"fakecuda-{version}"))
 
     return place
 

@@ -1,17 +1,14 @@
 """Bad input gets the driver's own answer: the same calls alone and under the interposer, compared line by line."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import built
 import hooktable
 import pytest
 from handmade import Grant, Simulator
 from interposed import Spawner, slot_bytes
-
-from gpushare import paths
 
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE.parents[1] / "native"
@@ -19,14 +16,8 @@ KINDS = {"alloc", "free", "map", "pool", "context", "module"}
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("misuse")
-    types = [NATIVE / "api" / "gs_cuda_types.h", NATIVE / "api" / "gs_cuda.h"]
-    subprocess.run([sys.executable, NATIVE / "sim" / "api" / "gen_stubs.py", directory, *types], check=True)
-    driver = paths.SIM_LIB_DIR / "libcuda.so.1"
-    include = [f"-I{directory}", f"-I{NATIVE}"]
-    subprocess.run(["gcc", "-O1", "-w", *include, HERE / "misuse.c", "-o", directory / "misuse", driver], check=True)
-    return directory / "misuse"
+def program() -> Path:
+    return built.program("misuse")
 
 
 @pytest.fixture

@@ -10,13 +10,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import built
 import pynvml
 import pytest
 from driverclient import CONTEXT, MIB
 from handmade import LIMITS_BYTES, SLOTS, SLOTS_HIGH, Grant, Simulator
 from viewer import USE, Inside, put_slot, resize
-
-from gpushare import paths
 
 LIMIT = 2 << 30
 
@@ -209,48 +208,13 @@ print(json.dumps([before, refused, memory(), [total, free], [int(own.pid), int(o
     assert own == [child.pid, CONTEXT]
 
 
-def test_a_small_stack_is_enough(grant: Grant, environment: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+def test_a_small_stack_is_enough(grant: Grant, environment: Callable[..., dict[str, str]]) -> None:
     """A thread with the smallest stack there is, and a grant with a thousand processes."""
     for index in range(SLOTS):
         put_slot(grant, index, 100_000 + index, 4096, 1000)
-    program = tmp_path / "small"
-    (tmp_path / "small.c").write_text("""
-#include <limits.h>
-#include <pthread.h>
-#include <stdio.h>
-int nvmlInit_v2(void), nvmlDeviceGetHandleByIndex_v2(unsigned, void **);
-int nvmlDeviceGetComputeRunningProcesses_v3(void *, unsigned *, void *);
-int nvmlDeviceGetProcessUtilization(void *, void *, unsigned *, unsigned long long);
-int nvmlDeviceGetRunningProcessDetailList(void *, void *);
-static char room[1100 * 40];
-static void *device;
-static int results[3];
-static void *look(void *unused) {
-  unsigned count = 1100;
-  struct { unsigned version, mode, count; void *list; } details = {0x1000018, 0, 1100, room};
-  results[0] = nvmlDeviceGetComputeRunningProcesses_v3(device, &count, room) * 10000 + (int)count;
-  results[1] = nvmlDeviceGetRunningProcessDetailList(device, &details) * 10000 + (int)details.count;
-  count = 1100;
-  results[2] = nvmlDeviceGetProcessUtilization(device, room, &count, 0);
-  return unused;
-}
-int main(void) {
-  pthread_t thread;
-  pthread_attr_t small;
-  if (nvmlInit_v2() || nvmlDeviceGetHandleByIndex_v2(0, &device)) return 1;
-  unsigned count = 0; /* what is lazily loaded is loaded on a big stack */
-  nvmlDeviceGetComputeRunningProcesses_v3(device, &count, 0);
-  nvmlDeviceGetProcessUtilization(device, 0, &count, 0);
-  pthread_attr_init(&small);
-  if (pthread_attr_setstacksize(&small, 16384) || pthread_create(&thread, &small, look, 0)) return 2;
-  pthread_join(thread, 0);
-  printf("%d %d %d\\n", results[0], results[1], results[2]);
-  return 0;
-}
-""")
-    library = paths.SIM_LIB_DIR / "libnvidia-ml.so.1"
-    subprocess.run(["gcc", "-pthread", tmp_path / "small.c", "-o", program, library], check=True)
-    run = subprocess.run([program], env=environment(grant), capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [built.program("small_stack")], env=environment(grant), capture_output=True, text=True, check=False
+    )
     assert run.returncode == 0, f"{run.returncode}: {run.stderr}"
     assert run.stdout.split() == ["1024", "1024", str(pynvml.NVML_ERROR_NOT_FOUND)]
 

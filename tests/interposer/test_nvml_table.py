@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import built
 import pynvml
 import pytest
 from handmade import Grant, Simulator
@@ -19,26 +20,6 @@ import gen_ml  # noqa: E402 - found through the path set above
 import table  # noqa: E402
 
 ROWS = {row.symbol: row for row in gen_ml.read_rows()}
-OWN_BODY = {
-    "nvmlDeviceGetUUID": "(void *device, char *text) { calls[{i}]++; strcpy(text, UUID); return device ? 0 : 2; }",
-    "nvmlDeviceGetHandleByIndex_v2": "(unsigned index, void **device) { calls[{i}]++; *device = calls; return 0; }",
-    "nvmlDeviceGetCount_v2": "(unsigned *count) { calls[{i}]++; *count = 1; return 0; }",
-    "nvmlDeviceGetFieldValues": """(void *device, int count, struct field *values) {
-  calls[{i}]++;
-  for (int n = 0; n < count; n++) { values[n].result = 0; values[n].value = 1000 + values[n].id; }
-  return device ? 0 : 2;
-}""",
-    "nvmlGpmQueryDeviceSupport": """(void *device, unsigned *support) {
-  calls[{i}]++;
-  support[1] = 1;
-  return device ? 0 : 2;
-}""",
-}
-HEAD = """
-#include <string.h>
-struct field { unsigned id, scope; long long at, took; unsigned type; int result; unsigned long long value; };
-unsigned calls[COUNT];
-"""
 # Calls every function with a device and room for anything, and counts who was called.
 CALL_ALL = """
 import ctypes, json, sys
@@ -59,18 +40,9 @@ print(json.dumps(answers))
 
 
 @pytest.fixture(scope="module")
-def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def counting() -> Path:
     """A directory with an NVML whose functions all succeed and count their calls in the order of the table."""
-    directory = tmp_path_factory.mktemp("counting")
-    uuid = "GPU-" + "-".join("0123456789abcdef" * 2)  # any separators will do
-    lines = [f"#define COUNT {len(table.nvml())}", f'#define UUID "{uuid}"', HEAD]
-    for i, name in enumerate(table.nvml()):
-        body = OWN_BODY.get(name, "(void) { calls[{i}]++; return 0; }").replace("{i}", str(i))
-        lines.append(f"int {name}{body}")
-    (directory / "fake.c").write_text("\n".join(lines))
-    library = directory / "libnvidia-ml.so.1"
-    subprocess.run(["gcc", "-w", "-shared", "-fPIC", directory / "fake.c", "-o", library], check=True)
-    return directory
+    return built.program("countingml")
 
 
 def run(code: str, *arguments: str, env: dict[str, str]) -> Any:
@@ -254,16 +226,11 @@ def test_bad_arguments_get_nvml_s_own_answers(
 
 
 def test_a_function_that_the_driver_lacks_is_not_there(
-    grant: Grant, tmp_path: Path, environment: Callable[..., dict[str, str]]
+    grant: Grant, environment: Callable[..., dict[str, str]]
 ) -> None:
     """An older driver: what it does not have is neither refused nor answered."""
-    old = tmp_path / "old"
-    old.mkdir()
-    source = "int nvmlInit_v2(void) { return 0; } int nvmlDeviceGetCount_v2(unsigned *n) { *n = 0; return 0; }"
-    (old / "old.c").write_text(source)
-    subprocess.run(["gcc", "-w", "-shared", "-fPIC", old / "old.c", "-o", old / "libnvidia-ml.so.1"], check=True)
     (grant.directory / "driver").unlink()
-    (grant.directory / "driver").symlink_to(old)
+    (grant.directory / "driver").symlink_to(built.program("oldml"))
     code = """
 import ctypes, json
 library, room = ctypes.CDLL("libnvidia-ml.so.1"), (ctypes.c_uint64 * 64)()

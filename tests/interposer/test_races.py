@@ -1,11 +1,11 @@
 """The interposer's threads, and the program's in it, under ThreadSanitizer, with leases and daemons that change."""
 
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import built
 import pytest
 from driverclient import truth
 from handmade import Grant, Simulator
@@ -19,22 +19,8 @@ SECONDS = 5
 
 
 @pytest.fixture(scope="module")
-def race_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program with the interposer's objects in it: a sanitizer's runtime cannot come with a preloaded library."""
-    directory = tmp_path_factory.mktemp("race")
-    types = [INCLUDE / "api" / name for name in ("gs_cuda_types.h", "gs_cuda.h")]
-    subprocess.run([sys.executable, INTERPOSER / "hooks" / "gen_hooks.py", directory, *types], check=True)
-    sources = [
-        HERE / "race_client.c",
-        *(file for file in sorted(INTERPOSER.rglob("*.c")) if file.parent.name != "nvml" and file.name != "name.c"),
-        *INCLUDE.glob("[ip]*age/*.c"),
-        directory / "hooks.c",
-        directory / "forward.S",
-    ]
-    flags = ["-O1", "-g", "-D_GNU_SOURCE", "-fsanitize=thread", f"-I{INCLUDE}", f"-I{directory}"]
-    program = directory / "race_client"
-    subprocess.run(["gcc", *flags, *sources, "-o", program, "-pthread", "-ldl"], check=True)
-    return program
+def race_client() -> Path:
+    return built.program("race_client", "thread")
 
 
 def test_no_races(

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import built
 import pytest
 from handmade import MS, SLOT_BYTES, Grant, Simulator, Slot, until
 
@@ -36,25 +37,8 @@ SECONDS = 30  # for the rows of a group, on a machine that does other things too
 
 
 @pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("rows")
-    subprocess.run([sys.executable, HERE / "rows" / "gen_rows.py", directory], check=True)
-    ptx = directory / "ptx.S"
-    text = f'.section .rodata\n.globl rows_ptx\nrows_ptx: .incbin "{paths.SPIN_PTX}"\n.byte 0\n'
-    ptx.write_text(text + '.section .note.GNU-stack,"",@progbits\n')
-    library, driver = directory / "librows.so", paths.SIM_LIB_DIR / "libcuda.so.1"
-    flags = ["-std=gnu11", "-O1", "-g", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wmissing-prototypes"]
-    flags += [f"-I{HERE / 'rows'}", f"-I{directory}", f"-I{NATIVE}"]
-    sources = [file for file in (HERE / "rows").glob("*.c") if file.name != "main.c"] + [directory / "registry.c"]
-    jobs = [subprocess.Popen(["gcc", *flags, "-c", file, "-o", directory / f"{file.stem}.o"]) for file in sources]
-    assert [job.wait() for job in jobs] == [0] * len(jobs)
-    objects = [directory / f"{file.stem}.o" for file in sources]
-    subprocess.run(["gcc", "-shared", *objects, ptx, "-o", library, driver, "-ldl", "-pthread"], check=True)
-    main = HERE / "rows" / "main.c"
-    rpath = f"-Wl,-rpath,{directory}"
-    link = ["gcc", "-O1", main, "-o", directory / "rows", library, rpath, "-Wl,--allow-shlib-undefined"]
-    subprocess.run(link, check=True)
-    return directory / "rows"
+def program() -> Path:
+    return built.program("rows")
 
 
 @dataclass

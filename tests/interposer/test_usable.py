@@ -5,9 +5,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import built
 import pytest
 from handmade import Grant, Simulator
-from historyclient import Client, build
+from historyclient import Client
 from memorymodel import CONTEXT, MIB, OK, OUT_OF_MEMORY
 
 LIMIT = 2 << 30  # of a hand-made grant
@@ -25,7 +26,7 @@ def test_usable_memory(
     way: str,
 ) -> None:
     """Processes that fill at the same moment get all of it together: what one is refused another has."""
-    program, pipe = build(tmp_path / "client"), subprocess.PIPE
+    program, pipe = built.program("history_client"), subprocess.PIPE
     clients, contexts = [], []
     try:
         for _ in range(processes):

@@ -3,10 +3,10 @@
 import subprocess
 from pathlib import Path
 
+import built
 import pytest
 from running import Daemon, until
 
-from gpushare import paths
 from gpushare.daemon import peer
 
 HERE = Path(__file__).resolve().parent
@@ -16,11 +16,8 @@ PROCESSES = 16  # of four threads
 
 
 @pytest.fixture(scope="module")
-def racers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    include, program = HERE.parents[1] / "native", tmp_path_factory.mktemp("racers") / "racers"
-    flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{include}"]
-    subprocess.run(["gcc", *flags, HERE / "racers.c", "-o", program, paths.SIM_LIB_DIR / "libcuda.so.1"], check=True)
-    return program
+def racers() -> Path:
+    return built.program("racers")
 
 
 @pytest.mark.parametrize("kills", [0, 48])

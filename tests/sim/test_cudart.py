@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import built
 import pytest
 
 from gpushare.paths import SIM_LIB_DIR
@@ -15,23 +16,14 @@ NVCC = shutil.which("nvcc")
 
 
 def test_a_program_with_nvccs_calls(sim: Any, tmp_path: Path) -> None:
-    program = tmp_path / "cudart"
-    options = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread"]
-    subprocess.run(["gcc", *options, HERE / "cudart.c", "-o", program, RUNTIME], check=True)
+    program = built.program("cudart")
     assert sim.run(program) == "ok\n"
 
 
 def test_without_a_driver_it_says_so(tmp_path: Path, sim: Any) -> None:
-    source = tmp_path / "none.c"
-    source.write_text(
-        "#include <stdio.h>\nint cudaGetDeviceCount(int *); int cudaDriverGetVersion(int *);\n"
-        "int main(void) { int n = 7, v = 7, r = cudaDriverGetVersion(&v);\n"
-        'printf("%d %d %d\\n", r, v, cudaGetDeviceCount(&n)); }\n'
-    )
-    program, alone = tmp_path / "none", tmp_path / "alone"
+    program, alone = built.program("cudart_none"), tmp_path / "alone"
     alone.mkdir()
     shutil.copy(RUNTIME, alone)
-    subprocess.run(["gcc", source, "-o", program, RUNTIME], check=True)
     assert sim.run(program, env={"LD_LIBRARY_PATH": str(alone)}) == "0 0 35\n"
 
 

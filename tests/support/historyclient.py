@@ -8,16 +8,7 @@ from pathlib import Path
 
 from memorymodel import Process
 
-from gpushare import paths
-
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def build(program: Path) -> Path:
-    source, driver = ROOT / "tests" / "interposer" / "history_client.c", paths.SIM_LIB_DIR / "libcuda.so.1"
-    flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{ROOT / 'native'}"]
-    subprocess.run(["gcc", *flags, source, "-o", program, driver], check=True)
-    return program
 
 
 class Client:

@@ -98,7 +98,7 @@ def gpushare(shell: Shell, build: Path, prefix: Path, site: Path | None) -> None
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, found))}
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     configure = ["cmake", "-S", str(ROOT), "-B", str(build), *generator, f"-DPython3_EXECUTABLE={sys.executable}"]
-    shell.run([*configure, "-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DBUILD_TESTING=OFF", "-DGPUSHARE_WERROR=OFF"], env)
+    shell.run([*configure, "-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DGPUSHARE_WERROR=OFF"], env)
     shell.run(["cmake", "--build", str(build), "--parallel", str(os.cpu_count() or 2)], env)
     shutil.rmtree(prefix, ignore_errors=True)
     ignored = shutil.ignore_patterns("_lib", "_native*.so", "__pycache__")

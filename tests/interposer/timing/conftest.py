@@ -1,35 +1,22 @@
 """A simulator and hand-made grants for the interposer's time half."""
 
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import built
 import pytest
 from handmade import Grant, Simulator, Tenant
-
-from gpushare import paths
 
 HERE = Path(__file__).resolve().parent
 INCLUDE = HERE.parents[2] / "native"
 
 
 @pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The program of a source file beside this one, by name."""
-    made: dict[str, Path] = {}
-    driver = paths.SIM_LIB_DIR / "libcuda.so.1"
-    flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{INCLUDE}"]
-
-    def build(name: str) -> Path:
-        if name not in made:
-            binary = tmp_path_factory.mktemp(name) / name
-            subprocess.run(["gcc", *flags, HERE / f"{name}.c", "-o", binary, driver], check=True)
-            made[name] = binary
-        return made[name]
-
-    return build
+def program() -> Callable[[str], Path]:
+    """A program of this directory, by the name of its source file."""
+    return built.program
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import built
 import pytest
 from handmade import Grant
 
@@ -21,15 +22,10 @@ INCLUDE = HERE.parents[2] / "native"
 def measure(tmp_path: Path) -> Iterator[Callable[..., dict[str, Any]]]:
     if os.geteuid() != 0:
         pytest.skip("a grant directory is trusted only when root owns it")
-    driver, program = tmp_path / "driver", tmp_path / "launchcost"
-    driver.mkdir()
-    flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{INCLUDE}"]
-    library = driver / "libcuda.so.1"
-    shared = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]
-    subprocess.run(["gcc", *flags, *shared, HERE / "fakedriver.c", "-o", library], check=True)
+    driver = built.program("fakedriver")
+    program, library = built.program("launchcost"), driver / "libcuda.so.1"
     beside = tmp_path / "beside.so"
     beside.write_bytes(library.read_bytes())
-    subprocess.run(["gcc", *flags, HERE / "launchcost.c", "-o", program, library, "-ldl"], check=True)
     device = SimpleNamespace(uuids=[b"u" * 16], directory=tmp_path)
     grant = Grant(tmp_path / "grant", device)  # type: ignore[arg-type]
     (grant.directory / "driver").unlink()
@@ -77,10 +73,5 @@ def test_a_profiled_process_records_no_event_of_ours(measure: Callable[..., dict
         assert measure("own", **{variable: "/nonexistent/libprofiler.so"})["records"] == 0
 
 
-def test_lock_and_clock(tmp_path: Path) -> None:
-    room = HERE.parents[2] / "native" / "interposer" / "os"
-    program = tmp_path / "parts_unit"
-    sources = [HERE / "parts_unit.c", *(room / name for name in ("latch.c", "ticks.c", "guest.c"))]
-    flags = ["-O2", "-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{INCLUDE}"]
-    subprocess.run(["gcc", *flags, *sources, "-o", program], check=True)
-    subprocess.run([program, "1"], check=True, timeout=60)
+def test_lock_and_clock() -> None:
+    subprocess.run([built.program("parts_unit"), "1"], check=True, timeout=60)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import built
 import pytest
 from handmade import Grant, Simulator, Tenant, until
 
@@ -15,17 +16,8 @@ PATTERNS = ("b2b", "host", "sync", "mix", "mixhost", "two", "burst")
 
 
 @pytest.fixture(scope="module")
-def unit(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    program = tmp_path_factory.mktemp("meter") / "meter_unit"
-    room = NATIVE / "interposer" / "meter"
-    flags = ["-g", "-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined"]
-    sources = [HERE / "meter_unit.c", *sorted(room.glob("*.c"))]
-    subprocess.run(["gcc", *flags, f"-I{NATIVE}", *sources, "-o", program], check=True)
-    return program
-
-
-def test_books_of_the_meter(unit: Path) -> None:
-    subprocess.run([unit, "self"], check=True)
+def unit() -> Path:
+    return built.program("meter_unit")
 
 
 @pytest.mark.parametrize("kernel_us", [5, 20, 100])
