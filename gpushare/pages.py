@@ -24,8 +24,6 @@ MAX_SLOTS = lib.GS_MAX_SLOTS
 
 
 class GrantState(enum.IntEnum):
-    """`state` of the limits page: what processes may expect."""
-
     RESERVED = lib.GS_GRANT_RESERVED
     ACTIVE = lib.GS_GRANT_ACTIVE
     SUSPENDED = lib.GS_GRANT_SUSPENDED
@@ -33,8 +31,6 @@ class GrantState(enum.IntEnum):
 
 
 class Managed(enum.IntEnum):
-    """What managed memory is to the grant."""
-
     CHARGE = lib.GS_MANAGED_CHARGE
     REFUSE = lib.GS_MANAGED_REFUSE
 
@@ -85,6 +81,17 @@ class SlotUsage:
     dependent: bool
 
 
+@dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """What one process did at `time_ns` (CLOCK_MONOTONIC), in its own words: nothing in it is trusted. `device`: its
+    ordinal in the grant, or None."""
+
+    time_ns: int
+    area: str
+    device: int | None
+    text: str
+
+
 def _raise(path: Path, code: int, error: Any) -> None:
     if code < 0:
         text = ffi.string(error.msg).decode(errors="replace")
@@ -92,7 +99,8 @@ def _raise(path: Path, code: int, error: Any) -> None:
 
 
 _ROOM_BYTES = 64 << 10
-"""Of a page, had at once: all of the limits, and of the usage the slots of about 60 processes."""
+"""Of a page, allocated when it is made, at its start and at its end: all of the limits; of the usage the slots of the
+first 31 processes, and every trace ring."""
 
 
 class _Page:
@@ -100,7 +108,6 @@ class _Page:
 
     _BYTES: int
     _TYPE: str
-    _CHECK: Any
 
     def __init__(self, path: Path, descriptor: int, writable: bool) -> None:
         out = ffi.new("void **")
@@ -118,7 +125,9 @@ class _Page:
         try:
             os.truncate(descriptor, cls._BYTES)
             # A full tmpfs says so now: later it would be a SIGBUS in the tenant.
-            os.posix_fallocate(descriptor, 0, min(cls._BYTES, _ROOM_BYTES))
+            room = min(cls._BYTES, _ROOM_BYTES)
+            os.posix_fallocate(descriptor, 0, room)
+            os.posix_fallocate(descriptor, cls._BYTES - room, room)
             os.fchmod(descriptor, mode)
             return cls(path, descriptor, writable=True)
         except OSError as error:
@@ -146,8 +155,7 @@ class _Page:
 
     def check(self) -> None:
         """Raises FailedError when it is not a page of this kind and version, or no longer."""
-        error = ffi.new("struct gs_err *")
-        _raise(self.path, self._CHECK(self.pointer, self._BYTES, error), error)
+        raise NotImplementedError
 
     @property
     def torn(self) -> bool:
@@ -156,11 +164,9 @@ class _Page:
 
     @property
     def grant(self) -> str:
-        """The id of the grant that the page says it belongs to."""
         return ffi.string(self.pointer.grant, lib.GS_GRANT_ID_BYTES).decode("ascii", errors="replace")
 
     def close(self) -> None:
-        """Unmaps it; the file stays. Twice is fine."""
         if self.pointer is not None:
             lib.gs_page_unmap(self.pointer, self._BYTES)
             self.pointer = None
@@ -179,7 +185,6 @@ class LimitsPage(_Page):
 
     _BYTES = LIMITS_BYTES
     _TYPE = "struct gs_limits *"
-    _CHECK = lib.gs_limits_check
 
     @classmethod
     def create(
@@ -192,10 +197,6 @@ class LimitsPage(_Page):
         daemon_epoch: int = 1,
         mode: int = 0o644,
     ) -> Self:
-        """Makes the file.
-
-        `mode`: of the file. Raises UsageError for limits that make no sense, FailedError when the file cannot be made.
-        """
         for device in devices:
             _check_device(device)
         page = cls._make(path, mode)
@@ -213,8 +214,11 @@ class LimitsPage(_Page):
 
     @classmethod
     def open(cls, path: Path, *, writable: bool = True) -> Self:
-        """Maps an existing one. Raises FailedError when it is none."""
         return cls._take(path, writable)
+
+    def check(self) -> None:
+        error = ffi.new("struct gs_err *")
+        _raise(self.path, lib.gs_limits_check(self.pointer, LIMITS_BYTES, error), error)
 
     def _write(self, ordinal: int, device: DeviceLimits) -> None:
         words = self.pointer.device[ordinal]
@@ -226,17 +230,14 @@ class LimitsPage(_Page):
 
     @property
     def managed(self) -> Managed:
-        """As it was made."""
         return Managed(lib.gs_load32(ffi.addressof(self.pointer, "managed")))
 
     @property
     def ndevices(self) -> int:
-        """How many devices the grant has."""
         return min(int(self.pointer.ndevices), MAX_DEVICES)
 
     @property
     def devices(self) -> list[DeviceLimits]:
-        """The limits of each device, by ordinal."""
         found = []
         for ordinal in range(self.ndevices):
             words = self.pointer.device[ordinal]
@@ -260,7 +261,6 @@ class LimitsPage(_Page):
         self._write(ordinal, device)
 
     def lease(self, ordinal: int) -> DeviceLease:
-        """The lease of one device, by its ordinal in the grant."""
         words = self.pointer.device[ordinal]
         lease = lib.gs_load32(ffi.addressof(words, "lease"))
         return DeviceLease(
@@ -272,7 +272,6 @@ class LimitsPage(_Page):
 
     @property
     def state(self) -> GrantState:
-        """What processes may expect."""
         return GrantState(lib.gs_load32(ffi.addressof(self.pointer, "state")))
 
     @state.setter
@@ -281,17 +280,14 @@ class LimitsPage(_Page):
 
     @property
     def slots_high(self) -> int:
-        """Slots at or above this number were never taken."""
         return lib.gs_load32(ffi.addressof(self.pointer, "slots_high"))
 
     @property
     def heartbeat(self) -> int:
-        """Grows while a daemon lives; what it counts is said in gs_page.h."""
         return lib.gs_load32(ffi.addressof(self.pointer, "heartbeat"))
 
     @property
     def daemon_epoch(self) -> int:
-        """Grows with each start of a daemon."""
         return lib.gs_load32(ffi.addressof(self.pointer, "daemon_epoch"))
 
     def renew_daemon_epoch(self) -> int:
@@ -304,11 +300,9 @@ class UsagePage(_Page):
 
     _BYTES = USAGE_BYTES
     _TYPE = "struct gs_usage *"
-    _CHECK = lib.gs_usage_check
 
     @classmethod
     def create(cls, path: Path, grant: str, *, mode: int = 0o666) -> Self:
-        """Makes the file. `mode`: of the file; tenants write it. Raises FailedError."""
         page = cls._make(path, mode)
         error = ffi.new("struct gs_err *")
         code = lib.gs_usage_init(page.pointer, USAGE_BYTES, grant.encode(), error)
@@ -320,8 +314,11 @@ class UsagePage(_Page):
 
     @classmethod
     def open(cls, path: Path, *, writable: bool = True) -> Self:
-        """Maps an existing one. Raises FailedError when it is none."""
         return cls._take(path, writable)
+
+    def check(self) -> None:
+        error = ffi.new("struct gs_err *")
+        _raise(self.path, lib.gs_usage_check(self.pointer, USAGE_BYTES, error), error)
 
     def claim(self, limits: LimitsPage, pid: int) -> Slot:
         """A slot for the process `pid` (host pid, from peer credentials). Raises RefusedError when all are taken."""
@@ -334,14 +331,12 @@ class UsagePage(_Page):
         return Slot(slot[0], generation[0], pid)
 
     def live_slots(self, limits: LimitsPage) -> Iterator[Slot]:
-        """Slots that the page says are taken; a tenant may have written that."""
         for index in range(min(limits.slots_high, MAX_SLOTS)):
             slot = self.pointer.slot[index]
             if lib.gs_load32(ffi.addressof(slot, "state")) == lib.GS_SLOT_LIVE:
                 yield Slot(index, slot.generation, slot.pid)
 
     def usage(self, index: int, ordinal: int) -> SlotUsage:
-        """What the process of a slot says of one device, by its ordinal in the grant."""
         words = self.pointer.slot[index].device[ordinal]
 
         def load64(name: str) -> int:
@@ -362,6 +357,25 @@ class UsagePage(_Page):
             drained=load32("drained"),
             dependent=bool(load32("flags") & lib.GS_SLOT_DEPENDENT),
         )
+
+    def trace(self, slot: Slot) -> list[TraceEvent]:
+        """The last events of the process in the slot, oldest first. Empty for slots without a ring, and for one whose
+        process has written none since it joined."""
+        if slot.index >= lib.GS_TRACE_RINGS:
+            return []
+        ring = self.pointer.trace[slot.index]
+        if ring.generation != slot.generation:
+            return []
+        count = lib.gs_load64(ffi.addressof(ring, "count"))
+        found = []
+        for number in range(max(0, count - lib.GS_TRACE_EVENTS), count):
+            event = ring.event[number % lib.GS_TRACE_EVENTS]
+            area, text = lib.gs_trace_area(event.kind), lib.gs_trace_text(event.kind)
+            if area and text:
+                device = event.device if 0 <= event.device < MAX_DEVICES else None
+                words = ffi.string(text).decode().replace("%llu", "{}").format(event.a, event.b)
+                found.append(TraceEvent(event.time_ns, ffi.string(area).decode(), device, words))
+        return found
 
     def memory_bytes(self, limits: LimitsPage, ordinal: int) -> int:
         """What all live processes hold on one device now."""

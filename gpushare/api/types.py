@@ -57,14 +57,10 @@ class GrantChange(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_onl
 
 
 class BindRequest(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`process`: the calling one, `container`: one that an engine is about to start."""
-
     kind: Kind
 
 
 class Mount(Struct, kw_only=True):
-    """A bind mount of a container: `source` on the host, `destination` in it, `options` as of mount(8)."""
-
     source: str
     destination: str
     options: list[str]
@@ -88,8 +84,6 @@ class OciEditRequest(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class OciEditAnswer(Struct, kw_only=True):
-    """The config to start the container with. `grant` is None where it asks for no share: it is unchanged then."""
-
     config: dict[str, Any]
     grant: str | None
 
@@ -159,9 +153,59 @@ class Grant(Struct, kw_only=True):
     rv: int
 
 
-class Grants(Struct, kw_only=True):
-    """`rv`: of the watch stream at this moment, for `since` of /v1/watch."""
+class DebugEvent(Struct, kw_only=True):
+    """`at_ns`: wall time. `device`: ordinal in the grant; None: of none. `text` is the process's own word."""
 
+    at_ns: int
+    area: str
+    device: int | None
+    text: str
+
+
+class DebugDevice(Struct, kw_only=True):
+    """What one process says of itself on one device; none of it is trusted. `ordinal`: in the grant. `drained_epoch`:
+    of the last lease for which it said that its work was done. `dependent`: let through the bound on work in flight."""
+
+    ordinal: int
+    memory_bytes: int
+    memory_pending_bytes: int
+    busy_ns: int
+    launches: int
+    wait_ns: int
+    waiting: int
+    inflight: int
+    queue_ns: int
+    drained_epoch: int
+    dependent: bool
+
+
+class DebugProcess(Struct, kw_only=True):
+    pid: int
+    slot: int
+    devices: list[DebugDevice]
+    events: list[DebugEvent]
+
+
+class DebugLease(Struct, kw_only=True):
+    """The words that the processes of the grant read. `bound_ns`: of estimated device time that may be in flight."""
+
+    ordinal: int
+    epoch: int
+    held: bool
+    contended: bool
+    bound_ns: int
+
+
+class GrantDebug(Struct, kw_only=True):
+    """`daemon_epoch`: how many daemons have served the grant."""
+
+    grant: str
+    daemon_epoch: int
+    leases: list[DebugLease]
+    processes: list[DebugProcess]
+
+
+class Grants(Struct, kw_only=True):
     epoch: int
     rv: int
     grants: list[Grant]
@@ -202,8 +246,6 @@ class Device(Struct, kw_only=True):
 
 
 class Devices(Struct, kw_only=True):
-    """`epoch`, `rv`: as in Grants."""
-
     epoch: int
     rv: int
     devices: list[Device]
@@ -244,16 +286,12 @@ class Tenant(Struct, kw_only=True):
 
 
 class Tenants(Struct, kw_only=True):
-    """`epoch`, `rv`: as in Grants."""
-
     epoch: int
     rv: int
     tenants: list[Tenant]
 
 
 class Version(Struct, kw_only=True):
-    """`api`: the prefix of all paths. `features`: for clients that serve several versions of the daemon."""
-
     version: str
     api: str
     features: list[str]
@@ -383,19 +421,13 @@ class TenantWaits(Struct, kw_only=True):
 
 
 class Waits(Struct, kw_only=True):
-    """How long each tenant waited."""
-
     tenants: list[TenantWaits]
 
 
 class ErrorBody(Struct, kw_only=True):
-    """`code`: a name for programs (gpushare/errors.py). `message`: one line for people, with what to do."""
-
     code: str
     message: str
 
 
 class Error(Struct, kw_only=True):
-    """The body of every answer with a status of 400 or more."""
-
     error: ErrorBody

@@ -88,7 +88,7 @@ def _seconds(text: str) -> int:
 
 
 class GrantCommand:
-    """create, show, list, resize or release a grant"""
+    """create, show, debug, list, resize or release a grant"""
 
     name = "grant"
 
@@ -107,6 +107,10 @@ class GrantCommand:
         show.add_argument("id", help="of the grant")
         show.set_defaults(verb=self._show)
 
+        debug = add_verb(verbs, "debug", "a grant from inside: its lease words, its processes and what they did last")
+        debug.add_argument("id", help="of the grant")
+        debug.set_defaults(verb=self._debug)
+
         every = add_verb(verbs, "list", "all grants")
         every.add_argument("--all", action="store_true", help="the latest that ended, too")
         every.set_defaults(verb=self._list)
@@ -124,7 +128,7 @@ class GrantCommand:
         release.add_argument("id", nargs="+", help="of the grants; what runs in them is killed")
         release.set_defaults(verb=self._release)
 
-        for verb in (create, show, every, resize, release):
+        for verb in (create, show, debug, every, resize, release):
             add_json(verb)
             add_socket(verb)
 
@@ -146,6 +150,14 @@ class GrantCommand:
             print_json(grant)
         else:
             render.grant(grant)
+        return 0
+
+    def _debug(self, args: argparse.Namespace) -> int:
+        found = client(args).debug(args.id)
+        if args.json:
+            print_json(found)
+        else:
+            render.debug(found)
         return 0
 
     def _list(self, args: argparse.Namespace) -> int:

@@ -40,7 +40,6 @@ def degraded(tenant: Any) -> str:
 
 
 def grants(found: list[Any]) -> None:
-    """The table of `ps` and `grant list`, and what owners have to know."""
     if not found:
         print("no grants")
         return
@@ -49,14 +48,12 @@ def grants(found: list[Any]) -> None:
 
 
 def grant_notices(found: list[Any]) -> None:
-    """A line for each grant with something that its owner has to know now."""
     for one in found:
         if one["notice"]:
             print(f"{one['id']}: {one['notice']}")
 
 
 def grant(found: Any) -> None:
-    """One grant in full, as of `grant show`."""
     print(f"{found['id']}  {found['phase']}  tenant {found['tenant']}, class {found['class']}")
     for text in (found["reason"], found["notice"]):
         if text:
@@ -83,6 +80,32 @@ def grant(found: Any) -> None:
         )
 
 
+def debug(found: Any) -> None:
+    """A grant from inside: a line per lease, a paragraph per process."""
+    print(f"{found['grant']}  served by {found['daemon_epoch']} daemon(s) so far, {len(found['processes'])} processes")
+    for lease in found["leases"]:
+        print(
+            f"  device {lease['ordinal']}    lease {lease['epoch']} {'held' if lease['held'] else 'not held'}, "
+            f"{'contended' if lease['contended'] else 'alone'}, at most {_ms(lease['bound_ns'])} in flight"
+        )
+    for process in found["processes"]:
+        print(f"process {process['pid']}  slot {process['slot']}")
+        for device in process["devices"]:
+            print(
+                f"  device {device['ordinal']}    {format_size(device['memory_bytes'])} held, busy "
+                f"{_seconds(device['busy_ns'])} in {device['launches']} launches, waited "
+                f"{_seconds(device['wait_ns'])}, {device['waiting']} threads wait, {_ms(device['queue_ns'])} in flight, drained for lease "
+                f"{device['drained_epoch']}{', dependent' if device['dependent'] else ''}"
+            )
+        for event in process["events"]:
+            where = "" if event["device"] is None else f"device {event['device']}: "
+            print(f"  {_clock(event['at_ns'])}  {event['area']:8}  {where}{event['text']}")
+
+
+def _clock(at_ns: int) -> str:
+    return f"{datetime.fromtimestamp(at_ns / 1e9, UTC).astimezone():%H:%M:%S.%f}"
+
+
 def _served(device: Any) -> str:
     """Where that is not just what was asked: its tenant has more to give, or a limit of its own."""
     asked = (device["time_milli"], device["time_limit_milli"])
@@ -104,7 +127,6 @@ def _seconds(value: int) -> str:
 
 
 def devices(found: list[Any]) -> None:
-    """The table of `devices`."""
     rows = [
         [
             device["index"],
@@ -184,7 +206,6 @@ def event(event: Any) -> str:
 
 
 def waits(tenants: list[Any]) -> None:
-    """The table of `events --summary`."""
     titles = ("TENANT", "WAITS", "WAITED", "MEAN", "LONGEST", "RECLAIMS", "TOOK", "MEAN", "LONGEST")
     rows = [
         [

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from gpushare import __version__
 from gpushare.api import types
-from gpushare.daemon import metrics, openapi, placement, receipts, view
+from gpushare.daemon import debug, metrics, openapi, placement, receipts, view
 from gpushare.daemon.node import NodeContext
 from gpushare.daemon.peer import Peer, credentials
 from gpushare.daemon.routes import ROUTES
@@ -74,7 +74,6 @@ def _number(request: web.Request, name: str) -> int | None:
 async def errors(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Turns every exception of a handler into an answer with the error tree's status and one line."""
     try:
         return await handler(request)
     except GpushareError as error:
@@ -102,14 +101,11 @@ def _http_error(request: web.Request, error: web.HTTPException) -> GpushareError
 
 
 class Api:
-    """A method per route; routes.py says what each is for, takes and answers."""
-
     def __init__(self, context: NodeContext) -> None:
         self._context = context
         self._state, self._grants = context.state, context.grants
 
     def application(self) -> web.Application:
-        """The application with all routes."""
         application = web.Application(middlewares=[errors], client_max_size=BODY_MAX)
         for route in ROUTES:
             application.router.add_route(route.method, route.path, getattr(self, route.handler))
@@ -209,6 +205,9 @@ class Api:
             return _json(self._grant(ended, None))
         live = self._state.live(grant_id)
         return _json(self._grant(live.record, live))
+
+    async def debug_grant(self, request: web.Request) -> web.Response:
+        return _json(debug.grant(self._state.live(request.match_info["id"])))
 
     async def resize_grant(self, request: web.Request) -> web.Response:
         change = await _body(request, types.GrantChange)

@@ -57,6 +57,13 @@ ROUTES = (
         repeated=200,
     ),
     Route("GET", "/v1/grants/{id}", "grant", "One grant, ended ones included", answer=types.Grant),
+    Route(
+        "GET",
+        "/v1/grants/{id}/debug",
+        "debug_grant",
+        "What its processes say of themselves, and did last",
+        answer=types.GrantDebug,
+    ),
     Route("PATCH", "/v1/grants/{id}", "resize_grant", "Change its share", body=types.GrantChange, answer=types.Grant),
     Route("DELETE", "/v1/grants/{id}", "release_grant", "End it", answer=types.Grant),
     Route(

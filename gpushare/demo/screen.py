@@ -24,10 +24,6 @@ class Screen:
         self._phase = ""
         self._next_line = 0.0
 
-    def step(self, text: str) -> None:
-        """What is being done where there is nothing to measure yet, or no more."""
-        print(f"... {text}", flush=True)
-
     def begin(self, facts: dict[str, Any]) -> None:
         device = facts["device"]
         if device["simulated"]:
@@ -37,10 +33,7 @@ class Screen:
             print(f"Device: {device['name']}, {device['uuid']}.")
         print("Two containers (runc) share it:")
         for tenant in self._tenants:
-            print(
-                f"  {tenant.name}: {format_time(tenant.time_milli)} of its time, {format_size(tenant.memory_bytes)}",
-                flush=True,
-            )
+            print(f"  {tenant.name}: {format_time(tenant.time_milli)} of its time, {format_size(tenant.memory_bytes)}")
 
     def watch(self, tick: Tick) -> None:
         if tick.phase != self._phase:

@@ -1,1 +1,0 @@
-"""What the kernel holds for us: cgroups and the device program."""

@@ -24,7 +24,6 @@ class Hierarchies:
 
     @classmethod
     def of(cls, mountinfo: str | None = None) -> "Hierarchies":
-        """As /proc/self/mountinfo has them, or the text given."""
         unified = freezer = None
         for line in (mountinfo or _MOUNTINFO.read_text()).splitlines():
             fields, _, rest = line.partition(" - ")
@@ -45,7 +44,6 @@ class Cgroup:
     v2: bool
 
     def add(self, pid: int) -> None:
-        """Moves a process in. Raises FailedError."""
         try:
             (self.path / "cgroup.procs").write_text(str(pid))
         except ProcessLookupError:
@@ -64,7 +62,6 @@ class Cgroup:
         return found
 
     def populated(self) -> bool:
-        """Whether any process is in it or below."""
         if not self.v2:
             return bool(self.pids())
         try:
@@ -121,7 +118,6 @@ def create(grant_id: str, hierarchies: Hierarchies | None = None) -> Cgroup:
 
 
 def of_grant(grant_id: str, hierarchies: Hierarchies | None = None) -> Cgroup:
-    """Where the cgroup of a plain process's grant is or would be. Raises FailedError without any hierarchy to use."""
     where = hierarchies or Hierarchies.of()
     if where.unified is not None:
         return Cgroup(where.unified / PARENT / grant_id, v2=True)

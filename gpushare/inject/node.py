@@ -38,7 +38,6 @@ class Node:
 
     @property
     def simulated(self) -> bool:
-        """Whether the devices are the simulator's."""
         return self.sim_dir is not None
 
 

@@ -1,1 +1,0 @@
-"""What this machine has: devices of the NVIDIA driver, or of the simulator."""

@@ -11,8 +11,6 @@ from gpushare.node.simulator import Simulator
 
 
 class SimulatedBackend:
-    """Devices of a running simulator, whose socket is in `directory`."""
-
     name = "simulated"
     driver_version = "simulated"
 

@@ -54,8 +54,6 @@ OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class SimDevice:
-    """As the simulator introduces it."""
-
     uuid: str
     memory_bytes: int
     name: str
@@ -217,5 +215,4 @@ class Simulator:
                 self.spawned.wait(_START_SECONDS)
 
     def close(self) -> None:
-        """Hangs up; the simulator goes on."""
         self._socket.close()

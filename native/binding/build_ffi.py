@@ -10,7 +10,9 @@ from cffi import FFI
 
 HEADERS = (
     "page/gs_err.h",
+    "page/gs_trace.h",
     "page/gs_page.h",
+    "page/gs_check.h",
     "page/gs_wire.h",
     "arbiter/gs_arbiter.h",
     "binding/gs_page_ops.h",

@@ -29,10 +29,6 @@ int gs_limits_init(struct gs_limits *page, uint64_t size, const char *grant, uin
                    struct gs_err *err);
 int gs_usage_init(struct gs_usage *page, uint64_t size, const char *grant, struct gs_err *err);
 
-/* 0, or -EPROTO with what is wrong: magic, version, size, bounds, a grant id that is not a string. */
-int gs_limits_check(const struct gs_limits *page, uint64_t size, struct gs_err *err);
-int gs_usage_check(const struct gs_usage *page, uint64_t size, struct gs_err *err);
-
 /* Takes the lowest free slot for the process pid. -ENOSPC when all are taken. Only one thread may claim at a time. */
 int gs_slot_claim(struct gs_limits *limits, struct gs_usage *usage, int32_t pid, uint32_t *slot, uint32_t *generation,
                   struct gs_err *err);

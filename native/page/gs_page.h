@@ -12,12 +12,14 @@
 
 #ifndef GS_CFFI
 #include <stdint.h>
+
+#include "page/gs_trace.h"
 #endif
 
 enum {
   GS_LIMITS_MAGIC = 0x67734c31, /* "gsL1" */
   GS_USAGE_MAGIC = 0x67735531,  /* "gsU1" */
-  GS_PAGE_VERSION = 2,
+  GS_PAGE_VERSION = 3,
   GS_MAX_DEVICES = 16,
   GS_MAX_SLOTS = 1024,
   GS_GRANT_ID_BYTES = 40 /* NUL-terminated */
@@ -95,7 +97,8 @@ struct gs_usage {
   uint32_t magic, version, size, nslots;
   char grant[40]; /* GS_GRANT_ID_BYTES */
   uint8_t reserved[8];
-  struct gs_slot slot[1024]; /* GS_MAX_SLOTS */
+  struct gs_slot slot[1024];      /* GS_MAX_SLOTS */
+  struct gs_trace_ring trace[32]; /* GS_TRACE_RINGS: entry i is of the process in slot i, which alone writes it */
 };
 
 #ifndef GS_CFFI
@@ -110,6 +113,8 @@ _Static_assert(sizeof(struct gs_limits) == 128 + 16 * 128, "layout");
 _Static_assert(sizeof(struct gs_slot_device) == 128, "layout");
 _Static_assert(sizeof(struct gs_slot) == 64 + 16 * 128, "layout");
 _Static_assert(offsetof(struct gs_usage, slot) == 64, "layout");
-_Static_assert(sizeof(struct gs_usage) == 64 + 1024 * (64 + 16 * 128), "layout");
+_Static_assert(sizeof(struct gs_trace_ring) == 2048, "layout");
+_Static_assert(offsetof(struct gs_usage, trace) == 64 + 1024 * (64 + 16 * 128), "layout");
+_Static_assert(sizeof(struct gs_usage) == 64 + 1024 * (64 + 16 * 128) + 32 * 2048, "layout");
 #endif
 #endif

@@ -1,92 +1,14 @@
 #include "page/page.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <sched.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "interposer/os/system.h"
-
 /* An undecided announcement of another process is a matter of nanoseconds unless that process lost its processor. */
 enum { YIELD_NS = 1000000, NAP_NS = 1000000, PATIENCE_NS = 200000000 };
-
-static int map_file(const char *dir, const char *name, size_t size, bool writable, void **out, struct gs_err *err) {
-  char path[PATH_MAX];
-  if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
-    return gs_fail(err, -ENAMETOOLONG, "the grant directory's name is too long");
-  int fd = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW);
-  if (fd < 0)
-    return gs_fail(err, -errno, "cannot open %s: %s", path, strerror(errno));
-  struct stat file;
-  int rc = 0;
-  void *at = MAP_FAILED;
-  if (gs_fstat(fd, &file) < 0)
-    rc = gs_fail(err, -errno, "cannot look at %s: %s", path, strerror(errno));
-  else if (!S_ISREG(file.st_mode) || (uint64_t)file.st_size != size)
-    rc = gs_fail(err, -EPROTO, "%s has %lld bytes, expected %zu: not a page of this version", path,
-                 (long long)file.st_size, size);
-  else if ((at = mmap(NULL, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0)) == MAP_FAILED)
-    rc = gs_fail(err, -errno, "cannot map %s: %s", path, strerror(errno));
-  close(fd);
-  if (rc == 0)
-    *out = at;
-  return rc;
-}
-
-static int check(const struct gs_limits *limits, const struct gs_usage *usage, struct gs_err *err) {
-  if (limits->magic != GS_LIMITS_MAGIC || limits->version != GS_PAGE_VERSION || limits->size != sizeof *limits)
-    return gs_fail(err, -EPROTO, "the limits page is not ours or of another version (magic %#x, version %u)",
-                   limits->magic, limits->version);
-  if (limits->ndevices < 1 || limits->ndevices > GS_MAX_DEVICES || limits->slots_high > GS_MAX_SLOTS ||
-      !memchr(limits->grant, 0, sizeof limits->grant))
-    return gs_fail(err, -EPROTO, "the limits page is corrupt (%u devices, %u slots)", limits->ndevices,
-                   limits->slots_high);
-  if (!usage)
-    return 0;
-  if (usage->magic != GS_USAGE_MAGIC || usage->version != GS_PAGE_VERSION || usage->size != sizeof *usage ||
-      usage->nslots != GS_MAX_SLOTS)
-    return gs_fail(err, -EPROTO, "the usage page is not ours or of another version (magic %#x, version %u)",
-                   usage->magic, usage->version);
-  if (strncmp(limits->grant, usage->grant, sizeof limits->grant) != 0)
-    return gs_fail(err, -EPROTO, "the usage page belongs to another grant (%.40s) than the limits page (%.40s)",
-                   usage->grant, limits->grant);
-  return 0;
-}
-
-static int map_both(const char *dir, struct gs_pages *pages, bool writable, struct gs_err *err) {
-  void *limits = NULL, *usage = NULL;
-  int rc = map_file(dir, "limits", sizeof(struct gs_limits), false, &limits, err);
-  if (rc < 0)
-    return rc;
-  rc = map_file(dir, "usage", sizeof(struct gs_usage), writable, &usage, err);
-  if (rc == -EACCES && !writable)
-    rc = 0; /* a viewer does without */
-  if (rc == 0)
-    rc = check(limits, usage, err);
-  if (rc < 0) {
-    munmap(limits, sizeof(struct gs_limits));
-    if (usage)
-      munmap(usage, sizeof(struct gs_usage));
-    return rc;
-  }
-  pages->limits = limits;
-  pages->usage = usage;
-  return 0;
-}
-
-int gs_pages_map(const char *dir, struct gs_pages *pages, struct gs_err *err) {
-  return map_both(dir, pages, true, err);
-}
-
-int gs_pages_view(const char *dir, struct gs_pages *pages, struct gs_err *err) {
-  return map_both(dir, pages, false, err);
-}
 
 static uint64_t add(uint64_t a, uint64_t b) { return a + b < a ? UINT64_MAX : a + b; }
 
@@ -126,6 +48,12 @@ static uint64_t now_ns(void) {
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* Not libc's, which a cancelled thread would end in: what it holds or has announced here must not outlive it. */
+static void nap(uint64_t ns) {
+  struct timespec time = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+  syscall(SYS_nanosleep, &time, NULL);
+}
+
 /* Lets others run for a moment; false when the patience since `began` is used up. */
 static bool wait_a_moment(uint64_t began) {
   uint64_t waited = now_ns() - began;
@@ -134,7 +62,7 @@ static bool wait_a_moment(uint64_t began) {
   if (waited < YIELD_NS) {
     sched_yield();
   } else {
-    gs_nap(NAP_NS);
+    nap(NAP_NS);
   }
   return true;
 }

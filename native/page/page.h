@@ -1,5 +1,5 @@
-/* The two shared pages seen from a tenant, and the rule by which its processes share the grant's memory. Nothing here
- * knows about this process's state: tests use it on pages of their own. */
+/* The rule by which the processes of a grant share its memory, over the two shared pages. Nothing here knows about this
+ * process's state: tests use it on pages of their own. */
 #ifndef GPUSHARE_PAGE_H
 #define GPUSHARE_PAGE_H
 
@@ -12,11 +12,6 @@ struct gs_pages {
   const struct gs_limits *limits;
   struct gs_usage *usage;
 };
-
-/* Maps <dir>/limits read-only and <dir>/usage, and checks both. -ENOENT: no such grant. -EPROTO: not our pages. */
-int gs_pages_map(const char *dir, struct gs_pages *pages, struct gs_err *err);
-/* Only limits, read-only, and usage read-only where that is readable (else NULL): for a viewer. */
-int gs_pages_view(const char *dir, struct gs_pages *pages, struct gs_err *err);
 
 /* Takes bytes of the grant's memory for slot: 0, or -ENOMEM. No lock and no moment between a check and an act: a
  * process that dies at any instruction leaves at most its own announcement, which the daemon clears with the slot.

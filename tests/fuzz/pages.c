@@ -10,7 +10,7 @@
 #include "fuzz.h"
 #include "interposer/os/guest.h"
 #include "interposer/nvml/ml.h"
-#include "page/page.h"
+#include "interposer/os/pages.h"
 
 enum { FIRST_SLOTS = 4 };
 

@@ -42,7 +42,7 @@ def overwrite(path: Path, offset: int, data: bytes) -> None:
         ("limits", 12, struct.pack("<I", 0), "0 devices"),
         ("limits", 12, struct.pack("<I", 17), "17 devices"),
         ("limits", 60, struct.pack("<I", 100_000), "100000 slots"),
-        ("limits", 16, b"x" * 40, "corrupt"),
+        ("limits", 16, b"x" * 40, "has no grant id"),
         ("usage", 0, b"XXXX", "usage page"),
         ("usage", 4, struct.pack("<I", 1), "version 1"),
         ("usage", 12, struct.pack("<I", 5), "usage page"),

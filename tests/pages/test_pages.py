@@ -74,7 +74,7 @@ def offset(field):
     [
         ("magic", 0, "magic"),
         ("magic", lib.GS_USAGE_MAGIC, "magic"),
-        ("version", 1, "version 1, this gpushare speaks 2"),
+        ("version", 1, "version 1, this gpushare speaks 3"),
         ("size", 4096, "says 4096 bytes"),
         ("count", 0, "0 devices"),
         ("count", 17, "17 devices"),
@@ -217,7 +217,7 @@ def test_a_page_that_cannot_be_made_leaves_no_file(tmp_path, grant, devices):
 
 def test_layout_is_the_one_other_processes_compiled():
     """Offsets that a running tenant has baked in: changing one needs a new GS_PAGE_VERSION."""
-    assert (LIMITS_BYTES, USAGE_BYTES) == (2176, 2162752)
+    assert (LIMITS_BYTES, USAGE_BYTES) == (2176, 2228288)
     assert ffi.sizeof("struct gs_slot") == 2112
     assert ffi.offsetof("struct gs_device_limits", "lease") == 48
     assert ffi.offsetof("struct gs_slot_device", "waiting") == 48

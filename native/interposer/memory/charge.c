@@ -3,6 +3,7 @@
 
 #include <errno.h>
 
+#include "interposer/process/trace.h"
 #include "page/page.h"
 #include "interposer/memory/pool_charge.h"
 #include "interposer/time/timing.h"
@@ -18,6 +19,14 @@ int gs_reserve_now(int ordinal, uint64_t bytes) {
   return rc;
 }
 
+static void trace_no_room(int ordinal, uint64_t bytes) {
+  if (ordinal < 0 || (uint32_t)ordinal >= gs_process->ndevices)
+    return;
+  struct gs_pages pages = {gs_process->limits, gs_process->usage};
+  struct gs_memory memory = gs_page_memory(&pages, (uint32_t)ordinal, gs_process->total_bytes[ordinal]);
+  gs_trace(GS_TRACE_NO_ROOM, ordinal, bytes, memory.free);
+}
+
 int gs_reserve(int ordinal, uint64_t bytes) {
   int rc = gs_reserve_now(ordinal, bytes);
   if (rc < 0 && ordinal >= 0 && (uint32_t)ordinal < gs_process->ndevices &&
@@ -28,6 +37,8 @@ int gs_reserve(int ordinal, uint64_t bytes) {
     gs_memory_synced(ordinal);
     rc = gs_reserve_now(ordinal, bytes);
   }
+  if (rc < 0)
+    trace_no_room(ordinal, bytes);
   return rc;
 }
 
@@ -42,8 +53,10 @@ CUresult gs_no_room(void) {
 
 void gs_charge(int ordinal, uint64_t bytes) {
   struct gs_process *state = gs_process;
-  if (bytes && ordinal >= 0)
-    __atomic_fetch_add(&state->usage->slot[state->slot_index].device[ordinal].memory_bytes, bytes, __ATOMIC_SEQ_CST);
+  if (bytes == 0 || ordinal < 0)
+    return;
+  __atomic_fetch_add(&state->slot->device[ordinal].memory_bytes, bytes, __ATOMIC_SEQ_CST);
+  gs_trace(GS_TRACE_OVERDRAWN, ordinal, bytes, gs_held(ordinal));
 }
 
 void gs_memory_synced(int ordinal) {

@@ -7,7 +7,7 @@
 #include "interposer/os/guest.h"
 #include "interposer/nvml/ml.h"
 #include "interposer/os/system.h"
-#include "page/page.h"
+#include "interposer/os/pages.h"
 
 enum known { UNKNOWN, READABLE, UNREADABLE };
 

@@ -64,23 +64,34 @@ void gs_unlock(uint32_t *lock) {
     gs_futex_wake(lock, 1, false);
 }
 
-void gs_say(const char *format, ...) {
-  static uint32_t lines;
-  if (__atomic_fetch_add(&lines, 1, __ATOMIC_RELAXED) >= SAY_LINES)
-    return;
+/* One write, so that lines of several processes do not mix; nobody is left to tell if it fails. */
+__attribute__((format(printf, 1, 0))) static void write_line(const char *format, va_list args) {
   int saved = errno;
   char line[SAY_BYTES] = "gpushare: ";
   size_t head = strlen(line);
-  va_list args;
-  va_start(args, format);
   int body = vsnprintf(line + head, sizeof line - head - 1, format, args);
-  va_end(args);
   size_t length = body < 0 ? head : head + (size_t)body;
   if (length > sizeof line - 2)
     length = sizeof line - 2;
   line[length] = '\n';
-  /* one write, so that lines of several processes do not mix; nobody is left to tell if it fails */
   ssize_t written = write(STDERR_FILENO, line, length + 1);
   (void)written;
   errno = saved;
+}
+
+void gs_say(const char *format, ...) {
+  static uint32_t lines;
+  va_list args;
+  if (__atomic_fetch_add(&lines, 1, __ATOMIC_RELAXED) >= SAY_LINES)
+    return;
+  va_start(args, format);
+  write_line(format, args);
+  va_end(args);
+}
+
+void gs_debug(const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  write_line(format, args);
+  va_end(args);
 }

@@ -16,6 +16,8 @@ void gs_unlock(uint32_t *lock);
 
 /* One line on stderr, prefixed "gpushare: ". At most 20 lines per process; errno is kept. */
 __attribute__((format(printf, 1, 2))) void gs_say(const char *format, ...);
+/* The same for a person who asked for it (GPUSHARE_DEBUG): as many lines as there are. */
+__attribute__((format(printf, 1, 2))) void gs_debug(const char *format, ...);
 
 uint64_t gs_now(void); /* CLOCK_MONOTONIC, ns */
 /* Waits while *word == value, at most timeout_ns (0: for ever). shared: the word is in a page of another process too.

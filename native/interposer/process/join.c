@@ -18,7 +18,8 @@
 #include "interposer/os/files.h"
 #include "page/gs_wire.h"
 #include "interposer/os/system.h"
-#include "page/page.h"
+#include "interposer/os/pages.h"
+#include "interposer/process/trace.h"
 
 enum {
   PATIENCE_MS = 5000, /* a daemon that restarts is back by then */
@@ -257,6 +258,7 @@ int gs_rejoin(struct gs_err *err) {
     __atomic_store_n(&state->socket, connection, __ATOMIC_RELEASE);
     __atomic_store_n(&state->bell, number, __ATOMIC_RELEASE);
     __atomic_store_n(&state->daemon_epoch, epoch, __ATOMIC_RELEASE);
+    gs_trace(GS_TRACE_REJOINED, GS_NO_DEVICE, epoch, state->slot_index);
   }
   errno = saved;
   return rc;

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include "interposer/process/join.h"
+#include "interposer/process/trace.h"
 
 static struct gs_process nobody;
 struct gs_process *gs_process = &nobody;
@@ -44,6 +45,8 @@ bool gs_enter_slow(CUresult *result) {
     if (joined == GS_JOIN_NOT_YET) {
       joined = gs_join(state);
       __atomic_store_n(&state->joined, joined, __ATOMIC_RELEASE);
+      if (joined == GS_JOINED)
+        gs_trace_joined();
     }
     gs_unlock(&state->join_lock);
     joining = false;

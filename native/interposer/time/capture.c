@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "interposer/hooks/capture.h"
+#include "interposer/process/trace.h"
 #include "interposer/time/repeat.h"
 
 enum { CAPTURE_NONE = 0, CAPTURE_RELAXED = 2 /* CU_STREAM_CAPTURE_MODE_RELAXED */, NOT_RELAXED = -1 };
@@ -76,8 +77,9 @@ static struct gs_origin *origin_of(struct gs_time *time, CUstream stream, int32_
 
 /* Under `tables`. */
 static void close_origin(struct gs_time *time, struct gs_origin *origin) {
+  uint32_t open = __atomic_sub_fetch(&time->captures, 1, __ATOMIC_SEQ_CST);
+  gs_trace(GS_TRACE_CAPTURE_ENDED, GS_NO_DEVICE, open, (uintptr_t)origin->stream);
   origin->stream = NULL;
-  __atomic_sub_fetch(&time->captures, 1, __ATOMIC_SEQ_CST);
 }
 
 static void closed(struct gs_time *time, CUstream stream) {
@@ -120,6 +122,8 @@ CUresult gs_after_capture_begin(struct gs_around_capture_begin *around, CUresult
     __atomic_sub_fetch(&time->captures, 1, __ATOMIC_SEQ_CST);
     return result;
   }
+  gs_trace(GS_TRACE_CAPTURE_BEGAN, GS_NO_DEVICE, __atomic_load_n(&time->captures, __ATOMIC_RELAXED),
+           (uintptr_t)around->stream);
   /* Without a place it counts as open for ever, which is slow and safe. */
   gs_latch_take(&time->tables);
   struct gs_origin *origin = origin_of(time, NULL, 0);

@@ -5,14 +5,16 @@
 #include <stdlib.h>
 
 #include "interposer/os/system.h"
+#include "interposer/process/trace.h"
 #include "interposer/time/repeat.h"
 #include "interposer/time/timing.h"
 
 enum {
-  STEP_NS = 50000000,      /* a waiter looks around this often */
-  CUT_STEP_NS = 1000000,   /* a rank just revoked: its cut may be raised just before it sleeps */
-  CUT_STEPS_NS = 10000000, /* for so long */
-  POLL_NS = 50000,         /* between looks at a mark that is awaited */
+  STEP_NS = 50000000,        /* a waiter looks around this often */
+  CUT_STEP_NS = 1000000,     /* a rank just revoked: its cut may be raised just before it sleeps */
+  CUT_STEPS_NS = 10000000,   /* for so long */
+  POLL_NS = 50000,           /* between looks at a mark that is awaited */
+  BOUND_TRACED_NS = 1000000, /* shorter waits under the bound are how a busy program runs */
   BUDGET_WINDOW_NS = 100000000,
   BUDGET_LEAST_MILLI = 20 /* a grant that only borrows still moves when nobody lends any more */
 };
@@ -102,7 +104,7 @@ static uint64_t budget_wait_ns(struct gs_time_device *device) {
   return wait;
 }
 
-static void daemon_gone(void) {
+static void daemon_gone(uint32_t beat) {
   struct gs_time *time = gs_time();
   for (uint32_t i = 0; i < gs_process->ndevices; i++) {
     struct gs_time_device *device = &time->device[i];
@@ -112,6 +114,7 @@ static void daemon_gone(void) {
     __atomic_store_n(&device->local, 1, __ATOMIC_RELEASE);
   }
   gs_repeat_end(time);
+  gs_trace(GS_TRACE_DAEMON_LOST, GS_NO_DEVICE, beat, gs_process->limits->device[0].guarantee_milli);
 }
 
 void gs_daemon_check(struct gs_heartbeat *seen, uint64_t now) {
@@ -125,7 +128,7 @@ void gs_daemon_check(struct gs_heartbeat *seen, uint64_t now) {
       for (uint32_t i = 0; i < gs_process->ndevices; i++)
         __atomic_store_n(&time->device[i].local, 0, __ATOMIC_RELEASE);
   } else if (now - seen->time >= GS_HEARTBEAT_NS && !__atomic_load_n(&time->device[0].local, __ATOMIC_RELAXED)) {
-    daemon_gone();
+    daemon_gone(beat);
   }
 }
 
@@ -203,7 +206,7 @@ uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream) {
   const uint32_t *word = &device->limits->lease;
   struct gs_heartbeat heartbeat = {0, 0};
   uint32_t lease = __atomic_load_n(word, __ATOMIC_ACQUIRE);
-  uint64_t began, revoked, wait;
+  uint64_t began, revoked, wait, waited;
   int saved = errno;
   if (may_pass(device, lease, &wait))
     return lease;
@@ -232,7 +235,9 @@ uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream) {
     gs_daemon_check(&heartbeat, gs_now());
   }
   __atomic_sub_fetch(&device->slot->waiting, 1, __ATOMIC_SEQ_CST);
-  __atomic_add_fetch(&device->slot->wait_ns, gs_now() - began, __ATOMIC_RELAXED);
+  waited = gs_now() - began;
+  __atomic_add_fetch(&device->slot->wait_ns, waited, __ATOMIC_RELAXED);
+  gs_trace(GS_TRACE_WAITED, device->ordinal, waited, lease);
   errno = saved;
   return lease;
 }
@@ -266,6 +271,12 @@ static double inflight(struct gs_time_device *device, double bound, uint64_t now
   return sum;
 }
 
+static void set_stuck(struct gs_time_device *device, uint64_t waited, uint64_t pace) {
+  if (!(__atomic_load_n(&device->slot->flags, __ATOMIC_RELAXED) & GS_SLOT_DEPENDENT))
+    gs_trace(GS_TRACE_STUCK, device->ordinal, waited, pace);
+  gs_set_dependent(device, true);
+}
+
 void gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint64_t key) {
   double bound = gs_bound(device);
   uint64_t began = gs_now(), now, pace;
@@ -287,12 +298,15 @@ void gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint
     marks = device->meter->marks;
     gs_biased_drop(&device->lock);
     if (under && stuck)
-      gs_set_dependent(device, true);
+      set_stuck(device, now - began, pace);
     if (under && now - began >= pace)
       break;
     if (marks == 0 && gs_stream_open(stream))
       gs_mark_record(stream, false);
     gs_nap(POLL_NS);
   }
+  now = gs_now();
+  if (now - began >= BOUND_TRACED_NS)
+    gs_trace(GS_TRACE_BOUND, device->ordinal, now - began, (uint64_t)bound);
   errno = saved;
 }

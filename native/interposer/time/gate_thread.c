@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "interposer/process/trace.h"
 #include "interposer/time/timing.h"
 
 enum {
@@ -58,6 +59,7 @@ static uint64_t drain(struct gs_time_device *device) {
   }
   gs_biased_drop(&device->lock);
   if (drained) {
+    gs_trace(GS_TRACE_DRAINED, device->ordinal, device->draining, now - device->revoked);
     device->draining = 0;
     gs_ring();
     return 0;
@@ -68,14 +70,15 @@ static uint64_t drain(struct gs_time_device *device) {
   return rest < DRAIN_POLL_NS ? rest : DRAIN_POLL_NS;
 }
 
-/* What was expected to be done is not. */
-static bool outlasts(struct gs_time_device *device) {
-  uint64_t rest;
+static uint64_t in_flight(struct gs_time_device *device, uint64_t now) {
   gs_biased_take(&device->lock);
-  rest = gs_rest(device, gs_now());
+  uint64_t rest = gs_rest(device, now);
   gs_biased_drop(&device->lock);
-  return rest >= GS_DRAINED_NS;
+  return rest;
 }
+
+/* What was expected to be done is not. */
+static bool outlasts(struct gs_time_device *device) { return in_flight(device, gs_now()) >= GS_DRAINED_NS; }
 
 /* Looks at one device; gives how long nothing has to be done for it. */
 static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint64_t tick) {
@@ -90,6 +93,8 @@ static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint6
        gs_under_cut(device))) {
     device->draining = lease;
     device->revoked = gs_now();
+    if (lease != device->seen)
+      gs_trace(GS_TRACE_REVOKED, device->ordinal, lease, in_flight(device, device->revoked));
   }
   device->seen = lease;
   if (device->draining) {

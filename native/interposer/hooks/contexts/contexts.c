@@ -1,5 +1,6 @@
 /* Contexts. Each costs device memory that nobody asked for by an allocation: limits->device[].context_bytes, reserved
  * before the driver makes one. Everything allocated in a context goes with it. */
+#include "interposer/process/trace.h"
 #include "interposer/memory/books.h"
 #include "interposer/hooks/contexts/contexts.h"
 #include "interposer/process/device.h"
@@ -30,6 +31,7 @@ static CUresult begin(const CUcontext *out, CUdevice device, int *ordinal, uint6
 
 /* What died with a context. Under gone_lock, so that nothing of another context by this handle is in the books yet. */
 static void context_gone(CUcontext context, int ordinal) {
+  uint64_t held = gs_held(ordinal);
   gs_time_context_gone(context, ordinal);
   contexts_changed(UINT32_MAX);
   gs_greens_gone(context);
@@ -38,6 +40,7 @@ static void context_gone(CUcontext context, int ordinal) {
   gs_book_drop_context(context);
   if (__atomic_load_n(&gs_process->pools[ordinal], __ATOMIC_RELAXED))
     gs_pools_settle(ordinal, true);
+  gs_trace(GS_TRACE_CONTEXT_ENDED, ordinal, held, gs_held(ordinal));
 }
 
 /* A context that cuCtxCreate made. */
@@ -107,6 +110,7 @@ CUresult gs_do_context_create(const struct gs_call *call, CUcontext *context, CU
     return result;
   }
   created(*context, ordinal, bytes);
+  gs_trace(GS_TRACE_CONTEXT_MADE, ordinal, bytes, gs_held(ordinal));
   gs_time_start(ordinal);
   return result;
 }
@@ -234,8 +238,10 @@ CUresult gs_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
       gs_primary_is(ordinal, *pctx);
   }
   gs_unlock(&gs_process->context_lock[ordinal]);
-  if (result == CUDA_SUCCESS && fresh)
+  if (result == CUDA_SUCCESS && fresh) {
+    gs_trace(GS_TRACE_CONTEXT_MADE, ordinal, bytes, gs_held(ordinal));
     gs_time_start(ordinal);
+  }
   gs_files_mention("cuDevicePrimaryCtxRetain", result);
   return result;
 }

@@ -1,0 +1,67 @@
+"""A grant seen from inside, for a person who looks for a fault: its pages, and what its processes did last."""
+
+import time
+
+from gpushare.api import types
+from gpushare.daemon.state import Live
+from gpushare.errors import RefusedError
+from gpushare.pages import LimitsPage, Slot, UsagePage
+
+
+def grant(live: Live) -> types.GrantDebug:
+    """Raises RefusedError for a grant that nobody has used yet, since it has no pages."""
+    limits, usage = live.limits, live.usage
+    if limits is None or usage is None:
+        raise RefusedError(f"grant {live.id} has no pages: it is {live.record.phase}, and nothing runs in it")
+    leases = [limits.lease(ordinal) for ordinal in range(limits.ndevices)]
+    return types.GrantDebug(
+        grant=live.id,
+        daemon_epoch=limits.daemon_epoch,
+        leases=[
+            types.DebugLease(
+                ordinal=ordinal,
+                epoch=lease.epoch,
+                held=lease.held,
+                contended=lease.contended,
+                bound_ns=lease.inflight_bound_ns,
+            )
+            for ordinal, lease in enumerate(leases)
+        ],
+        processes=[_process(limits, usage, slot) for slot in usage.live_slots(limits)],
+    )
+
+
+def _process(limits: LimitsPage, usage: UsagePage, slot: Slot) -> types.DebugProcess:
+    now_ns, wall_now_ns = time.monotonic_ns(), time.time_ns()
+    return types.DebugProcess(
+        pid=slot.pid,
+        slot=slot.index,
+        devices=[_device(usage, slot, ordinal) for ordinal in range(limits.ndevices)],
+        events=[
+            types.DebugEvent(
+                # a process cannot have done it later than now, whatever it wrote
+                at_ns=wall_now_ns - max(0, now_ns - event.time_ns),
+                area=event.area,
+                device=event.device,
+                text=event.text,
+            )
+            for event in usage.trace(slot)
+        ],
+    )
+
+
+def _device(usage: UsagePage, slot: Slot, ordinal: int) -> types.DebugDevice:
+    words = usage.usage(slot.index, ordinal)
+    return types.DebugDevice(
+        ordinal=ordinal,
+        memory_bytes=words.memory_bytes,
+        memory_pending_bytes=words.memory_pending,
+        busy_ns=words.busy_ns,
+        launches=words.launches,
+        wait_ns=words.wait_ns,
+        waiting=words.waiting,
+        inflight=words.inflight,
+        queue_ns=max(0, words.queue_end_ns - time.monotonic_ns()),
+        drained_epoch=words.drained >> 1,
+        dependent=words.dependent,
+    )

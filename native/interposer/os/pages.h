@@ -1,0 +1,12 @@
+/* The pages of this process's grant, mapped from its directory and checked. */
+#ifndef GPUSHARE_PAGES_H
+#define GPUSHARE_PAGES_H
+
+#include "page/page.h"
+
+/* Maps <dir>/limits read-only and <dir>/usage, and checks both. -ENOENT: no such grant. -EPROTO: not our pages. */
+int gs_pages_map(const char *dir, struct gs_pages *pages, struct gs_err *err);
+/* Only limits, read-only, and usage read-only where that is readable (else NULL): for a viewer. */
+int gs_pages_view(const char *dir, struct gs_pages *pages, struct gs_err *err);
+
+#endif

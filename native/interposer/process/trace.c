@@ -1,0 +1,93 @@
+#include "interposer/process/trace.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "interposer/os/guest.h"
+#include "interposer/process/process.h"
+
+#if __has_include(<sys/sdt.h>)
+#include <sys/sdt.h>
+#else
+#define DTRACE_PROBE4(provider, name, a, b, c, d) ((void)0)
+#endif
+
+enum { WANTED_UNKNOWN = 0, WANTED_NONE = 1, WANTED_SOME = 2 };
+
+/* GPUSHARE_DEBUG as it was at the first event: areas with commas between them, or "all". The same in a fork's child. */
+static const char *areas;
+static uint32_t wanted; /* WANTED_* */
+
+static bool named(const char *area) {
+  size_t length = strlen(area);
+  if (strcmp(areas, "all") == 0)
+    return true;
+  for (const char *at = areas; (at = strstr(at, area)); at += length)
+    if ((at == areas || at[-1] == ',') && (at[length] == ',' || at[length] == '\0'))
+      return true;
+  return false;
+}
+
+static bool printed(const char *area) {
+  uint32_t known = __atomic_load_n(&wanted, __ATOMIC_ACQUIRE);
+  if (known == WANTED_UNKNOWN) {
+    const char *asked = getenv("GPUSHARE_DEBUG");
+    areas = asked ? asked : ""; /* racing threads store the same */
+    known = asked && *asked ? WANTED_SOME : WANTED_NONE;
+    __atomic_store_n(&wanted, known, __ATOMIC_RELEASE);
+  }
+  return known == WANTED_SOME && named(area);
+}
+
+static void print(enum gs_trace_kind kind, int ordinal, uint64_t at, uint64_t a, uint64_t b) {
+  char text[200], device[24] = "";
+  if (ordinal >= 0)
+    snprintf(device, sizeof device, "device %d: ", ordinal);
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral" /* gs_trace.h's texts, each with two %llu */
+  snprintf(text, sizeof text, gs_trace_text(kind), (unsigned long long)a, (unsigned long long)b);
+#pragma GCC diagnostic pop
+  gs_debug("[%d] %llu.%06llu %s: %s%s", (int)getpid(), (unsigned long long)(at / 1000000000),
+           (unsigned long long)(at / 1000 % 1000000), gs_trace_area(kind), device, text);
+}
+
+/* NULL: not joined, or in a slot that has no ring. */
+static struct gs_trace_ring *ring_of(const struct gs_process *process) {
+  bool joined = __atomic_load_n(&process->joined, __ATOMIC_ACQUIRE) == GS_JOINED;
+  return joined && process->slot_index < GS_TRACE_RINGS ? &process->usage->trace[process->slot_index] : NULL;
+}
+
+void gs_trace(enum gs_trace_kind kind, int ordinal, uint64_t a, uint64_t b) {
+  uint64_t now = gs_now();
+  struct gs_trace_ring *ring = ring_of(gs_process);
+  if (ring) {
+    uint64_t number = __atomic_fetch_add(&ring->count, 1, __ATOMIC_RELAXED);
+    struct gs_trace_event *event = &ring->event[number % GS_TRACE_EVENTS];
+    __atomic_store_n(&event->kind, GS_TRACE_NONE, __ATOMIC_RELEASE);
+    event->time_ns = now;
+    event->device = ordinal;
+    event->a = a;
+    event->b = b;
+    __atomic_store_n(&event->kind, kind, __ATOMIC_RELEASE);
+  }
+  if (printed(gs_trace_area(kind)))
+    print(kind, ordinal, now, a, b);
+  DTRACE_PROBE4(gpushare, trace, (uint32_t)kind, ordinal, a, b);
+}
+
+uint64_t gs_held(int ordinal) {
+  return __atomic_load_n(&gs_process->slot->device[ordinal].memory_bytes, __ATOMIC_RELAXED);
+}
+
+void gs_trace_joined(void) {
+  struct gs_trace_ring *ring = ring_of(gs_process);
+  if (ring && ring->generation != gs_process->generation) {
+    memset(ring->event, 0, sizeof ring->event);
+    __atomic_store_n(&ring->count, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&ring->generation, gs_process->generation, __ATOMIC_RELEASE);
+  }
+  gs_trace(GS_TRACE_JOINED, -1, gs_process->slot_index, gs_process->generation);
+}
