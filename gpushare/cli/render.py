@@ -91,12 +91,16 @@ def debug(found: Any) -> None:
     for process in found["processes"]:
         print(f"process {process['pid']}  slot {process['slot']}")
         for device in process["devices"]:
-            print(
-                f"  device {device['ordinal']}    {format_size(device['memory_bytes'])} held, busy "
-                f"{_seconds(device['busy_ns'])} in {device['launches']} launches, waited "
-                f"{_seconds(device['wait_ns'])}, {device['waiting']} threads wait, {_ms(device['queue_ns'])} in flight, drained for lease "
-                f"{device['drained_epoch']}{', dependent' if device['dependent'] else ''}"
-            )
+            state = [
+                f"{format_size(device['memory_bytes'])} held",
+                f"busy {_seconds(device['busy_ns'])} in {device['launches']} launches",
+                f"waited {_seconds(device['wait_ns'])}",
+                f"{device['waiting']} threads wait",
+                f"{_ms(device['queue_ns'])} in flight",
+                f"drained for lease {device['drained_epoch']}",
+                *(["dependent"] if device["dependent"] else []),
+            ]
+            print(f"  device {device['ordinal']}    {', '.join(state)}")
         for event in process["events"]:
             where = "" if event["device"] is None else f"device {event['device']}: "
             print(f"  {_clock(event['at_ns'])}  {event['area']:8}  {where}{event['text']}")

@@ -26,15 +26,16 @@ static int check_header(const char *name, uint32_t magic, uint32_t expected, uin
 int gs_limits_check(const struct gs_limits *page, uint64_t size, struct gs_err *err) {
   if (size < sizeof *page)
     return gs_fail(err, -EPROTO, "limits page has %llu bytes, expected %zu", (unsigned long long)size, sizeof *page);
-  int rc = check_header("limits", load(&page->magic), GS_LIMITS_MAGIC, page->version, page->size, sizeof *page,
-                        size, page->grant, err);
+  int rc = check_header("limits", load(&page->magic), GS_LIMITS_MAGIC, page->version, page->size, sizeof *page, size,
+                        page->grant, err);
   if (rc < 0)
     return rc;
   if (page->ndevices == 0 || page->ndevices > GS_MAX_DEVICES)
     return gs_fail(err, -EPROTO, "limits page names %u devices, at most %d are possible", page->ndevices,
                    GS_MAX_DEVICES);
   if (load(&page->slots_high) > GS_MAX_SLOTS)
-    return gs_fail(err, -EPROTO, "limits page names %u slots, at most %d are possible", load(&page->slots_high), GS_MAX_SLOTS);
+    return gs_fail(err, -EPROTO, "limits page names %u slots, at most %d are possible", load(&page->slots_high),
+                   GS_MAX_SLOTS);
   return 0;
 }
 
