@@ -35,8 +35,13 @@ class DaemonCommand:
         )
         parser.add_argument("--state-dir", type=checked(_directory), metavar="D", help="everything at run time below D")
         parser.add_argument("--socket", type=checked(_directory), metavar="PATH", help="listen there")
+        parser.add_argument(
+            "--log-level",
+            choices=("debug", "info", "warning", "error"),
+            help="least that the log on stderr shows (default info); debug has every decision",
+        )
 
     def run(self, args: argparse.Namespace) -> int:
         from gpushare.daemon import app
 
-        return app.main(args.config, args.simulate, args.state_dir, args.socket)
+        return app.main(args.config, args.simulate, args.state_dir, args.socket, args.log_level)

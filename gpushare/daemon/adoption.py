@@ -58,6 +58,14 @@ class Adoption:
         self._goes_on(live)
 
     def _goes_on(self, live: Live) -> None:
+        record = live.record
+        log.debug(
+            "adopt grant=%s phase=%s workloads=%d processes=%d",
+            live.id,
+            record.phase,
+            len(record.workloads),
+            len(record.members),
+        )
         self._transitions.publish(live, "added")
         self._transitions.wake_at(live, live.record.life.expires_ns)
 

@@ -77,6 +77,7 @@ async def errors(
     try:
         return await handler(request)
     except GpushareError as error:
+        log.debug("refuse call=%s path=%r code=%s reason=%r", request.method, request.path, error.code, str(error))
         return _refusal(error)
     except web.HTTPException as error:
         return _refusal(_http_error(request, error))

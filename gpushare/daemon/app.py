@@ -9,18 +9,16 @@ import resource
 import shutil
 import signal
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from gpushare.arbiter import Arbiter
 from gpushare.daemon import backend as backends
 from gpushare.daemon import config as configuration
-from gpushare.daemon import directories, workloads
+from gpushare.daemon import directories, logs, workloads
 from gpushare.daemon.api import Api
 from gpushare.daemon.config import Config
 from gpushare.daemon.ledger import Ledger
@@ -49,11 +47,19 @@ _SOCKET_PATH_MAX = 107  # sun_path less its NUL
 _DAY_NS = 86_400_000_000_000
 
 
-def main(config_file: Path | None, simulate: str | None, state_dir: Path | None, socket_path: Path | None) -> int:
-    """Serves until SIGTERM or SIGINT. Raises GpushareError when it cannot start."""
-    logging.basicConfig(level=logging.INFO, format="gpushare: %(message)s", stream=sys.stderr)
-    logging.getLogger("aiohttp.server").addFilter(_is_ours)
+def main(
+    config_file: Path | None,
+    simulate: str | None,
+    state_dir: Path | None,
+    socket_path: Path | None,
+    log_level: str | None,
+) -> int:
+    """Serves until SIGTERM or SIGINT. None: as the configuration file says. Raises GpushareError when it cannot start.
+
+    `log_level`: `debug`, `info`, `warning` or `error`.
+    """
     config = configuration.load(config_file)
+    logs.start(log_level or config.log_level)
     simulate = simulate or config.simulate or None
     if state_dir is None and config.state_dir:
         state_dir = Path(config.state_dir)
@@ -68,11 +74,6 @@ def main(config_file: Path | None, simulate: str | None, state_dir: Path | None,
     _raise_descriptor_limit()
     with directories.locked(layout):
         return asyncio.run(_Daemon(config, layout, simulate, tenants_file).run())
-
-
-def _is_ours(record: logging.LogRecord) -> bool:
-    """Requests that are no HTTP are their sender's mistake: answered, not logged, or anybody could fill the log."""
-    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 def _loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -11,6 +12,8 @@ from gpushare import arbiter as arbiter_api
 from gpushare.errors import UsageError
 from gpushare.policy import admission
 from gpushare.policy.shares import DEVICE_MILLI
+
+LogLevel = Literal["debug", "info", "warning", "error"]
 
 DEFAULT_CONFIG = Path("/etc/gpushare/gpushare.toml")
 DEFAULT_TENANTS = Path("/etc/gpushare/tenants.toml")
@@ -37,6 +40,7 @@ class Config(Struct, forbid_unknown_fields=True):
     group: str = "gpushare"
     ledger_days: int = 400
     ledger_seconds: int = 5
+    log_level: LogLevel = "info"
     arbiter: ArbiterConfig = msgspec.field(default_factory=ArbiterConfig)
 
 

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import logging
 import os
 from pathlib import Path
 from socket import socket
@@ -24,6 +25,8 @@ from gpushare.inject import oci
 from gpushare.inject.node import Node
 from gpushare.policy import lifecycle
 from gpushare.policy.lifecycle import Kind, Phase
+
+log = logging.getLogger(__name__)
 
 _PID_MAX = 1 << 22  # PID_MAX_LIMIT of include/linux/threads.h
 
@@ -47,6 +50,7 @@ class Containers:
         if wanted is None:
             return OciEditAnswer(config=asked.config, grant=None)
         live, new = self._grant(peer, wanted)
+        log.debug("container grant=%s new=%s bundle=%r starts=%s", live.id, new, asked.bundle, asked.starts)
         try:
             config = self._apply(peer, live, asked, connection)
         except GpushareError as error:

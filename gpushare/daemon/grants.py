@@ -3,6 +3,7 @@
 A request is checked whole before anything happens; daemon/transitions.py then carries it out.
 """
 
+import logging
 import secrets
 from collections.abc import Callable
 from socket import socket
@@ -19,6 +20,8 @@ from gpushare.enforce import cgroup
 from gpushare.errors import ForbiddenError, GpushareError, RefusedError, UsageError
 from gpushare.policy import lifecycle
 from gpushare.policy.lifecycle import Kind, Phase
+
+log = logging.getLogger(__name__)
 
 
 class Grants:
@@ -67,6 +70,19 @@ class Grants:
             run_gid=peer.gid,
         )
         live = Live(record)
+        for place in places:
+            log.debug(
+                "admit grant=%s tenant=%s uid=%d device=%d memory_bytes=%d time_milli=%d guaranteed_milli=%d"
+                " limit_milli=%d",
+                live.id,
+                live.record.tenant,
+                peer.uid,
+                place.index,
+                place.memory_bytes,
+                place.time_milli,
+                place.guaranteed_milli,
+                place.limit_milli,
+            )
         self._transitions.begin(live, steps)
         return live, True
 

@@ -1,5 +1,7 @@
 """Which grants the arbiter serves, and with what shares."""
 
+import logging
+
 from gpushare.arbiter import Arbiter
 from gpushare.daemon import gangs, placement
 from gpushare.daemon.accounts import Accounts
@@ -9,6 +11,8 @@ from gpushare.daemon.receipts import Receipts
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.state import Live, State, instant
 from gpushare.pages import GrantState
+
+log = logging.getLogger(__name__)
 
 
 class Serving:
@@ -68,6 +72,15 @@ class Serving:
             live.shares = shares
             self._arbiter.set_shares(live.handle, shares)
             for ordinal, (place, share) in enumerate(zip(live.record.places, shares, strict=True)):
+                log.debug(
+                    "share grant=%s device=%d guarantee_milli=%d limit_milli=%d weight=%d tier=%d",
+                    grant_id,
+                    place.index,
+                    share.guarantee_milli,
+                    share.limit_milli,
+                    share.weight,
+                    share.tier,
+                )
                 limits = self._resources.limits(place, share.guarantee_milli, share.limit_milli)
                 live.limits.set_device(ordinal, limits)
 

@@ -38,8 +38,12 @@ class Transitions:
 
     def send(self, live: Live, event: lifecycle.Event) -> None:
         """Raises RefusedError where the phase does not allow the event. Any other failure ends the grant."""
+        before = live.record.phase
         life, steps = lifecycle.advance(live.record.life, event)
         live.record.life = life
+        if life.phase is not before:
+            what = type(event).__name__.lower()
+            log.debug("phase grant=%s event=%s from=%s to=%s reason=%r", live.id, what, before, life.phase, life.reason)
         self._carry_out(live, steps)
 
     def fail(self, live: Live, reason: str) -> None:
@@ -155,6 +159,11 @@ class Transitions:
         )
 
     def _admit(self, live: Live, who: Peer) -> tuple[int, str]:
+        answer, reason = self._answer(live, who)
+        log.debug("join grant=%s pid=%d uid=%d answer=%d reason=%r", live.id, who.pid, who.uid, answer, reason)
+        return answer, reason
+
+    def _answer(self, live: Live, who: Peer) -> tuple[int, str]:
         life = live.record.life
         if life.phase.ended:
             return tenant_socket.RELEASED, f"grant {live.id} has ended ({life.reason})"

@@ -1,0 +1,30 @@
+"""The daemon's log: one line per record on stderr, decisions at level debug as `what key=value ...`."""
+
+import logging
+import sys
+
+from aiohttp.http_exceptions import HttpProcessingError
+
+# What a request carries gets into messages: no reader of the log must take it for another record or for a terminal's
+# control sequence.
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
+
+
+class _Lines(logging.Formatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return super().formatMessage(record).translate(_CONTROL)
+
+
+def start(level: str) -> None:
+    """Writes what is at least of this level: `debug`, `info`, `warning` or `error`. Libraries never at debug."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Lines("gpushare: %(message)s"))
+    number = logging.getLevelNamesMapping()[level.upper()]
+    logging.basicConfig(level=max(number, logging.INFO), handlers=[handler], force=True)
+    logging.getLogger("gpushare").setLevel(number)
+    logging.getLogger("aiohttp.server").addFilter(_is_ours)
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Requests that are no HTTP are their sender's mistake: answered, not logged, or anybody could fill the log."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
