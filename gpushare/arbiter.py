@@ -44,6 +44,8 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class GrantStats:
+    """Counters of one grant on one device since it was added (`struct gs_grant_stats` in gs_arbiter.h). Times in ns."""
+
     leased_ns: int
     borrowed_ns: int
     busy_ns: int
@@ -67,6 +69,8 @@ class GrantStats:
 
 @dataclass(frozen=True, slots=True)
 class DeviceStats:
+    """How the time of one device was used since the arbiter began, in ns (`struct gs_device_stats`)."""
+
     wall_ns: int
     leased_ns: int
     switch_ns: int
@@ -76,6 +80,8 @@ class DeviceStats:
 
 
 class EventKind(enum.IntEnum):
+    """What happened; api.types.LeaseEvent explains each."""
+
     LEASE = lib.GS_EVENT_LEASE
     REVOKE = lib.GS_EVENT_REVOKE
     HANDOVER = lib.GS_EVENT_HANDOVER
@@ -144,6 +150,7 @@ class Wanted:
     kind: EventKind | None = None
 
     def matches(self, row: Any) -> bool:
+        """Whether a row of the record, a `struct gs_event`, is one of them."""
         return (
             (self.kind is None or row.kind == self.kind)
             and (self.device is None or row.device == self.device)
@@ -271,6 +278,7 @@ class Arbiter:
         _raise(lib.gs_arbiter_slot_clear(self._arbiter, handle, slot, error), error)
 
     def grant_stats(self, handle: int, device: int) -> GrantStats:
+        """Of a grant on one of its devices, by the device's number on the node. Raises FailedError."""
         row, error = ffi.new("struct gs_grant_stats *"), ffi.new("struct gs_err *")
         _raise(lib.gs_arbiter_grant_stats(self._arbiter, handle, device, row, error), error)
         return GrantStats(
@@ -295,6 +303,7 @@ class Arbiter:
         )
 
     def device_stats(self, device: int) -> DeviceStats:
+        """Of a device, by its number on the node. Raises FailedError."""
         row, error = ffi.new("struct gs_device_stats *"), ffi.new("struct gs_err *")
         _raise(lib.gs_arbiter_device_stats(self._arbiter, device, row, error), error)
         return DeviceStats(**{item.name: getattr(row, item.name) for item in fields(DeviceStats)})

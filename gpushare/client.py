@@ -111,21 +111,27 @@ class Client:
     # The verbs that more than one caller uses.
 
     def version(self) -> Any:
+        """A Version."""
         return self.call("GET", "/v1/version")
 
     def node(self) -> Any:
+        """A Node."""
         return self.call("GET", "/v1/node")
 
     def devices(self) -> Any:
+        """A list of Device."""
         return self.call("GET", "/v1/devices")["devices"]
 
     def tenants(self) -> Any:
+        """A list of Tenant."""
         return self.call("GET", "/v1/tenants")["tenants"]
 
     def grants(self, *, ended: bool = False) -> Any:
+        """A list of Grant; with `ended` also the latest that have ended."""
         return self.call("GET", "/v1/grants?ended=1" if ended else "/v1/grants")["grants"]
 
     def grant(self, grant_id: str) -> Any:
+        """A Grant, also one that has ended. Raises NotFoundError."""
         return self.call("GET", f"/v1/grants/{quote(grant_id, safe='')}")
 
     def debug(self, grant_id: str) -> Any:
@@ -138,28 +144,39 @@ class Client:
         return self.call("POST", "/v1/grants", body)
 
     def bind(self, grant_id: str, kind: str) -> Any:
+        """A Binding, of this process (`process`) or for a `container`.
+
+        Raises RefusedError where the grant is in use.
+        """
         return self.call("POST", f"/v1/grants/{quote(grant_id, safe='')}/bind", {"kind": kind})
 
     def resize(self, grant_id: str, **change: Any) -> Any:
+        """The Grant after the change. Fields of GrantChange; None is left out. Raises RefusedError."""
         body = {name: value for name, value in change.items() if value is not None}
         return self.call("PATCH", f"/v1/grants/{quote(grant_id, safe='')}", body)
 
     def release(self, grant_id: str) -> Any:
+        """Ends a grant and kills what runs in it. The Grant as it ended."""
         return self.call("DELETE", f"/v1/grants/{quote(grant_id, safe='')}")
 
     def set_tenant(self, name: str, policy: dict[str, Any]) -> Any:
+        """Makes a tenant or replaces its whole policy (a TenantPolicy). The Tenant. For root only."""
         return self.call("PUT", f"/v1/tenants/{quote(name, safe='')}", policy)
 
     def remove_tenant(self, name: str) -> Any:
+        """Raises RefusedError where it has grants. For root only."""
         return self.call("DELETE", f"/v1/tenants/{quote(name, safe='')}")
 
     def sim_stats(self) -> Any:
+        """The simulator's own books. Raises NotFoundError where the devices are real."""
         return self.call("GET", "/v1/sim/stats")
 
     def set_sim_lost(self, device: int, *, lost: bool) -> None:
+        """Lets a simulated device, by its index, stop working or work again. For root only."""
         self.call("PUT", f"/v1/sim/devices/{device}", {"lost": lost})
 
     def watch(self, since: int | None = None, timeout: float | None = None) -> Iterator[Any]:
+        """Events after number `since`, or from now on, without end. `timeout`: seconds to wait for the next line."""
         query = "" if since is None else f"?since={since}"
         return self.lines("/v1/watch" + query, timeout)
 

@@ -1,12 +1,17 @@
-"""Every exception gpushare raises, and the one place that says what each means to a shell and over HTTP.
+"""Every error that a user can meet, and the one place that says what each means to a shell and over HTTP.
 
+                                                                                        exit  HTTP  code
 GpushareError
-├── UsageError            what was asked makes no sense (malformed, unknown name)    exit 2   400
-│   └── NotFoundError     a grant, device or tenant that does not exist              exit 2   404
-├── RefusedError          it makes sense, policy or capacity says no                 exit 3   409
-│   └── ForbiddenError    this peer may not do that                                  exit 3   403
-├── UnreachableError      no daemon, or not ours                                     exit 4   503
-└── FailedError           we, the kernel or the driver failed                        exit 1   500
+├── UsageError            what was asked makes no sense: malformed, an unknown name        2   400  usage
+│   ├── NotFoundError     there is no such grant, device or tenant                         2   404  not_found
+│   └── GoneError         there was, but the record does not reach back so far             2   410  gone
+├── RefusedError          it makes sense; policy or capacity says no                       3   409  refused
+│   └── ForbiddenError    this user may not do that                                        3   403  forbidden
+├── UnreachableError      no daemon, or not one to be trusted                              4   503  unreachable
+└── FailedError           gpushare, the kernel or the driver failed                        1   500  failed
+
+`cli/main.py` turns them into exit statuses, `daemon/api.py` into answers, `client.py` an answer into the error again.
+`gpushare run` keeps its command's statuses apart from ours (`cli/run.py`).
 
 A message is one line: what happened, why, what to do.
 """
@@ -21,37 +26,54 @@ class GpushareError(Exception):
 
 
 class UsageError(GpushareError):
+    """The request is malformed, or names what cannot be."""
+
     exit_code = 2
     http_status = 400
     code = "usage"
 
 
 class NotFoundError(UsageError):
+    """No such grant, device, tenant or call."""
+
     http_status = 404
     code = "not_found"
 
 
+class GoneError(UsageError):
+    """History that the daemon no longer has, or that is of an earlier run of it: list again."""
+
+    http_status = 410
+    code = "gone"
+
+
 class RefusedError(GpushareError):
+    """Policy or capacity says no; another request, or the same one later, may be accepted."""
+
     exit_code = 3
     http_status = 409
     code = "refused"
 
 
 class ForbiddenError(RefusedError):
+    """This user may not do that."""
+
     http_status = 403
     code = "forbidden"
 
 
 class UnreachableError(GpushareError):
+    """No daemon answers, or what answers is not to be trusted."""
+
     exit_code = 4
     http_status = 503
     code = "unreachable"
 
 
 class FailedError(GpushareError):
-    pass
+    """Gpushare, the kernel or the driver failed; the request was sound."""
 
 
-BY_CODE: dict[str, type[GpushareError]] = {
-    kind.code: kind for kind in (UsageError, NotFoundError, RefusedError, ForbiddenError, UnreachableError, FailedError)
-}
+_KINDS = (UsageError, NotFoundError, GoneError, RefusedError, ForbiddenError, UnreachableError, FailedError)
+BY_CODE: dict[str, type[GpushareError]] = {kind.code: kind for kind in _KINDS}
+"""For clients: the class of an answer's `code`."""

@@ -24,6 +24,8 @@ MAX_SLOTS = lib.GS_MAX_SLOTS
 
 
 class GrantState(enum.IntEnum):
+    """`state` of the limits page: what processes may expect."""
+
     RESERVED = lib.GS_GRANT_RESERVED
     ACTIVE = lib.GS_GRANT_ACTIVE
     SUSPENDED = lib.GS_GRANT_SUSPENDED
@@ -31,6 +33,8 @@ class GrantState(enum.IntEnum):
 
 
 class Managed(enum.IntEnum):
+    """What managed memory is to the grant."""
+
     CHARGE = lib.GS_MANAGED_CHARGE
     REFUSE = lib.GS_MANAGED_REFUSE
 
@@ -108,6 +112,7 @@ class _Page:
 
     _BYTES: int
     _TYPE: str
+    _CHECK: Any
 
     def __init__(self, path: Path, descriptor: int, writable: bool) -> None:
         out = ffi.new("void **")
@@ -155,7 +160,8 @@ class _Page:
 
     def check(self) -> None:
         """Raises FailedError when it is not a page of this kind and version, or no longer."""
-        raise NotImplementedError
+        error = ffi.new("struct gs_err *")
+        _raise(self.path, self._CHECK(self.pointer, self._BYTES, error), error)
 
     @property
     def torn(self) -> bool:
@@ -164,9 +170,11 @@ class _Page:
 
     @property
     def grant(self) -> str:
+        """The id of the grant that the page says it belongs to."""
         return ffi.string(self.pointer.grant, lib.GS_GRANT_ID_BYTES).decode("ascii", errors="replace")
 
     def close(self) -> None:
+        """Unmaps it; the file stays. Twice is fine."""
         if self.pointer is not None:
             lib.gs_page_unmap(self.pointer, self._BYTES)
             self.pointer = None
@@ -185,6 +193,7 @@ class LimitsPage(_Page):
 
     _BYTES = LIMITS_BYTES
     _TYPE = "struct gs_limits *"
+    _CHECK = lib.gs_limits_check
 
     @classmethod
     def create(
@@ -197,6 +206,10 @@ class LimitsPage(_Page):
         daemon_epoch: int = 1,
         mode: int = 0o644,
     ) -> Self:
+        """Makes the file.
+
+        `mode`: of the file. Raises UsageError for limits that make no sense, FailedError when the file cannot be made.
+        """
         for device in devices:
             _check_device(device)
         page = cls._make(path, mode)
@@ -214,11 +227,8 @@ class LimitsPage(_Page):
 
     @classmethod
     def open(cls, path: Path, *, writable: bool = True) -> Self:
+        """Maps an existing one. Raises FailedError when it is none."""
         return cls._take(path, writable)
-
-    def check(self) -> None:
-        error = ffi.new("struct gs_err *")
-        _raise(self.path, lib.gs_limits_check(self.pointer, LIMITS_BYTES, error), error)
 
     def _write(self, ordinal: int, device: DeviceLimits) -> None:
         words = self.pointer.device[ordinal]
@@ -230,14 +240,17 @@ class LimitsPage(_Page):
 
     @property
     def managed(self) -> Managed:
+        """As it was made."""
         return Managed(lib.gs_load32(ffi.addressof(self.pointer, "managed")))
 
     @property
     def ndevices(self) -> int:
+        """How many devices the grant has."""
         return min(int(self.pointer.ndevices), MAX_DEVICES)
 
     @property
     def devices(self) -> list[DeviceLimits]:
+        """The limits of each device, by ordinal."""
         found = []
         for ordinal in range(self.ndevices):
             words = self.pointer.device[ordinal]
@@ -261,6 +274,7 @@ class LimitsPage(_Page):
         self._write(ordinal, device)
 
     def lease(self, ordinal: int) -> DeviceLease:
+        """The lease of one device, by its ordinal in the grant."""
         words = self.pointer.device[ordinal]
         lease = lib.gs_load32(ffi.addressof(words, "lease"))
         return DeviceLease(
@@ -272,6 +286,7 @@ class LimitsPage(_Page):
 
     @property
     def state(self) -> GrantState:
+        """What processes may expect."""
         return GrantState(lib.gs_load32(ffi.addressof(self.pointer, "state")))
 
     @state.setter
@@ -280,14 +295,17 @@ class LimitsPage(_Page):
 
     @property
     def slots_high(self) -> int:
+        """Slots at or above this number were never taken."""
         return lib.gs_load32(ffi.addressof(self.pointer, "slots_high"))
 
     @property
     def heartbeat(self) -> int:
+        """Grows while a daemon lives; what it counts is said in gs_page.h."""
         return lib.gs_load32(ffi.addressof(self.pointer, "heartbeat"))
 
     @property
     def daemon_epoch(self) -> int:
+        """Grows with each start of a daemon."""
         return lib.gs_load32(ffi.addressof(self.pointer, "daemon_epoch"))
 
     def renew_daemon_epoch(self) -> int:
@@ -300,9 +318,11 @@ class UsagePage(_Page):
 
     _BYTES = USAGE_BYTES
     _TYPE = "struct gs_usage *"
+    _CHECK = lib.gs_usage_check
 
     @classmethod
     def create(cls, path: Path, grant: str, *, mode: int = 0o666) -> Self:
+        """Makes the file. `mode`: of the file; tenants write it. Raises FailedError."""
         page = cls._make(path, mode)
         error = ffi.new("struct gs_err *")
         code = lib.gs_usage_init(page.pointer, USAGE_BYTES, grant.encode(), error)
@@ -314,11 +334,8 @@ class UsagePage(_Page):
 
     @classmethod
     def open(cls, path: Path, *, writable: bool = True) -> Self:
+        """Maps an existing one. Raises FailedError when it is none."""
         return cls._take(path, writable)
-
-    def check(self) -> None:
-        error = ffi.new("struct gs_err *")
-        _raise(self.path, lib.gs_usage_check(self.pointer, USAGE_BYTES, error), error)
 
     def claim(self, limits: LimitsPage, pid: int) -> Slot:
         """A slot for the process `pid` (host pid, from peer credentials). Raises RefusedError when all are taken."""
@@ -331,12 +348,14 @@ class UsagePage(_Page):
         return Slot(slot[0], generation[0], pid)
 
     def live_slots(self, limits: LimitsPage) -> Iterator[Slot]:
+        """Slots that the page says are taken; a tenant may have written that."""
         for index in range(min(limits.slots_high, MAX_SLOTS)):
             slot = self.pointer.slot[index]
             if lib.gs_load32(ffi.addressof(slot, "state")) == lib.GS_SLOT_LIVE:
                 yield Slot(index, slot.generation, slot.pid)
 
     def usage(self, index: int, ordinal: int) -> SlotUsage:
+        """What the process of a slot says of one device, by its ordinal in the grant."""
         words = self.pointer.slot[index].device[ordinal]
 
         def load64(name: str) -> int:

@@ -59,6 +59,7 @@ class Layout:
 
     @classmethod
     def of(cls, state_dir: Path | None = None, socket: Path | None = None) -> "Layout":
+        """`state_dir`: everything below it, instead of the system's places. `socket`: instead of the usual one."""
         if state_dir is None:
             run, state, cdi = Path("/run/gpushare"), Path("/var/lib/gpushare"), Path("/var/run/cdi")
         else:
@@ -73,10 +74,12 @@ class Layout:
 
     @property
     def sim(self) -> Path:
+        """Directory of the simulator's socket."""
         return self.run / "sim"
 
     @property
     def ledger(self) -> Path:
+        """The SQLite file."""
         return self.state / "ledger.db"
 
 

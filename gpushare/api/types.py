@@ -57,10 +57,14 @@ class GrantChange(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_onl
 
 
 class BindRequest(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`process`: the calling one, `container`: one that an engine is about to start."""
+
     kind: Kind
 
 
 class Mount(Struct, kw_only=True):
+    """A bind mount of a container: `source` on the host, `destination` in it, `options` as of mount(8)."""
+
     source: str
     destination: str
     options: list[str]
@@ -84,6 +88,8 @@ class OciEditRequest(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class OciEditAnswer(Struct, kw_only=True):
+    """The config to start the container with. `grant` is None where it asks for no share: it is unchanged then."""
+
     config: dict[str, Any]
     grant: str | None
 
@@ -180,6 +186,8 @@ class DebugDevice(Struct, kw_only=True):
 
 
 class DebugProcess(Struct, kw_only=True):
+    """What one process of the grant says of itself; nothing in it is trusted."""
+
     pid: int
     slot: int
     devices: list[DebugDevice]
@@ -206,6 +214,8 @@ class GrantDebug(Struct, kw_only=True):
 
 
 class Grants(Struct, kw_only=True):
+    """`rv`: of the watch stream at this moment, for `since` of /v1/watch."""
+
     epoch: int
     rv: int
     grants: list[Grant]
@@ -246,6 +256,8 @@ class Device(Struct, kw_only=True):
 
 
 class Devices(Struct, kw_only=True):
+    """`epoch`, `rv`: as in Grants."""
+
     epoch: int
     rv: int
     devices: list[Device]
@@ -286,12 +298,16 @@ class Tenant(Struct, kw_only=True):
 
 
 class Tenants(Struct, kw_only=True):
+    """`epoch`, `rv`: as in Grants."""
+
     epoch: int
     rv: int
     tenants: list[Tenant]
 
 
 class Version(Struct, kw_only=True):
+    """`api`: the prefix of all paths. `features`: for clients that serve several versions of the daemon."""
+
     version: str
     api: str
     features: list[str]
@@ -421,13 +437,19 @@ class TenantWaits(Struct, kw_only=True):
 
 
 class Waits(Struct, kw_only=True):
+    """How long each tenant waited."""
+
     tenants: list[TenantWaits]
 
 
 class ErrorBody(Struct, kw_only=True):
+    """`code`: a name for programs (gpushare/errors.py). `message`: one line for people, with what to do."""
+
     code: str
     message: str
 
 
 class Error(Struct, kw_only=True):
+    """The body of every answer with a status of 400 or more."""
+
     error: ErrorBody

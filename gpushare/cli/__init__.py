@@ -1,0 +1,1 @@
+"""The `gpushare` command: one module per verb family, each a client of the node API."""

@@ -19,14 +19,20 @@ class Command(Protocol):
 
     name: str
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None: ...
-    def run(self, args: argparse.Namespace) -> int: ...
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Adds the verb's options and its own verbs."""
+        ...
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Does it, and gives the exit status. Raises GpushareError, which cli/main.py reports."""
+        ...
 
 
 class Parser(argparse.ArgumentParser):
     """Errors are one line on stderr and status 2."""
 
     def error(self, message: str) -> NoReturn:
+        """Raises UsageError with argparse's message."""
         raise UsageError(f"{message} (see `{self.prog} --help`)")
 
 
@@ -37,16 +43,19 @@ def add_verb(verbs: Any, name: str, text: str) -> argparse.ArgumentParser:
 
 
 def add_socket(parser: argparse.ArgumentParser) -> None:
+    """The option that names the daemon's socket."""
     parser.add_argument(
         "--socket", metavar="PATH", help="the daemon's socket (default: GPUSHARE_SOCKET, else /run/gpushare/node.sock)"
     )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
+    """The option for output that programs read."""
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def client(args: argparse.Namespace) -> "Client":
+    """The node API at the socket that the options name. Nothing is sent before its first call."""
     from gpushare.client import Client
 
     return Client(args.socket)
@@ -58,6 +67,7 @@ def memory_argument(text: str) -> int | str:
 
 
 def time_argument(text: str) -> int:
+    """For argparse's `type`: milli-GPU of one device. Raises UsageError."""
     return parse_time(text)
 
 
@@ -74,6 +84,7 @@ def checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def print_json(value: Any) -> None:
+    """As indented JSON to stdout."""
     print(json.dumps(value, indent=2))
 
 

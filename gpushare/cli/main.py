@@ -28,6 +28,7 @@ COMMANDS: tuple[Command, ...] = (
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """The whole command line. Imports no verb's own dependencies."""
     parser = Parser(
         prog="gpushare",
         description="Exact shares of NVIDIA GPUs for many containers on one node.",
@@ -61,4 +62,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def entry() -> None:
+    """The installed command: exits with the status of `main`."""
     sys.exit(main())

@@ -40,6 +40,7 @@ def degraded(tenant: Any) -> str:
 
 
 def grants(found: list[Any]) -> None:
+    """The table of `ps` and `grant list`, and what owners have to know."""
     if not found:
         print("no grants")
         return
@@ -48,12 +49,14 @@ def grants(found: list[Any]) -> None:
 
 
 def grant_notices(found: list[Any]) -> None:
+    """A line for each grant with something that its owner has to know now."""
     for one in found:
         if one["notice"]:
             print(f"{one['id']}: {one['notice']}")
 
 
 def grant(found: Any) -> None:
+    """One grant in full, as of `grant show`."""
     print(f"{found['id']}  {found['phase']}  tenant {found['tenant']}, class {found['class']}")
     for text in (found["reason"], found["notice"]):
         if text:
@@ -131,6 +134,7 @@ def _seconds(value: int) -> str:
 
 
 def devices(found: list[Any]) -> None:
+    """The table of `devices`."""
     rows = [
         [
             device["index"],
@@ -210,6 +214,7 @@ def event(event: Any) -> str:
 
 
 def waits(tenants: list[Any]) -> None:
+    """The table of `events --summary`."""
     titles = ("TENANT", "WAITS", "WAITED", "MEAN", "LONGEST", "RECLAIMS", "TOOK", "MEAN", "LONGEST")
     rows = [
         [

@@ -74,6 +74,7 @@ def _number(request: web.Request, name: str) -> int | None:
 async def errors(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
+    """Turns every exception of a handler into an answer with the error tree's status and one line."""
     try:
         return await handler(request)
     except GpushareError as error:
@@ -102,11 +103,14 @@ def _http_error(request: web.Request, error: web.HTTPException) -> GpushareError
 
 
 class Api:
+    """A method per route; routes.py says what each is for, takes and answers."""
+
     def __init__(self, context: NodeContext) -> None:
         self._context = context
         self._state, self._grants = context.state, context.grants
 
     def application(self) -> web.Application:
+        """The application with all routes."""
         application = web.Application(middlewares=[errors], client_max_size=BODY_MAX)
         for route in ROUTES:
             application.router.add_route(route.method, route.path, getattr(self, route.handler))

@@ -75,6 +75,7 @@ def load(path: Path | None) -> Config:
 
 
 def arbiter(asked: ArbiterConfig) -> arbiter_api.Config:
+    """The arbiter's own configuration: nanoseconds, built-in values where none is given."""
     usual = arbiter_api.Config()
     return replace(
         usual,

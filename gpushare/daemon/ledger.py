@@ -91,6 +91,8 @@ class Totals:
 
 
 class Ledger:
+    """The SQLite file: grants, periods, runs of the daemon, devices. Writing raises FailedError when the disk does."""
+
     def __init__(self, path: Path) -> None:
         """Opens or makes it and begins this run. Raises FailedError when it is damaged or not ours."""
         self.path = path
@@ -161,10 +163,12 @@ class Ledger:
         return [row[0] for row in self._db.execute(query)]
 
     def ended_grants(self, limit: int) -> list[str]:
+        """States of the latest that have ended, newest first."""
         query = "SELECT state FROM grants WHERE ended_ns IS NOT NULL ORDER BY ended_ns DESC LIMIT ?"
         return [row[0] for row in self._db.execute(query, (limit,))]
 
     def ended_grant(self, grant_id: str) -> str | None:
+        """The state of one that has ended, None where there is none."""
         row = self._db.execute("SELECT state FROM grants WHERE id = ? AND ended_ns IS NOT NULL", (grant_id,)).fetchone()
         return row[0] if row is not None else None
 
@@ -202,12 +206,14 @@ class Ledger:
             return {row[0]: Totals(*row[1:]) for row in reader.execute(query, (json.dumps(list(without)),))}
 
     def context_bytes(self, device: str, driver: str) -> int | None:
+        """What a context takes on the device with this driver version, None where it was never measured."""
         row = self._db.execute(
             "SELECT bytes FROM contexts WHERE device = ? AND driver = ?", (device, driver)
         ).fetchone()
         return row[0] if row is not None else None
 
     def set_context_bytes(self, device: str, driver: str, size: int) -> None:
+        """Keeps a measured cost of a context."""
         self._db.execute("INSERT OR REPLACE INTO contexts VALUES (?, ?, ?)", (device, driver, size))
 
     def devices(self) -> list[str]:
@@ -230,6 +236,7 @@ class Ledger:
         self._db.execute("DELETE FROM devices WHERE seen_ns < ?", (before_ns,))
 
     def close(self) -> None:
+        """Marks the run as ended, so that the next one finds no gap."""
         now = time.time_ns()
         try:
             with self._writing():

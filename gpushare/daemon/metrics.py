@@ -1,13 +1,12 @@
 """Prometheus text exposition of what the daemon knows."""
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from gpushare.api import types
 from gpushare.arbiter import GrantStats, Spans
-
-if TYPE_CHECKING:
-    from gpushare.daemon.node import NodeContext
+from gpushare.daemon.node import NodeContext
+from gpushare.daemon.placement import standing
+from gpushare.daemon.view import grant_view, tenant_views
 
 Sample = tuple[dict[str, str], float]
 
@@ -25,7 +24,7 @@ def _family(name: str, kind: str, text: str, samples: Iterable[Sample]) -> list[
     return lines
 
 
-def _histogram(name: str, text: str, context: "NodeContext", spans: Callable[[GrantStats], Spans]) -> list[str]:
+def _histogram(name: str, text: str, context: NodeContext, spans: Callable[[GrantStats], Spans]) -> list[str]:
     lines = [f"# HELP {name} {text}", f"# TYPE {name} histogram"]
     for live in context.state:
         if live.handle is None:
@@ -47,10 +46,8 @@ def _wakes(stats: GrantStats) -> Spans:
     return Spans(sum(stats.wake_to_lease), stats.wake_to_lease_ns, stats.wake_to_lease_max_ns, stats.wake_to_lease)
 
 
-def text(context: "NodeContext", devices: list[types.Device]) -> str:
-    from gpushare.daemon.placement import standing
-    from gpushare.daemon.view import grant_view, tenant_views
-
+def text(context: NodeContext, devices: list[types.Device]) -> str:
+    """The body of /metrics. `devices`: as the node API shows them."""
     state = context.state
 
     def per_device(value: "str") -> list[Sample]:

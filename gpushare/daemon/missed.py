@@ -37,4 +37,5 @@ def choose(missing: Collection[Device], absent: int, in_use: Collection[str]) ->
 
 
 def remember(ledger: Ledger, *devices: Device) -> None:
+    """Writes to the ledger that these devices are here now. Raises FailedError."""
     ledger.save_devices({device.id: msgspec.json.encode(device).decode() for device in devices})

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class NodeContext:
+    """Built once at start, in the order in which its parts need each other."""
+
     state: State
     resources: Resources
     arbiter: Arbiter
@@ -58,6 +60,7 @@ class NodeContext:
         self.adoption = Adoption(state, resources, self.serving, self.transitions)
 
     def facts(self) -> types.Node:
+        """What /v1/node answers."""
         layout, devices = self.state.layout, self.state.devices
         working = [device for device in devices if device.id not in self.state.faults]
         return types.Node(
@@ -86,6 +89,7 @@ class NodeContext:
     # Devices.
 
     async def device_views(self) -> list[types.Device]:
+        """What /v1/devices answers. Asks the driver for memory in use, in a thread: it may be slow."""
         used = await asyncio.to_thread(self._memory_used)
         return [self._device_view(device, used[device.index]) for device in self.state.devices]
 
@@ -103,11 +107,13 @@ class NodeContext:
         return used
 
     async def sim_stats(self) -> object:
+        """The simulator's own books. Raises NotFoundError where the devices are real."""
         if self.simulator is None:
             raise NotFoundError("the devices are real: there is no simulator")
         return await asyncio.to_thread(self.simulator.stats)
 
     async def set_sim_lost(self, index: str, *, lost: bool) -> None:
+        """Lets a simulated device stop working or work again. Raises NotFoundError for one that is not there."""
         if self.simulator is None:
             raise NotFoundError("the devices are real: there is no simulator")
         if index not in {str(device.index) for device in self.state.devices}:
@@ -178,6 +184,7 @@ class NodeContext:
     # Tenants.
 
     def set_tenant(self, name: str, policy: types.TenantPolicy) -> types.Tenant:
+        """Makes a tenant or replaces its policy. Raises UsageError or RefusedError for what cannot be promised."""
         before = self._tenants_by_name()
         self.state.tenants.set(name, policy)
         self.serving.refresh_shares()
@@ -208,6 +215,7 @@ class NodeContext:
         return {tenant.name: tenant for tenant in view.tenant_views(self.state)}
 
     def remove_tenant(self, name: str) -> None:
+        """Raises NotFoundError, or RefusedError where it has grants."""
         users = [live.id for live in self.state if live.record.tenant == name]
         if users and name != "default":
             raise RefusedError(f"tenant {name} has {len(users)} grants ({users[0]}, ...): release them first")

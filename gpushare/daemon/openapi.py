@@ -52,6 +52,7 @@ def _operation(route: Route, schemas: dict[type, dict[str, Any]]) -> dict[str, A
 
 
 def document() -> dict[str, Any]:
+    """The OpenAPI 3 document of all routes, made from routes.py and the wire types."""
     used: list[type] = [types.Error]
     for route in ROUTES:
         used += [kind for kind in (route.body, route.answer) if kind is not None and kind not in used]

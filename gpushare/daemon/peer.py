@@ -27,6 +27,7 @@ class Peer:
         return self.uid in (0, os.geteuid())
 
     def groups(self) -> set[int]:
+        """Numbers of all groups of the user, as the user database has them."""
         try:
             name = pwd.getpwuid(self.uid).pw_name
         except KeyError:
@@ -35,6 +36,7 @@ class Peer:
 
 
 def credentials(connection: socket.socket) -> Peer:
+    """SO_PEERCRED of a connection."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     return Peer(*struct.unpack("iII", raw))
 
@@ -84,6 +86,7 @@ class Image:
     user_ticks: int
 
     def is_other(self, now: "Image") -> bool:
+        """Whether `now`, of the same process, is another program: an exec lies between them."""
         return (self.code, self.stack) != (now.code, now.stack)
 
 
@@ -133,6 +136,7 @@ def maps_file(pid: int, file: os.stat_result) -> bool:
 
 
 def find_uid(name: int | str) -> int | None:
+    """Of a user's name or number; None where there is no such user."""
     if isinstance(name, int):
         return name
     try:
@@ -142,6 +146,7 @@ def find_uid(name: int | str) -> int | None:
 
 
 def find_gid(name: int | str) -> int | None:
+    """Of a group's name or number; None where there is no such group."""
     if isinstance(name, int):
         return name
     try:

@@ -108,6 +108,7 @@ def _tenants(state: State, stands: Standing) -> dict[str, admission.Tenant]:
 
 
 def holdings(state: State, stands: Standing, without: Live | None = None) -> list[Holding]:
+    """All grants' places as admission counts them, but for those of `without`."""
     return [
         Holding(
             grant=live.id,

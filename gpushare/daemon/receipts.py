@@ -9,8 +9,7 @@ from typing import cast
 from gpushare.api import types
 from gpushare.arbiter import Arbiter, Event, EventKind, Spans, Wanted
 from gpushare.daemon.state import Live, State
-from gpushare.daemon.watch import GoneError
-from gpushare.errors import NotFoundError, UsageError
+from gpushare.errors import GoneError, NotFoundError, UsageError
 
 LATEST = 4096
 """Shown to who does not say from where on."""
@@ -47,6 +46,8 @@ _NOBODY = _Names()
 
 
 class Receipts:
+    """Keeps the names of ended grants, so that events about them stay readable."""
+
     def __init__(self, state: State, arbiter: Arbiter) -> None:
         self._state = state
         self._arbiter = arbiter
@@ -62,6 +63,7 @@ class Receipts:
             del self._ended[next(iter(self._ended))]
 
     def events(self, asked: Asked) -> types.LeaseEvents:
+        """What /v1/events answers. Raises GoneError, NotFoundError or UsageError."""
         to_wall_ns = time.time_ns() - time.monotonic_ns()
         if abs(to_wall_ns - self._to_wall_ns) > _STEP_NS:
             self._to_wall_ns = to_wall_ns

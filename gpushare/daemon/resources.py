@@ -31,6 +31,7 @@ class Resources:
         self._devices = {device.id: device for device in devices}
 
     def knows(self, record: GrantRecord) -> bool:
+        """Whether this run of the daemon has all of the grant's devices."""
         return all(place.device in self._devices for place in record.places)
 
     def renew(self, device: Device) -> None:
@@ -42,9 +43,11 @@ class Resources:
         record.places = [replace(place, index=self._devices[place.device].index) for place in record.places]
 
     def granted(self, record: GrantRecord) -> list[Granted]:
+        """The grant's devices with their nodes, in the order in which the workload sees them."""
         return [Granted(place.device, tuple(self._devices[place.device].nodes)) for place in record.places]
 
     def limits(self, place: Place, guarantee_milli: int, limit_milli: int) -> DeviceLimits:
+        """The limits page's words for one place. Shares in milli of the device."""
         device = self._devices[place.device]
         return DeviceLimits(device.uuid, place.memory_bytes, device.context_bytes, guarantee_milli, limit_milli)
 

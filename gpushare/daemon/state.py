@@ -51,18 +51,22 @@ class GrantRecord(Struct, kw_only=True):
 
     @property
     def id(self) -> str:
+        """The grant's id, `g-` and 12 hex digits."""
         return self.life.grant
 
     @property
     def tenant(self) -> str:
+        """The name of its tenant."""
         return self.request.tenant
 
     @property
     def class_(self) -> Class:
+        """The kind of work it was asked for."""
         return self.request.class_
 
     @property
     def phase(self) -> Phase:
+        """Where its life stands."""
         return self.life.phase
 
 
@@ -96,6 +100,7 @@ class Live:
 
     @property
     def id(self) -> str:
+        """As of its record."""
         return self.record.id
 
 
@@ -145,19 +150,24 @@ class State:
         raise NotFoundError(f"no grant {grant_id[:80]!r}: `gpushare grant list` shows what there is")
 
     def ended(self, grant_id: str) -> GrantRecord | None:
+        """The record of one that has ended, None where the ledger has none."""
         text = self.ledger.ended_grant(grant_id)
         return decode(text) if text is not None else None
 
     def by_key(self, uid: int, key: str) -> Live | None:
+        """The living grant that this user asked for under this key."""
         return next((live for live in self if live.record.key == key and live.record.uid == uid), None)
 
     def add(self, live: Live) -> None:
+        """Takes a grant in."""
         self._grants[live.id] = live
 
     def remove(self, live: Live) -> None:
+        """Forgets a grant that has ended."""
         self._grants.pop(live.id, None)
 
     def save(self, record: GrantRecord) -> None:
+        """Writes the record to the ledger. Raises FailedError."""
         state = msgspec.json.encode(record).decode()
         row = (
             record.id,
@@ -173,6 +183,7 @@ class State:
 
 
 def decode(text: str) -> GrantRecord:
+    """A record as `State.save` wrote it."""
     return msgspec.json.decode(text, type=GrantRecord)
 
 
@@ -182,4 +193,5 @@ def now_ns() -> int:
 
 
 def instant() -> Instant:
+    """Now, on both clocks."""
     return Instant(time.time_ns(), time.monotonic_ns())

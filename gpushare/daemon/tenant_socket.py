@@ -77,6 +77,8 @@ class Rules:
 
 
 class TenantSocket:
+    """grant.sock of one grant, and the processes that joined over it."""
+
     def __init__(self, directory: Path, limits: LimitsPage, usage: UsagePage, bell: int, rules: Rules) -> None:
         """`directory`: the grant's self/. Pages and bell stay the caller's."""
         self._loop = asyncio.get_running_loop()
@@ -94,6 +96,7 @@ class TenantSocket:
 
     @property
     def records(self) -> list[MemberRecord]:
+        """Of all that are joined now, for the ledger."""
         return [member.record for member in self._members.values()]
 
     def listen(self) -> None:

@@ -43,6 +43,7 @@ class Tenant:
 
 
 def check_name(name: str) -> str:
+    """The name itself. Raises UsageError for one that cannot be a tenant's."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"tenant {name[:80]!r} is not a name: use lower-case letters, digits, '.', '_', '-', and '/' between levels"
@@ -88,6 +89,8 @@ def parse(name: str, policy: TenantPolicy, capacity_time: int, smallest: int = a
 
 
 class Tenants:
+    """All tenants, `default` first: whoever no other tenant is for. In sum they are promised what the node has."""
+
     def __init__(
         self,
         path: Path,
@@ -156,6 +159,7 @@ class Tenants:
         return replace(own, time=left)
 
     def admission(self) -> dict[str, admission.Tenant]:
+        """By name, as admission wants them."""
         return {
             tenant.name: admission.Tenant(
                 tenant.name, tenant.time, tenant.memory, tenant.time_limit, tenant.weight, tenant.tier
@@ -200,6 +204,7 @@ class Tenants:
         return tenant
 
     def remove(self, name: str) -> None:
+        """Takes it out of the file. Raises NotFoundError, or UsageError for a built-in one."""
         if name not in self._found:
             self[name]  # says which names there are
             raise UsageError(f"tenant {name} is built in: it cannot be removed")

@@ -110,6 +110,7 @@ def _notice(state: State, record: GrantRecord) -> str:
 
 
 def device_view(device: Device, backend: str, state: State, stats: DeviceStats, used: int) -> types.Device:
+    """`backend`: its name. `used`: bytes of memory in use, as the driver says."""
     fault = state.faults.get(device.id)
     places = [place for live in state for place in live.record.places if place.device == device.id]
     guaranteed = types.Quantity(
@@ -146,11 +147,13 @@ def device_view(device: Device, backend: str, state: State, stats: DeviceStats, 
 
 
 def tenant_views(state: State) -> list[types.Tenant]:
+    """All tenants."""
     stands = placement.standing(state)
     return [tenant_view(tenant, state, stands) for tenant in state.tenants]
 
 
 def tenant_view(tenant: Tenant, state: State, stands: Standing | None = None) -> types.Tenant:
+    """One tenant. `stands`: for a reader of many."""
     stands = stands or placement.standing(state)
     have = stands.have[tenant.name]
     grants = [live for live in state if live.record.tenant == tenant.name]
@@ -174,6 +177,7 @@ def tenant_view(tenant: Tenant, state: State, stands: Standing | None = None) ->
 
 
 def driver_dir(sim_lib_dir: Path, files: tuple[Path, ...], simulated: bool) -> str:
+    """Where the host has the libraries that programs in a container get as the driver; empty: unknown."""
     return str(sim_lib_dir) if simulated else str(files[0].parent) if files else ""
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from gpushare.api.types import Event, Name
-from gpushare.errors import UsageError
+from gpushare.errors import GoneError
 
 RING = 4096
 BOOKMARK_SECONDS = 10.0
@@ -21,14 +21,9 @@ Kind = Literal["grant", "tenant", "device", "node"]
 Change = Literal["added", "changed", "removed"]
 
 
-class GoneError(UsageError):
-    """History before the oldest event in the ring: list again."""
-
-    http_status = 410
-    code = "gone"
-
-
 class Watch:
+    """The ring of the last RING events. `epoch`: the number of this run of the daemon."""
+
     def __init__(self, run: int) -> None:
         self.epoch = run
         self._first = (run << 32) + 1
@@ -75,6 +70,7 @@ class Watch:
                 yield self._bookmark()
 
     def close(self) -> None:
+        """Ends all readers."""
         self._closed = True
         self._more.set()
 

@@ -129,6 +129,7 @@ def _close_pidfd(workload: Workload) -> None:
 
 
 def close(workload: Workload) -> None:
+    """Stops watching the workload, which is left alone."""
     _close_pidfd(workload)
     if workload.poll is not None:
         asyncio.get_running_loop().remove_reader(workload.poll)

@@ -29,18 +29,25 @@ def run(phase_seconds: float, *, quiet: bool) -> tuple[dict[str, Any], Facts, li
             # Short, because a socket's path has at most 107 bytes.
             where = Path(tempfile.mkdtemp(prefix="gpushare-demo-"))
             cleanup.callback(_remove, where)
+        screen = Screen((OWNER, BORROWER))
+        say = _silence if quiet else screen.step
+        cleanup.callback(say, "taking everything away")
+        say("starting a daemon of its own")
         node = Node(where / "node")
         (where / "node").mkdir()
         cleanup.callback(node.end)
         simulated = node.start()["simulated"]
         found = node.client.devices()[0]
         device = {"name": found["name"], "uuid": found["id"], "simulated": simulated}
-        screen = Screen((OWNER, BORROWER))
         if not quiet:
             screen.begin({"device": device})
-        story = Story(node, where, phase_seconds, (lambda _: None) if quiet else screen.watch)
+        story = Story(node, where, phase_seconds, say, _silence if quiet else screen.watch)
         facts = story.play(simulated)
     return device, facts, claims(facts)
+
+
+def _silence(_: Any) -> None:
+    """For a reader of JSON."""
 
 
 def _check() -> None:

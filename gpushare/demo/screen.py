@@ -24,6 +24,10 @@ class Screen:
         self._phase = ""
         self._next_line = 0.0
 
+    def step(self, text: str) -> None:
+        """What is being done where there is nothing to measure yet, or no more."""
+        print(f"... {text}", flush=True)
+
     def begin(self, facts: dict[str, Any]) -> None:
         device = facts["device"]
         if device["simulated"]:
@@ -33,7 +37,10 @@ class Screen:
             print(f"Device: {device['name']}, {device['uuid']}.")
         print("Two containers (runc) share it:")
         for tenant in self._tenants:
-            print(f"  {tenant.name}: {format_time(tenant.time_milli)} of its time, {format_size(tenant.memory_bytes)}")
+            print(
+                f"  {tenant.name}: {format_time(tenant.time_milli)} of its time, {format_size(tenant.memory_bytes)}",
+                flush=True,
+            )
 
     def watch(self, tick: Tick) -> None:
         if tick.phase != self._phase:

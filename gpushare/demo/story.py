@@ -37,11 +37,14 @@ class Tick:
 
 
 class Story:
-    """`watch` is called about twice a second."""
+    """`say` is called with each step before the first measurement and after the last, `watch` about twice a second
+    between them."""
 
-    def __init__(self, node: Node, where: Path, phase_seconds: float, watch: Callable[[Tick], None]) -> None:
+    def __init__(
+        self, node: Node, where: Path, phase_seconds: float, say: Callable[[str], None], watch: Callable[[Tick], None]
+    ) -> None:
         self.facts = Facts(OWNER, BORROWER)
-        self._node, self._watch, self._phase_seconds = node, watch, phase_seconds
+        self._node, self._say, self._watch, self._phase_seconds = node, say, watch, phase_seconds
         runtime_root = where / "runc"
         self._owner = Container(OWNER.name, where, runtime_root, node.socket)
         self._borrower = Container(BORROWER.name, where, runtime_root, node.socket)
@@ -64,8 +67,10 @@ class Story:
 
     def _start(self, simulated: bool) -> None:
         for container, tenant in ((self._owner, OWNER), (self._borrower, BORROWER)):
+            self._say(f"starting container {tenant.name}")
             self._node.client.set_tenant(tenant.name, {"time": tenant.time_milli})
             container.start(_annotations(tenant))
+            self._say(f"{tenant.name} takes {HELD[tenant.name]} of device memory")
             container.ask(f"fill {HELD[tenant.name]} {PIECE_BYTES}")
             self._grants[tenant.name] = container.grant
             self.facts.pids[tenant.name] = self._node.client.grant(container.grant)["pid"]

@@ -1,0 +1,1 @@
+"""What the kernel holds for us: cgroups and the device program."""

@@ -24,6 +24,7 @@ class Hierarchies:
 
     @classmethod
     def of(cls, mountinfo: str | None = None) -> "Hierarchies":
+        """As /proc/self/mountinfo has them, or the text given."""
         unified = freezer = None
         for line in (mountinfo or _MOUNTINFO.read_text()).splitlines():
             fields, _, rest = line.partition(" - ")
@@ -44,6 +45,7 @@ class Cgroup:
     v2: bool
 
     def add(self, pid: int) -> None:
+        """Moves a process in. Raises FailedError."""
         try:
             (self.path / "cgroup.procs").write_text(str(pid))
         except ProcessLookupError:
@@ -62,6 +64,7 @@ class Cgroup:
         return found
 
     def populated(self) -> bool:
+        """Whether any process is in it or below."""
         if not self.v2:
             return bool(self.pids())
         try:
@@ -118,6 +121,7 @@ def create(grant_id: str, hierarchies: Hierarchies | None = None) -> Cgroup:
 
 
 def of_grant(grant_id: str, hierarchies: Hierarchies | None = None) -> Cgroup:
+    """Where the cgroup of a plain process's grant is or would be. Raises FailedError without any hierarchy to use."""
     where = hierarchies or Hierarchies.of()
     if where.unified is not None:
         return Cgroup(where.unified / PARENT / grant_id, v2=True)

@@ -19,14 +19,17 @@ VERSION = "0.5.0"
 
 
 def device_name(grant_id: str) -> str:
+    """What `--device` of an engine takes for the grant."""
     return f"{KIND}={grant_id}"
 
 
 def spec_path(layout: Layout, grant_id: str) -> Path:
+    """The grant's file. Engines read every *.json in the directory."""
     return layout.cdi / f"gpushare.dev-gpu_{grant_id}.json"
 
 
 def spec(wanted: edits.Edits) -> dict[str, Any]:
+    """The document for one grant."""
     container_edits: dict[str, Any] = {
         "env": wanted.env,
         "mounts": [
@@ -61,4 +64,5 @@ def write_spec(layout: Layout, grant_id: str, node: Node, granted: Sequence[Gran
 
 
 def remove_spec(layout: Layout, grant_id: str) -> None:
+    """One that is gone already is fine."""
     spec_path(layout, grant_id).unlink(missing_ok=True)

@@ -27,12 +27,15 @@ class Mount:
 
     @property
     def options(self) -> list[str]:
+        """As of OCI and CDI."""
         flags = ["rbind", "rprivate", "nosuid", "nodev"]
         return [*flags, *([] if self.executable else ["noexec"]), "rw" if self.writable else "ro"]
 
 
 @dataclass(frozen=True, slots=True)
 class Hook:
+    """A command that the engine runs on the host. `timeout`: seconds."""
+
     stage: str  # the OCI key: createRuntime, poststop
     path: str
     args: list[str]
@@ -41,6 +44,8 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class Edits:
+    """`env`: NAME=value. `devices`: nodes of real devices, none of simulated ones."""
+
     grant: str
     mounts: list[Mount]
     hooks: list[Hook]

@@ -23,10 +23,12 @@ INTERPOSERS = tuple(f"{CONTAINER_LIB}/{path.name}" for path in paths.INTERPOSERS
 
 
 def grant_dir(layout: Layout, grant_id: str) -> Path:
+    """The grant's directory; nobody else's, but for passing through to self/."""
     return layout.grants / grant_id
 
 
 def self_dir(layout: Layout, grant_id: str) -> Path:
+    """What the tenant sees of it."""
     return layout.grants / grant_id / "self"
 
 

@@ -38,6 +38,7 @@ class Node:
 
     @property
     def simulated(self) -> bool:
+        """Whether the devices are the simulator's."""
         return self.sim_dir is not None
 
 

@@ -21,10 +21,13 @@ class Place:
     in_bind: bool  # below a bind mount: creating something here would create it on the host
 
     def exists(self) -> bool:
+        """Whether something is there now, on the host's side."""
         return self.host is not None and self.host.exists()
 
 
 class View:
+    """Of one OCI config. Mounts that are no binds hide what is below them."""
+
     def __init__(self, config: dict[str, Any], bundle: Path) -> None:
         root = Path(config.get("root", {}).get("path", "rootfs"))
         self._root = root if root.is_absolute() else bundle / root
@@ -35,6 +38,7 @@ class View:
             self._mounts.append((destination, _bind_source(mount, bundle)))
 
     def destinations(self) -> Iterator[str]:
+        """Where the config mounts something, with symlinks resolved."""
         return (destination for destination, _ in self._mounts)
 
     def resolve(self, path: str) -> Place:

@@ -1,0 +1,1 @@
+"""What this machine has: devices of the NVIDIA driver, or of the simulator."""

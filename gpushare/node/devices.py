@@ -32,6 +32,7 @@ class Device:
 
     @property
     def uuid(self) -> bytes:
+        """The 16 bytes of its id."""
         return uuid.UUID(self.id.removeprefix("GPU-").removeprefix("MIG-")).bytes
 
 
@@ -56,13 +57,21 @@ class Backend(Protocol):
         """These were not found and belong here: they have numbers too, and `fault` until they are back."""
         ...
 
-    def memory_used(self, index: int) -> int: ...
+    def memory_used(self, index: int) -> int:
+        """Bytes in use on the device, by all; 0 where it does not say."""
+        ...
+
     def fault(self, index: int) -> str:
         """Why the device cannot be used; empty when it works."""
         ...
 
-    def inject(self) -> Node: ...
-    def close(self) -> None: ...
+    def inject(self) -> Node:
+        """What of the driver and its devices goes into containers."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of the driver or the simulator."""
+        ...
 
 
 def parse_simulate(text: str) -> list[int]:

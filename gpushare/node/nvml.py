@@ -122,6 +122,8 @@ log = logging.getLogger(__name__)
 
 
 class NvmlBackend:
+    """Devices as NVML shows them. Raises UnreachableError without the library, FailedError when it does not work."""
+
     name = "native"
 
     def __init__(self) -> None:

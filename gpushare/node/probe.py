@@ -85,6 +85,7 @@ def _elsewhere(device_id: str) -> int:
 
 
 def main() -> int:
+    """Measures on the device that the command line names and prints JSON: {"context_bytes": N}."""
     *option, device_id = sys.argv[1:] or [""]
     if option not in ([], [_ONCE]) or not device_id:
         print("usage: python -m gpushare.node.probe DEVICE_ID", file=sys.stderr)

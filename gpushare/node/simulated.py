@@ -11,6 +11,8 @@ from gpushare.node.simulator import Simulator
 
 
 class SimulatedBackend:
+    """Devices of a running simulator, whose socket is in `directory`."""
+
     name = "simulated"
     driver_version = "simulated"
 

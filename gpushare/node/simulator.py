@@ -54,6 +54,8 @@ OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class SimDevice:
+    """As the simulator introduces it."""
+
     uuid: str
     memory_bytes: int
     name: str
@@ -215,4 +217,5 @@ class Simulator:
                 self.spawned.wait(_START_SECONDS)
 
     def close(self) -> None:
+        """Hangs up; the simulator goes on."""
         self._socket.close()

@@ -24,6 +24,11 @@ GRANTS_MAX = 256
 
 @dataclass(frozen=True, slots=True)
 class Device:
+    """A device as admission counts it.
+
+    `reserved_bytes`: the driver's own, `context_bytes`: of each grant's first context.
+    """
+
     id: str
     index: int
     memory_bytes: int
@@ -34,6 +39,7 @@ class Device:
 
     @property
     def usable(self) -> bool:
+        """Whether it takes new grants."""
         return not self.fault
 
 
@@ -52,10 +58,12 @@ class Tenant:
 
     @property
     def promised(self) -> int:
+        """Milli that it is guaranteed when all devices work."""
         return self.guarantee_milli if self.promised_milli is None else self.promised_milli
 
     @property
     def policy(self) -> TenantPolicy:
+        """As the sharing of time wants it."""
         return TenantPolicy(self.name, self.guarantee_milli, self.weight, self.tier, self.limit_milli)
 
 
@@ -76,10 +84,12 @@ class Holding:
 
     @property
     def reserved(self) -> int:
+        """Milli that are kept for it when all devices work."""
         return self.guaranteed_milli if self.reserved_milli is None else self.reserved_milli
 
     @property
     def placed(self) -> Placed:
+        """As the sharing of time wants it."""
         return Placed(self.grant, self.tenant, self.device, self.time_milli, self.guaranteed_milli, self.limit_milli)
 
 
@@ -110,6 +120,7 @@ class Place:
 
     @property
     def borrows(self) -> bool:
+        """Whether it asked for more time than is guaranteed to it."""
         return self.guaranteed_milli < self.time_milli
 
 

@@ -29,6 +29,7 @@ class Standing:
     kept: dict[tuple[str, str], int]
 
     def degraded(self, tenant: str) -> bool:
+        """Whether the tenant has less than it was promised."""
         return self.have[tenant] != self.promised[tenant]
 
 

@@ -27,6 +27,7 @@ class TenantState:
 
     @property
     def wanted(self) -> int:
+        """Milli that it would take if all were free."""
         return self.demand if self.limit is None else min(self.demand, self.limit)
 
 

@@ -10,33 +10,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import Daemon, until
+from running import Daemon
 
 from gpushare.demo import bundle
-from gpushare.enforce import cgroup
 from gpushare.paths import RUNTIME_WRAPPER
 
 SHARE = {"memory": "1GiB", "time": "30%"}
 
 
-class Node(Daemon):
-    def nothing_left(self) -> None:
-        """No grant, and nothing that a grant leaves on the machine."""
-        until(lambda: self.client.grants() == [], 20, f"grants stay: {self.client.grants()}")
-        assert (self.grant_dirs(), self.specs()) == (set(), [])
-        ours = [grant["id"] for grant in self.client.grants(ended=True)]
-        parent = cgroup.of_grant("any").path.parent
-        until(lambda: not [g for g in ours if (parent / g).exists()], 20, "cgroups stay")
-        assert self.books()["bytes"] == 0, self.books()
-
-
 @pytest.fixture(scope="module")
-def module_node() -> Iterator[Node]:
+def module_node() -> Iterator[Daemon]:
     if os.geteuid() != 0:
         pytest.skip("containers need root")
     # Not tmp_path: its length does not fit into a socket's address.
     directory = Path(tempfile.mkdtemp(prefix="gst-"))
-    node = Node(directory)
+    node = Daemon(directory)
     try:
         node.start()
         yield node
@@ -46,7 +34,7 @@ def module_node() -> Iterator[Node]:
 
 
 @pytest.fixture
-def node(module_node: Node) -> Iterator[Node]:
+def node(module_node: Daemon) -> Iterator[Daemon]:
     """The module's daemon; each test leaves it without a grant."""
     if module_node.process.poll() is not None:
         module_node.start()
@@ -100,7 +88,7 @@ class Runc:
 
 
 @pytest.fixture
-def runc(node: Node, tmp_path: Path) -> Iterator[Runc]:
+def runc(node: Daemon, tmp_path: Path) -> Iterator[Runc]:
     if shutil.which("runc") is None:
         pytest.skip("runc is not installed")
     runner = Runc(tmp_path, node.layout.socket)

@@ -15,6 +15,8 @@ from running import until
 from gpushare.demo.bundle import TENANT_PROGRAM
 from gpushare.paths import SIM_LIB_DIR
 
+pytestmark = pytest.mark.xdist_group("machine")
+
 SHARE = {"memory": "1GiB", "time": "30%"}
 GIB = 1 << 30
 LIVES = Path(__file__).parents[1] / "interposer" / "lives.c"

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import tarfile
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ import pytest
 
 from gpushare.inject import grantdir
 from gpushare.paths import CONTAINER_LIB, HOOK, INTERPOSER, INTERPOSER_ML, LIB_DIR, SIM_LIB_DIR
+
+pytestmark = pytest.mark.xdist_group("machine")
 
 IMAGE = "localhost/gpushare-test:1"
 SPIN = f"{CONTAINER_LIB}/gpushare-spin"
@@ -98,19 +101,22 @@ class Podman:
 
 
 @pytest.fixture(scope="module")
-def podman(module_node, image, tmp_path_factory) -> Iterator[Podman]:
+def podman(module_node, image) -> Iterator[Podman]:
     if shutil.which("podman") is None:
         pytest.skip("podman is not installed")
     mount_point = Path("/var/run/cdi")
     made_here = not mount_point.exists()
     mount_point.mkdir(exist_ok=True)
-    engine = Podman(tmp_path_factory.mktemp("podman"), module_node.layout.cdi)
+    # Not tmp_path: Podman takes no more than 50 characters.
+    directory = Path(tempfile.mkdtemp(prefix="gst-"))
+    engine = Podman(directory, module_node.layout.cdi)
     try:
         made = engine("import", "--quiet", image, IMAGE)
         assert made.returncode == 0, made.stderr
         yield engine
     finally:
         engine.end()
+        shutil.rmtree(directory)
         if made_here:
             mount_point.rmdir()
 

@@ -16,6 +16,8 @@ from gpushare.demo.bundle import TENANT_PROGRAM
 from gpushare.inject import grantdir
 from gpushare.paths import HOOK
 
+pytestmark = pytest.mark.xdist_group("machine")
+
 SHARE = {"memory": "1GiB", "time": "30%"}
 
 
@@ -180,12 +182,14 @@ def test_config_edited_before_meets_the_hook(runc, node):
     assert again.returncode != 0 and again.stdout == ""
 
 
-def hooks_running() -> list[int]:
+def hooks_running(socket: Path) -> list[int]:
+    """Of this test's daemon."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with contextlib.suppress(OSError):
-                if (entry / "exe").readlink() == HOOK and b"create-runtime" in (entry / "cmdline").read_bytes():
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                if b"create-runtime" in words and os.fsencode(socket) in words and (entry / "exe").readlink() == HOOK:
                     found.append(int(entry.name))
     return found
 
@@ -198,7 +202,7 @@ def test_killed_hook_stops_the_start_and_leaks_nothing(runc, node, after_ms):
     def kill() -> None:
         deadline = time.monotonic() + 20
         while not killed and time.monotonic() < deadline:
-            for pid in hooks_running():
+            for pid in hooks_running(node.layout.socket):
                 time.sleep(after_ms / 1000)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

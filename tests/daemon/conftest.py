@@ -1,9 +1,16 @@
-"""Daemons over two simulated devices, and plain processes that join them."""
+"""Daemons over two simulated devices, and plain processes that join them.
 
+A module's tests share one daemon, which each of them leaves as it found it. A test that needs one that nothing has
+happened to, or options of its own, makes it.
+"""
+
+import contextlib
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 import running
@@ -20,6 +27,14 @@ class Daemon(running.Daemon):
     def __init__(self, state_dir: Path, *options: str) -> None:
         super().__init__(state_dir, "" if options else "2x16GiB", options=options)
         self.children: list[subprocess.Popen[str]] = []
+
+    def quicken(self, **seconds: float) -> Self:
+        """Changes constants of gpushare/daemon/app.py for this daemon, as how often it asks the devices for their
+        health: what a test would only wait out."""
+        changes = "; ".join(f"app.{name} = {value}" for name, value in seconds.items())
+        program = f"from gpushare.daemon import app; {changes}; from gpushare.cli.main import entry; entry()"
+        self.command = [sys.executable, "-c", program, *self.command[len(running.GPUSHARE) :]]
+        return self
 
     def tenant(self, *command: str, memory: str = "1GiB", time: str = "25%", **options: str) -> subprocess.Popen[str]:
         """`gpushare run` of a command, which talks over its standard streams."""
@@ -41,35 +56,109 @@ class Daemon(running.Daemon):
         assert words[:1] == ["joined"], (words, self.log.read_text())
         return child, words[1]
 
-    def end(self) -> None:
+    def end_children(self) -> None:
         for child in self.children:
             child.kill()
             child.wait()
-            child.stdin.close()
+            with contextlib.suppress(BrokenPipeError):
+                child.stdin.close()
             child.stdout.close()
+        self.children.clear()
+
+    def settle(self) -> None:
+        """Ends what a test left, and checks that nothing of it stays."""
+        self.end_children()
+        if self.process.poll() is not None:
+            self.start()
+        for device in self.client.devices():
+            if device["health"] != "healthy":
+                self.client.set_sim_lost(device["index"], lost=False)
+        until(lambda: {device["health"] for device in self.client.devices()} == {"healthy"}, 20, "the devices work")
+        for grant in self.client.grants():
+            self.client.release(grant["id"])
+        for tenant in self.client.tenants():
+            if tenant["name"] != "default":
+                self.client.remove_tenant(tenant["name"])
+        self.nothing_left()
+
+    def end(self) -> None:
+        self.end_children()
         self.stop()
 
 
-@pytest.fixture
-def make_daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
+Make = Callable[..., Daemon]
+
+
+@contextlib.contextmanager
+def maker() -> Iterator[Make]:
+    """Makes daemons, not started, and ends them."""
     if not paths.SIM_BINARY.exists():
         pytest.fail(f"{paths.SIM_BINARY} is missing: build the project first")
     made: list[Daemon] = []
+    # Not tmp_path: its length does not fit into a socket's address.
+    with tempfile.TemporaryDirectory(prefix="gst-") as short:
+        Path(short).chmod(0o755)
 
-    def make(*options: str, directory: Path | None = None) -> Daemon:
-        if directory is None:
-            directory = tmp_path / f"d{len(made)}"
-            directory.mkdir(mode=0o755)
-        made.append(Daemon(directory, *options))
-        return made[-1]
+        def make(*options: str, directory: Path | None = None) -> Daemon:
+            if directory is None:
+                directory = Path(short, f"d{len(made)}")
+                directory.mkdir(mode=0o755)
+            made.append(Daemon(directory, *options))
+            return made[-1]
 
-    yield make
-    for daemon in made:
-        daemon.end()
+        yield make
+        for daemon in made:
+            daemon.end()
 
 
 @pytest.fixture
-def daemon(make_daemon: Callable[..., Daemon]) -> Daemon:
+def make_daemon() -> Iterator[Make]:
+    with maker() as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def quick() -> dict[str, float]:
+    """What of the module's daemon is quickened; modules have their own."""
+    return {}
+
+
+class Shared:
+    """The daemon of a module; one that a test left in disorder is replaced."""
+
+    def __init__(self, make: Make, quick: dict[str, float]) -> None:
+        self._make, self._quick = make, quick
+        self._daemon: Daemon | None = None
+
+    def take(self) -> Daemon:
+        if self._daemon is None:
+            self._daemon = self._make()
+            if self._quick:
+                self._daemon.quicken(**self._quick)
+            self._daemon.start()
+        return self._daemon
+
+    def give_back(self) -> None:
+        daemon, self._daemon = self._daemon, None
+        daemon.settle()
+        self._daemon = daemon
+
+
+@pytest.fixture(scope="module")
+def shared(quick: dict[str, float]) -> Iterator[Shared]:
+    with maker() as make:
+        yield Shared(make, quick)
+
+
+@pytest.fixture
+def daemon(shared: Shared) -> Iterator[Daemon]:
+    yield shared.take()
+    shared.give_back()
+
+
+@pytest.fixture
+def fresh(make_daemon: Make) -> Daemon:
+    """A daemon that nothing has happened to."""
     return make_daemon().start()
 
 

@@ -2,7 +2,9 @@
 
 import http.client
 import json
+import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -12,8 +14,9 @@ import pytest
 from running import GPUSHARE
 
 from gpushare import __version__
+from gpushare.daemon import config as configuration
 from gpushare.daemon.routes import ROUTES
-from gpushare.errors import FailedError, NotFoundError
+from gpushare.errors import FailedError, NotFoundError, UsageError
 
 GIB = 1 << 30
 
@@ -223,11 +226,20 @@ def test_malformed_simulator_option_is_named(tmp_path, monkeypatch):
 def test_malformed_configuration_is_named(tmp_path, text, said):
     config = tmp_path / "c.toml"
     config.write_text(text)
+    with pytest.raises(UsageError, match=said) as caught:
+        configuration.load(config)
+    assert str(config) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_malformed_configuration_starts_no_daemon(tmp_path):
+    config = tmp_path / "c.toml"
+    config.write_text("ledger_days = 0")
     command = [*GPUSHARE, "daemon", "--simulate", "1x1GiB", "--state-dir", str(tmp_path / "s"), "--config", str(config)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
     assert str(config) in done.stderr
-    assert said in done.stderr
+    assert "ledger_days" in done.stderr
 
 
 def test_containers_do_not_see_the_simulators_log(daemon):
@@ -258,10 +270,8 @@ def test_config_file(make_daemon, tmp_path):
     assert "simulte" in done.stderr
 
 
-def test_dead_simulator_is_seen(daemon, client, wait_for):
-    import os
-    import signal
-
+def test_dead_simulator_is_seen(make_daemon, wait_for):
+    client = make_daemon().quicken(_HEALTH_SECONDS=0.1).start().client
     os.kill(client.node()["sim_pid"], signal.SIGKILL)
     wait_for(lambda: client.devices()[0]["health"] == "unhealthy", "seen")
     with pytest.raises(FailedError, match="simulator"):

@@ -8,7 +8,12 @@ from running import Tenant, until
 
 from gpushare.errors import RefusedError
 
-WINDOW_NS = 3_000_000_000
+# That shares come out so is shown to the tenth of a point in virtual time in tests/arbiter:
+# one case of each kind of change shows here that the daemon follows it, as near as a busy machine lets it.
+ROUGH = {"window_ns": 600_000_000, "within": 80}
+EXACT = {"window_ns": 3_000_000_000, "within": 30}
+
+pytestmark = pytest.mark.xdist_group("timing")
 
 
 @pytest.fixture
@@ -28,39 +33,41 @@ def spin(daemon):
 
 @pytest.fixture
 def split(daemon):
-    """Per mille of the device's work that each got, once that is as wanted over a whole window."""
+    """Waits until the per mille of the device's work that each gets are as wanted over a whole window."""
 
-    def measure(tenants):
+    def measure(tenants, window_ns):
         first = daemon.busy(*(tenant.pid for tenant in tenants))
-        until(lambda: sum(daemon.busy(*(t.pid for t in tenants))) - sum(first) > WINDOW_NS, 60, "a window of work")
+        until(lambda: sum(daemon.busy(*(t.pid for t in tenants))) - sum(first) > window_ns, 60, "a window of work")
         got = [after - at for at, after in zip(first, daemon.busy(*(t.pid for t in tenants)), strict=True)]
         return [round(1000 * one / sum(got)) for one in got]
 
-    def check(tenants, wanted, within=30):
+    def check(tenants, wanted, *, window_ns=EXACT["window_ns"], within=EXACT["within"]):
         seen = []
 
         def right():
-            seen.append(measure(tenants))
+            seen.append(measure(tenants, window_ns))
             return all(abs(got - one) <= within for got, one in zip(seen[-1], wanted, strict=True))
 
-        until(right, 30, seen)
+        until(right, 60, seen)
 
     return check
 
 
-def test_what_a_tenants_idle_grant_leaves_is_its_others(client, spin, split):
+@pytest.mark.parametrize("grade", [ROUGH, pytest.param(EXACT, marks=pytest.mark.slow)], ids=["rough", "exact"])
+def test_what_a_tenants_idle_grant_leaves_is_its_others(client, spin, split, grade):
     client.set_tenant("a", {"time": 400})
     client.set_tenant("b", {"time": 600})
     client.set_tenant("rest", {"time": 1000})
     one, idle, other = spin("20%", tenant="a"), spin("20%", work=False, tenant="a"), spin("60%", tenant="b")
     # By weights alone it would be 267 and 733.
-    split([one, idle, other], [400, 0, 600])
+    split([one, idle, other], [400, 0, 600], **grade)
     idle.tell("run 500000")
-    split([one, idle, other], [200, 200, 600])
+    split([one, idle, other], [200, 200, 600], **grade)
     one.tell("idle")
-    split([one, idle, other], [0, 400, 600])
+    split([one, idle, other], [0, 400, 600], **grade)
 
 
+@pytest.mark.slow
 def test_a_tenants_weight_is_with_the_grants_that_run(client, spin, split):
     client.set_tenant("rest", {"time": 2000})
     client.set_tenant("a", {"weight": 1})
@@ -71,6 +78,7 @@ def test_a_tenants_weight_is_with_the_grants_that_run(client, spin, split):
     split([one, idle, other], [125, 375, 500])
 
 
+@pytest.mark.slow
 def test_the_largest_weights_are_served_too(client, spin, split):
     client.set_tenant("rest", {"time": 2000})
     client.set_tenant("a", {"weight": 1_000_000})
@@ -78,6 +86,7 @@ def test_the_largest_weights_are_served_too(client, spin, split):
     split([spin("50%", tenant="a"), spin("50%", tenant="b")], [750, 250])
 
 
+@pytest.mark.slow
 def test_a_resize_while_leases_are_out(client, spin, split):
     first, second = spin("25%"), spin("75%")
     split([first, second], [250, 750])
@@ -89,11 +98,13 @@ def test_a_resize_while_leases_are_out(client, spin, split):
     split([first, second], [750, 250])
 
 
-def test_a_tenants_file_that_is_read_again_while_leases_are_out(daemon, client, spin, split):
+@pytest.mark.parametrize("shares", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_tenants_file_that_is_read_again_while_leases_are_out(daemon, client, spin, split, shares):
     for name, time in (("a", 250), ("b", 750), ("rest", 1000)):
         client.set_tenant(name, {"time": time})
     first, second = spin("25%", tenant="a"), spin("75%", tenant="b")
-    split([first, second], [250, 750])
+    if shares:
+        split([first, second], [250, 750])
     rv = client.call("GET", "/v1/tenants")["rv"]
     file = daemon.state_dir / "tenants.toml"
     lines = {"a": 600, "b": 400, "rest": 1000}
@@ -103,10 +114,12 @@ def test_a_tenants_file_that_is_read_again_while_leases_are_out(daemon, client, 
     told = [next(events), next(events), next(events)][1:]
     assert [(e["object"]["name"], e["object"]["guarantee"]["time"]) for e in told] == [("a", 600), ("b", 400)]
     # b reserved 750 of what it is not guaranteed any more.
-    split([first, second], [600, 400])
+    if shares:
+        split([first, second], [600, 400])
 
     file.write_text("[tenants.a]\ntime = 600\n[tenants.c]\ntime = 3\n")
     daemon.process.send_signal(signal.SIGHUP)
     until(lambda: "the tenants stay as they were" in daemon.log.read_text(), 20, "the refusal is in the log")
     assert "0.3% is too small to be served: give 0.5% or more" in daemon.log.read_text()
     assert [tenant["name"] for tenant in client.tenants()] == ["default", "a", "b", "rest"]
+    file.unlink()

@@ -2,22 +2,19 @@
 
 import os
 import signal
-import subprocess
 from pathlib import Path
 
+import built
 import pytest
 
 from gpushare.pages import LimitsPage, UsagePage
 
-SOURCE = Path(__file__).with_name("crowd.c")
 N = 1000
 
 
 @pytest.fixture(scope="module")
-def crowd(tmp_path_factory):
-    path = tmp_path_factory.mktemp("crowd") / "crowd"
-    subprocess.run(["cc", "-O1", "-Wall", "-Wextra", "-o", path, SOURCE], check=True)
-    return path
+def crowd():
+    return built.program("crowd")
 
 
 def slots(daemon, grant_id):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from running import SPIN, until
 
-LEASES = 20
+LEASES = 10
 """Of each grant on each device: a few hundred milliseconds of turns, but for a busy machine."""
 
 

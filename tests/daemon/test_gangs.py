@@ -46,7 +46,7 @@ def test_the_grant_says_what_gang_it_is_of(daemon, client):
     assert client.create(memory=GIB, time=100, gang="a")["gang"] == {"id": "a", "size": 1}
     both = client.create(memory=GIB, time=100, devices=2, gang="b::independent")
     assert both["gang"] == {"id": "b", "size": 2, "leases": "independent"}
-    shown = daemon.cli("grant", "show", both["id"]).stdout
+    shown = daemon.cli_here("grant", "show", both["id"]).stdout
     assert "b: leases of its devices are independent" in shown
     daemon.kill()
     daemon.start()
@@ -55,7 +55,7 @@ def test_the_grant_says_what_gang_it_is_of(daemon, client):
 
 def test_the_command_line_asks_for_gangs(daemon):
     def made(*options):
-        created = daemon.cli("grant", "create", "--memory", "1GiB", "--time", "10%", "--json", *options)
+        created = daemon.cli_here("grant", "create", "--memory", "1GiB", "--time", "10%", "--json", *options)
         assert created.returncode == 0, created.stderr
         return json.loads(created.stdout)["gang"]
 

@@ -14,6 +14,7 @@ from gpushare.paths import Layout
 from gpushare.policy.admission import Place
 from gpushare.policy.lifecycle import begin
 
+NAME = f"g-guard-test-{os.getpid()}"
 NULL, ZERO = DeviceNode("/dev/null", 1, 3), DeviceNode("/dev/zero", 1, 5)
 
 
@@ -23,10 +24,10 @@ def test_only_granted_nodes_open(tmp_path):
         pytest.skip("no cgroup v2 on this machine")
     devices = [Device(f"GPU-{i}", i, i, "n", "", 1 << 30, nodes=(node,)) for i, node in enumerate((NULL, ZERO))]
     resources = Resources(Layout.of(tmp_path), Node(), devices)
-    life, _ = begin(0, "g-guard-test", 1)
+    life, _ = begin(0, NAME, 1)
     places = [Place("GPU-0", 0, 1 << 30, 100, 100, 1000)]
     record = GrantRecord(life=life, key=None, request=None, uid=0, places=places, created_ns=0, run_uid=0, run_gid=0)
-    group = cgroup.create("g-guard-test")
+    group = cgroup.create(NAME)
     try:
         resources.guard(record, group)
         script = f"echo $$ > {group.path}/cgroup.procs; : < /dev/null && echo null; : < /dev/zero && echo zero"

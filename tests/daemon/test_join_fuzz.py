@@ -115,8 +115,9 @@ def check(messages: list[bytes], answer: tuple[bytes, int] | None, *, member: bo
         assert text.strip(b"\0")
 
 
-def test_any_message_is_answered_or_its_connection_closed(house: House) -> None:
-    @settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize("examples", [40, pytest.param(200, marks=pytest.mark.slow)])
+def test_any_message_is_answered_or_its_connection_closed(house: House, examples: int) -> None:
+    @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(
         messages=st.lists(MESSAGES, max_size=4),
         descriptors=st.sampled_from([0, 0, 1, 7]),

@@ -15,6 +15,11 @@ GIB = 1 << 30
 TOLD = ("DeviceHealth", "CapacityChanged", "QuotaDegraded", "QuotaRestored")
 
 
+@pytest.fixture(scope="module")
+def quick():
+    return {"_HEALTH_SECONDS": 0.05}
+
+
 @pytest.fixture
 def labs(client):
     """Two tenants that are promised all of two devices."""
@@ -217,22 +222,22 @@ def test_a_gang_with_a_lost_device_holds_up_nobody_on_its_others(daemon, client,
 
 def test_the_command_line_says_it(daemon, labs):
     grant = labs.create(memory=GIB, time=500, device=0, tenant="b")
-    assert daemon.cli("sim", "lose", "0").returncode == 0
+    assert daemon.cli_here("sim", "lose", "0").returncode == 0
     until(lambda: health(labs)[0] == "unhealthy", 20, "seen")
-    assert "device 0" in daemon.cli("devices").stdout.splitlines()[-1]
-    assert "b is degraded, devices do not work: it has 25% of 50% of time" in daemon.cli("tenants", "list").stdout
-    assert f"{grant['id']}: device 0" in daemon.cli("ps").stdout
-    assert "does not work" in daemon.cli("grant", "show", grant["id"]).stdout
-    doctor = daemon.cli("doctor")
+    assert "device 0" in daemon.cli_here("devices").stdout.splitlines()[-1]
+    assert "b is degraded, devices do not work: it has 25% of 50% of time" in daemon.cli_here("tenants", "list").stdout
+    assert f"{grant['id']}: device 0" in daemon.cli_here("ps").stdout
+    assert "does not work" in daemon.cli_here("grant", "show", grant["id"]).stdout
+    doctor = daemon.cli_here("doctor")
     assert doctor.returncode == 1
     assert "does not work" in doctor.stdout
     assert "degraded: 75% of 150% of time" in doctor.stdout
     assert 'gpushare_tenant_have_milli{tenant="b"} 250' in labs.text("/metrics")
-    assert daemon.cli("sim", "restore", "0").returncode == 0
+    assert daemon.cli_here("sim", "restore", "0").returncode == 0
     until(lambda: health(labs)[0] == "healthy", 20, "seen")
-    assert "degraded" not in daemon.cli("doctor").stdout
+    assert "degraded" not in daemon.cli_here("doctor").stdout
     for wrong in ("9", "x", "-1"):
-        done = daemon.cli("sim", "lose", wrong)
+        done = daemon.cli_here("sim", "lose", wrong)
         assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
 
 

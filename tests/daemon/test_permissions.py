@@ -1,9 +1,6 @@
 """Who may do what, tried as another user: in a child that gives root up for good."""
 
 import os
-import shutil
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -37,14 +34,12 @@ def as_nobody(work):
 
 
 @pytest.fixture
-def public(make_daemon):
-    """A daemon whose directories others can pass through, as /run can be."""
-    directory = Path(tempfile.mkdtemp(prefix="gpushare-test-"))
-    directory.chmod(0o755)
-    daemon = make_daemon(directory=directory)
-    yield daemon.start()
-    daemon.end()
-    shutil.rmtree(directory)
+def public(daemon):
+    """Its directories can be passed through by others, as /run can be."""
+    before = daemon.layout.socket.stat()
+    yield daemon
+    os.chown(daemon.layout.socket, before.st_uid, before.st_gid)
+    daemon.layout.socket.chmod(before.st_mode & 0o777)
 
 
 def open_to(daemon, gid):

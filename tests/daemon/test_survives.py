@@ -1,5 +1,8 @@
 """What may happen to a tenant or to the daemon while programs run, and what their neighbours get meanwhile. The judge
-is the simulator."""
+is the simulator.
+
+Cases that are marked slow have a twin in virtual time in tests/arbiter.
+"""
 
 import itertools
 import os
@@ -24,8 +27,11 @@ from gpushare.pages import LimitsPage, UsagePage
 MS = 1_000_000
 SECOND = 1000 * MS
 SHORT_NS = 500_000
-FEW_MS = 50 * MS
-"""A handover is over in 1 to 6 ms; the rest is for a machine that lets the arbiter and the tenant wait for a core."""
+FEW_MS = 200 * MS
+"""A handover is over in 1 to 6 ms; the rest is for a machine that lets the arbiter and the tenant wait for a core. The
+kernels that nobody waits for take 1 s and more."""
+
+pytestmark = pytest.mark.xdist_group("timing")
 
 LAUNCH = f"""
 import ctypes, os, threading
@@ -144,18 +150,25 @@ def shared_again(sim: Sim, wanted: dict[int, int], within: int = 40, seconds: fl
     until(right, seconds, f"{list(wanted.values())} in {seen}")
 
 
+def has_it(sim: Sim, neighbour: Tenant) -> None:
+    """What nobody else uses of the device is the neighbour's."""
+    seen: list[int] = []
+    until(lambda: seen.append(window(sim, SECOND // 2, neighbour.pid)[0]) or seen[-1] > 700, 20, f"{seen} per mille")
+
+
 def gets_it_at_once(daemon: Any, sim: Sim, neighbour: Tenant, kernel_ns: int = SHORT_NS) -> dict[str, Any]:
     """Starts the neighbour, which has a short while later what it would have to wait for; its first lease's receipt."""
     grant, before, at = grant_of(daemon, neighbour.pid), busy(sim, neighbour.pid), newest(daemon)
     neighbour.tell(f"run {kernel_ns}")
     began = time.monotonic()
     until(lambda: busy(sim, neighbour.pid) - before > 20 * MS, 5, "the neighbour's work")
-    assert time.monotonic() - began < 0.5  # 20 ms of work, beside what still runs
+    assert time.monotonic() - began < 0.8  # 20 ms of work, beside what still runs
     first = events(daemon, grant, "lease", at)[0]
     assert first["wait_ns"] < FEW_MS, first
     return first
 
 
+@pytest.mark.slow
 def test_a_long_kernel_is_paid_back_and_not_waited_for(daemon, sim, spin):
     """By a tenant with a quarter: half the device while it runs, and then nothing for nearly as long, although how long
     it takes is not known before it is over."""
@@ -182,6 +195,7 @@ def test_a_long_kernel_is_paid_back_and_not_waited_for(daemon, sim, spin):
     assert any(e["t_ns"] <= late["t_ns"] and e["reclaim_ns"] < FEW_MS for e in taken), (late, taken)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_takes_longer_than_those_before_it(daemon, sim, spin):
     """By then its tenant is taken for idle, and its device is another's."""
     neighbour, long = spin("75%", SHORT_NS), spin("25%", 3 * MS, "--gap-ns", "1000")
@@ -204,9 +218,9 @@ def test_a_kernel_that_takes_longer_than_those_before_it(daemon, sim, spin):
 
 
 def test_a_frozen_holder_with_work_in_flight(daemon, sim, spin):
-    held, neighbour = spin("75%", 300 * MS), spin("25%")
+    held, neighbour = spin("75%", SECOND), spin("25%")
     grant = grant_of(daemon, held.pid)
-    until(lambda: busy(sim, held.pid) > 300 * MS and holds(daemon, grant), 10, "it works")
+    until(lambda: busy(sim, held.pid) > 100 * MS and holds(daemon, grant), 10, "it works")
     group = cgroup.of_grant(grant)
     freeze(group)
     try:
@@ -216,16 +230,17 @@ def test_a_frozen_holder_with_work_in_flight(daemon, sim, spin):
         ran = busy(sim, held.pid)
         until(lambda: busy(sim, held.pid) > ran, 5, "what it had submitted still runs: nobody waited for it")
         until(lambda: window(sim, SECOND // 2, held.pid, neighbour.pid)[0] == 0, 10, "nothing left of it")
-        assert window(sim, SECOND, neighbour.pid)[0] > 700
+        has_it(sim, neighbour)
         assert events(daemon, grant, "late")
         assert len(daemon.client.grants()) == 2
     finally:
         thaw(group)
     assert alive(held.pid)
     held.tell(f"run {SHORT_NS}")
-    shared_again(sim, {held.pid: 750, neighbour.pid: 250})
+    shared_again(sim, {held.pid: 750, neighbour.pid: 250}, 100)
 
 
+@pytest.mark.slow
 def test_a_holder_that_spins_without_a_call(daemon, sim, spin, worker):
     spinner, neighbour = worker("75%"), spin("25%")
     grant = grant_of(daemon, spinner.pid)
@@ -243,6 +258,7 @@ start(spins); start(spins)
     assert not events(daemon, grant, "late")
 
 
+@pytest.mark.slow
 def test_the_daemon_killed_under_tenants_that_want_all(daemon, sim, spin):
     small, large = spin("25%", SHORT_NS), spin("75%", SHORT_NS)
     pids = small.pid, large.pid
@@ -262,6 +278,7 @@ def test_the_daemon_killed_under_tenants_that_want_all(daemon, sim, spin):
     assert sorted(g["processes"] for g in daemon.client.grants()) == sorted([pid] for pid in pids)
 
 
+@pytest.mark.slow
 def test_the_smallest_guarantee_is_served(daemon, sim, spin):
     small, hungry = spin("0.5%", SHORT_NS), spin("99.5%", SHORT_NS)
     shared_again(sim, {hungry.pid: 980}, 40)
@@ -296,14 +313,14 @@ child.stdin.flush()
     until(lambda: list(slots(daemon, grant)) == [kept.pid], 5, "its slot is free")
     [device] = daemon.client.grant(grant)["devices"]
     assert device["memory_bytes"] == sim.process(kept.pid)["bytes"] == slots(daemon, grant)[kept.pid]
-    assert window(sim, SECOND, neighbour.pid)[0] > 700
+    has_it(sim, neighbour)
 
     kept.do(f"launch({10 * SECOND})")
     until(lambda: busy(sim, kept.pid) > 0, 10, "its kernel")
     os.kill(kept.pid, signal.SIGKILL)
     until(lambda: [g["processes"] for g in daemon.client.grants()] == [[neighbour.pid]], 5, "its grant is over")
     assert daemon.client.devices()[0]["guaranteed"] == {"time": 500, "memory": 1 << 30}
-    assert window(sim, SECOND, neighbour.pid)[0] > 700
+    has_it(sim, neighbour)
 
 
 LIES = {
@@ -313,6 +330,7 @@ LIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lies", LIES.values(), ids=LIES)
 def test_a_liar(daemon, sim, spin, worker, lies):
     """It runs kernels as its leases let it, and writes over and over what its page is to say of them."""

@@ -5,12 +5,13 @@ import os
 import subprocess
 from collections.abc import Sequence
 
+import pytest
 from running import SPIN, Daemon
 
 from gpushare import paths
 
 WORK = (str(SPIN), "--kernel-ns", "30000", "--gap-ns", "60000", "--seconds", "1")
-ROUNDS = 5
+ROUNDS = 10
 
 
 def kernels(commands: Sequence[Sequence[str]], env: dict[str, str]) -> int:
@@ -22,10 +23,12 @@ def kernels(commands: Sequence[Sequence[str]], env: dict[str, str]) -> int:
     return sum(json.loads(process.communicate()[0].splitlines()[-1])["kernels"] for process in running)
 
 
+@pytest.mark.xdist_group("timing")
 def test_programs_that_leave_the_device_idle_keep_what_it_gives_without_us(daemon: Daemon) -> None:
     bare = {**os.environ, "LD_LIBRARY_PATH": str(paths.SIM_LIB_DIR), "GPUSHARE_SIM_DIR": daemon.sim_dir}
     shared = [daemon.run("1GiB", "50%", *WORK)] * 2
-    ratios = [kernels(shared, daemon.env) / kernels([WORK] * 2, bare) for _ in range(ROUNDS)]
-    print("of what the bare device gives:", [f"{ratio:.2f}" for ratio in ratios])
-    # in turns it would be half; a busy machine makes single rounds worth little
-    assert max(ratios) > 0.9
+    ratios: list[float] = []
+    # In turns it would be half; a busy machine makes single rounds worth little.
+    while max(ratios, default=0) <= 0.9:
+        assert len(ratios) < ROUNDS, ratios
+        ratios.append(kernels(shared, daemon.env) / kernels([WORK] * 2, bare))

@@ -68,17 +68,17 @@ def test_a_reservation_lives_as_long_as_it_said(clock, offset):
     daemon, put = clock
     daemon.start()
     began = time.monotonic()
-    grant = daemon.client.create(memory="1GiB", time="10%", ttl_seconds=3)
+    grant = daemon.client.create(memory="1GiB", time="10%", ttl_seconds=1)
     put(offset)
     until(lambda: not daemon.client.grants(), 30, "it expires")
-    assert time.monotonic() - began > 2.9
-    assert "not bound within 3 s" in daemon.cli("grant", "show", grant["id"]).stdout
+    assert time.monotonic() - began > 0.9
+    assert "not bound within 1 s" in daemon.cli_here("grant", "show", grant["id"]).stdout
 
 
 def test_nor_does_it_live_longer_when_the_clock_was_set_back_while_no_daemon_ran(clock):
     daemon, put = clock
     daemon.start()
-    daemon.client.create(memory="1GiB", time="10%", ttl_seconds=3)
+    daemon.client.create(memory="1GiB", time="10%", ttl_seconds=1)
     daemon.kill()
     put(-DAY)
     daemon.start()

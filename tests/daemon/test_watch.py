@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from gpushare.daemon.watch import RING, GoneError, Watch
-from gpushare.errors import UsageError
+from gpushare.daemon.watch import RING, Watch
+from gpushare.errors import GoneError, UsageError
 
 
 def take(stream, count):

@@ -81,6 +81,7 @@ def test_stale_socket(programs, tmp_path):
     assert "no daemon answers at" in line(run(programs, tmp_path / "stale.sock"))
 
 
+@pytest.mark.slow  # 10 s of waiting
 def test_slow_daemon_is_given_up(programs, daemon):
     daemon.answer = lambda _: None
     began = time.monotonic()

@@ -1,6 +1,7 @@
 """Real daemons, tenants and the simulator's books for tests and benchmarks; what starts here ends here, by pid."""
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from gpushare import paths
+from gpushare.cli.main import main as cli_main
 from gpushare.client import Client
+from gpushare.enforce import cgroup
 from gpushare.errors import GpushareError
 from gpushare.paths import SOCKET_ENV, Layout
 
@@ -109,11 +112,40 @@ class Daemon:
         settings = {"capture_output": True, "text": True, "timeout": 60, "env": self.env, **options}
         return subprocess.run([*GPUSHARE, *map(str, arguments)], check=False, **settings)
 
+    def cli_here(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        """The same in this process, for what does not depend on being one: it saves the start of an interpreter."""
+        words = list(map(str, arguments))
+        out, err = io.StringIO(), io.StringIO()
+        before = os.environ.get(SOCKET_ENV)
+        os.environ[SOCKET_ENV] = self.env[SOCKET_ENV]
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                status = cli_main(words)
+        finally:
+            os.environ.pop(SOCKET_ENV)
+            if before is not None:
+                os.environ[SOCKET_ENV] = before
+        return subprocess.CompletedProcess(words, status, out.getvalue(), err.getvalue())
+
     def grant_dirs(self) -> set[str]:
         return {path.name for path in self.layout.grants.iterdir()} if self.layout.grants.exists() else set()
 
     def specs(self) -> list[str]:
         return sorted(path.name for path in self.layout.cdi.iterdir()) if self.layout.cdi.exists() else []
+
+    def nothing_left(self) -> None:
+        """No grant, and nothing that a grant leaves on the machine: directories, CDI specs, cgroups, device memory."""
+        until(lambda: not self.client.grants(), 20, "the grants end")
+        assert (self.grant_dirs(), self.specs()) == (set(), [])
+        # Of any run: names of grants are never used twice.
+        ours = {grant["id"] for grant in self.client.grants(ended=True)}
+        parent = cgroup.of_grant("any").path.parent
+        until(lambda: not (parent.exists() and ours.intersection(os.listdir(parent))), 20, "the cgroups go")
+        until(
+            lambda: not any(book["bytes"] for book in self.client.sim_stats()["devices"]), 20, "the memory comes back"
+        )
+        held = [device["guaranteed"] for device in self.client.devices()]
+        assert held == [{"time": 0, "memory": 0}] * len(held)
 
     @property
     def sim_dir(self) -> str:
