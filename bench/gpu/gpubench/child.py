@@ -1,4 +1,4 @@
-"""The process of one part: python -m gpubench.child MODULE:FUNCTION CONFIG. Rows go to stdout, one JSON object a
+"""The process of one group: python -m gpubench.child MODULE:FUNCTION CONFIG. Rows go to stdout, one JSON object a
 line."""
 
 import importlib

@@ -1,4 +1,4 @@
-"""What a part is given: the stage, its durations, and where its rows go."""
+"""What a group is given: the stage, its durations, and where its rows go."""
 
 import importlib.util
 import json
@@ -48,11 +48,12 @@ class Context:
 
     @contextmanager
     def item(self, name: str) -> Iterator[None]:
-        """One of several things that a part measures: when it fails, that is recorded, and the rest goes on."""
+        """One of several things that a group measures: when it fails, that is recorded, and the rest goes on."""
         try:
             yield
         except MissingError as reason:
-            self._emit(skip=f"{name}: {reason}", unable=str(reason))
+            self._emit(skip=f"{name}: {reason}")
+            self._emit(unable=str(reason))
         except Exception as error:
             traceback.print_exc()
             self._emit(broken=f"{name}: {type(error).__name__}: {error}")
@@ -63,7 +64,7 @@ class Context:
         print(json.dumps(message), flush=True)
 
     def skip(self, reason: str) -> None:
-        """Something that this part does not measure here."""
+        """Something that this group does not measure here."""
         self._emit(skip=reason)
 
     def row(
@@ -75,8 +76,11 @@ class Context:
         against: str = "",
         text: str = "",
         values: Mapping[str, float] | None = None,
+        limit: float | None = None,
+        judged: float | None = None,
     ) -> None:
-        """`value` None: `text` says it. `values`: the numbers behind the text."""
+        """`value` None: `text` says it. `values`: the numbers behind the text. `limit`: the target; it is met where
+        `judged`, or the value where that is not given, is no greater."""
         spread = value if isinstance(value, Spread) else None
         plain = value.median if isinstance(value, Spread) else value
         row = {
@@ -89,12 +93,25 @@ class Context:
             "against": against,
             "text": text,
             "values": dict(values or {}),
+            "limit": limit,
+            "judged": plain if judged is None else judged,
         }
         self._emit(row=row)
         shown = text if plain is None else f"{number(plain)} {unit}"
         print(f"  {name}: {shown} {f'(against {against})' if against else ''}", file=sys.stderr, flush=True)
 
-    def compare(self, name: str, unit: str, values: Mapping[str, float], *, against: str = "") -> None:
-        """One row of several numbers of one kind."""
+    def compare(
+        self, name: str, unit: str, values: Mapping[str, float], *, against: str = "", limit: float | None = None
+    ) -> None:
+        """One row of several numbers of one kind. `limit`: gpushare's target."""
         text = ", ".join(f"{key} {number(value)}" for key, value in values.items())
-        self.row(name, None, unit, against=against, text=f"{text} {unit}".strip(), values=values)
+        self.row(
+            name,
+            None,
+            unit,
+            against=against,
+            text=f"{text} {unit}".strip(),
+            values=values,
+            limit=limit if "gpushare" in values else None,
+            judged=values.get("gpushare"),
+        )

@@ -12,6 +12,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
 MOUNTED = Path("/usr/local/nvidia/bin")
+_PACKAGES = ("torch", "triton", "jax", "cupy-cuda13x", "cupy-cuda12x", "cuda-bindings", "nvidia-ml-py", "numpy")
+_MODES = ("mig.mode.current", "compute_mode", "persistence_mode", "ecc.mode.current", "clocks.max.sm")
 
 
 def output(*command: str) -> str:
@@ -42,7 +44,7 @@ def commit() -> str:
 
 
 def find_driver_programs() -> None:
-    """nvidia-smi, where a driver that was mounted brought it without a word in PATH."""
+    """Puts nvidia-smi into PATH where a mounted driver brought it without doing so."""
     if shutil.which("nvidia-smi") is None and (MOUNTED / "nvidia-smi").exists():
         os.environ["PATH"] = os.pathsep.join(filter(None, (os.environ.get("PATH"), str(MOUNTED))))
 
@@ -61,33 +63,6 @@ def compute_capability(gpu: int) -> str:
     return _query("compute_cap", gpu)
 
 
-def facts(simulated: bool, gpu: int = 0) -> dict[str, Any]:
-    compiler = nvcc()
-    release = re.search(r"release ([0-9.]+)", output(compiler, "--version")) if compiler else None
-    return {
-        "gpu": "gpushare simulated GPU" if simulated else _query("name", gpu),
-        "simulated": simulated,
-        "driver": "simulated" if simulated else _query("driver_version", gpu),
-        "memory_mib": 0 if simulated else int(_query("memory.total", gpu) or 0),
-        "cuda": release[1] if release else "none",
-        "machine": f"{_cpu()}, {os.cpu_count()} cores, Linux {platform.release()}",
-        "date": time.strftime("%Y-%m-%d"),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "commit": commit(),
-    }
-
-
-_PACKAGES = ("torch", "triton", "jax", "cupy-cuda13x", "cupy-cuda12x", "cuda-bindings", "nvidia-ml-py", "numpy")
-_MODES = (
-    "mig.mode.current",
-    "compute_mode",
-    "persistence_mode",
-    "ecc.mode.current",
-    "clocks.max.sm",
-    "clocks.max.memory",
-)
-
-
 def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
@@ -95,29 +70,26 @@ def _version(package: str) -> str:
         return ""
 
 
-def _number(path: Path) -> str:
-    found = path.stat().st_rdev
-    return f"{os.major(found)}:{os.minor(found)}"
-
-
-def surroundings(gpu: int) -> dict[str, Any]:
-    """What else a number may depend on. Recorded beside the results: the machine may be gone when somebody asks."""
-    module = Path("/proc/driver/nvidia/version")
-    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+def facts(simulated: bool, gpu: int = 0) -> dict[str, Any]:
+    """All that a number may depend on: the machine may be gone when somebody asks."""
+    compiler = nvcc()
+    release = re.search(r"release ([0-9.]+)", output(compiler, "--version")) if compiler else None
     return {
-        "kernel_module": module.read_text().splitlines()[0] if module.exists() else "",
-        "device_nodes": {
-            str(path): _number(path) for path in sorted(Path("/dev").glob("nvidia*")) if not path.is_dir()
-        },
-        "control_groups": [line for line in mounts if " - cgroup" in line],
-        "modes": {field: _query(field, gpu) for field in _MODES},
+        "gpu": "gpushare simulated GPU" if simulated else _query("name", gpu),
+        "simulated": simulated,
+        "driver": "simulated" if simulated else _query("driver_version", gpu),
+        "modes": {} if simulated else {field: _query(field, gpu) for field in _MODES},
+        "cuda": release[1] if release else "none",
+        "machine": f"{_cpu()}, {os.cpu_count()} cores, Linux {platform.release()}",
         "python": platform.python_version(),
         "packages": {name: found for name in _PACKAGES if (found := _version(name))},
-        "compiler": output("cc", "--version").partition("\n")[0],
+        "date": time.strftime("%Y-%m-%d"),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "commit": commit(),
     }
 
 
-def slug(gpu: str) -> str:
-    """`NVIDIA H200` -> h200"""
-    text = gpu.lower().removeprefix("nvidia ").strip()
-    return re.sub(r"[^a-z0-9]+", "-", text).strip("-") or "gpu"
+def result(directory: Path, facts: dict[str, Any]) -> Path:
+    """The file of a run: `h200-2026-01-02.json` of an NVIDIA H200; of the simulated device, `simulated-gpu-...`."""
+    name = "simulated" if facts["simulated"] else facts["gpu"].lower().removeprefix("nvidia ")
+    return directory / f"{re.sub(r'[^a-z0-9]+', '-', name).strip('-') or 'gpu'}-{facts['date']}.json"

@@ -5,8 +5,7 @@ import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 
 _PR_SET_PDEATHSIG = 1
 _DEAD_SECONDS = 10.0
@@ -37,23 +36,3 @@ def reap(process: "subprocess.Popen[bytes]") -> bool:
     except subprocess.TimeoutExpired:
         return False
     return True
-
-
-def status(command: list[str], log: Path, seconds: float, env: Mapping[str, str] | None, cwd: Path) -> int:
-    """Exit status of a command that writes to `log`. All of it ends with this call. Raises OSError, TimeoutExpired."""
-    with open(log, "ab") as out:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            env=env,
-            cwd=cwd,
-            start_new_session=True,
-            preexec_fn=tied(),
-        )
-    try:
-        return process.wait(seconds)
-    finally:
-        end_group(process.pid)
-        reap(process)

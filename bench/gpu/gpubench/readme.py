@@ -1,28 +1,14 @@
 """The newest result of a real GPU in README.md and in bench/README.md: a block between two lines, made of what
 bench/results holds."""
 
-from __future__ import annotations
-
 import json
-import re
 from pathlib import Path
 
-from gpubench import decision
-from gpubench.results import Json, decided, incomplete, machine, measured, newest, when
+from gpubench.results import Json, incomplete, machine, newest, targets, when
 
 BEGIN, END = "<!-- real GPU: written by bench/gpu/run from bench/results -->", "<!-- end of real GPU -->"
 NONE = "No real GPU has been measured yet: every number here is from the simulated device."
-
-# What matters of each part, by names of rows; one that was not measured is left out.
-ROWS = (
-    ("shares", r".*, 25/75, gpushare: (share error over 10 s|work of both)"),
-    ("reclaim", r"owner's wake to the end of its first kernel beside (20 ms kernels|a graph of 200 ms), p99"),
-    ("overhead", r"(5|100) us kernels, gpushare"),
-    ("frameworks", r"(transformer training step|decode step, CUDA graph), gpushare"),
-    ("protection", r"inference beside (5 ms kernels|PyTorch training), p99"),
-    ("metering", r"(100 us|20 ms) kernels.*: busy time against CUDA events"),
-    ("clients", r"clients caught by gpushare"),
-)
+FILES = ("README.md", "bench/README.md")
 
 
 def latest(results: Path) -> tuple[Path, Json] | None:
@@ -31,30 +17,9 @@ def latest(results: Path) -> tuple[Path, Json] | None:
     for path in sorted(results.glob("*.json")):
         document = json.loads(path.read_text())
         runs = document.get("runs") if isinstance(document, dict) else None
-        if isinstance(runs, list) and runs and runs[-1].get("simulated") is False and "parts" in runs[-1]:
+        if isinstance(runs, list) and runs and runs[-1].get("simulated") is False:
             found.append((when(runs[-1]), path, document))
     return max(found)[1:] if found else None
-
-
-def _facts(document: Json, link: str) -> str:
-    runs = [run for run, _ in newest(document).values()] or [document["runs"][-1]]
-    dates, commits, machines = (
-        ", ".join(dict.fromkeys(made(run) for run in runs))
-        for made in (lambda run: run["date"], lambda run: run["commit"], lambda run: machine(run).rstrip("."))
-    )
-    return f"On a real GPU: **{runs[-1]['gpu']}**, {machines}; {dates}, at {commits}. [All that was measured]({link})."
-
-
-def _table(document: Json) -> list[str]:
-    found = newest(document)
-    lines = [
-        f"| {part} | {row['name']} | {measured(row)} | {row['against'].replace('|', '/')} |"
-        for part, pattern in ROWS
-        if part in found
-        for row in found[part][1]["rows"]
-        if re.fullmatch(pattern, row["name"])
-    ]
-    return ["", "| part | number | measured | against |", "|---|---|---|---|", *lines] if lines else []
 
 
 def block(name: str, results: Path) -> str:
@@ -62,13 +27,17 @@ def block(name: str, results: Path) -> str:
     if (found := latest(results)) is None:
         return NONE
     path, document = found
-    directory = "bench/results" if name == "README.md" else "results"
-    lines = [_facts(document, f"{directory}/{path.stem}.md"), *_table(document)]
-    if short := incomplete(newest(document)):
+    link = f"{'bench/results' if name == 'README.md' else 'results'}/{path.stem}.md"
+    best = newest(document)
+    runs = [run for run, _ in best.values()] or [document["runs"][-1]]
+    dates, commits, machines = (
+        ", ".join(dict.fromkeys(fact(run) for run in runs))
+        for fact in (lambda run: run["date"], lambda run: run["commit"], machine)
+    )
+    lines = [f"On a real GPU: **{runs[-1]['gpu']}**, {machines}; {dates}, at {commits}. [All numbers]({link})."]
+    lines += targets(best)
+    if short := incomplete(best):
         lines += ["", f"Not complete: {short}."]
-    decides = decided(document)
-    if name != "README.md" and decides is not None:
-        lines += decision.lines(decides, "###")
     return "\n".join(lines)
 
 
@@ -79,9 +48,6 @@ def replaced(text: str, new: str) -> str:
     if not begin or not end or BEGIN in after or END in after:
         raise ValueError(f"has no block of real GPUs: a line {BEGIN!r} and a line {END!r}")
     return f"{before}{begin}{new}\n{end}{after}"
-
-
-FILES = ("README.md", "bench/README.md")
 
 
 def stale(root: Path) -> dict[Path, str]:

@@ -1,5 +1,5 @@
-"""Where a part plays: a daemon of its own on the real or simulated device, and programs started bare, under gpushare,
-or under another preload library."""
+"""Where a group is measured: a daemon of its own on the real or simulated device, and programs started bare or under
+gpushare."""
 
 import signal
 import subprocess
@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpubench.config import Config, MissingError, Peer, clean_environment
+from gpubench.config import Config, MissingError, clean_environment
 from gpubench.machine import ROOT
 from gpubench.nvml import Nvml
 from gpubench.process import tied
@@ -36,9 +36,7 @@ class Stage:
 
     @property
     def client(self) -> Any:
-        """Of the node API; the daemon is started when it is first needed. Raises MissingError where there is none."""
-        if self.config.without:
-            raise MissingError(f"no gpushare: {self.config.without}")
+        """Of the node API; the daemon is started when it is first needed."""
         if self._client is None:
             self._start()
         return self._client
@@ -88,19 +86,13 @@ class Stage:
 
     # Programs.
 
-    @property
-    def arms(self) -> list[str]:
-        """What is compared with bare runs."""
-        return ["gpushare", *(peer.name for peer in self.config.peers)]
+    def _bare_environment(self) -> dict[str, str]:
+        from gpushare import paths
 
-    def _peer(self, name: str) -> Peer:
-        return next(peer for peer in self.config.peers if peer.name == name)
-
-    def bare_environment(self) -> dict[str, str]:
         env = clean_environment()
         if self.simulated:
             env["GPUSHARE_SIM_DIR"] = str(self.client.node()["sim_dir"])
-            env["LD_LIBRARY_PATH"] = str(Path(self.config.lib) / "sim")
+            env["LD_LIBRARY_PATH"] = str(paths.SIM_LIB_DIR)
         else:  # CUDA's own order is by speed
             env |= {"CUDA_VISIBLE_DEVICES": str(self.gpu), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         return env
@@ -108,18 +100,13 @@ class Stage:
     def command(
         self, arm: str, argv: list[str], *, memory: int, time_milli: int, class_: str = "training"
     ) -> tuple[list[str], dict[str, str]]:
-        """Command line and environment of a program under an arm. `memory` in bytes."""
+        """Command line and environment of a program. `arm`: "bare", or "gpushare" for a share of `memory` bytes and
+        `time_milli`."""
         if arm == "bare":
-            return argv, self.bare_environment()
-        if arm == "gpushare":
-            share = ["--memory", str(memory), "--time", str(time_milli), "--class", class_]
-            share += ["--gpu", str(self.gpu)]
-            socket = ["--socket", str(self.client.path)]
-            return [sys.executable, "-m", "gpushare", "run", *socket, *share, "--", *argv], clean_environment()
-        peer = self._peer(arm)
-        share_values = {"memory_bytes": memory, "memory_mib": memory >> 20, "percent": time_milli / 10}
-        values = {key: value.format(**share_values) for key, value in peer.environment.items()}
-        return argv, {**self.bare_environment(), **values, "LD_PRELOAD": peer.library}
+            return argv, self._bare_environment()
+        share = ["--memory", str(memory), "--time", str(time_milli), "--class", class_, "--gpu", str(self.gpu)]
+        socket = ["--socket", str(self.client.path)]
+        return [sys.executable, "-m", "gpushare", "run", *socket, *share, "--", *argv], clean_environment()
 
     def start(
         self,
@@ -157,22 +144,18 @@ class Stage:
         memory: int = 2 << 30,
         time_milli: int = 500,
         class_: str = "training",
-        gate: tuple[Path, int] | None = None,
-        environment: dict[str, str] | None = None,
     ) -> Worker:
         """A load program with a calibrated kernel."""
         rate, launch_ns = self.calibrated(kernel)
         argv = [*self.load_argv(kernel), "--rate", repr(rate), "--launch", repr(launch_ns)]
-        if gate is not None:
-            argv += ["--gate", str(gate[0]), "--side", str(gate[1])]
-        return self.start(arm, argv, memory=memory, time_milli=time_milli, class_=class_, environment=environment)
+        return self.start(arm, argv, memory=memory, time_milli=time_milli, class_=class_)
 
     def load_argv(self, kernel: str = "burn") -> list[str]:
         """A load program that takes an iteration for a nanosecond."""
         return [self.program("load"), "--module", self.kernels, "--kernel", "spin_ns" if self.simulated else kernel]
 
     def calibrated(self, kernel: str) -> tuple[float, float]:
-        """Iterations a nanosecond, and the nanoseconds of a launch beside them; measured once while nothing else
+        """Iterations per nanosecond, and the nanoseconds of a launch on top of them; measured once while nothing else
         runs."""
         if self.simulated:
             return 1.0, 0.0

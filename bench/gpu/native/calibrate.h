@@ -7,7 +7,7 @@
 
 struct calibration {
   double rate;      /* iterations per nanosecond of device time */
-  double launch_ns; /* device time of each launch beside its iterations, in a row of launches */
+  double launch_ns; /* device time of each launch on top of its iterations, in a row of launches */
 };
 
 /* Nanoseconds of device time that so many launches of `amount` iterations each take, one right behind the other. */

@@ -1,5 +1,4 @@
 /* A tenant whose work is known:  load --module FILE [--kernel NAME] [--rate ITERATIONS_PER_NS] [--launch NS]
- *                                     [--gate PAGE --side 0|1]
  *
  * Obeys commands on stdin, one a line; answers each with one JSON object.
  *
@@ -9,7 +8,6 @@
  *   calibrate                 measures rate and launch and uses them from now on
  *   fill PIECE                allocates pieces until one is refused
  *   alloc COUNT SIZE          allocates them; one that is refused for anything but a lack of memory ends the program
- *   try SIZE                  allocates once, and says what came of it, whatever that is
  *   free | memory | quit
  */
 #define _GNU_SOURCE
@@ -74,22 +72,17 @@ static void begin(void) {
   p.running = true;
   p.began = now_ns();
   p.first_bucket = p.began / BUCKET_NS;
-  gate_active(p.worker.gate, true);
   printf("{\"event\": \"run\", \"t_ns\": %lu}\n", p.began);
 }
 
 static void report(void) {
-  uint64_t stopped = now_ns(); /* what was not finished by now still counts: it was submitted before */
   while (p.worker.head != p.worker.tail)
     reap();
   MUST(cuCtxSynchronize());
   uint64_t ended = now_ns(), last = ended / BUCKET_NS - p.first_bucket;
   p.running = false;
-  gate_active(p.worker.gate, false);
-  printf(
-      "{\"event\": \"idle\", \"units\": %lu, \"kernels\": %lu, \"work_ns\": %lu, \"asked_ns\": %lu, \"wall_ns\": %lu",
-      p.units, p.units * p.unit.kernels, p.units * p.unit.kernels * p.unit.kernel_ns, stopped - p.began,
-      ended - p.began);
+  printf("{\"event\": \"idle\", \"units\": %lu, \"kernels\": %lu, \"work_ns\": %lu, \"wall_ns\": %lu", p.units,
+         p.units * p.unit.kernels, p.units * p.unit.kernels * p.unit.kernel_ns, ended - p.began);
   series_print(&p.spans, "span");
   series_print(&p.latencies, "latency");
   series_print(&p.wakes, "wake");
@@ -116,15 +109,6 @@ static void allocate(size_t count, size_t bytes) {
       MUST(code);
     }
   memory("alloc", code);
-}
-
-static void attempt(size_t bytes) {
-  CUresult code = p.nheld < ALLOCATIONS_MAX ? cuMemAlloc_v2(&p.held[p.nheld], bytes) : CUDA_ERROR_OUT_OF_MEMORY;
-  if (code == CUDA_SUCCESS) {
-    p.nheld++;
-    p.held_bytes += bytes;
-  }
-  printf("{\"event\": \"try\", \"name\": \"%s\"}\n", error_name(code));
 }
 
 static void release(void) {
@@ -167,8 +151,6 @@ static bool obey(const char *line) {
     allocate(ALLOCATIONS_MAX, bytes);
   else if (sscanf(line, "alloc %zu %31s", &count, size) == 2 && parse_size(size, &bytes) && bytes)
     allocate(count, bytes);
-  else if (sscanf(line, "try %31s", size) == 1 && parse_size(size, &bytes) && bytes)
-    attempt(bytes);
   else if (strcmp(line, "free") == 0)
     release();
   else if (strcmp(line, "memory") == 0)
@@ -205,9 +187,8 @@ static void serve(void) {
 }
 
 int main(int argc, char **argv) {
-  const char *module = NULL, *kernel = "spin_ns", *page = NULL;
+  const char *module = NULL, *kernel = "spin_ns";
   struct calibration cost = {.rate = 1};
-  unsigned side = 0;
   for (int i = 1; i + 1 < argc; i += 2) {
     if (strcmp(argv[i], "--module") == 0)
       module = argv[i + 1];
@@ -217,13 +198,9 @@ int main(int argc, char **argv) {
       cost.rate = atof(argv[i + 1]);
     else if (strcmp(argv[i], "--launch") == 0)
       cost.launch_ns = atof(argv[i + 1]);
-    else if (strcmp(argv[i], "--gate") == 0)
-      page = argv[i + 1];
-    else if (strcmp(argv[i], "--side") == 0)
-      side = (unsigned)atoi(argv[i + 1]);
   }
   if (!module || argc % 2 == 0) {
-    fprintf(stderr, "usage: load --module FILE [--kernel NAME] [--rate R] [--launch NS] [--gate PAGE --side 0|1]\n");
+    fprintf(stderr, "usage: load --module FILE [--kernel NAME] [--rate R] [--launch NS]\n");
     return 2;
   }
   setvbuf(stdout, NULL, _IOLBF, 1 << 16);
@@ -231,7 +208,6 @@ int main(int argc, char **argv) {
   prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0); /* one of several that a program of the benchmark starts (race.py) */
   srand48(getpid());
   work_start(&p.worker, 0, module, kernel, cost);
-  p.worker.gate = gate_open(page, side);
   printf("{\"event\": \"ready\", \"pid\": %d}\n", (int)getpid());
   serve();
   return 0;

@@ -90,18 +90,10 @@ static void spin_until(uint64_t at) {
     __builtin_ia32_pause();
 }
 
-/* `begun`: the unit's first stretch has begun. */
-static void launches(struct worker *w, const struct unit *unit, struct flight *flight, bool begun) {
+static void launches(struct worker *w, const struct unit *unit) {
   uint64_t amount = amount_of(w, unit->kernel_ns), next = now_ns();
   for (unsigned i = 0; i < unit->kernels; i++) {
-    bool stood = gate_enter(w->gate, w->stream, unit->kernel_ns, begun ? flight->end : NULL);
-    if (stood && begun)
-      flight->before_ns += span_of(flight);
-    if (stood || !begun)
-      MUST(cuEventRecord(flight->begin, w->stream));
-    begun = true;
     launch(w, amount);
-    gate_submitted(w->gate, w->stream, unit->kernel_ns);
     if (unit->gap_ns)
       spin_until(next += unit->kernel_ns + unit->gap_ns);
   }
@@ -110,7 +102,6 @@ static void launches(struct worker *w, const struct unit *unit, struct flight *f
 /* A launch of next to nothing, waited for. */
 static uint64_t first_launch(struct worker *w) {
   uint64_t wanted = now_ns();
-  gate_enter(w->gate, w->stream, 1000, NULL);
   launch(w, amount_of(w, 1000));
   MUST(cuEventRecord(w->first, w->stream));
   MUST(cuEventSynchronize(w->first));
@@ -118,24 +109,18 @@ static uint64_t first_launch(struct worker *w) {
 }
 
 uint64_t work_submit(struct worker *w, const struct unit *unit) {
-  uint64_t woke = unit->wake ? first_launch(w) : 0, whole = unit->kernels * unit->kernel_ns;
+  uint64_t woke = unit->wake ? first_launch(w) : 0;
   struct flight *flight = &w->flight[w->head++ % DEPTH_MAX];
   if (unit->graph)
     capture(w, unit);
   flight->submitted = now_ns();
-  flight->before_ns = 0;
-  if (unit->graph)
-    gate_enter(w->gate, w->stream, whole, NULL);
-  if (unit->graph || unit->copy)
-    MUST(cuEventRecord(flight->begin, w->stream));
+  MUST(cuEventRecord(flight->begin, w->stream));
   if (unit->copy)
     copy(w, unit->copy);
-  if (unit->graph) {
+  if (unit->graph)
     MUST(cuGraphLaunch(w->graph, w->stream));
-    gate_submitted(w->gate, w->stream, whole);
-  } else {
-    launches(w, unit, flight, unit->copy != 0);
-  }
+  else
+    launches(w, unit);
   MUST(cuEventRecord(flight->end, w->stream));
   return woke;
 }
@@ -144,7 +129,5 @@ void work_reap(struct worker *w, double *span_ns, double *latency_ns) {
   struct flight *oldest = &w->flight[w->tail++ % DEPTH_MAX];
   MUST(cuEventSynchronize(oldest->end));
   *latency_ns = (double)(now_ns() - oldest->submitted);
-  *span_ns = oldest->before_ns + span_of(oldest);
-  if (w->head == w->tail)
-    gate_idle(w->gate);
+  *span_ns = span_of(oldest);
 }

@@ -4,7 +4,6 @@
 
 #include "calibrate.h"
 #include "driver.h"
-#include "gate.h"
 
 enum { DEPTH_MAX = 64, DATA_BYTES = 256 << 20 };
 
@@ -31,8 +30,7 @@ struct kernel {
 };
 
 struct flight {
-  CUevent begin, end; /* of the stretch since the device was last given away */
-  double before_ns;   /* of the stretches before */
+  CUevent begin, end;
   uint64_t submitted; /* host time */
 };
 
@@ -42,7 +40,6 @@ struct worker {
   CUmodule module;
   CUstream stream;
   struct kernel kernel;
-  struct gate *gate;
   struct flight flight[DEPTH_MAX];
   unsigned long head, tail; /* units submitted and finished, ever */
   CUgraphExec graph;
@@ -59,8 +56,7 @@ bool work_calibrate(struct worker *w);
 /* Submits one unit. Gives the nanoseconds from wanting the device to the end of the first launch where the unit asks
  * for it. */
 uint64_t work_submit(struct worker *w, const struct unit *unit);
-/* Waits for the oldest unit: its time between events around it, without the time in which the gate had given the device
- * away, and from its submission to its end, as the host saw it. */
+/* Waits for the oldest unit: its time between events around it, and from its submission to its end, as the host saw it. */
 void work_reap(struct worker *w, double *span_ns, double *latency_ns);
 
 #endif

@@ -153,7 +153,7 @@ def torch_graph(count: int) -> Answer:
 def triton(count: int) -> Answer:
     import torch
 
-    # Triton reads the source of what it compiles, so the kernel lives in a module of its own, beside this file.
+    # Triton reads the source of what it compiles, so the kernel lives in a module of its own, next to this file.
     sys.path.insert(0, str(Path(__file__).parent))
     from triton_kernel import double
 

@@ -1,4 +1,4 @@
-"""Part 1: every way in which programs reach the driver. The result equals the bare run's, the limit holds, and
+"""Every way in which programs reach the driver. The result equals the bare run's, the limit holds, and
 nvidia-smi shows the share."""
 
 import json
@@ -119,40 +119,36 @@ def _judge(bare: Json, shared: Json) -> tuple[bool, str]:
     return same and refused and (fits or total == 0) and not said, text
 
 
-def _smi(context: Context, arm: str) -> bool | None:
+def _smi(context: Context) -> bool | None:
     """nvidia-smi inside a share in which memory is held: total, used and processes as the books have them."""
     stage = context.stage
     if context.simulated or shutil.which("nvidia-smi") is None:
         context.skip("nvidia-smi inside a share: needs a real driver")
         return None
     argv = stage.python("smi.py", str(_HELD), *stage.load_argv())
-    with stage.start(arm, argv, memory=SHARE) as worker:
-        seen = worker.ready
-        grant = stage.grant_of(worker) if arm == "gpushare" else None
-    name = f"nvidia-smi under {arm}"
+    with stage.start("gpushare", argv, memory=SHARE) as worker:
+        seen, grant = worker.ready, stage.grant_of(worker)
+    name = "nvidia-smi"
     if seen["event"] != "smi":
         context.row(name, None, text=f"NOT OK: no answer: {seen['why']}", values={"ok": False})
         return False
     pids = [pid for pid, _ in seen["apps"]]
     holds = seen["total_mib"] == SHARE >> 20 and seen["used_mib"] >= _HELD >> 20
-    against = f"share {SHARE >> 20} MiB, {_HELD >> 20} MiB held by process {seen['holder']}"
-    if grant is None:
-        holds = holds and set(pids) <= {seen["holder"]}
-    else:
-        book = grant["devices"][0]["memory_bytes"] / (1 << 20)
-        holds = holds and abs(seen["used_mib"] - book) <= _ROUNDING_MIB
-        holds = holds and seen["holder"] in pids and set(pids) <= {grant["pid"], *grant["processes"]}
-        against += f"; books: {book:.0f} MiB in processes {grant['processes']}"
+    book = grant["devices"][0]["memory_bytes"] / (1 << 20)
+    holds = holds and abs(seen["used_mib"] - book) <= _ROUNDING_MIB
+    holds = holds and seen["holder"] in pids and set(pids) <= {grant["pid"], *grant["processes"]}
+    against = f"share {SHARE >> 20} MiB, {_HELD >> 20} MiB held by process {seen['holder']}; "
+    against += f"books: {book:.0f} MiB in processes {grant['processes']}"
     text = f"total {seen['total_mib']} MiB, used {seen['used_mib']} MiB, processes {seen['apps']}"
     context.row(name, None, text=f"{'ok' if holds else 'NOT OK'}: {text}", against=against, values={"ok": holds})
     return holds
 
 
-def _client(context: Context, client: Client, arm: str, bare: Json) -> bool:
-    shared, why = _run(context, client, arm)
+def _client(context: Context, client: Client, bare: Json) -> bool:
+    shared, why = _run(context, client, "gpushare")
     holds, text = _judge(bare, shared) if shared is not None else (False, f"failed: {why}")
     context.row(
-        f"{client.name} under {arm}",
+        client.name,
         None,
         text=f"{'ok' if holds else 'NOT OK'}: {text}",
         against=f"bare: {SHARE // GIB} GiB given",
@@ -171,6 +167,7 @@ def _names(context: Context) -> None:
     if context.simulated or shutil.which("nm") is None:
         context.skip("names that the driver exports: needs a real driver and nm")
         return
+    from gpushare import paths
     from gpushare.node.nvml import driver_files
 
     ours = {"libcuda.so.1": "libgpushare.so", "libnvidia-ml.so.1": "libgpushare-ml.so"}
@@ -178,7 +175,7 @@ def _names(context: Context) -> None:
         if path.name not in ours:
             continue
         # The debugger finds its own in the driver itself, and must.
-        known = _exported(Path(context.stage.config.lib) / ours[path.name])
+        known = _exported(paths.LIB_DIR / ours[path.name])
         missing = sorted(name for name in _exported(path) - known if not name.startswith("cudbg"))
         text = f"; the first: {', '.join(missing[:5])}" if missing else ""
         against = f"{path.resolve().name}: all of them are forwarded{text}"
@@ -188,7 +185,7 @@ def _names(context: Context) -> None:
 def measure(context: Context) -> None:
     with context.item("names that the driver exports"):
         _names(context)
-    verdicts: dict[str, list[bool]] = {arm: [] for arm in context.stage.arms}
+    caught: list[bool] = []
     for client in _clients(context):
         bare, why = _run(context, client, "bare")
         if bare is not None and bare["refused"] not in _GIVEN:
@@ -196,12 +193,10 @@ def measure(context: Context) -> None:
         if bare is None:
             context.skip(f"{client.name}: does not run bare: {why}")
             continue
-        for arm in context.stage.arms:
-            with context.item(f"{client.name} under {arm}"):
-                verdicts[arm].append(False)
-                verdicts[arm][-1] = _client(context, client, arm, bare)
-    for arm, found in verdicts.items():
-        with context.item(f"nvidia-smi under {arm}"):
-            if (agrees := _smi(context, arm)) is not None:
-                found.append(agrees)
-        context.row(f"clients caught by {arm}", sum(found), f"of {len(found)}", against="nvidia-smi is one of them")
+        with context.item(client.name):
+            caught.append(False)
+            caught[-1] = _client(context, client, bare)
+    with context.item("nvidia-smi"):
+        if (agrees := _smi(context)) is not None:
+            caught.append(agrees)
+    context.row("kinds of clients not caught", caught.count(False), f"of {len(caught)}", limit=0)

@@ -1,32 +1,17 @@
-"""Experiment B: device memory that nobody asked for by an allocation, and what of it NVML omits. Before and after each
-step: NVML of the whole device and of the process, and cuMemGetInfo."""
+"""Device memory that nobody asked for by an allocation, step by step, as NVML has the whole device and the process, and
+as cuMemGetInfo has the device."""
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from gpubench.context import Context
 from gpubench.stats import spread
-from gpubench.worker import START_SECONDS, Json, Worker
+from gpubench.worker import START_SECONDS, Worker
 
 Costs = dict[str, dict[str, float]]  # step -> source -> MiB
 
 MIB = 1 << 20
-STEPS = (
-    "init",
-    "context",
-    "module",
-    "launch",
-    "second",
-    "drop",
-    "pool 1MiB",
-    "pool 64MiB",
-    "alloc 4KiB",
-    "alloc 2MiB",
-    "bigstack",
-)
-LABELS = {
+STEPS = {
     "init": "cuInit",
     "context": "a bare context",
     "module": "loading a module",
@@ -39,10 +24,7 @@ LABELS = {
     "alloc 2MiB": "cuMemAlloc of 2 MiB",
     "bigstack": "a kernel with 16 KiB of local memory",
 }
-RULE = ("processors", "threads", "local_bytes", "stack_bytes")
-"""Of which local memory is said to be made."""
-TORCH = ("import", "context", "cublas", "conv", "graph", "grow 67108864")
-TORCH_LABELS = {
+TORCH = {
     "import": "import torch",
     "context": "PyTorch's first tensor",
     "cublas": "+ cuBLAS (a bf16 product)",
@@ -52,149 +34,76 @@ TORCH_LABELS = {
 }
 
 
-@dataclass(frozen=True)
-class View:
-    """What is in use, in bytes, as three sources have it. `process` None: NVML does not say."""
-
-    nvml: int
-    cuda: int
-    process: int | None
-
-
-class Observer:
-    """Looks at the device from three sides: NVML's use of the whole device and of one process, and cuMemGetInfo, asked
-    in a process of its own, which has a context before, while and after the other runs."""
-
-    def __init__(self, context: Context, looking: Worker) -> None:
-        self._context, self._looking = context, looking
-
-    def look(self, pid: int) -> View:
-        stage = self._context.stage
-        nvml = stage.settled_bytes()
-        answer = self._looking.ask("look")
-        process = None if stage.simulated else stage.nvml.process_bytes(pid)
-        return View(nvml, answer["total_bytes"] - answer["free_bytes"], process)
-
-
-@contextmanager
-def _observer(context: Context) -> Iterator[Observer]:
+def _look(context: Context, observer: Worker, pid: int) -> dict[str, int]:
+    """Bytes in use by three sources. `observer` has a context before, while and after the measured program runs; NVML
+    may not list a process."""
     stage = context.stage
-    with stage.start("bare", [stage.program("steps"), stage.spin_ptx]) as looking:
-        looking.ask("init")
-        looking.ask("context")
-        yield Observer(context, looking)
+    found = {"NVML": stage.settled_bytes()}
+    answer = observer.ask("look")
+    found["cuMemGetInfo"] = answer["total_bytes"] - answer["free_bytes"]
+    process = None if stage.simulated else stage.nvml.process_bytes(pid)
+    return found if process is None else {**found, "NVML, of the process": process}
 
 
-def _added(before: View, after: View) -> dict[str, float]:
-    """MiB; a process that NVML did not list before had nothing, one that it does not list now is left out."""
-    added = {"NVML": after.nvml - before.nvml, "cuMemGetInfo": after.cuda - before.cuda}
-    if after.process is not None:
-        added["NVML, of the process"] = after.process - (before.process or 0)
-    return {name: value / MIB for name, value in added.items()}
-
-
-def _walk(observer: Observer, worker: Worker, steps: Sequence[str]) -> tuple[Costs, dict[str, Json]]:
-    """MiB each step added, by source, and what the program itself answered."""
+def _walk(context: Context, observer: Worker, worker: Worker, steps: Sequence[str]) -> Costs:
+    """MiB that each step added, by source."""
     costs: Costs = {}
-    answers: dict[str, Json] = {}
-    before = observer.look(worker.pid)
+    before = _look(context, observer, worker.pid)
     for step in steps:
-        answers[step] = worker.ask(step, START_SECONDS)
-        after = observer.look(worker.pid)
-        costs[step] = _added(before, after)
+        worker.ask(step, START_SECONDS)
+        after = _look(context, observer, worker.pid)
+        costs[step] = {source: (used - before.get(source, 0)) / MIB for source, used in after.items()}
         before = after
-    return costs, answers
+    return costs
 
 
-def _row(
-    context: Context,
-    label: str,
-    found: Sequence[dict[str, float]],
-    against: str = "",
-    more: Mapping[str, float] | None = None,
-) -> None:
-    """One step over all runs: what NVML says of the device, and the other two beside it. `more`: into `values`."""
-    others = {
-        source: statistics.median(run[source] for run in found if source in run)
-        for source in ("cuMemGetInfo", "NVML, of the process")
-        if any(source in run for run in found)
-    }
-    text = ", ".join(f"{source}: {value:.4g} MiB" for source, value in others.items())
-    values = spread([run["NVML"] for run in found])
-    context.row(
-        label, values, "MiB", against="; ".join(filter(None, (text, against))), values={**others, **(more or {})}
-    )
+def _rows(context: Context, labels: Mapping[str, str], steps: Sequence[str], runs: Sequence[Costs]) -> None:
+    for step in steps:
+        found = [run[step] for run in runs]
+        others = {
+            source: statistics.median(run[source] for run in found)
+            for source in ("cuMemGetInfo", "NVML, of the process")
+            if all(source in run for run in found)
+        }
+        against = ", ".join(f"{source}: {value:.4g} MiB" for source, value in others.items())
+        context.row(labels[step], spread([run["NVML"] for run in found]), "MiB", against=against)
 
 
-def _driver(context: Context, observer: Observer) -> list[Costs]:
+def _driver(context: Context, observer: Worker) -> None:
     stage = context.stage
     steps = [step for step in STEPS if not (context.simulated and step == "bigstack")]
     modules = [stage.spin_ptx] if context.simulated else [stage.spin_ptx, stage.program("big_stack.cubin")]
     runs: list[Costs] = []
     for _ in range(context.repeats(3)):
         with stage.start("bare", [stage.program("steps"), *modules]) as worker:
-            costs, answers = _walk(observer, worker, steps)
-            runs.append(costs)
-    for step in steps:
-        rule = {key: answers[step][key] for key in RULE} if step == "bigstack" else {}
-        _row(context, LABELS[step], [run[step] for run in runs], more=rule)
-    for source, nothing in (
-        ("cuMemGetInfo", "0: NVML omits nothing"),
-        ("NVML, of the process", "0: all of it is the process's by NVML"),
-    ):
-        beyond = [
-            sum(cost[source] - cost["NVML"] for cost in run.values() if source in cost)
-            for run in runs
-            if any(source in cost for cost in run.values())
-        ]
-        if beyond:
-            context.row(
-                f"all steps together: {source} beyond NVML's use of the device",
-                spread(beyond),
-                "MiB",
-                against=nothing,
-            )
-    return runs
+            runs.append(_walk(context, observer, worker, steps))
+    _rows(context, STEPS, steps, runs)
+    with context.item("the daemon's probe"):
+        fresh = statistics.median(run["init"]["NVML"] + run["context"]["NVML"] for run in runs)
+        probed = context.stage.device()["context_bytes"] / MIB
+        context.row(
+            "context as the daemon's probe measured it", probed, "MiB", against=f"a fresh process: {fresh:.0f} MiB"
+        )
 
 
-def _probe(context: Context, runs: Sequence[Costs]) -> None:
-    fresh = statistics.median(run["init"]["NVML"] + run["context"]["NVML"] for run in runs)
-    probed = context.stage.device()["context_bytes"] / MIB
-    context.row("context as the daemon's probe measured it", probed, "MiB", against=f"a fresh process: {fresh:.0f} MiB")
-
-
-def _torch(context: Context, observer: Observer, loading: str) -> list[Costs]:
+def _torch(context: Context, observer: Worker, loading: str) -> None:
     runs: list[Costs] = []
     for _ in range(context.repeats(3)):
         argv = context.stage.python("torch_steps.py")
         with context.stage.start("bare", argv, environment={"CUDA_MODULE_LOADING": loading}) as worker:
-            costs, answers = _walk(observer, worker, TORCH)
-            runs.append(costs)
-            last = answers[TORCH[-1]]
-    whole = statistics.median(sum(cost["NVML"] for cost in run.values()) for run in runs)
-    context.row(
-        f"PyTorch, {loading.lower()} loading: its own books at the end",
-        last["reserved_bytes"] / MIB,
-        "MiB reserved",
-        against=f"on the device {whole:.0f} MiB",
-    )
-    return runs
+            runs.append(_walk(context, observer, worker, list(TORCH)))
+    labels = {step: f"{label}, {loading.lower()} loading" for step, label in TORCH.items()}
+    _rows(context, labels, list(TORCH), runs)
 
 
 def measure(context: Context) -> None:
-    with _observer(context) as observer:
+    stage = context.stage
+    with stage.start("bare", [stage.program("steps"), stage.spin_ptx]) as observer:
+        observer.ask("init")
+        observer.ask("context")
         with context.item("the driver's own"):
-            runs = _driver(context, observer)
-            with context.item("the daemon's probe"):
-                _probe(context, runs)
+            _driver(context, observer)
         if context.has("torch"):
-            with context.item("PyTorch"):
-                _frameworks(context, observer)
-
-
-def _frameworks(context: Context, observer: Observer) -> None:
-    lazy, eager = _torch(context, observer, "LAZY"), _torch(context, observer, "EAGER")
-    for step in TORCH:
-        all_loaded = statistics.median(run[step]["NVML"] for run in eager)
-        against = f"all modules loaded at once: {all_loaded:.0f} MiB"
-        _row(context, TORCH_LABELS[step], [run[step] for run in lazy], against)
+            for loading in ("LAZY", "EAGER"):
+                with context.item(f"PyTorch, {loading.lower()} loading"):
+                    _torch(context, observer, loading)

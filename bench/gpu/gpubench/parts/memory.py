@@ -1,7 +1,7 @@
-"""Part 2: usable bytes under a limit, what a process costs, books against NVML, processes that race."""
+"""Usable bytes under a limit, what a process costs, books against NVML, processes that race."""
 
 from gpubench.context import Context
-from gpubench.parts.hidden import TORCH, TORCH_LABELS
+from gpubench.parts.hidden import TORCH
 from gpubench.worker import START_SECONDS, Worker
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -16,30 +16,28 @@ def _book(context: Context, worker: Worker) -> int:
     return int(context.stage.grant_of(worker)["devices"][0]["memory_bytes"])
 
 
-def _usable(context: Context, arm: str) -> None:
+def _usable(context: Context) -> None:
     idle = context.stage.settled_bytes()
-    with context.stage.load(arm, memory=LIMIT) as worker:
+    with context.stage.load("gpushare", memory=LIMIT) as worker:
         shown = worker.ask("memory")
         overhead = context.stage.settled_bytes() - idle
         for piece in ("256MiB", "16MiB", "1MiB"):
             held = worker.ask(f"fill {piece}", 120)
         used = context.stage.settled_bytes() - idle
         context.row(
-            f"usable under a limit of 4 GiB, {arm}",
+            "usable under a limit of 4 GiB",
             held["held_bytes"] / MIB,
             "MiB",
             against=f"limit {LIMIT >> 20} MiB; free said {shown['free_bytes'] / MIB:.0f} MiB at the start",
         )
         context.row(
-            f"a process before its first allocation of its own, {arm}",
+            "a process before its first allocation of its own",
             overhead / MIB,
             "MiB by NVML",
             against="context, module and 256 MiB of data on a real device",
         )
-        against = f"limit {LIMIT >> 20} MiB"
-        if arm == "gpushare":
-            against += f"; gpushare's books say {_book(context, worker) / MIB:.1f} MiB"
-        context.row(f"on the device when full, {arm}", used / MIB, "MiB by NVML", against=against)
+        against = f"gpushare's books: {_book(context, worker) / MIB:.1f} MiB"
+        context.row("on the device when full", used / MIB, "MiB by NVML", against=against, limit=LIMIT / MIB)
 
 
 def _listed(context: Context, worker: Worker) -> str:
@@ -81,10 +79,10 @@ def _framework(context: Context, loading: str) -> None:
     environment = {"CUDA_MODULE_LOADING": loading}
     argv = stage.python("torch_steps.py")
     with stage.start("gpushare", argv, memory=FRAMEWORK_LIMIT, environment=environment) as worker:
-        for step in TORCH:
+        for step, label in TORCH.items():
             worker.ask(step, START_SECONDS)
             if step != "import":
-                _beyond(context, worker, f"{TORCH_LABELS[step]}, {loading.lower()} loading", idle)
+                _beyond(context, worker, f"{label}, {loading.lower()} loading", idle)
 
 
 def _ladder(context: Context) -> None:
@@ -116,14 +114,14 @@ def _race(context: Context) -> None:
         f"{RACERS} processes of one grant fill it together: peak in the books",
         peak / MIB,
         "MiB",
-        against=f"limit {limit / MIB:.0f} MiB; NVML {used / MIB:.0f} MiB; held {sum(held) / MIB:.0f} MiB",
+        against=f"NVML {used / MIB:.0f} MiB; held {sum(held) / MIB:.0f} MiB",
+        limit=limit / MIB,
     )
 
 
 def measure(context: Context) -> None:
-    for arm in context.stage.arms:
-        with context.item(f"usable bytes, {arm}"):
-            _usable(context, arm)
+    with context.item("usable bytes"):
+        _usable(context)
     with context.item("one process in the books and NVML's list"):
         _process(context)
     if context.has("torch"):

@@ -1,4 +1,4 @@
-"""Part 4: gpushare's busy time against CUDA events around everything the program submits, the calibrated amount of
+"""gpushare's busy time against CUDA events around everything the program submits, the calibrated amount of
 work, and NVML's utilisation."""
 
 import threading
@@ -18,6 +18,7 @@ WORK = {
     "45 us kernels, launch-bound, 30 % fill": Unit(66, 45, gap_us=105),
     "2 ms of work, then 20 ms of nothing": Unit(20, 100, pause_ms=20),
 }
+TARGET_PERCENT = 1.0
 _EVERY = 0.05
 _BEFORE = 1.0  # NVML averages over up to a second, so its first samples are of the time before
 _SETTLE = 2.0
@@ -79,7 +80,10 @@ def _metered(context: Context, name: str, unit: Unit) -> None:
             by_work.append(100 * (busy / report["work_ns"] - 1))
             by_nvml += [sum(samples) / len(samples) - 100 * busy / report["wall_ns"]] if samples else []
     if not unit.gap_us:
-        context.row(f"{name}: busy time against CUDA events", spread(by_events), "% off")
+        off = spread(by_events)
+        context.row(
+            f"{name}: busy time against CUDA events", off, "% off", limit=TARGET_PERCENT, judged=abs(off.median)
+        )
     context.row(f"{name}: busy time against the calibrated work", spread(by_work), "% off")
     if by_nvml:
         context.row(f"{name}: NVML's utilisation beyond busy time", spread(by_nvml), "points")

@@ -1,4 +1,4 @@
-"""Before the product's parts: whether gpushare can share anything here, and why not, said once."""
+"""Before the groups that share: whether gpushare can share anything here, and why not, said once."""
 
 import subprocess
 import sys
@@ -18,15 +18,14 @@ def _output(command: list[str], env: dict[str, str]) -> tuple[int, str]:
 
 
 def measure(context: Context) -> None:
-    """Raises RuntimeError with what `gpushare run` said, and what `gpushare doctor` finds missing."""
+    """Raises RuntimeError with what `gpushare run` printed, and what `gpushare doctor` finds missing."""
     socket = str(context.stage.client.path)
-    doctor = [sys.executable, "-m", "gpushare", "doctor", "--socket", socket]
-    _, found = _output(doctor, clean_environment())
+    _, found = _output([sys.executable, "-m", "gpushare", "doctor", "--socket", socket], clean_environment())
     missing = [" ".join(line.split()) for line in found.splitlines() if line.startswith("missing")]
     for line in missing:
         context.skip(f"gpushare doctor: {line}")
     command, env = context.stage.command("gpushare", ["true"], memory=1 << 30, time_milli=500)
-    status, said = _output(command, env)
+    status, printed = _output(command, env)
     if status != 0:
-        last = said.splitlines()[-1:] or ["no word"]
+        last = printed.splitlines()[-1:] or ["nothing printed"]
         raise RuntimeError("; ".join([f"gpushare run true ended with status {status}: {last[0]}", *missing])[:600])

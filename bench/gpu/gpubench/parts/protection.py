@@ -1,4 +1,4 @@
-"""Part 6: an inference loop's latencies alone, beside training bare, and beside training under each arm."""
+"""An inference loop's latencies alone, next to training bare, and next to training under gpushare."""
 
 from gpubench.context import Context
 from gpubench.worker import Json, Unit, Worker, window
@@ -11,7 +11,7 @@ def _rows(context: Context, name: str, found: dict[str, Json]) -> None:
     for quantile in ("p50", "p99", "max"):
         values = {arm: report["latency_ns"][quantile] / 1e6 for arm, report in found.items()}
         alone = values.pop("alone")
-        context.compare(f"inference beside {name}, {quantile}", "ms", values, against=f"alone {alone:.4g} ms")
+        context.compare(f"inference next to {name}, {quantile}", "ms", values, against=f"alone {alone:.4g} ms")
 
 
 def _kernels(context: Context) -> None:
@@ -20,9 +20,9 @@ def _kernels(context: Context) -> None:
         alone = window(seconds, worker.set(INFERENCE))[0]
     for name, training in context.some(list(TRAINING.items())):
         found = {"alone": alone}
-        for arm in ("bare", *stage.arms):
+        for arm in ("bare", "gpushare"):
             with (
-                context.item(f"inference beside {name}, {arm}"),
+                context.item(f"inference next to {name}, {arm}"),
                 stage.load(arm, class_="interactive", time_milli=500) as inference,
                 stage.load(arm, "gemm", time_milli=500) as trainer,
             ):
@@ -30,7 +30,7 @@ def _kernels(context: Context) -> None:
                 trainer.set(training)
                 found[arm], other = window(seconds, inference, trainer)
                 context.row(
-                    f"training beside inference: {name}, {arm}",
+                    f"training next to inference: {name}, {arm}",
                     100 * other["work_ns"] / other["wall_ns"],
                     "% of the device",
                 )
@@ -43,9 +43,9 @@ def _torch(context: Context) -> None:
     memory = 40 << 30
     with stage.start("bare", serving) as worker:
         found = {"alone": window(seconds, worker)[0]}
-    for arm in ("bare", *stage.arms):
+    for arm in ("bare", "gpushare"):
         with (
-            context.item(f"inference beside PyTorch training, {arm}"),
+            context.item(f"inference next to PyTorch training, {arm}"),
             stage.start(arm, serving, class_="interactive", memory=memory) as inference,
             stage.start(arm, training, memory=memory) as trainer,
         ):
@@ -58,8 +58,8 @@ def _both(seconds: float, inference: Worker, trainer: Worker) -> Json:
 
 
 def measure(context: Context) -> None:
-    with context.item("inference beside kernels"):
+    with context.item("inference next to kernels"):
         _kernels(context)
     if context.has("torch"):
-        with context.item("inference beside PyTorch training"):
+        with context.item("inference next to PyTorch training"):
             _torch(context)
