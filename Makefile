@@ -46,7 +46,7 @@ coverage: $(VENV)/.ready-test ## executed lines of the interposer under its test
 
 test-build: $(TREES:%=tree-%) ## the programs that tests start: all their build trees
 
-bench: $(VENV)/.ready-test build tree-test ## the numbers: ratios within one run, written to bench/results
+bench: $(VENV)/.ready-test build tree-test tree-arm ## the numbers: ratios within one run, written to bench/results
 	$(BIN)/pytest bench --benchmark-columns=median,min,max,stddev
 
 dist: $(VENV)/.ready ## source distribution, and the wheel built from it
