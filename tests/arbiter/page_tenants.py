@@ -5,6 +5,8 @@ import signal
 import subprocess
 import time
 
+import built
+
 from gpushare.pages import DeviceLimits, LimitsPage, UsagePage
 
 
@@ -19,8 +21,8 @@ def until(condition, seconds=10.0, what="the condition"):
 class Grant:
     """A grant on device 0 with its pages, bell and processes."""
 
-    def __init__(self, directory, program, arbiter, share, name):
-        self.program, self.arbiter = program, arbiter
+    def __init__(self, directory, arbiter, share, name):
+        self.arbiter = arbiter
         limits = DeviceLimits(bytes(16), 1 << 30, 0, share.guarantee_milli, share.limit_milli)
         self.limits = LimitsPage.create(directory / f"{name}.limits", name, [limits])
         self.usage = UsagePage.create(directory / f"{name}.usage", name)
@@ -31,7 +33,7 @@ class Grant:
     def start(self, *pattern):
         """pattern: busy and idle milliseconds, nothing for a tenant that always wants."""
         slot = self.usage.claim(self.limits, 1)
-        command = [self.program, self.limits.path, self.usage.path, slot.index, self.bell, *pattern]
+        command = [built.program("page_tenant"), self.limits.path, self.usage.path, slot.index, self.bell, *pattern]
         process = subprocess.Popen([str(part) for part in command], pass_fds=[self.bell])
         process.slot = slot.index
         self.processes.append(process)

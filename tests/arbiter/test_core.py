@@ -1,9 +1,8 @@
 """The pure core in virtual time: who is leased when, and what each pays."""
 
 import pytest
-from virtual_device import CONTENDED, HANDOVER, LATE, LEASE, MS, NEVER, REVOKE, WAKE, Model
-
-from gpushare._native import ffi, lib
+from virtual_device import Model
+from virtual_node import CONTENDED, HANDOVER, LATE, LEASE, MS, NEVER, REVOKE, WAKE, ffi, lib
 
 SECOND = 1000 * MS
 LEASE_NS, OVERLAP_NS = 20 * MS, MS
@@ -194,15 +193,7 @@ def stopped_in_mid_kernel():
         m.run(MS)
     m.tenants[0].queued = 400 * MS
     m.step()
-    view, end = m.view, m.now + 100 * MS
-
-    def as_it_was(tenant):
-        seen = view(tenant)
-        if tenant is m.tenants[0]:
-            seen.drained, seen.busy_until_ns = 0, end
-        return seen
-
-    m.view = as_it_was
+    m.tenants[0].says_undrained, m.tenants[0].says_busy_until_ns = 1, m.now + 100 * MS
     m.stop(0)
     return m
 
@@ -253,21 +244,15 @@ def test_the_end_of_a_holders_work_is_met_although_it_is_put_off():
     m.want(0, work=2 * MS)
     m.run(2 * MS)
     assert m.tenants[0].held
-    told, view = m.tenants[0].busy_until, m.view
-
-    def as_told(tenant):
-        seen = view(tenant)
-        if tenant is m.tenants[0]:
-            seen.busy_until_ns = told
-        return seen
-
-    m.view = as_told
+    told = m.tenants[0].busy_until_ns
     for _ in range(3):
+        m.tenants[0].says_busy_until_ns = told
         while m.next < told - 0.2 * MS:
             m.now = m.next
             m.step()
         m.now = m.next
         told += 60_000
+        m.tenants[0].says_busy_until_ns = told
         m.step()
         assert m.tenants[0].held
         assert m.next <= told

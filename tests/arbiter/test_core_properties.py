@@ -4,7 +4,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from virtual_device import LEASE, MS, REVOKE, START, Model
+from virtual_device import Model
+from virtual_node import LEASE, MS, START
 
 SECOND = 1000 * MS
 BUCKET_NS, LEASE_NS, OVERLAP_NS = 200 * MS, 20 * MS, MS
@@ -53,11 +54,11 @@ class Histories(RuleBasedStateMachine):
 
     @rule(duration=st.sampled_from([MS // 20, MS, 7 * MS, 50 * MS, 400 * MS]))
     def run(self, duration):
-        steps, leases = self.m.steps, len(self.m.leases)
+        steps, leases = self.m.steps, self.m.device().leases
         self.m.run(duration)
         # No busy loops: the model itself needs a step per 50 us of queue at most.
         assert self.m.steps - steps < 100 + duration / MS * 40
-        assert len(self.m.leases) - leases < 10 + duration / MS * 6
+        assert self.m.device().leases - leases < 10 + duration / MS * 6
 
     @invariant()
     def books_add_up_to_the_wall(self):
@@ -71,17 +72,24 @@ class Histories(RuleBasedStateMachine):
         assert len(holders) <= 1
         if holders:
             return
-        last = max((t for t, action, *_ in self.m.decisions if action == REVOKE), default=-SECOND)
-        draining = self.m.now - last < OVERLAP_NS
+        draining = self.m.now - self.m.devices[0].revoked < OVERLAP_NS
         waiting = [t for t in self.m.tenants.values() if t.waiting and t.limit == 1000 and not t.stopped]
         late = [t for t in waiting if t.queued > 0]
         assert draining or not waiting or late
 
 
-Histories.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
-)
-TestHistories = Histories.TestCase
+class ManyHistories(Histories):
+    """More of them."""
+
+
+def count(examples):
+    return settings(
+        max_examples=examples, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+
+
+TestHistories, TestManyHistories = Histories.TestCase, pytest.mark.slow(ManyHistories.TestCase)
+TestHistories.settings, TestManyHistories.settings = count(40), count(150)
 
 
 @st.composite
@@ -96,10 +104,13 @@ def mixes(draw):
     ], draw(st.lists(st.tuples(st.integers(1, n - 1), st.integers(1, 300), st.integers(0, 400)), max_size=25))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
-@given(mixes())
-def test_continuous_demand_gets_its_guarantee_over_every_window(mix):
+@pytest.mark.parametrize("examples", [30, pytest.param(100, marks=pytest.mark.slow)])
+def test_continuous_demand_gets_its_guarantee_over_every_window(examples):
     """I8: over any window T >= W at least g (1 - h) (T - W) - (lease + longest kernel + switch)."""
+    count(examples)(given(mixes())(check_every_window))()
+
+
+def check_every_window(mix):
     tenants, events = mix
     m = Model()
     for number, tenant in enumerate(tenants):
@@ -125,10 +136,13 @@ def test_continuous_demand_gets_its_guarantee_over_every_window(mix):
                 assert has - had >= guarantee * (1 - RESERVE) * (window - BUCKET_NS) - slack
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
-@given(mixes())
-def test_a_waking_owner_waits_at_most_a_lease_for_each_other(mix):
+@pytest.mark.parametrize("examples", [30, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_waking_owner_waits_at_most_a_lease_for_each_other(examples):
     """I8: from waking below guarantee to the first lease, one lease of each other tenant and the overlap."""
+    count(examples)(given(mixes())(check_wait))()
+
+
+def check_wait(mix):
     tenants, events = mix
     m = Model()
     for number, tenant in enumerate(tenants):

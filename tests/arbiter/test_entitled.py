@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from virtual_device import MS, Model
+from virtual_device import Model
+from virtual_node import MS
 
 from gpushare.policy.capacity import shrink
 from gpushare.policy.entitlement import TenantState, entitle
@@ -254,16 +255,12 @@ def mixes(draw, partly=False):
     return result
 
 
-few = settings(max_examples=80, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize("examples", [30, pytest.param(80, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("partly", [False, True], ids=["who want all", "who want a part"])
+def test_any_tenants_get_what_they_are_entitled_to(partly, examples):
+    @settings(max_examples=examples, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(mixes(partly=partly))
+    def any_mix(cases):
+        check(*cases)
 
-
-@few
-@given(mixes())
-def test_any_tenants_that_want_all_get_what_they_are_entitled_to(cases):
-    check(*cases)
-
-
-@few
-@given(mixes(partly=True))
-def test_any_tenants_that_want_a_part_get_what_they_are_entitled_to(cases):
-    check(*cases)
+    any_mix()

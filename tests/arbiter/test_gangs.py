@@ -4,10 +4,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from virtual_device import LEASE, MS, REVOKE, START
-from virtual_node import AGAIN, BESIDE, Node
-
-from gpushare._native import lib
+from virtual_node import AGAIN, BESIDE, LEASE, MS, REVOKE, START, Node, lib
 
 SECOND = 1000 * MS
 OVERLAP_NS, LEASE_NS = MS, 20 * MS
@@ -206,9 +203,9 @@ def test_a_gang_that_leaves_its_devices_idle_shares_them_as_others_do():
     assert n.held(0)
     assert n.held(1)
     assert n.held(2)
-    leases = sum(device.device().leases for device in n.devices)
+    leases = sum(device.books().leases for device in n.devices)
     n.run(SECOND)
-    assert sum(device.device().leases for device in n.devices) <= leases + 4
+    assert sum(device.books().leases for device in n.devices) <= leases + 4
 
 
 @pytest.mark.parametrize("beside", [200, 300])
@@ -251,7 +248,7 @@ def test_leases_from_before_a_restart_are_kept_or_taken_back_together(whole):
         assert n.add(1, [1], guarantee=500, held=True)
     assert n.add(0, [0, 1], guarantee=500, held=True) == whole
     assert n.held(0) == whole
-    for core in n.cores[0:2]:
+    for core in (device.core for device in n.devices):
         assert bool(lib.gs_core_holds(core, 0)) == whole
     for number in n.places:
         n.want(number)
@@ -351,15 +348,15 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def books_add_up_to_the_wall(self):
         for device in self.n.devices:
-            books = device.device()
+            books = device.books()
             assert books.leased_ns + books.idle_ns + books.switch_ns == books.wall_ns == self.n.now - START
 
     @invariant()
     def no_device_lies_idle_beside_one_that_could_use_it_alone(self):
-        for place, device in enumerate(self.n.devices):
+        for device in self.n.devices:
             if any(t.held for t in device.tenants.values()):
                 continue
-            if self.n.now - self.n.revoked.get(place, 0) < 2 * OVERLAP_NS:
+            if self.n.now - device.revoked < 2 * OVERLAP_NS:
                 continue
             for number, t in device.tenants.items():
                 fit = t.waiting and t.live and t.limit == 1000 and not t.stopped and t.queued == 0
@@ -381,7 +378,15 @@ class Histories(RuleBasedStateMachine):
                 assert sum(self.n.executed(number)) > start[number], f"{number} starves"
 
 
-Histories.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
-)
-TestHistories = Histories.TestCase
+class ManyHistories(Histories):
+    """More of them."""
+
+
+def count(examples):
+    return settings(
+        max_examples=examples, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+
+
+TestHistories, TestManyHistories = Histories.TestCase, pytest.mark.slow(ManyHistories.TestCase)
+TestHistories.settings, TestManyHistories.settings = count(15), count(40)

@@ -1,9 +1,8 @@
 """What the core says of each wait and each lease that it takes, in virtual time: how long, why, by which numbers."""
 
 import pytest
-from virtual_device import DRAINED, HANDOVER, LEASE, LEFT, MS, REVOKE, Model
-
-from gpushare._native import ffi, lib
+from virtual_device import Model
+from virtual_node import DRAINED, HANDOVER, LEASE, LEFT, MS, REVOKE, ffi, lib
 
 SECOND = 1000 * MS
 RULES = {getattr(lib, name): name.removeprefix("GS_RULE_").lower() for name in dir(lib) if name.startswith("GS_RULE_")}

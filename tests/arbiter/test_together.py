@@ -3,7 +3,8 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from virtual_device import LEASE, MS, REVOKE, START, Model, Tenant
+from virtual_device import Model
+from virtual_node import LEASE, MS, REVOKE, START
 
 SECOND = 1000 * MS
 INTERACTIVE = 0
@@ -26,15 +27,13 @@ def machine(*tenants, warm=2 * SECOND):
 
 def bare(*fills):
     """What each of such tenants gets of a device that nobody arbitrates."""
-    tenants = [Tenant(held=True, work=None, **bound(fill)) for fill in fills]
     m = Model()
-    m.tenants = dict(enumerate(tenants))
-    while m.now < START + SECOND:
-        m._fill()
-        then = m.now + int(m._until_change()) + 1
-        m._execute(then - m.now)
-        m.now = then
-    return [tenant.executed / SECOND for tenant in tenants]
+    for number, fill in enumerate(fills):
+        m.add(number, **bound(fill))
+    for tenant in m.tenants.values():
+        tenant.held, tenant.work = True, None
+    m.run_bare(SECOND)
+    return [tenant.executed / SECOND for tenant in m.tenants.values()]
 
 
 def held(m):
@@ -205,9 +204,13 @@ def crowds(draw):
     return tenants, events
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
-@given(crowds())
-def test_books_and_guarantees_hold_in_any_crowd(crowd):
+@pytest.mark.parametrize("examples", [10, pytest.param(100, marks=pytest.mark.slow)])
+def test_books_and_guarantees_hold_in_any_crowd(examples):
+    given_crowds = settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    given_crowds(given(crowds())(check_crowd))()
+
+
+def check_crowd(crowd):
     tenants, events = crowd
     m = machine(*tenants)
     for number, work, pause in events:

@@ -1,171 +1,180 @@
-"""Several virtual devices under one clock, with gangs over them (native/arbiter/gang.h).
+"""Devices and tenants in virtual time around the arbiter's pure code (virtual.h): set up here, stepped in C.
 
-A gang has a rank on each of its devices, which is a tenant like any other there; none runs collectives. The node
-asserts at each instant at which decisions have been made that each gang has a lease on all its devices or on none."""
+The node checks at each instant at which decisions have been made that each gang has a lease on all its devices or on
+none, that no lease is given twice and that deciding ends."""
 
-from virtual_device import CONTENDED, LEASE, NEVER, REVOKE, START, Model, Tenant
+import importlib.util
+import math
 
-from gpushare._native import ffi, lib
+import built
 
-AGAIN = 7
+_spec = importlib.util.spec_from_file_location("_virtual", built.program("_virtual.abi3.so"))
+_module = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_module)
+ffi, lib = _module.ffi, _module.lib
+
+MS = 1_000_000
+NEVER = 2**64 - 1
+START = 1000 * MS  # a clock never reads 0
+LEASE, REVOKE, HANDOVER, LATE, WAKE, CONTENDED, AGAIN, DRAINED, LEFT = range(1, 10)
 GANG, BESIDE = lib.GS_SHARE_GANG, lib.GS_SHARE_BESIDE
+DEFAULTS = {"limit": 1000, "weight": 1, "workload": 2, "depth": 2 * MS, "kernel": MS // 10, "live": 1, "contended": -1}
+ALL = -1
 
 
-class Device(Model):
-    """What Model knows of one device; the node makes the steps."""
+def config(**changes):
+    settings = ffi.new("struct gs_arbiter_config *")
+    lib.gs_arbiter_defaults(settings)
+    for name, value in changes.items():
+        setattr(settings, name, value)
+    return settings
 
-    def step(self):
-        raise AssertionError("the node steps its devices")
+
+def _work(work):
+    return math.inf if work is None else work
+
+
+class Tenant:
+    """A grant on one device: the fields of virtual_tenant. `work` None: without end."""
+
+    def __init__(self, node, row):
+        object.__setattr__(self, "_node", node)  # keeps the memory of the row
+        object.__setattr__(self, "_row", row)
+
+    def __getattr__(self, name):
+        value = getattr(self._row, name)
+        return None if name == "work" and math.isinf(value) else value
+
+    def __setattr__(self, name, value):
+        setattr(self._row, name, _work(value) if name == "work" else value)
+
+
+class Device:
+    """One device of a node: its tenants by the numbers of their grants, and what was decided about them."""
+
+    def __init__(self, node, place):
+        self.node, self.place = node, place
+        self.core = node.raw.core[place]
+        self.tenants = {}
+        self._waits = []
+
+    @property
+    def waits(self):
+        """(grant, from wake to lease) of each wake; a test may clear it."""
+        self.node.read()
+        return self._waits
+
+    @property
+    def revoked(self):
+        """When a lease was last taken on it."""
+        return self.node.raw.device[self.place].revoked_ns
+
+    def stats(self, grant):
+        out = ffi.new("struct gs_core_stats *")
+        lib.gs_core_grant_stats(self.core, grant, out)
+        return out
+
+    def books(self):
+        out = ffi.new("struct gs_device_stats *")
+        lib.gs_core_device_stats(self.core, out)
+        return out
 
 
 class Node:
-    def __init__(self, devices=2, **changes):
-        self.devices = [Device(**changes) for _ in range(devices)]
-        self.now = START
+    def __init__(self, devices=2, *, exclusive=False, **changes):
+        self._config = config(**changes)
+        self.raw = ffi.gc(lib.virtual_create(self._config, devices, exclusive, START), lib.virtual_destroy)
+        self.devices = [Device(self, place) for place in range(devices)]
         self.gangs: dict[int, list[int]] = {}
         self.places: dict[int, list[int]] = {}
-        self.steps = 0
-        self.revoked: dict[int, int] = {}  # place -> when a lease was last taken on it
-        self.trace: list[tuple[int, int, int, int, int]] = []  # (time, device, action, grant, other)
-        out = ffi.new("gs_gangs **")
-        assert lib.gs_gangs_create(out, self.devices[0].config) == 0
-        self.layer = ffi.gc(out[0], lib.gs_gangs_destroy)
-        self.cores = ffi.new("gs_core *[16]", [device.core for device in self.devices])
-        self._out = ffi.new("struct gs_gang_decision[]", lib.GS_GANG_DECISIONS)
-        self._again, self._next = ffi.new("uint32_t *"), ffi.new("uint64_t *")
-        self.next = NEVER
+        self._trace: list[tuple[int, int, int, int, int, int]] = []
+        self._receipts = []
+
+    def _checked(self, result=None):
+        assert not self.raw.broken, f"{ffi.string(self.raw.broken).decode()} at {self.now}"
+        return result
 
     # What happens to tenants.
 
     def add(self, grant, places, *, held=False, flags=None, **settings):
         """A gang where there are several places; `held`: its lease words say so from before. Gives whether they
         stand."""
-        self.places[grant] = list(places)
         flags = (GANG if len(places) > 1 else 0) if flags is None else flags
-        ranks = {place: Tenant(**settings) for place in places}
-        shares = ffi.new("struct gs_share[]", [rank.share()[0] for rank in ranks.values()])
-        for share in shares:
-            share.flags = flags
-        for place, rank in ranks.items():
-            self.devices[place].tenants[grant] = rank
+        row = ffi.new("struct virtual_tenant *", {**DEFAULTS, **settings, "work": _work(settings.get("work", 0))})
+        self.places[grant] = list(places)
         if flags & GANG:
             self.gangs[grant] = list(places)
-            stands = lib.gs_gangs_add(self.layer, self.cores, grant, list(places), len(places), shares, held, self.now)
-        else:
-            for share, place in zip(shares, places, strict=True):
-                stands = lib.gs_core_add(self.cores[place], grant, ffi.addressof(share), held, self.now)
-        for rank in ranks.values():
-            rank.held = bool(stands)
-        self.step()
-        return bool(stands)
+        for place in places:
+            raw = ffi.addressof(self.raw.device[place].tenant, grant)
+            self.devices[place].tenants[grant] = Tenant(self.raw, raw)
+        return bool(self._checked(lib.virtual_add(self.raw, grant, places, len(places), row, flags, held)))
 
     def remove(self, grant):
-        places = self.places.pop(grant)
-        if self.gangs.pop(grant, None):
-            lib.gs_gangs_remove(self.layer, self.cores, grant, self.now)
-        else:
-            for place in places:
-                lib.gs_core_remove(self.cores[place], grant, self.now)
-        for place in places:
+        for place in self.places.pop(grant):
             del self.devices[place].tenants[grant]
-        self.step()
+        self.gangs.pop(grant, None)
+        self._checked(lib.virtual_remove(self.raw, grant))
+
+    def change(self, grant, **settings):
+        for place in self.places[grant]:
+            for name, value in settings.items():
+                setattr(self.devices[place].tenants[grant], name, value)
+        self._checked(lib.virtual_share(self.raw, grant))
 
     def want(self, grant, work=None, *, only=None):
-        for place in self.places[grant] if only is None else [only]:
-            rank = self.devices[place].tenants[grant]
-            if not rank.wants and not rank.held:
-                rank.woke = self.now
-            rank.work = work
-        self.step()
+        """`work`: device time it still wants to submit, None without end. `only`: on that one of its devices."""
+        self._checked(lib.virtual_want(self.raw, grant, ALL if only is None else only, _work(work)))
 
     def stop(self, grant, stopped=True, *, only=None):
-        for place in self.places[grant] if only is None else [only]:
-            self.devices[place].tenants[grant].stopped = stopped
-            if not stopped:  # its threads in the gate ring again
-                lib.gs_core_heard(self.devices[place].core, grant)
-        self.step()
+        """SIGSTOP or SIGCONT: what it queued still runs, nothing else changes in its page."""
+        self._checked(lib.virtual_stop(self.raw, grant, ALL if only is None else only, stopped))
 
     def kill(self, grant):
-        for place in self.places[grant]:
-            rank = self.devices[place].tenants[grant]
-            rank.live, rank.work, rank.queued, rank.waiting = 0, 0, 0, False
-        self.step()
+        self._checked(lib.virtual_kill(self.raw, grant))
 
-    # The machine.
+    # Time.
 
-    def _observe(self):
-        for device in self.devices:
-            device.now = self.now
-            device._fill()
-        for grant, places in self.places.items():
-            views = {place: ffi.new("struct gs_core_view *") for place in places}
-            for place, view in views.items():
-                ffi.memmove(view, self.devices[place].view(self.devices[place].tenants[grant]), ffi.sizeof(view[0]))
-            for place, view in views.items():
-                view.wanted = sum(other.waiting for other in views.values())
-                lib.gs_core_observe(self.cores[place], grant, view)
+    @property
+    def now(self):
+        return self.raw.now_ns
 
-    def _apply(self, place, decision):
-        self.trace.append((self.now, place, decision.action, decision.grant, decision.other))
-        device = self.devices[place]
-        rank = device.tenants[decision.grant]
-        if decision.action in (LEASE, AGAIN):
-            assert not rank.held, "a lease that it has"
-            rank.held = True
-            if rank.woke is not None:
-                device.waits.append((decision.grant, self.now - rank.woke))
-                rank.woke = None
-        elif decision.action == REVOKE:
-            assert rank.held, "revoked without a lease"
-            rank.held = False
-            self.revoked[place] = self.now
-        elif decision.action == CONTENDED:
-            rank.contended = decision.value
+    @now.setter
+    def now(self, now):
+        self.raw.now_ns = now
+
+    @property
+    def steps(self):
+        return self.raw.steps
 
     def step(self):
-        for _ in range(200):
-            self._observe()
-            made = 0
-            for place, device in enumerate(self.devices):
-                n = lib.gs_core_step(device.core, self.now, device._out, device._next)
-                device.next = device._next[0]
-                made += n
-                for decision in device._out[0:n]:
-                    self._apply(place, decision)
-            n = lib.gs_gangs_step(self.layer, self.cores, self.now, self._out, self._again, self._next)
-            self.next = self._next[0]
-            self.steps += 1
-            for row in self._out[0:n]:
-                self._apply(row.device, row.core)
-            if not self._again[0]:
-                self.check()
-                if not made:
-                    return
-        raise AssertionError("decides without end")
-
-    def check(self):
-        for grant, places in self.gangs.items():
-            held = {self.devices[place].tenants[grant].held for place in places}
-            assert len(held) == 1, f"gang {grant} has a part of its devices at {self.now}"
-            assert held == {bool(lib.gs_gangs_held(self.layer, grant))}
-            for place in places:
-                assert {bool(lib.gs_core_holds(self.cores[place], grant))} == held
+        self._checked(lib.virtual_step(self.raw))
 
     def run(self, duration):
-        end = self.now + duration
-        while self.now < end:
-            then = min(end, self.next, *(device.next for device in self.devices))
-            for device in self.devices:
-                device._fill()
-                change = device._until_change()
-                if change is not None:
-                    then = min(then, self.now + int(change) + 1)
-            then = max(then, self.now + 1)
-            for device in self.devices:
-                device._execute(then - self.now)
-                device.now = then
-            self.now = then
-            self.step()
+        self._checked(lib.virtual_run(self.raw, int(duration)))
+
+    def run_bare(self, duration):
+        """Without an arbiter."""
+        lib.virtual_run_bare(self.raw, int(duration))
+
+    # What was decided.
+
+    def read(self):
+        raw = self.raw
+        for event in raw.event[len(self._trace) : raw.nevents] if raw.nevents > len(self._trace) else ():
+            decision = event.decision
+            row = (event.t_ns, event.device, decision.action, decision.grant, decision.other, decision.value)
+            self._trace.append(row)
+            if event.waited_ns != NEVER:
+                self.devices[event.device]._waits.append((decision.grant, event.waited_ns))
+
+    @property
+    def trace(self):
+        """(time, device, action, grant, other) of each decision."""
+        self.read()
+        return [row[:5] for row in self._trace]
+
+    def held(self, grant):
+        return all(self.devices[place].tenants[grant].held for place in self.places[grant])
 
     # The books.
 
@@ -176,7 +185,7 @@ class Node:
         """Of each grant, what part of `duration` it executed on each of its devices; and what part of it each device
         was idle while somebody could have used it."""
         before = {grant: self.executed(grant) for grant in self.places}
-        idle = [device.device().idle_with_waiters_ns for device in self.devices]
+        idle = [device.books().idle_with_waiters_ns for device in self.devices]
         self.run(duration)
         return (
             {
@@ -184,10 +193,7 @@ class Node:
                 for grant, had in before.items()
             },
             [
-                (device.device().idle_with_waiters_ns - then) / duration
+                (device.books().idle_with_waiters_ns - then) / duration
                 for device, then in zip(self.devices, idle, strict=True)
             ],
         )
-
-    def held(self, grant):
-        return all(self.devices[place].tenants[grant].held for place in self.places[grant])

@@ -1,0 +1,93 @@
+/* Devices and their tenants in virtual time, driving the arbiter's pure code: a core for each device, and the gangs over
+ * them. virtual_node.py sets them up and reads the results.
+ *
+ * A device runs what was submitted. The holder of a lease keeps `depth` of work queued while it has some; what a revoked
+ * holder has queued runs on at an equal part of the device, as hardware time slicing does. A gang has a rank on each of
+ * its devices, which is a tenant like any other there; none runs collectives. */
+#ifndef VIRTUAL_H
+#define VIRTUAL_H
+
+#ifndef GS_CFFI
+#include "arbiter/gang.h"
+#endif
+
+enum { VIRTUAL_GRANTS = 256, VIRTUAL_DEVICES = 16 };
+
+/* A grant on one device. Times in ns. */
+struct virtual_tenant {
+  uint32_t guarantee, limit, weight, workload;
+  int32_t tier;
+  uint64_t depth;  /* of the queue that it keeps */
+  uint64_t kernel; /* with a gap: it submits one kernel of this length, and the next */
+  uint64_t gap;    /* so long after the last was done, as a program that the host bounds; 0: it keeps `depth` queued */
+  double work;     /* device time it still wants to submit; infinity: without end */
+  double queued, executed;
+  uint32_t stopped, live, held, waiting;
+  uint64_t launches;
+  int32_t contended; /* enum gs_core_company as published, -1 before */
+  uint64_t woke_ns;  /* when it began to want the device that it has not had since; 0: it did not */
+  uint64_t ready_ns, busy_until_ns;
+  /* What its page says instead of the truth; 0: the truth. */
+  uint64_t says_busy_until_ns;
+  uint32_t says_undrained;
+};
+
+struct virtual_device {
+  gs_core *core;
+  uint64_t next_ns;     /* when the core wants to be stepped again */
+  uint64_t revoked_ns;  /* when a lease was last taken on it; 0: never */
+  int32_t members[256]; /* VIRTUAL_GRANTS */
+  int32_t nmembers;
+  struct virtual_tenant tenant[256]; /* VIRTUAL_GRANTS */
+};
+
+struct virtual_grant {
+  uint32_t ndevices, gang;
+  uint32_t device[16]; /* VIRTUAL_DEVICES */
+};
+
+struct virtual_event {
+  uint64_t t_ns;
+  uint32_t device;
+  uint64_t waited_ns; /* lease: since the grant woke; UINT64_MAX: it was not a wake */
+  struct gs_core_decision decision;
+};
+
+struct virtual_node {
+  uint64_t now_ns, next_ns, steps;
+  uint32_t ndevices;
+  uint32_t exclusive; /* two that keep the device full never hold it at once */
+  const char *broken; /* the first rule that did not hold; NULL: none */
+  gs_gangs *gangs;
+  gs_core *core[16]; /* VIRTUAL_DEVICES */
+  uint64_t nevents, events_room;
+  struct virtual_event *event;
+  struct virtual_grant grant[256];  /* VIRTUAL_GRANTS */
+  struct virtual_device device[16]; /* VIRTUAL_DEVICES */
+};
+
+/* NULL: no memory. */
+struct virtual_node *virtual_create(const struct gs_arbiter_config *config, uint32_t ndevices, uint32_t exclusive,
+                                    uint64_t now_ns);
+void virtual_destroy(struct virtual_node *node);
+
+/* Each of these lets the cores decide before it returns. */
+
+/* settings: of the tenant on each device. flags: enum gs_share_flags. held: its lease words say so from before. Gives 1
+ * if those leases stand. */
+int virtual_add(struct virtual_node *node, int32_t grant, const uint32_t *devices, uint32_t ndevices,
+                const struct virtual_tenant *settings, uint32_t flags, int held);
+void virtual_remove(struct virtual_node *node, int32_t grant);
+/* The shares of its tenants have been changed. */
+void virtual_share(struct virtual_node *node, int32_t grant);
+/* device -1: all of the grant's. */
+void virtual_want(struct virtual_node *node, int32_t grant, int32_t device, double work);
+/* SIGSTOP or SIGCONT: what it queued still runs, nothing else changes in its page. */
+void virtual_stop(struct virtual_node *node, int32_t grant, int32_t device, uint32_t stopped);
+void virtual_kill(struct virtual_node *node, int32_t grant);
+void virtual_step(struct virtual_node *node);
+void virtual_run(struct virtual_node *node, uint64_t duration_ns);
+/* The same without an arbiter: tenants keep or lack their leases. */
+void virtual_run_bare(struct virtual_node *node, uint64_t duration_ns);
+
+#endif
