@@ -146,8 +146,8 @@ void gs_arbiter_defaults(struct gs_arbiter_config *config);
 void gs_arbiter_destroy(gs_arbiter *arbiter);
 
 /* limits and usage stay mapped by the caller until gs_arbiter_grant_remove returned. devices[i] is the node index of
- * the device with ordinal i in the grant. bell is an eventfd the arbiter reads; the caller keeps ownership. Gives a
- * handle >= 0 in *grant, which is no other grant's for as long as events could name it. share[i] is for ordinal i. An
+ * the device with ordinal i in the grant. bell is an eventfd that tenants write and nobody reads: the arbiter waits for
+ * its edges, on a duplicate of its own. Gives a handle >= 0 in *grant, which is no other grant's for as long as events could name it. share[i] is for ordinal i. An
  * already held lease word (daemon restart) is taken over as held. */
 int gs_arbiter_grant_add(gs_arbiter *arbiter, struct gs_limits *limits, struct gs_usage *usage, const uint32_t *devices,
                          uint32_t ndevices, const struct gs_share *share, int bell, int32_t *grant, struct gs_err *err);

@@ -5,8 +5,8 @@
 #ifndef GANG_MODEL_H
 #define GANG_MODEL_H
 
-#include "arbiter/core_state.h"
-#include "arbiter/shell_state.h"
+#include "arbiter/core/state.h"
+#include "arbiter/thread/state.h"
 
 enum { GANGS = 2, DEVICES = 2, T0 = 1000000000, MS = 1000000 };
 /* Both devices without a lease while a gang waits, in ms: a drain and the step after it. A gang waits at most three

@@ -8,7 +8,7 @@
 #define VIRTUAL_H
 
 #ifndef GS_CFFI
-#include "arbiter/gang.h"
+#include "arbiter/core/gangs.h"
 #endif
 
 enum { VIRTUAL_GRANTS = 256, VIRTUAL_DEVICES = 16 };

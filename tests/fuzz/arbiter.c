@@ -1,8 +1,8 @@
 /* The arbiter over pages whose every word a tenant makes up: nobody but the liar is hurt. One device, three grants, of
  * which two write what they like; time goes on by what the input says. */
 #include "fuzz.h"
-#include "arbiter/core.h"
-#include "arbiter/shell_state.h"
+#include "arbiter/core/core.h"
+#include "arbiter/thread/state.h"
 
 enum { GRANTS = 3, HONEST = 2, SLOTS = 3, STEPS_MAX = 200 };
 

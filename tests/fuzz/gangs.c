@@ -2,8 +2,8 @@
  * are let on by a bounded step, and an honest gang is served. Two devices; a lying gang, a lying grant of one device,
  * an honest gang. */
 #include "fuzz.h"
-#include "arbiter/core.h"
-#include "arbiter/shell_state.h"
+#include "arbiter/core/core.h"
+#include "arbiter/thread/state.h"
 
 enum { GRANTS = 3, DEVICES = 2, SLOTS = 3, STEPS_MAX = 150, HONEST = 2, AHEAD_MAX = 64 };
 

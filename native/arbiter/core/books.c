@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "arbiter/core_state.h"
+#include "arbiter/core/state.h"
 
 int64_t core_limit_resume(const struct gs_core *core, const struct core_grant *g) {
   int64_t cap = (int64_t)g->share.limit_milli * (int64_t)LIMIT_WINDOW_NS;

@@ -10,7 +10,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "arbiter/shell_state.h"
+#include "arbiter/thread/state.h"
 
 void gs_arbiter_defaults(struct gs_arbiter_config *config) {
   *config = (struct gs_arbiter_config){
@@ -68,6 +68,7 @@ int gs_arbiter_create(gs_arbiter **out, const struct gs_arbiter_config *config, 
   if (!a)
     return gs_fail(err, -ENOMEM, "no memory for the arbiter");
   a->config = *config;
+  a->section = 1;
   a->armed_ns = a->tick_ns = a->gangs_due_ns = NEVER;
   pthread_mutexattr_t inherit;
   pthread_mutexattr_init(&inherit);

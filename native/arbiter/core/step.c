@@ -1,10 +1,10 @@
-#include "arbiter/core.h"
+#include "arbiter/core/core.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "arbiter/core_state.h"
+#include "arbiter/core/state.h"
 
 int gs_core_create(gs_core **out, const struct gs_arbiter_config *config, uint64_t now_ns) {
   struct gs_core *core = calloc(1, sizeof *core);
@@ -18,26 +18,6 @@ int gs_core_create(gs_core **out, const struct gs_arbiter_config *config, uint64
 }
 
 void gs_core_destroy(gs_core *core) { free(core); }
-
-void core_take(struct gs_core *core, struct core_grant *g) {
-  g->held = true;
-  g->side = g->beside;
-  g->rests = g->yields = false;
-  g->due_ns = 0;
-  g->level = core_level(core, g);
-  g->lease_ns = core->now_ns;
-  g->launches_at_lease = g->view.launches;
-  g->revoked_ns = 0;
-  g->late = g->was_waiting = g->asleep = false;
-  g->quiet_ns = g->over_ns = 0;
-  core->idle_look_ns = IDLE_LOOK_MIN_NS;
-}
-
-void core_start_term(struct gs_core *core, int32_t grant) {
-  core->phase = CORE_HELD;
-  core->holder = grant;
-  core->term_end_ns = core->now_ns + core_term(core);
-}
 
 int gs_core_add(gs_core *core, int32_t grant, const struct gs_share *share, int held, uint64_t now_ns) {
   core_advance(core, now_ns);
@@ -92,16 +72,6 @@ void gs_core_observe(gs_core *core, int32_t grant, const struct gs_core_view *vi
 
 enum yield { KEEP, RENEW, YIELD, YIELD_IDLE };
 
-void core_note_miss(struct gs_core *core, struct core_grant *h) {
-  /* One miss may be a busy machine; then the pause doubles from the pickup time on. */
-  uint64_t pause = h->misses ? core_min(PICKUP_NS << core_min(h->misses - 1, 12), SILENCE_MAX_NS) : 0;
-  h->misses++;
-  h->missed_ns = core->now_ns;
-  h->retry_ns = core->now_ns + pause;
-  if (!core_shared(core)) /* else others used it */
-    core->stats.idle_with_waiters_ns += core->now_ns - h->lease_ns;
-}
-
 void gs_core_heard(gs_core *core, int32_t grant) {
   struct core_grant *g = &core->grant[grant];
   g->retry_ns = core_min(g->retry_ns, g->missed_ns + MISS_BACKOFF_MAX_NS);
@@ -124,21 +94,6 @@ static enum yield spoils(struct gs_core *core, struct core_grant *h, bool waited
     return KEEP;
   core_note_miss(core, h);
   return YIELD;
-}
-
-void core_revoke(struct gs_core *core, int32_t grant, int32_t candidate, bool idle, struct decisions *d) {
-  struct core_grant *h = &core->grant[grant];
-  uint64_t now = core->now_ns;
-  bool deep = !h->company || now - h->contended_ns < BOUND_CHANGE_NS;
-  core_taken(core, grant, candidate, idle);
-  h->held = h->side = h->rests = h->yields = false;
-  /* Idle is what it was expected to be by now: what in fact still runs, of a kernel that took longer, is its tail. */
-  h->revoked_ns = idle && h->view.drained ? 0 : now;
-  h->late_ns = now + LATE_NS + (deep ? core->config.bound_alone_ns : core->config.bound_ns);
-  h->asleep = idle;
-  h->dry_ns = idle ? core_min(core_idle_since(h), now) : 0;
-  h->stats.revokes++;
-  emit(d, GS_CORE_REVOKE, grant, candidate, 0);
 }
 
 /* A gang's leases end on all its devices, which are not this core's; until then it says so. */
@@ -211,16 +166,6 @@ static enum yield holder_yields(struct gs_core *core, int32_t candidate) {
 
 /* ---- giving leases ---- */
 
-void core_lease(struct gs_core *core, int32_t grant, int32_t previous, struct decisions *d) {
-  struct core_grant *g = &core->grant[grant];
-  uint64_t waited = core_served(core, grant, previous);
-  g->wake_ns = 0;
-  core_take(core, g);
-  g->stats.leases++;
-  core->stats.leases++;
-  emit(d, GS_CORE_LEASE, grant, previous, waited);
-}
-
 /* Those that wait and leave room for each other, best first. The first that does not fit ends it: it must not be passed
  * over for ever by smaller ones. */
 static void lease_beside(struct gs_core *core, struct decisions *d) {
@@ -231,27 +176,6 @@ static void lease_beside(struct gs_core *core, struct decisions *d) {
       return;
     core_lease(core, candidate, -1, d);
   }
-}
-
-void core_end_tail(const struct gs_core *core, struct core_grant *g) {
-  g->revoked_ns = 0;
-  g->late = false;
-  if (g->view.drained && g->view.waiting == 0)
-    g->dry_ns = core_min(core_idle_since(g), core->now_ns);
-}
-
-bool core_drained(struct gs_core *core) {
-  bool all = true;
-  for (int i = 0; i < core->nmembers; i++) {
-    struct core_grant *g = &core->grant[core->members[i]];
-    if (g->revoked_ns != core->round_ns || g->asleep) /* who was taken for idle is not waited for */
-      continue;
-    if (g->view.drained)
-      core_end_tail(core, g);
-    else
-      all = false;
-  }
-  return all;
 }
 
 /* Who gets the free device, or -1. */

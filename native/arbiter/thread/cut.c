@@ -3,7 +3,7 @@
  * Ranks that run collectives must stop at the same one, or the first spins for the second. When a gang is revoked each
  * rank may go on without a lease up to as many collectives as the furthest has submitted, counted from where all stood
  * last: its cut. */
-#include "arbiter/shell_state.h"
+#include "arbiter/thread/state.h"
 
 enum {
   CUT_AHEAD_MAX = 64, /* what ranks count is their own word: one that lies lets others go on so far at a time */

@@ -6,10 +6,10 @@
  * holders go, and when all devices are drained, at the latest after the overlap, all are leased. A gang goes as a whole
  * when one core would have it go, or when it is idle everywhere; where it is idle alone, its device is lent while it
  * rests. */
-#ifndef GS_GANG_H
-#define GS_GANG_H
+#ifndef GS_ARBITER_CORE_GANGS_H
+#define GS_ARBITER_CORE_GANGS_H
 
-#include "arbiter/core.h"
+#include "arbiter/core/core.h"
 
 /* A gang whose work has not drained after this long gets its leases again beside those of others: once per turn,
  * and while its ranks are uneven until it is deep in debt. */

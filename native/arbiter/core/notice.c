@@ -1,5 +1,5 @@
 /* What is new about grants: who waits, who wakes, who has drained, who has company. */
-#include "arbiter/core_state.h"
+#include "arbiter/core/state.h"
 
 /* A waking grant borrows from where the least served of its kind stands: it catches up nothing. */
 static void join_virtual_time(struct gs_core *core, struct core_grant *g) {

@@ -1,10 +1,10 @@
-/* Insides of the core, shared by its files: core.c decides, core_books.c keeps time. */
-#ifndef GS_CORE_STATE_H
-#define GS_CORE_STATE_H
+/* Insides of the core, and what its files do for each other, from the ground up. */
+#ifndef GS_ARBITER_CORE_STATE_H
+#define GS_ARBITER_CORE_STATE_H
 
 #include <stdbool.h>
 
-#include "arbiter/core.h"
+#include "arbiter/core/core.h"
 
 /* Credit is kept in ns x 1e6, so that guarantee_milli x (1000 - reserve_milli) per ns needs no division. */
 #define CREDIT_PER_NS INT64_C(1000000)
@@ -270,13 +270,31 @@ static inline bool core_unused(const struct gs_core *core, const struct core_gra
   return h->view.waiting && h->view.launches == h->launches_at_lease && core->now_ns >= h->lease_ns + PICKUP_NS;
 }
 
-/* core_books.c */
+/* books.c */
 int64_t core_limit_resume(const struct gs_core *core, const struct core_grant *g);
 void core_set_share(struct gs_core *core, struct core_grant *g, const struct gs_share *share);
 /* Moves the books to now: buckets grow, holders and undrained tails pay, the rest is idle or switching. */
 void core_advance(struct gs_core *core, uint64_t now);
 
-/* core_receipt.c */
+/* choose.c */
+/* > 0 when a may borrow before b whatever their virtual times. */
+int core_compare_borrowing(const struct core_grant *a, const struct core_grant *b);
+bool core_goes_before(const struct gs_core *core, const struct core_grant *a, const struct core_grant *b);
+/* The best of those that wait for a main lease and may run, or -1; gangs that are due not counted. Grants that let
+ * leases pass unused are left out until their time, unless ignore_backoff. */
+int32_t core_pick(const struct gs_core *core, bool ignore_backoff);
+/* The best of those that hold a main lease, or -1. */
+int32_t core_lead(const struct gs_core *core);
+/* c waits and should not have to wait for the end of the term of h. */
+bool core_preempts(const struct gs_core *core, const struct core_grant *c, const struct core_grant *h);
+/* A view is new: how much of the device the grant fills. */
+void core_measure(const struct gs_core *core, struct core_grant *g);
+/* Counts as filling the device until measured again. */
+void core_forget_fill(struct core_grant *g);
+/* c, which waits, leaves enough idle to hold a lease beside those that have main ones. */
+bool core_fits_beside(const struct gs_core *core, const struct core_grant *c);
+
+/* receipt.c */
 /* The grant waits, or does not any more; one that got a lease has been served. */
 void core_follow_wait(struct gs_core *core, int32_t grant, bool waits, struct decisions *d);
 /* Its wait ends with the lease that it gets now. Gives how long it was. */
@@ -288,7 +306,7 @@ void core_end_reclaims(struct gs_core *core, struct decisions *d);
 /* Into all decisions of a step. */
 void core_write_receipts(struct gs_core *core, struct decisions *d);
 
-/* core.c */
+/* lease.c */
 void core_take(struct gs_core *core, struct core_grant *g);
 void core_start_term(struct gs_core *core, int32_t grant);
 void core_lease(struct gs_core *core, int32_t grant, int32_t previous, struct decisions *d);
@@ -298,9 +316,9 @@ void core_note_miss(struct gs_core *core, struct core_grant *h);
 void core_end_tail(const struct gs_core *core, struct core_grant *g);
 bool core_drained(struct gs_core *core);
 
-/* core_gang.c */
-/* Gangs that would get the device now are due on it. desperate: as in core_pick. */
-void core_mark_due(struct gs_core *core, bool desperate);
+/* gang.c */
+/* Gangs that would get the device now are due on it. ignore_backoff: as in core_pick. */
+void core_mark_due(struct gs_core *core, bool ignore_backoff);
 /* Once at a time: before a gang that is due is passed over, it may be called. */
 bool core_asks(struct gs_core *core);
 /* The device is lent while the gang, which holds it, has nothing to run there. */
@@ -310,31 +328,13 @@ void core_stir(struct gs_core *core, struct decisions *d);
 /* Leases of those that are never alone, and of gangs that run beside others. */
 void core_decide_sides(struct gs_core *core, struct decisions *d);
 
-/* core_notice.c */
+/* notice.c */
 void core_notice_waits(struct gs_core *core, struct decisions *d);
 void core_notice_tails(struct gs_core *core, struct decisions *d);
 /* Gives false when not all changes found room. */
 bool core_publish_contention(struct gs_core *core, struct decisions *d);
 
-/* core_next.c: UINT64_MAX: never */
+/* next.c: UINT64_MAX: never */
 uint64_t core_next_look(struct gs_core *core);
-
-/* core_choose.c */
-/* > 0 when a may borrow before b whatever their virtual times. */
-int core_compare_borrowing(const struct core_grant *a, const struct core_grant *b);
-bool core_goes_before(const struct gs_core *core, const struct core_grant *a, const struct core_grant *b);
-/* The best of those that wait for a main lease and may run, or -1; gangs that are due not counted. Grants that let
- * leases pass unused are left out until their time, unless desperate. */
-int32_t core_pick(const struct gs_core *core, bool desperate);
-/* The best of those that hold a main lease, or -1. */
-int32_t core_lead(const struct gs_core *core);
-/* c waits and should not have to wait for the end of the term of h. */
-bool core_preempts(const struct gs_core *core, const struct core_grant *c, const struct core_grant *h);
-/* A view is new: how much of the device the grant fills. */
-void core_measure(const struct gs_core *core, struct core_grant *g);
-/* Counts as filling the device until measured again. */
-void core_forget_fill(struct core_grant *g);
-/* c, which waits, leaves enough idle to hold a lease beside those that have main ones. */
-bool core_fits_beside(const struct gs_core *core, const struct core_grant *c);
 
 #endif

@@ -1,5 +1,5 @@
 /* Receipts: how long each wait and each reclaim took, by which rule, and the numbers behind it. Nothing here decides. */
-#include "arbiter/core_state.h"
+#include "arbiter/core/state.h"
 
 /* What a grant had is looked at over this long. */
 #define HAD_NS (1000 * MS_NS)

@@ -1,5 +1,5 @@
 /* When the core has to look again if nothing happens. */
-#include "arbiter/core_state.h"
+#include "arbiter/core/state.h"
 
 static uint64_t when_credit(const struct gs_core *core, const struct core_grant *g) {
   int64_t rate = core_rate(core, g), missing = core_floor(core) - g->credit;

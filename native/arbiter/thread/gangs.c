@@ -1,11 +1,5 @@
 /* Gangs in the arbiter's thread: what gang.c says is carried out in one critical section, and their ranks are followed. */
-#include "arbiter/shell_state.h"
-
-void arbiter_wake_cut(gs_arbiter *a, struct entry *e, uint32_t ordinals) {
-  for (uint32_t o = 0; o < e->ndevices; o++)
-    if (ordinals & UINT32_C(1) << o)
-      arbiter_wake(a, &e->limits->device[o].lease);
-}
+#include "arbiter/thread/state.h"
 
 bool arbiter_run_gangs(gs_arbiter *a, uint64_t now) {
   struct gs_gang_decision decisions[GS_GANG_DECISIONS];

@@ -1,6 +1,6 @@
 /* Leases that do not follow from this device alone: those of gangs, which gang.c gives and takes on all devices at
  * once, and those held beside others whatever they fill. */
-#include "arbiter/core_state.h"
+#include "arbiter/core/state.h"
 
 /* ---- gangs, as this device sees them ---- */
 
@@ -14,9 +14,9 @@ static bool would_get(const struct gs_core *core, const struct core_grant *c) {
   return core_preempts(core, c, h) || (core->now_ns >= core->term_end_ns && core_goes_before(core, c, h));
 }
 
-void core_mark_due(struct gs_core *core, bool desperate) {
+void core_mark_due(struct gs_core *core, bool ignore_backoff) {
   for (;;) {
-    int32_t best = core_pick(core, desperate);
+    int32_t best = core_pick(core, ignore_backoff);
     if (best < 0 || !core->grant[best].gang || !would_get(core, &core->grant[best]))
       return;
     core->grant[best].due_ns = core->now_ns;

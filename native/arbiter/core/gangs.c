@@ -1,4 +1,4 @@
-#include "arbiter/gang.h"
+#include "arbiter/core/gangs.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,13 +1,14 @@
-/* Insides of the arbiter around its cores, shared by shell.c (the thread) and api.c (what Python calls). */
-#ifndef GS_SHELL_STATE_H
-#define GS_SHELL_STATE_H
+/* Insides of the arbiter around its cores: the table of grants, and what the files of this room do for each other, from
+ * the ground up. */
+#ifndef GS_ARBITER_THREAD_STATE_H
+#define GS_ARBITER_THREAD_STATE_H
 
 #include <pthread.h>
 #include <stdbool.h>
 #include <time.h>
 
-#include "arbiter/core.h"
-#include "arbiter/gang.h"
+#include "arbiter/core/core.h"
+#include "arbiter/core/gangs.h"
 #include "arbiter/gs_arbiter.h"
 
 #define NEVER UINT64_MAX
@@ -37,7 +38,8 @@ struct cuts {
 
 struct entry {
   bool present, muted;
-  uint32_t generation; /* of this place in the table: tells late epoll events from fresh ones */
+  uint32_t generation;  /* of this place in the table: tells late epoll events from fresh ones */
+  uint64_t observed_in; /* the section in which its cores were shown its pages; 0: they are to be shown again */
   struct gs_limits *limits;
   struct gs_usage *usage;
   int bell; /* our own duplicate */
@@ -55,6 +57,7 @@ struct gs_arbiter {
   pthread_t thread;
   int epoll, timer, stopper;
   bool stopping;
+  uint64_t section; /* number of the critical section, from 1 */
   int32_t next_place;
   uint64_t armed_ns, tick_ns; /* when the timer is set to fire, when the next tick is due; NEVER: not */
   gs_core *core[GS_ARBITER_MAX_DEVICES];
@@ -89,39 +92,45 @@ static inline uint64_t load64(const uint64_t *word) { return __atomic_load_n(wor
 
 /* Everything below is called with the mutex held. */
 
+/* pages.c */
+uint32_t arbiter_slots_of(const struct entry *e);
+void arbiter_look_at(struct entry *e, uint32_t ordinal, uint64_t now, struct gs_core_view *view);
+/* Shows the cores of a grant what its processes wrote, once in a section and again after a change of its leases. */
+void arbiter_observe(gs_arbiter *a, int32_t grant, uint64_t now);
 /* Ends every critical section: drops the mutex, then wakes the futexes of changed words. */
 void arbiter_release_and_wake(gs_arbiter *a);
-/* Decides what is due and arms the timer. */
-void arbiter_run(gs_arbiter *a, uint64_t now);
-/* Something about a grant may be new: look, and decide on its devices in the next run. */
-void arbiter_changed(gs_arbiter *a, int32_t grant, uint64_t now);
-void arbiter_look_at(struct entry *e, uint32_t ordinal, uint64_t now, struct gs_core_view *view);
-/* The same for all cores of a grant. */
-void arbiter_observe(gs_arbiter *a, int32_t grant, uint64_t now);
-void arbiter_carry_out(gs_arbiter *a, uint32_t device, const struct gs_core_decision *d, uint64_t now);
-/* Into the record; one that needs a change in the grant's pages, too, is carried out instead. */
-void arbiter_record(gs_arbiter *a, uint32_t device, const struct gs_core_decision *d, uint64_t now);
-void arbiter_wake(gs_arbiter *a, uint32_t *word);
 void arbiter_set_lease(gs_arbiter *a, struct entry *e, uint32_t ordinal, bool held);
 void arbiter_set_bound(const gs_arbiter *a, struct entry *e, uint32_t ordinal, enum gs_core_company company);
-uint32_t arbiter_slots_of(const struct entry *e);
-
-/* shell_gang.c */
-/* One thing that gangs need after their cores decided; gives whether cores have to decide again. */
-bool arbiter_run_gangs(gs_arbiter *a, uint64_t now);
-/* Their ranks are shown where to stop. */
-void arbiter_follow_gangs(gs_arbiter *a, uint64_t now);
+/* To a grant that has a lease: whether other grants' work is on the device. */
+void arbiter_publish_foreign_work(struct entry *e, uint32_t ordinal, bool foreign, uint64_t now);
+/* Wakes the waiters of these ordinals, for whom there is a new cut. */
 void arbiter_wake_cut(gs_arbiter *a, struct entry *e, uint32_t ordinals);
 
-/* shell_cut.c; of the entry of a gang and its pages alone. Both give the ordinals whose waiters have something new to
- * see. */
+/* cut.c; of the entry of a gang and its pages alone. Both give the ordinals whose waiters have something new to see. */
 /* Its leases go now: each rank is shown how far it may go. */
 uint32_t arbiter_cut(struct entry *e, uint64_t now);
 /* What its ranks did since. held: it has its leases; *drained: none of its work outlives a revoke, as far as its cores
  * know, and then as it is. */
 uint32_t arbiter_follow(struct entry *e, bool held, bool *drained, uint64_t now, uint64_t *next_ns);
 
-/* The one function that is called without it. */
+/* carry.c */
+/* Into the pages and the record. */
+void arbiter_carry_out(gs_arbiter *a, uint32_t device, const struct gs_core_decision *d, uint64_t now);
+/* Into the record alone. */
+void arbiter_record(gs_arbiter *a, uint32_t device, const struct gs_core_decision *d, uint64_t now);
+
+/* gangs.c */
+/* One thing that gangs need after their cores decided; gives whether cores have to decide again. */
+bool arbiter_run_gangs(gs_arbiter *a, uint64_t now);
+/* Their ranks are shown where to stop. */
+void arbiter_follow_gangs(gs_arbiter *a, uint64_t now);
+
+/* thread.c */
+/* Something about a grant may be new: its cores are shown, and decide in the next run. */
+void arbiter_changed(gs_arbiter *a, int32_t grant, uint64_t now);
+/* Decides what is due and arms the timer. */
+void arbiter_run(gs_arbiter *a, uint64_t now);
+/* The one function that is called without the mutex. */
 int arbiter_start_thread(gs_arbiter *a, struct gs_err *err);
 
 #endif

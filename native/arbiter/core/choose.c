@@ -1,7 +1,7 @@
 /* Who goes before whom, and who may hold the device together. */
 #include <string.h>
 
-#include "arbiter/core_state.h"
+#include "arbiter/core/state.h"
 
 /* > 0 when bucket a is fuller for its size by more than margin/1000 of it. */
 static int compare_fill(int64_t a, int64_t a_cap, int64_t b, int64_t b_cap, int margin) {
@@ -42,14 +42,14 @@ bool core_goes_before(const struct gs_core *core, const struct core_grant *a, co
   return a->last_ran_ns < b->last_ran_ns;
 }
 
-int32_t core_pick(const struct gs_core *core, bool desperate) {
+int32_t core_pick(const struct gs_core *core, bool ignore_backoff) {
   int32_t best = -1;
   for (int i = 0; i < core->nmembers; i++) {
     int32_t m = core->members[i];
     const struct core_grant *g = &core->grant[m];
     if (g->held || g->beside || g->due_ns || !core_wants(g) || g->limit_reached || core_silent(core, g))
       continue;
-    if (g->retry_ns > core->now_ns && !desperate)
+    if (g->retry_ns > core->now_ns && !ignore_backoff)
       continue;
     if (best < 0 || core_goes_before(core, g, &core->grant[best]))
       best = m;

@@ -14,8 +14,8 @@
  *
  * Leases are exclusive for grants that fill the device and held together by those that do not, as measured. One holder
  * pays its residency; several pay the wall time in proportion to how much of the device each is measured to fill. */
-#ifndef GS_CORE_H
-#define GS_CORE_H
+#ifndef GS_ARBITER_CORE_CORE_H
+#define GS_ARBITER_CORE_CORE_H
 
 #ifndef GS_CFFI
 #include <stdint.h>

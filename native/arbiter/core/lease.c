@@ -1,0 +1,78 @@
+/* A lease is given, taken and found unused or drained. Who gets it is decided in step.c, and for gangs in gangs.c. */
+#include "arbiter/core/state.h"
+
+void core_take(struct gs_core *core, struct core_grant *g) {
+  g->held = true;
+  g->side = g->beside;
+  g->rests = g->yields = false;
+  g->due_ns = 0;
+  g->level = core_level(core, g);
+  g->lease_ns = core->now_ns;
+  g->launches_at_lease = g->view.launches;
+  g->revoked_ns = 0;
+  g->late = g->was_waiting = g->asleep = false;
+  g->quiet_ns = g->over_ns = 0;
+  core->idle_look_ns = IDLE_LOOK_MIN_NS;
+}
+
+void core_start_term(struct gs_core *core, int32_t grant) {
+  core->phase = CORE_HELD;
+  core->holder = grant;
+  core->term_end_ns = core->now_ns + core_term(core);
+}
+
+void core_lease(struct gs_core *core, int32_t grant, int32_t previous, struct decisions *d) {
+  struct core_grant *g = &core->grant[grant];
+  uint64_t waited = core_served(core, grant, previous);
+  g->wake_ns = 0;
+  core_take(core, g);
+  g->stats.leases++;
+  core->stats.leases++;
+  emit(d, GS_CORE_LEASE, grant, previous, waited);
+}
+
+void core_note_miss(struct gs_core *core, struct core_grant *h) {
+  /* One miss may be a busy machine; then the pause doubles from the pickup time on. */
+  uint64_t pause = h->misses ? core_min(PICKUP_NS << core_min(h->misses - 1, 12), SILENCE_MAX_NS) : 0;
+  h->misses++;
+  h->missed_ns = core->now_ns;
+  h->retry_ns = core->now_ns + pause;
+  if (!core_shared(core)) /* else others used it */
+    core->stats.idle_with_waiters_ns += core->now_ns - h->lease_ns;
+}
+
+void core_revoke(struct gs_core *core, int32_t grant, int32_t candidate, bool idle, struct decisions *d) {
+  struct core_grant *h = &core->grant[grant];
+  uint64_t now = core->now_ns;
+  bool deep = !h->company || now - h->contended_ns < BOUND_CHANGE_NS;
+  core_taken(core, grant, candidate, idle);
+  h->held = h->side = h->rests = h->yields = false;
+  /* Idle is what it was expected to be by now: what in fact still runs, of a kernel that took longer, is its tail. */
+  h->revoked_ns = idle && h->view.drained ? 0 : now;
+  h->late_ns = now + LATE_NS + (deep ? core->config.bound_alone_ns : core->config.bound_ns);
+  h->asleep = idle;
+  h->dry_ns = idle ? core_min(core_idle_since(h), now) : 0;
+  h->stats.revokes++;
+  emit(d, GS_CORE_REVOKE, grant, candidate, 0);
+}
+
+void core_end_tail(const struct gs_core *core, struct core_grant *g) {
+  g->revoked_ns = 0;
+  g->late = false;
+  if (g->view.drained && g->view.waiting == 0)
+    g->dry_ns = core_min(core_idle_since(g), core->now_ns);
+}
+
+bool core_drained(struct gs_core *core) {
+  bool all = true;
+  for (int i = 0; i < core->nmembers; i++) {
+    struct core_grant *g = &core->grant[core->members[i]];
+    if (g->revoked_ns != core->round_ns || g->asleep) /* who was taken for idle is not waited for */
+      continue;
+    if (g->view.drained)
+      core_end_tail(core, g);
+    else
+      all = false;
+  }
+  return all;
+}
