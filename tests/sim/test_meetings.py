@@ -92,7 +92,6 @@ def test_one_process_on_both_devices_and_a_graph(sim: Sim, rank: Rank) -> None:
     )
     for device in (0, 1):
         assert busy(sim, worker, device) >= 6 * 200_000
-        assert busy(sim, worker, device) < 12 * 200_000
 
 
 def test_a_spinning_kernel_is_sliced(sim: Sim, rank: Rank) -> None:

@@ -1,32 +1,10 @@
-/* Events: a record makes a mark in a stream; the event refers to its latest mark. */
+/* Events as a program sees them. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 
-#include "sim/graph/capture.h"
-#include "sim/memory/memory.h"
-#include "sim/model/model.h"
-
-static struct sim_kind event_kind = {sizeof(struct sim_event), 0x65766e74, NULL};
-
-CUresult sim_event_get(CUevent handle, struct sim_event **event) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
-  *event = (struct sim_event *)handle;
-  return *event && (*event)->magic == event_kind.magic ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-
-CUresult sim_event_new(struct sim_ctx *ctx, unsigned flags, struct sim_shared_event *shared, CUevent *handle) {
-  struct sim_event *event = sim_handle_new(&event_kind);
-  if (event == NULL)
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  event->flags = flags;
-  event->ctx = ctx;
-  event->ctx_id = ctx->id;
-  event->shared = shared;
-  *handle = (CUevent)event;
-  return CUDA_SUCCESS;
-}
+#include "sim/model/capture.h"
+#include "sim/model/shared_event.h"
+#include "sim/model/streams.h"
 
 CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags) {
   struct sim_ctx *ctx;
@@ -54,87 +32,30 @@ CUresult cuEventDestroy_v2(CUevent hEvent) {
   sim_lock();
   sim_mark_release(event->mark);
   sim_event_uncapture(event);
-  sim_handle_free(&event_kind, event);
+  sim_event_free(event);
   sim_unlock();
   return CUDA_SUCCESS;
 }
 CUresult cuEventDestroy(CUevent hEvent) { return cuEventDestroy_v2(hEvent); }
 
-CUresult sim_event_record(struct sim_event *event, struct sim_stream *stream) {
-  if (event->shared) {
-    sim_event_uncapture(event);
-    return sim_shared_event_record(event->shared, stream);
-  }
-  struct sim_mark *mark = sim_mark_new(stream->ctx->device);
-  if (mark == NULL)
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  sim_event_uncapture(event);
-  sim_mark_release(event->mark);
-  event->mark = mark;
-  return sim_enqueue_mark(stream, mark) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+CUresult cuEventRecord(CUevent hEvent, CUstream hStream) {
+  return sim_event_record_by_handle(hEvent, hStream, 0, false);
 }
-
-CUresult sim_event_wait(struct sim_event *event, struct sim_stream *stream) {
-  if (event->shared)
-    return sim_shared_event_wait(event->shared, stream);
-  return !event->mark || sim_enqueue_wait(stream, event->mark) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream) {
+  return sim_event_record_by_handle(hEvent, hStream, 0, true);
 }
-
-static CUresult record(CUevent handle, CUstream stream_handle, unsigned flags, bool per_thread) {
-  struct sim_event *event;
-  struct sim_stream *stream;
-  CUresult result = sim_event_get(handle, &event);
-  if (result == CUDA_SUCCESS)
-    result = sim_stream_get(stream_handle, per_thread, &stream);
-  if (result)
-    return result;
-  if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
-    return CUDA_ERROR_INVALID_VALUE;
-  const struct sim_ctx *ctx = sim_ctx_owner(stream->ctx);
-  if (ctx != event->ctx || ctx->id != event->ctx_id)
-    return CUDA_ERROR_INVALID_HANDLE;
-  /* An event without a time stamp is about ten times cheaper to record. */
-  sim_spin(event->flags & CU_EVENT_DISABLE_TIMING ? sim_hello.event_ns / 10 : sim_hello.event_ns);
-  sim_lock();
-  if (stream->capture)
-    result = sim_capture_record(stream, event, flags);
-  else if ((result = sim_capture_implicit(stream)) == CUDA_SUCCESS)
-    result = sim_event_record(event, stream);
-  sim_unlock();
-  return result;
-}
-CUresult cuEventRecord(CUevent hEvent, CUstream hStream) { return record(hEvent, hStream, 0, false); }
-CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream) { return record(hEvent, hStream, 0, true); }
 CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags) {
-  return record(hEvent, hStream, flags, false);
+  return sim_event_record_by_handle(hEvent, hStream, flags, false);
 }
 CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream, unsigned int flags) {
-  return record(hEvent, hStream, flags, true);
+  return sim_event_record_by_handle(hEvent, hStream, flags, true);
 }
 
-static CUresult stream_wait(CUstream stream_handle, CUevent handle, unsigned flags, bool per_thread) {
-  struct sim_event *event;
-  struct sim_stream *stream;
-  CUresult result = sim_event_get(handle, &event);
-  if (result == CUDA_SUCCESS)
-    result = sim_stream_get(stream_handle, per_thread, &stream);
-  if (result)
-    return result;
-  if (flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
-    return CUDA_ERROR_INVALID_VALUE;
-  sim_lock();
-  if (stream->capture || event->capture)
-    result = sim_capture_wait(stream, event, flags);
-  else if ((result = sim_capture_implicit(stream)) == CUDA_SUCCESS)
-    result = sim_event_wait(event, stream);
-  sim_unlock();
-  return result;
-}
 CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags) {
-  return stream_wait(hStream, hEvent, Flags, false);
+  return sim_event_wait_by_handle(hStream, hEvent, Flags, false);
 }
 CUresult cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent, unsigned int Flags) {
-  return stream_wait(hStream, hEvent, Flags, true);
+  return sim_event_wait_by_handle(hStream, hEvent, Flags, true);
 }
 
 /* The mark to look at, with a reference; NULL: never recorded. Asking about a captured event is an error, and asking at
@@ -204,7 +125,7 @@ CUresult cuEventSynchronize(CUevent hEvent) {
     sim_wait(mark->device, blocking, &(struct sim_condition){mark_done, mark_bound, mark});
     mark_drop(mark);
   }
-  sim_pools_synchronized();
+  sim_tell_synchronized();
   return CUDA_SUCCESS;
 }
 
@@ -285,6 +206,35 @@ CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent) {
   for (struct sim_stream *stream = ctx->streams; result == CUDA_SUCCESS && stream; stream = stream->next)
     if (!stream->gone)
       result = sim_event_wait(event, stream);
+  sim_unlock();
+  return result;
+}
+
+CUresult cuIpcGetEventHandle(CUipcEventHandle *pHandle, CUevent event) {
+  struct sim_event *known;
+  CUresult result = sim_event_get(event, &known);
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!pHandle || !known->shared)
+    return CUDA_ERROR_INVALID_VALUE;
+  sim_lock();
+  result = sim_shared_event_handle(known->shared, pHandle);
+  sim_unlock();
+  return result;
+}
+
+CUresult cuIpcOpenEventHandle(CUevent *phEvent, CUipcEventHandle handle) {
+  struct sim_shared_event *shared;
+  struct sim_ctx *ctx;
+  CUresult result = sim_ctx_need(&ctx);
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!phEvent)
+    return CUDA_ERROR_INVALID_VALUE;
+  sim_lock();
+  result = sim_shared_event_open(handle, &shared);
+  if (result == CUDA_SUCCESS)
+    result = sim_event_new(sim_ctx_owner(ctx), CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING, shared, phEvent);
   sim_unlock();
   return result;
 }

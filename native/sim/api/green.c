@@ -2,9 +2,9 @@
  * whole; what a green context has of its own are its streams. */
 #include <string.h>
 
-#include "sim/api/green.h"
-#include "sim/memory/memory.h"
-#include "sim/model/model.h"
+#include "sim/api/contexts.h"
+#include "sim/model/handle.h"
+#include "sim/model/streams.h"
 
 enum { MULTIPROCESSORS = 108, PARTITION_MIN = 4, PARTITION_STEP = 2, SPLIT_FLAGS = 3, SPLIT_FINE = 1 };
 
@@ -12,16 +12,8 @@ struct sim_description {
   uint32_t magic;
   unsigned sms;
 };
-struct sim_green {
-  uint32_t magic;
-  unsigned sms;
-  struct sim_ctx *ctx; /* NULL: ended with its primary context */
-  struct sim_green *next;
-};
-
 static struct sim_kind description_kind = {sizeof(struct sim_description), 0x64657363, NULL};
 static struct sim_kind green_kind = {sizeof(struct sim_green), 0x6772656e, NULL};
-static struct sim_green *greens; /* under sim_lock */
 
 static CUresult green_get(CUgreenCtx handle, struct sim_green **green) {
   CUresult result = sim_ready();
@@ -59,20 +51,10 @@ CUresult cuGreenCtxGetDevResource(CUgreenCtx hCtx, CUdevResource *resource, CUde
   return result ? result : describe(resource, type, green->sms);
 }
 
-static unsigned sms_of(const struct sim_ctx *ctx) {
-  unsigned sms = MULTIPROCESSORS;
-  sim_lock();
-  for (const struct sim_green *green = greens; green; green = green->next)
-    if (green->ctx == ctx)
-      sms = green->sms;
-  sim_unlock();
-  return sms;
-}
-
 CUresult cuCtxGetDevResource(CUcontext hCtx, CUdevResource *resource, CUdevResourceType type) {
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_get(hCtx, &ctx);
-  return result ? result : describe(resource, type, sms_of(ctx));
+  return result ? result : describe(resource, type, ctx->green ? ctx->green->sms : MULTIPROCESSORS);
 }
 
 CUresult cuDevSmResourceSplitByCount(CUdevResource *result, unsigned int *nbGroups, const CUdevResource *input,
@@ -88,7 +70,7 @@ CUresult cuDevSmResourceSplitByCount(CUdevResource *result, unsigned int *nbGrou
   if (whole == 0 || whole > MULTIPROCESSORS || minCount > whole)
     return CUDA_ERROR_INVALID_VALUE;
   unsigned least = useFlags & SPLIT_FINE ? 1 : PARTITION_MIN, step = useFlags & SPLIT_FINE ? 1 : PARTITION_STEP;
-  unsigned each = (unsigned)sim_round_up(minCount > least ? minCount : least, step), groups = whole / each;
+  unsigned each = ((minCount > least ? minCount : least) + step - 1) / step * step, groups = whole / each;
   if (groups == 0)
     return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
   if (result && *nbGroups < groups)
@@ -146,8 +128,8 @@ CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice de
   sim_lock();
   struct sim_green *green = sim_handle_new(&green_kind);
   if (green) {
-    *green = (struct sim_green){green->magic, description->sms, ctx, greens};
-    greens = green;
+    *green = (struct sim_green){green->magic, description->sms, ctx};
+    ctx->green = green;
   }
   sim_unlock();
   if (green == NULL) {
@@ -158,12 +140,6 @@ CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice de
   return CUDA_SUCCESS;
 }
 
-void sim_green_gone(const struct sim_ctx *ctx) {
-  for (struct sim_green *green = greens; green; green = green->next)
-    if (green->ctx == ctx)
-      green->ctx = NULL;
-}
-
 CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) {
   struct sim_green *green = NULL;
   CUresult result = green_get(hCtx, &green);
@@ -171,11 +147,8 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) {
     return result;
   struct sim_ctx *ctx = green->ctx;
   sim_lock();
-  for (struct sim_green **at = &greens; *at; at = &(*at)->next)
-    if (*at == green) {
-      *at = green->next;
-      break;
-    }
+  if (ctx)
+    ctx->green = NULL;
   sim_handle_free(&green_kind, green);
   sim_unlock();
   return ctx ? sim_ctx_green_end(ctx) : result;
@@ -229,14 +202,4 @@ CUresult cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent) {
   struct sim_green *green;
   CUresult result = green_get(hCtx, &green);
   return result ? result : cuCtxWaitEvent((CUcontext)green->ctx, hEvent);
-}
-
-CUgreenCtx sim_green_of(const struct sim_ctx *ctx) {
-  CUgreenCtx found = NULL;
-  sim_lock();
-  for (struct sim_green *green = greens; green; green = green->next)
-    if (green->ctx == ctx)
-      found = (CUgreenCtx)green;
-  sim_unlock();
-  return found;
 }

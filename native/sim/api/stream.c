@@ -1,202 +1,5 @@
-/* Streams: handles, the default streams, synchronisation. */
-#define _GNU_SOURCE
-#include <stdlib.h>
-#include <string.h>
-
-#include "sim/api/green.h"
-#include "sim/graph/capture.h"
-#include "sim/memory/memory.h"
-
-static struct sim_kind stream_kind = {sizeof(struct sim_stream), 0x73747265, NULL};
-static uint64_t stream_ids;
-
-/* The calling thread's own default streams, one per context it used. */
-struct own_stream {
-  uint64_t ctx_id;
-  struct sim_stream *stream;
-  struct own_stream *next;
-};
-static pthread_key_t own_key;
-static pthread_once_t own_once = PTHREAD_ONCE_INIT;
-
-void *sim_handle_new(struct sim_kind *kind) {
-  void *handle = kind->free_list;
-  if (handle)
-    kind->free_list = *(void **)((char *)handle + sizeof(void *));
-  else
-    handle = malloc(kind->bytes);
-  if (handle == NULL)
-    return NULL;
-  memset(handle, 0, kind->bytes);
-  *(uint32_t *)handle = kind->magic;
-  return handle;
-}
-
-void sim_handle_free(struct sim_kind *kind, void *handle) {
-  *(uint32_t *)handle = 0;
-  *(void **)((char *)handle + sizeof(void *)) = kind->free_list;
-  kind->free_list = handle;
-}
-
-struct sim_stream *sim_stream_new(struct sim_ctx *ctx, unsigned flags, int priority) {
-  struct sim_stream *stream = sim_handle_new(&stream_kind);
-  if (stream == NULL)
-    return NULL;
-  stream->ctx = ctx;
-  stream->flags = flags;
-  stream->priority = priority;
-  stream->blocking = !(flags & CU_STREAM_NON_BLOCKING);
-  stream->id = ++stream_ids;
-  stream->next = ctx->streams;
-  ctx->streams = stream;
-  return stream;
-}
-
-static void stream_free(struct sim_stream *stream) {
-  free(stream->cap_deps);
-  free(stream->cap_edges);
-  sim_handle_free(&stream_kind, stream);
-}
-
-void sim_streams_free(struct sim_ctx *ctx) {
-  for (struct sim_stream *stream = ctx->streams, *next; stream; stream = next) {
-    next = stream->next;
-    if (stream->capture)
-      sim_capture_stream_gone(stream);
-    stream_free(stream);
-  }
-  ctx->streams = ctx->legacy = NULL;
-}
-
-void sim_streams_sweep(void) {
-  for (struct sim_ctx *ctx = sim_contexts; ctx; ctx = ctx->next)
-    for (struct sim_stream **at = &ctx->streams; *at;) {
-      struct sim_stream *stream = *at;
-      if (!stream->gone || stream->head || stream->kicked || stream->chain_kicked) {
-        at = &stream->next;
-        continue;
-      }
-      *at = stream->next;
-      stream_free(stream);
-    }
-}
-
-/* ---- handles ----------------------------------------------------------------------------------------------------- */
-
-static void stream_destroy(struct sim_stream *stream) {
-  if (stream->capture)
-    sim_capture_stream_gone(stream);
-  stream->gone = true;
-  stream->magic = 0;
-  sim_streams_sweep();
-}
-
-/* At a thread's end its own streams go; a context destroyed meanwhile has taken them along. */
-static void own_streams_end(void *arg) {
-  if (sim_ready() != CUDA_SUCCESS)
-    return;
-  sim_lock();
-  for (struct own_stream *own = arg, *next; own; own = next) {
-    next = own->next;
-    for (struct sim_ctx *ctx = sim_contexts; ctx; ctx = ctx->next)
-      if (ctx->id == own->ctx_id)
-        own->stream->gone = true;
-    free(own);
-  }
-  sim_streams_sweep();
-  sim_unlock();
-}
-
-static void own_key_make(void) { pthread_key_create(&own_key, own_streams_end); }
-
-/* sim_lock held */
-static struct sim_stream *own_stream(struct sim_ctx *ctx) {
-  pthread_once(&own_once, own_key_make);
-  struct own_stream *first = pthread_getspecific(own_key);
-  for (struct own_stream *own = first; own; own = own->next)
-    if (own->ctx_id == ctx->id)
-      return own->stream;
-  struct own_stream *own = malloc(sizeof *own);
-  if (own == NULL)
-    return NULL;
-  *own = (struct own_stream){ctx->id, sim_stream_new(ctx, 0, 0), first};
-  if (own->stream == NULL || pthread_setspecific(own_key, own) != 0) {
-    free(own);
-    return NULL;
-  }
-  return own->stream;
-}
-
-CUresult sim_stream_get(CUstream handle, bool per_thread, struct sim_stream **stream) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
-  if (handle == NULL || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
-    struct sim_ctx *ctx;
-    result = sim_ctx_need(&ctx);
-    if (result)
-      return result;
-    sim_lock();
-    *stream = handle == CU_STREAM_PER_THREAD || (handle == NULL && per_thread) ? own_stream(ctx) : ctx->legacy;
-    sim_unlock();
-    return *stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  *stream = (struct sim_stream *)handle;
-  return (*stream)->magic == stream_kind.magic ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-
-struct sim_ctx *sim_stream_ctx(const struct sim_stream *stream) { return stream->ctx; }
-
-/* ---- submission and waiting, as the other files use them --------------------------------------------------------- */
-
-bool sim_stream_capturing(struct sim_stream *stream) { return stream->capture != NULL; }
-
-CUresult sim_submit(struct sim_stream *stream, const struct sim_op *op) {
-  sim_lock();
-  CUresult result = CUDA_SUCCESS;
-  if (stream->capture)
-    result = sim_capture_append(stream, op);
-  else if ((result = sim_capture_implicit(stream)) == CUDA_SUCCESS && sim_enqueue(stream, op, false, true) == 0)
-    result = CUDA_ERROR_OUT_OF_MEMORY;
-  sim_unlock();
-  return result;
-}
-
-/* Synchronous calls are illegal on a capturing stream and end its capture. sim_lock held. */
-static CUresult may_wait(struct sim_stream *stream) {
-  if (stream->capture) {
-    sim_capture_invalidate(stream->capture);
-    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  }
-  return sim_capture_implicit(stream);
-}
-
-CUresult sim_submit_and_wait(struct sim_stream *stream, const struct sim_op *op) {
-  sim_lock();
-  CUresult result = may_wait(stream);
-  uint64_t seq = result ? 0 : sim_enqueue(stream, op, true, true);
-  sim_unlock();
-  if (result)
-    return result;
-  if (seq == 0)
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  sim_wait_seq(stream, seq);
-  return CUDA_SUCCESS;
-}
-
-CUresult sim_stream_wait(struct sim_stream *stream) {
-  sim_lock();
-  CUresult result = may_wait(stream);
-  uint64_t seq = sim_seq();
-  sim_unlock();
-  if (result)
-    return result;
-  sim_wait_seq(stream, seq);
-  sim_pools_synchronized();
-  return CUDA_SUCCESS;
-}
-
-/* ---- driver API -------------------------------------------------------------------------------------------------- */
+/* Streams as a program sees them. */
+#include "sim/model/streams.h"
 
 enum { GREATEST_PRIORITY = -5 };
 
@@ -244,7 +47,7 @@ CUresult cuStreamDestroy_v2(CUstream hStream) {
   if (result)
     return result;
   sim_lock();
-  stream_destroy(stream);
+  sim_stream_destroy(stream);
   sim_unlock();
   return CUDA_SUCCESS;
 }
@@ -266,7 +69,7 @@ static CUresult query(CUstream handle, bool per_thread) {
     return result;
   sim_spin(sim_hello.query_ns);
   sim_lock();
-  result = may_wait(stream);
+  result = sim_stream_may_wait(stream);
   if (result == CUDA_SUCCESS) {
     sim_advance(sim_now());
     if (!sim_stream_done(stream, sim_seq()))
@@ -337,7 +140,7 @@ static CUresult get_ctx_v2(CUstream handle, bool per_thread, CUcontext *ctx, CUg
     return result;
   if (ctx == NULL)
     return CUDA_ERROR_INVALID_VALUE;
-  CUgreenCtx part = sim_green_of((const struct sim_ctx *)found);
+  CUgreenCtx part = (CUgreenCtx)((const struct sim_ctx *)found)->green;
   *ctx = part && green ? NULL : found;
   if (green)
     *green = part;

@@ -165,11 +165,13 @@ cudaError_t rt_start(void);             /* the driver is loaded and initialised 
 cudaError_t rt_enter(void);
 cudaError_t rt_device(CUdevice *device); /* rt_enter, and the device of that context */
 int rt_device_count(void);
+/* The thread's device; threads look for its context again from now on. True: the primary context was retained. */
+bool rt_device_forget(CUdevice *device);
 void *rt_driver_symbol(const char *name, int version, uint64_t flags, int *status);
 /* of the _ptsz functions */
 static inline CUstream rt_own(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
 
-/* ---- launch.c ---------------------------------------------------------------------------------------------------- */
+/* ---- symbols.c --------------------------------------------------------------------------------------------------- */
 cudaError_t rt_kernel(const void *host, CUkernel *kernel);
 cudaError_t rt_symbol(const void *host, CUdeviceptr *address, size_t *bytes);
 void rt_symbols_reset(int device); /* the device's memory is gone */

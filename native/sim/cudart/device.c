@@ -338,3 +338,16 @@ RT_API(cudaError_t, cudaProfilerStop, (void)) {
   cudaError_t error = rt_enter();
   return error == cudaSuccess ? rt_done(rt_driver.cuProfilerStop()) : error;
 }
+
+RT_API(cudaError_t, cudaDeviceReset, (void)) {
+  CUdevice device;
+  cudaError_t error = rt_start();
+  if (error != cudaSuccess)
+    return error;
+  bool retained = rt_device_forget(&device);
+  CUresult result = rt_driver.cuDevicePrimaryCtxReset(device);
+  if (retained)
+    rt_driver.cuDevicePrimaryCtxRelease(device);
+  rt_symbols_reset(device);
+  return rt_done(result);
+}

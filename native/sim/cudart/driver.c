@@ -159,19 +159,12 @@ RT_API(cudaError_t, cudaGetDevice, (int *device)) {
   return cudaSuccess;
 }
 
-RT_API(cudaError_t, cudaDeviceReset, (void)) {
-  cudaError_t error = rt_start();
-  if (error != cudaSuccess)
-    return error;
-  int device = thread.device;
+bool rt_device_forget(CUdevice *device) {
+  *device = thread.device;
   pthread_mutex_lock(&all.lock);
-  bool retained = all.primary[device] != NULL;
-  all.primary[device] = NULL;
-  __atomic_fetch_add(&all.generation[device], 1, __ATOMIC_RELEASE);
+  bool retained = all.primary[*device] != NULL;
+  all.primary[*device] = NULL;
+  __atomic_fetch_add(&all.generation[*device], 1, __ATOMIC_RELEASE);
   pthread_mutex_unlock(&all.lock);
-  CUresult result = rt_driver.cuDevicePrimaryCtxReset(device);
-  if (retained)
-    rt_driver.cuDevicePrimaryCtxRelease(device);
-  rt_symbols_reset(device);
-  return rt_done(result);
+  return retained;
 }

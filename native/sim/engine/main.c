@@ -20,17 +20,6 @@
 #define LONELY_NS 10000000000ull /* ends after this long without a client or a control connection */
 #define EVENTS 256
 
-uint64_t engine_now(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
-
-int engine_watch(struct engine *engine, int fd, struct source *source) {
-  struct epoll_event event = {.events = EPOLLIN, .data.ptr = source};
-  return epoll_ctl(engine->epoll, EPOLL_CTL_ADD, fd, &event) < 0 ? -errno : 0;
-}
-
 static int number(const char *name, const char *text, uint64_t most, uint64_t *out, struct gs_err *err) {
   char *end;
   errno = 0;

@@ -2,7 +2,9 @@
 #ifndef SIM_GRAPH_H
 #define SIM_GRAPH_H
 
-#include "sim/graph/capture.h"
+#include "sim/memory/memory.h"
+#include "sim/model/capture.h"
+#include "sim/model/handle.h"
 
 /* The address of an allocation node: shared by the graph, its clones and its executables. */
 struct sim_graph_memory {

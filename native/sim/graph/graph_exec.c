@@ -268,7 +268,7 @@ static CUresult launch(struct sim_graph_exec *exec, struct sim_stream *stream) {
 /* A launch that is captured becomes a child graph. sim_lock held. */
 static CUresult capture_launch(struct sim_graph_exec *exec, struct sim_stream *stream) {
   struct sim_op op = {.resource = SIM_INSTANT, .node_type = CU_GRAPH_NODE_TYPE_GRAPH};
-  CUresult result = sim_capture_append(stream, &op);
+  CUresult result = stream->capture->append(stream, &op);
   if (result)
     return result;
   struct sim_graph_node *node = stream->cap_deps[0];

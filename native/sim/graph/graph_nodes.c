@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "sim/graph/graph.h"
+#include "sim/program/image.h"
 
 static CUdeviceptr address_in(const void *payload) { return *(const CUdeviceptr *)payload; }
 static void run_uncommit(void *payload) { sim_graph_mem_uncommit(address_in(payload)); }

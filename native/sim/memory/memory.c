@@ -4,45 +4,6 @@
 
 #include "sim/memory/memory.h"
 
-/* Nothing needs no word with the engine. */
-static CUresult reserve(CUdevice device, uint64_t bytes) {
-  return bytes ? sim_memory_reserve(device, bytes) : CUDA_SUCCESS;
-}
-
-static void release(CUdevice device, uint64_t bytes) {
-  if (bytes)
-    sim_memory_release(device, bytes);
-}
-
-CUresult sim_memory_new(struct sim_ctx *ctx, CUdevice device, enum sim_range_kind kind, uint64_t bytes,
-                        uint64_t charged, unsigned flags, bool low, CUdeviceptr *address) {
-  struct sim_range range = {.bytes = bytes,
-                            .charged = charged,
-                            .kind = kind,
-                            .device = device,
-                            .ctx = ctx ? sim_ctx_owner(ctx) : NULL,
-                            .flags = flags};
-  CUresult result = reserve(device, charged);
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = sim_pages_new(device, bytes, low, &range.pages);
-  if (result != CUDA_SUCCESS) {
-    release(device, charged);
-    return result;
-  }
-  range.base = (uint64_t)(uintptr_t)range.pages.at;
-  sim_ranges_lock();
-  struct sim_range *kept = sim_range_add(&range);
-  sim_ranges_unlock();
-  if (!kept) {
-    sim_pages_free(&range.pages);
-    release(device, charged);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  *address = range.base;
-  return CUDA_SUCCESS;
-}
-
 /* The common start of all allocations: initialised, a context, no capture in the way, a size that makes sense. */
 static CUresult allocation_start(size_t bytes, const void *out, struct sim_ctx **ctx) {
   CUresult result = sim_ctx_need(ctx);
@@ -121,19 +82,15 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned in
   return result;
 }
 
-void sim_memory_forget(struct sim_range *range) {
-  sim_ranges_lock();
-  if (range->kind == SIM_RANGE_POOL) {
-    sim_pool_free_now(range);
-    sim_ranges_unlock();
+/* Takes a range that is marked dying, of a pool or its own, out of the table and gives back what it holds. */
+static void forget(struct sim_range *range) {
+  if (range->kind != SIM_RANGE_POOL) {
+    sim_memory_forget(range);
     return;
   }
-  struct sim_range gone = *range;
-  sim_range_remove(range);
+  sim_ranges_lock();
+  sim_pool_free_now(range);
   sim_ranges_unlock();
-  if (gone.kind != SIM_RANGE_REGISTERED) /* the caller's own pages */
-    sim_pages_free(&gone.pages);
-  release(gone.device, gone.charged);
 }
 
 static bool freed_by_cumemfree(const struct sim_range *range) {
@@ -166,7 +123,7 @@ CUresult sim_memory_free(CUdeviceptr address) {
   if (graph)
     sim_graph_mem_uncommit(address);
   else
-    sim_memory_forget(range);
+    forget(range);
   return CUDA_SUCCESS;
 }
 
@@ -241,57 +198,7 @@ CUresult cuMemGetAddressRange(CUdeviceptr_v1 *pbase, unsigned int *psize, CUdevi
   return CUDA_SUCCESS;
 }
 
-/* ---- for the other files of the driver --------------------------------------------------------------------------- */
-
-void *sim_memory_host(CUdeviceptr address, size_t bytes) {
-  void *at = NULL;
-  sim_ranges_lock();
-  struct sim_range *range = sim_range_find(address);
-  if (range && bytes <= range->bytes - (address - range->base) && (range->kind != SIM_RANGE_MAPPED || range->readable))
-    at = (void *)(uintptr_t)address; /* device addresses are host addresses */
-  sim_ranges_unlock();
-  return at;
-}
-
-static struct sim_range *module_range(CUdeviceptr address, uint64_t id) {
-  struct sim_range *range = sim_range_at(address);
-  return range && range->kind == SIM_RANGE_MODULE && range->id == id ? range : NULL;
-}
-
-CUresult sim_memory_module_alloc(struct sim_ctx *ctx, size_t bytes, CUdeviceptr *address, uint64_t *id) {
-  CUresult result = sim_memory_new(ctx, ctx->device, SIM_RANGE_MODULE, bytes, 0, 0, false, address);
-  if (result != CUDA_SUCCESS)
-    return result;
-  sim_ranges_lock();
-  *id = sim_range_at(*address)->id;
-  sim_ranges_unlock();
-  return CUDA_SUCCESS;
-}
-
-bool sim_memory_module_alive(CUdeviceptr address, uint64_t id) {
-  sim_ranges_lock();
-  bool alive = module_range(address, id) != NULL;
-  sim_ranges_unlock();
-  return alive;
-}
-
-void sim_memory_module_free(CUdeviceptr address, uint64_t id) {
-  sim_ranges_lock();
-  struct sim_range *range = module_range(address, id);
-  if (range)
-    range->dying = true;
-  sim_ranges_unlock();
-  if (range)
-    sim_memory_forget(range);
-}
-
-void sim_memory_array_free(CUdeviceptr address) {
-  sim_ranges_lock();
-  struct sim_range *range = sim_range_at(address);
-  range->dying = true;
-  sim_ranges_unlock();
-  sim_memory_forget(range);
-}
+/* ---- the end of a context ---------------------------------------------------------------------------------------- */
 
 static bool dies_with(const struct sim_range *range, const struct sim_ctx *ctx) {
   return range->ctx == ctx && !range->dying &&
@@ -310,7 +217,7 @@ void sim_memory_ctx_destroyed(struct sim_ctx *ctx) {
       range->dying = true;
     sim_ranges_unlock();
     if (range)
-      sim_memory_forget(range);
+      forget(range);
   } while (range);
   sim_arrays_ctx_destroyed(ctx);
   sim_pools_ctx_destroyed(ctx);

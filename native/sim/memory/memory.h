@@ -87,9 +87,6 @@ void sim_graph_mem_destroy(CUdeviceptr address);
 void *sim_memory_host(CUdeviceptr address, size_t bytes);
 /* Frees what a context still holds, when it is destroyed; no work is pending. */
 void sim_memory_ctx_destroyed(struct sim_ctx *ctx);
-/* Somebody waited for a stream, an event, a context or a device, and no lock is held: pools give back what exceeds
- * their release threshold. */
-void sim_pools_synchronized(void);
 /* Memory of a module's globals, charged with the module. It ends when freed or with its context, and its address may
  * then be something else's: *id tells whether it is still the same. Freeing what is gone is no error. */
 CUresult sim_memory_module_alloc(struct sim_ctx *ctx, size_t bytes, CUdeviceptr *address, uint64_t *id);

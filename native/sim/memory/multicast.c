@@ -3,33 +3,8 @@
 
 #include "sim/memory/vmm.h"
 
-struct binding {
-  uint64_t offset, bytes;
-  struct physical *memory;
-  struct binding *next;
-};
-struct multicast {
-  unsigned team;    /* devices it is for */
-  uint32_t devices; /* added so far, a bit each */
-  struct binding *bindings;
-};
-
 /* All with sim_ranges_lock. */
 static CUdevice device_of(const struct binding *binding) { return sim_physical_device(&binding->memory->prop); }
-
-static void let_go(struct binding **at) {
-  struct binding *gone = *at;
-  *at = gone->next;
-  gone->memory->bound--;
-  sim_physical_check(gone->memory);
-  free(gone);
-}
-
-void sim_multicast_free(struct multicast *multicast) {
-  while (multicast->bindings)
-    let_go(&multicast->bindings);
-  free(multicast);
-}
 
 static struct physical *object_of(CUmemGenericAllocationHandle handle) {
   struct physical *object = sim_physical_of(handle);
@@ -159,7 +134,7 @@ CUresult cuMulticastUnbind(CUmemGenericAllocationHandle mcHandle, CUdevice dev, 
       at = &(*at)->next;
       continue;
     }
-    let_go(at);
+    sim_binding_end(at);
     found = true;
   }
   sim_ranges_unlock();

@@ -40,7 +40,52 @@ static bool on_device(const struct CUmemPoolHandle_st *pool) {
   return pool->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
 }
 
-static CUdevice device_of(const struct CUmemPoolHandle_st *pool) { return on_device(pool) ? pool->location.id : 0; }
+CUdevice sim_pool_device(const struct CUmemPoolHandle_st *pool) { return on_device(pool) ? pool->location.id : 0; }
+
+static struct block *block_new(struct chunk *chunk, uint64_t base, uint64_t bytes) {
+  struct block *block = all.spare;
+  if (block)
+    all.spare = block->after;
+  else
+    block = calloc(1, sizeof *block);
+  if (block)
+    *block = (struct block){.chunk = chunk, .base = base, .bytes = bytes, .generation = block->generation + 1};
+  return block;
+}
+
+static void block_drop(struct block *block) {
+  block->generation++;
+  block->chunk = NULL;
+  block->after = all.spare;
+  all.spare = block;
+}
+
+void sim_pool_trim(struct CUmemPoolHandle_st *pool, uint64_t keep) {
+  struct chunk **link = &pool->chunks;
+  while (*link) {
+    struct chunk *chunk = *link;
+    if (chunk->live || pool->reserved <= keep || pool->reserved - chunk->pages.bytes < keep) {
+      link = &chunk->next;
+      continue;
+    }
+    *link = chunk->next;
+    pool->reserved -= chunk->pages.bytes;
+    sim_pages_free(&chunk->pages);
+    if (on_device(pool))
+      sim_memory_release(sim_pool_device(pool), chunk->pages.bytes);
+    block_drop(chunk->blocks);
+    free(chunk);
+  }
+}
+
+/* Somebody has waited: what exceeds a pool's release threshold goes back. */
+static void give_back(void) {
+  sim_ranges_lock();
+  for (struct CUmemPoolHandle_st *pool = all.pools; pool; pool = pool->next)
+    if (pool->reserved > pool->threshold && !pool->destroyed)
+      sim_pool_trim(pool, pool->threshold);
+  sim_ranges_unlock();
+}
 
 void sim_pool_start(struct CUmemPoolHandle_st *pool, CUmemLocation location, uint64_t max) {
   enum { READ_WRITE = 3 };
@@ -49,6 +94,7 @@ void sim_pool_start(struct CUmemPoolHandle_st *pool, CUmemLocation location, uin
     pool->access[location.id] = READ_WRITE;
   pool->next = all.pools;
   all.pools = pool;
+  __atomic_store_n(&sim_synchronized, give_back, __ATOMIC_RELEASE);
 }
 
 bool sim_pool_known(CUmemoryPool handle) {
@@ -74,31 +120,13 @@ static CUresult growth_of(const struct CUmemPoolHandle_st *pool, uint64_t bytes,
   return pool->reserved + *growth <= pool->max ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static struct block *block_new(struct chunk *chunk, uint64_t base, uint64_t bytes) {
-  struct block *block = all.spare;
-  if (block)
-    all.spare = block->after;
-  else
-    block = calloc(1, sizeof *block);
-  if (block)
-    *block = (struct block){.chunk = chunk, .base = base, .bytes = bytes, .generation = block->generation + 1};
-  return block;
-}
-
-static void block_drop(struct block *block) {
-  block->generation++;
-  block->chunk = NULL;
-  block->after = all.spare;
-  all.spare = block;
-}
-
 static CUresult chunk_pages(struct CUmemPoolHandle_st *pool, uint64_t growth, struct sim_pages *pages) {
-  CUresult result = on_device(pool) ? sim_memory_reserve(device_of(pool), growth) : CUDA_SUCCESS;
+  CUresult result = on_device(pool) ? sim_memory_reserve(sim_pool_device(pool), growth) : CUDA_SUCCESS;
   if (result != CUDA_SUCCESS)
     return result;
-  result = sim_pages_new(device_of(pool), growth, false, pages);
+  result = sim_pages_new(sim_pool_device(pool), growth, false, pages);
   if (result != CUDA_SUCCESS && on_device(pool))
-    sim_memory_release(device_of(pool), growth);
+    sim_memory_release(sim_pool_device(pool), growth);
   return result;
 }
 
@@ -126,36 +154,10 @@ static CUresult chunk_add(struct CUmemPoolHandle_st *pool, uint64_t bytes) {
   return CUDA_SUCCESS;
 }
 
-void sim_pool_trim(struct CUmemPoolHandle_st *pool, uint64_t keep) {
-  struct chunk **link = &pool->chunks;
-  while (*link) {
-    struct chunk *chunk = *link;
-    if (chunk->live || pool->reserved <= keep || pool->reserved - chunk->pages.bytes < keep) {
-      link = &chunk->next;
-      continue;
-    }
-    *link = chunk->next;
-    pool->reserved -= chunk->pages.bytes;
-    sim_pages_free(&chunk->pages);
-    if (on_device(pool))
-      sim_memory_release(device_of(pool), chunk->pages.bytes);
-    block_drop(chunk->blocks);
-    free(chunk);
-  }
-}
-
 static void trim_device(CUdevice device) {
   for (struct CUmemPoolHandle_st *pool = all.pools; pool; pool = pool->next)
-    if (on_device(pool) && device_of(pool) == device && !pool->destroyed)
+    if (on_device(pool) && sim_pool_device(pool) == device && !pool->destroyed)
       sim_pool_trim(pool, 0);
-}
-
-void sim_pools_synchronized(void) {
-  sim_ranges_lock();
-  for (struct CUmemPoolHandle_st *pool = all.pools; pool; pool = pool->next)
-    if (pool->reserved > pool->threshold && !pool->destroyed)
-      sim_pool_trim(pool, pool->threshold);
-  sim_ranges_unlock();
 }
 
 /* ---- blocks ------------------------------------------------------------------------------------------------------ */
@@ -269,7 +271,7 @@ static CUresult take(struct CUmemPoolHandle_st *pool, uint64_t bytes, struct sim
                                   .bytes = bytes,
                                   .pages = {.fd = -1},
                                   .kind = SIM_RANGE_POOL,
-                                  .device = device_of(pool),
+                                  .device = sim_pool_device(pool),
                                   .ctx = sim_stream_ctx(stream),
                                   .owner = block};
   if (!sim_range_add(&range))
@@ -280,56 +282,19 @@ static CUresult take(struct CUmemPoolHandle_st *pool, uint64_t bytes, struct sim
 }
 
 /* A full device gets a second try without what pools hold unused, and a third after all queued frees. */
-static CUresult take_hard(struct CUmemPoolHandle_st *pool, uint64_t bytes, struct sim_stream *stream,
-                          CUdeviceptr *address) {
+CUresult sim_pool_take(struct CUmemPoolHandle_st *pool, uint64_t bytes, struct sim_stream *stream,
+                       CUdeviceptr *address) {
   CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
   for (int attempt = 0; attempt < 3 && result == CUDA_ERROR_OUT_OF_MEMORY; attempt++) {
     if (attempt == 2)
-      sim_device_wait(device_of(pool));
+      sim_device_wait(sim_pool_device(pool));
     sim_ranges_lock();
     if (attempt > 0)
-      trim_device(device_of(pool));
+      trim_device(sim_pool_device(pool));
     result = sim_pool_known(pool) ? take(pool, bytes, stream, address) : CUDA_ERROR_INVALID_VALUE;
     sim_ranges_unlock();
   }
   return result;
-}
-
-/* handle NULL: the current pool of the stream's device. */
-static CUresult allocate(CUdeviceptr *dptr, size_t bytes, CUmemoryPool handle, CUstream stream_handle,
-                         bool per_thread) {
-  struct sim_stream *stream;
-  CUresult result = sim_ready();
-  if (result == CUDA_SUCCESS)
-    result = sim_stream_get(stream_handle, per_thread, &stream);
-  if (result != CUDA_SUCCESS)
-    return result;
-  if (!dptr || bytes == 0)
-    return CUDA_ERROR_INVALID_VALUE;
-  if (bytes > SIM_ADDRESS_SPACE)
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  sim_ranges_lock();
-  CUmemoryPool pool = handle ? handle : sim_pool_current(sim_stream_ctx(stream)->device);
-  bool valid = sim_pool_known(pool) && !pool->imported;
-  sim_ranges_unlock();
-  if (!valid)
-    return CUDA_ERROR_INVALID_VALUE;
-  if (sim_stream_capturing(stream))
-    return sim_graph_mem_capture(stream, device_of(pool), bytes, dptr);
-  return take_hard(pool, bytes, stream, dptr);
-}
-
-CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream) {
-  return allocate(dptr, bytesize, NULL, hStream, false);
-}
-CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream) {
-  return allocate(dptr, bytesize, NULL, hStream, true);
-}
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream) {
-  return pool ? allocate(dptr, bytesize, pool, hStream, false) : CUDA_ERROR_INVALID_VALUE;
-}
-CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream) {
-  return pool ? allocate(dptr, bytesize, pool, hStream, true) : CUDA_ERROR_INVALID_VALUE;
 }
 
 struct fade {
@@ -345,7 +310,7 @@ static void run_fade(void *payload) {
   sim_ranges_unlock();
 }
 
-static CUresult fade_out(struct sim_stream *stream, CUdeviceptr address) {
+CUresult sim_pool_fade(struct sim_stream *stream, CUdeviceptr address) {
   sim_ranges_lock();
   struct sim_range *range = sim_range_at(address);
   struct block *block = range && range->kind == SIM_RANGE_POOL ? range->owner : NULL;
@@ -369,26 +334,3 @@ static CUresult fade_out(struct sim_stream *stream, CUdeviceptr address) {
     run_fade(&fade); /* the stream is gone: nothing can use the block any more */
   return result;
 }
-
-static CUresult free_async(CUdeviceptr address, CUstream handle, bool per_thread) {
-  struct sim_stream *stream;
-  CUresult result = sim_ready();
-  if (result == CUDA_SUCCESS)
-    result = sim_stream_get(handle, per_thread, &stream);
-  if (result != CUDA_SUCCESS)
-    return result;
-  sim_ranges_lock();
-  struct sim_range *range = sim_range_at(address);
-  enum sim_range_kind kind = range ? range->kind : SIM_RANGE_REGISTERED;
-  sim_ranges_unlock();
-  if (kind == SIM_RANGE_GRAPH)
-    return sim_graph_mem_free_in_order(stream, address);
-  if (sim_stream_capturing(stream))
-    return CUDA_ERROR_INVALID_VALUE; /* only a graph's own allocations can be freed in it */
-  if (kind == SIM_RANGE_DEVICE || kind == SIM_RANGE_MANAGED || kind == SIM_RANGE_IMPORTED)
-    return sim_memory_free_in_order(stream, address);
-  return fade_out(stream, address);
-}
-
-CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) { return free_async(dptr, hStream, false); }
-CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) { return free_async(dptr, hStream, true); }

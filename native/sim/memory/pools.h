@@ -28,6 +28,13 @@ void sim_pool_end(struct CUmemPoolHandle_st *pool);
 /* Gives back chunks that hold nothing, as long as `keep` bytes stay reserved. */
 void sim_pool_trim(struct CUmemPoolHandle_st *pool, uint64_t keep);
 
+CUdevice sim_pool_device(const struct CUmemPoolHandle_st *pool); /* 0 for host memory */
+/* A block of a pool, for work on a stream; a full device gets further tries. INVALID_VALUE: no such pool. Unlocked. */
+CUresult sim_pool_take(struct CUmemPoolHandle_st *pool, uint64_t bytes, struct sim_stream *stream,
+                       CUdeviceptr *address);
+/* Frees a block once the stream gets there. Unlocked. */
+CUresult sim_pool_fade(struct sim_stream *stream, CUdeviceptr address);
+
 /* Where a block lies in the file behind its device's memory; fd -1: nowhere. */
 void sim_pool_block_place(const void *block, int *fd, uint64_t *offset);
 

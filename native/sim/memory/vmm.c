@@ -14,12 +14,6 @@
 
 #include "sim/memory/vmm.h"
 
-/* Under sim_ranges_lock. */
-static struct {
-  struct physical *physicals;
-  uint64_t ids;
-} all;
-
 /* Behind the bytes of an exported file: what an importer must know. */
 struct trailer {
   uint64_t magic, bytes;
@@ -29,23 +23,6 @@ struct trailer {
 #define TRAILER_MAGIC 0x6773566d6d310001ull
 
 enum { GRANULARITY_RECOMMENDED = 1 };
-
-uint64_t sim_physical_id(const void *physical) { return ((const struct physical *)physical)->id; }
-
-int sim_physical_handle_types(const void *physical) {
-  return ((const struct physical *)physical)->prop.requestedHandleTypes;
-}
-
-struct physical *sim_physical_of(CUmemGenericAllocationHandle handle) {
-  for (struct physical *each = all.physicals; each; each = each->next)
-    if ((uint64_t)(uintptr_t)each == handle)
-      return each->handles ? each : NULL;
-  return NULL;
-}
-
-static bool on_device(const CUmemAllocationProp *prop) { return prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE; }
-
-CUdevice sim_physical_device(const CUmemAllocationProp *prop) { return on_device(prop) ? prop->location.id : 0; }
 
 static CUresult check_properties(const CUmemAllocationProp *prop) {
   if (!prop || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
@@ -92,42 +69,6 @@ static CUresult own_pages(uint64_t bytes, const CUmemAllocationProp *prop, struc
   return CUDA_SUCCESS;
 }
 
-static void physical_free(struct physical *physical) {
-  struct physical **link = &all.physicals;
-  while (*link != physical)
-    link = &(*link)->next;
-  *link = physical->next;
-  if (physical->multicast)
-    sim_multicast_free(physical->multicast);
-  else if (physical->own_file)
-    close(physical->pages.fd);
-  else
-    sim_pages_free(&physical->pages);
-  if (physical->charged)
-    sim_memory_release(sim_physical_device(&physical->prop), physical->charged);
-  free(physical);
-}
-
-void sim_physical_check(struct physical *physical) {
-  if (physical->handles == 0 && physical->mappings == 0 && physical->bound == 0)
-    physical_free(physical);
-}
-
-CUresult sim_physical_add(const struct physical *made, CUmemGenericAllocationHandle *handle) {
-  struct physical *kept = malloc(sizeof *kept);
-  if (!kept)
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  *kept = *made;
-  sim_ranges_lock();
-  kept->id = ++all.ids;
-  kept->handles = 1;
-  kept->next = all.physicals;
-  all.physicals = kept;
-  sim_ranges_unlock();
-  *handle = (uint64_t)(uintptr_t)kept;
-  return CUDA_SUCCESS;
-}
-
 static CUresult physical_new(struct physical *made, CUmemGenericAllocationHandle *handle) {
   CUresult result = made->own_file ? own_pages(made->bytes, &made->prop, &made->pages)
                                    : sim_pages_new(sim_physical_device(&made->prop), made->bytes, false, &made->pages);
@@ -158,7 +99,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
   if (size > SIM_ADDRESS_SPACE)
     return CUDA_ERROR_OUT_OF_MEMORY;
   struct physical made = {.bytes = size,
-                          .charged = on_device(prop) ? size : 0,
+                          .charged = prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? size : 0,
                           .prop = *prop,
                           .own_file = prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE};
   if (made.charged)
@@ -242,7 +183,7 @@ CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocat
 
 /* Makes the ordinal this process's own. */
 static bool localise(struct trailer *trailer) {
-  if (!on_device(&trailer->prop))
+  if (trailer->prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
     return true;
   for (CUdevice device = 0; sim_device_valid(device); device++) {
     if (sim_engine_device(device) == trailer->engine_device) {

@@ -15,6 +15,18 @@ struct physical {
   struct physical *next;
 };
 
+struct binding {
+  uint64_t offset, bytes;
+  struct physical *memory;
+  struct binding *next;
+};
+struct multicast {
+  unsigned team;    /* devices it is for */
+  uint32_t devices; /* added so far, a bit each */
+  struct binding *bindings;
+};
+void sim_binding_end(struct binding **at); /* takes it off its list */
+
 struct physical *sim_physical_of(CUmemGenericAllocationHandle handle); /* NULL: not a live handle */
 CUdevice sim_physical_device(const CUmemAllocationProp *prop);
 void sim_physical_check(struct physical *physical); /* frees it if no handle and no mapping is left */
@@ -23,8 +35,5 @@ void sim_physical_check(struct physical *physical); /* frees it if no handle and
 CUresult sim_physical_add(const struct physical *made, CUmemGenericAllocationHandle *handle);
 /* An exported file: its bytes and the device they are on, as this process numbers it. False: it is none. */
 bool sim_physical_file(int fd, uint64_t *bytes, CUdevice *device);
-
-/* multicast.c */
-void sim_multicast_free(struct multicast *multicast);
 
 #endif

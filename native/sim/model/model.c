@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sim/model/model.h"
+#include "sim/model/streams.h"
 
 static uint64_t last_seq;
 static struct sim_stream *kicked, *chain_kicked; /* streams whose head, whose chain may move */

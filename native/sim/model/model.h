@@ -143,7 +143,6 @@ struct sim_condition {
 };
 void sim_wait(CUdevice device, bool blocking, const struct sim_condition *condition);
 void sim_worker_need(CUdevice device); /* starts the device's worker, or wakes it */
-bool sim_in_host_function(void);       /* this thread runs one: no CUDA calls allowed */
 /* Append work (never to a capture); sim_lock held, dropped while the queue is full. The item's number, 0: no memory.
  * waited: the caller waits for it at once, so nobody else need attend. counted: takes a place in the stream's bounded
  * queue. */
@@ -151,25 +150,5 @@ uint64_t sim_enqueue(struct sim_stream *stream, const struct sim_op *op, bool wa
 uint64_t sim_enqueue_mark(struct sim_stream *stream, struct sim_mark *mark);
 uint64_t sim_enqueue_wait(struct sim_stream *stream, struct sim_mark *mark);
 void sim_wait_seq(struct sim_stream *stream, uint64_t seq); /* called unlocked */
-
-/* stream.c */
-struct sim_stream *sim_stream_new(struct sim_ctx *ctx, unsigned flags, int priority); /* sim_lock held */
-/* all of them, empty; sim_lock held */
-void sim_streams_free(struct sim_ctx *ctx);
-/* frees drained ones; sim_lock held */
-void sim_streams_sweep(void);
-
-/* context.c */
-extern struct sim_ctx *sim_contexts; /* all alive; under sim_lock */
-
-/* Handles: memory of a kind is recycled for the same kind only, so a stale handle is recognised and never faults. */
-struct sim_kind {
-  size_t bytes;
-  uint32_t magic;
-  void *free_list;
-};
-/* zeroed, first word = magic; NULL: no memory; sim_lock held */
-void *sim_handle_new(struct sim_kind *kind);
-void sim_handle_free(struct sim_kind *kind, void *handle); /* sim_lock held */
 
 #endif

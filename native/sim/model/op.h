@@ -41,6 +41,8 @@ struct sim_op {
   size_t params_bytes; /* <= SIM_PAYLOAD_MAX */
 };
 
+/* Runs a host function; params stays the caller's until the op is submitted. */
+struct sim_op sim_host_op(const CUDA_HOST_NODE_PARAMS *params);
 /* Adds a cost of the device to a copy: latency of one transfer plus bytes over the link, in ns. */
 uint64_t sim_copy_ns(uint64_t bytes);
 /* The same for work inside the device (fills, device to device): 20 times the link's rate. */

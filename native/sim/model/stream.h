@@ -5,6 +5,8 @@
 #include "sim/model/context.h"
 #include "sim/model/op.h"
 
+struct sim_stream;
+
 /* Resolves a stream handle: NULL is the legacy stream, or the calling thread's own where per_thread (the _ptds/_ptsz
  * functions); CU_STREAM_LEGACY, CU_STREAM_PER_THREAD. INVALID_CONTEXT, INVALID_HANDLE. */
 CUresult sim_stream_get(CUstream handle, bool per_thread, struct sim_stream **stream);
@@ -14,6 +16,8 @@ bool sim_stream_capturing(struct sim_stream *stream);
 /* Appends work to a stream, or a node to the graph the stream is captured into. Blocks while the stream's queue is
  * full. Capture rules are checked here (legacy stream during a capture: STREAM_CAPTURE_IMPLICIT). */
 CUresult sim_submit(struct sim_stream *stream, const struct sim_op *op);
+/* May a synchronous call wait for it? Illegal on a capturing stream, whose capture it ends. sim_lock held. */
+CUresult sim_stream_may_wait(struct sim_stream *stream);
 /* Waits until everything submitted to the stream so far is done. STREAM_CAPTURE_UNSUPPORTED on a capturing stream. */
 CUresult sim_stream_wait(struct sim_stream *stream);
 /* Both, as synchronous copies do; STREAM_CAPTURE_UNSUPPORTED where the stream captures. */

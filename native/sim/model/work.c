@@ -14,9 +14,6 @@ enum {
   POLL_VALUE_NS = 50000  /* memory that a stream waits on is looked at this often */
 };
 
-static __thread bool in_host_function;
-bool sim_in_host_function(void) { return in_host_function; }
-
 static void sleep_until(uint64_t when) {
   struct timespec time = {(time_t)(when / 1000000000u), (long)(when % 1000000000u)};
   clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL); /* an early return only means looking once more */
@@ -215,9 +212,9 @@ static uint64_t next_duty(CUdevice device, uint64_t now) {
 static void run_host(struct sim_device *device, struct sim_item *item) {
   device->hosts = item->ready_next;
   sim_unlock();
-  in_host_function = true;
+  sim_host_function(true);
   item->run(item->payload);
-  in_host_function = false;
+  sim_host_function(false);
   sim_lock();
   uint64_t now = sim_now();
   sim_advance(now);

@@ -3,6 +3,7 @@
 #define SIM_IMAGE_H
 
 #include "image/gs_image.h"
+#include "sim/model/handle.h"
 #include "sim/model/model.h"
 
 enum { SIM_PARAMS_MAX = 64, SIM_ATTRIBUTE_LOCAL = 3 /* CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES */ };
@@ -80,7 +81,9 @@ CUresult sim_image_place(struct sim_image *image, struct sim_ctx *ctx, const voi
 bool sim_collective(const char *name);
 CUresult sim_meeting_op(uint64_t key, uint64_t ranks, struct sim_op *op);
 
-CUresult sim_kernel_prepare(struct sim_function *function, struct sim_ctx *ctx); /* launch.c; unlocked */
+/* launch.c. params stays the caller's until the op is submitted. */
+CUresult sim_kernel_op(const CUDA_KERNEL_NODE_PARAMS *params, struct sim_op *op);
+CUresult sim_kernel_prepare(struct sim_function *function, struct sim_ctx *ctx); /* unlocked */
 
 /* module.c; INVALID_HANDLE */
 CUresult sim_function_get(const void *handle, struct sim_function **function);

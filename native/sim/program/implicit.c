@@ -2,6 +2,8 @@
  * and the buffers that cuCtxSetLimit sizes. What a new context has of it is in its own cost. */
 #include "sim/program/implicit.h"
 
+#include <string.h>
+
 #include "sim/memory/memory.h"
 
 enum {
@@ -11,6 +13,8 @@ enum {
   STACK_MAX = 524288, /* local memory of one thread */
   RESIDENT_THREADS = 108 * 2048
 };
+
+static const size_t default_limit[16] = {1024, 1 << 20, 8 << 20, 2, 2048, 128};
 
 static CUresult charge(struct sim_ctx *ctx, uint64_t *charged, uint64_t bytes) {
   CUresult result = bytes > *charged ? sim_memory_reserve(ctx->device, bytes - *charged) : CUDA_SUCCESS;
@@ -44,7 +48,7 @@ static uint64_t stacks_bytes(uint64_t per_thread) {
 CUresult sim_stack_need(struct sim_ctx *ctx, uint64_t bytes_per_thread) {
   if (bytes_per_thread <= ctx->implicit.stack)
     return CUDA_SUCCESS;
-  uint64_t first = stacks_bytes(sim_ctx_default_limit(CU_LIMIT_STACK_SIZE));
+  uint64_t first = stacks_bytes(default_limit[CU_LIMIT_STACK_SIZE]);
   CUresult result = charge(ctx, &ctx->implicit.stack_charged, stacks_bytes(bytes_per_thread) - first);
   if (result == CUDA_SUCCESS)
     ctx->implicit.stack = bytes_per_thread;
@@ -52,7 +56,7 @@ CUresult sim_stack_need(struct sim_ctx *ctx, uint64_t bytes_per_thread) {
 }
 
 static CUresult buffer_set(struct sim_ctx *ctx, CUlimit limit, size_t value) {
-  uint64_t first = sim_round_up(sim_ctx_default_limit(limit), CHUNK), bytes = sim_round_up(value, CHUNK);
+  uint64_t first = sim_round_up(default_limit[limit], CHUNK), bytes = sim_round_up(value, CHUNK);
   return charge(ctx, &ctx->implicit.buffer_charged[limit], bytes > first ? bytes - first : 0);
 }
 
@@ -74,7 +78,8 @@ CUresult sim_limit_set(struct sim_ctx *ctx, CUlimit limit, size_t value) {
 }
 
 void sim_implicit_begin(struct sim_ctx *ctx) {
-  ctx->implicit = (struct sim_implicit){.stack = sim_ctx_default_limit(CU_LIMIT_STACK_SIZE)};
+  memcpy(ctx->limit, default_limit, sizeof ctx->limit);
+  ctx->implicit = (struct sim_implicit){.stack = default_limit[CU_LIMIT_STACK_SIZE]};
 }
 
 void sim_implicit_end(struct sim_ctx *ctx) {

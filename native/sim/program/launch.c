@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sim/graph/capture.h"
 #include "sim/memory/memory.h"
+#include "sim/model/event.h"
 #include "sim/program/image.h"
 #include "sim/program/implicit.h"
 
@@ -134,7 +134,7 @@ static CUresult record_attributes(const CUlaunchConfig *config, bool per_thread)
     if (id != CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT && id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT)
       continue;
     CUevent event = config->attrs[i].value.event.event;
-    CUresult result = per_thread ? cuEventRecord_ptsz(event, config->hStream) : cuEventRecord(event, config->hStream);
+    CUresult result = sim_event_record_by_handle(event, config->hStream, 0, per_thread);
     if (result)
       return result;
   }

@@ -13,7 +13,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "sim/graph/capture.h"
 #include "sim/program/image.h"
 
 enum { RANKS_MAX = 255, KEY_BITS = 56 };

@@ -9,8 +9,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "sim/graph/capture.h"
-#include "sim/memory/memory.h"
+#include "sim/model/shared_event.h"
 
 struct sim_shared_event {
   uint64_t recorded, reached;
@@ -124,26 +123,17 @@ void sim_shared_event_sync(struct sim_shared_event *event, CUdevice device, bool
 
 /* ---- handles ----------------------------------------------------------------------------------------------------- */
 
-CUresult cuIpcGetEventHandle(CUipcEventHandle *pHandle, CUevent event) {
-  struct sim_event *known;
-  CUresult result = sim_event_get(event, &known);
-  if (result != CUDA_SUCCESS)
-    return result;
-  if (!pHandle || !known->shared)
-    return CUDA_ERROR_INVALID_VALUE;
-  sim_lock();
+CUresult sim_shared_event_handle(const struct sim_shared_event *event, CUipcEventHandle *out) {
   struct handle handle = {.magic = HANDLE_MAGIC};
   for (uint32_t i = 0; i < files; i++)
-    if (known->shared >= file[i].events && known->shared < file[i].events + EVENTS) {
+    if (event >= file[i].events && event < file[i].events + EVENTS) {
       memcpy(handle.secret, file[i].secret, sizeof handle.secret);
-      handle.index = (uint64_t)(known->shared - file[i].events);
+      handle.index = (uint64_t)(event - file[i].events);
     }
-  sim_unlock();
-  memcpy(pHandle, &handle, sizeof handle);
+  memcpy(out, &handle, sizeof handle);
   return CUDA_SUCCESS;
 }
 
-/* With sim_lock held. */
 static CUresult find_file(const struct handle *handle, struct sim_shared_event **events) {
   uint32_t engine_device;
   int fd, pid;
@@ -169,21 +159,14 @@ static CUresult find_file(const struct handle *handle, struct sim_shared_event *
   return CUDA_SUCCESS;
 }
 
-CUresult cuIpcOpenEventHandle(CUevent *phEvent, CUipcEventHandle handle) {
+CUresult sim_shared_event_open(CUipcEventHandle handle, struct sim_shared_event **event) {
   struct sim_shared_event *events;
   struct handle named;
-  struct sim_ctx *ctx;
-  CUresult result = sim_ctx_need(&ctx);
-  if (result != CUDA_SUCCESS)
-    return result;
   memcpy(&named, &handle, sizeof named);
-  if (!phEvent || named.magic != HANDLE_MAGIC || named.index >= EVENTS)
+  if (named.magic != HANDLE_MAGIC || named.index >= EVENTS)
     return CUDA_ERROR_INVALID_VALUE;
-  sim_lock();
-  result = find_file(&named, &events);
+  CUresult result = find_file(&named, &events);
   if (result == CUDA_SUCCESS)
-    result = sim_event_new(sim_ctx_owner(ctx), CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING, &events[named.index],
-                           phEvent);
-  sim_unlock();
+    *event = &events[named.index];
   return result;
 }

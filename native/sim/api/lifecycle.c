@@ -1,0 +1,48 @@
+/* Making and ending contexts of every kind. */
+#include "sim/api/contexts.h"
+#include "sim/memory/memory.h"
+#include "sim/model/model.h"
+#include "sim/model/streams.h"
+#include "sim/program/implicit.h"
+
+static uint64_t cost_of(const struct sim_ctx *ctx) { return ctx->green_of ? 0 : sim_hello.context_bytes; }
+
+/* Gives a context its device memory, lane and default stream. sim_lock held. */
+CUresult sim_ctx_raise(struct sim_ctx *ctx, unsigned flags) {
+  CUresult result = sim_memory_reserve(ctx->device, cost_of(ctx));
+  if (result)
+    return result;
+  result = sim_device_open(ctx->device);
+  ctx->legacy = result ? NULL : sim_stream_new(ctx, 0, 0);
+  if (ctx->legacy == NULL) {
+    sim_memory_release(ctx->device, cost_of(ctx));
+    return result ? result : CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  ctx->legacy->legacy = true;
+  ctx->legacy->blocking = false;
+  ctx->flags = flags;
+  ctx->api_version = SIM_CUDA_VERSION;
+  ctx->peers = 0;
+  sim_implicit_begin(ctx);
+  sim_ctx_begin(ctx);
+  return CUDA_SUCCESS;
+}
+
+/* Ends a context whose work is done. Called unlocked. */
+void sim_ctx_fell(struct sim_ctx *ctx) {
+  sim_memory_ctx_destroyed(ctx);
+  sim_lock();
+  sim_streams_free(ctx); /* ends captures, which looks through all contexts */
+  sim_ctx_end(ctx);
+  sim_implicit_end(ctx);
+  sim_memory_release(ctx->device, cost_of(ctx));
+  if (!ctx->primary)
+    sim_ctx_free(ctx);
+  sim_unlock();
+}
+
+bool sim_ctx_flags_valid(unsigned flags) {
+  unsigned schedule = flags & CU_CTX_SCHED_MASK;
+  return (flags & ~(unsigned)CU_CTX_FLAGS_MASK) == 0 &&
+         (schedule == 0 || schedule == 1 || schedule == 2 || schedule == 4);
+}

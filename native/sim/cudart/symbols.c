@@ -1,0 +1,201 @@
+/* What nvcc's generated code registers: images, and kernels and variables by their stand-ins in the program. */
+#include "sim/cudart/cudart.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct binary {
+  void *image;
+  CUlibrary library; /* loaded at first use */
+};
+
+enum entry_kind { ENTRY_KERNEL, ENTRY_VARIABLE, ENTRY_MANAGED };
+
+/* A kernel or variable, by the address of its host-side stand-in. */
+struct entry {
+  enum entry_kind kind;
+  const void *host;
+  struct binary *binary;
+  const char *name; /* in the program's constant data */
+  CUkernel kernel;
+  size_t bytes;                    /* of a variable, as registered */
+  CUdeviceptr own[RT_MAX_DEVICES]; /* its memory where the driver cannot find it in the image, or 0 */
+  struct entry *next;
+};
+
+enum { BUCKETS = 256 };
+
+static struct {
+  pthread_mutex_t lock;
+  struct entry *bucket[BUCKETS];
+} all = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static unsigned hash(const void *host) { return (unsigned)(((uintptr_t)host * 0x9e3779b97f4a7c15u) >> 56) % BUCKETS; }
+
+static struct entry *find(const void *host) {
+  struct entry *entry = all.bucket[hash(host)];
+  while (entry && entry->host != host)
+    entry = entry->next;
+  return entry;
+}
+
+RT_API(void **, __cudaRegisterFatBinary, (void *image)) {
+  struct binary *binary = calloc(1, sizeof *binary);
+  if (binary)
+    binary->image = image;
+  return (void **)binary;
+}
+
+RT_API(void, __cudaRegisterFatBinaryEnd, (void **handle)) { (void)handle; }
+
+static void forget(const struct binary *binary) {
+  for (unsigned i = 0; i < BUCKETS; i++) {
+    struct entry **link = &all.bucket[i];
+    while (*link) {
+      struct entry *entry = *link;
+      if (entry->binary == binary) {
+        *link = entry->next;
+        free(entry);
+      } else {
+        link = &entry->next;
+      }
+    }
+  }
+}
+
+/* The driver may already be gone when a program ends: the library is left to it. */
+RT_API(void, __cudaUnregisterFatBinary, (void **handle)) {
+  pthread_mutex_lock(&all.lock);
+  forget((struct binary *)(void *)handle);
+  pthread_mutex_unlock(&all.lock);
+  free(handle);
+}
+
+static void add(enum entry_kind kind, void **handle, const void *host, const char *name, size_t bytes) {
+  struct entry *entry = calloc(1, sizeof *entry);
+  if (!entry)
+    return; /* found missing at first use, as an invalid function or symbol */
+  *entry = (struct entry){
+      .kind = kind, .host = host, .binary = (struct binary *)(void *)handle, .name = name, .bytes = bytes};
+  pthread_mutex_lock(&all.lock);
+  entry->next = all.bucket[hash(host)];
+  all.bucket[hash(host)] = entry;
+  pthread_mutex_unlock(&all.lock);
+}
+
+RT_API(void, __cudaRegisterFunction,
+       (void **handle, const char *host, char *device, const char *name, int thread_limit, void *tid, void *bid,
+        void *bdim, void *gdim, int *wsize)) {
+  (void)device, (void)thread_limit, (void)tid, (void)bid, (void)bdim, (void)gdim, (void)wsize;
+  add(ENTRY_KERNEL, handle, host, name, 0);
+}
+
+RT_API(void, __cudaRegisterVar,
+       (void **handle, char *host, char *device, const char *name, int ext, size_t size, int constant, int global)) {
+  (void)device, (void)ext, (void)constant, (void)global;
+  add(ENTRY_VARIABLE, handle, host, name, size);
+}
+
+RT_API(void, __cudaRegisterManagedVar,
+       (void **handle, void **host, char *device, const char *name, int ext, size_t size, int constant, int global)) {
+  (void)device, (void)ext, (void)constant, (void)global;
+  add(ENTRY_MANAGED, handle, host, name, size);
+}
+
+static CUresult load(struct binary *binary) {
+  if (binary->library)
+    return CUDA_SUCCESS;
+  return rt_driver.cuLibraryLoadData(&binary->library, binary->image, NULL, NULL, 0, NULL, NULL, 0);
+}
+
+/* The memory of a variable of an image in which the driver can read no variables (the simulated one reads PTX, not
+ * machine code): zeroed, of the registered size. */
+static CUresult own_memory(struct entry *entry, CUdeviceptr *address) {
+  CUdevice device;
+  CUresult result = rt_driver.cuCtxGetDevice(&device);
+  if (result == CUDA_SUCCESS && entry->own[device] == 0) {
+    enum { ATTACH_GLOBAL = 1 };
+    result = entry->kind == ENTRY_MANAGED
+                 ? rt_driver.cuMemAllocManaged(&entry->own[device], entry->bytes, ATTACH_GLOBAL)
+                 : rt_driver.cuMemAlloc(&entry->own[device], entry->bytes);
+  }
+  *address = result == CUDA_SUCCESS ? entry->own[device] : 0;
+  return result;
+}
+
+static CUresult variable(struct entry *entry, CUdeviceptr *address, size_t *bytes) {
+  CUresult result = load(entry->binary);
+  if (result == CUDA_SUCCESS)
+    result = (entry->kind == ENTRY_MANAGED ? rt_driver.cuLibraryGetManaged : rt_driver.cuLibraryGetGlobal)(
+        address, bytes, entry->binary->library, entry->name);
+  if (result == CUDA_ERROR_NOT_FOUND) {
+    *bytes = entry->bytes;
+    result = own_memory(entry, address);
+  }
+  return result;
+}
+
+void rt_symbols_reset(int device) {
+  pthread_mutex_lock(&all.lock);
+  for (unsigned i = 0; i < BUCKETS; i++)
+    for (struct entry *entry = all.bucket[i]; entry; entry = entry->next)
+      entry->own[device] = 0;
+  pthread_mutex_unlock(&all.lock);
+}
+
+/* Called before the program first looks at a managed variable: its stand-in is a pointer that must name the memory. */
+static void fill_managed(struct binary *binary) {
+  for (unsigned i = 0; i < BUCKETS; i++) {
+    for (struct entry *entry = all.bucket[i]; entry; entry = entry->next) {
+      CUdeviceptr address;
+      size_t bytes;
+      if (entry->kind == ENTRY_MANAGED && entry->binary == binary && variable(entry, &address, &bytes) == CUDA_SUCCESS)
+        *(void **)(uintptr_t)entry->host = (void *)(uintptr_t)address;
+    }
+  }
+}
+
+RT_API(char, __cudaInitModule, (void **handle)) {
+  if (rt_enter() != cudaSuccess)
+    return 0;
+  pthread_mutex_lock(&all.lock);
+  fill_managed((struct binary *)(void *)handle);
+  pthread_mutex_unlock(&all.lock);
+  return 1;
+}
+
+cudaError_t rt_kernel(const void *host, CUkernel *kernel) {
+  CUresult result = CUDA_SUCCESS;
+  cudaError_t error = rt_enter();
+  if (error != cudaSuccess)
+    return error;
+  pthread_mutex_lock(&all.lock);
+  struct entry *entry = find(host);
+  if (entry && entry->kind == ENTRY_KERNEL && !entry->kernel) {
+    result = load(entry->binary);
+    if (result == CUDA_SUCCESS)
+      result = rt_driver.cuLibraryGetKernel(&entry->kernel, entry->binary->library, entry->name);
+  }
+  if (!entry || entry->kind != ENTRY_KERNEL)
+    error = cudaErrorInvalidDeviceFunction;
+  else
+    *kernel = entry->kernel;
+  pthread_mutex_unlock(&all.lock);
+  return error != cudaSuccess ? rt_fail(error) : rt_done(result);
+}
+
+cudaError_t rt_symbol(const void *host, CUdeviceptr *address, size_t *bytes) {
+  CUresult result = CUDA_SUCCESS;
+  cudaError_t error = rt_enter();
+  if (error != cudaSuccess)
+    return error;
+  pthread_mutex_lock(&all.lock);
+  struct entry *entry = find(host);
+  if (!entry || entry->kind == ENTRY_KERNEL)
+    error = cudaErrorInvalidSymbol;
+  else
+    result = variable(entry, address, bytes);
+  pthread_mutex_unlock(&all.lock);
+  return error != cudaSuccess ? rt_fail(error) : rt_done(result);
+}
