@@ -200,22 +200,9 @@ def test_ended_processes_stay_in_the_books(sim, compiled):
     assert {row["pid"]: row["busy_ns"] for row in sim.device()["processes"]} == dict.fromkeys(pids, 3 * MS)
 
 
-def test_a_child_that_outlives_its_parent_holds_nothing(sim, compiled, tmp_path):
+def test_a_child_that_outlives_its_parent_holds_nothing(sim, compiled):
     """fork without exec keeps descriptors open; the process is what counts, not its socket."""
-    program = tmp_path / "orphan.c"
-    program.write_text(
-        '#include "client.h"\n'
-        "int main(void) {\n"
-        "  struct client c = client_start();\n"
-        "  CUdeviceptr p;\n"
-        "  OK(cuMemAlloc_v2(&p, 1 << 30));\n"
-        "  spin(&c, 1000, NULL);\n"
-        '  if (fork() == 0) { puts("forked"); fflush(stdout); for (;;) pause(); }\n'
-        "  getchar();\n"
-        "  _exit(0);\n"
-        "}\n"
-    )
-    child = sim.spawn(compiled(str(program)))
+    child = sim.spawn(compiled("orphan.c"))
     assert read_line(child) == "forked"
     assert sim.device()["bytes"] == LOADED + GIB
     tell(child, "end")
