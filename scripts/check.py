@@ -11,6 +11,10 @@ sys.path.insert(0, str(ROOT / "bench" / "gpu"))
 
 from gpubench import readme  # noqa: E402 - no part of the installed package
 
+PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md", "docs/*.md", "native/**/README.md")
+# In backticks: a file or folder with a slash in it, perhaps with a function of that file.
+NAMED = re.compile(r"`((?:gpushare|native|hooks|tests|bench|scripts|packaging|docs)/[\w./-]*)(?::(\w+))?`")
+
 LINES_MAX = 700
 
 
@@ -21,8 +25,21 @@ def tracked() -> list[Path]:
     return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
 
 
-def problems() -> list[str]:
+def lost_names() -> list[str]:
+    """Files, folders and functions that a page names and that are not there."""
     found = []
+    for page in sorted(path for pattern in PAGES for path in ROOT.glob(pattern)):
+        for name, function in NAMED.findall(page.read_text()):
+            path, said = ROOT / name, f"{page.relative_to(ROOT)} names {name}"
+            if not path.exists():
+                found.append(f"{said}, which does not exist")
+            elif function and not re.search(rf"\b{function}\b", path.read_text()):
+                found.append(f"{said}:{function}, which is not in that file")
+    return found
+
+
+def problems() -> list[str]:
+    found = lost_names()
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     if f'__version__ = "{version}"' not in (ROOT / "gpushare/__init__.py").read_text():
         found.append(f"gpushare/__init__.py does not say version {version} of pyproject.toml")
