@@ -5,6 +5,14 @@
 
 #include "sim/memory/vmm.h"
 
+/* The addresses stay the process's own, without memory behind them. Where the kernel has no room to say so the old
+ * pages stay, which nobody may use any more. */
+static void reserve_again(const struct sim_pages *pages) {
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE;
+  void *at = mmap(pages->at, pages->bytes, PROT_NONE, flags, -1, 0);
+  (void)at;
+}
+
 struct reservation {
   uint64_t base, bytes;
   struct reservation *next;
@@ -112,7 +120,7 @@ static CUresult map(uint64_t base, uint64_t bytes, uint64_t offset, struct physi
   if (at == MAP_FAILED)
     return CUDA_ERROR_OUT_OF_MEMORY;
   if (!sim_range_add(&range)) {
-    mmap(range.pages.at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+    reserve_again(&range.pages);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   physical->mappings++;
@@ -153,7 +161,7 @@ static bool whole_mappings(uint64_t base, uint64_t bytes) {
 
 static void unmap(struct sim_range *range) {
   struct physical *physical = range->owner;
-  mmap(range->pages.at, range->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+  reserve_again(&range->pages);
   sim_range_remove(range);
   physical->mappings--;
   sim_physical_check(physical);
