@@ -63,7 +63,7 @@ $(VENV)/.installed: $(VENV)/.ready $(PRODUCT)
 	@$(BIN)/python -m pip install -qq --no-build-isolation --no-deps --force-reinstall .
 	@touch $@
 
-# C changes without a wheel: artefacts into the source tree, used with PYTHONPATH=. 
+# C changes without a wheel: artefacts into the source tree, used with PYTHONPATH=.
 dev: $(VENV)/.ready
 	cmake -S . -B build/dev -G Ninja -DPython3_EXECUTABLE=$(abspath $(BIN)/python) >/dev/null
 	cmake --build build/dev

@@ -6,6 +6,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import editorconfig
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench" / "gpu"))
 
@@ -38,8 +40,31 @@ def lost_names() -> list[str]:
     return found
 
 
+def unlike_editorconfig() -> list[str]:
+    """Text files that are not what .editorconfig asks of an editor."""
+    found = []
+    for path in tracked():
+        try:
+            text = path.read_bytes().decode()
+        except UnicodeDecodeError:
+            continue  # a picture, a fuzzer's corpus
+        asked, name = editorconfig.get_properties(str(path)), path.relative_to(ROOT).as_posix()
+        if not text or asked["insert_final_newline"] == "unset":
+            continue
+        if not text.endswith("\n"):
+            found.append(f"{name} does not end with a newline")
+        if "\r\n" in text:
+            found.append(f"{name} has DOS line ends")
+        for number, line in enumerate(text.splitlines(), 1):
+            if line != line.rstrip() and asked["trim_trailing_whitespace"] == "true":
+                found.append(f"{name}:{number} ends with white space")
+            if line.startswith("\t") and asked.get("indent_style") == "space":
+                found.append(f"{name}:{number} begins with a tab")
+    return found
+
+
 def problems() -> list[str]:
-    found = lost_names()
+    found = lost_names() + unlike_editorconfig()
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     if f'__version__ = "{version}"' not in (ROOT / "gpushare/__init__.py").read_text():
         found.append(f"gpushare/__init__.py does not say version {version} of pyproject.toml")
