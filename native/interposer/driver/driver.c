@@ -9,6 +9,8 @@
 #include <string.h>
 
 #include "interposer/hooks/lookup.h"
+#include "interposer/os/compiler.h"
+#include "interposer/os/grant.h"
 
 enum found { UNKNOWN, PRESENT, ABSENT };
 

@@ -1,10 +1,23 @@
+/* The real driver.
+ *
+ * driver_real.h (generated) has
+ *   gs_real.<symbol>(...)   its function, typed, resolved on first use. One the driver lacks answers
+ *                           CUDA_ERROR_NOT_FOUND; ask gs_real_has(GS_INDEX_<symbol>) where that matters. */
 #ifndef GPUSHARE_DRIVER_H
 #define GPUSHARE_DRIVER_H
 
-#include "interposer/process/process.h"
+#include <stdbool.h>
+#include <stdint.h>
 
+#include "hooks.h" /* generated */
+#include "page/gs_err.h"
+
+/* False when no driver was found: then every gs_real function answers CUDA_ERROR_NO_DEVICE. */
+bool gs_driver_present(void);
 /* Why gs_driver_present is false. */
 void gs_driver_why(struct gs_err *err);
+bool gs_real_has(enum gs_index index);
+
 /* Called by the lazy entries of gs_real: the function at this index, never NULL. */
 void *gs_resolve(uint32_t index);
 

@@ -1,5 +1,8 @@
 /* cuMemAlloc and its family: reserve, ask the driver, commit or give back. */
 #include "interposer/hooks/alloc.h"
+#include "interposer/memory/pool_blocks.h"
+#include "interposer/memory/reserve.h"
+#include "interposer/process/device.h"
 #include "interposer/memory/pool_map.h"
 
 enum {

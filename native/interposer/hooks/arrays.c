@@ -2,6 +2,7 @@
  * memory and tells what the real one will need. Where the driver makes no such array, the sum of the elements is
  * reserved and corrected from the array itself. */
 #include "interposer/memory/books.h"
+#include "interposer/memory/reserve.h"
 #include "interposer/process/device.h"
 #include "interposer/hooks/arrays.h"
 

@@ -6,8 +6,8 @@
  * for a single call: a node of a graph may run it many times, a broken context never. A program has few such functions;
  * those beyond PLACES are called directly, and gated. */
 #include "interposer/hooks/callbacks.h"
-
-__thread bool gs_called_back __attribute__((tls_model("initial-exec")));
+#include "interposer/hooks/graphs/nodes.h"
+#include "interposer/time/thread.h"
 
 enum { PLACES = 512 /* a power of two, and of eight */ };
 

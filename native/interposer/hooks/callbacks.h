@@ -2,7 +2,7 @@
 #ifndef GPUSHARE_HOOKS_CALLBACKS_H
 #define GPUSHARE_HOOKS_CALLBACKS_H
 
-#include "interposer/hooks/graphs.h"
+#include "interposer/hooks/graphs/graphs.h"
 #include "interposer/process/process.h"
 
 CUresult gs_before_host_function(CUhostFn *function);

@@ -2,6 +2,12 @@
  * no bound, no device time; the marks around a long one keep it out of the time of the kernels beside it. */
 #include "interposer/hooks/copies.h"
 
+#include "interposer/memory/reserve.h"
+#include "interposer/time/capture.h"
+#include "interposer/time/marks.h"
+#include "interposer/time/streams.h"
+#include "interposer/time/waits.h"
+
 enum {
   ATTRIBUTE_MEMORY_TYPE = 2, /* CU_POINTER_ATTRIBUTE_MEMORY_TYPE */
   MEMORY_HOST = 1,           /* CU_MEMORYTYPE_* */
@@ -170,6 +176,6 @@ CUresult gs_after_copy_wait(struct gs_around_copy_wait *around, CUresult result)
   if (!around->waits)
     return gs_after_copy(&around->copy, result);
   if (result == CUDA_SUCCESS && around->stream)
-    gs_stream_done_with_others(around->stream);
+    gs_stream_synced(around->stream);
   return result;
 }

@@ -2,10 +2,10 @@
 #ifndef GPUSHARE_HOOKS_LAUNCH_H
 #define GPUSHARE_HOOKS_LAUNCH_H
 
-#include "interposer/memory/implicit.h"
+#include "interposer/memory/kernels.h"
 #include "interposer/process/process.h"
 #include "interposer/time/repeat.h"
-#include "interposer/time/timing.h"
+#include "interposer/time/submit.h"
 
 /* A kernel's time grows with its grid: each power of two of blocks is learned by itself. */
 static inline uint64_t gs_kernel_key(CUfunction function, unsigned int x, unsigned int y, unsigned int z) {
@@ -20,7 +20,7 @@ static inline uint64_t gs_config_key(CUfunction function, const CUlaunchConfig *
 struct gs_around_kernel {
   struct gs_repeat *repeat; /* as the last one: the members below are not set; or NULL */
   struct gs_submission submission;
-  struct gs_first first;
+  struct gs_kernel_use use;
 };
 CUresult gs_before_kernel(struct gs_around_kernel *around, CUfunction function, uint64_t key, CUstream stream);
 CUresult gs_after_kernel(struct gs_around_kernel *around, CUresult result);

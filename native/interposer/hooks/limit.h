@@ -6,7 +6,7 @@
 #include "interposer/process/process.h"
 
 struct gs_around_limit {
-  struct gs_first first;
+  struct gs_growing growing;
 };
 CUresult gs_before_limit(struct gs_around_limit *around, CUlimit limit, size_t value);
 CUresult gs_after_limit(struct gs_around_limit *around, CUresult result);

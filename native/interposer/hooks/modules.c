@@ -8,12 +8,15 @@
 #include <unistd.h>
 
 #include "interposer/memory/books.h"
+#include "interposer/memory/collectives.h"
+#include "interposer/memory/implicit.h"
+#include "interposer/memory/kernels.h"
+#include "interposer/process/greens.h"
+#include "interposer/time/functions.h"
 #include "interposer/hooks/modules.h"
-#include "interposer/time/collectives.h"
 #include "interposer/process/device.h"
 #include "image/gs_image.h"
 #include "interposer/os/system.h"
-#include "interposer/time/timing.h"
 
 enum { IMAGE_ROUND = 4096 };
 
@@ -125,5 +128,42 @@ CUresult gs_cuModuleUnload(CUmodule hmod) {
     gs_collectives_gone(hmod);
     gs_functions_gone();
   }
+  return result;
+}
+
+/* ---- look-ups of functions ---------------------------------------------------------------------------------------- */
+
+static CUcontext context_of(CUmodule module) {
+  gs_book_lock();
+  struct gs_entry *known = gs_book_find(GS_BOOK_MODULE, (uintptr_t)module);
+  CUcontext context = known ? known->context : NULL;
+  gs_book_unlock();
+  return context;
+}
+
+CUresult gs_cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name) {
+  CUresult result;
+  bool joined = gs_enter(&result);
+  if (!joined && result != CUDA_SUCCESS)
+    return result;
+  result = gs_real.cuModuleGetFunction(hfunc, hmod, name);
+  if (joined && result == CUDA_SUCCESS)
+    gs_collective_found(*hfunc, name, hmod, context_of(hmod));
+  return result;
+}
+
+CUresult gs_cuModuleEnumerateFunctions(CUfunction *functions, unsigned int numFunctions, CUmodule mod) {
+  CUresult result;
+  const char *name;
+  unsigned int count = 0;
+  bool joined = gs_enter(&result);
+  if (!joined && result != CUDA_SUCCESS)
+    return result;
+  result = gs_real.cuModuleEnumerateFunctions(functions, numFunctions, mod);
+  if (!joined || result != CUDA_SUCCESS || gs_real.cuModuleGetFunctionCount(&count, mod) != CUDA_SUCCESS)
+    return result;
+  for (unsigned int i = 0; i < count && i < numFunctions; i++)
+    if (gs_real.cuFuncGetName(&name, functions[i]) == CUDA_SUCCESS)
+      gs_collective_found(functions[i], name, mod, context_of(mod));
   return result;
 }

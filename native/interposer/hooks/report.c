@@ -8,7 +8,9 @@ static uint64_t free_bytes(int ordinal) {
   return gs_page_memory(&pages, (uint32_t)ordinal, gs_process->total_bytes[ordinal]).free;
 }
 
-__attribute__((visibility("default"))) uint64_t gpushare_total_bytes(uint32_t ordinal) {
+/* The NVML view in the same process asks for this by its name: what `total` answers, 0 before the first CUDA call. */
+__attribute__((visibility("default"))) uint64_t gpushare_total_bytes(uint32_t ordinal);
+uint64_t gpushare_total_bytes(uint32_t ordinal) {
   struct gs_process *state = __atomic_load_n(&gs_process, __ATOMIC_ACQUIRE);
   bool joined = __atomic_load_n(&state->joined, __ATOMIC_ACQUIRE) == GS_JOINED;
   return joined && ordinal < state->ndevices ? state->total_bytes[ordinal] : 0;

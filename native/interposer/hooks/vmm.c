@@ -2,6 +2,7 @@
  * multicast object are gone, in any order. Each piece is an object of ours, to which those link. A multicast object is
  * one too, without bytes: memory bound to it is let go when it is. */
 #include "interposer/memory/books.h"
+#include "interposer/memory/reserve.h"
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
 

@@ -1,9 +1,13 @@
 /* cuMemFreeAsync of memory that no pool owns: the driver frees it when the stream gets there, so until then it is
  * charged. An event behind the free says when; where none may be there (a profiler would show it) or can be, the stream
  * does, once all that it was given is done. */
-#include "interposer/memory/books.h"
-#include "interposer/memory/implicit.h"
-#include "interposer/time/timing.h"
+#include "interposer/memory/async_free.h"
+
+#include "interposer/memory/charge.h"
+#include "interposer/process/device.h"
+#include "interposer/process/greens.h"
+#include "interposer/time/capture.h"
+#include "interposer/time/streams.h"
 
 enum { DISABLE_TIMING = 2, FREES_AT_ONCE = 256 };
 
@@ -99,10 +103,10 @@ static unsigned look(int ordinal, uint32_t *at, unsigned *awaited, unsigned *end
   gs_book_unlock();
   if (count == 0)
     return 0;
-  int mode = gs_relax();
+  int mode = gs_capture_mode_push();
   for (unsigned i = 0; i < count; i++)
     ++*(end_one(keys[i]) ? ended : awaited);
-  gs_unrelax(mode);
+  gs_capture_mode_pop(mode);
   return count;
 }
 
@@ -156,10 +160,10 @@ void gs_free_queued(const struct gs_entry *entry, CUstream stream) {
   int ordinal = gs_stream_device(stream);
   if (ordinal == GS_NO_DEVICE)
     ordinal = entry->ordinal;
-  int mode = gs_relax();
+  int mode = gs_capture_mode_push();
   CUcontext context = context_of(stream);
   CUevent event = record_behind(stream, context);
-  gs_unrelax(mode);
+  gs_capture_mode_pop(mode);
   fading.kind = GS_BOOK_FADING;
   fading.key = (uintptr_t)event;
   fading.link = 0;

@@ -4,6 +4,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "interposer/process/greens.h"
+
 enum { FIRST_SIZE = 1024 /* entries, a power of two; doubles at three quarters */ };
 
 struct gs_books {
@@ -85,27 +87,10 @@ struct gs_entry *gs_book_find(enum gs_book_kind kind, uint64_t key) {
   return NULL;
 }
 
-/* With the lock held. */
-static CUcontext owner(CUcontext context) {
-  if (!context || __atomic_load_n(&gs_process->greens, __ATOMIC_ACQUIRE) == 0)
-    return context;
-  struct gs_entry *green = gs_book_find(GS_BOOK_GREEN, (uintptr_t)context);
-  return green ? (CUcontext)(uintptr_t)green->link : context;
-}
-
-CUcontext gs_context_owner(CUcontext context) {
-  if (!context || __atomic_load_n(&gs_process->greens, __ATOMIC_ACQUIRE) == 0)
-    return context;
-  gs_book_lock();
-  CUcontext found = owner(context);
-  gs_book_unlock();
-  return found;
-}
-
 void gs_book_add(const struct gs_entry *entry) {
   struct gs_books *own = gs_process->books;
   struct gs_entry kept = *entry;
-  kept.context = owner(entry->context);
+  kept.context = gs_context_owner(entry->context);
   if (own->used + 1 < own->size || grow(own))
     insert(own, &kept);
 }
@@ -168,8 +153,8 @@ void gs_book_drop_link(enum gs_book_kind kind, uint64_t link) {
   gs_book_unlock();
 }
 
-void gs_book_drop_context(CUcontext context) {
-  uint64_t bytes[GS_MAX_DEVICES] = {0};
+void gs_book_drop_context(CUcontext context, uint64_t bytes[GS_MAX_DEVICES]) {
+  memset(bytes, 0, GS_MAX_DEVICES * sizeof *bytes);
   gs_book_lock();
   struct gs_books *own = gs_process->books;
   for (uint32_t i = 0; own && i < own->size;) {
@@ -183,7 +168,4 @@ void gs_book_drop_context(CUcontext context) {
     gs_book_remove(entry); /* another entry may have moved here: look again */
   }
   gs_book_unlock();
-  for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
-    if (bytes[ordinal])
-      gs_give_back(ordinal, bytes[ordinal]);
 }

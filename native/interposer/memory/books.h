@@ -24,8 +24,6 @@ enum gs_book_kind {
   GS_BOOK_KERNEL, /* CUkernel: link = library */
   /* offset in a multicast object: link = the memory object, cap = the multicast object, flags = device */
   GS_BOOK_BINDING,
-  /* CUcontext of a green one: link = primary context, whose memory it uses; cap = number of ours, flags = ordinal */
-  GS_BOOK_GREEN,
   /* CUmemoryPool, or gs_graph_pool: bytes charged, link = what calls under way may add, count = live blocks */
   GS_BOOK_POOL,
   GS_BOOK_BLOCK, /* address of a block of a pool: link = pool, cap = its size */
@@ -74,30 +72,7 @@ void gs_book_drop_link(enum gs_book_kind kind, uint64_t link);
 void gs_book_put(const struct gs_entry *entry);
 /* Removes the entry and gives it in *out; false if there is none. */
 bool gs_book_take(enum gs_book_kind kind, uint64_t key, struct gs_entry *out);
-/* Removes everything that dies with context and gives its bytes back to the grant. */
-void gs_book_drop_context(CUcontext context);
-
-/* ---- implicit.c: what the driver takes by itself, for the files that know when ----------------------------------- */
-
-enum gs_implicit { GS_IMPLICIT_STACK = 0, GS_IMPLICIT_FIFO = 1, GS_IMPLICIT_HEAP = 2, GS_IMPLICIT_CODE = 3 };
-
-/* libraries.c. The kernel is about to be used in context: the library it is of, if any, takes its memory there. */
-CUresult gs_kernel_placed(CUfunction kernel, CUcontext context, int ordinal, bool *of_library);
-/* The context of the module that the function is of; NULL: a library's kernel, which has none, or not known. */
-CUcontext gs_function_context(CUfunction function);
-
-/* ---- pools.c, for the other memory files ------------------------------------------------------------------------- */
-
-/* A block of a pool was freed, now or (stream not NULL) in the order of *stream; its entry is out of the books. */
-void gs_pool_block_freed(const struct gs_entry *block, const CUstream *stream);
-/* Blocks end with the context of the stream they were allocated in. */
-void gs_pools_context_gone(CUcontext context);
-
-/* ---- async_free.c ------------------------------------------------------------------------------------------------ */
-
-/* The driver was told to free entry's memory in the order of stream: the charge stays until it has. */
-void gs_free_queued(const struct gs_entry *entry, CUstream stream);
-/* Gives back what has been freed by now in streams of the device. */
-void gs_frees_settle(int ordinal);
+/* Removes everything that dies with context. What was charged for it, by ordinal, is the caller's to give back. */
+void gs_book_drop_context(CUcontext context, uint64_t bytes[GS_MAX_DEVICES]);
 
 #endif

@@ -13,33 +13,27 @@ enum {
   GS_POOL_SHRUNK = 2       /* gave memory back since pool_map.c looked */
 };
 
-/* A call under way that can make a pool grow. */
-struct gs_growth {
-  uint64_t pool;
-  int ordinal;
-  uint64_t need;
-  uint64_t grew; /* by gs_growth_end: what the pool has more, as far as it is this call's */
-};
-
-uint64_t gs_round_up(uint64_t bytes, uint64_t multiple); /* UINT64_MAX where that is too large */
+/* UINT64_MAX where that is too large. */
+static inline uint64_t gs_round_up(uint64_t bytes, uint64_t multiple) {
+  return bytes > UINT64_MAX - multiple ? UINT64_MAX : (bytes + multiple - 1) / multiple * multiple;
+}
 
 /* The key of a device's pool of graph memory; in the books from the first call on. */
 uint64_t gs_graph_pool(int ordinal);
 /* reserved: what it holds already. */
 void gs_pool_add(uint64_t pool, int ordinal, uint64_t cap, uint64_t reserved);
 
+/* No pool's handle is as small as a device's ordinal + 1. */
+static inline bool gs_is_graph_pool(uint64_t pool) { return pool <= GS_MAX_DEVICES; }
+
 /* What the driver says: bytes reserved and bytes of those in use; false when it cannot say. */
 bool gs_pool_figures(uint64_t pool, int ordinal, uint64_t *reserved, uint64_t *used);
 
-/* Before a call that takes bytes from the pool: reserves what it may grow by, or sees that it need not. False: it does
- * not fit. */
-bool gs_growth_begin(struct gs_growth *growth, uint64_t pool, int ordinal, uint64_t bytes, CUstream stream);
-/* So many bytes of the pool did not fit. Has queued frees of stream happen and unused memory given back, as drivers do
- * when a device is full; with no lock held. False: it cannot be done here, or would not help. */
-bool gs_growth_make_room(uint64_t pool, int ordinal, uint64_t bytes, CUstream stream);
-/* After the call, whatever it answered. False: the pool grew beyond what the grant has; that is charged all the same. */
-bool gs_growth_end(struct gs_growth *growth);
-
+/* A call that could make the pool grow by `ended` is over (0: none is). The charge becomes what is reserved and what
+ * other calls under way may still add, but never more than it was: what those need they have reserved, or expect not to
+ * need. gone: see gs_pools_settle. *grew: what the pool has more than when it was last asked. False: that does not fit,
+ * and is charged all the same. */
+bool gs_pool_settle(uint64_t pool, int ordinal, uint64_t ended, bool gone, uint64_t *grew);
 /* Makes the charges what is reserved. gone: a context was ended, pools that cannot be asked any more hold nothing. */
 void gs_pools_settle(int ordinal, bool gone);
 /* Has the driver give back all that pools of the device hold unused. */

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include "interposer/memory/pool_charge.h"
+#include "interposer/process/device.h"
 
 struct span {
   uint64_t at, bytes;

@@ -13,15 +13,6 @@ static double underway(const struct gs_queue *queue, uint64_t now) {
   return left < own ? own - left : 0;
 }
 
-double gs_segment_now(const struct gs_segment *segment) {
-  double total = segment->other;
-  for (uint32_t i = 0; i < segment->kinds; i++) {
-    const struct gs_kind *kind = &segment->kind[i];
-    total += kind->launches * (kind->function->key == kind->key ? kind->function->estimate : GS_METER_GUESS_NS);
-  }
-  return total;
-}
-
 double gs_queue_inflight(const struct gs_queue *queue, double bound, uint64_t now) {
   double rest = queue->inflight;
   if (queue->head == queue->tail) {
@@ -65,10 +56,4 @@ bool gs_queue_stuck(const struct gs_meter *meter, const struct gs_queue *queue, 
   begin = begin_of_oldest(queue, &own);
   return now > begin + own &&
          gs_meter_resident(meter, begin, now, 1) > (double)(own + (own > patience ? own : patience));
-}
-
-uint64_t gs_meter_pace(struct gs_meter *meter, uint64_t key, uint64_t most) {
-  const struct gs_function *function = gs_meter_function(meter, key);
-  uint64_t pace = (uint64_t)(function->estimate / 8);
-  return function->observed == 0 || pace > most ? most : pace;
 }

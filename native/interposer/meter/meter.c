@@ -1,108 +1,10 @@
-#include "interposer/meter/meter.h"
-
 #include <stddef.h>
 #include <string.h>
 
+#include "interposer/meter/functions.h"
+
 static double minimum(double a, double b) { return a < b ? a : b; }
 static double maximum(double a, double b) { return a > b ? a : b; }
-
-/* ---- functions ---- */
-
-static struct gs_function *find_function(struct gs_meter *meter, uint64_t key, bool add) {
-  uint32_t start = (uint32_t)((key >> 4) * 0x9e3779b97f4a7c15u >> 40);
-  struct gs_function *victim = NULL;
-  for (uint32_t i = 0; i < GS_METER_PROBES; i++) {
-    struct gs_function *entry = &meter->function[(start + i) & (GS_METER_FUNCTIONS - 1)];
-    if (entry->key == key)
-      return entry;
-    if (!victim || entry->key == 0 || (victim->key && entry->observed < victim->observed))
-      victim = entry;
-    if (entry->key == 0)
-      break;
-  }
-  if (!add)
-    return NULL;
-  memset(victim, 0, sizeof *victim);
-  victim->key = key;
-  victim->epoch = meter->epoch;
-  victim->estimate = GS_METER_GUESS_NS;
-  return victim;
-}
-
-struct gs_function *gs_meter_function(struct gs_meter *meter, uint64_t key) {
-  struct gs_function *function = find_function(meter, key, true);
-  if (function->epoch != meter->epoch) {
-    function->epoch = meter->epoch;
-    function->observed = 0;
-    function->samples = function->exact = 0;
-  }
-  return function;
-}
-
-void gs_meter_forget_functions(struct gs_meter *meter) { meter->epoch++; }
-
-void gs_meter_reset_function(struct gs_meter *meter, uint64_t key) {
-  struct gs_function *function = find_function(meter, key, false);
-  if (function) {
-    function->observed = 0;
-    function->samples = function->exact = 0;
-  }
-}
-
-static bool segment_trusted(const struct gs_segment *segment) {
-  if (segment->other > 0)
-    return false;
-  for (uint32_t i = 0; i < segment->kinds; i++) {
-    const struct gs_kind *kind = &segment->kind[i];
-    if (kind->function->key != kind->key || kind->function->observed < GS_METER_TRUSTED)
-      return false;
-  }
-  return true;
-}
-
-/* Whether all is known from times when nobody else was on the device. */
-static bool segment_known_alone(const struct gs_segment *segment) {
-  for (uint32_t i = 0; i < segment->kinds; i++)
-    if (segment->kind[i].function->beside)
-      return false;
-  return segment_trusted(segment);
-}
-
-enum observed_how { BACKLOGGED, ALONE, BESIDE };
-
-/* Scales the estimates of a segment's functions towards what it really took. */
-static void learn(const struct gs_segment *segment, double took, enum observed_how how) {
-  double total = gs_segment_now(segment);
-  took *= segment->share; /* the rest of that time went to other streams */
-  if (total <= 0 || took <= 0)
-    return;
-  for (uint32_t i = 0; i < segment->kinds; i++) {
-    struct gs_function *function = segment->kind[i].function;
-    if (function->key != segment->kind[i].key)
-      continue;
-    /* One wild segment must not move a known function far; a new one may turn out to be anything. */
-    double ratio = function->observed < GS_METER_TRUSTED ? took / total : minimum(maximum(took / total, 0.1), 10);
-    double weight = function->observed < GS_METER_TRUSTED || (function->beside && how != BESIDE) ? 1.0 : 0.2;
-    /* One launch says little about the mean, unless all has changed. */
-    if (weight < 1 && segment->launches == 1 && ratio < 4)
-      weight = 0.05;
-    /* Slices of the device fall on one or the other: only many such segments say how long one takes. */
-    if (how == BESIDE)
-      weight = maximum(1.0 / (function->observed + 1), 0.05);
-    function->beside = how == BESIDE;
-    function->estimate = maximum(function->estimate * (1 + (ratio - 1) * weight), 100);
-    function->observed++;
-    if (how == BACKLOGGED && segment->share > 0.9)
-      function->exact = GS_METER_EXACT;
-  }
-}
-
-/* Its functions may take much longer than they did: what comes next is observed again. */
-static void distrust(const struct gs_segment *segment) {
-  for (uint32_t i = 0; i < segment->kinds; i++)
-    if (segment->kind[i].function->key == segment->kind[i].key)
-      segment->kind[i].function->observed = 1;
-}
 
 /* ---- launches ---- */
 
@@ -299,7 +201,7 @@ static bool without_a_gap(const struct gs_mark *mark, double since_first) {
 /* Beside others, what is not known from times without them, or is long, is charged the device time there was for us. */
 static bool by_residency(const struct gs_segment *segment, bool alone, double lag) {
   return !alone && lag > GS_METER_LAG_NS &&
-         (!segment_known_alone(segment) || gs_segment_now(segment) > GS_METER_LONG_NS);
+         (!gs_segment_known_alone(segment) || gs_segment_now(segment) > GS_METER_LONG_NS);
 }
 
 /* Device time of a segment that ended at done, `span` after the one before it. resident: what the device had for us
@@ -307,7 +209,7 @@ static bool by_residency(const struct gs_segment *segment, bool alone, double la
 static double segment_busy(struct gs_queue *queue, const struct gs_mark *mark, uint64_t done, double span, double lag,
                            bool alone, uint32_t residents, double resident) {
   const struct gs_segment *segment = &mark->segment;
-  bool trusted = segment_trusted(segment);
+  bool trusted = gs_segment_trusted(segment);
   double total = gs_segment_now(segment);
   double since_first = done > segment->first ? minimum((double)(done - segment->first), span) : 0;
   since_first = maximum(since_first - segment->stalled, 0);
@@ -317,22 +219,22 @@ static double segment_busy(struct gs_queue *queue, const struct gs_mark *mark, u
   }
   if (!alone && trusted) {
     if (resident > 4 * total + GS_METER_LONG_NS)
-      distrust(segment);
+      gs_segment_distrust(segment);
     return fit(queue, segment, total, span);
   }
   if (queue->previous_lag > GS_METER_LAG_NS && lag > GS_METER_LAG_NS && segment->idle < 0.02 * span &&
       since_first > 0.98 * span) {
-    learn(segment, span, BACKLOGGED);
+    gs_segment_learn(segment, span, GS_OBSERVED_BACKLOGGED);
     return span;
   }
   if (lag > GS_METER_LAG_NS && (!trusted || one_alone(mark) || without_a_gap(mark, since_first) ||
                                 (segment->launches >= GS_METER_MANY && since_first < 0.9 * total))) {
-    learn(segment, since_first, ALONE);
+    gs_segment_learn(segment, since_first, GS_OBSERVED_ALONE);
     return since_first;
   }
   if (trusted && lag > GS_METER_LAG_NS) {
     if (since_first < 0.25 * total)
-      distrust(segment);
+      gs_segment_distrust(segment);
     span = since_first;
   }
   if (trusted)
@@ -340,7 +242,7 @@ static double segment_busy(struct gs_queue *queue, const struct gs_mark *mark, u
   /* Nothing waited, so these launches took no longer than it took to make them; less than guessed makes room for a
    * sample. */
   if (alone && total > since_first)
-    learn(segment, since_first, ALONE);
+    gs_segment_learn(segment, since_first, GS_OBSERVED_ALONE);
   return span > segment->idle ? minimum(span - segment->idle, segment->estimate) : minimum(segment->estimate, span);
 }
 
@@ -366,7 +268,7 @@ void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done
     double resident = gs_meter_resident(meter, from, done, residents);
     if (done > from && by_residency(&mark->segment, alone, lag)) {
       resident = maximum(resident - mark->segment.stalled, 0);
-      learn(&mark->segment, resident, BESIDE);
+      gs_segment_learn(&mark->segment, resident, GS_OBSERVED_BESIDE);
       /* All streams together had no more. */
       gs_timeline_add(meter, from, done, resident, resident / (double)(done - from));
     } else {
@@ -419,7 +321,7 @@ void gs_meter_lose_all(struct gs_meter *meter, struct gs_queue *queue, uint64_t 
 bool gs_meter_check_before_sync(struct gs_queue *queue, uint64_t now) {
   if (queue->open.launches < 2)
     return false;
-  if (segment_trusted(&queue->open) && now - queue->last_check <= sample_every(queue))
+  if (gs_segment_trusted(&queue->open) && now - queue->last_check <= sample_every(queue))
     return false;
   queue->last_check = now;
   return true;

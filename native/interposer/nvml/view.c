@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "interposer/os/grant.h"
 #include "interposer/os/guest.h"
 #include "interposer/nvml/ml.h"
 #include "interposer/os/system.h"

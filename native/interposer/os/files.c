@@ -5,6 +5,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "interposer/os/guest.h"
+
 static const char WHAT_TO_DO[] =
     "it may open no, or too few, further files; raise its limit (ulimit -n, RLIMIT_NOFILE)";
 

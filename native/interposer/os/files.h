@@ -3,7 +3,10 @@
 #ifndef GPUSHARE_FILES_H
 #define GPUSHARE_FILES_H
 
-#include "interposer/process/process.h"
+#include <stdbool.h>
+
+#include "api/gs_cuda.h"
+#include "page/gs_err.h"
 
 bool gs_files_short(void);
 /* -EMFILE, with the limit and what to do. */

@@ -1,4 +1,5 @@
-/* Where this process's grant is, and the driver libraries that belong to it. */
+#include "interposer/os/grant.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>

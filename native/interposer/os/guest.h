@@ -1,5 +1,4 @@
-/* Services of the process that need nothing but libc (guest.c), and where its grant is (grant.c). Both libraries have
- * them. */
+/* Services of the process that need nothing but libc. */
 #ifndef GPUSHARE_GUEST_H
 #define GPUSHARE_GUEST_H
 
@@ -24,18 +23,5 @@ uint64_t gs_now(void); /* CLOCK_MONOTONIC, ns */
  * Keeps errno. False on timeout. */
 bool gs_futex_wait(const uint32_t *word, uint32_t value, uint64_t timeout_ns, bool shared);
 void gs_futex_wake(const uint32_t *word, int count, bool shared);
-
-/* The directory of this process's grant, or NULL. At most 4096 bytes with NUL. */
-const char *gs_grant_dir(void);
-/* The grant is a container's, mounted for it. */
-bool gs_in_container(void);
-
-/* The CUDA half exports this for the NVML half in the same process: what `total` answers there, 0 before the first CUDA
- * call. */
-uint64_t gpushare_total_bytes(uint32_t ordinal);
-
-/* Opens a library of the driver (libcuda.so.1, libnvidia-ml.so.1): the grant's, or without a grant the one the program
- * would have got without us. NULL: why says what is wrong. Never gives us ourselves. */
-void *gs_open_real(const char *file, char *why, size_t size);
 
 #endif

@@ -1,6 +1,8 @@
 /* Which device of the grant a context, a stream or the calling thread means. */
 #include "interposer/process/device.h"
 
+#include "interposer/process/greens.h"
+
 #include <string.h>
 
 enum { STREAMS = 256 /* a power of two; remembered per process */ };

@@ -3,6 +3,15 @@
 
 #include "interposer/process/process.h"
 
+/* Ordinals into limits->device and slot->device. GS_NO_DEVICE: no current context, or a device that is not of this
+ * grant. */
+int gs_current_device(void);
+int gs_context_device(CUcontext context);
+/* The stream's own device; the current one for the default streams. */
+int gs_stream_device(CUstream stream);
+/* A stream was destroyed: its handle may come back on another device. */
+void gs_stream_forget(CUstream stream);
+
 enum { GS_DEVICE_UNKNOWN = -2 /* in gs_process.ordinal_of: not asked yet */ };
 
 /* Finds out which CUdevice is which device of the grant, by UUID. After a successful cuInit. */

@@ -2,7 +2,6 @@
 #include "interposer/process/elsewhere.h"
 
 #include "interposer/process/device.h"
-#include "interposer/hooks/prefetch.h"
 
 bool gs_elsewhere(CUdevice device) {
   int count = 0;
@@ -24,27 +23,4 @@ CUresult gs_refuse_elsewhere(CUdevice device) {
   if (__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED) == 0)
     gs_say("device %d is not part of this grant: set CUDA_VISIBLE_DEVICES to the grant's devices", device);
   return CUDA_ERROR_NOT_PERMITTED;
-}
-
-/* ---- managed memory is charged where it was allocated, and must not leave ---------------------------------------- */
-
-static CUresult check(const CUmemLocation *places, size_t count) {
-  CUresult result = CUDA_SUCCESS;
-  CUdevice device;
-  return gs_enter(&result) && gs_place_elsewhere(places, count, &device) ? gs_refuse_elsewhere(device) : result;
-}
-
-CUresult gs_before_prefetch(struct gs_around_prefetch *around, const CUmemLocation *places, size_t count,
-                            CUstream stream) {
-  CUresult result = check(places, count);
-  return result == CUDA_SUCCESS ? gs_before_copy(&around->copy, GS_COPY_IN, 0, stream) : result;
-}
-
-CUresult gs_after_prefetch(struct gs_around_prefetch *around, CUresult result) {
-  return gs_after_copy(&around->copy, result);
-}
-
-CUresult gs_before_advise(CUmem_advise advice, CUmemLocation place) {
-  enum { SET_PREFERRED_LOCATION = 3 };
-  return check(&place, advice == SET_PREFERRED_LOCATION); /* the others put nothing anywhere */
 }

@@ -16,6 +16,7 @@
 #include "interposer/process/device.h"
 #include "interposer/driver/driver.h"
 #include "interposer/os/files.h"
+#include "interposer/os/grant.h"
 #include "page/gs_wire.h"
 #include "interposer/os/system.h"
 #include "interposer/os/pages.h"
@@ -273,17 +274,4 @@ void gs_ring(void) {
     (void)written;                                             /* a full counter rings already */
   }
   errno = saved;
-}
-
-CUresult gs_cuInit(unsigned int flags) {
-  CUresult result;
-  bool joined = gs_enter(&result);
-  if (!joined && result != CUDA_SUCCESS)
-    return result;
-  result = gs_real.cuInit(flags);
-  if (joined && result == CUDA_SUCCESS)
-    gs_devices_map();
-  else if (joined)
-    gs_files_mention("cuInit", result);
-  return result;
 }

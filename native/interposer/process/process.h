@@ -20,11 +20,9 @@
 #include "api/gs_cuda.h"
 #include "page/gs_err.h"
 #include "page/gs_page.h"
+#include "interposer/driver/driver.h"
+#include "interposer/os/compiler.h"
 #include "interposer/os/guest.h"
-#include "hooks.h" /* generated */
-
-#define GS_LIKELY(condition) __builtin_expect(!!(condition), 1)
-#define GS_TLS static __thread __attribute__((tls_model("initial-exec")))
 
 /* ---- state.c: this process --------------------------------------------------------------------------------------- */
 
@@ -35,7 +33,15 @@ enum gs_joined {
   GS_JOIN_FAILED = 3 /* there is a grant that cannot be honoured: CUDA answers SYSTEM_NOT_READY */
 };
 
-struct gs_time; /* gate.c's own */
+struct gs_time; /* time/timing.h */
+
+/* greens.c */
+struct gs_green_list {
+  uint32_t lock;
+  uint32_t used, size;
+  uint64_t ever; /* how many were made */
+  struct gs_green *green;
+};
 
 enum { GS_KNOWN_KERNELS = 2048 /* a power of two */ };
 
@@ -56,14 +62,14 @@ struct gs_process {
   int8_t ordinal_of[GS_MAX_DEVICES];    /* CUdevice -> ordinal, by UUID; -1: a device that is not of this grant */
   uint64_t total_bytes[GS_MAX_DEVICES]; /* what `total` answers: the limit at the first CUDA call, for ever */
   uint32_t join_lock;
-  uint32_t reserve_lock[GS_MAX_DEVICES];     /* charge.c */
-  uint32_t context_lock[GS_MAX_DEVICES];     /* context.c: the primary context of the device */
-  uint32_t gone_lock;                        /* context.c: after context_lock */
-  CUcontext primary[GS_MAX_DEVICES];         /* context.c: the active primary context */
-  uint64_t primary_id[GS_MAX_DEVICES];       /* context.c: the driver's number of it, 0 where it has none */
-  uint32_t ending[GS_MAX_DEVICES];           /* context.c: calls under way that may end a context */
-  uint32_t events_lock[GS_MAX_DEVICES];      /* async_free.c */
-  uint32_t greens;                           /* green.c: green contexts made, ever */
+  uint32_t reserve_lock[GS_MAX_DEVICES]; /* charge.c */
+  uint32_t context_lock[GS_MAX_DEVICES]; /* context.c: the primary context of the device */
+  uint32_t gone_lock;                    /* context.c: after context_lock */
+  CUcontext primary[GS_MAX_DEVICES];     /* context.c: the active primary context */
+  uint64_t primary_id[GS_MAX_DEVICES];   /* context.c: the driver's number of it, 0 where it has none */
+  uint32_t ending[GS_MAX_DEVICES];       /* context.c: calls under way that may end a context */
+  uint32_t events_lock[GS_MAX_DEVICES];  /* async_free.c */
+  struct gs_green_list greens;
   uint32_t contexts;                         /* context.c: alive ones made by calls we saw */
   uint32_t implicit_lock;                    /* implicit.c */
   uint32_t kernel_generation;                /* implicit.c: + 1 when kernels or contexts may have become others */
@@ -82,8 +88,13 @@ struct gs_process {
   struct gs_books *books; /* books.c */
 };
 
+enum { GS_NO_DEVICE = -1 /* as an ordinal: none, or one that is not of this grant */ };
+
 /* Never NULL; before the first CUDA call and in a fork's child it points at zeroes. */
 extern struct gs_process *gs_process __attribute__((visibility("hidden")));
+
+/* The same, mapped for this process where that was not done yet. NULL: there is no memory. */
+struct gs_process *gs_process_own(void);
 
 /* For every handler, first: true when this process is joined and calls are accounted. Otherwise joins if that was never
  * tried (rare), and on false *result says what to do: CUDA_SUCCESS call the driver and nothing else, an error return
@@ -95,73 +106,8 @@ static inline bool gs_enter(CUresult *result) {
   return gs_enter_slow(result);
 }
 
-/* ---- driver.c: the real driver ----------------------------------------------------------------------------------- */
-
-/* False when no driver was found: then every gs_real function answers CUDA_ERROR_NO_DEVICE. */
-bool gs_driver_present(void);
-bool gs_real_has(enum gs_index index);
-
-/* ---- join.c ------------------------------------------------------------------------------------------------------ */
-
-/* Connects again after the daemon went away, with the slot we hold. Called by the gate thread only, whenever
- * limits->daemon_epoch differs from process->daemon_epoch or the socket is closed. One try, does not block for long. */
-int gs_rejoin(struct gs_err *err);
-/* Rings the arbiter's bell. */
-void gs_ring(void);
-
-/* ---- device.c: which device -------------------------------------------------------------------------------------- */
-
-enum { GS_NO_DEVICE = -1 };
-/* Ordinals into limits->device and slot->device. GS_NO_DEVICE: no current context, or a device that is not of this
- * grant. */
-int gs_current_device(void);
-int gs_context_device(CUcontext context);
-/* The context whose memory and programs it uses: of a green context the primary one, else itself. books.c */
-CUcontext gs_context_owner(CUcontext context);
-/* The stream's own device; the current one for the default streams. */
-int gs_stream_device(CUstream stream);
-/* A stream was destroyed: its handle may come back on another device. */
-void gs_stream_forget(CUstream stream);
-
-/* ---- charge.c: memory of the grant ------------------------------------------------------------------------------- */
-
-/* Reserve bytes of the grant's memory before the driver is asked: 0, or -ENOMEM when they do not fit even after what
- * came back unnoticed was given back. With no lock of pool_charge.c held. */
-int gs_reserve(int ordinal, uint64_t bytes);
-/* The same without another look. */
-int gs_reserve_now(int ordinal, uint64_t bytes);
-/* What the program is told where it does not fit: that, or that it may allocate nothing while somebody captures, which
- * ends the capture as an allocation would. */
-CUresult gs_no_room(void);
-/* Bytes that the driver took without asking: charged whether they fit or not. */
-void gs_charge(int ordinal, uint64_t bytes);
-void gs_give_back(int ordinal, uint64_t bytes);
-
-/* ---- implicit.c -------------------------------------------------------------------------------------------------- */
-
-/* Handles of kernels or contexts may mean something else from now on. */
-void gs_kernels_forget(void);
-/* More (or less) of the context's memory is its programs' code: reserved, or given back. */
-CUresult gs_code_take(CUcontext context, int ordinal, uint64_t bytes);
-void gs_code_give(CUcontext context, uint64_t bytes);
-
 /* The grant's word on managed memory: refused means CUDA_ERROR_NOT_SUPPORTED, which is what drivers answer for a device
  * without it, and attributes that say so. */
 static inline bool gs_managed_refused(void) { return gs_process->limits->managed == GS_MANAGED_REFUSE; }
-
-/* Work of this device was waited for: memory may have come back. Cheap where nothing can. */
-void gs_memory_synced(int ordinal);
-
-/* ---- calls into the time half (gate.c and friends) --------------------------------------------------------------- */
-
-/* A context of this process lives on ordinal for the first time (idempotent; starts the gate thread at the first). May
- * be called with no context current. */
-void gs_time_start(int ordinal);
-/* A call is about to be made that may end the context, and the green contexts in it: from now on their marks and events
- * are not touched, what is in flight stays in flight. Then one of the two below. */
-void gs_time_context_ending(CUcontext context, int ordinal);
-void gs_time_context_lives(CUcontext context, int ordinal);
-/* The driver ended it: streams, events and captures went along, and their handles may be others' already. */
-void gs_time_context_gone(CUcontext context, int ordinal);
 
 #endif

@@ -1,13 +1,12 @@
-/* The gate: a submission passes while the arbiter leases the device to this grant, and while little enough is in
- * flight. */
+#include "interposer/time/gate.h"
+
 #include <errno.h>
-#include <limits.h>
-#include <stdlib.h>
 
 #include "interposer/os/system.h"
 #include "interposer/process/trace.h"
 #include "interposer/time/repeat.h"
-#include "interposer/time/timing.h"
+#include "interposer/process/join.h"
+#include "interposer/time/marks.h"
 
 enum {
   STEP_NS = 50000000,        /* a waiter looks around this often */
@@ -19,63 +18,7 @@ enum {
   BUDGET_LEAST_MILLI = 20 /* a grant that only borrows still moves when nobody lends any more */
 };
 
-/* ---- start ---- */
-
-/* A tool that traces every CUDA call shows our events to its user and slows every call: what it runs is charged by
- * residency. A loaded libcupti alone is not one: frameworks link it and rarely use it. */
-static bool profiled(void) { return getenv("CUDA_INJECTION64_PATH") || getenv("NVTX_INJECTION64_PATH"); }
-
-static struct gs_time *create(void) {
-  struct gs_time *time = gs_private_map(sizeof *time), *none = NULL;
-  if (!time)
-    return NULL;
-  time->profiled = profiled();
-  gs_biased_start();
-  /* Not 0 and not a parent's: what a thread remembers from before a fork is stale. */
-  time->generation = (uint32_t)gs_now() | 1;
-  time->repeats = 1;
-  for (uint32_t i = 0; i < gs_process->ndevices; i++) {
-    time->device[i].ordinal = (int)i;
-    time->device[i].limits = &gs_process->limits->device[i];
-    time->device[i].slot = &gs_process->slot->device[i];
-  }
-  if (__atomic_compare_exchange_n(&gs_process->time, &none, time, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-    return time;
-  return none;
-}
-
-void gs_time_start(int ordinal) {
-  struct gs_time *time = gs_time();
-  int saved = errno;
-  if (ordinal < 0 || ordinal >= (int)gs_process->ndevices)
-    return;
-  if (!time)
-    time = create();
-  if (time && !__atomic_load_n(&time->device[ordinal].meter, __ATOMIC_ACQUIRE)) {
-    struct gs_meter *meter = gs_private_map(sizeof *meter);
-    gs_latch_take(&time->tables);
-    if (!time->device[ordinal].meter)
-      __atomic_store_n(&time->device[ordinal].meter, meter, __ATOMIC_RELEASE);
-    gs_latch_drop(&time->tables);
-    gs_gate_thread_start();
-  }
-  errno = saved;
-}
-
 /* ---- the local budget ---- */
-
-/* Processes of the grant that have, or had `within` ns ago, work on the device; this one counts always. */
-uint32_t gs_slots_active(const struct gs_time_device *device, uint64_t now, uint64_t within) {
-  uint32_t high = __atomic_load_n(&gs_process->limits->slots_high, __ATOMIC_RELAXED), count = 0;
-  for (uint32_t i = 0; i < high && i < GS_MAX_SLOTS; i++) {
-    const struct gs_slot *slot = &gs_process->usage->slot[i];
-    const struct gs_slot_device *words = &slot->device[device->ordinal];
-    if (__atomic_load_n(&slot->state, __ATOMIC_RELAXED) == GS_SLOT_LIVE &&
-        (words == device->slot || __atomic_load_n(&words->queue_end_ns, __ATOMIC_RELAXED) + within > now))
-      count++;
-  }
-  return count > 0 ? count : 1;
-}
 
 /* How long until the local budget lets a submission pass; 0: it does. */
 static uint64_t budget_wait_ns(struct gs_time_device *device) {
@@ -134,29 +77,6 @@ void gs_daemon_check(struct gs_heartbeat *seen, uint64_t now) {
 
 /* ---- waiting for a lease ---- */
 
-bool gs_under_cut(const struct gs_time_device *device) {
-  return !(__atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE) & GS_LEASE_HELD) &&
-         !__atomic_load_n(&device->local, __ATOMIC_ACQUIRE) &&
-         (gs_claimed(device) || __atomic_load_n(&device->slot->collectives, __ATOMIC_ACQUIRE) <
-                                    __atomic_load_n(&device->slot->cut, __ATOMIC_ACQUIRE));
-}
-
-void gs_undrain(struct gs_time_device *device) {
-  uint32_t lease = __atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE), *drained = &device->slot->drained;
-  bool said;
-  /* Under the lock, in which the gate thread looks whether it is true and says so. */
-  gs_biased_take(&device->lock);
-  said = !(lease & GS_LEASE_HELD) && __atomic_load_n(drained, __ATOMIC_RELAXED) == lease;
-  if (said) {
-    __atomic_store_n(drained, lease - 2, __ATOMIC_SEQ_CST);
-    if (device->meter)
-      gs_meter_turn(device->meter, gs_others(device, lease), gs_now()); /* from now on, work of ours is there again */
-  }
-  gs_biased_drop(&device->lock);
-  if (said)
-    gs_futex_wake(&device->limits->lease, INT_MAX, true); /* our gate thread: to say it again when it is true */
-}
-
 static bool may_pass(struct gs_time_device *device, uint32_t lease, uint64_t *wait) {
   if (gs_called_back)
     return true;
@@ -166,40 +86,13 @@ static bool may_pass(struct gs_time_device *device, uint32_t lease, uint64_t *wa
       return true;
     if (!gs_under_cut(device))
       return false;
-    gs_undrain(device);
+    gs_clear_drained(device);
     return true;
   }
   *wait = budget_wait_ns(device);
   if (*wait > STEP_NS)
     *wait = STEP_NS;
   return *wait == 0;
-}
-
-/* The end of others' work within our lease, which may be over by now. */
-static void catch_up(struct gs_time_device *device, uint64_t now) {
-  uint32_t foreign_work = __atomic_load_n(&device->limits->foreign_work, __ATOMIC_ACQUIRE);
-  uint64_t told = __atomic_load_n(&device->limits->foreign_work_ns, __ATOMIC_RELAXED);
-  if (foreign_work == device->meter->foreign_work)
-    return;
-  __atomic_store_n(&device->meter->foreign_work, foreign_work, __ATOMIC_RELAXED);
-  if (told > gs_meter_last_turn(device->meter) && told < now)
-    gs_meter_turn(device->meter, foreign_work & 1, told);
-}
-
-void gs_notice_turn(struct gs_time_device *device, uint32_t lease, uint64_t now) {
-  uint32_t others = gs_others(device, lease);
-  catch_up(device, now);
-  if (others != device->meter->others)
-    gs_meter_turn(device->meter, others, lease & GS_LEASE_HELD || others != 1 ? now : now + GS_METER_OVERLAP_NS);
-}
-
-void gs_look_at_turn(struct gs_time_device *device) {
-  uint32_t lease = __atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE);
-  if (!gs_turn_passed(device, lease))
-    return;
-  gs_biased_take(&device->lock);
-  gs_notice_turn(device, lease, gs_now());
-  gs_biased_drop(&device->lock);
 }
 
 uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream) {
@@ -243,13 +136,6 @@ uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream) {
 }
 
 /* ---- the bound on work in flight ---- */
-
-void gs_set_dependent(struct gs_time_device *device, bool dependent) {
-  if (dependent)
-    __atomic_or_fetch(&device->slot->flags, GS_SLOT_DEPENDENT, __ATOMIC_RELAXED);
-  else if (__atomic_load_n(&device->slot->flags, __ATOMIC_RELAXED) & GS_SLOT_DEPENDENT)
-    __atomic_and_fetch(&device->slot->flags, ~(uint32_t)GS_SLOT_DEPENDENT, __ATOMIC_RELAXED);
-}
 
 /* Estimated time in flight over all streams that move, without what must be done by now although no mark says so. Stuck
  * streams count nothing: CUDA cannot see every order between streams, nor can we, and what they wait for may be held

@@ -9,8 +9,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "interposer/process/join.h"
 #include "interposer/process/trace.h"
-#include "interposer/time/timing.h"
+#include "interposer/time/capture.h"
+#include "interposer/time/gate.h"
+#include "interposer/time/gate_thread.h"
+#include "interposer/time/marks.h"
 
 enum {
   TICK_ACTIVE_NS = 50000000, /* the heartbeat is looked at this often while the program submits */
@@ -109,7 +113,7 @@ static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint6
   /* A program that launches looks by itself, and pays for every time this thread takes the meter from it. */
   if (gs_now() - __atomic_load_n(&device->looked_at, __ATOMIC_RELAXED) >= TICK_CONTENDED_NS)
     if (reap(time, device) && revoked && outlasts(device)) {
-      gs_undrain(device);
+      gs_clear_drained(device);
       gs_ring();
     }
   return __atomic_load_n(&device->limits->contended, __ATOMIC_RELAXED) && tick > TICK_CONTENDED_NS ? TICK_CONTENDED_NS

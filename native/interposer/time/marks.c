@@ -2,6 +2,11 @@
 #include <errno.h>
 #include <pthread.h>
 
+#include "interposer/process/join.h"
+#include "interposer/time/capture.h"
+#include "interposer/time/events.h"
+#include "interposer/time/lease.h"
+#include "interposer/time/marks.h"
 #include "interposer/time/repeat.h"
 
 enum {
@@ -30,7 +35,7 @@ void gs_mark_record(struct gs_stream *stream, bool start) {
   CUresult result;
   if (gs_called_back)
     return; /* a refusal would say nothing about the stream */
-  int saved = errno, cancel = shield(), previous = gs_relax();
+  int saved = errno, cancel = shield(), previous = gs_capture_mode_push();
   gs_reap(device);
   event = stream->unmarked ? NULL : gs_event_take(stream->context);
   if (!event)
@@ -58,7 +63,7 @@ void gs_mark_record(struct gs_stream *stream, bool start) {
   if (result != CUDA_SUCCESS)
     gs_event_give(stream->context, event);
 out:
-  gs_unrelax(previous);
+  gs_capture_mode_pop(previous);
   unshield(cancel);
   errno = saved;
 }
@@ -66,14 +71,14 @@ out:
 bool gs_bracket_record(struct gs_stream *stream, int which, uint64_t *recorded) {
   if (gs_called_back)
     return false;
-  int saved = errno, cancel = shield(), previous = gs_relax();
+  int saved = errno, cancel = shield(), previous = gs_capture_mode_push();
   bool done = false;
   if (!stream->bracket[which] && !stream->unmarked)
     stream->bracket[which] = gs_event_take(stream->context);
   if (stream->bracket[which])
     done = gs_real.cuEventRecord(stream->bracket[which], stream->handle) == CUDA_SUCCESS;
   *recorded = gs_now();
-  gs_unrelax(previous);
+  gs_capture_mode_pop(previous);
   unshield(cancel);
   errno = saved;
   return done;
@@ -165,6 +170,21 @@ static void take_sample(struct gs_stream *stream) {
   gs_biased_drop(&device->lock);
 }
 
+/* Its marks are all reaped or lost. Under the device's `reaping`. */
+static void free_stream(struct gs_stream *stream) {
+  struct gs_time_device *device = stream->device;
+  for (int i = 0; i < 2; i++)
+    if (stream->bracket[i])
+      gs_event_give(stream->context, stream->bracket[i]);
+  stream->bracket[0] = stream->bracket[1] = NULL;
+  /* under the lock: who looks through the streams with it never finds one that is being made anew */
+  gs_biased_take(&device->lock);
+  gs_repeat_absorb(stream);
+  gs_meter_synced(device->meter, &stream->queue, gs_now());
+  __atomic_store_n(&stream->live, false, __ATOMIC_RELEASE);
+  gs_biased_drop(&device->lock);
+}
+
 /* Under `reaping`. */
 static void count_residents(struct gs_time_device *device, uint64_t now) {
   if (now - device->residents_at < RESIDENTS_NS)
@@ -203,7 +223,7 @@ void gs_reap(struct gs_time_device *device) {
   cancel = shield();
   count_residents(device, gs_now());
   gs_look_at_turn(device); /* what is done is told apart by it */
-  previous = gs_relax();
+  previous = gs_capture_mode_push();
   streams = __atomic_load_n(&time->streams, __ATOMIC_ACQUIRE);
   for (uint32_t i = 0; i < streams; i++) {
     struct gs_stream *stream = time->stream[i];
@@ -221,7 +241,7 @@ void gs_reap(struct gs_time_device *device) {
     take_sample(stream);
     close_done(stream);
     if (gs_stream_retired(stream) && stream->queue.head == stream->queue.tail)
-      gs_stream_free(stream);
+      free_stream(stream);
   }
   gs_biased_take(&device->lock);
   /* a tight bound is kept only as well as marks say */
@@ -229,7 +249,7 @@ void gs_reap(struct gs_time_device *device) {
   sooner = gs_publish(device, gs_now());
   gs_biased_drop(&device->lock);
   __atomic_store_n(&device->looked_at, gs_now(), __ATOMIC_RELAXED);
-  gs_unrelax(previous);
+  gs_capture_mode_pop(previous);
   gs_latch_drop(&device->reaping);
   if (sooner)
     tell_sooner(device);
@@ -269,7 +289,7 @@ static void forget_stream(struct gs_stream *stream, uint64_t now) {
   gs_meter_lose_all(device->meter, &stream->queue, now);
   gs_biased_drop(&device->lock);
   stream->bracket[0] = stream->bracket[1] = NULL;
-  gs_stream_free(stream);
+  free_stream(stream);
 }
 
 void gs_context_forget(struct gs_context *context) {

@@ -1,8 +1,13 @@
-/* Contexts and streams this process submitted to, and their free timing events. */
+#include "interposer/time/streams.h"
+
 #include <errno.h>
 #include <string.h>
 
+#include "interposer/process/device.h"
+#include "interposer/process/greens.h"
+#include "interposer/time/capture.h"
 #include "interposer/time/repeat.h"
+#include "interposer/time/start.h"
 
 enum { NON_BLOCKING = 1 /* CU_STREAM_NON_BLOCKING */ };
 
@@ -17,8 +22,6 @@ GS_TLS struct gs_cached {
 static struct gs_cached *cached_place(CUstream handle) {
   return &cache[(uintptr_t)handle * UINT64_C(0x9e3779b97f4a7c15) >> 61];
 }
-
-static bool is_default(CUstream handle) { return handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD; }
 
 /* A per-thread default stream ends with its thread, unseen. Its place goes to the next thread at that address, which is
  * right: the work of a dead thread's stream is done or will be. */
@@ -101,7 +104,7 @@ static struct gs_stream *add(struct gs_time *time, CUstream handle, CUcontext co
   stream->unmarked = false;
   stream->bracket[0] = stream->bracket[1] = NULL;
   bool blocking = handle != CU_STREAM_PER_THREAD;
-  if (!is_default(handle) && gs_real.cuStreamGetFlags(handle, &flags) == CUDA_SUCCESS)
+  if (!gs_stream_is_default(handle) && gs_real.cuStreamGetFlags(handle, &flags) == CUDA_SUCCESS)
     blocking = !(flags & NON_BLOCKING);
   __atomic_store_n(&stream->blocking, blocking, __ATOMIC_RELAXED);
   memset(&stream->queue, 0, sizeof stream->queue);
@@ -116,7 +119,7 @@ static struct gs_stream *add(struct gs_time *time, CUstream handle, CUcontext co
 CUcontext gs_context_behind(CUstream handle, CUcontext current) {
   CUcontext context = NULL;
   CUresult result;
-  if (is_default(handle))
+  if (gs_stream_is_default(handle))
     return current;
   result = gs_real.cuStreamGetCtx(handle, &context);
   if (result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_CONTEXT ||
@@ -126,7 +129,7 @@ CUcontext gs_context_behind(CUstream handle, CUcontext current) {
 }
 
 static struct gs_stream *make(struct gs_time *time, CUstream handle, CUcontext current) {
-  int saved = errno, previous = gs_relax();
+  int saved = errno, previous = gs_capture_mode_push();
   CUcontext context = gs_context_behind(handle, current), popped;
   bool pushed = context && context != current && gs_real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
   struct gs_stream *stream = NULL;
@@ -140,7 +143,7 @@ static struct gs_stream *make(struct gs_time *time, CUstream handle, CUcontext c
   }
   if (pushed)
     gs_real.cuCtxPopCurrent_v2(&popped);
-  gs_unrelax(previous);
+  gs_capture_mode_pop(previous);
   errno = saved;
   return stream;
 }
@@ -152,9 +155,9 @@ static __attribute__((noinline)) struct gs_stream *look_further(CUstream handle,
   struct gs_stream *stream;
   bool ending = __atomic_load_n(&time->ending, __ATOMIC_ACQUIRE) > 0;
   if (ending && !current) {
-    int previous = gs_relax();
+    int previous = gs_capture_mode_push();
     current = gs_context_behind(handle, NULL);
-    gs_unrelax(previous);
+    gs_capture_mode_pop(previous);
     if (!current)
       return NULL;
   }
@@ -162,7 +165,7 @@ static __attribute__((noinline)) struct gs_stream *look_further(CUstream handle,
   stream = find(time, handle, current, thread_of(handle));
   gs_latch_drop(&time->tables);
   if (!stream && may_make) {
-    CUcontext context = is_default(handle) ? current : current_context();
+    CUcontext context = gs_stream_is_default(handle) ? current : current_context();
     stream = context ? make(time, handle, context) : NULL;
   }
   if (stream && !ending)
@@ -180,7 +183,7 @@ static inline struct gs_stream *look_up(CUstream handle, bool may_make) {
   if (!handle)
     handle = CU_STREAM_LEGACY;
   cached = cached_place(handle);
-  if (is_default(handle))
+  if (gs_stream_is_default(handle))
     current = current_context();
   generation = __atomic_load_n(&time->generation, __ATOMIC_ACQUIRE);
   if (GS_LIKELY(cached->generation == generation && cached->handle == handle && cached->context == current))
@@ -191,139 +194,13 @@ static inline struct gs_stream *look_up(CUstream handle, bool may_make) {
 struct gs_stream *gs_stream_of(CUstream handle) { return look_up(handle, true); }
 struct gs_stream *gs_stream_known(CUstream handle) { return look_up(handle, false); }
 
-/* Its marks are all reaped or lost. Under the device's `reaping`. */
-void gs_stream_free(struct gs_stream *stream) {
-  struct gs_time_device *device = stream->device;
-  for (int i = 0; i < 2; i++)
-    if (stream->bracket[i])
-      gs_event_give(stream->context, stream->bracket[i]);
-  stream->bracket[0] = stream->bracket[1] = NULL;
-  /* under the lock: who looks through the streams with it never finds one that is being made anew */
-  gs_biased_take(&device->lock);
-  gs_repeat_absorb(stream);
-  gs_meter_synced(device->meter, &stream->queue, gs_now());
-  __atomic_store_n(&stream->live, false, __ATOMIC_RELEASE);
-  gs_biased_drop(&device->lock);
-}
-
-static void new_generation(struct gs_time *time) {
-  __atomic_add_fetch(&time->generation, 1, __ATOMIC_RELEASE);
-  gs_repeat_end(time);
-}
-
-void gs_stream_ending(CUstream handle) {
-  struct gs_time *time = gs_time();
-  struct gs_stream *stream = gs_stream_known(handle);
-  if (!stream || is_default(stream->handle))
-    return;
-  struct gs_time_device *device = stream->device; /* once retired and reaped, by whomever, it may be another stream */
-  if (gs_stream_open(stream) && !gs_stream_capturing(handle))
-    gs_mark_record(stream, false);
-  gs_latch_take(&time->tables);
-  __atomic_store_n(&stream->retired, true, __ATOMIC_RELEASE);
-  new_generation(time);
-  gs_latch_drop(&time->tables);
-  gs_reap(device);
-}
-
-/* Under `tables`. */
-static bool part_of(const struct gs_context *context, CUcontext handle) {
-  return context->handle && (context->handle == handle || gs_context_owner(context->handle) == handle);
-}
-
-static void forget(struct gs_time *time, struct gs_context *context) {
-  (void)time;
-  gs_context_forget(context);
-}
-
-static void ending(struct gs_time *time, struct gs_context *context) {
-  __atomic_add_fetch(&context->ending, 1, __ATOMIC_RELAXED);
-  __atomic_add_fetch(&time->ending, 1, __ATOMIC_RELEASE);
-}
-
-static void lives(struct gs_time *time, struct gs_context *context) {
-  if (context->ending == 0)
-    return; /* it came meanwhile */
-  __atomic_sub_fetch(&context->ending, 1, __ATOMIC_RELAXED);
-  __atomic_sub_fetch(&time->ending, 1, __ATOMIC_RELEASE);
-}
-
-static void for_parts(CUcontext handle, int ordinal, void (*act)(struct gs_time *time, struct gs_context *context)) {
-  struct gs_time *time = gs_time();
-  struct gs_time_device *device;
-  if (!time || ordinal < 0 || ordinal >= GS_MAX_DEVICES)
-    return;
-  device = &time->device[ordinal];
-  gs_latch_take(&device->reaping);
-  gs_latch_take(&time->tables);
-  for (uint32_t i = 0; i < GS_TIME_CONTEXTS; i++)
-    if (part_of(&time->context[i], handle))
-      act(time, &time->context[i]);
-  if (act == forget)
-    gs_captures_gone(handle);
-  new_generation(time);
-  gs_latch_drop(&time->tables);
-  gs_latch_drop(&device->reaping);
-}
-
-void gs_time_context_ending(CUcontext handle, int ordinal) {
-  if (gs_time() && ordinal >= 0 && ordinal < GS_MAX_DEVICES)
-    gs_reap(&gs_time()->device[ordinal]);
-  for_parts(handle, ordinal, ending);
-}
-
-void gs_time_context_lives(CUcontext handle, int ordinal) { for_parts(handle, ordinal, lives); }
-
-void gs_time_context_gone(CUcontext handle, int ordinal) { for_parts(handle, ordinal, forget); }
-
-static void for_meters(void (*act)(struct gs_meter *meter, uint64_t key), uint64_t key) {
-  struct gs_time *time = gs_time();
-  for (uint32_t i = 0; time && i < GS_MAX_DEVICES; i++) {
-    struct gs_time_device *device = &time->device[i];
-    if (!device->meter)
-      continue;
-    gs_biased_take(&device->lock);
-    act(device->meter, key);
-    gs_biased_drop(&device->lock);
-  }
-}
-
-static void forget_all(struct gs_meter *meter, uint64_t key) {
-  (void)key;
-  gs_meter_forget_functions(meter);
-}
-
-void gs_functions_changed(void) {
-  for_meters(forget_all, 0);
-  if (gs_time())
-    gs_repeat_end(gs_time());
-}
-void gs_function_changed(uint64_t key) { for_meters(gs_meter_reset_function, key); }
-
-/* ---- events ---- */
-
-/* The context is current. NULL when none is free and none may be made. */
-CUevent gs_event_take(struct gs_context *context) {
-  CUevent event = NULL;
-  gs_latch_take(&context->pool);
-  if (context->free_events > 0)
-    event = context->free_event[--context->free_events];
-  gs_latch_drop(&context->pool);
-  /* Making one is a call that a capture in global mode forbids to every thread. */
-  if (!event && __atomic_load_n(&gs_time()->captures, __ATOMIC_ACQUIRE) == 0 &&
-      gs_real.cuEventCreate(&event, 0 /* with timing */) != CUDA_SUCCESS)
-    event = NULL;
-  return event;
-}
-
-void gs_event_give(struct gs_context *context, CUevent event) {
-  bool kept = false;
-  gs_latch_take(&context->pool);
-  if (context->free_events < GS_TIME_EVENTS) {
-    context->free_event[context->free_events++] = event;
-    kept = true;
-  }
-  gs_latch_drop(&context->pool);
-  if (!kept)
-    gs_real.cuEventDestroy_v2(event);
+CUcontext gs_stream_owner(CUstream stream) {
+  CUcontext context = NULL;
+  struct gs_stream *known;
+  if (gs_stream_is_default(stream))
+    return gs_owner_current();
+  known = gs_stream_known(stream);
+  if (known)
+    return gs_context_owner(known->context->handle);
+  return gs_real.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS ? gs_context_owner(context) : NULL;
 }

@@ -1,6 +1,12 @@
-/* Submissions of compute work: kernels and graphs, and what copies.c and fills bring here. */
-#include "interposer/hooks/graphs.h"
-#include "interposer/hooks/launch.h"
+#include "interposer/time/submit.h"
+
+#include "interposer/process/device.h"
+#include "interposer/time/capture.h"
+#include "interposer/time/gate.h"
+#include "interposer/time/marks.h"
+#include "interposer/time/repeat.h"
+#include "interposer/time/start.h"
+#include "interposer/time/streams.h"
 
 #define GS_CAPTURES(time) __atomic_load_n(&(time)->captures, __ATOMIC_ACQUIRE)
 
@@ -107,7 +113,7 @@ CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream hand
       gs_repeat_from(stream, function, handle, lease, bound - gs_meter_inflight(meter, bound), tick, now);
   } else if (gs_called_back) {
     gs_biased_drop(&device->lock);
-    gs_undrain(device); /* after it is booked: the gate thread looks at once */
+    gs_clear_drained(device); /* after it is booked: the gate thread looks at once */
     gs_biased_take(&device->lock);
   }
   gs_biased_drop(&device->lock);
@@ -137,54 +143,4 @@ void gs_submitted_slow(struct gs_submission *submission, CUresult result) {
   }
   if (submission->plan & GS_PLAN_MARK)
     gs_mark_record(stream, false);
-}
-
-/* ---- handlers ---- */
-
-CUresult gs_enter_submit(struct gs_submission *submission, uint64_t key, CUstream stream) {
-  CUresult result = CUDA_SUCCESS;
-  submission->stream = NULL;
-  return gs_enter(&result) ? gs_submit(submission, key, stream) : result;
-}
-
-/* One launch on several devices: each has to let it pass. */
-CUresult gs_cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int devices, unsigned int flags) {
-  struct gs_submission submission[GS_MAX_DEVICES];
-  struct gs_first first[GS_MAX_DEVICES];
-  unsigned int looked = 0;
-  unsigned int count = devices < GS_MAX_DEVICES ? devices : GS_MAX_DEVICES;
-  CUresult result = CUDA_SUCCESS;
-  if (!gs_enter(&result))
-    return result != CUDA_SUCCESS ? result : gs_real.cuLaunchCooperativeKernelMultiDevice(list, devices, flags);
-  if (!list)
-    count = 0;
-  for (result = CUDA_SUCCESS; looked < count && result == CUDA_SUCCESS; looked += result == CUDA_SUCCESS)
-    result = gs_kernel_look(&first[looked], list[looked].function, list[looked].hStream);
-  if (result != CUDA_SUCCESS) {
-    while (looked > 0)
-      gs_kernel_looked(&first[--looked], result);
-    return result;
-  }
-  for (unsigned int i = 0; i < count; i++)
-    gs_submit(&submission[i], gs_kernel_key(list[i].function, list[i].gridDimX, list[i].gridDimY, list[i].gridDimZ),
-              list[i].hStream);
-  result = gs_real.cuLaunchCooperativeKernelMultiDevice(list, devices, flags);
-  for (unsigned int i = 0; i < count; i++)
-    gs_submitted(&submission[i], result);
-  for (unsigned int i = 0; i < count; i++)
-    gs_kernel_looked(&first[i], result);
-  return result;
-}
-
-CUresult gs_before_graph_changed(struct gs_around_graph_changed *around, CUgraphExec graph) {
-  CUresult result = CUDA_SUCCESS;
-  around->active = gs_enter(&result);
-  around->key = gs_graph_key(graph);
-  return result;
-}
-
-CUresult gs_after_graph_changed(struct gs_around_graph_changed *around, CUresult result) {
-  if (around->active)
-    gs_function_changed(around->key);
-  return result;
 }

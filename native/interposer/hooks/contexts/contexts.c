@@ -1,12 +1,19 @@
 /* Contexts. Each costs device memory that nobody asked for by an allocation: limits->device[].context_bytes, reserved
  * before the driver makes one. Everything allocated in a context goes with it. */
-#include "interposer/process/trace.h"
-#include "interposer/memory/books.h"
 #include "interposer/hooks/contexts/contexts.h"
+
+#include "interposer/memory/books.h"
+#include "interposer/memory/kernels.h"
+#include "interposer/memory/pool_blocks.h"
+#include "interposer/memory/pool_charge.h"
+#include "interposer/memory/reserve.h"
+#include "interposer/os/files.h"
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
-#include "interposer/os/files.h"
-#include "interposer/memory/pool_charge.h"
+#include "interposer/process/greens.h"
+#include "interposer/process/trace.h"
+#include "interposer/time/contexts.h"
+#include "interposer/time/start.h"
 
 static void contexts_changed(uint32_t by) {
   __atomic_fetch_add(&gs_process->contexts, by, __ATOMIC_RELAXED);
@@ -31,13 +38,15 @@ static CUresult begin(const CUcontext *out, CUdevice device, int *ordinal, uint6
 
 /* What died with a context. Under gone_lock, so that nothing of another context by this handle is in the books yet. */
 static void context_gone(CUcontext context, int ordinal) {
-  uint64_t held = gs_held(ordinal);
+  uint64_t held = gs_held(ordinal), bytes[GS_MAX_DEVICES];
   gs_time_context_gone(context, ordinal);
   contexts_changed(UINT32_MAX);
-  gs_greens_gone(context);
+  gs_greens_remove(context);
   gs_device_context_forget();
   gs_pools_context_gone(context);
-  gs_book_drop_context(context);
+  gs_book_drop_context(context, bytes);
+  for (int i = 0; i < GS_MAX_DEVICES; i++)
+    gs_give_back(i, bytes[i]);
   if (__atomic_load_n(&gs_process->pools[ordinal], __ATOMIC_RELAXED))
     gs_pools_settle(ordinal, true);
   gs_trace(GS_TRACE_CONTEXT_ENDED, ordinal, held, gs_held(ordinal));

@@ -1,4 +1,4 @@
-/* Contexts, as context.c and green.c share them. */
+/* Contexts. */
 #ifndef GPUSHARE_CONTEXT_H
 #define GPUSHARE_CONTEXT_H
 
@@ -28,9 +28,6 @@ void gs_primary_ended(const struct gs_ending *ending, CUresult result);
 
 /* With the device's context_lock: this is its active primary context, and its cost is charged. */
 void gs_primary_is(int ordinal, CUcontext primary);
-
-/* The primary context is gone, and its green contexts with it. */
-void gs_greens_gone(CUcontext primary);
 
 /* ---- handlers ---- */
 

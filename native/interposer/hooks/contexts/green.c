@@ -1,8 +1,12 @@
 /* Green contexts: parts of a device's multiprocessors with streams of their own. Memory, programs and cost are those of
  * the primary context, which each keeps alive. */
-#include "interposer/memory/books.h"
 #include "interposer/hooks/contexts/contexts.h"
+#include "interposer/memory/books.h"
+#include "interposer/memory/charge.h"
 #include "interposer/process/device.h"
+#include "interposer/process/greens.h"
+#include "interposer/time/contexts.h"
+#include "interposer/time/start.h"
 
 /* The driver gives its handle to whoever retains it. */
 static CUcontext primary_of(CUdevice device) {
@@ -13,39 +17,22 @@ static CUcontext primary_of(CUdevice device) {
   return primary;
 }
 
-static bool find_green(CUcontext context, struct gs_ending *found) {
-  gs_book_lock();
-  struct gs_entry *entry = gs_book_find(GS_BOOK_GREEN, (uintptr_t)context);
-  if (entry)
-    *found = (struct gs_ending){context, (int)entry->flags, entry->cap};
-  gs_book_unlock();
-  return entry != NULL;
-}
-
 /* Under gone_lock. */
-static void green_gone(const struct gs_ending *green) {
-  struct gs_entry gone;
+static void green_gone(const struct gs_green *green) {
   gs_time_context_gone(green->context, green->ordinal);
   gs_device_context_forget();
-  gs_book_take(GS_BOOK_GREEN, (uintptr_t)green->context, &gone);
+  gs_green_remove(green->context);
 }
 
 static void note(CUgreenCtx green, int ordinal) {
-  static uint64_t numbers; /* under gone_lock */
-  struct gs_ending before;
+  struct gs_green before;
   CUcontext context;
   if (gs_real.cuCtxFromGreenCtx(&context, green) != CUDA_SUCCESS)
     return;
   gs_lock(&gs_process->gone_lock);
-  if (find_green(context, &before))
+  if (gs_green_find(context, &before))
     green_gone(&before);
-  gs_book_put(&(struct gs_entry){.key = (uintptr_t)context,
-                                 .kind = GS_BOOK_GREEN,
-                                 .ordinal = GS_NO_DEVICE,
-                                 .link = (uintptr_t)gs_process->primary[ordinal],
-                                 .flags = (uint32_t)ordinal,
-                                 .cap = ++numbers});
-  __atomic_fetch_add(&gs_process->greens, 1, __ATOMIC_RELEASE);
+  gs_green_add(context, gs_process->primary[ordinal], ordinal);
   gs_unlock(&gs_process->gone_lock);
 }
 
@@ -61,7 +48,7 @@ CUresult gs_cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice
     result = gs_context_reserve(dev, &ordinal, &bytes);
     return result == CUDA_SUCCESS ? gs_real.cuGreenCtxCreate(phCtx, desc, dev, flags) : result;
   }
-  if (!gs_book_room(2))
+  if (!gs_book_room(1) || !gs_green_room())
     return CUDA_ERROR_OUT_OF_MEMORY;
   gs_lock(&gs_process->context_lock[ordinal]);
   bool fresh = gs_process->primary[ordinal] == NULL;
@@ -81,24 +68,18 @@ CUresult gs_cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice
   return result;
 }
 
-void gs_greens_gone(CUcontext primary) {
-  if (__atomic_load_n(&gs_process->greens, __ATOMIC_ACQUIRE) == 0)
-    return;
-  gs_book_drop_link(GS_BOOK_GREEN, (uintptr_t)primary);
-}
-
 CUresult gs_cuGreenCtxDestroy(CUgreenCtx hCtx) {
   CUresult result;
   CUcontext context = NULL;
-  struct gs_ending green, now;
+  struct gs_green green, now;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuGreenCtxDestroy(hCtx) : result;
-  if (!hCtx || gs_real.cuCtxFromGreenCtx(&context, hCtx) != CUDA_SUCCESS || !find_green(context, &green))
+  if (!hCtx || gs_real.cuCtxFromGreenCtx(&context, hCtx) != CUDA_SUCCESS || !gs_green_find(context, &green))
     return gs_real.cuGreenCtxDestroy(hCtx);
   struct gs_ending primary = gs_primary_ending(green.ordinal); /* which may end with it */
   result = gs_real.cuGreenCtxDestroy(hCtx);
   gs_lock(&gs_process->gone_lock);
-  if (result == CUDA_SUCCESS && find_green(context, &now) && now.number == green.number)
+  if (result == CUDA_SUCCESS && gs_green_find(context, &now) && now.number == green.number)
     green_gone(&green);
   gs_unlock(&gs_process->gone_lock);
   gs_primary_ended(&primary, result);

@@ -1,37 +1,21 @@
 /* Kernels of graphs: what they make the driver take is reserved when their graph is made executable or updated. Bodies
  * of conditional nodes are not looked into: no call of the driver names them. */
-#include "interposer/memory/books.h"
-#include "interposer/time/collectives.h"
-#include "interposer/process/device.h"
-#include "interposer/hooks/graphs.h"
-#include "interposer/memory/implicit.h"
+#include "interposer/hooks/graphs/kernels.h"
 
 #include <sys/mman.h>
 
-CUfunction gs_node_kernel(const CUDA_KERNEL_NODE_PARAMS *params) {
-  return !params ? NULL : params->func ? params->func : (CUfunction)params->kern;
-}
-
-CUfunction gs_any_node_kernel(const CUgraphNodeParams *params) {
-  return params && params->type == CU_GRAPH_NODE_TYPE_KERNEL ? gs_node_kernel(&params->kernel) : NULL;
-}
-
-CUresult gs_graph_node_kernel(CUgraphNode node, CUfunction *function, CUcontext *context) {
-  CUDA_KERNEL_NODE_PARAMS params = {0};
-  CUresult result = gs_real_has(GS_INDEX_cuGraphKernelNodeGetParams_v2)
-                        ? gs_real.cuGraphKernelNodeGetParams_v2(node, &params)
-                        : gs_real.cuGraphKernelNodeGetParams(node, (CUDA_KERNEL_NODE_PARAMS_v1 *)&params);
-  *function = gs_node_kernel(&params);
-  *context = params.ctx;
-  return result;
-}
+#include "interposer/hooks/graphs/nodes.h"
+#include "interposer/memory/kernels.h"
+#include "interposer/memory/library_code.h"
+#include "interposer/process/device.h"
+#include "interposer/process/greens.h"
 
 /* A kernel of a graph. named: its node's context, which counts for kernels of libraries only: a function has its
  * module's. most: the stack of those in the current context, reserved in one go; others' is at once theirs. */
 static CUresult look_at(CUfunction function, CUcontext named, CUcontext current, uint64_t *most) {
   int ordinal;
   uint64_t stack;
-  struct gs_first other = {0};
+  struct gs_growing other = {0};
   CUcontext context = function ? gs_function_context(function) : NULL;
   if (!context)
     context = named ? gs_context_owner(named) : current;
@@ -74,46 +58,24 @@ static CUresult walk(CUgraph graph, CUcontext current, uint64_t *most) {
   return result;
 }
 
-CUresult gs_graph_kernels_begin(struct gs_first *first, CUgraph graph) {
-  *first = (struct gs_first){0};
+CUresult gs_graph_kernels_begin(struct gs_growing *growing, CUgraph graph) {
+  *growing = (struct gs_growing){0};
   uint64_t most = 0;
   CUcontext current = gs_owner_current();
   CUresult result = current && graph ? walk(graph, current, &most) : CUDA_SUCCESS;
   if (result == CUDA_SUCCESS && most > 0)
-    result = gs_stack_begin(first, current, gs_context_device(current), most);
+    result = gs_stack_begin(growing, current, gs_context_device(current), most);
   return result;
 }
 
-CUresult gs_before_graph_updated(struct gs_around_graph_updated *around, CUgraphExec executable, CUgraph graph) {
-  CUresult result = gs_before_graph_changed(&around->changed, executable);
-  gs_graph_change_all(&around->collectives, executable, graph);
-  around->first = (struct gs_first){0};
-  return result == CUDA_SUCCESS && around->changed.active ? gs_graph_kernels_begin(&around->first, graph) : result;
-}
-
-CUresult gs_after_graph_updated(struct gs_around_graph_updated *around, CUresult result) {
-  gs_graph_changed(&around->collectives, result);
-  gs_implicit_end(&around->first, result == CUDA_SUCCESS);
-  return gs_after_graph_changed(&around->changed, result);
-}
-
-CUresult gs_before_kernel_node(struct gs_around_kernel_node *around, CUgraphExec executable, CUgraphNode node,
-                               CUfunction function) {
-  CUresult result = gs_before_graph_changed(&around->changed, executable);
-  gs_graph_change_kernel(&around->collectives, executable, node, function);
+CUresult gs_graph_kernel_begin(struct gs_growing *growing, CUfunction function) {
   uint64_t most = 0;
-  CUcontext current;
-  around->first = (struct gs_first){0};
-  if (result != CUDA_SUCCESS || !around->changed.active || !(current = gs_owner_current()))
-    return result;
-  result = look_at(function, NULL, current, &most);
+  CUcontext current = gs_owner_current();
+  *growing = (struct gs_growing){0};
+  if (!current)
+    return CUDA_SUCCESS;
+  CUresult result = look_at(function, NULL, current, &most);
   if (result == CUDA_SUCCESS && most > 0)
-    result = gs_stack_begin(&around->first, current, gs_context_device(current), most);
+    result = gs_stack_begin(growing, current, gs_context_device(current), most);
   return result;
-}
-
-CUresult gs_after_kernel_node(struct gs_around_kernel_node *around, CUresult result) {
-  gs_graph_changed(&around->collectives, result);
-  gs_implicit_end(&around->first, result == CUDA_SUCCESS);
-  return gs_after_graph_changed(&around->changed, result);
 }

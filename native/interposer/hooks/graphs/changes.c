@@ -1,31 +1,13 @@
-/* Collectives in graphs. How many an executable graph has on each device is summed when it is made (graph_memory.c) and
+/* Collectives in graphs. How many an executable graph has on each device is summed when it is made (executables.c) and
  * kept true here when one of its nodes is changed: what a node was changed to is remembered, since the driver tells
  * only what it was made of. Bodies of conditional nodes are not looked into. */
+#include "interposer/hooks/graphs/changes.h"
+
+#include "interposer/hooks/graphs/executables.h"
+#include "interposer/hooks/graphs/nodes.h"
 #include "interposer/memory/books.h"
-#include "interposer/time/collectives.h"
+#include "interposer/memory/collectives.h"
 #include "interposer/process/device.h"
-#include "interposer/hooks/graphs.h"
-#include "interposer/memory/implicit.h"
-
-static int device_of(CUfunction function, CUcontext named) {
-  CUcontext context = gs_function_context(function);
-  if (!context)
-    context = named ? gs_context_owner(named) : gs_owner_current();
-  return context ? gs_context_device(context) : GS_NO_DEVICE;
-}
-
-void gs_graph_collective(CUgraphNode node, struct gs_graph_need *need) {
-  CUfunction function;
-  CUcontext context;
-  if (!gs_collectives_known() || gs_graph_node_kernel(node, &function, &context) != CUDA_SUCCESS ||
-      !gs_collective(function))
-    return;
-  int ordinal = device_of(function, context);
-  if (ordinal == GS_NO_DEVICE)
-    return;
-  need->devices |= 1u << ordinal;
-  need->collectives[ordinal]++;
-}
 
 /* ---- what nodes were changed to ---------------------------------------------------------------------------------- */
 
@@ -125,44 +107,27 @@ void gs_graph_change_kernel(struct gs_graph_change *change, CUgraphExec executab
   if (!function || !gs_collective(function))
     return;
   gs_graph_node_kernel(node, &before, &context);
-  int ordinal = device_of(function, context);
+  int ordinal = gs_graph_kernel_device(function, context);
   if (ordinal != GS_NO_DEVICE)
     change->after[ordinal] = 1;
 }
 
-CUresult gs_before_child_graph(struct gs_around_child_graph *around, CUgraphExec executable, CUgraphNode node,
-                               CUgraph child) {
+void gs_graph_change_child(struct gs_graph_change *change, CUgraphExec executable, CUgraphNode node, CUgraph child) {
   struct gs_graph_need need;
-  CUresult result = gs_before_graph_updated(&around->updated, executable, child);
-  struct gs_graph_change *change = &around->updated.collectives;
-  if (begin(change, executable, node)) {
-    change->enabled = enabled(executable, node);
-    gs_graph_look(child, &need);
-    set_after(change, &need);
-  }
-  return result;
+  if (!begin(change, executable, node))
+    return;
+  change->enabled = enabled(executable, node);
+  gs_graph_look(child, &need);
+  set_after(change, &need);
 }
 
-CUresult gs_after_child_graph(struct gs_around_child_graph *around, CUresult result) {
-  return gs_after_graph_updated(&around->updated, result);
-}
-
-CUresult gs_before_node_enabled(struct gs_around_node_enabled *around, CUgraphExec executable, CUgraphNode node,
-                                unsigned int is) {
-  CUresult result = gs_before_graph_changed(&around->changed, executable);
-  struct gs_graph_change *change = &around->collectives;
-  if (begin(change, executable, node)) {
-    change->toggles = enabled(executable, node) != (is != 0);
-    change->enabled = is != 0;
-    if (!change->toggles)
-      change->graph = NULL;
-  }
-  return result;
-}
-
-CUresult gs_after_node_enabled(struct gs_around_node_enabled *around, CUresult result) {
-  gs_graph_changed(&around->collectives, result);
-  return gs_after_graph_changed(&around->changed, result);
+void gs_graph_change_enabled(struct gs_graph_change *change, CUgraphExec executable, CUgraphNode node, bool is) {
+  if (!begin(change, executable, node))
+    return;
+  change->toggles = enabled(executable, node) != is;
+  change->enabled = is;
+  if (!change->toggles)
+    change->graph = NULL;
 }
 
 void gs_graph_changed(const struct gs_graph_change *change, CUresult result) {

@@ -2,19 +2,17 @@
 #ifndef GPUSHARE_HOOKS_GRAPHS_H
 #define GPUSHARE_HOOKS_GRAPHS_H
 
-#include "interposer/time/collectives.h"
+#include "interposer/hooks/graphs/changes.h"
+#include "interposer/hooks/graphs/executables.h"
+#include "interposer/hooks/graphs/nodes.h"
 #include "interposer/memory/implicit.h"
-#include "interposer/process/process.h"
-#include "interposer/time/timing.h"
+#include "interposer/time/submit.h"
 
 static inline uint64_t gs_graph_key(CUgraphExec graph) { return (uint64_t)(uintptr_t)graph; }
 
-CUfunction gs_node_kernel(const CUDA_KERNEL_NODE_PARAMS *params);
-CUfunction gs_any_node_kernel(const CUgraphNodeParams *params);
+/* ---- update.c ----------------------------------------------------------------------------------------------------- */
 
-/* ---- changes ----------------------------------------------------------------------------------------------------- */
-
-/* launch.c: how long the graph takes is learned anew. Part of all the calls below. */
+/* How long the graph takes is learned anew. Part of all the calls below. */
 struct gs_around_graph_changed {
   bool active; /* this process is joined */
   uint64_t key;
@@ -22,11 +20,10 @@ struct gs_around_graph_changed {
 CUresult gs_before_graph_changed(struct gs_around_graph_changed *around, CUgraphExec graph);
 CUresult gs_after_graph_changed(struct gs_around_graph_changed *around, CUresult result);
 
-/* graph_kernels.c */
 struct gs_around_graph_updated {
   struct gs_around_graph_changed changed;
   struct gs_graph_change collectives;
-  struct gs_first first;
+  struct gs_growing growing;
 };
 CUresult gs_before_graph_updated(struct gs_around_graph_updated *around, CUgraphExec executable, CUgraph graph);
 CUresult gs_after_graph_updated(struct gs_around_graph_updated *around, CUresult result);
@@ -34,13 +31,12 @@ CUresult gs_after_graph_updated(struct gs_around_graph_updated *around, CUresult
 struct gs_around_kernel_node {
   struct gs_around_graph_changed changed;
   struct gs_graph_change collectives;
-  struct gs_first first;
+  struct gs_growing growing;
 };
 CUresult gs_before_kernel_node(struct gs_around_kernel_node *around, CUgraphExec executable, CUgraphNode node,
                                CUfunction function);
 CUresult gs_after_kernel_node(struct gs_around_kernel_node *around, CUresult result);
 
-/* graph_collectives.c */
 struct gs_around_child_graph {
   struct gs_around_graph_updated updated;
 };
@@ -56,7 +52,7 @@ CUresult gs_before_node_enabled(struct gs_around_node_enabled *around, CUgraphEx
                                 unsigned int enabled);
 CUresult gs_after_node_enabled(struct gs_around_node_enabled *around, CUresult result);
 
-/* ---- graph_memory.c ---------------------------------------------------------------------------------------------- */
+/* ---- launch.c, make.c -------------------------------------------------------------------------------------------- */
 
 struct gs_around_graph_launch {
   struct gs_submission submission;
@@ -74,7 +70,7 @@ CUresult gs_after_graph_upload(struct gs_around_graph_upload *around, CUresult r
 struct gs_around_instantiate {
   CUgraphExec *made;
   bool uploads; /* the graph's memory comes at once */
-  struct gs_first first;
+  struct gs_growing growing;
   struct gs_graph_need need;
 };
 CUresult gs_before_instantiate(struct gs_around_instantiate *around, CUgraphExec *made, CUgraph graph,

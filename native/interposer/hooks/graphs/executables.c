@@ -1,0 +1,133 @@
+/* Executable graphs in the books: what a graph can take, and the collectives in it, are summed when it is made
+ * executable, so that a launch of a graph with neither costs one load. */
+#include "interposer/hooks/graphs/executables.h"
+
+#include <sys/mman.h>
+
+#include "interposer/hooks/graphs/nodes.h"
+#include "interposer/memory/books.h"
+#include "interposer/memory/collectives.h"
+#include "interposer/memory/pool_charge.h"
+#include "interposer/process/device.h"
+#include "interposer/process/elsewhere.h"
+
+enum { DEPTH = 16 /* of graphs in graphs */ };
+
+/* ---- what a graph takes ------------------------------------------------------------------------------------------ */
+
+void gs_graph_collective(CUgraphNode node, struct gs_graph_need *need) {
+  CUfunction function;
+  CUcontext context;
+  if (!gs_collectives_known() || gs_graph_node_kernel(node, &function, &context) != CUDA_SUCCESS ||
+      !gs_collective(function))
+    return;
+  int ordinal = gs_graph_kernel_device(function, context);
+  if (ordinal == GS_NO_DEVICE)
+    return;
+  need->devices |= 1u << ordinal;
+  need->collectives[ordinal]++;
+}
+
+static uint64_t add(uint64_t a, uint64_t b) { return a + b < a ? UINT64_MAX : a + b; }
+
+static void add_node(CUgraphNode node, struct gs_graph_need *need) {
+  CUDA_MEM_ALLOC_NODE_PARAMS params = {0};
+  if (gs_real.cuGraphMemAllocNodeGetParams(node, &params) != CUDA_SUCCESS ||
+      params.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    return;
+  need->elsewhere = need->elsewhere || gs_place_elsewhere(&params.poolProps.location, 1, &need->where);
+  int ordinal = gs_device_ordinal(params.poolProps.location.id);
+  if (ordinal == GS_NO_DEVICE)
+    return;
+  need->devices |= 1u << ordinal;
+  need->bytes[ordinal] = add(need->bytes[ordinal], gs_round_up(params.bytesize, GS_POOL_GRAIN));
+}
+
+/* False: no memory to look. */
+static bool add_graph(CUgraph graph, struct gs_graph_need *need, int depth) {
+  size_t count = 0, got;
+  if (depth > DEPTH || gs_real.cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
+    return true;
+  CUgraphNode *nodes = gs_private_map(count * sizeof *nodes);
+  if (!nodes)
+    return false;
+  bool whole = true;
+  got = count;
+  if (gs_real.cuGraphGetNodes(graph, nodes, &got) != CUDA_SUCCESS)
+    got = 0;
+  for (size_t i = 0; i < got && i < count && whole; i++) {
+    CUgraphNodeType type = 0;
+    CUgraph child;
+    if (gs_real.cuGraphNodeGetType(nodes[i], &type) != CUDA_SUCCESS)
+      continue;
+    if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+      add_node(nodes[i], need);
+    else if (type == CU_GRAPH_NODE_TYPE_KERNEL)
+      gs_graph_collective(nodes[i], need);
+    else if (type == CU_GRAPH_NODE_TYPE_GRAPH &&
+             gs_real.cuGraphChildGraphNodeGetGraph(nodes[i], &child) == CUDA_SUCCESS)
+      whole = add_graph(child, need, depth + 1);
+  }
+  munmap(nodes, count * sizeof *nodes);
+  return whole;
+}
+
+bool gs_graph_look(CUgraph graph, struct gs_graph_need *need) {
+  *need = (struct gs_graph_need){0};
+  return add_graph(graph, need, 0);
+}
+
+/* ---- executable graphs in the books ------------------------------------------------------------------------------ */
+
+static uint64_t key_of(CUgraphExec graph, int ordinal) { return (uint64_t)(uintptr_t)graph << 4 | (unsigned)ordinal; }
+
+void gs_graph_remember(CUgraphExec graph, const struct gs_graph_need *need) {
+  for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
+    if (need->devices >> ordinal & 1)
+      gs_book_put(&(struct gs_entry){.key = key_of(graph, ordinal),
+                                     .kind = GS_BOOK_GRAPH,
+                                     .ordinal = GS_NO_DEVICE,
+                                     .link = need->bytes[ordinal],
+                                     .count = need->collectives[ordinal]});
+  __atomic_fetch_add(&gs_process->graphs, 1, __ATOMIC_RELEASE);
+}
+
+void gs_graph_find(CUgraphExec graph, struct gs_graph_need *need) {
+  need->devices = need->growing = 0;
+  gs_book_lock();
+  for (uint32_t ordinal = 0; ordinal < gs_process->ndevices; ordinal++) {
+    struct gs_entry *entry = gs_book_find(GS_BOOK_GRAPH, key_of(graph, (int)ordinal));
+    if (!entry)
+      continue;
+    need->devices |= 1u << ordinal;
+    need->bytes[ordinal] = entry->link;
+    need->collectives[ordinal] = entry->count;
+  }
+  gs_book_unlock();
+}
+
+void gs_graph_recount(CUgraphExec graph, int ordinal, int64_t more) {
+  struct gs_graph_need need;
+  if (more == 0 || !gs_book_room(1))
+    return;
+  gs_graph_find(graph, &need);
+  gs_book_lock();
+  struct gs_entry *entry = gs_book_find(GS_BOOK_GRAPH, key_of(graph, ordinal));
+  if (entry)
+    entry->count = (uint32_t)(entry->count + more > 0 ? entry->count + more : 0);
+  else if (more > 0)
+    gs_book_add(&(struct gs_entry){
+        .key = key_of(graph, ordinal), .kind = GS_BOOK_GRAPH, .ordinal = GS_NO_DEVICE, .count = (uint32_t)more});
+  gs_book_unlock();
+  if (!entry && more > 0 && need.devices == 0)
+    __atomic_fetch_add(&gs_process->graphs, 1, __ATOMIC_RELEASE);
+}
+
+void gs_graph_forget(CUgraphExec graph) {
+  struct gs_entry entry;
+  bool known = false;
+  for (uint32_t ordinal = 0; ordinal < gs_process->ndevices; ordinal++)
+    known = gs_book_take(GS_BOOK_GRAPH, key_of(graph, (int)ordinal), &entry) || known;
+  if (known)
+    __atomic_fetch_sub(&gs_process->graphs, 1, __ATOMIC_RELEASE);
+}

@@ -1,0 +1,60 @@
+/* Calls that launch executable graphs, or bring their memory. */
+#include "interposer/hooks/graphs/graphs.h"
+#include "interposer/hooks/graphs/memory.h"
+#include "interposer/time/capture.h"
+#include "interposer/time/collectives.h"
+
+static void end_launch(struct gs_graph_need *need, CUresult result) {
+  gs_graph_memory_end(need);
+  for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
+    if (need->devices >> ordinal & 1 && need->collectives[ordinal] > 0)
+      gs_collective_end(ordinal, need->collectives[ordinal], result);
+  need->devices = 0;
+}
+
+/* Out of line: what it needs saved, a launch of any other graph would pay for. */
+static __attribute__((noinline)) CUresult begin_launch(struct gs_around_graph_launch *around, CUgraphExec graph,
+                                                       CUstream stream) {
+  struct gs_graph_need *need = &around->need;
+  if (!gs_stream_capturing(stream)) /* else it becomes part of another graph */
+    gs_graph_find(graph, need);
+  for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
+    if (need->devices >> ordinal & 1 && need->collectives[ordinal] > 0)
+      gs_collective_begin(ordinal, need->collectives[ordinal]);
+  CUresult result = gs_enter_submit(&around->submission, gs_graph_key(graph), stream);
+  if (result == CUDA_SUCCESS && need->devices && !gs_graph_memory_begin(need, stream))
+    result = gs_submitted(&around->submission, CUDA_ERROR_OUT_OF_MEMORY);
+  if (result != CUDA_SUCCESS)
+    end_launch(need, result);
+  return result;
+}
+
+CUresult gs_before_graph_launch(struct gs_around_graph_launch *around, CUgraphExec graph, CUstream stream) {
+  around->need.devices = 0;
+  if (GS_LIKELY(!gs_graphs_known()))
+    return gs_enter_submit(&around->submission, gs_graph_key(graph), stream);
+  around->need.growing = 0;
+  return begin_launch(around, graph, stream);
+}
+
+CUresult gs_after_graph_launch(struct gs_around_graph_launch *around, CUresult result) {
+  gs_submitted(&around->submission, result);
+  if (around->need.devices)
+    end_launch(&around->need, result);
+  return result;
+}
+
+CUresult gs_before_graph_upload(struct gs_around_graph_upload *around, CUgraphExec graph, CUstream stream) {
+  CUresult result = CUDA_SUCCESS;
+  around->need.growing = 0;
+  if (!gs_enter(&result) || !gs_graphs_known())
+    return result;
+  gs_graph_find(graph, &around->need);
+  return gs_graph_memory_begin(&around->need, stream) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult gs_after_graph_upload(struct gs_around_graph_upload *around, CUresult result) {
+  if (around->need.growing)
+    gs_graph_memory_end(&around->need);
+  return result;
+}

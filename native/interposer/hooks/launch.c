@@ -1,0 +1,58 @@
+#include "interposer/hooks/launch.h"
+
+/* Out of line: what it needs saved, a repeated launch would pay for. */
+static __attribute__((noinline)) CUresult before_booked(struct gs_around_kernel *around, CUfunction function,
+                                                        uint64_t key, CUstream stream) {
+  CUresult result = CUDA_SUCCESS;
+  around->submission.stream = NULL;
+  around->use.kernel = 0;
+  if (!gs_enter(&result))
+    return result;
+  if ((result = gs_kernel_look(&around->use, function, stream)) != CUDA_SUCCESS)
+    return result;
+  return gs_submit(&around->submission, key, stream);
+}
+
+CUresult gs_before_kernel(struct gs_around_kernel *around, CUfunction function, uint64_t key, CUstream stream) {
+  around->repeat = gs_repeat_launch(key, stream);
+  return GS_LIKELY(around->repeat) ? CUDA_SUCCESS : before_booked(around, function, key, stream);
+}
+
+CUresult gs_after_kernel(struct gs_around_kernel *around, CUresult result) {
+  if (GS_LIKELY(around->repeat)) {
+    gs_repeated(around->repeat, result);
+    return result;
+  }
+  gs_submitted(&around->submission, result);
+  gs_kernel_looked(&around->use, result);
+  return result;
+}
+
+/* One launch on several devices: each has to let it pass. */
+CUresult gs_cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int devices, unsigned int flags) {
+  struct gs_submission submission[GS_MAX_DEVICES];
+  struct gs_kernel_use used[GS_MAX_DEVICES];
+  unsigned int looked = 0;
+  unsigned int count = devices < GS_MAX_DEVICES ? devices : GS_MAX_DEVICES;
+  CUresult result = CUDA_SUCCESS;
+  if (!gs_enter(&result))
+    return result != CUDA_SUCCESS ? result : gs_real.cuLaunchCooperativeKernelMultiDevice(list, devices, flags);
+  if (!list)
+    count = 0;
+  for (result = CUDA_SUCCESS; looked < count && result == CUDA_SUCCESS; looked += result == CUDA_SUCCESS)
+    result = gs_kernel_look(&used[looked], list[looked].function, list[looked].hStream);
+  if (result != CUDA_SUCCESS) {
+    while (looked > 0)
+      gs_kernel_looked(&used[--looked], result);
+    return result;
+  }
+  for (unsigned int i = 0; i < count; i++)
+    gs_submit(&submission[i], gs_kernel_key(list[i].function, list[i].gridDimX, list[i].gridDimY, list[i].gridDimZ),
+              list[i].hStream);
+  result = gs_real.cuLaunchCooperativeKernelMultiDevice(list, devices, flags);
+  for (unsigned int i = 0; i < count; i++)
+    gs_submitted(&submission[i], result);
+  for (unsigned int i = 0; i < count; i++)
+    gs_kernel_looked(&used[i], result);
+  return result;
+}

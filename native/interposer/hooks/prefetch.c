@@ -1,0 +1,25 @@
+/* Managed memory is charged where it was allocated, and must not leave. */
+#include "interposer/hooks/prefetch.h"
+
+#include "interposer/process/elsewhere.h"
+
+static CUresult check(const CUmemLocation *places, size_t count) {
+  CUresult result = CUDA_SUCCESS;
+  CUdevice device;
+  return gs_enter(&result) && gs_place_elsewhere(places, count, &device) ? gs_refuse_elsewhere(device) : result;
+}
+
+CUresult gs_before_prefetch(struct gs_around_prefetch *around, const CUmemLocation *places, size_t count,
+                            CUstream stream) {
+  CUresult result = check(places, count);
+  return result == CUDA_SUCCESS ? gs_before_copy(&around->copy, GS_COPY_IN, 0, stream) : result;
+}
+
+CUresult gs_after_prefetch(struct gs_around_prefetch *around, CUresult result) {
+  return gs_after_copy(&around->copy, result);
+}
+
+CUresult gs_before_advise(CUmem_advise advice, CUmemLocation place) {
+  enum { SET_PREFERRED_LOCATION = 3 };
+  return check(&place, advice == SET_PREFERRED_LOCATION); /* the others put nothing anywhere */
+}

@@ -1,0 +1,53 @@
+/* Kernels: what a launch of one needs besides device time. */
+#ifndef GPUSHARE_MEMORY_KERNELS_H
+#define GPUSHARE_MEMORY_KERNELS_H
+
+#include "interposer/memory/implicit.h"
+#include "interposer/time/streams.h"
+
+/* A launch of a kernel. */
+struct gs_kernel_use {
+  uint64_t kernel; /* its hash, to be remembered once it ran; 0: known, and there is nothing to end */
+  struct gs_growing stack;
+  bool collective; /* counted, on the device of this ordinal, into this stream */
+  int32_t ordinal;
+  CUstream stream;
+};
+
+/* Never 0. A process with one context needs not be asked which one it is. */
+static inline uint64_t gs_kernel_hash(CUfunction function, CUstream stream) {
+  uint64_t generation = __atomic_load_n(&gs_process->kernel_generation, __ATOMIC_RELAXED);
+  uint64_t hash = ((uintptr_t)function ^ generation << 48) * 0x9e3779b97f4a7c15u; /* 2^64 over the golden ratio */
+  if (!GS_LIKELY(__atomic_load_n(&gs_process->contexts, __ATOMIC_RELAXED) == 1))
+    hash = (hash ^ (uintptr_t)gs_stream_owner(stream)) * 0xd6e8feb86659fd93u; /* an odd number with bits everywhere */
+  return (hash ^ hash >> 32) | 1;
+}
+
+static inline uint64_t *gs_kernel_place(uint64_t hash) {
+  return &gs_process->kernels[hash >> 20 & (GS_KNOWN_KERNELS - 1)];
+}
+static inline bool gs_kernel_known(uint64_t hash) {
+  return GS_LIKELY(__atomic_load_n(gs_kernel_place(hash), __ATOMIC_RELAXED) == hash);
+}
+
+CUresult gs_kernel_look_slow(struct gs_kernel_use *use, CUfunction function, CUstream stream, uint64_t hash);
+
+/* Around a launch of the kernel: what it needs is reserved the first time, a collective is counted each time. use is
+ * set whatever look gives; an error means that it does not fit, and there is nothing to end. */
+static inline CUresult gs_kernel_look(struct gs_kernel_use *use, CUfunction function, CUstream stream) {
+  uint64_t hash = gs_kernel_hash(function, stream);
+  use->kernel = 0;
+  return gs_kernel_known(hash) ? CUDA_SUCCESS : gs_kernel_look_slow(use, function, stream, hash);
+}
+void gs_kernel_looked_slow(const struct gs_kernel_use *use, CUresult result);
+static inline void gs_kernel_looked(const struct gs_kernel_use *use, CUresult result) {
+  if (!GS_LIKELY(use->kernel == 0))
+    gs_kernel_looked_slow(use, result);
+}
+
+/* What the kernel makes the driver take in context besides what it has there; its library is then in it. */
+CUresult gs_kernel_need(CUfunction function, CUcontext context, int *ordinal, uint64_t *stack);
+/* Handles of kernels or contexts may mean something else from now on. */
+void gs_kernels_forget(void);
+
+#endif

@@ -1,0 +1,115 @@
+#include "interposer/memory/pool_growth.h"
+
+#include "interposer/memory/async_free.h"
+#include "interposer/memory/pool_map.h"
+#include "interposer/memory/reserve.h"
+#include "page/page.h"
+
+static void add_need(uint64_t pool, uint64_t need, uint64_t bytes) {
+  gs_book_lock();
+  struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, pool);
+  if (entry) {
+    entry->link += need;
+    entry->bytes += bytes;
+  }
+  gs_book_unlock();
+}
+
+static bool begin(struct gs_growth *growth, uint64_t need) {
+  if (gs_reserve(growth->ordinal, need) < 0)
+    return false;
+  growth->need = need;
+  add_need(growth->pool, need, need);
+  return true;
+}
+
+static uint64_t cap_of(uint64_t pool) {
+  gs_book_lock();
+  struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, pool);
+  uint64_t cap = entry ? entry->cap : 0;
+  gs_book_unlock();
+  return cap;
+}
+
+/* The most that `bytes` more can make the pool grow by, and the least where it has to be sparing. */
+static void bounds(uint64_t pool, int ordinal, uint64_t bytes, uint64_t *most, uint64_t *least) {
+  uint64_t reserved, used, cap = cap_of(pool), fine = gs_round_up(bytes, GS_POOL_GRAIN);
+  *most = *least = gs_round_up(bytes, GS_POOL_STEP);
+  if (gs_is_graph_pool(pool)) {
+    *least = fine;
+  } else if (cap && gs_pool_figures(pool, ordinal, &reserved, &used)) {
+    uint64_t rest = cap > reserved ? cap - reserved : 0;
+    if (*most > rest) {
+      *most = rest;
+      *least = fine < rest ? fine : rest;
+    }
+  }
+}
+
+/* The pool has a place for it and need not grow: takes part in the bounds without reserving. Graphs map whatever pages
+ * are free; a pool needs a place in one piece, and allocates for one call at a time. What calls under way may take of
+ * the free memory of graphs is theirs first, as far as it exceeds what they reserved. look: through all that the pool
+ * has, which takes long where it has much. */
+static bool begin_within(struct gs_growth *growth, uint64_t bytes, uint64_t need, CUstream stream, bool look) {
+  uint64_t reserved, used, pool = growth->pool;
+  bool room = false;
+  gs_lock(&gs_process->pool_lock[growth->ordinal]);
+  if (gs_pool_figures(pool, growth->ordinal, &reserved, &used) &&
+      (gs_is_graph_pool(pool) || (look ? gs_map_has_room(pool, bytes, stream, reserved, used)
+                                       : gs_map_plainly_has_room(pool, bytes, reserved, used)))) {
+    gs_book_lock();
+    struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, pool);
+    if (entry && gs_is_graph_pool(pool))
+      room = reserved >= used && reserved - used >= bytes && entry->bytes >= used && entry->bytes - used >= bytes &&
+             entry->bytes - used - bytes >= entry->link;
+    else
+      room = entry && entry->link == 0;
+    if (room)
+      entry->link += need;
+    gs_book_unlock();
+  }
+  gs_unlock(&gs_process->pool_lock[growth->ordinal]);
+  growth->need = need;
+  return room;
+}
+
+/* What the counts do not tell, such as a piece that came while another went, can then not carry the grant over its
+ * limit. */
+static bool has_left(int ordinal, uint64_t bytes) {
+  struct gs_pages pages = {gs_process->limits, gs_process->usage};
+  return gs_page_memory(&pages, (uint32_t)ordinal, UINT64_MAX).free >= bytes;
+}
+
+bool gs_growth_begin(struct gs_growth *growth, uint64_t pool, int ordinal, uint64_t bytes, CUstream stream) {
+  uint64_t most, least;
+  *growth = (struct gs_growth){pool, ordinal, 0, 0};
+  bounds(pool, ordinal, bytes, &most, &least);
+  /* without a reservation where it plainly needs none: for as long as the call takes, a neighbour would miss it */
+  if (gs_is_graph_pool(pool) ? begin_within(growth, bytes, bytes, stream, false)
+                             : has_left(ordinal, most) && begin_within(growth, bytes, least, stream, false))
+    return true;
+  return begin(growth, most) || (least < most && begin(growth, least)) ||
+         begin_within(growth, bytes, least, stream, true);
+}
+
+/* More than the pool or the grant ever has. */
+static bool hopeless(uint64_t pool, int ordinal, uint64_t bytes) {
+  uint64_t cap = cap_of(pool), fine = gs_round_up(bytes, GS_POOL_GRAIN);
+  return fine > gs_process->limits->device[ordinal].memory_bytes || (cap && fine > cap);
+}
+
+bool gs_growth_make_room(uint64_t pool, int ordinal, uint64_t bytes, CUstream stream) {
+  if (hopeless(pool, ordinal, bytes))
+    return false;
+  if (gs_time() && __atomic_load_n(&gs_time()->captures, __ATOMIC_ACQUIRE) > 0)
+    return false; /* a wait would end the capture */
+  if (gs_real.cuStreamSynchronize(stream) != CUDA_SUCCESS)
+    return false;
+  gs_frees_settle(ordinal);
+  gs_pools_trim(ordinal);
+  return true;
+}
+
+bool gs_growth_end(struct gs_growth *growth) {
+  return gs_pool_settle(growth->pool, growth->ordinal, growth->need, false, &growth->grew);
+}

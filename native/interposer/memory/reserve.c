@@ -1,0 +1,47 @@
+#include "interposer/memory/reserve.h"
+
+#include <errno.h>
+
+#include "interposer/memory/async_free.h"
+#include "interposer/memory/pool_charge.h"
+#include "interposer/process/trace.h"
+#include "interposer/time/waits.h"
+#include "page/page.h"
+
+static void trace_no_room(int ordinal, uint64_t bytes) {
+  if (ordinal < 0 || (uint32_t)ordinal >= gs_process->ndevices)
+    return;
+  struct gs_pages pages = {gs_process->limits, gs_process->usage};
+  struct gs_memory memory = gs_page_memory(&pages, (uint32_t)ordinal, gs_process->total_bytes[ordinal]);
+  gs_trace(GS_TRACE_NO_ROOM, ordinal, bytes, memory.free);
+}
+
+int gs_reserve(int ordinal, uint64_t bytes) {
+  int rc = gs_reserve_now(ordinal, bytes);
+  if (rc < 0 && ordinal >= 0 && (uint32_t)ordinal < gs_process->ndevices &&
+      bytes <= gs_process->limits->device[ordinal].memory_bytes) {
+    for (uint32_t i = 0; i < gs_process->ndevices; i++) /* freed in a stream of another device */
+      if ((int)i != ordinal && __atomic_load_n(&gs_process->frees[i], __ATOMIC_RELAXED))
+        gs_frees_settle((int)i);
+    gs_memory_synced(ordinal);
+    rc = gs_reserve_now(ordinal, bytes);
+  }
+  if (rc < 0)
+    trace_no_room(ordinal, bytes);
+  return rc;
+}
+
+void gs_memory_synced(int ordinal) {
+  if (ordinal < 0)
+    return;
+  if (__atomic_load_n(&gs_process->frees[ordinal], __ATOMIC_RELAXED))
+    gs_frees_settle(ordinal);
+  if (__atomic_load_n(&gs_process->pools[ordinal], __ATOMIC_RELAXED))
+    gs_pools_settle(ordinal, false);
+}
+
+void gs_stream_synced(struct gs_stream *stream) {
+  int ordinal = stream->device->ordinal; /* it may be another stream once it is done */
+  gs_stream_done_with_others(stream);
+  gs_memory_synced(ordinal);
+}

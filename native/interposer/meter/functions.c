@@ -1,0 +1,120 @@
+/* What is known of how long functions take. */
+#include "interposer/meter/functions.h"
+
+#include <stddef.h>
+#include <string.h>
+
+static double minimum(double a, double b) { return a < b ? a : b; }
+static double maximum(double a, double b) { return a > b ? a : b; }
+
+static struct gs_function *find_function(struct gs_meter *meter, uint64_t key, bool add) {
+  uint32_t start = (uint32_t)((key >> 4) * 0x9e3779b97f4a7c15u >> 40);
+  struct gs_function *victim = NULL;
+  for (uint32_t i = 0; i < GS_METER_PROBES; i++) {
+    struct gs_function *entry = &meter->function[(start + i) & (GS_METER_FUNCTIONS - 1)];
+    if (entry->key == key)
+      return entry;
+    if (!victim || entry->key == 0 || (victim->key && entry->observed < victim->observed))
+      victim = entry;
+    if (entry->key == 0)
+      break;
+  }
+  if (!add)
+    return NULL;
+  memset(victim, 0, sizeof *victim);
+  victim->key = key;
+  victim->epoch = meter->epoch;
+  victim->estimate = GS_METER_GUESS_NS;
+  return victim;
+}
+
+struct gs_function *gs_meter_function(struct gs_meter *meter, uint64_t key) {
+  struct gs_function *function = find_function(meter, key, true);
+  if (function->epoch != meter->epoch) {
+    function->epoch = meter->epoch;
+    function->observed = 0;
+    function->samples = function->exact = 0;
+  }
+  return function;
+}
+
+void gs_meter_forget_functions(struct gs_meter *meter) { meter->epoch++; }
+
+void gs_meter_reset_function(struct gs_meter *meter, uint64_t key) {
+  struct gs_function *function = find_function(meter, key, false);
+  if (function) {
+    function->observed = 0;
+    function->samples = function->exact = 0;
+  }
+}
+
+uint64_t gs_meter_pace(struct gs_meter *meter, uint64_t key, uint64_t most) {
+  const struct gs_function *function = gs_meter_function(meter, key);
+  uint64_t pace = (uint64_t)(function->estimate / 8);
+  return function->observed == 0 || pace > most ? most : pace;
+}
+
+/* ---- segments ---- */
+
+double gs_segment_now(const struct gs_segment *segment) {
+  double total = segment->other;
+  for (uint32_t i = 0; i < segment->kinds; i++) {
+    const struct gs_kind *kind = &segment->kind[i];
+    total += kind->launches * (kind->function->key == kind->key ? kind->function->estimate : GS_METER_GUESS_NS);
+  }
+  return total;
+}
+
+bool gs_segment_trusted(const struct gs_segment *segment) {
+  if (segment->other > 0)
+    return false;
+  for (uint32_t i = 0; i < segment->kinds; i++) {
+    const struct gs_kind *kind = &segment->kind[i];
+    if (kind->function->key != kind->key || kind->function->observed < GS_METER_TRUSTED)
+      return false;
+  }
+  return true;
+}
+
+/* Whether all is known from times when nobody else was on the device. */
+bool gs_segment_known_alone(const struct gs_segment *segment) {
+  for (uint32_t i = 0; i < segment->kinds; i++)
+    if (segment->kind[i].function->beside)
+      return false;
+  return gs_segment_trusted(segment);
+}
+
+/* Scales the estimates of a segment's functions towards what it really took. */
+void gs_segment_learn(const struct gs_segment *segment, double took, enum gs_observed how) {
+  double total = gs_segment_now(segment);
+  took *= segment->share; /* the rest of that time went to other streams */
+  if (total <= 0 || took <= 0)
+    return;
+  for (uint32_t i = 0; i < segment->kinds; i++) {
+    struct gs_function *function = segment->kind[i].function;
+    if (function->key != segment->kind[i].key)
+      continue;
+    /* One wild segment must not move a known function far; a new one may turn out to be anything. */
+    double ratio = function->observed < GS_METER_TRUSTED ? took / total : minimum(maximum(took / total, 0.1), 10);
+    double weight =
+        function->observed < GS_METER_TRUSTED || (function->beside && how != GS_OBSERVED_BESIDE) ? 1.0 : 0.2;
+    /* One launch says little about the mean, unless all has changed. */
+    if (weight < 1 && segment->launches == 1 && ratio < 4)
+      weight = 0.05;
+    /* Slices of the device fall on one or the other: only many such segments say how long one takes. */
+    if (how == GS_OBSERVED_BESIDE)
+      weight = maximum(1.0 / (function->observed + 1), 0.05);
+    function->beside = how == GS_OBSERVED_BESIDE;
+    function->estimate = maximum(function->estimate * (1 + (ratio - 1) * weight), 100);
+    function->observed++;
+    if (how == GS_OBSERVED_BACKLOGGED && segment->share > 0.9)
+      function->exact = GS_METER_EXACT;
+  }
+}
+
+/* Its functions may take much longer than they did: what comes next is observed again. */
+void gs_segment_distrust(const struct gs_segment *segment) {
+  for (uint32_t i = 0; i < segment->kinds; i++)
+    if (segment->kind[i].function->key == segment->kind[i].key)
+      segment->kind[i].function->observed = 1;
+}

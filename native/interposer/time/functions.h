@@ -1,0 +1,11 @@
+#ifndef GPUSHARE_TIME_FUNCTIONS_H
+#define GPUSHARE_TIME_FUNCTIONS_H
+
+#include "interposer/time/timing.h"
+
+/* The handles of all functions, or of one graph (key), may mean something else from now on. */
+void gs_functions_changed(void);
+
+void gs_function_changed(uint64_t key);
+
+#endif

@@ -1,0 +1,73 @@
+#include "interposer/time/lease.h"
+
+#include <limits.h>
+
+/* Processes of the grant that have, or had `within` ns ago, work on the device; this one counts always. */
+uint32_t gs_slots_active(const struct gs_time_device *device, uint64_t now, uint64_t within) {
+  uint32_t high = __atomic_load_n(&gs_process->limits->slots_high, __ATOMIC_RELAXED), count = 0;
+  for (uint32_t i = 0; i < high && i < GS_MAX_SLOTS; i++) {
+    const struct gs_slot *slot = &gs_process->usage->slot[i];
+    const struct gs_slot_device *words = &slot->device[device->ordinal];
+    if (__atomic_load_n(&slot->state, __ATOMIC_RELAXED) == GS_SLOT_LIVE &&
+        (words == device->slot || __atomic_load_n(&words->queue_end_ns, __ATOMIC_RELAXED) + within > now))
+      count++;
+  }
+  return count > 0 ? count : 1;
+}
+
+bool gs_under_cut(const struct gs_time_device *device) {
+  return !(__atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE) & GS_LEASE_HELD) &&
+         !__atomic_load_n(&device->local, __ATOMIC_ACQUIRE) &&
+         (gs_claimed_on(device) || __atomic_load_n(&device->slot->collectives, __ATOMIC_ACQUIRE) <
+                                       __atomic_load_n(&device->slot->cut, __ATOMIC_ACQUIRE));
+}
+
+void gs_clear_drained(struct gs_time_device *device) {
+  uint32_t lease = __atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE), *drained = &device->slot->drained;
+  bool said;
+  /* Under the lock, in which the gate thread looks whether it is true and says so. */
+  gs_biased_take(&device->lock);
+  said = !(lease & GS_LEASE_HELD) && __atomic_load_n(drained, __ATOMIC_RELAXED) == lease;
+  if (said) {
+    __atomic_store_n(drained, lease - 2, __ATOMIC_SEQ_CST);
+    if (device->meter)
+      gs_meter_turn(device->meter, gs_others(device, lease), gs_now()); /* from now on, work of ours is there again */
+  }
+  gs_biased_drop(&device->lock);
+  if (said)
+    gs_futex_wake(&device->limits->lease, INT_MAX, true); /* our gate thread: to say it again when it is true */
+}
+
+/* The end of others' work within our lease, which may be over by now. */
+static void catch_up(struct gs_time_device *device, uint64_t now) {
+  uint32_t foreign_work = __atomic_load_n(&device->limits->foreign_work, __ATOMIC_ACQUIRE);
+  uint64_t told = __atomic_load_n(&device->limits->foreign_work_ns, __ATOMIC_RELAXED);
+  if (foreign_work == device->meter->foreign_work)
+    return;
+  __atomic_store_n(&device->meter->foreign_work, foreign_work, __ATOMIC_RELAXED);
+  if (told > gs_meter_last_turn(device->meter) && told < now)
+    gs_meter_turn(device->meter, foreign_work & 1, told);
+}
+
+void gs_notice_turn(struct gs_time_device *device, uint32_t lease, uint64_t now) {
+  uint32_t others = gs_others(device, lease);
+  catch_up(device, now);
+  if (others != device->meter->others)
+    gs_meter_turn(device->meter, others, lease & GS_LEASE_HELD || others != 1 ? now : now + GS_METER_OVERLAP_NS);
+}
+
+void gs_look_at_turn(struct gs_time_device *device) {
+  uint32_t lease = __atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE);
+  if (!gs_turn_passed(device, lease))
+    return;
+  gs_biased_take(&device->lock);
+  gs_notice_turn(device, lease, gs_now());
+  gs_biased_drop(&device->lock);
+}
+
+void gs_set_dependent(struct gs_time_device *device, bool dependent) {
+  if (dependent)
+    __atomic_or_fetch(&device->slot->flags, GS_SLOT_DEPENDENT, __ATOMIC_RELAXED);
+  else if (__atomic_load_n(&device->slot->flags, __ATOMIC_RELAXED) & GS_SLOT_DEPENDENT)
+    __atomic_and_fetch(&device->slot->flags, ~(uint32_t)GS_SLOT_DEPENDENT, __ATOMIC_RELAXED);
+}

@@ -1,0 +1,56 @@
+/* The lease of a device, and who else may be on it. */
+#ifndef GPUSHARE_TIME_LEASE_H
+#define GPUSHARE_TIME_LEASE_H
+
+#include "interposer/time/thread.h"
+
+/* Estimated nanoseconds that this process may have in flight. */
+static inline double gs_bound(const struct gs_time_device *device) {
+  uint64_t given = __atomic_load_n(&device->limits->inflight_bound_ns, __ATOMIC_RELAXED);
+  uint32_t residents = __atomic_load_n(&device->residents, __ATOMIC_RELAXED);
+  double bound = given ? (double)(int64_t)given : GS_BOUND_DEFAULT_NS;
+  /* It holds for the grant: its processes share it. */
+  return GS_LIKELY(residents <= 1) ? bound : bound / residents;
+}
+
+uint32_t gs_slots_active(const struct gs_time_device *device, uint64_t now, uint64_t within);
+
+/* What happens to a device that was revoked: others come, and nothing of ours is there any more once it drained.
+ * Without a daemon nobody knows: what runs then is charged in full. */
+static inline uint32_t gs_others_without_lease(const struct gs_time_device *device, uint32_t lease) {
+  const struct gs_slot_device *slot = device->slot;
+  if (__atomic_load_n(&device->local, __ATOMIC_RELAXED))
+    return 0;
+  if (__atomic_load_n(&slot->drained, __ATOMIC_RELAXED) == lease &&
+      __atomic_load_n(&slot->inflight, __ATOMIC_RELAXED) == 0)
+    return GS_METER_AWAY;
+  return 1;
+}
+
+/* Who may be on the device, by the lease word just read. */
+static inline uint32_t gs_others(const struct gs_time_device *device, uint32_t lease) {
+  return lease & GS_LEASE_HELD ? __atomic_load_n(&device->limits->foreign_work, __ATOMIC_ACQUIRE) & 1
+                               : gs_others_without_lease(device, lease);
+}
+
+static inline bool gs_turn_passed(const struct gs_time_device *device, uint32_t lease) {
+  return gs_others(device, lease) != __atomic_load_n(&device->meter->others, __ATOMIC_RELAXED) ||
+         __atomic_load_n(&device->limits->foreign_work, __ATOMIC_RELAXED) !=
+             __atomic_load_n(&device->meter->foreign_work, __ATOMIC_RELAXED);
+}
+
+/* Tells the meter. Under the device's lock. */
+void gs_notice_turn(struct gs_time_device *device, uint32_t lease, uint64_t now);
+
+/* The same where nobody submits. */
+void gs_look_at_turn(struct gs_time_device *device);
+
+/* Whether work goes on although the lease was revoked: the ranks of a gang stop at the same collective. */
+bool gs_under_cut(const struct gs_time_device *device);
+
+/* What was said of a drain holds no more: under a cut, work is about to be submitted. */
+void gs_clear_drained(struct gs_time_device *device);
+
+void gs_set_dependent(struct gs_time_device *device, bool dependent);
+
+#endif

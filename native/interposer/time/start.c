@@ -1,0 +1,47 @@
+#include "interposer/time/start.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "interposer/time/gate_thread.h"
+
+/* A tool that traces every CUDA call shows our events to its user and slows every call: what it runs is charged by
+ * residency. A loaded libcupti alone is not one: frameworks link it and rarely use it. */
+static bool profiled(void) { return getenv("CUDA_INJECTION64_PATH") || getenv("NVTX_INJECTION64_PATH"); }
+
+static struct gs_time *create(void) {
+  struct gs_time *time = gs_private_map(sizeof *time), *none = NULL;
+  if (!time)
+    return NULL;
+  time->profiled = profiled();
+  gs_biased_start();
+  /* Not 0 and not a parent's: what a thread remembers from before a fork is stale. */
+  time->generation = (uint32_t)gs_now() | 1;
+  time->repeats = 1;
+  for (uint32_t i = 0; i < gs_process->ndevices; i++) {
+    time->device[i].ordinal = (int)i;
+    time->device[i].limits = &gs_process->limits->device[i];
+    time->device[i].slot = &gs_process->slot->device[i];
+  }
+  if (__atomic_compare_exchange_n(&gs_process->time, &none, time, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+    return time;
+  return none;
+}
+
+void gs_time_start(int ordinal) {
+  struct gs_time *time = gs_time();
+  int saved = errno;
+  if (ordinal < 0 || ordinal >= (int)gs_process->ndevices)
+    return;
+  if (!time)
+    time = create();
+  if (time && !__atomic_load_n(&time->device[ordinal].meter, __ATOMIC_ACQUIRE)) {
+    struct gs_meter *meter = gs_private_map(sizeof *meter);
+    gs_latch_take(&time->tables);
+    if (!time->device[ordinal].meter)
+      __atomic_store_n(&time->device[ordinal].meter, meter, __ATOMIC_RELEASE);
+    gs_latch_drop(&time->tables);
+    gs_gate_thread_start();
+  }
+  errno = saved;
+}
