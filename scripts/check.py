@@ -18,6 +18,7 @@ PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md", "docs
 NAMED = re.compile(r"`((?:gpushare|native|hooks|tests|bench|scripts|packaging|docs)/[\w./-]*)(?::(\w+))?`")
 
 LINES_MAX = 700
+PRODUCT_LINES_MAX = 400  # of a Python file in gpushare/
 
 
 def tracked() -> list[Path]:
@@ -72,8 +73,9 @@ def problems() -> list[str]:
         found.append(f"CHANGELOG.md has no section for {version}")
     for path in tracked():
         name = path.relative_to(ROOT).as_posix()
-        if path.suffix in (".py", ".c", ".h") and (lines := len(path.read_text().splitlines())) > LINES_MAX:
-            found.append(f"{name} has {lines} lines, {LINES_MAX} at most")
+        most = PRODUCT_LINES_MAX if path.suffix == ".py" and name.startswith("gpushare/") else LINES_MAX
+        if path.suffix in (".py", ".c", ".h") and (lines := len(path.read_text().splitlines())) > most:
+            found.append(f"{name} has {lines} lines, {most} at most")
         if path.suffix == ".py" and name.startswith("gpushare/") and name != "gpushare/node/nvml.py":
             for line in path.read_text().splitlines():
                 if re.match(r"\s*(import|from) pynvml", line) and name != "gpushare/node/probe.py":

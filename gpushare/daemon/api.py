@@ -9,6 +9,7 @@ import msgspec
 from aiohttp import web
 
 from gpushare import __version__
+from gpushare.api import events as event_types
 from gpushare.api import types
 from gpushare.daemon import debug, metrics, openapi, placement, receipts, view
 from gpushare.daemon.node import NodeContext
@@ -168,7 +169,7 @@ class Api:
 
     async def waits(self, request: web.Request) -> web.Response:
         del request
-        return _json(types.Waits(tenants=await self._context.receipts.tenants()))
+        return _json(event_types.Waits(tenants=await self._context.receipts.tenants()))
 
     # Tenants.
 

@@ -2,23 +2,23 @@
 
 import time
 
-from gpushare.api import types
+from gpushare.api import debug as debug_types
 from gpushare.daemon.state import Live
 from gpushare.errors import RefusedError
 from gpushare.pages import LimitsPage, Slot, UsagePage
 
 
-def grant(live: Live) -> types.GrantDebug:
+def grant(live: Live) -> debug_types.GrantDebug:
     """Raises RefusedError for a grant that nobody has used yet, since it has no pages."""
     limits, usage = live.limits, live.usage
     if limits is None or usage is None:
         raise RefusedError(f"grant {live.id} has no pages: it is {live.record.phase}, and nothing runs in it")
     leases = [limits.lease(ordinal) for ordinal in range(limits.ndevices)]
-    return types.GrantDebug(
+    return debug_types.GrantDebug(
         grant=live.id,
         daemon_epoch=limits.daemon_epoch,
         leases=[
-            types.DebugLease(
+            debug_types.DebugLease(
                 ordinal=ordinal,
                 epoch=lease.epoch,
                 held=lease.held,
@@ -31,14 +31,14 @@ def grant(live: Live) -> types.GrantDebug:
     )
 
 
-def _process(limits: LimitsPage, usage: UsagePage, slot: Slot) -> types.DebugProcess:
+def _process(limits: LimitsPage, usage: UsagePage, slot: Slot) -> debug_types.DebugProcess:
     now_ns, wall_now_ns = time.monotonic_ns(), time.time_ns()
-    return types.DebugProcess(
+    return debug_types.DebugProcess(
         pid=slot.pid,
         slot=slot.index,
         devices=[_device(usage, slot, ordinal) for ordinal in range(limits.ndevices)],
         events=[
-            types.DebugEvent(
+            debug_types.DebugEvent(
                 # a process cannot have done it later than now, whatever it wrote
                 at_ns=wall_now_ns - max(0, now_ns - event.time_ns),
                 area=event.area,
@@ -50,9 +50,9 @@ def _process(limits: LimitsPage, usage: UsagePage, slot: Slot) -> types.DebugPro
     )
 
 
-def _device(usage: UsagePage, slot: Slot, ordinal: int) -> types.DebugDevice:
+def _device(usage: UsagePage, slot: Slot, ordinal: int) -> debug_types.DebugDevice:
     words = usage.usage(slot.index, ordinal)
-    return types.DebugDevice(
+    return debug_types.DebugDevice(
         ordinal=ordinal,
         memory_bytes=words.memory_bytes,
         memory_pending_bytes=words.memory_pending,

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import cast
 
-from gpushare.api import types
+from gpushare.api import events as event_types
 from gpushare.arbiter import Arbiter, Event, EventKind, Spans, Wanted
 from gpushare.daemon.state import Live, State
 from gpushare.errors import GoneError, NotFoundError, UsageError
@@ -62,7 +62,7 @@ class Receipts:
         if len(self._ended) > NAMES_KEPT:
             del self._ended[next(iter(self._ended))]
 
-    def events(self, asked: Asked) -> types.LeaseEvents:
+    def events(self, asked: Asked) -> event_types.LeaseEvents:
         """What /v1/events answers. Raises GoneError, NotFoundError or UsageError."""
         to_wall_ns = time.time_ns() - time.monotonic_ns()
         if abs(to_wall_ns - self._to_wall_ns) > _STEP_NS:
@@ -79,7 +79,7 @@ class Receipts:
             )
         after, limit = asked.after or 0, min(AT_ONCE, asked.limit or (LATEST if asked.after is None else AT_ONCE))
         found, after, lost = self._arbiter.events_after(after, limit, wanted, latest=asked.after is None)
-        return types.LeaseEvents(
+        return event_types.LeaseEvents(
             epoch=epoch,
             after=after,
             newest=max(newest, after),
@@ -87,12 +87,12 @@ class Receipts:
             events=[self._shown(event, names) for event in found],
         )
 
-    async def tenants(self) -> list[types.TenantWaits]:
+    async def tenants(self) -> list[event_types.TenantWaits]:
         """Living grants by the arbiter's counters, ended ones by the ledger."""
-        sums = {tenant.name: types.TenantWaits(tenant=tenant.name) for tenant in self._state.tenants}
+        sums = {tenant.name: event_types.TenantWaits(tenant=tenant.name) for tenant in self._state.tenants}
 
         def add(tenant: str, waits: int, wait_ns: int, longest_ns: int, reclaimed: Spans) -> None:
-            row = sums.setdefault(tenant, types.TenantWaits(tenant=tenant))
+            row = sums.setdefault(tenant, event_types.TenantWaits(tenant=tenant))
             row.waits += waits
             row.wait_ns += wait_ns
             row.wait_max_ns = max(row.wait_max_ns, longest_ns)
@@ -133,13 +133,13 @@ class Receipts:
                 return device.index
         raise NotFoundError(f"there is no device {text[:60]!r}: give an index or id as `gpushare devices` shows it")
 
-    def _shown(self, event: Event, names: dict[int, _Names]) -> types.LeaseEvent:
+    def _shown(self, event: Event, names: dict[int, _Names]) -> event_types.LeaseEvent:
         whose, other = names.get(event.grant, _NOBODY), names.get(event.other, _NOBODY)
-        return types.LeaseEvent(
+        return event_types.LeaseEvent(
             seq=event.sequence,
             t_ns=event.t_ns,
             at_ns=event.t_ns + self._to_wall_ns,
-            kind=cast(types.EventKind, event.kind.name.lower()),
+            kind=cast(event_types.EventKind, event.kind.name.lower()),
             device=event.device,
             device_id=self._state.devices[event.device].id,
             grant=whose.grant,
@@ -149,7 +149,7 @@ class Receipts:
             value_ns=event.wait_ns if event.kind in _OF_WAITS else event.reclaim_ns,
             wait_ns=event.wait_ns,
             reclaim_ns=event.reclaim_ns,
-            rule=cast(types.Rule, event.rule.name.lower()),
+            rule=cast(event_types.Rule, event.rule.name.lower()),
             level=event.level.name.lower(),  # type: ignore[arg-type]
             woke=event.woke,
             running=event.running,

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from gpushare.api import debug as debug_types
+from gpushare.api import events as event_types
 from gpushare.api import types
 
 
@@ -62,7 +64,7 @@ ROUTES = (
         "/v1/grants/{id}/debug",
         "debug_grant",
         "What its processes say of themselves, and did last",
-        answer=types.GrantDebug,
+        answer=debug_types.GrantDebug,
     ),
     Route("PATCH", "/v1/grants/{id}", "resize_grant", "Change its share", body=types.GrantChange, answer=types.Grant),
     Route("DELETE", "/v1/grants/{id}", "release_grant", "End it", answer=types.Grant),
@@ -115,7 +117,7 @@ ROUTES = (
         "/v1/events",
         "events",
         "Receipts of waits and leases: the latest, or from after on, oldest first; 410 when that is of an earlier run",
-        answer=types.LeaseEvents,
+        answer=event_types.LeaseEvents,
         query={
             "after": ("integer", False),
             "epoch": ("integer", False),
@@ -127,7 +129,11 @@ ROUTES = (
         },
     ),
     Route(
-        "GET", "/v1/waits", "waits", "How long each tenant waited, and its leases took to take back", answer=types.Waits
+        "GET",
+        "/v1/waits",
+        "waits",
+        "How long each tenant waited, and its leases took to take back",
+        answer=event_types.Waits,
     ),
     Route("GET", "/metrics", "metrics", "Prometheus text", media="text/plain"),
     Route("GET", "/openapi.json", "openapi", "This document"),

@@ -1,0 +1,89 @@
+"""Wire types of receipts: what the arbiter did for whom, and how long each tenant waited. Units are those of
+gpushare.api.types."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+EventKind = Literal["lease", "revoke", "handover", "wake", "late", "beside", "drained", "left", "other"]
+Rule = Literal[
+    "none",
+    "idle",
+    "sleeping",
+    "gone",
+    "unused",
+    "limit",
+    "wake",
+    "guarantee",
+    "tier",
+    "term",
+    "excess",
+    "gang",
+    "ended",
+    "free",
+    "room",
+    "other",
+]
+
+
+class LeaseEvent(Struct, kw_only=True):
+    """From the arbiter's record. Every wait ends with `lease`, `beside` or `left`, every lease with `revoke`; one taken
+    in mid-work is followed by `drained` once nothing of it is on the device any more. `handover`: the device is
+    `other`'s, `late`: it had not drained by then, `wake`: a quiet grant wants the device.
+
+    `t_ns`: the node's monotonic clock; `at_ns`: wall time. `other`: of a lease who had the device before it, else who
+    it was taken for. `wait_ns`: since the grant began to wait without a lease; `reclaim_ns`: since the revoke, of a
+    lease that part of the wait in which the holder before it still ran. `value_ns`: the one of both that the kind is
+    about. `woke`: the wait began as a wake. `running`: it had not drained, but got another lease, ended, or showed no
+    end for a second. `rule`: why the lease was taken; of a lease given: why the one before it was, or how there was one
+    to give. `level`: what the lease is given for; surplus is borrowed. `guarantee_milli`, `had_milli`: on this device,
+    and in the last second: of a lease its own, else of `other`."""
+
+    seq: int
+    t_ns: int
+    at_ns: int
+    kind: EventKind
+    device: int
+    device_id: str
+    grant: str | None
+    tenant: str | None
+    other: str | None
+    other_tenant: str | None
+    value_ns: int
+    wait_ns: int
+    reclaim_ns: int
+    rule: Rule
+    level: Literal["none", "guarantee", "slack", "surplus", "other"]
+    woke: bool
+    running: bool
+    guarantee_milli: int
+    had_milli: int
+
+
+class LeaseEvents(Struct, kw_only=True):
+    """`after`: for the next call. `newest`: the last there is; `lost`: how many after what was asked for are not in the
+    record any more. Numbers begin anew with each run of the daemon, which `epoch` tells apart."""
+
+    epoch: int
+    after: int
+    newest: int
+    lost: int
+    events: list[LeaseEvent]
+
+
+class TenantWaits(Struct, kw_only=True):
+    """Of all its grants, ended ones as long as the ledger has them: what of `GrantDevice` adds up, and the longest."""
+
+    tenant: str
+    waits: int = 0
+    wait_ns: int = 0
+    wait_max_ns: int = 0
+    reclaims: int = 0
+    reclaim_ns: int = 0
+    reclaim_max_ns: int = 0
+
+
+class Waits(Struct, kw_only=True):
+    """How long each tenant waited."""
+
+    tenants: list[TenantWaits]
