@@ -239,31 +239,9 @@ class LimitsPage(_Page):
         lib.gs_store32(ffi.addressof(words, "limit_milli"), device.limit_milli)
 
     @property
-    def managed(self) -> Managed:
-        """As it was made."""
-        return Managed(lib.gs_load32(ffi.addressof(self.pointer, "managed")))
-
-    @property
     def ndevices(self) -> int:
         """How many devices the grant has."""
         return min(int(self.pointer.ndevices), MAX_DEVICES)
-
-    @property
-    def devices(self) -> list[DeviceLimits]:
-        """The limits of each device, by ordinal."""
-        found = []
-        for ordinal in range(self.ndevices):
-            words = self.pointer.device[ordinal]
-            found.append(
-                DeviceLimits(
-                    uuid=bytes(words.uuid),
-                    memory_bytes=lib.gs_load64(ffi.addressof(words, "memory_bytes")),
-                    context_bytes=lib.gs_load64(ffi.addressof(words, "context_bytes")),
-                    guarantee_milli=lib.gs_load32(ffi.addressof(words, "guarantee_milli")),
-                    limit_milli=lib.gs_load32(ffi.addressof(words, "limit_milli")),
-                )
-            )
-        return found
 
     def set_device(self, ordinal: int, device: DeviceLimits) -> None:
         """Changes limits of a living grant; every word is atomic, so a reader sees old or new numbers, never torn
@@ -297,11 +275,6 @@ class LimitsPage(_Page):
     def slots_high(self) -> int:
         """Slots at or above this number were never taken."""
         return lib.gs_load32(ffi.addressof(self.pointer, "slots_high"))
-
-    @property
-    def heartbeat(self) -> int:
-        """Grows while a daemon lives; what it counts is said in gs_page.h."""
-        return lib.gs_load32(ffi.addressof(self.pointer, "heartbeat"))
 
     @property
     def daemon_epoch(self) -> int:
@@ -395,10 +368,6 @@ class UsagePage(_Page):
                 words = ffi.string(text).decode().replace("%llu", "{}").format(event.a, event.b)
                 found.append(TraceEvent(event.time_ns, ffi.string(area).decode(), device, words))
         return found
-
-    def memory_bytes(self, limits: LimitsPage, ordinal: int) -> int:
-        """What all live processes hold on one device now."""
-        return sum(self.usage(slot.index, ordinal).memory_bytes for slot in self.live_slots(limits))
 
 
 def _check_device(device: DeviceLimits) -> None:

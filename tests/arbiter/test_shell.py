@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from page_tenants import Grant, until
+from pagewords import heartbeat
 
 from gpushare._native import ffi, lib
 from gpushare.arbiter import EVENTS_KEPT, Arbiter, Config, EventKind
@@ -134,14 +135,14 @@ def test_several_processes_share_the_lease_of_their_grant(machine):
 def test_heartbeats_run_while_a_process_is_joined_and_a_deserted_arbiter_sleeps(machine):
     _, (grant,) = machine(Share(500))
     process = grant.start()
-    beat = grant.limits.heartbeat
-    until(lambda: grant.limits.heartbeat >= beat + 5, 5)
+    beat = heartbeat(grant.limits)
+    until(lambda: heartbeat(grant.limits) >= beat + 5, 5)
     grant.end(process)
     task = threads()[0]
     seen = [None]
 
     def quiet():
-        last, seen[0] = seen[0], (switches(task), grant.limits.heartbeat)
+        last, seen[0] = seen[0], (switches(task), heartbeat(grant.limits))
         end = time.monotonic() + 0.3
         until(lambda: time.monotonic() >= end)
         return last == seen[0]

@@ -5,6 +5,7 @@ import os
 import subprocess
 
 import pytest
+from pagewords import device_limits, managed
 
 from gpushare.daemon.resources import Resources
 from gpushare.errors import FailedError, NotFoundError, RefusedError, UsageError
@@ -102,7 +103,7 @@ def test_managed_memory_is_the_grants_word(daemon, client, asked, means):
     grant = client.create(memory=GIB, time=100, managed=asked)
     assert grant["managed"] == (asked or "charge")
     with LimitsPage.open(daemon.layout.grants / grant["id"] / "self/limits", writable=False) as page:
-        assert page.managed is means
+        assert managed(page) is means
 
 
 def test_an_unknown_word_on_managed_memory_is_refused(client):
@@ -114,7 +115,7 @@ def test_resize_reaches_the_page(daemon, client):
     child, grant_id = daemon.join()
     client.resize(grant_id, memory=2 * GIB)
     with LimitsPage.open(daemon.layout.grants / grant_id / "self/limits", writable=False) as page:
-        assert page.devices[0].memory_bytes == 2 * GIB
+        assert device_limits(page)[0].memory_bytes == 2 * GIB
     child.stdin.write(f"hold {GIB}\n")
     assert child.stdout.readline() == "held\n"
     with pytest.raises(RefusedError, match="holds"):

@@ -5,6 +5,7 @@ import itertools
 from pathlib import Path
 
 import pytest
+from pagewords import device_limits
 from running import Tenant, alive, until
 from simulated import SETTING, SETTING_LOST, Wire
 
@@ -189,7 +190,7 @@ def test_a_device_that_came_back_while_the_daemon_was_away(daemon, labs, spin):
     def guarantee():
         """What it would live on without a daemon."""
         with LimitsPage.open(Path(grant["dir"]) / "limits", writable=False) as page:
-            return page.devices[0].guarantee_milli
+            return device_limits(page)[0].guarantee_milli
 
     assert guarantee() == 500
     lose(labs, 0)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from pagewords import device_limits, memory_bytes
 
 from gpushare._native import ffi, lib
 from gpushare.errors import FailedError, RefusedError, UsageError
@@ -35,13 +36,13 @@ def pages(tmp_path):
 def test_what_was_written_is_read_back_by_another_mapping(tmp_path, pages):
     with LimitsPage.open(tmp_path / "limits", writable=False) as seen:
         assert seen.grant == "g-1"
-        assert seen.devices == [DEVICE]
+        assert device_limits(seen) == [DEVICE]
         assert seen.state is GrantState.RESERVED
         pages[0].state = GrantState.ACTIVE
         changed = DeviceLimits(DEVICE.uuid, 4 * GIB, DEVICE.context_bytes, 500, 600)
         pages[0].set_device(0, changed)
         assert seen.state is GrantState.ACTIVE
-        assert seen.devices == [changed]
+        assert device_limits(seen) == [changed]
         assert pages[0].renew_daemon_epoch() == 2 == seen.daemon_epoch
 
 
@@ -156,7 +157,7 @@ def test_memory_is_summed_over_live_slots_only(pages):
         slot = usage.claim(limits, pid)
         usage.pointer.slot[slot.index].device[0].memory_bytes = size
     usage.pointer.slot[1].state = lib.GS_SLOT_FREE
-    assert usage.memory_bytes(limits, 0) == 103
+    assert memory_bytes(usage, limits, 0) == 103
 
 
 def test_a_page_truncated_under_our_hands_reads_as_zeros_and_says_so(tmp_path, pages):

@@ -1,0 +1,31 @@
+"""Words of the shared pages that tests look at and the daemon does not."""
+
+from gpushare._native import ffi, lib
+from gpushare.pages import DeviceLimits, LimitsPage, Managed, UsagePage
+
+
+def device_limits(page: LimitsPage) -> list[DeviceLimits]:
+    """By ordinal."""
+    return [
+        DeviceLimits(
+            uuid=bytes(words.uuid),
+            memory_bytes=words.memory_bytes,
+            context_bytes=words.context_bytes,
+            guarantee_milli=words.guarantee_milli,
+            limit_milli=words.limit_milli,
+        )
+        for words in page.pointer.device[0 : page.ndevices]
+    ]
+
+
+def managed(page: LimitsPage) -> Managed:
+    return Managed(page.pointer.managed)
+
+
+def heartbeat(page: LimitsPage) -> int:
+    return int(lib.gs_load32(ffi.addressof(page.pointer, "heartbeat")))
+
+
+def memory_bytes(usage: UsagePage, limits: LimitsPage, ordinal: int) -> int:
+    """What all live processes hold on one device now."""
+    return sum(usage.usage(slot.index, ordinal).memory_bytes for slot in usage.live_slots(limits))
