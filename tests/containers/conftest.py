@@ -18,8 +18,8 @@ from gpushare.paths import RUNTIME_WRAPPER
 SHARE = {"memory": "1GiB", "time": "30%"}
 
 
-@pytest.fixture(scope="module")
-def module_node() -> Iterator[Daemon]:
+@pytest.fixture(scope="session")
+def shared_node() -> Iterator[Daemon]:
     if os.geteuid() != 0:
         pytest.skip("containers need root")
     # Not tmp_path: its length does not fit into a socket's address.
@@ -34,14 +34,21 @@ def module_node() -> Iterator[Daemon]:
 
 
 @pytest.fixture
-def node(module_node: Daemon) -> Iterator[Daemon]:
-    """The module's daemon; each test leaves it without a grant."""
-    if module_node.process.poll() is not None:
-        module_node.start()
-    yield module_node
-    if module_node.process.poll() is not None:
-        module_node.start()
-    module_node.nothing_left()
+def node(shared_node: Daemon) -> Iterator[Daemon]:
+    """The daemon that these tests share; each leaves it without a grant."""
+    if shared_node.process.poll() is not None:
+        shared_node.start()
+    yield shared_node
+    if shared_node.process.poll() is not None:
+        shared_node.start()
+    shared_node.nothing_left()
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """As tmp_path, whose length does not fit into a socket's address."""
+    with tempfile.TemporaryDirectory(prefix="gst-") as directory:
+        yield Path(directory)
 
 
 class Runc:
@@ -88,10 +95,10 @@ class Runc:
 
 
 @pytest.fixture
-def runc(node: Daemon, tmp_path: Path) -> Iterator[Runc]:
+def runc(node: Daemon, short_path: Path) -> Iterator[Runc]:
     if shutil.which("runc") is None:
         pytest.skip("runc is not installed")
-    runner = Runc(tmp_path, node.layout.socket)
+    runner = Runc(short_path, node.layout.socket)
     yield runner
     runner.delete_all()
     for hierarchy in (Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").iterdir()):

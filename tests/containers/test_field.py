@@ -50,17 +50,17 @@ def test_01_fail_open_start(runc, node, uid):
     assert node.books()["peak_bytes"] < 2 * GIB
 
 
-def test_02_env_carried_limits_start(runc, node, tmp_path):
+def test_02_env_carried_limits_start(runc, node, short_path):
     """Elsewhere: limits travel in environment variables, so an image that sets them, a shell that clears them or a
     wrong name undoes them. Here: none is read for a limit. This image brings another grant's directory, made by root,
     with pages that say 15 GiB, and points to it."""
-    simulator = Simulator(tmp_path / "elsewhere")
+    simulator = Simulator(short_path / "elsewhere")
     try:
         script = f"cp -r --sparse=always /forged /tmp && exec {' '.join(TRY)}"
         command = runc.command(
             "/bin/sh", "-c", script, annotations=SHARE, change=lambda config: config["process"]["env"].extend(FORGED)
         )
-        rootfs = tmp_path / runc.names[-1] / "rootfs"
+        rootfs = short_path / runc.names[-1] / "rootfs"
         forged = Grant(rootfs / "forged", simulator)
         forged.limits[128 + 16 : 128 + 24] = (15 * GIB).to_bytes(8, "little")
         uuid = bytes.fromhex(node.client.devices()[0]["id"].removeprefix("GPU-").replace("-", ""))

@@ -101,7 +101,7 @@ class Podman:
 
 
 @pytest.fixture(scope="module")
-def podman(module_node, image) -> Iterator[Podman]:
+def podman(shared_node, image) -> Iterator[Podman]:
     if shutil.which("podman") is None:
         pytest.skip("podman is not installed")
     mount_point = Path("/var/run/cdi")
@@ -109,7 +109,7 @@ def podman(module_node, image) -> Iterator[Podman]:
     mount_point.mkdir(exist_ok=True)
     # Not tmp_path: Podman takes no more than 50 characters.
     directory = Path(tempfile.mkdtemp(prefix="gst-"))
-    engine = Podman(directory, module_node.layout.cdi)
+    engine = Podman(directory, shared_node.layout.cdi)
     try:
         made = engine("import", "--quiet", image, IMAGE)
         assert made.returncode == 0, made.stderr

@@ -183,9 +183,9 @@ def test_killed_while_it_starts(node, after_ms):
     node.nothing_left()
 
 
-def test_a_grant_of_one_device_shows_that_one_only(tmp_path):
+def test_a_grant_of_one_device_shows_that_one_only(short_path):
     """On a node with several devices a program finds its own as device 0."""
-    two = Daemon(tmp_path / "two", "2x16GiB")
+    two = Daemon(short_path / "two", "2x16GiB")
     try:
         two.start()
         for gpu in ("0", "1"):

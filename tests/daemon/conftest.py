@@ -1,7 +1,7 @@
 """Daemons over two simulated devices, and plain processes that join them.
 
-A module's tests share one daemon, which each of them leaves as it found it. A test that needs one that nothing has
-happened to, or options of its own, makes it.
+Tests share one daemon, which each of them leaves as it found it. A test that needs one that nothing has happened to, or
+options of its own, makes it.
 """
 
 import contextlib
@@ -117,25 +117,16 @@ def make_daemon() -> Iterator[Make]:
         yield make
 
 
-@pytest.fixture(scope="module")
-def quick() -> dict[str, float]:
-    """What of the module's daemon is quickened; modules have their own."""
-    return {}
-
-
 class Shared:
-    """The daemon of a module; one that a test left in disorder is replaced."""
+    """A daemon that tests share; one that a test left in disorder is replaced."""
 
-    def __init__(self, make: Make, quick: dict[str, float]) -> None:
-        self._make, self._quick = make, quick
+    def __init__(self, make: Callable[[], Daemon]) -> None:
+        self._make = make
         self._daemon: Daemon | None = None
 
     def take(self) -> Daemon:
         if self._daemon is None:
-            self._daemon = self._make()
-            if self._quick:
-                self._daemon.quicken(**self._quick)
-            self._daemon.start()
+            self._daemon = self._make().start()
         return self._daemon
 
     def give_back(self) -> None:
@@ -144,16 +135,29 @@ class Shared:
         self._daemon = daemon
 
 
-@pytest.fixture(scope="module")
-def shared(quick: dict[str, float]) -> Iterator[Shared]:
+@pytest.fixture(scope="session")
+def shared() -> Iterator[Shared]:
     with maker() as make:
-        yield Shared(make, quick)
+        yield Shared(make)
+
+
+@pytest.fixture(scope="session")
+def shared_attentive() -> Iterator[Shared]:
+    with maker() as make:
+        yield Shared(lambda: make().quicken(_HEALTH_SECONDS=0.05))
 
 
 @pytest.fixture
 def daemon(shared: Shared) -> Iterator[Daemon]:
     yield shared.take()
     shared.give_back()
+
+
+@pytest.fixture
+def attentive(shared_attentive: Shared) -> Iterator[Daemon]:
+    """It asks its devices often whether they work."""
+    yield shared_attentive.take()
+    shared_attentive.give_back()
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ GIB = 1 << 30
 TOLD = ("DeviceHealth", "CapacityChanged", "QuotaDegraded", "QuotaRestored")
 
 
-@pytest.fixture(scope="module")
-def quick():
-    return {"_HEALTH_SECONDS": 0.05}
+@pytest.fixture
+def daemon(attentive):
+    return attentive
 
 
 @pytest.fixture

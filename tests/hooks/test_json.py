@@ -64,57 +64,78 @@ def library() -> Library:
     return Library(built.program("json.so"))
 
 
-@given(objects, st.sampled_from([None, 2]), st.booleans())
+def holds(*strategies, few=20, many=100):
+    """A test of what holds for any values: for a few of them, and for many in the slow selection."""
+
+    def decorate(check):
+        @pytest.mark.parametrize("examples", [few, pytest.param(many, marks=pytest.mark.slow)])
+        def test(library, examples):
+            @settings(max_examples=examples, deadline=None)
+            @given(st.tuples(*strategies))
+            def play(values):
+                check(library, *values)
+
+            play()
+
+        return test
+
+    return decorate
+
+
+@holds(objects, st.sampled_from([None, 2]), st.booleans())
 def test_takes_every_object(library, value, indent, ascii_only):
     assert library.is_object(json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass"))
 
 
-@given(values.filter(lambda value: not isinstance(value, dict)))
+@holds(values.filter(lambda value: not isinstance(value, dict)))
 def test_takes_nothing_else(library, value):
     assert not library.is_object(json.dumps(value).encode())
 
 
-@given(objects)
+@holds(objects)
 def test_cut_objects_are_none(library, value):
     text = json.dumps(value).encode()
     for end in range(len(text)):
         assert not library.is_object(text[:end])
 
 
-@given(objects, values)
+@holds(objects, values)
 def test_finds_a_member(library, value, wanted):
     value = {**value, "config": wanted}
     found = library.member(json.dumps(value, indent=1).encode(), "config")
     assert json.loads(found) == wanted
 
 
-@given(objects.filter(lambda value: "config" not in value))
+@holds(objects.filter(lambda value: "config" not in value))
 def test_finds_top_level_members_only(library, value):
     assert library.member(json.dumps({"a": {"config": 1}, **value}).encode(), "config") is None
 
 
-@given(st.binary(max_size=200) | st.text('{}[]":,\\u0123456789etrfalsn.-+ ', max_size=200).map(str.encode))
-@settings(max_examples=500)
+@holds(
+    st.binary(max_size=200) | st.text('{}[]":,\\u0123456789etrfalsn.-+ ', max_size=200).map(str.encode),
+    few=50,
+    many=500,
+)
 def test_survives_anything(library, text):
     library.is_object(text)
     library.member(text, "a")
     library.line(text, 20)
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"])), st.booleans())
+@holds(st.text(st.characters(exclude_categories=["Cs"])), st.booleans())
 def test_line(library, text, ascii_only):
     found = library.line(json.dumps(text, ensure_ascii=ascii_only).encode(), 4096)
     assert found.decode() == "".join(" " if ord(c) < 0x20 or ord(c) == 0x7F else c for c in text)
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=20), st.integers(1, 30), st.booleans())
+@holds(st.text(st.characters(exclude_categories=["Cs"]), min_size=20), st.integers(1, 30), st.booleans())
 def test_long_lines_are_cut_between_characters(library, text, size, ascii_only):
     found = library.line(json.dumps(text, ensure_ascii=ascii_only).encode(), size)
     assert len(found) < size
     found.decode()
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
+@holds(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
 def test_string(library, text):
     assert json.loads(library.string(text.encode())) == text
 
