@@ -29,7 +29,7 @@ static struct {
   uint8_t what;
 } *found;
 
-static void tell_path(size_t last, int what) {
+static void print_path(size_t last, int what) {
   static const char *const rank_does[] = {"submits", "sees its lease word", "sleeps or wakes"};
   int path[512], n = 0;
   for (path[n++] = what; last && n < 512; last = found[last].from)
@@ -85,7 +85,7 @@ int main(int argc, char **argv) {
       if (!model_happens(what, &elapsed))
         continue;
       if (broken)
-        tell_path(head, what);
+        print_path(head, what);
       model_normalise(elapsed);
       if (!is_new(hash(&s, sizeof s)))
         continue;

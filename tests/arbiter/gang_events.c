@@ -8,14 +8,14 @@ static void fail(const char *what) {
 
 static void carry_out(uint32_t device, const struct gs_core_decision *d) {
   uint32_t *lease = &limits[d->grant].device[device].lease;
-  if (d->action == GS_CORE_LEASE || d->action == GS_CORE_AGAIN) {
+  if (d->action == GS_CORE_LEASE || d->action == GS_CORE_LEASE_BESIDE) {
     if (*lease & GS_LEASE_HELD)
       fail("a lease was given twice");
     *lease += 1;
   } else if (d->action == GS_CORE_REVOKE) {
     if (!(*lease & GS_LEASE_HELD))
       fail("a lease was taken that was not given");
-    arbiter_cut(&entry[d->grant], T0);
+    arbiter_set_cuts(&entry[d->grant], T0);
     *lease += 1;
   }
 }
@@ -24,7 +24,7 @@ static void look(void) {
   struct gs_core_view view[DEVICES];
   for (int g = 0; g < GANGS; g++) {
     for (int d = 0; d < DEVICES; d++)
-      arbiter_look_at(&entry[g], (uint32_t)d, T0, &view[d]);
+      arbiter_read_view(&entry[g], (uint32_t)d, T0, &view[d]);
     for (int d = 0; d < DEVICES; d++) {
       view[d].wanted = view[0].waiting + view[1].waiting;
       view[d].spins = cuts[g].uneven;
@@ -58,11 +58,11 @@ static void arbiter_steps(void) {
   }
   s.next_ns = core_min(core_min(next[0], next[1]), core_min(gang_next, T0 + 4 * MS));
   for (int g = 0; g < GANGS; g++) {
-    bool drained = !gs_core_undrained(core[0], g) && !gs_core_undrained(core[1], g);
+    bool drained = !gs_core_undrained_since(core[0], g) && !gs_core_undrained_since(core[1], g);
     bool knew = drained, held = gs_gangs_held(gangs, g);
-    arbiter_follow(&entry[g], held, &drained, T0, &cut_next);
+    arbiter_follow_ranks(&entry[g], held, &drained, T0, &cut_next);
     for (int d = 0; d < DEVICES && knew && !drained && !held; d++)
-      gs_core_gang_slipped(core[d], g, T0);
+      gs_core_gang_clear_drained(core[d], g, T0);
     s.next_ns = core_min(s.next_ns, cut_next);
   }
   s.bell = false;

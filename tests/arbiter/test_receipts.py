@@ -169,7 +169,7 @@ def test_a_grant_that_ends_leaves_nothing_open():
     out = ffi.new("struct gs_core_decision[3]")
     said = {}
     for number in (0, 1):
-        n = lib.gs_core_last_words(m.core, number, m.now, out)
+        n = lib.gs_core_close(m.core, number, m.now, out)
         said[number] = [(d.action, RULES[d.receipt.rule]) for d in out[0:n]]
     holder = 0 if m.tenants[0].held else 1
     assert said[holder] == [(REVOKE, "ended")]

@@ -173,7 +173,7 @@ static void apply(struct virtual_node *node, uint32_t place, const struct gs_cor
   uint64_t waited_ns = NEVER;
   switch (decision->action) {
     case GS_CORE_LEASE:
-    case GS_CORE_AGAIN:
+    case GS_CORE_LEASE_BESIDE:
       if (t->held)
         fail(node, "a lease that it has");
       if (node->exclusive && !may_join(device, t))
@@ -355,7 +355,7 @@ void virtual_stop(struct virtual_node *node, int32_t grant, int32_t device, uint
       continue;
     node->device[g->device[i]].tenant[grant].stopped = stopped;
     if (!stopped) /* its threads in the gate ring again */
-      gs_core_heard(node->core[g->device[i]], grant);
+      gs_core_bell_rang(node->core[g->device[i]], grant);
   }
   virtual_step(node);
 }

@@ -64,7 +64,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (int i = 0; i < GRANTS; i++) {
       struct gs_core_view view;
       limits[i].device[0].lease = lease[i];
-      arbiter_look_at(&entry[i], 0, now, &view);
+      arbiter_read_view(&entry[i], 0, now, &view);
       MUST(view.live <= GS_MAX_SLOTS && view.busy_until_ns <= now + QUEUE_CLAIM_MAX_NS);
       gs_core_observe(core, i, &view);
     }
@@ -81,7 +81,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (int i = 0; i < GRANTS; i++) {
       struct gs_core_view view;
       limits[i].device[0].lease = lease[i];
-      arbiter_look_at(&entry[i], 0, now, &view);
+      arbiter_read_view(&entry[i], 0, now, &view);
       gs_core_observe(core, i, &view);
     }
     int made = gs_core_step(core, now, decisions, &next);

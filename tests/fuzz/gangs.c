@@ -28,13 +28,13 @@ static void carry_out(uint32_t device, const struct gs_core_decision *decision, 
   MUST(device < DEVICES && decision->grant >= 0 && decision->grant < GRANTS);
   MUST(decision->other >= -1 && decision->other < GRANTS);
   uint32_t *lease = &limits[decision->grant].device[device].lease;
-  if (decision->action == GS_CORE_LEASE || decision->action == GS_CORE_AGAIN) {
+  if (decision->action == GS_CORE_LEASE || decision->action == GS_CORE_LEASE_BESIDE) {
     MUST(!(*lease & GS_LEASE_HELD));
     *lease += 1;
   } else if (decision->action == GS_CORE_REVOKE) {
     MUST(*lease & GS_LEASE_HELD);
     if (is_gang(decision->grant))
-      arbiter_cut(&entry[decision->grant], now);
+      arbiter_set_cuts(&entry[decision->grant], now);
     *lease += 1;
   }
 }
@@ -44,7 +44,7 @@ static void look(uint64_t now) {
     struct gs_core_view view[DEVICES];
     uint32_t wanted = 0;
     for (uint32_t o = 0; o < entry[g].ndevices; o++) {
-      arbiter_look_at(&entry[g], o, now, &view[o]);
+      arbiter_read_view(&entry[g], o, now, &view[o]);
       MUST(view[o].live <= GS_MAX_SLOTS && view[o].busy_until_ns <= now + QUEUE_CLAIM_MAX_NS);
       wanted += view[o].waiting;
     }
@@ -94,11 +94,11 @@ static uint64_t decide(uint64_t now) {
   for (int g = 0; g < GRANTS; g++) {
     if (!is_gang(g))
       continue;
-    bool drained = !gs_core_undrained(core[0], g) && !gs_core_undrained(core[1], g);
+    bool drained = !gs_core_undrained_since(core[0], g) && !gs_core_undrained_since(core[1], g);
     bool knew = drained, held = gs_gangs_held(gangs, g);
-    arbiter_follow(&entry[g], held, &drained, now, &when);
+    arbiter_follow_ranks(&entry[g], held, &drained, now, &when);
     for (uint32_t d = 0; d < DEVICES && knew && !drained && !held; d++)
-      gs_core_gang_slipped(core[d], g, now);
+      gs_core_gang_clear_drained(core[d], g, now);
     if (when < next)
       next = when;
     check(g);

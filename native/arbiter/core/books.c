@@ -119,7 +119,7 @@ static unsigned count_tails(const struct gs_core *core) {
 
 /* Kernels of a gang that spin after a revoke for others of it, which the revoke holds up, are a cost of switching, as
  * far as the switching reserve goes: that they spin is the tenant's word. Gives what is left to be charged. */
-static uint64_t forgive(struct gs_core *core, struct core_grant *g, uint64_t dt) {
+static uint64_t charge_spin_to_switch_reserve(struct gs_core *core, struct core_grant *g, uint64_t dt) {
   uint64_t spun = g->gang && g->view.spins ? core_min(dt, (uint64_t)g->spin / 1000) : 0;
   g->spin -= (int64_t)spun * 1000;
   core->stats.switch_ns += spun;
@@ -146,7 +146,7 @@ static uint64_t charge_tails(struct gs_core *core, uint64_t dt, uint64_t until, 
     struct core_grant *g = &core->grant[core->members[i]];
     if (!is_tail(core, core->members[i]))
       continue;
-    charge_tail(core, g, forgive(core, g, dt / sharers), until);
+    charge_tail(core, g, charge_spin_to_switch_reserve(core, g, dt / sharers), until);
     charged += dt / sharers;
   }
   return charged;

@@ -47,14 +47,14 @@ enum gs_core_action {
   GS_CORE_WAKE = 5,      /* grant wants the device after it had been quiet */
   GS_CORE_CONTENDED = 6, /* the bound on work in flight of grant changes: value enum gs_core_company */
   /* grant, a gang that has not drained value ns after its revoke, gets the lease beside those after it */
-  GS_CORE_AGAIN = 7,
+  GS_CORE_LEASE_BESIDE = 7,
   /* what grant had on the device is done, value ns after its revoke; other: who it was taken for or -1 */
   GS_CORE_DRAINED = 8,
   GS_CORE_LEFT = 9 /* grant waits no more after value ns, without a lease */
 };
 
 /* Who else wants the device of late: nobody, others, or others of which one is interactive and waits for little. */
-enum gs_core_company { GS_CORE_ALONE = 0, GS_CORE_BESIDE = 1, GS_CORE_BESIDE_INTERACTIVE = 2 };
+enum gs_core_company { GS_CORE_ALONE = 0, GS_CORE_IN_COMPANY = 1, GS_CORE_WITH_INTERACTIVE = 2 };
 
 struct gs_core_decision {
   uint32_t action; /* enum gs_core_action */
@@ -81,13 +81,13 @@ void gs_core_destroy(gs_core *core);
 int gs_core_add(gs_core *core, int32_t grant, const struct gs_share *share, int held, uint64_t now_ns);
 /* What is open of it ends: its lease, its wait, a reclaim. Before remove; changes nothing but its books. Gives how many
  * decisions, at most 3. */
-int gs_core_last_words(gs_core *core, int32_t grant, uint64_t now_ns, struct gs_core_decision *out);
+int gs_core_close(gs_core *core, int32_t grant, uint64_t now_ns, struct gs_core_decision *out);
 /* A lease it holds ends here; the next step leases the device to another. */
 void gs_core_remove(gs_core *core, int32_t grant, uint64_t now_ns);
 void gs_core_share(gs_core *core, int32_t grant, const struct gs_share *share, uint64_t now_ns);
 void gs_core_observe(gs_core *core, int32_t grant, const struct gs_core_view *view);
 /* Its bell rang: one that let leases pass unused is alive, and tried again sooner. */
-void gs_core_heard(gs_core *core, int32_t grant);
+void gs_core_bell_rang(gs_core *core, int32_t grant);
 
 /* Decides. Fills at most GS_CORE_DECISIONS and gives how many; *next_ns is when to step again if nothing happens
  * (UINT64_MAX: never). The views of all grants that gs_core_watched names should be fresh. */
@@ -111,7 +111,7 @@ int gs_core_gang_lease(gs_core *core, int32_t grant, int beside, uint64_t now_ns
 int gs_core_gang_revoke(gs_core *core, int32_t grant, int32_t other, int idle, uint64_t now_ns,
                         struct gs_core_decision *out);
 /* 1: gangs are due here, and unless one of them is called now the core goes on without them: it is to be stepped again. */
-int gs_core_asks(const gs_core *core);
+int gs_core_asks_gangs(const gs_core *core);
 /* 1: it should go; *other: for whom. */
 int gs_core_gang_yields(const gs_core *core, int32_t grant, int32_t *other);
 /* 1: it holds a lease that it does not use. rests: and the device is lent. */
@@ -124,9 +124,9 @@ int gs_core_gang_wants(const gs_core *core, int32_t grant);
  * guarantee is not much yet. */
 int gs_core_gang_solvent(const gs_core *core, int32_t grant);
 /* It has work on the device without a lease, although it had drained. */
-void gs_core_gang_slipped(gs_core *core, int32_t grant, uint64_t now_ns);
+void gs_core_gang_clear_drained(gs_core *core, int32_t grant, uint64_t now_ns);
 /* Since when its work outlives a revoke; 0: it does not. */
-uint64_t gs_core_undrained(const gs_core *core, int32_t grant);
+uint64_t gs_core_undrained_since(const gs_core *core, int32_t grant);
 
 /* The grants whose views matter now (they wait, hold or drain); fills out, gives how many (<= GS_ARBITER_MAX_GRANTS). */
 int gs_core_watched(const gs_core *core, int32_t *out);

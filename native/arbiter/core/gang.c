@@ -23,7 +23,7 @@ void core_mark_due(struct gs_core *core, bool ignore_backoff) {
   }
 }
 
-bool core_asks(struct gs_core *core) {
+bool core_asks_gangs(struct gs_core *core) {
   bool due = false;
   for (int i = 0; i < core->nmembers; i++)
     due = due || core->grant[core->members[i]].due_ns;
@@ -32,7 +32,7 @@ bool core_asks(struct gs_core *core) {
   return core->asks;
 }
 
-int gs_core_asks(const gs_core *core) { return core->asks; }
+int gs_core_asks_gangs(const gs_core *core) { return core->asks; }
 
 void core_rest(struct core_grant *g) {
   g->rests = true;
@@ -41,7 +41,7 @@ void core_rest(struct core_grant *g) {
 
 static bool gang_leads(const struct gs_core *core) { return gs_core_gang_main(core, -1) >= 0; }
 
-static void wake_up(struct gs_core *core, int32_t gang, struct decisions *d) {
+static void resume_gang(struct gs_core *core, int32_t gang, struct decisions *d) {
   struct core_grant *g = &core->grant[gang];
   bool within = core->now_ns < g->lease_ns + core->config.lease_ns;
   if (core_fits_beside(core, g)) {
@@ -60,17 +60,17 @@ static void wake_up(struct gs_core *core, int32_t gang, struct decisions *d) {
   }
 }
 
-void core_stir(struct gs_core *core, struct decisions *d) {
+void core_wake_resting_gangs(struct gs_core *core, struct decisions *d) {
   for (int i = 0; i < core->nmembers; i++) {
     struct core_grant *g = &core->grant[core->members[i]];
-    bool stirs = g->view.waiting || g->view.busy_until_ns > core->now_ns || g->view.launches != g->launches_at_rest;
+    bool has_work = g->view.waiting || g->view.busy_until_ns > core->now_ns || g->view.launches != g->launches_at_rest;
     if (!g->held || !g->rests || g->yields)
       continue;
     if (core->phase == CORE_FREE) {
       g->rests = false;
       core_start_term(core, core->members[i]);
-    } else if (stirs && core->phase == CORE_HELD) {
-      wake_up(core, core->members[i], d);
+    } else if (has_work && core->phase == CORE_HELD) {
+      resume_gang(core, core->members[i], d);
     }
   }
 }
@@ -142,8 +142,8 @@ int gs_core_gang_lease(gs_core *core, int32_t grant, int beside, uint64_t now_ns
     uint64_t undrained = g->revoked_ns ? core->now_ns - g->revoked_ns : 0;
     core_lease(core, grant, -1, &d);
     d.n = 0;
-    emit(&d, GS_CORE_AGAIN, grant, core->holder, undrained);
-    g->side = true;
+    emit(&d, GS_CORE_LEASE_BESIDE, grant, core->holder, undrained);
+    g->alongside = true;
     core_write_receipts(core, &d);
     return d.n;
   }
@@ -214,7 +214,7 @@ int gs_core_gang_wants(const gs_core *core, int32_t grant) {
   return core_wants(&core->grant[grant]) && !core->grant[grant].limit_reached;
 }
 
-void gs_core_gang_slipped(gs_core *core, int32_t grant, uint64_t now_ns) {
+void gs_core_gang_clear_drained(gs_core *core, int32_t grant, uint64_t now_ns) {
   struct core_grant *g = &core->grant[grant];
   core_advance(core, now_ns);
   g->revoked_ns = core->now_ns;
@@ -226,12 +226,12 @@ int gs_core_gang_solvent(const gs_core *core, int32_t grant) {
   return g->view.spins && g->share.guarantee_milli && g->credit > -(int64_t)AGAIN_DEBT_NS * CREDIT_PER_NS;
 }
 
-uint64_t gs_core_undrained(const gs_core *core, int32_t grant) { return core->grant[grant].revoked_ns; }
+uint64_t gs_core_undrained_since(const gs_core *core, int32_t grant) { return core->grant[grant].revoked_ns; }
 
 /* ---- leases beside others ---- */
 
 /* Others that want the device, or hold it, go before this one. */
-static bool outdone(const struct gs_core *core, const struct core_grant *g) {
+static bool others_go_first(const struct gs_core *core, const struct core_grant *g) {
   if (core_level(core, g) < LEVEL_SURPLUS)
     return false;
   int32_t best = core_pick(core, false);
@@ -244,12 +244,12 @@ static void decide_beside(struct gs_core *core, int32_t m, struct decisions *d) 
   struct core_grant *g = &core->grant[m];
   uint64_t now = core->now_ns;
   if (!g->held) {
-    if (core_wants(g) && !g->limit_reached && !outdone(core, g))
+    if (core_wants(g) && !g->limit_reached && !others_go_first(core, g))
       core_lease(core, m, -1, d);
   } else if (!g->view.live || g->limit_reached) {
     core_revoke(core, m, -1, !g->view.live, d);
   } else if (now >= g->lease_ns + core->config.lease_ns) {
-    bool over = outdone(core, g);
+    bool over = others_go_first(core, g);
     if (over)
       core_revoke(core, m, core->holder, core_holder_idle(core, g, now), d);
     else /* the next term */
@@ -257,15 +257,15 @@ static void decide_beside(struct gs_core *core, int32_t m, struct decisions *d) 
   }
 }
 
-void core_decide_sides(struct gs_core *core, struct decisions *d) {
-  core->sides_left = false;
+void core_decide_alongside(struct gs_core *core, struct decisions *d) {
+  core->alongside_left = false;
   for (int i = 0; i < core->nmembers; i++) {
     struct core_grant *g = &core->grant[core->members[i]];
     if (g->beside && room(d)) {
       decide_beside(core, core->members[i], d);
     } else if (g->beside) {
-      core->sides_left = true;
-    } else if (g->gang && g->held && g->side && !g->yields && (!g->view.live || g->limit_reached)) {
+      core->alongside_left = true;
+    } else if (g->gang && g->held && g->alongside && !g->yields && (!g->view.live || g->limit_reached)) {
       g->yields = true;
       g->yields_to = -1;
     }

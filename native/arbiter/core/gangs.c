@@ -42,7 +42,7 @@ int gs_gangs_held(const gs_gangs *gangs, int32_t grant) {
 int gs_gangs_add(gs_gangs *gangs, gs_core *const *core, int32_t grant, const uint32_t *devices, uint32_t ndevices,
                  const struct gs_share *share, int held, uint64_t now_ns) {
   struct gs_gang *g = &gangs->gang[gangs->n++];
-  struct gs_core_decision unsaid[GS_CORE_DECISIONS];
+  struct gs_core_decision discarded[GS_CORE_DECISIONS];
   *g = (struct gs_gang){.grant = grant, .ndevices = ndevices, .held = held};
   for (uint32_t i = 0; i < ndevices; i++) {
     g->device[i] = devices[i];
@@ -51,7 +51,7 @@ int gs_gangs_add(gs_gangs *gangs, gs_core *const *core, int32_t grant, const uin
   }
   for (uint32_t i = 0; i < ndevices && held && !g->held; i++)
     if (gs_core_holds(core[devices[i]], grant))
-      gs_core_gang_revoke(core[devices[i]], grant, -1, 0, now_ns, unsaid);
+      gs_core_gang_revoke(core[devices[i]], grant, -1, 0, now_ns, discarded);
   return g->held;
 }
 
@@ -65,7 +65,7 @@ void gs_gangs_remove(gs_gangs *gangs, gs_core *const *core, int32_t grant, uint6
 
 /* ---- all devices of a gang ---- */
 
-static void take_in(struct step *s, uint32_t device, const struct gs_core_decision *decisions, int n) {
+static void add_decisions(struct step *s, uint32_t device, const struct gs_core_decision *decisions, int n) {
   for (int i = 0; i < n; i++)
     s->out[s->n++] = (struct gs_gang_decision){device, decisions[i]};
   s->again |= UINT32_C(1) << device;
@@ -75,7 +75,7 @@ static void revoke(struct step *s, struct gs_gang *g, int32_t other, bool idle) 
   struct gs_core_decision made[GS_CORE_DECISIONS];
   for (uint32_t i = 0; i < g->ndevices; i++) {
     int n = gs_core_gang_revoke(s->core[g->device[i]], g->grant, other, idle, s->now, made);
-    take_in(s, g->device[i], made, n);
+    add_decisions(s, g->device[i], made, n);
   }
   g->held = g->beside = false;
 }
@@ -84,7 +84,7 @@ static void lease(struct step *s, struct gs_gang *g, bool beside, uint64_t term)
   struct gs_core_decision made[GS_CORE_DECISIONS];
   for (uint32_t i = 0; i < g->ndevices; i++) {
     int n = gs_core_gang_lease(s->core[g->device[i]], g->grant, beside, s->now, made);
-    take_in(s, g->device[i], made, n);
+    add_decisions(s, g->device[i], made, n);
   }
   g->held = true;
   g->called = false;
@@ -155,7 +155,7 @@ static bool lease_again(struct step *s, struct gs_gang *g, uint64_t term) {
   uint64_t first = UINT64_MAX;
   bool solvent = true;
   for (uint32_t i = 0; i < g->ndevices; i++) {
-    uint64_t revoked = gs_core_undrained(s->core[g->device[i]], g->grant);
+    uint64_t revoked = gs_core_undrained_since(s->core[g->device[i]], g->grant);
     solvent = solvent && gs_core_gang_solvent(s->core[g->device[i]], g->grant);
     if (revoked && revoked < first)
       first = revoked;
@@ -222,7 +222,7 @@ static void call(struct gs_gangs *gangs, struct step *s, struct gs_gang *g) {
       clear_way(gangs, s, g->device[i], g->grant);
   for (uint32_t i = 0; i < g->ndevices; i++) {
     int n = gs_core_gang_call(s->core[g->device[i]], g->grant, s->now, made);
-    take_in(s, g->device[i], made, n);
+    add_decisions(s, g->device[i], made, n);
   }
   g->called = true;
 }
@@ -246,7 +246,7 @@ int gs_gangs_step(gs_gangs *gangs, gs_core *const *core, uint64_t now_ns, struct
   if (best)
     call(gangs, &s, best);
   for (uint32_t d = 0; d < GS_ARBITER_MAX_DEVICES && !done && !best; d++)
-    if (core[d] && gs_core_asks(core[d]))
+    if (core[d] && gs_core_asks_gangs(core[d]))
       s.again |= UINT32_C(1) << d;
   *again = s.again;
   *next_ns = s.next;

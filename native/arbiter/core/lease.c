@@ -1,9 +1,9 @@
 /* A lease is given, taken and found unused or drained. Who gets it is decided in step.c, and for gangs in gangs.c. */
 #include "arbiter/core/state.h"
 
-void core_take(struct gs_core *core, struct core_grant *g) {
+void core_give_lease(struct gs_core *core, struct core_grant *g) {
   g->held = true;
-  g->side = g->beside;
+  g->alongside = g->beside;
   g->rests = g->yields = false;
   g->due_ns = 0;
   g->level = core_level(core, g);
@@ -23,9 +23,9 @@ void core_start_term(struct gs_core *core, int32_t grant) {
 
 void core_lease(struct gs_core *core, int32_t grant, int32_t previous, struct decisions *d) {
   struct core_grant *g = &core->grant[grant];
-  uint64_t waited = core_served(core, grant, previous);
+  uint64_t waited = core_note_lease(core, grant, previous);
   g->wake_ns = 0;
-  core_take(core, g);
+  core_give_lease(core, g);
   g->stats.leases++;
   core->stats.leases++;
   emit(d, GS_CORE_LEASE, grant, previous, waited);
@@ -45,8 +45,8 @@ void core_revoke(struct gs_core *core, int32_t grant, int32_t candidate, bool id
   struct core_grant *h = &core->grant[grant];
   uint64_t now = core->now_ns;
   bool deep = !h->company || now - h->contended_ns < BOUND_CHANGE_NS;
-  core_taken(core, grant, candidate, idle);
-  h->held = h->side = h->rests = h->yields = false;
+  core_note_revoke(core, grant, candidate, idle);
+  h->held = h->alongside = h->rests = h->yields = false;
   /* Idle is what it was expected to be by now: what in fact still runs, of a kernel that took longer, is its tail. */
   h->revoked_ns = idle && h->view.drained ? 0 : now;
   h->late_ns = now + LATE_NS + (deep ? core->config.bound_alone_ns : core->config.bound_ns);

@@ -58,7 +58,7 @@ static uint64_t next_idle(struct gs_core *core) {
 uint64_t core_next_look(struct gs_core *core) {
   uint64_t next = UINT64_MAX;
   bool shared = core_shared(core);
-  if (core->sides_left)
+  if (core->alongside_left)
     return core->now_ns + 1;
   if (core->phase == CORE_HELD && core->wanted)
     next = core->term_end_ns;

@@ -54,7 +54,7 @@ void core_notice_waits(struct gs_core *core, struct decisions *d) {
 }
 
 /* It had drained, as it thought, and says now that it is busy: a kernel takes longer than those before. */
-static bool took_back_its_word(const struct gs_core *core, const struct core_grant *g) {
+static bool runs_again_after_drain(const struct gs_core *core, const struct core_grant *g) {
   bool busy = g->view.live && !g->view.drained && g->view.busy_until_ns > core->now_ns;
   return busy && !g->held && !g->revoked_ns && !g->gang;
 }
@@ -63,7 +63,7 @@ void core_notice_tails(struct gs_core *core, struct decisions *d) {
   for (int i = 0; i < core->nmembers; i++) {
     int32_t m = core->members[i];
     struct core_grant *g = &core->grant[m];
-    if (took_back_its_word(core, g))
+    if (runs_again_after_drain(core, g))
       g->revoked_ns = core->now_ns;
     if (!g->revoked_ns || (core->phase == CORE_DRAINING && g->revoked_ns == core->round_ns))
       continue;
@@ -95,8 +95,8 @@ bool core_publish_contention(struct gs_core *core, struct decisions *d) {
     int32_t m = core->members[i];
     struct core_grant *g = &core->grant[m];
     bool near = is_neighbour(core, m);
-    uint32_t company = interactive > (near && core_interactive(g)) ? GS_CORE_BESIDE_INTERACTIVE
-                       : neighbours > near                         ? GS_CORE_BESIDE
+    uint32_t company = interactive > (near && core_interactive(g)) ? GS_CORE_WITH_INTERACTIVE
+                       : neighbours > near                         ? GS_CORE_IN_COMPANY
                                                                    : GS_CORE_ALONE;
     if (g->published && g->company == company)
       continue;

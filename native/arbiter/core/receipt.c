@@ -48,7 +48,7 @@ void core_follow_wait(struct gs_core *core, int32_t grant, bool waits, struct de
   }
 }
 
-uint64_t core_served(struct gs_core *core, int32_t grant, int32_t previous) {
+uint64_t core_note_lease(struct gs_core *core, int32_t grant, int32_t previous) {
   struct core_grant *g = &core->grant[grant];
   struct core_receipt *r = &g->receipt;
   if (g->wake_ns)
@@ -94,11 +94,11 @@ static uint32_t rule_of(const struct gs_core *core, const struct core_grant *h, 
   if (h->beside)
     return GS_RULE_TERM;
   if (candidate < 0) /* a gang whose turn beside others is over, or that ends because of another device */
-    return h->side ? GS_RULE_TERM : GS_RULE_GANG;
+    return h->alongside ? GS_RULE_TERM : GS_RULE_GANG;
   return rule_for(core, h, &core->grant[candidate]);
 }
 
-void core_taken(struct gs_core *core, int32_t grant, int32_t candidate, bool idle) {
+void core_note_revoke(struct gs_core *core, int32_t grant, int32_t candidate, bool idle) {
   struct core_receipt *r = &core->grant[grant].receipt;
   r->rule = rule_of(core, &core->grant[grant], candidate, idle);
   r->taken_for = candidate;
@@ -154,9 +154,9 @@ static void fill_in(struct gs_core *core, struct gs_core_decision *d) {
   if (d->action == GS_CORE_LEFT) {
     out->wait_ns = d->value;
     whose = d->grant;
-  } else if (d->action == GS_CORE_LEASE || d->action == GS_CORE_AGAIN) {
+  } else if (d->action == GS_CORE_LEASE || d->action == GS_CORE_LEASE_BESIDE) {
     *out = g->receipt.served;
-    out->reclaim_ns = d->action == GS_CORE_AGAIN ? d->value : out->reclaim_ns;
+    out->reclaim_ns = d->action == GS_CORE_LEASE_BESIDE ? d->value : out->reclaim_ns;
     whose = d->grant;
   } else {
     out->rule = g->receipt.rule;
@@ -176,7 +176,7 @@ void core_write_receipts(struct gs_core *core, struct decisions *d) {
     fill_in(core, &d->out[i]);
 }
 
-int gs_core_last_words(gs_core *core, int32_t grant, uint64_t now_ns, struct gs_core_decision *out) {
+int gs_core_close(gs_core *core, int32_t grant, uint64_t now_ns, struct gs_core_decision *out) {
   struct decisions d = {out, 0};
   core_advance(core, now_ns);
   struct core_grant *g = &core->grant[grant];

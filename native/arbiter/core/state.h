@@ -104,7 +104,7 @@ struct core_grant {
   bool limit_reached; /* may not run until its allowance is back */
   bool published;
   bool gang, beside; /* by the flags of its share; not both */
-  bool side;         /* its lease is beside whatever else is on the device */
+  bool alongside;    /* its lease is beside whatever else is on the device */
   bool rests;        /* a gang that has a lease and nothing to run here: the device is lent until it has */
   bool yields;       /* a gang that has to go, on all its devices */
   int32_t yields_to;
@@ -164,7 +164,7 @@ struct gs_core {
   bool wanted;       /* the same, or a gang waits for it and others, or it is held beside others */
   bool asks;         /* a loan, or a term of one, waits for the word of the gangs that are due */
   uint64_t asked_ns;
-  bool sides_left; /* leases beside that found no room in the last step */
+  bool alongside_left; /* leases beside that found no room in the last step */
   uint64_t term_end_ns, idle_look_ns;
   int32_t members[GS_ARBITER_MAX_GRANTS];
   int nmembers;
@@ -237,7 +237,7 @@ static inline void emit(struct decisions *d, enum gs_core_action action, int32_t
 static inline bool room(const struct decisions *d) { return d->n < GS_CORE_DECISIONS - 2 * TOGETHER_MAX - 8; }
 
 /* A main lease keeps others off or lets them in by what it fills; the rest are beside whatever there is. */
-static inline bool core_main(const struct core_grant *g) { return g->held && !g->side && !g->rests; }
+static inline bool core_main(const struct core_grant *g) { return g->held && !g->alongside && !g->rests; }
 
 /* Several main leases. */
 static inline bool core_joined(const struct gs_core *core) {
@@ -298,16 +298,16 @@ bool core_fits_beside(const struct gs_core *core, const struct core_grant *c);
 /* The grant waits, or does not any more; one that got a lease has been served. */
 void core_follow_wait(struct gs_core *core, int32_t grant, bool waits, struct decisions *d);
 /* Its wait ends with the lease that it gets now. Gives how long it was. */
-uint64_t core_served(struct gs_core *core, int32_t grant, int32_t previous);
+uint64_t core_note_lease(struct gs_core *core, int32_t grant, int32_t previous);
 /* Its lease is taken now; its state is still the holder's. */
-void core_taken(struct gs_core *core, int32_t grant, int32_t candidate, bool idle);
+void core_note_revoke(struct gs_core *core, int32_t grant, int32_t candidate, bool idle);
 /* Reclaims of which nothing runs any more are over. */
 void core_end_reclaims(struct gs_core *core, struct decisions *d);
 /* Into all decisions of a step. */
 void core_write_receipts(struct gs_core *core, struct decisions *d);
 
 /* lease.c */
-void core_take(struct gs_core *core, struct core_grant *g);
+void core_give_lease(struct gs_core *core, struct core_grant *g);
 void core_start_term(struct gs_core *core, int32_t grant);
 void core_lease(struct gs_core *core, int32_t grant, int32_t previous, struct decisions *d);
 void core_revoke(struct gs_core *core, int32_t grant, int32_t candidate, bool idle, struct decisions *d);
@@ -320,13 +320,13 @@ bool core_drained(struct gs_core *core);
 /* Gangs that would get the device now are due on it. ignore_backoff: as in core_pick. */
 void core_mark_due(struct gs_core *core, bool ignore_backoff);
 /* Once at a time: before a gang that is due is passed over, it may be called. */
-bool core_asks(struct gs_core *core);
+bool core_asks_gangs(struct gs_core *core);
 /* The device is lent while the gang, which holds it, has nothing to run there. */
 void core_rest(struct core_grant *g);
 /* Gangs that rest and have work again get the device back, or yield it. */
-void core_stir(struct gs_core *core, struct decisions *d);
+void core_wake_resting_gangs(struct gs_core *core, struct decisions *d);
 /* Leases of those that are never alone, and of gangs that run beside others. */
-void core_decide_sides(struct gs_core *core, struct decisions *d);
+void core_decide_alongside(struct gs_core *core, struct decisions *d);
 
 /* notice.c */
 void core_notice_waits(struct gs_core *core, struct decisions *d);

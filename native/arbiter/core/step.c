@@ -35,8 +35,8 @@ int gs_core_add(gs_core *core, int32_t grant, const struct gs_share *share, int 
   core->members[core->nmembers++] = grant;
   if (!held || (core->holder >= 0 && !g->beside))
     return 0;
-  core_take(core, g);
-  if (!g->side)
+  core_give_lease(core, g);
+  if (!g->alongside)
     core_start_term(core, grant);
   return 1;
 }
@@ -72,14 +72,14 @@ void gs_core_observe(gs_core *core, int32_t grant, const struct gs_core_view *vi
 
 enum yield { KEEP, RENEW, YIELD, YIELD_IDLE };
 
-void gs_core_heard(gs_core *core, int32_t grant) {
+void gs_core_bell_rang(gs_core *core, int32_t grant) {
   struct core_grant *g = &core->grant[grant];
   g->retry_ns = core_min(g->retry_ns, g->missed_ns + MISS_BACKOFF_MAX_NS);
 }
 
 /* What holds for a holder whoever else is there. waited: somebody else could use the device. patience: how long it may
  * be idle then. */
-static enum yield spoils(struct gs_core *core, struct core_grant *h, bool waited, int64_t patience) {
+static enum yield holder_yield_reason(struct gs_core *core, struct core_grant *h, bool waited, int64_t patience) {
   if (!h->view.live)
     return YIELD_IDLE;
   if (h->limit_reached)
@@ -97,7 +97,7 @@ static enum yield spoils(struct gs_core *core, struct core_grant *h, bool waited
 }
 
 /* A gang's leases end on all its devices, which are not this core's; until then it says so. */
-static void take_back(struct gs_core *core, int32_t grant, int32_t candidate, bool idle, struct decisions *d) {
+static void end_lease(struct gs_core *core, int32_t grant, int32_t candidate, bool idle, struct decisions *d) {
   struct core_grant *h = &core->grant[grant];
   if (!h->gang) {
     core_revoke(core, grant, candidate, idle, d);
@@ -110,11 +110,11 @@ static void take_back(struct gs_core *core, int32_t grant, int32_t candidate, bo
 }
 
 /* Gives whether all are gone at once. */
-static bool take_all_back(struct gs_core *core, int32_t candidate, bool idle, struct decisions *d) {
+static bool end_all_leases(struct gs_core *core, int32_t candidate, bool idle, struct decisions *d) {
   bool all = true;
   for (int i = 0; i < core->nmembers; i++) {
     if (core_main(&core->grant[core->members[i]]))
-      take_back(core, core->members[i], candidate, idle, d);
+      end_lease(core, core->members[i], candidate, idle, d);
     all = all && !core_main(&core->grant[core->members[i]]);
   }
   core->phase = CORE_DRAINING;
@@ -123,15 +123,15 @@ static bool take_all_back(struct gs_core *core, int32_t candidate, bool idle, st
 }
 
 /* Holders that have company leave one by one: the others go on. */
-static void part(struct gs_core *core, int32_t candidate, struct decisions *d) {
+static void end_joined_leases(struct gs_core *core, int32_t candidate, struct decisions *d) {
   for (int i = 0; i < core->nmembers && core_joined(core); i++) {
     struct core_grant *g = &core->grant[core->members[i]];
     if (!core_main(g))
       continue;
-    enum yield yield = spoils(core, g, candidate >= 0, QUIET_NS);
+    enum yield yield = holder_yield_reason(core, g, candidate >= 0, QUIET_NS);
     bool over = g->over_ns >= OVER_NS;
     if (over || yield != KEEP)
-      take_back(core, core->members[i], candidate, !over && yield == YIELD_IDLE, d);
+      end_lease(core, core->members[i], candidate, !over && yield == YIELD_IDLE, d);
     if (over) /* after its receipt */
       core_forget_fill(g);
   }
@@ -150,7 +150,7 @@ static bool all_idle(const struct gs_core *core) {
 /* Of one holder, or of all that hold together by the best of them. */
 static enum yield holder_yields(struct gs_core *core, int32_t candidate) {
   struct core_grant *h = &core->grant[core->holder];
-  enum yield yield = core_joined(core) ? KEEP : spoils(core, h, candidate >= 0, core_patience(core, h));
+  enum yield yield = core_joined(core) ? KEEP : holder_yield_reason(core, h, candidate >= 0, core_patience(core, h));
   if (yield != KEEP)
     return yield;
   if (candidate < 0) /* a gang that waits for other devices too makes terms count */
@@ -191,10 +191,10 @@ static int32_t pick_next(struct gs_core *core) {
 /* What the device's main leases come to. Gives false when nobody is to be leased now. */
 static bool decide_holders(struct gs_core *core, struct decisions *d) {
   lease_beside(core, d);
-  part(core, core_pick(core, false), d);
+  end_joined_leases(core, core_pick(core, false), d);
   int32_t candidate = core_pick(core, false);
   enum yield yield = holder_yields(core, candidate);
-  if (yield == RENEW && core_asks(core))
+  if (yield == RENEW && core_asks_gangs(core))
     return false;
   if (yield == RENEW) {
     core->term_end_ns = core->now_ns + core_term(core);
@@ -202,15 +202,15 @@ static bool decide_holders(struct gs_core *core, struct decisions *d) {
       if (core_main(&core->grant[core->members[i]]))
         core->grant[core->members[i]].level = core_level(core, &core->grant[core->members[i]]);
   }
-  return yield != KEEP && yield != RENEW && take_all_back(core, candidate, yield == YIELD_IDLE, d);
+  return yield != KEEP && yield != RENEW && end_all_leases(core, candidate, yield == YIELD_IDLE, d);
 }
 
 static void decide(struct gs_core *core, struct decisions *d) {
   core->asks = false;
-  core_decide_sides(core, d);
+  core_decide_alongside(core, d);
   if (core->called >= 0)
     return;
-  core_stir(core, d);
+  core_wake_resting_gangs(core, d);
   if (core->phase == CORE_HELD && !decide_holders(core, d))
     return;
   if (core->phase == CORE_DRAINING) {
@@ -223,7 +223,7 @@ static void decide(struct gs_core *core, struct decisions *d) {
   }
   int32_t previous = core->freed_ns == core->now_ns ? core->previous : -1;
   int32_t next = pick_next(core);
-  if (next < 0 || core_asks(core))
+  if (next < 0 || core_asks_gangs(core))
     return;
   if (previous >= 0)
     emit(d, GS_CORE_HANDOVER, previous, next, core->now_ns - core->round_ns);
@@ -248,7 +248,7 @@ int gs_core_step(gs_core *core, uint64_t now_ns, struct gs_core_decision *out, u
   core->had_waiters = core->wanted = core_pick(core, core->phase == CORE_FREE) >= 0;
   for (int i = 0; i < core->nmembers; i++) { /* leases beside others are always wanted by those */
     const struct core_grant *g = &core->grant[core->members[i]];
-    core->wanted = core->wanted || g->due_ns || (g->held && g->side && core_shared(core));
+    core->wanted = core->wanted || g->due_ns || (g->held && g->alongside && core_shared(core));
   }
   *next_ns = all ? core_next_look(core) : core->now_ns + 1;
   return d.n;

@@ -201,7 +201,7 @@ static int add_locked(gs_arbiter *a, struct gs_limits *limits, struct gs_usage *
   for (uint32_t o = 0; o < ndevices; o++) {
     e->device[o] = devices[o];
     e->ordinal[devices[o]] = (uint8_t)o;
-    arbiter_set_bound(a, e, o, GS_CORE_BESIDE); /* until the first step knows better */
+    arbiter_set_bound(a, e, o, GS_CORE_IN_COMPANY); /* until the first step knows better */
   }
   if (is_gang(share))
     take_over_gang(a, g, share, now);
@@ -244,11 +244,11 @@ int gs_arbiter_grant_share(gs_arbiter *a, int32_t grant, const struct gs_share *
   return rc;
 }
 
-static void say_last_words(gs_arbiter *a, int32_t place, uint64_t now) {
+static void close_cores(gs_arbiter *a, int32_t place, uint64_t now) {
   struct entry *e = &a->grant[place];
   struct gs_core_decision words[3];
   for (uint32_t o = 0; o < e->ndevices; o++) {
-    int n = gs_core_last_words(a->core[e->device[o]], place, now, words);
+    int n = gs_core_close(a->core[e->device[o]], place, now, words);
     for (int i = 0; i < n; i++)
       arbiter_record(a, e->device[o], &words[i], now);
   }
@@ -261,7 +261,7 @@ int gs_arbiter_grant_remove(gs_arbiter *a, int32_t grant, struct gs_err *err) {
   if (rc == 0) {
     uint64_t now = now_ns();
     int32_t place = place_of(grant);
-    say_last_words(a, place, now);
+    close_cores(a, place, now);
     if (e->cuts)
       gs_gangs_remove(a->gangs, a->core, place, now);
     for (uint32_t o = 0; o < e->ndevices; o++) {
@@ -351,7 +351,7 @@ int gs_arbiter_grant_stats(gs_arbiter *a, int32_t grant, uint32_t device, struct
     };
     /* A holder keeps its lease while nobody else wants it: it is runnable only while it has work. */
     struct gs_core_view view;
-    arbiter_look_at(e, ordinal, now, &view);
+    arbiter_read_view(e, ordinal, now, &view);
     out->runnable = core.waiting || (core.held && (view.waiting || view.busy_until_ns + a->config.early_idle_ns > now));
     memcpy(out->wake_to_lease, core.wake_to_lease, sizeof out->wake_to_lease);
     for (uint32_t i = 0; i < high; i++)

@@ -94,7 +94,7 @@ static void rebase(struct entry *e, uint32_t slots) {
         *rank.base = rank.counted;
 }
 
-uint32_t arbiter_cut(struct entry *e, uint64_t now) {
+uint32_t arbiter_set_cuts(struct entry *e, uint64_t now) {
   uint32_t slots = arbiter_slots_of(e);
   if (!e->cuts->open)
     e->cuts->since_ns = now;
@@ -105,7 +105,7 @@ uint32_t arbiter_cut(struct entry *e, uint64_t now) {
   return raise_cuts(e, slots, spread.most);
 }
 
-uint32_t arbiter_follow(struct entry *e, bool held, bool *drained, uint64_t now, uint64_t *next_ns) {
+uint32_t arbiter_follow_ranks(struct entry *e, bool held, bool *drained, uint64_t now, uint64_t *next_ns) {
   uint32_t slots = arbiter_slots_of(e);
   note_slots(e, slots);
   struct spread spread = look(e, slots, now);
@@ -114,7 +114,7 @@ uint32_t arbiter_follow(struct entry *e, bool held, bool *drained, uint64_t now,
    * run are not waiting for each other: they do not count alike. */
   *drained = *drained && (even || spread.empty);
   if (!held && !*drained) {
-    uint32_t raised = arbiter_cut(e, now);
+    uint32_t raised = arbiter_set_cuts(e, now);
     uint64_t pause = (now - e->cuts->since_ns) / 8;
     *next_ns = now + (pause > CUT_LOOK_MIN_NS ? pause : CUT_LOOK_MIN_NS);
     return raised;

@@ -24,11 +24,11 @@ void arbiter_follow_gangs(gs_arbiter *a, uint64_t now) {
     if (!e->present || !e->cuts)
       continue;
     for (uint32_t o = 0; o < e->ndevices; o++)
-      drained = drained && !gs_core_undrained(a->core[e->device[o]], g);
+      drained = drained && !gs_core_undrained_since(a->core[e->device[o]], g);
     bool knew = drained, held = gs_gangs_held(a->gangs, g);
-    arbiter_wake_cut(a, e, arbiter_follow(e, held, &drained, now, &next));
+    arbiter_wake_cut(a, e, arbiter_follow_ranks(e, held, &drained, now, &next));
     for (uint32_t o = 0; o < e->ndevices && knew && !drained && !held; o++)
-      gs_core_gang_slipped(a->core[e->device[o]], g, now);
+      gs_core_gang_clear_drained(a->core[e->device[o]], g, now);
     if (next < a->gangs_due_ns)
       a->gangs_due_ns = next;
   }

@@ -14,7 +14,7 @@ uint32_t arbiter_slots_of(const struct entry *e) {
   return high < GS_MAX_SLOTS ? high : GS_MAX_SLOTS;
 }
 
-void arbiter_look_at(struct entry *e, uint32_t ordinal, uint64_t now, struct gs_core_view *view) {
+void arbiter_read_view(struct entry *e, uint32_t ordinal, uint64_t now, struct gs_core_view *view) {
   uint32_t lease = load32(&e->limits->device[ordinal].lease), high = arbiter_slots_of(e);
   uint64_t memory = 0;
   *view = (struct gs_core_view){.drained = 1, .busy_ns = e->dead_busy_ns[ordinal]};
@@ -53,7 +53,7 @@ void arbiter_observe(gs_arbiter *a, int32_t grant, uint64_t now) {
     return;
   e->observed_in = a->section;
   for (uint32_t o = 0; o < e->ndevices; o++) {
-    arbiter_look_at(e, o, now, &view[o]);
+    arbiter_read_view(e, o, now, &view[o]);
     wanted += view[o].waiting;
   }
   for (uint32_t o = 0; o < e->ndevices; o++) {
@@ -103,9 +103,9 @@ void arbiter_set_lease(gs_arbiter *a, struct entry *e, uint32_t ordinal, bool he
 void arbiter_set_bound(const gs_arbiter *a, struct entry *e, uint32_t ordinal, enum gs_core_company company) {
   struct gs_device_limits *d = &e->limits->device[ordinal];
   /* What is in flight when an interactive grant wakes is most of what it waits for. */
-  uint64_t bound = company == GS_CORE_ALONE    ? a->config.bound_alone_ns
-                   : company == GS_CORE_BESIDE ? a->config.bound_ns
-                                               : a->config.bound_ns / 4;
+  uint64_t bound = company == GS_CORE_ALONE        ? a->config.bound_alone_ns
+                   : company == GS_CORE_IN_COMPANY ? a->config.bound_ns
+                                                   : a->config.bound_ns / 4;
   __atomic_store_n(&d->inflight_bound_ns, bound, __ATOMIC_RELEASE);
   __atomic_store_n(&d->contended, company != GS_CORE_ALONE, __ATOMIC_RELEASE);
 }

@@ -94,7 +94,7 @@ static inline uint64_t load64(const uint64_t *word) { return __atomic_load_n(wor
 
 /* pages.c */
 uint32_t arbiter_slots_of(const struct entry *e);
-void arbiter_look_at(struct entry *e, uint32_t ordinal, uint64_t now, struct gs_core_view *view);
+void arbiter_read_view(struct entry *e, uint32_t ordinal, uint64_t now, struct gs_core_view *view);
 /* Shows the cores of a grant what its processes wrote, once in a section and again after a change of its leases. */
 void arbiter_observe(gs_arbiter *a, int32_t grant, uint64_t now);
 /* Ends every critical section: drops the mutex, then wakes the futexes of changed words. */
@@ -108,12 +108,12 @@ void arbiter_wake_cut(gs_arbiter *a, struct entry *e, uint32_t ordinals);
 
 /* cut.c; of the entry of a gang and its pages alone. Both give the ordinals whose waiters have something new to see. */
 /* Its leases go now: each rank is shown how far it may go. */
-uint32_t arbiter_cut(struct entry *e, uint64_t now);
+uint32_t arbiter_set_cuts(struct entry *e, uint64_t now);
 /* What its ranks did since. held: it has its leases; *drained: none of its work outlives a revoke, as far as its cores
  * know, and then as it is. */
-uint32_t arbiter_follow(struct entry *e, bool held, bool *drained, uint64_t now, uint64_t *next_ns);
+uint32_t arbiter_follow_ranks(struct entry *e, bool held, bool *drained, uint64_t now, uint64_t *next_ns);
 
-/* carry.c */
+/* decisions.c */
 /* Into the pages and the record. */
 void arbiter_carry_out(gs_arbiter *a, uint32_t device, const struct gs_core_decision *d, uint64_t now);
 /* Into the record alone. */

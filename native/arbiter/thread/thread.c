@@ -108,7 +108,7 @@ static void on_bell(gs_arbiter *a, uint64_t data, uint64_t now) {
   if (!e->present || e->generation != data >> 32)
     return;
   for (uint32_t o = 0; o < e->ndevices; o++)
-    gs_core_heard(a->core[e->device[o]], grant);
+    gs_core_bell_rang(a->core[e->device[o]], grant);
   arbiter_changed(a, grant, now);
   if (++e->bells <= BELLS_PER_TICK)
     return;

@@ -2,9 +2,10 @@
 #include "arbiter/thread/state.h"
 
 static const uint32_t kinds[] = {
-    [GS_CORE_LEASE] = GS_EVENT_LEASE,       [GS_CORE_AGAIN] = GS_EVENT_BESIDE, [GS_CORE_REVOKE] = GS_EVENT_REVOKE,
-    [GS_CORE_HANDOVER] = GS_EVENT_HANDOVER, [GS_CORE_LATE] = GS_EVENT_LATE,    [GS_CORE_WAKE] = GS_EVENT_WAKE,
-    [GS_CORE_DRAINED] = GS_EVENT_DRAINED,   [GS_CORE_LEFT] = GS_EVENT_LEFT,
+    [GS_CORE_LEASE] = GS_EVENT_LEASE,     [GS_CORE_LEASE_BESIDE] = GS_EVENT_BESIDE,
+    [GS_CORE_REVOKE] = GS_EVENT_REVOKE,   [GS_CORE_HANDOVER] = GS_EVENT_HANDOVER,
+    [GS_CORE_LATE] = GS_EVENT_LATE,       [GS_CORE_WAKE] = GS_EVENT_WAKE,
+    [GS_CORE_DRAINED] = GS_EVENT_DRAINED, [GS_CORE_LEFT] = GS_EVENT_LEFT,
 };
 
 void arbiter_record(gs_arbiter *a, uint32_t device, const struct gs_core_decision *d, uint64_t now) {
@@ -24,10 +25,10 @@ void arbiter_carry_out(gs_arbiter *a, uint32_t device, const struct gs_core_deci
   switch ((enum gs_core_action)d->action) {
     case GS_CORE_CONTENDED: arbiter_set_bound(a, e, ordinal, (enum gs_core_company)d->value); return;
     case GS_CORE_LEASE:
-    case GS_CORE_AGAIN: arbiter_set_lease(a, e, ordinal, true); break;
+    case GS_CORE_LEASE_BESIDE: arbiter_set_lease(a, e, ordinal, true); break;
     case GS_CORE_REVOKE:
       if (e->cuts) /* before its ranks see the revoke */
-        arbiter_wake_cut(a, e, arbiter_cut(e, now));
+        arbiter_wake_cut(a, e, arbiter_set_cuts(e, now));
       arbiter_set_lease(a, e, ordinal, false);
       break;
     case GS_CORE_HANDOVER:
