@@ -1,5 +1,4 @@
-#include <string.h>
-
+/* Who pays for the time of the device, and what each grant may still use. */
 #include "arbiter/core/state.h"
 
 int64_t core_limit_resume(const struct gs_core *core, const struct core_grant *g) {
@@ -10,7 +9,7 @@ int64_t core_limit_resume(const struct gs_core *core, const struct core_grant *g
 
 void core_set_share(struct gs_core *core, struct core_grant *g, const struct gs_share *share) {
   g->share = *share;
-  /* Below two floors a bucket could never fill while others keep the device: the grant would starve. */
+  /* A bucket of less than two floors could never fill while others keep the device, and the grant would starve. */
   uint64_t cap_ns = core->config.bucket_ns * share->guarantee_milli / 1000;
   uint64_t slack_ns = cap_ns * core->config.reserve_milli / 1000, least_ns = 2 * core->config.credit_floor_ns;
   g->credit_cap = share->guarantee_milli ? (int64_t)core_max(cap_ns, least_ns) * CREDIT_PER_NS : 0;
@@ -23,7 +22,7 @@ void core_set_share(struct gs_core *core, struct core_grant *g, const struct gs_
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Nothing is full before its span is paid: it grew while it was used. */
+/* Buckets are capped only after the span has been charged, since they grew while they were used. */
 static void grow(struct gs_core *core, struct core_grant *g, uint64_t dt) {
   /* Beyond this every bucket is full; the products below stay inside 63 bits. */
   int64_t span = (int64_t)core_min(dt, 1000 * 1000 * MS_NS);
@@ -33,8 +32,8 @@ static void grow(struct gs_core *core, struct core_grant *g, uint64_t dt) {
   g->allowance += (int64_t)g->share.limit_milli * span;
 }
 
-/* What overflows while a grant waits, or while work of others that overran its lease is beside its own, is due to it
- * however full its bucket is: that is owed to it, until it sleeps. */
+/* What overflows while a grant waits, or while revoked grants still run during its lease, is due to it although its bucket
+ * is full. It is owed to the grant until the grant sleeps. */
 static void cap_buckets(const struct gs_core *core, struct core_grant *g) {
   bool held_up = g->held ? g->level == LEVEL_GUARANTEE && core->tails : g->was_waiting && !g->revoked_ns;
   bool sleeps = !g->held && g->quiet_ns && core->now_ns - g->quiet_ns >= QUIET_NS;
@@ -47,8 +46,8 @@ static void cap_buckets(const struct gs_core *core, struct core_grant *g) {
   g->slack = least(g->slack, g->slack_cap);
 }
 
-/* Who has some left and waits is held up by others: what its limit allows meanwhile is still there when it comes to
- * run. */
+/* A grant that waits although its limit is not used up is held up by others. It may use later what its limit allows
+ * meanwhile. */
 static void apply_limit(struct gs_core *core, struct core_grant *g, uint64_t now) {
   bool runs = g->held && !core_shared(core) && !core_holder_idle(core, g, now);
   bool held_up = !g->held && g->was_waiting && !g->misses;
@@ -62,7 +61,7 @@ static void apply_limit(struct gs_core *core, struct core_grant *g, uint64_t now
 
 static void pay_surplus(struct core_grant *g, uint64_t dt) {
   uint32_t weight = g->share.weight ? g->share.weight : 1;
-  /* 64: lasts for years; the rest: a large weight pays for short times too */
+  /* units of 1/64 ns last for years; with the remainder a large weight pays for short times, too */
   uint64_t part = dt * 64 + g->vtime_rest;
   g->vtime += part / weight;
   g->vtime_rest = (uint32_t)(part % weight);
@@ -73,7 +72,8 @@ static void pay(int64_t *bucket, int64_t credit) {
   *bucket = *bucket - credit < -DEBT_MAX ? -DEBT_MAX : *bucket - credit;
 }
 
-/* What is due to a grant of the time that it pays dt of, others' tails beside it included. A debt is not made larger. */
+/* How much of a span of device time the guarantee of a grant pays, where it is charged 1 of 1 + core->tails parts. Nothing
+ * when it is in debt. */
 static int64_t due(const struct gs_core *core, const struct core_grant *g, int64_t span) {
   __int128 share = (__int128)core_rate(core, g) * span * (1 + core->tails);
   int64_t whole = span * CREDIT_PER_NS;
@@ -90,7 +90,7 @@ static void charge(struct gs_core *core, struct core_grant *g, uint64_t dt, uint
   g->allowance -= span * 1000;
   if (level == LEVEL_GUARANTEE) {
     int64_t slack = g->gang && g->slack > 0 ? g->slack : 0, credit = span * CREDIT_PER_NS;
-    /* A gang waits for all its devices to be free at once: its turn seldom comes when it has only slack left. */
+    /* A gang waits until all its devices are free at once, so it seldom has a turn when only slack is left. */
     slack = slack < credit ? slack : credit;
     g->slack -= slack;
     pay(&g->credit, credit - slack);
@@ -105,7 +105,7 @@ static void charge(struct gs_core *core, struct core_grant *g, uint64_t dt, uint
   }
 }
 
-/* Revoked, and not known to have drained; the one that the device drains of is still its holder. */
+/* Revoked and not known to have drained. While the device drains, the grant that it drains of still counts as holder. */
 static bool is_tail(const struct gs_core *core, int32_t m) {
   return core->grant[m].revoked_ns && !(core->phase == CORE_DRAINING && m == core->holder);
 }
@@ -117,8 +117,8 @@ static unsigned count_tails(const struct gs_core *core) {
   return n;
 }
 
-/* Kernels of a gang that spin after a revoke for others of it, which the revoke holds up, are a cost of switching, as
- * far as the switching reserve goes: that they spin is the tenant's word. Gives what is left to be charged. */
+/* After a revoke kernels of a gang may spin for others of the gang that the revoke holds up. That is a cost of switching,
+ * as far as the switching reserve goes: only the tenant says that they spin. Returns the time left to be charged. */
 static uint64_t charge_spin_to_switch_reserve(struct gs_core *core, struct core_grant *g, uint64_t dt) {
   uint64_t spun = g->gang && g->view.spins ? core_min(dt, (uint64_t)g->spin / 1000) : 0;
   g->spin -= (int64_t)spun * 1000;
@@ -126,7 +126,8 @@ static uint64_t charge_spin_to_switch_reserve(struct gs_core *core, struct core_
   return dt - spun;
 }
 
-/* As its lease was; what is due to it anyway first. A gang's spinning is worth less to it: all that its guarantee pays. */
+/* A tail is charged like its lease, after what the guarantee pays anyway. A gang's tail is charged to its guarantee, since
+ * spinning is worth less to it. */
 static void charge_tail(struct gs_core *core, struct core_grant *g, uint64_t dt, uint64_t until) {
   if (g->share.guarantee_milli == 0 || g->gang || g->level == LEVEL_GUARANTEE) {
     charge(core, g, dt, until, g->share.guarantee_milli ? LEVEL_GUARANTEE : LEVEL_SURPLUS);
@@ -139,7 +140,8 @@ static void charge_tail(struct gs_core *core, struct core_grant *g, uint64_t dt,
   }
 }
 
-/* Whoever was revoked and has not drained still runs beside the holders: the hardware slices, each pays an equal part. */
+/* Revoked grants that have not drained run at the same time as the holders. The hardware slices the device evenly, so each
+ * of them pays an equal part. Returns what they paid. */
 static uint64_t charge_tails(struct gs_core *core, uint64_t dt, uint64_t until, unsigned sharers) {
   uint64_t charged = 0;
   for (int i = 0; i < core->nmembers && sharers; i++) {
@@ -152,8 +154,8 @@ static uint64_t charge_tails(struct gs_core *core, uint64_t dt, uint64_t until, 
   return charged;
 }
 
-/* A term that ended with nobody waiting is renewed without a word: paid from the guarantee while there is credit. Gives
- * whether another end of a term would change anything. */
+/* A term that ends while nobody waits is renewed without a decision, and paid from the guarantee while there is credit.
+ * Returns whether the end of another term would change anything. */
 static bool renew(struct gs_core *core, uint64_t at) {
   bool again = false;
   core->term_end_ns = at + core->config.lease_ns;
@@ -167,13 +169,14 @@ static bool renew(struct gs_core *core, uint64_t at) {
   return again;
 }
 
-/* What part of the device a holder pays, against the others': who sleeps pays nothing. */
+/* A holder's part of the charge, relative to the other holders'. A grant that sleeps pays nothing. */
 static uint64_t weight(const struct gs_core *core, const struct core_grant *g) {
   bool drains = core->phase == CORE_DRAINING && core->holder >= 0 && g == &core->grant[core->holder];
   bool sleeps = g->view.waiting == 0 && core_idle_since(g) + QUIET_NS <= core->now_ns;
   bool pays = drains || (g->held && !g->rests && !(sleeps && core_shared(core)));
   bool settled = g->fill_shared && g->fills >= FILL_SAMPLES && core_joined(core);
-  return pays ? core_max(settled ? g->work_milli : g->fill_milli, 10) : 0; /* who measures nothing pays something */
+  return pays ? core_max(settled ? g->work_milli : g->fill_milli, 10)
+              : 0; /* one that is metered at nothing pays something */
 }
 
 static int32_t any_holder(const struct gs_core *core) {
@@ -183,7 +186,7 @@ static int32_t any_holder(const struct gs_core *core) {
   return any;
 }
 
-/* Of leases held together the limit is on what one does, not on what others leave idle. */
+/* While several hold leases, the limit is on the work that a grant does, not on time that the others leave idle. */
 static void charge_holder(struct gs_core *core, struct core_grant *g, uint64_t part, uint64_t until) {
   charge(core, g, part, until, g->level);
   if (g->held && core_shared(core))
@@ -193,11 +196,11 @@ static void charge_holder(struct gs_core *core, struct core_grant *g, uint64_t p
 static void limit_work(const struct gs_core *core, struct core_grant *g, uint64_t dt) {
   uint64_t work = g->view.busy_ns > g->paid_busy_ns ? g->view.busy_ns - g->paid_busy_ns : 0;
   g->paid_busy_ns = g->view.busy_ns;
-  if (g->held && core_shared(core)) /* what is metered comes in lumps of some milliseconds */
+  if (g->held && core_shared(core)) /* metered time arrives in lumps of some milliseconds */
     g->allowance -= (int64_t)core_min(work, core_min(dt, 1000 * 1000 * MS_NS) + core->config.lease_ns) * 1000;
 }
 
-/* The holders together, and the one that the device drains of, pay dt, which ends at `until`. */
+/* Charges the holders, and the grant that the device drains of, for dt, which ends at `until`. */
 static void charge_holders(struct gs_core *core, uint64_t dt, uint64_t until) {
   uint64_t sum = 0, left = dt;
   int32_t last = core->holder >= 0 ? core->holder : any_holder(core);
@@ -231,8 +234,8 @@ static void charge_terms(struct gs_core *core, uint64_t from, uint64_t to, unsig
   }
 }
 
-/* Holders whose leases leave nothing idle: time that one gets beyond its guarantee while another gets less than its
- * own. */
+/* When the holders leave nothing idle: counts the time that one gets beyond its guarantee while another gets less than
+ * its own. */
 static void note_excess(struct gs_core *core, uint64_t dt) {
   uint32_t sum = 0;
   bool wanting = false;
@@ -278,7 +281,7 @@ void core_advance(struct gs_core *core, uint64_t now) {
     grow(core, g, dt);
     if (g->was_waiting && !g->held)
       g->stats.wait_ns += dt;
-    /* a pause is part of how it runs, sleep is not, nor a lease not taken up, nor what the device gave to others' tails */
+    /* pauses are part of how it runs; sleep, unused leases and time that the device gave to others' tails are not */
     if (g->revoked_ns || (g->held && g->view.launches != g->launches_at_lease))
       g->resident_ns += (core_min(core_max(core_idle_since(g) + QUIET_NS, from), now) - from) / (tails + 1);
   }

@@ -1,4 +1,4 @@
-/* Who goes before whom, and who may hold the device together. */
+/* Which grant goes first, and which may hold leases at the same time. */
 #include <string.h>
 
 #include "arbiter/core/state.h"
@@ -69,8 +69,8 @@ int32_t core_lead(const struct gs_core *core) {
 }
 
 bool core_preempts(const struct gs_core *core, const struct core_grant *c, const struct core_grant *h) {
-  /* A sleeper that wakes is served at once. Who has waited anyway lets a lease run for a quarter, or switches eat the
-   * gain. */
+  /* A grant that wakes is served at once. Others let a lease run for a quarter of its length, or switching would cost more
+   * than it gains. */
   bool prompt = c->wake_ns != 0 || core->now_ns >= h->lease_ns + core->config.lease_ns / 4;
   if (core_level(core, c) != LEVEL_GUARANTEE)
     return h->level >= LEVEL_SURPLUS && prompt && core_compare_borrowing(c, h) > 0;
@@ -82,7 +82,7 @@ bool core_preempts(const struct gs_core *core, const struct core_grant *c, const
          compare_fill(c->credit, c->credit_cap, h->credit, h->credit_cap, 50) > 0;
 }
 
-/* ---- holding together ---- */
+/* ---- leases at the same time ---- */
 
 void core_forget_fill(struct core_grant *g) {
   memset(g->fill, 0, sizeof g->fill);
@@ -105,7 +105,7 @@ void core_measure(const struct gs_core *core, struct core_grant *g) {
   uint64_t resident = g->resident_ns - g->sampled_resident_ns;
   if (resident < core->config.lease_ns)
     return;
-  /* the meter's word is the tenant's: one that steps back measures nothing */
+  /* the tenant writes the meter: when it goes backwards it measures nothing */
   bool usable = g->view.busy_ns >= g->sampled_busy_ns;
   uint64_t busy = usable ? core_min(g->view.busy_ns - g->sampled_busy_ns, resident) : 0;
   g->sampled_resident_ns = g->resident_ns;
@@ -124,8 +124,8 @@ void core_measure(const struct gs_core *core, struct core_grant *g) {
   g->work_milli = (uint32_t)core_min(sum.busy_ns / (sum.resident_ns / 1000 + 1), 1000);
   if (g->fills < FILL_SAMPLES)
     return;
-  /* beside others each gets less done than it would alone: that says nothing of what would fit, unless it wants much
-   * less now */
+  /* Beside others a grant does less than it would alone, which says nothing of what it would fill; except when it does
+   * much less than before on a device that is not crowded. */
   bool less = 2 * g->work_milli < g->fill_milli && !crowded(core);
   g->fill_milli = g->fill_shared && !less ? (uint32_t)core_max(g->work_milli, g->fill_milli) : g->work_milli;
   g->full = g->fill_milli >= (g->full ? LEAN_MILLI : FULL_MILLI);

@@ -1,10 +1,10 @@
-/* Leases that do not follow from this device alone: those of gangs, which gang.c gives and takes on all devices at
- * once, and those held beside others whatever they fill. */
+/* Leases that do not depend on this device alone: those of gangs, which gangs.c gives and revokes on all devices at once,
+ * and those held alongside others whatever they fill. */
 #include "arbiter/core/state.h"
 
 /* ---- gangs, as this device sees them ---- */
 
-/* The device would be c's now, who is the best of those that wait. */
+/* c, which goes first among those that wait, would get the device now. */
 static bool would_get(const struct gs_core *core, const struct core_grant *c) {
   if (core->phase != CORE_HELD)
     return core->phase == CORE_FREE;
@@ -55,7 +55,7 @@ static void resume_gang(struct gs_core *core, int32_t gang, struct decisions *d)
       if (core_main(&core->grant[core->members[i]]))
         core_revoke(core, core->members[i], gang, false, d);
     g->rests = false;
-    core->holder = gang; /* it has its lease: what the others still run is their tail */
+    core->holder = gang; /* it has its lease already; what the others still run is their tail */
     core->term_end_ns = core_max(g->lease_ns + core->config.lease_ns, core->now_ns + core->config.lease_ns / 4);
   }
 }
@@ -82,13 +82,14 @@ enum gs_core_call gs_core_gang_callable(const gs_core *core, int32_t grant, uint
   if (!g->due_ns)
     return GS_CORE_NOT_DUE;
   if (core->phase == CORE_DRAINING || core->called >= 0)
-    return GS_CORE_DUE; /* over within the overlap, which steps the core */
+    return GS_CORE_DUE; /* until the end of the overlap at the latest, when the core is stepped */
   if (core->phase == CORE_FREE || core_fits_beside(core, g))
     return GS_CORE_CALLABLE;
   const struct core_grant *h = &core->grant[core->holder];
   if (core_holder_idle(core, h, core->now_ns) || core_unused(core, h) || core_goes_before(core, g, h))
     return GS_CORE_CALLABLE;
-  /* who goes first goes on, but other devices are not in step with this one: the gang is not put off for ever */
+  /* The holder goes before the gang and goes on. But other devices are not in step with this one, so the gang is called in
+   * the end whoever goes first. */
   *next_ns = g->due_ns + DUE_LEASES_MAX * core->config.lease_ns;
   return core->now_ns >= *next_ns ? GS_CORE_CALLABLE : GS_CORE_DUE;
 }
@@ -111,7 +112,7 @@ int gs_core_gang_call(gs_core *core, int32_t grant, uint64_t now_ns, struct gs_c
       if (core_main(&core->grant[core->members[i]]))
         core_revoke(core, core->members[i], grant, idle, &d);
   }
-  if (core->phase == CORE_FREE) /* not before the gang's other devices are drained */
+  if (core->phase == CORE_FREE) /* the gang gets it when its other devices have drained */
     core->holder = core->freed_ns == core->now_ns ? core->previous : -1;
   core->phase = CORE_DRAINING;
   core->round_ns = core->now_ns;
@@ -156,7 +157,7 @@ int gs_core_gang_lease(gs_core *core, int32_t grant, int beside, uint64_t now_ns
     core->holder = core_lead(core);
   } else {
     core_start_term(core, grant);
-    for (int i = 0; i < core->nmembers; i++) /* what was due before is to be seen against this holder */
+    for (int i = 0; i < core->nmembers; i++) /* gangs that were due are to be compared with this holder */
       core->grant[core->members[i]].due_ns = 0;
   }
   core_write_receipts(core, &d);
@@ -228,9 +229,9 @@ int gs_core_gang_solvent(const gs_core *core, int32_t grant) {
 
 uint64_t gs_core_undrained_since(const gs_core *core, int32_t grant) { return core->grant[grant].revoked_ns; }
 
-/* ---- leases beside others ---- */
+/* ---- leases alongside others ---- */
 
-/* Others that want the device, or hold it, go before this one. */
+/* A grant that wants or holds the device goes before this one. */
 static bool others_go_first(const struct gs_core *core, const struct core_grant *g) {
   if (core_level(core, g) < LEVEL_SURPLUS)
     return false;

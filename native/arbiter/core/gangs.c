@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What one step does and says. */
+/* One call of gs_gangs_step: its arguments and results. */
 struct step {
   gs_core *const *core;
   uint64_t now;
@@ -105,7 +105,7 @@ static bool wants(const struct step *s, const struct gs_gang *g) {
   return any;
 }
 
-/* ---- what one gang needs; each gives whether something was done ---- */
+/* ---- what one gang needs; each function returns whether it did something ---- */
 
 static bool end_lease(struct step *s, struct gs_gang *g) {
   bool idle = true, lent = false;
@@ -149,8 +149,7 @@ static bool answer_call(struct step *s, struct gs_gang *g) {
   return ready;
 }
 
-/* Ranks that run collectives wait for each other: what holds one of them up after a revoke may be what another has not
- * submitted. */
+/* Ranks that run collectives wait for each other. After a revoke one may be held up by what another has not submitted. */
 static bool lease_again(struct step *s, struct gs_gang *g, uint64_t term) {
   uint64_t first = UINT64_MAX;
   bool solvent = true;
@@ -185,7 +184,7 @@ static bool serve(struct step *s, struct gs_gang *g, uint64_t term) {
 
 /* ---- which gang is next ---- */
 
-/* Since when it is due on all its devices; 0: it is not, or cannot be called yet. */
+/* Since when it is due on all its devices; 0: it is not due, or cannot be called yet. */
 static uint64_t callable_since(struct step *s, const struct gs_gang *g) {
   uint64_t since = 0, when = s->now;
   bool all = true;
@@ -203,7 +202,7 @@ static uint64_t callable_since(struct step *s, const struct gs_gang *g) {
   return all ? since : 0;
 }
 
-/* Gangs in the way end everywhere, but for those that only have nothing to run on the device: they rest on it. */
+/* Gangs that hold the device yield everywhere, except those that have nothing to run on it: they rest. */
 static void clear_way(struct gs_gangs *gangs, struct step *s, uint32_t device, int32_t caller) {
   int32_t in_way = -1;
   while ((in_way = gs_core_gang_main(s->core[device], in_way)) >= 0) {

@@ -1,4 +1,4 @@
-/* A lease is given, taken and found unused or drained. Who gets it is decided in step.c, and for gangs in gangs.c. */
+/* The life of a lease: it is given, left unused, revoked, and drains. step.c, gang.c and gangs.c decide about it. */
 #include "arbiter/core/state.h"
 
 void core_give_lease(struct gs_core *core, struct core_grant *g) {
@@ -32,12 +32,12 @@ void core_lease(struct gs_core *core, int32_t grant, int32_t previous, struct de
 }
 
 void core_note_miss(struct gs_core *core, struct core_grant *h) {
-  /* One miss may be a busy machine; then the pause doubles from the pickup time on. */
+  /* The first time the machine may be busy. After that the pause doubles, starting at the pickup time. */
   uint64_t pause = h->misses ? core_min(PICKUP_NS << core_min(h->misses - 1, 12), SILENCE_MAX_NS) : 0;
   h->misses++;
   h->missed_ns = core->now_ns;
   h->retry_ns = core->now_ns + pause;
-  if (!core_shared(core)) /* else others used it */
+  if (!core_shared(core)) /* else other holders used the device */
     core->stats.idle_with_waiters_ns += core->now_ns - h->lease_ns;
 }
 
@@ -47,7 +47,7 @@ void core_revoke(struct gs_core *core, int32_t grant, int32_t candidate, bool id
   bool deep = !h->company || now - h->contended_ns < BOUND_CHANGE_NS;
   core_note_revoke(core, grant, candidate, idle);
   h->held = h->alongside = h->rests = h->yields = false;
-  /* Idle is what it was expected to be by now: what in fact still runs, of a kernel that took longer, is its tail. */
+  /* It is idle by its own estimate. If a kernel takes longer and still runs, that is its tail. */
   h->revoked_ns = idle && h->view.drained ? 0 : now;
   h->late_ns = now + LATE_NS + (deep ? core->config.bound_alone_ns : core->config.bound_ns);
   h->asleep = idle;
@@ -67,7 +67,7 @@ bool core_drained(struct gs_core *core) {
   bool all = true;
   for (int i = 0; i < core->nmembers; i++) {
     struct core_grant *g = &core->grant[core->members[i]];
-    if (g->revoked_ns != core->round_ns || g->asleep) /* who was taken for idle is not waited for */
+    if (g->revoked_ns != core->round_ns || g->asleep) /* one that seemed idle is not waited for */
       continue;
     if (g->view.drained)
       core_end_tail(core, g);

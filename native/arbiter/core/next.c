@@ -1,4 +1,4 @@
-/* When the core has to look again if nothing happens. */
+/* When the core has to be stepped again if nothing happens. */
 #include "arbiter/core/state.h"
 
 static uint64_t when_credit(const struct gs_core *core, const struct core_grant *g) {
@@ -10,7 +10,7 @@ static uint64_t when_credit(const struct gs_core *core, const struct core_grant 
 
 static uint64_t next_for_waiter(const struct gs_core *core, const struct core_grant *g) {
   if (core_silent(core, g))
-    return UINT64_MAX; /* its end as a tail is looked for anyway */
+    return UINT64_MAX; /* it is looked at as a tail */
   if (g->limit_reached) {
     int64_t missing = core_limit_resume(core, g) - g->allowance;
     uint64_t limit = g->share.limit_milli ? g->share.limit_milli : 1;
@@ -18,7 +18,7 @@ static uint64_t next_for_waiter(const struct gs_core *core, const struct core_gr
   }
   if (g->retry_ns > core->now_ns)
     return g->retry_ns;
-  if (g->beside) /* looked at by what it is owed, which no wait of others brings forward */
+  if (g->beside) /* it depends on its own credit, not on whether others wait */
     return core_max(when_credit(core, g), core->now_ns + core->config.lease_ns / 4);
   if (g->due_ns || core->phase != CORE_HELD || core->grant[core->holder].level == LEVEL_GUARANTEE)
     return UINT64_MAX;
@@ -30,11 +30,11 @@ static uint64_t next_for_holder(const struct gs_core *core, const struct core_gr
   if (h->share.limit_milli < 1000)
     next =
         now + core_max((uint64_t)(h->allowance > 0 ? h->allowance : 0) / (1000 - h->share.limit_milli), LIMIT_LOOK_NS);
-  if (shared) /* what each fills is measured, and whether one takes too much */
+  if (shared) /* to measure what each of them fills, and whether one takes too much */
     next = core_min(next, now + core->config.lease_ns);
   if (h->beside)
     next = core_min(next, h->lease_ns + core->config.lease_ns);
-  if (h->rests) /* a holder rings no bell when it goes on */
+  if (h->rests) /* a holder rings no bell when it has work again */
     next = core_min(next, now + IDLE_LOOK_MAX_NS);
   if (core->wanted && h->view.waiting && h->view.launches == h->launches_at_lease && h->lease_ns + PICKUP_NS > now)
     next = core_min(next, h->lease_ns + PICKUP_NS);
@@ -74,7 +74,7 @@ uint64_t core_next_look(struct gs_core *core) {
       next = core_min(next, next_for_waiter(core, g));
     if (g->revoked_ns && !(core->phase == CORE_DRAINING && g->revoked_ns == core->round_ns))
       next = core_min(next, g->late ? core_max(g->revoked_ns + TAIL_MAX_NS, core->now_ns + TAIL_LOOK_NS) : g->late_ns);
-    /* The end of a neighbour's second matters to those that it makes contended. */
+    /* When it stops being a neighbour, others may be alone. */
     bool fading = g->last_ran_ns && core->now_ns < g->last_ran_ns + RECENT_NS && !g->held && !g->was_waiting;
     if (fading && core->nmembers > 1)
       next = core_min(next, g->last_ran_ns + RECENT_NS);

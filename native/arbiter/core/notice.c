@@ -1,7 +1,7 @@
-/* What is new about grants: who waits, who wakes, who has drained, who has company. */
+/* What changed since the last step: which grants wait, wake, have drained, have company. */
 #include "arbiter/core/state.h"
 
-/* A waking grant borrows from where the least served of its kind stands: it catches up nothing. */
+/* A waking grant starts at the virtual time of the least served grant of its kind: it does not catch up. */
 static void join_virtual_time(struct gs_core *core, struct core_grant *g) {
   uint64_t least = UINT64_MAX;
   for (int i = 0; i < core->nmembers; i++) {
@@ -13,13 +13,13 @@ static void join_virtual_time(struct gs_core *core, struct core_grant *g) {
     g->vtime = core_max(g->vtime, least);
 }
 
-/* It wants to go on, after its device was given to others when its work was done. */
+/* It wants the device again, which others got when its work was done. */
 static void note_pause(const struct gs_core *core, struct core_grant *g) {
   if (!g->dry_ns)
     return;
   bool slept = core->now_ns - g->dry_ns >= SLEPT_NS;
   g->sleeps = slept ? g->sleeps + 1 : 0;
-  /* until then it was counted with its lease */
+  /* until quiet_ns or dry_ns the time was counted with its lease */
   g->resident_ns += slept ? 0 : core->now_ns - core_max(g->quiet_ns, g->dry_ns);
   g->dry_ns = 0;
 }
@@ -53,7 +53,7 @@ void core_notice_waits(struct gs_core *core, struct decisions *d) {
   }
 }
 
-/* It had drained, as it thought, and says now that it is busy: a kernel takes longer than those before. */
+/* It reported to have drained and now reports to be busy: a kernel takes longer than expected. */
 static bool runs_again_after_drain(const struct gs_core *core, const struct core_grant *g) {
   bool busy = g->view.live && !g->view.drained && g->view.busy_until_ns > core->now_ns;
   return busy && !g->held && !g->revoked_ns && !g->gang;

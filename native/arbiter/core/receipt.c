@@ -1,7 +1,7 @@
-/* Receipts: how long each wait and each reclaim took, by which rule, and the numbers behind it. Nothing here decides. */
+/* Receipts: how long each wait and each reclaim took, by which rule, and with which numbers. Nothing here decides. */
 #include "arbiter/core/state.h"
 
-/* What a grant had is looked at over this long. */
+/* Span over which the time that a grant had is measured. */
 #define HAD_NS (1000 * MS_NS)
 
 static int bucket_of(uint64_t ns) {
@@ -66,11 +66,11 @@ uint64_t core_note_lease(struct gs_core *core, int32_t grant, int32_t previous) 
   return r->served.wait_ns;
 }
 
-/* ---- why a lease is taken ---- */
+/* ---- why a lease is revoked ---- */
 
-/* For a grant that goes before the holders, of whom the best counts. */
+/* The rule by which c goes before the holders, of which the first counts. */
 static uint32_t rule_for(const struct gs_core *core, const struct core_grant *h, const struct core_grant *c) {
-  if (!c->present) /* its wish is on another device of the gang */
+  if (!c->present) /* it waits on another device of the gang */
     return GS_RULE_GANG;
   if (core->phase == CORE_HELD && core->now_ns >= core->term_end_ns)
     return GS_RULE_TERM;
@@ -93,7 +93,7 @@ static uint32_t rule_of(const struct gs_core *core, const struct core_grant *h, 
     return GS_RULE_EXCESS;
   if (h->beside)
     return GS_RULE_TERM;
-  if (candidate < 0) /* a gang whose turn beside others is over, or that ends because of another device */
+  if (candidate < 0) /* a gang whose turn alongside others is over, or that yields on another device */
     return h->alongside ? GS_RULE_TERM : GS_RULE_GANG;
   return rule_for(core, h, &core->grant[candidate]);
 }

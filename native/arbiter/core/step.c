@@ -1,5 +1,4 @@
-#include "arbiter/core/core.h"
-
+/* One step of a core: what is new, who yields, who is leased. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +27,7 @@ int gs_core_add(gs_core *core, int32_t grant, const struct gs_share *share, int 
   g->gang = (share->flags & GS_SHARE_GANG) && !g->beside;
   core_forget_fill(g);
   core_set_share(core, g, share);
-  /* Enough for a prompt start, too little to be worth making grants for. */
+  /* Enough for a prompt start, and too little to make grants for. */
   int64_t start = 2 * core_floor(core);
   g->credit = start < g->credit_cap ? start : g->credit_cap;
   g->allowance = (int64_t)share->limit_milli * (int64_t)LIMIT_WINDOW_NS;
@@ -77,8 +76,8 @@ void gs_core_bell_rang(gs_core *core, int32_t grant) {
   g->retry_ns = core_min(g->retry_ns, g->missed_ns + MISS_BACKOFF_MAX_NS);
 }
 
-/* What holds for a holder whoever else is there. waited: somebody else could use the device. patience: how long it may
- * be idle then. */
+/* Whether a holder yields, whichever grants wait. waited: some grant does. patience: how long the holder may then be
+ * idle, in ns. */
 static enum yield holder_yield_reason(struct gs_core *core, struct core_grant *h, bool waited, int64_t patience) {
   if (!h->view.live)
     return YIELD_IDLE;
@@ -96,7 +95,7 @@ static enum yield holder_yield_reason(struct gs_core *core, struct core_grant *h
   return YIELD;
 }
 
-/* A gang's leases end on all its devices, which are not this core's; until then it says so. */
+/* A gang's leases end on all its devices at once, which gangs.c does; until then the gang is marked. */
 static void end_lease(struct gs_core *core, int32_t grant, int32_t candidate, bool idle, struct decisions *d) {
   struct core_grant *h = &core->grant[grant];
   if (!h->gang) {
@@ -109,7 +108,7 @@ static void end_lease(struct gs_core *core, int32_t grant, int32_t candidate, bo
   }
 }
 
-/* Gives whether all are gone at once. */
+/* Returns whether all have ended at once. */
 static bool end_all_leases(struct gs_core *core, int32_t candidate, bool idle, struct decisions *d) {
   bool all = true;
   for (int i = 0; i < core->nmembers; i++) {
@@ -122,7 +121,7 @@ static bool end_all_leases(struct gs_core *core, int32_t candidate, bool idle, s
   return all;
 }
 
-/* Holders that have company leave one by one: the others go on. */
+/* Of several holders each yields on its own; the others go on. */
 static void end_joined_leases(struct gs_core *core, int32_t candidate, struct decisions *d) {
   for (int i = 0; i < core->nmembers && core_joined(core); i++) {
     struct core_grant *g = &core->grant[core->members[i]];
@@ -132,7 +131,7 @@ static void end_joined_leases(struct gs_core *core, int32_t candidate, struct de
     bool over = g->over_ns >= OVER_NS;
     if (over || yield != KEEP)
       end_lease(core, core->members[i], candidate, !over && yield == YIELD_IDLE, d);
-    if (over) /* after its receipt */
+    if (over) /* its receipt needs the fill until here */
       core_forget_fill(g);
   }
   core->holder = core_lead(core);
@@ -147,27 +146,27 @@ static bool all_idle(const struct gs_core *core) {
   return true;
 }
 
-/* Of one holder, or of all that hold together by the best of them. */
+/* Whether the holder yields, or all of several, for whom the first of them counts. */
 static enum yield holder_yields(struct gs_core *core, int32_t candidate) {
   struct core_grant *h = &core->grant[core->holder];
   enum yield yield = core_joined(core) ? KEEP : holder_yield_reason(core, h, candidate >= 0, core_patience(core, h));
   if (yield != KEEP)
     return yield;
-  if (candidate < 0) /* a gang that waits for other devices too makes terms count */
+  if (candidate < 0) /* terms count while a gang waits for this and other devices */
     return core->wanted && core->now_ns >= core->term_end_ns ? RENEW : KEEP;
   if (all_idle(core))
     return YIELD_IDLE;
   const struct core_grant *c = &core->grant[candidate];
   if (core->now_ns < core->term_end_ns && !core_preempts(core, c, h))
     return KEEP;
-  /* what it has by now may be worth more than what its lease was given for */
+  /* its credit may have grown since the lease was given */
   return core_goes_before(core, c, h) ? YIELD : RENEW;
 }
 
 /* ---- giving leases ---- */
 
-/* Those that wait and leave room for each other, best first. The first that does not fit ends it: it must not be passed
- * over for ever by smaller ones. */
+/* Leases to waiting grants that fit beside the holders, in the order in which they go. The first that does not fit ends
+ * it, so that smaller grants do not pass it over for ever. */
 static void lease_beside(struct gs_core *core, struct decisions *d) {
   for (;;) {
     core_mark_due(core, false);
@@ -178,7 +177,7 @@ static void lease_beside(struct gs_core *core, struct decisions *d) {
   }
 }
 
-/* Who gets the free device, or -1. */
+/* The grant that gets the free device, or -1. */
 static int32_t pick_next(struct gs_core *core) {
   core_mark_due(core, false);
   int32_t next = core_pick(core, false);
@@ -188,7 +187,7 @@ static int32_t pick_next(struct gs_core *core) {
   return core_pick(core, true);
 }
 
-/* What the device's main leases come to. Gives false when nobody is to be leased now. */
+/* Decides about the main leases. Returns false when no lease is to be given now. */
 static bool decide_holders(struct gs_core *core, struct decisions *d) {
   lease_beside(core, d);
   end_joined_leases(core, core_pick(core, false), d);
@@ -241,12 +240,12 @@ int gs_core_step(gs_core *core, uint64_t now_ns, struct gs_core_decision *out, u
   core_notice_waits(core, &d);
   core_notice_tails(core, &d);
   decide(core, &d);
-  core_notice_waits(core, &d); /* a revoked holder that still has threads in the gate waits from now on */
+  core_notice_waits(core, &d); /* a revoked holder with threads in the gate waits from now on */
   core_end_reclaims(core, &d);
   core_write_receipts(core, &d);
   bool all = core_publish_contention(core, &d);
   core->had_waiters = core->wanted = core_pick(core, core->phase == CORE_FREE) >= 0;
-  for (int i = 0; i < core->nmembers; i++) { /* leases beside others are always wanted by those */
+  for (int i = 0; i < core->nmembers; i++) { /* others always want what is held alongside them */
     const struct core_grant *g = &core->grant[core->members[i]];
     core->wanted = core->wanted || g->due_ns || (g->held && g->alongside && core_shared(core));
   }

@@ -1,5 +1,4 @@
-/* What the daemon calls. Each function is one critical section: it changes the table, lets the cores decide, and
- * leaves. */
+/* The functions of gs_arbiter.h. Each is one critical section, which changes the table and lets the cores decide. */
 #define _GNU_SOURCE /* F_DUPFD_CLOEXEC */
 #include <errno.h>
 #include <fcntl.h>
@@ -119,7 +118,7 @@ static int check_share(const struct gs_share *share, uint32_t n, struct gs_err *
   return 0;
 }
 
-/* -> the entry, or NULL with err filled. */
+/* Returns NULL with err filled when there is no such grant. */
 static struct entry *entry_of(gs_arbiter *a, int32_t grant, struct gs_err *err) {
   if (grant >= 0 && a->grant[place_of(grant)].present && handle_of(a, place_of(grant)) == grant)
     return &a->grant[place_of(grant)];
@@ -128,7 +127,7 @@ static struct entry *entry_of(gs_arbiter *a, int32_t grant, struct gs_err *err) 
 }
 
 static int free_place(gs_arbiter *a, struct gs_err *err) {
-  /* Round and round: a bell that rang before its grant went may still be in the thread's hands. */
+  /* Places are used in turn: the thread may still handle a bell that rang before its grant was removed. */
   for (int i = 0; i < GS_ARBITER_MAX_GRANTS; i++) {
     int32_t g = (a->next_place + i) % GS_ARBITER_MAX_GRANTS;
     if (!a->grant[g].present) {
@@ -161,7 +160,7 @@ static bool lease_held(const struct entry *e, uint32_t ordinal) {
   return load32(&e->limits->device[ordinal].lease) & GS_LEASE_HELD;
 }
 
-/* A gang whose leases an arbiter before this one gave keeps all of them or none. */
+/* A gang that had leases from an earlier arbiter keeps all of them or none. */
 static void take_over_gang(gs_arbiter *a, int32_t grant, const struct gs_share *share, uint64_t now) {
   struct entry *e = &a->grant[grant];
   bool held = true;
@@ -201,7 +200,7 @@ static int add_locked(gs_arbiter *a, struct gs_limits *limits, struct gs_usage *
   for (uint32_t o = 0; o < ndevices; o++) {
     e->device[o] = devices[o];
     e->ordinal[devices[o]] = (uint8_t)o;
-    arbiter_set_bound(a, e, o, GS_CORE_IN_COMPANY); /* until the first step knows better */
+    arbiter_set_bound(a, e, o, GS_CORE_IN_COMPANY); /* until the first step */
   }
   if (is_gang(share))
     take_over_gang(a, g, share, now);
@@ -293,7 +292,7 @@ int gs_arbiter_slot_clear(gs_arbiter *a, int32_t grant, uint32_t slot, struct gs
     for (uint32_t o = 0; o < GS_MAX_DEVICES; o++) {
       struct gs_slot_device *d = &s->device[o];
       e->dead_busy_ns[o] += load64(&d->busy_ns);
-      /* Word by word: siblings sum these while we clear, and must see each either held or given back. */
+      /* Word by word: other processes of the grant sum these meanwhile, and have to see each word whole. */
       __atomic_store_n(&d->memory_pending, 0, __ATOMIC_SEQ_CST);
       __atomic_store_n(&d->memory_bytes, 0, __ATOMIC_SEQ_CST);
       __atomic_store_n(&d->busy_ns, 0, __ATOMIC_RELAXED);
@@ -349,7 +348,7 @@ int gs_arbiter_grant_stats(gs_arbiter *a, int32_t grant, uint32_t device, struct
         .held = core.held,
         .processes = e->live,
     };
-    /* A holder keeps its lease while nobody else wants it: it is runnable only while it has work. */
+    /* A holder keeps its lease while nobody else wants the device, but is runnable only while it has work. */
     struct gs_core_view view;
     arbiter_read_view(e, ordinal, now, &view);
     out->runnable = core.waiting || (core.held && (view.waiting || view.busy_until_ns + a->config.early_idle_ns > now));

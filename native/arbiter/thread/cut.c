@@ -1,20 +1,20 @@
-/* How far the ranks of a gang may go after a revoke, in its pages.
+/* How far the ranks of a gang may go on after a revoke.
  *
- * Ranks that run collectives must stop at the same one, or the first spins for the second. When a gang is revoked each
- * rank may go on without a lease up to as many collectives as the furthest has submitted, counted from where all stood
- * last: its cut. */
+ * Ranks that run collectives have to stop at the same one, or the first spins for the second. When a gang is revoked, each
+ * rank may go on without a lease until it has submitted as many collectives as the furthest rank: its cut. Collectives
+ * are counted from the last time at which all ranks were even. */
 #include "arbiter/thread/state.h"
 
 enum {
-  CUT_AHEAD_MAX = 64, /* what ranks count is their own word: one that lies lets others go on so far at a time */
-  /* between looks at ranks on their way to a cut; then an eighth of the time it took so far */
+  CUT_AHEAD_MAX = 64, /* ranks count themselves: a false count lets the others go on by no more than this at a time */
+  /* shortest interval of the looks at ranks on their way to a cut; it grows to an eighth of the time since the revoke */
   CUT_LOOK_MIN_NS = 250000
 };
 
-/* One process on one device that submitted a collective. */
+/* A process on a device on which it has submitted collectives. */
 struct rank {
   struct gs_slot_device *words;
-  uint64_t *base; /* collectives where all stood last */
+  uint64_t *base; /* its count when all ranks were last even */
   uint64_t counted;
 };
 
@@ -26,7 +26,7 @@ static bool is_rank(struct entry *e, uint32_t slot, uint32_t ordinal, struct ran
   return rank->counted > 0;
 }
 
-/* Processes that are new count from where they are seen first. */
+/* New processes count from where they are when first seen. */
 static void note_slots(struct entry *e, uint32_t slots) {
   for (uint32_t s = 0; s < slots; s++) {
     uint32_t generation = load32(&e->usage->slot[s].generation);
@@ -50,7 +50,7 @@ static struct spread look(struct entry *e, uint32_t slots, uint64_t now) {
     for (uint32_t o = 0; o < e->ndevices; o++) {
       if (!is_rank(e, s, o, &rank))
         continue;
-      /* one that counts backwards stands where it did */
+      /* a count that goes backwards is ignored */
       uint64_t done = rank.counted > *rank.base ? rank.counted - *rank.base : 0;
       spread.least = done < spread.least ? done : spread.least;
       spread.most = done > spread.most ? done : spread.most;
@@ -60,7 +60,7 @@ static struct spread look(struct entry *e, uint32_t slots, uint64_t now) {
   return spread;
 }
 
-/* Gives the ordinals whose waiters have to look. */
+/* Returns the ordinals whose waiters have to look. */
 static uint32_t raise_cuts(struct entry *e, uint32_t slots, uint64_t most) {
   uint32_t raised = 0;
   struct rank rank;
@@ -110,8 +110,8 @@ uint32_t arbiter_follow_ranks(struct entry *e, bool held, bool *drained, uint64_
   note_slots(e, slots);
   struct spread spread = look(e, slots, now);
   bool even = spread.least >= spread.most;
-  /* A rank that saw the revoke late may have submitted after all had drained. Uneven ranks that have nothing left to
-   * run are not waiting for each other: they do not count alike. */
+  /* A rank that saw the revoke late may have submitted after all had drained. Uneven ranks that have nothing left to run
+   * do not wait for each other: they just count differently. */
   *drained = *drained && (even || spread.empty);
   if (!held && !*drained) {
     uint32_t raised = arbiter_set_cuts(e, now);

@@ -1,4 +1,4 @@
-/* Decisions of the cores and of the gangs, carried out in the pages and kept in the record. */
+/* Carries decisions out in the pages and records them as events. */
 #include "arbiter/thread/state.h"
 
 static const uint32_t kinds[] = {

@@ -1,4 +1,4 @@
-/* Gangs in the arbiter's thread: what gang.c says is carried out in one critical section, and their ranks are followed. */
+/* Gangs in the arbiter's thread: the decisions of core/gangs.c, and the cuts of their ranks. */
 #include "arbiter/thread/state.h"
 
 bool arbiter_run_gangs(gs_arbiter *a, uint64_t now) {

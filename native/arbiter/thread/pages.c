@@ -1,4 +1,4 @@
-/* The pages of a grant: what its processes wrote, for the cores to see, and the words that are the arbiter's. */
+/* The pages of a grant: what its processes wrote, as a view for the cores, and the words that the arbiter writes. */
 #include <limits.h>
 #include <linux/futex.h>
 #include <string.h>
@@ -33,7 +33,7 @@ void arbiter_read_view(struct entry *e, uint32_t ordinal, uint64_t now, struct g
     if (queue_end > view->busy_until_ns)
       view->busy_until_ns = queue_end;
     bool empty = load32(&d->inflight) == 0 && queue_end <= now;
-    /* of ranks that are uneven one may have submitted since it said so */
+    /* while ranks are uneven one may have submitted after it reported to have drained */
     bool said = load32(&d->drained) == lease && !(e->cuts && e->cuts->uneven);
     if (!said && !empty)
       view->drained = 0;
@@ -93,10 +93,10 @@ void arbiter_set_lease(gs_arbiter *a, struct entry *e, uint32_t ordinal, bool he
   uint32_t value = load32(word);
   if (((value & GS_LEASE_HELD) != 0) == held)
     return;
-  /* A rank counts its collective and then looks here; we write here and then look at its count: one of us sees the
-   * other. */
+  /* A rank counts its collective and then reads this word; the arbiter writes this word and then reads the count. So at
+   * least one of them sees the other. */
   __atomic_store_n(word, value + 1, __ATOMIC_SEQ_CST);
-  e->observed_in = 0; /* whether it drained is said of the word before */
+  e->observed_in = 0; /* `drained` refers to the lease word */
   wake_later(a, word);
 }
 

@@ -1,5 +1,5 @@
-/* Insides of the arbiter around its cores: the table of grants, and what the files of this room do for each other, from
- * the ground up. */
+/* Private state of the arbiter around its cores: the table of grants, and what each file of this room offers to those
+ * that come after it. */
 #ifndef GS_ARBITER_THREAD_STATE_H
 #define GS_ARBITER_THREAD_STATE_H
 
@@ -13,25 +13,25 @@
 
 #define NEVER UINT64_MAX
 #define TICK_NS UINT64_C(50000000)
-/* What a tenant may claim to have queued; its own word is all there is. */
+/* The most work that a tenant is believed to have queued, since only the tenant says so. */
 #define QUEUE_CLAIM_MAX_NS UINT64_C(1000000000)
-/* Bells of one grant per tick before it is not listened to until the next: a tenant that rings in a loop costs no core. */
+/* Bells of one grant per tick; then it is ignored until the next tick, so that a tenant that rings in a loop costs little. */
 #define BELLS_PER_TICK 500
-/* What epoll says of what is not a bell. */
+/* epoll data of what is not a bell. */
 #define STOPPER UINT64_C(0xffffffff)
 #define TIMER UINT64_C(0xfffffffe)
 #define NO_ORDINAL 0xff
 enum {
-  /* what one pass over all devices and one step of the gangs can wake */
+  /* words that one pass over all devices and one step of the gangs can change */
   WAKES_PASS = GS_ARBITER_MAX_DEVICES * GS_CORE_DECISIONS + GS_GANG_DECISIONS,
   WAKES_MAX = 2 * WAKES_PASS
 };
 
-/* Of a gang: how far its ranks are, to stop them together. */
+/* How far the ranks of a gang are, to stop them at the same collective. */
 struct cuts {
-  bool open;         /* some may go on without a lease */
-  bool uneven;       /* the leases are gone and some have submitted more than others */
-  uint64_t since_ns; /* since when */
+  bool open;         /* some ranks may go on without a lease */
+  bool uneven;       /* the leases are revoked, and some ranks have submitted more than others */
+  uint64_t since_ns; /* when they were opened */
   uint32_t generation[GS_MAX_SLOTS];
   uint64_t base[GS_MAX_SLOTS][GS_MAX_DEVICES];
 };
@@ -39,7 +39,7 @@ struct cuts {
 struct entry {
   bool present, muted;
   uint32_t generation;  /* of this place in the table: tells late epoll events from fresh ones */
-  uint64_t observed_in; /* the section in which its cores were shown its pages; 0: they are to be shown again */
+  uint64_t observed_in; /* section in which its cores saw its pages; 0: they have to see them again */
   struct gs_limits *limits;
   struct gs_usage *usage;
   int bell; /* our own duplicate */
@@ -47,7 +47,7 @@ struct entry {
   struct cuts *cuts;                       /* a gang's, else NULL */
   uint32_t device[GS_MAX_DEVICES];         /* by ordinal */
   uint8_t ordinal[GS_ARBITER_MAX_DEVICES]; /* by node index */
-  uint64_t dead_busy_ns[GS_MAX_DEVICES];   /* metered by processes that are gone */
+  uint64_t dead_busy_ns[GS_MAX_DEVICES];   /* metered by processes that have ended */
   uint64_t memory_bytes[GS_MAX_DEVICES], memory_peak_bytes[GS_MAX_DEVICES];
 };
 
@@ -78,8 +78,8 @@ static inline uint64_t now_ns(void) {
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* A place in the table is used again; with how often it was, its number is one grant's. Below 2^31, and so for 2^23
- * grants in one place. */
+/* Places in the table are reused. A handle also counts how often, so that no two grants share one, for 2^23 grants in one
+ * place; it stays below 2^31. */
 static inline int32_t handle_of(const gs_arbiter *a, int32_t place) {
   return (int32_t)(((a->grant[place].generation - 1) & 0x7fffff) * GS_ARBITER_MAX_GRANTS + (uint32_t)place);
 }
@@ -95,7 +95,7 @@ static inline uint64_t load64(const uint64_t *word) { return __atomic_load_n(wor
 /* pages.c */
 uint32_t arbiter_slots_of(const struct entry *e);
 void arbiter_read_view(struct entry *e, uint32_t ordinal, uint64_t now, struct gs_core_view *view);
-/* Shows the cores of a grant what its processes wrote, once in a section and again after a change of its leases. */
+/* Shows a grant's cores what its processes wrote: once per section, and again after its leases have changed. */
 void arbiter_observe(gs_arbiter *a, int32_t grant, uint64_t now);
 /* Ends every critical section: drops the mutex, then wakes the futexes of changed words. */
 void arbiter_release_and_wake(gs_arbiter *a);
@@ -103,14 +103,14 @@ void arbiter_set_lease(gs_arbiter *a, struct entry *e, uint32_t ordinal, bool he
 void arbiter_set_bound(const gs_arbiter *a, struct entry *e, uint32_t ordinal, enum gs_core_company company);
 /* To a grant that has a lease: whether other grants' work is on the device. */
 void arbiter_publish_foreign_work(struct entry *e, uint32_t ordinal, bool foreign, uint64_t now);
-/* Wakes the waiters of these ordinals, for whom there is a new cut. */
+/* Wakes the threads that wait on these ordinals (a bit each), for a new cut. */
 void arbiter_wake_cut(gs_arbiter *a, struct entry *e, uint32_t ordinals);
 
-/* cut.c; of the entry of a gang and its pages alone. Both give the ordinals whose waiters have something new to see. */
-/* Its leases go now: each rank is shown how far it may go. */
+/* cut.c: for the entry of a gang. Both return the ordinals, a bit each, whose waiters have to look. */
+/* Its leases are about to be revoked: tells each rank how far it may go on. */
 uint32_t arbiter_set_cuts(struct entry *e, uint64_t now);
-/* What its ranks did since. held: it has its leases; *drained: none of its work outlives a revoke, as far as its cores
- * know, and then as it is. */
+/* Follows its ranks since then. held: it has its leases. *drained: none of its work has outlived a revoke, in: as its cores
+ * know, out: as it is. */
 uint32_t arbiter_follow_ranks(struct entry *e, bool held, bool *drained, uint64_t now, uint64_t *next_ns);
 
 /* decisions.c */
@@ -120,13 +120,13 @@ void arbiter_carry_out(gs_arbiter *a, uint32_t device, const struct gs_core_deci
 void arbiter_record(gs_arbiter *a, uint32_t device, const struct gs_core_decision *d, uint64_t now);
 
 /* gangs.c */
-/* One thing that gangs need after their cores decided; gives whether cores have to decide again. */
+/* Does one thing for the gangs after their cores decided; returns whether cores have to decide again. */
 bool arbiter_run_gangs(gs_arbiter *a, uint64_t now);
-/* Their ranks are shown where to stop. */
+/* Moves the cuts of all gangs. */
 void arbiter_follow_gangs(gs_arbiter *a, uint64_t now);
 
 /* thread.c */
-/* Something about a grant may be new: its cores are shown, and decide in the next run. */
+/* A grant may have changed: its cores see it now and decide in the next run. */
 void arbiter_changed(gs_arbiter *a, int32_t grant, uint64_t now);
 /* Decides what is due and arms the timer. */
 void arbiter_run(gs_arbiter *a, uint64_t now);

@@ -1,8 +1,8 @@
-/* The arbiter's thread: sees what tenants wrote in their pages, asks the core of each device, writes lease words.
+/* The arbiter's thread: reads what tenants wrote in their pages, steps the core of each device, writes lease words.
  *
- * One mutex guards everything here; every API call and every wake of the thread is one critical section that ends with
- * the devices decided and the timer armed. Futexes are woken after it, so that a tenant that runs at once never finds
- * the mutex held. The mutex inherits priority: the thread is real-time, its callers in Python are not. */
+ * One mutex guards everything here. Each API call and each wake of the thread is one critical section, at whose end all
+ * devices have decided and the timer is armed. Futexes are woken after it, so that the mutex is free when a tenant runs.
+ * The mutex inherits priority: the thread is real-time, its callers in Python are not. */
 #define _GNU_SOURCE /* pthread_setname_np */
 #include <errno.h>
 #include <sched.h>
@@ -16,7 +16,7 @@
 
 /* ---- deciding ---- */
 
-/* To those that have a lease: whether others' work is on the device together with theirs. */
+/* Tells each holder whether other grants' work is on the device. */
 static void publish_foreign_work(gs_arbiter *a, uint32_t device, uint64_t now) {
   int32_t watched[GS_ARBITER_MAX_GRANTS];
   int n = gs_core_watched(a->core[device], watched);
@@ -39,8 +39,7 @@ static void decide(gs_arbiter *a, uint32_t device, uint64_t now) {
     arbiter_carry_out(a, device, &decisions[i], now);
 }
 
-/* Heartbeats, and a look at everybody: finds what a bell that never rang would have said. Nothing when no process is
- * joined. */
+/* Heartbeats, and a look at all grants, in case a bell was missed. Stops when no process has joined. */
 static void tick(gs_arbiter *a, uint64_t now) {
   bool any = false;
   for (int32_t g = 0; g < GS_ARBITER_MAX_GRANTS; g++) {
@@ -67,7 +66,7 @@ static void tick(gs_arbiter *a, uint64_t now) {
 void arbiter_run(gs_arbiter *a, uint64_t now) {
   if (a->tick_ns <= now)
     tick(a, now);
-  /* What a pass wakes must find room; what does not get its pass is due at once in the next section. */
+  /* There must be room for the words of a pass. Devices that get no pass are due in the next section. */
   for (bool again = true; again && a->nwakes <= WAKES_MAX - WAKES_PASS;) {
     for (uint32_t d = 0; d < GS_ARBITER_MAX_DEVICES; d++)
       if (a->core[d] && a->due_ns[d] <= now)
@@ -127,8 +126,8 @@ static void *serve(void *argument) {
     pthread_mutex_lock(&a->lock);
     uint64_t now = now_ns();
     for (int i = 0; i < n; i++) {
-      /* All are edge-triggered and never read: it saves a call, and a tenant holds the same bell and could make a read
-       * of it block. */
+      /* All are edge-triggered and never read. It saves a system call, and a tenant, which holds the same eventfd, could
+       * make a read block. */
       if (events[i].data.u64 == TIMER)
         a->armed_ns = NEVER;
       else if (events[i].data.u64 != STOPPER)
@@ -149,7 +148,7 @@ int arbiter_start_thread(gs_arbiter *a, struct gs_err *err) {
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, 256 * 1024);
   sigfillset(&mask);
-  /* Faults of its own stay deliverable: a truncated page is survived through SIGBUS. */
+  /* Signals for faults of its own stay unblocked: the SIGBUS of a truncated page is handled. */
   sigdelset(&mask, SIGBUS);
   sigdelset(&mask, SIGSEGV);
   sigdelset(&mask, SIGFPE);
