@@ -256,7 +256,7 @@ def test_lies_about_collectives_cost_only_the_liar(node):
     assert leased / looks > 0.45
     assert honest.done() > steps + 50
     # what it claims to run on is charged to it
-    assert liar.stats().leased_ns > honest.stats().leased_ns * 0.9
+    assert liar.stats().leased_ns > honest.stats().leased_ns * 0.75
 
 
 def test_devices_may_be_leased_one_by_one(node):
