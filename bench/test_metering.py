@@ -57,10 +57,10 @@ def cell(program: Path, sim: Simulator, directory: Path, pattern: str, ns: int) 
     n = launches(pattern, ns)
     for attempt in range(ROUNDS):
         wall = {}
-        for who in (None, grant) if attempt % 2 else (grant, None):
-            tenant = Tenant(program, who, sim, "pattern", pattern, n, ns, env={})
-            wall[who] = tenant.line()["wall_ns"]
-            if who:
+        for given in (None, grant) if attempt % 2 else (grant, None):
+            tenant = Tenant(program, given, sim, "pattern", pattern, n, ns, env={})
+            wall[given] = tenant.line()["wall_ns"]
+            if given:
                 errors.append(grant.slot(attempt).busy_ns / sim.busy_ns(tenant.pid) - 1)
             tenant.end()
         walls.append(wall[grant] / wall[None] - 1)

@@ -1,4 +1,5 @@
-"""The numbers of the main job. Simulated GPU; shares and device time are the simulator's, never the interposer's."""
+"""The headline numbers, on the simulated GPU. Shares and device time come from the simulator's books, never from the
+interposer."""
 
 import json
 import os
@@ -82,7 +83,7 @@ def test_borrower_takes_what_is_idle(node: Daemon, report) -> None:
 
 
 def test_reclaim(node: Daemon, report) -> None:
-    """Owner's first launch to its first lease, from the arbiter's events."""
+    """From the owner's first launch to its first lease, by the arbiter's events."""
     owner, borrower = node.spin("2GiB", "75%"), node.spin("2GiB", "25%")
     waits = []
     try:
@@ -172,7 +173,7 @@ def _pair(number: int, one: Callable[[], float], other: Callable[[], float]) -> 
 
 
 def test_hook_cost(node: Daemon, report, benchmark, tmp_path: Path) -> None:
-    """The same container without and with our two hooks, in alternating pairs; its grant is made beforehand."""
+    """The same container without and with the two hooks, in alternating pairs; its grant is created beforehand."""
     plain, hooked = _bundle(tmp_path / "plain"), _bundle(tmp_path / "hooked")
     config = json.loads((hooked / "config.json").read_text())
     pairs: list[tuple[float, float]] = []

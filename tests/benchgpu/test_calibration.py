@@ -2,12 +2,10 @@
 
 import ctypes
 import random
-import shutil
-import subprocess
 from collections.abc import Callable
 
+import built
 import pytest
-from gpubench import build
 
 TimeOfLaunches = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint64)
 
@@ -17,12 +15,8 @@ class Calibration(ctypes.Structure):
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    path = tmp_path_factory.mktemp("calibrate") / "calibrate.so"
-    compiler = shutil.which("cc") or "gcc"
-    command = [compiler, "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(path)]
-    subprocess.run([*command, str(build.NATIVE / "calibrate.c")], check=True, timeout=60)
-    found = ctypes.CDLL(str(path))
+def library():
+    found = ctypes.CDLL(str(built.program("calibrate.so")))
     found.calibrate.restype = ctypes.c_bool
     found.calibrated_amount.restype = ctypes.c_uint64
     return found

@@ -1,5 +1,5 @@
-"""The targets, held against gpushare's numbers. A latency is judged while fewer processes than cores burn CPU, else
-reported only: a wake then takes the machine milliseconds."""
+"""The targets, compared with gpushare's numbers. A latency is judged only while fewer processes than cores burn CPU:
+otherwise the machine itself takes milliseconds for a wake, and the latency is only reported."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -40,20 +40,20 @@ def one(cases: Cases, workload: str, system: str) -> Json | None:
 
 
 def exclusive(cases: Cases) -> float | None:
-    """Part of the time the device works for one tenant that always has more."""
+    """The part of the time for which the device works when one tenant always has more work."""
     alone = one(cases, "alone", "none")
     return alone["busy"] if alone else None
 
 
 def total(cases: Cases, workload: Workload, numbers: Json) -> float | None:
-    """Work done against exclusive use; None where nobody always has more."""
+    """Work done relative to exclusive use; None where no tenant always has more."""
     whole = exclusive(cases)
     hungry = any(tenant.work.hungry for tenant in workload.tenants)
     return numbers["busy"] / whole if hungry and whole else None
 
 
 def kept(cases: Cases, workload: Workload, numbers: Json) -> float | None:
-    """The least that any tenant keeps of what the bare device gives it."""
+    """The smallest fraction of its bare throughput that any tenant keeps."""
     bare = one(cases, workload.name, "none")
     if bare is None or not workload.kept:
         return None
@@ -106,8 +106,8 @@ def judge(cases: Cases, workload: Workload, numbers: Json) -> list[Verdict]:
         # Many devices at once need more CPU than this machine may have; their shares are what counts.
         whole = total(cases, workload, numbers) if workload.devices == 1 else None
         j.add("total against exclusive", whole, TOTAL, _percent, least=True)
-        j.add("device idle while somebody waits", numbers["idle_with_waiters"], IDLE, _percent)
-    j.add("what each keeps of the bare device's", kept(cases, workload, numbers), KEPT, _percent, least=True)
+        j.add("device idle while a tenant waits", numbers["idle_with_waiters"], IDLE, _percent)
+    j.add("throughput kept of the bare device's", kept(cases, workload, numbers), KEPT, _percent, least=True)
     if workload.wake_bound_ns is not None:
         j.add("wake to lease, p99", numbers["wake_to_lease_ms"]["p99"], workload.wake_bound_ns / MS, _ms, latency=True)
     alone = alone_p99(cases, workload)
@@ -122,7 +122,7 @@ def judge(cases: Cases, workload: Workload, numbers: Json) -> list[Verdict]:
 
 
 def overhead(cases: Cases) -> Verdict | None:
-    """Alone, gpushare against bare: kernels a second over the repetitions."""
+    """Kernels per second alone, under gpushare relative to bare, over the repetitions."""
     rates = {
         system: [numbers["tenant_kernels_s"][0] for numbers in cases.get(("alone", system), [])]
         for system in ("none", "gpushare")

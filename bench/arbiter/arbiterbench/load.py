@@ -1,11 +1,11 @@
-"""How busy the machine itself was: latencies mean nothing when no core is free."""
+"""How busy the machine itself was: latencies mean nothing while no core is free."""
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-BURNING = 0.5  # of a core: a process that takes as much is one that burns CPU
+BURNING = 0.5  # of a core: from here on a process counts as burning CPU
 
 
 @dataclass(frozen=True)
@@ -53,5 +53,5 @@ def between(before: Snapshot, after: Snapshot) -> dict[str, Any]:
 
 
 def crowded(found: dict[str, Any]) -> bool:
-    """Whether times of wakes were the machine's rather than the system's."""
+    """Whether the machine, and not the measured system, decided how long wakes took."""
     return len(found["burning"]) >= found["cores"] or found["busy"] >= 0.9

@@ -23,14 +23,14 @@ QUICK_SECONDS, QUICK_WARM = 1.2, 0.2
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="bench/arbiter/run",
-        description="Measures gpushare beside other ways to share a GPU, on the simulated device. Without options: "
+        description="Measures gpushare against other ways to share a GPU, on the simulated device. Without options: "
         "everything, into bench/results.",
     )
     parser.add_argument(
-        "--workload", default="", metavar="NAME,...", help="only these, and what they are compared with"
+        "--workload", default="", metavar="NAME,...", help="only these, and those they are compared with"
     )
     parser.add_argument("--system", default="", metavar="NAME,...", help="only these")
-    parser.add_argument("--seconds", type=float, metavar="N", help="measure each case for so long")
+    parser.add_argument("--seconds", type=float, metavar="N", help="seconds per case")
     parser.add_argument(
         "--quick", action="store_true", help=f"{QUICK_SECONDS:g} s a case: tries the programs, proves nothing"
     )

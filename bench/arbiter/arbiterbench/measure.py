@@ -1,5 +1,5 @@
-"""One case: a workload under a system, from start to numbers. What was measured is the simulator's books, the tenants'
-own clocks, and for gpushare the arbiter's events."""
+"""One case: a workload under a system, from start to numbers. The sources are the simulator's books, the tenants' own
+clocks and, for gpushare, the arbiter's events."""
 
 import json
 import struct
@@ -32,7 +32,7 @@ class CaseError(Exception):
 
 @dataclass
 class Record:
-    """What a case left, before arithmetic. Times are CLOCK_MONOTONIC ns."""
+    """The raw data of a case. Times are CLOCK_MONOTONIC ns."""
 
     start_ns: int = 0
     end_ns: int = 0
@@ -47,7 +47,7 @@ class Record:
 
 
 class _Lines(threading.Thread):
-    """Keeps what a program prints."""
+    """Collects what a program prints."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         super().__init__(daemon=True)
@@ -151,7 +151,7 @@ class _Run:
         # One line before the window is its left edge.
         inside = [at for at, line in enumerate(lines) if self.record.start_ns <= line["t_ns"] <= self.record.end_ns]
         if len(inside) < 3:
-            raise CaseError("the monitor said nothing")
+            raise CaseError("the monitor printed too few lines")
         self.record.lines = lines[max(0, inside[0] - 1) : inside[-1] + 1]
 
 
@@ -198,10 +198,10 @@ def _share_errors(record: Record, workload: Workload, seconds: float) -> list[fl
 def _requests(record: Record, workload: Workload) -> tuple[list[int], list[int]]:
     """Latencies and how long first launches were held, of all tenants with requests, within the window."""
     latencies, held = [], []
-    for tenant, told in zip(workload.tenants, record.tenants, strict=True):
+    for tenant, printed in zip(workload.tenants, record.tenants, strict=True):
         if tenant.work.pattern != "requests":
             continue
-        for due, latency, first in told["samples"]:
+        for due, latency, first in printed["samples"]:
             if record.start_ns <= due and due + latency <= record.end_ns:
                 latencies.append(latency)
                 held.append(first)
@@ -217,14 +217,14 @@ def _wakes(record: Record, workload: Workload) -> list[int]:
 
 
 def _reclaims(record: Record) -> list[float]:
-    """From each revoke of a tenant that still ran to the next lease."""
+    """From each revoke of a tenant that still had work to the next lease."""
     if record.controller:
         return [1000 * us for us in record.controller["reclaim_us"]]
     return [event["value_ns"] for event in record.events if event["kind"] == "handover" and event["value_ns"] > 0]
 
 
 def numbers(system: System, workload: Workload, record: Record) -> Json:
-    """Fractions are of 1, times ms, errors points. What does not exist for a case is None or empty."""
+    """Fractions are of 1, times in ms, errors in points. What does not apply to a case is None or empty."""
     first, last = record.lines[0], record.lines[-1]
     wall = _devices(last, "wall_ns") - _devices(first, "wall_ns")
     span = (last["t_ns"] - first["t_ns"]) / 1e9

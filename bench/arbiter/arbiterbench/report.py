@@ -45,12 +45,12 @@ COLUMNS: dict[str, Cell] = {
 }
 
 LEGEND = """\
-Times in ms. **share error**: the largest difference of any tenant's part of the work to what was asked, in points, in
-the worst window of that length (sliding by 0.1 s). **total**: device time worked against one tenant alone on the bare
-device. **idle with waiters**: time the device neither worked nor switched while a tenant had had something for it for
-50 us, sampled each ms. **kept**: the least that a tenant keeps of what the bare device gives it beside the same
-neighbour. **wake to lease**: the arbiter's own events. **first launch held**: how long the first launch of a request
-took the tenant, in every system alike. **request**: due to done, open loop. **reclaim**: from the revoke of a tenant
+Times in ms. **share error**: the largest difference between any tenant's part of the work and the part it asked for,
+in points, in the worst window of that length (sliding by 0.1 s). **total**: device time worked against one tenant
+alone on the bare device. **idle with waiters**: time the device neither worked nor switched while a tenant had had
+something for it for 50 us, sampled each ms. **kept**: the least that a tenant keeps of what the bare device gives it
+next to the same neighbour. **wake to lease**: the arbiter's own events. **first launch held**: how long the first
+launch of a request took the tenant. **request**: due to done, open loop. **reclaim**: from the revoke of a tenant
 that still ran to the next lease. **switches/s**: of the device from one process to another, its own slicing included.
 **arbiter CPU**: the thread or threads that decide, of one core. Shares, work, idle time and switches are the
 simulator's books; latencies the tenants' clocks."""
@@ -67,7 +67,7 @@ def _table(cases: Cases, workload: Workload) -> list[str]:
 
 
 def _curve(cases: Cases) -> list[str]:
-    """What the bound on work in flight costs and gives."""
+    """What the bound on work in flight costs in throughput and gains in latency."""
     rows = []
     for workload in WORKLOADS:
         numbers = judge.one(cases, workload.name, "gpushare")
@@ -77,7 +77,7 @@ def _curve(cases: Cases) -> list[str]:
     if not rows:
         return []
     head = [f"| D | {' | '.join(COLUMNS)} |", "|---" * (1 + len(COLUMNS)) + "|"]
-    title = "### What D costs: gpushare, 100 requests a second of 2 x 1 ms beside 0.1 ms kernels"
+    title = "### What D costs: gpushare, 100 requests a second of 2 x 1 ms next to 0.1 ms kernels"
     return ["", title, "", *head, *rows]
 
 

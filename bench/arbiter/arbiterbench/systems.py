@@ -1,4 +1,5 @@
-"""What is compared, and how it is set up: gpushare's daemon, or the bare simulated device and gates in the tenants."""
+"""The systems compared, and how each is set up: gpushare's daemon, or the bare simulated device with gates in the
+tenants."""
 
 import subprocess
 import time
@@ -20,8 +21,8 @@ _ANSWER_SECONDS = 20
 
 @dataclass(frozen=True)
 class System:
-    """`gate`: options of tenant.c. `controller`: of controller.c, where leases are handed out. `settles`: seconds
-    before it is measured."""
+    """`gate`: options for tenant.c. `controller`: arguments for controller.c, where the system hands out leases.
+    `settles`: seconds before the measurement begins."""
 
     name: str
     title: str
@@ -31,7 +32,7 @@ class System:
     settles: float = 1.2
 
 
-# nvshare: 30 s and 5 s, both divided by 30. Runs of seconds say nothing about turns of half a minute.
+# nvshare has 30 s and 5 s. Both are divided by 30: a run of seconds shows nothing of turns of half a minute.
 LOCK_QUANTUM_MS, LOCK_IDLE_NS = 1000, 167_000_000
 SLICE_MS = 250
 
@@ -50,15 +51,15 @@ SYSTEMS = (
         "exclusive lock",
         f"as nvshare publishes it, first come first served; quantum {LOCK_QUANTUM_MS} ms and early release after "
         f"{LOCK_IDLE_NS // 1_000_000} ms idle, its 30 s and 5 s divided by 30; graph launches are held back too; it "
-        "knows no shares",
+        "has no shares",
         lambda _: ["--gate=lease", f"--idle-ns={LOCK_IDLE_NS}", "--windows"],
         ("lock", str(LOCK_QUANTUM_MS)),
     ),
     System(
         "slices",
         "fixed slices",
-        f"{SLICE_MS} ms in rotation weighted by share, as Run:ai describes its time slicing; who wants nothing at its "
-        "turn is passed over, a slice that has begun is kept",
+        f"{SLICE_MS} ms in rotation weighted by share, as Run:ai describes its time slicing; a tenant that "
+        "wants nothing at its turn is skipped, a slice that has begun is kept",
         lambda _: ["--gate=lease"],
         ("rotation", str(SLICE_MS)),
     ),
@@ -137,17 +138,17 @@ class Stage:
         return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
 
     def start_controller(self) -> None:
-        """When the page is filled in."""
+        """Call it after the page has been filled in."""
         if self.system.controller:
             command = [str(self.programs / "controller"), str(self.page), *self.system.controller]
             self._controller = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     def controller_answer(self) -> str:
-        """What it printed when the run was stopped; empty where there is none."""
+        """What the controller printed when the run was stopped; empty for a system without one."""
         return "" if self._controller is None else self._controller.communicate(timeout=_ANSWER_SECONDS)[0]
 
     def deciders(self, tenants: Sequence[int]) -> list[Path]:
-        """/proc directories of the threads that decide who may submit."""
+        """/proc directories of the threads that decide which tenant may submit."""
         if self._controller is not None:
             return [Path(f"/proc/{self._controller.pid}/task/{self._controller.pid}")]
         name, pids = "bench-gate", list(tenants)
@@ -173,7 +174,7 @@ class Stage:
 
 
 def cpu_ns(task: Path) -> int:
-    """CPU time of a thread so far."""
+    """CPU time of a thread so far; 0 once it has ended."""
     try:
         return int((task / "schedstat").read_text().split()[0])
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What is measured, as data."""
+"""The workloads, as data."""
 
 from dataclasses import dataclass, replace
 
@@ -25,7 +25,7 @@ class Work:
 
     @property
     def unit_ns(self) -> int:
-        """What nobody can take apart once it is submitted."""
+        """The longest piece of submitted work that cannot be interrupted."""
         return self.kernel_ns * (self.kernels if self.pattern == "graph" else 1)
 
     def arguments(self) -> list[str]:
@@ -51,15 +51,15 @@ class Tenant:
 
 @dataclass(frozen=True)
 class Workload:
-    """`wakes`: the bound on wake-to-lease of requests, beside D + 1 ms; None where nobody's wake is judged.
-    `alone`: the workload whose latency is this one's against alone. `latency`: what of that is judged."""
+    """`wakes`: added to D + 1 ms, the bound on wake-to-lease of requests; None where no wake is judged. `alone`: the
+    workload that latencies are compared with. `latency`: how they are judged."""
 
     name: str
     title: str
     tenants: tuple[Tenant, ...]
     seconds: float = 7
-    shares: bool = False  # everybody is hungry, and the shares are what was asked
-    kept: bool = False  # everybody is to keep what the bare device gives it
+    shares: bool = False  # all tenants always have work, so each gets the share it asked for
+    kept: bool = False  # every tenant must keep the throughput that the bare device gives it
     wakes: int | None = None
     alone: str = ""
     latency: str = "sum"  # or "ratio": at most 1.1 times alone
@@ -74,7 +74,7 @@ class Workload:
 
     @property
     def foreign_ns(self) -> int:
-        """The longest piece of work of those whose wakes are not looked at."""
+        """The longest piece of work among the tenants without requests."""
         return max((tenant.work.unit_ns for tenant in self.tenants if tenant.work.hungry), default=0)
 
     @property
@@ -85,7 +85,7 @@ class Workload:
 STREAM = Work("stream")
 REQUEST = Work("requests", MS, kernels=2, period_ns=10 * MS, jitter_ns=2 * MS)
 LONG_REQUEST = Work("requests", MS, kernels=20, period_ns=60 * MS, jitter_ns=5 * MS)
-GAP_NS = 940 * US  # and a sleep ends some 60 us late
+GAP_NS = 940 * US  # a sleep ends about 60 us late
 NOTEBOOK = Work("requests", MS, kernels=20, period_ns=1000 * MS, jitter_ns=300 * MS)
 
 
@@ -97,7 +97,7 @@ def _shares(name: str, title: str, *milli: int) -> Workload:
 def _inference(name: str, kernel_ns: int, **more: object) -> Workload:
     return Workload(
         name,
-        f"100 requests a second of 2 x 1 ms beside training with {kernel_ns / MS:g} ms kernels",
+        f"100 requests a second of 2 x 1 ms next to training with {kernel_ns / MS:g} ms kernels",
         (Tenant("inference", 400, REQUEST, "inference"), Tenant("training", 600, Work("stream", kernel_ns))),
         wakes=0,
         alone="alone-requests",
@@ -128,7 +128,7 @@ _ALONE = (
 _BESIDE = (
     Workload("launch-bound", "two launch-bound tenants at 30 % fill: a 0.3 ms kernel for each millisecond of host work",
              tuple(Tenant(f"eager{i}", 500, Work("gaps", 300 * US, gap_ns=GAP_NS)) for i in range(2)), kept=True),
-    Workload("graphs", "200 ms graphs beside 1 ms kernels, 50/50",
+    Workload("graphs", "200 ms graphs next to 1 ms kernels, 50/50",
              (Tenant("graphs", 500, Work("graph", MS, kernels=200)), Tenant("kernels", 500, STREAM)), 11, shares=True),
     Workload("notebooks", "20 notebooks at 2 % duty (20 ms a second) and a trainer",
              (*(Tenant(f"notebook{i}", 40, NOTEBOOK, "interactive") for i in range(20)),
@@ -136,7 +136,7 @@ _BESIDE = (
     _inference("inference-0.1", 100 * US),
     _inference("inference-4", 4 * MS),
     _inference("inference-20", 20 * MS),
-    Workload("interactive", "16 requests a second of 20 ms, class interactive, beside 0.1 ms kernels",
+    Workload("interactive", "16 requests a second of 20 ms, class interactive, next to 0.1 ms kernels",
              (Tenant("interactive", 500, LONG_REQUEST, "interactive"),
               Tenant("training", 500, Work("stream", 100 * US))), 10, wakes=0, alone="alone-long", latency="ratio"),
 )  # fmt: skip
@@ -153,7 +153,7 @@ WORKLOADS = (
     _crowd(),
     *(
         replace(_inference(f"bound-{bound / MS:g}", 100 * US, bound_ns=bound, systems=("gpushare",)),
-                title=f"D = {bound / MS:g} ms: 100 requests a second of 2 x 1 ms beside 0.1 ms kernels")
+                title=f"D = {bound / MS:g} ms: 100 requests a second of 2 x 1 ms next to 0.1 ms kernels")
         for bound in BOUNDS_NS
     ),
 )  # fmt: skip

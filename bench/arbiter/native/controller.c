@@ -1,7 +1,7 @@
 /* Hands one lease around among the tenants of a page:
- *   controller PAGE lock QUANTUM_MS       first come, first served; taken back after the quantum once somebody else waits
+ *   controller PAGE lock QUANTUM_MS       first come, first served; taken back after the quantum if another tenant waits
  *   controller PAGE rotation SLICE_MS     the waiting tenant with the least time for its share, a slice at a time
- * The next tenant is leased when the one before says that its work is done. Ends when `stop` is set and the bell rung,
+ * The next tenant gets the lease when the one before reports that its work is done. Ends when `stop` is set and the bell rung,
  * and prints {"leases": N, "reclaim_us": [from each revoke of a tenant that still wanted to its release]}. */
 #include <stdbool.h>
 #include <stdio.h>
@@ -58,7 +58,7 @@ static void revoke(uint64_t now, bool taken) {
   move_lease(&page->tenant[holder]);
 }
 
-/* Who comes back after a pause has saved nothing up. */
+/* A tenant that comes back after a pause gets no credit for the pause. */
 static void start(uint32_t tenant, uint64_t now) {
   double least = -1;
   for (uint32_t i = 0; i < page->ntenants; i++)
@@ -82,7 +82,7 @@ static void finish(uint64_t now) {
   phase = FREE;
 }
 
-/* Gives when to look again. */
+/* Returns the time at which to decide again. */
 static uint64_t decide(uint64_t now) {
   if (phase == HELD) {
     struct bench_tenant *t = &page->tenant[holder];

@@ -107,7 +107,7 @@ static void release(uint32_t lease) {
   ring(page);
 }
 
-/* Hears of revokes, and gives up what is not used. */
+/* Handles revokes, and gives up a lease that is not used. */
 static void *hold(void *unused) {
   (void)unused;
   MUST(cuCtxSetCurrent(context));

@@ -4,7 +4,7 @@
  * TOKENS: a token bucket in grid blocks per process. Every 120 ms a thread compares the process's part of the last
  * second, as the device's books say, with its limit, and moves what it adds to the bucket; a launch that finds the
  * bucket below zero sleeps 10 ms. Graph launches pay nothing. (HAMi-core) LEASE: a process submits only while its lease
- * word is odd; a revoked one waits for its own work and says so. Who gets the lease when is the controller's business:
+ * word is odd; a revoked one waits for its own work and reports that. The controller decides who gets the lease and when:
  * a lock with a quantum (nvshare) or fixed slices (Run:ai). */
 #ifndef BENCH_GATE_H
 #define BENCH_GATE_H

@@ -1,7 +1,7 @@
 /* Watches a measurement from outside:
  *   monitor SIM_SOCKET PAGE [BOOKS_MS]
  * Every BOOKS_MS (100) one line of JSON: when, the simulator's books of all devices, what each tenant has submitted,
- * and for how long so far device 0 did nothing although somebody wanted it. The last is sampled every millisecond: of
+ * and for how long so far device 0 did nothing although a tenant wanted it. The last is sampled every millisecond: of
  * each, the time the device neither worked nor switched, but no more of it than the tenant that wanted longest did.
  * What a call takes by itself is not wanting. */
 #include <stdio.h>

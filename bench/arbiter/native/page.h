@@ -41,7 +41,7 @@ struct bench_page *page_map(const char *path);
 /* Sleeps until *word != seen, at most ns. */
 void futex_wait(uint32_t *word, uint32_t seen, uint64_t ns);
 void futex_wake(uint32_t *word);
-/* Tells the controller that something changed. */
+/* Wakes the controller after a change. */
 void ring(struct bench_page *page);
 uint64_t clock_ns(void);
 

@@ -25,7 +25,7 @@ _STEP_SECONDS = 400
 
 
 class BuildError(Exception):
-    """What is missing or failed, for the person who started this."""
+    """What is missing or failed, worded for the user of the command."""
 
 
 def run(log: Path, *command: str) -> None:

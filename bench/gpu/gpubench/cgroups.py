@@ -1,4 +1,4 @@
-"""Control groups where nobody has mounted them, as on a bare virtual machine: gpushare needs a hierarchy."""
+"""Control groups where none are mounted, as on a bare virtual machine: gpushare needs a hierarchy."""
 
 import ctypes
 import os
@@ -14,8 +14,8 @@ def _done(result: int, what: str) -> None:
 
 
 def provide(directory: Path) -> str:
-    """Where there is none, mounts cgroup v2 on a directory that this process and its children alone see. Gives the
-    reason when that cannot be done, else nothing."""
+    """Where there is none, mounts cgroup v2 on a directory that only this process and its children see. Returns the
+    reason when that cannot be done, otherwise an empty string."""
     from gpushare.enforce.cgroup import Hierarchies
 
     found = Hierarchies.of()

@@ -13,7 +13,7 @@ from gpubench.config import Config, MissingError
 from gpubench.context import Context
 from gpubench.worker import say
 
-_END_SECONDS = 25  # somewhat more than isolate gives it, which may itself be gone
+_END_SECONDS = 25  # more than isolate allows, which may itself have ended
 
 
 def _interrupted(number: int, frame: FrameType | None) -> None:

@@ -19,7 +19,7 @@ _SIMULATED_SCALE, _SIMULATED_SECONDS = 0.02, 0.12
 def _found(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ImportError:  # of the package that it would be in
+    except ImportError:  # raised for the package that it would be in
         return False
 
 
@@ -29,7 +29,7 @@ class Context:
         self.simulated = config.simulated
 
     def seconds(self, seconds: float) -> float:
-        """Of a measurement; on the simulated device, where only the programs are tested, next to nothing."""
+        """How long to measure; a fraction on the simulated device, where only the programs are tested."""
         return max(_SIMULATED_SECONDS, seconds * _SIMULATED_SCALE) if self.simulated else seconds
 
     def some(self, items: Sequence[Item], simulated: int = 1) -> list[Item]:
@@ -48,7 +48,7 @@ class Context:
 
     @contextmanager
     def item(self, name: str) -> Iterator[None]:
-        """One of several things that a group measures: when it fails, that is recorded, and the rest goes on."""
+        """One of several measurements of a group: its failure is recorded, and the others go on."""
         try:
             yield
         except MissingError as reason:
@@ -64,7 +64,7 @@ class Context:
         print(json.dumps(message), flush=True)
 
     def skip(self, reason: str) -> None:
-        """Something that this group does not measure here."""
+        """Records something that this group does not measure on this machine."""
         self._emit(skip=reason)
 
     def row(

@@ -29,7 +29,9 @@ GROUPS = (
     Group("protection", "Policy: latency next to training", "gpubench.parts.protection:measure", 420),
     Group("pairs", "Policy: pairs of programs", "gpubench.parts.pairs:measure", 480),
     Group("frameworks", "Overhead of PyTorch steps", "gpubench.parts.overhead:frameworks", 500, real=True),
-    Group("hidden", "The driver: memory nobody allocated", "gpubench.parts.hidden:measure", 420, shares=False),
+    Group(
+        "hidden", "The driver: memory in use without an allocation", "gpubench.parts.hidden:measure", 420, shares=False
+    ),
     Group("stalls", "The driver: what waits for what", "gpubench.parts.stalls:measure", 300, shares=False),
 )
 

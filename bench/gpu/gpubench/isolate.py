@@ -18,7 +18,7 @@ from gpubench.worker import say
 
 _GRACE_SECONDS = 20.0
 END_SECONDS = _GRACE_SECONDS + 5
-"""What ending a group may take beyond its limit."""
+"""How long ending a group may take after its limit."""
 _LISTS = {"row": "rows", "skip": "skipped", "broken": "broken"}
 
 
@@ -51,7 +51,7 @@ def _read(process: "subprocess.Popen[bytes]", end: float, take: Callable[[bytes]
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """First politely, so that it stops its daemon; then all that is left of its group."""
+    """First SIGTERM, so that it stops its daemon; then SIGKILL for what is left of its group."""
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -71,7 +71,7 @@ def _version(package: str) -> str:
 
 
 def facts(simulated: bool, gpu: int = 0) -> dict[str, Any]:
-    """All that a number may depend on: the machine may be gone when somebody asks."""
+    """All that a number may depend on, since the machine may be gone later."""
     compiler = nvcc()
     release = re.search(r"release ([0-9.]+)", output(compiler, "--version")) if compiler else None
     return {

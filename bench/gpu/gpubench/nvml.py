@@ -1,4 +1,4 @@
-"""What NVML says of one device; no daemon is asked, so that experiments need none."""
+"""NVML's view of one device, read without a daemon."""
 
 from typing import Any
 
@@ -22,13 +22,9 @@ class Nvml:
         return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used)
 
     def process_bytes(self, pid: int) -> int | None:
-        """None when NVML does not say: it knows no such process, or not by this number (a namespace)."""
+        """None when NVML does not list the process, or lists it under the number of another PID namespace."""
         try:
             found = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
         except self._nvml.NVMLError:
             return None
         return next((int(one.usedGpuMemory) for one in found if one.pid == pid and one.usedGpuMemory is not None), None)
-
-    def utilisation(self) -> int:
-        """Percent."""
-        return int(self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)

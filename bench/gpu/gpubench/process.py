@@ -1,4 +1,4 @@
-"""Children that do not outlive what started them, however it ends."""
+"""Children that do not outlive the process that started them, however it ends."""
 
 import contextlib
 import ctypes
@@ -30,7 +30,7 @@ def end_group(group: int) -> None:
 
 
 def reap(process: "subprocess.Popen[bytes]") -> bool:
-    """After SIGKILL. False when it does not end: a process can be stuck in the driver."""
+    """Waits for a process after SIGKILL. False when it does not end: it can be stuck in the driver."""
     try:
         process.wait(_DEAD_SECONDS)
     except subprocess.TimeoutExpired:

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from gpubench.config import Config, MissingError, clean_environment
-from gpubench.machine import ROOT
 from gpubench.nvml import Nvml
 from gpubench.process import tied
 from gpubench.worker import Worker, WorkerError
 
 _START_SECONDS = 90.0  # the daemon measures what a context costs first
 _STOP_SECONDS = 15.0
-SPIN_PTX = ROOT / "native" / "clients" / "spin.ptx"
 PROGRAMS = Path(__file__).resolve().parent.parent / "programs"
 
 
@@ -129,7 +127,9 @@ class Stage:
 
     @property
     def spin_ptx(self) -> str:
-        return str(SPIN_PTX)
+        from gpushare import paths
+
+        return str(paths.SPIN_PTX)
 
     @property
     def kernels(self) -> str:
@@ -151,7 +151,7 @@ class Stage:
         return self.start(arm, argv, memory=memory, time_milli=time_milli, class_=class_)
 
     def load_argv(self, kernel: str = "burn") -> list[str]:
-        """A load program that takes an iteration for a nanosecond."""
+        """A load program without a calibration: one iteration counts as one nanosecond."""
         return [self.program("load"), "--module", self.kernels, "--kernel", "spin_ns" if self.simulated else kernel]
 
     def calibrated(self, kernel: str) -> tuple[float, float]:
@@ -168,7 +168,7 @@ class Stage:
     def python(self, script: str, *arguments: str) -> list[str]:
         return [sys.executable, str(PROGRAMS / script), *arguments]
 
-    # What gpushare and NVML say.
+    # Queries to gpushare and NVML.
 
     def grant_of(self, worker: Worker) -> Any:
         found = [grant for grant in self.client.grants() if worker.pid in (grant["pid"], *grant["processes"])]
@@ -190,11 +190,11 @@ class Stage:
         return int(self.device()["memory_used_bytes"])
 
     def device(self) -> Any:
-        """What the daemon says of it."""
+        """The device in the node API."""
         return next(device for device in self.client.devices() if device["index"] == self.gpu)
 
     def settled_bytes(self, seconds: float = 5.0) -> int:
-        """The same, once two readings a tenth of a second apart agree."""
+        """`used_bytes`, once two readings a tenth of a second apart agree."""
         deadline = time.monotonic() + seconds
         before = self.used_bytes()
         while time.monotonic() < deadline:

@@ -18,7 +18,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def loss(baseline: Sequence[float], measured: Sequence[float]) -> Spread:
-    """Of alternating pairs of rates: how much is missing, in percent of the baseline."""
+    """Of alternating pairs of rates: the loss in percent of the baseline."""
     return spread([100 * (1 - got / alone) for alone, got in zip(baseline, measured, strict=True)])
 
 
@@ -42,7 +42,7 @@ def windows(first: Sequence[int], buckets: Sequence[Sequence[int]], size: int) -
 
 
 def number(value: float) -> str:
-    """Three digits that say something; whole numbers of four and more stay whole."""
+    """Three significant digits; numbers of four and more digits stay whole."""
     if value == int(value) and abs(value) < 1e15:
         return str(int(value))
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"

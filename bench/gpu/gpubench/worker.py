@@ -1,4 +1,4 @@
-"""A program that obeys: one command a line, one JSON object back."""
+"""A program that takes commands: one per line, and answers each with one JSON object."""
 
 import json
 import os
@@ -25,7 +25,7 @@ class WorkerError(Exception):
 
 @dataclass(frozen=True)
 class Unit:
-    """What bench/gpu/native/load.c does again and again; `kernel_us` is the device time of each kernel in a row of them
+    """What bench/gpu/native/load.c repeats; `kernel_us` is the device time of each kernel in a row of them
     that has the device to itself, its launch included."""
 
     kernels: int
@@ -136,7 +136,7 @@ class Worker:
 
 
 def window(seconds: float, *workers: Worker) -> list[Json]:
-    """Lets them all run that long at the same time and gives their reports."""
+    """Runs all of them at the same time for so long, and returns their reports."""
     for worker in workers:
         worker.ask("run")
     time.sleep(seconds)
@@ -146,7 +146,7 @@ def window(seconds: float, *workers: Worker) -> list[Json]:
 
 
 def rate(report: Json) -> float:
-    """Units a second."""
+    """Units per second."""
     return 1e9 * float(report["units"]) / float(report["wall_ns"])
 
 

@@ -20,7 +20,7 @@ static double median(double *values) {
   return values[ROUNDS / 2];
 }
 
-/* Each figure is a difference of two times, so that what is the same in both, as the events' own cost, is in neither. */
+/* Each figure is a difference of two times, so that costs that are the same in both, like those of the events, cancel out. */
 bool calibrate(time_of_launches *time, void *of, struct calibration *out) {
   double more[ROUNDS], grown;
   uint64_t amount = 1000, piece;

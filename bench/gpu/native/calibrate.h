@@ -13,7 +13,7 @@ struct calibration {
 /* Nanoseconds of device time that so many launches of `amount` iterations each take, one right behind the other. */
 typedef double time_of_launches(void *of, unsigned launches, uint64_t amount);
 
-/* False when the times do not say: they do not grow with the work. */
+/* False when the times do not grow with the work. */
 bool calibrate(time_of_launches *time, void *of, struct calibration *out);
 
 /* The iterations with which a launch in a row of launches takes that long, and at least one. */

@@ -1,4 +1,4 @@
-/* What every benchmark program needs. */
+/* Helpers of all benchmark programs. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

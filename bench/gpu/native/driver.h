@@ -1,5 +1,5 @@
-/* The driver calls that the benchmark programs make, and what all of them need. Types are the project's own
- * declarations, so that nothing of a CUDA toolkit is needed to build them. */
+/* The driver calls that the benchmark programs make, and their helpers. Types are the project's own declarations, so
+ * that building needs no CUDA toolkit. */
 #ifndef BENCH_DRIVER_H
 #define BENCH_DRIVER_H
 

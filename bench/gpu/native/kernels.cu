@@ -1,5 +1,5 @@
 // Kernels whose work is an amount, not a duration: one that spins on a clock would count the time in which the device had
-// switched to somebody else. All take the same arguments; `iterations` scales the time linearly, `floats` is a power of two.
+// switched to another program. All take the same arguments; `iterations` scales the time linearly, `floats` is a power of two.
 //
 // The bounds keep them to 32 registers where a multiprocessor holds 2048 threads, as those of V100, A100, H100 and H200 do: then
 // all of work.c's blocks run at once. Elsewhere they are ignored, with a warning, and the blocks come in two waves.

@@ -1,8 +1,8 @@
-/* A tenant whose work is known:  load --module FILE [--kernel NAME] [--rate ITERATIONS_PER_NS] [--launch NS]
+/* A tenant with a known amount of work:  load --module FILE [--kernel NAME] [--rate ITERATIONS_PER_NS] [--launch NS]
  *
- * Obeys commands on stdin, one a line; answers each with one JSON object.
+ * Takes commands on stdin, one per line, and answers each with one JSON object.
  *
- *   unit KERNELS KERNEL_NS GAP_NS GRAPH COPY_BYTES DEPTH PAUSE_NS WAKE     what to do again and again
+ *   unit KERNELS KERNEL_NS GAP_NS GRAPH COPY_BYTES DEPTH PAUSE_NS WAKE     the unit to repeat
  *   run                       begins; units follow until idle
  *   idle                      waits for what is in flight and reports since run
  *   calibrate                 measures rate and launch and uses them from now on
@@ -59,7 +59,7 @@ static void step(void) {
     return;
   while (p.worker.head != p.worker.tail)
     reap();
-  double pause = (double)p.unit.pause_ns * (0.5 + drand48()); /* so that it does not beat with anybody's slices */
+  double pause = (double)p.unit.pause_ns * (0.5 + drand48()); /* so that it does not fall into step with slices */
   nanosleep(&(struct timespec){(time_t)(pause / 1e9), (long)(pause - 1e9 * (double)(uint64_t)(pause / 1e9))}, NULL);
 }
 
@@ -132,7 +132,7 @@ static bool set_unit(const char *line) {
   return true;
 }
 
-static bool obey(const char *line) {
+static bool handle(const char *line) {
   char size[32];
   size_t bytes, count;
   if (set_unit(line))
@@ -175,7 +175,7 @@ static void serve(void) {
       buffer[used += (size_t)n] = '\0';
       while ((newline = strchr(buffer, '\n'))) {
         *newline = '\0';
-        if (!obey(buffer))
+        if (!handle(buffer))
           return;
         used -= (size_t)(newline + 1 - buffer);
         memmove(buffer, newline + 1, used + 1);

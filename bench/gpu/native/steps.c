@@ -1,4 +1,4 @@
-/* Takes one step at a time, so that somebody else can see what each costs in device memory:  steps SPIN_MODULE [BIG_STACK_MODULE]
+/* Takes one step at a time, so that an observer can see what each costs in device memory:  steps SPIN_MODULE [BIG_STACK_MODULE]
  *
  * Commands on stdin, one JSON object each:  init | context | second | module | launch | bigstack | pool SIZE | alloc SIZE | drop | look
  * quit
@@ -46,7 +46,7 @@ static void big_stack(void) {
   MUST(cuMemFree_v2(data));
 }
 
-static void obey(const char *line, const char *spin_file, const char *big_stack_file) {
+static void step(const char *line, const char *spin_file, const char *big_stack_file) {
   uint64_t ns = 1000;
   CUdeviceptr pointer;
   char size[32];
@@ -65,7 +65,7 @@ static void obey(const char *line, const char *spin_file, const char *big_stack_
     MUST(cuCtxCreate_v2(&second, 0, device));
     MUST(cuCtxSetCurrent(context));
   } else if (strcmp(line, "look") == 0) {
-    /* only to say what is free */
+    /* only reports what is free */
   } else if (strcmp(line, "drop") == 0) {
     MUST(cuCtxDestroy_v2(second));
   } else if (strcmp(line, "module") == 0) {
@@ -98,7 +98,7 @@ int main(int argc, char **argv) {
     line[strcspn(line, "\n")] = '\0';
     if (strcmp(line, "quit") == 0)
       break;
-    obey(line, argv[1], argc > 2 ? argv[2] : NULL);
+    step(line, argv[1], argc > 2 ? argv[2] : NULL);
   }
   return 0;
 }

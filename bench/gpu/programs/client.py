@@ -2,7 +2,7 @@
 
 Prints {"result": ..., "refused": name of the error that the allocation of BYTES met, "total_bytes": ...}. The result is
 the same to the last bit on every run: sums are of integers, which floating point adds exactly in any order, and PyTorch
-is told to use what is deterministic.
+is set to use deterministic algorithms.
 """
 
 import json

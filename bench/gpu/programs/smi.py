@@ -34,7 +34,7 @@ def smi(query: str) -> list[list[str]]:
 
 
 def seen() -> dict[str, object]:
-    """A process's memory stays text: [N/A] is an answer, too. Raises RefusedError."""
+    """A process's memory stays text, since [N/A] is an answer too. Raises RefusedError."""
     rows = smi("--query-gpu=memory.total,memory.used")
     try:
         ((total, used),) = ((int(total), int(used)) for total, used in rows)

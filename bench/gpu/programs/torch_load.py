@@ -1,4 +1,4 @@
-"""PyTorch workloads that obey: torch_load.py gemm|resnet|transformer|decode|eager [PAUSE_MS]
+"""PyTorch workloads on command: torch_load.py gemm|resnet|transformer|decode|eager [PAUSE_MS]
 
 Commands on stdin: run, idle, quit; one JSON object each on stdout. `idle` reports the steps since `run` and their times
 as the host saw them; with PAUSE_MS there is think time between steps, as an inference server has.
@@ -18,7 +18,7 @@ from torch import nn
 
 Step = Callable[[], None]
 _graphed: list[object] = []
-"""What captured graphs read: they know only its addresses."""
+"""Keeps alive what captured graphs read: they hold only addresses."""
 
 
 def gemm() -> Step:
@@ -184,7 +184,7 @@ class Program:
         if self.pause:
             time.sleep(self.pause * random.uniform(0.5, 1.5))
 
-    def obey(self, command: str) -> bool:
+    def handle(self, command: str) -> bool:
         if command == "run":
             self.times, self.began, self.running = [], time.monotonic(), True
             say(event="run")
@@ -207,7 +207,7 @@ class Program:
                 if not read:
                     return
                 *lines, buffer = (buffer + read).split(b"\n")
-                if not all(self.obey(line.decode()) for line in lines):
+                if not all(self.handle(line.decode()) for line in lines):
                     return
             if self.running:
                 self.one()

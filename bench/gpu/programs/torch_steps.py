@@ -1,5 +1,5 @@
 """What PyTorch takes of device memory, step by step: one command a line on stdin (import, context, cublas, conv, graph,
-grow BYTES), one JSON object each on stdout, so that somebody else can look at the device between them."""
+grow BYTES), one JSON object each on stdout, so that an observer can read the device between them."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from typing import Any
 kept: list[Any] = []
 
 
-def obey(command: str, *rest: str) -> None:
+def step(command: str, *rest: str) -> None:
     import torch
 
     if command == "context":
@@ -39,4 +39,4 @@ print(json.dumps({"event": "ready", "pid": os.getpid()}), flush=True)
 for line in sys.stdin:
     if line.strip() == "quit":
         break
-    obey(*line.split())
+    step(*line.split())

@@ -42,8 +42,8 @@ def _programs(context: Context) -> Iterator[Client]:
 
 
 def _python(context: Context, name: str, kind: str, **environment: str) -> Client:
-    """What it compiles is kept where this run's files are, so that the home directory need not be writable and the next
-    arm finds it; by one process, so that no pool of compilers outlives the client."""
+    """Compiled code is cached in this run's scratch directory, so that the home directory need not be writable and the
+    shared run finds it. One compiler process, so that no pool outlives the client."""
     kept = context.stage.work / "compiled"
     kept.mkdir(exist_ok=True)
     environment |= {variable: str(kept / variable.lower()) for variable in _CACHES}
@@ -67,7 +67,7 @@ def _clients(context: Context) -> Iterator[Client]:
         for name, option in (
             ("expandable segments", "expandable_segments:True"),
             ("async allocator", "backend:cudaMallocAsync"),
-        ):  # the older of the two names decides in PyTorch 2.11, the newer is to be what stays
+        ):  # PyTorch 2.11 reads the older of the two names; the newer will replace it
             both = {"PYTORCH_CUDA_ALLOC_CONF": option, "PYTORCH_ALLOC_CONF": option}
             yield _python(context, f"PyTorch, {name}", "torch", **both)
     if context.has("triton", "torch"):
@@ -77,7 +77,7 @@ def _clients(context: Context) -> Iterator[Client]:
 
 
 def _run(context: Context, client: Client, arm: str) -> tuple[Json | None, str]:
-    """What it printed, or None and why not."""
+    """The answer it printed, or None and the reason."""
     command, env = context.stage.command(arm, client.argv, memory=SHARE, time_milli=500)
     try:
         done = subprocess.run(
@@ -112,15 +112,17 @@ def _judge(bare: Json, shared: Json) -> tuple[bool, str]:
     if refused:
         text += f"refused with {shared['refused']}"
     else:
-        text += "GIVEN" if shared["refused"] in _GIVEN else f"met {shared['refused']}, WHICH IS NO LACK OF MEMORY"
-    text += f"; sees {total / GIB:.4g} GiB" if total else "; says no total"
+        text += (
+            "GIVEN" if shared["refused"] in _GIVEN else f"met {shared['refused']}, WHICH IS NOT AN OUT-OF-MEMORY ERROR"
+        )
+    text += f"; sees {total / GIB:.4g} GiB" if total else "; reports no total"
     said = shared.get("said", "")
     text += f"; PRINTS {said}" if said else ""
     return same and refused and (fits or total == 0) and not said, text
 
 
 def _smi(context: Context) -> bool | None:
-    """nvidia-smi inside a share in which memory is held: total, used and processes as the books have them."""
+    """nvidia-smi inside a share that holds memory must agree with the books: total, used and processes."""
     stage = context.stage
     if context.simulated or shutil.which("nvidia-smi") is None:
         context.skip("nvidia-smi inside a share: needs a real driver")
@@ -163,7 +165,7 @@ def _exported(library: Path) -> set[str]:
 
 
 def _names(context: Context) -> None:
-    """What a program that links with, or looks into, a library of the driver finds there and not in gpushare's."""
+    """Names that a program can link with or look up in a library of the driver, but not in gpushare's."""
     if context.simulated or shutil.which("nm") is None:
         context.skip("names that the driver exports: needs a real driver and nm")
         return
@@ -174,7 +176,7 @@ def _names(context: Context) -> None:
     for path in driver_files():
         if path.name not in ours:
             continue
-        # The debugger finds its own in the driver itself, and must.
+        # A debugger must find its own names in the driver itself.
         known = _exported(paths.LIB_DIR / ours[path.name])
         missing = sorted(name for name in _exported(path) - known if not name.startswith("cudbg"))
         text = f"; the first: {', '.join(missing[:5])}" if missing else ""

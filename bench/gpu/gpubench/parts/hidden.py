@@ -1,8 +1,8 @@
-"""Device memory that nobody asked for by an allocation, step by step, as NVML has the whole device and the process, and
-as cuMemGetInfo has the device."""
+"""Device memory that is in use without an allocation, step by step: by NVML of the device and of the process, and by
+cuMemGetInfo."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from gpubench.context import Context
 from gpubench.stats import spread
@@ -23,14 +23,6 @@ STEPS = {
     "alloc 4KiB": "first cuMemAlloc, 4 KiB",
     "alloc 2MiB": "cuMemAlloc of 2 MiB",
     "bigstack": "a kernel with 16 KiB of local memory",
-}
-TORCH = {
-    "import": "import torch",
-    "context": "PyTorch's first tensor",
-    "cublas": "+ cuBLAS (a bf16 product)",
-    "conv": "+ cuDNN (a convolution)",
-    "graph": "+ a captured graph",
-    "grow 67108864": "+ 64 MiB of the caching allocator",
 }
 
 
@@ -57,7 +49,7 @@ def _walk(context: Context, observer: Worker, worker: Worker, steps: Sequence[st
     return costs
 
 
-def _rows(context: Context, labels: Mapping[str, str], steps: Sequence[str], runs: Sequence[Costs]) -> None:
+def _rows(context: Context, steps: Sequence[str], runs: Sequence[Costs]) -> None:
     for step in steps:
         found = [run[step] for run in runs]
         others = {
@@ -66,7 +58,7 @@ def _rows(context: Context, labels: Mapping[str, str], steps: Sequence[str], run
             if all(source in run for run in found)
         }
         against = ", ".join(f"{source}: {value:.4g} MiB" for source, value in others.items())
-        context.row(labels[step], spread([run["NVML"] for run in found]), "MiB", against=against)
+        context.row(STEPS[step], spread([run["NVML"] for run in found]), "MiB", against=against)
 
 
 def _driver(context: Context, observer: Worker) -> None:
@@ -77,23 +69,13 @@ def _driver(context: Context, observer: Worker) -> None:
     for _ in range(context.repeats(3)):
         with stage.start("bare", [stage.program("steps"), *modules]) as worker:
             runs.append(_walk(context, observer, worker, steps))
-    _rows(context, STEPS, steps, runs)
+    _rows(context, steps, runs)
     with context.item("the daemon's probe"):
         fresh = statistics.median(run["init"]["NVML"] + run["context"]["NVML"] for run in runs)
         probed = context.stage.device()["context_bytes"] / MIB
         context.row(
             "context as the daemon's probe measured it", probed, "MiB", against=f"a fresh process: {fresh:.0f} MiB"
         )
-
-
-def _torch(context: Context, observer: Worker, loading: str) -> None:
-    runs: list[Costs] = []
-    for _ in range(context.repeats(3)):
-        argv = context.stage.python("torch_steps.py")
-        with context.stage.start("bare", argv, environment={"CUDA_MODULE_LOADING": loading}) as worker:
-            runs.append(_walk(context, observer, worker, list(TORCH)))
-    labels = {step: f"{label}, {loading.lower()} loading" for step, label in TORCH.items()}
-    _rows(context, labels, list(TORCH), runs)
 
 
 def measure(context: Context) -> None:
@@ -103,7 +85,3 @@ def measure(context: Context) -> None:
         observer.ask("context")
         with context.item("the driver's own"):
             _driver(context, observer)
-        if context.has("torch"):
-            for loading in ("LAZY", "EAGER"):
-                with context.item(f"PyTorch, {loading.lower()} loading"):
-                    _torch(context, observer, loading)

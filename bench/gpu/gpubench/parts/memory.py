@@ -1,7 +1,6 @@
-"""Usable bytes under a limit, what a process costs, books against NVML, processes that race."""
+"""Usable bytes under a limit, the cost of a process, books against NVML, processes that race."""
 
 from gpubench.context import Context
-from gpubench.parts.hidden import TORCH
 from gpubench.worker import START_SECONDS, Worker
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -10,6 +9,14 @@ FRAMEWORK_LIMIT = 16 * GIB
 # Each: how many allocations of which size. One byte over a multiple of 2 MiB is where the driver's granularity shows.
 LADDER = ((4096, 4 << 10), (1024, 64 << 10), (256, 1 << 20), (256, (1 << 20) + 1), (256, (2 << 20) + 1), (32, 20 << 20))
 RACERS = 4
+TORCH = {
+    "import": "import torch",
+    "context": "PyTorch's first tensor",
+    "cublas": "+ cuBLAS (a bf16 product)",
+    "conv": "+ cuDNN (a convolution)",
+    "graph": "+ a captured graph",
+    "grow 67108864": "+ 64 MiB of the caching allocator",
+}
 
 
 def _book(context: Context, worker: Worker) -> int:
@@ -28,7 +35,7 @@ def _usable(context: Context) -> None:
             "usable under a limit of 4 GiB",
             held["held_bytes"] / MIB,
             "MiB",
-            against=f"limit {LIMIT >> 20} MiB; free said {shown['free_bytes'] / MIB:.0f} MiB at the start",
+            against=f"limit {LIMIT >> 20} MiB; free reported {shown['free_bytes'] / MIB:.0f} MiB at the start",
         )
         context.row(
             "a process before its first allocation of its own",
@@ -72,8 +79,8 @@ def _beyond(context: Context, worker: Worker, name: str, idle: int) -> None:
 
 
 def _framework(context: Context, loading: str) -> None:
-    """The same of a framework, whose libraries bring gigabytes of code of which it uses some: gpushare charges what the
-    parts it uses say of themselves."""
+    """The same for a framework, whose libraries bring gigabytes of code of which it uses a part: gpushare charges the
+    size that the loaded parts declare."""
     stage = context.stage
     idle = stage.settled_bytes()
     environment = {"CUDA_MODULE_LOADING": loading}
@@ -101,7 +108,7 @@ def _ladder(context: Context) -> None:
 
 
 def _race(context: Context) -> None:
-    """Several processes of one grant fill it at the same time."""
+    """Several processes of one grant fill its memory at the same time."""
     stage = context.stage
     idle = stage.settled_bytes()
     argv = stage.python("race.py", str(RACERS), "8MiB", *stage.load_argv())

@@ -1,7 +1,5 @@
-"""The same program bare and under gpushare. Both live the whole time and run in turns, so that clocks and
+"""The same program bare and under gpushare. Both are alive throughout and run in turns, so that clocks and
 temperature are the same for both."""
-
-from contextlib import ExitStack
 
 from gpubench.context import Context
 from gpubench.stats import Spread, loss, spread
@@ -21,61 +19,25 @@ TORCH = {
     "decode": "decode step, CUDA graph",
     "eager": "decode step, launch by launch",
 }
-PAIR = "transformer"
 TARGET_PERCENT = 1.0
 MEMORY = 40 << 30
 
 
-def _alternate(
-    context: Context, bare: list[Worker], other: list[Worker], seconds: float, pairs: int
-) -> tuple[Spread, float]:
-    """Loss in percent of the bare rate, and the median bare rate; with several programs, of their sums."""
-    window(context.seconds(0.5), *bare)
-    window(context.seconds(0.5), *other)
+def _alternate(context: Context, bare: Worker, other: Worker, seconds: float, pairs: int) -> tuple[Spread, float]:
+    """Loss in percent of the bare rate, and the median bare rate."""
+    window(context.seconds(0.5), bare)
+    window(context.seconds(0.5), other)
     alone: list[float] = []
     shared: list[float] = []
     for index in range(context.repeats(pairs)):
         order = ((bare, alone), (other, shared)) if index % 2 == 0 else ((other, shared), (bare, alone))
-        for workers, rates in order:
-            rates.append(sum(rate(report) for report in window(context.seconds(seconds), *workers)))
+        for worker, rates in order:
+            rates.append(rate(window(context.seconds(seconds), worker)[0]))
     return loss(alone, shared), spread(alone).median
 
 
-def _single(context: Context) -> None:
-    for name, (kernel, unit) in context.some(list(LAUNCHES.items()), 2):
-        with (
-            context.item(name),
-            context.stage.load("bare", kernel) as bare,
-            context.stage.load("gpushare", kernel) as other,
-        ):
-            bare.set(unit)
-            other.set(unit)
-            lost, units = _alternate(context, [bare], [other], 1.5, 9)
-            each = 1e6 / (units * unit.kernels)
-            against = f"bare, {each:.3g} us a launch"
-            context.row(name, lost, "% fewer", against=against, limit=TARGET_PERCENT)
-
-
-def _pairs(context: Context) -> None:
-    """Two at once under gpushare against two at once under the device's own slicing."""
-    for name in context.some(["20 us kernels", "1 ms matrix products"]):
-        kernel, unit = LAUNCHES[name]
-        label = f"{name}, two programs together"
-        with (
-            context.item(label),
-            context.stage.load("bare", kernel) as a,
-            context.stage.load("bare", kernel) as b,
-            context.stage.load("gpushare", kernel) as c,
-            context.stage.load("gpushare", kernel) as d,
-        ):
-            for worker in (a, b, c, d):
-                worker.set(unit)
-            lost, _ = _alternate(context, [a, b], [c, d], 2, 5)
-            context.row(label, lost, "% fewer", against="two bare programs together")
-
-
 def _calibration(context: Context, kernel: str) -> None:
-    """What of each kernel's time is not its work, bare: 2 us kernels are mostly that."""
+    """The part of each kernel's time that is not its work, bare: most of it for 2 us kernels."""
     _, launch_ns = context.stage.calibrated(kernel)
     label = f"{kernel}: device time of a launch without its work"
     context.row(label, launch_ns / 1000, "us", against="bare, in a row of launches; part of every kernel's time here")
@@ -86,8 +48,18 @@ def launches(context: Context) -> None:
         if not context.simulated:
             with context.item(f"calibration of {kernel}"):
                 _calibration(context, kernel)
-    _single(context)
-    _pairs(context)
+    for name, (kernel, unit) in context.some(list(LAUNCHES.items()), 2):
+        with (
+            context.item(name),
+            context.stage.load("bare", kernel) as bare,
+            context.stage.load("gpushare", kernel) as other,
+        ):
+            bare.set(unit)
+            other.set(unit)
+            lost, units = _alternate(context, bare, other, 1.5, 9)
+            each = 1e6 / (units * unit.kernels)
+            against = f"bare, {each:.3g} us a launch"
+            context.row(name, lost, "% fewer", against=against, limit=TARGET_PERCENT)
 
 
 def frameworks(context: Context) -> None:
@@ -101,18 +73,6 @@ def frameworks(context: Context) -> None:
             stage.start("bare", argv) as bare,
             stage.start("gpushare", argv, memory=MEMORY) as other,
         ):
-            lost, units = _alternate(context, [bare], [other], 2, 7)
+            lost, units = _alternate(context, bare, other, 2, 7)
             against = f"bare, {1000 / units:.4g} ms a step"
             context.row(label, lost, "% fewer steps", against=against, limit=TARGET_PERCENT)
-    _together(context)
-
-
-def _together(context: Context) -> None:
-    """Two trainings at once under gpushare against two at once under the device's own slicing."""
-    argv, label = context.stage.python("torch_load.py", PAIR), f"{TORCH[PAIR]}: two programs together"
-    with context.item(label), ExitStack() as stack:
-        start = context.stage.start
-        bare = [stack.enter_context(start("bare", argv)) for _ in range(2)]
-        shared = [stack.enter_context(start("gpushare", argv, memory=MEMORY)) for _ in range(2)]
-        lost, _ = _alternate(context, bare, shared, 3, 5)
-        context.row(label, lost, "% fewer steps", against="two bare programs together")

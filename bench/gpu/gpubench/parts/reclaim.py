@@ -21,7 +21,7 @@ def longest_ms(unit: Unit) -> float:
 
 
 def _next_to(context: Context, arm: str, unit: Unit) -> tuple[Json, Json, list[float]]:
-    """Reports of owner and borrower, and the waits that the arbiter recorded, in ms."""
+    """Reports of owner and borrower, and the waits in ms that the arbiter recorded."""
     stage = context.stage
     with (
         stage.load(arm, class_="interactive", time_milli=750) as owner,
@@ -33,7 +33,7 @@ def _next_to(context: Context, arm: str, unit: Unit) -> tuple[Json, Json, list[f
         after = stage.client.call("GET", "/v1/events")["after"] if grant else 0
         reports = window(context.seconds(10), owner, borrower)
         if borrower.process.poll() is not None:
-            raise WorkerError("the borrower did not live through it")
+            raise WorkerError("the borrower died")
         waits = []
         if grant:
             events = stage.client.call("GET", f"/v1/events?after={after}")["events"]
@@ -75,4 +75,4 @@ def _arm(context: Context, arm: str, name: str, unit: Unit, values: dict[str, di
             "ms",
         )
     used = 100 * borrower_report["work_ns"] / borrower_report["wall_ns"]
-    context.row(f"borrower's work meanwhile: {name}, {arm}", used, "% of the device", against="its process lives on")
+    context.row(f"borrower's work meanwhile: {name}, {arm}", used, "% of the device", against="its process survives")

@@ -7,7 +7,7 @@ from gpubench.stats import shares, spread, windows
 from gpubench.worker import Json, Unit, rate, window
 
 SPLITS = ((500, 500), (250, 750), (100, 900))
-# The second gets longer kernels: by number of launches or of slices it would get more.
+# The second program has longer kernels: it would get more by number of launches or slices.
 WORK = {
     "equal kernels, 1 ms": (Unit(5, 1000), Unit(5, 1000)),
     "kernels of 0.1 ms and 10 ms": (Unit(50, 100), Unit(1, 10_000)),
