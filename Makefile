@@ -5,8 +5,10 @@ SHELL := /bin/bash
 
 VENV := .venv
 BIN := $(VENV)/bin
-TEST_LIMIT ?= 1500
-SLOW_LIMIT ?= 1200
+TEST_LIMIT ?= 900
+# Tests that run at once: half of them wait for something at any moment.
+WORKERS ?= $(shell nproc)
+PARALLEL = timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations=15
 
 # Everything that the wheel is made of: touched or gone, it is built and installed again.
 PRODUCT := $(shell find native hooks gpushare -path gpushare/_lib -prune -o -name __pycache__ -prune -o -print) CMakeLists.txt README.md
@@ -28,10 +30,12 @@ demo: $(VENV)/.ready build ## two containers share one device: live table and ve
 	@$(BIN)/gpushare demo
 
 test: $(VENV)/.ready-test check test-build ## static checks, then every test but the soaks
-	timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -m "not slow and not gpu"
+	$(PARALLEL) -m "not slow and not gpu and not timing"
+	timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -m "timing and not slow and not gpu"
 
-test-slow: $(VENV)/.ready-test build test-build ## the long soaks
-	timeout --signal=INT $(SLOW_LIMIT) $(BIN)/pytest -m "slow and not gpu"
+test-slow: $(VENV)/.ready-test build test-build ## soaks, full products, every property with more examples
+	$(PARALLEL) -m "(slow or hypothesis) and not gpu and not timing" --hypothesis-profile=many
+	timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -m "timing and slow and not gpu"
 
 check: $(VENV)/.ready-test build sanitize ## linters, types, import rules, warnings as errors, sanitizers
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ import pytest
 from gpushare import paths
 
 HERE = Path(__file__).resolve().parent
-NORMAL_SECONDS, LONG_SECONDS = 3, 20
+NORMAL_SECONDS, LONG_SECONDS = 1, 12
 TARGETS = sorted(file.stem for file in HERE.glob("*.c"))
 LONGEST = {"hook": 32768, "image": 16384, "arbiter": 16384, "gangs": 16384}  # bytes of input; 4096 of the others
 
@@ -32,7 +32,7 @@ def fuzz(program: Path, name: str, seconds: int, directory: Path) -> int:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_hostile_bytes(name: str, tmp_path: Path) -> None:
-    assert fuzz(built.program(f"fuzz-{name}", "fuzz"), name, NORMAL_SECONDS, tmp_path) > 500
+    assert fuzz(built.program(f"fuzz-{name}", "fuzz"), name, NORMAL_SECONDS, tmp_path) > 100
 
 
 @pytest.mark.slow

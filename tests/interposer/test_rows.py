@@ -4,6 +4,7 @@ The snippets (rows/*.c) judge what they see: answers, data, handles. The test ho
 run on the bare simulated driver, and the grant's page against the simulator's books wherever a snippet stops for that.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -244,9 +245,22 @@ def placed_so(
     return ["unshare", "-m", "--propagation", "private", "sh", "-c", over, "sh"], environment(grant, "")
 
 
-@pytest.mark.parametrize("origin", ORIGINS)
-@pytest.mark.parametrize("entry", ENTRIES)
-@pytest.mark.parametrize("place", PLACES)
+def pairwise(*values: tuple[str, ...]) -> list[Any]:
+    """The product of some parameters. Those of its members that every pair of two values does not need are slow."""
+    seen: set[tuple[int, str, int, str]] = set()
+    chosen = []
+    product = list(itertools.product(*values))
+
+    def pairs(case: tuple[str, ...]) -> set[tuple[int, str, int, str]]:
+        return {(i, case[i], j, case[j]) for i, j in itertools.combinations(range(len(case)), 2)}
+
+    while missing := set().union(*map(pairs, product)) - seen:
+        chosen.append(max(product, key=lambda case: len(pairs(case) & missing)))
+        seen |= pairs(chosen[-1])
+    return [case if case in chosen else pytest.param(*case, marks=pytest.mark.slow) for case in product]
+
+
+@pytest.mark.parametrize(("place", "entry", "origin"), pairwise(PLACES, ENTRIES, ORIGINS))
 def test_under_the_interposer(
     sim: Simulator,
     grant: Grant,

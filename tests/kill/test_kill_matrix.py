@@ -86,7 +86,7 @@ def test_tenant_killed_while_it_allocates(node: Daemon) -> None:
     again.close()
 
 
-@pytest.mark.parametrize("delay", [0, 3, 20, 100])
+@pytest.mark.parametrize("delay", [0, *(pytest.param(ms, marks=pytest.mark.slow) for ms in (3, 20, 100))])
 def test_daemon_killed_under_two_tenants(node: Daemon, delay: float) -> None:
     owner, borrower = node.spin("4GiB", "75%"), node.spin("4GiB", "25%")
     for tenant in (owner, borrower):
@@ -159,10 +159,15 @@ def test_tenant_dies_while_the_daemon_is_dead(node: Daemon) -> None:
     until(lambda: nothing_left(node), 10)
 
 
-@pytest.mark.parametrize("delay", POINTS)
-def test_hook_killed_leaves_no_grant(node: Daemon, delay: float) -> None:
+def test_hooks_killed_at_many_points_leave_no_grant(node: Daemon) -> None:
     """A killed hook fails the start; the reservation ends with its time, nothing else remains."""
-    grant = node.client.create(memory="1GiB", time=100, ttl_seconds=1)
+    for delay in POINTS:
+        kill_a_hook(node, delay)
+    until(lambda: nothing_left(node), 10)
+
+
+def kill_a_hook(node: Daemon, delay: float) -> None:
+    grant = node.client.create(memory="1GiB", time=50, ttl_seconds=1)
     sleeper = subprocess.Popen(["sleep", "60"])
     state = {"ociVersion": "1.0.2", "id": "c", "status": "creating", "pid": sleeper.pid, "bundle": "/"}
     hook = subprocess.Popen(
@@ -183,7 +188,6 @@ def test_hook_killed_leaves_no_grant(node: Daemon, delay: float) -> None:
         # What an engine does when a hook fails: it ends the container's first process.
         sleeper.send_signal(signal.SIGKILL)
         sleeper.wait()
-    until(lambda: nothing_left(node), 10)
 
 
 def test_stopped_tenant_does_not_stop_its_neighbour(node: Daemon) -> None:

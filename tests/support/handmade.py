@@ -10,68 +10,38 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpushare import paths
+from simulated import CONTEXT, Sim, Wire
+from waiting import until as until
 
-# gs_page.h, sim_proto.h, gs_wire.h
-LIMITS_MAGIC, USAGE_MAGIC, PAGE_VERSION, SLOTS, DEVICES = 0x67734C31, 0x67735531, 3, 1024, 16
-SLOT_DEVICE_BYTES = 128
-LIMITS_BYTES, SLOT_BYTES = 128 + DEVICES * 128, 64 + DEVICES * SLOT_DEVICE_BYTES
-USAGE_BYTES = 64 + SLOTS * SLOT_BYTES + 32 * 2048
-STATE, SLOTS_HIGH, DAEMON_EPOCH, HEARTBEAT, MANAGED = 56, 60, 64, 68, 72
-UUID, MEMORY, CONTEXT, BOUND, GUARANTEE, LIMIT, LEASE, CONTENDED = 0, 16, 24, 32, 40, 44, 48, 52
-FOREIGN_WORK, FOREIGN_WORK_NS = 56, 64
-WORDS = {"busy_ns": 16, "queue_end_ns": 24, "launches": 32, "wait_ns": 40, "collectives": 64, "cut": 72}
-HALVES = {"waiting": 48, "inflight": 52, "drained": 56, "flags": 60}
-JOIN_MAGIC, WIRE_VERSION, NO_SLOT = 0x67734A31, 1, 0xFFFF
-SIM_MAGIC, SIM_VERSION, SIM_HELLO, SIM_STATS, SIM_VIEWER = 0x67734D31, 1, 1, 7, 2
+from gpushare import paths
+from gpushare._native import ffi, lib
+
+LIMITS, USAGE, SLOT = "struct gs_limits", "struct gs_usage", "struct gs_slot"
+DEVICE_LIMITS, SLOT_DEVICE, REPLY = "struct gs_device_limits", "struct gs_slot_device", "struct gs_join_reply"
+SLOTS, SLOT_DEVICE_BYTES, SLOT_BYTES = lib.GS_MAX_SLOTS, ffi.sizeof(SLOT_DEVICE), ffi.sizeof(SLOT)
+LIMITS_BYTES, USAGE_BYTES, DEVICE_LIMITS_BYTES = ffi.sizeof(LIMITS), ffi.sizeof(USAGE), ffi.sizeof(DEVICE_LIMITS)
+SLOTS_HIGH, MANAGED = ffi.offsetof(LIMITS, "slots_high"), ffi.offsetof(LIMITS, "managed")
+FIRST_DEVICE, FIRST_SLOT = ffi.offsetof(LIMITS, "device"), ffi.offsetof(USAGE, "slot")
+MEMORY, LEASE = ffi.offsetof(DEVICE_LIMITS, "memory_bytes"), ffi.offsetof(DEVICE_LIMITS, "lease")
+JOIN_MAGIC, WIRE_VERSION = lib.GS_JOIN_MAGIC, lib.GS_WIRE_VERSION
 MS = 1_000_000
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = 10.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.0005)
-    return value
+class Simulator(Sim):
+    """A started simulator with one device of 4 GiB, which a hand-made grant can be of."""
 
-
-class Simulator:
     def __init__(self, directory: Path, devices: str = "1x4GiB", *options: str) -> None:
-        directory.mkdir()
-        self.socket = directory / "sim.sock"
-        self.directory = directory
-        self.process = subprocess.Popen(
-            [paths.SIM_BINARY, "--socket", self.socket, "--devices", devices, *options], stdin=subprocess.DEVNULL
-        )
-        self.uuids: list[bytes] = []
-        self._viewer = until(self._connect, "gpushare-sim answers")
-
-    def _connect(self) -> socket.socket | None:
-        assert self.process.poll() is None, f"gpushare-sim ended with {self.process.returncode}"
-        viewer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            viewer.connect(str(self.socket))
-        except OSError:
-            viewer.close()
-            return None
-        viewer.send(struct.pack("<IIIIQQ", SIM_MAGIC, SIM_VERSION, SIM_HELLO, 0, SIM_VIEWER, 0))
-        hello = viewer.recv(8192)
-        count = struct.unpack_from("<I", hello, 12)[0]
-        self.uuids = [hello[96 + 104 * i : 112 + 104 * i] for i in range(count)]
-        return viewer
+        super().__init__(directory)
+        self.start(*options, devices=devices)
+        self._viewer = Wire(self.socket)
+        self.uuids = self._viewer.uuids
 
     def books(self) -> dict[str, Any]:
-        self._viewer.send(struct.pack("<IIIIQQ", SIM_MAGIC, SIM_VERSION, SIM_STATS, 0, 0, 0))
-        reply, descriptors, _, _ = socket.recv_fds(self._viewer, 64, 4)
-        _, error, size = struct.unpack_from("<IiQ", reply)
-        assert error == 0
-        with os.fdopen(descriptors[0], "rb") as file:
-            return json.loads(os.pread(file.fileno(), size, 0))
+        return self.stats(self._viewer)
 
     def busy_ns(self, pid: int, device: int = 0) -> int:
         processes = self.books()["devices"][device]["processes"]
@@ -79,27 +49,21 @@ class Simulator:
 
     def stop(self) -> None:
         self._viewer.close()
-        self.process.terminate()
-        self.process.wait(10)
+        super().stop()
 
 
 class Slot:
-    """What one process wrote about one device."""
+    """What one process wrote about one device: the fields of struct gs_slot_device."""
 
-    def __init__(self, usage: mmap.mmap, index: int, device: int = 0) -> None:
-        self._usage = usage
-        self._at = 64 + index * SLOT_BYTES + 64 + device * SLOT_DEVICE_BYTES
+    def __init__(self, usage: Any, index: int, device: int = 0) -> None:
+        self._words = usage.slot[index].device[device]
 
     def __getattr__(self, name: str) -> int:
-        if name in WORDS:
-            return ctypes.c_uint64.from_buffer(self._usage, self._at + WORDS[name]).value
-        if name in HALVES:
-            return ctypes.c_uint32.from_buffer(self._usage, self._at + HALVES[name]).value
-        raise AttributeError(name)
+        return int(getattr(self._words, name))
 
     def set_cut(self, cut: int) -> None:
         """As the arbiter does; whoever waits for it has to be woken (Grant.wake)."""
-        ctypes.c_uint64.from_buffer(self._usage, self._at + WORDS["cut"]).value = cut
+        self._words.cut = cut
 
 
 class Grant:
@@ -109,14 +73,22 @@ class Grant:
         directory.mkdir()
         (directory / "driver").symlink_to(paths.SIM_LIB_DIR)
         (directory / "sim").symlink_to(sim.directory)
-        self.limits = self._page("limits", LIMITS_BYTES)
-        self.usage = self._page("usage", USAGE_BYTES)
-        struct.pack_into("<IIII40sII", self.usage, 0, USAGE_MAGIC, PAGE_VERSION, USAGE_BYTES, SLOTS, b"grant", 0, 0)
-        head = (LIMITS_MAGIC, PAGE_VERSION, LIMITS_BYTES, self.ndevices, b"grant", 1, 0, 1, 1)
-        struct.pack_into("<IIII40sIIII", self.limits, 0, *head)
-        for index, uuid in enumerate(sim.uuids):
-            words = (uuid, 2 << 30, 16 << 20, bound_ns, guarantee_milli, 1000, 0, 1)
-            struct.pack_into("<16sQQQIIII", self.limits, 128 + 128 * index, *words)
+        self.limits, self.usage = self._page("limits", LIMITS_BYTES), self._page("usage", USAGE_BYTES)
+        self.limits_page = ffi.from_buffer(f"{LIMITS} *", self.limits, require_writable=True)
+        self.usage_page = ffi.from_buffer(f"{USAGE} *", self.usage, require_writable=True)
+        for page, magic, size in (
+            (self.usage_page, lib.GS_USAGE_MAGIC, USAGE_BYTES),
+            (self.limits_page, lib.GS_LIMITS_MAGIC, LIMITS_BYTES),
+        ):
+            page.magic, page.version, page.size, page.grant = magic, lib.GS_PAGE_VERSION, size, b"grant"
+        self.usage_page.nslots = SLOTS
+        head = self.limits_page
+        head.ndevices, head.state, head.slots_high = self.ndevices, lib.GS_GRANT_ACTIVE, 0
+        head.daemon_epoch, head.heartbeat = 1, 1
+        for device, uuid in zip(head.device, sim.uuids, strict=False):
+            device.uuid, device.memory_bytes, device.context_bytes = uuid, 2 << 30, CONTEXT
+            device.inflight_bound_ns, device.guarantee_milli, device.limit_milli = bound_ns, guarantee_milli, 1000
+            device.contended = 1
         self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._joined: list[socket.socket] = []
         self._slots = 0
@@ -137,42 +109,44 @@ class Grant:
         server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         server.bind(str(self.directory / "grant.sock"))
         server.listen(64)
-        server.settimeout(0.05)
         return server
 
+    def _stop_serving(self) -> None:
+        """A shutdown wakes the thread that accepts; a close alone would leave it there."""
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join(10)
+        self._server.close()
+
     def _serve(self) -> None:
-        while not self._end.is_set():
+        while True:
             try:
                 connection, _ = self._server.accept()
-            except TimeoutError:
-                continue
             except OSError:
                 return
             magic, version, slot, generation = struct.unpack("<IIII", connection.recv(64))
             assert (magic, version) == (JOIN_MAGIC, WIRE_VERSION)
-            if slot == NO_SLOT:
+            if slot == lib.GS_NO_SLOT:
                 slot, generation = self._slots, 1
                 self._slots += 1
                 peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-                pid = struct.unpack("<iII", peer)[0]
-                struct.pack_into("<IIi", self.usage, 64 + slot * SLOT_BYTES, 1, generation, pid)
-                struct.pack_into("<I", self.limits, SLOTS_HIGH, self._slots)
-            reply = struct.pack("<IIIIIi104s", JOIN_MAGIC, WIRE_VERSION, 0, slot, generation, 1, b"")
-            socket.send_fds(connection, [reply], [self.bell])
+                given = self.usage_page.slot[slot]
+                given.state, given.generation = lib.GS_SLOT_LIVE, generation
+                given.pid = struct.unpack("<iII", peer)[0]
+                self.limits_page.slots_high = self._slots
+            reply = ffi.new(f"{REPLY} *", [JOIN_MAGIC, WIRE_VERSION, lib.GS_JOIN_OK, slot, generation, 1])
+            socket.send_fds(connection, [bytes(ffi.buffer(reply))], [self.bell])
             self._joined.append(connection)
 
     def _beat(self) -> None:
-        beat = 1
         while not self._end.wait(0.02):
             if self._beating.is_set():
-                beat += 1
-                struct.pack_into("<I", self.limits, HEARTBEAT, beat)
+                self.limits_page.heartbeat += 1
 
     def lease_word(self, device: int = 0) -> int:
-        return ctypes.c_uint32.from_buffer(self.limits, 128 + 128 * device + LEASE).value
+        return self._lease(device).value
 
     def _lease(self, device: int) -> ctypes.c_uint32:
-        return ctypes.c_uint32.from_buffer(self.limits, 128 + 128 * device + LEASE)
+        return ctypes.c_uint32.from_buffer(self.limits, FIRST_DEVICE + DEVICE_LIMITS_BYTES * device + LEASE)
 
     def wake(self, device: int = 0) -> None:
         libc.syscall(202, ctypes.byref(self._lease(device)), 1, 1 << 30, None, None, 0)  # futex, wake all
@@ -191,16 +165,16 @@ class Grant:
         return self._turn(False, device)
 
     def set_bound(self, ns: int, device: int = 0) -> None:
-        struct.pack_into("<Q", self.limits, 128 + 128 * device + BOUND, ns)
+        self.limits_page.device[device].inflight_bound_ns = ns
 
     def set_foreign_work(self, foreign: bool, device: int = 0) -> None:
-        (before,) = struct.unpack_from("<I", self.limits, 128 + 128 * device + FOREIGN_WORK)
-        if before & 1 != foreign:
-            struct.pack_into("<Q", self.limits, 128 + 128 * device + FOREIGN_WORK_NS, time.monotonic_ns())
-            struct.pack_into("<I", self.limits, 128 + 128 * device + FOREIGN_WORK, ((before >> 1) + 1) << 1 | foreign)
+        limits = self.limits_page.device[device]
+        if bool(limits.foreign_work & 1) != foreign:
+            limits.foreign_work_ns = time.monotonic_ns()
+            limits.foreign_work = ((limits.foreign_work >> 1) + 1) << 1 | foreign
 
     def slot(self, index: int = 0, device: int = 0) -> Slot:
-        return Slot(self.usage, index, device)
+        return Slot(self.usage_page, index, device)
 
     def rings(self) -> int:
         """Since the last time it was asked."""
@@ -214,16 +188,15 @@ class Grant:
 
     def daemon_dies(self) -> None:
         self._beating.clear()
-        self._server.close()
+        self._stop_serving()
         (self.directory / "grant.sock").unlink()
         for connection in self._joined:
             connection.close()
         self._joined.clear()
-        self._threads[0].join(10)
 
     def daemon_returns(self) -> None:
         self._server = self._listen()
-        struct.pack_into("<I", self.limits, DAEMON_EPOCH, struct.unpack_from("<I", self.limits, DAEMON_EPOCH)[0] + 1)
+        self.limits_page.daemon_epoch += 1
         self._threads[0] = threading.Thread(target=self._serve, daemon=True)
         self._threads[0].start()
         self._beating.set()
@@ -234,9 +207,9 @@ class Grant:
 
     def close(self) -> None:
         self._end.set()
-        for thread in self._threads:
-            thread.join(10)
-        self._server.close()
+        if self._server.fileno() >= 0:
+            self._stop_serving()
+        self._threads[1].join(10)
         for connection in self._joined:
             connection.close()
         os.close(self.bell)

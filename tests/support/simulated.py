@@ -8,12 +8,11 @@ import signal
 import socket
 import struct
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import zygote
+from waiting import until as wait_for
 
 from gpushare.paths import SIM_BINARY, SIM_LIB_DIR
 
@@ -23,14 +22,6 @@ DEVICE, SETTING, SETTING_LOST = 10, 13, 4
 CLIENT, VIEWER, CONTROL = 1, 2, 3
 CONTEXT = 16 << 20
 LOADED = CONTEXT + (2 << 20)  # a context with a small program in it
-
-
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 20.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"timed out waiting for {what}"
-        time.sleep(0.005)
-    return found
 
 
 class Wire:
@@ -45,6 +36,12 @@ class Wire:
             self.socket.close()
             raise
         self.hello = self.raw(struct.pack("<IIIIQQ", MAGIC, VERSION, HELLO, 0, role, 0)) if role else b""
+
+    @property
+    def uuids(self) -> list[bytes]:
+        """Of the devices, as the greeting lists them: 96 bytes, then 104 for each."""
+        (count,) = struct.unpack_from("<I", self.hello, 12)
+        return [self.hello[96 + 104 * i : 112 + 104 * i] for i in range(count)]
 
     def raw(self, request: bytes) -> bytes:
         self.socket.send(request)
@@ -142,9 +139,15 @@ class Sim:
         self.children.append(child)
         return child
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self, viewer: Wire | None = None) -> dict[str, Any]:
+        """The books, asked over a connection that is there or over a new one."""
+        if viewer is not None:
+            return self._books(viewer)
         with Wire(self.socket) as wire:
-            error, (size, _, _), (fd,) = wire.call(STATS)
+            return self._books(wire)
+
+    def _books(self, wire: Wire) -> dict[str, Any]:
+        error, (size, _, _), (fd,) = wire.call(STATS)
         assert error == 0
         try:
             books: dict[str, Any] = json.loads(os.pread(fd, size, 0))

@@ -3,10 +3,10 @@
 import json
 import sys
 import textwrap
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from waiting import until as until
 
 CONTEXT = 16 << 20  # device memory of one context, by default
 PROGRAM = Path(__file__).parent / "worker.py"
@@ -62,10 +62,3 @@ def start(sim: Any, device: int = 0, env: dict[str, str] | None = None) -> Worke
 def held(sim: Any, worker: Worker, device: int = 0) -> int:
     """Bytes beyond one context, by the simulator's own books."""
     return int(sim.process(worker.pid, device)["bytes"]) - CONTEXT
-
-
-def until(condition: Callable[[], Any], what: str, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"timed out: {what}"
-        time.sleep(0.005)

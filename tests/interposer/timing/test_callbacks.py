@@ -5,6 +5,8 @@ from collections.abc import Callable
 import pytest
 from handmade import MS, Grant, Simulator, Tenant, until
 
+pytestmark = pytest.mark.timing
+
 MODES = ["function", "callback", "captured", "node", "anynode", "changed", "execchanged", "anychanged"]
 KERNEL_NS = 200 * MS  # long enough to be seen in flight
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import pytest
 from handmade import MS, Grant, Simulator, Tenant, until
 
+pytestmark = pytest.mark.timing
+
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
 
 

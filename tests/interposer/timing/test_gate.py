@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 from handmade import MS, Grant, Simulator, Tenant, until
 
+pytestmark = pytest.mark.timing
+
 Run = Callable[..., Tenant]
 
 
@@ -77,7 +79,7 @@ def test_work_in_flight_is_bounded(grant: Grant, sim: Simulator, run_tenant: Run
     tenant.end()
 
 
-@pytest.mark.parametrize("kernel_ms", [3, 6, 40])
+@pytest.mark.parametrize("kernel_ms", [6, *(pytest.param(ms, marks=pytest.mark.slow) for ms in (3, 40))])
 def test_kernels_longer_than_the_bound_leave_no_gaps(
     grant: Grant, sim: Simulator, run_tenant: Run, kernel_ms: int
 ) -> None:
@@ -96,7 +98,7 @@ def test_kernels_longer_than_the_bound_leave_no_gaps(
     tenant.end()
 
 
-@pytest.mark.parametrize("kernel_ms", [6, 40])
+@pytest.mark.parametrize("kernel_ms", [6, pytest.param(40, marks=pytest.mark.slow)])
 def test_kernels_longer_than_patience_are_bounded_too(
     grant: Grant, sim: Simulator, run_tenant: Run, kernel_ms: int
 ) -> None:

@@ -85,6 +85,7 @@ def launches(pattern: str, ns: int) -> int:
     return min(20_000, max(400, 300_000_000 // each))
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("kernel_us", [5, 20, 100])
 @pytest.mark.parametrize("pattern", [*PATTERNS, "event"])
 def test_metered_against_the_books(
@@ -110,7 +111,8 @@ def test_metered_against_the_books(
     assert min(errors) <= allowed
 
 
-@pytest.mark.parametrize("kernel_us", [20, 300, 3000, 50_000])
+@pytest.mark.timing
+@pytest.mark.parametrize("kernel_us", [300, *(pytest.param(us, marks=pytest.mark.slow) for us in (20, 3000, 50_000))])
 def test_metered_under_leases_in_turn(
     make_grant: Callable[..., Grant], sim: Simulator, run_tenant: Callable[..., Tenant], kernel_us: int
 ) -> None:
@@ -148,6 +150,7 @@ def test_metered_under_leases_in_turn(
     assert sum(metered) <= 1.05 * sum(leased) + 2 * kernel_us * 1000
 
 
+@pytest.mark.timing
 def test_two_processes_of_a_grant_share_its_time(
     grant: Grant, sim: Simulator, run_tenant: Callable[..., Tenant]
 ) -> None:
@@ -171,6 +174,7 @@ def test_two_processes_of_a_grant_share_its_time(
     assert metered == pytest.approx(busy, rel=0.1)
 
 
+@pytest.mark.timing
 def test_copies_over_the_link_are_not_device_time(
     grant: Grant, sim: Simulator, run_tenant: Callable[..., Tenant]
 ) -> None:
@@ -184,6 +188,7 @@ def test_copies_over_the_link_are_not_device_time(
     tenant.end()
 
 
+@pytest.mark.timing
 def test_a_profiled_process_is_charged_its_residency(
     grant: Grant, sim: Simulator, run_tenant: Callable[..., Tenant]
 ) -> None:

@@ -12,7 +12,7 @@ Run = Callable[..., Tenant]
 LIMIT_S = 20  # a collective that nobody joins lasts for ever
 COLLECTIVE = MS // 5
 
-pytestmark = pytest.mark.timeout(3 * LIMIT_S)
+pytestmark = [pytest.mark.timeout(3 * LIMIT_S), pytest.mark.timing]
 keys = itertools.count(1)
 
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import pytest
 from handmade import MS, Grant, Simulator, Tenant, until
 
+pytestmark = pytest.mark.timing
+
 
 @pytest.mark.parametrize(
     ("mode", "n"), [("refused", 20_000), ("waits", 20_000), ("captures", 100), ("threads", 100), ("ends", 100)]
