@@ -6,6 +6,7 @@
 #define GS_CUDA_TYPES_H
 
 #include "api/gs_cuda.h"
+#include "api/gs_cuda_enums.h"
 
 /* Enumerations are plain ints in the ABI. */
 typedef int CUdevice_attribute;

@@ -162,7 +162,9 @@ static uint64_t variables(struct text *text) {
       depth -= depth > 0;
     else if (*start == ',' && depth > 0)
       values++;
-    else if (*start == '[' && depth == 0 && token(text, &start, &length)) {
+    else if (*start == '[' && depth == 0) {
+      if (!token(text, &start, &length))
+        break; /* there is no character to look at */
       open = open || *start == ']';
       count = *start == ']' ? count : times(count, number(start, length));
     } else if (is(start, length, ".align"))

@@ -1,8 +1,9 @@
-/* native/sim/program/image.c reading a file that a program named. */
+/* The simulator's reader of images, and the interposer's, on a file that a program named. They share no code. */
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "fuzz.h"
+#include "image/gs_image.h"
 #include "sim/program/image.h"
 
 /* What image.c needs of the rest of the simulated driver. */
@@ -43,6 +44,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     file = memfd_create("image", 0);
     snprintf(path, sizeof path, "/proc/self/fd/%d", file);
   }
+  struct gs_image_size size_of = gs_image_size(data, size, 10 * SIM_CAPABILITY_MAJOR + SIM_CAPABILITY_MINOR);
+  MUST(size_of.code <= 1ull << 48 && size_of.data <= 1ull << 48);
+  (void)gs_image_wrong(data, size);
   MUST(ftruncate(file, 0) == 0 && pwrite(file, data, size, 0) == (ssize_t)size);
   if (sim_image_load_file(path, NULL, &image) != CUDA_SUCCESS)
     return 0;

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
-OURS = [NATIVE / "api" / "gs_cuda.h", NATIVE / "api" / "gs_cuda_types.h"]
+OURS = [NATIVE / "api" / name for name in ("gs_cuda.h", "gs_cuda_enums.h", "gs_cuda_types.h")]
 TOOLKITS = [path for path in sorted(Path("/usr/local").glob("cuda-1[3-9]*/include")) if (path / "cuda.h").exists()]
 
 # What the last published form of a type is called there; ours have the unversioned name.

@@ -100,95 +100,94 @@ CUresult cuDeviceGetByPCIBusId(CUdevice *dev, const char *pciBusId) {
   return CUDA_ERROR_INVALID_DEVICE;
 }
 
-/* CU_DEVICE_ATTRIBUTE_* by number; what is not listed is 0: not there. */
+/* What is not listed is 0: not there. */
 static const struct {
   CUdevice_attribute attribute;
   int value;
 } attributes[] = {
-    {1, 1024},                  /* MAX_THREADS_PER_BLOCK */
-    {2, 1024},                  /* MAX_BLOCK_DIM_X */
-    {3, 1024},                  /* MAX_BLOCK_DIM_Y */
-    {4, 64},                    /* MAX_BLOCK_DIM_Z */
-    {5, 2147483647},            /* MAX_GRID_DIM_X */
-    {6, 65535},                 /* MAX_GRID_DIM_Y */
-    {7, 65535},                 /* MAX_GRID_DIM_Z */
-    {8, 49152},                 /* MAX_SHARED_MEMORY_PER_BLOCK */
-    {9, 65536},                 /* TOTAL_CONSTANT_MEMORY */
-    {10, 32},                   /* WARP_SIZE */
-    {11, 2147483647},           /* MAX_PITCH */
-    {12, 65536},                /* MAX_REGISTERS_PER_BLOCK */
-    {13, 1410000},              /* CLOCK_RATE, kHz */
-    {14, 512},                  /* TEXTURE_ALIGNMENT */
-    {15, 1},                    /* GPU_OVERLAP */
-    {16, 108},                  /* MULTIPROCESSOR_COUNT */
-    {19, 1},                    /* CAN_MAP_HOST_MEMORY */
-    {21, 131072},               /* MAXIMUM_TEXTURE1D_WIDTH */
-    {22, 131072},               /* MAXIMUM_TEXTURE2D_WIDTH */
-    {23, 65536},                /* MAXIMUM_TEXTURE2D_HEIGHT */
-    {24, 16384},                /* MAXIMUM_TEXTURE3D_WIDTH */
-    {25, 16384},                /* MAXIMUM_TEXTURE3D_HEIGHT */
-    {26, 16384},                /* MAXIMUM_TEXTURE3D_DEPTH */
-    {30, 512},                  /* SURFACE_ALIGNMENT */
-    {31, 1},                    /* CONCURRENT_KERNELS */
-    {36, 1215000},              /* MEMORY_CLOCK_RATE, kHz */
-    {37, 5120},                 /* GLOBAL_MEMORY_BUS_WIDTH, bits */
-    {38, 41943040},             /* L2_CACHE_SIZE */
-    {39, 2048},                 /* MAX_THREADS_PER_MULTIPROCESSOR */
-    {40, 2},                    /* ASYNC_ENGINE_COUNT: one copy engine each way */
-    {41, 1},                    /* UNIFIED_ADDRESSING */
-    {51, 32},                   /* TEXTURE_PITCH_ALIGNMENT */
-    {75, SIM_CAPABILITY_MAJOR}, /* COMPUTE_CAPABILITY_MAJOR */
-    {76, SIM_CAPABILITY_MINOR}, /* COMPUTE_CAPABILITY_MINOR */
-    {78, 1},                    /* STREAM_PRIORITIES_SUPPORTED */
-    {79, 1},                    /* GLOBAL_L1_CACHE_SUPPORTED */
-    {80, 1},                    /* LOCAL_L1_CACHE_SUPPORTED */
-    {81, 167936},               /* MAX_SHARED_MEMORY_PER_MULTIPROCESSOR */
-    {82, 65536},                /* MAX_REGISTERS_PER_MULTIPROCESSOR */
-    {83, 1},                    /* MANAGED_MEMORY */
-    {87, 2},                    /* SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO */
-    {89, 1},                    /* CONCURRENT_MANAGED_ACCESS */
-    {91, 1},                    /* CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM */
-    {92, 1},                    /* CAN_USE_STREAM_MEM_OPS_V1 */
-    {93, 1},                    /* CAN_USE_64_BIT_STREAM_MEM_OPS_V1 */
-    {94, 1},                    /* CAN_USE_STREAM_WAIT_VALUE_NOR_V1 */
-    {95, 1},                    /* COOPERATIVE_LAUNCH */
-    {97, 166912},               /* MAX_SHARED_MEMORY_PER_BLOCK_OPTIN */
-    {99, 1},                    /* HOST_REGISTER_SUPPORTED */
-    {102, 1},                   /* VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
-    {103, 1},                   /* HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED */
-    {106, 32},                  /* MAX_BLOCKS_PER_MULTIPROCESSOR */
-    {108, 31457280},            /* MAX_PERSISTING_L2_CACHE_SIZE */
-    {109, 134213632},           /* MAX_ACCESS_POLICY_WINDOW_SIZE */
-    {111, 1024},                /* RESERVED_SHARED_MEMORY_PER_BLOCK */
-    {115, 1},                   /* MEMORY_POOLS_SUPPORTED */
-    {119, 1},                   /* MEMPOOL_SUPPORTED_HANDLE_TYPES: file descriptors */
-    {122, 1},                   /* CAN_USE_64_BIT_STREAM_MEM_OPS */
-    {123, 1},                   /* CAN_USE_STREAM_WAIT_VALUE_NOR */
-    {126, 1},                   /* MEM_SYNC_DOMAIN_COUNT */
-    {131, -1},                  /* NUMA_ID */
-    {134, -1},                  /* HOST_NUMA_ID */
+    {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, 1024},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z, 64},
+    {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, 2147483647},
+    {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, 65535},
+    {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z, 65535},
+    {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, 49152},
+    {CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY, 65536},
+    {CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32},
+    {CU_DEVICE_ATTRIBUTE_MAX_PITCH, 2147483647},
+    {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK, 65536},
+    {CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 1410000}, /* kHz */
+    {CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, 512},
+    {CU_DEVICE_ATTRIBUTE_GPU_OVERLAP, 1},
+    {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 108},
+    {CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1},
+    {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH, 131072},
+    {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_WIDTH, 131072},
+    {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_HEIGHT, 65536},
+    {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_WIDTH, 16384},
+    {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_HEIGHT, 16384},
+    {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_DEPTH, 16384},
+    {CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT, 512},
+    {CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, 1},
+    {CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, 1215000},    /* kHz */
+    {CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, 5120}, /* bits */
+    {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 41943040},
+    {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 2048},
+    {CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 2}, /* one copy engine each way */
+    {CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1},
+    {CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT, 32},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, SIM_CAPABILITY_MAJOR},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, SIM_CAPABILITY_MINOR},
+    {CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 167936},
+    {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, 65536},
+    {CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, 1},
+    {CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO, 2},
+    {CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 1},
+    {CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 1},
+    {CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1, 1},
+    {CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1, 1},
+    {CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1, 1},
+    {CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, 1},
+    {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 166912},
+    {CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, 32},
+    {CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE, 31457280},
+    {CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE, 134213632},
+    {CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, 1024},
+    {CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES, 1}, /* file descriptors */
+    {CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 1},
+    {CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, 1},
+    {CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT, 1},
+    {CU_DEVICE_ATTRIBUTE_NUMA_ID, -1},
+    {CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, -1},
 };
-enum { NATTRIBUTES = sizeof attributes / sizeof attributes[0], ATTRIBUTE_MAX = 148 };
-enum { PCI_BUS_ID = 33, PCI_DEVICE_ID = 34, PCI_DOMAIN_ID = 50, COMPUTE_PREEMPTION = 90 };
+enum { NATTRIBUTES = sizeof attributes / sizeof attributes[0] };
 
 CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev) {
   CUresult result = check(pi, dev);
   if (result)
     return result;
-  if (attrib <= 0 || attrib >= ATTRIBUTE_MAX)
+  if (attrib <= 0 || attrib >= CU_DEVICE_ATTRIBUTE_MAX)
     return CUDA_ERROR_INVALID_VALUE;
   const struct sim_device_info *info = &sim_hello.device[dev];
   *pi = 0;
   for (int i = 0; i < NATTRIBUTES; i++)
     if (attributes[i].attribute == attrib)
       *pi = attributes[i].value;
-  if (attrib == PCI_BUS_ID)
+  if (attrib == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)
     *pi = (int)info->pci_bus;
-  if (attrib == PCI_DEVICE_ID)
+  if (attrib == CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)
     *pi = (int)info->pci_device;
-  if (attrib == PCI_DOMAIN_ID)
+  if (attrib == CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)
     *pi = (int)info->pci_domain;
-  if (attrib == COMPUTE_PREEMPTION)
+  if (attrib == CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED)
     *pi = (int)sim_hello.preempt;
   return CUDA_SUCCESS;
 }
@@ -199,8 +198,8 @@ CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice dev) {
     return result;
   if (minor == NULL)
     return CUDA_ERROR_INVALID_VALUE;
-  result = cuDeviceGetAttribute(major, 75, dev);
-  return result ? result : cuDeviceGetAttribute(minor, 76, dev);
+  result = cuDeviceGetAttribute(major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, dev);
+  return result ? result : cuDeviceGetAttribute(minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, dev);
 }
 
 CUresult cuDeviceGetProperties(CUdevprop *prop, CUdevice dev) {
@@ -252,23 +251,17 @@ CUresult cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevice peerDe
   return CUDA_SUCCESS;
 }
 
-enum {
-  P2P_PERFORMANCE_RANK = 1,
-  P2P_ACCESS_SUPPORTED = 2,
-  P2P_NATIVE_ATOMIC = 3,
-  P2P_ARRAY_ACCESS = 4,
-  P2P_PARTIAL_ATOMIC = 5
-};
-
 CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice, CUdevice dstDevice) {
   CUresult result = check(value, srcDevice);
   if (result)
     return result;
   if (!sim_device_valid(dstDevice) || srcDevice == dstDevice)
     return CUDA_ERROR_INVALID_DEVICE;
-  if (attrib < P2P_PERFORMANCE_RANK || attrib > P2P_PARTIAL_ATOMIC)
+  if (attrib < CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK ||
+      attrib > CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED)
     return CUDA_ERROR_INVALID_VALUE;
-  *value = attrib == P2P_ACCESS_SUPPORTED || attrib == P2P_ARRAY_ACCESS;
+  *value = attrib == CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED ||
+           attrib == CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED;
   return CUDA_SUCCESS;
 }
 

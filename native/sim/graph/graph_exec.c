@@ -19,11 +19,8 @@ struct sim_graph_exec {
 static struct sim_kind exec_kind = {sizeof(struct sim_graph_exec), 0x65786563, NULL};
 
 enum {
-  AUTO_FREE_ON_LAUNCH = 1,
-  UPLOAD = 2,
-  DEVICE_LAUNCH = 4,
-  USE_NODE_PRIORITY = 8,
-  KNOWN_FLAGS = AUTO_FREE_ON_LAUNCH | UPLOAD | DEVICE_LAUNCH | USE_NODE_PRIORITY
+  KNOWN_FLAGS = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
+  CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY
 };
 
 static CUresult exec_get(CUgraphExec handle, struct sim_graph_exec **exec) {
@@ -83,7 +80,7 @@ static CUresult instantiate(CUgraphExec *out, CUgraph handle, uint64_t flags) {
     return result;
   if (out == NULL || flags & ~(uint64_t)KNOWN_FLAGS)
     return CUDA_ERROR_INVALID_VALUE;
-  if (flags & DEVICE_LAUNCH)
+  if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)
     return CUDA_ERROR_NOT_SUPPORTED;
   sim_lock();
   struct sim_graph_node **order = sim_graph_order(graph);
@@ -132,7 +129,7 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph, 
   if (params == NULL)
     return CUDA_ERROR_INVALID_VALUE;
   CUresult result = instantiate(phGraphExec, hGraph, params->flags);
-  if (result == CUDA_SUCCESS && params->flags & UPLOAD &&
+  if (result == CUDA_SUCCESS && params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD &&
       (result = upload_memory((struct sim_graph_exec *)*phGraphExec)))
     cuGraphExecDestroy(*phGraphExec);
   params->hErrNode_out = NULL;
@@ -191,7 +188,7 @@ static void uncommit_memory(const struct sim_graph *graph, unsigned *committed) 
 }
 
 static CUresult commit_nodes(const struct sim_graph_exec *exec, const struct sim_graph *graph, unsigned *committed) {
-  bool auto_free = exec->flags & AUTO_FREE_ON_LAUNCH;
+  bool auto_free = exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
   CUresult result = CUDA_SUCCESS;
   for (const struct sim_graph_node *node = graph->nodes; node && !result; node = node->next) {
     if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {

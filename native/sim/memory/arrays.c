@@ -39,23 +39,23 @@ enum { /* flags of a descriptor */
 /* Bytes of one channel, or of a whole element where the format says its channels itself; 0: not a format of plain
  * elements. */
 static unsigned channel_bytes(CUarray_format format, unsigned *channels) {
-  enum { UNORM_8X1 = 0xc0, SNORM_16X4 = 0xcb, UNORM_10_10_10_2 = 0x50, FORMS = 6 };
+  enum { FORMS = 6 };
   static const unsigned char in_format[FORMS][2] = {{1, 1}, {1, 2}, {1, 4}, {2, 1}, {2, 2}, {2, 4}};
   switch (format) {
-    case 0x01: /* 8 bits, unsigned and signed */
-    case 0x08: return 1;
-    case 0x02: /* 16 bits, half included */
-    case 0x09:
-    case 0x10: return 2;
-    case 0x03: /* 32 bits, float included */
-    case 0x0a:
-    case 0x20: return 4;
-    case UNORM_10_10_10_2: *channels = 1; return 4;
+    case CU_AD_FORMAT_UNSIGNED_INT8:
+    case CU_AD_FORMAT_SIGNED_INT8: return 1;
+    case CU_AD_FORMAT_UNSIGNED_INT16:
+    case CU_AD_FORMAT_SIGNED_INT16:
+    case CU_AD_FORMAT_HALF: return 2;
+    case CU_AD_FORMAT_UNSIGNED_INT32:
+    case CU_AD_FORMAT_SIGNED_INT32:
+    case CU_AD_FORMAT_FLOAT: return 4;
+    case CU_AD_FORMAT_UNORM_INT_101010_2: *channels = 1; return 4;
     default: break;
   }
-  if (format < UNORM_8X1 || format > SNORM_16X4)
+  if (format < CU_AD_FORMAT_UNORM_INT8X1 || format > CU_AD_FORMAT_SNORM_INT16X4)
     return 0;
-  const unsigned char *form = in_format[(format - UNORM_8X1) % FORMS];
+  const unsigned char *form = in_format[(format - CU_AD_FORMAT_UNORM_INT8X1) % FORMS];
   if (*channels != form[1])
     return 0;
   return form[0];

@@ -132,15 +132,15 @@ void sim_graph_mem_trim(CUdevice device) {
 
 /* ---- what a device tells about it -------------------------------------------------------------------------------- */
 
-enum { GRAPH_USED_CURRENT, GRAPH_USED_HIGH, GRAPH_RESERVED_CURRENT, GRAPH_RESERVED_HIGH };
-
 static CUresult check(CUdevice device, CUgraphMem_attribute attr, const void *value) {
   CUresult result = sim_ready();
   if (result != CUDA_SUCCESS)
     return result;
   if (!sim_device_valid(device))
     return CUDA_ERROR_INVALID_DEVICE;
-  return value && attr >= GRAPH_USED_CURRENT && attr <= GRAPH_RESERVED_HIGH ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return value && attr >= CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT && attr <= CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value) {
@@ -148,10 +148,10 @@ CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr
   if (result != CUDA_SUCCESS)
     return result;
   sim_ranges_lock();
-  uint64_t found = attr == GRAPH_USED_CURRENT       ? pool[device].used
-                   : attr == GRAPH_USED_HIGH        ? pool[device].high_used
-                   : attr == GRAPH_RESERVED_CURRENT ? pool[device].reserved
-                                                    : pool[device].high_reserved;
+  uint64_t found = attr == CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT       ? pool[device].used
+                   : attr == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH        ? pool[device].high_used
+                   : attr == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT ? pool[device].reserved
+                                                                    : pool[device].high_reserved;
   sim_ranges_unlock();
   memcpy(value, &found, sizeof found);
   return CUDA_SUCCESS;
@@ -164,10 +164,10 @@ CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr
   if (result != CUDA_SUCCESS)
     return result;
   memcpy(&wanted, value, sizeof wanted);
-  if (wanted != 0 || attr == GRAPH_USED_CURRENT || attr == GRAPH_RESERVED_CURRENT)
+  if (wanted != 0 || attr == CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT || attr == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)
     return CUDA_ERROR_INVALID_VALUE;
   sim_ranges_lock();
-  if (attr == GRAPH_USED_HIGH)
+  if (attr == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH)
     pool[device].high_used = pool[device].used;
   else
     pool[device].high_reserved = pool[device].reserved;

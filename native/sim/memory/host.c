@@ -163,31 +163,7 @@ CUresult cuMemHostGetFlags(unsigned int *pFlags, void *p) {
 
 /* ---- pointer attributes ------------------------------------------------------------------------------------------ */
 
-enum { /* CUpointer_attribute */
-       POINTER_CONTEXT = 1,
-       POINTER_MEMORY_TYPE = 2,
-       POINTER_DEVICE_POINTER = 3,
-       POINTER_HOST_POINTER = 4,
-       POINTER_P2P_TOKENS = 5,
-       POINTER_SYNC_MEMOPS = 6,
-       POINTER_BUFFER_ID = 7,
-       POINTER_IS_MANAGED = 8,
-       POINTER_DEVICE_ORDINAL = 9,
-       POINTER_IS_LEGACY_IPC = 10,
-       POINTER_RANGE_START = 11,
-       POINTER_RANGE_SIZE = 12,
-       POINTER_MAPPED = 13,
-       POINTER_HANDLE_TYPES = 14,
-       POINTER_RDMA = 15,
-       POINTER_ACCESS_FLAGS = 16,
-       POINTER_MEMPOOL = 17,
-       POINTER_MAPPING_SIZE = 18,
-       POINTER_MAPPING_BASE = 19,
-       POINTER_BLOCK_ID = 20,
-       POINTER_HW_DECOMPRESS = 21,
-       UNKNOWN_DEVICE = -2, /* what cuPointerGetAttributes says of a pointer it does not know */
-       ACCESS_READ_WRITE = 3
-};
+enum { UNKNOWN_DEVICE = -2 }; /* what cuPointerGetAttributes says of a pointer it does not know */
 
 static void put_u64(void *data, uint64_t value) { memcpy(data, &value, sizeof value); }
 
@@ -205,38 +181,41 @@ static bool shows_context(const struct sim_range *range) {
 static CUresult attribute_of(const struct sim_range *range, CUdeviceptr ptr, CUpointer_attribute attribute,
                              void *data) {
   switch (attribute) {
-    case POINTER_CONTEXT: put_u64(data, shows_context(range) ? (uint64_t)(uintptr_t)range->ctx : 0); break;
-    case POINTER_MEMORY_TYPE:
+    case CU_POINTER_ATTRIBUTE_CONTEXT: put_u64(data, shows_context(range) ? (uint64_t)(uintptr_t)range->ctx : 0); break;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       put_u32(data, !range ? 0 : is_host(range) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
       break;
-    case POINTER_DEVICE_POINTER: put_u64(data, range ? ptr : 0); break;
-    case POINTER_HOST_POINTER:
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: put_u64(data, range ? ptr : 0); break;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       put_u64(data, !range || is_host(range) || range->kind == SIM_RANGE_MANAGED ? ptr : 0);
       break;
-    case POINTER_SYNC_MEMOPS: put_flag(data, range && (range->flags & SIM_SYNC_MEMOPS)); break;
-    case POINTER_BUFFER_ID: put_u64(data, range ? range->id : 0); break;
-    case POINTER_IS_MANAGED: put_flag(data, range && range->kind == SIM_RANGE_MANAGED); break;
-    case POINTER_DEVICE_ORDINAL: put_u32(data, (uint32_t)(range ? range->device : UNKNOWN_DEVICE)); break;
-    case POINTER_IS_LEGACY_IPC: put_flag(data, range && range->kind == SIM_RANGE_DEVICE && range->pages.fd >= 0); break;
-    case POINTER_RANGE_START: put_u64(data, range ? range->base : 0); break;
-    case POINTER_RANGE_SIZE: put_u64(data, range ? range->bytes : 0); break;
-    case POINTER_MAPPED: put_flag(data, range != NULL); break;
-    case POINTER_HANDLE_TYPES:
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: put_flag(data, range && (range->flags & SIM_SYNC_MEMOPS)); break;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID: put_u64(data, range ? range->id : 0); break;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: put_flag(data, range && range->kind == SIM_RANGE_MANAGED); break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: put_u32(data, (uint32_t)(range ? range->device : UNKNOWN_DEVICE)); break;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      put_flag(data, range && range->kind == SIM_RANGE_DEVICE && range->pages.fd >= 0);
+      break;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: put_u64(data, range ? range->base : 0); break;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: put_u64(data, range ? range->bytes : 0); break;
+    case CU_POINTER_ATTRIBUTE_MAPPED: put_flag(data, range != NULL); break;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
       put_u64(data, range && range->kind == SIM_RANGE_MAPPED ? (uint64_t)sim_physical_handle_types(range->owner) : 0);
       break;
-    case POINTER_RDMA: put_flag(data, false); break;
-    case POINTER_ACCESS_FLAGS:
-      put_u32(data, range && (range->kind != SIM_RANGE_MAPPED || range->readable) ? ACCESS_READ_WRITE : 0);
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: put_flag(data, false); break;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+      put_u32(data,
+              range && (range->kind != SIM_RANGE_MAPPED || range->readable) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : 0);
       break;
-    case POINTER_MEMPOOL:
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       put_u64(data, range && range->kind == SIM_RANGE_POOL ? (uint64_t)(uintptr_t)sim_pool_of_block(range->owner) : 0);
       break;
-    case POINTER_MAPPING_SIZE: put_u64(data, of_device(range) ? range->bytes : 0); break;
-    case POINTER_MAPPING_BASE: put_u64(data, of_device(range) ? range->base : 0); break;
-    case POINTER_BLOCK_ID:
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: put_u64(data, of_device(range) ? range->bytes : 0); break;
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: put_u64(data, of_device(range) ? range->base : 0); break;
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
       put_u64(data, !range ? 0 : range->kind == SIM_RANGE_MAPPED ? sim_physical_id(range->owner) : range->id);
       break;
-    case POINTER_HW_DECOMPRESS: put_flag(data, false); break;
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: put_flag(data, false); break;
     default: return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
@@ -248,11 +227,12 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
     return result;
   if (!data)
     return CUDA_ERROR_INVALID_VALUE;
-  if (attribute == POINTER_P2P_TOKENS)
+  if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
     return CUDA_ERROR_NOT_SUPPORTED;
   sim_ranges_lock();
   struct sim_range *range = sim_range_find(ptr);
-  result = range || attribute == POINTER_MAPPED ? attribute_of(range, ptr, attribute, data) : CUDA_ERROR_INVALID_VALUE;
+  result = range || attribute == CU_POINTER_ATTRIBUTE_MAPPED ? attribute_of(range, ptr, attribute, data)
+                                                             : CUDA_ERROR_INVALID_VALUE;
   sim_ranges_unlock();
   return result;
 }
@@ -278,7 +258,7 @@ CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
     return result;
   sim_ranges_lock();
   struct sim_range *range = sim_range_find(ptr);
-  if (!value || attribute != POINTER_SYNC_MEMOPS || !of_device(range))
+  if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !of_device(range))
     result = CUDA_ERROR_INVALID_VALUE;
   else if (*(const unsigned *)value)
     range->flags |= SIM_SYNC_MEMOPS;

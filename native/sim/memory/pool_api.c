@@ -10,19 +10,6 @@ static struct {
   CUmemoryPool current[SIM_MAX_DEVICES]; /* NULL: the standard one */
 } all;
 
-enum { /* CUmemPool_attribute */
-       POOL_REUSE_FIRST = 1,
-       POOL_REUSE_LAST = 3,
-       POOL_RELEASE_THRESHOLD = 4,
-       POOL_RESERVED_CURRENT = 5,
-       POOL_RESERVED_HIGH = 6,
-       POOL_USED_CURRENT = 7,
-       POOL_USED_HIGH = 8,
-       ACCESS_NONE = 0,
-       ACCESS_READ = 1,
-       ACCESS_READ_WRITE = 3
-};
-
 static CUmemoryPool standard_pool(CUdevice device) {
   struct CUmemPoolHandle_st *pool = &all.standard[device];
   if (!pool->standard) {
@@ -171,16 +158,17 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
 
 static CUresult set_attribute(struct CUmemPoolHandle_st *pool, CUmemPool_attribute attr, const void *value) {
   uint64_t wide;
-  if (attr >= POOL_REUSE_FIRST && attr <= POOL_REUSE_LAST) {
-    memcpy(&pool->reuse[attr - POOL_REUSE_FIRST], value, sizeof(int));
+  if (attr >= CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES &&
+      attr <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES) {
+    memcpy(&pool->reuse[attr - CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES], value, sizeof(int));
     return CUDA_SUCCESS;
   }
   memcpy(&wide, value, sizeof wide);
-  if (attr == POOL_RELEASE_THRESHOLD)
+  if (attr == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
     pool->threshold = wide;
-  else if (attr == POOL_RESERVED_HIGH && wide == 0)
+  else if (attr == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH && wide == 0)
     pool->reserved_high = pool->reserved;
-  else if (attr == POOL_USED_HIGH && wide == 0)
+  else if (attr == CU_MEMPOOL_ATTR_USED_MEM_HIGH && wide == 0)
     pool->used_high = pool->used;
   else
     return CUDA_ERROR_INVALID_VALUE;
@@ -188,16 +176,17 @@ static CUresult set_attribute(struct CUmemPoolHandle_st *pool, CUmemPool_attribu
 }
 
 static CUresult get_attribute(const struct CUmemPoolHandle_st *pool, CUmemPool_attribute attr, void *value) {
-  if (attr >= POOL_REUSE_FIRST && attr <= POOL_REUSE_LAST) {
-    memcpy(value, &pool->reuse[attr - POOL_REUSE_FIRST], sizeof(int));
+  if (attr >= CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES &&
+      attr <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES) {
+    memcpy(value, &pool->reuse[attr - CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES], sizeof(int));
     return CUDA_SUCCESS;
   }
-  const uint64_t *from = attr == POOL_RELEASE_THRESHOLD  ? &pool->threshold
-                         : attr == POOL_RESERVED_CURRENT ? &pool->reserved
-                         : attr == POOL_RESERVED_HIGH    ? &pool->reserved_high
-                         : attr == POOL_USED_CURRENT     ? &pool->used
-                         : attr == POOL_USED_HIGH        ? &pool->used_high
-                                                         : NULL;
+  const uint64_t *from = attr == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD      ? &pool->threshold
+                         : attr == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT ? &pool->reserved
+                         : attr == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH    ? &pool->reserved_high
+                         : attr == CU_MEMPOOL_ATTR_USED_MEM_CURRENT     ? &pool->used
+                         : attr == CU_MEMPOOL_ATTR_USED_MEM_HIGH        ? &pool->used_high
+                                                                        : NULL;
   if (!from)
     return CUDA_ERROR_INVALID_VALUE;
   memcpy(value, from, sizeof *from);
@@ -227,8 +216,9 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
 static bool access_valid(const struct CUmemPoolHandle_st *pool, const CUmemAccessDesc *desc) {
   bool own = pool->location.type == CU_MEM_LOCATION_TYPE_DEVICE && pool->location.id == desc->location.id;
   return desc->location.type == CU_MEM_LOCATION_TYPE_DEVICE && sim_device_valid(desc->location.id) &&
-         (desc->flags == ACCESS_NONE || desc->flags == ACCESS_READ || desc->flags == ACCESS_READ_WRITE) &&
-         !(own && desc->flags != ACCESS_READ_WRITE); /* a device keeps access to its own pool */
+         (desc->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE || desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READ ||
+          desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) &&
+         !(own && desc->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE); /* a device keeps access to its own pool */
 }
 
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count) {

@@ -10,36 +10,25 @@ enum {
   THREADS_PER_BLOCK = 1024,
   SHARED_PER_SM = 167936
 };
-enum {
-  ATTR_MAX_THREADS = 0,
-  ATTR_NUM_REGS = 4,
-  ATTR_PTX_VERSION = 5,
-  ATTR_BINARY_VERSION = 6,
-  ATTR_MAX_DYNAMIC_SHARED = 8,
-  ATTR_CARVEOUT = 9,
-  ATTR_CLUSTER_SET = 10,
-  ATTR_MAX = 16,
-  SHARED_DEFAULT = 49152,
-  SHARED_OPTIN = 166912
-};
+enum { SHARED_DEFAULT = 49152, SHARED_OPTIN = 166912 };
 
 CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc) {
   struct sim_function *function;
   CUresult result = sim_function_get(hfunc, &function);
   if (result)
     return result;
-  if (pi == NULL || attrib < 0 || attrib >= ATTR_MAX)
+  if (pi == NULL || attrib < 0 || attrib >= CU_FUNC_ATTRIBUTE_MAX)
     return CUDA_ERROR_INVALID_VALUE;
   *pi = function->attribute[attrib];
-  if (attrib == ATTR_MAX_THREADS)
+  if (attrib == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
     *pi = THREADS_PER_BLOCK;
-  if (attrib == ATTR_NUM_REGS)
+  if (attrib == CU_FUNC_ATTRIBUTE_NUM_REGS)
     *pi = 32;
-  if (attrib == ATTR_PTX_VERSION || attrib == ATTR_BINARY_VERSION)
+  if (attrib == CU_FUNC_ATTRIBUTE_PTX_VERSION || attrib == CU_FUNC_ATTRIBUTE_BINARY_VERSION)
     *pi = 80;
-  if (attrib == ATTR_MAX_DYNAMIC_SHARED && *pi == 0)
+  if (attrib == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && *pi == 0)
     *pi = SHARED_DEFAULT;
-  if (attrib == ATTR_CARVEOUT && *pi == 0)
+  if (attrib == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT && *pi == 0)
     *pi = -1;
   return CUDA_SUCCESS;
 }
@@ -50,13 +39,13 @@ CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int v
   if (result)
     return result;
   /* the others are facts */
-  if (attrib < ATTR_MAX_DYNAMIC_SHARED || attrib >= ATTR_MAX)
+  if (attrib < CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || attrib >= CU_FUNC_ATTRIBUTE_MAX)
     return CUDA_ERROR_INVALID_VALUE;
-  if (attrib == ATTR_MAX_DYNAMIC_SHARED && (value < 0 || value > SHARED_OPTIN))
+  if (attrib == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && (value < 0 || value > SHARED_OPTIN))
     return CUDA_ERROR_INVALID_VALUE;
-  if (attrib == ATTR_CARVEOUT && (value < -1 || value > 100))
+  if (attrib == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT && (value < -1 || value > 100))
     return CUDA_ERROR_INVALID_VALUE;
-  if (attrib == ATTR_CLUSTER_SET)
+  if (attrib == CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET)
     return CUDA_ERROR_INVALID_VALUE;
   function->attribute[attrib] = value;
   return CUDA_SUCCESS;

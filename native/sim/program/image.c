@@ -1,9 +1,8 @@
-/* Reading programs: PTX text for its entries, their parameters and variables; binaries for the names in them. */
+/* Loaded programs: the kernels and variables in them, and what contexts have of them. */
 #define _GNU_SOURCE
 #include "sim/memory/memory.h"
 #include "sim/program/image.h"
 #include "sim/program/implicit.h"
-#include "image/gs_image.h"
 
 #include <ctype.h>
 #include <elf.h>
@@ -11,27 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FUNCTION_MAGIC = 0x66756e63, WRAPPER_MAGIC = 0x466243b1 };
-static const uint32_t fatbin_magic = 0xba55ed50;
+enum { FUNCTION_MAGIC = 0x66756e63 };
 static struct sim_kind function_kind = {sizeof(struct sim_function), FUNCTION_MAGIC, NULL};
-
-/* What nvcc's host code registers: a pointer to the fatbin proper. */
-struct wrapper {
-  uint32_t magic, version;
-  const void *data;
-  void *file;
-};
-struct fatbin {
-  uint32_t magic;
-  uint16_t version, header_bytes;
-  uint64_t bytes; /* after the header */
-};
-struct fatbin_entry {
-  uint16_t kind, unknown;
-  uint32_t header_bytes;
-  uint64_t bytes; /* after this header */
-  uint32_t compressed_bytes;
-};
 
 CUresult sim_function_get(const void *handle, struct sim_function **function) {
   CUresult result = sim_ready();
@@ -65,215 +45,58 @@ static struct sim_function *add_function(struct sim_image *image, struct sim_ctx
   return function;
 }
 
-/* ---- PTX --------------------------------------------------------------------------------------------------------- */
+/* ---- texts ------------------------------------------------------------------------------------------------------- */
 
-struct text {
-  const char *at;
-};
-
-static bool word_char(char c) { return isalnum((unsigned char)c) || c == '_' || c == '$' || c == '.' || c == '%'; }
-
-/* The next word (with a leading dot if it is a directive) or single character; false at the end. */
-static bool token(struct text *text, const char **start, size_t *length) {
-  const char *p = text->at;
-  for (;;) {
-    while (isspace((unsigned char)*p))
-      p++;
-    if (p[0] == '/' && p[1] == '/') {
-      while (*p && *p != '\n')
-        p++;
-    } else if (p[0] == '/' && p[1] == '*') {
-      const char *end = strstr(p + 2, "*/");
-      if (end == NULL)
-        return false;
-      p = end + 2;
-    } else {
-      break;
-    }
-  }
-  if (*p == '\0')
+static bool add_global(struct sim_image *image, const struct sim_ptx_variable *variable) {
+  struct sim_global *global = calloc(1, sizeof *global);
+  if (global == NULL)
     return false;
-  *start = p;
-  if (*p == '"')
-    do
-      p++;
-    while (*p && *p != '"');
-  if (word_char(*p))
-    while (word_char(*p))
-      p++;
-  else if (*p)
-    p++;
-  *length = (size_t)(p - *start);
-  text->at = p;
+  global->name = strndup(variable->name, variable->name_length);
+  global->bytes = variable->bytes;
+  global->next = image->globals;
+  image->globals = global;
+  return global->name != NULL;
+}
+
+static bool add_kernel(struct sim_image *image, struct sim_ctx *ctx, const struct sim_ptx_kernel *kernel) {
+  struct sim_function *function = add_function(image, ctx, kernel->name, kernel->name_length);
+  if (function == NULL || function->name == NULL)
+    return false;
+  function->nparams = kernel->nparams;
+  function->params_known = kernel->params_known;
+  memcpy(function->params, kernel->params, sizeof function->params);
+  function->attribute[CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES] = (int)kernel->local_bytes;
   return true;
 }
 
-static bool is(const char *start, size_t length, const char *word) {
-  return strlen(word) == length && memcmp(start, word, length) == 0;
-}
-
-/* .u8 .b16 .f32 .s64 .f16x2 .b128 ... -> bytes, 0 if it is no type */
-static size_t type_bytes(const char *start, size_t length) {
-  if (length < 3 || start[0] != '.' || strchr("usbf", start[1]) == NULL || !isdigit((unsigned char)start[2]))
-    return 0;
-  size_t bits = strtoul(start + 2, NULL, 10);
-  return is(start, length, ".f16x2") || is(start, length, ".bf16x2") ? 4 : bits / 8;
-}
-
-struct variable {
-  const char *name;
-  size_t name_length, element, count, align;
-};
-
-/* After .param, .global or .const: alignment, type, name, dimensions, up to one of `, ; ) = `. */
-static bool variable(struct text *text, struct variable *out) {
-  const char *start;
-  size_t length;
-  *out = (struct variable){.count = 1};
-  while (token(text, &start, &length)) {
-    if (length == 1 && strchr(",;)={", *start)) {
-      text->at = start;
-      break;
-    }
-    if (is(start, length, ".align")) {
-      if (!token(text, &start, &length))
-        return false;
-      out->align = strtoul(start, NULL, 10);
-    } else if (*start == '[') {
-      if (!token(text, &start, &length))
-        return false;
-      out->count *= *start == ']' ? 0 : strtoul(start, NULL, 10);
-    } else if (*start == '.') {
-      size_t bytes = type_bytes(start, length);
-      if (bytes)
-        out->element = bytes;
-    } else if (word_char(*start) && !isdigit((unsigned char)*start)) {
-      out->name = start;
-      out->name_length = length;
-    }
-  }
-  if (out->align == 0)
-    out->align = out->element ? out->element : 1;
-  return out->name != NULL;
-}
-
-static void entry_parameters(struct text *text, struct sim_function *function) {
-  const char *start;
-  size_t length, offset = 0;
-  function->params_known = true;
-  while (token(text, &start, &length) && *start != ')' && *start != '{') {
-    struct variable parameter;
-    if (!is(start, length, ".param") || !variable(text, &parameter))
-      continue;
-    if (function->nparams == SIM_PARAMS_MAX) {
-      function->params_known = false;
-      return;
-    }
-    offset = (offset + parameter.align - 1) / parameter.align * parameter.align;
-    function->params[function->nparams++] = (struct sim_param){offset, parameter.element * parameter.count};
-    offset += parameter.element * parameter.count;
-  }
-}
-
-static void add_global(struct sim_image *image, const struct variable *variable_) {
-  struct sim_global *global = calloc(1, sizeof *global);
-  if (global == NULL)
-    return;
-  global->name = strndup(variable_->name, variable_->name_length);
-  global->bytes = variable_->element * variable_->count;
-  global->next = image->globals;
-  image->globals = global;
-}
-
-/* Locals of a kernel's body are one frame. */
-static void add_local(struct sim_function *function, const struct variable *variable_) {
-  size_t at =
-      ((size_t)function->attribute[SIM_ATTRIBUTE_LOCAL] + variable_->align - 1) / variable_->align * variable_->align;
-  function->attribute[SIM_ATTRIBUTE_LOCAL] = (int)(at + variable_->element * variable_->count);
-}
-
-static CUresult load_ptx(const char *data, struct sim_ctx *ctx, struct sim_image *image) {
-  struct text text = {data};
-  const char *start;
-  size_t length;
-  int depth = 0;
-  bool version = false;
-  struct sim_function *body = NULL; /* whose body the text is in */
-  while (token(&text, &start, &length)) {
-    depth += *start == '{';
-    depth -= *start == '}';
-    if (depth == 0 && (*start == '}' || *start == ';'))
-      body = NULL;
-    if (is(start, length, ".version"))
-      version = true;
-    if (depth == 0 && is(start, length, ".entry")) {
-      if (!token(&text, &start, &length))
-        return CUDA_ERROR_INVALID_PTX;
-      struct sim_function *function = add_function(image, ctx, start, length);
-      if (function == NULL || function->name == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-      body = function;
-      const char *after = text.at;
-      bool parameters = token(&text, &start, &length) && *start == '(';
-      if (parameters)
-        entry_parameters(&text, function);
-      else
-        text.at = after;
-      function->params_known |= !parameters;
-    } else if (depth == 0 && (is(start, length, ".global") || is(start, length, ".const"))) {
-      struct variable found;
-      if (variable(&text, &found))
-        add_global(image, &found);
-    } else if (depth > 0 && body && is(start, length, ".local")) {
-      struct variable found;
-      if (variable(&text, &found))
-        add_local(body, &found);
-    }
-  }
-  return version ? CUDA_SUCCESS : CUDA_ERROR_INVALID_PTX;
+static CUresult load_text(const char *text, struct sim_ctx *ctx, struct sim_image *image) {
+  struct sim_ptx ptx;
+  sim_ptx_read(text, &ptx);
+  bool whole = !ptx.no_memory;
+  for (const struct sim_ptx_kernel *kernel = ptx.kernels; whole && kernel; kernel = kernel->next)
+    whole = add_kernel(image, ctx, kernel);
+  for (const struct sim_ptx_variable *variable = ptx.variables; whole && variable; variable = variable->next)
+    whole = add_global(image, variable);
+  CUresult result = !whole                         ? CUDA_ERROR_OUT_OF_MEMORY
+                    : ptx.broken || !ptx.versioned ? CUDA_ERROR_INVALID_PTX
+                                                   : CUDA_SUCCESS;
+  sim_ptx_free(&ptx);
+  return result;
 }
 
 /* ---- binaries ---------------------------------------------------------------------------------------------------- */
 
-static size_t elf_bytes(const unsigned char *data) {
-  Elf64_Ehdr header;
-  memcpy(&header, data, sizeof header);
-  if (header.e_ident[EI_CLASS] != ELFCLASS64)
-    return 0;
-  size_t sections = header.e_shoff + (size_t)header.e_shnum * header.e_shentsize;
-  size_t segments = header.e_phoff + (size_t)header.e_phnum * header.e_phentsize;
-  return sections > segments ? sections : segments;
-}
-
-/* 0 where the header cannot be right. */
-static size_t fatbin_bytes(const struct fatbin *header) {
-  bool sane = header->header_bytes >= sizeof *header && header->bytes <= 1u << 30;
-  return sane ? header->header_bytes + header->bytes : 0;
-}
-
-static bool has_compressed(const unsigned char *data, size_t size) {
-  struct fatbin header;
-  memcpy(&header, data, sizeof header);
-  for (size_t at = header.header_bytes; at + sizeof(struct fatbin_entry) <= size;) {
-    struct fatbin_entry entry;
-    memcpy(&entry, data + at, sizeof entry);
-    if (entry.compressed_bytes)
-      return true;
-    if (entry.header_bytes == 0 || entry.bytes > size)
-      break;
-    at += entry.header_bytes + entry.bytes;
-  }
-  return false;
-}
-
-static CUresult load_binary(const unsigned char *data, size_t size, struct sim_image *image) {
-  if (size == 0 || size > 1u << 30)
+static CUresult load_binary(const void *data, struct sim_image *image) {
+  size_t size = sim_binary_bytes(data);
+  if (size == 0)
     return CUDA_ERROR_INVALID_IMAGE;
   image->bytes = malloc(size);
   if (image->bytes == NULL)
     return CUDA_ERROR_OUT_OF_MEMORY;
   memcpy(image->bytes, data, size);
   image->size = size;
+  image->opaque = sim_binary_compressed(image->bytes, size);
+  image->loaded = sim_binary_size(image->bytes, size);
   return CUDA_SUCCESS;
 }
 
@@ -297,32 +120,17 @@ static bool binary_has(const struct sim_image *image, const char *name) {
 /* ---- images ------------------------------------------------------------------------------------------------------ */
 
 static CUresult load(const void *data, struct sim_ctx *ctx, struct sim_image *image) {
-  uint32_t magic;
-  memcpy(&magic, data, sizeof magic); /* the shortest image of any kind is longer */
-  if (magic == WRAPPER_MAGIC) {
-    struct wrapper wrapper;
-    memcpy(&wrapper, data, sizeof wrapper);
-    if (wrapper.data == NULL)
-      return CUDA_ERROR_INVALID_IMAGE;
-    data = wrapper.data;
-    memcpy(&magic, data, sizeof magic);
-  }
-  if (magic == fatbin_magic) {
-    struct fatbin header;
-    memcpy(&header, data, sizeof header);
-    CUresult result = load_binary(data, fatbin_bytes(&header), image);
-    if (result == CUDA_SUCCESS)
-      image->opaque = has_compressed(image->bytes, image->size);
-    return result;
-  }
-  if (memcmp(data, ELFMAG, SELFMAG) == 0)
-    return load_binary(data, elf_bytes(data), image);
+  if (sim_image_form(data) == SIM_FORM_WRAPPER && (data = sim_wrapped(data)) == NULL)
+    return CUDA_ERROR_INVALID_IMAGE;
+  if (sim_image_form(data) == SIM_FORM_FATBIN || sim_image_form(data) == SIM_FORM_CUBIN)
+    return load_binary(data, image);
   const char *text = data;
   while (isspace((unsigned char)*text))
     text++;
   if (*text != '.' && *text != '/')
     return CUDA_ERROR_INVALID_IMAGE;
-  return load_ptx(text, ctx, image);
+  image->loaded = sim_text_size(data);
+  return load_text(text, ctx, image);
 }
 
 CUresult sim_image_load(const void *data, struct sim_ctx *ctx, struct sim_image **out) {
@@ -330,8 +138,6 @@ CUresult sim_image_load(const void *data, struct sim_ctx *ctx, struct sim_image 
   if (image == NULL)
     return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = load(data, ctx, image);
-  if (result == CUDA_SUCCESS)
-    image->loaded = gs_image_size(data, SIZE_MAX, 10 * SIM_CAPABILITY_MAJOR + SIM_CAPABILITY_MINOR);
   if (result == CUDA_SUCCESS && ctx)
     result = sim_image_place(image, ctx, NULL);
   if (result)
@@ -339,87 +145,6 @@ CUresult sim_image_load(const void *data, struct sim_ctx *ctx, struct sim_image 
   else
     *out = image;
   return result;
-}
-
-static unsigned parts_locked(struct sim_image *image) {
-  unsigned count = 0;
-  for (const struct sim_function *function = image->functions; function; function = function->next)
-    count++;
-  if (image->parts == 0)
-    image->parts = count;
-  return image->parts ? image->parts : 1;
-}
-
-unsigned sim_image_parts(struct sim_image *image) {
-  sim_lock();
-  unsigned parts = parts_locked(image);
-  sim_unlock();
-  return parts;
-}
-
-static bool placed_locked(const struct sim_image *image, const struct sim_ctx *ctx, const void *part) {
-  for (const struct sim_placed *placed = image->placed; placed; placed = placed->next)
-    if (placed->ctx == ctx && placed->id == ctx->id && placed->part == part)
-      return true;
-  return false;
-}
-
-static CUresult place(struct sim_image *image, struct sim_ctx *ctx, const void *part) {
-  bool code = part != image;
-  sim_lock();
-  if (placed_locked(image, ctx, part) || (code && placed_locked(image, ctx, NULL))) {
-    sim_unlock();
-    return CUDA_SUCCESS;
-  }
-  struct sim_placed *placed = malloc(sizeof *placed);
-  unsigned parts = part ? parts_locked(image) : 1;
-  uint64_t bytes = code ? (image->loaded.code + parts - 1) / parts : image->loaded.data;
-  CUresult result = placed ? sim_code_load(ctx, bytes) : CUDA_ERROR_OUT_OF_MEMORY;
-  if (result == CUDA_SUCCESS) {
-    *placed = (struct sim_placed){ctx, ctx->id, part, bytes, image->placed};
-    image->placed = placed;
-  } else {
-    free(placed);
-  }
-  sim_unlock();
-  return result;
-}
-
-static void displace(struct sim_image *image, struct sim_ctx *ctx, const void *part) {
-  sim_lock();
-  struct sim_placed **at = &image->placed;
-  while (*at && !((*at)->ctx == ctx && (*at)->id == ctx->id && (*at)->part == part))
-    at = &(*at)->next;
-  struct sim_placed *gone = *at;
-  if (gone) {
-    *at = gone->next;
-    sim_code_unload(ctx, gone->bytes);
-    free(gone);
-  }
-  sim_unlock();
-}
-
-CUresult sim_image_place(struct sim_image *image, struct sim_ctx *ctx, const void *part) {
-  sim_lock();
-  bool had = placed_locked(image, ctx, image);
-  sim_unlock();
-  CUresult result = place(image, ctx, image);
-  if (result == CUDA_SUCCESS && part != image)
-    result = place(image, ctx, part);
-  if (result && !had)
-    displace(image, ctx, image);
-  return result;
-}
-
-static void leave_contexts(struct sim_image *image) {
-  sim_lock();
-  for (struct sim_placed *placed = image->placed, *next; placed; placed = next) {
-    next = placed->next;
-    if (placed->ctx->alive && placed->ctx->id == placed->id)
-      sim_code_unload(placed->ctx, placed->bytes);
-    free(placed);
-  }
-  sim_unlock();
 }
 
 CUresult sim_image_load_file(const char *path, struct sim_ctx *ctx, struct sim_image **out) {
@@ -433,12 +158,9 @@ CUresult sim_image_load_file(const char *path, struct sim_ctx *ctx, struct sim_i
     /* Zeros behind it: PTX is text, and the headers of a truncated binary must not be read beyond the buffer. */
     data = calloc(1, (size_t)size + sizeof(Elf64_Ehdr));
     if (data && fread(data, 1, (size_t)size, file) == (size_t)size) {
-      struct fatbin header;
-      memcpy(&header, data, sizeof header);
-      bool whole = memcmp(data, ELFMAG, SELFMAG) == 0
-                       ? elf_bytes((unsigned char *)data) <= (size_t)size
-                       : header.magic != fatbin_magic || fatbin_bytes(&header) <= (size_t)size;
-      if (whole && header.magic != WRAPPER_MAGIC)
+      enum sim_image_form form = sim_image_form(data);
+      bool binary = form == SIM_FORM_CUBIN || form == SIM_FORM_FATBIN;
+      if (form != SIM_FORM_WRAPPER && (!binary || sim_binary_bytes(data) <= (size_t)size))
         result = sim_image_load(data, ctx, out);
     }
   }
@@ -463,7 +185,7 @@ void sim_image_free(struct sim_image *image) {
     free(global->name);
     free(global);
   }
-  leave_contexts(image);
+  sim_image_leave(image);
   free(image->bytes);
   free(image);
 }

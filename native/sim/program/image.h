@@ -2,15 +2,10 @@
 #ifndef SIM_IMAGE_H
 #define SIM_IMAGE_H
 
-#include "image/gs_image.h"
 #include "sim/model/handle.h"
 #include "sim/model/model.h"
-
-enum { SIM_PARAMS_MAX = 64, SIM_ATTRIBUTE_LOCAL = 3 /* CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES */ };
-
-struct sim_param {
-  size_t offset, size;
-};
+#include "sim/program/binary.h"
+#include "sim/program/ptx.h"
 
 struct sim_image;
 
@@ -25,9 +20,9 @@ struct sim_function {
   unsigned nparams;    /* known for PTX only */
   bool params_known;
   struct sim_param params[SIM_PARAMS_MAX];
-  int attribute[16];               /* those that can be set, and the local memory of a thread */
-  uint64_t ready_in;               /* id of the context that was last made ready for it */
-  unsigned shared_bytes, block[3]; /* of the oldest launch interface */
+  int attribute[CU_FUNC_ATTRIBUTE_MAX]; /* those that can be set, and the local memory of a thread */
+  uint64_t ready_in;                    /* id of the context that was last made ready for it */
+  unsigned shared_bytes, block[3];      /* of the oldest launch interface */
   unsigned char *old_params;
   unsigned old_params_bytes;
   struct sim_function *next;
@@ -47,10 +42,10 @@ struct sim_image {
   struct sim_global *globals;
   unsigned char *bytes; /* of a binary: names are looked for in it */
   size_t size;
-  bool opaque;                 /* a binary with compressed parts: any name may be in it */
-  struct gs_image_size loaded; /* device memory it takes in each context that has it */
-  unsigned parts;              /* in which a library's code comes, 0: nobody has asked yet; see sim_image_parts */
-  struct sim_placed *placed;   /* what contexts have of it; under sim_lock */
+  bool opaque;                    /* a binary with compressed parts: any name may be in it */
+  struct sim_program_size loaded; /* in each context that has it */
+  unsigned parts;                 /* in which a library's code comes, 0: nobody has asked yet; see sim_image_parts */
+  struct sim_placed *placed;      /* what contexts have of it; under sim_lock */
 };
 struct sim_placed {
   struct sim_ctx *ctx;
@@ -77,6 +72,8 @@ unsigned sim_image_parts(struct sim_image *image);
  * with it. part: a kernel; the image itself for its variables alone; NULL for all code. */
 CUresult sim_image_place(struct sim_image *image, struct sim_ctx *ctx, const void *part);
 
+void sim_image_leave(struct sim_image *image); /* all contexts */
+
 /* meeting.c. What a launch of a kernel that waits for others is; op->payload is good until this thread's next call. */
 bool sim_collective(const char *name);
 CUresult sim_meeting_op(uint64_t key, uint64_t ranks, struct sim_op *op);
@@ -85,7 +82,7 @@ CUresult sim_meeting_op(uint64_t key, uint64_t ranks, struct sim_op *op);
 CUresult sim_kernel_op(const CUDA_KERNEL_NODE_PARAMS *params, struct sim_op *op);
 CUresult sim_kernel_prepare(struct sim_function *function, struct sim_ctx *ctx); /* unlocked */
 
-/* module.c; INVALID_HANDLE */
+/* INVALID_HANDLE */
 CUresult sim_function_get(const void *handle, struct sim_function **function);
 
 #endif

@@ -87,7 +87,7 @@ CUresult sim_kernel_prepare(struct sim_function *function, struct sim_ctx *ctx) 
   if (result)
     return result;
   sim_lock();
-  result = sim_stack_need(ctx, (uint64_t)function->attribute[SIM_ATTRIBUTE_LOCAL]);
+  result = sim_stack_need(ctx, (uint64_t)function->attribute[CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES]);
   sim_unlock();
   if (result == CUDA_SUCCESS)
     __atomic_store_n(&function->ready_in, ctx->id, __ATOMIC_RELAXED);

@@ -1,0 +1,190 @@
+#include "sim/program/binary.h"
+
+#include <elf.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim/memory/memory.h"
+#include "sim/program/ptx.h"
+
+enum { IMAGE_MAX = 1 << 30, PLACE = SIM_ALLOC_ROUND, DEVICE = 10 * SIM_CAPABILITY_MAJOR + SIM_CAPABILITY_MINOR };
+
+/* As nvcc 12 and 13 write it: a header, then parts, each behind a header of its own. Fields by their offset. */
+enum {
+  FATBIN_MAGIC = (int)0xba55ed50,
+  FATBIN_HEADER_BYTES = 6, /* u16 */
+  FATBIN_BYTES = 8,        /* u64, behind the header */
+  FATBIN_HEADER = 16,
+  PART_KIND = 0,          /* u16 */
+  PART_HEADER_BYTES = 4,  /* u32 */
+  PART_BYTES = 8,         /* u64, behind the header */
+  PART_COMPRESSED = 16,   /* u32: bytes, 0 for what is not compressed */
+  PART_HEADER = 20,       /* at least */
+  PART_ARCHITECTURE = 28, /* u32: 90 for sm_90 and compute_90 */
+  PART_PLAIN_BYTES = 56,  /* u64: before compression */
+  KIND_PTX = 1,
+  KIND_CUBIN = 2
+};
+enum { WRAPPER_MAGIC = 0x466243b1, WRAPPER_DATA = 8 };
+
+/* A piece of an image. */
+struct piece {
+  const unsigned char *at;
+  size_t bytes;
+};
+
+/* A little-endian number; 0 beyond the end of the piece. */
+static uint64_t field(struct piece piece, size_t offset, size_t width) {
+  uint64_t value = 0;
+  if (offset <= piece.bytes && width <= piece.bytes - offset)
+    memcpy(&value, piece.at + offset, width);
+  return value;
+}
+
+static uint64_t sum(uint64_t a, uint64_t b) {
+  uint64_t total;
+  return __builtin_add_overflow(a, b, &total) || total > SIM_ADDRESS_SPACE ? SIM_ADDRESS_SPACE : total;
+}
+
+static uint64_t in_place(uint64_t bytes) { return (sum(bytes, 0) + PLACE - 1) / PLACE * PLACE; }
+
+enum sim_image_form sim_image_form(const void *image) {
+  struct piece piece = {image, sizeof(uint32_t)};
+  int magic = (int)field(piece, 0, sizeof(uint32_t));
+  if (magic == WRAPPER_MAGIC)
+    return SIM_FORM_WRAPPER;
+  if (magic == FATBIN_MAGIC)
+    return SIM_FORM_FATBIN;
+  return memcmp(image, ELFMAG, SELFMAG) == 0 ? SIM_FORM_CUBIN : SIM_FORM_TEXT;
+}
+
+const void *sim_wrapped(const void *wrapper) {
+  const void *data;
+  memcpy(&data, (const unsigned char *)wrapper + WRAPPER_DATA, sizeof data);
+  return data;
+}
+
+/* ---- lengths ----------------------------------------------------------------------------------------------------- */
+
+size_t sim_binary_bytes(const void *image) {
+  if (sim_image_form(image) == SIM_FORM_FATBIN) {
+    struct piece header = {image, FATBIN_HEADER};
+    uint64_t before = field(header, FATBIN_HEADER_BYTES, 2), bytes = field(header, FATBIN_BYTES, 8);
+    return before >= FATBIN_HEADER && bytes <= IMAGE_MAX ? before + bytes : 0;
+  }
+  Elf64_Ehdr header;
+  memcpy(&header, image, sizeof header);
+  uint64_t sections = sum(header.e_shoff, (uint64_t)header.e_shnum * header.e_shentsize);
+  uint64_t segments = sum(header.e_phoff, (uint64_t)header.e_phnum * header.e_phentsize);
+  uint64_t bytes = sections > segments ? sections : segments;
+  bool sane = header.e_ident[EI_CLASS] == ELFCLASS64 && bytes >= sizeof header && bytes <= IMAGE_MAX;
+  return sane ? bytes : 0;
+}
+
+/* ---- what is loaded ---------------------------------------------------------------------------------------------- */
+
+struct sim_program_size sim_text_size(const char *text) {
+  struct sim_program_size size = {.code = sum(strlen(text), 0)};
+  struct sim_ptx ptx;
+  sim_ptx_read(text, &ptx);
+  for (const struct sim_ptx_variable *variable = ptx.variables; variable; variable = variable->next)
+    size.data = sum(size.data, in_place(variable->bytes));
+  sim_ptx_free(&ptx);
+  return size;
+}
+
+static struct sim_program_size cubin_size(struct piece cubin) {
+  struct sim_program_size size = {0};
+  Elf64_Ehdr header;
+  Elf64_Shdr section;
+  if (cubin.bytes < sizeof header)
+    return size;
+  memcpy(&header, cubin.at, sizeof header);
+  uint64_t table = (uint64_t)header.e_shnum * sizeof section;
+  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_shentsize != sizeof section ||
+      sum(header.e_shoff, table) > cubin.bytes)
+    return size;
+  for (const unsigned char *at = cubin.at + header.e_shoff, *end = at + table; at < end; at += sizeof section) {
+    memcpy(&section, at, sizeof section);
+    if (!(section.sh_flags & SHF_ALLOC))
+      continue;
+    if (section.sh_flags & SHF_EXECINSTR)
+      size.code = sum(size.code, in_place(section.sh_size));
+    else
+      size.data = sum(size.data, in_place(section.sh_size));
+  }
+  return size;
+}
+
+struct part {
+  struct piece header, body;
+};
+
+/* The part at an offset of a fatbin, or what is not whole: false. *offset moves behind it. */
+static bool next_part(struct piece fatbin, size_t *offset, struct part *part) {
+  if (*offset > fatbin.bytes || fatbin.bytes - *offset < PART_HEADER)
+    return false;
+  struct piece rest = {fatbin.at + *offset, fatbin.bytes - *offset};
+  uint64_t before = field(rest, PART_HEADER_BYTES, 4), bytes = field(rest, PART_BYTES, 8);
+  if (before < PART_HEADER || before > rest.bytes || bytes > rest.bytes - before)
+    return false;
+  *part = (struct part){{rest.at, before}, {rest.at + before, bytes}};
+  *offset += before + bytes;
+  return true;
+}
+
+static struct sim_program_size part_size(const struct part *part) {
+  struct sim_program_size size = {0};
+  struct piece body = part->body;
+  if (field(part->header, PART_COMPRESSED, 4)) {
+    uint64_t plain = field(part->header, PART_PLAIN_BYTES, 8);
+    size.code = sum(plain > body.bytes ? plain : body.bytes, 0);
+  } else if (body.bytes >= SELFMAG && memcmp(body.at, ELFMAG, SELFMAG) == 0) {
+    size = cubin_size(body);
+  } else if (body.bytes >= SELFMAG) {
+    char *text = strndup((const char *)body.at, body.bytes);
+    size = text ? sim_text_size(text) : size;
+    free(text);
+  }
+  return size;
+}
+
+/* How much rather than others a part is loaded: cubins before texts, newer ones before older, 0 for what does not fit.
+ * A cubin runs on its own minor version and on later ones of the same major one, PTX on all later ones. */
+static unsigned preference(const struct part *part) {
+  enum { CUBINS_FIRST = 1000 };
+  uint64_t kind = field(part->header, PART_KIND, 2), architecture = field(part->header, PART_ARCHITECTURE, 4);
+  if (architecture > DEVICE)
+    return 0;
+  if (kind == KIND_CUBIN && architecture / 10 == DEVICE / 10)
+    return CUBINS_FIRST + (unsigned)architecture;
+  return kind == KIND_PTX ? (unsigned)architecture : 0;
+}
+
+struct sim_program_size sim_binary_size(const void *image, size_t bytes) {
+  struct piece whole = {image, bytes};
+  struct sim_program_size chosen = {0};
+  unsigned best = 0;
+  struct part part;
+  if (sim_image_form(image) != SIM_FORM_FATBIN)
+    return cubin_size(whole);
+  for (size_t at = field(whole, FATBIN_HEADER_BYTES, 2); next_part(whole, &at, &part);) {
+    struct sim_program_size size = part_size(&part);
+    unsigned preferred = preference(&part);
+    if (preferred > best || (preferred == best && size.code + size.data > chosen.code + chosen.data))
+      chosen = size;
+    best = preferred > best ? preferred : best;
+  }
+  return chosen;
+}
+
+bool sim_binary_compressed(const void *image, size_t bytes) {
+  struct piece whole = {image, bytes};
+  struct part part;
+  if (sim_image_form(image) != SIM_FORM_FATBIN)
+    return false;
+  for (size_t at = field(whole, FATBIN_HEADER_BYTES, 2); next_part(whole, &at, &part);)
+    if (field(part.header, PART_COMPRESSED, 4))
+      return true;
+  return false;
+}

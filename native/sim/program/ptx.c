@@ -1,0 +1,235 @@
+#include "sim/program/ptx.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct lexer {
+  const char *at;
+  const char *word; /* the current token: a word (with a leading dot if it is a directive), a string or a character */
+  size_t length;
+};
+
+static bool word_char(char c) { return isalnum((unsigned char)c) || c == '_' || c == '$' || c == '.' || c == '%'; }
+
+/* The text behind blanks and comments. */
+static const char *after_blank(const char *p) {
+  for (;;) {
+    while (isspace((unsigned char)*p))
+      p++;
+    if (p[0] == '/' && p[1] == '/') {
+      p += strcspn(p, "\n");
+    } else if (p[0] == '/' && p[1] == '*') {
+      const char *end = strstr(p + 2, "*/");
+      p = end ? end + 2 : p + strlen(p);
+    } else {
+      return p;
+    }
+  }
+}
+
+static bool next(struct lexer *lexer) {
+  const char *p = after_blank(lexer->at);
+  lexer->word = p;
+  if (*p == '"') {
+    p += 1 + strcspn(p + 1, "\"");
+    p += *p == '"';
+  } else if (word_char(*p)) {
+    while (word_char(*p))
+      p++;
+  } else if (*p) {
+    p++;
+  }
+  lexer->at = p;
+  lexer->length = (size_t)(p - lexer->word);
+  return lexer->length > 0;
+}
+
+static bool is(const struct lexer *lexer, const char *word) {
+  return strlen(word) == lexer->length && memcmp(lexer->word, word, lexer->length) == 0;
+}
+
+static bool is_char(const struct lexer *lexer, const char *any) {
+  return lexer->length == 1 && strchr(any, *lexer->word) != NULL;
+}
+
+/* Bytes of a fundamental type, 0 for a word that is none. */
+static size_t type_bytes(const struct lexer *lexer) {
+  static const struct {
+    const char *name;
+    size_t bytes;
+  } types[] = {{".b8", 1},  {".u8", 1},  {".s8", 1},   {".b16", 2},    {".u16", 2},   {".s16", 2}, {".f16", 2},
+               {".b32", 4}, {".u32", 4}, {".s32", 4},  {".f32", 4},    {".f16x2", 4}, {".b64", 8}, {".u64", 8},
+               {".s64", 8}, {".f64", 8}, {".bf16", 2}, {".bf16x2", 4}, {".b128", 16}};
+  for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+    if (is(lexer, types[i].name))
+      return types[i].bytes;
+  return 0;
+}
+
+/* ---- declarations ------------------------------------------------------------------------------------------------ */
+
+struct declared {
+  const char *name;
+  size_t name_length, element, count, align;
+  bool open;     /* an array without a length: as long as its initialiser */
+  size_t values; /* of the initialiser */
+};
+
+static size_t bytes_of(const struct declared *one) {
+  size_t bytes, count = one->open && one->values ? one->count * one->values : one->count;
+  return __builtin_mul_overflow(one->element, count, &bytes) ? SIZE_MAX : bytes;
+}
+
+/* Up to the closing brace: how many values an initialiser has, rows or not. */
+static size_t initialiser(struct lexer *lexer) {
+  size_t values = 1, depth = 1;
+  while (depth > 0 && next(lexer)) {
+    depth += is_char(lexer, "{");
+    depth -= is_char(lexer, "}");
+    values += is_char(lexer, ",");
+  }
+  return values;
+}
+
+static void dimension(struct lexer *lexer, struct declared *out) {
+  if (!next(lexer))
+    return;
+  if (is_char(lexer, "]"))
+    out->open = true;
+  else if (__builtin_mul_overflow(out->count, strtoull(lexer->word, NULL, 10), &out->count))
+    out->count = SIZE_MAX;
+}
+
+/* After a state space (.param, .global...), or after the comma of a list, whose type and alignment are in *out: one
+ * declarator with its initialiser, up to and with one of `, ; ) {`. That is the current token; false: it has no name. */
+static bool declarator(struct lexer *lexer, struct declared *out) {
+  bool value = false; /* behind the equals sign */
+  *out = (struct declared){.element = out->element, .align = out->align, .count = 1};
+  while (next(lexer) && !is_char(lexer, ",;)")) {
+    size_t type = type_bytes(lexer);
+    if (is_char(lexer, "="))
+      value = true;
+    else if (is_char(lexer, "{") && value)
+      out->values = initialiser(lexer);
+    else if (is_char(lexer, "{"))
+      break;
+    else if (value)
+      continue;
+    else if (is(lexer, ".align") && next(lexer))
+      out->align = strtoul(lexer->word, NULL, 10);
+    else if (is_char(lexer, "["))
+      dimension(lexer, out);
+    else if (type)
+      out->element = type;
+    else if (word_char(*lexer->word) && *lexer->word != '.' && !isdigit((unsigned char)*lexer->word)) {
+      out->name = lexer->word;
+      out->name_length = lexer->length;
+    }
+  }
+  if (out->align == 0)
+    out->align = out->element ? out->element : 1;
+  return out->name != NULL;
+}
+
+static size_t aligned(size_t at, const struct declared *one) { return (at + one->align - 1) / one->align * one->align; }
+
+/* ---- the text ---------------------------------------------------------------------------------------------------- */
+
+static void parameters(struct lexer *lexer, struct sim_ptx_kernel *kernel) {
+  size_t offset = 0;
+  while (next(lexer) && !is_char(lexer, "){")) {
+    struct declared one = {0};
+    if (!is(lexer, ".param"))
+      continue;
+    bool named = declarator(lexer, &one);
+    if (named && kernel->nparams == SIM_PARAMS_MAX) {
+      kernel->params_known = false;
+      return;
+    }
+    if (named) {
+      offset = aligned(offset, &one);
+      kernel->params[kernel->nparams++] = (struct sim_param){offset, bytes_of(&one)};
+      offset += bytes_of(&one);
+    }
+    if (is_char(lexer, "){"))
+      return;
+  }
+}
+
+static struct sim_ptx_kernel *entry(struct lexer *lexer, struct sim_ptx *out) {
+  if (!next(lexer)) {
+    out->broken = true;
+    return NULL;
+  }
+  struct sim_ptx_kernel **end = &out->kernels, *kernel = calloc(1, sizeof *kernel);
+  if (kernel == NULL) {
+    out->no_memory = true;
+    return NULL;
+  }
+  *kernel = (struct sim_ptx_kernel){.name = lexer->word, .name_length = lexer->length, .params_known = true};
+  while (*end)
+    end = &(*end)->next;
+  *end = kernel;
+  if (*after_blank(lexer->at) == '(' && next(lexer))
+    parameters(lexer, kernel);
+  return kernel;
+}
+
+static void globals(struct lexer *lexer, struct sim_ptx *out) {
+  struct declared one = {0};
+  do {
+    struct sim_ptx_variable *variable = NULL;
+    if (!declarator(lexer, &one))
+      continue;
+    variable = calloc(1, sizeof *variable);
+    if (variable == NULL) {
+      out->no_memory = true;
+      return;
+    }
+    *variable = (struct sim_ptx_variable){one.name, one.name_length, bytes_of(&one), out->variables};
+    out->variables = variable;
+  } while (is_char(lexer, ","));
+}
+
+/* Locals of a kernel's body are one frame. */
+static void locals(struct lexer *lexer, struct sim_ptx_kernel *kernel) {
+  struct declared one = {0};
+  do {
+    if (declarator(lexer, &one))
+      kernel->local_bytes = aligned(kernel->local_bytes, &one) + bytes_of(&one);
+  } while (is_char(lexer, ","));
+}
+
+void sim_ptx_read(const char *text, struct sim_ptx *out) {
+  struct lexer lexer = {.at = text};
+  struct sim_ptx_kernel *body = NULL; /* whose body the text is in */
+  int depth = 0;
+  *out = (struct sim_ptx){0};
+  while (!out->broken && !out->no_memory && next(&lexer)) {
+    if (depth == 0 && is(&lexer, ".entry"))
+      body = entry(&lexer, out);
+    else if (depth == 0 && (is(&lexer, ".global") || is(&lexer, ".const")))
+      globals(&lexer, out);
+    else if (depth > 0 && body && is(&lexer, ".local"))
+      locals(&lexer, body);
+    out->versioned |= is(&lexer, ".version");
+    depth += is_char(&lexer, "{");
+    depth -= is_char(&lexer, "}");
+    if (depth == 0 && is_char(&lexer, "};"))
+      body = NULL;
+  }
+}
+
+void sim_ptx_free(struct sim_ptx *ptx) {
+  while (ptx->kernels) {
+    struct sim_ptx_kernel *kernel = ptx->kernels;
+    ptx->kernels = kernel->next;
+    free(kernel);
+  }
+  while (ptx->variables) {
+    struct sim_ptx_variable *variable = ptx->variables;
+    ptx->variables = variable->next;
+    free(variable);
+  }
+}

@@ -1,0 +1,45 @@
+/* What a PTX text declares. */
+#ifndef SIM_PTX_H
+#define SIM_PTX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { SIM_PARAMS_MAX = 64 };
+
+struct sim_param {
+  size_t offset, size;
+};
+
+/* Names are pieces of the text. */
+struct sim_ptx_kernel {
+  const char *name;
+  size_t name_length;
+  unsigned nparams;
+  bool params_known; /* false: more than SIM_PARAMS_MAX */
+  struct sim_param params[SIM_PARAMS_MAX];
+  size_t local_bytes; /* a thread's frame */
+  struct sim_ptx_kernel *next;
+};
+
+struct sim_ptx_variable {
+  const char *name;
+  size_t name_length;
+  uint64_t bytes;
+  struct sim_ptx_variable *next;
+};
+
+struct sim_ptx {
+  struct sim_ptx_kernel *kernels; /* in the order of the text */
+  struct sim_ptx_variable *variables;
+  bool versioned; /* it has the directive that every PTX text begins with */
+  bool broken;    /* an entry without a name */
+  bool no_memory;
+};
+
+/* text ends with a NUL. The caller ends the result with sim_ptx_free. */
+void sim_ptx_read(const char *text, struct sim_ptx *out);
+void sim_ptx_free(struct sim_ptx *ptx);
+
+#endif
