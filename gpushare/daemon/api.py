@@ -1,4 +1,4 @@
-"""The handlers of the node API: decode, ask, encode. Who asks is known from the connection, never from the body."""
+"""The handlers of the node API: decode, call, encode. The connection, never the body, says which user asks."""
 
 import asyncio
 import logging
@@ -263,7 +263,7 @@ class Api:
         except (ConnectionError, asyncio.CancelledError):
             pass  # the reader left, or the daemon stops
         except GpushareError as error:
-            # The reader is slower than the ring: it has to list again, as after a 410.
+            # The reader is slower than the ring and has to list again, as after a 410.
             body = types.Error(error=types.ErrorBody(code=error.code, message=str(error)))
             await response.write(msgspec.json.encode(body) + b"\n")
         return response

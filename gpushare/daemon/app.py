@@ -77,7 +77,7 @@ def main(
 
 
 def _loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What the kernel refuses (descriptors are out, again and again) is a line; what is our mistake has a traceback."""
+    """An error of the kernel, such as too many open files, is one line, since it repeats; a bug has a traceback."""
     error = context.get("exception")
     if isinstance(error, OSError):
         log.warning("%s: %s", context["message"], error.strerror)
@@ -90,7 +90,7 @@ def _tenants_file(state_dir: Path | None) -> Path:
 
 
 def _raise_descriptor_limit() -> None:
-    """Each joined process costs two descriptors."""
+    """Raises the soft limit to the hard one: each joined process takes two descriptors."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -110,7 +110,7 @@ class _Daemon:
             try:
                 context = self._open(cleanup)
                 await context.check_health()
-                # From a terminal it is the terminal's end, and ours.
+                # From a terminal SIGHUP means that the terminal has closed: stop.
                 reload = stop.set if os.isatty(0) else context.reload_tenants
                 loop.add_signal_handler(signal.SIGHUP, reload)
                 await self._serve(context, cleanup)
@@ -119,7 +119,7 @@ class _Daemon:
                 with contextlib.suppress(OSError):
                     self._layout.grants.rmdir()
                 raise
-            # Two, because a driver may take long to say that a device is lost.
+            # Two tasks, because a driver may be slow to report that a device is lost.
             loops = [asyncio.create_task(self._tick(context)), asyncio.create_task(self._check_health(context))]
             for one in loops:
                 cleanup.push_async_callback(_cancel, one)
@@ -153,7 +153,7 @@ class _Daemon:
         count = len(found) + backend.absent
         capacity = sum(device.memory_bytes - device.reserved_bytes for device in found)
         if backend.absent:
-            capacity = capacity * count // len(found)  # what the others have is not known: as much as these
+            capacity = capacity * count // len(found)  # absent devices are assumed to be like those found
         tenants = Tenants(self._tenants_file, DEVICE_MILLI * count, capacity, smallest)
         watch = Watch(ledger.run)
         state = State(layout, found, tenants, ledger, watch, smallest)
@@ -172,7 +172,7 @@ class _Daemon:
         return context
 
     def _remove_strays(self, state: State) -> None:
-        """Files of grants that the ledger does not know as living: left by a kill between two steps."""
+        """Removes files of grants that have ended or never were: a kill between two steps leaves them."""
         layout = self._layout
         for directory in layout.grants.iterdir():
             if directory.name not in state:
@@ -190,7 +190,7 @@ class _Daemon:
         runner = web.AppRunner(Api(context).application(), access_log=None, shutdown_timeout=2.0)
         await runner.setup()
         cleanup.push_async_callback(runner.cleanup)
-        # Before the runner's cleanup: streams end by themselves instead of being waited for.
+        # Before the runner's cleanup, which would wait for open streams.
         cleanup.callback(context.state.watch.close)
         await web.SockSite(runner, listener).start()
         cleanup.callback(path.unlink, missing_ok=True)
@@ -226,7 +226,7 @@ class _Daemon:
         _notify("STOPPING=1")
         context.accounts.write_periods()
         context.adoption.let_go()
-        # What killed processes were about to leave; removed at the next start if it takes them longer.
+        # Killed processes may take a moment to leave their cgroups; the next start removes what is left then.
         deadline = time.monotonic() + _LEAVE_SECONDS
         while _stray_cgroups(context.state) and time.monotonic() < deadline:
             for name in _stray_cgroups(context.state):
@@ -238,7 +238,7 @@ class _Daemon:
         context.backend.close()
 
     def _remove_run_files(self) -> None:
-        """Nothing lives: what is left of the run-time directories is ours and empty, or not ours and stays."""
+        """No grant is left: removes the run-time directories that are empty. Foreign files in them stay."""
         layout = self._layout
         for path in (layout.sim / SOCKET_NAME, layout.sim.with_name(LOG_NAME)):
             path.unlink(missing_ok=True)
@@ -247,7 +247,7 @@ class _Daemon:
                 directory.rmdir()
 
     def _stop_simulator(self, *, cleanup_only: bool = False) -> None:
-        """A simulator with clients is left to them, as hardware would be."""
+        """A simulator with clients goes on for them, as hardware would."""
         simulator, self._simulator = self._simulator, None
         if simulator is None:
             return
@@ -259,7 +259,7 @@ class _Daemon:
 
 
 def _stray_cgroups(state: State) -> list[str]:
-    """Of grants of ours that have ended."""
+    """Cgroups of this daemon's grants that have ended."""
     return [name for name in workloads.cgroup_names() if name not in state and state.ended(name) is not None]
 
 

@@ -7,13 +7,14 @@ from gpushare.arbiter import GrantStats
 from gpushare.daemon.ledger import Period, Totals
 
 _STEP_NS = 100_000_000
-"""Wall time that runs this much faster or slower in one period was set; what NTP slews (0.05 %) stays below."""
+"""Wall time that differs from monotonic time by more than this in one period was set; NTP's slewing (0.05 %) stays
+below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """On both clocks: wall time says when and can be set, monotonic time says how long. The latter stands while the
-    machine is suspended, as its devices do."""
+    """A moment on both clocks. Wall time says when, and can be set; monotonic time measures how long, and stops while
+    the machine is suspended, as its devices do."""
 
     wall_ns: int
     mono_ns: int
@@ -21,9 +22,12 @@ class Instant:
 
 @dataclass(slots=True)
 class DeviceBook:
-    """One grant on one device. `carried`: what earlier runs of the daemon wrote; `base`: the arbiter's counters when
-    this run took the grant over, which include work of that time; `written`: counters at the end of the last period,
-    which was at `written_at`."""
+    """One grant on one device.
+
+    `carried`: sums that earlier runs of the daemon wrote. `base`: the arbiter's counters when this run adopted the
+    grant, which include work from before. `written`: the counters at the end of the last period, at `written_at`.
+    `window`: the counters one second ago.
+    """
 
     carried: Totals
     base: GrantStats
@@ -36,8 +40,7 @@ class DeviceBook:
         self.written = self.window = self.base
 
     def total(self, stats: GrantStats) -> GrantStats:
-        """As a reader sees it: over the grant's whole life. Counts of leases, wakes and revokes, and buckets,
-        are of this run."""
+        """The counters over the grant's whole life. Leases, wakes, revokes and histograms cover this run only."""
         return replace(
             stats,
             leased_ns=self.carried.used_ns + stats.leased_ns - self.base.leased_ns,
@@ -83,7 +86,8 @@ def active(samples: list[Sample]) -> frozenset[str]:
 
 
 def shares_got(samples: list[Sample]) -> None:
-    """Each book's part of the work its device did since the last window."""
+    """Sets each book's share of the work that its device did since the last window, in milli, and begins a new
+    window."""
     busy: dict[int, int] = {}
     for sample in samples:
         grown = max(0, sample.stats.busy_ns - sample.book.window.busy_ns)
@@ -96,16 +100,19 @@ def shares_got(samples: list[Sample]) -> None:
 
 
 def _begin(since: Instant, to: Instant) -> int:
-    """Wall time at which a period begins: where the last one ended, unless the clock was set meanwhile. Then as long
-    before its end as it took."""
+    """Wall time at which a period begins: the end of the last one or, where the clock was set since, the period's own
+    end less its monotonic length."""
     elapsed = to.mono_ns - since.mono_ns
     stepped = abs(to.wall_ns - since.wall_ns - elapsed) > _STEP_NS or to.wall_ns < since.wall_ns
     return to.wall_ns - elapsed if stepped else since.wall_ns
 
 
 def periods(samples: list[Sample], to: Instant) -> list[Period]:
-    """Rows for the ledger. Lent time is others' borrowed time on the device, by how much each left of its guarantee;
-    the part of a device that is guaranteed to nobody lends too."""
+    """Rows for the ledger.
+
+    What grants borrowed on a device was lent by the others on it, in proportion to what each left of its guarantee. The
+    part of a device that is guaranteed to no grant counts as a lender too.
+    """
     drafts = []
     for sample in samples:
         written, stats = sample.book.written, sample.stats

@@ -1,4 +1,4 @@
-"""gpushare.toml: what an administrator sets. Options of the command line come over it."""
+"""gpushare.toml: what an administrator sets. Options of the command line override it."""
 
 import tomllib
 from dataclasses import replace
@@ -20,7 +20,7 @@ DEFAULT_TENANTS = Path("/etc/gpushare/tenants.toml")
 
 
 class ArbiterConfig(Struct, forbid_unknown_fields=True):
-    """Milliseconds, also parts of one; 0 leaves the built-in value (gs_arbiter.h)."""
+    """Milliseconds, fractions allowed; 0 keeps the built-in value (gs_arbiter.h)."""
 
     lease_ms: float = 0
     bound_ms: float = 0
@@ -31,7 +31,8 @@ class ArbiterConfig(Struct, forbid_unknown_fields=True):
 
 
 class Config(Struct, forbid_unknown_fields=True):
-    """`simulate`: as the option, empty for real devices. `ledger_days`: how long closed grants and periods are kept."""
+    """The file's keys. `simulate`: like the option, empty for real devices. `ledger_days`: how long ended grants and
+    periods are kept. `ledger_seconds`: length of a period."""
 
     simulate: str = ""
     state_dir: str = ""
@@ -45,8 +46,8 @@ class Config(Struct, forbid_unknown_fields=True):
 
 
 def load(path: Path | None) -> Config:
-    """The file, or defaults where none was named and the default one is absent. Raises UsageError with place and
-    reason."""
+    """Reads the file; the built-in values where none was named and the default one is absent. Raises UsageError with
+    the file, the key and the reason."""
     try:
         text = (path or DEFAULT_CONFIG).read_text()
     except FileNotFoundError:
@@ -89,7 +90,8 @@ def arbiter(asked: ArbiterConfig) -> arbiter_api.Config:
 
 
 def smallest_share(config: arbiter_api.Config) -> int:
-    """Milli. Raises UsageError where not even a whole device could be served."""
+    """The smallest share that the arbiter can serve, in milli. Raises UsageError where not even a whole device could
+    be."""
     smallest = admission.smallest_share(config.credit_floor_ns, config.bucket_ns)
     if smallest > DEVICE_MILLI:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""A grant seen from inside, for a person who looks for a fault: its pages, and what its processes did last."""
+"""A grant from inside, for debugging: the words of its pages, and the last events of its processes."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Grants of several devices, and of jobs that have more elsewhere: what is asked, and how their leases are given."""
+"""Gangs: grants of several devices, and of jobs that have more devices elsewhere. How their leases are given."""
 
 from typing import get_args
 
@@ -27,7 +27,7 @@ def _from_text(text: str) -> Gang:
 
 
 def gang_of(request: GrantRequest) -> Gang | None:
-    """What the request says, checked, its size filled in. Raises UsageError."""
+    """The request's gang, checked and with its size filled in; None where it names none. Raises UsageError."""
     if request.gang is None:
         return None
     asked = _from_text(request.gang) if isinstance(request.gang, str) else request.gang
@@ -48,8 +48,8 @@ def gang_of(request: GrantRequest) -> Gang | None:
 
 
 def share_flags(request: GrantRequest) -> ShareFlags:
-    """A gang with devices elsewhere is never stopped for others: its ranks here would spin for those there, which
-    nobody here can stop at the same collective."""
+    """How the arbiter gives the grant's leases. A gang with devices elsewhere is never stopped for others: its ranks
+    here would spin for the ranks there, which this node cannot stop at the same collective."""
     gang = gang_of(request)
     if gang is not None and gang.size is not None and gang.size > request.devices:
         return ShareFlags.BESIDE

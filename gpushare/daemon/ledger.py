@@ -45,7 +45,7 @@ _RECEIPTS = " ".join(
     f"ALTER TABLE periods ADD COLUMN {name} INTEGER NOT NULL DEFAULT 0;"
     for name in ("waits", "wait_max_ns", "reclaims", "reclaim_ns", "reclaim_max_ns")
 )
-# By the version that is found; made whole by all that follow.
+# Migrations, by the version of the file that is found: that step and all later ones run.
 _STEPS = {0: _SCHEMA, 1: _DEVICES, 2: _RECEIPTS}
 
 
@@ -97,7 +97,7 @@ class Ledger:
         """Opens or makes it and begins this run. Raises FailedError when it is damaged or not ours."""
         self.path = path
         try:
-            # Grants hold tenants' names and sizes: nobody else's to read.
+            # Rows hold tenants' names and sizes: readable by root only.
             os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             self._db = sqlite3.connect(path, isolation_level=None)
             self._db.execute("PRAGMA journal_mode = WAL")
@@ -120,8 +120,8 @@ class Ledger:
             )
 
     def _begin(self) -> tuple[int, int]:
-        """A run that was killed has no end: from its last sign of life until now nothing was recorded, which is the
-        gap."""
+        """Begins a run: its number, and the gap in ns, during which nothing was recorded. A run that was killed has
+        no end: the gap then begins at its last period."""
         now = time.time_ns()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         last = self._db.execute("SELECT run, seen_ns, ended_ns FROM runs ORDER BY run DESC LIMIT 1").fetchone()
@@ -134,7 +134,7 @@ class Ledger:
         return cursor.lastrowid, gap
 
     def rebooted(self) -> bool:
-        """Was the run before this one in another boot of the machine? Then pids mean nothing any more."""
+        """Whether the previous run was in another boot of the machine, so that its pids are meaningless."""
         rows = self._db.execute("SELECT boot_id FROM runs ORDER BY run DESC LIMIT 2").fetchall()
         return len(rows) == 2 and rows[0] != rows[1]
 
@@ -149,7 +149,7 @@ class Ledger:
             raise FailedError(f"the ledger {self.path} cannot be written: {error}") from None
 
     def save(self, grant: tuple[str, str | None, str, int, str, str, int, int | None]) -> None:
-        """(id, key, tenant, uid, phase, state, created_ns, ended_ns)"""
+        """Writes one row: (id, key, tenant, uid, phase, state, created_ns, ended_ns). Raises FailedError."""
         with self._writing():
             self._db.execute(
                 "INSERT INTO grants VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
@@ -173,7 +173,7 @@ class Ledger:
         return row[0] if row is not None else None
 
     def add(self, periods: Iterable[Period]) -> None:
-        """One transaction, which also says that this run was alive now."""
+        """Writes a period's rows in one transaction, with this moment as the run's last sign of life."""
         names = ", ".join(Period.__dataclass_fields__)
         marks = ", ".join("?" * (len(Period.__dataclass_fields__) + 1))
         with self._writing():
@@ -186,7 +186,7 @@ class Ledger:
             self._db.execute("COMMIT")
 
     def totals(self, grant_id: str) -> dict[str, Totals]:
-        """By device id."""
+        """Sums of one grant, by device id."""
         query = (
             "SELECT device, SUM(used_ns), SUM(busy_ns), SUM(borrowed_ns), SUM(waited_ns), MAX(memory_peak_bytes), "
             "SUM(waits), MAX(wait_max_ns), SUM(reclaims), SUM(reclaim_ns), MAX(reclaim_max_ns) "
@@ -195,8 +195,10 @@ class Ledger:
         return {row[0]: Totals(*row[1:]) for row in self._db.execute(query, (grant_id,))}
 
     def tenant_totals(self, without: Iterable[str]) -> dict[str, Totals]:
-        """By tenant, over all periods but those of these grants; what was forgotten with its time is not in it. Reads
-        them all: to be called in a thread, which gets a connection of its own."""
+        """Sums by tenant over all periods that are kept, except those of the grants in `without`.
+
+        Reads every period, so it is to be called in a thread; it opens a connection of its own.
+        """
         query = (
             "SELECT tenant, SUM(used_ns), SUM(busy_ns), SUM(borrowed_ns), SUM(waited_ns), MAX(memory_peak_bytes), "
             "SUM(waits), MAX(wait_max_ns), SUM(reclaims), SUM(reclaim_ns), MAX(reclaim_max_ns) "
@@ -217,11 +219,11 @@ class Ledger:
         self._db.execute("INSERT OR REPLACE INTO contexts VALUES (?, ?, ?)", (device, driver, size))
 
     def devices(self) -> list[str]:
-        """All that were ever found here, by what `save_devices` was given; last seen first."""
+        """States of all devices ever found here, as `save_devices` got them; the last seen first."""
         return [row[0] for row in self._db.execute("SELECT state FROM devices ORDER BY seen_ns DESC, id")]
 
     def save_devices(self, states: Mapping[str, str]) -> None:
-        """By id: these are here now."""
+        """Records that these devices are here now. `states`: by device id."""
         now = time.time_ns()
         with self._writing():
             self._db.executemany(

@@ -1,7 +1,8 @@
-"""Which devices this node has: those that the driver shows, and those that it should.
+"""Which devices this node has: those that the driver shows, and those that it should show.
 
-A device that was lost before the daemon started is not shown. It is remembered from the ledger where a living grant is
-on it, or where the driver still counts more than it shows: it is there, does not work, and nothing is ended for it.
+The driver does not show a device that was lost before the daemon started. The ledger remembers it, and the daemon
+counts it as a device that does not work, where a living grant is on it or the driver counts more devices than it
+shows. No grant ends because of it.
 """
 
 import logging
@@ -16,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def all_devices(backend: Backend, ledger: Ledger, in_use: Collection[str]) -> list[Device]:
-    """By number. `in_use`: ids of those with living grants."""
+    """All devices, by number. `in_use`: ids of devices with living grants."""
     found = {device.id: device for device in backend.devices()}
     known = [msgspec.json.decode(text, type=Device) for text in ledger.devices()]
     missed = choose([device for device in known if device.id not in found], backend.absent, in_use)
@@ -30,7 +31,8 @@ def all_devices(backend: Backend, ledger: Ledger, in_use: Collection[str]) -> li
 
 
 def choose(missing: Collection[Device], absent: int, in_use: Collection[str]) -> list[Device]:
-    """`missing`: last seen first; `absent`: how many the driver counts beyond those it shows."""
+    """The missing devices to count. `missing`: the last seen first; `absent`: how many more the driver counts than it
+    shows."""
     wanted = sorted(missing, key=lambda device: device.id not in in_use)
     used = sum(device.id in in_use for device in wanted)
     return wanted[: max(absent, used)]

@@ -1,4 +1,4 @@
-"""All parts of one running daemon, and what is asked of more than one of them."""
+"""All parts of one running daemon, and the questions that concern more than one of them."""
 
 import asyncio
 import contextlib
@@ -124,7 +124,7 @@ class NodeContext:
         await asyncio.to_thread(self.simulator.set_lost, number, lost=lost)
 
     async def check_health(self) -> None:
-        """Says so, once, when a device stops working or works again, with all that follows from it."""
+        """Asks every device whether it works, and acts once when that has changed: shares, watchers, the log."""
         looked = await asyncio.to_thread(self._look, list(self.state.devices), set(self.state.faults))
         before = self._tenants_by_name()
         changed = []
@@ -142,7 +142,7 @@ class NodeContext:
             self._tell(changed, before)
 
     def _look(self, devices: list[Device], faulty: set[str]) -> list[tuple[Device, str]]:
-        """Each as it is known, or, where it came back, as it is now; and why it does not work."""
+        """Each device and why it does not work, empty if it does. One that came back is as it is now."""
         looked = []
         for device in devices:
             reason = self.backend.fault(device.index)
@@ -163,8 +163,8 @@ class NodeContext:
         log.warning("device %d (%s) works again", device.index, device.id)
 
     def _tell(self, changed: list[Device], before: dict[str, types.Tenant]) -> None:
-        """Watchers hear: of the devices, of the capacity, of every tenant that has more or less than before, of the
-        grants there."""
+        """Publishes events: of the devices, of the node's capacity, of every tenant that has more or less than before,
+        and of the grants on the devices."""
         publish = self.state.watch.publish
         for device in changed:
             shown = self._device_view(device, 0)
@@ -194,8 +194,8 @@ class NodeContext:
         return shown
 
     def reload_tenants(self) -> None:
-        """The file was changed by hand. Grants keep what they have reserved as far as their tenant is still
-        guaranteed it; who is promised more gets it at once."""
+        """Reads tenants.toml again after an administrator has changed it. Grants keep their reservations as far as
+        their tenant's guarantee still covers them; a larger guarantee takes effect at once."""
         before = self._tenants_by_name()
         try:
             self.state.tenants.reload({live.record.tenant for live in self.state})
@@ -227,7 +227,7 @@ class NodeContext:
     # Books.
 
     def measure(self) -> bool:
-        """Once a second. False when no grant is served, so that there is nothing to write."""
+        """Samples all served grants; called once a second. Returns False when there are none, so nothing to write."""
         samples = self.accounts.samples()
         self.serving.follow(active(samples))
         shares_got(samples)

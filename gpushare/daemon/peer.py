@@ -1,4 +1,4 @@
-"""Who is on the other end of a unix socket, and what processes are."""
+"""The process at the other end of a unix socket, and questions about processes that only /proc answers."""
 
 import grp
 import os
@@ -15,7 +15,7 @@ _PF_EXITING = 0x4  # linux/sched.h
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Peer credentials of a connection, as of its connect(). `pid` is 0 where it is in no namespace of ours."""
+    """Credentials of a connection's peer at its connect(). `pid` is 0 for a process in a foreign pid namespace."""
 
     pid: int
     uid: int
@@ -23,7 +23,7 @@ class Peer:
 
     @property
     def is_root(self) -> bool:
-        """Root, or the user that runs the daemon (which is root but in tests)."""
+        """Root, or the user that runs the daemon (root, except in tests)."""
         return self.uid in (0, os.geteuid())
 
     def groups(self) -> set[int]:
@@ -44,8 +44,8 @@ def credentials(connection: socket.socket) -> Peer:
 def open_pidfd(connection: socket.socket, pid: int) -> int:
     """A pidfd of the connecting process. Raises OSError when it is gone.
 
-    The kernel's own descriptor where there is one; else by number, which could be another process only if the peer
-    ended and its number came round while the connection was still unread.
+    The kernel's own descriptor of the peer where it has one (SO_PEERPIDFD, Linux 6.5). Otherwise opened by pid, which
+    is another process only if the peer has ended and its pid was reused while the connection was still unread.
     """
     try:
         return connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
@@ -54,8 +54,8 @@ def open_pidfd(connection: socket.socket, pid: int) -> int:
 
 
 def start_time(pid: int) -> int | None:
-    """Clock ticks since boot at which the process began, None when it is gone. With the pid it names a process for
-    ever."""
+    """Clock ticks since boot at which the process began, None when it is gone. Together with the pid it identifies a
+    process for good."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -65,7 +65,7 @@ def start_time(pid: int) -> int | None:
 
 
 def is_ending(pid: int) -> bool:
-    """Is the process on its way out, or gone? Its descriptors close one by one before its pidfd says so."""
+    """Whether the process is exiting or gone. An exit closes descriptors one by one before the pidfd reports it."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -79,7 +79,7 @@ _EXEC_CALLS = {"59", "322"} if os.uname().machine == "x86_64" else {"221", "281"
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The program that a process runs, told apart from what it runs after an exec."""
+    """What distinguishes the program that a process runs from the one that it runs after an exec."""
 
     code: str
     stack: str  # random at each exec
@@ -100,8 +100,10 @@ def image(pid: int) -> Image | None:
 
 
 def has_begun(pid: int, since: Image) -> bool:
-    """Has a process that was seen in an exec run any of the new program since? Then the exec is over, and with it the
-    end of every file that was not to survive it: the kernel ends them on the way back to the program."""
+    """Whether a process that was in an exec when `since` was taken has run any of the new program.
+
+    Then the exec is over, and all close-on-exec files are closed: the kernel does that before it returns to user space.
+    """
     now = image(pid)
     if now is None or now.user_ticks > since.user_ticks or since.is_other(now):
         return True
@@ -113,7 +115,7 @@ def has_begun(pid: int, since: Image) -> bool:
 
 
 def reopen_pidfd(pid: int, started: int) -> int | None:
-    """A pidfd of that very process, None when it is gone."""
+    """A pidfd of the process with this pid and start time, None when it is gone."""
     try:
         descriptor = os.pidfd_open(pid)
     except OSError:
@@ -126,7 +128,7 @@ def reopen_pidfd(pid: int, started: int) -> int | None:
 
 
 def maps_file(pid: int, file: os.stat_result) -> bool:
-    """Does the process still have that file mapped? It stays mapped through closed descriptors, and is lost at exec."""
+    """Whether the process has that file mapped. A mapping outlives its descriptor and ends at an exec."""
     wanted = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}"
     try:
         with open(f"/proc/{pid}/maps") as maps:

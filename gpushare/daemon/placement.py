@@ -1,4 +1,4 @@
-"""Between the node API's requests and the pure rules of gpushare.policy: admission and arbiter shares."""
+"""Translates between the node API's requests, the daemon's state and the pure rules of gpushare.policy."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -26,7 +26,7 @@ def _time(value: int | str) -> int:
 
 
 def _memory(value: int | str) -> int | str:
-    """Bytes, or the percentage as text, checked: it is of the device that gets chosen."""
+    """Bytes, or a checked percentage as text: it applies to the device that is chosen later."""
     text = str(value)
     if text.strip().endswith("%"):
         parse_memory(text, 1 << 40)
@@ -47,7 +47,7 @@ def _gang_id(request: GrantRequest) -> str | None:
 
 
 def _request(request: GrantRequest) -> admission.Request:
-    """Raises UsageError for any field that makes no sense."""
+    """The request as admission takes it. Raises UsageError for any field that makes no sense."""
     if not 1 <= request.ttl_seconds <= TTL_SECONDS_MAX:
         raise UsageError(f"ttl_seconds {request.ttl_seconds} is out of range: give 1 to {TTL_SECONDS_MAX}")
     if request.key is not None and not 1 <= len(request.key) <= _KEY_MAX:
@@ -86,7 +86,7 @@ def _fault(state: State, device: str) -> str:
 
 
 def standing(state: State) -> Standing:
-    """What is left of every tenant's guarantee, and of every grant's reservation, on the devices that work."""
+    """What remains of every tenant's guarantee and of every grant's reservation on the devices that work."""
     promised = {tenant.name: Promise(tenant.time, tenant.memory) for tenant in state.tenants}
     working = [device for device in state.devices if device.id not in state.faults]
     memory = sum(device.memory_bytes - device.reserved_bytes for device in working)
@@ -108,7 +108,7 @@ def _tenants(state: State, stands: Standing) -> dict[str, admission.Tenant]:
 
 
 def holdings(state: State, stands: Standing, without: Live | None = None) -> list[Holding]:
-    """All grants' places as admission counts them, but for those of `without`."""
+    """The places of all grants except `without`, as admission counts them."""
     return [
         Holding(
             grant=live.id,
@@ -136,7 +136,7 @@ def place(state: State, request: GrantRequest) -> list[Place]:
 
 
 def resize(state: State, live: Live, change: GrantChange) -> list[Place]:
-    """Its places as they would be, on the same devices."""
+    """The grant's places after the change, on the same devices. Raises like `place`; changes nothing."""
     record = live.record
     stands = standing(state)
     others = holdings(state, stands, without=live)
@@ -152,7 +152,7 @@ def resize(state: State, live: Live, change: GrantChange) -> list[Place]:
         devices, tenants = _devices(state, resize=True), _tenants(state, stands)
         admitted = admission.admit(asked, devices, tenants, others, state.smallest_milli)[0]
         found.append(admitted)
-        # The next device of this grant is judged with this one taken.
+        # Admission of the grant's next device counts this one as taken.
         others.append(
             Holding(
                 record.id,
@@ -180,8 +180,10 @@ def _placed(live: Live, place: Place, guaranteed_milli: int) -> Placed:
 
 
 def arbiter_shares(state: State, runnable: Collection[str] | None = None) -> dict[str, list[Share]]:
-    """By grant id, one share per place, for all that are served. On a device that does not work nothing is
-    guaranteed."""
+    """Shares of all grants that are served: by grant id, one per place.
+
+    `runnable`: ids of grants that have work, None: all may have. On a device that does not work nothing is guaranteed.
+    """
     served = [live for live in state if live.handle is not None]
     stands = standing(state)
     placed = [
@@ -190,7 +192,7 @@ def arbiter_shares(state: State, runnable: Collection[str] | None = None) -> dic
         for place in live.record.places
         if place.device not in state.faults
     ]
-    # A tenant that was taken out of the file has no more than what its living grants had reserved.
+    # A tenant that was removed from the file keeps only what its living grants had reserved.
     tenants = {live.record.tenant: TenantPolicy(live.record.tenant, 0) for live in served}
     tenants |= {name: tenant.policy for name, tenant in _tenants(state, stands).items()}
     found = shares(tenants, placed, runnable)
@@ -208,7 +210,7 @@ def _share_of_nothing(live: Live, place: Place, policy: TenantPolicy) -> Share:
 
 
 def first_shares(live: Live) -> list[Share]:
-    """What a grant is served with until the shares of all are worked out together."""
+    """The shares that a grant is served with until those of all grants are computed together."""
     return [
         Share(place.guaranteed_milli, place.limit_milli, 1, 0, _WORKLOAD[live.record.class_])
         for place in live.record.places

@@ -1,5 +1,7 @@
-"""Receipts: the arbiter's record with the names of those it is about. The record is read when somebody asks, so that
-thousands of leases a second cost nothing here."""
+"""Receipts: the arbiter's record of leases and waits, with the names of grants and tenants.
+
+The record is read only on request, so thousands of leases a second cost nothing here.
+"""
 
 import asyncio
 import time
@@ -12,20 +14,20 @@ from gpushare.daemon.state import Live, State
 from gpushare.errors import GoneError, NotFoundError, UsageError
 
 LATEST = 4096
-"""Shown to who does not say from where on."""
+"""Events in an answer to a request without `after`."""
 AT_ONCE = 16384
-"""Most in one answer: about 5 MB, which hold the loop up for about 50 ms."""
+"""Most events in one answer: about 5 MB, which occupy the event loop for about 50 ms."""
 NAMES_KEPT = 4096
-"""Of grants that ended: events in the record may still name them."""
+"""Names of ended grants that are kept: events in the record may still refer to them."""
 _STEP_NS = 1_000_000
-"""By how much wall time has to move before events are shown at other times than to the reader before."""
+"""Wall time has to be set by more than this before the same event is shown at another time than before."""
 
 _OF_WAITS = {EventKind.LEASE, EventKind.LEFT}
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A reader's words, unchecked. `after` None: the latest."""
+    """A reader's query, unchecked. `after` None: the latest events."""
 
     after: int | None = None
     epoch: int | None = None
@@ -55,7 +57,7 @@ class Receipts:
         self._to_wall_ns = 0
 
     def ends(self, live: Live) -> None:
-        """Its handle is no longer in the state from now on."""
+        """Keeps the names of a grant that the arbiter is about to remove."""
         if live.handle is None:
             return
         self._ended[live.handle] = _Names(live.id, live.record.tenant)

@@ -1,4 +1,4 @@
-"""What a grant holds outside this process's memory: directory, pages, CDI spec, socket. Made, taken over, undone."""
+"""What a grant holds outside the daemon's memory: directory, pages, CDI spec, socket. Made, adopted, removed."""
 
 import logging
 import os
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Resources:
-    """Every method leaves either all or nothing of what it makes."""
+    """Each method makes all of its files or none."""
 
     def __init__(self, layout: Layout, node: Node, devices: Sequence[Device]) -> None:
         self._layout, self._node = layout, node
@@ -35,11 +35,11 @@ class Resources:
         return all(place.device in self._devices for place in record.places)
 
     def renew(self, device: Device) -> None:
-        """It came back, and its nodes may be others than it had."""
+        """A device has come back, possibly with other device nodes."""
         self._devices[device.id] = device
 
     def renumber(self, record: GrantRecord) -> None:
-        """A device's number is of one run of the daemon: another may be missing now, or be back."""
+        """Updates the devices' numbers, which are valid for one run of the daemon: a device may be missing or back."""
         record.places = [replace(place, index=self._devices[place.device].index) for place in record.places]
 
     def granted(self, record: GrantRecord) -> list[Granted]:
@@ -59,7 +59,7 @@ class Resources:
         elif not self._node.driver_files:
             raise FailedError("the driver's libcuda.so.1 is not in the loader's cache: run ldconfig, then start again")
         for file in needed:
-            # By everybody: a loader that may not read a library to be preloaded says so and goes on without it.
+            # By all users: a loader that may not read a library to preload prints a warning and runs without it.
             if not file.is_file() or not file.stat().st_mode & stat.S_IROTH:
                 raise FailedError(f"{file} is missing or not readable by all users, no share would hold: install again")
 
@@ -100,8 +100,8 @@ class Resources:
             raise
 
     def take_over(self, live: Live, rules: Rules) -> None:
-        """After a restart: the same files. Raises FailedError when a page is missing or not one; nothing is removed
-        then."""
+        """After a restart: opens the same files. Raises FailedError when a page is missing or invalid, and removes
+        nothing then."""
         record = live.record
         own = grantdir.self_dir(self._layout, record.id)
         try:
@@ -126,7 +126,7 @@ class Resources:
         live.socket.listen()
 
     def close(self, live: Live) -> None:
-        """Lets go of everything; files and processes stay."""
+        """Closes everything; files and processes stay."""
         if live.socket is not None:
             live.socket.close()
         if live.bell is not None:
@@ -137,8 +137,7 @@ class Resources:
         live.socket = live.bell = live.limits = live.usage = None
 
     def unmake(self, live: Live) -> None:
-        """Removes what is left, in any state; what cannot be removed is logged, because the grant has ended all the
-        same."""
+        """Removes whatever the grant still holds. What cannot be removed is only logged: the grant has ended anyway."""
         if live.limits is not None:
             live.limits.state = GrantState.RELEASED
         self.close(live)

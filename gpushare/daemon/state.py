@@ -25,8 +25,10 @@ from gpushare.policy.shares import Share
 
 
 class WorkloadRecord(Struct, kw_only=True):
-    """A container's or plain command's first process. `started`: as in MemberRecord. `cgroup`: path and whether it is
-    v2."""
+    """The first process of a container or plain command.
+
+    `started`: as in MemberRecord. `cgroup`: its path, and whether it is a v2 one; None: none of its own.
+    """
 
     pid: int
     started: int
@@ -34,8 +36,11 @@ class WorkloadRecord(Struct, kw_only=True):
 
 
 class GrantRecord(Struct, kw_only=True):
-    """All of a grant that outlives the daemon. `uid`: who asked for it; `run_uid`, `run_gid`: who runs a plain process
-    in it."""
+    """What outlives the daemon of a grant, as JSON in the ledger.
+
+    `uid`: the user who asked for it. `run_uid`, `run_gid`: the user who runs a plain process in it. Times are wall
+    time.
+    """
 
     life: Life
     key: str | None
@@ -66,13 +71,13 @@ class GrantRecord(Struct, kw_only=True):
 
     @property
     def phase(self) -> Phase:
-        """Where its life stands."""
+        """Its phase."""
         return self.life.phase
 
 
 @dataclass(slots=True)
 class Workload:
-    """What this process holds to see a workload's end. `pidfd` is None once its first process has ended."""
+    """What the daemon watches a workload's end with. `pidfd` is None once the first process has ended."""
 
     record: WorkloadRecord
     pidfd: int | None
@@ -83,8 +88,11 @@ class Workload:
 
 @dataclass(slots=True)
 class Live:
-    """A grant with what this process holds for it. `handle`: the arbiter's, while it is served; `shares`: what it
-    serves it with. `starter`: pidfd of the runtime that is to start its container."""
+    """A grant that has not ended, with the daemon's resources for it.
+
+    `handle`: the arbiter's, while the grant is served. `shares`: those pushed last, one per place. `starter`: pidfd of
+    the runtime that is about to start the grant's container. `rv`: number of its last event in the watch stream.
+    """
 
     record: GrantRecord
     rv: int = 0
@@ -100,7 +108,7 @@ class Live:
 
     @property
     def id(self) -> str:
-        """As of its record."""
+        """The grant's id."""
         return self.record.id
 
 
@@ -140,7 +148,7 @@ class State:
         return grant_id in self._grants
 
     def live(self, grant_id: str) -> Live:
-        """Raises NotFoundError, which says whether it ever was."""
+        """The grant. Raises NotFoundError, which says whether it has ended or never existed."""
         found = self._grants.get(grant_id)
         if found is not None:
             return found
@@ -159,11 +167,11 @@ class State:
         return next((live for live in self if live.record.key == key and live.record.uid == uid), None)
 
     def add(self, live: Live) -> None:
-        """Takes a grant in."""
+        """Adds a grant."""
         self._grants[live.id] = live
 
     def remove(self, live: Live) -> None:
-        """Forgets a grant that has ended."""
+        """Removes a grant that has ended; the ledger keeps it."""
         self._grants.pop(live.id, None)
 
     def save(self, record: GrantRecord) -> None:

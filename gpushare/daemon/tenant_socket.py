@@ -37,8 +37,10 @@ _CONNECTIONS_MAX = 2048
 
 
 class MemberRecord(Struct, kw_only=True):
-    """A joined process as the ledger keeps it. `started`: clock ticks since boot, so that a pid used again is told
-    apart."""
+    """A joined process as the ledger keeps it.
+
+    `started`: its start time in clock ticks since boot, which with the pid identifies it even after the pid is reused.
+    """
 
     pid: int
     started: int
@@ -46,14 +48,15 @@ class MemberRecord(Struct, kw_only=True):
     generation: int
 
 
-# While an exec is under way the driver may still hold the old program's memory: looked at this often, believed to be
-# over after so long. (A daemon that may not look into other processes waits so long each time.)
+# While an exec is under way the driver may still hold the old program's memory. The process is examined at this
+# interval, and the exec is taken to be over after the deadline. (A daemon that may not examine other processes always
+# waits for the deadline.)
 _EXEC_LOOK_S = 0.01
 _EXEC_DEADLINE_S = 5.0
 
 
-# Who is joined is written at once, and then not again for so long per process in the list: a crowd that joins or dies
-# is a few lists, not one each, and a few processes do not wait.
+# The list of members is written at once, and then not again for this many seconds per member: a thousand processes
+# that join or die together cause a few writes, not one each, and a few processes never wait.
 _WRITE_S = 50e-6
 
 
@@ -67,8 +70,11 @@ class _Member:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the grant decides. `admit` gives a gs_join_error and a line; `clear` is told slots of the dead; `changed` is
-    called whenever who is joined changes, `write` makes that last, a moment later."""
+    """Callbacks into the grant.
+
+    `admit` decides on a join: a gs_join_error and a line for the process. `clear` empties the slot of a process that
+    has died. `changed` is called whenever a process joins or leaves, and `write` shortly after, to make that durable.
+    """
 
     admit: Callable[[peer.Peer], tuple[int, str]]
     clear: Callable[[int], None]
@@ -90,25 +96,24 @@ class TenantSocket:
         self._waiting: set[socket.socket] = set()
         self._members: dict[int, _Member] = {}
         self._answers: list[tuple[socket.socket, _Member]] = []
-        """Taken, to be told so once that is written."""
+        """Members whose join is answered once it is written."""
         self._write_timer: asyncio.TimerHandle | None = None
         self._write_from = 0.0
 
     @property
     def records(self) -> list[MemberRecord]:
-        """Of all that are joined now, for the ledger."""
+        """The members of this moment, for the ledger."""
         return [member.record for member in self._members.values()]
 
     def listen(self) -> None:
-        """Binds beside the final name and renames: a process that joins meanwhile finds the old socket or the new
-        one."""
+        """Binds a temporary name and renames it: a process that joins meanwhile finds the old socket or the new one."""
         listener = bind_unix(self._directory / "grant.sock", socket.SOCK_SEQPACKET, 0o666)
         listener.listen(128)
         self._listener = listener
         self._loop.add_reader(listener, self._accept)
 
     def adopt(self, records: list[MemberRecord]) -> None:
-        """After a restart: takes the living over and clears every other slot that the page says is taken."""
+        """After a restart: adopts the members that live and clears every other slot that the page marks as taken."""
         for record in records:
             pidfd = peer.reopen_pidfd(record.pid, record.started)
             if pidfd is not None and record.slot not in self._members:
@@ -259,8 +264,8 @@ class TenantSocket:
         return OK, "", member
 
     def _end_of_old_images(self, pid: int) -> None:
-        """An exec closed the old image's connection before the new one could join; look now, not when the loop gets to
-        it. And who joins runs: that exec is over."""
+        """An exec closed the old image's connection before the new one could join: read its end now, before the loop
+        comes to it. A process that joins is running, so the exec is over."""
         for member in [member for member in self._members.values() if member.record.pid == pid]:
             if member.connection is not None:
                 self._on_message(member)

@@ -1,4 +1,4 @@
-"""Tenants: who they are, what they are guaranteed, who may name them. `tenants.toml` is the law; its comments are kept.
+"""Tenants: their guarantees, and the users who may name them. tenants.toml is the only source; comments in it are kept.
 
 [tenants.research]
 time = "75%"          # guaranteed, of the node: "600%" is six devices
@@ -89,7 +89,7 @@ def parse(name: str, policy: TenantPolicy, capacity_time: int, smallest: int = a
 
 
 class Tenants:
-    """All tenants, `default` first: whoever no other tenant is for. In sum they are promised what the node has."""
+    """All tenants, `default` first. Together they are guaranteed no more than the node has."""
 
     def __init__(
         self,
@@ -104,7 +104,8 @@ class Tenants:
         self._found = self._read()
 
     def reload(self, in_use: Collection[str]) -> None:
-        """Reads the file again. Nothing changes where something is wrong in it, or a tenant in use is missing."""
+        """Reads the file again. Raises UsageError or RefusedError, and changes nothing, where something is wrong in it
+        or a tenant in use is missing."""
         found = self._read()
         missing = sorted(set(in_use) - set(found) - {DEFAULT})
         if missing:
@@ -137,7 +138,7 @@ class Tenants:
         return parse(name, policy, self._capacity_time, self._smallest)
 
     def _check_sum(self, found: dict[str, Tenant]) -> None:
-        """All guarantees must be deliverable at once. `default` is guaranteed what the others leave."""
+        """All guarantees must be deliverable at once. `default` is guaranteed the time that the others leave."""
         named = [tenant for tenant in found.values() if tenant.name != DEFAULT]
         time = sum(tenant.time for tenant in named)
         memory = sum(tenant.memory for tenant in found.values())
@@ -153,13 +154,13 @@ class Tenants:
             )
 
     def _default(self) -> Tenant:
-        """Its time is always what no other tenant is guaranteed; without an entry of its own anybody may name it."""
+        """Its time is what no other tenant is guaranteed. Without an entry of its own any user may name it."""
         own = self._found.get(DEFAULT) or Tenant(DEFAULT, 0, 0, self._capacity_time, 1, 0, (), (), "built-in")
         left = self._capacity_time - sum(tenant.time for tenant in self._found.values() if tenant.name != DEFAULT)
         return replace(own, time=left)
 
     def admission(self) -> dict[str, admission.Tenant]:
-        """By name, as admission wants them."""
+        """By name, as admission takes them."""
         return {
             tenant.name: admission.Tenant(
                 tenant.name, tenant.time, tenant.memory, tenant.time_limit, tenant.weight, tenant.tier
@@ -195,7 +196,8 @@ class Tenants:
         )
 
     def set(self, name: str, policy: TenantPolicy) -> Tenant:
-        """Checks everything, writes the file, then changes."""
+        """Makes a tenant or replaces its policy: checks everything, writes the file, then takes effect. Raises
+        UsageError or RefusedError."""
         tenant = self._parse(name, policy)
         changed = {**self._found, name: tenant}
         self._check_sum(changed)
@@ -204,7 +206,7 @@ class Tenants:
         return tenant
 
     def remove(self, name: str) -> None:
-        """Takes it out of the file. Raises NotFoundError, or UsageError for a built-in one."""
+        """Removes it from the file. Raises NotFoundError, or UsageError for a built-in one."""
         if name not in self._found:
             self[name]  # says which names there are
             raise UsageError(f"tenant {name} is built in: it cannot be removed")

@@ -22,7 +22,7 @@ from gpushare.units import MIB
 def _grant_device(
     place: Place, state: State, kept: int, live: Live | None, share: Share | None, arbiter: Arbiter
 ) -> types.GrantDevice:
-    """`share`: what it is served with, None: it is not."""
+    """`share`: what the grant is served with here, None where it is not served."""
     shown = types.GrantDevice(
         id=place.device,
         index=place.index,
@@ -57,7 +57,10 @@ def _grant_device(
 def grant_view(
     state: State, record: GrantRecord, live: Live | None, arbiter: Arbiter, stands: Standing | None = None
 ) -> types.Grant:
-    """`live` is None for a grant that has ended: its numbers are the ledger's. `stands`: for a reader of many."""
+    """A grant. `live` is None for one that has ended: its numbers are the ledger's.
+
+    `stands`: computed once by a caller who shows many.
+    """
     kept = (stands or placement.standing(state)).kept if live is not None else {}
     shares: list[Share | None] = [*live.shares] if live is not None and live.shares else [None] * len(record.places)
     devices = [
@@ -110,7 +113,7 @@ def _notice(state: State, record: GrantRecord) -> str:
 
 
 def device_view(device: Device, backend: str, state: State, stats: DeviceStats, used: int) -> types.Device:
-    """`backend`: its name. `used`: bytes of memory in use, as the driver says."""
+    """A device. `backend`: the backend's name. `used`: bytes of its memory in use, as the driver reports."""
     fault = state.faults.get(device.id)
     places = [place for live in state for place in live.record.places if place.device == device.id]
     guaranteed = types.Quantity(
@@ -153,7 +156,7 @@ def tenant_views(state: State) -> list[types.Tenant]:
 
 
 def tenant_view(tenant: Tenant, state: State, stands: Standing | None = None) -> types.Tenant:
-    """One tenant. `stands`: for a reader of many."""
+    """One tenant. `stands`: as in `grant_view`."""
     stands = stands or placement.standing(state)
     have = stands.have[tenant.name]
     grants = [live for live in state if live.record.tenant == tenant.name]

@@ -34,8 +34,8 @@ class Watch:
         self._closed = False
 
     def publish(self, kind: Kind, change: Change, build: Callable[[int], Any], name: Name = "") -> int:
-        """`build(rv)` gives the object as of this event, which may carry the number itself. `name`: what happened,
-        where the change alone does not say it."""
+        """Adds an event and returns its number. `build(rv)` makes the object, which may contain that number. `name`:
+        what happened, where `change` alone does not say it."""
         self.rv += 1
         self._ring.append(
             _line(Event(rv=self.rv, epoch=self.epoch, kind=kind, type=change, name=name, object=build(self.rv)))
@@ -54,7 +54,8 @@ class Watch:
         return _line(Event(rv=self.rv, epoch=self.epoch, kind="bookmark", type="bookmark"))
 
     async def lines(self, since: int) -> AsyncIterator[bytes]:
-        """NDJSON of everything after `since`, then what comes; a bookmark first and when it was quiet for a while."""
+        """NDJSON of all events after `since`, then of new ones as they come. A bookmark comes first, and whenever no
+        event came for BOOKMARK_SECONDS. Raises GoneError when the reader is slower than the ring."""
         yield self._bookmark()
         while not self._closed:
             more = self._more

@@ -1,5 +1,5 @@
-"""The workloads of a grant (a container, a plain command): seen to end by the pidfd of the first process and the
-cgroup."""
+"""The workloads of a grant: a container or a plain command, whose end the pidfd of the first process and the cgroup
+show."""
 
 import asyncio
 import contextlib
@@ -74,7 +74,7 @@ def _started(pid: int, pidfd: int, ended: str) -> Process:
 
 
 def watch(live: Live, record: WorkloadRecord, pidfd: int | None, ended: Callable[[], None]) -> Workload:
-    """`ended` is called whenever the workload may have ended: ask `alive`. The descriptor becomes ours."""
+    """Watches a workload and owns `pidfd` from now on. `ended` is called whenever it may have ended; `alive` tells."""
     loop = asyncio.get_running_loop()
     found = cgroup.Cgroup(Path(record.cgroup[0]), record.cgroup[1]) if record.cgroup is not None else None
     workload = Workload(record, pidfd, found)
@@ -107,15 +107,15 @@ def watch(live: Live, record: WorkloadRecord, pidfd: int | None, ended: Callable
 
 
 def alive(workload: Workload) -> bool:
-    """A first process that ended leaves the workload alive as long as others are in its cgroup and their end can be
-    seen."""
+    """Whether the workload runs. After its first process has ended it does as long as other processes are in its cgroup
+    and their end can be observed."""
     if workload.pidfd is not None:
         return True
     return workload.events is not None and workload.cgroup is not None and workload.cgroup.populated()
 
 
 def sweep(live: Live) -> None:
-    """Looks now at processes whose end the loop has not come to yet."""
+    """Notices the ends of processes that the event loop has not come to yet."""
     for workload in live.workloads:
         if workload.pidfd is not None and select.select([workload.pidfd], [], [], 0)[0]:
             _close_pidfd(workload)
@@ -149,7 +149,7 @@ def forget_starter(live: Live) -> None:
 
 
 def admits(live: Live, pid: int) -> bool:
-    """Is the process of the grant, as far as cgroups can tell? A workload without a cgroup of its own tells nothing."""
+    """Whether the process may belong to the grant by its cgroup. Without cgroups of their own any process may."""
     groups = [workload.cgroup for workload in live.workloads]
     if not groups or None in groups:
         return True
@@ -177,7 +177,7 @@ def kill(live: Live) -> None:
 
 
 def plain_cgroup(grant_id: str, pid: int) -> cgroup.Cgroup | None:
-    """The grant's own cgroup with the process in it; none where this user may not make cgroups."""
+    """The grant's own cgroup with the process moved into it; None where this user may not make cgroups."""
     if os.geteuid() != 0:
         return None
     group = cgroup.create(grant_id)
@@ -186,7 +186,7 @@ def plain_cgroup(grant_id: str, pid: int) -> cgroup.Cgroup | None:
 
 
 def cgroup_names() -> list[str]:
-    """Of all grants of plain processes on this machine, those of other daemons included."""
+    """Ids of all grants with a cgroup of their own on this machine, including those of other daemons."""
     try:
         return [path.name for path in cgroup.of_grant("any").path.parent.iterdir() if path.is_dir()]
     except (GpushareError, OSError):
@@ -194,7 +194,10 @@ def cgroup_names() -> list[str]:
 
 
 def remove_cgroup(grant_id: str, deadline: float | None = None) -> None:
-    """Of a plain process. Killed processes leave it a moment later, so it is tried again for a while."""
+    """Removes the cgroup of a plain process. Killed processes leave it a moment later, so it is retried for 10 s.
+
+    `deadline`: of the loop's clock, for the retries.
+    """
     try:
         group = cgroup.of_grant(grant_id)
     except GpushareError:
