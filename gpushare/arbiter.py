@@ -19,7 +19,9 @@ _EVENTS_AT_ONCE = 512
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Times in ns. The values of gs_arbiter_defaults; a test holds them together."""
+    """Settings of the arbiter (`struct gs_arbiter_config` explains them). Times in ns, the reserve in milli.
+
+    The defaults are those of gs_arbiter_defaults; a test keeps them equal."""
 
     lease_ns: int = 20_000_000
     bound_ns: int = 2_000_000
@@ -34,7 +36,9 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """How long things took that have ended. Bucket i counts those shorter than 2^i us, the last one all longer."""
+    """How long waits, or reclaims, took that have ended, in ns.
+
+    Bucket i counts those below 2^i us, the last one all longer."""
 
     count: int = 0
     total_ns: int = 0
@@ -61,7 +65,7 @@ class GrantStats:
     processes: int
     runnable: bool
     wake_to_lease: tuple[int, ...] = field(default=())
-    """Buckets as of Spans."""
+    """Buckets as in Spans."""
     wake_to_lease_ns: int = 0
     waited: Spans = field(default=Spans())
     reclaimed: Spans = field(default=Spans())
@@ -93,7 +97,7 @@ class EventKind(enum.IntEnum):
 
 
 class Rule(enum.IntEnum):
-    """gs_arbiter.h says what each means."""
+    """Why a lease was given or revoked; enum gs_rule in gs_arbiter.h explains each."""
 
     NONE = lib.GS_RULE_NONE
     IDLE = lib.GS_RULE_IDLE
@@ -123,7 +127,9 @@ class Level(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`other` -1: nobody. The rest as of gs_receipt."""
+    """One event of the arbiter, with its receipt (`struct gs_event` and `struct gs_receipt` in gs_arbiter.h).
+
+    `grant` and `other` are handles; `other` is -1 where there is none. Times in ns of the monotonic clock."""
 
     sequence: int
     t_ns: int
@@ -143,14 +149,14 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Of events; None: all. `handles`: of the grant or of the other."""
+    """Which events to read; None: all. `handles` match the grant of an event or the other one."""
 
     handles: frozenset[int] | None = None
     device: int | None = None
     kind: EventKind | None = None
 
     def matches(self, row: Any) -> bool:
-        """Whether a row of the record, a `struct gs_event`, is one of them."""
+        """Whether a row of the record (`struct gs_event`) is one of them."""
         return (
             (self.kind is None or row.kind == self.kind)
             and (self.device is None or row.device == self.device)
@@ -159,8 +165,10 @@ class Wanted:
 
 
 class ShareFlags(enum.IntFlag):
-    """How the leases of a grant are given. `GANG`: on all its devices at one instant or on none. `BESIDE`: always
-    beside those of others, where nobody here could align them with the grant's peers elsewhere."""
+    """How the leases of a grant are given.
+
+    `GANG`: on all its devices at the same instant or on none. `BESIDE`: always alongside the leases of others, since
+    nobody on this node could align them with those of the grant's peers on other nodes."""
 
     NONE = 0
     GANG = lib.GS_SHARE_GANG
@@ -208,7 +216,9 @@ def _shares(shares: Sequence[Share]) -> Any:
 
 
 class Arbiter:
-    """One thread in this process that serves all devices. Methods may be called from any thread."""
+    """One C thread in this process that serves all devices. Methods may be called from any thread.
+
+    Raises FailedError when the configuration makes no sense or the thread cannot be started."""
 
     def __init__(self, config: Config | None = None) -> None:
         config = config or Config()
@@ -245,9 +255,12 @@ class Arbiter:
         bell: int,
         flags: ShareFlags | None = None,
     ) -> int:
-        """Serves a grant and gives its handle. devices[i] and shares[i] belong to ordinal i of the grant. Both pages
-        stay open until `remove` returned; `bell` is duplicated. A lease word that is held already is taken over.
-        Without flags a grant of several devices is a gang."""
+        """Serves a grant and returns its handle.
+
+        devices[i], a number on the node, and shares[i] belong to ordinal i of the grant. Both pages have to stay open
+        until `remove` has returned; `bell` is duplicated. A lease from an earlier arbiter is kept where it can be.
+        Without flags a grant of several devices is a gang. Raises FailedError when a device or share makes no sense, or
+        the table of grants is full."""
         if len(devices) != len(shares):
             raise FailedError(f"arbiter: {len(devices)} devices and {len(shares)} shares")
         handle, error = ffi.new("int32_t *"), ffi.new("struct gs_err *")
@@ -263,22 +276,23 @@ class Arbiter:
         return int(handle[0])
 
     def set_shares(self, handle: int, shares: Sequence[Share]) -> None:
-        """One share for each ordinal of the grant; how its leases are given stays as it was added."""
+        """Sets one share for each ordinal of the grant; its flags stay as they were added. Raises FailedError."""
         error = ffi.new("struct gs_err *")
         _raise(lib.gs_arbiter_grant_share(self._arbiter, handle, _shares(shares), error), error)
 
     def remove(self, handle: int) -> None:
-        """Takes the grant's leases back and forgets it."""
+        """Revokes the grant's leases and forgets it. Raises FailedError when there is no such grant."""
         error = ffi.new("struct gs_err *")
         _raise(lib.gs_arbiter_grant_remove(self._arbiter, handle, error), error)
 
     def clear_slot(self, handle: int, slot: int) -> None:
-        """The slot's process is dead: its bytes are back, its metered time stays in the grant's sum."""
+        """Frees the slot of a process that has ended: its memory is given back, its metered time stays in the grant's
+        sum. Raises FailedError when there is no such grant or slot."""
         error = ffi.new("struct gs_err *")
         _raise(lib.gs_arbiter_slot_clear(self._arbiter, handle, slot, error), error)
 
     def grant_stats(self, handle: int, device: int) -> GrantStats:
-        """Of a grant on one of its devices, by the device's number on the node. Raises FailedError."""
+        """The statistics of a grant on one device, by number on the node. Raises FailedError if it is not there."""
         row, error = ffi.new("struct gs_grant_stats *"), ffi.new("struct gs_err *")
         _raise(lib.gs_arbiter_grant_stats(self._arbiter, handle, device, row, error), error)
         return GrantStats(
@@ -303,20 +317,21 @@ class Arbiter:
         )
 
     def device_stats(self, device: int) -> DeviceStats:
-        """Of a device, by its number on the node. Raises FailedError."""
+        """The statistics of a device, a number on the node. Raises FailedError when there is no such number."""
         row, error = ffi.new("struct gs_device_stats *"), ffi.new("struct gs_err *")
         _raise(lib.gs_arbiter_device_stats(self._arbiter, device, row, error), error)
         return DeviceStats(**{item.name: getattr(row, item.name) for item in fields(DeviceStats)})
 
     def newest_event(self) -> int:
-        """The sequence number of the newest one; 0: there is none."""
+        """The sequence number of the newest event; 0: there is none."""
         return int(lib.gs_arbiter_newest_event(self._arbiter))
 
     def events_after(
         self, after: int, limit: int = EVENTS_KEPT, wanted: Wanted | None = None, *, latest: bool = False
     ) -> tuple[list[Event], int, int]:
-        """What happened after that number and is wanted: the oldest `limit` of it, or the latest. Then the number up to
-        which was looked, and how many events before the first the record had lost."""
+        """The events after that number that are wanted: the oldest `limit` of them, or the latest.
+
+        Also returns the number of the last event that was looked at, and how many older ones the record had lost."""
         found: deque[Event] = deque(maxlen=limit)
         lost = 0
         while True:
@@ -336,6 +351,6 @@ class Arbiter:
                 return list(found), after, lost
 
     def events(self) -> tuple[list[Event], int]:
-        """What happened since the last call, and how many older events the record had lost."""
+        """The events since the last call, and how many older ones the record had lost."""
         found, self._read, lost = self.events_after(self._read)
         return found, lost

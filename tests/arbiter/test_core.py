@@ -1,22 +1,11 @@
 """The pure core in virtual time: who is leased when, and what each pays."""
 
 import pytest
-from virtual_device import Model
-from virtual_node import CONTENDED, HANDOVER, LATE, LEASE, MS, NEVER, REVOKE, WAKE, ffi, lib
+from virtual_device import Model, machine
+from virtual_node import CONTENDED, HANDOVER, MS, NEVER, REVOKE, WAKE, ffi, lib
 
 SECOND = 1000 * MS
 LEASE_NS, OVERLAP_NS = 20 * MS, MS
-
-
-def machine(*tenants, **changes):
-    """A device on which all these tenants have endless work and the start is over."""
-    m = Model(**changes)
-    for number, settings in enumerate(tenants):
-        m.add(number, **settings)
-    for number in range(len(tenants)):
-        m.want(number)
-    m.run(SECOND)
-    return m
 
 
 @pytest.mark.parametrize(
@@ -159,24 +148,6 @@ def test_contention_is_told_while_a_neighbour_waits_and_for_a_second_after_it_ra
     assert m.tenants[0].contended == 1
 
 
-def test_a_holder_that_does_not_drain_is_passed_reported_and_not_waited_for():
-    m = machine({"guarantee": 500}, {"guarantee": 500})
-    while not m.tenants[0].held:
-        m.run(MS)
-    m.tenants[0].queued = 400 * MS  # one kernel of that length
-    m.stop(0)
-    started = len(m.decisions)
-    m.run(300 * MS)
-    seen = m.decisions[started:]
-    revoked = next(t for t, action, grant, _, _ in seen if action == REVOKE and grant == 0)
-    leased = next(t for t, action, grant, _, _ in seen if action == LEASE and grant == 1 and t >= revoked)
-    assert leased - revoked <= OVERLAP_NS
-    late = [(t, value) for t, action, grant, _, value in seen if action == LATE and grant == 0]
-    assert len(late) == 1
-    assert 5 * MS <= late[0][1] <= 60 * MS
-    assert not any(action == LEASE and grant == 0 for t, action, grant, _, _ in seen if t > late[0][0])
-
-
 @pytest.mark.parametrize("guarantees", [(250, 750), (500, 500), (340, 330, 330)])
 def test_a_device_is_not_drained_for_who_does_not_get_it(guarantees):
     m = machine(*({"guarantee": guarantee} for guarantee in guarantees))
@@ -184,173 +155,6 @@ def test_a_device_is_not_drained_for_who_does_not_get_it(guarantees):
     handovers = [(grant, other) for _, action, grant, other, _ in m.decisions if action == HANDOVER]
     assert len(handovers) > 100
     assert sum(grant == other for grant, other in handovers) <= 0.01 * len(handovers)
-
-
-def stopped_in_mid_kernel():
-    """A machine, and its tenant 0 whose page stays as it was while a kernel of 400 ms runs."""
-    m = machine({"guarantee": 500}, {"guarantee": 500})
-    while not m.tenants[0].held:
-        m.run(MS)
-    m.tenants[0].queued = 400 * MS
-    m.step()
-    m.tenants[0].says_undrained, m.tenants[0].says_busy_until_ns = 1, m.now + 100 * MS
-    m.stop(0)
-    return m
-
-
-def test_what_a_stopped_process_still_claims_is_not_charged_to_anybody_for_ever():
-    m = stopped_in_mid_kernel()
-    m.run(1200 * MS)
-    charged, executed = m.shares(SECOND)
-    assert charged[0] <= 0.03  # of leases that it lets pass
-    assert executed[1] >= 0.97
-    assert charged[1] >= 0.97
-
-
-def test_a_stopped_process_that_is_late_gets_no_lease_until_it_counts_as_stopped():
-    m = stopped_in_mid_kernel()
-    m.run(200 * MS)
-    assert any(action == LATE and grant == 0 for _, action, grant, _, _ in m.decisions)
-    started = len(m.decisions)
-    m.run(600 * MS)
-    assert not any(action == LEASE and grant == 0 for _, action, grant, _, _ in m.decisions[started:])
-
-
-def test_a_late_holder_gets_back_what_nobody_else_wants():
-    m = machine({"guarantee": 400}, {"guarantee": 600})
-    m.want(0, work=0)
-    m.run(50 * MS)
-    m.tenants[1].queued = 400 * MS  # one kernel of that length
-    m.waits.clear()
-    for again in range(1, 4):
-        m.want(0, work=10 * MS)
-        m.run(15 * MS)
-        assert sum(action == LATE and grant == 1 for _, action, grant, _, _ in m.decisions) == again
-        m.run(20 * MS)  # its 10 ms beside that kernel are done by now
-        assert not m.tenants[0].queued
-        assert m.tenants[1].held
-        assert m.tenants[1].queued
-    assert [wait <= OVERLAP_NS for grant, wait in m.waits if grant == 0] == [True] * 3
-
-
-def test_the_end_of_a_holders_work_is_met_although_it_is_put_off():
-    """Three times it takes 60 us more than was told: the next look is no later than the end that is told then."""
-    m = machine({"guarantee": 400}, {"guarantee": 600})
-    m.want(0, work=0)
-    m.run(50 * MS)
-    for _ in range(4):  # it is believed to sleep after its requests
-        m.want(0, work=2 * MS)
-        m.run(20 * MS)
-    m.want(0, work=2 * MS)
-    m.run(2 * MS)
-    assert m.tenants[0].held
-    told = m.tenants[0].busy_until_ns
-    for _ in range(3):
-        m.tenants[0].says_busy_until_ns = told
-        while m.next < told - 0.2 * MS:
-            m.now = m.next
-            m.step()
-        m.now = m.next
-        told += 60_000
-        m.tenants[0].says_busy_until_ns = told
-        m.step()
-        assert m.tenants[0].held
-        assert m.next <= told
-
-
-@pytest.mark.parametrize("guarantees", [(750, 250), (900, 100), (500, 500)], ids=str)
-@pytest.mark.parametrize("kernel", [50 * MS, 500 * MS, 10 * SECOND], ids=["50ms", "500ms", "10s"])
-def test_long_kernels_take_nobody_elses_guarantee(guarantees, kernel):
-    m = Model()
-    m.add(0, guarantee=guarantees[0])
-    m.add(1, guarantee=guarantees[1], kernel=kernel, gap=1000)
-    for number in (0, 1):
-        m.want(number)
-    duration = 100 * SECOND + 100 * kernel
-    _, executed = m.shares(duration)
-    # I8: what runs when its time is over keeps the other from its own no longer than once
-    assert executed[0] >= 0.98 * guarantees[0] / 1000 - 1.5 * kernel / duration
-    assert executed[1] >= 0.98 * guarantees[1] / 1000 - 1.5 * kernel / duration
-
-
-def test_a_borrower_with_long_kernels_pays_all_of_them():
-    m = Model()
-    m.add(0, guarantee=500)
-    m.add(1, guarantee=300)
-    m.add(2, kernel=10 * SECOND, gap=1000)
-    for number in (0, 1, 2):
-        m.want(number)
-    _, executed = m.shares(1000 * SECOND)
-    assert executed[0] >= 0.5
-    assert executed[1] >= 0.3
-    assert executed[2] == pytest.approx(0.07, abs=0.03)  # a third of what is not guaranteed
-
-
-def test_who_overruns_a_loan_keeps_its_guarantee():
-    m = machine({"guarantee": 500}, {"guarantee": 500, "work": 0})
-    m.tenants[0].queued = 2 * SECOND  # begun while nobody else wanted the device
-    m.want(1)
-    m.run(5 * SECOND)
-    _, executed = m.shares(4 * SECOND)
-    assert executed[0] == pytest.approx(0.5, abs=0.03)
-
-
-def test_its_overrun_is_debt():
-    m = machine({"guarantee": 500}, {"guarantee": 500})
-    before, _ = m.tenants[0].executed, m.tenants[1].executed
-    other = m.tenants[1].executed
-    while not m.tenants[0].held:
-        m.run(MS)
-    m.tenants[0].queued = 400 * MS
-    m.run(4 * SECOND)
-    mine, theirs = m.tenants[0].executed - before, m.tenants[1].executed - other
-    assert mine / (mine + theirs) == pytest.approx(0.5, abs=0.03)
-
-
-def test_a_stopped_waiter_costs_others_little():
-    m = machine({"guarantee": 500}, {"guarantee": 500})
-    while m.tenants[0].held:
-        m.run(MS)
-    m.stop(0)  # with a thread in the gate: it waits for ever and takes no lease up
-    m.run(SECOND)
-    _, executed = m.shares(5 * SECOND)
-    assert executed[1] >= 0.94
-    m.stop(0, stopped=False)
-    m.run(SECOND)
-    _, executed = m.shares(5 * SECOND)
-    assert executed[0] == pytest.approx(0.5, abs=0.03)
-
-
-@pytest.mark.parametrize("count", [1, 10, 20])
-@pytest.mark.parametrize("guarantee", [0, 20])
-def test_stopped_waiters_leave_the_device_to_the_others(count, guarantee):
-    m = machine({"guarantee": 500}, *[{"guarantee": guarantee}] * count)
-    for number in range(1, count + 1):
-        while m.tenants[number].held:
-            m.run(MS)
-        m.stop(number)
-    m.run(5 * SECOND)
-    idle = m.device().idle_with_waiters_ns
-    _, executed = m.shares(20 * SECOND)
-    lost = (m.device().idle_with_waiters_ns - idle) / (20 * SECOND)
-    assert executed[0] >= 0.98
-    assert lost >= 0.9 * (1 - executed[0] - 0.002)  # what nobody could use is told
-    m.stop(1, stopped=False)
-    start = m.now
-    m.run(200 * MS)
-    assert any(grant == 1 and t >= start for t, grant in m.leases)
-
-
-def test_a_grant_without_processes_loses_its_lease_and_gets_none():
-    m = machine({"guarantee": 500}, {"guarantee": 500})
-    while not m.tenants[0].held:
-        m.run(MS)
-    m.tenants[0].live = 0
-    m.tenants[0].queued = 0
-    m.step()
-    assert lib.gs_core_holder(m.core) == 1
-    m.run(SECOND)
-    assert m.leases[-1][1] == 1
 
 
 def test_a_removed_holder_leaves_the_device_to_others():

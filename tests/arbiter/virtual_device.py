@@ -1,6 +1,6 @@
 """One virtual device and its tenants (virtual_node.py)."""
 
-from virtual_node import LEASE, Node, ffi
+from virtual_node import LEASE, MS, Node, ffi
 
 
 class Model(Node):
@@ -54,3 +54,14 @@ class Model(Node):
             {n: (self.stats(n).leased_ns - charged[n]) / duration for n in self.tenants},
             {n: (t.executed - executed[n]) / duration for n, t in self.tenants.items()},
         )
+
+
+def machine(*tenants, **changes):
+    """A device on which all these tenants have endless work and the start is over."""
+    m = Model(**changes)
+    for number, settings in enumerate(tenants):
+        m.add(number, **settings)
+    for number in range(len(tenants)):
+        m.want(number)
+    m.run(1000 * MS)
+    return m
