@@ -8,8 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "interposer/hooks/lookup.h"
-#include "interposer/os/compiler.h"
+#include "interposer/driver/names.h"
 #include "interposer/os/grant.h"
 
 enum found { UNKNOWN, PRESENT, ABSENT };
@@ -65,38 +64,45 @@ bool gs_driver_present(void) {
 
 void gs_driver_why(struct gs_err *err) { gs_fail(err, -ENOENT, "%s", why); }
 
+static void *exported(enum gs_index index) { return dlsym(handle, gs_names[index]); }
+
 /* Newer drivers have functions that they do not export: only their cuGetProcAddress knows them. Asked only when the
  * driver is new enough for that very version, since otherwise it would answer with an older ABI. */
 static void *ask_driver(uint32_t index) {
   const struct gs_known *called = &gs_called[index];
+  __typeof__(gs_real.cuDriverGetVersion) version_of = exported(GS_INDEX_cuDriverGetVersion);
+  __typeof__(gs_real.cuGetProcAddress_v2) address_of = exported(GS_INDEX_cuGetProcAddress_v2);
   int version = 0, status;
   void *function = NULL;
-  if (index == GS_INDEX_cuGetProcAddress_v2 || index == GS_INDEX_cuDriverGetVersion || called->version == 0 ||
-      gs_real.cuDriverGetVersion(&version) != CUDA_SUCCESS || version < called->version)
+  if (called->version == 0 || !version_of || !address_of || version_of(&version) != CUDA_SUCCESS ||
+      version < called->version)
     return NULL;
   cuuint64_t flags =
       called->per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
-  return gs_real.cuGetProcAddress_v2(called->base, &function, called->version, flags, &status) == CUDA_SUCCESS
-             ? function
-             : NULL;
+  return address_of(called->base, &function, called->version, flags, &status) == CUDA_SUCCESS ? function : NULL;
 }
 
-void *gs_resolve(uint32_t index) {
+static void *find(uint32_t index) {
+  void *function;
+  if (!load())
+    return (void *)no_device;
+  function = dlsym(handle, gs_names[index]);
+  if (!function && index < GS_INDEX_COUNT)
+    function = ask_driver(index);
+  return function ? function : (void *)missing;
+}
+
+void *gs_resolve(uint32_t index, void **entry) {
   int saved = errno;
-  void *function = (void *)no_device;
-  if (load()) {
-    function = dlsym(handle, gs_names[index]);
-    if (!function && index < GS_INDEX_COUNT)
-      function = ask_driver(index);
-    if (!function)
-      function = (void *)missing;
-  }
-  __atomic_store_n(&((void **)&gs_real)[index], function, __ATOMIC_RELEASE);
+  void *function = find(index);
+  __atomic_store_n(entry, function, __ATOMIC_RELEASE);
   errno = saved;
   return function;
 }
 
 bool gs_real_has(enum gs_index index) {
-  void *function = gs_resolve(index);
+  int saved = errno;
+  void *function = find(index);
+  errno = saved;
   return function != (void *)missing && function != (void *)no_device;
 }

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "hooks.h" /* generated */
+#include "driver_real.h" /* generated */
 #include "page/gs_err.h"
 
 /* False when no driver was found: then every gs_real function answers CUDA_ERROR_NO_DEVICE. */
@@ -18,7 +18,7 @@ bool gs_driver_present(void);
 void gs_driver_why(struct gs_err *err);
 bool gs_real_has(enum gs_index index);
 
-/* Called by the lazy entries of gs_real: the function at this index, never NULL. */
-void *gs_resolve(uint32_t index);
+/* Called by the lazy entries of gs_real: the function at this index, never NULL, which is also stored in the entry. */
+void *gs_resolve(uint32_t index, void **entry);
 
 #endif

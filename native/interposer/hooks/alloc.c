@@ -1,4 +1,5 @@
 /* cuMemAlloc and its family: reserve, ask the driver, commit or give back. */
+#include "hooks.h"
 #include "interposer/hooks/alloc.h"
 #include "interposer/memory/pool_blocks.h"
 #include "interposer/memory/reserve.h"

@@ -1,3 +1,4 @@
+#include "hooks.h"
 #include "interposer/os/files.h"
 #include "interposer/process/device.h"
 

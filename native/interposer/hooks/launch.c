@@ -1,3 +1,4 @@
+#include "hooks.h"
 #include "interposer/hooks/launch.h"
 
 /* Out of line: what it needs saved, a repeated launch would pay for. */

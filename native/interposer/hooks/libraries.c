@@ -3,6 +3,7 @@
  * of all of them at once where it does not. What a kernel takes the driver says to nobody: it counts as an equal part
  * of what the library's image says (gs_image.h). Reserved before the driver is asked, given back when the library is
  * unloaded, or with the context. */
+#include "hooks.h"
 #include "interposer/memory/books.h"
 #include "interposer/memory/collectives.h"
 #include "interposer/memory/implicit.h"

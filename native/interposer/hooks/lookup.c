@@ -2,6 +2,9 @@
  * ABI. The driver answers first; only then is the pointer exchanged for the handler of that very ABI. */
 #include "interposer/hooks/lookup.h"
 
+#include "hooks.h"
+#include "interposer/os/guest.h"
+
 #include <string.h>
 
 enum { PER_THREAD_STREAM = 2 /* CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM */ };

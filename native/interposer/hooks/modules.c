@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "hooks.h"
 #include "interposer/memory/books.h"
 #include "interposer/memory/collectives.h"
 #include "interposer/memory/implicit.h"

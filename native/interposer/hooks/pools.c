@@ -1,4 +1,5 @@
 /* Memory pools: whose they are and what their blocks are. What they cost is pool_charge.c's. */
+#include "hooks.h"
 #include "interposer/hooks/pools.h"
 #include "interposer/memory/async_free.h"
 #include "interposer/memory/charge.h"

@@ -1,4 +1,5 @@
 /* What a program is told about memory: its grant's, never a neighbour's. */
+#include "hooks.h"
 #include "interposer/hooks/report.h"
 #include "interposer/process/device.h"
 #include "page/page.h"

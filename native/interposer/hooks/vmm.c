@@ -1,6 +1,7 @@
 /* Virtual memory management: physical memory lives until its last handle, its last mapping and its last place in a
  * multicast object are gone, in any order. Each piece is an object of ours, to which those link. A multicast object is
  * one too, without bytes: memory bound to it is let go when it is. */
+#include "hooks.h"
 #include "interposer/memory/books.h"
 #include "interposer/memory/reserve.h"
 #include "interposer/process/device.h"

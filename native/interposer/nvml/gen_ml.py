@@ -109,7 +109,7 @@ def main() -> None:
     (out / "ml_names.c").write_text("\n".join(lines))
     (out / "ml.md").write_text(listing(rows))
     handled = {row.symbol for row in rows if row.kind != "pass" and row.handler not in CODES}
-    (out / "ml_forward.S").write_text(forward.assembly(names, handled))
+    (out / "ml_forward.S").write_text(forward.file(forward.real(names), forward.forwarders(names, handled)))
 
 
 if __name__ == "__main__":

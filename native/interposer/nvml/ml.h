@@ -147,8 +147,8 @@ extern void *gs_real[GS_ML_COUNT] __attribute__((visibility("hidden"))); /* ml_f
 nvmlReturn_t gs_ml_uuid(nvmlDevice_t device, char *text, unsigned int size);
 /* Is NVML initialised? */
 nvmlReturn_t gs_ml_ready(void);
-/* Called by the lazy entries of gs_real. */
-void *gs_resolve(uint32_t index);
+/* Called by the lazy entries of gs_real: the function at this index, which is also stored in the entry. */
+void *gs_resolve(uint32_t index, void **entry);
 
 /* ---- view.c: the grant ------------------------------------------------------------------------------------------- */
 

@@ -28,16 +28,31 @@ static bool load(void) {
   return opened != NULL;
 }
 
+static void *find(enum gs_ml_index index) {
+  if (!load())
+    return (void *)no_library;
+  void *function = dlsym(handle, gs_ml_names[index]);
+  return function ? function : (void *)no_function;
+}
+
 typedef nvmlReturn_t (*uuid_function)(nvmlDevice_t device, char *text, unsigned int size);
 typedef nvmlReturn_t (*count_function)(unsigned int *count);
 
 nvmlReturn_t gs_ml_uuid(nvmlDevice_t device, char *text, unsigned int size) {
-  return ((uuid_function)__atomic_load_n(&gs_real[GS_ML_nvmlDeviceGetUUID], __ATOMIC_ACQUIRE))(device, text, size);
+  static uuid_function known;
+  uuid_function real = __atomic_load_n(&known, __ATOMIC_ACQUIRE);
+  if (!real)
+    __atomic_store_n(&known, real = (uuid_function)find(GS_ML_nvmlDeviceGetUUID), __ATOMIC_RELEASE);
+  return real(device, text, size);
 }
 
 nvmlReturn_t gs_ml_ready(void) {
+  static count_function known;
+  count_function real = __atomic_load_n(&known, __ATOMIC_ACQUIRE);
   unsigned int count;
-  return ((count_function)__atomic_load_n(&gs_real[GS_ML_nvmlDeviceGetCount_v2], __ATOMIC_ACQUIRE))(&count);
+  if (!real)
+    __atomic_store_n(&known, real = (count_function)find(GS_ML_nvmlDeviceGetCount_v2), __ATOMIC_RELEASE);
+  return real(&count);
 }
 
 /* Fixed answers. What the caller did wrong before NVML would look at its rights is still NVML's to say. */
@@ -59,17 +74,13 @@ static void *fixed(const struct gs_ml_answer *answer) {
   return answer->device ? (void *)unsupported_device : (void *)unsupported;
 }
 
-void *gs_resolve(uint32_t index) {
+void *gs_resolve(uint32_t index, void **entry) {
   int saved = errno;
-  void *function = (void *)no_library;
-  if (load()) {
-    function = dlsym(handle, gs_ml_names[index]);
-    if (!function)
-      function = (void *)no_function;
-    else if (gs_ml_answers[index].code != NVML_SUCCESS && gs_grant_dir())
-      function = fixed(&gs_ml_answers[index]);
-  }
-  __atomic_store_n(&gs_real[index], function, __ATOMIC_RELEASE);
+  void *function = find(index);
+  bool there = function != (void *)no_library && function != (void *)no_function;
+  if (there && gs_ml_answers[index].code != NVML_SUCCESS && gs_grant_dir())
+    function = fixed(&gs_ml_answers[index]);
+  __atomic_store_n(entry, function, __ATOMIC_RELEASE);
   errno = saved;
   return function;
 }

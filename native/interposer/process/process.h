@@ -2,14 +2,7 @@
  *
  * We are a guest in a stranger's process: nothing happens before the program's first CUDA call; no exit, abort, signal,
  * output on stdout; errno, umask, handlers and descriptors of the program are left alone; no malloc (gs_private_map
- * instead).
- *
- * gen_hooks.py writes hooks.h:
- *   gs_real.<symbol>(...)       the real driver's function, typed, resolved on first use. One the driver lacks answers
- *                               CUDA_ERROR_NOT_FOUND; ask gs_real_has(GS_INDEX_<symbol>) where that matters.
- *   CUresult gs_<symbol>(...)   prototype of the handler of each hooked symbol. It carries the exported name itself (an asm
- *                               label), so inside the interposer a call of gs_<symbol> is a call of the handler, and the real
- *                               function is only reached through gs_real. */
+ * instead). */
 #ifndef GPUSHARE_PROCESS_H
 #define GPUSHARE_PROCESS_H
 

@@ -48,7 +48,7 @@ def api(rows: list[str]) -> str:
         "#define ROWS_API_H",
         '#include "api/gs_cuda_types.h"',
     ]
-    lines += gen_hooks.opaque_types(symbols, headers)
+    lines += gen_hooks.gen_driver.opaque_types(symbols, headers)
     lines += [f"CUresult {symbol.name}({symbol.parameters});" for symbol in symbols]
     lines += ["struct calls {", *(f"  CUresult (*{row})({by_name[row].parameters});" for row in rows), "};"]
     lines += ["struct rows;", *(f"void row_{row}(struct rows *r);" for row in rows), "#endif", ""]

@@ -1,5 +1,6 @@
 /* Contexts. Each costs device memory that nobody asked for by an allocation: limits->device[].context_bytes, reserved
  * before the driver makes one. Everything allocated in a context goes with it. */
+#include "hooks.h"
 #include "interposer/hooks/contexts/contexts.h"
 
 #include "interposer/memory/books.h"

@@ -1,5 +1,6 @@
 /* Green contexts: parts of a device's multiprocessors with streams of their own. Memory, programs and cost are those of
  * the primary context, which each keeps alive. */
+#include "hooks.h"
 #include "interposer/hooks/contexts/contexts.h"
 #include "interposer/memory/books.h"
 #include "interposer/memory/charge.h"
