@@ -64,6 +64,7 @@ clean: ## remove everything that was built
 # The wheel, installed as a user gets it; tests and the demo run the installed package.
 build: $(VENV)/.installed
 $(VENV)/.installed: $(VENV)/.ready $(PRODUCT)
+	@echo "building gpushare and installing it into $(VENV)"
 	@$(BIN)/python -m pip install -qq --no-build-isolation --no-deps --force-reinstall .
 	@touch $@
 

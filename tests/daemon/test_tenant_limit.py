@@ -59,11 +59,9 @@ def test_several_grants_on_several_devices_get_together_what_it_says(daemon, cli
     second = spin("10%", tenant="a", gpu="0")
     until(lambda: min(daemon.busy(first.pid, second.pid)) > SECOND // 10, 20, "both run")
     # Nobody else of the tenant runs: all of it is theirs.
-    assert abs(part(daemon, 0, first, second) - 0.6) < 0.05
+    until(lambda: abs(part(daemon, 0, first, second) - 0.6) < 0.05, 20, "both have what their tenant may")
     spin("10%", tenant="a", gpu="1")
-    # The daemon follows who runs; that may take until after the two seconds have begun.
     until(lambda: abs(part(daemon, 0, first, second) - 0.4) < 0.05, 20, "the third has its part")
-    assert abs(part(daemon, 0, first, second) - 0.4) < 0.05
     # And it is told: of 10 % that was asked, and a guarantee of the tenant of 30 % for three grants.
     here = next(grant for grant in client.grants() if grant["devices"][0]["index"] == 0)
     (device,) = client.grant(here["id"])["devices"]
