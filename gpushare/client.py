@@ -29,8 +29,7 @@ def _group(gid: int) -> str:
 
 
 def check_socket(path: Path) -> None:
-    """A socket that anybody else may have put there could impersonate the daemon: only root's or our own is talked
-    to."""
+    """Raises UnreachableError unless the socket is root's or this user's: others could impersonate the daemon."""
     try:
         found = path.stat()
     except PermissionError:
@@ -46,7 +45,7 @@ def check_socket(path: Path) -> None:
 
 
 class Client:
-    """Raises GpushareError subclasses: what the daemon answered, or UnreachableError."""
+    """One daemon's node API. Every call raises the GpushareError that the daemon answered, or UnreachableError."""
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = client_socket(os.fspath(path) if path is not None else None)
@@ -135,7 +134,7 @@ class Client:
         return self.call("GET", f"/v1/grants/{quote(grant_id, safe='')}")
 
     def debug(self, grant_id: str) -> Any:
-        """What the grant's processes say of themselves and did last (GrantDebug)."""
+        """A GrantDebug: the grant's pages, and the last events of its processes."""
         return self.call("GET", f"/v1/grants/{quote(grant_id, safe='')}/debug")
 
     def create(self, **request: Any) -> Any:

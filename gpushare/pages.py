@@ -1,8 +1,7 @@
-"""The two shared pages of a grant (native/page/gs_page.h) as typed objects. No other Python file touches their
-bytes.
+"""The two shared pages of a grant (native/page/gs_page.h) as typed objects. No other Python file accesses their bytes.
 
-The usage page is writable by the tenant: whatever is read from it is the tenant's word, and a page that a tenant
-truncated reads as zeros and says so (`torn`) instead of ending this process.
+The tenant can write the usage page, so nothing that is read from it can be trusted. A page that a tenant has truncated
+reads as zeros and is `torn`; it does not kill this process.
 """
 
 import enum
@@ -24,7 +23,7 @@ MAX_SLOTS = lib.GS_MAX_SLOTS
 
 
 class GrantState(enum.IntEnum):
-    """`state` of the limits page: what processes may expect."""
+    """`state` of the limits page."""
 
     RESERVED = lib.GS_GRANT_RESERVED
     ACTIVE = lib.GS_GRANT_ACTIVE
@@ -33,7 +32,7 @@ class GrantState(enum.IntEnum):
 
 
 class Managed(enum.IntEnum):
-    """What managed memory is to the grant."""
+    """Whether managed memory is charged like device memory or refused."""
 
     CHARGE = lib.GS_MANAGED_CHARGE
     REFUSE = lib.GS_MANAGED_REFUSE
@@ -41,7 +40,7 @@ class Managed(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceLimits:
-    """Policy's words for one device of a grant, in the order of the ordinals inside it."""
+    """What policy sets for one device of a grant. Shares in milli of the device."""
 
     uuid: bytes
     memory_bytes: int
@@ -52,7 +51,7 @@ class DeviceLimits:
 
 @dataclass(frozen=True, slots=True)
 class DeviceLease:
-    """The arbiter's words for one device."""
+    """What the arbiter sets for one device. `inflight_bound_ns`: of estimated device time."""
 
     epoch: int
     held: bool
@@ -71,7 +70,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class SlotUsage:
-    """What one process says about itself on one device."""
+    """What one process reports about itself on one device."""
 
     memory_bytes: int
     memory_pending: int
@@ -87,8 +86,8 @@ class SlotUsage:
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """What one process did at `time_ns` (CLOCK_MONOTONIC), in its own words: nothing in it is trusted. `device`: its
-    ordinal in the grant, or None."""
+    """What one process reports that it did at `time_ns` (CLOCK_MONOTONIC); none of it is trusted. `device`: ordinal in
+    the grant, or None."""
 
     time_ns: int
     area: str
@@ -108,7 +107,7 @@ first 31 processes, and every trace ring."""
 
 
 class _Page:
-    """An owned mapping. `pointer` is valid until `close`."""
+    """A mapping that this object owns. `pointer` is valid until `close`."""
 
     _BYTES: int
     _TYPE: str
@@ -129,7 +128,7 @@ class _Page:
             raise FailedError(f"page {path}: cannot create it: {error.strerror}") from error
         try:
             os.truncate(descriptor, cls._BYTES)
-            # A full tmpfs says so now: later it would be a SIGBUS in the tenant.
+            # A full tmpfs fails here; later it would be a SIGBUS in the tenant.
             room = min(cls._BYTES, _ROOM_BYTES)
             os.posix_fallocate(descriptor, 0, room)
             os.posix_fallocate(descriptor, cls._BYTES - room, room)
@@ -159,13 +158,13 @@ class _Page:
         return page
 
     def check(self) -> None:
-        """Raises FailedError when it is not a page of this kind and version, or no longer."""
+        """Raises FailedError unless it is a valid page of this kind and version."""
         error = ffi.new("struct gs_err *")
         _raise(self.path, self._CHECK(self.pointer, self._BYTES, error), error)
 
     @property
     def torn(self) -> bool:
-        """A tenant truncated the file: the page reads as zeros from then on and its grant has to end."""
+        """Whether a tenant has truncated the file: the page reads as zeros since, and its grant has to end."""
         return self.pointer is not None and bool(lib.gs_page_torn(self.pointer))
 
     @property
@@ -174,7 +173,7 @@ class _Page:
         return ffi.string(self.pointer.grant, lib.GS_GRANT_ID_BYTES).decode("ascii", errors="replace")
 
     def close(self) -> None:
-        """Unmaps it; the file stays. Twice is fine."""
+        """Unmaps the page; the file stays. May be called twice."""
         if self.pointer is not None:
             lib.gs_page_unmap(self.pointer, self._BYTES)
             self.pointer = None
@@ -227,7 +226,7 @@ class LimitsPage(_Page):
 
     @classmethod
     def open(cls, path: Path, *, writable: bool = True) -> Self:
-        """Maps an existing one. Raises FailedError when it is none."""
+        """Maps an existing page. Raises FailedError where the file is missing or is no valid page."""
         return cls._take(path, writable)
 
     def _write(self, ordinal: int, device: DeviceLimits) -> None:
@@ -244,8 +243,8 @@ class LimitsPage(_Page):
         return min(int(self.pointer.ndevices), MAX_DEVICES)
 
     def set_device(self, ordinal: int, device: DeviceLimits) -> None:
-        """Changes limits of a living grant; every word is atomic, so a reader sees old or new numbers, never torn
-        ones."""
+        """Changes limits of a living grant. Each word is stored atomically, so a reader sees the old or the new value.
+        Raises UsageError for limits that make no sense."""
         _check_device(device)
         if not 0 <= ordinal < self.ndevices:
             raise UsageError(f"grant {self.grant} has no device {ordinal}: it has {self.ndevices}")
@@ -264,7 +263,7 @@ class LimitsPage(_Page):
 
     @property
     def state(self) -> GrantState:
-        """What processes may expect."""
+        """The grant's state, which its processes read."""
         return GrantState(lib.gs_load32(ffi.addressof(self.pointer, "state")))
 
     @state.setter
@@ -282,12 +281,12 @@ class LimitsPage(_Page):
         return lib.gs_load32(ffi.addressof(self.pointer, "daemon_epoch"))
 
     def renew_daemon_epoch(self) -> int:
-        """At each start of a daemon: tells the grant's processes to join again."""
+        """Makes the grant's processes join again; called at each start of a daemon. The new epoch."""
         return lib.gs_add32(ffi.addressof(self.pointer, "daemon_epoch"), 1)
 
 
 class UsagePage(_Page):
-    """The tenants' page: slot headers are the daemon's words, the rest is each process's own."""
+    """The page that tenants write: the daemon writes slot headers, each process the rest of its slot."""
 
     _BYTES = USAGE_BYTES
     _TYPE = "struct gs_usage *"
@@ -307,7 +306,7 @@ class UsagePage(_Page):
 
     @classmethod
     def open(cls, path: Path, *, writable: bool = True) -> Self:
-        """Maps an existing one. Raises FailedError when it is none."""
+        """Maps an existing page. Raises FailedError where the file is missing or is no valid page."""
         return cls._take(path, writable)
 
     def claim(self, limits: LimitsPage, pid: int) -> Slot:
@@ -328,7 +327,7 @@ class UsagePage(_Page):
                 yield Slot(index, slot.generation, slot.pid)
 
     def usage(self, index: int, ordinal: int) -> SlotUsage:
-        """What the process of a slot says of one device, by its ordinal in the grant."""
+        """What the process of a slot reports about one device, by its ordinal in the grant."""
         words = self.pointer.slot[index].device[ordinal]
 
         def load64(name: str) -> int:

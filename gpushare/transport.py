@@ -1,4 +1,4 @@
-"""HTTP over a unix socket. Apart from gpushare.client because http.client costs every start of the CLI 25 ms."""
+"""HTTP over a unix socket. Not in gpushare.client because importing http.client costs a start of the CLI 25 ms."""
 
 import http.client
 import os
@@ -32,7 +32,8 @@ class _Connection(http.client.HTTPConnection):
 def request(
     path: Path, method: str, target: str, body: bytes | None, timeout: float | None
 ) -> http.client.HTTPResponse:
-    """The answer's head; its body is the caller's to read and close. Raises one of ERRORS."""
+    """Sends a request and reads the answer's head; the caller reads and closes the body. `timeout`: seconds or
+    None. Raises one of ERRORS."""
     connection = _Connection(path, timeout)
     headers = {"Connection": "close"}
     if body is not None:

@@ -4,7 +4,7 @@ from msgspec import Struct
 
 
 class DebugEvent(Struct, kw_only=True):
-    """`at_ns`: wall time. `device`: ordinal in the grant; None: of none. `text` is the process's own word."""
+    """`at_ns`: wall time. `device`: ordinal in the grant, or None. `text`: as the process wrote it."""
 
     at_ns: int
     area: str
@@ -13,7 +13,9 @@ class DebugEvent(Struct, kw_only=True):
 
 
 class DebugDevice(Struct, kw_only=True):
-    """What one process says of itself on one device; none of it is trusted. `ordinal`: in the grant. `drained_epoch`:
+    """What one process reports about itself on one device; none of it is trusted.
+
+    `ordinal`: in the grant. `drained_epoch`:
     of the last lease for which it said that its work was done. `dependent`: let through the bound on work in flight."""
 
     ordinal: int
@@ -30,7 +32,7 @@ class DebugDevice(Struct, kw_only=True):
 
 
 class DebugProcess(Struct, kw_only=True):
-    """What one process of the grant says of itself; nothing in it is trusted."""
+    """What one process of the grant reports about itself; none of it is trusted."""
 
     pid: int
     slot: int

@@ -61,8 +61,8 @@ class LeaseEvent(Struct, kw_only=True):
 
 
 class LeaseEvents(Struct, kw_only=True):
-    """`after`: for the next call. `newest`: the last there is; `lost`: how many after what was asked for are not in the
-    record any more. Numbers begin anew with each run of the daemon, which `epoch` tells apart."""
+    """`after`: to pass to the next call. `newest`: number of the newest event. `lost`: how many events after `after`
+    the record no longer has. Numbers start again with each run of the daemon; `epoch` is the number of the run."""
 
     epoch: int
     after: int
@@ -72,7 +72,8 @@ class LeaseEvents(Struct, kw_only=True):
 
 
 class TenantWaits(Struct, kw_only=True):
-    """Of all its grants, ended ones as long as the ledger has them: what of `GrantDevice` adds up, and the longest."""
+    """Sums and maxima of the fields of GrantDevice over all grants of a tenant, including ended ones that the ledger
+    still has."""
 
     tenant: str
     waits: int = 0

@@ -1,7 +1,7 @@
 """Wire types of the node API. Sizes are bytes, times nanoseconds, shares milli-GPU; JSON is snake_case.
 
-A request with a field that is not here is refused: it may ask for a promise that this daemon does not keep. Readers of
-answers ignore what they do not know.
+A request with an unknown field is refused: it may ask for a guarantee that this daemon does not give. Readers of
+answers ignore fields that they do not know.
 """
 
 from typing import Any, Literal
@@ -21,9 +21,9 @@ TTL_SECONDS = 120
 
 
 class Gang(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Of whom the grant is a part. `id`: the job's; grants with the same one are never on the same device. `size`: how
-    many devices the job has in all, elsewhere included (default: those of this grant). `leases`: given on all devices
-    of this grant at one instant, or on each by itself."""
+    """The job that the grant is part of. `id`: the job's; grants with the same id are never on the same device. `size`:
+    how many devices the job has in total, including other nodes' (default: those of this grant). `leases`: given on all
+    devices of this grant at one instant (`together`), or on each by itself (`independent`)."""
 
     id: str | None = None
     size: int | None = None
@@ -49,7 +49,7 @@ class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
 
 
 class GrantChange(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """What PATCH changes; what is left out stays."""
+    """The fields to change; those left out stay as they are."""
 
     memory: int | str | None = None
     time: int | str | None = None
@@ -57,7 +57,7 @@ class GrantChange(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_onl
 
 
 class BindRequest(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`process`: the calling one, `container`: one that an engine is about to start."""
+    """`process`: the calling process. `container`: one that an engine is about to start."""
 
     kind: Kind
 
@@ -80,7 +80,7 @@ class Binding(Struct, kw_only=True):
 
 
 class OciEditRequest(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`starts`: the calling process becomes the runtime, whose end before the container's start is a failed start."""
+    """`starts`: the calling process becomes the runtime; where it ends before the container starts, that has failed."""
 
     bundle: str
     config: dict[str, Any]
@@ -134,7 +134,7 @@ class GrantDevice(Struct, kw_only=True):
 
 
 class Grant(Struct, kw_only=True):
-    """`notice`: what its owner has to know now, as that a device of it does not work; mostly empty."""
+    """`notice`: what the owner has to know now, such as a device that does not work; usually empty."""
 
     id: str
     key: str | None
@@ -175,8 +175,8 @@ class Quantity(Struct, kw_only=True):
 
 
 class Device(Struct, kw_only=True):
-    """`health_reason`, `unhealthy_since_ns`: of one that does not work; it keeps its place until the daemon starts
-    again."""
+    """`health_reason`, `unhealthy_since_ns`: of a device that does not work. It stays in the list until the daemon
+    restarts."""
 
     id: str
     index: int
@@ -210,10 +210,10 @@ class Devices(Struct, kw_only=True):
 
 
 class TenantPolicy(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Of tenants.toml and PUT. `time`: milli of the node (1000 a device) or `600%`; `memory`: bytes or a size, per
-    node.
+    """A table of tenants.toml, and the body of PUT. `time`: milli of the node (1000 per device) or `600%`. `memory`:
+    bytes or a size, per node.
 
-    `users` and `groups`: names or numbers of those who may name this tenant, besides root.
+    `users` and `groups`: names or numbers of those who may name this tenant, in addition to root.
     """
 
     time: int | str = 0
@@ -226,8 +226,8 @@ class TenantPolicy(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
 
 
 class Tenant(Struct, kw_only=True):
-    """`guarantee.memory` 0 means that memory is not held back for this tenant: what fits is given. `have`: what is
-    left of the guarantee on the devices that work; `degraded`: that is less."""
+    """`guarantee.memory` 0: no memory is held back for this tenant; it gets what fits. `have`: what remains of the
+    guarantee on the devices that work. `degraded`: `have` is less than the guarantee."""
 
     name: str
     guarantee: Quantity
@@ -260,8 +260,8 @@ class Version(Struct, kw_only=True):
 
 
 class Node(Struct, kw_only=True):
-    """Facts of this node and where its run-time files are. `have`: of its `capacity`, on the devices that work;
-    `degraded`: some tenant has less than its guarantee for it."""
+    """Facts of this node, and where its run-time files are. `have`: the part of `capacity` on devices that work.
+    `degraded`: some tenant has less than its guarantee because of that."""
 
     version: str
     epoch: int
@@ -286,14 +286,14 @@ class Node(Struct, kw_only=True):
 
 
 class SimDevice(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`lost`: the simulated device answers nobody, and its work stands still."""
+    """`lost`: the simulated device answers no request, and its work stands still."""
 
     lost: bool
 
 
 class Event(Struct, kw_only=True):
-    """One line of the watch stream. `object` is the grant, device, tenant or node as it was then; a bookmark has none.
-    `name`: what happened, where that is more than a change. QuotaDegraded: the tenant's `have` fell below its
+    """One line of the watch stream. `object`: the grant, device, tenant or node as of this event; a bookmark has none.
+    `name`: what happened, where `type` alone does not say it. QuotaDegraded: the tenant's `have` fell below its
     guarantee."""
 
     rv: int

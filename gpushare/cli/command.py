@@ -1,5 +1,4 @@
-"""What every verb family is to the command line, and what they share. Nothing here imports more than argparse and
-json."""
+"""The interface of every verb family, and what they share. Imports nothing at start but argparse and json."""
 
 import argparse
 import json
@@ -37,7 +36,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_verb(verbs: Any, name: str, text: str) -> argparse.ArgumentParser:
-    """A verb of a family; the text stands in the family's list and over the verb's own help."""
+    """Adds a verb of a family. `text`: its line in the family's help, and the head of its own."""
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text)
     return parser
 
@@ -72,7 +71,7 @@ def time_argument(text: str) -> int:
 
 
 def checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """argparse prints a ValueError's type, not its text: hand our own sentence through."""
+    """Makes argparse show our message: of a ValueError it prints the type only."""
 
     def convert(text: str) -> Any:
         try:

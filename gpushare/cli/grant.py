@@ -18,7 +18,7 @@ from gpushare.errors import UsageError
 
 
 def add_share_options(parser: argparse.ArgumentParser) -> None:
-    """What a share is made of; `gpushare run` takes the same. Read them back with `share_request`."""
+    """The options that describe a share, also those of `gpushare run`. `share_request` reads them back."""
     parser.add_argument(
         "--memory", required=True, type=checked(memory_argument), metavar="SIZE", help="as 8GiB or 35%%, per device"
     )
@@ -53,7 +53,7 @@ def add_share_options(parser: argparse.ArgumentParser) -> None:
 
 
 def share_request(args: argparse.Namespace) -> dict[str, Any]:
-    """Fields for Client.create."""
+    """The options' values as fields of Client.create."""
     return {
         "memory": args.memory,
         "time": args.time,
@@ -68,7 +68,7 @@ def share_request(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _gang(gang: str | None, leases: str | None) -> str | None:
-    """The request's text for it."""
+    """The gang as text, as a GrantRequest takes it."""
     if leases is None:
         return gang
     name, _, size = (gang or "").partition(":")

@@ -45,7 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The status; GpushareError becomes one line on stderr."""
+    """Runs the command and returns its exit status. A GpushareError becomes one line on stderr."""
     try:
         args = build_parser().parse_args(arguments)
         command: Command = args.command
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader of our output left; keep Python from complaining again when it flushes at exit.
+        # The reader of our output is gone; Python must not fail again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 

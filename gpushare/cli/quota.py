@@ -11,7 +11,7 @@ from gpushare.errors import UsageError
 
 
 def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
-    """Of a name that is there twice nobody can say which one is meant."""
+    """Refuses an object that has a name twice: it is ambiguous."""
     found: dict[str, object] = {}
     for name, value in pairs:
         if name in found:

@@ -114,7 +114,7 @@ def _clock(at_ns: int) -> str:
 
 
 def _served(device: Any) -> str:
-    """Where that is not just what was asked: its tenant has more to give, or a limit of its own."""
+    """What the grant is served with, where its tenant's guarantee or limit makes that differ from the request."""
     asked = (device["time_milli"], device["time_limit_milli"])
     served = (device["served_milli"], device["served_limit_milli"])
     if served in (asked, (0, 0)):

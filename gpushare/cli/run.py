@@ -14,12 +14,13 @@ from gpushare.client import Client
 from gpushare.errors import GpushareError, UnreachableError, UsageError
 from gpushare.inject.process import merge
 
-# Never a command's own meaning: as env, timeout and container engines do it.
+# The statuses that env, timeout and container engines use for failures of their own.
 EXIT_GPUSHARE = 125
 EXIT_NOT_EXECUTABLE = 126
 EXIT_NOT_FOUND = 127
 
-# From the reservation to the bind is one round trip; a process killed in between leaves the share for no longer.
+# Time to live of the reservation. The bind follows in one round trip; if this process is killed in between, the share
+# comes back after this time.
 RESERVE_SECONDS = 10
 
 
@@ -60,7 +61,7 @@ class RunCommand:
 
 
 def _start(daemon: Client, args: argparse.Namespace, argv: list[str]) -> NoReturn:
-    """Becomes the command. When it cannot, the grant is given back and an error raised."""
+    """Replaces this process by the command. Where that fails, releases the grant and raises."""
     grant = daemon.create(**share_request(args), ttl_seconds=RESERVE_SECONDS)
     try:
         binding = daemon.bind(grant["id"], "process")

@@ -1,7 +1,7 @@
 """The cgroup of a grant: how the daemon sees a workload end, and stops or kills all of it at once.
 
-On cgroup v2, hybrid machines included, the core files do everything (freeze, kill, events). On pure v1 the freezer
-hierarchy does; there nothing announces the last exit, so the daemon asks `pids` when a pidfd fires.
+On cgroup v2, hybrid machines included, the core files do everything (kill, events). On pure v1 the freezer hierarchy
+is used; nothing there announces the last exit, so the daemon asks `pids` when a pidfd fires.
 """
 
 import os
@@ -24,7 +24,7 @@ class Hierarchies:
 
     @classmethod
     def of(cls, mountinfo: str | None = None) -> "Hierarchies":
-        """As /proc/self/mountinfo has them, or the text given."""
+        """Read from `mountinfo`, by default this process's."""
         unified = freezer = None
         for line in (mountinfo or _MOUNTINFO.read_text()).splitlines():
             fields, _, rest = line.partition(" - ")
@@ -54,7 +54,7 @@ class Cgroup:
             raise FailedError(f"process {pid} cannot be moved to {self.path}: {error.strerror}") from None
 
     def pids(self) -> list[int]:
-        """Of the whole subtree: a workload may make cgroups of its own."""
+        """Processes of the whole subtree: a workload may make cgroups of its own."""
         found: list[int] = []
         try:
             for procs in [self.path / "cgroup.procs", *self.path.glob("*/**/cgroup.procs")]:
@@ -73,15 +73,15 @@ class Cgroup:
             return False
 
     def events(self) -> int | None:
-        """A descriptor for POLLPRI that fires when `populated` changes; the caller's. None on v1."""
+        """A descriptor that polls POLLPRI when `populated` changes; the caller closes it. None on v1."""
         return os.open(self.path / "cgroup.events", os.O_RDONLY | os.O_CLOEXEC) if self.v2 else None
 
     def kill(self) -> None:
-        """SIGKILL to all, forks in progress included; also to frozen ones."""
+        """Sends SIGKILL to all processes, including frozen ones and those being forked. Raises FailedError."""
         if self.v2:
             self._write("cgroup.kill", "1")
             return
-        # v1 has no such file: nobody can fork away while frozen, and the signals arrive at the thaw.
+        # v1 has no such file. While frozen no process can fork; the signals are delivered at the thaw.
         self._write("freezer.state", "FROZEN")
         for pid in self.pids():
             try:
@@ -91,7 +91,7 @@ class Cgroup:
         self._write("freezer.state", "THAWED")
 
     def remove(self) -> bool:
-        """Removes the directory and those inside it; False while processes are left."""
+        """Removes the directory and those inside it. False while processes are left in it."""
         try:
             for inner in sorted(self.path.glob("**/"), key=lambda path: len(path.parts), reverse=True):
                 inner.rmdir()
@@ -111,7 +111,7 @@ class Cgroup:
 
 
 def create(grant_id: str, hierarchies: Hierarchies | None = None) -> Cgroup:
-    """Makes `gpushare/<grant>`, or finds it again after a restart of the daemon."""
+    """Makes `gpushare/<grant>`, which may exist since before a restart. Raises FailedError."""
     cgroup = of_grant(grant_id, hierarchies)
     try:
         cgroup.path.mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ def of_grant(grant_id: str, hierarchies: Hierarchies | None = None) -> Cgroup:
 
 
 def of_process(pid: int, hierarchies: Hierarchies | None = None) -> Cgroup | None:
-    """The cgroup a process is in; None in the root."""
+    """The cgroup that a process is in; None in the root. Raises FailedError when it has ended."""
     where = hierarchies or Hierarchies.of()
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
@@ -150,15 +150,15 @@ def of_process(pid: int, hierarchies: Hierarchies | None = None) -> Cgroup | Non
 def own_of_process(pid: int, hierarchies: Hierarchies | None = None) -> Cgroup | None:
     """The cgroup that a container's first process has to itself.
 
-    None when strangers are in it (a login session, when an engine makes no cgroups): watching or killing it would
-    be about them as well.
+    None when other processes are in it, such as a login session's where an engine makes no cgroups: watching or killing
+    it would affect them too.
     """
     group = of_process(pid, hierarchies)
     return group if group is not None and all(_descends(member, pid) for member in group.pids()) else None
 
 
 def _descends(pid: int, ancestor: int) -> bool:
-    """Is it the ancestor, or a child of a child of it? One that ended meanwhile is no stranger."""
+    """Whether a process is `ancestor` or descends from it. One that has ended meanwhile counts as a descendant."""
     while pid > 1:
         if pid == ancestor:
             return True

@@ -1,7 +1,7 @@
 """The cgroup device program: which GPU nodes a workload may open, held by the kernel.
 
-The engine's own device rules stay in force: all programs on the way to the root must allow an open. So this one only
-has to say no, to device files of guarded majors that were not granted. So few instructions need no compiler.
+The engine's own device rules stay in force: every program on the path to the root must allow an open. This one only
+denies device files of guarded majors that were not granted, in so few instructions that no compiler is needed.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
 """CDI specs: one file per grant, device name = grant id.
 
-`cdiVersion` is 0.5.0 and only what 0.5.0 knows is used: Podman 4.3, the oldest engine served, refuses a newer version
-or an unknown field with nothing but "unresolvable CDI devices".
+`cdiVersion` is 0.5.0, and no field that is newer is used: Podman 4.3, the oldest engine supported, rejects a newer
+version or an unknown field, and says only "unresolvable CDI devices".
 """
 
 import json
@@ -19,17 +19,17 @@ VERSION = "0.5.0"
 
 
 def device_name(grant_id: str) -> str:
-    """What `--device` of an engine takes for the grant."""
+    """The grant's fully qualified CDI name, for an engine's `--device`."""
     return f"{KIND}={grant_id}"
 
 
 def spec_path(layout: Layout, grant_id: str) -> Path:
-    """The grant's file. Engines read every *.json in the directory."""
+    """The grant's spec file. Engines read every *.json in the directory."""
     return layout.cdi / f"gpushare.dev-gpu_{grant_id}.json"
 
 
 def spec(wanted: edits.Edits) -> dict[str, Any]:
-    """The document for one grant."""
+    """The spec of one grant as a JSON object."""
     container_edits: dict[str, Any] = {
         "env": wanted.env,
         "mounts": [
@@ -64,5 +64,5 @@ def write_spec(layout: Layout, grant_id: str, node: Node, granted: Sequence[Gran
 
 
 def remove_spec(layout: Layout, grant_id: str) -> None:
-    """One that is gone already is fine."""
+    """Removes the grant's spec, if it is there."""
     spec_path(layout, grant_id).unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from gpushare.paths import CONTAINER_LIB, CONTAINER_SELF, Layout
 PRELOAD_FILE = "/etc/ld.so.preload"
 _TOOLS = "/usr/bin"  # in every image's PATH
 
-# Seconds an engine waits for the hook; longer than the hook's own bound, so that the user reads the hook's reason.
+# Seconds that an engine waits for a hook: longer than the hook's own timeout, so that the user sees the hook's message.
 HOOK_TIMEOUT_S = 20
 
 
@@ -23,11 +23,11 @@ class Mount:
     container: str
     writable: bool = False
     executable: bool = True
-    optional: bool = False  # left out where it is known that it could not be mounted
+    optional: bool = False  # left out where the mount point cannot be made
 
     @property
     def options(self) -> list[str]:
-        """As of OCI and CDI."""
+        """Mount options, as OCI and CDI spell them."""
         flags = ["rbind", "rprivate", "nosuid", "nodev"]
         return [*flags, *([] if self.executable else ["noexec"]), "rw" if self.writable else "ro"]
 
@@ -72,7 +72,7 @@ def container(layout: Layout, grant_id: str, node: Node, granted: Sequence[Grant
         grant=grant_id,
         mounts=mounts,
         hooks=[_hook(node.hook, stage, verb, grant_id, layout) for stage, verb in _HOOK_VERBS],
-        # `void` keeps NVIDIA's own hook, where an engine runs it too, from adding devices that were not granted.
+        # `void`: where the engine also runs NVIDIA's hook, that must not add devices that were not granted.
         env=["NVIDIA_VISIBLE_DEVICES=void", *(f"{name}={value}" for name, value in visible(granted).items())],
         devices=[] if node.simulated else [*node.common_devices, *(own for device in granted for own in device.nodes)],
     )

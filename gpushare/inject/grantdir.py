@@ -1,7 +1,7 @@
 """The directory of one grant: `<layout.grants>/<id>/` with `self/` inside, which is what the tenant sees.
 
-The daemon puts `limits`, `usage` and `grant.sock` into `self/`; everything else is made here. The modes are the
-isolation between tenants.
+The daemon puts `limits`, `usage` and `grant.sock` into `self/`; everything else is made here. Isolation between tenants
+rests on the modes set here.
 """
 
 import os
@@ -23,22 +23,22 @@ INTERPOSERS = tuple(f"{CONTAINER_LIB}/{path.name}" for path in paths.INTERPOSERS
 
 
 def grant_dir(layout: Layout, grant_id: str) -> Path:
-    """The grant's directory; nobody else's, but for passing through to self/."""
+    """The grant's directory, which only root can list."""
     return layout.grants / grant_id
 
 
 def self_dir(layout: Layout, grant_id: str) -> Path:
-    """What the tenant sees of it."""
+    """The part of it that the tenant sees."""
     return layout.grants / grant_id / "self"
 
 
 def preload_file(layout: Layout, grant_id: str) -> Path:
-    """The grant's /etc/ld.so.preload. Beside self/, so that a tenant cannot see where its lines come from."""
+    """The grant's /etc/ld.so.preload. Outside self/, so that a tenant cannot see where its lines come from."""
     return layout.grants / grant_id / "ld.so.preload"
 
 
 def prepare(layout: Layout) -> None:
-    """Makes the parent of all grant directories; refuses one that somebody else made (it may lie in /dev/shm)."""
+    """Makes the parent of all grant directories. Raises FailedError where another user owns it (in /dev/shm)."""
     layout.grants.mkdir(mode=0o711, parents=True, exist_ok=True)
     found = layout.grants.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
@@ -81,11 +81,11 @@ def create(layout: Layout, grant_id: str, kind: Kind, gid: int, node: Node) -> P
 
 
 def write_preload(layout: Layout, grant_id: str, image_lines: list[str] | None = None) -> None:
-    """`image_lines`: what the image itself preloads, kept beside ours."""
+    """Writes the grant's preload file. `image_lines`: what the image itself preloads, which is kept."""
     lines = preload.ordered(image_lines or [], INTERPOSERS)
     path = preload_file(layout, grant_id)
     # Written in place: a container may have this very file mounted already.
-    # An image's paths may be no UTF-8.
+    # An image's paths need not be UTF-8.
     path.write_text("\n".join(lines) + "\n", encoding="utf-8", errors="surrogateescape")
     path.chmod(0o644)
 

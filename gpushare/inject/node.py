@@ -1,4 +1,4 @@
-"""What of this machine goes into every container the same way."""
+"""What of this machine every container gets in the same way."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The daemon fills it once, at start."""
+    """Filled once, when the daemon starts."""
 
     sim_dir: Path | None = None  # directory with sim.sock; None: the devices are real
     driver_files: tuple[Path, ...] = ()  # the real driver's libraries; not used on simulated devices
@@ -43,6 +43,8 @@ class Node:
 
 
 def visible(granted: Sequence[Granted]) -> dict[str, str]:
-    """Shows CUDA the granted devices only, in the order of the grant, so that device 0 is the first of them. A
-    convenience, not a wall: the interposer refuses the others, and a container has no nodes of them."""
+    """Variables that show CUDA the granted devices only, in the grant's order, so that device 0 is the first of them.
+
+    They are no protection: the interposer refuses other devices, and a container has no nodes of them.
+    """
     return {"CUDA_VISIBLE_DEVICES": ",".join(device.id for device in granted)} if granted else {}

@@ -1,6 +1,6 @@
 """Edits of an OCI config.json: what a CDI engine does with the grant's spec, done for runtimes that know no CDI.
 
-And more: here the image can be looked at, so every copy of the driver library in it gets the interposer over it.
+Unlike CDI this can inspect the image, so the interposer is mounted over every copy of the driver library in it.
 """
 
 import copy
@@ -44,15 +44,16 @@ _LIBRARY_DIRS = (
 )
 
 
-# The engine calls the hook while it creates the container, in the same call: a grant that no hook asked for by then is
-# that of a start that failed.
+# Time to live of a grant made for a container. The engine calls the hook while it creates the container: when no hook
+# has asked for the grant by then, the start has failed.
 CREATE_SECONDS = 20
 
 
 def request(config: dict[str, Any]) -> dict[str, str | int] | None:
     """What the config's annotations ask for: `{"grant": id}` of a grant that exists, or fields of a GrantRequest.
 
-    None: nothing. Raises UsageError for an annotation of ours that we do not know, since it may ask for a promise.
+    None: it asks for nothing. Raises UsageError for an unknown annotation with our prefix: it may ask for a guarantee
+    that this version does not give.
     """
     annotations = config.get("annotations") or {}
     if not isinstance(annotations, dict):
@@ -103,7 +104,7 @@ def edit(config: dict[str, Any], view: View, wanted: edits.Edits, node: Node) ->
 
 
 def _member(container: dict[str, Any], name: str, empty: Any) -> Any:
-    """The member, made when it is missing or null: Go's encoders write null for an empty list."""
+    """The member, which is added where it is missing or null: Go's encoders write null for an empty list."""
     if container.get(name) is None:
         container[name] = empty
     return container[name]

@@ -1,4 +1,4 @@
-"""In which order libraries are preloaded."""
+"""The order in which libraries are preloaded."""
 
 import re
 from collections.abc import Iterable, Sequence

@@ -17,7 +17,7 @@ def environment(layout: Layout, grant_id: str, granted: Sequence[Granted] = ()) 
 
 
 def merge(base: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
-    """`base` with `added` over it; what `base` preloads already stays."""
+    """`base` overridden by `added`; libraries that `base` preloads are kept."""
     merged = {**base, **added}
     if "LD_PRELOAD" in added:
         theirs = preload.split(base.get("LD_PRELOAD", ""))

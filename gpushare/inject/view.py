@@ -21,12 +21,12 @@ class Place:
     in_bind: bool  # below a bind mount: creating something here would create it on the host
 
     def exists(self) -> bool:
-        """Whether something is there now, on the host's side."""
+        """Whether the file exists on the host."""
         return self.host is not None and self.host.exists()
 
 
 class View:
-    """Of one OCI config. Mounts that are no binds hide what is below them."""
+    """The file system of one OCI config. Mounts other than bind mounts hide what is below them."""
 
     def __init__(self, config: dict[str, Any], bundle: Path) -> None:
         root = Path(config.get("root", {}).get("path", "rootfs"))
@@ -42,7 +42,7 @@ class View:
         return (destination for destination, _ in self._mounts)
 
     def resolve(self, path: str) -> Place:
-        """Components that do not exist are kept as they are."""
+        """Follows all symlinks. Components that do not exist are kept as they are."""
         pending = _parts(path)
         done: list[str] = []
         followed = 0
@@ -64,7 +64,7 @@ class View:
         return Place(container, *self._host(container))
 
     def names(self, directory: str) -> list[str]:
-        """Of a directory's entries; none where it cannot be read."""
+        """Names of a directory's entries, sorted; none where it cannot be read."""
         host = self.resolve(directory).host
         if host is None:
             return []
@@ -76,7 +76,7 @@ class View:
             return []
 
     def creatable(self, path: str) -> bool:
-        """Whether a runtime can mount there: it is there, or it can be made without touching the host's own files."""
+        """Whether a runtime can mount there: the path exists, or can be made without changing the host's own files."""
         place = self.resolve(path)
         if place.exists() or place.host is None or place.container in self.destinations():
             return True

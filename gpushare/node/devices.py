@@ -1,4 +1,4 @@
-"""What a device is to the rest of the daemon, whoever found it: NVML (nvml.py) or the simulator (simulated.py)."""
+"""Devices as the daemon sees them, whether NVML (nvml.py) or the simulator (simulated.py) found them."""
 
 import re
 import uuid
@@ -37,24 +37,26 @@ class Device:
 
 
 class Backend(Protocol):
-    """Where devices come from. `inject` says what of them goes into containers. `absent`: devices that the driver
-    counts but that did not work at the start and that nobody remembers; their time stays promised and is missing until
-    a start with them."""
+    """Where devices come from.
+
+    `absent`: how many devices the driver counts that did not work at the start and that the ledger does not remember.
+    Their time stays promised, and is missing until the daemon starts with them.
+    """
 
     name: str
     driver_version: str
     absent: int
 
     def devices(self) -> list[Device]:
-        """All, by number: those that were found, and those that are missed."""
+        """All devices, by number: those that were found and those that are missed."""
         ...
 
     def device(self, index: int) -> Device:
-        """As it is now, for one that may have come back. Raises FailedError when it does not answer."""
+        """The device as it is now; it may have come back. Raises FailedError when it does not answer."""
         ...
 
     def miss(self, devices: Sequence[Device]) -> None:
-        """These were not found and belong here: they have numbers too, and `fault` until they are back."""
+        """Adds devices that belong here but were not found: each has a number, and a `fault` until it returns."""
         ...
 
     def memory_used(self, index: int) -> int:

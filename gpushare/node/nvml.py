@@ -1,4 +1,4 @@
-"""Real devices, through NVML. The only module that imports pynvml, and only when a driver is expected."""
+"""Real devices, through NVML. Besides probe.py the only module that imports pynvml."""
 
 import logging
 import os
@@ -28,18 +28,19 @@ _VERSIONED = (
     "libnvidia-gpucomp.so.",
     "libnvidia-tileiras.so.",
 )
-# Where a driver is put that the loader's cache does not know: mounted into a container or a virtual machine.
+# Directories of a driver that the loader's cache does not list: one mounted into a container or a virtual machine.
 _LIBRARY_DIRS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib")
 _TOOLS = ("nvidia-smi",)
 _TOOL_DIRS = ("/usr/local/nvidia/bin",)
 _UVM_NODE = "/dev/nvidia-uvm"
-# What CUDA needs besides its device. No nvidia-modeset, which gives device memory that nobody counts, and no
-# nvidia-uvm-tools, which looks into processes; the device program refuses them where a container has them all the same.
+# Nodes that CUDA needs in addition to its device. Not nvidia-modeset, which hands out device memory that is not
+# counted, and not nvidia-uvm-tools, which inspects processes; the device program denies them to containers that have
+# the nodes.
 _COMMON_NODES = ("/dev/nvidiactl", _UVM_NODE)
 
 
 def load() -> Any:
-    """The pynvml module, initialised. UnreachableError when there is no driver to talk to."""
+    """The pynvml module, initialised. Raises UnreachableError without a driver."""
     import pynvml  # type: ignore[import-untyped]
 
     try:
@@ -54,7 +55,7 @@ def _text(value: bytes | str) -> str:
 
 
 def device_node(path: str) -> DeviceNode | None:
-    """None where the file is absent or no character device."""
+    """The device node at a path; None where there is no character device."""
     import stat
 
     try:
@@ -71,7 +72,7 @@ def _is_driver(name: str) -> bool:
 
 
 def _cached() -> list[tuple[str, Path]]:
-    """The driver's libraries of this machine's kind in the loader's cache."""
+    """The driver's libraries for this architecture in the loader's cache."""
     machine = "AArch64" if os.uname().machine == "aarch64" else "x86-64"
     cache = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
     found = []
@@ -84,7 +85,7 @@ def _cached() -> list[tuple[str, Path]]:
 
 
 def _in_directories() -> list[tuple[str, Path]]:
-    """The same in the directories that a program of this environment would search besides."""
+    """The same in the other directories that a program in this environment would search."""
     directories = [*os.environ.get("LD_LIBRARY_PATH", "").split(":"), *_LIBRARY_DIRS]
     found = []
     for directory in filter(os.path.isabs, directories):
@@ -112,7 +113,7 @@ def _tool_path() -> str:
 
 
 def _make_uvm_node() -> None:
-    """The first CUDA program after a boot makes it; a container may be started before there was one."""
+    """Makes the node of nvidia-uvm, as the first CUDA program after a boot would; a container may start before one."""
     helper = shutil.which("nvidia-modprobe")
     if helper is not None and not Path(_UVM_NODE).exists():
         subprocess.run([helper, "-c=0", "-u"], capture_output=True, check=False)
@@ -137,12 +138,12 @@ class NvmlBackend:
             raise FailedError(f"the NVIDIA driver does not answer ({error}): see dmesg and `nvidia-smi`") from None
         found = [self._working(index) for index in range(count)]
         self._handles: list[Any] = [handle for handle in found if handle is not None]
-        """None where the device is missed."""
+        """NVML handles by number; None where the device is missed."""
         self._missed: dict[int, Device] = {}
         self.absent = count - len(self._handles)
 
     def _working(self, index: int) -> Any:
-        """One device that was lost before the start must not keep the others from being shared."""
+        """The device's handle, None where it does not work: a lost one must not keep the others from being shared."""
         try:
             handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
             self._nvml.nvmlDeviceGetMemoryInfo(handle)
@@ -152,14 +153,14 @@ class NvmlBackend:
         return handle
 
     def _optional(self, function: str, *arguments: Any) -> Any:
-        """None where this driver or device does not know the question: drivers differ in what they answer."""
+        """What NVML answers; None where this driver or device does not support the call."""
         try:
             return getattr(self._nvml, function)(*arguments)
         except (self._nvml.NVMLError, AttributeError):
             return None
 
     def ids(self) -> list[str]:
-        """Of those that were found."""
+        """Ids of the devices that were found."""
         return [_text(self._nvml.nvmlDeviceGetUUID(handle)) for handle in self._handles if handle is not None]
 
     def devices(self) -> list[Device]:
@@ -174,7 +175,7 @@ class NvmlBackend:
             raise FailedError(f"the NVIDIA driver does not answer ({error}): see dmesg and `nvidia-smi`") from None
 
     def miss(self, devices: Sequence[Device]) -> None:
-        # In the order of their places on the bus, as the driver numbers them: who is missed changes no number.
+        # In the order of their PCI addresses, as the driver numbers them: a missed device changes no other's number.
         rows: list[tuple[Device, Any]] = [(self.device(i), handle) for i, handle in enumerate(self._handles)]
         rows = sorted([*rows, *((device, None) for device in devices)], key=lambda row: row[0].pci_bus_id)
         self._handles = [handle for _, handle in rows]

@@ -1,9 +1,9 @@
 """What one context costs in device memory: `python -m gpushare.node.probe DEVICE_ID`, prints JSON {"context_bytes": N}.
 
-Processes of their own, because a CUDA context and its memory would stay with the daemon for life, and because a grant
-is charged what a process pays that had none. NVML's per-process numbers leave out the context's own buffers, so the
-whole device's used memory is read before and after. Others may allocate meanwhile: the smallest of several rounds
-counts.
+Measured in processes of their own, because a CUDA context and its memory would stay with the daemon until it ends, and
+because a grant is charged for a process's first context. NVML's per-process numbers leave out the context's own
+buffers, so the whole device's used memory is read before and after. Others may allocate meanwhile: the smallest of
+several rounds counts.
 """
 
 import ctypes
@@ -53,7 +53,7 @@ def _settled(used: Callable[[], int]) -> int:
 
 def measure_here(device_id: str) -> int:
     """Bytes of device memory that this process takes with its first context. Raises FailedError."""
-    os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # may hide or renumber what is asked for
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # it may hide or renumber the device
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError as error:

@@ -28,7 +28,7 @@ HELLO, STATS, STOP, DEVICE, SETTING = 1, 7, 9, 10, 13
 SETTING_LOST = 4
 ROLE_VIEWER, ROLE_CONTROL = 2, 3
 SOCKET_NAME = "sim.sock"
-LOG_NAME = "sim.log"  # beside the directory, which containers see
+LOG_NAME = "sim.log"  # next to the directory, not in it: containers see that
 
 _REQUEST = struct.Struct("<IIIIQQ")
 _REPLY = struct.Struct("<IiQQQ")
@@ -54,7 +54,7 @@ OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class SimDevice:
-    """As the simulator introduces it."""
+    """A device as the simulator describes it."""
 
     uuid: str
     memory_bytes: int
@@ -180,13 +180,13 @@ class Simulator:
         return tuple(values), descriptors
 
     def stats(self) -> Any:
-        """Its books: {"devices": [...]}."""
+        """The simulator's books: {"devices": [...]}. Raises FailedError."""
         values, descriptors = self._request(STATS)
         with open(descriptors[0], "rb") as file:
             return json.loads(os.pread(file.fileno(), values[0], 0))
 
     def number(self, device_id: str) -> int | None:
-        """Which of its devices that is."""
+        """The simulator's number of a device, None where it does not have it."""
         return next((number for number, device in enumerate(self.devices) if device.uuid == device_id), None)
 
     def clients(self, device: int) -> int:
@@ -198,11 +198,11 @@ class Simulator:
         return any(self.clients(index) for index in range(len(self.devices)))
 
     def set_lost(self, device: int, *, lost: bool) -> None:
-        """A device that is lost answers nobody, and its work stands still until it is back."""
+        """Loses a device, or brings it back. A lost one answers no request, and its work stands still."""
         self._request(SETTING, device, SETTING_LOST, int(lost))
 
     def stop(self) -> None:
-        """Ends it and waits until it has ended."""
+        """Ends the simulator and waits until it has ended."""
         try:
             pidfd = os.pidfd_open(self.pid)
         except OSError:
@@ -217,5 +217,5 @@ class Simulator:
                 self.spawned.wait(_START_SECONDS)
 
     def close(self) -> None:
-        """Hangs up; the simulator goes on."""
+        """Closes the connection; the simulator goes on."""
         self._socket.close()

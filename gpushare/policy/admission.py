@@ -15,7 +15,7 @@ from gpushare.policy.shares import DEVICE_MILLI, Placed, TenantPolicy
 from gpushare.units import MIB, format_size, format_time, parse_memory
 
 WORKING_BYTES = 256 * MIB
-"""Least memory of a grant beyond what a context takes: below it programs fail in ways that look like our fault."""
+"""Least memory of a grant in addition to a context's: with less, programs fail in obscure ways."""
 SMALLEST_MILLI = 5
 """`smallest_share` of the arbiter's built-in values (1 ms / 200 ms)."""
 GRANTS_MAX = 256
@@ -35,7 +35,7 @@ class Device:
     reserved_bytes: int = 0
     context_bytes: int = 0
     fault: str = ""
-    """Why it takes no new grant; empty: it does."""
+    """Why the device takes no new grants; empty: it does."""
 
     @property
     def usable(self) -> bool:
@@ -63,7 +63,7 @@ class Tenant:
 
     @property
     def policy(self) -> TenantPolicy:
-        """As the sharing of time wants it."""
+        """In the terms of gpushare.policy.shares."""
         return TenantPolicy(self.name, self.guarantee_milli, self.weight, self.tier, self.limit_milli)
 
 
@@ -89,7 +89,7 @@ class Holding:
 
     @property
     def placed(self) -> Placed:
-        """As the sharing of time wants it."""
+        """In the terms of gpushare.policy.shares."""
         return Placed(self.grant, self.tenant, self.device, self.time_milli, self.guaranteed_milli, self.limit_milli)
 
 
@@ -125,8 +125,8 @@ class Place:
 
 
 def smallest_share(credit_floor_ns: int, bucket_ns: int) -> int:
-    """The smallest guarantee whose bucket can hold the credit that a lease takes: a smaller one would never be served
-    as guaranteed."""
+    """The smallest guarantee, in milli, whose bucket can hold the credit that a lease needs. A smaller one would never
+    be served as guaranteed."""
     return -(-credit_floor_ns * DEVICE_MILLI // bucket_ns)
 
 
@@ -168,7 +168,7 @@ def admit(
         _keep_for_others(options[0][1].memory_bytes * (len(places) + 1), devices, tenant, tenants, holdings)
         best = min(options, key=lambda option: (option[0], option[1].index))[1]
         spare -= best.guaranteed_milli
-        # Of lost devices' time nobody reserves more than fits when they are back.
+        # Reservations of lost devices' time must still fit when they are back.
         free = DEVICE_MILLI - sum(h.reserved for h in holdings if h.device == best.device)
         reserved = max(0, min(request.time_milli, unreserved, free))
         unreserved -= reserved

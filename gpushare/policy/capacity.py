@@ -14,7 +14,7 @@ from gpushare.policy.shares import Placed
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """Of one tenant, over the node: milli and bytes."""
+    """What one tenant is promised over the node: time in milli, memory in bytes."""
 
     time: int
     memory: int = 0
@@ -34,7 +34,7 @@ class Standing:
 
 
 def shrink(amount: int, promised: Mapping[str, int]) -> dict[str, int]:
-    """All of it where it fits, else `amount` in proportion."""
+    """`promised` where it fits into `amount`, else `amount` split in proportion to it."""
     if sum(promised.values()) <= amount:
         return dict(promised)
     given = water_fill(amount, [Part(name, due, due) for name, due in promised.items()])
@@ -62,7 +62,7 @@ def _kept(time: Mapping[str, int], placed: Collection[Placed], usable: Collectio
             on_usable.setdefault(row.tenant, []).append(row)
     for tenant, rows in on_usable.items():
         parts = [Part(f"{row.grant} {row.device}", row.guaranteed_milli, row.guaranteed_milli) for row in rows]
-        # A tenant that is not known any more keeps what it had reserved: nobody else was given that.
+        # A tenant that was removed keeps what it had reserved: no other tenant was given that.
         reserved = sum(part.cap for part in parts)
         amount = time.get(tenant, reserved)
         if reserved <= amount:

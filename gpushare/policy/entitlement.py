@@ -33,7 +33,7 @@ class TenantState:
 
 @dataclass(frozen=True, slots=True)
 class Entitlement:
-    """`degraded`: there is less than what is guaranteed and wanted, and everybody shrinks in proportion."""
+    """`degraded`: there is less than what is guaranteed and wanted, and all shrink in proportion."""
 
     milli: dict[str, int]
     degraded: bool
@@ -50,7 +50,7 @@ class Part:
 
 
 def water_fill(amount: int, parts: Iterable[Part]) -> dict[str, int]:
-    """Splits `amount` by weight, nobody above its cap; what capped ones leave goes to the others. Remainders of a
+    """Splits `amount` by weight, no part above its cap; what capped parts leave goes to the others. Remainders of a
     unit go to the largest fraction, then to the smaller usage, then by name."""
     open_parts = [part for part in parts if part.cap > 0]
     given: dict[str, int] = {}

@@ -66,8 +66,8 @@ def shares(
 ) -> dict[tuple[str, str], Share]:
     """(grant, device) -> share. `runnable`: grants with work, None: all of them.
 
-    A guarantee stays with its grant while that is idle, so that it is served at once when it wakes and nothing is
-    promised twice until somebody notices. What it leaves is surplus, of which the tenant's grants that run get first
+    A guarantee stays with its grant while that is idle, so that it is served at once when it wakes and nothing is ever
+    promised twice. What it leaves is surplus, of which the tenant's grants that run get first
     what is their own tenant's: by their weights, which costs nobody's promise when they are late."""
     guaranteed = _guarantees(tenants, placed)
     groups = _by_tenant_and_device(placed)
@@ -142,7 +142,7 @@ def _pulls(tenants: Mapping[str, TenantPolicy], promised: Mapping[str, _Promise]
     parts = {name: max(0, entitled[name] - (due.milli - due.unused) * _FINE) for name, due in promised.items()}
     weighted = [policy for policy in tenants.values() if policy.weight]
     top = max((policy.tier for policy in weighted), default=0)
-    # Never nothing: grants that run leave surplus too, now and then, and nobody may be shut out of that.
+    # Never 0: running grants leave surplus too at times, and no tenant may be excluded from that.
     least = max(unused // _LEAST_FREE, 1) * _FINE
     highest = {policy.name: policy.weight for policy in weighted if policy.tier == top}
     for name, weight in highest.items():
