@@ -1,5 +1,5 @@
 /* The part of the CUDA driver ABI that the interposer, the simulated driver and their tests speak: our own
- * declarations, from the documented API. tests/native/test_abi.py holds them against cuda.h where a toolkit is
+ * declarations, from the documented API. tests/unit/test_abi.py holds them against cuda.h where a toolkit is
  * installed. */
 #ifndef GS_CUDA_H
 #define GS_CUDA_H

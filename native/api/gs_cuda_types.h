@@ -1,5 +1,5 @@
 /* The rest of the CUDA driver ABI that we speak: types and constants that the simulated driver works on and the
- * interposer looks into. Our own declarations from the documented API; tests/native/test_abi.py holds them against
+ * interposer looks into. Our own declarations from the documented API; tests/unit/test_abi.py holds them against
  * cuda.h where a toolkit is installed. Types that nobody looks into are left to the generated headers (driver_real.h,
  * sim_api.h). */
 #ifndef GS_CUDA_TYPES_H

@@ -1,5 +1,7 @@
-"""Failures seen in the field, in containers; tests/field/README.md has the list. A tenant is root in its container and
-an image is whatever somebody built."""
+"""Failures seen in the field, in containers; tests/interposer/field/README.md has the list.
+
+A tenant is root in its container and an image is whatever somebody built.
+"""
 
 import json
 import os

@@ -8,7 +8,7 @@ from running import Tenant, until
 
 from gpushare.errors import RefusedError
 
-# That shares come out so is shown to the tenth of a point in virtual time in tests/arbiter:
+# That shares come out so is shown to the tenth of a point in virtual time in tests/model:
 # one case of each kind of change shows here that the daemon follows it, as near as a busy machine lets it.
 ROUGH = {"window_ns": 600_000_000, "within": 80}
 EXACT = {"window_ns": 3_000_000_000, "within": 30}

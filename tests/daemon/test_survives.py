@@ -1,7 +1,7 @@
 """What may happen to a tenant or to the daemon while programs run, and what their neighbours get meanwhile. The judge
 is the simulator.
 
-Cases that are marked slow have a twin in virtual time in tests/arbiter.
+Cases that are marked slow have a twin in virtual time in tests/model.
 """
 
 import itertools

@@ -4,7 +4,7 @@ import pytest
 from running import Tenant, until
 
 SECOND = 1_000_000_000
-# Of the device's time, and how near: exactly it is shown in virtual time (tests/arbiter/test_core.py).
+# Of the device's time, and how near: exactly it is shown in virtual time (tests/model/test_core.py).
 ROUGH = {"seconds": 0.7, "within": 0.08}
 EXACT = {"seconds": 2, "within": 0.03}
 

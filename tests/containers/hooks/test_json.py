@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-SOURCE = Path(__file__).parents[2] / "hooks" / "json.c"
+SOURCE = Path(__file__).parents[3] / "hooks" / "json.c"
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

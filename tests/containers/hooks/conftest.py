@@ -14,8 +14,8 @@ import pytest
 
 from gpushare.paths import LIB_DIR
 
-SOURCES = Path(__file__).parents[2] / "hooks"
-INCLUDE = Path(__file__).parents[2] / "native"
+SOURCES = Path(__file__).parents[3] / "hooks"
+INCLUDE = Path(__file__).parents[3] / "native"
 
 
 @pytest.fixture(scope="session")
