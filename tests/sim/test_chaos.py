@@ -19,15 +19,16 @@ def test_short_kernels_of_many_processes_all_get_done(sim, compiled):
     assert [sim.process(child.pid)["busy_ns"] for child in children] == [count * 20_000] * 5
 
 
+@pytest.mark.parametrize("kills", [10, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("options", [(), ("--preempt", "0"), ("--slice-ns", "200000", "--switch-ns", "0")])
-def test_sigkill_at_any_moment(simulator, compiled, options):
+def test_sigkill_at_any_moment(simulator, compiled, options, kills):
     simulator.start(*options)
     chance = random.Random(str(options))
     survivor = simulator.spawn(compiled("worker.c"))
     assert read_line(survivor) == "ready"
     seeds = iter(range(1000))
     running = []
-    for _ in range(30):
+    for _ in range(kills):
         while len(running) < 3:
             running.append(simulator.spawn(compiled("chaos.c"), str(next(seeds))))
             assert read_line(running[-1]) == "ready"

@@ -41,6 +41,7 @@ def busy(sim: Sim, worker: Worker, device: int) -> int:
     return int((sim.process(worker.pid, device) or {"busy_ns": 0})["busy_ns"])
 
 
+@pytest.mark.xdist_group("timing")
 def test_the_first_spins_until_the_last_is_there(sim: Sim, rank: Rank) -> None:
     first, second = rank(0), rank(1)
     first.do(f"launch(reduce, {5 * MS}, 7, 2)")
@@ -94,6 +95,7 @@ def test_one_process_on_both_devices_and_a_graph(sim: Sim, rank: Rank) -> None:
         assert busy(sim, worker, device) >= 6 * 200_000
 
 
+@pytest.mark.xdist_group("timing")
 def test_a_spinning_kernel_is_sliced(sim: Sim, rank: Rank) -> None:
     """Another process gets its half beside it, and the spinning one ends when its peer comes."""
     spinning, other = rank(0), rank(0)

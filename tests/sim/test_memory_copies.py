@@ -202,6 +202,7 @@ def test_batches(worker: Worker) -> None:
         ("ok(d.cuMemsetD8Async(big, 0, 1, s))", 1e-6),
     ],
 )
+@pytest.mark.xdist_group("timing")
 def test_how_long_it_takes_on_the_device(sim: Any, worker: Worker, work: str, seconds: float) -> None:
     worker.do("big = ok(d.cuMemAlloc(250 << 20)); host = ok(d.cuMemHostAlloc(250 << 20, 0))")
     took = worker.get(f"elapsed(s, lambda: {work})") / 1000

@@ -145,6 +145,7 @@ def spin(worker: Worker, ms: float) -> None:
     """)
 
 
+@pytest.mark.xdist_group("timing")
 def test_utilisation_is_measured_and_tells_busy_from_idle(sim: Any) -> None:
     worker = start(sim)
     spin(worker, 60_000)

@@ -43,6 +43,7 @@ def test_books_follow_while_a_kernel_runs(sim, worker):
     assert sim.process(child.pid)["busy_ns"] == 400 * MS
 
 
+@pytest.mark.xdist_group("timing")
 def test_two_processes_share_equally(sim, worker):
     """By the books, whatever each process's kernels look like: slices, not kernels, are what is shared."""
     long, short = worker(), worker()
@@ -77,6 +78,7 @@ def test_slices_end_in_mid_kernel(sim, worker):
     assert sim.process(short.pid)["busy_ns"] == 1 * MS
 
 
+@pytest.mark.xdist_group("timing")
 def test_without_preemption_a_kernel_ends_first(simulator, compiled):
     simulator.start("--preempt", "0")
     long, short = (simulator.spawn(compiled("worker.c")) for _ in range(2))
@@ -92,6 +94,7 @@ def test_without_preemption_a_kernel_ends_first(simulator, compiled):
     assert simulator.process(long.pid)["busy_ns"] == 900 * MS
 
 
+@pytest.mark.xdist_group("timing")
 def test_an_idle_context_costs_nothing(sim, worker):
     busy, *idle = worker(), worker(), worker(), worker()
     assert int(ask(busy, "time 1000000 300")) == pytest.approx(300 * MS, rel=1e-6)

@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 from simulated import VIEWER, Wire, read_line, tell, wait_for
 
 MS = 1_000_000
@@ -24,6 +25,7 @@ def test_one_process_alone_switches_nothing(sim, compiled):
     assert (sim.device()["switches"], sim.device()["switch_ns"]) == (0, 0)
 
 
+@pytest.mark.xdist_group("timing")
 def test_switches_are_counted_and_their_time_is_neither_work_nor_idle(sim, compiled):
     end = time.monotonic_ns() + 1000 * MS
     children = [spin(sim, compiled, f"busy 300000 {end}") for _ in range(2)]

@@ -1,4 +1,4 @@
-/* Memory: allocation, copies, fills, pools, symbols, pointers. */
+/* Memory: allocation, copies, fills, pools, symbols. */
 #include "sim/cudart/cudart.h"
 
 static uint64_t number(const void *pointer) { return (uint64_t)(uintptr_t)pointer; }
@@ -390,37 +390,4 @@ RT_API(cudaError_t, cudaMemcpyFromSymbol, (void *to, const void *symbol, size_t 
 }
 RT_API(cudaError_t, cudaMemcpyFromSymbol_ptds, (void *to, const void *symbol, size_t count, size_t offset, int kind)) {
   return wait_own(cudaMemcpyFromSymbolAsync(to, symbol, count, offset, kind, CU_STREAM_PER_THREAD));
-}
-
-/* ---- pointers ---------------------------------------------------------------------------------------------------- */
-
-struct pointer_attributes {
-  int type; /* 0: unknown to the driver, 1: host, 2: device, 3: managed */
-  int device;
-  void *device_pointer, *host_pointer;
-  long reserved[8];
-};
-
-RT_API(cudaError_t, cudaPointerGetAttributes, (struct pointer_attributes * out, const void *pointer)) {
-  enum {
-    MEMORY_TYPE = 2,
-    DEVICE_POINTER = 3,
-    HOST_POINTER = 4,
-    IS_MANAGED = 8,
-    DEVICE_ORDINAL = 9,
-    WANTED = 5,
-    MANAGED = 3
-  };
-  unsigned type = 0, managed = 0;
-  int device = 0;
-  void *on_device = NULL, *on_host = NULL;
-  CUpointer_attribute wanted[WANTED] = {MEMORY_TYPE, DEVICE_POINTER, HOST_POINTER, IS_MANAGED, DEVICE_ORDINAL};
-  void *found[WANTED] = {&type, &on_device, &on_host, &managed, &device};
-  cudaError_t error = started(out);
-  if (error == cudaSuccess)
-    error = rt_done(rt_driver.cuPointerGetAttributes(WANTED, wanted, found, number(pointer)));
-  if (error == cudaSuccess)
-    *out = (struct pointer_attributes){
-        .type = managed ? MANAGED : (int)type, .device = device, .device_pointer = on_device, .host_pointer = on_host};
-  return error;
 }

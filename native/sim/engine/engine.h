@@ -109,6 +109,14 @@ void lane_bell(struct engine *engine, struct lane *lane); /* there may be work *
 uint64_t lane_busy(struct lane *lane, uint64_t now);      /* device time executed by then */
 void runlist_run(struct engine *engine, uint32_t device); /* decides what is due; sets the device's timer */
 
+/* messages.c. One message with up to nfds descriptors: 0 or a negative errno. Who a connection is of: a pidfd or a
+ * negative errno. One request with at most one descriptor, -1 where none came: what recvmsg says. */
+int message_send(int fd, const void *data, size_t bytes, const int *fds, int nfds);
+int message_peer(int fd, pid_t pid);
+ssize_t message_receive(int fd, struct sim_request *request, int *given);
+struct sockaddr_un;
+int message_address(const char *path, struct sockaddr_un *address, struct gs_err *err);
+
 /* serve.c */
 int serve_listen(struct engine *engine, struct gs_err *err);
 void serve_event(struct engine *engine, void *source);

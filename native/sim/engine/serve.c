@@ -14,10 +14,6 @@
 
 #include "sim/engine/engine.h"
 
-#ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77 /* Linux 6.5 */
-#endif
-
 struct connection {
   struct source source;
   int fd;
@@ -110,35 +106,8 @@ void serve_collect(void) {
   }
 }
 
-static int send_with_fds(int fd, const void *data, size_t bytes, const int *fds, int nfds) {
-  union {
-    char bytes[CMSG_SPACE(2 * sizeof(int))];
-    struct cmsghdr align;
-  } control = {0};
-  struct iovec part = {(void *)(uintptr_t)data, bytes};
-  struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-  if (nfds) {
-    message.msg_control = control.bytes;
-    message.msg_controllen = CMSG_SPACE((size_t)nfds * sizeof(int));
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN((size_t)nfds * sizeof(int));
-    memcpy(CMSG_DATA(header), fds, (size_t)nfds * sizeof(int));
-  }
-  return sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes ? 0 : -1;
-}
-
-static int peer_pidfd(int fd, pid_t pid) {
-  int pidfd = -1;
-  socklen_t size = sizeof pidfd;
-  if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &size) == 0)
-    return pidfd;
-  return (int)syscall(SYS_pidfd_open, pid, 0);
-}
-
 static int register_process(struct engine *engine, struct connection *connection) {
-  int pidfd = peer_pidfd(connection->fd, connection->peer.pid);
+  int pidfd = message_peer(connection->fd, connection->peer.pid);
   if (pidfd < 0)
     return -ESRCH;
   struct process *process = books_process(engine, connection->peer.pid, pidfd);
@@ -174,7 +143,7 @@ static int hello(struct engine *engine, struct connection *connection, uint64_t 
         engine->keepers++;
     }
   }
-  return send_with_fds(connection->fd, &answer, sizeof answer, NULL, 0);
+  return message_send(connection->fd, &answer, sizeof answer, NULL, 0);
 }
 
 static int open_lane(struct engine *engine, struct process *process, uint32_t device, int fds[2]) {
@@ -327,7 +296,7 @@ static int answer(struct engine *engine, struct connection *connection, const st
       nfds = made >= 0;
     }
   }
-  int sent = send_with_fds(connection->fd, &reply, sizeof reply, fds, nfds);
+  int sent = message_send(connection->fd, &reply, sizeof reply, fds, nfds);
   if (made >= 0)
     close(made);
   if (given >= 0)
@@ -335,30 +304,12 @@ static int answer(struct engine *engine, struct connection *connection, const st
   return sent;
 }
 
-/* One request and at most one descriptor, -1 where none came. */
-static ssize_t receive(int fd, struct sim_request *request, int *given) {
-  union {
-    char bytes[CMSG_SPACE(sizeof(int))];
-    struct cmsghdr align;
-  } control;
-  struct iovec part = {request, sizeof *request};
-  /* CMSG_LEN, not CMSG_SPACE: in the padding there is room for a second descriptor, which nobody would close */
-  struct msghdr message = {
-      .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = CMSG_LEN(sizeof(int))};
-  ssize_t got = recvmsg(fd, &message, MSG_DONTWAIT | MSG_TRUNC | MSG_CMSG_CLOEXEC);
-  struct cmsghdr *header = got < 0 ? NULL : CMSG_FIRSTHDR(&message);
-  *given = -1;
-  if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS)
-    memcpy(given, CMSG_DATA(header), sizeof *given);
-  return got;
-}
-
 static void serve_connection(struct engine *engine, struct connection *connection) {
   struct sim_request request;
   int given;
   if (connection->fd < 0)
     return;
-  ssize_t got = receive(connection->fd, &request, &given);
+  ssize_t got = message_receive(connection->fd, &request, &given);
   if (got < 0 && (errno == EAGAIN || errno == EINTR))
     return;
   bool ours = got == sizeof request && request.magic == SIM_PROTO_MAGIC && request.version == SIM_PROTO_VERSION;
@@ -409,18 +360,10 @@ void serve_event(struct engine *engine, void *data) {
   }
 }
 
-static int address_of(const char *path, struct sockaddr_un *address, struct gs_err *err) {
-  *address = (struct sockaddr_un){.sun_family = AF_UNIX};
-  if (strlen(path) >= sizeof address->sun_path)
-    return gs_fail(err, -ENAMETOOLONG, "socket path %s is longer than %zu bytes", path, sizeof address->sun_path - 1);
-  memcpy(address->sun_path, path, strlen(path) + 1);
-  return 0;
-}
-
 int serve_listen(struct engine *engine, struct gs_err *err) {
   const char *path = engine->options.socket;
   struct sockaddr_un address;
-  int error = address_of(path, &address, err);
+  int error = message_address(path, &address, err);
   if (error)
     return error;
   int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);

@@ -51,7 +51,8 @@ struct sim_graph {
   struct sim_owned *owned;
 };
 
-extern struct sim_kind sim_graph_kind, sim_node_kind;
+extern struct sim_kind sim_graph_kind, sim_node_kind, sim_object_kind;
+void sim_object_release(struct sim_user_object *object, unsigned count);
 
 /* Handles; called with or without sim_lock. */
 CUresult sim_graph_get(CUgraph handle, struct sim_graph **graph);
@@ -60,6 +61,8 @@ CUresult sim_node_get(CUgraphNode handle, struct sim_graph_node **node);
 struct sim_graph *sim_graph_new(void);
 void sim_graph_free(struct sim_graph *graph);
 struct sim_graph *sim_graph_clone(const struct sim_graph *graph);
+/* What a node became in a clone of its graph; NULL: nothing. */
+struct sim_graph_node *sim_node_clone(const struct sim_graph *copy, const struct sim_graph_node *node);
 /* A node with copies of all that op points to; NULL: no memory. deps are checked by the caller. */
 struct sim_graph_node *sim_node_new(struct sim_graph *graph, int type, const struct sim_op *op,
                                     struct sim_graph_node *const *deps, unsigned ndeps);
@@ -78,9 +81,20 @@ struct sim_node_spec {
 };
 CUresult sim_spec_of(const CUgraphNodeParams *params, struct sim_node_spec *spec);
 
+struct sim_graph_exec {
+  uint32_t magic;
+  struct sim_graph *graph; /* a clone: node->origin leads back to the program's nodes */
+  uint64_t flags;
+  struct sim_mark *last; /* end of the latest launch: launches of one executable follow one another */
+};
+CUresult sim_exec_get(CUgraphExec handle, struct sim_graph_exec **exec); /* called with or without sim_lock */
+
 /* graph_nodes.c; takes and drops sim_lock itself */
 CUresult sim_graph_add(CUgraphNode *out, CUgraph graph, const CUgraphNode *deps, size_t ndeps,
                        CUgraphNodeParams *params);
+/* The parameters of a node of this type, as its maker was given them. INVALID_VALUE for another type. */
+CUresult sim_node_read_params(CUgraphNode handle, int type, void *out, size_t bytes);
+CUresult sim_node_set_params(CUgraphNode handle, const CUgraphNodeParams *params);
 CUresult sim_node_update(struct sim_graph_node *node, const CUgraphNodeParams *params);
 
 #endif

@@ -163,6 +163,9 @@ struct sim_array_view {
   uint64_t row_bytes, rows, layers, element_bytes;
   CUdevice device;
 };
+/* array_layout.c. INVALID_VALUE for a descriptor that no array can have; `at` and device are left alone. */
+CUresult sim_array_layout(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, struct sim_array_view *view);
+CUDA_ARRAY3D_DESCRIPTOR sim_array_level(const CUDA_ARRAY3D_DESCRIPTOR *first, unsigned level); /* of a mipmapped one */
 /* INVALID_HANDLE for what is no array. */
 CUresult sim_array_get(CUarray handle, struct sim_array_view *view);
 void sim_arrays_ctx_destroyed(struct sim_ctx *ctx);

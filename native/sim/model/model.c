@@ -62,18 +62,6 @@ bool sim_stream_done(const struct sim_stream *stream, uint64_t seq) {
 
 /* ---- marks and items --------------------------------------------------------------------------------------------- */
 
-struct sim_mark *sim_mark_new(CUdevice device) {
-  struct sim_mark *mark = calloc(1, sizeof *mark);
-  if (mark)
-    *mark = (struct sim_mark){.refs = 1, .device = device};
-  return mark;
-}
-
-void sim_mark_release(struct sim_mark *mark) {
-  if (mark && --mark->refs == 0)
-    free(mark);
-}
-
 static void mark_chained(struct sim_mark *mark) {
   if (mark->chained)
     return;
@@ -95,19 +83,6 @@ static void mark_reached(struct sim_mark *mark, uint64_t t) {
       sim_lane_wake(&sim_devices[waiter->stream->ctx->device]);
   }
   mark->waiters = NULL;
-}
-
-struct sim_item *sim_item_new(struct sim_stream *stream, enum sim_resource resource, uint64_t duration,
-                              size_t payload_bytes) {
-  struct sim_item *item = malloc(sizeof *item + payload_bytes);
-  if (item == NULL)
-    return NULL;
-  *item = (struct sim_item){.stream = stream,
-                            .resource = resource,
-                            .duration = duration,
-                            .remaining = duration,
-                            .payload_bytes = payload_bytes};
-  return item;
 }
 
 void sim_item_push(struct sim_item *item) {
@@ -401,30 +376,4 @@ void sim_settle(uint64_t now) {
   if (some_drained)
     sim_streams_sweep();
   some_drained = false;
-}
-
-uint64_t sim_bound(const struct sim_stream *stream, uint64_t compute_sum, uint64_t copy_sum, uint64_t now, int depth) {
-  const struct sim_item *head = stream->head;
-  if (head == NULL || head->compute_sum > compute_sum || head->copy_sum > copy_sum)
-    return now;
-  uint64_t compute = compute_sum - head->compute_sum, copy = copy_sum - head->copy_sum, start = now;
-  if (sim_item_spins(head))
-    return SIM_NEVER;
-  if (head->resource == SIM_COMPUTE && !head->meet)
-    compute += head->remaining;
-  if (head->resource == SIM_COPY_IN || head->resource == SIM_COPY_OUT)
-    copy += head->end == 0 ? head->duration : head->end > now ? head->end - now : 0;
-  const struct sim_item *record = head->resource == SIM_WAIT_EVENT ? head->mark->item : NULL;
-  if (record && depth > 0)
-    start = sim_bound(record->stream, record->compute_sum, record->copy_sum, now, depth - 1);
-  if (start == SIM_NEVER)
-    return SIM_NEVER;
-  if (compute > 0) {
-    uint64_t got = sim_lane_when(&sim_devices[stream->ctx->device], compute);
-    if (got == SIM_NEVER)
-      return SIM_NEVER;
-    if (got > start)
-      start = got;
-  }
-  return start + copy;
 }
