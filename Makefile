@@ -45,6 +45,7 @@ check: $(VENV)/.ready-test build sanitize ## linters, types, import rules, warni
 	git ls-files -z '*.c' '*.h' | xargs -0 $(BIN)/clang-format --dry-run -Werror
 	git ls-files -z 'native/*.c' 'hooks/*.c' | xargs -0 -P 2 -n 16 $(BIN)/clang-tidy --quiet -p build/wheel 2>/dev/null
 	$(BIN)/python scripts/check.py
+	$(BIN)/python scripts/check_rooms.py build/wheel
 
 coverage: $(VENV)/.ready-test ## executed lines of the interposer under its tests, at least 95 %
 	$(BIN)/python scripts/coverage
