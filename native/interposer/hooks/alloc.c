@@ -63,10 +63,9 @@ CUresult gs_do_alloc(const struct gs_call *call, struct gs_out address, size_t b
 }
 
 CUresult gs_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags) {
-  enum { ATTACH_GLOBAL = 1, ATTACH_HOST = 2 };
   struct charge charge;
   CUresult result;
-  bool plausible = dptr && bytesize && (flags == ATTACH_GLOBAL || flags == ATTACH_HOST);
+  bool plausible = dptr && bytesize && (flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST);
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemAllocManaged(dptr, bytesize, flags) : result;
   if (plausible && gs_managed_refused() && gs_current_device() != GS_NO_DEVICE)

@@ -7,10 +7,6 @@
 #include "interposer/hooks/arrays.h"
 
 enum {
-  ARRAY_LAYERED = 1,
-  ARRAY_CUBEMAP = 4,
-  ARRAY_SPARSE = 0x40,           /* CUDA_ARRAY3D_SPARSE: no memory of its own */
-  ARRAY_DEFERRED_MAPPING = 0x80, /* the same, for the whole array */
   ARRAY_KNOWN = 0x1ff,
   EXTENT_MAX = 1 << 17, /* of current devices, in any direction */
   LEVELS_MAX = 21,
@@ -21,30 +17,23 @@ static uint64_t least(uint64_t value) { return value ? value : 1; }
 
 /* Bytes of an element, at most. *wrong: no format with so many channels is known. */
 static uint64_t element_bytes(CUarray_format format, unsigned channels, bool *wrong) {
-  enum {
-    UNORM_8X1 = 0xc0,
-    SNORM_16X4 = 0xcb,
-    FORMS = 6,
-    UNORM_10_10_10_2 = 0x50,
-    COMPRESSED = 0x91,
-    PLANES_LAST = 0xbf
-  };
+  enum { FORMS = 6, COMPRESSED = 0x91, PLANES_LAST = 0xbf };
   static const unsigned char form[FORMS][2] = {{1, 1}, {1, 2}, {1, 4}, {2, 1}, {2, 2}, {2, 4}}; /* bytes, channels */
   *wrong = channels != 1 && channels != 2 && channels != 4;
   switch (format) {
-    case 0x01: /* 8 bits */
-    case 0x08: return least(channels);
-    case 0x02: /* 16 bits, and half floats */
-    case 0x09:
-    case 0x10: return least(channels) * 2;
-    case 0x03: /* 32 bits, and floats */
-    case 0x0a:
-    case 0x20: return least(channels) * 4;
-    case UNORM_10_10_10_2: return 4;
+    case CU_AD_FORMAT_UNSIGNED_INT8:
+    case CU_AD_FORMAT_SIGNED_INT8: return least(channels);
+    case CU_AD_FORMAT_UNSIGNED_INT16:
+    case CU_AD_FORMAT_SIGNED_INT16:
+    case CU_AD_FORMAT_HALF: return least(channels) * 2;
+    case CU_AD_FORMAT_UNSIGNED_INT32:
+    case CU_AD_FORMAT_SIGNED_INT32:
+    case CU_AD_FORMAT_FLOAT: return least(channels) * 4;
+    case CU_AD_FORMAT_UNORM_INT_101010_2: return 4;
     default: break;
   }
-  if (format >= UNORM_8X1 && format <= SNORM_16X4) {
-    const unsigned char *of = form[(format - UNORM_8X1) % FORMS];
+  if (format >= CU_AD_FORMAT_UNORM_INT8X1 && format <= CU_AD_FORMAT_SNORM_INT16X4) {
+    const unsigned char *of = form[(format - CU_AD_FORMAT_UNORM_INT8X1) % FORMS];
     *wrong = channels != of[1];
     return (uint64_t)of[0] * of[1];
   }
@@ -53,7 +42,7 @@ static uint64_t element_bytes(CUarray_format format, unsigned channels, bool *wr
 }
 
 static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *first, uint64_t element, unsigned level) {
-  bool layers = first->Flags & (ARRAY_LAYERED | ARRAY_CUBEMAP);
+  bool layers = first->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
   uint64_t row = least(first->Width >> level) * element;
   uint64_t rows = least(first->Height >> level) * least(layers ? first->Depth : first->Depth >> level);
   return (row * rows + ROUND - 1) / ROUND * ROUND;
@@ -73,22 +62,22 @@ static uint64_t elements_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsign
 
 /* Drivers refuse it whatever its size. */
 static bool is_wrong(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
-  bool wrong, layers = d->Flags & (ARRAY_LAYERED | ARRAY_CUBEMAP);
+  bool wrong, layers = d->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
   element_bytes(d->Format, d->NumChannels, &wrong);
   return wrong || d->Width == 0 || d->Width > EXTENT_MAX || d->Height > EXTENT_MAX || d->Depth > EXTENT_MAX ||
          d->Flags & ~(unsigned)ARRAY_KNOWN || (d->Depth && !d->Height && !layers) || levels > LEVELS_MAX ||
-         (d->Flags & ARRAY_CUBEMAP && (d->Width != d->Height || d->Depth % 6));
+         (d->Flags & CUDA_ARRAY3D_CUBEMAP && (d->Width != d->Height || d->Depth % 6));
 }
 
 static bool has_no_memory(const CUDA_ARRAY3D_DESCRIPTOR *descriptor) {
-  return descriptor->Flags & (ARRAY_SPARSE | ARRAY_DEFERRED_MAPPING);
+  return descriptor->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
 }
 
 static uint64_t probe_array(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUdevice device) {
   CUDA_ARRAY3D_DESCRIPTOR deferred = *descriptor;
   CUDA_ARRAY_MEMORY_REQUIREMENTS needs = {0};
   CUarray array;
-  deferred.Flags |= ARRAY_DEFERRED_MAPPING;
+  deferred.Flags |= CUDA_ARRAY3D_DEFERRED_MAPPING;
   if (gs_real.cuArray3DCreate_v2(&array, &deferred) != CUDA_SUCCESS)
     return 0;
   if (gs_real.cuArrayGetMemoryRequirements(&needs, array, device) != CUDA_SUCCESS)
@@ -101,7 +90,7 @@ static uint64_t probe_mipmap(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned
   CUDA_ARRAY3D_DESCRIPTOR deferred = *descriptor;
   CUDA_ARRAY_MEMORY_REQUIREMENTS needs = {0};
   CUmipmappedArray array;
-  deferred.Flags |= ARRAY_DEFERRED_MAPPING;
+  deferred.Flags |= CUDA_ARRAY3D_DEFERRED_MAPPING;
   if (gs_real.cuMipmappedArrayCreate(&array, &deferred, levels) != CUDA_SUCCESS)
     return 0;
   if (gs_real.cuMipmappedArrayGetMemoryRequirements(&needs, array, device) != CUDA_SUCCESS)

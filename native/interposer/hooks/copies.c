@@ -9,12 +9,6 @@
 #include "interposer/time/waits.h"
 
 enum {
-  ATTRIBUTE_MEMORY_TYPE = 2, /* CU_POINTER_ATTRIBUTE_MEMORY_TYPE */
-  MEMORY_HOST = 1,           /* CU_MEMORYTYPE_* */
-  MEMORY_DEVICE = 2,
-  MEMORY_ARRAY = 3,
-  MEMORY_UNIFIED = 4,
-  OPERAND_POINTER = 1,         /* CUmemcpy3DOperandType */
   LONG_COPY_BYTES = 256 << 10, /* ~10 us on PCIe 4; two events cost half of that */
   KEY_COPY = 1 << 8,           /* no function or graph has an address this low */
   KEY_FILL = 2 << 8
@@ -23,9 +17,9 @@ enum {
 static bool on_host(CUdeviceptr pointer) {
   unsigned int type = 0;
   /* Memory the driver never heard of is the program's own. */
-  if (gs_real.cuPointerGetAttribute(&type, ATTRIBUTE_MEMORY_TYPE, pointer) != CUDA_SUCCESS)
+  if (gs_real.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer) != CUDA_SUCCESS)
     return true;
-  return type == MEMORY_HOST;
+  return type == CU_MEMORYTYPE_HOST;
 }
 
 static enum gs_copy direction_of(bool from_host, bool to_host) {
@@ -51,14 +45,14 @@ enum gs_copy gs_batch_direction(const CUdeviceptr *to, const CUdeviceptr *from, 
 }
 
 static bool side_on_host(CUmemorytype type, CUdeviceptr unified) {
-  if (type == MEMORY_UNIFIED)
+  if (type == CU_MEMORYTYPE_UNIFIED)
     return joined() && on_host(unified);
-  return type == MEMORY_HOST;
+  return type == CU_MEMORYTYPE_HOST;
 }
 
 /* Where a box of a batch begins or ends. */
 static bool operand_on_host(const CUmemcpy3DOperand *operand) {
-  return operand->type == OPERAND_POINTER && on_host(operand->op.ptr.ptr);
+  return operand->type == CU_MEMCPY_OPERAND_TYPE_POINTER && on_host(operand->op.ptr.ptr);
 }
 
 enum gs_copy gs_boxes_direction(const CUDA_MEMCPY3D_BATCH_OP *boxes, size_t count) {

@@ -7,8 +7,6 @@
 
 #include <string.h>
 
-enum { PER_THREAD_STREAM = 2 /* CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM */ };
-
 /* The version of base that the driver chooses: the newest at or below the one asked for. 0: none of that kind. */
 static int chosen_version(const char *base, int version, int per_thread) {
   unsigned low = 0, high = gs_nknown;
@@ -92,7 +90,7 @@ static void *exchange(const char *symbol, void *answer, int version, cuuint64_t 
   int effective = version < newest ? version : newest;
   int in_both = effective < gs_table_version ? effective : gs_table_version;
   if (known_abi(symbol, answer, effective, flags)) {
-    void *handler = handler_of(symbol, in_both, (flags & PER_THREAD_STREAM) != 0);
+    void *handler = handler_of(symbol, in_both, (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0);
     if (handler)
       return handler;
     if (in_table(symbol))

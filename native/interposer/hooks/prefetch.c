@@ -20,6 +20,5 @@ CUresult gs_after_prefetch(struct gs_around_prefetch *around, CUresult result) {
 }
 
 CUresult gs_before_advise(CUmem_advise advice, CUmemLocation place) {
-  enum { SET_PREFERRED_LOCATION = 3 };
-  return check(&place, advice == SET_PREFERRED_LOCATION); /* the others put nothing anywhere */
+  return check(&place, advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION); /* the others put nothing anywhere */
 }

@@ -37,13 +37,13 @@ CUresult gs_do_memory_total(const struct gs_call *call, struct gs_out total, CUd
 }
 
 CUresult gs_cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev) {
-  enum { MANAGED_MEMORY = 83, CONCURRENT_MANAGED_ACCESS = 89 }; /* CU_DEVICE_ATTRIBUTE_* */
   CUresult result;
   bool joined = gs_enter(&result);
   if (result != CUDA_SUCCESS && !joined)
     return result;
   result = gs_real.cuDeviceGetAttribute(pi, attrib, dev);
-  if (joined && result == CUDA_SUCCESS && (attrib == MANAGED_MEMORY || attrib == CONCURRENT_MANAGED_ACCESS) &&
+  if (joined && result == CUDA_SUCCESS &&
+      (attrib == CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY || attrib == CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS) &&
       gs_managed_refused() && gs_device_ordinal(dev) != GS_NO_DEVICE)
     *pi = 0;
   return result;

@@ -9,7 +9,7 @@
 #include "interposer/time/capture.h"
 #include "interposer/time/streams.h"
 
-enum { DISABLE_TIMING = 2, FREES_AT_ONCE = 256 };
+enum { FREES_AT_ONCE = 256 };
 
 /* In the books: key = the event, flags = the stream's device, whose frees are looked at together. Without an event the
  * key is a number of ours, link = the stream, cap = the struct gs_stream that it was. */
@@ -43,7 +43,7 @@ static CUevent record_behind(CUstream stream, CUcontext context) {
   bool pushed;
   if (gs_time()->profiled)
     return NULL;
-  if (go_to(context, &current, &pushed) && gs_real.cuEventCreate(&event, DISABLE_TIMING) != CUDA_SUCCESS)
+  if (go_to(context, &current, &pushed) && gs_real.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
     event = NULL;
   if (event && gs_real.cuEventRecord(event, stream) != CUDA_SUCCESS) {
     gs_real.cuEventDestroy_v2(event);

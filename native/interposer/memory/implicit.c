@@ -17,9 +17,7 @@
 
 enum {
   CHUNK = 2097152,
-  STACK_ROUND = 16, /* a warp's local memory is a multiple of 512 bytes */
-  SM_COUNT = 16,    /* CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT */
-  SM_THREADS = 39   /* CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR */
+  STACK_ROUND = 16 /* a warp's local memory is a multiple of 512 bytes */
 };
 
 static uint64_t pieces(uint64_t bytes) { return bytes / CHUNK + (bytes % CHUNK != 0); }
@@ -30,8 +28,9 @@ static uint64_t resident_threads(int ordinal) {
   if (threads)
     return threads;
   CUdevice device = gs_device_of(ordinal);
-  if (gs_real.cuDeviceGetAttribute(&count, SM_COUNT, device) != CUDA_SUCCESS ||
-      gs_real.cuDeviceGetAttribute(&each, SM_THREADS, device) != CUDA_SUCCESS || count <= 0 || each <= 0)
+  if (gs_real.cuDeviceGetAttribute(&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) != CUDA_SUCCESS ||
+      gs_real.cuDeviceGetAttribute(&each, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device) != CUDA_SUCCESS ||
+      count <= 0 || each <= 0)
     return 0;
   threads = (uint64_t)count * (uint64_t)each;
   __atomic_store_n(known, threads, __ATOMIC_RELAXED);

@@ -9,8 +9,6 @@
 #include "interposer/time/repeat.h"
 #include "interposer/time/streams.h"
 
-enum { LOCAL_BYTES = 3 /* CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES */ };
-
 void gs_kernels_forget(void) {
   __atomic_fetch_add(&gs_process->kernel_generation, 1, __ATOMIC_RELAXED);
   if (gs_time())
@@ -20,9 +18,9 @@ void gs_kernels_forget(void) {
 /* Local memory of one thread of a kernel; 0 where the driver does not say. The context is current. */
 static uint64_t local_bytes(CUfunction function, bool of_library, int ordinal) {
   int bytes = 0;
-  CUresult result = of_library
-                        ? gs_real.cuKernelGetAttribute(&bytes, LOCAL_BYTES, (CUkernel)function, gs_device_of(ordinal))
-                        : gs_real.cuFuncGetAttribute(&bytes, LOCAL_BYTES, function);
+  CUresult result = of_library ? gs_real.cuKernelGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES,
+                                                              (CUkernel)function, gs_device_of(ordinal))
+                               : gs_real.cuFuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function);
   return result == CUDA_SUCCESS && bytes > 0 ? (uint64_t)bytes : 0;
 }
 

@@ -4,8 +4,6 @@
 #include "interposer/memory/implicit.h"
 #include "interposer/process/device.h"
 
-enum { LAZY_LOADING = 2 /* CU_MODULE_LAZY_LOADING */ };
-
 /* Of a library in a context: the code of a kernel, all code (GS_LIBRARY_ALL), or its variables (then part is the library itself). */
 static uint64_t placed_key(uint64_t library, uint64_t part, CUcontext context) {
   uint64_t both = library ^ part * 0xd6e8feb86659fd93u;                     /* an odd number with bits everywhere */
@@ -25,7 +23,7 @@ static void count_parts(uint64_t library) {
   if (!unknown)
     return;
   bool one_by_one = gs_real_has(GS_INDEX_cuModuleGetLoadingMode) &&
-                    gs_real.cuModuleGetLoadingMode(&mode) == CUDA_SUCCESS && mode == LAZY_LOADING &&
+                    gs_real.cuModuleGetLoadingMode(&mode) == CUDA_SUCCESS && mode == CU_MODULE_LAZY_LOADING &&
                     gs_real_has(GS_INDEX_cuLibraryGetKernelCount) &&
                     gs_real.cuLibraryGetKernelCount(&count, (CUlibrary)(uintptr_t)library) == CUDA_SUCCESS;
   gs_book_lock();

@@ -3,13 +3,7 @@
 #include "interposer/process/device.h"
 #include "interposer/memory/charge.h"
 
-enum {
-  POOL_RESERVED_CURRENT = 5, /* CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT */
-  POOL_USED_CURRENT = 7,
-  GRAPH_USED_CURRENT = 0, /* CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT */
-  GRAPH_RESERVED_CURRENT = 2,
-  POOLS_AT_ONCE = 64
-};
+enum { POOLS_AT_ONCE = 64 };
 
 void gs_pool_add(uint64_t pool, int ordinal, uint64_t cap, uint64_t reserved) {
   gs_book_lock();
@@ -46,9 +40,11 @@ static bool ask_graphs(int ordinal, int which, uint64_t *value) {
 
 bool gs_pool_figures(uint64_t pool, int ordinal, uint64_t *reserved, uint64_t *used) {
   if (gs_is_graph_pool(pool))
-    return ask_graphs(ordinal, GRAPH_RESERVED_CURRENT, reserved) && ask_graphs(ordinal, GRAPH_USED_CURRENT, used);
+    return ask_graphs(ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, reserved) &&
+           ask_graphs(ordinal, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, used);
   CUmemoryPool handle = (CUmemoryPool)(uintptr_t)pool;
-  return ask_pool(handle, POOL_RESERVED_CURRENT, reserved) && ask_pool(handle, POOL_USED_CURRENT, used);
+  return ask_pool(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, reserved) &&
+         ask_pool(handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, used);
 }
 
 /* The device's pool lock makes the figure and the charge belong together. */

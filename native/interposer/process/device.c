@@ -59,11 +59,12 @@ CUdevice gs_device_of(int ordinal) {
 }
 
 unsigned gs_device_capability(int ordinal) {
-  enum { MAJOR = 75, MINOR = 76 }; /* CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_... */
   CUdevice device = gs_device_of(ordinal);
   int major, minor;
-  if (device < 0 || gs_real.cuDeviceGetAttribute(&major, MAJOR, device) != CUDA_SUCCESS ||
-      gs_real.cuDeviceGetAttribute(&minor, MINOR, device) != CUDA_SUCCESS || major < 0 || minor < 0)
+  if (device < 0 ||
+      gs_real.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device) != CUDA_SUCCESS ||
+      gs_real.cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device) != CUDA_SUCCESS ||
+      major < 0 || minor < 0)
     return 0;
   return (unsigned)(10 * major + minor);
 }

@@ -67,10 +67,11 @@ void gs_trace(enum gs_trace_kind kind, int ordinal, uint64_t a, uint64_t b) {
     uint64_t number = __atomic_fetch_add(&ring->count, 1, __ATOMIC_RELAXED);
     struct gs_trace_event *event = &ring->event[number % GS_TRACE_EVENTS];
     __atomic_store_n(&event->kind, GS_TRACE_NONE, __ATOMIC_RELEASE);
-    event->time_ns = now;
-    event->device = ordinal;
-    event->a = a;
-    event->b = b;
+    /* atomic: a thread that lost its processor here may meet one that writes the ring's next round */
+    __atomic_store_n(&event->time_ns, now, __ATOMIC_RELAXED);
+    __atomic_store_n(&event->device, ordinal, __ATOMIC_RELAXED);
+    __atomic_store_n(&event->a, a, __ATOMIC_RELAXED);
+    __atomic_store_n(&event->b, b, __ATOMIC_RELAXED);
     __atomic_store_n(&event->kind, kind, __ATOMIC_RELEASE);
   }
   if (printed(gs_trace_area(kind)))

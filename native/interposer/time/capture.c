@@ -9,10 +9,10 @@
 #include "interposer/process/trace.h"
 #include "interposer/time/repeat.h"
 
-enum { CAPTURE_NONE = 0, CAPTURE_RELAXED = 2 /* CU_STREAM_CAPTURE_MODE_RELAXED */, NOT_RELAXED = -1 };
+enum { NOT_RELAXED = -1 };
 
 bool gs_stream_capturing(CUstream handle) {
-  CUstreamCaptureStatus status = CAPTURE_NONE;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   struct gs_time *time = gs_time();
   CUresult result;
   if (!time || __atomic_load_n(&time->captures, __ATOMIC_ACQUIRE) == 0)
@@ -21,11 +21,11 @@ bool gs_stream_capturing(CUstream handle) {
   /* The legacy stream while a blocking stream is captured: a launch there is an error, the driver's to report. */
   if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
     return true;
-  return result == CUDA_SUCCESS && status != CAPTURE_NONE;
+  return result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 int gs_capture_mode_push(void) {
-  CUstreamCaptureMode mode = CAPTURE_RELAXED;
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   if (__atomic_load_n(&gs_time()->captures, __ATOMIC_ACQUIRE) == 0)
     return NOT_RELAXED;
   return gs_real.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS ? mode : NOT_RELAXED;

@@ -24,8 +24,7 @@ enum {
   DRAIN_SLOW_NS = 1000000,
   DRAIN_FAST_FOR_NS = 10000000, /* after that a drain is a long kernel: look less often */
   SYS_FUTEX_WAITV = 449,
-  FUTEX_32 = 2, /* FUTEX2_SIZE_U32, shared */
-  CAPTURE_RELAXED = 2
+  FUTEX_32 = 2 /* FUTEX2_SIZE_U32, shared */
 };
 
 struct futex_waitv {
@@ -164,7 +163,7 @@ static void *gate_thread(void *argument) {
   struct gs_time *time = argument;
   struct gs_heartbeat heartbeat = {0, 0};
   uint64_t launches_seen = 0, active_at = gs_now(), tried = 0, looked = 0;
-  CUstreamCaptureMode mode = CAPTURE_RELAXED;
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   prctl(PR_SET_NAME, "gpushare-gate");
   gs_latch_take(&time->driving);
   if (!__atomic_load_n(&time->stop, __ATOMIC_ACQUIRE))

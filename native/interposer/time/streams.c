@@ -9,8 +9,6 @@
 #include "interposer/time/repeat.h"
 #include "interposer/time/start.h"
 
-enum { NON_BLOCKING = 1 /* CU_STREAM_NON_BLOCKING */ };
-
 /* Streams a thread used last, by handle. Valid while no stream or context went since. */
 GS_TLS struct gs_cached {
   CUstream handle;
@@ -105,7 +103,7 @@ static struct gs_stream *add(struct gs_time *time, CUstream handle, CUcontext co
   stream->bracket[0] = stream->bracket[1] = NULL;
   bool blocking = handle != CU_STREAM_PER_THREAD;
   if (!gs_stream_is_default(handle) && gs_real.cuStreamGetFlags(handle, &flags) == CUDA_SUCCESS)
-    blocking = !(flags & NON_BLOCKING);
+    blocking = !(flags & CU_STREAM_NON_BLOCKING);
   __atomic_store_n(&stream->blocking, blocking, __ATOMIC_RELAXED);
   memset(&stream->queue, 0, sizeof stream->queue);
   __atomic_store_n(&stream->repeater, NULL, __ATOMIC_RELAXED);

@@ -81,9 +81,8 @@ static void created(CUcontext context, int ordinal, uint64_t bytes) {
 
 /* Contexts are made with such flags. */
 static bool flags_known(unsigned int flags) {
-  enum { SCHEDULE = 7, KNOWN = 0xff }; /* CU_CTX_SCHED_MASK, CU_CTX_FLAGS_MASK */
-  unsigned int schedule = flags & SCHEDULE;
-  return !(flags & ~(unsigned int)KNOWN) && (schedule & (schedule - 1)) == 0;
+  unsigned int schedule = flags & CU_CTX_SCHED_MASK;
+  return !(flags & ~(unsigned int)CU_CTX_FLAGS_MASK) && (schedule & (schedule - 1)) == 0;
 }
 
 /* Some of a context's processors can be had only where the driver says so. */

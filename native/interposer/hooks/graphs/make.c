@@ -10,14 +10,13 @@
 /* Memory comes with the first launch, unless the program wants the graph uploaded at once. */
 CUresult gs_before_instantiate(struct gs_around_instantiate *around, CUgraphExec *made, CUgraph graph,
                                const CUDA_GRAPH_INSTANTIATE_PARAMS *params, CUstream stream) {
-  enum { UPLOAD = 2 /* CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD */ };
   CUresult result = CUDA_SUCCESS;
   around->made = made;
   around->need.devices = 0;
   around->growing = (struct gs_growing){0};
   if (!gs_enter(&result) || (result = gs_graph_kernels_begin(&around->growing, graph)) != CUDA_SUCCESS || !made)
     return result;
-  around->uploads = params && params->flags & UPLOAD;
+  around->uploads = params && params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
   bool looked = gs_graph_look(graph, &around->need);
   if (around->need.elsewhere)
     result = gs_refuse_elsewhere(around->need.where);
