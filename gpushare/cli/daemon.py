@@ -29,12 +29,16 @@ class DaemonCommand:
         parser.epilog = (
             "SIGHUP (`systemctl reload gpushare`) reads tenants.toml again; from a terminal it ends the daemon"
         )
-        parser.add_argument("--config", type=Path, metavar="F", help="instead of /etc/gpushare/gpushare.toml")
         parser.add_argument(
-            "--simulate", type=checked(_simulate), metavar="NxSIZE", help="serve simulated devices, as 2x16GiB"
+            "--config", type=Path, metavar="F", help="configuration file (default /etc/gpushare/gpushare.toml)"
         )
-        parser.add_argument("--state-dir", type=checked(_directory), metavar="D", help="everything at run time below D")
-        parser.add_argument("--socket", type=checked(_directory), metavar="PATH", help="listen there")
+        parser.add_argument(
+            "--simulate", type=checked(_simulate), metavar="NxSIZE", help="serve simulated devices, for example 2x16GiB"
+        )
+        parser.add_argument(
+            "--state-dir", type=checked(_directory), metavar="D", help="keep all run-time files below D"
+        )
+        parser.add_argument("--socket", type=checked(_directory), metavar="PATH", help="the socket to listen on")
         parser.add_argument(
             "--log-level",
             choices=("debug", "info", "warning", "error"),

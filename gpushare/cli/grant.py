@@ -38,17 +38,19 @@ def add_share_options(parser: argparse.ArgumentParser) -> None:
         default="training",
         help="what kind of work it is: interactive is served first when it wakes (default training)",
     )
-    parser.add_argument("--gang", metavar="ID[:SIZE]", help="job that this is a part of, and its devices in all")
+    parser.add_argument(
+        "--gang", metavar="ID[:SIZE]", help="the job that this is part of, and how many devices the job has in total"
+    )
     parser.add_argument(
         "--leases",
         choices=("together", "independent"),
-        help="of several devices: given on all at one instant (default), or on each by itself",
+        help="leases of a grant with several devices: on all at one instant (default), or on each on its own",
     )
     parser.add_argument(
         "--managed",
         choices=("charge", "refuse"),
         default="charge",
-        help="managed memory counts as device memory, or is refused (default charge)",
+        help="charge managed memory like device memory (default), or refuse it",
     )
 
 
@@ -97,35 +99,35 @@ class GrantCommand:
 
         create = add_verb(verbs, "create", "reserve a share for a container or process")
         add_share_options(create)
-        create.add_argument("--key", help="your own name for it: asking twice gives the same grant")
+        create.add_argument("--key", help="a name of your own: the same request with the same key gives the same grant")
         create.add_argument(
             "--ttl", type=checked(_seconds), metavar="S", help="seconds until an unused grant expires (default 120)"
         )
         create.set_defaults(verb=self._create)
 
         show = add_verb(verbs, "show", "one grant")
-        show.add_argument("id", help="of the grant")
+        show.add_argument("id", help="the grant's id")
         show.set_defaults(verb=self._show)
 
         debug = add_verb(verbs, "debug", "a grant from inside: its lease words, its processes and what they did last")
-        debug.add_argument("id", help="of the grant")
+        debug.add_argument("id", help="the grant's id")
         debug.set_defaults(verb=self._debug)
 
         every = add_verb(verbs, "list", "all grants")
-        every.add_argument("--all", action="store_true", help="the latest that ended, too")
+        every.add_argument("--all", action="store_true", help="also the latest that have ended")
         every.set_defaults(verb=self._list)
 
         resize = add_verb(verbs, "resize", "change a share while it is used")
-        resize.add_argument("id", help="of the grant")
+        resize.add_argument("id", help="the grant's id")
         resize.add_argument(
-            "--memory", type=checked(memory_argument), metavar="SIZE", help="not below what it holds at the moment"
+            "--memory", type=checked(memory_argument), metavar="SIZE", help="not below what it holds now"
         )
         resize.add_argument("--time", type=checked(time_argument), metavar="SHARE", help="as 30%%, 0.3 or 300 (milli)")
         resize.add_argument("--time-limit", type=checked(time_argument), metavar="SHARE", help="never more than this")
         resize.set_defaults(verb=self._resize)
 
         release = add_verb(verbs, "release", "end a grant")
-        release.add_argument("id", nargs="+", help="of the grants; what runs in them is killed")
+        release.add_argument("id", nargs="+", help="the grants' ids; what runs in them is killed")
         release.set_defaults(verb=self._release)
 
         for verb in (create, show, debug, every, resize, release):

@@ -34,7 +34,7 @@ class QuotaCommand:
             help='{"C": 8000, "tenants": [{"name", "g", "demand", "w", "tier", "limit", "usage"}]} in milli; without a'
             " limit there is none, one below g caps g too; - is stdin",
         )
-        solve.add_argument("--json", action="store_true", help="the answer is JSON also without it")
+        solve.add_argument("--json", action="store_true", help="accepted for uniformity: the answer is always JSON")
         solve.set_defaults(verb=self._solve)
 
     def run(self, args: argparse.Namespace) -> int:

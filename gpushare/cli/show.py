@@ -10,7 +10,7 @@ from gpushare.errors import UsageError
 
 
 class DevicesCommand:
-    """devices of this node and what of them is granted"""
+    """devices of this node, and how much of them is granted"""
 
     name = "devices"
 
@@ -36,7 +36,7 @@ class PsCommand:
     name = "ps"
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--all", action="store_true", help="the latest that ended, too")
+        parser.add_argument("--all", action="store_true", help="also the latest that have ended")
         add_json(parser)
         add_socket(parser)
 
@@ -60,15 +60,19 @@ def _interval(text: str) -> float:
 
 
 class TopCommand:
-    """ps, again and again"""
+    """ps, refreshed at an interval"""
 
     name = "top"
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "--interval", type=checked(_interval), default=1.0, metavar="S", help="seconds between pictures"
+            "--interval",
+            type=checked(_interval),
+            default=1.0,
+            metavar="S",
+            help="seconds between refreshes (default 1)",
         )
-        parser.add_argument("--count", type=checked(_count), default=0, metavar="N", help="stop after N pictures")
+        parser.add_argument("--count", type=checked(_count), default=0, metavar="N", help="stop after N refreshes")
         add_socket(parser)
 
     def run(self, args: argparse.Namespace) -> int:

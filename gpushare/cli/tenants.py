@@ -40,15 +40,15 @@ class TenantsCommand:
             "--weight",
             type=checked(_whole),
             metavar="N",
-            help="part of the surplus (default 1; 0: only what nobody wants)",
+            help="part of the surplus (default 1; 0: only what no other tenant wants)",
         )
         define.add_argument("--tier", type=checked(_whole), metavar="N", help="higher borrows first (default 0)")
         define.add_argument("--users", type=_names, metavar="A,B", help="users who may name it")
         define.add_argument("--groups", type=_names, metavar="A,B", help="groups who may name it")
         define.set_defaults(verb=self._set)
 
-        remove = add_verb(verbs, "remove", "forget a tenant that has no grants (root)")
-        remove.add_argument("name", help="of the tenant")
+        remove = add_verb(verbs, "remove", "remove a tenant that has no grants (root)")
+        remove.add_argument("name", help="the tenant's name")
         remove.set_defaults(verb=self._remove)
         for verb in (every, define, remove):
             add_json(verb)

@@ -16,7 +16,7 @@ class WatchCommand:
     name = "watch"
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--since", type=int, metavar="RV", help="what happened after that, first")
+        parser.add_argument("--since", type=int, metavar="RV", help="begin with what happened after this number")
         add_socket(parser)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -31,16 +31,19 @@ class EventsCommand:
     name = "events"
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--after", type=int, metavar="SEQ", help="what was recorded after that number")
+        parser.add_argument("--after", type=int, metavar="SEQ", help="events after this number")
         parser.add_argument(
-            "--epoch", type=int, metavar="N", help="the run of the daemon that number is of: fails if it is over"
+            "--epoch",
+            type=int,
+            metavar="N",
+            help="the run of the daemon that the number is from; fails if that has ended",
         )
-        parser.add_argument("--limit", type=int, metavar="N", help="at most so many")
-        parser.add_argument("--grant", metavar="ID", help="only what this grant did or what was done for it")
-        parser.add_argument("--tenant", metavar="NAME", help="the same of all grants of this tenant")
+        parser.add_argument("--limit", type=int, metavar="N", help="at most N events")
+        parser.add_argument("--grant", metavar="ID", help="only events of this grant, or for its sake")
+        parser.add_argument("--tenant", metavar="NAME", help="the same for all grants of this tenant")
         parser.add_argument("--device", metavar="N", help="only on this device: index or id")
         parser.add_argument("--kind", help="only lease, revoke, drained, left, ...")
-        parser.add_argument("--summary", action="store_true", help="how long each tenant waited, in all, instead")
+        parser.add_argument("--summary", action="store_true", help="instead: how long each tenant waited in total")
         add_json(parser)
         add_socket(parser)
 

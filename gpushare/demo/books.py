@@ -29,11 +29,14 @@ class Page:
 
 
 class Books:
+    """What each tenant has used: as the simulator counted it, or on a real device as the daemon did."""
+
     def __init__(self, client: Client, simulated: bool, grants: dict[str, str], pids: dict[str, int]) -> None:
         """`grants` and `pids`: by tenant."""
         self._client, self._simulated, self._grants, self._pids = client, simulated, grants, pids
 
     def read(self) -> Page:
+        """The counts of this moment. Raises GpushareError."""
         return self._simulator() if self._simulated else self._daemon()
 
     def _simulator(self) -> Page:

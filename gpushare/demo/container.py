@@ -55,6 +55,7 @@ class Container:
         return str(annotations[GRANT])
 
     def running(self) -> bool:
+        """Whether its process still runs."""
         return self._process is not None and self._process.poll() is None
 
     def check(self) -> None:

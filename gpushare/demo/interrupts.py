@@ -29,6 +29,7 @@ _interrupts = _Interrupts()
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
+    """Turns SIGINT and SIGTERM into KeyboardInterrupt, outside `uninterrupted`."""
     before = [(number, signal.signal(number, _interrupts.come)) for number in _NUMBERS]
     try:
         yield

@@ -31,6 +31,7 @@ def _end_with_parent() -> None:
 
 
 def has_driver() -> bool:
+    """Whether a real device may be used."""
     return Path("/dev/nvidiactl").exists()
 
 
@@ -46,6 +47,7 @@ class Node:
 
     @property
     def socket(self) -> Path:
+        """The socket of the demo's own daemon."""
         return self._layout.socket
 
     def start(self) -> Any:

@@ -18,6 +18,8 @@ _LINE_SECONDS = 1.0
 
 
 class Screen:
+    """Prints the demo as it goes: a table that is redrawn on a terminal, a line a second elsewhere."""
+
     def __init__(self, tenants: tuple[Tenant, ...]) -> None:
         self._tenants = tenants
         self._redraw = sys.stdout.isatty()
@@ -29,6 +31,7 @@ class Screen:
         print(f"... {text}", flush=True)
 
     def begin(self, facts: dict[str, Any]) -> None:
+        """Says which device it is and who shares it. `facts`: as in the JSON."""
         device = facts["device"]
         if device["simulated"]:
             print(f"No NVIDIA driver here: the device is SIMULATED ({device['name']}, {device['uuid']}).")
@@ -43,6 +46,7 @@ class Screen:
             )
 
     def watch(self, tick: Tick) -> None:
+        """Shows a measurement, and the title of its phase once."""
         if tick.phase != self._phase:
             self._phase = tick.phase
             print(f"\n{PHASES[tick.phase]}")
@@ -77,6 +81,7 @@ def _row(tenant: Tenant, tick: Tick) -> list[str]:
 
 
 def verdict(claims: list[Claim]) -> None:
+    """Prints every claim with what was measured, and PASS or FAIL."""
     print("\nverdict")
     for claim in claims:
         print(f"  {'ok  ' if claim.ok else 'FAIL'}  {claim.claim}: {claim.measured}")
@@ -85,6 +90,7 @@ def verdict(claims: list[Claim]) -> None:
 
 
 def as_json(device: dict[str, Any], facts: Facts, claims: list[Claim]) -> dict[str, Any]:
+    """The whole result for `--json`."""
     return {
         "device": device,
         "tenants": [

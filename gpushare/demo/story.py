@@ -54,6 +54,7 @@ class Story:
         self._last: Page | None = None
 
     def play(self, simulated: bool) -> Facts:
+        """Runs all phases and returns what was seen. Ends its containers in any case. Raises GpushareError."""
         try:
             self._start(simulated)
             self._both()

@@ -14,6 +14,8 @@ PIECE_BYTES = 16 << 20  # the borrower asks for its 6 GiB in such pieces, so tha
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
+    """A tenant of the demo and what it asks for."""
+
     name: str
     time_milli: int
     memory_bytes: int
@@ -40,17 +42,21 @@ class Facts:
 
     @property
     def tenants(self) -> tuple[Tenant, Tenant]:
+        """Both, the owner first."""
         return self.owner, self.borrower
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
+    """One thing that the demo shows, whether it held, and what was measured."""
+
     claim: str
     ok: bool
     measured: str
 
 
 def claims(facts: Facts) -> list[Claim]:
+    """What the facts prove or disprove, in the order of the demo."""
     owner, borrower = facts.owner, facts.borrower
     found = [_share(facts, tenant, "both", "while both want the device") for tenant in facts.tenants]
     alone = facts.shares["owner_idle"][borrower.name]
