@@ -47,7 +47,7 @@ check: $(VENV)/.ready-test build sanitize ## linters, types, import rules, warni
 	$(BIN)/python scripts/check.py
 	$(BIN)/python scripts/check_rooms.py build/wheel
 
-coverage: $(VENV)/.ready-test ## executed lines of the interposer under its tests, at least 95 %
+coverage: $(VENV)/.ready-test test-build ## executed lines of the interposer under its tests, at least 95 %
 	$(BIN)/python scripts/coverage
 
 test-build: $(TREES:%=tree-%) ## the programs that tests start: all their build trees

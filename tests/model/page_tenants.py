@@ -3,19 +3,11 @@
 import os
 import signal
 import subprocess
-import time
 
 import built
+from running import until as until
 
 from gpushare.pages import DeviceLimits, LimitsPage, UsagePage
-
-
-def until(condition, seconds=10.0, what="the condition"):
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what} did not come true within {seconds} s"
-        time.sleep(0.005)
-    return value
 
 
 class Grant:

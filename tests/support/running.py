@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import waiting
+
 from gpushare import paths
 from gpushare.cli.main import main as cli_main
 from gpushare.client import Client
@@ -25,16 +27,8 @@ GPUSHARE = (sys.executable, "-m", "gpushare")
 
 
 def until(condition: Callable[[], Any], seconds: float = 10, what: str = "") -> Any:
-    """Polls until the condition gives something true and returns that; fails after `seconds`.
-
-    Every 5 ms at first, and rarer the longer it takes: each time costs the machine that is waited for.
-    """
-    began = time.monotonic()
-    while not (found := condition()):
-        waited = time.monotonic() - began
-        assert waited < seconds, f"not within {seconds} s: {what or condition}"
-        time.sleep(min(0.05, 0.005 + waited / 20))
-    return found
+    """waiting.until with the time first."""
+    return waiting.until(condition, what or str(condition), seconds, every=0.005)
 
 
 def alive(pid: int) -> bool:
