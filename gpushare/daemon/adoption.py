@@ -79,11 +79,13 @@ class Adoption:
 
     def let_go(self) -> None:
         """The daemon stops: grants with a workload stay as they are, others end."""
+        going_on = [live for live in self._state if live.record.phase is Phase.ACTIVE]
         for live in self._state:
-            if live.record.phase is Phase.ACTIVE:
-                self._transitions.wake_at(live, None)
-                for workload in live.workloads:
-                    workloads.close(workload)
-                self._resources.close(live)
-            else:
+            if live.record.phase is not Phase.ACTIVE:
                 self._transitions.send(live, lifecycle.Release(now_ns(), "the daemon stopped before it was used"))
+        self._serving.close()
+        for live in going_on:
+            self._transitions.wake_at(live, None)
+            for workload in live.workloads:
+                workloads.close(workload)
+            self._resources.close(live)

@@ -53,6 +53,10 @@ class Serving:
         live.books.clear()
         self.refresh_shares()
 
+    def close(self) -> None:
+        """Stops the arbiter, which reads pages until then. Leases stay as they are, so served grants go on."""
+        self._arbiter.close()
+
     def clear_slot(self, live: Live, slot: int) -> None:
         """Empties the usage slot of a process that has ended."""
         if live.handle is not None:
