@@ -1,5 +1,5 @@
 /* Copies and fills. Within the device they are compute work. Over the link they run on engines of their own: no lease,
- * no bound, no device time; the marks around a long one keep it out of the time of the kernels beside it. */
+ * no bound, no device time; the marks around a long one keep it out of the time of concurrent kernels. */
 #include "interposer/hooks/copies.h"
 
 #include "interposer/memory/reserve.h"
@@ -110,7 +110,7 @@ size_t gs_old_3d_bytes(const CUDA_MEMCPY3D_v1 *copy) {
   return copy ? (size_t)copy->WidthInBytes * copy->Height * copy->Depth : 0;
 }
 
-/* A size learned by itself: four to each power of two. */
+/* A size whose time is learned separately: four per power of two. */
 static uint64_t size_class(size_t bytes) {
   unsigned int bits = bytes ? 64 - (unsigned int)__builtin_clzll(bytes) : 0;
   return bits < 3 ? bytes : (uint64_t)bits << 2 | (bytes >> (bits - 3) & 3);

@@ -7,7 +7,7 @@
 #include "interposer/time/repeat.h"
 #include "interposer/time/submit.h"
 
-/* A kernel's time grows with its grid: each power of two of blocks is learned by itself. */
+/* A kernel's time grows with its grid: it is learned separately for each power of two of blocks. */
 static inline uint64_t gs_kernel_key(CUfunction function, unsigned int x, unsigned int y, unsigned int z) {
   uint64_t blocks = (uint64_t)x * y * z;
   uint64_t size = blocks ? 64 - (uint64_t)__builtin_clzll(blocks) : 0;

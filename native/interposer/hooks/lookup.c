@@ -55,10 +55,10 @@ static bool in_table(const char *base) {
  * find them. One that by its name takes memory or submits work passes uncounted: worth a line, so that the gap is seen.
  * One line in a process: a runtime asks for everything when it starts, whether the program will use it or not. */
 static void mention_unknown(const char *base, int version) {
-  static uint32_t told;
+  static uint32_t mentioned;
   static const char *const WORTH[] = {"Alloc", "Create", "Import", "Launch", "Async", "Memcpy", "Memset", "Prefetch"};
   for (unsigned i = 0; i < sizeof WORTH / sizeof *WORTH; i++)
-    if (strstr(base, WORTH[i]) && !__atomic_exchange_n(&told, 1, __ATOMIC_RELAXED))
+    if (strstr(base, WORTH[i]) && !__atomic_exchange_n(&mentioned, 1, __ATOMIC_RELAXED))
       gs_say(
           "functions such as %s (CUDA %d) are unknown to this gpushare (CUDA %d): they are neither charged nor gated",
           base, version, gs_table_version);

@@ -1,4 +1,4 @@
-/* What a program is told about memory: its grant's, never a neighbour's. */
+/* What a program sees of memory: its grant's, never a neighbour's. */
 #include "hooks.h"
 #include "interposer/hooks/report.h"
 #include "interposer/process/device.h"

@@ -1,4 +1,4 @@
-/* What a program is told about memory. */
+/* What a program sees of memory. */
 #ifndef GPUSHARE_HOOKS_REPORT_H
 #define GPUSHARE_HOOKS_REPORT_H
 

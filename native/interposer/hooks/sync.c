@@ -120,7 +120,7 @@ CUresult gs_after_event_wait(struct gs_around_event_wait *around, CUresult resul
   if (result == CUDA_SUCCESS)
     event_done(around->event, around->stream);
   for (uint32_t i = 0; i < gs_process->ndevices && result == CUDA_SUCCESS; i++)
-    gs_memory_synced((int)i); /* of whichever device the event is: drivers shrink pools when somebody waits */
+    gs_memory_synced((int)i); /* the event's device is not known here; drivers shrink pools at a wait */
   return result;
 }
 

@@ -9,7 +9,7 @@ int gs_reserve_now(int ordinal, uint64_t bytes);
 /* Bytes that the driver took without asking: charged whether they fit or not. */
 void gs_charge(int ordinal, uint64_t bytes);
 void gs_give_back(int ordinal, uint64_t bytes);
-/* What the program is told where it does not fit: that, or that it may allocate nothing while somebody captures, which
+/* The answer to the program where it does not fit: that, or that it may allocate nothing while somebody captures, which
  * ends the capture as an allocation would. */
 CUresult gs_no_room(void);
 

@@ -76,10 +76,10 @@ bool gs_segment_trusted(const struct gs_segment *segment) {
   return true;
 }
 
-/* Whether all is known from times when nobody else was on the device. */
+/* Whether all was observed while no others were on the device. */
 bool gs_segment_known_alone(const struct gs_segment *segment) {
   for (uint32_t i = 0; i < segment->kinds; i++)
-    if (segment->kind[i].function->beside)
+    if (segment->kind[i].function->shared)
       return false;
   return gs_segment_trusted(segment);
 }
@@ -97,14 +97,14 @@ void gs_segment_learn(const struct gs_segment *segment, double took, enum gs_obs
     /* One wild segment must not move a known function far; a new one may turn out to be anything. */
     double ratio = function->observed < GS_METER_TRUSTED ? took / total : minimum(maximum(took / total, 0.1), 10);
     double weight =
-        function->observed < GS_METER_TRUSTED || (function->beside && how != GS_OBSERVED_BESIDE) ? 1.0 : 0.2;
+        function->observed < GS_METER_TRUSTED || (function->shared && how != GS_OBSERVED_SHARED) ? 1.0 : 0.2;
     /* One launch says little about the mean, unless all has changed. */
     if (weight < 1 && segment->launches == 1 && ratio < 4)
       weight = 0.05;
     /* Slices of the device fall on one or the other: only many such segments say how long one takes. */
-    if (how == GS_OBSERVED_BESIDE)
+    if (how == GS_OBSERVED_SHARED)
       weight = maximum(1.0 / (function->observed + 1), 0.05);
-    function->beside = how == GS_OBSERVED_BESIDE;
+    function->shared = how == GS_OBSERVED_SHARED;
     function->estimate = maximum(function->estimate * (1 + (ratio - 1) * weight), 100);
     function->observed++;
     if (how == GS_OBSERVED_BACKLOGGED && segment->share > 0.9)

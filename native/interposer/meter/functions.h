@@ -6,13 +6,13 @@
 
 /* The estimate of each function in it is believed. */
 bool gs_segment_trusted(const struct gs_segment *segment);
-/* Whether all is known from times when nobody else was on the device. */
+/* Whether all was observed while no others were on the device. */
 bool gs_segment_known_alone(const struct gs_segment *segment);
 
 enum gs_observed {
   GS_OBSERVED_BACKLOGGED, /* the queue was never empty */
   GS_OBSERVED_ALONE,
-  GS_OBSERVED_BESIDE /* others were on the device too */
+  GS_OBSERVED_SHARED /* others were on the device too */
 };
 /* Scales the estimates of a segment's functions towards what it really took. */
 void gs_segment_learn(const struct gs_segment *segment, double took, enum gs_observed how);

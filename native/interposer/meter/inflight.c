@@ -26,7 +26,7 @@ double gs_queue_inflight(const struct gs_queue *queue, double bound, uint64_t no
 }
 
 /* When the work of the oldest mark began: as expected when it was recorded, or later, when what came before it was done
- * then. Its own length is told again: of an unknown function much more may be known by now. */
+ * then. Its own length is computed anew: an unknown function may have been observed since. */
 static uint64_t begin_of_oldest(const struct gs_queue *queue, uint64_t *own) {
   const struct gs_mark *oldest = &queue->ring[queue->tail % GS_METER_RING];
   uint64_t begin;

@@ -59,7 +59,7 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
     if (due && !queue->sample_next) {
       plan |= GS_PLAN_SAMPLE;
       queue->last_sample = now;
-      queue->sampled_beside = shared;
+      queue->sampled_shared = shared;
     }
   }
   queue->repeated = 0;
@@ -268,7 +268,7 @@ void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done
     double resident = gs_meter_resident(meter, from, done, residents);
     if (done > from && by_residency(&mark->segment, alone, lag)) {
       resident = maximum(resident - mark->segment.stalled, 0);
-      gs_segment_learn(&mark->segment, resident, GS_OBSERVED_BESIDE);
+      gs_segment_learn(&mark->segment, resident, GS_OBSERVED_SHARED);
       /* All streams together had no more. */
       gs_timeline_add(meter, from, done, resident, resident / (double)(done - from));
     } else {

@@ -63,7 +63,7 @@ enum {
   GS_METER_RISK_SHARE = 8 /* so many launches of never observed functions fill the bound on work in flight */
 };
 
-/* A function, graph or kind of fill. Table entries are reused: whoever keeps a pointer keeps the key with it. */
+/* A function, graph or kind of fill. Table entries are reused: keep the key together with a pointer. */
 struct gs_function {
   uint64_t key; /* 0: free */
   double estimate;
@@ -71,7 +71,7 @@ struct gs_function {
   uint32_t epoch; /* of the meter when last observed; older: handles may have been reused, learn again */
   uint32_t samples;
   uint32_t exact; /* so many samples are not believed: a backlogged segment said it better */
-  bool beside;    /* known only from when others were on the device too */
+  bool shared;    /* observed only while others were on the device too */
   float sample[GS_METER_SAMPLES];
 };
 
@@ -92,7 +92,7 @@ struct gs_segment {
   uint32_t unobserved; /* launches of functions never observed before */
   uint32_t kinds;
   uint32_t lease; /* lease word of the first launch */
-  bool shared;    /* work of the lease before it may have been on the device beside it */
+  bool shared;    /* work of the lease before it may have been on the device at the same time */
   struct gs_kind kind[GS_METER_KINDS];
 };
 
@@ -131,7 +131,7 @@ struct gs_queue {
   bool sample_next;            /* a bracket is due, but for that */
   struct gs_function *sampled; /* the bracketed launch whose events are not read yet */
   uint64_t sampled_key;
-  bool sampled_beside;        /* others may have been on the device */
+  bool sampled_shared;        /* others may have been on the device */
   double sampled_host;        /* host time inside its launch call */
   double sampled_whole;       /* and from before its first event's record until after its second's */
   struct gs_function *recent; /* of the last launch */
@@ -167,7 +167,7 @@ struct gs_meter {
   uint32_t epoch;
   uint32_t pieces;
   uint64_t forgotten; /* end of the last piece dropped: what lies before it is not counted again */
-  double sample_low;  /* fastest bracket of late; the thread of one much slower than that lost its processor in it */
+  double sample_low;  /* fastest recent bracket; the thread of one much slower than that lost its processor in it */
   struct gs_piece piece[GS_METER_PIECES];
   struct gs_function function[GS_METER_FUNCTIONS];
 };
@@ -189,7 +189,7 @@ static inline struct gs_function *gs_queue_function(struct gs_meter *meter, stru
 }
 
 /* Whether to mark the stream before this launch: the open segment ended a while ago, and what comes now is not known
- * well enough to be told from the gap between. */
+ * well enough to be distinguished from the gap between. */
 static inline bool gs_meter_close_first(const struct gs_queue *queue, const struct gs_function *function,
                                         uint64_t now) {
   return function->observed < GS_METER_TRUSTED && queue->open.launches > 0 && now > queue->end + GS_METER_GAP_NS;
@@ -198,7 +198,7 @@ static inline bool gs_meter_close_first(const struct gs_queue *queue, const stru
  * it. */
 uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t now,
                          uint32_t lease);
-/* n more launches of a function, made since the last one that was planned, nobody knows when. key: the function's; its
+/* n more launches of a function, made since the last one that was planned, at unknown times. key: the function's; its
  * place may have gone to another meanwhile. */
 void gs_meter_repeated(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t key,
                        uint32_t n);
@@ -212,7 +212,7 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
 
 /* Takes a place in the ring and closes the open segment into it; NULL when the ring is full (the segment stays open). */
 struct gs_mark *gs_meter_mark(struct gs_meter *meter, struct gs_queue *queue, bool start, uint64_t now);
-/* From now on others have, or have no more, work on the device beside ours. Nothing before the first call: alone. */
+/* From now on others have, or have no more, work on the device at the same time. Nothing before the first call: alone. */
 void gs_meter_turn(struct gs_meter *meter, uint32_t others, uint64_t from);
 /* When the last of them began, 0: there was none. */
 static inline uint64_t gs_meter_last_turn(const struct gs_meter *meter) {

@@ -49,7 +49,7 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
     meter->sample_low *= 1.001;
   if (whole > 1.25 * meter->sample_low || took < 200)
     return;
-  if (queue->sampled_beside && took > GS_METER_UNSLICED_NS)
+  if (queue->sampled_shared && took > GS_METER_UNSLICED_NS)
     return;
   double margin = maximum(0.05 * function->estimate, GS_METER_NOISE_NS);
   bool agrees = function->observed >= GS_METER_TRUSTED && took > function->estimate - margin &&
@@ -61,7 +61,7 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
     function->exact--;
     return;
   }
-  function->beside = false;
+  function->shared = false;
   function->estimate =
       typical(function->sample, function->samples < GS_METER_SAMPLES ? function->samples : GS_METER_SAMPLES);
   function->observed++;

@@ -1,4 +1,4 @@
-/* What the driver recorded of processes, where somebody switched that on: of the grant's own that still live. The
+/* What the driver recorded of processes, where that was switched on: of the grant's own that still live. The
  * driver's numbers are compared with the host's pids only: what it calls by another number is dropped, never mistaken
  * for one of ours. */
 #include <sys/mman.h>

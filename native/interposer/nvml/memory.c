@@ -28,7 +28,7 @@ static total_function cuda_half(void) {
   return function;
 }
 
-/* One process is told one total: CUDA's as of its first CUDA call, before that NVML's as of its first nvmlInit. */
+/* A process sees one total: CUDA's as of its first CUDA call, before that NVML's as of its first nvmlInit. */
 static uint64_t total_bytes(const struct gs_view *view, int ordinal) {
   total_function cuda = cuda_half();
   uint64_t total = cuda ? cuda((uint32_t)ordinal) : 0;

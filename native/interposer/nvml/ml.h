@@ -141,7 +141,7 @@ struct gs_ml_answer {
 extern const struct gs_ml_answer gs_ml_answers[GS_ML_COUNT];
 
 extern void *gs_real[GS_ML_COUNT] __attribute__((visibility("hidden"))); /* ml_forward.S */
-/* The real library's function of a handler. One that is not there says so. */
+/* The real library's function of a handler. One that is missing answers NVML_ERROR_FUNCTION_NOT_FOUND. */
 #define GS_ML_REAL(name) ((__typeof__(&name))__atomic_load_n(&gs_real[GS_ML_##name], __ATOMIC_ACQUIRE))
 /* Those without a handler, by the type they have. */
 nvmlReturn_t gs_ml_uuid(nvmlDevice_t device, char *text, unsigned int size);

@@ -64,7 +64,7 @@ void gs_unlock(uint32_t *lock) {
     gs_futex_wake(lock, 1, false);
 }
 
-/* One write, so that lines of several processes do not mix; nobody is left to tell if it fails. */
+/* One write, so that lines of several processes do not mix; a failure can be reported nowhere. */
 __attribute__((format(printf, 1, 0))) static void write_line(const char *format, va_list args) {
   int saved = errno;
   char line[SAY_BYTES] = "gpushare: ";

@@ -7,7 +7,7 @@
 
 #include "interposer/os/guest.h"
 
-/* One exchange when nobody else wants it. */
+/* One atomic exchange when it is free. */
 struct gs_latch {
   uint32_t word; /* 0 free, 1 held, 2 held and waited for */
 };
@@ -29,11 +29,11 @@ static inline void gs_latch_drop(struct gs_latch *latch) {
 
 /* A latch that one thread, its owner, passes with two plain stores: most programs launch from one thread. Another
  * thread takes the latch, takes the ownership away, makes every processor see that (membarrier) and waits until the
- * owner is out. A thread that took the latch often enough with nobody between becomes the owner. */
+ * owner is out. A thread that took the latch often enough in a row becomes the owner. */
 struct gs_biased {
   const void *owner; /* a thread's gs_self; NULL: everybody takes the latch */
-  uint32_t inside;   /* the owner is, or is about to look whether it still owns; its word */
-  bool latched;      /* whoever is inside holds the latch; its holder's word */
+  uint32_t inside;   /* the owner is, or is about to look whether it still owns; written by it alone */
+  bool latched;      /* the thread inside holds the latch; written by that thread */
   struct gs_latch latch;
   /* Below: under the latch. */
   const void *last;

@@ -107,7 +107,7 @@ int gs_context_device(CUcontext context) {
     return gs_current_device();
   if (gs_real_has(GS_INDEX_cuCtxGetDevice_v2))
     return gs_real.cuCtxGetDevice_v2(&device, context) == CUDA_SUCCESS ? gs_device_ordinal(device) : GS_NO_DEVICE;
-  /* drivers before CUDA 13 only tell the current context's device */
+  /* drivers before CUDA 13 give the device of the current context only */
   if (gs_real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
     return GS_NO_DEVICE;
   CUresult result = gs_real.cuCtxGetDevice(&device);

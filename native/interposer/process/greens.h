@@ -8,7 +8,7 @@ struct gs_green {
   CUcontext context; /* the green one, as a CUcontext */
   CUcontext primary; /* whose memory and programs it uses */
   int ordinal;
-  uint64_t number; /* tells contexts apart that had the same handle */
+  uint64_t number; /* distinguishes contexts that had the same handle */
 };
 
 /* Makes sure that one more can be added: call before the driver is asked. False: there is no memory. */

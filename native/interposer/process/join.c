@@ -128,7 +128,7 @@ static int ask(int fd, uint32_t slot, uint32_t generation, struct gs_join_reply 
     char bytes[CMSG_SPACE(sizeof(int))];
   } control;
   struct iovec body = {reply, sizeof *reply};
-  /* CMSG_LEN, not CMSG_SPACE: in the padding there is room for a second descriptor, which nobody would close */
+  /* CMSG_LEN, not CMSG_SPACE: in the padding there is room for a second descriptor, which would never be closed */
   struct msghdr message = {
       .msg_iov = &body, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = CMSG_LEN(sizeof(int))};
   *bell = -1;
@@ -230,7 +230,7 @@ uint32_t gs_join(struct gs_process *state) {
   return joined;
 }
 
-/* Puts a new descriptor under the number the old one has, unless that number is somebody else's by now. */
+/* Puts a new descriptor under the number the old one has, unless the program has taken that number. */
 static int replace(int old, const struct identity *is, int fresh) {
   int number = old >= 0 && still(old, is) && dup3(fresh, old, O_CLOEXEC) == old ? old : -1;
   if (number < 0)

@@ -15,7 +15,7 @@ enum {
   POLL_NS = 50000,           /* between looks at a mark that is awaited */
   BOUND_TRACED_NS = 1000000, /* shorter waits under the bound are how a busy program runs */
   BUDGET_WINDOW_NS = 100000000,
-  BUDGET_LEAST_MILLI = 20 /* a grant that only borrows still moves when nobody lends any more */
+  BUDGET_LEAST_MILLI = 20 /* a grant that only borrows still makes progress when no lender is left */
 };
 
 /* ---- the local budget ---- */
@@ -177,7 +177,7 @@ void gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint
     now = gs_now();
     gs_biased_take(&device->lock);
     under = inflight(device, bound, now, &stuck) <= bound;
-    /* A stuck stream may only be slow, beside others on the device: it takes more, but not a whole channel full. */
+    /* A stuck stream may only be slow, because it shares the device: it takes more, but not a whole channel full. */
     pace = gs_queue_stuck(device->meter, &stream->queue, GS_DEPENDENT_NS, now)
                ? gs_meter_pace(device->meter, key, GS_DEPENDENT_NS)
                : 0;

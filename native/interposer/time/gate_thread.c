@@ -1,4 +1,5 @@
-/* The one thread of ours in a program: it hears of revokes, says when the device has drained, and watches the daemon. */
+/* The only thread that the interposer adds to a program: it sees revokes, reports when the device has drained, and watches the
+ * daemon. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -109,7 +110,7 @@ static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint6
   }
   if (__atomic_load_n(&device->slot->inflight, __ATOMIC_RELAXED) == 0)
     return tick;
-  /* A program that launches looks by itself, and pays for every time this thread takes the meter from it. */
+  /* A program that launches looks on its own, and pays whenever this thread takes the meter from it. */
   if (gs_now() - __atomic_load_n(&device->looked_at, __ATOMIC_RELAXED) >= TICK_CONTENDED_NS)
     if (reap(time, device) && revoked && outlasts(device)) {
       gs_clear_drained(device);

@@ -41,12 +41,12 @@ void gs_clear_drained(struct gs_time_device *device) {
 /* The end of others' work within our lease, which may be over by now. */
 static void catch_up(struct gs_time_device *device, uint64_t now) {
   uint32_t foreign_work = __atomic_load_n(&device->limits->foreign_work, __ATOMIC_ACQUIRE);
-  uint64_t told = __atomic_load_n(&device->limits->foreign_work_ns, __ATOMIC_RELAXED);
+  uint64_t since = __atomic_load_n(&device->limits->foreign_work_ns, __ATOMIC_RELAXED);
   if (foreign_work == device->meter->foreign_work)
     return;
   __atomic_store_n(&device->meter->foreign_work, foreign_work, __ATOMIC_RELAXED);
-  if (told > gs_meter_last_turn(device->meter) && told < now)
-    gs_meter_turn(device->meter, foreign_work & 1, told);
+  if (since > gs_meter_last_turn(device->meter) && since < now)
+    gs_meter_turn(device->meter, foreign_work & 1, since);
 }
 
 void gs_notice_turn(struct gs_time_device *device, uint32_t lease, uint64_t now) {

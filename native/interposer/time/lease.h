@@ -16,7 +16,7 @@ static inline double gs_bound(const struct gs_time_device *device) {
 uint32_t gs_slots_active(const struct gs_time_device *device, uint64_t now, uint64_t within);
 
 /* What happens to a device that was revoked: others come, and nothing of ours is there any more once it drained.
- * Without a daemon nobody knows: what runs then is charged in full. */
+ * Without a daemon that is unknown: what runs then is charged in full. */
 static inline uint32_t gs_others_without_lease(const struct gs_time_device *device, uint32_t lease) {
   const struct gs_slot_device *slot = device->slot;
   if (__atomic_load_n(&device->local, __ATOMIC_RELAXED))
@@ -42,7 +42,7 @@ static inline bool gs_turn_passed(const struct gs_time_device *device, uint32_t 
 /* Tells the meter. Under the device's lock. */
 void gs_notice_turn(struct gs_time_device *device, uint32_t lease, uint64_t now);
 
-/* The same where nobody submits. */
+/* The same outside a submission. */
 void gs_look_at_turn(struct gs_time_device *device);
 
 /* Whether work goes on although the lease was revoked: the ranks of a gang stop at the same collective. */

@@ -222,7 +222,7 @@ void gs_reap(struct gs_time_device *device) {
     return;
   cancel = shield();
   count_residents(device, gs_now());
-  gs_look_at_turn(device); /* what is done is told apart by it */
+  gs_look_at_turn(device); /* decides how finished work is charged */
   previous = gs_capture_mode_push();
   streams = __atomic_load_n(&time->streams, __ATOMIC_ACQUIRE);
   for (uint32_t i = 0; i < streams; i++) {

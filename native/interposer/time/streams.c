@@ -146,7 +146,7 @@ static struct gs_stream *make(struct gs_time *time, CUstream handle, CUcontext c
   return stream;
 }
 
-/* Of a stream this thread did not use of late. Out of line: what it needs saved, a launch would pay for. */
+/* A stream that is not in this thread's cache. Out of line: what it needs saved, a launch would pay for. */
 static __attribute__((noinline)) struct gs_stream *look_further(CUstream handle, CUcontext current, uint32_t generation,
                                                                 bool may_make) {
   struct gs_time *time = gs_time();

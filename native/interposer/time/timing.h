@@ -27,9 +27,9 @@ enum {
 struct gs_context {
   CUcontext handle; /* NULL: free place */
   int ordinal;
-  /* calls under way that may end it: meanwhile nobody asks its events. Under `reaping` and `tables` */
+  /* calls under way that may end it: meanwhile its events are not queried. Under `reaping` and `tables` */
   uint32_t ending;
-  /* Below: by whoever holds the device's `reaping`. */
+  /* Below: under the device's `reaping`. */
   CUevent base;       /* the event device times are measured from; NULL until the first mark is done */
   uint64_t base_time; /* its own device time */
   struct gs_clock clock;
@@ -52,13 +52,13 @@ struct gs_stream {
 
   /* repeat.h. */
   const void *repeater; /* the gs_repeat of the thread that may repeat its last launch here */
-  uint64_t repeated;    /* launches, ever; its word */
+  uint64_t repeated;    /* launches, ever; written by that thread alone */
   /* Below: under the device's lock. */
   uint64_t absorbed;                /* of them in the queue */
   uint64_t booked, booked_launches; /* when the last launch was booked in full, and how many were made by then */
   struct gs_function *repeats;
   uint64_t repeats_key;
-  /* The program waited for it while somebody else read its marks: 1 + launches that were done then, and when. */
+  /* The program waited for it while another thread read its marks: 1 + launches that were done then, and when. */
   uint64_t done_launches, done_at;
 };
 
@@ -69,8 +69,8 @@ struct gs_time_device {
   int ordinal;
   uint32_t local;     /* 1: the daemon is gone, the local budget decides */
   uint64_t reaped;    /* marks seen complete, ever */
-  uint64_t looked_at; /* when somebody last looked whether there are any */
-  uint32_t residents; /* processes of the grant with work on the device of late, this one included */
+  uint64_t looked_at; /* when they were last looked for */
+  uint32_t residents; /* processes of the grant with recent work on the device, this one included */
   uint64_t residents_at;
   struct gs_biased lock;
   struct gs_latch reaping;
@@ -113,7 +113,7 @@ struct gs_time {
   bool profiled; /* a profiler is in the process: no marks */
   struct gs_latch tables;
   uint32_t generation; /* + 1 when a stream or context goes: what threads remember is stale */
-  uint32_t ending;     /* sum of that of the contexts: handles of streams may come back before we hear of their end */
+  uint32_t ending;     /* sum of that of the contexts: handles of streams may come back before their end is noticed */
   uint32_t captures;   /* open ones of the process; while there are any, driver calls of ours need care */
   uint32_t repeats;    /* moved by all that makes a launch another one than it was, see repeat.h; not 0 */
   uint32_t thread_started;
