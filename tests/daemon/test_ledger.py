@@ -141,7 +141,7 @@ def test_busy_time_agrees_with_the_simulators_books(daemon, client, wait_for):
     [grant] = [grant for grant in client.grants(ended=True) if grant["pid"] == child.pid]
     [book] = [row for row in client.sim_stats()["devices"][0]["processes"] if row["pid"] == grant["pid"]]
     [device] = grant["devices"]
-    assert book["busy_ns"] > 1_000_000_000
+    assert book["busy_ns"] > 500_000_000  # of 1.5 s, on a machine that does other things too
     assert abs(device["busy_ns"] - book["busy_ns"]) < 0.1 * book["busy_ns"]
     assert device["memory_peak_bytes"] == book["peak_bytes"]
 

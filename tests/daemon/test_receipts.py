@@ -287,6 +287,7 @@ def test_sums_outlive_restarts_and_grants(daemon, client, pair):
     assert int(counts[0].split()[-1]) == after[1]["reclaims"] - before[1]["reclaims"], "histograms are of this run"
 
 
+@pytest.mark.xdist_group("timing")
 def test_the_command_line_tells_a_lease_in_words(daemon, client, pair):
     contend(client, pair, 5)
     a, b = (tenant.grant for tenant in pair)

@@ -3,10 +3,10 @@
 import argparse
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -188,13 +188,14 @@ def test_help_imports_little(tmp_path):
 
 
 def test_help_is_quick(tmp_path):
+    """150 ms of a processor is the promise; the rest is for a machine that does other things too."""
     best = 9.9
-    for _ in range(5):
-        begin = time.perf_counter()
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-m", "gpushare", "--help"], capture_output=True, cwd=tmp_path, check=True)
-        best = min(best, time.perf_counter() - begin)
-    # 150 ms is the promise on an idle machine; tests run beside builds.
-    assert best < 0.6
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        best = min(best, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert best < 0.5
 
 
 def test_output_to_a_closed_pipe_is_quiet(tmp_path):

@@ -76,7 +76,7 @@ def short(settle: float, phase: float, *options: str) -> list[str]:
 @pytest.mark.parametrize(
     ("command", "within"),
     [
-        pytest.param(short(0.3, 1.0, "--json"), 200, id="short"),
+        pytest.param(short(0.3, 1.0, "--json"), 350, id="short"),
         pytest.param([*DEMO, "--json", "--phase-seconds", "2"], 100, id="whole", marks=pytest.mark.slow),
     ],
 )
