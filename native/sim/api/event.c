@@ -38,24 +38,13 @@ CUresult cuEventDestroy_v2(CUevent hEvent) {
 }
 CUresult cuEventDestroy(CUevent hEvent) { return cuEventDestroy_v2(hEvent); }
 
-CUresult cuEventRecord(CUevent hEvent, CUstream hStream) {
-  return sim_event_record_by_handle(hEvent, hStream, 0, false);
-}
-CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream) {
-  return sim_event_record_by_handle(hEvent, hStream, 0, true);
-}
+CUresult cuEventRecord(CUevent hEvent, CUstream hStream) { return sim_event_record_by_handle(hEvent, hStream, 0); }
 CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags) {
-  return sim_event_record_by_handle(hEvent, hStream, flags, false);
-}
-CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream, unsigned int flags) {
-  return sim_event_record_by_handle(hEvent, hStream, flags, true);
+  return sim_event_record_by_handle(hEvent, hStream, flags);
 }
 
 CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags) {
-  return sim_event_wait_by_handle(hStream, hEvent, Flags, false);
-}
-CUresult cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent, unsigned int Flags) {
-  return sim_event_wait_by_handle(hStream, hEvent, Flags, true);
+  return sim_event_wait_by_handle(hStream, hEvent, Flags);
 }
 
 /* The mark to look at, with a reference; NULL: never recorded. Asking about a captured event is an error, and asking at

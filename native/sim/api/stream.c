@@ -43,7 +43,7 @@ CUresult cuStreamDestroy_v2(CUstream hStream) {
   struct sim_stream *stream;
   if (hStream == NULL || hStream == CU_STREAM_LEGACY || hStream == CU_STREAM_PER_THREAD)
     return CUDA_ERROR_INVALID_HANDLE;
-  CUresult result = sim_stream_get(hStream, false, &stream);
+  CUresult result = sim_stream_get(hStream, &stream);
   if (result)
     return result;
   sim_lock();
@@ -54,17 +54,16 @@ CUresult cuStreamDestroy_v2(CUstream hStream) {
 
 CUresult cuStreamDestroy(CUstream hStream) { return cuStreamDestroy_v2(hStream); }
 
-static CUresult synchronize(CUstream handle, bool per_thread) {
+static CUresult synchronize(CUstream handle) {
   struct sim_stream *stream;
-  CUresult result = sim_stream_get(handle, per_thread, &stream);
+  CUresult result = sim_stream_get(handle, &stream);
   return result ? result : sim_stream_wait(stream);
 }
-CUresult cuStreamSynchronize(CUstream hStream) { return synchronize(hStream, false); }
-CUresult cuStreamSynchronize_ptsz(CUstream hStream) { return synchronize(hStream, true); }
+CUresult cuStreamSynchronize(CUstream hStream) { return synchronize(hStream); }
 
-static CUresult query(CUstream handle, bool per_thread) {
+static CUresult query(CUstream handle) {
   struct sim_stream *stream;
-  CUresult result = sim_stream_get(handle, per_thread, &stream);
+  CUresult result = sim_stream_get(handle, &stream);
   if (result)
     return result;
   sim_spin(sim_hello.query_ns);
@@ -78,12 +77,11 @@ static CUresult query(CUstream handle, bool per_thread) {
   sim_unlock();
   return result;
 }
-CUresult cuStreamQuery(CUstream hStream) { return query(hStream, false); }
-CUresult cuStreamQuery_ptsz(CUstream hStream) { return query(hStream, true); }
+CUresult cuStreamQuery(CUstream hStream) { return query(hStream); }
 
-static CUresult get_priority(CUstream handle, bool per_thread, int *priority) {
+static CUresult get_priority(CUstream handle, int *priority) {
   struct sim_stream *stream;
-  CUresult result = sim_stream_get(handle, per_thread, &stream);
+  CUresult result = sim_stream_get(handle, &stream);
   if (result)
     return result;
   if (priority == NULL)
@@ -91,12 +89,11 @@ static CUresult get_priority(CUstream handle, bool per_thread, int *priority) {
   *priority = stream->priority;
   return CUDA_SUCCESS;
 }
-CUresult cuStreamGetPriority(CUstream hStream, int *priority) { return get_priority(hStream, false, priority); }
-CUresult cuStreamGetPriority_ptsz(CUstream hStream, int *priority) { return get_priority(hStream, true, priority); }
+CUresult cuStreamGetPriority(CUstream hStream, int *priority) { return get_priority(hStream, priority); }
 
-static CUresult get_flags(CUstream handle, bool per_thread, unsigned *flags) {
+static CUresult get_flags(CUstream handle, unsigned *flags) {
   struct sim_stream *stream;
-  CUresult result = sim_stream_get(handle, per_thread, &stream);
+  CUresult result = sim_stream_get(handle, &stream);
   if (result)
     return result;
   if (flags == NULL)
@@ -104,12 +101,11 @@ static CUresult get_flags(CUstream handle, bool per_thread, unsigned *flags) {
   *flags = stream->flags;
   return CUDA_SUCCESS;
 }
-CUresult cuStreamGetFlags(CUstream hStream, unsigned int *flags) { return get_flags(hStream, false, flags); }
-CUresult cuStreamGetFlags_ptsz(CUstream hStream, unsigned int *flags) { return get_flags(hStream, true, flags); }
+CUresult cuStreamGetFlags(CUstream hStream, unsigned int *flags) { return get_flags(hStream, flags); }
 
-static CUresult get_id(CUstream handle, bool per_thread, unsigned long long *id) {
+static CUresult get_id(CUstream handle, unsigned long long *id) {
   struct sim_stream *stream;
-  CUresult result = sim_stream_get(handle, per_thread, &stream);
+  CUresult result = sim_stream_get(handle, &stream);
   if (result)
     return result;
   if (id == NULL)
@@ -117,12 +113,11 @@ static CUresult get_id(CUstream handle, bool per_thread, unsigned long long *id)
   *id = stream->id;
   return CUDA_SUCCESS;
 }
-CUresult cuStreamGetId(CUstream hStream, unsigned long long *streamId) { return get_id(hStream, false, streamId); }
-CUresult cuStreamGetId_ptsz(CUstream hStream, unsigned long long *streamId) { return get_id(hStream, true, streamId); }
+CUresult cuStreamGetId(CUstream hStream, unsigned long long *streamId) { return get_id(hStream, streamId); }
 
-static CUresult get_ctx(CUstream handle, bool per_thread, CUcontext *ctx) {
+static CUresult get_ctx(CUstream handle, CUcontext *ctx) {
   struct sim_stream *stream;
-  CUresult result = sim_stream_get(handle, per_thread, &stream);
+  CUresult result = sim_stream_get(handle, &stream);
   if (result)
     return result;
   if (ctx == NULL)
@@ -130,12 +125,11 @@ static CUresult get_ctx(CUstream handle, bool per_thread, CUcontext *ctx) {
   *ctx = (CUcontext)stream->ctx;
   return CUDA_SUCCESS;
 }
-CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx) { return get_ctx(hStream, false, pctx); }
-CUresult cuStreamGetCtx_ptsz(CUstream hStream, CUcontext *pctx) { return get_ctx(hStream, true, pctx); }
+CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx) { return get_ctx(hStream, pctx); }
 
-static CUresult get_ctx_v2(CUstream handle, bool per_thread, CUcontext *ctx, CUgreenCtx *green) {
+static CUresult get_ctx_v2(CUstream handle, CUcontext *ctx, CUgreenCtx *green) {
   CUcontext found = NULL;
-  CUresult result = get_ctx(handle, per_thread, &found);
+  CUresult result = get_ctx(handle, &found);
   if (result)
     return result;
   if (ctx == NULL)
@@ -147,22 +141,19 @@ static CUresult get_ctx_v2(CUstream handle, bool per_thread, CUcontext *ctx, CUg
   return CUDA_SUCCESS;
 }
 CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx) {
-  return get_ctx_v2(hStream, false, pCtx, pGreenCtx);
-}
-CUresult cuStreamGetCtx_v2_ptsz(CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx) {
-  return get_ctx_v2(hStream, true, pCtx, pGreenCtx);
+  return get_ctx_v2(hStream, pCtx, pGreenCtx);
 }
 
 CUresult cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx *phCtx) {
   CUcontext ctx;
   if (phCtx == NULL)
     return CUDA_ERROR_INVALID_VALUE;
-  return get_ctx_v2(hStream, false, &ctx, phCtx);
+  return get_ctx_v2(hStream, &ctx, phCtx);
 }
 
-static CUresult get_device(CUstream handle, bool per_thread, CUdevice *device) {
+static CUresult get_device(CUstream handle, CUdevice *device) {
   struct sim_stream *stream;
-  CUresult result = sim_stream_get(handle, per_thread, &stream);
+  CUresult result = sim_stream_get(handle, &stream);
   if (result)
     return result;
   if (device == NULL)
@@ -170,5 +161,4 @@ static CUresult get_device(CUstream handle, bool per_thread, CUdevice *device) {
   *device = stream->ctx->device;
   return CUDA_SUCCESS;
 }
-CUresult cuStreamGetDevice(CUstream hStream, CUdevice *device) { return get_device(hStream, false, device); }
-CUresult cuStreamGetDevice_ptsz(CUstream hStream, CUdevice *device) { return get_device(hStream, true, device); }
+CUresult cuStreamGetDevice(CUstream hStream, CUdevice *device) { return get_device(hStream, device); }

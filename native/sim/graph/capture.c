@@ -37,10 +37,9 @@ static CUresult append_event(struct sim_stream *stream, struct sim_event *event,
   return result;
 }
 
-static CUresult begin(CUstream handle, bool per_thread, struct sim_graph *into, const CUgraphNode *deps, size_t ndeps,
-                      int mode) {
+static CUresult begin(CUstream handle, struct sim_graph *into, const CUgraphNode *deps, size_t ndeps, int mode) {
   struct sim_stream *stream;
-  CUresult result = sim_stream_get(handle, per_thread, &stream);
+  CUresult result = sim_stream_get(handle, &stream);
   if (result)
     return result;
   if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL || mode > CU_STREAM_CAPTURE_MODE_RELAXED)
@@ -73,20 +72,11 @@ static CUresult begin(CUstream handle, bool per_thread, struct sim_graph *into, 
 }
 
 CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode) {
-  return begin(hStream, false, NULL, NULL, 0, mode);
+  return begin(hStream, NULL, NULL, 0, mode);
 }
-CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode) {
-  return begin(hStream, true, NULL, NULL, 0, mode);
-}
-CUresult cuStreamBeginCapture(CUstream hStream) {
-  return begin(hStream, false, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_GLOBAL);
-}
-CUresult cuStreamBeginCapture_ptsz(CUstream hStream) {
-  return begin(hStream, true, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_GLOBAL);
-}
+CUresult cuStreamBeginCapture(CUstream hStream) { return begin(hStream, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_GLOBAL); }
 
-static CUresult begin_into(CUstream handle, bool per_thread, CUgraph into, const CUgraphNode *deps, size_t ndeps,
-                           int mode) {
+static CUresult begin_into(CUstream handle, CUgraph into, const CUgraphNode *deps, size_t ndeps, int mode) {
   struct sim_graph *graph;
   CUresult result = sim_graph_get(into, &graph);
   if (result)
@@ -98,19 +88,13 @@ static CUresult begin_into(CUstream handle, bool per_thread, CUgraph into, const
     if (sim_node_get(deps[i], &node) || node->graph != graph)
       return CUDA_ERROR_INVALID_VALUE;
   }
-  return begin(handle, per_thread, graph, deps, ndeps, mode);
+  return begin(handle, graph, deps, ndeps, mode);
 }
 CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies,
                                      const CUgraphEdgeData *dependencyData, size_t numDependencies,
                                      CUstreamCaptureMode mode) {
   (void)dependencyData;
-  return begin_into(hStream, false, hGraph, dependencies, numDependencies, mode);
-}
-CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies,
-                                          const CUgraphEdgeData *dependencyData, size_t numDependencies,
-                                          CUstreamCaptureMode mode) {
-  (void)dependencyData;
-  return begin_into(hStream, true, hGraph, dependencies, numDependencies, mode);
+  return begin_into(hStream, hGraph, dependencies, numDependencies, mode);
 }
 
 /* Marks all the nodes the given ones depend on, and themselves. */
@@ -136,9 +120,9 @@ static bool unjoined(const struct sim_capture *capture) {
   return found;
 }
 
-static CUresult end(CUstream handle, bool per_thread, CUgraph *out) {
+static CUresult end(CUstream handle, CUgraph *out) {
   struct sim_stream *stream;
-  CUresult result = sim_stream_get(handle, per_thread, &stream);
+  CUresult result = sim_stream_get(handle, &stream);
   if (result)
     return result;
   if (out == NULL)
@@ -170,8 +154,7 @@ static CUresult end(CUstream handle, bool per_thread, CUgraph *out) {
   sim_unlock();
   return result;
 }
-CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph) { return end(hStream, false, phGraph); }
-CUresult cuStreamEndCapture_ptsz(CUstream hStream, CUgraph *phGraph) { return end(hStream, true, phGraph); }
+CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph) { return end(hStream, phGraph); }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
   CUresult result = sim_ready();
@@ -200,9 +183,9 @@ static const CUgraphEdgeData *full_edges(struct sim_stream *stream) {
   return stream->cap_edges;
 }
 
-static CUresult info_of(CUstream handle, bool per_thread, struct info *info) {
+static CUresult info_of(CUstream handle, struct info *info) {
   struct sim_stream *stream;
-  CUresult result = sim_stream_get(handle, per_thread, &stream);
+  CUresult result = sim_stream_get(handle, &stream);
   if (result)
     return result;
   sim_lock();
@@ -222,28 +205,25 @@ static CUresult info_of(CUstream handle, bool per_thread, struct info *info) {
   return result;
 }
 
-static CUresult is_capturing(CUstream handle, bool per_thread, CUstreamCaptureStatus *status) {
+static CUresult is_capturing(CUstream handle, CUstreamCaptureStatus *status) {
   struct info info;
   if (status == NULL)
     return CUDA_ERROR_INVALID_VALUE;
-  CUresult result = info_of(handle, per_thread, &info);
+  CUresult result = info_of(handle, &info);
   if (result == CUDA_SUCCESS)
     *status = info.status;
   return result;
 }
 CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus) {
-  return is_capturing(hStream, false, captureStatus);
-}
-CUresult cuStreamIsCapturing_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus) {
-  return is_capturing(hStream, true, captureStatus);
+  return is_capturing(hStream, captureStatus);
 }
 
-static CUresult get_info(CUstream handle, bool per_thread, CUstreamCaptureStatus *status, cuuint64_t *id,
-                         CUgraph *graph, const CUgraphNode **deps, const CUgraphEdgeData **edges, size_t *ndeps) {
+static CUresult get_info(CUstream handle, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+                         const CUgraphNode **deps, const CUgraphEdgeData **edges, size_t *ndeps) {
   struct info info;
   if (status == NULL)
     return CUDA_ERROR_INVALID_VALUE;
-  CUresult result = info_of(handle, per_thread, &info);
+  CUresult result = info_of(handle, &info);
   if (result)
     return result;
   *status = info.status;
@@ -262,31 +242,20 @@ static CUresult get_info(CUstream handle, bool per_thread, CUstreamCaptureStatus
   return CUDA_SUCCESS;
 }
 CUresult cuStreamGetCaptureInfo(CUstream s, CUstreamCaptureStatus *status, cuuint64_t *id) {
-  return get_info(s, false, status, id, NULL, NULL, NULL, NULL);
-}
-CUresult cuStreamGetCaptureInfo_ptsz(CUstream s, CUstreamCaptureStatus *status, cuuint64_t *id) {
-  return get_info(s, true, status, id, NULL, NULL, NULL, NULL);
+  return get_info(s, status, id, NULL, NULL, NULL, NULL);
 }
 CUresult cuStreamGetCaptureInfo_v2(CUstream s, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
                                    const CUgraphNode **deps, size_t *ndeps) {
-  return get_info(s, false, status, id, graph, deps, NULL, ndeps);
-}
-CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream s, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-                                        const CUgraphNode **deps, size_t *ndeps) {
-  return get_info(s, true, status, id, graph, deps, NULL, ndeps);
+  return get_info(s, status, id, graph, deps, NULL, ndeps);
 }
 CUresult cuStreamGetCaptureInfo_v3(CUstream s, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
                                    const CUgraphNode **deps, const CUgraphEdgeData **edges, size_t *ndeps) {
-  return get_info(s, false, status, id, graph, deps, edges, ndeps);
-}
-CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream s, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-                                        const CUgraphNode **deps, const CUgraphEdgeData **edges, size_t *ndeps) {
-  return get_info(s, true, status, id, graph, deps, edges, ndeps);
+  return get_info(s, status, id, graph, deps, edges, ndeps);
 }
 
-static CUresult update_deps(CUstream handle, bool per_thread, CUgraphNode *deps, size_t ndeps, unsigned flags) {
+static CUresult update_deps(CUstream handle, CUgraphNode *deps, size_t ndeps, unsigned flags) {
   struct sim_stream *stream;
-  CUresult result = sim_stream_get(handle, per_thread, &stream);
+  CUresult result = sim_stream_get(handle, &stream);
   if (result)
     return result;
   if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES || (ndeps && deps == NULL))
@@ -314,21 +283,11 @@ static CUresult update_deps(CUstream handle, bool per_thread, CUgraphNode *deps,
 }
 CUresult cuStreamUpdateCaptureDependencies(CUstream s, CUgraphNode *dependencies, size_t numDependencies,
                                            unsigned int flags) {
-  return update_deps(s, false, dependencies, numDependencies, flags);
-}
-CUresult cuStreamUpdateCaptureDependencies_ptsz(CUstream s, CUgraphNode *dependencies, size_t numDependencies,
-                                                unsigned int flags) {
-  return update_deps(s, true, dependencies, numDependencies, flags);
+  return update_deps(s, dependencies, numDependencies, flags);
 }
 CUresult cuStreamUpdateCaptureDependencies_v2(CUstream s, CUgraphNode *dependencies,
                                               const CUgraphEdgeData *dependencyData, size_t numDependencies,
                                               unsigned int flags) {
   (void)dependencyData;
-  return update_deps(s, false, dependencies, numDependencies, flags);
-}
-CUresult cuStreamUpdateCaptureDependencies_v2_ptsz(CUstream s, CUgraphNode *dependencies,
-                                                   const CUgraphEdgeData *dependencyData, size_t numDependencies,
-                                                   unsigned int flags) {
-  (void)dependencyData;
-  return update_deps(s, true, dependencies, numDependencies, flags);
+  return update_deps(s, dependencies, numDependencies, flags);
 }

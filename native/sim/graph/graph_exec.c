@@ -129,10 +129,6 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph, 
   params->result_out = result ? 1 : 0; /* CUDA_GRAPH_INSTANTIATE_ERROR : _SUCCESS */
   return result;
 }
-CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGraph,
-                                           CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
-  return cuGraphInstantiateWithParams(phGraphExec, hGraph, params);
-}
 
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
   struct sim_graph_exec *exec;
@@ -268,12 +264,12 @@ static CUresult capture_launch(struct sim_graph_exec *exec, struct sim_stream *s
   return node->child ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult launch_in(CUgraphExec handle, CUstream stream_handle, bool per_thread) {
+static CUresult launch_in(CUgraphExec handle, CUstream stream_handle) {
   struct sim_graph_exec *exec;
   struct sim_stream *stream;
   CUresult result = sim_exec_get(handle, &exec);
   if (result == CUDA_SUCCESS)
-    result = sim_stream_get(stream_handle, per_thread, &stream);
+    result = sim_stream_get(stream_handle, &stream);
   if (result)
     return result;
   if (!sim_stream_capturing(stream))
@@ -289,16 +285,14 @@ static CUresult launch_in(CUgraphExec handle, CUstream stream_handle, bool per_t
   sim_unlock();
   return result;
 }
-CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) { return launch_in(hGraphExec, hStream, false); }
-CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream) { return launch_in(hGraphExec, hStream, true); }
+CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) { return launch_in(hGraphExec, hStream); }
 
-static CUresult upload(CUgraphExec handle, CUstream stream_handle, bool per_thread) {
+static CUresult upload(CUgraphExec handle, CUstream stream_handle) {
   struct sim_graph_exec *exec;
   struct sim_stream *stream;
   CUresult result = sim_exec_get(handle, &exec);
   if (result == CUDA_SUCCESS)
-    result = sim_stream_get(stream_handle, per_thread, &stream);
+    result = sim_stream_get(stream_handle, &stream);
   return result ? result : upload_memory(exec);
 }
-CUresult cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream) { return upload(hGraphExec, hStream, false); }
-CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream) { return upload(hGraphExec, hStream, true); }
+CUresult cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream) { return upload(hGraphExec, hStream); }

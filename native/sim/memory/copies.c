@@ -229,14 +229,14 @@ static bool stage(struct copy_work *work) {
   return true;
 }
 
-CUresult sim_copy_submit(const CUDA_MEMCPY3D *params, CUstream handle, bool per_thread, enum sim_copy_mode mode) {
+CUresult sim_copy_submit(const CUDA_MEMCPY3D *params, CUstream handle, enum sim_copy_mode mode) {
   struct sim_stream *stream;
   struct side src, dst;
   struct sim_op op;
   union sim_op_storage storage;
   CUresult result = sim_ready();
   if (result == CUDA_SUCCESS)
-    result = sim_stream_get(handle, per_thread, &stream);
+    result = sim_stream_get(handle, &stream);
   if (result != CUDA_SUCCESS)
     return result;
   bool capturing = sim_stream_capturing(stream);

@@ -21,93 +21,61 @@ static CUDA_MEMCPY3D linear(CUmemorytype to, uint64_t dst, CUmemorytype from, ui
 }
 
 static CUresult copy(CUmemorytype to, uint64_t dst, CUmemorytype from, uint64_t src, size_t bytes, CUstream stream,
-                     bool per_thread, enum sim_copy_mode mode) {
+                     enum sim_copy_mode mode) {
   CUDA_MEMCPY3D params = linear(to, dst, from, src, bytes);
-  return sim_copy_submit(&params, stream, per_thread, mode);
+  return sim_copy_submit(&params, stream, mode);
 }
 
 static uint64_t number(const void *pointer) { return (uint64_t)(uintptr_t)pointer; }
 
 CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount) {
-  return copy(UNIFIED, dst, UNIFIED, src, ByteCount, NULL, false, SIM_COPY_SYNC);
-}
-CUresult cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount) {
-  return copy(UNIFIED, dst, UNIFIED, src, ByteCount, NULL, true, SIM_COPY_SYNC);
+  return copy(UNIFIED, dst, UNIFIED, src, ByteCount, NULL, SIM_COPY_SYNC);
 }
 CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream) {
-  return copy(UNIFIED, dst, UNIFIED, src, ByteCount, hStream, false, SIM_COPY_ASYNC);
-}
-CUresult cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream) {
-  return copy(UNIFIED, dst, UNIFIED, src, ByteCount, hStream, true, SIM_COPY_ASYNC);
+  return copy(UNIFIED, dst, UNIFIED, src, ByteCount, hStream, SIM_COPY_ASYNC);
 }
 CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount) {
-  return copy(DEVICE, dstDevice, HOST, number(srcHost), ByteCount, NULL, false, SIM_COPY_SYNC);
-}
-CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount) {
-  return copy(DEVICE, dstDevice, HOST, number(srcHost), ByteCount, NULL, true, SIM_COPY_SYNC);
+  return copy(DEVICE, dstDevice, HOST, number(srcHost), ByteCount, NULL, SIM_COPY_SYNC);
 }
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream) {
-  return copy(DEVICE, dstDevice, HOST, number(srcHost), ByteCount, hStream, false, SIM_COPY_ASYNC);
-}
-CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream) {
-  return copy(DEVICE, dstDevice, HOST, number(srcHost), ByteCount, hStream, true, SIM_COPY_ASYNC);
+  return copy(DEVICE, dstDevice, HOST, number(srcHost), ByteCount, hStream, SIM_COPY_ASYNC);
 }
 CUresult cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount) {
-  return copy(HOST, number(dstHost), DEVICE, srcDevice, ByteCount, NULL, false, SIM_COPY_SYNC);
-}
-CUresult cuMemcpyDtoH_v2_ptds(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount) {
-  return copy(HOST, number(dstHost), DEVICE, srcDevice, ByteCount, NULL, true, SIM_COPY_SYNC);
+  return copy(HOST, number(dstHost), DEVICE, srcDevice, ByteCount, NULL, SIM_COPY_SYNC);
 }
 CUresult cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
-  return copy(HOST, number(dstHost), DEVICE, srcDevice, ByteCount, hStream, false, SIM_COPY_ASYNC);
-}
-CUresult cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
-  return copy(HOST, number(dstHost), DEVICE, srcDevice, ByteCount, hStream, true, SIM_COPY_ASYNC);
+  return copy(HOST, number(dstHost), DEVICE, srcDevice, ByteCount, hStream, SIM_COPY_ASYNC);
 }
 CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount) {
-  return copy(DEVICE, dstDevice, DEVICE, srcDevice, ByteCount, NULL, false, SIM_COPY_SYNC);
-}
-CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount) {
-  return copy(DEVICE, dstDevice, DEVICE, srcDevice, ByteCount, NULL, true, SIM_COPY_SYNC);
+  return copy(DEVICE, dstDevice, DEVICE, srcDevice, ByteCount, NULL, SIM_COPY_SYNC);
 }
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
-  return copy(DEVICE, dstDevice, DEVICE, srcDevice, ByteCount, hStream, false, SIM_COPY_ASYNC);
-}
-CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
-  return copy(DEVICE, dstDevice, DEVICE, srcDevice, ByteCount, hStream, true, SIM_COPY_ASYNC);
+  return copy(DEVICE, dstDevice, DEVICE, srcDevice, ByteCount, hStream, SIM_COPY_ASYNC);
 }
 
 /* ---- between devices --------------------------------------------------------------------------------------------- */
 
 static CUresult peer(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context, size_t bytes,
-                     CUstream stream, bool per_thread, enum sim_copy_mode mode) {
+                     CUstream stream, enum sim_copy_mode mode) {
   struct sim_ctx *there, *here;
   CUresult result = sim_ready();
   if (result == CUDA_SUCCESS)
     result = sim_ctx_get(dst_context, &there);
   if (result == CUDA_SUCCESS)
     result = sim_ctx_get(src_context, &here);
-  return result == CUDA_SUCCESS ? copy(DEVICE, dst, DEVICE, src, bytes, stream, per_thread, mode) : result;
+  return result == CUDA_SUCCESS ? copy(DEVICE, dst, DEVICE, src, bytes, stream, mode) : result;
 }
 
 CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext,
                       size_t ByteCount) {
-  return peer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, NULL, false, SIM_COPY_SYNC);
-}
-CUresult cuMemcpyPeer_ptds(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext,
-                           size_t ByteCount) {
-  return peer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, NULL, true, SIM_COPY_SYNC);
+  return peer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, NULL, SIM_COPY_SYNC);
 }
 CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext,
                            size_t ByteCount, CUstream hStream) {
-  return peer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream, false, SIM_COPY_ASYNC);
-}
-CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
-                                CUcontext srcContext, size_t ByteCount, CUstream hStream) {
-  return peer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream, true, SIM_COPY_ASYNC);
+  return peer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream, SIM_COPY_ASYNC);
 }
 
-static CUresult peer3(const CUDA_MEMCPY3D_PEER *pCopy, CUstream stream, bool per_thread, enum sim_copy_mode mode) {
+static CUresult peer3(const CUDA_MEMCPY3D_PEER *pCopy, CUstream stream, enum sim_copy_mode mode) {
   struct sim_ctx *there, *here;
   CUresult result = sim_ready();
   if (result != CUDA_SUCCESS)
@@ -124,21 +92,17 @@ static CUresult peer3(const CUDA_MEMCPY3D_PEER *pCopy, CUstream stream, bool per
   _Static_assert(sizeof params == sizeof *pCopy, "layout");
   memcpy(&params, pCopy, sizeof params);
   params.reserved0 = params.reserved1 = NULL;
-  return sim_copy_submit(&params, stream, per_thread, mode);
+  return sim_copy_submit(&params, stream, mode);
 }
 
-CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *pCopy) { return peer3(pCopy, NULL, false, SIM_COPY_SYNC); }
-CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER *pCopy) { return peer3(pCopy, NULL, true, SIM_COPY_SYNC); }
+CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *pCopy) { return peer3(pCopy, NULL, SIM_COPY_SYNC); }
 CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream) {
-  return peer3(pCopy, hStream, false, SIM_COPY_ASYNC);
-}
-CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream) {
-  return peer3(pCopy, hStream, true, SIM_COPY_ASYNC);
+  return peer3(pCopy, hStream, SIM_COPY_ASYNC);
 }
 
 /* ---- two and three dimensions ------------------------------------------------------------------------------------ */
 
-static CUresult copy2(const CUDA_MEMCPY2D *pCopy, CUstream stream, bool per_thread, enum sim_copy_mode mode) {
+static CUresult copy2(const CUDA_MEMCPY2D *pCopy, CUstream stream, enum sim_copy_mode mode) {
   CUresult result = sim_ready();
   if (result != CUDA_SUCCESS)
     return result;
@@ -161,107 +125,73 @@ static CUresult copy2(const CUDA_MEMCPY2D *pCopy, CUstream stream, bool per_thre
                                 .WidthInBytes = pCopy->WidthInBytes,
                                 .Height = pCopy->Height,
                                 .Depth = 1};
-  return sim_copy_submit(&params, stream, per_thread, mode);
+  return sim_copy_submit(&params, stream, mode);
 }
 
-CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy) { return copy2(pCopy, NULL, false, SIM_COPY_SYNC); }
-CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D *pCopy) { return copy2(pCopy, NULL, true, SIM_COPY_SYNC); }
-CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *pCopy) { return copy2(pCopy, NULL, false, SIM_COPY_SYNC); }
-CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *pCopy) { return copy2(pCopy, NULL, true, SIM_COPY_SYNC); }
+CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy) { return copy2(pCopy, NULL, SIM_COPY_SYNC); }
+CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *pCopy) { return copy2(pCopy, NULL, SIM_COPY_SYNC); }
 CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream) {
-  return copy2(pCopy, hStream, false, SIM_COPY_ASYNC);
-}
-CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *pCopy, CUstream hStream) {
-  return copy2(pCopy, hStream, true, SIM_COPY_ASYNC);
+  return copy2(pCopy, hStream, SIM_COPY_ASYNC);
 }
 
-static CUresult copy3(const CUDA_MEMCPY3D *pCopy, CUstream stream, bool per_thread, enum sim_copy_mode mode) {
+static CUresult copy3(const CUDA_MEMCPY3D *pCopy, CUstream stream, enum sim_copy_mode mode) {
   CUresult result = sim_ready();
   if (result != CUDA_SUCCESS)
     return result;
-  return pCopy ? sim_copy_submit(pCopy, stream, per_thread, mode) : CUDA_ERROR_INVALID_VALUE;
+  return pCopy ? sim_copy_submit(pCopy, stream, mode) : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy) { return copy3(pCopy, NULL, false, SIM_COPY_SYNC); }
-CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *pCopy) { return copy3(pCopy, NULL, true, SIM_COPY_SYNC); }
+CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy) { return copy3(pCopy, NULL, SIM_COPY_SYNC); }
 CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *pCopy, CUstream hStream) {
-  return copy3(pCopy, hStream, false, SIM_COPY_ASYNC);
-}
-CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *pCopy, CUstream hStream) {
-  return copy3(pCopy, hStream, true, SIM_COPY_ASYNC);
+  return copy3(pCopy, hStream, SIM_COPY_ASYNC);
 }
 
 /* ---- one-dimensional arrays -------------------------------------------------------------------------------------- */
 
 static CUresult to_array(CUarray array, size_t offset, CUmemorytype from, uint64_t src, size_t bytes, CUstream stream,
-                         bool per_thread, enum sim_copy_mode mode) {
+                         enum sim_copy_mode mode) {
   CUDA_MEMCPY3D params = linear(CU_MEMORYTYPE_ARRAY, 0, from, src, bytes);
   params.dstArray = array;
   params.dstXInBytes = offset;
-  return sim_copy_submit(&params, stream, per_thread, mode);
+  return sim_copy_submit(&params, stream, mode);
 }
 
 static CUresult from_array(CUmemorytype to, uint64_t dst, CUarray array, size_t offset, size_t bytes, CUstream stream,
-                           bool per_thread, enum sim_copy_mode mode) {
+                           enum sim_copy_mode mode) {
   CUDA_MEMCPY3D params = linear(to, dst, CU_MEMORYTYPE_ARRAY, 0, bytes);
   params.srcArray = array;
   params.srcXInBytes = offset;
-  return sim_copy_submit(&params, stream, per_thread, mode);
+  return sim_copy_submit(&params, stream, mode);
 }
 
-static CUresult array_to_array(CUarray dst, size_t dst_offset, CUarray src, size_t src_offset, size_t bytes,
-                               bool per_thread) {
+static CUresult array_to_array(CUarray dst, size_t dst_offset, CUarray src, size_t src_offset, size_t bytes) {
   CUDA_MEMCPY3D params = linear(CU_MEMORYTYPE_ARRAY, 0, CU_MEMORYTYPE_ARRAY, 0, bytes);
   params.dstArray = dst;
   params.dstXInBytes = dst_offset;
   params.srcArray = src;
   params.srcXInBytes = src_offset;
-  return sim_copy_submit(&params, NULL, per_thread, SIM_COPY_SYNC);
+  return sim_copy_submit(&params, NULL, SIM_COPY_SYNC);
 }
 
 CUresult cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount) {
-  return to_array(dstArray, dstOffset, DEVICE, srcDevice, ByteCount, NULL, false, SIM_COPY_SYNC);
-}
-CUresult cuMemcpyDtoA_v2_ptds(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount) {
-  return to_array(dstArray, dstOffset, DEVICE, srcDevice, ByteCount, NULL, true, SIM_COPY_SYNC);
+  return to_array(dstArray, dstOffset, DEVICE, srcDevice, ByteCount, NULL, SIM_COPY_SYNC);
 }
 CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount) {
-  return from_array(DEVICE, dstDevice, srcArray, srcOffset, ByteCount, NULL, false, SIM_COPY_SYNC);
-}
-CUresult cuMemcpyAtoD_v2_ptds(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount) {
-  return from_array(DEVICE, dstDevice, srcArray, srcOffset, ByteCount, NULL, true, SIM_COPY_SYNC);
+  return from_array(DEVICE, dstDevice, srcArray, srcOffset, ByteCount, NULL, SIM_COPY_SYNC);
 }
 CUresult cuMemcpyHtoA_v2(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount) {
-  return to_array(dstArray, dstOffset, HOST, number(srcHost), ByteCount, NULL, false, SIM_COPY_SYNC);
-}
-CUresult cuMemcpyHtoA_v2_ptds(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount) {
-  return to_array(dstArray, dstOffset, HOST, number(srcHost), ByteCount, NULL, true, SIM_COPY_SYNC);
+  return to_array(dstArray, dstOffset, HOST, number(srcHost), ByteCount, NULL, SIM_COPY_SYNC);
 }
 CUresult cuMemcpyHtoAAsync_v2(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount,
                               CUstream hStream) {
-  return to_array(dstArray, dstOffset, HOST, number(srcHost), ByteCount, hStream, false, SIM_COPY_ASYNC);
-}
-CUresult cuMemcpyHtoAAsync_v2_ptsz(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount,
-                                   CUstream hStream) {
-  return to_array(dstArray, dstOffset, HOST, number(srcHost), ByteCount, hStream, true, SIM_COPY_ASYNC);
+  return to_array(dstArray, dstOffset, HOST, number(srcHost), ByteCount, hStream, SIM_COPY_ASYNC);
 }
 CUresult cuMemcpyAtoH_v2(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount) {
-  return from_array(HOST, number(dstHost), srcArray, srcOffset, ByteCount, NULL, false, SIM_COPY_SYNC);
-}
-CUresult cuMemcpyAtoH_v2_ptds(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount) {
-  return from_array(HOST, number(dstHost), srcArray, srcOffset, ByteCount, NULL, true, SIM_COPY_SYNC);
+  return from_array(HOST, number(dstHost), srcArray, srcOffset, ByteCount, NULL, SIM_COPY_SYNC);
 }
 CUresult cuMemcpyAtoHAsync_v2(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream) {
-  return from_array(HOST, number(dstHost), srcArray, srcOffset, ByteCount, hStream, false, SIM_COPY_ASYNC);
-}
-CUresult cuMemcpyAtoHAsync_v2_ptsz(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount,
-                                   CUstream hStream) {
-  return from_array(HOST, number(dstHost), srcArray, srcOffset, ByteCount, hStream, true, SIM_COPY_ASYNC);
+  return from_array(HOST, number(dstHost), srcArray, srcOffset, ByteCount, hStream, SIM_COPY_ASYNC);
 }
 CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount) {
-  return array_to_array(dstArray, dstOffset, srcArray, srcOffset, ByteCount, false);
-}
-CUresult cuMemcpyAtoA_v2_ptds(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset,
-                              size_t ByteCount) {
-  return array_to_array(dstArray, dstOffset, srcArray, srcOffset, ByteCount, true);
+  return array_to_array(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
 }

@@ -93,8 +93,7 @@ static CUresult nth(const struct batch *batch, size_t i, CUDA_MEMCPY3D *params) 
 }
 
 /* fail_index, if any, gets the number of the element that is wrong, or SIZE_MAX where it is none in particular. */
-static CUresult submit(const struct batch *batch, unsigned long long flags, size_t *fail_index, CUstream handle,
-                       bool per_thread) {
+static CUresult submit(const struct batch *batch, unsigned long long flags, size_t *fail_index, CUstream handle) {
   struct sim_stream *stream;
   struct sim_op op;
   union sim_op_storage storage;
@@ -103,10 +102,10 @@ static CUresult submit(const struct batch *batch, unsigned long long flags, size
   if (fail_index)
     *fail_index = SIZE_MAX;
   if (result == CUDA_SUCCESS)
-    result = sim_stream_get(handle, per_thread, &stream);
+    result = sim_stream_get(handle, &stream);
   if (result != CUDA_SUCCESS)
     return result;
-  if (batch->count == 0 || flags || handle == CU_STREAM_LEGACY || (!handle && !per_thread))
+  if (batch->count == 0 || flags || handle == CU_STREAM_LEGACY || (!handle && !sim_per_thread))
     return CUDA_ERROR_INVALID_VALUE; /* batches are not for the legacy stream */
   if (sim_stream_capturing(stream))
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -123,97 +122,73 @@ static CUresult submit(const struct batch *batch, unsigned long long flags, size
   for (size_t i = 0; i < batch->count && result == CUDA_SUCCESS; i++) {
     result = nth(batch, i, &params);
     if (result == CUDA_SUCCESS)
-      result = sim_copy_submit(&params, handle, per_thread, SIM_COPY_ASYNC);
+      result = sim_copy_submit(&params, handle, SIM_COPY_ASYNC);
   }
   return result;
 }
 
 static CUresult submit_linear(const CUdeviceptr *dsts, const CUdeviceptr *srcs, const size_t *sizes, size_t count,
                               const CUmemcpyAttributes *attrs, const size_t *starts, size_t nattrs, size_t *fail_index,
-                              CUstream stream, bool per_thread) {
+                              CUstream stream) {
   if (!dsts || !srcs || !sizes || !attrs || !starts || nattrs == 0 || nattrs > count || starts[0] != 0)
     return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 1; i < nattrs; i++)
     if (starts[i] <= starts[i - 1] || starts[i] >= count)
       return CUDA_ERROR_INVALID_VALUE;
   const struct batch batch = {.count = count, .dsts = dsts, .srcs = srcs, .sizes = sizes};
-  return submit(&batch, 0, fail_index, stream, per_thread);
+  return submit(&batch, 0, fail_index, stream);
 }
 
 CUresult cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
                             CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, size_t *failIdx,
                             CUstream hStream) {
-  return submit_linear(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream, false);
-}
-CUresult cuMemcpyBatchAsync_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
-                                 CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, size_t *failIdx,
-                                 CUstream hStream) {
-  return submit_linear(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream, true);
+  return submit_linear(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream);
 }
 CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
                                CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, CUstream hStream) {
-  return submit_linear(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, NULL, hStream, false);
-}
-CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
-                                    CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, CUstream hStream) {
-  return submit_linear(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, NULL, hStream, true);
+  return submit_linear(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, NULL, hStream);
 }
 
 static CUresult submit_boxes(size_t count, const CUDA_MEMCPY3D_BATCH_OP *ops, size_t *fail_index,
-                             unsigned long long flags, CUstream stream, bool per_thread) {
+                             unsigned long long flags, CUstream stream) {
   const struct batch batch = {.count = count, .ops = ops};
-  return ops ? submit(&batch, flags, fail_index, stream, per_thread) : CUDA_ERROR_INVALID_VALUE;
+  return ops ? submit(&batch, flags, fail_index, stream) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemcpy3DBatchAsync(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, size_t *failIdx, unsigned long long flags,
                               CUstream hStream) {
-  return submit_boxes(numOps, opList, failIdx, flags, hStream, false);
-}
-CUresult cuMemcpy3DBatchAsync_ptsz(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, size_t *failIdx,
-                                   unsigned long long flags, CUstream hStream) {
-  return submit_boxes(numOps, opList, failIdx, flags, hStream, true);
+  return submit_boxes(numOps, opList, failIdx, flags, hStream);
 }
 CUresult cuMemcpy3DBatchAsync_v2(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, unsigned long long flags,
                                  CUstream hStream) {
-  return submit_boxes(numOps, opList, NULL, flags, hStream, false);
-}
-CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, unsigned long long flags,
-                                      CUstream hStream) {
-  return submit_boxes(numOps, opList, NULL, flags, hStream, true);
+  return submit_boxes(numOps, opList, NULL, flags, hStream);
 }
 
 /* ---- one copy ---- */
 
 static CUresult one_linear(CUdeviceptr to, CUdeviceptr from, size_t size, const CUmemcpyAttributes *attributes,
-                           CUstream stream, bool per_thread) {
+                           CUstream stream) {
   const struct batch batch = {.count = 1, .dsts = &to, .srcs = &from, .sizes = &size};
   CUDA_MEMCPY3D params;
   CUresult result = sim_ready();
   if (result == CUDA_SUCCESS)
     result = attributes ? nth(&batch, 0, &params) : CUDA_ERROR_INVALID_VALUE;
-  return result == CUDA_SUCCESS ? sim_copy_submit(&params, stream, per_thread, SIM_COPY_ASYNC) : result;
+  return result == CUDA_SUCCESS ? sim_copy_submit(&params, stream, SIM_COPY_ASYNC) : result;
 }
 
 CUresult cuMemcpyWithAttributesAsync(CUdeviceptr dst, CUdeviceptr src, size_t size, CUmemcpyAttributes *attr,
                                      CUstream hStream) {
-  return one_linear(dst, src, size, attr, hStream, false);
-}
-CUresult cuMemcpyWithAttributesAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t size, CUmemcpyAttributes *attr,
-                                          CUstream hStream) {
-  return one_linear(dst, src, size, attr, hStream, true);
+  return one_linear(dst, src, size, attr, hStream);
 }
 
-static CUresult one_box(const CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags, CUstream stream, bool per_thread) {
+static CUresult one_box(const CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags, CUstream stream) {
   CUDA_MEMCPY3D params;
   CUresult result = sim_ready();
   if (result == CUDA_SUCCESS)
     result = op && !flags ? convert_op(op, &params) : CUDA_ERROR_INVALID_VALUE;
-  return result == CUDA_SUCCESS ? sim_copy_submit(&params, stream, per_thread, SIM_COPY_ASYNC) : result;
+  return result == CUDA_SUCCESS ? sim_copy_submit(&params, stream, SIM_COPY_ASYNC) : result;
 }
 
 CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags, CUstream hStream) {
-  return one_box(op, flags, hStream, false);
-}
-CUresult cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags, CUstream hStream) {
-  return one_box(op, flags, hStream, true);
+  return one_box(op, flags, hStream);
 }

@@ -62,13 +62,13 @@ CUresult sim_memset_op(struct sim_ctx *ctx, const CUDA_MEMSET_NODE_PARAMS *param
 
 /* Fills never wait for the device, except those of pinned host memory. */
 static CUresult fill(CUdeviceptr dst, size_t pitch, uint32_t value, unsigned element, size_t width, size_t height,
-                     CUstream handle, bool per_thread, bool asynchronous) {
+                     CUstream handle, bool asynchronous) {
   struct sim_stream *stream;
   struct sim_op op;
   union sim_op_storage storage;
   CUresult result = sim_ready();
   if (result == CUDA_SUCCESS)
-    result = sim_stream_get(handle, per_thread, &stream);
+    result = sim_stream_get(handle, &stream);
   if (result != CUDA_SUCCESS)
     return result;
   if (!asynchronous && sim_stream_capturing(stream))
@@ -86,80 +86,41 @@ static CUresult fill(CUdeviceptr dst, size_t pitch, uint32_t value, unsigned ele
 enum { ONE_ROW = 1 };
 
 CUresult cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N) {
-  return fill(dstDevice, 0, uc, 1, N, ONE_ROW, NULL, false, false);
-}
-CUresult cuMemsetD8_v2_ptds(CUdeviceptr dstDevice, unsigned char uc, size_t N) {
-  return fill(dstDevice, 0, uc, 1, N, ONE_ROW, NULL, true, false);
+  return fill(dstDevice, 0, uc, 1, N, ONE_ROW, NULL, false);
 }
 CUresult cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream) {
-  return fill(dstDevice, 0, uc, 1, N, ONE_ROW, hStream, false, true);
-}
-CUresult cuMemsetD8Async_ptsz(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream) {
-  return fill(dstDevice, 0, uc, 1, N, ONE_ROW, hStream, true, true);
+  return fill(dstDevice, 0, uc, 1, N, ONE_ROW, hStream, true);
 }
 CUresult cuMemsetD16_v2(CUdeviceptr dstDevice, unsigned short us, size_t N) {
-  return fill(dstDevice, 0, us, 2, N, ONE_ROW, NULL, false, false);
-}
-CUresult cuMemsetD16_v2_ptds(CUdeviceptr dstDevice, unsigned short us, size_t N) {
-  return fill(dstDevice, 0, us, 2, N, ONE_ROW, NULL, true, false);
+  return fill(dstDevice, 0, us, 2, N, ONE_ROW, NULL, false);
 }
 CUresult cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream) {
-  return fill(dstDevice, 0, us, 2, N, ONE_ROW, hStream, false, true);
-}
-CUresult cuMemsetD16Async_ptsz(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream) {
-  return fill(dstDevice, 0, us, 2, N, ONE_ROW, hStream, true, true);
+  return fill(dstDevice, 0, us, 2, N, ONE_ROW, hStream, true);
 }
 CUresult cuMemsetD32_v2(CUdeviceptr dstDevice, unsigned int ui, size_t N) {
-  return fill(dstDevice, 0, ui, 4, N, ONE_ROW, NULL, false, false);
-}
-CUresult cuMemsetD32_v2_ptds(CUdeviceptr dstDevice, unsigned int ui, size_t N) {
-  return fill(dstDevice, 0, ui, 4, N, ONE_ROW, NULL, true, false);
+  return fill(dstDevice, 0, ui, 4, N, ONE_ROW, NULL, false);
 }
 CUresult cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream) {
-  return fill(dstDevice, 0, ui, 4, N, ONE_ROW, hStream, false, true);
-}
-CUresult cuMemsetD32Async_ptsz(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream) {
-  return fill(dstDevice, 0, ui, 4, N, ONE_ROW, hStream, true, true);
+  return fill(dstDevice, 0, ui, 4, N, ONE_ROW, hStream, true);
 }
 CUresult cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height) {
-  return fill(dstDevice, dstPitch, uc, 1, Width, Height, NULL, false, false);
-}
-CUresult cuMemsetD2D8_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height) {
-  return fill(dstDevice, dstPitch, uc, 1, Width, Height, NULL, true, false);
+  return fill(dstDevice, dstPitch, uc, 1, Width, Height, NULL, false);
 }
 CUresult cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height,
                            CUstream hStream) {
-  return fill(dstDevice, dstPitch, uc, 1, Width, Height, hStream, false, true);
-}
-CUresult cuMemsetD2D8Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height,
-                                CUstream hStream) {
-  return fill(dstDevice, dstPitch, uc, 1, Width, Height, hStream, true, true);
+  return fill(dstDevice, dstPitch, uc, 1, Width, Height, hStream, true);
 }
 CUresult cuMemsetD2D16_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height) {
-  return fill(dstDevice, dstPitch, us, 2, Width, Height, NULL, false, false);
-}
-CUresult cuMemsetD2D16_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height) {
-  return fill(dstDevice, dstPitch, us, 2, Width, Height, NULL, true, false);
+  return fill(dstDevice, dstPitch, us, 2, Width, Height, NULL, false);
 }
 CUresult cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height,
                             CUstream hStream) {
-  return fill(dstDevice, dstPitch, us, 2, Width, Height, hStream, false, true);
-}
-CUresult cuMemsetD2D16Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height,
-                                 CUstream hStream) {
-  return fill(dstDevice, dstPitch, us, 2, Width, Height, hStream, true, true);
+  return fill(dstDevice, dstPitch, us, 2, Width, Height, hStream, true);
 }
 CUresult cuMemsetD2D32_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height) {
-  return fill(dstDevice, dstPitch, ui, 4, Width, Height, NULL, false, false);
-}
-CUresult cuMemsetD2D32_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height) {
-  return fill(dstDevice, dstPitch, ui, 4, Width, Height, NULL, true, false);
+  return fill(dstDevice, dstPitch, ui, 4, Width, Height, NULL, false);
 }
 CUresult cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height,
                             CUstream hStream) {
-  return fill(dstDevice, dstPitch, ui, 4, Width, Height, hStream, false, true);
-}
-CUresult cuMemsetD2D32Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height,
-                                 CUstream hStream) {
-  return fill(dstDevice, dstPitch, ui, 4, Width, Height, hStream, true, true);
+  return fill(dstDevice, dstPitch, ui, 4, Width, Height, hStream, true);
 }

@@ -45,20 +45,20 @@ CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice, C
 static void nothing(void *payload) { (void)payload; }
 
 /* Takes its place in the stream's order, so that capture rules and completion are those of any work. */
-static CUresult order(CUstream handle, bool per_thread) {
+static CUresult order(CUstream handle) {
   struct sim_stream *stream;
-  CUresult result = sim_stream_get(handle, per_thread, &stream);
+  CUresult result = sim_stream_get(handle, &stream);
   if (result != CUDA_SUCCESS)
     return result;
   const struct sim_op op = {.resource = SIM_INSTANT, .run = nothing, .node_type = SIM_NODE_NONE};
   return sim_submit(stream, &op);
 }
 
-static CUresult prefetch(CUdeviceptr address, size_t bytes, CUmemLocation to, CUstream stream, bool per_thread) {
+static CUresult prefetch(CUdeviceptr address, size_t bytes, CUmemLocation to, CUstream stream) {
   CUresult result = hint(address, bytes);
   if (result == CUDA_SUCCESS && !location_valid(to))
     result = CUDA_ERROR_INVALID_DEVICE;
-  return result == CUDA_SUCCESS ? order(stream, per_thread) : result;
+  return result == CUDA_SUCCESS ? order(stream) : result;
 }
 
 static CUmemLocation location_of(CUdevice device) {
@@ -67,22 +67,15 @@ static CUmemLocation location_of(CUdevice device) {
 }
 
 CUresult cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream) {
-  return prefetch(devPtr, count, location_of(dstDevice), hStream, false);
-}
-CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream) {
-  return prefetch(devPtr, count, location_of(dstDevice), hStream, true);
+  return prefetch(devPtr, count, location_of(dstDevice), hStream);
 }
 CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags,
                                CUstream hStream) {
-  return flags ? CUDA_ERROR_INVALID_VALUE : prefetch(devPtr, count, location, hStream, false);
-}
-CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags,
-                                    CUstream hStream) {
-  return flags ? CUDA_ERROR_INVALID_VALUE : prefetch(devPtr, count, location, hStream, true);
+  return flags ? CUDA_ERROR_INVALID_VALUE : prefetch(devPtr, count, location, hStream);
 }
 
 static CUresult hint_batch(const CUdeviceptr *addresses, const size_t *sizes, size_t count, unsigned long long flags,
-                           CUstream stream, bool per_thread) {
+                           CUstream stream) {
   CUresult result = sim_ready();
   if (result != CUDA_SUCCESS)
     return result;
@@ -90,61 +83,42 @@ static CUresult hint_batch(const CUdeviceptr *addresses, const size_t *sizes, si
     return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
     result = hint(addresses[i], sizes[i]);
-  return result == CUDA_SUCCESS ? order(stream, per_thread) : result;
+  return result == CUDA_SUCCESS ? order(stream) : result;
 }
 
 static CUresult prefetch_batch(const CUdeviceptr *addresses, const size_t *sizes, size_t count,
                                const CUmemLocation *places, const size_t *starts, size_t nplaces,
-                               unsigned long long flags, CUstream stream, bool per_thread) {
+                               unsigned long long flags, CUstream stream) {
   if (!places || !starts || nplaces == 0 || nplaces > count || starts[0] != 0)
     return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < nplaces; i++)
     if (!location_valid(places[i]) || starts[i] >= count || (i > 0 && starts[i] <= starts[i - 1]))
       return CUDA_ERROR_INVALID_VALUE;
-  return hint_batch(addresses, sizes, count, flags, stream, per_thread);
+  return hint_batch(addresses, sizes, count, flags, stream);
 }
 
 CUresult cuMemPrefetchBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs,
                                  size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags,
                                  CUstream hStream) {
-  return prefetch_batch(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream, false);
-}
-CUresult cuMemPrefetchBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs,
-                                      size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags,
-                                      CUstream hStream) {
-  return prefetch_batch(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream, true);
+  return prefetch_batch(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
 }
 CUresult cuMemDiscardBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count, unsigned long long flags,
                                 CUstream hStream) {
-  return hint_batch(dptrs, sizes, count, flags, hStream, false);
-}
-CUresult cuMemDiscardBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t count, unsigned long long flags,
-                                     CUstream hStream) {
-  return hint_batch(dptrs, sizes, count, flags, hStream, true);
+  return hint_batch(dptrs, sizes, count, flags, hStream);
 }
 CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs,
                                            size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags,
                                            CUstream hStream) {
-  return prefetch_batch(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream, false);
-}
-CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t count,
-                                                CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs,
-                                                size_t numPrefetchLocs, unsigned long long flags, CUstream hStream) {
-  return prefetch_batch(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream, true);
+  return prefetch_batch(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
 }
 
-static CUresult attach(CUstream stream, CUdeviceptr address, bool per_thread) {
+static CUresult attach(CUstream stream, CUdeviceptr address) {
   CUresult result = hint(address, 1);
-  return result == CUDA_SUCCESS ? order(stream, per_thread) : result;
+  return result == CUDA_SUCCESS ? order(stream) : result;
 }
 
 CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags) {
   (void)length;
   (void)flags;
-  return attach(hStream, dptr, false);
-}
-CUresult cuStreamAttachMemAsync_ptsz(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags) {
-  (void)length;
-  (void)flags;
-  return attach(hStream, dptr, true);
+  return attach(hStream, dptr);
 }

@@ -174,6 +174,6 @@ void sim_arrays_ctx_destroyed(struct sim_ctx *ctx);
 /* SIM_COPY_SYNC, the functions without Async in their name, returns when the data has moved, unless both ends are
  * inside a device: that one is not waited for. */
 enum sim_copy_mode { SIM_COPY_ASYNC, SIM_COPY_SYNC };
-CUresult sim_copy_submit(const CUDA_MEMCPY3D *params, CUstream stream, bool per_thread, enum sim_copy_mode mode);
+CUresult sim_copy_submit(const CUDA_MEMCPY3D *params, CUstream stream, enum sim_copy_mode mode);
 
 #endif

@@ -2,12 +2,11 @@
 #include "sim/memory/pools.h"
 
 /* handle NULL: the current pool of the stream's device. */
-static CUresult allocate(CUdeviceptr *dptr, size_t bytes, CUmemoryPool handle, CUstream stream_handle,
-                         bool per_thread) {
+static CUresult allocate(CUdeviceptr *dptr, size_t bytes, CUmemoryPool handle, CUstream stream_handle) {
   struct sim_stream *stream;
   CUresult result = sim_ready();
   if (result == CUDA_SUCCESS)
-    result = sim_stream_get(stream_handle, per_thread, &stream);
+    result = sim_stream_get(stream_handle, &stream);
   if (result != CUDA_SUCCESS)
     return result;
   if (!dptr || bytes == 0)
@@ -26,23 +25,17 @@ static CUresult allocate(CUdeviceptr *dptr, size_t bytes, CUmemoryPool handle, C
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream) {
-  return allocate(dptr, bytesize, NULL, hStream, false);
-}
-CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream) {
-  return allocate(dptr, bytesize, NULL, hStream, true);
+  return allocate(dptr, bytesize, NULL, hStream);
 }
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream) {
-  return pool ? allocate(dptr, bytesize, pool, hStream, false) : CUDA_ERROR_INVALID_VALUE;
-}
-CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream) {
-  return pool ? allocate(dptr, bytesize, pool, hStream, true) : CUDA_ERROR_INVALID_VALUE;
+  return pool ? allocate(dptr, bytesize, pool, hStream) : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult free_async(CUdeviceptr address, CUstream handle, bool per_thread) {
+static CUresult free_async(CUdeviceptr address, CUstream handle) {
   struct sim_stream *stream;
   CUresult result = sim_ready();
   if (result == CUDA_SUCCESS)
-    result = sim_stream_get(handle, per_thread, &stream);
+    result = sim_stream_get(handle, &stream);
   if (result != CUDA_SUCCESS)
     return result;
   sim_ranges_lock();
@@ -58,5 +51,4 @@ static CUresult free_async(CUdeviceptr address, CUstream handle, bool per_thread
   return sim_pool_fade(stream, address);
 }
 
-CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) { return free_async(dptr, hStream, false); }
-CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) { return free_async(dptr, hStream, true); }
+CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) { return free_async(dptr, hStream); }

@@ -62,11 +62,10 @@ static CUresult memory_op(struct sim_stream *stream, const CUstreamBatchMemOpPar
   return sim_submit(stream, &op);
 }
 
-static CUresult batch(CUstream handle, unsigned count, const CUstreamBatchMemOpParams *params, unsigned flags,
-                      bool per_thread) {
+static CUresult batch(CUstream handle, unsigned count, const CUstreamBatchMemOpParams *params, unsigned flags) {
   enum { MOST = 256 };
   struct sim_stream *stream;
-  CUresult result = sim_stream_get(handle, per_thread, &stream);
+  CUresult result = sim_stream_get(handle, &stream);
   if (result)
     return result;
   if (params == NULL || count > MOST || flags)
@@ -77,64 +76,30 @@ static CUresult batch(CUstream handle, unsigned count, const CUstreamBatchMemOpP
 }
 
 static CUresult single(CUstream handle, CUstreamBatchMemOpType type, CUdeviceptr address, uint64_t value,
-                       unsigned flags, bool per_thread) {
+                       unsigned flags) {
   CUstreamBatchMemOpParams params = {.value = {type, address, value, flags, 0}};
-  return batch(handle, 1, &params, 0, per_thread);
+  return batch(handle, 1, &params, 0);
 }
 
 #define ADDRESS32 CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags
 #define ADDRESS64 CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags
-CUresult cuStreamWaitValue32(ADDRESS32) {
-  return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, addr, value, flags, false);
-}
-CUresult cuStreamWaitValue32_ptsz(ADDRESS32) {
-  return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, addr, value, flags, true);
-}
+CUresult cuStreamWaitValue32(ADDRESS32) { return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, addr, value, flags); }
 CUresult cuStreamWaitValue32_v2(ADDRESS32) {
-  return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, addr, value, flags, false);
+  return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, addr, value, flags);
 }
-CUresult cuStreamWaitValue32_v2_ptsz(ADDRESS32) {
-  return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, addr, value, flags, true);
-}
-CUresult cuStreamWaitValue64(ADDRESS64) {
-  return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, addr, value, flags, false);
-}
-CUresult cuStreamWaitValue64_ptsz(ADDRESS64) {
-  return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, addr, value, flags, true);
-}
+CUresult cuStreamWaitValue64(ADDRESS64) { return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, addr, value, flags); }
 CUresult cuStreamWaitValue64_v2(ADDRESS64) {
-  return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, addr, value, flags, false);
+  return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, addr, value, flags);
 }
-CUresult cuStreamWaitValue64_v2_ptsz(ADDRESS64) {
-  return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, addr, value, flags, true);
-}
-CUresult cuStreamWriteValue32(ADDRESS32) {
-  return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, addr, value, flags, false);
-}
-CUresult cuStreamWriteValue32_ptsz(ADDRESS32) {
-  return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, addr, value, flags, true);
-}
+CUresult cuStreamWriteValue32(ADDRESS32) { return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, addr, value, flags); }
 CUresult cuStreamWriteValue32_v2(ADDRESS32) {
-  return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, addr, value, flags, false);
+  return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, addr, value, flags);
 }
-CUresult cuStreamWriteValue32_v2_ptsz(ADDRESS32) {
-  return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, addr, value, flags, true);
-}
-CUresult cuStreamWriteValue64(ADDRESS64) {
-  return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, addr, value, flags, false);
-}
-CUresult cuStreamWriteValue64_ptsz(ADDRESS64) {
-  return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, addr, value, flags, true);
-}
+CUresult cuStreamWriteValue64(ADDRESS64) { return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, addr, value, flags); }
 CUresult cuStreamWriteValue64_v2(ADDRESS64) {
-  return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, addr, value, flags, false);
-}
-CUresult cuStreamWriteValue64_v2_ptsz(ADDRESS64) {
-  return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, addr, value, flags, true);
+  return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, addr, value, flags);
 }
 
 #define BATCH CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags
-CUresult cuStreamBatchMemOp(BATCH) { return batch(stream, count, paramArray, flags, false); }
-CUresult cuStreamBatchMemOp_ptsz(BATCH) { return batch(stream, count, paramArray, flags, true); }
-CUresult cuStreamBatchMemOp_v2(BATCH) { return batch(stream, count, paramArray, flags, false); }
-CUresult cuStreamBatchMemOp_v2_ptsz(BATCH) { return batch(stream, count, paramArray, flags, true); }
+CUresult cuStreamBatchMemOp(BATCH) { return batch(stream, count, paramArray, flags); }
+CUresult cuStreamBatchMemOp_v2(BATCH) { return batch(stream, count, paramArray, flags); }

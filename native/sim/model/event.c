@@ -93,12 +93,12 @@ static CUresult capture_wait(struct sim_stream *stream, struct sim_event *event,
              : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult sim_event_record_by_handle(CUevent handle, CUstream stream_handle, unsigned flags, bool per_thread) {
+CUresult sim_event_record_by_handle(CUevent handle, CUstream stream_handle, unsigned flags) {
   struct sim_event *event;
   struct sim_stream *stream;
   CUresult result = sim_event_get(handle, &event);
   if (result == CUDA_SUCCESS)
-    result = sim_stream_get(stream_handle, per_thread, &stream);
+    result = sim_stream_get(stream_handle, &stream);
   if (result)
     return result;
   if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
@@ -117,12 +117,12 @@ CUresult sim_event_record_by_handle(CUevent handle, CUstream stream_handle, unsi
   return result;
 }
 
-CUresult sim_event_wait_by_handle(CUstream stream_handle, CUevent handle, unsigned flags, bool per_thread) {
+CUresult sim_event_wait_by_handle(CUstream stream_handle, CUevent handle, unsigned flags) {
   struct sim_event *event;
   struct sim_stream *stream;
   CUresult result = sim_event_get(handle, &event);
   if (result == CUDA_SUCCESS)
-    result = sim_stream_get(stream_handle, per_thread, &stream);
+    result = sim_stream_get(stream_handle, &stream);
   if (result)
     return result;
   if (flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)

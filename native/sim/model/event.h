@@ -26,7 +26,7 @@ void sim_event_free(struct sim_event *event);
 CUresult sim_event_record(struct sim_event *event, struct sim_stream *stream);
 CUresult sim_event_wait(struct sim_event *event, struct sim_stream *stream);
 /* cuEventRecordWithFlags and cuStreamWaitEvent, on any stream. Called unlocked. */
-CUresult sim_event_record_by_handle(CUevent handle, CUstream stream_handle, unsigned flags, bool per_thread);
-CUresult sim_event_wait_by_handle(CUstream stream_handle, CUevent handle, unsigned flags, bool per_thread);
+CUresult sim_event_record_by_handle(CUevent handle, CUstream stream_handle, unsigned flags);
+CUresult sim_event_wait_by_handle(CUstream stream_handle, CUevent handle, unsigned flags);
 
 #endif

@@ -16,9 +16,9 @@ struct sim_op sim_host_op(const CUDA_HOST_NODE_PARAMS *params) {
                          .params_bytes = sizeof *params};
 }
 
-static CUresult launch_host(CUstream handle, CUhostFn fn, void *data, bool per_thread) {
+static CUresult launch_host(CUstream handle, CUhostFn fn, void *data) {
   struct sim_stream *stream;
-  CUresult result = sim_stream_get(handle, per_thread, &stream);
+  CUresult result = sim_stream_get(handle, &stream);
   if (result)
     return result;
   if (fn == NULL)
@@ -28,19 +28,11 @@ static CUresult launch_host(CUstream handle, CUhostFn fn, void *data, bool per_t
   sim_spin(sim_hello.launch_ns);
   return sim_submit(stream, &op);
 }
-CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData) {
-  return launch_host(hStream, fn, userData, false);
-}
-CUresult cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void *userData) {
-  return launch_host(hStream, fn, userData, true);
-}
+CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData) { return launch_host(hStream, fn, userData); }
 
 /* How its thread waits for the next one, blocking or spinning, is all the same here. */
 CUresult cuLaunchHostFunc_v2(CUstream hStream, CUhostFn fn, void *userData, unsigned int syncMode) {
-  return syncMode > 1 ? CUDA_ERROR_INVALID_VALUE : launch_host(hStream, fn, userData, false);
-}
-CUresult cuLaunchHostFunc_v2_ptsz(CUstream hStream, CUhostFn fn, void *userData, unsigned int syncMode) {
-  return syncMode > 1 ? CUDA_ERROR_INVALID_VALUE : launch_host(hStream, fn, userData, true);
+  return syncMode > 1 ? CUDA_ERROR_INVALID_VALUE : launch_host(hStream, fn, userData);
 }
 
 struct callback {
@@ -54,9 +46,9 @@ static void run_callback(void *payload) {
   callback->function(callback->stream, CUDA_SUCCESS, callback->data);
 }
 
-static CUresult add_callback(CUstream handle, CUstreamCallback function, void *data, unsigned flags, bool per_thread) {
+static CUresult add_callback(CUstream handle, CUstreamCallback function, void *data, unsigned flags) {
   struct sim_stream *stream;
-  CUresult result = sim_stream_get(handle, per_thread, &stream);
+  CUresult result = sim_stream_get(handle, &stream);
   if (result)
     return result;
   if (function == NULL || flags)
@@ -71,8 +63,5 @@ static CUresult add_callback(CUstream handle, CUstreamCallback function, void *d
   return sim_submit(stream, &op);
 }
 CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags) {
-  return add_callback(hStream, callback, userData, flags, false);
-}
-CUresult cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags) {
-  return add_callback(hStream, callback, userData, flags, true);
+  return add_callback(hStream, callback, userData, flags);
 }

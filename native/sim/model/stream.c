@@ -12,6 +12,7 @@ struct own_stream {
   struct own_stream *next;
 };
 static pthread_key_t own_key;
+__thread bool sim_per_thread;
 static pthread_once_t own_once = PTHREAD_ONCE_INIT;
 
 /* At a thread's end its own streams go; a context destroyed meanwhile has taken them along. */
@@ -50,7 +51,7 @@ static struct sim_stream *own_stream(struct sim_ctx *ctx) {
   return own->stream;
 }
 
-CUresult sim_stream_get(CUstream handle, bool per_thread, struct sim_stream **stream) {
+CUresult sim_stream_get(CUstream handle, struct sim_stream **stream) {
   CUresult result = sim_ready();
   if (result)
     return result;
@@ -60,7 +61,7 @@ CUresult sim_stream_get(CUstream handle, bool per_thread, struct sim_stream **st
     if (result)
       return result;
     sim_lock();
-    *stream = handle == CU_STREAM_PER_THREAD || (handle == NULL && per_thread) ? own_stream(ctx) : ctx->legacy;
+    *stream = handle == CU_STREAM_PER_THREAD || (handle == NULL && sim_per_thread) ? own_stream(ctx) : ctx->legacy;
     sim_unlock();
     return *stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
   }

@@ -7,9 +7,11 @@
 
 struct sim_stream;
 
-/* Resolves a stream handle: NULL is the legacy stream, or the calling thread's own where per_thread (the _ptds/_ptsz
- * functions); CU_STREAM_LEGACY, CU_STREAM_PER_THREAD. INVALID_CONTEXT, INVALID_HANDLE. */
-CUresult sim_stream_get(CUstream handle, bool per_thread, struct sim_stream **stream);
+/* Set while a thread is in one of the functions with _ptds or _ptsz in their names, whose NULL stream is its own. */
+extern __thread bool sim_per_thread;
+
+/* Resolves a stream handle: NULL is the legacy stream, or the calling thread's own where sim_per_thread says so; CU_STREAM_LEGACY, CU_STREAM_PER_THREAD. INVALID_CONTEXT, INVALID_HANDLE. */
+CUresult sim_stream_get(CUstream handle, struct sim_stream **stream);
 struct sim_ctx *sim_stream_ctx(const struct sim_stream *stream);
 bool sim_stream_capturing(struct sim_stream *stream);
 

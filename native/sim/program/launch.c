@@ -94,10 +94,10 @@ CUresult sim_kernel_prepare(struct sim_function *function, struct sim_ctx *ctx) 
   return result;
 }
 
-static CUresult launch(const CUDA_KERNEL_NODE_PARAMS *params, CUstream handle, bool per_thread) {
+static CUresult launch(const CUDA_KERNEL_NODE_PARAMS *params, CUstream handle) {
   struct sim_stream *stream;
   struct sim_op op;
-  CUresult result = sim_stream_get(handle, per_thread, &stream);
+  CUresult result = sim_stream_get(handle, &stream);
   if (result == CUDA_SUCCESS)
     result = sim_kernel_op(params, &op);
   if (result)
@@ -122,27 +122,24 @@ static CUresult launch(const CUDA_KERNEL_NODE_PARAMS *params, CUstream handle, b
   &(CUDA_KERNEL_NODE_PARAMS){f,         gridDimX,       gridDimY,     gridDimZ, blockDimX, blockDimY, \
                              blockDimZ, sharedMemBytes, kernelParams, extra_,   NULL,      NULL}
 
-CUresult cuLaunchKernel(SHAPE, void **extra) { return launch(PARAMS(extra), hStream, false); }
-CUresult cuLaunchKernel_ptsz(SHAPE, void **extra) { return launch(PARAMS(extra), hStream, true); }
-CUresult cuLaunchCooperativeKernel(SHAPE) { return launch(PARAMS(NULL), hStream, false); }
-CUresult cuLaunchCooperativeKernel_ptsz(SHAPE) { return launch(PARAMS(NULL), hStream, true); }
+CUresult cuLaunchKernel(SHAPE, void **extra) { return launch(PARAMS(extra), hStream); }
+CUresult cuLaunchCooperativeKernel(SHAPE) { return launch(PARAMS(NULL), hStream); }
 
 /* The attributes that have an effect here: events reached by the kernel. */
-static CUresult record_attributes(const CUlaunchConfig *config, bool per_thread) {
+static CUresult record_attributes(const CUlaunchConfig *config) {
   for (unsigned i = 0; i < config->numAttrs; i++) {
     CUlaunchAttributeID id = config->attrs[i].id;
     if (id != CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT && id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT)
       continue;
     CUevent event = config->attrs[i].value.event.event;
-    CUresult result = sim_event_record_by_handle(event, config->hStream, 0, per_thread);
+    CUresult result = sim_event_record_by_handle(event, config->hStream, 0);
     if (result)
       return result;
   }
   return CUDA_SUCCESS;
 }
 
-static CUresult launch_config(const CUlaunchConfig *config, CUfunction f, void **params, void **extra,
-                              bool per_thread) {
+static CUresult launch_config(const CUlaunchConfig *config, CUfunction f, void **params, void **extra) {
   if (config == NULL || (config->numAttrs && config->attrs == NULL))
     return CUDA_ERROR_INVALID_VALUE;
   CUDA_KERNEL_NODE_PARAMS kernel = {f,
@@ -157,14 +154,11 @@ static CUresult launch_config(const CUlaunchConfig *config, CUfunction f, void *
                                     extra,
                                     NULL,
                                     NULL};
-  CUresult result = launch(&kernel, config->hStream, per_thread);
-  return result ? result : record_attributes(config, per_thread);
+  CUresult result = launch(&kernel, config->hStream);
+  return result ? result : record_attributes(config);
 }
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra) {
-  return launch_config(config, f, kernelParams, extra, false);
-}
-CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra) {
-  return launch_config(config, f, kernelParams, extra, true);
+  return launch_config(config, f, kernelParams, extra);
 }
 
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsList, unsigned int numDevices,
@@ -176,7 +170,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsLi
     CUDA_KERNEL_NODE_PARAMS kernel = {one->function,     one->gridDimX,  one->gridDimY,  one->gridDimZ,
                                       one->blockDimX,    one->blockDimY, one->blockDimZ, one->sharedMemBytes,
                                       one->kernelParams, NULL,           NULL,           NULL};
-    CUresult result = launch(&kernel, one->hStream, false);
+    CUresult result = launch(&kernel, one->hStream);
     if (result)
       return result;
   }
@@ -262,7 +256,7 @@ CUresult cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height, CUstre
                                     .blockDimZ = function->block[2],
                                     .sharedMemBytes = function->shared_bytes,
                                     .extra = extra};
-  return launch(&kernel, hStream, false);
+  return launch(&kernel, hStream);
 }
 CUresult cuLaunchGrid(CUfunction f, int grid_width, int grid_height) {
   return cuLaunchGridAsync(f, grid_width, grid_height, NULL);
