@@ -16,7 +16,7 @@ os.environ["PYTHONSAFEPATH"] = "1"
 # may do other things.
 calm = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("few", max_examples=25, derandomize=True, **calm)
-settings.register_profile("many", max_examples=200, **calm)
+settings.register_profile("many", max_examples=100, **calm)
 settings.load_profile("few")
 
 # What these use has one name on the whole machine: engines, control groups.
