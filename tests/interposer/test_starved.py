@@ -11,7 +11,7 @@ from interposed import Interposed, Spawner, ptx
 from simworker import Worker
 
 OUT, NOT_READY = "CUDA_ERROR_OUT_OF_MEMORY", 802
-PLACES = 766  # entries before the books grow, less the few of any process
+PLACES = 47  # records before a table of the books grows for the first time
 
 # No Python between the limits but the call: the interpreter needs memory too.
 STARVE = """
@@ -39,7 +39,6 @@ CALLS = {
     "cuArray3DCreate": "d.cuArray3DCreate(array)",
     "cuMipmappedArrayCreate": "d.cuMipmappedArrayCreate(array, 2)",
     "cuCtxCreate": "d.cuCtxCreate(None, 0, 0)",
-    "cuCtxSetLimit": "d.cuCtxSetLimit(d.CUlimit.CU_LIMIT_MALLOC_HEAP_SIZE, 32 << 20)",
     "cuModuleLoad": "d.cuModuleLoad(path)",
     "cuModuleLoadData": "d.cuModuleLoadData(text)",
     "cuLibraryLoadData": "d.cuLibraryLoadData(text, None, None, 0, None, None, 0)",
@@ -80,7 +79,15 @@ def worker(grant: Grant, sim: Simulator, tmp_path: Path) -> Iterator[Interposed]
         ok(d.cuStreamBeginCapture(s, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL))
         ok(d.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, s, 0, 0))
         graph = ok(d.cuStreamEndCapture(s))
-        many = [ok(d.cuMemAlloc(512)) for _ in range({PLACES - 60})]
+        many = [ok(d.cuMemAlloc(512)) for _ in range({PLACES})]
+        pieces = [ok(d.cuMemCreate(2 << 20, physical, 0)) for _ in range({PLACES - 2})]
+        wide = ok(d.cuMemAddressReserve({PLACES} * (2 << 20), 0, 0, 0))
+        for i in range({PLACES - 1}):
+            ok(d.cuMemMap(d.CUdeviceptr(int(wide) + i * (2 << 20)), 2 << 20, 0, piece, 0))
+        libraries = [ok(d.cuLibraryLoadData(text, None, None, 0, None, None, 0)) for _ in range({PLACES - 1})]
+        ok(d.cuKernelGetFunction(ok(d.cuLibraryGetKernel(libraries[0], b'k'))))
+        for one in libraries[:{PLACES // 2}]:  # code and variables: two records each, but three of the first
+            ok(d.cuLibraryGetModule(one))
     """)
     yield made
     made.kill()
@@ -109,6 +116,19 @@ def test_full_books_refuse_and_lose_nothing(worker: Interposed) -> None:
         if "Import" not in name:
             assert worker.error(call) in ("CUDA_SUCCESS", "CUDA_ERROR_INVALID_VALUE"), name
         worker.charged()
+
+
+def test_a_limit_is_refused_without_a_place_for_it(grant: Grant, sim: Simulator) -> None:
+    made = Interposed(sim, grant)
+    try:
+        made.do(STARVE)
+        call = "d.cuCtxSetLimit(d.CUlimit.CU_LIMIT_MALLOC_HEAP_SIZE, 32 << 20)"
+        held = made.charged()
+        assert made.error(f"starved(lambda: {call})") == OUT
+        assert made.charged() == held
+        assert made.error(call) == "CUDA_SUCCESS"
+    finally:
+        made.kill()
 
 
 def test_work_goes_on_without_places_for_streams(worker: Interposed, grant: Grant) -> None:

@@ -4,6 +4,7 @@
 #include "interposer/memory/pool_blocks.h"
 #include "interposer/memory/reserve.h"
 #include "interposer/process/device.h"
+#include "interposer/process/greens.h"
 #include "interposer/memory/pool_map.h"
 
 enum {
@@ -33,7 +34,7 @@ static CUresult begin(struct charge *charge, uint64_t bytes, bool plausible) {
     return CUDA_SUCCESS;
   }
   gs_real.cuCtxGetCurrent(&charge->context);
-  if (!gs_book_room(1) || gs_reserve(charge->ordinal, bytes) < 0)
+  if (!gs_table_room(&gs_books()->pointers, 1) || gs_reserve(charge->ordinal, bytes) < 0)
     return gs_no_room();
   return CUDA_SUCCESS;
 }
@@ -45,11 +46,10 @@ static CUresult end(const struct charge *charge, CUresult result, uint64_t addre
     gs_give_back(charge->ordinal, charge->bytes);
     return result;
   }
-  gs_book_put(&(struct gs_entry){.key = address,
-                                 .kind = GS_BOOK_POINTER,
-                                 .ordinal = charge->ordinal,
-                                 .bytes = charge->bytes,
-                                 .context = charge->context});
+  gs_table_put(&gs_books()->pointers, &(struct gs_allocation){.key = address,
+                                                              .bytes = charge->bytes,
+                                                              .context = gs_context_owner(charge->context),
+                                                              .ordinal = charge->ordinal});
   return result;
 }
 
@@ -133,19 +133,20 @@ CUresult gs_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthIn
 
 /* The entry leaves the books before the driver frees: from then on another thread may be given the same address. */
 CUresult gs_do_free(const struct gs_call *call, CUdeviceptr address) {
-  struct gs_entry entry;
-  bool ours = gs_book_take(GS_BOOK_POINTER, address, &entry);
-  bool block = !ours && gs_map_take(address, &entry);
-  int ordinal = ours ? entry.ordinal : gs_current_device();
+  struct gs_table *pointers = &gs_books()->pointers;
+  struct gs_allocation pointer;
+  struct gs_block block;
+  bool ours = gs_table_take(pointers, address, &pointer), of_pool = !ours && gs_map_take(address, &block);
+  int ordinal = ours ? pointer.ordinal : gs_current_device();
   CUresult result = gs_call(call);
   if (ours && result != CUDA_SUCCESS)
-    gs_book_put(&entry);
-  else if (block && result != CUDA_SUCCESS)
-    gs_map_put_back(&entry);
+    gs_table_put(pointers, &pointer);
+  else if (of_pool && result != CUDA_SUCCESS)
+    gs_map_put_back(&block);
   else if (ours)
-    gs_give_back(entry.ordinal, entry.bytes);
-  else if (block)
-    gs_pool_block_freed(&entry, NULL);
+    gs_give_back(pointer.ordinal, pointer.bytes);
+  else if (of_pool)
+    gs_pool_block_freed(&block, NULL);
   if (result == CUDA_SUCCESS)
     gs_memory_synced(ordinal); /* cuMemFree waits for the device's work */
   return result;

@@ -4,6 +4,7 @@
 #include "interposer/memory/books.h"
 #include "interposer/memory/reserve.h"
 #include "interposer/process/device.h"
+#include "interposer/process/greens.h"
 #include "interposer/hooks/arrays.h"
 
 enum {
@@ -121,7 +122,7 @@ static CUresult begin(struct gs_array_charge *charge, void *const *out, const st
   charge->bytes = mipmap ? probe_mipmap(&box->full, levels, device) : probe_array(&box->full, device);
   if (charge->bytes == 0)
     charge->bytes = elements_bytes(&box->full, (unsigned)least(levels));
-  if (!gs_book_room(1))
+  if (!gs_table_room(&gs_books()->arrays, 1))
     return CUDA_ERROR_OUT_OF_MEMORY;
   if (gs_reserve(charge->ordinal, charge->bytes) == 0)
     return CUDA_SUCCESS;
@@ -161,11 +162,10 @@ static CUresult end(struct gs_array_charge *charge, CUresult result,
   if (result != CUDA_SUCCESS)
     gs_give_back(charge->ordinal, charge->bytes);
   else
-    gs_book_put(&(struct gs_entry){.key = (uintptr_t)*charge->out,
-                                   .kind = GS_BOOK_ARRAY,
-                                   .ordinal = charge->ordinal,
-                                   .bytes = charge->bytes,
-                                   .context = charge->context});
+    gs_table_put(&gs_books()->arrays, &(struct gs_allocation){.key = (uintptr_t)*charge->out,
+                                                              .bytes = charge->bytes,
+                                                              .context = gs_context_owner(charge->context),
+                                                              .ordinal = charge->ordinal});
   return result;
 }
 
@@ -219,12 +219,13 @@ CUresult gs_after_mipmap(struct gs_around_mipmap *around, CUresult result) {
 
 /* Out of the books before the driver frees it: the handle may be another array's at once. */
 CUresult gs_do_array_destroy(const struct gs_call *call, uintptr_t handle) {
-  struct gs_entry entry;
-  bool ours = gs_book_take(GS_BOOK_ARRAY, handle, &entry);
+  struct gs_table *arrays = &gs_books()->arrays;
+  struct gs_allocation array;
+  bool ours = gs_table_take(arrays, handle, &array);
   CUresult result = gs_call(call);
   if (ours && result == CUDA_SUCCESS)
-    gs_give_back(entry.ordinal, entry.bytes);
+    gs_give_back(array.ordinal, array.bytes);
   else if (ours)
-    gs_book_put(&entry);
+    gs_table_put(arrays, &array);
   return result;
 }

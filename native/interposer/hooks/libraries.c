@@ -15,11 +15,8 @@
 
 static CUresult end_library(CUresult result, const CUlibrary *library, struct gs_image_size size) {
   if (result == CUDA_SUCCESS && size.code + size.data > 0)
-    gs_book_put(&(struct gs_entry){.key = (uintptr_t)*library,
-                                   .kind = GS_BOOK_LIBRARY,
-                                   .ordinal = GS_NO_DEVICE,
-                                   .link = size.code,
-                                   .cap = size.data});
+    gs_table_put(&gs_books()->libraries,
+                 &(struct gs_library){.library = (uintptr_t)*library, .code = size.code, .data = size.data});
   return result;
 }
 
@@ -30,7 +27,7 @@ CUresult gs_cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option
   bool joined = gs_enter(&result);
   if (!joined && result != CUDA_SUCCESS)
     return result;
-  if (joined && !gs_book_room(1))
+  if (joined && !gs_table_room(&gs_books()->libraries, 1))
     return CUDA_ERROR_OUT_OF_MEMORY;
   /* read before the driver is: it need not stay after */
   struct gs_image_size size = {0};
@@ -50,7 +47,8 @@ CUresult gs_cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUji
     return result;
   struct gs_image_size size = {0};
   bool wrong;
-  if (joined && (!gs_book_room(1) || (library && !gs_file_size(fileName, gs_common_capability(), &size, &wrong))))
+  if (joined && (!gs_table_room(&gs_books()->libraries, 1) ||
+                 (library && !gs_file_size(fileName, gs_common_capability(), &size, &wrong))))
     return CUDA_ERROR_OUT_OF_MEMORY;
   return end_library(gs_real.cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues, numJitOptions,
                                                    libraryOptions, libraryOptionValues, numLibraryOptions),
@@ -129,21 +127,26 @@ CUresult gs_cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels
   return result;
 }
 
+static bool is_of(const void *kernel, void *library) {
+  return ((const struct gs_kernel *)kernel)->library == (uintptr_t)library;
+}
+
 CUresult gs_cuLibraryUnload(CUlibrary library) {
   CUresult result;
-  struct gs_entry entry;
+  struct gs_library known;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuLibraryUnload(library) : result;
-  bool ours = gs_book_take(GS_BOOK_LIBRARY, (uintptr_t)library, &entry); /* before the handle can be another's */
+  bool ours =
+      gs_table_take(&gs_books()->libraries, (uintptr_t)library, &known); /* before the handle can be another's */
   result = gs_real.cuLibraryUnload(library);
   if (result != CUDA_SUCCESS) {
     if (ours)
-      gs_book_put(&entry);
+      gs_table_put(&gs_books()->libraries, &known);
     return result;
   }
   if (ours)
-    gs_library_gone(entry.key);
-  gs_book_drop_link(GS_BOOK_KERNEL, (uintptr_t)library);
+    gs_library_gone((uintptr_t)library);
+  gs_table_drop(&gs_books()->kernels, is_of, library);
   gs_collectives_gone(library);
   gs_functions_gone();
   return result;

@@ -65,8 +65,9 @@ static CUresult begin(struct loading *loading, const CUmodule *module, struct gs
       gs_real.cuCtxGetCurrent(&loading->context) != CUDA_SUCCESS || !loading->context)
     return CUDA_SUCCESS; /* the driver's to refuse */
   loading->context = gs_context_owner(loading->context);
-  CUresult result =
-      gs_book_room(1) ? gs_code_take(loading->context, loading->ordinal, loading->bytes) : CUDA_ERROR_OUT_OF_MEMORY;
+  CUresult result = gs_table_room(&gs_books()->modules, 1)
+                        ? gs_code_take(loading->context, loading->ordinal, loading->bytes)
+                        : CUDA_ERROR_OUT_OF_MEMORY;
   if (result == CUDA_SUCCESS || !wrong)
     return result;
   loading->context = NULL;
@@ -84,11 +85,9 @@ static CUresult end(const struct loading *loading, CUresult result, CUmodule *mo
   if (result != CUDA_SUCCESS)
     gs_code_give(loading->context, loading->bytes);
   else
-    gs_book_put(&(struct gs_entry){.key = (uintptr_t)*module,
-                                   .kind = GS_BOOK_MODULE,
-                                   .ordinal = GS_NO_DEVICE,
-                                   .link = loading->bytes,
-                                   .context = loading->context});
+    gs_table_put(
+        &gs_books()->modules,
+        &(struct gs_module){.module = (uintptr_t)*module, .bytes = loading->bytes, .context = loading->context});
   return result;
 }
 
@@ -116,15 +115,15 @@ void gs_functions_gone(void) {
 
 CUresult gs_cuModuleUnload(CUmodule hmod) {
   CUresult result;
-  struct gs_entry entry;
+  struct gs_module module;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuModuleUnload(hmod) : result;
-  bool ours = gs_book_take(GS_BOOK_MODULE, (uintptr_t)hmod, &entry); /* before the handle can be another's */
+  bool ours = gs_table_take(&gs_books()->modules, (uintptr_t)hmod, &module); /* before the handle can be another's */
   result = gs_real.cuModuleUnload(hmod);
   if (ours && result == CUDA_SUCCESS)
-    gs_code_give(entry.context, entry.link);
+    gs_code_give(module.context, module.bytes);
   else if (ours)
-    gs_book_put(&entry);
+    gs_table_put(&gs_books()->modules, &module);
   if (result == CUDA_SUCCESS) {
     gs_collectives_gone(hmod);
     gs_functions_gone();
@@ -135,11 +134,8 @@ CUresult gs_cuModuleUnload(CUmodule hmod) {
 /* ---- look-ups of functions ---------------------------------------------------------------------------------------- */
 
 static CUcontext context_of(CUmodule module) {
-  gs_book_lock();
-  struct gs_entry *known = gs_book_find(GS_BOOK_MODULE, (uintptr_t)module);
-  CUcontext context = known ? known->context : NULL;
-  gs_book_unlock();
-  return context;
+  struct gs_module known;
+  return gs_table_copy(&gs_books()->modules, (uintptr_t)module, &known) ? known.context : NULL;
 }
 
 CUresult gs_cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name) {

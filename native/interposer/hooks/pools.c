@@ -28,12 +28,10 @@ static bool standard_of(CUmemoryPool pool, CUdevice device) {
 /* The entry's ordinal: GS_NO_DEVICE for pools whose memory is not this grant's to pay. A pool first seen here is a
  * device's default pool or was imported. */
 static int pool_ordinal(CUmemoryPool pool) {
-  gs_book_lock();
-  struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, (uintptr_t)pool);
-  int ordinal = entry ? entry->ordinal : GS_NO_DEVICE;
-  gs_book_unlock();
-  if (entry)
-    return ordinal;
+  struct gs_pool known;
+  int ordinal = GS_NO_DEVICE;
+  if (gs_table_copy(&gs_books()->pools, (uintptr_t)pool, &known))
+    return known.ordinal;
   for (CUdevice device = 0; device < GS_MAX_DEVICES && ordinal == GS_NO_DEVICE; device++)
     if (gs_device_ordinal(device) != GS_NO_DEVICE && standard_of(pool, device))
       ordinal = gs_device_ordinal(device);
@@ -96,6 +94,12 @@ static bool within_charge(const struct request *request, int ordinal, CUresult *
   return fits;
 }
 
+/* For a block, and for what it may be the first of. */
+static bool room_for_block(void) {
+  struct gs_books *books = gs_books();
+  return gs_table_room(&books->pools, 1) && gs_table_room(&books->blocks, 1) && gs_table_room(&books->chunks, 1);
+}
+
 CUresult gs_do_pool_alloc(const struct gs_call *call, CUdeviceptr *address, size_t bytes, bool named, CUmemoryPool pool,
                           CUstream stream) {
   CUresult result;
@@ -105,7 +109,7 @@ CUresult gs_do_pool_alloc(const struct gs_call *call, CUdeviceptr *address, size
     return gs_call(call);
   if (!named && gs_real.cuDeviceGetMemPool(&request.pool, gs_device_of(device)) != CUDA_SUCCESS)
     return gs_call(call);
-  if (!gs_book_room(4)) /* the pool, a block, a piece, and the block again when it fades */
+  if (!room_for_block())
     return CUDA_ERROR_OUT_OF_MEMORY;
   int ordinal = pool_ordinal(request.pool);
   if (ordinal == GS_NO_DEVICE) {
@@ -120,18 +124,19 @@ CUresult gs_do_pool_alloc(const struct gs_call *call, CUdeviceptr *address, size
 
 CUresult gs_do_free_async(const struct gs_call *call, CUdeviceptr address, CUstream stream) {
   /* out of the books before the driver frees: from then on another thread may be given the same address */
-  struct gs_entry entry;
-  bool ours = gs_book_take(GS_BOOK_POINTER, address, &entry);
-  bool block = !ours && gs_map_take(address, &entry);
+  struct gs_table *pointers = &gs_books()->pointers;
+  struct gs_allocation pointer;
+  struct gs_block block;
+  bool ours = gs_table_take(pointers, address, &pointer), of_pool = !ours && gs_map_take(address, &block);
   CUresult result = gs_call(call);
   if (ours && result != CUDA_SUCCESS)
-    gs_book_put(&entry);
-  else if (block && result != CUDA_SUCCESS)
-    gs_map_put_back(&entry);
+    gs_table_put(pointers, &pointer);
+  else if (of_pool && result != CUDA_SUCCESS)
+    gs_map_put_back(&block);
   else if (ours)
-    gs_free_queued(&entry, stream);
-  else if (block)
-    gs_pool_block_freed(&entry, &stream);
+    gs_free_queued(pointer.ordinal, pointer.bytes, stream);
+  else if (of_pool)
+    gs_pool_block_freed(&block, &stream);
   return result;
 }
 
@@ -150,7 +155,7 @@ CUresult gs_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
   bool managed = poolProps && poolProps->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
   if (pool && managed && gs_managed_refused())
     return CUDA_ERROR_NOT_SUPPORTED;
-  if (!gs_book_room(1))
+  if (!gs_table_room(&gs_books()->pools, 1))
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = gs_real.cuMemPoolCreate(pool, poolProps);
   if (result != CUDA_SUCCESS)
@@ -170,7 +175,7 @@ CUresult gs_cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *han
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemPoolImportFromShareableHandle(pool_out, handle, handleType, flags)
                                   : result;
-  if (!gs_book_room(1))
+  if (!gs_table_room(&gs_books()->pools, 1))
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = gs_real.cuMemPoolImportFromShareableHandle(pool_out, handle, handleType, flags);
   if (result == CUDA_SUCCESS) /* the exporter pays */
@@ -182,7 +187,8 @@ CUresult gs_cuMemPoolDestroy(CUmemoryPool pool) {
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemPoolDestroy(pool) : result;
-  struct gs_entry ended = {.ordinal = GS_NO_DEVICE};
+  struct gs_table *pools = &gs_books()->pools;
+  struct gs_pool ended = {.ordinal = GS_NO_DEVICE};
   int ordinal = pool_ordinal(pool);
   uint32_t *lock = ordinal == GS_NO_DEVICE ? NULL : &gs_process->pool_lock[ordinal];
   if (lock) /* the handle may come back at once, as another pool's */
@@ -190,15 +196,15 @@ CUresult gs_cuMemPoolDestroy(CUmemoryPool pool) {
   result = gs_real.cuMemPoolDestroy(pool);
   if (result == CUDA_SUCCESS) {
     gs_map_forget((uintptr_t)pool);
-    gs_book_lock();
-    struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, (uintptr_t)pool);
-    if (entry && entry->count == 0) {
-      ended = *entry;
-      gs_book_remove(entry);
-    } else if (entry) {
-      entry->flags |= GS_POOL_DESTROYED;
+    gs_table_lock(pools);
+    struct gs_pool *known = gs_table_find(pools, (uintptr_t)pool);
+    if (known && known->blocks == 0) {
+      ended = *known;
+      gs_table_remove(pools, known);
+    } else if (known) {
+      known->destroyed = true;
     }
-    gs_book_unlock();
+    gs_table_unlock(pools);
     gs_give_back(ended.ordinal, ended.bytes);
     if (ordinal != GS_NO_DEVICE)
       __atomic_fetch_sub(&gs_process->pools[ordinal], 1, __ATOMIC_RELAXED);
@@ -223,7 +229,7 @@ CUresult gs_do_get_pool(const struct gs_call *call, CUmemoryPool *pool, const CU
                         CUmemAllocationType type) {
   if (pool && location && type == CU_MEM_ALLOCATION_TYPE_MANAGED && gs_managed_refused())
     return CUDA_ERROR_NOT_SUPPORTED;
-  if (!gs_book_room(1))
+  if (!gs_table_room(&gs_books()->pools, 1))
     return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = gs_call(call);
   if (result == CUDA_SUCCESS && type == CU_MEM_ALLOCATION_TYPE_MANAGED && location->type != CU_MEM_LOCATION_TYPE_DEVICE)

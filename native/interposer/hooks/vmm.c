@@ -9,31 +9,66 @@
 
 static uint64_t objects; /* numbers given out */
 
-enum { MULTICAST = 1 /* gs_entry.flags of an object: memory may be bound to it */ };
+/* ---- with the lock of the objects' tables held ------------------------------------------------------------------- */
 
-static struct gs_entry *binding_in(uint64_t multicast, CUdevice device, uint64_t from, uint64_t to) {
-  struct gs_entry *entry;
+static struct gs_object *object(uint64_t number) { return gs_table_find(&gs_books()->objects, number); }
+
+/* device < 0: of any. */
+static struct gs_binding *binding_in(uint64_t multicast, CUdevice device, uint64_t from, uint64_t to) {
+  struct gs_binding *binding;
   uint32_t at = 0;
-  while ((entry = gs_book_next(GS_BOOK_BINDING, &at)))
-    if (entry->cap == multicast && (device < 0 || entry->flags == (uint32_t)device) && entry->key >= from &&
-        entry->key < to)
-      return entry;
+  while ((binding = gs_table_next(&gs_books()->bindings, &at)))
+    if (binding->multicast == multicast && (device < 0 || binding->device == device) && binding->offset >= from &&
+        binding->offset < to)
+      return binding;
   return NULL;
 }
 
-/* One holder less. The last gives the bytes back, to freed[ordinal]. Books lock held; the entry may be gone after. */
-static void drop(struct gs_entry *object, uint64_t *freed) {
-  if (!object || --object->count > 0)
+static void unbind(struct gs_binding *binding, uint64_t *freed);
+
+/* One holder less. The last gives the bytes back, to freed[ordinal]; then the object is gone. */
+static void drop(struct gs_object *held, uint64_t *freed) {
+  if (!held || --held->holders > 0)
     return;
-  struct gs_entry gone = *object, *binding;
-  gs_book_remove(object);
+  struct gs_object gone = *held;
+  struct gs_binding *binding;
+  gs_table_remove(&gs_books()->objects, held);
   if (gone.ordinal != GS_NO_DEVICE)
     freed[gone.ordinal] += gone.bytes;
-  while (gone.flags & MULTICAST && (binding = binding_in(gone.key, -1, 0, UINT64_MAX))) {
-    uint64_t bound = binding->link;
-    gs_book_remove(binding);
-    drop(gs_book_find(GS_BOOK_OBJECT, bound), freed); /* no multicast object is bound to another: one level */
-  }
+  while (gone.multicast && (binding = binding_in(gone.number, -1, 0, UINT64_MAX)))
+    unbind(binding, freed); /* no multicast object is bound to another: one level */
+}
+
+static void unbind(struct gs_binding *binding, uint64_t *freed) {
+  uint64_t memory = binding->memory;
+  gs_table_remove(&gs_books()->bindings, binding);
+  drop(object(memory), freed);
+}
+
+static struct gs_object *object_of(uint64_t handle) {
+  const struct gs_handle *known = gs_table_find(&gs_books()->handles, handle);
+  return known ? object(known->object) : NULL;
+}
+
+/* A handle the driver gave: a new one for the object, or one more time the one it gave before. */
+static void add_handle(uint64_t handle, uint64_t of) {
+  struct gs_handle *known = gs_table_find(&gs_books()->handles, handle);
+  struct gs_object *held = object(known ? known->object : of);
+  if (known)
+    known->releases++;
+  else
+    gs_table_add(&gs_books()->handles, &(struct gs_handle){handle, of, 1});
+  if (held)
+    held->holders++;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ */
+
+static void lock(void) { gs_table_lock(&gs_books()->objects); }
+static void unlock(void) { gs_table_unlock(&gs_books()->objects); }
+
+static bool room_for_object(void) {
+  return gs_table_room(&gs_books()->objects, 1) && gs_table_room(&gs_books()->handles, 1);
 }
 
 static void give_back(const uint64_t *freed) {
@@ -41,31 +76,14 @@ static void give_back(const uint64_t *freed) {
     gs_give_back(ordinal, freed[ordinal]);
 }
 
-static struct gs_entry *object_of(uint64_t handle) {
-  struct gs_entry *entry = gs_book_find(GS_BOOK_HANDLE, handle);
-  return entry ? gs_book_find(GS_BOOK_OBJECT, entry->link) : NULL;
-}
-
-/* A handle the driver gave: a new one for object, or one more time the one it gave before. Books lock held. */
-static void add_handle(uint64_t handle, uint64_t object) {
-  struct gs_entry *known = gs_book_find(GS_BOOK_HANDLE, handle);
-  if (known)
-    known->count++;
-  else
-    gs_book_add(
-        &(struct gs_entry){.key = handle, .kind = GS_BOOK_HANDLE, .ordinal = GS_NO_DEVICE, .link = object, .count = 1});
-  struct gs_entry *held = gs_book_find(GS_BOOK_OBJECT, known ? known->link : object);
-  if (held)
-    held->count++;
-}
-
-static void add_object(uint64_t handle, int ordinal, uint64_t bytes, uint32_t flags) {
+/* The first handle of a new object. */
+static void add_object(uint64_t handle, int ordinal, uint64_t bytes, bool multicast) {
   uint64_t number = __atomic_add_fetch(&objects, 1, __ATOMIC_RELAXED);
-  gs_book_lock();
-  gs_book_add(
-      &(struct gs_entry){.key = number, .kind = GS_BOOK_OBJECT, .ordinal = ordinal, .bytes = bytes, .flags = flags});
+  lock();
+  gs_table_add(&gs_books()->objects,
+               &(struct gs_object){.number = number, .bytes = bytes, .ordinal = ordinal, .multicast = multicast});
   add_handle(handle, number);
-  gs_book_unlock();
+  unlock();
 }
 
 /* Whether the driver would make it if there were room. What it refuses in any case gets its own answer, not ours. */
@@ -99,13 +117,13 @@ CUresult gs_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const
   int ordinal = device ? gs_device_ordinal(prop->location.id) : GS_NO_DEVICE;
   if (ordinal == GS_NO_DEVICE)
     return gs_real.cuMemCreate(handle, size, prop, flags); /* host memory, or nothing the driver accepts */
-  if (!gs_book_room(2))
+  if (!room_for_object())
     return CUDA_ERROR_OUT_OF_MEMORY;
   if (gs_reserve(ordinal, size) < 0)
     return refuse(CUDA_ERROR_OUT_OF_MEMORY, handle, size, prop, flags);
   result = gs_real.cuMemCreate(handle, size, prop, flags);
   if (result == CUDA_SUCCESS)
-    add_object(*handle, ordinal, size, 0);
+    add_object(*handle, ordinal, size, false);
   else
     gs_give_back(ordinal, size);
   return result;
@@ -116,18 +134,18 @@ CUresult gs_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemImportFromShareableHandle(handle, osHandle, shHandleType) : result;
-  if (!gs_book_room(2))
+  if (!room_for_object())
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = gs_real.cuMemImportFromShareableHandle(handle, osHandle, shHandleType);
   if (result != CUDA_SUCCESS)
     return result;
-  gs_book_lock();
-  bool known = gs_book_find(GS_BOOK_HANDLE, *handle) != NULL;
+  lock();
+  bool known = gs_table_find(&gs_books()->handles, *handle) != NULL;
   if (known)
     add_handle(*handle, 0);
-  gs_book_unlock();
+  unlock();
   if (!known)
-    add_object(*handle, GS_NO_DEVICE, 0, MULTICAST); /* the exporter pays; what it is of nobody says */
+    add_object(*handle, GS_NO_DEVICE, 0, true); /* the exporter pays; what it is of nobody says */
   return result;
 }
 
@@ -136,27 +154,28 @@ CUresult gs_cuMemRelease(CUmemGenericAllocationHandle handle) {
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemRelease(handle) : result;
   /* withdrawn before the driver is asked: the number may be given to another thread at once */
-  struct gs_entry entry, *known;
-  gs_book_lock();
-  if ((known = gs_book_find(GS_BOOK_HANDLE, handle))) {
-    entry = *known;
-    if (--known->count == 0)
-      gs_book_remove(known);
+  struct gs_table *handles = &gs_books()->handles;
+  uint64_t of = 0, freed[GS_MAX_DEVICES] = {0};
+  lock();
+  struct gs_handle *known = gs_table_find(handles, handle);
+  bool ours = known != NULL;
+  if (ours) {
+    of = known->object;
+    if (--known->releases == 0)
+      gs_table_remove(handles, known);
   }
-  gs_book_unlock();
+  unlock();
   result = gs_real.cuMemRelease(handle);
-  if (!known)
+  if (!ours)
     return result;
-  uint64_t freed[GS_MAX_DEVICES] = {0};
-  gs_book_lock();
+  lock();
   if (result == CUDA_SUCCESS)
-    drop(gs_book_find(GS_BOOK_OBJECT, entry.link), freed);
-  else if ((known = gs_book_find(GS_BOOK_HANDLE, handle)))
-    known->count++;
+    drop(object(of), freed);
+  else if ((known = gs_table_find(handles, handle)))
+    known->releases++;
   else
-    gs_book_add(&(struct gs_entry){
-        .key = handle, .kind = GS_BOOK_HANDLE, .ordinal = GS_NO_DEVICE, .link = entry.link, .count = 1});
-  gs_book_unlock();
+    gs_table_add(handles, &(struct gs_handle){handle, of, 1});
+  unlock();
   give_back(freed);
   return result;
 }
@@ -166,53 +185,60 @@ CUresult gs_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAl
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemMap(ptr, size, offset, handle, flags) : result;
-  if (!gs_book_room(1))
+  struct gs_table *mappings = &gs_books()->mappings;
+  if (!gs_table_room(mappings, 1))
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = gs_real.cuMemMap(ptr, size, offset, handle, flags);
   if (result != CUDA_SUCCESS)
     return result;
-  gs_book_lock();
-  struct gs_entry *object = object_of(handle);
-  if (object) {
-    object->count++;
-    gs_book_add(&(struct gs_entry){
-        .key = ptr, .kind = GS_BOOK_MAPPING, .ordinal = GS_NO_DEVICE, .bytes = size, .link = object->key});
+  lock();
+  struct gs_object *mapped = object_of(handle);
+  if (mapped) {
+    mapped->holders++;
+    gs_table_add(mappings, &(struct gs_mapping){.address = ptr, .bytes = size, .object = mapped->number});
   }
-  gs_book_unlock();
+  unlock();
   return result;
 }
 
-/* A mapping inside [from, to), or NULL; of those withdrawn one of this number. Programs unmap what they mapped, so the
- * first look nearly always finds it. */
-static struct gs_entry *mapping_in(enum gs_book_kind kind, uint64_t number, uint64_t from, uint64_t to) {
-  struct gs_entry *entry = gs_book_find(kind, from);
+/* A mapping inside [from, to) of this call, or NULL. Programs unmap what they mapped, so the first look nearly always
+ * finds it. With the lock. */
+static struct gs_mapping *mapping_in(uint64_t call, uint64_t from, uint64_t to) {
+  const struct gs_table *mappings = &gs_books()->mappings;
+  struct gs_mapping *mapping = gs_table_find(mappings, from);
   uint32_t at = 0;
-  if (!entry || entry->cap != number)
-    while ((entry = gs_book_next(kind, &at)) && !(entry->key >= from && entry->key < to && entry->cap == number))
+  if (!mapping || mapping->call != call)
+    while ((mapping = gs_table_next(mappings, &at)) &&
+           !(mapping->address >= from && mapping->address < to && mapping->call == call))
       ;
-  return entry;
+  return mapping;
 }
 
-/* Mappings in [from, to) become of the other kind; or nothing (GS_BOOK_FREE), and what they held is let go of. Only
- * what has the number `was` is meant, and it gets `becomes`. */
-static void turn_mappings(uint64_t from, uint64_t to, const enum gs_book_kind kinds[2], uint64_t was,
-                          uint64_t becomes) {
-  uint64_t freed[GS_MAX_DEVICES] = {0};
-  struct gs_entry *mapping;
-  gs_book_lock();
-  for (uint64_t at = from; at < to && (mapping = mapping_in(kinds[0], was, at, to));) {
-    struct gs_entry turned = *mapping;
-    if (turned.key == at)
-      at += turned.bytes;
-    gs_book_remove(mapping);
-    turned.kind = kinds[1];
-    turned.cap = becomes;
-    if (kinds[1] == GS_BOOK_FREE)
-      drop(gs_book_find(GS_BOOK_OBJECT, turned.link), freed);
-    else
-      gs_book_add(&turned);
+/* Mappings of the call `was` in [from, to) become those of another. */
+static void turn_mappings(uint64_t from, uint64_t to, uint64_t was, uint64_t becomes) {
+  struct gs_mapping *mapping;
+  lock();
+  for (uint64_t at = from; at < to && (mapping = mapping_in(was, at, to));) {
+    if (mapping->address == at)
+      at += mapping->bytes;
+    mapping->call = becomes;
   }
-  gs_book_unlock();
+  unlock();
+}
+
+/* The mappings of the call are gone, and what they held is let go of. */
+static void end_mappings(uint64_t from, uint64_t to, uint64_t call) {
+  uint64_t freed[GS_MAX_DEVICES] = {0};
+  struct gs_mapping *mapping;
+  lock();
+  for (uint64_t at = from; at < to && (mapping = mapping_in(call, at, to));) {
+    struct gs_mapping gone = *mapping;
+    if (gone.address == at)
+      at += gone.bytes;
+    gs_table_remove(&gs_books()->mappings, mapping);
+    drop(object(gone.object), freed);
+  }
+  unlock();
   give_back(freed);
 }
 
@@ -220,29 +246,28 @@ static void turn_mappings(uint64_t from, uint64_t to, const enum gs_book_kind ki
  * addresses can be mapped again as soon as it did it, so the mappings are withdrawn before. What they hold stays
  * charged. */
 CUresult gs_cuMemUnmap(CUdeviceptr ptr, size_t size) {
-  static const enum gs_book_kind withdraw[] = {GS_BOOK_MAPPING, GS_BOOK_UNMAPPING},
-                                 restore[] = {GS_BOOK_UNMAPPING, GS_BOOK_MAPPING},
-                                 end[] = {GS_BOOK_UNMAPPING, GS_BOOK_FREE};
   static uint64_t calls;
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemUnmap(ptr, size) : result;
   uint64_t call = __atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED);
-  turn_mappings(ptr, ptr + size, withdraw, 0, call);
+  turn_mappings(ptr, ptr + size, 0, call);
   result = gs_real.cuMemUnmap(ptr, size);
-  turn_mappings(ptr, ptr + size, result == CUDA_SUCCESS ? end : restore, call, 0);
+  if (result == CUDA_SUCCESS)
+    end_mappings(ptr, ptr + size, call);
+  else
+    turn_mappings(ptr, ptr + size, call, 0);
   return result;
 }
 
-/* The mapping that holds address, or NULL. */
-static struct gs_entry *mapping_of(uint64_t address) {
-  struct gs_entry *mapping = gs_book_find(GS_BOOK_MAPPING, address);
+/* The mapping that holds address, or NULL. With the lock. */
+static struct gs_mapping *mapping_of(uint64_t address) {
+  const struct gs_table *mappings = &gs_books()->mappings;
+  struct gs_mapping *mapping = gs_table_find(mappings, address);
   uint32_t at = 0;
-  while (!mapping && (mapping = gs_book_next(GS_BOOK_MAPPING, &at)))
-    if (address - mapping->key >= mapping->bytes)
-      mapping = NULL;
-    else
-      break;
+  if (!mapping || mapping->call)
+    while ((mapping = gs_table_next(mappings, &at)) && (mapping->call || address - mapping->address >= mapping->bytes))
+      ;
   return mapping;
 }
 
@@ -250,16 +275,16 @@ CUresult gs_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, vo
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemRetainAllocationHandle(handle, addr) : result;
-  if (!gs_book_room(1))
+  if (!gs_table_room(&gs_books()->handles, 1))
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = gs_real.cuMemRetainAllocationHandle(handle, addr);
   if (result != CUDA_SUCCESS)
     return result;
-  gs_book_lock();
-  struct gs_entry *mapping = mapping_of((uintptr_t)addr);
+  lock();
+  const struct gs_mapping *mapping = mapping_of((uintptr_t)addr);
   if (mapping)
-    add_handle(*handle, mapping->link);
-  gs_book_unlock();
+    add_handle(*handle, mapping->object);
+  unlock();
   return result;
 }
 
@@ -269,26 +294,24 @@ CUresult gs_cuMulticastCreate(CUmemGenericAllocationHandle *mcHandle, const CUmu
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMulticastCreate(mcHandle, prop) : result;
-  if (!gs_book_room(2))
+  if (!room_for_object())
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = gs_real.cuMulticastCreate(mcHandle, prop);
   if (result == CUDA_SUCCESS)
-    add_object(*mcHandle, GS_NO_DEVICE, 0, MULTICAST);
+    add_object(*mcHandle, GS_NO_DEVICE, 0, true);
   return result;
 }
 
-/* Memory that nobody here pays for needs no watching. Books lock held. */
-static void bind(uint64_t multicast, uint64_t offset, struct gs_entry *memory) {
-  struct gs_entry *object = object_of(multicast);
-  if (!object || !memory || memory->ordinal == GS_NO_DEVICE)
+/* Memory that nobody here pays for needs no watching. With the lock. */
+static void bind(uint64_t multicast, uint64_t offset, struct gs_object *memory) {
+  const struct gs_object *to = object_of(multicast);
+  if (!to || !memory || memory->ordinal == GS_NO_DEVICE)
     return;
-  memory->count++;
-  gs_book_add(&(struct gs_entry){.key = offset,
-                                 .kind = GS_BOOK_BINDING,
-                                 .ordinal = GS_NO_DEVICE,
-                                 .link = memory->key,
-                                 .flags = (uint32_t)gs_device_of(memory->ordinal),
-                                 .cap = object->key});
+  memory->holders++;
+  gs_table_add(&gs_books()->bindings, &(struct gs_binding){.offset = offset,
+                                                           .multicast = to->number,
+                                                           .memory = memory->number,
+                                                           .device = gs_device_of(memory->ordinal)});
 }
 
 CUresult gs_cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
@@ -298,14 +321,14 @@ CUresult gs_cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcO
   bool joined = gs_enter(&result);
   if (!joined && result != CUDA_SUCCESS)
     return result;
-  if (joined && !gs_book_room(1))
+  if (joined && !gs_table_room(&gs_books()->bindings, 1))
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = gs_real.cuMulticastBindMem(mcHandle, mcOffset, memHandle, memOffset, size, flags);
   if (!joined || result != CUDA_SUCCESS)
     return result;
-  gs_book_lock();
+  lock();
   bind(mcHandle, mcOffset, object_of(memHandle));
-  gs_book_unlock();
+  unlock();
   return result;
 }
 
@@ -315,37 +338,34 @@ CUresult gs_cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mc
   bool joined = gs_enter(&result);
   if (!joined && result != CUDA_SUCCESS)
     return result;
-  if (joined && !gs_book_room(1))
+  if (joined && !gs_table_room(&gs_books()->bindings, 1))
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = gs_real.cuMulticastBindAddr(mcHandle, mcOffset, memptr, size, flags);
   if (!joined || result != CUDA_SUCCESS)
     return result;
-  gs_book_lock();
-  struct gs_entry *mapping = mapping_of(memptr); /* none: a pool's, which is charged as long as the pool has it */
+  lock();
+  const struct gs_mapping *mapping =
+      mapping_of(memptr); /* none: a pool's, which is charged as long as the pool has it */
   if (mapping)
-    bind(mcHandle, mcOffset, gs_book_find(GS_BOOK_OBJECT, mapping->link));
-  gs_book_unlock();
+    bind(mcHandle, mcOffset, object(mapping->object));
+  unlock();
   return result;
 }
 
 CUresult gs_cuMulticastUnbind(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset, size_t size) {
   CUresult result;
-  struct gs_entry *binding, *object;
+  struct gs_binding *binding;
+  struct gs_object *of;
   uint64_t freed[GS_MAX_DEVICES] = {0};
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMulticastUnbind(mcHandle, dev, mcOffset, size) : result;
   result = gs_real.cuMulticastUnbind(mcHandle, dev, mcOffset, size);
   if (result != CUDA_SUCCESS)
     return result;
-  gs_book_lock();
-  object = object_of(mcHandle);
-  while (object && (binding = binding_in(object->key, dev, mcOffset, mcOffset + size))) {
-    uint64_t bound = binding->link;
-    gs_book_remove(binding);
-    drop(gs_book_find(GS_BOOK_OBJECT, bound), freed);
-    object = object_of(mcHandle);
-  }
-  gs_book_unlock();
+  lock();
+  while ((of = object_of(mcHandle)) && (binding = binding_in(of->number, dev, mcOffset, mcOffset + size)))
+    unbind(binding, freed);
+  unlock();
   give_back(freed);
   return result;
 }

@@ -3,6 +3,7 @@
  * does, once all that it was given is done. */
 #include "interposer/memory/async_free.h"
 
+#include "interposer/memory/books.h"
 #include "interposer/memory/charge.h"
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
@@ -11,9 +12,7 @@
 
 enum { FREES_AT_ONCE = 256 };
 
-/* In the books: key = the event, flags = the stream's device, whose frees are looked at together. Without an event the
- * key is a number of ours, link = the stream, cap = the struct gs_stream that it was. */
-static bool by_event(const struct gs_entry *entry) { return entry->link == 0; }
+static bool by_event(const struct gs_fading *fading) { return fading->stream == NULL; }
 
 /* Makes context current for a few calls; *pushed is for leave. False: it cannot be. */
 static bool go_to(CUcontext context, CUcontext *current, bool *pushed) {
@@ -56,38 +55,35 @@ static CUevent record_behind(CUstream stream, CUcontext context) {
 /* ---- is it done -------------------------------------------------------------------------------------------------- */
 
 /* Of a stream that is no more nobody can say; a thread's own default one only that thread can. */
-static bool stream_done(const struct gs_entry *entry) {
-  CUstream stream = (CUstream)(uintptr_t)entry->link;
-  struct gs_stream *known = gs_stream_known(stream);
-  if ((uintptr_t)known != entry->cap)
+static bool stream_done(const struct gs_fading *fading) {
+  CUstream stream = fading->stream;
+  if (gs_stream_known(stream) != fading->known)
     return stream != CU_STREAM_PER_THREAD;
   return !gs_stream_capturing(stream) && gs_real.cuStreamQuery(stream) != CUDA_ERROR_NOT_READY;
 }
 
 /* A query that fails otherwise says that the context is in ruins. */
-static bool done(const struct gs_entry *entry) {
+static bool done(const struct gs_fading *fading) {
   CUcontext current;
   bool pushed, is;
-  if (by_event(entry))
-    return gs_real.cuEventQuery((CUevent)(uintptr_t)entry->key) != CUDA_ERROR_NOT_READY;
-  is = !go_to(entry->context, &current, &pushed) || stream_done(entry);
+  if (by_event(fading))
+    return gs_real.cuEventQuery((CUevent)(uintptr_t)fading->key) != CUDA_ERROR_NOT_READY;
+  is = !go_to(fading->context, &current, &pushed) || stream_done(fading);
   leave(pushed);
   return is;
 }
 
 /* Gives its bytes back where it is done. */
 static bool end_one(uint64_t key) {
-  struct gs_entry entry, *known;
-  gs_book_lock();
-  if ((known = gs_book_find(GS_BOOK_FADING, key)))
-    entry = *known;
-  gs_book_unlock();
-  if (known && !done(&entry))
+  struct gs_table *all = &gs_books()->fading;
+  struct gs_fading fading;
+  bool known = gs_table_copy(all, key, &fading);
+  if (known && !done(&fading))
     return false;
-  if (known && gs_book_take(GS_BOOK_FADING, key, &entry)) {
-    if (by_event(&entry))
+  if (known && gs_table_take(all, key, &fading)) {
+    if (by_event(&fading))
       gs_real.cuEventDestroy_v2((CUevent)(uintptr_t)key);
-    gs_give_back(entry.ordinal, entry.bytes);
+    gs_give_back(fading.ordinal, fading.bytes);
   }
   return true;
 }
@@ -95,12 +91,13 @@ static bool end_one(uint64_t key) {
 /* Looks at the next few in streams of the device from *at on; gives how many. */
 static unsigned look(int ordinal, uint32_t *at, unsigned *awaited, unsigned *ended) {
   uint64_t keys[FREES_AT_ONCE];
+  struct gs_table *all = &gs_books()->fading;
   unsigned count = 0;
-  gs_book_lock();
-  for (struct gs_entry *entry; count < FREES_AT_ONCE && (entry = gs_book_next(GS_BOOK_FADING, at));)
-    if (entry->flags == (uint32_t)ordinal)
-      keys[count++] = entry->key;
-  gs_book_unlock();
+  gs_table_lock(all);
+  for (const struct gs_fading *fading; count < FREES_AT_ONCE && (fading = gs_table_next(all, at));)
+    if (fading->stream_ordinal == ordinal)
+      keys[count++] = fading->key;
+  gs_table_unlock(all);
   if (count == 0)
     return 0;
   int mode = gs_capture_mode_push();
@@ -150,36 +147,35 @@ static void settle_some(int ordinal) {
   end(ordinal);
 }
 
-void gs_free_queued(const struct gs_entry *entry, CUstream stream) {
-  static uint64_t numbers; /* odd, which no event is */
-  struct gs_entry fading = *entry;
-  if (!gs_time()) {
-    gs_give_back(entry->ordinal, entry->bytes);
+void gs_free_queued(int ordinal, uint64_t bytes, CUstream stream) {
+  static uint64_t numbers;                                    /* odd, which no event is */
+  if (!gs_time() || !gs_table_room(&gs_books()->fading, 1)) { /* rather too early than never */
+    gs_give_back(ordinal, bytes);
     return;
   }
-  int ordinal = gs_stream_device(stream);
-  if (ordinal == GS_NO_DEVICE)
-    ordinal = entry->ordinal;
+  int stream_ordinal = gs_stream_device(stream);
+  if (stream_ordinal == GS_NO_DEVICE)
+    stream_ordinal = ordinal;
   int mode = gs_capture_mode_push();
   CUcontext context = context_of(stream);
   CUevent event = record_behind(stream, context);
   gs_capture_mode_pop(mode);
-  fading.kind = GS_BOOK_FADING;
-  fading.key = (uintptr_t)event;
-  fading.link = 0;
-  fading.flags = (uint32_t)ordinal;
-  fading.context = gs_context_owner(context); /* the event's and the stream's: when it ends, the stream got there */
+  struct gs_fading fading = {.key = (uintptr_t)event,
+                             .bytes = bytes,
+                             .context = gs_context_owner(context), /* when it ends, the stream got there */
+                             .ordinal = ordinal,
+                             .stream_ordinal = stream_ordinal};
   if (!event) {
     struct gs_stream *known = gs_stream_of(stream);
-    if (!known) { /* nothing to wait for: rather too early than never */
-      gs_give_back(entry->ordinal, entry->bytes);
+    if (!known) { /* nothing to wait for */
+      gs_give_back(ordinal, bytes);
       return;
     }
     fading.key = __atomic_add_fetch(&numbers, 2, __ATOMIC_RELAXED) | 1;
-    fading.link = (uintptr_t)(stream ? stream : CU_STREAM_LEGACY);
-    fading.cap = (uintptr_t)known;
+    fading.stream = stream ? stream : CU_STREAM_LEGACY;
+    fading.known = known;
   }
-  gs_book_put(&fading);
-  __atomic_store_n(&gs_process->frees[ordinal], 1, __ATOMIC_RELEASE);
-  settle_some(ordinal); /* idle streams free at once */
+  gs_table_put(&gs_books()->fading, &fading);
+  __atomic_store_n(&gs_process->frees[stream_ordinal], 1, __ATOMIC_RELEASE);
+  settle_some(stream_ordinal); /* idle streams free at once */
 }

@@ -1,78 +1,183 @@
-/* This process's own record of what it holds, so that what is freed can be given back. Keys are driver handles and
- * addresses. */
+/* This process's own record of what it holds, so that what is freed can be given back: a table for each kind of thing.
+ *
+ * Order of locks, those of struct gs_process first: context_lock, gone_lock, alloc_lock, implicit_lock, events_lock,
+ * pool_lock, reserve_lock. Those of the tables come last: who holds one takes no other and asks the driver nothing.
+ *
+ * `context` is the one that a thing dies with, of a green one the primary; NULL: none. */
 #ifndef GPUSHARE_BOOKS_H
 #define GPUSHARE_BOOKS_H
 
+#include "interposer/os/table.h"
 #include "interposer/process/process.h"
 
-enum gs_book_kind {
-  GS_BOOK_FREE = 0,
-  GS_BOOK_POINTER, /* cuMemAlloc and family: device address */
-  GS_BOOK_ARRAY,   /* CUarray, CUmipmappedArray */
-  GS_BOOK_CONTEXT, /* CUcontext made by cuCtxCreate: cap = number of ours */
-  /* physical memory or a multicast object: number of ours; count = handles, mappings and bindings */
-  GS_BOOK_OBJECT,
-  GS_BOOK_HANDLE,    /* CUmemGenericAllocationHandle: link = object, count = times to release */
-  GS_BOOK_MAPPING,   /* address: link = object, bytes mapped */
-  GS_BOOK_UNMAPPING, /* the same, which a call under way may unmap: cap = number of the call */
-  GS_BOOK_IMPLICIT,  /* context + enum gs_implicit: what the driver takes there by itself; see implicit.c */
-  GS_BOOK_MODULE,    /* CUmodule: link = bytes of its image, which count as the context's code */
-  /* CUlibrary: link = bytes of its code, cap = of its variables, count = parts its code comes in, 0: not asked */
-  GS_BOOK_LIBRARY,
-  /* hash of a library, a part of it and a context that has that: link = library, cap = bytes that it counts as */
-  GS_BOOK_PLACED,
-  GS_BOOK_KERNEL, /* CUkernel: link = library */
-  /* offset in a multicast object: link = the memory object, cap = the multicast object, flags = device */
-  GS_BOOK_BINDING,
-  /* CUmemoryPool, or gs_graph_pool: bytes charged, link = what calls under way may add, count = live blocks */
-  GS_BOOK_POOL,
-  GS_BOOK_BLOCK, /* address of a block of a pool: link = pool, cap = its size */
-  /* address of one freed in the order of a stream (bytes: its handle): link = pool, cap = its size */
-  GS_BOOK_FADED,
-  GS_BOOK_CHUNK,  /* address of a piece that a pool grew by: link = pool, cap = its size */
-  GS_BOOK_FADING, /* a free in stream order of bytes that are not back yet: see async_free.c */
-  /* CUgraphExec << 4 | ordinal: link = the most a launch can take of that device, count = collectives in it */
-  GS_BOOK_GRAPH,
-  /* hash of a CUgraphExec and a node that differs there from the graph it was made of; see graph_collectives.c */
-  GS_BOOK_NODE,
-  GS_BOOK_COLLECTIVE /* CUfunction or CUkernel of a collective: link = its module or library */
-};
-
-struct gs_entry {
+/* cuMemAlloc and its family, by address; arrays and mipmapped ones, by handle. */
+struct gs_allocation {
   uint64_t key;
-  uint32_t kind; /* enum gs_book_kind */
-  int32_t ordinal;
-  uint64_t bytes; /* charged for it */
-  uint64_t link;
-  uint32_t count;
-  uint32_t flags;
-  CUcontext context;      /* the one it dies with, or NULL */
-  uint64_t cap;           /* pools: never larger than this, 0: no bound; else see the kind */
-  uint64_t live;          /* pools: bytes of live blocks */
-  uint64_t seen;          /* pools: reserved when last asked */
-  uint32_t chunks, faded; /* pools: how many GS_BOOK_CHUNK and GS_BOOK_FADED are of it */
+  uint64_t bytes; /* charged */
+  CUcontext context;
+  int ordinal;
 };
 
-/* Makes sure that `more` entries can be added: call before the driver is asked, so that nothing it gave goes
- * unrecorded. */
-bool gs_book_room(unsigned more);
-/* Several books calls that belong together. The single calls below take the lock themselves. */
-void gs_book_lock(void);
-void gs_book_unlock(void);
-/* With the lock held. find gives NULL where there is none; the pointer is good until the next add or remove. */
-struct gs_entry *gs_book_find(enum gs_book_kind kind, uint64_t key);
-void gs_book_add(const struct gs_entry *entry);
-void gs_book_remove(struct gs_entry *entry);
-/* The entry after *at (start with 0) of this kind, or NULL. Nothing may be removed on the way. */
-struct gs_entry *gs_book_next(enum gs_book_kind kind, uint32_t *at);
+/* A context made by cuCtxCreate. */
+struct gs_created {
+  uint64_t context;
+  uint64_t bytes;  /* charged for it */
+  uint64_t number; /* tells contexts of the same handle apart */
+  int ordinal;
+};
 
-/* Removes all entries of a kind with this link; their bytes are not given back. */
-void gs_book_drop_link(enum gs_book_kind kind, uint64_t link);
+/* ---- physical memory (hooks/vmm.c) ---- */
 
-void gs_book_put(const struct gs_entry *entry);
-/* Removes the entry and gives it in *out; false if there is none. */
-bool gs_book_take(enum gs_book_kind kind, uint64_t key, struct gs_entry *out);
+/* A piece of it, or a multicast object. */
+struct gs_object {
+  uint64_t number;  /* ours */
+  uint64_t bytes;   /* charged */
+  int ordinal;      /* GS_NO_DEVICE: nobody here pays */
+  uint32_t holders; /* handles, mappings and bindings */
+  bool multicast;   /* memory may be bound to it */
+};
+
+struct gs_handle {
+  uint64_t handle; /* CUmemGenericAllocationHandle */
+  uint64_t object;
+  uint32_t releases; /* that it takes until the driver is done with it */
+};
+
+struct gs_mapping {
+  uint64_t address, bytes;
+  uint64_t object;
+  uint64_t call; /* the number of the one under way that may unmap it; 0: it is mapped */
+};
+
+/* Memory in a multicast object. */
+struct gs_binding {
+  uint64_t offset;            /* in the multicast object */
+  uint64_t multicast, memory; /* objects */
+  CUdevice device;
+};
+
+/* ---- programs ---- */
+
+struct gs_module {
+  uint64_t module; /* CUmodule */
+  uint64_t bytes;  /* of its image, which count as the context's code */
+  CUcontext context;
+};
+
+struct gs_library {
+  uint64_t library;    /* CUlibrary */
+  uint64_t code, data; /* bytes of its code and of its variables */
+  uint32_t parts;      /* that its code comes in; 0: not asked yet */
+};
+
+/* A part of a library in a context that has it. */
+struct gs_placed {
+  uint64_t key; /* hash of library, part and context */
+  uint64_t library;
+  uint64_t bytes; /* that it counts as */
+  CUcontext context;
+};
+
+struct gs_kernel {
+  uint64_t kernel; /* CUkernel */
+  uint64_t library;
+};
+
+/* A function or kernel of a collective. */
+struct gs_collective {
+  uint64_t function; /* CUfunction, CUkernel */
+  uint64_t program;  /* CUmodule, CUlibrary */
+  CUcontext context; /* NULL of a library's */
+};
+
+/* What the driver takes in a context by itself: see implicit.c. */
+struct gs_taken {
+  uint64_t key;   /* context + enum gs_implicit */
+  uint64_t bytes; /* charged */
+  uint64_t sure;  /* bytes the driver has taken for certain; of code, the sum of all images */
+  uint32_t calls; /* under way that may make it more */
+  uint32_t began; /* what the context began with; of the stack bytes per thread, of buffers pieces */
+  CUcontext context;
+  int ordinal;
+};
+
+/* ---- pools ---- */
+
+struct gs_pool {
+  uint64_t pool;                  /* CUmemoryPool, or gs_graph_pool */
+  uint64_t bytes;                 /* charged */
+  uint64_t coming;                /* bytes that calls under way may add */
+  uint64_t cap;                   /* never larger than this; 0: no bound */
+  uint64_t live;                  /* bytes of live blocks */
+  uint64_t seen;                  /* bytes reserved when last asked */
+  uint32_t blocks, chunks, faded; /* how many of each are of it */
+  int ordinal;
+  bool destroyed; /* ends with its last block */
+  bool shrunk;    /* gave memory back since pool_map.c looked */
+};
+
+/* A block that lives; or one that was freed in the order of a stream, whose place is nobody's yet: it fades. */
+struct gs_block {
+  uint64_t address, bytes;
+  uint64_t pool;
+  CUcontext context; /* NULL of one that fades */
+  CUstream stream;   /* of one that fades: CU_STREAM_PER_THREAD where it is not known */
+  bool fades;
+};
+
+/* A piece that a pool grew by. */
+struct gs_chunk {
+  uint64_t address, bytes;
+  uint64_t pool;
+};
+
+/* A free in stream order of bytes that are not back yet: see async_free.c. */
+struct gs_fading {
+  uint64_t key; /* the CUevent behind it; without one a number of ours */
+  uint64_t bytes;
+  CUstream stream;    /* without an event the stream, else NULL */
+  const void *known;  /* the struct gs_stream that it was */
+  CUcontext context;  /* of the event and the stream */
+  int ordinal;        /* charged */
+  int stream_ordinal; /* the stream's device, whose frees are looked at together */
+};
+
+/* ---- graphs (hooks/graphs) ---- */
+
+/* What an executable graph means to a device. */
+struct gs_graph {
+  uint64_t key;         /* CUgraphExec << 4 | ordinal */
+  uint64_t bytes;       /* the most that a launch can take */
+  uint32_t collectives; /* in it */
+};
+
+/* A node that differs in an executable graph from the graph it was made of. */
+struct gs_node {
+  uint64_t key;   /* hash of graph, node and ordinal */
+  uint64_t graph; /* CUgraphExec */
+  int32_t collectives;
+};
+
+struct gs_books {
+  struct gs_table pointers;                             /* gs_allocation */
+  struct gs_table arrays;                               /* gs_allocation */
+  struct gs_table contexts;                             /* gs_created */
+  struct gs_table objects, handles, mappings, bindings; /* one lock */
+  struct gs_table modules;
+  struct gs_table libraries, placed, kernels; /* one lock */
+  struct gs_table collectives;
+  struct gs_table taken;
+  struct gs_table pools, blocks, chunks; /* one lock */
+  struct gs_table fading;
+  struct gs_table graphs;
+  struct gs_table nodes;
+  uint32_t lock[12]; /* of the lines above */
+};
+
+/* Never NULL: without memory the tables are empty and stay so. */
+struct gs_books *gs_books(void);
+
 /* Removes everything that dies with context. What was charged for it, by ordinal, is the caller's to give back. */
-void gs_book_drop_context(CUcontext context, uint64_t bytes[GS_MAX_DEVICES]);
+void gs_books_drop_context(CUcontext context, uint64_t bytes[GS_MAX_DEVICES]);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "interposer/memory/books.h"
 #include "interposer/process/device.h"
+#include "interposer/process/greens.h"
 
 /* NCCL's kernels, also as C++ names them. */
 static bool names_collective(const char *name) {
@@ -17,19 +18,17 @@ static bool names_collective(const char *name) {
 }
 
 static void mark(const void *function, bool is, const void *program, CUcontext context) {
-  if (!function || (!is && !gs_collectives_known()) || (is && !gs_book_room(1)))
+  struct gs_table *all = &gs_books()->collectives;
+  if (!function || (!is && !gs_collectives_known()) || (is && !gs_table_room(all, 1)))
     return;
-  gs_book_lock();
-  struct gs_entry *known = gs_book_find(GS_BOOK_COLLECTIVE, (uintptr_t)function);
+  struct gs_collective fresh = {(uintptr_t)function, (uintptr_t)program, gs_context_owner(context)};
+  gs_table_lock(all);
+  void *known = gs_table_find(all, fresh.function);
   if (known)
-    gs_book_remove(known); /* the handle may have been another's */
+    gs_table_remove(all, known); /* the handle may have been another's */
   if (is)
-    gs_book_add(&(struct gs_entry){.key = (uintptr_t)function,
-                                   .kind = GS_BOOK_COLLECTIVE,
-                                   .ordinal = GS_NO_DEVICE,
-                                   .link = (uintptr_t)program,
-                                   .context = context});
-  gs_book_unlock();
+    gs_table_add(all, &fresh);
+  gs_table_unlock(all);
   if (is)
     __atomic_add_fetch(&gs_process->collectives, 1, __ATOMIC_RELEASE);
 }
@@ -43,16 +42,16 @@ void gs_collective_same(const void *function, const void *kernel, const void *pr
     mark(function, gs_collective(kernel), program, NULL);
 }
 
+static bool is_of(const void *collective, void *program) {
+  return ((const struct gs_collective *)collective)->program == (uintptr_t)program;
+}
+
 void gs_collectives_gone(const void *program) {
   if (gs_collectives_known())
-    gs_book_drop_link(GS_BOOK_COLLECTIVE, (uintptr_t)program);
+    gs_table_drop(&gs_books()->collectives, is_of, (void *)(uintptr_t)program);
 }
 
 bool gs_collective(const void *function) {
-  if (!gs_collectives_known())
-    return false;
-  gs_book_lock();
-  bool is = gs_book_find(GS_BOOK_COLLECTIVE, (uintptr_t)function) != NULL;
-  gs_book_unlock();
-  return is;
+  struct gs_collective found;
+  return gs_collectives_known() && gs_table_copy(&gs_books()->collectives, (uintptr_t)function, &found);
 }

@@ -6,8 +6,7 @@
  *   code    programs, see library_code.c and hooks/modules.c.
  *
  * All come in pieces of 2 MiB. What a new context has of them is in limits->context_bytes, so only what exceeds that is
- * charged. Each is an entry of the books: bytes charged, link what the driver has taken for sure, count calls under way
- * that may make it more, flags what the context began with (stack: bytes per thread; fifo and heap: pieces). */
+ * charged. Each is a struct gs_taken of the books. */
 #include "interposer/memory/implicit.h"
 
 #include "interposer/memory/books.h"
@@ -56,59 +55,43 @@ static uint32_t beginning(uint32_t what) {
 }
 
 static bool make_entry(CUcontext context, int ordinal, uint32_t what) {
-  gs_book_lock();
-  bool there = gs_book_find(GS_BOOK_IMPLICIT, key_of(context, what)) != NULL;
-  gs_book_unlock();
-  if (there)
+  struct gs_table *all = &gs_books()->taken;
+  struct gs_taken fresh;
+  if (gs_table_copy(all, key_of(context, what), &fresh))
     return true;
-  if (!gs_book_room(1))
+  if (!gs_table_room(all, 1))
     return false;
-  struct gs_entry fresh = {.key = key_of(context, what),
-                           .kind = GS_BOOK_IMPLICIT,
-                           .ordinal = ordinal,
-                           .flags = beginning(what),
-                           .context = context};
-  gs_book_lock();
-  if (!gs_book_find(GS_BOOK_IMPLICIT, fresh.key))
-    gs_book_add(&fresh);
-  gs_book_unlock();
+  fresh = (struct gs_taken){
+      .key = key_of(context, what), .began = beginning(what), .context = gs_context_owner(context), .ordinal = ordinal};
+  gs_table_lock(all);
+  if (!gs_table_find(all, fresh.key))
+    gs_table_add(all, &fresh);
+  gs_table_unlock(all);
   return true;
 }
 
 /* Under implicit_lock: entries change nowhere else, but for leaving with their context. */
-static bool read_entry(CUcontext context, uint32_t what, struct gs_entry *out) {
-  gs_book_lock();
-  struct gs_entry *entry = gs_book_find(GS_BOOK_IMPLICIT, key_of(context, what));
-  if (entry)
-    *out = *entry;
-  gs_book_unlock();
-  return entry != NULL;
+static bool read_entry(CUcontext context, uint32_t what, struct gs_taken *out) {
+  return gs_table_copy(&gs_books()->taken, key_of(context, what), out);
 }
 
-static bool write_entry(const struct gs_entry *changed) {
-  gs_book_lock();
-  struct gs_entry *entry = gs_book_find(GS_BOOK_IMPLICIT, changed->key);
-  if (entry)
-    *entry = *changed;
-  gs_book_unlock();
-  return entry != NULL;
-}
+static bool write_entry(const struct gs_taken *changed) { return gs_table_replace(&gs_books()->taken, changed); }
 
 /* Bytes above the beginning, for a value as the driver's limit says it. */
-static uint64_t bytes_above(const struct gs_entry *entry, uint32_t what, uint64_t value) {
+static uint64_t bytes_above(const struct gs_taken *entry, uint32_t what, uint64_t value) {
   uint64_t from, to;
   if (what == GS_IMPLICIT_STACK) {
-    from = stack_bytes(entry->ordinal, entry->flags);
+    from = stack_bytes(entry->ordinal, entry->began);
     to = stack_bytes(entry->ordinal, value < GS_STACK_MAX ? value : GS_STACK_MAX);
   } else {
-    from = (uint64_t)entry->flags * CHUNK;
+    from = (uint64_t)entry->began * CHUNK;
     to = pieces(value) * CHUNK;
   }
   return to > from ? to - from : 0;
 }
 
 CUresult gs_implicit_begin(struct gs_growing *growing, CUcontext context, int ordinal, uint32_t what, uint64_t value) {
-  struct gs_entry entry;
+  struct gs_taken entry;
   CUresult result = CUDA_SUCCESS;
   *growing = (struct gs_growing){.context = context, .what = what};
   if (!make_entry(context, ordinal, what))
@@ -116,14 +99,14 @@ CUresult gs_implicit_begin(struct gs_growing *growing, CUcontext context, int or
   gs_lock(&gs_process->implicit_lock);
   if (read_entry(context, what, &entry)) {
     growing->bytes = bytes_above(&entry, what, value);
-    growing->grows = what != GS_IMPLICIT_STACK || growing->bytes > entry.link;
+    growing->grows = what != GS_IMPLICIT_STACK || growing->bytes > entry.sure;
     if (growing->grows && growing->bytes > entry.bytes && gs_reserve(ordinal, growing->bytes - entry.bytes) < 0) {
       growing->grows = false;
       result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (growing->grows) {
       entry.bytes = growing->bytes > entry.bytes ? growing->bytes : entry.bytes;
-      entry.count++;
+      entry.calls++;
       write_entry(&entry);
     }
   }
@@ -142,18 +125,18 @@ CUresult gs_stack_begin(struct gs_growing *growing, CUcontext context, int ordin
 }
 
 void gs_implicit_end(const struct gs_growing *growing, bool taken) {
-  struct gs_entry entry;
+  struct gs_taken entry;
   uint64_t rest = 0;
   if (!growing->grows)
     return;
   gs_lock(&gs_process->implicit_lock);
   if (read_entry(growing->context, growing->what, &entry)) {
-    bool keeps = growing->what == GS_IMPLICIT_STACK && growing->bytes < entry.link;
+    bool keeps = growing->what == GS_IMPLICIT_STACK && growing->bytes < entry.sure;
     if (taken && !keeps)
-      entry.link = growing->bytes;
-    if (entry.count > 0 && --entry.count == 0) {
-      rest = entry.bytes - entry.link;
-      entry.bytes = entry.link;
+      entry.sure = growing->bytes;
+    if (entry.calls > 0 && --entry.calls == 0) {
+      rest = entry.bytes - entry.sure;
+      entry.bytes = entry.sure;
     }
     if (!write_entry(&entry))
       rest = 0; /* it went with its context */
@@ -162,20 +145,20 @@ void gs_implicit_end(const struct gs_growing *growing, bool taken) {
   gs_unlock(&gs_process->implicit_lock);
 }
 
-/* ---- code: as many pieces as the sum of all images needs; link is that sum --------------------------------------- */
+/* ---- code: as many pieces as the sum of all images needs --------------------------------------------------------- */
 
 CUresult gs_code_take(CUcontext context, int ordinal, uint64_t bytes) {
-  struct gs_entry entry;
+  struct gs_taken entry;
   CUresult result = CUDA_SUCCESS;
   if (!make_entry(context, ordinal, GS_IMPLICIT_CODE))
     return CUDA_ERROR_OUT_OF_MEMORY;
   gs_lock(&gs_process->implicit_lock);
   if (read_entry(context, GS_IMPLICIT_CODE, &entry)) {
-    uint64_t want = pieces(entry.link + bytes) * CHUNK;
+    uint64_t want = pieces(entry.sure + bytes) * CHUNK;
     if (want > entry.bytes && gs_reserve(ordinal, want - entry.bytes) < 0) {
       result = CUDA_ERROR_OUT_OF_MEMORY;
     } else {
-      entry.link += bytes;
+      entry.sure += bytes;
       entry.bytes = want;
       write_entry(&entry);
     }
@@ -185,12 +168,12 @@ CUresult gs_code_take(CUcontext context, int ordinal, uint64_t bytes) {
 }
 
 void gs_code_give(CUcontext context, uint64_t bytes) {
-  struct gs_entry entry;
+  struct gs_taken entry;
   gs_lock(&gs_process->implicit_lock);
   if (read_entry(context, GS_IMPLICIT_CODE, &entry)) {
     uint64_t before = entry.bytes;
-    entry.link -= bytes < entry.link ? bytes : entry.link;
-    entry.bytes = pieces(entry.link) * CHUNK;
+    entry.sure -= bytes < entry.sure ? bytes : entry.sure;
+    entry.bytes = pieces(entry.sure) * CHUNK;
     if (write_entry(&entry))
       gs_give_back(entry.ordinal, before - entry.bytes);
   }

@@ -3,6 +3,7 @@
 #include "interposer/memory/books.h"
 #include "interposer/memory/implicit.h"
 #include "interposer/process/device.h"
+#include "interposer/process/greens.h"
 
 /* Of a library in a context: the code of a kernel, all code (GS_LIBRARY_ALL), or its variables (then part is the library itself). */
 static uint64_t placed_key(uint64_t library, uint64_t part, CUcontext context) {
@@ -16,58 +17,55 @@ static uint64_t placed_key(uint64_t library, uint64_t part, CUcontext context) {
 static void count_parts(uint64_t library) {
   CUmoduleLoadingMode mode;
   unsigned int count = 0;
-  gs_book_lock();
-  struct gs_entry *known = gs_book_find(GS_BOOK_LIBRARY, library);
-  bool unknown = known && known->count == 0;
-  gs_book_unlock();
-  if (!unknown)
+  struct gs_table *libraries = &gs_books()->libraries;
+  struct gs_library now;
+  if (!gs_table_copy(libraries, library, &now) || now.parts > 0)
     return;
   bool one_by_one = gs_real_has(GS_INDEX_cuModuleGetLoadingMode) &&
                     gs_real.cuModuleGetLoadingMode(&mode) == CUDA_SUCCESS && mode == CU_MODULE_LAZY_LOADING &&
                     gs_real_has(GS_INDEX_cuLibraryGetKernelCount) &&
                     gs_real.cuLibraryGetKernelCount(&count, (CUlibrary)(uintptr_t)library) == CUDA_SUCCESS;
-  gs_book_lock();
-  if ((known = gs_book_find(GS_BOOK_LIBRARY, library)))
-    known->count = one_by_one && count > 0 ? count : 1;
-  gs_book_unlock();
+  gs_table_lock(libraries);
+  struct gs_library *known = gs_table_find(libraries, library);
+  if (known)
+    known->parts = one_by_one && count > 0 ? count : 1;
+  gs_table_unlock(libraries);
 }
 
 /* The part alone. *placed: it was not there before. */
 static CUresult place_one(uint64_t library, uint64_t part, CUcontext context, int ordinal, bool *placed) {
-  struct gs_entry fresh = {.key = placed_key(library, part, context),
-                           .kind = GS_BOOK_PLACED,
-                           .ordinal = GS_NO_DEVICE,
-                           .link = library,
-                           .context = context};
+  struct gs_books *books = gs_books();
+  struct gs_placed fresh = {
+      .key = placed_key(library, part, context), .library = library, .context = gs_context_owner(context)};
   bool code = part != library;
   *placed = false;
-  if (!gs_book_room(1))
+  if (!gs_table_room(&books->placed, 1))
     return CUDA_ERROR_OUT_OF_MEMORY;
   if (code)
     count_parts(library);
-  gs_book_lock();
-  struct gs_entry *known = gs_book_find(GS_BOOK_LIBRARY, library);
-  bool there = !known || gs_book_find(GS_BOOK_PLACED, fresh.key) ||
-               (code && gs_book_find(GS_BOOK_PLACED, placed_key(library, GS_LIBRARY_ALL, context)));
+  gs_table_lock(&books->libraries);
+  struct gs_library *known = gs_table_find(&books->libraries, library);
+  bool there = !known || gs_table_find(&books->placed, fresh.key) ||
+               (code && gs_table_find(&books->placed, placed_key(library, GS_LIBRARY_ALL, context)));
   if (!there) {
-    uint32_t parts = part != GS_LIBRARY_ALL && known->count > 0 ? known->count : 1;
-    fresh.cap = code ? (known->link + parts - 1) / parts : known->cap;
-    gs_book_add(&fresh);
+    uint32_t parts = part != GS_LIBRARY_ALL && known->parts > 0 ? known->parts : 1;
+    fresh.bytes = code ? (known->code + parts - 1) / parts : known->data;
+    gs_table_add(&books->placed, &fresh);
   }
-  gs_book_unlock();
+  gs_table_unlock(&books->libraries);
   if (there)
     return CUDA_SUCCESS;
-  CUresult result = gs_code_take(context, ordinal, fresh.cap);
+  CUresult result = gs_code_take(context, ordinal, fresh.bytes);
   *placed = result == CUDA_SUCCESS;
   if (result != CUDA_SUCCESS)
-    gs_book_take(GS_BOOK_PLACED, fresh.key, &fresh);
+    gs_table_take(&books->placed, fresh.key, &fresh);
   return result;
 }
 
 static void take_away(uint64_t library, uint64_t part, CUcontext context) {
-  struct gs_entry gone;
-  if (gs_book_take(GS_BOOK_PLACED, placed_key(library, part, context), &gone))
-    gs_code_give(context, gone.cap);
+  struct gs_placed gone;
+  if (gs_table_take(&gs_books()->placed, placed_key(library, part, context), &gone))
+    gs_code_give(context, gone.bytes);
 }
 
 void gs_library_undo(uint64_t library, uint64_t part, CUcontext context, struct gs_brought brought) {
@@ -89,11 +87,8 @@ CUresult gs_library_place(uint64_t library, uint64_t part, CUcontext context, in
 }
 
 uint64_t gs_library_of(uint64_t kernel) {
-  gs_book_lock();
-  struct gs_entry *known = gs_book_find(GS_BOOK_KERNEL, kernel);
-  uint64_t library = known ? known->link : 0;
-  gs_book_unlock();
-  return library;
+  struct gs_kernel known;
+  return gs_table_copy(&gs_books()->kernels, kernel, &known) ? known.library : 0;
 }
 
 CUresult gs_kernel_placed(CUfunction kernel, CUcontext context, int ordinal, bool *of_library) {
@@ -105,45 +100,41 @@ CUresult gs_kernel_placed(CUfunction kernel, CUcontext context, int ordinal, boo
 
 CUcontext gs_function_context(CUfunction function) {
   CUmodule module;
-  CUcontext context = NULL;
+  struct gs_module known;
   if (gs_library_of((uintptr_t)function) || !gs_real_has(GS_INDEX_cuFuncGetModule) ||
       gs_real.cuFuncGetModule(&module, function) != CUDA_SUCCESS)
     return NULL;
-  gs_book_lock();
-  struct gs_entry *known = gs_book_find(GS_BOOK_MODULE, (uintptr_t)module);
-  if (known)
-    context = known->context;
-  gs_book_unlock();
-  return context;
+  return gs_table_copy(&gs_books()->modules, (uintptr_t)module, &known) ? known.context : NULL;
 }
 
 void gs_library_kernel(CUkernel kernel, CUlibrary library) {
-  if (!kernel || !gs_book_room(1))
+  struct gs_table *kernels = &gs_books()->kernels;
+  if (!kernel || !gs_table_room(kernels, 1))
     return;
-  gs_book_lock();
-  if (!gs_book_find(GS_BOOK_KERNEL, (uintptr_t)kernel))
-    gs_book_add(&(struct gs_entry){
-        .key = (uintptr_t)kernel, .kind = GS_BOOK_KERNEL, .ordinal = GS_NO_DEVICE, .link = (uintptr_t)library});
-  gs_book_unlock();
+  gs_table_lock(kernels);
+  if (!gs_table_find(kernels, (uintptr_t)kernel))
+    gs_table_add(kernels, &(struct gs_kernel){(uintptr_t)kernel, (uintptr_t)library});
+  gs_table_unlock(kernels);
 }
 
 /* One place that a part of the library is in, taken out of the books; false: it is nowhere. */
-static bool next_place(uint64_t library, struct gs_entry *out) {
+static bool next_place(uint64_t library, struct gs_placed *out) {
+  struct gs_table *placed = &gs_books()->placed;
   uint32_t at = 0;
-  struct gs_entry *entry;
+  struct gs_placed *one;
   bool found = false;
-  gs_book_lock();
-  while (!found && (entry = gs_book_next(GS_BOOK_PLACED, &at)))
-    if ((found = entry->link == library)) {
-      *out = *entry;
-      gs_book_remove(entry);
+  gs_table_lock(placed);
+  while (!found && (one = gs_table_next(placed, &at)))
+    if ((found = one->library == library)) {
+      *out = *one;
+      gs_table_remove(placed, one);
     }
-  gs_book_unlock();
+  gs_table_unlock(placed);
   return found;
 }
 
 void gs_library_gone(uint64_t library) {
-  struct gs_entry where;
+  struct gs_placed where;
   while (next_place(library, &where))
-    gs_code_give(where.context, where.cap);
+    gs_code_give(where.context, where.bytes);
 }

@@ -6,18 +6,19 @@
 #include "interposer/memory/pool_map.h"
 #include "interposer/process/device.h"
 
-void gs_pool_block_freed(const struct gs_entry *block, const CUstream *stream) {
-  struct gs_entry ended = {.ordinal = GS_NO_DEVICE};
-  gs_book_lock();
-  struct gs_entry *pool = gs_book_find(GS_BOOK_POOL, block->link);
-  bool destroyed = pool && pool->flags & GS_POOL_DESTROYED;
-  if (pool && pool->count > 0)
-    pool->count--;
-  if (destroyed && pool->count == 0) {
+void gs_pool_block_freed(const struct gs_block *block, const CUstream *stream) {
+  struct gs_table *pools = &gs_books()->pools;
+  struct gs_pool ended = {.ordinal = GS_NO_DEVICE};
+  gs_table_lock(pools);
+  struct gs_pool *pool = gs_table_find(pools, block->pool);
+  bool destroyed = pool && pool->destroyed;
+  if (pool && pool->blocks > 0)
+    pool->blocks--;
+  if (destroyed && pool->blocks == 0) {
     ended = *pool;
-    gs_book_remove(pool);
+    gs_table_remove(pools, pool);
   }
-  gs_book_unlock();
+  gs_table_unlock(pools);
   if (pool && !destroyed && stream)
     gs_map_faded(block, *stream);
   else
@@ -25,13 +26,13 @@ void gs_pool_block_freed(const struct gs_entry *block, const CUstream *stream) {
   if (ended.ordinal == GS_NO_DEVICE)
     return;
   if (stream)
-    gs_free_queued(&ended, *stream);
+    gs_free_queued(ended.ordinal, ended.bytes, *stream);
   else
     gs_give_back(ended.ordinal, ended.bytes);
 }
 
 void gs_pools_context_gone(CUcontext context) {
-  struct gs_entry block;
+  struct gs_block block;
   for (uint32_t at = 0; gs_map_ended(context, &at, &block);)
     gs_pool_block_freed(&block, NULL);
 }

@@ -6,14 +6,14 @@
 enum { POOLS_AT_ONCE = 64 };
 
 void gs_pool_add(uint64_t pool, int ordinal, uint64_t cap, uint64_t reserved) {
-  gs_book_lock();
-  if (!gs_book_find(GS_BOOK_POOL, pool)) {
-    gs_book_add(
-        &(struct gs_entry){.key = pool, .kind = GS_BOOK_POOL, .ordinal = ordinal, .cap = cap, .seen = reserved});
+  struct gs_table *pools = &gs_books()->pools;
+  gs_table_lock(pools);
+  if (!gs_table_find(pools, pool)) {
+    gs_table_add(pools, &(struct gs_pool){.pool = pool, .cap = cap, .seen = reserved, .ordinal = ordinal});
     if (ordinal != GS_NO_DEVICE)
       __atomic_fetch_add(&gs_process->pools[ordinal], 1, __ATOMIC_RELAXED);
   }
-  gs_book_unlock();
+  gs_table_unlock(pools);
 }
 
 uint64_t gs_graph_pool(int ordinal) {
@@ -50,27 +50,28 @@ bool gs_pool_figures(uint64_t pool, int ordinal, uint64_t *reserved, uint64_t *u
 /* The device's pool lock makes the figure and the charge belong together. */
 bool gs_pool_settle(uint64_t pool, int ordinal, uint64_t ended, bool gone, uint64_t *grew) {
   uint64_t reserved = 0, used, less = 0, more = 0;
+  struct gs_table *pools = &gs_books()->pools;
   *grew = 0;
   gs_lock(&gs_process->pool_lock[ordinal]);
   bool known = gs_pool_figures(pool, ordinal, &reserved, &used);
-  gs_book_lock();
-  struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, pool);
+  gs_table_lock(pools);
+  struct gs_pool *entry = gs_table_find(pools, pool);
   if (entry)
-    entry->link -= ended;
+    entry->coming -= ended;
   if (entry && (known || gone)) {
-    uint64_t most = reserved + entry->link;
+    uint64_t most = reserved + entry->coming;
     if (entry->bytes > most)
       less = entry->bytes - most;
     else if (reserved > entry->bytes)
       more = reserved - entry->bytes;
     entry->bytes += more - less;
     if (reserved < entry->seen)
-      entry->flags |= GS_POOL_SHRUNK;
+      entry->shrunk = true;
     else
       *grew = reserved - entry->seen;
     entry->seen = reserved;
   }
-  gs_book_unlock();
+  gs_table_unlock(pools);
   bool fits = gs_reserve_now(ordinal, more) == 0;
   if (!fits)
     gs_charge(ordinal, more);
@@ -81,12 +82,13 @@ bool gs_pool_settle(uint64_t pool, int ordinal, uint64_t ended, bool gone, uint6
 
 /* The next pools of the device, from *at on. */
 static unsigned pools_of(int ordinal, uint32_t *at, uint64_t *pools) {
+  struct gs_table *all = &gs_books()->pools;
   unsigned count = 0;
-  gs_book_lock();
-  for (struct gs_entry *entry; count < POOLS_AT_ONCE && (entry = gs_book_next(GS_BOOK_POOL, at));)
-    if (entry->ordinal == ordinal && !(entry->flags & GS_POOL_DESTROYED))
-      pools[count++] = entry->key;
-  gs_book_unlock();
+  gs_table_lock(all);
+  for (const struct gs_pool *pool; count < POOLS_AT_ONCE && (pool = gs_table_next(all, at));)
+    if (pool->ordinal == ordinal && !pool->destroyed)
+      pools[count++] = pool->pool;
+  gs_table_unlock(all);
   return count;
 }
 

@@ -8,9 +8,7 @@
 
 enum {
   GS_POOL_STEP = 33554432, /* drivers grow a pool by multiples of 32 MiB */
-  GS_POOL_GRAIN = 2097152, /* and by 2 MiB where a step has no room: the page of device memory */
-  GS_POOL_DESTROYED = 1,   /* gs_entry.flags: ends with its last block */
-  GS_POOL_SHRUNK = 2       /* gave memory back since pool_map.c looked */
+  GS_POOL_GRAIN = 2097152  /* and by 2 MiB where a step has no room: the page of device memory */
 };
 
 /* UINT64_MAX where that is too large. */

@@ -6,13 +6,14 @@
 #include "page/page.h"
 
 static void add_need(uint64_t pool, uint64_t need, uint64_t bytes) {
-  gs_book_lock();
-  struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, pool);
+  struct gs_table *pools = &gs_books()->pools;
+  gs_table_lock(pools);
+  struct gs_pool *entry = gs_table_find(pools, pool);
   if (entry) {
-    entry->link += need;
+    entry->coming += need;
     entry->bytes += bytes;
   }
-  gs_book_unlock();
+  gs_table_unlock(pools);
 }
 
 static bool begin(struct gs_growth *growth, uint64_t need) {
@@ -24,11 +25,8 @@ static bool begin(struct gs_growth *growth, uint64_t need) {
 }
 
 static uint64_t cap_of(uint64_t pool) {
-  gs_book_lock();
-  struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, pool);
-  uint64_t cap = entry ? entry->cap : 0;
-  gs_book_unlock();
-  return cap;
+  struct gs_pool known;
+  return gs_table_copy(&gs_books()->pools, pool, &known) ? known.cap : 0;
 }
 
 /* The most that `bytes` more can make the pool grow by, and the least where it has to be sparing. */
@@ -57,16 +55,17 @@ static bool begin_within(struct gs_growth *growth, uint64_t bytes, uint64_t need
   if (gs_pool_figures(pool, growth->ordinal, &reserved, &used) &&
       (gs_is_graph_pool(pool) || (look ? gs_map_has_room(pool, bytes, stream, reserved, used)
                                        : gs_map_plainly_has_room(pool, bytes, reserved, used)))) {
-    gs_book_lock();
-    struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, pool);
+    struct gs_table *pools = &gs_books()->pools;
+    gs_table_lock(pools);
+    struct gs_pool *entry = gs_table_find(pools, pool);
     if (entry && gs_is_graph_pool(pool))
       room = reserved >= used && reserved - used >= bytes && entry->bytes >= used && entry->bytes - used >= bytes &&
-             entry->bytes - used - bytes >= entry->link;
+             entry->bytes - used - bytes >= entry->coming;
     else
-      room = entry && entry->link == 0;
+      room = entry && entry->coming == 0;
     if (room)
-      entry->link += need;
-    gs_book_unlock();
+      entry->coming += need;
+    gs_table_unlock(pools);
   }
   gs_unlock(&gs_process->pool_lock[growth->ordinal]);
   growth->need = need;

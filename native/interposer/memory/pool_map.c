@@ -4,6 +4,7 @@
 
 #include "interposer/memory/pool_charge.h"
 #include "interposer/process/device.h"
+#include "interposer/process/greens.h"
 
 struct span {
   uint64_t at, bytes;
@@ -11,144 +12,172 @@ struct span {
   CUstream stream; /* of one that fades */
 };
 
-/* ---- with the books' lock held ----------------------------------------------------------------------------------- */
+/* ---- with the lock of the pools' tables held ---------------------------------------------------------------------- */
 
-static bool overlaps(const struct gs_entry *entry, uint64_t at, uint64_t bytes) {
-  return entry->key < at + bytes && at < entry->key + entry->cap;
+static struct gs_pool *find(uint64_t pool) { return gs_table_find(&gs_books()->pools, pool); }
+
+static bool overlap(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes) {
+  return a < b + b_bytes && b < a + a_bytes;
 }
 
-static void count_piece(enum gs_book_kind kind, uint64_t pool, uint32_t by) {
-  struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, pool);
-  if (entry)
-    *(kind == GS_BOOK_CHUNK ? &entry->chunks : &entry->faded) += by;
+static void remove_block(struct gs_block *block) {
+  struct gs_pool *pool = find(block->pool);
+  if (pool && block->fades)
+    pool->faded--;
+  gs_table_remove(&gs_books()->blocks, block);
 }
 
-/* A place in the pool that is no live block's. */
-static void add_piece(const struct gs_entry *piece) {
-  gs_book_add(piece);
-  count_piece(piece->kind, piece->link, 1);
+static void add_chunk(const struct gs_chunk *chunk) {
+  struct gs_pool *pool = find(chunk->pool);
+  gs_table_add(&gs_books()->chunks, chunk);
+  if (pool)
+    pool->chunks++;
 }
 
-static void remove_piece(struct gs_entry *piece) {
-  enum gs_book_kind kind = piece->kind;
-  uint64_t pool = piece->link;
-  gs_book_remove(piece);
-  count_piece(kind, pool, UINT32_MAX);
+static void remove_chunk(struct gs_chunk *chunk) {
+  struct gs_pool *pool = find(chunk->pool);
+  gs_table_remove(&gs_books()->chunks, chunk);
+  if (pool)
+    pool->chunks--;
 }
 
 /* Removes what was known of this range: it was given back to the device meanwhile. */
 static void clear_range(uint64_t at, uint64_t bytes) {
-  static const enum gs_book_kind kinds[] = {GS_BOOK_FADED, GS_BOOK_CHUNK};
-  for (unsigned i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
-    uint32_t from = 0;
-    for (struct gs_entry *entry; (entry = gs_book_next(kinds[i], &from));)
-      if (overlaps(entry, at, bytes)) {
-        remove_piece(entry);
-        from = 0; /* another entry may have moved */
-      }
-  }
-}
-
-static void clear_pool(enum gs_book_kind kind, uint64_t pool) {
   uint32_t from = 0;
-  for (struct gs_entry *entry; (entry = gs_book_next(kind, &from));)
-    if (entry->link == pool) {
-      remove_piece(entry);
+  for (struct gs_block *block; (block = gs_table_next(&gs_books()->blocks, &from));)
+    if (block->fades && overlap(block->address, block->bytes, at, bytes)) {
+      remove_block(block);
+      from = 0; /* another may have moved */
+    }
+  from = 0;
+  for (struct gs_chunk *chunk; (chunk = gs_table_next(&gs_books()->chunks, &from));)
+    if (overlap(chunk->address, chunk->bytes, at, bytes)) {
+      remove_chunk(chunk);
       from = 0;
     }
 }
 
+static void clear_faded(uint64_t pool) {
+  uint32_t from = 0;
+  for (struct gs_block *block; (block = gs_table_next(&gs_books()->blocks, &from));)
+    if (block->fades && block->pool == pool) {
+      remove_block(block);
+      from = 0;
+    }
+}
+
+static void clear_chunks(uint64_t pool) {
+  uint32_t from = 0;
+  for (struct gs_chunk *chunk; (chunk = gs_table_next(&gs_books()->chunks, &from));)
+    if (chunk->pool == pool) {
+      remove_chunk(chunk);
+      from = 0;
+    }
+}
+
+/* The one that fades at address, or the one that lives; or NULL. */
+static struct gs_block *block_at(uint64_t address, bool fades) {
+  struct gs_block *block = gs_table_find(&gs_books()->blocks, address);
+  return block && block->fades == fades ? block : NULL;
+}
+
+static void unfade(uint64_t address) {
+  struct gs_block *block = block_at(address, true);
+  if (block)
+    remove_block(block);
+}
+
+/* The block lives from now on; or no longer. */
+static void count_live(const struct gs_block *block, bool lives) {
+  struct gs_pool *pool = find(block->pool);
+  if (pool)
+    pool->live += lives ? block->bytes : -block->bytes;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ */
+
+static void lock(void) { gs_table_lock(&gs_books()->pools); }
+static void unlock(void) { gs_table_unlock(&gs_books()->pools); }
+
 void gs_map_forget(uint64_t pool) {
-  gs_book_lock();
-  clear_pool(GS_BOOK_FADED, pool);
-  clear_pool(GS_BOOK_CHUNK, pool);
-  gs_book_unlock();
+  lock();
+  clear_faded(pool);
+  clear_chunks(pool);
+  unlock();
 }
 
 void gs_map_made(uint64_t pool, uint64_t address, uint64_t bytes, uint64_t growth, CUcontext context) {
-  bytes = gs_round_up(bytes, GS_BLOCK_ROUND);
-  gs_book_lock();
+  struct gs_block block = {.address = address,
+                           .bytes = gs_round_up(bytes, GS_BLOCK_ROUND),
+                           .pool = pool,
+                           .context = gs_context_owner(context)};
+  lock();
   if (growth) {
     clear_range(address, growth);
-    add_piece(&(struct gs_entry){
-        .key = address, .kind = GS_BOOK_CHUNK, .ordinal = GS_NO_DEVICE, .link = pool, .cap = growth});
+    add_chunk(&(struct gs_chunk){address, growth, pool});
   }
-  struct gs_entry *entry = gs_book_find(GS_BOOK_FADED, address);
-  if (entry)
-    remove_piece(entry);
-  entry = gs_book_find(GS_BOOK_POOL, pool);
-  if (entry) {
-    entry->count++;
-    entry->live += bytes;
-  }
-  gs_book_add(&(struct gs_entry){
-      .key = address, .kind = GS_BOOK_BLOCK, .ordinal = GS_NO_DEVICE, .link = pool, .context = context, .cap = bytes});
-  gs_book_unlock();
+  unfade(address);
+  struct gs_pool *known = find(pool);
+  if (known)
+    known->blocks++;
+  count_live(&block, true);
+  gs_table_add(&gs_books()->blocks, &block);
+  unlock();
 }
 
-bool gs_map_take(uint64_t address, struct gs_entry *block) {
-  gs_book_lock();
-  struct gs_entry *entry = gs_book_find(GS_BOOK_BLOCK, address), *pool;
-  if (entry) {
-    *block = *entry;
-    gs_book_remove(entry);
-    add_piece(&(struct gs_entry){.key = address,
-                                 .kind = GS_BOOK_FADED,
-                                 .ordinal = GS_NO_DEVICE,
-                                 .bytes = (uintptr_t)CU_STREAM_PER_THREAD,
-                                 .link = block->link,
-                                 .cap = block->cap});
-    if ((pool = gs_book_find(GS_BOOK_POOL, block->link)))
-      pool->live -= block->cap;
+bool gs_map_take(uint64_t address, struct gs_block *block) {
+  lock();
+  struct gs_block *found = block_at(address, false);
+  if (found) {
+    struct gs_pool *pool = find(found->pool);
+    *block = *found;
+    count_live(block, false);
+    found->context = NULL;
+    found->stream = CU_STREAM_PER_THREAD;
+    found->fades = true;
+    if (pool)
+      pool->faded++;
   }
-  gs_book_unlock();
-  return entry != NULL;
+  unlock();
+  return found != NULL;
 }
 
-void gs_map_faded(const struct gs_entry *block, CUstream stream) {
-  gs_book_lock();
-  struct gs_entry *entry = gs_book_find(GS_BOOK_FADED, block->key);
-  if (entry)
-    entry->bytes = (uintptr_t)stream;
-  gs_book_unlock();
+void gs_map_faded(const struct gs_block *block, CUstream stream) {
+  lock();
+  struct gs_block *fading = block_at(block->address, true);
+  if (fading)
+    fading->stream = stream;
+  unlock();
 }
 
-bool gs_map_ended(CUcontext context, uint32_t *at, struct gs_entry *block) {
-  struct gs_entry *entry, *pool;
-  gs_book_lock();
-  while ((entry = gs_book_next(GS_BOOK_BLOCK, at)) && entry->context != context)
+bool gs_map_ended(CUcontext context, uint32_t *at, struct gs_block *block) {
+  struct gs_table *blocks = &gs_books()->blocks;
+  struct gs_block *found;
+  lock();
+  while ((found = gs_table_next(blocks, at)) && (found->fades || found->context != context))
     ;
-  if (entry) {
-    *block = *entry;
-    gs_book_remove(entry);
-    --*at; /* another entry may have moved here */
-    if ((pool = gs_book_find(GS_BOOK_POOL, block->link)))
-      pool->live -= block->cap;
+  if (found) {
+    *block = *found;
+    gs_table_remove(blocks, found);
+    --*at; /* another may have moved here */
+    count_live(block, false);
   }
-  gs_book_unlock();
-  return entry != NULL;
+  unlock();
+  return found != NULL;
 }
 
-static void unfade(const struct gs_entry *block) {
-  struct gs_entry *entry = gs_book_find(GS_BOOK_FADED, block->key);
-  if (entry)
-    remove_piece(entry);
+void gs_map_gone(const struct gs_block *block) {
+  lock();
+  unfade(block->address);
+  unlock();
 }
 
-void gs_map_gone(const struct gs_entry *block) {
-  gs_book_lock();
-  unfade(block);
-  gs_book_unlock();
-}
-
-void gs_map_put_back(const struct gs_entry *block) {
-  gs_book_lock();
-  unfade(block);
-  gs_book_add(block);
-  struct gs_entry *pool = gs_book_find(GS_BOOK_POOL, block->link);
-  if (pool)
-    pool->live += block->cap;
-  gs_book_unlock();
+void gs_map_put_back(const struct gs_block *block) {
+  lock();
+  unfade(block->address);
+  gs_table_add(&gs_books()->blocks, block);
+  count_live(block, true);
+  unlock();
 }
 
 /* ---- is there room ----------------------------------------------------------------------------------------------- */
@@ -180,15 +209,11 @@ static void sort(struct span *spans, size_t count) {
 }
 
 static size_t collect(uint64_t pool, struct span *spans, size_t room) {
-  static const enum gs_book_kind kinds[] = {GS_BOOK_BLOCK, GS_BOOK_FADED};
   size_t count = 0;
-  for (unsigned i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
-    uint32_t from = 0;
-    for (struct gs_entry *entry; (entry = gs_book_next(kinds[i], &from));)
-      if (entry->link == pool && count++ < room)
-        spans[count - 1] =
-            (struct span){entry->key, entry->cap, kinds[i] == GS_BOOK_BLOCK, (CUstream)(uintptr_t)entry->bytes};
-  }
+  uint32_t from = 0;
+  for (const struct gs_block *block; (block = gs_table_next(&gs_books()->blocks, &from));)
+    if (block->pool == pool && count++ < room)
+      spans[count - 1] = (struct span){block->address, block->bytes, !block->fades, block->stream};
   return count;
 }
 
@@ -211,10 +236,10 @@ static size_t first_from(const struct span *spans, size_t count, uint64_t at) {
   return low;
 }
 
-static bool room_in(const struct gs_entry *chunk, const struct span *spans, size_t count, uint64_t bytes,
+static bool room_in(const struct gs_chunk *chunk, const struct span *spans, size_t count, uint64_t bytes,
                     CUstream stream) {
-  uint64_t free_from = chunk->key, end = chunk->key + chunk->cap;
-  for (size_t i = first_from(spans, count, chunk->key); i < count && spans[i].at < end; i++) {
+  uint64_t free_from = chunk->address, end = chunk->address + chunk->bytes;
+  for (size_t i = first_from(spans, count, chunk->address); i < count && spans[i].at < end; i++) {
     if ((spans[i].at > free_from && spans[i].at - free_from >= bytes) || given_back(spans, count, i, bytes, stream))
       return true;
     if (spans[i].at + spans[i].bytes > free_from)
@@ -223,9 +248,9 @@ static bool room_in(const struct gs_entry *chunk, const struct span *spans, size
   return end > free_from && end - free_from >= bytes;
 }
 
-static bool lived_in(const struct gs_entry *chunk, const struct span *spans, size_t count) {
-  uint64_t end = chunk->key + chunk->cap;
-  for (size_t i = first_from(spans, count, chunk->key); i < count && spans[i].at < end; i++)
+static bool lived_in(const struct gs_chunk *chunk, const struct span *spans, size_t count) {
+  uint64_t end = chunk->address + chunk->bytes;
+  for (size_t i = first_from(spans, count, chunk->address); i < count && spans[i].at < end; i++)
     if (spans[i].live)
       return true;
   return false;
@@ -234,17 +259,17 @@ static bool lived_in(const struct gs_entry *chunk, const struct span *spans, siz
 /* The pool gave pieces back: those in which no block lives may be among them. */
 static void drop_empty(uint64_t pool, const struct span *spans, size_t count) {
   uint32_t from = 0;
-  for (struct gs_entry *chunk; (chunk = gs_book_next(GS_BOOK_CHUNK, &from));)
-    if (chunk->link == pool && !lived_in(chunk, spans, count)) {
-      remove_piece(chunk);
+  for (struct gs_chunk *chunk; (chunk = gs_table_next(&gs_books()->chunks, &from));)
+    if (chunk->pool == pool && !lived_in(chunk, spans, count)) {
+      remove_chunk(chunk);
       from = 0;
     }
 }
 
 static bool look(uint64_t pool, uint64_t bytes, CUstream stream, const struct span *spans, size_t count) {
   uint32_t from = 0;
-  for (struct gs_entry *chunk; (chunk = gs_book_next(GS_BOOK_CHUNK, &from));)
-    if (chunk->link == pool && room_in(chunk, spans, count, bytes, stream))
+  for (struct gs_chunk *chunk; (chunk = gs_table_next(&gs_books()->chunks, &from));)
+    if (chunk->pool == pool && room_in(chunk, spans, count, bytes, stream))
       return true;
   return false;
 }
@@ -252,39 +277,35 @@ static bool look(uint64_t pool, uint64_t bytes, CUstream stream, const struct sp
 /* What is free is in no more places than there are pieces and blocks for it to come after, so one has its share. Of the
  * freed blocks those count whose stream did not get there: each has its bytes in use. */
 bool gs_map_plainly_has_room(uint64_t pool, uint64_t bytes, uint64_t reserved, uint64_t used) {
-  gs_book_lock();
-  struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, pool);
-  uint64_t places = 0, fading = 0;
-  if (entry && entry->chunks > 0) {
-    fading = used > entry->live ? (used - entry->live) / GS_BLOCK_ROUND : 0;
-    places = entry->chunks + (uint64_t)entry->count + (fading < entry->faded ? fading : entry->faded);
+  struct gs_pool known;
+  uint64_t places = 0;
+  if (gs_table_copy(&gs_books()->pools, pool, &known) && known.chunks > 0) {
+    uint64_t fading = used > known.live ? (used - known.live) / GS_BLOCK_ROUND : 0;
+    places = known.chunks + (uint64_t)known.blocks + (fading < known.faded ? fading : known.faded);
   }
-  gs_book_unlock();
   return places > 0 && reserved > used && (reserved - used) / places >= gs_round_up(bytes, GS_BLOCK_ROUND);
 }
 
 bool gs_map_has_room(uint64_t pool, uint64_t bytes, CUstream stream, uint64_t reserved, uint64_t used) {
   bytes = gs_round_up(bytes, GS_BLOCK_ROUND);
   bool room = false;
-  gs_book_lock();
-  struct gs_entry *entry = gs_book_find(GS_BOOK_POOL, pool);
-  if (entry && entry->live == used) /* nothing fades any more */
-    clear_pool(GS_BOOK_FADED, pool);
+  lock();
+  struct gs_pool *known = find(pool);
+  if (known && known->live == used) /* nothing fades any more */
+    clear_faded(pool);
   size_t count = collect(pool, NULL, 0), size = (count + 1) * sizeof(struct span);
-  struct span *spans = entry ? gs_private_map(size) : NULL;
+  struct span *spans = known ? gs_private_map(size) : NULL;
   if (spans) {
     collect(pool, spans, count);
     sort(spans, count);
-    entry = gs_book_find(GS_BOOK_POOL, pool);
-    if (entry->flags & GS_POOL_SHRUNK || reserved < entry->seen) {
+    if (known->shrunk || reserved < known->seen) {
       drop_empty(pool, spans, count);
-      entry = gs_book_find(GS_BOOK_POOL, pool);
-      entry->flags &= ~(uint32_t)GS_POOL_SHRUNK;
-      entry->seen = reserved;
+      known->shrunk = false;
+      known->seen = reserved;
     }
     room = look(pool, bytes, stream, spans, count);
     munmap(spans, size);
   }
-  gs_book_unlock();
+  unlock();
   return room;
 }

@@ -27,14 +27,17 @@ CUresult gs_context_reserve(CUdevice device, int *ordinal, uint64_t *bytes) {
   if (*ordinal == GS_NO_DEVICE) /* where there is no such device the driver says so */
     return gs_elsewhere(device) ? gs_refuse_elsewhere(device) : CUDA_SUCCESS;
   *bytes = gs_process->limits->device[*ordinal].context_bytes;
-  return gs_book_room(1) && gs_reserve(*ordinal, *bytes) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  return gs_reserve(*ordinal, *bytes) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static CUresult begin(const CUcontext *out, CUdevice device, int *ordinal, uint64_t *bytes) {
   *ordinal = GS_NO_DEVICE;
   *bytes = 0;
-  /* without a place for it: the driver's to refuse */
-  return out ? gs_context_reserve(device, ordinal, bytes) : CUDA_SUCCESS;
+  if (!out)
+    return CUDA_SUCCESS; /* the driver's to refuse */
+  if (gs_device_ordinal(device) != GS_NO_DEVICE && !gs_table_room(&gs_books()->contexts, 1))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  return gs_context_reserve(device, ordinal, bytes);
 }
 
 /* What died with a context. Under gone_lock, so that nothing of another context by this handle is in the books yet. */
@@ -45,7 +48,7 @@ static void context_gone(CUcontext context, int ordinal) {
   gs_greens_remove(context);
   gs_device_context_forget();
   gs_pools_context_gone(context);
-  gs_book_drop_context(context, bytes);
+  gs_books_drop_context(context, bytes);
   for (int i = 0; i < GS_MAX_DEVICES; i++)
     gs_give_back(i, bytes[i]);
   if (__atomic_load_n(&gs_process->pools[ordinal], __ATOMIC_RELAXED))
@@ -55,12 +58,11 @@ static void context_gone(CUcontext context, int ordinal) {
 
 /* A context that cuCtxCreate made. */
 static bool created_here(CUcontext context, struct gs_ending *found) {
-  gs_book_lock();
-  struct gs_entry *entry = gs_book_find(GS_BOOK_CONTEXT, (uintptr_t)context);
-  if (entry)
-    *found = (struct gs_ending){context, entry->ordinal, entry->cap};
-  gs_book_unlock();
-  return entry != NULL;
+  struct gs_created known;
+  if (!gs_table_copy(&gs_books()->contexts, (uintptr_t)context, &known))
+    return false;
+  *found = (struct gs_ending){context, known.ordinal, known.number};
+  return true;
 }
 
 static void created(CUcontext context, int ordinal, uint64_t bytes) {
@@ -69,12 +71,9 @@ static void created(CUcontext context, int ordinal, uint64_t bytes) {
   gs_lock(&gs_process->gone_lock);
   if (created_here(context, &before))
     context_gone(context, before.ordinal);
-  gs_book_put(&(struct gs_entry){.key = (uintptr_t)context,
-                                 .kind = GS_BOOK_CONTEXT,
-                                 .ordinal = ordinal,
-                                 .bytes = bytes,
-                                 .context = context,
-                                 .cap = ++numbers});
+  gs_table_put(
+      &gs_books()->contexts,
+      &(struct gs_created){.context = (uintptr_t)context, .bytes = bytes, .number = ++numbers, .ordinal = ordinal});
   contexts_changed(1);
   gs_unlock(&gs_process->gone_lock);
 }

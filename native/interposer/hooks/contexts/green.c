@@ -49,7 +49,7 @@ CUresult gs_cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice
     result = gs_context_reserve(dev, &ordinal, &bytes);
     return result == CUDA_SUCCESS ? gs_real.cuGreenCtxCreate(phCtx, desc, dev, flags) : result;
   }
-  if (!gs_book_room(1) || !gs_green_room())
+  if (!gs_green_room())
     return CUDA_ERROR_OUT_OF_MEMORY;
   gs_lock(&gs_process->context_lock[ordinal]);
   bool fresh = gs_process->primary[ordinal] == NULL;

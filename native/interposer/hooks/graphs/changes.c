@@ -16,9 +16,11 @@ static uint64_t key_of(CUgraphExec graph, CUgraphNode node, int ordinal) {
   return ((hash ^ (uintptr_t)node) * 0xd6e8feb86659fd93u & ~(uint64_t)(GS_MAX_DEVICES - 1)) | (unsigned)ordinal;
 }
 
+static bool is_of(const void *node, void *graph) { return ((const struct gs_node *)node)->graph == (uintptr_t)graph; }
+
 void gs_graph_nodes_gone(CUgraphExec graph) {
   if (gs_collectives_known())
-    gs_book_drop_link(GS_BOOK_NODE, (uintptr_t)graph);
+    gs_table_drop(&gs_books()->nodes, is_of, graph);
 }
 
 static bool node_is(CUgraphNode node, CUgraphNodeType type) {
@@ -39,29 +41,27 @@ static void made_of(CUgraphNode node, struct gs_graph_need *need) {
 static void count_node(CUgraphExec graph, CUgraphNode node, int32_t counts[GS_MAX_DEVICES]) {
   struct gs_graph_need need;
   made_of(node, &need);
-  gs_book_lock();
+  struct gs_table *nodes = &gs_books()->nodes;
+  gs_table_lock(nodes);
   for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++) {
-    const struct gs_entry *changed = gs_book_find(GS_BOOK_NODE, key_of(graph, node, ordinal));
-    counts[ordinal] = (int32_t)(changed ? changed->count : need.collectives[ordinal]);
+    const struct gs_node *changed = gs_table_find(nodes, key_of(graph, node, ordinal));
+    counts[ordinal] = changed ? changed->collectives : (int32_t)need.collectives[ordinal];
   }
-  gs_book_unlock();
+  gs_table_unlock(nodes);
 }
 
 static void remember(CUgraphExec graph, CUgraphNode node, int ordinal, int32_t count) {
-  struct gs_entry entry = {.key = key_of(graph, node, ordinal),
-                           .kind = GS_BOOK_NODE,
-                           .ordinal = GS_NO_DEVICE,
-                           .link = (uintptr_t)graph,
-                           .count = (uint32_t)count};
-  if (!gs_book_room(1))
+  struct gs_table *nodes = &gs_books()->nodes;
+  struct gs_node changed = {key_of(graph, node, ordinal), (uintptr_t)graph, count};
+  if (!gs_table_room(nodes, 1))
     return;
-  gs_book_lock();
-  struct gs_entry *known = gs_book_find(GS_BOOK_NODE, entry.key);
+  gs_table_lock(nodes);
+  struct gs_node *known = gs_table_find(nodes, changed.key);
   if (known)
-    known->count = entry.count;
+    *known = changed;
   else
-    gs_book_add(&entry);
-  gs_book_unlock();
+    gs_table_add(nodes, &changed);
+  gs_table_unlock(nodes);
 }
 
 /* ---- calls that change one --------------------------------------------------------------------------------------- */

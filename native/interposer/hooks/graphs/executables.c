@@ -84,50 +84,49 @@ static uint64_t key_of(CUgraphExec graph, int ordinal) { return (uint64_t)(uintp
 void gs_graph_remember(CUgraphExec graph, const struct gs_graph_need *need) {
   for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
     if (need->devices >> ordinal & 1)
-      gs_book_put(&(struct gs_entry){.key = key_of(graph, ordinal),
-                                     .kind = GS_BOOK_GRAPH,
-                                     .ordinal = GS_NO_DEVICE,
-                                     .link = need->bytes[ordinal],
-                                     .count = need->collectives[ordinal]});
+      gs_table_put(&gs_books()->graphs, &(struct gs_graph){.key = key_of(graph, ordinal),
+                                                           .bytes = need->bytes[ordinal],
+                                                           .collectives = need->collectives[ordinal]});
   __atomic_fetch_add(&gs_process->graphs, 1, __ATOMIC_RELEASE);
 }
 
 void gs_graph_find(CUgraphExec graph, struct gs_graph_need *need) {
+  struct gs_table *graphs = &gs_books()->graphs;
   need->devices = need->growing = 0;
-  gs_book_lock();
+  gs_table_lock(graphs);
   for (uint32_t ordinal = 0; ordinal < gs_process->ndevices; ordinal++) {
-    struct gs_entry *entry = gs_book_find(GS_BOOK_GRAPH, key_of(graph, (int)ordinal));
-    if (!entry)
+    const struct gs_graph *known = gs_table_find(graphs, key_of(graph, (int)ordinal));
+    if (!known)
       continue;
     need->devices |= 1u << ordinal;
-    need->bytes[ordinal] = entry->link;
-    need->collectives[ordinal] = entry->count;
+    need->bytes[ordinal] = known->bytes;
+    need->collectives[ordinal] = known->collectives;
   }
-  gs_book_unlock();
+  gs_table_unlock(graphs);
 }
 
 void gs_graph_recount(CUgraphExec graph, int ordinal, int64_t more) {
+  struct gs_table *graphs = &gs_books()->graphs;
   struct gs_graph_need need;
-  if (more == 0 || !gs_book_room(1))
+  if (more == 0 || !gs_table_room(graphs, 1))
     return;
   gs_graph_find(graph, &need);
-  gs_book_lock();
-  struct gs_entry *entry = gs_book_find(GS_BOOK_GRAPH, key_of(graph, ordinal));
-  if (entry)
-    entry->count = (uint32_t)(entry->count + more > 0 ? entry->count + more : 0);
+  gs_table_lock(graphs);
+  struct gs_graph *known = gs_table_find(graphs, key_of(graph, ordinal));
+  if (known)
+    known->collectives = (uint32_t)(known->collectives + more > 0 ? known->collectives + more : 0);
   else if (more > 0)
-    gs_book_add(&(struct gs_entry){
-        .key = key_of(graph, ordinal), .kind = GS_BOOK_GRAPH, .ordinal = GS_NO_DEVICE, .count = (uint32_t)more});
-  gs_book_unlock();
-  if (!entry && more > 0 && need.devices == 0)
+    gs_table_add(graphs, &(struct gs_graph){.key = key_of(graph, ordinal), .collectives = (uint32_t)more});
+  gs_table_unlock(graphs);
+  if (!known && more > 0 && need.devices == 0)
     __atomic_fetch_add(&gs_process->graphs, 1, __ATOMIC_RELEASE);
 }
 
 void gs_graph_forget(CUgraphExec graph) {
-  struct gs_entry entry;
+  struct gs_graph gone;
   bool known = false;
   for (uint32_t ordinal = 0; ordinal < gs_process->ndevices; ordinal++)
-    known = gs_book_take(GS_BOOK_GRAPH, key_of(graph, (int)ordinal), &entry) || known;
+    known = gs_table_take(&gs_books()->graphs, key_of(graph, (int)ordinal), &gone) || known;
   if (known)
     __atomic_fetch_sub(&gs_process->graphs, 1, __ATOMIC_RELEASE);
 }

@@ -20,7 +20,7 @@ CUresult gs_before_instantiate(struct gs_around_instantiate *around, CUgraphExec
   bool looked = gs_graph_look(graph, &around->need);
   if (around->need.elsewhere)
     result = gs_refuse_elsewhere(around->need.where);
-  else if (!looked || (around->need.devices && !gs_book_room(GS_MAX_DEVICES)) ||
+  else if (!looked || (around->need.devices && !gs_table_room(&gs_books()->graphs, GS_MAX_DEVICES)) ||
            (around->uploads && around->need.devices && !gs_graph_memory_begin(&around->need, stream)))
     result = CUDA_ERROR_OUT_OF_MEMORY;
   if (result != CUDA_SUCCESS)

@@ -18,7 +18,7 @@ bool gs_graph_memory_begin(struct gs_graph_need *need, CUstream stream) {
   need->growing = 0;
   for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
     wanted |= (uint32_t)(need->devices >> ordinal & 1 && need->bytes[ordinal] > 0) << ordinal;
-  if (!gs_book_room(2 * GS_MAX_DEVICES)) /* the pools, and who takes from them */
+  if (!gs_table_room(&gs_books()->pools, GS_MAX_DEVICES))
     return wanted == 0;
   for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++) {
     struct gs_growth growth;
