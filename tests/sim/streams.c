@@ -199,7 +199,7 @@ static void values(const struct client *c) {
   OK(cuMemFreeHost(flag));
 }
 
-/* Copies run beside kernels, on engines of their own. */
+/* Copies run in parallel with kernels, on engines of their own. */
 static void copies_beside(const struct client *c) {
   enum { BYTES = 4 << 20 };
   CUstream x, y;

@@ -97,7 +97,7 @@ def test_one_process_on_both_devices_and_a_graph(sim: Sim, rank: Rank) -> None:
 
 @pytest.mark.xdist_group("timing")
 def test_a_spinning_kernel_is_sliced(sim: Sim, rank: Rank) -> None:
-    """Another process gets its half beside it, and the spinning one ends when its peer comes."""
+    """Another process gets its half of the device, and the spinning one ends when its peer comes."""
     spinning, other = rank(0), rank(0)
     spinning.do("launch(reduce, 1000, 11, 2)")
     other.do(f"launch(spin, {40 * MS})")

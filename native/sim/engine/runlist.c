@@ -112,7 +112,7 @@ uint64_t lane_busy(struct lane *lane, uint64_t now) {
   return lane->busy_ns;
 }
 
-/* Whether the lane has runnable work at t; if not, it is told to ring the bell from now on. */
+/* Whether the lane has runnable work at t; if not, its client must ring the bell from now on. */
 static bool has_work(struct lane *lane, uint64_t now, uint64_t t) {
   read_report(lane, now);
   if (remaining(lane, t) > 0)

@@ -9,7 +9,7 @@
 
 enum sim_resource {
   SIM_COMPUTE,    /* kernels, fills, copies inside a device: needs the device's time */
-  SIM_COPY_IN,    /* host to device engine: runs beside compute, wall time */
+  SIM_COPY_IN,    /* host to device engine: runs in parallel with compute, wall time */
   SIM_COPY_OUT,   /* device to host engine */
   SIM_INSTANT,    /* takes no time: event record, value write, marker, free in stream order */
   SIM_HOST,       /* a host function, run by the worker thread */

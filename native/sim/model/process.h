@@ -36,7 +36,7 @@ CUresult sim_memory_reserve(CUdevice device, uint64_t bytes);
 void sim_memory_release(CUdevice device, uint64_t bytes);
 CUresult sim_memory_info(CUdevice device, uint64_t *free_bytes, uint64_t *total_bytes);
 /* Leaves the file behind this process's memory on a device with the engine, under a secret, and finds another
- * process's. The device of that one is told as the engine numbers it. 0 or a negative errno. */
+ * process's. That one's device is numbered as the engine numbers it. 0 or a negative errno. */
 int sim_file_put(CUdevice device, uint32_t op, const uint64_t secret[2], int fd); /* SIM_FILE_PUT or SIM_EVENTS_PUT */
 int sim_file_get(const uint64_t secret[2], int *fd, uint32_t *engine_device, int *pid);
 

@@ -38,7 +38,7 @@ static bool arguments(void *const *params, void *const *extra, unsigned count, u
   return true;
 }
 
-/* Device time of one launch: what spin_ns or a collective is told, else what the simulator is set to. */
+/* Device time of one launch: the argument of spin_ns or of a collective, else the configured kernel_ns. */
 static CUresult set_duration(const struct sim_function *function, void *const *params, void *const *extra,
                              struct sim_op *op) {
   enum { NS, KEY, RANKS, COLLECTIVE_ARGUMENTS };
