@@ -1,4 +1,4 @@
-/* Programs, as code.c and libraries.c share them. */
+/* Programs: modules and libraries. */
 #ifndef GPUSHARE_CODE_H
 #define GPUSHARE_CODE_H
 

@@ -1,5 +1,5 @@
 /* Metering: how much device time a process used, from what the host sees of it. Pure arithmetic: no driver calls, no
- * clock, no locks; the caller (launch.c) serialises calls per device and does what the returned plan asks for.
+ * clock, no locks; the caller (time/) serialises calls per device and does what the returned plan asks for.
  *
  * A queue models one stream: `end` is when the host believes its work is done. The launches since the last mark are the
  * open segment; a mark is a timing event that closes it. All times are host nanoseconds (CLOCK_MONOTONIC), device times

@@ -55,30 +55,30 @@ struct gs_process {
   int8_t ordinal_of[GS_MAX_DEVICES];    /* CUdevice -> ordinal, by UUID; -1: a device that is not of this grant */
   uint64_t total_bytes[GS_MAX_DEVICES]; /* what `total` answers: the limit at the first CUDA call, for ever */
   uint32_t join_lock;
-  uint32_t reserve_lock[GS_MAX_DEVICES]; /* charge.c */
-  uint32_t context_lock[GS_MAX_DEVICES]; /* context.c: the primary context of the device */
-  uint32_t gone_lock;                    /* context.c: after context_lock */
-  CUcontext primary[GS_MAX_DEVICES];     /* context.c: the active primary context */
-  uint64_t primary_id[GS_MAX_DEVICES];   /* context.c: the driver's number of it, 0 where it has none */
-  uint32_t ending[GS_MAX_DEVICES];       /* context.c: calls under way that may end a context */
-  uint32_t events_lock[GS_MAX_DEVICES];  /* async_free.c */
+  uint32_t reserve_lock[GS_MAX_DEVICES]; /* memory/charge.c */
+  uint32_t context_lock[GS_MAX_DEVICES]; /* hooks/contexts: the primary context of the device */
+  uint32_t gone_lock;                    /* hooks/contexts: after context_lock */
+  CUcontext primary[GS_MAX_DEVICES];     /* hooks/contexts: the active primary context */
+  uint64_t primary_id[GS_MAX_DEVICES];   /* hooks/contexts: the driver's number of it, 0 where it has none */
+  uint32_t ending[GS_MAX_DEVICES];       /* hooks/contexts: calls under way that may end a context */
+  uint32_t events_lock[GS_MAX_DEVICES];  /* memory/async_free.c */
   struct gs_green_list greens;
-  uint32_t contexts;                         /* context.c: alive ones made by calls we saw */
-  uint32_t implicit_lock;                    /* implicit.c */
-  uint32_t kernel_generation;                /* implicit.c: + 1 when kernels or contexts may have become others */
-  uint64_t resident_threads[GS_MAX_DEVICES]; /* implicit.c */
-  uint64_t kernels[GS_KNOWN_KERNELS];        /* implicit.c: kernels that were launched before, hashed */
-  uint32_t pool_lock[GS_MAX_DEVICES];        /* pool_charge.c: a pool's figures and its charge belong together */
-  /* pools.c: one allocation from the device's pools at a time; before pool_lock */
+  uint32_t contexts;                         /* hooks/contexts: alive ones made by calls we saw */
+  uint32_t implicit_lock;                    /* memory/implicit.c */
+  uint32_t kernel_generation;                /* memory/kernels.h: + 1 when kernels or contexts may have become others */
+  uint64_t resident_threads[GS_MAX_DEVICES]; /* memory/implicit.c */
+  uint64_t kernels[GS_KNOWN_KERNELS];        /* memory/kernels.h: kernels that were launched before, hashed */
+  uint32_t pool_lock[GS_MAX_DEVICES];        /* memory/pool_charge.c: a pool's figures and its charge belong together */
+  /* hooks/pools.c: one allocation from the device's pools at a time; before pool_lock */
   uint32_t alloc_lock[GS_MAX_DEVICES];
-  uint32_t pools[GS_MAX_DEVICES]; /* pool_charge.c: pools charged to the device, its graph pool included */
-  /* async_free.c: frees in streams of the device that may not have happened yet */
+  uint32_t pools[GS_MAX_DEVICES]; /* memory/pool_charge.c: pools charged to the device, its graph pool included */
+  /* memory/async_free.c: frees in streams of the device that may not have happened yet */
   uint32_t frees[GS_MAX_DEVICES];
-  /* graph_memory.c: executable graphs that allocate or have collectives in them. Nearly everywhere none */
+  /* hooks/graphs/executables.h: executable graphs that allocate or have collectives in them. Nearly everywhere none */
   uint32_t graphs;
-  uint32_t collectives;   /* collectives.c: functions of collectives found, ever */
-  struct gs_time *time;   /* set by gs_time_start */
-  struct gs_books *books; /* books.c */
+  uint32_t collectives;   /* memory/collectives.c: functions of collectives found, ever */
+  struct gs_time *time;   /* time/start.c */
+  struct gs_books *books; /* memory/books.c */
 };
 
 enum { GS_NO_DEVICE = -1 /* as an ordinal: none, or one that is not of this grant */ };
