@@ -1,5 +1,5 @@
-/* A tenant under the control of its caller: it holds device memory and runs spin_ns kernels back to back. The same program runs
- * on a real and on a simulated GPU.
+/* A tenant under the control of its caller: it holds device memory and runs spin_ns kernels back to back. The same
+ * program runs on a real and on a simulated GPU.
  *
  *   gpushare-spin [--device N] [--alloc SIZE] [--kernel-ns NS] [--gap-ns NS] [--seconds S] [--duty PERCENT]
  *
