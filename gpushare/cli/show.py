@@ -96,5 +96,5 @@ class TopCommand:
 
 def _count(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"{text!r} is not a number of pictures: give 1 or more")
+        raise UsageError(f"{text!r} is not a number of refreshes: give 1 or more")
     return int(text)

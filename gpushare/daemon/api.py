@@ -87,7 +87,7 @@ async def errors(
         return _refusal(UsageError("the request's body does not arrive as its header says"))
     except Exception:
         log.exception("%s %s", request.method, request.path)
-        return _refusal(FailedError("the daemon made a mistake: its log says which"))
+        return _refusal(FailedError("internal error: the daemon's log says which"))
 
 
 def _http_error(request: web.Request, error: web.HTTPException) -> GpushareError:

@@ -1,5 +1,5 @@
 /* The arbiter's interface to the daemon (through cffi). One thread serves all devices; Python sets policy, C serves
- * leases. All functions are thread-safe. They return 0, or a negative errno with err filled in. */
+ * leases. All functions are thread-safe. One that takes a gs_err returns 0, or a negative errno with err filled in. */
 #ifndef GS_ARBITER_H
 #define GS_ARBITER_H
 

@@ -1,7 +1,7 @@
 /* The two shared pages of a grant. One definition: C includes it, cffi parses it (native/binding/build_ffi.py).
  *
  * limits  written by the daemon (policy words) and the arbiter (lease words); tenants map it read-only.
- * usage   one slot per process. Slot headers are the daemon's words but for own_pid; everything in gs_slot_device but cut is
+ * usage   one slot per process. Slot headers are the daemon's words but for own_pid and pid_namespace; everything in gs_slot_device but cut is
  *         written only by the process that owns the slot, until that process is dead and the daemon zeroes it. Nothing read
  *         from it is trusted.
  *
@@ -39,7 +39,7 @@ struct gs_device_limits {
   uint8_t uuid[16];
   uint64_t memory_bytes;      /* for all processes of the grant together */
   uint64_t context_bytes;     /* device memory one process's context costs, measured by the daemon */
-  uint64_t inflight_bound_ns; /* estimated device time that may be in flight (design: D) */
+  uint64_t inflight_bound_ns; /* estimated device time that may be in flight (D of ARCHITECTURE.md's soft bound) */
   uint32_t guarantee_milli;   /* the local budget when the daemon is gone */
   uint32_t limit_milli;
   uint32_t lease;     /* futex; arbiter */

@@ -1,6 +1,6 @@
 /* The tenant socket: <grant dir>/grant.sock, AF_UNIX SOCK_SEQPACKET, one message each way, then the connection stays
- * open for the life of the process. Its end tells the daemon that the process is gone (a pidfd says so too) and tells
- * the process that the daemon is gone. The peer's pid comes from SO_PEERCRED, never from the message. */
+ * open for the life of the process. Its end makes the daemon look (only a pidfd says that a process is gone) and tells the
+ * process that the daemon is gone. The peer's pid comes from SO_PEERCRED, never from the message. */
 #ifndef GS_WIRE_H
 #define GS_WIRE_H
 
