@@ -1,9 +1,9 @@
-/* A model check of granting and revoking gangs, on the arbiter's own code: every order in which ranks submit, see a
- * changed lease word late, sleep and wake, kernels finish, the arbiter runs, and milliseconds pass (gang_model.h),
- * breadth first.
+/* Model checker for granting and revoking gangs, with the arbiter's own code. Breadth-first search over all orders of
+ * these events: a rank submits, notices a changed lease word late, sleeps or wakes; a kernel finishes; the arbiter
+ * runs; a millisecond passes (gang_model.h).
  *   gang_check STATES_MAX DEPTH SLEEP_MS CUTS LATE LEASE_MS SPIN_MS
- * DEPTH: collectives in flight. Prints how many states were seen, whether that was all of them, and the worst waits; 1:
- * an invariant does not hold, and how that came to be. */
+ * DEPTH: collectives in flight. Prints the number of states, whether the search was complete, and the worst waits. Exit
+ * status 1: an invariant was violated; the trace is printed. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -23,7 +23,7 @@ static uint64_t hash(const void *memory, size_t size) {
 static uint64_t *seen;
 static size_t seen_size, nseen;
 
-/* How a state was reached, by the order in which states were found. */
+/* The path to a state, by the order in which states were found. */
 static struct {
   uint32_t from;
   uint8_t what;
@@ -67,7 +67,7 @@ int main(int argc, char **argv) {
   for (seen_size = 1024; seen_size < 2 * states_max + 64; seen_size *= 2) {
   }
   seen = calloc(seen_size, sizeof *seen);
-  /* a ring of those whose events are still to be tried */
+  /* ring of states whose events have not been tried yet */
   size_t queue_size = states_max / 2 + 1024, head = 0, tail = 0;
   struct state *queue = malloc(queue_size * sizeof *queue);
   found = calloc(states_max + 64, sizeof *found);

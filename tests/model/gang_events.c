@@ -1,4 +1,4 @@
-/* What can happen in a state, and what must not come of it. */
+/* The events that are possible in a state, and the invariants. */
 #include "gang_model.h"
 
 static void fail(const char *what) {
@@ -79,7 +79,7 @@ static bool could_submit(int g, int d) {
   return !r->asleep && r->queued < options.depth_max && (passes(g, d) || !r->waiting);
 }
 
-/* The rank's next collective: into its queue, or into the gate. */
+/* The rank submits its next collective to its queue, or blocks at the gate. */
 static void submit(int g, int d) {
   struct model_rank *r = &s.rank[g][d];
   struct gs_slot_device *w = &s.words[g][d];
@@ -100,7 +100,7 @@ static void submit(int g, int d) {
 
 static bool runs(int g) { return s.rank[g][0].queued && s.rank[g][1].queued; }
 
-/* The collective that both ranks have on their devices is done. */
+/* The collective that both ranks have on their devices completes. */
 static void finish(int g) {
   s.ripe[g] = false;
   s.spin[g] = 0;
@@ -159,7 +159,7 @@ static void pass_time(void) {
     for (int d = 0; d < DEVICES; d++) {
       struct model_rank *r = &s.rank[g][d];
       r->slept = r->asleep ? r->slept + 1 : 0;
-      if (r->queued) /* the gate thread keeps the estimate true */
+      if (r->queued) /* the gate thread keeps the estimate current */
         s.words[g][d].queue_end_ns = T0 + 2 * MS;
     }
   }
@@ -207,7 +207,7 @@ bool model_happens(int what, uint64_t *elapsed) {
         return false;
       see(g, d);
       return true;
-    default: /* only one of each gang's ranks sleeps: more would be the same by symmetry */
+    default: /* only one rank of each gang sleeps; the other cases are symmetric */
       if (d == 0 || r->waiting || options.sleep_max == 0)
         return false;
       r->asleep = !r->asleep;

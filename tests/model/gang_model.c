@@ -14,7 +14,7 @@ struct entry entry[GANGS];
 struct cuts cuts[GANGS];
 static struct gs_usage usage[GANGS];
 
-/* ---- memory in and out ---- */
+/* ---- save and restore ---- */
 
 void model_restore(void) {
   for (int d = 0; d < DEVICES; d++) {
@@ -56,9 +56,9 @@ void model_save(void) {
   }
 }
 
-/* ---- the same state in one form ---- */
+/* ---- canonical form of a state ---- */
 
-/* A time relative to now, no further back than matters; 0 stays none. */
+/* A time relative to now, clamped to the range that matters; 0 remains 0 (none). */
 static void shift(uint64_t *t, uint64_t elapsed, uint64_t age_max) {
   if (*t == 0 || *t == UINT64_MAX)
     return;
@@ -89,7 +89,7 @@ static void normalise_grant(struct core_grant *g, uint64_t launches, uint64_t el
   g->contended_ns = 1;
   g->launches_at_lease = g->launches_at_lease == launches;
   g->launches_at_rest = g->launches_at_rest == launches;
-  g->view = (struct gs_core_view){.launches = 1}; /* new before each use */
+  g->view = (struct gs_core_view){.launches = 1}; /* set again before each use */
   shift(&g->last_ran_ns, elapsed, 12);
   shift(&g->quiet_ns, elapsed, 6);
   shift(&g->wake_ns, elapsed, 1);
@@ -124,7 +124,7 @@ void model_normalise(uint64_t elapsed) {
       struct core_grant *grant = &c->grant[g];
       grant->vtime = core_min(grant->vtime - least, 2 * 64 * MS) / (64 * MS) * (64 * MS);
     }
-    /* that one ran after the other, not when */
+    /* only the order matters, not the time */
     uint64_t *ran[GANGS] = {&c->grant[0].last_ran_ns, &c->grant[1].last_ran_ns};
     for (int g = 0; g < GANGS; g++)
       if (*ran[g] && *ran[g] != T0)
@@ -142,7 +142,7 @@ void model_normalise(uint64_t elapsed) {
       shift(&w->queue_end_ns, elapsed, 6);
       s.lease[g][d] = 2 + (s.lease[g][d] & GS_LEASE_HELD);
       w->launches = 1;
-      if (w->collectives && s.base[g][d]) { /* counts matter from the common point on */
+      if (w->collectives && s.base[g][d]) { /* only counts relative to the common point matter */
         uint64_t back = core_min(s.base[g][d], w->collectives) - 1;
         w->collectives -= back;
         s.base[g][d] -= back;
@@ -153,7 +153,7 @@ void model_normalise(uint64_t elapsed) {
   shift(&s.next_ns, elapsed, 0);
 }
 
-/* ---- the first state ---- */
+/* ---- initial state ---- */
 
 void model_start(void) {
   struct gs_arbiter_config config;
@@ -179,7 +179,7 @@ void model_start(void) {
         .present = true, .limits = &limits[g], .usage = &usage[g], .ndevices = DEVICES, .cuts = &cuts[g]};
     for (int d = 0; d < DEVICES; d++) {
       usage[g].slot[d].state = GS_SLOT_LIVE;
-      usage[g].slot[d].device[d].collectives = 1; /* as after a first one that all have done */
+      usage[g].slot[d].device[d].collectives = 1; /* as after one collective that all ranks completed */
       cuts[g].base[d][d] = 1;
       entry[g].device[d] = (uint32_t)d;
     }

@@ -1,7 +1,7 @@
-/* A model of two gangs with a rank on each of two devices, whose kernels are all collectives, around the arbiter's own
- * code. Its states are plain memory: a step restores one, moves, and brings what came of it into one form. Times are
- * kept relative to now, what only counts is left out, and credit goes in steps of half a millisecond. gang_check.c
- * searches all orders of events. */
+/* A model around the arbiter's own code: two gangs, each with a rank on both of two devices; all kernels are
+ * collectives. States are plain memory. A step restores a state, applies an event and canonicalises the result: times
+ * are relative to now, pure counters are dropped, and credit is rounded to half a millisecond. gang_check.c searches
+ * all orders of events. */
 #ifndef GANG_MODEL_H
 #define GANG_MODEL_H
 
@@ -9,17 +9,18 @@
 #include "arbiter/thread/state.h"
 
 enum { GANGS = 2, DEVICES = 2, T0 = 1000000000, MS = 1000000 };
-/* Both devices without a lease while a gang waits, in ms: a drain and the step after it. A gang waits at most three
- * leases long, a collective spin_max from when all ranks of its gang are awake until it is on both devices. */
+/* The longest time in ms for which neither device has a lease while a gang waits: a drain and the following step. A
+ * gang waits at most three leases. A collective waits at most spin_max, from when all ranks of its gang are awake until
+ * it is on both devices. */
 enum { FREE_MAX = 2 };
 
 struct model_rank {
-  uint8_t queued;             /* collectives of it on the device */
-  bool waiting, asleep, held; /* held: as it last saw its lease word */
+  uint8_t queued;             /* its collectives on the device */
+  bool waiting, asleep, held; /* held: as it last read its lease word */
   uint8_t slept;              /* ms */
 };
 
-/* What changes of a core. */
+/* The state of a core that changes. */
 struct core_part {
   char head[offsetof(struct gs_core, members)];
   struct core_grant grant[GANGS];
@@ -39,17 +40,17 @@ struct state {
   struct core_part core[DEVICES];
 };
 
-/* What is checked, and the worst that was seen. */
+/* The options of the check, and the worst waits seen. */
 struct options {
-  bool use_cuts; /* ranks know of cuts */
-  bool late;     /* also the arbiter does what it has to at any time in a millisecond */
+  bool use_cuts; /* ranks honour cuts */
+  bool late;     /* the arbiter may act late, at any time within a millisecond */
   uint32_t depth_max, sleep_max, lease_ms, spin_max;
 };
 extern struct options options;
 extern unsigned worst_wait, worst_spin;
-extern const char *broken; /* the invariant that does not hold; NULL: none */
+extern const char *broken; /* the violated invariant; NULL: none */
 
-/* The state that is looked at, and the live memory of the same. */
+/* The state under examination, and the live memory it is loaded into. */
 extern struct state s;
 extern gs_core *core[GS_ARBITER_MAX_DEVICES];
 extern gs_gangs *gangs;
@@ -62,10 +63,10 @@ void model_start(void);
 void model_end(void);
 void model_restore(void);
 void model_save(void);
-/* elapsed: what time has passed since the state before */
+/* elapsed: time since the previous state */
 void model_normalise(uint64_t elapsed);
 
-/* gang_events.c: does event `what`, below EVENTS_KINDS, if it can happen; gives whether it did. */
+/* gang_events.c: applies event `what` (below EVENTS_KINDS) if it is possible; returns whether it was. */
 enum { EVENTS_KINDS = 2 + GANGS + 3 * GANGS * DEVICES };
 bool model_happens(int what, uint64_t *elapsed);
 

@@ -1,7 +1,8 @@
-/* A rank of a gang without a GPU: runs one collective after the other, by the words of gs_page.h alone. A collective is
- * on the device from when it was submitted until all ranks have theirs there, and 0.2 ms more.
+/* A rank of a gang without a GPU: runs collectives one after another, using only the fields of gs_page.h. A collective
+ * is on the device from its submission until all ranks have submitted theirs, and for 0.2 ms more.
  *   rank LIMITS USAGE SLOT BELL_FD ORDINAL MEETING RANK RANKS
- * MEETING is a file all ranks map: what each has submitted, what it has done, the longest that it spun in us, by rank. */
+ * MEETING is a file that all ranks map. It has for each rank: collectives submitted, collectives completed, longest
+ * spin in us. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -55,7 +56,7 @@ static void nap(uint64_t ns) {
   nanosleep(&pause, NULL);
 }
 
-/* Like the interposer's: through with a lease, or up to the cut without one. */
+/* As in the interposer: passes with a lease, or without one up to the cut. */
 static void gate(const uint32_t *lease, struct gs_slot_device *words, int bell) {
   for (int rung = 0;; rung = 1) {
     uint32_t seen = __atomic_load_n(lease, __ATOMIC_ACQUIRE);

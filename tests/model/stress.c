@@ -1,8 +1,8 @@
-/* The arbiter's thread against everything at once, for the sanitizers: tenants in threads, API calls from two threads,
- * grants that come and go. Tenants say that they fill device FULL and leave the other idle; the first and the last are
- * gangs, the second is held beside others. Exit status 0: among the rest FULL was never leased twice, the other was,
- * and every
- * tenant was served.  stress SECONDS */
+/* Stress test of the arbiter's thread, for the sanitizers: tenants in threads, API calls from two threads, grants that
+ * are added and removed. Tenants report that they keep device FULL busy and leave the other device idle. The first and
+ * the last grant are gangs, the second may hold leases together with others. Exit status 0: FULL was never leased twice
+ * (apart from those), the other device was, and every tenant was served.
+ *   stress SECONDS */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -120,7 +120,7 @@ static void *change(void *unused) {
   return NULL;
 }
 
-/* Odd words are read one after the other, so only words that were odd before and after the other was read count. */
+/* Lease words are read one after another, so a word counts only if it was odd before and after the other read. */
 static bool leased_twice(unsigned device) {
   for (unsigned i = PLAIN_FIRST; i <= PLAIN_LAST; i++) {
     const uint32_t *mine = &tenants[i].limits->device[device].lease;

@@ -1,5 +1,5 @@
-/* A process of a grant without a GPU: keeps a device's queue full while its lease stands and gives it up when it is
- * revoked, by the words of gs_page.h alone. Counts the time it held the lease as its busy time.
+/* A process of a grant without a GPU: keeps a device's queue full while it holds the lease and gives the lease up when
+ * it is revoked, using only the fields of gs_page.h. The time for which it held the lease counts as its busy time.
  *   tenant LIMITS USAGE SLOT BELL_FD [BUSY_MS IDLE_MS] */
 #include <errno.h>
 #include <fcntl.h>
@@ -50,7 +50,7 @@ static uint32_t load(const uint32_t *word) { return __atomic_load_n(word, __ATOM
 
 static void store(uint32_t *word, uint32_t value) { __atomic_store_n(word, value, __ATOMIC_SEQ_CST); }
 
-/* Like the interposer's gate. */
+/* As in the interposer's gate. */
 static void gate(const struct gs_device_limits *limits, struct gs_slot_device *slot, int bell) {
   if (load(&limits->lease) & GS_LEASE_HELD)
     return;

@@ -1,4 +1,4 @@
-"""The pure core in virtual time: who is leased when, and what each pays."""
+"""The pure core in virtual time: which grant gets the lease when, and what each is charged."""
 
 import pytest
 from virtual_device import Model, machine
@@ -92,7 +92,7 @@ def test_an_owner_that_returns_is_leased_within_the_overlap_and_a_borrower_gets_
 def test_a_borrower_takes_over_at_once_when_the_owner_goes_idle():
     m = machine({"guarantee": 750}, {"guarantee": 250})
     m.want(0, work=0)
-    m.run(4 * MS)  # what was queued, and the early hand-over
+    m.run(4 * MS)  # the queued work, and the early hand-over
     _, executed = m.shares(100 * MS)
     assert executed[1] >= 0.99
 
@@ -187,7 +187,7 @@ def test_one_held_lease_survives_a_restart_and_a_second_is_refused():
 
 
 def test_a_short_sleeper_is_served_promptly_beside_a_trainer():
-    """Inference: 1 ms of work every 10 ms in 200 milli of guarantee, beside a tenant that always wants."""
+    """Inference: 1 ms of work every 10 ms with a guarantee of 200 milli, next to a tenant that always has work."""
     m = machine({"guarantee": 200}, {"guarantee": 800})
     m.want(0, work=0)
     m.run(SECOND)
@@ -201,7 +201,7 @@ def test_a_short_sleeper_is_served_promptly_beside_a_trainer():
 
 
 def test_one_that_sleeps_after_its_work_hands_the_device_on_at_once():
-    """1 ms of work every 10 ms beside a tenant that always wants: what it leaves is not waited for."""
+    """1 ms of work every 10 ms, next to a tenant that always has work: the arbiter does not wait during its pauses."""
     m = machine({"guarantee": 200}, {"guarantee": 800})
     m.want(0, work=0)
     m.run(SECOND)
@@ -215,7 +215,7 @@ def test_one_that_sleeps_after_its_work_hands_the_device_on_at_once():
 
     requests(5, MS, 10 * MS)
     assert requests(100, MS, 10 * MS) < 0.001
-    # One that goes on soon after keeps the device for the moment between.
+    # A holder that resumes soon keeps the device over the pause.
     requests(5, MS // 50, 3 * MS // 20)
     leases = m.stats(0).leases
     requests(100, MS // 50, 3 * MS // 20)

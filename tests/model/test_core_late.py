@@ -27,7 +27,7 @@ def test_a_holder_that_does_not_drain_is_passed_reported_and_not_waited_for():
 
 
 def stopped_in_mid_kernel():
-    """A machine, and its tenant 0 whose page stays as it was while a kernel of 400 ms runs."""
+    """A machine, and its tenant 0, whose page does not change while a kernel of 400 ms runs."""
     m = machine({"guarantee": 500}, {"guarantee": 500})
     while not m.tenants[0].held:
         m.run(MS)
@@ -42,7 +42,7 @@ def test_what_a_stopped_process_still_claims_is_not_charged_to_anybody_for_ever(
     m = stopped_in_mid_kernel()
     m.run(1200 * MS)
     charged, executed = m.shares(SECOND)
-    assert charged[0] <= 0.03  # of leases that it lets pass
+    assert charged[0] <= 0.03  # of leases that it does not use
     assert executed[1] >= 0.97
     assert charged[1] >= 0.97
 
@@ -66,7 +66,7 @@ def test_a_late_holder_gets_back_what_nobody_else_wants():
         m.want(0, work=10 * MS)
         m.run(15 * MS)
         assert sum(action == LATE and grant == 1 for _, action, grant, _, _ in m.decisions) == again
-        m.run(20 * MS)  # its 10 ms beside that kernel are done by now
+        m.run(20 * MS)  # its 10 ms, concurrent with that kernel, are complete by now
         assert not m.tenants[0].queued
         assert m.tenants[1].held
         assert m.tenants[1].queued
@@ -74,11 +74,12 @@ def test_a_late_holder_gets_back_what_nobody_else_wants():
 
 
 def test_the_end_of_a_holders_work_is_met_although_it_is_put_off():
-    """Three times it takes 60 us more than was told: the next look is no later than the end that is told then."""
+    """Three times, the work takes 60 us longer than reported: the core looks again no later than the newly reported
+    end."""
     m = machine({"guarantee": 400}, {"guarantee": 600})
     m.want(0, work=0)
     m.run(50 * MS)
-    for _ in range(4):  # it is believed to sleep after its requests
+    for _ in range(4):  # after each request it is assumed to sleep
         m.want(0, work=2 * MS)
         m.run(20 * MS)
     m.want(0, work=2 * MS)
@@ -108,7 +109,7 @@ def test_long_kernels_take_nobody_elses_guarantee(guarantees, kernel):
         m.want(number)
     duration = 100 * SECOND + 100 * kernel
     _, executed = m.shares(duration)
-    # I8: what runs when its time is over keeps the other from its own no longer than once
+    # I8: work that runs past its lease delays the other tenant's guarantee at most once
     assert executed[0] >= 0.98 * guarantees[0] / 1000 - 1.5 * kernel / duration
     assert executed[1] >= 0.98 * guarantees[1] / 1000 - 1.5 * kernel / duration
 
@@ -123,12 +124,12 @@ def test_a_borrower_with_long_kernels_pays_all_of_them():
     _, executed = m.shares(1000 * SECOND)
     assert executed[0] >= 0.5
     assert executed[1] >= 0.3
-    assert executed[2] == pytest.approx(0.07, abs=0.03)  # a third of what is not guaranteed
+    assert executed[2] == pytest.approx(0.07, abs=0.03)  # a third of the unguaranteed time
 
 
 def test_who_overruns_a_loan_keeps_its_guarantee():
     m = machine({"guarantee": 500}, {"guarantee": 500, "work": 0})
-    m.tenants[0].queued = 2 * SECOND  # begun while nobody else wanted the device
+    m.tenants[0].queued = 2 * SECOND  # submitted while nobody else wanted the device
     m.want(1)
     m.run(5 * SECOND)
     _, executed = m.shares(4 * SECOND)
@@ -151,7 +152,7 @@ def test_a_stopped_waiter_costs_others_little():
     m = machine({"guarantee": 500}, {"guarantee": 500})
     while m.tenants[0].held:
         m.run(MS)
-    m.stop(0)  # with a thread in the gate: it waits for ever and takes no lease up
+    m.stop(0)  # a thread is blocked at the gate: it waits for ever and never uses a lease
     m.run(SECOND)
     _, executed = m.shares(5 * SECOND)
     assert executed[1] >= 0.94
@@ -174,7 +175,7 @@ def test_stopped_waiters_leave_the_device_to_the_others(count, guarantee):
     _, executed = m.shares(20 * SECOND)
     lost = (m.device().idle_with_waiters_ns - idle) / (20 * SECOND)
     assert executed[0] >= 0.98
-    assert lost >= 0.9 * (1 - executed[0] - 0.002)  # what nobody could use is told
+    assert lost >= 0.9 * (1 - executed[0] - 0.002)  # time that nobody could use is reported
     m.stop(1, stopped=False)
     start = m.now
     m.run(200 * MS)

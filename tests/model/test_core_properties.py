@@ -1,4 +1,4 @@
-"""Invariants of the core (work conservation, bounded waits, exact books) over random histories in virtual time."""
+"""Invariants of the core (work conservation, bounded waits, exact accounting) over random histories in virtual time."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +13,7 @@ RESERVE = 0.02
 
 
 class Histories(RuleBasedStateMachine):
-    """Tenants that come, go, sleep, stop and change, on one device."""
+    """Tenants on one device that are added, removed, stopped, changed, or idle."""
 
     def __init__(self):
         super().__init__()
@@ -56,7 +56,7 @@ class Histories(RuleBasedStateMachine):
     def run(self, duration):
         steps, leases = self.m.steps, self.m.device().leases
         self.m.run(duration)
-        # No busy loops: the model itself needs a step per 50 us of queue at most.
+        # No busy loops: the model itself needs one step per 50 us of queue at most.
         assert self.m.steps - steps < 100 + duration / MS * 40
         assert self.m.device().leases - leases < 10 + duration / MS * 6
 
@@ -67,7 +67,7 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def no_lease_lies_idle_beside_a_waiter_for_long(self):
-        """I7: a free device and an eligible waiter never meet; a revoke is over after the overlap."""
+        """I7: the device is never free while an eligible tenant waits; a revocation ends with the overlap."""
         holders = [t for t in self.m.tenants.values() if t.held]
         assert len(holders) <= 1
         if holders:
@@ -79,7 +79,7 @@ class Histories(RuleBasedStateMachine):
 
 
 class ManyHistories(Histories):
-    """More of them."""
+    """The same with more examples."""
 
 
 def count(examples):
@@ -94,7 +94,7 @@ TestHistories.settings, TestManyHistories.settings = count(40), count(150)
 
 @st.composite
 def mixes(draw):
-    """2-5 tenants whose guarantees fit; the first always wants, the others come and go."""
+    """2-5 tenants whose guarantees fit; the first always has work, the others come and go."""
     n = draw(st.integers(2, 5))
     cuts = sorted(draw(st.lists(st.integers(5, 995), min_size=n, max_size=n, unique=True)))
     guarantees = [b - a for a, b in zip([0, *cuts], cuts, strict=False)]
@@ -138,7 +138,8 @@ def check_every_window(mix):
 
 @pytest.mark.parametrize("examples", [30, pytest.param(100, marks=pytest.mark.slow)])
 def test_a_waking_owner_waits_at_most_a_lease_for_each_other(examples):
-    """I8: from waking below guarantee to the first lease, one lease of each other tenant and the overlap."""
+    """I8: from waking below the guarantee to the first lease: at most one lease of each other tenant, and the
+    overlap."""
     count(examples)(given(mixes())(check_wait))()
 
 
@@ -153,7 +154,7 @@ def check_wait(mix):
     for number, pause, work in events:
         m.want(number, work * MS or None)
         m.run(pause * MS)
-    m.run(SECOND)  # the owner's bucket is full
+    m.run(SECOND)  # fills the owner's bucket
     m.waits.clear()
     m.want(0)
     m.run(SECOND)

@@ -1,5 +1,5 @@
-"""What the core serves over many seconds is what policy says tenants are entitled to, by way of the shares that the
-daemon would give their grants."""
+"""Over many seconds, the core gives tenants what the policy entitles them to, with the shares that the daemon would
+assign to their grants."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,8 @@ DEVICE = "d0"
 
 @dataclass(frozen=True)
 class Want:
-    """A grant: it wants `demand` milli, in a request every `period`; all of the device: without end."""
+    """A grant: it demands `demand` milli, as one request every `period`; a demand of the whole device is endless
+    work."""
 
     demand: int = DEVICE_MILLI
     time: int = 100
@@ -32,7 +33,7 @@ class Want:
 
 @dataclass(frozen=True)
 class Case:
-    """A tenant and what its grants want; one grant with all of its guarantee, if nothing else is said."""
+    """A tenant and the demands of its grants; by default, one grant with the tenant's whole guarantee."""
 
     guarantee: int = 0
     weight: int = 1
@@ -65,7 +66,7 @@ def entitled(cases):
 
 
 def run(m, requests, duration):
-    """`requests`: of each grant that does not want without end, every how long it asks for how much."""
+    """`requests`: for each grant without endless work, its period and its work per period."""
     end = m.now + duration
     due = dict.fromkeys(requests, m.now)
     while m.now < end:
@@ -77,7 +78,7 @@ def run(m, requests, duration):
 
 
 def served(cases):
-    """Milli that each tenant executes, and that it is charged for."""
+    """Milli that each tenant executes, and milli that it is charged."""
     policies = {
         str(number): TenantPolicy(str(number), case.guarantee, case.weight, case.tier, case.limit)
         for number, case in enumerate(cases)
@@ -160,7 +161,7 @@ def test_what_one_does_not_want_goes_to_others_as_they_are_entitled_to_it(cases)
 
 
 def two(guarantee, *, reserved=True, **more):
-    """Two grants of half of it each, of which one is idle."""
+    """Two grants with half of it each, one of them idle."""
     half = Want(time=guarantee // 2, guaranteed=guarantee // 2 if reserved else 0)
     idle = Want(demand=0, time=half.time, guaranteed=half.guaranteed)
     return Case(guarantee, grants=(half, idle), **more)
@@ -233,7 +234,8 @@ def test_promises_that_do_not_fit_any_more_are_served_in_proportion(promised):
 
 @st.composite
 def mixes(draw, partly=False):
-    """2-8 tenants whose guarantees fit. The first always wants all, so that nobody keeps the device for its pauses."""
+    """2-8 tenants whose guarantees fit. The first always has endless work, so that nobody keeps the device over
+    pauses."""
     count = draw(st.integers(2, 8))
     most = draw(st.sampled_from([1000, 900, 500, 0]))
     cuts = sorted(draw(st.lists(st.integers(0, most), min_size=count, max_size=count)))

@@ -1,4 +1,5 @@
-"""The model check of gangs (gang_check.c): two gangs on two devices, all interleavings, on the arbiter's own code."""
+"""Runs the model checker of gangs (gang_check.c): two gangs on two devices, all interleavings, with the arbiter's own
+code."""
 
 import itertools
 import json
@@ -12,7 +13,7 @@ CORNERS = [(1, 6, 0), (1, 20, 1), (2, 6, 1), (2, 20, 0)]
 
 
 def check(states, *, depth=1, sleep=0, cuts=1, late=0, lease=8, spin=2, program="gang_check"):
-    """Gives what was found, and the way to what is wrong."""
+    """Returns what was found, and the trace of a violation."""
     command = [built.program(program), *map(str, (states, depth, sleep, cuts, late, lease, spin))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     assert done.stdout, done.stderr
@@ -57,7 +58,7 @@ def test_the_check_finds_ranks_that_are_not_stopped_together():
 
 
 def test_the_check_finds_what_neither_a_cut_nor_a_lease_beside_others_ends():
-    """Without either a collective was seen to wait three leases long, and longer."""
+    """Without either of them, a collective waits three leases and longer."""
     result, _ = check(500_000, cuts=0, lease=20, spin=60, program="gang_check_never_again")
     assert result["broken"] == "a collective waits for ever"
 

@@ -1,4 +1,4 @@
-"""Gangs of real processes (rank.c) that run collectives, over a real arbiter: lease words, cuts, restarts, deaths."""
+"""Gangs of real processes (rank.c) that run collectives under a real arbiter: lease words, cuts, restarts, deaths."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ class Gang:
         self.meeting.write_bytes(bytes(32 * len(DEVICES)))
         self.bell = os.eventfd(0)
         self.ranks = {}
-        if words != (0, 0):  # from before a restart: a process uses them
+        if words != (0, 0):  # from before a restart, in use by processes
             slot = self.usage.claim(self.limits, 1).index
             for ordinal, word in enumerate(words):
                 self.limits.pointer.device[ordinal].lease = word
@@ -59,7 +59,7 @@ class Gang:
         return [self.limits.lease(ordinal).epoch << 1 | self.limits.lease(ordinal).held for ordinal in range(2)]
 
     def met(self):
-        """Of each rank: collectives submitted, done, and the longest that it spun in us."""
+        """For each rank: collectives submitted, collectives completed, longest spin in us."""
         row = struct.unpack("<8Q", self.meeting.read_bytes())
         return [row[4 * rank : 4 * rank + 3] for rank in range(2)]
 
@@ -100,7 +100,7 @@ def wait(seconds):
 
 
 def whole(gang):
-    """Its words say the same, but for the microseconds in which an arbiter sets one after the other."""
+    """Its lease words agree, except for the microseconds in which the arbiter sets one after another."""
     words = gang.words()
     if len({word & 1 for word in words}) == 1:
         return True
@@ -160,18 +160,18 @@ def test_ranks_stop_at_the_same_collective(node):
     until(lambda: gang.done() > 20)
     for _ in range(20):
         until(lambda: not any(word & 1 for word in gang.words()))
-        # whatever the one had submitted at the revoke, the other follows, and goes no further
+        # whatever one rank had submitted at the revocation, the other submits too, and no more
         until(lambda: any(word & 1 for word in gang.words()) or gang.met()[0][0] == gang.met()[1][0], 2)
         until(lambda: any(word & 1 for word in gang.words()))
     assert abs(gang.met()[0][0] - gang.met()[1][0]) <= 1
 
 
 def test_a_rank_that_does_not_know_cuts_is_saved_by_leases_beside_others(node):
-    """As a kernel that nobody counts: rank 1 is kept from the next collective, and waits at the gate."""
+    """As with a kernel that is not counted: rank 1 waits at the gate and cannot submit the next collective."""
     arbiter, (gang, other) = node(500, 500)
     other.start()
     gang.start(0)
-    until(lambda: gang.met()[0][0] == 1)  # rank 0 spins for a rank that has not counted any
+    until(lambda: gang.met()[0][0] == 1)  # rank 0 spins for a rank that has counted none
     until(lambda: not any(word & 1 for word in gang.words()))
     slot = gang.usage.claim(gang.limits, 1).index
     words = gang.usage.pointer.slot[slot].device[1]
@@ -211,7 +211,7 @@ def test_leases_from_before_a_restart_stand_together_or_not_at_all(tmp_path, wor
     with Arbiter() as arbiter:
         gang = Gang(tmp_path, arbiter, 500, "g", words=words)
         first = gang.words()
-        # what is left of two leases is none; the gang waits, and has both again soon
+        # the rest of two leases makes no lease; the gang waits, and soon has both again
         assert (first == list(words)) == kept
         until(lambda: [word & 1 for word in gang.words()] == [1, 1])
         assert kept or all(new > old for new, old in zip(gang.words(), words, strict=True))
@@ -255,7 +255,7 @@ def test_lies_about_collectives_cost_only_the_liar(node):
     assert liar.usage.pointer.slot[second].device[1].cut <= 3 + 64
     assert leased / looks > 0.45
     assert honest.done() > steps + 50
-    # what it claims to run on is charged to it
+    # it is charged for the devices it claims to use
     assert liar.stats().leased_ns > honest.stats().leased_ns * 0.75
 
 

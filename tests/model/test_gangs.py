@@ -1,4 +1,4 @@
-"""Gangs in virtual time: leases on all devices or none, shares, what others get beside them, restarts."""
+"""Gangs in virtual time: leases on all devices or on none, shares, the effect on other grants, restarts."""
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -11,7 +11,7 @@ OVERLAP_NS, LEASE_NS = MS, 20 * MS
 
 
 def node(*grants, devices=2, warm=SECOND):
-    """Grants (places, settings) with endless work, the start over."""
+    """Grants (places, settings) with endless work, after the start phase."""
     n = Node(devices)
     for number, (places, settings_) in enumerate(grants):
         n.add(number, places, **settings_)
@@ -26,12 +26,12 @@ def grant(*places, **settings_):
 
 
 def changes(n, number):
-    """(time, action) of a grant's leases, one for all its devices."""
+    """(time, action) of a grant's leases, one entry for all its devices."""
     return sorted({(t, action) for t, _, action, g, _ in n.trace if g == number and action in (LEASE, AGAIN, REVOKE)})
 
 
 def longest_wait(n, number, start):
-    """Between the end of a lease and the next one."""
+    """From the end of one lease to the next."""
     worst, since = 0, start
     for t, action in changes(n, number):
         if action == REVOKE:
@@ -75,7 +75,7 @@ def test_gangs_that_overlap_in_part_take_turns():
     start = n.now
     executed, idle = n.shares(10 * SECOND)
     for parts in executed.values():
-        assert parts == [pytest.approx(1 / 3, abs=0.02)] * 2  # one at a time fits
+        assert parts == [pytest.approx(1 / 3, abs=0.02)] * 2  # only one of them fits at a time
     assert max(longest_wait(n, number, start) for number in range(3)) <= 5 * LEASE_NS
     assert max(idle) <= 0.005
 
@@ -88,7 +88,7 @@ def test_what_overlapping_gangs_leave_goes_to_grants_of_one_device():
     for number in range(3):
         assert min(executed[number]) >= 0.24
         assert executed[3 + number][0] >= 0.3
-    for place in range(3):  # nothing is lost to their meeting
+    for place in range(3):  # waiting for both devices loses nothing
         both = sum(executed[g][places.index(place)] for g, places in enumerate(pairs) if place in places)
         assert both + executed[3 + place][0] >= 0.99
 
@@ -122,7 +122,8 @@ def test_a_waking_gang_takes_what_is_on_loan_at_once_and_everywhere():
 
 
 def test_while_a_gang_waits_for_one_device_the_other_is_used():
-    """Device 0 belongs to another for most of the time: what the gang leaves of device 1 is its neighbour's there."""
+    """Another grant uses device 0 for most of the time: the time that the gang leaves on device 1 goes to its
+    neighbour."""
     n = node(grant(0, 1, guarantee=200), grant(0, guarantee=800), grant(1, guarantee=100))
     executed, idle = n.shares(10 * SECOND)
     assert executed[0][1] == pytest.approx(0.2, abs=0.01)
@@ -137,13 +138,13 @@ def test_the_device_of_a_rank_that_sleeps_is_lent_until_it_wakes():
     executed, idle = n.shares(5 * SECOND)
     assert executed[0] == [pytest.approx(0.5, abs=0.03), 0]
     assert executed[2][0] >= 0.98
-    assert max(idle) <= 0.012  # 0.2 ms of each lease go by before it counts as unused
+    assert max(idle) <= 0.012  # a lease counts as unused after 0.2 ms
     while not n.held(0):
         n.run(MS)
     n.run(2 * MS)
     assert n.devices[1].tenants[2].held
     revokes = [t for t, action in changes(n, 0) if action == REVOKE]
-    n.want(0, only=1)  # in mid-lease, without a bell: it has its lease
+    n.want(0, only=1)  # in the middle of a lease, without a bell, as it holds its lease
     n.run(2 * MS)
     assert not n.devices[1].tenants[2].held
     assert [t for t, action in changes(n, 0) if action == REVOKE] == revokes
@@ -181,7 +182,7 @@ def test_a_gang_that_does_not_drain_runs_beside_its_successors_for_one_term():
     n = node(grant(0, 1, guarantee=500), grant(0, guarantee=500), grant(1, guarantee=500))
     while not n.held(0):
         n.run(MS)
-    n.devices[0].tenants[0].queued = 60 * MS  # as a kernel that spins for one that the other rank has not submitted
+    n.devices[0].tenants[0].queued = 60 * MS  # like a kernel that spins for one that the other rank has not submitted
     n.stop(0, only=0)
     start = n.now
     n.run(100 * MS)
@@ -192,7 +193,7 @@ def test_a_gang_that_does_not_drain_runs_beside_its_successors_for_one_term():
     assert over - again == pytest.approx(LEASE_NS, abs=MS // 10)
     held = {(t, place) for t, place, action, g, _ in n.trace if action == AGAIN and g == 0}
     assert held == {(again, 0), (again, 1)}
-    # others keep their leases beside it
+    # other grants keep their leases meanwhile
     assert not any(t == again and action == REVOKE for t, _, action, g, _ in n.trace if g)
 
 
@@ -222,7 +223,7 @@ def test_a_grant_with_peers_elsewhere_is_never_alone_and_never_waited_for(beside
     assert executed[0][0] == pytest.approx(1 - beside / 1000, abs=0.02)
     assert idle == [0]
     assert [t for t, _, action, g, other in n.trace if action == REVOKE and g == 0] == revokes
-    # woken, it does not wait for anybody's term
+    # once awake, it does not wait for the end of another grant's term
     n.want(1, work=0)
     n.run(SECOND)
     n.devices[0].waits.clear()
@@ -265,7 +266,7 @@ def test_one_that_is_removed_at_any_moment_leaves_the_devices_to_the_others(mome
         grant(0, 1, guarantee=300, depth=20 * MS),
         grant(0, guarantee=400, depth=20 * MS),
     )
-    if moment == "called":  # between the revoke of the others and the lease
+    if moment == "called":  # between the revocation of the others and the lease
         count = len(n.trace)
         while not any(action == REVOKE and other in (0, 1) for _, _, action, _, other in n.trace[count:]):
             n.run(MS // 20)
@@ -295,8 +296,8 @@ def test_a_killed_gang_leaves_its_devices_to_others():
 
 
 class Histories(RuleBasedStateMachine):
-    """Gangs, grants of one device and grants beside others come, go, sleep, stop and die on three devices. That a gang
-    has all its devices or none is checked by the node after each decision."""
+    """Gangs, grants of one device and grants that share leases start, end, sleep, stop and die on three devices. The
+    node checks after each decision that a gang has all of its devices or none."""
 
     def __init__(self):
         super().__init__()
@@ -363,7 +364,7 @@ class Histories(RuleBasedStateMachine):
                 assert number in self.n.gangs or not fit
 
     def teardown(self):
-        """Whoever waits is served in the end, whatever happened."""
+        """Every waiting grant is served in the end."""
         for number in self.n.places:
             for place in self.n.places[number]:
                 tenant = self.n.devices[place].tenants[number]
@@ -379,7 +380,7 @@ class Histories(RuleBasedStateMachine):
 
 
 class ManyHistories(Histories):
-    """More of them."""
+    """The same with more examples."""
 
 
 def count(examples):

@@ -1,4 +1,4 @@
-"""What the core says of each wait and each lease that it takes, in virtual time: how long, why, by which numbers."""
+"""The core's receipts for each wait and each revoked lease, in virtual time: duration, reason, numbers."""
 
 import pytest
 from virtual_device import Model
@@ -19,7 +19,7 @@ def rules(m, action, grant=None):
 
 
 def waits(m):
-    """By the model's own clock: (grant, from, to), where threads that lose their lease wait at once."""
+    """By the model's clock: (grant, from, to), if threads wait as soon as they lose their lease."""
     since, found = {}, []
     for when, action, grant, *_ in m.decisions:
         if action == REVOKE:
@@ -31,7 +31,7 @@ def waits(m):
 
 @pytest.fixture
 def busy():
-    """Two that want the device all the time."""
+    """Two tenants that always have work."""
     m = Model()
     for number, milli in enumerate((250, 750)):
         m.add(number, guarantee=milli)

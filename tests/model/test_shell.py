@@ -1,4 +1,4 @@
-"""The arbiter's thread with real processes that speak the page protocol (tenant.c): lease words, futexes, bells."""
+"""The arbiter's thread with real processes that use the page protocol (tenant.c): lease words, futexes, bells."""
 
 import os
 import signal
@@ -65,13 +65,13 @@ def test_two_processes_get_what_their_grants_say(machine):
     got = gained(grants, 3)
     cpu, wall = cpu_seconds(task) - cpu, time.monotonic() - start
     assert got[0] / sum(got) == pytest.approx(0.25, abs=0.04)
-    # What the processes saw of their leases, late wakes of a busy machine included.
+    # The leases as the processes saw them, including late wake-ups of a busy machine.
     seen = [grant.stats().busy_ns - then for grant, then in zip(grants, busy, strict=True)]
     assert seen[0] / sum(seen) == pytest.approx(0.25, abs=0.08)
     assert cpu / wall < 0.05
     device = arbiter.device_stats(0)
     assert device.leased_ns + device.idle_ns + device.switch_ns == device.wall_ns
-    assert device.idle_with_waiters_ns / device.wall_ns < 0.15  # on a machine that does other things too
+    assert device.idle_with_waiters_ns / device.wall_ns < 0.15  # allows for a busy machine
 
 
 @TIMING
@@ -81,7 +81,7 @@ def test_an_owner_that_wakes_takes_a_borrowed_device_back_in_milliseconds(machin
     owner.start(20, 60)
     until(lambda: sum(owner.stats().wake_to_lease) >= 25, 20)
     waits = owner.stats().wake_to_lease
-    # The median shows the mechanism; the tail is the machine's.
+    # The median shows the mechanism; the tail depends on the machine.
     median = next(i for i in range(len(waits)) if 2 * sum(waits[: i + 1]) >= sum(waits))
     assert 2**median <= 4096  # us
     assert borrower.stats().leased_ns > owner.stats().leased_ns
@@ -216,7 +216,7 @@ def test_a_new_arbiter_takes_over_leases_and_tenants_go_on(tmp_path):
         held = [grant for grant in grants if grant.limits.lease(0).held]
         words = [grant.limits.lease(0).epoch for grant in held]
         with Arbiter() as second:
-            # The holders first: they are taken over, not revoked.
+            # Holders first: their leases are taken over, not revoked.
             for grant in sorted(grants, key=lambda grant: grant not in held):
                 grant.arbiter = second
                 grant.handle = second.add(grant.limits, grant.usage, [0], [Share(500)], grant.bell)
@@ -284,7 +284,7 @@ def test_the_record_says_what_it_lost_and_names_no_grant_twice(machine):
     slot = grant.usage.claim(grant.limits, 1)
     grant.usage.pointer.slot[slot.index].device[0].waiting = 1
     handles = {grant.handle}
-    while arbiter.newest_event() < EVENTS_KEPT + 1000:  # three events each: wakes, is leased, ends
+    while arbiter.newest_event() < EVENTS_KEPT + 1000:  # three events each: wake, lease, end
         arbiter.remove(grant.handle)
         grant.handle = arbiter.add(grant.limits, grant.usage, [0], [Share(500)], grant.bell)
         assert grant.handle not in handles

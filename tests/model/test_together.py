@@ -1,4 +1,4 @@
-"""Leases held together by grants that leave the device idle, and the class that goes first, in virtual time."""
+"""Leases held together by grants that leave the device idle, and the priority class, in virtual time."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,7 +11,7 @@ INTERACTIVE = 0
 
 
 def bound(fill, kernel=MS // 20, **more):
-    """A tenant that the host keeps at `fill` of the device. From 0.2 ms on a pause gives the device to who waits."""
+    """A tenant whose host keeps the device busy at `fill`. Pauses from 0.2 ms give the device to a waiting grant."""
     return {"kernel": kernel, "gap": int(kernel * (1 - fill) / fill), **more}
 
 
@@ -26,7 +26,7 @@ def machine(*tenants, warm=2 * SECOND):
 
 
 def bare(*fills):
-    """What each of such tenants gets of a device that nobody arbitrates."""
+    """The share of each such tenant on a device without an arbiter."""
     m = Model()
     for number, fill in enumerate(fills):
         m.add(number, **bound(fill))
@@ -46,7 +46,7 @@ def test_two_that_leave_the_device_idle_run_as_on_the_bare_device():
     charged, executed = m.shares(10 * SECOND)
     assert [executed[0], executed[1]] == pytest.approx(bare(0.3, 0.3), rel=0.02)
     assert len(m.leases) == leases
-    # wall time is paid by both, alike
+    # both pay for wall time, equally
     assert charged[0] == pytest.approx(charged[1], rel=0.1)
 
 
@@ -71,7 +71,7 @@ def test_one_that_fills_the_device_has_it_for_itself():
     charged, executed = m.shares(10 * SECOND)
     assert charged[0] == pytest.approx(0.5, abs=0.02)
     assert executed[0] == pytest.approx(0.5, abs=0.02)
-    # the two have the other half together, and each all of it
+    # the two have the other half together, and each is charged all of it
     assert [executed[1], executed[2]] == pytest.approx([part / 2 for part in bare(0.3, 0.3)], rel=0.05)
 
 
@@ -159,7 +159,7 @@ def test_an_interactive_grant_is_served_first_whoever_has_more_credit():
 
 
 def test_a_long_request_of_an_interactive_grant_is_not_cut_in_pieces():
-    """20 ms of work, beside others with guarantees of their own: nearly as fast as alone."""
+    """20 ms of work, with other tenants that have guarantees: nearly as fast as alone."""
     m = machine(
         {"guarantee": 400, "workload": INTERACTIVE}, {"guarantee": 300, "depth": MS}, {"guarantee": 300, "depth": MS}
     )
@@ -237,7 +237,7 @@ def test_nobody_that_fits_waits_while_leases_are_held_together():
 
 
 def test_what_the_device_gave_to_anothers_tail_is_not_taken_for_room():
-    """A limited grant comes after one with deep queues again and again: what it lacks, it does not leave."""
+    """A limited grant repeatedly follows one with deep queues: it recovers the time it is short of."""
     m = Model()
     m.add(0, depth=MS // 10, guarantee=0, limit=200, tier=0, weight=0)
     m.add(1, depth=50 * MS, guarantee=0, limit=1000, tier=0, weight=1)

@@ -6,9 +6,9 @@
 
 #define MS UINT64_C(1000000)
 #define NEVER UINT64_MAX
-/* What is left in flight when a process says that it has drained. */
+/* The work still in flight when a process reports that it has drained. */
 #define DRAINED_NS (0.2 * MS)
-/* Rounds of decisions at one instant. */
+/* Limit of decision rounds at one instant. */
 #define ROUNDS_MAX 200
 
 static void fail(struct virtual_node *node, const char *what) {
@@ -60,7 +60,7 @@ static int count_running(struct virtual_device *device) {
 
 static bool endless(const struct virtual_tenant *t) { return t->work > 1e300; }
 
-/* ns until some queue runs dry or some gap is over, or infinity; a queue that is topped up all the time never runs dry. */
+/* ns until a queue empties or a gap ends, or infinity. A queue that is refilled without end never empties. */
 static double until_change(const struct virtual_node *node, struct virtual_device *device) {
   int running = count_running(device);
   double first = 1.0 / 0.0;
@@ -91,7 +91,7 @@ static void execute(const struct virtual_node *node, struct virtual_device *devi
   }
 }
 
-/* A holder submits up to its depth; what is submitted has left `work`. */
+/* A holder submits up to its depth. Submitted work is removed from `work`. */
 static void fill(const struct virtual_node *node, struct virtual_device *device) {
   for (int32_t i = 0; i < device->nmembers; i++) {
     struct virtual_tenant *t = member(device, i);
@@ -156,7 +156,7 @@ static void record(struct virtual_node *node, uint32_t device, const struct gs_c
   node->event[node->nevents++] = (struct virtual_event){node->now_ns, device, waited_ns, *decision};
 }
 
-/* One that keeps the device full has it for itself. */
+/* A tenant without gaps fills the device and must hold it alone. */
 static bool may_join(struct virtual_device *device, const struct virtual_tenant *t) {
   bool holders = false, all_lean = t->gap > 0;
   for (int32_t i = 0; i < device->nmembers; i++) {
@@ -354,7 +354,7 @@ void virtual_stop(struct virtual_node *node, int32_t grant, int32_t device, uint
     if (device >= 0 && g->device[i] != (uint32_t)device)
       continue;
     node->device[g->device[i]].tenant[grant].stopped = stopped;
-    if (!stopped) /* its threads in the gate ring again */
+    if (!stopped) /* its threads at the gate ring the bell again */
       gs_core_bell_rang(node->core[g->device[i]], grant);
   }
   virtual_step(node);

@@ -1,9 +1,9 @@
-/* Devices and their tenants in virtual time, driving the arbiter's pure code: a core for each device, and the gangs over
- * them. virtual_node.py sets them up and reads the results.
+/* Devices and their tenants in virtual time, which drive the arbiter's pure code: a core for each device, and the gangs
+ * over them. virtual_node.py sets them up and reads the results.
  *
- * A device runs what was submitted. The holder of a lease keeps `depth` of work queued while it has some; what a revoked
- * holder has queued runs on at an equal part of the device, as hardware time slicing does. A gang has a rank on each of
- * its devices, which is a tenant like any other there; none runs collectives. */
+ * A device runs the submitted work. The holder of a lease keeps `depth` of work queued while it has work. The queued
+ * work of a revoked holder continues with an equal part of the device, as with hardware time slicing. A gang has a rank
+ * on each of its devices, which behaves as any other tenant there; ranks run no collectives. */
 #ifndef VIRTUAL_H
 #define VIRTUAL_H
 
@@ -17,25 +17,25 @@ enum { VIRTUAL_GRANTS = 256, VIRTUAL_DEVICES = 16 };
 struct virtual_tenant {
   uint32_t guarantee, limit, weight, workload;
   int32_t tier;
-  uint64_t depth;  /* of the queue that it keeps */
-  uint64_t kernel; /* with a gap: it submits one kernel of this length, and the next */
-  uint64_t gap;    /* so long after the last was done, as a program that the host bounds; 0: it keeps `depth` queued */
-  double work;     /* device time it still wants to submit; infinity: without end */
+  uint64_t depth;  /* length of the queue that it maintains */
+  uint64_t kernel; /* with a gap: length of the one kernel that it submits at a time */
+  uint64_t gap;    /* pause after each kernel, as in a host-bound program; 0: it keeps `depth` queued */
+  double work;     /* device time it still wants to submit; infinity: endless */
   double queued, executed;
   uint32_t stopped, live, held, waiting;
   uint64_t launches;
   int32_t contended; /* enum gs_core_company as published, -1 before */
-  uint64_t woke_ns;  /* when it began to want the device that it has not had since; 0: it did not */
+  uint64_t woke_ns;  /* when it began to wait for the device; 0: it does not wait */
   uint64_t ready_ns, busy_until_ns;
-  /* What its page says instead of the truth; 0: the truth. */
+  /* What its page reports instead of the truth; 0: the truth. */
   uint64_t says_busy_until_ns;
   uint32_t says_undrained;
 };
 
 struct virtual_device {
   gs_core *core;
-  uint64_t next_ns;     /* when the core wants to be stepped again */
-  uint64_t revoked_ns;  /* when a lease was last taken on it; 0: never */
+  uint64_t next_ns;     /* when the core wants its next step */
+  uint64_t revoked_ns;  /* when a lease on it was last revoked; 0: never */
   int32_t members[256]; /* VIRTUAL_GRANTS */
   int32_t nmembers;
   struct virtual_tenant tenant[256]; /* VIRTUAL_GRANTS */
@@ -49,15 +49,15 @@ struct virtual_grant {
 struct virtual_event {
   uint64_t t_ns;
   uint32_t device;
-  uint64_t waited_ns; /* lease: since the grant woke; UINT64_MAX: it was not a wake */
+  uint64_t waited_ns; /* lease: time since the grant woke; UINT64_MAX: it had not just woken */
   struct gs_core_decision decision;
 };
 
 struct virtual_node {
   uint64_t now_ns, next_ns, steps;
   uint32_t ndevices;
-  uint32_t exclusive; /* two that keep the device full never hold it at once */
-  const char *broken; /* the first rule that did not hold; NULL: none */
+  uint32_t exclusive; /* check that two tenants without gaps never hold a device at once */
+  const char *broken; /* the first violated rule; NULL: none */
   gs_gangs *gangs;
   gs_core *core[16]; /* VIRTUAL_DEVICES */
   uint64_t nevents, events_room;
@@ -66,28 +66,28 @@ struct virtual_node {
   struct virtual_device device[16]; /* VIRTUAL_DEVICES */
 };
 
-/* NULL: no memory. */
+/* Returns NULL if out of memory. */
 struct virtual_node *virtual_create(const struct gs_arbiter_config *config, uint32_t ndevices, uint32_t exclusive,
                                     uint64_t now_ns);
 void virtual_destroy(struct virtual_node *node);
 
 /* Each of these lets the cores decide before it returns. */
 
-/* settings: of the tenant on each device. flags: enum gs_share_flags. held: its lease words say so from before. Gives 1
- * if those leases stand. */
+/* settings: for the tenant on each device. flags: enum gs_share_flags. held: its lease words already say that it holds
+ * its leases. Returns 1 if those leases remain valid. */
 int virtual_add(struct virtual_node *node, int32_t grant, const uint32_t *devices, uint32_t ndevices,
                 const struct virtual_tenant *settings, uint32_t flags, int held);
 void virtual_remove(struct virtual_node *node, int32_t grant);
-/* The shares of its tenants have been changed. */
+/* Call it after changing the shares of the grant's tenants. */
 void virtual_share(struct virtual_node *node, int32_t grant);
-/* device -1: all of the grant's. */
+/* device -1: all devices of the grant. */
 void virtual_want(struct virtual_node *node, int32_t grant, int32_t device, double work);
-/* SIGSTOP or SIGCONT: what it queued still runs, nothing else changes in its page. */
+/* SIGSTOP or SIGCONT: queued work still runs, its page does not change otherwise. */
 void virtual_stop(struct virtual_node *node, int32_t grant, int32_t device, uint32_t stopped);
 void virtual_kill(struct virtual_node *node, int32_t grant);
 void virtual_step(struct virtual_node *node);
 void virtual_run(struct virtual_node *node, uint64_t duration_ns);
-/* The same without an arbiter: tenants keep or lack their leases. */
+/* The same without an arbiter: tenants keep their current leases. */
 void virtual_run_bare(struct virtual_node *node, uint64_t duration_ns);
 
 #endif

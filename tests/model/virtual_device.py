@@ -20,7 +20,7 @@ class Model(Node):
 
     @property
     def next(self):
-        """When the core wants to be stepped again."""
+        """When the core wants its next step."""
         return self.raw.device[0].next_ns
 
     @property
@@ -29,13 +29,13 @@ class Model(Node):
 
     @property
     def decisions(self):
-        """(time, action, grant, other, value) of each."""
+        """(time, action, grant, other, value) of each decision."""
         self.read()
         return [(t, *decision) for t, _, *decision in self._trace]
 
     @property
     def receipts(self):
-        """Of each decision."""
+        """The receipt of each decision."""
         events = self.raw.event[0 : self.raw.nevents]
         return [ffi.new("struct gs_receipt *", event.decision.receipt)[0] for event in events]
 
@@ -46,7 +46,7 @@ class Model(Node):
         return [(t, grant) for t, _, action, grant, *_ in self._trace if action == LEASE]
 
     def shares(self, duration):
-        """Parts of `duration` that each tenant was charged and that it executed."""
+        """The parts of `duration` that each tenant was charged and executed."""
         charged = {n: self.stats(n).leased_ns for n in self.tenants}
         executed = {n: t.executed for n, t in self.tenants.items()}
         self.run(duration)
@@ -57,7 +57,7 @@ class Model(Node):
 
 
 def machine(*tenants, **changes):
-    """A device on which all these tenants have endless work and the start is over."""
+    """A device on which all these tenants have endless work, after the start phase."""
     m = Model(**changes)
     for number, settings in enumerate(tenants):
         m.add(number, **settings)

@@ -1,7 +1,7 @@
 """Devices and tenants in virtual time around the arbiter's pure code (virtual.h): set up here, stepped in C.
 
-The node checks at each instant at which decisions have been made that each gang has a lease on all its devices or on
-none, that no lease is given twice and that deciding ends."""
+After each round of decisions, the node checks that each gang has a lease on all of its devices or on none, that no
+lease is given twice, and that deciding terminates."""
 
 import importlib.util
 import math
@@ -35,10 +35,10 @@ def _work(work):
 
 
 class Tenant:
-    """A grant on one device: the fields of virtual_tenant. `work` None: without end."""
+    """A grant on one device: the fields of virtual_tenant. `work` None: endless."""
 
     def __init__(self, node, row):
-        object.__setattr__(self, "_node", node)  # keeps the memory of the row
+        object.__setattr__(self, "_node", node)  # keeps the memory of the row alive
         object.__setattr__(self, "_row", row)
 
     def __getattr__(self, name):
@@ -50,7 +50,7 @@ class Tenant:
 
 
 class Device:
-    """One device of a node: its tenants by the numbers of their grants, and what was decided about them."""
+    """One device of a node: its tenants by grant number, and the decisions about them."""
 
     def __init__(self, node, place):
         self.node, self.place = node, place
@@ -66,7 +66,7 @@ class Device:
 
     @property
     def revoked(self):
-        """When a lease was last taken on it."""
+        """When a lease on it was last revoked."""
         return self.node.raw.device[self.place].revoked_ns
 
     def stats(self, grant):
@@ -94,11 +94,11 @@ class Node:
         assert not self.raw.broken, f"{ffi.string(self.raw.broken).decode()} at {self.now}"
         return result
 
-    # What happens to tenants.
+    # Events of tenants.
 
     def add(self, grant, places, *, held=False, flags=None, **settings):
-        """A gang where there are several places; `held`: its lease words say so from before. Gives whether they
-        stand."""
+        """A gang if there are several places. `held`: its lease words already say that it holds its leases. Returns
+        whether they remain valid."""
         flags = (GANG if len(places) > 1 else 0) if flags is None else flags
         row = ffi.new("struct virtual_tenant *", {**DEFAULTS, **settings, "work": _work(settings.get("work", 0))})
         self.places[grant] = list(places)
@@ -122,11 +122,11 @@ class Node:
         self._checked(lib.virtual_share(self.raw, grant))
 
     def want(self, grant, work=None, *, only=None):
-        """`work`: device time it still wants to submit, None without end. `only`: on that one of its devices."""
+        """`work`: device time it still wants to submit, None for endless. `only`: on this one of its devices."""
         self._checked(lib.virtual_want(self.raw, grant, ALL if only is None else only, _work(work)))
 
     def stop(self, grant, stopped=True, *, only=None):
-        """SIGSTOP or SIGCONT: what it queued still runs, nothing else changes in its page."""
+        """SIGSTOP or SIGCONT: queued work still runs, its page does not change otherwise."""
         self._checked(lib.virtual_stop(self.raw, grant, ALL if only is None else only, stopped))
 
     def kill(self, grant):
@@ -156,7 +156,7 @@ class Node:
         """Without an arbiter."""
         lib.virtual_run_bare(self.raw, int(duration))
 
-    # What was decided.
+    # Decisions.
 
     def read(self):
         raw = self.raw
@@ -176,14 +176,14 @@ class Node:
     def held(self, grant):
         return all(self.devices[place].tenants[grant].held for place in self.places[grant])
 
-    # The books.
+    # Accounting.
 
     def executed(self, grant):
         return [self.devices[place].tenants[grant].executed for place in self.places[grant]]
 
     def shares(self, duration):
-        """Of each grant, what part of `duration` it executed on each of its devices; and what part of it each device
-        was idle while somebody could have used it."""
+        """For each grant, the part of `duration` that it executed on each of its devices; and for each device, the part
+        for which it was idle while somebody could have used it."""
         before = {grant: self.executed(grant) for grant in self.places}
         idle = [device.books().idle_with_waiters_ns for device in self.devices]
         self.run(duration)

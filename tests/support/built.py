@@ -1,4 +1,4 @@
-"""The programs that tests start, by name: what `make test-build` made of tests/CMakeLists.txt."""
+"""Paths of the programs that `make test-build` builds from tests/CMakeLists.txt, by name."""
 
 from pathlib import Path
 
@@ -6,15 +6,15 @@ BUILD = Path(__file__).resolve().parents[2] / "build"
 
 
 def program(name: str, tree: str = "test") -> Path:
-    """The file of a test program, or the directory of a library in a driver's place.
+    """The path of a test program, or of the directory of a stand-in driver library.
 
-    `tree` is the build it belongs to: test, address, thread, fuzz or arm. Raises FileNotFoundError when it is missing.
+    `tree` is the build tree: test, address, thread, fuzz or arm. Raises FileNotFoundError if it does not exist.
     """
     return file(Path("programs") / name, tree)
 
 
 def file(path: Path | str, tree: str = "test") -> Path:
-    """Anything else of a build tree, by its path in it."""
+    """The path of any other file in a build tree."""
     found = BUILD / tree / path
     if not found.exists():
         raise FileNotFoundError(f"{found} is missing: `make test-build` builds it")

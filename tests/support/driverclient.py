@@ -8,7 +8,7 @@ from pathlib import Path
 from handmade import SLOT_BYTES, SLOT_DEVICE_BYTES, SLOTS, Grant, Simulator
 
 MIB = 1 << 20
-CONTEXT = 16 * MIB  # what handmade grants and the simulator both say
+CONTEXT = 16 * MIB  # the size in both the hand-made grants and the simulator
 LIMIT = 2 << 30  # of a hand-made grant
 OUT_OF_MEMORY = 2
 WAYS = ("linked", "dlsym", "proc")
@@ -22,7 +22,8 @@ class Answer:
 
 
 class Client:
-    """A client.c process. Calling it with a command gives the answer. `under`: the command that runs the program."""
+    """A client.c process. Call the object with a command to get the answer. `under`: a command that wraps the
+    program."""
 
     def __init__(self, program: Path, way: str, env: dict[str, str], *under: str) -> None:
         self.process = subprocess.Popen(
@@ -51,7 +52,7 @@ class Client:
         return Answer(*map(int, line.split()))
 
     def ok(self, *commands: str) -> Answer:
-        """The last answer; each command succeeded."""
+        """The answer to the last command; all commands must succeed."""
         assert commands
         for command in commands:
             answer = self(command)
@@ -59,7 +60,7 @@ class Client:
         return answer
 
     def end(self) -> str:
-        """Lets it finish; gives what it wrote on stderr."""
+        """Lets the process exit; returns its stderr."""
         _, errors = self.process.communicate(timeout=30)
         assert self.process.returncode == 0
         return errors
@@ -74,7 +75,7 @@ class Client:
 
 
 def charged(grant: Grant, slot: int | None = None, device: int = 0) -> int:
-    """memory_bytes of one slot or of all."""
+    """memory_bytes of one slot, or of all slots."""
     slots = range(SLOTS) if slot is None else [slot]
     return sum(
         struct.unpack_from("<Q", grant.usage, 64 + i * SLOT_BYTES + 64 + SLOT_DEVICE_BYTES * device)[0] for i in slots

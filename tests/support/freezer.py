@@ -1,10 +1,10 @@
-"""Stops and continues the processes of a cgroup, as an administrator or an engine may."""
+"""Freezes and thaws the processes of a cgroup, as an administrator or a container engine may."""
 
 from gpushare.enforce.cgroup import Cgroup
 
 
 def freeze(group: Cgroup) -> None:
-    """Asks for it; `frozen` says when every thread stands still."""
+    """Requests the freeze; `frozen` returns true once every thread has stopped."""
     _write(group, "1", "FROZEN")
 
 

@@ -1,4 +1,4 @@
-"""A grant made by hand: pages, a join server and a tester who moves the lease word. No daemon, no arbiter."""
+"""A grant without a daemon or an arbiter: the test creates the pages, serves joins and writes the lease word."""
 
 import ctypes
 import json
@@ -32,7 +32,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Simulator(Sim):
-    """A started simulator with one device of 4 GiB, which a hand-made grant can be of."""
+    """Starts a simulator with one device of 4 GiB, for hand-made grants."""
 
     def __init__(self, directory: Path, devices: str = "1x4GiB", *options: str) -> None:
         super().__init__(directory)
@@ -53,7 +53,7 @@ class Simulator(Sim):
 
 
 class Slot:
-    """What one process wrote about one device: the fields of struct gs_slot_device."""
+    """What one process published about one device: the fields of struct gs_slot_device."""
 
     def __init__(self, usage: Any, index: int, device: int = 0) -> None:
         self._words = usage.slot[index].device[device]
@@ -62,7 +62,7 @@ class Slot:
         return int(getattr(self._words, name))
 
     def set_cut(self, cut: int) -> None:
-        """As the arbiter does; whoever waits for it has to be woken (Grant.wake)."""
+        """Writes the lease word as the arbiter does. The caller must wake waiting threads (Grant.wake)."""
         self._words.cut = cut
 
 
@@ -112,7 +112,7 @@ class Grant:
         return server
 
     def _stop_serving(self) -> None:
-        """A shutdown wakes the thread that accepts; a close alone would leave it there."""
+        """Uses shutdown, because close alone does not unblock the thread in accept."""
         self._server.shutdown(socket.SHUT_RDWR)
         self._threads[0].join(10)
         self._server.close()
@@ -177,7 +177,7 @@ class Grant:
         return Slot(self.usage_page, index, device)
 
     def rings(self) -> int:
-        """Since the last time it was asked."""
+        """The count since the previous call."""
         try:
             return os.eventfd_read(self.bell)
         except BlockingIOError:
@@ -216,7 +216,7 @@ class Grant:
 
 
 class Tenant:
-    """A running test program. `end` lets it finish; `result` is the JSON line it printed."""
+    """A running test program. `end` lets it exit; `result` is the JSON line it printed."""
 
     def __init__(
         self, program: Path, grant: Grant | None, sim: Simulator, *arguments: object, env: dict[str, str]
@@ -236,7 +236,7 @@ class Tenant:
         self.pid = self.process.pid
 
     def line(self) -> dict[str, Any]:
-        """The printed result; the process stays until `end`."""
+        """The printed result; the process keeps running until `end`."""
         assert self.process.stdout is not None
         text = self.process.stdout.readline()
         assert text, f"the tenant ended with {self.process.wait(10)} and printed nothing"
@@ -248,7 +248,7 @@ class Tenant:
         self.process.stdin.flush()
 
     def end(self) -> dict[str, Any]:
-        """Ends a looping program and gives what it printed."""
+        """Stops a looping program and returns its output."""
         out, _ = self.process.communicate(timeout=60)
         assert self.process.returncode == 0
         return json.loads(out) if out else {}

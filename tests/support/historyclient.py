@@ -1,4 +1,4 @@
-"""tests/interposer/history_client.c as a process that a test tells what to do."""
+"""tests/interposer/history_client.c as a process driven by a test."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ class Client:
     def __init__(self, pid: int, process: subprocess.Popen[str] | None) -> None:
         self.pid, self.process = pid, process
         self.model = Process()
-        self.stale: dict[str, list[int]] = {}  # numbers that were valid once
+        self.stale: dict[str, list[int]] = {}  # numbers that were once valid
 
     def __call__(self, command: str, *numbers: int) -> tuple[int, int]:
         assert self.process is not None

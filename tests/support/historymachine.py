@@ -1,6 +1,6 @@
-"""The processes of one grant as a state machine: they come, fork, exec and die.
+"""The processes of one grant as a state machine: they start, fork, exec and die.
 
-What always holds of their memory is here too; what they do with it is added by who derives from it.
+Contains the invariants of their memory. Derived classes add the memory operations.
 """
 
 import random
@@ -27,8 +27,8 @@ SIZES = st.one_of(
     st.sampled_from([1, 511, 512, 513, 2 * MIB, LIMIT // 2, LIMIT - CONTEXT, LIMIT, LIMIT + 1, 1 << 40, (1 << 64) - 1]),
 )
 
-# Choices among what there is at the moment, made from one number: how much is drawn for a step does not depend on the
-# addresses and the moments of this run.
+# Selects one of the available items by a single number, so that the number of draws per step does not depend on
+# addresses and timing of this run.
 PICKS = st.integers(0, (1 << 32) - 1).map(random.Random)
 
 
@@ -41,7 +41,7 @@ class Processes(RuleBasedStateMachine):
         self.keeper = Keeper(self.node, LIMIT)
         self.clients: list[Client] = []
         self.limit = LIMIT
-        self.limits = {LIMIT}  # ever
+        self.limits = {LIMIT}  # all limits so far
 
     # ---- help
 
@@ -53,7 +53,7 @@ class Processes(RuleBasedStateMachine):
         return [client for client in self.clients if client.process is not None]
 
     def pick(self, data: random.Random, *, context: bool = True) -> tuple[Client, int]:
-        """A process that obeys, and one of its contexts: mostly one that has any."""
+        """A process that accepts commands, and one of its contexts; processes with contexts are preferred."""
         clients = self.tellable()
         ready = [client for client in clients if client.model.contexts]
         client = data.choice(ready if context and ready and data.random() < 0.9 else clients)
@@ -63,12 +63,13 @@ class Processes(RuleBasedStateMachine):
         return client, data.choice(alive)
 
     def number(self, data: random.Random, client: Client, kind: str, alive: list[int]) -> int:
-        """One that is valid, was valid once, is another process's, or never was."""
+        """A number that is valid, was valid once, belongs to another process, or never existed."""
         others = [at for other in self.clients if other is not client for at in other.model.memory]
         return data.choice([*alive, *alive, *alive, *client.stale.get(kind, []), *others[:2], 0x1000])
 
     def allocate(self, client: Client, context: int, need: int, command: str, *numbers: int) -> int | None:
-        """The number that was made. Fails in the driver without a context, in us where it does not fit."""
+        """The created number. Fails in the driver if there is no context, in the interposer if the size exceeds the
+        limit."""
         result, made = client(command, context, *numbers)
         if context == 0:
             assert result not in (OK, OUT_OF_MEMORY)
@@ -110,7 +111,7 @@ class Processes(RuleBasedStateMachine):
     @precondition(lambda self: len(self.clients) < MOST_PROCESSES)
     @rule(data=PICKS, size=SIZES, acts=st.booleans())
     def fork(self, data: random.Random, size: int, acts: bool) -> None:
-        """A child of a process that used CUDA can use none itself; one of a process that did not is like any other."""
+        """The child of a process that used CUDA cannot use CUDA; the child of any other process can."""
         parent, _ = self.pick(data, context=False)
         result, pid = parent("fork", 0, size if acts else 0)
         child = Client(pid, None)
@@ -132,9 +133,9 @@ class Processes(RuleBasedStateMachine):
 
     @rule(data=PICKS)
     def exec(self, data: random.Random) -> None:
-        """The new image starts with nothing, and has not called CUDA yet."""
+        """The new image starts with no memory and has not called CUDA yet."""
         client, _ = self.pick(data, context=False)
-        if data.random() < 0.3:  # what a history has built up is worth more than its end
+        if data.random() < 0.3:  # a long history is worth more than a history that ends
             assert client("exec")[0] == OK
             client.model, client.stale = Process(), {}
 
@@ -165,7 +166,7 @@ class Processes(RuleBasedStateMachine):
             self.limit = limit
             self.limits.add(limit)
 
-    # ---- what always holds
+    # ---- invariants
 
     def books(self) -> dict[int, int]:
         return {row["pid"]: row["bytes"] for row in self.node.books()["processes"] if row["alive"]}
@@ -177,7 +178,8 @@ class Processes(RuleBasedStateMachine):
         def seen(books: Callable[[], dict[int, int]]) -> dict[int, int]:
             return {pid: held for pid, held in books().items() if held}
 
-        # A dead process's bytes are back when the device and the daemon heard of its end; nothing else may take time.
+        # Once the device and the daemon know of the death, the memory of the process must be free without further
+        # delay.
         until(
             lambda: seen(self.books).keys() <= expected.keys() >= seen(self.keeper.slots).keys(),
             10,
@@ -193,7 +195,7 @@ class Processes(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if sys.exc_info()[0] is not None:
-            traceback.print_exc()  # Hypothesis plays a failure again, and tells of that one only
+            traceback.print_exc()  # Hypothesis replays failures, and reports only the replayed one
         try:
             for client in self.clients:
                 client.kill()

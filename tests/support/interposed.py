@@ -1,4 +1,5 @@
-"""Worker processes (tests/support/worker.py) under the interposer, and what the two books say about them."""
+"""Worker processes (tests/support/worker.py) under the interposer, and their memory by the grant's page and by the
+simulator."""
 
 import os
 import struct
@@ -13,12 +14,12 @@ from simworker import Worker
 
 from gpushare import paths
 
-CHUNK = 2 << 20  # code, local memory and buffers come in such pieces
+CHUNK = 2 << 20  # allocation granularity of code, local memory and buffers
 
 
 @dataclass(frozen=True)
 class Spawner:
-    """Starts programs in a grant, or beside the interposer without one."""
+    """Starts programs in a grant, or under the interposer without a grant."""
 
     sim: Simulator
     grant: Grant | None
@@ -45,7 +46,7 @@ class Spawner:
 
 
 class Interposed(Worker):
-    """A worker of a grant, with the primary context of a device current unless told otherwise."""
+    """A worker in a grant. By default, the primary context of a device is current."""
 
     def __init__(self, sim: Simulator, grant: Grant | None, device: int | None = 0) -> None:
         super().__init__(Spawner(sim, grant))
@@ -58,7 +59,7 @@ class Interposed(Worker):
         return sum(row["bytes"] for row in self.sim.books()["devices"][device]["processes"] if row["pid"] == self.pid)
 
     def charged(self, device: int = 0) -> int:
-        """What the process has charged to its grant; it must be what the simulator says."""
+        """The bytes the process has charged to its grant. Asserts that the simulator reports the same."""
         assert self.grant is not None
         held = slot_bytes(self.grant, self.pid, device)
         assert held == self.truth(device), f"charged {held}, the simulator says {self.truth(device)}"
@@ -74,7 +75,7 @@ class Interposed(Worker):
 
 
 def slot_bytes(grant: Grant, pid: int, device: int = 0) -> int:
-    """memory_bytes of the slots of one process."""
+    """memory_bytes of all slots of one process."""
     words = 0
     for at in range(64, 64 + SLOTS * SLOT_BYTES, SLOT_BYTES):
         if struct.unpack_from("<Ii", grant.usage, at + 4)[1] == pid:
@@ -83,12 +84,12 @@ def slot_bytes(grant: Grant, pid: int, device: int = 0) -> int:
 
 
 def chunks(count: int) -> int:
-    """Bytes in whole pieces."""
+    """Bytes rounded up to whole chunks."""
     return -(-count // CHUNK) * CHUNK
 
 
 def ptx(path: Path, *kernels: tuple[str, int], variables: str = "") -> Path:
-    """A program with kernels of that much local memory per thread."""
+    """A program with kernels that use this much local memory per thread."""
     text = f".version 7.0\n.target sm_52\n.address_size 64\n{variables}\n"
     for name, local in kernels:
         frame = f"\t.local .align 16 .b8 \t__local_depot0[{local}];\n" if local else ""

@@ -1,4 +1,4 @@
-"""What a process can send to a grant's socket. As a program: on command, a line of JSON each way."""
+"""Messages that a process can send to a grant's socket. Run as a program: commands and answers as JSON lines."""
 
 import contextlib
 import json
@@ -14,13 +14,14 @@ PATIENCE_S = 10.0
 
 def connected(path: str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    connection.connect(path)  # waits where the queue is full
+    connection.connect(path)  # blocks while the queue is full
     connection.settimeout(PATIENCE_S)
     return connection
 
 
 def exchange(path: str, messages: list[bytes], descriptors: int, waits: bool) -> tuple[bytes, int] | None:
-    """Sends, each with so many descriptors. The answer and how many came with it; None: closed, or not waited for."""
+    """Sends messages, each with a number of descriptors. Returns the answer and the number of descriptors received;
+    None if the connection was closed or the answer not awaited."""
     with connected(path) as connection, open(os.devnull) as attached:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             for message in messages:
@@ -31,7 +32,7 @@ def exchange(path: str, messages: list[bytes], descriptors: int, waits: bool) ->
             return None
         try:
             answer, came, *_ = socket.recv_fds(connection, 4096, 8)
-        except ConnectionResetError:  # what was sent after the answer was not read; the answer is there
+        except ConnectionResetError:  # the daemon did not read later messages; its answer was delivered
             answer, came, *_ = socket.recv_fds(connection, 4096, 8)
         for descriptor in came:
             os.close(descriptor)
@@ -44,12 +45,12 @@ class Flood:
         self.held: list[socket.socket] = []
 
     def fill(self, count: int) -> int:
-        """Connections on which nothing is sent."""
+        """Opens connections that send nothing."""
         self.held = [connected(self.path) for _ in range(count)]
         return len(self.held)
 
     def talk(self, request: bytes, count: int) -> int:
-        """Joins and then says the same again and again, more than is asked of anybody."""
+        """Joins, then repeats the message without limit."""
         connection = connected(self.path)
         self.held.append(connection)
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""A grant that a test keeps alive without CUDA, and its pages as the daemon made them."""
+"""A grant that a test keeps alive without CUDA, and access to its pages as the daemon created them."""
 
 import os
 import struct
@@ -14,7 +14,7 @@ SLOT_BYTES = 64 + 16 * 128
 
 
 class Keeper:
-    """Holds the grant: its first process, without CUDA."""
+    """Holds the grant through its first process, which does not use CUDA."""
 
     def __init__(self, node: Daemon, limit: int) -> None:
         self.node = node
@@ -27,20 +27,20 @@ class Keeper:
         self.usage = (self.directory / "usage").open("rb", buffering=0)
 
     def read_environment(self) -> dict[str, str]:
-        """Of the program that `gpushare run` became; empty until it is that."""
+        """Of the program that `gpushare run` executes; empty until the exec."""
         pairs = Path(f"/proc/{self.process.pid}/environ").read_bytes().split(b"\0")
         found = dict(os.fsdecode(one).split("=", 1) for one in pairs if b"=" in one)
         return found if "GPUSHARE_GRANT_DIR" in found else {}
 
     def start(self, program: Path) -> subprocess.Popen[str]:
-        """A process of the grant."""
+        """Starts a process in the grant."""
         assert self.cgroup is not None
         join = ["sh", "-c", f'echo $$ > {self.cgroup.path}/cgroup.procs && exec "$0"', str(program)]
         pipe = subprocess.PIPE
         return subprocess.Popen(join, stdin=pipe, stdout=pipe, text=True, env=self.environment)
 
     def slots(self) -> dict[int, int]:
-        """Bytes by pid; also what is announced, which must be nothing while nobody allocates."""
+        """Bytes by pid. Also asserts that no allocation is pending, as nobody allocates now."""
         page, found = os.pread(self.usage.fileno(), 64 + 64 * SLOT_BYTES, 0), {}
         for at in range(64, len(page), SLOT_BYTES):
             state, _, pid = struct.unpack_from("<IIi", page, at)

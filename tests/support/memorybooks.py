@@ -1,4 +1,4 @@
-"""What a grant's page says is held, and what the simulated device says: the second is the judge."""
+"""Memory in use according to a grant's page and according to the simulated device. The simulator is the reference."""
 
 import struct
 
@@ -18,7 +18,7 @@ def truth(sim: Simulator, device: int = 0) -> int:
 
 
 def peak(sim: Simulator, device: int = 0) -> int:
-    """The most that the device ever gave out at once."""
+    """The peak of memory allocated on the device."""
     return int(sim.books()["devices"][device]["peak_bytes"])
 
 
@@ -27,7 +27,8 @@ def set_limit(grant: Grant, limit: int, device: int = 0) -> None:
 
 
 def agreed(grant: Grant, sim: Simulator, device: int = 0) -> int:
-    """The bytes held: the page and the books say the same, and the books never said more than the limit."""
+    """The bytes in use. Asserts that page and simulator agree, and that the simulator's peak never exceeded the
+    limit."""
     page, books = charged(grant, device), truth(sim, device)
     assert page == books, f"charged {page}, the simulator says {books}"
     limit = struct.unpack_from("<Q", grant.limits, 128 + 128 * device + MEMORY)[0]

@@ -1,9 +1,10 @@
-"""What the processes of one grant hold, byte for byte, as CUDA and the charging rules say. Knows no code of ours."""
+"""A model of the memory held by the processes of one grant, to the byte, from CUDA's rules and the charging rules. It
+uses no code of gpushare."""
 
 from dataclasses import dataclass, field
 
 MIB = 1 << 20
-CONTEXT = 16 * MIB  # what the simulator says a context costs
+CONTEXT = 16 * MIB  # the simulator's cost of a context
 OK, OUT_OF_MEMORY = 0, 2
 
 
@@ -11,7 +12,7 @@ def up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-# The rules of rounding, all of them.
+# All rounding rules.
 
 
 def linear(size: int) -> int:
@@ -23,16 +24,16 @@ def pitched(width: int, height: int) -> int:
 
 
 def array(width: int, height: int) -> int:
-    """Of elements of 16 bytes."""
+    """For arrays with elements of 16 bytes."""
     return linear(width * height * 16)
 
 
 def pool_growth(size: int) -> int:
-    """For a block that fills more than half a step, so that no other fits beside it."""
+    """For blocks larger than half a step, so that no other block fits in the same step."""
     return up(size, 32 * MIB)
 
 
-VMM = 2 * MIB  # physical memory and mappings are multiples of it
+VMM = 2 * MIB  # granularity of physical memory and of mappings
 
 
 @dataclass
@@ -51,7 +52,7 @@ class Graph:
 
 @dataclass
 class Ended:
-    """A destroyed pool, whose memory goes back with the last of its blocks."""
+    """A destroyed pool; its memory is freed with its last block."""
 
     blocks: set[int]
     size: int
@@ -59,21 +60,21 @@ class Ended:
 
 @dataclass
 class Process:
-    """Contexts, memory and pools go by the numbers that the driver gave."""
+    """Contexts, memory and pools are keyed by the driver's values."""
 
     initialised: bool = False
-    total: int = 0  # what it was told first: the limit when it joined
+    total: int = 0  # the total the process sees: the limit when it joined
     contexts: dict[int, str] = field(default_factory=dict)  # alive; "primary" or "own"
     primary_refs: int = 0
     memory: dict[int, tuple[int, int]] = field(default_factory=dict)  # address -> (context, bytes)
     arrays: dict[int, tuple[int, int]] = field(default_factory=dict)
     pools: dict[int, int] = field(default_factory=dict)  # pool -> 1
-    blocks: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # address -> (context, pool's growth, pool)
+    blocks: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # address -> (context, pool growth, pool)
     ended: list[Ended] = field(default_factory=list)
     graphs: dict[int, Graph] = field(default_factory=dict)  # address of the node's memory -> graph
-    graph_spare: int = 0  # what graphs took and do not use: of the device's graph pool
-    handles: dict[int, tuple[Physical, int]] = field(default_factory=dict)  # handle -> (physical, times to release)
-    mappings: dict[int, Physical] = field(default_factory=dict)  # address -> what is there
+    graph_spare: int = 0  # memory of the device's graph pool that graphs reserved and do not use
+    handles: dict[int, tuple[Physical, int]] = field(default_factory=dict)  # handle -> (physical, releases left)
+    mappings: dict[int, Physical] = field(default_factory=dict)  # address -> mapped physical memory
     space: int = 0
 
     @property

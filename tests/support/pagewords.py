@@ -1,11 +1,11 @@
-"""Words of the shared pages that tests look at and the daemon does not."""
+"""Fields of the shared pages that only tests read."""
 
 from gpushare._native import ffi, lib
 from gpushare.pages import DeviceLimits, LimitsPage, Managed, UsagePage
 
 
 def device_limits(page: LimitsPage) -> list[DeviceLimits]:
-    """By ordinal."""
+    """Indexed by device ordinal."""
     return [
         DeviceLimits(
             uuid=bytes(words.uuid),
@@ -27,5 +27,5 @@ def heartbeat(page: LimitsPage) -> int:
 
 
 def memory_bytes(usage: UsagePage, limits: LimitsPage, ordinal: int) -> int:
-    """What all live processes hold on one device now."""
+    """Memory that all live processes hold on one device now."""
     return sum(usage.usage(slot.index, ordinal).memory_bytes for slot in usage.live_slots(limits))

@@ -1,4 +1,5 @@
-"""Real daemons, tenants and the simulator's books for tests and benchmarks; what starts here ends here, by pid."""
+"""Real daemons, tenants and simulator statistics for tests and benchmarks. Each process started here is ended here, by
+pid."""
 
 import contextlib
 import io
@@ -27,7 +28,7 @@ GPUSHARE = (sys.executable, "-m", "gpushare")
 
 
 def until(condition: Callable[[], Any], seconds: float = 10, what: str = "") -> Any:
-    """waiting.until with the time first."""
+    """waiting.until with the timeout as first argument."""
     return waiting.until(condition, what or str(condition), seconds, every=0.005)
 
 
@@ -43,13 +44,14 @@ def alive(pid: int) -> bool:
 
 
 class Daemon:
-    """`gpushare daemon --simulate ...` with a state directory of its own. Survives `kill` and `start` again."""
+    """`gpushare daemon --simulate ...` with its own state directory. The object remains usable over `kill` and
+    `start`."""
 
     def __init__(
         self, state_dir: Path, simulate: str = "1x16GiB", env: dict[str, str] | None = None, options: Sequence[str] = ()
     ) -> None:
-        """`simulate` empty: no such option. `options`: more of the daemon's. `env`: for it and what is started through
-        this."""
+        """`simulate`: empty omits the option. `options`: further daemon options. `env`: for the daemon and for programs
+        started through this object."""
         self.state_dir = state_dir
         self.layout = Layout.of(state_dir)
         devices = ["--simulate", simulate] if simulate else []
@@ -86,14 +88,14 @@ class Daemon:
         self.process.wait()
 
     def terminate(self) -> int:
-        """Asks the daemon to end; its status."""
+        """Asks the daemon to exit; returns its status."""
         assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
         self.process.terminate()
         return self.process.wait(20)
 
     def stop(self) -> None:
-        """Ends the daemon, and the simulator and the files it may have left to living tenants."""
+        """Stops the daemon, and cleans up the simulator and files that the daemon may keep for living tenants."""
         if self.process is not None and self.process.poll() is None:
             try:
                 self.terminate()
@@ -106,12 +108,12 @@ class Daemon:
         shutil.rmtree(self.layout.grants, ignore_errors=True)
 
     def cli(self, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-        """`gpushare ARGUMENTS` against this daemon."""
+        """Runs `gpushare ARGUMENTS` against this daemon."""
         settings = {"capture_output": True, "text": True, "timeout": 60, "env": self.env, **options}
         return subprocess.run([*GPUSHARE, *map(str, arguments)], check=False, **settings)
 
     def cli_here(self, *arguments: object) -> subprocess.CompletedProcess[str]:
-        """The same in this process, for what does not depend on being one: it saves the start of an interpreter."""
+        """Runs the same command in this process, which avoids the start of an interpreter."""
         words = list(map(str, arguments))
         out, err = io.StringIO(), io.StringIO()
         before = os.environ.get(SOCKET_ENV)
@@ -132,10 +134,10 @@ class Daemon:
         return sorted(path.name for path in self.layout.cdi.iterdir()) if self.layout.cdi.exists() else []
 
     def nothing_left(self) -> None:
-        """No grant, and nothing that a grant leaves on the machine: directories, CDI specs, cgroups, device memory."""
+        """Asserts that no grant exists and no trace of a grant: directories, CDI specs, cgroups, device memory."""
         until(lambda: not self.client.grants(), 20, "the grants end")
         assert (self.grant_dirs(), self.specs()) == (set(), [])
-        # Of any run: names of grants are never used twice.
+        # Includes cgroups of earlier runs: grant names are never reused.
         ours = {grant["id"] for grant in self.client.grants(ended=True)}
         parent = cgroup.of_grant("any").path.parent
         until(lambda: not (parent.exists() and ours.intersection(os.listdir(parent))), 20, "the cgroups go")
@@ -150,7 +152,7 @@ class Daemon:
         return str(self.client.node()["sim_dir"])
 
     def run(self, memory: str, time_share: str, *command: str | Path, **options: str) -> list[str]:
-        """The command line of `gpushare run`."""
+        """Builds the command line of `gpushare run`."""
         extra = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", value)]
         asked = ["--socket", str(self.client.path), "--memory", memory, "--time", time_share]
         return [*GPUSHARE, "run", *asked, *extra, "--", *map(str, command)]
@@ -159,16 +161,17 @@ class Daemon:
         return Tenant(self.run(memory, time_share, SPIN, **options))
 
     def books(self, device: int = 0) -> dict[str, Any]:
-        """The simulator's own books of a device."""
+        """The simulator's statistics of a device."""
         return dict(self.client.sim_stats()["devices"][device])
 
     def busy(self, *pids: int) -> list[int]:
-        """Device time each process has used so far, by the simulator."""
+        """Device time used so far by each process, according to the simulator."""
         rows = {row["pid"]: row["busy_ns"] for row in self.books()["processes"]}
         return [rows.get(pid, 0) for pid in pids]
 
     def shares(self, seconds: float, *pids: int) -> list[float]:
-        """Share got of each process in per mille of their sum over a window, by the simulator."""
+        """Each process's share of their combined device time over a window, in per mille, according to the
+        simulator."""
         before = self.busy(*pids)
         time.sleep(seconds)
         got = [after - at for at, after in zip(before, self.busy(*pids), strict=True)]
@@ -176,13 +179,13 @@ class Daemon:
 
 
 class Tenant:
-    """A gpushare-spin that obeys commands, under whatever command line starts it."""
+    """A gpushare-spin process that accepts commands, started by any command line."""
 
     def __init__(self, command: list[str], env: dict[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
             command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        self.pid = self.process.pid  # `gpushare run` becomes the command: the pid stays
+        self.pid = self.process.pid  # `gpushare run` execs the command, so the pid stays the same
         line = self.process.stdout.readline()  # type: ignore[union-attr]
         assert line, f"no tenant: {self.process.stderr.read()}"  # type: ignore[union-attr]
         self.ready = json.loads(line)

@@ -1,4 +1,4 @@
-"""A simulator of the test's own, processes that use it, and its books."""
+"""A simulator that belongs to one test, processes that use it, and its statistics."""
 
 import array
 import contextlib
@@ -25,7 +25,7 @@ LOADED = CONTEXT + (2 << 20)  # a context with a small program in it
 
 
 class Wire:
-    """A connection to the engine, spoken by hand."""
+    """A raw protocol connection to the engine."""
 
     def __init__(self, path: Path, role: int | None = VIEWER) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -39,7 +39,7 @@ class Wire:
 
     @property
     def uuids(self) -> list[bytes]:
-        """Of the devices, as the greeting lists them: 96 bytes, then 104 for each."""
+        """The devices in the greeting: 96 bytes of header, then 104 bytes per device."""
         (count,) = struct.unpack_from("<I", self.hello, 12)
         return [self.hello[96 + 104 * i : 112 + 104 * i] for i in range(count)]
 
@@ -116,14 +116,14 @@ class Sim:
         return done.stdout
 
     def python(self, code: str, env: dict[str, str] | None = None) -> str:
-        """What a process that runs the code prints."""
+        """The output of a process that runs the code."""
         child = zygote.fork(self.environment(**(env or {})), code)
         printed, said = child.communicate(60)
         assert child.returncode == 0, f"status {child.returncode}\n{code}\n{printed}{said}"
         return printed
 
     def fork(self, env: dict[str, str] | None = None) -> zygote.Forked:
-        """A worker (simworker.Worker is its other end)."""
+        """A worker (simworker.Worker is the test's side)."""
         child = zygote.fork(self.environment(**(env or {})))
         self.children.append(child)
         return child
@@ -140,7 +140,7 @@ class Sim:
         return child
 
     def stats(self, viewer: Wire | None = None) -> dict[str, Any]:
-        """The books, asked over a connection that is there or over a new one."""
+        """The statistics, queried over the given connection or over a new one."""
         if viewer is not None:
             return self._books(viewer)
         with Wire(self.socket) as wire:
@@ -158,7 +158,7 @@ class Sim:
 
     @staticmethod
     def check(books: dict[str, Any]) -> None:
-        """What holds for the books at any instant."""
+        """Asserts the invariants of the statistics."""
         for device in books["devices"]:
             rows = device["processes"]
             assert sum(row["busy_ns"] for row in rows) == device["busy_ns"] <= device["wall_ns"]

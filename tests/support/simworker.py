@@ -1,4 +1,4 @@
-"""The other end of tests/support/worker.py."""
+"""The test's side of tests/support/worker.py."""
 
 import json
 import sys
@@ -8,19 +8,19 @@ from typing import Any
 
 from waiting import until as until
 
-CONTEXT = 16 << 20  # device memory of one context, by default
+CONTEXT = 16 << 20  # default device memory of one context
 PROGRAM = Path(__file__).parent / "worker.py"
 
 
 class WorkerError(Exception):
-    """A line that raised in the worker."""
+    """A line that raised an exception in the worker."""
 
 
 class Worker:
-    """A process on the simulated device that does one line of Python after another."""
+    """A process on the simulated device that executes lines of Python."""
 
     def __init__(self, sim: Any, env: dict[str, str] | None = None) -> None:
-        """`sim` forks it with the environment of its processes, or without a `fork` starts it like any program."""
+        """`sim` forks it with the environment of its processes, or starts it as a program where `fork` is unset."""
         self.process = sim.fork(env) if hasattr(sim, "fork") else sim.spawn(sys.executable, PROGRAM, env=env)
         self.pid = self.process.pid
 
@@ -43,7 +43,7 @@ class Worker:
         return self._ask("get", expression)
 
     def error(self, call: str) -> str:
-        """The name of a driver call's result."""
+        """The name of a driver result code."""
         return str(self._ask("get", f"error({call})"))
 
     def end(self) -> None:
@@ -60,5 +60,5 @@ def start(sim: Any, device: int = 0, env: dict[str, str] | None = None) -> Worke
 
 
 def held(sim: Any, worker: Worker, device: int = 0) -> int:
-    """Bytes beyond one context, by the simulator's own books."""
+    """Bytes beyond one context, according to the simulator."""
     return int(sim.process(worker.pid, device)["bytes"]) - CONTEXT

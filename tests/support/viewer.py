@@ -1,4 +1,4 @@
-"""Processes of a grant that use CUDA and NVML as told, and a tester's hand on the grant's pages."""
+"""Processes of a grant that call CUDA and NVML on command, and access to the grant's pages."""
 
 import struct
 import subprocess
@@ -47,7 +47,7 @@ USE = """
 
 
 class Inside:
-    """Starts workers of one grant, or of none on the bare simulator."""
+    """Starts workers of one grant, or of the simulator without a grant."""
 
     def __init__(self, env: dict[str, str]) -> None:
         self.env = env
@@ -86,7 +86,7 @@ def resize(grant: Grant, limit: int) -> None:
 
 
 def bytes_of(sim: Simulator, *pids: int) -> int:
-    """What the simulator's own books say."""
+    """The simulator's statistics."""
     processes = sim.books()["devices"][0]["processes"]
     return sum(process["bytes"] for process in processes if process["pid"] in pids)
 

@@ -1,4 +1,4 @@
-"""Waiting for something that another process does."""
+"""Waiting for a state of another process."""
 
 import time
 from collections.abc import Callable
@@ -8,10 +8,10 @@ from typing import Any
 def until(
     condition: Callable[[], Any], what: str = "the condition", seconds: float = 20.0, every: float = 0.0005
 ) -> Any:
-    """Asks until the answer is true, and gives it: every so many seconds at first, and rarer the longer it takes, since
-    each time costs the machine that is waited for.
+    """Polls until the answer is true and returns it. The polling interval grows, because each poll takes time from the
+    process that is waited for.
 
-    Raises AssertionError after `seconds`, which are wall time: for a machine that does other things too.
+    Raises AssertionError after `seconds` of wall time. Choose it for a busy machine.
     """
     began = time.monotonic()
     while not (value := condition()):

@@ -1,4 +1,4 @@
-/* Preloaded: wall time is off by as many nanoseconds as the file $WALLCLOCK says, for this process and those it starts. */
+/* Preload library: shifts the wall clock by the nanoseconds in the file $WALLCLOCK, for this process and children. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

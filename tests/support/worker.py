@@ -1,4 +1,5 @@
-"""A process that uses the simulated device as told: lines of Python on stdin, one JSON answer per line (see Worker)."""
+"""A process that uses the simulated device on command: lines of Python on stdin, one JSON answer per line (see
+Worker)."""
 
 import ctypes
 import json
@@ -9,7 +10,7 @@ from cuda.bindings import driver
 
 
 def ok(answer: tuple[Any, ...]) -> Any:
-    """The values of a driver call, whose first is CUDA_SUCCESS."""
+    """The results of a driver call without the status, which must be CUDA_SUCCESS."""
     error, *values = answer
     if error != driver.CUresult.CUDA_SUCCESS:
         raise RuntimeError(error.name)
@@ -69,7 +70,7 @@ def pool_attribute(handle: Any, name: str) -> int:
 
 
 def made(kind: Any, **fields: Any) -> Any:
-    """A structure of the bindings with its fields set."""
+    """A structure of the bindings with the given fields set."""
     structure = kind()
     for name, value in fields.items():
         setattr(structure, name, value)
@@ -77,7 +78,7 @@ def made(kind: Any, **fields: Any) -> Any:
 
 
 def host(side: str, address: int) -> dict[str, Any]:
-    """Fields of a copy: one side in host memory."""
+    """Fields of a copy with one side in host memory."""
     return {f"{side}MemoryType": driver.CUmemorytype.CU_MEMORYTYPE_HOST, f"{side}Host": address}
 
 
@@ -90,8 +91,8 @@ def in_array(side: str, array: Any) -> dict[str, Any]:
 
 
 def elapsed(stream: Any, work: Any) -> float:
-    """Milliseconds of the stream's time that work() takes. The stream is held until all is submitted: none of it is the
-    time that the host took for that."""
+    """Milliseconds of stream time that work() takes. The stream is blocked until everything is submitted, so that
+    submission time on the host does not count."""
     start, end = ok(driver.cuEventCreate(0)), ok(driver.cuEventCreate(0))
     gate = ok(driver.cuMemAlloc(4))
     put(gate, bytes(4))
@@ -106,7 +107,8 @@ def elapsed(stream: Any, work: Any) -> float:
 
 
 def main() -> None:
-    # lib: for the forms that the bindings do not have. Opened here, since a zygote imports this and opens no driver.
+    # lib: for variants that the bindings lack. Loaded here, because a zygote imports this module and must not load a
+    # driver.
     names = dict(globals()) | {"d": driver, "lib": ctypes.CDLL("libcuda.so.1")}
     for line in sys.stdin:
         kind, text = json.loads(line)

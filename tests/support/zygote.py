@@ -1,9 +1,9 @@
-"""Python processes without the cost of starting Python: forked from one that has imported the CUDA bindings already.
+"""Python processes without the start-up cost of Python: forked from a process that has imported the CUDA bindings.
 
-`fork` gives a process with the environment it is asked for. What the dynamic loader reads (LD_PRELOAD and its like)
-cannot be changed after a start, so there is one zygote for each distinct set of those variables; it lives as long as
-the test session. Neither the bindings nor pynvml open a driver library before they are used, and a zygote never uses
-them: a forked process loads, and initialises, the driver itself.
+`fork` creates a process with the requested environment. Variables that the dynamic loader reads (LD_PRELOAD and
+similar) cannot change after the start of a process, so there is one zygote for each distinct set of them. It lives as
+long as the test session. The bindings and pynvml load a driver library only on first use, and a zygote never uses them,
+so each forked process loads and initialises the driver itself.
 """
 
 import atexit
@@ -27,7 +27,7 @@ MESSAGE_BYTES = 1 << 17
 
 
 class Forked:
-    """A process, used as a subprocess.Popen with pipes for stdin and stdout is, in text mode."""
+    """A process with the interface of a subprocess.Popen with pipes for stdin and stdout in text mode."""
 
     def __init__(self, zygote: "Zygote", pid: int, pidfd: int, pipes: tuple[int, int, int | None]) -> None:
         self._zygote, self.pid, self._pidfd = zygote, pid, pidfd
@@ -37,7 +37,7 @@ class Forked:
         self.stderr: IO[str] | None = None if pipes[2] is None else os.fdopen(pipes[2])
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit status, negative for a signal. Raises subprocess.TimeoutExpired (timeout in seconds)."""
+        """The exit status, negative for a signal. Raises subprocess.TimeoutExpired after `timeout` seconds."""
         if self.returncode is None:
             if not select.select([self._pidfd], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired("a forked process", timeout or 0)
@@ -51,7 +51,7 @@ class Forked:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """What it prints, and writes to stderr where that is a pipe, until it ends; stdin is closed."""
+        """Closes stdin and collects stdout until the process ends; also stderr if that is a pipe."""
         with contextlib.suppress(BrokenPipeError):
             self.stdin.close()
         with self.stdout, self.stderr or contextlib.nullcontext() as errors:
@@ -91,7 +91,7 @@ class Zygote:
         return json.loads(message), descriptors
 
     def fork(self, environment: Mapping[str, str], code: str | None = None) -> Forked:
-        """A process that runs `code`, or where there is none the worker's loop; stderr is a pipe only for code."""
+        """A process that runs `code`, or the worker's loop if there is none. stderr is a pipe only with code."""
         near, far = [], []
         for writes in (True, False, False)[: 2 if code is None else 3]:
             read, write = os.pipe()
@@ -110,7 +110,7 @@ class Zygote:
         self._ended[answer["ended"]] = answer["status"]
 
     def status_of(self, pid: int) -> int:
-        """Of a process that has ended."""
+        """Of a process that has exited."""
         with self._lock:
             while pid not in self._ended:
                 self._note(self._receive()[0])
@@ -131,7 +131,7 @@ def fork(environment: Mapping[str, str], code: str | None = None) -> Forked:
 
 
 def serve(control: socket.socket) -> dict[str, Any] | None:
-    """Comes back in each forked process, with what it was asked to be, and in the zygote with None at the end."""
+    """Returns the request in each forked process, and None in the zygote at its end."""
     children: dict[int, int] = {}  # by pidfd
     poll = select.poll()
     poll.register(control, select.POLLIN)
@@ -167,7 +167,7 @@ def serve(control: socket.socket) -> dict[str, Any] | None:
 
 def main() -> None:
     sys.path.insert(0, str(PROGRAM.parent))
-    import pynvml  # noqa: F401 - for those that are forked
+    import pynvml  # noqa: F401 - imported for the forked processes
     import worker
 
     control = socket.socket(fileno=int(sys.argv[1]))
