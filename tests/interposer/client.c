@@ -1,9 +1,9 @@
-/* A program that reaches the driver the way named by its first argument and obeys commands on stdin, one a line;
- * answers one line "result value value". Things it made are named by their number, counted per kind.
- *
- *   linked      exported names bound by the dynamic linker
+/* A program that calls the driver on command. The first argument selects how it finds the driver's functions. It reads
+ * one command per line from stdin and answers "result value value" on one line. Objects it created are referenced by
+ * number, counted per kind.
+ *   linked      exported names, bound by the dynamic linker
  *   dlsym       dlopen("libcuda.so.1") and exported names
- *   proc        dlsym of cuGetProcAddress_v2 only, then base names and versions, as the CUDA runtime does */
+ *   proc        only cuGetProcAddress_v2 by dlsym, then base names and versions, as the CUDA runtime does */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -94,7 +94,7 @@ static void bind_all(const char *how) {
   CUresult (*get)(const char *, void **, int, cuuint64_t, int *) = must(dlsym(driver, "cuGetProcAddress_v2"), "lookup");
   void *found;
   int status;
-  (void)get("", &found, 0, 0, NULL); /* the runtime's first question */
+  (void)get("", &found, 0, 0, NULL); /* the runtime's first query */
 #define BY_VERSION(symbol, base, version, ...) \
   found = NULL; \
   get(#base, &found, version, 0, &status); \
@@ -112,7 +112,7 @@ static CUresult pool_create(void) {
   return p_cuMemPoolCreate(&pools[npools], &props);
 }
 
-/* Allocates in steps until refused; gives the sum. */
+/* Allocates in steps until an allocation fails; returns the sum. */
 static size_t fill(size_t step) {
   size_t sum = 0;
   while (npointers < MAX && p_cuMemAlloc_v2(&pointers[npointers], step) == CUDA_SUCCESS) {
@@ -122,7 +122,8 @@ static size_t fill(size_t step) {
   return sum;
 }
 
-/* Allocates and frees sizes that differ until `rounds` were granted: for races. Gives how often it was refused. */
+/* Allocates and frees varying sizes until `rounds` allocations succeeded, to provoke races. Returns the number of
+ * refusals. */
 static size_t churn(size_t rounds, size_t step) {
   size_t granted = 0, refused = 0;
   while (granted < rounds) {
@@ -148,7 +149,7 @@ static void *churn_in_thread(void *argument) {
   return (void *)churn(work->rounds, work->step);
 }
 
-/* churn in several threads at once; gives the sum of what they give. */
+/* churn in several threads at once; returns the sum of their results. */
 static size_t threads(size_t count, size_t rounds, size_t step) {
   struct work work = {rounds, step};
   pthread_t thread[16];
@@ -255,7 +256,7 @@ static int obey(const char *verb, size_t a, size_t b, size_t c) {
     one = churn(a, b);
   else if (!strcmp(verb, "threads"))
     one = threads(a, b, c);
-  else if (!strcmp(verb, "nulls")) /* each refused by the driver, none by us, and nobody falls over */
+  else if (!strcmp(verb, "nulls")) /* the driver must refuse each; the interposer must not crash */
     one = (size_t)(p_cuMemAlloc_v2(NULL, 512) | p_cuMemAllocPitch_v2(NULL, NULL, 4, 4, 4) << 1 |
                    p_cuMemCreate(NULL, 0, NULL, 0) << 2 | p_cuMemGetInfo_v2(NULL, NULL) << 3 |
                    p_cuCtxCreate_v2(NULL, 0, 0) << 4 | p_cuArrayCreate_v2(NULL, NULL) << 5 |

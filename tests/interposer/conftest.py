@@ -1,4 +1,4 @@
-"""Programs under the interposer on a simulator and hand-made grants."""
+"""Programs under the interposer with a simulator and hand-made grants."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ def memory_program() -> Path:
 
 @pytest.fixture(scope="session")
 def placed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory where the interposer lies in libcuda.so.1's place, as a container has it."""
+    """A directory with the interposer in place of libcuda.so.1, as in a container."""
     directory = tmp_path_factory.mktemp("placed")
     shutil.copy(paths.INTERPOSER, directory / "libcuda.so.1")
     shutil.copy(paths.INTERPOSER_ML, directory / "libnvidia-ml.so.1")
@@ -45,7 +45,7 @@ def sim(tmp_path: Path) -> Iterator[Simulator]:
 
 @pytest.fixture
 def grant(tmp_path: Path, sim: Simulator) -> Iterator[Grant]:
-    """2 GiB of the device; the lease is held."""
+    """2 GiB of the device, with the lease held."""
     made = Grant(tmp_path / "grant", sim)
     made.lease()
     yield made
@@ -54,7 +54,7 @@ def grant(tmp_path: Path, sim: Simulator) -> Iterator[Grant]:
 
 @pytest.fixture
 def environment() -> Callable[[Grant | None, str], dict[str, str]]:
-    """env of a process of the grant, the interposer preloaded."""
+    """The environment of a process in the grant, with the interposer preloaded."""
     if os.geteuid() != 0:
         pytest.skip("a grant directory is trusted only when root owns it")
 
@@ -125,7 +125,7 @@ def memory(memory_program: Path, environment: Callable[..., dict[str, str]]) -> 
 def bare(
     sim: Simulator, memory_program: Path, environment: Callable[..., dict[str, str]]
 ) -> Iterator[Callable[[], Client]]:
-    """Starts memory_client.c without us, for what the driver alone answers."""
+    """Starts memory_client.c without the interposer, for the driver's own answers."""
     made: list[Client] = []
 
     def run() -> Client:

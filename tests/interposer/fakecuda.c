@@ -1,5 +1,5 @@
-/* A driver of another version than the table's: VERSION is the CUDA version it reports. Its cuGetProcAddress knows a
- * few bases; each answer is a distinct function whose call gives the version it stands for. */
+/* A driver of another version than that of the table: VERSION is the CUDA version it reports. Its cuGetProcAddress
+ * knows a few base names. Each answer is a distinct function that returns the ABI version it stands for. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>

@@ -1,7 +1,7 @@
-/* A driver that fails as told: in the place of libcuda.so.1, with the simulated driver behind it as libsimcuda.so.1.
- * The file that FAULTS names holds words " name=result" (mapped: the test changes it while the program runs), and the
- * call of that name then answers the result without being made; one below 0 ends the program. A few words make a driver
- * that is merely different. */
+/* A driver with fault injection: takes the place of libcuda.so.1, with the simulated driver behind it as
+ * libsimcuda.so.1. The file named by FAULTS contains words " name=result" (mapped, so the test can change it at run
+ * time). A call with a listed name returns the result without calling the driver; a negative result ends the program. A
+ * few other words select variants of the driver. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -38,7 +38,7 @@ static void *real(const char *name) {
   return found;
 }
 
-/* Twelve words: as many as any of these functions takes, and more do no harm. */
+/* Twelve words are the maximum that any of these functions takes; extra words are harmless. */
 #define WORDS(X) X a, X b, X c, X d, X e, X f, X g, X h, X i, X j, X k, X l
 typedef CUresult (*any)(WORDS(uintptr_t));
 #define FAULTY(name) \
@@ -64,15 +64,15 @@ FAULTY(cuGraphInstantiateWithFlags) FAULTY(cuGraphExecDestroy_v2) FAULTY(cuGraph
 FAULTY(cuLaunchKernel) FAULTY(cuMemPoolCreate) FAULTY(cuMemPoolDestroy)
     /* clang-format on */
 
-    /* pitch=: rows are wider apart than any known device has them. */
+    /* pitch=: a row pitch larger than on any known device. */
     CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned int element);
 CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned int element) {
   CUresult (*allocate)(CUdeviceptr *, size_t *, size_t, size_t, unsigned int) = real("cuMemAllocPitch_v2");
   return allocate(address, pitch, told("pitch") ? width + 4096 : width, height, element);
 }
 
-/* deferred=: arrays with deferred mapping can be made, as by newer hardware; one at a time. needs=N: an array says that
- * it needs N times as much. */
+/* deferred=: arrays with deferred mapping can be created, as on newer hardware, one at a time. needs=N: an array
+ * reports that it needs N times as much memory. */
 enum { DEFERRED_MAPPING = 0x80 };
 static CUDA_ARRAY3D_DESCRIPTOR imagined;
 
@@ -98,7 +98,7 @@ static CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, const void *
   const char *fault = told(name), *times = told("needs");
   CUresult result = fault ? (CUresult)atoi(fault) : CUDA_SUCCESS;
   if (array == &imagined)
-    /* floats, as the simulated device has them */
+    /* floats, with the rounding of the simulated device */
     needs->size = (imagined.Width * imagined.Height * 4 + 511) / 512 * 512;
   else if (!fault)
     result = ((CUresult (*)(void *, const void *, CUdevice))real(name))(needs, array, device);

@@ -1,4 +1,5 @@
-"""gen_countingml.py OUT: an NVML whose functions all succeed and count their calls in the order of the table."""
+"""gen_countingml.py OUT: generates an NVML library whose functions all succeed and count their calls, in the order of
+the table."""
 
 import sys
 from pathlib import Path
@@ -29,7 +30,7 @@ unsigned calls[COUNT];
 
 
 def main() -> None:
-    uuid = "GPU-" + "-".join("0123456789abcdef" * 2)  # any separators will do
+    uuid = "GPU-" + "-".join("0123456789abcdef" * 2)  # the positions of the separators do not matter
     lines = [f"#define COUNT {len(table.nvml())}", f'#define UUID "{uuid}"', HEAD]
     for i, name in enumerate(table.nvml()):
         body = OWN_BODY.get(name, "(void) { calls[{i}]++; return 0; }").replace("{i}", str(i))

@@ -1,5 +1,5 @@
-/* What a program can see of its own process, printed as JSON: before its first CUDA call, and after calls that succeed
- * and fail. Nothing is left at its default, so that a reset shows as well. Linked with -lcuda. */
+/* Prints as JSON the process state that a program can observe: before its first CUDA call, and after calls that succeed
+ * and fail. No setting has its default value, so that a reset is detected too. Linked with -lcuda. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -41,7 +41,7 @@ static unsigned long mix(unsigned long sum, const void *bytes, size_t size) {
   return sum;
 }
 
-/* Of every signal: handler, flags and mask. */
+/* Handler, flags and mask of every signal. */
 static unsigned long handlers(void) {
   unsigned long sum = 5381;
   for (int i = 1; i < NSIG; i++) {
@@ -65,7 +65,7 @@ static unsigned long blocked(void) {
   return sum;
 }
 
-/* Limits, timers, scheduling, the alternative stack and rounding: one number. */
+/* Limits, timers, scheduling, the alternate signal stack and the rounding mode, as one number. */
 static unsigned long settings(void) {
   unsigned long sum = 5381;
   for (int i = 0; i < RLIM_NLIMITS; i++) {

@@ -1,6 +1,6 @@
-/* A process whose history a test writes: reads one command a line, answers "result value" on one line. Handles and
- * addresses go to the test as numbers and come back as such, also where they are no longer valid or never were. Every
- * command that needs a context names it first (0: none). Linked with -lcuda, knows nothing of gpushare. */
+/* A process that executes operations chosen by a test: reads one command per line, answers "result value" on one line.
+ * Handles and addresses are passed to the test as numbers and back, including ones that are no longer valid or never
+ * were. Every command that needs a context names it first (0: none). Linked with -lcuda, independent of gpushare. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -70,7 +70,7 @@ static CUresult pool(size_t *made) {
   return cuMemPoolCreate((CUmemoryPool *)made, &props);
 }
 
-/* Executable graphs, by the address that their one node allocates. */
+/* Executable graphs, by the address that their only node allocates. */
 static struct graph {
   CUdeviceptr address;
   CUgraph graph;
@@ -124,13 +124,13 @@ static CUresult array(size_t width, size_t height, size_t *made) {
   return cuArrayCreate_v2((CUarray *)made, &descriptor);
 }
 
-/* Waits, so that what was freed in order of a stream is back, and a pool gives back what it does not need. */
+/* Waits, so that memory freed in stream order is released, and a pool releases what it does not need. */
 static CUresult free_async(size_t address) {
   CUresult result = cuMemFreeAsync(address, NULL), waited = cuCtxSynchronize();
   return result ? result : waited;
 }
 
-/* Not without a context, where a free would be done and the wait refused. */
+/* Refused without a context, because there the free would happen and the wait would fail. */
 static CUresult free_now(size_t address) {
   CUresult result = cuCtxSynchronize();
   if (result == CUDA_SUCCESS)
@@ -162,7 +162,7 @@ static CUresult in_thread(size_t context, size_t bytes, size_t *made) {
   return work.result;
 }
 
-/* As much as is given in steps; the sum in *made. */
+/* Allocates in steps until refused; the sum in *made. */
 static CUresult fill(size_t step, int physical, size_t *made) {
   CUresult result;
   size_t handle_of;
@@ -173,8 +173,8 @@ static CUresult fill(size_t step, int physical, size_t *made) {
   return result;
 }
 
-/* A child that makes a context and allocates, or with bytes 0 does nothing, and then stays. Gives its pid; its result
- * comes first. */
+/* Forks a child that creates a context and allocates, or does nothing if bytes is 0, and then keeps running. Returns
+ * its pid, after its result. */
 static CUresult forked(size_t bytes, size_t *made) {
   int ends[2];
   CUresult result = CUDA_SUCCESS;
@@ -287,7 +287,7 @@ int main(int argc, char **argv) {
   char line[256], verb[32];
   (void)argc;
   signal(SIGCHLD, SIG_IGN);
-  setvbuf(stdin, NULL, _IONBF, 0); /* an exec loses what was read ahead */
+  setvbuf(stdin, NULL, _IONBF, 0); /* input that was read ahead is lost in an exec */
   while (fgets(line, sizeof line, stdin)) {
     size_t context = 0, a = 0, b = 0, made = 0;
     if (sscanf(line, "%31s %zu %zu %zu", verb, &context, &a, &b) < 1)

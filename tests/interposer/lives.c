@@ -1,6 +1,6 @@
-/* The lives that programs lead with one driver library: lives MODE [LIBRARY]. Prints what each call answered, so that a
- * run under gpushare can be compared with a run without. With OVER=BYTES in the environment it asks for that much at
- * the end of each use. Built with -DLINKED it is linked with -lcuda, otherwise it opens LIBRARY. */
+/* Typical ways in which programs use a driver library: lives MODE [LIBRARY]. Prints the result of each call, so that
+ * runs with and without gpushare can be compared. With OVER=BYTES in the environment, it allocates BYTES at the end of
+ * each use. Built with -DLINKED it is linked with -lcuda, otherwise it opens LIBRARY. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -72,7 +72,7 @@ static void over(const struct api *api, const char *who) {
   printf(" total %zu\n", all);
 }
 
-/* A whole small program: every answer in one line. Gives 0 when all was well. */
+/* A complete small program; prints all results on one line. Returns 0 on success. */
 static int use(const struct api *api, const char *who) {
   void *context = NULL, *module = NULL, *function = NULL;
   uint64_t at = 0, ns = 50000;
@@ -108,13 +108,13 @@ static int wait_for(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/* Everything this process does goes through stdio that a child inherits: nothing may be left in it at a fork. */
+/* The child inherits the stdio buffers, so they must be empty at a fork. */
 static pid_t forked(void) {
   fflush(stdout);
   return fork();
 }
 
-static int fork_first(void) { /* the usual order of worker pools: CUDA only in the children, and later here too */
+static int fork_first(void) { /* as in worker pools: CUDA in the children first, then in the parent */
   int bad = 0;
   for (int i = 0; i < 2; i++) {
     pid_t child = forked();
@@ -138,7 +138,7 @@ static int fork_untouched(void) {
   return bad | use(&cuda, "parent");
 }
 
-static int fork_after(void) { /* CUDA does not survive a fork: the driver says so, and the parent goes on */
+static int fork_after(void) { /* CUDA does not survive a fork: the driver reports that, and the parent continues */
   int bad = use(&cuda, "parent");
   pid_t child = forked();
   if (child == 0)
@@ -165,7 +165,7 @@ static int exec_again(char *self) {
   return 127;
 }
 
-/* No atfork handler runs for it. The child only asks, since the driver itself knows nothing of such children. */
+/* atfork handlers do not run for it. The child only queries, as the driver itself does not know about such children. */
 static int raw_clone(void) {
   void *context;
   uint64_t at = 0;
@@ -219,7 +219,7 @@ static void *in_thread(void *unused) {
   return (void *)(intptr_t)use(&cuda, "thread");
 }
 
-static int threads(void) { /* one after the other: their lines stay in order */
+static int threads(void) { /* sequential, so that the output stays in order */
   intptr_t bad = 0;
   for (int i = 0; i < 3; i++) {
     pthread_t thread;

@@ -1,5 +1,6 @@
-/* A program that takes memory through graphs, pools and streams. Like client.c it obeys commands on stdin, one a line,
- * and answers "result value value"; what it made is named by its number, counted per kind. Stream 0 is the default one. */
+/* A program that allocates memory through graphs, pools and streams. Like client.c it reads one command per line from
+ * stdin and answers "result value value"; objects it created are referenced by number, counted per kind. Stream 0 is
+ * the default stream. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -73,10 +74,10 @@ static CUmemoryPool pools[MAX];
 static CUstream streams[MAX];
 static CUevent events[MAX];
 static CUgraph graphs[MAX];
-static CUgraphNode last[MAX]; /* of each graph: the next node comes after it */
+static CUgraphNode last[MAX]; /* the last node of each graph, which the next node depends on */
 static CUgraphExec execs[MAX];
 static int ncontexts, npointers, npools, nstreams = 1, nevents, ngraphs, nexecs;
-static volatile unsigned *gate; /* streams that were told to wait do so while it is 0 */
+static volatile unsigned *gate; /* streams that wait for it block while it is 0 */
 
 static CUmemPoolProps properties(int device, size_t most) {
   CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -100,7 +101,7 @@ static CUresult add_alloc(int graph, size_t bytes, int device, int by_params) {
   return r;
 }
 
-/* A captured graph of `count` allocations, freed in it or left. */
+/* A captured graph of `count` allocations, which are freed in the graph or not. */
 static CUresult capture(CUstream stream, size_t count, size_t bytes, int frees) {
   CUresult r = cuStreamBeginCapture_v2(stream, 0), end;
   int first = npointers;
@@ -127,7 +128,7 @@ static CUresult hold(CUstream stream) {
   return cuStreamWaitValue32_v2(stream, (CUdeviceptr)(size_t)gate, 1, 0 /* at least */);
 }
 
-/* Allocates in steps from a pool or the default one until refused; gives the sum. */
+/* Allocates in steps from a pool or the default pool until refused; returns the sum. */
 static size_t fill(size_t step, int pool, CUstream stream) {
   size_t sum = 0;
   while (npointers < MAX &&
@@ -211,7 +212,7 @@ static void *churn_graph(void *argument) {
   return NULL;
 }
 
-/* Two threads of each sort; gives how often they were refused. */
+/* Two threads of each kind; returns the number of refusals. */
 static size_t race(size_t rounds, size_t step) {
   void *(*const sorts[])(void *) = {churn_pool, churn_plain, churn_graph};
   struct work work[6];
@@ -235,7 +236,7 @@ static size_t race(size_t rounds, size_t step) {
 
 enum { DESCRIPTOR = 1 /* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR */ };
 
-/* Gives the descriptor in *fd, and the pointer's data in a file that whoever knows this process's number can open too. */
+/* Returns the descriptor in *fd, and stores the pointer's export data in a file whose name is derived from the pid. */
 static CUresult export_pool(CUmemoryPool pool, CUdeviceptr pointer, size_t *fd, size_t *data_fd) {
   unsigned char data[64];
   int made = -1, file = memfd_create("data", 0);
@@ -267,9 +268,9 @@ static CUresult import_pool(size_t pid, size_t fd, size_t data_fd) {
   return r;
 }
 
-/* ---- what no program should ask ---- */
+/* ---- invalid calls ---- */
 
-/* Call number `which` with wrong pointers or sizes; 9999 where there is none. */
+/* Call number `which` with wrong pointers or sizes; returns 9999 if there is no such call. */
 static CUresult odd(size_t which, size_t size) {
   CUdeviceptr at;
   size_t pitch;
@@ -378,7 +379,7 @@ static int obey(const char *verb, size_t a, size_t b, size_t c) {
   else if (!strcmp(verb, "pool")) {
     CUmemPoolProps props = properties(0, a);
     r = cuMemPoolCreate(&pools[npools], &props), npools += r == 0;
-  } else if (!strcmp(verb, "place")) { /* a pool of this kind of place and memory */
+  } else if (!strcmp(verb, "place")) { /* a pool with this location and allocation type */
     CUmemPoolProps props = {.allocType = (int)b, .location = {(int)a, 0}};
     r = cuMemPoolCreate(&pools[npools], &props), npools += r == 0;
   } else if (!strcmp(verb, "sharedpool")) {
@@ -419,7 +420,7 @@ static int obey(const char *verb, size_t a, size_t b, size_t c) {
     r = capture(streams[1], a, b, (int)c);
   else if (!strcmp(verb, "exec"))
     r = cuGraphInstantiateWithFlags(&execs[nexecs], graphs[a], b), nexecs += r == 0;
-  else if (!strcmp(verb, "execup")) { /* and upload */
+  else if (!strcmp(verb, "execup")) { /* instantiates and uploads */
     CUDA_GRAPH_INSTANTIATE_PARAMS params = {.flags = 2, .hUploadStream = streams[b]};
     r = cuGraphInstantiateWithParams(&execs[nexecs], graphs[a], &params), nexecs += r == 0;
   } else if (!strcmp(verb, "unexec"))

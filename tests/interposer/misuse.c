@@ -1,8 +1,8 @@
-/* Calls as no program should make them: without an answer's place, of no size, of sizes that overflow, with handles of
- * nothing and of what is gone; before cuInit, without a context, with one, after its end, and from an exit handler.
- * Prints what each gives: "where: call = result". Run alone and under the interposer, the output has to be the same.
+/* Invalid calls: without an out-pointer, of size 0, of sizes that overflow, with handles that are NULL or destroyed.
+ * Each is made before cuInit, without a context, with one, after its end, and from an exit handler. Prints the results:
+ * "where: call = result". The output must be the same with and without the interposer.
  *
- * Handles are NULL or were real once: a driver may follow any other to the end of the process. */
+ * Handles are NULL or were valid once, because a driver may crash on any other handle. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 #define HUGE SIZE_MAX
 #define HALF ((size_t)1 << 63)
-#define OVER ((size_t)1 << 46) /* no overflow, and more than any device has */
+#define OVER ((size_t)1 << 46) /* no overflow, but more than any device has */
 
 static const char *where;
 static CUdeviceptr p, freed;
@@ -140,7 +140,7 @@ static void must(CUresult result, const char *what) {
   exit(3);
 }
 
-/* Handles of what was there. */
+/* Creates the handles of objects that are then destroyed. */
 static void prepare(void) {
   must(cuMemAlloc_v2(&freed, 4096), "cuMemAlloc");
   must(cuMemFree_v2(freed), "cuMemFree");
@@ -168,7 +168,7 @@ int main(void) {
   misuse("before cuInit");
   must(cuInit(0), "cuInit");
   misuse("without a context");
-  must(cuCtxCreate_v2(&context, 0, 0), "cuCtxCreate"); /* before the other is gone, whose handle it must not get */
+  must(cuCtxCreate_v2(&context, 0, 0), "cuCtxCreate"); /* while the other exists, so that the handles differ */
   must(cuCtxCreate_v2(&gone, 0, 0), "cuCtxCreate");
   prepare();
   must(cuCtxDestroy_v2(gone), "cuCtxDestroy");

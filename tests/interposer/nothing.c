@@ -1,2 +1,2 @@
-/* A library by name only, to link with: what it stands for is found when a program starts. */
+/* A stub library to link with; the real one is found at run time. */
 typedef int nothing;

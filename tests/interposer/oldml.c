@@ -1,4 +1,4 @@
-/* The NVML of a driver so old that it has two functions. */
+/* The NVML of an old driver with only two functions. */
 int nvmlInit_v2(void);
 int nvmlDeviceGetCount_v2(unsigned *count);
 

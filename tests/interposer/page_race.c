@@ -1,9 +1,7 @@
 /* Processes race for a grant's memory with the interposer's own rule; some are killed in the middle.
- *
  *   page_race PROCESSES SECONDS KILLS
- *
- * `granted` counts what is held between a grant and its return, so at no instant may it exceed the limit. Ends with 0
- * if it never did, and if after all deaths the whole limit can be had by one process. */
+ * `granted` counts memory held between a grant and its return, so it must never exceed the limit. Exit status 0 if it
+ * never did, and if one process can get the whole limit after all deaths. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -22,7 +20,7 @@ struct arena {
   struct gs_limits limits;
   struct gs_usage usage;
   int64_t granted;
-  int64_t own[MOST]; /* each process's part of it; corrected so that a death in between errs downwards */
+  int64_t own[MOST]; /* each process's part; a death between the two updates makes `granted` too low */
   uint64_t grants, refusals, exceeded;
 };
 
@@ -56,7 +54,7 @@ static pid_t start(uint32_t slot) {
   return pid;
 }
 
-/* What the daemon does for a dead process. */
+/* Does what the daemon does for a dead process. */
 static void bury(uint32_t slot, pid_t pid) {
   kill(pid, SIGKILL);
   waitpid(pid, NULL, 0);

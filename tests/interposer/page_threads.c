@@ -1,11 +1,9 @@
-/* The shared pages under a race detector: threads stand for the processes of a grant, each with a slot of its own,
- * beside the real arbiter's thread and one that does what the daemon does: moves the limit, clears the slots of the
- * dead, counts slots up.
- *
+/* The shared pages under a race detector: threads act as the processes of a grant, each with its own slot. They run
+ * with the real arbiter's thread and with a thread that acts as the daemon: changes the limit, clears the slots of dead
+ * processes, increases the number of slots.
  *   page_threads PROCESSES SECONDS
- *
- * Ends with 0 if no more than the highest limit was ever held, every grant was within the limit of its moment, and all
- * is zero in the end. */
+ * Exit status 0 if no more than the highest limit was ever held, every grant was within the limit at its time, and
+ * everything is zero at the end. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -53,7 +51,7 @@ static void must(bool holds, const char *what) {
   __atomic_fetch_add(&bad, 1, __ATOMIC_SEQ_CST);
 }
 
-/* What an interposer writes of its time, and how it looks at the lease. */
+/* Writes the time fields and reads the lease as an interposer does. */
 static void submit(struct gs_slot_device *words, unsigned *seed) {
   uint32_t lease = __atomic_load_n(&limits->device[0].lease, __ATOMIC_ACQUIRE);
   uint64_t one = 1;
@@ -84,7 +82,7 @@ static void *compete(void *argument) {
       must(false, "within the limit");
     (void)gs_page_used(&pages, 0);
     __atomic_fetch_sub(&held, (int64_t)bytes, __ATOMIC_SEQ_CST);
-    /* as a process killed here would: the bytes stay in the slot until it is cleared */
+    /* as if the process were killed here: the bytes stay in the slot until it is cleared */
     if (!__atomic_load_n(&tenant->stop, __ATOMIC_ACQUIRE))
       gs_page_give_back(&pages, tenant->slot, 0, bytes);
   }
@@ -105,7 +103,7 @@ static void bury(uint32_t slot) {
   must(gs_arbiter_slot_clear(arbiter, grant, slot, &err) == 0, err.msg);
 }
 
-/* The daemon. A limit that sinks below what is held only keeps others out. */
+/* The daemon. A limit that drops below the memory held only prevents further allocations. */
 static void *govern(void *argument) {
   uint32_t processes = *(uint32_t *)argument;
   unsigned seed = 5;

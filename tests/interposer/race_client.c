@@ -1,7 +1,7 @@
 /* Threads of one program in everything that the interposer guards: allocations, launches on streams of their own,
- * waits, queries, captures, contexts that come and go, one that is let go of and lives on. Linked with the interposer's
- * own objects under a race detector. At the end it holds nothing, says so and waits for its standard input to end.
- *
+ * waits, queries, captures, contexts that are created and destroyed, and one that is released and stays alive. Linked
+ * with the interposer's own objects under a race detector. At the end it holds no memory, reports so and waits for EOF
+ * on its standard input.
  *   race_client PTX SECONDS */
 #include <pthread.h>
 #include <stdio.h>
@@ -87,7 +87,7 @@ static void *work(void *argument) {
   return NULL;
 }
 
-/* Contexts of its own, with work, memory and now and then a capture left in them. */
+/* Contexts of its own that are destroyed with work, memory and sometimes a capture left in them. */
 static void *come_and_go(void *argument) {
   (void)argument;
   for (int turn = 0; time(NULL) < end; turn++) {

@@ -1,7 +1,7 @@
-/* racers PROCESSES ATTEMPTS KILLS: processes of one grant with four threads each allocate and free as fast as they can
- * until they asked for memory ATTEMPTS times together; KILLS times on the way one of them is killed and another takes
- * its place. Linked with -lcuda, knows nothing of gpushare. Prints "attempts granted refused freed killed". Exit
- * status: how many ended badly. */
+/* racers PROCESSES ATTEMPTS KILLS: processes of one grant with four threads each allocate and free as fast as they can,
+ * until they made ATTEMPTS allocations in total. Meanwhile, KILLS times, one of them is killed and replaced. Linked
+ * with -lcuda, independent of gpushare. Prints "attempts granted refused freed killed". Exit status: the number of
+ * processes that failed. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -38,7 +38,7 @@ static void count(uint64_t *word) { __atomic_fetch_add(word, 1, __ATOMIC_RELAXED
 static bool over(void) { return read_word(&score->attempts) >= score->wanted; }
 
 static bool allocate(CUdeviceptr *at, unsigned *seed) {
-  /* mostly sizes of which a few dozen fill the grant, some of a few bytes that fill the rest */
+  /* mostly sizes of which a few dozen fill the grant, and some of a few bytes that fill the rest */
   size_t bytes = 1 + (size_t)rand_r(seed) % (rand_r(seed) % 8 ? 64 * MIB : 4096);
   CUresult result = rand_r(seed) % 4 ? cuMemAlloc_v2(at, bytes) : cuMemAllocManaged(at, bytes, 1);
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY)
@@ -82,7 +82,7 @@ static int child(void) {
   CUresult result;
   if (cuInit(0) != CUDA_SUCCESS || cuDeviceGet(&device, 0) != CUDA_SUCCESS)
     return 6;
-  /* The others may hold all there is. */
+  /* The other processes may hold all memory. */
   while ((result = cuCtxCreate_v2(&context, 0, device)) == CUDA_ERROR_OUT_OF_MEMORY && !over())
     usleep(1000);
   if (result != CUDA_SUCCESS)
@@ -101,7 +101,7 @@ static pid_t start(void) {
   return pid;
 }
 
-/* 1: it ended badly */
+/* Returns 1 if the process failed. */
 static int bury(pid_t pid, bool killed) {
   int status = 0;
   waitpid(pid, &status, 0);
@@ -124,7 +124,7 @@ int main(int argc, char **argv) {
     pids[i] = start();
   while (killed < kills) {
     pid_t *victim = &pids[killed % processes];
-    /* spread over the attempts, so that a slow machine kills as often */
+    /* spread over the attempts, so that the number of kills does not depend on the speed of the machine */
     while (read_word(&score->attempts) < (uint64_t)(killed + 1) * score->wanted / (uint64_t)(kills + 1))
       usleep(500);
     kill(*victim, SIGKILL);

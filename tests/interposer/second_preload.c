@@ -1,4 +1,4 @@
-/* Another library that somebody preloads: it wraps malloc, free and dlsym, as profilers and allocators do, and counts. */
+/* A second preloaded library: it wraps malloc, free and dlsym, as profilers and allocators do, and counts calls. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

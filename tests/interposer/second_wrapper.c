@@ -1,5 +1,5 @@
-/* Another library that somebody preloads: it wraps functions of the driver, as tracers and checkers do, calls the next
- * one, and says how often each was called. */
+/* A second preloaded library: it wraps functions of the driver, as tracers and checkers do, calls the next definition,
+ * and prints how often each was called. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* NVML from a thread with the smallest stack there is. */
+/* Calls NVML from a thread with the minimum stack size. */
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@ int main(void) {
   pthread_attr_t small;
   if (nvmlInit_v2() || nvmlDeviceGetHandleByIndex_v2(0, &device))
     return 1;
-  unsigned count = 0; /* what is lazily loaded is loaded on a big stack */
+  unsigned count = 0; /* lazy loading happens on a large stack */
   nvmlDeviceGetComputeRunningProcesses_v3(device, &count, 0);
   nvmlDeviceGetProcessUtilization(device, 0, &count, 0);
   pthread_attr_init(&small);

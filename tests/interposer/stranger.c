@@ -1,4 +1,4 @@
-/* An ordinary program that has nothing to do with CUDA, for libcs and link modes of every kind. */
+/* A program that does not use CUDA, built for all kinds of libc and link modes. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

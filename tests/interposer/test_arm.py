@@ -1,5 +1,5 @@
 """The same library for 64-bit Arm: built with a cross compiler, run under emulation against a simulator and a grant of
-this machine. Shared pages, sockets and futexes are the kernel's, so both sides are real."""
+this machine. The host kernel provides shared pages, sockets and futexes, so both sides are real."""
 
 import os
 import platform
@@ -65,7 +65,7 @@ def test_old_symbols_only(build: Path) -> None:
     for name in ("libgpushare.so", "libgpushare-ml.so"):
         library = build / "native" / "interposer" / name
         table = subprocess.run(["objdump", "-T", library], capture_output=True, text=True, check=True).stdout
-        # 2.17 is the first version of glibc for this machine
+        # 2.17 is the first glibc version for this architecture
         assert set(re.findall(r"GLIBC_([0-9.]+)", table)) == {"2.17"}
 
 
@@ -83,7 +83,8 @@ def test_memory_is_charged_and_capped(
 
 
 def test_lock_and_clock() -> None:
-    """The counter of this processor against its clock, and the lock that one thread passes without an exchange."""
+    """The CPU counter against the clock, and the biased lock, which its owner thread takes without an atomic
+    exchange."""
     subprocess.run([*EMULATOR, built.program("parts_unit", "arm"), "1"], check=True, timeout=60)
 
 

@@ -1,4 +1,4 @@
-"""What the libraries are as files: old libc symbols only, every name of the API exported, a complete table."""
+"""The libraries as files: they need only old libc symbols and export every API name; the table is complete."""
 
 import dataclasses
 import re
@@ -13,7 +13,7 @@ from gpushare import paths
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE.parents[1] / "native"
 sys.path[:0] = [str(NATIVE / "interposer" / "hooks"), str(NATIVE / "interposer" / "nvml"), str(NATIVE / "api")]
-import gen_hooks  # noqa: E402 - found through the path set above
+import gen_hooks  # noqa: E402 - sys.path is set above
 import gen_ml  # noqa: E402
 import table  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""Kernels of collectives are recognised however a program comes by them, and counted however it launches them."""
+"""Kernels of collectives are recognised however a program obtains them, and counted however it launches them."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -79,7 +79,7 @@ def worker(pair: Simulator, both: Grant) -> Iterator[Interposed]:
 
 @pytest.fixture
 def counted(both: Grant, worker: Interposed) -> Callable[[str], int]:
-    """What a line adds to the count of device 0."""
+    """The increase of device 0's count caused by a line."""
 
     def run(line: str) -> int:
         before = both.slot().collectives
@@ -152,7 +152,7 @@ def test_what_the_driver_refuses_is_counted_back(counted: Callable[[str], int], 
 
 
 def test_each_device_has_its_own(worker: Interposed, both: Grant) -> None:
-    """Two contexts on one device, and one on the other; a library's kernel is the same handle in all three."""
+    """Two contexts on one device and one on the other; a library's kernel has the same handle in all three."""
     worker.do("f = as_function(ok(d.cuLibraryGetKernel(library(), name))); launch(f, 3)")
     worker.do("other = ok(d.cuCtxCreate(None, 0, 0)); s = ok(d.cuStreamCreate(1)); launch(f, 4, s)")
     worker.do("far = context(1); t = ok(d.cuStreamCreate(1)); launch(f, 5, t); launch(f, 1, s)")
@@ -225,7 +225,7 @@ def test_in_a_graph_with_a_node_on_the_other_device(worker: Interposed, both: Gr
 
 
 def test_one_after_the_other(counted: Callable[[str], int], worker: Interposed, both: Grant) -> None:
-    """Short ones as well, launched as fast as others that are not booked one by one."""
+    """Also short ones, at the launch rate at which other kernels are not booked individually."""
     worker.do("m = load(); f = ok(d.cuModuleGetFunction(m, name)); g = ok(d.cuModuleGetFunction(m, plain))")
     assert counted("for _ in range(100): launch(f, 20); ok(d.cuStreamSynchronize(stream))") == 2000
     assert counted("for _ in range(50): launch(g, 20); launch(f, 20); ok(d.cuStreamSynchronize(stream))") == 1000

@@ -1,4 +1,4 @@
-"""What the end of a context takes along and what it must not; calls that end something and wait for the program."""
+"""What the end of a context frees and what it must not free; calls that destroy something and block on the program."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,7 +40,7 @@ def start(grant: Grant, sim: Simulator) -> Iterator[Callable[..., Interposed]]:
         worker.kill()
 
 
-# ---- a context that lives on keeps its work
+# ---- a context that stays alive keeps its work
 
 LIVES_ON = {
     "release": ("context()", "ok(d.cuDevicePrimaryCtxRetain(0))", "ok(d.cuDevicePrimaryCtxRelease(0))"),
@@ -71,7 +71,7 @@ def test_what_lives_on_is_metered_and_bounded(
 def test_what_lives_on_has_not_drained(
     start: Callable[..., Interposed], sim: Simulator, grant: Grant, way: str
 ) -> None:
-    """The lease goes while work of a context is in flight that somebody let go of, not the last."""
+    """The lease is revoked while work of a context is in flight. One of several owners has released that context."""
     begins, holds, lets_go = LIVES_ON[way]
     grant.set_bound(400 * MS)
     worker = start()
@@ -102,7 +102,8 @@ ENDS = {
 
 @pytest.mark.parametrize("ends", ENDS)
 def test_what_ends_has_not_drained(start: Callable[..., Interposed], sim: Simulator, grant: Grant, ends: str) -> None:
-    """The lease goes while the driver waits for the work of a context that it ends: that is in flight and paid."""
+    """The lease is revoked while the driver waits for the work of a context that it destroys: that work is in flight
+    and charged."""
     begins, end = ENDS[ends]
     grant.set_bound(400 * MS)
     worker = start()
@@ -122,7 +123,7 @@ def test_what_ends_has_not_drained(start: Callable[..., Interposed], sim: Simula
     assert worker.charged() == 0
 
 
-# ---- handles come back
+# ---- reused handles
 
 TWO_DEVICES = "2x4GiB"
 
@@ -160,7 +161,7 @@ def test_a_streams_handle_comes_back_on_another_device(two: Callable[[], Interpo
 def test_work_for_a_stream_that_is_gone_is_nobodys(
     start: Callable[..., Interposed], sim: Simulator, grant: Grant
 ) -> None:
-    """A program launches into a stream of a context that ended, and later gets its handle for another stream."""
+    """A program launches into a stream of a destroyed context, and later gets the same handle for another stream."""
     worker = start()
     worker.do(
         CREATE.format(device=0)
@@ -183,7 +184,7 @@ def test_work_for_a_stream_that_is_gone_is_nobodys(
     until(lambda: abs(grant.slot().busy_ns - 60 * MS) < 6 * MS, f"the meter says it: {grant.slot().busy_ns}")
 
 
-# ---- captures that nobody ends
+# ---- captures that are never ended
 
 LEFT_OPEN = {
     "destroy": (
@@ -224,13 +225,13 @@ def test_a_capture_left_open_ends_with_what_it_was_in(
         assert sim.busy_ns(worker.pid) == before + 10 * MS
         return abs(grant.slot().busy_ns - said - 10 * MS) < MS
 
-    if way == "thread":  # which nobody tells us of: it takes one of our looks around
+    if way == "thread":  # no call reports this end; a periodic check finds it
         until(metered, "its work is measured")
     else:
         assert any(metered() for _ in range(3)), "its work is measured"
 
 
-# ---- calls that wait for the program
+# ---- calls that block on the program
 
 WAITS = """
     import threading
@@ -258,7 +259,7 @@ OTHERS = {
     "launch": "spin(100_000)",
     "retain": "ok(d.cuDevicePrimaryCtxRetain(0)); ok(d.cuDevicePrimaryCtxRelease(0))",
 }
-PRIMARY_ENDS = ("release", "reset", "green", "reset of a green one's")  # whoever retains it then is in that call's way
+PRIMARY_ENDS = ("release", "reset", "green", "reset of a green one's")  # a retain would block on that call
 
 
 @pytest.mark.parametrize(
@@ -266,7 +267,7 @@ PRIMARY_ENDS = ("release", "reset", "green", "reset of a green one's")  # whoeve
     [(call, other) for call in CALLS for other in OTHERS if other != "retain" or call not in PRIMARY_ENDS],
 )
 def test_a_call_that_waits_holds_nobody_up(start: Callable[..., Interposed], call: str, other: str) -> None:
-    """What it waits for waits for another thread, whose calls must go through meanwhile."""
+    """The call waits for another thread, whose own calls must not be blocked meanwhile."""
     begins, end = CALLS[call]
     worker = start()
     worker.do(GREEN + "\n    spare = ctypes.c_void_p(); assert lib.cuCtxCreate_v2(ctypes.byref(spare), 0, 0) == 0")
@@ -323,7 +324,8 @@ COME_AND_GO = """
 
 
 def test_handles_that_come_back_while_others_end(two: Callable[[], Interposed]) -> None:
-    """Contexts of all kinds, made and ended by several threads on two devices, with memory and work left in them."""
+    """Contexts of all kinds, created and destroyed by several threads on two devices, with memory and work left in
+    them."""
     worker = two()
     worker.do(COME_AND_GO.format(seconds=2))
     assert worker.get("wrong") == []

@@ -1,4 +1,5 @@
-"""Every way to a context costs it once, and every end gives it back; the judge is the simulator's own books."""
+"""Every way to get a context charges it once, and every way to end it returns the charge, as measured by the
+simulator."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Libraries that are found by name. The real driver opens its compilers so: in a container they lie where only the
-grant's mounts show them. And programs open the driver's, some by names without a version."""
+"""Libraries that are found by name. The real driver opens its compilers by name; in a container they exist only among
+the grant's mounts. Programs open the driver's libraries, some by names without a version."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ import pytest
 from gpushare import paths
 
 COMPILER = "libnvidia-ptxjitcompiler.so.1"
-# A driver that does as the real one does: the answer of an unhooked function says whether its compiler was found.
+# A driver that behaves like the real one: the result of an unhooked function says whether its compiler was found.
 DRIVER = f"""
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ int main(void) {
   return 0;
 }
 """
-# A container's view: nothing is in /run but what the grant mounts there.
+# A container's view: /run contains only the grant's mounts.
 CONTAINER = """
 mount -t tmpfs none /run && mkdir -p /run/gpushare/self && cp -r "$0"/driver /run/gpushare/self/ && exec "$@"
 """
@@ -85,7 +85,7 @@ print(*(name for name in ("gpushare_interposer", "cuInit", "nvmlInit_v2", "cuNoS
 
 @pytest.mark.parametrize(("name", "function"), [("libcuda.so", "cuInit"), ("libnvidia-ml.so", "nvmlInit_v2")])
 def test_no_name_leads_past_us(tmp_path, name, function):
-    """A driver's package has its library under the name without a version, too; Numba tries that one first."""
+    """A driver's package also has its library under the name without a version; Numba tries that one first."""
     for version in ("", ".1"):
         (tmp_path / f"{name}{version}").symlink_to(paths.SIM_LIB_DIR / f"{name}.1")
     env = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}

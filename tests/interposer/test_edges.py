@@ -1,4 +1,4 @@
-"""Ways through the interposer that few programs take."""
+"""Rarely used paths through the interposer."""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from memorybooks import set_limit
 from simworker import Worker
 
 OUT = "CUDA_ERROR_OUT_OF_MEMORY"
-LOCAL = 4096  # bytes per thread, more than a new context has
+LOCAL = 4096  # bytes per thread, more than in a new context
 Start = Callable[..., Interposed]
 
 
@@ -44,7 +44,7 @@ def test_a_context_that_does_not_fit(start: Start, grant: Grant, sim: Simulator,
 
 
 def graph_of(worker: Interposed, program: Path) -> None:
-    """`graph`, of a kernel in a context of its own, `other`; the primary one is current."""
+    """`graph`: of a kernel in its own context `other`. The primary context is current."""
     worker.do(f"""
         other = ok(d.cuCtxCreate(None, 0, 0)); s = ok(d.cuStreamCreate(1))
         f = ok(d.cuModuleGetFunction(ok(d.cuModuleLoad({str(program).encode()!r})), b"hungry"))
@@ -56,7 +56,7 @@ def graph_of(worker: Interposed, program: Path) -> None:
 
 
 def test_a_graph_of_another_contexts_kernels(start: Start, grant: Grant, tmp_path: Path) -> None:
-    """Local memory is each context's own, and the graph's kernel runs in its own."""
+    """Each context has its own local memory, and the graph's kernel runs in its own context."""
     worker = start()
     graph_of(worker, ptx(tmp_path / "p.ptx", ("hungry", LOCAL)))
     before = worker.charged()
@@ -74,7 +74,7 @@ def test_a_graph_of_another_contexts_kernels(start: Start, grant: Grant, tmp_pat
 
 
 def test_one_launch_on_several_devices(tmp_path: Path) -> None:
-    """Refused as a whole where one device has no room for the kernel, and the others keep nothing of it."""
+    """Refused as a whole if one device has no room for the kernel; the other devices keep no charge."""
     sim = Simulator(tmp_path / "two", "2x4GiB")
     grant = Grant(tmp_path / "both", sim)
     grant.lease(0)
@@ -113,7 +113,7 @@ def test_one_launch_on_several_devices(tmp_path: Path) -> None:
 
 
 def test_a_gate_without_a_thread(grant: Grant, sim: Simulator, tmp_path: Path) -> None:
-    """Where no thread can be started leases count all the same, and one line says what is missing."""
+    """If no thread can be started, leases still apply, and one line names the missing feature."""
     worker, told = Worker(Spawner(sim, grant)), tmp_path / "told"
     try:
         worker.do(f"""
@@ -147,7 +147,8 @@ def test_a_gate_without_a_thread(grant: Grant, sim: Simulator, tmp_path: Path) -
 
 
 def test_a_neighbour_that_never_decides(start: Start, grant: Grant, sim: Simulator) -> None:
-    """Its announcement stands in the way for a while; then who waited is refused. No word of others is touched."""
+    """Its announcement blocks the others for a while, then their requests are refused. Fields of other processes are
+    not changed."""
     worker = start()
     slot = 64 + 5 * (64 + 16 * 128)
     struct.pack_into("<IIi", grant.usage, slot, 1, 1, 77)

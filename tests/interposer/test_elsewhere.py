@@ -1,4 +1,4 @@
-"""Memory on a device that the machine has and the grant has not: refused, whichever way it is asked for."""
+"""Memory on a device that is in the machine but not in the grant is refused by every call that can request it."""
 
 from collections.abc import Iterator
 from pathlib import Path

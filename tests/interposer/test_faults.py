@@ -1,4 +1,5 @@
-"""A driver that fails where drivers hardly ever do: the program gets its answer, the books stay the simulator's."""
+"""Driver failures that are rare in practice: the program gets the driver's result, and the accounting matches the
+simulator."""
 
 import mmap
 import shutil
@@ -22,7 +23,8 @@ Faults = Callable[..., None]
 
 @pytest.fixture(scope="session")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory to be a grant's driver/. The simulated driver goes by another name in it, found by the run path."""
+    """A directory for use as a grant's driver/. It contains the simulated driver under another name, found by the run
+    path."""
     directory = tmp_path_factory.mktemp("faulty")
     shutil.copy(built.program("faulty") / "libcuda.so.1", directory)
     shutil.copy(paths.SIM_LIB_DIR / "libcuda.so.1", directory / "libsimcuda.so.1")
@@ -31,7 +33,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def faults(faulty: Path, grant: Grant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
-    """faults(name=result, ...): what fails from now on."""
+    """faults(name=result, ...): sets the calls that fail from now on."""
     (grant.directory / "driver").unlink()
     (grant.directory / "driver").symlink_to(faulty)
     file = tmp_path / "faults"
@@ -148,7 +150,7 @@ ARRAYS = [("cuArray3DCreate({})", "cuArrayDestroy"), ("cuMipmappedArrayCreate({}
 @pytest.mark.parametrize("channel", [0x01, 0x03, 0x08, 0x10, 0x20])
 @pytest.mark.parametrize(("create", "destroy"), ARRAYS)
 def test_a_driver_without_deferred_arrays(worker: Interposed, channel: int, create: str, destroy: str) -> None:
-    """What an array needs is known only once there is one."""
+    """The size of an array is known only after its creation."""
     worker.do(f"a = ok(d.{create.format(ARRAY.format(channel))})")
     assert CONTEXT + 300_000 <= worker.charged() <= CONTEXT + 1_300_000
     worker.do(f"ok(d.{destroy}(a))")
@@ -160,7 +162,7 @@ def test_a_driver_without_deferred_arrays(worker: Interposed, channel: int, crea
 def test_a_driver_with_deferred_arrays(
     worker: Interposed, faults: Faults, grant: Grant, sim: Simulator, create: str, destroy: str, failing: dict[str, int]
 ) -> None:
-    """An array without memory tells what one with memory will need, and then none is made that does not fit."""
+    """An array without memory reports the size of one with memory, so an array that does not fit is never created."""
     faults(deferred=1, **failing)
     call = f"d.{create.format(FLOATS)}"
     set_limit(grant, CONTEXT + 1_200_000)
@@ -207,13 +209,13 @@ SPIN = """
         ("cuEventCreate", 20 * MS),
         ("cuEventRecord", 20 * MS),
         ("cuEventElapsedTime", 20 * MS),
-        ("cuEventQuery", 0),  # a driver that says so of an event is done with the whole context
+        ("cuEventQuery", 0),  # a driver that returns this for an event has lost the whole context
     ],
 )
 def test_work_goes_on_when_it_cannot_be_timed(
     worker: Interposed, faults: Faults, grant: Grant, sim: Simulator, failing: str, least_ns: int
 ) -> None:
-    """It stays gated and counted, and is charged what it is known to take."""
+    """It stays gated and counted, and is charged its known duration."""
     worker.do(SPIN)
     worker.do("spin(40, s)")
     faults(**{failing: 999})
@@ -259,7 +261,7 @@ NO_EVENTS = {"cuEventCreate": -1, "cuEventRecord": -1}  # ends the program
 def test_a_free_in_stream_order_without_an_event(
     faults: Faults, grant: Grant, sim: Simulator, monkeypatch: pytest.MonkeyPatch, stream: str, profiled: bool
 ) -> None:
-    """A profiler would show events of ours: it stays charged until the stream is empty."""
+    """A profiler would show the interposer's events: the memory stays charged until the stream is empty."""
     if profiled:
         monkeypatch.setenv("CUDA_INJECTION64_PATH", "/nonexistent/libprofiler.so")
     worker = Interposed(sim, grant)

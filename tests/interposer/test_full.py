@@ -1,4 +1,4 @@
-"""A grant with no room: what else is wrong with a call is told as the driver alone tells it, and what fits is had."""
+"""A full grant: other errors of a call are reported as by the driver alone, and requests that fit succeed."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +32,7 @@ HELPERS = """
 
 @pytest.fixture
 def worker(grant: Grant, sim: Simulator) -> Iterator[Interposed]:
-    """In a grant that has no more than 1 MiB left."""
+    """In a grant with at most 1 MiB left."""
     made = Interposed(sim, grant)
     made.do(HELPERS)
     set_limit(grant, CONTEXT + MIB)
@@ -129,7 +129,7 @@ ALLOCATIONS = {
 def test_an_allocation_ends_a_capture_whether_it_fits_or_not(
     worker: Interposed, alone: Interposed, what: str, mode: int
 ) -> None:
-    """Global, of this thread, and relaxed, where only the last can allocate."""
+    """Modes global, thread-local and relaxed; only relaxed allows allocations."""
     told = []
     for each in (alone, worker):
         each.do(f"s = ok(d.cuStreamCreate(1)); ok(d.cuStreamBeginCapture(s, d.CUstreamCaptureMode({mode})))")
@@ -157,7 +157,7 @@ ARRAYS = {
 def test_an_array_fits_where_it_fits(
     worker: Interposed, alone: Interposed, sim: Simulator, grant: Grant, what: str
 ) -> None:
-    """The last byte of what the driver takes, and not one more."""
+    """To the last byte of the driver's allocation."""
     arguments, base = ARRAYS[what]
     call = f"odd({arguments})"
     assert alone.error(call) == FINE

@@ -1,4 +1,4 @@
-"""Memory of graphs: charged from the launch that takes it to the trim that gives it back."""
+"""Memory of graphs: charged from the launch that reserves it to the trim that releases it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_child_graphs_count(grant: Grant, sim: Simulator, client: Client) -> Non
 
 
 def held_now(grant: Grant, sim: Simulator) -> int:
-    """As held, after the limit was lowered: the peak is of before."""
+    """As held(), after the limit was lowered: the peak was reached before."""
     assert charged(grant) == truth(sim)
     return truth(sim) - CONTEXT
 
@@ -84,7 +84,7 @@ def test_the_stream_is_usable_after_a_refusal(grant: Grant, sim: Simulator, clie
 
 
 def test_graphs_share_what_one_has_freed(grant: Grant, sim: Simulator, client: Client) -> None:
-    """In a full grant graphs after one another live on the same memory."""
+    """In a full grant, graphs that run one after another reuse the same memory."""
     set_limit(grant, CONTEXT + 34 * MIB)
     for number in range(3):
         client.ok("graph", f"node {number} {32 * MIB} 0", f"nodefree {number} {number}", f"exec {number} 0")
@@ -139,7 +139,7 @@ def test_reset_gives_it_back(grant: Grant, sim: Simulator, client: Client) -> No
 
 
 def test_an_executable_that_is_gone_is_forgotten(grant: Grant, sim: Simulator, client: Client) -> None:
-    """Its handle comes back as another graph's, which takes nothing."""
+    """Its handle is reused for a graph that allocates nothing."""
     set_limit(grant, CONTEXT + 4 * MIB)
     client.ok("graph", f"node 0 {8 * MIB} 0", "nodefree 0 0", "graph", "empty 1")
     for number in range(0, 40, 2):

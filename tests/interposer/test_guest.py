@@ -1,4 +1,5 @@
-"""In a stranger's process: nothing before the first CUDA call, and nothing of the program's touched after it."""
+"""In a program's process: the interposer does nothing before the first CUDA call, and does not change the program's
+state after it."""
 
 import json
 import os
@@ -28,7 +29,7 @@ def test_nothing_is_touched(grant: Grant, guest_program: Path, environment: Call
     with open(HERE / "guest.c") as some_file:
         os.lseek(some_file.fileno(), 3, os.SEEK_SET)
         run = subprocess.run([guest_program], env=env, stdin=some_file, capture_output=True, text=True, check=True)
-    seen: dict[str, Any] = json.loads(run.stdout)  # nothing of ours on stdout
+    seen: dict[str, Any] = json.loads(run.stdout)  # the interposer prints nothing on stdout
     before, after = seen["before"], seen["after"]
     assert before["threads"] == 1
     assert [number for number, _ in before["descriptors"]] == [0, 1, 2]
@@ -47,7 +48,7 @@ def test_nothing_is_touched(grant: Grant, guest_program: Path, environment: Call
 
 
 def test_a_program_without_cuda(grant: Grant, environment: Callable[..., dict[str, str]]) -> None:
-    """It does not even look for the grant, and its exit status is its own."""
+    """It does not open the grant, and the exit status is the program's."""
     env = {**environment(grant), "LD_DEBUG": "files", "LD_DEBUG_OUTPUT": str(grant.directory / "debug")}
     run = subprocess.run(["/bin/sh", "-c", "exit 7"], env=env, capture_output=True, check=False)
     assert run.returncode == 7

@@ -1,7 +1,7 @@
-"""Real programs of every kind, each run without gpushare and with it: the same output and exit status, and a limit that
-holds by the simulator's own books.
+"""Real programs of every kind, each run without gpushare and with it: the output and exit status are the same, and the
+limit holds according to the simulator.
 
-Two ways bring the interposer in, as in a container: preloaded, and lying where the driver's library would lie.
+The interposer is loaded in two ways, as in a container: preloaded, and in place of the driver's library.
 """
 
 import os
@@ -35,7 +35,7 @@ class Outcome:
 
 @dataclass
 class House:
-    """Where programs run: a simulator, a grant, and a directory in which the interposer lies as libcuda.so.1."""
+    """The place where programs run: a simulator, a grant, and a directory with the interposer as libcuda.so.1."""
 
     sim: Simulator
     grant: Grant
@@ -62,7 +62,7 @@ class House:
         return Outcome(run.returncode, run.stdout, run.stderr)
 
     def peak(self) -> int:
-        """The most device memory that programs ever held at once."""
+        """The peak of device memory held by programs."""
         return int(self.sim.books()["devices"][0]["peak_bytes"])
 
 
@@ -79,20 +79,20 @@ def lives() -> Path:
 
 
 def same_and_held(house: House, bare: Outcome, *others: Outcome) -> None:
-    """As without us; and with OVER in the environment the limit is met, each time a program asked."""
+    """Same as without gpushare. With OVER in the environment, each attempt to exceed the limit fails."""
     for other in others:
         assert other == bare, f"without: {bare}\nwith: {other}"
     assert house.peak() < OVER
 
 
 def over_limit(outcome: Outcome) -> list[list[str]]:
-    """What each attempt beyond the limit was answered: [result, of cuMemGetInfo, total]."""
+    """The answer to each attempt beyond the limit: [result, result of cuMemGetInfo, total]."""
     lines = [line.split(" over ")[1] for line in outcome.out.splitlines() if " over " in line]
     assert lines, f"nobody asked: {outcome}"
     return [line.replace("info ", "").replace("total ", "").split() for line in lines]
 
 
-HELD = ["2", "0", str(LIMIT)]  # out of memory; the question works, and says the limit
+HELD = ["2", "0", str(LIMIT)]  # out of memory; the query succeeds and reports the limit
 MODES = [
     "use", "threads", "fork-first", "fork-untouched", "fork-after", "vfork", "exec", "clone", "cycles", "deepbind",
     "atexit",
@@ -112,14 +112,14 @@ def test_lives(house: House, lives: Path, mode: str, way: str) -> None:
 
 
 def test_the_judge_sees_what_is_not_held(house: House, lives: Path) -> None:
-    """What all of these would look like without us: so they can fail."""
+    """Without the interposer these programs exceed the limit, so the assertion can fail."""
     assert over_limit(house.bare(lives, "use", OVER=str(OVER))) == [["0", "0", str(4 << 30)]]
     assert house.peak() > OVER
 
 
 def test_a_raw_clone_harms_nobodys_books(house: House, lives: Path) -> None:
-    """A child that no atfork handler saw, killed or aborted in our library: it joined as a process of its own, and the
-    parent's slot is as it was."""
+    """A child created without atfork handlers, killed or aborted in the interposer: it joined as a separate process,
+    and the parent's slot is unchanged."""
     outcome = house.preloaded(lives, "clone")
     assert outcome.out.splitlines()[:6] == ["child ended 0"] * 3 + ["child ended 137", "child ended 134", "free 0"]
     assert house.grant.connections == 6, "the parent and its five children each joined"
@@ -131,7 +131,7 @@ def test_a_raw_clone_harms_nobodys_books(house: House, lives: Path) -> None:
 
 
 def test_another_linker_namespace(house: House, lives: Path) -> None:
-    """A preload ends at the border of a linker namespace; the library in the driver's place does not."""
+    """A preload does not apply to other linker namespaces; the library in place of the driver does."""
     bare = house.bare(lives, "namespace")
     assert bare == Outcome(0, "namespace" + " 0" * 10 + "\n", "")
     same_and_held(house, bare, house.mounted(lives, "namespace"))
@@ -142,7 +142,7 @@ def test_another_linker_namespace(house: House, lives: Path) -> None:
 
 
 def test_linked_with_the_driver(house: House) -> None:
-    """Bound when the program starts (lazily or at once), instead of opened."""
+    """Bound at program start (lazily or immediately) instead of opened."""
     for name in ("linked-lazy", "linked-now"):
         program = built.program(name)
         bare = house.bare(program, "fork-first")
@@ -152,7 +152,7 @@ def test_linked_with_the_driver(house: House) -> None:
 
 
 def test_two_runtimes_in_one_process(house: House, tmp_path: Path) -> None:
-    """As when two wheels bring their own copy of the CUDA runtime."""
+    """As when two wheels bundle their own copies of the CUDA runtime."""
     program = built.program("runtimes")
     copies = [tmp_path / name for name in ("libcudart-one.so", "libcudart-two.so")]
     for copy in copies:
@@ -168,7 +168,7 @@ def test_two_runtimes_in_one_process(house: House, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_a_second_preloaded_library(house: House, lives: Path, tmp_path: Path, order: str) -> None:
-    """It wraps malloc and dlsym, and goes on seeing what the program does."""
+    """It wraps malloc and dlsym, and still sees the program's calls."""
     second = built.program("second_preload.so")
     says = tmp_path / "says"
     bare = house.bare(lives, "fork-first", LD_PRELOAD=str(second))
@@ -182,8 +182,8 @@ def test_a_second_preloaded_library(house: House, lives: Path, tmp_path: Path, o
 
 
 def test_a_second_preloaded_library_that_wraps_the_driver(house: House, tmp_path: Path) -> None:
-    """Preloaded as `gpushare run` does it, which keeps what a user preloads: the wrapper sees what it sees without us,
-    and the limit holds behind it."""
+    """Preloaded in the order of `gpushare run`, which keeps a user's preloads: the wrapper sees the same calls as
+    without gpushare, and the limit holds behind it."""
     second = str(built.program("second_wrapper.so"))
     program = built.program("linked-now")
     says = tmp_path / "says"
@@ -205,7 +205,7 @@ def test_a_second_preloaded_library_that_wraps_the_driver(house: House, tmp_path
 
 @pytest.mark.parametrize("name", ["libcuda.so.1", "libcuda.so"])
 def test_a_program_that_preloads_the_driver(house: House, lives: Path, tmp_path: Path, name: str) -> None:
-    """As some do to choose among several: the interposer is found before it."""
+    """Some programs do this to select one of several drivers: the interposer is found before it."""
     driver = tmp_path / name
     driver.symlink_to(paths.SIM_LIB_DIR / "libcuda.so.1")
     ours = ":".join(map(str, PRELOADS))
@@ -229,10 +229,10 @@ def test_other_allocators(house: House, lives: Path, name: str, order: str) -> N
 
 @pytest.mark.parametrize("sanitizer", ["address", "thread", "undefined"])
 def test_programs_built_with_sanitizers(house: House, sanitizer: str) -> None:
-    """In the driver's place as it is. AddressSanitizer wants to be first in the list of libraries: a program that has
-    it as a shared library needs to be told that the preload comes before it, as for every preload."""
+    """Loaded as is, in place of the driver. AddressSanitizer requires to be first in the list of libraries: a program
+    that links it as a shared library needs an option that allows the preload before it, as for any preload."""
     program = built.program(f"with-{sanitizer}")
-    # Leaks are of the program and the driver, as without us. TSan would wait a second at every exit.
+    # The leaks are the program's and the driver's, as without gpushare. TSan would wait for a second at each exit.
     quiet = {"ASAN_OPTIONS": "detect_leaks=0", "TSAN_OPTIONS": "atexit_sleep_ms=0"}
     for mode in ("threads", "fork-first"):
         bare = house.bare(program, mode, **quiet)
@@ -250,7 +250,7 @@ def test_programs_built_with_sanitizers(house: House, sanitizer: str) -> None:
 
 
 def with_run_path(program: Path, directory: Path, copy: Path) -> Path:
-    """A copy whose run path is a directory, written over the long placeholder that tests/CMakeLists.txt gave it."""
+    """A copy whose run path is a directory; it replaces the long placeholder from tests/CMakeLists.txt."""
     assert directory.is_dir()
     room = b"/placeholder" * 30
     image = program.read_bytes()
@@ -260,8 +260,8 @@ def with_run_path(program: Path, directory: Path, copy: Path) -> Path:
 
 
 def test_a_setuid_program_of_another_user(house: House, tmp_path: Path) -> None:
-    """The loader hears neither LD_PRELOAD nor LD_LIBRARY_PATH for it. The driver's place is a file: that holds. Here
-    the program's own run path stands for the directory that a container has the interposer mounted in."""
+    """The loader ignores LD_PRELOAD and LD_LIBRARY_PATH for it. The file in place of the driver still applies. Here the
+    program's own run path stands for the directory in which a container has the interposer mounted."""
     open_to_all = Path("/tmp") / f"gst-setuid-{os.getpid()}"
     open_to_all.mkdir()
     try:
@@ -284,8 +284,8 @@ def test_a_setuid_program_of_another_user(house: House, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["static-glibc", "musl", "static-musl"])
 def test_programs_of_other_worlds(house: House, kind: str) -> None:
-    """A program that is static, or of another libc, starts and ends as without us. (None of them can open NVIDIA's
-    driver, which is a glibc library.)"""
+    """A static program, or one of another libc, behaves as without gpushare. (None of them can open NVIDIA's driver,
+    which is a glibc library.)"""
     program = built.program(f"stranger-{kind}")
     bare = house.bare(program, "a", "b c")
     assert bare == Outcome(3, "2 arguments, b c, 3 allocations, thread 42\n", "")
@@ -294,9 +294,9 @@ def test_programs_of_other_worlds(house: House, kind: str) -> None:
     assert house.grant.connections == 0
 
 
-@pytest.mark.parametrize("files", [pytest.param(4, marks=pytest.mark.slow), 5, 6, 7])  # with 4 the driver tries for 5 s
+@pytest.mark.parametrize("files", [pytest.param(4, marks=pytest.mark.slow), 5, 6, 7])  # 4: the driver retries for 5 s
 def test_too_few_descriptors(house: House, lives: Path, files: int) -> None:
-    """Two are ours, and the driver needs some: whoever fails, one line says why and what to do."""
+    """The interposer needs two and the driver some: whichever fails, one line gives the reason and the remedy."""
     limited = ["sh", "-c", f'ulimit -n {files}; exec "$0" use']
     outcome = house.preloaded(limited[0], *limited[1:], str(lives))
     assert outcome.status == 1
@@ -307,7 +307,8 @@ def test_too_few_descriptors(house: House, lives: Path, files: int) -> None:
 
 
 def test_enough_descriptors(house: House, lives: Path) -> None:
-    """None is taken from a program by looking: with two more than it needs without us it runs, and says nothing."""
+    """The check itself uses no descriptor of the program: with two more than it needs without gpushare, it runs without
+    a message."""
     outcomes = {}
     for files in range(5, 16):
         limited = ["sh", "-c", f'ulimit -n {files}; exec "$0" use', str(lives)]

@@ -1,7 +1,6 @@
-"""Random histories of the processes of one grant under a real daemon, against a model of what each of them holds.
+"""Random histories of the processes of one grant under a real daemon, against a model of their memory.
 
-After every step the slots of the usage page, the model and the simulator's own books agree for each process, byte for
-byte.
+After every step the slots of the usage page, the model and the simulator agree for each process, to the byte.
 """
 
 import os
@@ -129,7 +128,8 @@ class Histories(Processes):
 
     @rule(data=PICKS, way=st.sampled_from(["free", "freeasync"]))
     def free(self, data: random.Random, way: str) -> None:
-        """Any number: memory, a block of a pool, a mapping, freed before, somebody else's."""
+        """Frees any number: memory, a block of a pool, a mapping, an address freed before, an address of another
+        process."""
         client, context = self.pick(data)
         model = client.model
         alive = [*model.memory, *model.blocks, *model.graphs, *list(model.mappings)[:1]]
@@ -160,7 +160,7 @@ class Histories(Processes):
             assert result == OK
             client.model.pools[pool] = 1
         if context and self.used + pool_growth(size) > self.limit:
-            client.model.graph_spare = 0  # all pools of the process are trimmed before one is refused
+            client.model.graph_spare = 0  # all pools of the process are trimmed before a request is refused
         made = self.allocate(client, context, pool_growth(size), "frompool" if pool else "async", size, pool)
         if made:
             client.model.blocks[made] = (context, pool_growth(size), pool)
@@ -178,7 +178,7 @@ class Histories(Processes):
 
     @rule(data=PICKS, size=st.integers(1, 64 * MIB))
     def launch(self, data: random.Random, size: int) -> None:
-        """Of a graph that allocates, for others to free: a new one or one that ran before."""
+        """Launches a graph that allocates memory for others to free: a new graph, or one that ran before."""
         client, context = self.pick(data)
         model = client.model
         if not context:
@@ -191,7 +191,7 @@ class Histories(Processes):
         graph = model.graphs[at]
         result, _ = client("launch", context, at)
         if graph.size > model.graph_spare and self.used + graph.size > self.limit:
-            model.graph_spare = 0  # a launch that does not fit has it given back first
+            model.graph_spare = 0  # a launch that does not fit releases it first
         fits = graph.size <= model.graph_spare or self.used + graph.size <= self.limit
         if graph.live:
             assert result != OK
@@ -203,7 +203,7 @@ class Histories(Processes):
 
     @rule(data=PICKS)
     def end_graph(self, data: random.Random) -> None:
-        """Its memory stays with the device's graph pool."""
+        """Its memory stays in the device's graph pool."""
         client, context = self.pick(data)
         if context and client.model.graphs:
             at = data.choice(list(client.model.graphs))
@@ -262,7 +262,7 @@ class Histories(Processes):
 
     @rule(data=PICKS, at=st.integers(0, SPACE // VMM - 1), hold=st.booleans())
     def at_mapping(self, data: random.Random, at: int, hold: bool) -> None:
-        """Unmaps, or gets one more handle of what is mapped."""
+        """Unmaps, or gets one more handle of the mapped memory."""
         client, context = self.pick(data)
         model = client.model
         if not context or not model.space:
@@ -287,7 +287,7 @@ class Histories(Processes):
             assert total in ({client.model.total} if client.model.total else self.limits)
             client.model.total = total
             result, free = client("available", context)
-            # a total that a process was told once never grows
+            # a reported total never grows
             assert (result, free) == (OK, max(0, min(self.limit, client.model.total) - self.used))
 
 
@@ -318,7 +318,7 @@ def play(node: Daemon, program: Path, examples: int, steps: int, *, derandomize:
         stateful_step_count=steps,
         derandomize=derandomize,
         deadline=None,
-        phases=[Phase.generate],  # a history that fails does so by waiting: shrinking it would take minutes
+        phases=[Phase.generate],  # failures are timeouts, so shrinking a failure would take minutes
         database=None,
         suppress_health_check=list(HealthCheck),
     )

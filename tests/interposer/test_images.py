@@ -1,4 +1,4 @@
-"""Programs that are binaries: what a cubin, a fatbin or the wrapper around one declares is charged."""
+"""Binary programs: the memory declared by a cubin, a fatbin or its wrapper is charged."""
 
 import struct
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ PTX, CUBIN = 1, 2
 
 
 def cubin(*sections: tuple[int, int]) -> bytes:
-    """Sections of (flags, size), of which the file holds nothing: as of .nv.global, zeroed memory."""
+    """Sections of (flags, size) that have no contents in the file, such as the zeroed memory of .nv.global."""
     header = struct.pack(
         "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 2, 190, 1, 0, 0, 64, 0, 64, 0, 0, 64, len(sections), 0
     )
@@ -24,8 +24,8 @@ def cubin(*sections: tuple[int, int]) -> bytes:
 
 
 def fatbin(*parts: tuple[int, int, bytes, int, int]) -> bytes:
-    """Parts of (kind, architecture, data, bytes of data as compressed, bytes before compression), as nvcc 13 writes
-    them. The simulated device is an 8.0."""
+    """Parts of (kind, architecture, data, compressed size, size before compression), as nvcc 13 writes them. The
+    simulated device has compute capability 8.0."""
     packed = b""
     for kind, architecture, data, compressed, plain in parts:
         header = (kind, 0x101, 64, len(data), compressed, 0, 8, 1, architecture, 0, 0, 0x8011, 0, plain)
@@ -107,7 +107,7 @@ LIBRARY = f".version 7.0\n.target sm_52\n.address_size 64\n.global .b8 table[{TA
 
 
 def parts(count: int) -> int:
-    """What variables and so many kernels are charged."""
+    """The charge for the variables and `count` kernels."""
     return chunks(-(-TABLE // 512) * 512 + count * -(-len(LIBRARY) // KERNELS))
 
 
@@ -123,7 +123,8 @@ def library(worker: Interposed, tmp_path: Path) -> Interposed:
 
 
 def test_the_kernels_of_a_library_come_one_by_one(library: Interposed) -> None:
-    """As the driver loads them: a program that uses one kernel of a large library has not all of it on the device."""
+    """As the driver loads them: a program that uses one kernel of a large library does not have all of it on the
+    device."""
     library.do("ok(d.cuLibraryGetGlobal(l, b'table'))")
     assert library.charged() - CONTEXT == parts(0)
     for used in range(1, KERNELS + 1):

@@ -1,5 +1,5 @@
-"""What the driver takes by itself is reserved before it does: local memory, the buffers of cuCtxSetLimit, programs.
-The judge is the simulator, which takes the same memory in its own books."""
+"""Memory that the driver allocates implicitly is reserved first: local memory, the buffers of cuCtxSetLimit, programs.
+The reference is the simulator, which accounts for the same memory."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,14 +10,14 @@ from handmade import Grant, Simulator
 from interposed import CHUNK, Interposed, chunks, ptx
 
 LIMIT = 2 << 30
-THREADS = 108 * 2048  # that the simulated device holds at once
-FIRST = 1024  # bytes of stack per thread that a new context has, and its cost includes
+THREADS = 108 * 2048  # resident threads of the simulated device
+FIRST = 1024  # stack bytes per thread of a new context, included in its cost
 OUT = "CUDA_ERROR_OUT_OF_MEMORY"
 Start = Callable[..., Interposed]
 
 
 def stack(per_thread: int) -> int:
-    """Bytes beyond a new context's."""
+    """Bytes in addition to a new context's."""
     return chunks(per_thread * THREADS) - chunks(FIRST * THREADS)
 
 
@@ -58,7 +58,7 @@ def test_the_hungriest_kernel_sets_the_local_memory(start: Start, tmp_path: Path
     assert worker.charged() == base
     for name, grown in [
         ("none", 0),
-        ("small", 0),  # a new context has as much
+        ("small", 0),  # included in a new context
         ("one", stack(1040)),
         ("two", stack(2048)),
         ("one", stack(2048)),
@@ -115,7 +115,7 @@ def test_each_context_has_its_own(start: Start, tmp_path: Path) -> None:
 
 
 def test_a_librarys_kernel_in_two_contexts(start: Start, tmp_path: Path) -> None:
-    """The same handle is launched in both: having seen it once is not enough."""
+    """The same handle is launched in both contexts, so the check must be per context."""
     program = ptx(tmp_path / "p.ptx", ("two", 2048))
     worker = start()
     worker.do(f"l = ok(d.cuLibraryLoadFromFile({str(program).encode()!r}, None, None, 0, None, None, 0))")

@@ -1,4 +1,4 @@
-"""Shared memory is charged to whoever made it, until nothing holds it; the judge is the simulator's own books."""
+"""Shared memory is charged to its creator until nothing holds it, as measured by the simulator."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -143,13 +143,13 @@ def test_a_multicast_object_keeps_what_is_bound_to_it(start: Start) -> None:
     assert worker.charged() == CONTEXT + 4 * UNIT
     overlap = f"d.cuMulticastBindMem(m, 0, create({UNIT}), 0, {UNIT}, 0)"
     assert worker.error(overlap) == "CUDA_ERROR_INVALID_VALUE"
-    expected = CONTEXT + 5 * UNIT  # the refused one's handle is still held
+    expected = CONTEXT + 5 * UNIT  # the handle of the refused call is still held
     for step, change in [
         (f"d.cuMemUnmap(at, {UNIT})", 0),
         (f"d.cuMulticastUnbind(m, 0, 0, {UNIT})", -UNIT),
         (f"d.cuMulticastUnbind(m, 0, {UNIT}, {UNIT})", 0),  # bound in two places
         (f"d.cuMulticastUnbind(m, 0, {4 * UNIT}, {UNIT})", -2 * UNIT),
-        ("d.cuMemRelease(m)", -UNIT),  # and all that is still bound
+        ("d.cuMemRelease(m)", -UNIT),  # and everything still bound
     ]:
         worker.do(f"ok({step})")
         expected += change

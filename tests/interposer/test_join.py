@@ -1,4 +1,4 @@
-"""Where there is no share, or a damaged one: CUDA says so with one line, and the program lives."""
+"""Without a valid share, CUDA fails with one line of explanation, and the program keeps running."""
 
 import os
 import struct
@@ -89,7 +89,7 @@ def test_a_driver_that_is_gpushare(grant: Grant, start: Start, tmp_path: Path, p
 
 
 def test_no_daemon(grant: Grant, start: Start) -> None:
-    """It waits for a daemon that may be restarting, then says so."""
+    """It waits in case the daemon is restarting, then reports the error."""
     grant.daemon_dies()
     refused(start, grant, "cannot reach the gpushare daemon")
 
@@ -126,7 +126,7 @@ def test_no_grant_passes_through(start: Start, sim: Simulator) -> None:
 
 
 def test_a_long_path(tmp_path: Path, sim: Simulator, start: Start) -> None:
-    """A socket's address has 107 bytes; a grant's directory may be deeper."""
+    """A socket address is limited to 107 bytes; the path of a grant's directory may be longer."""
     deep = tmp_path / ("d" * 60) / ("e" * 60)
     deep.mkdir(parents=True)
     before = Path.cwd()

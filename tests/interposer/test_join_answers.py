@@ -1,4 +1,4 @@
-"""Daemons that answer a join with something else than a share, or not for ever."""
+"""Daemons that answer a join with something other than a share, or never answer."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ def answer(error: int = 0, slot: int = 0, text: bytes = b"", magic: int = JOIN_M
 
 @contextmanager
 def in_place_of_the_daemon(grant: Grant, message: bytes | None, descriptors: int) -> Iterator[list[int]]:
-    """Answers every join with message (None: hangs up) and that many descriptors; counts the joins."""
+    """Answers every join with `message` (None: closes the connection) and this many descriptors; counts the joins."""
     grant.daemon_dies()
     server, joins = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET), []
     server.bind(str(grant.directory / "grant.sock"))
@@ -59,7 +59,7 @@ def in_place_of_the_daemon(grant: Grant, message: bytes | None, descriptors: int
         (answer(), 0, "no usable slot or bell", 1),
         (answer(slot=1024), 1, "no usable slot or bell", 1),
         (answer(slot=1024), 3, "no usable slot or bell", 1),
-        (None, 0, "closed the connection", 2),  # it may come back: tried again for a while
+        (None, 0, "closed the connection", 2),  # the daemon may come back, so the join is retried for a while
     ],
 )
 def test_odd_answers(
@@ -81,7 +81,8 @@ def descriptors_of(client: Client) -> list[str]:
 
 
 def test_a_daemon_that_gives_another_slot(grant: Grant, sim: Simulator, start: Start) -> None:
-    """After a restart a process goes on with the slot it has, or without a daemon; never with another's."""
+    """After a restart, a process continues with its slot, or without a daemon; never with the slot of another
+    process."""
     client = start(grant)
     client.ok("init", "retain 0", "alloc 1000000")
     held = descriptors_of(client)

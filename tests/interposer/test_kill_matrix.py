@@ -1,6 +1,6 @@
-"""kill -9 of the daemon, of tenants and of the hook at many points: nobody stuck, no grant leaked, no byte lost.
+"""kill -9 of the daemon, of tenants and of the hook at many points: no process hangs, no grant leaks, no byte is lost.
 
-The judge of bytes and time is the simulator's books; of grants, the node API and what is on disk.
+Memory and time are measured by the simulator; grants by the node API and the files on disk.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from gpushare import paths
 from gpushare.errors import GpushareError
 
 MIB = 1 << 20
-POINTS = [0, 0.5, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89]  # ms after the thing started
+POINTS = [0, 0.5, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89]  # ms after the start
 
 
 def leftovers(node: Daemon) -> list[str]:
@@ -45,7 +45,7 @@ def test_tenants_killed_at_many_points_leave_nothing(node: Daemon) -> None:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        # The first half of a start is Python's; the points fall on what follows it.
+        # The first half of the start is Python's; the points cover the second half.
         time.sleep(0.15 + delay * 5 / 1000)
         victim.kill()
         victim.wait()
@@ -80,7 +80,7 @@ def test_tenant_killed_while_it_allocates(node: Daemon) -> None:
         tenant.close()
         until(lambda: nothing_left(node), 20)
     assert grant is not None
-    # A limit that leaked would refuse the next one.
+    # A leaked limit would make this start fail.
     again = node.spin("1GiB", "50%")
     assert again.tell(f"alloc {900 * MIB}")["ok"]
     again.close()
@@ -98,11 +98,11 @@ def test_daemon_killed_under_two_tenants(node: Daemon, delay: float) -> None:
     node.kill()
     assert alive(owner.pid)
     assert alive(borrower.pid)
-    # Memory caps hold without a daemon.
+    # Memory limits hold without a daemon.
     owner.tell("idle")
     refused = owner.tell("alloc 4G")
     assert (refused["ok"], refused["name"]) == (False, "CUDA_ERROR_OUT_OF_MEMORY")
-    # Time goes on from a local budget.
+    # Time is then metered by a local budget.
     assert borrower.tell("idle")["kernels"] > 0
     at = borrower.tell("run 300000")
     assert at["event"] == "run"
@@ -139,7 +139,7 @@ def test_daemon_killed_while_grants_come_and_go(node: Daemon) -> None:
         worker.join()
         node.start()
         known = {grant["id"] for grant in node.client.grants()}
-        # Every answered reservation is there; at most the one request in flight is unknown to the client.
+        # Every answered reservation exists; the client cannot know about at most the one request in flight.
         assert set(answered) <= known, answered
         on_disk = set(leftovers(node))
         assert {name for name in on_disk if any(grant in name for grant in known)} == on_disk, (
@@ -160,7 +160,7 @@ def test_tenant_dies_while_the_daemon_is_dead(node: Daemon) -> None:
 
 
 def test_hooks_killed_at_many_points_leave_no_grant(node: Daemon) -> None:
-    """A killed hook fails the start; the reservation ends with its time, nothing else remains."""
+    """A killed hook makes the start fail; the reservation expires, and nothing else remains."""
     for delay in POINTS:
         kill_a_hook(node, delay)
     until(lambda: nothing_left(node), 10)
@@ -185,7 +185,7 @@ def kill_a_hook(node: Daemon, delay: float) -> None:
         hook.kill()
         hook.wait()
     finally:
-        # What an engine does when a hook fails: it ends the container's first process.
+        # An engine does this when a hook fails: it kills the container's first process.
         sleeper.send_signal(signal.SIGKILL)
         sleeper.wait()
 
@@ -209,7 +209,7 @@ def test_stopped_tenant_does_not_stop_its_neighbour(node: Daemon) -> None:
 
 
 def test_files_are_where_the_state_dir_says(node: Daemon, tmp_path: Path) -> None:
-    """Two daemons side by side do not meet."""
+    """Two daemons on one machine do not interfere."""
     second = Daemon(tmp_path / "second").start()
     try:
         second.client.create(memory="1GiB", time=100)

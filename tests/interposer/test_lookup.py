@@ -1,4 +1,5 @@
-"""cuGetProcAddress gives the handler of exactly the ABI the driver would give, and the driver's pointer otherwise."""
+"""cuGetProcAddress returns the handler of exactly the ABI that the driver would return, and the driver's pointer
+otherwise."""
 
 import json
 import os
@@ -18,9 +19,9 @@ from gpushare import paths
 
 HERE = Path(__file__).resolve().parent
 API = HERE.parents[1] / "native" / "api"
-SIMULATED = 13000  # the version of the simulated driver, which exports newer functions without naming them
+SIMULATED = 13000  # the version of the simulated driver, which exports newer functions but does not return them by name
 
-# Runs in a process that has the interposer preloaded: asks for what it reads on stdin, prints where each pointer lies.
+# Runs in a process with the interposer preloaded: looks up the names on stdin, prints the library of each pointer.
 ASK = """
 import ctypes, json, sys
 class Info(ctypes.Structure):
@@ -88,7 +89,7 @@ def test_a_name_without_a_per_thread_variant(grant: Grant, environment: Callable
 
 @pytest.fixture
 def fake_driver(grant: Grant) -> Callable[[int], None]:
-    """Puts a driver of the given version in the place of the grant's."""
+    """Puts a driver of the given version in place of the grant's driver."""
 
     def place(version: int) -> None:
         (grant.directory / "driver").unlink()
@@ -100,7 +101,8 @@ def fake_driver(grant: Grant) -> Callable[[int], None]:
 def test_an_older_driver(
     grant: Grant, environment: Callable[..., dict[str, str]], fake_driver: Callable[[int], None]
 ) -> None:
-    """A program built for CUDA 13 asks for 13.0; this driver has nothing newer than 12.2, so its ABI is the third."""
+    """A program built for CUDA 13 requests 13.0; this driver has nothing newer than 12.2, so it returns its third
+    ABI."""
     fake_driver(12020)
     answers = ask(environment(grant), [("cuCtxCreate", 13000, 0), ("cuCtxCreate", 3020, 0), ("cuMemAlloc", 13000, 0)])
     assert [name for _, _, name in answers] == ["cuCtxCreate_v3", "cuCtxCreate_v2", "cuMemAlloc_v2"]
@@ -109,7 +111,7 @@ def test_an_older_driver(
 def test_a_newer_driver(
     grant: Grant, environment: Callable[..., dict[str, str]], fake_driver: Callable[[int], None]
 ) -> None:
-    """An ABI newer than the table is not ours to imitate; one that stayed the same still is."""
+    """An ABI newer than the table cannot be handled; a function whose ABI has not changed still is."""
     fake_driver(14050)
     questions = [
         ("cuMemAlloc", 14050, 0),
@@ -127,7 +129,7 @@ def test_a_newer_driver(
 def test_what_came_between_two_major_versions(
     grant: Grant, environment: Callable[..., dict[str, str]], fake_driver: Callable[[int], None]
 ) -> None:
-    """A driver of 13.2 has some of it: its functions of 13.1 and 13.2 are handled, those of 13.0 as before."""
+    """A driver of 13.2: its functions of 13.1 and 13.2 are handled, those of 13.0 as before."""
     fake_driver(13020)
     asked_for = [
         ("cuMemcpyWithAttributesAsync", version, flags) for version in (13000, 13020, 13050) for flags in (0, 2)
@@ -149,7 +151,7 @@ def test_what_came_between_two_major_versions(
 def test_what_passes_uncounted_is_told_once(
     grant: Grant, environment: Callable[..., dict[str, str]], fake_driver: Callable[[int], None]
 ) -> None:
-    """One line in a process, and none for what neither takes memory nor submits work."""
+    """One line per process, and none for functions that neither allocate nor submit work."""
     fake_driver(14050)
     names = ["cuNewQuery", "cuNewAllocAsync", "cuLaunchNew", "cuHiddenCreate", "cuMemAlloc"]
     questions = [(name, version, 0) for name in names for version in (14050, 14060, 14050)] * 3
@@ -167,7 +169,7 @@ def test_what_passes_uncounted_is_told_once(
 def test_names_of_other_headers_are_not_told(
     grant: Grant, environment: Callable[..., dict[str, str]], fake_driver: Callable[[int], None]
 ) -> None:
-    """What cudaGL.h declares: a driver answers for it, and every CUDA runtime asks when it starts."""
+    """Names of cudaGL.h: a driver knows them, and every CUDA runtime looks them up when it starts."""
     fake_driver(13000)
     run = asked(environment(grant), [("cuGLCtxCreate", 13000, 0)])
     assert json.loads(run.stdout)[0][2] == "graphics_3020"
@@ -193,7 +195,7 @@ def test_export_tables_are_the_drivers(grant: Grant, environment: Callable[..., 
 def test_functions_that_the_driver_does_not_export(
     grant: Grant, environment: Callable[..., dict[str, str]], fake_driver: Callable[[int], None]
 ) -> None:
-    """They are found by its cuGetProcAddress, if it is new enough for that very ABI."""
+    """They are found by its cuGetProcAddress if it is new enough for that ABI."""
     fake_driver(12020)
     call = "import ctypes; d = ctypes.CDLL('libcuda.so.1'); print(d.cuCtxAttach(), d.cuCtxGetDevice_v2())"
     run = subprocess.run(
@@ -202,7 +204,7 @@ def test_functions_that_the_driver_does_not_export(
     assert run.stdout.split() == ["2000", "500"]
 
 
-# Runtimes from 3.2 to 13 ask for the version they were built with, and call what they get by that version's signature.
+# Runtimes from 3.2 to 13 request the version they were built with, and call the pointer with that version's signature.
 CREATE = """
 import ctypes, json
 driver = ctypes.CDLL("libcuda.so.1")
@@ -233,7 +235,7 @@ print(json.dumps(made))
 
 
 def test_each_version_creates_a_context(grant: Grant, environment: Callable[..., dict[str, str]]) -> None:
-    """The function whose parameters differ most between versions: a wrong one would take a pointer for a flag."""
+    """The function whose parameters differ most between versions: a wrong version would take a pointer for a flag."""
     direct = {**environment(None, ""), "GPUSHARE_SIM_DIR": str(grant.directory / "sim")}
     runs = []
     for env in (direct, environment(grant)):

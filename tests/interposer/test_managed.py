@@ -1,4 +1,5 @@
-"""Managed memory: charged in full or refused as by a device without it. Odd calls: the driver's own answers."""
+"""Managed memory: charged in full, or refused as by a device that does not support it. Invalid calls: the driver's own
+results."""
 
 import struct
 from collections.abc import Callable
@@ -54,7 +55,8 @@ def test_a_grant_can_refuse_managed_memory(grant: Grant, sim: Simulator, memory:
 def test_odd_calls_get_the_drivers_answer(
     grant: Grant, sim: Simulator, memory: Memory, bare: Callable[[], Client], when: str
 ) -> None:
-    """The same program with and without us, before cuInit, without a context, with one, and after its end."""
+    """The same program with and without the interposer, before cuInit, without a context, with one, and after its
+    end."""
     ours, theirs = memory(grant), bare()
     steps = {"before": [], "without": ["init"], "with": ["init", "retain 0"], "after": ["init", "retain 0", "reset 0"]}
     for client in (ours, theirs):
@@ -64,7 +66,7 @@ def test_odd_calls_get_the_drivers_answer(
         for size in SIZES:
             expected, got = theirs(f"odd {which} {size}").result, ours(f"odd {which} {size}").result
             if expected == 0:
-                continue  # a size that makes sense: it was had, by both or by the one with room
+                continue  # a valid size: it succeeds in both, or only in the one with room
             assert got == expected, f"call {which} with size {size}: {got}, the driver alone says {expected}"
             asked.add(which)
         assert ours(f"odd {which} 0").result == answer
@@ -83,7 +85,7 @@ def test_a_child_and_an_exec_start_with_nothing(grant: Grant, sim: Simulator, cl
     assert charged(grant) == before == truth(sim)
     client.say("execself")
     until(lambda: truth(sim) == 0, "the program that was is gone")
-    # what a daemon does with the slot of a program that ended
+    # the daemon does this with the slot of a program that ended
     struct.pack_into("<16s", grant.usage, 64 + 64, bytes(16))
     client.ok("init", "retain 0", "async 1000 0")
     assert agreed(grant, sim) == CONTEXT + STEP

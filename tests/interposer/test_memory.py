@@ -1,4 +1,4 @@
-"""What is charged, by every kind of client: the grant's page and the simulator's own books agree byte for byte."""
+"""Charges for every kind of client: the grant's page and the simulator agree to the byte."""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -126,7 +126,7 @@ def test_the_limit_is_exact(grant: Grant, sim: Simulator, start: Start) -> None:
 
 
 def test_a_full_grant_still_allocates_inside_its_pool(grant: Grant, sim: Simulator, start: Start) -> None:
-    """With less than one step of growth left, what a pool holds free can still be used."""
+    """With less than one growth step left, the free memory of a pool is still usable."""
     client = start(grant)
     client.ok("init", "retain 0", "async 1000", f"alloc {LIMIT - CONTEXT - POOL - 1024}")
     client.ok("async 1000000", "async 1000000")
@@ -178,7 +178,7 @@ def test_sigkill_leaves_only_the_slots_bytes(grant: Grant, sim: Simulator, start
     victim.kill()
     until(lambda: truth(sim, victim.pid) == 0, "the simulator has it all back")
     assert charged(grant, 0) >= CONTEXT + MIB
-    # what a daemon does when a pidfd says that the process is dead
+    # the daemon does this when a pidfd reports the death of the process
     struct.pack_into("<16s", grant.usage, 64 + 64, bytes(16))
     assert charged(grant) == truth(sim, neighbour.pid) == CONTEXT + MIB
     neighbour.ok(f"alloc {LIMIT - CONTEXT - MIB}")
@@ -205,9 +205,9 @@ def test_racing_threads_of_one_process(grant: Grant, sim: Simulator, start: Star
 
 def test_null_pointers_and_no_context(grant: Grant, start: Start) -> None:
     client = start(grant)
-    assert client("alloc 512").result == 3  # not initialized
+    assert client("alloc 512").result == 3  # CUDA_ERROR_NOT_INITIALIZED
     client.ok("init")
-    assert client("alloc 512").result == 201  # no context
+    assert client("alloc 512").result == 201  # CUDA_ERROR_INVALID_CONTEXT
     assert client("info").result == 201
     client.ok("retain 0")
     before = charged(grant)
@@ -238,7 +238,7 @@ def test_two_devices(two_devices: tuple[Simulator, Grant], start: Start) -> None
 
 
 def test_ordinals_follow_the_uuid(two_devices: tuple[Simulator, Grant], start: Start) -> None:
-    """CUDA may number devices otherwise than the grant does."""
+    """CUDA may number devices differently from the grant."""
     sim, grant = two_devices
     first, second = (128 + 128 * index for index in range(2))
     grant.limits[first : first + 16], grant.limits[second : second + 16] = sim.uuids[1], sim.uuids[0]
@@ -253,8 +253,8 @@ def test_a_device_of_somebody_else(two_devices: tuple[Simulator, Grant], start: 
     grant.limits[second : second + 16] = bytes(16)
     client = start(grant)
     client.ok("init", "retain 0")
-    assert client("retain 1").result == 800  # not permitted
+    assert client("retain 1").result == 800  # CUDA_ERROR_NOT_PERMITTED
     assert client("ctx 1").result == 800
-    assert client("ctx 7").result == 101  # the driver's own: there is no such device
+    assert client("ctx 7").result == 101  # CUDA_ERROR_INVALID_DEVICE from the driver
     assert truth(sim, client.pid, 1) == 0
     assert len(client.end().splitlines()) == 1

@@ -1,4 +1,4 @@
-"""Processes that race for one grant's memory and die in it. The judge is the simulator's exact peak."""
+"""Processes that race for one grant's memory and are killed. The reference is the simulator's exact peak."""
 
 import subprocess
 from pathlib import Path
@@ -12,7 +12,7 @@ from gpushare.daemon import peer
 HERE = Path(__file__).resolve().parent
 LIMIT = 2 << 30
 ATTEMPTS = 120_000
-PROCESSES = 16  # of four threads
+PROCESSES = 16  # with four threads each
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def racers() -> Path:
 
 @pytest.mark.parametrize("kills", [0, 48])
 def test_no_byte_over_the_limit(node: Daemon, racers: Path, kills: int) -> None:
-    """Also while processes die: their bytes may be given out again only when the device has them back."""
+    """Also while processes die: their memory may be allocated again only after the device has freed it."""
     command = node.run("2GiB", "50%", racers, str(PROCESSES), str(ATTEMPTS), str(kills))
     run = subprocess.run(command, check=True, timeout=100, capture_output=True, text=True)
     attempts, granted, refused, freed, killed = map(int, run.stdout.split())

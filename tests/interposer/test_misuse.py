@@ -1,4 +1,4 @@
-"""Bad input gets the driver's own answer: the same calls alone and under the interposer, compared line by line."""
+"""Bad input gets the driver's own result: the same calls with and without the interposer, compared line by line."""
 
 import re
 from collections.abc import Callable

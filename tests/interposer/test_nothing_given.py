@@ -1,5 +1,5 @@
-"""Every row of hooks.tsv called with nothing but zeros: by a process in order the answer is the driver's own, by one
-that was refused it is that there is no GPU."""
+"""Every row of hooks.tsv called with zeros only: in a valid process the result is the driver's own, in a process whose
+join was refused it is that there is no GPU."""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from simworker import Worker
 
 NOT_READY = 802
 ROWS = [(row.symbol, row.kind) for row in hooktable.ROWS]
-# each call with twelve words of zero: as many as any of the functions takes
+# each call with twelve words of zero, the maximum that any of the functions takes
 CALL = """
     import ctypes
     def call(name, *head):
@@ -52,7 +52,7 @@ def test_zeros(grant: Grant, start: Start, ready: str) -> None:
 
 
 def test_a_refused_process_reaches_nothing(grant: Grant, start: Start) -> None:
-    struct.pack_into("<I", grant.limits, 0, 0)  # a page of somebody else
+    struct.pack_into("<I", grant.limits, 0, 0)  # an invalid page
     worker = start(grant)
     hooked = {name for name, kind in ROWS if kind not in ("pass", "lookup")}
     answers = {name: worker.get(f"call({name!r})") for name in hooked}

@@ -1,4 +1,4 @@
-"""NVML inside a grant: its own memory and its own processes, never a neighbour's."""
+"""NVML inside a grant: the memory and the processes of the grant, never those of a neighbour."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The NVML view never fails because of us, and never crashes a program."""
+"""The NVML view adds no failures and never crashes a program."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def test_damaged_pages_show_nothing(grant: Grant, inside: Callable[..., Inside],
 def test_who_may_not_read_the_usage_page_is_shown_nothing(
     environment: Callable[..., dict[str, str]], inside: Callable[..., Inside]
 ) -> None:
-    """Another user than the grant's: 0 bytes used would be a lie."""
+    """A user other than the grant's: reporting 0 bytes used would be wrong."""
     place = Path(tempfile.mkdtemp(prefix="gpushare-test-"))
     place.chmod(0o755)
     sim = Simulator(place / "sim")
@@ -86,7 +86,7 @@ def test_numbers_of_a_lying_page_are_bounded(grant: Grant, inside: Callable[...,
     rate = viewer.get("rate()")
     assert rate == 0
     for index in range(4):
-        put_slot(grant, index, -5, 1 << 63, 1 << 63)  # any two sum up to nothing
+        put_slot(grant, index, -5, 1 << 63, 1 << 63)  # any two sum to zero
     assert viewer.get("both()") == [[LIMIT, 0, LIMIT], [LIMIT, 0, 0, LIMIT]]
     assert viewer.get("rate()") == 100
     assert len(viewer.get("processes()")) == 4
@@ -209,7 +209,7 @@ print(json.dumps([before, refused, memory(), [total, free], [int(own.pid), int(o
 
 
 def test_a_small_stack_is_enough(grant: Grant, environment: Callable[..., dict[str, str]]) -> None:
-    """A thread with the smallest stack there is, and a grant with a thousand processes."""
+    """A thread with the minimum stack size, and a grant with a thousand processes."""
     for index in range(SLOTS):
         put_slot(grant, index, 100_000 + index, 4096, 1000)
     run = subprocess.run(

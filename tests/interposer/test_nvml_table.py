@@ -16,11 +16,11 @@ from gpushare import paths
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
 sys.path[:0] = [str(NATIVE / "interposer" / "nvml"), str(NATIVE / "api")]
-import gen_ml  # noqa: E402 - found through the path set above
+import gen_ml  # noqa: E402 - sys.path is set above
 import table  # noqa: E402
 
 ROWS = {row.symbol: row for row in gen_ml.read_rows()}
-# Calls every function with a device and room for anything, and counts who was called.
+# Calls every function with a device and large buffers, and reports which functions were called.
 CALL_ALL = """
 import ctypes, json, sys
 names, fake, library = json.loads(sys.argv[1]), ctypes.CDLL(sys.argv[2]), ctypes.CDLL("libnvidia-ml.so.1")
@@ -75,7 +75,7 @@ def test_every_function_is_what_its_row_says(
         if row is not None and row.handler in codes:
             assert answers[name] == [codes[row.handler], 0], name
         elif row is None or row.kind == "pass":
-            # the first call of nvmlDeviceGetUUID and the like may also come from a handler
+            # the first call of some functions, such as nvmlDeviceGetUUID, may also come from a handler
             assert answers[name] == [0, 1], name
     refused = [row.symbol for row in ROWS.values() if row.kind == "write"]
     assert len(refused) > 60
@@ -217,7 +217,7 @@ def test_bad_arguments_get_nvml_s_own_answers(
     assert inside.keys() == direct.keys()
     for name in direct:
         assert inside[name] == direct[name], name
-    # the comparison is about something
+    # proves that the runs exercised errors
     assert set(direct["uninitialised before"].values()) == {pynvml.NVML_ERROR_UNINITIALIZED}
     assert direct["nvmlDeviceGetMemoryInfo_v2"]["version 0x1000000"] == pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
     assert direct["nvmlDeviceSetMigMode"] == dict.fromkeys(
@@ -228,7 +228,7 @@ def test_bad_arguments_get_nvml_s_own_answers(
 def test_a_function_that_the_driver_lacks_is_not_there(
     grant: Grant, environment: Callable[..., dict[str, str]]
 ) -> None:
-    """An older driver: what it does not have is neither refused nor answered."""
+    """An older driver: a function that it lacks is neither refused nor answered."""
     (grant.directory / "driver").unlink()
     (grant.directory / "driver").symlink_to(built.program("oldml"))
     code = """

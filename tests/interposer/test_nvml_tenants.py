@@ -1,4 +1,4 @@
-"""NVML inside a grant shows its own processes and their work, and lets nobody change what others share."""
+"""NVML inside a grant shows its own processes and their work, and forbids changes to shared settings."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def test_two_tenants_see_nothing_of_each_other(
     assert [pid for pid, _ in loud.get("each()")] == [loud.pid] == [pid for pid, _ in loud.get("infos()")]
     assert loud.get("sample()") > 30
     assert idle.get("processes()") == [[idle.pid, CONTEXT]]
-    program = 2 * MIB  # that SPIN loaded
+    program = 2 * MIB  # loaded by SPIN
     assert loud.get("processes()") == [[loud.pid, CONTEXT + program + (900 << 20)]]
     assert idle.get("both()")[0] == [LIMIT, LIMIT - CONTEXT, CONTEXT]
     not_found = pynvml.NVML_ERROR_NOT_FOUND
@@ -69,7 +69,7 @@ def test_two_tenants_see_nothing_of_each_other(
 
 
 def test_utilisation_is_metered_time_over_wall_time(grant: Grant, inside: Callable[..., Inside]) -> None:
-    """With a tester who meters: 40 % by one process, 20 % by another, nothing by a third."""
+    """Metered time written by the test: 40 % for one process, 20 % for another, nothing for a third."""
     viewer = inside(grant).worker()
     viewer.do(USE)
     stop = threading.Event()
@@ -118,7 +118,7 @@ def test_accounting_shows_own_processes_only(
 
 
 def test_settings_are_not_a_tenant_s(grant: Grant, inside: Callable[..., Inside]) -> None:
-    """Each of these calls changes the simulated device when nobody is in between."""
+    """Each of these calls changes the simulated device if gpushare is not loaded."""
     tenant, administrator = inside(grant).worker(), inside(None).worker()
     state = """[n.nvmlDeviceGetPersistenceMode(device()), n.nvmlDeviceGetComputeMode(device()),
         n.nvmlDeviceGetAccountingMode(device()), n.nvmlDeviceGetPowerManagementLimit(device())]"""
@@ -173,7 +173,7 @@ def test_pids_are_those_of_the_pid_namespace(
     assert seen == recorded == [own]
     assert stats == [[own, CONTEXT]]
     assert str(client_program) in names[0]
-    # from outside that namespace it is the process that the simulator and the host know
+    # outside that namespace the simulator and the host know the process by this pid
     host = [process["pid"] for process in sim.books()["devices"][0]["processes"]]
     assert [pid for pid, _ in inside(grant).worker().get("processes()")] == host
     assert host != [own]

@@ -1,4 +1,4 @@
-"""CUDA and NVML say the same of one grant, to the byte and at any instant. The judge is the simulator."""
+"""CUDA and NVML report the same for one grant, to the byte and at any instant, as measured by the simulator."""
 
 import subprocess
 import sys
@@ -115,7 +115,7 @@ def test_one_total_whichever_library_was_asked_first(grant: Grant, inside: Calla
 def test_one_total_where_the_libraries_are_mounted(
     grant: Grant, placed: Path, environment: Callable[..., dict[str, str]]
 ) -> None:
-    """Not preloaded: the CUDA half is out of reach of a plain look-up."""
+    """Without a preload, a plain look-up in the program does not find the CUDA half."""
     code = """
 import ctypes, struct, sys
 cuda = ctypes.CDLL("libcuda.so.1", mode=0)

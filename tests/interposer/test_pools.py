@@ -1,4 +1,4 @@
-"""Pools: charged what they reserve, usable up to the limit, never over it; and frees in the order of streams."""
+"""Pools: charged the memory they reserve, usable up to the limit, never beyond it; frees in stream order."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +27,7 @@ def held(grant: Grant, sim: Simulator) -> int:
 
 
 def test_nearly_all_of_the_limit_is_usable(grant: Grant, sim: Simulator, client: Client) -> None:
-    """A pool grows by 32 MiB: in steps of 2 MiB all but the last of those is had."""
+    """A pool grows by 32 MiB. In steps of 2 MiB, all but the last growth is usable."""
     room = LIMIT - CONTEXT
     usable = client(f"fill {2 * MIB} 0 1").one
     assert usable == room // STEP * STEP
@@ -67,7 +67,8 @@ def test_the_release_threshold(grant: Grant, sim: Simulator, client: Client, wai
 
 
 def test_a_full_grant_allocates_only_where_there_is_a_place(grant: Grant, sim: Simulator, client: Client) -> None:
-    """What a pool has free but in pieces would make it grow: that is refused, not tried and undone."""
+    """Free memory of a pool in too small pieces would make the pool grow: that is refused in advance, not tried and
+    undone."""
     set_limit(grant, CONTEXT + STEP + 31 * MIB)
     client.ok(f"async {12 * MIB} 1", f"async {12 * MIB} 1", "freeasync 0 1", "sync 1")  # 12 free, 12 used, 8 free
     assert client(f"async {16 * MIB} 1").result == OUT_OF_MEMORY
@@ -78,7 +79,7 @@ def test_a_full_grant_allocates_only_where_there_is_a_place(grant: Grant, sim: S
 
 
 def test_a_full_grant_gives_a_stream_back_what_it_freed(grant: Grant, sim: Simulator, client: Client) -> None:
-    """Without waiting: the stream is held."""
+    """Without waiting: the stream is blocked."""
     set_limit(grant, CONTEXT + STEP)
     client.ok(f"async {20 * MIB} 1", "hold 1", "freeasync 0 1", f"async {20 * MIB} 1", "freeasync 1 1")
     client.ok(f"async {20 * MIB} 1", "go", "sync 1")
@@ -97,7 +98,7 @@ def test_a_refusal_leaves_the_stream_usable(grant: Grant, sim: Simulator, client
     [f"async {(1 << 64) - 1} 1", f"async {LIMIT + MIB} 1", f"frompool {9 * MIB} 0 1", "launch 0 1", "upload 0 1"],
 )
 def test_what_can_never_fit_is_refused_at_once(grant: Grant, sim: Simulator, client: Client, asked: str) -> None:
-    """The stream is held until after the answer, and what another pool keeps for later stays there."""
+    """The stream stays blocked until after the answer, and memory cached by another pool stays there."""
     client.ok(f"pool {8 * MIB}", "default 0", f"threshold 1 {STEP}", f"async {STEP} 1", "freeasync 0 1", "sync 1")
     client.ok("graph", f"node 0 {LIMIT + MIB} 0", "exec 0 0", f"alloc {LIMIT - CONTEXT - STEP - MIB}", "hold 1")
     watchdog = Timer(20, client.kill)
@@ -128,7 +129,7 @@ def test_a_destroyed_pool_is_charged_until_its_last_block_is_back(grant: Grant, 
 @pytest.mark.parametrize("end", ["reset 0", "release 0"])
 @pytest.mark.parametrize("unpool", ["before", "after", "never"])
 def test_blocks_end_with_their_context(grant: Grant, sim: Simulator, client: Client, end: str, unpool: str) -> None:
-    """The pool that they are of may live on."""
+    """Their pool may stay alive."""
     client.ok("pool 0", f"frompool {STEP} 0 1", f"frompool {STEP} 0 1", "frompool 1000 0 1", "freeasync 0 1")
     client.ok(*["unpool 0"] * (unpool == "before"), end, *["unpool 0"] * (unpool == "after"))
     assert charged(grant) == truth(sim) == 0
@@ -146,14 +147,14 @@ def test_a_destroyed_pool_outlives_one_context_of_its_blocks(grant: Grant, sim: 
 
 
 def test_a_queued_free_ends_with_the_context_of_its_stream(grant: Grant, sim: Simulator, client: Client) -> None:
-    """Nobody waits for it by another call."""
+    """No other call waits for it."""
     client.ok("pool 0", f"frompool {STEP} 0 1", "alloc 4096", "ctx 0", "stream", "hold 2", "unpool 0")
     client.ok("freeasync 0 2", "freeasync 1 2", "go", "destroy 1")
     assert held(grant, sim) == 0
 
 
 def test_a_block_freed_in_a_stream_of_another_context(grant: Grant, sim: Simulator, client: Client) -> None:
-    """The last of a destroyed pool; the block's context ends before the stream gets to the free."""
+    """The last block of a destroyed pool; the block's context ends before the stream reaches the free."""
     client.ok("pool 0", f"frompool {STEP} 0 1", "ctx 0", "stream", "hold 2", "unpool 0", "freeasync 0 2", "reset 0")
     assert charged(grant) >= truth(sim)
     client.ok("go", "sync 2")
@@ -213,7 +214,7 @@ def test_a_free_in_stream_order_is_charged_until_it_happened(
 
 
 def test_frees_in_stream_order_come_back_when_they_are_needed(grant: Grant, sim: Simulator, client: Client) -> None:
-    """Nobody synchronises: the next allocation that does not fit looks."""
+    """No call synchronises: the next allocation that does not fit finds them."""
     client.ok(*["alloc 1048576"] * 600, "hold 1", *[f"freeasync {i} 1" for i in range(600)])
     assert held(grant, sim) == 600 * MIB
     client.ok("go", "event", "record 0 1", f"alloc {LIMIT // 4}")
@@ -237,7 +238,7 @@ def test_pools_of_host_memory_are_nobodys(grant: Grant, sim: Simulator, client: 
 
 
 def test_what_is_no_pool_is_not_remembered_as_one(grant: Grant, sim: Simulator, client: Client) -> None:
-    """A handle that was refused and then is a pool's is charged."""
+    """A handle that was refused and is later a pool's is charged."""
     client.ok("pool 0", "unpool 0")
     assert client(f"frompool {MIB} 0 1").result == 1
     client.ok("pool 0", f"frompool {MIB} 1 1")
@@ -267,7 +268,7 @@ def test_the_exporter_of_a_pool_pays(grant: Grant, sim: Simulator, client: Clien
 
 
 def test_what_a_pool_has_is_not_reserved_again(grant: Grant, sim: Simulator, start: Memory) -> None:
-    """A neighbour is told of all that is left, and can have it, while a small allocation is made."""
+    """A neighbour sees all remaining memory as free, and can allocate it, during a small allocation."""
     worker, neighbour = Interposed(sim, grant), start(grant)
     try:
         neighbour.ok("init", "retain 0")

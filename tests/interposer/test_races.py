@@ -1,4 +1,4 @@
-"""The interposer's threads, and the program's in it, under ThreadSanitizer, with leases and daemons that change."""
+"""The interposer's threads and the program's threads in it, under ThreadSanitizer, with changing leases and daemons."""
 
 import subprocess
 import time

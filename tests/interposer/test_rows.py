@@ -1,7 +1,7 @@
-"""Every row of hooks.tsv is called, by every way a program comes to the driver, and does what the bare driver does.
+"""Every row of hooks.tsv is called in every way a program can reach the driver, and behaves as the bare driver does.
 
-The snippets (rows/*.c) judge what they see: answers, data, handles. The test holds their answers against those of a
-run on the bare simulated driver, and the grant's page against the simulator's books wherever a snippet stops for that.
+The snippets (rows/*.c) check what they see: results, data, handles. The test compares their results with a run on the
+bare simulated driver, and the grant's page with the simulator at each point where a snippet stops.
 """
 
 import itertools
@@ -33,8 +33,8 @@ GROUPS = sorted({group for group, _ in gen_rows.snippets().values()})
 ORIGINS = ("main", "constructor", "late", "exited")
 ENTRIES = ("linked", "proc")
 PLACES = ("preloaded", "placed", "mounted")
-WAIT_SECONDS = 10  # until a call that has to wait does
-SECONDS = 100  # for the rows of a group, on a machine that does other things too
+WAIT_SECONDS = 10  # until a call that must wait does wait
+SECONDS = 100  # for the rows of a group, on a busy machine
 
 
 @pytest.fixture(scope="session")
@@ -44,13 +44,13 @@ def program() -> Path:
 
 @dataclass
 class Answer:
-    """What one row's process said, and what the simulator's books had where it stopped."""
+    """The report of one row's process, and the simulator's numbers at its stops."""
 
     said: dict[str, Any] = field(default_factory=dict)
     books: dict[str, int] = field(default_factory=dict)  # at "allocated", "freed", "end"
     page: dict[str, int] = field(default_factory=dict)
-    busy_ns: int = 0  # of the process so far, as the books have it
-    metered_ns: int = 0  # as the grant's page has it
+    busy_ns: int = 0  # of the process so far, by the simulator
+    metered_ns: int = 0  # of the process so far, by the grant's page
 
 
 class Run:
@@ -119,7 +119,7 @@ class Run:
         self._say()
         if at != "work" or not self.gated:
             return True
-        try:  # its next call has to wait for us
+        try:  # its next call must wait for the lease
             until(lambda: (slot := self._slot()) and slot.waiting == 1, "the call waits for the lease", WAIT_SECONDS)
         except AssertionError:
             return False
@@ -154,7 +154,7 @@ def run_all(
 
 @pytest.fixture(scope="session")
 def bare(tmp_path_factory: pytest.TempPathFactory, program: Path) -> Callable[[str, str], dict[str, Answer]]:
-    """The truth: the same program on the driver itself."""
+    """The reference: the same program on the driver itself."""
     known: dict[tuple[str, str], dict[str, Answer]] = {}
 
     def make(entry: str, origin: str) -> dict[str, Answer]:
@@ -189,14 +189,14 @@ def test_the_bare_driver(
     assert wrong == [], "\n".join(wrong)
     refused = {name: answer.said["result"] for name, answer in sorted(answers.items()) if answer.said["refused"]}
     if (entry, origin) == ("linked", "main"):
-        with capsys.disabled():  # what a green run does not prove should be seen
+        with capsys.disabled():  # print the rows that a passing run does not prove
             print(
                 f"\n{len(answers)} rows; the driver refuses {len(refused)}, proven by the same refusal only: {refused}"
             )
 
 
 def differences(here: dict[str, Answer], there: dict[str, Answer]) -> list[str]:
-    """Where a run under the interposer is not as the bare one was, or the page not as the books."""
+    """Differences between a run under the interposer and the bare run, or between the page and the simulator."""
     wrong = failures(here)
     for name, answer in here.items():
         if not answer.said["ok"]:
@@ -216,7 +216,7 @@ def differences(here: dict[str, Answer], there: dict[str, Answer]) -> list[str]:
         works = kind in ("launch", "fill") or name.startswith("cuGraphLaunch")
         if works and not answer.said["refused"] and answer.said["launches_expected"] == 0:
             wrong.append(f"{name}: no launch was looked for")
-    # All kernels together, and generously: how exact the meter is on a busy machine is timing/test_meter.py's business.
+    # All kernels together, with a wide tolerance: timing/test_meter.py tests how exact the meter is.
     busy, metered = max(
         (answer.busy_ns, answer.metered_ns) for name, answer in here.items() if HOOKS[name].kind == "launch"
     )
@@ -234,12 +234,12 @@ def agree(here: dict[str, Answer], there: dict[str, Answer]) -> None:
 def placed_so(
     place: str, grant: Grant, placed: Path, environment: Callable[..., dict[str, str]], tmp_path: Path
 ) -> tuple[list[str], dict[str, str]]:
-    """What comes before the program's name, and its environment."""
+    """The command prefix and the environment for each kind of placement."""
     if place == "preloaded":
         return [], environment(grant)
     if place == "placed":
         return [], {**environment(grant, ""), "LD_LIBRARY_PATH": str(placed)}
-    # over the very file that everybody finds; the interposer finds the driver where a container has it
+    # replaces the file that every program finds; the interposer finds the driver where a container has it
     shutil.copytree(paths.SIM_LIB_DIR, tmp_path / "driver")
     (grant.directory / "driver").unlink()
     (grant.directory / "driver").symlink_to(tmp_path / "driver")
@@ -248,7 +248,8 @@ def placed_so(
 
 
 def pairwise(*values: tuple[str, ...]) -> list[Any]:
-    """The product of some parameters. Those of its members that every pair of two values does not need are slow."""
+    """The product of some parameters. Combinations that are not needed to cover every pair of two values are marked
+    slow."""
     seen: set[tuple[int, str, int, str]] = set()
     chosen = []
     product = list(itertools.product(*values))
@@ -285,7 +286,7 @@ def test_outside_any_grant(
     environment: Callable[..., dict[str, str]],
     entry: str,
 ) -> None:
-    """Preloaded all the same, as in every process of a container's image: every call is the driver's own."""
+    """Preloaded outside a grant, as in any process of a container's image: every call is the driver's own."""
     env = environment(None) | {"GPUSHARE_SIM_DIR": str(sim.directory)}
     here, there = run_all(sim, None, [program], env, entry, "main", False), bare(entry, "main")
     assert failures(here) == []
@@ -304,7 +305,7 @@ def test_without_the_lease(
     environment: Callable[..., dict[str, str]],
     origin: str,
 ) -> None:
-    """Every call that uses the device waits for the lease; no other call does, copies over the link among them."""
+    """Every call that uses the device waits for the lease; no other call does, including copies over the link."""
     answers = run_all(sim, grant, [program], environment(grant), "linked", origin, True)
     agree(answers, bare("linked", origin))
 

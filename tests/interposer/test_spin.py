@@ -1,4 +1,4 @@
-"""The tenant programs by themselves, on a bare simulated device: no daemon, no grant, no interposer."""
+"""The tenant programs alone, on a bare simulated device: no daemon, no grant, no interposer."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def test_runs_for_a_while(spin):
     assert status == 0
     assert (ready["event"], ready["device"]) == ("ready", "gpushare simulated GPU")
     assert (alloc["ok"], alloc["held_bytes"]) == (True, 64 * MIB)
-    # 0.4 s of device time at most, besides what was in flight at the end.
+    # At most 0.4 s of device time, plus the work in flight at the end.
     assert 0 < idle["kernels"] < 6000
 
 

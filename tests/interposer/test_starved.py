@@ -1,5 +1,5 @@
-"""A process that can have no more memory of its own: a call that needs a place in the books is refused before the
-driver is asked, and everything works again as soon as there is memory."""
+"""A process that cannot allocate host memory: a call that needs a record in the accounting is refused before the driver
+is called, and everything works again as soon as there is memory."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +11,9 @@ from interposed import Interposed, Spawner, ptx
 from simworker import Worker
 
 OUT, NOT_READY = "CUDA_ERROR_OUT_OF_MEMORY", 802
-PLACES = 47  # records before a table of the books grows for the first time
+PLACES = 47  # records before a table first grows
 
-# No Python between the limits but the call: the interpreter needs memory too.
+# Between setting and resetting the limit there is only the call, because the interpreter needs memory too.
 STARVE = """
     import ctypes, resource
     def starved(call):
@@ -94,7 +94,7 @@ def worker(grant: Grant, sim: Simulator, tmp_path: Path) -> Iterator[Interposed]
 
 
 def test_full_books_refuse_and_lose_nothing(worker: Interposed) -> None:
-    # Programs: the simulated driver needs no memory of the system's for them that it does not have by then.
+    # Programs: the simulated driver needs no additional system memory for them at this point.
     worker.do("""
         def more(most):
             found = []
@@ -132,7 +132,7 @@ def test_a_limit_is_refused_without_a_place_for_it(grant: Grant, sim: Simulator)
 
 
 def test_work_goes_on_without_places_for_streams(worker: Interposed, grant: Grant) -> None:
-    """A stream that cannot be kept is neither metered nor counted, but gated."""
+    """A stream without a record is neither metered nor counted, but gated."""
     worker.do("t = ok(d.cuStreamCreate(1)); launch = lambda: d.cuLaunchKernel(function, 1,1,1, 1,1,1, 0, t, 0, 0)")
     worker.do("ok(d.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, s, 0, 0))")
     launches = grant.slot(0).launches

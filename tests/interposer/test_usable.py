@@ -1,4 +1,4 @@
-"""How much of a limit a program gets, in steps of 2 MiB. The judge is the simulator's books."""
+"""How much of a limit a program can allocate, in steps of 2 MiB, as measured by the simulator."""
 
 import subprocess
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def test_usable_memory(
     processes: int,
     way: str,
 ) -> None:
-    """Processes that fill at the same moment get all of it together: what one is refused another has."""
+    """Processes that allocate at the same time get all of it together: memory refused to one is held by another."""
     program, pipe = built.program("history_client"), subprocess.PIPE
     clients, contexts = [], []
     try:

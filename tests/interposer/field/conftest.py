@@ -1,5 +1,5 @@
-"""Tests of failures seen in the field: a real daemon where the failure is about the whole, a hand-made grant where it
-is about one moment."""
+"""Tests of failures seen in the field: with a real daemon if the failure concerns the whole system, with a hand-made
+grant if it concerns one operation."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ def grant(tmp_path: Path, sim: Simulator) -> Iterator[Grant]:
 
 @pytest.fixture
 def start(sim: Simulator) -> Iterator[Callable[..., Client]]:
-    """A process that calls the driver on command; `grant` None: without gpushare, on the same device."""
+    """A process that calls the driver on command; `grant` None: on the same device without gpushare."""
     made: list[Client] = []
 
     def run(grant: Grant | None) -> Client:

@@ -1,12 +1,12 @@
-/* A tenant that submits work in one of the ways that escape a scheme somewhere, until its stdin ends: pace HOW PTX NS
- * [NODES]
+/* A tenant that submits work in one of the ways that escape other sharing schemes, until its stdin is closed: pace HOW
+ * PTX NS [NODES]
  *
- *   deep    kernels back to back          sync    one kernel, then wait for it
- *   graph   graphs of NODES kernels       coop    cooperative launches
- *   gang    one kernel on each device, then wait for both
- *   one     a single kernel, then a new stream for the next
+ * deep    kernels back to back          sync    one kernel, then wait for it
+ * graph   graphs of NODES kernels       coop    cooperative launches
+ * gang    one kernel on each device, then wait for both
+ * one     a single kernel, then a new stream for the next
  *
- * Says "ready" after the first of them is done and prints the number of kernels at the end. */
+ * Prints "ready" once the first kernel is complete, and the number of kernels at the end. */
 #include <poll.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 """Runs inside a grant: race.py PROGRAM TENANTS ROUNDS SIZE
 
-Starts tenants and lets all of them allocate at the same moment, round after round. Prints how many got it in each,
-as JSON."""
+Starts tenants and lets all of them allocate at the same moment, in each of the rounds. Prints the number of successful
+allocations of each round as JSON."""
 
 import json
 import subprocess

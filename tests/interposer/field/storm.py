@@ -1,6 +1,6 @@
 """Runs inside a grant: storm.py PROGRAM COUNT
 
-Starts so many tenants at once, prints the seconds until all are ready, and ends them when its stdin ends."""
+Starts COUNT tenants at once, prints the seconds until all are ready, and stops them when its stdin is closed."""
 
 import subprocess
 import sys

@@ -1,5 +1,5 @@
-"""Cases 17 to 23 of README.md: device time. The judge is the simulator's own books; the bounds are far from what goes
-wrong elsewhere and wide enough for a machine that does other things too."""
+"""Cases 17 to 23 of README.md: device time, measured by the simulator. The bounds clearly separate the failures seen in
+other systems and allow for a busy machine."""
 
 import os
 import subprocess
@@ -39,8 +39,8 @@ def tenant(node: Daemon, pace: Path) -> Iterator[Callable[..., Tenant]]:
 
 @pytest.mark.parametrize(("how", "ns"), [("graph", 200_000), pytest.param("coop", 100_000, marks=pytest.mark.slow)])
 def test_17_graphs_unpaid(node: Daemon, tenant: Callable[..., Tenant], how: str, ns: int) -> None:
-    """Elsewhere: graphs and cooperative launches are not looked at, so who uses them gets the device. Here: they are
-    gated and charged like any launch: 30 % stays 30 % against a tenant of plain kernels."""
+    """Elsewhere: graphs and cooperative launches are not intercepted, so a program that uses them takes the device.
+    Here: they are gated and charged like any launch; 30 % stays 30 % against a tenant that launches plain kernels."""
     one = tenant("30%", how, ns, 20)
     other = tenant("70%", "deep", 100_000)
     time.sleep(0.5)
@@ -51,9 +51,9 @@ def test_17_graphs_unpaid(node: Daemon, tenant: Callable[..., Tenant], how: str,
 
 
 def test_18_utilisation_as_a_sensor(node: Daemon, tenant: Callable[..., Tenant]) -> None:
-    """Elsewhere: shares follow NVML's utilisation, which is late, 0 on some devices and above 100 on others, so a 30 %
-    limit swings between 0 and 90. Here: time is measured at the work itself; nothing of NVML is even loaded, and the
-    share holds in every half second."""
+    """Elsewhere: shares follow NVML's utilisation, which lags, is 0 on some devices and above 100 on others, so a 30 %
+    limit swings between 0 and 90. Here: device time is metered per launch, NVML is not even loaded, and the share holds
+    in each half second."""
     one, other = tenant("30%", "deep", 100_000), tenant("70%", "deep", 100_000)
     time.sleep(0.5)
     windows = [node.shares(0.5, one.pid, other.pid)[0] for _ in range(4)]
@@ -65,9 +65,9 @@ def test_18_utilisation_as_a_sensor(node: Daemon, tenant: Callable[..., Tenant])
 
 
 def test_19_a_client_killed_with_work_in_flight(node: Daemon, tenant: Callable[..., Tenant]) -> None:
-    """Elsewhere: under MPS one killed client makes its neighbours fail and new ones hang. Here: there is no MPS,
-    tenants are processes of their own to the device, and killing one with a full queue leaves the others what they
-    have. Not shown here: that the real driver keeps them apart, as it does without MPS."""
+    """Elsewhere: under MPS one killed client makes its neighbours fail and new clients hang. Here: there is no MPS,
+    tenants are separate processes on the device, and a kill with a full queue does not affect the others. Not shown
+    here: the isolation by the real driver, which exists without MPS."""
     neighbour = node.spin("2GiB", "50%")
     assert neighbour.tell("alloc 1GiB")["ok"]
     neighbour.tell("run 200000")
@@ -88,9 +88,9 @@ def test_19_a_client_killed_with_work_in_flight(node: Daemon, tenant: Callable[.
 
 
 def test_20_long_kernels(node: Daemon, tenant: Callable[..., Tenant]) -> None:
-    """Elsewhere: a kernel that does not return keeps the token, and what it overruns is free. Here: no kernel can be
-    stopped either, but only a few are in flight, the next tenant does not wait for them, and overrun is debt: 200 ms
-    kernels beside 0.2 ms kernels come out half and half."""
+    """Elsewhere: a kernel that does not return keeps the token, and its overrun is free. Here: kernels cannot be
+    stopped either, but only a few are in flight, the next tenant does not wait for them, and the overrun is charged as
+    debt: a tenant with 200 ms kernels and one with 0.2 ms kernels get half each."""
     slow, quick = tenant("50%", "deep", 200 * MS), tenant("50%", "deep", 200_000)
     time.sleep(1)
     progress = []
@@ -107,8 +107,8 @@ def test_20_long_kernels(node: Daemon, tenant: Callable[..., Tenant]) -> None:
 
 @pytest.mark.parametrize("how", [pytest.param("sync", marks=pytest.mark.slow), "one"])
 def test_21_sync_per_launch(node: Daemon, tenant: Callable[..., Tenant], how: str) -> None:
-    """Elsewhere: a program that waits for every kernel, or launches one at a time, slips through token schemes. Here: a
-    limit of 20 % holds for it on an idle device, as for anybody."""
+    """Elsewhere: a program that waits for each kernel, or launches one at a time, evades token schemes. Here: a limit
+    of 20 % applies to it on an idle device, as to any program."""
     one = tenant("20%", how, 300_000, time_limit="20%")
     time.sleep(0.5)
     [before], at = node.busy(one.pid), time.monotonic_ns()
@@ -119,9 +119,9 @@ def test_21_sync_per_launch(node: Daemon, tenant: Callable[..., Tenant], how: st
 
 
 def test_22_slow_gates(tmp_path: Path, pace: Path, tenant: Callable[..., Tenant]) -> None:
-    """Elsewhere: a monitor looks every 5 s and a low priority sleeps in steps of 1 s, on the first device only, and not
-    at all without a limit of its own. Here: an owner that wakes on the second device has it back from a borrower
-    without a limit within milliseconds."""
+    """Elsewhere: a monitor polls every 5 s, and low priority sleeps in steps of 1 s, on the first device only, and only
+    with a limit of its own. Here: an owner that wakes on the second device gets it back from a borrower without a limit
+    within milliseconds."""
     two = Daemon(tmp_path / "two", "2x16GiB").start()
     owner = borrower = None
     try:
@@ -152,8 +152,8 @@ def busy_on(node: Daemon, device: int, pid: int) -> int:
 
 def test_23_several_devices(tmp_path: Path, pace: Path, tenant: Callable[..., Tenant]) -> None:
     """Elsewhere: peer queries are intercepted and communication libraries hang, or two jobs each hold one device and
-    wait for the other. Here: queries are the driver's, and two programs that need both devices in every step both go
-    on. (Leases of both devices at one instant are not built.)"""
+    wait for the other. Here: queries go to the driver, and two programs that need both devices in each step both make
+    progress. (Leases of both devices at one instant are not implemented.)"""
     two = Daemon(tmp_path / "two", "2x16GiB").start()
     gangs: list[Tenant] = []
     try:

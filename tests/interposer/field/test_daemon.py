@@ -1,4 +1,4 @@
-"""Case 25 of README.md: the daemon's bad days. Case 24 is about containers: tests/containers."""
+"""Case 25 of README.md: failures of the daemon. Case 24 concerns containers: tests/containers."""
 
 import subprocess
 import sys
@@ -12,9 +12,9 @@ COUNT = 200
 
 
 def test_25_storms_and_restarts(node: Daemon) -> None:
-    """Elsewhere: 200 processes that start at once take a minute, one after the other under a lock of the whole node;
-    when the scheduler dies its clients die with it, or later ones start unlimited. Here: nothing of a start is taken in
-    turns; without a daemon tenants go on and nobody new starts; the next daemon has them all again."""
+    """Elsewhere: 200 processes that start at once take a minute, serialised by a lock of the whole node; when the
+    scheduler dies its clients die with it, or later ones start without a limit. Here: starts are not serialised;
+    without a daemon, tenants continue and no new tenant starts; the next daemon takes all of them over."""
     bystander = node.spin("1GiB", "10%")
     bystander.tell("run 200000")
     storm = subprocess.Popen(

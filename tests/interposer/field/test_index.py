@@ -1,4 +1,4 @@
-"""README.md beside this file names tests for each of the 25 cases; it must not rot."""
+"""README.md in this directory names the tests of each of the 25 cases. This test keeps it current."""
 
 import ast
 import re
@@ -29,7 +29,7 @@ def test_every_named_test_is_there() -> None:
 
 
 def test_every_numbered_test_is_named() -> None:
-    """In its own case's row."""
+    """In the row of the test's own case."""
     cases = index()
     for file in sorted([*HERE.glob("test_*.py"), *(ROOT / "tests").glob("*/test_field.py")]):
         for name, number in NUMBERED.findall(file.read_text()):

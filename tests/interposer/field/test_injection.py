@@ -1,4 +1,4 @@
-"""Cases 4 and 5 of README.md: getting in, without being in the way."""
+"""Cases 4 and 5 of README.md: loading the interposer without side effects."""
 
 import os
 import subprocess
@@ -17,8 +17,8 @@ def exported(library: str) -> set[str]:
 
 def test_04_dlsym_recursion() -> None:
     """Elsewhere: the library replaces dlsym, finds itself, needs functions that a newer libc no longer has, or spins in
-    a program that looks up thousands of names. Here: it replaces nothing of libc; a program's dlsym is libc's. It is
-    found by its name, libcuda.so.1, and knows the real driver by path."""
+    a program that looks up thousands of names. Here: it replaces nothing of libc; a program's dlsym is libc's. The
+    interposer is found by its name, libcuda.so.1, and opens the real driver by path."""
     names = exported(f"/lib/{os.uname().machine}-linux-gnu/libc.so.6")
     assert {"dlsym", "dlopen", "malloc"} <= names
     for library in (paths.INTERPOSER, paths.INTERPOSER_ML):
@@ -34,7 +34,7 @@ ODD = ["ctx 99", "retain 99", "total 99", "nulls", "freeat 1", "alloc 0", "pitch
 
 def test_05_null_or_no_context(grant: Grant, sim: Simulator, start: Callable[..., Client]) -> None:
     """Elsewhere: a call with a NULL out-pointer, before cuInit, or from a thread without a context crashes in the
-    accounting. Here: the driver's own answer, each time, and nothing is charged for it."""
+    accounting. Here: each returns the driver's own answer, and nothing is charged."""
     bare, ours = start(None), start(grant)
     for phase in (BEFORE_INIT, ["init"], NO_CONTEXT, ["retain 0"], ODD):
         for command in phase:

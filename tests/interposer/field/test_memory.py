@@ -1,4 +1,4 @@
-"""Cases 8 to 16 of README.md: device memory. The judge is the simulator's own books."""
+"""Cases 8 to 16 of README.md: device memory, measured by the simulator."""
 
 import json
 import struct
@@ -34,8 +34,8 @@ def set_limit(grant: Grant, limit: int) -> None:
 
 
 def test_08_concurrent_overshoot(node: Daemon) -> None:
-    """Elsewhere: two processes look, find room, and both allocate: 2 x 600 MiB under a limit of 1 GiB came out in one
-    of five rounds. Here: what is announced counts, so exactly one gets it, in each of 60 rounds."""
+    """Elsewhere: two processes check, find room, and both allocate: 2 x 600 MiB under a limit of 1 GiB succeeded in one
+    of five rounds. Here: announced allocations count, so exactly one succeeds in each of 60 rounds."""
     command = node.run("1GiB", "50%", sys.executable, HERE / "race.py", SPIN, "2", "60", "600MiB")
     run = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert json.loads(run.stdout) == [1] * 60, run.stderr
@@ -58,8 +58,8 @@ PATHS = [
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.split()[0])
 def test_09_uncounted_paths(grant: Grant, sim: Simulator, start: Start, path: str) -> None:
-    """Elsewhere: arrays, pools, virtual memory or contexts are not counted, so the limit is passed by asking another
-    function. Here: whichever way is used until it is refused, the device never holds more than the limit."""
+    """Elsewhere: arrays, pools, virtual memory or contexts are not counted, so another function exceeds the limit.
+    Here: whichever function is called until it fails, the device never holds more than the limit."""
     client = start(grant)
     client.ok("init", "retain 0", "pool")
     granted = 0
@@ -73,8 +73,8 @@ def test_09_uncounted_paths(grant: Grant, sim: Simulator, start: Start, path: st
 
 
 def test_10_context_overhead(grant: Grant, sim: Simulator, start: Start) -> None:
-    """Elsewhere: what a context takes by itself (hundreds of MiB) is nobody's, so a container within its limit meets
-    the end of the device. Here: a context is paid for before it is made; what is left is really there."""
+    """Elsewhere: the memory of a context itself (hundreds of MiB) is not accounted, so a container within its limit
+    runs out of device memory. Here: a context is charged before it is created; the remaining memory is available."""
     set_limit(grant, 3 * CONTEXT + 10 * MIB)
     clients = [start(grant) for _ in range(4)]
     for client in clients[:3]:
@@ -93,15 +93,15 @@ def test_10_context_overhead(grant: Grant, sim: Simulator, start: Start) -> None
 
 
 def test_11_books_drift(grant: Grant, sim: Simulator, start: Start) -> None:
-    """Elsewhere: a driver call that fails after it was counted, a double free or an asynchronous one counted twice let
-    the books run away, up to 18 EB free. Here: after a thousand such calls the books are the device's, byte for
-    byte."""
+    """Elsewhere: a driver call that fails after it was counted, a double free or an asynchronous free counted twice
+    makes the accounting drift, up to 18 EB free. Here: after a thousand such calls the accounting equals the device's,
+    to the byte."""
     neighbour, client = start(None), start(grant)
     neighbour.ok("init", "retain 0", f"alloc {3 * GIB}")
     theirs = CONTEXT + 3 * GIB
     client.ok("init", "retain 0", "alloc 4096", "free 0")
     for number in range(100):
-        # Within the limit, but the device is full: the driver refuses what was charged.
+        # Within the limit, but the device is full: the driver refuses an allocation that was already charged.
         for path in (f"alloc {1900 * MIB}", f"managed {1900 * MIB}", f"create {1900 * MIB}", f"async {1900 * MIB}"):
             assert client(path).result == OUT_OF_MEMORY, path
         assert client("free 0").result == INVALID_VALUE, "freed long ago"
@@ -117,9 +117,9 @@ def test_11_books_drift(grant: Grant, sim: Simulator, start: Start) -> None:
 
 
 def test_12_stale_state_after_death(node: Daemon) -> None:
-    """Elsewhere: a process killed between taking a lock and giving it back stops all others for ever, and the bytes of
-    the dead stay counted. Here: nobody's lock is held by a dead process; killed at any point of its allocations, its
-    bytes are its grant's again, and the grant's other process goes on."""
+    """Elsewhere: a process killed while it holds a lock blocks all others for ever, and the memory of dead processes
+    stays counted. Here: dead processes hold no locks. A process is killed at any point of its allocations; its memory
+    returns to the grant, and the grant's other process continues."""
     script = """
 import subprocess, sys, time
 ours = lambda: subprocess.Popen([sys.argv[1]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -146,9 +146,9 @@ print("well")
 
 
 def test_13_framework_memory_sizing(grant: Grant, sim: Simulator, start: Start) -> None:
-    """Elsewhere: `total` is the whole card, `free` more than `total`, or the question fails once usage is above the
-    limit, so a framework sizes its cache wrongly or stops. Here: total is the limit, free what is left of it; they hold
-    together while another process allocates, and when the limit is lowered under a running program."""
+    """Elsewhere: `total` is the whole card, `free` exceeds `total`, or the query fails once usage is above the limit,
+    so a framework sizes its cache wrongly or aborts. Here: total is the limit, free is the rest; they are consistent
+    while another process allocates, and when the limit is lowered under a running program."""
     client, other = start(grant), start(grant)
     client.ok("init", "retain 0")
     other.ok("init", "retain 0")
@@ -194,8 +194,9 @@ for line in sys.stdin:
 
 
 def test_14_nvml_in_a_share(node: Daemon) -> None:
-    """Elsewhere: NVML shows the card, nothing, or the neighbour, and contradicts cuMemGetInfo. Here: three questions,
-    one answer, while a neighbour allocates; of processes, the grant's own. (In a container: tests/containers.)"""
+    """Elsewhere: NVML shows the card, nothing, or the neighbour, and contradicts cuMemGetInfo. Here: three queries give
+    the same answer while a neighbour allocates, and only the grant's own processes are listed. (In a container:
+    tests/containers.)"""
     neighbour = node.spin("4GiB", "20%")
     command = node.run("1GiB", "20%", sys.executable, "-c", LOOK)
     looking = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -220,9 +221,9 @@ def test_14_nvml_in_a_share(node: Daemon) -> None:
 
 
 def test_15_async_pools_hold_memory(grant: Grant, sim: Simulator, start: Start) -> None:
-    """Elsewhere: a pool keeps what was freed, and the books count what is used: the device is full while the limit is
-    not; a refusal or a foreign pointer answers a number that is no CUDA result. Here: what a pool reserves is charged
-    until it gives it back, and answers are the driver's own."""
+    """Elsewhere: a pool keeps freed memory while only used memory is counted, so the device is full below the limit; a
+    refusal or a foreign pointer returns a number that is not a CUDA result. Here: memory that a pool reserves is
+    charged until the pool releases it, and results are the driver's own."""
     client = start(grant)
     client.ok("init", "retain 0", "pool", f"frompool {600 * MIB} 0", f"frompool {600 * MIB} 0")
     reserved = charged(grant)
@@ -241,9 +242,9 @@ def test_15_async_pools_hold_memory(grant: Grant, sim: Simulator, start: Start) 
 
 def test_16_oversubscription_thrash(node: Daemon) -> None:
     """Elsewhere: managed memory lets two jobs claim more than the card has, and both run 4 to 8 times slower than one
-    after the other. Here: managed memory is charged in full when it is allocated, and limits that do not fit the device
-    together are not granted, so what is promised is there. Not shown here: paging itself, which the simulated device
-    does not have; turns for jobs that do not fit are not built."""
+    after the other. Here: managed memory is charged in full when it is allocated, and limits that exceed the device
+    together are not granted, so the granted memory exists. Not shown here: paging itself, which the simulated device
+    does not have. Time-slicing of jobs that do not fit is not implemented."""
     first = node.spin("9GiB", "50%")
     with pytest.raises(RefusedError, match="free"):
         node.client.create(memory="9GiB", time=500)
