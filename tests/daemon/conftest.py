@@ -1,7 +1,7 @@
-"""Daemons over two simulated devices, and plain processes that join them.
+"""Daemons with two simulated devices, and plain processes that join them.
 
-Tests share one daemon, which each of them leaves as it found it. A test that needs one that nothing has happened to, or
-options of its own, makes it.
+Tests share a daemon and leave it in its initial state. A test that needs a fresh daemon, or its own options, creates
+one.
 """
 
 import contextlib
@@ -29,15 +29,15 @@ class Daemon(running.Daemon):
         self.children: list[subprocess.Popen[str]] = []
 
     def quicken(self, **seconds: float) -> Self:
-        """Changes constants of gpushare/daemon/app.py for this daemon, as how often it asks the devices for their
-        health: what a test would only wait out."""
+        """Changes constants of gpushare/daemon/app.py for this daemon, such as the interval of health checks, to avoid
+        waits."""
         changes = "; ".join(f"app.{name} = {value}" for name, value in seconds.items())
         program = f"from gpushare.daemon import app; {changes}; from gpushare.cli.main import entry; entry()"
         self.command = [sys.executable, "-c", program, *self.command[len(running.GPUSHARE) :]]
         return self
 
     def tenant(self, *command: str, memory: str = "1GiB", time: str = "25%", **options: str) -> subprocess.Popen[str]:
-        """`gpushare run` of a command, which talks over its standard streams."""
+        """`gpushare run` of a command that communicates over its standard streams."""
         child = subprocess.Popen(
             self.run(memory, time, *command, **options),
             stdin=subprocess.PIPE,
@@ -50,7 +50,7 @@ class Daemon(running.Daemon):
         return child
 
     def join(self, **options: str) -> tuple[subprocess.Popen[str], str]:
-        """A plain process in a grant of its own that has joined it: (process, grant id)."""
+        """A plain process that has joined a grant of its own: (process, grant id)."""
         child = self.tenant(sys.executable, str(JOINER), **options)
         words = child.stdout.readline().split()
         assert words[:1] == ["joined"], (words, self.log.read_text())
@@ -66,7 +66,7 @@ class Daemon(running.Daemon):
         self.children.clear()
 
     def settle(self) -> None:
-        """Ends what a test left, and checks that nothing of it stays."""
+        """Ends what the test started, and asserts that nothing remains."""
         self.end_children()
         if self.process.poll() is not None:
             self.start()
@@ -91,11 +91,11 @@ Make = Callable[..., Daemon]
 
 @contextlib.contextmanager
 def maker() -> Iterator[Make]:
-    """Makes daemons, not started, and ends them."""
+    """Creates daemons without starting them, and ends them."""
     if not paths.SIM_BINARY.exists():
         pytest.fail(f"{paths.SIM_BINARY} is missing: build the project first")
     made: list[Daemon] = []
-    # Not tmp_path: its length does not fit into a socket's address.
+    # Not tmp_path, which is too long for a socket address.
     with tempfile.TemporaryDirectory(prefix="gst-") as short:
         Path(short).chmod(0o755)
 
@@ -118,7 +118,7 @@ def make_daemon() -> Iterator[Make]:
 
 
 class Shared:
-    """A daemon that tests share; one that a test left in disorder is replaced."""
+    """A daemon shared by tests; replaced if a test left it in a bad state."""
 
     def __init__(self, make: Callable[[], Daemon]) -> None:
         self._make = make
@@ -155,14 +155,14 @@ def daemon(shared: Shared) -> Iterator[Daemon]:
 
 @pytest.fixture
 def attentive(shared_attentive: Shared) -> Iterator[Daemon]:
-    """It asks its devices often whether they work."""
+    """A daemon that checks the health of its devices often."""
     yield shared_attentive.take()
     shared_attentive.give_back()
 
 
 @pytest.fixture
 def fresh(make_daemon: Make) -> Daemon:
-    """A daemon that nothing has happened to."""
+    """A new daemon, not used by other tests."""
     return make_daemon().start()
 
 

@@ -1,4 +1,4 @@
-"""The rest of the node API: facts, documents, metrics, the simulator's books."""
+"""The rest of the node API: facts, documents, metrics, the simulator's statistics."""
 
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""From the arbiter's counters to what readers and the ledger see."""
+"""From the arbiter's counters to what readers and the ledger get."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ START = Instant(0, 5 * SECOND)
 
 
 def after(ns, step=0):
-    """So long after START by the clock that nobody sets; wall time was set meanwhile."""
+    """This long after START on the monotonic clock; the wall clock was set meanwhile."""
     return Instant(ns + step, START.mono_ns + ns)
 
 
@@ -91,7 +91,7 @@ def test_a_clock_that_is_set_changes_what_is_written_not_how_long_it_was():
         rows = {row.grant_id: row for row in periods([owner, borrower], after(SECOND, step))}
         assert (rows["owner"].from_ns, rows["owner"].to_ns) == (step, step + SECOND)
         assert rows["owner"].granted_ns == rows["owner"].lent_ns == 3 * SECOND // 4
-        # The next one meets it.
+        # The next period includes it.
         [second] = periods([owner], after(3 * SECOND, step))
         assert (second.from_ns, second.granted_ns) == (step + SECOND, 3 * SECOND // 2)
 

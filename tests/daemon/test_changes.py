@@ -1,5 +1,5 @@
-"""Shares while programs run: who is entitled to what follows who has work, and what is changed under them. The judge is
-the simulator."""
+"""Shares while programs run: entitlements follow which grants have work, and configuration changes. The simulator is
+the reference."""
 
 import signal
 
@@ -8,8 +8,8 @@ from running import Tenant, until
 
 from gpushare.errors import RefusedError
 
-# That shares come out so is shown to the tenth of a point in virtual time in tests/model:
-# one case of each kind of change shows here that the daemon follows it, as near as a busy machine lets it.
+# tests/model shows the shares to a tenth of a point in virtual time. Here, one case of each kind of change shows that
+# the daemon follows it, within a tolerance for a busy machine.
 ROUGH = {"window_ns": 600_000_000, "within": 80}
 EXACT = {"window_ns": 3_000_000_000, "within": 30}
 
@@ -33,7 +33,7 @@ def spin(daemon):
 
 @pytest.fixture
 def split(daemon):
-    """Waits until the per mille of the device's work that each gets are as wanted over a whole window."""
+    """Waits until each gets the expected per mille of the device's work over a whole window."""
 
     def measure(tenants, window_ns):
         first = daemon.busy(*(tenant.pid for tenant in tenants))
@@ -59,7 +59,7 @@ def test_what_a_tenants_idle_grant_leaves_is_its_others(client, spin, split, gra
     client.set_tenant("b", {"time": 600})
     client.set_tenant("rest", {"time": 1000})
     one, idle, other = spin("20%", tenant="a"), spin("20%", work=False, tenant="a"), spin("60%", tenant="b")
-    # By weights alone it would be 267 and 733.
+    # By weights alone: 267 and 733.
     split([one, idle, other], [400, 0, 600], **grade)
     idle.tell("run 500000")
     split([one, idle, other], [200, 200, 600], **grade)
@@ -113,7 +113,7 @@ def test_a_tenants_file_that_is_read_again_while_leases_are_out(daemon, client, 
     events = client.watch(since=rv, timeout=20)
     told = [next(events), next(events), next(events)][1:]
     assert [(e["object"]["name"], e["object"]["guarantee"]["time"]) for e in told] == [("a", 600), ("b", 400)]
-    # b reserved 750 of what it is not guaranteed any more.
+    # b reserved 750 of a guarantee that it no longer has.
     if shares:
         split([first, second], [600, 400])
 

@@ -1,5 +1,5 @@
-"""The verbs that talk to a daemon: text and JSON say the same, exit codes say what happened. Each family is run once as
-a process; that the rest is called in this one makes no difference to it."""
+"""The verbs that talk to a daemon: text and JSON agree, and exit codes report the outcome. Each family runs once as a
+process; the other calls run in the test's process, which is equivalent."""
 
 import json
 import subprocess

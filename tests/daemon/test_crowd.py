@@ -1,4 +1,4 @@
-"""A thousand processes in one grant: all are known, and the node is not held up by telling so."""
+"""A thousand processes in one grant: all of them are recorded, and recording them does not delay the node."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ def slots(daemon, grant_id):
 
 def test_a_thousand_join_and_go(daemon, client, crowd, wait_for):
     before = client.call("GET", "/v1/grants")["rv"]
-    # The shell keeps the grant while the crowd goes.
+    # The shell keeps the grant alive while the processes exit.
     child = daemon.tenant("sh", "-c", f'"{crowd}" {N}; read line')
     taken, milliseconds, directory = child.stdout.readline().split()
     assert int(taken) == N
@@ -42,7 +42,7 @@ def test_a_thousand_join_and_go(daemon, client, crowd, wait_for):
         os.kill(pid, signal.SIGKILL)
     wait_for(lambda: client.grant(grant_id)["processes"] == [], "all are gone", 60)
     assert slots(daemon, grant_id) == []
-    # Watchers hear the last of it, and are not flooded: the ring holds 4096 events of the whole node.
+    # Watchers get the last event, and are not flooded: the ring holds 4096 events of the whole node.
     last = []
     for event in client.watch(since=before, timeout=20):
         if event["kind"] == "grant" and event["object"]["id"] == grant_id:
@@ -55,7 +55,7 @@ def test_a_thousand_join_and_go(daemon, client, crowd, wait_for):
 
 
 def test_who_is_told_its_slot_is_in_the_ledger_whenever_the_daemon_is_killed(daemon, client, crowd):
-    """Written before it is told: none of those that joined is forgotten."""
+    """The ledger is written before the reply: no process that joined is lost."""
     child = daemon.tenant("sh", "-c", f'"{crowd}" 50; read line')
     taken, _, directory = child.stdout.readline().split()
     daemon.kill()

@@ -1,4 +1,5 @@
-"""`gpushare grant debug`, GPUSHARE_DEBUG and the probe: what a process of a grant did last, for a person who looks."""
+"""`gpushare grant debug`, GPUSHARE_DEBUG and the probe: the recent actions of a grant's process, for a person who
+debugs it."""
 
 import json
 import struct
@@ -22,7 +23,7 @@ def texts(client: Client, grant: str) -> list[str]:
 
 @pytest.fixture
 def spins(daemon):
-    """Starts gpushare-spin in a share; gives the tenant and its grant."""
+    """Starts gpushare-spin in a share; returns the tenant and its grant."""
     made: list[Tenant] = []
 
     def start(memory: str = "512MiB", env: dict[str, str] | None = None) -> tuple[Tenant, str]:

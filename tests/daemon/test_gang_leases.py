@@ -1,4 +1,5 @@
-"""How the leases of a job's devices are given: real programs on two simulated devices, by the arbiter's record."""
+"""How leases of several devices are given to a job: real programs on two simulated devices, checked by the arbiter's
+record."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -12,13 +13,13 @@ LEASES = 10
 
 
 def spinning(*devices: int) -> tuple[str, ...]:
-    """A rank on each device, as processes of one grant."""
+    """Ranks on all devices, as processes of one grant."""
     ranks = [f"{SPIN} --device {device} --kernel-ns 1000000 --seconds 300 &" for device in devices]
     return ("sh", "-c", " ".join([*ranks, "wait"]))
 
 
 class Record:
-    """The arbiter's events, read on from where it was made."""
+    """The arbiter's events since the creation of this object."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -48,14 +49,14 @@ def grant_of(client: Any, child: "subprocess.Popen[str]") -> str:
 
 
 def pair(daemon: Any, **options: str) -> list[str]:
-    """Two jobs that want both devices all the time."""
+    """Two jobs that always have work on both devices."""
     jobs = [daemon.tenant(*spinning(0, 1), time="50%", devices="2", **options) for _ in range(2)]
     return [grant_of(daemon.client, job) for job in jobs]
 
 
 @pytest.fixture(autouse=True)
 def ended(client: Any) -> Iterator[None]:
-    """Ranks are in the background of their shell: they end with their grants."""
+    """Ranks are background processes of their shell, so they end with their grants."""
     yield
     for grant in client.grants():
         client.release(grant["id"])
@@ -95,7 +96,7 @@ def test_independent_leases_are_of_each_device_by_itself(daemon, client, restart
 
 
 def test_a_grant_with_peers_elsewhere_keeps_nobody_waiting(daemon, client, restarted):
-    """Between two that take turns. What its own time and theirs sum to is what the device gives."""
+    """With two grants that take turns. Its time and theirs together use the whole device."""
     part = grant_of(client, daemon.tenant(*spinning(0), time="20%", gang="job:2", gpu="0"))
     others = [grant_of(client, daemon.tenant(*spinning(0), time="40%", gpu="0")) for _ in range(2)]
     for again in (False, True):
@@ -105,7 +106,7 @@ def test_a_grant_with_peers_elsewhere_keeps_nobody_waiting(daemon, client, resta
         taken_for = {e["other"] for e in record.events if e["kind"] == "revoke" and e["grant"] in others}
         assert part not in taken_for
         assert taken_for & set(others)
-        # from any of its leases on, the device has another holder before long
+        # after each of its leases, the device soon has another holder
         for t in record.instants("lease", part, 0)[:-1]:
             assert any(e["t_ns"] <= t + 1_000_000_000 for e in record.events if e["grant"] in others)
 

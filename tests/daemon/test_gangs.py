@@ -1,4 +1,4 @@
-"""Grants that are part of a gang: what is admitted, where it goes, how its leases are given."""
+"""Grants that are part of a gang: admission, placement, and how their leases are given."""
 
 import json
 import re

@@ -142,7 +142,7 @@ def test_a_missing_library_starts_nothing(tmp_path):
     (libraries / "libgpushare.so").touch()
     with pytest.raises(FailedError, match=r"libgpushare-ml\.so"):
         resources.check_parts()
-    # Root could read it; the loader in another user's process could not, and would go on without it.
+    # Root could read it; the loader of another user's process could not, and would continue without it.
     (libraries / "libgpushare.so").chmod(0o640)
     with pytest.raises(FailedError, match=r"libgpushare\.so is missing or not readable by all"):
         resources.check_parts()

@@ -1,4 +1,4 @@
-"""The kernel holds a workload to the devices it was granted, with harmless nodes in the place of GPUs."""
+"""The kernel restricts a workload to its granted devices; harmless device nodes stand in for GPUs."""
 
 import os
 import subprocess

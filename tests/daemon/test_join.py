@@ -1,4 +1,4 @@
-"""Processes of a grant: joining, leaving, dying, and who may not."""
+"""Processes of a grant: joining, leaving, dying, and who is refused."""
 
 import ctypes
 import os
@@ -55,7 +55,7 @@ def test_death_clears_the_slot_and_returns_the_bytes(daemon, client, wait_for):
 
 def test_children_join_too_and_the_grant_outlives_its_first_process(daemon, client, wait_for):
     script = f'"{sys.executable}" "{JOINER}" <&0 & exit 0'
-    # The shell ends at once; standard input of a background job is /dev/null unless it is given.
+    # The shell exits at once. Standard input of a background job is /dev/null unless redirected.
     child = daemon.tenant("sh", "-c", f"exec 3<&0; {script.replace('<&0', '<&3')}")
     _, grant_id, *_ = child.stdout.readline().split()
     child.wait(20)
@@ -100,15 +100,15 @@ def test_exec_without_another_join_gives_the_slot_back(daemon, client, wait_for)
 
 
 def test_bytes_stay_until_the_exec_is_over(daemon, client, wait_for):
-    """Files that end at an exec end one after the other, ours before the driver's. A process stopped before its new
-    program's first instruction stands for one whose driver takes long to give its memory back."""
+    """Files closed by an exec are closed one after another, the interposer's before the driver's. A process stopped
+    before the first instruction of its new program simulates a driver that frees memory slowly."""
     child, grant_id = daemon.join()
     tell(child, "hold 4096")
     child.stdin.write("traced\n")
     _, status = os.waitpid(child.pid, 0)
     assert os.WIFSTOPPED(status)
     try:
-        time.sleep(0.4)  # long enough for a daemon that believes the first sign
+        time.sleep(0.4)  # long enough for a daemon that relies on the first event
         assert client.grant(grant_id)["devices"][0]["memory_bytes"] == 4096
         assert slots(daemon, grant_id) == [(0, child.pid)]
     finally:

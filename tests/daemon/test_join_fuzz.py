@@ -1,4 +1,4 @@
-"""The tenant socket under bytes that make no sense: it answers or closes, keeps nothing, and serves who comes next."""
+"""Random bytes on the tenant socket: it answers or closes, keeps no state, and serves the next process."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from gpushare.enforce import cgroup
 MAGIC, VERSION, NO_SLOT, SLOTS = 0x67734A31, 1, 0xFFFF, 1024
 OK, OTHER_VERSION, REFUSED = 0, 1, 3
 HONEST = struct.pack("=IIII", MAGIC, VERSION, NO_SLOT, 0)
-CONNECTIONS = 2048  # the daemon's bound for one grant
+CONNECTIONS = 2048  # the daemon's limit for one grant
 
 WORDS = st.one_of(
     st.sampled_from([0, 1, 2, MAGIC, NO_SLOT, SLOTS - 1, SLOTS, 1 << 31, (1 << 32) - 1]), st.integers(0, (1 << 32) - 1)
@@ -40,7 +40,7 @@ MESSAGES = st.one_of(
 
 
 class Member:
-    """A process of the grant that sends what it is told."""
+    """A process of the grant that sends given bytes."""
 
     def __init__(self, path: Path, pid: int) -> None:
         group = cgroup.of_process(pid)
@@ -66,7 +66,7 @@ class Member:
 
 
 class House:
-    """A daemon, a grant in use with one honest process, and a hostile one."""
+    """A daemon, a grant with one honest process, and a hostile grant."""
 
     def __init__(self, daemon: Any) -> None:
         self.daemon = daemon
@@ -79,7 +79,7 @@ class House:
         return len(os.listdir(f"/proc/{self.daemon.process.pid}/fd"))
 
     def honest(self) -> list[str]:
-        """What a child of the honest process hears when it joins."""
+        """The answer to a child of the honest process when it joins."""
         self.child.stdin.write("fork\n")
         return self.child.stdout.readline().split()
 
@@ -149,7 +149,7 @@ def test_a_flood_of_connections_shuts_out_only_its_own_grant(house: House) -> No
 
 
 def test_a_flood_of_messages_delays_nobody_else(house: House) -> None:
-    """On a connection that has joined, and that the daemon expects nothing more from."""
+    """On a connection that has joined, on which the daemon expects no further messages."""
     house.member.process.stdin.write(json.dumps({"talk": 50_000, "request": HONEST.hex()}) + "\n")
     child, other = house.daemon.join()
     assert house.daemon.client.grant(other)["processes"] == [child.pid]

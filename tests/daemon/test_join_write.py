@@ -1,4 +1,4 @@
-"""Who joins is told so only once that is written down, and refused where it cannot be."""
+"""A join is confirmed only once it is written to the ledger, and refused if the write fails."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ def pages(tmp_path):
 
 
 class Written:
-    """What the rules were asked, in order."""
+    """Records the calls of the rules, in order."""
 
     def __init__(self):
         self.full = False
@@ -91,7 +91,7 @@ def test_what_cannot_be_written_is_refused_with_the_reason_and_keeps_no_slot(tmp
 def test_one_that_went_before_it_was_told_leaves_nothing(tmp_path, pages):
     async def scene(tenant, written):
         first, _ = await join(tmp_path)
-        # So soon after the first it waits; the connection is gone when it is its turn.
+        # It waits, as it follows the first so closely; the connection is closed by the time it is processed.
         gone = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         gone.connect(str(tmp_path / "grant.sock"))
         gone.send(REQUEST.pack(JOIN_MAGIC, 1, NO_SLOT, 0))

@@ -1,4 +1,4 @@
-"""What the ledger keeps: every grant, what it got, every run and the gaps between them."""
+"""The ledger's contents: every grant, its usage, every run and the gaps between runs."""
 
 import sqlite3
 from contextlib import closing
@@ -61,7 +61,7 @@ def test_gap_of_a_killed_run(tmp_path):
     first = Ledger(tmp_path / "ledger.db")
     assert first.gap_ns == 0
     first._db.execute("UPDATE runs SET seen_ns = seen_ns - 5000000000, started_ns = started_ns - 5000000000")
-    first._db.close()  # as a kill leaves it: without an end
+    first._db.close()  # as after a kill: without an end
     second = Ledger(tmp_path / "ledger.db")
     assert 5_000_000_000 <= second.gap_ns < 60_000_000_000
     second.close()
@@ -141,7 +141,7 @@ def test_busy_time_agrees_with_the_simulators_books(daemon, client, wait_for):
     [grant] = [grant for grant in client.grants(ended=True) if grant["pid"] == child.pid]
     [book] = [row for row in client.sim_stats()["devices"][0]["processes"] if row["pid"] == grant["pid"]]
     [device] = grant["devices"]
-    assert book["busy_ns"] > 500_000_000  # of 1.5 s, on a machine that does other things too
+    assert book["busy_ns"] > 500_000_000  # of 1.5 s; allows for a busy machine
     assert abs(device["busy_ns"] - book["busy_ns"]) < 0.1 * book["busy_ns"]
     assert device["memory_peak_bytes"] == book["peak_bytes"]
 

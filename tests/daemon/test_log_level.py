@@ -1,4 +1,4 @@
-"""What the daemon's log says at each level."""
+"""The daemon's log at each level."""
 
 import contextlib
 
@@ -8,7 +8,7 @@ from gpushare.errors import GpushareError
 
 
 def lines(daemon, what: str) -> list[dict[str, str]]:
-    """Debug lines `what key=value ...`; values with spaces are quoted and not looked at here."""
+    """Debug lines `what key=value ...`; quoted values with spaces are ignored."""
     found = [line.removeprefix("gpushare: ").split() for line in daemon.log.read_text().splitlines()]
     return [dict(word.partition("=")[::2] for word in words[1:]) for words in found if words[:1] == [what]]
 

@@ -1,5 +1,4 @@
-"""A device stops working: what is promised shrinks in proportion, everybody hears of it, nobody is killed; and it comes
-back."""
+"""A device fails: guarantees shrink in proportion, all are notified, no tenant is killed; and the device comes back."""
 
 import itertools
 from pathlib import Path
@@ -23,7 +22,7 @@ def daemon(attentive):
 
 @pytest.fixture
 def labs(client):
-    """Two tenants that are promised all of two devices."""
+    """Two tenants whose guarantees add up to two devices."""
     client.set_tenant("a", {"time": 1500})
     client.set_tenant("b", {"time": 500})
     return client
@@ -62,7 +61,7 @@ def standings(client):
 
 
 def named(client, since, last):
-    """Events with a name after `since`, up to the first that `last` is true of."""
+    """Events with a name after `since`, up to the first for which `last` is true."""
     found = []
     for event in client.watch(since=since, timeout=20):
         if event.get("name") in TOLD or event["kind"] == "grant":
@@ -75,7 +74,7 @@ def named(client, since, last):
 def test_guarantees_shrink_in_proportion_and_are_restored(labs):
     assert standings(labs)["a"] == (1500, 1500, False)
     lose(labs, 0)
-    # `default` owns what nobody is promised: nothing here.
+    # `default` owns the unreserved part: nothing here.
     assert standings(labs) == {"default": (0, 0, False), "a": (1500, 750, True), "b": (500, 250, True)}
     node = labs.node()
     assert (node["degraded"], node["devices"], node["devices_working"]) == (True, 2, 1)
@@ -132,7 +131,8 @@ def test_new_grants_are_refused_there_with_the_reason(labs):
 
 
 def test_a_tenant_places_what_is_left_of_its_guarantee_beside_the_other(labs):
-    """Its reservation is on the lost device: the other's shrinks, so that it can go on elsewhere until that is back."""
+    """Its reservation is on the lost device. The reservation on the other device shrinks, so that it can continue there
+    until the device is back."""
     labs.set_tenant("a", {"time": 1000})
     labs.set_tenant("b", {"time": 1000})
     kept = labs.create(memory=GIB, time=1000, device=1, tenant="a", ttl_seconds=600)
@@ -166,7 +166,7 @@ def test_programs_there_stand_still_and_go_on_those_elsewhere_do_not_notice(daem
 
 
 def test_shares_elsewhere_follow_what_is_left(daemon, labs, spin):
-    """Each was promised a device; the one that is left is split by what is left of the guarantees."""
+    """Each had a guarantee of one device; the remaining device is split by what is left of the guarantees."""
     labs.set_tenant("a", {"time": 1000})
     labs.set_tenant("b", {"time": 1000})
     one = spin("100%", tenant="a", gpu="1")
@@ -188,7 +188,7 @@ def test_a_device_that_came_back_while_the_daemon_was_away(daemon, labs, spin):
     [grant] = labs.grants()
 
     def guarantee():
-        """What it would live on without a daemon."""
+        """The guarantee that applies without a daemon."""
         with LimitsPage.open(Path(grant["dir"]) / "limits", writable=False) as page:
             return device_limits(page)[0].guarantee_milli
 
@@ -270,7 +270,7 @@ def test_a_gang_goes_on_where_one_of_its_devices_is_missing_at_the_start(daemon,
     assert told[held["id"]]["devices"][0]["health"] == "healthy"
     [both] = [grant for grant in told.values() if len(grant["devices"]) == 2]
     assert [device["health"] for device in both["devices"]] == ["unhealthy", "healthy"]
-    # As it was known: its number, what it has, and what is promised of it.
+    # The last known facts: its number, capacity and guarantees.
     kept = ("id", "index", "name", "pci_bus_id", "capacity", "context_bytes", "guaranteed")
     assert [[device[key] for key in kept] for device in client.devices()] == [
         [device[key] for key in kept] for device in before

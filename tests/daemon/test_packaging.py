@@ -1,4 +1,4 @@
-"""The files that a package installs say what the code takes."""
+"""The files that a package installs agree with the code."""
 
 import tomllib
 from pathlib import Path
@@ -12,7 +12,7 @@ PACKAGING = Path(__file__).parents[2] / "packaging"
 
 
 def uncommented(name):
-    """The file with its examples switched on."""
+    """The file with its commented examples enabled."""
     lines = (PACKAGING / name).read_text().splitlines()
     values = [line.removeprefix("# ") for line in lines if line.startswith("# ") and (" = " in line or line[2] == "[")]
     return tomllib.loads("\n".join(values))

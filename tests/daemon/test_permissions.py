@@ -1,4 +1,4 @@
-"""Who may do what, tried as another user: in a child that gives root up for good."""
+"""Permissions, tested as another user in a child that drops root for good."""
 
 import os
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 
 
 def as_nobody(work):
-    """What `work` raised, by class name and text, or 'ok'."""
+    """The exception that `work` raised, as class name and text, or 'ok'."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -35,7 +35,7 @@ def as_nobody(work):
 
 @pytest.fixture
 def public(daemon):
-    """Its directories can be passed through by others, as /run can be."""
+    """Others can traverse its directories, as they can traverse /run."""
     before = daemon.layout.socket.stat()
     yield daemon
     os.chown(daemon.layout.socket, before.st_uid, before.st_gid)
@@ -43,7 +43,7 @@ def public(daemon):
 
 
 def open_to(daemon, gid):
-    """As if nobody were in the group of the socket."""
+    """As if the socket's group had no members."""
     os.chown(daemon.layout.socket, 0, gid)
     daemon.layout.socket.chmod(0o660)
 

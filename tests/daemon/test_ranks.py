@@ -1,4 +1,5 @@
-"""Two jobs of two ranks each on two devices: ranks run at the same time, and stop at the same collective."""
+"""Two jobs of two ranks each on two devices: the ranks of a job run at the same time, and stop at the same
+collective."""
 
 import json
 import subprocess
@@ -45,7 +46,7 @@ def start(daemon: Daemon, program: Path) -> Iterator[Start]:
 
 
 def ended(jobs: "Sequence[subprocess.Popen[str]]") -> list[list[dict[str, int]]]:
-    """What each rank of each job printed."""
+    """The output of each rank of each job."""
     return [list(map(json.loads, job.communicate(timeout=LIMIT_S)[0].splitlines())) for job in jobs]
 
 
@@ -63,17 +64,17 @@ def test_two_jobs_of_two_ranks(daemon: Daemon, start: Start, many: int) -> None:
     for device in (0, 1):
         busy = daemon.books(device)["busy_ns"] - before[device]
         print(f"device {device}: {busy / work:.2f} of the work without waiting")
-        assert busy < 1.6 * work  # twice and more where devices are leased one by one
+        assert busy < 1.6 * work  # at least twice the work if devices are leased separately
     for job in both:
         for rank in job:
             assert rank["wall_ns"] < 3 * wall
-            # a lease of the other's and what may be undrained; generous, since the machine may be busy
+            # a lease of the other job and its undrained work; generous, for a busy machine
             assert rank["worst_ns"] < worst + 5 * (LEASE + 5 * MS)
 
 
 @pytest.mark.slow
 def test_one_process_on_both_devices_beside_two(daemon: Daemon, start: Start) -> None:
-    """Neither starves."""
+    """Neither of them starves."""
     mode = (COMPUTE, COLLECTIVE, 4, ROUNDS // 4)
     jobs = [start("both", *mode), start("job", *mode)]
     for job in ended(jobs):

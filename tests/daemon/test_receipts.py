@@ -1,5 +1,5 @@
-"""Receipts of real leases: what tenants on a simulated device waited by their own clocks is what the daemon says of it,
-with the reasons."""
+"""Receipts of real leases: the waits of tenants on a simulated device, by their own clocks, match what the daemon
+reports, with the reasons."""
 
 import json
 from collections import Counter
@@ -18,7 +18,7 @@ MID_WORK = {"limit", "wake", "guarantee", "tier", "term", "excess"}
 
 
 class Tenant:
-    """A program that runs kernels of 1 ms, or nothing, when told; and its own clock, in its usage page."""
+    """A program that runs kernels of 1 ms, or nothing, on command; and its own clock, in its usage page."""
 
     def __init__(self, daemon: Any, name: str, time: str) -> None:
         self._child = daemon.tenant(str(SPIN), time=time, tenant=name)
@@ -46,7 +46,7 @@ class Tenant:
         self._child.wait(20)
 
     def waited_ns(self) -> int:
-        """By its own clock, from each launch that had to wait to when it went on."""
+        """By its own clock, from each launch that had to wait until it continued."""
         return sum(self._usage.usage(slot.index, 0).wait_ns for slot in self._usage.live_slots(self._limits))
 
     def close(self) -> None:
@@ -56,7 +56,7 @@ class Tenant:
 
 @pytest.fixture
 def daemon(fresh: Any) -> Any:
-    """Its record begins with the test."""
+    """A daemon whose record begins with the test."""
     return fresh
 
 
@@ -75,7 +75,7 @@ def leased(client: Any, grant: str) -> int:
 
 
 def contend(client: Any, pair: tuple[Tenant, Tenant], leases: int) -> None:
-    """Both run until each had so many leases, and stop."""
+    """Both run until each has had this many leases, then stop."""
     before = [leased(client, tenant.grant) for tenant in pair]
     for tenant in pair:
         tenant.run()
@@ -95,8 +95,8 @@ def test_every_wait_has_a_receipt_and_they_agree_with_the_tenants_own_clocks(cli
         waits = [e for e in events if e["kind"] in {"lease", "left"} and e["grant"] == tenant.grant]
         said, own = sum(e["wait_ns"] for e in waits), tenant.waited_ns()
         assert len(waits) >= 20
-        # Its own clock begins before the arbiter hears of the wait and ends once its thread runs again: on a machine
-        # whose cores are all busy some milliseconds each.
+        # Its own clock starts before the arbiter learns of the wait and stops once its thread runs again. Each takes
+        # some milliseconds on a machine whose cores are all busy.
         assert said - len(waits) * MS < own < said + len(waits) * 40 * MS, (said / MS, own / MS, len(waits))
         [device] = client.grant(tenant.grant)["devices"]
         assert device["wait_ns"] == pytest.approx(said, abs=MS)
@@ -142,7 +142,7 @@ def test_an_owner_that_wakes_is_told_whose_kernels_it_waited_for(client, pair):
     until(lambda: leased(client, borrower.grant) > 0, 20, "the borrower runs")
 
     def wake() -> bool:
-        """Whether the borrower was in mid-work then; on a busy machine it may have been held up."""
+        """Whether the borrower had work in flight then; on a busy machine it may have been delayed."""
         after = client.call("GET", "/v1/events")["after"]
         owner.run()
         target = f"/v1/events?after={after}&kind=lease&grant={owner.grant}"
@@ -266,7 +266,7 @@ def test_sums_outlive_restarts_and_grants(daemon, client, pair):
         now = [sums(client, tenant) for tenant in pair]
         return all(new[name] >= old[name] + 4 for old, new in zip(before, now, strict=True) for name in COUNTS)
 
-    # On a busy machine some leases end because their holder is held up, which is no wait of another's.
+    # On a busy machine some leases end because their holder is delayed, without another grant waiting.
     until(more, 60, "more of both")
     after = [sums(client, tenant) for tenant in pair]
     for old, new in zip(before, after, strict=True):

@@ -1,4 +1,4 @@
-"""kill -9 of the daemon at any moment: every living grant is taken over, nothing leaks, no row is lost."""
+"""kill -9 of the daemon at any moment: every live grant is taken over, nothing leaks, no row is lost."""
 
 import contextlib
 import os
@@ -187,7 +187,8 @@ def test_simulator_outlives_a_killed_daemon(daemon):
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 def test_killed_at_random_points(daemon, wait_for, seed):
-    """Clients create, use and release while the daemon is killed and started: in the end all is accounted for."""
+    """Clients create, use and release grants while the daemon is killed and restarted: at the end everything is
+    accounted for."""
     rng = random.Random(seed)
     keeper, keeper_id = daemon.join()
     tell(keeper, "hold 77777")
@@ -195,7 +196,7 @@ def test_killed_at_random_points(daemon, wait_for, seed):
     made = set()
 
     def churn():
-        # Without waiting for the daemon: errors while it is away are what a client sees.
+        # Does not wait for the daemon: clients see errors while it is down.
         while not stop.is_set():
             with contextlib.suppress(GpushareError, OSError):
                 grant = daemon.client.create(memory="1GiB", time="5%", ttl_seconds=1)

@@ -1,4 +1,4 @@
-"""Long runs: random histories against a model of who should hold what, and shares that must not drift."""
+"""Long runs: random histories against a model of the expected memory, and shares that must not drift."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ def resident(pid: int) -> int:
 
 
 class Life:
-    """Tenants that come, work, change and are killed, and what each must never exceed."""
+    """Tenants that start, work, change and are killed, and the limits that each must not exceed."""
 
     def __init__(self, node: Daemon, seed: int) -> None:
         self.node = node

@@ -1,4 +1,4 @@
-"""In which order a daemon that stops lets go of what its arbiter's thread reads."""
+"""The order in which a stopping daemon releases what its arbiter's thread reads."""
 
 from types import SimpleNamespace
 

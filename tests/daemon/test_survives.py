@@ -1,7 +1,7 @@
-"""What may happen to a tenant or to the daemon while programs run, and what their neighbours get meanwhile. The judge
-is the simulator.
+"""Failures of a tenant or of the daemon while programs run, and the effect on their neighbours. The simulator is the
+reference.
 
-Cases that are marked slow have a twin in virtual time in tests/model.
+Cases that are marked slow have an equivalent in virtual time in tests/model.
 """
 
 import itertools
@@ -84,12 +84,12 @@ def worker(daemon: Any) -> Callable[[str], Worker]:
 
 @pytest.fixture
 def sim(daemon: Any) -> Sim:
-    """The simulator, asked without the daemon."""
+    """The simulator, queried without the daemon."""
     return Sim(Path(daemon.sim_dir))
 
 
 def grant_of(daemon: Any, pid: int) -> str:
-    """Once the process has joined it."""
+    """The grant that the process has joined."""
     return str(until(lambda: next((g["id"] for g in daemon.client.grants() if pid in g["processes"]), None), 20))
 
 
@@ -122,7 +122,7 @@ def busy(sim: Sim, pid: int) -> int:
 
 
 def look(sim: Sim, pids: tuple[int, ...]) -> list[int]:
-    """The device's wall time and what each process had of it, at one instant."""
+    """The device's wall time and the device time of each process, at one instant."""
     device = sim.device()
     rows = {row["pid"]: row["busy_ns"] for row in device["processes"]}
     return [device["wall_ns"], *(rows.get(pid, 0) for pid in pids)]
@@ -134,7 +134,7 @@ def milli(before: list[int], after: list[int]) -> list[int]:
 
 
 def window(sim: Sim, ns: int, *pids: int) -> list[int]:
-    """Per mille of the device's wall time that each gets while so much of it passes."""
+    """Each process's per mille of the device's wall time over a window of `ns`."""
     first = look(sim, pids)
     last = until(lambda: (now := look(sim, pids))[0] - first[0] >= ns and now, 30, "the device's time passes")
     return milli(first, last)
@@ -151,18 +151,18 @@ def shared_again(sim: Sim, wanted: dict[int, int], within: int = 40, seconds: fl
 
 
 def has_it(sim: Sim, neighbour: Tenant) -> None:
-    """What nobody else uses of the device is the neighbour's."""
+    """The neighbour gets all remaining device time."""
     seen: list[int] = []
     until(lambda: seen.append(window(sim, SECOND // 2, neighbour.pid)[0]) or seen[-1] > 700, 20, f"{seen} per mille")
 
 
 def gets_it_at_once(daemon: Any, sim: Sim, neighbour: Tenant, kernel_ns: int = SHORT_NS) -> dict[str, Any]:
-    """Starts the neighbour, which has a short while later what it would have to wait for; its first lease's receipt."""
+    """Starts the neighbour, asserts that it soon has the time it needs, and returns its first lease's receipt."""
     grant, before, at = grant_of(daemon, neighbour.pid), busy(sim, neighbour.pid), newest(daemon)
     neighbour.tell(f"run {kernel_ns}")
     began = time.monotonic()
     until(lambda: busy(sim, neighbour.pid) - before > 20 * MS, 5, "the neighbour's work")
-    assert time.monotonic() - began < 0.8  # 20 ms of work, beside what still runs
+    assert time.monotonic() - began < 0.8  # 20 ms of work, together with the work still running
     first = events(daemon, grant, "lease", at)[0]
     assert first["wait_ns"] < FEW_MS, first
     return first
@@ -170,16 +170,17 @@ def gets_it_at_once(daemon: Any, sim: Sim, neighbour: Tenant, kernel_ns: int = S
 
 @pytest.mark.slow
 def test_a_long_kernel_is_paid_back_and_not_waited_for(daemon, sim, spin):
-    """By a tenant with a quarter: half the device while it runs, and then nothing for nearly as long, although how long
-    it takes is not known before it is over."""
+    """By a tenant with a quarter: it has half the device while it runs, and then nothing for nearly as long, although
+    its duration is known only at its end."""
     neighbour, long = spin("75%", SHORT_NS), spin("25%", 0, "--gap-ns", "1000")
     pids = neighbour.pid, long.pid
     shared_again(sim, {neighbour.pid: 980}, 60)
     grant, at = grant_of(daemon, long.pid), newest(daemon)
     long.tell(f"run {SECOND}")
 
-    # The books when each kernel had begun. Where the neighbour's host leaves the device idle for 0.2 ms, as a busy
-    # machine does now and then, the next kernel is a loan and begins early; else the last has to be paid back first.
+    # The simulator's numbers when each kernel had begun. If the neighbour's host leaves the device idle for 0.2 ms, as
+    # happens on a busy machine, the next kernel is a loan and starts early; otherwise the last one must be paid back
+    # first.
     begun: list[list[int]] = []
 
     def paid_back() -> list[list[int]]:
@@ -197,7 +198,7 @@ def test_a_long_kernel_is_paid_back_and_not_waited_for(daemon, sim, spin):
 
 @pytest.mark.slow
 def test_a_kernel_that_takes_longer_than_those_before_it(daemon, sim, spin):
-    """By then its tenant is taken for idle, and its device is another's."""
+    """By then its tenant counts as idle, and its device belongs to another tenant."""
     neighbour, long = spin("75%", SHORT_NS), spin("25%", 3 * MS, "--gap-ns", "1000")
     grant, at = grant_of(daemon, long.pid), newest(daemon)
 
@@ -265,9 +266,10 @@ def test_the_daemon_killed_under_tenants_that_want_all(daemon, sim, spin):
     wanted = dict(zip(pids, (250, 750), strict=True))
     shared_again(sim, wanted)
     daemon.kill()
-    # Leases stand until the heartbeat is missed for 100 ms: who has none until then gets nothing, for no longer.
+    # Leases remain until the heartbeat is missed for 100 ms: a tenant without a lease gets nothing until then, but no
+    # longer.
     window(sim, 300 * MS)
-    # Each by what it meters itself, which beside another that does not wait for it is too much.
+    # Each is limited by its own metering, which charges too much next to another tenant that does not wait for it.
     got = window(sim, 2 * SECOND, *pids)
     assert 140 <= got[0] <= 290, got
     assert 560 <= got[1] <= 800, got
@@ -333,7 +335,7 @@ LIES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("lies", LIES.values(), ids=LIES)
 def test_a_liar(daemon, sim, spin, worker, lies):
-    """It runs kernels as its leases let it, and writes over and over what its page is to say of them."""
+    """It runs kernels as its leases allow, and repeatedly overwrites its page with false values."""
     honest, liar = spin("75%", SHORT_NS), worker("25%")
     grant, at = grant_of(daemon, liar.pid), newest(daemon)
     liar.do("""

@@ -1,10 +1,10 @@
-"""A tenant's time limit holds what its grants get, whatever is idle; judged by the simulator's books."""
+"""A tenant's time limit applies to its grants even if the device is idle, as measured by the simulator."""
 
 import pytest
 from running import Tenant, until
 
 SECOND = 1_000_000_000
-# Of the device's time, and how near: exactly it is shown in virtual time (tests/model/test_core.py).
+# Of the device's time, with the tolerance; tests/model/test_core.py shows it exactly in virtual time.
 ROUGH = {"seconds": 0.7, "within": 0.08}
 EXACT = {"seconds": 2, "within": 0.03}
 
@@ -26,7 +26,7 @@ def spin(daemon):
 
 
 def part(daemon, device, *tenants, seconds=2.0):
-    """Of the device's whole time that they get over so much of it."""
+    """The part of the device's total time that they get over `seconds`."""
 
     def books():
         found = daemon.books(device)
@@ -47,7 +47,7 @@ def test_one_that_is_alone_on_an_idle_device_is_held_to_it(daemon, client, spin,
     alone = spin("20%", tenant="a", gpu="0")
     until(lambda: daemon.busy(alone.pid)[0] > SECOND // 10, 20, "it runs")
     until(limited, 20, "30 %")
-    # And follows a change at once.
+    # A change takes effect at once.
     assert daemon.cli_here("tenants", "set", "a", "--time", "20%").returncode == 0
     until(lambda: part(daemon, 0, alone, seconds=grade["seconds"]) > 0.8, 20, "all of it")
 
@@ -58,11 +58,11 @@ def test_several_grants_on_several_devices_get_together_what_it_says(daemon, cli
     first = spin("10%", tenant="a", gpu="0")
     second = spin("10%", tenant="a", gpu="0")
     until(lambda: min(daemon.busy(first.pid, second.pid)) > SECOND // 10, 20, "both run")
-    # Nobody else of the tenant runs: all of it is theirs.
+    # No other grant of the tenant runs: all of it is theirs.
     until(lambda: abs(part(daemon, 0, first, second) - 0.6) < 0.05, 20, "both have what their tenant may")
     spin("10%", tenant="a", gpu="1")
     until(lambda: abs(part(daemon, 0, first, second) - 0.4) < 0.05, 20, "the third has its part")
-    # And it is told: of 10 % that was asked, and a guarantee of the tenant of 30 % for three grants.
+    # The answer says so: 10 % was requested, and the tenant's guarantee of 30 % is split among three grants.
     here = next(grant for grant in client.grants() if grant["devices"][0]["index"] == 0)
     (device,) = client.grant(here["id"])["devices"]
     assert (device["time_milli"], device["time_limit_milli"]) == (100, 1000)

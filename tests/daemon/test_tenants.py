@@ -1,4 +1,4 @@
-"""Tenants: quota, who may name them, and the file that keeps them."""
+"""Tenants: quotas, who may use them, and the file that stores them."""
 
 import pytest
 

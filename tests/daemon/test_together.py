@@ -1,4 +1,4 @@
-"""Two programs that their hosts hold up, on one device: in turns each would get half of what the device alone gives."""
+"""Two host-bound programs on one device: taking turns, each would get half of what it gets alone."""
 
 import json
 import os
@@ -15,7 +15,7 @@ ROUNDS = 10
 
 
 def kernels(commands: Sequence[Sequence[str]], env: dict[str, str]) -> int:
-    """All started at once; what they ran together."""
+    """Starts all at once; returns the total number of kernels."""
     running = [
         subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         for command in commands
@@ -28,7 +28,7 @@ def test_programs_that_leave_the_device_idle_keep_what_it_gives_without_us(daemo
     bare = {**os.environ, "LD_LIBRARY_PATH": str(paths.SIM_LIB_DIR), "GPUSHARE_SIM_DIR": daemon.sim_dir}
     shared = [daemon.run("1GiB", "50%", *WORK)] * 2
     ratios: list[float] = []
-    # In turns it would be half; a busy machine makes single rounds worth little.
+    # Taking turns would give half; on a busy machine single rounds are unreliable.
     while max(ratios, default=0) <= 0.9:
         assert len(ratios) < ROUNDS, ratios
         ratios.append(kernels(shared, daemon.env) / kernels([WORK] * 2, bare))

@@ -1,4 +1,4 @@
-"""Wall time is set while the daemon runs: what it wrote down stays what it was, and what it lends ends when it must."""
+"""The wall clock is set while the daemon runs: records stay as they were, and loans end when they must."""
 
 import mmap
 import os
@@ -22,7 +22,7 @@ def shim():
 
 @pytest.fixture
 def clock(make_daemon, shim, tmp_path):
-    """A daemon, and how its wall time is set."""
+    """A daemon, and a function that sets its wall clock."""
     path = tmp_path / "offset"
     path.write_bytes(bytes(8))
     daemon = make_daemon()
@@ -59,7 +59,7 @@ def test_periods_are_as_long_as_they_took(clock):
     assert min(walls) >= 0
     assert sum(walls) <= took
     assert all(abs(granted - wall / 2) <= 1 for wall, (_, _, granted) in zip(walls, rows, strict=True))
-    # It was set indeed.
+    # The clock was indeed set.
     assert any(abs(to_ns - time.time_ns()) > DAY // 2 for _, to_ns, _ in rows)
 
 

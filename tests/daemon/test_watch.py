@@ -1,4 +1,4 @@
-"""The watch stream: nothing is missed, nothing is shown twice, lost history is said."""
+"""The watch stream: no event is missed or repeated, and lost history is reported."""
 
 import itertools
 import json
@@ -28,7 +28,7 @@ def test_changes_of_a_grant_in_order(client):
     ]
     assert [event["rv"] for event in events] == [bookmark["rv"] + step for step in (1, 2, 3)]
     assert events[1]["object"]["devices"][0]["time_milli"] == 200
-    # The same again for a reader that comes later, from where the first began.
+    # A later reader gets the same from the same start.
     again = take(client.watch(since=bookmark["rv"], timeout=20), 4)[1:]
     assert again == events
 

@@ -1,5 +1,5 @@
-/* The arbiter over pages whose every word a tenant makes up: nobody but the liar is hurt. One device, three grants, of
- * which two write what they like; time goes on by what the input says. */
+/* The arbiter with pages whose every field a tenant may forge: only the liar may lose by it. One device, three grants,
+ * two of which write arbitrary values; the input also advances the time. */
 #include "fuzz.h"
 #include "arbiter/core/core.h"
 #include "arbiter/thread/state.h"
@@ -24,7 +24,7 @@ static void carry_out(const struct gs_core_decision *decision) {
   MUST(decision->other >= -1 && decision->other < GRANTS);
   uint32_t *held = &lease[decision->grant];
   if (decision->action == GS_CORE_LEASE) {
-    /* Liars may claim to leave the device idle, and hold leases beside each other; never beside the honest one. */
+    /* Liars may claim to leave the device idle, and hold leases together; never together with the honest grant. */
     for (int i = 0; i < GRANTS; i++)
       MUST(!(lease[i] & GS_LEASE_HELD) || (i != HONEST && decision->grant != HONEST));
     *held += 1;
@@ -53,7 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct gs_share share = {.guarantee_milli = 250u * (uint32_t)(i > 0), .limit_milli = 1000, .weight = (uint32_t)i};
     MUST(gs_core_add(core, i, &share, 0, now) >= 0);
   }
-  /* the honest one wants the device all the time */
+  /* the honest grant always has work */
   usage[HONEST]->slot[0].state = GS_SLOT_LIVE;
   usage[HONEST]->slot[0].device[0].waiting = 1;
   for (int step = 0; step < STEPS_MAX && in.left > 0; step++) {
@@ -76,7 +76,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     gs_core_device_stats(core, &device);
     MUST(device.leased_ns + device.idle_ns + device.switch_ns == device.wall_ns);
   }
-  /* whatever they said, the honest one is served in the end */
+  /* whatever the liars wrote, the honest grant is served in the end */
   for (int step = 0; step < 4000 && !(lease[HONEST] & GS_LEASE_HELD); step++) {
     for (int i = 0; i < GRANTS; i++) {
       struct gs_core_view view;

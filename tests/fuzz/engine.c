@@ -1,4 +1,4 @@
-/* The simulated GPU's socket under a client that sends what it likes: whole messages with wild numbers, pieces,
+/* The simulated GPU's socket with a client that sends arbitrary data: whole messages with random numbers, fragments,
  * descriptors. */
 #include <errno.h>
 #include <dirent.h>
@@ -41,7 +41,7 @@ static void start(void) {
   MUST(serve_listen(&engine, &err) == 0);
 }
 
-/* What is there to do now, and nothing else. */
+/* Handles the pending events without waiting. */
 static void serve_now(void) {
   struct epoll_event events[EVENTS];
   int count;
@@ -82,7 +82,7 @@ static void say(int fd, const void *message, size_t size, unsigned descriptors) 
   (void)sendmsg(fd, &whole, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* Reads every answer, scribbles over a lane that came with one, and closes what came. */
+/* Reads every answer, overwrites a lane that came with one, and closes received descriptors. */
 static void hear(int fd, struct bytes *in) {
   union {
     char bytes[CMSG_SPACE(2 * sizeof(int))];
@@ -152,7 +152,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   for (int i = 0; i < CLIENTS; i++)
     close(client[i]);
   serve_now();
-  /* All clients are gone: so is what they had. */
+  /* No clients are left, so their resources must be gone too. */
   for (uint32_t i = 0; i < engine.options.hello.ndevices; i++)
     MUST(engine.device[i].used == 0);
   MUST(engine.live == NULL && engine.keepers == 0);

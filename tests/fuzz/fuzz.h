@@ -1,4 +1,4 @@
-/* Reading structured values from the bytes that libFuzzer makes up. */
+/* Reads structured values from libFuzzer's input. */
 #ifndef FUZZ_H
 #define FUZZ_H
 
@@ -15,7 +15,7 @@ struct bytes {
   size_t left;
 };
 
-/* Fills out; zeros where the input has ended. */
+/* Fills `out`; with zeros after the end of the input. */
 static inline void take(struct bytes *in, void *out, size_t size) {
   size_t have = size < in->left ? size : in->left;
   memset(out, 0, size);

@@ -1,6 +1,6 @@
-/* Gangs over pages whose every word a tenant makes up: a gang has all its devices or none whatever it says, its ranks
- * are let on by a bounded step, and an honest gang is served. Two devices; a lying gang, a lying grant of one device,
- * an honest gang. */
+/* Gangs with pages whose every field a tenant may forge: a gang always has all its devices or none, its ranks may run
+ * ahead only by a bounded number of steps, and an honest gang is served. Two devices; a lying gang, a lying grant of
+ * one device, an honest gang. */
 #include "fuzz.h"
 #include "arbiter/core/core.h"
 #include "arbiter/thread/state.h"
@@ -66,7 +66,7 @@ static void check(int grant) {
     }
 }
 
-/* Gives when to come back. */
+/* Returns the time of the next step. */
 static uint64_t decide(uint64_t now) {
   static struct gs_gang_decision made[GS_GANG_DECISIONS];
   struct gs_core_decision decisions[GS_CORE_DECISIONS];
@@ -134,7 +134,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     else
       gs_core_add(core[0], g, &share[0], 0, now);
   }
-  /* the honest gang wants its devices all the time, by one of its ranks */
+  /* the honest gang always has work on its devices, from one of its ranks */
   usage[HONEST]->slot[0].state = GS_SLOT_LIVE;
   usage[HONEST]->slot[0].device[0].waiting = 1;
   usage[HONEST]->slot[0].device[0].collectives = 5;

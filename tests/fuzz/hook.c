@@ -1,5 +1,5 @@
-/* The hook's two readers: the daemon's HTTP answer, and what the engine writes to stdin. A refusal is written into the
- * container's config: whatever that was, the result is JSON that the engine can read. */
+/* The hook's two parsers: the daemon's HTTP answer, and the engine's data on stdin. A refusal is written into the
+ * container's config: whatever the config was, the result must be JSON that the engine can read. */
 #define main hook_main
 #include "../../hooks/hook.c"
 #undef main

@@ -1,4 +1,4 @@
-/* The simulator's reader of images, and the interposer's, on a file that a program named. They share no code. */
+/* The image parsers of the simulator and of the interposer, on a file named by a program. They share no code. */
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -6,7 +6,7 @@
 #include "image/gs_image.h"
 #include "sim/program/image.h"
 
-/* What image.c needs of the rest of the simulated driver. */
+/* Functions of the simulated driver that image.c needs. */
 void sim_lock(void) {}
 void sim_unlock(void) {}
 CUresult sim_ready(void) { return CUDA_SUCCESS; }

@@ -1,4 +1,4 @@
-/* The daemon's answer to a join, whatever it is. */
+/* Arbitrary answers of a daemon to a join. */
 #include "../../native/interposer/process/join.c"
 
 #include "fuzz.h"
@@ -45,7 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     close(bell);
   close(ends[0]);
   close(ends[1]);
-  /* every descriptor that came is closed: they had the next numbers */
+  /* all received descriptors are closed: they would have had the next numbers */
   for (next = ends[1] + 1; next < ends[1] + 4; next++)
     MUST(fcntl(next, F_GETFD) < 0);
   return 0;

@@ -1,4 +1,4 @@
-/* hooks/json.c: what a daemon, an engine or a container's author wrote. */
+/* hooks/json.c: input from a daemon, an engine or a container's author. */
 #include "fuzz.h"
 #include "json.h"
 
@@ -24,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   (void)gs_json_is_object(text);
   if (size > 0)
     look_into(text, 0);
-  /* quoting and reading back gives what was put in, but for what cannot be shown on a line */
+  /* quoting and parsing returns the original, except for characters that cannot be printed on a line */
   char *copy = strndup((const char *)data, size), *quoted = gs_json_string(copy), *line = malloc(size + 1);
   MUST(gs_json_line((struct gs_span){quoted, strlen(quoted)}, line, size + 1));
   MUST(strlen(line) <= strlen(copy));

@@ -1,4 +1,4 @@
-/* cuGetProcAddress with made-up names, versions and flags: the pointer is the driver's, or the handler of that very
+/* cuGetProcAddress with random names, versions and flags: the pointer is the driver's, or the handler of exactly that
  * name. */
 #include "fuzz.h"
 #include "interposer/hooks/lookup.h"
@@ -21,7 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     version = 2000 + version % 12000;
   cuuint64_t flags = shape & 2 ? take64(&in) : take8(&in) % 3;
   char name[128] = "";
-  if (shape & 4) { /* a known name, or its beginning */
+  if (shape & 4) { /* a known name, or a prefix of one */
     snprintf(name, sizeof name, "%s", gs_known[take32(&in) % gs_nknown].base);
     name[take8(&in) % sizeof name] = 0;
   }

@@ -1,5 +1,5 @@
-/* The shared pages as a tenant reads them: its own checks, the reserve rule and the NVML view over whatever another
- * process or a newer daemon left there. */
+/* The shared pages as a tenant reads them: its own checks, the reserve rule and the NVML view, with arbitrary values
+ * from another process or a newer daemon. */
 #include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>
@@ -17,7 +17,7 @@ enum { FIRST_SLOTS = 4 };
 static struct gs_view view;
 static char directory[] = "/dev/shm/fuzz-pages-XXXXXX";
 
-/* The clock runs fast: patience with an undecided neighbour ends soon. */
+/* The clock runs fast, so that the wait for an undecided neighbour ends soon. */
 int __wrap_clock_gettime(clockid_t clock, struct timespec *time);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *time) {
   static uint64_t now;
@@ -27,7 +27,7 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *time) {
   return 0;
 }
 
-/* What the view keeps of a device is gone with the input. */
+/* The view's cached state of a device, which is reset with each input. */
 static struct {
   void *at;
   size_t bytes;
@@ -102,7 +102,7 @@ static void share(const struct gs_pages *pages, struct bytes *in) {
   for (uint32_t device = 0; device < pages->limits->ndevices; device++) {
     uint64_t used = gs_page_used(pages, device), bytes = take64(in) >> (take8(in) % 64);
     uint32_t slot = take8(in) % FIRST_SLOTS;
-    pages->usage->slot[slot].device[device].memory_pending = 0; /* its owner asks for one thing at a time */
+    pages->usage->slot[slot].device[device].memory_pending = 0; /* the owner of a slot has one request at a time */
     uint64_t own = pages->usage->slot[slot].device[device].memory_bytes;
     if (slot < pages->limits->slots_high)
       MUST(used >= own);

@@ -1,4 +1,4 @@
-# Fuzz targets: a program per file here, with the sources that read the bytes, under libFuzzer and two sanitizers.
+# Fuzz targets: one program per file here, with the sources that parse the bytes, under libFuzzer and two sanitizers.
 if(NOT CMAKE_C_COMPILER_ID STREQUAL "Clang")
   message(FATAL_ERROR "GPUSHARE_FUZZ needs CMAKE_C_COMPILER=clang: libFuzzer is part of it")
 endif()
@@ -15,7 +15,7 @@ function(gpushare_fuzz_target name)
     LINK -fsanitize=fuzzer,address,undefined ${arg_LINK})
 endfunction()
 
-# All of the interposer as an archive: a target takes what it does not bring itself.
+# All of the interposer as an archive: the linker takes what a target does not define itself.
 add_library(fuzzed-interposer STATIC EXCLUDE_FROM_ALL ${_interposer})
 add_dependencies(fuzzed-interposer interposer_generated)
 target_include_directories(fuzzed-interposer PUBLIC ${_generated} ${GPUSHARE_INCLUDE})

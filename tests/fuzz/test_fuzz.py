@@ -1,4 +1,4 @@
-"""libFuzzer on everything that reads bytes of the other side. A crashing input goes into corpus/<target>."""
+"""libFuzzer on everything that reads untrusted bytes. Add crashing inputs to corpus/<target>."""
 
 import os
 import re
@@ -13,11 +13,11 @@ from gpushare import paths
 HERE = Path(__file__).resolve().parent
 NORMAL_SECONDS, LONG_SECONDS = 1, 12
 TARGETS = sorted(file.stem for file in HERE.glob("*.c"))
-LONGEST = {"hook": 32768, "image": 16384, "arbiter": 16384, "gangs": 16384}  # bytes of input; 4096 of the others
+LONGEST = {"hook": 32768, "image": 16384, "arbiter": 16384, "gangs": 16384}  # bytes of input; 4096 for the others
 
 
 def fuzz(program: Path, name: str, seconds: int, directory: Path) -> int:
-    """Replays the corpus, then makes up inputs; gives how many ran."""
+    """Runs the corpus, then generates inputs; returns the number of runs."""
     corpus, found = HERE / "corpus" / name, directory / "found"
     found.mkdir()
     env = {**os.environ, "LD_LIBRARY_PATH": str(paths.SIM_LIB_DIR), "ASAN_OPTIONS": "detect_leaks=1"}

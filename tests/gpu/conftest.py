@@ -1,4 +1,4 @@
-"""The benchmarks' packages are no part of the wheel: they are found where they lie."""
+"""The benchmarks' packages are not in the wheel; they are imported from the checkout."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""bench/arbiter: its arithmetic, and one quick run of all systems. Nothing here proves a number."""
+"""bench/arbiter: its arithmetic, and one quick run of all systems. Does not check performance."""
 
 import json
 import os
@@ -51,7 +51,8 @@ def test_a_quick_run_of_two_workloads_under_all_systems(tmp_path):
     }
 
     for case in cases.values():
-        # The simulator's books: what tenants got is what the device did, and that, switches and idle time are the wall.
+        # The simulator's accounting: the tenants' work is the device's work, and together with switches and idle time
+        # it is the wall time.
         assert sum(case["tenant_busy"]) == pytest.approx(case["busy"], rel=1e-6)
         rest = 1 - case["busy"] - case["switching"]
         assert rest >= -1e-6
@@ -59,16 +60,16 @@ def test_a_quick_run_of_two_workloads_under_all_systems(tmp_path):
             assert 0 <= case["idle_with_waiters"] <= rest + 0.02
         assert case["load"]["cores"] >= 1
     for name in names:
-        # Both tenants of a case have work done for them under every system, and somebody else knows of it.
+        # Under every system, both tenants of a case get work done, and an independent source confirms it.
         for system in SYSTEMS:
             case = cases[name, system.name]
             assert len(case["tenant_busy"]) == 2
             assert all(rate > 0 for rate in case["tenant_kernels_s"]) or system.name == "lock"
-    # The device's own slicing knows no shares and gpushare does.
+    # The device's own time slicing ignores shares; gpushare enforces them.
     errors = {system.name: cases["25-75", system.name]["share_error_1s"] for system in SYSTEMS}
     assert errors["none"] > 15
     assert errors["gpushare"] < 15
-    # A lock with a quantum holds requests back for as long; the arbiter's events tell of each wake.
+    # A lock with a quantum delays requests for that long; the arbiter's events record each wake.
     assert cases["inference-0.1", "gpushare"]["wake_to_lease_ms"]["n"] > 10
     assert cases["inference-0.1", "gpushare"]["reclaim_ms"]["n"] > 10
     assert cases["inference-0.1", "gpushare"]["arbiter_cpu"] > 0
@@ -112,7 +113,7 @@ def test_cases_bring_what_they_are_compared_with():
 
 
 def test_every_workload_can_be_promised():
-    """What is asked of a device is not more than it has, and work fits into its period."""
+    """The total demand does not exceed the device, and the work fits into its period."""
     for workload in WORKLOADS:
         for device in range(workload.devices):
             here = [tenant for tenant in workload.tenants if tenant.device == device]
@@ -125,7 +126,7 @@ def test_every_workload_can_be_promised():
 def test_share_errors():
     second = 10**9
     times = [at * second // 2 for at in range(5)]
-    # 25/75 but for the last half second, in which the first gets all.
+    # 25/75 except for the last half second, in which the first gets everything.
     busy = [[0, 0], [1, 3], [2, 6], [3, 9], [7, 9]]
     assert stats.share_errors(times, busy, [0.25, 0.75], second) == pytest.approx([0, 0, 100 * (5 / 8 - 0.25)])
     assert stats.share_errors(times, busy, [0.25, 0.75], 2 * second) == pytest.approx([100 * (7 / 16 - 0.25)])

@@ -1,4 +1,4 @@
-"""How bench/gpu makes a time into an amount of work, against a device whose times are known."""
+"""How bench/gpu converts a time to an amount of work, with a device of known timing."""
 
 import ctypes
 import random
@@ -30,7 +30,7 @@ def calibrated(library: ctypes.CDLL, device: Callable[[int, int], float]) -> Cal
 
 @pytest.mark.parametrize("rate", [0.002, 0.06, 1.0, 40.0])
 def test_events_and_launches_are_told_from_the_work(library, rate):
-    """5 us for the events, 1.5 us a launch, and 8 ms once, when the driver loads the kernel."""
+    """5 us for the events, 1.5 us per launch, and 8 ms once, when the driver loads the kernel."""
     random.seed(1)
     loads = [8e6]
 
@@ -42,7 +42,7 @@ def test_events_and_launches_are_told_from_the_work(library, rate):
     assert found is not None
     assert found.rate == pytest.approx(rate, rel=0.01)
     assert found.launch_ns == pytest.approx(1500, abs=100)
-    # A launch with this amount takes as long as it was asked to, as near as whole iterations come.
+    # A launch with this amount takes the requested time, to the precision of whole iterations.
     for asked in (5000, 20_000, 20_000_000):
         amount = library.calibrated_amount(ctypes.byref(found), ctypes.c_uint64(asked))
         assert 1500 + amount / rate == pytest.approx(asked, rel=0.02, abs=0.5 / rate)
@@ -50,7 +50,7 @@ def test_events_and_launches_are_told_from_the_work(library, rate):
 
 
 def test_an_interruption_does_not_count(library):
-    """In every third timing the device was away for 50 ms: the middle of several differences is none of these."""
+    """In every third timing the device was interrupted for 50 ms: the median of several differences is unaffected."""
     calls = 0
 
     def device(launches: int, amount: int) -> float:

@@ -1,4 +1,4 @@
-"""A group that fails, hangs or dies: its rows are kept, and nothing of it is left."""
+"""A group that fails, hangs or dies: its rows are kept, and no process remains."""
 
 import json
 import os
@@ -65,7 +65,7 @@ def test_a_bad_group_keeps_its_rows_and_leaves_nothing(tmp_path, function, state
     path = os.pathsep.join([str(tmp_path), str(machine.ROOT / "bench" / "gpu"), str(Path(paths.__file__).parents[1])])
     results = Results(tmp_path / "out" / "x.json", machine.facts(True), "run")
     group = Group("bad", "A bad group", f"broken:{function}", 60)
-    # One that hangs runs until its limit; a busy machine may not have started it by then.
+    # A hanging function runs until its limit; a busy machine may not have started it by then.
     for limit in (1.5, 6, 24) if function == "hangs" else (60,):
         entry = results.begin(group)
         isolate.run(group, tmp_path / "config.json", {**os.environ, "PYTHONPATH": path}, limit, entry, results.write)

@@ -1,4 +1,4 @@
-"""bench/gpu's programs that need a real driver, beside stand-ins for it."""
+"""bench/gpu's programs that need a real driver, with stand-ins for the driver."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def executable(path: Path, text: str) -> None:
 
 
 def shown(tmp_path: Path, answers: dict[str, str] | None) -> dict:
-    """What smi.py prints where nvidia-smi answers so (by what it is asked for); None: there is no nvidia-smi."""
+    """The output of smi.py if nvidia-smi gives these answers (by query); None: there is no nvidia-smi."""
     if answers is not None:
         cases = "".join(f"--query-{what}=*) {answer} ;;\n" for what, answer in answers.items())
         executable(tmp_path / "nvidia-smi", f"#!/bin/sh\ncase $1 in\n{cases}esac\n")

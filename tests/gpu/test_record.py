@@ -1,4 +1,4 @@
-"""How `make bench` compares a run with the stored one."""
+"""How `make bench` compares a run with the stored run."""
 
 import json
 

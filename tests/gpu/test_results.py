@@ -1,4 +1,4 @@
-"""How bench/gpu judges rows, keeps results and shows them in the README files, from made-up results."""
+"""How bench/gpu judges rows, stores results and shows them in the README files, with made-up results."""
 
 import json
 import re
@@ -97,13 +97,14 @@ def test_statistics():
     assert spread([3, 1, 2]).median == 2
     assert loss([100, 200], [75, 150]).median == 25
     assert shares([1, 3]) == [25, 75]
-    # The first program began a bucket later; first and last buckets of each are incomplete.
+    # The first program began a bucket later; the first and last buckets of each are incomplete.
     assert windows([11, 10], [[9, 1, 2, 3, 9], [9, 9, 4, 5, 6, 9]], 1) == [[1, 4], [2, 5], [3, 6]]
     assert windows([11, 10], [[9, 1, 2, 3, 9], [9, 9, 4, 5, 6, 9]], 2) == [[3, 9]]
 
 
 def test_the_end_of_the_longer_units_is_not_counted_as_all_the_time():
-    """8 s of turns; then one has 0.4 s of its units left, alone: together they never did more than the device can."""
+    """8 s of taking turns; then one program has 0.4 s of units left and runs alone: together they never exceed the
+    device."""
     short = {"units": 400, "wall_ns": 8e9}  # 10 ms each, alone 100 a second
     long = {"units": 22, "wall_ns": 8.4e9}  # 200 ms each, alone 5 a second
     assert pairs.summed([short, long], [100, 5]) == pytest.approx(100)
@@ -127,7 +128,7 @@ def test_only_a_lack_of_memory_is_a_limit_that_holds():
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """With this one's README files and no results."""
+    """A checkout with the README files of this one and no results."""
     for name in readme.FILES:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(machine.ROOT / name, tmp_path / name)

@@ -1,4 +1,4 @@
-"""bench/gpu without a GPU: every group that can runs on the simulated device. Nothing here proves a number."""
+"""bench/gpu without a GPU: every group that can runs on the simulated device. Does not check performance."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from running import alive, until
 
 RUN = machine.ROOT / "bench" / "gpu" / "run"
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.geteuid() != 0, reason="bench/gpu/run needs root")]
-# Takes away all control groups, in a mount namespace of its own.
+# Hides all control groups, in a mount namespace.
 WITHOUT_CGROUPS = """
 mount --make-rprivate /
 for at in $(grep -E ' - cgroup2? ' /proc/self/mountinfo | cut -d' ' -f5 | tac); do umount -l "$at" || exit; done
@@ -47,7 +47,7 @@ def test_every_group_runs_on_the_simulated_device(tmp_path):
     assert states == {group.name: "skipped" if group.real else "ok" for group in (PREFLIGHT, *GROUPS)}
     rows = {name: {row["name"]: row for row in entry["rows"]} for name, entry in found.items()}
     assert all(rows[group.name] for group in GROUPS if not group.real)
-    # The programs measured what the simulator is known to do.
+    # The programs measured the simulator's known values.
     assert rows["hidden"]["a bare context"]["value"] == 16
     assert rows["clients"]["kinds of clients not caught"]["value"] == 0
     assert rows["memory"]["usable under a limit of 4 GiB"]["value"] == 4096 - 16 - 2
@@ -115,7 +115,7 @@ def _command(pid: int) -> str:
 
 
 def _started(pid: int) -> tuple[list[int], int] | None:
-    """All that the command has started, once a daemon and a load program are among it, and that program."""
+    """All processes that the command has started, once these include a daemon and a load program; and that program."""
     pids = _descendants(pid)
     load = next((one for one in pids if "/load " in _command(one).partition("--")[0]), None)
     return (pids, load) if load is not None and any(" daemon " in _command(one) for one in pids) else None
@@ -130,7 +130,7 @@ def test_nothing_outlives_the_command(tmp_path, number):
     try:
         pids, load = until(lambda: _started(process.pid), 60)
         work = Path(f"/proc/{load}/exe").readlink().parents[1]
-        # A program that is stuck: left to itself, the group would wait a minute for it.
+        # Simulates a hung program: otherwise the group would wait for it for a minute.
         os.kill(load, signal.SIGSTOP)
         process.send_signal(number)
         until(lambda: not any(alive(pid) for pid in [process.pid, *pids]), 40, "it and its children end")
