@@ -1,4 +1,5 @@
-"""What no linter checks: versions agree, files keep their size, generated tables are current, NVML has one importer."""
+"""Checks that no linter makes: versions agree, file sizes are within limits, generated tables are current, NVML has one
+importer."""
 
 import re
 import subprocess
@@ -11,10 +12,10 @@ import editorconfig
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench" / "gpu"))
 
-from gpubench import readme  # noqa: E402 - no part of the installed package
+from gpubench import readme  # noqa: E402 - not in the installed package
 
 PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md", "docs/*.md", "native/**/README.md")
-# In backticks: a file or folder with a slash in it, perhaps with a function of that file.
+# In backticks: a file or folder with a slash in its name, possibly with a function of that file.
 NAMED = re.compile(r"`((?:gpushare|native|hooks|tests|bench|scripts|packaging|docs)/[\w./-]*)(?::(\w+))?`")
 
 LINES_MAX = 700
@@ -29,7 +30,7 @@ def tracked() -> list[Path]:
 
 
 def lost_names() -> list[str]:
-    """Files, folders and functions that a page names and that are not there."""
+    """Files, folders and functions that a page mentions but that do not exist."""
     found = []
     for page in sorted(path for pattern in PAGES for path in ROOT.glob(pattern)):
         for name, function in NAMED.findall(page.read_text()):
@@ -42,7 +43,7 @@ def lost_names() -> list[str]:
 
 
 def unlike_editorconfig() -> list[str]:
-    """Text files that are not what .editorconfig asks of an editor."""
+    """Text files that do not conform to .editorconfig."""
     found = []
     for path in tracked():
         try:

@@ -1,7 +1,8 @@
-"""The rooms of the C code: includes and calls go one way (rooms.toml), and no files call each other in a circle.
+"""The rooms of the C code: includes and calls have one direction (rooms.toml), and there are no cycles of calls between
+files.
 
 usage: check_rooms.py BUILD, a build of this tree. Includes are read from the sources. Calls are read from the object
-files: an undefined symbol of one that another one of the same target defines. Generated sources are no rooms.
+files: an undefined symbol of one that another one of the same target defines. Generated sources do not belong to rooms.
 """
 
 import re
@@ -14,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
-# nm's letters: U undefined; T D B R V W and their like defined. Lower case is local to the file.
+# nm's letters: U is undefined; T, D, B, R, V, W and similar are defined. Lower case is local to the file.
 UNDEFINED, DEFINED = "U", frozenset("TDBRVWCGS")
 
 Graph = dict[str, set[str]]
@@ -33,7 +34,7 @@ def sources() -> list[str]:
 
 
 def allowed(rules: dict[str, list[dict[str, list[str]]]]) -> Graph:
-    """room -> the rooms that it may use, itself among them."""
+    """room -> the rooms that it may use, including itself."""
     may: Graph = {}
     for house in rules["house"]:
         below = set(house.get("ground", []))
@@ -46,12 +47,12 @@ def allowed(rules: dict[str, list[dict[str, list[str]]]]) -> Graph:
 
 
 def room_of(name: str, rooms: Iterable[str]) -> str | None:
-    """The innermost room that a file lies in."""
+    """The innermost room that contains a file."""
     return max((room for room in rooms if name.startswith(room + "/")), key=len, default=None)
 
 
 def includes(names: list[str]) -> Graph:
-    """file -> the tracked headers that it includes, by the include root native/ or from its own folder."""
+    """file -> the tracked headers that it includes, relative to native/ or to its own folder."""
     known, found = set(names), {}
     for name in names:
         wanted = INCLUDE.findall((ROOT / name).read_text())
@@ -61,7 +62,7 @@ def includes(names: list[str]) -> Graph:
 
 
 def objects(build: Path, known: set[str]) -> Iterator[tuple[str, list[tuple[str, Path]]]]:
-    """(target, [(source, object)]) of each CMake target; objects of sources that are gone are left out."""
+    """(target, [(source, object)]) of each CMake target, without objects of deleted sources."""
     for target in sorted(build.rglob("CMakeFiles/*.dir")):
         if not target.is_dir():
             continue

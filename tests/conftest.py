@@ -1,4 +1,4 @@
-"""Fixtures of all areas: a real daemon with its simulator, in a state directory of its own."""
+"""Fixtures for all tests: a real daemon with its simulator, in its own state directory."""
 
 import os
 from collections.abc import Iterator
@@ -9,17 +9,17 @@ from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
 from running import Daemon
 
-# What is tested is the installed package: programs started here do not pick up the tree they are started in.
+# The installed package is tested: programs started here must not import from their working directory.
 os.environ["PYTHONSAFEPATH"] = "1"
 
-# The same examples in every run here, and others in every run of make test-slow. No example has a deadline: the machine
-# may do other things.
+# The same examples in every run here, and different ones in every run of make test-slow. Examples have no deadline,
+# because the machine may be busy.
 calm = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("few", max_examples=25, derandomize=True, **calm)
 settings.register_profile("many", max_examples=100, **calm)
 settings.load_profile("few")
 
-# What these use has one name on the whole machine: engines, control groups.
+# These tests use names that are global on the machine: engines, control groups.
 MACHINE_WIDE = ("containers", "unit/test_cgroup.py", "unit/test_device_program.py")
 ATTEMPTS = 3
 
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """A busy machine makes a figure worse, never better: the best of three attempts counts."""
+    """A busy machine makes a measurement worse, never better: the best of three attempts counts."""
     group = item.get_closest_marker("xdist_group")
     if item.get_closest_marker("timing") is None and (group is None or "timing" not in group.args):
         return None

@@ -1,1 +1,2 @@
-"""`gpushare demo`: two containers share one device, and the books say whether every promise held."""
+"""`gpushare demo`: two containers share one device, and independent measurements show whether each guarantee was
+kept."""

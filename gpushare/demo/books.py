@@ -1,7 +1,7 @@
-"""The judge: who got how much of the device.
+"""Measures how much of the device each tenant got.
 
-On a simulated device the simulator's own books, independent of the interposer and the daemon; on a real one, what the
-daemon metered.
+On a simulated device these are the simulator's own numbers, independent of the interposer and the daemon; on a real
+device, the numbers that the daemon metered.
 """
 
 import time
@@ -13,7 +13,7 @@ from gpushare.client import Client
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Of one tenant: device time since it started, bytes now and at the most."""
+    """Of one tenant: device time since its start, current bytes and peak bytes."""
 
     busy_ns: int
     bytes: int
@@ -29,14 +29,14 @@ class Page:
 
 
 class Books:
-    """What each tenant has used: as the simulator counted it, or on a real device as the daemon did."""
+    """The usage of each tenant: as counted by the simulator or, on a real device, by the daemon."""
 
     def __init__(self, client: Client, simulated: bool, grants: dict[str, str], pids: dict[str, int]) -> None:
         """`grants` and `pids`: by tenant."""
         self._client, self._simulated, self._grants, self._pids = client, simulated, grants, pids
 
     def read(self) -> Page:
-        """The counts of this moment. Raises GpushareError."""
+        """The current counts. Raises GpushareError."""
         return self._simulator() if self._simulated else self._daemon()
 
     def _simulator(self) -> Page:
@@ -57,13 +57,13 @@ class Books:
 
 
 def shares_of_demand(before: Page, after: Page) -> dict[str, int]:
-    """Milli of the device time all tenants got together: what is promised while all of them want it."""
+    """Milli of the device time that all tenants got together: the guaranteed value while all of them have work."""
     busy = {tenant: after.readings[tenant].busy_ns - before.readings[tenant].busy_ns for tenant in after.readings}
     return _milli(busy, sum(busy.values()))
 
 
 def shares_of_wall(before: Page, after: Page) -> dict[str, int]:
-    """Milli of the time that passed: what matters while somebody is idle."""
+    """Milli of the elapsed time: the relevant value while a tenant is idle."""
     busy = {tenant: after.readings[tenant].busy_ns - before.readings[tenant].busy_ns for tenant in after.readings}
     return _milli(busy, after.wall_ns - before.wall_ns)
 

@@ -8,13 +8,13 @@ from gpushare.paths import CONTAINER_LIB
 
 TENANT_PROGRAM = f"{CONTAINER_LIB}/gpushare-spin"
 
-# What a dynamically linked program needs of the host. Symlinks (merged /usr) stay symlinks.
+# The host directories that a dynamically linked program needs. Symlinks (merged /usr) stay symlinks.
 _HOST_DIRECTORIES = ("usr", "lib", "lib32", "lib64", "libx32", "bin", "sbin")
 _MOUNT_POINTS = ("proc", "dev", "etc", "run", "tmp")
 
 
 def make(bundle: Path, annotations: dict[str, str], arguments: list[str], cgroup: str) -> None:
-    """Writes `bundle`. The program gets no capability and a network of its own without an interface."""
+    """Writes `bundle`. The program gets no capabilities, and a network namespace without an interface."""
     root = bundle / "rootfs"
     root.mkdir(parents=True)
     for name in _MOUNT_POINTS:

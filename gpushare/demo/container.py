@@ -1,4 +1,4 @@
-"""A tenant: one container under runc, obeying commands on its stdin."""
+"""A tenant: one container under runc that executes commands from its stdin."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ END_SECONDS = 5.0
 
 
 class Container:
-    """`runtime_root`: runc's own state, ours alone. Always `end` it."""
+    """`runtime_root`: a private directory for runc's state. Always call `end`."""
 
     def __init__(self, name: str, where: Path, runtime_root: Path, socket: Path) -> None:
         self.name = name
@@ -31,7 +31,7 @@ class Container:
         self._answers: queue.Queue[dict[str, Any] | None] = queue.Queue()
 
     def start(self, annotations: dict[str, str]) -> None:
-        """Returns when the program in it has its device; raises FailedError with the engine's words otherwise."""
+        """Returns when the program in it has its device; otherwise raises FailedError with the engine's message."""
         bundle.make(self._bundle, annotations, [bundle.TENANT_PROGRAM], f"/gpushare-demo/{self._id}")
         with open(self._bundle / "stderr", "w") as stderr, uninterrupted():
             self._process = subprocess.Popen(
@@ -40,7 +40,7 @@ class Container:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
-                # A Ctrl-C at the terminal is the demo's, which ends its containers in order.
+                # Ctrl-C at the terminal must reach only the demo, which ends its containers in order.
                 start_new_session=True,
             )
         threading.Thread(target=self._read, name=f"read-{self.name}", daemon=True).start()
@@ -50,7 +50,7 @@ class Container:
 
     @property
     def grant(self) -> str:
-        """Its id, which the runtime wrapper got into the config."""
+        """Its id, which the runtime wrapper wrote to the config."""
         annotations = json.loads((self._bundle / "config.json").read_text())["annotations"]
         return str(annotations[GRANT])
 
@@ -59,12 +59,12 @@ class Container:
         return self._process is not None and self._process.poll() is None
 
     def check(self) -> None:
-        """Raises FailedError with its last words when it runs no more."""
+        """Raises FailedError with its last output if it has exited."""
         if not self.running():
             raise FailedError(self._epitaph())
 
     def ask(self, command: str) -> dict[str, Any]:
-        """Sends one command, returns the program's answer."""
+        """Sends one command and returns the program's answer."""
         assert self._process is not None and self._process.stdin is not None
         try:
             self._process.stdin.write(command + "\n")
@@ -74,11 +74,11 @@ class Container:
         return self._answer(ANSWER_SECONDS)
 
     def end(self) -> None:
-        """Whatever state it is in: afterwards there is no container and no process of it."""
+        """Ends it in any state: afterwards neither the container nor a process of it exists."""
         if self._process is None:
             return
         if self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # a command that was not read any more
+            with contextlib.suppress(BrokenPipeError):  # an unread command
                 self._process.stdin.close()
         if not self._ends():
             self._delete()

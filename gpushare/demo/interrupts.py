@@ -1,5 +1,5 @@
-"""Ctrl-C and SIGTERM end the demo by an exception, so that everything is taken away, but not between a thing that was
-made and the note that it was."""
+"""Ctrl-C and SIGTERM end the demo by an exception, so that everything is cleaned up, but never between the creation of
+an object and its registration for clean-up."""
 
 import contextlib
 import signal
@@ -40,7 +40,7 @@ def interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """What came meanwhile comes at the end."""
+    """Delivers an interrupt that arrives inside at its end."""
     _interrupts.held += 1
     try:
         yield

@@ -1,4 +1,4 @@
-"""Puts node, story and screen together, and takes everything away again."""
+"""Connects node, story and screen, and cleans everything up."""
 
 import contextlib
 import os
@@ -47,7 +47,7 @@ def run(phase_seconds: float, *, quiet: bool) -> tuple[dict[str, Any], Facts, li
 
 
 def _silence(_: Any) -> None:
-    """For a reader of JSON."""
+    """Replaces the screen for JSON output."""
 
 
 def _check() -> None:
@@ -63,10 +63,10 @@ def _check() -> None:
 @uninterrupted()
 def _remove(where: Path) -> None:
     for parent in (CGROUPS, *CGROUPS.iterdir()):
-        # The runtime removes each container's cgroup, not the parent it made for all of them.
+        # The runtime removes each container's cgroup, but not the parent that it created for all of them.
         with contextlib.suppress(OSError):
             (parent / "gpushare-demo").rmdir()
-    # A process that is just ending may still put something there.
+    # A process that is exiting may still create files there.
     deadline = time.monotonic() + REMOVE_SECONDS
     while True:
         shutil.rmtree(where, ignore_errors=True)

@@ -1,4 +1,5 @@
-"""The demo's own daemon, beside any other on the machine: everything it makes lies below one temporary directory."""
+"""The demo's own daemon, independent of any other on the machine: everything it creates is below one temporary
+directory."""
 
 import contextlib
 import ctypes
@@ -26,7 +27,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def _end_with_parent() -> None:
-    """A demo that is killed outright takes its daemon along; its containers end with their stdin."""
+    """A killed demo takes its daemon down with it; its containers end at EOF on their stdin."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -36,7 +37,7 @@ def has_driver() -> bool:
 
 
 class Node:
-    """`start`, then always `end`."""
+    """Call `start`, then always `end`."""
 
     def __init__(self, directory: Path) -> None:
         self._layout = Layout.of(directory)
@@ -51,7 +52,7 @@ class Node:
         return self._layout.socket
 
     def start(self) -> Any:
-        """Facts of the node, when its daemon answers."""
+        """The node's facts, once its daemon answers."""
         command = [sys.executable, "-P", "-m", "gpushare", "daemon", "--state-dir", str(self._layout.state)]
         if not has_driver():
             command += ["--simulate", SIMULATED_DEVICE]
@@ -82,7 +83,7 @@ class Node:
         return facts
 
     def wait_released(self, grants: list[str]) -> None:
-        """A container that ended gives its share back; the books of the next user must not find it taken."""
+        """An ended container returns its share. The next reader of the accounting must not see it in use."""
         deadline = time.monotonic() + END_SECONDS
         while any(grant["id"] in grants for grant in self.client.grants()) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -98,7 +99,7 @@ class Node:
                 self._process.kill()
                 self._process.wait()
         if self._simulator is not None:
-            # It outlives daemons by design; nobody else uses this one.
+            # The simulator outlives daemons by design; nothing else uses this one.
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._simulator, signal.SIGTERM)
                 select.select([self._simulator], [], [], END_SECONDS)

@@ -1,4 +1,4 @@
-"""The live table and the verdict, as text. A table that redraws itself at a terminal, a line a second elsewhere."""
+"""The live table and the verdict, as text."""
 
 import sys
 from typing import Any
@@ -18,7 +18,7 @@ _LINE_SECONDS = 1.0
 
 
 class Screen:
-    """Prints the demo as it goes: a table that is redrawn on a terminal, a line a second elsewhere."""
+    """Prints the progress of the demo: a redrawn table on a terminal, otherwise a line per second."""
 
     def __init__(self, tenants: tuple[Tenant, ...]) -> None:
         self._tenants = tenants
@@ -27,11 +27,11 @@ class Screen:
         self._next_line = 0.0
 
     def step(self, text: str) -> None:
-        """What is being done where there is nothing to measure yet, or no more."""
+        """Shows the current step, before the first and after the last measurement."""
         print(f"... {text}", flush=True)
 
     def begin(self, facts: dict[str, Any]) -> None:
-        """Says which device it is and who shares it. `facts`: as in the JSON."""
+        """Prints the device and its tenants. `facts`: as in the JSON."""
         device = facts["device"]
         if device["simulated"]:
             print(f"No NVIDIA driver here: the device is SIMULATED ({device['name']}, {device['uuid']}).")
@@ -81,7 +81,7 @@ def _row(tenant: Tenant, tick: Tick) -> list[str]:
 
 
 def verdict(claims: list[Claim]) -> None:
-    """Prints every claim with what was measured, and PASS or FAIL."""
+    """Prints each claim with its measurement, and PASS or FAIL."""
     print("\nverdict")
     for claim in claims:
         print(f"  {'ok  ' if claim.ok else 'FAIL'}  {claim.claim}: {claim.measured}")

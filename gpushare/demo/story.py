@@ -1,4 +1,4 @@
-"""What happens in the demo, in order, and what is measured meanwhile."""
+"""The phases of the demo, in order, and their measurements."""
 
 import contextlib
 import time
@@ -20,14 +20,14 @@ HELD = {OWNER.name: "6GiB", BORROWER.name: "2GiB"}
 TOO_MUCH = "6GiB"
 
 KERNEL_NS = 500_000
-SETTLE_SECONDS = 1.0  # not counted after each change: what is promised is a share over whole seconds
+SETTLE_SECONDS = 1.0  # excluded after each change: the guarantee is a share over whole seconds
 TICK_SECONDS = 0.5
 RECLAIM_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """What the live table shows."""
+    """The contents of the live table."""
 
     phase: str
     seconds: float
@@ -54,7 +54,7 @@ class Story:
         self._last: Page | None = None
 
     def play(self, simulated: bool) -> Facts:
-        """Runs all phases and returns what was seen. Ends its containers in any case. Raises GpushareError."""
+        """Runs all phases and returns the measurements. Always ends its containers. Raises GpushareError."""
         try:
             self._start(simulated)
             self._both()
@@ -110,7 +110,7 @@ class Story:
 
     @uninterrupted()
     def _end(self) -> None:
-        with contextlib.ExitStack() as each:  # also after one that failed
+        with contextlib.ExitStack() as each:  # even if an earlier one failed
             for container in (self._borrower, self._owner):
                 each.callback(container.end)
         if self._grants:
@@ -145,7 +145,7 @@ class Story:
         return self._books.read()
 
     def _events(self, after: int) -> tuple[list[Any], int]:
-        """All that came after `after`, and where that leaves off."""
+        """All events after `after`, and the position to continue from."""
         found: list[Any] = []
         while True:
             answer = self._node.client.call("GET", f"/v1/events?after={after}")
@@ -155,7 +155,7 @@ class Story:
             after = answer["after"]
 
     def _first_lease(self, after: int) -> float:
-        """ms from the owner's wake to its lease, from the arbiter's own record."""
+        """ms from the owner's wake to its lease, as recorded by the arbiter."""
         deadline = time.monotonic() + RECLAIM_SECONDS
         while time.monotonic() < deadline:
             events, after = self._events(after)

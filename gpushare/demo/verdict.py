@@ -1,4 +1,4 @@
-"""The claims and whether they held: a pure function of what was measured."""
+"""The claims and whether they held: a pure function of the measurements."""
 
 from dataclasses import dataclass, field
 
@@ -9,12 +9,12 @@ BORROWED_MILLI = 950
 RECLAIM_MS = 20.0  # one lease
 
 CUDA_ERROR_OUT_OF_MEMORY = 2
-PIECE_BYTES = 16 << 20  # the borrower asks for its 6 GiB in such pieces, so that it gets close to its limit
+PIECE_BYTES = 16 << 20  # the borrower allocates its 6 GiB in pieces of this size, so that it gets close to its limit
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A tenant of the demo and what it asks for."""
+    """A tenant of the demo and its request."""
 
     name: str
     time_milli: int
@@ -23,7 +23,7 @@ class Tenant:
 
 @dataclass
 class Facts:
-    """What the demo saw. `shares`: phase -> tenant -> milli."""
+    """The measurements. `shares`: phase -> tenant -> milli."""
 
     owner: Tenant
     borrower: Tenant
@@ -48,7 +48,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One thing that the demo shows, whether it held, and what was measured."""
+    """One claim of the demo, whether it held, and its measurement."""
 
     claim: str
     ok: bool
@@ -56,7 +56,7 @@ class Claim:
 
 
 def claims(facts: Facts) -> list[Claim]:
-    """What the facts prove or disprove, in the order of the demo."""
+    """Evaluates all claims, in the order of the demo."""
     owner, borrower = facts.owner, facts.borrower
     found = [_share(facts, tenant, "both", "while both want the device") for tenant in facts.tenants]
     alone = facts.shares["owner_idle"][borrower.name]
@@ -118,7 +118,7 @@ def _reclaim(facts: Facts) -> Claim:
 
 
 def _refusal(facts: Facts) -> Claim:
-    """At its limit means: not above it, and not so far below that the next allocation would have fitted."""
+    """Reaching the limit means: not above it, and not so far below it that the next allocation would have fitted."""
     limit, held = facts.borrower.memory_bytes, facts.refused_at_bytes
     ok = held is not None and facts.refused_with == CUDA_ERROR_OUT_OF_MEMORY and held <= limit < held + PIECE_BYTES
     return Claim(

@@ -1,4 +1,4 @@
-"""A daemon of the test's own on a simulated device, and containers under runc with the runtime wrapper."""
+"""A daemon with a simulated device for these tests, and containers under runc with the runtime wrapper."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ SHARE = {"memory": "1GiB", "time": "30%"}
 def shared_node() -> Iterator[Daemon]:
     if os.geteuid() != 0:
         pytest.skip("containers need root")
-    # Not tmp_path: its length does not fit into a socket's address.
+    # Not tmp_path, which is too long for a socket address.
     directory = Path(tempfile.mkdtemp(prefix="gst-"))
     node = Daemon(directory)
     try:
@@ -35,7 +35,7 @@ def shared_node() -> Iterator[Daemon]:
 
 @pytest.fixture
 def node(shared_node: Daemon) -> Iterator[Daemon]:
-    """The daemon that these tests share; each leaves it without a grant."""
+    """The daemon shared by these tests; each test ends its grants."""
     if shared_node.process.poll() is not None:
         shared_node.start()
     yield shared_node
@@ -46,7 +46,7 @@ def node(shared_node: Daemon) -> Iterator[Daemon]:
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """As tmp_path, whose length does not fit into a socket's address."""
+    """A replacement for tmp_path, which is too long for a socket address."""
     with tempfile.TemporaryDirectory(prefix="gst-") as directory:
         yield Path(directory)
 
@@ -60,7 +60,7 @@ class Runc:
     def command(
         self, *program: str, annotations: dict[str, str] | None = None, change=lambda config: None
     ) -> list[str]:
-        """Makes a bundle; the command line that runs it. `annotations`: without their prefix."""
+        """Creates a bundle; returns the command line that runs it. `annotations`: without their prefix."""
         name = f"gst-{os.getpid()}-{len(self.names)}"
         self.names.append(name)
         where = self.directory / name
@@ -83,7 +83,7 @@ class Runc:
         )  # fmt: skip
 
     def config(self) -> dict:
-        """Of the newest bundle, as the wrapper left it."""
+        """Of the newest bundle, as edited by the wrapper."""
         return json.loads((self.directory / self.names[-1] / "config.json").read_text())
 
     def grant(self) -> str:

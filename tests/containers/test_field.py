@@ -1,6 +1,6 @@
 """Failures seen in the field, in containers; tests/interposer/field/README.md has the list.
 
-A tenant is root in its container and an image is whatever somebody built.
+A tenant is root in its container, and an image may contain anything.
 """
 
 import json
@@ -28,7 +28,7 @@ def told(out: str) -> list[dict]:
 
 
 def held(out: str) -> bool:
-    """A tenant program that tried to take 2 GiB of a 1 GiB share."""
+    """The result of a tenant program that tried to allocate 2 GiB of a 1 GiB share."""
     alloc = next(line for line in told(out) if line["event"] == "alloc")
     return (alloc["ok"], alloc.get("name")) == (False, "CUDA_ERROR_OUT_OF_MEMORY")
 
@@ -38,9 +38,9 @@ TRY = [TENANT_PROGRAM, "--alloc", "2GiB", "--seconds", "0"]
 
 @pytest.mark.parametrize("uid", [1000, 65534])
 def test_01_fail_open_start(runc, node, uid):
-    """Elsewhere: the library cannot be read by a container's user, the loader says so in one line, and the program runs
-    unlimited. Here: any user of a container can read what is preloaded; the daemon refuses grants when it could not be
-    so, and a container whose hook did not run does not start."""
+    """Elsewhere: a container's user cannot read the library, the loader prints one line, and the program runs without a
+    limit. Here: every user of a container can read the preloaded files. The daemon refuses grants if that is not so,
+    and a container whose hook did not run does not start."""
 
     def another_user(config):
         config["process"]["user"] = {"uid": uid, "gid": uid}
@@ -52,9 +52,9 @@ def test_01_fail_open_start(runc, node, uid):
 
 
 def test_02_env_carried_limits_start(runc, node, short_path):
-    """Elsewhere: limits travel in environment variables, so an image that sets them, a shell that clears them or a
-    wrong name undoes them. Here: none is read for a limit. This image brings another grant's directory, made by root,
-    with pages that say 15 GiB, and points to it."""
+    """Elsewhere: limits are in environment variables, so an image that sets them, a shell that clears them or a wrong
+    name disables them. Here: no limit comes from the environment. This image contains a forged directory of another
+    grant, created by root, with pages that say 15 GiB, and the environment points to it."""
     simulator = Simulator(short_path / "elsewhere")
     try:
         script = f"cp -r --sparse=always /forged /tmp && exec {' '.join(TRY)}"
@@ -88,10 +88,10 @@ FORGED = [
 
 
 def test_02_env_carried_limits_exec(runc, node):
-    """A shell, ssh or cron session in the container starts with an environment of its own, or with none."""
+    """A shell, ssh or cron session in the container starts with its own environment, or with none."""
     container = runc.start("/bin/cat", annotations=SHARE)
     with container:
-        # Its grant is active before its program runs, and only then can another be started in it.
+        # The grant becomes active before its program runs; only then can another program be started in it.
         container.stdin.write("up\n")
         container.stdin.flush()
         assert container.stdout.readline() == "up\n"
@@ -112,9 +112,9 @@ def lives():
 @pytest.mark.parametrize("setuid", [False, True])
 @pytest.mark.parametrize("mode", ["use", "namespace", "deepbind", "cycles"])
 def test_07_bypass_by_another_path(runc, node, lives, mode, setuid):
-    """Elsewhere: dlmopen, RTLD_DEEPBIND, a full path, or a setuid program go around a preloaded library. Here: every
-    copy of the driver that the image has carries the interposer over it, so these meet it. Not held, and said in
-    SECURITY.md: raw ioctl, and a tenant that opens the driver inside its grant's own directory."""
+    """Elsewhere: dlmopen, RTLD_DEEPBIND, a full path, or a setuid program bypass a preloaded library. Here: the
+    interposer is mounted over every copy of the driver in the image, so these reach it. Not prevented, as stated in
+    SECURITY.md: raw ioctl, and a tenant that opens the driver in its grant's own directory."""
     copy_at = "/opt/cuda-compat/libcuda.so.1"
 
     def image(config):
@@ -137,8 +137,8 @@ def test_07_bypass_by_another_path(runc, node, lives, mode, setuid):
 
 
 def test_14_nvidia_smi_in_the_container(runc, node):
-    """Elsewhere: NVML in a container shows the whole card, or a neighbour. Here: the library of that name is ours in
-    every container, and says the grant's."""
+    """Elsewhere: NVML in a container shows the whole card, or a neighbour. Here: the library of that name is gpushare's
+    in every container, and shows the grant."""
     neighbour = node.spin("2GiB", "20%")
     neighbour.tell("alloc 1500MiB")
     look = """
@@ -200,9 +200,9 @@ print(json.dumps({
 
 
 def test_24_trust_of_the_local_socket(runc, node):
-    """Elsewhere: anybody who reaches the scheduler's socket sets its policy, the shared region is open for writing, and
-    a pid from another namespace is 0. Here: a container has no socket but its grant's, which knows one request; its
-    limits cannot be written, by root neither; who a process is comes from the kernel."""
+    """Elsewhere: every user with access to the scheduler's socket can set its policy, the shared region is writable,
+    and a pid from another namespace is 0. Here: a container has only its grant's socket, which accepts a single kind of
+    request; the limits are read-only, even for root; the kernel reports the identity of a process."""
     result = runc.run("/usr/bin/python3", "-c", TRESPASS, annotations=SHARE)
     assert result.returncode == 0, result
     tried = json.loads(result.stdout)

@@ -1,7 +1,7 @@
 """The same grant through Podman: by CDI device, and by annotations through its hooks directory.
 
-Podman 4.3 reads CDI specs from /etc/cdi and /var/run/cdi only, so it runs in a mount namespace of its own where the
-daemon's CDI directory is mounted there. Image, storage and settings are made here: no network, no registry.
+Podman 4.3 reads CDI specs from /etc/cdi and /var/run/cdi only, so it runs in a mount namespace in which the daemon's
+CDI directory is mounted there. Image, storage and settings are created here, without network or registry.
 """
 
 import json
@@ -41,14 +41,14 @@ runtime = "runc"
 
 
 def libraries(path: Path | str) -> set[str]:
-    """Every file of the host that the program or library loads, the loader included."""
+    """All host files that the program or library loads, including the loader."""
     text = subprocess.run(["ldd", path], capture_output=True, text=True).stdout
     return {word for line in text.splitlines() for word in line.split() if word.startswith("/") and "cuda" not in word}
 
 
 @pytest.fixture(scope="session")
 def image(tmp_path_factory) -> Path:
-    """A root file system of the host's own files, as a tar."""
+    """A root file system of host files, as a tar."""
     wanted = set(PROGRAMS)
     for path in (*PROGRAMS, LIB_DIR / "gpushare-spin", INTERPOSER, INTERPOSER_ML, SIM_LIB_DIR / "libcuda.so.1"):
         wanted |= libraries(path)
@@ -67,7 +67,7 @@ class Podman:
         self._command = ["podman", "--root", str(directory / "root"), "--runroot", str(directory / "run")]
         self._command += ["--tmpdir", str(directory / "tmp"), "--storage-driver", "vfs"]
 
-        # One namespace for all commands: runc's state has to be the same for all of them.
+        # One namespace for all commands, because they must share runc's state.
         script = 'mount --bind "$0" /var/run/cdi && echo up && exec sleep infinity'
         self._namespace = subprocess.Popen(
             ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(cdi)], stdout=subprocess.PIPE
@@ -107,7 +107,7 @@ def podman(shared_node, image) -> Iterator[Podman]:
     mount_point = Path("/var/run/cdi")
     made_here = not mount_point.exists()
     mount_point.mkdir(exist_ok=True)
-    # Not tmp_path: Podman takes no more than 50 characters.
+    # Not tmp_path: Podman limits the path to 50 characters.
     directory = Path(tempfile.mkdtemp(prefix="gst-"))
     engine = Podman(directory, shared_node.layout.cdi)
     try:
@@ -143,7 +143,7 @@ def test_memory_limit(podman, node):
 
 
 def test_exec_gets_it_too(podman, node):
-    """An exec gets no environment from CDI: the preload file works there all the same."""
+    """An exec gets no environment from CDI, but the preload file applies there too."""
     grant = node.client.create(memory="1GiB", time="30%")
     process = podman.start(
         "run", "--rm", "--interactive", "--name", "gst-exec", "--device", grant["cdi"][0], IMAGE, "/bin/cat"
@@ -176,7 +176,7 @@ def test_grant_that_has_ended(podman, node):
 
 
 def test_two_containers_in_one_grant(podman, node):
-    """They share its limit, and it lives until the last of them has ended."""
+    """They share its limit, and the grant lives until the last of them has ended."""
     grant = node.client.create(memory="1GiB", time="30%")
     options = ("run", "--rm", "--interactive", "--device", grant["cdi"][0], IMAGE, SPIN)
     process = podman.start(*options, "--alloc", "600MiB")
@@ -216,7 +216,8 @@ def test_killed_container(podman, node):
 
 @pytest.fixture
 def hooks_dir(tmp_path, node) -> Path:
-    """The hooks directory as an administrator installs it, with this build's hook and this daemon's socket."""
+    """The hooks directory as an administrator installs it, with the hook of this build and the socket of this
+    daemon."""
     text = json.loads(HOOKS_FILE.read_text())
     text["hook"]["path"] = str(HOOK)
     text["hook"]["args"] += ["--socket", str(node.layout.socket)]

@@ -134,8 +134,9 @@ def test_absent_daemon(node, tmp_path):
 
 
 def test_a_user_without_permission(node):
-    """Neither root nor in the group of the daemon: status 4 and what to do."""
-    # Becomes that user only after all imports, lazy ones too: the Python installation may be root's own.
+    """Neither root nor in the daemon's group: status 4 and a remedy."""
+    # Changes to that user only after all imports, including lazy ones, because only root may be able to read the Python
+    # installation.
     code = (
         "import os, sys; from gpushare import client, transport; from gpushare.cli import main\n"
         "main.build_parser().parse_args(sys.argv[1:])\n"
@@ -175,7 +176,7 @@ def test_children_hold_the_grant_until_the_last_has_ended(node):
 
 @pytest.mark.parametrize("after_ms", [20, 60, 100, 140, 180])
 def test_killed_while_it_starts(node, after_ms):
-    """Reserved for a moment at most: the daemon sees the end of a process that it knows, and reservations expire."""
+    """The reservation is released soon: the daemon sees the end of a process that it knows, and reservations expire."""
     process = start(node, "sleep", "1000")
     with process:
         time.sleep(after_ms / 1000)
@@ -184,7 +185,7 @@ def test_killed_while_it_starts(node, after_ms):
 
 
 def test_a_grant_of_one_device_shows_that_one_only(short_path):
-    """On a node with several devices a program finds its own as device 0."""
+    """On a node with several devices a program sees its own as device 0."""
     two = Daemon(short_path / "two", "2x16GiB")
     try:
         two.start()

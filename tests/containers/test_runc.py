@@ -73,7 +73,7 @@ print(json.dumps([[total.value, free.value], list(memory), seen == {os.getpid():
 
 
 def test_nvml_shows_the_container_itself_and_no_other(runc):
-    """Under the numbers of its own pid namespace; 16 MiB are the context."""
+    """With the pids of its own namespace; 16 MiB are the context."""
     processes = [runc.start("/usr/bin/python3", "-c", LOOK, size, annotations=SHARE) for size in ("100", "200")]
     for process in processes:
         assert process.stdout.readline() == "\n", process.stderr.read()
@@ -158,7 +158,7 @@ def test_refusal_stops_the_start_with_the_reason(runc, node, annotations, says):
 
 
 def test_the_hooks_refusal_reaches_the_terminal(runc, node):
-    """Two containers with one grant: the second passes the edit or not, but never the hook."""
+    """Two containers with one grant: the edit may accept the second, but the hook never does."""
     grant = node.client.create(memory="1GiB", time=300)
     first = runc.start("/bin/cat", annotations={"grant": grant["id"]})
     with first:
@@ -173,7 +173,7 @@ def test_the_hooks_refusal_reaches_the_terminal(runc, node):
 
 
 def test_config_edited_before_meets_the_hook(runc, node):
-    """A bundle that was edited once, started by runc itself after the grant has ended: vetoed by the hook."""
+    """An already edited bundle, started directly by runc after the grant has ended: the hook refuses it."""
     command = runc.command("/bin/echo", "started", annotations=SHARE)
     assert subprocess.run(command, capture_output=True, text=True).returncode == 0
     node.nothing_left()
@@ -183,7 +183,7 @@ def test_config_edited_before_meets_the_hook(runc, node):
 
 
 def hooks_running(socket: Path) -> list[int]:
-    """Of this test's daemon."""
+    """Those of this test's daemon."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -212,7 +212,7 @@ def test_killed_hook_stops_the_start_and_leaks_nothing(runc, node, after_ms):
     killer.start()
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
     if result.returncode == 0:
-        # The hook was through before it was killed, or never seen: then the container ran, with its share.
+        # The hook completed before the kill, or the kill missed it: then the container ran with its share.
         assert result.stdout == "started\n"
         killed.append(0)
     else:

@@ -1,4 +1,4 @@
-/* Does a bit of everything for ever, or (with a number) launches that many kernels of 20 us, each waited for, with
+/* Random use of the whole API without end, or (with a number) this many kernels of 20 us, each waited for, with
  * gaps. */
 #include "client.h"
 
@@ -29,7 +29,7 @@ static void everything(const struct client *c, unsigned seed) {
         if (*slot)
           OK(cuMemFree_v2(*slot));
         *slot = 0;
-        (void)cuMemAlloc_v2(slot, (1 << 16) + rand_r(&seed) % (1 << 30)); /* others may have taken it all */
+        (void)cuMemAlloc_v2(slot, (1 << 16) + rand_r(&seed) % (1 << 30)); /* other processes may hold all memory */
         break;
       case 1:
         if (*slot)

@@ -1,4 +1,4 @@
-/* What the C clients of the simulator share. */
+/* Code shared by the simulator's C clients. */
 #ifndef CLIENT_H
 #define CLIENT_H
 
@@ -64,8 +64,8 @@ static inline void spin(const struct client *c, uint64_t ns, CUstream stream) {
   OK(cuLaunchKernel(c->spin, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
 }
 
-/* Holds a stream until everything that a test compares is queued, however late this thread is. What follows begins with
- * a short kernel: it has the device by the time it ends. */
+/* Blocks a stream until everything that a test compares is queued, however late this thread runs. The work behind it
+ * begins with a short kernel, so that it has the device by the end of that kernel. */
 static unsigned *gate_flag;
 
 static inline void gate_close(const struct client *c, CUstream stream) {
@@ -80,14 +80,14 @@ static inline void gate_close(const struct client *c, CUstream stream) {
 
 static inline void gate_open(void) { __atomic_store_n(gate_flag, 1, __ATOMIC_RELEASE); }
 
-/* Time from one event to another, in ns, as well as a float can say it. */
+/* Time from one event to another in ns, to the precision of a float. */
 static inline double between(CUevent a, CUevent b) {
   float ms;
   OK(cuEventElapsedTime(&ms, a, b));
   return (double)ms * 1e6;
 }
 
-/* Exactly ns, up to the float's 24 bits; with a busy neighbour (BESIDE set) the device is away in between. */
+/* Exactly ns, to the 24 bits of a float; with a busy neighbour (BESIDE set) the device is in foreign use in between. */
 static inline bool is_time(double got, double ns) {
   double error = ns * 1.2e-7 + 0.5;
   return getenv("BESIDE") ? got >= ns - error : fabs(got - ns) <= error;

@@ -10,7 +10,7 @@ from simulated import Sim
 
 @pytest.fixture
 def simulator(tmp_path: Path) -> Iterator[Sim]:
-    """Not started yet."""
+    """A simulator that has not been started."""
     sim = Sim(tmp_path / "sim")
     try:
         yield sim
@@ -20,11 +20,11 @@ def simulator(tmp_path: Path) -> Iterator[Sim]:
 
 @pytest.fixture
 def sim(simulator: Sim) -> Sim:
-    """Two devices of 16 GiB, everything else as by default."""
+    """Two devices of 16 GiB, otherwise the defaults."""
     return simulator.start()
 
 
 @pytest.fixture(scope="session")
 def compiled() -> Callable[[str], Path]:
-    """compiled("x.c") -> an executable linked with the simulated driver as a CUDA program is."""
+    """compiled("x.c") -> an executable linked with the simulated driver as CUDA programs are."""
     return lambda source: built.program(Path(source).stem)

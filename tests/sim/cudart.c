@@ -1,4 +1,4 @@
-/* A program as nvcc makes it: its host stubs and registrations by hand, device code as PTX. */
+/* A program as nvcc generates it: host stubs and registrations written by hand, device code as PTX. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -168,7 +168,7 @@ static void errors(void) {
   void *p;
   pthread_t thread;
   EXPECT(cudaMalloc(&p, (size_t)1 << 62), NO_MEMORY);
-  OK(cudaStreamSynchronize(0)); /* a success does not forget an earlier failure */
+  OK(cudaStreamSynchronize(0)); /* a success does not clear an earlier error */
   EXPECT(cudaPeekAtLastError(), NO_MEMORY);
   CHECK(pthread_create(&thread, NULL, other_thread, NULL) == 0 && pthread_join(thread, NULL) == 0);
   EXPECT(cudaGetLastError(), NO_MEMORY);

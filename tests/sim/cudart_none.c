@@ -1,4 +1,4 @@
-/* What the runtime says where no driver is: results of two questions, and the count of devices. */
+/* The runtime without a driver: results of two queries, and the number of devices. */
 #include <stdio.h>
 
 int cudaGetDeviceCount(int *);

@@ -1,4 +1,4 @@
-/* What the driver answers to wrong calls. */
+/* The driver's results for invalid calls. */
 #include <sys/wait.h>
 
 #include "client.h"
@@ -138,7 +138,7 @@ static void handles(void) {
   OK(cuEventCreate(&event, 0));
   OK(cuEventCreate(&quiet, CU_EVENT_DISABLE_TIMING));
   EXPECT(cuEventCreate(&event, CU_EVENT_INTERPROCESS), CUDA_ERROR_INVALID_VALUE);
-  OK(cuEventQuery(event)); /* never recorded: done */
+  OK(cuEventQuery(event)); /* never recorded, so complete */
   OK(cuEventSynchronize(event));
   EXPECT(cuEventElapsedTime(&ms, event, event), CUDA_ERROR_INVALID_HANDLE);
   OK(cuEventRecord(event, NULL));
@@ -160,7 +160,7 @@ static void private_tables(void) {
   CHECK(table == NULL);
 }
 
-/* Nothing of a parent's is usable in its child, and the parent does not notice. */
+/* A child cannot use its parent's objects, and the parent is not affected. */
 static void forked(void) {
   struct client c = client_start();
   spin(&c, 1000, NULL);

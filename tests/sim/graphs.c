@@ -11,7 +11,7 @@ static size_t node_count(CUgraph graph) {
   return n;
 }
 
-/* A chain captured in one stream: nothing runs before the launch, and each launch runs it all. */
+/* A chain captured in one stream: nothing runs before the launch, and each launch runs all of it. */
 static void chain(const struct client *c) {
   int calls = 0;
   CUstream stream;
@@ -69,7 +69,7 @@ static double graph_time(const struct client *c, CUgraphExec exec, CUstream stre
   return ns;
 }
 
-/* Fork and join through events; the structure shows it. */
+/* Fork and join through events, as visible in the graph's structure. */
 static void fork_join(const struct client *c) {
   CUstream x, y;
   CUevent fork, join;
@@ -110,13 +110,13 @@ static void fork_join(const struct client *c) {
   spin(c, 20 * US, y);
   EXPECT(cuStreamEndCapture(x, &graph), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
   CHECK(graph == NULL);
-  spin(c, 1, y); /* out of the capture again */
+  spin(c, 1, y); /* no longer in the capture */
   OK(cuStreamSynchronize(y));
   OK(cuStreamDestroy_v2(x));
   OK(cuStreamDestroy_v2(y));
 }
 
-/* What must not be done during a capture, and what that does to it. */
+/* Operations that are forbidden during a capture, and their effect on it. */
 static void forbidden(const struct client *c) {
   CUstream x, blocking;
   CUevent inside, before;
@@ -142,7 +142,7 @@ static void forbidden(const struct client *c) {
   EXPECT(cuLaunchHostFunc(x, count_up, &mode), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   EXPECT(cuStreamEndCapture(x, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 
-  /* an unsafe call: by the mode of the capture and of the thread */
+  /* an unsafe call: depends on the modes of the capture and of the thread */
   OK(cuStreamBeginCapture_v2(x, CU_STREAM_CAPTURE_MODE_GLOBAL));
   EXPECT(cuMemAlloc_v2(&memory, 4096), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   EXPECT(cuStreamEndCapture(x, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
@@ -160,7 +160,7 @@ static void forbidden(const struct client *c) {
   OK(cuStreamEndCapture(x, &graph));
   OK(cuGraphDestroy(graph));
 
-  /* events cross neither way */
+  /* events cannot be used across the border of a capture, in either direction */
   OK(cuStreamBeginCapture_v2(x, CU_STREAM_CAPTURE_MODE_RELAXED));
   OK(cuEventRecord(inside, x));
   EXPECT(cuEventQuery(inside), CUDA_ERROR_CAPTURED_EVENT);
@@ -169,7 +169,7 @@ static void forbidden(const struct client *c) {
   EXPECT(cuStreamWaitEvent(x, before, 0), CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
   EXPECT(cuStreamEndCapture(x, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 
-  /* the legacy stream would wait for a blocking stream that captures, not for another */
+  /* the legacy stream would wait for a blocking stream that captures, but not for a non-blocking one */
   OK(cuStreamBeginCapture_v2(x, CU_STREAM_CAPTURE_MODE_RELAXED));
   spin(c, 1, NULL);
   OK(cuStreamEndCapture(x, &graph));
@@ -206,7 +206,7 @@ static CUDA_KERNEL_NODE_PARAMS kernel(const struct client *c, void **params) {
   return (CUDA_KERNEL_NODE_PARAMS){c->spin, 1, 1, 1, 1, 1, 1, 0, params, NULL, NULL, NULL};
 }
 
-/* Built by hand: all kinds of nodes, changed before and after instantiation. */
+/* Built explicitly: all kinds of nodes, changed before and after instantiation. */
 static void by_hand(const struct client *c) {
   int calls = 0;
   uint64_t ns = 50 * US;
@@ -252,7 +252,7 @@ static void by_hand(const struct client *c) {
   OK(cuGraphNodeGetType(copy, &type));
   CHECK(type == CU_GRAPH_NODE_TYPE_MEMCPY);
   EXPECT(cuGraphAddEmptyNode(&empty, child, &k, 1), CUDA_ERROR_INVALID_VALUE);  /* another graph's node */
-  EXPECT(cuGraphAddDependencies(graph, &k, &set, 1), CUDA_ERROR_INVALID_VALUE); /* there already */
+  EXPECT(cuGraphAddDependencies(graph, &k, &set, 1), CUDA_ERROR_INVALID_VALUE); /* already exists */
   OK(cuGraphAddDependencies(graph, &record, &k, 1));
   EXPECT(cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_ERROR_INVALID_VALUE); /* a cycle */
   OK(cuGraphRemoveDependencies(graph, &record, &k, 1));
@@ -265,7 +265,7 @@ static void by_hand(const struct client *c) {
   CHECK(calls == 1);
   OK(cuEventQuery(event));
 
-  /* change the executable, not the graph */
+  /* changes the executable, not the graph */
   fill.value = 0x17;
   OK(cuGraphExecMemsetNodeSetParams(exec, set, &fill, c->ctx));
   OK(cuGraphNodeSetEnabled(exec, k, 0));
@@ -276,7 +276,7 @@ static void by_hand(const struct client *c) {
   OK(cuStreamSynchronize(stream));
   CHECK(back[0] == 0x17 && back[63] == 0x17);
 
-  /* take over the graph as it is */
+  /* updates the executable from the graph */
   CUgraphExecUpdateResultInfo info;
   OK(cuGraphExecUpdate_v2(exec, graph, &info));
   CHECK(info.result == CU_GRAPH_EXEC_UPDATE_SUCCESS);
@@ -296,7 +296,7 @@ static void by_hand(const struct client *c) {
   OK(cuStreamDestroy_v2(stream));
 }
 
-/* A launch changes nothing for launches in flight, and one executable never runs twice at a time. */
+/* A launch does not affect launches in flight, and launches of one executable never run concurrently. */
 static void launches_in_flight(const struct client *c) {
   CUstream x, y;
   CUgraph graph;
@@ -329,7 +329,7 @@ static void launches_in_flight(const struct client *c) {
   OK(cuStreamDestroy_v2(y));
 }
 
-/* Memory of a graph exists in the books from launch to free, not before. */
+/* Graph memory is accounted from the launch to the free. */
 static void graph_memory(const struct client *c) {
   enum { BYTES = 64 << 20 };
   CUstream stream;

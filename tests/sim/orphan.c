@@ -1,4 +1,4 @@
-/* Forks without exec and ends: its child keeps the descriptors. */
+/* Forks without exec and exits: its child keeps the descriptors. */
 #include "client.h"
 
 int main(void) {

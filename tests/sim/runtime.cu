@@ -1,4 +1,4 @@
-// What an ordinary CUDA program asks of the runtime, against the toolkit's own headers.
+/* Runtime calls of an ordinary CUDA program, compiled with the toolkit's own headers. */
 #include <cstdio>
 #include <cstring>
 #include <cuda_runtime.h>

@@ -1,4 +1,4 @@
-/* Order and times. The model's times are exact, so most of this compares for equality. */
+/* Order and times. The model's times are exact, so most checks test for equality. */
 #include "client.h"
 
 static const uint64_t US = 1000, MS = 1000000;
@@ -22,7 +22,7 @@ static void back_to_back(const struct client *c) {
   CHECK(is_time(between(a, b), 1234500));
 }
 
-/* Kernels of two streams share the device; nothing is lost and nothing runs twice as fast. */
+/* Kernels of two streams share the device: no work is lost, and none runs at twice the speed. */
 static void two_streams(const struct client *c) {
   CUstream x, y;
   CUevent begin, ex, ey;
@@ -44,12 +44,12 @@ static void two_streams(const struct client *c) {
   OK(cuCtxSynchronize());
   double tx = between(begin, ex), ty = between(begin, ey);
   CHECK(is_time(tx > ty ? tx : ty, 2 * MS));
-  CHECK(is_time(tx > ty ? ty : tx, 1.9 * MS)); /* in turns */
+  CHECK(is_time(tx > ty ? ty : tx, 1.9 * MS)); /* time-sliced */
   OK(cuStreamDestroy_v2(x));
   OK(cuStreamDestroy_v2(y));
 }
 
-/* The legacy stream waits for blocking streams and they for it; non-blocking ones do neither. */
+/* The legacy stream waits for blocking streams and they for it; non-blocking streams do neither. */
 static void legacy_order(const struct client *c) {
   CUstream blocking, free_;
   CUevent e1, e2, e3, e4;
@@ -127,7 +127,7 @@ static void take_note_callback(CUstream stream, CUresult status, void *data) {
   take_note(data);
 }
 
-/* In stream order, while the program is away, and the stream waits for them. */
+/* In stream order, while the program calls nothing; the stream waits for them. */
 static void host_functions(const struct client *c) {
   int next = 0;
   struct note first = {.next = &next}, second = {.next = &next};
@@ -167,7 +167,7 @@ static void values(const struct client *c) {
   OK(cuEventCreate(&done, 0));
   OK(cuMemAlloc_v2(&memory, 4096));
   OK(cuMemsetD8_v2(memory, 0, 4096));
-  /* wait before write: ordered only through memory */
+  /* the wait is queued before the write: only memory orders them */
   OK(cuStreamWaitValue32_v2(x, memory, 7, CU_STREAM_WAIT_VALUE_EQ));
   spin(c, 100 * US, x);
   OK(cuEventRecord(done, x));
@@ -184,7 +184,7 @@ static void values(const struct client *c) {
   EXPECT(cuEventQuery(done), CUDA_ERROR_NOT_READY);
   __atomic_store_n(flag, 6, __ATOMIC_RELEASE);
   OK(cuEventSynchronize(done));
-  /* and read by the CPU, with nobody calling the driver */
+  /* and read by the CPU, without further driver calls */
   spin(c, 2 * MS, y);
   OK(cuStreamWriteValue64_v2(y, flag_address + 8, 1ull << 40, 0));
   uint64_t start = now_ns(), *wide = (uint64_t *)(flag + 2);
@@ -199,7 +199,7 @@ static void values(const struct client *c) {
   OK(cuMemFreeHost(flag));
 }
 
-/* Copies run in parallel with kernels, on engines of their own. */
+/* Copies run in parallel with kernels, on their own engines. */
 static void copies_beside(const struct client *c) {
   enum { BYTES = 4 << 20 };
   CUstream x, y;
@@ -233,7 +233,7 @@ static void copies_beside(const struct client *c) {
   OK(cuMemFreeHost(host));
 }
 
-/* A destroyed stream still does what was put into it. */
+/* A destroyed stream completes its queued work. */
 static void destroyed_stream(const struct client *c) {
   CUstream stream;
   CUevent event;
@@ -253,12 +253,12 @@ static int filled;
 static void *open_when_filled(void *arg) {
   while (!__atomic_load_n(&filled, __ATOMIC_ACQUIRE))
     usleep(1000);
-  usleep(20000); /* time for the launch that must not go through */
+  usleep(20000); /* time in which the launch must not be accepted */
   gate_open();
   return arg;
 }
 
-/* The queue of a stream is bounded (1024 items): the launcher waits for room. */
+/* A stream's queue is bounded (1024 items): a launch blocks until there is room. */
 static void bounded_queue(const struct client *c) {
   CUstream stream;
   pthread_t opener;

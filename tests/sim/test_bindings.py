@@ -1,4 +1,4 @@
-"""The driver through cuda.bindings.driver, as numba, cuda.core and others reach it."""
+"""The driver through cuda.bindings.driver, as used by numba, cuda.core and others."""
 
 import pytest
 

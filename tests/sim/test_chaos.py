@@ -1,4 +1,4 @@
-"""Many processes at once, killed at any moment: the books stay true and nobody is stuck."""
+"""Many processes at once, killed at any time: the accounting stays correct and no process hangs."""
 
 import random
 
@@ -7,7 +7,8 @@ from simulated import LOADED, kill, read_line, tell, wait_for
 
 
 def test_short_kernels_of_many_processes_all_get_done(sim, compiled):
-    """Lanes run dry and wake up all the time: a lost wake-up would hang one, a lost nanosecond show in the books."""
+    """Lanes empty and refill all the time: a lost wake-up would hang a process, a lost nanosecond would show in the
+    accounting."""
     count = 400
     children = [sim.spawn(compiled("chaos.c"), str(seed), str(count)) for seed in range(5)]
     for child in children:

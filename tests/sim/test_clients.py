@@ -1,4 +1,4 @@
-"""C programs against the driver: each is a list of checks of its own and says which one failed."""
+"""C programs against the driver: each runs its own checks and prints which one failed."""
 
 import pytest
 from simulated import read_line, tell
@@ -18,7 +18,7 @@ def test_program_without_preemption(simulator, compiled, program):
 
 @pytest.mark.parametrize("program", ["streams.c", "graphs.c"])
 def test_program_beside_a_busy_neighbour(sim, compiled, program):
-    """The device is taken away in slices all the time; order, results and errors are the same."""
+    """The device is time-sliced all the time; order, results and errors are the same."""
     neighbour = sim.spawn(compiled("worker.c"))
     assert read_line(neighbour) == "ready"
     tell(neighbour, "spin 100000000 1000")

@@ -1,4 +1,5 @@
-"""Programs on the runtime stand-in: as nvcc makes them, by hand and by nvcc where there is one."""
+"""Programs on the stand-in for the runtime: written by hand as nvcc would generate them, and compiled by nvcc if
+present."""
 
 import shutil
 import subprocess

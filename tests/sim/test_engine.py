@@ -1,4 +1,4 @@
-"""The engine as a program: its options, its socket, its end, and clients that do not behave."""
+"""The engine as a program: its options, its socket, its exit, and misbehaving clients."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""A device that stops working, and comes back: its work stands still meanwhile, and it answers nobody."""
+"""A device that fails and recovers: meanwhile its work does not progress, and calls fail."""
 
 import errno
 
@@ -59,7 +59,7 @@ def test_work_stands_still_and_ends_with_all_of_its_time(sim, control, compiled,
     stood = sim.device()["busy_ns"]
     wall = sim.device()["wall_ns"]
     wait_for(lambda: sim.device()["wall_ns"] > wall + 300 * MS, "time")
-    assert sim.device()["busy_ns"] - stood < MS  # an interval ends a moment after it was taken back
+    assert sim.device()["busy_ns"] - stood < MS  # an interval ends shortly after it was preempted
     set_lost(control, 0, False)
     for child in children:
         assert ask(child, "sync") == "done"

@@ -1,4 +1,4 @@
-"""Kernels that wait for each other across devices, as a collective's do, judged by the engine's books."""
+"""Kernels that wait for each other across devices, like a collective's, as accounted by the engine."""
 
 import time
 from collections.abc import Callable
@@ -56,18 +56,18 @@ def test_the_first_spins_until_the_last_is_there(sim: Sim, rank: Rank) -> None:
     assert busy(sim, second, 1) == 5 * MS
     assert busy(sim, first, 0) > waited + 4 * MS
     after = busy(sim, first, 0)
-    time.sleep(0.02)  # long enough for a spin that does not end to be seen
+    time.sleep(0.02)  # long enough to detect a spin that does not end
     assert busy(sim, first, 0) == after
 
 
 def test_one_after_the_other_with_one_key(sim: Sim, rank: Rank) -> None:
-    """Work before and behind it keeps its place, and a faster rank waits at each."""
+    """Work before and after it keeps its order, and a faster rank waits at each collective."""
     workers = [rank(0), rank(1)]
     for worker, ns in zip(workers, (100_000, 900_000), strict=True):
         worker.do(f"[(launch(spin, {ns}), launch(reduce, 50_000, 9, 2)) for _ in range(40)]; launch(spin, {ns})")
     for worker in workers:
         worker.do("ok(d.cuStreamSynchronize(stream))")
-    # No upper bounds: whoever is late because this machine is busy makes the other spin longer.
+    # No upper bounds, because a rank delayed by a busy machine makes the other one spin longer.
     assert busy(sim, workers[1], 1) >= 41 * 900_000 + 40 * 50_000
     assert busy(sim, workers[0], 0) >= 40 * (900_000 + 50_000) + 100_000
 
@@ -97,7 +97,7 @@ def test_one_process_on_both_devices_and_a_graph(sim: Sim, rank: Rank) -> None:
 
 @pytest.mark.xdist_group("timing")
 def test_a_spinning_kernel_is_sliced(sim: Sim, rank: Rank) -> None:
-    """Another process gets its half of the device, and the spinning one ends when its peer comes."""
+    """Another process gets its half of the device, and the spinning kernel ends when its peer starts."""
     spinning, other = rank(0), rank(0)
     spinning.do("launch(reduce, 1000, 11, 2)")
     other.do(f"launch(spin, {40 * MS})")

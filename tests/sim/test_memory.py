@@ -1,4 +1,4 @@
-"""Device memory: exact books for every way to get some."""
+"""Device memory: exact accounting for every way to allocate."""
 
 import os
 import signal
@@ -134,7 +134,7 @@ def test_a_modules_variables_end_with_their_context_and_come_anew(sim: Any) -> N
     text = ".version 7.0\n.target sm_50\n.address_size 64\n.visible .global .align 8 .b8 table[1000];\n"
     worker.do(f"library = ok(d.cuLibraryLoadData({text.encode()!r} + bytes(1), [], [], 0, [], [], 0))")
     worker.do("p = ok(d.cuLibraryGetGlobal(library, b'table'))[0]; put(p, b'x' * 1000)")
-    assert held(sim, worker) == 2 * MIB  # all of a program comes with its first use
+    assert held(sim, worker) == 2 * MIB  # the whole program is loaded on first use
     worker.do("ok(d.cuDevicePrimaryCtxReset(0)); ctx = context()")
     assert held(sim, worker) == 0
     worker.do("other = ok(d.cuMemAlloc(1000)); p = ok(d.cuLibraryGetGlobal(library, b'table'))[0]")

@@ -206,8 +206,8 @@ def test_batches(worker: Worker) -> None:
 def test_how_long_it_takes_on_the_device(sim: Any, worker: Worker, work: str, seconds: float) -> None:
     worker.do("big = ok(d.cuMemAlloc(250 << 20)); host = ok(d.cuMemHostAlloc(250 << 20, 0))")
     took = worker.get(f"elapsed(s, lambda: {work})") / 1000
-    # Events sit on the device's own clock, and all was submitted before the first: only a copy, which somebody must
-    # attend to, can be late.
+    # Events use the device's own clock, and everything was submitted before the first event: only a copy that needs the
+    # host can be late.
     assert seconds * 0.99 <= took <= seconds + 0.01
     busy = sim.process(worker.pid)["busy_ns"]
     assert busy >= seconds * 0.99e9 if "memset" in work.lower() or "DtoD" in work else busy < 1e6

@@ -1,4 +1,4 @@
-"""Old-style inter-process handles: the same bytes in two processes, charged once."""
+"""Legacy inter-process handles: the same bytes in two processes, charged once."""
 
 import os
 import signal

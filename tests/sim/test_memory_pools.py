@@ -31,7 +31,7 @@ def worker(sim: Any) -> Worker:
 
 
 def held(sim: Any, worker: Worker) -> int:
-    """Bytes beyond the context and the program in it."""
+    """Bytes in addition to the context and its program."""
     return held_in_all(sim, worker) - (2 << 20)
 
 

@@ -1,4 +1,4 @@
-"""The simulated NVML through pynvml, as tools and our own daemon use it; every number from the simulator's books."""
+"""The simulated NVML through pynvml, as tools and the daemon use it; every number is the simulator's."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ def error(call, *arguments):
 
 
 def ask(sim: Any, code: str, **env: str) -> Any:
-    """What `show(...)` got in a process of its own."""
+    """The values that `show(...)` printed in a separate process."""
     text = BEGIN + "def show(value): print(json.dumps(value))\n" + code
     return json.loads(sim.run(sys.executable, "-c", text, env=env))
 

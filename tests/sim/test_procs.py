@@ -1,4 +1,4 @@
-"""Exports, and lookups through cuGetProcAddress: by version and by default stream."""
+"""Exports, and look-ups through cuGetProcAddress: by version and by default stream."""
 
 import ctypes
 import json
@@ -14,9 +14,9 @@ API = Path(__file__).parent.parent.parent / "native" / "api"
 LIBRARY = SIM_LIB_DIR / "libcuda.so.1"
 
 sys.path.insert(0, str(API))
-import table  # noqa: E402 - found through the path above
+import table  # noqa: E402 - sys.path is set above
 
-VERSION = 13000  # of the simulated driver; it exports newer functions and does not name them
+VERSION = 13000  # of the simulated driver, which exports newer functions but does not return them by name
 SYMBOLS = {symbol.name: symbol for symbol in table.driver()}
 
 

@@ -33,7 +33,7 @@ def test_one_process_gets_all_of_its_time_in_the_books(sim, worker):
 
 
 def test_books_follow_while_a_kernel_runs(sim, worker):
-    """Nobody calls anything: the engine alone knows how far the kernel is."""
+    """No process calls the driver, so only the engine knows the progress of the kernel."""
     child = worker()
     assert ask(child, "spin 400000000 1") == "queued"
     first = wait_for(lambda: sim.process(child.pid)["busy_ns"], "the kernel to start")
@@ -45,7 +45,7 @@ def test_books_follow_while_a_kernel_runs(sim, worker):
 
 @pytest.mark.xdist_group("timing")
 def test_two_processes_share_equally(sim, worker):
-    """By the books, whatever each process's kernels look like: slices, not kernels, are what is shared."""
+    """By device time, whatever the length of the kernels: slices are shared, not kernels."""
     long, short = worker(), worker()
     end = time.monotonic_ns() + 1500 * MS
     tell(long, f"busy 5000000 {end}")
@@ -60,14 +60,14 @@ def test_two_processes_share_equally(sim, worker):
         got.append(rows[1]["busy_ns"] - rows[0]["busy_ns"])
     wall = after["wall_ns"] - before["wall_ns"]
     assert abs(got[0] - got[1]) < 0.05 * sum(got), got
-    # 1 % is switching (20 us per 2 ms slice); the rest is this machine being late
+    # 1 % is switching (20 us per 2 ms slice); the rest is scheduling latency of this machine
     assert 0.85 * wall < sum(got) < wall
     for child in (long, short):
         assert int(read_line(child)) > 0
 
 
 def test_slices_end_in_mid_kernel(sim, worker):
-    """A newcomer's short kernel does not wait for a long one to end."""
+    """The short kernel of a new process does not wait for the end of a long one."""
     long, short = worker(), worker()
     assert ask(long, "spin 3000000000 1") == "queued"
     wait_for(lambda: sim.process(long.pid)["busy_ns"] > 0, "the long kernel")
@@ -88,7 +88,7 @@ def test_without_preemption_a_kernel_ends_first(simulator, compiled):
     assert ask(short, "spin 1000000 1") == "queued"
     assert ask(short, "sync") == "done"
     assert simulator.process(short.pid)["busy_ns"] == 1 * MS
-    # one whole kernel of the other's before, and its second one by now at the earliest stage
+    # one complete kernel of the other process, and at most a part of its second one
     assert 300 * MS <= simulator.process(long.pid)["busy_ns"] < 600 * MS
     assert ask(long, "sync") == "done"
     assert simulator.process(long.pid)["busy_ns"] == 900 * MS
@@ -101,13 +101,14 @@ def test_an_idle_context_costs_nothing(sim, worker):
     for child in idle:
         assert ask(child, "spin 10000 1") == "queued"
         assert ask(child, "sync") == "done"
-    # they have run, and do not run any more
+    # they have completed
     assert int(ask(busy, "time 1000000 300")) == pytest.approx(300 * MS, rel=1e-6)
     assert sim.device()["bytes"] == 4 * LOADED
 
 
 def test_a_stopped_process_goes_on_on_the_device(sim, worker):
-    """What was queued is executed, as by hardware, though its process gets no CPU; the neighbour gets its slices."""
+    """Its queued work is executed, as by hardware, though the process gets no CPU time; the neighbour gets its
+    slices."""
     frozen, other = worker(), worker()
     assert ask(frozen, "spin 5000000 40") == "queued"
     frozen.send_signal(signal.SIGSTOP)
@@ -123,7 +124,7 @@ def test_a_stopped_process_goes_on_on_the_device(sim, worker):
 
 
 def test_a_process_stopped_for_long_finds_its_way_back(simulator, compiled):
-    """More slices pass while it is stopped than its lane remembers (512)."""
+    """More slices pass while it is stopped than its lane stores (512)."""
     simulator.start("--slice-ns", "100000", "--switch-ns", "0")
     frozen, other = (simulator.spawn(compiled("worker.c")) for _ in range(2))
     assert read_line(frozen) == read_line(other) == "ready"
@@ -142,7 +143,7 @@ def test_a_process_stopped_for_long_finds_its_way_back(simulator, compiled):
 
 
 def test_killed_in_mid_kernel(sim, worker):
-    """Time queued and memory held come back at once."""
+    """Queued time and memory are released at once."""
     victim, other = worker(), worker()
     assert ask(victim, f"alloc {4 * GIB}") == "0"
     assert ask(victim, "spin 10000000000 500") == "queued"
@@ -204,7 +205,7 @@ def test_ended_processes_stay_in_the_books(sim, compiled):
 
 
 def test_a_child_that_outlives_its_parent_holds_nothing(sim, compiled):
-    """fork without exec keeps descriptors open; the process is what counts, not its socket."""
+    """fork without exec keeps descriptors open: the end of the process counts, not of its socket."""
     child = sim.spawn(compiled("orphan.c"))
     assert read_line(child) == "forked"
     assert sim.device()["bytes"] == LOADED + GIB

@@ -1,4 +1,4 @@
-"""CUDA_VISIBLE_DEVICES, and where a process finds its simulator."""
+"""CUDA_VISIBLE_DEVICES, and how a process finds its simulator."""
 
 import os
 
@@ -25,7 +25,7 @@ ORDER = (
         ("0,7,1", "0 1"),
         ("GPU-67707573-6841-7265-ad73-696d00000002", "0 2"),
         ("GPU-67707573-6841-7265-ad73-696d00000003,0", "0 3 1"),
-        ("GPU-6770", "100"),  # begins more than one
+        ("GPU-6770", "100"),  # a prefix of more than one
         ("", "100"),
         ("-1", "100"),
         ("NoDevFiles", "100"),
@@ -48,7 +48,7 @@ def test_memory_and_time_go_to_the_device_that_is_meant(simulator, compiled):
 
 
 def test_grant_directory(sim, tmp_path):
-    """The grant's directory counts only if root made it."""
+    """The grant's directory is used only if root created it."""
     grant = tmp_path / "grant"
     grant.mkdir()
     (grant / "sim").symlink_to(sim.directory)
@@ -61,7 +61,7 @@ def test_grant_directory(sim, tmp_path):
 
 
 def test_a_long_path_to_the_socket(simulator, tmp_path):
-    """A socket's address has 108 bytes; a grant's directory may be deeper."""
+    """A socket address is limited to 108 bytes; the path of a grant's directory may be longer."""
     simulator.start()
     deep = tmp_path / ("d" * 100) / ("e" * 100)
     deep.mkdir(parents=True)

@@ -1,8 +1,8 @@
-/* A process told what to do line by line on its standard input; it answers each line with one line.
+/* A process controlled by commands on its standard input, one per line; it answers each with one line.
  *   spin NS COUNT     queues COUNT kernels of NS                          queued
  *   sync              waits for them                                      done
- *   alloc BYTES       cuMemAlloc                                          the result's number
- *   free              frees the latest allocation                         the result's number
+ *   alloc BYTES       cuMemAlloc                                          the number of the result
+ *   free              frees the latest allocation                         the number of the result
  *   busy NS UNTIL     launches NS kernels until CLOCK_MONOTONIC UNTIL ns  kernels done
  *   time NS COUNT     device time between events around COUNT kernels     ns
  *   close             destroys the context                                closed */

@@ -14,7 +14,7 @@ GRANT = "g-0123456789ab"
 
 @pytest.fixture
 def layout() -> Layout:
-    """Fixed paths, for golden files. On /dev/shm, which is a tmpfs everywhere; nothing is made there."""
+    """Fixed paths, for golden files. On /dev/shm, which is a tmpfs everywhere; nothing is created there."""
     run = Path("/dev/shm/gpushare-golden")
     return Layout(run, Path("/var/lib/gpushare"), Path("/var/run/cdi"), run / "node.sock")
 
@@ -41,7 +41,7 @@ def tmp_layout(tmp_path: Path) -> Layout:
 
 @pytest.fixture
 def golden() -> Callable[[str, Any], None]:
-    """Compares with a file of the expected JSON; GPUSHARE_UPDATE_GOLDEN=1 writes it instead."""
+    """Compares with a file of expected JSON; with GPUSHARE_UPDATE_GOLDEN=1 writes the file instead."""
 
     def check(name: str, value: Any) -> None:
         path = Path(__file__).parent / "golden" / name

@@ -1,4 +1,4 @@
-"""Our declarations of the driver's ABI against the real cuda.h, where a toolkit is installed."""
+"""gpushare's declarations of the driver's ABI against the real cuda.h, if a toolkit is installed."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ NATIVE = Path(__file__).resolve().parents[2] / "native"
 OURS = [NATIVE / "api" / name for name in ("gs_cuda.h", "gs_cuda_enums.h", "gs_cuda_types.h")]
 TOOLKITS = [path for path in sorted(Path("/usr/local").glob("cuda-1[3-9]*/include")) if (path / "cuda.h").exists()]
 
-# What the last published form of a type is called there; ours have the unversioned name.
+# The names in cuda.h of the latest versions of types; gpushare uses the unversioned names.
 RENAMED = {
     "CUDA_MEMSET_NODE_PARAMS": "CUDA_MEMSET_NODE_PARAMS_v1",
     "CUDA_KERNEL_NODE_PARAMS": "CUDA_KERNEL_NODE_PARAMS_v3",
@@ -18,7 +18,7 @@ RENAMED = {
     "CUDA_MEM_ALLOC_NODE_PARAMS": "CUDA_MEM_ALLOC_NODE_PARAMS_v2",
     "CUDA_BATCH_MEM_OP_NODE_PARAMS": "CUDA_BATCH_MEM_OP_NODE_PARAMS_v2",
 }
-# Types we declare in another shape but of the same size: only sizes are compared.
+# Types declared with another structure but the same size: only sizes are compared.
 RESHAPED = {"CUexecAffinityParam", "CUDA_MEMSET_NODE_PARAMS_v2", "CUlaunchAttribute", "CUgraphNodeParams"}
 
 

@@ -17,7 +17,7 @@ def device(index=0, memory=16 * GIB, **more):
 
 
 def tenants(*named, devices=1):
-    """By name, with `default` guaranteed all that no other tenant is."""
+    """By name; `default` has the remaining guarantee."""
     found = {tenant.name: tenant for tenant in named}
     left = DEVICE_MILLI * devices - sum(tenant.guarantee_milli for tenant in named if tenant.name != "default")
     found["default"] = replace(found.get("default", Tenant("default", 0)), guarantee_milli=left)
@@ -52,7 +52,7 @@ def test_what_exceeds_the_tenants_guarantee_is_borrowed_while_it_is_unclaimed():
     assert places[0].guaranteed_milli == 250
     assert places[0].borrows
     held = hold(places, "g1", "class")
-    # The owner's guarantee is not taken by a borrower.
+    # A borrower does not use up the owner's guarantee.
     owner = admit(Request("research", GIB, 750), [device()], LABS, held)
     assert owner[0].guaranteed_milli == 750
     with pytest.raises(RefusedError, match=r"40% is free, and tenant class has 0% of its guarantee of 25% left"):

@@ -1,4 +1,4 @@
-"""What is left of promises when devices are lost."""
+"""The remaining guarantees when devices are lost."""
 
 import pytest
 from hypothesis import given
@@ -66,7 +66,7 @@ rows = st.tuples(st.sampled_from("abcde"), st.sampled_from(DEVICES), st.integers
 @given(promises, st.lists(rows, max_size=8), st.sets(st.sampled_from(DEVICES)))
 def test_promises_never_exceed_what_there_is_and_shrink_alike(named, found, usable):
     total = sum(named.values())
-    # What was admitted while everything worked: nobody beyond its guarantee, no device beyond its time.
+    # A state admitted while all devices worked: no grant exceeds its guarantee, no device its time.
     placed, room, left = [], dict.fromkeys(DEVICES, 1000), dict(named)
     for number, (tenant, device, milli) in enumerate(found):
         reserved = min(milli, room[device], left.get(tenant, 0))

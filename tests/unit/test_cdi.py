@@ -10,7 +10,7 @@ from gpushare.inject.node import DeviceNode, Granted
 GRANT = "g-0123456789ab"
 GPU = Granted("GPU-6f1d7a3c-0000-4b5e-9c1a-8d2f00000001", (DeviceNode("/dev/nvidia0", 195, 0),))
 
-# What CDI 0.5.0 knows of the parts used here, in our own words: an engine of that age refuses any other field.
+# The fields of CDI 0.5.0 that are used here, listed independently: an engine of that version refuses any other field.
 STRING, STRINGS = {"type": "string"}, {"type": "array", "items": {"type": "string"}}
 
 
@@ -80,7 +80,7 @@ def test_one_file_per_grant(tmp_layout, simulated):
 
 
 def test_a_reader_never_sees_half_a_spec(tmp_layout, simulated):
-    """Engines watch the directory and read what ends in .json at any time."""
+    """Engines watch the directory and read files ending in .json at any time."""
     path = cdi.write_spec(tmp_layout, "g-1", simulated)
     stop = threading.Event()
 

@@ -58,7 +58,7 @@ def group(request) -> Iterator[Cgroup]:
 
 @pytest.fixture
 def sleeper(group) -> Iterator[subprocess.Popen]:
-    """A process with a child of its own."""
+    """A process with a child."""
     process = subprocess.Popen(
         ["sh", "-c", "sleep 1000 & echo up; wait"], stdout=subprocess.PIPE, preexec_fn=lambda: group.add(os.getpid())
     )

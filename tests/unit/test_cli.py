@@ -176,7 +176,7 @@ def test_doctor_finds_and_mends(run, tmp_path):
 
 
 def test_help_imports_little(tmp_path):
-    """What --help costs is what it imports; the time itself is measured by `make bench`."""
+    """The cost of --help is its imports; `make bench` measures the time itself."""
     program = (
         "import sys\nfrom gpushare.cli.main import main\n"
         "try: main(['--help'])\nexcept SystemExit: print(*sys.modules, file=sys.stderr)"
@@ -188,7 +188,7 @@ def test_help_imports_little(tmp_path):
 
 
 def test_help_is_quick(tmp_path):
-    """150 ms of a processor is the promise; the rest is for a machine that does other things too."""
+    """The documented bound is 150 ms of CPU time; the margin allows for a busy machine."""
     best = 9.9
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,4 +1,4 @@
-"""The device program against nodes that every kernel has: major 1 (mem) stands in for the GPU's."""
+"""The device program with device nodes that every kernel has: major 1 (mem) stands in for the GPU's."""
 
 import os
 import struct
@@ -16,7 +16,7 @@ _OPEN = "import os, sys\nos.close(os.open(sys.argv[1], os.O_RDWR))"
 
 
 def decide(code: bytes, kind: int, major: int, minor: int) -> int:
-    """Runs the instructions as the kernel would: the few kinds that `program` emits."""
+    """Interprets the instructions as the kernel would; supports those that `program` emits."""
     context = {0: kind | 6 << 16, 4: major, 8: minor}
     registers = [0] * 11
     at = 0
@@ -82,7 +82,7 @@ def test_kernel_holds_it(group):
     assert opens(group, "/dev/null")
     assert not opens(group, "/dev/zero")
     assert not opens(group, "/dev/full")
-    os.close(os.open("/dev/zero", os.O_RDWR))  # outside of the cgroup nothing changed
+    os.close(os.open("/dev/zero", os.O_RDWR))  # outside the cgroup nothing changed
 
 
 def test_holds_inside_the_subtree(group):

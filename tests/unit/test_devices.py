@@ -1,4 +1,4 @@
-"""Devices: simulated ones for real, NVML's and the probe against the simulated driver libraries."""
+"""Devices: simulated ones as they are, NVML's and the probe with the simulated driver libraries."""
 
 import json
 import os
@@ -22,7 +22,7 @@ GIB = 1 << 30
 
 @pytest.fixture
 def directory():
-    # Short: a socket's path has 107 characters at most.
+    # Short, because a socket's path has at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="gs-") as name:
         yield Path(name)
 
@@ -85,7 +85,7 @@ def test_environment_becomes_flags():
 
 @pytest.fixture
 def driver(simulator, directory):
-    """Environment in which the simulated driver libraries are the driver."""
+    """An environment in which the simulated driver libraries are the driver."""
     libraries = str(paths.SIM_LIB_DIR)
     if not (paths.SIM_LIB_DIR / "libnvidia-ml.so.1").exists():
         pytest.fail("the simulated libraries are missing: build the project first")
@@ -178,7 +178,7 @@ def test_nvml_backend_has_a_place_for_one_that_is_missed_until_it_is_back(simula
     said, _ = child.communicate("\n", timeout=60)
     faults, device, after = json.loads(said)
     assert (faults, after) == (["", ""], rows)
-    # Its own facts again, not the remembered ones.
+    # Its current facts, not the remembered ones.
     assert (device["minor"], device["name"], device["context_bytes"]) == (0, simulator.devices[0].name, 7)
 
 
@@ -210,7 +210,8 @@ def test_a_simulated_device_is_lost_and_back(simulator, directory):
 
 @pytest.mark.parametrize("cached", [False, True])
 def test_driver_libraries_come_from_one_place(tmp_path, monkeypatch, cached):
-    """A driver that only LD_LIBRARY_PATH shows is found; with one in the loader's cache nothing is mixed into it."""
+    """A driver found only through LD_LIBRARY_PATH is used; if another is in the loader's cache, the two are not
+    mixed."""
     compilers = ("libnvidia-gpucomp.so.580.1", "libnvidia-ptxjitcompiler.so.1")
     for name in (
         "libcuda.so.1",

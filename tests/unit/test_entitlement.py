@@ -17,7 +17,7 @@ milli = st.integers(0, 4000)
 
 @st.composite
 def states(draw, *, fitting=False):
-    """(capacity, tenants). fitting: guarantees are at most the capacity, limits at least the guarantee."""
+    """(capacity, tenants). fitting: the guarantees fit the capacity, and limits are at least the guarantee."""
     names = draw(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=6, unique=True))
     tenants = []
     for name in names:
@@ -94,7 +94,7 @@ def test_degraded_shrinks_all_by_their_guarantees(state):
     for got, t in part.values():
         for other_got, other in part.values():
             if got < min(t.guarantee, wanted(t)):
-                # got + 1 would be at least as much per unit of guarantee as anybody has.
+                # One more would give this tenant at least as much per unit of guarantee as any other.
                 assert (got + 1) * other.guarantee >= (other_got - 1) * t.guarantee
 
 

@@ -77,7 +77,7 @@ def test_remove_is_idempotent_and_follows_nothing(tmp_layout, node, tmp_path):
 
 
 def test_refuses_a_parent_of_somebody_else(tmp_layout, node, tmp_path):
-    """The parent may lie in /dev/shm, where anybody can be first."""
+    """The parent may be in /dev/shm, where any user can create it first."""
     elsewhere = tmp_path / "theirs"
     elsewhere.mkdir()
     tmp_layout.grants.symlink_to(elsewhere)

@@ -16,7 +16,7 @@ GPU = Granted("GPU-6f1d7a3c-0000-4b5e-9c1a-8d2f00000001", (DeviceNode("/dev/nvid
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
-    """An image with merged /usr, an own driver copy, a forward-compatibility copy and a toolkit stub."""
+    """An image with merged /usr, its own driver copy, a forward-compatibility copy and a toolkit stub."""
     path = tmp_path / "bundle"
     root = path / "rootfs"
     lib = root / "usr/lib/x86_64-linux-gnu"
@@ -75,7 +75,7 @@ def test_twice_is_once(layout, bundle, request, kind):
 
 
 def test_twice_is_once_where_the_sources_exist(tmp_layout, bundle, tmp_path):
-    """Then the second edit sees the interposer where the image's driver was."""
+    """The second edit then sees the interposer in place of the image's driver."""
     lib = tmp_path / "lib"
     (lib / "sim").mkdir(parents=True)
     for name in ("libgpushare.so", "libgpushare-ml.so", "sim/libcuda.so.1"):
@@ -103,7 +103,7 @@ def test_every_driver_copy_gets_the_interposer(layout, simulated, bundle):
 
 
 def test_driver_copy_that_another_tool_binds(layout, simulated, bundle, tmp_path):
-    """As NVIDIA's own CDI spec does: the file comes from a bind mount, and no directory of the image lists it."""
+    """As NVIDIA's own CDI spec does: the file is bind-mounted, so it is in no directory of the image."""
     driver = tmp_path / "libcuda.so.580.1"
     driver.write_text("host's driver")
     wanted = config(mounts=[{"destination": "/usr/lib64/libcuda.so.580.1", "type": "bind", "source": str(driver)}])
@@ -121,7 +121,7 @@ def test_driver_in_a_bound_usr(layout, simulated, bundle, tmp_path):
 
 
 def test_nothing_is_made_in_what_the_host_lends(layout, simulated, bundle, tmp_path):
-    """/etc bound from the host without a preload file: making one there would preload into the host."""
+    """/etc is bound from the host and has no preload file: creating one there would preload into host programs."""
     etc = tmp_path / "etc"
     etc.mkdir()
     wanted = config(mounts=[{"destination": "/etc", "type": "bind", "source": str(etc)}])
@@ -135,7 +135,7 @@ def test_nothing_is_made_in_what_the_host_lends(layout, simulated, bundle, tmp_p
 
 
 def test_tools_go_only_where_they_can(layout, real, bundle, tmp_path):
-    """The host's own /usr: nothing can be made there, and a container without nvidia-smi still starts."""
+    """The host's own /usr: no file can be created there, and a container without nvidia-smi still starts."""
     assert mounted(edit(layout, real, bundle, config()))["/usr/bin/nvidia-smi"] == "/usr/bin/nvidia-smi"
     (tmp_path / "usr" / "bin").mkdir(parents=True)
     usr = {"destination": "/usr", "type": "bind", "source": str(tmp_path / "usr"), "options": ["rbind", "ro"]}
@@ -153,7 +153,7 @@ def test_run_bound_from_the_host_is_refused(layout, simulated, bundle, tmp_path)
 
 
 def test_symlinks_stay_inside_the_image(layout, simulated, bundle, tmp_path):
-    """An absolute link in the image means the image's root, never the host's."""
+    """An absolute link in the image is relative to the image's root, never to the host's."""
     outside = tmp_path / "host/libcuda.so.1"
     outside.parent.mkdir()
     outside.write_text("host's")

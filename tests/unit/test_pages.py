@@ -165,7 +165,7 @@ def test_a_page_truncated_under_our_hands_reads_as_zeros_and_says_so(tmp_path, p
     usage.claim(limits, 10)
     assert not usage.torn
     os.truncate(tmp_path / "usage", 4096)
-    assert list(usage.live_slots(limits)) == [Slot(0, 1, 10)]  # still inside what is left
+    assert list(usage.live_slots(limits)) == [Slot(0, 1, 10)]  # within the remaining size
     assert usage.usage(900, 0).memory_bytes == 0
     assert usage.torn
     with pytest.raises(FailedError, match="not a usage page"):
@@ -174,7 +174,7 @@ def test_a_page_truncated_under_our_hands_reads_as_zeros_and_says_so(tmp_path, p
 
 
 def test_a_bus_error_that_is_not_ours_still_ends_the_process(tmp_path):
-    """The guard hides truncation of pages only."""
+    """The guard only handles truncation of the pages."""
     import signal
     import subprocess
     import sys
@@ -217,7 +217,7 @@ def test_a_page_that_cannot_be_made_leaves_no_file(tmp_path, grant, devices):
 
 
 def test_layout_is_the_one_other_processes_compiled():
-    """Offsets that a running tenant has baked in: changing one needs a new GS_PAGE_VERSION."""
+    """Running tenants have these offsets compiled in: changing one requires a new GS_PAGE_VERSION."""
     assert (LIMITS_BYTES, USAGE_BYTES) == (2176, 2228288)
     assert ffi.sizeof("struct gs_slot") == 2112
     assert ffi.offsetof("struct gs_device_limits", "lease") == 48

@@ -1,4 +1,4 @@
-"""scripts/check_rooms.py: what it refuses, on graphs made for it."""
+"""The refusals of scripts/check_rooms.py, with made-up graphs."""
 
 import importlib.util
 from pathlib import Path

@@ -27,7 +27,7 @@ def test_what_is_reserved_for_a_grant_stays_its_own_beside_one_that_borrows():
 
 
 def surplus(result, device="d0"):
-    """Who gets how much of the highest tier's surplus, as parts of 1000."""
+    """How the surplus of the highest tier is split, in per mille."""
     top = max(share.tier for (_, on), share in result.items() if on == device)
     weights = {grant: share.weight for (grant, on), share in result.items() if on == device and share.tier == top}
     return {grant: 1000 * weight / sum(weights.values()) for grant, weight in weights.items()}
@@ -40,9 +40,9 @@ def running(result, *grants):
 def test_what_is_idle_inside_a_tenant_goes_to_its_runnable_grants():
     placed = [Placed("g1", "a", "d0", 200, 200), Placed("g2", "a", "d0", 200, 200), Placed("g3", "b", "d0", 600, 600)]
     result = shares(policies(a=400, b=600), placed, runnable={"g1", "g3"})
-    # Who is idle keeps its guarantee, so that it starts promptly when it wakes: nothing is promised twice.
+    # An idle grant keeps its guarantee, so that it starts promptly when it wakes: no guarantee is given out twice.
     assert [result[g, "d0"].guarantee_milli for g in ("g1", "g2", "g3")] == [200, 200, 600]
-    # The 200 that nobody uses are a's: 200 + 200 x 0.98.
+    # The unused 200 are a's: 200 + 200 x 0.98.
     assert surplus(running(result, "g1", "g3"))["g1"] > 975
 
 
@@ -50,7 +50,7 @@ def test_what_nobody_is_promised_is_split_by_weight_beside_that():
     placed = [Placed("g1", "a", "d0", 200, 200), Placed("g2", "a", "d0", 200, 200), Placed("g3", "b", "d0", 200, 200)]
     result = shares(policies(a=400, b=200), placed, runnable={"g1", "g3"})
     got = surplus(running(result, "g1", "g3"))
-    # 200 of a's own and half of the 400 that are nobody's, of 600.
+    # 200 of a's own and half of the 400 unreserved, of 600.
     assert abs(got["g1"] - 1000 * 400 / 600) < 2
 
 
@@ -67,7 +67,7 @@ def test_a_tenants_whole_weight_is_with_those_that_run():
     placed = [Placed("g1", "a", "d0", 100, 0), Placed("g2", "a", "d0", 300, 0), Placed("g3", "b", "d0", 100, 0)]
     result = shares(tenants, placed, runnable={"g1", "g3"})
     assert result["g1", "d0"].weight == result["g3", "d0"].weight
-    # One that wakes has its part at once, not what an absentee had.
+    # A grant that wakes has its own part at once, not that of an absent one.
     assert result["g2", "d0"].weight == 3 * result["g1", "d0"].weight // 4
 
 
@@ -87,7 +87,7 @@ def test_the_tier_of_a_scavenger_lifts_nobodys_idle_time_above_others():
     }
     placed = [Placed("g1", "s", "d0", 10, 10), Placed("g2", "s", "d0", 10, 10), Placed("g3", "t", "d0", 200, 200)]
     result = shares(tenants, [*placed, Placed("g4", "b", "d0", 100, 0)], runnable={"g1", "g3", "g4"})
-    # 10 of its own that its idle grant leaves, against the 780 that nobody is promised.
+    # 10 left by a's own idle grant, against the 780 unreserved.
     assert abs(surplus(running(result, "g1", "g4"))["g1"] - 1000 * 10 / 790) < 2
     assert result["g3", "d0"].weight == 0
 
@@ -97,7 +97,7 @@ def test_what_a_limited_tenant_of_the_highest_tier_leaves_is_split_by_weight():
     placed = [Placed("g1", "a", "d0", 100, 100), Placed("g2", "a", "d0", 100, 100), Placed("g3", "b", "d0", 100, 100)]
     result = shares(tenants, [*placed, Placed("g4", "h", "d0", 100, 0)], runnable={"g1", "g3", "g4"})
     got = surplus(running(result, "g1", "g3", "g4"))
-    # 400 of the 700 for h, half of the other 300 each; and 100 that a's idle grant leaves.
+    # 400 of the 700 for h, half of the other 300 for each; and 100 left by a's idle grant.
     assert [round(got[grant]) for grant in ("g1", "g3", "g4")] == [312, 187, 500]
 
 

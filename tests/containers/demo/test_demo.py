@@ -1,4 +1,5 @@
-"""`gpushare demo` as a person runs it. Times are asserted generously: the verdict's bounds are for an idle machine."""
+"""`gpushare demo` as a user runs it. The bounds on times are wide, because the verdict's own bounds are for an idle
+machine."""
 
 import contextlib
 import importlib.util
@@ -18,7 +19,7 @@ from running import until
 from gpushare.paths import Layout
 
 DEMO = [sys.executable, "-m", "gpushare", "demo"]
-# Its phases, and what it lets pass before each, as short as a test likes; its command line wants 2 s and more.
+# Shortens the phases and the settling time before each; the command line requires phases of at least 2 s.
 SHORT = """
 from gpushare.cli import demo, main
 from gpushare.demo import story
@@ -39,7 +40,8 @@ pytestmark = [
 
 @pytest.fixture
 def environment(tmp_path):
-    """All that the demo makes lies below TMPDIR, so that what is left can be seen beside other demos."""
+    """Everything that the demo creates is below TMPDIR, so that leftovers are distinguishable from those of other
+    demos."""
     short = Path("/tmp") / f"gsd{os.getpid()}"
     short.mkdir()
     yield {**os.environ, "TMPDIR": str(short)}
@@ -64,7 +66,7 @@ def processes_with(text: str) -> dict[int, str]:
 def nothing_left(short: Path) -> None:
     until(lambda: not processes_with(str(short)), 10, "processes of it stay")
     assert list(short.rglob("*")) == []
-    # Another demo's has a process in it.
+    # The cgroup of another demo has a process in it.
     cgroups = Path("/sys/fs/cgroup").glob("**/gpushare-demo/*/cgroup.procs")
     assert [path for path in cgroups if not path.read_text()] == []
 
@@ -148,7 +150,7 @@ def test_interrupted_demo_leaves_nothing(environment, number, after):
 
 
 def test_killed_tenant_is_told(environment):
-    """A tenant that somebody kills ends the demo with one line and status 1, not with a hang."""
+    """If a tenant is killed, the demo ends with one line and status 1, and does not hang."""
     process = subprocess.Popen(DEMO, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with process:
         while "both tenants" not in process.stdout.readline():
@@ -167,7 +169,7 @@ def test_killed_tenant_is_told(environment):
 
 @pytest.mark.parametrize("waits", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_killed_demo_leaves_no_process(environment, waits):
-    """The simulator, like hardware, stays for 10 s, for another daemon: unless that is waited out the test ends it."""
+    """The simulator, like hardware, stays for 10 s for another daemon; if `waits` is false the test ends it."""
     process = subprocess.Popen(DEMO, env=environment, stdout=subprocess.PIPE, text=True)
     with process:
         while "both tenants" not in process.stdout.readline():

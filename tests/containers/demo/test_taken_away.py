@@ -1,4 +1,4 @@
-"""What the demo made is taken away however badly its end is timed."""
+"""The demo's leftovers are removed even if it is interrupted at a bad moment."""
 
 import os
 import shutil

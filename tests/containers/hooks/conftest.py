@@ -1,4 +1,4 @@
-"""A small stand-in for the daemon: what it gets and answers is in the test's hands."""
+"""A stand-in for the daemon: the test checks its requests and supplies its answers."""
 
 import json
 import os
@@ -22,7 +22,7 @@ INCLUDE = Path(__file__).parents[3] / "native"
 def programs() -> Path:
     """The directory of gpushare-hook and gpushare-runtime.
 
-    GPUSHARE_HOOKS_DIR names another build of them, as a sanitized one.
+    GPUSHARE_HOOKS_DIR selects another build of them, such as one with sanitizers.
     """
     return Path(os.environ.get("GPUSHARE_HOOKS_DIR", LIB_DIR))
 
@@ -35,7 +35,8 @@ class Request:
 
 @dataclass
 class FakeDaemon:
-    """Answers each request by `answer(request)` -> (status, JSON value) or raw bytes; None: never, until closed."""
+    """Answers each request with `answer(request)` -> (status, JSON value) or raw bytes; None: no answer until
+    closed."""
 
     path: Path
     answer: Callable[[Request], tuple[int, object] | bytes | None] = lambda _: (200, {})
@@ -103,7 +104,7 @@ def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
 
 @pytest.fixture
 def foreign_socket(tmp_path: Path) -> Iterator[Path]:
-    """A socket that listens, served by an unprivileged user."""
+    """A listening socket of an unprivileged user."""
     if os.geteuid() != 0:
         pytest.skip("needs root to become somebody else")
     path = tmp_path / "foreign.sock"

@@ -1,4 +1,4 @@
-"""gpushare-hook: what it hands on, what it says, and how it fails."""
+"""gpushare-hook: its requests, its messages, and its failures."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def run(programs: Path, socket: Path, state: bytes = STATE, verb: str = "create-
 
 
 def line(result) -> str:
-    """The one line on stderr."""
+    """The only line on stderr."""
     text = result.stderr.decode()
     assert text.count("\n") == 1 and text.endswith("\n"), text
     return text.strip()
@@ -171,7 +171,7 @@ def test_usage(programs):
 
 
 def test_killed_hook_leaves_the_connection(programs, daemon):
-    """kill -9 in mid-call: the daemon sees the end of the connection, nothing else is left behind."""
+    """kill -9 during a call: the daemon sees the connection close, and nothing else remains."""
     daemon.answer = lambda _: None
     process = subprocess.Popen(
         [programs / "gpushare-hook", "create-runtime", "--grant", "g", "--socket", daemon.path],
@@ -224,7 +224,7 @@ def test_precreate_of_what_is_no_config(programs, daemon, config):
 
 
 def test_refused_precreate_says_so_when_the_container_starts(programs, daemon):
-    """Podman shows what a createRuntime hook says, not what a precreate hook says."""
+    """Podman shows the output of a createRuntime hook, but not of a precreate hook."""
     daemon.answer = lambda _: (409, {"error": {"code": "refused", "message": 'device "0" is full'}})
     result = precreate(programs, daemon.path, ASKS + b"\n")
     assert result.returncode == 0

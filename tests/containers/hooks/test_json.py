@@ -65,7 +65,7 @@ def library() -> Library:
 
 
 def holds(*strategies, few=20, many=100):
-    """A test of what holds for any values: for a few of them, and for many in the slow selection."""
+    """A property test: a few examples, or many in the slow selection."""
 
     def decorate(check):
         @pytest.mark.parametrize("examples", [few, pytest.param(many, marks=pytest.mark.slow)])

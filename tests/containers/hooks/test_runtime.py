@@ -1,4 +1,5 @@
-"""gpushare-runtime: what it leaves alone, what it has edited, and what it does not start."""
+"""gpushare-runtime: calls that it passes through, configs that it has edited, and containers that it refuses to
+start."""
 
 import json
 import os
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-# A runtime that only says how it was called.
+# A runtime that only prints its arguments.
 RUNTIME = """#!/bin/sh
 printf '%s\\n' "$0" "$@"
 [ -f config.json ] || cd "$BUNDLE" 2>/dev/null

@@ -1,4 +1,4 @@
-/* Arrays: charged as the driver says they need. */
+/* Arrays: charged the size that the driver reports. */
 #include "rows.h"
 
 enum { FLOAT32 = 0x20, WIDTH = PITCH / 4, HEIGHT = BYTES / PITCH, LAYERS = 4 };
@@ -30,7 +30,7 @@ void row_cuArrayCreate_v2(struct rows *r) {
     used_and_freed(r, array);
 }
 
-/* Its bytes lie layer by layer, each layer as a plane would. */
+/* The bytes are stored layer by layer, each layer like a 2D array. */
 static void cube_used_and_freed(struct rows *r, CUarray cube) {
   unsigned char *got = zeroes();
   CUDA_MEMCPY3D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST,

@@ -1,4 +1,4 @@
-/* What a device says of itself. */
+/* Device attributes. */
 #include "rows.h"
 
 void row_cuDeviceGetAttribute(struct rows *r) {

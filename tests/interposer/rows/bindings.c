@@ -1,4 +1,4 @@
-/* What keeps memory alive besides its handle: names given to other processes, and places in multicast objects. */
+/* What keeps memory alive other than its handle: exports to other processes, and bindings to multicast objects. */
 #include <unistd.h>
 
 #include "rows.h"

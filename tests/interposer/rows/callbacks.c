@@ -1,5 +1,5 @@
-/* Functions of the program as nodes of graphs: each launch calls the one given last, with its own data, and what the
- * program asks for is what it gave. */
+/* Host functions as graph nodes: each launch calls the function set last, with its own data, and queries return what
+ * the program set. */
 #include "rows.h"
 
 static void count_up(void *number) { __atomic_add_fetch((unsigned *)number, 1, __ATOMIC_RELEASE); }

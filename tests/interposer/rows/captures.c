@@ -1,7 +1,7 @@
-/* Captures: what is submitted in one is neither gated nor counted; the graph that comes of it is, when it is launched. */
+/* Captures: captured work is neither gated nor counted; the resulting graph is, when it is launched. */
 #include "rows.h"
 
-/* Captures a kernel, ends, and launches what was captured. */
+/* Captures a kernel, ends the capture, and launches the graph. */
 static void captures(struct rows *r, struct kernel *k) {
   CUstream on = k->stream;
   CUstreamCaptureStatus status = -1;
@@ -70,7 +70,7 @@ void row_cuStreamEndCapture(struct rows *r) {
   if (!done(r, start(r)->cuStreamEndCapture(on, &graph)))
     return;
   CUgraphExec exec = instantiated(r, graph);
-  lease(r); /* the capture is over: what comes now is work */
+  lease(r); /* the capture has ended: from here on it is work */
   need(r, cuLaunchKernel(k.function, 1, 1, 1, 1, 1, 1, 0, on, k.params, NULL), "launch the kernel");
   lease(r);
   need(r, cuGraphLaunch(exec, on), "launch the graph");
@@ -86,7 +86,7 @@ void row_cuStreamEndCapture_ptsz(struct rows *r) {
   if (!done(r, start(r)->cuStreamEndCapture_ptsz(NULL, &graph)))
     return;
   CUgraphExec exec = instantiated(r, graph);
-  lease(r); /* the capture is over: what comes now is work */
+  lease(r); /* the capture has ended: from here on it is work */
   need(r, cuLaunchKernel(k.function, 1, 1, 1, 1, 1, 1, 0, CU_STREAM_PER_THREAD, k.params, NULL), "launch the kernel");
   lease(r);
   need(r, cuGraphLaunch(exec, CU_STREAM_PER_THREAD), "launch the graph");

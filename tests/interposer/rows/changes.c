@@ -1,10 +1,10 @@
-/* Executable graphs that change, and functions that go: what was learned of them is forgotten, and what runs is the
- * new. */
+/* Executable graphs that are updated, and functions that are unloaded: old estimates are dropped, and the new version
+ * runs. */
 #include "rows.h"
 
 enum { LONGER = 3 /* times as long as before */, BYTE = 0x5a, OTHER = 0xc3 };
 
-/* A graph of one kernel, and it ready to be launched. */
+/* A graph of one kernel, with its executable. */
 struct one {
   struct kernel kernel;
   CUgraph graph;
@@ -38,7 +38,7 @@ static void launch(struct rows *r, CUgraphExec exec) {
   settle(r);
 }
 
-/* It runs as long as kernel.ns says now. */
+/* It takes the current kernel.ns. */
 static void runs(struct rows *r, struct one *o) {
   lease(r);
   need(r, cuEventRecord(o->kernel.before, o->kernel.stream), "record an event");
@@ -63,7 +63,7 @@ void row_cuGraphExecKernelNodeSetParams(struct rows *r) {
   kernel_in_graph(r, &o);
   const CUDA_KERNEL_NODE_PARAMS how = longer(&o);
   CUDA_KERNEL_NODE_PARAMS_v1 old;
-  memcpy(&old, &how, sizeof old); /* the first form is the beginning of the second */
+  memcpy(&old, &how, sizeof old); /* the old struct is a prefix of the new one */
   if (done(r, start(r)->cuGraphExecKernelNodeSetParams(o.exec, o.node, &old)))
     runs(r, &o);
 }
@@ -127,7 +127,7 @@ void row_cuGraphExecDestroy(struct rows *r) {
   kernel_in_graph(r, &o);
   runs(r, &o);
   done(r, start(r)->cuGraphExecDestroy(o.exec));
-  o.exec = instantiated(r, o.graph); /* maybe at the same address */
+  o.exec = instantiated(r, o.graph); /* possibly at the same address */
   runs(r, &o);
 }
 
@@ -182,7 +182,7 @@ void row_cuGraphExecMemcpyNodeSetParams(struct rows *r) {
   on_device(r, &c);
 }
 
-/* ---- the host, events, values ---- */
+/* ---- host functions, events, values ---- */
 
 static void count_up(void *number) { (*(unsigned *)number)++; }
 
@@ -260,7 +260,7 @@ void row_cuGraphExecBatchMemOpNodeSetParams(struct rows *r) {
   holds(r, at, (const uint32_t[]){OTHER}, 4);
 }
 
-/* Nodes of semaphores cannot be made where none can be imported: the driver's refusal is what is compared. */
+/* Semaphore nodes cannot be created where no semaphore can be imported: then the driver's refusal is compared. */
 void row_cuGraphExecExternalSemaphoresSignalNodeSetParams(struct rows *r) {
   struct one o;
   const uint64_t none[8] = {0};
@@ -290,7 +290,7 @@ void row_cuModuleUnload(struct rows *r) {
   kernel_ready(r, &k, stream(r));
   kernel_runs(r, &k);
   done(r, start(r)->cuModuleUnload(k.module));
-  kernel_ready(r, &k, r->stream); /* maybe at the same address */
+  kernel_ready(r, &k, r->stream); /* possibly at the same address */
   kernel_runs(r, &k);
 }
 

@@ -1,7 +1,7 @@
 /* Contexts: each costs device memory. */
 #include "rows.h"
 
-/* It is current and works; then it goes. */
+/* The context is current and works; then it is destroyed. */
 static void works(struct rows *r, CUcontext made) {
   CUcontext current = NULL;
   CUdeviceptr at = 0;
@@ -15,7 +15,7 @@ static void works(struct rows *r, CUcontext made) {
 
 static void gone(struct rows *r, CUcontext made) {
   need(r, cuCtxDestroy_v2(made), "destroy it");
-  meet(r, "freed"); /* and with it what was allocated in it */
+  meet(r, "freed"); /* together with the memory allocated in it */
 }
 
 void row_cuCtxCreate(struct rows *r) {
@@ -154,11 +154,11 @@ void row_cuDevicePrimaryCtxReset_v2(struct rows *r) {
   inactive(r);
 }
 
-/* ---- green contexts: parts of a primary one ---- */
+/* ---- green contexts: partitions of a primary one ---- */
 
 enum { RESOURCE_SM = 1, DEFAULT_STREAM = 1 };
 
-/* All multiprocessors of the device as a green context's resources; nothing where the driver knows none. */
+/* All multiprocessors of the device as a green context's resources; NULL if the driver does not support them. */
 static CUdevResourceDesc resources(struct rows *r) {
   uint64_t room[64] = {0};
   void *resource = room;

@@ -1,4 +1,4 @@
-/* Copies over the link, to the device and from it: none of them may need a lease. */
+/* Copies over the link, to and from the device: none of them may need a lease. */
 #include "rows.h"
 
 void row_cuMemcpyHtoD(struct rows *r) {

@@ -1,4 +1,5 @@
-/* Copies of boxes, of unified pointers and in batches. Those over the link need no lease, those on the device do. */
+/* Copies of boxes, of unified pointers and in batches. Copies over the link need no lease, copies within the device
+ * do. */
 #include "rows.h"
 
 enum { HOST = CU_MEMORYTYPE_HOST, DEVICE = CU_MEMORYTYPE_DEVICE, UNIFIED = CU_MEMORYTYPE_UNIFIED };

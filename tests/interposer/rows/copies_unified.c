@@ -1,4 +1,4 @@
-/* Copies between unified pointers, alone and in batches: the pointers say which way they go. */
+/* Copies between unified pointers, single and in batches: the pointers determine the direction. */
 #include "rows.h"
 
 enum { HALF = BYTES / 2, HEIGHT = BYTES / PITCH, POINTER = 1 /* CUmemcpy3DOperandType */, ACCESS_IN_STREAM = 1 };
@@ -52,7 +52,7 @@ void row_cuMemcpyAsync_ptsz(struct rows *r) {
   captured(r, CU_STREAM_PER_THREAD, 1);
 }
 
-/* Two copies that together are one. */
+/* Two copies that together equal one. */
 struct batch {
   CUdeviceptr to[2], from[2];
   size_t sizes[2], first[1], failed;
@@ -64,7 +64,7 @@ static struct batch batch_of(CUdeviceptr to, CUdeviceptr from) {
       {to, to + HALF}, {from, from + HALF}, {HALF, HALF}, {0}, 0, {{.srcAccessOrder = ACCESS_IN_STREAM}}};
 }
 
-/* The first of them over the link, the second within the device: the device has work. */
+/* The first over the link, the second within the device: so the batch is work for the device. */
 static struct batch mixed_batch_of(const struct copy *c) {
   struct batch b = batch_of(c->to, c->from);
   b.from[0] = number(c->host_from);

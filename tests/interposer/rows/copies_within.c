@@ -1,4 +1,4 @@
-/* Copies that stay on the device: its memory is what they use up, so they take a lease as kernels do. */
+/* Copies within the device: they use its memory bandwidth, so they need a lease as kernels do. */
 #include "rows.h"
 
 void row_cuMemcpyDtoD(struct rows *r) {

@@ -1,4 +1,4 @@
-/* What rows of copies start from, and where their bytes have to arrive. */
+/* Sources and destinations for rows that copy. */
 #include "rows.h"
 
 struct copy copy_ready(struct rows *r) {

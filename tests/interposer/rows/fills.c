@@ -1,4 +1,4 @@
-/* Fills: work of the device, whatever their form. */
+/* Fills: all forms are work for the device. */
 #include "rows.h"
 
 enum {
@@ -10,7 +10,7 @@ enum {
   ROW = 256 /* bytes from row to row */
 };
 
-/* A buffer of zeroes, and what it has to hold. */
+/* A zeroed buffer, and its expected contents. */
 struct fill {
   CUdeviceptr at;
   unsigned char *wanted;

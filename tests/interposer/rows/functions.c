@@ -1,7 +1,7 @@
-/* Functions of modules, which are looked at when a program asks for them. */
+/* Functions of modules, which the interposer examines when a program looks them up. */
 #include "rows.h"
 
-/* Kernels of a collective and of none. */
+/* One kernel of a collective and one ordinary kernel. */
 static CUmodule module(struct rows *r) {
   static const char text[] =
       ".version 7.0\n.target sm_52\n.address_size 64\n"

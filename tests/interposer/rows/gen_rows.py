@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Makes the registry of the snippets: gen_rows.py OUT_DIR. Fails, naming the row, where hooks.tsv and snippets differ.
+"""Generates the registry of the snippets: gen_rows.py OUT_DIR. Fails and names the row if hooks.tsv and the snippets
+differ.
 
 api.h        types and prototypes of the driver, `struct calls` with a pointer per row, prototypes of the snippets
-registry.c   the rows in the order of hooks.tsv, grouped by the file their snippet is in
+registry.c   the rows in the order of hooks.tsv, grouped by the file of their snippet
 """
 
 import re
@@ -12,7 +13,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE.parents[2] / "native"
 sys.path[:0] = [str(NATIVE / "interposer" / "hooks"), str(NATIVE / "api")]
-import gen_hooks  # type: ignore[import-not-found]  # noqa: E402 - found through the path set above
+import gen_hooks  # type: ignore[import-not-found]  # noqa: E402 - sys.path is set above
 import table  # type: ignore[import-not-found]  # noqa: E402
 
 SNIPPET = re.compile(r"^void row_(\w+)\(struct rows \*r\) \{\n(.*?)^\}$", re.M | re.S)

@@ -13,10 +13,10 @@ static CUdeviceptr managed(struct rows *r) {
 
 static CUmemLocation here(const struct rows *r) { return (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, r->device}; }
 
-/* The bytes are what they were. */
+/* The bytes are unchanged. */
 static void kept(struct rows *r, CUdeviceptr at) { holds(r, at, pattern(), BYTES); }
 
-/* The memory may be anything, and can be written again. */
+/* The contents are undefined, but the memory can be written again. */
 static void lost(struct rows *r, CUdeviceptr at) {
   settle(r);
   put(r, at, pattern(), BYTES);
@@ -59,7 +59,7 @@ void row_cuMemPrefetchAsync_v2_ptsz(struct rows *r) {
     kept(r, at);
 }
 
-/* A buffer in two parts, for one place. */
+/* A buffer in two parts, for one location. */
 struct parts {
   CUdeviceptr at[2];
   size_t sizes[2], first[1];
@@ -112,7 +112,7 @@ void row_cuMemDiscardBatchAsync_ptsz(struct rows *r) {
     lost(r, at);
 }
 
-/* As cuda.h lays out one part to decompress: sizes, where the true size goes, from, to, algorithm. */
+/* Layout of cuda.h for one unit to decompress: sizes, pointer to the actual size, source, destination, algorithm. */
 struct decompression {
   size_t from_bytes, to_bytes;
   uint32_t *actual;
@@ -129,7 +129,7 @@ static struct decompression four_letters(struct rows *r, CUdeviceptr *to) {
   CUdeviceptr from = memory(r, sizeof PACKED), actual = memory(r, 4);
   *to = memory(r, 4);
   put(r, from, PACKED, sizeof PACKED);
-  r->tentative = true; /* hardware of some devices */
+  r->tentative = true; /* needs hardware that only some devices have */
   return (struct decompression){.from_bytes = sizeof PACKED,
                                 .to_bytes = 4,
                                 .actual = (uint32_t *)(uintptr_t)actual,

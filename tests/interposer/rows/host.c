@@ -1,11 +1,11 @@
-/* Host memory, and memory of graphs: nothing of the device. */
+/* Host memory and graph nodes that allocate: no device memory is charged. */
 #include <stdlib.h>
 
 #include "rows.h"
 
 enum { MAPPED = 2, PAGE = 4096 };
 
-/* The device sees it: what it copies from there is what the host wrote. */
+/* The device sees the host's writes: it copies what the host wrote. */
 static void seen_by_device(struct rows *r, void *host) {
   CUdeviceptr at = 0, to = memory(r, BYTES);
   memcpy(host, pattern(), BYTES);
@@ -87,7 +87,7 @@ void row_cuGraphAddMemAllocNode(struct rows *r) {
   if (done(r, start(r)->cuGraphAddMemAllocNode(&node, graph, NULL, 0, &how))) {
     need(r, cuGraphNodeGetType(node, &type), "what the node is");
     expect(r, type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && how.dptr, "no node that allocates");
-    meet(r, "allocated"); /* memory comes with the launch */
+    meet(r, "allocated"); /* the launch allocates the memory */
   }
   need(r, cuGraphDestroy(graph), "destroy the graph");
   meet(r, "freed");

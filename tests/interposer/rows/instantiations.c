@@ -1,4 +1,4 @@
-/* Graphs that become executable, and get ready. */
+/* Instantiation and upload of graphs. */
 #include "rows.h"
 
 /* A graph of one kernel. */

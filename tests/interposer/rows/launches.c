@@ -88,7 +88,7 @@ void row_cuLaunchCooperativeKernelMultiDevice(struct rows *r) {
     kernel_ran(r, &k);
 }
 
-/* The oldest launches take shape and arguments from the function. */
+/* The oldest launch functions take the shape and the arguments from the function. */
 static void kernel_set(struct rows *r, struct kernel *k) {
   need(r, cuFuncSetBlockShape(k->function, 1, 1, 1), "a block's shape");
   need(r, cuParamSetSize(k->function, sizeof k->ns), "the size of the arguments");

@@ -1,4 +1,4 @@
-/* Finding functions, and the start of everything. */
+/* Function look-up and initialisation. */
 #include "rows.h"
 
 void row_cuGetProcAddress(struct rows *r) {
@@ -31,7 +31,7 @@ void row_cuInit(struct rows *r) {
 void row_cuGetExportTable(struct rows *r) {
   static const CUuuid NOBODYS = {{1, 2, 3}};
   const void *found = NULL;
-  r->tentative = true; /* no table with this name exists; what is said to that is the driver's */
+  r->tentative = true; /* no table with this name exists: the result is the driver's */
   done(r, start(r)->cuGetExportTable(&found, &NOBODYS));
   expect(r, found == NULL, "a table out of nothing");
 }

@@ -1,4 +1,4 @@
-/* Allocating and freeing with the context's own functions. */
+/* Allocation and free with the basic functions. */
 #include "rows.h"
 
 enum { ATTACH_GLOBAL = 1, ROWS = 33, WIDTH = 1000 };
@@ -62,7 +62,7 @@ void row_cuMemAllocManaged(struct rows *r) {
   if (!done(r, start(r)->cuMemAllocManaged(&at, 70000, ATTACH_GLOBAL)))
     return;
   meet(r, "allocated");
-  memcpy((void *)(uintptr_t)at, pattern(), 70000); /* the host writes it as its own */
+  memcpy((void *)(uintptr_t)at, pattern(), 70000); /* the host writes to it directly */
   holds(r, at, pattern(), 70000);
   need(r, cuMemFree_v2(at), "free it");
   meet(r, "freed");

@@ -1,9 +1,8 @@
-/* Functions that the simulated driver only refuses: they need hardware, a graphics program, or what is newer than it
- * is. */
+/* Functions that the simulated driver always refuses: they need hardware, a graphics program, or a newer driver. */
 #include "rows.h"
 
 static void fabric(struct rows *r, CUresult result) {
-  r->tentative = true; /* needs endpoints that are joined by a switch */
+  r->tentative = true; /* needs endpoints connected by a switch */
   done(r, result);
 }
 
@@ -17,7 +16,7 @@ void row_cuFabricCpyBatchAsync_ptsz(struct rows *r) {
   fabric(r, work(r)->cuFabricCpyBatchAsync_ptsz(0, NULL, 0, NULL));
 }
 
-/* A capture that is refused leaves none open: work goes on being gated and metered. */
+/* A refused capture leaves no capture open: work is still gated and metered. */
 static void refused_capture(struct rows *r, CUresult result) {
   struct kernel k;
   r->tentative = true;

@@ -1,4 +1,4 @@
-/* Memory pools: what is charged is what they reserve. */
+/* Memory pools: charged the memory they reserve. */
 #include "rows.h"
 
 enum {
@@ -21,7 +21,7 @@ static CUmemoryPool pool(struct rows *r) {
   return made;
 }
 
-/* A pool that keeps what it has got. */
+/* A pool that never releases memory by itself. */
 static CUmemoryPool keeping_pool(struct rows *r) {
   CUmemoryPool made = pool(r);
   uint64_t all = UINT64_MAX;
@@ -125,7 +125,7 @@ void row_cuMemPoolDestroy(struct rows *r) {
   CUdeviceptr at = from_pool(r, made, BYTES);
   need(r, cuMemFreeAsync(at, NULL), "free it");
   settle(r);
-  meet(r, "allocated"); /* it keeps all it reserved */
+  meet(r, "allocated"); /* it keeps all reserved memory */
   done(r, start(r)->cuMemPoolDestroy(made));
   meet(r, "freed");
 }
@@ -143,7 +143,7 @@ void row_cuMemPoolTrimTo(struct rows *r) {
   need(r, cuMemPoolDestroy(made), "destroy the pool");
 }
 
-/* `made` is the device's pool now: an allocation that names none comes from it. */
+/* `made` is the device's current pool: an allocation without a pool uses it. */
 static void is_current(struct rows *r, CUmemoryPool made) {
   CUmemoryPool standard = NULL;
   CUdeviceptr at = 0;

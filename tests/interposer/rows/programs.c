@@ -1,4 +1,4 @@
-/* Programs, and what the driver takes by itself for them: charged when they come, given back when they go. */
+/* Programs, and memory that the driver allocates for them implicitly: charged at load, released at unload. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 
 extern const char rows_ptx[];
 
-/* The program in a file. */
+/* A file with the program. */
 static const char *file(struct rows *r) {
   static char path[] = "/tmp/rows-XXXXXX";
   strcpy(path, "/tmp/rows-XXXXXX");
@@ -18,7 +18,7 @@ static const char *file(struct rows *r) {
   return path;
 }
 
-/* A program that was loaded just now: it works, and goes. */
+/* A module that was just loaded: it works, and is unloaded. */
 static void module_works(struct rows *r, CUmodule module) {
   CUfunction function = NULL;
   meet(r, "allocated");

@@ -1,5 +1,5 @@
-/* What a program is told about memory: its share, not the device. The bare driver answers for the device, so what can
- * be checked in both is that the answers agree with one another. */
+/* Memory sizes reported to a program: those of its share, not of the device. The bare driver reports the device, so the
+ * check for both is that the reports agree with each other. */
 #include "rows.h"
 
 static size_t total(struct rows *r) {

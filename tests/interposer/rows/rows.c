@@ -1,8 +1,7 @@
 /* Runs the rows of one group: rows ENTRY ORIGIN GROUP held|gated.
- *
- * ENTRY   linked, dlsym or proc: how the row's function is found
- * ORIGIN  where the rows run: constructor (of this library), main, late (a thread made after the main thread is done with CUDA),
- *         exited (a thread whose main thread has called pthread_exit) */
+ *   ENTRY   linked, dlsym or proc: how the row's function is found
+ *   ORIGIN  where the rows run: constructor (of this library), main, late (a thread created after the main thread has
+ *   finished with CUDA), exited (a thread whose main thread has called pthread_exit) */
 #define _GNU_SOURCE
 #include "rows.h"
 
@@ -22,7 +21,7 @@ static struct {
   bool gated, ran;
 } program;
 
-/* ---- the grant's page, to look at ---- */
+/* ---- reads of the grant's page ---- */
 
 static const struct gs_slot *own_slot(void) {
   static const struct gs_usage *usage;
@@ -56,9 +55,9 @@ static int64_t charged(void) {
   return slot ? (int64_t)__atomic_load_n(&slot->device[0].memory_bytes, __ATOMIC_RELAXED) : -1;
 }
 
-/* ---- the talk with the test ---- */
+/* ---- synchronisation with the test ---- */
 
-/* Says where it is and goes on when it is told to; the test is gone where nothing comes. */
+/* Reports its position and waits until the test continues it; EOF means that the test is gone. */
 static void pause_at(const struct rows *r, const char *at) {
   char line[16];
   printf("{\"row\":\"%s\",\"at\":\"%s\",\"charged\":%lld}\n", r->row->symbol, at, (long long)charged());
@@ -134,7 +133,7 @@ bool done_with(struct rows *r, CUresult wanted, CUresult result) {
   if (r->calls++ == 0)
     r->result = result;
   if (submits && result != CUDA_SUCCESS)
-    r->expected--; /* a launch that the driver refused is none */
+    r->expected--; /* a launch that the driver refused does not count */
   if (result == wanted)
     return true;
   if (r->tentative && r->calls == 1)
@@ -148,7 +147,7 @@ bool done(struct rows *r, CUresult result) { return done_with(r, CUDA_SUCCESS, r
 
 /* ---- one row ---- */
 
-/* The row's function by the way under test. *pointers says whether the others lead to the same code. */
+/* The row's function, found by ENTRY. *pointers says whether the other ways find the same code. */
 static void *find(const struct row *row, const char **pointers) {
   void *by_name = dlsym(dlopen("libcuda.so.1", RTLD_NOW), row->symbol), *by_version = NULL;
   CUdriverProcAddressQueryResult status;
@@ -157,7 +156,7 @@ static void *find(const struct row *row, const char **pointers) {
   int per_thread = row->per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
   if (row->version)
     cuGetProcAddress_v2(row->base, &by_version, row->version, (cuuint64_t)per_thread, &status);
-  /* a driver gives none that is newer than itself, but may export it */
+  /* a driver returns none newer than itself, but may export it */
   bool versioned = row->version && row->version <= driver;
   *pointers = by_name != row->linked      ? "dlsym differs"
               : !versioned                ? "no version"
@@ -201,7 +200,7 @@ static void *run_all(void *unused) {
 
 /* ---- where the rows run ---- */
 
-/* A program's whole use of CUDA, before others begin. */
+/* An ordinary program's use of CUDA, complete before other threads start. */
 static void main_uses_cuda(void) {
   static const struct row ROW = {.symbol = "main"};
   struct rows r = {.row = &ROW, .gated = program.gated};
@@ -227,7 +226,7 @@ static void configure(char **argv) {
   program.gated = strcmp(argv[4], "gated") == 0;
 }
 
-/* glibc hands a program's arguments to constructors too */
+/* glibc passes the program's arguments to constructors too */
 __attribute__((constructor)) static void early(int argc, char **argv) {
   if (argc != 5 || !in_constructor(argv))
     return;

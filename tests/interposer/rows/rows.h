@@ -1,8 +1,8 @@
-/* One snippet per row of hooks.tsv: `void row_<symbol>(struct rows *r)` sets up what it needs through the linked
- * functions of the driver, calls its own function through start(r)-> or work(r)->, and looks at what came of it.
+/* One snippet per row of hooks.tsv: `void row_<symbol>(struct rows *r)` sets up its objects through the linked
+ * functions of the driver, calls its own function through start(r)-> or work(r)->, and checks the result.
  *
- * The program talks with the test: it prints a JSON line at each point where the test has something to look at ("at")
- * and goes on when it reads a line; and one per row ("row", "result", "ok" ...) when the row is done. */
+ * The program is synchronised with the test: it prints a JSON line at each point that the test inspects ("at") and
+ * continues when it reads a line. It prints one line per row ("row", "result", "ok" ...) when the row is done. */
 #ifndef ROWS_H
 #define ROWS_H
 
@@ -26,18 +26,18 @@ extern const unsigned row_count;
 
 struct rows {
   const struct row *row;
-  struct calls call; /* the row's own function, by the way under test; every other pointer is NULL */
+  struct calls call; /* the row's own function, found in the way under test; every other pointer is NULL */
   CUdevice device;
   CUcontext ctx;
   CUstream stream;
-  bool gated;     /* the test takes the lease away and gives it only to calls announced by work() */
-  bool tentative; /* the driver may refuse: then only equality with the direct run proves the row */
+  bool gated;     /* the test revokes the lease and gives it only to calls announced by work() */
+  bool tentative; /* the driver may refuse: then only the equality with the direct run proves the row */
   bool refused;
-  bool submits; /* the next call is one announced by work() */
+  bool submits; /* the next call was announced by work() */
   bool failed;
   CUresult result; /* of the first call */
   unsigned calls;
-  /* launches of this process over the row: announced by lease() and work(), on the grant's page */
+  /* launches of this process over the row: announced by lease() and work(), and counted on the grant's page */
   uint64_t expected, counted;
   int64_t charged_alloc, charged_free;
   char why[256];
@@ -45,19 +45,20 @@ struct rows {
 
 /* ---- rows.c ---- */
 
-/* The row's function: one whose call must not need a lease nor count as a launch, and one whose call takes the device. */
+/* The row's function: start() for a call that must not need a lease nor count as a launch, work() for a call that uses
+ * the device. */
 const struct calls *start(struct rows *r);
 const struct calls *work(struct rows *r);
-/* After each call of it. True: it answered CUDA_SUCCESS, as it has to. */
+/* To be called after each of its calls. True: the result was CUDA_SUCCESS, as required. */
 bool done(struct rows *r, CUresult result);
-/* The same where another answer is the right one. */
+/* The same for calls with another expected result. */
 bool done_with(struct rows *r, CUresult wanted, CUresult result);
-/* Before a helper submits work to the device, once for each time. */
+/* To be called before a helper submits work to the device, once per submission. */
 void lease(struct rows *r);
-/* The test compares the books now: "allocated" or "freed". */
+/* The test compares page and simulator now: "allocated" or "freed". */
 void meet(struct rows *r, const char *at);
 void expect(struct rows *r, bool condition, const char *what);
-/* A step of the preparation; the process ends where it fails. */
+/* A setup step; the process exits if it fails. */
 void need(struct rows *r, CUresult result, const char *what);
 void same(struct rows *r, const void *got, const void *wanted, size_t bytes, const char *what);
 
@@ -65,25 +66,25 @@ void same(struct rows *r, const void *got, const void *wanted, size_t bytes, con
 
 enum {
   BYTES = 320 << 10, /* long enough for a copy over the link to be marked (LONG_COPY_BYTES of copies.c) */
-  PITCH = 1024,      /* of which it has whole rows */
+  PITCH = 1024,      /* bytes per row; divides BYTES */
   GRANULE = 2 << 20  /* of physical memory */
 };
 
-CUcontext context(struct rows *r); /* current, made when first asked for, destroyed after the row */
+CUcontext context(struct rows *r); /* current; created on first use, destroyed after the row */
 CUstream stream(struct rows *r);   /* in that context */
-/* Device memory at an address that also fits the 32-bit forms. */
+/* Device memory at an address that the 32-bit functions can use too. */
 CUdeviceptr memory(struct rows *r, size_t bytes);
 CUarray array_1d(struct rows *r); /* of BYTES */
 CUarray array_2d(struct rows *r); /* of BYTES in rows of PITCH bytes */
-unsigned char *zeroes(void);      /* BYTES of host memory, all zero, each call others */
+unsigned char *zeroes(void);      /* BYTES of zeroed host memory, a different buffer with each call */
 unsigned char *pattern(void);     /* BYTES to be copied */
-void put(struct rows *r, CUdeviceptr to, const void *from, size_t bytes); /* over the link: without a lease */
+void put(struct rows *r, CUdeviceptr to, const void *from, size_t bytes); /* over the link, without a lease */
 void holds(struct rows *r, CUdeviceptr at, const void *wanted, size_t bytes);
 void array_holds(struct rows *r, CUarray array, const void *wanted);
 void put_array(struct rows *r, CUarray array, const void *from);
 void settle(struct rows *r); /* waits for the context */
 
-/* A kernel that takes `ns`, and the events around it. */
+/* A kernel that takes `ns`, and the events before and after it. */
 struct kernel {
   CUmodule module;
   CUfunction function;
@@ -92,17 +93,17 @@ struct kernel {
   CUstream stream;
   CUevent before, after;
 };
-/* Fills *k, which must stay where it is, and records the event before. */
+/* Fills *k, which must not move, and records the event before. */
 void kernel_ready(struct rows *r, struct kernel *k, CUstream on);
-/* It ran, for its time. */
+/* Asserts that it ran for its time. */
 void kernel_ran(struct rows *r, struct kernel *k);
 
-/* What is submitted to `on` in between becomes a graph of `nodes` nodes. */
+/* Work submitted to `on` between the two becomes a graph of `nodes` nodes. */
 void capture(struct rows *r, CUstream on);
 CUgraph captured(struct rows *r, CUstream on, size_t nodes);
 CUgraphExec instantiated(struct rows *r, CUgraph graph);
 
-/* Holds a stream until it is opened: what comes after it is not done. */
+/* Blocks a stream until it is opened: later work in it does not run. */
 struct hold {
   uint32_t *flag;
   CUstream on;
@@ -112,10 +113,10 @@ void let_go(struct hold *held);
 
 /* Another process of the same program that shares memory with this one. */
 struct exporter {
-  int socket, fd; /* fd: a descriptor it sent, or -1 */
+  int socket, fd; /* fd: a received descriptor, or -1 */
   int pid;
   unsigned char bytes[64];
-  CUresult result; /* what the driver told it */
+  CUresult result; /* the result of its driver call */
 };
 struct exporter exporter_start(struct rows *r, const char *what);
 void exporter_end(struct exporter *other);
@@ -128,9 +129,9 @@ struct copy {
   CUarray array_from, array_to;
   unsigned char *host_from, *host_to;
 };
-/* BYTES of every kind to copy from, filled with the pattern, and as many to copy to, all zero. */
+/* Sources of BYTES of each kind, filled with the pattern, and zeroed destinations. */
 struct copy copy_ready(struct rows *r);
-/* The pattern came to where the copy went, once the context's work is done. */
+/* Asserts that the pattern is at the destination once the context's work is done. */
 void on_device(struct rows *r, const struct copy *c);
 void in_array(struct rows *r, const struct copy *c);
 void on_host(struct rows *r, const struct copy *c);

@@ -1,4 +1,4 @@
-/* Memory that another process has, and pays for: it is charged nobody twice. */
+/* Memory of another process, which is charged for it: no byte is charged twice. */
 #include <unistd.h>
 
 #include "rows.h"
@@ -7,7 +7,7 @@ enum { POSIX_FD = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, PEER_ACCESS = 1 /* C
 
 /* ---- pools ---- */
 
-/* A pool that may be exported; an ordinary one where the driver makes no such pools. */
+/* A pool that may be exported, or an ordinary one if the driver does not support that. */
 static CUmemoryPool exportable(struct rows *r) {
   CUmemPoolProps how = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
                         .handleTypes = POSIX_FD,
@@ -113,7 +113,7 @@ void row_cuIpcOpenMemHandle_v2(struct rows *r) {
   exporter_end(&other);
 }
 
-/* ---- memory and semaphores of others (graphics): as cuda.h lays them out, room for what newer ones add ---- */
+/* ---- memory and semaphores of others (graphics): layouts of cuda.h, with room for newer ones ---- */
 
 union external_memory {
   struct {
@@ -136,7 +136,7 @@ union external_buffer {
   uint64_t room[32];
 };
 
-/* Physical memory of ours and a descriptor of it. */
+/* The process's own physical memory and a descriptor of it. */
 static union external_memory ours_to_import(struct rows *r, CUmemGenericAllocationHandle *ours) {
   const CUmemAllocationProp how = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                    .requestedHandleTypes = POSIX_FD,
@@ -149,12 +149,12 @@ static union external_memory ours_to_import(struct rows *r, CUmemGenericAllocati
   return about;
 }
 
-/* It, imported as if it were another's; NULL where the driver does not. */
+/* The same memory, imported as if it were another process's; NULL if the driver refuses. */
 static CUexternalMemory external(struct rows *r, CUmemGenericAllocationHandle *ours) {
   union external_memory about = ours_to_import(r, ours);
   const void *description = &about;
   CUexternalMemory found = NULL;
-  /* else it is the driver's */
+  /* otherwise the driver owns it */
   if (cuImportExternalMemory(&found, description) != CUDA_SUCCESS)
     close(about.about.handle.fd);
   return found;
@@ -172,7 +172,7 @@ void row_cuImportExternalMemory(struct rows *r) {
   CUexternalMemory found = NULL;
   union external_memory about = ours_to_import(r, &ours);
   const void *description = &about;
-  /* else the driver has it */
+  /* otherwise the driver owns it */
   if (!done(r, start(r)->cuImportExternalMemory(&found, description)))
     close(about.about.handle.fd);
   meet(r, "allocated");
@@ -217,7 +217,7 @@ static CUexternalSemaphore semaphore(struct rows *r) {
   CUexternalSemaphore found = NULL;
   const void *description = about;
   context(r);
-  r->tentative = true; /* nothing here makes one to import */
+  r->tentative = true; /* no semaphore exists here that could be imported */
   if (cuImportExternalSemaphore(&found, description) != CUDA_SUCCESS)
     found = NULL;
   return found;

@@ -1,5 +1,5 @@
-/* Order between streams, and with the host: nothing here may wait for a lease, since what holds the lease may wait for
- * it. */
+/* Order between streams, and with the host: nothing here may wait for a lease, because the holder of the lease may wait
+ * for it. */
 #include "rows.h"
 
 enum { SPINNING = 1 /* CU_HOST_TASK_SPINWAIT */ };
@@ -15,7 +15,7 @@ static CUdeviceptr word(struct rows *r, uint64_t value) {
 
 static void became(struct rows *r, CUdeviceptr at, uint64_t value, size_t bytes) { holds(r, at, &value, bytes); }
 
-/* A word of the host that a stream has to wait for. */
+/* A word of the host that a stream waits for. */
 static uint64_t *host_word(struct rows *r, CUdeviceptr *at) {
   uint64_t *flag = NULL;
   context(r);
@@ -25,7 +25,7 @@ static uint64_t *host_word(struct rows *r, CUdeviceptr *at) {
   return flag;
 }
 
-/* The stream waits, and no longer once the word has its value. */
+/* The stream waits until the word has its value. */
 static void waits_for(struct rows *r, uint64_t *flag, CUstream on) {
   expect(r, cuStreamQuery(on) == CUDA_ERROR_NOT_READY, "the stream does not wait");
   __atomic_store_n(flag, NEW, __ATOMIC_RELEASE);
@@ -140,7 +140,7 @@ void row_cuStreamWaitValue64_v2_ptsz(struct rows *r) {
     waits_for(r, flag, CU_STREAM_PER_THREAD);
 }
 
-/* Waits for a word of the host, then writes one on the device. */
+/* Waits for a word of the host, then writes a word on the device. */
 struct order {
   CUdeviceptr at;
   uint64_t *flag;

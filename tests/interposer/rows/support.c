@@ -1,4 +1,4 @@
-/* What snippets need before they call their function, through the linked functions of the driver. */
+/* Setup of snippets before they call their function, through the linked functions of the driver. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <spawn.h>
@@ -55,7 +55,7 @@ CUarray array_2d(struct rows *r) {
   return array;
 }
 
-/* Rows run one after the other: eight buffers are enough for any of them. */
+/* Rows run one after another: eight buffers are enough for each. */
 unsigned char *zeroes(void) {
   static unsigned char buffer[8][BYTES];
   static unsigned next;
@@ -82,7 +82,7 @@ void holds(struct rows *r, CUdeviceptr at, const void *wanted, size_t bytes) {
   same(r, got, wanted, bytes, "other bytes on the device");
 }
 
-/* Arrays of one dimension and of two have the same bytes in the same order. */
+/* Arrays of one and of two dimensions have the same bytes in the same order. */
 static CUDA_MEMCPY2D whole_array(struct rows *r, CUarray array) {
   CUDA_ARRAY_DESCRIPTOR about;
   need(r, cuArrayGetDescriptor_v2(&about, array), "what the array is");
@@ -130,7 +130,7 @@ void kernel_ran(struct rows *r, struct kernel *k) {
   need(r, cuEventRecord(k->after, k->stream), "record an event");
   need(r, cuEventSynchronize(k->after), "wait for the kernel");
   need(r, cuEventElapsedTime(&ms, k->before, k->after), "the kernel's time");
-  /* a float of milliseconds has 24 bits */
+  /* the milliseconds are a float with 24 bits */
   expect(r, (double)ms * 1e6 >= (double)k->ns * 0.999, "the kernel did not run for its time");
   need(r, cuEventRecord(k->before, k->stream), "record an event"); /* for the next */
 }

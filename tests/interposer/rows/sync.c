@@ -1,4 +1,4 @@
-/* Waiting for work and asking about it. */
+/* Waiting for work and querying it. */
 #include "rows.h"
 
 static CUevent recorded(struct rows *r, CUstream on) {
@@ -8,7 +8,7 @@ static CUevent recorded(struct rows *r, CUstream on) {
   return event;
 }
 
-/* A kernel is under way in the stream. */
+/* Starts a kernel in the stream. */
 static void busy(struct rows *r, struct kernel *k, CUstream on) {
   kernel_ready(r, k, on);
   lease(r);
@@ -125,7 +125,7 @@ void row_cuEventQuery(struct rows *r) {
   done(r, start(r)->cuEventQuery(event));
 }
 
-/* A stream with work of ours known to the meter, and its handle made anew afterwards. */
+/* A stream whose work is known to the meter; its handle may be reused later. */
 static CUstream used_stream(struct rows *r, struct kernel *k) {
   CUstream made = NULL;
   context(r);

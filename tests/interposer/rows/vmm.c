@@ -1,4 +1,4 @@
-/* Physical memory, address space, mappings. Physical memory is charged until its last handle and its last mapping are
+/* Physical memory, address ranges, mappings. Physical memory is charged until its last handle and its last mapping are
  * gone. */
 #include <unistd.h>
 
@@ -27,7 +27,7 @@ static CUdeviceptr space(struct rows *r) {
   return at;
 }
 
-/* Mapped memory that cannot be written yet becomes so, and is written. */
+/* Mapped memory that is not writable yet: makes it writable and writes to it. */
 static void usable(struct rows *r, CUdeviceptr at) {
   const CUmemAccessDesc mine = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, READ_WRITE};
   need(r, cuMemSetAccess(at, GRANULE, &mine, 1), "access");
@@ -88,7 +88,7 @@ void row_cuMemUnmap(struct rows *r) {
   need(r, cuMemRelease(made), "release it");
   meet(r, "allocated");
   done(r, start(r)->cuMemUnmap(at, GRANULE));
-  meet(r, "freed"); /* it was the last that held the memory */
+  meet(r, "freed"); /* the last reference to the memory is gone */
   need(r, cuMemAddressFree(at, GRANULE), "give back the address space");
 }
 
@@ -113,7 +113,7 @@ void row_cuMemImportFromShareableHandle(struct rows *r) {
     CUdeviceptr first = space(r), second = space(r);
     map(r, first, made);
     map(r, second, same_memory);
-    meet(r, "allocated"); /* once */
+    meet(r, "allocated"); /* charged once */
     usable(r, first);
     const CUmemAccessDesc mine = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, READ_WRITE};
     need(r, cuMemSetAccess(second, GRANULE, &mine, 1), "access");
@@ -131,7 +131,7 @@ void row_cuMemAddressReserve(struct rows *r) {
   CUmemGenericAllocationHandle made = physical(r, CU_MEM_HANDLE_TYPE_NONE);
   CUdeviceptr at = 0;
   done(r, start(r)->cuMemAddressReserve(&at, GRANULE, 0, 0, 0));
-  meet(r, "allocated"); /* only what is physical */
+  meet(r, "allocated"); /* only physical memory */
   map(r, at, made);
   usable(r, at);
   unmap(r, at);
@@ -147,7 +147,7 @@ void row_cuMemAddressFree(struct rows *r) {
   done_with(r, CUDA_ERROR_INVALID_VALUE, start(r)->cuMemAddressFree(at, GRANULE));
 }
 
-/* As cuda.h lays it out for a tile of a sparse array that is mapped to physical memory, with room to spare. */
+/* Layout of cuda.h for a tile of a sparse array mapped to physical memory, with extra room. */
 union tile {
   struct {
     int resource_type;
@@ -159,7 +159,7 @@ union tile {
 void row_cuMemMapArrayAsync(struct rows *r) {
   union tile none = {.room = {0}};
   void *list = &none;
-  r->tentative = true; /* no sparse array here to map into */
+  r->tentative = true; /* no sparse array to map into */
   done(r, start(r)->cuMemMapArrayAsync(list, 1, stream(r)));
 }
 
@@ -180,7 +180,7 @@ void row_cuMulticastCreate(struct rows *r) {
   CUmemGenericAllocationHandle made = 0;
   const void *description = &about;
   context(r);
-  r->tentative = true; /* needs devices that are joined by a switch */
+  r->tentative = true; /* needs devices connected by a switch */
   if (done(r, start(r)->cuMulticastCreate(&made, description))) {
     meet(r, "allocated");
     need(r, cuMemRelease(made), "release it");

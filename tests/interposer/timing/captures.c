@@ -1,5 +1,5 @@
-/* Captures and graphs. captures MODE PTX [CAPTURE_MODE]: prints what every call of interest answered, as one JSON line:
- * the same with gpushare as without. */
+/* Captures and graphs. captures MODE PTX [CAPTURE_MODE]: prints the result of every relevant call as one JSON line,
+ * which must be the same with and without gpushare. */
 #include "program.h"
 
 CUresult cuGraphCreate(CUgraph *, unsigned int);
@@ -40,7 +40,7 @@ static void run_graph(CUgraph graph, int times) {
   OK(cuStreamSynchronize(streams[0]));
 }
 
-/* Both streams have work in flight and open segments when the capture of one begins and spreads to the other. */
+/* Both streams have work in flight and open segments when a capture begins in one and spreads to the other. */
 static void spread(int mode) {
   CUevent fork, join;
   CUgraph graph;
@@ -55,7 +55,7 @@ static void spread(int mode) {
     OK(cuEventRecord(fork, streams[0]));
     OK(cuStreamWaitEvent(streams[1], fork, 0));
     for (int i = 0; i < 60; i++)
-      OK(launch(streams[i & 1], 20000)); /* more than a mark's worth */
+      OK(launch(streams[i & 1], 20000)); /* more work than is between two marks */
     OK(cuStreamIsCapturing(streams[1], &status));
     say((CUresult)status);
     OK(cuEventRecord(join, streams[1]));
@@ -73,7 +73,7 @@ static CUevent watched;
 static bool relaxed;
 static volatile CUresult worst;
 
-/* As the watchdog of a collective library does, for an event recorded before the capture. */
+/* Like the watchdog of a collective library, for an event recorded before the capture. */
 static void *watchdog(void *unused) {
   CUstreamCaptureMode mode = 2;
   OK(cuCtxSetCurrent(context));
@@ -108,7 +108,7 @@ static void watch(int mode) {
     say(launch(streams[0], 20000));
     while (watching < seen + 3)
       usleep(100);
-    launch(streams[0], 20000); /* its answer depends on the instant of the query */
+    launch(streams[0], 20000); /* its result depends on the time of the query */
     while (watching < seen + 5)
       usleep(100);
     say(cuStreamEndCapture(streams[0], &graph));
@@ -138,7 +138,7 @@ static void to_graph(int mode) {
   run_graph(graph, 20);
 }
 
-/* The program's own mistakes: the driver's own answers. */
+/* Invalid use by the program: the driver's own results. */
 static void mistakes(int mode) {
   CUevent fork;
   CUgraph graph;
@@ -168,7 +168,7 @@ static void mistakes(int mode) {
     say(launch(streams[1], 20000));
     say(cuStreamEndCapture(streams[0], &graph));
     say(launch(streams[1], 20000));
-    /* a stream that goes while it captures */
+    /* a stream destroyed while it captures */
     OK(cuStreamCreate(&third, 1));
     OK(cuStreamBeginCapture_v2(third, mode));
     say(launch(third, 20000));
@@ -180,7 +180,7 @@ static void mistakes(int mode) {
     say(cuStreamEndCapture(third, &graph));
     say(cuCtxSynchronize());
     OK(cuStreamDestroy_v2(third));
-    /* and all is well again */
+    /* and everything works again */
     OK(cuStreamBeginCapture_v2(streams[0], mode));
     OK(launch(streams[0], 20000));
     say(cuStreamEndCapture(streams[0], &graph));
@@ -207,8 +207,8 @@ static void launches(CUgraphExec executable, int times, uint64_t ns) {
   truth += (uint64_t)times * ns;
 }
 
-/* An executable graph becomes longer and shorter; the program waits for each launch, so only history tells how long it
- * is. */
+/* An executable graph becomes longer and shorter. The program waits for each launch, so only history predicts its
+ * duration. */
 static void update(void) {
   CUgraphExecUpdateResultInfo info;
   CUDA_KERNEL_NODE_PARAMS params;

@@ -1,4 +1,4 @@
-"""A simulator and hand-made grants for the interposer's time half."""
+"""A simulator and hand-made grants for tests of device time."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ INCLUDE = HERE.parents[2] / "native"
 
 @pytest.fixture(scope="session")
 def program() -> Callable[[str], Path]:
-    """A program of this directory, by the name of its source file."""
+    """The path of a program of this directory, by the name of its source file."""
     return built.program
 
 
@@ -57,7 +57,7 @@ def grant(make_grant: Callable[..., Grant], sim: Simulator) -> Grant:
 
 @pytest.fixture
 def run(program: Callable[[str], Path]) -> Iterator[Callable[..., Tenant]]:
-    """run(name, grant, sim, mode, arguments...): a program under test, with a grant or without."""
+    """run(name, grant, sim, mode, arguments...): a test program, with a grant or without."""
     if os.geteuid() != 0:
         pytest.skip("a grant directory is trusted only when root owns it")
     made: list[Tenant] = []

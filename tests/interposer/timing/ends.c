@@ -1,6 +1,6 @@
-/* A program under test: ends WAIT PTX USUAL_NS OTHER_NS ROUNDS. Learns what a kernel takes, then one takes OTHER_NS;
- * says when it was launched and when the program knew that it was done. One JSON line per round, the next round at a
- * line on stdin. */
+/* A program under test: ends WAIT PTX USUAL_NS OTHER_NS ROUNDS. Lets the meter learn a kernel's duration, then runs one
+ * of OTHER_NS; reports when it was launched and when the program knew that it was complete. Prints one JSON line per
+ * round; a line on stdin starts the next round. */
 #include "program.h"
 
 CUresult cuStreamQuery(CUstream);
@@ -33,7 +33,7 @@ static void wait_by(const char *how) {
 }
 
 static void work(const char *how, uint64_t ns) {
-  spin(0, ns, !strcmp(how, "copy") ? NULL : streams[0]); /* the copy is of the legacy stream */
+  spin(0, ns, !strcmp(how, "copy") ? NULL : streams[0]); /* the copy uses the legacy stream */
   OK(cuEventRecord(event, streams[0]));
 }
 
@@ -56,7 +56,7 @@ int main(int argc, char **argv) {
     wait_by(how);
     returned = now();
     while (now() < returned + POLL_NS)
-      wait_by(how); /* asking again is no work */
+      wait_by(how); /* a repeated query is not work */
     printf("{\"launched_ns\": %llu, \"returned_ns\": %llu}\n", (unsigned long long)launched,
            (unsigned long long)returned);
     fflush(stdout);

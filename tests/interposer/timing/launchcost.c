@@ -1,6 +1,6 @@
-/* What a launch costs on its way through the interposer: launchcost BESIDE DRIVER STREAM. Batches of launches through
- * the name the program is linked with and straight into another copy of the driver, in turns, in one thread; how many
- * system calls the former make, and how many events DRIVER was asked to record. Prints one JSON line. */
+/* The cost of a launch through the interposer: launchcost BESIDE DRIVER STREAM. Batches of launches through the
+ * function the program is linked with and directly into another copy of the driver, alternating, in one thread. Also
+ * counts the system calls of the former, and the events that DRIVER was asked to record. Prints one JSON line. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -50,7 +50,7 @@ static int ascending(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* A call that the filter stopped: counted, and answered as if the kernel did not know it. */
+/* A system call stopped by the filter: counted, and answered as if the kernel did not implement it. */
 static void stopped(int signal, siginfo_t *info, void *context) {
   (void)signal, (void)context;
   if (info->si_syscall != SYS_rt_sigreturn)
@@ -67,12 +67,12 @@ static void *watched(void *stream) {
   };
   struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
   static int made;
-  batch(cuLaunchKernel, stream, 1000); /* this thread's own firsts */
+  batch(cuLaunchKernel, stream, 1000); /* the first-time work of this thread */
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
     exit(3);
   batch(cuLaunchKernel, stream, WATCHED);
   made = (int)calls;
-  syscall(SYS_getpid); /* the trap works */
+  syscall(SYS_getpid); /* checks that the trap works */
   if (calls != made + 1)
     made = -1;
   syscall(SYS_exit, 0);

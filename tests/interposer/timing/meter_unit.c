@@ -1,6 +1,6 @@
 /* The meter against a modelled GPU: one serial device, FIFO streams, costs of calls as published for real drivers. Time
- * is a variable here, so the results are exact and the same on any machine. Usage: meter_unit PATTERN KERNEL_NS ->
- * prints "truth metered wall bare"; meter_unit self -> runs the small checks, exit status says. */
+ * is a variable, so the results are exact and independent of the machine. Usage: meter_unit PATTERN KERNEL_NS -> prints
+ * "truth metered wall bare"; meter_unit self -> runs the small checks and sets the exit status. */
 #include "interposer/meter/meter.h"
 
 #include <stdio.h>
@@ -22,15 +22,16 @@ static struct gs_queue queues[STREAMS];
 static struct gs_clock clocks[1];
 static uint64_t now = 1000000000000u, device_free, truth, bare;
 static uint64_t tail[STREAMS];                 /* when the stream's work is done */
-static uint64_t submitted[DEPTH], submissions; /* ends of the last kernels: a full queue blocks the launch */
+static uint64_t submitted[DEPTH], submissions; /* ends of the last kernels: a full queue blocks a launch */
 static uint64_t bracket[STREAMS][2];
 static const uint64_t skew = 123456789; /* device clock = host clock - skew */
 static int metered = 1;
 
-/* Leases in turn with another tenant, whose work is always on the device, or only under its own lease and a bit after. */
+/* Leases alternate with another tenant, whose work is always on the device, or only during its own lease and shortly
+ * after. */
 enum { PERIOD = 42000000, LEASE = 20000000, GAP = 1000000, SLICE = 2000000, NOTICE = 70000 };
 static enum { ALONE, FOREIGN_ALWAYS, FOREIGN_IN_TURN } foreign;
-static uint64_t noticed; /* the gate thread has seen what happened up to here */
+static uint64_t noticed; /* the gate thread has seen all events up to here */
 
 static bool foreign_at(uint64_t t) {
   uint64_t at = t % PERIOD;
@@ -42,7 +43,7 @@ static uint32_t lease_at(uint64_t t) {
   return foreign == ALONE ? 1 : 1 + 2 * (uint32_t)(t / PERIOD % 1000000) + !held_at(t);
 }
 
-/* When the device has done so much for us from `begin` on. */
+/* The time at which the device will have done `ns` of our work, from `begin` on. */
 static uint64_t worked(uint64_t begin, uint64_t ns) {
   if (foreign == ALONE)
     return begin + ns;
@@ -58,8 +59,8 @@ static uint64_t worked(uint64_t begin, uint64_t ns) {
   return begin;
 }
 
-/* The processor is another's now and then, wherever the thread is. */
-static uint32_t stolen_in; /* one in so many calls, 0: never */
+/* Now and then the thread is preempted, at any point. */
+static uint32_t stolen_in; /* one in this many calls, 0: never */
 static uint64_t seed = 1;
 
 static uint64_t chance(uint64_t below) {
@@ -81,7 +82,7 @@ static uint64_t event(int s) {
   return tail[s];
 }
 
-/* The gate thread and the launching one see a lease word soon after it changed; foreign work within a look. */
+/* The gate thread and the launching thread notice a changed lease word soon; foreign work within one poll. */
 static void notice(void) {
   const uint64_t change[] = {0, SLICE, LEASE, PERIOD};
   if (foreign == ALONE)
@@ -152,7 +153,7 @@ static void mark(int s, bool start) {
   take_sample(s);
 }
 
-/* As the gate does: the open segment ends before the wait for a lease, and little is in flight under it. */
+/* As the gate does: the open segment ends before the wait for a lease, and little is in flight then. */
 static void gate(int s) {
   uint64_t bound = 2000000;
   if (foreign == ALONE)
@@ -162,7 +163,7 @@ static void gate(int s) {
     if (!held_at(now)) {
       if (metered && queues[s].open.launches > 0)
         mark(s, false);
-      for (; !held_at(now); now += 50000) { /* the gate thread looks */
+      for (; !held_at(now); now += 50000) { /* the gate thread polls */
         if (metered)
           reap();
         if (metered && meter.marks == 0 && now >= device_free)
@@ -217,7 +218,7 @@ static void sync_stream(int s) {
     mark(s, false);
   if (tail[s] > now)
     now = tail[s];
-  now += 5000; /* waking up */
+  now += 5000; /* wake-up latency */
   if (!metered)
     return;
   reap();
@@ -284,15 +285,15 @@ static void check_timeline(void) {
   CHECK(gs_timeline_add(&meter, 100, 200, 100, 1) == 0);
   CHECK(gs_timeline_add(&meter, 150, 250, 100, 1) == 50);
   CHECK(gs_timeline_add(&meter, 300, 400, 20, 1) == 20); /* sparse */
-  CHECK(gs_timeline_add(&meter, 300, 400, 30, 1) == 30); /* two sparse ones add up */
-  CHECK(gs_timeline_add(&meter, 300, 400, 80, 1) == 50); /* never more than 1 ns per ns */
+  CHECK(gs_timeline_add(&meter, 300, 400, 30, 1) == 30); /* two sparse segments add up */
+  CHECK(gs_timeline_add(&meter, 300, 400, 80, 1) == 50); /* at most 1 ns per ns */
   CHECK(gs_timeline_add(&meter, 50, 500, 450, 1) == 450 - 150 - 100);
   CHECK(gs_timeline_add(&meter, 40, 45, 100, 1) == 5);
   CHECK(gs_timeline_add(&meter, 10, 10, 100, 1) == 0);
   CHECK(gs_timeline_add(&meter, 600, 700, 50, 0.5) == 50);
-  CHECK(gs_timeline_add(&meter, 600, 700, 50, 0.5) == 0); /* of half the device two streams have half together */
+  CHECK(gs_timeline_add(&meter, 600, 700, 50, 0.5) == 0); /* of half the device, two streams together get half */
   CHECK(gs_timeline_add(&meter, 600, 700, 50, 1) == 50);
-  /* Random adds never count more than the wall they cover, however many pieces were dropped. */
+  /* Random segments never count more than the wall time they cover, however many pieces were dropped. */
   restart();
   uint64_t high = 0;
   for (int i = 0; i < 20000; i++) {
@@ -317,7 +318,7 @@ static void check_away(void) {
 }
 
 static void check_books(void) {
-  /* What is in flight returns to nothing, whatever happened to the marks. */
+  /* The work in flight returns to zero, whatever happened to the marks. */
   restart();
   for (int i = 0; i < 500; i++)
     launch(0, 0x1000 + 16 * (uint64_t)(i % 20), 30000);
@@ -335,7 +336,7 @@ static void check_books(void) {
 }
 
 static void check_unknown(void) {
-  /* Launches of a function nobody knows fill the bound after a few, whatever they will take. */
+  /* After a few launches, a function of unknown duration fills the bound, however long its kernels will take. */
   restart();
   struct gs_function *function = gs_meter_function(&meter, 0x4440);
   int n = 0;
@@ -347,7 +348,7 @@ static void check_unknown(void) {
 }
 
 static void check_gap(void) {
-  /* A new function after a pause: the pause is not its time. */
+  /* A new function after a pause: the pause does not count as its time. */
   restart();
   run("b2b", 20000, 2000);
   for (int i = 0; i < 20; i++)
@@ -360,7 +361,7 @@ static void check_gap(void) {
 }
 
 static void check_foreign(void) {
-  /* A segment during which the device was someone else's is charged by estimate and teaches nothing. */
+  /* A segment during which the device was in foreign use is charged by estimate and not used for learning. */
   restart();
   run("b2b", 20000, 2000);
   struct gs_function *function = gs_meter_function(&meter, 0x1000);
@@ -373,8 +374,8 @@ static void check_foreign(void) {
   CHECK(meter.busy - busy > 0.9 * 200000 && meter.busy - busy < 1.1 * 200000);
 }
 
-/* 25 known launches of 20 us and a mark that is done when they are; gives what it was charged and whether the estimate
- * held. */
+/* 25 launches of 20 us, known to the meter, and a mark that completes with them; returns the charge and whether the
+ * estimate held. */
 static double known_segment(uint32_t lease, uint32_t lease_now, uint64_t delay, uint64_t others_ran) {
   struct gs_function *function = gs_meter_function(&meter, 0x1000);
   double busy = meter.busy;
@@ -392,7 +393,7 @@ static double known_segment(uint32_t lease, uint32_t lease_now, uint64_t delay, 
 }
 
 static void check_late_record(void) {
-  /* The thread loses its processor just before it records a mark: the device idles, however late the mark is done. */
+  /* The thread is preempted just before it records a mark: the device idles, however late the mark completes. */
   restart();
   run("b2b", 20000, 2000);
   known_segment(1, 1, 2000, 0);
@@ -401,7 +402,7 @@ static void check_late_record(void) {
 }
 
 static void check_tail(void) {
-  /* Work of the one before runs on for a slice of the device when a lease begins. */
+  /* Work of the previous holder continues for a slice of the device when a lease begins. */
   restart();
   run("b2b", 20000, 2000);
   known_segment(3, 3, 2000, 0);
@@ -411,7 +412,7 @@ static void check_tail(void) {
 }
 
 static void check_no_lease(void) {
-  /* The daemon is gone: the word stands still at "not leased", others may be on the device at any time. */
+  /* The daemon is gone: the word remains "not leased", others may use the device at any time. */
   restart();
   run("b2b", 20000, 2000);
   known_segment(4, 4, 2000, 0);
@@ -426,13 +427,13 @@ static void check_reuse(void) {
   CHECK(gs_meter_function(&meter, 0x1000)->observed >= GS_METER_TRUSTED);
   gs_meter_forget_functions(&meter);
   CHECK(gs_meter_function(&meter, 0x1000)->observed == 0);
-  /* More functions than the table holds: every lookup still gives an entry of that key. */
+  /* More functions than the table holds: every look-up still returns an entry of that key. */
   for (uint64_t key = 1; key < 10000; key++)
     CHECK(gs_meter_function(&meter, key << 8)->key == key << 8);
 }
 
 static void check_new_stream(void) {
-  /* What other streams launched before a stream's first launch has no part in how long that took. */
+  /* Launches of other streams before a stream's first launch do not count as its time. */
   restart();
   run("b2b", 20000, 2000);
   memset(&queues[1], 0, sizeof queues[1]); /* run() waited for it too */
@@ -444,7 +445,7 @@ static void check_new_stream(void) {
 }
 
 static void check_expected_end(void) {
-  /* Two kernels with a mark each, held up together: the second ends as long after the first as it takes. */
+  /* Two kernels with a mark each, delayed together: the second completes its own duration after the first. */
   restart();
   run("b2b", 1000000, 200);
   struct gs_function *function = gs_meter_function(&meter, 0x1000);
@@ -453,7 +454,7 @@ static void check_expected_end(void) {
     CHECK(gs_meter_mark(&meter, &queues[0], false, now));
   }
   uint64_t end = now + 2800000;
-  /* the first is late: nothing is known */
+  /* the first is late: no estimate is possible */
   CHECK(gs_queue_expected_end(&meter, &queues[0], now + 1500000) >= now + 1500000 + 1900000);
   gs_meter_reap(&meter, &queues[0], end - 1000000, 1, 1);
   for (uint64_t left = 900000; left > 0; left -= 100000) {

@@ -1,4 +1,4 @@
-/* The lock and the clock of the fast path, by themselves. parts_unit SECONDS: exit status says. */
+/* Unit tests of the fast path's lock and clock. parts_unit SECONDS: sets the exit status. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,13 +21,14 @@ static struct gs_biased lock;
 static uint64_t counter, owned, until;
 static uint32_t turn;
 
-/* Two threads come and go all the time, and one at a time long enough to become the owner while the others barge in. */
+/* Two threads use it briefly all the time; one thread at a time uses it long enough to become the owner while the
+ * others contend. */
 static void *hammer(void *argument) {
   uint64_t index = (uint64_t)(uintptr_t)argument, done = 0;
   unsigned int seed = (unsigned int)index;
   while (gs_now() < until) {
     int times = __atomic_load_n(&turn, __ATOMIC_RELAXED) % THREADS == index ? 5000 : 1;
-    lock.after = 0; /* owners change as often as they can */
+    lock.after = 0; /* makes the owner change as often as possible */
     for (int i = 0; i < times; i++) {
       uint64_t seen;
       gs_biased_take(&lock);
@@ -37,7 +38,7 @@ static void *hammer(void *argument) {
       for (volatile int k = rand_r(&seed) % 8; k > 0; k--) {
       }
       if (rand_r(&seed) % 2048 == 0)
-        usleep(30); /* loses its processor in there */
+        usleep(30); /* a preemption inside the lock */
       counter = seen + 1;
       gs_biased_drop(&lock);
       done++;
@@ -81,7 +82,7 @@ static void check_clock(uint64_t seconds) {
     last = now;
     n++;
     if (after - before > 20000)
-      continue; /* the processor was another's */
+      continue; /* the thread was preempted */
     if (now + 1000 < before && before - now > worst)
       worst = before - now;
     if (now > after + 1000 && now - after > worst)
@@ -90,10 +91,10 @@ static void check_clock(uint64_t seconds) {
   printf("%llu readings, %llu of the counter alone, at most %llu ns more than 1000 off\n", (unsigned long long)n,
          (unsigned long long)quick, (unsigned long long)worst);
   CHECK(worst <= 20000);
-  /* A counter that jumps is not believed again. */
+  /* A counter that jumped is not trusted again. */
   if (ticks.within > 0) {
     ticks.tick -= (uint64_t)(1e9 / ((double)ticks.scale / 4294967296.0));
-    for (int i = 0; i < 10000 && !ticks.broken; i++) { /* a comparison that was interrupted says nothing */
+    for (int i = 0; i < 10000 && !ticks.broken; i++) { /* an interrupted comparison is inconclusive */
       ticks.within = 0;
       gs_ticks_at(&ticks, gs_ticks_read());
     }

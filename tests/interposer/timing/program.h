@@ -1,4 +1,4 @@
-/* What the programs under test share: start-up, kernels that spin, a clock. Linked with -lcuda, knows nothing of
+/* Code shared by the test programs: start-up, kernels that spin, a clock. Linked with -lcuda, independent of
  * gpushare. */
 #ifndef PROGRAM_H
 #define PROGRAM_H

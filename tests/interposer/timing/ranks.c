@@ -1,11 +1,13 @@
-/* Ranks of a collective: ranks MODE PTX DEVICE KEY RANKS [ARGS...]. Linked with -lcuda, knows nothing of gpushare.
+/* Ranks of a collective: ranks MODE PTX DEVICE KEY RANKS [ARGS...]. Linked with -lcuda, independent of gpushare.
  *
- * steps                  does what it reads, a letter and nanoseconds a line, and prints when each was done:
- *                          c collective   k compute, into the collectives' stream   l compute in 64 blocks, into a stream beside
- *                          s wait for both streams
+ * steps    reads commands, a letter and nanoseconds per line, and prints when each was complete:
+ *            c collective
+ *            k compute, in the stream of the collectives
+ *            l compute in 64 blocks, in another stream
+ *            s wait for both streams
  * loop COMPUTE NS MANY ROUNDS  compute and a collective, MANY times before it waits, ROUNDS times
  * both COMPUTE NS MANY ROUNDS  the same on two devices from one thread
- * job COMPUTE NS MANY ROUNDS   as many processes as there are ranks, each on a device of its own */
+ * job COMPUTE NS MANY ROUNDS   one process per rank, each on its own device */
 #include <sys/wait.h>
 
 #include "program.h"
@@ -81,11 +83,11 @@ static void loop(int devices, uint64_t compute_ns, uint64_t ns, int many, int ro
   }
   printf("{\"wall_ns\": %llu, \"worst_ns\": %llu}\n", (unsigned long long)(now() - first), (unsigned long long)worst);
   fflush(stdout);
-  while (read(0, &(char){0}, 1) > 0) { /* the tester reads the pages while the process still lives */
+  while (read(0, &(char){0}, 1) > 0) { /* the test reads the pages while the process is still alive */
   }
 }
 
-/* A parent of one process per rank, before anything of CUDA; true in the children. */
+/* Forks one process per rank before any CUDA call; returns true in the children. */
 static bool split(int *device) {
   int failed = 0, status;
   for (*device = 0; *device < (int)ranks; ++*device) {

@@ -1,9 +1,10 @@
-/* Launches like the last one: repeats MODE PTX N. Prints how many launches the driver took outside captures. */
+/* Repeated launches of the same kernel: repeats MODE PTX N. Prints how many launches the driver received outside
+ * captures. */
 #include "program.h"
 
 static uint64_t taken;
 
-/* A kernel of two blocks; one with too many threads is refused. */
+/* A kernel of two blocks; a launch with too many threads is refused. */
 static void launch(CUstream stream, unsigned int threads) {
   uint64_t ns = 2000;
   void *arguments[] = {&ns};
@@ -48,7 +49,7 @@ static void captures(int n) {
 
 static pthread_barrier_t turn;
 
-/* Two threads launch into one stream, a hundred times each in turns. */
+/* Two threads launch into one stream, alternating after a hundred launches. */
 static void *other(void *argument) {
   OK(cuCtxSetCurrent(context));
   for (int i = 0; i < *(int *)argument; i++) {
@@ -73,7 +74,7 @@ static void threads(int n) {
   pthread_join(thread, NULL);
 }
 
-/* Each of these launches a hundred times and ends without a wait. */
+/* Each of these threads launches a hundred times and exits without waiting. */
 static void *brief(void *argument) {
   OK(cuCtxSetCurrent(context));
   for (int k = 0; k < 100; k++)

@@ -1,5 +1,5 @@
-/* Programs that hang where the bound on work in flight is hard: what a stream waits for comes after more work than the
- * bound lets through, in an order that CUDA cannot see. stuck MODE PTX ARGS... Prints one JSON line on stdout. */
+/* Programs that hang if the bound on work in flight is strict: a stream waits for something that comes after more work
+ * than the bound admits, in an order that CUDA cannot see. stuck MODE PTX ARGS... Prints one JSON line on stdout. */
 #include "program.h"
 
 CUresult cuDeviceGetCount(int *);
@@ -11,7 +11,7 @@ CUresult cuIpcOpenEventHandle(CUevent *, CUipcEventHandle);
 
 enum { GEQ = 0 };
 
-/* The bound has an estimate to go by. */
+/* Gives the bound an estimate of the duration. */
 static void learn(uint64_t ns, CUstream stream) {
   for (int i = 0; i < 8; i++) {
     spin(0, ns, stream);
@@ -47,7 +47,7 @@ static void until_launched(void *unused) {
     usleep(100);
 }
 
-/* A host function waits for the thread that goes on to launch behind it. */
+/* A host function waits for the thread that continues to launch behind it. */
 static void host_function(int n, uint64_t ns) {
   learn(ns, streams[0]);
   OK(cuLaunchHostFunc(streams[0], until_launched, NULL));
@@ -74,7 +74,7 @@ static void *other_thread(void *argument) {
   return NULL;
 }
 
-/* It waits for another thread, which is in the gate because of what is behind the host function. */
+/* It waits for another thread, which is blocked at the gate by the work behind the host function. */
 static void host_thread(int n, uint64_t ns) {
   struct work work = {n, ns};
   pthread_t thread;
@@ -87,7 +87,7 @@ static void host_thread(int n, uint64_t ns) {
   truth += (uint64_t)n * ns;
 }
 
-/* One thread drives two devices, as a collective does: each one's kernels wait until the other's have begun. */
+/* One thread drives two devices, as in a collective: each device's kernels wait until the other's have begun. */
 static void devices(const char *ptx, int n, uint64_t ns) {
   CUcontext contexts[2] = {context, NULL};
   CUdeviceptr address[2];
@@ -130,7 +130,8 @@ static void put_file(const char *path, const void *bytes, size_t size) {
     exit(2);
 }
 
-/* An event of two processes: recorded here behind something that only comes after a launch, which may wait for a lease. */
+/* An event shared by two processes: recorded here, behind something that happens only after a launch that may wait for
+ * a lease. */
 static void ipc_give(const char *path, int n, uint64_t ns) {
   CUipcEventHandle handle;
   CUdeviceptr address;
@@ -190,7 +191,7 @@ int main(int argc, char **argv) {
   OK(cuCtxSynchronize());
   printf("{\"truth_ns\": %llu, \"wall_ns\": %llu}\n", (unsigned long long)truth, (unsigned long long)(now() - began));
   fflush(stdout);
-  /* The tester reads the pages while the process still lives. */
+  /* The test reads the pages while the process is still alive. */
   while (read(0, &(char){0}, 1) > 0) {
   }
   return 0;

@@ -1,4 +1,4 @@
-/* A program under test: tenant MODE PTX [ARGS...]. Prints one JSON line on stdout. Linked with -lcuda, knows nothing of
+/* A program under test: tenant MODE PTX [ARGS...]. Prints one JSON line on stdout. Linked with -lcuda, independent of
  * gpushare. */
 #include <poll.h>
 
@@ -55,7 +55,7 @@ static bool told_to_end(void) {
   return poll(&input, 1, 0) != 0;
 }
 
-/* Back to back until stdin ends. */
+/* Back to back until stdin is closed. */
 static void loop(uint64_t ns) {
   uint64_t worst = 0, count = 0;
   errno = 0;
@@ -81,8 +81,8 @@ static void loop(uint64_t ns) {
 
 static volatile int capturing, captured;
 
-/* Keeps the meter busy beside a capture: launches are allowed to every thread, most other calls end a capture in global
- * mode. */
+/* Keeps the meter busy during a capture: launches are allowed in every thread, most other calls invalidate a capture in
+ * global mode. */
 static void *beside(void *argument) {
   OK(cuCtxSetCurrent(context));
   while (!captured) {
@@ -134,7 +134,7 @@ static void threads(const char *ptx) {
   printf("{\"before\": %d, \"after\": %d}\n", before, after);
 }
 
-/* Streams, modules and contexts come and go while work is in flight, and their handles are reused. */
+/* Streams, modules and contexts are created and destroyed while work is in flight, so their handles are reused. */
 static void churn(const char *ptx, int rounds) {
   for (int i = 0; i < rounds; i++) {
     CUstream stream;
@@ -154,7 +154,7 @@ static void churn(const char *ptx, int rounds) {
   printf("{\"truth_ns\": %llu}\n", (unsigned long long)truth);
 }
 
-/* Threads that launch into streams of their own and a shared one, record and wait for events, make and destroy streams. */
+/* Threads launch into their own streams and a shared one, record and wait for events, create and destroy streams. */
 static void *stressed(void *argument) {
   uint64_t until = now() + 700000000u, launched = 0;
   unsigned int seed = (unsigned int)(uintptr_t)argument;
@@ -207,7 +207,7 @@ static void *endless(void *argument) {
   return argument;
 }
 
-/* Threads are cancelled wherever they are in their launches. */
+/* Threads are cancelled at any point of a launch. */
 static void cancelled(int n) {
   for (int i = 0; i < n; i++) {
     pthread_t thread;
@@ -261,7 +261,7 @@ int main(int argc, char **argv) {
   else
     return 2;
   fflush(stdout);
-  /* The tester reads the pages while the process still lives. */
+  /* The test reads the pages while the process is still alive. */
   while (read(0, &(char){0}, 1) > 0) {
   }
   return 0;

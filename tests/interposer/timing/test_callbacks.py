@@ -1,4 +1,4 @@
-"""What a program launches in a function that the driver calls waits for nothing: its stream stands still until then."""
+"""Launches in a host function never wait, because the stream is blocked until the function returns."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from handmade import MS, Grant, Simulator, Tenant, until
 pytestmark = pytest.mark.timing
 
 MODES = ["function", "callback", "captured", "node", "anynode", "changed", "execchanged", "anychanged"]
-KERNEL_NS = 200 * MS  # long enough to be seen in flight
+KERNEL_NS = 200 * MS  # long enough to be observed in flight
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -32,12 +32,12 @@ def test_a_launch_in_a_callback_passes_without_a_lease(
     until(lambda: slot.drained == word, "drained again")
     grant.lease()
     assert tenant.end()["truth_ns"] == sim.busy_ns(tenant.pid)
-    # Nobody recorded a mark in the callback: what its kernel took is seen at the next one.
+    # No mark was recorded in the callback: the kernel is charged at the next mark.
     assert slot.busy_ns == pytest.approx(sim.busy_ns(tenant.pid), rel=0.1)
 
 
 def test_callbacks_by_the_thousand(grant: Grant, sim: Simulator, run: Callable[..., Tenant]) -> None:
-    """More functions than we have places for: each is called with its own data, once."""
+    """More functions than the interposer has slots for: each is called with its own data, once."""
     grant.lease()
     tenant = run("callbacks", grant, sim, "many")
     assert tenant.line() == {"functions": 600, "wrong": 0}
@@ -45,9 +45,9 @@ def test_callbacks_by_the_thousand(grant: Grant, sim: Simulator, run: Callable[.
 
 
 def test_a_callback_is_not_bounded(grant: Grant, sim: Simulator, run: Callable[..., Tenant]) -> None:
-    """40 ms of work at once where 2 ms may be in flight: none of it starts before the callback returns.
+    """40 ms of work at once, with 2 ms allowed in flight: none of it starts before the callback returns.
 
-    The best of three: the machine does other things.
+    The best of three, for a busy machine.
     """
     grant.lease()
     took = []

@@ -1,4 +1,4 @@
-"""Stream captures go on untouched beside a metered and gated stream."""
+"""Stream captures are unaffected by a metered and gated stream in the same program."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ def test_capture(grant: Grant, sim: Simulator, run_tenant: Callable[..., Tenant]
 
 
 def test_a_captured_launch_needs_no_lease(grant: Grant, sim: Simulator, run_tenant: Callable[..., Tenant]) -> None:
-    """The lease goes while captures go on: the other stream waits, and a graph launch, but never a capture."""
+    """The lease is revoked during captures: the other stream and graph launches wait, but never a capture."""
     grant.lease()
     tenant = run_tenant(grant, sim, "capture", RELAXED, 40, 20_000)
     slot = grant.slot()
@@ -42,8 +42,8 @@ def test_a_captured_launch_needs_no_lease(grant: Grant, sim: Simulator, run_tena
 def test_every_call_answers_as_the_driver_alone(
     grant: Grant, sim: Simulator, run: Callable[..., Tenant], what: str, mode: int
 ) -> None:
-    """A capture that spreads to a stream with work in flight, beside a watchdog that queries events, into a graph that
-    is there, and the program's own mistakes, after which all goes on as before."""
+    """A capture that spreads to a stream with work in flight, during event queries by a watchdog, or into an existing
+    graph; and invalid use by the program, after which everything works as before."""
     grant.lease()
     bare = run("captures", None, sim, what, mode)
     expected = bare.line()
@@ -63,7 +63,7 @@ def test_every_call_answers_as_the_driver_alone(
 def test_a_watchdog_that_breaks_a_capture_breaks_it_without_us_too(
     grant: Grant, sim: Simulator, run: Callable[..., Tenant]
 ) -> None:
-    """The comparison above means something: in global mode an unguarded query is an error, in the others it is none."""
+    """Proves that the test above can fail: in global mode an unguarded query is an error, in the others it is not."""
     grant.lease()
     answers = {mode: run("captures", grant, sim, "watch", mode).line()["said"] for mode in (GLOBAL, THREAD_LOCAL)}
     assert answers[GLOBAL][-1] != 0
@@ -73,7 +73,7 @@ def test_a_watchdog_that_breaks_a_capture_breaks_it_without_us_too(
 def test_an_updated_graph_is_metered_by_its_new_length(
     grant: Grant, sim: Simulator, run: Callable[..., Tenant]
 ) -> None:
-    """The best of three: where the program waits for each launch, the host's view of the time counts."""
+    """The best of three: if the program waits for each launch, the host's view of the time counts."""
     grant.lease()
     errors = []
     for attempt in range(3):

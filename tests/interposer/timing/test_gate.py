@@ -1,4 +1,4 @@
-"""The gate, in a real process under a lease word that the test moves."""
+"""The gate, in a real process under a lease word that the test changes."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ def test_a_launch_waits_for_the_lease(grant: Grant, sim: Simulator, run_tenant: 
     slot = grant.slot()
     until(lambda: slot.waiting == 1, "the tenant waits")
     assert grant.rung()
-    time.sleep(0.1)  # long enough for a gate that leaks to leak
+    time.sleep(0.1)  # long enough to detect a leak
     assert slot.launches == 0
     assert sim.busy_ns(tenant.pid) == 0
     grant.lease()
@@ -29,7 +29,7 @@ def test_a_launch_waits_for_the_lease(grant: Grant, sim: Simulator, run_tenant: 
 
 
 def test_revoked_work_drains(grant: Grant, sim: Simulator, run_tenant: Run) -> None:
-    """Within the bound and one kernel; generous, since the machine may be busy."""
+    """Within the bound plus one kernel; generous, for a busy machine."""
     tenant = run_tenant(grant, sim, "loop", 100_000)
     slot = grant.slot()
     took = []
@@ -57,7 +57,7 @@ def test_revoked_work_drains(grant: Grant, sim: Simulator, run_tenant: Run) -> N
 
 
 def test_work_in_flight_is_bounded(grant: Grant, sim: Simulator, run_tenant: Run) -> None:
-    """Judged by the simulator's books: what runs on after the last launch was in flight."""
+    """Measured by the simulator: the time that it is busy after the last launch was in flight."""
     tenant = run_tenant(grant, sim, "loop", 100_000)
     slot = grant.slot()
     worst = 0
@@ -73,7 +73,7 @@ def test_work_in_flight_is_bounded(grant: Grant, sim: Simulator, run_tenant: Run
         worst = max(worst, submitted - executed)
         until(lambda: slot.waiting == 1, "the tenant waits")
     print(f"most in flight: {worst / 1e6:.2f} ms")
-    # The bound, one mark's worth of launches, and one launch between the two reads.
+    # The bound, the launches between two marks, and one launch between the two reads.
     assert worst <= 2 * MS + 500_000 + 200_000
     grant.lease()
     tenant.end()
@@ -83,7 +83,7 @@ def test_work_in_flight_is_bounded(grant: Grant, sim: Simulator, run_tenant: Run
 def test_kernels_longer_than_the_bound_leave_no_gaps(
     grant: Grant, sim: Simulator, run_tenant: Run, kernel_ms: int
 ) -> None:
-    """The next one is let in while the one before still runs."""
+    """The next one is admitted while the previous one still runs."""
     tenant = run_tenant(grant, sim, "loop", kernel_ms * MS)
     slot = grant.slot()
     grant.lease()
@@ -102,7 +102,7 @@ def test_kernels_longer_than_the_bound_leave_no_gaps(
 def test_kernels_longer_than_patience_are_bounded_too(
     grant: Grant, sim: Simulator, run_tenant: Run, kernel_ms: int
 ) -> None:
-    """They are late by nature, not because of what the gate holds. Of an unknown function eight may go first."""
+    """They are late by nature, not because the gate delays them. Of an unknown function, eight may be in flight."""
     tenant = run_tenant(grant, sim, "loop", kernel_ms * MS)
     slot = grant.slot()
     grant.lease()

@@ -1,4 +1,4 @@
-"""The fast path: a launch of a known kernel while the lease is held, over a driver whose calls take no time."""
+"""The fast path: launches of a known kernel while the lease is held, with a driver whose calls take no time."""
 
 import json
 import os
@@ -46,14 +46,14 @@ def measure(tmp_path: Path) -> Iterator[Callable[..., dict[str, Any]]]:
 @pytest.mark.timing
 @pytest.mark.parametrize("stream", ["own", "default"])
 def test_cost_of_a_launch(measure: Callable[..., dict[str, Any]], stream: str) -> None:
-    """Far from what anything but a few loads would take; how many nanoseconds it is says `make bench`."""
+    """A wide bound: it detects more than a few loads. `make bench` measures the nanoseconds."""
     result = measure(stream)
     print(f"{stream} stream: {result['ours_ns']:.1f} ns, the driver alone {result['bare_ns']:.1f} ns")
     assert result["ours_ns"] - result["bare_ns"] <= 250
 
 
 def test_a_launch_makes_no_system_call(measure: Callable[..., dict[str, Any]]) -> None:
-    """Of 100,000 launches in a row; the best of three, since the gate thread may look at the same instant."""
+    """For 100,000 launches in a row. The best of three, because the gate thread may run at the same time."""
     calls = []
     for _ in range(3):
         calls.append(measure("own")["calls"])

@@ -1,4 +1,4 @@
-"""The meter's arithmetic against a model, and the whole of it in a process against the simulator's books."""
+"""The meter's arithmetic against a model, and the complete meter in a process against the simulator."""
 
 import subprocess
 import time
@@ -30,7 +30,7 @@ def test_model(unit: Path, pattern: str, kernel_us: int) -> None:
 
 
 def model(unit: Path, pattern: str, ns: int, launches: int = 20_000) -> tuple[int, int]:
-    """Device time by the model and as metered."""
+    """Device time by the model, and as metered."""
     out = subprocess.run([unit, pattern, str(ns), str(launches)], check=True, capture_output=True, text=True).stdout
     truth, metered, _, _ = map(int, out.split())
     print(f"{pattern} {ns / 1000:g} us: error {metered / truth - 1:+.2%}")
@@ -58,7 +58,7 @@ def test_model_of_uneven_kernels(unit: Path, pattern: str, kernel_us: int) -> No
 @pytest.mark.parametrize("kernel_us", [50, 100, 200, 500, 1000, 3000])
 @pytest.mark.parametrize("pattern", ["unevenstarved", "unevenhoststarved", "unevensyncstarved", "b2bstarved"])
 def test_model_of_uneven_kernels_on_a_busy_machine(unit: Path, pattern: str, kernel_us: int) -> None:
-    """Every 200 launches or so the thread loses its processor for milliseconds, wherever it is; marks reaped late."""
+    """About every 200 launches the thread is preempted for milliseconds, at any point; marks are reaped late."""
     truth, metered = model(unit, pattern, kernel_us * 1000, 10_000)
     assert abs(metered / truth - 1) <= 0.05
 
@@ -66,7 +66,8 @@ def test_model_of_uneven_kernels_on_a_busy_machine(unit: Path, pattern: str, ker
 @pytest.mark.parametrize("kernel_us", [20, 300, 1000, 3000, 7000, 25_000, 50_000, 120_000])
 @pytest.mark.parametrize("other", ["turns", "turnsshort"])
 def test_model_of_leases_in_turn(unit: Path, other: str, kernel_us: int) -> None:
-    """20 ms each; the other has work on the device always (its kernels outlast leases too), or under its own only."""
+    """20 ms each; the other tenant's work is always on the device (its kernels outlast leases too), or only during its
+    own leases."""
     truth, metered = model(unit, other, kernel_us * 1000, min(20_000, 6_000_000 // kernel_us))
     assert abs(metered / truth - 1) <= 0.05
 
@@ -74,7 +75,7 @@ def test_model_of_leases_in_turn(unit: Path, other: str, kernel_us: int) -> None
 @pytest.mark.parametrize("kernel_us", [5, 25, 100])
 @pytest.mark.parametrize(("pattern", "allowed"), [("many", 0.08), ("manyturns", 0.17)])
 def test_model_of_many_streams(unit: Path, pattern: str, kernel_us: int, allowed: float) -> None:
-    """Six, with uneven kernels, and the device not quite full: what meter.h admits."""
+    """Six streams, with uneven kernels, and the device not quite full: the case that meter.h describes."""
     truth, metered = model(unit, pattern, kernel_us * 1000)
     assert abs(metered / truth - 1) <= allowed
 
@@ -91,11 +92,11 @@ def launches(pattern: str, ns: int) -> int:
 def test_metered_against_the_books(
     grant: Grant, sim: Simulator, run_tenant: Callable[..., Tenant], pattern: str, kernel_us: int
 ) -> None:
-    """The best of three: a launching thread that loses its processor is a different pattern."""
+    """The best of three: preemption of the launching thread makes it a different pattern."""
     grant.lease()
     grant.set_bound(50_000_000)
     ns = kernel_us * 1000
-    # Where the queue never runs dry the device's clock decides; elsewhere the host's view of it.
+    # If the queue never empties, the device's clock decides; otherwise the host's view of it.
     allowed = 0.02 if pattern in ("b2b", "mix", "two") else 0.05
     errors = []
     for attempt in range(3):
@@ -116,7 +117,8 @@ def test_metered_against_the_books(
 def test_metered_under_leases_in_turn(
     make_grant: Callable[..., Grant], sim: Simulator, run_tenant: Callable[..., Tenant], kernel_us: int
 ) -> None:
-    """Two tenants that want the whole device, 20 ms each in turn; the successor is leased at drained, or after 1 ms."""
+    """Two tenants that want the whole device, alternating every 20 ms; the next is leased at `drained`, or after 1
+    ms."""
     grants = [make_grant(sim) for _ in range(2)]
     tenants = [run_tenant(grant, sim, "loop", kernel_us * 1000) for grant in grants]
     for grant in grants:
@@ -146,7 +148,7 @@ def test_metered_under_leases_in_turn(
     for tenant in tenants:
         tenant.end()
     assert all(abs(error) <= 0.05 for error in errors)
-    # and what was still in flight when the last lease of each ended
+    # plus the work still in flight at the end of each tenant's last lease
     assert sum(metered) <= 1.05 * sum(leased) + 2 * kernel_us * 1000
 
 
@@ -154,7 +156,7 @@ def test_metered_under_leases_in_turn(
 def test_two_processes_of_a_grant_share_its_time(
     grant: Grant, sim: Simulator, run_tenant: Callable[..., Tenant]
 ) -> None:
-    """The hardware slices the device between them; each is charged its part and half of the bound is its own."""
+    """The hardware slices the device between them; each is charged its part, and each has half of the bound."""
     tenants = [run_tenant(grant, sim, "loop", 100_000) for _ in range(2)]
     for index in range(2):
         until(lambda index=index: grant.slot(index).waiting == 1, "both wait")

@@ -1,4 +1,4 @@
-"""When a program knows that its work is done, so does the arbiter."""
+"""When a program knows that its work is complete, the arbiter knows it too."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ WAITS = ("stream", "context", "event", "copy", "query", "event_query")
 def test_after_a_wait_nothing_is_expected_to_run(
     grant: Grant, sim: Simulator, run: Callable[..., Tenant], wait: str, usual_ns: int, other_ns: int
 ) -> None:
-    """However wrong the estimate was, and however often the program asks again."""
+    """However wrong the estimate was, and however often the program queries again."""
     grant.lease()
     tenant = run("ends", grant, sim, wait, usual_ns, other_ns, ROUNDS)
     late, early = [], []
@@ -37,7 +37,7 @@ def test_after_a_wait_nothing_is_expected_to_run(
 def test_work_done_sooner_than_was_told_is_told_at_once(
     grant: Grant, sim: Simulator, run: Callable[..., Tenant], wait: str
 ) -> None:
-    """The arbiter waits for the end that it was told: for 4 ms too much the device would stand idle."""
+    """The arbiter waits for the reported end: otherwise the device would idle for 4 ms."""
     grant.lease()
     tenant = run("ends", grant, sim, wait, 4 * MS, 20_000, ROUNDS)
     rings = []

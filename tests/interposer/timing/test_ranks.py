@@ -1,4 +1,5 @@
-"""Ranks of a collective, revoked: with a cut they stop at the same one. The test is the arbiter, the books judge."""
+"""Ranks of a collective under revocation: with a cut they stop at the same collective. The test acts as the arbiter;
+the reference is the simulator."""
 
 import itertools
 import threading
@@ -9,7 +10,7 @@ import pytest
 from handmade import MS, Grant, Simulator, Tenant, until
 
 Run = Callable[..., Tenant]
-LIMIT_S = 20  # a collective that nobody joins lasts for ever
+LIMIT_S = 20  # a collective with a missing rank never ends
 COLLECTIVE = MS // 5
 
 pytestmark = [pytest.mark.timeout(3 * LIMIT_S), pytest.mark.timing]
@@ -23,7 +24,7 @@ def sim(make_sim: Callable[..., Simulator]) -> Simulator:
 
 @pytest.fixture
 def ranks(grant: Grant, sim: Simulator, run: Run) -> Callable[[], list[Tenant]]:
-    """Two processes, each on a device of its own, that have made one collective."""
+    """Two processes, each on its own device, that have completed one collective."""
 
     def make() -> list[Tenant]:
         made = []
@@ -45,7 +46,7 @@ def ranks(grant: Grant, sim: Simulator, run: Run) -> Callable[[], list[Tenant]]:
 
 
 def slots(grant: Grant) -> list:
-    """The words of each rank about its own device."""
+    """The fields of each rank about its own device."""
     return [grant.slot(device, device) for device in (0, 1)]
 
 
@@ -79,7 +80,8 @@ def do(tenant: Tenant, line: str) -> dict[str, int]:
 
 
 def apart(grant: Grant, sim: Simulator, tenants: list[Tenant]) -> list[int]:
-    """Revokes them when the first has submitted one more than the second, which then waits with it in the gate."""
+    """Revokes the leases when the first rank has submitted one more than the second, which then waits at the gate
+    with its next collective."""
     do(tenants[0], f"c {COLLECTIVE}")
     words = revoke(grant)
     tenants[1].tell(f"c {COLLECTIVE}")
@@ -93,7 +95,7 @@ def test_without_a_cut_the_first_spins(grant: Grant, sim: Simulator, ranks: Call
     apart(grant, sim, tenants)
     other = sim.busy_ns(tenants[1].pid, 1)
     before, began = sim.busy_ns(tenants[0].pid), time.monotonic_ns()
-    time.sleep(0.1)  # as long as it spins, its device is its
+    time.sleep(0.1)  # while it spins, it occupies its device
     busy = sim.busy_ns(tenants[0].pid) - before
     assert busy > 0.9 * (time.monotonic_ns() - began)
     assert slots(grant)[1].waiting == 1
@@ -117,7 +119,7 @@ def test_with_a_cut_both_stop_at_the_same_one(grant: Grant, sim: Simulator, rank
     for tenant in tenants:
         tenant.tell(f"c {COLLECTIVE}")
     until(lambda: [slot.waiting for slot in slots(grant)] == [1, 1], "both wait with the third")
-    time.sleep(0.05)  # long enough for a cut that leaks to leak
+    time.sleep(0.05)  # long enough to detect a leak
     assert [slot.collectives for slot in slots(grant)] == [2, 2]
     assert [sim.busy_ns(tenant.pid, device) for device, tenant in enumerate(tenants)] == before
     assert drained(grant, words)
@@ -128,7 +130,7 @@ def test_with_a_cut_both_stop_at_the_same_one(grant: Grant, sim: Simulator, rank
 
 
 def test_a_raised_cut_is_seen_at_once(grant: Grant, sim: Simulator, ranks: Callable[[], list[Tenant]]) -> None:
-    """Generous: the best of a few."""
+    """The best of a few, for a busy machine."""
     tenants = ranks()
     took = []
     for count in range(2, 8):
@@ -137,7 +139,7 @@ def test_a_raised_cut_is_seen_at_once(grant: Grant, sim: Simulator, ranks: Calla
         revoke(grant)
         tenants[1].tell(f"c {COLLECTIVE}")
         until(lambda: slots(grant)[1].waiting == 1, "it waits")
-        time.sleep(0.03)  # as one that has waited for long
+        time.sleep(0.03)  # as after a long wait
         began = time.monotonic_ns()
         cut(grant, count)
         took.append(tenants[1].line()["at"] - began)
@@ -152,7 +154,7 @@ def test_a_raised_cut_is_seen_at_once(grant: Grant, sim: Simulator, ranks: Calla
 def test_a_rank_that_may_still_submit_has_not_drained(
     grant: Grant, sim: Simulator, ranks: Callable[[], list[Tenant]]
 ) -> None:
-    """What it said before its cut was raised is taken back, compute included."""
+    """A `drained` reported before the cut was raised is withdrawn, also for compute."""
     tenants = ranks()
     words = revoke(grant)
     until(lambda: drained(grant, words), "both said drained")
@@ -162,7 +164,7 @@ def test_a_rank_that_may_still_submit_has_not_drained(
         do(tenant, f"c {COLLECTIVE}")
     for tenant in tenants:
         do(tenant, "s 0")
-    time.sleep(0.05)  # long enough for it to be said too early
+    time.sleep(0.05)  # long enough to detect an early report
     assert all(slot.drained != word for slot, word in zip(slots(grant), words, strict=True))
     for tenant in tenants:
         do(tenant, f"c {COLLECTIVE}")
@@ -181,7 +183,7 @@ def test_a_rank_that_may_still_submit_has_not_drained(
 def test_the_bound_holds_no_rank_back_under_a_cut(
     grant: Grant, sim: Simulator, ranks: Callable[[], list[Tenant]], under_a_cut: bool
 ) -> None:
-    """0.3 s of compute are in flight beside, of 2 ms that may be."""
+    """Meanwhile 0.3 s of compute are in flight, where 2 ms are allowed."""
     tenants = ranks()
     for _ in range(2):
         do(tenants[1], f"l {300 * MS}")
@@ -202,7 +204,8 @@ def test_the_bound_holds_no_rank_back_under_a_cut(
 def test_a_cut_far_ahead_costs_only_its_grant(
     grant: Grant, make_grant: Callable[..., Grant], sim: Simulator, run: Run
 ) -> None:
-    """It goes on, metered, and never says drained; who is leased the device beside it has what the hardware gives."""
+    """It continues, metered, and never reports `drained`; a grant leased the device meanwhile gets the hardware's
+    share."""
     other = make_grant(sim)
     grant.lease()
     forging, honest = run("tenant", grant, sim, "loop", 100_000), run("tenant", other, sim, "loop", 100_000)
@@ -233,7 +236,7 @@ def test_a_cut_far_ahead_costs_only_its_grant(
 
 
 class Arbiter:
-    """Leases both devices and revokes them at a cut, again and again."""
+    """Leases both devices and revokes them at a cut, repeatedly."""
 
     def __init__(self, grant: Grant, indices: list[list[int]], held_ms: float = 4) -> None:
         self.grant, self.indices, self.held = grant, indices, held_ms / 1000
@@ -246,7 +249,7 @@ class Arbiter:
         return [self.grant.slot(index, device) for device, of in enumerate(self.indices) for index in of]
 
     def _drained(self, words: list[int]) -> bool:
-        """Raises the cuts on the way."""
+        """Raises the cuts meanwhile."""
         most = max(slot.collectives for slot in self._slots())
         if any(slot.cut != most for slot in self._slots()):
             for slot in self._slots():
@@ -303,7 +306,8 @@ def test_many_revokes_at_any_moment(grant: Grant, sim: Simulator, run: Run, many
         metered = grant.slot(device, device).busy_ns
         print(f"metered {metered / MS:.0f} ms of {busy / MS:.0f}, {work / MS:.0f} without waits")
         assert busy >= work
-        # What a rank waits for its peers after a revoke is not charged in full: another may be on the device.
+        # The time a rank waits for its peers after a revocation is not charged in full, because others may use the
+        # device.
         assert 0.8 * work <= metered <= 1.2 * busy
         tenant.end()
 

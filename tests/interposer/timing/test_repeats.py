@@ -1,4 +1,4 @@
-"""Launches like the last one are not booked one by one, and none is lost."""
+"""Repeated launches are not booked individually, and none is lost."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.timing
     ("mode", "n"), [("refused", 20_000), ("waits", 20_000), ("captures", 100), ("threads", 100), ("ends", 100)]
 )
 def test_every_launch_is_counted(grant: Grant, sim: Simulator, run: Callable[..., Tenant], mode: str, n: int) -> None:
-    """Also those that follow a refused one, or one that was captured; of threads in turns and threads that ended."""
+    """Also launches after a refused or a captured one, of threads that alternate, and of threads that exited."""
     grant.lease()
     grant.set_bound(50 * MS)
     tenant = run("repeats", grant, sim, mode, n)
@@ -26,7 +26,7 @@ def test_every_launch_is_counted(grant: Grant, sim: Simulator, run: Callable[...
 def test_a_revoke_is_heard_between_repeats(
     grant: Grant, sim: Simulator, run_tenant: Callable[..., Tenant], pattern: str
 ) -> None:
-    """And what was not booked until then is as soon as the launch after it waits."""
+    """Launches that were not booked by then are booked as soon as the next launch waits."""
     tenant = run_tenant(grant, sim, "pattern", pattern, 1_000_000, 2000)
     slot = grant.slot()
     until(lambda: slot.waiting == 1, "the tenant waits")

@@ -1,4 +1,5 @@
-"""Programs that hang where the bound on work in flight is hard end here, whether the lease stays or comes and goes."""
+"""Programs that would hang under a strict bound on work in flight complete, whether the lease stays or comes and
+goes."""
 
 import os
 import threading
@@ -12,14 +13,14 @@ from handmade import MS, Grant, Simulator, Tenant, until
 
 Run = Callable[..., Tenant]
 DEPENDENT = 1
-LIMIT_S = 3  # a hang would last for ever
+LIMIT_S = 3  # a hang would never end
 
 pytestmark = pytest.mark.timeout(2 * LIMIT_S)
 
 
 @contextmanager
 def moving(*turns: tuple[Grant, int]) -> Iterator[None]:
-    """Leases that come and go, each by itself: 7 ms held, 3 ms not."""
+    """Independent leases that come and go: 7 ms held, 3 ms not."""
     end = threading.Event()
 
     def move(grant: Grant, device: int) -> None:
@@ -42,7 +43,7 @@ def moving(*turns: tuple[Grant, int]) -> Iterator[None]:
 
 
 def ended(tenant: Tenant) -> dict[str, int]:
-    """What it printed; a program that hangs is killed, which ends its output."""
+    """The output of the program. A program that hangs is killed, which ends its output."""
     timer = threading.Timer(LIMIT_S, tenant.kill)
     timer.start()
     try:
@@ -53,7 +54,7 @@ def ended(tenant: Tenant) -> dict[str, int]:
 
 @pytest.mark.parametrize("mode", ["waitvalue", "hostfunction", "hostthread"])
 def test_an_order_cuda_cannot_see(grant: Grant, sim: Simulator, run: Run, mode: str) -> None:
-    """20 ms of work behind what waits for it; 2 ms may be in flight."""
+    """20 ms of work behind the operation that waits for it; 2 ms are allowed in flight."""
     grant.lease()
     tenant = run("stuck", grant, sim, mode, 200, 100_000)
     until(lambda: grant.slot().flags & DEPENDENT, "the bound let it through")
@@ -95,7 +96,8 @@ def test_two_devices_that_wait_for_each_other(
 def test_an_event_between_a_gated_process_and_a_running_one(
     make_grant: Callable[..., Grant], sim: Simulator, run: Run, tmp_path: Path, leases: str
 ) -> None:
-    """One records behind work it has not submitted yet; the other waits for it with more behind than the bound."""
+    """One process records the event behind work that it has not submitted yet; the other waits for it with more work
+    behind than the bound."""
     giving, taking = make_grant(sim), make_grant(sim)
     giving.lease()
     path = tmp_path / "handle"
@@ -126,7 +128,8 @@ def test_an_event_between_a_gated_process_and_a_running_one(
 
 
 def test_the_recording_process_dies(make_grant: Callable[..., Grant], sim: Simulator, run: Run, tmp_path: Path) -> None:
-    """Its record never happens: the other waits for ever, is seen as stuck, and its death gives all back."""
+    """Its record never happens: the other process waits for ever and is detected as stuck; its death releases
+    everything."""
     giving, taking = make_grant(sim), make_grant(sim)
     giving.lease()
     taking.lease()
@@ -137,7 +140,7 @@ def test_the_recording_process_dies(make_grant: Callable[..., Grant], sim: Simul
     until(lambda: taking.slot().flags & DEPENDENT, "the bound let it through")
     giver.kill()
     until(lambda: taking.slot().launches == 48, "all are submitted")
-    time.sleep(0.1)  # long enough for an event that happens to happen
+    time.sleep(0.1)  # long enough for a wrongly signalled event to be seen
     assert sim.busy_ns(taker.pid) == 8 * 100_000
     taker.kill()
     until(lambda: not any(p["bytes"] for p in sim.books()["devices"][0]["processes"]), "nothing is left")
