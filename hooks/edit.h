@@ -1,17 +1,19 @@
-/* Having the daemon edit a container's config.json for the share that it asks for. */
+/* Asks the daemon to edit a container's config.json for the share that the config requests. */
 #ifndef GS_EDIT_H
 #define GS_EDIT_H
 
 #include "node_api.h"
 
-/* Of a container's config.json, before and after the edit. Docker's are 30 KiB. */
+/* Maximum size of config.json, before and after the edit. Docker writes about 30 KiB. */
 enum { GS_CONFIG_MAX = 8 << 20 };
 
-/* Whether the text asks for a share at all. Cheap, and true rather than false in doubt: the daemon reads it properly. */
+/* True if the text may request a share. This is a cheap check with false positives but no false negatives; the daemon
+ * parses the config. */
 bool gs_asks(const char *text, size_t len);
 
-/* config is a JSON object. starts: this process becomes the runtime, whose end before the container's start is a failed
- * start. On success *edited lies inside reply->buffer, which is the caller's; line says why not. */
+/* config is a JSON object. starts: this process will exec the runtime; if it ends before the container starts, the
+ * start has failed. On success *edited points into reply->buffer, which the caller frees. On failure line holds the
+ * reason. */
 int gs_edit(const char *socket, const char *bundle, bool starts, struct gs_span config, struct gs_reply *reply,
             struct gs_span *edited, char line[GS_LINE_MAX]);
 

@@ -1,28 +1,28 @@
-/* Just enough JSON for the hook and the wrapper: finding values in text that somebody else wrote, and quoting strings.
- * Nothing is allocated but by gs_json_string; no recursion, so that hostile nesting cannot exhaust the stack. */
+/* A minimal JSON scanner for the hook and the runtime wrapper: finds values in untrusted text and quotes strings. Only
+ * gs_json_string allocates. No function recurses, so deeply nested input cannot exhaust the stack. */
 #ifndef GS_JSON_H
 #define GS_JSON_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* A piece of somebody else's text; not NUL-terminated. */
+/* A piece of text owned by the caller; not NUL-terminated. */
 struct gs_span {
   const char *at;
   size_t len;
 };
 
-/* True when text is one JSON object, with nothing but white space around it. */
+/* True if text is one JSON object, with only white space around it. */
 bool gs_json_is_object(struct gs_span text);
 
-/* The value of a top-level member, as its raw text; the first one where a name is repeated. */
+/* Finds the raw text of a top-level member's value. If a name is repeated, the first value counts. */
 bool gs_json_member(struct gs_span object, const char *name, struct gs_span *value);
 
-/* Decodes a JSON string into one printable line: control characters become spaces, what does not fit is cut at a
- * character. False when value is not a string. */
+/* Decodes a JSON string into one printable line: control characters become spaces, and the text is truncated at a
+ * character boundary to fit size. False if value is not a string. */
 bool gs_json_line(struct gs_span value, char *out, size_t size);
 
-/* Quotes bytes as a JSON string, quotes included: NUL-terminated, owned by the caller. NULL without memory. */
+/* Returns text as a JSON string with its quotes, NUL-terminated; the caller frees it. NULL: out of memory. */
 char *gs_json_string(const char *text);
 
 #endif

@@ -1,5 +1,5 @@
-/* One call of the node API over its unix socket, bounded in time. For root's short-lived programs: the peer must be
- * root. */
+/* One request to the node API over its unix socket, with a timeout. Used by short-lived programs that run as root; the
+ * peer must be root. */
 #ifndef GS_NODE_API_H
 #define GS_NODE_API_H
 
@@ -20,20 +20,20 @@ struct gs_call {
   const char *socket;
   const char *target; /* path and query, already encoded */
   struct gs_span parts[8];
-  unsigned nparts; /* the body is the parts in order */
+  unsigned nparts; /* the request body is the parts, in order */
   int timeout_ms;  /* for the whole call */
-  size_t body_max; /* a longer answer is an error */
+  size_t body_max; /* a longer response body is an error */
 };
 
 int gs_node_post(const struct gs_call *call, struct gs_reply *reply, struct gs_err *err);
-/* The same without waiting for an answer: for what may get lost. */
+/* Sends the request without waiting for a response; for requests that may be lost. */
 int gs_node_tell(const struct gs_call *call, struct gs_err *err);
 
-/* The daemon's own one-line reason in an answer that is not 2xx; a line of ours where it gave none. */
+/* The daemon's one-line reason from a response that is not 2xx, or a generic line if it has none. */
 void gs_node_reason(const struct gs_reply *reply, char out[GS_LINE_MAX]);
 
-/* Reads a descriptor to its end, bounded in size and time (timeout_ms < 0: unbounded time). *buffer is the caller's,
- * and NUL-terminated for convenience. */
+/* Reads a descriptor to its end, up to max bytes and timeout_ms (< 0: no timeout). *buffer is NUL-terminated, and the
+ * caller frees it. */
 int gs_read_all(int fd, size_t max, int timeout_ms, char **buffer, size_t *len, struct gs_err *err);
 
 #endif

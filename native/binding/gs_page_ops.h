@@ -1,5 +1,5 @@
-/* What Python needs to handle the two pages and cannot do itself: atomic words, futex wakes, checked initialisation,
- * slots, and mappings that survive a tenant which truncates its usage file. */
+/* Operations on the two pages that Python cannot do itself: atomic access, futex wakes, checked initialisation, slot
+ * assignment, and mappings that survive a tenant truncating its usage file. */
 #ifndef GS_PAGE_OPS_H
 #define GS_PAGE_OPS_H
 
@@ -14,22 +14,24 @@ uint32_t gs_load32(const uint32_t *word);
 uint64_t gs_load64(const uint64_t *word);
 void gs_store32(uint32_t *word, uint32_t value);
 void gs_store64(uint64_t *word, uint64_t value);
-uint32_t gs_add32(uint32_t *word, uint32_t value); /* seq_cst; gives the new value */
-int gs_futex_wake(uint32_t *word);                 /* all waiters, in any process; gives how many */
+uint32_t gs_add32(uint32_t *word, uint32_t value); /* seq_cst; returns the new value */
+int gs_futex_wake(uint32_t *word);                 /* wakes all waiters in any process; returns their number */
 uint64_t gs_now_ns(void);                          /* CLOCK_MONOTONIC */
 
-/* Maps fd shared at its page's full size. A mapped file that is truncated later (a tenant can do that to its usage
- * file) does not end this process: the lost part reads as zeros from then on and gs_page_torn says 1. */
+/* Maps fd as shared memory, at the full size of its page. If the file is truncated later (a tenant can do that to its
+ * usage file), this process is not killed by SIGBUS: the lost part reads as zeros from then on, and gs_page_torn
+ * returns 1. */
 int gs_page_map(int fd, uint64_t size, int writable, void **out, struct gs_err *err);
 void gs_page_unmap(void *page, uint64_t size);
 int gs_page_torn(const void *page);
 
-/* Fill a fresh, zeroed page; magic is stored last, so that a half-made page never passes its check. */
+/* Initialise a new, zeroed page. magic is stored last, so that an incomplete page never passes its check. */
 int gs_limits_init(struct gs_limits *page, uint64_t size, const char *grant, uint32_t ndevices, uint32_t daemon_epoch,
                    struct gs_err *err);
 int gs_usage_init(struct gs_usage *page, uint64_t size, const char *grant, struct gs_err *err);
 
-/* Takes the lowest free slot for the process pid. -ENOSPC when all are taken. Only one thread may claim at a time. */
+/* Assigns the lowest free slot to the process pid. Returns -ENOSPC if all are taken. Only one thread may claim at a
+ * time. */
 int gs_slot_claim(struct gs_limits *limits, struct gs_usage *usage, int32_t pid, uint32_t *slot, uint32_t *generation,
                   struct gs_err *err);
 

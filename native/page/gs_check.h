@@ -1,5 +1,5 @@
-/* The one check of a mapped page. 0, or -EPROTO with what is wrong: magic, version, size, bounds, a grant id that is not
- * a string. `size`: bytes that are mapped. */
+/* Validates a mapped page before it is used. Returns 0, or -EPROTO with the reason in err: wrong magic, version, size
+ * or bounds, or a grant id that is not NUL-terminated. size is the number of bytes mapped. */
 #ifndef GS_CHECK_H
 #define GS_CHECK_H
 

@@ -1,12 +1,12 @@
-/* The error convention of all C here: a function that can fail returns 0 or a negative errno, takes struct gs_err *
- * last, and leaves it untouched on success. Fixed size, so that nothing allocates on a failure path inside a tenant's
- * process. */
+/* The error convention of all C code in this project: a function that can fail returns 0 or a negative errno, takes
+ * struct gs_err * as its last parameter and leaves it untouched on success. The struct has a fixed size, so no failure
+ * path allocates memory inside a tenant's process. */
 #ifndef GS_ERR_H
 #define GS_ERR_H
 
 struct gs_err {
   int code;      /* negative errno */
-  char msg[200]; /* what, why, what to do; one line */
+  char msg[200]; /* one line: what failed, why, and what to do */
 };
 
 #ifndef GS_CFFI

@@ -1,11 +1,12 @@
-/* The two shared pages of a grant. One definition: C includes it, cffi parses it (native/binding/build_ffi.py).
+/* The layout of the two shared pages of a grant. C includes this file and cffi parses it (native/binding/build_ffi.py),
+ * so there is one definition.
  *
- * limits  written by the daemon (policy words) and the arbiter (lease words); tenants map it read-only.
- * usage   one slot per process. Slot headers are the daemon's words but for own_pid and pid_namespace; everything in gs_slot_device but cut is
- *         written only by the process that owns the slot, until that process is dead and the daemon zeroes it. Nothing read
- *         from it is trusted.
+ * limits: written by the daemon (policy words) and the arbiter (lease words). Tenants map it read-only.
+ * usage: one slot per process. The daemon writes the slot headers, except own_pid and pid_namespace. The owning process
+ * writes everything in gs_slot_device except cut. When that process is dead, the daemon zeroes the slot. The daemon
+ * trusts nothing it reads from this page.
  *
- * All words are naturally aligned and accessed with __atomic builtins; 32-bit words marked "futex" are waited on.
+ * All words are naturally aligned and accessed with __atomic builtins; 32-bit words marked "futex" can be waited on.
  * Times are CLOCK_MONOTONIC nanoseconds, sizes are bytes. */
 #ifndef GS_PAGE_H
 #define GS_PAGE_H
@@ -27,26 +28,27 @@ enum {
 
 enum gs_grant_state { GS_GRANT_RESERVED = 0, GS_GRANT_ACTIVE = 1, GS_GRANT_SUSPENDED = 2, GS_GRANT_RELEASED = 3 };
 
-/* What happens to managed memory, which the driver moves between host and device: charged in full like device memory,
- * or refused as on a device that has none. */
+/* How managed memory, which the driver moves between host and device, is handled: charged in full like device memory,
+ * or refused, as on a device without support for it. */
 enum gs_managed { GS_MANAGED_CHARGE = 0, GS_MANAGED_REFUSE = 1 };
 
-/* lease word: epoch << 1 | held. The arbiter adds 1 at every change, so an odd value is a lease and every value is new. */
+/* lease word: epoch << 1 | held. The arbiter adds 1 at every change, so an odd value means the lease is held and no
+ * value is reused. */
 enum { GS_LEASE_HELD = 1 };
 
 /* Two cache lines; entry i is the device with CUDA ordinal i inside the container. */
 struct gs_device_limits {
   uint8_t uuid[16];
   uint64_t memory_bytes;      /* for all processes of the grant together */
-  uint64_t context_bytes;     /* device memory one process's context costs, measured by the daemon */
-  uint64_t inflight_bound_ns; /* estimated device time that may be in flight (D of ARCHITECTURE.md's soft bound) */
-  uint32_t guarantee_milli;   /* the local budget when the daemon is gone */
+  uint64_t context_bytes;     /* device memory that one process's context costs, measured by the daemon */
+  uint64_t inflight_bound_ns; /* estimated device time that may be in flight (D of the soft bound in ARCHITECTURE.md) */
+  uint32_t guarantee_milli;   /* the local budget while the daemon is not running */
   uint32_t limit_milli;
   uint32_t lease;     /* futex; arbiter */
-  uint32_t contended; /* 1: another grant waits for this device or ran on it in the last second; arbiter */
-  /* epoch << 1 | 1: work of a grant whose lease was revoked is still on the device; for the holder; arbiter */
+  uint32_t contended; /* 1: another grant waits for this device, or ran on it within the last second; arbiter */
+  /* epoch << 1 | 1: work of a grant whose lease was revoked is still on the device; the holder reads it; arbiter */
   uint32_t foreign_work;
-  uint64_t foreign_work_ns; /* since when that is so; 0: not said; arbiter */
+  uint64_t foreign_work_ns; /* since when foreign_work holds; 0: unknown; arbiter */
   uint8_t reserved[56];
 };
 
@@ -54,8 +56,8 @@ struct gs_limits {
   uint32_t magic, version, size, ndevices;
   char grant[40];        /* GS_GRANT_ID_BYTES */
   uint32_t state;        /* enum gs_grant_state */
-  uint32_t slots_high;   /* 1 + highest slot ever given out: how far a sum over slots must look */
-  uint32_t daemon_epoch; /* + 1 at each start of a daemon; a change means: join again */
+  uint32_t slots_high;   /* 1 + the highest slot ever assigned: sums over slots stop here */
+  uint32_t daemon_epoch; /* + 1 at each start of the daemon; after a change, processes join again */
   uint32_t heartbeat;    /* counter, + 1 at least every 50 ms while a process is joined */
   uint32_t managed;      /* enum gs_managed; constant */
   uint8_t reserved[52];
@@ -64,31 +66,31 @@ struct gs_limits {
 
 /* Two cache lines per device and process. */
 struct gs_slot_device {
-  uint64_t memory_bytes;   /* held: granted by the reserve rule, driver asked or already given */
+  uint64_t memory_bytes;   /* reserved under gs_page_reserve(); the driver may not have allocated it yet */
   uint64_t memory_pending; /* announced, not yet decided */
   uint64_t busy_ns;        /* metered device time since join */
   uint64_t queue_end_ns;   /* when the work submitted so far is expected to be done */
   uint64_t launches;       /* submissions since join */
-  uint64_t wait_ns;        /* time its threads waited in the gate since join */
+  uint64_t wait_ns;        /* time that threads of this process waited in the gate since join */
   uint32_t waiting;        /* threads in the gate now */
-  uint32_t inflight;       /* marks recorded and not yet seen complete; 0: nothing is known to be in flight */
-  uint32_t drained;        /* last lease word (even) for which the in-flight rest fell under 0.2 ms */
+  uint32_t inflight;       /* marks recorded and not yet seen complete; 0: no work is known to be in flight */
+  uint32_t drained;        /* last lease word (even) for which the remaining work in flight fell below 0.2 ms */
   uint32_t flags;          /* GS_SLOT_* */
   uint64_t collectives;    /* collective kernels (names that begin with ncclDevKernel) submitted since join */
-  uint64_t cut;            /* arbiter: without a lease, it may go on until it has submitted so many collectives */
+  uint64_t cut;            /* without a lease, the process may submit until collectives reaches this; arbiter */
   uint8_t reserved[48];
 };
-enum { GS_SLOT_DEPENDENT = 1 /* let through the soft bound, see ARCHITECTURE.md "soft bound" */ };
+enum { GS_SLOT_DEPENDENT = 1 /* let through the soft bound; see "soft bound" in ARCHITECTURE.md */ };
 
 enum gs_slot_state { GS_SLOT_FREE = 0, GS_SLOT_LIVE = 1 };
 
 struct gs_slot {
   uint32_t state;      /* enum gs_slot_state; daemon */
-  uint32_t generation; /* + 1 each time the slot is given out; daemon */
+  uint32_t generation; /* + 1 each time the slot is assigned; daemon */
   int32_t pid;         /* host pid, from peer credentials; daemon */
-  /* what the process itself calls its pid, for processes in its pid namespace; 0: not said; the process */
+  /* the pid in the process's own pid namespace, for other processes there; 0: unknown; written by the process */
   int32_t own_pid;
-  uint32_t pid_namespace; /* inode of that namespace, 0: unknown; the process */
+  uint32_t pid_namespace; /* inode of that namespace; 0: unknown; written by the process */
   uint8_t reserved[44];
   struct gs_slot_device device[16]; /* GS_MAX_DEVICES */
 };
@@ -98,7 +100,7 @@ struct gs_usage {
   char grant[40]; /* GS_GRANT_ID_BYTES */
   uint8_t reserved[8];
   struct gs_slot slot[1024];      /* GS_MAX_SLOTS */
-  struct gs_trace_ring trace[32]; /* GS_TRACE_RINGS: entry i is of the process in slot i, which alone writes it */
+  struct gs_trace_ring trace[32]; /* GS_TRACE_RINGS: entry i is written only by the process in slot i */
 };
 
 #ifndef GS_CFFI

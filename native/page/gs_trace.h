@@ -1,7 +1,8 @@
-/* What a process of a grant did last: a ring in its grant's usage page, for people who look for a fault.
+/* Recent events of a process, for fault diagnosis: one ring per process in the usage page of its grant.
  *
- * Written by the process itself (interposer/process/trace.c), read by the daemon for `gpushare grant debug`, and printed
- * to stderr where GPUSHARE_DEBUG names the area. No decision depends on it, and nothing in it is trusted. */
+ * The process writes its ring (interposer/process/trace.c). The daemon reads it for `gpushare grant debug`, and events
+ * are printed to stderr if GPUSHARE_DEBUG names their area. No decision depends on the contents, and they are not
+ * trusted. */
 #ifndef GS_TRACE_H
 #define GS_TRACE_H
 
@@ -9,7 +10,7 @@
 #include <stdint.h>
 #endif
 
-/* X(NAME, area, text): `text` is a printf format for a and b, both unsigned long long. Times are ns, sizes bytes. */
+/* X(NAME, area, text): text is a printf format for a and b, both unsigned long long. Times: ns, sizes: bytes. */
 /* clang-format off */
 #define GS_TRACE_KINDS(X) \
   X(JOINED, "process", "joined the grant in slot %llu, generation %llu") \
@@ -38,21 +39,21 @@ enum gs_trace_kind {
 
 struct gs_trace_event {
   uint64_t time_ns; /* CLOCK_MONOTONIC */
-  uint32_t kind;    /* enum gs_trace_kind; written last, 0 while the rest is written */
-  int32_t device;   /* ordinal, or -1: of no device */
-  uint64_t a, b;    /* what they are says the kind's text */
+  uint32_t kind;    /* enum gs_trace_kind; 0 while the event is being written, set last */
+  int32_t device;   /* device ordinal; -1: no device */
+  uint64_t a, b;    /* meaning depends on kind; see GS_TRACE_KINDS */
 };
 
-/* 2 KiB. The processes in the first GS_TRACE_RINGS slots of a grant have one each. */
+/* 2 KiB. The processes in the first GS_TRACE_RINGS slots of a grant have one ring each. */
 struct gs_trace_ring {
-  uint64_t count;      /* events ever written; the newest is event[(count - 1) % 63] */
-  uint32_t generation; /* of the slot whose process writes here */
+  uint64_t count;      /* events written so far; the newest is event[(count - 1) % 63] */
+  uint32_t generation; /* generation of the slot whose process writes here */
   uint8_t reserved[20];
   struct gs_trace_event event[63]; /* GS_TRACE_EVENTS */
 };
 enum { GS_TRACE_RINGS = 32, GS_TRACE_EVENTS = 63 };
 
-/* Name of the area, and the printf format of its text; NULL for a number that is no kind. */
+/* The name of the area and the printf format of the text; NULL if kind is not in GS_TRACE_KINDS. */
 const char *gs_trace_area(uint32_t kind);
 const char *gs_trace_text(uint32_t kind);
 

@@ -1,6 +1,7 @@
-/* The tenant socket: <grant dir>/grant.sock, AF_UNIX SOCK_SEQPACKET, one message each way, then the connection stays
- * open for the life of the process. Its end makes the daemon look (only a pidfd says that a process is gone) and tells the
- * process that the daemon is gone. The peer's pid comes from SO_PEERCRED, never from the message. */
+/* The tenant socket: <grant dir>/grant.sock, AF_UNIX SOCK_SEQPACKET. Each side sends one message, then the connection
+ * stays open for the life of the process. When it closes, the process knows that the daemon has ended. The daemon then
+ * checks the process: only its pidfd proves that it has ended. The peer's pid comes from SO_PEERCRED, never from the
+ * message. */
 #ifndef GS_WIRE_H
 #define GS_WIRE_H
 
@@ -12,14 +13,15 @@ enum { GS_JOIN_MAGIC = 0x67734a31 /* "gsJ1" */, GS_WIRE_VERSION = 1, GS_NO_SLOT 
 
 enum gs_join_error { GS_JOIN_OK = 0, GS_JOIN_VERSION = 1, GS_JOIN_FULL = 2, GS_JOIN_REFUSED = 3, GS_JOIN_RELEASED = 4 };
 
-/* slot and generation: GS_NO_SLOT and 0 at the first join; after a daemon restart, what the process held. */
+/* slot and generation are GS_NO_SLOT and 0 at the first join. After a restart of the daemon they are the process's
+ * previous values. */
 struct gs_join_request {
   uint32_t magic, version, slot, generation;
 };
 
-/* On GS_JOIN_OK one descriptor comes with it (SCM_RIGHTS): an eventfd, the bell. The process writes 1 to it when a
- * thread starts to wait for a lease and when it has drained after a revoke. message is a NUL-terminated line for the
- * user. */
+/* On GS_JOIN_OK the reply carries one descriptor (SCM_RIGHTS): an eventfd, the bell. The process writes 1 to it when a
+ * thread starts to wait for a lease and when the process has drained after a revoke. message is a NUL-terminated line
+ * for the user. */
 struct gs_join_reply {
   uint32_t magic, version, error, slot, generation;
   int32_t host_pid;

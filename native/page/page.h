@@ -1,5 +1,5 @@
-/* The rule by which the processes of a grant share its memory, over the two shared pages. Nothing here knows about this
- * process's state: tests use it on pages of their own. */
+/* How the processes of a grant share its memory, implemented over the two shared pages. This code uses no process
+ * state, so tests can run it on pages of their own. */
 #ifndef GPUSHARE_PAGE_H
 #define GPUSHARE_PAGE_H
 
@@ -13,20 +13,20 @@ struct gs_pages {
   struct gs_usage *usage;
 };
 
-/* Takes bytes of the grant's memory for slot: 0, or -ENOMEM. No lock and no moment between a check and an act: a
- * process that dies at any instruction leaves at most its own announcement, which the daemon clears with the slot.
- * Callers of one process serialise per device. */
+/* Reserves bytes of the grant's memory for slot. Returns 0 or -ENOMEM. The algorithm takes no lock and has no window
+ * between check and update: a process that dies at any instruction leaves at most its own announcement, which the
+ * daemon clears with the slot. Callers in one process must serialise per device. */
 int gs_page_reserve(const struct gs_pages *pages, uint32_t slot, uint32_t device, uint64_t bytes);
 void gs_page_give_back(const struct gs_pages *pages, uint32_t slot, uint32_t device, uint64_t bytes);
 /* Bytes held by all processes of the grant. */
 uint64_t gs_page_used(const struct gs_pages *pages, uint32_t device);
 
-/* What a program is told of a device's memory, in CUDA and in NVML: total = withdrawn + used + free, whatever others do
- * meanwhile. */
+/* Device memory as reported to a program through CUDA and NVML. total = withdrawn + used + free holds even while other
+ * processes allocate. */
 struct gs_memory {
-  uint64_t total;     /* as given: it never changes for a program that has seen it */
-  uint64_t withdrawn; /* by a limit that was lowered since */
-  uint64_t used;      /* by all processes of the grant; never more than what is left of total */
+  uint64_t total;     /* as first reported: constant for a program that has seen it */
+  uint64_t withdrawn; /* removed by a limit that was lowered since */
+  uint64_t used;      /* by all processes of the grant; at most total - withdrawn */
   uint64_t free;
 };
 struct gs_memory gs_page_memory(const struct gs_pages *pages, uint32_t device, uint64_t total);

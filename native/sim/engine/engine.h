@@ -1,6 +1,7 @@
-/* The engine of the simulated GPU: one thread, one epoll loop. It owns the books of device memory and hands out device
- * time. books.c: processes, bytes, time. runlist.c: which lane has the device when. serve.c: the socket. main.c:
- * options, the loop. */
+/* The engine of the simulated GPU: one thread with one epoll loop. It keeps the accounts of device memory and allocates
+ * device time to lanes.
+ * books.c: processes, bytes, time. runlist.c: which lane has the device at which time. serve.c: the socket. main.c:
+ * options and the loop. */
 #ifndef ENGINE_H
 #define ENGINE_H
 
@@ -12,26 +13,26 @@
 #include "page/gs_err.h"
 #include "sim/wire/sim_proto.h"
 
-enum { ENGINE_ENDED_KEPT = 1024 }; /* ended processes that stay in the books */
+enum { ENGINE_ENDED_KEPT = 1024 }; /* ended processes that are kept in the accounts */
 
 struct options {
-  struct sim_hello hello; /* what clients are told; devices included */
+  struct sim_hello hello; /* sent to clients; holds the devices too */
   const char *socket;
 };
 
 struct process;
 
-/* One process's lane on one device. */
+/* The lane of one process on one device: the page over which it receives device time. */
 struct lane {
   uint64_t id;
   struct process *process;
   uint32_t device;
   struct sim_lane *page;
   int memfd, bell;
-  struct sim_report report; /* the last one read whole, moved on in time */
-  uint64_t reports_read;    /* sim_lane.reports as of then */
-  uint64_t busy_ns;         /* device time executed so far, as booked; never falls */
-  bool queued;              /* waits in the run list */
+  struct sim_report report; /* the last complete report, extrapolated in time */
+  uint64_t reports_read;    /* sim_lane.reports when report was read */
+  uint64_t busy_ns;         /* device time executed and accounted so far; never decreases */
+  bool queued;              /* waiting in the run list */
   struct lane *next;        /* in the run list */
 };
 
@@ -39,9 +40,9 @@ enum shared_file { SHARED_MEMORY, SHARED_EVENTS, SHARED_FILES };
 
 struct share {
   uint64_t bytes, peak_bytes;
-  uint64_t busy_ns; /* of lanes that are closed */
+  uint64_t busy_ns; /* of closed lanes */
   struct lane *lane;
-  int file[SHARED_FILES]; /* for IPC; -1 none */
+  int file[SHARED_FILES]; /* for IPC; -1: none */
   uint64_t secret[SHARED_FILES][2];
 };
 
@@ -56,17 +57,17 @@ struct process {
 
 struct device {
   uint64_t total, used, peak;
-  uint64_t forgotten_busy_ns; /* of processes that have left the books */
+  uint64_t forgotten_busy_ns; /* of processes removed from the accounts */
   uint64_t setting[SIM_SETTINGS];
-  /* run list */
-  struct lane *current;         /* holds an open interval */
-  uint64_t slice_end;           /* of the current lane */
-  bool contended;               /* somebody has been waiting since the last decision */
-  uint64_t free_at;             /* end of the last closed interval */
-  uint64_t last_id;             /* whose that was: taking the device again costs it no switch */
-  uint64_t switches, switch_ns; /* so far: from one lane to another, and the time that kept the device from work */
-  struct lane *queue;           /* lanes with work, in turn */
-  uint64_t timer;               /* next decision, UINT64_MAX none */
+  /* the run list */
+  struct lane *current; /* holds an open interval */
+  uint64_t slice_end;   /* of the current lane */
+  bool contended;       /* another lane has waited since the last decision */
+  uint64_t free_at;     /* end of the last closed interval */
+  uint64_t last_id;     /* lane id of the last closed interval: if it takes the device again, no switch is charged */
+  uint64_t switches, switch_ns; /* switches between lanes so far, and the device time lost to them */
+  struct lane *queue;           /* lanes with work, in round-robin order */
+  uint64_t timer;               /* time of the next decision; UINT64_MAX: none */
 };
 
 struct engine {
@@ -78,39 +79,41 @@ struct engine {
   uint64_t lanes; /* opened so far */
   int epoll;
   bool stop;
-  unsigned keepers;      /* client and control connections */
+  unsigned keepers;      /* client and control connections: they keep the engine alive */
   uint64_t lonely_since; /* when keepers became 0 */
 };
 
 uint64_t engine_now(void);
 
 /* books.c */
-/* the live one of that pid, or a new one; takes pidfd */
+/* the live process with that pid, or a new one; takes ownership of pidfd */
 struct process *books_process(struct engine *engine, pid_t pid, int pidfd);
-void books_process_ended(struct engine *engine, struct process *process); /* closes its lanes, gives back its bytes */
+void books_process_ended(struct engine *engine, struct process *process); /* closes its lanes and returns its memory */
 int books_alloc(struct engine *engine, struct process *process, uint32_t device, uint64_t bytes);
 int books_free(struct engine *engine, struct process *process, uint32_t device, uint64_t bytes);
 int books_file_put(struct process *process, uint32_t device, enum shared_file which, const uint64_t secret[2],
-                   int file); /* takes file */
-/* The file of a live process, which stays the books', or -ENOENT. */
+                   int file); /* takes ownership of file */
+/* The file of a live process, or -ENOENT. The descriptor stays owned by books.c. */
 int books_file_get(const struct engine *engine, const uint64_t secret[2], uint64_t *device, uint64_t *pid);
 uint64_t books_busy(struct engine *engine, uint32_t device, uint64_t now);
 uint64_t books_process_busy(const struct process *process, uint32_t device, uint64_t now);
 int books_json(struct engine *engine, uint64_t *bytes);                      /* a memfd, or a negative errno */
 int books_processes(struct engine *engine, uint32_t device, uint64_t *rows); /* a memfd, or a negative errno */
-int books_meetings(void); /* a memfd that stays the books', or a negative errno */
-/* Reads, or sets and reads, what an administrator can set. */
+int books_meetings(void); /* a memfd that books.c owns, or a negative errno */
+/* Reads a setting an administrator can change, and sets it first unless the request says SIM_KEEP. */
 int books_setting(struct engine *engine, const struct sim_request *request, uint64_t *value);
 
 /* runlist.c */
 int lane_open(struct engine *engine, struct process *process, uint32_t device, struct lane **lane);
 void lane_close(struct engine *engine, struct lane *lane);
-void lane_bell(struct engine *engine, struct lane *lane); /* there may be work */
-uint64_t lane_busy(struct lane *lane, uint64_t now);      /* device time executed by then */
-void runlist_run(struct engine *engine, uint32_t device); /* decides what is due; sets the device's timer */
+void lane_bell(struct engine *engine, struct lane *lane); /* the client may have new work */
+uint64_t lane_busy(struct lane *lane, uint64_t now);      /* device time executed up to now */
+void runlist_run(struct engine *engine,
+                 uint32_t device); /* makes the decisions that are due and sets the device's timer */
 
-/* messages.c. One message with up to nfds descriptors: 0 or a negative errno. Who a connection is of: a pidfd or a
- * negative errno. One request with at most one descriptor, -1 where none came: what recvmsg says. */
+/* messages.c. message_send: one message with up to nfds descriptors; 0 or a negative errno. message_peer: a pidfd of
+ * the peer, or a negative errno. message_receive: one request with at most one descriptor (*given is -1 if there is
+ * none); returns the result of recvmsg. */
 int message_send(int fd, const void *data, size_t bytes, const int *fds, int nfds);
 int message_peer(int fd, pid_t pid);
 ssize_t message_receive(int fd, struct sim_request *request, int *given);
@@ -120,10 +123,10 @@ int message_address(const char *path, struct sockaddr_un *address, struct gs_err
 /* serve.c */
 int serve_listen(struct engine *engine, struct gs_err *err);
 void serve_event(struct engine *engine, void *source);
-void serve_collect(void); /* after each round of events */
+void serve_collect(void); /* frees closed connections; called after each round of events */
 void serve_close(struct engine *engine);
 
-/* What an epoll event points to. */
+/* First member of each object that an epoll event points to. */
 enum source_kind { SOURCE_LISTEN, SOURCE_TIMER, SOURCE_SIGNAL, SOURCE_CONNECTION, SOURCE_PIDFD, SOURCE_BELL };
 struct source {
   enum source_kind kind;

@@ -1,4 +1,4 @@
-/* Graphs. Internal to graph*.c and capture.c; all under sim_lock unless said otherwise. */
+/* Graphs. Internal to graph*.c and capture.c; requires sim_lock unless noted otherwise. */
 #ifndef SIM_GRAPH_H
 #define SIM_GRAPH_H
 
@@ -16,15 +16,15 @@ struct sim_graph_node {
   uint32_t magic;
   int type; /* CUgraphNodeType */
   bool enabled;
-  unsigned visit; /* scratch of walks; 0 outside them */
+  unsigned visit; /* scratch for graph walks; 0 otherwise */
   struct sim_graph *graph;
   struct sim_graph_node *next;   /* in the graph, in order of addition */
-  struct sim_graph_node *origin; /* of a clone: the node it was cloned from */
+  struct sim_graph_node *origin; /* in a clone: the node it was cloned from */
   struct sim_graph_node **deps;
   unsigned ndeps;
-  struct sim_ctx *ctx; /* whose device the work is for */
-  struct sim_op op;    /* payload and params point into this node's own copies */
-  void *arguments;     /* kernel nodes: kernelParams and what they point to, one block */
+  struct sim_ctx *ctx; /* the context whose device does the work */
+  struct sim_op op;    /* payload and params point to copies owned by this node */
+  void *arguments;     /* kernel nodes: kernelParams and the values they point to, in one block */
   struct sim_graph *child;
   CUevent event;
   struct sim_graph_memory *memory;
@@ -45,7 +45,7 @@ struct sim_owned {
 
 struct sim_graph {
   uint32_t magic;
-  bool internal; /* a child's or an executable's: not the program's to destroy */
+  bool internal; /* belongs to a child node or an executable: the program cannot destroy it */
   struct sim_graph_node *nodes;
   unsigned nnodes;
   struct sim_owned *owned;
@@ -54,26 +54,25 @@ struct sim_graph {
 extern struct sim_kind sim_graph_kind, sim_node_kind, sim_object_kind;
 void sim_object_release(struct sim_user_object *object, unsigned count);
 
-/* Handles; called with or without sim_lock. */
+/* Handle lookup; may be called with or without sim_lock. */
 CUresult sim_graph_get(CUgraph handle, struct sim_graph **graph);
 CUresult sim_node_get(CUgraphNode handle, struct sim_graph_node **node);
 
 struct sim_graph *sim_graph_new(void);
 void sim_graph_free(struct sim_graph *graph);
 struct sim_graph *sim_graph_clone(const struct sim_graph *graph);
-/* What a node became in a clone of its graph; NULL: nothing. */
+/* The node in copy that corresponds to node in the original graph; NULL: none. */
 struct sim_graph_node *sim_node_clone(const struct sim_graph *copy, const struct sim_graph_node *node);
-/* A node with copies of all that op points to; NULL: no memory. deps are checked by the caller. */
+/* A node with its own copies of everything op points to; NULL: out of memory. The caller has checked deps. */
 struct sim_graph_node *sim_node_new(struct sim_graph *graph, int type, const struct sim_op *op,
                                     struct sim_graph_node *const *deps, unsigned ndeps);
-/* Replaces a node's op (same type). */
+/* Replaces the op of a node by one of the same type. */
 bool sim_node_set_op(struct sim_graph_node *node, const struct sim_op *op);
 void sim_node_free(struct sim_graph_node *node);
-/* All nodes so that each comes after what it depends on; the array is the caller's to free. NULL: a cycle, or no
- * memory. */
+/* All nodes in topological order; the caller frees the array. NULL: a cycle, or out of memory. */
 struct sim_graph_node **sim_graph_order(const struct sim_graph *graph);
 
-/* What makes a node of each type do its work: from the API's parameters to an op. Called unlocked. */
+/* Converts the API's parameters for a node of any type to an op. Call without sim_lock. */
 struct sim_node_spec {
   struct sim_op op;
   union sim_op_storage storage;
@@ -83,16 +82,16 @@ CUresult sim_spec_of(const CUgraphNodeParams *params, struct sim_node_spec *spec
 
 struct sim_graph_exec {
   uint32_t magic;
-  struct sim_graph *graph; /* a clone: node->origin leads back to the program's nodes */
+  struct sim_graph *graph; /* a clone: node->origin refers to the program's nodes */
   uint64_t flags;
-  struct sim_mark *last; /* end of the latest launch: launches of one executable follow one another */
+  struct sim_mark *last; /* end of the latest launch: launches of one executable run one after another */
 };
-CUresult sim_exec_get(CUgraphExec handle, struct sim_graph_exec **exec); /* called with or without sim_lock */
+CUresult sim_exec_get(CUgraphExec handle, struct sim_graph_exec **exec); /* with or without sim_lock */
 
-/* graph_nodes.c; takes and drops sim_lock itself */
+/* graph_nodes.c; these take sim_lock themselves */
 CUresult sim_graph_add(CUgraphNode *out, CUgraph graph, const CUgraphNode *deps, size_t ndeps,
                        CUgraphNodeParams *params);
-/* The parameters of a node of this type, as its maker was given them. INVALID_VALUE for another type. */
+/* The parameters of a node of this type, as given at its creation. INVALID_VALUE if the node has another type. */
 CUresult sim_node_read_params(CUgraphNode handle, int type, void *out, size_t bytes);
 CUresult sim_node_set_params(CUgraphNode handle, const CUgraphNodeParams *params);
 CUresult sim_node_update(struct sim_graph_node *node, const CUgraphNodeParams *params);

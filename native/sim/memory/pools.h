@@ -1,4 +1,5 @@
-/* Memory pools: what pools.c (memory) and pool_api.c (handles, attributes) share. All under sim_ranges_lock. */
+/* Memory pools: shared by pools.c (memory) and pool_api.c (handles, attributes). Requires sim_ranges_lock unless noted
+ * otherwise. */
 #ifndef SIM_POOLS_H
 #define SIM_POOLS_H
 
@@ -9,9 +10,9 @@ enum { SIM_POOL_HANDLE = 1 /* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR */ };
 struct chunk;
 
 struct CUmemPoolHandle_st {
-  bool standard;             /* a device's default pool: cannot be destroyed */
-  bool destroyed;            /* lives on until its last block is free */
-  bool exportable, imported; /* pool_ipc.c. Nothing is allocated from an imported one */
+  bool standard;             /* the device's default pool; it cannot be destroyed */
+  bool destroyed;            /* destroyed by the program, but blocks are still allocated */
+  bool exportable, imported; /* pool_ipc.c; an imported pool does not allocate */
   CUmemLocation location;
   uint64_t reserved, reserved_high, used, used_high, threshold, max;
   int reuse[3];
@@ -21,21 +22,22 @@ struct CUmemPoolHandle_st {
 };
 
 /* ---- pools.c */
-bool sim_pool_known(CUmemoryPool handle); /* made and not destroyed */
+bool sim_pool_known(CUmemoryPool handle); /* created and not yet destroyed */
 void sim_pool_start(struct CUmemPoolHandle_st *pool, CUmemLocation location, uint64_t max);
-/* Ends a destroyed pool that nothing uses any more: forgets and frees it. */
+/* Frees a destroyed pool that is no longer used. */
 void sim_pool_end(struct CUmemPoolHandle_st *pool);
-/* Gives back chunks that hold nothing, as long as `keep` bytes stay reserved. */
+/* Releases empty chunks while at least `keep` bytes stay reserved. */
 void sim_pool_trim(struct CUmemPoolHandle_st *pool, uint64_t keep);
 
 CUdevice sim_pool_device(const struct CUmemPoolHandle_st *pool); /* 0 for host memory */
-/* A block of a pool, for work on a stream; a full device gets further tries. INVALID_VALUE: no such pool. Unlocked. */
+/* Allocates a block for work on a stream; retries if the device is full. INVALID_VALUE: no such pool. Call without
+ * locks. */
 CUresult sim_pool_take(struct CUmemPoolHandle_st *pool, uint64_t bytes, struct sim_stream *stream,
                        CUdeviceptr *address);
-/* Frees a block once the stream gets there. Unlocked. */
+/* Frees a block in stream order. Call without locks. */
 CUresult sim_pool_fade(struct sim_stream *stream, CUdeviceptr address);
 
-/* Where a block lies in the file behind its device's memory; fd -1: nowhere. */
+/* Offset of a block in the file behind its device's memory; *fd is -1 if it is in no file. */
 void sim_pool_block_place(const void *block, int *fd, uint64_t *offset);
 
 /* ---- pool_api.c */

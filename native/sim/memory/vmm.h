@@ -1,4 +1,4 @@
-/* What vmm.c (physical memory) and vmm_map.c (addresses) share. All under sim_ranges_lock. */
+/* Shared by vmm.c (physical memory) and vmm_map.c (addresses). Requires sim_ranges_lock unless noted otherwise. */
 #ifndef SIM_VMM_H
 #define SIM_VMM_H
 
@@ -7,10 +7,10 @@
 struct physical {
   uint64_t id, bytes, charged;
   unsigned handles, mappings;
-  unsigned bound;              /* how often it is bound to a multicast object */
-  struct multicast *multicast; /* set: this is one, without memory */
+  unsigned bound;              /* number of bindings to multicast objects */
+  struct multicast *multicast; /* set: this is a multicast object, without memory of its own */
   CUmemAllocationProp prop;
-  struct sim_pages pages; /* `at` is a mapping nobody uses where the pages are a piece of the device's file */
+  struct sim_pages pages; /* if the pages are part of the device's file, `at` is an otherwise unused mapping of them */
   bool own_file;
   struct physical *next;
 };
@@ -21,19 +21,19 @@ struct binding {
   struct binding *next;
 };
 struct multicast {
-  unsigned team;    /* devices it is for */
-  uint32_t devices; /* added so far, a bit each */
+  unsigned team;    /* number of devices it is for */
+  uint32_t devices; /* added so far; one bit per device */
   struct binding *bindings;
 };
-void sim_binding_end(struct binding **at); /* takes it off its list */
+void sim_binding_end(struct binding **at); /* also removes it from its list */
 
 struct physical *sim_physical_of(CUmemGenericAllocationHandle handle); /* NULL: not a live handle */
 CUdevice sim_physical_device(const CUmemAllocationProp *prop);
-void sim_physical_check(struct physical *physical); /* frees it if no handle and no mapping is left */
+void sim_physical_check(struct physical *physical); /* frees it if no handle and no mapping refers to it */
 
 /* takes the lock itself */
 CUresult sim_physical_add(const struct physical *made, CUmemGenericAllocationHandle *handle);
-/* An exported file: its bytes and the device they are on, as this process numbers it. False: it is none. */
+/* Size and device (this process's ordinal) of an exported file. False: not an exported file. */
 bool sim_physical_file(int fd, uint64_t *bytes, CUdevice *device);
 
 #endif

@@ -1,8 +1,9 @@
 /* The model of one process's devices: items in streams, resources, and the lane over which device time arrives.
  *
- * It is a discrete-event simulation under one lock (sim_lock): streams are queues of items; an item is work on a
- * resource (compute, a copy engine), or an order (event, wait, host function). sim_advance brings the model to a point
- * in time; everything that became due on the way happened at its exact model time, whenever somebody looks. */
+ * This is a discrete-event simulation under one lock (sim_lock). Streams are queues of items. An item is either work on
+ * a resource (compute, a copy engine) or an ordering operation (event, wait, host function). sim_advance brings the
+ * model to a point in time. Everything that became due in between takes effect at its exact model time, independent of
+ * when sim_advance is called. */
 #ifndef SIM_MODEL_H
 #define SIM_MODEL_H
 
@@ -15,11 +16,11 @@
 
 struct sim_item;
 
-/* What an event record turns into: reached at an exact time; waits refer to it. */
+/* The result of an event record: reached at an exact time. Waits refer to it. */
 struct sim_mark {
   unsigned refs;
   bool done;
-  bool chained; /* is reached without a gap in the device's work, see struct sim_item.chained */
+  bool chained; /* reached without a gap in the device's work; see struct sim_item.chained */
   CUdevice device;
   uint64_t time;
   struct sim_item *item;    /* the record, while pending */
@@ -30,23 +31,23 @@ struct sim_mark {
 struct sim_item {
   struct sim_item *next;       /* in the stream */
   struct sim_item *ready_next; /* in a resource's queue */
-  struct sim_item *wait_next;  /* in a mark's waiters, or the list of value waits */
+  struct sim_item *wait_next;  /* in a mark's waiters, or in the list of value waits */
   struct sim_stream *stream;
   uint64_t seq;         /* order of submission in the process */
-  uint64_t compute_sum; /* device time submitted to the stream up to and with this item */
-  uint64_t copy_sum;    /* the same for copies */
+  uint64_t compute_sum; /* device time submitted to the stream up to and including this item */
+  uint64_t copy_sum;    /* the same for copy time */
   uint64_t remaining;   /* compute: device time still to execute */
   uint64_t end;         /* copies, once started: when it ends */
   bool started;         /* given to its resource */
-  bool chained;         /* runnable without a gap: nothing before it but device work that is itself chained */
-  bool attended;        /* the worker sees to it that it happens on time */
-  bool counted;         /* counts against the queue depth */
+  bool chained;         /* runnable without a gap: preceded only by device work that is itself chained */
+  bool attended;        /* the worker thread processes it at its due time */
+  bool counted;         /* counts towards the queue depth */
   enum sim_resource resource;
   uint64_t duration;
   void (*run)(void *payload);
   bool (*ready)(const void *payload);
-  bool (*meet)(void *payload); /* NULL also once those it waits for are there */
-  struct sim_mark *mark; /* reached by this item (SIM_INSTANT), or waited for (SIM_WAIT_EVENT); holds a reference */
+  bool (*meet)(void *payload); /* NULL also once the kernels it waits for have arrived */
+  struct sim_mark *mark; /* reached by this item (SIM_INSTANT) or waited for (SIM_WAIT_EVENT); a counted reference */
   size_t payload_bytes;
   _Alignas(16) unsigned char payload[];
 };
@@ -56,10 +57,10 @@ struct sim_graph_node;
 
 struct sim_stream {
   uint32_t magic;
-  bool legacy, blocking, gone; /* gone: destroyed, still draining */
+  bool legacy, blocking, gone; /* gone: destroyed, its work not yet done */
   bool kicked, chain_kicked;   /* on the work lists of model.c */
   struct sim_stream *kick_next, *chain_next;
-  struct sim_stream *next; /* of the context */
+  struct sim_stream *next; /* in the context */
   struct sim_ctx *ctx;
   unsigned flags;
   int priority;
@@ -72,10 +73,10 @@ struct sim_stream {
   struct sim_capture *capture;
   struct sim_graph_node **cap_deps;
   unsigned cap_ndeps;
-  void *cap_edges; /* edge data of cap_deps as last asked for: all zero, that is full dependencies */
+  void *cap_edges; /* edge data of cap_deps as last queried: all zero, which means full dependencies */
 };
 
-/* One engine that works on one item at a time. */
+/* A hardware unit that executes one item at a time. */
 struct sim_unit {
   struct sim_item *running, *ready_head;
 };
@@ -83,11 +84,11 @@ struct sim_unit {
 /* One visible device. */
 struct sim_device {
   bool open;
-  uint32_t index; /* of the engine */
+  uint32_t index; /* the engine's device number */
   struct sim_lane *page;
   int bell;
-  uint64_t cursor;   /* the lane is consumed up to this time */
-  uint64_t interval; /* the interval the cursor is in or before */
+  uint64_t cursor;   /* the lane has been consumed up to this time */
+  uint64_t interval; /* the interval that contains the cursor, or the next one */
   uint64_t got;      /* device time granted up to the cursor */
   uint64_t executed, backlog;
   bool dirty; /* backlog grew since the last report */
@@ -98,18 +99,18 @@ struct sim_device {
 };
 
 extern struct sim_device sim_devices[SIM_MAX_DEVICES];
-extern struct sim_hello sim_hello; /* devices as this process sees them (CUDA_VISIBLE_DEVICES) */
+extern struct sim_hello sim_hello; /* devices as this process sees them (CUDA_VISIBLE_DEVICES applied) */
 
 /* process.c */
-CUresult sim_device_open(CUdevice device); /* makes the lane, once; sim_lock held */
+CUresult sim_device_open(CUdevice device); /* opens the lane at the first call; requires sim_lock */
 int sim_call(uint32_t op, CUdevice device, uint64_t a, struct sim_reply *reply, int *fds, int nfds);
 
 /* lane.c */
-/* when `need` more device time has been got, or NEVER */
+/* the time at which `need` more device time has been granted, or NEVER */
 uint64_t sim_lane_when(const struct sim_device *device, uint64_t need);
-/* moves the cursor to t; the device time got */
+/* moves the cursor to t; returns the device time granted on the way */
 uint64_t sim_lane_consume(struct sim_device *device, uint64_t t);
-/* publishes if dirty; rings the bell if needed */
+/* publishes a report if dirty; rings the bell if needed */
 void sim_lane_report(struct sim_device *device);
 void sim_lane_boundary(struct sim_device *device, uint64_t executed);
 uint32_t sim_lane_word(const struct sim_device *device);
@@ -117,38 +118,40 @@ void sim_lane_wait(const struct sim_device *device, uint32_t word, uint64_t time
 void sim_lane_wake(struct sim_device *device);
 
 /* model.c */
-void sim_advance(uint64_t now); /* brings everything to now; sim_lock held */
+void sim_advance(uint64_t now); /* advances the model to now; requires sim_lock */
 struct sim_item *sim_item_new(struct sim_stream *stream, enum sim_resource resource, uint64_t duration,
                               size_t payload_bytes);
-void sim_item_push(struct sim_item *item); /* appends and settles; call sim_settle afterwards */
-void sim_settle(uint64_t now);             /* starts what can start, then reports */
+void sim_item_push(struct sim_item *item); /* appends and starts what can start; call sim_settle afterwards */
+void sim_settle(uint64_t now);             /* starts what can start, then publishes reports */
 void sim_item_complete(struct sim_item *item, uint64_t t);
-bool sim_item_spins(const struct sim_item *item); /* it has the device and waits for others */
-uint64_t sim_next_event(void);                    /* the next time something happens by itself, or NEVER */
-/* No earlier than this has the stream done as much device time and copying as given; `now` if nothing holds it up that
- * takes time, SIM_NEVER while the device is another's. depth: how many waits for other streams to follow. */
+bool sim_item_spins(const struct sim_item *item); /* it occupies the device while waiting for other kernels */
+uint64_t sim_next_event(void);                    /* time of the next event that occurs by itself, or NEVER */
+/* The earliest time at which the stream can have completed the given sums of compute and copy time. Returns `now` if
+ * nothing that takes time is outstanding, and SIM_NEVER while another lane has the device. depth: how many waits for
+ * other streams to follow. */
 uint64_t sim_bound(const struct sim_stream *stream, uint64_t compute_sum, uint64_t copy_sum, uint64_t now, int depth);
 struct sim_mark *sim_mark_new(CUdevice device);
 void sim_mark_release(struct sim_mark *mark);
-/* all of it up to seq; on the legacy stream, of all it orders */
+/* all items up to seq; on the legacy stream also those of the streams it synchronises with */
 bool sim_stream_done(const struct sim_stream *stream, uint64_t seq);
-uint64_t sim_seq(void); /* the last one given out */
+uint64_t sim_seq(void); /* the last sequence number assigned */
 
 /* work.c */
-/* Waits until done(arg) holds; bound(arg) gives the earliest time it can. device: whose lane to watch. Called unlocked. */
+/* Waits until done(arg) is true; bound(arg) gives the earliest time at which it can be. device: the device whose lane
+ * is watched. Call without sim_lock. */
 struct sim_condition {
   bool (*done)(const void *arg);
   uint64_t (*bound)(const void *arg, uint64_t now);
   const void *arg;
 };
 void sim_wait(CUdevice device, bool blocking, const struct sim_condition *condition);
-void sim_worker_need(CUdevice device); /* starts the device's worker, or wakes it */
-/* Append work (never to a capture); sim_lock held, dropped while the queue is full. The item's number, 0: no memory.
- * waited: the caller waits for it at once, so nobody else need attend. counted: takes a place in the stream's bounded
- * queue. */
+void sim_worker_need(CUdevice device); /* starts the device's worker thread, or wakes it */
+/* Append work (never to a capture). Requires sim_lock, which is dropped while the queue is full. Returns the item's
+ * sequence number; 0: out of memory. waited: the caller waits for the item at once, so the worker need not attend it.
+ * counted: the item takes a place in the stream's bounded queue. */
 uint64_t sim_enqueue(struct sim_stream *stream, const struct sim_op *op, bool waited, bool counted);
 uint64_t sim_enqueue_mark(struct sim_stream *stream, struct sim_mark *mark);
 uint64_t sim_enqueue_wait(struct sim_stream *stream, struct sim_mark *mark);
-void sim_wait_seq(struct sim_stream *stream, uint64_t seq); /* called unlocked */
+void sim_wait_seq(struct sim_stream *stream, uint64_t seq); /* call without sim_lock */
 
 #endif

@@ -1,17 +1,16 @@
-/* Work, as it is given to streams and kept by graphs.
+/* A unit of work, as submitted to streams and stored in graphs.
  *
- * An op's run() is called with sim_lock held. Never call sim_submit, sim_stream_wait or sim_ctx_wait with another lock
- * held. */
+ * run() is called with sim_lock held. Never call sim_submit, sim_stream_wait or sim_ctx_wait with another lock held. */
 #ifndef SIM_OP_H
 #define SIM_OP_H
 
 #include "sim/model/process.h"
 
 enum sim_resource {
-  SIM_COMPUTE,    /* kernels, fills, copies inside a device: needs the device's time */
-  SIM_COPY_IN,    /* host to device engine: runs in parallel with compute, wall time */
-  SIM_COPY_OUT,   /* device to host engine */
-  SIM_INSTANT,    /* takes no time: event record, value write, marker, free in stream order */
+  SIM_COMPUTE,    /* kernels, fills, copies within a device: needs device time */
+  SIM_COPY_IN,    /* host-to-device copy engine: parallel to compute, takes wall time */
+  SIM_COPY_OUT,   /* device-to-host copy engine */
+  SIM_INSTANT,    /* takes no time: event record, value write, marker, stream-ordered free */
   SIM_HOST,       /* a host function, run by the worker thread */
   SIM_WAIT_EVENT, /* stream.c and graph.c only */
   SIM_WAIT_VALUE  /* polled by the worker thread */
@@ -19,33 +18,33 @@ enum sim_resource {
 
 enum { SIM_NODE_NONE = -1, SIM_PAYLOAD_MAX = 512 };
 
-/* One piece of work, by value: copied by sim_submit and by graph nodes (a node runs its copy at every launch). */
+/* One piece of work, passed by value. sim_submit and graph nodes copy it; a node runs its copy at every launch. */
 struct sim_op {
   enum sim_resource resource;
   uint64_t duration_ns; /* device time for SIM_COMPUTE, wall time for copies, else 0 */
-  /* The data effect, at completion, in stream order, with sim_lock held; may be NULL. Must not wait and must not call
-   * CUDA. On SIM_WAIT_VALUE `ready` is polled instead. */
+  /* Moves the data, at completion, in stream order, with sim_lock held; may be NULL. Must not wait and must not call
+   * CUDA. For SIM_WAIT_VALUE, `ready` is polled instead. */
   void (*run)(void *payload);
   bool (*ready)(const void *payload);
-  /* On SIM_COMPUTE, may be NULL: asked from when the device comes to it. Until it says true the kernel spins; then it
-   * takes duration_ns. As run. */
+  /* For SIM_COMPUTE; may be NULL. Polled from the time the device reaches the kernel. The kernel spins until it returns
+   * true and then takes duration_ns. The same restrictions as for run apply. */
   bool (*meet)(void *payload);
-  /* Graph node kind when captured (CUgraphNodeType); what cuGraph*NodeGetParams answers is derived from the payload by
-   * graph.c for the kinds it knows. SIM_NODE_NONE: cannot be captured (STREAM_CAPTURE_UNSUPPORTED). */
+  /* Graph node type when captured (CUgraphNodeType). graph.c derives the results of cuGraph*NodeGetParams from the
+   * payload for the types it knows. SIM_NODE_NONE: cannot be captured (STREAM_CAPTURE_UNSUPPORTED). */
   int node_type;
   size_t payload_bytes; /* <= SIM_PAYLOAD_MAX */
   const void *payload;
-  /* Filled by makers of ops for graph queries: parameters as the API gives them (CUDA_MEMCPY3D,
-   * CUDA_MEMSET_NODE_PARAMS...), NULL if none; copied too. */
+  /* For graph queries: the parameters as the API gives them (CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS...), or NULL.
+   * Copied like the payload. */
   const void *params;
   size_t params_bytes; /* <= SIM_PAYLOAD_MAX */
 };
 
-/* Runs a host function; params stays the caller's until the op is submitted. */
+/* Runs a host function. params must stay valid until the op is submitted. */
 struct sim_op sim_host_op(const CUDA_HOST_NODE_PARAMS *params);
-/* Adds a cost of the device to a copy: latency of one transfer plus bytes over the link, in ns. */
+/* Duration of a copy between host and device in ns: latency of one transfer plus bytes over the link rate. */
 uint64_t sim_copy_ns(uint64_t bytes);
-/* The same for work inside the device (fills, device to device): 20 times the link's rate. */
+/* Duration of work within the device (fills, device-to-device copies), in ns, at 20 times the link rate. */
 uint64_t sim_fill_ns(uint64_t bytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* This process as a client of the engine: its devices, and its memory in the engine's books. */
+/* This process as a client of the engine: its devices, and its memory in the engine's accounts. */
 #ifndef SIM_PROCESS_H
 #define SIM_PROCESS_H
 
@@ -8,9 +8,9 @@
 #include "sim_api.h" /* generated from native/api/driver.tsv: prototypes of every exported function and types */
 #include "sim/wire/wire.h"
 
-enum { SIM_CAPABILITY_MAJOR = 8, SIM_CAPABILITY_MINOR = 0 }; /* of every device */
+enum { SIM_CAPABILITY_MAJOR = 8, SIM_CAPABILITY_MINOR = 0 }; /* compute capability of every simulated device */
 
-/* The lock of the model. Lock order: sim_lock, then the locks of memory/, then the socket's. */
+/* The lock of the model. Lock order: sim_lock, then the locks in memory/, then the socket's lock. */
 void sim_lock(void);
 void sim_unlock(void);
 
@@ -25,18 +25,20 @@ static inline void sim_pause(void) {
 }
 const struct sim_hello *sim_info(void); /* valid after cuInit */
 
-/* CUDA_SUCCESS after a successful cuInit in this very process, else NOT_INITIALIZED (never called, or a fork's child). */
+/* CUDA_SUCCESS after a successful cuInit in this process; NOT_INITIALIZED if cuInit was not called, or in a forked
+ * child. */
 CUresult sim_ready(void);
 bool sim_device_valid(CUdevice device);
-uint32_t sim_engine_device(CUdevice device); /* as the engine numbers it: CUDA_VISIBLE_DEVICES may hide and reorder */
+uint32_t
+sim_engine_device(CUdevice device); /* the engine's device number; CUDA_VISIBLE_DEVICES may hide and reorder devices */
 
-/* The simulator's books of device memory: exact bytes, CUDA_ERROR_OUT_OF_MEMORY when the device is full. Rounding is
- * the caller's business. Can be called with any lock held. */
+/* The engine's accounts of device memory: exact bytes, CUDA_ERROR_OUT_OF_MEMORY if the device is full. The caller
+ * rounds. May be called with any lock held. */
 CUresult sim_memory_reserve(CUdevice device, uint64_t bytes);
 void sim_memory_release(CUdevice device, uint64_t bytes);
 CUresult sim_memory_info(CUdevice device, uint64_t *free_bytes, uint64_t *total_bytes);
-/* Leaves the file behind this process's memory on a device with the engine, under a secret, and finds another
- * process's. That one's device is numbered as the engine numbers it. 0 or a negative errno. */
+/* sim_file_put stores the file behind this process's memory on a device with the engine, under a secret. sim_file_get
+ * retrieves the file of another process; engine_device is the engine's number. 0 or a negative errno. */
 int sim_file_put(CUdevice device, uint32_t op, const uint64_t secret[2], int fd); /* SIM_FILE_PUT or SIM_EVENTS_PUT */
 int sim_file_get(const uint64_t secret[2], int *fd, uint32_t *engine_device, int *pid);
 

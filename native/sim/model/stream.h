@@ -1,4 +1,4 @@
-/* Streams, as the other rooms use them. */
+/* Streams: the interface for the other directories. */
 #ifndef SIM_STREAM_H
 #define SIM_STREAM_H
 
@@ -7,25 +7,29 @@
 
 struct sim_stream;
 
-/* Set while a thread is in one of the functions with _ptds or _ptsz in their names, whose NULL stream is its own. */
+/* True while the thread is in a function with _ptds or _ptsz in its name, for which the NULL stream is the per-thread
+ * stream. */
 extern __thread bool sim_per_thread;
 
-/* Resolves a stream handle: NULL is the legacy stream, or the calling thread's own where sim_per_thread says so; CU_STREAM_LEGACY, CU_STREAM_PER_THREAD. INVALID_CONTEXT, INVALID_HANDLE. */
+/* Resolves a stream handle, including CU_STREAM_LEGACY and CU_STREAM_PER_THREAD. NULL is the legacy stream, or the
+ * calling thread's stream if sim_per_thread is set. Errors: INVALID_CONTEXT, INVALID_HANDLE. */
 CUresult sim_stream_get(CUstream handle, struct sim_stream **stream);
 struct sim_ctx *sim_stream_ctx(const struct sim_stream *stream);
 bool sim_stream_capturing(struct sim_stream *stream);
 
-/* Appends work to a stream, or a node to the graph the stream is captured into. Blocks while the stream's queue is
- * full. Capture rules are checked here (legacy stream during a capture: STREAM_CAPTURE_IMPLICIT). */
+/* Appends work to a stream, or a node to the graph into which the stream is captured. Blocks while the stream's queue
+ * is full. Enforces the rules of capture (legacy stream during a capture: STREAM_CAPTURE_IMPLICIT). */
 CUresult sim_submit(struct sim_stream *stream, const struct sim_op *op);
-/* May a synchronous call wait for it? Illegal on a capturing stream, whose capture it ends. sim_lock held. */
+/* Checks whether a synchronous call may wait for the stream. On a capturing stream this is an error and invalidates the
+ * capture. Requires sim_lock. */
 CUresult sim_stream_may_wait(struct sim_stream *stream);
-/* Waits until everything submitted to the stream so far is done. STREAM_CAPTURE_UNSUPPORTED on a capturing stream. */
+/* Waits until all work submitted to the stream so far is done. STREAM_CAPTURE_UNSUPPORTED on a capturing stream. */
 CUresult sim_stream_wait(struct sim_stream *stream);
-/* Both, as synchronous copies do; STREAM_CAPTURE_UNSUPPORTED where the stream captures. */
+/* sim_submit followed by sim_stream_wait, as for synchronous copies. STREAM_CAPTURE_UNSUPPORTED on a capturing
+ * stream. */
 CUresult sim_submit_and_wait(struct sim_stream *stream, const struct sim_op *op);
-/* For calls that are unsafe while a stream is captured (cuMemAlloc, cuMemFree...): by the thread's capture mode either
- * fine or STREAM_CAPTURE_UNSUPPORTED, which also invalidates the captures concerned. */
+/* For calls that are unsafe during a stream capture (cuMemAlloc, cuMemFree...). Depending on the thread's capture mode,
+ * returns success, or STREAM_CAPTURE_UNSUPPORTED after invalidating the captures concerned. */
 CUresult sim_capture_guard(void);
 
 #endif
