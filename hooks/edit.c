@@ -7,7 +7,7 @@
 
 enum { EDIT_MS = 15000 };
 
-/* Asked for by annotation; JSON may write the slash either way. */
+/* Prefixes of annotations that request a share. JSON allows the slash to be escaped. */
 static const char *const request_marks[] = {"gpushare.dev/", "gpushare.dev\\/"};
 
 bool gs_asks(const char *text, size_t len) {

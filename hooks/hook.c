@@ -1,12 +1,12 @@
-/* The OCI hook: hands the container's state to the daemon and vetoes the start when the daemon does.
+/* The OCI hook: passes the container's state to the daemon and prevents the start if the daemon refuses it.
  *
- *   gpushare-hook create-runtime|poststop --grant ID [--socket PATH]      the OCI state on stdin
- *   gpushare-hook precreate [--socket PATH]                               config.json on stdin, edited on stdout (Podman)
- *   gpushare-hook refuse REASON                                           says it and fails; precreate puts it into a config
+ * gpushare-hook create-runtime|poststop --grant ID [--socket PATH]: the OCI state on stdin
+ * gpushare-hook precreate [--socket PATH]: config.json on stdin, the edited one on stdout (Podman)
+ * gpushare-hook refuse REASON: prints REASON and fails; precreate puts this command into a config
  *
- * create-runtime and precreate fail closed: whatever goes wrong, the container does not start and the last line on
- * stderr says why. poststop never fails and waits for no answer: it is only a fast path, and an engine may stop at the
- * first poststop hook that fails. Nothing is taken from the environment. */
+ * create-runtime and precreate fail closed: after any error the container does not start, and the last line on stderr
+ * gives the reason. poststop never fails and does not wait for a response: it only speeds up the release, and an engine
+ * may skip the remaining poststop hooks after one fails. No environment variable is used. */
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -18,9 +18,10 @@
 
 enum {
   STATE_MAX = 65536,
-  STDIN_MS = 2000,  /* an engine writes the state before or right after it starts the hook */
-  BIND_MS = 10000,  /* driver limits are set meanwhile; the engine's own timeout (inject/edits.py) is longer */
-  RELEASE_MS = 2000 /* poststop must not hold up a stop */
+  STDIN_MS = 2000, /* the engine writes the state before or right after it starts the hook */
+  /* the daemon sets driver limits in this time; the engine's own timeout (inject/edits.py) is longer */
+  BIND_MS = 10000,
+  RELEASE_MS = 2000 /* poststop must not delay the stop of a container */
 };
 
 struct request {
@@ -32,7 +33,7 @@ static int say(const char *line) {
   return 1;
 }
 
-/* Grant ids are made by the daemon: anything else in one would end up in the request line. */
+/* The daemon generates grant ids. Other characters are rejected because the id becomes part of the request line. */
 static int valid_grant(const char *id) {
   size_t n = strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.");
 
@@ -111,8 +112,8 @@ static int print(struct gs_span text) {
   return fwrite(text.at, 1, text.len, stdout) != text.len || fflush(stdout) ? say("stdout cannot be written") : 0;
 }
 
-/* Podman tells its user nothing of what a failed precreate hook wrote, but all of what a failed createRuntime hook did.
- * So a refusal is an edit, too: its last member is a hook that says why and fails. */
+/* Podman does not show its user the stderr of a failed precreate hook, but does show that of a failed createRuntime
+ * hook. A refusal is therefore also an edit: it adds a createRuntime hook that prints the reason and fails. */
 static int print_refusal(struct gs_span config, const char *reason) {
   char self[PATH_MAX], *path = NULL, *text = NULL;
   ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -148,7 +149,7 @@ static int precreate(const struct request *request) {
     failed = say("config.json on stdin is not a JSON object");
   else if (!gs_asks(config.at, config.len))
     failed = print(config);
-  /* Podman writes absolute paths only, so the bundle's own does not matter. */
+  /* Podman writes absolute paths only, so the path of the bundle does not matter. */
   else if (gs_edit(request->socket, "/", false, config, &reply, &edited, line))
     failed = print_refusal(config, line);
   else {

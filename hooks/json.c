@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Deeper than any engine writes; a bit per level says whether it is an object. */
+/* Maximum nesting, more than any engine writes. One bit per level tells whether it is an object. */
 enum { DEPTH_MAX = 512 };
 
 struct cursor {
@@ -44,7 +44,7 @@ static bool skip_string(struct cursor *c, struct gs_span *raw) {
   return true;
 }
 
-/* A number or a literal. Their spelling is left to the daemon's parser: it reads the same text. */
+/* Skips a number or a literal. Its spelling is not checked here: the daemon parses the same text. */
 static bool skip_scalar(struct cursor *c) {
   const char *start = c->at;
 
@@ -62,7 +62,7 @@ static bool skip_name(struct cursor *c) {
   return skip_string(c, &name) && take(c, ':');
 }
 
-/* Moves behind one value of any kind. */
+/* Moves past one value of any kind. */
 static bool skip_value(struct cursor *c, struct gs_span *raw) {
   bool object[DEPTH_MAX];
   struct gs_span ignored;
@@ -91,7 +91,7 @@ static bool skip_value(struct cursor *c, struct gs_span *raw) {
     } else if (*c->at == '"' ? !skip_string(c, &ignored) : !skip_scalar(c)) {
       return false;
     }
-    /* A value ended: its container goes on with a comma or ends too. */
+    /* After a value, its container either continues with a comma or ends too. */
     while (depth && take(c, object[depth - 1] ? '}' : ']'))
       depth--;
     if (!depth)
@@ -172,7 +172,7 @@ static size_t utf8(uint32_t code, char out[4]) {
   return 4;
 }
 
-/* Decodes what follows a backslash; *at is moved behind it. */
+/* Decodes the characters after a backslash and moves *at past them. */
 static bool escape(const char **at, const char *end, uint32_t *code) {
   char kind = *(*at)++;
   int high, low;
@@ -216,12 +216,13 @@ bool gs_json_line(struct gs_span value, char *out, size_t size) {
         return false;
       n = utf8(code, piece);
     } else {
-      /* Raw UTF-8 is copied a whole character at a time, so that a cut never leaves half of one. */
+      /* UTF-8 is copied in whole characters, so that truncation never splits one. */
       unsigned char lead = (unsigned char)*at;
 
       size_t most = lead < 0xc0 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
 
-      /* Bytes that do not continue it are looked at themselves: there may be an escape or a control character. */
+      /* A byte that does not continue the character is examined on its own: it may be an escape or a control
+       * character. */
       while (n < most && n < (size_t)(end - at) && ((unsigned char)at[n] & 0xc0) == 0x80)
         n++;
       memcpy(piece, at, n);

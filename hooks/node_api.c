@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Between two tries at a daemon whose queue of connections is full. */
+/* Delay between attempts to connect while the daemon's connection backlog is full. */
 enum { RETRY_MS = 10 };
 
 static int64_t now_ms(void) {
@@ -22,7 +22,7 @@ static int64_t now_ms(void) {
   return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* Waits for events on fd until the deadline (< 0: for ever); 0 or -ETIMEDOUT. */
+/* Waits for events on fd until the deadline (< 0: no deadline). Returns 0 or -ETIMEDOUT. */
 static int wait_for(int fd, short events, int64_t deadline) {
   for (;;) {
     int64_t left = deadline < 0 ? -1 : deadline - now_ms();
@@ -149,7 +149,7 @@ static int send_request(int fd, const struct gs_call *call, int64_t deadline, st
 
   for (unsigned i = 0; i < call->nparts; i++)
     length += call->parts[i].len;
-  /* HTTP/1.0: the answer is never chunked and ends with the connection. */
+  /* HTTP/1.0: the response is not chunked and ends with the connection. */
   n = snprintf(head, sizeof head,
                "POST %s HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n",
                call->target, length);
@@ -166,7 +166,8 @@ static int exchange(int fd, const struct gs_call *call, int64_t deadline, struct
   char *body;
   int code = send_request(fd, call, deadline, err);
 
-  /* A daemon that refuses early (too large, not root) closes before it read everything: its answer still counts. */
+  /* A daemon that rejects a request early (too large, peer not root) closes the connection before it has read
+   * everything. Its response is still read. */
   if (code && code != -EPIPE)
     return code;
   code = read_until(fd, call->body_max + GS_LINE_MAX, deadline, &reply->buffer, &len, err);

@@ -1,10 +1,10 @@
-/* The runtime wrapper: an OCI runtime for engines and people that know no CDI.
+/* The runtime wrapper: an OCI runtime for engines without CDI support.
  *
- *   gpushare-runtime [--gpushare-runtime=PATH] [--gpushare-socket=PATH] [--gpushare-config=PATH] RUNTIME-ARGUMENTS...
+ * gpushare-runtime [--gpushare-runtime=PATH] [--gpushare-socket=PATH] [--gpushare-config=PATH] RUNTIME-ARGUMENTS...
  *
- * For `create` and `run` of a bundle whose config.json asks for a share, the daemon edits the config first. Everything
- * else, and every bundle that does not ask, goes to the runtime untouched, whether a daemon runs or not. A bundle that
- * asks and cannot be served is not started. The wrapper is gone (exec) before the runtime does anything. */
+ * For `create` and `run` of a bundle whose config.json requests a share, the daemon edits the config first. All other
+ * commands and bundles go to the runtime unchanged, whether or not the daemon runs. A bundle whose request cannot be
+ * met is not started. The wrapper execs the runtime, so no process of it remains. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -22,10 +22,10 @@
 
 enum { SETTINGS_MAX = 4096 };
 
-/* Not from PATH: that is the caller's. */
+/* Fixed directories: PATH is under the caller's control. */
 static const char *const search[] = {"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"};
 
-/* Global options of runc and crun that take their value as the next argument. */
+/* Global options of runc and crun whose value is the next argument. */
 static const char *const global_values[] = {"--root", "--log",      "--log-format",    "--log-level",
                                             "--criu", "--rootless", "--cgroup-manager"};
 
@@ -38,7 +38,7 @@ static int fail(const char *what) {
   return 1;
 }
 
-/* The value of `--name=value`, NULL when argument is something else. */
+/* The value of `--name=value`; NULL if the argument is something else. */
 static const char *option(const char *argument, const char *name) {
   size_t n = strlen(name);
 
@@ -52,7 +52,7 @@ static int set(char out[PATH_MAX], const char *value, struct gs_err *err) {
   return 0;
 }
 
-/* `runtime = PATH` and `socket = PATH`, one a line, # comments. */
+/* Parses lines of the form `runtime = PATH` or `socket = PATH`; # starts a comment. */
 static int parse_settings(const char *path, char *text, struct settings *out, struct gs_err *err) {
   char *save = NULL;
 
@@ -72,7 +72,7 @@ static int parse_settings(const char *path, char *text, struct settings *out, st
   return 0;
 }
 
-/* The file decides what runs as root: only root may have written it. A missing one is fine. */
+/* The file decides what runs as root, so it must be writable only by root. A missing file is not an error. */
 static int read_settings(const char *path, struct settings *out, struct gs_err *err) {
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK), code = 0;
   struct gs_err cause;
@@ -116,7 +116,7 @@ static int find_runtime(struct settings *settings, struct gs_err *err) {
   return gs_fail(err, -ENOENT, "no runc found: install it or name a runtime in " CONFIG_FILE);
 }
 
-/* Takes our own leading arguments; returns the index of the runtime's first. */
+/* Parses the wrapper's own leading arguments; returns the index of the runtime's first argument. */
 static int own_arguments(int argc, char **argv, struct settings *settings, struct gs_err *err) {
   const char *config = CONFIG_FILE, *runtime = NULL, *socket = NULL, *value;
   int i;
@@ -145,7 +145,7 @@ static bool takes_value(const char *argument) {
   return false;
 }
 
-/* The bundle of a create or run command, NULL for every other command. args ends with NULL. */
+/* The bundle of a create or run command; NULL for other commands. args ends with NULL. */
 static const char *bundle_of(char **args) {
   const char *bundle = ".", *value;
 
@@ -163,7 +163,8 @@ static const char *bundle_of(char **args) {
   return bundle;
 }
 
-/* Reads config.json. *link says that it is a symlink: readable by the runtime, but never rewritten through it. */
+/* Reads config.json. *link is true if it is a symlink: the runtime may read through it, but the wrapper does not
+ * rewrite it. */
 static int read_config(int dir, char **text, size_t *len, mode_t *mode, bool *link, struct gs_err *err) {
   int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK, fd = openat(dir, "config.json", flags | O_NOFOLLOW), code;
   struct gs_err cause;
@@ -197,7 +198,7 @@ static int write_all(int fd, struct gs_span text) {
   return 0;
 }
 
-/* Replaces config.json as a whole: a runtime never sees half of it, and a kill leaves the old one. */
+/* Replaces config.json atomically: the runtime never sees a partial file, and a crash leaves the old one. */
 static int write_config(int dir, struct gs_span text, mode_t mode, struct gs_err *err) {
   char name[48];
   int fd, code;
@@ -219,7 +220,7 @@ static int write_config(int dir, struct gs_span text, mode_t mode, struct gs_err
   return 0;
 }
 
-/* 0: go on to the runtime; 1: the reason has been printed. */
+/* Returns 0 to continue with the runtime, 1 if the reason has been printed. */
 static int prepare(const char *bundle, const char *socket) {
   char path[PATH_MAX], line[GS_LINE_MAX], *text;
   int dir = open(bundle, O_RDONLY | O_DIRECTORY | O_CLOEXEC), failed = 1;
@@ -230,7 +231,7 @@ static int prepare(const char *bundle, const char *socket) {
   mode_t mode = 0;
   size_t len;
 
-  /* No bundle or no config in it: the runtime's own message says it best. */
+  /* There is no bundle, or no config in it: the runtime reports this itself. */
   if (dir < 0)
     return 0;
   if (read_config(dir, &text, &len, &mode, &link, &err)) {
@@ -270,7 +271,7 @@ int main(int argc, char **argv) {
   bundle = bundle_of(argv + first);
   if (bundle && prepare(bundle, settings.socket))
     return 1;
-  /* argv[0] takes the place of the last of our own arguments. */
+  /* The runtime's argv[0] replaces the last of our own arguments. */
   argv[first - 1] = settings.runtime;
   execv(settings.runtime, argv + first - 1);
   snprintf(err.msg, sizeof err.msg, "%.120s: %s", settings.runtime, strerror(errno));

@@ -1,6 +1,6 @@
-/* Shared mappings of files that an untrusted process can write, and so truncate. Touching a page past the new end
- * raises SIGBUS, which would end the daemon and with it every tenant's arbiter. The handler puts zeroed private memory
- * in the place of the whole mapping instead and marks it torn; the caller sees an invalid page (magic 0) and drops the
+/* Shared mappings of files that an untrusted process can write and therefore truncate. Access beyond the new end raises
+ * SIGBUS, which would kill the daemon and with it the arbiter of all grants. The signal handler replaces the whole
+ * mapping by zeroed private memory and marks it torn; the caller then sees an invalid page (magic 0) and drops the
  * grant. */
 #include "binding/gs_page_ops.h"
 
@@ -13,7 +13,8 @@
 
 enum { MAPS_MAX = 1024 };
 
-/* Read by the signal handler: entries are published by `start` last and withdrawn by it first. */
+/* Read by the signal handler. `start` is written last when an entry is published and cleared first when it is
+ * withdrawn. */
 static struct {
   uintptr_t start;
   uint64_t size;
@@ -38,7 +39,8 @@ static void on_sigbus(int signal, siginfo_t *info, void *context) {
     __atomic_store_n(&maps[i].torn, 1, __ATOMIC_RELEASE);
     return;
   }
-  /* Not ours: as if we had never been here. Returning repeats the access under the handler that was there before. */
+  /* The address is not in one of our mappings: restore the previous handler. Returning from here repeats the access,
+   * which raises SIGBUS again. */
   if (previous.sa_flags & SA_SIGINFO)
     previous.sa_sigaction(signal, info, context);
   else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN)

@@ -1,5 +1,5 @@
-/* A library with libcuda's SONAME to link the clients against where no driver is installed. Never installed, never run:
- * at run time the real, simulated or interposed libcuda.so.1 takes its place. */
+/* A library with libcuda's SONAME, to link the clients where no driver is installed. It is neither installed nor run:
+ * at run time the real, simulated or interposed libcuda.so.1 is loaded instead. */
 #define STUB(name) \
   __attribute__((visibility("default"))) int name(void); \
   int name(void) { return 34; /* CUDA_ERROR_STUB_LIBRARY */ }

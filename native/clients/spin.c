@@ -1,18 +1,18 @@
-/* A tenant under the control of its caller: it holds device memory and runs spin_ns kernels back to back. The same
- * program runs on a real and on a simulated GPU.
+/* A controllable tenant: it holds device memory and runs spin_ns kernels back to back. The same program runs on a real
+ * and on a simulated GPU.
  *
- *   gpushare-spin [--device N] [--alloc SIZE] [--kernel-ns NS] [--gap-ns NS] [--seconds S] [--duty PERCENT]
+ * gpushare-spin [--device N] [--alloc SIZE] [--kernel-ns NS] [--gap-ns NS] [--seconds S] [--duty PERCENT]
  *
- * With --gap-ns it waits for each kernel and computes so long before the next, as a program that its host code holds
- * up.
+ * With --gap-ns it waits for each kernel and then computes on the CPU for that long before the next one, like a program
+ * limited by its host code.
  *
- * With --seconds it runs that long, prints one JSON object and ends. Without, it obeys commands on stdin, one a line,
- * and answers each with one JSON object on stdout:
+ * With --seconds it runs for that long, prints one JSON object and exits. Without --seconds it reads commands from
+ * stdin, one per line, and answers each with one JSON object on stdout:
  *
- *   alloc SIZE | fill SIZE PIECE | free | memory | run NS [PERCENT] | idle | quit
+ * alloc SIZE | fill SIZE PIECE | free | memory | run NS [PERCENT] | idle | quit
  *
- * `run` returns at once and kernels follow until the next idle, run or quit; PERCENT of each 20 ms period are spent
- * submitting. `fill` allocates pieces until SIZE is reached or one is refused. Running out of memory is an answer
+ * `run` returns at once, and kernels follow until the next idle, run or quit; work is submitted during PERCENT of each
+ * 20 ms period. `fill` allocates pieces until SIZE is reached or an allocation fails. Out of memory is a normal answer
  * ("ok": false, with the CUDA error); any other CUDA error ends the program with status 1. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -29,8 +29,8 @@
 enum {
   ALLOCATIONS_MAX = 4096,
   LINE_MAX_BYTES = 256,
-  PERIOD_NS = 20000000, /* of a duty cycle */
-  BATCH_NS = 4000000    /* of work between two events; two batches are in flight, as a training loop would have it */
+  PERIOD_NS = 20000000, /* period of a duty cycle */
+  BATCH_NS = 4000000    /* work between two events; two batches are in flight, as in a typical training loop */
 };
 
 CUresult cuInit(unsigned);
@@ -58,7 +58,7 @@ struct program {
   CUfunction spin;
   CUstream stream;
   CUevent marks[2];
-  unsigned long batches; /* marks recorded; the older of the two is waited for */
+  unsigned long batches; /* marks recorded; submit() waits for the older one */
 
   CUdeviceptr held[ALLOCATIONS_MAX];
   size_t sizes[ALLOCATIONS_MAX];
@@ -83,7 +83,7 @@ static const char *error_name(CUresult code) {
   return cuGetErrorName(code, &name) == CUDA_SUCCESS && name ? name : "CUDA_ERROR_UNKNOWN";
 }
 
-/* A tenant without its device has nothing left to do. */
+/* Exits on an error: without its device the tenant cannot continue. */
 static void must(CUresult code, const char *call) {
   if (code == CUDA_SUCCESS)
     return;
@@ -121,9 +121,9 @@ static void start(struct program *p, int ordinal) {
   must(cuCtxSetCurrent(context), "cuCtxSetCurrent");
   must(cuModuleLoadData(&module, gs_spin_ptx), "cuModuleLoadData");
   must(cuModuleGetFunction(&p->spin, module, "spin_ns"), "cuModuleGetFunction");
-  must(cuStreamCreate(&p->stream, 1 /* non-blocking */), "cuStreamCreate");
+  must(cuStreamCreate(&p->stream, 1 /* CU_STREAM_NON_BLOCKING */), "cuStreamCreate");
   for (int i = 0; i < 2; i++)
-    must(cuEventCreate(&p->marks[i], 2 /* no timing */), "cuEventCreate");
+    must(cuEventCreate(&p->marks[i], 2 /* CU_EVENT_DISABLE_TIMING */), "cuEventCreate");
   must(cuDeviceGetName(name, sizeof name, device), "cuDeviceGetName");
   printf("{\"event\": \"ready\", \"pid\": %d, \"device\": \"%s\"}\n", (int)getpid(), name);
 }
@@ -182,7 +182,7 @@ static void submit(struct program *p) {
   p->kernels += n;
 }
 
-/* One kernel, and what the host does before the next. */
+/* Submits one kernel, waits for it, then computes on the CPU for gap_ns. */
 static void submit_one(struct program *p) {
   void *arguments[] = {&p->kernel_ns};
 
@@ -236,7 +236,7 @@ static bool command(struct program *p, char *line) {
   return true;
 }
 
-/* Obeys all complete lines that have come; false at quit or at the end of stdin. */
+/* Executes all complete lines in the buffer. False after quit or at the end of stdin. */
 static bool obey(struct program *p, char *buffer, size_t *used) {
   ssize_t n = read(STDIN_FILENO, buffer + *used, LINE_MAX_BYTES - 1 - *used);
   char *newline;

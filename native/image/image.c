@@ -4,12 +4,12 @@
 #include <string.h>
 
 enum {
-  VARIABLE_ROUND = 512, /* a variable lies as an allocation would */
+  VARIABLE_ROUND = 512, /* variables are aligned like allocations */
   DEPTH_MAX = 2         /* a wrapper holds a fatbin, which holds images */
 };
 #define WRAPPER_MAGIC 0x466243b1u
 #define FATBIN_MAGIC 0xba55ed50u
-#define BYTES_MAX (1ull << 47) /* what is larger is nonsense; sums of such sizes do not overflow */
+#define BYTES_MAX (1ull << 47) /* upper bound of a plausible size, so that sums do not overflow */
 
 struct wrapper {
   uint32_t magic, version;
@@ -21,14 +21,15 @@ struct fatbin {
   uint16_t version, header_bytes;
   uint64_t bytes; /* after the header */
 };
-/* One part of a fatbin, as nvcc 12 and 13 write it; header_bytes says how much of it is there. */
+/* One part of a fatbin, as nvcc 12 and 13 write it. header_bytes gives the number of bytes of this header that are
+ * present. */
 struct part {
   uint16_t kind, version;
   uint32_t header_bytes;
   uint64_t bytes;            /* after this header */
   uint32_t compressed_bytes; /* 0: not compressed */
   uint32_t options;
-  uint16_t minor, major; /* of the format */
+  uint16_t minor, major; /* version of the format */
   uint32_t architecture; /* 90: sm_90, compute_90 */
   uint32_t name[2];
   uint64_t flags, unused;
@@ -69,7 +70,7 @@ static struct gs_image_size elf_size(const unsigned char *image, size_t limit) {
 /* ---- PTX --------------------------------------------------------------------------------------------------------- */
 
 struct text {
-  const char *at, *end; /* end NULL: where a NUL is */
+  const char *at, *end; /* end NULL: the text ends at a NUL */
 };
 
 static char peek(const struct text *text, size_t ahead) {
@@ -135,7 +136,7 @@ static uint64_t number(const char *start, size_t length) {
   return value;
 }
 
-/* .u8 .b16 .f32 .f16x2 ...: bytes, 0 for a word that is no type */
+/* Size in bytes of a type such as .u8, .b16, .f32 or .f16x2; 0 if the word is not a type. */
 static uint64_t type_bytes(const char *start, size_t length) {
   if (length < 3 || start[0] != '.')
     return 0;
@@ -146,8 +147,8 @@ static uint64_t type_bytes(const char *start, size_t length) {
   return bits / 8 * (memchr(start + 1, 'x', length - 1) ? 2 : 1);
 }
 
-/* After .global or .const, up to the semicolon. One declaration may name several variables; an array without a length
- * is as long as its initialiser. */
+/* Reads a declaration after .global or .const, up to the semicolon. One declaration may name several variables; an
+ * array without a length has the length of its initialiser. */
 static uint64_t variables(struct text *text) {
   uint64_t sum = 0, element = 0, count = 1, values = 0;
   bool open = false, named = false;
@@ -164,7 +165,7 @@ static uint64_t variables(struct text *text) {
       values++;
     else if (*start == '[' && depth == 0) {
       if (!token(text, &start, &length))
-        break; /* there is no character to look at */
+        break; /* end of the text */
       open = open || *start == ']';
       count = *start == ']' ? count : times(count, number(start, length));
     } else if (is(start, length, ".align"))
@@ -212,8 +213,8 @@ static struct gs_image_size part_size(const unsigned char *data, const struct pa
   return image_size(data, part->bytes < limit ? (size_t)part->bytes : limit, 0, DEPTH_MAX);
 }
 
-/* The more, the rather does the driver load it; 0: not at all. A cubin runs on its own minor version and on later ones
- * of the same major one, PTX on all later ones. */
+/* How well a part fits the device: the driver loads the part with the highest value; 0: the part cannot be loaded. A
+ * cubin runs on its own minor version and on later ones of the same major version, PTX on all later versions. */
 static unsigned fitness(const struct part *part, unsigned capability) {
   enum { BEFORE_TEXT = 1 << 16 };
   bool fits = part->architecture <= capability && part->architecture < BEFORE_TEXT;

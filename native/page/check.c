@@ -1,5 +1,5 @@
-/* Whether a page is one of this version, for the daemon and for the interposer alike. Bytes are the tenant's: each word
- * that decides is read once. */
+/* Validates a page for the daemon and the interposer. Tenants can change the bytes at any time, so each word that the
+ * check depends on is read once. */
 #include "page/gs_check.h"
 
 #include <errno.h>

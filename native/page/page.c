@@ -7,7 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* An undecided announcement of another process is a matter of nanoseconds unless that process lost its processor. */
+/* Another process decides its announcement within nanoseconds unless it was descheduled: yield first, then sleep, and
+ * give up after PATIENCE_NS. */
 enum { YIELD_NS = 1000000, NAP_NS = 1000000, PATIENCE_NS = 200000000 };
 
 static uint64_t add(uint64_t a, uint64_t b) { return a + b < a ? UINT64_MAX : a + b; }
@@ -18,18 +19,18 @@ static uint32_t slots_high(const struct gs_limits *limits) {
 }
 
 struct sums {
-  uint64_t held;   /* granted, of all slots */
-  uint64_t all;    /* and announced */
-  uint32_t lowest; /* slot of the lowest undecided announcement of another, UINT32_MAX: none */
+  uint64_t held;   /* reserved by all slots */
+  uint64_t all;    /* held plus all announcements */
+  uint32_t lowest; /* lowest other slot with an undecided announcement; UINT32_MAX: none */
 };
 
-/* Per slot the announcement is read before the bytes: its owner adds to the bytes before it withdraws the announcement,
- * so whatever the interleaving the bytes are counted at least once. */
+/* For each slot the announcement is read before the bytes. The owner adds to the bytes before it withdraws the
+ * announcement, so in every interleaving the bytes are counted at least once. */
 static struct sums sum(const struct gs_pages *pages, uint32_t slot, uint32_t device) {
   struct sums sums = {0, 0, UINT32_MAX};
   uint32_t high = slots_high(pages->limits);
   if (high <= slot)
-    high = slot + 1; /* ours counts, whatever the daemon's word says */
+    high = slot + 1; /* include our own slot even if the daemon's slots_high does not cover it yet */
   for (uint32_t i = 0; i < high; i++) {
     const struct gs_slot_device *words = &pages->usage->slot[i].device[device];
     uint64_t pending = __atomic_load_n(&words->memory_pending, __ATOMIC_SEQ_CST);
@@ -48,13 +49,14 @@ static uint64_t now_ns(void) {
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* Not libc's, which a cancelled thread would end in: what it holds or has announced here must not outlive it. */
+/* A direct system call, because libc's nanosleep is a cancellation point: a thread cancelled here would leave its
+ * announcement behind. */
 static void nap(uint64_t ns) {
   struct timespec time = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
   syscall(SYS_nanosleep, &time, NULL);
 }
 
-/* Lets others run for a moment; false when the patience since `began` is used up. */
+/* Yields or sleeps briefly. False if PATIENCE_NS have passed since `began`. */
 static bool wait_a_moment(uint64_t began) {
   uint64_t waited = now_ns() - began;
   if (waited > PATIENCE_NS)
@@ -71,8 +73,8 @@ static bool undecided(const struct gs_pages *pages, uint32_t slot, uint32_t devi
   return __atomic_load_n(&pages->usage->slot[slot].device[device].memory_pending, __ATOMIC_SEQ_CST) != 0;
 }
 
-/* Announce, then look. Of two that announce at once at least one sees the other; if both do, the lower slot goes on and
- * the higher withdraws until that one is decided. */
+/* Announce, then check. If two processes announce at the same time, at least one sees the other. If both do, the lower
+ * slot proceeds and the higher one withdraws until the lower one is decided. */
 int gs_page_reserve(const struct gs_pages *pages, uint32_t slot, uint32_t device, uint64_t bytes) {
   struct gs_slot_device *own = &pages->usage->slot[slot].device[device];
   uint64_t limit = __atomic_load_n(&pages->limits->device[device].memory_bytes, __ATOMIC_ACQUIRE);
@@ -89,7 +91,7 @@ int gs_page_reserve(const struct gs_pages *pages, uint32_t slot, uint32_t device
       __atomic_fetch_add(&own->memory_bytes, bytes, __ATOMIC_SEQ_CST);
       rc = 0;
     } else if (add(sums.held, bytes) > limit || sums.lowest == UINT32_MAX) {
-      /* with nobody undecided any more the sum was of a moment that is over: look again only if it would fit now */
+      /* no announcement is undecided any more, so the sum is out of date: try again only if the bytes fit now */
       rc = add(sums.held, bytes) > limit ? -ENOMEM : -EAGAIN;
     } else if (sums.lowest < slot) {
       __atomic_store_n(&own->memory_pending, 0, __ATOMIC_SEQ_CST);

@@ -1,4 +1,4 @@
-/* The truth about bytes and time: who holds and who used what. */
+/* Accounts of memory and device time per process. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -122,7 +122,7 @@ uint64_t books_process_busy(const struct process *process, uint32_t index, uint6
   return share->busy_ns + (share->lane ? lane_busy(share->lane, now) : 0);
 }
 
-/* As of the last look; a sum and its parts must not differ by a report that came in between. */
+/* As of the last report that was read, so that a sum and its parts agree even if a report arrives in between. */
 static uint64_t booked(const struct process *process, uint32_t index) {
   const struct share *share = &process->share[index];
   return share->busy_ns + (share->lane ? share->lane->busy_ns : 0);
@@ -137,7 +137,7 @@ uint64_t books_busy(struct engine *engine, uint32_t index, uint64_t now) {
   return sum;
 }
 
-/* A row for whoever ever held memory or a lane there. */
+/* True if the process has ever had memory or a lane on the device, and so has a row. */
 static bool used(const struct process *process, uint32_t index) {
   const struct share *share = &process->share[index];
   return share->peak_bytes > 0 || share->busy_ns > 0 || share->lane != NULL;

@@ -1,4 +1,4 @@
-/* Time, and what the loop watches. */
+/* The clock, and registration of descriptors with epoll. */
 #include <errno.h>
 #include <sys/epoll.h>
 #include <time.h>

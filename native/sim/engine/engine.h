@@ -108,8 +108,8 @@ int lane_open(struct engine *engine, struct process *process, uint32_t device, s
 void lane_close(struct engine *engine, struct lane *lane);
 void lane_bell(struct engine *engine, struct lane *lane); /* the client may have new work */
 uint64_t lane_busy(struct lane *lane, uint64_t now);      /* device time executed up to now */
-void runlist_run(struct engine *engine,
-                 uint32_t device); /* makes the decisions that are due and sets the device's timer */
+/* Makes the decisions that are due and sets the device's timer. */
+void runlist_run(struct engine *engine, uint32_t device);
 
 /* messages.c. message_send: one message with up to nfds descriptors; 0 or a negative errno. message_peer: a pidfd of
  * the peer, or a negative errno. message_receive: one request with at most one descriptor (*given is -1 if there is

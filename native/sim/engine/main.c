@@ -1,4 +1,5 @@
-/* gpushare-sim: the simulated GPU. It plays the hardware, so it outlives the daemon that started it. */
+/* gpushare-sim: the simulated GPU. It stands in for hardware, so it keeps running when the daemon that started it
+ * ends. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <getopt.h>
@@ -17,7 +18,7 @@
 
 #include "sim/engine/engine.h"
 
-#define LONELY_NS 10000000000ull /* ends after this long without a client or a control connection */
+#define LONELY_NS 10000000000ull /* exits after this long without a client or control connection */
 #define EVENTS 256
 
 static int number(const char *name, const char *text, uint64_t most, uint64_t *out, struct gs_err *err) {
@@ -50,7 +51,7 @@ static int size_of(const char *text, uint64_t *out) {
 }
 
 static int add_device(struct sim_hello *hello, uint64_t bytes) {
-  /* Fixed bytes and the device's number: a simulated device keeps its UUID over restarts. */
+  /* Fixed bytes plus the device number, so that a simulated device keeps its UUID across restarts. */
   static const uint8_t uuid[16] = {0x67, 0x70, 0x75, 0x73, 0x68, 0x41, 0x72, 0x65, 0xad, 0x73, 0x69, 0x6d, 0, 0, 0, 0};
   if (hello->ndevices == SIM_MAX_DEVICES)
     return -E2BIG;
@@ -64,7 +65,7 @@ static int add_device(struct sim_hello *hello, uint64_t bytes) {
   return 0;
 }
 
-/* "2x16GiB", "16GiB", "1x16GiB,1x8GiB" */
+/* Parses "2x16GiB", "16GiB" or "1x16GiB,1x8GiB". */
 static int devices(char *text, struct sim_hello *hello, struct gs_err *err) {
   char *rest = NULL;
   hello->ndevices = 0;
@@ -196,7 +197,7 @@ static void loop(struct engine *engine, int timer, int signals) {
   while (!engine->stop) {
     set_timer(engine, timer);
     int count = epoll_wait(engine->epoll, events, EVENTS, -1);
-    /* Deaths first: who asks for memory now may do so because it saw that another gave its own back by dying. */
+    /* Process ends are handled first: a request for memory may depend on memory that a dead process held. */
     for (int i = 0; i < count; i++) {
       struct source *source = events[i].data.ptr;
       if (source->kind == SOURCE_PIDFD)
@@ -218,11 +219,11 @@ static void loop(struct engine *engine, int timer, int signals) {
   }
 }
 
-/* Real hardware does not wait for a CPU: be scheduled first where we may, and take all descriptors we may. */
+/* Hardware does not wait for a CPU: use real-time scheduling and raise the descriptor limit if permitted. */
 static void privileges(void) {
   struct sched_param first = {.sched_priority = 2};
   sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &first);
-  prctl(PR_SET_TIMERSLACK, 1ul); /* matters only where SCHED_FIFO was refused */
+  prctl(PR_SET_TIMERSLACK, 1ul); /* only has an effect if SCHED_FIFO was refused */
   struct rlimit files;
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
     files.rlim_cur = files.rlim_max;

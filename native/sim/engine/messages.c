@@ -1,4 +1,4 @@
-/* Messages with descriptors, and who sent them. */
+/* Messages with descriptors, and the identity of the peer. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
@@ -41,14 +41,13 @@ int message_peer(int fd, pid_t pid) {
   return (int)syscall(SYS_pidfd_open, pid, 0);
 }
 
-/* One request and at most one descriptor, -1 where none came. */
 ssize_t message_receive(int fd, struct sim_request *request, int *given) {
   union {
     char bytes[CMSG_SPACE(sizeof(int))];
     struct cmsghdr align;
   } control;
   struct iovec part = {request, sizeof *request};
-  /* CMSG_LEN, not CMSG_SPACE: in the padding there is room for a second descriptor, which nobody would close */
+  /* CMSG_LEN, not CMSG_SPACE: the padding has room for a second descriptor, which would leak */
   struct msghdr message = {
       .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = CMSG_LEN(sizeof(int))};
   ssize_t got = recvmsg(fd, &message, MSG_DONTWAIT | MSG_TRUNC | MSG_CMSG_CLOEXEC);

@@ -1,15 +1,15 @@
-/* Who has the device when.
+/* Decides which lane has the device at which time.
  *
- * A lane with work either holds the device (its last interval is open) or waits in the run list. Alone, it keeps the
- * device without end and without traffic. When another one wants the device, the holder's interval is closed at the end
- * of its slice, or when its work runs dry, whichever comes first; the next one's interval starts after the switch.
+ * A lane with work either has the device (its last interval is open) or waits in the run list. A lane without
+ * competition keeps the device with no further messages. When another lane wants the device, the current lane's
+ * interval is closed at the end of its slice or when its work runs out, whichever is first. The next lane's interval
+ * starts after the switch time.
  *
- * Two races are settled by order of stores, all sequentially consistent:
- * - closing: `until` is published in the future and checked against the clock after the store, so no client can have
- *   executed past it.
+ * Two races are resolved by the order of stores, all sequentially consistent:
+ * - closing: `until` is published with a time in the future and compared with the clock after the store, so no client
+ * can have executed past it.
  * - going idle: the engine clears `aware`, then reads the report again; a client publishes its report, then reads
- * `aware` and
- *   rings the bell on 0. One of them sees the other. */
+ * `aware` and rings the bell if it is 0. At least one of them sees the other's store. */
 #define _GNU_SOURCE
 #include "sim/engine/engine.h"
 
@@ -24,7 +24,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* A decision is taken this long before it takes effect, to hide the engine's own wake-up. */
+/* A decision is made this long before it takes effect, to hide the engine's wake-up latency. */
 enum { DECIDE_AHEAD_NS = 30000, GUARD_NS = 5000 };
 
 static void wake(struct lane *lane) {
@@ -36,7 +36,7 @@ static struct sim_interval *last_interval(struct lane *lane) {
   return lane->page->count ? &lane->page->interval[(lane->page->count - 1) % SIM_INTERVALS] : NULL;
 }
 
-/* Device time handed to the lane from its opening until t. */
+/* Device time granted to the lane from its opening until t. */
 static uint64_t granted(const struct lane *lane, uint64_t t) {
   const struct sim_lane *page = lane->page;
   uint64_t oldest = page->count > SIM_INTERVALS ? page->count - SIM_INTERVALS : 0;
@@ -50,8 +50,8 @@ static uint64_t granted(const struct lane *lane, uint64_t t) {
   return 0;
 }
 
-/* Takes the client's latest account. A report that is being overwritten as we read is taken at the next occasion: the
- * older one is still true, only less complete. */
+/* Reads the client's latest report. A report that is being overwritten is skipped until the next read: the previous one
+ * is still correct, only less complete. */
 static void read_report(struct lane *lane, uint64_t now) {
   for (int attempt = 0; attempt < 4; attempt++) {
     uint64_t reports = __atomic_load_n(&lane->page->reports, __ATOMIC_SEQ_CST);
@@ -87,8 +87,8 @@ static uint64_t executed(const struct lane *lane, uint64_t t) {
   return report->executed + (got < report->backlog ? got : report->backlog);
 }
 
-/* Moves the account on to t, which nothing else has to do: a process that is stopped sends no new one while the
- * intervals the old one refers to are forgotten. */
+/* Extrapolates the report to t. A stopped process sends no new reports, and the intervals that its last one refers to
+ * are overwritten in time. */
 static void roll(struct lane *lane, uint64_t t) {
   uint64_t done = executed(lane, t);
   if (t <= lane->report.at)
@@ -112,7 +112,7 @@ uint64_t lane_busy(struct lane *lane, uint64_t now) {
   return lane->busy_ns;
 }
 
-/* Whether the lane has runnable work at t; if not, its client must ring the bell from now on. */
+/* True if the lane has runnable work at t. If not, its client must ring the bell when it has new work. */
 static bool has_work(struct lane *lane, uint64_t now, uint64_t t) {
   read_report(lane, now);
   if (remaining(lane, t) > 0)
@@ -144,7 +144,8 @@ static void dequeue(struct device *device, struct lane *lane) {
   lane->queued = false;
 }
 
-/* Drops lanes from the head of the run list that ran dry while waiting; the head that is left, or NULL. */
+/* Removes lanes from the head of the run list whose work ran out while they waited. Returns the first lane with work,
+ * or NULL. */
 static struct lane *waiting(struct device *device, uint64_t now) {
   while (device->queue) {
     struct lane *head = device->queue;
@@ -177,7 +178,7 @@ static void grant(struct engine *engine, struct device *device, struct lane *lan
   wake(lane);
 }
 
-/* Without preemption a slice ends with the work item that is running at its end. */
+/* Without preemption a slice ends when the work item running at its end completes. */
 static uint64_t item_end(const struct lane *lane, uint64_t t) {
   const struct sim_lane *page = lane->page;
   uint64_t done = executed(lane, t), best = lane->report.executed + lane->report.backlog;
@@ -193,7 +194,7 @@ static uint64_t item_end(const struct lane *lane, uint64_t t) {
   return t + (best > done ? best - done : 0);
 }
 
-/* Ends the current lane's interval at t or, where the clock is past that, a moment from now. */
+/* Ends the current lane's interval at t, or shortly after the current time if t has passed. */
 static void take_back(struct device *device, uint64_t t) {
   struct lane *lane = device->current;
   struct sim_interval *interval = last_interval(lane);
@@ -237,7 +238,7 @@ void runlist_run(struct engine *engine, uint32_t index) {
     struct lane *current = device->current;
     read_report(current, now);
     uint64_t slice = engine->options.hello.slice_ns;
-    /* Alone, a lane's slices follow one another; a newcomer waits for the end of the one that is running. */
+    /* While a lane is alone its slices follow one another; a newcomer waits for the end of the current one. */
     if (!device->contended && device->slice_end <= now)
       device->slice_end += slice * (1 + (now - device->slice_end) / slice);
     device->contended = true;
@@ -276,7 +277,7 @@ int lane_open(struct engine *engine, struct process *process, uint32_t device, s
   lane->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   lane->memfd = memfd_create("gpushare-sim-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   int error = 0;
-  /* Sealed: a client that truncated the page would kill the engine with SIGBUS. */
+  /* The file is sealed: a client that truncated it would kill the engine with SIGBUS. */
   if (lane->bell < 0 || lane->memfd < 0 || ftruncate(lane->memfd, sizeof *lane->page) < 0 ||
       fcntl(lane->memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0 ||
       (lane->page = mmap(NULL, sizeof *lane->page, PROT_READ | PROT_WRITE, MAP_SHARED, lane->memfd, 0)) == MAP_FAILED)
@@ -296,7 +297,7 @@ int lane_open(struct engine *engine, struct process *process, uint32_t device, s
   return 0;
 }
 
-/* What is queued is dropped: the account stops here. */
+/* Queued work is dropped: accounting for the lane ends here. */
 void lane_close(struct engine *engine, struct lane *lane) {
   uint32_t index = lane->device;
   struct device *device = &engine->device[index];

@@ -1,4 +1,4 @@
-/* The socket: connections, requests, the ends of processes. */
+/* The socket: connections, requests, and the end of client processes. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
@@ -19,11 +19,11 @@ struct connection {
   int fd;
   struct ucred peer;
   enum sim_role role;      /* 0 until SIM_HELLO */
-  struct process *process; /* clients only; NULL once it ended */
+  struct process *process; /* clients only; NULL after the process has ended */
   struct connection *next;
 };
 
-/* Watches outlive the process or lane they belong to until the events of one epoll_wait are all served. */
+/* A watch is freed only after all events of one epoll_wait have been handled, because a later event may refer to it. */
 struct process_watch {
   struct source source;
   struct engine *engine;
@@ -67,7 +67,7 @@ static void drop(struct engine *engine, struct connection *connection) {
   struct process *process = connection->process;
   connection->process = NULL;
   close(connection->fd);
-  connection->fd = -1; /* freed by serve_collect: events of this round may still name it */
+  connection->fd = -1; /* freed by serve_collect: other events of this round may still refer to it */
   if (keeps_alive(connection->role) && --engine->keepers == 0)
     engine->lonely_since = engine_now();
   connection->role = 0;
@@ -75,7 +75,7 @@ static void drop(struct engine *engine, struct connection *connection) {
     end_process(engine, process);
 }
 
-/* Frees what was dropped or unwatched; called when no event of the current round is left. */
+/* Frees closed connections and removed watches. Call after all events of the current round have been handled. */
 void serve_collect(void) {
   for (struct connection **at = &connections; *at;) {
     struct connection *connection = *at;
@@ -207,8 +207,8 @@ static int device_facts(struct engine *engine, uint32_t index, struct sim_reply 
   return 0;
 }
 
-/* given: the descriptor that came with the request, or -1; used up. Only files: a connection that its own process keeps
- * alive in here would never end. */
+/* given: the descriptor from the request, or -1; always consumed. Only regular files are accepted: a process could
+ * otherwise pass its own connection, which would then never close. */
 static int put_file(struct process *process, const struct sim_request *request, int given) {
   enum shared_file which = request->op == SIM_EVENTS_PUT ? SHARED_EVENTS : SHARED_MEMORY;
   const uint64_t secret[2] = {request->a, request->b};
@@ -220,7 +220,7 @@ static int put_file(struct process *process, const struct sim_request *request, 
   return process ? -EINVAL : -EPERM;
 }
 
-/* Who may stop the engine or change a device. */
+/* True for root and the engine's own uid: they may stop the engine or change a device. */
 static bool administers(const struct connection *connection) {
   return connection->peer.uid == 0 || connection->peer.uid == geteuid();
 }
@@ -375,9 +375,9 @@ int serve_listen(struct engine *engine, struct gs_err *err) {
   }
   close(fd);
   fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  unlink(path); /* nobody answered: what is left of a killed engine */
+  unlink(path); /* nobody answered: the socket is left over from a killed engine */
   struct stat status;
-  /* Who may use the device is decided by who can reach the directory. */
+  /* Access to the device is controlled by the permissions of the directory. */
   if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) < 0 || chmod(path, 0666) < 0 ||
       listen(fd, 1024) < 0 || stat(path, &status) < 0) {
     error = gs_fail(err, -errno, "cannot listen on %s: %s", path, strerror(errno));

@@ -1,4 +1,5 @@
-/* Stream capture: work is written into a graph instead of being done. It spreads to other streams through events. */
+/* Stream capture: work becomes graph nodes instead of being executed. A capture extends to other streams through
+ * events. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -97,7 +98,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, const CUg
   return begin_into(hStream, hGraph, dependencies, numDependencies, mode);
 }
 
-/* Marks all the nodes the given ones depend on, and themselves. */
+/* Marks the given nodes and all nodes they depend on. */
 static void mark_upwards(struct sim_graph_node *const *nodes, unsigned n) {
   for (unsigned i = 0; i < n; i++) {
     if (nodes[i]->visit)
@@ -107,7 +108,7 @@ static void mark_upwards(struct sim_graph_node *const *nodes, unsigned n) {
   }
 }
 
-/* Whether some stream of the capture has work that the origin does not depend on. */
+/* True if a stream of the capture has work that the origin stream does not depend on. */
 static bool unjoined(const struct sim_capture *capture) {
   bool found = false;
   mark_upwards(capture->origin->cap_deps, capture->origin->cap_ndeps);

@@ -36,8 +36,8 @@ static void *copy_of(const void *data, size_t bytes) {
   return copy;
 }
 
-/* A kernel node's arguments outlive the call that gave them: a pointer per argument and the arguments behind them, in
- * one block. Of a kernel whose arguments are not known only spin_ns's one is kept. */
+/* Copies a kernel node's arguments, which must outlive the call that passed them: an array of pointers followed by the
+ * arguments, in one block. If the kernel's parameters are unknown, only the single argument of spin_ns is kept. */
 static bool copy_arguments(struct sim_graph_node *node) {
   CUDA_KERNEL_NODE_PARAMS *params = (CUDA_KERNEL_NODE_PARAMS *)(uintptr_t)node->op.params;
   const struct sim_function *function =
@@ -45,7 +45,7 @@ static bool copy_arguments(struct sim_graph_node *node) {
   unsigned count = function->params_known ? function->nparams : function->spins;
   size_t total = (count + 1) * sizeof(void *);
   if (params->extra) {
-    params->extra = NULL; /* their effect, the duration, is in the op already */
+    params->extra = NULL; /* the arguments' only effect, the duration, is already in the op */
     return true;
   }
   if (params->kernelParams == NULL)
@@ -138,7 +138,7 @@ void sim_object_release(struct sim_user_object *object, unsigned count) {
   CUhostFn destroy = object->destroy;
   void *data = object->data;
   sim_handle_free(&sim_object_kind, object);
-  sim_unlock(); /* the program's code */
+  sim_unlock(); /* calls the program's code */
   destroy(data);
   sim_lock();
 }
@@ -207,7 +207,7 @@ struct sim_graph *sim_graph_clone(const struct sim_graph *graph) {
   return copy;
 }
 
-/* Depth first; visit: 1 on the way down, 2 placed. */
+/* Depth-first search. visit: 1 while on the path, 2 when placed. */
 static bool place(struct sim_graph_node *node, struct sim_graph_node **order, unsigned *n) {
   if (node->visit == 2)
     return true;

@@ -1,4 +1,4 @@
-/* Graphs as a program sees them: made, copied, asked about, their edges changed. */
+/* The API of graphs: creation, cloning, queries, and changes of edges. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +60,7 @@ CUresult cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode, 
   return *phNode ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Answers an array query of the API: NULL asks for the count; short arrays are filled up with NULL. */
+/* Fills an output array of the API: a NULL array asks for the count; surplus elements are set to NULL. */
 static CUresult answer(struct sim_graph_node *const *found, size_t n, CUgraphNode *out, size_t *count) {
   if (count == NULL)
     return CUDA_ERROR_INVALID_VALUE;
@@ -227,7 +227,7 @@ CUresult cuGraphRemoveDependencies(CUgraph hGraph, const CUgraphNode *from, cons
 }
 CUresult cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
                                    const CUgraphEdgeData *edgeData, size_t numDependencies) {
-  (void)edgeData; /* programmatic edges order no less than full ones here */
+  (void)edgeData; /* programmatic edges are treated like full dependencies */
   return change_edges(hGraph, from, to, numDependencies, true);
 }
 CUresult cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,

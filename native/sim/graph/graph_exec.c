@@ -1,6 +1,5 @@
-/* Executable graphs: instantiating, launching, updating. A launch puts the nodes into the stream in an order that
- * respects their dependencies; they run one after the other (this device executes one kernel of a process at a time
- * anyway). */
+/* Executable graphs: instantiation and launch. A launch appends the nodes to the stream in topological order, and they
+ * run one after another; the device executes one kernel of a process at a time anyway. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +23,8 @@ CUresult sim_exec_get(CUgraphExec handle, struct sim_graph_exec **exec) {
   return *exec && (*exec)->magic == exec_kind.magic ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Kernels are made ready when their graph is, and again at each launch for what an update put in. Called unlocked. */
+/* Kernels are prepared at instantiation, and again at each launch for kernels that an update added. Call without
+ * sim_lock. */
 static CUresult prepare_kernels(const struct sim_graph *graph) {
   CUresult result = CUDA_SUCCESS;
   for (const struct sim_graph_node *node = graph->nodes; node && result == CUDA_SUCCESS; node = node->next) {
@@ -52,7 +52,7 @@ static void sum_memory(const struct sim_graph *graph, uint64_t sums[SIM_MAX_DEVI
   }
 }
 
-/* What the first launch would take is reserved already now. */
+/* Reserves the memory that the first launch would take. */
 static CUresult upload_memory(const struct sim_graph_exec *exec) {
   uint64_t sums[SIM_MAX_DEVICES] = {0};
   CUresult result = CUDA_SUCCESS;
@@ -137,7 +137,7 @@ CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
     return result;
   sim_lock();
   sim_mark_release(exec->last);
-  sim_graph_free(exec->graph); /* work in flight has copies of all it needs */
+  sim_graph_free(exec->graph); /* work in flight has its own copies of everything it needs */
   sim_handle_free(&exec_kind, exec);
   sim_unlock();
   return CUDA_SUCCESS;
@@ -187,7 +187,7 @@ static CUresult commit_nodes(const struct sim_graph_exec *exec, const struct sim
     } else if (node->type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
       CUdeviceptr address;
       memcpy(&address, node->op.params, sizeof address);
-      sim_graph_mem_free(address); /* what another graph left */
+      sim_graph_mem_free(address); /* memory that another graph left allocated */
     }
     if (node->child && !result)
       result = commit_nodes(exec, node->child, committed);
@@ -195,7 +195,7 @@ static CUresult commit_nodes(const struct sim_graph_exec *exec, const struct sim
   return result;
 }
 
-/* Device memory is taken when the launch is called, so that a full device refuses the launch. */
+/* Device memory is allocated during the launch call, so that the launch fails if the device is full. */
 static CUresult commit_memory(const struct sim_graph_exec *exec) {
   unsigned committed = 0;
   CUresult result = commit_nodes(exec, exec->graph, &committed);
@@ -232,7 +232,7 @@ static CUresult submit_graph(const struct sim_graph *graph, struct sim_stream *s
   return result;
 }
 
-/* sim_lock held */
+/* requires sim_lock */
 static CUresult launch(struct sim_graph_exec *exec, struct sim_stream *stream) {
   bool counted = false;
   CUresult result = commit_memory(exec);
@@ -251,7 +251,7 @@ static CUresult launch(struct sim_graph_exec *exec, struct sim_stream *stream) {
   return result;
 }
 
-/* A launch that is captured becomes a child graph. sim_lock held. */
+/* A captured launch becomes a child graph node. Requires sim_lock. */
 static CUresult capture_launch(struct sim_graph_exec *exec, struct sim_stream *stream) {
   struct sim_op op = {.resource = SIM_INSTANT, .node_type = CU_GRAPH_NODE_TYPE_GRAPH};
   CUresult result = stream->capture->append(stream, &op);

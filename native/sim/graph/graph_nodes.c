@@ -1,4 +1,4 @@
-/* Nodes by type: from the API's parameters to work and back. Everything goes through CUgraphNodeParams. */
+/* Conversion between the API's parameters and ops, for each type of node. All functions use CUgraphNodeParams. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +54,7 @@ CUresult sim_spec_of(const CUgraphNodeParams *params, struct sim_node_spec *spec
   }
 }
 
-/* The graph's own view of dependencies given by handle. */
+/* Checks that the dependencies are distinct nodes of this graph. */
 static CUresult check_deps(const struct sim_graph *graph, const CUgraphNode *deps, size_t ndeps) {
   if (ndeps && deps == NULL)
     return CUDA_ERROR_INVALID_VALUE;
@@ -147,7 +147,6 @@ CUresult sim_node_update(struct sim_graph_node *node, const CUgraphNodeParams *p
   return done ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Copies a node's parameters of the given type out. */
 CUresult sim_node_read_params(CUgraphNode handle, int type, void *out, size_t bytes) {
   struct sim_graph_node *node;
   CUresult result = sim_node_get(handle, &node);
@@ -205,7 +204,7 @@ CUresult cuGraphNodeSetParams_v2(CUgraphNode hNode, CUgraphNodeParams *nodeParam
   return cuGraphNodeSetParams(hNode, nodeParams);
 }
 
-/* Kernels, copies, fills and host functions. */
+/* Supports kernels, copies, fills and host functions. */
 CUresult cuGraphNodeGetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams) {
   CUgraphNodeParams all = {0};
   CUresult result = nodeParams ? cuGraphNodeGetType(hNode, &all.type) : CUDA_ERROR_INVALID_VALUE;

@@ -1,10 +1,10 @@
-/* Executable graphs changed in place: one node, or all from another graph. */
+/* Updating executable graphs in place: one node, or all nodes from another graph. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "sim/graph/graph.h"
 
-/* The executable's node that was made from the program's node, NULL none. */
+/* The executable's node that was cloned from the program's node; NULL: none. */
 static struct sim_graph_node *exec_node(const struct sim_graph_exec *exec, const struct sim_graph_node *origin) {
   for (struct sim_graph_node *node = exec->graph->nodes; node; node = node->next)
     if (node->origin == origin)
@@ -100,7 +100,7 @@ CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsign
   return CUDA_SUCCESS;
 }
 
-/* Position of a node among its graph's. */
+/* Index of a node in its graph. */
 static unsigned position(const struct sim_graph_node *node) {
   unsigned i = 0;
   for (const struct sim_graph_node *other = node->graph->nodes; other != node; other = other->next)
@@ -108,7 +108,7 @@ static unsigned position(const struct sim_graph_node *node) {
   return i;
 }
 
-/* The two graphs must be alike node by node, in order of addition. The first that is not, and why; SUCCESS: none. */
+/* Compares two graphs node by node, in order of addition. Reports the first difference and its kind. */
 static CUgraphExecUpdateResult compare(const struct sim_graph *old, const struct sim_graph *new,
                                        struct sim_graph_node **bad) {
   struct sim_graph_node *a = old->nodes, *b = new->nodes;

@@ -1,4 +1,4 @@
-/* The functions for nodes of one kind each. */
+/* The API functions that are specific to one type of node. */
 #include <string.h>
 
 #include "sim/graph/graph.h"
@@ -9,7 +9,7 @@
 
 static CUgraphNodeParams of_kernel(const void *params, size_t bytes) {
   CUgraphNodeParams all = {.type = CU_GRAPH_NODE_TYPE_KERNEL};
-  memcpy(&all.kernel, params, bytes); /* the first form is a beginning of the second */
+  memcpy(&all.kernel, params, bytes); /* the first version of the struct is a prefix of the second */
   return all;
 }
 

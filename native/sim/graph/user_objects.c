@@ -1,4 +1,4 @@
-/* User objects: what a graph keeps alive for the program. */
+/* User objects: program-owned objects that a graph keeps alive. */
 #include <stdlib.h>
 
 #include "sim/graph/graph.h"

@@ -172,8 +172,7 @@ struct sim_array_view {
 };
 /* array_layout.c. INVALID_VALUE if the descriptor is not valid for an array; `at` and device are not set. */
 CUresult sim_array_layout(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, struct sim_array_view *view);
-CUDA_ARRAY3D_DESCRIPTOR sim_array_level(const CUDA_ARRAY3D_DESCRIPTOR *first,
-                                        unsigned level); /* level of a mipmapped array */
+CUDA_ARRAY3D_DESCRIPTOR sim_array_level(const CUDA_ARRAY3D_DESCRIPTOR *first, unsigned level); /* mipmapped */
 /* INVALID_HANDLE if handle is not a live array. */
 CUresult sim_array_get(CUarray handle, struct sim_array_view *view);
 void sim_arrays_ctx_destroyed(struct sim_ctx *ctx);

@@ -1,5 +1,5 @@
-/* Streams that are captured: which they are, what they and events depend on, and what nobody may do meanwhile. What a
- * captured stream is given is the room graph's to write down. */
+/* Stream capture: which streams are captured, the dependencies of streams and events, and the calls that are forbidden
+ * meanwhile. The graph directory turns captured work into nodes. */
 #define _GNU_SOURCE
 #include "sim/model/capture.h"
 
@@ -85,7 +85,6 @@ void sim_capture_begin(struct sim_capture *capture, struct sim_stream *origin) {
 
 void sim_capture_invalidate(struct sim_capture *capture) { capture->invalid = true; }
 
-/* Takes all streams and events out of a capture and forgets it; its graph stays. */
 void sim_capture_end(struct sim_capture *capture) {
   for (struct sim_ctx *ctx = sim_contexts; ctx; ctx = ctx->next)
     for (struct sim_stream *stream = ctx->streams; stream; stream = stream->next)
@@ -106,7 +105,7 @@ void sim_capture_stream_gone(struct sim_stream *stream) {
   stream_leaves(stream);
   if (capture->origin != stream)
     return;
-  /* Nobody can end it any more. */
+  /* The origin stream is gone, so the capture can never be ended by the program. */
   struct sim_graph *graph = capture->own_graph ? capture->graph : NULL;
   void (*drop)(struct sim_graph *) = capture->drop;
   sim_capture_end(capture);
@@ -128,8 +127,8 @@ CUresult sim_capture_implicit(struct sim_stream *stream) {
   return result;
 }
 
-/* A thread in global mode may not make unsafe calls while it, or anybody in global mode, captures; in thread-local mode
- * only its own captures count; relaxed mode allows all. */
+/* A thread in global mode must not make unsafe calls while it, or any other thread in global mode, captures. In
+ * thread-local mode only the thread's own captures count. Relaxed mode allows all calls. */
 CUresult sim_capture_guard_locked(void) {
   CUresult result = CUDA_SUCCESS;
   if (captures == NULL || thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED)

@@ -1,4 +1,4 @@
-/* Contexts: which there are, and the calling thread's stack of them. */
+/* The list of contexts, and each thread's stack of current contexts. */
 #include "sim/model/context.h"
 
 #include <string.h>
@@ -9,7 +9,8 @@ static struct sim_kind ctx_kind = {sizeof(struct sim_ctx), 0x63747874, NULL};
 static uint64_t ctx_ids;
 struct sim_ctx *sim_contexts;
 
-/* A context may die while it is on some thread's stack, and its memory serve another one: the id tells. */
+/* A context may be destroyed while it is on a thread's stack, and its memory reused for another one; the id detects
+ * this. */
 enum { STACK_MAX = 256 };
 struct entry {
   struct sim_ctx *ctx;

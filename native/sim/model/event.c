@@ -1,4 +1,4 @@
-/* Events: recorded and waited for, on streams that are captured and on those that are not. */
+/* Recording events and waiting for them, on captured and other streams. */
 #include "sim/model/event.h"
 
 #include "sim/model/capture.h"
@@ -106,7 +106,7 @@ CUresult sim_event_record_by_handle(CUevent handle, CUstream stream_handle, unsi
   const struct sim_ctx *ctx = sim_ctx_owner(stream->ctx);
   if (ctx != event->ctx || ctx->id != event->ctx_id)
     return CUDA_ERROR_INVALID_HANDLE;
-  /* An event without a time stamp is about ten times cheaper to record. */
+  /* An event without a time stamp is assumed to be ten times cheaper to record. */
   sim_spin(event->flags & CU_EVENT_DISABLE_TIMING ? sim_hello.event_ns / 10 : sim_hello.event_ns);
   sim_lock();
   if (stream->capture)

@@ -1,4 +1,4 @@
-/* Memory of handles. */
+/* Allocates the objects behind handles. */
 #include "sim/model/handle.h"
 
 #include <stdlib.h>

@@ -30,7 +30,7 @@ static CUresult launch_host(CUstream handle, CUhostFn fn, void *data) {
 }
 CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData) { return launch_host(hStream, fn, userData); }
 
-/* How its thread waits for the next one, blocking or spinning, is all the same here. */
+/* The sync mode (how the thread waits for the next function, blocking or spinning) is ignored. */
 CUresult cuLaunchHostFunc_v2(CUstream hStream, CUhostFn fn, void *userData, unsigned int syncMode) {
   return syncMode > 1 ? CUDA_ERROR_INVALID_VALUE : launch_host(hStream, fn, userData);
 }

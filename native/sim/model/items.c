@@ -1,4 +1,4 @@
-/* Memory of marks and items. */
+/* Allocates marks and items. */
 #include <stdlib.h>
 
 #include "sim/model/model.h"

@@ -1,4 +1,4 @@
-/* The client's side of a lane: which device time arrived, and the account of what was made of it. */
+/* The client's side of a lane: the device time granted, and the report of how it was used. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>
@@ -9,11 +9,11 @@
 
 #include "sim/model/model.h"
 
-/* Intervals this close to being overwritten are not read any more: the engine may be at it. */
+/* Intervals this close to being overwritten are not read: the engine may be writing them. */
 enum { RING_MARGIN = 16 };
 
-/* Interval k as published; false where it is not there (yet). Where intervals were missed, the time they gave is put
- * right before the oldest one that is left. */
+/* Reads interval k; false if it is not published yet. If intervals were missed, their device time is accounted for just
+ * before the oldest one left. */
 static bool interval_at(const struct sim_device *device, uint64_t k, uint64_t count, uint64_t got,
                         struct sim_interval *out) {
   if (k >= count)
@@ -61,7 +61,7 @@ uint64_t sim_lane_consume(struct sim_device *device, uint64_t t) {
     return 0;
   for (; interval_at(device, k, count, device->got + sum, &interval) && interval.from < t; k++) {
     sum += overlap(&interval, device->cursor, t);
-    /* What the engine counts, not what we saw of it: an interval may have been prolonged after we had passed its end. */
+    /* Use the engine's sum: an interval may have been extended after this process had passed its end. */
     total =
         interval.before + (interval.until < t ? interval.until : t) - device->page->interval[k % SIM_INTERVALS].from;
     if (interval.until > t)
@@ -75,7 +75,7 @@ uint64_t sim_lane_consume(struct sim_device *device, uint64_t t) {
 
 static void publish(struct sim_device *device) {
   struct sim_lane *page = device->page;
-  uint64_t number = page->reports; /* only we write it */
+  uint64_t number = page->reports; /* no other process writes it */
   struct sim_report *slot = &page->report[number % 2];
   __atomic_store_n(&slot->seq, UINT64_MAX, __ATOMIC_SEQ_CST);
   __atomic_store_n(&slot->at, device->cursor, __ATOMIC_SEQ_CST);
@@ -92,13 +92,13 @@ void sim_lane_report(struct sim_device *device) {
   if (device->backlog == 0 || __atomic_load_n(&device->page->aware, __ATOMIC_SEQ_CST))
     return;
   if (sim_lane_when(device, device->backlog) != SIM_NEVER)
-    return; /* the time granted already will do */
-  /* The engine is not watching. Either the work is new, or the engine counts it as done: it prolonged an interval after
-   * we had passed its end, and that time is lost to us. A new report tells. */
+    return; /* the time already granted is sufficient */
+  /* The engine is not watching this lane. Either the work is new, or the engine counts it as done because it extended
+   * an interval after this process had passed its end; that time is lost. A new report resolves both cases. */
   publish(device);
   uint64_t one = 1;
   ssize_t written = write(device->bell, &one, sizeof one);
-  (void)written; /* fails only when full: then the engine is due to look anyway */
+  (void)written; /* write fails only if the counter is full, and then the engine has yet to handle the bell */
 }
 
 void sim_lane_boundary(struct sim_device *device, uint64_t executed) {

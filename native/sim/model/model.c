@@ -1,4 +1,4 @@
-/* The discrete-event simulation: what is done when. */
+/* The discrete-event simulation: starts and completes items in model time. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -6,8 +6,9 @@
 #include "sim/model/streams.h"
 
 static uint64_t last_seq;
-static struct sim_stream *kicked, *chain_kicked; /* streams whose head, whose chain may move */
-static bool some_drained;            /* a destroyed stream has run empty: free it when no list names it any more */
+/* Streams whose head may be able to start, and streams whose chain may grow. */
+static struct sim_stream *kicked, *chain_kicked;
+static bool some_drained;            /* a destroyed stream has become empty: free it once it is on no work list */
 static struct sim_item *value_waits; /* started value waits, through wait_next */
 
 uint64_t sim_seq(void) { return last_seq; }
@@ -28,7 +29,8 @@ static void kick_chain(struct sim_stream *stream) {
   }
 }
 
-/* The streams that may wait for this one: the legacy stream orders itself with all blocking streams of its context. */
+/* Kicks the streams that may wait for this one: the legacy stream synchronises with all blocking streams of its
+ * context. */
 static void kick_ordered(struct sim_stream *stream, void (*kick_one)(struct sim_stream *)) {
   if (stream->legacy) {
     for (struct sim_stream *other = stream->ctx->streams; other; other = other->next)
@@ -39,7 +41,8 @@ static void kick_ordered(struct sim_stream *stream, void (*kick_one)(struct sim_
   }
 }
 
-/* Whether the legacy ordering lets an item with this number pass: on[stream] is the first item that holds others up. */
+/* True if the rules of the legacy stream let an item with this sequence number start: the first unfinished item of each
+ * stream it synchronises with must be later. */
 static bool order_allows(const struct sim_stream *stream, uint64_t seq, bool chain) {
   if (stream->legacy) {
     for (const struct sim_stream *other = stream->ctx->streams; other; other = other->next) {
@@ -129,7 +132,8 @@ bool sim_item_spins(const struct sim_item *item) {
   return item->meet && sim_devices[item->stream->ctx->device].compute.running == item;
 }
 
-/* A kernel that has the device and waits for others: once they are there it takes its own time. */
+/* Polls a kernel that occupies the device while it waits for other kernels. When they have arrived, its own duration
+ * starts. */
 static void look_for_others(struct sim_item *item) {
   struct sim_device *device = &sim_devices[item->stream->ctx->device];
   if (!item->meet(item->payload))
@@ -154,7 +158,7 @@ static void unit_start(struct sim_unit *unit, uint64_t t) {
     look_for_others(item);
 }
 
-/* Lower numbers are higher priorities; first come, first served within one. */
+/* Lower numbers are higher priorities. Items of equal priority run in order of arrival. */
 static void unit_enqueue(struct sim_unit *unit, struct sim_item *item, uint64_t t) {
   struct sim_item **at = &unit->ready_head;
   while (*at && (*at)->stream->priority <= item->stream->priority)
@@ -171,7 +175,7 @@ static void poll_values(uint64_t t) {
       *at = item->wait_next;
       item->wait_next = NULL;
       sim_item_complete(item, t);
-      at = &value_waits; /* completing may have changed the list */
+      at = &value_waits; /* completing an item may have changed the list */
     } else {
       at = &item->wait_next;
     }
@@ -214,7 +218,8 @@ void sim_item_complete(struct sim_item *item, uint64_t t) {
     some_drained = true;
 }
 
-/* Hands the head over to its resource if everything it waits for is there; true: it is done and the next may try. */
+/* Starts the head of the stream if everything it waits for is complete. Returns true if the head completed at once, so
+ * the next item may start. */
 static bool start_head(struct sim_stream *stream, uint64_t t) {
   struct sim_item *item = stream->head;
   if (item == NULL || item->started || !order_allows(stream, item->seq, false))
@@ -255,8 +260,8 @@ static bool start_head(struct sim_stream *stream, uint64_t t) {
   return true;
 }
 
-/* Extends the run of work that needs nothing but device time. Copies, host functions and value waits end it until they
- * are done; so does a wait for another device. */
+/* Extends the chain: the items at the front that need only device time. Copies, host functions and value waits
+ * interrupt it until they are done, and so does a wait for another device. */
 static void extend_chain(struct sim_stream *stream) {
   bool moved = false;
   for (struct sim_item *item = stream->chain; item; item = stream->chain) {
@@ -284,7 +289,8 @@ static void extend_chain(struct sim_stream *stream) {
     kick_ordered(stream, kick_chain);
 }
 
-/* Starts what can start at t. Chains first: an item must be in the backlog before it can execute. */
+/* Starts what can start at t. Chains are extended first, because an item must be in the backlog before it can
+ * execute. */
 static void settle(uint64_t t) {
   while (kicked || chain_kicked) {
     while (chain_kicked) {
@@ -332,7 +338,7 @@ static uint64_t first_end(struct sim_unit **which) {
 
 uint64_t sim_next_event(void) { return first_end(NULL); }
 
-/* Uses up the device time that arrived until t. */
+/* Consumes the device time that arrived until t. */
 static void consume(struct sim_device *device, uint64_t t) {
   uint64_t got = sim_lane_consume(device, t);
   struct sim_item *item = device->compute.running;

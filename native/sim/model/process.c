@@ -1,4 +1,4 @@
-/* This process as a client of the simulator: joining it, its devices, its memory in the books. */
+/* This process as a client of the simulator: the connection, its devices, and its memory in the engine's accounts. */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <errno.h>
@@ -12,18 +12,19 @@
 
 #include "sim/model/model.h"
 
-static __thread int cancel_before; /* of the thread that holds model_lock */
+static __thread int cancel_before; /* cancellation state to restore; belongs to the thread that holds model_lock */
 static pthread_mutex_t model_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t wire_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sim_wire wire = {.fd = -1};
-static int joined; /* cuInit has succeeded in this very process */
+static int joined; /* cuInit has succeeded in this process */
 static bool forked;
 
 struct sim_device sim_devices[SIM_MAX_DEVICES];
 struct sim_hello sim_hello;
 
-/* A thread must not be cancelled with the model in its hands: what it rings and waits with are points for that. */
+/* Disables thread cancellation: the calls that ring the bell and wait are cancellation points, and a cancelled thread
+ * would leave the model locked. */
 void sim_lock(void) {
   int before;
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
@@ -52,7 +53,8 @@ void sim_spin(uint64_t ns) {
 
 const struct sim_hello *sim_info(void) { return &sim_hello; }
 
-/* Handles of a parent are useless in its child, as with the real driver; the connection stays the parent's alone. */
+/* As with the real driver, the parent's handles are not valid in a forked child. The connection stays with the
+ * parent. */
 static void in_child(void) {
   if (!__atomic_load_n(&joined, __ATOMIC_ACQUIRE))
     return;
@@ -68,7 +70,8 @@ static void uuid_text(const uint8_t uuid[16], char out[41]) {
     at += sprintf(at, "%s%02x", dash_before[i] ? "-" : "", uuid[i]);
 }
 
-/* The device a word of CUDA_VISIBLE_DEVICES means: a number, or an unambiguous beginning of a UUID; -1 none. */
+/* The device that one entry of CUDA_VISIBLE_DEVICES refers to: a number, or an unambiguous prefix of a UUID; -1 if
+ * none. */
 static int visible_device(const char *word, const struct sim_hello *hello) {
   if (isdigit((unsigned char)*word)) {
     char *end;
@@ -88,8 +91,8 @@ static int visible_device(const char *word, const struct sim_hello *hello) {
   return found;
 }
 
-/* Fills sim_hello and sim_devices with the devices CUDA_VISIBLE_DEVICES leaves, in its order; it ends at the first word
- * that names none or names one twice. */
+/* Fills sim_hello and sim_devices with the devices in CUDA_VISIBLE_DEVICES, in that order. The list ends at the first
+ * entry that is invalid or repeats a device, as with the real driver. */
 static void choose_devices(const struct sim_hello *hello) {
   const char *list = getenv("CUDA_VISIBLE_DEVICES");
   sim_hello = *hello;

@@ -29,8 +29,8 @@ const struct sim_hello *sim_info(void); /* valid after cuInit */
  * child. */
 CUresult sim_ready(void);
 bool sim_device_valid(CUdevice device);
-uint32_t
-sim_engine_device(CUdevice device); /* the engine's device number; CUDA_VISIBLE_DEVICES may hide and reorder devices */
+/* the engine's device number; CUDA_VISIBLE_DEVICES may hide and reorder devices */
+uint32_t sim_engine_device(CUdevice device);
 
 /* The engine's accounts of device memory: exact bytes, CUDA_ERROR_OUT_OF_MEMORY if the device is full. The caller
  * rounds. May be called with any lock held. */

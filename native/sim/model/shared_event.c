@@ -1,7 +1,7 @@
-/* Events of several processes (cuIpcGetEventHandle). Such an event is a pair of counters in a page that its process
- * shares: each record takes a number, the device writes it down when it gets there. A wait is for the number last
- * taken. What a dead process recorded and the device had not reached is never reached. The engine passes the page on to
- * whoever knows the secret in the handle, as it does with memory. */
+/* Interprocess events (cuIpcGetEventHandle). Such an event is a pair of counters in a page that its process shares:
+ * each record takes the next number, and the device stores that number when it reaches the record. A wait is for the
+ * last number taken. A record of a dead process that the device had not reached is never completed. The engine passes
+ * the page to any process that has the secret in the handle, as for IPC memory. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <string.h>
@@ -25,13 +25,13 @@ _Static_assert(sizeof(struct handle) == sizeof(CUipcEventHandle), "a handle is 6
 enum { EVENTS = 65536, FILES = 64, LOOK_NS = 100000 };
 static const size_t file_bytes = EVENTS * sizeof(struct sim_shared_event);
 
-/* This process's own page and those it opened. Places are not used twice: others may still look at them. Under
- * sim_lock. */
+/* This process's own page and those it opened. Entries of a page are not reused, because other processes may still
+ * refer to them. Guarded by sim_lock. */
 static struct {
   struct sim_shared_event *events;
   uint64_t secret[2];
 } file[FILES];
-static uint32_t files = 1, used; /* file[0] is our own */
+static uint32_t files = 1, used; /* file[0] is this process's own page */
 
 static struct sim_shared_event *map_file(int fd) {
   void *at = mmap(NULL, file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
@@ -142,7 +142,7 @@ static CUresult find_file(const struct handle *handle, struct sim_shared_event *
       *events = file[i].events;
       return CUDA_SUCCESS;
     }
-  /* made up, or it is gone */
+  /* an invalid handle, or the owning process has ended */
   if (sim_file_get(handle->secret, &fd, &engine_device, &pid) != 0)
     return CUDA_ERROR_INVALID_VALUE;
   if (pid == sim_info()->host_pid)

@@ -1,11 +1,11 @@
-/* Finding streams by handle, submitting work to them and waiting for it. */
+/* Looking up streams by handle, submitting work to them and waiting for it. */
 #include <pthread.h>
 #include <stdlib.h>
 
 #include "sim/model/capture.h"
 #include "sim/model/streams.h"
 
-/* The calling thread's own default streams, one per context it used. */
+/* The calling thread's per-thread default streams, one per context it has used. */
 struct own_stream {
   uint64_t ctx_id;
   struct sim_stream *stream;
@@ -15,7 +15,7 @@ static pthread_key_t own_key;
 __thread bool sim_per_thread;
 static pthread_once_t own_once = PTHREAD_ONCE_INIT;
 
-/* At a thread's end its own streams go; a context destroyed meanwhile has taken them along. */
+/* Destroys a thread's streams when it ends. Streams of a context that was destroyed earlier are already gone. */
 static void own_streams_end(void *arg) {
   if (sim_ready() != CUDA_SUCCESS)
     return;
@@ -84,7 +84,6 @@ CUresult sim_submit(struct sim_stream *stream, const struct sim_op *op) {
   return result;
 }
 
-/* Synchronous calls are illegal on a capturing stream and end its capture. sim_lock held. */
 CUresult sim_stream_may_wait(struct sim_stream *stream) {
   if (stream->capture) {
     sim_capture_invalidate(stream->capture);

@@ -22,7 +22,8 @@ static bool all_done(const void *arg) {
   return true;
 }
 
-/* The longest of what each stream still needs; streams that got more work since are taken up to their head only. */
+/* The latest of the streams' bounds. For streams that received work after the wait began, only the part before it
+ * counts. */
 static uint64_t all_bound(const void *arg, uint64_t now) {
   const struct all_of *all = arg;
   uint64_t latest = now;

@@ -1,4 +1,4 @@
-/* Appending work, waiting for it, and the worker thread that makes things happen while the program is away. */
+/* Appending work, waiting for it, and the worker thread that advances the model while the program is elsewhere. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
@@ -9,14 +9,14 @@
 #include "sim/model/model.h"
 
 enum {
-  WAKE_EARLY_NS = 70000, /* a sleeping thread is about this late by default timer slack: the rest is spun */
-  BLIND_NS = 5000000,    /* no time known: look again at least this often */
-  POLL_VALUE_NS = 50000  /* memory that a stream waits on is looked at this often */
+  WAKE_EARLY_NS = 70000, /* with the default timer slack a thread wakes up to this late; the remainder is spun */
+  BLIND_NS = 5000000,    /* maximum sleep if the time of the next event is unknown */
+  POLL_VALUE_NS = 50000  /* interval at which memory of a value wait is polled */
 };
 
 static void sleep_until(uint64_t when) {
   struct timespec time = {(time_t)(when / 1000000000u), (long)(when % 1000000000u)};
-  clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL); /* an early return only means looking once more */
+  clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL); /* the caller checks again after an early return */
 }
 
 static void pause_until(const struct sim_device *device, uint32_t word, uint64_t when, bool blocking) {
@@ -109,7 +109,7 @@ static void attend(struct sim_item *item) {
 static uint64_t append(struct sim_item *item, uint64_t now) {
   sim_item_push(item);
   uint64_t seq = item->seq;
-  sim_settle(now); /* may already complete and free it */
+  sim_settle(now); /* may already complete and free the item */
   return seq;
 }
 
@@ -166,7 +166,8 @@ uint64_t sim_enqueue_wait(struct sim_stream *stream, struct sim_mark *mark) {
   item->mark = mark;
   mark->refs++;
   if (mark->device != stream->ctx->device) {
-    /* Neither lane's work runs on without a gap here: somebody has to be there when the other device reaches the mark. */
+    /* Neither lane's work is continuous across this wait, so the worker must be active when the other device reaches
+     * the mark. */
     if (mark->item)
       attend(mark->item);
     item->attended = true;
@@ -177,7 +178,7 @@ uint64_t sim_enqueue_wait(struct sim_stream *stream, struct sim_mark *mark) {
 
 /* ---- the worker -------------------------------------------------------------------------------------------------- */
 
-/* When the device's worker has to look again; SIM_NEVER: when it is woken. */
+/* When the worker must next act; SIM_NEVER: not until it is woken. */
 static uint64_t next_duty(CUdevice device, uint64_t now) {
   uint64_t best = SIM_NEVER;
   bool stuck = false, values = false;
@@ -191,7 +192,7 @@ static uint64_t next_duty(CUdevice device, uint64_t now) {
       while (!item->attended)
         item = item->next;
       values |= (item == stream->head && item->resource == SIM_WAIT_VALUE) || sim_item_spins(item);
-      /* others wait for the start of a kernel that meets them, not for its end */
+      /* other processes wait for the start of a kernel that meets them, not for its end */
       uint64_t compute_sum = item->compute_sum - (item->meet ? item->duration : 0);
       uint64_t when = sim_bound(stream, compute_sum, item->copy_sum, now, 4);
       stuck |= when <= now;
@@ -220,7 +221,7 @@ static void run_host(struct sim_device *device, struct sim_item *item) {
   sim_advance(now);
   sim_item_complete(item, now);
   sim_settle(now);
-  sim_lane_wake(device); /* whoever waits for the stream */
+  sim_lane_wake(device); /* wakes the threads that wait for the stream */
 }
 
 static void *worker(void *arg) {
@@ -256,7 +257,7 @@ void sim_worker_need(CUdevice index) {
   pthread_attr_t attributes;
   pthread_t thread;
   sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before); /* the program's signals are for its own threads */
+  pthread_sigmask(SIG_SETMASK, &all, &before); /* signals must be delivered to the program's own threads */
   pthread_attr_init(&attributes);
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   device->worker = pthread_create(&thread, &attributes, worker, device) == 0;
