@@ -1,16 +1,16 @@
-/* What the kinds of contexts share. */
+/* Shared by primary, ordinary and green contexts. */
 #ifndef SIM_CONTEXTS_H
 #define SIM_CONTEXTS_H
 
 #include "sim/model/context.h"
 
 bool sim_ctx_flags_valid(unsigned flags);
-/* Gives a context its device memory, lane and default stream. sim_lock held. */
+/* Allocates a context's device memory, lane and default stream. Requires sim_lock. */
 CUresult sim_ctx_raise(struct sim_ctx *ctx, unsigned flags);
-/* Ends a context whose work is done. Called unlocked. */
+/* Destroys a context whose work is done. Call without sim_lock. */
 void sim_ctx_fell(struct sim_ctx *ctx);
 
-/* A context with streams of its own and the memory of the device's primary context, which it keeps alive. */
+/* A context with its own streams that uses the memory of the device's primary context and keeps that context alive. */
 CUresult sim_ctx_green_new(CUdevice device, struct sim_ctx **ctx);
 CUresult sim_ctx_green_end(struct sim_ctx *ctx);
 

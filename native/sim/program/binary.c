@@ -9,25 +9,25 @@
 
 enum { IMAGE_MAX = 1 << 30, PLACE = SIM_ALLOC_ROUND, DEVICE = 10 * SIM_CAPABILITY_MAJOR + SIM_CAPABILITY_MINOR };
 
-/* As nvcc 12 and 13 write it: a header, then parts, each behind a header of its own. Fields by their offset. */
+/* The fatbin format of nvcc 12 and 13: a header followed by parts, each with its own header. Fields by offset. */
 enum {
   FATBIN_MAGIC = (int)0xba55ed50,
   FATBIN_HEADER_BYTES = 6, /* u16 */
-  FATBIN_BYTES = 8,        /* u64, behind the header */
+  FATBIN_BYTES = 8,        /* u64, after the header */
   FATBIN_HEADER = 16,
   PART_KIND = 0,          /* u16 */
   PART_HEADER_BYTES = 4,  /* u32 */
-  PART_BYTES = 8,         /* u64, behind the header */
-  PART_COMPRESSED = 16,   /* u32: bytes, 0 for what is not compressed */
-  PART_HEADER = 20,       /* at least */
+  PART_BYTES = 8,         /* u64, after the header */
+  PART_COMPRESSED = 16,   /* u32: size in bytes; 0: not compressed */
+  PART_HEADER = 20,       /* minimum size */
   PART_ARCHITECTURE = 28, /* u32: 90 for sm_90 and compute_90 */
-  PART_PLAIN_BYTES = 56,  /* u64: before compression */
+  PART_PLAIN_BYTES = 56,  /* u64: size before compression */
   KIND_PTX = 1,
   KIND_CUBIN = 2
 };
 enum { WRAPPER_MAGIC = 0x466243b1, WRAPPER_DATA = 8 };
 
-/* A piece of an image. */
+/* A range of an image's bytes. */
 struct piece {
   const unsigned char *at;
   size_t bytes;
@@ -120,7 +120,7 @@ struct part {
   struct piece header, body;
 };
 
-/* The part at an offset of a fatbin, or what is not whole: false. *offset moves behind it. */
+/* Reads the part at an offset of a fatbin and moves *offset past it. False if the part is incomplete. */
 static bool next_part(struct piece fatbin, size_t *offset, struct part *part) {
   if (*offset > fatbin.bytes || fatbin.bytes - *offset < PART_HEADER)
     return false;
@@ -149,8 +149,9 @@ static struct sim_program_size part_size(const struct part *part) {
   return size;
 }
 
-/* How much rather than others a part is loaded: cubins before texts, newer ones before older, 0 for what does not fit.
- * A cubin runs on its own minor version and on later ones of the same major one, PTX on all later ones. */
+/* The order in which parts are preferred: cubins before PTX, newer architectures before older, 0 for a part that does
+ * not fit. A cubin runs on its own minor version and on later ones of the same major version, PTX on all later
+ * versions. */
 static unsigned preference(const struct part *part) {
   enum { CUBINS_FIRST = 1000 };
   uint64_t kind = field(part->header, PART_KIND, 2), architecture = field(part->header, PART_ARCHITECTURE, 4);

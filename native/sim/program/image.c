@@ -1,4 +1,4 @@
-/* Loaded programs: the kernels and variables in them, and what contexts have of them. */
+/* Loaded programs: their kernels and variables, and the contexts they are loaded in. */
 #define _GNU_SOURCE
 #include "sim/memory/memory.h"
 #include "sim/program/image.h"
@@ -21,7 +21,7 @@ CUresult sim_function_get(const void *handle, struct sim_function **function) {
   return *function && (*function)->magic == FUNCTION_MAGIC ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-/* spin_ns, also as C++ names it. */
+/* spin_ns, or its mangled C++ name. */
 static bool spins(const char *name) { return strcmp(name, "spin_ns") == 0 || strncmp(name, "_Z7spin_ns", 10) == 0; }
 
 bool sim_collective(const char *name) { return strncmp(name, "ncclDevKernel", sizeof "ncclDevKernel" - 1) == 0; }
@@ -100,7 +100,7 @@ static CUresult load_binary(const void *data, struct sim_image *image) {
   return CUDA_SUCCESS;
 }
 
-/* The name as a whole word among the bytes. */
+/* True if the name occurs among the bytes as a whole word. */
 static bool binary_has(const struct sim_image *image, const char *name) {
   size_t length = strlen(name), left = image->size;
   if (image->opaque)
@@ -155,7 +155,7 @@ CUresult sim_image_load_file(const char *path, struct sim_ctx *ctx, struct sim_i
   char *data = NULL;
   long size = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
   if (size > 0 && size < 1 << 30 && fseek(file, 0, SEEK_SET) == 0) {
-    /* Zeros behind it: PTX is text, and the headers of a truncated binary must not be read beyond the buffer. */
+    /* Padded with zeros: PTX is text, and the headers of a truncated binary must not be read beyond the buffer. */
     data = calloc(1, (size_t)size + sizeof(Elf64_Ehdr));
     if (data && fread(data, 1, (size_t)size, file) == (size_t)size) {
       enum sim_image_form form = sim_image_form(data);

@@ -1,5 +1,5 @@
-/* Device memory that a context takes without being asked by an allocation: for its programs, its threads' local memory,
- * and the buffers that cuCtxSetLimit sizes. What a new context has of it is in its own cost. */
+/* Device memory that a context takes without an explicit allocation: for its programs, local memory of threads, and the
+ * buffers that cuCtxSetLimit sizes. The initial amounts of a new context are part of the context's own cost. */
 #include "sim/program/implicit.h"
 
 #include <string.h>
@@ -7,10 +7,10 @@
 #include "sim/memory/memory.h"
 
 enum {
-  CHUNK = 2097152, /* code, local memory and buffers come in such pieces */
+  CHUNK = 2097152, /* code, local memory and buffers are allocated in multiples of this */
   IMAGE_ROUND = 4096,
-  STACK_ROUND = 16,   /* a warp's local memory is a multiple of 512 bytes */
-  STACK_MAX = 524288, /* local memory of one thread */
+  STACK_ROUND = 16,   /* so that a warp's local memory is a multiple of 512 bytes */
+  STACK_MAX = 524288, /* maximum local memory of one thread */
   RESIDENT_THREADS = 108 * 2048
 };
 

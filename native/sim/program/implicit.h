@@ -1,17 +1,17 @@
-/* What a context takes of its device without being asked by an allocation. */
+/* Device memory that a context takes without an explicit allocation. */
 #ifndef SIM_IMPLICIT_H
 #define SIM_IMPLICIT_H
 
 #include "sim/model/context.h"
 
-/* A program comes into a context, or leaves it. sim_lock held. */
+/* Charges and releases the code of a program in a context. Requires sim_lock. */
 CUresult sim_code_load(struct sim_ctx *ctx, uint64_t bytes);
 void sim_code_unload(struct sim_ctx *ctx, uint64_t bytes);
-/* A kernel with that much local memory per thread is about to run: the device is set up for it, for good. sim_lock
- * held. */
+/* Prepares the device for a kernel with this much local memory per thread. The memory is kept until the context ends.
+ * Requires sim_lock. */
 CUresult sim_stack_need(struct sim_ctx *ctx, uint64_t bytes_per_thread);
 CUresult sim_limit_set(struct sim_ctx *ctx, CUlimit limit, size_t value);
-/* sim_lock held */
+/* Requires sim_lock. */
 void sim_implicit_begin(struct sim_ctx *ctx);
 void sim_implicit_end(struct sim_ctx *ctx);
 

@@ -10,7 +10,7 @@
 
 enum { MAX_THREADS = 1024, MAX_GRID_YZ = 65535, MAX_SHARED = 166912 };
 
-/* The buffer form of the arguments, as `extra` names it. */
+/* The arguments in one buffer, as given through `extra`. */
 static const void *argument_buffer(void *const *extra, size_t *bytes) {
   const void *buffer = NULL;
   *bytes = 0;
@@ -23,7 +23,7 @@ static const void *argument_buffer(void *const *extra, size_t *bytes) {
   return buffer;
 }
 
-/* The first 64-bit arguments of a launch. */
+/* Reads the first `count` arguments of a launch, each of 64 bits. */
 static bool arguments(void *const *params, void *const *extra, unsigned count, uint64_t *out) {
   size_t bytes;
   const unsigned char *buffer = params ? NULL : argument_buffer(extra, &bytes);
@@ -38,7 +38,7 @@ static bool arguments(void *const *params, void *const *extra, unsigned count, u
   return true;
 }
 
-/* Device time of one launch: the argument of spin_ns or of a collective, else the configured kernel_ns. */
+/* Device time of one launch: the argument of spin_ns or of a collective, otherwise the configured kernel_ns. */
 static CUresult set_duration(const struct sim_function *function, void *const *params, void *const *extra,
                              struct sim_op *op) {
   enum { NS, KEY, RANKS, COLLECTIVE_ARGUMENTS };
@@ -51,7 +51,7 @@ static CUresult set_duration(const struct sim_function *function, void *const *p
     if (meets)
       result = sim_meeting_op(given[KEY], given[RANKS], op);
   }
-  op->duration_ns = given[NS] ? given[NS] : 1; /* nothing takes no time at all */
+  op->duration_ns = given[NS] ? given[NS] : 1; /* 0 ns is rounded up to the shortest duration */
   return result;
 }
 
@@ -79,7 +79,7 @@ CUresult sim_kernel_op(const CUDA_KERNEL_NODE_PARAMS *params, struct sim_op *op)
   return set_duration(function, params->kernelParams, params->extra, op);
 }
 
-/* What a kernel needs of a context before it can run there. */
+/* Loads what a kernel needs in a context before it can run there. */
 CUresult sim_kernel_prepare(struct sim_function *function, struct sim_ctx *ctx) {
   if (__atomic_load_n(&function->ready_in, __ATOMIC_RELAXED) == ctx->id)
     return CUDA_SUCCESS;
@@ -125,7 +125,7 @@ static CUresult launch(const CUDA_KERNEL_NODE_PARAMS *params, CUstream handle) {
 CUresult cuLaunchKernel(SHAPE, void **extra) { return launch(PARAMS(extra), hStream); }
 CUresult cuLaunchCooperativeKernel(SHAPE) { return launch(PARAMS(NULL), hStream); }
 
-/* The attributes that have an effect here: events reached by the kernel. */
+/* The launch attributes that have an effect here: events recorded by the kernel. */
 static CUresult record_attributes(const CUlaunchConfig *config) {
   for (unsigned i = 0; i < config->numAttrs; i++) {
     CUlaunchAttributeID id = config->attrs[i].id;

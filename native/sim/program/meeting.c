@@ -1,13 +1,13 @@
 /* Kernels that wait for each other across devices and processes, as those of a collective do.
  *
- * A kernel of PTX whose name begins with ncclDevKernel and that has three 64-bit parameters (ns, key, ranks) occupies
- * its device, sliced like any other kernel, until `ranks` kernels of the same key and ranks have come to run, each
- * counted once; then each takes ns of its own device's time. The next `ranks` that come with that key are the next
- * collective, so ranks that run their collectives one after the other may use one key for all. A rank that dies counts
- * where it had arrived: those who start over take another key. Only where the device preempts: a kernel that spins has
- * no end at which a slice could end.
+ * A PTX kernel whose name begins with ncclDevKernel and that has three 64-bit parameters (ns, key, ranks) occupies its
+ * device, sliced like any other kernel, until `ranks` kernels with the same key and ranks have started, each counted
+ * once. Then each of them takes ns of its own device's time. The next `ranks` kernels with that key form the next
+ * collective, so ranks that run their collectives one after another can use one key for all. A rank that died after it
+ * arrived still counts, so a restarted job must use another key. This requires a device that preempts: a slice could
+ * not end while a kernel spins.
  *
- * What is counted is in one page that the engine gives to all processes. */
+ * The counters are in one page that the engine shares with all processes. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <sys/mman.h>
@@ -22,7 +22,7 @@ static struct sim_meeting *meetings; /* under sim_lock until set */
 struct payload {
   struct sim_meeting *meeting;
   uint64_t ranks;
-  uint64_t awaited; /* arrivals it waits for; 0: it has not arrived itself */
+  uint64_t awaited; /* number of arrivals to wait for; 0: this kernel has not arrived itself */
 };
 
 static bool map_page(void) {
@@ -59,7 +59,7 @@ static bool meet(void *data) {
 }
 
 CUresult sim_meeting_op(uint64_t key, uint64_t ranks, struct sim_op *op) {
-  static __thread struct payload rank; /* until the op was submitted */
+  static __thread struct payload rank; /* valid until the op is submitted */
   if (ranks == 0 || ranks > RANKS_MAX || key >> KEY_BITS)
     return CUDA_ERROR_INVALID_VALUE;
   rank = (struct payload){find(key << 8 | ranks), ranks, 0};

@@ -5,12 +5,12 @@
 
 #include "sim/program/image.h"
 
-/* A CUmodule or a CUlibrary; a library's module is made when asked for and shares its image. */
+/* A CUmodule or a CUlibrary. A library's module is created on request and shares its image. */
 struct sim_module {
   uint32_t magic;
   struct sim_image *image;
   struct sim_ctx *ctx;           /* NULL: a library */
-  struct sim_module *of_library; /* set in a library: its CUmodule; set in that module: the library */
+  struct sim_module *of_library; /* in a library: its CUmodule; in that module: the library */
 };
 
 static struct sim_kind module_kind = {sizeof(struct sim_module), 0x6d6f6475, NULL};
@@ -95,7 +95,7 @@ CUresult cuModuleUnload(CUmodule hmod) {
   if (result)
     return result;
   if (module->of_library)
-    return CUDA_ERROR_NOT_PERMITTED; /* goes with its library */
+    return CUDA_ERROR_NOT_PERMITTED; /* unloaded with its library */
   if (module->ctx->alive)
     sim_ctx_wait(module->ctx);
   sim_image_free(module->image);
@@ -302,7 +302,7 @@ CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary handle, 
   return result ? result : sim_image_global(library->image, ctx, name, dptr, bytes);
 }
 
-/* Managed variables and unified function pointers are things of compiled code that this device does not run. */
+/* Managed variables and unified function pointers require compiled code, which this device does not run. */
 CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary handle, const char *name) {
   (void)dptr, (void)bytes;
   struct sim_module *library;

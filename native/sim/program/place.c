@@ -1,4 +1,4 @@
-/* What contexts have of a loaded program. */
+/* Which parts of a loaded program are in which context. */
 #include <stdlib.h>
 
 #include "sim/program/image.h"

@@ -12,7 +12,7 @@ struct lexer {
 
 static bool word_char(char c) { return isalnum((unsigned char)c) || c == '_' || c == '$' || c == '.' || c == '%'; }
 
-/* The text behind blanks and comments. */
+/* The text after white space and comments. */
 static const char *after_blank(const char *p) {
   for (;;) {
     while (isspace((unsigned char)*p))
@@ -53,7 +53,7 @@ static bool is_char(const struct lexer *lexer, const char *any) {
   return lexer->length == 1 && strchr(any, *lexer->word) != NULL;
 }
 
-/* Bytes of a fundamental type, 0 for a word that is none. */
+/* Size in bytes of a fundamental type; 0 if the word is not one. */
 static size_t type_bytes(const struct lexer *lexer) {
   static const struct {
     const char *name;
@@ -72,8 +72,8 @@ static size_t type_bytes(const struct lexer *lexer) {
 struct declared {
   const char *name;
   size_t name_length, element, count, align;
-  bool open;     /* an array without a length: as long as its initialiser */
-  size_t values; /* of the initialiser */
+  bool open;     /* an array without a length: it has the length of its initialiser */
+  size_t values; /* number of values in the initialiser */
 };
 
 static size_t bytes_of(const struct declared *one) {
@@ -81,7 +81,7 @@ static size_t bytes_of(const struct declared *one) {
   return __builtin_mul_overflow(one->element, count, &bytes) ? SIZE_MAX : bytes;
 }
 
-/* Up to the closing brace: how many values an initialiser has, rows or not. */
+/* Counts the values of an initialiser, nested or not, up to the closing brace. */
 static size_t initialiser(struct lexer *lexer) {
   size_t values = 1, depth = 1;
   while (depth > 0 && next(lexer)) {
@@ -101,10 +101,11 @@ static void dimension(struct lexer *lexer, struct declared *out) {
     out->count = SIZE_MAX;
 }
 
-/* After a state space (.param, .global...), or after the comma of a list, whose type and alignment are in *out: one
- * declarator with its initialiser, up to and with one of `, ; ) {`. That is the current token; false: it has no name. */
+/* Parses one declarator with its initialiser, after a state space (.param, .global...) or after the comma of a list,
+ * whose type and alignment are then in *out. Stops at one of `, ; ) {`, which becomes the current token. False if it
+ * has no name. */
 static bool declarator(struct lexer *lexer, struct declared *out) {
-  bool value = false; /* behind the equals sign */
+  bool value = false; /* after the equals sign */
   *out = (struct declared){.element = out->element, .align = out->align, .count = 1};
   while (next(lexer) && !is_char(lexer, ",;)")) {
     size_t type = type_bytes(lexer);
@@ -192,7 +193,7 @@ static void globals(struct lexer *lexer, struct sim_ptx *out) {
   } while (is_char(lexer, ","));
 }
 
-/* Locals of a kernel's body are one frame. */
+/* Local variables of a kernel's body form one frame. */
 static void locals(struct lexer *lexer, struct sim_ptx_kernel *kernel) {
   struct declared one = {0};
   do {
@@ -203,7 +204,7 @@ static void locals(struct lexer *lexer, struct sim_ptx_kernel *kernel) {
 
 void sim_ptx_read(const char *text, struct sim_ptx *out) {
   struct lexer lexer = {.at = text};
-  struct sim_ptx_kernel *body = NULL; /* whose body the text is in */
+  struct sim_ptx_kernel *body = NULL; /* the kernel whose body is being parsed */
   int depth = 0;
   *out = (struct sim_ptx){0};
   while (!out->broken && !out->no_memory && next(&lexer)) {

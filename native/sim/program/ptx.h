@@ -1,4 +1,4 @@
-/* What a PTX text declares. */
+/* Parses the declarations in a PTX text. */
 #ifndef SIM_PTX_H
 #define SIM_PTX_H
 
@@ -12,14 +12,14 @@ struct sim_param {
   size_t offset, size;
 };
 
-/* Names are pieces of the text. */
+/* Names point into the text. */
 struct sim_ptx_kernel {
   const char *name;
   size_t name_length;
   unsigned nparams;
   bool params_known; /* false: more than SIM_PARAMS_MAX */
   struct sim_param params[SIM_PARAMS_MAX];
-  size_t local_bytes; /* a thread's frame */
+  size_t local_bytes; /* size of a thread's stack frame */
   struct sim_ptx_kernel *next;
 };
 
@@ -33,12 +33,12 @@ struct sim_ptx_variable {
 struct sim_ptx {
   struct sim_ptx_kernel *kernels; /* in the order of the text */
   struct sim_ptx_variable *variables;
-  bool versioned; /* it has the directive that every PTX text begins with */
-  bool broken;    /* an entry without a name */
+  bool versioned; /* it has the .version directive that every PTX text begins with */
+  bool broken;    /* an entry has no name */
   bool no_memory;
 };
 
-/* text ends with a NUL. The caller ends the result with sim_ptx_free. */
+/* text is NUL-terminated. Release the result with sim_ptx_free. */
 void sim_ptx_read(const char *text, struct sim_ptx *out);
 void sim_ptx_free(struct sim_ptx *ptx);
 

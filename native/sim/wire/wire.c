@@ -17,8 +17,8 @@ static bool root_owned(const char *path) {
   return stat(path, &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == 0;
 }
 
-/* The directory with the socket: GPUSHARE_SIM_DIR for processes without a grant; else the grant's own, which only root
- * can have made. */
+/* The directory of the socket: GPUSHARE_SIM_DIR for processes without a grant, otherwise the grant's own directory,
+ * which must be owned by root. */
 static int directory(char *out, size_t size) {
   const char *dir = getenv("GPUSHARE_SIM_DIR");
   if (dir && *dir)
@@ -28,7 +28,7 @@ static int directory(char *out, size_t size) {
     grant = "/run/gpushare/self";
   if (snprintf(out, size, "%s/sim", grant) >= (int)size)
     return -ENAMETOOLONG;
-  /* as the effective user, whom a setuid program opens files as */
+  /* checked for the effective user, with whose rights a setuid program opens files */
   return faccessat(AT_FDCWD, out, X_OK, AT_EACCESS) == 0 ? 0 : -ENOENT;
 }
 
@@ -50,7 +50,7 @@ static int connect_in(int fd, const char *dir) {
   return error;
 }
 
-/* give: a descriptor to send along, -1 none. */
+/* give: a descriptor to send along; -1: none */
 static int ask(int fd, const struct sim_request *request, int give) {
   union {
     char bytes[CMSG_SPACE(sizeof(int))];
@@ -104,7 +104,7 @@ static int exchange(int fd, const struct sim_request *request, int give, void *a
         close(received);
     }
   }
-  if (done == (ssize_t)bytes && message.msg_flags & MSG_CTRUNC) { /* this process may open no more */
+  if (done == (ssize_t)bytes && message.msg_flags & MSG_CTRUNC) { /* this process has reached its limit of open files */
     for (int i = 0; i < nfds; i++)
       if (fds[i] >= 0)
         close(fds[i]);
