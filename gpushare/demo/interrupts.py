@@ -40,7 +40,7 @@ def interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Delivers an interrupt that arrives inside at its end."""
+    """Defers interrupts to the end of the block."""
     _interrupts.held += 1
     try:
         yield

@@ -1,7 +1,7 @@
 """A tenant's process without CUDA: joins its grant as the interposer does, then reads commands from standard input.
 
 hold N   reports in its slot that it holds N bytes   exec     joins anew in a new image of the same process
-sleep    a new image that does not join              traced   the same, kept by its parent from running at all
+sleep    a new image that does not join              traced   the same, stopped by ptrace before it runs
 hangup   closes the connection, keeps running        rejoin   joins again with its old slot
 fork     joins in a child process                    end      exits
 """

@@ -91,7 +91,7 @@ def test_a_clock_that_is_set_changes_what_is_written_not_how_long_it_was():
         rows = {row.grant_id: row for row in periods([owner, borrower], after(SECOND, step))}
         assert (rows["owner"].from_ns, rows["owner"].to_ns) == (step, step + SECOND)
         assert rows["owner"].granted_ns == rows["owner"].lent_ns == 3 * SECOND // 4
-        # The next period includes it.
+        # The next period starts where this one ended.
         [second] = periods([owner], after(3 * SECOND, step))
         assert (second.from_ns, second.granted_ns) == (step + SECOND, 3 * SECOND // 2)
 

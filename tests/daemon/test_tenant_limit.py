@@ -58,7 +58,7 @@ def test_several_grants_on_several_devices_get_together_what_it_says(daemon, cli
     first = spin("10%", tenant="a", gpu="0")
     second = spin("10%", tenant="a", gpu="0")
     until(lambda: min(daemon.busy(first.pid, second.pid)) > SECOND // 10, 20, "both run")
-    # No other grant of the tenant runs: all of it is theirs.
+    # No other grant of the tenant runs: these two get all of its limit.
     until(lambda: abs(part(daemon, 0, first, second) - 0.6) < 0.05, 20, "both have what their tenant may")
     spin("10%", tenant="a", gpu="1")
     until(lambda: abs(part(daemon, 0, first, second) - 0.4) < 0.05, 20, "the third has its part")

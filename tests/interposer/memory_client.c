@@ -236,7 +236,8 @@ static size_t race(size_t rounds, size_t step) {
 
 enum { DESCRIPTOR = 1 /* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR */ };
 
-/* Returns the descriptor in *fd, and stores the pointer's export data in a file whose name is derived from the pid. */
+/* Exports the pool to a descriptor in *fd, and the pointer's export data to a memfd in *data_fd, which other processes
+ * open by this process's pid. */
 static CUresult export_pool(CUmemoryPool pool, CUdeviceptr pointer, size_t *fd, size_t *data_fd) {
   unsigned char data[64];
   int made = -1, file = memfd_create("data", 0);

@@ -15,7 +15,8 @@ PTX, CUBIN = 1, 2
 
 
 def cubin(*sections: tuple[int, int]) -> bytes:
-    """Sections of (flags, size) that have no contents in the file, such as the zeroed memory of .nv.global."""
+    """A cubin with sections of (flags, size) that have no contents in the file, such as the zeroed memory of
+    .nv.global."""
     header = struct.pack(
         "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 2, 190, 1, 0, 0, 64, 0, 64, 0, 0, 64, len(sections), 0
     )
@@ -24,8 +25,8 @@ def cubin(*sections: tuple[int, int]) -> bytes:
 
 
 def fatbin(*parts: tuple[int, int, bytes, int, int]) -> bytes:
-    """Parts of (kind, architecture, data, compressed size, size before compression), as nvcc 13 writes them. The
-    simulated device has compute capability 8.0."""
+    """A fatbin with parts of (kind, architecture, data, compressed size, size before compression), as nvcc 13 writes
+    them. The simulated device has compute capability 8.0."""
     packed = b""
     for kind, architecture, data, compressed, plain in parts:
         header = (kind, 0x101, 64, len(data), compressed, 0, 8, 1, architecture, 0, 0, 0x8011, 0, plain)

@@ -74,8 +74,7 @@ def test_a_late_holder_gets_back_what_nobody_else_wants():
 
 
 def test_the_end_of_a_holders_work_is_met_although_it_is_put_off():
-    """Three times, the work takes 60 us longer than reported: the core looks again no later than the newly reported
-    end."""
+    """Three times, the reported end of the work moves by 60 us: the core looks again no later than the new end."""
     m = machine({"guarantee": 400}, {"guarantee": 600})
     m.want(0, work=0)
     m.run(50 * MS)

@@ -211,7 +211,7 @@ def test_leases_from_before_a_restart_stand_together_or_not_at_all(tmp_path, wor
     with Arbiter() as arbiter:
         gang = Gang(tmp_path, arbiter, 500, "g", words=words)
         first = gang.words()
-        # the rest of two leases makes no lease; the gang waits, and soon has both again
+        # unless both leases remain, neither does: the gang waits, and soon has both again
         assert (first == list(words)) == kept
         until(lambda: [word & 1 for word in gang.words()] == [1, 1])
         assert kept or all(new > old for new, old in zip(gang.words(), words, strict=True))

@@ -88,7 +88,7 @@ def test_what_overlapping_gangs_leave_goes_to_grants_of_one_device():
     for number in range(3):
         assert min(executed[number]) >= 0.24
         assert executed[3 + number][0] >= 0.3
-    for place in range(3):  # waiting for both devices loses nothing
+    for place in range(3):  # no device time is lost while gangs wait for both devices
         both = sum(executed[g][places.index(place)] for g, places in enumerate(pairs) if place in places)
         assert both + executed[3 + place][0] >= 0.99
 

@@ -68,8 +68,8 @@ class Processes(RuleBasedStateMachine):
         return data.choice([*alive, *alive, *alive, *client.stale.get(kind, []), *others[:2], 0x1000])
 
     def allocate(self, client: Client, context: int, need: int, command: str, *numbers: int) -> int | None:
-        """The created number. Fails in the driver if there is no context, in the interposer if the size exceeds the
-        limit."""
+        """Runs a command that allocates; returns the created number. Fails in the driver if there is no context, in the
+        interposer if the size exceeds the limit."""
         result, made = client(command, context, *numbers)
         if context == 0:
             assert result not in (OK, OUT_OF_MEMORY)

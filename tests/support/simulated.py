@@ -158,7 +158,7 @@ class Sim:
 
     @staticmethod
     def check(books: dict[str, Any]) -> None:
-        """Asserts the invariants of the statistics."""
+        """Asserts the invariants of the statistics, which hold at any instant."""
         for device in books["devices"]:
             rows = device["processes"]
             assert sum(row["busy_ns"] for row in rows) == device["busy_ns"] <= device["wall_ns"]

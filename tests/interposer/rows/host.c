@@ -1,4 +1,4 @@
-/* Host memory and graph nodes that allocate: no device memory is charged. */
+/* Host memory, and graph nodes that allocate: these calls take no device memory, a launch of the graph does. */
 #include <stdlib.h>
 
 #include "rows.h"

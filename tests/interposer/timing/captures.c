@@ -255,7 +255,7 @@ int main(int argc, char **argv) {
     printf("%s%d", i ? ", " : "", said[i]);
   printf("]}\n");
   fflush(stdout);
-  /* The tester reads the pages while the process still lives. */
+  /* The test reads the pages while the process is still alive. */
   while (read(0, &(char){0}, 1) > 0) {
   }
   return 0;

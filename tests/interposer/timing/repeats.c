@@ -49,7 +49,7 @@ static void captures(int n) {
 
 static pthread_barrier_t turn;
 
-/* Two threads launch into one stream, alternating after a hundred launches. */
+/* Two threads launch into one stream, in alternating batches of a hundred launches. */
 static void *other(void *argument) {
   OK(cuCtxSetCurrent(context));
   for (int i = 0; i < *(int *)argument; i++) {
