@@ -1,4 +1,4 @@
-/* Contexts a program makes, and the calling thread's stack of contexts. */
+/* Contexts created by the program, and the calling thread's context stack. */
 #include "sim/api/contexts.h"
 #include "sim/model/capture.h"
 
@@ -52,7 +52,7 @@ CUresult cuCtxDestroy_v2(CUcontext handle) {
   if (result)
     return result;
   if (ctx->primary || ctx->green_of)
-    return CUDA_ERROR_INVALID_CONTEXT; /* released, not destroyed */
+    return CUDA_ERROR_INVALID_CONTEXT; /* a primary context is released, not destroyed */
   sim_ctx_wait(ctx);
   if (sim_ctx_current() == ctx)
     sim_ctx_pop();

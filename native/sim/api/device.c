@@ -1,4 +1,4 @@
-/* Devices: what they are and what they can. The numbers are those of a large data-centre GPU. */
+/* Devices and their properties. The values are those of a large data-centre GPU. */
 #include <stdio.h>
 #include <string.h>
 
@@ -49,7 +49,7 @@ CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice dev) {
   if (result)
     return result;
   uint64_t total = sim_hello.device[dev].total_bytes;
-  *bytes = total > UINT32_MAX ? UINT32_MAX : (unsigned)total; /* the 32-bit form cannot say more */
+  *bytes = total > UINT32_MAX ? UINT32_MAX : (unsigned)total; /* the 32-bit variant cannot report more */
   return CUDA_SUCCESS;
 }
 
@@ -100,7 +100,7 @@ CUresult cuDeviceGetByPCIBusId(CUdevice *dev, const char *pciBusId) {
   return CUDA_ERROR_INVALID_DEVICE;
 }
 
-/* What is not listed is 0: not there. */
+/* Attributes not listed are 0: not supported. */
 static const struct {
   CUdevice_attribute attribute;
   int value;
@@ -134,7 +134,7 @@ static const struct {
     {CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, 5120}, /* bits */
     {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 41943040},
     {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 2048},
-    {CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 2}, /* one copy engine each way */
+    {CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 2}, /* one copy engine per direction */
     {CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1},
     {CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT, 32},
     {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, SIM_CAPABILITY_MAJOR},

@@ -1,4 +1,4 @@
-/* Names of results. The descriptions are the names in words. */
+/* Names of results. The descriptions are derived from the names. */
 #include "sim/model/process.h"
 
 static const struct {

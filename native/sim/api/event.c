@@ -1,4 +1,4 @@
-/* Events as a program sees them. */
+/* The API of events. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 
@@ -47,8 +47,8 @@ CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
   return sim_event_wait_by_handle(hStream, hEvent, Flags);
 }
 
-/* The mark to look at, with a reference; NULL: never recorded. Asking about a captured event is an error, and asking at
- * all is one of the calls that are unsafe while somebody captures. */
+/* The event's current mark, with a reference; NULL: never recorded. Querying a captured event is an error, and any
+ * query is unsafe while a thread captures in global mode. */
 static CUresult event_mark(CUevent handle, struct sim_event **event, struct sim_mark **mark) {
   CUresult result = sim_event_get(handle, event);
   if (result)
@@ -118,7 +118,8 @@ CUresult cuEventSynchronize(CUevent hEvent) {
   return CUDA_SUCCESS;
 }
 
-/* Model times, so exact whenever the program asks. The resolution is the API's: milliseconds in a float. */
+/* Computed from model times, so the result does not depend on when the program asks. The API's resolution applies:
+ * milliseconds in a float. */
 CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd) {
   struct sim_event *start, *end;
   CUresult result = sim_event_get(hStart, &start);
@@ -145,7 +146,8 @@ CUresult cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd) 
   return cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd);
 }
 
-/* The whole context: the legacy stream orders all blocking streams, the others are joined one by one. */
+/* Covers the whole context: the legacy stream synchronises with all blocking streams; the others are joined one by
+ * one. */
 CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) {
   struct sim_ctx *ctx;
   struct sim_event *event;

@@ -1,5 +1,5 @@
-/* Green contexts: parts of a device's multiprocessors. Kernels of the simulated device take as long on a part as on the
- * whole; what a green context has of its own are its streams. */
+/* Green contexts: partitions of a device's multiprocessors. Kernels take as long on a partition as on the whole
+ * simulated device; a green context only has streams of its own. */
 #include <string.h>
 
 #include "sim/api/contexts.h"
@@ -80,7 +80,7 @@ CUresult cuDevSmResourceSplitByCount(CUdevResource *result, unsigned int *nbGrou
   if (remaining)
     describe(remaining, CU_DEV_RESOURCE_TYPE_SM, whole - groups * each);
   if (remaining && whole == groups * each)
-    remaining->type = 0; /* nothing is left */
+    remaining->type = 0; /* no multiprocessors remain */
   *nbGroups = groups;
   return CUDA_SUCCESS;
 }
@@ -100,7 +100,7 @@ CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *phDesc, CUdevResource *res
   if (sms == 0 || sms > MULTIPROCESSORS)
     return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
   sim_lock();
-  struct sim_description *made = sim_handle_new(&description_kind); /* nothing in the interface gives it back */
+  struct sim_description *made = sim_handle_new(&description_kind); /* never freed: the API has no function for it */
   sim_unlock();
   if (made == NULL)
     return CUDA_ERROR_OUT_OF_MEMORY;

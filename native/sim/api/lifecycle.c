@@ -1,4 +1,4 @@
-/* Making and ending contexts of every kind. */
+/* Creation and destruction of contexts of every kind. */
 #include "sim/api/contexts.h"
 #include "sim/memory/memory.h"
 #include "sim/model/model.h"
@@ -7,7 +7,6 @@
 
 static uint64_t cost_of(const struct sim_ctx *ctx) { return ctx->green_of ? 0 : sim_hello.context_bytes; }
 
-/* Gives a context its device memory, lane and default stream. sim_lock held. */
 CUresult sim_ctx_raise(struct sim_ctx *ctx, unsigned flags) {
   CUresult result = sim_memory_reserve(ctx->device, cost_of(ctx));
   if (result)
@@ -28,11 +27,10 @@ CUresult sim_ctx_raise(struct sim_ctx *ctx, unsigned flags) {
   return CUDA_SUCCESS;
 }
 
-/* Ends a context whose work is done. Called unlocked. */
 void sim_ctx_fell(struct sim_ctx *ctx) {
   sim_memory_ctx_destroyed(ctx);
   sim_lock();
-  sim_streams_free(ctx); /* ends captures, which looks through all contexts */
+  sim_streams_free(ctx); /* ends captures, which involves all contexts */
   sim_ctx_end(ctx);
   sim_implicit_end(ctx);
   sim_memory_release(ctx->device, cost_of(ctx));

@@ -1,10 +1,11 @@
-/* Primary contexts, and the green ones that live on them. */
+/* Primary contexts, and the green contexts that depend on them. */
 #include <pthread.h>
 
 #include "sim/api/contexts.h"
 
 static struct sim_ctx *primaries[SIM_MAX_DEVICES];
-/* Whoever retains one that ends waits for its end, and gets a new one. Before sim_lock. */
+/* Serialises creation and destruction: a retain during a destruction waits for it and creates a new context. Taken
+ * before sim_lock. */
 static pthread_mutex_t primary_life[SIM_MAX_DEVICES];
 
 static int primary_lock(CUdevice device) {
@@ -19,7 +20,7 @@ static void primary_unlock(CUdevice device, int cancel_before) {
   pthread_setcancelstate(cancel_before, &cancel_before);
 }
 
-/* sim_lock held */
+/* Requires sim_lock. */
 static struct sim_ctx *primary_of(CUdevice device) {
   if (primaries[device] == NULL) {
     primaries[device] = sim_ctx_new(device);
@@ -69,7 +70,7 @@ static struct sim_ctx *a_green_one(const struct sim_ctx *primary) {
   return NULL;
 }
 
-/* With the green contexts that a reset finds. */
+/* Also ends the green contexts that depend on it; a reset can find some. */
 static void primary_end(struct sim_ctx *ctx) {
   sim_ctx_wait(ctx);
   for (;;) {
@@ -162,7 +163,7 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags) {
   return ctx ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* The old form refuses to change the flags of an active context. */
+/* The first version of the function fails if the context is active. */
 CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags) {
   CUresult result = device_check(dev);
   if (result)

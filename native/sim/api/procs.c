@@ -1,4 +1,4 @@
-/* cuGetProcAddress: names with versions, and what the driver says about itself. */
+/* cuGetProcAddress and cuGetExportTable (lookup of functions by name and version), and the driver's version. */
 #include <string.h>
 
 #include "sim/model/model.h"
@@ -11,7 +11,7 @@ CUresult cuDriverGetVersion(int *driverVersion) {
   return CUDA_SUCCESS;
 }
 
-/* The first entry of a base, or NULL. The table is sorted by base. */
+/* The first entry with this base, or NULL. The table is sorted by base. */
 static const struct sim_proc *first_of(const char *base) {
   unsigned low = 0, high = sim_nprocs;
   while (low < high) {
@@ -24,8 +24,8 @@ static const struct sim_proc *first_of(const char *base) {
   return low < sim_nprocs && strcmp(sim_procs[low].base, base) == 0 ? &sim_procs[low] : NULL;
 }
 
-/* The newest form not newer than asked for, the per-thread one where that is asked for and exists. A version beyond
- * this driver's finds nothing: its forms are unknown here. */
+/* Finds the newest variant not newer than the requested version; the per-thread variant if requested and available. A
+ * version newer than this driver's finds nothing, because its variants are unknown here. */
 static CUdriverProcAddressQueryResult find(const char *base, int version, bool per_thread, void **function) {
   const struct sim_proc *proc = first_of(base), *end = sim_procs + sim_nprocs;
   const struct sim_proc *found[2] = {NULL, NULL};
@@ -59,7 +59,7 @@ CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuin
   return cuGetProcAddress_v2(symbol, pfn, cudaVersion, flags, NULL);
 }
 
-/* Private tables are not part of the public API and there are none here. */
+/* Export tables are not part of the public API, and none are provided. */
 CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTableId) {
   if (ppExportTable == NULL || pExportTableId == NULL)
     return CUDA_ERROR_INVALID_VALUE;

@@ -1,4 +1,4 @@
-/* Facts and settings of contexts. */
+/* Properties and settings of contexts. */
 #include "sim/api/contexts.h"
 #include "sim/program/implicit.h"
 

@@ -1,4 +1,4 @@
-/* Streams as a program sees them. */
+/* The API of streams. */
 #include "sim/model/streams.h"
 
 enum { GREATEST_PRIORITY = -5 };

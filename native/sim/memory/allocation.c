@@ -1,7 +1,7 @@
-/* Memory behind a range of its own: made, found and given back. */
+/* Ranges with memory of their own: allocation, lookup and release. */
 #include "sim/memory/memory.h"
 
-/* Nothing needs no word with the engine. */
+/* 0 bytes need no request to the engine. */
 static CUresult reserve(CUdevice device, uint64_t bytes) {
   return bytes ? sim_memory_reserve(device, bytes) : CUDA_SUCCESS;
 }
@@ -45,7 +45,7 @@ void sim_memory_forget(struct sim_range *range) {
   struct sim_range gone = *range;
   sim_range_remove(range);
   sim_ranges_unlock();
-  if (gone.kind != SIM_RANGE_REGISTERED) /* the caller's own pages */
+  if (gone.kind != SIM_RANGE_REGISTERED) /* registered pages belong to the caller */
     sim_pages_free(&gone.pages);
   release(gone.device, gone.charged);
 }

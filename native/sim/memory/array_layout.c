@@ -1,15 +1,15 @@
-/* How the elements of an array lie in its memory. */
+/* The memory layout of an array's elements. */
 #include "sim/memory/memory.h"
 
-enum { /* flags of a descriptor */
+enum { /* flags in a descriptor */
        ARRAY_LAYERED = 1,
        ARRAY_CUBEMAP = 4,
-       ARRAY_KNOWN = 0x3f,  /* the others: sparse, deferred mapping, video */
-       MAX_EXTENT = 1 << 17 /* the product of three and an element stays within 64 bits */
+       ARRAY_KNOWN = 0x3f,  /* the remaining flags: sparse, deferred mapping, video */
+       MAX_EXTENT = 1 << 17 /* so that the product of three extents and an element size fits in 64 bits */
 };
 
-/* Bytes of one channel, or of a whole element where the format says its channels itself; 0: not a format of plain
- * elements. */
+/* Size in bytes of one channel. For formats that imply their channels, sets *channels and returns the size of an
+ * element. 0: not a format of plain elements. */
 static unsigned channel_bytes(CUarray_format format, unsigned *channels) {
   enum { FORMS = 6 };
   static const unsigned char in_format[FORMS][2] = {{1, 1}, {1, 2}, {1, 4}, {2, 1}, {2, 2}, {2, 4}};
@@ -35,7 +35,7 @@ static unsigned channel_bytes(CUarray_format format, unsigned *channels) {
 
 static uint64_t nonzero(uint64_t extent) { return extent ? extent : 1; }
 
-/* Checks a descriptor and says how its bytes lie. */
+/* Validates a descriptor and computes the layout. */
 CUresult sim_array_layout(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, struct sim_array_view *view) {
   unsigned channels = descriptor->NumChannels;
   if (channels != 1 && channels != 2 && channels != 4)

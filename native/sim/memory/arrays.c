@@ -1,4 +1,5 @@
-/* Arrays and mipmapped arrays: rows without padding in device memory, a cube or layers one after the other. */
+/* Arrays and mipmapped arrays: rows without padding in device memory; slices of a 3D array and layers are
+ * consecutive. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +9,7 @@ struct CUarray_st {
   struct sim_array_view view;
   CUDA_ARRAY3D_DESCRIPTOR descriptor;
   struct sim_ctx *ctx;
-  CUdeviceptr memory; /* 0: a level of a mipmapped array, whose memory it is part of */
+  CUdeviceptr memory; /* 0: a level of a mipmapped array, which owns the memory */
   uint64_t charged;
   struct CUarray_st *next;
 };
@@ -23,7 +24,7 @@ struct CUmipmappedArray_st {
   struct CUmipmappedArray_st *next;
 };
 
-/* Under sim_ranges_lock. */
+/* Guarded by sim_ranges_lock. */
 static struct {
   struct CUarray_st *arrays;
   struct CUmipmappedArray_st *mipmapped;
@@ -190,7 +191,7 @@ static void free_levels(struct CUmipmappedArray_st *mipmapped) {
   free(mipmapped);
 }
 
-/* Describes the levels; view.at is an offset until there is memory. */
+/* Fills in the levels; view.at is an offset until the memory is allocated. */
 static CUresult make_levels(struct CUmipmappedArray_st *mipmapped, const CUDA_ARRAY3D_DESCRIPTOR *first,
                             unsigned count) {
   mipmapped->level = calloc(count, sizeof *mipmapped->level);

@@ -1,10 +1,11 @@
-/* Copies: every form becomes a CUDA_MEMCPY3D, which becomes one op that moves real bytes when it completes. */
+/* Copies: every variant is converted to a CUDA_MEMCPY3D and then to one op that moves the bytes when it completes. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "sim/memory/memory.h"
 
-/* Pageable sources up to this are copied aside at the call, as the hardware's driver does; larger ones are waited for. */
+/* Pageable sources up to this size in bytes are staged during the call, as in the real driver; copies of larger ones
+ * are waited for. */
 enum { STAGING_MAX = 65536 };
 
 enum place { PLACE_PAGEABLE, PLACE_PINNED, PLACE_DEVICE };
@@ -42,7 +43,7 @@ struct end {
   CUarray array;
 };
 
-/* Bytes from the first to behind the last byte of a box in pitched memory; false if that makes no sense. */
+/* The number of bytes from the first to the last byte of a box in pitched memory; false if the box is not valid. */
 static bool span_of(const struct end *end, const CUDA_MEMCPY3D *box, uint64_t pitch, uint64_t rows, uint64_t *skip,
                     uint64_t *span) {
   uint64_t last_row, last;
@@ -58,7 +59,8 @@ static bool span_of(const struct end *end, const CUDA_MEMCPY3D *box, uint64_t pi
   return *skip < SIM_ADDRESS_SPACE && *span <= SIM_ADDRESS_SPACE;
 }
 
-/* What kind of memory an address is. false: it belongs to the driver, but not all of [address, address + bytes). */
+/* Determines the kind of memory at an address. False if the address is known to the driver but not all of [address,
+ * address + bytes) is. */
 static bool place_of(uint64_t address, uint64_t bytes, enum place *place, CUdevice *device) {
   bool fits = true;
   sim_ranges_lock();
@@ -68,7 +70,7 @@ static bool place_of(uint64_t address, uint64_t bytes, enum place *place, CUdevi
   if (range) {
     bool host = range->kind == SIM_RANGE_HOST || range->kind == SIM_RANGE_REGISTERED;
     fits = bytes <= range->bytes - (address - range->base) && (range->kind != SIM_RANGE_MAPPED || range->readable);
-    /* neighbouring mappings of cuMemMap are one memory to a copy */
+    /* adjacent mappings of cuMemMap can be copied as one */
     for (uint64_t end = range->base + range->bytes; range->kind == SIM_RANGE_MAPPED && range->readable && !fits;) {
       struct sim_range *next = sim_range_at(end);
       if (!next || next->kind != SIM_RANGE_MAPPED || !next->readable)
@@ -120,7 +122,7 @@ static CUresult resolve(const struct end *end, const CUDA_MEMCPY3D *box, struct 
   *side = (struct side){.at = (uint8_t *)(uintptr_t)(base + skip), .pitch = pitch, .slice = pitch * rows};
   bool fits = place_of(base + skip, span, &side->place, &side->device);
   if (end->type == CU_MEMORYTYPE_HOST) {
-    /* managed memory read as host memory, or a buffer only partly registered */
+    /* managed memory accessed as host memory, or a buffer that is only partly registered */
     if (side->place == PLACE_DEVICE || !fits)
       side->place = PLACE_PAGEABLE;
     return CUDA_SUCCESS;
@@ -202,13 +204,13 @@ static CUresult make_op(const CUDA_MEMCPY3D *params, struct sim_op *op, union si
 CUresult sim_memcpy_op(struct sim_ctx *ctx, const CUDA_MEMCPY3D *params, struct sim_op *op,
                        union sim_op_storage *storage) {
   struct side src, dst;
-  (void)ctx; /* unified addresses: the memory says where it is */
+  (void)ctx; /* with unified addresses the address determines the device */
   if (empty(params))
     return CUDA_ERROR_INVALID_VALUE;
   return make_op(params, op, storage, &src, &dst);
 }
 
-/* Puts a small pageable source aside, so that the caller may change it as soon as the call returns. */
+/* Copies a small pageable source aside, so that the caller may change it when the call returns. */
 static bool stage(struct copy_work *work) {
   uint64_t bytes = work->width * work->height * work->depth;
   if (bytes > STAGING_MAX)
@@ -259,6 +261,6 @@ CUresult sim_copy_submit(const CUDA_MEMCPY3D *params, CUstream handle, enum sim_
   void *staging = work->staging;
   result = wait ? sim_submit_and_wait(stream, &op) : sim_submit(stream, &op);
   if (result != CUDA_SUCCESS && staging)
-    free(staging); /* refused: run_copy will not see it */
+    free(staging); /* submission failed, so run_copy is not called */
   return result;
 }

@@ -1,5 +1,5 @@
-/* The copy functions of the driver API, all forms. The names without a version suffix that take 32-bit device pointers
- * are in legacy.c. */
+/* The copy functions of the driver API, in all variants. Functions without a version suffix that take 32-bit device
+ * pointers are in legacy.c. */
 #include <string.h>
 
 #include "sim/memory/memory.h"
@@ -87,7 +87,7 @@ static CUresult peer3(const CUDA_MEMCPY3D_PEER *pCopy, CUstream stream, enum sim
     result = sim_ctx_get(pCopy->srcContext, &here);
   if (result != CUDA_SUCCESS)
     return result;
-  /* the same fields in the same places, with contexts where CUDA_MEMCPY3D has reserved words */
+  /* the layout is the same, except that it has contexts where CUDA_MEMCPY3D has reserved words */
   CUDA_MEMCPY3D params;
   _Static_assert(sizeof params == sizeof *pCopy, "layout");
   memcpy(&params, pCopy, sizeof params);

@@ -1,9 +1,10 @@
-/* Batches of copies, and single ones in their form. Every element is checked before the first is submitted. */
+/* Batches of copies, and single copies with the same parameters. Every element is checked before the first one is
+ * submitted. */
 #include "sim/memory/memory.h"
 
 enum { OPERAND_POINTER = 1, OPERAND_ARRAY = 2 };
 
-/* What a batch is about, whatever its form: the copy with this number. */
+/* A batch in any of its forms: access to the copy with a given number. */
 struct batch {
   size_t count;
   const CUdeviceptr *dsts, *srcs;
@@ -30,7 +31,7 @@ static CUresult place_operand(const CUmemcpy3DOperand *operand, uint64_t element
   return CUDA_SUCCESS;
 }
 
-/* Extents are in elements: of the array where one end is an array, else bytes. */
+/* Size of the unit of the extents: an element if one end is an array, otherwise a byte. */
 static CUresult element_of(const CUDA_MEMCPY3D_BATCH_OP *op, uint64_t *element) {
   struct sim_array_view view;
   const CUmemcpy3DOperand *with = op->src.type == OPERAND_ARRAY ? &op->src : &op->dst;
@@ -43,7 +44,7 @@ static CUresult element_of(const CUDA_MEMCPY3D_BATCH_OP *op, uint64_t *element) 
   return result;
 }
 
-/* A box without rows or layers given is packed. */
+/* If no row or layer length is given, the box is packed. */
 static void pack(const CUDA_MEMCPY3D *params, size_t *pitch, size_t *rows) {
   if (*pitch == 0)
     *pitch = params->WidthInBytes;
@@ -92,7 +93,8 @@ static CUresult nth(const struct batch *batch, size_t i, CUDA_MEMCPY3D *params) 
   return CUDA_SUCCESS;
 }
 
-/* fail_index, if any, gets the number of the element that is wrong, or SIZE_MAX where it is none in particular. */
+/* fail_index (may be NULL) receives the index of the invalid element, or SIZE_MAX if the error concerns no particular
+ * element. */
 static CUresult submit(const struct batch *batch, unsigned long long flags, size_t *fail_index, CUstream handle) {
   struct sim_stream *stream;
   struct sim_op op;
@@ -106,7 +108,7 @@ static CUresult submit(const struct batch *batch, unsigned long long flags, size
   if (result != CUDA_SUCCESS)
     return result;
   if (batch->count == 0 || flags || handle == CU_STREAM_LEGACY || (!handle && !sim_per_thread))
-    return CUDA_ERROR_INVALID_VALUE; /* batches are not for the legacy stream */
+    return CUDA_ERROR_INVALID_VALUE; /* batches are not allowed on the legacy stream */
   if (sim_stream_capturing(stream))
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   for (size_t i = 0; i < batch->count; i++) {

@@ -1,5 +1,5 @@
-/* Memory of other interfaces. The one that can be simulated is memory which another process, or this one, exported as a
- * file (cuMemExportToShareableHandle). It stays charged to whoever made it. */
+/* External memory of other interfaces. The only kind that can be simulated is memory that this or another process
+ * exported as a file (cuMemExportToShareableHandle). It stays charged to the process that created it. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -9,14 +9,14 @@
 
 struct external {
   uint32_t magic;
-  int fd; /* ours since the import */
+  int fd; /* owned by this object since the import */
   uint64_t bytes;
   CUdevice device;
   struct external *next;
 };
 enum { EXTERNAL_MAGIC = 0x65787465, DEDICATED = 1 /* CUDA_EXTERNAL_MEMORY_DEDICATED */ };
 
-static struct external *externals; /* under sim_ranges_lock */
+static struct external *externals; /* guarded by sim_ranges_lock */
 
 CUresult cuImportExternalMemory(CUexternalMemory *extMem_out, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *desc) {
   struct sim_ctx *ctx;
@@ -42,7 +42,7 @@ CUresult cuImportExternalMemory(CUexternalMemory *extMem_out, const CUDA_EXTERNA
   return CUDA_SUCCESS;
 }
 
-/* With sim_ranges_lock: the link to it, NULL: no such handle. */
+/* The link that refers to the object; NULL: no such handle. Requires sim_ranges_lock. */
 static struct external **find(CUexternalMemory handle) {
   for (struct external **at = &externals; *at; at = &(*at)->next)
     if (*at == (struct external *)handle)
@@ -90,7 +90,7 @@ CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *devPtr, CUexternalMemory e
   return result;
 }
 
-/* Buffers stay until they are freed. */
+/* Buffers mapped from it remain until they are freed. */
 CUresult cuDestroyExternalMemory(CUexternalMemory extMem) {
   CUresult result = sim_ready();
   if (result != CUDA_SUCCESS)

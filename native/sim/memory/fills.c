@@ -1,4 +1,4 @@
-/* Fills. */
+/* Memory fills (cuMemset*). */
 #include <string.h>
 
 #include "sim/memory/memory.h"
@@ -31,7 +31,7 @@ static void run_fill(void *payload) {
 CUresult sim_memset_op(struct sim_ctx *ctx, const CUDA_MEMSET_NODE_PARAMS *params, struct sim_op *op,
                        union sim_op_storage *storage) {
   uint64_t width, span, element = params->elementSize;
-  (void)ctx; /* unified addresses: the memory says where it is */
+  (void)ctx; /* with unified addresses the address determines the device */
   if (element != 1 && element != 2 && element != 4)
     return CUDA_ERROR_INVALID_VALUE;
   if (params->width == 0 || params->height == 0 || params->dst % element)
@@ -60,7 +60,7 @@ CUresult sim_memset_op(struct sim_ctx *ctx, const CUDA_MEMSET_NODE_PARAMS *param
   return CUDA_SUCCESS;
 }
 
-/* Fills never wait for the device, except those of pinned host memory. */
+/* Fills do not wait for the device, except fills of pinned host memory. */
 static CUresult fill(CUdeviceptr dst, size_t pitch, uint32_t value, unsigned element, size_t width, size_t height,
                      CUstream handle, bool asynchronous) {
   struct sim_stream *stream;

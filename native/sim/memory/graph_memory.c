@@ -1,11 +1,12 @@
-/* Memory of graph allocation nodes: an address for the life of the graph, and bytes of the device's graph pool from the
- * launch that allocates to the work that frees. What is freed stays reserved for the next launch of any graph until it
- * is trimmed. */
+/* Memory of graph allocation nodes: the address exists for the life of the graph; memory from the device's graph pool
+ * backs it from the launch that allocates until the work that frees it. Freed memory stays reserved for later launches
+ * of any graph until it is trimmed. */
 #include <string.h>
 
 #include "sim/memory/memory.h"
 
-/* Under sim_ranges_lock. Multiples of SIM_VMM_GRANULARITY: graphs map physical pages behind addresses they keep. */
+/* Guarded by sim_ranges_lock. Multiples of SIM_VMM_GRANULARITY, because graphs map physical pages at fixed
+ * addresses. */
 static struct {
   uint64_t used, reserved, high_used, high_reserved;
 } pool[SIM_MAX_DEVICES];
@@ -30,7 +31,7 @@ CUresult sim_graph_mem_reserve(CUdevice device, size_t bytes, CUdeviceptr *addre
   return sim_memory_new(NULL, device, SIM_RANGE_GRAPH, bytes, 0, 0, false, address);
 }
 
-/* Until this many bytes are reserved and not in use. */
+/* Grows the pool until this many bytes are reserved and unused. */
 static CUresult grow(CUdevice device, uint64_t bytes) {
   uint64_t spare = pool[device].reserved - pool[device].used;
   if (bytes <= spare)
@@ -157,7 +158,7 @@ CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr
   return CUDA_SUCCESS;
 }
 
-/* Only the high marks can be set, and only back to now. */
+/* Only the high-water marks can be changed: setting one to 0 resets it to the current value. */
 CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value) {
   uint64_t wanted;
   CUresult result = check(device, attr, value);

@@ -1,7 +1,7 @@
-/* Hints about memory, which the simulated device accepts and has no use for. */
+/* Memory hints: validated but otherwise without effect on the simulated device. */
 #include "sim/memory/memory.h"
 
-/* Checks what a real driver would check; all memory is equally near, so there is nothing to move. */
+/* Performs the checks of a real driver. Nothing is moved, because all memory is equally close. */
 static CUresult hint(CUdeviceptr address, size_t bytes) {
   CUresult result = sim_ready();
   if (result != CUDA_SUCCESS)
@@ -38,13 +38,13 @@ CUresult cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUde
 }
 
 CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUmemLocation location) {
-  (void)location; /* ignored for half of the advices */
+  (void)location; /* ignored for half of the kinds of advice */
   return advise(devPtr, count, advice);
 }
 
 static void nothing(void *payload) { (void)payload; }
 
-/* Takes its place in the stream's order, so that capture rules and completion are those of any work. */
+/* Submits an empty item, so that capture rules and completion apply as to other work. */
 static CUresult order(CUstream handle) {
   struct sim_stream *stream;
   CUresult result = sim_stream_get(handle, &stream);

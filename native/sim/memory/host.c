@@ -1,4 +1,4 @@
-/* Host memory that the driver knows (pinned and registered), and what it tells about any pointer. */
+/* Pinned and registered host memory, and pointer attributes. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <sys/mman.h>
@@ -47,7 +47,7 @@ CUresult cuMemAllocHost_v2(void **pp, size_t bytesize) { return cuMemHostAlloc(p
 
 CUresult cuMemAllocHost(void **pp, unsigned int bytesize) { return cuMemHostAlloc(pp, bytesize, 0); }
 
-/* Finds host memory of one kind that starts at p, waits for the work that may use it, and takes it out of the table. */
+/* Finds host memory of one kind that starts at p, waits for work that may use it, and removes it from the table. */
 static bool take_out(void *p, enum sim_range_kind kind, struct sim_range *gone) {
   sim_ranges_lock();
   struct sim_range *range = sim_range_at((uint64_t)(uintptr_t)p);
@@ -163,7 +163,7 @@ CUresult cuMemHostGetFlags(unsigned int *pFlags, void *p) {
 
 /* ---- pointer attributes ------------------------------------------------------------------------------------------ */
 
-enum { UNKNOWN_DEVICE = -2 }; /* what cuPointerGetAttributes says of a pointer it does not know */
+enum { UNKNOWN_DEVICE = -2 }; /* result of cuPointerGetAttributes for an unknown pointer */
 
 static void put_u64(void *data, uint64_t value) { memcpy(data, &value, sizeof value); }
 
@@ -174,10 +174,10 @@ static void put_flag(void *data, bool value) { *(unsigned char *)data = value; }
 static bool of_device(const struct sim_range *range) { return range && !is_host(range); }
 
 static bool shows_context(const struct sim_range *range) {
-  return range && range->ctx && range->kind != SIM_RANGE_POOL; /* pool and cuMemMap memory belongs to no context */
+  return range && range->ctx && range->kind != SIM_RANGE_POOL; /* memory of pools and cuMemMap belongs to no context */
 }
 
-/* range may be NULL: an address the driver does not know. */
+/* range is NULL if the driver does not know the address. */
 static CUresult attribute_of(const struct sim_range *range, CUdeviceptr ptr, CUpointer_attribute attribute,
                              void *data) {
   switch (attribute) {

@@ -1,5 +1,5 @@
-/* Inter-process memory handles of the old kind (cuIpc*). A handle names an allocation by its place in the file behind
- * its process's device memory; the engine passes that file on to whoever knows the secret in the handle. The bytes stay
+/* Legacy inter-process memory handles (cuIpc*). A handle identifies an allocation by its offset in the file behind its
+ * process's device memory. The engine passes that file to any process that has the secret in the handle. The bytes stay
  * charged to the process that allocated them. */
 #define _GNU_SOURCE
 #include <string.h>
@@ -16,13 +16,13 @@ struct handle {
 _Static_assert(sizeof(struct handle) == sizeof(CUipcMemHandle), "a handle is 64 bytes");
 #define HANDLE_MAGIC 0x6773497063310001ull
 
-/* The secret of each device's file, once the engine has it. Under sim_ranges_lock. */
+/* The secret of each device's file, once it is registered with the engine. Guarded by sim_ranges_lock. */
 static struct {
   bool given;
   uint64_t secret[2];
 } shared[SIM_MAX_DEVICES];
 
-/* With the ranges lock held: the engine's answer comes without it being needed by anybody there. */
+/* Called with the ranges lock held. This cannot deadlock: the engine answers without needing that lock. */
 static CUresult share_file(CUdevice device, int fd) {
   uint64_t secret[2];
   if (shared[device].given)
@@ -72,7 +72,7 @@ CUdevice sim_ipc_device(uint32_t engine_device) {
   return -1;
 }
 
-/* The same handle opened before: one more user of the same address. */
+/* A handle that is already open: increments the use count and returns the same address. */
 static bool reopen(const struct handle *handle, uint64_t secret_id, CUdeviceptr *address) {
   bool found = false;
   sim_ranges_lock();
@@ -119,7 +119,7 @@ static CUresult open_handle(const struct handle *handle, struct sim_ctx *ctx, CU
   uint32_t engine_device;
   int fd, pid;
   if (sim_file_get(handle->secret, &fd, &engine_device, &pid) != 0)
-    return CUDA_ERROR_INVALID_VALUE; /* made up, or its process is gone */
+    return CUDA_ERROR_INVALID_VALUE; /* an invalid handle, or its process has ended */
   CUdevice device = sim_ipc_device(engine_device);
   CUresult result = CUDA_SUCCESS;
   if (pid == sim_info()->host_pid)

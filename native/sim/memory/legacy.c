@@ -1,5 +1,5 @@
-/* The forms of CUDA 2 with 32-bit sizes and device pointers. cuMemAlloc of that age gives addresses that fit them, so
- * the rest only has to widen. */
+/* The CUDA 2 variants with 32-bit sizes and device pointers. The cuMemAlloc of that interface returns addresses that
+ * fit in 32 bits, so the other functions only widen their arguments. */
 #include "sim/memory/memory.h"
 
 static CUDA_MEMCPY2D wide2(const CUDA_MEMCPY2D_v1 *copy) {
@@ -134,7 +134,7 @@ CUresult cuMemHostGetDevicePointer(CUdeviceptr_v1 *pdptr, void *p, unsigned int 
   if (result != CUDA_SUCCESS)
     return result;
   if (address > UINT32_MAX)
-    return CUDA_ERROR_INVALID_VALUE; /* the caller's pointers are too short for it */
+    return CUDA_ERROR_INVALID_VALUE; /* the address does not fit in the caller's 32-bit pointer */
   *pdptr = (CUdeviceptr_v1)address;
   return CUDA_SUCCESS;
 }

@@ -1,10 +1,9 @@
-/* Device memory: cuMemAlloc and its family, the memory other files of the driver ask for, and what a context leaves
- * behind. */
+/* Device memory: cuMemAlloc and its variants, internal allocations of the driver, and release of a context's memory. */
 #include <string.h>
 
 #include "sim/memory/memory.h"
 
-/* The common start of all allocations: initialised, a context, no capture in the way, a size that makes sense. */
+/* Checks common to all allocations: initialised, a current context, no conflicting capture, a plausible size. */
 static CUresult allocation_start(size_t bytes, const void *out, struct sim_ctx **ctx) {
   CUresult result = sim_ctx_need(ctx);
   if (result == CUDA_SUCCESS)
@@ -82,7 +81,7 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned in
   return result;
 }
 
-/* Takes a range that is marked dying, of a pool or its own, out of the table and gives back what it holds. */
+/* Removes a range that is marked dying from the table and frees what it holds, whether it is a pool block or not. */
 static void forget(struct sim_range *range) {
   if (range->kind != SIM_RANGE_POOL) {
     sim_memory_forget(range);
@@ -114,7 +113,7 @@ CUresult sim_memory_free(CUdeviceptr address) {
     range->unfreed = false;
   struct sim_ctx *ctx = range->ctx;
   CUdevice device = range->device;
-  range->dying = !graph; /* a graph's address comes back with its next launch */
+  range->dying = !graph; /* the address of a graph's memory is backed again at the next launch */
   sim_ranges_unlock();
   if (ctx)
     sim_ctx_wait(ctx);

@@ -1,9 +1,10 @@
-/* Multicast objects: which memory is bound to them, and thereby kept. What is stored through one is not modelled. */
+/* Multicast objects: the memory bound to them, which the binding keeps alive. Stores through a multicast address are
+ * not modelled. */
 #include <stdlib.h>
 
 #include "sim/memory/vmm.h"
 
-/* All with sim_ranges_lock. */
+/* The helper functions below require sim_ranges_lock. */
 static CUdevice device_of(const struct binding *binding) { return sim_physical_device(&binding->memory->prop); }
 
 static struct physical *object_of(CUmemGenericAllocationHandle handle) {
@@ -64,7 +65,8 @@ CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle mcHandle, CUdevice de
   return result;
 }
 
-/* A call before all devices were added would wait for them on hardware; here nobody else could add one. */
+/* On hardware a call before all devices were added waits for them. Here it fails, because no other process could add
+ * one. */
 static CUresult bind(struct physical *object, uint64_t offset, struct physical *memory, uint64_t memory_offset,
                      uint64_t bytes) {
   if (!object || !memory || memory->multicast || bytes == 0 || (offset | memory_offset | bytes) % SIM_VMM_GRANULARITY ||

@@ -1,10 +1,10 @@
-/* Physical memory: which handles there are, and the end of those that nothing keeps any more. */
+/* Physical memory handles, and release of memory with no remaining reference. */
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "sim/memory/vmm.h"
 
-/* Under sim_ranges_lock. */
+/* Guarded by sim_ranges_lock. */
 static struct {
   struct physical *physicals;
   uint64_t ids;

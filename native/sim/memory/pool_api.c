@@ -1,13 +1,13 @@
-/* Memory pools: handles, attributes, access, and which pool a device allocates from. */
+/* Memory pools: handles, attributes, access rights, and each device's current pool. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "sim/memory/pools.h"
 
-/* Under sim_ranges_lock. */
+/* Guarded by sim_ranges_lock. */
 static struct {
   struct CUmemPoolHandle_st standard[SIM_MAX_DEVICES];
-  CUmemoryPool current[SIM_MAX_DEVICES]; /* NULL: the standard one */
+  CUmemoryPool current[SIM_MAX_DEVICES]; /* NULL: the default pool */
 } all;
 
 static CUmemoryPool standard_pool(CUdevice device) {
@@ -60,7 +60,7 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
   return result;
 }
 
-/* Since 13.0 pools are found by location; only devices have one here. */
+/* Since CUDA 13.0 pools are found by location; only locations on devices are supported here. */
 static CUresult at_location(const CUmemLocation *location, CUmemAllocationType type) {
   CUresult result = sim_ready();
   if (result != CUDA_SUCCESS)
@@ -95,7 +95,7 @@ static CUresult check_properties(const CUmemPoolProps *props) {
                                                          props->location.type == CU_MEM_LOCATION_TYPE_DEVICE))
     return CUDA_ERROR_NOT_SUPPORTED;
   if (props->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED && props->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-    return CUDA_ERROR_NOT_SUPPORTED; /* managed memory is on the device all the time here */
+    return CUDA_ERROR_NOT_SUPPORTED; /* managed memory always resides on the device here */
   if (props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED && props->allocType != CU_MEM_ALLOCATION_TYPE_MANAGED)
     return CUDA_ERROR_INVALID_VALUE;
   switch (props->location.type) {
@@ -218,7 +218,7 @@ static bool access_valid(const struct CUmemPoolHandle_st *pool, const CUmemAcces
   return desc->location.type == CU_MEM_LOCATION_TYPE_DEVICE && sim_device_valid(desc->location.id) &&
          (desc->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE || desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READ ||
           desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) &&
-         !(own && desc->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE); /* a device keeps access to its own pool */
+         !(own && desc->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE); /* a device cannot lose access to its own pool */
 }
 
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count) {

@@ -1,5 +1,5 @@
-/* Pools shared between processes. A pool's handle is a file that names its device; a pointer's export data names the
- * block's place in the file behind the exporter's device memory. The bytes stay charged to the exporter. */
+/* Sharing pools between processes. A pool's handle is a file that identifies its device. The export data of a pointer
+ * gives the block's offset in the file behind the exporter's device memory. The bytes stay charged to the exporter. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -90,7 +90,7 @@ CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *shareData_out, CUdevicep
   return result;
 }
 
-/* Blocks begin anywhere in a page. */
+/* Blocks need not be page-aligned. */
 static CUresult map_block(const struct pointer *pointer, int fd, CUdevice device, CUdeviceptr *address) {
   uint64_t inside = pointer->offset % SIM_PAGE, mapped = sim_round_up(inside + pointer->bytes, SIM_PAGE);
   void *at =

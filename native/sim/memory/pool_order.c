@@ -1,7 +1,7 @@
-/* Memory taken and given back in stream order: cuMemAllocAsync and cuMemFreeAsync. */
+/* Stream-ordered allocation: cuMemAllocAsync and cuMemFreeAsync. */
 #include "sim/memory/pools.h"
 
-/* handle NULL: the current pool of the stream's device. */
+/* handle NULL: use the current pool of the stream's device. */
 static CUresult allocate(CUdeviceptr *dptr, size_t bytes, CUmemoryPool handle, CUstream stream_handle) {
   struct sim_stream *stream;
   CUresult result = sim_ready();
@@ -45,7 +45,7 @@ static CUresult free_async(CUdeviceptr address, CUstream handle) {
   if (kind == SIM_RANGE_GRAPH)
     return sim_graph_mem_free_in_order(stream, address);
   if (sim_stream_capturing(stream))
-    return CUDA_ERROR_INVALID_VALUE; /* only a graph's own allocations can be freed in it */
+    return CUDA_ERROR_INVALID_VALUE; /* during a capture only allocations of the same graph can be freed */
   if (kind == SIM_RANGE_DEVICE || kind == SIM_RANGE_MANAGED || kind == SIM_RANGE_IMPORTED)
     return sim_memory_free_in_order(stream, address);
   return sim_pool_fade(stream, address);

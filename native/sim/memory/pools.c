@@ -1,11 +1,11 @@
-/* Memory pools: cuMemAllocAsync and friends.
+/* Memory pools: cuMemAllocAsync and related functions.
  *
- * A pool holds chunks, each one piece of device memory charged when the pool grows, each cut into blocks in address
- * order. A freed block is `fading` until the stream reaches the free: until then only the same stream may have it
- * again, since its work runs later anyway. Chunks without a live block go back when the pool holds more than its
- * release threshold and somebody synchronises, when the pool is trimmed, or when the device has no room for another
- * allocation. A destroyed pool keeps what it has until its last block is freed, as cuMemPoolDestroy's documentation
- * says. */
+ * A pool holds chunks. Each chunk is one piece of device memory, charged when the pool grows, and is divided into
+ * blocks in address order. A freed block is `fading` until the stream reaches the free operation; until then only the
+ * same stream may reuse it, because its later work runs after the free anyway. Chunks without live blocks are returned
+ * to the device in three cases: the pool holds more than its release threshold when the program synchronises, the pool
+ * is trimmed, or the device has no memory for another allocation. A destroyed pool keeps its memory until the last
+ * block is freed, as documented for cuMemPoolDestroy. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ struct block {
   uint64_t base, bytes;         /* a multiple of SIM_ALLOC_ROUND */
   enum block_state state;
   struct sim_stream *faded_on;
-  uint64_t generation; /* + 1 at each use: an old free finds that the block is somebody else's by now */
+  uint64_t generation; /* + 1 at each use: lets a queued free detect that the block was reused since */
 };
 
 struct chunk {
@@ -30,10 +30,10 @@ struct chunk {
   uint64_t live; /* blocks that are not free */
 };
 
-/* Under sim_ranges_lock. */
+/* Guarded by sim_ranges_lock. */
 static struct {
   struct CUmemPoolHandle_st *pools;
-  struct block *spare; /* blocks that no chunk has any more. Never freed: a free still queued may name them */
+  struct block *spare; /* unused block structs. Never freed, because a queued free may still refer to them */
 } all;
 
 static bool on_device(const struct CUmemPoolHandle_st *pool) {
@@ -78,7 +78,7 @@ void sim_pool_trim(struct CUmemPoolHandle_st *pool, uint64_t keep) {
   }
 }
 
-/* Somebody has waited: what exceeds a pool's release threshold goes back. */
+/* Called after a synchronisation: returns memory beyond each pool's release threshold. */
 static void give_back(void) {
   sim_ranges_lock();
   for (struct CUmemPoolHandle_st *pool = all.pools; pool; pool = pool->next)
@@ -111,7 +111,8 @@ static void raise_high(uint64_t value, uint64_t *high) {
 
 /* ---- chunks ------------------------------------------------------------------------------------------------------ */
 
-/* Growth in whole steps, or the finest that fits where the pool's own limit is nearer than a step. */
+/* Growth in multiples of the step, or in the smallest sufficient unit if the pool's size limit does not leave a whole
+ * step. */
 static CUresult growth_of(const struct CUmemPoolHandle_st *pool, uint64_t bytes, uint64_t *growth) {
   *growth = sim_round_up(bytes, SIM_POOL_STEP);
   if (!pool->max || pool->reserved + *growth <= pool->max)
@@ -162,7 +163,7 @@ static void trim_device(CUdevice device) {
 
 /* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
-/* A free block that is large enough, or one of exactly this size that fades on the same stream. */
+/* True for a free block that is large enough, or a block of exactly this size that fades on the same stream. */
 static bool usable(const struct block *block, uint64_t bytes, const struct sim_stream *stream) {
   return block->state == BLOCK_FREE
              ? block->bytes >= bytes
@@ -257,7 +258,7 @@ void sim_pools_ctx_destroyed(struct sim_ctx *ctx) {
 
 /* ---- allocation -------------------------------------------------------------------------------------------------- */
 
-/* One try, with the lock held. */
+/* One attempt. Requires the lock. */
 static CUresult take(struct CUmemPoolHandle_st *pool, uint64_t bytes, struct sim_stream *stream, CUdeviceptr *address) {
   uint64_t rounded = sim_round_up(bytes, SIM_ALLOC_ROUND);
   struct block *block = smallest_usable(pool, rounded, stream);
@@ -281,7 +282,7 @@ static CUresult take(struct CUmemPoolHandle_st *pool, uint64_t bytes, struct sim
   return CUDA_SUCCESS;
 }
 
-/* A full device gets a second try without what pools hold unused, and a third after all queued frees. */
+/* If the device is full, tries again after releasing unused pool memory, and a third time after all queued frees. */
 CUresult sim_pool_take(struct CUmemPoolHandle_st *pool, uint64_t bytes, struct sim_stream *stream,
                        CUdeviceptr *address) {
   CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -331,6 +332,6 @@ CUresult sim_pool_fade(struct sim_stream *stream, CUdeviceptr address) {
                             .payload_bytes = sizeof fade};
   CUresult result = sim_submit(stream, &op);
   if (result != CUDA_SUCCESS)
-    run_fade(&fade); /* the stream is gone: nothing can use the block any more */
+    run_fade(&fade); /* the stream no longer exists, so nothing can use the block */
   return result;
 }

@@ -1,4 +1,4 @@
-/* The table of all address ranges the driver knows, and the pages behind device memory. */
+/* The table of all address ranges known to the driver, and the pages behind device memory. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -17,8 +17,8 @@
 #define LOW_STEP UINT64_C(0x1000000)
 #endif
 
-/* Sorted by base, never overlapping. An array: a program has thousands of ranges, not millions, and looks them up far
- * more often than it makes them. */
+/* Sorted by base, without overlaps. An array is sufficient: programs have thousands of ranges, not millions, and look
+ * them up much more often than they create them. */
 static struct {
   pthread_mutex_t lock;
   struct sim_range **sorted;
@@ -26,12 +26,12 @@ static struct {
   uint64_t ids;
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* The file behind the memory of each device, with a lock of its own: taken last. */
+/* The file behind each device's memory. It has its own lock, which is taken last. */
 static struct {
   pthread_mutex_t lock;
   struct {
-    int fd;        /* 0: not made yet, -1: could not be */
-    uint64_t next; /* offsets are never used twice: holes are punched instead */
+    int fd;        /* 0: not created yet, -1: could not be created */
+    uint64_t next; /* offsets are not reused; freed parts are punched out of the file */
   } device[SIM_MAX_DEVICES];
 } files = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -41,7 +41,7 @@ void sim_ranges_unlock(void) { pthread_mutex_unlock(&all.lock); }
 
 uint64_t sim_round_up(uint64_t value, uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-/* How many ranges start at or before address. */
+/* The number of ranges that start at or before address. */
 static size_t rank_of(uint64_t address) {
   size_t low = 0, high = all.count;
   while (low < high) {
@@ -112,7 +112,7 @@ static bool file_size_unlimited(void) {
   return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY;
 }
 
-/* Never descriptor 0, which says not made yet. */
+/* Never returns descriptor 0, which means "not created yet". */
 static int file_new(void) {
   int fd = memfd_create("gpushare-sim-device", MFD_CLOEXEC);
   if (fd != 0)
@@ -122,8 +122,8 @@ static int file_new(void) {
   return fd;
 }
 
-/* A place of `bytes` in the device's file, in *offset; -1 where there can be no file: growing one past RLIMIT_FSIZE
- * would raise a signal in the program. */
+/* Reserves `bytes` in the device's file and returns its descriptor, with the position in *offset. -1 if there can be no
+ * file: growing one beyond RLIMIT_FSIZE would raise SIGXFSZ in the program. */
 static int file_piece(CUdevice device, uint64_t bytes, uint64_t *offset) {
   if (!file_size_unlimited())
     return -1;
@@ -142,8 +142,8 @@ static int file_piece(CUdevice device, uint64_t bytes, uint64_t *offset) {
   return fd;
 }
 
-/* Below 4 GiB, for the calls whose pointers have 32 bits. Only x86 has a flag for it; elsewhere a hint that is free is
- * taken. */
+/* Maps memory below 4 GiB, for calls with 32-bit pointers. Only x86 has a flag for this; elsewhere a free address is
+ * passed as a hint. */
 static void *map_low(uint64_t bytes, int flags, int fd, off_t offset) {
 #ifdef MAP_32BIT
   return mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags | MAP_32BIT, fd, offset);

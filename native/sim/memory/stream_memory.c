@@ -1,4 +1,4 @@
-/* Memory taken and freed in the order of streams that no pool owns: graphs' and cuMemAlloc's. */
+/* Stream-ordered allocation and release of memory outside pools: memory of graphs and of cuMemAlloc. */
 #include <string.h>
 
 #include "sim/memory/memory.h"

@@ -1,11 +1,11 @@
-/* Values written to memory, and waited for in it, in stream order. */
+/* Writing values to memory and waiting for values in stream order. */
 #include "sim/memory/memory.h"
 
 struct value {
   void *host;
   uint64_t value;
   unsigned flags;
-  bool wide; /* 64 bits */
+  bool wide; /* 64-bit value */
 };
 
 static bool value_ready(const void *payload) {
@@ -37,7 +37,7 @@ static void value_write(void *payload) {
 
 enum { WAIT_FLAGS = 3 | CU_STREAM_WAIT_VALUE_FLUSH, WRITE_FLAGS = 1 };
 
-/* One memory operation of the batch form; the single calls are batches of one. */
+/* One operation of a batch; the functions for single operations submit batches of one. */
 static CUresult memory_op(struct sim_stream *stream, const CUstreamBatchMemOpParams *params) {
   CUstreamBatchMemOpType type = params->operation;
   if (type == CU_STREAM_MEM_OP_BARRIER || type == CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES)

@@ -1,8 +1,8 @@
 /* Virtual memory management: physical memory (cuMemCreate).
  *
- * A physical handle is a piece of a memfd, its own where it may be exported, so that an importing process maps the same
- * bytes. It lives, and is charged, until its last handle, mapping and place in a multicast object are gone; an imported
- * one is charged to the process that made it. */
+ * A physical handle is a piece of a memfd. Exportable memory has a memfd of its own, so that an importing process maps
+ * the same bytes. The memory exists and is charged until its last handle, mapping and binding to a multicast object are
+ * gone. Imported memory is charged to the process that created it. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -14,10 +14,10 @@
 
 #include "sim/memory/vmm.h"
 
-/* Behind the bytes of an exported file: what an importer must know. */
+/* Stored after the bytes of an exported file: information for the importer. */
 struct trailer {
   uint64_t magic, bytes;
-  uint32_t engine_device, reserved; /* of memory on a device: CUDA ordinals differ between processes */
+  uint32_t engine_device, reserved; /* engine's device number, because CUDA ordinals differ between processes */
   CUmemAllocationProp prop;
 };
 #define TRAILER_MAGIC 0x6773566d6d310001ull
@@ -181,7 +181,7 @@ CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocat
   return result;
 }
 
-/* Makes the ordinal this process's own. */
+/* Converts the device number to this process's ordinal. */
 static bool localise(struct trailer *trailer) {
   if (trailer->prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
     return true;
@@ -194,7 +194,7 @@ static bool localise(struct trailer *trailer) {
   return false;
 }
 
-/* A file that cuMemExportToShareableHandle made, in whatever process. */
+/* Reads the trailer of a file that cuMemExportToShareableHandle created in any process. */
 static bool read_trailer(int fd, struct trailer *trailer) {
   struct stat about;
   off_t at;
@@ -212,7 +212,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
   CUresult result = sim_ready();
   if (result != CUDA_SUCCESS)
     return result;
-  int fd = (int)(intptr_t)osHandle; /* the descriptor itself, in a pointer's clothes */
+  int fd = (int)(intptr_t)osHandle; /* the API passes the descriptor as a pointer value */
   if (!handle || shHandleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !read_trailer(fd, &trailer))
     return CUDA_ERROR_INVALID_VALUE;
   fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);

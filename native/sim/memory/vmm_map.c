@@ -1,12 +1,12 @@
-/* Virtual memory management: reserved addresses, and physical memory mapped there. */
+/* Virtual memory management: reserved address ranges, and mapping of physical memory. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <sys/mman.h>
 
 #include "sim/memory/vmm.h"
 
-/* The addresses stay the process's own, without memory behind them. Where the kernel has no room to say so the old
- * pages stay, which nobody may use any more. */
+/* Keeps the addresses reserved, without memory behind them. If the kernel has no memory for that mapping, the old pages
+ * remain; the program may no longer use them. */
 static void reserve_again(const struct sim_pages *pages) {
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE;
   void *at = mmap(pages->at, pages->bytes, PROT_NONE, flags, -1, 0);
@@ -18,7 +18,7 @@ struct reservation {
   struct reservation *next;
 };
 
-/* Under sim_ranges_lock. */
+/* Guarded by sim_ranges_lock. */
 static struct {
   struct reservation *reservations;
 } all;
@@ -27,7 +27,7 @@ enum { ACCESS_NONE = 0, ACCESS_READ = 1, ACCESS_READ_WRITE = 3 };
 
 /* ---- addresses --------------------------------------------------------------------------------------------------- */
 
-/* Reserves `bytes` of address space at a multiple of alignment, at `hint` if that is free. */
+/* Reserves `bytes` of address space at a multiple of alignment, at `hint` if that address is free. */
 static void *reserve_space(uint64_t bytes, uint64_t alignment, uint64_t hint) {
   enum { FLAGS = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE };
   if (hint && hint % alignment == 0) {
@@ -140,14 +140,14 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
       sim_range_overlap(ptr, size))
     result = CUDA_ERROR_INVALID_VALUE;
   else if (physical->multicast)
-    result = CUDA_ERROR_NOT_SUPPORTED; /* stores that go to several memories at once are not modelled */
+    result = CUDA_ERROR_NOT_SUPPORTED; /* stores to several memories at once are not modelled */
   else
     result = map(ptr, size, offset, physical);
   sim_ranges_unlock();
   return result;
 }
 
-/* Whether [base, base + bytes) is made of whole mappings without a gap. */
+/* True if [base, base + bytes) consists of whole mappings without a gap. */
 static bool whole_mappings(uint64_t base, uint64_t bytes) {
   uint64_t at = base;
   while (at < base + bytes) {
@@ -189,7 +189,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
   return result;
 }
 
-/* Access is one word per mapping: all devices of the simulator reach all memory alike. */
+/* Access rights are one flag per mapping: in the simulator every device can access all memory. */
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count) {
   CUresult result = sim_ready();
   if (result != CUDA_SUCCESS)
