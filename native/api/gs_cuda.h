@@ -1,6 +1,5 @@
-/* The part of the CUDA driver ABI that the interposer, the simulated driver and their tests speak: our own
- * declarations, from the documented API. tests/unit/test_abi.py holds them against cuda.h where a toolkit is
- * installed. */
+/* The part of the CUDA driver ABI that the interposer, the simulated driver and their tests use, declared from the
+ * public documentation. tests/unit/test_abi.py compares it with cuda.h if a toolkit is installed. */
 #ifndef GS_CUDA_H
 #define GS_CUDA_H
 

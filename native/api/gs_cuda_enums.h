@@ -1,4 +1,4 @@
-/* Numbers of the driver API's enumerations, by the names that cuda.h gives them. */
+/* Values of the driver API's enumerations, with the names from cuda.h. */
 #ifndef GS_CUDA_ENUMS_H
 #define GS_CUDA_ENUMS_H
 

@@ -1,7 +1,6 @@
-/* The rest of the CUDA driver ABI that we speak: types and constants that the simulated driver works on and the
- * interposer looks into. Our own declarations from the documented API; tests/unit/test_abi.py holds them against
- * cuda.h where a toolkit is installed. Types that nobody looks into are left to the generated headers (driver_real.h,
- * sim_api.h). */
+/* More of the CUDA driver ABI: types and constants that the simulated driver uses or the interposer inspects, declared
+ * from the public documentation. tests/unit/test_abi.py compares them with cuda.h if a toolkit is installed. Types
+ * whose contents are not needed are declared in the generated headers (driver_real.h, sim_api.h). */
 #ifndef GS_CUDA_TYPES_H
 #define GS_CUDA_TYPES_H
 
@@ -366,7 +365,7 @@ typedef struct CUgraphNodeParams_st {
     CUDA_MEMSET_NODE_PARAMS_v2 memset;
     CUDA_HOST_NODE_PARAMS host;
     CUgraph graph;
-    CUevent event; /* of wait and record nodes */
+    CUevent event; /* for wait and record nodes */
     CUDA_MEM_ALLOC_NODE_PARAMS alloc;
     CUdeviceptr free;
     CUDA_BATCH_MEM_OP_NODE_PARAMS memOp;

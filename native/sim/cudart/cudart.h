@@ -1,9 +1,9 @@
-/* A small CUDA runtime over the public driver API: enough for programs that nvcc links with -cudart shared or -cudart
- * none to run on the simulated device. NVIDIA's own runtime needs private tables of NVIDIA's own driver.
+/* A small CUDA runtime on the public driver API: sufficient for programs that nvcc links with -cudart shared or -cudart
+ * none to run on the simulated device. NVIDIA's own runtime needs private tables of NVIDIA's driver.
  *
- * The driver is found with dlopen("libcuda.so.1") and cuGetProcAddress, so whatever stands in front of it (an
- * interposer) stands in front of this library too. Registration functions run before constructors: nothing here needs
- * one. */
+ * The driver is found with dlopen("libcuda.so.1") and cuGetProcAddress, so an interposer in front of the driver also
+ * affects this library. Registration functions run before constructors, so this library must not depend on one of its
+ * own. */
 #ifndef SIM_CUDART_H
 #define SIM_CUDART_H
 
@@ -15,7 +15,7 @@
 
 enum { RT_VERSION = 13000, RT_MAX_DEVICES = 16 };
 
-/* Runtime error numbers; where the driver has the same error it has the same number. */
+/* Runtime error numbers. Errors that the driver also has use the same number. */
 typedef int cudaError_t;
 enum {
   cudaSuccess = 0,
@@ -38,7 +38,7 @@ typedef struct {
 
 enum rt_copy_kind { RT_HOST_TO_HOST, RT_HOST_TO_DEVICE, RT_DEVICE_TO_HOST, RT_DEVICE_TO_DEVICE, RT_DEFAULT };
 
-/* Every driver function used: name, version asked for, parameters. */
+/* Every driver function used: name, requested version, parameters. */
 /* clang-format off */
 #define RT_DRIVER_FUNCTIONS(F)                                                                                        \
   F(cuInit, 2000, (unsigned))                                                                                         \
@@ -154,29 +154,31 @@ struct rt_driver {
 #undef RT_FIELD
 };
 
-/* Valid after rt_start() or rt_enter() said cudaSuccess. */
+/* Valid after rt_start() or rt_enter() returned cudaSuccess. */
 extern struct rt_driver rt_driver;
 
 /* ---- driver.c: each call remembers an error for cudaGetLastError ------------------------------------------------- */
-cudaError_t rt_fail(cudaError_t error); /* remembers and returns it; cudaSuccess is remembered by nobody */
-cudaError_t rt_done(CUresult result);   /* the same for a driver's answer */
-cudaError_t rt_start(void);             /* the driver is loaded and initialised */
-/* and the calling thread has a context: its own, or its device's primary one */
+cudaError_t rt_fail(cudaError_t error); /* records and returns it; cudaSuccess is not recorded */
+cudaError_t rt_done(CUresult result);   /* the same for a result of the driver */
+cudaError_t rt_start(void);             /* loads and initialises the driver */
+/* rt_start, and makes sure that the calling thread has a context: its own, or its device's primary context */
 cudaError_t rt_enter(void);
 cudaError_t rt_device(CUdevice *device); /* rt_enter, and the device of that context */
 int rt_device_count(void);
-/* The thread's device; threads look for its context again from now on. True: the primary context was retained. */
+/* Resets the context chosen for the thread's device: all threads select a context again. True: the primary context was
+ * retained. */
 bool rt_device_forget(CUdevice *device);
 void *rt_driver_symbol(const char *name, int version, uint64_t flags, int *status);
-/* of the _ptsz functions */
+/* The stream for _ptsz functions. */
 static inline CUstream rt_own(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
 
 /* ---- symbols.c --------------------------------------------------------------------------------------------------- */
 cudaError_t rt_kernel(const void *host, CUkernel *kernel);
 cudaError_t rt_symbol(const void *host, CUdeviceptr *address, size_t *bytes);
-void rt_symbols_reset(int device); /* the device's memory is gone */
+void rt_symbols_reset(int device); /* after a reset, which frees the device's memory */
 
-/* The prototype before the definition: these functions are declared to their callers in the toolkit's headers. */
+/* Declares and defines a function: callers get their declaration from the toolkit's headers, which this library does
+ * not include. */
 #define RT_API(type, name, parameters) \
   type name parameters __attribute__((visibility("default"))); \
   type name parameters

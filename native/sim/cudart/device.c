@@ -23,7 +23,7 @@ RT_API(cudaError_t, cudaGetDeviceCount, (int *count)) {
   return cudaSuccess;
 }
 
-/* The runtime numbers its attributes as the driver does. */
+/* The runtime uses the same numbers for attributes as the driver. */
 RT_API(cudaError_t, cudaDeviceGetAttribute, (int *value, int attribute, int device)) {
   cudaError_t error = valid(device, value);
   return error == cudaSuccess ? rt_done(rt_driver.cuDeviceGetAttribute(value, attribute, device)) : error;
@@ -77,7 +77,7 @@ struct properties {
 };
 _Static_assert(sizeof(struct properties) == 1008, "cudaDeviceProp of CUDA 13");
 
-/* CU_DEVICE_ATTRIBUTE_* and the field it fills; bytes: the field is a size_t. */
+/* A CU_DEVICE_ATTRIBUTE_* and the field it fills. The last member tells whether the field is a size_t. */
 #define NUMBER(attribute, field) {attribute, offsetof(struct properties, field), false}
 #define BYTES(attribute, field) {attribute, offsetof(struct properties, field), true}
 static const struct {
@@ -262,7 +262,7 @@ RT_API(cudaError_t, cudaDeviceCanAccessPeer, (int *can, int device, int peer)) {
   return error == cudaSuccess ? rt_done(rt_driver.cuDeviceCanAccessPeer(can, device, peer)) : error;
 }
 
-/* Peer access is between contexts: the other device's primary one, held for the call. */
+/* Peer access is between contexts. The other device's primary context is retained for the duration of the call. */
 static cudaError_t with_peer(int peer, CUresult (*call)(CUcontext)) {
   CUcontext context;
   cudaError_t error = rt_enter();
@@ -297,7 +297,7 @@ RT_API(cudaError_t, cudaRuntimeGetVersion, (int *version)) {
   return cudaSuccess;
 }
 
-/* 0 where there is no driver, which is no error. */
+/* Without a driver the version is 0, and the call succeeds. */
 RT_API(cudaError_t, cudaDriverGetVersion, (int *version)) {
   if (!version)
     return rt_fail(cudaErrorInvalidValue);
@@ -317,7 +317,7 @@ static cudaError_t entry_point(const char *name, void **function, int version, u
   *function = rt_driver_symbol(name, version, flags, &found);
   if (status)
     *status = found;
-  return cudaSuccess; /* what was found is in *status */
+  return cudaSuccess; /* the result of the lookup is in *status */
 }
 
 RT_API(cudaError_t, cudaGetDriverEntryPointByVersion,

@@ -1,4 +1,4 @@
-/* Finding the driver, the thread's last error, and which context a call works in. */
+/* Loading the driver, the thread's last error, and selection of the context for a call. */
 #include "sim/cudart/cudart.h"
 
 #include <dlfcn.h>
@@ -11,18 +11,18 @@ typedef CUresult (*get_proc)(const char *, void **, int, cuuint64_t, CUdriverPro
 
 static struct {
   pthread_once_t once;
-  cudaError_t error; /* of loading and initialising */
+  cudaError_t error; /* result of loading and initialisation */
   get_proc lookup;
   int count;
-  pthread_mutex_t lock;                /* of what follows */
+  pthread_mutex_t lock;                /* guards the fields below */
   CUcontext primary[RT_MAX_DEVICES];   /* retained by this library, or NULL */
-  unsigned generation[RT_MAX_DEVICES]; /* + 1 at each reset: contexts set in other threads are stale */
+  unsigned generation[RT_MAX_DEVICES]; /* + 1 at each reset: contexts set in other threads are then stale */
 } all = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER};
 
 static _Thread_local struct {
   cudaError_t last;
   int device;
-  CUcontext set; /* the primary context this library made current, of that generation */
+  CUcontext set; /* the primary context that this library made current, and its generation */
   unsigned generation;
 } thread;
 
@@ -107,7 +107,7 @@ static CUresult bind(void) {
   return result;
 }
 
-/* The current context is one this library set, and its device was reset since. */
+/* True if this library set the current context and its device was reset since then. */
 static bool stale(CUcontext current) {
   return current == thread.set &&
          __atomic_load_n(&all.generation[thread.device], __ATOMIC_ACQUIRE) != thread.generation;
@@ -140,7 +140,7 @@ RT_API(cudaError_t, cudaSetDevice, (int device)) {
 }
 
 RT_API(cudaError_t, cudaInitDevice, (int device, unsigned device_flags, unsigned flags)) {
-  (void)device_flags; /* how to wait: the simulated device has one way */
+  (void)device_flags; /* wait modes: the simulated device supports only one */
   if (flags & ~1u)
     return rt_fail(cudaErrorInvalidValue);
   return cudaSetDevice(device);
@@ -155,7 +155,7 @@ RT_API(cudaError_t, cudaGetDevice, (int *device)) {
     return rt_fail(cudaErrorInvalidValue);
   *device = thread.device;
   if (rt_driver.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current && !stale(current))
-    return rt_done(rt_driver.cuCtxGetDevice(device)); /* a context the program set through the driver API counts */
+    return rt_done(rt_driver.cuCtxGetDevice(device)); /* also a context that the program set itself */
   return cudaSuccess;
 }
 

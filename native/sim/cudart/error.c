@@ -1,7 +1,7 @@
-/* Names and texts of errors. */
+/* Names and descriptions of errors. */
 #include "sim/cudart/cudart.h"
 
-/* Those that this library, the simulated driver or a program's own checks come across. */
+/* The errors that this library, the simulated driver or a program's own checks can return. */
 static const struct {
   cudaError_t error;
   const char *name, *text;

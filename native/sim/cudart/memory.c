@@ -5,7 +5,7 @@ static uint64_t number(const void *pointer) { return (uint64_t)(uintptr_t)pointe
 
 /* ---- allocation -------------------------------------------------------------------------------------------------- */
 
-/* Nothing asked for is nothing given, in the runtime's eyes; the driver calls it an error. */
+/* Allocating 0 bytes succeeds in the runtime and returns NULL; the driver reports an error. */
 static cudaError_t started(const void *out) {
   cudaError_t error = rt_enter();
   return error == cudaSuccess && !out ? rt_fail(cudaErrorInvalidValue) : error;
@@ -22,7 +22,7 @@ RT_API(cudaError_t, cudaMalloc, (void **pointer, size_t bytes)) {
 }
 
 RT_API(cudaError_t, cudaMallocPitch, (void **pointer, size_t *pitch, size_t width, size_t height)) {
-  enum { ELEMENT = 16 }; /* the widest access a kernel makes */
+  enum { ELEMENT = 16 }; /* the widest access of a kernel, in bytes */
   CUdeviceptr address = 0;
   cudaError_t error = started(pointer);
   if (error == cudaSuccess && !pitch)
@@ -203,7 +203,7 @@ RT_API(cudaError_t, cudaMemcpy, (void *to, const void *from, size_t bytes, int k
   return error == cudaSuccess && bytes ? rt_done(copy(to, from, bytes, kind)) : error;
 }
 
-/* A synchronous call on the thread's own stream: submitted there, then waited for. */
+/* For synchronous calls on the per-thread stream: the work has been submitted there; waits for it. */
 static cudaError_t wait_own(cudaError_t error) {
   return error == cudaSuccess ? rt_done(rt_driver.cuStreamSynchronize(CU_STREAM_PER_THREAD)) : error;
 }
@@ -216,7 +216,7 @@ RT_API(cudaError_t, cudaMemcpyPeerAsync,
        (void *to, int to_device, const void *from, int from_device, size_t bytes, CUstream stream)) {
   if (to_device < 0 || to_device >= rt_device_count() || from_device < 0 || from_device >= rt_device_count())
     return rt_fail(rt_enter() == cudaSuccess ? cudaErrorInvalidDevice : cudaErrorInitializationError);
-  return cudaMemcpyAsync(to, from, bytes, RT_DEVICE_TO_DEVICE, stream); /* addresses say which device they are on */
+  return cudaMemcpyAsync(to, from, bytes, RT_DEVICE_TO_DEVICE, stream); /* unified addresses */
 }
 RT_API(cudaError_t, cudaMemcpyPeer, (void *to, int to_device, const void *from, int from_device, size_t bytes)) {
   cudaError_t error = rt_enter();
@@ -324,7 +324,7 @@ RT_API(cudaError_t, cudaGetSymbolSize, (size_t *bytes, const void *symbol)) {
   return rt_symbol(symbol, &address, bytes);
 }
 
-/* The bytes [offset, offset + count) of a symbol. */
+/* The address of bytes [offset, offset + count) of a symbol. */
 static cudaError_t symbol_part(const void *symbol, size_t count, size_t offset, void **at) {
   CUdeviceptr address = 0;
   size_t bytes = 0;

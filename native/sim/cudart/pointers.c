@@ -1,4 +1,4 @@
-/* What the runtime says of a pointer. */
+/* Pointer attributes. */
 #include "sim/cudart/cudart.h"
 
 #include <string.h>

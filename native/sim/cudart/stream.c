@@ -1,4 +1,4 @@
-/* Streams, events, graphs and capture: the driver's handles under the runtime's names. */
+/* Streams, events, graphs and capture: runtime functions that pass the driver's handles through. */
 #include "sim/cudart/cudart.h"
 
 /* ---- streams ----------------------------------------------------------------------------------------------------- */
@@ -61,7 +61,7 @@ RT_API(cudaError_t, cudaStreamGetId_ptsz, (CUstream stream, unsigned long long *
   return cudaStreamGetId(rt_own(stream), id);
 }
 
-/* The callback's status is a cudaError_t, which has the driver's numbers. */
+/* The callback's status is a cudaError_t, which uses the driver's numbers. */
 RT_API(cudaError_t, cudaStreamAddCallback, (CUstream stream, CUstreamCallback callback, void *data, unsigned flags)) {
   cudaError_t error = rt_enter();
   return error == cudaSuccess ? rt_done(rt_driver.cuStreamAddCallback(stream, callback, data, flags)) : error;

@@ -1,4 +1,4 @@
-/* What nvcc's generated code registers: images, and kernels and variables by their stand-ins in the program. */
+/* Registration by nvcc's generated code: images, and kernels and variables with their host-side stand-ins. */
 #include "sim/cudart/cudart.h"
 
 #include <pthread.h>
@@ -17,10 +17,10 @@ struct entry {
   enum entry_kind kind;
   const void *host;
   struct binary *binary;
-  const char *name; /* in the program's constant data */
+  const char *name; /* points into the program's constant data */
   CUkernel kernel;
-  size_t bytes;                    /* of a variable, as registered */
-  CUdeviceptr own[RT_MAX_DEVICES]; /* its memory where the driver cannot find it in the image, or 0 */
+  size_t bytes;                    /* size of a variable, as registered */
+  CUdeviceptr own[RT_MAX_DEVICES]; /* memory of a variable that the driver cannot find in the image, or 0 */
   struct entry *next;
 };
 
@@ -64,7 +64,7 @@ static void forget(const struct binary *binary) {
   }
 }
 
-/* The driver may already be gone when a program ends: the library is left to it. */
+/* The library is not unloaded, because the driver may already be unloaded when a program ends. */
 RT_API(void, __cudaUnregisterFatBinary, (void **handle)) {
   pthread_mutex_lock(&all.lock);
   forget((struct binary *)(void *)handle);
@@ -75,7 +75,7 @@ RT_API(void, __cudaUnregisterFatBinary, (void **handle)) {
 static void add(enum entry_kind kind, void **handle, const void *host, const char *name, size_t bytes) {
   struct entry *entry = calloc(1, sizeof *entry);
   if (!entry)
-    return; /* found missing at first use, as an invalid function or symbol */
+    return; /* a missing entry is reported at first use, as an invalid function or symbol */
   *entry = (struct entry){
       .kind = kind, .host = host, .binary = (struct binary *)(void *)handle, .name = name, .bytes = bytes};
   pthread_mutex_lock(&all.lock);
@@ -109,8 +109,8 @@ static CUresult load(struct binary *binary) {
   return rt_driver.cuLibraryLoadData(&binary->library, binary->image, NULL, NULL, 0, NULL, NULL, 0);
 }
 
-/* The memory of a variable of an image in which the driver can read no variables (the simulated one reads PTX, not
- * machine code): zeroed, of the registered size. */
+/* Memory of a variable whose image the driver cannot read (the simulated driver reads PTX, not machine code): zeroed,
+ * with the registered size. */
 static CUresult own_memory(struct entry *entry, CUdeviceptr *address) {
   CUdevice device;
   CUresult result = rt_driver.cuCtxGetDevice(&device);
@@ -144,7 +144,7 @@ void rt_symbols_reset(int device) {
   pthread_mutex_unlock(&all.lock);
 }
 
-/* Called before the program first looks at a managed variable: its stand-in is a pointer that must name the memory. */
+/* Called before the program first uses a managed variable: its stand-in is a pointer that must contain the address. */
 static void fill_managed(struct binary *binary) {
   for (unsigned i = 0; i < BUCKETS; i++) {
     for (struct entry *entry = all.bucket[i]; entry; entry = entry->next) {

@@ -6,11 +6,11 @@
 
 struct sim_stream;
 
-/* A part of a device; its context is a sim_ctx like any other. */
+/* A partition of a device; its context is a sim_ctx like any other. */
 struct sim_green {
   uint32_t magic;
   unsigned sms;
-  struct sim_ctx *ctx; /* NULL: ended with its primary context */
+  struct sim_ctx *ctx; /* NULL: destroyed with its primary context */
 };
 
 struct sim_ctx {
@@ -19,57 +19,60 @@ struct sim_ctx {
   unsigned flags;
   unsigned api_version;
   uint64_t id;
-  bool primary, alive;        /* a primary context stays allocated; alive between first retain and last release */
-  int refs;                   /* retains of a primary context */
-  struct sim_stream *legacy;  /* default stream; made with the context */
-  struct sim_stream *streams; /* all of the context, legacy included; under sim_lock */
-  int captures;               /* streams of it that are capturing; under sim_lock */
+  bool primary, alive; /* a primary context's struct stays allocated; alive between first retain and last release */
+  int refs;            /* retain count of a primary context */
+  struct sim_stream *legacy;  /* default stream, created with the context */
+  struct sim_stream *streams; /* all streams of the context, including legacy; under sim_lock */
+  int captures;               /* number of its streams that are capturing; under sim_lock */
   struct sim_ctx *next;
-  /* the primary context whose memory and programs a green context uses; NULL: an ordinary one */
+  /* the primary context whose memory and programs a green context uses; NULL: not a green context */
   struct sim_ctx *green_of;
-  struct sim_green *green; /* what a program knows a green context by */
+  struct sim_green *green; /* the handle object of a green context */
   size_t limit[16];
-  uint32_t peers; /* bit per device whose memory this context may reach */
+  uint32_t peers; /* one bit per device whose memory this context may access */
   unsigned cache_config, shared_config;
   struct sim_implicit {
-    uint64_t images, code_charged; /* bytes of the programs in it; what is charged for them */
-    /* local memory per thread the device is set up for; what exceeds that of a new context */
+    uint64_t images, code_charged; /* bytes of its programs, and the memory charged for them */
+    /* local memory per thread that the device is prepared for, and the memory charged beyond a new context's */
     uint64_t stack, stack_charged;
-    uint64_t buffer_charged[3]; /* by limit: printf FIFO and malloc heap */
-  } implicit;                   /* implicit.c's; under sim_lock */
+    uint64_t buffer_charged[3]; /* by CUlimit: printf FIFO and malloc heap */
+  } implicit;                   /* owned by implicit.c; under sim_lock */
 };
 
-/* The calling thread's current context, alive, or NULL. */
+/* The calling thread's current context, or NULL. It is alive. */
 struct sim_ctx *sim_ctx_current(void);
-/* Ready and with a live current context: NOT_INITIALIZED, INVALID_CONTEXT, CONTEXT_IS_DESTROYED otherwise. */
+/* Checks that the driver is initialised and returns the live current context. Errors: NOT_INITIALIZED, INVALID_CONTEXT,
+ * CONTEXT_IS_DESTROYED. */
 CUresult sim_ctx_need(struct sim_ctx **ctx);
-/* A handle -> live context (NULL means the current one); INVALID_CONTEXT otherwise. */
+/* Resolves a handle to a live context (NULL: the current one). Error: INVALID_CONTEXT. */
 CUresult sim_ctx_get(CUcontext handle, struct sim_ctx **ctx);
-/* Whose a context's memory, programs and settings are: its own, or of a green one the primary context's. */
+/* The context that owns the memory, programs and settings: the context itself, or a green context's primary context. */
 static inline struct sim_ctx *sim_ctx_owner(struct sim_ctx *ctx) { return ctx->green_of ? ctx->green_of : ctx; }
-/* Waits for all work of a context (of the whole device for device == its device). cuMemFree and friends synchronise so. */
+/* Waits for all work of a context. sim_device_wait does the same for a device; cuMemFree and related calls synchronise
+ * this way. */
 CUresult sim_ctx_wait(struct sim_ctx *ctx);
 void sim_device_wait(CUdevice device);
 
-/* The calling thread's stack. push: false when it is full; pop: when it is empty. A context on it may have ended. */
+/* The calling thread's context stack. push fails if it is full, pop if it is empty. A context on it may have been
+ * destroyed. */
 bool sim_ctx_push(struct sim_ctx *ctx);
 bool sim_ctx_may_push(void);
 bool sim_ctx_pop(void);
-void sim_ctx_set(struct sim_ctx *ctx); /* in place of the uppermost */
-struct sim_ctx *sim_ctx_top(void);     /* NULL: none */
+void sim_ctx_set(struct sim_ctx *ctx); /* replaces the top */
+struct sim_ctx *sim_ctx_top(void);     /* NULL: empty */
 
-/* While a thread runs a host function, no CUDA calls are allowed in it. */
+/* Marks the thread as running a host function, in which CUDA calls are not allowed. */
 void sim_host_function(bool inside);
 bool sim_in_host_function(void);
 
-/* All alive. This and what follows with sim_lock held. */
+/* All live contexts. This and the declarations below require sim_lock. */
 extern struct sim_ctx *sim_contexts;
-struct sim_ctx *sim_ctx_new(CUdevice device); /* NULL: no memory */
+struct sim_ctx *sim_ctx_new(CUdevice device); /* NULL: out of memory */
 void sim_ctx_free(struct sim_ctx *ctx);
 void sim_ctx_begin(struct sim_ctx *ctx);
 void sim_ctx_end(struct sim_ctx *ctx);
 
-/* Called, where it is set, when somebody has waited for a stream, an event or a context; no lock is held. */
+/* Called, if set, after a thread has waited for a stream, an event or a context. No lock is held. */
 extern void (*sim_synchronized)(void);
 static inline void sim_tell_synchronized(void) {
   void (*told)(void) = __atomic_load_n(&sim_synchronized, __ATOMIC_ACQUIRE);

@@ -1,10 +1,10 @@
-/* What one device is: place on the bus, capabilities, modes. */
+/* Properties of a device: position on the bus, capabilities, modes. */
 #include <stdio.h>
 #include <string.h>
 
 #include "sim/nvml/nvml.h"
 
-/* Most answers are one number that does not change. */
+/* For queries whose result is a constant number. */
 static nvmlReturn_t put_number(nvmlDevice_t device, unsigned *out, unsigned value) {
   nvmlReturn_t result = nvml_enter_device(device);
   if (result != NVML_SUCCESS)
@@ -47,7 +47,7 @@ static void bus_id(char *out, size_t size, const char *format, const struct sim_
 #define BUS_ID "%08X:%02X:%02X.0"
 #define BUS_ID_LEGACY "%04X:%02X:%02X.0"
 
-/* The PCI device and subsystem ids stay 0: no vendor made this device. */
+/* The PCI device and subsystem ids are 0, because the device has no vendor. */
 NVML_API(nvmlDeviceGetPciInfo_v3, (nvmlDevice_t device, nvmlPciInfo_t *pci)) {
   struct sim_device_info info;
   nvmlReturn_t result = place(device, pci, &info);
@@ -90,7 +90,7 @@ NVML_API(nvmlDeviceGetPciInfoExt, (nvmlDevice_t device, nvmlPciInfoExt_v1_t *pci
   return NVML_SUCCESS;
 }
 
-/* The compute capability of the simulated driver's cuDeviceGetAttribute. */
+/* Must agree with cuDeviceGetAttribute of the simulated driver. */
 NVML_API(nvmlDeviceGetCudaComputeCapability, (nvmlDevice_t device, int *major, int *minor)) {
   nvmlReturn_t result = nvml_enter_device(device);
   if (result != NVML_SUCCESS)

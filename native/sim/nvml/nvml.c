@@ -1,4 +1,4 @@
-/* Starting and stopping, what the system is, and how devices are found. */
+/* Initialisation and shutdown, system information, and device lookup. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -10,14 +10,14 @@
 
 #include "sim/nvml/nvml.h"
 
-/* The release whose interface this library has, CUDA 13.0's. */
+/* The driver release that corresponds to this library's interface, that of CUDA 13.0. */
 #define DRIVER_VERSION "580.0"
 #define NVML_VERSION "13.580.0"
 
 static struct {
   pthread_mutex_t lock;
-  unsigned users; /* nvmlInit less nvmlShutdown */
-  pid_t pid;      /* a fork's child must start anew */
+  unsigned users; /* calls of nvmlInit minus calls of nvmlShutdown */
+  pid_t pid;      /* detects a forked child, which must initialise again */
   struct sim_wire wire;
   struct nvml_device device[SIM_MAX_DEVICES];
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER, .wire = {.fd = -1}};
@@ -49,7 +49,7 @@ static nvmlReturn_t call(uint32_t op, const struct nvml_device *device, uint64_t
                          int *fds, int nfds) {
   uint32_t index = device ? device->index : 0;
   int error = sim_wire_call(&all.wire, op, index, a, b, reply, fds, nfds);
-  if (error == -EPIPE || error == -ENOTCONN) { /* the simulator may have been started anew */
+  if (error == -EPIPE || error == -ENOTCONN) { /* the simulator may have been restarted */
     sim_wire_close(&all.wire);
     if (sim_wire_open(&all.wire, SIM_ROLE_VIEWER) == 0)
       error = sim_wire_call(&all.wire, op, index, a, b, reply, fds, nfds);
@@ -101,7 +101,7 @@ nvmlReturn_t nvml_processes(const struct nvml_device *device, bool ended_too, st
 /* ---- start and stop ---------------------------------------------------------------------------------------------- */
 
 static nvmlReturn_t start(void) {
-  if (all.pid != getpid()) { /* the connection, if any, is the parent's */
+  if (all.pid != getpid()) { /* the connection, if any, belongs to the parent */
     sim_wire_close(&all.wire);
     all.users = 0;
   }
@@ -117,7 +117,7 @@ static nvmlReturn_t start(void) {
 }
 
 NVML_API(nvmlInitWithFlags, (unsigned flags)) {
-  (void)flags; /* they say what to do about devices that do not answer: there are none */
+  (void)flags; /* the flags concern devices that do not respond; there are none */
   pthread_mutex_lock(&all.lock);
   nvmlReturn_t result = start();
   pthread_mutex_unlock(&all.lock);
@@ -188,7 +188,7 @@ NVML_API(nvmlSystemGetDriverVersion, (char *version, unsigned length)) {
   return put_text(version, length, DRIVER_VERSION);
 }
 
-/* Needs no nvmlInit, as on hardware. */
+/* Does not require nvmlInit, as in the real library. */
 NVML_API(nvmlSystemGetNVMLVersion, (char *version, unsigned length)) { return put_text(version, length, NVML_VERSION); }
 
 NVML_API(nvmlSystemGetCudaDriverVersion, (int *version)) {
@@ -211,7 +211,7 @@ NVML_API(nvmlSystemGetProcessName, (unsigned pid, char *name, unsigned length)) 
     return NVML_ERROR_NOT_FOUND;
   size_t got = fread(command, 1, sizeof command - 1, file);
   fclose(file);
-  command[got] = '\0'; /* the first of the NUL-separated words is the program */
+  command[got] = '\0'; /* the file contains NUL-separated words; the first is the program */
   if (!name || length == 0)
     return NVML_ERROR_INVALID_ARGUMENT;
   snprintf(name, length, "%s", command);

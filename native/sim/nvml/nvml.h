@@ -1,6 +1,6 @@
-/* The part of NVML that the simulated libnvidia-ml.so.1 implements: our own declarations, from the documented
- * interface. What is not here answers NVML_ERROR_NOT_SUPPORTED (gen_nvml.py), and so do all sensors: the simulated
- * device has none, and a made-up number would look measured. */
+/* The part of NVML that the simulated libnvidia-ml.so.1 implements, declared from the public documentation. All other
+ * functions return NVML_ERROR_NOT_SUPPORTED (gen_nvml.py), including all sensors: the simulated device has none, and an
+ * invented value would look like a measurement. */
 #ifndef SIM_NVML_H
 #define SIM_NVML_H
 
@@ -149,29 +149,31 @@ typedef struct {
 
 enum { NVML_WINDOW_NS = 1000000000 };
 
-/* What a device had done at some time: utilisation is the difference of two. */
+/* The accumulated activity of a device at one time. Utilisation is the difference of two samples. */
 struct nvml_sample {
   uint64_t at_ns, busy_ns;
 };
 
 struct nvml_device {
   unsigned index;
-  struct nvml_sample older, newer; /* at least half a window apart; under the lock */
+  struct nvml_sample older, newer; /* at least half a window apart; guarded by the lock */
 };
 
-/* NVML_SUCCESS with the lock held, or an error without. The second form checks the handle too. */
+/* Returns NVML_SUCCESS with the lock held, or an error without it. The second function also checks the handle. */
 nvmlReturn_t nvml_enter(void);
 nvmlReturn_t nvml_enter_device(nvmlDevice_t device);
 void nvml_leave(void);
-/* With the lock held. */
+/* Requires the lock. */
 const struct sim_hello *nvml_hello(void);
 nvmlReturn_t nvml_call(uint32_t op, const struct nvml_device *device, struct sim_reply *reply, int *fds, int nfds);
-/* Sets *value unless it is SIM_KEEP; gives what holds then. */
+/* Sets the setting to *value unless *value is SIM_KEEP; returns the resulting value. */
 nvmlReturn_t nvml_setting(const struct nvml_device *device, enum sim_setting setting, uint64_t *value);
-/* Processes of a device, in a malloc'd array: those that live and hold memory, or all that are in the books. */
+/* Processes of a device, in an array that the caller frees: live processes that hold memory, or with ended_too all
+ * processes in the engine's accounts. */
 nvmlReturn_t nvml_processes(const struct nvml_device *device, bool ended_too, struct sim_process **list, size_t *count);
 
-/* The prototype before the definition: these functions are declared to their callers in other people's headers. */
+/* Declares and defines a function: callers get their declaration from NVML's own header, which this library does not
+ * include. */
 #define NVML_API(name, parameters) \
   __attribute__((visibility("default"))) nvmlReturn_t name parameters; \
   nvmlReturn_t name parameters

@@ -1,11 +1,11 @@
-/* What an administrator can set of a device, and what is recorded of processes when that is switched on. The settings
- * live in the engine: every process sees a change. */
+/* Device settings for administrators, and accounting of processes. Settings are stored in the engine, so all processes
+ * see a change. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "sim/nvml/nvml.h"
 
-/* The range of a power limit: a setting like any other, no power is measured. */
+/* The range of a power limit. It is a stored value only; no power is measured. */
 enum { POWER_LOWEST_MW = 100000, POWER_HIGHEST_MW = 400000 };
 
 static nvmlReturn_t get(nvmlDevice_t device, enum sim_setting setting, unsigned *out) {
@@ -81,8 +81,8 @@ NVML_API(nvmlDeviceGetPowerManagementLimitConstraints, (nvmlDevice_t device, uns
 
 /* ---- field values ------------------------------------------------------------------------------------------------ */
 
-/* Those that are settings, or numbers of what the device has none of; the others say that they are not supported, each
- * itself, as on hardware. */
+/* Supported field ids: those that are settings, and counters of features the device lacks. Each of the others reports
+ * NOT_SUPPORTED in its own result, as in the real library. */
 static nvmlReturn_t field(nvmlDevice_t device, unsigned id, unsigned *value) {
   enum {
     NVLINK_LINK_COUNT = 91,
@@ -123,7 +123,7 @@ NVML_API(nvmlDeviceGetFieldValues, (nvmlDevice_t device, int count, nvmlFieldVal
 
 /* ---- accounting -------------------------------------------------------------------------------------------------- */
 
-enum { NOT_AVAILABLE = -1, RECORDS = 1024 /* the engine keeps as many of the ended */ };
+enum { NOT_AVAILABLE = -1, RECORDS = 1024 /* RECORDS: the number of ended processes that the engine keeps */ };
 
 NVML_API(nvmlDeviceGetAccountingBufferSize, (nvmlDevice_t device, unsigned *size)) {
   unsigned mode;
@@ -133,7 +133,7 @@ NVML_API(nvmlDeviceGetAccountingBufferSize, (nvmlDevice_t device, unsigned *size
   return result;
 }
 
-/* Processes with a record: none while accounting is off. */
+/* Processes with an accounting record; none while accounting is off. */
 static nvmlReturn_t records(nvmlDevice_t device, bool valid, struct sim_process **found, size_t *count) {
   uint64_t on = SIM_KEEP;
   *found = NULL;
@@ -179,7 +179,7 @@ static nvmlReturn_t record(nvmlDevice_t device, bool valid, unsigned pid, struct
   return result;
 }
 
-/* The engine does not know when a process began: times stay 0, rates not available. */
+/* The engine does not record when a process began, so times are 0 and rates are not available. */
 NVML_API(nvmlDeviceGetAccountingStats, (nvmlDevice_t device, unsigned pid, nvmlAccountingStats_t *stats)) {
   struct sim_process of;
   nvmlReturn_t result = record(device, stats != NULL, pid, &of);

@@ -1,4 +1,4 @@
-/* What is used of a device and by whom: memory, processes, busy time. All from the engine's books. */
+/* Use of a device: memory, processes, busy time, all from the engine's accounts. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -41,7 +41,7 @@ NVML_API(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t device, nvmlMemory_v2_t *out)
   return NVML_SUCCESS;
 }
 
-/* The whole memory can be mapped, and nothing but memory in use is. */
+/* BAR1 covers the whole memory; the part in use is the memory in use. */
 NVML_API(nvmlDeviceGetBAR1MemoryInfo, (nvmlDevice_t device, nvmlBAR1Memory_t *out)) {
   nvmlMemory_t info;
   nvmlReturn_t result = memory(device, out, &info);
@@ -52,7 +52,7 @@ NVML_API(nvmlDeviceGetBAR1MemoryInfo, (nvmlDevice_t device, nvmlBAR1Memory_t *ou
 
 /* ---- processes --------------------------------------------------------------------------------------------------- */
 
-/* Calls put for each process. *count is the room on entry and what is needed on return. */
+/* Calls put for each process. *count is the array's capacity on entry and the required size on return. */
 static nvmlReturn_t list(nvmlDevice_t device, unsigned *count, void *out,
                          void (*put)(void *, size_t, const struct sim_process *)) {
   struct sim_process *found = NULL;
@@ -74,7 +74,7 @@ static nvmlReturn_t list(nvmlDevice_t device, unsigned *count, void *out,
   return result;
 }
 
-/* No graphics, no MPS. */
+/* Graphics and MPS processes: there are none. */
 static nvmlReturn_t none(nvmlDevice_t device, unsigned *count, const void *infos) {
   nvmlReturn_t result = nvml_enter_device(device);
   if (result != NVML_SUCCESS)
@@ -164,7 +164,7 @@ static unsigned long long wall_us(void) {
   return (unsigned long long)now.tv_sec * 1000000u + (unsigned long long)now.tv_nsec / 1000u;
 }
 
-/* The shortest time over which a rate is worth telling. */
+/* The shortest interval over which a rate is computed. */
 enum { SHORTEST_NS = 20000000 };
 
 static void pause_ns(uint64_t ns) {
@@ -185,8 +185,8 @@ static unsigned percent(uint64_t busy, uint64_t wall) {
   return value > 100 ? 100 : (unsigned)value;
 }
 
-/* The engine keeps sums, not histories: the rate is that since a sample that this library took up to about a second
- * ago, or over a short pause now where it has none. */
+/* The engine keeps sums, not histories. The rate is measured since a sample that this library took up to about one
+ * second ago; without one it is measured over a short pause. */
 static nvmlReturn_t device_rate(struct nvml_device *device, unsigned *rate) {
   struct nvml_sample last;
   uint64_t now = now_ns();
@@ -217,7 +217,7 @@ NVML_API(nvmlDeviceGetUtilizationRates, (nvmlDevice_t device, nvmlUtilization_t 
   result = rates ? device_rate(device, &rate) : NVML_ERROR_INVALID_ARGUMENT;
   nvml_leave();
   if (result == NVML_SUCCESS)
-    *rates = (nvmlUtilization_t){.gpu = rate, .memory = 0 /* the model has no memory controller */};
+    *rates = (nvmlUtilization_t){.gpu = rate, .memory = 0 /* the simulation has no memory controller */};
   return result;
 }
 
@@ -228,7 +228,7 @@ static uint64_t busy_of(const struct sim_process *all, size_t count, int32_t pid
   return 0;
 }
 
-/* One sample per process that did something, over a short pause from now. */
+/* One sample for each process that was active, measured over a short pause. */
 static nvmlReturn_t process_rates(const struct nvml_device *device, nvmlProcessUtilizationSample_t **out,
                                   size_t *count) {
   struct sim_process *before = NULL, *after = NULL;
@@ -253,8 +253,8 @@ static nvmlReturn_t process_rates(const struct nvml_device *device, nvmlProcessU
   return result != NVML_SUCCESS || *out ? result : NVML_ERROR_MEMORY;
 }
 
-/* put writes sample i. *count is the room on entry and what there is on return; every sample is taken now, newer than
- * any that was seen. */
+/* put writes sample i. *count is the capacity on entry and the number of samples on return. All samples are taken now,
+ * so they are newer than any timestamp the caller has seen. */
 static nvmlReturn_t put_rates(nvmlDevice_t device, unsigned *count, void *samples,
                               void (*put)(void *, size_t, const nvmlProcessUtilizationSample_t *)) {
   nvmlProcessUtilizationSample_t *found;
@@ -273,7 +273,7 @@ static nvmlReturn_t put_rates(nvmlDevice_t device, unsigned *count, void *sample
     result = NVML_ERROR_INSUFFICIENT_SIZE;
   for (size_t i = 0; i < n && result == NVML_SUCCESS; i++)
     put(samples, i, &found[i]);
-  /* asked for the size only: room for those that may have started meanwhile */
+  /* size query: includes room for processes that start before the next call */
   *count = (unsigned)(samples ? n : n + 16);
   free(found);
   return result;
@@ -306,7 +306,7 @@ NVML_API(nvmlDeviceGetProcessesUtilizationInfo, (nvmlDevice_t device, nvmlProces
   return put_rates(device, &infos->processSamplesCount, infos->procUtilArray, put_info);
 }
 
-/* One sample, taken now: the engine keeps no histories. */
+/* Returns one sample, taken now: the engine keeps no histories. */
 NVML_API(nvmlDeviceGetSamples, (nvmlDevice_t device, unsigned kind, unsigned long long last_seen, unsigned *type,
                                 unsigned *count, nvmlSample_t *samples)) {
   enum { GPU_UTILIZATION = 1, VALUE_UNSIGNED_INT = 1 };
