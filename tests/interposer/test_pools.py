@@ -67,8 +67,8 @@ def test_the_release_threshold(grant: Grant, sim: Simulator, client: Client, wai
 
 
 def test_a_full_grant_allocates_only_where_there_is_a_place(grant: Grant, sim: Simulator, client: Client) -> None:
-    """Free memory of a pool in too small pieces would make the pool grow: that is refused in advance, not tried and
-    undone."""
+    """If a pool's free memory is fragmented, an allocation would make the pool grow: it is refused in advance, not
+    tried and undone."""
     set_limit(grant, CONTEXT + STEP + 31 * MIB)
     client.ok(f"async {12 * MIB} 1", f"async {12 * MIB} 1", "freeasync 0 1", "sync 1")  # 12 free, 12 used, 8 free
     assert client(f"async {16 * MIB} 1").result == OUT_OF_MEMORY

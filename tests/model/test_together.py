@@ -237,7 +237,8 @@ def test_nobody_that_fits_waits_while_leases_are_held_together():
 
 
 def test_what_the_device_gave_to_anothers_tail_is_not_taken_for_room():
-    """A limited grant repeatedly follows one with deep queues. The time it loses to their tail is not time it leaves idle."""
+    """A limited grant repeatedly follows one with deep queues. The time it loses to their tail does not count as time
+    it leaves idle."""
     m = Model()
     m.add(0, depth=MS // 10, guarantee=0, limit=200, tier=0, weight=0)
     m.add(1, depth=50 * MS, guarantee=0, limit=1000, tier=0, weight=1)
