@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Emits the C source of a cffi module: build_ffi.py MODULE OUTPUT.c INCLUDE_DIR HEADER...
 
-The headers, named from INCLUDE_DIR or by their path, are at once what C compiles and the declarations that Python sees:
-GS_CFFI leaves out of them what cffi cannot parse (includes, inline functions, static assertions)."""
+The headers (paths relative to INCLUDE_DIR, or absolute) are compiled by C and parsed by cffi. GS_CFFI excludes what
+cffi cannot parse: includes, inline functions, static assertions."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-/* The kernel's text inside the program, NUL-terminated as cuModuleLoadData wants it. */
+/* The kernel's PTX text, NUL-terminated as cuModuleLoadData requires. */
   .section .rodata
   .global gs_spin_ptx
 gs_spin_ptx:

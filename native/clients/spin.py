@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""spin.c's Python sibling on cuda.bindings.driver: holds memory and runs spin_ns kernels.
+"""The Python version of spin.c, on cuda.bindings.driver: holds memory and runs spin_ns kernels.
 
 spin.py [--device N] [--alloc BYTES] [--kernel-ns NS] [--seconds S]
 
-Prints one JSON object a line, the same ones as gpushare-spin; obeys the same commands on stdin without --seconds.
+Prints the same JSON objects as gpushare-spin, one per line. Without --seconds it reads the same commands from stdin.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def say(**facts):
 
 
 def must(result):
-    """The call's values; another error than success ends the program."""
+    """Returns the call's values; any error ends the program."""
     code, *values = result
     if code != cuda.CUresult.CUDA_SUCCESS:
         say(event="error", error=int(code), name=code.name)

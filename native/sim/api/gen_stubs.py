@@ -3,9 +3,9 @@
 
 sim_api.h   the prototype of every exported driver function, so that each implementation is checked against the table,
             and an opaque stand-in for each type that the given headers do not declare.
-sim_stubs.c a weak definition of every function that answers CUDA_ERROR_NOT_SUPPORTED (an implementation elsewhere in
-            the library replaces it), and the table behind cuGetProcAddress.
-sim_twins.c the _ptds and _ptsz forms: the plain function with the calling thread's own stream for NULL.
+sim_stubs.c a weak definition of every function that returns CUDA_ERROR_NOT_SUPPORTED (an implementation elsewhere in
+            the library replaces it), and the table for cuGetProcAddress.
+sim_twins.c the _ptds and _ptsz forms: the plain function, with the per-thread stream as the NULL stream.
 """
 
 import re
@@ -26,7 +26,7 @@ def declared(headers: list[str]) -> set[str]:
 
 
 def undeclared(symbols: list[table.Symbol], known: set[str]) -> list[str]:
-    """A typedef for each unknown type: by value only enumerations and handles are left, which fit the ABI as such."""
+    """A typedef for each unknown type. Those passed by value are enumerations and handles, so the ABI matches."""
     pointed: set[str] = set()
     by_value: set[str] = set()
     for symbol in symbols:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes nvml_stubs.c from native/api/nvml.txt: gen_nvml.py OUT_DIR
 
-A weak definition of every NVML function (an implementation elsewhere in the library replaces it): UNINITIALIZED before
-nvmlInit, INVALID_ARGUMENT for a device that is none, then NO_PERMISSION for what would change a device and
-NOT_SUPPORTED for the rest.
+A weak definition of every NVML function (an implementation elsewhere in the library replaces it). It returns
+UNINITIALIZED before nvmlInit, INVALID_ARGUMENT for an invalid device handle, NO_PERMISSION if the function would change
+a device, and NOT_SUPPORTED otherwise.
 """
 
 import re
@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "api"))
 import table  # type: ignore[import-not-found]
 
-# The first argument is a device. The four take a place on the bus.
+# Functions whose first argument is a device. The four excluded ones take a PCI address instead.
 OF_DEVICE = re.compile(
     r"^nvmlDevice(?!(Modify|Query)DrainState$|RemoveGpu$|DiscoverGpus$)|^nvmlGpm((Mig)?SampleGet|Query|SetStreaming)"
 )
