@@ -25,6 +25,7 @@ struct gs_call {
   size_t body_max; /* a longer response body is an error */
 };
 
+/* Sends a POST request and reads the response. 0 or a negative errno; a response of any HTTP status is a success. */
 int gs_node_post(const struct gs_call *call, struct gs_reply *reply, struct gs_err *err);
 /* Sends the request without waiting for a response; for requests that may be lost. */
 int gs_node_tell(const struct gs_call *call, struct gs_err *err);

@@ -17,6 +17,7 @@ struct gs_pages {
  * between check and update: a process that dies at any instruction leaves at most its own announcement, which the
  * daemon clears with the slot. Callers in one process must serialise per device. */
 int gs_page_reserve(const struct gs_pages *pages, uint32_t slot, uint32_t device, uint64_t bytes);
+/* Releases bytes that gs_page_reserve reserved. */
 void gs_page_give_back(const struct gs_pages *pages, uint32_t slot, uint32_t device, uint64_t bytes);
 /* Bytes held by all processes of the grant. */
 uint64_t gs_page_used(const struct gs_pages *pages, uint32_t device);
@@ -29,6 +30,7 @@ struct gs_memory {
   uint64_t used;      /* by all processes of the grant; at most total - withdrawn */
   uint64_t free;
 };
+/* total: device memory in bytes, as first reported to the program. */
 struct gs_memory gs_page_memory(const struct gs_pages *pages, uint32_t device, uint64_t total);
 
 #endif

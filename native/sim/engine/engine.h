@@ -83,18 +83,20 @@ struct engine {
   uint64_t lonely_since; /* when keepers became 0 */
 };
 
-uint64_t engine_now(void);
+uint64_t engine_now(void); /* CLOCK_MONOTONIC, ns */
 
 /* books.c */
 /* the live process with that pid, or a new one; takes ownership of pidfd */
 struct process *books_process(struct engine *engine, pid_t pid, int pidfd);
 void books_process_ended(struct engine *engine, struct process *process); /* closes its lanes and returns its memory */
+/* Charge and release device memory. -ENOMEM: the device is full; -EINVAL: more than the process holds. */
 int books_alloc(struct engine *engine, struct process *process, uint32_t device, uint64_t bytes);
 int books_free(struct engine *engine, struct process *process, uint32_t device, uint64_t bytes);
 int books_file_put(struct process *process, uint32_t device, enum shared_file which, const uint64_t secret[2],
                    int file); /* takes ownership of file */
 /* The file of a live process, or -ENOENT. The descriptor stays owned by books.c. */
 int books_file_get(const struct engine *engine, const uint64_t secret[2], uint64_t *device, uint64_t *pid);
+/* Device time executed up to now, in ns, by all processes so far and by one process. */
 uint64_t books_busy(struct engine *engine, uint32_t device, uint64_t now);
 uint64_t books_process_busy(const struct process *process, uint32_t device, uint64_t now);
 int books_json(struct engine *engine, uint64_t *bytes);                      /* a memfd, or a negative errno */
@@ -104,6 +106,7 @@ int books_meetings(void); /* a memfd that books.c owns, or a negative errno */
 int books_setting(struct engine *engine, const struct sim_request *request, uint64_t *value);
 
 /* runlist.c */
+/* 0 or a negative errno. Closing a lane drops its queued work. */
 int lane_open(struct engine *engine, struct process *process, uint32_t device, struct lane **lane);
 void lane_close(struct engine *engine, struct lane *lane);
 void lane_bell(struct engine *engine, struct lane *lane); /* the client may have new work */
@@ -118,9 +121,11 @@ int message_send(int fd, const void *data, size_t bytes, const int *fds, int nfd
 int message_peer(int fd, pid_t pid);
 ssize_t message_receive(int fd, struct sim_request *request, int *given);
 struct sockaddr_un;
+/* -ENAMETOOLONG if the path does not fit in a socket address. */
 int message_address(const char *path, struct sockaddr_un *address, struct gs_err *err);
 
 /* serve.c */
+/* Binds the socket; a negative errno if another engine answers on it. serve_event handles one epoll event. */
 int serve_listen(struct engine *engine, struct gs_err *err);
 void serve_event(struct engine *engine, void *source);
 void serve_collect(void); /* frees closed connections; called after each round of events */
@@ -131,6 +136,7 @@ enum source_kind { SOURCE_LISTEN, SOURCE_TIMER, SOURCE_SIGNAL, SOURCE_CONNECTION
 struct source {
   enum source_kind kind;
 };
+/* Adds fd to the epoll set; events carry source, which must outlive the registration. 0 or a negative errno. */
 int engine_watch(struct engine *engine, int fd, struct source *source);
 
 #endif

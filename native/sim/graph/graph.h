@@ -52,12 +52,14 @@ struct sim_graph {
 };
 
 extern struct sim_kind sim_graph_kind, sim_node_kind, sim_object_kind;
+/* Drops references; with the last one it calls the program's destructor, without sim_lock. */
 void sim_object_release(struct sim_user_object *object, unsigned count);
 
 /* Handle lookup; may be called with or without sim_lock. */
 CUresult sim_graph_get(CUgraph handle, struct sim_graph **graph);
 CUresult sim_node_get(CUgraphNode handle, struct sim_graph_node **node);
 
+/* New graphs and clones are NULL if out of memory. Freeing a graph also frees its nodes and child graphs. */
 struct sim_graph *sim_graph_new(void);
 void sim_graph_free(struct sim_graph *graph);
 struct sim_graph *sim_graph_clone(const struct sim_graph *graph);

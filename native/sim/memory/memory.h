@@ -116,16 +116,20 @@ CUresult sim_pages_new(CUdevice device, uint64_t bytes, bool low, struct sim_pag
 void sim_pages_free(const struct sim_pages *pages);
 
 /* ---- memory.c ---------------------------------------------------------------------------------------------------- */
+/* A range with new memory. bytes: its size, charged: the amount in the engine's accounts; the other parameters as in
+ * struct sim_range and sim_pages_new. */
 CUresult sim_memory_new(struct sim_ctx *ctx, CUdevice device, enum sim_range_kind kind, uint64_t bytes,
                         uint64_t charged, unsigned flags, bool low, CUdeviceptr *address);
 /* Waits for the context's work, then frees the range. INVALID_VALUE if no range that can be freed this way starts at
  * address. */
 CUresult sim_memory_free(CUdeviceptr address);
+/* Frees the memory of an array. No work that uses it may be pending. */
 void sim_memory_array_free(CUdeviceptr address);
 /* Removes a range that is marked dying from the table and frees what it holds. */
 void sim_memory_forget(struct sim_range *range);
 
 /* ---- host.c ------------------------------------------------------------------------------------------------------ */
+/* True if all the bytes are pinned or registered host memory. */
 bool sim_memory_pinned(const void *at, size_t bytes);
 
 /* ---- vmm.c: with the lock held ----------------------------------------------------------------------------------- */

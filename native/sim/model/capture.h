@@ -31,13 +31,18 @@ uint64_t sim_capture_thread(void); /* id of the calling thread, as used in struc
 void sim_capture_begin(struct sim_capture *capture, struct sim_stream *origin);
 /* Removes all streams and events from a capture and forgets it. The graph remains. */
 void sim_capture_end(struct sim_capture *capture);
+/* Adds a stream to a capture. */
 void sim_capture_join(struct sim_stream *stream, struct sim_capture *capture);
+/* Makes the capture fail when the program ends it. */
 void sim_capture_invalidate(struct sim_capture *capture);
+/* A capturing stream is being destroyed: invalidates the capture, and ends it if this is its origin. */
 void sim_capture_stream_gone(struct sim_stream *stream);
+/* Removes an event from its capture, if any. */
 void sim_event_uncapture(struct sim_event *event);
 /* Checks whether work may be submitted to this stream. STREAM_CAPTURE_IMPLICIT for the legacy stream while a blocking
  * stream of its context captures. */
 CUresult sim_capture_implicit(struct sim_stream *stream);
+/* sim_capture_guard, with sim_lock held. */
 CUresult sim_capture_guard_locked(void);
 int sim_capture_mode_exchange(int mode); /* sets the thread's mode; returns the previous one */
 

@@ -69,6 +69,7 @@ bool sim_in_host_function(void);
 extern struct sim_ctx *sim_contexts;
 struct sim_ctx *sim_ctx_new(CUdevice device); /* NULL: out of memory */
 void sim_ctx_free(struct sim_ctx *ctx);
+/* Adds a context to the list, with a new id, and marks it alive; sim_ctx_end does the reverse. */
 void sim_ctx_begin(struct sim_ctx *ctx);
 void sim_ctx_end(struct sim_ctx *ctx);
 

@@ -103,6 +103,7 @@ extern struct sim_hello sim_hello; /* devices as this process sees them (CUDA_VI
 
 /* process.c */
 CUresult sim_device_open(CUdevice device); /* opens the lane at the first call; requires sim_lock */
+/* Sends one request to the engine for a device; the arguments are those of sim_wire_call. 0 or a negative errno. */
 int sim_call(uint32_t op, CUdevice device, uint64_t a, struct sim_reply *reply, int *fds, int nfds);
 
 /* lane.c */
@@ -112,7 +113,10 @@ uint64_t sim_lane_when(const struct sim_device *device, uint64_t need);
 uint64_t sim_lane_consume(struct sim_device *device, uint64_t t);
 /* publishes a report if dirty; rings the bell if needed */
 void sim_lane_report(struct sim_device *device);
+/* Publishes the end of a work item, as the value of executed at which it ends; see struct sim_lane. */
 void sim_lane_boundary(struct sim_device *device, uint64_t executed);
+/* Waiting for changes of the lane: read the word, check the condition, then wait while the word is unchanged. A wake by
+ * the engine or by sim_lane_wake ends the wait. */
 uint32_t sim_lane_word(const struct sim_device *device);
 void sim_lane_wait(const struct sim_device *device, uint32_t word, uint64_t timeout_ns);
 void sim_lane_wake(struct sim_device *device);
@@ -121,15 +125,16 @@ void sim_lane_wake(struct sim_device *device);
 void sim_advance(uint64_t now); /* advances the model to now; requires sim_lock */
 struct sim_item *sim_item_new(struct sim_stream *stream, enum sim_resource resource, uint64_t duration,
                               size_t payload_bytes);
-void sim_item_push(struct sim_item *item); /* appends and starts what can start; call sim_settle afterwards */
-void sim_settle(uint64_t now);             /* starts what can start, then publishes reports */
-void sim_item_complete(struct sim_item *item, uint64_t t);
-bool sim_item_spins(const struct sim_item *item); /* it occupies the device while waiting for other kernels */
-uint64_t sim_next_event(void);                    /* time of the next event that occurs by itself, or NEVER */
+void sim_item_push(struct sim_item *item);                 /* appends to the stream; call sim_settle afterwards */
+void sim_settle(uint64_t now);                             /* starts what can start, then publishes reports */
+void sim_item_complete(struct sim_item *item, uint64_t t); /* at time t; frees the item */
+bool sim_item_spins(const struct sim_item *item);          /* it occupies the device while waiting for other kernels */
+uint64_t sim_next_event(void);                             /* time of the next event that occurs by itself, or NEVER */
 /* The earliest time at which the stream can have completed the given sums of compute and copy time. Returns `now` if
  * nothing that takes time is outstanding, and SIM_NEVER while another lane has the device. depth: how many waits for
  * other streams to follow. */
 uint64_t sim_bound(const struct sim_stream *stream, uint64_t compute_sum, uint64_t copy_sum, uint64_t now, int depth);
+/* A mark with one reference; NULL: out of memory. */
 struct sim_mark *sim_mark_new(CUdevice device);
 void sim_mark_release(struct sim_mark *mark);
 /* all items up to seq; on the legacy stream also those of the streams it synchronises with */
