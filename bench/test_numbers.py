@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from running import GPUSHARE, SPIN, Daemon, Tenant, until
+from running import GPUSHARE, SPIN, Daemon, Tenant
+from waiting import until
 
 from gpushare import paths
 
@@ -102,6 +103,7 @@ def test_reclaim(node: Daemon, report) -> None:
                     for event in node.client.call("GET", f"/v1/events?after={after}")["events"]
                     if event["kind"] == "lease" and event["grant"] == grant
                 ],
+                "the lease event",
                 5,
             )
             waits.append(events[0]["value_ns"] / 1e6)
@@ -230,7 +232,7 @@ def test_help(report, benchmark) -> None:
 def test_daemon_idle(node: Daemon, report) -> None:
     assert node.process is not None
     proc = Path(f"/proc/{node.process.pid}")
-    until(lambda: not node.client.grants(), 5)
+    until(lambda: not node.client.grants(), seconds=5)
 
     def cpu_seconds() -> float:
         fields = (proc / "stat").read_text().rpartition(")")[2].split()

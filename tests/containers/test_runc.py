@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from running import until
+from waiting import until
 
 from gpushare.demo.bundle import TENANT_PROGRAM
 from gpushare.inject import grantdir
@@ -105,9 +105,7 @@ def test_memory_and_time_of_a_tenant(runc, node):
         assert (refused["ok"], refused["error"], refused["name"]) == (False, 2, "CUDA_ERROR_OUT_OF_MEMORY")
         ask("run 500000")
         grant = node.client.grant(runc.grant())
-        deadline = time.monotonic() + 20
-        while not node.client.grant(grant["id"])["devices"][0]["busy_ns"] and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(lambda: node.client.grant(grant["id"])["devices"][0]["busy_ns"], "the daemon sees its work")
         assert ask("idle")["kernels"] > 0
         books = node.client.sim_stats()["devices"][0]["processes"]
         mine = next(process for process in books if process["pid"] == grant["pid"])
@@ -162,9 +160,7 @@ def test_the_hooks_refusal_reaches_the_terminal(runc, node):
     grant = node.client.create(memory="1GiB", time=300)
     first = runc.start("/bin/cat", annotations={"grant": grant["id"]})
     with first:
-        deadline = time.monotonic() + 20
-        while node.client.grant(grant["id"])["phase"] != "active" and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: node.client.grant(grant["id"])["phase"] == "active", "the first one runs")
         second = runc.run("/bin/echo", "started", annotations={"grant": grant["id"]})
         assert second.returncode != 0 and second.stdout == ""
         assert grant["id"] in said(second)
@@ -227,10 +223,7 @@ def test_killed_hook_stops_the_start_and_leaks_nothing(runc, node, after_ms):
                 node.client.release(grant["id"])
         return not node.client.grants()
 
-    deadline = time.monotonic() + 20
-    while not gone():
-        assert time.monotonic() < deadline, node.client.grants()
-        time.sleep(0.01)
+    until(gone, "the grant is gone")
 
 
 def refused_by_runc(config):
@@ -245,7 +238,7 @@ def failing_hook(config):
 def test_a_start_that_fails_before_our_hook_gives_the_share_back(runc, node, change):
     result = runc.run("/bin/echo", "started", annotations=SHARE, change=change)
     assert result.returncode != 0 and result.stdout == ""
-    until(lambda: not node.client.grants(), 5, "long before it would expire")
+    until(lambda: not node.client.grants(), "long before it would expire", 5)
     [last] = [grant for grant in node.client.grants(ended=True) if grant["id"] == runc.grant()]
     assert (last["phase"], last["reason"]) == ("failed", "the runtime ended before it started the container")
 
@@ -253,10 +246,7 @@ def test_a_start_that_fails_before_our_hook_gives_the_share_back(runc, node, cha
 def test_killed_engine_leaks_nothing(runc, node):
     process = runc.start("/bin/cat", annotations=SHARE)
     with process:
-        deadline = time.monotonic() + 20
-        while not node.client.grants() or node.client.grants()[0]["phase"] != "active":
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: [grant["phase"] for grant in node.client.grants()] == ["active"], "the container runs")
         init = node.client.grants()[0]["pid"]
         process.kill()
         process.wait(10)
@@ -267,10 +257,7 @@ def test_killed_engine_leaks_nothing(runc, node):
 def test_killed_daemon_takes_the_container_back(runc, node):
     process = runc.start("/bin/cat", annotations=SHARE)
     with process:
-        deadline = time.monotonic() + 20
-        while not node.client.grants() or node.client.grants()[0]["phase"] != "active":
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: [grant["phase"] for grant in node.client.grants()] == ["active"], "the container runs")
         before = node.client.grants()[0]
         node.kill()
         process.stdin.write("still here\n")

@@ -14,7 +14,7 @@ from typing import Self
 
 import pytest
 import running
-from running import until
+from waiting import until
 
 from gpushare import paths
 from gpushare.client import Client
@@ -73,7 +73,7 @@ class Daemon(running.Daemon):
         for device in self.client.devices():
             if device["health"] != "healthy":
                 self.client.set_sim_lost(device["index"], lost=False)
-        until(lambda: {device["health"] for device in self.client.devices()} == {"healthy"}, 20, "the devices work")
+        until(lambda: {device["health"] for device in self.client.devices()} == {"healthy"}, "the devices work", 20)
         for grant in self.client.grants():
             self.client.release(grant["id"])
         for tenant in self.client.tenants():
@@ -169,11 +169,6 @@ def fresh(make_daemon: Make) -> Daemon:
 @pytest.fixture
 def client(daemon: Daemon) -> Client:
     return daemon.client
-
-
-@pytest.fixture
-def wait_for() -> Callable[..., object]:
-    return lambda condition, what, seconds=20.0: until(condition, seconds, what)
 
 
 @pytest.fixture

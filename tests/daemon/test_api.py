@@ -12,6 +12,7 @@ import sys
 import jsonschema
 import pytest
 from running import GPUSHARE
+from waiting import until
 
 from gpushare import __version__
 from gpushare.daemon import config as configuration
@@ -270,10 +271,10 @@ def test_config_file(make_daemon, tmp_path):
     assert "simulte" in done.stderr
 
 
-def test_dead_simulator_is_seen(make_daemon, wait_for):
+def test_dead_simulator_is_seen(make_daemon):
     client = make_daemon().quicken(_HEALTH_SECONDS=0.1).start().client
     os.kill(client.node()["sim_pid"], signal.SIGKILL)
-    wait_for(lambda: client.devices()[0]["health"] == "unhealthy", "seen")
+    until(lambda: client.devices()[0]["health"] == "unhealthy", "seen")
     with pytest.raises(FailedError, match="simulator"):
         client.sim_stats()
     with pytest.raises(Exception, match="healthy"):

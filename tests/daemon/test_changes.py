@@ -4,7 +4,8 @@ the reference."""
 import signal
 
 import pytest
-from running import Tenant, until
+from running import Tenant
+from waiting import until
 
 from gpushare.errors import RefusedError
 
@@ -37,7 +38,7 @@ def split(daemon):
 
     def measure(tenants, window_ns):
         first = daemon.busy(*(tenant.pid for tenant in tenants))
-        until(lambda: sum(daemon.busy(*(t.pid for t in tenants))) - sum(first) > window_ns, 60, "a window of work")
+        until(lambda: sum(daemon.busy(*(t.pid for t in tenants))) - sum(first) > window_ns, "a window of work", 60)
         got = [after - at for at, after in zip(first, daemon.busy(*(t.pid for t in tenants)), strict=True)]
         return [round(1000 * one / sum(got)) for one in got]
 
@@ -48,7 +49,7 @@ def split(daemon):
             seen.append(measure(tenants, window_ns))
             return all(abs(got - one) <= within for got, one in zip(seen[-1], wanted, strict=True))
 
-        until(right, 60, seen)
+        until(right, seen, 60)
 
     return check
 
@@ -119,7 +120,7 @@ def test_a_tenants_file_that_is_read_again_while_leases_are_out(daemon, client, 
 
     file.write_text("[tenants.a]\ntime = 600\n[tenants.c]\ntime = 3\n")
     daemon.process.send_signal(signal.SIGHUP)
-    until(lambda: "the tenants stay as they were" in daemon.log.read_text(), 20, "the refusal is in the log")
+    until(lambda: "the tenants stay as they were" in daemon.log.read_text(), "the refusal is in the log", 20)
     assert "0.3% is too small to be served: give 0.5% or more" in daemon.log.read_text()
     assert [tenant["name"] for tenant in client.tenants()] == ["default", "a", "b", "rest"]
     file.unlink()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import built
 import pytest
+from waiting import until
 
 from gpushare.pages import LimitsPage, UsagePage
 
@@ -26,7 +27,7 @@ def slots(daemon, grant_id):
         return sorted(slot.pid for slot in usage.live_slots(limits))
 
 
-def test_a_thousand_join_and_go(daemon, client, crowd, wait_for):
+def test_a_thousand_join_and_go(daemon, client, crowd):
     before = client.call("GET", "/v1/grants")["rv"]
     # The shell keeps the grant alive while the processes exit.
     child = daemon.tenant("sh", "-c", f'"{crowd}" {N}; read line')
@@ -40,7 +41,7 @@ def test_a_thousand_join_and_go(daemon, client, crowd, wait_for):
 
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: client.grant(grant_id)["processes"] == [], "all are gone", 60)
+    until(lambda: client.grant(grant_id)["processes"] == [], "all are gone", 60)
     assert slots(daemon, grant_id) == []
     # Watchers get the last event, and are not flooded: the ring holds 4096 events of the whole node.
     last = []

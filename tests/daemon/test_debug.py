@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from running import SPIN, Tenant, until
+from running import SPIN, Tenant
+from waiting import until
 
 from gpushare import paths
 from gpushare._native import ffi, lib
@@ -59,7 +60,7 @@ def test_leases_that_come_and_go_are_events(client, spins):
     for tenant in (one, other):
         tenant.tell("run 1000000")
     kinds = ("waited ", "the lease was taken back", "drained for lease word")
-    until(lambda: all(any(kind in text for text in texts(client, grant)) for kind in kinds), 20, "lease events")
+    until(lambda: all(any(kind in text for text in texts(client, grant)) for kind in kinds), "lease events", 20)
 
 
 def test_the_ring_keeps_the_newest_events_and_begins_anew_with_the_slot(client, spins):

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from running import SPIN, until
+from running import SPIN
+from waiting import until
 
 LEASES = 10
 """Of each grant on each device: a few hundred milliseconds of turns, but for a busy machine."""
@@ -37,7 +38,7 @@ class Record:
             self.read()
             return all(len(self.instants("lease", *place)) >= LEASES for place in places)
 
-        until(enough, 60, f"{LEASES} leases of each")
+        until(enough, f"{LEASES} leases of each", 60)
         return self
 
     def instants(self, kind: str, grant: str, device: int) -> list[int]:
@@ -45,7 +46,7 @@ class Record:
 
 
 def grant_of(client: Any, child: "subprocess.Popen[str]") -> str:
-    return until(lambda: next((g["id"] for g in client.grants() if g["pid"] == child.pid), None), 20, "it has a grant")
+    return until(lambda: next((g["id"] for g in client.grants() if g["pid"] == child.pid), None), "it has a grant", 20)
 
 
 def pair(daemon: Any, **options: str) -> list[str]:

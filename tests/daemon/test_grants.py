@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 from pagewords import device_limits, managed
+from waiting import until
 
 from gpushare.daemon.resources import Resources
 from gpushare.errors import FailedError, NotFoundError, RefusedError, UsageError
@@ -76,9 +77,9 @@ def test_what_does_not_fit_is_refused_with_numbers(daemon, client):
     assert len(daemon.grant_dirs()) == 1
 
 
-def test_reservation_expires(daemon, client, wait_for, phase_of):
+def test_reservation_expires(daemon, client, phase_of):
     grant = client.create(memory=GIB, time=100, ttl_seconds=1)
-    wait_for(lambda: phase_of(grant["id"]) == "expired", "the reservation expires")
+    until(lambda: phase_of(grant["id"]) == "expired", "the reservation expires")
     assert "not bound within 1 s" in client.grant(grant["id"])["reason"]
     assert daemon.grant_dirs() == set()
     assert daemon.specs() == []
@@ -154,11 +155,11 @@ def test_unknown_grant(client):
             call("g-nothing")
 
 
-def test_release_kills_what_runs(daemon, client, wait_for):
+def test_release_kills_what_runs(daemon, client):
     child, grant_id = daemon.join()
     client.release(grant_id)
     assert child.wait(20) == -9
-    wait_for(lambda: daemon.grant_dirs() == set(), "the directory is gone")
+    until(lambda: daemon.grant_dirs() == set(), "the directory is gone")
     assert client.grant(grant_id)["phase"] == "released"
 
 
@@ -215,7 +216,7 @@ def test_oci_edit_of_a_config_too_deep_leaves_no_grant(daemon, client, tmp_path)
     assert client.grants() == []
 
 
-def test_hook_activates_and_poststop_releases(daemon, client, wait_for):
+def test_hook_activates_and_poststop_releases(daemon, client):
     grant = client.create(memory=GIB, time=100)
     container = subprocess.Popen(["sleep", "1000"])
     try:
@@ -229,15 +230,15 @@ def test_hook_activates_and_poststop_releases(daemon, client, wait_for):
         container.kill()
         container.wait()
     client.call("POST", f"/v1/hooks/poststop?grant={grant['id']}", {})
-    wait_for(lambda: client.grant(grant["id"])["phase"] == "released", "released")
+    until(lambda: client.grant(grant["id"])["phase"] == "released", "released")
     client.call("POST", f"/v1/hooks/poststop?grant={grant['id']}", {})
     assert daemon.grant_dirs() == set()
 
 
-def test_dead_container_releases_without_poststop(client, wait_for):
+def test_dead_container_releases_without_poststop(client):
     grant = client.create(memory=GIB, time=100)
     container = subprocess.Popen(["sleep", "1000"])
     client.call("POST", f"/v1/hooks/create-runtime?grant={grant['id']}", {"pid": container.pid})
     container.kill()
     container.wait()
-    wait_for(lambda: client.grant(grant["id"])["phase"] == "released", "released")
+    until(lambda: client.grant(grant["id"])["phase"] == "released", "released")

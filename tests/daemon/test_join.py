@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+from waiting import until
+
 from gpushare.pages import LimitsPage, UsagePage
 
 JOINER = Path(__file__).with_name("joiner.py")
@@ -40,20 +42,20 @@ def test_join_gives_a_slot_the_host_pid_and_the_bell(daemon, client):
     assert slots(daemon, grant_id) == [(0, child.pid)]
 
 
-def test_death_clears_the_slot_and_returns_the_bytes(daemon, client, wait_for):
+def test_death_clears_the_slot_and_returns_the_bytes(daemon, client):
     # A shell keeps the grant alive while its child dies.
     child = daemon.tenant("sh", "-c", f'"{sys.executable}" "{JOINER}"; read line')
     _, grant_id, *_ = child.stdout.readline().split()
     tell(child, "hold 1000000")
-    wait_for(lambda: client.grant(grant_id)["devices"][0]["memory_bytes"] == 1000000, "the bytes are seen")
+    until(lambda: client.grant(grant_id)["devices"][0]["memory_bytes"] == 1000000, "the bytes are seen")
     [(_, pid)] = slots(daemon, grant_id)
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: slots(daemon, grant_id) == [], "the slot is free")
+    until(lambda: slots(daemon, grant_id) == [], "the slot is free")
     grant = client.grant(grant_id)
     assert (grant["phase"], grant["processes"], grant["devices"][0]["memory_bytes"]) == ("active", [], 0)
 
 
-def test_children_join_too_and_the_grant_outlives_its_first_process(daemon, client, wait_for):
+def test_children_join_too_and_the_grant_outlives_its_first_process(daemon, client):
     script = f'"{sys.executable}" "{JOINER}" <&0 & exit 0'
     # The shell exits at once. Standard input of a background job is /dev/null unless redirected.
     child = daemon.tenant("sh", "-c", f"exec 3<&0; {script.replace('<&0', '<&3')}")
@@ -61,14 +63,14 @@ def test_children_join_too_and_the_grant_outlives_its_first_process(daemon, clie
     child.wait(20)
     assert client.grant(grant_id)["phase"] == "active"
     child.stdin.write("end\n")
-    wait_for(lambda: client.grant(grant_id)["phase"] == "released", "released with its last process")
+    until(lambda: client.grant(grant_id)["phase"] == "released", "released with its last process")
 
 
-def test_grant_ends_with_its_process(daemon, client, wait_for):
+def test_grant_ends_with_its_process(daemon, client):
     child, grant_id = daemon.join()
     child.stdin.write("end\n")
     assert child.wait(20) == 0
-    wait_for(lambda: client.grant(grant_id)["phase"] == "released", "released")
+    until(lambda: client.grant(grant_id)["phase"] == "released", "released")
     assert daemon.grant_dirs() == set()
 
 
@@ -91,15 +93,15 @@ def test_exec_takes_a_new_slot_and_gives_the_old_one_back(daemon, client):
     assert (grant["processes"], grant["devices"][0]["memory_bytes"]) == ([child.pid], 0)
 
 
-def test_exec_without_another_join_gives_the_slot_back(daemon, client, wait_for):
+def test_exec_without_another_join_gives_the_slot_back(daemon, client):
     child, grant_id = daemon.join()
     tell(child, "hold 4096")
     child.stdin.write("sleep\n")
-    wait_for(lambda: client.grant(grant_id)["devices"][0]["memory_bytes"] == 0, "the bytes are back", 3)
+    until(lambda: client.grant(grant_id)["devices"][0]["memory_bytes"] == 0, "the bytes are back", 3)
     assert client.grant(grant_id)["phase"] == "active", "the process lives"
 
 
-def test_bytes_stay_until_the_exec_is_over(daemon, client, wait_for):
+def test_bytes_stay_until_the_exec_is_over(daemon, client):
     """Files closed by an exec are closed one after another, the interposer's before the driver's. A process stopped
     before the first instruction of its new program simulates a driver that frees memory slowly."""
     child, grant_id = daemon.join()
@@ -114,7 +116,7 @@ def test_bytes_stay_until_the_exec_is_over(daemon, client, wait_for):
     finally:
         detach = 17
         assert ctypes.CDLL(None).ptrace(detach, child.pid, 0, 0) == 0
-    wait_for(lambda: client.grant(grant_id)["devices"][0]["memory_bytes"] == 0, "the bytes are back", 3)
+    until(lambda: client.grant(grant_id)["devices"][0]["memory_bytes"] == 0, "the bytes are back", 3)
 
 
 def test_stranger_is_refused_by_cgroup(daemon, client):
@@ -156,9 +158,9 @@ def test_malformed_joins_are_answered_and_harm_nobody(daemon, client):
     assert client.grant(grant_id)["phase"] == "active"
 
 
-def test_truncated_usage_page_ends_the_grant(daemon, client, wait_for):
+def test_truncated_usage_page_ends_the_grant(daemon, client):
     child, grant_id = daemon.join()
     os.truncate(daemon.layout.grants / grant_id / "self" / "usage", 0)
-    wait_for(lambda: client.grant(grant_id)["phase"] == "failed", "failed")
+    until(lambda: client.grant(grant_id)["phase"] == "failed", "failed")
     assert "truncated" in client.grant(grant_id)["reason"]
     assert child.wait(20) == -9

@@ -13,7 +13,7 @@ import joinfuzz
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from running import until
+from waiting import until
 
 from gpushare.enforce import cgroup
 
@@ -85,9 +85,9 @@ class House:
 
     def nothing_is_left(self) -> None:
         self.member.end()
-        until(lambda: self.descriptors() <= self.before, 20, "the daemon has closed all that it had opened")
+        until(lambda: self.descriptors() <= self.before, "the daemon has closed all that it had opened", 20)
         assert self.honest()[0] == "joined"
-        until(lambda: self.daemon.client.grant(self.grant)["processes"] == [self.child.pid], 10, "the others are gone")
+        until(lambda: self.daemon.client.grant(self.grant)["processes"] == [self.child.pid], "the others are gone", 10)
 
 
 @pytest.fixture
@@ -138,10 +138,10 @@ def test_any_message_is_answered_or_its_connection_closed(house: House, examples
 
 def test_a_flood_of_connections_shuts_out_only_its_own_grant(house: House) -> None:
     house.member(fill=CONNECTIONS + 100)
-    until(lambda: house.descriptors() >= house.before + CONNECTIONS - 1, 20, "the daemon took what it takes")
+    until(lambda: house.descriptors() >= house.before + CONNECTIONS - 1, "the daemon took what it takes", 20)
     child, other = house.daemon.join()
     assert house.daemon.client.grant(other)["processes"] == [child.pid]
-    until(lambda: house.descriptors() <= house.before + CONNECTIONS + 10, 20, "and closed the rest")
+    until(lambda: house.descriptors() <= house.before + CONNECTIONS + 10, "and closed the rest", 20)
     child.stdin.write("end\n")
     assert child.wait(20) == 0
     house.member(end=True)

@@ -5,6 +5,7 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
+from waiting import until
 
 from gpushare import paths
 from gpushare.daemon import ledger
@@ -99,12 +100,12 @@ def test_a_ledger_without_receipts_gets_their_columns(tmp_path):
     Ledger(path).close()
 
 
-def test_daemon_writes_runs_grants_and_periods(fresh, wait_for):
+def test_daemon_writes_runs_grants_and_periods(fresh):
     daemon, client = fresh, fresh.client
     child, grant_id = daemon.join()
     child.kill()
     child.wait()
-    wait_for(lambda: client.grants() == [], "released")
+    until(lambda: client.grants() == [], "released")
     path = daemon.layout.ledger
     [(tenant, device, begin, end, granted)] = rows(
         path, f"SELECT tenant, device, from_ns, to_ns, granted_ns FROM periods WHERE grant_id = '{grant_id}'"
@@ -134,10 +135,10 @@ def test_what_cannot_be_written_is_an_error_of_ours(tmp_path):
     ledger.close()
 
 
-def test_busy_time_agrees_with_the_simulators_books(daemon, client, wait_for):
+def test_busy_time_agrees_with_the_simulators_books(daemon, client):
     child = daemon.tenant(str(paths.LIB_DIR / "gpushare-spin"), "--alloc", "100M", "--seconds", "1.5")
     assert child.wait(30) == 0
-    wait_for(lambda: client.grants() == [], "released")
+    until(lambda: client.grants() == [], "released")
     [grant] = [grant for grant in client.grants(ended=True) if grant["pid"] == child.pid]
     [book] = [row for row in client.sim_stats()["devices"][0]["processes"] if row["pid"] == grant["pid"]]
     [device] = grant["devices"]

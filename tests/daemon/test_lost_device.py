@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 from pagewords import device_limits
-from running import Tenant, alive, until
+from running import Tenant, alive
 from simulated import SETTING, SETTING_LOST, Wire
+from waiting import until
 
 from gpushare.errors import RefusedError
 from gpushare.pages import LimitsPage
@@ -48,12 +49,12 @@ def health(client):
 
 def lose(client, device):
     client.set_sim_lost(device, lost=True)
-    until(lambda: health(client)[device] == "unhealthy", 20, "the loss is seen")
+    until(lambda: health(client)[device] == "unhealthy", "the loss is seen", 20)
 
 
 def restore(client, device):
     client.set_sim_lost(device, lost=False)
-    until(lambda: health(client)[device] == "healthy", 20, "the return is seen")
+    until(lambda: health(client)[device] == "healthy", "the return is seen", 20)
 
 
 def standings(client):
@@ -151,17 +152,17 @@ def test_a_tenant_places_what_is_left_of_its_guarantee_beside_the_other(labs):
 def test_programs_there_stand_still_and_go_on_those_elsewhere_do_not_notice(daemon, labs, spin):
     there = spin("50%", tenant="b", gpu="0")
     spin("50%", tenant="a", gpu="1")
-    until(lambda: min(daemon.busy(there.pid)[0], daemon.books(1)["busy_ns"]) > 0, 20, "both run")
+    until(lambda: min(daemon.busy(there.pid)[0], daemon.books(1)["busy_ns"]) > 0, "both run", 20)
     lose(labs, 0)
     stood, ran = daemon.books(0)["busy_ns"], daemon.books(1)["busy_ns"]
-    until(lambda: daemon.books(1)["busy_ns"] > ran + 100_000_000, 20, "the other device works")
+    until(lambda: daemon.books(1)["busy_ns"] > ran + 100_000_000, "the other device works", 20)
     assert daemon.books(0)["busy_ns"] == stood
     assert alive(there.pid)
     [grant] = [grant for grant in labs.grants() if grant["tenant"] == "b"]
     assert grant["phase"] == "active"
     assert "does not work" in grant["notice"]
     restore(labs, 0)
-    until(lambda: daemon.books(0)["busy_ns"] > stood + 100_000_000, 20, "it goes on")
+    until(lambda: daemon.books(0)["busy_ns"] > stood + 100_000_000, "it goes on", 20)
     assert labs.grant(grant["id"])["notice"] == ""
 
 
@@ -177,8 +178,8 @@ def test_shares_elsewhere_follow_what_is_left(daemon, labs, spin):
         rows = {row["pid"]: row["busy_ns"] for row in daemon.books(1)["processes"]}
         return rows.get(one.pid, 0), rows.get(other.pid, 0)
 
-    first = until(lambda: busy() if min(busy()) > 0 else None, 20, "both run")
-    until(lambda: sum(busy()) > sum(first) + 2_000_000_000, 60, "two seconds of work")
+    first = until(lambda: busy() if min(busy()) > 0 else None, "both run", 20)
+    until(lambda: sum(busy()) > sum(first) + 2_000_000_000, "two seconds of work", 60)
     got = [after - before for after, before in zip(busy(), first, strict=True)]
     assert abs(got[0] / sum(got) - 0.5) < 0.05, got
 
@@ -208,23 +209,23 @@ def test_a_gang_with_a_lost_device_holds_up_nobody_on_its_others(daemon, client,
     """Its leases are given together, and its work on the lost device never drains."""
     gang = spin("40%", devices="2")
     neighbour = spin("40%", gpu="1")
-    until(lambda: min(daemon.busy(gang.pid)[0], daemon.books(1)["busy_ns"]) > 0, 20, "both run")
+    until(lambda: min(daemon.busy(gang.pid)[0], daemon.books(1)["busy_ns"]) > 0, "both run", 20)
     lose(client, 0)
     [told] = [grant for grant in client.grants() if len(grant["devices"]) == 2]
     assert [device["health"] for device in told["devices"]] == ["unhealthy", "healthy"]
     assert [device["guaranteed_milli"] for device in told["devices"]] == [0, 400]
     ran = daemon.books(1)["busy_ns"]
-    until(lambda: daemon.books(1)["busy_ns"] > ran + 200_000_000, 20, "the neighbour goes on")
+    until(lambda: daemon.books(1)["busy_ns"] > ran + 200_000_000, "the neighbour goes on", 20)
     stood = daemon.busy(gang.pid)[0]
     restore(client, 0)
-    until(lambda: daemon.busy(gang.pid)[0] > stood + 100_000_000, 20, "the gang goes on")
+    until(lambda: daemon.busy(gang.pid)[0] > stood + 100_000_000, "the gang goes on", 20)
     assert alive(neighbour.pid)
 
 
 def test_the_command_line_says_it(daemon, labs):
     grant = labs.create(memory=GIB, time=500, device=0, tenant="b")
     assert daemon.cli_here("sim", "lose", "0").returncode == 0
-    until(lambda: health(labs)[0] == "unhealthy", 20, "seen")
+    until(lambda: health(labs)[0] == "unhealthy", "seen", 20)
     assert "device 0" in daemon.cli_here("devices").stdout.splitlines()[-1]
     assert "b is degraded, devices do not work: it has 25% of 50% of time" in daemon.cli_here("tenants", "list").stdout
     assert f"{grant['id']}: device 0" in daemon.cli_here("ps").stdout
@@ -235,7 +236,7 @@ def test_the_command_line_says_it(daemon, labs):
     assert "degraded: 75% of 150% of time" in doctor.stdout
     assert 'gpushare_tenant_have_milli{tenant="b"} 250' in labs.text("/metrics")
     assert daemon.cli_here("sim", "restore", "0").returncode == 0
-    until(lambda: health(labs)[0] == "healthy", 20, "seen")
+    until(lambda: health(labs)[0] == "healthy", "seen", 20)
     assert "degraded" not in daemon.cli_here("doctor").stdout
     for wrong in ("9", "x", "-1"):
         done = daemon.cli_here("sim", "lose", wrong)
@@ -253,7 +254,7 @@ def test_a_daemon_that_starts_beside_a_lost_device_knows_it_and_keeps_the_grant(
     assert "does not work" in labs.grant(grant["id"])["notice"]
     stood = daemon.books(0)["busy_ns"]
     restore(labs, 0)
-    until(lambda: daemon.books(0)["busy_ns"] > stood + 100_000_000, 20, "it goes on")
+    until(lambda: daemon.books(0)["busy_ns"] > stood + 100_000_000, "it goes on", 20)
     assert labs.grant(grant["id"])["notice"] == ""
 
 
@@ -278,7 +279,7 @@ def test_a_gang_goes_on_where_one_of_its_devices_is_missing_at_the_start(daemon,
     assert (client.node()["capacity"]["time"], client.node()["have"]["time"]) == (2000, 1000)
     stood = daemon.busy(gang.pid)[0]
     restore(client, 0)
-    until(lambda: daemon.busy(gang.pid)[0] > stood + 100_000_000, 20, "the gang goes on")
+    until(lambda: daemon.busy(gang.pid)[0] > stood + 100_000_000, "the gang goes on", 20)
     assert client.create(memory=GIB, time=100, device=0)["phase"] == "reserved"
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from running import SPIN, until
+from running import SPIN
+from waiting import until
 
 from gpushare.inject import grantdir
 from gpushare.pages import LimitsPage, UsagePage
@@ -24,7 +25,7 @@ class Tenant:
         self._child = daemon.tenant(str(SPIN), time=time, tenant=name)
         self._hear("ready")
         pid = self._child.pid
-        self.grant = until(lambda: next((g["id"] for g in daemon.client.grants() if g["pid"] == pid), None), 20)
+        self.grant = until(lambda: next((g["id"] for g in daemon.client.grants() if g["pid"] == pid), None), seconds=20)
         directory = grantdir.self_dir(daemon.layout, self.grant)
         self._limits = LimitsPage.open(directory / "limits", writable=False)
         self._usage = UsagePage.open(directory / "usage", writable=False)
@@ -81,8 +82,8 @@ def contend(client: Any, pair: tuple[Tenant, Tenant], leases: int) -> None:
         tenant.run()
     until(
         lambda: all(leased(client, t.grant) >= n + leases for t, n in zip(pair, before, strict=True)),
-        60,
         f"{leases} leases of each",
+        60,
     )
     for tenant in pair:
         tenant.idle()
@@ -139,7 +140,7 @@ def test_every_lease_ends_with_a_receipt_that_says_for_whom_and_why(client, pair
 def test_an_owner_that_wakes_is_told_whose_kernels_it_waited_for(client, pair):
     borrower, owner = pair
     borrower.run()
-    until(lambda: leased(client, borrower.grant) > 0, 20, "the borrower runs")
+    until(lambda: leased(client, borrower.grant) > 0, "the borrower runs", 20)
 
     def wake() -> bool:
         """Whether the borrower had work in flight then; on a busy machine it may have been delayed."""
@@ -203,7 +204,7 @@ def test_readers_filter_and_read_on(client, pair):
 def test_receipts_of_a_grant_that_ended_keep_its_name(client, pair):
     contend(client, pair, 3)
     pair[0].quit()
-    until(lambda: len(client.grants()) == 1, 20, "its grant ends")
+    until(lambda: len(client.grants()) == 1, "its grant ends", 20)
     mine = [e for e in client.call("GET", "/v1/events?tenant=team-a")["events"] if e["grant"] == pair[0].grant]
     assert mine
     assert {e["tenant"] for e in mine} == {"team-a"}
@@ -267,12 +268,12 @@ def test_sums_outlive_restarts_and_grants(daemon, client, pair):
         return all(new[name] >= old[name] + 4 for old, new in zip(before, now, strict=True) for name in COUNTS)
 
     # On a busy machine some leases end because their holder is delayed, without another grant waiting.
-    until(more, 60, "more of both")
+    until(more, "more of both", 60)
     after = [sums(client, tenant) for tenant in pair]
     for old, new in zip(before, after, strict=True):
         assert all(new[name] >= old[name] for name in old)
     pair[0].quit()
-    until(lambda: len(client.grants()) == 1, 20, "its grant ends")
+    until(lambda: len(client.grants()) == 1, "its grant ends", 20)
     assert sums(client, pair[0]) == after[0], "as the ledger has it"
     by_name = {row.pop("tenant"): row for row in client.call("GET", "/v1/waits")["tenants"]}
     assert {name: by_name[name] for name in ("team-a", "team-b")} == {"team-a": after[0], "team-b": after[1]}

@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+from waiting import until
 
 from gpushare.daemon.peer import start_time
 from gpushare.enforce import cgroup
@@ -53,7 +54,7 @@ def test_living_grants_are_taken_over(daemon):
     second.wait(20)
 
 
-def test_who_died_meanwhile_is_released(daemon, wait_for):
+def test_who_died_meanwhile_is_released(daemon):
     alive, alive_id = daemon.join()
     dead, dead_id = daemon.join()
     daemon.kill()
@@ -65,10 +66,10 @@ def test_who_died_meanwhile_is_released(daemon, wait_for):
     assert daemon.grant_dirs() == {alive_id}
     alive.kill()
     alive.wait()
-    wait_for(lambda: daemon.client.grant(alive_id)["phase"] == "released", "watched again after the restart")
+    until(lambda: daemon.client.grant(alive_id)["phase"] == "released", "watched again after the restart")
 
 
-def test_dead_member_of_a_living_grant_is_cleared(daemon, wait_for):
+def test_dead_member_of_a_living_grant_is_cleared(daemon):
     child = daemon.tenant("sh", "-c", f"{os.sys.executable} {os.path.dirname(__file__)}/joiner.py; read line")
     _, grant_id, _, _, pid, _ = child.stdout.readline().split()
     tell(child, "hold 5000")
@@ -80,11 +81,11 @@ def test_dead_member_of_a_living_grant_is_cleared(daemon, wait_for):
     assert grant["devices"][0]["memory_bytes"] == 0
 
 
-def test_reservations_expire_over_a_restart(daemon, wait_for):
+def test_reservations_expire_over_a_restart(daemon):
     grant = daemon.client.create(memory="1GiB", time="10%", ttl_seconds=1)
     daemon.kill()
     daemon.start()
-    wait_for(lambda: daemon.client.grant(grant["id"])["phase"] == "expired", "expired")
+    until(lambda: daemon.client.grant(grant["id"])["phase"] == "expired", "expired")
     assert daemon.grant_dirs() == set()
 
 
@@ -119,12 +120,12 @@ def test_after_a_reboot_no_process_is_touched(daemon):
     assert daemon.grant_dirs() == set()
 
 
-def test_a_cgroup_left_behind_is_removed(daemon, wait_for):
+def test_a_cgroup_left_behind_is_removed(daemon):
     child, grant_id = daemon.join()
     path = cgroup.of_grant(grant_id).path
     child.stdin.write("end\n")
     child.wait(20)
-    wait_for(lambda: not path.exists(), "the cgroup is gone")
+    until(lambda: not path.exists(), "the cgroup is gone")
     daemon.kill()
     path.mkdir()
     daemon.start()
@@ -145,7 +146,7 @@ def test_stray_files_are_removed(daemon):
     foreign.unlink()
 
 
-def test_clean_stop_keeps_what_runs_and_removes_the_rest(daemon, wait_for):
+def test_clean_stop_keeps_what_runs_and_removes_the_rest(daemon):
     child, grant_id = daemon.join()
     reserved = daemon.client.create(memory="1GiB", time="10%")
     assert daemon.terminate() == 0
@@ -157,7 +158,7 @@ def test_clean_stop_keeps_what_runs_and_removes_the_rest(daemon, wait_for):
     assert daemon.client.grant(reserved["id"])["phase"] == "released"
     child.stdin.write("end\n")
     child.wait(20)
-    wait_for(lambda: daemon.client.grants() == [], "released")
+    until(lambda: daemon.client.grants() == [], "released")
     simulator = daemon.client.node()["sim_pid"]
     assert daemon.terminate() == 0
     assert start_time(simulator) is None
@@ -165,11 +166,11 @@ def test_clean_stop_keeps_what_runs_and_removes_the_rest(daemon, wait_for):
     assert daemon.specs() == []
 
 
-def test_a_tenant_taken_out_of_the_file_does_not_stop_the_daemon(daemon, wait_for):
+def test_a_tenant_taken_out_of_the_file_does_not_stop_the_daemon(daemon):
     daemon.client.set_tenant("gone", {"time": 500})
     child = daemon.tenant("cat", tenant="gone")
-    [grant] = wait_for(daemon.client.grants, "the grant")
-    wait_for(lambda: daemon.client.grant(grant["id"])["phase"] == "active", "active")
+    [grant] = until(daemon.client.grants, "the grant")
+    until(lambda: daemon.client.grant(grant["id"])["phase"] == "active", "active")
     daemon.kill()
     (daemon.state_dir / "tenants.toml").unlink()
     daemon.start()
@@ -186,7 +187,7 @@ def test_simulator_outlives_a_killed_daemon(daemon):
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
-def test_killed_at_random_points(daemon, wait_for, seed):
+def test_killed_at_random_points(daemon, seed):
     """Clients create, use and release grants while the daemon is killed and restarted: at the end everything is
     accounted for."""
     rng = random.Random(seed)
@@ -217,12 +218,12 @@ def test_killed_at_random_points(daemon, wait_for, seed):
     client = daemon.client
     assert client.grant(keeper_id)["phase"] == "active"
     assert client.grant(keeper_id)["devices"][0]["memory_bytes"] == 77777
-    wait_for(lambda: [grant["id"] for grant in client.grants()] == [keeper_id], "reservations expire")
+    until(lambda: [grant["id"] for grant in client.grants()] == [keeper_id], "reservations expire")
     assert daemon.grant_dirs() == {keeper_id}
     assert daemon.specs() == []
     keeper.kill()
     keeper.wait()
-    wait_for(lambda: client.grants() == [], "the keeper is released")
+    until(lambda: client.grants() == [], "the keeper is released")
     assert daemon.grant_dirs() == set()
     assert client.devices()[0]["guaranteed"] == {"time": 0, "memory": 0}
     with sqlite3.connect(daemon.layout.ledger) as ledger:

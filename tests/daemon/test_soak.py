@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from running import Daemon, Tenant, until
+from running import Daemon, Tenant
+from waiting import until
 
 from gpushare.errors import GpushareError
 
@@ -112,8 +113,8 @@ def test_random_lives(node: Daemon, seed: int) -> None:
         life.check()
     for tenant, _ in life.tenants:
         tenant.close()
-    until(lambda: not node.client.grants(), 10, "all grants end")
-    until(lambda: node.books()["bytes"] == 0, 10, "all bytes come back")
+    until(lambda: not node.client.grants(), "all grants end", 10)
+    until(lambda: node.books()["bytes"] == 0, "all bytes come back", 10)
 
 
 def test_shares_do_not_drift(node: Daemon) -> None:

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 from freezer import freeze, frozen, thaw
-from running import SPIN, Tenant, alive, until
+from running import SPIN, Tenant, alive
 from simulated import Sim
 from simworker import Worker
+from waiting import until
 
 from gpushare import paths
 from gpushare.enforce import cgroup
@@ -90,7 +91,9 @@ def sim(daemon: Any) -> Sim:
 
 def grant_of(daemon: Any, pid: int) -> str:
     """The grant that the process has joined."""
-    return str(until(lambda: next((g["id"] for g in daemon.client.grants() if pid in g["processes"]), None), 20))
+    return str(
+        until(lambda: next((g["id"] for g in daemon.client.grants() if pid in g["processes"]), None), "it has a grant")
+    )
 
 
 def holds(daemon: Any, grant: str) -> bool:
@@ -136,7 +139,7 @@ def milli(before: list[int], after: list[int]) -> list[int]:
 def window(sim: Sim, ns: int, *pids: int) -> list[int]:
     """Each process's per mille of the device's wall time over a window of `ns`."""
     first = look(sim, pids)
-    last = until(lambda: (now := look(sim, pids))[0] - first[0] >= ns and now, 30, "the device's time passes")
+    last = until(lambda: (now := look(sim, pids))[0] - first[0] >= ns and now, "the device's time passes", 30)
     return milli(first, last)
 
 
@@ -147,13 +150,13 @@ def shared_again(sim: Sim, wanted: dict[int, int], within: int = 40, seconds: fl
         seen.append(window(sim, SECOND, *wanted))
         return all(abs(got - one) <= within for got, one in zip(seen[-1], wanted.values(), strict=True))
 
-    until(right, seconds, f"{list(wanted.values())} in {seen}")
+    until(right, f"{list(wanted.values())} in {seen}", seconds)
 
 
 def has_it(sim: Sim, neighbour: Tenant) -> None:
     """The neighbour gets all remaining device time."""
     seen: list[int] = []
-    until(lambda: seen.append(window(sim, SECOND // 2, neighbour.pid)[0]) or seen[-1] > 700, 20, f"{seen} per mille")
+    until(lambda: seen.append(window(sim, SECOND // 2, neighbour.pid)[0]) or seen[-1] > 700, f"{seen} per mille", 20)
 
 
 def gets_it_at_once(daemon: Any, sim: Sim, neighbour: Tenant, kernel_ns: int = SHORT_NS) -> dict[str, Any]:
@@ -161,7 +164,7 @@ def gets_it_at_once(daemon: Any, sim: Sim, neighbour: Tenant, kernel_ns: int = S
     grant, before, at = grant_of(daemon, neighbour.pid), busy(sim, neighbour.pid), newest(daemon)
     neighbour.tell(f"run {kernel_ns}")
     began = time.monotonic()
-    until(lambda: busy(sim, neighbour.pid) - before > 20 * MS, 5, "the neighbour's work")
+    until(lambda: busy(sim, neighbour.pid) - before > 20 * MS, "the neighbour's work", 5)
     assert time.monotonic() - began < 0.8  # 20 ms of work, together with the work still running
     first = events(daemon, grant, "lease", at)[0]
     assert first["wait_ns"] < FEW_MS, first
@@ -190,7 +193,7 @@ def test_a_long_kernel_is_paid_back_and_not_waited_for(daemon, sim, spin):
     while not paid_back():
         assert len(begun) < 10, begun
         least = (len(begun) * 1000 + 1) * MS
-        begun.append(until(lambda least=least: (now := look(sim, pids))[2] > least and now, 30, "a long kernel"))
+        begun.append(until(lambda least=least: (now := look(sim, pids))[2] > least and now, "a long kernel", 30))
     [late] = events(daemon, grant, "late", at)[:1]
     taken = [e for e in events(daemon, grant_of(daemon, neighbour.pid), "lease", at) if e["other"] == grant]
     assert any(e["t_ns"] <= late["t_ns"] and e["reclaim_ns"] < FEW_MS for e in taken), (late, taken)
@@ -205,10 +208,10 @@ def test_a_kernel_that_takes_longer_than_those_before_it(daemon, sim, spin):
     def charged() -> int:
         return int(daemon.client.grant(grant)["devices"][0]["leased_ns"])
 
-    until(lambda: busy(sim, long.pid) > 100 * MS, 20, "some short ones")
+    until(lambda: busy(sim, long.pid) > 100 * MS, "some short ones", 20)
     long.tell(f"run {SECOND}")
     ran = busy(sim, long.pid)
-    until(lambda: busy(sim, long.pid) > ran + 50 * MS, 20, "the long one")
+    until(lambda: busy(sim, long.pid) > ran + 50 * MS, "the long one", 20)
     ran, before = busy(sim, long.pid), charged()
     window(sim, SECOND)
     ran = busy(sim, long.pid) - ran
@@ -221,16 +224,16 @@ def test_a_kernel_that_takes_longer_than_those_before_it(daemon, sim, spin):
 def test_a_frozen_holder_with_work_in_flight(daemon, sim, spin):
     held, neighbour = spin("75%", SECOND), spin("25%")
     grant = grant_of(daemon, held.pid)
-    until(lambda: busy(sim, held.pid) > 100 * MS and holds(daemon, grant), 10, "it works")
+    until(lambda: busy(sim, held.pid) > 100 * MS and holds(daemon, grant), "it works", 10)
     group = cgroup.of_grant(grant)
     freeze(group)
     try:
-        until(lambda: frozen(group), 5, "frozen")
+        until(lambda: frozen(group), "frozen", 5)
         assert holds(daemon, grant)
         gets_it_at_once(daemon, sim, neighbour)
         ran = busy(sim, held.pid)
-        until(lambda: busy(sim, held.pid) > ran, 5, "what it had submitted still runs: nobody waited for it")
-        until(lambda: window(sim, SECOND // 2, held.pid, neighbour.pid)[0] == 0, 10, "nothing left of it")
+        until(lambda: busy(sim, held.pid) > ran, "what it had submitted still runs: nobody waited for it", 5)
+        until(lambda: window(sim, SECOND // 2, held.pid, neighbour.pid)[0] == 0, "nothing left of it", 10)
         has_it(sim, neighbour)
         assert events(daemon, grant, "late")
         assert len(daemon.client.grants()) == 2
@@ -307,20 +310,20 @@ child.stdin.write("run {10 * SECOND}\\n")
 child.stdin.flush()
 """)
     victim = kept.get("child.pid")
-    until(lambda: busy(sim, victim) > 0, 10, "its kernel")
+    until(lambda: busy(sim, victim) > 0, "its kernel", 10)
     assert holds(daemon, grant)
     assert slots(daemon, grant)[victim] >= 300 << 20
     os.kill(victim, signal.SIGKILL)
     gets_it_at_once(daemon, sim, neighbour)
-    until(lambda: list(slots(daemon, grant)) == [kept.pid], 5, "its slot is free")
+    until(lambda: list(slots(daemon, grant)) == [kept.pid], "its slot is free", 5)
     [device] = daemon.client.grant(grant)["devices"]
     assert device["memory_bytes"] == sim.process(kept.pid)["bytes"] == slots(daemon, grant)[kept.pid]
     has_it(sim, neighbour)
 
     kept.do(f"launch({10 * SECOND})")
-    until(lambda: busy(sim, kept.pid) > 0, 10, "its kernel")
+    until(lambda: busy(sim, kept.pid) > 0, "its kernel", 10)
     os.kill(kept.pid, signal.SIGKILL)
-    until(lambda: [g["processes"] for g in daemon.client.grants()] == [[neighbour.pid]], 5, "its grant is over")
+    until(lambda: [g["processes"] for g in daemon.client.grants()] == [[neighbour.pid]], "its grant is over", 5)
     assert daemon.client.devices()[0]["guaranteed"] == {"time": 500, "memory": 1 << 30}
     has_it(sim, neighbour)
 
@@ -357,7 +360,7 @@ def works():
         ok(d.cuCtxSynchronize())
 start(works)
 """)
-    until(lambda: busy(sim, liar.pid) > 20 * MS, 20, "the liar's work")
+    until(lambda: busy(sim, liar.pid) > 20 * MS, "the liar's work", 20)
     liar.do("start(lies)")
     before = daemon.client.grant(grant)["devices"][0]["leased_ns"]
     had = busy(sim, liar.pid)

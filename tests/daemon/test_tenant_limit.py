@@ -1,7 +1,8 @@
 """A tenant's time limit applies to its grants even if the device is idle, as measured by the simulator."""
 
 import pytest
-from running import Tenant, until
+from running import Tenant
+from waiting import until
 
 SECOND = 1_000_000_000
 # Of the device's time, with the tolerance; tests/model/test_core.py shows it exactly in virtual time.
@@ -34,7 +35,7 @@ def part(daemon, device, *tenants, seconds=2.0):
         return found["wall_ns"], sum(rows.get(tenant.pid, 0) for tenant in tenants)
 
     wall, busy = books()
-    end = until(lambda: after if (after := books())[0] > wall + seconds * SECOND else None, 60, "its time")
+    end = until(lambda: after if (after := books())[0] > wall + seconds * SECOND else None, "its time", 60)
     return (end[1] - busy) / (end[0] - wall)
 
 
@@ -45,11 +46,11 @@ def test_one_that_is_alone_on_an_idle_device_is_held_to_it(daemon, client, spin,
 
     assert daemon.cli_here("tenants", "set", "a", "--time", "20%", "--time-limit", "30%").returncode == 0
     alone = spin("20%", tenant="a", gpu="0")
-    until(lambda: daemon.busy(alone.pid)[0] > SECOND // 10, 20, "it runs")
-    until(limited, 20, "30 %")
+    until(lambda: daemon.busy(alone.pid)[0] > SECOND // 10, "it runs", 20)
+    until(limited, "30 %", 20)
     # A change takes effect at once.
     assert daemon.cli_here("tenants", "set", "a", "--time", "20%").returncode == 0
-    until(lambda: part(daemon, 0, alone, seconds=grade["seconds"]) > 0.8, 20, "all of it")
+    until(lambda: part(daemon, 0, alone, seconds=grade["seconds"]) > 0.8, "all of it", 20)
 
 
 @pytest.mark.slow
@@ -57,11 +58,11 @@ def test_several_grants_on_several_devices_get_together_what_it_says(daemon, cli
     client.set_tenant("a", {"time": 300, "time_limit": 600})
     first = spin("10%", tenant="a", gpu="0")
     second = spin("10%", tenant="a", gpu="0")
-    until(lambda: min(daemon.busy(first.pid, second.pid)) > SECOND // 10, 20, "both run")
+    until(lambda: min(daemon.busy(first.pid, second.pid)) > SECOND // 10, "both run", 20)
     # No other grant of the tenant runs: these two get all of its limit.
-    until(lambda: abs(part(daemon, 0, first, second) - 0.6) < 0.05, 20, "both have what their tenant may")
+    until(lambda: abs(part(daemon, 0, first, second) - 0.6) < 0.05, "both have what their tenant may", 20)
     spin("10%", tenant="a", gpu="1")
-    until(lambda: abs(part(daemon, 0, first, second) - 0.4) < 0.05, 20, "the third has its part")
+    until(lambda: abs(part(daemon, 0, first, second) - 0.4) < 0.05, "the third has its part", 20)
     # The answer says so: 10 % was requested, and the tenant's guarantee of 30 % is split among three grants.
     here = next(grant for grant in client.grants() if grant["devices"][0]["index"] == 0)
     (device,) = client.grant(here["id"])["devices"]

@@ -9,7 +9,7 @@ from contextlib import closing
 
 import built
 import pytest
-from running import until
+from waiting import until
 
 SECOND = 1_000_000_000
 DAY = 86_400 * SECOND
@@ -49,10 +49,10 @@ def test_periods_are_as_long_as_they_took(clock):
     daemon.join(time="50%")
     for offset in (DAY, -DAY, 0):
         seen = len(periods(daemon))
-        until(lambda seen=seen: len(periods(daemon)) > seen, 20, "a period")
+        until(lambda seen=seen: len(periods(daemon)) > seen, "a period", 20)
         put(offset)
     seen = len(periods(daemon))
-    until(lambda: len(periods(daemon)) > seen, 20, "a period")
+    until(lambda: len(periods(daemon)) > seen, "a period", 20)
     rows = periods(daemon)
     took = time.monotonic_ns() - began
     walls = [to_ns - from_ns for from_ns, to_ns, _ in rows]
@@ -70,7 +70,7 @@ def test_a_reservation_lives_as_long_as_it_said(clock, offset):
     began = time.monotonic()
     grant = daemon.client.create(memory="1GiB", time="10%", ttl_seconds=1)
     put(offset)
-    until(lambda: not daemon.client.grants(), 30, "it expires")
+    until(lambda: not daemon.client.grants(), "it expires", 30)
     assert time.monotonic() - began > 0.9
     assert "not bound within 1 s" in daemon.cli_here("grant", "show", grant["id"]).stdout
 
@@ -82,4 +82,4 @@ def test_nor_does_it_live_longer_when_the_clock_was_set_back_while_no_daemon_ran
     daemon.kill()
     put(-DAY)
     daemon.start()
-    until(lambda: not daemon.client.grants(), 30, "it expires")
+    until(lambda: not daemon.client.grants(), "it expires", 30)

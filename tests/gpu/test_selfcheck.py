@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from gpubench import machine
 from gpubench.groups import GROUPS, PREFLIGHT
-from running import alive, until
+from running import alive
+from waiting import until
 
 RUN = machine.ROOT / "bench" / "gpu" / "run"
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.geteuid() != 0, reason="bench/gpu/run needs root")]
@@ -128,12 +129,12 @@ def test_nothing_outlives_the_command(tmp_path, number):
     pids: list[int] = []
     work = None
     try:
-        pids, load = until(lambda: _started(process.pid), 60)
+        pids, load = until(lambda: _started(process.pid), seconds=60)
         work = Path(f"/proc/{load}/exe").readlink().parents[1]
         # Simulates a hung program: otherwise the group would wait for it for a minute.
         os.kill(load, signal.SIGSTOP)
         process.send_signal(number)
-        until(lambda: not any(alive(pid) for pid in [process.pid, *pids]), 40, "it and its children end")
+        until(lambda: not any(alive(pid) for pid in [process.pid, *pids]), "it and its children end", 40)
     finally:
         for pid in filter(alive, pids):
             with contextlib.suppress(ProcessLookupError):

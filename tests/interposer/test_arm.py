@@ -12,7 +12,8 @@ from pathlib import Path
 import built
 import pytest
 from driverclient import CONTEXT, LIMIT, OUT_OF_MEMORY, WAYS, Client, charged, truth
-from handmade import Grant, Simulator, until
+from handmade import Grant, Simulator
+from waiting import until
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 from driverclient import CONTEXT, MIB
-from handmade import MS, Grant, Simulator, until
+from handmade import MS, Grant, Simulator
 from interposed import Interposed
+from waiting import until
 
 from gpushare import paths
 

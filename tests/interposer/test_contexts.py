@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from driverclient import CONTEXT, MIB
-from handmade import MS, Grant, Simulator, until
+from handmade import MS, Grant, Simulator
 from interposed import CHUNK, Interposed, chunks, ptx
+from waiting import until
 
 LIMIT = 2 << 30
 Start = Callable[..., Interposed]

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 from driverclient import CONTEXT, MIB, OUT_OF_MEMORY, Client
-from handmade import Grant, Simulator, until
+from handmade import Grant, Simulator
 from memorybooks import agreed, charged, peak, set_limit, truth
+from waiting import until
 
 INVALID = 1
 AUTO_FREE = 1

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import built
 import pytest
-from handmade import Grant, Simulator, until
+from handmade import Grant, Simulator
+from waiting import until
 
 from gpushare import paths
 from gpushare.inject import process

@@ -30,7 +30,8 @@ from memorymodel import (
     pool_growth,
     up,
 )
-from running import Daemon, until
+from running import Daemon
+from waiting import until
 
 SPACE = 16 * VMM
 
@@ -303,7 +304,7 @@ def test_exec_beside_a_living_child(history_node: Daemon, history_program: Path)
         children.append(Client(client("fork", 0, 0)[1], None))
         assert keeper.slots() == {client.pid: CONTEXT + 100 * MIB}
         assert client("exec")[0] == OK
-        until(lambda: not any(keeper.slots().values()), 5, "the old image's slot is free")
+        until(lambda: not any(keeper.slots().values()), "the old image's slot is free", 5)
         assert history_node.books()["bytes"] == 0
     finally:
         for one in (client, *children):

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from driverclient import CONTEXT, MIB
-from handmade import Grant, Simulator, until
+from handmade import Grant, Simulator
 from interposed import Interposed, slot_bytes
+from waiting import until
 
 UNIT = 2 * MIB  # of cuMemCreate
 SHARED = "d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR"

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from driverclient import Client
-from handmade import LIMITS_BYTES, USAGE_BYTES, Grant, Simulator, until
+from handmade import LIMITS_BYTES, USAGE_BYTES, Grant, Simulator
+from waiting import until
 
 from gpushare import paths
 

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 from driverclient import Client
-from handmade import JOIN_MAGIC, WIRE_VERSION, Grant, Simulator, until
+from handmade import JOIN_MAGIC, WIRE_VERSION, Grant, Simulator
+from waiting import until
 
 NOT_READY = 802
 Start = Callable[..., Client]

@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 
 import pytest
-from running import Daemon, Tenant, alive, until
+from running import Daemon, Tenant, alive
+from waiting import until
 
 from gpushare import paths
 from gpushare.errors import GpushareError
@@ -49,12 +50,12 @@ def test_tenants_killed_at_many_points_leave_nothing(node: Daemon) -> None:
         time.sleep(0.15 + delay * 5 / 1000)
         victim.kill()
         victim.wait()
-        until(lambda: len(node.client.grants()) == 1, 20, "the killed tenant's grant is released")
-        until(lambda: node.books()["bytes"] == held, 20, "its bytes are back")
+        until(lambda: len(node.client.grants()) == 1, "the killed tenant's grant is released", 20)
+        until(lambda: node.books()["bytes"] == held, "its bytes are back", 20)
     [before] = node.busy(witness.pid)
-    until(lambda: node.busy(witness.pid)[0] > before + 50_000_000, 20, "the neighbour still runs")
+    until(lambda: node.busy(witness.pid)[0] > before + 50_000_000, "the neighbour still runs", 20)
     witness.close()
-    until(lambda: nothing_left(node), 20)
+    until(lambda: nothing_left(node), seconds=20)
 
 
 def test_tenant_killed_while_it_allocates(node: Daemon) -> None:
@@ -78,7 +79,7 @@ def test_tenant_killed_while_it_allocates(node: Daemon) -> None:
         stop.set()
         worker.join()
         tenant.close()
-        until(lambda: nothing_left(node), 20)
+        until(lambda: nothing_left(node), seconds=20)
     assert grant is not None
     # A leaked limit would make this start fail.
     again = node.spin("1GiB", "50%")
@@ -110,13 +111,13 @@ def test_daemon_killed_under_two_tenants(node: Daemon, delay: float) -> None:
     assert node.client.node()["sim_pid"] == sim_pid, "the simulated hardware outlives a daemon"
     assert {grant["id"] for grant in node.client.grants()} == grants
     owner.tell("run 300000")
-    until(lambda: all(len(grant["processes"]) == 1 for grant in node.client.grants()), 10, "both joined again")
+    until(lambda: all(len(grant["processes"]) == 1 for grant in node.client.grants()), "both joined again", 10)
     time.sleep(0.5)
     shares = node.shares(2, owner.pid, borrower.pid)
     assert shares[0] == pytest.approx(750, abs=60), shares
     for tenant in (owner, borrower):
         tenant.close()
-    until(lambda: nothing_left(node), 20)
+    until(lambda: nothing_left(node), seconds=20)
 
 
 def test_daemon_killed_while_grants_come_and_go(node: Daemon) -> None:
@@ -147,7 +148,7 @@ def test_daemon_killed_while_grants_come_and_go(node: Daemon) -> None:
         )
         for grant in known:
             node.client.release(grant)
-        until(lambda: nothing_left(node), 20)
+        until(lambda: nothing_left(node), seconds=20)
 
 
 def test_tenant_dies_while_the_daemon_is_dead(node: Daemon) -> None:
@@ -156,14 +157,14 @@ def test_tenant_dies_while_the_daemon_is_dead(node: Daemon) -> None:
     node.kill()
     tenant.kill()
     node.start()
-    until(lambda: nothing_left(node), 10)
+    until(lambda: nothing_left(node), seconds=10)
 
 
 def test_hooks_killed_at_many_points_leave_no_grant(node: Daemon) -> None:
     """A killed hook makes the start fail; the reservation expires, and nothing else remains."""
     for delay in POINTS:
         kill_a_hook(node, delay)
-    until(lambda: nothing_left(node), 10)
+    until(lambda: nothing_left(node), seconds=10)
 
 
 def kill_a_hook(node: Daemon, delay: float) -> None:
@@ -199,13 +200,13 @@ def test_stopped_tenant_does_not_stop_its_neighbour(node: Daemon) -> None:
     try:
         [before] = node.busy(other.pid)
         at = time.monotonic()
-        until(lambda: node.busy(other.pid)[0] - before > 300_000_000, 20, "the neighbour gets the device")
+        until(lambda: node.busy(other.pid)[0] - before > 300_000_000, "the neighbour gets the device", 20)
         assert time.monotonic() - at < 1.5
     finally:
         os.kill(stuck.pid, signal.SIGCONT)
     for tenant in (stuck, other):
         tenant.close()
-    until(lambda: nothing_left(node), 20)
+    until(lambda: nothing_left(node), seconds=20)
 
 
 def test_files_are_where_the_state_dir_says(node: Daemon, tmp_path: Path) -> None:

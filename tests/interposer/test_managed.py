@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 from driverclient import CONTEXT, MIB, OUT_OF_MEMORY, Client
-from handmade import MANAGED, Grant, Simulator, until
+from handmade import MANAGED, Grant, Simulator
 from memorybooks import agreed, charged, truth
+from waiting import until
 
 STEP = 32 * MIB
 NOT_SUPPORTED = 801

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from driverclient import CONTEXT, LIMIT, MIB, OUT_OF_MEMORY, WAYS, Client, charged, truth
-from handmade import Grant, Simulator, until
+from handmade import Grant, Simulator
+from waiting import until
 
 VMM = 2 * MIB
 POOL = 32 * MIB

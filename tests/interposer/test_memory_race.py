@@ -5,7 +5,8 @@ from pathlib import Path
 
 import built
 import pytest
-from running import Daemon, until
+from running import Daemon
+from waiting import until
 
 from gpushare.daemon import peer
 
@@ -34,8 +35,8 @@ def test_no_byte_over_the_limit(node: Daemon, racers: Path, kills: int) -> None:
     assert killed == kills
     assert freed == granted or kills
     assert 0.95 * LIMIT <= peak <= LIMIT
-    until(lambda: node.books()["bytes"] == 0, 10, "all bytes are back")
-    until(lambda: not node.client.grants(), 10, "the grant is gone")
+    until(lambda: node.books()["bytes"] == 0, "all bytes are back", 10)
+    until(lambda: not node.client.grants(), "the grant is gone", 10)
 
 
 def test_who_is_on_the_way_out() -> None:
@@ -44,6 +45,6 @@ def test_who_is_on_the_way_out() -> None:
         assert not peer.is_ending(child.pid)
     finally:
         child.kill()
-    until(lambda: peer.is_ending(child.pid), 10, "a zombie is")
+    until(lambda: peer.is_ending(child.pid), "a zombie is", 10)
     child.wait()
     assert peer.is_ending(child.pid)

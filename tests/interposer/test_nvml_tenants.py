@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pynvml
 from driverclient import CONTEXT, MIB
-from handmade import SLOTS, Grant, Simulator, until
+from handmade import SLOTS, Grant, Simulator
 from viewer import USE, Inside, put_slot
+from waiting import until
 
 LIMIT = 2 << 30
 

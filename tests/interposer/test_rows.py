@@ -19,7 +19,8 @@ from typing import Any
 
 import built
 import pytest
-from handmade import MS, SLOT_BYTES, Grant, Simulator, Slot, until
+from handmade import MS, SLOT_BYTES, Grant, Simulator, Slot
+from waiting import until
 
 from gpushare import paths
 

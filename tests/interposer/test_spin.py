@@ -6,11 +6,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from gpushare.paths import LIB_DIR, SIM_BINARY, SIM_LIB_DIR, SPIN_PTX
 
@@ -23,10 +23,7 @@ def device() -> Iterator[dict[str, str]]:
     directory = Path(tempfile.mkdtemp(prefix="gss-"))
     command = [SIM_BINARY, "--socket", directory / "sim.sock", "--devices", "1x1GiB"]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL) as simulator:
-        deadline = time.monotonic() + 10
-        while not (directory / "sim.sock").exists():
-            assert time.monotonic() < deadline and simulator.poll() is None
-            time.sleep(0.005)
+        until((directory / "sim.sock").exists, "the simulator listens", 10)
         yield {**os.environ, "GPUSHARE_SIM_DIR": str(directory), "LD_LIBRARY_PATH": str(SIM_LIB_DIR)}
         simulator.kill()
     shutil.rmtree(directory)

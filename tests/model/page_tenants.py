@@ -5,7 +5,6 @@ import signal
 import subprocess
 
 import built
-from running import until as until
 
 from gpushare.pages import DeviceLimits, LimitsPage, UsagePage
 

@@ -8,7 +8,7 @@ import time
 
 import built
 import pytest
-from page_tenants import until
+from waiting import until
 
 from gpushare.arbiter import Arbiter, EventKind, ShareFlags
 from gpushare.errors import FailedError
@@ -96,7 +96,7 @@ def node(tmp_path):
 
 def wait(seconds):
     end = time.monotonic() + seconds
-    until(lambda: time.monotonic() >= end, seconds + 5)
+    until(lambda: time.monotonic() >= end, seconds=seconds + 5)
 
 
 def whole(gang):
@@ -161,7 +161,7 @@ def test_ranks_stop_at_the_same_collective(node):
     for _ in range(20):
         until(lambda: not any(word & 1 for word in gang.words()))
         # whatever one rank had submitted at the revocation, the other submits too, and no more
-        until(lambda: any(word & 1 for word in gang.words()) or gang.met()[0][0] == gang.met()[1][0], 2)
+        until(lambda: any(word & 1 for word in gang.words()) or gang.met()[0][0] == gang.met()[1][0], seconds=2)
         until(lambda: any(word & 1 for word in gang.words()))
     assert abs(gang.met()[0][0] - gang.met()[1][0]) <= 1
 
@@ -200,7 +200,7 @@ def test_a_rank_killed_in_a_collective_holds_up_its_gang_alone(node):
     gang.kill(0)
     gang.meeting.write_bytes(bytes(64))
     gang.start()
-    until(lambda: gang.done() > 50, 10, f"a restarted gang goes on from {stuck}")
+    until(lambda: gang.done() > 50, f"a restarted gang goes on from {stuck}", 10)
     assert whole(gang)
 
 

@@ -7,8 +7,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from page_tenants import Grant, until
+from page_tenants import Grant
 from pagewords import heartbeat
+from waiting import until
 
 from gpushare._native import ffi, lib
 from gpushare.arbiter import EVENTS_KEPT, Arbiter, Config, EventKind
@@ -41,7 +42,7 @@ def leased(grants):
 def gained(grants, seconds):
     before = leased(grants)
     end = time.monotonic() + seconds
-    until(lambda: time.monotonic() >= end, seconds + 5)
+    until(lambda: time.monotonic() >= end, seconds=seconds + 5)
     return [now - then for now, then in zip(leased(grants), before, strict=True)]
 
 
@@ -79,7 +80,7 @@ def test_an_owner_that_wakes_takes_a_borrowed_device_back_in_milliseconds(machin
     _, (owner, borrower) = machine(Share(750), Share(250))
     borrower.start()
     owner.start(20, 60)
-    until(lambda: sum(owner.stats().wake_to_lease) >= 25, 20)
+    until(lambda: sum(owner.stats().wake_to_lease) >= 25, seconds=20)
     waits = owner.stats().wake_to_lease
     # The median shows the mechanism; the tail depends on the machine.
     median = next(i for i in range(len(waits)) if 2 * sum(waits[: i + 1]) >= sum(waits))
@@ -97,7 +98,7 @@ def test_a_killed_holder_leaves_the_device_to_the_other(machine):
         process.send_signal(signal.SIGKILL)
         process.wait()
         before = second.stats().leases
-        until(lambda before=before: second.stats().leases > before or second.stats().held, 2)
+        until(lambda before=before: second.stats().leases > before or second.stats().held, seconds=2)
         first.end(process)
         assert not first.limits.lease(0).held
         assert first.stats().processes == 0
@@ -113,12 +114,12 @@ def test_a_stopped_holder_does_not_stop_the_other(machine):
     second.start()
     until(lambda: first.limits.lease(0).held)
     stopped.send_signal(signal.SIGSTOP)
-    until(lambda: not first.limits.lease(0).held, 2)
+    until(lambda: not first.limits.lease(0).held, seconds=2)
     before = second.stats().leased_ns
     until(lambda: second.stats().leased_ns > before + 1000 * MS)
     stopped.send_signal(signal.SIGCONT)
     before = first.stats().leases
-    until(lambda: first.stats().leases > before + 3, 5)
+    until(lambda: first.stats().leases > before + 3, seconds=5)
 
 
 @TIMING
@@ -136,7 +137,7 @@ def test_heartbeats_run_while_a_process_is_joined_and_a_deserted_arbiter_sleeps(
     _, (grant,) = machine(Share(500))
     process = grant.start()
     beat = heartbeat(grant.limits)
-    until(lambda: heartbeat(grant.limits) >= beat + 5, 5)
+    until(lambda: heartbeat(grant.limits) >= beat + 5, seconds=5)
     grant.end(process)
     task = threads()[0]
     seen = [None]
@@ -147,7 +148,7 @@ def test_heartbeats_run_while_a_process_is_joined_and_a_deserted_arbiter_sleeps(
         until(lambda: time.monotonic() >= end)
         return last == seen[0]
 
-    until(quiet, 10, "an arbiter without wakeups")
+    until(quiet, "an arbiter without wakeups", 10)
 
 
 def test_contention_moves_the_bound_on_work_in_flight(machine):
@@ -159,7 +160,7 @@ def test_contention_moves_the_bound_on_work_in_flight(machine):
     until(lambda: first.limits.lease(0).inflight_bound_ns == 2 * MS)
     assert first.limits.lease(0).contended
     second.end(process)
-    until(lambda: first.limits.lease(0).inflight_bound_ns == 50 * MS, 5)
+    until(lambda: first.limits.lease(0).inflight_bound_ns == 50 * MS, seconds=5)
 
 
 @TIMING
@@ -237,7 +238,7 @@ def test_a_removed_grant_loses_its_lease_and_the_other_gets_it(machine):
     until(lambda: first.limits.lease(0).held)
     arbiter.remove(first.handle)
     assert not first.limits.lease(0).held
-    until(lambda: second.limits.lease(0).held, 1)
+    until(lambda: second.limits.lease(0).held, seconds=1)
     with pytest.raises(FailedError, match="no grant"):
         first.stats()
 

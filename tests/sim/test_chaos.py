@@ -3,7 +3,8 @@
 import random
 
 import pytest
-from simulated import LOADED, kill, read_line, tell, wait_for
+from simulated import LOADED, kill, read_line, tell
+from waiting import until
 
 
 def test_short_kernels_of_many_processes_all_get_done(sim, compiled):
@@ -16,7 +17,7 @@ def test_short_kernels_of_many_processes_all_get_done(sim, compiled):
     for child in children:
         assert read_line(child) == "done"
         assert child.wait(10) == 0
-    wait_for(lambda: not any(row["alive"] for row in sim.device()["processes"]), "the ends")
+    until(lambda: not any(row["alive"] for row in sim.device()["processes"]), "the ends")
     assert [sim.process(child.pid)["busy_ns"] for child in children] == [count * 20_000] * 5
 
 
@@ -35,12 +36,12 @@ def test_sigkill_at_any_moment(simulator, compiled, options, kills):
             assert read_line(running[-1]) == "ready"
         busy = simulator.device()["busy_ns"]
         target = busy + chance.randrange(15_000_000)
-        wait_for(lambda: simulator.device()["busy_ns"] >= target, "the device to work")  # noqa: B023 - used at once
+        until(lambda: simulator.device()["busy_ns"] >= target, "the device to work")  # noqa: B023 - used at once
         kill(running.pop(chance.randrange(len(running))))
         simulator.check(simulator.stats())
     for child in running:
         kill(child)
-    wait_for(lambda: sum(row["alive"] for row in simulator.device()["processes"]) == 1, "the deaths")
+    until(lambda: sum(row["alive"] for row in simulator.device()["processes"]) == 1, "the deaths")
     assert simulator.device()["bytes"] == simulator.process(survivor.pid)["bytes"] == LOADED
     before = simulator.process(survivor.pid)["busy_ns"]
     tell(survivor, "spin 1000000 20")

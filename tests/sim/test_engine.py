@@ -26,8 +26,8 @@ from simulated import (
     VIEWER,
     Wire,
     read_line,
-    wait_for,
 )
+from waiting import until
 
 from gpushare.paths import SIM_BINARY
 
@@ -163,7 +163,7 @@ def test_memory_books_over_the_wire(sim):
         assert wire.call(MEM_FREE, 1, GIB)[0] == 0
         assert wire.call(MEM_INFO, 1)[1] == (16 * GIB, 15 * GIB, 15 * GIB)
         assert sim.process(os.getpid(), 1)["bytes"] == 15 * GIB
-    wait_for(lambda: sim.device(1)["bytes"] == 0, "the memory")
+    until(lambda: sim.device(1)["bytes"] == 0, "the memory")
     row = sim.process(os.getpid(), 1)
     assert (row["bytes"], row["peak_bytes"], row["alive"]) == (0, 16 * GIB, False)
 
@@ -172,7 +172,7 @@ def test_many_connections_come_and_go(sim):
     for _ in range(300):
         with Wire(sim.socket, CLIENT) as wire:
             assert wire.call(MEM_ALLOC, 0, 4096)[0] == 0
-    wait_for(lambda: sim.device()["bytes"] == 0, "the memory")
+    until(lambda: sim.device()["bytes"] == 0, "the memory")
     assert len(os.listdir(f"/proc/{sim.engine.pid}/fd")) < 30
 
 

@@ -3,19 +3,8 @@
 import errno
 
 import pytest
-from simulated import (
-    DEVICE,
-    LANE_OPEN,
-    MEM_ALLOC,
-    MEM_INFO,
-    PROCESSES,
-    SETTING,
-    SETTING_LOST,
-    Wire,
-    read_line,
-    tell,
-    wait_for,
-)
+from simulated import DEVICE, LANE_OPEN, MEM_ALLOC, MEM_INFO, PROCESSES, SETTING, SETTING_LOST, Wire, read_line, tell
+from waiting import until
 
 MS = 1_000_000
 
@@ -54,11 +43,11 @@ def test_work_stands_still_and_ends_with_all_of_its_time(sim, control, compiled,
     for child in children:
         assert read_line(child) == "ready"
         assert ask(child, "spin 400000000 1") == "queued"
-    wait_for(lambda: sim.device()["busy_ns"] > 50 * MS, "work")
+    until(lambda: sim.device()["busy_ns"] > 50 * MS, "work")
     set_lost(control, 0, True)
     stood = sim.device()["busy_ns"]
     wall = sim.device()["wall_ns"]
-    wait_for(lambda: sim.device()["wall_ns"] > wall + 300 * MS, "time")
+    until(lambda: sim.device()["wall_ns"] > wall + 300 * MS, "time")
     assert sim.device()["busy_ns"] - stood < MS  # an interval ends shortly after it was preempted
     set_lost(control, 0, False)
     for child in children:

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pytest
 from simulated import Sim
-from simworker import Worker, start, until
+from simworker import Worker, start
+from waiting import until
 
 MS = 1_000_000
 PTX = (

@@ -4,7 +4,8 @@ import os
 import signal
 from typing import Any
 
-from simworker import held, start, until
+from simworker import held, start
+from waiting import until
 
 
 def test_two_processes_see_the_same_bytes(sim: Any) -> None:

@@ -5,7 +5,8 @@ import signal
 import time
 
 import pytest
-from simulated import LOADED, kill, read_line, tell, wait_for
+from simulated import LOADED, kill, read_line, tell
+from waiting import until
 
 MS = 1_000_000
 GIB = 1 << 30
@@ -37,8 +38,8 @@ def test_books_follow_while_a_kernel_runs(sim, worker):
     """No process calls the driver, so only the engine knows the progress of the kernel."""
     child = worker()
     assert ask(child, "spin 400000000 1") == "queued"
-    first = wait_for(lambda: sim.process(child.pid)["busy_ns"], "the kernel to start")
-    second = wait_for(lambda: (now := sim.process(child.pid)["busy_ns"]) > first and now, "progress")
+    first = until(lambda: sim.process(child.pid)["busy_ns"], "the kernel to start")
+    second = until(lambda: (now := sim.process(child.pid)["busy_ns"]) > first and now, "progress")
     assert 0 < first < second < 400 * MS
     assert ask(child, "sync") == "done"
     assert sim.process(child.pid)["busy_ns"] == 400 * MS
@@ -51,9 +52,9 @@ def test_two_processes_share_equally(sim, worker):
     end = time.monotonic_ns() + 1500 * MS
     tell(long, f"busy 5000000 {end}")
     tell(short, f"busy 300000 {end}")
-    wait_for(lambda: all(sim.process(p.pid)["busy_ns"] > 100 * MS for p in (long, short)), "both to run")
+    until(lambda: all(sim.process(p.pid)["busy_ns"] > 100 * MS for p in (long, short)), "both to run")
     before = sim.device()
-    wait_for(lambda: sim.device()["wall_ns"] > before["wall_ns"] + 800 * MS, "0.8 s")
+    until(lambda: sim.device()["wall_ns"] > before["wall_ns"] + 800 * MS, "0.8 s")
     after = sim.device()
     got = []
     for child in (long, short):
@@ -71,7 +72,7 @@ def test_slices_end_in_mid_kernel(sim, worker):
     """The short kernel of a new process does not wait for the end of a long one."""
     long, short = worker(), worker()
     assert ask(long, "spin 3000000000 1") == "queued"
-    wait_for(lambda: sim.process(long.pid)["busy_ns"] > 0, "the long kernel")
+    until(lambda: sim.process(long.pid)["busy_ns"] > 0, "the long kernel")
     start = time.monotonic()
     assert ask(short, "spin 1000000 1") == "queued"
     assert ask(short, "sync") == "done"
@@ -85,7 +86,7 @@ def test_without_preemption_a_kernel_ends_first(simulator, compiled):
     long, short = (simulator.spawn(compiled("worker.c")) for _ in range(2))
     assert read_line(long) == read_line(short) == "ready"
     assert ask(long, "spin 300000000 3") == "queued"
-    wait_for(lambda: simulator.process(long.pid)["busy_ns"] > 0, "the long kernel")
+    until(lambda: simulator.process(long.pid)["busy_ns"] > 0, "the long kernel")
     assert ask(short, "spin 1000000 1") == "queued"
     assert ask(short, "sync") == "done"
     assert simulator.process(short.pid)["busy_ns"] == 1 * MS
@@ -116,7 +117,7 @@ def test_a_stopped_process_goes_on_on_the_device(sim, worker):
     try:
         assert ask(other, "spin 1000000 50") == "queued"
         assert ask(other, "sync") == "done"
-        wait_for(lambda: sim.process(frozen.pid)["busy_ns"] == 200 * MS, "the stopped process's work")
+        until(lambda: sim.process(frozen.pid)["busy_ns"] == 200 * MS, "the stopped process's work")
     finally:
         frozen.send_signal(signal.SIGCONT)
     assert ask(frozen, "sync") == "done"
@@ -134,7 +135,7 @@ def test_a_process_stopped_for_long_finds_its_way_back(simulator, compiled):
     try:
         assert ask(other, "spin 100000000 3") == "queued"
         assert ask(other, "sync") == "done"
-        wait_for(lambda: simulator.process(frozen.pid)["busy_ns"] == 500 * MS, "the stopped process's work")
+        until(lambda: simulator.process(frozen.pid)["busy_ns"] == 500 * MS, "the stopped process's work")
     finally:
         frozen.send_signal(signal.SIGCONT)
     assert ask(frozen, "sync") == "done"
@@ -148,9 +149,9 @@ def test_killed_in_mid_kernel(sim, worker):
     victim, other = worker(), worker()
     assert ask(victim, f"alloc {4 * GIB}") == "0"
     assert ask(victim, "spin 10000000000 500") == "queued"
-    wait_for(lambda: sim.process(victim.pid)["busy_ns"] > 0, "the kernel")
+    until(lambda: sim.process(victim.pid)["busy_ns"] > 0, "the kernel")
     kill(victim)
-    row = wait_for(lambda: (now := sim.process(victim.pid)) and not now["alive"] and now, "the death to be noticed")
+    row = until(lambda: (now := sim.process(victim.pid)) and not now["alive"] and now, "the death to be noticed")
     assert row["bytes"] == 0
     assert row["peak_bytes"] == LOADED + 4 * GIB
     assert row["busy_ns"] < 10_000 * MS
@@ -163,10 +164,10 @@ def test_killed_while_waiting_for_its_turn(sim, worker):
     victims, other = [worker() for _ in range(3)], worker()
     for victim in victims:
         assert ask(victim, "spin 5000000 1000") == "queued"
-    wait_for(lambda: all(sim.process(v.pid)["busy_ns"] > 0 for v in victims), "all to run")
+    until(lambda: all(sim.process(v.pid)["busy_ns"] > 0 for v in victims), "all to run")
     for victim in victims:
         kill(victim)
-    wait_for(lambda: not any(sim.process(v.pid)["alive"] for v in victims), "the deaths")
+    until(lambda: not any(sim.process(v.pid)["alive"] for v in victims), "the deaths")
     assert int(ask(other, "time 1000000 100")) == pytest.approx(100 * MS, rel=1e-6)
     assert sum(sim.process(v.pid)["busy_ns"] for v in victims) < 3 * 5000 * MS
 
@@ -188,7 +189,7 @@ def test_memory_is_shared_exactly(sim, worker):
     assert sim.process(second.pid)["bytes"] == 0
     assert sim.process(second.pid)["peak_bytes"] == LOADED + 1024 + GIB
     kill(first)
-    wait_for(lambda: sim.device()["bytes"] == 0, "the killed process's memory")
+    until(lambda: sim.device()["bytes"] == 0, "the killed process's memory")
 
 
 def test_ended_processes_stay_in_the_books(sim, compiled):
@@ -201,7 +202,7 @@ def test_ended_processes_stay_in_the_books(sim, compiled):
         child.stdin.close()
         assert child.wait(10) == 0
         pids.append(child.pid)
-    wait_for(lambda: not any(row["alive"] for row in sim.device()["processes"]), "their ends")
+    until(lambda: not any(row["alive"] for row in sim.device()["processes"]), "their ends")
     assert {row["pid"]: row["busy_ns"] for row in sim.device()["processes"]} == dict.fromkeys(pids, 3 * MS)
 
 
@@ -213,7 +214,7 @@ def test_a_child_that_outlives_its_parent_holds_nothing(sim, compiled):
         assert sim.device()["bytes"] == LOADED + GIB
         tell(child, "end")
         assert child.wait(10) == 0
-        wait_for(lambda: sim.device()["bytes"] == 0, "the parent's memory")
+        until(lambda: sim.device()["bytes"] == 0, "the parent's memory")
         os.kill(orphan, 0)
     finally:
         os.kill(orphan, signal.SIGKILL)

@@ -3,7 +3,8 @@
 import time
 
 import pytest
-from simulated import VIEWER, Wire, read_line, tell, wait_for
+from simulated import VIEWER, Wire, read_line, tell
+from waiting import until
 
 MS = 1_000_000
 TIMES = 15
@@ -29,9 +30,9 @@ def test_one_process_alone_switches_nothing(sim, compiled):
 def test_switches_are_counted_and_their_time_is_neither_work_nor_idle(sim, compiled):
     end = time.monotonic_ns() + 1000 * MS
     children = [spin(sim, compiled, f"busy 300000 {end}") for _ in range(2)]
-    wait_for(lambda: sim.device()["switches"] > 10, "turns")
+    until(lambda: sim.device()["switches"] > 10, "turns")
     before = sim.device()
-    wait_for(lambda: sim.device()["wall_ns"] > before["wall_ns"] + 500 * MS, "half a second")
+    until(lambda: sim.device()["wall_ns"] > before["wall_ns"] + 500 * MS, "half a second")
     after = sim.device()
     for child in children:
         read_line(child)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from simulated import CONTEXT, Sim, Wire
-from waiting import until as until
 
 from gpushare import paths
 from gpushare._native import ffi, lib

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from keeper import Keeper
 from memorymodel import CONTEXT, MIB, OK, OUT_OF_MEMORY, Process, linear
-from running import Daemon, until
+from running import Daemon
+from waiting import until
 
 from gpushare.errors import GpushareError
 
@@ -182,8 +183,8 @@ class Processes(RuleBasedStateMachine):
         # delay.
         until(
             lambda: seen(self.books).keys() <= expected.keys() >= seen(self.keeper.slots).keys(),
-            10,
             "the dead are gone",
+            10,
         )
         found = {"slots": seen(self.keeper.slots), "simulator": seen(self.books)}
         assert found == {"slots": expected, "simulator": expected}, (found, expected)
@@ -200,7 +201,7 @@ class Processes(RuleBasedStateMachine):
             for client in self.clients:
                 client.kill()
             self.clients.clear()
-            until(lambda: not self.books() and not any(self.keeper.slots().values()), 10, "all is given back")
+            until(lambda: not self.books() and not any(self.keeper.slots().values()), "all is given back", 10)
             assert self.node.books()["bytes"] == 0
         finally:
             self.keeper.end()

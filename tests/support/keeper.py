@@ -5,7 +5,8 @@ import struct
 import subprocess
 from pathlib import Path
 
-from running import Daemon, until
+from running import Daemon
+from waiting import until
 
 from gpushare.enforce import cgroup
 
@@ -20,7 +21,7 @@ class Keeper:
         self.node = node
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(node.run(str(limit), "50%", "cat"), stdin=pipe, stdout=pipe)
-        self.environment: dict[str, str] = until(self.read_environment, 10, "the grant's first process")
+        self.environment: dict[str, str] = until(self.read_environment, "the grant's first process", 10)
         self.directory = Path(self.environment["GPUSHARE_GRANT_DIR"])
         self.grant = self.directory.parent.name
         self.cgroup = cgroup.of_process(self.process.pid)
@@ -57,4 +58,4 @@ class Keeper:
         self.usage.close()
         self.process.kill()
         self.process.communicate()
-        until(lambda: not self.node.client.grants(), 10, "the grant ends")
+        until(lambda: not self.node.client.grants(), "the grant ends", 10)

@@ -10,11 +10,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import waiting
+from waiting import until
 
 from gpushare import paths
 from gpushare.cli.main import main as cli_main
@@ -25,11 +25,6 @@ from gpushare.paths import SOCKET_ENV, Layout
 
 SPIN = paths.LIB_DIR / "gpushare-spin"
 GPUSHARE = (sys.executable, "-m", "gpushare")
-
-
-def until(condition: Callable[[], Any], seconds: float = 10, what: str = "") -> Any:
-    """waiting.until with the timeout as first argument."""
-    return waiting.until(condition, what or str(condition), seconds, every=0.005)
 
 
 def alive(pid: int) -> bool:
@@ -68,7 +63,7 @@ class Daemon:
             self.process = subprocess.Popen(
                 self.command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        until(self.answers, 20, f"daemon ready, see {self.log.read_text()[-2000:]}")
+        until(self.answers, f"daemon ready, see {self.log.read_text()[-2000:]}", 20)
         if pid := self.client.node().get("sim_pid"):
             self.simulators.add(pid)
         return self
@@ -135,14 +130,14 @@ class Daemon:
 
     def nothing_left(self) -> None:
         """Asserts that no grant exists and no trace of a grant: directories, CDI specs, cgroups, device memory."""
-        until(lambda: not self.client.grants(), 20, "the grants end")
+        until(lambda: not self.client.grants(), "the grants end", 20)
         assert (self.grant_dirs(), self.specs()) == (set(), [])
         # Includes cgroups of earlier runs: grant names are never reused.
         ours = {grant["id"] for grant in self.client.grants(ended=True)}
         parent = cgroup.of_grant("any").path.parent
-        until(lambda: not (parent.exists() and ours.intersection(os.listdir(parent))), 20, "the cgroups go")
+        until(lambda: not (parent.exists() and ours.intersection(os.listdir(parent))), "the cgroups go", 20)
         until(
-            lambda: not any(book["bytes"] for book in self.client.sim_stats()["devices"]), 20, "the memory comes back"
+            lambda: not any(book["bytes"] for book in self.client.sim_stats()["devices"]), "the memory comes back", 20
         )
         held = [device["guaranteed"] for device in self.client.devices()]
         assert held == [{"time": 0, "memory": 0}] * len(held)

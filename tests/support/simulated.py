@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import zygote
-from waiting import until as wait_for
+from waiting import until
 
 from gpushare.paths import SIM_BINARY, SIM_LIB_DIR
 
@@ -78,7 +78,7 @@ class Sim:
         self.directory.mkdir(exist_ok=True)
         command = [str(SIM_BINARY), "--socket", str(self.socket), "--devices", devices, *options]
         self.engine = subprocess.Popen(command, stderr=subprocess.PIPE)
-        wait_for(self.answers, "the simulator")
+        until(self.answers, "the simulator")
         return self
 
     def answers(self) -> bool:

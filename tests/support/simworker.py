@@ -6,8 +6,6 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from waiting import until as until
-
 CONTEXT = 16 << 20  # default device memory of one context
 PROGRAM = Path(__file__).parent / "worker.py"
 

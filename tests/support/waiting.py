@@ -5,9 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def until(
-    condition: Callable[[], Any], what: str = "the condition", seconds: float = 20.0, every: float = 0.0005
-) -> Any:
+def until(condition: Callable[[], Any], what: str = "the condition", seconds: float = 20.0) -> Any:
     """Polls until the answer is true and returns it. The polling interval grows, because each poll takes time from the
     process that is waited for.
 
@@ -17,5 +15,5 @@ def until(
     while not (value := condition()):
         waited = time.monotonic() - began
         assert waited < seconds, f"not within {seconds} s: {what}"
-        time.sleep(every if waited < 0.1 else min(0.05, every + waited / 20))
+        time.sleep(0.0005 if waited < 0.1 else min(0.05, waited / 20))
     return value

@@ -2,12 +2,12 @@ import os
 import select
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from freezer import freeze, frozen
+from waiting import until
 
 from gpushare.enforce import cgroup
 from gpushare.enforce.cgroup import Cgroup, Hierarchies
@@ -35,13 +35,6 @@ def test_neither():
         cgroup.of_grant("g-1", Hierarchies(None, None))
 
 
-def wait_until(condition, what: str) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.002)
-
-
 @pytest.fixture(params=["v2", "v1"])
 def group(request) -> Iterator[Cgroup]:
     if os.geteuid() != 0:
@@ -53,7 +46,7 @@ def group(request) -> Iterator[Cgroup]:
     made = cgroup.create(f"test-{os.getpid()}", where)
     yield made
     made.kill()
-    wait_until(made.remove, "the cgroup stays")
+    until(made.remove, "the cgroup goes")
 
 
 @pytest.fixture
@@ -74,7 +67,7 @@ def test_a_life(group, sleeper):
     assert not group.remove()
     group.kill()
     assert sleeper.wait(10) == -signal.SIGKILL
-    wait_until(lambda: not group.populated(), "still populated")
+    until(lambda: not group.populated(), "it is empty")
     assert group.pids() == []
     assert group.remove() and group.remove()
     assert not group.path.exists()
@@ -84,7 +77,7 @@ def test_a_life(group, sleeper):
 
 def test_kill_reaches_a_frozen_one(group, sleeper):
     freeze(group)
-    wait_until(lambda: frozen(group), "not frozen")
+    until(lambda: frozen(group), "it is frozen")
     group.kill()
     assert sleeper.wait(10) == -signal.SIGKILL
 
@@ -101,7 +94,7 @@ def test_events_tell_the_end(group, sleeper):
         os.pread(descriptor, 256, 0)
         group.kill()
         assert poll.poll(10000)
-        wait_until(lambda: not group.populated(), "still populated")
+        until(lambda: not group.populated(), "it is empty")
     finally:
         os.close(descriptor)
 
@@ -113,7 +106,7 @@ def test_inner_cgroups_count_and_go(group, sleeper):
     assert sleeper.pid in group.pids()
     group.kill()
     sleeper.wait(10)
-    wait_until(group.remove, "the cgroup stays")
+    until(group.remove, "the cgroup goes")
 
 
 def test_create_finds_it_again(group):

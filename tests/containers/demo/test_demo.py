@@ -14,7 +14,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from running import until
+from waiting import until
 
 from gpushare.paths import Layout
 
@@ -64,7 +64,7 @@ def processes_with(text: str) -> dict[int, str]:
 
 
 def nothing_left(short: Path) -> None:
-    until(lambda: not processes_with(str(short)), 10, "processes of it stay")
+    until(lambda: not processes_with(str(short)), "its processes end", 10)
     assert list(short.rglob("*")) == []
     # The cgroup of another demo has a process in it.
     cgroups = Path("/sys/fs/cgroup").glob("**/gpushare-demo/*/cgroup.procs")
@@ -143,7 +143,7 @@ def test_interrupted_demo_leaves_nothing(environment, number, after):
             while "both tenants" not in process.stdout.readline():
                 assert process.poll() is None
         else:
-            until(lambda: list(Path(environment["TMPDIR"]).glob("*/node/run/node.sock")), 20)
+            until(lambda: list(Path(environment["TMPDIR"]).glob("*/node/run/node.sock")), seconds=20)
         process.send_signal(number)
         process.stdout.read()
         assert process.wait(60) == 130
@@ -177,10 +177,10 @@ def test_killed_demo_leaves_no_process(environment, waits):
         process.kill()
     short = Path(environment["TMPDIR"])
     if not waits:
-        until(lambda: all("/gpushare-sim " in line for line in processes_with(str(short)).values()), 20)
+        until(lambda: all("/gpushare-sim " in line for line in processes_with(str(short)).values()), seconds=20)
         for simulator in processes_with(str(short)):
             os.kill(simulator, signal.SIGTERM)
-    until(lambda: not processes_with(str(short)), 30, "processes of it stay")
+    until(lambda: not processes_with(str(short)), "its processes end", 30)
     for left in short.iterdir():
         shutil.rmtree(Layout.of(left / "node").grants, ignore_errors=True)
         shutil.rmtree(left)

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 STATE = json.dumps({"ociVersion": "1.0.2", "id": "c1", "status": "created", "pid": 4711, "bundle": "/b"}).encode()
 
@@ -97,10 +98,7 @@ def test_poststop_tells_and_waits_for_nothing(programs, daemon):
     result = run(programs, daemon.path, verb="poststop")
     assert (result.returncode, result.stderr) == (0, b"")
     assert time.monotonic() - began < 2
-    deadline = time.monotonic() + 10
-    while not daemon.requests:
-        assert time.monotonic() < deadline, "the daemon was not told"
-        time.sleep(0.005)
+    until(lambda: daemon.requests, "the daemon was told", 10)
     assert daemon.requests[0].body == STATE
 
 
@@ -180,9 +178,7 @@ def test_killed_hook_leaves_the_connection(programs, daemon):
     with process:
         process.stdin.write(STATE)
         process.stdin.close()
-        deadline = time.monotonic() + 10
-        while not daemon.requests and time.monotonic() < deadline:
-            time.sleep(0.005)
+        until(lambda: daemon.requests, "the hook has called", 10)
         process.kill()
         assert process.wait(10) == -signal.SIGKILL
         assert len(daemon.requests) == 1

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import built
 import pytest
-from running import Daemon, Tenant, until
+from running import Daemon, Tenant
+from waiting import until
 
 from gpushare import paths
 
@@ -76,7 +77,7 @@ def test_19_a_client_killed_with_work_in_flight(node: Daemon, tenant: Callable[.
         assert b"CUDA_MPS" not in Path(f"/proc/{victim.pid}/environ").read_bytes()
         victim.kill()
         [before] = node.busy(neighbour.pid)
-        until(lambda before=before: node.busy(neighbour.pid)[0] > before + 20 * MS, 20, "the neighbour goes on")
+        until(lambda before=before: node.busy(neighbour.pid)[0] > before + 20 * MS, "the neighbour goes on", 20)
     assert neighbour.tell("idle")["kernels"] > 0
     assert neighbour.tell("memory")["held_bytes"] == 1 << 30
     newcomer = node.spin("2GiB", "50%")
@@ -132,11 +133,11 @@ def test_22_slow_gates(tmp_path: Path, pace: Path, tenant: Callable[..., Tenant]
             used = busy_on(two, 1, owner.pid)
             began = time.monotonic()
             owner.tell("run 100000")
-            until(lambda used=used: busy_on(two, 1, owner.pid) > used, 20, "the owner runs")
+            until(lambda used=used: busy_on(two, 1, owner.pid) > used, "the owner runs", 20)
             waits.append(time.monotonic() - began)
             before = busy_on(two, 1, borrower.pid)
             owner.tell("idle")
-            until(lambda before=before: busy_on(two, 1, borrower.pid) > before + 20 * MS, 20, "lent again")
+            until(lambda before=before: busy_on(two, 1, borrower.pid) > before + 20 * MS, "lent again", 20)
         assert sorted(waits)[len(waits) // 2] < 0.1, waits
         assert busy_on(two, 0, borrower.pid) == 0
     finally:
@@ -173,7 +174,7 @@ def test_23_several_devices(tmp_path: Path, pace: Path, tenant: Callable[..., Te
         without = subprocess.run(["python3", "-c", ask], env=bare, capture_output=True, text=True, check=True)
         for gang in gangs:
             gang.close()
-        until(lambda: not two.client.grants(), what="the gangs are gone")
+        until(lambda: not two.client.grants(), "the gangs are gone")
         command = two.run("1GiB", "10%", "python3", "-c", ask, devices="2")
         ours = subprocess.run(command, capture_output=True, text=True, check=True)
         assert ours.stdout == without.stdout

@@ -5,7 +5,8 @@ import sys
 import time
 from pathlib import Path
 
-from running import SPIN, Daemon, until
+from running import SPIN, Daemon
+from waiting import until
 
 HERE = Path(__file__).resolve().parent
 COUNT = 200
@@ -40,9 +41,9 @@ def test_25_storms_and_restarts(node: Daemon) -> None:
         late = subprocess.run(node.run("1GiB", "10%", "echo", "started"), capture_output=True, text=True)
         assert (late.returncode, late.stdout) == (125, ""), late
         node.start()
-        until(lambda: len(node.client.grant(grant["id"])["processes"]) == COUNT, 30, "all joined again")
+        until(lambda: len(node.client.grant(grant["id"])["processes"]) == COUNT, "all joined again", 30)
         storm.stdin.close()
         assert storm.wait(30) == 0
     bystander.close()
-    until(lambda: not node.client.grants(), 20, "nothing is left")
+    until(lambda: not node.client.grants(), "nothing is left", 20)
     assert node.books()["bytes"] == 0

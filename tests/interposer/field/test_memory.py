@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from driverclient import CONTEXT, MIB, OUT_OF_MEMORY, Client
 from handmade import MEMORY, SLOT_BYTES, SLOTS, Grant, Simulator
-from running import SPIN, Daemon, Tenant, until
+from running import SPIN, Daemon, Tenant
+from waiting import until
 
 from gpushare.errors import RefusedError
 
@@ -88,7 +89,7 @@ def test_10_context_overhead(grant: Grant, sim: Simulator, start: Start) -> None
     assert clients[1]("alloc 1").result == OUT_OF_MEMORY
     assert device(sim)["peak_bytes"] == 3 * CONTEXT + 10 * MIB
     clients[0].ok("release 0")
-    until(lambda: device(sim)["bytes"] == 2 * CONTEXT, what="its context's bytes are back")
+    until(lambda: device(sim)["bytes"] == 2 * CONTEXT, "its context's bytes are back")
     clients[3].ok("retain 0")
 
 
@@ -141,8 +142,8 @@ print("well")
     )
     assert run.stdout == "well\n", run.stderr
     assert node.books()["peak_bytes"] <= GIB
-    until(lambda: node.books()["bytes"] == 0, what="nothing is left")
-    assert until(lambda: not node.client.grants(), what="and no grant") is True
+    until(lambda: node.books()["bytes"] == 0, "nothing is left")
+    assert until(lambda: not node.client.grants(), "and no grant") is True
 
 
 def test_13_framework_memory_sizing(grant: Grant, sim: Simulator, start: Start) -> None:

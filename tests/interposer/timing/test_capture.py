@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from handmade import MS, Grant, Simulator, Tenant, until
+from handmade import MS, Grant, Simulator, Tenant
+from waiting import until
 
 pytestmark = pytest.mark.timing
 

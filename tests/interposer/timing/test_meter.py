@@ -7,7 +7,8 @@ from pathlib import Path
 
 import built
 import pytest
-from handmade import Grant, Simulator, Tenant, until
+from handmade import Grant, Simulator, Tenant
+from waiting import until
 
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE.parents[2] / "native"

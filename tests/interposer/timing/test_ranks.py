@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 
 import pytest
-from handmade import MS, Grant, Simulator, Tenant, until
+from handmade import MS, Grant, Simulator, Tenant
+from waiting import until
 
 Run = Callable[..., Tenant]
 LIMIT_S = 20  # a collective with a missing rank never ends

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from handmade import MS, Grant, Simulator, Tenant, until
+from handmade import MS, Grant, Simulator, Tenant
+from waiting import until
 
 Run = Callable[..., Tenant]
 DEPENDENT = 1
