@@ -32,8 +32,8 @@ static void grow(struct gs_core *core, struct core_grant *g, uint64_t dt) {
   g->allowance += (int64_t)g->share.limit_milli * span;
 }
 
-/* What overflows while a grant waits, or while revoked grants still run during its lease, is due to it although its bucket
- * is full. It is owed to the grant until the grant sleeps. */
+/* What overflows while a grant waits, or while revoked grants still run during its lease, is due to it although its
+ * bucket is full. It is owed to the grant until the grant sleeps. */
 static void cap_buckets(const struct gs_core *core, struct core_grant *g) {
   bool held_up = g->held ? g->level == LEVEL_GUARANTEE && core->tails : g->was_waiting && !g->revoked_ns;
   bool sleeps = !g->held && g->quiet_ns && core->now_ns - g->quiet_ns >= QUIET_NS;
@@ -72,8 +72,8 @@ static void pay(int64_t *bucket, int64_t credit) {
   *bucket = *bucket - credit < -DEBT_MAX ? -DEBT_MAX : *bucket - credit;
 }
 
-/* How much of a span of device time the guarantee of a grant pays, where it is charged 1 of 1 + core->tails parts. Nothing
- * when it is in debt. */
+/* How much of a span of device time the guarantee of a grant pays, where it is charged 1 of 1 + core->tails parts.
+ * Nothing when it is in debt. */
 static int64_t due(const struct gs_core *core, const struct core_grant *g, int64_t span) {
   __int128 share = (__int128)core_rate(core, g) * span * (1 + core->tails);
   int64_t whole = span * CREDIT_PER_NS;
@@ -105,7 +105,8 @@ static void charge(struct gs_core *core, struct core_grant *g, uint64_t dt, uint
   }
 }
 
-/* Revoked and not known to have drained. While the device drains, the grant that it drains of still counts as holder. */
+/* Revoked and not known to have drained. While the device drains, the grant that it drains of still counts as
+ * holder. */
 static bool is_tail(const struct gs_core *core, int32_t m) {
   return core->grant[m].revoked_ns && !(core->phase == CORE_DRAINING && m == core->holder);
 }
@@ -117,8 +118,9 @@ static unsigned count_tails(const struct gs_core *core) {
   return n;
 }
 
-/* After a revoke kernels of a gang may spin for others of the gang that the revoke holds up. That is a cost of switching,
- * as far as the switching reserve goes: only the tenant says that they spin. Returns the time left to be charged. */
+/* After a revoke kernels of a gang may spin for others of the gang that the revoke holds up. That is a cost of
+ * switching, as far as the switching reserve goes: only the tenant says that they spin. Returns the time left to be
+ * charged. */
 static uint64_t charge_spin_to_switch_reserve(struct gs_core *core, struct core_grant *g, uint64_t dt) {
   uint64_t spun = g->gang && g->view.spins ? core_min(dt, (uint64_t)g->spin / 1000) : 0;
   g->spin -= (int64_t)spun * 1000;
@@ -126,8 +128,8 @@ static uint64_t charge_spin_to_switch_reserve(struct gs_core *core, struct core_
   return dt - spun;
 }
 
-/* A tail is charged like its lease, after what the guarantee pays anyway. A gang's tail is charged to its guarantee, since
- * spinning is worth less to it. */
+/* A tail is charged like its lease, after what the guarantee pays anyway. A gang's tail is charged to its guarantee,
+ * since spinning is worth less to it. */
 static void charge_tail(struct gs_core *core, struct core_grant *g, uint64_t dt, uint64_t until) {
   if (g->share.guarantee_milli == 0 || g->gang || g->level == LEVEL_GUARANTEE) {
     charge(core, g, dt, until, g->share.guarantee_milli ? LEVEL_GUARANTEE : LEVEL_SURPLUS);
@@ -140,8 +142,8 @@ static void charge_tail(struct gs_core *core, struct core_grant *g, uint64_t dt,
   }
 }
 
-/* Revoked grants that have not drained run at the same time as the holders. The hardware slices the device evenly, so each
- * of them pays an equal part. Returns what they paid. */
+/* Revoked grants that have not drained run at the same time as the holders. The hardware slices the device evenly, so
+ * each of them pays an equal part. Returns what they paid. */
 static uint64_t charge_tails(struct gs_core *core, uint64_t dt, uint64_t until, unsigned sharers) {
   uint64_t charged = 0;
   for (int i = 0; i < core->nmembers && sharers; i++) {

@@ -69,8 +69,8 @@ int32_t core_lead(const struct gs_core *core) {
 }
 
 bool core_preempts(const struct gs_core *core, const struct core_grant *c, const struct core_grant *h) {
-  /* A grant that wakes is served at once. Others let a lease run for a quarter of its length, or switching would cost more
-   * than it gains. */
+  /* A grant that wakes is served at once. Others let a lease run for a quarter of its length, or switching would cost
+   * more than it gains. */
   bool prompt = c->wake_ns != 0 || core->now_ns >= h->lease_ns + core->config.lease_ns / 4;
   if (core_level(core, c) != LEVEL_GUARANTEE)
     return h->level >= LEVEL_SURPLUS && prompt && core_compare_borrowing(c, h) > 0;

@@ -1,6 +1,6 @@
-/* Decides who may use one device, and when. Pure: no clock, no I/O, no shared memory, and no allocation after create. The
- * caller reports what it sees of each grant (gs_core_observe), says what time it is (gs_core_step), and carries out the
- * decisions that it gets back. Times are ns of one monotonic clock; one that steps back counts as standing still.
+/* Decides who may use one device, and when. Pure: no clock, no I/O, no shared memory, and no allocation after create.
+ * The caller reports what it sees of each grant (gs_core_observe), says what time it is (gs_core_step), and carries out
+ * the decisions that it gets back. Times are ns of one monotonic clock; one that steps back counts as standing still.
  * README.md has the rules and the reasons. */
 #ifndef GS_ARBITER_CORE_CORE_H
 #define GS_ARBITER_CORE_CORE_H
@@ -14,7 +14,8 @@ enum { GS_CORE_DECISIONS = 64 };
 
 typedef struct gs_core gs_core;
 
-/* What the caller sees of a grant on the device. The tenant wrote all of it; false claims cost only the grant itself. */
+/* What the caller sees of a grant on the device. The tenant wrote all of it; false claims cost only the grant
+ * itself. */
 struct gs_core_view {
   uint32_t waiting;       /* threads in the gate */
   uint32_t wanted;        /* for a gang: threads in the gate of any of its devices */
@@ -64,8 +65,8 @@ struct gs_core_stats {
 int gs_core_create(gs_core **out, const struct gs_arbiter_config *config, uint64_t now_ns);
 void gs_core_destroy(gs_core *core);
 
-/* grant: the caller's number for it, 0 .. GS_ARBITER_MAX_GRANTS - 1. held: it has a lease from before a restart. Returns 1
- * if it keeps that lease, 0 if the device has a holder already and the caller has to revoke it. */
+/* grant: the caller's number for it, 0 .. GS_ARBITER_MAX_GRANTS - 1. held: it has a lease from before a restart.
+ * Returns 1 if it keeps that lease, 0 if the device has a holder already and the caller has to revoke it. */
 int gs_core_add(gs_core *core, int32_t grant, const struct gs_share *share, int held, uint64_t now_ns);
 /* To be called before gs_core_remove: the events that end its lease, its wait and a reclaim. Changes nothing but its
  * books. Fills at most 3 decisions and returns how many. */
@@ -81,9 +82,9 @@ void gs_core_bell_rang(gs_core *core, int32_t grant);
  * (UINT64_MAX: never). The views of all grants that gs_core_watched names should be new. */
 int gs_core_step(gs_core *core, uint64_t now_ns, struct gs_core_decision *out, uint64_t *next_ns);
 
-/* ---- gangs ---- The core neither leases the device to a gang nor revokes its lease. It says whether the gang is due, and
- * when it has to yield. gangs.h then acts on all devices of the gang at one time now_ns; cores whose state it changed are
- * stepped again at that time. The functions below are for gangs.c. */
+/* ---- gangs ---- The core neither leases the device to a gang nor revokes its lease. It says whether the gang is due,
+ * and when it has to yield. gangs.h then acts on all devices of the gang at one time now_ns; cores whose state it
+ * changed are stepped again at that time. The functions below are for gangs.c. */
 
 /* Whether a gang can be called to the device now. *due_ns: since when it is due; *next_ns: when it can be called. */
 enum gs_core_call { GS_CORE_NOT_DUE, GS_CORE_DUE, GS_CORE_CALLABLE };
@@ -115,7 +116,8 @@ void gs_core_gang_clear_drained(gs_core *core, int32_t grant, uint64_t now_ns);
 /* When the lease was revoked whose work has not drained yet; 0: none. */
 uint64_t gs_core_undrained_since(const gs_core *core, int32_t grant);
 
-/* The grants that wait, hold a lease or drain. Fills out, which has room for GS_ARBITER_MAX_GRANTS; returns how many. */
+/* The grants that wait, hold a lease or drain. Fills out, which has room for GS_ARBITER_MAX_GRANTS; returns how
+ * many. */
 int gs_core_watched(const gs_core *core, int32_t *out);
 /* The holder; of several, the one that goes first; -1: none. */
 int32_t gs_core_holder(const gs_core *core);

@@ -1,5 +1,5 @@
-/* Leases that do not depend on this device alone: those of gangs, which gangs.c gives and revokes on all devices at once,
- * and those held alongside others whatever they fill. */
+/* Leases that do not depend on this device alone: those of gangs, which gangs.c gives and revokes on all devices at
+ * once, and those held alongside others whatever they fill. */
 #include "arbiter/core/state.h"
 
 /* ---- gangs, as this device sees them ---- */
@@ -88,8 +88,8 @@ enum gs_core_call gs_core_gang_callable(const gs_core *core, int32_t grant, uint
   const struct core_grant *h = &core->grant[core->holder];
   if (core_holder_idle(core, h, core->now_ns) || core_unused(core, h) || core_goes_before(core, g, h))
     return GS_CORE_CALLABLE;
-  /* The holder goes before the gang and goes on. But other devices are not in step with this one, so the gang is called in
-   * the end whoever goes first. */
+  /* The holder goes before the gang and goes on. But other devices are not in step with this one, so the gang is called
+   * in the end whoever goes first. */
   *next_ns = g->due_ns + DUE_LEASES_MAX * core->config.lease_ns;
   return core->now_ns >= *next_ns ? GS_CORE_CALLABLE : GS_CORE_DUE;
 }

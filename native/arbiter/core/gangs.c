@@ -149,7 +149,8 @@ static bool answer_call(struct step *s, struct gs_gang *g) {
   return ready;
 }
 
-/* Ranks that run collectives wait for each other. After a revoke one may be held up by what another has not submitted. */
+/* Ranks that run collectives wait for each other. After a revoke one may be held up by what another has not
+ * submitted. */
 static bool lease_again(struct step *s, struct gs_gang *g, uint64_t term) {
   uint64_t first = UINT64_MAX;
   bool solvent = true;

@@ -28,14 +28,15 @@
 #define SILENCE_MAX_NS (10 * 1000 * MS_NS)
 /* A revoked holder is late when this long has passed since all work that the bound allows in flight should be done. */
 #define LATE_NS (5 * MS_NS)
-/* A revoked holder that never reports to have drained shares the charge with its successors for this long. After that it
- * counts as stopped, unless it claims to be busy. */
+/* A revoked holder that never reports to have drained shares the charge with its successors for this long. After that
+ * it counts as stopped, unless it claims to be busy. */
 #define TAIL_MAX_NS (1000 * MS_NS)
 /* Interval of the looks at that claim. The end of the work itself rings the bell. */
 #define TAIL_LOOK_NS (50 * MS_NS)
 /* How long a grant counts as a neighbour after it ran. */
 #define RECENT_NS (1000 * MS_NS)
-/* For this long after a holder got a neighbour its queue may still be filled up to the bound of a grant that is alone. */
+/* For this long after a holder got a neighbour its queue may still be filled up to the bound of a grant that is
+ * alone. */
 #define BOUND_CHANGE_NS (100 * MS_NS)
 /* Leases of full length in a round. When more grants want the device, leases shrink, down to a quarter, so that each
  * grant has its turn often enough for shares to hold within a second. */
@@ -54,8 +55,8 @@
 #define IDLE_LOOK_MAX_NS (1 * MS_NS)
 
 /* A grant fills the device when it was busy for at least FULL_MILLI of the time for which it had a lease, over the last
- * FILL_SAMPLES leases' lengths, and until that is less than LEAN_MILLI. Grants that do not fill the device hold leases at
- * the same time, as long as their fills sum to at most 1000. */
+ * FILL_SAMPLES leases' lengths, and until that is less than LEAN_MILLI. Grants that do not fill the device hold leases
+ * at the same time, as long as their fills sum to at most 1000. */
 #define FULL_MILLI 800
 #define LEAN_MILLI 700
 #define FILL_SAMPLES 5
@@ -70,7 +71,8 @@
 /* The most that a gang can have saved up for spinning after a revoke without being charged. It grows with the switching
  * reserve. */
 #define SPIN_MAX_NS (50 * MS_NS)
-/* While its debt is below this, a gang whose work does not drain gets leases alongside others more than once per turn. */
+/* While its debt is below this, a gang whose work does not drain gets leases alongside others more than once per
+ * turn. */
 #define AGAIN_DEBT_NS (100 * MS_NS)
 /* The most leases held at the same time; it bounds the decisions of one step. */
 #define TOGETHER_MAX 16
@@ -195,13 +197,14 @@ static inline enum core_level core_level(const struct gs_core *core, const struc
   return g->credit >= core_floor(core) ? LEVEL_GUARANTEE : g->slack >= core_floor(core) ? LEVEL_SLACK : LEVEL_SURPLUS;
 }
 
-/* When the holder is expected to have nothing left to run. A new lease counts as work, since its holder has to wake up. */
+/* When the holder is expected to have nothing left to run. A new lease counts as work, since its holder has to wake
+ * up. */
 static inline uint64_t core_idle_since(const struct core_grant *g) {
   return core_max(g->view.busy_until_ns, g->lease_ns);
 }
 
-/* How long after that it may still submit more, in ns. Negative for a grant that is expected to sleep then: its device is
- * handed on so much earlier. */
+/* How long after that it may still submit more, in ns. Negative for a grant that is expected to sleep then: its device
+ * is handed on so much earlier. */
 static inline int64_t core_patience(const struct gs_core *core, const struct core_grant *g) {
   bool done = g->sleeps >= SLEEPS_TRUSTED && g->view.launches != g->launches_at_lease;
   if (!done)

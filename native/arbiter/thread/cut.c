@@ -1,13 +1,14 @@
 /* How far the ranks of a gang may go on after a revoke.
  *
- * Ranks that run collectives have to stop at the same one, or the first spins for the second. When a gang is revoked, each
- * rank may go on without a lease until it has submitted as many collectives as the furthest rank: its cut. Collectives
- * are counted from the last time at which all ranks were even. */
+ * Ranks that run collectives have to stop at the same one, or the first spins for the second. When a gang is revoked,
+ * each rank may go on without a lease until it has submitted as many collectives as the furthest rank: its cut.
+ * Collectives are counted from the last time at which all ranks were even. */
 #include "arbiter/thread/state.h"
 
 enum {
   CUT_AHEAD_MAX = 64, /* ranks count themselves: a false count lets the others go on by no more than this at a time */
-  /* shortest interval of the looks at ranks on their way to a cut; it grows to an eighth of the time since the revoke */
+  /* shortest interval of the looks at ranks on their way to a cut; it grows to an eighth of the time since the
+   * revoke */
   CUT_LOOK_MIN_NS = 250000
 };
 
@@ -110,8 +111,8 @@ uint32_t arbiter_follow_ranks(struct entry *e, bool held, bool *drained, uint64_
   note_slots(e, slots);
   struct spread spread = look(e, slots, now);
   bool even = spread.least >= spread.most;
-  /* A rank that saw the revoke late may have submitted after all had drained. Uneven ranks that have nothing left to run
-   * do not wait for each other: they just count differently. */
+  /* A rank that saw the revoke late may have submitted after all had drained. Uneven ranks that have nothing left to
+   * run do not wait for each other: they just count differently. */
   *drained = *drained && (even || spread.empty);
   if (!held && !*drained) {
     uint32_t raised = arbiter_set_cuts(e, now);

@@ -15,7 +15,8 @@
 #define TICK_NS UINT64_C(50000000)
 /* The most work that a tenant is believed to have queued, since only the tenant says so. */
 #define QUEUE_CLAIM_MAX_NS UINT64_C(1000000000)
-/* Bells of one grant per tick; then it is ignored until the next tick, so that a tenant that rings in a loop costs little. */
+/* Bells of one grant per tick; then it is ignored until the next tick, so that a tenant that rings in a loop costs
+ * little. */
 #define BELLS_PER_TICK 500
 /* epoll data of what is not a bell. */
 #define STOPPER UINT64_C(0xffffffff)
@@ -78,8 +79,8 @@ static inline uint64_t now_ns(void) {
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* Places in the table are reused. A handle also counts how often, so that no two grants share one, for 2^23 grants in one
- * place; it stays below 2^31. */
+/* Places in the table are reused. A handle also counts how often, so that no two grants share one, for 2^23 grants in
+ * one place; it stays below 2^31. */
 static inline int32_t handle_of(const gs_arbiter *a, int32_t place) {
   return (int32_t)(((a->grant[place].generation - 1) & 0x7fffff) * GS_ARBITER_MAX_GRANTS + (uint32_t)place);
 }
@@ -109,8 +110,8 @@ void arbiter_wake_cut(gs_arbiter *a, struct entry *e, uint32_t ordinals);
 /* cut.c: for the entry of a gang. Both return the ordinals, a bit each, whose waiters have to look. */
 /* Its leases are about to be revoked: tells each rank how far it may go on. */
 uint32_t arbiter_set_cuts(struct entry *e, uint64_t now);
-/* Follows its ranks since then. held: it has its leases. *drained: none of its work has outlived a revoke, in: as its cores
- * know, out: as it is. */
+/* Follows its ranks since then. held: it has its leases. *drained: none of its work has outlived a revoke, in: as its
+ * cores know, out: as it is. */
 uint32_t arbiter_follow_ranks(struct entry *e, bool held, bool *drained, uint64_t now, uint64_t *next_ns);
 
 /* decisions.c */

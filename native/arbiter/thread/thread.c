@@ -1,8 +1,8 @@
 /* The arbiter's thread: reads what tenants wrote in their pages, steps the core of each device, writes lease words.
  *
  * One mutex guards everything here. Each API call and each wake of the thread is one critical section, at whose end all
- * devices have decided and the timer is armed. Futexes are woken after it, so that the mutex is free when a tenant runs.
- * The mutex inherits priority: the thread is real-time, its callers in Python are not. */
+ * devices have decided and the timer is armed. Futexes are woken after it, so that the mutex is free when a tenant
+ * runs. The mutex inherits priority: the thread is real-time, its callers in Python are not. */
 #define _GNU_SOURCE /* pthread_setname_np */
 #include <errno.h>
 #include <sched.h>
@@ -126,8 +126,8 @@ static void *serve(void *argument) {
     pthread_mutex_lock(&a->lock);
     uint64_t now = now_ns();
     for (int i = 0; i < n; i++) {
-      /* All are edge-triggered and never read. It saves a system call, and a tenant, which holds the same eventfd, could
-       * make a read block. */
+      /* All are edge-triggered and never read. It saves a system call, and a tenant, which holds the same eventfd,
+       * could make a read block. */
       if (events[i].data.u64 == TIMER)
         a->armed_ns = NEVER;
       else if (events[i].data.u64 != STOPPER)

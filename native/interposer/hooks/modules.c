@@ -131,7 +131,7 @@ CUresult gs_cuModuleUnload(CUmodule hmod) {
   return result;
 }
 
-/* ---- look-ups of functions ---------------------------------------------------------------------------------------- */
+/* ---- look-ups of functions --------------------------------------------------------------------------------------- */
 
 static CUcontext context_of(CUmodule module) {
   struct gs_module known;

@@ -109,8 +109,8 @@ CUresult gs_before_event_query(struct gs_around_event_query *around, CUevent eve
   return result;
 }
 
-/* emptied: what gs_stream_emptied_by said before the call. Asked again: another thread may have given the stream work while this
- * one waited. */
+/* emptied: what gs_stream_emptied_by said before the call. Asked again: another thread may have given the stream work
+ * while this one waited. */
 static void event_done(CUevent event, struct gs_stream *emptied) {
   if (emptied && gs_stream_emptied_by(event) == emptied)
     gs_stream_synced(emptied);

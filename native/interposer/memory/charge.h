@@ -4,7 +4,8 @@
 
 #include "interposer/process/process.h"
 
-/* Reserves bytes of the grant's memory: 0, or -ENOMEM when they do not fit. Gives nothing back first: gs_reserve does. */
+/* Reserves bytes of the grant's memory: 0, or -ENOMEM when they do not fit. Gives nothing back first: gs_reserve
+ * does. */
 int gs_reserve_now(int ordinal, uint64_t bytes);
 /* Bytes that the driver took without asking: charged whether they fit or not. */
 void gs_charge(int ordinal, uint64_t bytes);

@@ -16,8 +16,8 @@ struct gs_growing {
   bool grows;     /* announced in the books; false: there is nothing to end */
 };
 
-/* Reserves what a new value of a limit (GS_IMPLICIT_STACK, FIFO or HEAP) may make the driver take of the current context,
- * until the call that sets it is over: gs_implicit_end. */
+/* Reserves what a new value of a limit (GS_IMPLICIT_STACK, FIFO or HEAP) may make the driver take of the current
+ * context, until the call that sets it is over: gs_implicit_end. */
 CUresult gs_implicit_begin(struct gs_growing *growing, CUcontext context, int ordinal, uint32_t what, uint64_t value);
 /* The same for local memory of so many bytes per thread, in any context. */
 CUresult gs_stack_begin(struct gs_growing *growing, CUcontext context, int ordinal, uint64_t stack);

@@ -5,7 +5,8 @@
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
 
-/* Of a library in a context: the code of a kernel, all code (GS_LIBRARY_ALL), or its variables (then part is the library itself). */
+/* Of a library in a context: the code of a kernel, all code (GS_LIBRARY_ALL), or its variables (then part is the
+ * library itself). */
 static uint64_t placed_key(uint64_t library, uint64_t part, CUcontext context) {
   uint64_t both = library ^ part * 0xd6e8feb86659fd93u;                     /* an odd number with bits everywhere */
   return (both ^ (uint64_t)(uintptr_t)context << 20) * 0x9e3779b97f4a7c15u; /* 2^64 over the golden ratio */

@@ -10,8 +10,8 @@ enum { GS_LIBRARY_ALL = 0 /* as a part: all code of the library */ };
 struct gs_brought {
   bool variables, code;
 };
-/* The part (a kernel, GS_LIBRARY_ALL, or the library itself, which stands for its variables alone) is about to be used in
- * context, and with it the library's variables: what was not there yet is reserved. */
+/* The part (a kernel, GS_LIBRARY_ALL, or the library itself, which stands for its variables alone) is about to be used
+ * in context, and with it the library's variables: what was not there yet is reserved. */
 CUresult gs_library_place(uint64_t library, uint64_t part, CUcontext context, int ordinal, struct gs_brought *brought);
 /* It was not used after all. */
 void gs_library_undo(uint64_t library, uint64_t part, CUcontext context, struct gs_brought brought);

@@ -20,7 +20,8 @@ bool gs_growth_begin(struct gs_growth *growth, uint64_t pool, int ordinal, uint6
  * when a device is full; with no lock held. False: it cannot be done here, or would not help. */
 bool gs_growth_make_room(uint64_t pool, int ordinal, uint64_t bytes, CUstream stream);
 
-/* After the call, whatever it answered. False: the pool grew beyond what the grant has; that is charged all the same. */
+/* After the call, whatever it answered. False: the pool grew beyond what the grant has; that is charged all the
+ * same. */
 bool gs_growth_end(struct gs_growth *growth);
 
 #endif

@@ -12,7 +12,7 @@ struct span {
   CUstream stream; /* of one that fades */
 };
 
-/* ---- with the lock of the pools' tables held ---------------------------------------------------------------------- */
+/* ---- with the lock of the pools' tables held --------------------------------------------------------------------- */
 
 static struct gs_pool *find(uint64_t pool) { return gs_table_find(&gs_books()->pools, pool); }
 

@@ -181,7 +181,8 @@ static void drop_oldest(struct gs_meter *meter, struct gs_queue *queue) {
 }
 
 /* By estimate, in a span that bounds it. A launch shorter than the mean of its function may not have room for it; the
- * next one that is longer does, so a few launches' worth is carried over. More is no chance: the estimate is too high. */
+ * next one that is longer does, so a few launches' worth is carried over. More is no chance: the estimate is too
+ * high. */
 static double fit(struct gs_queue *queue, const struct gs_segment *segment, double want, double span) {
   double took = minimum(want + queue->owed, span);
   queue->owed = minimum(want + queue->owed - took, GS_METER_CARRIED * want / maximum(segment->launches, 1));

@@ -18,7 +18,8 @@
  * filling it, and whose kernels differ, is charged too much, since a gap between two marks of one stream looks like
  * work of another: in the model of six streams and launches of 0.1 to 1.9 times the mean it is up to 7 %, and up to 16
  * % when the device is leased in turn with another tenant every 20 ms ("many" and "manyturns" in the tests). It is
- * never more than the wall time between a launch and the mark behind it, a lost lease's not counted from its drain on. */
+ * never more than the wall time between a launch and the mark behind it, a lost lease's not counted from its drain
+ * on. */
 #ifndef GPUSHARE_METER_H
 #define GPUSHARE_METER_H
 
@@ -210,9 +211,11 @@ void gs_meter_sampling(struct gs_queue *queue, struct gs_function *function, uin
 /* Elapsed time between the two events of the bracket. */
 void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double elapsed_ns);
 
-/* Takes a place in the ring and closes the open segment into it; NULL when the ring is full (the segment stays open). */
+/* Takes a place in the ring and closes the open segment into it; NULL when the ring is full (the segment stays
+ * open). */
 struct gs_mark *gs_meter_mark(struct gs_meter *meter, struct gs_queue *queue, bool start, uint64_t now);
-/* From now on others have, or have no more, work on the device at the same time. Nothing before the first call: alone. */
+/* From now on others have, or have no more, work on the device at the same time. Nothing before the first call:
+ * alone. */
 void gs_meter_turn(struct gs_meter *meter, uint32_t others, uint64_t from);
 /* When the last of them began, 0: there was none. */
 static inline uint64_t gs_meter_last_turn(const struct gs_meter *meter) {
@@ -225,7 +228,8 @@ double gs_meter_resident(const struct gs_meter *meter, uint64_t from, uint64_t t
 /* The oldest mark of the queue, or NULL. */
 struct gs_mark *gs_meter_oldest(struct gs_queue *queue);
 /* The oldest mark is done, at `done`. lease: the lease word now; where it differs from the segment's, others ran in
- * between. residents: processes of the grant that have work on the device; the hardware slices it between them evenly. */
+ * between. residents: processes of the grant that have work on the device; the hardware slices it between them
+ * evenly. */
 void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done, uint32_t lease, uint32_t residents);
 /* The oldest mark will never be known to be done (its record failed): its estimate is charged. */
 void gs_meter_lose(struct gs_meter *meter, struct gs_queue *queue, uint64_t now);
@@ -252,7 +256,8 @@ uint64_t gs_queue_expected_end(const struct gs_meter *meter, const struct gs_que
 /* Whether its oldest mark is overdue by more than `patience` and by as much as it was expected to take, in time that
  * the device had for us: what it waits for may be work that was never submitted. */
 bool gs_queue_stuck(const struct gs_meter *meter, const struct gs_queue *queue, uint64_t patience, uint64_t now);
-/* How far apart launches into a stuck queue are let through: an eighth of what they take, an unknown function's `most`. */
+/* How far apart launches into a stuck queue are let through: an eighth of what they take, an unknown function's
+ * `most`. */
 uint64_t gs_meter_pace(struct gs_meter *meter, uint64_t key, uint64_t most);
 
 /* Busy time spread evenly over (from, to], added to what other streams did there, as far as that is under `most` ns per

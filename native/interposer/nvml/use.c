@@ -1,5 +1,5 @@
-/* How busy a device is: with the work of this grant, as its processes meter it. What others do is not shown, and what is
- * not metered (memory controller, encoder, decoder) is 0 where NVML's structure wants a number and NOT_SUPPORTED
+/* How busy a device is: with the work of this grant, as its processes meter it. What others do is not shown, and what
+ * is not metered (memory controller, encoder, decoder) is 0 where NVML's structure wants a number and NOT_SUPPORTED
  * elsewhere. */
 #include <stddef.h>
 #include <string.h>

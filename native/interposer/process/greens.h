@@ -1,4 +1,5 @@
-/* Green contexts: parts of a device's multiprocessors. Memory and programs are those of the device's primary context. */
+/* Green contexts: parts of a device's multiprocessors. Memory and programs are those of the device's primary
+ * context. */
 #ifndef GPUSHARE_GREENS_H
 #define GPUSHARE_GREENS_H
 

@@ -13,8 +13,8 @@ void gs_captures_gone(CUcontext context);
 /* The same for threads that ended. */
 void gs_captures_check(void);
 
-/* Around driver calls of ours: while any capture is open the thread's capture mode becomes relaxed, so that the calls do not
- * end captures. push returns the mode before, for pop. */
+/* Around driver calls of ours: while any capture is open the thread's capture mode becomes relaxed, so that the calls
+ * do not end captures. push returns the mode before, for pop. */
 int gs_capture_mode_push(void);
 
 void gs_capture_mode_pop(int previous);

@@ -1,8 +1,8 @@
 /* Collectives are counted before they are submitted: what is on the device is in `collectives`, whenever the arbiter
  * looks. A launch that is under way when the lease goes is counted and then looks at the lease again, the arbiter takes
- * the lease and then looks at the count: either it sees the launch and gives every rank a cut that lets it get there, or
- * the launch sees the revoke and takes its count back. Under a cut a place is taken by compare and exchange: exactly as
- * many go as the cut lets. */
+ * the lease and then looks at the count: either it sees the launch and gives every rank a cut that lets it get there,
+ * or the launch sees the revoke and takes its count back. Under a cut a place is taken by compare and exchange: exactly
+ * as many go as the cut lets. */
 #include "interposer/time/collectives.h"
 
 #include "interposer/process/device.h"

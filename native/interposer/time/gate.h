@@ -17,7 +17,8 @@ void gs_daemon_check(struct gs_heartbeat *seen, uint64_t now);
 /* Waits for a lease, or for the local budget where the daemon is gone. Gives the lease word that let it through. */
 uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream);
 
-/* Waits until the work in flight is under the bound, softly: a stuck stream takes the launch of key, only not too fast. */
+/* Waits until the work in flight is under the bound, softly: a stuck stream takes the launch of key, only not too
+ * fast. */
 void gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint64_t key);
 
 #endif

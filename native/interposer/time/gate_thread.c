@@ -1,5 +1,5 @@
-/* The only thread that the interposer adds to a program: it sees revokes, reports when the device has drained, and watches the
- * daemon. */
+/* The only thread that the interposer adds to a program: it sees revokes, reports when the device has drained, and
+ * watches the daemon. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>

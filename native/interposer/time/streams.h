@@ -4,7 +4,8 @@
 
 #include "interposer/time/timing.h"
 
-/* NULL means the legacy default stream; CU_STREAM_PER_THREAD that of this thread. NULL when it cannot be known or kept. */
+/* NULL means the legacy default stream; CU_STREAM_PER_THREAD that of this thread. NULL when it cannot be known or
+ * kept. */
 struct gs_stream *gs_stream_of(CUstream handle);
 
 /* The same, NULL when this process never submitted to it. */

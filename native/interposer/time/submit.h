@@ -12,7 +12,8 @@ struct gs_submission {
   uint64_t planned, began;
 };
 
-/* key: the function, the graph, or a kind of fill; never 0. To be called when gs_enter said true. Gives CUDA_SUCCESS. */
+/* key: the function, the graph, or a kind of fill; never 0. To be called when gs_enter said true. Gives
+ * CUDA_SUCCESS. */
 CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream stream);
 
 void gs_submitted_slow(struct gs_submission *submission, CUresult result);

@@ -10,7 +10,7 @@
 
 static inline uint64_t gs_graph_key(CUgraphExec graph) { return (uint64_t)(uintptr_t)graph; }
 
-/* ---- update.c ----------------------------------------------------------------------------------------------------- */
+/* ---- update.c ---------------------------------------------------------------------------------------------------- */
 
 /* How long the graph takes is learned anew. Part of all the calls below. */
 struct gs_around_graph_changed {
