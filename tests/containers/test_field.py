@@ -63,9 +63,9 @@ def test_02_env_carried_limits_start(runc, node, short_path):
         )
         rootfs = short_path / runc.names[-1] / "rootfs"
         forged = Grant(rootfs / "forged", simulator)
-        forged.limits[128 + 16 : 128 + 24] = (15 * GIB).to_bytes(8, "little")
+        forged.set_limit(15 * GIB)
         uuid = bytes.fromhex(node.client.devices()[0]["id"].removeprefix("GPU-").replace("-", ""))
-        forged.limits[128 : 128 + 16] = uuid
+        forged.limits.device[0].uuid = uuid
         for name in ("driver", "sim", "grant.sock"):
             (rootfs / "forged" / name).unlink()
             (rootfs / "forged" / name).symlink_to(f"/run/gpushare/self/{name}")

@@ -10,31 +10,31 @@ import ctypes
 import mmap
 import os
 import socket
-import struct
 import sys
 from pathlib import Path
 
+from gpushare._native import ffi, lib
+
 DIRECTORY = Path(os.environ["GPUSHARE_GRANT_DIR"])
-NO_SLOT = 0xFFFF
-SLOT_BYTES, SLOT_HEADER, USAGE_HEADER = 64 + 16 * 128, 64, 64
 
 
 class Joined:
-    def __init__(self, slot: int = NO_SLOT, generation: int = 0) -> None:
+    def __init__(self, slot: int = lib.GS_NO_SLOT, generation: int = 0) -> None:
         usage = os.open(DIRECTORY / "usage", os.O_RDWR)
-        self.page = mmap.mmap(usage, 0)
+        self.page = ffi.from_buffer("struct gs_usage *", mmap.mmap(usage, 0), require_writable=True)
         os.close(usage)
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.connect(str(DIRECTORY / "grant.sock"))
-        self.socket.send(struct.pack("=IIII", 0x67734A31, 1, slot, generation))
-        reply, descriptors, _, _ = socket.recv_fds(self.socket, 128, 1)
-        _, _, self.error, self.slot, self.generation, self.pid, text = struct.unpack("=IIIIIi104s", reply)
-        self.text = text.split(b"\0")[0].decode()
+        request = ffi.new("struct gs_join_request *", [lib.GS_JOIN_MAGIC, lib.GS_WIRE_VERSION, slot, generation])
+        self.socket.send(ffi.buffer(request))
+        message, descriptors, _, _ = socket.recv_fds(self.socket, ffi.sizeof("struct gs_join_reply"), 1)
+        reply = ffi.from_buffer("struct gs_join_reply *", message)
+        self.error, self.slot, self.generation, self.pid = reply.error, reply.slot, reply.generation, reply.host_pid
+        self.text = ffi.string(reply.message).decode()
         self.bells = len(descriptors)
 
     def hold(self, size: int) -> None:
-        word = ctypes.c_uint64.from_buffer(self.page, USAGE_HEADER + self.slot * SLOT_BYTES + SLOT_HEADER)
-        word.value = size
+        self.page.slot[self.slot].device[0].memory_bytes = size
 
     def say(self) -> None:
         if self.error:

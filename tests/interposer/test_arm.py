@@ -11,7 +11,7 @@ from pathlib import Path
 
 import built
 import pytest
-from driverclient import CONTEXT, LIMIT, OUT_OF_MEMORY, WAYS, Client, charged, truth
+from driverclient import CONTEXT, LIMIT, OUT_OF_MEMORY, WAYS, Client, truth
 from handmade import Grant, Simulator
 from waiting import until
 
@@ -76,11 +76,11 @@ def test_memory_is_charged_and_capped(
 ) -> None:
     client = start(arm_grant, way, QEMU_SET_ENV=f"LD_PRELOAD={build / 'native' / 'interposer' / 'libgpushare.so'}")
     client.ok("init", "retain 0", "alloc 1000000")
-    assert charged(arm_grant) == truth(sim, client.pid) == CONTEXT + 1_000_448
+    assert arm_grant.charged() == truth(sim, client.pid) == CONTEXT + 1_000_448
     assert client("total 0").one == LIMIT
     assert client(f"alloc {LIMIT}").result == OUT_OF_MEMORY
     client.ok("free 0", "release 0")
-    assert charged(arm_grant) == truth(sim, client.pid) == 0
+    assert arm_grant.charged() == truth(sim, client.pid) == 0
 
 
 def test_lock_and_clock() -> None:

@@ -1,6 +1,5 @@
 """Rarely used paths through the interposer."""
 
-import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import pytest
 from driverclient import CONTEXT, MIB
 from handmade import Grant, Simulator
 from interposed import CHUNK, Interposed, Spawner, ptx
-from memorybooks import set_limit
 from simworker import Worker
 
 OUT = "CUDA_ERROR_OUT_OF_MEMORY"
@@ -32,13 +30,13 @@ def start(grant: Grant, sim: Simulator) -> Iterator[Start]:
 @pytest.mark.parametrize("name", ["cuCtxCreate", "cuCtxCreate_v2", "cuCtxCreate_v3", "cuCtxCreate_v4"])
 def test_a_context_that_does_not_fit(start: Start, grant: Grant, sim: Simulator, name: str) -> None:
     worker = start()
-    set_limit(grant, 2 * CONTEXT - 1)
+    grant.set_limit(2 * CONTEXT - 1)
     worker.do("import ctypes; at = ctypes.c_void_p()")
     words = "0, 0, 0, 0" if name == "cuCtxCreate_v3" else "0, 0, 0" if name == "cuCtxCreate_v4" else "0, 0"
     worker.do(f"call = lambda: lib.{name}(ctypes.byref(at), {words})")
     assert worker.get("call()") == 2
     assert worker.charged() == CONTEXT
-    set_limit(grant, 2 * CONTEXT)
+    grant.set_limit(2 * CONTEXT)
     assert worker.get("call()") == 0
     assert worker.charged() == 2 * CONTEXT == sim.books()["devices"][0]["peak_bytes"]
 
@@ -60,10 +58,10 @@ def test_a_graph_of_another_contexts_kernels(start: Start, grant: Grant, tmp_pat
     worker = start()
     graph_of(worker, ptx(tmp_path / "p.ptx", ("hungry", LOCAL)))
     before = worker.charged()
-    set_limit(grant, before + CHUNK)
+    grant.set_limit(before + CHUNK)
     assert worker.error("d.cuGraphInstantiate(graph, 0)") == OUT
     assert worker.charged() == before
-    set_limit(grant, 2 << 30)
+    grant.set_limit(2 << 30)
     worker.do("e = ok(d.cuGraphInstantiate(graph, 0))")
     held = worker.charged()
     assert held > before + 100 * MIB
@@ -97,10 +95,10 @@ def test_one_launch_on_several_devices(tmp_path: Path) -> None:
             launch = lambda at, count: lib.cuLaunchCooperativeKernelMultiDevice(at, count, 0)
         """)
         before = [worker.charged(0), worker.charged(1)]
-        set_limit(grant, before[1] + CHUNK, 1)
+        grant.set_limit(before[1] + CHUNK, 1)
         assert worker.get("launch(each, 2)") == 2
         assert [worker.charged(0), worker.charged(1)] == before
-        set_limit(grant, 2 << 30, 1)
+        grant.set_limit(2 << 30, 1)
         assert worker.get("launch(each, 2)") == 0
         assert worker.get("launch(None, 2)") == worker.get("launch(each, 0)") == 1
         worker.do("ok(d.cuCtxSynchronize())")
@@ -150,12 +148,9 @@ def test_a_neighbour_that_never_decides(start: Start, grant: Grant, sim: Simulat
     """Its announcement blocks the others for a while, then their requests are refused. Fields of other processes are
     not changed."""
     worker = start()
-    slot = 64 + 5 * (64 + 16 * 128)
-    struct.pack_into("<IIi", grant.usage, slot, 1, 1, 77)
-    struct.pack_into("<QQ", grant.usage, slot + 64, 0, 2 << 30)
-    struct.pack_into("<I", grant.limits, 60, 6)
+    grant.put_slot(5, 77, pending=2 << 30)
     assert worker.error("d.cuMemAlloc(4096)") == OUT
-    assert struct.unpack_from("<QQ", grant.usage, slot + 64) == (0, 2 << 30)
-    struct.pack_into("<QQ", grant.usage, slot + 64, 0, 0)
+    assert (grant.slot(5).memory_bytes, grant.slot(5).memory_pending) == (0, 2 << 30)
+    grant.give_back(5)
     worker.do("p = ok(d.cuMemAlloc(4096))")
     assert worker.charged() == CONTEXT + 4096

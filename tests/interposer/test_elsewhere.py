@@ -41,7 +41,7 @@ def sim(tmp_path: Path) -> Iterator[Simulator]:
 @pytest.fixture
 def worker(grant: Grant, sim: Simulator) -> Iterator[Interposed]:
     """In a grant of the first device; both are visible."""
-    grant.limits[256:272] = bytes(16)  # the second device's UUID
+    grant.limits.device[1].uuid = bytes(16)
     made = Interposed(sim, grant)
     made.do("import ctypes")
     made.do(HELPERS)

@@ -11,7 +11,6 @@ import pytest
 from driverclient import CONTEXT, MIB
 from handmade import MS, Grant, Simulator
 from interposed import CHUNK, Interposed, ptx
-from memorybooks import set_limit
 
 from gpushare import paths
 
@@ -137,7 +136,7 @@ def test_rows_that_lie_wider_apart_than_known(worker: Interposed, faults: Faults
     assert worker.get("pitch") > 1024
     held = worker.charged()
     assert held == CONTEXT + 1000 * worker.get("pitch")
-    set_limit(grant, held + 1000 * 1024 + MIB)
+    grant.set_limit(held + 1000 * 1024 + MIB)
     assert worker.error("d.cuMemAllocPitch(1000, 1000, 4)") == OUT
     assert worker.charged() == held
     worker.do("ok(d.cuMemFree(p))")
@@ -165,10 +164,10 @@ def test_a_driver_with_deferred_arrays(
     """An array without memory reports the size of one with memory, so an array that does not fit is never created."""
     faults(deferred=1, **failing)
     call = f"d.{create.format(FLOATS)}"
-    set_limit(grant, CONTEXT + 1_200_000)
+    grant.set_limit(CONTEXT + 1_200_000)
     assert worker.error(call) == OUT
     assert sim.books()["devices"][0]["peak_bytes"] == CONTEXT
-    set_limit(grant, CONTEXT + 1_300_000)
+    grant.set_limit(CONTEXT + 1_300_000)
     worker.do(f"a = ok({call})")
     assert CONTEXT + 1_200_000 <= worker.charged() <= CONTEXT + 1_300_000
     worker.do(f"ok(d.{destroy}(a))")
@@ -180,7 +179,7 @@ def test_an_array_that_turns_out_too_large(
     worker: Interposed, faults: Faults, grant: Grant, create: str, destroy: str
 ) -> None:
     call = f"d.{create.format(FLOATS)}"
-    set_limit(grant, CONTEXT + 2_000_000)
+    grant.set_limit(CONTEXT + 2_000_000)
     faults(needs=2)
     assert worker.error(call) == OUT
     assert worker.charged() == CONTEXT

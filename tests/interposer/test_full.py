@@ -7,7 +7,7 @@ import pytest
 from driverclient import CONTEXT, MIB
 from handmade import Grant, Simulator
 from interposed import Interposed
-from memorybooks import peak, set_limit
+from memorybooks import peak
 
 OUT, FINE = "CUDA_ERROR_OUT_OF_MEMORY", "CUDA_SUCCESS"
 BUSY = "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"
@@ -35,7 +35,7 @@ def worker(grant: Grant, sim: Simulator) -> Iterator[Interposed]:
     """In a grant with at most 1 MiB left."""
     made = Interposed(sim, grant)
     made.do(HELPERS)
-    set_limit(grant, CONTEXT + MIB)
+    grant.set_limit(CONTEXT + MIB)
     yield made
     made.kill()
 
@@ -163,8 +163,8 @@ def test_an_array_fits_where_it_fits(
     assert alone.error(call) == FINE
     taken = alone.truth() - CONTEXT
     assert base <= taken < base * 2 + 18 * 512
-    set_limit(grant, CONTEXT + taken - 512)
+    grant.set_limit(CONTEXT + taken - 512)
     assert worker.error(call) == OUT
-    set_limit(grant, CONTEXT + taken)
+    grant.set_limit(CONTEXT + taken)
     assert worker.error(call) == FINE
     assert worker.charged() == CONTEXT + taken

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from driverclient import CONTEXT, MIB, OUT_OF_MEMORY, Client
 from handmade import Grant, Simulator
-from memorybooks import agreed, charged, peak, set_limit, truth
+from memorybooks import agreed, peak, truth
 from waiting import until
 
 INVALID = 1
@@ -49,7 +49,7 @@ def test_child_graphs_count(grant: Grant, sim: Simulator, client: Client) -> Non
     client.ok("graph", f"node 0 {2 * MIB} 0", "nodefree 0 0")
     client.ok("graph", "child 1 0", f"node 1 {6 * MIB} 0", "nodefree 1 1", "exec 1 0", "launch 0 1", "sync 1")
     assert held(grant, sim) == 8 * MIB
-    set_limit(grant, CONTEXT + 6 * MIB)
+    grant.set_limit(CONTEXT + 6 * MIB)
     client.ok("graphtrim 0")
     assert client("launch 0 1").result == OUT_OF_MEMORY
     assert held_now(grant, sim) == 0
@@ -57,18 +57,18 @@ def test_child_graphs_count(grant: Grant, sim: Simulator, client: Client) -> Non
 
 def held_now(grant: Grant, sim: Simulator) -> int:
     """As held(), after the limit was lowered: the peak was reached before."""
-    assert charged(grant) == truth(sim)
+    assert grant.charged() == truth(sim)
     return truth(sim) - CONTEXT
 
 
 def test_over_the_limit_the_driver_is_not_asked(grant: Grant, sim: Simulator, client: Client) -> None:
-    set_limit(grant, CONTEXT + 64 * MIB)
+    grant.set_limit(CONTEXT + 64 * MIB)
     client.ok("graph", f"node 0 {40 * MIB} 0", f"node 0 {26 * MIB} 0", "nodefree 0 0", "nodefree 0 1", "exec 0 0")
     for call in ("launch 0 1", "upload 0 1", "execup 0 1"):
         assert client(call).result == OUT_OF_MEMORY
         assert held(grant, sim) == 0
     assert peak(sim) == CONTEXT
-    set_limit(grant, CONTEXT + 66 * MIB)
+    grant.set_limit(CONTEXT + 66 * MIB)
     client.ok("launch 0 1", "sync 1")
     assert held(grant, sim) == 66 * MIB
     client.ok(*["launch 0 1"] * 10, "sync 1")
@@ -76,7 +76,7 @@ def test_over_the_limit_the_driver_is_not_asked(grant: Grant, sim: Simulator, cl
 
 
 def test_the_stream_is_usable_after_a_refusal(grant: Grant, sim: Simulator, client: Client) -> None:
-    set_limit(grant, CONTEXT + 16 * MIB)
+    grant.set_limit(CONTEXT + 16 * MIB)
     client.ok("graph", f"node 0 {20 * MIB} 0", "nodefree 0 0", "exec 0 0")
     client.ok("graph", f"node 1 {16 * MIB} 0", "nodefree 1 1", "exec 1 0")
     assert client("launch 0 1").result == OUT_OF_MEMORY
@@ -86,7 +86,7 @@ def test_the_stream_is_usable_after_a_refusal(grant: Grant, sim: Simulator, clie
 
 def test_graphs_share_what_one_has_freed(grant: Grant, sim: Simulator, client: Client) -> None:
     """In a full grant, graphs that run one after another reuse the same memory."""
-    set_limit(grant, CONTEXT + 34 * MIB)
+    grant.set_limit(CONTEXT + 34 * MIB)
     for number in range(3):
         client.ok("graph", f"node {number} {32 * MIB} 0", f"nodefree {number} {number}", f"exec {number} 0")
     for _ in range(3):
@@ -136,12 +136,12 @@ def test_a_graph_frees_what_another_left(grant: Grant, sim: Simulator, client: C
 
 def test_reset_gives_it_back(grant: Grant, sim: Simulator, client: Client) -> None:
     client.ok("graph", f"node 0 {4 * MIB} 0", "nodefree 0 0", "exec 0 0", "launch 0 1", "sync 1", "reset 0")
-    assert charged(grant) == truth(sim) == 0
+    assert grant.charged() == truth(sim) == 0
 
 
 def test_an_executable_that_is_gone_is_forgotten(grant: Grant, sim: Simulator, client: Client) -> None:
     """Its handle is reused for a graph that allocates nothing."""
-    set_limit(grant, CONTEXT + 4 * MIB)
+    grant.set_limit(CONTEXT + 4 * MIB)
     client.ok("graph", f"node 0 {8 * MIB} 0", "nodefree 0 0", "graph", "empty 1")
     for number in range(0, 40, 2):
         client.ok("exec 0 0", f"unexec {number}", "exec 1 0", f"launch {number + 1} 1", f"unexec {number + 1}")
@@ -172,10 +172,10 @@ def test_nodes_of_another_device_are_its_to_pay(two_devices: tuple[Simulator, Gr
     client = memory(grant)
     client.ok("init", "retain 1", "retain 0", "stream")
     client.ok("graph", f"node 0 {4 * MIB} 0", f"node 0 {6 * MIB} 1", "nodefree 0 0", "nodefree 0 1", "exec 0 0")
-    set_limit(grant, CONTEXT + 4 * MIB, 1)
+    grant.set_limit(CONTEXT + 4 * MIB, 1)
     assert client("launch 0 1").result == OUT_OF_MEMORY
     assert agreed(grant, sim, 0) == agreed(grant, sim, 1) == CONTEXT
-    set_limit(grant, CONTEXT + 6 * MIB, 1)
+    grant.set_limit(CONTEXT + 6 * MIB, 1)
     client.ok("launch 0 1", "sync 1")
     assert agreed(grant, sim, 0) == CONTEXT + 4 * MIB
     assert agreed(grant, sim, 1) == CONTEXT + 6 * MIB
@@ -188,4 +188,4 @@ def test_sigkill_with_graph_memory(grant: Grant, sim: Simulator, client: Client,
     client.ok("graph", f"node 0 {4 * MIB} 0", "exec 0 0", "launch 0 1", "sync 1")
     client.kill()
     until(lambda: truth(sim) == 0, "the simulator has it all back")
-    assert charged(grant) == CONTEXT + 4 * MIB, "exactly the dead process's slot"
+    assert grant.charged() == CONTEXT + 4 * MIB, "exactly the dead process's slot"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from driverclient import CONTEXT, MIB
 from handmade import Grant, Simulator
-from interposed import Interposed, slot_bytes
+from interposed import Interposed
 from waiting import until
 
 UNIT = 2 * MIB  # of cuMemCreate
@@ -72,7 +72,7 @@ def test_deaths_in_any_order(start: Start, sim: Simulator, grant: Grant, first: 
     dies, lives = (one, two) if first == "exporter" else (two, one)
     dies.kill()
     until(lambda: dies.truth() == 0, "the simulator has the dead one's bytes")
-    assert slot_bytes(grant, dies.pid) == CONTEXT + (10 * MIB if dies is one else 0), "what a daemon takes back"
+    assert grant.charged(pid=dies.pid) == CONTEXT + (10 * MIB if dies is one else 0), "what a daemon takes back"
     lives.do("ok(d.cuIpcCloseMemHandle(q))" if lives is two else "ok(d.cuMemFree(p))")
     assert lives.charged() == CONTEXT
     lives.do("p = ok(d.cuMemAlloc(1 << 20))")

@@ -2,22 +2,17 @@
 
 import os
 import socket
-import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 from driverclient import Client
-from handmade import JOIN_MAGIC, WIRE_VERSION, Grant, Simulator
+from handmade import Grant, Simulator, reply
 from waiting import until
 
 NOT_READY = 802
 Start = Callable[..., Client]
-
-
-def answer(error: int = 0, slot: int = 0, text: bytes = b"", magic: int = JOIN_MAGIC) -> bytes:
-    return struct.pack("<IIIIIi104s", magic, WIRE_VERSION, error, slot, 1, 1, text)
 
 
 @contextmanager
@@ -52,14 +47,14 @@ def in_place_of_the_daemon(grant: Grant, message: bytes | None, descriptors: int
 @pytest.mark.parametrize(
     ("message", "descriptors", "reason", "tries"),
     [
-        (answer(magic=1), 1, "not a gpushare daemon of this version", 1),
-        (answer()[:-1], 1, "not a gpushare daemon of this version", 1),
-        (answer(error=3, text=b"the cupboard is bare"), 0, "refused this process: the cupboard is bare", 1),
-        (answer(error=3, text=b"x" * 104), 0, "refused this process: xxx", 1),
-        (answer(error=2), 0, "no reason given", 1),
-        (answer(), 0, "no usable slot or bell", 1),
-        (answer(slot=1024), 1, "no usable slot or bell", 1),
-        (answer(slot=1024), 3, "no usable slot or bell", 1),
+        (reply(magic=1), 1, "not a gpushare daemon of this version", 1),
+        (reply()[:-1], 1, "not a gpushare daemon of this version", 1),
+        (reply(error=3, text=b"the cupboard is bare"), 0, "refused this process: the cupboard is bare", 1),
+        (reply(error=3, text=b"x" * 104), 0, "refused this process: xxx", 1),
+        (reply(error=2), 0, "no reason given", 1),
+        (reply(), 0, "no usable slot or bell", 1),
+        (reply(slot=1024), 1, "no usable slot or bell", 1),
+        (reply(slot=1024), 3, "no usable slot or bell", 1),
         (None, 0, "closed the connection", 2),  # the daemon may come back, so the join is retried for a while
     ],
 )
@@ -87,7 +82,7 @@ def test_a_daemon_that_gives_another_slot(grant: Grant, sim: Simulator, start: S
     client = start(grant)
     client.ok("init", "retain 0", "alloc 1000000")
     held = descriptors_of(client)
-    with in_place_of_the_daemon(grant, answer(slot=7), 1) as joins:
+    with in_place_of_the_daemon(grant, reply(slot=7), 1) as joins:
         until(lambda: len(joins) >= 2, "it tried to join again")
         until(lambda: len(descriptors_of(client)) <= len(held), "what was refused is closed")
         client.ok("alloc 1000000")

@@ -1,14 +1,15 @@
 """Managed memory: charged in full, or refused as by a device that does not support it. Invalid calls: the driver's own
 results."""
 
-import struct
 from collections.abc import Callable
 
 import pytest
 from driverclient import CONTEXT, MIB, OUT_OF_MEMORY, Client
-from handmade import MANAGED, Grant, Simulator
-from memorybooks import agreed, charged, truth
+from handmade import Grant, Simulator
+from memorybooks import agreed, truth
 from waiting import until
+
+from gpushare._native import lib
 
 STEP = 32 * MIB
 NOT_SUPPORTED = 801
@@ -37,7 +38,7 @@ def test_managed_memory_is_charged_in_full(grant: Grant, sim: Simulator, client:
 
 
 def test_a_grant_can_refuse_managed_memory(grant: Grant, sim: Simulator, memory: Memory) -> None:
-    struct.pack_into("<I", grant.limits, MANAGED, 1)
+    grant.limits.managed = lib.GS_MANAGED_REFUSE
     client = memory(grant)
     client.ok("init")
     assert client("managed 512 1").result == 201, "no context: the driver's own answer comes first"
@@ -74,20 +75,19 @@ def test_odd_calls_get_the_drivers_answer(
         which += 1
     assert len(asked) >= 30
     theirs.kill()
-    until(lambda: charged(grant) == truth(sim), "the other one is gone, and what is left is charged")
+    until(lambda: grant.charged() == truth(sim), "the other one is gone, and what is left is charged")
 
 
 def test_a_child_and_an_exec_start_with_nothing(grant: Grant, sim: Simulator, client: Client) -> None:
     client.ok("graph", f"node 0 {4 * MIB} 0", "nodefree 0 0", "exec 0 0", "launch 0 1", "sync 1")
     client.ok("async 1000 1", "alloc 512", "hold 1", "freeasync 2 1")
-    before = charged(grant)
+    before = grant.charged()
     assert before == truth(sim) == CONTEXT + 4 * MIB + STEP + 512
     client.ok("fork")
-    assert charged(grant) == before == truth(sim)
+    assert grant.charged() == before == truth(sim)
     client.say("execself")
     until(lambda: truth(sim) == 0, "the program that was is gone")
-    # the daemon does this with the slot of a program that ended
-    struct.pack_into("<16s", grant.usage, 64 + 64, bytes(16))
+    grant.give_back()
     client.ok("init", "retain 0", "async 1000 0")
     assert agreed(grant, sim) == CONTEXT + STEP
 

@@ -1,12 +1,11 @@
 """Charges for every kind of client: the grant's page and the simulator agree to the byte."""
 
-import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from driverclient import CONTEXT, LIMIT, MIB, OUT_OF_MEMORY, WAYS, Client, charged, truth
+from driverclient import CONTEXT, LIMIT, MIB, OUT_OF_MEMORY, WAYS, Client, truth
 from handmade import Grant, Simulator
 from waiting import until
 
@@ -19,13 +18,13 @@ Start = Callable[..., Client]
 def test_every_way_to_the_driver_is_caught(grant: Grant, sim: Simulator, start: Start, way: str) -> None:
     client = start(grant, way)
     client.ok("init", "retain 0", "alloc 1000000")
-    assert charged(grant) == truth(sim, client.pid) == CONTEXT + 1_000_448
+    assert grant.charged() == truth(sim, client.pid) == CONTEXT + 1_000_448
     assert client("total 0").one == LIMIT
     info = client("info")
     assert (info.one, info.two) == (LIMIT - CONTEXT - 1_000_448, LIMIT)
     assert client(f"alloc {LIMIT}").result == OUT_OF_MEMORY
     client.ok("free 0", "release 0")
-    assert charged(grant) == truth(sim, client.pid) == 0
+    assert grant.charged() == truth(sim, client.pid) == 0
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -40,7 +39,7 @@ def test_placed_as_libcuda(
     client = Client(client_program, way, {**environment(grant, ""), "LD_LIBRARY_PATH": str(placed)})
     try:
         client.ok("init", "ctx 0", "alloc 4096")
-        assert charged(grant) == truth(sim, client.pid) == CONTEXT + 4096
+        assert grant.charged() == truth(sim, client.pid) == CONTEXT + 4096
         assert client("total 0").one == LIMIT
     finally:
         client.kill()
@@ -95,21 +94,21 @@ def test_every_allocation_is_charged_exactly(grant: Grant, sim: Simulator, start
     expected = CONTEXT
     for step, change in STEPS:
         client.ok(step)
-        page, books = charged(grant), truth(sim, client.pid)
+        page, books = grant.charged(), truth(sim, client.pid)
         assert page == books, f"after {step}: charged {page}, the simulator says {books}"
         if change is not None:
             assert page - expected == change, f"{step} changed the charge by {page - expected}"
         expected = page
     client.ok("release 0")
-    assert charged(grant) == truth(sim, client.pid) == 0
+    assert grant.charged() == truth(sim, client.pid) == 0
 
 
 def test_reset_gives_everything_back(grant: Grant, sim: Simulator, start: Start) -> None:
     client = start(grant)
     client.ok("init", "retain 0", "alloc 5000", "managed 5000", "array 10 10", "reset 0")
-    assert charged(grant) == truth(sim, client.pid) == 0
+    assert grant.charged() == truth(sim, client.pid) == 0
     client.ok("retain 0", "alloc 512")
-    assert charged(grant) == truth(sim, client.pid) == CONTEXT + 512
+    assert grant.charged() == truth(sim, client.pid) == CONTEXT + 512
 
 
 def test_the_limit_is_exact(grant: Grant, sim: Simulator, start: Start) -> None:
@@ -121,9 +120,9 @@ def test_the_limit_is_exact(grant: Grant, sim: Simulator, start: Start) -> None:
     assert client("info").one == 0
     for refused in ("alloc 1", "managed 1", "array 1 1", f"create {VMM}", "pitch 4 1", "async 1", "ctx 0"):
         assert client(refused).result == OUT_OF_MEMORY, refused
-    assert charged(grant) == truth(sim, client.pid) == LIMIT
+    assert grant.charged() == truth(sim, client.pid) == LIMIT
     client.ok("free 0", "alloc 512")
-    assert charged(grant) == truth(sim, client.pid) == CONTEXT + 512
+    assert grant.charged() == truth(sim, client.pid) == CONTEXT + 512
 
 
 def test_a_full_grant_still_allocates_inside_its_pool(grant: Grant, sim: Simulator, start: Start) -> None:
@@ -131,20 +130,20 @@ def test_a_full_grant_still_allocates_inside_its_pool(grant: Grant, sim: Simulat
     client = start(grant)
     client.ok("init", "retain 0", "async 1000", f"alloc {LIMIT - CONTEXT - POOL - 1024}")
     client.ok("async 1000000", "async 1000000")
-    assert charged(grant) == truth(sim, client.pid) == LIMIT - 1024
+    assert grant.charged() == truth(sim, client.pid) == LIMIT - 1024
     assert client(f"async {POOL}").result == OUT_OF_MEMORY
-    assert charged(grant) == truth(sim, client.pid)
+    assert grant.charged() == truth(sim, client.pid)
 
 
 def test_foreign_pointers_get_the_drivers_answer(grant: Grant, start: Start) -> None:
     client = start(grant)
     client.ok("init", "retain 0", "alloc 512")
-    before = charged(grant)
+    before = grant.charged()
     assert client("freeat 4096").result == 1
     assert client("freeat 0").result == 0
     client.ok("free 0")
     assert client("free 0").result == 1
-    assert charged(grant) == before - 512
+    assert grant.charged() == before - 512
 
 
 def test_processes_share_one_limit(grant: Grant, sim: Simulator, start: Start) -> None:
@@ -155,7 +154,7 @@ def test_processes_share_one_limit(grant: Grant, sim: Simulator, start: Start) -
     assert second(f"alloc {1 << 30}").result == OUT_OF_MEMORY
     first.ok("free 0")
     second.ok(f"alloc {1 << 30}")
-    assert charged(grant) == truth(sim, first.pid) + truth(sim, second.pid)
+    assert grant.charged() == truth(sim, first.pid) + truth(sim, second.pid)
 
 
 def test_racing_processes_never_exceed(grant: Grant, sim: Simulator, start: Start) -> None:
@@ -167,7 +166,7 @@ def test_racing_processes_never_exceed(grant: Grant, sim: Simulator, start: Star
         refused = list(pool.map(lambda client: client(f"churn 300 {step}").one, clients))
     assert sum(refused) > 0, "no race: everything always fitted"
     assert sim.books()["devices"][0]["peak_bytes"] <= LIMIT
-    assert charged(grant) == 4 * CONTEXT
+    assert grant.charged() == 4 * CONTEXT
 
 
 def test_sigkill_leaves_only_the_slots_bytes(grant: Grant, sim: Simulator, start: Start) -> None:
@@ -178,21 +177,20 @@ def test_sigkill_leaves_only_the_slots_bytes(grant: Grant, sim: Simulator, start
     until(lambda: truth(sim, victim.pid) > 0, "the victim allocates")
     victim.kill()
     until(lambda: truth(sim, victim.pid) == 0, "the simulator has it all back")
-    assert charged(grant, 0) >= CONTEXT + MIB
-    # the daemon does this when a pidfd reports the death of the process
-    struct.pack_into("<16s", grant.usage, 64 + 64, bytes(16))
-    assert charged(grant) == truth(sim, neighbour.pid) == CONTEXT + MIB
+    assert grant.slot(0).memory_bytes >= CONTEXT + MIB
+    grant.give_back()
+    assert grant.charged() == truth(sim, neighbour.pid) == CONTEXT + MIB
     neighbour.ok(f"alloc {LIMIT - CONTEXT - MIB}")
 
 
 def test_a_forked_child_is_not_its_parent(grant: Grant, sim: Simulator, start: Start) -> None:
     client = start(grant)
     client.ok("init", "retain 0", "alloc 512")
-    before = charged(grant, 0)
+    before = grant.slot(0).memory_bytes
     client.ok("fork")
-    assert charged(grant, 0) == before == truth(sim, client.pid)
+    assert grant.slot(0).memory_bytes == before == truth(sim, client.pid)
     client.ok("free 0")
-    assert charged(grant, 0) == CONTEXT
+    assert grant.slot(0).memory_bytes == CONTEXT
 
 
 def test_racing_threads_of_one_process(grant: Grant, sim: Simulator, start: Start) -> None:
@@ -201,7 +199,7 @@ def test_racing_threads_of_one_process(grant: Grant, sim: Simulator, start: Star
     step = (LIMIT - CONTEXT) // 5 // 512 * 512
     assert client(f"threads 4 200 {step}").one > 0, "no race: everything always fitted"
     assert sim.books()["devices"][0]["peak_bytes"] <= LIMIT
-    assert charged(grant) == truth(sim, client.pid) == CONTEXT
+    assert grant.charged() == truth(sim, client.pid) == CONTEXT
 
 
 def test_null_pointers_and_no_context(grant: Grant, start: Start) -> None:
@@ -211,9 +209,9 @@ def test_null_pointers_and_no_context(grant: Grant, start: Start) -> None:
     assert client("alloc 512").result == 201  # CUDA_ERROR_INVALID_CONTEXT
     assert client("info").result == 201
     client.ok("retain 0")
-    before = charged(grant)
+    before = grant.charged()
     assert client("nulls").one == 0xFF
-    assert charged(grant) == before == CONTEXT
+    assert grant.charged() == before == CONTEXT
 
 
 @pytest.fixture
@@ -231,27 +229,25 @@ def test_two_devices(two_devices: tuple[Simulator, Grant], start: Start) -> None
     sim, grant = two_devices
     client = start(grant)
     client.ok("init", "retain 0", "alloc 1000", "retain 1", "alloc 3000", "async 100")
-    assert charged(grant, 0, 0) == truth(sim, client.pid, 0) == CONTEXT + 1024
-    assert charged(grant, 0, 1) == truth(sim, client.pid, 1) == CONTEXT + 3072 + POOL
+    assert grant.slot(0, 0).memory_bytes == truth(sim, client.pid, 0) == CONTEXT + 1024
+    assert grant.slot(0, 1).memory_bytes == truth(sim, client.pid, 1) == CONTEXT + 3072 + POOL
     client.ok("free 0", "reset 1")
-    assert charged(grant, 0, 0) == truth(sim, client.pid, 0) == CONTEXT
-    assert charged(grant, 0, 1) == truth(sim, client.pid, 1) == 0
+    assert grant.slot(0, 0).memory_bytes == truth(sim, client.pid, 0) == CONTEXT
+    assert grant.slot(0, 1).memory_bytes == truth(sim, client.pid, 1) == 0
 
 
 def test_ordinals_follow_the_uuid(two_devices: tuple[Simulator, Grant], start: Start) -> None:
     """CUDA may number devices differently from the grant."""
     sim, grant = two_devices
-    first, second = (128 + 128 * index for index in range(2))
-    grant.limits[first : first + 16], grant.limits[second : second + 16] = sim.uuids[1], sim.uuids[0]
+    grant.limits.device[0].uuid, grant.limits.device[1].uuid = sim.uuids[1], sim.uuids[0]
     client = start(grant)
     client.ok("init", "retain 0")
-    assert charged(grant, 0, 1) == truth(sim, client.pid, 0) == CONTEXT
+    assert grant.slot(0, 1).memory_bytes == truth(sim, client.pid, 0) == CONTEXT
 
 
 def test_a_device_of_somebody_else(two_devices: tuple[Simulator, Grant], start: Start) -> None:
     sim, grant = two_devices
-    second = 128 + 128
-    grant.limits[second : second + 16] = bytes(16)
+    grant.limits.device[1].uuid = bytes(16)
     client = start(grant)
     client.ok("init", "retain 0")
     assert client("retain 1").result == 800  # CUDA_ERROR_NOT_PERMITTED

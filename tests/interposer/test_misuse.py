@@ -8,7 +8,7 @@ import built
 import hooktable
 import pytest
 from handmade import Grant, Simulator
-from interposed import Spawner, slot_bytes
+from interposed import Spawner
 
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE.parents[1] / "native"
@@ -41,7 +41,7 @@ def test_every_answer_is_the_drivers(
     assert not differing, "\n".join(differing)
     rest = [row for row in sim.books()["devices"][0]["processes"] if row["pid"] == pid]
     assert [row["peak_bytes"] <= 2 << 30 for row in rest] == [True]
-    assert slot_bytes(grant, pid) == 0, "the last calls reset the primary context"
+    assert grant.charged(pid=pid) == 0, "the last calls reset the primary context"
 
 
 def test_every_row_is_misused() -> None:

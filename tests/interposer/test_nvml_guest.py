@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
@@ -14,14 +13,14 @@ import built
 import pynvml
 import pytest
 from driverclient import CONTEXT, MIB
-from handmade import LIMITS_BYTES, SLOTS, SLOTS_HIGH, Grant, Simulator
-from viewer import USE, Inside, put_slot, resize
+from handmade import LIMITS_BYTES, SLOTS, Grant, Simulator
+from viewer import USE, Inside
 
 LIMIT = 2 << 30
 
 
 def test_a_device_of_somebody_else_shows_nothing(grant: Grant, inside: Callable[..., Inside]) -> None:
-    struct.pack_into("<16s", grant.limits, 128, os.urandom(16))
+    grant.limits.device[0].uuid = os.urandom(16)
     worker = inside(grant).worker()
     worker.do(USE)
     refused = pynvml.NVML_ERROR_NO_PERMISSION
@@ -33,9 +32,9 @@ def test_a_device_of_somebody_else_shows_nothing(grant: Grant, inside: Callable[
 @pytest.mark.parametrize("damage", ["magic", "short", "gone", "usage gone", "count"])
 def test_damaged_pages_show_nothing(grant: Grant, inside: Callable[..., Inside], damage: str) -> None:
     if damage == "magic":
-        struct.pack_into("<I", grant.limits, 0, 1)
+        grant.limits.magic = 1
     elif damage == "count":
-        struct.pack_into("<I", grant.limits, 12, 1 << 30)
+        grant.limits.ndevices = 1 << 30
     elif damage == "short":
         os.truncate(grant.directory / "limits", LIMITS_BYTES - 1)
     else:
@@ -60,7 +59,7 @@ def test_who_may_not_read_the_usage_page_is_shown_nothing(
     sim = Simulator(place / "sim")
     grant = Grant(place / "grant", sim)
     try:
-        put_slot(grant, 0, 4711, MIB)
+        grant.put_slot(0, 4711, MIB)
         (grant.directory / "usage").chmod(0o600)
         sim.socket.chmod(0o666)
         worker = inside(grant).worker(init=False)
@@ -86,11 +85,11 @@ def test_numbers_of_a_lying_page_are_bounded(grant: Grant, inside: Callable[...,
     rate = viewer.get("rate()")
     assert rate == 0
     for index in range(4):
-        put_slot(grant, index, -5, 1 << 63, 1 << 63)  # any two sum to zero
+        grant.put_slot(index, -5, 1 << 63, 1 << 63)  # any two sum to zero
     assert viewer.get("both()") == [[LIMIT, 0, LIMIT], [LIMIT, 0, 0, LIMIT]]
     assert viewer.get("rate()") == 100
     assert len(viewer.get("processes()")) == 4
-    struct.pack_into("<I", grant.limits, SLOTS_HIGH, 0xFFFFFFFF)
+    grant.limits.slots_high = 0xFFFFFFFF
     assert viewer.get("both()")[0] == [LIMIT, 0, LIMIT]
     assert len(viewer.get("processes()")) == 4
 
@@ -133,7 +132,7 @@ def test_a_child_after_fork_looks_anew(grant: Grant, inside: Callable[..., Insid
     worker = inside(grant).worker()
     worker.do("ok(d.cuInit(0)); context()")
     assert worker.get("both()")[0][0] == LIMIT
-    resize(grant, LIMIT // 2)
+    grant.set_limit(LIMIT // 2)
     worker.do("""
         import json
         end, other = os.pipe()
@@ -211,7 +210,7 @@ print(json.dumps([before, refused, memory(), [total, free], [int(own.pid), int(o
 def test_a_small_stack_is_enough(grant: Grant, environment: Callable[..., dict[str, str]]) -> None:
     """A thread with the minimum stack size, and a grant with a thousand processes."""
     for index in range(SLOTS):
-        put_slot(grant, index, 100_000 + index, 4096, 1000)
+        grant.put_slot(index, 100_000 + index, 4096, 1000)
     run = subprocess.run(
         [built.program("small_stack")], env=environment(grant), capture_output=True, text=True, check=False
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pynvml
 from driverclient import CONTEXT, MIB
 from handmade import SLOTS, Grant, Simulator
-from viewer import USE, Inside, put_slot
+from viewer import USE, Inside
 from waiting import until
 
 LIMIT = 2 << 30
@@ -75,14 +75,14 @@ def test_utilisation_is_metered_time_over_wall_time(grant: Grant, inside: Callab
     viewer.do(USE)
     stop = threading.Event()
     for index, pid in enumerate((70001, 70002, 70003)):
-        put_slot(grant, index, pid, MIB)
+        grant.put_slot(index, pid, MIB)
     viewer.get("rate()")
 
     def meter() -> None:
         began = time.monotonic_ns()
         while not stop.wait(0.002):
             for index, pid, milli in ((0, 70001, 400), (1, 70002, 200)):
-                put_slot(grant, index, pid, MIB, (time.monotonic_ns() - began) * milli // 1000)
+                grant.put_slot(index, pid, MIB, (time.monotonic_ns() - began) * milli // 1000)
 
     thread = threading.Thread(target=meter)
     thread.start()
@@ -184,7 +184,7 @@ def test_pids_are_those_of_the_pid_namespace(
 def test_a_thousand_processes_are_shown_whole(grant: Grant, inside: Callable[..., Inside]) -> None:
     viewer = inside(grant).worker()
     for index in range(SLOTS):
-        put_slot(grant, index, 100_000 + index, 4096 + index)
+        grant.put_slot(index, 100_000 + index, 4096 + index)
     rows = viewer.get("processes()")
     assert rows == [[100_000 + index, 4096 + index] for index in range(SLOTS)]
     assert viewer.get("both()")[0][2] == sum(held for _, held in rows)

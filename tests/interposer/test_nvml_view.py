@@ -7,7 +7,7 @@ from pathlib import Path
 
 from driverclient import CONTEXT, MIB, Client
 from handmade import Grant, Simulator
-from viewer import Inside, bytes_of, resize
+from viewer import Inside, bytes_of
 
 LIMIT = 2 << 30
 
@@ -79,7 +79,7 @@ def test_total_never_changes_for_a_program_that_saw_it(grant: Grant, inside: Cal
     worker.do("ok(d.cuInit(0)); context()")
     used = CONTEXT
     for limit in (LIMIT // 2, LIMIT, 2 * LIMIT, used // 2, LIMIT):
-        resize(grant, limit)
+        grant.set_limit(limit)
         free = max(0, min(limit, LIMIT) - used)
         gone = LIMIT - min(limit, LIMIT)
         assert worker.get("cuda()") == [LIMIT, free]
@@ -93,7 +93,7 @@ def test_one_total_whichever_library_was_asked_first(grant: Grant, inside: Calla
     starts = inside(grant)
     cuda_first, nvml_first, viewer = starts.worker(init=False), starts.worker(), starts.worker()
     cuda_first.do("ok(d.cuInit(0)); context()")
-    resize(grant, LIMIT // 2)
+    grant.set_limit(LIMIT // 2)
     cuda_first.do("n.nvmlInit()")
     assert cuda_first.get("cuda()")[0] == cuda_first.get("both()")[0][0] == LIMIT
     assert nvml_first.get("both()")[0][0] == LIMIT, "as of nvmlInit"
@@ -101,11 +101,11 @@ def test_one_total_whichever_library_was_asked_first(grant: Grant, inside: Calla
     assert nvml_first.get("cuda()")[0] == nvml_first.get("both()")[0][0] == LIMIT // 2, "CUDA's, from its first call on"
     viewer.do("n.nvmlShutdown(); n.nvmlInit()")
     assert viewer.get("both()")[0][0] == LIMIT, "the first nvmlInit counts"
-    resize(grant, LIMIT)
+    grant.set_limit(LIMIT)
     older = {name: starts.worker(init=False) for name in ("nvmlInit", "nvmlInit_v2")}
     for name, each in older.items():
         each.do(f"import ctypes; assert ctypes.CDLL('libnvidia-ml.so.1').{name}() == 0")
-    resize(grant, LIMIT // 2)
+    grant.set_limit(LIMIT // 2)
     for each in older.values():
         each.do("n.nvmlInit()")
         assert each.get("both()")[0][0] == LIMIT
@@ -134,6 +134,6 @@ print(memory[0], total.value)
     )
     assert child.stdout is not None
     child.stdout.readline()
-    resize(grant, LIMIT // 4)
+    grant.set_limit(LIMIT // 4)
     out, _ = child.communicate("\n", timeout=30)
     assert out.split() == [str(LIMIT)] * 2

@@ -8,7 +8,7 @@ import pytest
 from driverclient import CONTEXT, MIB, OUT_OF_MEMORY, Client
 from handmade import Grant, Simulator
 from interposed import Interposed
-from memorybooks import agreed, charged, set_limit, truth
+from memorybooks import agreed, truth
 
 STEP = 32 * MIB
 LIMIT = 2 << 30  # of a hand-made grant
@@ -48,7 +48,7 @@ def test_a_capped_pool_grows_finely_to_its_cap(grant: Grant, sim: Simulator, cli
 
 
 def test_a_capped_pool_fits_where_a_step_does_not(grant: Grant, sim: Simulator, client: Client) -> None:
-    set_limit(grant, CONTEXT + 10 * MIB)
+    grant.set_limit(CONTEXT + 10 * MIB)
     client.ok(f"pool {8 * MIB}", f"frompool {2 * MIB} 0 1", f"frompool {6 * MIB} 0 1")
     assert held(grant, sim) == 8 * MIB
     assert client(f"frompool {2 * MIB} 0 1").result == OUT_OF_MEMORY
@@ -69,7 +69,7 @@ def test_the_release_threshold(grant: Grant, sim: Simulator, client: Client, wai
 def test_a_full_grant_allocates_only_where_there_is_a_place(grant: Grant, sim: Simulator, client: Client) -> None:
     """If a pool's free memory is fragmented, an allocation would make the pool grow: it is refused in advance, not
     tried and undone."""
-    set_limit(grant, CONTEXT + STEP + 31 * MIB)
+    grant.set_limit(CONTEXT + STEP + 31 * MIB)
     client.ok(f"async {12 * MIB} 1", f"async {12 * MIB} 1", "freeasync 0 1", "sync 1")  # 12 free, 12 used, 8 free
     assert client(f"async {16 * MIB} 1").result == OUT_OF_MEMORY
     assert held(grant, sim) == STEP
@@ -80,7 +80,7 @@ def test_a_full_grant_allocates_only_where_there_is_a_place(grant: Grant, sim: S
 
 def test_a_full_grant_gives_a_stream_back_what_it_freed(grant: Grant, sim: Simulator, client: Client) -> None:
     """Without waiting: the stream is blocked."""
-    set_limit(grant, CONTEXT + STEP)
+    grant.set_limit(CONTEXT + STEP)
     client.ok(f"async {20 * MIB} 1", "hold 1", "freeasync 0 1", f"async {20 * MIB} 1", "freeasync 1 1")
     client.ok(f"async {20 * MIB} 1", "go", "sync 1")
     assert held(grant, sim) == STEP
@@ -121,7 +121,7 @@ def test_a_destroyed_pool_is_charged_until_its_last_block_is_back(grant: Grant, 
     client.ok("freeasync 0 1", "sync 1")
     assert held(grant, sim) == 2 * STEP
     client.ok("hold 1", "freeasync 1 1")
-    assert charged(grant) == truth(sim) == CONTEXT + 2 * STEP, "the free is queued"
+    assert grant.charged() == truth(sim) == CONTEXT + 2 * STEP, "the free is queued"
     client.ok("go", "sync 1")
     assert held(grant, sim) == 0
 
@@ -132,7 +132,7 @@ def test_blocks_end_with_their_context(grant: Grant, sim: Simulator, client: Cli
     """Their pool may stay alive."""
     client.ok("pool 0", f"frompool {STEP} 0 1", f"frompool {STEP} 0 1", "frompool 1000 0 1", "freeasync 0 1")
     client.ok(*["unpool 0"] * (unpool == "before"), end, *["unpool 0"] * (unpool == "after"))
-    assert charged(grant) == truth(sim) == 0
+    assert grant.charged() == truth(sim) == 0
     client.ok("retain 0", "stream", "pool 0", f"frompool {STEP} 1 2")
     assert held(grant, sim) == STEP
     client.ok("unpool 1", "freeasync 3 2", "sync 2")
@@ -141,7 +141,7 @@ def test_blocks_end_with_their_context(grant: Grant, sim: Simulator, client: Cli
 
 def test_a_destroyed_pool_outlives_one_context_of_its_blocks(grant: Grant, sim: Simulator, client: Client) -> None:
     client.ok("pool 0", f"frompool {STEP} 0 1", "ctx 0", "stream", f"frompool {STEP} 0 2", "unpool 0", "destroy 1")
-    assert charged(grant) == truth(sim) == CONTEXT + 2 * STEP
+    assert grant.charged() == truth(sim) == CONTEXT + 2 * STEP
     client.ok("retain 0", "freeasync 0 1", "sync 1")
     assert held(grant, sim) == 0
 
@@ -156,7 +156,7 @@ def test_a_queued_free_ends_with_the_context_of_its_stream(grant: Grant, sim: Si
 def test_a_block_freed_in_a_stream_of_another_context(grant: Grant, sim: Simulator, client: Client) -> None:
     """The last block of a destroyed pool; the block's context ends before the stream reaches the free."""
     client.ok("pool 0", f"frompool {STEP} 0 1", "ctx 0", "stream", "hold 2", "unpool 0", "freeasync 0 2", "reset 0")
-    assert charged(grant) >= truth(sim)
+    assert grant.charged() >= truth(sim)
     client.ok("go", "sync 2")
     assert held(grant, sim) == 0
 
@@ -228,7 +228,7 @@ def test_a_context_that_ends_takes_its_queued_frees_along(grant: Grant, sim: Sim
     client.ok("ctx 0", "stream", "alloc 4000000", "freeasync 0 2", "alloc 512", "destroy 1")
     assert held(grant, sim) == 0
     client.ok("retain 0", "sync 1", "reset 0")
-    assert charged(grant) == truth(sim) == 0
+    assert grant.charged() == truth(sim) == 0
 
 
 def test_pools_of_host_memory_are_nobodys(grant: Grant, sim: Simulator, client: Client) -> None:
@@ -297,7 +297,7 @@ def test_racing_threads_and_processes(grant: Grant, sim: Simulator, memory: Memo
     clients = [memory(grant) for _ in range(3)]
     for client in clients:
         client.ok("init", "retain 0", "stream")
-    set_limit(grant, 3 * CONTEXT + 200 * MIB)
+    grant.set_limit(3 * CONTEXT + 200 * MIB)
     with ThreadPoolExecutor(len(clients)) as pool:
         refused = list(pool.map(lambda client: client(f"race 150 {12 * MIB}").one, clients))
     assert sum(refused) > 0, "no race: everything always fitted"

@@ -9,7 +9,6 @@ import built
 import pytest
 from driverclient import truth
 from handmade import Grant, Simulator
-from interposed import slot_bytes
 
 from gpushare import paths
 
@@ -50,7 +49,7 @@ def test_no_races(
                 grant.daemon_returns()
         grant.lease()
         over = process.stdout.readline()
-        held = slot_bytes(grant, process.pid), truth(sim, process.pid)
+        held = grant.charged(pid=process.pid), truth(sim, process.pid)
         process.communicate(timeout=60)
         status = process.returncode
         errors.seek(0)

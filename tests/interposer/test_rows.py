@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import shutil
-import struct
 import subprocess
 import sys
 import threading
@@ -19,7 +18,7 @@ from typing import Any
 
 import built
 import pytest
-from handmade import MS, SLOT_BYTES, Grant, Simulator, Slot
+from handmade import MS, Grant, Simulator, Slot
 from waiting import until
 
 from gpushare import paths
@@ -129,7 +128,7 @@ class Run:
 
     def _index(self) -> int | None:
         for index in range(self.grant._slots):  # type: ignore[union-attr]
-            if struct.unpack_from("<i", self.grant.usage, 64 + index * SLOT_BYTES + 8)[0] == self.pid:  # type: ignore[union-attr]
+            if self.grant.usage.slot[index].pid == self.pid:  # type: ignore[union-attr]
                 return index
         return None
 
@@ -141,7 +140,7 @@ class Run:
         index = self._index()
         if index is None:
             return 0
-        return int(struct.unpack_from("<Q", self.grant.usage, 64 + index * SLOT_BYTES + 64)[0])  # type: ignore[union-attr]
+        return self.grant.slot(index).memory_bytes  # type: ignore[union-attr]
 
 
 def run_all(

@@ -1,11 +1,10 @@
 """A process that calls the driver API on command (tests/interposer/client.c)."""
 
-import struct
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from handmade import SLOT_BYTES, SLOT_DEVICE_BYTES, SLOTS, Grant, Simulator
+from handmade import Simulator
 
 MIB = 1 << 20
 CONTEXT = 16 * MIB  # the size in both the hand-made grants and the simulator
@@ -72,14 +71,6 @@ class Client:
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             if pipe is not None and not pipe.closed:
                 pipe.close()
-
-
-def charged(grant: Grant, slot: int | None = None, device: int = 0) -> int:
-    """memory_bytes of one slot, or of all slots."""
-    slots = range(SLOTS) if slot is None else [slot]
-    return sum(
-        struct.unpack_from("<Q", grant.usage, 64 + i * SLOT_BYTES + 64 + SLOT_DEVICE_BYTES * device)[0] for i in slots
-    )
 
 
 def truth(sim: Simulator, pid: int, device: int = 0) -> int:

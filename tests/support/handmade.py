@@ -1,6 +1,5 @@
 """A grant without a daemon or an arbiter: the test creates the pages, serves joins and writes the lease word."""
 
-import ctypes
 import json
 import mmap
 import os
@@ -18,16 +17,10 @@ from simulated import CONTEXT, Sim, Wire
 from gpushare import paths
 from gpushare._native import ffi, lib
 
-LIMITS, USAGE, SLOT = "struct gs_limits", "struct gs_usage", "struct gs_slot"
-DEVICE_LIMITS, SLOT_DEVICE, REPLY = "struct gs_device_limits", "struct gs_slot_device", "struct gs_join_reply"
-SLOTS, SLOT_DEVICE_BYTES, SLOT_BYTES = lib.GS_MAX_SLOTS, ffi.sizeof(SLOT_DEVICE), ffi.sizeof(SLOT)
-LIMITS_BYTES, USAGE_BYTES, DEVICE_LIMITS_BYTES = ffi.sizeof(LIMITS), ffi.sizeof(USAGE), ffi.sizeof(DEVICE_LIMITS)
-SLOTS_HIGH, MANAGED = ffi.offsetof(LIMITS, "slots_high"), ffi.offsetof(LIMITS, "managed")
-FIRST_DEVICE, FIRST_SLOT = ffi.offsetof(LIMITS, "device"), ffi.offsetof(USAGE, "slot")
-MEMORY, LEASE = ffi.offsetof(DEVICE_LIMITS, "memory_bytes"), ffi.offsetof(DEVICE_LIMITS, "lease")
+LIMITS, USAGE = "struct gs_limits", "struct gs_usage"
+LIMITS_BYTES, USAGE_BYTES, SLOTS = ffi.sizeof(LIMITS), ffi.sizeof(USAGE), lib.GS_MAX_SLOTS
 JOIN_MAGIC, WIRE_VERSION = lib.GS_JOIN_MAGIC, lib.GS_WIRE_VERSION
 MS = 1_000_000
-libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Simulator(Sim):
@@ -65,23 +58,29 @@ class Slot:
         self._words.cut = cut
 
 
+def reply(error: int = 0, slot: int = 0, generation: int = 1, text: bytes = b"", magic: int = JOIN_MAGIC) -> bytes:
+    """A daemon's answer to a join."""
+    made = ffi.new("struct gs_join_reply *", [magic, WIRE_VERSION, error, slot, generation, 1, text])
+    return bytes(ffi.buffer(made))
+
+
 class Grant:
+    """`limits` and `usage`: its pages, as struct gs_limits and struct gs_usage."""
+
     def __init__(self, directory: Path, sim: Simulator, guarantee_milli: int = 250, bound_ns: int = 2 * MS) -> None:
         self.directory = directory
         self.ndevices = len(sim.uuids)
         directory.mkdir()
         (directory / "driver").symlink_to(paths.SIM_LIB_DIR)
         (directory / "sim").symlink_to(sim.directory)
-        self.limits, self.usage = self._page("limits", LIMITS_BYTES), self._page("usage", USAGE_BYTES)
-        self.limits_page = ffi.from_buffer(f"{LIMITS} *", self.limits, require_writable=True)
-        self.usage_page = ffi.from_buffer(f"{USAGE} *", self.usage, require_writable=True)
+        self.limits, self.usage = self._page("limits", LIMITS), self._page("usage", USAGE)
         for page, magic, size in (
-            (self.usage_page, lib.GS_USAGE_MAGIC, USAGE_BYTES),
-            (self.limits_page, lib.GS_LIMITS_MAGIC, LIMITS_BYTES),
+            (self.usage, lib.GS_USAGE_MAGIC, USAGE_BYTES),
+            (self.limits, lib.GS_LIMITS_MAGIC, LIMITS_BYTES),
         ):
             page.magic, page.version, page.size, page.grant = magic, lib.GS_PAGE_VERSION, size, b"grant"
-        self.usage_page.nslots = SLOTS
-        head = self.limits_page
+        self.usage.nslots = SLOTS
+        head = self.limits
         head.ndevices, head.state, head.slots_high = self.ndevices, lib.GS_GRANT_ACTIVE, 0
         head.daemon_epoch, head.heartbeat = 1, 1
         for device, uuid in zip(head.device, sim.uuids, strict=False):
@@ -99,10 +98,11 @@ class Grant:
         for thread in self._threads:
             thread.start()
 
-    def _page(self, name: str, size: int) -> mmap.mmap:
+    def _page(self, name: str, layout: str) -> Any:
         with open(self.directory / name, "w+b") as file:
-            file.truncate(size)
-            return mmap.mmap(file.fileno(), size)
+            file.truncate(ffi.sizeof(layout))
+            mapped = mmap.mmap(file.fileno(), ffi.sizeof(layout))
+        return ffi.from_buffer(f"{layout} *", mapped, require_writable=True)
 
     def _listen(self) -> socket.socket:
         server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -122,40 +122,39 @@ class Grant:
                 connection, _ = self._server.accept()
             except OSError:
                 return
-            magic, version, slot, generation = struct.unpack("<IIII", connection.recv(64))
-            assert (magic, version) == (JOIN_MAGIC, WIRE_VERSION)
+            request = ffi.from_buffer("struct gs_join_request *", connection.recv(64))
+            assert (request.magic, request.version) == (JOIN_MAGIC, WIRE_VERSION)
+            slot, generation = request.slot, request.generation
             if slot == lib.GS_NO_SLOT:
                 slot, generation = self._slots, 1
                 self._slots += 1
                 peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-                given = self.usage_page.slot[slot]
+                given = self.usage.slot[slot]
                 given.state, given.generation = lib.GS_SLOT_LIVE, generation
                 given.pid = struct.unpack("<iII", peer)[0]
-                self.limits_page.slots_high = self._slots
-            reply = ffi.new(f"{REPLY} *", [JOIN_MAGIC, WIRE_VERSION, lib.GS_JOIN_OK, slot, generation, 1])
-            socket.send_fds(connection, [bytes(ffi.buffer(reply))], [self.bell])
+                self.limits.slots_high = self._slots
+            socket.send_fds(connection, [reply(lib.GS_JOIN_OK, slot, generation)], [self.bell])
             self._joined.append(connection)
 
     def _beat(self) -> None:
         while not self._end.wait(0.02):
             if self._beating.is_set():
-                self.limits_page.heartbeat += 1
+                self.limits.heartbeat += 1
 
     def lease_word(self, device: int = 0) -> int:
-        return self._lease(device).value
+        return int(lib.gs_load32(self._lease(device)))
 
-    def _lease(self, device: int) -> ctypes.c_uint32:
-        return ctypes.c_uint32.from_buffer(self.limits, FIRST_DEVICE + DEVICE_LIMITS_BYTES * device + LEASE)
+    def _lease(self, device: int) -> Any:
+        return ffi.addressof(self.limits.device[device], "lease")
 
     def wake(self, device: int = 0) -> None:
-        libc.syscall(202, ctypes.byref(self._lease(device)), 1, 1 << 30, None, None, 0)  # futex, wake all
+        lib.gs_futex_wake(self._lease(device))
 
     def _turn(self, held: bool, device: int) -> int:
-        word = self._lease(device)
-        if bool(word.value & 1) != held:
-            word.value += 1
+        if bool(self.lease_word(device) & 1) != held:
+            lib.gs_add32(self._lease(device), 1)
             self.wake(device)
-        return word.value
+        return self.lease_word(device)
 
     def lease(self, device: int = 0) -> int:
         return self._turn(True, device)
@@ -164,16 +163,37 @@ class Grant:
         return self._turn(False, device)
 
     def set_bound(self, ns: int, device: int = 0) -> None:
-        self.limits_page.device[device].inflight_bound_ns = ns
+        self.limits.device[device].inflight_bound_ns = ns
 
     def set_foreign_work(self, foreign: bool, device: int = 0) -> None:
-        limits = self.limits_page.device[device]
+        limits = self.limits.device[device]
         if bool(limits.foreign_work & 1) != foreign:
             limits.foreign_work_ns = time.monotonic_ns()
             limits.foreign_work = ((limits.foreign_work >> 1) + 1) << 1 | foreign
 
     def slot(self, index: int = 0, device: int = 0) -> Slot:
-        return Slot(self.usage_page, index, device)
+        return Slot(self.usage, index, device)
+
+    def charged(self, device: int = 0, pid: int | None = None) -> int:
+        """memory_bytes of all slots, or of all slots of one process."""
+        return sum(slot.device[device].memory_bytes for slot in self.usage.slot if pid in (None, slot.pid))
+
+    def give_back(self, index: int = 0) -> None:
+        """Clears what the process of a slot has charged on the first device, as the daemon does when the process has
+        died."""
+        words = self.usage.slot[index].device[0]
+        words.memory_bytes = words.memory_pending = 0
+
+    def put_slot(self, index: int, pid: int, held: int = 0, busy_ns: int = 0, pending: int = 0) -> None:
+        """Makes a slot of a process that need not exist."""
+        slot = self.usage.slot[index]
+        slot.state, slot.generation, slot.pid = lib.GS_SLOT_LIVE, 1, pid
+        words = slot.device[0]
+        words.memory_bytes, words.memory_pending, words.busy_ns = held, pending, busy_ns
+        self.limits.slots_high = max(self.limits.slots_high, index + 1)
+
+    def set_limit(self, limit: int, device: int = 0) -> None:
+        self.limits.device[device].memory_bytes = limit
 
     def rings(self) -> int:
         """The count since the previous call."""
@@ -195,7 +215,7 @@ class Grant:
 
     def daemon_returns(self) -> None:
         self._server = self._listen()
-        self.limits_page.daemon_epoch += 1
+        self.limits.daemon_epoch += 1
         self._threads[0] = threading.Thread(target=self._serve, daemon=True)
         self._threads[0].start()
         self._beating.set()

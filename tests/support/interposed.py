@@ -2,14 +2,13 @@
 simulator."""
 
 import os
-import struct
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import zygote
-from handmade import SLOT_BYTES, SLOT_DEVICE_BYTES, SLOTS, Grant, Simulator
+from handmade import Grant, Simulator
 from simworker import Worker
 
 from gpushare import paths
@@ -61,7 +60,7 @@ class Interposed(Worker):
     def charged(self, device: int = 0) -> int:
         """The bytes the process has charged to its grant. Asserts that the simulator reports the same."""
         assert self.grant is not None
-        held = slot_bytes(self.grant, self.pid, device)
+        held = self.grant.charged(device, self.pid)
         assert held == self.truth(device), f"charged {held}, the simulator says {self.truth(device)}"
         return held
 
@@ -72,15 +71,6 @@ class Interposed(Worker):
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None and not pipe.closed:
                 pipe.close()
-
-
-def slot_bytes(grant: Grant, pid: int, device: int = 0) -> int:
-    """memory_bytes of all slots of one process."""
-    words = 0
-    for at in range(64, 64 + SLOTS * SLOT_BYTES, SLOT_BYTES):
-        if struct.unpack_from("<Ii", grant.usage, at + 4)[1] == pid:
-            words += struct.unpack_from("<Q", grant.usage, at + 64 + SLOT_DEVICE_BYTES * device)[0]
-    return words
 
 
 def chunks(count: int) -> int:

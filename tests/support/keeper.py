@@ -1,17 +1,16 @@
 """A grant that a test keeps alive without CUDA, and access to its pages as the daemon created them."""
 
 import os
-import struct
 import subprocess
 from pathlib import Path
 
 from running import Daemon
 from waiting import until
 
+from gpushare._native import ffi
 from gpushare.enforce import cgroup
 
-# gs_page.h
-SLOT_BYTES = 64 + 16 * 128
+SLOTS = "struct gs_slot[64]"
 
 
 class Keeper:
@@ -42,16 +41,16 @@ class Keeper:
 
     def slots(self) -> dict[int, int]:
         """Bytes by pid. Also asserts that no allocation is pending, as nobody allocates now."""
-        page, found = os.pread(self.usage.fileno(), 64 + 64 * SLOT_BYTES, 0), {}
-        for at in range(64, len(page), SLOT_BYTES):
-            state, _, pid = struct.unpack_from("<IIi", page, at)
-            held, pending = struct.unpack_from("<QQ", page, at + 64)
-            assert pending == 0
-            if state:
-                assert pid not in found, "a process has two slots"
-                found[pid] = held
+        page = os.pread(self.usage.fileno(), ffi.sizeof(SLOTS), ffi.offsetof("struct gs_usage", "slot"))
+        found: dict[int, int] = {}
+        for slot in ffi.from_buffer(SLOTS, page):
+            words = slot.device[0]
+            assert words.memory_pending == 0
+            if slot.state:
+                assert slot.pid not in found, "a process has two slots"
+                found[slot.pid] = words.memory_bytes
             else:
-                assert held == 0, "a free slot holds memory"
+                assert words.memory_bytes == 0, "a free slot holds memory"
         return found
 
     def end(self) -> None:

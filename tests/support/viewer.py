@@ -1,14 +1,12 @@
 """Processes of a grant that call CUDA and NVML on command, and access to the grant's pages."""
 
-import struct
 import subprocess
 from pathlib import Path
 
 import zygote
-from handmade import MEMORY, SLOT_BYTES, SLOTS_HIGH, Grant, Simulator
+from handmade import Simulator
 from simworker import Worker
 
-SLOT_LIVE = 1
 LOOK = """
 import os, threading
 import pynvml as n
@@ -81,19 +79,7 @@ class Inside:
                     pipe.close()
 
 
-def resize(grant: Grant, limit: int) -> None:
-    struct.pack_into("<Q", grant.limits, 128 + MEMORY, limit)
-
-
 def bytes_of(sim: Simulator, *pids: int) -> int:
     """The simulator's statistics."""
     processes = sim.books()["devices"][0]["processes"]
     return sum(process["bytes"] for process in processes if process["pid"] in pids)
-
-
-def put_slot(grant: Grant, index: int, pid: int, held: int, busy_ns: int = 0) -> None:
-    at = 64 + index * SLOT_BYTES
-    struct.pack_into("<IIi", grant.usage, at, SLOT_LIVE, 1, pid)
-    struct.pack_into("<QQQ", grant.usage, at + 64, held, 0, busy_ns)
-    high = struct.unpack_from("<I", grant.limits, SLOTS_HIGH)[0]
-    struct.pack_into("<I", grant.limits, SLOTS_HIGH, max(high, index + 1))

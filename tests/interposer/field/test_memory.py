@@ -1,7 +1,6 @@
 """Cases 8 to 16 of README.md: device memory, measured by the simulator."""
 
 import json
-import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from driverclient import CONTEXT, MIB, OUT_OF_MEMORY, Client
-from handmade import MEMORY, SLOT_BYTES, SLOTS, Grant, Simulator
+from handmade import Grant, Simulator
 from running import SPIN, Daemon, Tenant
 from waiting import until
 
@@ -22,16 +21,8 @@ INVALID_VALUE = 1
 Start = Callable[..., Client]
 
 
-def charged(grant: Grant) -> int:
-    return sum(struct.unpack_from("<Q", grant.usage, 64 + i * SLOT_BYTES + 64)[0] for i in range(SLOTS))
-
-
 def device(sim: Simulator) -> dict[str, int]:
     return dict(sim.books()["devices"][0])
-
-
-def set_limit(grant: Grant, limit: int) -> None:
-    struct.pack_into("<Q", grant.limits, 128 + MEMORY, limit)
 
 
 def test_08_concurrent_overshoot(node: Daemon) -> None:
@@ -69,18 +60,18 @@ def test_09_uncounted_paths(grant: Grant, sim: Simulator, start: Start, path: st
         assert granted < 200, f"{path} has no end"
     assert answer == OUT_OF_MEMORY
     assert device(sim)["peak_bytes"] <= LIMIT
-    assert device(sim)["bytes"] == charged(grant)
+    assert device(sim)["bytes"] == grant.charged()
     assert device(sim)["bytes"] > LIMIT - 2 * 64 * MIB, "and it is the limit that refused"
 
 
 def test_10_context_overhead(grant: Grant, sim: Simulator, start: Start) -> None:
     """Elsewhere: the memory of a context itself (hundreds of MiB) is not accounted, so a container within its limit
     runs out of device memory. Here: a context is charged before it is created; the remaining memory is available."""
-    set_limit(grant, 3 * CONTEXT + 10 * MIB)
+    grant.set_limit(3 * CONTEXT + 10 * MIB)
     clients = [start(grant) for _ in range(4)]
     for client in clients[:3]:
         client.ok("init", "retain 0")
-    assert device(sim)["bytes"] == charged(grant) == 3 * CONTEXT
+    assert device(sim)["bytes"] == grant.charged() == 3 * CONTEXT
     clients[3].ok("init")
     assert clients[3]("retain 0").result == OUT_OF_MEMORY
     left = clients[0]("info").one
@@ -108,11 +99,11 @@ def test_11_books_drift(grant: Grant, sim: Simulator, start: Start) -> None:
         assert client("free 0").result == INVALID_VALUE, "freed long ago"
         assert client("freeat 12345").result == INVALID_VALUE
         client.ok("async 1000", f"freeasync {number + 1}", "sync")
-    assert device(sim)["bytes"] - theirs == charged(grant)
+    assert device(sim)["bytes"] - theirs == grant.charged()
     client.ok("pool", "sync")
     info = client("info")
     assert info.two == LIMIT
-    assert info.one + charged(grant) == LIMIT
+    assert info.one + grant.charged() == LIMIT
     neighbour.ok("free 0")
     client.ok(f"alloc {info.one // 512 * 512}")
 
@@ -161,11 +152,11 @@ def test_13_framework_memory_sizing(grant: Grant, sim: Simulator, start: Start) 
         other.hear()
     used = device(sim)["bytes"]
     assert client("info").one == LIMIT - used
-    set_limit(grant, used - 100 * MIB)
+    grant.set_limit(used - 100 * MIB)
     info = client("info")
     assert (info.result, info.one, info.two) == (0, 0, LIMIT), "no error; total does not change under a program"
     assert client("alloc 1").result == OUT_OF_MEMORY
-    set_limit(grant, 8 * GIB)
+    grant.set_limit(8 * GIB)
     assert client("info").one <= LIMIT, "free is never more than total"
 
 
@@ -227,14 +218,14 @@ def test_15_async_pools_hold_memory(grant: Grant, sim: Simulator, start: Start) 
     charged until the pool releases it, and results are the driver's own."""
     client = start(grant)
     client.ok("init", "retain 0", "pool", f"frompool {600 * MIB} 0", f"frompool {600 * MIB} 0")
-    reserved = charged(grant)
+    reserved = grant.charged()
     assert reserved == device(sim)["bytes"] >= CONTEXT + 1200 * MIB
     client.ok("freeasync 0", "freeasync 1")
-    assert charged(grant) == device(sim)["bytes"], "charged as long as the device has it"
+    assert grant.charged() == device(sim)["bytes"], "charged as long as the device has it"
     assert client(f"async {LIMIT}").result == OUT_OF_MEMORY
     assert client(f"frompool {LIMIT} 0").result == OUT_OF_MEMORY
     client.ok("sync", "trim 0 0")
-    assert charged(grant) == device(sim)["bytes"] == CONTEXT
+    assert grant.charged() == device(sim)["bytes"] == CONTEXT
     bare = start(None)
     bare.ok("init", "retain 0")
     for foreign in ("freeat 0", "freeat 4096", "freeat 18446744073709551615"):
