@@ -14,35 +14,36 @@ enum { GS_CORE_DECISIONS = 64 };
 
 typedef struct gs_core gs_core;
 
-/* What the caller sees of a grant on the device. The tenant wrote all of it; false claims cost only the grant
+/* What the caller sees of a grant on the device. The tenant wrote all of these values; false claims cost only the grant
  * itself. */
 struct gs_core_view {
   uint32_t waiting;       /* threads in the gate */
-  uint32_t wanted;        /* for a gang: threads in the gate of any of its devices */
-  uint32_t spins;         /* 1: of a gang, some of its work waits for work that it has not submitted */
-  uint32_t drained;       /* 1: it has nothing in flight */
+  uint32_t wanted;        /* for a gang: threads in the gate, summed over all its devices */
+  uint32_t spins;         /* 1: a gang has work on the device that waits for work that it has not submitted yet */
+  uint32_t drained;       /* 1: the grant has nothing in flight */
   uint32_t live;          /* processes that could use a lease */
-  uint64_t busy_until_ns; /* when what it submitted is expected to be done */
+  uint64_t busy_until_ns; /* when the submitted work is expected to be done */
   uint64_t launches;      /* submissions so far; a change shows that the lease is used */
   uint64_t busy_ns;       /* device time metered so far */
 };
 
 enum gs_core_action {
-  /* grant gets the lease; other: the holder before it, or -1; value: ns since it began to wait */
+  /* grant gets the lease; other: the previous holder, or -1; value: ns since the grant began to wait */
   GS_CORE_LEASE = 1,
-  GS_CORE_REVOKE = 2,    /* grant loses it; other: the grant that it is revoked for, or -1 */
+  GS_CORE_REVOKE = 2,    /* grant loses its lease; other: the grant for which it is revoked, or -1 */
   GS_CORE_HANDOVER = 3,  /* the device passed from grant to other; value: ns since the revoke */
   GS_CORE_LATE = 4,      /* grant had not drained value ns after the revoke */
-  GS_CORE_WAKE = 5,      /* grant wants the device after it was asleep */
+  GS_CORE_WAKE = 5,      /* grant wants the device again after it was asleep */
   GS_CORE_CONTENDED = 6, /* grant's bound on work in flight changes; value: enum gs_core_company */
   /* grant, a gang that has not drained value ns after its revoke, gets the lease alongside its successors */
   GS_CORE_LEASE_BESIDE = 7,
-  /* grant's work is done, value ns after its revoke; other: the grant that it was revoked for, or -1 */
+  /* grant's work is done, value ns after its revoke; other: the grant for which the lease was revoked, or -1 */
   GS_CORE_DRAINED = 8,
   GS_CORE_LEFT = 9 /* grant stopped waiting after value ns, without a lease */
 };
 
-/* Who else wants the device, or ran on it in the last second: nobody, others, or others of which one is interactive. */
+/* Which other grants want the device or ran on it in the last second: none, some, or some of which one is
+ * interactive. */
 enum gs_core_company { GS_CORE_ALONE = 0, GS_CORE_IN_COMPANY = 1, GS_CORE_WITH_INTERACTIVE = 2 };
 
 struct gs_core_decision {
@@ -52,7 +53,7 @@ struct gs_core_decision {
   struct gs_receipt receipt; /* empty for WAKE and CONTENDED */
 };
 
-/* The books of one grant on the device; gs_grant_stats explains them. */
+/* Statistics of one grant on the device; the fields are explained at gs_grant_stats. */
 struct gs_core_stats {
   uint64_t leased_ns, borrowed_ns, wait_ns;
   uint64_t leases, revokes, waits;
@@ -62,24 +63,28 @@ struct gs_core_stats {
   uint32_t waiting, held;
 };
 
+/* 0 or -ENOMEM. */
 int gs_core_create(gs_core **out, const struct gs_arbiter_config *config, uint64_t now_ns);
 void gs_core_destroy(gs_core *core);
 
-/* grant: the caller's number for it, 0 .. GS_ARBITER_MAX_GRANTS - 1. held: it has a lease from before a restart.
- * Returns 1 if it keeps that lease, 0 if the device has a holder already and the caller has to revoke it. */
+/* Adds a grant. grant: the caller's number for it, 0 .. GS_ARBITER_MAX_GRANTS - 1. held: the grant has a lease from
+ * before a restart. Returns 1 if it keeps that lease, 0 if the device already has a holder and the caller has to revoke
+ * the lease. */
 int gs_core_add(gs_core *core, int32_t grant, const struct gs_share *share, int held, uint64_t now_ns);
-/* To be called before gs_core_remove: the events that end its lease, its wait and a reclaim. Changes nothing but its
- * books. Fills at most 3 decisions and returns how many. */
+/* To be called before gs_core_remove: makes the decisions that end the grant's lease, its wait and its reclaim, for the
+ * record. Changes only statistics. Fills at most 3 decisions and returns how many. */
 int gs_core_close(gs_core *core, int32_t grant, uint64_t now_ns, struct gs_core_decision *out);
-/* Ends the lease that it holds; the next step leases the device to another grant. */
+/* Removes a grant with its lease; the next step leases the device to another grant. */
 void gs_core_remove(gs_core *core, int32_t grant, uint64_t now_ns);
+/* Sets a new share; its flags are ignored. */
 void gs_core_share(gs_core *core, int32_t grant, const struct gs_share *share, uint64_t now_ns);
+/* Replaces what the core knows of a grant. */
 void gs_core_observe(gs_core *core, int32_t grant, const struct gs_core_view *view);
-/* Its bell rang: if it left leases unused it is alive, and tried again sooner. */
+/* The grant's bell rang. If it left leases unused, it is alive after all, and gets the next try sooner. */
 void gs_core_bell_rang(gs_core *core, int32_t grant);
 
-/* Decides. Fills at most GS_CORE_DECISIONS and returns how many; *next_ns is when to step again if nothing happens
- * (UINT64_MAX: never). The views of all grants that gs_core_watched names should be new. */
+/* Makes all decisions that are due at now_ns. Fills at most GS_CORE_DECISIONS and returns how many; *next_ns is when to
+ * step again if nothing happens (UINT64_MAX: never). Before the call, observe all grants that gs_core_watched names. */
 int gs_core_step(gs_core *core, uint64_t now_ns, struct gs_core_decision *out, uint64_t *next_ns);
 
 /* ---- gangs ---- The core neither leases the device to a gang nor revokes its lease. It says whether the gang is due,
@@ -89,40 +94,50 @@ int gs_core_step(gs_core *core, uint64_t now_ns, struct gs_core_decision *out, u
 /* Whether a gang can be called to the device now. *due_ns: since when it is due; *next_ns: when it can be called. */
 enum gs_core_call { GS_CORE_NOT_DUE, GS_CORE_DUE, GS_CORE_CALLABLE };
 enum gs_core_call gs_core_gang_callable(const gs_core *core, int32_t grant, uint64_t *due_ns, uint64_t *next_ns);
-/* 1: no holder has to yield for it. */
+/* 1: the gang fits on the device without a holder having to yield. */
 int gs_core_gang_fits(const gs_core *core, int32_t grant);
-/* Frees the device for it. No gang may hold a main lease on it: they have yielded, or rest. */
+/* Begins to free the device for the gang. No gang may hold a main lease on the device: they have yielded, or rest.
+ * Fills out as gs_core_step does and returns how many decisions it made. */
 int gs_core_gang_call(gs_core *core, int32_t grant, uint64_t now_ns, struct gs_core_decision *out);
+/* Cancels the call. */
 void gs_core_gang_uncall(gs_core *core, int32_t grant);
-/* 1: it has been called and the device is free for it; else *next_ns is the latest time at which it will be. */
+/* 1: the gang has been called and the device is free for it; else *next_ns is the latest time at which the device will
+ * be free. */
 int gs_core_gang_ready(gs_core *core, int32_t grant, uint64_t *next_ns);
+/* Give the gang its lease on this device, and revoke it. beside: the lease is held alongside whatever else runs. other:
+ * the grant for which the lease is revoked, or -1. Both fill out and return how many decisions they made. */
 int gs_core_gang_lease(gs_core *core, int32_t grant, int beside, uint64_t now_ns, struct gs_core_decision *out);
 int gs_core_gang_revoke(gs_core *core, int32_t grant, int32_t other, int idle, uint64_t now_ns,
                         struct gs_core_decision *out);
-/* 1: gangs are due here. Unless one of them is called now, the core is to be stepped again and goes on without them. */
+/* 1: gangs are due on this device. Unless one of them is called now, the caller steps the core again, and it then
+ * continues without them. */
 int gs_core_asks_gangs(const gs_core *core);
-/* 1: it has to yield; *other: for whom. */
+/* 1: the gang has to yield; *other: for which grant. */
 int gs_core_gang_yields(const gs_core *core, int32_t grant, int32_t *other);
-/* 1: it has a lease and nothing to run. *rests: the device is lent meanwhile. */
+/* 1: the gang has a lease and nothing to run. *rests: meanwhile the device is lent to others. */
 int gs_core_gang_idle(const gs_core *core, int32_t grant, int *rests);
+/* The gang keeps its lease and has nothing to run: lends the device to others. */
 void gs_core_gang_rest(gs_core *core, int32_t grant);
 /* The next gang after `after` (-1: the first) that holds a main lease on the device, or -1. */
 int32_t gs_core_gang_main(const gs_core *core, int32_t after);
+/* 1: the gang waits for a lease and its limit allows one. */
 int gs_core_gang_wants(const gs_core *core, int32_t grant);
-/* 1: it may have leases alongside others more than once per turn: its ranks are uneven and its debt is small. */
+/* 1: the gang may hold leases alongside others more than once per turn, because its ranks are uneven and its debt is
+ * small. */
 int gs_core_gang_solvent(const gs_core *core, int32_t grant);
-/* It had drained, and has work on the device again without a lease. */
+/* The gang had drained, but has work on the device again without a lease. */
 void gs_core_gang_clear_drained(gs_core *core, int32_t grant, uint64_t now_ns);
-/* When the lease was revoked whose work has not drained yet; 0: none. */
+/* When the lease was revoked whose work has not drained yet; 0: all work has drained. */
 uint64_t gs_core_undrained_since(const gs_core *core, int32_t grant);
 
-/* The grants that wait, hold a lease or drain. Fills out, which has room for GS_ARBITER_MAX_GRANTS; returns how
- * many. */
+/* Fills out with the grants that wait, hold a lease or drain, and returns how many. out has room for
+ * GS_ARBITER_MAX_GRANTS. */
 int gs_core_watched(const gs_core *core, int32_t *out);
-/* The holder; of several, the one that goes first; -1: none. */
+/* The holder; if there are several, the one with precedence; -1: none. */
 int32_t gs_core_holder(const gs_core *core);
+/* 1: the grant has a lease. */
 int gs_core_holds(const gs_core *core, int32_t grant);
-/* 1: other grants may have work on the device, from leases that they hold or that were revoked. */
+/* 1: other grants may have work on the device, from leases that they hold or from revoked ones. */
 int gs_core_foreign_work(const gs_core *core, int32_t grant);
 void gs_core_grant_stats(const gs_core *core, int32_t grant, struct gs_core_stats *out);
 void gs_core_device_stats(const gs_core *core, struct gs_device_stats *out);

@@ -1,5 +1,5 @@
-/* Private state of the arbiter around its cores: the table of grants, and what each file of this room offers to those
- * that come after it. */
+/* Private state of the arbiter around its cores: the table of grants, and the functions that the files of this
+ * directory offer to each other. */
 #ifndef GS_ARBITER_THREAD_STATE_H
 #define GS_ARBITER_THREAD_STATE_H
 
@@ -13,12 +13,12 @@
 
 #define NEVER UINT64_MAX
 #define TICK_NS UINT64_C(50000000)
-/* The most work that a tenant is believed to have queued, since only the tenant says so. */
+/* Upper bound of the queued work that a tenant is believed to have, since only the tenant reports it. */
 #define QUEUE_CLAIM_MAX_NS UINT64_C(1000000000)
-/* Bells of one grant per tick; then it is ignored until the next tick, so that a tenant that rings in a loop costs
- * little. */
+/* Bells of one grant that are handled per tick. Further ones are ignored until the next tick, so that a tenant that
+ * rings in a loop costs little. */
 #define BELLS_PER_TICK 500
-/* epoll data of what is not a bell. */
+/* epoll data of events other than bells. */
 #define STOPPER UINT64_C(0xffffffff)
 #define TIMER UINT64_C(0xfffffffe)
 #define NO_ORDINAL 0xff
@@ -28,7 +28,7 @@ enum {
   WAKES_MAX = 2 * WAKES_PASS
 };
 
-/* How far the ranks of a gang are, to stop them at the same collective. */
+/* How far the ranks of a gang have come, so that they stop at the same collective. */
 struct cuts {
   bool open;         /* some ranks may go on without a lease */
   bool uneven;       /* the leases are revoked, and some ranks have submitted more than others */
@@ -39,16 +39,16 @@ struct cuts {
 
 struct entry {
   bool present, muted;
-  uint32_t generation;  /* of this place in the table: tells late epoll events from fresh ones */
-  uint64_t observed_in; /* section in which its cores saw its pages; 0: they have to see them again */
+  uint32_t generation;  /* of this place in the table: distinguishes late epoll events from current ones */
+  uint64_t observed_in; /* section in which the cores saw the grant's pages; 0: they have to see them again */
   struct gs_limits *limits;
   struct gs_usage *usage;
-  int bell; /* our own duplicate */
+  int bell; /* a duplicate that the arbiter owns */
   uint32_t bells, live, ndevices;
   struct cuts *cuts;                       /* a gang's, else NULL */
   uint32_t device[GS_MAX_DEVICES];         /* by ordinal */
   uint8_t ordinal[GS_ARBITER_MAX_DEVICES]; /* by node index */
-  uint64_t dead_busy_ns[GS_MAX_DEVICES];   /* metered by processes that have ended */
+  uint64_t dead_busy_ns[GS_MAX_DEVICES];   /* device time metered by processes that have ended */
   uint64_t memory_bytes[GS_MAX_DEVICES], memory_peak_bytes[GS_MAX_DEVICES];
 };
 
@@ -94,42 +94,44 @@ static inline uint64_t load64(const uint64_t *word) { return __atomic_load_n(wor
 /* Everything below is called with the mutex held. */
 
 /* pages.c */
+/* Number of slots that may be in use. */
 uint32_t arbiter_slots_of(const struct entry *e);
+/* Sums what the grant's processes wrote about a device, and updates the grant's memory figures. */
 void arbiter_read_view(struct entry *e, uint32_t ordinal, uint64_t now, struct gs_core_view *view);
-/* Shows a grant's cores what its processes wrote: once per section, and again after its leases have changed. */
+/* Passes what a grant's processes wrote to its cores: once per section, and again after its leases have changed. */
 void arbiter_observe(gs_arbiter *a, int32_t grant, uint64_t now);
-/* Ends every critical section: drops the mutex, then wakes the futexes of changed words. */
+/* Ends a critical section: releases the mutex, then wakes the waiters on changed words. */
 void arbiter_release_and_wake(gs_arbiter *a);
 void arbiter_set_lease(gs_arbiter *a, struct entry *e, uint32_t ordinal, bool held);
 void arbiter_set_bound(const gs_arbiter *a, struct entry *e, uint32_t ordinal, enum gs_core_company company);
-/* To a grant that has a lease: whether other grants' work is on the device. */
+/* Writes into the pages of a grant that has a lease whether other grants' work is on the device. */
 void arbiter_publish_foreign_work(struct entry *e, uint32_t ordinal, bool foreign, uint64_t now);
-/* Wakes the threads that wait on these ordinals (a bit each), for a new cut. */
+/* Wakes the threads that wait on these ordinals (one bit each), because of a new cut. */
 void arbiter_wake_cut(gs_arbiter *a, struct entry *e, uint32_t ordinals);
 
-/* cut.c: for the entry of a gang. Both return the ordinals, a bit each, whose waiters have to look. */
-/* Its leases are about to be revoked: tells each rank how far it may go on. */
+/* cut.c: for the entry of a gang. Both return the ordinals (one bit each) whose waiting threads have to be woken. */
+/* To be called before the gang's leases are revoked: sets how far each rank may still go. */
 uint32_t arbiter_set_cuts(struct entry *e, uint64_t now);
-/* Follows its ranks since then. held: it has its leases. *drained: none of its work has outlived a revoke, in: as its
- * cores know, out: as it is. */
+/* Follows the ranks after that. held: the gang has its leases. *drained: none of its work has outlived a revoke; in: as
+ * the cores know, out: as it is. *next_ns: when to call again. */
 uint32_t arbiter_follow_ranks(struct entry *e, bool held, bool *drained, uint64_t now, uint64_t *next_ns);
 
 /* decisions.c */
-/* Into the pages and the record. */
+/* Writes a decision into the pages and the record. */
 void arbiter_carry_out(gs_arbiter *a, uint32_t device, const struct gs_core_decision *d, uint64_t now);
-/* Into the record alone. */
+/* Writes a decision into the record only. */
 void arbiter_record(gs_arbiter *a, uint32_t device, const struct gs_core_decision *d, uint64_t now);
 
 /* gangs.c */
-/* Does one thing for the gangs after their cores decided; returns whether cores have to decide again. */
+/* Acts for at most one gang after the cores have decided; returns whether cores have to decide again. */
 bool arbiter_run_gangs(gs_arbiter *a, uint64_t now);
-/* Moves the cuts of all gangs. */
+/* Updates the cuts of all gangs. */
 void arbiter_follow_gangs(gs_arbiter *a, uint64_t now);
 
 /* thread.c */
-/* A grant may have changed: its cores see it now and decide in the next run. */
+/* A grant may have changed: its cores see its pages now and decide in the next arbiter_run. */
 void arbiter_changed(gs_arbiter *a, int32_t grant, uint64_t now);
-/* Decides what is due and arms the timer. */
+/* Makes all decisions that are due and arms the timer. */
 void arbiter_run(gs_arbiter *a, uint64_t now);
 /* The one function that is called without the mutex. */
 int arbiter_start_thread(gs_arbiter *a, struct gs_err *err);
