@@ -4,6 +4,7 @@ Podman 4.3 reads CDI specs from /etc/cdi and /var/run/cdi only, so it runs in a 
 CDI directory is mounted there. Image, storage and settings are created here, without network or registry.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -118,7 +119,8 @@ def podman(shared_node, image) -> Iterator[Podman]:
         engine.end()
         shutil.rmtree(directory)
         if made_here:
-            mount_point.rmdir()
+            with contextlib.suppress(OSError):  # another run on this machine may have removed it, or use it
+                mount_point.rmdir()
 
 
 def test_container_gets_its_grant(podman, node):
