@@ -14,11 +14,12 @@
 
 /* False when no driver was found: then every gs_real function answers CUDA_ERROR_NO_DEVICE. */
 bool gs_driver_present(void);
-/* Why gs_driver_present is false. */
+/* Fills err with the reason why gs_driver_present is false. */
 void gs_driver_why(struct gs_err *err);
+/* Whether the real driver has this function. */
 bool gs_real_has(enum gs_index index);
 
-/* Called by the lazy entries of gs_real: the function at this index, never NULL, which is also stored in the entry. */
+/* Called by the lazy entries of gs_real: returns the function at this index, never NULL, and stores it in the entry. */
 void *gs_resolve(uint32_t index, void **entry);
 
 #endif

@@ -7,12 +7,12 @@
 /* What cuGetProcAddress calls a function. */
 struct gs_known {
   const char *base;
-  int version;    /* the CUDA version that it knows this ABI by, 0: by none */
+  int version;    /* the CUDA version under which cuGetProcAddress knows this ABI; 0: none */
   int per_thread; /* the _ptds or _ptsz variant */
 };
 
 extern const struct gs_known gs_called[GS_INDEX_COUNT];
-extern const char *const gs_names[]; /* enum gs_index, then those of graphics.txt */
+extern const char *const gs_names[]; /* by enum gs_index, followed by those of graphics.txt */
 extern const unsigned gs_nnames;
 
 #endif

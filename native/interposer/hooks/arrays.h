@@ -1,11 +1,11 @@
-/* Calls that make CUDA arrays. */
+/* Calls that create and destroy CUDA arrays. */
 #ifndef GPUSHARE_HOOKS_ARRAYS_H
 #define GPUSHARE_HOOKS_ARRAYS_H
 
 #include "interposer/hooks/call.h"
 #include "interposer/process/process.h"
 
-/* The array a program asks for, however it described it. */
+/* The array that a program asks for, whichever descriptor it used. */
 struct gs_box {
   bool given;
   CUDA_ARRAY3D_DESCRIPTOR full;
@@ -16,12 +16,12 @@ struct gs_box gs_box_2d_v1(const CUDA_ARRAY_DESCRIPTOR_v1 *descriptor);
 struct gs_box gs_box_3d(const CUDA_ARRAY3D_DESCRIPTOR *descriptor);
 struct gs_box gs_box_3d_v1(const CUDA_ARRAY3D_DESCRIPTOR_v1 *descriptor);
 
-/* An array in the making. */
+/* An array that is being created. */
 struct gs_array_charge {
   int ordinal; /* GS_NO_DEVICE: nothing is charged */
   uint64_t bytes;
   CUcontext context;
-  bool hopeless; /* it does not fit, and the driver shall say what else is wrong: uncharged */
+  bool hopeless; /* it does not fit; nothing is charged and the driver is called only to report other errors */
   void *const *out;
 };
 
@@ -38,7 +38,7 @@ CUresult gs_before_mipmap(struct gs_around_mipmap *around, CUmipmappedArray *arr
                           unsigned int levels);
 CUresult gs_after_mipmap(struct gs_around_mipmap *around, CUresult result);
 
-/* handle: of an array or a mipmapped one. */
+/* handle: a CUarray or a CUmipmappedArray. */
 CUresult gs_do_array_destroy(const struct gs_call *call, uintptr_t handle);
 
 #endif

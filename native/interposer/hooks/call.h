@@ -1,10 +1,10 @@
-/* What generated handlers hand to those who make the driver's call themselves. */
+/* What generated handlers pass to functions that call the driver themselves. */
 #ifndef GPUSHARE_HOOKS_CALL_H
 #define GPUSHARE_HOOKS_CALL_H
 
 #include "interposer/process/process.h"
 
-/* A call of the real driver's function with the arguments of the program: gs_call makes it. Good until the handler
+/* A call of the real driver's function with the program's arguments; gs_call makes it. Valid until the handler
  * returns. */
 struct gs_call {
   CUresult (*make)(const void *arguments);
@@ -12,7 +12,7 @@ struct gs_call {
 };
 static inline CUresult gs_call(const struct gs_call *call) { return call->make(call->arguments); }
 
-/* Where a program wants a size or an address: functions older than CUDA 3.2 give them 32 bits. */
+/* Where a program wants a size or an address: functions older than CUDA 3.2 return them in 32 bits. */
 struct gs_out {
   void *place; /* may be NULL */
   bool narrow;
@@ -23,7 +23,7 @@ static inline struct gs_out gs_address_out(CUdeviceptr *place) { return (struct 
 static inline uint64_t gs_out_read(struct gs_out out) {
   return out.narrow ? *(const unsigned int *)out.place : *(const uint64_t *)out.place;
 }
-/* What 32 bits cannot hold is the most they can. */
+/* Values that do not fit in 32 bits become UINT32_MAX. */
 static inline void gs_out_write(struct gs_out out, uint64_t value) {
   if (out.place && out.narrow)
     *(unsigned int *)out.place = value > UINT32_MAX ? UINT32_MAX : (unsigned int)value;

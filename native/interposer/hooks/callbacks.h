@@ -1,4 +1,5 @@
-/* Calls that hand the driver a function of the program. Each exchanges the function in its caller's parameter. */
+/* Calls that pass a function of the program to the driver. Each handler replaces the function in the caller's
+ * parameter. */
 #ifndef GPUSHARE_HOOKS_CALLBACKS_H
 #define GPUSHARE_HOOKS_CALLBACKS_H
 

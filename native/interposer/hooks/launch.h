@@ -7,7 +7,8 @@
 #include "interposer/time/repeat.h"
 #include "interposer/time/submit.h"
 
-/* A kernel's time grows with its grid: it is learned separately for each power of two of blocks. */
+/* The time of a kernel grows with its grid, so it is measured separately for each power of two of the number of
+ * blocks. */
 static inline uint64_t gs_kernel_key(CUfunction function, unsigned int x, unsigned int y, unsigned int z) {
   uint64_t blocks = (uint64_t)x * y * z;
   uint64_t size = blocks ? 64 - (uint64_t)__builtin_clzll(blocks) : 0;
@@ -18,7 +19,7 @@ static inline uint64_t gs_config_key(CUfunction function, const CUlaunchConfig *
 }
 
 struct gs_around_kernel {
-  struct gs_repeat *repeat; /* as the last one: the members below are not set; or NULL */
+  struct gs_repeat *repeat; /* if the launch repeats the previous one; then the members below are not set. Else NULL */
   struct gs_submission submission;
   struct gs_kernel_use use;
 };

@@ -1,4 +1,4 @@
-/* cuCtxSetLimit: buffers that the driver takes of a context's memory. */
+/* cuCtxSetLimit: buffers that the driver allocates from a context's memory. */
 #ifndef GPUSHARE_HOOKS_LIMIT_H
 #define GPUSHARE_HOOKS_LIMIT_H
 

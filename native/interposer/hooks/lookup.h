@@ -7,7 +7,7 @@
 
 struct gs_hook {
   const char *base;
-  int version;    /* the CUDA version cuGetProcAddress knows this ABI by, 0: by none */
+  int version;    /* the CUDA version under which cuGetProcAddress knows this ABI; 0: none */
   int per_thread; /* the _ptds or _ptsz variant */
   void *handler;
   const char *symbol;
@@ -17,6 +17,6 @@ extern const struct gs_hook gs_hooks[];
 extern const unsigned gs_nhooks;
 extern const struct gs_known gs_known[]; /* every versioned symbol of driver.tsv, hooked or not */
 extern const unsigned gs_nknown;
-extern const int gs_table_version; /* of the header that driver.tsv was made from */
+extern const int gs_table_version; /* CUDA version of the header from which driver.tsv was made */
 
 #endif

@@ -6,11 +6,11 @@
 #include "interposer/hooks/call.h"
 #include "interposer/process/process.h"
 
-/* What an image in a file takes of a device of this capability, and whether the driver refuses it whatever room there
- * is. False: there is no memory to look at the file in. What cannot be opened or is no file the driver refuses by
- * itself. */
+/* Device memory that an image in a file takes on a device of this capability, and whether the driver refuses the image
+ * whatever memory is free. False: out of memory to read the file. Files that cannot be opened, or are not regular
+ * files, are left for the driver to refuse. */
 bool gs_file_size(const char *path, unsigned capability, struct gs_image_size *size, bool *wrong);
-/* Handles of functions may come back as others'. */
+/* Handles of functions may be reused from now on. */
 void gs_functions_gone(void);
 
 /* ---- handlers ---- */

@@ -1,11 +1,11 @@
-/* Calls that allocate from the driver's memory pools, free in the order of a stream, and ask which pool there is. */
+/* Calls that allocate from the driver's memory pools, free in stream order, and ask for the current pool. */
 #ifndef GPUSHARE_HOOKS_POOLS_H
 #define GPUSHARE_HOOKS_POOLS_H
 
 #include "interposer/hooks/call.h"
 #include "interposer/process/process.h"
 
-/* pool: NULL is the current one of the stream's device, unless the program named it (named). */
+/* pool: NULL means the current pool of the stream's device, unless the program named the pool (named). */
 CUresult gs_do_pool_alloc(const struct gs_call *call, CUdeviceptr *address, size_t bytes, bool named, CUmemoryPool pool,
                           CUstream stream);
 CUresult gs_do_free_async(const struct gs_call *call, CUdeviceptr address, CUstream stream);

@@ -1,4 +1,4 @@
-/* Calls that say where managed memory is to be. */
+/* Calls that choose where managed memory is placed. */
 #ifndef GPUSHARE_HOOKS_PREFETCH_H
 #define GPUSHARE_HOOKS_PREFETCH_H
 

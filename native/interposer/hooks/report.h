@@ -1,4 +1,4 @@
-/* What a program sees of memory. */
+/* Calls that report the amount of memory to the program. */
 #ifndef GPUSHARE_HOOKS_REPORT_H
 #define GPUSHARE_HOOKS_REPORT_H
 

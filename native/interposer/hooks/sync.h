@@ -7,7 +7,7 @@
 #include "interposer/time/timing.h"
 
 struct gs_around_sync_stream {
-  struct gs_repeat *repeat; /* of what was launched there last: the members below are not set; or NULL */
+  struct gs_repeat *repeat; /* of the last launch in the stream; then the members below are not set. Else NULL */
   bool active;              /* this process is joined */
   CUstream handle;
   struct gs_stream *stream; /* NULL: not known */
@@ -22,7 +22,7 @@ CUresult gs_before_query_stream(struct gs_around_query_stream *around, CUstream 
 CUresult gs_after_query_stream(struct gs_around_query_stream *around, CUresult result);
 
 struct gs_around_sync_context {
-  CUcontext context; /* NULL: nothing to be done */
+  CUcontext context; /* NULL: nothing to do */
 };
 /* context: NULL is the current one. */
 CUresult gs_before_sync_context(struct gs_around_sync_context *around, CUcontext context);
@@ -35,7 +35,7 @@ struct gs_around_event_record {
 CUresult gs_before_event_record(struct gs_around_event_record *around, CUevent event, CUstream stream);
 CUresult gs_after_event_record(struct gs_around_event_record *around, CUresult result);
 
-/* stream: the one that is empty when the event is done; NULL: not known. */
+/* stream: the stream that is empty once the event is done; NULL: not known. */
 struct gs_around_event_wait {
   CUevent event;
   struct gs_stream *stream;

@@ -1,9 +1,11 @@
-/* This process's own record of what it holds, so that what is freed can be given back: a table for each kind of thing.
+/* This process's own record of what it holds, so that a free can give back the right charge: one table for each kind of
+ * object.
  *
- * Order of locks, those of struct gs_process first: context_lock, gone_lock, alloc_lock, implicit_lock, events_lock,
- * pool_lock, reserve_lock. Those of the tables come last: who holds one takes no other and asks the driver nothing.
+ * Lock order, with those of struct gs_process first: context_lock, gone_lock, alloc_lock, implicit_lock, events_lock,
+ * pool_lock, reserve_lock. The locks of the tables come last: a thread that holds one takes no other lock and does not
+ * call the driver.
  *
- * `context` is the one that a thing dies with, of a green one the primary; NULL: none. */
+ * `context` is the context with which an object ends, for a green context its primary one; NULL: none. */
 #ifndef GPUSHARE_BOOKS_H
 #define GPUSHARE_BOOKS_H
 
@@ -22,17 +24,17 @@ struct gs_allocation {
 struct gs_created {
   uint64_t context;
   uint64_t bytes;  /* charged for it */
-  uint64_t number; /* tells contexts of the same handle apart */
+  uint64_t number; /* distinguishes contexts that had the same handle */
   int ordinal;
 };
 
 /* ---- physical memory (hooks/vmm.c) ---- */
 
-/* A piece of it, or a multicast object. */
+/* A piece of physical memory, or a multicast object. */
 struct gs_object {
   uint64_t number;  /* ours */
   uint64_t bytes;   /* charged */
-  int ordinal;      /* GS_NO_DEVICE: nobody here pays */
+  int ordinal;      /* GS_NO_DEVICE: not charged to this process */
   uint32_t holders; /* handles, mappings and bindings */
   bool multicast;   /* memory may be bound to it */
 };
@@ -40,13 +42,13 @@ struct gs_object {
 struct gs_handle {
   uint64_t handle; /* CUmemGenericAllocationHandle */
   uint64_t object;
-  uint32_t releases; /* that it takes until the driver is done with it */
+  uint32_t releases; /* number of releases until the driver drops the handle */
 };
 
 struct gs_mapping {
   uint64_t address, bytes;
   uint64_t object;
-  uint64_t call; /* the number of the one under way that may unmap it; 0: it is mapped */
+  uint64_t call; /* number of the call in progress that may unmap it; 0: it is mapped */
 };
 
 /* Memory in a multicast object. */
@@ -60,21 +62,21 @@ struct gs_binding {
 
 struct gs_module {
   uint64_t module; /* CUmodule */
-  uint64_t bytes;  /* of its image, which count as the context's code */
+  uint64_t bytes;  /* of its image, counted as the context's code */
   CUcontext context;
 };
 
 struct gs_library {
   uint64_t library;    /* CUlibrary */
   uint64_t code, data; /* bytes of its code and of its variables */
-  uint32_t parts;      /* that its code comes in; 0: not asked yet */
+  uint32_t parts;      /* number of parts in which its code is loaded; 0: not known yet */
 };
 
-/* A part of a library in a context that has it. */
+/* A part of a library that is loaded in a context. */
 struct gs_placed {
   uint64_t key; /* hash of library, part and context */
   uint64_t library;
-  uint64_t bytes; /* that it counts as */
+  uint64_t bytes; /* charged for it */
   CUcontext context;
 };
 
@@ -87,16 +89,16 @@ struct gs_kernel {
 struct gs_collective {
   uint64_t function; /* CUfunction, CUkernel */
   uint64_t program;  /* CUmodule, CUlibrary */
-  CUcontext context; /* NULL of a library's */
+  CUcontext context; /* NULL: part of a library */
 };
 
-/* What the driver takes in a context by itself: see implicit.c. */
+/* Memory that the driver allocates in a context by itself: see implicit.c. */
 struct gs_taken {
   uint64_t key;   /* context + enum gs_implicit */
   uint64_t bytes; /* charged */
-  uint64_t sure;  /* bytes the driver has taken for certain; of code, the sum of all images */
-  uint32_t calls; /* under way that may make it more */
-  uint32_t began; /* what the context began with; of the stack bytes per thread, of buffers pieces */
+  uint64_t sure;  /* bytes that the driver has certainly taken; for code, the sum of all images */
+  uint32_t calls; /* calls in progress that may increase it */
+  uint32_t began; /* what a new context has; for the stack bytes per thread, for buffers pieces */
   CUcontext context;
   int ordinal;
 };
@@ -106,8 +108,8 @@ struct gs_taken {
 struct gs_pool {
   uint64_t pool;                  /* CUmemoryPool, or gs_graph_pool */
   uint64_t bytes;                 /* charged */
-  uint64_t coming;                /* bytes that calls under way may add */
-  uint64_t cap;                   /* never larger than this; 0: no bound */
+  uint64_t coming;                /* bytes that calls in progress may add */
+  uint64_t cap;                   /* upper bound in bytes; 0: no bound */
   uint64_t live;                  /* bytes of live blocks */
   uint64_t seen;                  /* bytes reserved when last asked */
   uint32_t blocks, chunks, faded; /* how many of each are of it */
@@ -174,10 +176,10 @@ struct gs_books {
   uint32_t lock[12]; /* of the lines above */
 };
 
-/* Never NULL: without memory the tables are empty and stay so. */
+/* Never NULL; if out of memory, the tables are empty and stay so. */
 struct gs_books *gs_books(void);
 
-/* Removes everything that dies with context. What was charged for it, by ordinal, is the caller's to give back. */
+/* Removes everything that ends with the context. bytes: the charges, by ordinal, that the caller has to give back. */
 void gs_books_drop_context(CUcontext context, uint64_t bytes[GS_MAX_DEVICES]);
 
 #endif

@@ -1,17 +1,18 @@
-/* The grant's memory as this process takes and gives it. */
+/* Charges device memory to the grant. */
 #ifndef GPUSHARE_MEMORY_CHARGE_H
 #define GPUSHARE_MEMORY_CHARGE_H
 
 #include "interposer/process/process.h"
 
-/* Reserves bytes of the grant's memory: 0, or -ENOMEM when they do not fit. Gives nothing back first: gs_reserve
- * does. */
+/* Reserves bytes of the grant's memory: 0, or -ENOMEM if they do not fit. Unlike gs_reserve, does not first give back
+ * freed memory. */
 int gs_reserve_now(int ordinal, uint64_t bytes);
-/* Bytes that the driver took without asking: charged whether they fit or not. */
+/* Charges bytes that the driver has already taken, whether they fit or not. */
 void gs_charge(int ordinal, uint64_t bytes);
+/* Releases bytes that were reserved or charged. */
 void gs_give_back(int ordinal, uint64_t bytes);
-/* The answer to the program where it does not fit: that, or that it may allocate nothing while somebody captures, which
- * ends the capture as an allocation would. */
+/* The error for an allocation that does not fit: out of memory or, during a stream capture, the error that an
+ * allocation gets then; that ends the capture as an allocation would. */
 CUresult gs_no_room(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* Kernels: what a launch of one needs besides device time. */
+/* What a launch of a kernel needs besides device time. */
 #ifndef GPUSHARE_MEMORY_KERNELS_H
 #define GPUSHARE_MEMORY_KERNELS_H
 
@@ -7,19 +7,22 @@
 
 /* A launch of a kernel. */
 struct gs_kernel_use {
-  uint64_t kernel; /* its hash, to be remembered once it ran; 0: known, and there is nothing to end */
+  /* hash of the kernel, to be stored once it has run; 0: the kernel is known, and there is nothing to end */
+  uint64_t kernel;
   struct gs_growing stack;
-  bool collective; /* counted, on the device of this ordinal, into this stream */
+  bool collective; /* counted as a collective on the device of this ordinal, in this stream */
   int32_t ordinal;
   CUstream stream;
 };
 
-/* Never 0. A process with one context needs not be asked which one it is. */
+/* Identifies the kernel in the context of the stream; never 0. If the process has only one context, the driver need not
+ * be asked for the context. */
 static inline uint64_t gs_kernel_hash(CUfunction function, CUstream stream) {
   uint64_t generation = __atomic_load_n(&gs_process->kernel_generation, __ATOMIC_RELAXED);
-  uint64_t hash = ((uintptr_t)function ^ generation << 48) * 0x9e3779b97f4a7c15u; /* 2^64 over the golden ratio */
+  uint64_t hash = ((uintptr_t)function ^ generation << 48) * 0x9e3779b97f4a7c15u; /* 2^64 divided by the golden ratio */
   if (!GS_LIKELY(__atomic_load_n(&gs_process->contexts, __ATOMIC_RELAXED) == 1))
-    hash = (hash ^ (uintptr_t)gs_stream_owner(stream)) * 0xd6e8feb86659fd93u; /* an odd number with bits everywhere */
+    /* an odd constant with well-distributed bits */
+    hash = (hash ^ (uintptr_t)gs_stream_owner(stream)) * 0xd6e8feb86659fd93u;
   return (hash ^ hash >> 32) | 1;
 }
 
@@ -32,8 +35,8 @@ static inline bool gs_kernel_known(uint64_t hash) {
 
 CUresult gs_kernel_look_slow(struct gs_kernel_use *use, CUfunction function, CUstream stream, uint64_t hash);
 
-/* Around a launch of the kernel: what it needs is reserved the first time, a collective is counted each time. use is
- * set whatever look gives; an error means that it does not fit, and there is nothing to end. */
+/* To be called around a launch of the kernel: reserves what it needs the first time, and counts a collective each time.
+ * use is always set; an error means that the needed memory does not fit, and that there is nothing to end. */
 static inline CUresult gs_kernel_look(struct gs_kernel_use *use, CUfunction function, CUstream stream) {
   uint64_t hash = gs_kernel_hash(function, stream);
   use->kernel = 0;
@@ -45,9 +48,10 @@ static inline void gs_kernel_looked(const struct gs_kernel_use *use, CUresult re
     gs_kernel_looked_slow(use, result);
 }
 
-/* What the kernel makes the driver take in context besides what it has there; its library is then in it. */
+/* What the driver has to allocate for the kernel in the context beyond what is there; loads the kernel's library into
+ * the context's books. */
 CUresult gs_kernel_need(CUfunction function, CUcontext context, int *ordinal, uint64_t *stack);
-/* Handles of kernels or contexts may mean something else from now on. */
+/* Handles of kernels or contexts may be reused from now on. */
 void gs_kernels_forget(void);
 
 #endif

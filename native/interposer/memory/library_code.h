@@ -1,30 +1,31 @@
-/* What libraries take of the memory of the contexts that they are used in. */
+/* Memory that libraries take in the contexts in which they are used. */
 #ifndef GPUSHARE_MEMORY_LIBRARY_CODE_H
 #define GPUSHARE_MEMORY_LIBRARY_CODE_H
 
 #include "interposer/process/process.h"
 
-enum { GS_LIBRARY_ALL = 0 /* as a part: all code of the library */ };
+enum { GS_LIBRARY_ALL = 0 /* as `part`: all code of the library */ };
 
-/* Which parts a use has brought into a context that had them not. */
+/* Which parts a use has loaded into a context that did not have them before. */
 struct gs_brought {
   bool variables, code;
 };
-/* The part (a kernel, GS_LIBRARY_ALL, or the library itself, which stands for its variables alone) is about to be used
- * in context, and with it the library's variables: what was not there yet is reserved. */
+/* A part (a kernel; GS_LIBRARY_ALL; or the library itself, meaning only its variables) is about to be used in context,
+ * and the library's variables with it: reserves what was not there yet. */
 CUresult gs_library_place(uint64_t library, uint64_t part, CUcontext context, int ordinal, struct gs_brought *brought);
-/* It was not used after all. */
+/* The part was not used after all: gives back what gs_library_place reserved. */
 void gs_library_undo(uint64_t library, uint64_t part, CUcontext context, struct gs_brought brought);
-/* It was unloaded: what it took is given back. */
+/* The library was unloaded: gives back what it took. */
 void gs_library_gone(uint64_t library);
 
-/* The driver gave this kernel of the library. */
+/* The driver returned this kernel of the library. */
 void gs_library_kernel(CUkernel kernel, CUlibrary library);
-/* The library that a kernel is of, 0: of none. */
+/* The library to which a kernel belongs; 0: none. */
 uint64_t gs_library_of(uint64_t kernel);
-/* The kernel is about to be used in context: the library it is of, if any, takes its memory there. */
+/* The kernel is about to be used in context: if it belongs to a library, that library's memory there is reserved. */
 CUresult gs_kernel_placed(CUfunction kernel, CUcontext context, int ordinal, bool *of_library);
-/* The context of the module that the function is of; NULL: a library's kernel, which has none, or not known. */
+/* The context of the function's module; NULL: the function is a library's kernel, which has no context, or not
+ * known. */
 CUcontext gs_function_context(CUfunction function);
 
 #endif

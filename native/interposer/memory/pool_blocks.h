@@ -4,9 +4,9 @@
 
 #include "interposer/memory/books.h"
 
-/* A block of a pool was freed, now or (stream not NULL) in the order of *stream; its entry is out of the books. */
+/* A block of a pool was freed, at once (stream is NULL) or in the order of *stream; it is no longer in the books. */
 void gs_pool_block_freed(const struct gs_block *block, const CUstream *stream);
-/* Blocks end with the context of the stream they were allocated in. */
+/* Removes the blocks that end with the context of the stream in which they were allocated. */
 void gs_pools_context_gone(CUcontext context);
 
 #endif

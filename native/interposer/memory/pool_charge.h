@@ -1,6 +1,6 @@
-/* The charge of pools: the driver's memory pools and each device's pool of graph memory. A pool's memory is what it has
- * reserved from the device, not what the program holds of it, so the charge follows the driver's own figure. A call
- * that can make a pool grow says by how much at most beforehand. */
+/* Charges for pools: the driver's memory pools and each device's pool of graph memory. A pool's memory is what the pool
+ * has reserved from the device, not what the program has allocated from it, so the charge follows the driver's own
+ * figure. A call that can make a pool grow reserves the maximum growth beforehand. */
 #ifndef GPUSHARE_POOL_CHARGE_H
 #define GPUSHARE_POOL_CHARGE_H
 
@@ -8,33 +8,34 @@
 
 enum {
   GS_POOL_STEP = 33554432, /* drivers grow a pool by multiples of 32 MiB */
-  GS_POOL_GRAIN = 2097152  /* and by 2 MiB where a step has no room: the page of device memory */
+  GS_POOL_GRAIN = 2097152  /* and by 2 MiB if a step does not fit: the page size of device memory */
 };
 
-/* UINT64_MAX where that is too large. */
+/* Rounds up to a multiple; UINT64_MAX if the result would overflow. */
 static inline uint64_t gs_round_up(uint64_t bytes, uint64_t multiple) {
   return bytes > UINT64_MAX - multiple ? UINT64_MAX : (bytes + multiple - 1) / multiple * multiple;
 }
 
-/* The key of a device's pool of graph memory; in the books from the first call on. */
+/* The key of a device's pool of graph memory; the first call adds the pool to the books. */
 uint64_t gs_graph_pool(int ordinal);
-/* reserved: what it holds already. */
+/* Adds a pool to the books. cap: upper bound of its size in bytes, 0: none; reserved: bytes that it holds already. */
 void gs_pool_add(uint64_t pool, int ordinal, uint64_t cap, uint64_t reserved);
 
 /* No pool's handle is as small as a device's ordinal + 1. */
 static inline bool gs_is_graph_pool(uint64_t pool) { return pool <= GS_MAX_DEVICES; }
 
-/* What the driver says: bytes reserved and bytes of those in use; false when it cannot say. */
+/* Asks the driver for the bytes reserved by the pool and the part of them in use; false if the driver cannot say. */
 bool gs_pool_figures(uint64_t pool, int ordinal, uint64_t *reserved, uint64_t *used);
 
-/* A call that could make the pool grow by `ended` is over (0: none is). The charge becomes what is reserved and what
- * other calls under way may still add, but never more than it was: what those need they have reserved, or expect not to
- * need. gone: see gs_pools_settle. *grew: what the pool has more than when it was last asked. False: that does not fit,
- * and is charged all the same. */
+/* A call that could make the pool grow by `ended` bytes has returned (0: no call has). The charge becomes what the pool
+ * has reserved plus what other calls in progress may still add, but never more than it was: those calls have reserved
+ * what they need, or expect not to need it. gone: see gs_pools_settle. *grew: how much the pool has grown since it was
+ * last asked. False: the growth does not fit, and is charged nevertheless. */
 bool gs_pool_settle(uint64_t pool, int ordinal, uint64_t ended, bool gone, uint64_t *grew);
-/* Makes the charges what is reserved. gone: a context was ended, pools that cannot be asked any more hold nothing. */
+/* Sets the charges of a device's pools to what they have reserved. gone: a context has ended; pools that can no longer
+ * be asked hold nothing. */
 void gs_pools_settle(int ordinal, bool gone);
-/* Has the driver give back all that pools of the device hold unused. */
+/* Makes the driver give back all unused memory in the pools of the device. */
 void gs_pools_trim(int ordinal);
 
 #endif

@@ -1,16 +1,16 @@
-/* Memory that is wanted, and memory that may have come back. */
+/* Reserves memory, and gives back memory that was freed unnoticed. */
 #ifndef GPUSHARE_MEMORY_RESERVE_H
 #define GPUSHARE_MEMORY_RESERVE_H
 
 #include "interposer/memory/charge.h"
 #include "interposer/time/timing.h"
 
-/* Reserves bytes of the grant's memory before the driver is asked: 0, or -ENOMEM when they do not fit even after what
- * came back unnoticed was given back. With no lock of pool_charge.c held. */
+/* Reserves bytes of the grant's memory before the driver is called: 0, or -ENOMEM if they do not fit even after freed
+ * memory was given back. To be called with no lock of pool_charge.c held. */
 int gs_reserve(int ordinal, uint64_t bytes);
-/* Work of this device was waited for: memory may have come back. Cheap where nothing can. */
+/* The program has waited for work of this device, so memory may have been freed. Cheap if nothing can have been. */
 void gs_memory_synced(int ordinal);
-/* The same, of a stream: all that it was given is done, for the meter too. */
+/* The same for a stream: all its work is done, which the meter learns too. */
 void gs_stream_synced(struct gs_stream *stream);
 
 #endif

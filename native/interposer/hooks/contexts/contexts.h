@@ -5,36 +5,37 @@
 #include "interposer/hooks/call.h"
 #include "interposer/process/process.h"
 
-/* Reserves one context's cost; 0 bytes and GS_NO_DEVICE where the driver is to say that there is no such device. */
+/* Reserves the memory that a context costs. Gives 0 bytes and GS_NO_DEVICE if there is no such device, an error that
+ * the driver is left to report. */
 CUresult gs_context_reserve(CUdevice device, int *ordinal, uint64_t *bytes);
 
-/* A call that may end a context. No lock of ours is held over it: it may wait for work that waits for the program, in
- * whichever thread. So the handle can come back, as another context's, before the caller of that call is back; whoever
- * is given it again books the end of the one that had it. */
+/* A call that may end a context. The interposer holds no lock across it, because the call may wait for work that waits
+ * for the program, in any thread. The handle can therefore be reused for another context before the call returns; the
+ * thread that receives the handle again then records the end of the earlier context. */
 struct gs_ending {
   CUcontext context;
   int ordinal;
-  uint64_t number; /* tells contexts of the same handle apart */
+  uint64_t number; /* distinguishes contexts that had the same handle */
 };
 
-/* Before the call, with no lock held. */
+/* To be called before and after that call, with no lock held. lives: the context still exists. */
 void gs_context_ending(const struct gs_ending *ending);
 void gs_context_ended(const struct gs_ending *ending, bool lives);
 
-/* The same where it is the device's primary context that may end, of which there may be none. */
+/* The same for the device's primary context, if it has one. */
 struct gs_ending gs_primary_ending(int ordinal);
-/* The call is over; if the context ended, it goes out of the books with all it held. */
+/* The call has returned; if the context ended, it is removed from the books with everything it held. */
 void gs_primary_ended(const struct gs_ending *ending, CUresult result);
 
-/* With the device's context_lock: this is its active primary context, and its cost is charged. */
+/* With the device's context_lock held: primary is the active primary context of the device, and its cost is charged. */
 void gs_primary_is(int ordinal, CUcontext primary);
 
 /* ---- handlers ---- */
 
-/* affinity: NULL and 0 where the call has none. */
+/* affinity, affinities: NULL and 0 if the call has none. */
 CUresult gs_do_context_create(const struct gs_call *call, CUcontext *context, CUdevice device, unsigned int flags,
                               const CUexecAffinityParam *affinity, int affinities);
-/* last: whether a call that succeeded ended it for certain; else only the driver knows. */
+/* last: a successful call has certainly ended the context; else only the driver knows. */
 CUresult gs_do_context_end(const struct gs_call *call, CUcontext context, bool last);
 CUresult gs_do_primary_end(const struct gs_call *call, CUdevice device);
 

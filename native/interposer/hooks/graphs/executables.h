@@ -1,32 +1,32 @@
-/* What launches of executable graphs mean to the devices. */
+/* What launches of executable graphs need on each device. */
 #ifndef GPUSHARE_GRAPH_EXECUTABLES_H
 #define GPUSHARE_GRAPH_EXECUTABLES_H
 
 #include "interposer/process/process.h"
 
-/* What a launch of a graph means to each device. */
+/* What a launch of a graph needs on each device. */
 struct gs_graph_need {
-  uint32_t devices; /* one bit per ordinal; the other words count where it is set */
-  uint32_t growing; /* where a growth was begun */
-  bool elsewhere;   /* it allocates on .. */
-  CUdevice where;   /* .. this device, which is not of the grant */
+  uint32_t devices; /* one bit per ordinal; the arrays below are valid where it is set */
+  uint32_t growing; /* bits of the devices on which a growth was begun */
+  bool elsewhere;   /* the graph allocates on */
+  CUdevice where;   /* this device, which is not part of the grant */
   uint64_t bytes[GS_MAX_DEVICES];
-  uint64_t reserved[GS_MAX_DEVICES];    /* the growth begun */
+  uint64_t reserved[GS_MAX_DEVICES];    /* the size of the growth begun */
   uint32_t collectives[GS_MAX_DEVICES]; /* in it */
 };
 
-/* What a launch of the graph would mean; false: no memory to look. */
+/* Finds out what a launch of the graph would need; false: out of memory. */
 bool gs_graph_look(CUgraph graph, struct gs_graph_need *need);
-/* Adds what is a collective among kernel nodes. */
+/* Adds a kernel node to the count if it is a collective. */
 void gs_graph_collective(CUgraphNode node, struct gs_graph_need *need);
 
-/* An executable graph was made; its need is remembered. */
+/* Stores, finds and removes the need of an executable graph. */
 void gs_graph_remember(CUgraphExec graph, const struct gs_graph_need *need);
 void gs_graph_find(CUgraphExec graph, struct gs_graph_need *need);
 void gs_graph_forget(CUgraphExec graph);
-/* It has more, or fewer, collectives in it than before. */
+/* Adds `more`, which may be negative, to the graph's number of collectives on a device. */
 void gs_graph_recount(CUgraphExec graph, int ordinal, int64_t more);
-/* Whether any executable graph needs something: nearly everywhere none does. */
+/* Whether any executable graph needs something; in most processes none does. */
 static inline bool gs_graphs_known(void) { return __atomic_load_n(&gs_process->graphs, __ATOMIC_ACQUIRE) > 0; }
 
 #endif

@@ -1,4 +1,4 @@
-/* Calls that make, change, launch and end executable graphs. */
+/* Calls that instantiate, change, launch and destroy executable graphs. */
 #ifndef GPUSHARE_HOOKS_GRAPHS_H
 #define GPUSHARE_HOOKS_GRAPHS_H
 
@@ -12,7 +12,7 @@ static inline uint64_t gs_graph_key(CUgraphExec graph) { return (uint64_t)(uintp
 
 /* ---- update.c ---------------------------------------------------------------------------------------------------- */
 
-/* How long the graph takes is learned anew. Part of all the calls below. */
+/* The time that the graph takes is measured anew after a change. Part of all the calls below. */
 struct gs_around_graph_changed {
   bool active; /* this process is joined */
   uint64_t key;
@@ -69,7 +69,7 @@ CUresult gs_after_graph_upload(struct gs_around_graph_upload *around, CUresult r
 
 struct gs_around_instantiate {
   CUgraphExec *made;
-  bool uploads; /* the graph's memory comes at once */
+  bool uploads; /* the graph's memory is allocated at once */
   struct gs_growing growing;
   struct gs_graph_need need;
 };

@@ -3,10 +3,10 @@
 
 #include "interposer/hooks/graphs/executables.h"
 
-/* Before a call that allocates the graph's memory: turns what the graph may take into growths begun. False, and nothing
- * begun: it does not fit. */
+/* To be called before a call that allocates the graph's memory: begins a growth for everything that the graph may
+ * allocate. False: it does not fit, and no growth was begun. */
 bool gs_graph_memory_begin(struct gs_graph_need *need, CUstream stream);
-/* After it. */
+/* To be called after that call. */
 void gs_graph_memory_end(struct gs_graph_need *need);
 
 #endif
