@@ -1,4 +1,4 @@
-"""The processes of one grant: they join over its grant.sock (native/page/gs_wire.h), and their end is seen by pidfd.
+"""The processes of one grant: they join over its grant.sock (gpushare/wire.py), and their end is seen by pidfd.
 
 A pidfd says that a process is dead; the end of its connection alone does not: a program may close all descriptors and
 go on, or exec another. So the connection's end asks /proc whether the usage page is still mapped.
@@ -11,26 +11,19 @@ import contextlib
 import logging
 import os
 import socket
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec import Struct
 
+from gpushare import wire
 from gpushare.daemon import peer
 from gpushare.errors import GpushareError, RefusedError
 from gpushare.pages import LimitsPage, UsagePage
+from gpushare.wire import JoinError, JoinRequest
 
 log = logging.getLogger(__name__)
-
-# gs_wire.h
-JOIN_MAGIC = 0x67734A31
-WIRE_VERSION = 1
-NO_SLOT = 0xFFFF
-OK, VERSION, FULL, REFUSED, RELEASED = range(5)
-REQUEST = struct.Struct("=IIII")
-REPLY = struct.Struct("=IIIIIi104s")
 
 # Every process of a full grant twice over (an exec joins before the old image's connection was seen to end).
 _CONNECTIONS_MAX = 2048
@@ -72,11 +65,11 @@ class _Member:
 class Rules:
     """Callbacks into the grant.
 
-    `admit` decides on a join: a gs_join_error and a line for the process. `clear` empties the slot of a process that
-    has died. `changed` is called whenever a process joins or leaves, and `write` shortly after, to make that durable.
+    `admit` decides on a join: an answer and a line for the process. `clear` empties the slot of a process that has
+    died. `changed` is called whenever a process joins or leaves, and `write` shortly after, to make that durable.
     """
 
-    admit: Callable[[peer.Peer], tuple[int, str]]
+    admit: Callable[[peer.Peer], tuple[JoinError, str]]
     clear: Callable[[int], None]
     changed: Callable[[], None]
     write: Callable[[], None]
@@ -162,7 +155,7 @@ class TenantSocket:
 
     def _join(self, connection: socket.socket) -> None:
         try:
-            message = connection.recv(REQUEST.size + 1)
+            message = connection.recv(wire.REQUEST_BYTES + 1)
         except BlockingIOError:
             return
         except OSError:
@@ -173,7 +166,7 @@ class TenantSocket:
         try:
             error, text, member = self._admit(connection, message)
         except (GpushareError, OSError) as failure:
-            error, text, member = REFUSED, str(failure), None
+            error, text, member = JoinError.REFUSED, str(failure), None
         if member is None:
             self._refuse(connection, error, text)
             return
@@ -182,10 +175,9 @@ class TenantSocket:
         self._answers.append((connection, member))
         self._changed()
 
-    def _refuse(self, connection: socket.socket, error: int, text: str) -> None:
-        record = MemberRecord(pid=0, started=0, slot=NO_SLOT, generation=0)
+    def _refuse(self, connection: socket.socket, error: JoinError, text: str) -> None:
         with contextlib.suppress(OSError):
-            connection.send(_reply(record, error, text))
+            connection.send(wire.reply(error, text))
         self._drop(connection)
 
     def _changed(self) -> None:
@@ -202,7 +194,7 @@ class TenantSocket:
             log.warning("%s: %s", self._directory, failure)
             for connection, member in answers:
                 self._forget(member)
-                self._refuse(connection, REFUSED, str(failure))
+                self._refuse(connection, JoinError.REFUSED, str(failure))
             self._rules.changed()
             return
         finally:
@@ -214,8 +206,10 @@ class TenantSocket:
         if self._members.get(member.record.slot) is not member:  # died meanwhile
             self._drop(connection)
             return
+        record = member.record
+        message = wire.reply(JoinError.OK, slot=record.slot, generation=record.generation, host_pid=record.pid)
         try:
-            socket.send_fds(connection, [_reply(member.record, OK, "")], [self._bell])
+            socket.send_fds(connection, [message], [self._bell])
         except OSError:
             self._dead(member)
             self._drop(connection)
@@ -225,43 +219,41 @@ class TenantSocket:
         member.connection = connection
         self._loop.add_reader(connection, self._on_message, member)
 
-    def _admit(self, connection: socket.socket, message: bytes) -> tuple[int, str, _Member | None]:
-        if len(message) != REQUEST.size:
-            return VERSION, "the join message has another size: the library and the daemon differ in version", None
-        magic, version, slot, generation = REQUEST.unpack(message)
-        if (magic, version) != (JOIN_MAGIC, WIRE_VERSION):
-            return (
-                VERSION,
-                f"the daemon speaks version {WIRE_VERSION} of the join protocol, the library {version}",
-                None,
-            )
+    def _admit(self, connection: socket.socket, message: bytes) -> tuple[JoinError, str, _Member | None]:
+        request = JoinRequest.parse(message)
+        if request is None:
+            text = "the join message has another size: the library and the daemon differ in version"
+            return JoinError.VERSION, text, None
+        if not request.understood:
+            text = f"the daemon speaks version {wire.VERSION} of the join protocol, the library {request.version}"
+            return JoinError.VERSION, text, None
         who = peer.credentials(connection)
         if who.pid <= 0:
-            return REFUSED, "the process is in a pid namespace that the daemon cannot see", None
+            return JoinError.REFUSED, "the process is in a pid namespace that the daemon cannot see", None
         error, text = self._rules.admit(who)
-        if error != OK:
+        if error != JoinError.OK:
             return error, text, None
         pidfd = peer.open_pidfd(connection, who.pid)
         member: _Member | None = None
         try:
             started = peer.start_time(who.pid)
             if started is None:
-                return REFUSED, "the process is ending", None
+                return JoinError.REFUSED, "the process is ending", None
             self._end_of_old_images(who.pid)
-            if (held := self._rejoin(who.pid, started, slot, generation)) is not None:
-                return OK, "", held
+            if (held := self._rejoin(who.pid, started, request)) is not None:
+                return JoinError.OK, "", held
             claimed = self._usage.claim(self._limits, who.pid)
             if claimed.index in self._members:
-                return REFUSED, "the usage page says that a taken slot is free: it was tampered with", None
+                return JoinError.REFUSED, "the usage page says that a taken slot is free: it was tampered with", None
             record = MemberRecord(pid=who.pid, started=started, slot=claimed.index, generation=claimed.generation)
             member = _Member(record, pidfd)
         except RefusedError as full:
-            return FULL, str(full), None
+            return JoinError.FULL, str(full), None
         finally:
             if member is None:
                 os.close(pidfd)
         self._add(member)
-        return OK, "", member
+        return JoinError.OK, "", member
 
     def _end_of_old_images(self, pid: int) -> None:
         """An exec closed the old image's connection before the new one could join: read its end now, before the loop
@@ -272,11 +264,11 @@ class TenantSocket:
             if member.exec_timer is not None:
                 self._dead(member)
 
-    def _rejoin(self, pid: int, started: int, slot: int, generation: int) -> _Member | None:
-        member = self._members.get(slot)
+    def _rejoin(self, pid: int, started: int, request: JoinRequest) -> _Member | None:
+        member = self._members.get(request.slot)
         if member is None or member.record.pid != pid or member.record.started != started:
             return None
-        if member.record.generation != generation:
+        if member.record.generation != request.generation:
             return None
         self._hang_up(member)
         return member
@@ -332,11 +324,6 @@ class TenantSocket:
     def _dead(self, member: _Member) -> None:
         self._forget(member)
         self._changed()
-
-
-def _reply(record: MemberRecord, error: int, text: str) -> bytes:
-    line = text.encode(errors="replace")[:103]
-    return REPLY.pack(JOIN_MAGIC, WIRE_VERSION, error, record.slot, record.generation, record.pid, line)
 
 
 def bind_unix(path: Path, kind: socket.SocketKind, mode: int) -> socket.socket:

@@ -9,7 +9,7 @@ import logging
 from typing import Any
 
 from gpushare.arbiter import Arbiter
-from gpushare.daemon import tenant_socket, workloads
+from gpushare.daemon import workloads
 from gpushare.daemon.peer import Peer
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.serving import Serving
@@ -20,6 +20,7 @@ from gpushare.daemon.watch import Change
 from gpushare.errors import FailedError
 from gpushare.policy import lifecycle
 from gpushare.policy.lifecycle import Kind, Phase
+from gpushare.wire import JoinError
 
 log = logging.getLogger(__name__)
 
@@ -158,22 +159,22 @@ class Transitions:
             write=lambda: self._write_members(live),
         )
 
-    def _admit(self, live: Live, who: Peer) -> tuple[int, str]:
+    def _admit(self, live: Live, who: Peer) -> tuple[JoinError, str]:
         answer, reason = self._answer(live, who)
         log.debug("join grant=%s pid=%d uid=%d answer=%d reason=%r", live.id, who.pid, who.uid, answer, reason)
         return answer, reason
 
-    def _answer(self, live: Live, who: Peer) -> tuple[int, str]:
+    def _answer(self, live: Live, who: Peer) -> tuple[JoinError, str]:
         life = live.record.life
         if life.phase.ended:
-            return tenant_socket.RELEASED, f"grant {live.id} has ended ({life.reason})"
+            return JoinError.RELEASED, f"grant {live.id} has ended ({life.reason})"
         if life.phase is not Phase.ACTIVE:
-            return tenant_socket.REFUSED, f"grant {live.id} is not in use yet: start its container or process first"
+            return JoinError.REFUSED, f"grant {live.id} is not in use yet: start its container or process first"
         if not workloads.admits(live, who.pid):
-            return tenant_socket.REFUSED, f"process {who.pid} is not in the cgroup of grant {live.id}"
+            return JoinError.REFUSED, f"process {who.pid} is not in the cgroup of grant {live.id}"
         if live.usage is not None and live.usage.torn:
-            return tenant_socket.REFUSED, f"the usage page of grant {live.id} is damaged: create another grant"
-        return tenant_socket.OK, ""
+            return JoinError.REFUSED, f"the usage page of grant {live.id} is damaged: create another grant"
+        return JoinError.OK, ""
 
     def _members_changed(self, live: Live) -> None:
         if live.socket is None or live.record.phase.ended:

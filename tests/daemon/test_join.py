@@ -4,15 +4,17 @@ import ctypes
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+from joinmessages import answered, request
 from waiting import until
 
+from gpushare._native import ffi
 from gpushare.pages import LimitsPage, UsagePage
+from gpushare.wire import JoinError
 
 JOINER = Path(__file__).with_name("joiner.py")
 
@@ -124,10 +126,10 @@ def test_stranger_is_refused_by_cgroup(daemon, client):
     path = daemon.layout.grants / grant_id / "self" / "grant.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect(str(path))
-        connection.send(struct.pack("=IIII", 0x67734A31, 1, 0xFFFF, 0))
-        error, text = struct.unpack("=8xI12x104s", connection.recv(128))
-    assert error == 3
-    assert b"not in the cgroup" in text
+        connection.send(request())
+        answer = answered(connection.recv(128))
+    assert answer.error == JoinError.REFUSED
+    assert b"not in the cgroup" in ffi.string(answer.message)
     assert client.grant(grant_id)["processes"] == [child.pid]
 
 
@@ -144,13 +146,13 @@ def test_nobody_joins_a_grant_that_is_not_in_use(client, daemon):
 def test_malformed_joins_are_answered_and_harm_nobody(daemon, client):
     child, grant_id = daemon.join()
     path = str(daemon.layout.grants / grant_id / "self" / "grant.sock")
-    for message in (b"x", b"\0" * 16, struct.pack("=IIII", 0x67734A31, 2, 0, 0), b"y" * 4000):
+    for message in (b"x", b"\0" * 16, request(version=2), b"y" * 4000):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
             connection.connect(path)
             connection.send(message)
-            error, text = struct.unpack("=8xI12x104s", connection.recv(128))
-        assert error == 1
-        assert b"version" in text
+            answer = answered(connection.recv(128))
+        assert answer.error == JoinError.VERSION
+        assert b"version" in ffi.string(answer.message)
     silent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     silent.connect(path)
     silent.close()

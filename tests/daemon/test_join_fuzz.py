@@ -2,7 +2,6 @@
 
 import json
 import os
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,21 +12,21 @@ import joinfuzz
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from joinmessages import answered, request
 from waiting import until
 
+from gpushare._native import ffi, lib
 from gpushare.enforce import cgroup
 
-# gs_wire.h
-MAGIC, VERSION, NO_SLOT, SLOTS = 0x67734A31, 1, 0xFFFF, 1024
-OK, OTHER_VERSION, REFUSED = 0, 1, 3
-HONEST = struct.pack("=IIII", MAGIC, VERSION, NO_SLOT, 0)
+MAGIC, VERSION, NO_SLOT, SLOTS = lib.GS_JOIN_MAGIC, lib.GS_WIRE_VERSION, lib.GS_NO_SLOT, lib.GS_MAX_SLOTS
+HONEST = request()
 CONNECTIONS = 2048  # the daemon's limit for one grant
 
 WORDS = st.one_of(
     st.sampled_from([0, 1, 2, MAGIC, NO_SLOT, SLOTS - 1, SLOTS, 1 << 31, (1 << 32) - 1]), st.integers(0, (1 << 32) - 1)
 )
 REQUESTS = st.builds(
-    struct.pack, st.just("=IIII"), st.sampled_from([MAGIC, 0]), st.sampled_from([VERSION, 2]), WORDS, WORDS
+    request, slot=WORDS, generation=WORDS, magic=st.sampled_from([MAGIC, 0]), version=st.sampled_from([VERSION, 2])
 )
 MESSAGES = st.one_of(
     st.just(HONEST),
@@ -103,16 +102,18 @@ def check(messages: list[bytes], answer: tuple[bytes, int] | None, *, member: bo
     if answer is None:
         assert not messages or not messages[0], "what was said is answered"
         return
-    magic, version, error, slot, generation, pid, text = struct.unpack("=IIIIIi104s", answer[0])
-    assert (magic, version) == (MAGIC, VERSION)
-    assert text.endswith(b"\0")
-    understood = len(messages[0]) == len(HONEST) and struct.unpack_from("=II", messages[0]) == (MAGIC, VERSION)
-    assert error == (OTHER_VERSION if not understood else OK if member else REFUSED), text
-    if error == OK:
-        assert slot < SLOTS and generation > 0 and pid > 0 and answer[1] == 1
+    said = answered(answer[0])
+    text = ffi.string(said.message)
+    assert (said.magic, said.version) == (MAGIC, VERSION)
+    assert said.message[len(said.message) - 1] == b"\0"
+    understood = len(messages[0]) == len(HONEST) and messages[0][:8] == HONEST[:8]
+    right = lib.GS_JOIN_OK if member else lib.GS_JOIN_REFUSED
+    assert said.error == (right if understood else lib.GS_JOIN_VERSION), text
+    if said.error == lib.GS_JOIN_OK:
+        assert said.slot < SLOTS and said.generation > 0 and said.host_pid > 0 and answer[1] == 1
     else:
-        assert (slot, generation, pid, answer[1]) == (NO_SLOT, 0, 0, 0)
-        assert text.strip(b"\0")
+        assert (said.slot, said.generation, said.host_pid, answer[1]) == (NO_SLOT, 0, 0, 0)
+        assert text
 
 
 @pytest.mark.parametrize("examples", [40, pytest.param(200, marks=pytest.mark.slow)])

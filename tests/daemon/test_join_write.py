@@ -5,10 +5,13 @@ import os
 import socket
 
 import pytest
+from joinmessages import answered, request
 
-from gpushare.daemon.tenant_socket import JOIN_MAGIC, NO_SLOT, OK, REFUSED, REPLY, REQUEST, Rules, TenantSocket
+from gpushare._native import ffi
+from gpushare.daemon.tenant_socket import Rules, TenantSocket
 from gpushare.errors import FailedError
 from gpushare.pages import DeviceLimits, LimitsPage, UsagePage
+from gpushare.wire import NO_SLOT, JoinError
 
 
 @pytest.fixture
@@ -33,7 +36,7 @@ class Written:
             raise FailedError("the ledger cannot be written: disk full")
 
     def rules(self):
-        return Rules(lambda _: (OK, ""), lambda _: None, lambda: None, self.write)
+        return Rules(lambda _: (JoinError.OK, ""), lambda _: None, lambda: None, self.write)
 
 
 def run(tmp_path, pages, scene):
@@ -51,19 +54,21 @@ def run(tmp_path, pages, scene):
 
 
 async def join(tmp_path):
-    """(the connection, the reply's fields)"""
+    """(the connection, the reply)"""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     connection.connect(str(tmp_path / "grant.sock"))
-    connection.send(REQUEST.pack(JOIN_MAGIC, 1, NO_SLOT, 0))
-    reply = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(connection, REPLY.size), 20)
-    return connection, REPLY.unpack(reply)
+    connection.send(request())
+    reply = await asyncio.wait_for(
+        asyncio.get_running_loop().sock_recv(connection, ffi.sizeof("struct gs_join_reply")), 20
+    )
+    return connection, answered(reply)
 
 
 def test_a_crowd_is_written_in_few_pieces_each_before_its_answers(tmp_path, pages):
     async def scene(tenant, written):
         found = await asyncio.gather(*(join(tmp_path) for _ in range(100)))
-        assert {fields[2] for _, fields in found} == {OK}
-        assert sorted(fields[3] for _, fields in found) == list(range(100))
+        assert {answer.error for _, answer in found} == {JoinError.OK}
+        assert sorted(answer.slot for _, answer in found) == list(range(100))
         assert sorted(written.said[-1]) == list(range(100))
         assert len(written.said) < 80
         for connection, _ in found:
@@ -75,14 +80,14 @@ def test_a_crowd_is_written_in_few_pieces_each_before_its_answers(tmp_path, page
 def test_what_cannot_be_written_is_refused_with_the_reason_and_keeps_no_slot(tmp_path, pages):
     async def scene(tenant, written):
         written.full = True
-        connection, fields = await join(tmp_path)
-        assert (fields[2], fields[3]) == (REFUSED, NO_SLOT)
-        assert b"disk full" in fields[6]
+        connection, answer = await join(tmp_path)
+        assert (answer.error, answer.slot) == (JoinError.REFUSED, NO_SLOT)
+        assert b"disk full" in ffi.string(answer.message)
         assert tenant.records == []
         connection.close()
         written.full = False
-        connection, fields = await join(tmp_path)
-        assert fields[2] == OK
+        connection, answer = await join(tmp_path)
+        assert answer.error == JoinError.OK
         connection.close()
 
     run(tmp_path, pages, scene)
@@ -94,10 +99,10 @@ def test_one_that_went_before_it_was_told_leaves_nothing(tmp_path, pages):
         # It waits, as it follows the first so closely; the connection is closed by the time it is processed.
         gone = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         gone.connect(str(tmp_path / "grant.sock"))
-        gone.send(REQUEST.pack(JOIN_MAGIC, 1, NO_SLOT, 0))
+        gone.send(request())
         gone.close()
-        other, fields = await join(tmp_path)
-        assert fields[2] == OK
+        other, answer = await join(tmp_path)
+        assert answer.error == JoinError.OK
         deadline = asyncio.get_running_loop().time() + 20
         while len(tenant.records) != 2:
             assert asyncio.get_running_loop().time() < deadline, tenant.records

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 from driverclient import Client
-from handmade import Grant, Simulator, reply
+from handmade import Grant, Simulator
+from joinmessages import reply
 from waiting import until
 
 NOT_READY = 802

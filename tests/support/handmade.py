@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import joinmessages
 from simulated import CONTEXT, Sim, Wire
 
 from gpushare import paths
@@ -19,7 +20,6 @@ from gpushare._native import ffi, lib
 
 LIMITS, USAGE = "struct gs_limits", "struct gs_usage"
 LIMITS_BYTES, USAGE_BYTES, SLOTS = ffi.sizeof(LIMITS), ffi.sizeof(USAGE), lib.GS_MAX_SLOTS
-JOIN_MAGIC, WIRE_VERSION = lib.GS_JOIN_MAGIC, lib.GS_WIRE_VERSION
 MS = 1_000_000
 
 
@@ -56,12 +56,6 @@ class Slot:
     def set_cut(self, cut: int) -> None:
         """Writes the lease word as the arbiter does. The caller must wake waiting threads (Grant.wake)."""
         self._words.cut = cut
-
-
-def reply(error: int = 0, slot: int = 0, generation: int = 1, text: bytes = b"", magic: int = JOIN_MAGIC) -> bytes:
-    """A daemon's answer to a join."""
-    made = ffi.new("struct gs_join_reply *", [magic, WIRE_VERSION, error, slot, generation, 1, text])
-    return bytes(ffi.buffer(made))
 
 
 class Grant:
@@ -122,8 +116,8 @@ class Grant:
                 connection, _ = self._server.accept()
             except OSError:
                 return
-            request = ffi.from_buffer("struct gs_join_request *", connection.recv(64))
-            assert (request.magic, request.version) == (JOIN_MAGIC, WIRE_VERSION)
+            request = joinmessages.asked(connection.recv(64))
+            assert (request.magic, request.version) == (lib.GS_JOIN_MAGIC, lib.GS_WIRE_VERSION)
             slot, generation = request.slot, request.generation
             if slot == lib.GS_NO_SLOT:
                 slot, generation = self._slots, 1
@@ -133,7 +127,7 @@ class Grant:
                 given.state, given.generation = lib.GS_SLOT_LIVE, generation
                 given.pid = struct.unpack("<iII", peer)[0]
                 self.limits.slots_high = self._slots
-            socket.send_fds(connection, [reply(lib.GS_JOIN_OK, slot, generation)], [self.bell])
+            socket.send_fds(connection, [joinmessages.reply(lib.GS_JOIN_OK, slot, generation)], [self.bell])
             self._joined.append(connection)
 
     def _beat(self) -> None:

@@ -1,0 +1,53 @@
+"""The messages of a grant's socket (native/page/gs_wire.h) as typed objects."""
+
+import enum
+from dataclasses import dataclass
+from typing import Self
+
+from gpushare._native import ffi, lib
+
+VERSION = lib.GS_WIRE_VERSION
+NO_SLOT = lib.GS_NO_SLOT
+REQUEST_BYTES = ffi.sizeof("struct gs_join_request")
+
+
+class JoinError(enum.IntEnum):
+    """`error` of a reply."""
+
+    OK = lib.GS_JOIN_OK
+    VERSION = lib.GS_JOIN_VERSION
+    FULL = lib.GS_JOIN_FULL
+    REFUSED = lib.GS_JOIN_REFUSED
+    RELEASED = lib.GS_JOIN_RELEASED
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """What a process sends. Nothing in it is trusted."""
+
+    magic: int
+    version: int
+    slot: int
+    generation: int
+
+    @classmethod
+    def parse(cls, message: bytes) -> Self | None:
+        """None if it has another size."""
+        if len(message) != REQUEST_BYTES:
+            return None
+        words = ffi.from_buffer("struct gs_join_request *", message)
+        return cls(words.magic, words.version, words.slot, words.generation)
+
+    @property
+    def understood(self) -> bool:
+        """Whether it is a join of this version."""
+        return (self.magic, self.version) == (lib.GS_JOIN_MAGIC, VERSION)
+
+
+def reply(error: JoinError, text: str = "", *, slot: int = NO_SLOT, generation: int = 0, host_pid: int = 0) -> bytes:
+    """What the daemon answers. A long text is cut."""
+    words = ffi.new("struct gs_join_reply *")
+    words.magic, words.version, words.error = lib.GS_JOIN_MAGIC, VERSION, error
+    words.slot, words.generation, words.host_pid = slot, generation, host_pid
+    words.message = text.encode(errors="replace")[: ffi.sizeof(words.message) - 1]
+    return bytes(ffi.buffer(words))
