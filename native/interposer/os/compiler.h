@@ -1,10 +1,10 @@
-/* What we ask of the compiler. */
+/* Compiler-specific definitions. */
 #ifndef GPUSHARE_COMPILER_H
 #define GPUSHARE_COMPILER_H
 
 #define GS_LIKELY(condition) __builtin_expect(!!(condition), 1)
-/* Thread-local storage that is reached without a call: the library is loaded at the program's start, or opened early
- * enough to find room in the static block. */
+/* Thread-local storage that is accessed without a function call: the library is loaded at program start, or early
+ * enough to find room in the static TLS block. */
 #define GS_TLS_MODEL __attribute__((tls_model("initial-exec")))
 #define GS_TLS static __thread GS_TLS_MODEL
 

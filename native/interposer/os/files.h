@@ -1,5 +1,5 @@
-/* A process that may open no, or too few, further files: the driver answers that with errors that say nothing of it,
- * and two of the descriptors are ours. */
+/* Detects a process that has reached its limit on open files: the driver then fails with errors that do not mention it,
+ * and two of the descriptors are the interposer's. */
 #ifndef GPUSHARE_FILES_H
 #define GPUSHARE_FILES_H
 
@@ -8,10 +8,11 @@
 #include "api/gs_cuda.h"
 #include "page/gs_err.h"
 
+/* Whether the process cannot open more files. */
 bool gs_files_short(void);
-/* -EMFILE, with the limit and what to do. */
+/* Fills err with the limit and what to do, and returns -EMFILE. */
 int gs_files_fail(struct gs_err *err);
-/* A call of the driver failed: says one line, once per process, if that is why. */
+/* To be called after a driver call failed: prints one line, once per process, if the limit is the reason. */
 void gs_files_mention(const char *call, CUresult result);
 
 #endif

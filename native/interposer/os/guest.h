@@ -1,4 +1,4 @@
-/* Services of the process that need nothing but libc. */
+/* Services that need only libc. */
 #ifndef GPUSHARE_GUEST_H
 #define GPUSHARE_GUEST_H
 
@@ -6,21 +6,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Zeroed anonymous memory that a fork's child sees zeroed again. NULL when the system has none. */
+/* Zeroed anonymous memory that is zeroed again in a forked child. NULL if out of memory. */
 void *gs_private_map(size_t bytes);
 
-/* A lock for gs_private_map memory: 0 is unlocked, so a fork's child never inherits a held one. Not recursive. */
+/* A lock for memory of gs_private_map: 0 is unlocked, so a forked child never inherits a held lock. Not recursive. */
 void gs_lock(uint32_t *lock);
 void gs_unlock(uint32_t *lock);
 
-/* One line on stderr, prefixed "gpushare: ". At most 20 lines per process; errno is kept. */
+/* Prints one line on stderr, prefixed "gpushare: ". At most 20 lines per process; preserves errno. */
 __attribute__((format(printf, 1, 2))) void gs_say(const char *format, ...);
-/* The same for a person who asked for it (GPUSHARE_DEBUG): as many lines as there are. */
+/* The same for debugging output that the user asked for (GPUSHARE_DEBUG), without a limit on the number of lines. */
 __attribute__((format(printf, 1, 2))) void gs_debug(const char *format, ...);
 
 uint64_t gs_now(void); /* CLOCK_MONOTONIC, ns */
-/* Waits while *word == value, at most timeout_ns (0: for ever). shared: the word is in a page of another process too.
- * Keeps errno. False on timeout. */
+/* Waits while *word == value, at most timeout_ns (0: no limit). shared: other processes map the word, too. Preserves
+ * errno. False on timeout. */
 bool gs_futex_wait(const uint32_t *word, uint32_t value, uint64_t timeout_ns, bool shared);
 void gs_futex_wake(const uint32_t *word, int count, bool shared);
 

@@ -1,4 +1,4 @@
-/* Process-private locks. */
+/* Process-private locks that take one atomic operation when they are free. */
 #ifndef GPUSHARE_LATCH_H
 #define GPUSHARE_LATCH_H
 
@@ -7,7 +7,7 @@
 
 #include "interposer/os/guest.h"
 
-/* One atomic exchange when it is free. */
+/* A futex-based lock. */
 struct gs_latch {
   uint32_t word; /* 0 free, 1 held, 2 held and waited for */
 };
@@ -27,23 +27,24 @@ static inline void gs_latch_drop(struct gs_latch *latch) {
     gs_latch_wake(latch);
 }
 
-/* A latch that one thread, its owner, passes with two plain stores: most programs launch from one thread. Another
- * thread takes the latch, takes the ownership away, makes every processor see that (membarrier) and waits until the
- * owner is out. A thread that took the latch often enough in a row becomes the owner. */
+/* A latch that one thread, its owner, takes and releases with two plain stores, since most programs launch from one
+ * thread. Another thread takes the inner latch, revokes the ownership, makes all processors see that (membarrier) and
+ * waits until the owner has left. A thread that took the latch often enough in a row becomes the owner. */
 struct gs_biased {
-  const void *owner; /* a thread's gs_self; NULL: everybody takes the latch */
-  uint32_t inside;   /* the owner is, or is about to look whether it still owns; written by it alone */
-  bool latched;      /* the thread inside holds the latch; written by that thread */
+  const void *owner; /* a thread's gs_self; NULL: all threads take the latch */
+  /* the owner is inside, or is about to check whether it still owns the latch; written by the owner only */
+  uint32_t inside;
+  bool latched; /* the thread inside holds the inner latch; written by that thread */
   struct gs_latch latch;
-  /* Below: under the latch. */
+  /* Below: protected by the latch. */
   const void *last;
-  uint32_t run;   /* times in a row that `last` took it */
-  uint32_t after; /* so many make it the owner; 0: the least */
-  uint64_t since; /* when the owner became it */
+  uint32_t run;   /* number of times in a row that `last` took it */
+  uint32_t after; /* number of times after which it becomes the owner; 0: the minimum */
+  uint64_t since; /* when the owner became the owner */
 };
 void gs_biased_slow(struct gs_biased *biased);
 void gs_biased_leave_latch(struct gs_biased *biased);
-/* Whether this system can take an ownership away; without it there is none. Once per process. */
+/* Checks whether this system can revoke an ownership; if not, there are no owners. To be called once per process. */
 void gs_biased_start(void);
 
 extern __thread char gs_self __attribute__((tls_model("initial-exec"), visibility("hidden")));
@@ -51,7 +52,7 @@ extern __thread char gs_self __attribute__((tls_model("initial-exec"), visibilit
 static inline void gs_biased_take(struct gs_biased *biased) {
   if (__builtin_expect(__atomic_load_n(&biased->owner, __ATOMIC_RELAXED) == &gs_self, 1)) {
     __atomic_store_n(&biased->inside, 1, __ATOMIC_RELAXED);
-    __atomic_signal_fence(__ATOMIC_SEQ_CST); /* between processors membarrier does it */
+    __atomic_signal_fence(__ATOMIC_SEQ_CST); /* for other processors, membarrier orders these */
     if (__builtin_expect(__atomic_load_n(&biased->owner, __ATOMIC_ACQUIRE) == &gs_self, 1))
       return;
     __atomic_store_n(&biased->inside, 0, __ATOMIC_RELEASE);

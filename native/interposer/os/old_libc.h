@@ -1,6 +1,6 @@
-/* Included first in every file of the interposer: the libc functions we use bind to the versions every image has. A
- * library that needs a newer version than an image's libc would stop every program in it from starting. GLIBC_2.2.5 is
- * the oldest on x86-64, 2.17 on aarch64. */
+/* Included first in every file of the interposer: binds the libc functions it uses to versions that every image has. A
+ * library that needs a newer version than the image's libc would prevent every program in the image from starting.
+ * GLIBC_2.2.5 is the oldest version on x86-64, 2.17 on aarch64. */
 #ifndef GPUSHARE_OLD_LIBC_H
 #define GPUSHARE_OLD_LIBC_H
 

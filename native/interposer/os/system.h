@@ -1,4 +1,4 @@
-/* What we ask of the system without libc wrappers that old libcs lack. */
+/* System calls without libc wrappers that old versions of libc lack. */
 #ifndef GPUSHARE_OS_H
 #define GPUSHARE_OS_H
 
@@ -24,7 +24,8 @@ static inline uint32_t gs_pid_namespace(void) {
   return gs_stat("/proc/self/ns/pid", &file) == 0 ? (uint32_t)file.st_ino : 0;
 }
 
-/* Not libc's, which a cancelled thread would end in: what it holds or has announced here must not outlive it. */
+/* Sleeps. Not libc's nanosleep, which is a cancellation point: a cancelled thread would leave locks held and
+ * announcements in place. */
 static inline void gs_nap(uint64_t ns) {
   struct timespec nap = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
   syscall(SYS_nanosleep, &nap, NULL);

@@ -1,28 +1,28 @@
-/* Hash tables of records of one size, in memory that a fork's child sees empty. Each is under a lock, which several may
- * share that change together. */
+/* Hash tables of fixed-size records, in memory that is empty in a forked child. A lock protects each table; tables that
+ * change together share one lock. */
 #ifndef GPUSHARE_TABLE_H
 #define GPUSHARE_TABLE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* All zero is a table that stays empty. To be in memory of gs_private_map. */
+/* A zeroed table is valid and stays empty. The struct has to be in memory of gs_private_map. */
 struct gs_table {
   uint32_t *lock;
-  uint32_t record_bytes; /* of a record, which begins with its key, a uint64_t */
-  uint32_t size, used;   /* places, a power of two or 0; those taken */
-  unsigned char *taken;  /* a byte for each place, behind the records */
+  uint32_t record_bytes; /* size of a record, which begins with its key, a uint64_t */
+  uint32_t size, used;   /* number of places, a power of two or 0; number of places in use */
+  unsigned char *taken;  /* one byte for each place, after the records */
   unsigned char *records;
 };
 
-/* Once, before it is used. */
+/* To be called once, before the table is used. */
 static inline void gs_table_begin(struct gs_table *table, uint32_t *lock, uint32_t record_bytes) {
   table->lock = lock;
   table->record_bytes = record_bytes;
 }
 
-/* Makes sure that `more` records can be added: call before the driver is asked, so that nothing it gave goes
- * unrecorded. False: there is no memory. Takes the lock itself. */
+/* Makes room for `more` records: call it before the driver, so that nothing the driver returns goes unrecorded. False:
+ * out of memory. Takes the lock itself. */
 bool gs_table_room(struct gs_table *table, unsigned more);
 
 void gs_table_lock(struct gs_table *table);
@@ -30,12 +30,13 @@ void gs_table_unlock(struct gs_table *table);
 
 /* ---- with the lock held ---- */
 
-/* NULL where there is none. Good until the next add or remove. */
+/* NULL if there is no such record. Valid until the next add or remove. */
 void *gs_table_find(const struct gs_table *table, uint64_t key);
-/* A copy; of two with the same key either is found. */
+/* Adds a copy of the record. If two records have the same key, a search finds either. */
 void gs_table_add(struct gs_table *table, const void *record);
 void gs_table_remove(struct gs_table *table, void *record);
-/* The record after *at (start with 0), or NULL. After a remove others may have moved before *at. */
+/* Iterates: returns the record after *at (start with 0), or NULL. After a removal, other records may have moved before
+ * *at. */
 void *gs_table_next(const struct gs_table *table, uint32_t *at);
 
 /* ---- which take the lock themselves ---- */
@@ -43,7 +44,7 @@ void *gs_table_next(const struct gs_table *table, uint32_t *at);
 void gs_table_put(struct gs_table *table, const void *record);
 /* Copies the record to out; false if there is none. */
 bool gs_table_copy(struct gs_table *table, uint64_t key, void *out);
-/* The same, and removes it. */
+/* Copies the record to out and removes it; false if there is none. */
 bool gs_table_take(struct gs_table *table, uint64_t key, void *out);
 /* Replaces the record of the same key; false if there is none. */
 bool gs_table_replace(struct gs_table *table, const void *record);

@@ -3,11 +3,11 @@
 
 #include "interposer/process/process.h"
 
-/* The machine has the device, and the grant has not. */
+/* Whether the machine has the device, but not the grant. */
 bool gs_elsewhere(CUdevice device);
-/* One of the places is memory of such a device; *device is the first. NULL is no place. */
+/* Whether one of the places is memory of such a device; *device is the first one. NULL counts as no place. */
 bool gs_place_elsewhere(const CUmemLocation *places, size_t count, CUdevice *device);
-/* Says so, once per process; gives CUDA_ERROR_NOT_PERMITTED. */
+/* Prints a line about it, once per process, and returns CUDA_ERROR_NOT_PERMITTED. */
 CUresult gs_refuse_elsewhere(CUdevice device);
 
 #endif

@@ -12,19 +12,20 @@ struct gs_green {
   uint64_t number; /* distinguishes contexts that had the same handle */
 };
 
-/* Makes sure that one more can be added: call before the driver is asked. False: there is no memory. */
+/* Makes room for one more entry: call it before the driver. False: out of memory. */
 bool gs_green_room(void);
-/* The number is given here. */
+/* Adds a green context and assigns its number. */
 void gs_green_add(CUcontext context, CUcontext primary, int ordinal);
-/* False: context is no green one that is alive. */
+/* False: context is not a live green context. */
 bool gs_green_find(CUcontext context, struct gs_green *found);
 void gs_green_remove(CUcontext context);
-/* The primary context is gone, and its green ones with it. */
+/* Removes the green contexts of a primary context that has ended. */
 void gs_greens_remove(CUcontext primary);
 
-/* The context whose memory and programs it uses: of a green context the primary one, else itself. */
+/* The context whose memory and programs a context uses: for a green context its primary one, else the context
+ * itself. */
 CUcontext gs_context_owner(CUcontext context);
-/* That of the calling thread's current context; NULL: it has none. */
+/* The same for the calling thread's current context; NULL: it has none. */
 CUcontext gs_owner_current(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* The ends of contexts and streams that work was submitted to. */
+/* Handles the end of contexts and streams with submitted work. */
 #ifndef GPUSHARE_TIME_CONTEXTS_H
 #define GPUSHARE_TIME_CONTEXTS_H
 
@@ -6,11 +6,12 @@
 
 void gs_stream_ending(CUstream handle);
 
-/* A call is about to be made that may end the context, and the green contexts in it: from now on their marks and events
- * are not touched, what is in flight stays in flight. Then one of the two below. */
+/* A call is about to be made that may end the context and its green contexts: until one of the two functions below is
+ * called, their marks and events are not touched and work in flight counts as in flight. */
 void gs_time_context_ending(CUcontext context, int ordinal);
 void gs_time_context_lives(CUcontext context, int ordinal);
-/* The driver ended it: streams, events and captures went along, and their handles may be others' already. */
+/* The driver ended the context: its streams, events and captures ended with it, and their handles may already be
+ * reused. */
 void gs_time_context_gone(CUcontext context, int ordinal);
 
 #endif

@@ -4,8 +4,10 @@
 
 #include "interposer/time/timing.h"
 
+/* An unused event of the context, which has to be current. NULL: none is free and none may be created now. */
 CUevent gs_event_take(struct gs_context *context);
 
+/* Returns an event for reuse. */
 void gs_event_give(struct gs_context *context, CUevent event);
 
 #endif

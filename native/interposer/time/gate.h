@@ -1,5 +1,5 @@
-/* The gate: a submission passes while the arbiter leases the device to this grant, and while little enough is in
- * flight. */
+/* The gate: lets a submission pass while the arbiter leases the device to this grant and the work in flight is below
+ * its bound. */
 #ifndef GPUSHARE_TIME_GATE_H
 #define GPUSHARE_TIME_GATE_H
 
@@ -8,17 +8,17 @@
 /* What one observer saw of the daemon's heartbeat. */
 struct gs_heartbeat {
   uint32_t beat;
-  uint64_t time; /* of the last change; 0: not looked yet */
+  uint64_t time; /* of the last change; 0: not read yet */
 };
 
-/* Decides between leases and the local budget, for all devices. */
+/* Decides, for all devices, whether leases or the local budget apply. */
 void gs_daemon_check(struct gs_heartbeat *seen, uint64_t now);
 
-/* Waits for a lease, or for the local budget where the daemon is gone. Gives the lease word that let it through. */
+/* Waits for a lease or, without a daemon, for the local budget. Returns the lease word that let the submission pass. */
 uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream);
 
-/* Waits until the work in flight is under the bound, softly: a stuck stream takes the launch of key, only not too
- * fast. */
+/* Waits until the work in flight is below the bound. The bound is soft: a stuck stream accepts the launch of key, at a
+ * limited rate. */
 void gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint64_t key);
 
 #endif

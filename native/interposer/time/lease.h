@@ -1,4 +1,4 @@
-/* The lease of a device, and who else may be on it. */
+/* The lease of a device, and which others may have work on it. */
 #ifndef GPUSHARE_TIME_LEASE_H
 #define GPUSHARE_TIME_LEASE_H
 
@@ -9,14 +9,15 @@ static inline double gs_bound(const struct gs_time_device *device) {
   uint64_t given = __atomic_load_n(&device->limits->inflight_bound_ns, __ATOMIC_RELAXED);
   uint32_t residents = __atomic_load_n(&device->residents, __ATOMIC_RELAXED);
   double bound = given ? (double)(int64_t)given : GS_BOUND_DEFAULT_NS;
-  /* It holds for the grant: its processes share it. */
+  /* the bound applies to the grant, so its processes share it */
   return GS_LIKELY(residents <= 1) ? bound : bound / residents;
 }
 
+/* Number of the grant's processes that have work on the device or had some within the last `within` ns. */
 uint32_t gs_slots_active(const struct gs_time_device *device, uint64_t now, uint64_t within);
 
-/* What happens to a device that was revoked: others come, and nothing of ours is there any more once it drained.
- * Without a daemon that is unknown: what runs then is charged in full. */
+/* What runs on a device after the lease was revoked: other grants' work and, once this process has drained, none of its
+ * own. Without a daemon that is unknown, so the work that runs is charged in full. */
 static inline uint32_t gs_others_without_lease(const struct gs_time_device *device, uint32_t lease) {
   const struct gs_slot_device *slot = device->slot;
   if (__atomic_load_n(&device->local, __ATOMIC_RELAXED))
@@ -27,7 +28,7 @@ static inline uint32_t gs_others_without_lease(const struct gs_time_device *devi
   return 1;
 }
 
-/* Who may be on the device, by the lease word just read. */
+/* Which others may have work on the device, given the lease word just read. */
 static inline uint32_t gs_others(const struct gs_time_device *device, uint32_t lease) {
   return lease & GS_LEASE_HELD ? __atomic_load_n(&device->limits->foreign_work, __ATOMIC_ACQUIRE) & 1
                                : gs_others_without_lease(device, lease);
@@ -39,16 +40,17 @@ static inline bool gs_turn_passed(const struct gs_time_device *device, uint32_t 
              __atomic_load_n(&device->meter->foreign_work, __ATOMIC_RELAXED);
 }
 
-/* Tells the meter. Under the device's lock. */
+/* Passes a change of the others on the device to the meter. Called with the device's lock held. */
 void gs_notice_turn(struct gs_time_device *device, uint32_t lease, uint64_t now);
 
-/* The same outside a submission. */
+/* The same outside a submission; takes the lock. */
 void gs_look_at_turn(struct gs_time_device *device);
 
-/* Whether work goes on although the lease was revoked: the ranks of a gang stop at the same collective. */
+/* Whether this process may still submit although the lease was revoked: the ranks of a gang stop at the same
+ * collective. */
 bool gs_under_cut(const struct gs_time_device *device);
 
-/* What was said of a drain holds no more: under a cut, work is about to be submitted. */
+/* Withdraws the report that the device has drained, because work is about to be submitted under a cut. */
 void gs_clear_drained(struct gs_time_device *device);
 
 void gs_set_dependent(struct gs_time_device *device, bool dependent);

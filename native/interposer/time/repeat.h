@@ -1,10 +1,10 @@
-/* Launches like the last one. A program that launches one short kernel after the other pays for the books of each; so a
- * thread whose launch was booked in full may launch the same function into the same stream a few times with no more
- * than a count, which the next one that is booked in full takes in. What is not booked yet is bounded: GS_REPEAT_NS of
- * estimated device time and of the program's rhythm, a quarter of the bound on work in flight.
+/* Fast path for launches that repeat the previous one. Accounting for each of many short launches is expensive. So a
+ * thread whose launch was booked in full may launch the same function into the same stream a few times and only count
+ * the launches; the next launch booked in full accounts for them. The unbooked work is bounded by GS_REPEAT_NS of
+ * estimated device time and of the program's launch interval, and by a quarter of the bound on work in flight.
  *
- * The thread looks at two words only: the lease, and `repeats` of gs_time, which everything that makes a launch another
- * one than it was moves (captures, modules, streams, contexts, the loss of the daemon). */
+ * The thread checks only two words: the lease, and `repeats` of gs_time, which everything that changes the meaning of a
+ * launch increments (captures, modules, streams, contexts, the loss of the daemon). */
 #ifndef GPUSHARE_REPEAT_H
 #define GPUSHARE_REPEAT_H
 
@@ -12,10 +12,10 @@
 #include "interposer/time/timing.h"
 
 enum {
-  GS_REPEAT_NS = 100000, /* half of GS_DRAINED_NS, and of the time after which an idle holder hands its lease over */
-  GS_REPEAT_LEAST = 4,   /* fewer spare little */
+  GS_REPEAT_NS = 100000, /* half of GS_DRAINED_NS, and of the time after which an idle holder loses its lease */
+  GS_REPEAT_LEAST = 4,   /* fewer repetitions save little */
   GS_REPEAT_MOST = 32,
-  GS_REPEAT_SHORT_NS = 10000 /* reading the clock after each wait for a kernel shorter than this is felt */
+  GS_REPEAT_SHORT_NS = 10000 /* for kernels shorter than this, reading the clock after each wait is a noticeable cost */
 };
 
 struct __attribute__((aligned(64))) gs_repeat {
@@ -23,26 +23,28 @@ struct __attribute__((aligned(64))) gs_repeat {
   CUstream handle;
   struct gs_stream *stream;
   const uint32_t *lease_word, *repeats_word;
-  uint32_t lease, repeats; /* those words when the launch was booked */
+  uint32_t lease, repeats; /* values of those words when the launch was booked */
   uint32_t left;
-  uint64_t soon; /* GS_REPEAT_NS after that, by the processor's counter; 0: a short kernel, never asked */
+  /* GS_REPEAT_NS after the booking, in ticks of the processor's counter; 0: a short kernel, so the time is not
+   * checked */
+  uint64_t soon;
 };
 
-/* By stream, as many as a thread is likely to launch into in turns. */
+/* Indexed by a hash of the stream; enough for the streams into which a thread is likely to launch in turn. */
 extern __thread struct gs_repeat gs_repeats[8] __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
 static inline struct gs_repeat *gs_repeat_of(CUstream handle) {
   return &gs_repeats[(uintptr_t)handle * UINT64_C(0x9e3779b97f4a7c15) >> 61];
 }
 
-/* Whether all is as it was when the last launch was booked. */
+/* Whether nothing has changed since the last launch was booked. */
 static inline bool gs_repeat_holds(const struct gs_repeat *repeat) {
   return __atomic_load_n(repeat->repeats_word, __ATOMIC_ACQUIRE) == repeat->repeats &&
          __atomic_load_n(repeat->lease_word, __ATOMIC_ACQUIRE) == repeat->lease &&
          __atomic_load_n(&repeat->stream->repeater, __ATOMIC_RELAXED) == repeat;
 }
 
-/* A launch that may go to the driver, to be counted with gs_repeated when that took it; or NULL. */
+/* Returns non-NULL if a launch may go straight to the driver; call gs_repeated with its result. */
 static inline struct gs_repeat *gs_repeat_launch(uint64_t key, CUstream handle) {
   struct gs_repeat *repeat = gs_repeat_of(handle);
   if (repeat->left == 0 || repeat->key != key || repeat->handle != handle || !gs_repeat_holds(repeat))
@@ -59,8 +61,8 @@ static inline void gs_repeated(struct gs_repeat *repeat, CUresult result) {
     repeat->left = 0;
 }
 
-/* This thread waits for a stream that it launches into: if that is over soon, the books close with the next launch that
- * is booked. Or NULL. */
+/* This thread is about to wait for a stream into which it launches. If the wait is short, it is accounted for with the
+ * next launch that is booked in full. NULL if that does not apply. */
 static inline struct gs_repeat *gs_repeat_wait(CUstream handle) {
   struct gs_repeat *repeat = gs_repeat_of(handle);
   if (repeat->left > 0 && repeat->handle == handle && gs_repeat_holds(repeat) &&
@@ -70,19 +72,20 @@ static inline struct gs_repeat *gs_repeat_wait(CUstream handle) {
   return NULL;
 }
 
-/* The wait is over; whether it took as little time as expected. */
+/* After that wait: whether it was as short as expected. */
 static inline bool gs_repeat_waited(const struct gs_repeat *repeat) {
   return repeat->soon == 0 || gs_ticks_read() < repeat->soon;
 }
 
-/* What a default stream is depends on the context and the thread. */
+/* False for the default streams, whose meaning depends on the context and the thread. */
 static inline bool gs_repeatable(CUstream handle) {
   return handle && handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD;
 }
-/* The launch just booked may be repeated, or not. Under the device's lock. */
+/* Decides whether, and how often, the launch just booked may be repeated. Called with the device's lock held. */
 void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUstream handle, uint32_t lease,
                     double room, uint64_t tick, uint64_t now);
-/* Books what was repeated in the stream. Under the device's lock, before anything else is done with its queue. */
+/* Books the repeated launches of the stream. Called with the device's lock held, before anything else is done with its
+ * queue. */
 static inline uint64_t gs_repeat_pending(const struct gs_stream *stream) {
   return __atomic_load_n(&stream->repeated, __ATOMIC_ACQUIRE) - __atomic_load_n(&stream->absorbed, __ATOMIC_RELAXED);
 }
@@ -93,18 +96,18 @@ static inline void gs_repeat_absorb(struct gs_stream *stream) {
 }
 /* The same for all streams of the device. Takes the lock. */
 void gs_repeat_absorb_all(struct gs_time_device *device);
-/* Something was launched since the stream was last marked or waited for. */
+/* Whether anything was launched since the stream was last marked or waited for. */
 bool gs_stream_open(struct gs_stream *stream);
-/* Ever; tells whether anything came after an event of the program. */
+/* Number of launches so far; shows whether anything was launched after an event of the program. */
 static inline uint64_t gs_stream_launches(const struct gs_stream *stream) {
   return __atomic_load_n(&stream->queue.launches, __ATOMIC_RELAXED) +
          __atomic_load_n(&stream->repeated, __ATOMIC_ACQUIRE);
 }
-/* All of it is done, whatever its queue still says. */
+/* Whether all work is known to be done, even if the stream's queue is not up to date. */
 static inline bool gs_stream_known_done(const struct gs_stream *stream) {
   return stream->done_launches == gs_stream_launches(stream) + 1;
 }
-/* From now on no launch is taken for a repetition of one before. */
+/* From now on no launch counts as a repetition of an earlier one. */
 static inline void gs_repeat_end(struct gs_time *time) { __atomic_add_fetch(&time->repeats, 1, __ATOMIC_SEQ_CST); }
 
 #endif

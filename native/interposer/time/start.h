@@ -3,8 +3,8 @@
 
 #include "interposer/time/timing.h"
 
-/* A context of this process lives on ordinal for the first time (idempotent; starts the gate thread at the first). May
- * be called with no context current. */
+/* To be called when this process has a context on the device (idempotent; the first call starts the gate thread). No
+ * context need be current. */
 void gs_time_start(int ordinal);
 
 #endif

@@ -1,20 +1,22 @@
-/* Streams this process submitted to. */
+/* Streams to which this process has submitted work. */
 #ifndef GPUSHARE_TIME_STREAMS_H
 #define GPUSHARE_TIME_STREAMS_H
 
 #include "interposer/time/timing.h"
 
-/* NULL means the legacy default stream; CU_STREAM_PER_THREAD that of this thread. NULL when it cannot be known or
- * kept. */
+/* Finds or adds a stream. handle: NULL is the legacy default stream; CU_STREAM_PER_THREAD that of this thread. NULL if
+ * the stream cannot be determined or there is no place for it. */
 struct gs_stream *gs_stream_of(CUstream handle);
 
-/* The same, NULL when this process never submitted to it. */
+/* The same without adding: NULL if this process never submitted to the stream. */
 struct gs_stream *gs_stream_known(CUstream handle);
 
-/* The context the stream belongs to, current being the calling thread's; NULL: the driver does not know the stream. */
+/* The context to which the stream belongs. current: the calling thread's context. NULL: the driver does not know the
+ * stream. */
 CUcontext gs_context_behind(CUstream handle, CUcontext current);
 
-/* The context whose memory and programs the stream's work uses: of a green one the primary; NULL: not known. */
+/* The context whose memory and programs the stream's work uses: for a green context its primary one; NULL: not
+ * known. */
 CUcontext gs_stream_owner(CUstream stream);
 
 #endif

@@ -1,4 +1,4 @@
-/* Every submission of compute work. */
+/* Gating and metering of every submission of compute work. */
 #ifndef GPUSHARE_TIME_SUBMIT_H
 #define GPUSHARE_TIME_SUBMIT_H
 
@@ -12,20 +12,20 @@ struct gs_submission {
   uint64_t planned, began;
 };
 
-/* key: the function, the graph, or a kind of fill; never 0. To be called when gs_enter said true. Gives
- * CUDA_SUCCESS. */
+/* To be called before a submission, when gs_enter has returned true. key: the function, the graph, or a kind of fill;
+ * never 0. Returns CUDA_SUCCESS. */
 CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream stream);
 
 void gs_submitted_slow(struct gs_submission *submission, CUresult result);
 
-/* Gives result. */
+/* To be called after the submission. Returns result. */
 static inline CUresult gs_submitted(struct gs_submission *submission, CUresult result) {
   if (!GS_LIKELY(!submission->stream || (submission->plan == 0 && result == CUDA_SUCCESS)))
     gs_submitted_slow(submission, result);
   return result;
 }
 
-/* gs_submit after gs_enter, whose error it gives. */
+/* gs_enter, then gs_submit. Returns the error of gs_enter. */
 static inline CUresult gs_enter_submit(struct gs_submission *submission, uint64_t key, CUstream stream) {
   CUresult result = CUDA_SUCCESS;
   submission->stream = NULL;

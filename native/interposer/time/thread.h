@@ -1,16 +1,16 @@
-/* What the calling thread is doing. */
+/* State of the calling thread. */
 #ifndef GPUSHARE_TIME_THREAD_H
 #define GPUSHARE_TIME_THREAD_H
 
 #include "interposer/os/compiler.h"
 #include "interposer/time/timing.h"
 
-/* It is in a function that the driver calls in stream order: what is submitted here is metered, and waits for nothing.
- * The driver may refuse calls of ours. */
+/* The thread runs a function that the driver calls in stream order: its submissions are metered and never wait. The
+ * driver may refuse calls that the interposer makes here. */
 extern __thread bool gs_called_back GS_TLS_MODEL __attribute__((visibility("hidden")));
 
-/* Of the devices, by ordinal, those to which it is about to submit a collective that is counted: it goes, whatever the
- * lease is now. */
+/* Bits of the devices, by ordinal, to which the thread is about to submit a collective that is already counted: it is
+ * submitted even if the lease has been revoked meanwhile. */
 extern __thread uint32_t gs_claimed GS_TLS_MODEL __attribute__((visibility("hidden")));
 
 static inline bool gs_claimed_on(const struct gs_time_device *device) { return gs_claimed >> device->ordinal & 1; }

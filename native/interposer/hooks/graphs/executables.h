@@ -12,7 +12,7 @@ struct gs_graph_need {
   CUdevice where;   /* this device, which is not part of the grant */
   uint64_t bytes[GS_MAX_DEVICES];
   uint64_t reserved[GS_MAX_DEVICES];    /* the size of the growth begun */
-  uint32_t collectives[GS_MAX_DEVICES]; /* in it */
+  uint32_t collectives[GS_MAX_DEVICES]; /* number in the graph */
 };
 
 /* Finds out what a launch of the graph would need; false: out of memory. */
