@@ -1,10 +1,10 @@
-/* The NVML view: what a program inside a grant sees of NVML. Everything is the real library's answer, but for memory
- * (the grant's), processes (the grant's own), how busy the device is (with the grant's work) and settings (not a
- * tenant's to change). ml.tsv says which function is what.
+/* The NVML view: what a program inside a grant sees of NVML. All answers are those of the real library, except for
+ * memory (the grant's), processes (the grant's own), utilization (by the grant's work) and settings (which a tenant may
+ * not change). ml.tsv lists how each function is treated.
  *
- * A handler asks the real library first, so that errors are NVML's, and with room of its own, so that a neighbour's
- * numbers do not pass through the program's memory. Without a grant it only asks. A device of the node that is not of
- * the grant, and pages that cannot be read, show nothing: NO_PERMISSION, or an empty list. */
+ * A handler asks the real library first, so that errors are NVML's, and with a buffer of its own, so that data about
+ * other tenants never reaches the program's memory. Without a grant it only forwards. For a device of the node that is
+ * not part of the grant, and for pages that cannot be read, it reveals nothing: NO_PERMISSION, or an empty list. */
 #ifndef GPUSHARE_ML_H
 #define GPUSHARE_ML_H
 
@@ -118,15 +118,15 @@ typedef struct {
 } nvmlAccountingStats_t;
 
 typedef struct {
-  unsigned int pid; /* whose: asked for */
+  unsigned int pid; /* input: the process asked for */
   unsigned int isRunning, gpuUtilization, memoryUtilization;
   unsigned long long maxMemoryUsage;
   unsigned int sampleCount;
   unsigned long long sumGpuUtil, sumFbUtil, time, startTime;
 } nvmlAccountingStats_v2_t;
 
-/* A handler: the prototype before the definition, these functions are declared to their callers in other people's
- * headers. */
+/* Defines a handler, preceded by its prototype: callers get the declaration from NVIDIA's headers, not from this
+ * one. */
 #define GS_ML(name, parameters) \
   __attribute__((visibility("default"))) nvmlReturn_t name parameters; \
   nvmlReturn_t name parameters
@@ -136,51 +136,51 @@ typedef struct {
 extern const char *const gs_ml_names[GS_ML_COUNT];
 struct gs_ml_answer {
   nvmlReturn_t code; /* 0: the function is handled or forwarded */
-  bool device;       /* its first argument is a device */
+  bool device;       /* the first argument is a device */
 };
 extern const struct gs_ml_answer gs_ml_answers[GS_ML_COUNT];
 
 extern void *gs_real[GS_ML_COUNT] __attribute__((visibility("hidden"))); /* ml_forward.S */
-/* The real library's function of a handler. One that is missing answers NVML_ERROR_FUNCTION_NOT_FOUND. */
+/* The real library's function for a handler. A missing function returns NVML_ERROR_FUNCTION_NOT_FOUND. */
 #define GS_ML_REAL(name) ((__typeof__(&name))__atomic_load_n(&gs_real[GS_ML_##name], __ATOMIC_ACQUIRE))
-/* Those without a handler, by the type they have. */
+/* Real functions that have no handler, with their types. */
 nvmlReturn_t gs_ml_uuid(nvmlDevice_t device, char *text, unsigned int size);
-/* Is NVML initialised? */
+/* NVML_SUCCESS if NVML is initialised, else its error. */
 nvmlReturn_t gs_ml_ready(void);
-/* Called by the lazy entries of gs_real: the function at this index, which is also stored in the entry. */
+/* Called by the lazy entries of gs_real: returns the function at this index and stores it in the entry. */
 void *gs_resolve(uint32_t index, void **entry);
 
 /* ---- view.c: the grant ------------------------------------------------------------------------------------------- */
 
-struct gs_history; /* use.c's own */
+struct gs_history; /* private to use.c */
 
-/* Lives in pages that a fork wipes, and looks without joining. Constant once it is known, but for what the lock
- * protects. */
+/* The grant as seen without joining it. Lives in pages that a fork wipes. Constant once `known` is set, except what the
+ * lock protects. */
 struct gs_view {
   uint32_t known; /* enum in view.c; acquire */
   uint32_t making;
-  const struct gs_limits *limits;       /* NULL: there is a grant whose pages cannot be read */
+  const struct gs_limits *limits;       /* NULL: there is a grant, but its pages cannot be read */
   const struct gs_usage *usage;         /* NULL: not readable */
   uint32_t pid_namespace;               /* ours */
-  uint64_t total_bytes[GS_MAX_DEVICES]; /* the limits when this process first looked */
+  uint64_t total_bytes[GS_MAX_DEVICES]; /* the limits at the first access of this process */
   uint32_t use_lock;
   struct gs_history *history[GS_MAX_DEVICES];
 };
-/* NULL without a grant. */
+/* NULL if there is no grant. */
 struct gs_view *gs_ml_view(void);
 
 enum { GS_ML_NOT_OURS = -1 };
-/* Which device of the grant a handle is, or GS_ML_NOT_OURS. The real library's error when the handle is none. */
+/* The grant's device for a handle, or GS_ML_NOT_OURS. An invalid handle gives the real library's error. */
 nvmlReturn_t gs_ml_ordinal(const struct gs_view *view, nvmlDevice_t device, int *ordinal);
-/* The same for answers that there are not without a device of the grant: NO_PERMISSION then. */
+/* The same for functions that have no answer for other devices: NO_PERMISSION then. */
 nvmlReturn_t gs_ml_device(const struct gs_view *view, nvmlDevice_t device, int *ordinal);
 
 /* ---- processes.c ------------------------------------------------------------------------------------------------- */
 
-/* The live process in a slot, or NULL; slots are counted up to gs_ml_slots. */
+/* The live process in a slot, or NULL; index is below gs_ml_slots. */
 const struct gs_slot *gs_ml_slot(const struct gs_view *view, uint32_t index);
 uint32_t gs_ml_slots(const struct gs_view *view);
-/* The pid as this process sees it: in its own pid namespace the process's own number, else the host's. */
+/* The pid as this process sees it: the number in its own pid namespace if it shares that namespace, else the host's. */
 unsigned int gs_ml_pid(const struct gs_view *view, const struct gs_slot *slot);
 /* The live process of the grant that this process calls pid, or NULL. */
 const struct gs_slot *gs_ml_find(const struct gs_view *view, unsigned int pid);

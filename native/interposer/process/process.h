@@ -64,9 +64,10 @@ struct gs_process {
   uint32_t ending[GS_MAX_DEVICES];       /* calls in progress that may end a context */
   uint32_t events_lock[GS_MAX_DEVICES];  /* memory/async_free.c */
   struct gs_green_list greens;
-  uint32_t contexts;                         /* live contexts made by calls that the interposer saw */
-  uint32_t implicit_lock;                    /* memory/implicit.c */
-  uint32_t kernel_generation;                /* memory/kernels.h: + 1 when kernels or contexts may have become others */
+  uint32_t contexts;      /* live contexts made by calls that the interposer saw */
+  uint32_t implicit_lock; /* memory/implicit.c */
+  /* memory/kernels.h: incremented when handles of kernels or contexts may have been reused */
+  uint32_t kernel_generation;
   uint64_t resident_threads[GS_MAX_DEVICES]; /* memory/implicit.c */
   uint64_t kernels[GS_KNOWN_KERNELS];        /* memory/kernels.h: kernels that were launched before, hashed */
   uint32_t pool_lock[GS_MAX_DEVICES];        /* memory/pool_charge.c: a pool's figures and its charge belong together */
