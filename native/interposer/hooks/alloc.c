@@ -1,4 +1,4 @@
-/* cuMemAlloc and its family: reserve, ask the driver, commit or give back. */
+/* cuMemAlloc and its family: reserve the memory, call the driver, then keep the charge or give it back. */
 #include "hooks.h"
 #include "interposer/hooks/alloc.h"
 #include "interposer/memory/pool_blocks.h"
@@ -8,8 +8,8 @@
 #include "interposer/memory/pool_map.h"
 
 enum {
-  ROUND = 512,      /* device allocations are multiples of it */
-  PITCH_ROUND = 512 /* the widest row alignment of current devices; trued up from the pitch the driver chose */
+  ROUND = 512,      /* granularity of device allocations */
+  PITCH_ROUND = 512 /* the largest row alignment of current devices; corrected from the pitch that the driver chose */
 };
 
 static uint64_t round_up(uint64_t bytes, uint64_t multiple) {
@@ -23,8 +23,8 @@ struct charge {
   CUcontext context;
 };
 
-/* Before the driver is asked. With no current context, or arguments that are wrong whatever their size (plausible
- * false), it is left to the driver to say so. */
+/* To be called before the driver. Without a current context, or if the arguments are wrong whatever their size
+ * (plausible is false), the error is left to the driver. */
 static CUresult begin(struct charge *charge, uint64_t bytes, bool plausible) {
   charge->context = NULL;
   charge->bytes = bytes;
@@ -72,7 +72,7 @@ CUresult gs_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int f
     return CUDA_ERROR_NOT_SUPPORTED;
   result = begin(&charge, round_up(bytesize, ROUND), dptr != NULL);
   if (result != CUDA_SUCCESS)
-    return plausible ? result : gs_real.cuMemAllocManaged(dptr, 0, flags); /* what is wrong besides the size */
+    return plausible ? result : gs_real.cuMemAllocManaged(dptr, 0, flags); /* reports what is wrong besides the size */
   result = gs_real.cuMemAllocManaged(dptr, bytesize, flags);
   return end(&charge, result, result == CUDA_SUCCESS ? *dptr : 0);
 }
@@ -81,10 +81,10 @@ static uint64_t rows_bytes(uint64_t pitch, uint64_t rows) {
   return rows && pitch > UINT64_MAX / rows ? UINT64_MAX : round_up(pitch * rows, ROUND);
 }
 
-/* Where it does not the driver refuses whatever the size: it is asked for none. */
+/* Otherwise the driver refuses the call whatever the size, so nothing is reserved. */
 static bool element_fits(unsigned int bytes) { return bytes == 4 || bytes == 8 || bytes == 16; }
 
-/* The driver chose a pitch: what was reserved for another one is corrected. False: the rest does not fit. */
+/* The driver chose a pitch: corrects the reservation, which assumed another one. False: the rest does not fit. */
 static bool true_up(struct charge *charge, uint64_t bytes) {
   if (bytes <= charge->bytes)
     gs_give_back(charge->ordinal, charge->bytes - bytes);
@@ -131,7 +131,8 @@ CUresult gs_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthIn
   return end(&charge, result, result == CUDA_SUCCESS ? *dptr : 0);
 }
 
-/* The entry leaves the books before the driver frees: from then on another thread may be given the same address. */
+/* The entry is removed from the books before the driver frees the memory, because the address may be reused by another
+ * thread from then on. */
 CUresult gs_do_free(const struct gs_call *call, CUdeviceptr address) {
   struct gs_table *pointers = &gs_books()->pointers;
   struct gs_allocation pointer;

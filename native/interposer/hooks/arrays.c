@@ -1,6 +1,6 @@
-/* CUDA arrays. How their rows are padded is the driver's secret, so it is asked: an array with deferred mapping has no
- * memory and tells what the real one will need. Where the driver makes no such array, the sum of the elements is
- * reserved and corrected from the array itself. */
+/* CUDA arrays. The padding of their rows is internal to the driver, so the driver is asked: an array with deferred
+ * mapping has no memory and reports what the real one will need. If the driver does not create such an array, the sum
+ * of the elements is reserved and corrected from the array itself. */
 #include "interposer/memory/books.h"
 #include "interposer/memory/reserve.h"
 #include "interposer/process/device.h"
@@ -9,14 +9,14 @@
 
 enum {
   ARRAY_KNOWN = 0x1ff,
-  EXTENT_MAX = 1 << 17, /* of current devices, in any direction */
+  EXTENT_MAX = 1 << 17, /* the maximum of current devices in each dimension */
   LEVELS_MAX = 21,
   ROUND = 512
 };
 
 static uint64_t least(uint64_t value) { return value ? value : 1; }
 
-/* Bytes of an element, at most. *wrong: no format with so many channels is known. */
+/* Upper bound of the bytes of an element. *wrong: the format is not known with that many channels. */
 static uint64_t element_bytes(CUarray_format format, unsigned channels, bool *wrong) {
   enum { FORMS = 6, COMPRESSED = 0x91, PLANES_LAST = 0xbf };
   static const unsigned char form[FORMS][2] = {{1, 1}, {1, 2}, {1, 4}, {2, 1}, {2, 2}, {2, 4}}; /* bytes, channels */
@@ -39,7 +39,7 @@ static uint64_t element_bytes(CUarray_format format, unsigned channels, bool *wr
     return (uint64_t)of[0] * of[1];
   }
   *wrong = format < COMPRESSED || format > PLANES_LAST || channels > 4;
-  return least(channels) * 4; /* blocks of pixels, or planes of them: none has more per channel */
+  return least(channels) * 4; /* formats in blocks of pixels or in planes: none has more per channel */
 }
 
 static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *first, uint64_t element, unsigned level) {
@@ -49,7 +49,7 @@ static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *first, uint64_t eleme
   return (row * rows + ROUND - 1) / ROUND * ROUND;
 }
 
-/* Bytes of the elements, of all levels. */
+/* Bytes of the elements of all levels. */
 static uint64_t elements_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels) {
   bool wrong;
   uint64_t bytes = 0, element = element_bytes(descriptor->Format, descriptor->NumChannels, &wrong);
@@ -61,7 +61,7 @@ static uint64_t elements_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsign
   return bytes;
 }
 
-/* Drivers refuse it whatever its size. */
+/* Whether drivers refuse the array whatever its size. */
 static bool is_wrong(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
   bool wrong, layers = d->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
   element_bytes(d->Format, d->NumChannels, &wrong);
@@ -100,13 +100,13 @@ static uint64_t probe_mipmap(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned
   return needs.size;
 }
 
-/* Larger than the device: the driver refuses it, and says what else is wrong. */
+/* The array is larger than the device: the driver refuses it and reports any other error. */
 static bool hopeless(const struct gs_array_charge *charge) {
   size_t total = 0;
   return gs_real.cuDeviceTotalMem_v2(&total, gs_device_of(charge->ordinal)) == CUDA_SUCCESS && charge->bytes >= total;
 }
 
-/* out: where the handle is to go. */
+/* out: where the handle will be stored. */
 static CUresult begin(struct gs_array_charge *charge, void *const *out, const struct gs_box *box, bool mipmap,
                       unsigned levels) {
   CUresult result;
@@ -114,7 +114,7 @@ static CUresult begin(struct gs_array_charge *charge, void *const *out, const st
   if (!gs_enter(&result))
     return result;
   if (!out || !box->given || has_no_memory(&box->full) || gs_real.cuCtxGetCurrent(&charge->context) != CUDA_SUCCESS)
-    return CUDA_SUCCESS; /* nothing to charge, or the driver's to refuse */
+    return CUDA_SUCCESS; /* nothing to charge, or an error for the driver to report */
   charge->ordinal = gs_current_device();
   if (charge->ordinal == GS_NO_DEVICE)
     return CUDA_SUCCESS;
@@ -133,7 +133,7 @@ static CUresult begin(struct gs_array_charge *charge, void *const *out, const st
   return CUDA_SUCCESS;
 }
 
-/* The array exists: what it says it needs replaces what was reserved. False: it does not fit. */
+/* The array exists: replaces the reservation by what the array says it needs. False: it does not fit. */
 static bool true_up(struct gs_array_charge *charge, uint64_t needs) {
   if (needs > charge->bytes && gs_reserve(charge->ordinal, needs - charge->bytes) < 0)
     return false;
@@ -143,7 +143,7 @@ static bool true_up(struct gs_array_charge *charge, uint64_t needs) {
   return true;
 }
 
-/* What the driver made of it. needs_of: asks the array; destroy: it must not live after all. */
+/* After the driver's call. needs_of: asks the array what it needs; destroy: destroys it if it does not fit. */
 static CUresult end(struct gs_array_charge *charge, CUresult result,
                     CUresult (*needs_of)(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, void *array, CUdevice device),
                     CUresult (*destroy)(void *array)) {
@@ -217,7 +217,7 @@ CUresult gs_after_mipmap(struct gs_around_mipmap *around, CUresult result) {
   return end(&around->charge, result, mipmap_needs, mipmap_destroy);
 }
 
-/* Out of the books before the driver frees it: the handle may be another array's at once. */
+/* Removed from the books before the driver frees it, because the handle may be reused at once. */
 CUresult gs_do_array_destroy(const struct gs_call *call, uintptr_t handle) {
   struct gs_table *arrays = &gs_books()->arrays;
   struct gs_allocation array;

@@ -1,10 +1,10 @@
-/* Host functions and callbacks. The driver calls them in stream order on a thread of its own, and their stream stands
- * still until they return: what a program submits in one must never wait for a lease or for its own work. So the driver
- * is given a function of ours instead, which says in the thread what runs there.
+/* Host functions and callbacks. The driver calls them in stream order on a thread of its own, and their stream does not
+ * proceed until they return: work that the program submits from one must never wait for a lease or for the stream's own
+ * work. So the driver gets a wrapper function, which marks its thread while the program's function runs.
  *
- * Each function of a program has a place here, for good. What the driver hands to it passes through, so nothing is kept
- * for a single call: a node of a graph may run it many times, a broken context never. A program has few such functions;
- * those beyond PLACES are called directly, and gated. */
+ * Each function of the program keeps one place here for the life of the process. The argument that the driver passes
+ * goes through unchanged, so no state is kept per call: a graph node may run it many times, a broken context never. A
+ * program has few such functions; those beyond PLACES are called directly, and gated. */
 #include "interposer/hooks/callbacks.h"
 #include "interposer/hooks/graphs/nodes.h"
 #include "interposer/time/thread.h"
@@ -28,7 +28,7 @@ static void run_callback(unsigned place, CUstream stream, CUresult result, void 
   gs_called_back = before;
 }
 
-/* One pair for each place, numbered in octal. */
+/* One pair of wrappers for each place, numbered in octal. */
 #define PAIR(n) \
   static void host_##n(void *data) { run_host(n, data); } \
   static void callback_##n(CUstream stream, CUresult result, void *data) { run_callback(n, stream, result, data); }
@@ -49,7 +49,7 @@ ALL(PAIR)
 static const CUhostFn host_place[PLACES] = {ALL(HOST)};
 static const CUstreamCallback callback_place[PLACES] = {ALL(CALLBACK)};
 
-/* The place of a function in a table of PLACES, PLACES when there is none left. */
+/* The place of a function in a table of PLACES; PLACES if the table is full. */
 static unsigned place_of(void **table, void *function) {
   unsigned first = (unsigned)((uintptr_t)function >> 4);
   for (unsigned i = 0; i < PLACES; i++) {
@@ -62,7 +62,7 @@ static unsigned place_of(void **table, void *function) {
   return PLACES;
 }
 
-/* The function behind one of ours; any other is itself. */
+/* The program's function behind a wrapper; any other function is returned unchanged. */
 static CUhostFn behind(CUhostFn function) {
   for (unsigned i = 0; i < PLACES; i++)
     if (host_place[i] == function)
@@ -81,7 +81,7 @@ static void exchange(CUhostFn *function) {
 
 /* ---- handlers ---- */
 
-/* A process that was refused gets nothing done. */
+/* The call fails if the process could not join. */
 static CUresult enter(void) {
   CUresult result = CUDA_SUCCESS;
   gs_enter(&result);
@@ -119,7 +119,7 @@ CUresult gs_after_host_node_changed(struct gs_around_host_node_changed *around, 
   return gs_after_graph_changed(&around->changed, result);
 }
 
-/* What a program asks for is what it gave. */
+/* The program gets back the function that it set. */
 CUresult gs_before_host_node_asked(struct gs_around_host_node_asked *around, CUDA_HOST_NODE_PARAMS *params) {
   around->asked = params;
   return enter();
@@ -131,7 +131,7 @@ CUresult gs_after_host_node_asked(struct gs_around_host_node_asked *around, CUre
   return result;
 }
 
-/* A node of any kind: only one of this kind is looked at, and the driver writes nothing back for it. */
+/* Handles nodes of this kind only; the driver writes nothing back for them. */
 CUresult gs_before_any_node(struct gs_around_any_node *around, CUgraphNodeParams **params) {
   if (*params && (*params)->type == CU_GRAPH_NODE_TYPE_HOST) {
     around->node = **params;

@@ -41,7 +41,7 @@ CUresult gs_before_capture_end(struct gs_around_capture_end *around, CUstream st
 }
 
 CUresult gs_after_capture_end(struct gs_around_capture_end *around, CUresult result) {
-  /* An end can fail and leave the capture open (wrong thread) or closed (invalidated): ask. */
+  /* A failed end leaves the capture open (wrong thread) or closed (invalidated): ask the driver. */
   if (around->active && (result == CUDA_SUCCESS || !gs_stream_capturing(around->stream)))
     gs_capture_close(gs_time(), around->stream);
   return result;

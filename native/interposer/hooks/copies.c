@@ -1,5 +1,5 @@
-/* Copies and fills. Within the device they are compute work. Over the link they run on engines of their own: no lease,
- * no bound, no device time; the marks around a long one keep it out of the time of concurrent kernels. */
+/* Copies and fills. Within the device they are compute work. Over the link they run on copy engines: no lease, no
+ * bound, no device time; the marks around a long copy keep its time out of that of concurrent kernels. */
 #include "interposer/hooks/copies.h"
 
 #include "interposer/memory/reserve.h"
@@ -16,7 +16,7 @@ enum {
 
 static bool on_host(CUdeviceptr pointer) {
   unsigned int type = 0;
-  /* Memory the driver never heard of is the program's own. */
+  /* Memory unknown to the driver is ordinary memory of the program. */
   if (gs_real.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer) != CUDA_SUCCESS)
     return true;
   return type == CU_MEMORYTYPE_HOST;
@@ -24,7 +24,7 @@ static bool on_host(CUdeviceptr pointer) {
 
 static enum gs_copy direction_of(bool from_host, bool to_host) {
   if (from_host)
-    return GS_COPY_IN; /* between host pointers nothing runs on the device */
+    return GS_COPY_IN; /* a copy between host pointers does not use the device */
   return to_host ? GS_COPY_OUT : GS_COPY_WITHIN;
 }
 
@@ -110,7 +110,7 @@ size_t gs_old_3d_bytes(const CUDA_MEMCPY3D_v1 *copy) {
   return copy ? (size_t)copy->WidthInBytes * copy->Height * copy->Depth : 0;
 }
 
-/* A size whose time is learned separately: four per power of two. */
+/* Class of sizes whose time is measured separately: four per power of two. */
 static uint64_t size_class(size_t bytes) {
   unsigned int bits = bytes ? 64 - (unsigned int)__builtin_clzll(bytes) : 0;
   return bits < 3 ? bytes : (uint64_t)bits << 2 | (bytes >> (bits - 3) & 3);

@@ -1,7 +1,7 @@
 #include "hooks.h"
 #include "interposer/hooks/launch.h"
 
-/* Out of line: what it needs saved, a repeated launch would pay for. */
+/* Out of line, so that a repeated launch does not save the registers that this path uses. */
 static __attribute__((noinline)) CUresult before_booked(struct gs_around_kernel *around, CUfunction function,
                                                         uint64_t key, CUstream stream) {
   CUresult result = CUDA_SUCCESS;
@@ -29,7 +29,7 @@ CUresult gs_after_kernel(struct gs_around_kernel *around, CUresult result) {
   return result;
 }
 
-/* One launch on several devices: each has to let it pass. */
+/* One launch on several devices: it has to pass the gate of each. */
 CUresult gs_cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int devices, unsigned int flags) {
   struct gs_submission submission[GS_MAX_DEVICES];
   struct gs_kernel_use used[GS_MAX_DEVICES];

@@ -1,8 +1,8 @@
-/* Programs: libraries. They belong to no context. In each that they are used in, their variables take memory from the
- * first use of anything on, and their code from the first use of each kernel on where the driver loads them one by one,
- * of all of them at once where it does not. What a kernel takes the driver says to nobody: it counts as an equal part
- * of what the library's image says (gs_image.h). Reserved before the driver is asked, given back when the library is
- * unloaded, or with the context. */
+/* Programs: libraries. A library belongs to no context. In each context in which it is used, its variables take memory
+ * from the first use of any part on. Its code takes memory from the first use of each kernel on if the driver loads
+ * kernels one by one, else all code at once. The driver does not report the size of a kernel's code, so each kernel
+ * counts as an equal part of the size in the library's image (gs_image.h). The memory is reserved before the driver is
+ * called, and given back when the library is unloaded or with the context. */
 #include "hooks.h"
 #include "interposer/memory/books.h"
 #include "interposer/memory/collectives.h"
@@ -29,7 +29,7 @@ CUresult gs_cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option
     return result;
   if (joined && !gs_table_room(&gs_books()->libraries, 1))
     return CUDA_ERROR_OUT_OF_MEMORY;
-  /* read before the driver is: it need not stay after */
+  /* read before the driver's call, after which the image may be gone */
   struct gs_image_size size = {0};
   if (joined && library)
     size = gs_image_size(code, SIZE_MAX, gs_common_capability());
@@ -55,7 +55,7 @@ CUresult gs_cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUji
                      library, size);
 }
 
-/* Around a call that uses a part of a library in the current context. */
+/* Wraps a call that uses a part of a library in the current context. */
 struct use {
   uint64_t library, part;
   CUcontext context;
@@ -90,7 +90,7 @@ CUresult gs_cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel) {
   return result;
 }
 
-/* All of it: its functions come as they are asked for, unseen. */
+/* The whole library, because the program may then get its functions without further calls. */
 CUresult gs_do_library_use(const struct gs_call *call, CUlibrary library, bool variables) {
   struct use use;
   CUresult result = begin_use(&use, (uintptr_t)library, variables ? (uintptr_t)library : GS_LIBRARY_ALL);
@@ -136,8 +136,7 @@ CUresult gs_cuLibraryUnload(CUlibrary library) {
   struct gs_library known;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuLibraryUnload(library) : result;
-  bool ours =
-      gs_table_take(&gs_books()->libraries, (uintptr_t)library, &known); /* before the handle can be another's */
+  bool ours = gs_table_take(&gs_books()->libraries, (uintptr_t)library, &known); /* before the handle can be reused */
   result = gs_real.cuLibraryUnload(library);
   if (result != CUDA_SUCCESS) {
     if (ours)

@@ -1,5 +1,5 @@
 /* cuGetProcAddress: the program asks for a base name, a CUDA version and a kind of default stream, and gets one exact
- * ABI. The driver answers first; only then is the pointer exchanged for the handler of that very ABI. */
+ * ABI. The driver answers first; then the pointer is replaced by the handler of exactly that ABI. */
 #include "interposer/hooks/lookup.h"
 
 #include "hooks.h"
@@ -7,7 +7,8 @@
 
 #include <string.h>
 
-/* The version of base that the driver chooses: the newest at or below the one asked for. 0: none of that kind. */
+/* The version of base that the driver chooses: the newest one not above the version asked for. 0: there is none of that
+ * kind. */
 static int chosen_version(const char *base, int version, int per_thread) {
   unsigned low = 0, high = gs_nknown;
   while (low < high) {
@@ -28,13 +29,13 @@ static void *handler_of(const char *base, int version, bool per_thread) {
   int variant = per_thread;
   int best = chosen_version(base, version, variant);
   if (best == 0 && per_thread) {
-    variant = 0; /* a function that has nothing to do with streams */
+    variant = 0; /* a function without a stream parameter */
     best = chosen_version(base, version, variant);
   }
   for (unsigned i = 0; best && i < gs_nhooks; i++)
     if (gs_hooks[i].version == best && gs_hooks[i].per_thread == variant && strcmp(gs_hooks[i].base, base) == 0)
       return gs_hooks[i].handler;
-  /* not a base name; should a driver answer an exported name all the same, it means that very symbol */
+  /* not a base name; if a driver returns an exported name all the same, it means exactly that symbol */
   for (unsigned i = 0; !best && i < gs_nhooks; i++)
     if (strcmp(gs_hooks[i].symbol, base) == 0)
       return gs_hooks[i].handler;
@@ -51,9 +52,10 @@ static bool in_table(const char *base) {
   return false;
 }
 
-/* Functions newer than the table pass when they are asked for here, the way every CUDA runtime asks; dlsym does not
- * find them. One that by its name takes memory or submits work passes uncounted: worth a line, so that the gap is seen.
- * One line in a process: a runtime asks for everything when it starts, whether the program will use it or not. */
+/* Functions newer than the table are passed through when they are requested here, as every CUDA runtime does; dlsym
+ * does not find them. If the name suggests that the function allocates memory or submits work, a line is printed to
+ * make the gap visible. One line per process: a runtime requests all functions at startup, whether the program uses
+ * them or not. */
 static void mention_unknown(const char *base, int version) {
   static uint32_t mentioned;
   static const char *const WORTH[] = {"Alloc", "Create", "Import", "Launch", "Async", "Memcpy", "Memset", "Prefetch"};
@@ -76,15 +78,15 @@ static CUresult ask_driver(const char *symbol, void **function, int version, cuu
   return gs_real.cuGetProcAddress(symbol, function, version, flags);
 }
 
-/* Is the answer the ABI that the table means? An ABI asked for that is newer than the table is, if the driver gives the
- * same function for the newest version we know. */
+/* Whether the answer is the ABI that the table means. If the requested version is newer than the table, it is, provided
+ * that the driver returns the same function for the newest version in the table. */
 static bool known_abi(const char *symbol, const void *answer, int effective, cuuint64_t flags) {
   void *known = NULL;
   return effective <= gs_table_version ||
          (ask_driver(symbol, &known, gs_table_version, flags) == CUDA_SUCCESS && known == answer);
 }
 
-/* What the driver answered, or our handler for it. */
+/* The driver's function, or the handler for it. */
 static void *exchange(const char *symbol, void *answer, int version, cuuint64_t flags) {
   int newest = driver_version();
   int effective = version < newest ? version : newest;

@@ -1,7 +1,7 @@
-/* Programs: modules. A module's code and variables take memory of its context. How much is read from the image
- * (gs_image.h) and reserved before the driver is asked: the driver may load lazily and then has less of it for a while.
- * It goes back when the module is unloaded, or with its context. Nothing here waits for a lease: loading may wait for
- * the device, and the device for nobody. Libraries are in libraries.c. */
+/* Programs: modules. A module's code and variables take memory in its context. The size is read from the image
+ * (gs_image.h) and reserved before the driver is called; the driver may load lazily and then uses less for a while. The
+ * memory is given back when the module is unloaded, or with its context. Nothing here waits for a lease: loading may
+ * have to wait for work on the device. Libraries are in libraries.c. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -54,10 +54,10 @@ struct loading {
   CUcontext context; /* NULL: nothing is charged */
   int ordinal;
   uint64_t bytes;
-  bool refused; /* there is no room, and it is the driver's to say what else is wrong */
+  bool refused; /* it does not fit; the driver reports any other error */
 };
 
-/* wrong: the driver refuses it, however much room there is. */
+/* wrong: the driver refuses it, however much memory is free. */
 static CUresult begin(struct loading *loading, const CUmodule *module, struct gs_image_size size, bool wrong) {
   uint64_t bytes = size.code + size.data;
   *loading = (struct loading){.ordinal = gs_current_device(), .bytes = rounded(bytes)};
@@ -77,7 +77,7 @@ static CUresult begin(struct loading *loading, const CUmodule *module, struct gs
 
 static CUresult end(const struct loading *loading, CUresult result, CUmodule *module) {
   if (loading->refused && result == CUDA_SUCCESS) {
-    gs_real.cuModuleUnload(*module); /* this driver takes what others do not */
+    gs_real.cuModuleUnload(*module); /* this driver accepts what others refuse */
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   if (!loading->context)
@@ -118,7 +118,7 @@ CUresult gs_cuModuleUnload(CUmodule hmod) {
   struct gs_module module;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuModuleUnload(hmod) : result;
-  bool ours = gs_table_take(&gs_books()->modules, (uintptr_t)hmod, &module); /* before the handle can be another's */
+  bool ours = gs_table_take(&gs_books()->modules, (uintptr_t)hmod, &module); /* before the handle can be reused */
   result = gs_real.cuModuleUnload(hmod);
   if (ours && result == CUDA_SUCCESS)
     gs_code_give(module.context, module.bytes);

@@ -1,4 +1,4 @@
-/* Memory pools: whose they are and what their blocks are. What they cost is pool_charge.c's. */
+/* Memory pools: to whom they belong and which blocks they have. pool_charge.c charges them. */
 #include "hooks.h"
 #include "interposer/hooks/pools.h"
 #include "interposer/memory/async_free.h"
@@ -14,7 +14,7 @@
 
 /* ---- which pool -------------------------------------------------------------------------------------------------- */
 
-/* It is the device's default pool, of memory of either kind. */
+/* Whether it is the device's default pool, of memory of either kind. */
 static bool standard_of(CUmemoryPool pool, CUdevice device) {
   CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
   CUmemoryPool standard;
@@ -25,8 +25,8 @@ static bool standard_of(CUmemoryPool pool, CUdevice device) {
          standard == pool;
 }
 
-/* The entry's ordinal: GS_NO_DEVICE for pools whose memory is not this grant's to pay. A pool first seen here is a
- * device's default pool or was imported. */
+/* The ordinal in the entry: GS_NO_DEVICE for pools that are not charged to this grant. A pool that is seen here for the
+ * first time is a device's default pool or was imported. */
 static int pool_ordinal(CUmemoryPool pool) {
   struct gs_pool known;
   int ordinal = GS_NO_DEVICE;
@@ -36,13 +36,14 @@ static int pool_ordinal(CUmemoryPool pool) {
     if (gs_device_ordinal(device) != GS_NO_DEVICE && standard_of(pool, device))
       ordinal = gs_device_ordinal(device);
   uint64_t reserved, used;
-  if (gs_pool_figures((uintptr_t)pool, ordinal, &reserved, &used)) /* what is no pool the driver will say */
+  /* an invalid pool is left for the driver to report */
+  if (gs_pool_figures((uintptr_t)pool, ordinal, &reserved, &used))
     gs_pool_add((uintptr_t)pool, ordinal, 0, reserved);
   return ordinal;
 }
 
-/* A pool that nobody here pays for is of host memory, another process's, or the default one of a device that is not the
- * grant's: no other is made there. */
+/* A pool that is not charged is one of host memory, of another process, or the default pool of a device that is not
+ * part of the grant, where no other pool can be created. */
 static bool pool_elsewhere(CUmemoryPool pool, CUdevice *device) {
   int count = 0;
   if (gs_real.cuDeviceGetCount(&count) != CUDA_SUCCESS)
@@ -63,17 +64,17 @@ struct request {
   CUstream stream;
 };
 
-/* A stream that captures gets a graph's allocation node: its memory comes with the graph's launch. */
+/* A capturing stream gets an allocation node of a graph: its memory is allocated when the graph is launched. */
 static bool captures(CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   CUresult result = gs_real.cuStreamIsCapturing(stream, &status);
   if (result == CUDA_ERROR_NOT_FOUND || result == CUDA_ERROR_NOT_SUPPORTED)
-    return false; /* a driver that knows no captures */
+    return false; /* a driver without stream capture */
   return result != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* False: it does not fit, and *result says so. One at a time, so that what a pool has free is not counted on twice. The
- * lock is not held while anything is waited for. */
+/* False: it does not fit, and *result is the error. One allocation at a time, so that the free memory of a pool is not
+ * counted twice. The lock is not held during waits. */
 static bool within_charge(const struct request *request, int ordinal, CUresult *result) {
   struct gs_growth growth;
   uint64_t pool = (uintptr_t)request->pool;
@@ -83,7 +84,7 @@ static bool within_charge(const struct request *request, int ordinal, CUresult *
   if (gs_growth_begin(&growth, pool, ordinal, request->bytes, request->stream)) {
     *result = gs_call(request->call);
     fits = gs_growth_end(&growth) || *result != CUDA_SUCCESS;
-    if (!fits) { /* it grew by more than any driver known does, and over the limit */
+    if (!fits) { /* it grew by more than any known driver does, and over the limit */
       gs_real.cuMemFreeAsync(*request->address, request->stream);
       *result = CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -94,7 +95,7 @@ static bool within_charge(const struct request *request, int ordinal, CUresult *
   return fits;
 }
 
-/* For a block, and for what it may be the first of. */
+/* Room in the tables for a block, and for a pool or device that it may be the first of. */
 static bool room_for_block(void) {
   struct gs_books *books = gs_books();
   return gs_table_room(&books->pools, 1) && gs_table_room(&books->blocks, 1) && gs_table_room(&books->chunks, 1);
@@ -123,7 +124,7 @@ CUresult gs_do_pool_alloc(const struct gs_call *call, CUdeviceptr *address, size
 }
 
 CUresult gs_do_free_async(const struct gs_call *call, CUdeviceptr address, CUstream stream) {
-  /* out of the books before the driver frees: from then on another thread may be given the same address */
+  /* removed from the books before the driver frees it: from then on another thread may get the same address */
   struct gs_table *pointers = &gs_books()->pointers;
   struct gs_allocation pointer;
   struct gs_block block;
@@ -140,7 +141,7 @@ CUresult gs_do_free_async(const struct gs_call *call, CUdeviceptr address, CUstr
   return result;
 }
 
-/* Managed memory may have no place of its own, or one it can leave: it is charged where it is wanted. */
+/* Managed memory may have no preferred location, or one that it can leave: it is charged where it is wanted. */
 static int payer(const CUmemLocation *place, bool managed) {
   if (place->type == CU_MEM_LOCATION_TYPE_DEVICE)
     return gs_device_ordinal(place->id);
@@ -191,7 +192,7 @@ CUresult gs_cuMemPoolDestroy(CUmemoryPool pool) {
   struct gs_pool ended = {.ordinal = GS_NO_DEVICE};
   int ordinal = pool_ordinal(pool);
   uint32_t *lock = ordinal == GS_NO_DEVICE ? NULL : &gs_process->pool_lock[ordinal];
-  if (lock) /* the handle may come back at once, as another pool's */
+  if (lock) /* the handle may be reused at once for another pool */
     gs_lock(lock);
   result = gs_real.cuMemPoolDestroy(pool);
   if (result == CUDA_SUCCESS) {

@@ -1,4 +1,4 @@
-/* Managed memory is charged where it was allocated, and must not leave. */
+/* Managed memory is charged to the device for which it was allocated, and must not move to another. */
 #include "interposer/hooks/prefetch.h"
 
 #include "interposer/process/elsewhere.h"
@@ -20,5 +20,5 @@ CUresult gs_after_prefetch(struct gs_around_prefetch *around, CUresult result) {
 }
 
 CUresult gs_before_advise(CUmem_advise advice, CUmemLocation place) {
-  return check(&place, advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION); /* the others put nothing anywhere */
+  return check(&place, advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION); /* other advice does not place memory */
 }

@@ -1,4 +1,4 @@
-/* What a program sees of memory: its grant's, never a neighbour's. */
+/* Reports the grant's memory to the program, never that of others. */
 #include "hooks.h"
 #include "interposer/hooks/report.h"
 #include "interposer/process/device.h"
@@ -9,7 +9,8 @@ static uint64_t free_bytes(int ordinal) {
   return gs_page_memory(&pages, (uint32_t)ordinal, gs_process->total_bytes[ordinal]).free;
 }
 
-/* The NVML view in the same process asks for this by its name: what `total` answers, 0 before the first CUDA call. */
+/* Found by name by the NVML view in the same process: the total memory reported to the program; 0 before the first CUDA
+ * call. */
 __attribute__((visibility("default"))) uint64_t gpushare_total_bytes(uint32_t ordinal);
 uint64_t gpushare_total_bytes(uint32_t ordinal) {
   struct gs_process *state = __atomic_load_n(&gs_process, __ATOMIC_ACQUIRE);
@@ -17,7 +18,7 @@ uint64_t gpushare_total_bytes(uint32_t ordinal) {
   return joined && ordinal < state->ndevices ? state->total_bytes[ordinal] : 0;
 }
 
-/* The driver is asked first: errors are its own. */
+/* The driver is called first, so that errors are its own. */
 CUresult gs_do_memory_info(const struct gs_call *call, struct gs_out free, struct gs_out total) {
   CUresult result = gs_call(call);
   int ordinal = result == CUDA_SUCCESS ? gs_current_device() : GS_NO_DEVICE;

@@ -109,8 +109,8 @@ CUresult gs_before_event_query(struct gs_around_event_query *around, CUevent eve
   return result;
 }
 
-/* emptied: what gs_stream_emptied_by said before the call. Asked again: another thread may have given the stream work
- * while this one waited. */
+/* emptied: the result of gs_stream_emptied_by before the call. It is checked again, because another thread may have
+ * submitted work to the stream during the wait. */
 static void event_done(CUevent event, struct gs_stream *emptied) {
   if (emptied && gs_stream_emptied_by(event) == emptied)
     gs_stream_synced(emptied);
@@ -120,7 +120,8 @@ CUresult gs_after_event_wait(struct gs_around_event_wait *around, CUresult resul
   if (result == CUDA_SUCCESS)
     event_done(around->event, around->stream);
   for (uint32_t i = 0; i < gs_process->ndevices && result == CUDA_SUCCESS; i++)
-    gs_memory_synced((int)i); /* the event's device is not known here; drivers shrink pools at a wait */
+    /* the event's device is not known here, and drivers may shrink the pools of any device at a wait */
+    gs_memory_synced((int)i);
   return result;
 }
 

@@ -1,6 +1,6 @@
-/* Virtual memory management: physical memory lives until its last handle, its last mapping and its last place in a
- * multicast object are gone, in any order. Each piece is an object of ours, to which those link. A multicast object is
- * one too, without bytes: memory bound to it is let go when it is. */
+/* Virtual memory management: physical memory lives until its last handle, its last mapping and its last binding to a
+ * multicast object are gone, in any order. Each piece is represented by an object, to which those refer. A multicast
+ * object is one too, without bytes: when it ends, the memory bound to it is released. */
 #include "hooks.h"
 #include "interposer/memory/books.h"
 #include "interposer/memory/reserve.h"
@@ -26,7 +26,7 @@ static struct gs_binding *binding_in(uint64_t multicast, CUdevice device, uint64
 
 static void unbind(struct gs_binding *binding, uint64_t *freed);
 
-/* One holder less. The last gives the bytes back, to freed[ordinal]; then the object is gone. */
+/* Removes one holder. The last one gives the bytes back, to freed[ordinal], and ends the object. */
 static void drop(struct gs_object *held, uint64_t *freed) {
   if (!held || --held->holders > 0)
     return;
@@ -50,7 +50,7 @@ static struct gs_object *object_of(uint64_t handle) {
   return known ? object(known->object) : NULL;
 }
 
-/* A handle the driver gave: a new one for the object, or one more time the one it gave before. */
+/* The driver returned a handle: a new one for the object, or one that it returned before. */
 static void add_handle(uint64_t handle, uint64_t of) {
   struct gs_handle *known = gs_table_find(&gs_books()->handles, handle);
   struct gs_object *held = object(known ? known->object : of);
@@ -86,7 +86,7 @@ static void add_object(uint64_t handle, int ordinal, uint64_t bytes, bool multic
   unlock();
 }
 
-/* Whether the driver would make it if there were room. What it refuses in any case gets its own answer, not ours. */
+/* Whether the driver would create it if there were room. Otherwise the program gets the driver's error. */
 static bool plausible(const CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
                       unsigned long long flags) {
   size_t step = 0;
@@ -94,7 +94,7 @@ static bool plausible(const CUmemGenericAllocationHandle *handle, size_t size, c
          step > 0 && size > 0 && size % step == 0;
 }
 
-/* It cannot be had: for our reason, or for the driver's where something else is wrong with it too. */
+/* The error for a request that cannot be met: out of memory, or the driver's error if something else is wrong too. */
 static CUresult refuse(CUresult reason, CUmemGenericAllocationHandle *handle, size_t size,
                        const CUmemAllocationProp *prop, unsigned long long flags) {
   if (plausible(handle, size, prop, flags))
@@ -102,7 +102,7 @@ static CUresult refuse(CUresult reason, CUmemGenericAllocationHandle *handle, si
   CUresult result = gs_real.cuMemCreate(handle, size, prop, flags);
   if (result != CUDA_SUCCESS)
     return result;
-  gs_real.cuMemRelease(*handle); /* this driver takes what others do not */
+  gs_real.cuMemRelease(*handle); /* this driver accepts what others refuse */
   return reason;
 }
 
@@ -116,7 +116,7 @@ CUresult gs_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const
     return refuse(gs_refuse_elsewhere(prop->location.id), handle, size, prop, flags);
   int ordinal = device ? gs_device_ordinal(prop->location.id) : GS_NO_DEVICE;
   if (ordinal == GS_NO_DEVICE)
-    return gs_real.cuMemCreate(handle, size, prop, flags); /* host memory, or nothing the driver accepts */
+    return gs_real.cuMemCreate(handle, size, prop, flags); /* host memory, or a request that the driver refuses */
   if (!room_for_object())
     return CUDA_ERROR_OUT_OF_MEMORY;
   if (gs_reserve(ordinal, size) < 0)
@@ -145,7 +145,7 @@ CUresult gs_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
     add_handle(*handle, 0);
   unlock();
   if (!known)
-    add_object(*handle, GS_NO_DEVICE, 0, true); /* the exporter pays; what it is of nobody says */
+    add_object(*handle, GS_NO_DEVICE, 0, true); /* charged to the exporter; its device cannot be found out */
   return result;
 }
 
@@ -153,7 +153,7 @@ CUresult gs_cuMemRelease(CUmemGenericAllocationHandle handle) {
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemRelease(handle) : result;
-  /* withdrawn before the driver is asked: the number may be given to another thread at once */
+  /* removed before the driver is called: the handle may be reused by another thread at once */
   struct gs_table *handles = &gs_books()->handles;
   uint64_t of = 0, freed[GS_MAX_DEVICES] = {0};
   lock();
@@ -201,8 +201,8 @@ CUresult gs_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAl
   return result;
 }
 
-/* A mapping inside [from, to) of this call, or NULL. Programs unmap what they mapped, so the first look nearly always
- * finds it. With the lock. */
+/* A mapping inside [from, to) of this call, or NULL. Programs unmap the ranges that they mapped, so the first lookup
+ * nearly always finds it. Called with the lock held. */
 static struct gs_mapping *mapping_in(uint64_t call, uint64_t from, uint64_t to) {
   const struct gs_table *mappings = &gs_books()->mappings;
   struct gs_mapping *mapping = gs_table_find(mappings, from);
@@ -214,7 +214,7 @@ static struct gs_mapping *mapping_in(uint64_t call, uint64_t from, uint64_t to) 
   return mapping;
 }
 
-/* Mappings of the call `was` in [from, to) become those of another. */
+/* Assigns the mappings in [from, to) from the call `was` to another call. */
 static void turn_mappings(uint64_t from, uint64_t to, uint64_t was, uint64_t becomes) {
   struct gs_mapping *mapping;
   lock();
@@ -226,7 +226,7 @@ static void turn_mappings(uint64_t from, uint64_t to, uint64_t was, uint64_t bec
   unlock();
 }
 
-/* The mappings of the call are gone, and what they held is let go of. */
+/* Removes the mappings of the call and releases what they held. */
 static void end_mappings(uint64_t from, uint64_t to, uint64_t call) {
   uint64_t freed[GS_MAX_DEVICES] = {0};
   struct gs_mapping *mapping;
@@ -242,9 +242,9 @@ static void end_mappings(uint64_t from, uint64_t to, uint64_t call) {
   give_back(freed);
 }
 
-/* The driver may wait for work that may wait for the program, so the books' lock cannot be held meanwhile; and the
- * addresses can be mapped again as soon as it did it, so the mappings are withdrawn before. What they hold stays
- * charged. */
+/* The driver may wait for work that in turn waits for the program, so the lock of the books cannot be held during the
+ * call. The addresses can be mapped again as soon as the driver has unmapped them, so the mappings are marked before.
+ * What they hold stays charged. */
 CUresult gs_cuMemUnmap(CUdeviceptr ptr, size_t size) {
   static uint64_t calls;
   CUresult result;
@@ -260,7 +260,7 @@ CUresult gs_cuMemUnmap(CUdeviceptr ptr, size_t size) {
   return result;
 }
 
-/* The mapping that holds address, or NULL. With the lock. */
+/* The mapping that contains address, or NULL. Called with the lock held. */
 static struct gs_mapping *mapping_of(uint64_t address) {
   const struct gs_table *mappings = &gs_books()->mappings;
   struct gs_mapping *mapping = gs_table_find(mappings, address);
@@ -302,7 +302,7 @@ CUresult gs_cuMulticastCreate(CUmemGenericAllocationHandle *mcHandle, const CUmu
   return result;
 }
 
-/* Memory that nobody here pays for needs no watching. With the lock. */
+/* Memory that is not charged need not be tracked. Called with the lock held. */
 static void bind(uint64_t multicast, uint64_t offset, struct gs_object *memory) {
   const struct gs_object *to = object_of(multicast);
   if (!to || !memory || memory->ordinal == GS_NO_DEVICE)
@@ -345,7 +345,7 @@ CUresult gs_cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mc
     return result;
   lock();
   const struct gs_mapping *mapping =
-      mapping_of(memptr); /* none: a pool's, which is charged as long as the pool has it */
+      mapping_of(memptr); /* none: memory of a pool, which is charged as long as the pool has it */
   if (mapping)
     bind(mcHandle, mcOffset, object(mapping->object));
   unlock();

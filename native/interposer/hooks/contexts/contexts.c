@@ -1,5 +1,5 @@
-/* Contexts. Each costs device memory that nobody asked for by an allocation: limits->device[].context_bytes, reserved
- * before the driver makes one. Everything allocated in a context goes with it. */
+/* Contexts. Each one costs device memory beyond the program's allocations: limits->device[].context_bytes, reserved
+ * before the driver creates it. Everything allocated in a context ends with it. */
 #include "hooks.h"
 #include "interposer/hooks/contexts/contexts.h"
 
@@ -24,7 +24,7 @@ static void contexts_changed(uint32_t by) {
 CUresult gs_context_reserve(CUdevice device, int *ordinal, uint64_t *bytes) {
   *ordinal = gs_device_ordinal(device);
   *bytes = 0;
-  if (*ordinal == GS_NO_DEVICE) /* where there is no such device the driver says so */
+  if (*ordinal == GS_NO_DEVICE) /* if there is no such device, the driver reports it */
     return gs_elsewhere(device) ? gs_refuse_elsewhere(device) : CUDA_SUCCESS;
   *bytes = gs_process->limits->device[*ordinal].context_bytes;
   return gs_reserve(*ordinal, *bytes) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -40,7 +40,8 @@ static CUresult begin(const CUcontext *out, CUdevice device, int *ordinal, uint6
   return gs_context_reserve(device, ordinal, bytes);
 }
 
-/* What died with a context. Under gone_lock, so that nothing of another context by this handle is in the books yet. */
+/* Gives back what ended with a context. Called with gone_lock held, so that nothing of another context with the same
+ * handle is in the books yet. */
 static void context_gone(CUcontext context, int ordinal) {
   uint64_t held = gs_held(ordinal), bytes[GS_MAX_DEVICES];
   gs_time_context_gone(context, ordinal);
@@ -56,7 +57,7 @@ static void context_gone(CUcontext context, int ordinal) {
   gs_trace(GS_TRACE_CONTEXT_ENDED, ordinal, held, gs_held(ordinal));
 }
 
-/* A context that cuCtxCreate made. */
+/* A context created by cuCtxCreate. */
 static bool created_here(CUcontext context, struct gs_ending *found) {
   struct gs_created known;
   if (!gs_table_copy(&gs_books()->contexts, (uintptr_t)context, &known))
@@ -78,13 +79,13 @@ static void created(CUcontext context, int ordinal, uint64_t bytes) {
   gs_unlock(&gs_process->gone_lock);
 }
 
-/* Contexts are made with such flags. */
+/* Whether contexts can be created with these flags. */
 static bool flags_known(unsigned int flags) {
   unsigned int schedule = flags & CU_CTX_SCHED_MASK;
   return !(flags & ~(unsigned int)CU_CTX_FLAGS_MASK) && (schedule & (schedule - 1)) == 0;
 }
 
-/* Some of a context's processors can be had only where the driver says so. */
+/* Contexts with only some of the multiprocessors are possible only if the driver says so. */
 static bool affinity_known(const CUexecAffinityParam *params, int count, CUdevice device) {
   bool known = count >= 0 && (count == 0) == (params == NULL);
   for (int i = 0, supported; known && i < count; i++)
@@ -92,11 +93,11 @@ static bool affinity_known(const CUexecAffinityParam *params, int count, CUdevic
   return known;
 }
 
-/* It cannot be had, and something else is wrong with it: what the driver says of that. */
+/* The context cannot be created; if something else is wrong too, the driver's error. */
 static CUresult let_refuse(CUresult said, const CUcontext *made, CUresult reason) {
   if (said != CUDA_SUCCESS)
     return said;
-  gs_real.cuCtxDestroy_v2(*made); /* this driver takes what others do not */
+  gs_real.cuCtxDestroy_v2(*made); /* this driver accepts what others refuse */
   return reason;
 }
 
@@ -126,7 +127,7 @@ CUresult gs_do_context_create(const struct gs_call *call, CUcontext *context, CU
 /* ---- ends -------------------------------------------------------------------------------------------------------- */
 
 void gs_context_ending(const struct gs_ending *ending) {
-  gs_lock(&gs_process->events_lock[ending->ordinal]); /* whoever asks events of it finishes first */
+  gs_lock(&gs_process->events_lock[ending->ordinal]); /* waits for threads that are querying its events */
   __atomic_fetch_add(&gs_process->ending[ending->ordinal], 1, __ATOMIC_SEQ_CST);
   gs_unlock(&gs_process->events_lock[ending->ordinal]);
   gs_time_context_ending(ending->context, ending->ordinal);
@@ -176,7 +177,7 @@ static void primary_gone(int ordinal) {
   gs_process->primary[ordinal] = NULL;
 }
 
-/* The driver gives the same handle again. */
+/* The driver returns the same handle again. */
 void gs_primary_is(int ordinal, CUcontext primary) {
   CUcontext known = gs_process->primary[ordinal];
   uint64_t id = id_of(primary);
@@ -254,7 +255,7 @@ CUresult gs_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
   return result;
 }
 
-/* Release and reset: the driver says whether the context lived on. */
+/* Release and reset: the driver tells whether the context still exists. */
 CUresult gs_do_primary_end(const struct gs_call *call, CUdevice device) {
   int ordinal = gs_device_ordinal(device);
   if (ordinal == GS_NO_DEVICE)

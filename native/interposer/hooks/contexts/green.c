@@ -1,5 +1,5 @@
 /* Green contexts: parts of a device's multiprocessors with streams of their own. Memory, programs and cost are those of
- * the primary context, which each keeps alive. */
+ * the primary context, which each green context keeps alive. */
 #include "hooks.h"
 #include "interposer/hooks/contexts/contexts.h"
 #include "interposer/memory/books.h"
@@ -9,7 +9,7 @@
 #include "interposer/time/contexts.h"
 #include "interposer/time/start.h"
 
-/* The driver gives its handle to whoever retains it. */
+/* The driver returns the primary context's handle when it is retained. */
 static CUcontext primary_of(CUdevice device) {
   CUcontext primary = NULL;
   if (gs_real.cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS)

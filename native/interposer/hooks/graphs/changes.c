@@ -1,6 +1,6 @@
-/* Collectives in graphs. How many an executable graph has on each device is summed when it is made (executables.c) and
- * kept true here when one of its nodes is changed: what a node was changed to is remembered, since the driver tells
- * only what it was made of. Bodies of conditional nodes are not looked into. */
+/* Collectives in graphs. The number that an executable graph has on each device is counted when the graph is
+ * instantiated (executables.c) and updated here when a node is changed. The change of each node is stored, because the
+ * driver only reports the node from which it was instantiated. Bodies of conditional nodes are not examined. */
 #include "interposer/hooks/graphs/changes.h"
 
 #include "interposer/hooks/graphs/executables.h"

@@ -1,5 +1,5 @@
-/* Executable graphs in the books: what a graph can take, and the collectives in it, are summed when it is made
- * executable, so that a launch of a graph with neither costs one load. */
+/* Executable graphs in the books: the memory that a graph can allocate, and its collectives, are summed when it is
+ * instantiated, so that a launch of a graph with neither costs one load. */
 #include "interposer/hooks/graphs/executables.h"
 
 #include <sys/mman.h>

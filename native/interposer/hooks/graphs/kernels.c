@@ -1,5 +1,5 @@
-/* Kernels of graphs: what they make the driver take is reserved when their graph is made executable or updated. Bodies
- * of conditional nodes are not looked into: no call of the driver names them. */
+/* Kernels of graphs: the memory that they make the driver allocate is reserved when their graph is instantiated or
+ * updated. Bodies of conditional nodes are not examined: no driver call lists them. */
 #include "interposer/hooks/graphs/kernels.h"
 
 #include <sys/mman.h>
@@ -10,8 +10,9 @@
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
 
-/* A kernel of a graph. named: its node's context, which counts for kernels of libraries only: a function has its
- * module's. most: the stack of those in the current context, reserved in one go; others' is at once theirs. */
+/* A kernel of a graph. named: the context of its node, which matters only for kernels of libraries, since a function
+ * has the context of its module. most: maximum local memory of the kernels in the current context, reserved once; for
+ * other contexts it is reserved at once. */
 static CUresult look_at(CUfunction function, CUcontext named, CUcontext current, uint64_t *most) {
   int ordinal;
   uint64_t stack;

@@ -1,4 +1,4 @@
-/* Calls that launch executable graphs, or bring their memory. */
+/* Calls that launch executable graphs or allocate their memory. */
 #include "interposer/hooks/graphs/graphs.h"
 #include "interposer/hooks/graphs/memory.h"
 #include "interposer/time/capture.h"
@@ -12,11 +12,11 @@ static void end_launch(struct gs_graph_need *need, CUresult result) {
   need->devices = 0;
 }
 
-/* Out of line: what it needs saved, a launch of any other graph would pay for. */
+/* Out of line, so that launches of other graphs do not save the registers that this path uses. */
 static __attribute__((noinline)) CUresult begin_launch(struct gs_around_graph_launch *around, CUgraphExec graph,
                                                        CUstream stream) {
   struct gs_graph_need *need = &around->need;
-  if (!gs_stream_capturing(stream)) /* else it becomes part of another graph */
+  if (!gs_stream_capturing(stream)) /* else the work becomes part of another graph */
     gs_graph_find(graph, need);
   for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
     if (need->devices >> ordinal & 1 && need->collectives[ordinal] > 0)

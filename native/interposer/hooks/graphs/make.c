@@ -1,4 +1,4 @@
-/* Calls that make and end executable graphs. */
+/* Calls that instantiate and destroy executable graphs. */
 #include "interposer/hooks/graphs/graphs.h"
 #include "interposer/hooks/graphs/kernels.h"
 #include "interposer/hooks/graphs/memory.h"
@@ -7,7 +7,7 @@
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
 
-/* Memory comes with the first launch, unless the program wants the graph uploaded at once. */
+/* Memory is allocated by the first launch, unless the program uploads the graph at instantiation. */
 CUresult gs_before_instantiate(struct gs_around_instantiate *around, CUgraphExec *made, CUgraph graph,
                                const CUDA_GRAPH_INSTANTIATE_PARAMS *params, CUstream stream) {
   CUresult result = CUDA_SUCCESS;
@@ -41,7 +41,7 @@ CUresult gs_after_instantiate(struct gs_around_instantiate *around, CUresult res
 
 /* ---- what gives memory back -------------------------------------------------------------------------------------- */
 
-/* The handle can come back as another graph's as soon as the driver is done with it. */
+/* The handle can be reused for another graph as soon as the driver has destroyed this one. */
 CUresult gs_before_graph_ends(struct gs_around_graph_ends *around, CUgraphExec graph) {
   CUresult result = gs_before_graph_changed(&around->changed, graph);
   around->need.devices = 0;

@@ -1,5 +1,5 @@
-/* Memory of graph allocation nodes. A device has one pool of it for all graphs of a process; it grows when a graph is
- * launched or uploaded, by no more than that graph's nodes allocate, and shrinks when it is trimmed. */
+/* Memory of graph allocation nodes. A device has one pool for all graphs of a process; it grows when a graph is
+ * launched or uploaded, by at most what the graph's nodes allocate, and shrinks when it is trimmed. */
 #include "interposer/hooks/graphs/memory.h"
 
 #include "interposer/memory/books.h"
@@ -12,7 +12,7 @@ void gs_graph_memory_end(struct gs_graph_need *need) {
   need->growing = 0;
 }
 
-/* Turns what the graph may take into growths begun; false, and nothing begun: it does not fit. */
+/* Begins a growth for everything that the graph may allocate; false: it does not fit, and no growth was begun. */
 bool gs_graph_memory_begin(struct gs_graph_need *need, CUstream stream) {
   uint32_t wanted = 0;
   need->growing = 0;
