@@ -90,7 +90,8 @@ CUresult gs_cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel) {
   return result;
 }
 
-/* The whole library, because the program may then get its functions without further calls. */
+/* A use of the whole library or of its variables. All code counts as loaded, because the program may then use functions
+ * without further calls. */
 CUresult gs_do_library_use(const struct gs_call *call, CUlibrary library, bool variables) {
   struct use use;
   CUresult result = begin_use(&use, (uintptr_t)library, variables ? (uintptr_t)library : GS_LIBRARY_ALL);

@@ -1,4 +1,4 @@
-/* Managed memory is charged to the device for which it was allocated, and must not move to another. */
+/* Managed memory is charged when it is allocated, and must not move to a device that is not part of the grant. */
 #include "interposer/hooks/prefetch.h"
 
 #include "interposer/process/elsewhere.h"

@@ -1,6 +1,6 @@
-/* cuMemFreeAsync of memory that no pool owns: the driver frees it when the stream gets there, so until then it is
- * charged. An event behind the free says when; where none may be there (a profiler would show it) or can be, the stream
- * does, once all that it was given is done. */
+/* cuMemFreeAsync of memory that no pool owns: it stays charged until the stream reaches the free. An event recorded
+ * after the free shows when. If events are not allowed (a profiler would show them) or recording fails, the charge ends
+ * when all work of the stream is done. */
 #include "interposer/memory/async_free.h"
 
 #include "interposer/memory/books.h"
@@ -14,7 +14,7 @@ enum { FREES_AT_ONCE = 256 };
 
 static bool by_event(const struct gs_fading *fading) { return fading->stream == NULL; }
 
-/* Makes context current for a few calls; *pushed is for leave. False: it cannot be. */
+/* Makes context current for a few calls; pass *pushed to leave. False: not possible. */
 static bool go_to(CUcontext context, CUcontext *current, bool *pushed) {
   *pushed = false;
   if (gs_real.cuCtxGetCurrent(current) != CUDA_SUCCESS || !context)
@@ -54,7 +54,7 @@ static CUevent record_behind(CUstream stream, CUcontext context) {
 
 /* ---- is it done -------------------------------------------------------------------------------------------------- */
 
-/* Of a stream that is no more nobody can say; a thread's own default one only that thread can. */
+/* A stream that has ended cannot be queried; a per-thread default stream can only be queried by its thread. */
 static bool stream_done(const struct gs_fading *fading) {
   CUstream stream = fading->stream;
   if (gs_stream_known(stream) != fading->known)
@@ -62,7 +62,7 @@ static bool stream_done(const struct gs_fading *fading) {
   return !gs_stream_capturing(stream) && gs_real.cuStreamQuery(stream) != CUDA_ERROR_NOT_READY;
 }
 
-/* A query that fails otherwise says that the context is in ruins. */
+/* A query that fails in another way means that the context is broken. */
 static bool done(const struct gs_fading *fading) {
   CUcontext current;
   bool pushed, is;
@@ -73,7 +73,7 @@ static bool done(const struct gs_fading *fading) {
   return is;
 }
 
-/* Gives its bytes back where it is done. */
+/* Gives the bytes back if the free is done. */
 static bool end_one(uint64_t key) {
   struct gs_table *all = &gs_books()->fading;
   struct gs_fading fading;
@@ -88,7 +88,7 @@ static bool end_one(uint64_t key) {
   return true;
 }
 
-/* Looks at the next few in streams of the device from *at on; gives how many. */
+/* Checks the next few frees in streams of the device, from *at on; returns how many. */
 static unsigned look(int ordinal, uint32_t *at, unsigned *awaited, unsigned *ended) {
   uint64_t keys[FREES_AT_ONCE];
   struct gs_table *all = &gs_books()->fading;
@@ -107,7 +107,8 @@ static unsigned look(int ordinal, uint32_t *at, unsigned *awaited, unsigned *end
   return count;
 }
 
-/* The device's events_lock, and no context of it may be ending: no event is asked while its context ends. */
+/* Takes the device's events_lock, unless a context of the device is ending: no event is queried while its context
+ * ends. */
 static bool begin(int ordinal) {
   uint32_t *lock = &gs_process->events_lock[ordinal], unlocked = 0;
   if (!__atomic_compare_exchange_n(lock, &unlocked, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
@@ -123,9 +124,9 @@ static void end(int ordinal) { gs_unlock(&gs_process->events_lock[ordinal]); }
 void gs_frees_settle(int ordinal) {
   unsigned awaited, ended, looks;
   if (!begin(ordinal))
-    return; /* a context begins or ends, or another thread is here: the next one to wait for work looks again */
+    return; /* a context begins or ends, or another thread is here: the next thread that waits for work checks again */
   __atomic_store_n(&gs_process->frees[ordinal], 0, __ATOMIC_SEQ_CST);
-  do { /* once more where what ended in one look may have moved others past the next */
+  do { /* repeats if the removal of one entry may have moved others past the next position */
     uint32_t at = 0;
     awaited = ended = looks = 0;
     while (look(ordinal, &at, &awaited, &ended) == FREES_AT_ONCE)
@@ -136,7 +137,7 @@ void gs_frees_settle(int ordinal) {
   end(ordinal);
 }
 
-/* As many streams free only when somebody looks: a few of them now, others the next time. */
+/* Freed memory is only noticed when it is looked for: check a few entries now, others the next time. */
 static void settle_some(int ordinal) {
   static uint32_t next[GS_MAX_DEVICES];
   unsigned awaited = 0, ended = 0;
@@ -162,7 +163,8 @@ void gs_free_queued(int ordinal, uint64_t bytes, CUstream stream) {
   gs_capture_mode_pop(mode);
   struct gs_fading fading = {.key = (uintptr_t)event,
                              .bytes = bytes,
-                             .context = gs_context_owner(context), /* when it ends, the stream got there */
+                             /* once it is done, the stream has reached the free */
+                             .context = gs_context_owner(context),
                              .ordinal = ordinal,
                              .stream_ordinal = stream_ordinal};
   if (!event) {

@@ -1,5 +1,6 @@
-/* Collectives are recognised by the name of their kernels, when a program looks it up: a launch costs nothing more than
- * before, and one of a collective takes the way of a kernel that is launched for the first time (kernels.c). */
+/* Collectives are recognised by the name of their kernels when a program looks the kernel up, so other launches cost
+ * nothing more. The launch of a collective takes the path of a kernel that is launched for the first time
+ * (kernels.c). */
 #include "interposer/memory/collectives.h"
 
 #include <string.h>
@@ -8,7 +9,7 @@
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
 
-/* NCCL's kernels, also as C++ names them. */
+/* NCCL's kernels, also with mangled C++ names. */
 static bool names_collective(const char *name) {
   static const char prefix[] = "ncclDevKernel";
   if (name && name[0] == '_' && name[1] == 'Z')
@@ -25,7 +26,7 @@ static void mark(const void *function, bool is, const void *program, CUcontext c
   gs_table_lock(all);
   void *known = gs_table_find(all, fresh.function);
   if (known)
-    gs_table_remove(all, known); /* the handle may have been another's */
+    gs_table_remove(all, known); /* the handle may have belonged to another function */
   if (is)
     gs_table_add(all, &fresh);
   gs_table_unlock(all);

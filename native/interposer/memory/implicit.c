@@ -16,7 +16,7 @@
 
 enum {
   CHUNK = 2097152,
-  STACK_ROUND = 16 /* a warp's local memory is a multiple of 512 bytes */
+  STACK_ROUND = 16 /* the local memory of a warp is a multiple of 512 bytes */
 };
 
 static uint64_t pieces(uint64_t bytes) { return bytes / CHUNK + (bytes % CHUNK != 0); }
@@ -45,7 +45,7 @@ static uint64_t key_of(CUcontext context, uint32_t what) { return (uintptr_t)con
 
 /* ---- the entries ------------------------------------------------------------------------------------------------- */
 
-/* What the context began with. It is current, and nothing was changed yet. */
+/* The initial value of the context, which is current and unchanged so far. */
 static uint32_t beginning(uint32_t what) {
   size_t value = 0;
   if (what == GS_IMPLICIT_CODE || gs_real.cuCtxGetLimit(&value, (CUlimit)what) != CUDA_SUCCESS)
@@ -70,14 +70,14 @@ static bool make_entry(CUcontext context, int ordinal, uint32_t what) {
   return true;
 }
 
-/* Under implicit_lock: entries change nowhere else, but for leaving with their context. */
+/* Called with implicit_lock held: entries change only here, except that they are removed with their context. */
 static bool read_entry(CUcontext context, uint32_t what, struct gs_taken *out) {
   return gs_table_copy(&gs_books()->taken, key_of(context, what), out);
 }
 
 static bool write_entry(const struct gs_taken *changed) { return gs_table_replace(&gs_books()->taken, changed); }
 
-/* Bytes above the beginning, for a value as the driver's limit says it. */
+/* Bytes beyond those of a new context, for a value of the driver's limit. */
 static uint64_t bytes_above(const struct gs_taken *entry, uint32_t what, uint64_t value) {
   uint64_t from, to;
   if (what == GS_IMPLICIT_STACK) {
@@ -114,7 +114,7 @@ CUresult gs_implicit_begin(struct gs_growing *growing, CUcontext context, int or
   return result;
 }
 
-/* Made current where it is not: `beginning` asks the current one. */
+/* Makes the context current if it is not, because `beginning` queries the current one. */
 CUresult gs_stack_begin(struct gs_growing *growing, CUcontext context, int ordinal, uint64_t stack) {
   CUcontext popped, current = gs_owner_current();
   bool pushed = context != current && gs_real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;

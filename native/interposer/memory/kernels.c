@@ -15,7 +15,7 @@ void gs_kernels_forget(void) {
     gs_repeat_end(gs_time());
 }
 
-/* Local memory of one thread of a kernel; 0 where the driver does not say. The context is current. */
+/* Local memory of one thread of a kernel, in bytes; 0 if the driver does not say. The context is current. */
 static uint64_t local_bytes(CUfunction function, bool of_library, int ordinal) {
   int bytes = 0;
   CUresult result = of_library ? gs_real.cuKernelGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES,
@@ -30,10 +30,10 @@ CUresult gs_kernel_need(CUfunction function, CUcontext context, int *ordinal, ui
   *stack = 0;
   *ordinal = context ? gs_context_device(context) : GS_NO_DEVICE;
   if (!function || *ordinal == GS_NO_DEVICE)
-    return CUDA_SUCCESS; /* nothing to charge, or the driver's to refuse */
+    return CUDA_SUCCESS; /* nothing to charge, or an error for the driver to report */
   if (context != current && gs_real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
     return CUDA_SUCCESS;
-  /* asking may load the kernel, as its launch would */
+  /* querying may load the kernel, as its launch would */
   int previous = gs_time() ? gs_capture_mode_push() : -1;
   CUresult result = gs_kernel_placed(function, context, *ordinal, &of_library);
   if (result == CUDA_SUCCESS)
@@ -45,9 +45,10 @@ CUresult gs_kernel_need(CUfunction function, CUcontext context, int *ordinal, ui
   return result;
 }
 
-/* A collective is never known by its own hash, so that each launch of it comes here, but by this one. */
+/* The hash of a collective is never stored as known, so that each of its launches comes here. This other hash records
+ * that what it needs is reserved. */
 static uint64_t collective_hash(uint64_t hash) {
-  return hash * 0xd6e8feb86659fd93u | 1; /* an odd number with bits everywhere */
+  return hash * 0xd6e8feb86659fd93u | 1; /* an odd constant with well-distributed bits */
 }
 
 CUresult gs_kernel_look_slow(struct gs_kernel_use *use, CUfunction function, CUstream stream, uint64_t hash) {

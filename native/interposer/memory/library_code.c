@@ -5,16 +5,17 @@
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
 
-/* Of a library in a context: the code of a kernel, all code (GS_LIBRARY_ALL), or its variables (then part is the
- * library itself). */
+/* Key of a part of a library in a context: the code of a kernel, all code (GS_LIBRARY_ALL), or the library's variables
+ * (then part is the library itself). */
 static uint64_t placed_key(uint64_t library, uint64_t part, CUcontext context) {
-  uint64_t both = library ^ part * 0xd6e8feb86659fd93u;                     /* an odd number with bits everywhere */
+  /* an odd constant with well-distributed bits */
+  uint64_t both = library ^ part * 0xd6e8feb86659fd93u;
   return (both ^ (uint64_t)(uintptr_t)context << 20) * 0x9e3779b97f4a7c15u; /* 2^64 over the golden ratio */
 }
 
-/* Into how many equal parts the library is taken to come: its kernels where the driver loads one by one, which it says
- * is so unless the program has asked for all at once. Asked when the first of them is used: the driver has to look into
- * the library then. */
+/* The number of equal parts in which the library's code is assumed to be loaded: its number of kernels if the driver
+ * loads kernels one by one, which it reports unless the program requested eager loading. Queried at the first use,
+ * because the driver then has to read the library. */
 static void count_parts(uint64_t library) {
   CUmoduleLoadingMode mode;
   unsigned int count = 0;
@@ -33,7 +34,7 @@ static void count_parts(uint64_t library) {
   gs_table_unlock(libraries);
 }
 
-/* The part alone. *placed: it was not there before. */
+/* Places one part. *placed: it was not there before. */
 static CUresult place_one(uint64_t library, uint64_t part, CUcontext context, int ordinal, bool *placed) {
   struct gs_books *books = gs_books();
   struct gs_placed fresh = {
@@ -118,7 +119,7 @@ void gs_library_kernel(CUkernel kernel, CUlibrary library) {
   gs_table_unlock(kernels);
 }
 
-/* One place that a part of the library is in, taken out of the books; false: it is nowhere. */
+/* Removes one placed part of the library from the books; false: there is none. */
 static bool next_place(uint64_t library, struct gs_placed *out) {
   struct gs_table *placed = &gs_books()->placed;
   uint32_t at = 0;

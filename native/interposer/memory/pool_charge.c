@@ -47,7 +47,7 @@ bool gs_pool_figures(uint64_t pool, int ordinal, uint64_t *reserved, uint64_t *u
          ask_pool(handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, used);
 }
 
-/* The device's pool lock makes the figure and the charge belong together. */
+/* The device's pool lock keeps the figure and the charge consistent. */
 bool gs_pool_settle(uint64_t pool, int ordinal, uint64_t ended, bool gone, uint64_t *grew) {
   uint64_t reserved = 0, used, less = 0, more = 0;
   struct gs_table *pools = &gs_books()->pools;

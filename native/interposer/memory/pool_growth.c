@@ -29,7 +29,7 @@ static uint64_t cap_of(uint64_t pool) {
   return gs_table_copy(&gs_books()->pools, pool, &known) ? known.cap : 0;
 }
 
-/* The most that `bytes` more can make the pool grow by, and the least where it has to be sparing. */
+/* The most by which `bytes` more can make the pool grow, and the least if memory is short. */
 static void bounds(uint64_t pool, int ordinal, uint64_t bytes, uint64_t *most, uint64_t *least) {
   uint64_t reserved, used, cap = cap_of(pool), fine = gs_round_up(bytes, GS_POOL_GRAIN);
   *most = *least = gs_round_up(bytes, GS_POOL_STEP);
@@ -44,10 +44,10 @@ static void bounds(uint64_t pool, int ordinal, uint64_t bytes, uint64_t *most, u
   }
 }
 
-/* The pool has a place for it and need not grow: takes part in the bounds without reserving. Graphs map whatever pages
- * are free; a pool needs a place in one piece, and allocates for one call at a time. What calls under way may take of
- * the free memory of graphs is theirs first, as far as it exceeds what they reserved. look: through all that the pool
- * has, which takes long where it has much. */
+/* The pool has room for the allocation and need not grow: it is booked without a reservation. Graphs map any free
+ * pages; a pool needs a contiguous place, and allocates for one call at a time. Calls in progress have precedence for
+ * the free memory of the graph pool, as far as their needs exceed their reservations. look: search all blocks of the
+ * pool, which takes long if there are many. */
 static bool begin_within(struct gs_growth *growth, uint64_t bytes, uint64_t need, CUstream stream, bool look) {
   uint64_t reserved, used, pool = growth->pool;
   bool room = false;
@@ -72,8 +72,8 @@ static bool begin_within(struct gs_growth *growth, uint64_t bytes, uint64_t need
   return room;
 }
 
-/* What the counts do not tell, such as a piece that came while another went, can then not carry the grant over its
- * limit. */
+/* Events that the counts do not show, such as one piece added while another is removed, can then not push the grant
+ * over its limit. */
 static bool has_left(int ordinal, uint64_t bytes) {
   struct gs_pages pages = {gs_process->limits, gs_process->usage};
   return gs_page_memory(&pages, (uint32_t)ordinal, UINT64_MAX).free >= bytes;
@@ -83,7 +83,8 @@ bool gs_growth_begin(struct gs_growth *growth, uint64_t pool, int ordinal, uint6
   uint64_t most, least;
   *growth = (struct gs_growth){pool, ordinal, 0, 0};
   bounds(pool, ordinal, bytes, &most, &least);
-  /* without a reservation where it plainly needs none: for as long as the call takes, a neighbour would miss it */
+  /* without a reservation if it clearly needs none: during the call, the reserved memory would be unavailable to
+   * others */
   if (gs_is_graph_pool(pool) ? begin_within(growth, bytes, bytes, stream, false)
                              : has_left(ordinal, most) && begin_within(growth, bytes, least, stream, false))
     return true;
@@ -91,7 +92,7 @@ bool gs_growth_begin(struct gs_growth *growth, uint64_t pool, int ordinal, uint6
          begin_within(growth, bytes, least, stream, true);
 }
 
-/* More than the pool or the grant ever has. */
+/* More than the pool or the grant can have. */
 static bool hopeless(uint64_t pool, int ordinal, uint64_t bytes) {
   uint64_t cap = cap_of(pool), fine = gs_round_up(bytes, GS_POOL_GRAIN);
   return fine > gs_process->limits->device[ordinal].memory_bytes || (cap && fine > cap);

@@ -41,7 +41,7 @@ static void remove_chunk(struct gs_chunk *chunk) {
     pool->chunks--;
 }
 
-/* Removes what was known of this range: it was given back to the device meanwhile. */
+/* Removes the entries of this range, because the pool has given it back to the device. */
 static void clear_range(uint64_t at, uint64_t bytes) {
   uint32_t from = 0;
   for (struct gs_block *block; (block = gs_table_next(&gs_books()->blocks, &from));)
@@ -75,7 +75,7 @@ static void clear_chunks(uint64_t pool) {
     }
 }
 
-/* The one that fades at address, or the one that lives; or NULL. */
+/* The block at address that is being freed, or the one that is in use; or NULL. */
 static struct gs_block *block_at(uint64_t address, bool fades) {
   struct gs_block *block = gs_table_find(&gs_books()->blocks, address);
   return block && block->fades == fades ? block : NULL;
@@ -87,7 +87,7 @@ static void unfade(uint64_t address) {
     remove_block(block);
 }
 
-/* The block lives from now on; or no longer. */
+/* Counts a block that is in use from now on, or no longer. */
 static void count_live(const struct gs_block *block, bool lives) {
   struct gs_pool *pool = find(block->pool);
   if (pool)
@@ -196,7 +196,7 @@ static void sift(struct span *spans, size_t from, size_t count) {
   }
 }
 
-/* In place: the C library's sort may call malloc. */
+/* Sorts in place: the C library's sort may call malloc. */
 static void sort(struct span *spans, size_t count) {
   for (size_t from = count / 2; from-- > 0;)
     sift(spans, from, count);
@@ -217,7 +217,7 @@ static size_t collect(uint64_t pool, struct span *spans, size_t room) {
   return count;
 }
 
-/* The same stream may have back at once exactly what it gave. */
+/* The same stream may reuse at once exactly what it freed. */
 static bool given_back(const struct span *spans, size_t count, size_t i, uint64_t bytes, CUstream stream) {
   return !spans[i].live && spans[i].stream == stream && stream != CU_STREAM_PER_THREAD && spans[i].bytes == bytes &&
          (i == 0 || spans[i - 1].at + spans[i - 1].bytes <= spans[i].at) &&
@@ -256,7 +256,7 @@ static bool lived_in(const struct gs_chunk *chunk, const struct span *spans, siz
   return false;
 }
 
-/* The pool gave pieces back: those in which no block lives may be among them. */
+/* The pool gave pieces back to the device; those without a block in use may be among them. */
 static void drop_empty(uint64_t pool, const struct span *spans, size_t count) {
   uint32_t from = 0;
   for (struct gs_chunk *chunk; (chunk = gs_table_next(&gs_books()->chunks, &from));)
@@ -274,8 +274,8 @@ static bool look(uint64_t pool, uint64_t bytes, CUstream stream, const struct sp
   return false;
 }
 
-/* What is free is in no more places than there are pieces and blocks for it to come after, so one has its share. Of the
- * freed blocks those count whose stream did not get there: each has its bytes in use. */
+/* The free memory has no more places than there are pieces and blocks that can precede it, so the largest place has at
+ * least the average size. Freed blocks count if their stream has not reached the free: their bytes are still in use. */
 bool gs_map_plainly_has_room(uint64_t pool, uint64_t bytes, uint64_t reserved, uint64_t used) {
   struct gs_pool known;
   uint64_t places = 0;

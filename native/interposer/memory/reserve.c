@@ -41,7 +41,7 @@ void gs_memory_synced(int ordinal) {
 }
 
 void gs_stream_synced(struct gs_stream *stream) {
-  int ordinal = stream->device->ordinal; /* it may be another stream once it is done */
+  int ordinal = stream->device->ordinal; /* the handle may belong to another stream after that */
   gs_stream_done_with_others(stream);
   gs_memory_synced(ordinal);
 }

@@ -18,7 +18,7 @@ bool gs_stream_capturing(CUstream handle) {
   if (!time || __atomic_load_n(&time->captures, __ATOMIC_ACQUIRE) == 0)
     return false;
   result = gs_real.cuStreamIsCapturing(handle ? handle : CU_STREAM_LEGACY, &status);
-  /* The legacy stream while a blocking stream is captured: a launch there is an error, the driver's to report. */
+  /* The legacy stream during the capture of a blocking stream: a launch there is an error, which the driver reports. */
   if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
     return true;
   return result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
@@ -37,7 +37,7 @@ void gs_capture_mode_pop(int previous) {
     gs_real.cuThreadExchangeStreamCaptureMode(&mode);
 }
 
-/* Threads that are reading marks now did not know of the capture that begins: let them finish. */
+/* Threads that are reading marks now do not know of the new capture: wait until they have finished. */
 static void let_readers_finish(struct gs_time *time) {
   for (uint32_t i = 0; i < GS_MAX_DEVICES; i++) {
     if (!time->device[i].meter)
@@ -47,7 +47,7 @@ static void let_readers_finish(struct gs_time *time) {
   }
 }
 
-/* The handle of a thread's own stream says nothing: the thread does. */
+/* The handle of a per-thread stream does not identify it; the thread does. */
 static int32_t thread_of(CUstream stream) { return stream == CU_STREAM_PER_THREAD ? (int32_t)syscall(SYS_gettid) : 0; }
 
 /* Under `tables`. */
@@ -66,7 +66,7 @@ void gs_capture_begins(struct gs_time *time) {
 
 void gs_capture_none(struct gs_time *time) { __atomic_sub_fetch(&time->captures, 1, __ATOMIC_SEQ_CST); }
 
-/* Without a place it counts as open for ever, which is slow and safe. */
+/* Without a place it counts as open for ever, which is slow but safe. */
 void gs_capture_open(struct gs_time *time, CUstream stream, CUcontext context) {
   gs_latch_take(&time->tables);
   struct gs_origin *origin = origin_of(time, NULL, 0);

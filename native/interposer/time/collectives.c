@@ -1,8 +1,8 @@
-/* Collectives are counted before they are submitted: what is on the device is in `collectives`, whenever the arbiter
- * looks. A launch that is under way when the lease goes is counted and then looks at the lease again, the arbiter takes
- * the lease and then looks at the count: either it sees the launch and gives every rank a cut that lets it get there,
- * or the launch sees the revoke and takes its count back. Under a cut a place is taken by compare and exchange: exactly
- * as many go as the cut lets. */
+/* Collectives are counted before they are submitted, so `collectives` covers everything on the device whenever the
+ * arbiter reads it. A launch that is in progress when the lease is revoked is counted and then reads the lease again;
+ * the arbiter revokes the lease and then reads the count. So either the arbiter sees the launch and sets every rank's
+ * cut to allow it, or the launch sees the revoke and takes its count back. Under a cut, places are taken by
+ * compare-and-exchange, so exactly as many collectives go as the cut allows. */
 #include "interposer/time/collectives.h"
 
 #include "interposer/process/device.h"
@@ -43,7 +43,7 @@ void gs_collective_begin(int ordinal, uint32_t count) {
       return;
   }
   struct gs_time_device *device = &time->device[ordinal];
-  /* not drained, from here until it is in the meter's books */
+  /* the device does not count as drained from here until the launch is booked in the meter */
   __atomic_add_fetch(&device->claims, 1, __ATOMIC_SEQ_CST);
   while (!claim(device, count)) {
     __atomic_sub_fetch(&device->claims, 1, __ATOMIC_SEQ_CST);

@@ -16,7 +16,8 @@ void gs_stream_ending(CUstream handle) {
   struct gs_stream *stream = gs_stream_known(handle);
   if (!stream || gs_stream_is_default(stream->handle))
     return;
-  struct gs_time_device *device = stream->device; /* once retired and reaped, by whomever, it may be another stream */
+  /* once retired and reaped, by any thread, the place may hold another stream */
+  struct gs_time_device *device = stream->device;
   if (gs_stream_open(stream) && !gs_stream_capturing(handle))
     gs_mark_record(stream, false);
   gs_latch_take(&time->tables);

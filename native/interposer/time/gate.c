@@ -9,18 +9,18 @@
 #include "interposer/time/marks.h"
 
 enum {
-  STEP_NS = 50000000,        /* a waiter looks around this often */
-  CUT_STEP_NS = 1000000,     /* a rank just revoked: its cut may be raised just before it sleeps */
+  STEP_NS = 50000000,        /* how often a waiting thread checks the other conditions */
+  CUT_STEP_NS = 1000000,     /* for a rank whose lease was just revoked: its cut may be raised just before it sleeps */
   CUT_STEPS_NS = 10000000,   /* for so long */
-  POLL_NS = 50000,           /* between looks at a mark that is awaited */
-  BOUND_TRACED_NS = 1000000, /* shorter waits under the bound are how a busy program runs */
+  POLL_NS = 50000,           /* interval of the checks of an awaited mark */
+  BOUND_TRACED_NS = 1000000, /* shorter waits for the bound are normal for a busy program */
   BUDGET_WINDOW_NS = 100000000,
-  BUDGET_LEAST_MILLI = 20 /* a grant that only borrows still makes progress when no lender is left */
+  BUDGET_LEAST_MILLI = 20 /* so that a grant that only borrows still makes progress when there is no lender left */
 };
 
 /* ---- the local budget ---- */
 
-/* How long until the local budget lets a submission pass; 0: it does. */
+/* How long until the local budget lets a submission pass, in ns; 0: it passes now. */
 static uint64_t budget_wait_ns(struct gs_time_device *device) {
   uint64_t now = gs_now(), wait = 0;
   uint32_t milli = __atomic_load_n(&device->limits->guarantee_milli, __ATOMIC_RELAXED);
@@ -103,7 +103,7 @@ uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream) {
   int saved = errno;
   if (may_pass(device, lease, &wait))
     return lease;
-  /* What waits here is not the device's work: the open segment ends before it. */
+  /* Time spent waiting here is not work of the device: the open segment ends before it. */
   gs_repeat_absorb_all(device);
   if (stream && gs_stream_open(stream))
     gs_mark_record(stream, false);
@@ -123,7 +123,7 @@ uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream) {
     } else if (__atomic_load_n(&device->slot->collectives, __ATOMIC_RELAXED) > 0 && gs_now() - revoked < CUT_STEPS_NS) {
       gs_futex_wait(word, lease, CUT_STEP_NS, true);
     } else if (!gs_futex_wait(word, lease, wait, true)) {
-      gs_ring(); /* a bell rung into a daemon that was starting is lost */
+      gs_ring(); /* a bell that rang while the daemon was starting is lost */
     }
     gs_daemon_check(&heartbeat, gs_now());
   }
@@ -137,9 +137,9 @@ uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream) {
 
 /* ---- the bound on work in flight ---- */
 
-/* Estimated time in flight over all streams that move, without what must be done by now although no mark says so. Stuck
- * streams count nothing: CUDA cannot see every order between streams, nor can we, and what they wait for may be held
- * here. Under the lock. */
+/* Estimated time in flight of all streams that make progress, without work that must be done by now although no mark
+ * shows it. Stuck streams do not count: not even CUDA can see every order between streams, and the work that they wait
+ * for may be held here. Called with the lock held. */
 static double inflight(struct gs_time_device *device, double bound, uint64_t now, bool *any_stuck) {
   struct gs_time *time = gs_time();
   uint32_t streams = __atomic_load_n(&time->streams, __ATOMIC_ACQUIRE);
@@ -170,14 +170,15 @@ void gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint
   for (;;) {
     uint32_t marks;
     bool under, stuck;
-    /* Peers spin for what comes next here: it is theirs to wait for the device, not ours. */
+    /* Peers spin for the next work of this rank, so the device waits, not this thread. */
     if (gs_called_back || gs_under_cut(device))
       break;
     gs_reap(device);
     now = gs_now();
     gs_biased_take(&device->lock);
     under = inflight(device, bound, now, &stuck) <= bound;
-    /* A stuck stream may only be slow, because it shares the device: it takes more, but not a whole channel full. */
+    /* A stuck stream may only be slow because it shares the device: it accepts more work, but not enough to fill the
+     * channel. */
     pace = gs_queue_stuck(device->meter, &stream->queue, GS_DEPENDENT_NS, now)
                ? gs_meter_pace(device->meter, key, GS_DEPENDENT_NS)
                : 0;

@@ -1,4 +1,4 @@
-/* The only thread that the interposer adds to a program: it sees revokes, reports when the device has drained, and
+/* The only thread that the interposer adds to a program: it notices revokes, reports when the device has drained, and
  * watches the daemon. */
 #include <errno.h>
 #include <pthread.h>
@@ -18,12 +18,12 @@
 #include "interposer/time/marks.h"
 
 enum {
-  TICK_ACTIVE_NS = 50000000, /* the heartbeat is looked at this often while the program submits */
+  TICK_ACTIVE_NS = 50000000, /* interval of the checks of the heartbeat while the program submits */
   TICK_IDLE_NS = 500000000,
-  TICK_CONTENDED_NS = 1000000, /* others wait: keep the estimate of the end true */
+  TICK_CONTENDED_NS = 1000000, /* if others wait: interval of updates of the estimated end */
   DRAIN_POLL_NS = 100000,
   DRAIN_SLOW_NS = 1000000,
-  DRAIN_FAST_FOR_NS = 10000000, /* after that a drain is a long kernel: look less often */
+  DRAIN_FAST_FOR_NS = 10000000, /* a longer drain is due to a long kernel: check less often */
   SYS_FUTEX_WAITV = 449,
   FUTEX_32 = 2 /* FUTEX2_SIZE_U32, shared */
 };
@@ -37,7 +37,7 @@ static bool used(const struct gs_time_device *device) {
   return __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE) != NULL;
 }
 
-/* Takes in what is done. False once the process is on its way out. */
+/* Reaps completed marks. False once the process is exiting. */
 static bool reap(struct gs_time *time, struct gs_time_device *device) {
   bool go;
   gs_latch_take(&time->driving);
@@ -48,14 +48,14 @@ static bool reap(struct gs_time *time, struct gs_time_device *device) {
   return go;
 }
 
-/* One look at a device whose lease was revoked; gives when to look again, 0: drained. */
+/* Checks a device whose lease was revoked; returns when to check again; 0: drained. */
 static uint64_t drain(struct gs_time_device *device) {
   uint64_t now, rest;
   bool drained;
   gs_biased_take(&device->lock);
   now = gs_now();
   rest = gs_rest(device, now);
-  /* A rank that may still submit, or is about to, has not drained. */
+  /* A rank that may still submit, or is about to, does not count as drained. */
   drained = rest < GS_DRAINED_NS && !gs_under_cut(device) && __atomic_load_n(&device->claims, __ATOMIC_SEQ_CST) == 0;
   if (drained) {
     __atomic_store_n(&device->slot->drained, device->draining, __ATOMIC_RELEASE);
@@ -81,10 +81,10 @@ static uint64_t in_flight(struct gs_time_device *device, uint64_t now) {
   return rest;
 }
 
-/* What was expected to be done is not. */
+/* Work that was expected to be done is not. */
 static bool outlasts(struct gs_time_device *device) { return in_flight(device, gs_now()) >= GS_DRAINED_NS; }
 
-/* Looks at one device; gives how long nothing has to be done for it. */
+/* Checks one device; returns how long nothing has to be done for it, in ns. */
 static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint64_t tick) {
   uint32_t lease = __atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE);
   uint64_t again;
@@ -110,7 +110,8 @@ static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint6
   }
   if (__atomic_load_n(&device->slot->inflight, __ATOMIC_RELAXED) == 0)
     return tick;
-  /* A program that launches looks on its own, and pays whenever this thread takes the meter from it. */
+  /* A program that launches reaps its marks itself, and is delayed whenever this thread takes the meter's lock from
+   * it. */
   if (gs_now() - __atomic_load_n(&device->looked_at, __ATOMIC_RELAXED) >= TICK_CONTENDED_NS)
     if (reap(time, device) && revoked && outlasts(device)) {
       gs_clear_drained(device);
@@ -144,7 +145,7 @@ static void wait_for_change(struct gs_time *time, uint64_t timeout) {
   nanosleep(&until, NULL);
 }
 
-/* The daemon came back, or this connection to it is lost: join again with the slot we hold. */
+/* The daemon came back, or the connection to it was lost: joins again with the process's slot. */
 static void watch_daemon(uint64_t now, uint64_t *tried) {
   uint32_t epoch = __atomic_load_n(&gs_process->limits->daemon_epoch, __ATOMIC_ACQUIRE);
   bool lost = gs_process->socket < 0;
@@ -180,7 +181,7 @@ static void *gate_thread(void *argument) {
     launches_seen = launches;
     wait = now - active_at < TICK_IDLE_NS ? TICK_ACTIVE_NS : TICK_IDLE_NS;
     if (now - looked >= TICK_ACTIVE_NS) {
-      /* After a long sleep the last beat seen is old by our fault, not the daemon's. */
+      /* After a long sleep the last heartbeat read is old because of the sleep, not because of the daemon. */
       if (now - looked > 2 * (uint64_t)TICK_ACTIVE_NS)
         heartbeat.time = 0;
       looked = now;
@@ -204,7 +205,7 @@ static void stop_at_exit(void) {
   if (!time)
     return;
   __atomic_store_n(&time->stop, 1, __ATOMIC_RELEASE);
-  /* Held for ever: the thread is not in the driver now and will not enter it again. */
+  /* Never released: the thread is not in the driver now and will not enter it again. */
   for (int i = 0; i < 1000 && !gs_latch_try(&time->driving); i++)
     nanosleep(&(struct timespec){0, 100000}, NULL);
 }
@@ -217,7 +218,7 @@ void gs_gate_thread_start(void) {
   sigset_t all, before;
   int failed;
   if (!__atomic_compare_exchange_n(&time->thread_started, &no, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
-    /* One more device: the thread waits on a set of words that lacks it; it looks again within its tick. */
+    /* A device is added: the thread waits on a set of words without it, and includes it within one tick. */
     return;
   }
   sigfillset(&all);

@@ -2,7 +2,7 @@
 
 #include <limits.h>
 
-/* Processes of the grant that have, or had `within` ns ago, work on the device; this one counts always. */
+/* Always counts this process. */
 uint32_t gs_slots_active(const struct gs_time_device *device, uint64_t now, uint64_t within) {
   uint32_t high = __atomic_load_n(&gs_process->limits->slots_high, __ATOMIC_RELAXED), count = 0;
   for (uint32_t i = 0; i < high && i < GS_MAX_SLOTS; i++) {
@@ -25,20 +25,22 @@ bool gs_under_cut(const struct gs_time_device *device) {
 void gs_clear_drained(struct gs_time_device *device) {
   uint32_t lease = __atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE), *drained = &device->slot->drained;
   bool said;
-  /* Under the lock, in which the gate thread looks whether it is true and says so. */
+  /* Takes the lock under which the gate thread checks whether the device has drained and reports it. */
   gs_biased_take(&device->lock);
   said = !(lease & GS_LEASE_HELD) && __atomic_load_n(drained, __ATOMIC_RELAXED) == lease;
   if (said) {
     __atomic_store_n(drained, lease - 2, __ATOMIC_SEQ_CST);
     if (device->meter)
-      gs_meter_turn(device->meter, gs_others(device, lease), gs_now()); /* from now on, work of ours is there again */
+      /* from now on, work of this process is on the device again */
+      gs_meter_turn(device->meter, gs_others(device, lease), gs_now());
   }
   gs_biased_drop(&device->lock);
   if (said)
-    gs_futex_wake(&device->limits->lease, INT_MAX, true); /* our gate thread: to say it again when it is true */
+    /* wakes this process's gate thread, which reports the drain again when it is true */
+    gs_futex_wake(&device->limits->lease, INT_MAX, true);
 }
 
-/* The end of others' work within our lease, which may be over by now. */
+/* The end of others' work during this lease, which may be over by now. */
 static void catch_up(struct gs_time_device *device, uint64_t now) {
   uint32_t foreign_work = __atomic_load_n(&device->limits->foreign_work, __ATOMIC_ACQUIRE);
   uint64_t since = __atomic_load_n(&device->limits->foreign_work_ns, __ATOMIC_RELAXED);

@@ -1,4 +1,4 @@
-/* Marks: the timing events behind the meter. Recording them, taking in what they say, telling the arbiter. */
+/* Marks: the timing events of the meter. Records them, reaps them, and reports to the arbiter. */
 #include <errno.h>
 #include <pthread.h>
 
@@ -12,12 +12,13 @@
 enum {
   NS_PER_MS = 1000000,
   RESIDENTS_NS = 2000000,
-  /* done by so much before the arbiter expects it, it is worth a bell: it takes as long to wake others */
+  /* work that is done this much before the arbiter expects it is worth a bell: waking others takes as long */
   SOONER_NS = 50000
 };
-static const float rebase_ms = 4000; /* cuEventElapsedTime answers in float: beyond 4 s its step is over 0.25 us */
+/* cuEventElapsedTime returns a float: beyond 4 s its resolution is worse than 0.25 us */
+static const float rebase_ms = 4000;
 
-/* Driver calls of ours between two states of the books: the thread must not be cancelled in them. */
+/* The interposer's driver calls while the books are inconsistent: the thread must not be cancelled in them. */
 static int shield(void) {
   int before;
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
@@ -34,7 +35,7 @@ void gs_mark_record(struct gs_stream *stream, bool start) {
   CUevent event;
   CUresult result;
   if (gs_called_back)
-    return; /* a refusal would say nothing about the stream */
+    return; /* an error would then not be the stream's */
   int saved = errno, cancel = shield(), previous = gs_capture_mode_push();
   gs_reap(device);
   event = stream->unmarked ? NULL : gs_event_take(stream->context);
@@ -86,8 +87,8 @@ bool gs_bracket_record(struct gs_stream *stream, int which, uint64_t *recorded) 
 
 /* ---- taking in ---- */
 
-/* Device time of a done event. The first one of a context becomes the base, and so does one that is far from it. Gives
- * true when the context keeps the event. Under `reaping`. */
+/* Device time of a completed event. The first event of a context becomes the base, and so does one that is far from the
+ * base. Returns true if the context keeps the event. Called with `reaping` held. */
 static bool device_time(struct gs_context *context, CUevent event, uint64_t *time, bool *known) {
   float ms;
   *known = true;
@@ -110,8 +111,8 @@ static bool device_time(struct gs_context *context, CUevent event, uint64_t *tim
   return true;
 }
 
-/* The oldest mark of a stream, if it is done or lost. Gives false when there is nothing (more) to take in. Under
- * `reaping`. */
+/* Reaps the oldest mark of a stream if it is done or lost. False if there is nothing (more) to reap. Called with
+ * `reaping` held. */
 static bool take_oldest(struct gs_stream *stream) {
   struct gs_time_device *device = stream->device;
   struct gs_context *context = stream->context;
@@ -150,7 +151,7 @@ static bool take_oldest(struct gs_stream *stream) {
   return true;
 }
 
-/* The bracketed launch of a stream, if both of its events are done. Under `reaping`. */
+/* Reads the bracketed launch of a stream if both of its events are done. Called with `reaping` held. */
 static void take_sample(struct gs_stream *stream) {
   struct gs_time_device *device = stream->device;
   CUresult result;
@@ -170,14 +171,14 @@ static void take_sample(struct gs_stream *stream) {
   gs_biased_drop(&device->lock);
 }
 
-/* Its marks are all reaped or lost. Under the device's `reaping`. */
+/* All marks of the stream are reaped or lost. Called with the device's `reaping` held. */
 static void free_stream(struct gs_stream *stream) {
   struct gs_time_device *device = stream->device;
   for (int i = 0; i < 2; i++)
     if (stream->bracket[i])
       gs_event_give(stream->context, stream->bracket[i]);
   stream->bracket[0] = stream->bracket[1] = NULL;
-  /* under the lock: who looks through the streams with it never finds one that is being made anew */
+  /* under the lock, so that a thread that iterates over the streams with it never finds one that is being set up */
   gs_biased_take(&device->lock);
   gs_repeat_absorb(stream);
   gs_meter_synced(device->meter, &stream->queue, gs_now());
@@ -193,7 +194,7 @@ static void count_residents(struct gs_time_device *device, uint64_t now) {
   __atomic_store_n(&device->residents, gs_slots_active(device, now, RESIDENTS_NS), __ATOMIC_RELAXED);
 }
 
-/* What gs_stream_done could not close because its marks were being read. */
+/* Completes what gs_stream_done could not do because another thread was reading the marks. */
 static void close_done(struct gs_stream *stream) {
   struct gs_time_device *device = stream->device;
   if (__atomic_load_n(&stream->done_launches, __ATOMIC_RELAXED) == 0)
@@ -244,7 +245,7 @@ void gs_reap(struct gs_time_device *device) {
       free_stream(stream);
   }
   gs_biased_take(&device->lock);
-  /* a tight bound is kept only as well as marks say */
+  /* a tight bound is kept only as accurately as the marks allow */
   device->meter->mark_most_ns = gs_bound(device) / GS_METER_MARKS;
   sooner = gs_publish(device, gs_now());
   gs_biased_drop(&device->lock);
@@ -263,7 +264,7 @@ void gs_stream_done(struct gs_stream *stream) {
   bool sooner;
   gs_biased_take(&device->lock);
   now = gs_ticks_at(&device->ticks, gs_ticks_read());
-  if (device->meter->marks > 0 || stream->queue.sampled) { /* not so for most of who wait for each launch */
+  if (device->meter->marks > 0 || stream->queue.sampled) { /* false for most programs that wait for each launch */
     gs_biased_drop(&device->lock);
     gs_reap(device);
     gs_biased_take(&device->lock);
@@ -271,7 +272,7 @@ void gs_stream_done(struct gs_stream *stream) {
   gs_repeat_absorb(stream);
   if (stream->queue.head == stream->queue.tail) {
     gs_meter_synced(device->meter, &stream->queue, now);
-    /* another thread is still reading its marks, or the last one is not known to be done: it closes with them */
+    /* another thread is still reading its marks, or the last one is not known to be done: that thread completes this */
   } else {
     stream->done_at = now;
     __atomic_store_n(&stream->done_launches, gs_stream_launches(stream) + 1, __ATOMIC_RELAXED);

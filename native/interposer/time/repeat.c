@@ -34,7 +34,7 @@ void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUst
                      ? 0
                      : tick + stream->device->ticks.within / (GS_TICKS_BELIEVED_NS / GS_REPEAT_NS);
   repeat->repeats_word = &time->repeats;
-  /* In this order: a capture that begins now moves the words the other way round. */
+  /* In this order: a capture that begins now changes the words in the opposite order. */
   repeat->repeats = __atomic_load_n(&time->repeats, __ATOMIC_ACQUIRE);
   if (__atomic_load_n(&time->captures, __ATOMIC_ACQUIRE) > 0)
     return;

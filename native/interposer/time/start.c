@@ -5,8 +5,8 @@
 
 #include "interposer/time/gate_thread.h"
 
-/* A tool that traces every CUDA call shows our events to its user and slows every call: what it runs is charged by
- * residency. A loaded libcupti alone is not one: frameworks link it and rarely use it. */
+/* A tool that traces every CUDA call would show the interposer's events to its user and slows every call, so the
+ * program is charged by residency. A loaded libcupti alone is no sign of one: frameworks link it and rarely use it. */
 static bool profiled(void) { return getenv("CUDA_INJECTION64_PATH") || getenv("NVTX_INJECTION64_PATH"); }
 
 static struct gs_time *create(void) {
@@ -15,7 +15,7 @@ static struct gs_time *create(void) {
     return NULL;
   time->profiled = profiled();
   gs_biased_start();
-  /* Not 0 and not a parent's: what a thread remembers from before a fork is stale. */
+  /* Neither 0 nor a parent's value: what a thread cached before a fork is stale. */
   time->generation = (uint32_t)gs_now() | 1;
   time->repeats = 1;
   for (uint32_t i = 0; i < gs_process->ndevices; i++) {

@@ -9,10 +9,10 @@
 #include "interposer/time/repeat.h"
 #include "interposer/time/start.h"
 
-/* Streams a thread used last, by handle. Valid while no stream or context went since. */
+/* Streams that a thread used last, by handle. Valid as long as no stream or context ends. */
 GS_TLS struct gs_cached {
   CUstream handle;
-  CUcontext context; /* of the default streams, whose handle says nothing; else NULL */
+  CUcontext context; /* for the default streams, whose handle does not identify them; else NULL */
   uint32_t generation;
   struct gs_stream *stream;
 } cache[8];
@@ -21,8 +21,8 @@ static struct gs_cached *cached_place(CUstream handle) {
   return &cache[(uintptr_t)handle * UINT64_C(0x9e3779b97f4a7c15) >> 61];
 }
 
-/* A per-thread default stream ends with its thread, unseen. Its place goes to the next thread at that address, which is
- * right: the work of a dead thread's stream is done or will be. */
+/* A per-thread default stream ends with its thread, without a call. Its place goes to the next thread at that address,
+ * which is correct: the work of an ended thread's stream is done or will be. */
 static uint64_t thread_of(CUstream handle) { return handle == CU_STREAM_PER_THREAD ? (uint64_t)(uintptr_t)cache : 0; }
 
 static CUcontext current_context(void) {
@@ -48,7 +48,7 @@ static struct gs_context *context_of(struct gs_time *time, CUcontext handle) {
   place->free_events = 0;
   place->ending = 0;
   place->ordinal = ordinal;
-  __atomic_store_n(&place->handle, handle, __ATOMIC_RELAXED); /* sync.c looks through them without a latch */
+  __atomic_store_n(&place->handle, handle, __ATOMIC_RELAXED); /* sync.c iterates over them without a latch */
   return place;
 }
 
@@ -93,7 +93,7 @@ static struct gs_stream *add(struct gs_time *time, CUstream handle, CUcontext co
   stream = free_place(time);
   if (!stream)
     return NULL;
-  /* sync.c looks through the streams without a latch, and may do so while this one ends and is made anew */
+  /* sync.c iterates over the streams without a latch, possibly while this one ends and its place is reused */
   __atomic_store_n(&stream->handle, handle, __ATOMIC_RELAXED);
   __atomic_store_n(&stream->context, owner, __ATOMIC_RELAXED);
   stream->thread = thread;
@@ -146,7 +146,8 @@ static struct gs_stream *make(struct gs_time *time, CUstream handle, CUcontext c
   return stream;
 }
 
-/* A stream that is not in this thread's cache. Out of line: what it needs saved, a launch would pay for. */
+/* A stream that is not in this thread's cache. Out of line, so that other launches do not save the registers that this
+ * path uses. */
 static __attribute__((noinline)) struct gs_stream *look_further(CUstream handle, CUcontext current, uint32_t generation,
                                                                 bool may_make) {
   struct gs_time *time = gs_time();

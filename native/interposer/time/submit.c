@@ -10,7 +10,7 @@
 
 #define GS_CAPTURES(time) __atomic_load_n(&(time)->captures, __ATOMIC_ACQUIRE)
 
-/* A stream that cannot be kept is gated all the same. */
+/* A stream without a place is gated all the same. */
 static void gate_only(struct gs_time *time, CUstream stream) {
   int ordinal = gs_stream_device(stream);
   struct gs_time_device *device = ordinal == GS_NO_DEVICE ? NULL : &time->device[ordinal];
@@ -32,7 +32,7 @@ static void charge_residency(struct gs_time_device *device) {
   gs_biased_drop(&device->lock);
 }
 
-/* What the plan asks for before the launch. */
+/* Carries out what the plan asks for before the launch. */
 static void follow_before(struct gs_submission *submission) {
   struct gs_stream *stream = submission->stream;
   if (submission->plan & GS_PLAN_START)
@@ -56,7 +56,7 @@ CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream hand
   double bound;
   submission->stream = NULL;
   if (!time) {
-    /* A context that was made behind our back, through the driver's private tables. */
+    /* A context created without the interposer, through the driver's private tables. */
     gs_time_start(gs_current_device());
     time = gs_time();
   }
@@ -70,7 +70,7 @@ CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream hand
   device = stream->device;
   meter = device->meter;
   for (;;) {
-    /* Here it costs 5 ns less than behind the bound's arithmetic: a processor finishes what is older first. */
+    /* Costs 5 ns less here than after the arithmetic of the bound: a processor retires older instructions first. */
     tick = gs_ticks_read();
     lease = __atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE);
     if (!GS_LIKELY((lease & GS_LEASE_HELD) && !__atomic_load_n(&device->local, __ATOMIC_RELAXED))) {
@@ -87,7 +87,7 @@ CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream hand
       break;
     gs_biased_drop(&device->lock);
     gs_bound_wait(device, stream, key);
-    waited = true; /* the lease may have gone meanwhile */
+    waited = true; /* the lease may have been revoked meanwhile */
   }
   now = gs_ticks_at(&device->ticks, tick);
   function = gs_queue_function(meter, &stream->queue, key);
@@ -113,7 +113,7 @@ CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream hand
       gs_repeat_from(stream, function, handle, lease, bound - gs_meter_inflight(meter, bound), tick, now);
   } else if (gs_called_back) {
     gs_biased_drop(&device->lock);
-    gs_clear_drained(device); /* after it is booked: the gate thread looks at once */
+    gs_clear_drained(device); /* only after booking, because the gate thread checks at once */
     gs_biased_take(&device->lock);
   }
   gs_biased_drop(&device->lock);

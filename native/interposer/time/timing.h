@@ -115,7 +115,7 @@ struct gs_recorded {
 struct gs_time {
   bool profiled; /* a profiler is in the process: no marks */
   struct gs_latch tables;
-  uint32_t generation; /* + 1 when a stream or context goes: what threads remember is stale */
+  uint32_t generation; /* incremented when a stream or context ends: then what threads have cached is stale */
   /* sum of `ending` over the contexts: handles of streams may be reused before their end is noticed */
   uint32_t ending;
   /* number of open captures of the process; while there are any, the interposer's driver calls need care */

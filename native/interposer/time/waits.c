@@ -1,4 +1,4 @@
-/* Where the program learns that work is done, the meter does too. */
+/* When the program learns that work is done, the meter learns it too. */
 #include "interposer/time/waits.h"
 
 #include "interposer/time/capture.h"
@@ -47,7 +47,7 @@ static bool of_context(const struct gs_stream *stream, const void *context) {
   return __atomic_load_n(&owner->handle, __ATOMIC_RELAXED) == context;
 }
 
-/* Work in the legacy stream comes after all that was before it in the blocking streams of its context. */
+/* Work in the legacy stream runs after all earlier work in the blocking streams of its context. */
 void gs_stream_done_with_others(struct gs_stream *stream) {
   if (gs_time()->profiled)
     residency_ends(stream->device);
@@ -61,7 +61,7 @@ void gs_before_wait_context(CUcontext context) {
   struct gs_time *time = gs_time();
   for (uint32_t i = 0; time && i < __atomic_load_n(&time->streams, __ATOMIC_ACQUIRE); i++) {
     struct gs_stream *stream = time->stream[i];
-    /* Another thread's default stream cannot be named from here. */
+    /* The per-thread default stream of another thread cannot be named here. */
     if (stream && gs_stream_live(stream) && !gs_stream_retired(stream) && of_context(stream, context) &&
         __atomic_load_n(&stream->handle, __ATOMIC_RELAXED) != CU_STREAM_PER_THREAD)
       gs_before_wait(stream);
