@@ -21,8 +21,8 @@ static CUresult missing(void) { return CUDA_ERROR_NOT_FOUND; }
 static CUresult no_device(void) { return CUDA_ERROR_NO_DEVICE; }
 
 /* The driver opens its compilers by name when it first needs one (libnvidia-ptxjitcompiler.so.1, libnvidia-nvvm.so.4).
- * An image has none, or those of another driver; what is loaded already is found before the loader searches. Costs some
- * ms, once, and needs no library but libc's: the daemon mounts no others here. */
+ * The image has none, or those of another driver, but the loader uses a library that is already loaded. Costs some ms,
+ * once; needs no other library than libc's, since the daemon mounts no others here. */
 static void open_companions(const char *grant) {
   static const char ours[] = "libnvidia-", view[] = "libnvidia-ml.so";
   char path[PATH_MAX];
@@ -34,13 +34,13 @@ static void open_companions(const char *grant) {
       continue;
     bool fits = snprintf(path, sizeof path, "%s/driver/%s", grant, entry->d_name) < (int)sizeof path;
     if (!fits || !dlopen(path, RTLD_LAZY | RTLD_LOCAL))
-      dlerror(); /* the driver says it when it needs it */
+      dlerror(); /* the driver reports an error when it needs it */
   }
   if (directory)
     closedir(directory);
 }
 
-/* No lock of ours around dlopen: a constructor running under the loader's lock may call CUDA. Threads that race open
+/* No lock is held during dlopen: a constructor that runs under the loader's lock may call CUDA. Threads that race open
  * the same file twice, which the loader counts. */
 static bool load(void) {
   uint32_t seen = __atomic_load_n(&found, __ATOMIC_ACQUIRE);
@@ -66,8 +66,8 @@ void gs_driver_why(struct gs_err *err) { gs_fail(err, -ENOENT, "%s", why); }
 
 static void *exported(enum gs_index index) { return dlsym(handle, gs_names[index]); }
 
-/* Newer drivers have functions that they do not export: only their cuGetProcAddress knows them. Asked only when the
- * driver is new enough for that very version, since otherwise it would answer with an older ABI. */
+/* Newer drivers have functions that they do not export, and that only cuGetProcAddress returns. It is called only if
+ * the driver is new enough for that very version, because otherwise it would return an older ABI. */
 static void *ask_driver(uint32_t index) {
   const struct gs_known *called = &gs_called[index];
   __typeof__(gs_real.cuDriverGetVersion) version_of = exported(GS_INDEX_cuDriverGetVersion);

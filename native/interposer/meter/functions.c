@@ -76,7 +76,7 @@ bool gs_segment_trusted(const struct gs_segment *segment) {
   return true;
 }
 
-/* Whether all was observed while no others were on the device. */
+/* True if all its functions were observed while no others were on the device. */
 bool gs_segment_known_alone(const struct gs_segment *segment) {
   for (uint32_t i = 0; i < segment->kinds; i++)
     if (segment->kind[i].function->shared)
@@ -84,7 +84,7 @@ bool gs_segment_known_alone(const struct gs_segment *segment) {
   return gs_segment_trusted(segment);
 }
 
-/* Scales the estimates of a segment's functions towards what it really took. */
+/* Scales the estimates of a segment's functions towards the time that it really took. */
 void gs_segment_learn(const struct gs_segment *segment, double took, enum gs_observed how) {
   double total = gs_segment_now(segment);
   took *= segment->share; /* the rest of that time went to other streams */
@@ -94,14 +94,15 @@ void gs_segment_learn(const struct gs_segment *segment, double took, enum gs_obs
     struct gs_function *function = segment->kind[i].function;
     if (function->key != segment->kind[i].key)
       continue;
-    /* One wild segment must not move a known function far; a new one may turn out to be anything. */
+    /* One outlier must not change the estimate of a known function much; that of a new function may change by any
+     * amount. */
     double ratio = function->observed < GS_METER_TRUSTED ? took / total : minimum(maximum(took / total, 0.1), 10);
     double weight =
         function->observed < GS_METER_TRUSTED || (function->shared && how != GS_OBSERVED_SHARED) ? 1.0 : 0.2;
-    /* One launch says little about the mean, unless all has changed. */
+    /* One launch says little about the mean, unless everything has changed. */
     if (weight < 1 && segment->launches == 1 && ratio < 4)
       weight = 0.05;
-    /* Slices of the device fall on one or the other: only many such segments say how long one takes. */
+    /* Time slices of the device are distributed unevenly: only many such segments show how long one takes. */
     if (how == GS_OBSERVED_SHARED)
       weight = maximum(1.0 / (function->observed + 1), 0.05);
     function->shared = how == GS_OBSERVED_SHARED;
@@ -112,7 +113,7 @@ void gs_segment_learn(const struct gs_segment *segment, double took, enum gs_obs
   }
 }
 
-/* Its functions may take much longer than they did: what comes next is observed again. */
+/* Its functions may take much longer than before: their next launches are observed again. */
 void gs_segment_distrust(const struct gs_segment *segment) {
   for (uint32_t i = 0; i < segment->kinds; i++)
     if (segment->kind[i].function->key == segment->kind[i].key)

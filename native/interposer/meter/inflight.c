@@ -1,11 +1,13 @@
-/* What the meter believes to be in flight: for the bound, the drain and the question whether a stream moves at all. */
+/* What the meter believes to be in flight: for the bound, for the drain, and to decide whether a stream makes
+ * progress. */
 #include "interposer/meter/meter.h"
 
 static double minimum(double a, double b) { return a < b ? a : b; }
 static double maximum(double a, double b) { return a > b ? a : b; }
 
-/* What of the oldest mark's work is done by now although the device has not said so. Without it the next of kernels as
- * long as the bound would be let in only when the one before is over, and the device would wait for it every time. */
+/* The part of the oldest mark's work that must be done by now although the device has not reported it. Without it, when
+ * kernels are as long as the bound, each would be let through only after the previous one has ended, and the device
+ * would idle in between. */
 static double underway(const struct gs_queue *queue, uint64_t now) {
   const struct gs_mark *oldest = &queue->ring[queue->tail % GS_METER_RING];
   double own = gs_segment_now(&oldest->segment);
@@ -25,8 +27,8 @@ double gs_queue_inflight(const struct gs_queue *queue, double bound, uint64_t no
   return rest + queue->unobserved * (bound / GS_METER_RISK_SHARE);
 }
 
-/* When the work of the oldest mark began: as expected when it was recorded, or later, when what came before it was done
- * then. Its own length is computed anew: an unknown function may have been observed since. */
+/* When the work of the oldest mark began: as expected when the mark was recorded, or later, when the preceding work was
+ * done. Its length is computed anew, since an unknown function may have been observed since. */
 static uint64_t begin_of_oldest(const struct gs_queue *queue, uint64_t *own) {
   const struct gs_mark *oldest = &queue->ring[queue->tail % GS_METER_RING];
   uint64_t begin;
@@ -43,7 +45,7 @@ uint64_t gs_queue_expected_end(const struct gs_meter *meter, const struct gs_que
     return queue->end > now ? queue->end : 0;
   begin = begin_of_oldest(queue, &own);
   had = now > begin ? (uint64_t)gs_meter_resident(meter, begin, now, 1) : 0;
-  if (had > own) /* late already: the longer it is late, the longer it will take */
+  if (had > own) /* already late: the later it is, the longer it is expected to take */
     return now + (uint64_t)maximum((double)(had - own) / 2, (double)rest);
   end = (now > begin ? now : begin) + (own - had) + (rest > own ? rest - own : 0);
   return end > queue->end ? end : queue->end;

@@ -51,7 +51,7 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
     queue->end = now;
     if (estimate >= GS_METER_ALONE_NS)
       plan |= GS_PLAN_MARK;
-    /* With work of other streams on the device a bracket would see that too. */
+    /* A bracket would also measure work of other streams on the device. */
     bool alone = now >= meter->end || meter->inflight < queue->inflight + 1;
     bool due = !queue->sampled && alone &&
                (now - queue->last_sample > sample_every(queue) || function->observed < GS_METER_TRUSTED);
@@ -82,7 +82,7 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
     meter->unobserved++;
   }
   count_kind(open, function, estimate, 1);
-  /* A new function is looked at after 1, 2, 4, 8 launches. */
+  /* A new function is observed after 1, 2, 4, 8 launches. */
   double mark = mark_every(meter, queue);
   if (open->estimate >= mark || open->idle > 4 * mark ||
       (function->observed < GS_METER_TRUSTED && open->launches >= 1u << function->observed))
@@ -180,33 +180,34 @@ static void drop_oldest(struct gs_meter *meter, struct gs_queue *queue) {
   __atomic_store_n(&meter->marks, meter->marks - 1, __ATOMIC_RELAXED);
 }
 
-/* By estimate, in a span that bounds it. A launch shorter than the mean of its function may not have room for it; the
- * next one that is longer does, so a few launches' worth is carried over. More is no chance: the estimate is too
- * high. */
+/* Charges by estimate, within a span that bounds the charge. A launch shorter than the mean of its function may have no
+ * room for the estimate; the next longer one has, so a few launches' worth is carried over. A larger remainder is not
+ * by chance: the estimate is too high. */
 static double fit(struct gs_queue *queue, const struct gs_segment *segment, double want, double span) {
   double took = minimum(want + queue->owed, span);
   queue->owed = minimum(want + queue->owed - took, GS_METER_CARRIED * want / maximum(segment->launches, 1));
   return took;
 }
 
-/* A single launch, and not by a thread that lost its processor around it: its time is seen as it is. */
+/* A single launch whose thread did not lose its processor around it: its time was measured exactly. */
 static bool one_alone(const struct gs_mark *mark) {
   return mark->segment.launches == 1 && mark->recorded_by - mark->segment.first < GS_METER_GAP_NS;
 }
 
-/* The queue is believed to have had work all along: however long it was, the device worked for us. */
+/* The queue is believed to have had work all the time: the device worked for this process, however long it took. */
 static bool without_a_gap(const struct gs_mark *mark, double since_first) {
   return mark->segment.idle < 0.02 * since_first && mark->recorded_by - mark->recorded < GS_METER_GAP_NS;
 }
 
-/* Beside others, what is not known from times without them, or is long, is charged the device time there was for us. */
+/* With others on the device, a segment that is long, or whose functions were not observed without others, is charged
+ * the device time that was available to this process. */
 static bool by_residency(const struct gs_segment *segment, bool alone, double lag) {
   return !alone && lag > GS_METER_LAG_NS &&
          (!gs_segment_known_alone(segment) || gs_segment_now(segment) > GS_METER_LONG_NS);
 }
 
-/* Device time of a segment that ended at done, `span` after the one before it. resident: what the device had for us
- * since its first launch. */
+/* Device time of a segment that ended at `done`, `span` after the previous one. resident: device time available to this
+ * process since its first launch. */
 static double segment_busy(struct gs_queue *queue, const struct gs_mark *mark, uint64_t done, double span, double lag,
                            bool alone, uint32_t residents, double resident) {
   const struct gs_segment *segment = &mark->segment;
@@ -240,15 +241,15 @@ static double segment_busy(struct gs_queue *queue, const struct gs_mark *mark, u
   }
   if (trusted)
     return fit(queue, segment, total, span);
-  /* Nothing waited, so these launches took no longer than it took to make them; less than guessed makes room for a
-   * sample. */
+  /* No work waited, so these launches took no longer than it took to submit them; an overestimate is lowered so that a
+   * sample is taken. */
   if (alone && total > since_first)
     gs_segment_learn(segment, since_first, GS_OBSERVED_ALONE);
   return span > segment->idle ? minimum(span - segment->idle, segment->estimate) : minimum(segment->estimate, span);
 }
 
-/* What was launched up to a mark was done then; the rest follows, but no sooner than it was launched: marks are reaped
- * late. */
+/* Work launched before a mark was done at the mark; the rest follows, but not before it was launched, since marks are
+ * reaped late. */
 static void believe(struct gs_queue *queue, uint64_t done) {
   const struct gs_segment *last = &queue->open;
   if (last->launches == 0 && queue->head != queue->tail)
@@ -263,14 +264,14 @@ void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done
   double lag = done > mark->recorded_by ? (double)(done - mark->recorded_by) : 0;
   if (!mark->start && queue->anchored && done > queue->previous_done) {
     double span = (double)(done - queue->previous_done);
-    /* Without a lease (the daemon is gone) others are on the device too. */
+    /* Without a lease (the daemon is gone), others are on the device too. */
     bool alone = mark->segment.lease == lease && (lease & GS_METER_HELD) && !mark->segment.shared;
     uint64_t from = mark->segment.first > queue->previous_done ? mark->segment.first : queue->previous_done;
     double resident = gs_meter_resident(meter, from, done, residents);
     if (done > from && by_residency(&mark->segment, alone, lag)) {
       resident = maximum(resident - mark->segment.stalled, 0);
       gs_segment_learn(&mark->segment, resident, GS_OBSERVED_SHARED);
-      /* All streams together had no more. */
+      /* All streams together had no more device time. */
       gs_timeline_add(meter, from, done, resident, resident / (double)(done - from));
     } else {
       double busy = segment_busy(queue, mark, done, span, lag, alone, residents, resident);

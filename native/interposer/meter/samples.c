@@ -1,4 +1,4 @@
-/* The part of the meter that is about brackets: a launch between two events, and what it says of a kernel on an idle
+/* The part of the meter that handles brackets: a launch between two events, and what it shows about a kernel on an idle
  * queue. */
 #include <stddef.h>
 
@@ -8,7 +8,7 @@ static double maximum(double a, double b) { return a > b ? a : b; }
 
 void gs_meter_sampling(struct gs_queue *queue, struct gs_function *function, uint64_t planned, uint64_t began,
                        uint64_t ended, uint64_t closed) {
-  /* Between its first event and the launch the device had nothing to do. */
+  /* Between the first event and the launch the device was idle. */
   double idle = (double)(ended - planned);
   queue->sampled_key = function->key;
   queue->sampled_host = (double)(ended - began);
@@ -19,7 +19,8 @@ void gs_meter_sampling(struct gs_queue *queue, struct gs_function *function, uin
   queue->end += (uint64_t)idle;
 }
 
-/* Of uneven kernels the mean is charged right in the long run; what lies far from the middle is not the kernel's. */
+/* Charging the mean is right in the long run for kernels of varying length; values far from the median are not due to
+ * the kernel. */
 static double typical(const float *values, uint32_t n) {
   float sorted[GS_METER_SAMPLES];
   for (uint32_t i = 0; i < n; i++) {

@@ -1,4 +1,4 @@
-/* The part of the meter that is about instants: the union of what all streams did, and whose clock says what. */
+/* The part of the meter that handles instants: the union of the work of all streams, and the mapping between clocks. */
 #include <string.h>
 
 #include "interposer/meter/meter.h"
@@ -77,10 +77,10 @@ double gs_timeline_add(struct gs_meter *meter, uint64_t from, uint64_t to, doubl
 /* ---- who was on the device ---- */
 
 void gs_meter_turn(struct gs_meter *meter, uint32_t others, uint64_t from) {
-  /* What was expected to begin later than that did not. */
+  /* Work that was expected to begin later than that did not. */
   while (meter->turns > 0 && meter->turn[(meter->turns - 1) % GS_METER_TURNS].from >= from)
     meter->turns--;
-  /* looked at without the lock, to see whether to come here */
+  /* read without the lock, to decide whether to call this */
   __atomic_store_n(&meter->others, others, __ATOMIC_RELAXED);
   if (meter->turns > 0 && meter->turn[(meter->turns - 1) % GS_METER_TURNS].others == others)
     return;

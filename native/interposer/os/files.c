@@ -17,11 +17,11 @@ static unsigned long limit(void) {
 
 int gs_files_fail(struct gs_err *err) { return gs_fail(err, -EMFILE, "%s, now %lu", WHAT_TO_DO, limit()); }
 
-/* A driver that failed has closed what it had opened by now, so it is asked for more than one. */
+/* A driver that failed has already closed the files that it had opened, so this tries to open more than one. */
 bool gs_files_short(void) {
   enum { WANTED = 16 }; /* a context takes about as many */
   int opened[WANTED], count = 0, saved = errno;
-  bool none = false; /* for whatever reason: there is a limit of the system too */
+  bool none = false; /* for whatever reason: the system has a limit, too */
   while (count < WANTED && !none) {
     opened[count] = open("/", O_PATH | O_CLOEXEC);
     none = opened[count] < 0;

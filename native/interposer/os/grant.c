@@ -12,7 +12,7 @@
 
 static const char *const CONTAINER_DIR = "/run/gpushare/self";
 
-/* Kept outside struct gs_process: the same in a fork's child. */
+/* Kept outside struct gs_process because it also holds in a forked child. */
 static char grant_dir[PATH_MAX];
 static uint32_t grant_dir_known; /* 0 unknown, 1 none, 2 grant_dir */
 
@@ -22,12 +22,12 @@ static uint32_t grant_dir_known; /* 0 unknown, 1 none, 2 grant_dir */
 #define TRIPLET "aarch64-linux-gnu"
 #endif
 
-/* Where a driver package or a container toolkit puts libcuda.so.1. */
+/* Where driver packages and container toolkits put libcuda.so.1. */
 static const char *const SYSTEM_DIRS[] = {
     "/usr/lib/" TRIPLET, "/lib/" TRIPLET,           "/usr/lib64",       "/lib64",
     "/usr/lib",          "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib", "/usr/local/cuda/compat"};
 
-/* Only root decides where a grant is: the environment is the tenant's to change. */
+/* Only root decides where a grant is: the tenant can change the environment. */
 static bool trusted(const char *dir) {
   struct stat file;
   return dir[0] == '/' && strlen(dir) < PATH_MAX - 32 && gs_stat(dir, &file) == 0 && S_ISDIR(file.st_mode) &&
@@ -41,7 +41,7 @@ const char *gs_grant_dir(void) {
     const char *named = getenv("GPUSHARE_GRANT_DIR");
     struct stat file;
     const char *found = NULL;
-    /* in a container root may be the tenant: what the engine mounted comes first */
+    /* in a container the tenant may be root, so the mount of the container engine has precedence */
     if (gs_stat(CONTAINER_DIR, &file) == 0 && S_ISDIR(file.st_mode))
       found = CONTAINER_DIR;
     else if (named && trusted(named))
@@ -64,8 +64,8 @@ bool gs_in_container(void) {
   return grant && strcmp(grant, CONTAINER_DIR) == 0;
 }
 
-/* A second copy of us under another inode would forward to itself for ever, so the file's identity is not all that is
- * asked. */
+/* A second copy of the interposer under another inode would forward to itself for ever, so comparing the file's
+ * identity is not enough. */
 __attribute__((visibility("default"))) extern const char gpushare_interposer[];
 const char gpushare_interposer[] = "gpushare interposer";
 
@@ -117,7 +117,7 @@ static void *search(const char *dirs, const char *file_name, char *why, size_t s
   return NULL;
 }
 
-/* Without a grant a program gets the driver it would have got without us. */
+/* Without a grant a program gets the driver that it would have got without the interposer. */
 static void *open_system(const char *file_name, char *why, size_t size) {
   Dl_info self;
   char path[PATH_MAX];

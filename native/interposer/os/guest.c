@@ -1,4 +1,4 @@
-/* Services of the process that every file here uses; nothing in them knows about grants or CUDA. */
+/* Services that every file of the interposer uses; they know nothing about grants or CUDA. */
 #include "interposer/os/guest.h"
 
 #include <errno.h>
@@ -64,7 +64,7 @@ void gs_unlock(uint32_t *lock) {
     gs_futex_wake(lock, 1, false);
 }
 
-/* One write, so that lines of several processes do not mix; a failure can be reported nowhere. */
+/* One write, so that lines of several processes do not mix; an error cannot be reported anywhere. */
 __attribute__((format(printf, 1, 0))) static void write_line(const char *format, va_list args) {
   int saved = errno;
   char line[SAY_BYTES] = "gpushare: ";

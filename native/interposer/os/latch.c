@@ -9,9 +9,9 @@
 
 enum {
   SPINS = 100,
-  BIAS_AFTER = 256, /* times in a row; taking an ownership away costs some microseconds, */
+  BIAS_AFTER = 256, /* times in a row; revoking an ownership costs some microseconds, */
   BIAS_AFTER_MOST = 1 << 16,
-  BIAS_WORTH_NS = 20000000, /* so one that did not last so long is given twice as late the next time */
+  BIAS_WORTH_NS = 20000000, /* so if it did not last this long, the next one is given after twice as many */
   LOOK_NS = 20000,
   MEMBARRIER_PRIVATE = 1 << 3, /* linux/membarrier.h, which old headers lack */
   MEMBARRIER_REGISTER_PRIVATE = 1 << 4
@@ -51,7 +51,7 @@ static void take_away(struct gs_biased *biased) {
 #endif
   for (int i = 0; __atomic_load_n(&biased->inside, __ATOMIC_ACQUIRE); i++)
     if (i >= SPINS)
-      gs_nap(LOOK_NS); /* it lost its processor in there */
+      gs_nap(LOOK_NS); /* the owner lost its processor inside */
   errno = saved;
 }
 

@@ -56,7 +56,7 @@ static bool grow(struct gs_table *table) {
       insert(&bigger, record_at(table, at));
   if (table->records)
     munmap(table->records, mapped_bytes(table));
-  table->records = bigger.records; /* field by field: who wants the lock reads where it is */
+  table->records = bigger.records; /* field by field: threads that wait for the lock read where it is */
   table->taken = bigger.taken;
   table->size = bigger.size;
   return true;
@@ -65,7 +65,7 @@ static bool grow(struct gs_table *table) {
 bool gs_table_room(struct gs_table *table, unsigned more) {
   bool room = true;
   gs_table_lock(table);
-  /* threads between room and add are few: the last quarter is theirs */
+  /* few threads are between room and add: the last quarter is for them */
   while (room && (table->used + more) * 4ull >= table->size * 3ull)
     room = grow(table);
   gs_table_unlock(table);

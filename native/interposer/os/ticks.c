@@ -1,9 +1,9 @@
 #include "interposer/os/ticks.h"
 
 enum {
-  MEASURE_NS = 20000000, /* two readings this far apart, each 100 ns off, give the scale to 10 ppm */
+  MEASURE_NS = 20000000, /* two readings this far apart, each with an error of 100 ns, give the scale to 10 ppm */
   RENEW_NS = 1000000000, /* the clock is slewed now and then: measure the scale anew */
-  OFF_NS = 20000,        /* off by more than this, and a thousandth: not one even counter */
+  OFF_NS = 20000,        /* an error of more than this and a thousandth: not one even counter */
   READING_NS = 2000      /* a comparison that took longer was interrupted */
 };
 
@@ -26,7 +26,7 @@ static void measure(struct gs_ticks *ticks, uint64_t tick, uint64_t now) {
   if (now - ticks->from_ns < MEASURE_NS)
     return;
   ratio = (double)(now - ticks->from_ns) / (double)(tick - ticks->from_tick);
-  if (ratio < 0.05 || ratio > 1000) { /* a counter of more than 20 GHz or less than 1 MHz is none */
+  if (ratio < 0.05 || ratio > 1000) { /* frequencies above 20 GHz or below 1 MHz are implausible */
     ticks->broken = true;
     return;
   }

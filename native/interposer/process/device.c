@@ -1,4 +1,4 @@
-/* Which device of the grant a context, a stream or the calling thread means. */
+/* Finds the device of the grant that belongs to a context, a stream or the calling thread. */
 #include "interposer/process/device.h"
 
 #include "interposer/process/greens.h"
@@ -7,7 +7,7 @@
 
 enum { STREAMS = 256 /* a power of two; remembered per process */ };
 
-/* + 1 whenever a context may have ended: what threads remember is worth nothing from then on. */
+/* Incremented whenever a context may have ended: then what threads have cached is stale. */
 static uint32_t contexts_gone;
 
 GS_TLS struct {
@@ -16,7 +16,8 @@ GS_TLS struct {
   int ordinal;
 } remembered;
 
-/* stream << 6 | ordinal + 2, one word so that a reader never mixes two streams; user addresses have at most 57 bits. */
+/* stream << 6 | ordinal + 2: one word, so that a reader never mixes two streams; user addresses have at most 57
+ * bits. */
 static uint64_t streams[STREAMS];
 
 static int find_ordinal(CUdevice device) {
@@ -102,7 +103,7 @@ int gs_current_device(void) {
 int gs_context_device(CUcontext context) {
   CUcontext current = NULL;
   CUdevice device;
-  context = gs_context_owner(context); /* a green one may be current in one thread only */
+  context = gs_context_owner(context); /* a green context may be current in one thread only */
   if (!context || (gs_real.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context))
     return gs_current_device();
   if (gs_real_has(GS_INDEX_cuCtxGetDevice_v2))

@@ -1,4 +1,5 @@
-/* Devices that a program sees and its grant has no part of. Nobody would pay for memory there, so there is none. */
+/* Devices that the program sees but that are not part of its grant. Memory there would not be charged to anyone, so it
+ * is refused. */
 #include "interposer/process/elsewhere.h"
 
 #include "interposer/process/device.h"

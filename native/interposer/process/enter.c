@@ -4,7 +4,7 @@
 #include "interposer/process/process.h"
 #include "interposer/process/trace.h"
 
-/* Set while this thread joins: whatever the driver calls meanwhile is not the program's. */
+/* Set while this thread joins: CUDA calls that the driver makes meanwhile are not the program's. */
 GS_TLS bool joining;
 
 bool gs_enter_slow(CUresult *result) {

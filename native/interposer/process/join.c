@@ -23,26 +23,27 @@
 #include "interposer/process/trace.h"
 
 enum {
-  PATIENCE_MS = 5000, /* a daemon that restarts is back by then */
-  CROWD_MS = 60000,   /* one that has many to serve answers by then */
+  PATIENCE_MS = 5000, /* a daemon that restarts is back within this time */
+  CROWD_MS = 60000,   /* a busy daemon answers within this time */
   RETRY_MS = 50,
   ANSWER_MS = 2000,
-  FD_FLOOR = 960 /* our descriptors stay out of the numbers programs count with */
+  FD_FLOOR = 960 /* keeps the descriptors above the numbers that programs expect to get */
 };
 
-/* Identity of our descriptors: a program may close every descriptor it finds and open others under the same numbers. */
+/* Identity of the descriptors: a program may close every descriptor it finds and open others with the same numbers. */
 struct identity {
   dev_t device;
   ino_t inode;
 };
 static struct identity bell_is, socket_is;
-static int bell_number = -1, socket_number = -1; /* also for a fork's child, which sees the process's state wiped */
+static int bell_number = -1, socket_number = -1; /* also for a forked child, for which the process's state is wiped */
 
 static bool identify(int fd, struct identity *out) {
   struct stat file;
   if (fd < 0 || gs_fstat(fd, &file) < 0)
     return false;
-  /* gs_ring reads while gs_rejoin writes: who sees half of it rings again after its next look */
+  /* gs_ring reads while gs_rejoin writes: a thread that reads only half of the change rings again after its next
+   * check */
   __atomic_store_n(&out->device, file.st_dev, __ATOMIC_RELAXED);
   __atomic_store_n(&out->inode, file.st_ino, __ATOMIC_RELAXED);
   return true;
@@ -54,14 +55,14 @@ static bool still(int fd, const struct identity *is) {
          now.inode == __atomic_load_n(&is->inode, __ATOMIC_RELAXED);
 }
 
-/* What pthread_atfork of glibc is made of. musl, in whose programs we may be as well, has no such name: there a child
- * keeps its copies until it calls exec, ends, or joins. */
+/* The function behind glibc's pthread_atfork. musl, whose programs may load this library too, does not have it: there a
+ * child keeps its copies until it calls exec, ends, or joins. */
 extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *library)
     __attribute__((weak));
 extern void *__dso_handle __attribute__((visibility("hidden")));
 
-/* The daemon takes the connection's end for this image's, so a child must not keep it open beyond an exec of its
- * parent. A raw clone does keep it: then the slot is freed when both are gone. */
+/* The daemon takes the end of the connection for the end of this program image, so a child must not keep it open beyond
+ * an exec of its parent. A child of a raw clone does keep it: then the slot is freed when both have ended. */
 static void in_child(void) {
   int saved = errno;
   if (still(socket_number, &socket_is))
@@ -120,7 +121,7 @@ static int connect_to_daemon(const char *dir, struct gs_err *err) {
   return gs_fail(err, rc, "cannot reach the gpushare daemon at %.100s/grant.sock: %s", dir, strerror(-rc));
 }
 
-/* One question, one answer. Gives the bell in *bell, -1 when none came. */
+/* Sends one request and reads one answer. *bell: the eventfd received, -1 if there was none. */
 static int ask(int fd, uint32_t slot, uint32_t generation, struct gs_join_reply *reply, int *bell, struct gs_err *err) {
   struct gs_join_request request = {GS_JOIN_MAGIC, GS_WIRE_VERSION, slot, generation};
   union {
@@ -128,7 +129,7 @@ static int ask(int fd, uint32_t slot, uint32_t generation, struct gs_join_reply 
     char bytes[CMSG_SPACE(sizeof(int))];
   } control;
   struct iovec body = {reply, sizeof *reply};
-  /* CMSG_LEN, not CMSG_SPACE: in the padding there is room for a second descriptor, which would never be closed */
+  /* CMSG_LEN, not CMSG_SPACE: the padding has room for a second descriptor, which would never be closed */
   struct msghdr message = {
       .msg_iov = &body, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = CMSG_LEN(sizeof(int))};
   *bell = -1;
@@ -139,7 +140,7 @@ static int ask(int fd, uint32_t slot, uint32_t generation, struct gs_join_reply 
     while (got < 0 && errno == EINTR);
   if (got < 0)
     return gs_fail(err, -errno, "the gpushare daemon did not answer: %s", strerror(errno));
-  struct cmsghdr *part = CMSG_FIRSTHDR(&message); /* also an empty message may bring one */
+  struct cmsghdr *part = CMSG_FIRSTHDR(&message); /* an empty message, too, may carry one */
   if (part && part->cmsg_type == SCM_RIGHTS && part->cmsg_len >= CMSG_LEN(sizeof(int)))
     memcpy(bell, CMSG_DATA(part), sizeof *bell);
   if (got == 0)
@@ -157,7 +158,7 @@ static int ask(int fd, uint32_t slot, uint32_t generation, struct gs_join_reply 
   return 0;
 }
 
-/* One whole attempt; on success *fd and *bell are open. */
+/* One complete attempt; on success *fd and *bell are open. */
 static int try_join(const char *dir, uint32_t slot, uint32_t generation, struct gs_join_reply *reply, int *fd,
                     int *bell, struct gs_err *err) {
   *bell = -1;
@@ -173,7 +174,8 @@ static int try_join(const char *dir, uint32_t slot, uint32_t generation, struct 
   return rc;
 }
 
-/* Refusals are final; an absent or dying daemon may come back, one that let us wait too long has others before us. */
+/* A refusal is final; an absent or ending daemon may come back; one that did not answer in time is busy with other
+ * processes. */
 static uint64_t patience_ns(int rc) {
   if (rc == -EPERM || rc == -EPROTO || rc == -EACCES)
     return 0;
@@ -230,7 +232,7 @@ uint32_t gs_join(struct gs_process *state) {
   return joined;
 }
 
-/* Puts a new descriptor under the number the old one has, unless the program has taken that number. */
+/* Moves a new descriptor to the number of the old one, unless the program has taken that number. */
 static int replace(int old, const struct identity *is, int fresh) {
   int number = old >= 0 && still(old, is) && dup3(fresh, old, O_CLOEXEC) == old ? old : -1;
   if (number < 0)
@@ -270,7 +272,7 @@ void gs_ring(void) {
   int bell = __atomic_load_n(&gs_process->bell, __ATOMIC_ACQUIRE);
   uint64_t one = 1;
   if (still(bell, &bell_is)) {
-    long written = syscall(SYS_write, bell, &one, sizeof one); /* no point for pthread_cancel, see gs_nap */
+    long written = syscall(SYS_write, bell, &one, sizeof one); /* not a cancellation point, see gs_nap */
     (void)written;                                             /* a full counter rings already */
   }
   errno = saved;

@@ -17,7 +17,7 @@
 
 enum { WANTED_UNKNOWN = 0, WANTED_NONE = 1, WANTED_SOME = 2 };
 
-/* GPUSHARE_DEBUG as it was at the first event: areas with commas between them, or "all". The same in a fork's child. */
+/* GPUSHARE_DEBUG as it was at the first event: comma-separated areas, or "all". Also holds in a forked child. */
 static const char *areas;
 static uint32_t wanted; /* WANTED_* */
 
@@ -67,7 +67,7 @@ void gs_trace(enum gs_trace_kind kind, int ordinal, uint64_t a, uint64_t b) {
     uint64_t number = __atomic_fetch_add(&ring->count, 1, __ATOMIC_RELAXED);
     struct gs_trace_event *event = &ring->event[number % GS_TRACE_EVENTS];
     __atomic_store_n(&event->kind, GS_TRACE_NONE, __ATOMIC_RELEASE);
-    /* atomic: a thread that lost its processor here may meet one that writes the ring's next round */
+    /* atomic, because a thread that lost its processor here may collide with one that writes the ring's next round */
     __atomic_store_n(&event->time_ns, now, __ATOMIC_RELAXED);
     __atomic_store_n(&event->device, ordinal, __ATOMIC_RELAXED);
     __atomic_store_n(&event->a, a, __ATOMIC_RELAXED);

@@ -35,7 +35,7 @@ void gs_mark_record(struct gs_stream *stream, bool start) {
   CUevent event;
   CUresult result;
   if (gs_called_back)
-    return; /* an error would then not be the stream's */
+    return; /* in a callback, an error of the driver says nothing about the stream */
   int saved = errno, cancel = shield(), previous = gs_capture_mode_push();
   gs_reap(device);
   event = stream->unmarked ? NULL : gs_event_take(stream->context);
