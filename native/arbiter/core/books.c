@@ -1,4 +1,4 @@
-/* Who pays for the time of the device, and what each grant may still use. */
+/* Charges the device's time to grants, and computes what each grant may still use. */
 #include "arbiter/core/state.h"
 
 int64_t core_limit_resume(const struct gs_core *core, const struct core_grant *g) {
@@ -9,7 +9,7 @@ int64_t core_limit_resume(const struct gs_core *core, const struct core_grant *g
 
 void core_set_share(struct gs_core *core, struct core_grant *g, const struct gs_share *share) {
   g->share = *share;
-  /* A bucket of less than two floors could never fill while others keep the device, and the grant would starve. */
+  /* A bucket of less than two floors could never fill while others hold the device, so the grant would starve. */
   uint64_t cap_ns = core->config.bucket_ns * share->guarantee_milli / 1000;
   uint64_t slack_ns = cap_ns * core->config.reserve_milli / 1000, least_ns = 2 * core->config.credit_floor_ns;
   g->credit_cap = share->guarantee_milli ? (int64_t)core_max(cap_ns, least_ns) * CREDIT_PER_NS : 0;
@@ -22,9 +22,9 @@ void core_set_share(struct gs_core *core, struct core_grant *g, const struct gs_
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Buckets are capped only after the span has been charged, since they grew while they were used. */
+/* Buckets are capped only after the span has been charged, because they grow while they are used. */
 static void grow(struct gs_core *core, struct core_grant *g, uint64_t dt) {
-  /* Beyond this every bucket is full; the products below stay inside 63 bits. */
+  /* After this time every bucket is full; keeps the products below within 63 bits. */
   int64_t span = (int64_t)core_min(dt, 1000 * 1000 * MS_NS);
   g->credit += core_rate(core, g) * span;
   g->slack += (int64_t)g->share.guarantee_milli * core->config.reserve_milli * span;
@@ -32,8 +32,8 @@ static void grow(struct gs_core *core, struct core_grant *g, uint64_t dt) {
   g->allowance += (int64_t)g->share.limit_milli * span;
 }
 
-/* What overflows while a grant waits, or while revoked grants still run during its lease, is due to it although its
- * bucket is full. It is owed to the grant until the grant sleeps. */
+/* What overflows while a grant waits, or while revoked grants still run during its lease, is due to the grant although
+ * its bucket is full. It is owed to the grant until the grant sleeps. */
 static void cap_buckets(const struct gs_core *core, struct core_grant *g) {
   bool held_up = g->held ? g->level == LEVEL_GUARANTEE && core->tails : g->was_waiting && !g->revoked_ns;
   bool sleeps = !g->held && g->quiet_ns && core->now_ns - g->quiet_ns >= QUIET_NS;
@@ -46,7 +46,7 @@ static void cap_buckets(const struct gs_core *core, struct core_grant *g) {
   g->slack = least(g->slack, g->slack_cap);
 }
 
-/* A grant that waits although its limit is not used up is held up by others. It may use later what its limit allows
+/* A grant that waits although its limit is not used up is delayed by others. It may later use what its limit allowed
  * meanwhile. */
 static void apply_limit(struct gs_core *core, struct core_grant *g, uint64_t now) {
   bool runs = g->held && !core_shared(core) && !core_holder_idle(core, g, now);
@@ -61,7 +61,8 @@ static void apply_limit(struct gs_core *core, struct core_grant *g, uint64_t now
 
 static void pay_surplus(struct core_grant *g, uint64_t dt) {
   uint32_t weight = g->share.weight ? g->share.weight : 1;
-  /* units of 1/64 ns last for years; with the remainder a large weight pays for short times, too */
+  /* in units of 1/64 ns the counter lasts for years; with the remainder a grant of large weight pays for short times,
+   * too */
   uint64_t part = dt * 64 + g->vtime_rest;
   g->vtime += part / weight;
   g->vtime_rest = (uint32_t)(part % weight);
@@ -72,8 +73,8 @@ static void pay(int64_t *bucket, int64_t credit) {
   *bucket = *bucket - credit < -DEBT_MAX ? -DEBT_MAX : *bucket - credit;
 }
 
-/* How much of a span of device time the guarantee of a grant pays, where it is charged 1 of 1 + core->tails parts.
- * Nothing when it is in debt. */
+/* How much of a span of device time is paid by the guarantee of a grant that is charged 1 of 1 + core->tails parts.
+ * Nothing if the grant is in debt. */
 static int64_t due(const struct gs_core *core, const struct core_grant *g, int64_t span) {
   __int128 share = (__int128)core_rate(core, g) * span * (1 + core->tails);
   int64_t whole = span * CREDIT_PER_NS;
@@ -105,8 +106,8 @@ static void charge(struct gs_core *core, struct core_grant *g, uint64_t dt, uint
   }
 }
 
-/* Revoked and not known to have drained. While the device drains, the grant that it drains of still counts as
- * holder. */
+/* Whether the grant is revoked and not known to have drained. While the device drains, the previous holder still counts
+ * as the holder. */
 static bool is_tail(const struct gs_core *core, int32_t m) {
   return core->grant[m].revoked_ns && !(core->phase == CORE_DRAINING && m == core->holder);
 }
@@ -118,9 +119,9 @@ static unsigned count_tails(const struct gs_core *core) {
   return n;
 }
 
-/* After a revoke kernels of a gang may spin for others of the gang that the revoke holds up. That is a cost of
- * switching, as far as the switching reserve goes: only the tenant says that they spin. Returns the time left to be
- * charged. */
+/* After a revoke, kernels of a gang may spin for others of the gang that the revoke delays. That counts as a cost of
+ * switching, but only within the switching reserve, because only the tenant says that they spin. Returns the time left
+ * to be charged. */
 static uint64_t charge_spin_to_switch_reserve(struct gs_core *core, struct core_grant *g, uint64_t dt) {
   uint64_t spun = g->gang && g->view.spins ? core_min(dt, (uint64_t)g->spin / 1000) : 0;
   g->spin -= (int64_t)spun * 1000;
@@ -128,8 +129,8 @@ static uint64_t charge_spin_to_switch_reserve(struct gs_core *core, struct core_
   return dt - spun;
 }
 
-/* A tail is charged like its lease, after what the guarantee pays anyway. A gang's tail is charged to its guarantee,
- * since spinning is worth less to it. */
+/* A tail is charged like its lease, after the part that the guarantee pays. A gang's tail is charged to its guarantee,
+ * because spinning is worth less to it. */
 static void charge_tail(struct gs_core *core, struct core_grant *g, uint64_t dt, uint64_t until) {
   if (g->share.guarantee_milli == 0 || g->gang || g->level == LEVEL_GUARANTEE) {
     charge(core, g, dt, until, g->share.guarantee_milli ? LEVEL_GUARANTEE : LEVEL_SURPLUS);
@@ -143,7 +144,7 @@ static void charge_tail(struct gs_core *core, struct core_grant *g, uint64_t dt,
 }
 
 /* Revoked grants that have not drained run at the same time as the holders. The hardware slices the device evenly, so
- * each of them pays an equal part. Returns what they paid. */
+ * each of them pays an equal part. Returns the time that they were charged for. */
 static uint64_t charge_tails(struct gs_core *core, uint64_t dt, uint64_t until, unsigned sharers) {
   uint64_t charged = 0;
   for (int i = 0; i < core->nmembers && sharers; i++) {
@@ -171,14 +172,14 @@ static bool renew(struct gs_core *core, uint64_t at) {
   return again;
 }
 
-/* A holder's part of the charge, relative to the other holders'. A grant that sleeps pays nothing. */
+/* A holder's part of the charge, relative to those of the other holders. A grant that sleeps pays nothing. */
 static uint64_t weight(const struct gs_core *core, const struct core_grant *g) {
   bool drains = core->phase == CORE_DRAINING && core->holder >= 0 && g == &core->grant[core->holder];
   bool sleeps = g->view.waiting == 0 && core_idle_since(g) + QUIET_NS <= core->now_ns;
   bool pays = drains || (g->held && !g->rests && !(sleeps && core_shared(core)));
   bool settled = g->fill_shared && g->fills >= FILL_SAMPLES && core_joined(core);
   return pays ? core_max(settled ? g->work_milli : g->fill_milli, 10)
-              : 0; /* one that is metered at nothing pays something */
+              : 0; /* a holder that is metered at 0 pays something, too */
 }
 
 static int32_t any_holder(const struct gs_core *core) {
@@ -188,7 +189,8 @@ static int32_t any_holder(const struct gs_core *core) {
   return any;
 }
 
-/* While several hold leases, the limit is on the work that a grant does, not on time that the others leave idle. */
+/* While several grants hold leases, the limit applies to the work that a grant does, not to time that the others leave
+ * idle. */
 static void charge_holder(struct gs_core *core, struct core_grant *g, uint64_t part, uint64_t until) {
   charge(core, g, part, until, g->level);
   if (g->held && core_shared(core))
@@ -236,8 +238,8 @@ static void charge_terms(struct gs_core *core, uint64_t from, uint64_t to, unsig
   }
 }
 
-/* When the holders leave nothing idle: counts the time that one gets beyond its guarantee while another gets less than
- * its own. */
+/* If the holders leave no idle time: counts the time that a holder gets beyond its guarantee while another one gets
+ * less than its own. */
 static void note_excess(struct gs_core *core, uint64_t dt) {
   uint32_t sum = 0;
   bool wanting = false;
@@ -283,7 +285,7 @@ void core_advance(struct gs_core *core, uint64_t now) {
     grow(core, g, dt);
     if (g->was_waiting && !g->held)
       g->stats.wait_ns += dt;
-    /* pauses are part of how it runs; sleep, unused leases and time that the device gave to others' tails are not */
+    /* pauses count as running time; sleep, unused leases and time that the device gave to others' tails do not */
     if (g->revoked_ns || (g->held && g->view.launches != g->launches_at_lease))
       g->resident_ns += (core_min(core_max(core_idle_since(g) + QUIET_NS, from), now) - from) / (tails + 1);
   }

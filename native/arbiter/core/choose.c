@@ -1,9 +1,9 @@
-/* Which grant goes first, and which may hold leases at the same time. */
+/* Decides which grant has precedence, and which grants may hold leases at the same time. */
 #include <string.h>
 
 #include "arbiter/core/state.h"
 
-/* > 0 when bucket a is fuller for its size by more than margin/1000 of it. */
+/* > 0 if bucket a is fuller relative to its size by more than margin/1000 of it. */
 static int compare_fill(int64_t a, int64_t a_cap, int64_t b, int64_t b_cap, int margin) {
   __int128 left = (__int128)a * b_cap;
   __int128 right = (__int128)b * a_cap + (__int128)a_cap * b_cap * margin / 1000;
@@ -69,8 +69,8 @@ int32_t core_lead(const struct gs_core *core) {
 }
 
 bool core_preempts(const struct gs_core *core, const struct core_grant *c, const struct core_grant *h) {
-  /* A grant that wakes is served at once. Others let a lease run for a quarter of its length, or switching would cost
-   * more than it gains. */
+  /* A grant that wakes up is served at once. For other grants a lease lasts at least a quarter of its length; otherwise
+   * switching would cost more than it gains. */
   bool prompt = c->wake_ns != 0 || core->now_ns >= h->lease_ns + core->config.lease_ns / 4;
   if (core_level(core, c) != LEVEL_GUARANTEE)
     return h->level >= LEVEL_SURPLUS && prompt && core_compare_borrowing(c, h) > 0;
@@ -105,7 +105,7 @@ void core_measure(const struct gs_core *core, struct core_grant *g) {
   uint64_t resident = g->resident_ns - g->sampled_resident_ns;
   if (resident < core->config.lease_ns)
     return;
-  /* the tenant writes the meter: when it goes backwards it measures nothing */
+  /* the tenant writes the meter: a value that goes backwards is ignored */
   bool usable = g->view.busy_ns >= g->sampled_busy_ns;
   uint64_t busy = usable ? core_min(g->view.busy_ns - g->sampled_busy_ns, resident) : 0;
   g->sampled_resident_ns = g->resident_ns;
@@ -124,8 +124,8 @@ void core_measure(const struct gs_core *core, struct core_grant *g) {
   g->work_milli = (uint32_t)core_min(sum.busy_ns / (sum.resident_ns / 1000 + 1), 1000);
   if (g->fills < FILL_SAMPLES)
     return;
-  /* Beside others a grant does less than it would alone, which says nothing of what it would fill; except when it does
-   * much less than before on a device that is not crowded. */
+  /* With others on the device a grant does less than it would alone, which says nothing about what it would fill,
+   * unless it does much less than before on a device that is not crowded. */
   bool less = 2 * g->work_milli < g->fill_milli && !crowded(core);
   g->fill_milli = g->fill_shared && !less ? (uint32_t)core_max(g->work_milli, g->fill_milli) : g->work_milli;
   g->full = g->fill_milli >= (g->full ? LEAN_MILLI : FULL_MILLI);

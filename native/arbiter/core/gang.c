@@ -4,7 +4,7 @@
 
 /* ---- gangs, as this device sees them ---- */
 
-/* c, which goes first among those that wait, would get the device now. */
+/* Whether c, which has precedence among the waiting grants, would get the device now. */
 static bool would_get(const struct gs_core *core, const struct core_grant *c) {
   if (core->phase != CORE_HELD)
     return core->phase == CORE_FREE;
@@ -55,7 +55,7 @@ static void resume_gang(struct gs_core *core, int32_t gang, struct decisions *d)
       if (core_main(&core->grant[core->members[i]]))
         core_revoke(core, core->members[i], gang, false, d);
     g->rests = false;
-    core->holder = gang; /* it has its lease already; what the others still run is their tail */
+    core->holder = gang; /* it already has its lease; what the others still run is their tail */
     core->term_end_ns = core_max(g->lease_ns + core->config.lease_ns, core->now_ns + core->config.lease_ns / 4);
   }
 }
@@ -88,8 +88,8 @@ enum gs_core_call gs_core_gang_callable(const gs_core *core, int32_t grant, uint
   const struct core_grant *h = &core->grant[core->holder];
   if (core_holder_idle(core, h, core->now_ns) || core_unused(core, h) || core_goes_before(core, g, h))
     return GS_CORE_CALLABLE;
-  /* The holder goes before the gang and goes on. But other devices are not in step with this one, so the gang is called
-   * in the end whoever goes first. */
+  /* The holder has precedence over the gang and continues. But other devices are not synchronised with this one, so the
+   * gang is eventually called even if others have precedence. */
   *next_ns = g->due_ns + DUE_LEASES_MAX * core->config.lease_ns;
   return core->now_ns >= *next_ns ? GS_CORE_CALLABLE : GS_CORE_DUE;
 }
@@ -231,7 +231,7 @@ uint64_t gs_core_undrained_since(const gs_core *core, int32_t grant) { return co
 
 /* ---- leases alongside others ---- */
 
-/* A grant that wants or holds the device goes before this one. */
+/* Whether a grant that wants or holds the device has precedence over this one. */
 static bool others_go_first(const struct gs_core *core, const struct core_grant *g) {
   if (core_level(core, g) < LEVEL_SURPLUS)
     return false;

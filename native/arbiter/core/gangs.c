@@ -149,7 +149,7 @@ static bool answer_call(struct step *s, struct gs_gang *g) {
   return ready;
 }
 
-/* Ranks that run collectives wait for each other. After a revoke one may be held up by what another has not
+/* Ranks that run collectives wait for each other. After a revoke, one may wait for work that another has not
  * submitted. */
 static bool lease_again(struct step *s, struct gs_gang *g, uint64_t term) {
   uint64_t first = UINT64_MAX;
@@ -185,7 +185,7 @@ static bool serve(struct step *s, struct gs_gang *g, uint64_t term) {
 
 /* ---- which gang is next ---- */
 
-/* Since when it is due on all its devices; 0: it is not due, or cannot be called yet. */
+/* Since when the gang is due on all its devices; 0: it is not due, or cannot be called yet. */
 static uint64_t callable_since(struct step *s, const struct gs_gang *g) {
   uint64_t since = 0, when = s->now;
   bool all = true;

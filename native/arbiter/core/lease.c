@@ -1,4 +1,5 @@
-/* The life of a lease: it is given, left unused, revoked, and drains. step.c, gang.c and gangs.c decide about it. */
+/* The states of a lease: it is granted, left unused, revoked, and drains. step.c, gang.c and gangs.c decide about
+ * it. */
 #include "arbiter/core/state.h"
 
 void core_give_lease(struct gs_core *core, struct core_grant *g) {
@@ -32,7 +33,8 @@ void core_lease(struct gs_core *core, int32_t grant, int32_t previous, struct de
 }
 
 void core_note_miss(struct gs_core *core, struct core_grant *h) {
-  /* The first time the machine may be busy. After that the pause doubles, starting at the pickup time. */
+  /* The first time, the reason may be that the machine is busy. After that the pause doubles, starting at the pickup
+   * time. */
   uint64_t pause = h->misses ? core_min(PICKUP_NS << core_min(h->misses - 1, 12), SILENCE_MAX_NS) : 0;
   h->misses++;
   h->missed_ns = core->now_ns;
@@ -47,7 +49,7 @@ void core_revoke(struct gs_core *core, int32_t grant, int32_t candidate, bool id
   bool deep = !h->company || now - h->contended_ns < BOUND_CHANGE_NS;
   core_note_revoke(core, grant, candidate, idle);
   h->held = h->alongside = h->rests = h->yields = false;
-  /* It is idle by its own estimate. If a kernel takes longer and still runs, that is its tail. */
+  /* The grant is idle by its own estimate. If a kernel takes longer and still runs, it is the grant's tail. */
   h->revoked_ns = idle && h->view.drained ? 0 : now;
   h->late_ns = now + LATE_NS + (deep ? core->config.bound_alone_ns : core->config.bound_ns);
   h->asleep = idle;
@@ -67,7 +69,7 @@ bool core_drained(struct gs_core *core) {
   bool all = true;
   for (int i = 0; i < core->nmembers; i++) {
     struct core_grant *g = &core->grant[core->members[i]];
-    if (g->revoked_ns != core->round_ns || g->asleep) /* one that seemed idle is not waited for */
+    if (g->revoked_ns != core->round_ns || g->asleep) /* a grant that seemed idle is not waited for */
       continue;
     if (g->view.drained)
       core_end_tail(core, g);

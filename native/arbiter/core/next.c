@@ -10,7 +10,7 @@ static uint64_t when_credit(const struct gs_core *core, const struct core_grant 
 
 static uint64_t next_for_waiter(const struct gs_core *core, const struct core_grant *g) {
   if (core_silent(core, g))
-    return UINT64_MAX; /* it is looked at as a tail */
+    return UINT64_MAX; /* it is checked as a tail */
   if (g->limit_reached) {
     int64_t missing = core_limit_resume(core, g) - g->allowance;
     uint64_t limit = g->share.limit_milli ? g->share.limit_milli : 1;
@@ -34,7 +34,7 @@ static uint64_t next_for_holder(const struct gs_core *core, const struct core_gr
     next = core_min(next, now + core->config.lease_ns);
   if (h->beside)
     next = core_min(next, h->lease_ns + core->config.lease_ns);
-  if (h->rests) /* a holder rings no bell when it has work again */
+  if (h->rests) /* a holder does not ring the bell when it has work again */
     next = core_min(next, now + IDLE_LOOK_MAX_NS);
   if (core->wanted && h->view.waiting && h->view.launches == h->launches_at_lease && h->lease_ns + PICKUP_NS > now)
     next = core_min(next, h->lease_ns + PICKUP_NS);
@@ -74,7 +74,7 @@ uint64_t core_next_look(struct gs_core *core) {
       next = core_min(next, next_for_waiter(core, g));
     if (g->revoked_ns && !(core->phase == CORE_DRAINING && g->revoked_ns == core->round_ns))
       next = core_min(next, g->late ? core_max(g->revoked_ns + TAIL_MAX_NS, core->now_ns + TAIL_LOOK_NS) : g->late_ns);
-    /* When it stops being a neighbour, others may be alone. */
+    /* When it no longer counts as a neighbour, others may be alone. */
     bool fading = g->last_ran_ns && core->now_ns < g->last_ran_ns + RECENT_NS && !g->held && !g->was_waiting;
     if (fading && core->nmembers > 1)
       next = core_min(next, g->last_ran_ns + RECENT_NS);

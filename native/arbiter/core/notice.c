@@ -1,7 +1,7 @@
-/* What changed since the last step: which grants wait, wake, have drained, have company. */
+/* Notices what changed since the last step: which grants wait, wake up, have drained, have company. */
 #include "arbiter/core/state.h"
 
-/* A waking grant starts at the virtual time of the least served grant of its kind: it does not catch up. */
+/* A grant that wakes up starts at the virtual time of the least served grant of its kind: it does not catch up. */
 static void join_virtual_time(struct gs_core *core, struct core_grant *g) {
   uint64_t least = UINT64_MAX;
   for (int i = 0; i < core->nmembers; i++) {
@@ -13,7 +13,7 @@ static void join_virtual_time(struct gs_core *core, struct core_grant *g) {
     g->vtime = core_max(g->vtime, least);
 }
 
-/* It wants the device again, which others got when its work was done. */
+/* The grant wants the device again, which others got when its work was done. */
 static void note_pause(const struct gs_core *core, struct core_grant *g) {
   if (!g->dry_ns)
     return;

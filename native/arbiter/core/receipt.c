@@ -1,7 +1,7 @@
-/* Receipts: how long each wait and each reclaim took, by which rule, and with which numbers. Nothing here decides. */
+/* Receipts: how long each wait and each reclaim took, by which rule, and with which numbers. Makes no decisions. */
 #include "arbiter/core/state.h"
 
-/* Span over which the time that a grant had is measured. */
+/* Interval over which the time that a grant had is measured. */
 #define HAD_NS (1000 * MS_NS)
 
 static int bucket_of(uint64_t ns) {
@@ -68,7 +68,7 @@ uint64_t core_note_lease(struct gs_core *core, int32_t grant, int32_t previous) 
 
 /* ---- why a lease is revoked ---- */
 
-/* The rule by which c goes before the holders, of which the first counts. */
+/* The rule by which c has precedence over the holders; of these, the one with precedence counts. */
 static uint32_t rule_for(const struct gs_core *core, const struct core_grant *h, const struct core_grant *c) {
   if (!c->present) /* it waits on another device of the gang */
     return GS_RULE_GANG;

@@ -1,4 +1,4 @@
-/* One step of a core: what is new, who yields, who is leased. */
+/* One step of a core: notices what is new, decides who yields, and who gets a lease. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +27,7 @@ int gs_core_add(gs_core *core, int32_t grant, const struct gs_share *share, int 
   g->gang = (share->flags & GS_SHARE_GANG) && !g->beside;
   core_forget_fill(g);
   core_set_share(core, g, share);
-  /* Enough for a prompt start, and too little to make grants for. */
+  /* Enough for a prompt start, and too little to gain from creating new grants. */
   int64_t start = 2 * core_floor(core);
   g->credit = start < g->credit_cap ? start : g->credit_cap;
   g->allowance = (int64_t)share->limit_milli * (int64_t)LIMIT_WINDOW_NS;
@@ -76,8 +76,8 @@ void gs_core_bell_rang(gs_core *core, int32_t grant) {
   g->retry_ns = core_min(g->retry_ns, g->missed_ns + MISS_BACKOFF_MAX_NS);
 }
 
-/* Whether a holder yields, whichever grants wait. waited: some grant does. patience: how long the holder may then be
- * idle, in ns. */
+/* Whether a holder yields, independent of which grants wait. waited: some grant waits. patience: how long the holder
+ * may then be idle, in ns. */
 static enum yield holder_yield_reason(struct gs_core *core, struct core_grant *h, bool waited, int64_t patience) {
   if (!h->view.live)
     return YIELD_IDLE;
@@ -95,7 +95,7 @@ static enum yield holder_yield_reason(struct gs_core *core, struct core_grant *h
   return YIELD;
 }
 
-/* A gang's leases end on all its devices at once, which gangs.c does; until then the gang is marked. */
+/* A gang's leases end on all its devices at once, through gangs.c; until then the gang is marked. */
 static void end_lease(struct gs_core *core, int32_t grant, int32_t candidate, bool idle, struct decisions *d) {
   struct core_grant *h = &core->grant[grant];
   if (!h->gang) {
@@ -121,7 +121,7 @@ static bool end_all_leases(struct gs_core *core, int32_t candidate, bool idle, s
   return all;
 }
 
-/* Of several holders each yields on its own; the others go on. */
+/* If there are several holders, each yields on its own, and the others continue. */
 static void end_joined_leases(struct gs_core *core, int32_t candidate, struct decisions *d) {
   for (int i = 0; i < core->nmembers && core_joined(core); i++) {
     struct core_grant *g = &core->grant[core->members[i]];
@@ -131,7 +131,7 @@ static void end_joined_leases(struct gs_core *core, int32_t candidate, struct de
     bool over = g->over_ns >= OVER_NS;
     if (over || yield != KEEP)
       end_lease(core, core->members[i], candidate, !over && yield == YIELD_IDLE, d);
-    if (over) /* its receipt needs the fill until here */
+    if (over) /* the receipt needs the fill up to this point */
       core_forget_fill(g);
   }
   core->holder = core_lead(core);
@@ -146,7 +146,7 @@ static bool all_idle(const struct gs_core *core) {
   return true;
 }
 
-/* Whether the holder yields, or all of several, for whom the first of them counts. */
+/* Whether the holder yields, or all of several holders; then the one with precedence decides. */
 static enum yield holder_yields(struct gs_core *core, int32_t candidate) {
   struct core_grant *h = &core->grant[core->holder];
   enum yield yield = core_joined(core) ? KEEP : holder_yield_reason(core, h, candidate >= 0, core_patience(core, h));
@@ -165,8 +165,8 @@ static enum yield holder_yields(struct gs_core *core, int32_t candidate) {
 
 /* ---- giving leases ---- */
 
-/* Leases to waiting grants that fit beside the holders, in the order in which they go. The first that does not fit ends
- * it, so that smaller grants do not pass it over for ever. */
+/* Grants leases to waiting grants that fit on the device together with the holders, in order of precedence. Stops at
+ * the first that does not fit, so that smaller grants do not overtake it for ever. */
 static void lease_beside(struct gs_core *core, struct decisions *d) {
   for (;;) {
     core_mark_due(core, false);
@@ -187,7 +187,7 @@ static int32_t pick_next(struct gs_core *core) {
   return core_pick(core, true);
 }
 
-/* Decides about the main leases. Returns false when no lease is to be given now. */
+/* Decides about the main leases. Returns false if no lease is to be granted now. */
 static bool decide_holders(struct gs_core *core, struct decisions *d) {
   lease_beside(core, d);
   end_joined_leases(core, core_pick(core, false), d);
@@ -245,7 +245,7 @@ int gs_core_step(gs_core *core, uint64_t now_ns, struct gs_core_decision *out, u
   core_write_receipts(core, &d);
   bool all = core_publish_contention(core, &d);
   core->had_waiters = core->wanted = core_pick(core, core->phase == CORE_FREE) >= 0;
-  for (int i = 0; i < core->nmembers; i++) { /* others always want what is held alongside them */
+  for (int i = 0; i < core->nmembers; i++) { /* others always want a device on which leases are held alongside theirs */
     const struct core_grant *g = &core->grant[core->members[i]];
     core->wanted = core->wanted || g->due_ns || (g->held && g->alongside && core_shared(core));
   }

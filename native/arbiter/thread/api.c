@@ -127,7 +127,7 @@ static struct entry *entry_of(gs_arbiter *a, int32_t grant, struct gs_err *err) 
 }
 
 static int free_place(gs_arbiter *a, struct gs_err *err) {
-  /* Places are used in turn: the thread may still handle a bell that rang before its grant was removed. */
+  /* Places are used in turn, because the thread may still handle a bell that rang before its grant was removed. */
   for (int i = 0; i < GS_ARBITER_MAX_GRANTS; i++) {
     int32_t g = (a->next_place + i) % GS_ARBITER_MAX_GRANTS;
     if (!a->grant[g].present) {
@@ -292,7 +292,7 @@ int gs_arbiter_slot_clear(gs_arbiter *a, int32_t grant, uint32_t slot, struct gs
     for (uint32_t o = 0; o < GS_MAX_DEVICES; o++) {
       struct gs_slot_device *d = &s->device[o];
       e->dead_busy_ns[o] += load64(&d->busy_ns);
-      /* Word by word: other processes of the grant sum these meanwhile, and have to see each word whole. */
+      /* Word by word: other processes of the grant sum these values meanwhile, and have to see each word whole. */
       __atomic_store_n(&d->memory_pending, 0, __ATOMIC_SEQ_CST);
       __atomic_store_n(&d->memory_bytes, 0, __ATOMIC_SEQ_CST);
       __atomic_store_n(&d->busy_ns, 0, __ATOMIC_RELAXED);

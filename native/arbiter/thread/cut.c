@@ -1,13 +1,13 @@
-/* How far the ranks of a gang may go on after a revoke.
+/* Limits how far the ranks of a gang may continue after a revoke.
  *
- * Ranks that run collectives have to stop at the same one, or the first spins for the second. When a gang is revoked,
- * each rank may go on without a lease until it has submitted as many collectives as the furthest rank: its cut.
- * Collectives are counted from the last time at which all ranks were even. */
+ * Ranks that run collectives have to stop at the same one, or the first one spins for the second. When a gang is
+ * revoked, each rank may continue without a lease until it has submitted as many collectives as the rank that is
+ * furthest ahead: its cut. Collectives are counted from the last time at which all ranks were even. */
 #include "arbiter/thread/state.h"
 
 enum {
   CUT_AHEAD_MAX = 64, /* ranks count themselves: a false count lets the others go on by no more than this at a time */
-  /* shortest interval of the looks at ranks on their way to a cut; it grows to an eighth of the time since the
+  /* shortest interval of the checks of ranks on their way to a cut; it grows to an eighth of the time since the
    * revoke */
   CUT_LOOK_MIN_NS = 250000
 };
@@ -27,7 +27,7 @@ static bool is_rank(struct entry *e, uint32_t slot, uint32_t ordinal, struct ran
   return rank->counted > 0;
 }
 
-/* New processes count from where they are when first seen. */
+/* New processes are counted from their value when first seen. */
 static void note_slots(struct entry *e, uint32_t slots) {
   for (uint32_t s = 0; s < slots; s++) {
     uint32_t generation = load32(&e->usage->slot[s].generation);
@@ -41,7 +41,7 @@ static void note_slots(struct entry *e, uint32_t slots) {
 
 struct spread {
   uint64_t least, most; /* collectives since all ranks were even */
-  bool empty;           /* nothing of any rank is on a device */
+  bool empty;           /* no rank has work on a device */
 };
 
 static struct spread look(struct entry *e, uint32_t slots, uint64_t now) {
@@ -61,7 +61,7 @@ static struct spread look(struct entry *e, uint32_t slots, uint64_t now) {
   return spread;
 }
 
-/* Returns the ordinals whose waiters have to look. */
+/* Returns the ordinals, one bit each, whose waiting threads have to be woken. */
 static uint32_t raise_cuts(struct entry *e, uint32_t slots, uint64_t most) {
   uint32_t raised = 0;
   struct rank rank;
@@ -111,8 +111,8 @@ uint32_t arbiter_follow_ranks(struct entry *e, bool held, bool *drained, uint64_
   note_slots(e, slots);
   struct spread spread = look(e, slots, now);
   bool even = spread.least >= spread.most;
-  /* A rank that saw the revoke late may have submitted after all had drained. Uneven ranks that have nothing left to
-   * run do not wait for each other: they just count differently. */
+  /* A rank that saw the revoke late may have submitted work after all had drained. Uneven ranks that have nothing left
+   * to run do not wait for each other; they only count differently. */
   *drained = *drained && (even || spread.empty);
   if (!held && !*drained) {
     uint32_t raised = arbiter_set_cuts(e, now);

@@ -1,4 +1,4 @@
-/* Carries decisions out in the pages and records them as events. */
+/* Carries out decisions in the pages, and records them as events. */
 #include "arbiter/thread/state.h"
 
 static const uint32_t kinds[] = {

@@ -1,4 +1,4 @@
-/* The pages of a grant: what its processes wrote, as a view for the cores, and the words that the arbiter writes. */
+/* The pages of a grant: reads what its processes wrote into a view for the cores, and writes the arbiter's words. */
 #include <limits.h>
 #include <linux/futex.h>
 #include <string.h>
@@ -33,7 +33,7 @@ void arbiter_read_view(struct entry *e, uint32_t ordinal, uint64_t now, struct g
     if (queue_end > view->busy_until_ns)
       view->busy_until_ns = queue_end;
     bool empty = load32(&d->inflight) == 0 && queue_end <= now;
-    /* while ranks are uneven one may have submitted after it reported to have drained */
+    /* while ranks are uneven, one may have submitted work after it reported that it has drained */
     bool said = load32(&d->drained) == lease && !(e->cuts && e->cuts->uneven);
     if (!said && !empty)
       view->drained = 0;
@@ -94,7 +94,7 @@ void arbiter_set_lease(gs_arbiter *a, struct entry *e, uint32_t ordinal, bool he
   if (((value & GS_LEASE_HELD) != 0) == held)
     return;
   /* A rank counts its collective and then reads this word; the arbiter writes this word and then reads the count. So at
-   * least one of them sees the other. */
+   * least one of the two sees the other's write. */
   __atomic_store_n(word, value + 1, __ATOMIC_SEQ_CST);
   e->observed_in = 0; /* `drained` refers to the lease word */
   wake_later(a, word);
@@ -102,7 +102,7 @@ void arbiter_set_lease(gs_arbiter *a, struct entry *e, uint32_t ordinal, bool he
 
 void arbiter_set_bound(const gs_arbiter *a, struct entry *e, uint32_t ordinal, enum gs_core_company company) {
   struct gs_device_limits *d = &e->limits->device[ordinal];
-  /* What is in flight when an interactive grant wakes is most of what it waits for. */
+  /* An interactive grant that wakes up mostly waits for the work that is then in flight. */
   uint64_t bound = company == GS_CORE_ALONE        ? a->config.bound_alone_ns
                    : company == GS_CORE_IN_COMPANY ? a->config.bound_ns
                                                    : a->config.bound_ns / 4;

@@ -16,7 +16,7 @@
 
 /* ---- deciding ---- */
 
-/* Tells each holder whether other grants' work is on the device. */
+/* Publishes to each holder whether other grants' work is on the device. */
 static void publish_foreign_work(gs_arbiter *a, uint32_t device, uint64_t now) {
   int32_t watched[GS_ARBITER_MAX_GRANTS];
   int n = gs_core_watched(a->core[device], watched);
@@ -39,7 +39,7 @@ static void decide(gs_arbiter *a, uint32_t device, uint64_t now) {
     arbiter_carry_out(a, device, &decisions[i], now);
 }
 
-/* Heartbeats, and a look at all grants, in case a bell was missed. Stops when no process has joined. */
+/* Writes the heartbeats and checks all grants, in case a bell was missed. Stops when no process has joined. */
 static void tick(gs_arbiter *a, uint64_t now) {
   bool any = false;
   for (int32_t g = 0; g < GS_ARBITER_MAX_GRANTS; g++) {
@@ -66,7 +66,7 @@ static void tick(gs_arbiter *a, uint64_t now) {
 void arbiter_run(gs_arbiter *a, uint64_t now) {
   if (a->tick_ns <= now)
     tick(a, now);
-  /* There must be room for the words of a pass. Devices that get no pass are due in the next section. */
+  /* There must be room for the words of a pass. Devices without a pass are due in the next section. */
   for (bool again = true; again && a->nwakes <= WAKES_MAX - WAKES_PASS;) {
     for (uint32_t d = 0; d < GS_ARBITER_MAX_DEVICES; d++)
       if (a->core[d] && a->due_ns[d] <= now)
@@ -126,7 +126,7 @@ static void *serve(void *argument) {
     pthread_mutex_lock(&a->lock);
     uint64_t now = now_ns();
     for (int i = 0; i < n; i++) {
-      /* All are edge-triggered and never read. It saves a system call, and a tenant, which holds the same eventfd,
+      /* All are edge-triggered and never read. That saves a system call, and a tenant, which holds the same eventfd,
        * could make a read block. */
       if (events[i].data.u64 == TIMER)
         a->armed_ns = NEVER;
@@ -148,7 +148,7 @@ int arbiter_start_thread(gs_arbiter *a, struct gs_err *err) {
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, 256 * 1024);
   sigfillset(&mask);
-  /* Signals for faults of its own stay unblocked: the SIGBUS of a truncated page is handled. */
+  /* Signals for the thread's own faults stay unblocked: the SIGBUS of a truncated page is handled. */
   sigdelset(&mask, SIGBUS);
   sigdelset(&mask, SIGSEGV);
   sigdelset(&mask, SIGFPE);

@@ -1,6 +1,6 @@
-/* What the driver recorded of processes, where that was switched on: of the grant's own that still live. The
- * driver's numbers are compared with the host's pids only: what it calls by another number is dropped, never mistaken
- * for one of ours. */
+/* The driver's accounting of processes, if it is enabled: only of the grant's own live processes. The driver's numbers
+ * are compared with host pids only: a process that it reports by another number is dropped, never mistaken for one of
+ * the grant. */
 #include <sys/mman.h>
 
 #include "interposer/os/guest.h"
@@ -15,7 +15,7 @@ static const struct gs_slot *by_host_pid(const struct gs_view *view, unsigned in
   return NULL;
 }
 
-/* At most room are written; gives how many there are. */
+/* Writes at most `room` entries; returns how many there are. */
 static unsigned int keep_own(const struct gs_view *view, const unsigned int *all, unsigned int nall, unsigned int *pids,
                              unsigned int room) {
   unsigned int kept = 0;
@@ -53,7 +53,7 @@ GS_ML(nvmlDeviceGetAccountingPids, (nvmlDevice_t device, unsigned int *count, un
   return result;
 }
 
-/* The host's number of one of ours, in *host. */
+/* The host pid of a process of the grant, in *host. */
 static nvmlReturn_t host_pid(const struct gs_view *view, nvmlDevice_t device, unsigned int pid, unsigned int *host) {
   int ordinal;
   nvmlReturn_t result = gs_ml_ordinal(view, device, &ordinal);

@@ -1,7 +1,7 @@
-/* Field values: the real ones, but for those that say how busy others are. */
+/* Field values: the real ones, except those that reveal how busy other tenants are. */
 #include "interposer/nvml/ml.h"
 
-/* Numbers of the documented interface. All count what went over a link or a unit of the whole device. */
+/* Numbers from the documented interface. All of them count traffic of a link or work of a unit of the whole device. */
 static const struct {
   unsigned int first, last;
 } LOAD[] = {

@@ -1,4 +1,4 @@
-/* How much memory there is and how much is used: the grant's. */
+/* Total and used memory: the grant's. */
 #include <dlfcn.h>
 #include <errno.h>
 
@@ -8,7 +8,7 @@
 
 typedef uint64_t (*total_function)(uint32_t ordinal);
 
-/* The CUDA half, which may be loaded later than we are and out of reach of a plain look-up. */
+/* The CUDA part of the interposer, which may be loaded later, and where a plain symbol lookup does not find it. */
 static total_function cuda_half(void) {
   static total_function found;
   total_function function = __atomic_load_n(&found, __ATOMIC_ACQUIRE);
@@ -21,14 +21,14 @@ static total_function cuda_half(void) {
     function = handle ? (total_function)dlsym(handle, "gpushare_total_bytes") : NULL;
     if (handle)
       dlclose(handle); /* linked not to be unloaded */
-    dlerror();         /* the program is not to find our failures */
+    dlerror();         /* so that the program does not see an error of this lookup */
   }
   __atomic_store_n(&found, function, __ATOMIC_RELEASE);
   errno = saved;
   return function;
 }
 
-/* A process sees one total: CUDA's as of its first CUDA call, before that NVML's as of its first nvmlInit. */
+/* A process sees one total: CUDA's as of its first CUDA call, and before that NVML's as of its first nvmlInit. */
 static uint64_t total_bytes(const struct gs_view *view, int ordinal) {
   total_function cuda = cuda_half();
   uint64_t total = cuda ? cuda((uint32_t)ordinal) : 0;
@@ -61,7 +61,7 @@ GS_ML(nvmlDeviceGetMemoryInfo, (nvmlDevice_t device, nvmlMemory_t *memory)) {
   return result == NVML_SUCCESS && view ? fill(view, device, memory) : result;
 }
 
-/* Where memory is protected, all of a share is. */
+/* If memory is protected, all memory of a grant is. */
 GS_ML(nvmlDeviceGetConfComputeProtectedMemoryUsage, (nvmlDevice_t device, nvmlMemory_t *memory)) {
   const struct gs_view *view = gs_ml_view();
   nvmlMemory_t real;
@@ -80,7 +80,8 @@ GS_ML(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t device, nvmlMemory_v2_t *memory)
   result = memory_of(view, device, &seen);
   if (result != NVML_SUCCESS)
     return result;
-  /* what the driver keeps for itself is no part of a share; what a resize took away is gone for this program just so */
+  /* memory that the driver keeps for itself is not part of a grant; memory withdrawn by a resize is unavailable to this
+   * program in the same way */
   memory->total = seen.total;
   memory->reserved = seen.withdrawn;
   memory->free = seen.free;
@@ -88,7 +89,7 @@ GS_ML(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t device, nvmlMemory_v2_t *memory)
   return NVML_SUCCESS;
 }
 
-/* The window's size is the device's; how much of it is used says what neighbours do. */
+/* The size of the window is the device's; the used part would reveal what other tenants do. */
 GS_ML(nvmlDeviceGetBAR1MemoryInfo, (nvmlDevice_t device, nvmlBAR1Memory_t *memory)) {
   const struct gs_view *view = gs_ml_view();
   nvmlBAR1Memory_t real;

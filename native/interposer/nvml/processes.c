@@ -33,11 +33,12 @@ const struct gs_slot *gs_ml_find(const struct gs_view *view, unsigned int pid) {
 
 typedef nvmlReturn_t (*list_function)(nvmlDevice_t device, unsigned int *count, void *infos);
 
-enum list { COMPUTE, OTHER /* graphics, MPS clients, encoder and frame buffer sessions: a grant has none */ };
+enum list { COMPUTE, OTHER /* graphics, MPS clients, encoder and frame buffer sessions: a grant has none of them */ };
 #define NO_INSTANCE 0xffffffffu
 
-/* The entries of all lists of compute processes begin alike; size is that of one. At most room are written; gives how
- * many there are. Straight into the program's array: there may be a thousand, and its stack may be small. */
+/* The entries of all lists of compute processes begin in the same way; size is that of one entry. Writes at most `room`
+ * entries; returns how many there are. Writes directly into the program's array: there may be a thousand entries, and
+ * the program's stack may be small. */
 static unsigned int put_processes(const struct gs_view *view, int ordinal, void *infos, size_t size,
                                   unsigned int room) {
   unsigned int count = 0;

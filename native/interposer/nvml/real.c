@@ -55,7 +55,7 @@ nvmlReturn_t gs_ml_ready(void) {
   return real(&count);
 }
 
-/* Fixed answers. What the caller did wrong before NVML would look at its rights is still NVML's to say. */
+/* Fixed answers. Errors of the caller that NVML reports before it checks permissions are still left to NVML. */
 static nvmlReturn_t unless(nvmlReturn_t real, nvmlReturn_t ours) { return real != NVML_SUCCESS ? real : ours; }
 
 static nvmlReturn_t device_checked(nvmlDevice_t device, nvmlReturn_t ours) {

@@ -1,5 +1,5 @@
-/* How busy a device is: with the work of this grant, as its processes meter it. What others do is not shown, and what
- * is not metered (memory controller, encoder, decoder) is 0 where NVML's structure wants a number and NOT_SUPPORTED
+/* Utilization of a device: by the work of this grant, as its processes meter it. Work of others is not shown. What is
+ * not metered (memory controller, encoder, decoder) is 0 if NVML's structure needs a number, and NOT_SUPPORTED
  * elsewhere. */
 #include <stddef.h>
 #include <string.h>
@@ -10,8 +10,8 @@
 #include "interposer/nvml/ml.h"
 #include "interposer/os/system.h"
 
-/* A rate is over the time since an earlier sample of ours: NVML's own are over 1/6 s to 1 s. A process that never
- * looked before, or long ago, waits for the shortest time that says something; metered time moves on in steps of
+/* A rate covers the time since an earlier sample taken here; NVML's own samples cover 1/6 s to 1 s. A process that has
+ * no recent sample waits for the shortest interval that is meaningful, because metered time advances in steps of
  * milliseconds. */
 enum { SHORTEST_NS = 50000000, APART_NS = 500000000 };
 static const uint64_t LONGEST_NS = 10000000000u;
@@ -23,10 +23,10 @@ struct sample {
 };
 
 struct gs_history {
-  struct sample older, newer; /* at least APART_NS between them, or the same */
+  struct sample older, newer; /* at least APART_NS apart, or the same */
 };
 
-/* One process's, since the sample. */
+/* Device time of one process since the sample. */
 struct rate {
   unsigned int pid, percent;
 };
@@ -52,7 +52,7 @@ static unsigned int percent(uint64_t part, uint64_t wall) {
   return value > 100 ? 100 : (unsigned int)value;
 }
 
-/* What the processes that live now did since the sample. */
+/* Device time of the processes that live now since the sample. */
 static void compare(const struct gs_view *view, int ordinal, const struct sample *since, struct rates *out) {
   uint64_t wall = gs_now() - since->at_ns, sum = 0;
   out->count = 0;
@@ -65,7 +65,7 @@ static void compare(const struct gs_view *view, int ordinal, const struct sample
         __atomic_load_n(&slot->generation, __ATOMIC_ACQUIRE) == since->generation[i] ? since->busy_ns[i] : 0;
     uint64_t done = busy > before ? busy - before : 0;
     if (done > wall)
-      done = wall; /* a tenant writes this number itself */
+      done = wall; /* the tenant writes this number */
     sum += done;
     if (done == 0)
       continue;
@@ -82,7 +82,7 @@ static struct gs_history *history(struct gs_view *view, int ordinal) {
   return view->history[ordinal];
 }
 
-/* The sample to compare with; what is missing to the shortest time in *wait_ns. With the lock held. */
+/* The sample to compare with; *wait_ns: what is missing to the shortest interval. Called with the lock held. */
 static const struct sample *reference(struct gs_view *view, int ordinal, struct gs_history *history,
                                       uint64_t *wait_ns) {
   if (history->newer.at_ns == 0 || gs_now() - history->newer.at_ns > LONGEST_NS) {
@@ -145,12 +145,12 @@ GS_ML(nvmlDeviceGetUtilizationRates, (nvmlDevice_t device, nvmlUtilization_t *ra
 
 /* ---- per process ------------------------------------------------------------------------------------------------- */
 
-/* Answers of the real library that mean: the question was in order. */
+/* Answers of the real library that mean that the request was valid. */
 static bool in_order(nvmlReturn_t result) {
   return result == NVML_SUCCESS || result == NVML_ERROR_INSUFFICIENT_SIZE || result == NVML_ERROR_NOT_FOUND;
 }
 
-/* put writes sample i. *count is the room on entry and what there is on return. */
+/* put writes sample i. *count: in: the room; out: how many there are. */
 static nvmlReturn_t put_rates(struct gs_view *view, nvmlDevice_t device, unsigned int *count, void *samples,
                               void (*put)(void *samples, unsigned int i, const struct rate *rate,
                                           unsigned long long at_us)) {
@@ -163,7 +163,8 @@ static nvmlReturn_t put_rates(struct gs_view *view, nvmlDevice_t device, unsigne
   result = rates.each ? rates_of(view, ordinal, &rates) : NVML_ERROR_MEMORY;
   if (result == NVML_SUCCESS) {
     unsigned int room = samples ? *count : 0;
-    *count = samples ? rates.count : gs_ml_slots(view) + 1; /* of the size asked for, more may have begun meanwhile */
+    /* of the size asked for; more processes may have started meanwhile */
+    *count = samples ? rates.count : gs_ml_slots(view) + 1;
     if (samples && rates.count == 0)
       result = NVML_ERROR_NOT_FOUND;
     else if (!samples || rates.count > room)
@@ -212,7 +213,7 @@ GS_ML(nvmlDeviceGetProcessesUtilizationInfo, (nvmlDevice_t device, nvmlProcesses
 enum sampling { GPU_UTILIZATION = 1, MEMORY_UTILIZATION = 2, ENCODER = 3, DECODER = 4, JPG = 8, OFA = 9 };
 enum { VALUE_UNSIGNED_INT = 1 };
 
-/* One sample, taken now: histories are the driver's and of the whole device. */
+/* One sample, taken now: the driver's histories cover the whole device. */
 static nvmlReturn_t own_sample(struct gs_view *view, nvmlDevice_t device, unsigned int *type, unsigned int *count,
                                nvmlSample_t *samples) {
   struct rates rates = {0};
@@ -245,7 +246,7 @@ GS_ML(nvmlDeviceGetSamples, (nvmlDevice_t device, unsigned int kind, unsigned lo
   return kind == GPU_UTILIZATION ? own_sample(view, device, type, count, samples) : NVML_ERROR_NOT_SUPPORTED;
 }
 
-/* Its samples are of the whole device: there are none here. */
+/* These samples cover the whole device, so there are none here. */
 GS_ML(nvmlGpmQueryDeviceSupport, (nvmlDevice_t device, nvmlGpmSupport_t *support)) {
   nvmlReturn_t result = GS_ML_REAL(nvmlGpmQueryDeviceSupport)(device, support);
   if (result == NVML_SUCCESS && gs_ml_view())

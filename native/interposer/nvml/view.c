@@ -1,4 +1,4 @@
-/* The grant, looked at: its pages, its devices, and when a program first saw how much memory there is. */
+/* The grant as a viewer sees it: its pages, its devices, and how much memory there was when the program first asked. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 enum known { UNKNOWN, READABLE, UNREADABLE };
 
 static struct gs_view unreadable = {.known = UNREADABLE};
-static struct gs_view *own; /* mapped once, found empty again by a fork's child */
+static struct gs_view *own; /* mapped once; empty again in a forked child */
 
 static struct gs_view *own_view(void) {
   struct gs_view *view = __atomic_load_n(&own, __ATOMIC_ACQUIRE);
@@ -100,7 +100,7 @@ nvmlReturn_t gs_ml_ordinal(const struct gs_view *view, nvmlDevice_t device, int 
 
 nvmlReturn_t gs_ml_device(const struct gs_view *view, nvmlDevice_t device, int *ordinal) {
   nvmlReturn_t result = gs_ml_ordinal(view, device, ordinal);
-  bool shown = *ordinal != GS_ML_NOT_OURS && view->usage; /* without usage, 0 would be a lie */
+  bool shown = *ordinal != GS_ML_NOT_OURS && view->usage; /* without the usage page, 0 would be wrong */
   return result == NVML_SUCCESS && !shown ? NVML_ERROR_NO_PERMISSION : result;
 }
 
