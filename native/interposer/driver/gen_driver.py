@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Makes the table of the real driver from native/api and graphics.txt: gen_driver.py OUT_DIR TYPES_HEADER...
+"""Generates the table of the real driver from native/api and graphics.txt: gen_driver.py OUT_DIR TYPES_HEADER...
 
 driver_real.h  types, an index for each function, the typed table gs_real
-driver_names.c the names that the real driver's functions are looked up by
+driver_names.c the names by which the real driver's functions are looked up
 driver_real.S  gs_real with its lazy entries
 """
 
@@ -20,18 +20,18 @@ DECLARED = re.compile(r"(?:typedef[^;{}]*?|^})\s*\*?\b(\w+)\s*;|\(\*(\w+)\)\(", 
 
 
 def graphics() -> list[str]:
-    """Names exported besides driver.tsv's."""
+    """Exported names that are not in driver.tsv."""
     lines = (HERE / "graphics.txt").read_text().splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
 def names() -> list[str]:
-    """Of all functions of the real driver that programs can call, in the order of gs_real."""
+    """The names of all functions of the real driver that programs can call, in the order of gs_real."""
     return [symbol.name for symbol in table.driver()] + graphics()
 
 
 def opaque_types(symbols: list[table.Symbol], headers: list[str]) -> list[str]:
-    """A typedef for each type no header declares. By value only enumerations and handles occur."""
+    """A typedef for each type that no header declares. Only enumerations and handles occur by value."""
     text = "".join(re.sub(r"/\*.*?\*/", "", Path(header).read_text(), flags=re.S) for header in headers)
     known = {name for match in DECLARED.findall(text) for name in match if name}
     pointed: set[str] = set()

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes the generated handlers from hooks.tsv and native/api: gen_hooks.py OUT_DIR.
+"""Generates handlers from hooks.tsv and native/api: gen_hooks.py OUT_DIR.
 
-hooks.h         prototypes of all handlers. gs_<symbol> carries the exported name itself (an asm label), so inside the
-                interposer a call of gs_<symbol> is a call of the handler: the real function is reached through gs_real
+hooks.h         prototypes of all handlers. gs_<symbol> has the exported name (through an asm label), so inside the
+                interposer a call of gs_<symbol> calls the handler; the real function is called through gs_real
 hooks.c         generated handlers
 hooks_lookup.c  the table behind cuGetProcAddress
 hooks_forward.S an exported forwarder for every symbol without a handler
-hooks.md        the table for people
+hooks.md        the documentation table
 
 A row of hooks.tsv (tab separated):
   symbol  kind  file.c                 gs_<symbol> is written by hand in file.c
@@ -16,13 +16,13 @@ A row of hooks.tsv (tab separated):
                                        needs: no struct, no gs_after_<name>. Expressions use the parameter names of
                                        driver.tsv.
   symbol  kind  =name  expression...   gs_<symbol> is generated: gs_do_<name>(&call, expressions), which makes the real
-                                       call itself, by gs_call. While this process accounts nothing the call passes.
-  symbol  pass  reason                 looked at, forwarded on purpose
+                                       call itself, by gs_call. While this process has not joined a grant, the call is forwarded.
+  symbol  pass  reason                 examined, and forwarded on purpose
 The _ptds or _ptsz twin of a symbol has the same row, with the calling thread's default stream. Symbols without a row
 are forwarded.
 
-It fails on a function that looks like an allocation or a submission and has no row: nobody would pay for it. And on a
-row whose family no header declares, or a family without rows.
+It fails if a function without a row looks like an allocation or a submission, because it would not be charged; if no
+header declares the family of a row; and if a family has no rows.
 """
 
 import re
@@ -37,8 +37,8 @@ import forward  # type: ignore[import-not-found]  # noqa: E402 - found through t
 import gen_driver  # type: ignore[import-not-found]  # noqa: E402
 import table  # type: ignore[import-not-found]  # noqa: E402
 
-# By name: what takes device memory, and what hands work to a device. Queries do neither, nor do setters of graph nodes:
-# they matter once the graph is launched.
+# Matched against names: functions that allocate device memory, and functions that submit work. Queries do neither, nor
+# do setters of graph nodes, which matter only when the graph is launched.
 ALLOCATES = re.compile(
     r"^cu(Mem(Alloc|Create|PoolCreate|PoolImport|Import|Map|Free|Release|Host(Alloc|Register)|AddressReserve)"
     r"|Array3?D?Create|MipmappedArrayCreate|Multicast(Create)|Ctx(Create|Destroy)|GreenCtxCreate"
@@ -101,7 +101,7 @@ class Family:
 
 
 def read_families(headers: list[Path] | None = None) -> dict[str, Family]:
-    """By the handler that rows name."""
+    """Indexed by the handler that the rows name."""
     found = {}
     for header in sorted(INTERPOSER.rglob("*.h") if headers is None else headers):
         where = str(header.relative_to(INTERPOSER.parent)) if headers is None else header.name
@@ -117,8 +117,8 @@ def read_families(headers: list[Path] | None = None) -> dict[str, Family]:
 
 
 def twin(row: Row, plain: table.Symbol, symbol: table.Symbol, family: Family | None) -> Row:
-    """The row of a _ptds or _ptsz function, whose default stream is the calling thread's: as that of the plain one, but
-    for names of parameters and for the stream."""
+    """The row of a _ptds or _ptsz function, whose default stream is the calling thread's: equals that of the plain
+    function, except for the names of parameters and for the stream."""
     names = zip(parameter_names(plain.parameters), parameter_names(symbol.parameters), strict=True)
     renamed = {before: after for before, after in names if before != after}
 
@@ -134,7 +134,7 @@ def twin(row: Row, plain: table.Symbol, symbol: table.Symbol, family: Family | N
 
 
 def read_rows(path: Path = HERE / "hooks.tsv") -> list[Row]:
-    """The rows of the table, and those of twins behind the row of the plain function."""
+    """The rows of the table, each followed by that of its _ptds or _ptsz twin, if there is one."""
     rows = []
     symbols, families = {symbol.name: symbol for symbol in table.driver()}, read_families()
     for line in path.read_text().splitlines():
@@ -257,7 +257,7 @@ def lookup(symbols: list[table.Symbol], hooked: list[Row]) -> str:
         for base, per_thread, version, name in entries
     ]
     lines += ["};", "const unsigned gs_nhooks = sizeof gs_hooks / sizeof gs_hooks[0];"]
-    # Every version of a base counts when one is chosen, hooked or not.
+    # The choice of a version considers every version of a base, hooked or not.
     known = sorted((s.base, s.variant != "", s.version) for s in symbols if s.version)
     lines += ["const struct gs_known gs_known[] = {"]
     lines += [f'  {{"{base}", {version}, {int(per_thread)}}},' for base, per_thread, version in known]
@@ -272,7 +272,7 @@ def table_version() -> int:
 
 
 def listing(rows: list[Row]) -> str:
-    """The table for people: what happens to each function, by kind."""
+    """The documentation table: what happens to each function, by kind."""
     lines = ["| kind | function | handler, or why it is forwarded |", "|---|---|---|"]
     for row in sorted(rows, key=lambda row: (KINDS.index(row.kind), row.symbol)):
         lines.append(f"| {row.kind} | `{row.symbol}` | {row.handler} |")

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes the generated half of the NVML view from ml.tsv and native/api/nvml.txt: gen_ml.py OUT_DIR.
+"""Generates the derived half of the NVML view from ml.tsv and native/api/nvml.txt: gen_ml.py OUT_DIR.
 
 ml_names.h   an index for each name
-ml_names.c   the names and what is answered without a handler
-ml.md        the table for people
+ml_names.c   the names, and the fixed answers of functions without a handler
+ml.md        the documentation table
 ml_forward.S a forwarder for each name that has no handler of its own
 
-It fails on a function that looks as if it changed the device or told of other processes and has no row.
+It fails if a function without a row looks as if it changes the device or reveals other processes.
 """
 
 import re
@@ -22,7 +22,7 @@ import table  # type: ignore[import-not-found]  # noqa: E402
 KINDS = ("init", "memory", "processes", "utilisation", "write", "pass")
 CODES = {"refused": "NVML_ERROR_NO_PERMISSION", "unsupported": "NVML_ERROR_NOT_SUPPORTED"}
 END = r"(?=[A-Z_0-9]|$)"
-# By name. Event sets and samples are objects of the caller, but only a row can say so.
+# Matched against names. Event sets and samples are objects of the caller; only a row can exempt them.
 LOOKS = {
     "change the device": re.compile(
         r"^(?!nvml\w*?(Get|Query|Is)[A-Z]).*(Set|Reset|Clear|Freeze|Modify|Remove|Create|Destroy|Activate|Update|Write"
@@ -55,7 +55,7 @@ def read_rows(path: Path = HERE / "ml.tsv") -> list[Row]:
 
 
 def defined() -> set[tuple[str, str]]:
-    """(file, function) of every handler there is."""
+    """(file, function) of every handler that is defined."""
     return {(path.name, name) for path in HERE.glob("*.c") for name in DEFINED.findall(path.read_text())}
 
 
@@ -87,7 +87,7 @@ def answer(row: Row | None) -> str:
 
 
 def listing(rows: list[Row]) -> str:
-    """The table for people: what happens to each function, by kind."""
+    """The documentation table: what happens to each function, by kind."""
     lines = ["| kind | function | handler, fixed answer, or why it is forwarded |", "|---|---|---|"]
     for row in sorted(rows, key=lambda row: (KINDS.index(row.kind), row.symbol)):
         lines.append(f"| {row.kind} | `{row.symbol}` | {CODES.get(row.handler, row.handler)} |")
