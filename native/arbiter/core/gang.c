@@ -1,5 +1,5 @@
-/* Leases that do not depend on this device alone: those of gangs, which gangs.c gives and revokes on all devices at
- * once, and those held alongside others whatever they fill. */
+/* Leases that depend on more than this device: those of gangs, which gangs.c grants and revokes on all devices at once,
+ * and those held alongside others, however much of the device they fill. */
 #include "arbiter/core/state.h"
 
 /* ---- gangs, as this device sees them ---- */

@@ -16,7 +16,8 @@ A row of hooks.tsv (tab separated):
                                        needs: no struct, no gs_after_<name>. Expressions use the parameter names of
                                        driver.tsv.
   symbol  kind  =name  expression...   gs_<symbol> is generated: gs_do_<name>(&call, expressions), which makes the real
-                                       call itself, by gs_call. While this process has not joined a grant, the call is forwarded.
+                                       call itself, by gs_call. While this process has not joined a grant, the call is
+                                       forwarded.
   symbol  pass  reason                 examined, and forwarded on purpose
 The _ptds or _ptsz twin of a symbol has the same row, with the calling thread's default stream. Symbols without a row
 are forwarded.

@@ -18,7 +18,7 @@ void gs_functions_gone(void);
 CUresult gs_do_module_load_file(const struct gs_call *call, CUmodule *module, const char *path);
 /* wrong: the driver refuses the call whatever the image is. */
 CUresult gs_do_module_load(const struct gs_call *call, CUmodule *module, const void *image, bool wrong);
-/* libraries.c: calls that use a library in the current context, all of it or its variables. */
+/* libraries.c: calls that use a library in the current context. variables: only its variables. */
 CUresult gs_do_library_use(const struct gs_call *call, CUlibrary library, bool variables);
 
 #endif

@@ -110,50 +110,51 @@ struct gs_pool {
   uint64_t bytes;                 /* charged */
   uint64_t coming;                /* bytes that calls in progress may add */
   uint64_t cap;                   /* upper bound in bytes; 0: no bound */
-  uint64_t live;                  /* bytes of live blocks */
-  uint64_t seen;                  /* bytes reserved when last asked */
-  uint32_t blocks, chunks, faded; /* how many of each are of it */
+  uint64_t live;                  /* bytes of the blocks in use */
+  uint64_t seen;                  /* bytes reserved when the driver was last asked */
+  uint32_t blocks, chunks, faded; /* number of each in the pool */
   int ordinal;
   bool destroyed; /* ends with its last block */
-  bool shrunk;    /* gave memory back since pool_map.c looked */
+  bool shrunk;    /* gave memory back since pool_map.c last checked */
 };
 
-/* A block that lives; or one that was freed in the order of a stream, whose place is nobody's yet: it fades. */
+/* A block in use, or one that was freed in stream order and whose free has not happened yet, so that its place cannot
+ * be reused: it fades. */
 struct gs_block {
   uint64_t address, bytes;
   uint64_t pool;
-  CUcontext context; /* NULL of one that fades */
-  CUstream stream;   /* of one that fades: CU_STREAM_PER_THREAD where it is not known */
+  CUcontext context; /* NULL if it fades */
+  CUstream stream;   /* if it fades: the stream of the free; CU_STREAM_PER_THREAD if not known */
   bool fades;
 };
 
-/* A piece that a pool grew by. */
+/* A contiguous piece by which a pool grew. */
 struct gs_chunk {
   uint64_t address, bytes;
   uint64_t pool;
 };
 
-/* A free in stream order of bytes that are not back yet: see async_free.c. */
+/* A stream-ordered free whose bytes are still charged: see async_free.c. */
 struct gs_fading {
-  uint64_t key; /* the CUevent behind it; without one a number of ours */
+  uint64_t key; /* the CUevent recorded after it; without an event a unique number */
   uint64_t bytes;
-  CUstream stream;    /* without an event the stream, else NULL */
-  const void *known;  /* the struct gs_stream that it was */
+  CUstream stream;    /* the stream if there is no event, else NULL */
+  const void *known;  /* the struct gs_stream of the stream */
   CUcontext context;  /* of the event and the stream */
   int ordinal;        /* charged */
-  int stream_ordinal; /* the stream's device, whose frees are looked at together */
+  int stream_ordinal; /* the stream's device, whose frees are checked together */
 };
 
 /* ---- graphs (hooks/graphs) ---- */
 
-/* What an executable graph means to a device. */
+/* What an executable graph needs on a device. */
 struct gs_graph {
   uint64_t key;         /* CUgraphExec << 4 | ordinal */
-  uint64_t bytes;       /* the most that a launch can take */
-  uint32_t collectives; /* in it */
+  uint64_t bytes;       /* upper bound of what a launch can allocate */
+  uint32_t collectives; /* number in the graph */
 };
 
-/* A node that differs in an executable graph from the graph it was made of. */
+/* A node that was changed in an executable graph after instantiation. */
 struct gs_node {
   uint64_t key;   /* hash of graph, node and ordinal */
   uint64_t graph; /* CUgraphExec */

@@ -4,8 +4,8 @@
 
 #include "page/page.h"
 
-/* Maps <dir>/limits read-only and <dir>/usage writable, and checks both. -ENOENT: no such grant. -EPROTO: not pages of
- * this version. */
+/* Maps <dir>/limits read-only and <dir>/usage writable, and checks both. -ENOENT: no such grant. -EPROTO: the files are
+ * not valid pages of this version. */
 int gs_pages_map(const char *dir, struct gs_pages *pages, struct gs_err *err);
 /* For a viewer: maps limits read-only, and usage read-only if it is readable (else NULL). */
 int gs_pages_view(const char *dir, struct gs_pages *pages, struct gs_err *err);

@@ -5,8 +5,8 @@
 #include "interposer/hooks/call.h"
 #include "interposer/process/process.h"
 
-/* Reserves the memory that a context costs. Gives 0 bytes and GS_NO_DEVICE if there is no such device, an error that
- * the driver is left to report. */
+/* Reserves the memory that a context costs. *bytes is 0 and *ordinal GS_NO_DEVICE if there is no such device, an error
+ * that is left to the driver. */
 CUresult gs_context_reserve(CUdevice device, int *ordinal, uint64_t *bytes);
 
 /* A call that may end a context. The interposer holds no lock across it, because the call may wait for work that waits
