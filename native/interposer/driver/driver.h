@@ -1,8 +1,8 @@
 /* The real driver.
  *
  * driver_real.h (generated) has
- *   gs_real.<symbol>(...)   its function, typed, resolved on first use. One the driver lacks answers
- *                           CUDA_ERROR_NOT_FOUND; ask gs_real_has(GS_INDEX_<symbol>) where that matters. */
+ *   gs_real.<symbol>(...)   the typed function, resolved on first use. One that the driver lacks returns
+ *                           CUDA_ERROR_NOT_FOUND; check gs_real_has(GS_INDEX_<symbol>) where that matters. */
 #ifndef GPUSHARE_DRIVER_H
 #define GPUSHARE_DRIVER_H
 
