@@ -1,8 +1,8 @@
 /* Device memory that the driver allocates in a context by itself, reserved before the call that causes it:
  *
  *   stack       local memory for all threads that the device can hold at once, by the largest need of any kernel so
- *               far. It grows at the first launch of such a kernel (or when its graph is instantiated), or by cuCtxSetLimit,
- *               and is kept until the context ends.
+ *               far. It grows at the first launch of such a kernel (or when its graph is instantiated), or by
+ *               cuCtxSetLimit, and is kept until the context ends.
  *   fifo, heap  the buffers of printf and of malloc in kernels, sized by cuCtxSetLimit.
  *   code        programs, see library_code.c and hooks/modules.c.
  *
