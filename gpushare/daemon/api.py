@@ -213,7 +213,7 @@ class Api:
         return _json(self._grant(live.record, live))
 
     async def debug_grant(self, request: web.Request) -> web.Response:
-        return _json(debug.grant(self._state.live(request.match_info["id"])))
+        return _json(debug.grant(self._grants.owned(_peer(request), request.match_info["id"])))
 
     async def resize_grant(self, request: web.Request) -> web.Response:
         change = await _body(request, types.GrantChange)

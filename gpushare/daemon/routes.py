@@ -63,7 +63,7 @@ ROUTES = (
         "GET",
         "/v1/grants/{id}/debug",
         "debug_grant",
-        "What its processes say of themselves, and did last",
+        "What its processes say of themselves, and did last (its owner, or root)",
         answer=debug_types.GrantDebug,
     ),
     Route("PATCH", "/v1/grants/{id}", "resize_grant", "Change its share", body=types.GrantChange, answer=types.Grant),

@@ -72,6 +72,7 @@ def test_members_of_the_group_act_for_themselves_only(public):
         lambda: tried.release(roots["id"]),
         lambda: tried.resize(roots["id"], time="20%"),
         lambda: tried.bind(roots["id"], "process"),
+        lambda: tried.debug(roots["id"]),
         lambda: tried.create(memory="1GiB", time="10%", tenant="closed"),
         lambda: tried.set_tenant("mine", {}),
         lambda: tried.remove_tenant("closed"),

@@ -15,31 +15,34 @@
 #define DTRACE_PROBE4(provider, name, a, b, c, d) ((void)0)
 #endif
 
-enum { WANTED_UNKNOWN = 0, WANTED_NONE = 1, WANTED_SOME = 2 };
+enum { KINDS_READ = 1u << GS_TRACE_NONE }; /* bit 0: the others say what is printed */
+_Static_assert(GS_TRACE_COUNT <= 32, "a bit for each kind");
 
-/* GPUSHARE_DEBUG as it was at the first event: comma-separated areas, or "all". Also holds in a forked child. */
-static const char *areas;
-static uint32_t wanted; /* WANTED_* */
+/* The kinds whose area GPUSHARE_DEBUG named at the first event, a bit for each. The variable itself is not kept: the
+ * program may free or overwrite its environment. A forked child prints the same kinds. */
+static uint32_t printed_kinds;
 
-static bool named(const char *area) {
+/* Whether `area` is one of the comma-separated `names`, or those are "all". */
+static bool named(const char *names, const char *area) {
   size_t length = strlen(area);
-  if (strcmp(areas, "all") == 0)
+  if (strcmp(names, "all") == 0)
     return true;
-  for (const char *at = areas; (at = strstr(at, area)); at += length)
-    if ((at == areas || at[-1] == ',') && (at[length] == ',' || at[length] == '\0'))
+  for (const char *at = names; (at = strstr(at, area)); at += length)
+    if ((at == names || at[-1] == ',') && (at[length] == ',' || at[length] == '\0'))
       return true;
   return false;
 }
 
-static bool printed(const char *area) {
-  uint32_t known = __atomic_load_n(&wanted, __ATOMIC_ACQUIRE);
-  if (known == WANTED_UNKNOWN) {
-    const char *asked = getenv("GPUSHARE_DEBUG");
-    areas = asked ? asked : ""; /* racing threads store the same */
-    known = asked && *asked ? WANTED_SOME : WANTED_NONE;
-    __atomic_store_n(&wanted, known, __ATOMIC_RELEASE);
+static bool printed(enum gs_trace_kind kind) {
+  uint32_t kinds = __atomic_load_n(&printed_kinds, __ATOMIC_RELAXED);
+  if (!kinds) {
+    const char *names = getenv("GPUSHARE_DEBUG");
+    kinds = KINDS_READ;
+    for (uint32_t each = GS_TRACE_NONE + 1; names && each < GS_TRACE_COUNT; each++)
+      kinds |= named(names, gs_trace_area(each)) ? 1u << each : 0;
+    __atomic_store_n(&printed_kinds, kinds, __ATOMIC_RELAXED); /* racing threads store the same */
   }
-  return known == WANTED_SOME && named(area);
+  return kinds >> kind & 1;
 }
 
 static void print(enum gs_trace_kind kind, int ordinal, uint64_t at, uint64_t a, uint64_t b) {
@@ -74,7 +77,7 @@ void gs_trace(enum gs_trace_kind kind, int ordinal, uint64_t a, uint64_t b) {
     __atomic_store_n(&event->b, b, __ATOMIC_RELAXED);
     __atomic_store_n(&event->kind, kind, __ATOMIC_RELEASE);
   }
-  if (printed(gs_trace_area(kind)))
+  if (printed(kind))
     print(kind, ordinal, now, a, b);
   DTRACE_PROBE4(gpushare, trace, (uint32_t)kind, ordinal, a, b);
 }
