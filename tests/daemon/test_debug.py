@@ -4,6 +4,7 @@ debugs it."""
 import json
 import struct
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,24 @@ def test_the_probe_is_in_the_library():
         pytest.skip("built without sys/sdt.h")
     assert "Provider: gpushare" in notes
     assert "Name: trace" in notes
+
+
+OVERWRITES = """
+import ctypes
+libc, cuda = ctypes.CDLL(None), ctypes.CDLL("libcuda.so.1")
+variable = ctypes.create_string_buffer(b"GPUSHARE_DEBUG=memory")
+assert libc.putenv(variable) == 0  # the buffer itself is the environment's from now on
+context, address = ctypes.c_void_p(), ctypes.c_void_p()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+ctypes.memset(variable, ord("x"), len(variable) - 1)
+assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1 << 40)) == 2
+"""
+
+
+def test_a_program_may_overwrite_its_environment(daemon):
+    command = daemon.run("512MiB", "40%", sys.executable, "-c", OVERWRITES)
+    done = subprocess.run(command, env=daemon.env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert f"out of memory: {1 << 40} bytes were asked for" in done.stderr
