@@ -48,6 +48,15 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     return True
 
 
+@pytest.fixture(
+    params=[False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.timing])], ids=["rough", "exact"]
+)
+def exact(request: pytest.FixtureRequest) -> bool:
+    """The test runs twice: with bounds that hold on any machine and, alone in make test-slow, with those of a quiet
+    machine."""
+    return bool(request.param)
+
+
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Daemon]:
     """A running daemon with one simulated 16 GiB device."""

@@ -89,7 +89,7 @@ def contend(client: Any, pair: tuple[Tenant, Tenant], leases: int) -> None:
         tenant.idle()
 
 
-def test_every_wait_has_a_receipt_and_they_agree_with_the_tenants_own_clocks(client, pair):
+def test_every_wait_has_a_receipt_and_they_agree_with_the_tenants_own_clocks(client, pair, exact):
     contend(client, pair, 20)
     events = client.call("GET", "/v1/events")["events"]
     for tenant in pair:
@@ -98,12 +98,16 @@ def test_every_wait_has_a_receipt_and_they_agree_with_the_tenants_own_clocks(cli
         assert len(waits) >= 20
         # Its own clock starts before the arbiter learns of the wait and stops once its thread runs again. Each takes
         # some milliseconds on a machine whose cores are all busy.
-        assert said - len(waits) * MS < own < said + len(waits) * 40 * MS, (said / MS, own / MS, len(waits))
+        assert said - len(waits) * MS < own < said + len(waits) * (10 if exact else 40) * MS, (
+            said / MS,
+            own / MS,
+            len(waits),
+        )
         [device] = client.grant(tenant.grant)["devices"]
         assert device["wait_ns"] == pytest.approx(said, abs=MS)
 
 
-def test_every_lease_ends_with_a_receipt_that_says_for_whom_and_why(client, pair):
+def test_every_lease_ends_with_a_receipt_that_says_for_whom_and_why(client, pair, exact):
     contend(client, pair, 20)
     names = {pair[0].grant: "team-a", pair[1].grant: "team-b"}
     guarantees = {pair[0].grant: 250, pair[1].grant: 750}
@@ -132,7 +136,7 @@ def test_every_lease_ends_with_a_receipt_that_says_for_whom_and_why(client, pair
             taken = open_.pop(e["grant"])
             assert (e["other"], e["rule"]) == (taken["other"], taken["rule"])
             assert e["reclaim_ns"] == e["t_ns"] - taken["t_ns"]
-    assert Counter(e["rule"] for e in events if e["kind"] == "revoke")["term"] > 0
+    assert Counter(e["rule"] for e in events if e["kind"] == "revoke")["term"] > (10 if exact else 0)
     yet = [e for e in open_.values() if e["rule"] in MID_WORK]
     assert len(yet) <= 1, "what was taken last may drain yet"
 

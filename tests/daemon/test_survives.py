@@ -28,7 +28,7 @@ from gpushare.pages import LimitsPage, UsagePage
 MS = 1_000_000
 SECOND = 1000 * MS
 SHORT_NS = 500_000
-FEW_MS = 200 * MS
+FEW_MS, BUSY_FEW_MS = 50 * MS, 200 * MS  # on a quiet machine and on any
 """A handover is over in 1 to 6 ms; the rest is for a machine that lets the arbiter and the tenant wait for a core. The
 kernels that nobody waits for take 1 s and more."""
 
@@ -153,25 +153,29 @@ def shared_again(sim: Sim, wanted: dict[int, int], within: int = 40, seconds: fl
     until(right, f"{list(wanted.values())} in {seen}", seconds)
 
 
-def has_it(sim: Sim, neighbour: Tenant) -> None:
+def has_it(sim: Sim, neighbour: Tenant, exact: bool) -> None:
     """The neighbour gets all remaining device time."""
+    if exact:
+        assert window(sim, SECOND, neighbour.pid)[0] > 700
+        return
     seen: list[int] = []
     until(lambda: seen.append(window(sim, SECOND // 2, neighbour.pid)[0]) or seen[-1] > 700, f"{seen} per mille", 20)
 
 
-def gets_it_at_once(daemon: Any, sim: Sim, neighbour: Tenant, kernel_ns: int = SHORT_NS) -> dict[str, Any]:
+def gets_it_at_once(daemon: Any, sim: Sim, neighbour: Tenant, exact: bool) -> dict[str, Any]:
     """Starts the neighbour, asserts that it soon has the time it needs, and returns its first lease's receipt."""
     grant, before, at = grant_of(daemon, neighbour.pid), busy(sim, neighbour.pid), newest(daemon)
-    neighbour.tell(f"run {kernel_ns}")
+    neighbour.tell(f"run {SHORT_NS}")
     began = time.monotonic()
     until(lambda: busy(sim, neighbour.pid) - before > 20 * MS, "the neighbour's work", 5)
-    assert time.monotonic() - began < 0.8  # 20 ms of work, together with the work still running
+    assert time.monotonic() - began < (0.5 if exact else 0.8)  # 20 ms of work, together with the work still running
     first = events(daemon, grant, "lease", at)[0]
-    assert first["wait_ns"] < FEW_MS, first
+    assert first["wait_ns"] < (FEW_MS if exact else BUSY_FEW_MS), first
     return first
 
 
 @pytest.mark.slow
+@pytest.mark.timing
 def test_a_long_kernel_is_paid_back_and_not_waited_for(daemon, sim, spin):
     """By a tenant with a quarter: it has half the device while it runs, and then nothing for nearly as long, although
     its duration is known only at its end."""
@@ -221,7 +225,7 @@ def test_a_kernel_that_takes_longer_than_those_before_it(daemon, sim, spin):
     assert alive(neighbour.pid)
 
 
-def test_a_frozen_holder_with_work_in_flight(daemon, sim, spin):
+def test_a_frozen_holder_with_work_in_flight(daemon, sim, spin, exact):
     held, neighbour = spin("75%", SECOND), spin("25%")
     grant = grant_of(daemon, held.pid)
     until(lambda: busy(sim, held.pid) > 100 * MS and holds(daemon, grant), "it works", 10)
@@ -230,21 +234,22 @@ def test_a_frozen_holder_with_work_in_flight(daemon, sim, spin):
     try:
         until(lambda: frozen(group), "frozen", 5)
         assert holds(daemon, grant)
-        gets_it_at_once(daemon, sim, neighbour)
+        gets_it_at_once(daemon, sim, neighbour, exact)
         ran = busy(sim, held.pid)
         until(lambda: busy(sim, held.pid) > ran, "what it had submitted still runs: nobody waited for it", 5)
         until(lambda: window(sim, SECOND // 2, held.pid, neighbour.pid)[0] == 0, "nothing left of it", 10)
-        has_it(sim, neighbour)
+        has_it(sim, neighbour, exact)
         assert events(daemon, grant, "late")
         assert len(daemon.client.grants()) == 2
     finally:
         thaw(group)
     assert alive(held.pid)
     held.tell(f"run {SHORT_NS}")
-    shared_again(sim, {held.pid: 750, neighbour.pid: 250}, 100)
+    shared_again(sim, {held.pid: 750, neighbour.pid: 250}, 40 if exact else 100)
 
 
 @pytest.mark.slow
+@pytest.mark.timing
 def test_a_holder_that_spins_without_a_call(daemon, sim, spin, worker):
     spinner, neighbour = worker("75%"), spin("25%")
     grant = grant_of(daemon, spinner.pid)
@@ -256,7 +261,7 @@ def spins():
 start(spins); start(spins)
 """)
     assert holds(daemon, grant)
-    first = gets_it_at_once(daemon, sim, neighbour)
+    first = gets_it_at_once(daemon, sim, neighbour, True)
     assert first["other"] in {grant, None}
     assert window(sim, SECOND, neighbour.pid)[0] > 700
     assert not events(daemon, grant, "late")
@@ -297,7 +302,7 @@ def test_the_smallest_guarantee_is_served(daemon, sim, spin):
     assert "0.4% is too small to be served: ask for 0.5% or more" in refused.stderr
 
 
-def test_a_holder_killed_in_mid_kernel(daemon, sim, spin, worker):
+def test_a_holder_killed_in_mid_kernel(daemon, sim, spin, worker, exact):
     """One process of a grant, and then its last one."""
     kept, neighbour = worker("50%"), spin("50%")
     grant = grant_of(daemon, kept.pid)
@@ -314,18 +319,18 @@ child.stdin.flush()
     assert holds(daemon, grant)
     assert slots(daemon, grant)[victim] >= 300 << 20
     os.kill(victim, signal.SIGKILL)
-    gets_it_at_once(daemon, sim, neighbour)
+    gets_it_at_once(daemon, sim, neighbour, exact)
     until(lambda: list(slots(daemon, grant)) == [kept.pid], "its slot is free", 5)
     [device] = daemon.client.grant(grant)["devices"]
     assert device["memory_bytes"] == sim.process(kept.pid)["bytes"] == slots(daemon, grant)[kept.pid]
-    has_it(sim, neighbour)
+    has_it(sim, neighbour, exact)
 
     kept.do(f"launch({10 * SECOND})")
     until(lambda: busy(sim, kept.pid) > 0, "its kernel", 10)
     os.kill(kept.pid, signal.SIGKILL)
     until(lambda: [g["processes"] for g in daemon.client.grants()] == [[neighbour.pid]], "its grant is over", 5)
     assert daemon.client.devices()[0]["guaranteed"] == {"time": 500, "memory": 1 << 30}
-    has_it(sim, neighbour)
+    has_it(sim, neighbour, exact)
 
 
 LIES = {

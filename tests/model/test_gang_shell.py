@@ -236,7 +236,7 @@ def test_a_removed_gang_leaves_its_devices_to_the_other(node):
 
 
 @pytest.mark.xdist_group("timing")
-def test_lies_about_collectives_cost_only_the_liar(node):
+def test_lies_about_collectives_cost_only_the_liar(node, exact):
     _, (liar, honest) = node(500, 500)
     honest.start()
     slot = liar.usage.claim(liar.limits, 1).index
@@ -247,16 +247,16 @@ def test_lies_about_collectives_cost_only_the_liar(node):
     os.eventfd_write(liar.bell, 1)
     until(lambda: honest.done() > 20 and liar.stats().leases > 1)
     steps, looks, leased = honest.done(), 0, 0
-    end = time.monotonic() + 1.5
+    end = time.monotonic() + (3 if exact else 1.5)
     while time.monotonic() < end:
         looks += 1
         leased += honest.words()[0] & 1
         time.sleep(0.001)
     assert liar.usage.pointer.slot[second].device[1].cut <= 3 + 64
     assert leased / looks > 0.45
-    assert honest.done() > steps + 50
+    assert honest.done() > steps + (100 if exact else 50)
     # it is charged for the devices it claims to use
-    assert liar.stats().leased_ns > honest.stats().leased_ns * 0.75
+    assert liar.stats().leased_ns > honest.stats().leased_ns * (0.9 if exact else 0.75)
 
 
 def test_devices_may_be_leased_one_by_one(node):

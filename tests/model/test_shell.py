@@ -55,7 +55,7 @@ def test_the_defaults_of_c_and_python_agree():
 
 
 @TIMING
-def test_two_processes_get_what_their_grants_say(machine):
+def test_two_processes_get_what_their_grants_say(machine, exact):
     arbiter, grants = machine(Share(250), Share(750))
     for grant in grants:
         grant.start()
@@ -72,7 +72,7 @@ def test_two_processes_get_what_their_grants_say(machine):
     assert cpu / wall < 0.05
     device = arbiter.device_stats(0)
     assert device.leased_ns + device.idle_ns + device.switch_ns == device.wall_ns
-    assert device.idle_with_waiters_ns / device.wall_ns < 0.15  # allows for a busy machine
+    assert device.idle_with_waiters_ns / device.wall_ns < (0.05 if exact else 0.15)
 
 
 @TIMING
