@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent.parent / "api"))
-import forward  # type: ignore[import-not-found]  # noqa: E402 - in this folder
+sys.path[:0] = [str(HERE), str(HERE.parent.parent / "api")]
+import forward  # type: ignore[import-not-found]  # noqa: E402 - found through the path set above, PYTHONSAFEPATH or not
 import table  # type: ignore[import-not-found]  # noqa: E402 - found through the path set above
 
 TYPE = re.compile(r"\b(CU[A-Za-z_]\w*|cuuint\d+_t)\b")
