@@ -43,9 +43,18 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         if attempt == ATTEMPTS or not any(report.failed for report in reports):
             break
     for report in reports:
+        report.user_properties.append(("attempts", attempt))
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Names the tests that did not pass at once: a rare fault looks like a busy machine."""
+    for report in terminalreporter.getreports("passed"):
+        attempts = dict(report.user_properties).get("attempts", 1)
+        if attempts > 1:
+            terminalreporter.write_line(f"passed at attempt {attempts} of {ATTEMPTS}: {report.nodeid}")
 
 
 @pytest.fixture(
