@@ -1,0 +1,156 @@
+"""One duel: a daemon, an honest tenant of 75 % per device, and the evader with 25 %, as `gpushare run` starts them."""
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from arbiterbench import load
+from gpubench.config import clean_environment
+from running import Daemon
+from waiting import until
+
+from duelbench.evasions import Evasion
+from duelbench.judge import Round
+
+HONEST_MILLI, EVADER_MILLI = 750, 250
+MEMORY, MEMORY_BYTES = "2GiB", 2 << 30
+WARM_SECONDS = 1.0
+_READY_SECONDS = 60
+
+Json = dict[str, Any]
+
+
+class MatchError(Exception):
+    """A duel that could not be measured."""
+
+
+class _Tenant:
+    """A process group of its own, since evaders have children."""
+
+    def __init__(self, command: list[str], errors: Path) -> None:
+        self._errors = errors
+        with errors.open("ab") as file:
+            self.process = subprocess.Popen(
+                command, env=clean_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=file,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def ready(self) -> None:
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            found = selector.select(_READY_SECONDS)
+        line = self.process.stdout.readline() if found else b""
+        if not line or json.loads(line).get("event") != "ready":
+            raise MatchError(f"did not start: {line.decode()!r} {self.said()}")
+
+    def said(self) -> str:
+        return self._errors.read_text()[-400:]
+
+    def check(self) -> None:
+        if self.process.poll() is None:
+            return
+        assert self.process.stdout is not None
+        rest = self.process.stdout.read(1000).decode() if self.process.returncode >= 0 else ""
+        raise MatchError(f"ended with {self.process.returncode}: {rest!r} {self.said()}")
+
+    def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+class _Match:
+    def __init__(self, evasion: Evasion, program: Path, scratch: Path, cleanup: ExitStack) -> None:
+        self.evasion, self._program, self._scratch, self._cleanup = evasion, program, scratch, cleanup
+        self.daemon = Daemon(scratch / "state", f"{evasion.devices}x16GiB", clean_environment())
+        cleanup.callback(self.daemon.stop)
+        self.daemon.start()
+
+    def tenant(self, milli: int, name: str, *arguments: str, **options: str) -> _Tenant:
+        command = self.daemon.run(MEMORY, str(milli), self._program, name, *arguments, **options)
+        tenant = _Tenant(command, self._scratch / f"{name}.err")
+        self._cleanup.callback(tenant.end)
+        return tenant
+
+    def evaders(self) -> list[_Tenant]:
+        milli = EVADER_MILLI // self.evasion.grants
+        options = {"devices": str(self.evasion.devices)} if self.evasion.devices > 1 else {}
+        return [self.tenant(milli, self.evasion.name, **options) for _ in range(self.evasion.grants)]
+
+    def books(self) -> list[Json]:
+        return list(self.daemon.client.sim_stats()["devices"])
+
+    def metered(self, pids: set[int]) -> int:
+        """Of all grants but those of these processes."""
+        grants = [grant for grant in self.daemon.client.grants(ended=True) if grant["pid"] not in pids]
+        return sum(device["busy_ns"] for grant in grants for device in grant["devices"])
+
+    def duel_of_time(self, seconds: float) -> Round:
+        honest = [self.tenant(HONEST_MILLI, "honest", gpu=str(device)) for device in range(self.evasion.devices)]
+        evaders = self.evaders()
+        tenants = [*honest, *evaders]
+        for tenant in tenants:
+            tenant.ready()
+        time.sleep(WARM_SECONDS)
+        pids = {tenant.process.pid for tenant in honest}
+        load_before, before, metered = load.snapshot(), self.books(), self.metered(pids)
+        time.sleep(seconds)
+        after, metered = self.books(), self.metered(pids) - metered
+        crowded = load.crowded(load.between(load_before, load.snapshot()))
+        for tenant in tenants:
+            tenant.check()
+        mine = [_honest(last, pids) - _honest(first, pids) for first, last in zip(before, after, strict=True)]
+        all_ns = [last["busy_ns"] - first["busy_ns"] for first, last in zip(before, after, strict=True)]
+        return Round(
+            seconds=seconds,
+            honest_ns=mine,
+            evader_ns=[whole - own for whole, own in zip(all_ns, mine, strict=True)],
+            wall_ns=[last["wall_ns"] - first["wall_ns"] for first, last in zip(before, after, strict=True)],
+            metered_ns=metered,
+            crowded=crowded,
+        )
+
+    def duel_of_memory(self, seconds: float) -> Round:
+        evaders = self.evaders()
+        for tenant in evaders:
+            tenant.ready()
+        time.sleep(seconds)
+        for tenant in evaders:
+            tenant.check()
+        peak = max(device["peak_bytes"] for device in self.books())
+        for tenant in evaders:
+            tenant.end()
+        with contextlib.suppress(AssertionError):
+            until(lambda: not self._held(), "the memory comes back", 10)
+        return Round(
+            seconds=seconds,
+            limit_bytes=MEMORY_BYTES * self.evasion.grants,
+            peak_bytes=peak,
+            left_bytes=self._held(),
+        )
+
+    def _held(self) -> int:
+        return sum(device["bytes"] for device in self.books())
+
+
+def _honest(device: Json, pids: set[int]) -> int:
+    return sum(row["busy_ns"] for row in device["processes"] if row["pid"] in pids)
+
+
+def play(evasion: Evasion, program: Path, seconds: float) -> Round:
+    """Raises MatchError, or what a program's failure raises."""
+    with ExitStack() as cleanup:
+        scratch = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="gsd-", dir="/tmp")))
+        match = _Match(evasion, program, scratch, cleanup)
+        return match.duel_of_memory(seconds) if evasion.of_memory else match.duel_of_time(seconds)

@@ -1,0 +1,83 @@
+"""The table on the terminal and the result files."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from duelbench.evasions import Evasion
+from duelbench.judge import SHARE, Round, Verdict
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    evasion: Evasion
+    rounds: Sequence[Round]
+    verdict: Verdict
+
+    @property
+    def note(self) -> str:
+        """Of what must be known to believe the number."""
+        crowded = any(one.crowded for one in self.rounds)
+        parts = [self.verdict.more, f"{len(self.rounds)} rounds" if len(self.rounds) > 1 else ""]
+        return "; ".join(filter(None, [*parts, "machine full" if crowded else ""]))
+
+    def row(self) -> Json:
+        return {
+            "name": self.evasion.name,
+            "kind": self.evasion.kind,
+            "about": self.evasion.about,
+            "state": self.verdict.state,
+            "measured": self.verdict.measured,
+            "note": self.note,
+            "open": self.evasion.open,
+            "rounds": [one.row() for one in self.rounds],
+        }
+
+
+def line(outcome: Outcome) -> str:
+    name, verdict = outcome.evasion.name, outcome.verdict
+    return f"{name:24} {verdict.state:7} {verdict.measured:>14}  {outcome.note}"
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    states = [outcome.verdict.state for outcome in outcomes]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(sorted(states)))
+    return f"{len(outcomes)} duels: {counts}"
+
+
+def markdown(facts: Json, outcomes: Sequence[Outcome]) -> list[str]:
+    lines = [
+        f"# Duels, simulated GPU, {facts['date']}",
+        "",
+        f"{facts['machine']}; `{facts['command']}` at {facts['commit']}, {facts['minutes']:.0f} minutes.",
+        "",
+        f"Each evasion is a tenant of 25 % against an honest one of 75 %, which must get at least {100 * SHARE:.0f} % "
+        "of the device time that both used; one of memory must never hold a byte more than its limit. All numbers are "
+        f"the simulator's books. {summary(outcomes)}.",
+        "",
+        "| evasion | what it tries | honest share, or bytes over the limit | | |",
+        "|---|---|---|---|---|",
+    ]
+    for one in outcomes:
+        lines.append(
+            f"| {one.evasion.name} | {one.evasion.about} | {one.verdict.measured} | {one.verdict.state} | {one.note} |"
+        )
+    known = [one for one in outcomes if one.evasion.open]
+    if known:
+        lines += ["", "Nothing holds these, and SECURITY.md says so:", ""]
+        lines += [f"- {one.evasion.name}: {one.evasion.open}" for one in known]
+    return lines
+
+
+def write(directory: Path, facts: Json, outcomes: Sequence[Outcome]) -> Path:
+    """The table's path."""
+    directory.mkdir(parents=True, exist_ok=True)
+    stem = directory / f"duel-simulated-{facts['date']}"
+    document = {"device": "simulated", **facts, "duels": [one.row() for one in outcomes]}
+    stem.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
+    stem.with_suffix(".md").write_text("\n".join(markdown(facts, outcomes)) + "\n")
+    return stem.with_suffix(".md")
