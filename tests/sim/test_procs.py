@@ -25,8 +25,8 @@ def dynamic_symbols() -> set[str]:
     return {line.split()[-1] for line in listing.splitlines()}
 
 
-def test_every_symbol_of_the_table_is_exported_and_no_other():
-    assert dynamic_symbols() == set(SYMBOLS)
+def test_every_symbol_of_the_table_is_exported_and_otherwise_only_what_tests_ask():
+    assert dynamic_symbols() == set(SYMBOLS) | {"gs_sim_hold", "gs_sim_held", "gs_sim_release"}
 
 
 def test_soname_and_symbolic_binding():

@@ -1,4 +1,4 @@
-/* The generated table for cuGetProcAddress, sorted by base, then version, then variant. */
+/* Generated tables: the one for cuGetProcAddress, sorted by base, then version, then variant; and all names. */
 #ifndef SIM_PROCS_H
 #define SIM_PROCS_H
 
@@ -10,5 +10,8 @@ struct sim_proc {
 };
 extern const struct sim_proc sim_procs[];
 extern const unsigned sim_nprocs;
+
+extern const char *const sim_exports[]; /* the name of every exported driver function */
+extern const unsigned sim_nexports;
 
 #endif
