@@ -14,6 +14,22 @@ from gpushare.enforce import cgroup
 from gpushare.paths import INTERPOSERS, LIB_DIR
 
 SHARE = ("--memory", "1GiB", "--time", "30%")
+# Prints how many devices CUDA and NVML show, under the same numbers.
+SAME_NUMBERS = """
+import ctypes, uuid
+cuda, nvml = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libnvidia-ml.so.1")
+count, counted, raw, text = ctypes.c_int(), ctypes.c_uint(), (ctypes.c_ubyte * 16)(), ctypes.create_string_buffer(96)
+assert cuda.cuInit(0) == nvml.nvmlInit_v2() == 0
+assert cuda.cuDeviceGetCount(ctypes.byref(count)) == nvml.nvmlDeviceGetCount_v2(ctypes.byref(counted)) == 0
+assert count.value == counted.value
+handle = ctypes.c_void_p()
+for index in range(count.value):
+    assert nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) == 0
+    assert nvml.nvmlDeviceGetUUID(handle, text, 96) == cuda.cuDeviceGetUuid_v2(raw, index) == 0
+    assert text.value.decode() == f"GPU-{uuid.UUID(bytes=bytes(raw))}"
+assert nvml.nvmlDeviceGetHandleByIndex_v2(count.value, ctypes.byref(handle)) == 2  # NVML_ERROR_INVALID_ARGUMENT
+print(count.value)
+"""
 
 
 def one_line(result, *parts: str) -> None:
@@ -194,5 +210,9 @@ def test_a_grant_of_one_device_shows_that_one_only(short_path):
             assert tenant.tell("memory")["total_bytes"] == 1 << 30
             assert [row["pid"] for row in two.books(int(gpu))["processes"] if row["alive"]] == [tenant.pid]
             tenant.close()
+        for how in (["--gpu", "1"], ["--devices", "2"]):
+            run = two.cli("run", "--memory", "1GiB", "--time", "10%", *how, "--", sys.executable, "-c", SAME_NUMBERS)
+            assert run.returncode == 0, run.stderr
+            assert int(run.stdout) == (1 if how[0] == "--gpu" else 2)
     finally:
         two.stop()

@@ -11,6 +11,7 @@ OWN_BODY = {
     "nvmlDeviceGetUUID": "(void *device, char *text) { calls[{i}]++; strcpy(text, UUID); return device ? 0 : 2; }",
     "nvmlDeviceGetHandleByIndex_v2": "(unsigned index, void **device) { calls[{i}]++; *device = calls; return 0; }",
     "nvmlDeviceGetCount_v2": "(unsigned *count) { calls[{i}]++; *count = 1; return 0; }",
+    "nvmlDeviceGetHandleByUUID": "(char *uuid, void **device) { calls[{i}]++; *device = calls; return 0; }",
     "nvmlDeviceGetFieldValues": """(void *device, int count, struct field *values) {
   calls[{i}]++;
   for (int n = 0; n < count; n++) { values[n].result = 0; values[n].value = 1000 + values[n].id; }

@@ -69,7 +69,7 @@ def test_every_function_is_what_its_row_says(
 ) -> None:
     names, library = table.nvml(), str(counting / "libnvidia-ml.so.1")
     answers = run(CALL_ALL, json.dumps(names), library, env=environment(counted_grant))
-    codes = {"refused": pynvml.NVML_ERROR_NO_PERMISSION, "unsupported": pynvml.NVML_ERROR_NOT_SUPPORTED}
+    codes = {name: getattr(pynvml, code) for name, code in gen_ml.CODES.items()}
     for name in names:
         row = ROWS.get(name)
         if row is not None and row.handler in codes:
@@ -138,15 +138,41 @@ DEVICE_CALLS: dict[str, list[str]] = {
     "nvmlDeviceGetSamples": ["ctypes.c_uint(1)", "ctypes.c_uint64(0)", "number(0)", "number(9)", "out"],
     "nvmlDeviceGetFieldValues": ["ctypes.c_int(1)", "out"],
     "nvmlGpmQueryDeviceSupport": ["struct(0x01000008)"],
+    "nvmlDeviceGetIndex": ["out"],
+    "nvmlDeviceGetTopologyNearestGpus": ["ctypes.c_uint(20)", "number(9)", "out"],
+    "nvmlDeviceGetTopologyCommonAncestor": ["device", "out"],
+    "nvmlDeviceGetP2PStatus": ["device", "ctypes.c_uint(0)", "out"],
+    "nvmlDeviceOnSameBoard": ["device", "out"],
+    "nvmlDeviceGetNvLinkRemotePciInfo": ["ctypes.c_uint(0)", "out"],
+    "nvmlDeviceGetNvLinkRemotePciInfo_v2": ["ctypes.c_uint(0)", "out"],
+    "nvmlDeviceGetMigDeviceHandleByIndex": ["ctypes.c_uint(0)", "out"],
+    "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": ["out"],
 } | {
     f"nvmlDeviceGet{kind}RunningProcesses{version}": ["number(9)", "out"]
     for kind in ("Compute", "Graphics", "MPSCompute")
     for version in ("", "_v2", "_v3")
 }
+# name -> arguments of functions that take no device first.
+LOOKUPS: dict[str, list[str]] = {
+    "nvmlDeviceGetCount": ["out"],
+    "nvmlDeviceGetCount_v2": ["out"],
+    "nvmlDeviceGetHandleByIndex": ["ctypes.c_uint(0)", "out"],
+    "nvmlDeviceGetHandleByIndex_v2": ["ctypes.c_uint(0)", "out"],
+    "nvmlDeviceGetHandleByPciBusId": ["b'0000:01:00.0'", "out"],
+    "nvmlDeviceGetHandleByPciBusId_v2": ["b'0000:01:00.0'", "out"],
+    "nvmlDeviceGetHandleBySerial": ["b'123'", "out"],
+    "nvmlDeviceGetHandleByUUID": ["b'GPU-67707573-6841-7265-ad73-696d00000001'", "out"],
+    "nvmlDeviceGetHandleByUUIDV": ["struct(1 << 32 | 0x01000034)", "out"],
+    "nvmlGetBlacklistDeviceCount": ["out"],
+    "nvmlGetExcludedDeviceCount": ["out"],
+    "nvmlSystemGetTopologyGpuSet": ["ctypes.c_uint(0)", "number(9)", "out"],
+    "nvmlUnitGetCount": ["out"],
+    "nvmlEventSetRegisterGpuOperationalEvents_v1": ["out", "out"],
+}
 OTHER_CALLS = {"nvmlSystemGetProcessName", "nvmlInit", "nvmlInit_v2", "nvmlInitWithFlags"}
 BAD_CALLS = """
 import ctypes, json, sys
-calls, plain = json.loads(sys.argv[1]), json.loads(sys.argv[2])
+calls, plain, lookups = json.loads(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])
 library = ctypes.CDLL("libnvidia-ml.so.1")
 out = (ctypes.c_uint64 * 65536)()
 stranger = (ctypes.c_uint64 * 64)()
@@ -185,6 +211,13 @@ for moment in ("before", "ready", "after"):
             answers[name] = row(name, texts)
         for name in plain:
             answers[name] = {"null device": ask(name, NONE, NONE), "stranger": ask(name, stranger, NONE)}
+        for name, texts in lookups.items():
+            found = {"good": ask(name, *values(texts))}
+            for index, text in enumerate(texts):
+                if not text.startswith("ctypes"):
+                    bad = values(texts); bad[index] = NONE
+                    found[f"null {index}"] = ask(name, *bad)
+            answers[name] = found
         answers["name"] = {
             "mine": library.nvmlSystemGetProcessName(ctypes.c_uint(__import__("os").getpid()), out, 100),
             "nobody": library.nvmlSystemGetProcessName(ctypes.c_uint(0x7fffffff), out, 100),
@@ -193,6 +226,8 @@ for moment in ("before", "ready", "after"):
         fields = "nvmlDeviceGetFieldValues"
         answers["how many"] = {str(n): ask(fields, device, ctypes.c_int(n), out) for n in (0, -1)}
     else:
+        for name in lookups:
+            answers.setdefault("early " + moment, {})[name] = ask(name, *values(lookups[name]))
         for name in [*calls, *plain, "nvmlSystemGetProcessName"]:
             answers.setdefault("uninitialised " + moment, {})[name] = late(name)
     if moment == "ready":
@@ -203,14 +238,14 @@ print(json.dumps(answers))
 
 def test_every_handler_has_its_bad_arguments() -> None:
     handled = {row.symbol for row in ROWS.values() if row.handler.endswith(".c")}
-    assert handled == set(DEVICE_CALLS) | OTHER_CALLS
+    assert handled == set(DEVICE_CALLS) | set(LOOKUPS) | OTHER_CALLS
 
 
 def test_bad_arguments_get_nvml_s_own_answers(
     grant: Grant, sim: Simulator, environment: Callable[..., dict[str, str]]
 ) -> None:
     plain = [row.symbol for row in ROWS.values() if row.handler in gen_ml.CODES and row.device]
-    arguments = (json.dumps(DEVICE_CALLS), json.dumps(plain))
+    arguments = (json.dumps(DEVICE_CALLS), json.dumps(plain), json.dumps(LOOKUPS))
     direct_env = environment(None, preload="") | {"GPUSHARE_SIM_DIR": str(sim.directory)}
     direct = run(BAD_CALLS, *arguments, env=direct_env)
     inside = run(BAD_CALLS, *arguments, env=environment(grant))

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +60,22 @@ class Slot:
 
 
 class Grant:
-    """`limits` and `usage`: its pages, as struct gs_limits and struct gs_usage."""
+    """`limits` and `usage`: its pages, as struct gs_limits and struct gs_usage.
 
-    def __init__(self, directory: Path, sim: Simulator, guarantee_milli: int = 250, bound_ns: int = 2 * MS) -> None:
+    `devices`: numbers of the simulator's devices in the grant's order; all of them if not given.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        sim: Simulator,
+        guarantee_milli: int = 250,
+        bound_ns: int = 2 * MS,
+        devices: Sequence[int] | None = None,
+    ) -> None:
         self.directory = directory
-        self.ndevices = len(sim.uuids)
+        uuids = sim.uuids if devices is None else [sim.uuids[device] for device in devices]
+        self.ndevices = len(uuids)
         directory.mkdir()
         (directory / "driver").symlink_to(paths.SIM_LIB_DIR)
         (directory / "sim").symlink_to(sim.directory)
@@ -77,7 +89,7 @@ class Grant:
         head = self.limits
         head.ndevices, head.state, head.slots_high = self.ndevices, lib.GS_GRANT_ACTIVE, 0
         head.daemon_epoch, head.heartbeat = 1, 1
-        for device, uuid in zip(head.device, sim.uuids, strict=False):
+        for device, uuid in zip(head.device, uuids, strict=False):
             device.uuid, device.memory_bytes, device.context_bytes = uuid, 2 << 30, CONTEXT
             device.inflight_bound_ns, device.guarantee_milli, device.limit_milli = bound_ns, guarantee_milli, 1000
             device.contended = 1

@@ -6,7 +6,7 @@ ml_names.c   the names, and the fixed answers of functions without a handler
 ml.md        the documentation table
 ml_forward.S a forwarder for each name that has no handler of its own
 
-It fails if a function without a row looks as if it changes the device or reveals other processes.
+It fails if a function without a row looks as if it changes the device or reveals other devices or processes.
 """
 
 import re
@@ -19,14 +19,22 @@ sys.path[:0] = [str(HERE.parent / "driver"), str(HERE.parent.parent / "api")]
 import forward  # type: ignore[import-not-found]  # noqa: E402 - found through the path set above
 import table  # type: ignore[import-not-found]  # noqa: E402
 
-KINDS = ("init", "memory", "processes", "utilisation", "write", "pass")
-CODES = {"refused": "NVML_ERROR_NO_PERMISSION", "unsupported": "NVML_ERROR_NOT_SUPPORTED"}
+KINDS = ("init", "devices", "memory", "processes", "utilisation", "write", "pass")
+CODES = {
+    "refused": "NVML_ERROR_NO_PERMISSION",
+    "unsupported": "NVML_ERROR_NOT_SUPPORTED",
+    "invalid": "NVML_ERROR_INVALID_ARGUMENT",
+}
 END = r"(?=[A-Z_0-9]|$)"
 # Matched against names. Event sets and samples are objects of the caller; only a row can exempt them.
 LOOKS = {
     "change the device": re.compile(
         r"^(?!nvml\w*?(Get|Query|Is)[A-Z]).*(Set|Reset|Clear|Freeze|Modify|Remove|Create|Destroy|Activate|Update|Write"
         rf"|Force|Discover|Enable|Disable|Register|Validate|Alloc|Free){END}"
+    ),
+    "tell of other devices": re.compile(
+        r"HandleBy|DeviceHandle|(Device|Unit)GetCount|DeviceGetIndex$|Excluded|Blacklist|^nvmlUnit|GpuSet|NearestGpus"
+        r"|CommonAncestor|P2P|SameBoard|Remote|DrainState|CPER|Register\w*Events"
     ),
     "tell of processes": re.compile(r"Process(?!or)|Accounting|Sessions|ContextData|ActiveVgpus|VgpuInstanceGet"),
     "tell how much memory is used": re.compile(r"MemoryInfo|MemoryUsage|MemoryLimits|FbUsage|FieldValues"),

@@ -3,8 +3,9 @@
  * not change). ml.tsv lists how each function is treated.
  *
  * A handler asks the real library first, so that errors are NVML's, and with a buffer of its own, so that data about
- * other tenants never reaches the program's memory. Without a grant it only forwards. For a device of the node that is
- * not part of the grant, and for pages that cannot be read, it reveals nothing: NO_PERMISSION, or an empty list. */
+ * other tenants never reaches the program's memory. Without a grant it only forwards. A device of the node that is not
+ * part of the grant does not exist: no look-up finds it, no list has it, and its handle, should a program make one up,
+ * is INVALID_ARGUMENT where we look. For pages that cannot be read it reveals nothing: no device, NO_PERMISSION. */
 #ifndef GPUSHARE_ML_H
 #define GPUSHARE_ML_H
 
@@ -25,6 +26,7 @@ typedef enum {
   NVML_ERROR_INSUFFICIENT_SIZE = 7,
   NVML_ERROR_LIBRARY_NOT_FOUND = 12,
   NVML_ERROR_FUNCTION_NOT_FOUND = 13,
+  NVML_ERROR_GPU_IS_LOST = 15,
   NVML_ERROR_MEMORY = 20,
   NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25
 } nvmlReturn_t;
@@ -145,6 +147,7 @@ extern void *gs_real[GS_ML_COUNT] __attribute__((visibility("hidden"))); /* ml_f
 #define GS_ML_REAL(name) ((__typeof__(&name))__atomic_load_n(&gs_real[GS_ML_##name], __ATOMIC_ACQUIRE))
 /* Real functions that have no handler, with their types. */
 nvmlReturn_t gs_ml_uuid(nvmlDevice_t device, char *text, unsigned int size);
+nvmlReturn_t gs_ml_remote_type(nvmlDevice_t device, unsigned int link, unsigned int *type);
 /* NVML_SUCCESS if NVML is initialised, else its error. */
 nvmlReturn_t gs_ml_ready(void);
 /* Called by the lazy entries of gs_real: returns the function at this index and stores it in the entry. */
@@ -172,8 +175,19 @@ struct gs_view *gs_ml_view(void);
 enum { GS_ML_NOT_OURS = -1 };
 /* The grant's device for a handle, or GS_ML_NOT_OURS. An invalid handle gives the real library's error. */
 nvmlReturn_t gs_ml_ordinal(const struct gs_view *view, nvmlDevice_t device, int *ordinal);
-/* The same for functions that have no answer for other devices: NO_PERMISSION then. */
+/* The same for functions that have no answer for other devices: INVALID_ARGUMENT then. */
+nvmlReturn_t gs_ml_own(const struct gs_view *view, nvmlDevice_t device, int *ordinal);
+/* The same for functions that read the usage page: NO_PERMISSION if it cannot be read. */
 nvmlReturn_t gs_ml_device(const struct gs_view *view, nvmlDevice_t device, int *ordinal);
+
+/* ---- devices.c --------------------------------------------------------------------------------------------------- */
+
+/* The real library's look-ups: any device of the node. */
+nvmlReturn_t gs_ml_any_by_uuid(const char *uuid, nvmlDevice_t *device);
+nvmlReturn_t gs_ml_any_by_bus_id(const char *bus_id, nvmlDevice_t *device);
+/* Completes a look-up: passes on what the real library found if it is the grant's, else NOT_FOUND. Other errors of the
+ * real library are returned as they are. Writes *device only on success. */
+nvmlReturn_t gs_ml_found(const struct gs_view *view, nvmlReturn_t result, nvmlDevice_t found, nvmlDevice_t *device);
 
 /* ---- processes.c ------------------------------------------------------------------------------------------------- */
 

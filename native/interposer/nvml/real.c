@@ -37,6 +37,7 @@ static void *find(enum gs_ml_index index) {
 
 typedef nvmlReturn_t (*uuid_function)(nvmlDevice_t device, char *text, unsigned int size);
 typedef nvmlReturn_t (*count_function)(unsigned int *count);
+typedef nvmlReturn_t (*type_function)(nvmlDevice_t device, unsigned int link, unsigned int *type);
 
 nvmlReturn_t gs_ml_uuid(nvmlDevice_t device, char *text, unsigned int size) {
   static uuid_function known;
@@ -44,6 +45,14 @@ nvmlReturn_t gs_ml_uuid(nvmlDevice_t device, char *text, unsigned int size) {
   if (!real)
     __atomic_store_n(&known, real = (uuid_function)find(GS_ML_nvmlDeviceGetUUID), __ATOMIC_RELEASE);
   return real(device, text, size);
+}
+
+nvmlReturn_t gs_ml_remote_type(nvmlDevice_t device, unsigned int link, unsigned int *type) {
+  static type_function known;
+  type_function real = __atomic_load_n(&known, __ATOMIC_ACQUIRE);
+  if (!real)
+    __atomic_store_n(&known, real = (type_function)find(GS_ML_nvmlDeviceGetNvLinkRemoteDeviceType), __ATOMIC_RELEASE);
+  return real(device, link, type);
 }
 
 nvmlReturn_t gs_ml_ready(void) {
@@ -63,12 +72,15 @@ static nvmlReturn_t device_checked(nvmlDevice_t device, nvmlReturn_t ours) {
   return unless(gs_ml_uuid(device, text, sizeof text), ours);
 }
 
+static nvmlReturn_t invalid(void) { return unless(gs_ml_ready(), NVML_ERROR_INVALID_ARGUMENT); }
 static nvmlReturn_t refused(void) { return unless(gs_ml_ready(), NVML_ERROR_NO_PERMISSION); }
 static nvmlReturn_t unsupported(void) { return unless(gs_ml_ready(), NVML_ERROR_NOT_SUPPORTED); }
 static nvmlReturn_t refused_device(nvmlDevice_t device) { return device_checked(device, NVML_ERROR_NO_PERMISSION); }
 static nvmlReturn_t unsupported_device(nvmlDevice_t device) { return device_checked(device, NVML_ERROR_NOT_SUPPORTED); }
 
 static void *fixed(const struct gs_ml_answer *answer) {
+  if (answer->code == NVML_ERROR_INVALID_ARGUMENT)
+    return (void *)invalid;
   if (answer->code == NVML_ERROR_NO_PERMISSION)
     return answer->device ? (void *)refused_device : (void *)refused;
   return answer->device ? (void *)unsupported_device : (void *)unsupported;

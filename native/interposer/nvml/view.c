@@ -98,10 +98,14 @@ nvmlReturn_t gs_ml_ordinal(const struct gs_view *view, nvmlDevice_t device, int 
   return result;
 }
 
-nvmlReturn_t gs_ml_device(const struct gs_view *view, nvmlDevice_t device, int *ordinal) {
+nvmlReturn_t gs_ml_own(const struct gs_view *view, nvmlDevice_t device, int *ordinal) {
   nvmlReturn_t result = gs_ml_ordinal(view, device, ordinal);
-  bool shown = *ordinal != GS_ML_NOT_OURS && view->usage; /* without the usage page, 0 would be wrong */
-  return result == NVML_SUCCESS && !shown ? NVML_ERROR_NO_PERMISSION : result;
+  return result == NVML_SUCCESS && *ordinal == GS_ML_NOT_OURS ? NVML_ERROR_INVALID_ARGUMENT : result;
+}
+
+nvmlReturn_t gs_ml_device(const struct gs_view *view, nvmlDevice_t device, int *ordinal) {
+  nvmlReturn_t result = gs_ml_own(view, device, ordinal);
+  return result == NVML_SUCCESS && !view->usage ? NVML_ERROR_NO_PERMISSION : result; /* 0 bytes would be wrong */
 }
 
 /* ---- start: from here on `total` does not change ----------------------------------------------------------------- */
