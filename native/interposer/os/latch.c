@@ -13,6 +13,7 @@ enum {
   BIAS_AFTER_MOST = 1 << 16,
   BIAS_WORTH_NS = 20000000, /* so if it did not last this long, the next one is given after twice as many */
   LOOK_NS = 20000,
+  STORES_SEEN_NS = 1000000, /* within this time a processor's stores are seen by all: a thousand times what one takes */
   MEMBARRIER_PRIVATE = 1 << 3, /* linux/membarrier.h, which old headers lack */
   MEMBARRIER_REGISTER_PRIVATE = 1 << 4
 };
@@ -47,7 +48,10 @@ static void take_away(struct gs_biased *biased) {
     biased->after = 2 * (biased->after ? biased->after : BIAS_AFTER);
   __atomic_store_n(&biased->owner, NULL, __ATOMIC_RELEASE);
 #ifdef SYS_membarrier
-  syscall(SYS_membarrier, MEMBARRIER_PRIVATE, 0);
+  if (syscall(SYS_membarrier, MEMBARRIER_PRIVATE, 0) < 0) { /* a seccomp filter that was set since gs_biased_start */
+    __atomic_store_n(&can_revoke, false, __ATOMIC_RELEASE);
+    gs_nap(STORES_SEEN_NS);
+  }
 #endif
   for (int i = 0; __atomic_load_n(&biased->inside, __ATOMIC_ACQUIRE); i++)
     if (i >= SPINS)

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "interposer/os/system.h"
 #include "interposer/process/join.h"
 #include "interposer/process/trace.h"
 #include "interposer/time/capture.h"
@@ -21,6 +22,7 @@ enum {
   TICK_ACTIVE_NS = 50000000, /* interval of the checks of the heartbeat while the program submits */
   TICK_IDLE_NS = 500000000,
   TICK_CONTENDED_NS = 1000000, /* if others wait: interval of updates of the estimated end */
+  POLL_IDLE_NS = 10000000, /* interval of looks at leases of an idle program where the kernel cannot wait for them */
   DRAIN_POLL_NS = 100000,
   DRAIN_SLOW_NS = 1000000,
   DRAIN_FAST_FOR_NS = 10000000, /* a longer drain is due to a long kernel: check less often */
@@ -121,9 +123,24 @@ static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint6
                                                                                                    : tick;
 }
 
+/* Waits until one of several words has changed. False if the kernel does not let us: before Linux 5.16 it has no such
+ * call (ENOSYS), and a seccomp filter that does not know it may answer anything, mostly EPERM. */
+static bool wait_for_any(struct futex_waitv *waiters, uint32_t count, uint64_t timeout) {
+  static bool refused; /* this thread's alone; a fork inherits the kernel and the filter */
+  struct timespec until;
+  if (refused)
+    return false;
+  clock_gettime(CLOCK_MONOTONIC, &until);
+  timeout += (uint64_t)until.tv_nsec;
+  until.tv_sec += (time_t)(timeout / 1000000000);
+  until.tv_nsec = (long)(timeout % 1000000000);
+  refused = syscall(SYS_FUTEX_WAITV, waiters, count, 0, &until, CLOCK_MONOTONIC) < 0 && errno != EAGAIN &&
+            errno != ETIMEDOUT && errno != EINTR;
+  return !refused;
+}
+
 static void wait_for_change(struct gs_time *time, uint64_t timeout) {
   struct futex_waitv waiters[GS_MAX_DEVICES];
-  struct timespec until;
   uint32_t count = 0;
   for (uint32_t i = 0; i < gs_process->ndevices; i++) {
     const struct gs_time_device *device = &time->device[i];
@@ -131,18 +148,15 @@ static void wait_for_change(struct gs_time *time, uint64_t timeout) {
       continue;
     waiters[count++] = (struct futex_waitv){device->seen, (uint64_t)(uintptr_t)&device->limits->lease, FUTEX_32, 0};
   }
-  if (count == 1) {
+  if (count > 1 && wait_for_any(waiters, count, timeout))
+    return;
+  uint64_t poll = timeout < TICK_IDLE_NS ? TICK_CONTENDED_NS : POLL_IDLE_NS;
+  if (count != 1 && timeout > poll)
+    timeout = poll; /* of several words the first alone is waited for, and of none the process's next device */
+  if (count == 0)
+    gs_nap(timeout);
+  else
     gs_futex_wait((const uint32_t *)(uintptr_t)waiters[0].address, (uint32_t)waiters[0].value, timeout, true);
-    return;
-  }
-  clock_gettime(CLOCK_MONOTONIC, &until);
-  timeout += (uint64_t)until.tv_nsec;
-  until.tv_sec += (time_t)(timeout / 1000000000);
-  until.tv_nsec = (long)(timeout % 1000000000);
-  if (count > 1 && (syscall(SYS_FUTEX_WAITV, waiters, count, 0, &until, CLOCK_MONOTONIC) >= 0 || errno != ENOSYS))
-    return;
-  until = (struct timespec){0, TICK_CONTENDED_NS}; /* Linux before 5.16 */
-  nanosleep(&until, NULL);
 }
 
 /* The daemon came back, or the connection to it was lost: joins again with the process's slot. */
