@@ -47,13 +47,13 @@ static void clear_range(uint64_t at, uint64_t bytes) {
   for (struct gs_block *block; (block = gs_table_next(&gs_books()->blocks, &from));)
     if (block->fades && overlap(block->address, block->bytes, at, bytes)) {
       remove_block(block);
-      from = 0; /* another may have moved */
+      --from; /* another has moved here */
     }
   from = 0;
   for (struct gs_chunk *chunk; (chunk = gs_table_next(&gs_books()->chunks, &from));)
     if (overlap(chunk->address, chunk->bytes, at, bytes)) {
       remove_chunk(chunk);
-      from = 0;
+      --from;
     }
 }
 
@@ -62,7 +62,7 @@ static void clear_faded(uint64_t pool) {
   for (struct gs_block *block; (block = gs_table_next(&gs_books()->blocks, &from));)
     if (block->fades && block->pool == pool) {
       remove_block(block);
-      from = 0;
+      --from;
     }
 }
 
@@ -71,7 +71,7 @@ static void clear_chunks(uint64_t pool) {
   for (struct gs_chunk *chunk; (chunk = gs_table_next(&gs_books()->chunks, &from));)
     if (chunk->pool == pool) {
       remove_chunk(chunk);
-      from = 0;
+      --from;
     }
 }
 
@@ -159,7 +159,7 @@ bool gs_map_ended(CUcontext context, uint32_t *at, struct gs_block *block) {
   if (found) {
     *block = *found;
     gs_table_remove(blocks, found);
-    --*at; /* another may have moved here */
+    --*at; /* another has moved here */
     count_live(block, false);
   }
   unlock();
@@ -262,7 +262,7 @@ static void drop_empty(uint64_t pool, const struct span *spans, size_t count) {
   for (struct gs_chunk *chunk; (chunk = gs_table_next(&gs_books()->chunks, &from));)
     if (chunk->pool == pool && !lived_in(chunk, spans, count)) {
       remove_chunk(chunk);
-      from = 0;
+      --from;
     }
 }
 

@@ -7,18 +7,24 @@
 
 enum { FIRST_SIZE = 64 /* places, a power of two; doubled at three quarters */ };
 
-static void *record_at(const struct gs_table *table, uint32_t at) {
-  return table->records + (size_t)at * table->record_bytes;
+static unsigned char *record_at(const struct gs_table *table, uint32_t index) {
+  return table->records + (size_t)index * table->record_bytes;
 }
 
-static uint64_t key_at(const struct gs_table *table, uint32_t at) {
+static uint64_t key_of(const void *record) {
   uint64_t key;
-  memcpy(&key, record_at(table, at), sizeof key);
+  memcpy(&key, record, sizeof key);
   return key;
 }
 
 static uint32_t home(const struct gs_table *table, uint64_t key) {
   return (uint32_t)(key * 0x9e3779b97f4a7c15u >> 32) & (table->size - 1); /* 2^64 over the golden ratio */
+}
+
+static uint32_t after(const struct gs_table *table, uint32_t place) { return (place + 1) & (table->size - 1); }
+
+static uint64_t key_at(const struct gs_table *table, uint32_t place) {
+  return key_of(record_at(table, table->places[place] - 1));
 }
 
 void gs_table_lock(struct gs_table *table) {
@@ -31,33 +37,44 @@ void gs_table_unlock(struct gs_table *table) {
     gs_unlock(table->lock);
 }
 
-static void insert(struct gs_table *table, const void *record) {
-  uint64_t key;
-  memcpy(&key, record, sizeof key);
-  uint32_t at = home(table, key);
-  while (table->taken[at])
-    at = (at + 1) & (table->size - 1);
-  memcpy(record_at(table, at), record, table->record_bytes);
-  table->taken[at] = 1;
-  table->used++;
+/* The place of the record with this index and key. */
+static uint32_t place_of(const struct gs_table *table, uint32_t index, uint64_t key) {
+  uint32_t place = home(table, key);
+  while (table->places[place] != index + 1)
+    place = after(table, place);
+  return place;
 }
 
-static size_t mapped_bytes(const struct gs_table *table) { return (size_t)table->size * (table->record_bytes + 1u); }
+static void set_place(struct gs_table *table, uint32_t index) {
+  uint32_t place = home(table, key_of(record_at(table, index)));
+  while (table->places[place])
+    place = after(table, place);
+  table->places[place] = index + 1;
+}
+
+static size_t records_bytes(const struct gs_table *table) {
+  return ((size_t)table->size * table->record_bytes + sizeof *table->places - 1) & ~(sizeof *table->places - 1);
+}
+
+static size_t mapped_bytes(const struct gs_table *table) {
+  return records_bytes(table) + (size_t)table->size * sizeof *table->places;
+}
 
 static bool grow(struct gs_table *table) {
-  struct gs_table bigger = {.lock = table->lock, .record_bytes = table->record_bytes};
+  struct gs_table bigger = {.lock = table->lock, .record_bytes = table->record_bytes, .used = table->used};
   bigger.size = table->size ? table->size * 2 : FIRST_SIZE;
   bigger.records = table->record_bytes ? gs_private_map(mapped_bytes(&bigger)) : NULL;
   if (!bigger.records)
     return false;
-  bigger.taken = bigger.records + (size_t)bigger.size * bigger.record_bytes;
-  for (uint32_t at = 0; at < table->size; at++)
-    if (table->taken[at])
-      insert(&bigger, record_at(table, at));
+  bigger.places = (uint32_t *)(void *)(bigger.records + records_bytes(&bigger));
+  if (table->records)
+    memcpy(bigger.records, table->records, (size_t)table->used * table->record_bytes);
+  for (uint32_t index = 0; index < table->used; index++)
+    set_place(&bigger, index);
   if (table->records)
     munmap(table->records, mapped_bytes(table));
   table->records = bigger.records; /* field by field: threads that wait for the lock read where it is */
-  table->taken = bigger.taken;
+  table->places = bigger.places;
   table->size = bigger.size;
   return true;
 }
@@ -72,40 +89,58 @@ bool gs_table_room(struct gs_table *table, unsigned more) {
   return room;
 }
 
-void *gs_table_find(const struct gs_table *table, uint64_t key) {
-  if (!table->size)
-    return NULL;
-  for (uint32_t at = home(table, key); table->taken[at]; at = (at + 1) & (table->size - 1))
-    if (key_at(table, at) == key)
-      return record_at(table, at);
+static void *find_from(const struct gs_table *table, uint64_t key, uint32_t place) {
+  for (; table->places[place]; place = after(table, place))
+    if (key_at(table, place) == key)
+      return record_at(table, table->places[place] - 1);
   return NULL;
+}
+
+static uint32_t index_of(const struct gs_table *table, const void *record) {
+  return (uint32_t)((size_t)((const unsigned char *)record - table->records) / table->record_bytes);
+}
+
+void *gs_table_find(const struct gs_table *table, uint64_t key) {
+  return table->size ? find_from(table, key, home(table, key)) : NULL;
+}
+
+void *gs_table_same(const struct gs_table *table, uint64_t key, const void *before) {
+  return before ? find_from(table, key, after(table, place_of(table, index_of(table, before), key)))
+                : gs_table_find(table, key);
 }
 
 void gs_table_add(struct gs_table *table, const void *record) {
-  if (table->used + 1 < table->size || grow(table))
-    insert(table, record);
+  if (table->used + 1 >= table->size && !grow(table))
+    return;
+  memcpy(record_at(table, table->used), record, table->record_bytes);
+  set_place(table, table->used++);
 }
 
-/* Records that probed past the hole move back into it, so that a search may stop at the first free place. */
-void gs_table_remove(struct gs_table *table, void *record) {
-  uint32_t mask = table->size - 1, at;
-  uint32_t hole = (uint32_t)((size_t)((unsigned char *)record - table->records) / table->record_bytes);
-  table->used--;
-  for (at = (hole + 1) & mask; table->taken[at]; at = (at + 1) & mask) {
-    uint32_t wants = home(table, key_at(table, at));
-    if (((at - wants) & mask) >= ((at - hole) & mask)) {
-      memcpy(record_at(table, hole), record_at(table, at), table->record_bytes);
-      hole = at;
+/* Places that were probed past the hole move back into it, so that a search may stop at the first free place. */
+static void free_place(struct gs_table *table, uint32_t hole) {
+  uint32_t mask = table->size - 1;
+  for (uint32_t place = after(table, hole); table->places[place]; place = after(table, place)) {
+    uint32_t wants = home(table, key_at(table, place));
+    if (((place - wants) & mask) >= ((place - hole) & mask)) {
+      table->places[hole] = table->places[place];
+      hole = place;
     }
   }
-  table->taken[hole] = 0;
+  table->places[hole] = 0;
+}
+
+void gs_table_remove(struct gs_table *table, void *record) {
+  uint32_t index = index_of(table, record), last = table->used - 1;
+  free_place(table, place_of(table, index, key_of(record)));
+  if (index != last) {
+    table->places[place_of(table, last, key_of(record_at(table, last)))] = index + 1;
+    memcpy(record, record_at(table, last), table->record_bytes);
+  }
+  table->used = last;
 }
 
 void *gs_table_next(const struct gs_table *table, uint32_t *at) {
-  while (*at < table->size)
-    if (table->taken[(*at)++])
-      return record_at(table, *at - 1);
-  return NULL;
+  return *at < table->used ? record_at(table, (*at)++) : NULL;
 }
 
 void gs_table_put(struct gs_table *table, const void *record) {
@@ -147,10 +182,10 @@ bool gs_table_replace(struct gs_table *table, const void *record) {
 
 void gs_table_drop(struct gs_table *table, bool (*goes)(const void *record, void *with), void *with) {
   gs_table_lock(table);
-  for (uint32_t at = 0; at < table->size;)
-    if (table->taken[at] && goes(record_at(table, at), with))
-      gs_table_remove(table, record_at(table, at)); /* another may have moved here: look again */
+  for (uint32_t index = 0; index < table->used;)
+    if (goes(record_at(table, index), with))
+      gs_table_remove(table, record_at(table, index)); /* another has moved here: look again */
     else
-      at++;
+      index++;
   gs_table_unlock(table);
 }

@@ -6,12 +6,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A zeroed table is valid and stays empty. The struct has to be in memory of gs_private_map. */
+/* The records lie side by side, so that walking over them costs by how many there are now, not by how many there were.
+ * A zeroed table is valid and stays empty. The struct has to be in memory of gs_private_map. */
 struct gs_table {
   uint32_t *lock;
   uint32_t record_bytes; /* size of a record, which begins with its key, a uint64_t */
-  uint32_t size, used;   /* number of places, a power of two or 0; number of places in use */
-  unsigned char *taken;  /* one byte for each place, after the records */
+  uint32_t size, used;   /* number of places, a power of two or 0; number of records */
+  uint32_t *places;      /* hashed by key: 0 is free, else 1 + the record's index; after the records */
   unsigned char *records;
 };
 
@@ -32,11 +33,13 @@ void gs_table_unlock(struct gs_table *table);
 
 /* NULL if there is no such record. Valid until the next add or remove. */
 void *gs_table_find(const struct gs_table *table, uint64_t key);
+/* The record of that key after `before` (NULL: the first), or NULL. */
+void *gs_table_same(const struct gs_table *table, uint64_t key, const void *before);
 /* Adds a copy of the record. If two records have the same key, a search finds either. */
 void gs_table_add(struct gs_table *table, const void *record);
 void gs_table_remove(struct gs_table *table, void *record);
-/* Iterates: returns the record after *at (start with 0), or NULL. After a removal, other records may have moved before
- * *at. */
+/* Iterates: returns the record after *at (start with 0), or NULL. A removal moves the last record into the place of the
+ * one removed: to go on after removing what was just returned, decrement *at. */
 void *gs_table_next(const struct gs_table *table, uint32_t *at);
 
 /* ---- which take the lock themselves ---- */
