@@ -55,7 +55,7 @@ FAULTY(cuMemAlloc_v2) FAULTY(cuMemAllocManaged) FAULTY(cuMemFree_v2) FAULTY(cuMe
 FAULTY(cuMemCreate) FAULTY(cuMemRelease) FAULTY(cuMemUnmap)
 FAULTY(cuModuleLoadData) FAULTY(cuModuleUnload) FAULTY(cuLibraryUnload) FAULTY(cuLibraryGetModule) FAULTY(cuKernelGetFunction)
 FAULTY(cuLibraryGetGlobal)
-FAULTY(cuCtxCreate_v2) FAULTY(cuCtxDestroy_v2) FAULTY(cuCtxSetLimit) FAULTY(cuGreenCtxCreate) FAULTY(cuGreenCtxDestroy)
+FAULTY(cuCtxCreate_v2) FAULTY(cuCtxAttach) FAULTY(cuCtxGetApiVersion) FAULTY(cuCtxDestroy_v2) FAULTY(cuCtxSetLimit) FAULTY(cuGreenCtxCreate) FAULTY(cuGreenCtxDestroy)
 FAULTY(cuDevicePrimaryCtxRetain) FAULTY(cuDevicePrimaryCtxReset_v2)
 FAULTY(cuEventCreate) FAULTY(cuEventRecord) FAULTY(cuEventQuery) FAULTY(cuEventElapsedTime)
 FAULTY(cuStreamQuery)

@@ -28,6 +28,8 @@ static CUlibrary library;
 static CUkernel kernel;
 static CUfunction function;
 static CUgreenCtx green;
+static CUdevice device;
+static unsigned long long id;
 
 static const CUmemAllocationProp on_device = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                               .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
@@ -106,7 +108,10 @@ static const char none[] = ".target sm_52\n",
   X(cuCtxCreate(NULL, 0, 0)) X(cuCtxCreate(&made, ~0u, 0)) X(cuCtxCreate(&made, 0, 99)) X(cuCtxCreate_v2(NULL, 0, 0)) X(cuCtxCreate_v2(&made, 0, -1)) \
   X(cuCtxCreate_v2(&made, ~0u, 0)) X(cuCtxCreate_v2(NULL, ~0u, 99)) X(cuCtxCreate_v3(NULL, NULL, 0, 0, 0)) X(cuCtxCreate_v3(&made, NULL, 3, 0, 0)) \
   X(cuCtxCreate_v3(&made, NULL, 0, 0, 99)) X(cuCtxCreate_v4(NULL, NULL, 0, 0)) X(cuCtxCreate_v4(&made, NULL, 0, 99)) X(cuCtxCreate_v4(&made, NULL, ~0u, 0)) \
-  X(cuCtxDestroy(NULL)) X(cuCtxDestroy_v2(NULL)) X(cuCtxDetach(gone)) X(cuCtxDestroy(gone)) X(cuCtxDestroy_v2(gone)) \
+  X(cuCtxDestroy(NULL)) X(cuCtxDestroy_v2(NULL)) X(cuCtxDetach(gone)) X(cuCtxDetach(NULL)) X(cuCtxAttach(NULL, 0)) X(cuCtxAttach(&made, 1)) \
+  X(cuCtxGetApiVersion(gone, &pitch1)) X(cuCtxGetApiVersion(gone, NULL)) X(cuCtxGetApiVersion(NULL, &pitch1)) X(cuCtxGetId(gone, &id)) \
+  X(cuCtxSetCurrent(gone)) X(cuCtxPushCurrent_v2(gone)) X(cuCtxSynchronize_v2(gone)) X(cuCtxGetDevice_v2(&device, gone)) \
+  X(cuCtxRecordEvent(gone, NULL)) X(cuCtxWaitEvent(gone, NULL)) X(cuCtxDestroy(gone)) X(cuCtxDestroy_v2(gone)) \
   X(cuDevicePrimaryCtxRetain(NULL, 0)) X(cuDevicePrimaryCtxRetain(&made, 99)) X(cuDevicePrimaryCtxRetain(&made, -1)) X(cuDevicePrimaryCtxRetain(NULL, 99)) \
   X(cuDevicePrimaryCtxRelease(99)) X(cuDevicePrimaryCtxRelease(0)) X(cuDevicePrimaryCtxRelease_v2(-1)) X(cuDevicePrimaryCtxRelease_v2(0)) \
   X(cuDevicePrimaryCtxReset(99)) X(cuDevicePrimaryCtxReset(0)) X(cuDevicePrimaryCtxReset_v2(-1)) X(cuDevicePrimaryCtxReset_v2(0)) \

@@ -93,6 +93,27 @@ def test_what_the_driver_does_not_free_stays_charged(
     assert worker.charged() == CONTEXT
 
 
+def test_the_driver_is_asked_nothing_about_a_context_that_is_gone(worker: Interposed, faults: Faults) -> None:
+    """A real driver may crash on such a handle; this one ends the program if it is asked whether the context lives."""
+    faults(cuCtxGetApiVersion=-1)
+    worker.do("c, a = ctypes.c_void_p(), ctypes.c_void_p(); assert lib.cuCtxCreate_v2(ctypes.byref(c), 0, 0) == 0")
+    worker.do("assert lib.cuCtxAttach(ctypes.byref(a), 0) == lib.cuCtxAttach(ctypes.byref(a), 0) == 0")
+    for left in (2 * CONTEXT, 2 * CONTEXT, CONTEXT):
+        worker.do("assert lib.cuCtxDetach(c) == 0")
+        assert worker.charged() == left
+    assert worker.get("lib.cuCtxDetach(c)") != 0
+    worker.do("ok(d.cuCtxSetCurrent(ctx))")
+
+
+def test_an_attach_that_fails_holds_nothing(worker: Interposed, faults: Faults) -> None:
+    worker.do("c, a = ctypes.c_void_p(), ctypes.c_void_p(); assert lib.cuCtxCreate_v2(ctypes.byref(c), 0, 0) == 0")
+    faults(cuCtxAttach=999)
+    assert worker.get("lib.cuCtxAttach(ctypes.byref(a), 0)") == 999
+    assert worker.charged() == 2 * CONTEXT
+    worker.do("assert lib.cuCtxDetach(c) == 0")
+    assert worker.charged() == CONTEXT
+
+
 MAKES = {
     "cuMemAlloc_v2": "d.cuMemAlloc(3000000)",
     "cuMemAllocManaged": "d.cuMemAllocManaged(3000000, 1)",

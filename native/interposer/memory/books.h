@@ -25,6 +25,7 @@ struct gs_created {
   uint64_t context;
   uint64_t bytes;  /* charged for it */
   uint64_t number; /* distinguishes contexts that had the same handle */
+  int32_t holders; /* cuCtxCreate, and each cuCtxAttach from before its call */
   int ordinal;
 };
 

@@ -81,6 +81,17 @@ void row_cuCtxDestroy_v2(struct rows *r) {
   expect(r, current != made, "a dead context is current");
 }
 
+void row_cuCtxAttach(struct rows *r) {
+  CUcontext made = full_context(r), again = NULL;
+  done(r, start(r)->cuCtxAttach(&again, 0));
+  expect(r, again == made, "attached to another");
+  meet(r, "allocated");
+  need(r, cuCtxDetach(made), "detach it once");
+  meet(r, "allocated"); /* still */
+  need(r, cuCtxDetach(made), "detach it twice");
+  meet(r, "freed");
+}
+
 void row_cuCtxDetach(struct rows *r) {
   CUcontext made = full_context(r), again = NULL;
   need(r, cuCtxAttach(&again, 0), "attach to it");

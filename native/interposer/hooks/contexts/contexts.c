@@ -74,7 +74,8 @@ static void created(CUcontext context, int ordinal, uint64_t bytes) {
     context_gone(context, before.ordinal);
   gs_table_put(
       &gs_books()->contexts,
-      &(struct gs_created){.context = (uintptr_t)context, .bytes = bytes, .number = ++numbers, .ordinal = ordinal});
+      &(struct gs_created){
+          .context = (uintptr_t)context, .bytes = bytes, .number = ++numbers, .holders = 1, .ordinal = ordinal});
   contexts_changed(1);
   gs_unlock(&gs_process->gone_lock);
 }
@@ -140,20 +141,56 @@ void gs_context_ended(const struct gs_ending *ending, bool lives) {
   __atomic_fetch_sub(&gs_process->ending[ending->ordinal], 1, __ATOMIC_SEQ_CST);
 }
 
+/* Counts one holder of a context more or less; returns how many it has then, 0 if it has ended. The driver is not asked
+ * whether a context still exists: what it does with a handle that is gone, no documentation says. With gone_lock. */
+static int32_t hold(const struct gs_ending *context, int32_t by) {
+  struct gs_table *table = &gs_books()->contexts;
+  int32_t holders = 0;
+  gs_table_lock(table);
+  struct gs_created *known = gs_table_find(table, (uintptr_t)context->context);
+  if (known && known->number == context->number)
+    holders = known->holders += by;
+  gs_table_unlock(table);
+  return holders;
+}
+
 CUresult gs_do_context_end(const struct gs_call *call, CUcontext context, bool last) {
   struct gs_ending ending, now;
-  unsigned int version;
   if (!created_here(context, &ending))
     return gs_call(call);
   gs_context_ending(&ending);
   CUresult result = gs_call(call);
   gs_lock(&gs_process->gone_lock);
   bool known = created_here(context, &now) && now.number == ending.number;
-  bool lives = result != CUDA_SUCCESS || (!last && gs_real.cuCtxGetApiVersion(context, &version) == CUDA_SUCCESS);
+  bool lives = result != CUDA_SUCCESS || (!last && hold(&ending, -1) > 0);
   if (known && !lives)
     context_gone(context, ending.ordinal);
   gs_unlock(&gs_process->gone_lock);
   gs_context_ended(&ending, known && lives);
+  return result;
+}
+
+CUresult gs_cuCtxAttach(CUcontext *pctx, unsigned int flags) {
+  CUcontext context = NULL;
+  struct gs_ending held;
+  CUresult result;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuCtxAttach(pctx, flags) : result;
+  bool known = gs_real.cuCtxGetCurrent(&context) == CUDA_SUCCESS && context && created_here(context, &held);
+  if (!known)
+    return gs_real.cuCtxAttach(pctx, flags);
+  gs_lock(&gs_process->gone_lock);
+  known = hold(&held, 1) > 0;
+  gs_unlock(&gs_process->gone_lock);
+  result = gs_real.cuCtxAttach(pctx, flags);
+  if (result == CUDA_SUCCESS || !known)
+    return result;
+  struct gs_ending now;
+  gs_lock(&gs_process->gone_lock);
+  /* the last of the others may have let go meanwhile, and have left this end to us */
+  if (hold(&held, -1) <= 0 && created_here(context, &now) && now.number == held.number)
+    context_gone(context, held.ordinal);
+  gs_unlock(&gs_process->gone_lock);
   return result;
 }
 
