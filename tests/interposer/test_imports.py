@@ -94,7 +94,8 @@ def test_a_shareable_handle_is_the_exporters(start: Start) -> None:
         two.do(f"ok({line})")
         assert (one.charged(), two.charged()) == (CONTEXT + 3 * UNIT, CONTEXT)
     assert two.error("d.cuMemRelease(kept)") == "CUDA_ERROR_INVALID_VALUE"
-    one.do("ok(d.cuMemRelease(h))")
+    two.do("os.close(fd)")
+    one.do("os.close(fd); ok(d.cuMemRelease(h))")
     assert one.charged() == CONTEXT
 
 

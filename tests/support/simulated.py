@@ -162,7 +162,8 @@ class Sim:
         for device in books["devices"]:
             rows = device["processes"]
             assert sum(row["busy_ns"] for row in rows) == device["busy_ns"] <= device["wall_ns"]
-            assert sum(row["bytes"] for row in rows) == device["bytes"] <= device["peak_bytes"] <= device["total_bytes"]
+            assert sum(row["bytes"] for row in rows) + device["unowned_bytes"] == device["bytes"]
+            assert device["bytes"] <= device["peak_bytes"] <= device["total_bytes"]
             assert all(row["bytes"] <= row["peak_bytes"] for row in rows)
             assert all(row["bytes"] == 0 for row in rows if not row["alive"])
 

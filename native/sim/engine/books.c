@@ -46,6 +46,7 @@ void books_process_ended(struct engine *engine, struct process *process) {
   if (!process->alive)
     return;
   process->alive = false;
+  blocks_process_ended(engine, process);
   for (uint32_t i = 0; i < engine->options.hello.ndevices; i++) {
     struct share *share = &process->share[i];
     if (share->lane)
@@ -161,12 +162,12 @@ static void json_device(FILE *out, struct engine *engine, uint32_t index, uint64
   const uint8_t *u = info->uuid;
   fprintf(out,
           "%s{\"uuid\":\"GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x\",\"name\":\"%s\","
-          "\"total_bytes\":%lu,\"wall_ns\":%lu,\"busy_ns\":%lu,\"switches\":%lu,\"switch_ns\":%lu,\"bytes\":%lu,\"peak_"
-          "bytes\":%lu,"
+          "\"total_bytes\":%lu,\"wall_ns\":%lu,\"busy_ns\":%lu,\"switches\":%lu,\"switch_ns\":%lu,\"bytes\":%lu,"
+          "\"unowned_bytes\":%lu,\"peak_bytes\":%lu,"
           "\"processes\":[",
           index ? "," : "", u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13],
           u[14], u[15], info->name, device->total, now - engine->started, books_busy(engine, index, now),
-          device->switches, device->switch_ns, device->used, device->peak);
+          device->switches, device->switch_ns, device->used, device->unowned, device->peak);
   const char *comma = "";
   json_processes(out, engine->live, index, &comma);
   json_processes(out, engine->ended, index, &comma);

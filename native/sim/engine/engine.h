@@ -1,6 +1,6 @@
 /* The engine of the simulated GPU: one thread with one epoll loop. It keeps the accounts of device memory and allocates
  * device time to lanes.
- * books.c: processes, bytes, time. runlist.c: which lane has the device at which time. serve.c: the socket. main.c:
+ * books.c: processes, bytes, time. blocks.c: shared memory. runlist.c: which lane has the device at which time. serve.c: the socket. main.c:
  * options and the loop. */
 #ifndef ENGINE_H
 #define ENGINE_H
@@ -57,6 +57,7 @@ struct process {
 
 struct device {
   uint64_t total, used, peak;
+  uint64_t unowned;           /* part of used: of processes that have ended, kept by a descriptor alone */
   uint64_t forgotten_busy_ns; /* of processes removed from the accounts */
   uint64_t setting[SIM_SETTINGS];
   /* the run list */
@@ -104,6 +105,24 @@ int books_processes(struct engine *engine, uint32_t device, uint64_t *rows); /* 
 int books_meetings(void); /* a memfd that books.c owns, or a negative errno */
 /* Reads a setting an administrator can change, and sets it first unless the request says SIM_KEEP. */
 int books_setting(struct engine *engine, const struct sim_request *request, uint64_t *value);
+
+/* blocks.c: memory that more than one holder can keep. All errors are negative errnos; -ENOENT: no such block, or not
+ * one that this process may hold. */
+/* Bytes that the process has been charged become a block, held once by the process. reply: id and key. Takes ownership
+ * of file (-1: none) unless it fails. */
+int block_make(struct engine *engine, struct process *process, const struct sim_request *request, int file,
+               struct sim_reply *reply);
+/* One more hold. The caller has one, or the creator still has. */
+int block_hold(struct engine *engine, struct process *process, uint64_t id, uint64_t key);
+/* One hold less; *left: 1 if anything still keeps the block. */
+int block_drop(struct engine *engine, struct process *process, uint64_t id, uint64_t *left);
+/* A descriptor that keeps the block; the caller owns it. */
+int block_export(const struct process *process, uint64_t id);
+/* One more hold of the block that a descriptor keeps. The block's file, which stays its own; reply: id and key. */
+int block_import(struct engine *engine, struct process *process, int given, struct sim_reply *reply);
+void blocks_settle(struct engine *engine); /* ends the blocks that nothing keeps any more */
+/* Takes away the holds of a process, and moves what it is charged for others to them. */
+void blocks_process_ended(struct engine *engine, const struct process *process);
 
 /* runlist.c */
 /* 0 or a negative errno. Closing a lane drops its queued work. */

@@ -207,17 +207,47 @@ static int device_facts(struct engine *engine, uint32_t index, struct sim_reply 
   return 0;
 }
 
-/* given: the descriptor from the request, or -1; always consumed. Only regular files are accepted: a process could
- * otherwise pass its own connection, which would then never close. */
+/* Only such files are kept: a process could otherwise pass its own connection, which would then never close. */
+static bool regular(int fd) {
+  struct stat status;
+  return fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
+}
+
+/* given: the descriptor from the request, or -1; always consumed. */
 static int put_file(struct process *process, const struct sim_request *request, int given) {
   enum shared_file which = request->op == SIM_EVENTS_PUT ? SHARED_EVENTS : SHARED_MEMORY;
   const uint64_t secret[2] = {request->a, request->b};
-  struct stat status;
-  if (process && given >= 0 && fstat(given, &status) == 0 && S_ISREG(status.st_mode))
+  if (process && given >= 0 && regular(given))
     return books_file_put(process, request->device, which, secret, given);
   if (given >= 0)
     close(given);
   return process ? -EINVAL : -EPERM;
+}
+
+/* given: the descriptor from the request, or -1; always consumed. The answer's descriptor is in *shown, which stays
+ * owned by the block, or in *made. */
+static int block_request(struct engine *engine, struct process *process, const struct sim_request *request, int given,
+                         struct sim_reply *reply, int *shown, int *made) {
+  int error = process ? -EINVAL : -EPERM;
+  switch (process ? request->op : 0) {
+    case SIM_BLOCK_MAKE:
+      if (given < 0 || regular(given)) {
+        error = block_make(engine, process, request, given, reply);
+        given = error ? given : -1;
+      }
+      break;
+    case SIM_BLOCK_HOLD: error = block_hold(engine, process, request->a, request->b); break;
+    case SIM_BLOCK_DROP: error = block_drop(engine, process, request->a, &reply->a); break;
+    case SIM_BLOCK_EXPORT: error = *made = block_export(process, request->a); break;
+    case SIM_BLOCK_IMPORT:
+      if (given >= 0)
+        error = *shown = block_import(engine, process, given, reply);
+      break;
+    default: break;
+  }
+  if (given >= 0)
+    close(given);
+  return error < 0 ? error : 0;
 }
 
 /* True for root and the engine's own uid: they may stop the engine or change a device. */
@@ -232,6 +262,7 @@ static bool asks_the_device(uint32_t op) {
 static int answer(struct engine *engine, struct connection *connection, const struct sim_request *request, int given) {
   struct sim_reply reply = {.magic = SIM_PROTO_MAGIC};
   int fds[2] = {-1, -1}, nfds = 0, made = -1;
+  blocks_settle(engine);
   if (connection->role == 0) {
     reply.error = -EPROTO;
   } else if (request->device >= engine->options.hello.ndevices) {
@@ -263,6 +294,16 @@ static int answer(struct engine *engine, struct connection *connection, const st
         fds[0] = books_meetings();
         reply.error = fds[0] < 0 ? fds[0] : 0;
         nfds = fds[0] >= 0;
+        break;
+      case SIM_BLOCK_MAKE:
+      case SIM_BLOCK_HOLD:
+      case SIM_BLOCK_DROP:
+      case SIM_BLOCK_EXPORT:
+      case SIM_BLOCK_IMPORT:
+        reply.error = block_request(engine, connection->process, request, given, &reply, &fds[0], &made);
+        given = -1;
+        fds[0] = made >= 0 ? made : fds[0];
+        nfds = reply.error == 0 && fds[0] >= 0;
         break;
       case SIM_SETTING:
         reply.error =

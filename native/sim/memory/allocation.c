@@ -32,7 +32,7 @@ CUresult sim_memory_new(struct sim_ctx *ctx, CUdevice device, enum sim_range_kin
   struct sim_range *kept = sim_range_add(&range);
   sim_ranges_unlock();
   if (!kept) {
-    sim_pages_free(&range.pages);
+    sim_pages_free(&range.pages, false);
     release(device, charged);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -45,9 +45,9 @@ void sim_memory_forget(struct sim_range *range) {
   struct sim_range gone = *range;
   sim_range_remove(range);
   sim_ranges_unlock();
+  bool kept = sim_charge_end(&gone.block, gone.device, gone.charged);
   if (gone.kind != SIM_RANGE_REGISTERED) /* registered pages belong to the caller */
-    sim_pages_free(&gone.pages);
-  release(gone.device, gone.charged);
+    sim_pages_free(&gone.pages, kept);
 }
 
 void *sim_memory_host(CUdeviceptr address, size_t bytes) {

@@ -1,5 +1,6 @@
 /* External memory of other interfaces. The only kind that can be simulated is memory that this or another process
- * exported as a file (cuMemExportToShareableHandle). It stays charged to the process that created it. */
+ * exported (cuMemExportToShareableHandle). It stays charged to the process that created it, and exists as long as this
+ * object or a buffer mapped from it. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -9,7 +10,9 @@
 
 struct external {
   uint32_t magic;
-  int fd; /* owned by this object since the import */
+  int exported; /* the descriptor of the program, owned by this object since the import */
+  int fd;       /* the memory */
+  struct sim_block block;
   uint64_t bytes;
   CUdevice device;
   struct external *next;
@@ -27,12 +30,17 @@ CUresult cuImportExternalMemory(CUexternalMemory *extMem_out, const CUDA_EXTERNA
     return CUDA_ERROR_INVALID_VALUE;
   if (desc->type != CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD)
     return CUDA_ERROR_NOT_SUPPORTED;
-  struct external made = {.magic = EXTERNAL_MAGIC, .fd = desc->handle.fd};
-  if (!sim_physical_file(made.fd, &made.bytes, &made.device) || desc->size > made.bytes)
-    return CUDA_ERROR_INVALID_VALUE;
+  struct external made = {.magic = EXTERNAL_MAGIC, .exported = desc->handle.fd};
+  result = sim_physical_file(made.exported, &made.block, &made.fd, &made.bytes, &made.device);
+  if (result != CUDA_SUCCESS)
+    return result;
   struct external *kept = malloc(sizeof *kept);
-  if (!kept)
-    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!kept || desc->size > made.bytes) {
+    free(kept);
+    close(made.fd);
+    sim_block_drop(&made.block);
+    return desc->size > made.bytes ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
+  }
   sim_ranges_lock();
   made.next = externals;
   *kept = made;
@@ -54,16 +62,21 @@ static CUresult map(const struct external *external, const CUDA_EXTERNAL_MEMORY_
                     CUdeviceptr *address) {
   uint64_t mapped = sim_round_up(desc->size, SIM_PAGE);
   void *at = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, external->fd, (off_t)desc->offset);
-  if (at == MAP_FAILED)
+  if (at == MAP_FAILED || sim_block_hold(&external->block) != CUDA_SUCCESS) {
+    if (at != MAP_FAILED)
+      munmap(at, mapped);
     return CUDA_ERROR_MAP_FAILED;
+  }
   const struct sim_range range = {.base = (uint64_t)(uintptr_t)at,
                                   .bytes = desc->size,
                                   .pages = {.at = at, .bytes = mapped, .fd = -1},
+                                  .block = external->block,
                                   .kind = SIM_RANGE_EXTERNAL,
                                   .device = external->device,
                                   .ctx = sim_ctx_owner(ctx)};
   if (!sim_range_add(&range)) {
     munmap(at, mapped);
+    sim_block_drop(&external->block);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   *address = range.base;
@@ -102,7 +115,9 @@ CUresult cuDestroyExternalMemory(CUexternalMemory extMem) {
   sim_ranges_unlock();
   if (!gone)
     return CUDA_ERROR_INVALID_HANDLE;
+  close(gone->exported);
   close(gone->fd);
+  sim_block_drop(&gone->block);
   free(gone);
   return CUDA_SUCCESS;
 }

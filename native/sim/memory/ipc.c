@@ -1,6 +1,7 @@
 /* Legacy inter-process memory handles (cuIpc*). A handle identifies an allocation by its offset in the file behind its
  * process's device memory. The engine passes that file to any process that has the secret in the handle. The bytes stay
- * charged to the process that allocated them. */
+ * charged to the process that allocated them, which has them as long as an importer has opened them: a driver cannot take
+ * mapped memory away, and cuMemFree before cuIpcCloseMemHandle is undefined for the program alone. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <sys/mman.h>
@@ -11,7 +12,8 @@
 
 struct handle {
   uint64_t magic, secret[2], offset, bytes;
-  uint8_t unused[24];
+  struct sim_block block;
+  uint8_t unused[8];
 };
 _Static_assert(sizeof(struct handle) == sizeof(CUipcMemHandle), "a handle is 64 bytes");
 #define HANDLE_MAGIC 0x6773497063310001ull
@@ -56,8 +58,11 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr) {
     result = CUDA_ERROR_NOT_SUPPORTED;
   else
     result = share_file(range->device, range->pages.fd);
+  if (result == CUDA_SUCCESS)
+    result = sim_block_make(&range->block, range->device, range->charged, -1);
   if (result == CUDA_SUCCESS) {
-    struct handle handle = {.magic = HANDLE_MAGIC, .offset = range->pages.offset, .bytes = range->bytes};
+    struct handle handle = {
+        .magic = HANDLE_MAGIC, .offset = range->pages.offset, .bytes = range->bytes, .block = range->block};
     memcpy(handle.secret, shared[range->device].secret, sizeof handle.secret);
     memcpy(pHandle, &handle, sizeof handle);
   }
@@ -103,6 +108,7 @@ static CUresult map_file(const struct handle *handle, int fd, struct sim_ctx *ct
                                   .device = device,
                                   .ctx = ctx,
                                   .opens = 1,
+                                  .block = handle->block,
                                   .owner = (void *)(uintptr_t)handle->secret[0]};
   sim_ranges_lock();
   bool kept = sim_range_add(&range) != NULL;
@@ -127,7 +133,12 @@ static CUresult open_handle(const struct handle *handle, struct sim_ctx *ctx, CU
   else if (device < 0)
     result = CUDA_ERROR_INVALID_DEVICE;
   else
+    result = sim_block_hold(&handle->block);
+  if (result == CUDA_SUCCESS) {
     result = map_file(handle, fd, ctx, device, address);
+    if (result != CUDA_SUCCESS)
+      sim_block_drop(&handle->block);
+  }
   close(fd);
   return result;
 }

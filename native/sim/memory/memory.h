@@ -47,9 +47,15 @@ struct sim_pages {
   uint64_t offset;
 };
 
+/* Memory of this process or another that the engine keeps while anything refers to it (blocks.c). id 0: none. */
+struct sim_block {
+  uint64_t id, key;
+};
+
 struct sim_range {
-  uint64_t base, bytes; /* bytes: as requested, the part that may be accessed */
-  uint64_t charged;     /* in the engine's accounts, for this range */
+  uint64_t base, bytes;   /* bytes: as requested, the part that may be accessed */
+  uint64_t charged;       /* in the engine's accounts, for this range; 0 if the memory is another's */
+  struct sim_block block; /* held once for this range */
   struct sim_pages pages;
   enum sim_range_kind kind;
   CUdevice device; /* device of the bytes; for host memory the device of the context that allocated it */
@@ -113,7 +119,21 @@ void sim_range_remove(struct sim_range *range);
 /* New zeroed pages that use no memory until touched. May be called with any lock held. low: the addresses fit in 32
  * bits. */
 CUresult sim_pages_new(CUdevice device, uint64_t bytes, bool low, struct sim_pages *pages);
-void sim_pages_free(const struct sim_pages *pages);
+/* kept: the bytes remain for other processes, and only this mapping of them ends. */
+void sim_pages_free(const struct sim_pages *pages, bool kept);
+
+/* ---- blocks.c: may be called with any lock held ------------------------------------------------------------------- */
+/* Bytes charged to this process become a block, held once for the caller; nothing if they are one already. fd: the file
+ * behind them, for those who import the block; -1: none. OPERATING_SYSTEM: the engine refused. */
+CUresult sim_block_make(struct sim_block *block, CUdevice device, uint64_t bytes, int fd);
+CUresult sim_block_hold(const struct sim_block *block); /* once more; INVALID_VALUE: its creator has freed it */
+bool sim_block_drop(const struct sim_block *block);     /* once less; true: something still keeps it */
+/* A descriptor that stands for the block and keeps it; the caller owns it. */
+CUresult sim_block_export(const struct sim_block *block, int *fd);
+/* Holds the block of an exported descriptor; *fd: the file behind it, owned by the caller. INVALID_VALUE: not one. */
+CUresult sim_block_import(int exported, struct sim_block *block, int *fd);
+/* Ends the use of memory: drops the block, or else releases the charge. True: something still keeps the memory. */
+bool sim_charge_end(const struct sim_block *block, CUdevice device, uint64_t charged);
 
 /* ---- memory.c ---------------------------------------------------------------------------------------------------- */
 /* A range with new memory. bytes: its size, charged: the amount in the engine's accounts; the other parameters as in

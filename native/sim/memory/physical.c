@@ -39,9 +39,8 @@ static void physical_free(struct physical *physical) {
   else if (physical->own_file)
     close(physical->pages.fd);
   else
-    sim_pages_free(&physical->pages);
-  if (physical->charged)
-    sim_memory_release(sim_physical_device(&physical->prop), physical->charged);
+    sim_pages_free(&physical->pages, false);
+  sim_charge_end(&physical->block, sim_physical_device(&physical->prop), physical->charged);
   free(physical);
 }
 
@@ -50,13 +49,21 @@ void sim_physical_check(struct physical *physical) {
     physical_free(physical);
 }
 
+/* The number of a memory of which this process has a handle already, or a new one. */
+static uint64_t id_of_block(const struct sim_block *block) {
+  for (const struct physical *each = all.physicals; each && block->id; each = each->next)
+    if (each->block.id == block->id)
+      return each->id;
+  return ++all.ids;
+}
+
 CUresult sim_physical_add(const struct physical *made, CUmemGenericAllocationHandle *handle) {
   struct physical *kept = malloc(sizeof *kept);
   if (!kept)
     return CUDA_ERROR_OUT_OF_MEMORY;
   *kept = *made;
   sim_ranges_lock();
-  kept->id = ++all.ids;
+  kept->id = id_of_block(&made->block);
   kept->handles = 1;
   kept->next = all.physicals;
   all.physicals = kept;

@@ -1,5 +1,6 @@
 /* Sharing pools between processes. A pool's handle is a file that identifies its device. The export data of a pointer
- * gives the block's offset in the file behind the exporter's device memory. The bytes stay charged to the exporter. */
+ * gives the block's offset in the file behind the exporter's device memory. The bytes stay charged to the exporter, which has them as
+ * long as an importer has a pointer to them. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,8 @@ struct pool_file {
 
 struct pointer {
   uint64_t magic, secret[2], offset, bytes;
-  uint8_t unused[24];
+  struct sim_block block;
+  uint8_t unused[8];
 };
 _Static_assert(sizeof(struct pointer) == 64, "CUmemPoolPtrExportData has 64 bytes");
 
@@ -80,9 +82,10 @@ CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *shareData_out, CUdevicep
   if (!shareData_out || !range || range->kind != SIM_RANGE_POOL || !sim_pool_of_block(range->owner)->exportable) {
     result = CUDA_ERROR_INVALID_VALUE;
   } else {
-    sim_pool_block_place(range->owner, &fd, &pointer.offset);
+    result = sim_pool_block_place(range->owner, &fd, &pointer.offset, &pointer.block);
     pointer.bytes = range->bytes;
-    result = sim_ipc_share(range->device, fd, pointer.secret);
+    if (result == CUDA_SUCCESS)
+      result = sim_ipc_share(range->device, fd, pointer.secret);
   }
   sim_ranges_unlock();
   if (result == CUDA_SUCCESS)
@@ -100,6 +103,7 @@ static CUresult map_block(const struct pointer *pointer, int fd, CUdevice device
   const struct sim_range range = {.base = (uint64_t)(uintptr_t)at + inside,
                                   .bytes = pointer->bytes,
                                   .pages = {.at = at, .bytes = mapped, .fd = -1},
+                                  .block = pointer->block,
                                   .kind = SIM_RANGE_IMPORTED,
                                   .device = device,
                                   .ctx = sim_ctx_current()};
@@ -131,8 +135,12 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool, CUmemPo
   if (pointer.magic != POINTER_MAGIC || pointer.bytes == 0 || pointer.bytes > SIM_ADDRESS_SPACE ||
       pointer.offset > SIM_ADDRESS_SPACE << 8 || sim_file_get(pointer.secret, &fd, &engine_device, &pid) != 0)
     return CUDA_ERROR_INVALID_VALUE;
-  result =
-      sim_ipc_device(engine_device) == device ? map_block(&pointer, fd, device, ptr_out) : CUDA_ERROR_INVALID_VALUE;
+  result = sim_ipc_device(engine_device) == device ? sim_block_hold(&pointer.block) : CUDA_ERROR_INVALID_VALUE;
+  if (result == CUDA_SUCCESS) {
+    result = map_block(&pointer, fd, device, ptr_out);
+    if (result != CUDA_SUCCESS)
+      sim_block_drop(&pointer.block);
+  }
   close(fd);
   return result;
 }

@@ -26,6 +26,7 @@ struct chunk {
   struct CUmemPoolHandle_st *pool;
   struct chunk *next;
   struct sim_pages pages;
+  struct sim_block shared; /* once a pointer into it was exported */
   struct block *blocks;
   uint64_t live; /* blocks that are not free */
 };
@@ -70,9 +71,8 @@ void sim_pool_trim(struct CUmemPoolHandle_st *pool, uint64_t keep) {
     }
     *link = chunk->next;
     pool->reserved -= chunk->pages.bytes;
-    sim_pages_free(&chunk->pages);
-    if (on_device(pool))
-      sim_memory_release(sim_pool_device(pool), chunk->pages.bytes);
+    bool kept = sim_charge_end(&chunk->shared, sim_pool_device(pool), on_device(pool) ? chunk->pages.bytes : 0);
+    sim_pages_free(&chunk->pages, kept);
     block_drop(chunk->blocks);
     free(chunk);
   }
@@ -237,11 +237,15 @@ static void block_free(struct block *block) {
 
 CUmemoryPool sim_pool_of_block(const void *block) { return ((const struct block *)block)->chunk->pool; }
 
-void sim_pool_block_place(const void *block, int *fd, uint64_t *offset) {
+CUresult sim_pool_block_place(void *block, int *fd, uint64_t *offset, struct sim_block *shared) {
   const struct block *at = block;
-  const struct sim_pages *pages = &at->chunk->pages;
+  struct chunk *chunk = at->chunk;
+  const struct sim_pages *pages = &chunk->pages;
   *fd = pages->fd;
   *offset = pages->offset + (at->base - (uint64_t)(uintptr_t)pages->at);
+  CUresult result = sim_block_make(&chunk->shared, sim_pool_device(chunk->pool), pages->bytes, -1);
+  *shared = chunk->shared;
+  return result;
 }
 
 void sim_pool_free_now(struct sim_range *range) {

@@ -37,8 +37,9 @@ CUresult sim_pool_take(struct CUmemPoolHandle_st *pool, uint64_t bytes, struct s
 /* Frees a block in stream order. Call without locks. */
 CUresult sim_pool_fade(struct sim_stream *stream, CUdeviceptr address);
 
-/* Offset of a block in the file behind its device's memory; *fd is -1 if it is in no file. */
-void sim_pool_block_place(const void *block, int *fd, uint64_t *offset);
+/* Offset of a block in the file behind its device's memory; *fd is -1 if it is in no file. *shared: what keeps the
+ * memory for those who import the block; it is that of the whole chunk. */
+CUresult sim_pool_block_place(void *block, int *fd, uint64_t *offset, struct sim_block *shared);
 
 /* ---- pool_api.c */
 CUmemoryPool sim_pool_current(CUdevice device);

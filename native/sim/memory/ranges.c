@@ -176,10 +176,10 @@ CUresult sim_pages_new(CUdevice device, uint64_t bytes, bool low, struct sim_pag
   return CUDA_SUCCESS;
 }
 
-void sim_pages_free(const struct sim_pages *pages) {
+void sim_pages_free(const struct sim_pages *pages, bool kept) {
   int saved = errno;
   munmap(pages->at, pages->bytes);
-  if (pages->fd >= 0)
+  if (pages->fd >= 0 && !kept)
     fallocate(pages->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)pages->offset, (off_t)pages->bytes);
   errno = saved;
 }

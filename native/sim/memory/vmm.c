@@ -2,7 +2,8 @@
  *
  * A physical handle is a piece of a memfd. Exportable memory has a memfd of its own, so that an importing process maps
  * the same bytes. The memory exists and is charged until its last handle, mapping and binding to a multicast object are
- * gone. Imported memory is charged to the process that created it. */
+ * gone, in every process that imported it and in this one, and the last exported descriptor is closed. It is charged to
+ * the process that created it. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -83,7 +84,7 @@ static CUresult physical_new(struct physical *made, CUmemGenericAllocationHandle
   if (made->own_file)
     close(made->pages.fd);
   else
-    sim_pages_free(&made->pages);
+    sim_pages_free(&made->pages, false);
   return result;
 }
 
@@ -171,10 +172,12 @@ CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocat
   if (!physical || !(physical->prop.requestedHandleTypes & handleType)) {
     result = CUDA_ERROR_INVALID_VALUE;
   } else {
-    int fd = fcntl(physical->pages.fd, F_DUPFD_CLOEXEC, 3);
-    if (fd < 0)
-      result = CUDA_ERROR_OPERATING_SYSTEM;
-    else
+    int fd;
+    result =
+        sim_block_make(&physical->block, sim_physical_device(&physical->prop), physical->charged, physical->pages.fd);
+    if (result == CUDA_SUCCESS)
+      result = sim_block_export(&physical->block, &fd);
+    if (result == CUDA_SUCCESS)
       memcpy(shareableHandle, &fd, sizeof fd);
   }
   sim_ranges_unlock();
@@ -194,7 +197,7 @@ static bool localise(struct trailer *trailer) {
   return false;
 }
 
-/* Reads the trailer of a file that cuMemExportToShareableHandle created in any process. */
+/* Reads the trailer of a file with exportable memory of any process. */
 static bool read_trailer(int fd, struct trailer *trailer) {
   struct stat about;
   off_t at;
@@ -206,31 +209,45 @@ static bool read_trailer(int fd, struct trailer *trailer) {
          check_properties(&trailer->prop) == CUDA_SUCCESS;
 }
 
+static CUresult hold_exported(int exported, struct sim_block *block, int *fd, struct trailer *trailer) {
+  CUresult result = sim_block_import(exported, block, fd);
+  if (result == CUDA_SUCCESS && !read_trailer(*fd, trailer)) {
+    close(*fd);
+    sim_block_drop(block);
+    result = CUDA_ERROR_INVALID_VALUE;
+  }
+  return result;
+}
+
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *osHandle,
                                         CUmemAllocationHandleType shHandleType) {
   struct trailer trailer;
   CUresult result = sim_ready();
   if (result != CUDA_SUCCESS)
     return result;
-  int fd = (int)(intptr_t)osHandle; /* the API passes the descriptor as a pointer value */
-  if (!handle || shHandleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !read_trailer(fd, &trailer))
+  if (!handle || shHandleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
     return CUDA_ERROR_INVALID_VALUE;
-  fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-  if (fd < 0)
-    return CUDA_ERROR_OPERATING_SYSTEM;
-  const struct physical made = {
-      .bytes = trailer.bytes, .prop = trailer.prop, .pages = {.bytes = trailer.bytes, .fd = fd}, .own_file = true};
-  result = sim_physical_add(&made, handle);
+  struct physical made = {.own_file = true};
+  /* the API passes the descriptor as a pointer value */
+  result = hold_exported((int)(intptr_t)osHandle, &made.block, &made.pages.fd, &trailer);
   if (result != CUDA_SUCCESS)
-    close(fd);
+    return result;
+  made.bytes = made.pages.bytes = trailer.bytes;
+  made.prop = trailer.prop;
+  result = sim_physical_add(&made, handle);
+  if (result != CUDA_SUCCESS) {
+    sim_block_drop(&made.block);
+    close(made.pages.fd);
+  }
   return result;
 }
 
-bool sim_physical_file(int fd, uint64_t *bytes, CUdevice *device) {
+CUresult sim_physical_file(int exported, struct sim_block *block, int *fd, uint64_t *bytes, CUdevice *device) {
   struct trailer trailer;
-  if (!read_trailer(fd, &trailer))
-    return false;
-  *bytes = trailer.bytes;
-  *device = sim_physical_device(&trailer.prop);
-  return true;
+  CUresult result = hold_exported(exported, block, fd, &trailer);
+  if (result == CUDA_SUCCESS) {
+    *bytes = trailer.bytes;
+    *device = sim_physical_device(&trailer.prop);
+  }
+  return result;
 }

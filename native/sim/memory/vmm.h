@@ -5,7 +5,9 @@
 #include "sim/memory/memory.h"
 
 struct physical {
-  uint64_t id, bytes, charged;
+  uint64_t id; /* the same for all imports of one memory in a process */
+  uint64_t bytes, charged;
+  struct sim_block block; /* once exported or imported */
   unsigned handles, mappings;
   unsigned bound;              /* number of bindings to multicast objects */
   struct multicast *multicast; /* set: this is a multicast object, without memory of its own */
@@ -33,7 +35,8 @@ void sim_physical_check(struct physical *physical); /* frees it if no handle and
 
 /* takes the lock itself */
 CUresult sim_physical_add(const struct physical *made, CUmemGenericAllocationHandle *handle);
-/* Size and device (this process's ordinal) of an exported file. False: not an exported file. */
-bool sim_physical_file(int fd, uint64_t *bytes, CUdevice *device);
+/* Holds the memory of an exported descriptor: its file (owned by the caller), size and device (this process's ordinal).
+ * INVALID_VALUE: not an exported descriptor. */
+CUresult sim_physical_file(int exported, struct sim_block *block, int *fd, uint64_t *bytes, CUdevice *device);
 
 #endif

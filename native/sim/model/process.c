@@ -160,10 +160,18 @@ int sim_call(uint32_t op, CUdevice device, uint64_t a, struct sim_reply *reply, 
   return error;
 }
 
+int sim_exchange(uint32_t op, uint32_t engine_device, uint64_t a, uint64_t b, int give, struct sim_reply *reply,
+                 int *fd) {
+  pthread_mutex_lock(&wire_lock);
+  int error = sim_wire_give(&wire, op, engine_device, a, b, give, reply, fd, fd != NULL);
+  pthread_mutex_unlock(&wire_lock);
+  return error == 0 && fd && *fd < 0 ? -EPROTO : error;
+}
+
 int sim_file_put(CUdevice device, uint32_t op, const uint64_t secret[2], int fd) {
   struct sim_reply reply;
   pthread_mutex_lock(&wire_lock);
-  int error = sim_wire_give(&wire, op, sim_devices[device].index, secret[0], secret[1], fd, &reply);
+  int error = sim_wire_give(&wire, op, sim_devices[device].index, secret[0], secret[1], fd, &reply, NULL, 0);
   pthread_mutex_unlock(&wire_lock);
   return error;
 }

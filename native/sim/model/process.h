@@ -37,6 +37,10 @@ uint32_t sim_engine_device(CUdevice device);
 CUresult sim_memory_reserve(CUdevice device, uint64_t bytes);
 void sim_memory_release(CUdevice device, uint64_t bytes);
 CUresult sim_memory_info(CUdevice device, uint64_t *free_bytes, uint64_t *total_bytes);
+/* One request to the engine, with a descriptor to send along (-1: none) and one to receive (fd NULL: none). 0 or a
+ * negative errno. May be called with any lock held. */
+int sim_exchange(uint32_t op, uint32_t engine_device, uint64_t a, uint64_t b, int give, struct sim_reply *reply,
+                 int *fd);
 /* sim_file_put stores the file behind this process's memory on a device with the engine, under a secret. sim_file_get
  * retrieves the file of another process; engine_device is the engine's number. 0 or a negative errno. */
 int sim_file_put(CUdevice device, uint32_t op, const uint64_t secret[2], int fd); /* SIM_FILE_PUT or SIM_EVENTS_PUT */

@@ -45,9 +45,17 @@ enum sim_op_code {
   /* device, a: enum sim_setting, b: SIM_KEEP or the new value (root or the engine's own uid, else -EPERM). a: the
    * value */
   SIM_SETTING = 13,
-  SIM_EVENTS_PUT = 14,  /* as SIM_FILE_PUT, for the page of the process's interprocess events */
-  SIM_TIMES = 15,       /* device. a: busy_ns, b: switch_ns, c: wall_ns; cheap enough for 1000 calls per second */
-  SIM_MEETINGS_GET = 16 /* Descriptor: the page of struct sim_meeting[SIM_MEETINGS] that all processes share */
+  SIM_EVENTS_PUT = 14,   /* as SIM_FILE_PUT, for the page of the process's interprocess events */
+  SIM_TIMES = 15,        /* device. a: busy_ns, b: switch_ns, c: wall_ns; cheap enough for 1000 calls per second */
+  SIM_MEETINGS_GET = 16, /* Descriptor: the page of struct sim_meeting[SIM_MEETINGS] that all processes share */
+  /* Blocks: memory that several holders can keep, in any processes; engine/blocks.c. A block is identified by its number
+   * and a key, and lives while a process holds it or a descriptor of it is open anywhere. */
+  SIM_BLOCK_MAKE = 17, /* device, a: bytes of SIM_MEM_ALLOC that become a block, with or without a descriptor: the
+                          * file behind it. Held once by this process. a: number, b: key */
+  SIM_BLOCK_HOLD = 18, /* a: number, b: key. One more hold, while this process or the creator holds it; else -ENOENT */
+  SIM_BLOCK_DROP = 19, /* a: number. One hold less. a: 1 if something still keeps the block */
+  SIM_BLOCK_EXPORT = 20, /* a: number. Descriptor: one that keeps the block and stands for it */
+  SIM_BLOCK_IMPORT = 21  /* with such a descriptor. One more hold. Descriptor: the file; a: number, b: key */
 };
 
 /* Settings an administrator can change. The simulation ignores them, except SIM_LOST; tests check who may change them.

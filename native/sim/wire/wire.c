@@ -140,22 +140,18 @@ int sim_wire_open(struct sim_wire *wire, enum sim_role role) {
   return 0;
 }
 
-int sim_wire_call(struct sim_wire *wire, uint32_t op, uint32_t device, uint64_t a, uint64_t b, struct sim_reply *reply,
-                  int *fds, int nfds) {
+int sim_wire_give(struct sim_wire *wire, uint32_t op, uint32_t device, uint64_t a, uint64_t b, int fd,
+                  struct sim_reply *reply, int *fds, int nfds) {
   struct sim_request request = {SIM_PROTO_MAGIC, SIM_PROTO_VERSION, op, device, a, b};
   if (wire->fd < 0)
     return -ENOTCONN;
-  int error = exchange(wire->fd, &request, -1, reply, sizeof *reply, fds, nfds);
+  int error = exchange(wire->fd, &request, fd, reply, sizeof *reply, fds, nfds);
   return error ? error : reply->error;
 }
 
-int sim_wire_give(struct sim_wire *wire, uint32_t op, uint32_t device, uint64_t a, uint64_t b, int fd,
-                  struct sim_reply *reply) {
-  struct sim_request request = {SIM_PROTO_MAGIC, SIM_PROTO_VERSION, op, device, a, b};
-  if (wire->fd < 0)
-    return -ENOTCONN;
-  int error = exchange(wire->fd, &request, fd, reply, sizeof *reply, NULL, 0);
-  return error ? error : reply->error;
+int sim_wire_call(struct sim_wire *wire, uint32_t op, uint32_t device, uint64_t a, uint64_t b, struct sim_reply *reply,
+                  int *fds, int nfds) {
+  return sim_wire_give(wire, op, device, a, b, -1, reply, fds, nfds);
 }
 
 void sim_wire_close(struct sim_wire *wire) {

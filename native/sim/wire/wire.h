@@ -20,9 +20,9 @@ int sim_wire_open(struct sim_wire *wire, enum sim_role role);
  * -1 where there is none. */
 int sim_wire_call(struct sim_wire *wire, uint32_t op, uint32_t device, uint64_t a, uint64_t b, struct sim_reply *reply,
                   int *fds, int nfds);
-/* As sim_wire_call, and sends a descriptor with the request. */
+/* As sim_wire_call, and sends a descriptor with the request (-1: none). */
 int sim_wire_give(struct sim_wire *wire, uint32_t op, uint32_t device, uint64_t a, uint64_t b, int fd,
-                  struct sim_reply *reply);
+                  struct sim_reply *reply, int *fds, int nfds);
 void sim_wire_close(struct sim_wire *wire);
 
 #endif

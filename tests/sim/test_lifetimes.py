@@ -1,0 +1,296 @@
+"""Device memory lives as long as anything keeps it: a handle, a mapping, an import or an open descriptor, here or in
+another process. The engine's books say so at any instant."""
+
+import os
+from typing import Any
+
+import pytest
+from simulated import CONTEXT
+from simworker import Worker, held, start
+from waiting import until
+
+GRAIN = 2 << 20
+STEP = 32 << 20  # by which a pool grows
+INVALID = "CUDA_ERROR_INVALID_VALUE"
+PREPARE = """
+    import os
+    FILE = d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+    GRAIN = 2 << 20
+    def create(pieces=1):
+        return ok(d.cuMemCreate(pieces * GRAIN, on_device(FILE), 0))
+    def export(handle):
+        return int(ok(d.cuMemExportToShareableHandle(handle, FILE, 0)))
+    def take(fd):
+        return ok(d.cuMemImportFromShareableHandle(fd, FILE))
+    def opened(pid, fd):
+        return os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
+    def mapped(handle, pieces=1):
+        at = ok(d.cuMemAddressReserve(pieces * GRAIN, 0, 0, 0)); ok(d.cuMemMap(at, pieces * GRAIN, 0, handle, 0))
+        ok(d.cuMemSetAccess(at, pieces * GRAIN, [access()], 1))
+        return at
+    def external(fd, pieces=1):
+        description = d.CUDA_EXTERNAL_MEMORY_HANDLE_DESC()
+        description.type = d.CUexternalMemoryHandleType.CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD
+        description.handle.fd, description.size = fd, pieces * GRAIN
+        return ok(d.cuImportExternalMemory(description))
+    def buffer(of):
+        description = d.CUDA_EXTERNAL_MEMORY_BUFFER_DESC()
+        description.size = GRAIN
+        return ok(d.cuExternalMemoryGetMappedBuffer(of, description))
+    def block_id(at):
+        return int(ok(d.cuPointerGetAttribute(d.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, at)))
+    def ipc(name):
+        handle = d.CUipcMemHandle(); ctypes.memmove(handle.getPtr(), bytes(name), 64)
+        return handle
+    def shared_pool():
+        properties = d.CUmemPoolProps()
+        properties.allocType = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        properties.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        properties.handleTypes = FILE
+        return ok(d.cuMemPoolCreate(properties))
+    def pointer(name):
+        data = d.CUmemPoolPtrExportData(); ctypes.memmove(data.getPtr(), bytes(name), 64)
+        return data
+"""
+NAME = "list(ctypes.string_at({}.getPtr(), 64))"
+
+
+def prepared(sim: Any) -> Worker:
+    worker = start(sim)
+    worker.do(PREPARE)
+    return worker
+
+
+@pytest.fixture
+def one(sim: Any) -> Worker:
+    return prepared(sim)
+
+
+@pytest.fixture
+def two(sim: Any) -> Worker:
+    return prepared(sim)
+
+
+def extra(sim: Any, contexts: int) -> int:
+    """Bytes in use on the device beyond the contexts."""
+    return int(sim.device()["bytes"]) - contexts * CONTEXT
+
+
+# ---- physical memory
+
+
+def test_imported_in_the_same_process_and_the_original_released(sim: Any, one: Worker) -> None:
+    one.do("h = create(4); fd = export(h); k = take(fd); put(mapped(h, 4), b'kept')")
+    assert one.get("int(h) != int(k)")
+    one.do("ok(d.cuMemRelease(h)); os.close(fd)")
+    assert held(sim, one) == 4 * GRAIN
+    one.do("ok(d.cuMemUnmap(mapped(k, 4), 4 * GRAIN))")
+    one.do("at = mapped(k, 4); ok(d.cuMemRelease(k))")
+    assert one.get("get(at, 4) == b'kept'")
+    assert held(sim, one) == 4 * GRAIN
+
+
+@pytest.mark.parametrize(
+    "order",
+    ["h k fd at", "fd at k h", "at h fd k", "k at h fd", "h at fd k"],
+)
+def test_the_last_of_all_frees(sim: Any, one: Worker, order: str) -> None:
+    one.do("h = create(); fd = export(h); k = take(fd); at = mapped(k)")
+    end = {"h": "ok(d.cuMemRelease(h))", "k": "ok(d.cuMemRelease(k))", "fd": "os.close(fd)"}
+    end["at"] = "ok(d.cuMemUnmap(at, GRAIN))"
+    for name in order.split():
+        assert held(sim, one) == GRAIN
+        one.do(end[name])
+    assert held(sim, one) == 0
+    assert sim.device()["peak_bytes"] == CONTEXT + GRAIN
+
+
+def test_a_descriptor_alone_keeps_memory(sim: Any, one: Worker) -> None:
+    """Copies of it, ones that other processes have, and ones exported later count, and nothing else does."""
+    one.do("h = create(); fd = export(h); fd2 = export(h); fd3 = os.dup(fd); ok(d.cuMemRelease(h))")
+    one.do("os.close(fd); os.close(fd2)")
+    assert held(sim, one) == GRAIN
+    elsewhere = os.open(f"/proc/{one.pid}/fd/{one.get('fd3')}", os.O_RDWR)  # not a client of the device
+    one.do("os.close(fd3)")
+    assert held(sim, one) == GRAIN
+    one.do(f"fd = opened({os.getpid()}, {elsewhere}); h = take(fd); os.close(fd); fd = export(h)")
+    os.close(elsewhere)
+    one.do("ok(d.cuMemRelease(h)); k = take(fd); os.close(fd); at = mapped(k); ok(d.cuMemRelease(k))")
+    assert held(sim, one) == GRAIN
+    one.do("ok(d.cuMemUnmap(at, GRAIN))")
+    assert held(sim, one) == 0
+
+
+def test_memory_is_not_seen_freed_later_than_its_last_descriptor_is_closed(sim: Any, one: Worker) -> None:
+    one.do("""
+        def free():
+            return int(ok(d.cuMemGetInfo())[0])
+        before, wrong = free(), 0
+        for _ in range(200):
+            h = create(); fd = export(h); ok(d.cuMemRelease(h))
+            wrong += free() != before - GRAIN
+            os.close(fd)
+            wrong += free() != before
+    """)
+    assert one.get("wrong") == 0
+
+
+def test_the_charge_follows_the_memory_when_its_creator_dies(sim: Any, one: Worker, two: Worker) -> None:
+    one.do("h = create(3); fd = export(h)")
+    three = prepared(sim)
+    for worker in (two, three):
+        worker.do(f"fd = opened({one.pid}, {one.get('fd')}); h = take(fd); at = mapped(h, 3)")
+    two.do("put(at, b'survives')")
+    assert (held(sim, one), held(sim, two), held(sim, three)) == (3 * GRAIN, 0, 0)
+    one.process.kill()
+    one.process.wait(10)
+    until(lambda: not sim.process(one.pid)["alive"], "the engine sees the end")
+    assert (held(sim, two), held(sim, three)) == (3 * GRAIN, 0)
+    two.do("ok(d.cuMemUnmap(at, 3 * GRAIN)); ok(d.cuMemRelease(h)); os.close(fd)")
+    assert (held(sim, two), held(sim, three)) == (3 * GRAIN, 0), "it stays where it is charged"
+    two.process.kill()
+    until(lambda: not sim.process(two.pid)["alive"], "the engine sees the end")
+    assert held(sim, three) == 3 * GRAIN
+    assert three.get("get(at, 8) == b'survives'")
+    three.do("ok(d.cuMemUnmap(at, 3 * GRAIN)); ok(d.cuMemRelease(h)); os.close(fd)")
+    assert extra(sim, 1) == 0
+
+
+def test_memory_that_no_process_of_the_device_has(sim: Any, one: Worker, two: Worker) -> None:
+    one.do("h = create(); fd = export(h)")
+    fd = os.open(f"/proc/{one.pid}/fd/{one.get('fd')}", os.O_RDWR)
+    one.process.kill()
+    until(lambda: not sim.process(one.pid)["alive"], "the engine sees the end")
+    assert sim.device()["unowned_bytes"] == extra(sim, 1) == GRAIN
+    two.do(f"fd = opened({os.getpid()}, {fd}); h = take(fd); os.close(fd)")
+    assert (sim.device()["unowned_bytes"], held(sim, two)) == (0, GRAIN)
+    os.close(fd)
+    two.do("ok(d.cuMemRelease(h))")
+    assert extra(sim, 1) == 0
+
+
+def test_external_memory_and_its_buffers(sim: Any, one: Worker, two: Worker) -> None:
+    one.do("h = create(2); fd = export(h)")
+    two.do(f"x = external(opened({one.pid}, {one.get('fd')}), 2); p = buffer(x); q = buffer(x)")
+    one.do("os.close(fd); ok(d.cuMemRelease(h))")
+    for line in ("d.cuDestroyExternalMemory(x)", "d.cuMemFree(p)", "d.cuMemFree(q)"):
+        assert (held(sim, one), held(sim, two)) == (2 * GRAIN, 0), line
+        two.do(f"ok({line})")
+    assert extra(sim, 2) == 0
+
+
+def test_a_binding_keeps_an_import(sim: Any, one: Worker) -> None:
+    one.do("""
+        h = create(); fd = export(h); k = take(fd); os.close(fd)
+        m = ok(d.cuMulticastCreate(made(d.CUmulticastObjectProp, numDevices=1, size=4 * GRAIN)))
+        ok(d.cuMulticastAddDevice(m, 0)); ok(d.cuMulticastBindMem(m, 0, k, 0, GRAIN, 0))
+        ok(d.cuMemRelease(h)); ok(d.cuMemRelease(k))
+    """)
+    assert held(sim, one) == GRAIN
+    one.do("ok(d.cuMemRelease(m))")
+    assert held(sim, one) == 0
+
+
+def test_imports_are_known_to_be_one_memory(one: Worker) -> None:
+    one.do("h, g = create(), create(); a, b = mapped(h), mapped(g); before = block_id(a); k = take(export(h))")
+    assert one.get("before == block_id(a) == block_id(mapped(k)) != block_id(b)")
+
+
+def test_physical_memory_is_of_no_context(sim: Any, one: Worker) -> None:
+    one.do("""
+        ok(d.cuDevicePrimaryCtxRelease(0)); own = ok(d.cuCtxCreate(None, 0, 0))
+        h, k = create(), create(); at = mapped(h); ok(d.cuMemRelease(h)); ok(d.cuCtxDestroy(own)); ctx = context()
+    """)
+    assert held(sim, one) == 2 * GRAIN
+    one.do("ok(d.cuDevicePrimaryCtxReset(0))")
+    assert held(sim, one) + CONTEXT == 2 * GRAIN
+    one.do("ok(d.cuMemRelease(k)); ok(d.cuMemUnmap(at, GRAIN))")
+    assert held(sim, one) + CONTEXT == 0
+
+
+# ---- cuIpc
+
+
+def test_what_an_importer_has_opened_is_not_freed_by_its_owner(sim: Any, one: Worker, two: Worker) -> None:
+    one.do("p = ok(d.cuMemAlloc(5 << 20)); put(p, b'shared'); h = ok(d.cuIpcGetMemHandle(p))")
+    name = one.get(NAME.format("h"))
+    two.do(f"h = ipc({name}); q = ok(d.cuIpcOpenMemHandle(h, 1)); r = ok(d.cuIpcOpenMemHandle(h, 1))")
+    one.do("ok(d.cuMemFree(p))")
+    assert two.get("get(q, 6) == b'shared'")
+    assert (held(sim, one), held(sim, two)) == (5 << 20, 0)
+    three = prepared(sim)
+    assert three.error(f"d.cuIpcOpenMemHandle(ipc({name}), 1)") == INVALID, "the owner has freed it"
+    two.do("ok(d.cuIpcCloseMemHandle(q))")
+    assert held(sim, one) == 5 << 20
+    two.do("ok(d.cuIpcCloseMemHandle(q))")
+    assert held(sim, one) == 0
+
+
+@pytest.mark.parametrize("first", ["owner", "importer"])
+def test_ipc_memory_and_deaths(sim: Any, one: Worker, two: Worker, first: str) -> None:
+    one.do("p = ok(d.cuMemAlloc(5 << 20)); h = ok(d.cuIpcGetMemHandle(p))")
+    two.do(f"q = ok(d.cuIpcOpenMemHandle(ipc({one.get(NAME.format('h'))}), 1))")
+    dies, lives = (one, two) if first == "owner" else (two, one)
+    dies.process.kill()
+    until(lambda: not sim.process(dies.pid)["alive"], "the engine sees the end")
+    assert held(sim, lives) == 5 << 20
+    lives.do("ok(d.cuIpcCloseMemHandle(q))" if lives is two else "ok(d.cuMemFree(p))")
+    assert extra(sim, 1) == 0
+
+
+def test_an_importers_context_ends(sim: Any, one: Worker, two: Worker) -> None:
+    one.do("p = ok(d.cuMemAlloc(5 << 20)); h = ok(d.cuIpcGetMemHandle(p))")
+    two.do(f"""
+        own = ok(d.cuCtxCreate(None, 0, 0)); q = ok(d.cuIpcOpenMemHandle(ipc({one.get(NAME.format("h"))}), 1))
+    """)
+    one.do("ok(d.cuMemFree(p))")
+    assert held(sim, one) == 5 << 20
+    two.do("ok(d.cuCtxDestroy(own))")
+    assert held(sim, one) == 0
+
+
+# ---- pools
+
+
+SHARE = """
+    s = ok(d.cuStreamCreate(1)); m = shared_pool(); fd = int(ok(d.cuMemPoolExportToShareableHandle(m, FILE, 0)))
+    p = ok(d.cuMemAllocFromPoolAsync(1 << 20, m, s)); put(p, b"pooled"); e = ok(d.cuMemPoolExportPointer(p))
+"""
+
+
+@pytest.mark.parametrize("end", ["ok(d.cuMemFree(q))", "ok(d.cuMemFreeAsync(q, 0)); ok(d.cuStreamSynchronize(0))"])
+def test_a_pool_ends_before_its_importers(sim: Any, one: Worker, two: Worker, end: str) -> None:
+    one.do(SHARE)
+    two.do(f"""
+        m = ok(d.cuMemPoolImportFromShareableHandle(opened({one.pid}, {one.get("fd")}), FILE, 0))
+        q = ok(d.cuMemPoolImportPointer(m, pointer({one.get(NAME.format("e"))})))
+    """)
+    one.do("ok(d.cuMemFreeAsync(p, s)); ok(d.cuStreamSynchronize(s)); ok(d.cuMemPoolDestroy(m)); os.close(fd)")
+    assert (held(sim, one), held(sim, two)) == (STEP, 0)
+    assert two.get("get(q, 6) == b'pooled'")
+    two.do("ok(d.cuMemPoolDestroy(m))")
+    assert held(sim, one) == STEP
+    two.do(end)
+    assert extra(sim, 2) == 0
+
+
+def test_a_pointer_imported_where_it_was_exported(sim: Any, one: Worker) -> None:
+    one.do(SHARE)
+    one.do("k = ok(d.cuMemPoolImportFromShareableHandle(fd, FILE, 0)); q = ok(d.cuMemPoolImportPointer(k, e))")
+    one.do("ok(d.cuMemFree(p)); ok(d.cuMemPoolTrimTo(m, 0)); ok(d.cuMemPoolDestroy(m)); ok(d.cuMemPoolDestroy(k))")
+    assert held(sim, one) == STEP
+    one.do("ok(d.cuMemFree(q))")
+    assert held(sim, one) == 0
+
+
+def test_an_exporting_pools_process_dies(sim: Any, one: Worker, two: Worker) -> None:
+    one.do(SHARE)
+    two.do(f"""
+        m = ok(d.cuMemPoolImportFromShareableHandle(opened({one.pid}, {one.get("fd")}), FILE, 0))
+        q = ok(d.cuMemPoolImportPointer(m, pointer({one.get(NAME.format("e"))})))
+    """)
+    one.process.kill()
+    until(lambda: not sim.process(one.pid)["alive"], "the engine sees the end")
+    assert held(sim, two) == STEP
+    two.do("ok(d.cuMemFree(q)); ok(d.cuMemPoolDestroy(m))")
+    assert extra(sim, 1) == 0
