@@ -6,6 +6,7 @@
 
 #include "api/gs_cuda.h"
 #include "api/gs_cuda_enums.h"
+#include "api/gs_cuda_textures.h"
 
 /* Enumerations are plain ints in the ABI. */
 typedef int CUdevice_attribute;
@@ -59,7 +60,8 @@ enum {
   CU_GRAPH_NODE_TYPE_EVENT_RECORD = 7,
   CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
   CU_GRAPH_NODE_TYPE_MEM_FREE = 11,
-  CU_GRAPH_NODE_TYPE_BATCH_MEM_OP = 12
+  CU_GRAPH_NODE_TYPE_BATCH_MEM_OP = 12,
+  CU_GRAPH_NODE_TYPE_CONDITIONAL = 13
 };
 
 enum {
@@ -355,6 +357,15 @@ typedef struct CUDA_BATCH_MEM_OP_NODE_PARAMS_st {
   unsigned flags;
 } CUDA_BATCH_MEM_OP_NODE_PARAMS;
 
+typedef cuuint64_t CUgraphConditionalHandle;
+typedef struct CUDA_CONDITIONAL_NODE_PARAMS {
+  CUgraphConditionalHandle handle;
+  int type;             /* CUgraphConditionalNodeType */
+  unsigned size;        /* number of bodies */
+  CUgraph *phGraph_out; /* the driver's array of them, set when the node is created */
+  CUcontext ctx;
+} CUDA_CONDITIONAL_NODE_PARAMS;
+
 typedef struct CUgraphNodeParams_st {
   CUgraphNodeType type;
   int reserved0[3];
@@ -369,6 +380,7 @@ typedef struct CUgraphNodeParams_st {
     CUDA_MEM_ALLOC_NODE_PARAMS alloc;
     CUdeviceptr free;
     CUDA_BATCH_MEM_OP_NODE_PARAMS memOp;
+    CUDA_CONDITIONAL_NODE_PARAMS conditional;
   };
   long long reserved2;
 } CUgraphNodeParams;

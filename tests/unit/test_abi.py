@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
-OURS = [NATIVE / "api" / name for name in ("gs_cuda.h", "gs_cuda_enums.h", "gs_cuda_types.h")]
+OURS = [NATIVE / "api" / name for name in ("gs_cuda.h", "gs_cuda_enums.h", "gs_cuda_types.h", "gs_cuda_textures.h")]
 TOOLKITS = [path for path in sorted(Path("/usr/local").glob("cuda-1[3-9]*/include")) if (path / "cuda.h").exists()]
 
 # The names in cuda.h of the latest versions of types; gpushare uses the unversioned names.
@@ -33,7 +33,7 @@ def constants() -> list[str]:
 def structs() -> dict[str, list[str]]:
     found = {}
     for body, name in re.findall(r"^typedef (?:struct|union) \w+ \{\n(.*?)^\} (\w+);", text(), re.S | re.M):
-        flat = re.sub(r"\n  (?:struct|union) \{.*?\n  \}(?: \w+)?;", "", body, flags=re.S)
+        flat = re.sub(r"\n  (?:struct|union) \{.*?\n  \}(?: \w+)?;", "", "\n" + body, flags=re.S)
         fields = [
             re.sub(r"\[.*?\]", "", part).split()[-1].lstrip("*") for part in re.split(r"[;,]\s*", flat) if part.strip()
         ]

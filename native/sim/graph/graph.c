@@ -40,8 +40,7 @@ static void *copy_of(const void *data, size_t bytes) {
  * arguments, in one block. If the kernel's parameters are unknown, only the single argument of spin_ns is kept. */
 static bool copy_arguments(struct sim_graph_node *node) {
   CUDA_KERNEL_NODE_PARAMS *params = (CUDA_KERNEL_NODE_PARAMS *)(uintptr_t)node->op.params;
-  const struct sim_function *function =
-      (const struct sim_function *)(params->func ? (void *)params->func : (void *)params->kern);
+  const struct sim_function *function = sim_kernel_of(params);
   unsigned count = function->params_known ? function->nparams : function->spins;
   size_t total = (count + 1) * sizeof(void *);
   if (params->extra) {

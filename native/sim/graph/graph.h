@@ -96,6 +96,7 @@ CUresult sim_graph_add(CUgraphNode *out, CUgraph graph, const CUgraphNode *deps,
 /* The parameters of a node of this type, as given at its creation. INVALID_VALUE if the node has another type. */
 CUresult sim_node_read_params(CUgraphNode handle, int type, void *out, size_t bytes);
 CUresult sim_node_set_params(CUgraphNode handle, const CUgraphNodeParams *params);
-CUresult sim_node_update(struct sim_graph_node *node, const CUgraphNodeParams *params);
+/* executable: the node belongs to an executable graph, where less may change */
+CUresult sim_node_update(struct sim_graph_node *node, const CUgraphNodeParams *params, bool executable);
 
 #endif

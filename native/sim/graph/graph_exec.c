@@ -34,9 +34,11 @@ static CUresult prepare_kernels(const struct sim_graph *graph) {
       continue;
     const CUDA_KERNEL_NODE_PARAMS *params = node->op.params;
     struct sim_function *function;
-    result = sim_function_get(params->func ? (const void *)params->func : (const void *)params->kern, &function);
+    result = sim_function_get(sim_kernel_of(params), &function);
+    if (result == CUDA_SUCCESS && !node->ctx->alive)
+      result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (result == CUDA_SUCCESS)
-      result = sim_kernel_prepare(function, function->ctx ? function->ctx : sim_ctx_owner(node->ctx));
+      result = sim_kernel_prepare(function, sim_ctx_owner(node->ctx));
   }
   return result;
 }

@@ -20,13 +20,33 @@ static void fill(struct sim_node_spec *spec, void (*run)(void *), int type, cons
                              .params_bytes = bytes};
 }
 
+/* A module's function runs in the context of its module, a library's kernel in the context that the node names; NULL
+ * names the current one. */
+static CUresult kernel_spec(const CUDA_KERNEL_NODE_PARAMS *params, struct sim_node_spec *spec) {
+  struct sim_function *function;
+  CUresult result = sim_kernel_op(params, &spec->op);
+  if (result == CUDA_SUCCESS)
+    result = sim_function_get(sim_kernel_of(params), &function);
+  if (result)
+    return result;
+  spec->ctx = function->ctx;
+  if (spec->ctx == NULL && (result = sim_ctx_get(params->func ? NULL : params->ctx, &spec->ctx)) != CUDA_SUCCESS)
+    return result;
+  CUDA_KERNEL_NODE_PARAMS *kept = (CUDA_KERNEL_NODE_PARAMS *)spec->storage.bytes; /* names the context that was found */
+  *kept = *params;
+  if (params->func == NULL)
+    kept->ctx = (CUcontext)spec->ctx;
+  spec->op.params = kept;
+  return CUDA_SUCCESS;
+}
+
 CUresult sim_spec_of(const CUgraphNodeParams *params, struct sim_node_spec *spec) {
   CUresult result = CUDA_SUCCESS;
   memset(spec, 0, sizeof *spec);
   spec->op.resource = SIM_INSTANT;
   spec->op.node_type = params->type;
   switch (params->type) {
-    case CU_GRAPH_NODE_TYPE_KERNEL: return sim_kernel_op(&params->kernel, &spec->op);
+    case CU_GRAPH_NODE_TYPE_KERNEL: return kernel_spec(&params->kernel, spec);
     case CU_GRAPH_NODE_TYPE_MEMCPY:
       result = sim_ctx_get(params->memcpy.copyCtx, &spec->ctx);
       return result ? result : sim_memcpy_op(spec->ctx, &params->memcpy.copyParams, &spec->op, &spec->storage);
@@ -130,13 +150,15 @@ CUresult sim_graph_add(CUgraphNode *out, CUgraph handle, const CUgraphNode *deps
   return CUDA_SUCCESS;
 }
 
-CUresult sim_node_update(struct sim_graph_node *node, const CUgraphNodeParams *params) {
+CUresult sim_node_update(struct sim_graph_node *node, const CUgraphNodeParams *params, bool executable) {
   struct sim_node_spec spec;
   if (node->type != params->type)
     return CUDA_ERROR_INVALID_VALUE;
   CUresult result = sim_spec_of(params, &spec);
   if (result)
     return result;
+  if (executable && node->type == CU_GRAPH_NODE_TYPE_KERNEL && sim_ctx_owner(spec.ctx) != sim_ctx_owner(node->ctx))
+    return CUDA_ERROR_INVALID_VALUE; /* the context of an executable's kernel cannot change */
   sim_lock();
   if (node->type == CU_GRAPH_NODE_TYPE_WAIT_EVENT || node->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD)
     node->event = params->event;
@@ -165,7 +187,7 @@ CUresult sim_node_read_params(CUgraphNode handle, int type, void *out, size_t by
 CUresult sim_node_set_params(CUgraphNode handle, const CUgraphNodeParams *params) {
   struct sim_graph_node *node;
   CUresult result = sim_node_get(handle, &node);
-  return result ? result : sim_node_update(node, params);
+  return result ? result : sim_node_update(node, params, false);
 }
 
 CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type) {

@@ -27,7 +27,7 @@ static CUresult pair_get(CUgraphExec handle, CUgraphNode origin_handle, struct s
 static CUresult set_params(CUgraphExec handle, CUgraphNode origin, const CUgraphNodeParams *params) {
   struct sim_graph_node *node;
   CUresult result = pair_get(handle, origin, &node);
-  return result ? result : sim_node_update(node, params);
+  return result ? result : sim_node_update(node, params, true);
 }
 
 CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams *nodeParams) {

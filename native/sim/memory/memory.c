@@ -219,6 +219,7 @@ void sim_memory_ctx_destroyed(struct sim_ctx *ctx) {
       forget(range);
   } while (range);
   sim_arrays_ctx_destroyed(ctx);
+  sim_textures_ctx_destroyed(ctx);
   sim_pools_ctx_destroyed(ctx);
   sim_graph_mem_trim(ctx->device);
 }

@@ -201,6 +201,10 @@ CUDA_ARRAY3D_DESCRIPTOR sim_array_level(const CUDA_ARRAY3D_DESCRIPTOR *first, un
 CUresult sim_array_get(CUarray handle, struct sim_array_view *view);
 void sim_arrays_ctx_destroyed(struct sim_ctx *ctx);
 
+/* ---- textures.c -------------------------------------------------------------------------------------------------- */
+void sim_textures_ctx_destroyed(struct sim_ctx *ctx);
+unsigned sim_element_bytes(CUarray_format format, unsigned channels); /* 0: not a format of plain elements */
+
 /* ---- copies.c ---------------------------------------------------------------------------------------------------- */
 /* SIM_COPY_SYNC: used by the functions without Async in their names. They return when the data has moved, except that
  * copies within a device are not waited for. */

@@ -3,12 +3,15 @@
 #include "sim/memory/memory.h"
 #include "sim/program/image.h"
 #include "sim/program/implicit.h"
+#include "sim/program/linked.h"
+#include "sim/program/references.h"
 
 #include <ctype.h>
 #include <elf.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { FUNCTION_MAGIC = 0x66756e63 };
 static struct sim_kind function_kind = {sizeof(struct sim_function), FUNCTION_MAGIC, NULL};
@@ -48,6 +51,10 @@ static struct sim_function *add_function(struct sim_image *image, struct sim_ctx
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 static bool add_global(struct sim_image *image, const struct sim_ptx_variable *variable) {
+  if (variable->kind != SIM_PTX_BYTES) {
+    bool surface = variable->kind == SIM_PTX_SURFACE;
+    return sim_reference_add(&image->references, variable->name, variable->name_length, surface) != NULL;
+  }
   struct sim_global *global = calloc(1, sizeof *global);
   if (global == NULL)
     return false;
@@ -86,7 +93,22 @@ static CUresult load_text(const char *text, struct sim_ctx *ctx, struct sim_imag
 
 /* ---- binaries ---------------------------------------------------------------------------------------------------- */
 
-static CUresult load_binary(const void *data, struct sim_image *image) {
+/* The inputs of a program that was linked here: what their texts declare is known. */
+static CUresult load_linked(struct sim_ctx *ctx, struct sim_image *image) {
+  const unsigned char *data;
+  size_t at = 0, length;
+  bool text;
+  CUresult result = CUDA_SUCCESS;
+  while (result == CUDA_SUCCESS && sim_linked_next(image->bytes, image->size, &at, &data, &length, &text)) {
+    if (text)
+      result = load_text((const char *)data, ctx, image);
+    else
+      image->opaque |= length >= sizeof(Elf64_Ehdr) && sim_binary_compressed(data, length);
+  }
+  return result;
+}
+
+static CUresult load_binary(const void *data, struct sim_ctx *ctx, struct sim_image *image) {
   size_t size = sim_binary_bytes(data);
   if (size == 0)
     return CUDA_ERROR_INVALID_IMAGE;
@@ -97,7 +119,7 @@ static CUresult load_binary(const void *data, struct sim_image *image) {
   image->size = size;
   image->opaque = sim_binary_compressed(image->bytes, size);
   image->loaded = sim_binary_size(image->bytes, size);
-  return CUDA_SUCCESS;
+  return load_linked(ctx, image);
 }
 
 /* True if the name occurs among the bytes as a whole word. */
@@ -123,7 +145,7 @@ static CUresult load(const void *data, struct sim_ctx *ctx, struct sim_image *im
   if (sim_image_form(data) == SIM_FORM_WRAPPER && (data = sim_wrapped(data)) == NULL)
     return CUDA_ERROR_INVALID_IMAGE;
   if (sim_image_form(data) == SIM_FORM_FATBIN || sim_image_form(data) == SIM_FORM_CUBIN)
-    return load_binary(data, image);
+    return load_binary(data, ctx, image);
   const char *text = data;
   while (isspace((unsigned char)*text))
     text++;
@@ -147,24 +169,34 @@ CUresult sim_image_load(const void *data, struct sim_ctx *ctx, struct sim_image 
   return result;
 }
 
-CUresult sim_image_load_file(const char *path, struct sim_ctx *ctx, struct sim_image **out) {
+char *sim_image_read_file(const char *path, size_t *bytes) {
   FILE *file = fopen(path, "re");
   if (file == NULL)
-    return CUDA_ERROR_FILE_NOT_FOUND;
-  CUresult result = CUDA_ERROR_INVALID_IMAGE;
+    return NULL;
   char *data = NULL;
   long size = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
   if (size > 0 && size < 1 << 30 && fseek(file, 0, SEEK_SET) == 0) {
-    /* Padded with zeros: PTX is text, and the headers of a truncated binary must not be read beyond the buffer. */
     data = calloc(1, (size_t)size + sizeof(Elf64_Ehdr));
-    if (data && fread(data, 1, (size_t)size, file) == (size_t)size) {
-      enum sim_image_form form = sim_image_form(data);
-      bool binary = form == SIM_FORM_CUBIN || form == SIM_FORM_FATBIN;
-      if (form != SIM_FORM_WRAPPER && (!binary || sim_binary_bytes(data) <= (size_t)size))
-        result = sim_image_load(data, ctx, out);
+    if (data && fread(data, 1, (size_t)size, file) != (size_t)size) {
+      free(data);
+      data = NULL;
     }
   }
   fclose(file);
+  *bytes = data ? (size_t)size : 0;
+  return data;
+}
+
+CUresult sim_image_load_file(const char *path, struct sim_ctx *ctx, struct sim_image **out) {
+  size_t bytes;
+  char *data = sim_image_read_file(path, &bytes);
+  if (data == NULL)
+    return access(path, R_OK) == 0 ? CUDA_ERROR_INVALID_IMAGE : CUDA_ERROR_FILE_NOT_FOUND;
+  CUresult result = CUDA_ERROR_INVALID_IMAGE;
+  enum sim_image_form form = sim_image_form(data);
+  bool binary = form == SIM_FORM_CUBIN || form == SIM_FORM_FATBIN;
+  if (form != SIM_FORM_WRAPPER && (!binary || sim_binary_bytes(data) <= bytes))
+    result = sim_image_load(data, ctx, out);
   free(data);
   return result;
 }
@@ -185,6 +217,7 @@ void sim_image_free(struct sim_image *image) {
     free(global->name);
     free(global);
   }
+  sim_references_free(image->references);
   sim_image_leave(image);
   free(image->bytes);
   free(image);
@@ -195,6 +228,13 @@ struct sim_function *sim_image_function(struct sim_image *image, struct sim_ctx 
     if (function->name && strcmp(function->name, name) == 0)
       return function;
   return image->bytes && binary_has(image, name) ? add_function(image, ctx, name, strlen(name)) : NULL;
+}
+
+struct sim_reference *sim_image_reference(struct sim_image *image, const char *name, bool surface) {
+  struct sim_reference *found = sim_reference_find(image->references, name, surface);
+  if (found || image->bytes == NULL || !binary_has(image, name))
+    return found;
+  return sim_reference_add(&image->references, name, strlen(name), surface);
 }
 
 CUresult sim_image_global(struct sim_image *image, struct sim_ctx *ctx, const char *name, CUdeviceptr *address,

@@ -36,11 +36,14 @@ struct sim_global {
   struct sim_global *next;
 };
 
+struct sim_reference;
+
 struct sim_image {
   void *owner;                    /* the CUmodule or CUlibrary */
   struct sim_function *functions; /* in the order of the text; for a binary, those requested so far */
   struct sim_global *globals;
-  unsigned char *bytes; /* for a binary: function names are searched for in it */
+  struct sim_reference *references; /* to textures and surfaces */
+  unsigned char *bytes;             /* for a binary: function names are searched for in it */
   size_t size;
   bool opaque;                    /* a binary with compressed parts: any name is assumed to be in it */
   struct sim_program_size loaded; /* in each context that has it */
@@ -58,12 +61,18 @@ struct sim_placed {
 /* Errors: INVALID_IMAGE, INVALID_PTX, OUT_OF_MEMORY. ctx is NULL for a library. */
 CUresult sim_image_load(const void *data, struct sim_ctx *ctx, struct sim_image **image);
 CUresult sim_image_load_file(const char *path, struct sim_ctx *ctx, struct sim_image **image);
+/* A whole file, which is not empty, followed by zeros: PTX is text, and the headers of a truncated binary must not be
+ * read beyond the buffer. Released with free(). NULL: it cannot be read. */
+char *sim_image_read_file(const char *path, size_t *bytes);
 void sim_image_free(struct sim_image *image);
 /* NULL: no such function */
 struct sim_function *sim_image_function(struct sim_image *image, struct sim_ctx *ctx, const char *name);
 /* Memory of a variable, allocated at first use in ctx. NOT_FOUND if there is no such variable. */
 CUresult sim_image_global(struct sim_image *image, struct sim_ctx *ctx, const char *name, CUdeviceptr *address,
                           size_t *bytes);
+
+/* NULL: no texture or surface reference of that name */
+struct sim_reference *sim_image_reference(struct sim_image *image, const char *name, bool surface);
 
 /* This device loads the kernels of a library one by one, and each takes an equal part of its code. The number of parts
  * is fixed at the first call, because kernels of a binary are only found when they are requested. */
@@ -79,7 +88,11 @@ void sim_image_leave(struct sim_image *image); /* unloads it from all contexts *
 bool sim_collective(const char *name);
 CUresult sim_meeting_op(uint64_t key, uint64_t ranks, struct sim_op *op);
 
-/* launch.c. params must stay valid until the op is submitted. */
+/* launch.c. The kernel of a launch or a node: func, or kern if func is NULL. */
+static inline const void *sim_kernel_of(const CUDA_KERNEL_NODE_PARAMS *params) {
+  return params->func ? (const void *)params->func : (const void *)params->kern;
+}
+/* params must stay valid until the op is submitted. */
 CUresult sim_kernel_op(const CUDA_KERNEL_NODE_PARAMS *params, struct sim_op *op);
 CUresult sim_kernel_prepare(struct sim_function *function, struct sim_ctx *ctx); /* call unlocked */
 

@@ -67,7 +67,7 @@ static bool shape_valid(const CUDA_KERNEL_NODE_PARAMS *p) {
 
 CUresult sim_kernel_op(const CUDA_KERNEL_NODE_PARAMS *params, struct sim_op *op) {
   struct sim_function *function;
-  CUresult result = sim_function_get(params->func ? (const void *)params->func : (const void *)params->kern, &function);
+  CUresult result = sim_function_get(sim_kernel_of(params), &function);
   if (result)
     return result;
   if (!shape_valid(params) || (params->kernelParams && params->extra))
@@ -102,7 +102,7 @@ static CUresult launch(const CUDA_KERNEL_NODE_PARAMS *params, CUstream handle) {
     result = sim_kernel_op(params, &op);
   if (result)
     return result;
-  struct sim_function *function = (struct sim_function *)(params->func ? (void *)params->func : (void *)params->kern);
+  struct sim_function *function = (struct sim_function *)(uintptr_t)sim_kernel_of(params);
   struct sim_ctx *ctx = sim_ctx_owner(sim_stream_ctx(stream));
   if (function->ctx && function->ctx != ctx)
     return CUDA_ERROR_INVALID_HANDLE;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "sim/program/image.h"
+#include "sim/program/jit_options.h"
 
 /* A CUmodule or a CUlibrary. A library's module is created on request and shares its image. */
 struct sim_module {
@@ -63,11 +64,19 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image) {
   return result;
 }
 
+static const char *load_error(CUresult result) {
+  return result == CUDA_ERROR_INVALID_PTX ? "error   : not a valid PTX text" : NULL;
+}
+
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options,
                             void **optionValues) {
-  if (numOptions && (options == NULL || optionValues == NULL))
-    return CUDA_ERROR_INVALID_VALUE;
-  return cuModuleLoadData(module, image);
+  struct sim_jit_options jit;
+  CUresult result = sim_jit_options_read(numOptions, options, optionValues, &jit);
+  if (result)
+    return result;
+  result = cuModuleLoadData(module, image);
+  sim_jit_options_answer(&jit, load_error(result));
+  return result;
 }
 
 CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin) { return cuModuleLoadData(module, fatCubin); }
@@ -167,6 +176,37 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, c
   return sim_image_global(module->image, module->ctx, name, dptr, bytes);
 }
 
+static CUresult reference_of(CUmodule handle, const char *name, bool surface, struct sim_reference **reference) {
+  struct sim_module *module;
+  CUresult result = get(handle, &module_kind, &module);
+  if (result)
+    return result;
+  if (name == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  *reference = sim_image_reference(module->image, name, surface);
+  return *reference ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuModuleGetTexRef(CUtexref *pTexRef, CUmodule hmod, const char *name) {
+  struct sim_reference *reference;
+  CUresult result = reference_of(hmod, name, false, &reference);
+  if (result == CUDA_SUCCESS && pTexRef == NULL)
+    result = CUDA_ERROR_INVALID_VALUE;
+  if (result == CUDA_SUCCESS)
+    *pTexRef = (CUtexref)reference;
+  return result;
+}
+
+CUresult cuModuleGetSurfRef(CUsurfref *pSurfRef, CUmodule hmod, const char *name) {
+  struct sim_reference *reference;
+  CUresult result = reference_of(hmod, name, true, &reference);
+  if (result == CUDA_SUCCESS && pSurfRef == NULL)
+    result = CUDA_ERROR_INVALID_VALUE;
+  if (result == CUDA_SUCCESS)
+    *pSurfRef = (CUsurfref)reference;
+  return result;
+}
+
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) {
   CUresult result = sim_ready();
   if (result)
@@ -190,30 +230,36 @@ static CUresult library_make(CUlibrary *library, struct sim_image *image) {
 CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions, void **jitOptionsValues,
                            unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues,
                            unsigned int numLibraryOptions) {
-  (void)jitOptions, (void)jitOptionsValues, (void)numJitOptions;
   (void)libraryOptions, (void)libraryOptionValues, (void)numLibraryOptions;
   struct sim_image *image;
+  struct sim_jit_options jit;
   CUresult result = sim_ready();
+  if (result == CUDA_SUCCESS)
+    result = sim_jit_options_read(numJitOptions, jitOptions, jitOptionsValues, &jit);
   if (result)
     return result;
   if (library == NULL || code == NULL)
     return CUDA_ERROR_INVALID_VALUE;
   result = sim_image_load(code, NULL, &image);
+  sim_jit_options_answer(&jit, load_error(result));
   return result ? result : library_make(library, image);
 }
 
 CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions,
                                void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions,
                                void **libraryOptionValues, unsigned int numLibraryOptions) {
-  (void)jitOptions, (void)jitOptionsValues, (void)numJitOptions;
   (void)libraryOptions, (void)libraryOptionValues, (void)numLibraryOptions;
   struct sim_image *image;
+  struct sim_jit_options jit;
   CUresult result = sim_ready();
+  if (result == CUDA_SUCCESS)
+    result = sim_jit_options_read(numJitOptions, jitOptions, jitOptionsValues, &jit);
   if (result)
     return result;
   if (library == NULL || fileName == NULL)
     return CUDA_ERROR_INVALID_VALUE;
   result = sim_image_load_file(fileName, NULL, &image);
+  sim_jit_options_answer(&jit, load_error(result));
   return result ? result : library_make(library, image);
 }
 

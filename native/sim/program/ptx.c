@@ -70,6 +70,7 @@ static size_t type_bytes(const struct lexer *lexer) {
 /* ---- declarations ------------------------------------------------------------------------------------------------ */
 
 struct declared {
+  enum sim_ptx_kind kind;
   const char *name;
   size_t name_length, element, count, align;
   bool open;     /* an array without a length: it has the length of its initialiser */
@@ -106,7 +107,7 @@ static void dimension(struct lexer *lexer, struct declared *out) {
  * has no name. */
 static bool declarator(struct lexer *lexer, struct declared *out) {
   bool value = false; /* after the equals sign */
-  *out = (struct declared){.element = out->element, .align = out->align, .count = 1};
+  *out = (struct declared){.kind = out->kind, .element = out->element, .align = out->align, .count = 1};
   while (next(lexer) && !is_char(lexer, ",;)")) {
     size_t type = type_bytes(lexer);
     if (is_char(lexer, "="))
@@ -117,6 +118,8 @@ static bool declarator(struct lexer *lexer, struct declared *out) {
       break;
     else if (value)
       continue;
+    else if (is(lexer, ".texref") || is(lexer, ".surfref"))
+      out->kind = is(lexer, ".texref") ? SIM_PTX_TEXTURE : SIM_PTX_SURFACE;
     else if (is(lexer, ".align") && next(lexer))
       out->align = strtoul(lexer->word, NULL, 10);
     else if (is_char(lexer, "["))
@@ -177,8 +180,8 @@ static struct sim_ptx_kernel *entry(struct lexer *lexer, struct sim_ptx *out) {
   return kernel;
 }
 
-static void globals(struct lexer *lexer, struct sim_ptx *out) {
-  struct declared one = {0};
+static void globals(struct lexer *lexer, enum sim_ptx_kind kind, struct sim_ptx *out) {
+  struct declared one = {.kind = kind};
   do {
     struct sim_ptx_variable *variable = NULL;
     if (!declarator(lexer, &one))
@@ -188,7 +191,8 @@ static void globals(struct lexer *lexer, struct sim_ptx *out) {
       out->no_memory = true;
       return;
     }
-    *variable = (struct sim_ptx_variable){one.name, one.name_length, bytes_of(&one), out->variables};
+    uint64_t bytes = one.kind == SIM_PTX_BYTES ? bytes_of(&one) : 0;
+    *variable = (struct sim_ptx_variable){one.kind, one.name, one.name_length, bytes, out->variables};
     out->variables = variable;
   } while (is_char(lexer, ","));
 }
@@ -211,7 +215,9 @@ void sim_ptx_read(const char *text, struct sim_ptx *out) {
     if (depth == 0 && is(&lexer, ".entry"))
       body = entry(&lexer, out);
     else if (depth == 0 && (is(&lexer, ".global") || is(&lexer, ".const")))
-      globals(&lexer, out);
+      globals(&lexer, SIM_PTX_BYTES, out);
+    else if (depth == 0 && (is(&lexer, ".tex") || is(&lexer, ".surf"))) /* the older way to declare a reference */
+      globals(&lexer, is(&lexer, ".tex") ? SIM_PTX_TEXTURE : SIM_PTX_SURFACE, out);
     else if (depth > 0 && body && is(&lexer, ".local"))
       locals(&lexer, body);
     out->versioned |= is(&lexer, ".version");

@@ -23,7 +23,10 @@ struct sim_ptx_kernel {
   struct sim_ptx_kernel *next;
 };
 
+enum sim_ptx_kind { SIM_PTX_BYTES, SIM_PTX_TEXTURE, SIM_PTX_SURFACE };
+
 struct sim_ptx_variable {
+  enum sim_ptx_kind kind; /* a texture or surface reference has no bytes */
   const char *name;
   size_t name_length;
   uint64_t bytes;
