@@ -16,7 +16,7 @@ root = pytest.mark.skipif(os.geteuid() != 0, reason="bench/duel/run needs root")
 
 
 def evasion(name: str, **changes: object) -> Evasion:
-    given = {"kind": "uneven", "about": "a | b", "devices": 1, "grants": 1, "open": "", **changes}
+    given = {"kind": "uneven", "about": "a | b", "devices": 1, "grants": 1, "open": "", "options": "", "seconds": 0.0, **changes}
     return Evasion(name=name, **given)
 
 

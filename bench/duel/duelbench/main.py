@@ -55,7 +55,7 @@ def _outcome(evasion: Evasion, program: Path, seconds: float, rounds: int) -> re
     verdict = judge.Verdict("broken", "-")
     try:
         while len(played) < rounds:
-            played.append(play(evasion, program, seconds))
+            played.append(play(evasion, program, max(seconds, evasion.seconds)))
             verdict = decide(played, bool(evasion.open))
             if len(played) == 1 and (verdict.good or evasion.of_memory):
                 break

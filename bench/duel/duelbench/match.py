@@ -85,7 +85,9 @@ class _Match:
 
     def evaders(self) -> list[_Tenant]:
         milli = EVADER_MILLI // self.evasion.grants
-        options = {"devices": str(self.evasion.devices)} if self.evasion.devices > 1 else {}
+        options = dict(word.split("=", 1) for word in self.evasion.options.split())
+        if self.evasion.devices > 1:
+            options["devices"] = str(self.evasion.devices)
         return [self.tenant(milli, self.evasion.name, **options) for _ in range(self.evasion.grants)]
 
     def books(self) -> list[Json]:

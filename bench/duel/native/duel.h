@@ -12,16 +12,21 @@ enum { US = 1000, MS = 1000000, MIB = 1 << 20 };
 
 /* `about`: what it tries, for the table. `devices`: how many its grant has, each with an honest tenant; 0 means 1.
  * `grants`: the share split into so many grants with a process each; 0 means 1. `open`: why it may win, where SECURITY.md
- * says that nothing holds it; NULL for all others. */
+ * says that nothing holds it; NULL for all others. `options`: further ones of `gpushare run`, as
+ * `class=interactive`. `bare`: it calls `start` itself. `seconds`:
+ * how long it is watched at least, where its work comes in lumps that a short look would count in or out. */
 struct evasion {
   const char *name, *about;
   void (*run)(void);
-  int devices, grants;
-  const char *open;
+  int devices, grants, seconds;
+  const char *open, *options;
+  bool bare;
 };
 
 /* Of the kinds of evasions; each list ends with an entry without a name. */
-extern const struct evasion own_evasions[], uneven_evasions[], stream_evasions[], capture_evasions[], memory_evasions[];
+extern const struct evasion own_evasions[], uneven_evasions[], stream_evasions[], capture_evasions[], graph_evasions[],
+    callback_evasions[], order_evasions[], function_evasions[], copy_evasions[], process_evasions[], grant_evasions[],
+    guest_evasions[], memory_evasions[];
 
 /* The primary context of the first device, current in the first thread, and a spinning kernel in it. */
 struct duel {

@@ -118,18 +118,22 @@ static const struct {
   const char *kind;
   const struct evasion *evasions;
 } kinds[] = {
-    {"control", own_evasions},      {"uneven", uneven_evasions}, {"streams", stream_evasions},
-    {"captures", capture_evasions}, {"memory", memory_evasions},
+    {"control", own_evasions},       {"uneven", uneven_evasions},      {"streams", stream_evasions},
+    {"captures", capture_evasions},  {"graphs", graph_evasions},       {"callbacks", callback_evasions},
+    {"order", order_evasions},       {"functions", function_evasions}, {"copies", copy_evasions},
+    {"processes", process_evasions}, {"grants", grant_evasions},       {"guest", guest_evasions},
+    {"memory", memory_evasions},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 static void list(void) {
   for (int k = 0; k < KINDS; k++)
     for (const struct evasion *e = kinds[k].evasions; e->name; e++)
-      printf("{\"name\": \"%s\", \"kind\": \"%s\", \"about\": \"%s\", \"devices\": %d, \"grants\": %d, \"open\": "
-             "\"%s\"}\n",
-             e->name, kinds[k].kind, e->about, e->devices ? e->devices : 1, e->grants ? e->grants : 1,
-             e->open ? e->open : "");
+      printf(
+          "{\"name\": \"%s\", \"kind\": \"%s\", \"about\": \"%s\", \"devices\": %d, \"grants\": %d, \"open\": \"%s\", "
+          "\"options\": \"%s\", \"seconds\": %d}\n",
+          e->name, kinds[k].kind, e->about, e->devices ? e->devices : 1, e->grants ? e->grants : 1,
+          e->open ? e->open : "", e->options ? e->options : "", e->seconds);
 }
 
 int main(int argc, char **argv) {
@@ -143,7 +147,8 @@ int main(int argc, char **argv) {
   for (int k = 0; k < KINDS; k++)
     for (const struct evasion *e = kinds[k].evasions; e->name; e++)
       if (strcmp(e->name, name) == 0) {
-        start(device);
+        if (!e->bare)
+          start(device);
         e->run();
         return 1;
       }

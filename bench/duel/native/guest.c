@@ -1,0 +1,169 @@
+/* What a program can do to a library in its own process. */
+#define _GNU_SOURCE
+#include <malloc.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "duel.h"
+#include "page/gs_page.h"
+
+/* Says that a profiler is loaded, so that no marks are recorded; then few and deep batches. */
+static void injected(void) {
+  if (!getenv("CUDA_INJECTION64_PATH")) {
+    char *words[] = {(char *)"duel", (char *)"injected", NULL};
+    setenv("CUDA_INJECTION64_PATH", "/nonexistent", 1);
+    execv("/proc/self/exe", words);
+  }
+  start(0);
+  CUstream stream = new_stream();
+  begin();
+  for (;;) {
+    for (int i = 0; i < 40; i++)
+      spin(stream, 10 * MS);
+    while (cuStreamQuery(stream) == CUDA_ERROR_NOT_READY)
+      sleep_ns(MS);
+  }
+}
+
+/* The address space may not grow any more: whoever needs memory for a stream gets none. The heap is grown before. */
+static void no_memory(void) {
+  enum { BLOCKS = 20000, BLOCK = 4096 };
+  static void *block[BLOCKS];
+  long pages = 0;
+  FILE *file = fopen("/proc/self/statm", "r");
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  for (int i = 0; i < BLOCKS; i++)
+    block[i] = malloc(BLOCK);
+  for (int i = 0; i < BLOCKS; i++)
+    free(block[i]);
+  spin(NULL, US);
+  wait_all();
+  if (!file || fscanf(file, "%ld", &pages) != 1)
+    must_at(CUDA_ERROR_OUT_OF_MEMORY, "statm");
+  struct rlimit limit = {(rlim_t)pages * 4096, RLIM_INFINITY};
+  setrlimit(RLIMIT_AS, &limit);
+  begin();
+  for (;;) {
+    CUstream stream[32];
+    for (int i = 0; i < 32; i++) {
+      stream[i] = new_stream();
+      spin(stream[i], 5 * MS);
+    }
+    for (int i = 0; i < 32; i++) {
+      MUST(cuStreamSynchronize(stream[i]));
+      if (i % 2)
+        MUST(cuStreamDestroy_v2(stream[i]));
+    }
+  }
+}
+
+static pthread_t victim;
+
+static void hold_still(int signal) {
+  (void)signal;
+  sleep_ns(300 * (uint64_t)MS);
+}
+
+static void *short_work(void *unused) {
+  MUST(cuCtxSetCurrent(duel.context));
+  CUstream stream = new_stream();
+  for (;;) {
+    for (int i = 0; i < 20; i++)
+      spin(stream, 20 * US);
+    MUST(cuStreamSynchronize(stream));
+  }
+  return unused;
+}
+
+static void *stop_it(void *unused) {
+  for (;;) {
+    pthread_kill(victim, SIGUSR1);
+    sleep_ns(310 * (uint64_t)MS);
+  }
+  return unused;
+}
+
+/* A thread is stopped by a signal wherever it happens to be, as collectors of garbage do; another submits meanwhile. */
+static void signalled(void) {
+  signal(SIGUSR1, hold_still);
+  if (pthread_create(&victim, NULL, short_work, NULL) != 0)
+    must_at(CUDA_ERROR_OUT_OF_MEMORY, "pthread_create");
+  thread(stop_it, NULL);
+  begin();
+  flood(duel.spin, new_stream(), 10 * MS, 8);
+}
+
+/* The driver itself, past the interposer: the preload is dropped, the driver is taken from where the grant has it. */
+static void other_path(void) {
+  const char *grant = getenv("GPUSHARE_GRANT_DIR");
+  char path[512], *words[] = {(char *)"duel", (char *)"other-path", NULL};
+  if (getenv("LD_PRELOAD") && grant) {
+    snprintf(path, sizeof path, "%s/driver", grant);
+    setenv("LD_LIBRARY_PATH", path, 1);
+    unsetenv("LD_PRELOAD");
+    execv("/proc/self/exe", words);
+  }
+  start(0);
+  begin();
+  flood(duel.spin, new_stream(), 10 * MS, 8);
+}
+
+static struct gs_usage *usage_page(void) {
+  char line[512];
+  void *at = NULL;
+  FILE *maps = fopen("/proc/self/maps", "r");
+  while (maps && fgets(line, sizeof line, maps))
+    if (strstr(line, "/usage"))
+      sscanf(line, "%p", &at);
+  if (!at)
+    must_at(CUDA_ERROR_NOT_FOUND, "the usage page");
+  return at;
+}
+
+static void *lies(void *page) {
+  struct gs_usage *usage = page;
+  for (;;) {
+    for (uint32_t i = 0; i < 4; i++) {
+      struct gs_slot_device *device = &usage->slot[i].device[0];
+      __atomic_store_n(&device->busy_ns, 0, __ATOMIC_RELAXED);
+      __atomic_store_n(&device->launches, 0, __ATOMIC_RELAXED);
+      __atomic_store_n(&device->inflight, 0, __ATOMIC_RELAXED);
+      __atomic_store_n(&device->queue_end_ns, 0, __ATOMIC_RELAXED);
+    }
+    sleep_ns(20 * US);
+  }
+  return NULL;
+}
+
+/* Writes into the page what it likes. */
+static void forged(void) {
+  thread(lies, usage_page());
+  begin();
+  flood(duel.spin, new_stream(), 10 * MS, 8);
+}
+
+#define GUEST "the interposer is a guest in the tenant's process"
+
+const struct evasion guest_evasions[] = {
+    {.name = "injected",
+     .about = "CUDA_INJECTION64_PATH is set: no marks; batches of 400 ms",
+     .run = injected,
+     .seconds = 10,
+     .bare = true},
+    {.name = "no-memory", .about = "RLIMIT_AS leaves no memory for the books of streams", .run = no_memory},
+    {.name = "signalled", .about = "a thread is held in signal handlers wherever it is", .run = signalled},
+    {.name = "other-path",
+     .about = "the preload is dropped, the driver opened where it is",
+     .run = other_path,
+     .bare = true,
+     .open = GUEST},
+    {.name = "forged", .about = "the usage page says nothing was done", .run = forged, .open = GUEST},
+    {0},
+};
