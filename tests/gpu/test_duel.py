@@ -16,7 +16,8 @@ root = pytest.mark.skipif(os.geteuid() != 0, reason="bench/duel/run needs root")
 
 
 def evasion(name: str, **changes: object) -> Evasion:
-    given = {"kind": "uneven", "about": "a | b", "devices": 1, "grants": 1, "open": "", "options": "", "seconds": 0.0, **changes}
+    counts = {"devices": 1, "grants": 1, "seconds": 0.0}
+    given = {"kind": "uneven", "about": "a | b", "open": "", "options": "", **counts, **changes}
     return Evasion(name=name, **given)
 
 

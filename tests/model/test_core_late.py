@@ -113,6 +113,15 @@ def test_long_kernels_take_nobody_elses_guarantee(guarantees, kernel):
     assert executed[1] >= 0.98 * guarantees[1] / 1000 - 1.5 * kernel / duration
 
 
+@pytest.mark.parametrize("depth", [40 * MS, 200 * MS])
+def test_many_processes_with_long_kernels_take_nobody_elses_guarantee(depth):
+    """After a revoke, the hardware gives the process of the other one sixteenth of the device."""
+    m = machine({"guarantee": 250, "depth": depth, "processes": 15}, {"guarantee": 750})
+    charged, executed = m.shares(20 * SECOND)
+    assert executed[1] >= 0.73
+    assert abs(charged[0] - executed[0]) <= 0.02
+
+
 def test_a_borrower_with_long_kernels_pays_all_of_them():
     m = Model()
     m.add(0, guarantee=500)

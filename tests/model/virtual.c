@@ -51,12 +51,18 @@ static struct virtual_tenant *member(struct virtual_device *device, int32_t i) {
   return &device->tenant[device->members[i]];
 }
 
+static int processes(const struct virtual_tenant *t) { return t->processes ? (int)t->processes : 1; }
+
+/* Processes between which the device is sliced. */
 static int count_running(struct virtual_device *device) {
   int running = 0;
   for (int32_t i = 0; i < device->nmembers; i++)
-    running += member(device, i)->queued > 0;
+    running += member(device, i)->queued > 0 ? processes(member(device, i)) : 0;
   return running;
 }
+
+/* How long a queue takes with so many processes on the device. */
+static double takes(const struct virtual_tenant *t, int running) { return t->queued * running / processes(t); }
 
 static bool endless(const struct virtual_tenant *t) { return t->work > 1e300; }
 
@@ -66,7 +72,7 @@ static double until_change(const struct virtual_node *node, struct virtual_devic
   double first = 1.0 / 0.0;
   for (int32_t i = 0; i < device->nmembers; i++) {
     const struct virtual_tenant *t = member(device, i);
-    double dry = t->queued * running, ready = (double)(t->ready_ns - node->now_ns);
+    double dry = takes(t, running), ready = (double)(t->ready_ns - node->now_ns);
     if (t->queued > 0 && (t->gap || !(t->held && endless(t) && !t->stopped)) && dry < first)
       first = dry;
     if (t->gap && t->work > 0 && t->ready_ns > node->now_ns && ready < first)
@@ -81,8 +87,8 @@ static void execute(const struct virtual_node *node, struct virtual_device *devi
     struct virtual_tenant *t = member(device, i);
     if (t->queued <= 0)
       continue;
-    t->executed += (double)dt / running;
-    t->queued -= (double)dt / running;
+    t->executed += (double)dt * processes(t) / running;
+    t->queued -= (double)dt * processes(t) / running;
     if (t->queued >= 1)
       continue;
     t->queued = 0;
@@ -115,10 +121,11 @@ static void look(const struct virtual_node *node, struct virtual_device *device,
   if (!t->stopped)
     t->waiting = t->work > 0 && !t->held && node->now_ns >= t->ready_ns;
   if (t->queued > 0)
-    t->busy_until_ns = (uint64_t)((double)node->now_ns + t->queued * running);
+    t->busy_until_ns = (uint64_t)((double)node->now_ns + takes(t, running));
   *view = (struct gs_core_view){
       .waiting = t->waiting,
       .live = t->live,
+      .running = t->queued > 0 ? t->processes : 0,
       .launches = t->launches,
       .busy_ns = (uint64_t)t->executed,
       .busy_until_ns = t->says_busy_until_ns ? t->says_busy_until_ns : t->busy_until_ns,

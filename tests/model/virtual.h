@@ -17,10 +17,11 @@ enum { VIRTUAL_GRANTS = 256, VIRTUAL_DEVICES = 16 };
 struct virtual_tenant {
   uint32_t guarantee, limit, weight, workload;
   int32_t tier;
-  uint64_t depth;  /* length of the queue that it maintains */
-  uint64_t kernel; /* with a gap: length of the one kernel that it submits at a time */
-  uint64_t gap;    /* pause after each kernel, as in a host-bound program; 0: it keeps `depth` queued */
-  double work;     /* device time it still wants to submit; infinity: endless */
+  uint64_t depth;     /* length of the queue that it maintains */
+  uint32_t processes; /* that share its queue, and between which the device is sliced evenly; 0: 1 */
+  uint64_t kernel;    /* with a gap: length of the one kernel that it submits at a time */
+  uint64_t gap;       /* pause after each kernel, as in a host-bound program; 0: it keeps `depth` queued */
+  double work;        /* device time it still wants to submit; infinity: endless */
   double queued, executed;
   uint32_t stopped, live, held, waiting;
   uint64_t launches;

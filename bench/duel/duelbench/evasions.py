@@ -18,8 +18,8 @@ _FLAGS = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wstr
 @dataclass(frozen=True)
 class Evasion:
     """`devices`: of its grant, each with an honest tenant. `grants`: what its share is split into, a process each.
-    `open`: why nothing holds it; empty for all that must be held. `options`: further ones of `gpushare run`, as words of
-    `name=value`. `seconds`: the shortest duel that says something."""
+    `open`: why nothing holds it; empty for all that must be held. `options`: further ones of `gpushare run`, as words
+    of `name=value`. `seconds`: the shortest duel that says something."""
 
     name: str
     kind: str

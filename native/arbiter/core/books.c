@@ -73,10 +73,13 @@ static void pay(int64_t *bucket, int64_t credit) {
   *bucket = *bucket - credit < -DEBT_MAX ? -DEBT_MAX : *bucket - credit;
 }
 
-/* How much of a span of device time is paid by the guarantee of a grant that is charged 1 of 1 + core->tails parts.
+/* The hardware slices the device evenly between processes, not between grants. */
+static uint64_t parts(const struct core_grant *g) { return g->view.running ? g->view.running : 1; }
+
+/* How much of a span of device time is paid by the guarantee of a grant that is charged its parts of core->sharers.
  * Nothing if the grant is in debt. */
 static int64_t due(const struct gs_core *core, const struct core_grant *g, int64_t span) {
-  __int128 share = (__int128)core_rate(core, g) * span * (1 + core->tails);
+  __int128 share = (__int128)core_rate(core, g) * span * (int64_t)core->sharers / (int64_t)parts(g);
   int64_t whole = span * CREDIT_PER_NS;
   return g->credit <= 0 ? 0 : share < whole ? (int64_t)share : whole;
 }
@@ -112,11 +115,17 @@ static bool is_tail(const struct gs_core *core, int32_t m) {
   return core->grant[m].revoked_ns && !(core->phase == CORE_DRAINING && m == core->holder);
 }
 
-static unsigned count_tails(const struct gs_core *core) {
-  unsigned n = 0;
-  for (int i = 0; i < core->nmembers; i++)
-    n += is_tail(core, core->members[i]);
-  return n;
+static void count_sharers(struct gs_core *core) {
+  uint64_t tails = 0, holders = 0;
+  for (int i = 0; i < core->nmembers; i++) {
+    const struct core_grant *g = &core->grant[core->members[i]];
+    if (is_tail(core, core->members[i]))
+      tails += parts(g);
+    else if ((g->held && !g->rests) || (core->phase == CORE_DRAINING && core->members[i] == core->holder))
+      holders += parts(g);
+  }
+  core->tails = tails;
+  core->sharers = tails + core_max(holders, 1);
 }
 
 /* After a revoke, kernels of a gang may spin for others of the gang that the revoke delays. That counts as a cost of
@@ -143,16 +152,17 @@ static void charge_tail(struct gs_core *core, struct core_grant *g, uint64_t dt,
   }
 }
 
-/* Revoked grants that have not drained run at the same time as the holders. The hardware slices the device evenly, so
- * each of them pays an equal part. Returns the time that they were charged for. */
-static uint64_t charge_tails(struct gs_core *core, uint64_t dt, uint64_t until, unsigned sharers) {
+/* Revoked grants that have not drained run at the same time as the holders, and each pays its parts. Returns the time
+ * that they were charged for. */
+static uint64_t charge_tails(struct gs_core *core, uint64_t dt, uint64_t until, uint64_t sharers) {
   uint64_t charged = 0;
   for (int i = 0; i < core->nmembers && sharers; i++) {
     struct core_grant *g = &core->grant[core->members[i]];
     if (!is_tail(core, core->members[i]))
       continue;
-    charge_tail(core, g, charge_spin_to_switch_reserve(core, g, dt / sharers), until);
-    charged += dt / sharers;
+    uint64_t part = (uint64_t)((unsigned __int128)dt * parts(g) / sharers);
+    charge_tail(core, g, charge_spin_to_switch_reserve(core, g, part), until);
+    charged += part;
   }
   return charged;
 }
@@ -226,12 +236,12 @@ static void charge_holders(struct gs_core *core, uint64_t dt, uint64_t until) {
     charge_holder(core, &core->grant[last], left, until);
 }
 
-static void charge_terms(struct gs_core *core, uint64_t from, uint64_t to, unsigned tails) {
+static void charge_terms(struct gs_core *core, uint64_t from, uint64_t to) {
   bool ends = !core->wanted && core->phase == CORE_HELD;
   for (uint64_t t = from; t < to;) {
     ends = ends && core->term_end_ns > t && core->term_end_ns < to;
     uint64_t end = ends ? core->term_end_ns : to;
-    charge_holders(core, end - t - charge_tails(core, end - t, end, tails + 1), end);
+    charge_holders(core, end - t - charge_tails(core, end - t, end, core->sharers), end);
     t = end;
     if (!core->wanted && core->phase == CORE_HELD && core->term_end_ns <= t)
       ends = renew(core, t);
@@ -278,24 +288,26 @@ void core_advance(struct gs_core *core, uint64_t now) {
     return;
   uint64_t from = core->now_ns, dt = now - from;
   core->stats.wall_ns += dt;
-  unsigned tails = count_tails(core);
-  core->tails = tails;
+  count_sharers(core);
   for (int i = 0; i < core->nmembers; i++) {
     struct core_grant *g = &core->grant[core->members[i]];
     grow(core, g, dt);
     if (g->was_waiting && !g->held)
       g->stats.wait_ns += dt;
     /* pauses count as running time; sleep, unused leases and time that the device gave to others' tails do not */
-    if (g->revoked_ns || (g->held && g->view.launches != g->launches_at_lease))
-      g->resident_ns += (core_min(core_max(core_idle_since(g) + QUIET_NS, from), now) - from) / (tails + 1);
+    if (g->revoked_ns || (g->held && g->view.launches != g->launches_at_lease)) {
+      uint64_t span = core_min(core_max(core_idle_since(g) + QUIET_NS, from), now) - from;
+      uint64_t beside = g->revoked_ns ? core->sharers : core->tails + parts(g);
+      g->resident_ns += (uint64_t)((unsigned __int128)span * parts(g) / beside);
+    }
   }
   uint64_t end = busy_end(core, from, now);
   if (core->phase == CORE_HELD && core_joined(core))
     note_excess(core, dt);
-  charge_terms(core, from, end, tails);
+  charge_terms(core, from, end);
   uint64_t rest = now - end;
-  if (rest && tails)
-    rest -= charge_tails(core, rest, now, tails);
+  if (rest && core->tails)
+    rest -= charge_tails(core, rest, now, core->tails);
   if (core->phase == CORE_DRAINING) {
     core->stats.switch_ns += rest;
   } else {

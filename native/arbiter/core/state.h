@@ -160,7 +160,9 @@ struct core_grant {
 struct gs_core {
   struct gs_arbiter_config config;
   uint64_t now_ns;
-  int64_t tails; /* number of revoked grants that still run during the span being charged */
+  /* Of the span being charged. tails: processes of revoked grants that still run; sharers: with those of the holders,
+   * which is the number of parts that the hardware cuts the device into. */
+  uint64_t tails, sharers;
   enum core_phase phase;
   /* held: the grant with precedence among those with a main lease; draining: the one that had it, or -1; free: -1 */
   int32_t holder;
