@@ -1,21 +1,31 @@
-/* Calls that choose where managed memory is placed. */
+/* Calls that choose where managed memory and plain memory of the program are placed. */
 #ifndef GPUSHARE_HOOKS_PREFETCH_H
 #define GPUSHARE_HOOKS_PREFETCH_H
 
-#include "interposer/hooks/copies.h"
+#include "interposer/hooks/call.h"
 #include "interposer/process/process.h"
 
 static inline CUmemLocation gs_device_place(CUdevice device) {
   return (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device};
 }
 
-struct gs_around_prefetch {
-  struct gs_around_copy copy;
-};
-CUresult gs_before_prefetch(struct gs_around_prefetch *around, const CUmemLocation *places, size_t count,
-                            CUstream stream);
-CUresult gs_after_prefetch(struct gs_around_prefetch *around, CUresult result);
+CUresult gs_do_prefetch(const struct gs_call *call, CUdeviceptr address, size_t bytes, CUmemLocation place,
+                        unsigned int flags, CUstream stream);
 
-CUresult gs_before_advise(CUmem_advise advice, CUmemLocation place);
+/* A batch as its calls describe it: place i is of the addresses from first[i] on. */
+struct gs_batch {
+  CUdeviceptr *address;
+  size_t *bytes;
+  size_t count;
+  CUmemLocation *place;
+  size_t *first;
+  size_t places;
+  unsigned long long flags;
+  bool discard; /* what the memory holds may be lost */
+};
+CUresult gs_do_prefetch_batch(const struct gs_call *call, struct gs_batch batch, CUstream stream);
+
+CUresult gs_do_advise(const struct gs_call *call, CUdeviceptr address, size_t bytes, CUmem_advise advice,
+                      CUmemLocation place);
 
 #endif

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "sim/memory/memory.h"
 #include "sim/model/model.h"
 
 static CUresult check(const void *out, CUdevice device) {
@@ -187,6 +188,8 @@ CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev) 
     *pi = (int)info->pci_device;
   if (attrib == CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)
     *pi = (int)info->pci_domain;
+  if (attrib == CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS)
+    *pi = sim_pageable();
   if (attrib == CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED)
     *pi = (int)sim_hello.preempt;
   return CUDA_SUCCESS;

@@ -1,18 +1,25 @@
-/* Memory hints: validated but otherwise without effect on the simulated device. */
+/* Memory hints: validated. Managed memory is not moved, because all memory is equally close; it is charged to its device
+ * for as long as it lives. Plain memory of the program takes device memory where it is moved to (pageable.c). */
 #include "sim/memory/memory.h"
 
-/* Performs the checks of a real driver. Nothing is moved, because all memory is equally close. */
-static CUresult hint(CUdeviceptr address, size_t bytes) {
+/* Performs the checks of a real driver. */
+static CUresult hint(CUdeviceptr address, size_t bytes, bool *plain) {
   CUresult result = sim_ready();
   if (result != CUDA_SUCCESS)
     return result;
   sim_ranges_lock();
   struct sim_range *range = sim_range_find(address);
   bool fits = range && bytes > 0 && bytes <= range->bytes - (address - range->base);
-  if (!fits || range->kind != SIM_RANGE_MANAGED)
+  *plain = !range && address && bytes > 0 && bytes < SIM_ADDRESS_SPACE && sim_pageable();
+  if (!*plain && (!fits || range->kind != SIM_RANGE_MANAGED))
     result = CUDA_ERROR_INVALID_VALUE;
   sim_ranges_unlock();
   return result;
+}
+
+/* Where a location's memory is; -1: the host. */
+static CUdevice place_of(CUmemLocation location) {
+  return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : -1;
 }
 
 static bool location_valid(CUmemLocation location) {
@@ -24,22 +31,27 @@ static bool location_valid(CUmemLocation location) {
 
 enum { CPU_DEVICE = -1, ADVISE_FIRST = 1, ADVISE_LAST = 6 };
 
-static CUresult advise(CUdeviceptr address, size_t bytes, int advice) {
+/* Plain memory is at its preferred location at once: a program that advises so touches it. */
+static CUresult advise(CUdeviceptr address, size_t bytes, int advice, CUdevice device) {
+  bool plain;
   if (advice < ADVISE_FIRST || advice > ADVISE_LAST)
     return CUDA_ERROR_INVALID_VALUE;
-  return hint(address, bytes);
+  CUresult result = hint(address, bytes, &plain);
+  if (result == CUDA_SUCCESS && plain && advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION &&
+      (device == CPU_DEVICE || sim_device_valid(device)))
+    sim_pageable_move(address, bytes, device);
+  return result;
 }
 
 CUresult cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice device) {
-  CUresult result = advise(devPtr, count, advice);
+  CUresult result = advise(devPtr, count, advice, device);
   if (result == CUDA_SUCCESS && device != CPU_DEVICE && !sim_device_valid(device))
     return CUDA_ERROR_INVALID_DEVICE;
   return result;
 }
 
 CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUmemLocation location) {
-  (void)location; /* ignored for half of the kinds of advice */
-  return advise(devPtr, count, advice);
+  return advise(devPtr, count, advice, place_of(location)); /* which half of the kinds of advice ignore */
 }
 
 static void nothing(void *payload) { (void)payload; }
@@ -55,10 +67,15 @@ static CUresult order(CUstream handle) {
 }
 
 static CUresult prefetch(CUdeviceptr address, size_t bytes, CUmemLocation to, CUstream stream) {
-  CUresult result = hint(address, bytes);
+  bool plain;
+  CUresult result = hint(address, bytes, &plain);
   if (result == CUDA_SUCCESS && !location_valid(to))
     result = CUDA_ERROR_INVALID_DEVICE;
-  return result == CUDA_SUCCESS ? order(stream) : result;
+  if (result == CUDA_SUCCESS)
+    result = order(stream);
+  if (result == CUDA_SUCCESS && plain)
+    sim_pageable_move(address, bytes, place_of(to));
+  return result;
 }
 
 static CUmemLocation location_of(CUdevice device) {
@@ -81,8 +98,9 @@ static CUresult hint_batch(const CUdeviceptr *addresses, const size_t *sizes, si
     return result;
   if (!addresses || !sizes || count == 0 || flags)
     return CUDA_ERROR_INVALID_VALUE;
+  bool plain;
   for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
-    result = hint(addresses[i], sizes[i]);
+    result = hint(addresses[i], sizes[i], &plain);
   return result == CUDA_SUCCESS ? order(stream) : result;
 }
 
@@ -94,7 +112,15 @@ static CUresult prefetch_batch(const CUdeviceptr *addresses, const size_t *sizes
   for (size_t i = 0; i < nplaces; i++)
     if (!location_valid(places[i]) || starts[i] >= count || (i > 0 && starts[i] <= starts[i - 1]))
       return CUDA_ERROR_INVALID_VALUE;
-  return hint_batch(addresses, sizes, count, flags, stream);
+  CUresult result = hint_batch(addresses, sizes, count, flags, stream);
+  for (size_t i = 0, place = 0; i < count && result == CUDA_SUCCESS; i++) {
+    bool plain;
+    if (place + 1 < nplaces && starts[place + 1] == i)
+      place++;
+    if (hint(addresses[i], sizes[i], &plain) == CUDA_SUCCESS && plain)
+      sim_pageable_move(addresses[i], sizes[i], place_of(places[place]));
+  }
+  return result;
 }
 
 CUresult cuMemPrefetchBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs,
@@ -113,7 +139,8 @@ CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr *dptrs, size_t *sizes, si
 }
 
 static CUresult attach(CUstream stream, CUdeviceptr address) {
-  CUresult result = hint(address, 1);
+  bool plain;
+  CUresult result = hint(address, 1, &plain);
   return result == CUDA_SUCCESS ? order(stream) : result;
 }
 

@@ -211,4 +211,11 @@ unsigned sim_element_bytes(CUarray_format format, unsigned channels); /* 0: not 
 enum sim_copy_mode { SIM_COPY_ASYNC, SIM_COPY_SYNC };
 CUresult sim_copy_submit(const CUDA_MEMCPY3D *params, CUstream stream, enum sim_copy_mode mode);
 
+/* ---- pageable.c: plain memory of the program --------------------------------------------------------------------- */
+
+/* Whether the devices can use it. */
+bool sim_pageable(void);
+/* Moves pages to a device, or to the host (device < 0). Where a device has no room they stay on the host: a hint. */
+void sim_pageable_move(CUdeviceptr address, size_t bytes, CUdevice device);
+
 #endif
