@@ -38,7 +38,7 @@ class Evasion:
 def build(into: Path) -> Path:
     """The program. Raises CalledProcessError; the compiler has said why."""
     into.mkdir(parents=True, exist_ok=True)
-    types = [_API / "gs_cuda_types.h", _API / "gs_cuda.h"]
+    types = sorted(_API.glob("gs_cuda*.h"))
     subprocess.run([sys.executable, ROOT / "native" / "sim" / "api" / "gen_stubs.py", into, *types], check=True)
     program = into / "duel"
     includes = [f"-I{path}" for path in (NATIVE, into, ROOT / "native")]
