@@ -50,15 +50,23 @@ static bool reap(struct gs_time *time, struct gs_time_device *device) {
   return go;
 }
 
+/* How long what is in flight takes beside the grant's other processes. Called with the lock held. */
+static uint64_t rest_of(struct gs_time_device *device, uint64_t now) {
+  uint32_t residents = __atomic_load_n(&device->residents, __ATOMIC_RELAXED);
+  return gs_rest(device, now) * (residents > 1 ? residents : 1);
+}
+
 /* Checks a device whose lease was revoked; returns when to check again; 0: drained. */
 static uint64_t drain(struct gs_time_device *device) {
   uint64_t now, rest;
   bool drained;
   gs_biased_take(&device->lock);
   now = gs_now();
-  rest = gs_rest(device, now);
-  /* A rank that may still submit, or is about to, does not count as drained. */
-  drained = rest < GS_DRAINED_NS && !gs_under_cut(device) && __atomic_load_n(&device->claims, __ATOMIC_SEQ_CST) == 0;
+  rest = rest_of(device, now);
+  /* A rank that may still submit, or is about to, does not count as drained; nor does a process with work that is like
+   * nothing before it, however short it is taken to be. */
+  drained = rest < GS_DRAINED_NS && device->meter->unobserved == 0 && !gs_under_cut(device) &&
+            __atomic_load_n(&device->claims, __ATOMIC_SEQ_CST) == 0;
   if (drained) {
     __atomic_store_n(&device->slot->drained, device->draining, __ATOMIC_RELEASE);
     gs_notice_turn(device, device->draining, now);
@@ -78,7 +86,7 @@ static uint64_t drain(struct gs_time_device *device) {
 
 static uint64_t in_flight(struct gs_time_device *device, uint64_t now) {
   gs_biased_take(&device->lock);
-  uint64_t rest = gs_rest(device, now);
+  uint64_t rest = rest_of(device, now);
   gs_biased_drop(&device->lock);
   return rest;
 }
