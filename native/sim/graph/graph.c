@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sim/graph/conditions.h"
 #include "sim/program/image.h"
 
 struct sim_kind sim_graph_kind = {sizeof(struct sim_graph), 0x67726170, NULL};
@@ -121,14 +122,54 @@ void sim_node_free(struct sim_graph_node *node) {
   }
   if (node->child)
     sim_graph_free(node->child);
+  if (node->bodies)
+    sim_bodies_free(node->bodies);
   drop_op(node);
   free(node->deps);
   sim_handle_free(&sim_node_kind, node);
 }
 
+/* ---- bodies of conditional nodes --------------------------------------------------------------------------------- */
+
+struct sim_bodies *sim_bodies_empty(int type, unsigned count, struct sim_condition_handle *handle) {
+  struct sim_bodies *bodies = calloc(1, sizeof *bodies + count * sizeof(struct sim_graph *));
+  if (bodies) {
+    *bodies = (struct sim_bodies){.type = type, .count = count, .handle = handle};
+    handle->refs++;
+  }
+  return bodies;
+}
+
+void sim_bodies_free(struct sim_bodies *bodies) {
+  for (unsigned i = 0; i < bodies->count; i++)
+    if (bodies->graph[i])
+      sim_graph_free(bodies->graph[i]);
+  sim_condition_release(bodies->handle);
+  free(bodies);
+}
+
+struct sim_bodies *sim_bodies_clone(const struct sim_bodies *bodies) {
+  struct sim_bodies *copy = sim_bodies_empty(bodies->type, bodies->count, bodies->handle);
+  for (unsigned i = 0; copy && i < copy->count; i++) {
+    copy->graph[i] = sim_graph_clone(bodies->graph[i]);
+    if (copy->graph[i] == NULL) {
+      sim_bodies_free(copy);
+      return NULL;
+    }
+    copy->graph[i]->internal = copy->graph[i]->body = true;
+  }
+  return copy;
+}
+
 /* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
-struct sim_graph *sim_graph_new(void) { return sim_handle_new(&sim_graph_kind); }
+struct sim_graph *sim_graph_new(void) {
+  static uint64_t ids;
+  struct sim_graph *graph = sim_handle_new(&sim_graph_kind);
+  if (graph)
+    graph->id = ++ids;
+  return graph;
+}
 
 void sim_object_release(struct sim_user_object *object, unsigned count) {
   object->refs = object->refs > count ? object->refs - count : 0;
@@ -147,6 +188,9 @@ void sim_graph_free(struct sim_graph *graph) {
     next = node->next;
     sim_node_free(node);
   }
+  for (unsigned i = 0; i < graph->nconditions; i++)
+    sim_condition_release(graph->conditions[i]);
+  free(graph->conditions);
   struct sim_owned *owned = graph->owned;
   sim_handle_free(&sim_graph_kind, graph);
   for (struct sim_owned *next; owned; owned = next) {
@@ -171,9 +215,11 @@ static bool clone_node(struct sim_graph *copy, struct sim_graph_node *node) {
     made->child = sim_graph_clone(node->child);
   if (made->child)
     made->child->internal = true;
+  if (node->bodies)
+    made->bodies = sim_bodies_clone(node->bodies);
   made->deps = malloc((node->ndeps + 1) * sizeof *made->deps);
   made->ndeps = made->deps ? node->ndeps : 0;
-  return made->deps && (made->child || !node->child);
+  return made->deps && (made->child || !node->child) && (made->bodies || !node->bodies);
 }
 
 struct sim_graph_node *sim_node_clone(const struct sim_graph *copy, const struct sim_graph_node *node) {

@@ -26,6 +26,7 @@ struct sim_graph_node {
   struct sim_op op;    /* payload and params point to copies owned by this node */
   void *arguments;     /* kernel nodes: kernelParams and the values they point to, in one block */
   struct sim_graph *child;
+  struct sim_bodies *bodies; /* of a conditional node */
   CUevent event;
   struct sim_graph_memory *memory;
 };
@@ -46,9 +47,15 @@ struct sim_owned {
 struct sim_graph {
   uint32_t magic;
   bool internal; /* belongs to a child node or an executable: the program cannot destroy it */
+  bool body;     /* of a conditional node */
+  uint64_t id;
+  unsigned
+      executables; /* made from it and not destroyed; counted for graphs with conditional nodes, which may have one */
   struct sim_graph_node *nodes;
   unsigned nnodes;
   struct sim_owned *owned;
+  struct sim_condition_handle **conditions; /* handles created for it */
+  unsigned nconditions;
 };
 
 extern struct sim_kind sim_graph_kind, sim_node_kind, sim_object_kind;
@@ -86,6 +93,8 @@ struct sim_graph_exec {
   uint32_t magic;
   struct sim_graph *graph; /* a clone: node->origin refers to the program's nodes */
   uint64_t flags;
+  struct sim_graph *source; /* counts this executable, if it still is the graph source_id */
+  uint64_t source_id;
   struct sim_mark *last; /* end of the latest launch: launches of one executable run one after another */
 };
 CUresult sim_exec_get(CUgraphExec handle, struct sim_graph_exec **exec); /* with or without sim_lock */

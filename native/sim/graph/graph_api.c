@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sim/graph/conditions.h"
 #include "sim/graph/graph.h"
 
 CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags) {
@@ -38,7 +39,7 @@ CUresult cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph) {
   if (phGraphClone == NULL)
     return CUDA_ERROR_INVALID_VALUE;
   for (const struct sim_graph_node *node = graph->nodes; node; node = node->next)
-    if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->type == CU_GRAPH_NODE_TYPE_MEM_FREE)
+    if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->type == CU_GRAPH_NODE_TYPE_MEM_FREE || node->bodies)
       return CUDA_ERROR_NOT_SUPPORTED;
   sim_lock();
   *phGraphClone = (CUgraph)sim_graph_clone(graph);

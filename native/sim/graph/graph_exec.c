@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sim/graph/conditions.h"
 #include "sim/graph/graph.h"
 #include "sim/program/image.h"
 #include "sim/memory/memory.h"
@@ -30,7 +31,9 @@ static CUresult prepare_kernels(const struct sim_graph *graph) {
   for (const struct sim_graph_node *node = graph->nodes; node && result == CUDA_SUCCESS; node = node->next) {
     if (node->child)
       result = prepare_kernels(node->child);
-    if (node->type != CU_GRAPH_NODE_TYPE_KERNEL)
+    for (unsigned i = 0; node->bodies && i < node->bodies->count && result == CUDA_SUCCESS; i++)
+      result = prepare_kernels(node->bodies->graph[i]);
+    if (node->type != CU_GRAPH_NODE_TYPE_KERNEL || result)
       continue;
     const CUDA_KERNEL_NODE_PARAMS *params = node->op.params;
     struct sim_function *function;
@@ -65,6 +68,14 @@ static CUresult upload_memory(const struct sim_graph_exec *exec) {
   return result;
 }
 
+static bool bodies_valid(const struct sim_graph *graph) {
+  for (const struct sim_graph_node *node = graph->nodes; node; node = node->next)
+    for (unsigned i = 0; node->bodies && i < node->bodies->count; i++)
+      if (!sim_bodies_valid(node->bodies->graph[i]))
+        return false;
+  return true;
+}
+
 static CUresult instantiate(CUgraphExec *out, CUgraph handle, uint64_t flags) {
   struct sim_ctx *ctx;
   struct sim_graph *graph;
@@ -77,6 +88,9 @@ static CUresult instantiate(CUgraphExec *out, CUgraph handle, uint64_t flags) {
     return CUDA_ERROR_INVALID_VALUE;
   if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)
     return CUDA_ERROR_NOT_SUPPORTED;
+  bool conditional = sim_graph_conditional(graph);
+  if (graph->body || (conditional && (graph->executables || !bodies_valid(graph))))
+    return CUDA_ERROR_INVALID_VALUE;
   sim_lock();
   struct sim_graph_node **order = sim_graph_order(graph);
   struct sim_graph_exec *exec = order ? sim_handle_new(&exec_kind) : NULL;
@@ -94,6 +108,9 @@ static CUresult instantiate(CUgraphExec *out, CUgraph handle, uint64_t flags) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   exec->graph->internal = true;
   exec->flags = flags;
+  exec->source = graph;
+  exec->source_id = graph->id;
+  graph->executables += conditional;
   result = prepare_kernels(exec->graph);
   if (result) {
     cuGraphExecDestroy((CUgraphExec)exec);
@@ -139,6 +156,8 @@ CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
     return result;
   sim_lock();
   sim_mark_release(exec->last);
+  if (exec->source->id == exec->source_id && exec->source->executables)
+    exec->source->executables--;
   sim_graph_free(exec->graph); /* work in flight has its own copies of everything it needs */
   sim_handle_free(&exec_kind, exec);
   sim_unlock();
@@ -208,15 +227,37 @@ static CUresult commit_memory(const struct sim_graph_exec *exec) {
 
 static CUresult submit_graph(const struct sim_graph *graph, struct sim_stream *stream, bool *counted);
 
+/* Runs the bodies that the condition selects, one after another. A loop whose body has no kernel that could end it runs
+ * once, since a real one would have such a kernel; a loop whose kernels do not end it becomes a kernel without end. */
+static CUresult submit_bodies(const struct sim_bodies *bodies, struct sim_stream *stream, bool *counted) {
+  enum { MAX_ITERATIONS = 1 << 18 };
+  const struct sim_op endless = {.resource = SIM_COMPUTE, .duration_ns = SIM_SPIN_NS, .node_type = SIM_NODE_NONE};
+  CUresult result = CUDA_SUCCESS;
+  int selected = sim_bodies_selected(bodies);
+  if (bodies->type != CU_GRAPH_COND_TYPE_WHILE || (selected == 0 && !sim_bodies_change(bodies->graph[0])))
+    return selected < 0 ? CUDA_SUCCESS : submit_graph(bodies->graph[selected], stream, counted);
+  for (unsigned i = 0; i < MAX_ITERATIONS && result == CUDA_SUCCESS && sim_bodies_selected(bodies) == 0; i++) {
+    uint64_t before = sim_condition_changes();
+    result = submit_graph(bodies->graph[0], stream, counted);
+    if (sim_condition_changes() == before)
+      break; /* it would do the same again */
+  }
+  if (result == CUDA_SUCCESS && sim_bodies_selected(bodies) == 0 && !sim_enqueue(stream, &endless, false, false))
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  return result;
+}
+
 static CUresult submit_node(const struct sim_graph_node *node, struct sim_stream *stream, bool *counted) {
   struct sim_event *event = (struct sim_event *)node->event;
   switch (node->type) {
     case CU_GRAPH_NODE_TYPE_GRAPH: return submit_graph(node->child, stream, counted);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return sim_event_record(event, stream);
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return sim_event_wait(event, stream);
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL: return submit_bodies(node->bodies, stream, counted);
     default:
       if (!sim_enqueue(stream, &node->op, false, !*counted))
         return CUDA_ERROR_OUT_OF_MEMORY;
+      sim_condition_change(&node->op);
       *counted = true; /* the launch takes one place in the stream's queue, not one per node */
       return CUDA_SUCCESS;
   }
@@ -242,6 +283,7 @@ static CUresult launch(struct sim_graph_exec *exec, struct sim_stream *stream) {
     return result;
   if (exec->last && !sim_enqueue_wait(stream, exec->last))
     return CUDA_ERROR_OUT_OF_MEMORY;
+  sim_conditions_begin(exec->graph);
   result = submit_graph(exec->graph, stream, &counted);
   struct sim_mark *mark = sim_mark_new(stream->ctx->device);
   if (mark == NULL || !sim_enqueue_mark(stream, mark)) {
@@ -255,6 +297,8 @@ static CUresult launch(struct sim_graph_exec *exec, struct sim_stream *stream) {
 
 /* A captured launch becomes a child graph node. Requires sim_lock. */
 static CUresult capture_launch(struct sim_graph_exec *exec, struct sim_stream *stream) {
+  if (sim_graph_conditional(exec->graph))
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   struct sim_op op = {.resource = SIM_INSTANT, .node_type = CU_GRAPH_NODE_TYPE_GRAPH};
   CUresult result = stream->capture->append(stream, &op);
   if (result)

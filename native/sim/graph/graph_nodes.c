@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sim/graph/conditions.h"
 #include "sim/graph/graph.h"
 #include "sim/program/image.h"
 
@@ -60,6 +61,7 @@ CUresult sim_spec_of(const CUgraphNodeParams *params, struct sim_node_spec *spec
       return CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_EMPTY:
     case CU_GRAPH_NODE_TYPE_GRAPH:
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
@@ -110,6 +112,7 @@ CUresult sim_graph_add(CUgraphNode *out, CUgraph handle, const CUgraphNode *deps
   struct sim_graph *graph, *child = NULL;
   struct sim_node_spec spec;
   struct sim_graph_memory *memory = NULL;
+  struct sim_bodies *bodies = NULL;
   CUresult result = sim_graph_get(handle, &graph);
   if (result)
     return result;
@@ -118,7 +121,7 @@ CUresult sim_graph_add(CUgraphNode *out, CUgraph handle, const CUgraphNode *deps
   result = check_deps(graph, deps, ndeps);
   if (result == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_GRAPH) {
     result = sim_graph_get(params->graph, &child);
-    if (result == CUDA_SUCCESS && child == graph)
+    if (result == CUDA_SUCCESS && (child == graph || sim_graph_conditional(child)))
       result = CUDA_ERROR_INVALID_VALUE;
   }
   bool event = params->type == CU_GRAPH_NODE_TYPE_WAIT_EVENT || params->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD;
@@ -126,6 +129,8 @@ CUresult sim_graph_add(CUgraphNode *out, CUgraph handle, const CUgraphNode *deps
     result = CUDA_ERROR_INVALID_VALUE;
   if (result == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
     result = alloc_address(&params->alloc, &memory);
+  if (result == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_CONDITIONAL)
+    result = sim_bodies_new(&params->conditional, &bodies);
   if (result == CUDA_SUCCESS)
     result = sim_spec_of(params, &spec);
   if (result)
@@ -136,6 +141,7 @@ CUresult sim_graph_add(CUgraphNode *out, CUgraph handle, const CUgraphNode *deps
   if (node) {
     node->ctx = spec.ctx;
     node->memory = memory;
+    node->bodies = bodies;
     if (event)
       node->event = params->event;
     if (child)
@@ -152,7 +158,7 @@ CUresult sim_graph_add(CUgraphNode *out, CUgraph handle, const CUgraphNode *deps
 
 CUresult sim_node_update(struct sim_graph_node *node, const CUgraphNodeParams *params, bool executable) {
   struct sim_node_spec spec;
-  if (node->type != params->type)
+  if (node->type != params->type || node->bodies)
     return CUDA_ERROR_INVALID_VALUE;
   CUresult result = sim_spec_of(params, &spec);
   if (result)

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sim/graph/conditions.h"
 #include "sim/graph/graph.h"
 
 /* The executable's node that was cloned from the program's node; NULL: none. */
@@ -108,6 +109,8 @@ static unsigned position(const struct sim_graph_node *node) {
   return i;
 }
 
+static CUgraphExecUpdateResult compare_bodies(const struct sim_bodies *old, const struct sim_bodies *new);
+
 /* Compares two graphs node by node, in order of addition. Reports the first difference and its kind. */
 static CUgraphExecUpdateResult compare(const struct sim_graph *old, const struct sim_graph *new,
                                        struct sim_graph_node **bad) {
@@ -129,16 +132,45 @@ static CUgraphExecUpdateResult compare(const struct sim_graph *old, const struct
       if (result)
         return result;
     }
+    if (a->bodies) {
+      CUgraphExecUpdateResult result = compare_bodies(a->bodies, b->bodies);
+      if (result)
+        return result;
+    }
   }
   *bad = b;
   return a || b ? CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED : CU_GRAPH_EXEC_UPDATE_SUCCESS;
+}
+
+static CUgraphExecUpdateResult compare_bodies(const struct sim_bodies *old, const struct sim_bodies *new) {
+  struct sim_graph_node *inner = NULL;
+  CUgraphExecUpdateResult result = CU_GRAPH_EXEC_UPDATE_SUCCESS;
+  if (old->type != new->type || old->count != new->count)
+    return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
+  for (unsigned i = 0; i < old->count && !result; i++)
+    result = compare(old->graph[i], new->graph[i], &inner);
+  return result;
+}
+
+static bool take_over(struct sim_graph *old, const struct sim_graph *new);
+
+/* The kernels that are taken over name the new graph's handle. */
+static bool take_over_bodies(struct sim_bodies *old, const struct sim_bodies *new) {
+  new->handle->refs++;
+  sim_condition_release(old->handle);
+  old->handle = new->handle;
+  for (unsigned i = 0; i < old->count; i++)
+    if (!take_over(old->graph[i], new->graph[i]))
+      return false;
+  return true;
 }
 
 static bool take_over(struct sim_graph *old, const struct sim_graph *new) {
   struct sim_graph_node *a = old->nodes;
   for (const struct sim_graph_node *b = new->nodes; a && b; a = a->next, b = b->next) {
     a->event = b->event;
-    if (!sim_node_set_op(a, &b->op) || (a->child && !take_over(a->child, b->child)))
+    if (!sim_node_set_op(a, &b->op) || (a->child && !take_over(a->child, b->child)) ||
+        (a->bodies && !take_over_bodies(a->bodies, b->bodies)))
       return false;
   }
   return true;

@@ -29,6 +29,10 @@ struct sim_op {
   /* For SIM_COMPUTE; may be NULL. Polled from the time the device reaches the kernel. The kernel spins until it returns
    * true and then takes duration_ns. The same restrictions as for run apply. */
   bool (*meet)(void *payload);
+  /* The effect of a kernel on a conditional handle, which it has when it is submitted in a graph: 0 is no handle. */
+  uint64_t condition;
+  bool counts;    /* decrements its value; otherwise sets it to this: */
+  unsigned value; /* new value of the handle */
   /* Graph node type when captured (CUgraphNodeType). graph.c derives the results of cuGraph*NodeGetParams from the
    * payload for the types it knows. SIM_NODE_NONE: cannot be captured (STREAM_CAPTURE_UNSUPPORTED). */
   int node_type;

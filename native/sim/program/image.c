@@ -27,6 +27,13 @@ CUresult sim_function_get(const void *handle, struct sim_function **function) {
 /* spin_ns, or its mangled C++ name. */
 static bool spins(const char *name) { return strcmp(name, "spin_ns") == 0 || strncmp(name, "_Z7spin_ns", 10) == 0; }
 
+static enum sim_effect effect_of(const char *name) {
+  if (strcmp(name, "set_conditional") == 0 || strncmp(name, "_Z15set_conditional", 19) == 0)
+    return SIM_SETS_CONDITION;
+  bool counts = strcmp(name, "count_conditional") == 0 || strncmp(name, "_Z17count_conditional", 21) == 0;
+  return counts ? SIM_COUNTS_CONDITION : SIM_NO_EFFECT;
+}
+
 bool sim_collective(const char *name) { return strncmp(name, "ncclDevKernel", sizeof "ncclDevKernel" - 1) == 0; }
 
 static struct sim_function *add_function(struct sim_image *image, struct sim_ctx *ctx, const char *name,
@@ -40,6 +47,7 @@ static struct sim_function *add_function(struct sim_image *image, struct sim_ctx
   function->image = image;
   function->ctx = ctx;
   function->spins = function->name && spins(function->name);
+  function->effect = function->name ? effect_of(function->name) : SIM_NO_EFFECT;
   function->collective = function->name && sim_collective(function->name);
   struct sim_function **at = &image->functions;
   while (*at)

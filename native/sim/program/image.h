@@ -9,11 +9,16 @@
 
 struct sim_image;
 
+/* What a kernel does to the conditional handle that is its first argument; determined by its name. set_conditional sets
+ * it to its second argument, of 32 bits; count_conditional decrements it. */
+enum sim_effect { SIM_NO_EFFECT, SIM_SETS_CONDITION, SIM_COUNTS_CONDITION };
+
 /* Behind both CUfunction and CUkernel: programs pass either to a launch. */
 struct sim_function {
   uint32_t magic;
   bool spins;      /* its first argument is its duration */
   bool collective; /* determined by its name; see meeting.c */
+  enum sim_effect effect;
   char *name;
   struct sim_image *image;
   struct sim_ctx *ctx; /* context of a module's function; NULL for a library's kernel, which belongs to no context */

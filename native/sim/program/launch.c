@@ -55,6 +55,27 @@ static CUresult set_duration(const struct sim_function *function, void *const *p
   return result;
 }
 
+/* What the kernel does to a condition; see enum sim_effect. */
+static CUresult set_effect(const struct sim_function *function, void *const *params, void *const *extra,
+                           struct sim_op *op) {
+  uint32_t value = 0;
+  size_t bytes;
+  if (function->effect == SIM_NO_EFFECT)
+    return CUDA_SUCCESS;
+  if (!arguments(params, extra, 1, &op->condition))
+    return CUDA_ERROR_INVALID_VALUE;
+  op->counts = function->effect == SIM_COUNTS_CONDITION;
+  if (op->counts)
+    return CUDA_SUCCESS;
+  const unsigned char *buffer = params ? NULL : argument_buffer(extra, &bytes);
+  const void *from = params ? params[1] : bytes >= sizeof op->condition + sizeof value ? buffer + 8 : NULL;
+  if (from == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  memcpy(&value, from, sizeof value);
+  op->value = value;
+  return CUDA_SUCCESS;
+}
+
 static bool shape_valid(const CUDA_KERNEL_NODE_PARAMS *p) {
   if (p->gridDimX == 0 || p->gridDimY == 0 || p->gridDimZ == 0 || p->gridDimX > INT32_MAX)
     return false;
@@ -76,7 +97,8 @@ CUresult sim_kernel_op(const CUDA_KERNEL_NODE_PARAMS *params, struct sim_op *op)
                         .node_type = CU_GRAPH_NODE_TYPE_KERNEL,
                         .params = params,
                         .params_bytes = sizeof *params};
-  return set_duration(function, params->kernelParams, params->extra, op);
+  result = set_effect(function, params->kernelParams, params->extra, op);
+  return result ? result : set_duration(function, params->kernelParams, params->extra, op);
 }
 
 /* Loads what a kernel needs in a context before it can run there. */
