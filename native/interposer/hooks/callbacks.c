@@ -8,6 +8,7 @@
 #include "interposer/hooks/callbacks.h"
 #include "interposer/hooks/graphs/nodes.h"
 #include "interposer/time/thread.h"
+#include "interposer/time/waits.h"
 
 enum { PLACES = 512 /* a power of two, and of eight */ };
 
@@ -88,13 +89,15 @@ static CUresult enter(void) {
   return result;
 }
 
-CUresult gs_before_host_function(CUhostFn *function) {
+CUresult gs_before_host_function(CUhostFn *function, CUstream stream) {
   exchange(function);
+  gs_stream_clouded(stream);
   return enter();
 }
 
-CUresult gs_before_callback(CUstreamCallback *function) {
+CUresult gs_before_callback(CUstreamCallback *function, CUstream stream) {
   unsigned place;
+  gs_stream_clouded(stream);
   if (*function && joined() && (place = place_of((void **)callback, (void *)*function)) != PLACES)
     *function = callback_place[place];
   return enter();

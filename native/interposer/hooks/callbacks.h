@@ -6,8 +6,8 @@
 #include "interposer/hooks/graphs/graphs.h"
 #include "interposer/process/process.h"
 
-CUresult gs_before_host_function(CUhostFn *function);
-CUresult gs_before_callback(CUstreamCallback *function);
+CUresult gs_before_host_function(CUhostFn *function, CUstream stream);
+CUresult gs_before_callback(CUstreamCallback *function, CUstream stream);
 
 struct gs_around_host_node {
   CUDA_HOST_NODE_PARAMS node; /* as the driver gets it */

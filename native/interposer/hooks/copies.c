@@ -5,11 +5,13 @@
 #include "interposer/memory/reserve.h"
 #include "interposer/time/capture.h"
 #include "interposer/time/marks.h"
+#include "interposer/time/repeat.h"
 #include "interposer/time/streams.h"
 #include "interposer/time/waits.h"
 
 enum {
   LONG_COPY_BYTES = 256 << 10, /* ~10 us on PCIe 4; two events cost half of that */
+  SHORT_COPY_BYTES = 16 << 10, /* a few us from pageable memory */
   KEY_COPY = 1 << 8,           /* no function or graph has an address this low */
   KEY_FILL = 2 << 8
 };
@@ -137,8 +139,12 @@ CUresult gs_before_copy(struct gs_around_copy *around, enum gs_copy direction, s
     return result;
   if (direction == GS_COPY_WITHIN || direction == GS_COPY_UNKNOWN)
     return gs_submit(&around->submission, KEY_COPY | size_class(bytes), stream);
-  if (bytes < LONG_COPY_BYTES || captured(stream))
+  if (captured(stream))
     return CUDA_SUCCESS;
+  if (bytes < LONG_COPY_BYTES) {
+    gs_stream_clouded(stream);
+    return CUDA_SUCCESS;
+  }
   around->marked = gs_stream_known(stream);
   if (around->marked && around->marked->queue.open.launches > 0)
     gs_mark_record(around->marked, false);
@@ -162,6 +168,11 @@ CUresult gs_before_copy_wait(struct gs_around_copy_wait *around, enum gs_copy di
   if (!gs_enter(&result))
     return result;
   around->stream = gs_stream_known(stream);
+  /* how long the program waits says little about kernels, unless the device measures when they are done */
+  if (bytes >= LONG_COPY_BYTES && around->stream && !captured(stream) && gs_stream_open(around->stream))
+    gs_mark_record(around->stream, false);
+  if (around->stream && bytes >= SHORT_COPY_BYTES)
+    gs_stream_clouded(stream);
   gs_before_wait(around->stream);
   return CUDA_SUCCESS;
 }

@@ -9,8 +9,10 @@ CUresult gs_before_sync_stream(struct gs_around_sync_stream *around, CUstream st
   CUresult result = CUDA_SUCCESS;
   around->stream = NULL;
   around->repeat = gs_repeat_wait(stream);
-  if (around->repeat)
+  if (around->repeat) {
+    around->tick = gs_ticks_read();
     return CUDA_SUCCESS;
+  }
   around->active = gs_enter(&result);
   if (!around->active)
     return result;
@@ -24,10 +26,12 @@ CUresult gs_after_sync_stream(struct gs_around_sync_stream *around, CUresult res
   if (result != CUDA_SUCCESS)
     return result;
   if (around->repeat) {
-    if (GS_LIKELY(gs_repeat_waited(around->repeat)))
+    if (GS_LIKELY(gs_repeat_waited(around->repeat, around->tick))) {
       gs_memory_synced(around->repeat->stream->device->ordinal);
-    else
+    } else {
+      gs_wait_began(around->repeat->stream, around->tick);
       gs_stream_synced(around->repeat->stream);
+    }
     return result;
   }
   if (!around->active)
@@ -49,8 +53,14 @@ CUresult gs_before_query_stream(struct gs_around_query_stream *around, CUstream 
 }
 
 CUresult gs_after_query_stream(struct gs_around_query_stream *around, CUresult result) {
-  if (result == CUDA_SUCCESS && around->stream)
+  if (!around->stream)
+    return result;
+  if (result == CUDA_SUCCESS) {
+    gs_stream_seen_idle(around->stream);
     gs_stream_synced(around->stream);
+  } else if (result == CUDA_ERROR_NOT_READY) {
+    gs_stream_seen_busy(around->stream);
+  }
   return result;
 }
 
@@ -96,7 +106,7 @@ CUresult gs_after_event_record(struct gs_around_event_record *around, CUresult r
 CUresult gs_before_event_wait(struct gs_around_event_wait *around, CUevent event) {
   CUresult result = CUDA_SUCCESS;
   around->event = event;
-  around->stream = gs_enter(&result) ? gs_stream_emptied_by(event) : NULL;
+  around->stream = gs_enter(&result) ? gs_stream_behind(event, &around->emptied) : NULL;
   if (around->stream)
     gs_before_wait(around->stream);
   return result;
@@ -105,20 +115,24 @@ CUresult gs_before_event_wait(struct gs_around_event_wait *around, CUevent event
 CUresult gs_before_event_query(struct gs_around_event_query *around, CUevent event) {
   CUresult result = CUDA_SUCCESS;
   around->event = event;
-  around->stream = gs_enter(&result) ? gs_stream_emptied_by(event) : NULL;
+  around->stream = gs_enter(&result) ? gs_stream_behind(event, &around->emptied) : NULL;
   return result;
 }
 
-/* emptied: the result of gs_stream_emptied_by before the call. It is checked again, because another thread may have
- * submitted work to the stream during the wait. */
-static void event_done(CUevent event, struct gs_stream *emptied) {
-  if (emptied && gs_stream_emptied_by(event) == emptied)
-    gs_stream_synced(emptied);
+/* Whether the event's stream is empty now that the event is done: another thread may have submitted work to the stream
+ * during the wait. */
+static bool is_empty(CUevent event, const struct gs_stream *stream) {
+  bool emptied;
+  return gs_stream_behind(event, &emptied) == stream && emptied;
 }
 
 CUresult gs_after_event_wait(struct gs_around_event_wait *around, CUresult result) {
-  if (result == CUDA_SUCCESS)
-    event_done(around->event, around->stream);
+  if (result == CUDA_SUCCESS && around->stream) {
+    if (around->emptied && is_empty(around->event, around->stream))
+      gs_stream_synced(around->stream);
+    else
+      gs_stream_was_busy(around->stream);
+  }
   for (uint32_t i = 0; i < gs_process->ndevices && result == CUDA_SUCCESS; i++)
     /* the event's device is not known here, and drivers may shrink the pools of any device at a wait */
     gs_memory_synced((int)i);
@@ -126,8 +140,14 @@ CUresult gs_after_event_wait(struct gs_around_event_wait *around, CUresult resul
 }
 
 CUresult gs_after_event_query(struct gs_around_event_query *around, CUresult result) {
-  if (result == CUDA_SUCCESS)
-    event_done(around->event, around->stream);
+  if (!around->stream)
+    return result;
+  if (result == CUDA_ERROR_NOT_READY) {
+    gs_stream_seen_busy(around->stream);
+  } else if (result == CUDA_SUCCESS && around->emptied && is_empty(around->event, around->stream)) {
+    gs_stream_seen_idle(around->stream);
+    gs_stream_synced(around->stream);
+  }
   return result;
 }
 
@@ -136,4 +156,9 @@ CUresult gs_before_event_gone(CUevent event) {
   if (gs_enter(&result))
     gs_event_recorded(event, NULL);
   return result;
+}
+
+CUresult gs_before_stream_waits(CUstream stream) {
+  gs_stream_clouded(stream);
+  return CUDA_SUCCESS;
 }

@@ -7,7 +7,8 @@
 #include "interposer/time/timing.h"
 
 struct gs_around_sync_stream {
-  struct gs_repeat *repeat; /* of the last launch in the stream; then the members below are not set. Else NULL */
+  struct gs_repeat *repeat; /* of the last launch in the stream; then only `tick` is set below. Else NULL */
+  uint64_t tick;            /* when the wait began */
   bool active;              /* this process is joined */
   CUstream handle;
   struct gs_stream *stream; /* NULL: not known */
@@ -35,10 +36,11 @@ struct gs_around_event_record {
 CUresult gs_before_event_record(struct gs_around_event_record *around, CUevent event, CUstream stream);
 CUresult gs_after_event_record(struct gs_around_event_record *around, CUresult result);
 
-/* stream: the stream that is empty once the event is done; NULL: not known. */
+/* stream: the event's; NULL: not known. emptied: it is empty once the event is done. */
 struct gs_around_event_wait {
   CUevent event;
   struct gs_stream *stream;
+  bool emptied;
 };
 CUresult gs_before_event_wait(struct gs_around_event_wait *around, CUevent event);
 CUresult gs_after_event_wait(struct gs_around_event_wait *around, CUresult result);
@@ -46,10 +48,14 @@ CUresult gs_after_event_wait(struct gs_around_event_wait *around, CUresult resul
 struct gs_around_event_query {
   CUevent event;
   struct gs_stream *stream;
+  bool emptied;
 };
 CUresult gs_before_event_query(struct gs_around_event_query *around, CUevent event);
 CUresult gs_after_event_query(struct gs_around_event_query *around, CUresult result);
 
 CUresult gs_before_event_gone(CUevent event);
+
+/* The stream is about to wait for something. */
+CUresult gs_before_stream_waits(CUstream stream);
 
 #endif

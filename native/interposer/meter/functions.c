@@ -99,8 +99,8 @@ void gs_segment_learn(const struct gs_segment *segment, double took, enum gs_obs
     double ratio = function->observed < GS_METER_TRUSTED ? took / total : minimum(maximum(took / total, 0.1), 10);
     double weight =
         function->observed < GS_METER_TRUSTED || (function->shared && how != GS_OBSERVED_SHARED) ? 1.0 : 0.2;
-    /* One launch says little about the mean, unless everything has changed. */
-    if (weight < 1 && segment->launches == 1 && ratio < 4)
+    /* One launch says little about the mean. */
+    if (weight < 1 && segment->launches == 1)
       weight = 0.05;
     /* Time slices of the device are distributed unevenly: only many such segments show how long one takes. */
     if (how == GS_OBSERVED_SHARED)

@@ -1,4 +1,4 @@
-/* Internal to the meter: the functions of a segment. */
+/* Internal to the meter: the functions of a segment, and what its parts share. */
 #ifndef GPUSHARE_METER_FUNCTIONS_H
 #define GPUSHARE_METER_FUNCTIONS_H
 
@@ -18,5 +18,16 @@ enum gs_observed {
 void gs_segment_learn(const struct gs_segment *segment, double took, enum gs_observed how);
 /* Its functions may take much longer than before: their next launches are observed again. */
 void gs_segment_distrust(const struct gs_segment *segment);
+
+/* Time between two bracketed launches of a stream. */
+static inline uint64_t gs_queue_sample_every(const struct gs_queue *queue) {
+  return (uint64_t)GS_METER_SAMPLE_NS << queue->agreed;
+}
+/* Whether work took so much longer than expected that the estimate is wrong. */
+static inline bool gs_is_late(double took, double expected) { return took > 2 * expected + GS_METER_LATE_NS; }
+/* Work of the queue is no longer in flight. */
+void gs_queue_landed(struct gs_meter *meter, struct gs_queue *queue, double estimate, uint32_t unobserved);
+/* Charges by estimate, within a span that bounds the charge. Returns the charge. */
+double gs_queue_fit(struct gs_queue *queue, const struct gs_segment *segment, double want, double span);
 
 #endif

@@ -24,8 +24,6 @@ static void count_kind(struct gs_segment *segment, struct gs_function *function,
   segment->kind[i].launches += n;
 }
 
-static uint64_t sample_every(const struct gs_queue *queue) { return (uint64_t)GS_METER_SAMPLE_NS << queue->agreed; }
-
 static double mark_every(const struct gs_meter *meter, const struct gs_queue *queue) {
   double most = meter->mark_most_ns > 0 ? meter->mark_most_ns : GS_METER_MARK_NS;
   return minimum(GS_METER_MARK_NS << queue->silent / GS_METER_SILENT, most);
@@ -36,7 +34,7 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   struct gs_segment *open = &queue->open;
   double estimate = function->estimate;
   uint32_t plan = 0;
-  bool shared;
+  bool careful = gs_meter_careful(meter, now), shared;
   if (lease != meter->lease) {
     meter->leased_at = meter->lease ? now : 0;
     meter->lease = lease;
@@ -44,17 +42,21 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   shared = meter->others > 0 || now < meter->leased_at + GS_METER_TAIL_NS;
   if (!queue->anchored && queue->head == queue->tail && open->launches == 0) {
     plan |= GS_PLAN_START;
+    if (function->observed >= GS_METER_TRUSTED) /* known, but not how long it takes here */
+      plan |= GS_PLAN_MARK;
     queue->end = now;
     queue->launched_before = meter->launched;
   } else if (now >= queue->end) {
+    if (open->launches > 0 && now - queue->end > GS_METER_UNPROVEN_NS && queue->check == 0)
+      queue->check = 1 + (uint32_t)(now >> 4) % GS_METER_CHECKED;
     open->idle += (double)(now - queue->end);
     queue->end = now;
-    if (estimate >= GS_METER_ALONE_NS)
+    if (careful || estimate >= GS_METER_ALONE_NS)
       plan |= GS_PLAN_MARK;
     /* A bracket would also measure work of other streams on the device. */
     bool alone = now >= meter->end || meter->inflight < queue->inflight + 1;
     bool due = !queue->sampled && alone &&
-               (now - queue->last_sample > sample_every(queue) || function->observed < GS_METER_TRUSTED);
+               (now - queue->last_sample > gs_queue_sample_every(queue) || function->observed < GS_METER_TRUSTED);
     queue->sample_next = due && queue->repeated > 0 && estimate > GS_METER_PILE_NS;
     if (due && !queue->sample_next) {
       plan |= GS_PLAN_SAMPLE;
@@ -62,6 +64,8 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
       queue->sampled_shared = shared;
     }
   }
+  if (careful && __atomic_load_n(&queue->clouded, __ATOMIC_RELAXED))
+    plan |= GS_PLAN_START;
   queue->repeated = 0;
   queue->end += (uint64_t)estimate;
   meter->end = (meter->end > now ? meter->end : now) + (uint64_t)estimate;
@@ -84,6 +88,10 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   count_kind(open, function, estimate, 1);
   /* A new function is observed after 1, 2, 4, 8 launches. */
   double mark = mark_every(meter, queue);
+  if (careful && (open->estimate >= GS_METER_CAREFUL_MARK_NS || open->launches >= GS_METER_CAREFUL_LAUNCHES))
+    plan |= GS_PLAN_MARK;
+  if (queue->check > 0 && --queue->check == 0)
+    plan |= GS_PLAN_MARK;
   if (open->estimate >= mark || open->idle > 4 * mark ||
       (function->observed < GS_METER_TRUSTED && open->launches >= 1u << function->observed))
     plan |= GS_PLAN_MARK;
@@ -114,7 +122,7 @@ void gs_meter_repeated(struct gs_meter *meter, struct gs_queue *queue, struct gs
     open->other += estimate;
 }
 
-static void take_inflight(struct gs_meter *meter, struct gs_queue *queue, double estimate, uint32_t unobserved) {
+void gs_queue_landed(struct gs_meter *meter, struct gs_queue *queue, double estimate, uint32_t unobserved) {
   estimate = minimum(estimate, queue->inflight);
   queue->inflight -= estimate;
   meter->inflight = maximum(meter->inflight - estimate, 0);
@@ -135,7 +143,7 @@ void gs_meter_undo(struct gs_meter *meter, struct gs_queue *queue, const struct 
   for (uint32_t i = 0; i < open->kinds; i++)
     if (open->kind[i].function == function && open->kind[i].launches > 0)
       open->kind[i].launches--;
-  take_inflight(meter, queue, estimate, unobserved);
+  gs_queue_landed(meter, queue, estimate, unobserved);
   queue->end -= queue->end > (uint64_t)estimate ? (uint64_t)estimate : 0;
 }
 
@@ -158,11 +166,16 @@ struct gs_mark *gs_meter_mark(struct gs_meter *meter, struct gs_queue *queue, bo
       queue->end = now;
     }
     mark->segment = queue->open;
+    mark->segment.clouded = __atomic_load_n(&queue->clouded, __ATOMIC_RELAXED);
+    if (queue->open.launches == 1)
+      mark->segment.made = __atomic_load_n(&queue->made, __ATOMIC_RELAXED);
     mark->segment.share = minimum(1, queue->open.estimate / maximum(meter->launched - queue->launched_before, 1));
     queue->launched_before = meter->launched;
     memset(&queue->open, 0, sizeof queue->open);
   }
+  __atomic_store_n(&queue->clouded, false, __ATOMIC_RELAXED);
   mark->expected = queue->end;
+  mark->after_all = meter->end;
   queue->closed = now;
   queue->head++;
   __atomic_store_n(&meter->marks, meter->marks + 1, __ATOMIC_RELAXED);
@@ -175,7 +188,7 @@ struct gs_mark *gs_meter_oldest(struct gs_queue *queue) {
 
 static void drop_oldest(struct gs_meter *meter, struct gs_queue *queue) {
   struct gs_mark *mark = &queue->ring[queue->tail % GS_METER_RING];
-  take_inflight(meter, queue, mark->segment.estimate, mark->segment.unobserved);
+  gs_queue_landed(meter, queue, mark->segment.estimate, mark->segment.unobserved);
   queue->tail++;
   __atomic_store_n(&meter->marks, meter->marks - 1, __ATOMIC_RELAXED);
 }
@@ -183,7 +196,7 @@ static void drop_oldest(struct gs_meter *meter, struct gs_queue *queue) {
 /* Charges by estimate, within a span that bounds the charge. A launch shorter than the mean of its function may have no
  * room for the estimate; the next longer one has, so a few launches' worth is carried over. A larger remainder is not
  * by chance: the estimate is too high. */
-static double fit(struct gs_queue *queue, const struct gs_segment *segment, double want, double span) {
+double gs_queue_fit(struct gs_queue *queue, const struct gs_segment *segment, double want, double span) {
   double took = minimum(want + queue->owed, span);
   queue->owed = minimum(want + queue->owed - took, GS_METER_CARRIED * want / maximum(segment->launches, 1));
   return took;
@@ -206,23 +219,70 @@ static bool by_residency(const struct gs_segment *segment, bool alone, double la
          (!gs_segment_known_alone(segment) || gs_segment_now(segment) > GS_METER_LONG_NS);
 }
 
+/* The same for a segment whose functions are known, if what is known of them is wrong. */
+static bool known_wrongly(struct gs_meter *meter, const struct gs_mark *mark, uint32_t lease, bool alone, double lag,
+                          double resident) {
+  /* The lease has changed, but not yet what is known of others on the device. */
+  bool stale = mark->segment.lease != lease && gs_meter_last_turn(meter) <= mark->segment.first;
+  if (alone || stale || lag <= GS_METER_LAG_NS)
+    return false;
+  if (resident > 4 * gs_segment_now(&mark->segment) + GS_METER_LONG_NS)
+    gs_meter_surprise(meter, mark->recorded);
+  return gs_meter_careful(meter, mark->recorded);
+}
+
+static double after(uint64_t end, uint64_t begin) { return end > begin ? (double)(end - begin) : 0; }
+
+/* Whether the device worked for much longer after the record of the mark than expected, even if other streams had it
+ * first. */
+static bool late_mark(const struct gs_mark *mark, double total, double lag) {
+  double expected = maximum(after(mark->expected, mark->recorded_by), after(mark->after_all, mark->recorded_by));
+  double last = total / maximum(mark->segment.launches, 1); /* it had just been made */
+  return gs_is_late(lag, maximum(expected, last) + total / 4 /* small errors of many launches add up */);
+}
+
+/* The device worked for this queue from the record of the mark until it was done. If that is far from what was
+ * expected, it replaces the estimate of this part; the work that was expected to be done before the mark was recorded
+ * is still charged by estimate. */
+static double measured(const struct gs_mark *mark, bool late, double total, double lag, double since_first) {
+  double expected = after(mark->expected, mark->recorded_by);
+  if (!late && !gs_is_late(expected, lag + total / 4))
+    return total;
+  return minimum(lag + maximum(total - expected, 0), since_first);
+}
+
+/* When the first kernel began, at the earliest: its launch takes a few microseconds to make. */
+static uint64_t begin_of_first(const struct gs_segment *segment) {
+  uint64_t took = segment->made > segment->first ? segment->made - segment->first : 0;
+  return took < GS_METER_LAG_NS ? segment->first + took / 2 : segment->first;
+}
+
 /* Device time of a segment that ended at `done`, `span` after the previous one. resident: device time available to this
  * process since its first launch. */
-static double segment_busy(struct gs_queue *queue, const struct gs_mark *mark, uint64_t done, double span, double lag,
-                           bool alone, uint32_t residents, double resident) {
+static double segment_busy(struct gs_meter *meter, struct gs_queue *queue, const struct gs_mark *mark, uint64_t done,
+                           double span, double lag, bool alone, uint32_t residents, double resident) {
   const struct gs_segment *segment = &mark->segment;
   bool trusted = gs_segment_trusted(segment);
   double total = gs_segment_now(segment);
-  double since_first = done > segment->first ? minimum((double)(done - segment->first), span) : 0;
+  uint64_t first = begin_of_first(segment);
+  double since_first = done > first ? minimum((double)(done - first), span) : 0;
   since_first = maximum(since_first - segment->stalled, 0);
   if (residents > 1) {
     span /= residents;
     since_first /= residents;
   }
+  /* A mark is done a few microseconds later than the clocks show. */
+  double most = minimum(span, since_first + GS_METER_PILE_NS);
   if (!alone && trusted) {
     if (resident > 4 * total + GS_METER_LONG_NS)
       gs_segment_distrust(segment);
-    return fit(queue, segment, total, span);
+    return gs_queue_fit(queue, segment, total, most);
+  }
+  bool late = trusted && late_mark(mark, total, lag / maximum(residents, 1));
+  if (trusted && segment->clouded) {
+    if (late)
+      gs_meter_surprise(meter, mark->recorded);
+    return gs_queue_fit(queue, segment, total, most);
   }
   if (queue->previous_lag > GS_METER_LAG_NS && lag > GS_METER_LAG_NS && segment->idle < 0.02 * span &&
       since_first > 0.98 * span) {
@@ -231,16 +291,21 @@ static double segment_busy(struct gs_queue *queue, const struct gs_mark *mark, u
   }
   if (lag > GS_METER_LAG_NS && (!trusted || one_alone(mark) || without_a_gap(mark, since_first) ||
                                 (segment->launches >= GS_METER_MANY && since_first < 0.9 * total))) {
+    bool early = one_alone(mark) && gs_is_late(after(mark->expected, mark->recorded_by), lag);
+    if (early || (late && (segment->launches == 1 || !without_a_gap(mark, since_first))))
+      gs_meter_surprise(meter, mark->recorded);
     gs_segment_learn(segment, since_first, GS_OBSERVED_ALONE);
     return since_first;
   }
   if (trusted && lag > GS_METER_LAG_NS) {
     if (since_first < 0.25 * total)
       gs_segment_distrust(segment);
-    span = since_first;
+    if (late)
+      gs_meter_surprise(meter, mark->recorded);
+    total = measured(mark, late, total, lag / maximum(residents, 1), since_first);
   }
   if (trusted)
-    return fit(queue, segment, total, span);
+    return gs_queue_fit(queue, segment, total, most);
   /* No work waited, so these launches took no longer than it took to submit them; an overestimate is lowered so that a
    * sample is taken. */
   if (alone && total > since_first)
@@ -250,11 +315,13 @@ static double segment_busy(struct gs_queue *queue, const struct gs_mark *mark, u
 
 /* Work launched before a mark was done at the mark; the rest follows, but not before it was launched, since marks are
  * reaped late. */
-static void believe(struct gs_queue *queue, uint64_t done) {
+static void believe(struct gs_meter *meter, struct gs_queue *queue, uint64_t done) {
   const struct gs_segment *last = &queue->open;
   if (last->launches == 0 && queue->head != queue->tail)
     last = &queue->ring[(queue->head - 1) % GS_METER_RING].segment;
   queue->end = done + (uint64_t)queue->inflight;
+  if (meter->inflight < 1)
+    meter->end = done;
   if (last->launches > 0 && queue->end < last->first + (uint64_t)last->estimate)
     queue->end = last->first + (uint64_t)last->estimate;
 }
@@ -268,13 +335,15 @@ void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done
     bool alone = mark->segment.lease == lease && (lease & GS_METER_HELD) && !mark->segment.shared;
     uint64_t from = mark->segment.first > queue->previous_done ? mark->segment.first : queue->previous_done;
     double resident = gs_meter_resident(meter, from, done, residents);
-    if (done > from && by_residency(&mark->segment, alone, lag)) {
+    bool residency = by_residency(&mark->segment, alone, lag);
+    if (done > from && (residency || known_wrongly(meter, mark, lease, alone, lag, resident))) {
       resident = maximum(resident - mark->segment.stalled, 0);
-      gs_segment_learn(&mark->segment, resident, GS_OBSERVED_SHARED);
+      if (residency)
+        gs_segment_learn(&mark->segment, resident, GS_OBSERVED_SHARED);
       /* All streams together had no more device time. */
       gs_timeline_add(meter, from, done, resident, resident / (double)(done - from));
     } else {
-      double busy = segment_busy(queue, mark, done, span, lag, alone, residents, resident);
+      double busy = segment_busy(meter, queue, mark, done, span, lag, alone, residents, resident);
       gs_timeline_add(meter, queue->previous_done, done, busy, 1);
     }
   }
@@ -287,7 +356,7 @@ void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done
                   : queue->silent < GS_METER_SILENT_MOST ? queue->silent + 1
                                                          : GS_METER_SILENT_MOST;
   if (lag > GS_METER_LAG_NS)
-    believe(queue, done);
+    believe(meter, queue, done);
 }
 
 void gs_meter_lose(struct gs_meter *meter, struct gs_queue *queue, uint64_t now) {
@@ -318,27 +387,4 @@ void gs_meter_lose_all(struct gs_meter *meter, struct gs_queue *queue, uint64_t 
   memset(&queue->open, 0, sizeof queue->open);
   while (queue->tail != queue->head)
     drop_oldest(meter, queue);
-}
-
-bool gs_meter_check_before_sync(struct gs_queue *queue, uint64_t now) {
-  if (queue->open.launches < 2)
-    return false;
-  if (gs_segment_trusted(&queue->open) && now - queue->last_check <= sample_every(queue))
-    return false;
-  queue->last_check = now;
-  return true;
-}
-
-void gs_meter_synced(struct gs_meter *meter, struct gs_queue *queue, uint64_t now) {
-  if (queue->open.launches > 0 && queue->anchored && now > queue->previous_done) {
-    double span = (double)(now - queue->previous_done);
-    gs_timeline_add(meter, queue->previous_done, now, fit(queue, &queue->open, gs_segment_now(&queue->open), span), 1);
-  }
-  take_inflight(meter, queue, queue->inflight, queue->unobserved);
-  memset(&queue->open, 0, sizeof queue->open);
-  queue->anchored = true;
-  queue->launched_before = meter->launched;
-  queue->previous_done = now;
-  queue->previous_lag = 0;
-  queue->end = queue->closed = now;
 }

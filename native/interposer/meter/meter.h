@@ -34,8 +34,11 @@ enum {
   GS_METER_SAMPLES = 31,
   GS_METER_CARRIED = 4, /* launches' worth of estimates carried over */
   GS_METER_MANY = 25,   /* number of launches whose sum is significant for each */
-  GS_METER_FAR = 4,     /* a sample this many times the median is ignored */
-  GS_METER_EXACT = 32,  /* number of samples that a backlogged segment outweighs */
+  /* a sample this many times the median is ignored if it is also longer than GS_METER_FAR_NS: then marks and waits show
+   * it, and it is charged as measured */
+  GS_METER_FAR = 4,
+  GS_METER_FAR_NS = 50000,
+  GS_METER_EXACT = 32, /* number of samples that a backlogged segment outweighs */
   GS_METER_PIECES = 64,
   GS_METER_MARK_NS = 500000, /* estimated work per mark: a timing event costs ~2.5 us, 0.5 % of it */
   GS_METER_SILENT = 8,       /* after this many marks without information the interval doubles */
@@ -61,6 +64,16 @@ enum {
   GS_METER_UNSLICED_NS = 200000,
   /* a segment longer than this is charged by residency: over several time slices differences even out */
   GS_METER_LONG_NS = 5000000,
+  GS_METER_CAREFUL_NS = 250000000, /* after work that took much longer than estimated, all work is measured this long */
+  /* Work that takes twice as long as estimated and this much more was estimated wrongly: waking a thread up takes
+   * less. */
+  GS_METER_LATE_NS = 25000,
+  GS_METER_CAREFUL_MARK_NS = 100000, /* meanwhile a queue with work gets a mark after this much of it, estimated */
+  GS_METER_CAREFUL_LAUNCHES = 32,    /* or after so many launches */
+  /* What an empty queue was said to be this long ago without a proof is checked by a mark of one of the next launches,
+   * chosen so that the program cannot know which. */
+  GS_METER_UNPROVEN_NS = 250000,
+  GS_METER_CHECKED = 16,
   GS_METER_HELD = 1,      /* this bit of a lease word: leased */
   GS_METER_RISK_SHARE = 8 /* this many launches of functions never observed fill the bound on work in flight */
 };
@@ -91,11 +104,13 @@ struct gs_segment {
   double stalled;  /* time for which the device waited for the host inside a bracket */
   double share;    /* share of what all streams launched meanwhile; set on a mark only */
   uint64_t first;  /* host time of the first launch */
+  uint64_t made;   /* host time after it was made; 0: not known. Set on a mark only */
   uint32_t launches;
   uint32_t unobserved; /* launches of functions never observed before */
   uint32_t kinds;
   uint32_t lease; /* lease word of the first launch */
   bool shared;    /* work of the previous lease may have been on the device at the same time */
+  bool clouded;   /* the stream also did or awaited something else. Set on a mark only */
   struct gs_kind kind[GS_METER_KINDS];
 };
 
@@ -109,6 +124,7 @@ struct gs_mark {
   uint64_t recorded;    /* host time just before the record call: a lower bound of its device time */
   uint64_t recorded_by; /* host time just after it: in between, the thread may have lost its processor */
   uint64_t expected;    /* `end` of the queue at that time */
+  uint64_t after_all;   /* `end` of the meter at that time */
   uint32_t state;       /* enum gs_mark_state */
   bool start;           /* does not close a segment: the first mark of a stream, where its device time begins */
 };
@@ -127,10 +143,15 @@ struct gs_queue {
   double previous_lag;
   double owed; /* estimates that exceeded the span of their segments, still to be charged */
   uint64_t last_sample, last_check;
+  uint64_t made;   /* host time after the last launch that gets a mark of its own */
   uint32_t silent; /* number of marks in a row that found no work waiting, so that they measure nothing */
   uint32_t agreed; /* number of samples in a row that were as expected */
   /* repeated launches since the last planned one: the queue may not be as empty as believed */
   uint32_t repeated;
+  /* Since the last mark or wait, a copy, a host function or a wait for something else went into the stream: how long it
+   * has work says nothing about its kernels. Atomic. */
+  bool clouded;
+  uint32_t check;              /* this many launches from now is the one to mark, 1: the next; 0: none */
   bool sample_next;            /* a bracket is due, once `repeated` is 0 */
   struct gs_function *sampled; /* the bracketed launch whose events are not read yet */
   uint64_t sampled_key;
@@ -169,6 +190,8 @@ struct gs_meter {
   uint32_t marks; /* number of marks recorded or being recorded and not reaped */
   uint32_t epoch;
   uint32_t pieces;
+  /* The lengths of functions turned out to be uneven: until this time all that can be measured is. */
+  uint64_t careful;
   uint64_t forgotten; /* end of the last piece dropped: earlier time is not counted again */
   double sample_low;  /* fastest recent bracket; if one is much slower, its thread lost its processor in between */
   struct gs_piece piece[GS_METER_PIECES];
@@ -192,11 +215,23 @@ static inline struct gs_function *gs_queue_function(struct gs_meter *meter, stru
   return queue->recent = gs_meter_function(meter, key);
 }
 
+/* Work took much longer than estimated. */
+static inline void gs_meter_surprise(struct gs_meter *meter, uint64_t now) {
+  if (meter->careful < now + GS_METER_CAREFUL_NS)
+    __atomic_store_n(&meter->careful, now + GS_METER_CAREFUL_NS, __ATOMIC_RELAXED);
+}
+static inline bool gs_meter_careful(const struct gs_meter *meter, uint64_t now) {
+  return now < __atomic_load_n(&meter->careful, __ATOMIC_RELAXED);
+}
+
 /* Whether to mark the stream before this launch: the open segment ended a while ago, and the time of the new launch is
- * not known well enough to be distinguished from the gap. */
-static inline bool gs_meter_close_first(const struct gs_queue *queue, const struct gs_function *function,
-                                        uint64_t now) {
-  return function->observed < GS_METER_TRUSTED && queue->open.launches > 0 && now > queue->end + GS_METER_GAP_NS;
+ * not known well enough to be distinguished from the gap; or something else was put between them. */
+static inline bool gs_meter_close_first(const struct gs_meter *meter, const struct gs_queue *queue,
+                                        const struct gs_function *function, uint64_t now) {
+  if (queue->open.launches == 0)
+    return false;
+  return (function->observed < GS_METER_TRUSTED && now > queue->end + GS_METER_GAP_NS) ||
+         (__atomic_load_n(&queue->clouded, __ATOMIC_RELAXED) && gs_meter_careful(meter, now));
 }
 /* To be called before a launch. Returns enum gs_plan bits: record a start mark before it, bracket it, record a mark
  * after it. */
@@ -239,9 +274,16 @@ void gs_meter_lose(struct gs_meter *meter, struct gs_queue *queue, uint64_t now)
 void gs_meter_lose_all(struct gs_meter *meter, struct gs_queue *queue, uint64_t now);
 
 /* Whether a mark should be recorded before the program blocks for this stream. */
-bool gs_meter_check_before_sync(struct gs_queue *queue, uint64_t now);
+bool gs_meter_check_before_sync(const struct gs_meter *meter, struct gs_queue *queue, uint64_t now);
+/* A wait of the program for a stream: from `began` until `until` the stream was seen to have work. */
+struct gs_waited {
+  uint64_t began, until; /* both 0: not known */
+  uint32_t residents;    /* as of gs_meter_reap */
+};
 /* The program learned that everything in this stream is done. All marks of the queue have been reaped or lost. */
-void gs_meter_synced(struct gs_meter *meter, struct gs_queue *queue, uint64_t now);
+void gs_meter_synced(struct gs_meter *meter, struct gs_queue *queue, uint64_t now, struct gs_waited waited);
+/* The program saw that this stream had work all that time, and does not know that it is done. */
+void gs_meter_seen_busy(struct gs_meter *meter, const struct gs_queue *queue, struct gs_waited waited);
 
 /* Time that a segment's launches take, as estimated now. */
 double gs_segment_now(const struct gs_segment *segment);

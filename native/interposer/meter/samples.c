@@ -19,8 +19,7 @@ void gs_meter_sampling(struct gs_queue *queue, struct gs_function *function, uin
   queue->end += (uint64_t)idle;
 }
 
-/* Charging the mean is right in the long run for kernels of varying length; values far from the median are not due to
- * the kernel. */
+/* Charging the mean is right in the long run for kernels of varying length. */
 static double typical(const float *values, uint32_t n) {
   float sorted[GS_METER_SAMPLES];
   for (uint32_t i = 0; i < n; i++) {
@@ -33,7 +32,8 @@ static double typical(const float *values, uint32_t n) {
   }
   double sum = 0;
   uint32_t count = 0;
-  for (uint32_t i = 0; i < n && sorted[i] <= GS_METER_FAR * sorted[n / 2]; i++, count++)
+  float most = GS_METER_FAR * sorted[n / 2] > GS_METER_FAR_NS ? GS_METER_FAR * sorted[n / 2] : GS_METER_FAR_NS;
+  for (uint32_t i = 0; i < n && sorted[i] <= most; i++, count++)
     sum += sorted[i];
   return sum / count;
 }
@@ -52,6 +52,9 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
     return;
   if (queue->sampled_shared && took > GS_METER_UNSLICED_NS)
     return;
+  if (function->observed >= GS_METER_TRUSTED && !queue->sampled_shared &&
+      took > GS_METER_FAR * function->estimate + GS_METER_LATE_NS)
+    gs_meter_surprise(meter, queue->last_sample);
   double margin = maximum(0.05 * function->estimate, GS_METER_NOISE_NS);
   bool agrees = function->observed >= GS_METER_TRUSTED && took > function->estimate - margin &&
                 took < function->estimate + margin;

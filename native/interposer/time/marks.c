@@ -8,10 +8,12 @@
 #include "interposer/time/lease.h"
 #include "interposer/time/marks.h"
 #include "interposer/time/repeat.h"
+#include "interposer/time/thread.h"
 
 enum {
   NS_PER_MS = 1000000,
   RESIDENTS_NS = 2000000,
+  LOOKED_NS = 20000, /* marks that follow one another this fast are taken in together */
   /* work that is done this much before the arbiter expects it is worth a bell: waking others takes as long */
   SOONER_NS = 50000
 };
@@ -37,7 +39,8 @@ void gs_mark_record(struct gs_stream *stream, bool start) {
   if (gs_called_back)
     return; /* in a callback, an error of the driver says nothing about the stream */
   int saved = errno, cancel = shield(), previous = gs_capture_mode_push();
-  gs_reap(device);
+  if (gs_now() - __atomic_load_n(&device->looked_at, __ATOMIC_RELAXED) > LOOKED_NS)
+    gs_reap(device);
   event = stream->unmarked ? NULL : gs_event_take(stream->context);
   if (!event)
     goto out;
@@ -181,7 +184,7 @@ static void free_stream(struct gs_stream *stream) {
   /* under the lock, so that a thread that iterates over the streams with it never finds one that is being set up */
   gs_biased_take(&device->lock);
   gs_repeat_absorb(stream);
-  gs_meter_synced(device->meter, &stream->queue, gs_now());
+  gs_meter_synced(device->meter, &stream->queue, gs_now(), (struct gs_waited){0});
   __atomic_store_n(&stream->live, false, __ATOMIC_RELEASE);
   gs_biased_drop(&device->lock);
 }
@@ -203,7 +206,8 @@ static void close_done(struct gs_stream *stream) {
   gs_repeat_absorb(stream);
   if (gs_stream_known_done(stream) && stream->queue.head == stream->queue.tail)
     gs_meter_synced(device->meter, &stream->queue,
-                    stream->done_at > stream->queue.previous_done ? stream->done_at : stream->queue.previous_done);
+                    stream->done_at > stream->queue.previous_done ? stream->done_at : stream->queue.previous_done,
+                    (struct gs_waited){0});
   if (stream->queue.head == stream->queue.tail)
     __atomic_store_n(&stream->done_launches, 0, __ATOMIC_RELAXED);
   gs_biased_drop(&device->lock);
@@ -271,7 +275,8 @@ void gs_stream_done(struct gs_stream *stream) {
   }
   gs_repeat_absorb(stream);
   if (stream->queue.head == stream->queue.tail) {
-    gs_meter_synced(device->meter, &stream->queue, now);
+    gs_meter_synced(device->meter, &stream->queue, now,
+                    (struct gs_waited){gs_wait.began, gs_wait.until, device->residents});
     /* another thread is still reading its marks, or the last one is not known to be done: that thread completes this */
   } else {
     stream->done_at = now;

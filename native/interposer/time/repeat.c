@@ -23,7 +23,8 @@ void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUst
   repeat->stream = stream;
   repeat->handle = handle;
   repeat->left = 0;
-  if (!again || function->observed < GS_METER_TRUSTED || queue->sample_next)
+  if (!again || function->observed < GS_METER_TRUSTED || queue->sample_next || queue->check > 0 ||
+      gs_meter_careful(stream->device->meter, now))
     return;
   each = (double)gone / (double)since;
   if (each < function->estimate)
@@ -33,6 +34,8 @@ void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUst
   repeat->soon = function->estimate < GS_REPEAT_SHORT_NS
                      ? 0
                      : tick + stream->device->ticks.within / (GS_TICKS_BELIEVED_NS / GS_REPEAT_NS);
+  repeat->short_wait =
+      (uint64_t)((function->estimate + GS_METER_LATE_NS) * (double)stream->device->ticks.within / GS_TICKS_BELIEVED_NS);
   repeat->repeats_word = &time->repeats;
   /* In this order: a capture that begins now changes the words in the opposite order. */
   repeat->repeats = __atomic_load_n(&time->repeats, __ATOMIC_ACQUIRE);

@@ -15,7 +15,7 @@ enum {
   GS_REPEAT_NS = 100000, /* half of GS_DRAINED_NS, and of the time after which an idle holder loses its lease */
   GS_REPEAT_LEAST = 4,   /* fewer repetitions save little */
   GS_REPEAT_MOST = 32,
-  GS_REPEAT_SHORT_NS = 10000 /* for kernels shorter than this, reading the clock after each wait is a noticeable cost */
+  GS_REPEAT_SHORT_NS = 10000 /* the waits for kernels shorter than this are booked with the next launch */
 };
 
 struct __attribute__((aligned(64))) gs_repeat {
@@ -25,9 +25,9 @@ struct __attribute__((aligned(64))) gs_repeat {
   const uint32_t *lease_word, *repeats_word;
   uint32_t lease, repeats; /* values of those words when the launch was booked */
   uint32_t left;
-  /* GS_REPEAT_NS after the booking, in ticks of the processor's counter; 0: a short kernel, so the time is not
-   * checked */
-  uint64_t soon;
+  /* In ticks of the processor's counter: GS_REPEAT_NS after the booking, 0 for short kernels; and how long a wait may
+   * last without being looked at */
+  uint64_t soon, short_wait;
 };
 
 /* Indexed by a hash of the stream; enough for the streams into which a thread is likely to launch in turn. */
@@ -72,9 +72,10 @@ static inline struct gs_repeat *gs_repeat_wait(CUstream handle) {
   return NULL;
 }
 
-/* After that wait: whether it was as short as expected. */
-static inline bool gs_repeat_waited(const struct gs_repeat *repeat) {
-  return repeat->soon == 0 || gs_ticks_read() < repeat->soon;
+/* After that wait, which began at `tick`: whether it was as short as expected. */
+static inline bool gs_repeat_waited(const struct gs_repeat *repeat, uint64_t tick) {
+  uint64_t now = gs_ticks_read();
+  return now - tick < repeat->short_wait && (repeat->soon == 0 || now < repeat->soon);
 }
 
 /* False for the default streams, whose meaning depends on the context and the thread. */

@@ -91,7 +91,7 @@ CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream hand
   }
   now = gs_ticks_at(&device->ticks, tick);
   function = gs_queue_function(meter, &stream->queue, key);
-  if (!GS_LIKELY(!gs_meter_close_first(&stream->queue, function, now))) {
+  if (!GS_LIKELY(!gs_meter_close_first(meter, &stream->queue, function, now))) {
     gs_biased_drop(&device->lock);
     gs_mark_record(stream, false);
     gs_biased_take(&device->lock);
@@ -141,6 +141,8 @@ void gs_submitted_slow(struct gs_submission *submission, CUresult result) {
       gs_biased_drop(&device->lock);
     }
   }
-  if (submission->plan & GS_PLAN_MARK)
-    gs_mark_record(stream, false);
+  if (!(submission->plan & GS_PLAN_MARK))
+    return;
+  __atomic_store_n(&stream->queue.made, gs_now(), __ATOMIC_RELAXED);
+  gs_mark_record(stream, false);
 }

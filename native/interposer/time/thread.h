@@ -13,6 +13,12 @@ extern __thread bool gs_called_back GS_TLS_MODEL __attribute__((visibility("hidd
  * submitted even if the lease has been revoked meanwhile. */
 extern __thread uint32_t gs_claimed GS_TLS_MODEL __attribute__((visibility("hidden")));
 
+/* The wait that the thread makes: from when until when the stream is seen to have work; 0: not known. */
+struct gs_wait {
+  uint64_t began, until;
+};
+extern __thread struct gs_wait gs_wait GS_TLS_MODEL __attribute__((visibility("hidden")));
+
 static inline bool gs_claimed_on(const struct gs_time_device *device) { return gs_claimed >> device->ordinal & 1; }
 
 #endif

@@ -51,6 +51,10 @@ struct gs_stream {
   CUevent bracket[2];
   struct gs_queue queue;
 
+  /* When the program asked whether its work was done, and it was not: 1 + number of launches then, the first time and
+   * the last. Atomic. */
+  uint64_t polled_launches, polled_from, polled_until;
+
   /* Used by repeat.h. */
   const void *repeater; /* the gs_repeat of the thread that may repeat its last launch here */
   uint64_t repeated;    /* number of repeated launches; written only by that thread */

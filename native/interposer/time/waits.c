@@ -4,17 +4,64 @@
 #include "interposer/time/capture.h"
 #include "interposer/time/marks.h"
 #include "interposer/time/repeat.h"
+#include "interposer/time/streams.h"
+#include "interposer/time/thread.h"
 
 void gs_before_wait(struct gs_stream *stream) {
   bool check;
+  gs_wait = (struct gs_wait){0};
   if (!stream || gs_time()->profiled)
     return;
   gs_biased_take(&stream->device->lock);
   gs_repeat_absorb(stream);
-  check = gs_meter_check_before_sync(&stream->queue, gs_ticks_at(&stream->device->ticks, gs_ticks_read()));
+  gs_wait.began = gs_ticks_at(&stream->device->ticks, gs_ticks_read());
+  gs_wait.until = UINT64_MAX;
+  check = gs_meter_check_before_sync(stream->device->meter, &stream->queue, gs_wait.began);
   gs_biased_drop(&stream->device->lock);
   if (check && !gs_stream_capturing(stream->handle))
     gs_mark_record(stream, false);
+}
+
+void gs_stream_clouded(CUstream handle) {
+  struct gs_stream *stream = gs_stream_known(handle);
+  if (stream)
+    __atomic_store_n(&stream->queue.clouded, true, __ATOMIC_RELAXED);
+}
+
+void gs_wait_began(const struct gs_stream *stream, uint64_t tick) {
+  const struct gs_ticks *ticks = &stream->device->ticks;
+  uint64_t now = gs_now(), gone = (gs_ticks_read() - tick) * (ticks->scale >> 10) >> 22;
+  gs_wait = (struct gs_wait){0};
+  if (__atomic_load_n(&ticks->within, __ATOMIC_RELAXED) > 0 && gone < now)
+    gs_wait = (struct gs_wait){now - gone, now};
+}
+
+void gs_stream_seen_busy(struct gs_stream *stream) {
+  uint64_t now = gs_now(), launches = gs_stream_launches(stream) + 1;
+  if (__atomic_load_n(&stream->polled_launches, __ATOMIC_RELAXED) != launches) {
+    __atomic_store_n(&stream->polled_from, now, __ATOMIC_RELAXED);
+    __atomic_store_n(&stream->polled_launches, launches, __ATOMIC_RELAXED);
+    if (gs_meter_careful(stream->device->meter, now))
+      gs_before_wait(stream);
+  }
+  __atomic_store_n(&stream->polled_until, now, __ATOMIC_RELAXED);
+}
+
+void gs_stream_seen_idle(const struct gs_stream *stream) {
+  gs_wait = (struct gs_wait){0};
+  if (__atomic_load_n(&stream->polled_launches, __ATOMIC_RELAXED) == gs_stream_launches(stream) + 1)
+    gs_wait = (struct gs_wait){__atomic_load_n(&stream->polled_from, __ATOMIC_RELAXED),
+                               __atomic_load_n(&stream->polled_until, __ATOMIC_RELAXED)};
+}
+
+void gs_stream_was_busy(struct gs_stream *stream) {
+  struct gs_time_device *device = stream->device;
+  if (gs_wait.began == 0)
+    return;
+  gs_biased_take(&device->lock);
+  gs_repeat_absorb(stream);
+  gs_meter_seen_busy(device->meter, &stream->queue, (struct gs_waited){gs_wait.began, gs_now(), device->residents});
+  gs_biased_drop(&device->lock);
 }
 
 static void residency_ends(struct gs_time_device *device) {
@@ -59,6 +106,7 @@ void gs_stream_done_with_others(struct gs_stream *stream) {
 
 void gs_before_wait_context(CUcontext context) {
   struct gs_time *time = gs_time();
+  gs_wait = (struct gs_wait){0};
   for (uint32_t i = 0; time && i < __atomic_load_n(&time->streams, __ATOMIC_ACQUIRE); i++) {
     struct gs_stream *stream = time->stream[i];
     /* The per-thread default stream of another thread cannot be named here. */
@@ -97,17 +145,19 @@ void gs_event_recorded(CUevent event, struct gs_stream *stream) {
   gs_latch_drop(&time->recorded_lock);
 }
 
-struct gs_stream *gs_stream_emptied_by(CUevent event) {
+struct gs_stream *gs_stream_behind(CUevent event, bool *emptied) {
   struct gs_time *time = gs_time();
   struct gs_stream *stream = NULL;
   struct gs_recorded *place;
+  *emptied = false;
   if (!time)
     return NULL;
   place = place_of(time, event);
   gs_latch_take(&time->recorded_lock);
-  if (place->event == event && place->generation == __atomic_load_n(&time->generation, __ATOMIC_ACQUIRE) &&
-      place->launches == gs_stream_launches(place->stream))
+  if (place->event == event && place->generation == __atomic_load_n(&time->generation, __ATOMIC_ACQUIRE)) {
     stream = place->stream;
+    *emptied = place->launches == gs_stream_launches(stream);
+  }
   gs_latch_drop(&time->recorded_lock);
   return stream;
 }

@@ -16,8 +16,20 @@ void gs_context_done(CUcontext context, int ordinal);
 
 /* The program recorded an event in the stream. NULL: the stream is unknown, or the event was destroyed. */
 void gs_event_recorded(CUevent event, struct gs_stream *stream);
-/* The stream that is empty if the event is done, because nothing was submitted to it since; NULL if that is not
- * known. */
-struct gs_stream *gs_stream_emptied_by(CUevent event);
+/* The stream of an event of the program; NULL if that is not known. *emptied: it is empty if the event is done, because
+ * nothing was submitted to it since. */
+struct gs_stream *gs_stream_behind(CUevent event, bool *emptied);
+
+/* Something other than compute work is about to go into the stream, which later work there has to wait for. */
+void gs_stream_clouded(CUstream handle);
+
+/* A wait for the stream that began at this value of the processor's counter has ended. */
+void gs_wait_began(const struct gs_stream *stream, uint64_t tick);
+/* The program asked whether the stream is done, and it is not. */
+void gs_stream_seen_busy(struct gs_stream *stream);
+/* It is; to be called before gs_stream_done_with_others. */
+void gs_stream_seen_idle(const struct gs_stream *stream);
+/* The wait that began with gs_before_wait has ended, and does not show that the stream is empty. */
+void gs_stream_was_busy(struct gs_stream *stream);
 
 #endif

@@ -192,7 +192,7 @@ static void launch(int s, uint64_t key, uint64_t ns) {
     return;
   }
   struct gs_function *function = gs_meter_function(&meter, key);
-  if (gs_meter_close_first(&queues[s], function, now)) {
+  if (gs_meter_close_first(&meter, &queues[s], function, now)) {
     mark(s, false);
     function = gs_meter_function(&meter, key);
   }
@@ -204,6 +204,7 @@ static void launch(int s, uint64_t key, uint64_t ns) {
     bracket[s][0] = event(s);
   began = now;
   kernel(s, ns);
+  queues[s].made = now;
   if (plan & GS_PLAN_SAMPLE) {
     uint64_t ended = now;
     bracket[s][1] = event(s);
@@ -214,8 +215,9 @@ static void launch(int s, uint64_t key, uint64_t ns) {
 }
 
 static void sync_stream(int s) {
-  if (metered && gs_meter_check_before_sync(&queues[s], now))
+  if (metered && gs_meter_check_before_sync(&meter, &queues[s], now))
     mark(s, false);
+  uint64_t began = now;
   if (tail[s] > now)
     now = tail[s];
   now += 5000; /* wake-up latency */
@@ -223,7 +225,7 @@ static void sync_stream(int s) {
     return;
   reap();
   take_sample(s);
-  gs_meter_synced(&meter, &queues[s], now);
+  gs_meter_synced(&meter, &queues[s], now, (struct gs_waited){began, now, 1});
 }
 
 static void run(const char *pattern, uint64_t ns, int n) {
@@ -246,7 +248,7 @@ static void run(const char *pattern, uint64_t ns, int n) {
     if (sync)
       sync_stream(0);
   }
-  for (int i = 0; !uneven && strncmp(pattern, "many", 4) && i < n; i++) {
+  for (int i = 0; !uneven && strncmp(pattern, "rare", 4) && strncmp(pattern, "many", 4) && i < n; i++) {
     bool longer = i % 10 == 9 && (!strcmp(pattern, "mix") || !strcmp(pattern, "mixhost"));
     launch(!strncmp(pattern, "two", 3) ? i & 1 : 0, longer ? 0x2000 : 0x1000, longer ? 40 * ns : ns);
     if (!strcmp(pattern, "host"))
@@ -264,6 +266,13 @@ static void run(const char *pattern, uint64_t ns, int n) {
     if (!strcmp(pattern, "burst") && i % 400 == 399)
       now += 4000000;
   }
+  /* rare:COUNT:LONG_NS: after COUNT launches a long one */
+  unsigned long every = 0, longest = 0;
+  if (sscanf(pattern, "rare:%lu:%lu", &every, &longest) == 2)
+    for (int i = 0; i < n; i++) {
+      launch(0, 0x1000, (unsigned long)i % (every + 1) == every ? longest : ns);
+      sync_stream(0);
+    }
   for (int s = 0; s < STREAMS; s++)
     sync_stream(s);
 }
@@ -325,7 +334,7 @@ static void check_books(void) {
   CHECK(meter.inflight > 0);
   while (gs_meter_oldest(&queues[0]))
     gs_meter_lose(&meter, &queues[0], now);
-  gs_meter_synced(&meter, &queues[0], now);
+  gs_meter_synced(&meter, &queues[0], now, (struct gs_waited){0});
   CHECK(meter.inflight == 0 && meter.unobserved == 0 && meter.marks == 0 && queues[0].inflight == 0);
   /* A refused launch leaves nothing behind. */
   struct gs_function *function = gs_meter_function(&meter, 0x9990);

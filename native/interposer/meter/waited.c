@@ -1,0 +1,71 @@
+/* The part of the meter that handles waits of the program: when one begins, and what it shows when it ends. */
+#include <string.h>
+
+#include "interposer/meter/functions.h"
+
+static double minimum(double a, double b) { return a < b ? a : b; }
+
+bool gs_meter_check_before_sync(const struct gs_meter *meter, struct gs_queue *queue, uint64_t now) {
+  if (gs_meter_careful(meter, now))
+    return queue->open.launches > 0;
+  if (queue->open.launches < 2)
+    return false;
+  if (gs_segment_trusted(&queue->open) && now - queue->last_check <= gs_queue_sample_every(queue))
+    return false;
+  queue->last_check = now;
+  return true;
+}
+
+/* When everything launched so far was expected to be done: other streams may have had the device before. */
+static uint64_t believed_end(const struct gs_meter *meter, const struct gs_queue *queue) {
+  return meter->end > queue->end ? meter->end : queue->end;
+}
+
+/* Adds what a wait has shown. Returns false if it lasted as long as expected, and so shows nothing. */
+static bool add_wait(struct gs_meter *meter, const struct gs_queue *queue, struct gs_waited waited) {
+  uint64_t end = believed_end(meter, queue);
+  double expected = end > waited.began ? (double)(end - waited.began) : 0, blocked;
+  if (waited.until <= waited.began || !gs_is_late((double)(waited.until - waited.began), expected))
+    return false;
+  gs_meter_surprise(meter, waited.until);
+  if (__atomic_load_n(&queue->clouded, __ATOMIC_RELAXED))
+    return false;
+  blocked = gs_meter_resident(meter, waited.began, waited.until, waited.residents);
+  gs_timeline_add(meter, waited.began, waited.until, blocked, blocked / (double)(waited.until - waited.began));
+  return true;
+}
+
+void gs_meter_seen_busy(struct gs_meter *meter, const struct gs_queue *queue, struct gs_waited waited) {
+  add_wait(meter, queue, waited);
+}
+
+void gs_meter_synced(struct gs_meter *meter, struct gs_queue *queue, uint64_t now, struct gs_waited waited) {
+  const struct gs_segment *open = &queue->open;
+  uint64_t from = open->first > queue->previous_done ? open->first : queue->previous_done;
+  if (open->launches > 0 && queue->anchored && now > from) {
+    double total = gs_segment_now(open), rest = 0;
+    uint64_t to = now;
+    if (waited.began < from)
+      waited.began = from;
+    if (waited.until > now)
+      waited.until = now;
+    if (waited.until > waited.began && queue->end > waited.began)
+      rest = minimum((double)(queue->end - waited.began), total);
+    if (add_wait(meter, queue, waited)) {
+      total -= rest;
+      to = waited.began;
+    }
+    if (to > from)
+      gs_timeline_add(meter, from, to, gs_queue_fit(queue, open, total, (double)(to - from)), 1);
+  }
+  gs_queue_landed(meter, queue, queue->inflight, queue->unobserved);
+  if (meter->inflight < 1)
+    meter->end = now;
+  memset(&queue->open, 0, sizeof queue->open);
+  __atomic_store_n(&queue->clouded, false, __ATOMIC_RELAXED);
+  queue->anchored = true;
+  queue->launched_before = meter->launched;
+  queue->previous_done = now;
+  queue->previous_lag = 0;
+  queue->end = queue->closed = now;
+}

@@ -1,0 +1,55 @@
+"""Kernels of one function whose lengths differ: what a wait, a mark or an answer shows is charged, whatever was
+estimated."""
+
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+
+import built
+import pytest
+from handmade import Grant, Simulator, Tenant
+
+US = 1000
+CASES = [(2, 20, 30_000), (50, 3, 1000), (100, 10, 2000), (20, 20, 500)]
+"""Microseconds of the short kernels, how many of them, and of the long one after them."""
+KNOWN = ["stream", "context", "event", "query", "equery", "copy"]
+"""Ways to wait in which the interposer sees the wait."""
+
+
+@pytest.mark.parametrize(("short", "count", "long"), CASES)
+def test_model_of_rare_long_kernels(short: int, count: int, long: int) -> None:
+    """Each launch is waited for at once."""
+    command = [built.program("meter_unit"), f"rare:{count}:{long * US}", str(short * US), "20000"]
+    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    truth, metered, _, _ = map(int, out.split())
+    print(f"error {metered / truth - 1:+.2%}")
+    assert abs(metered / truth - 1) <= 0.05
+
+
+def measured(grant: Grant, sim: Simulator, run: Callable[..., Tenant], way: str, ms: int, *arguments: int) -> float:
+    """How far the metered time is from the books, as a part of them."""
+    grant.lease()
+    grant.set_bound(50_000_000)
+    tenant = run("uneven", grant, sim, way, ms, *arguments)
+    tenant.line()
+    time.sleep(0.01)
+    truth, metered = -sim.busy_ns(tenant.pid), -grant.slot(0).busy_ns
+    ended = threading.Thread(target=tenant.line)
+    ended.start()
+    ended.join()
+    time.sleep(0.02)
+    truth, metered = truth + sim.busy_ns(tenant.pid), metered + grant.slot(0).busy_ns
+    tenant.end()
+    print(f"{way} {arguments}: metered {metered / 1e6:.1f} of {truth / 1e6:.1f} ms, {metered / truth - 1:+.2%}")
+    return metered / truth - 1
+
+
+@pytest.mark.timing
+@pytest.mark.slow
+@pytest.mark.parametrize("way", KNOWN)
+@pytest.mark.parametrize(("short", "count", "long"), CASES)
+def test_rare_long_kernels(
+    grant: Grant, sim: Simulator, run: Callable[..., Tenant], short: int, count: int, long: int, way: str
+) -> None:
+    assert abs(measured(grant, sim, run, way, 500, short * US, count, long * US)) <= 0.05
