@@ -117,7 +117,7 @@ static const char none[] = ".target sm_52\n",
   X(cuDevicePrimaryCtxReset(99)) X(cuDevicePrimaryCtxReset(0)) X(cuDevicePrimaryCtxReset_v2(-1)) X(cuDevicePrimaryCtxReset_v2(0)) \
   X(cuGreenCtxCreate(NULL, NULL, 0, 1)) X(cuGreenCtxCreate(&green, NULL, 0, 1)) X(cuGreenCtxCreate(&green, NULL, 99, 0)) X(cuGreenCtxDestroy(NULL)) \
   X(cuCtxSetLimit(0, HUGE)) X(cuCtxSetLimit(1, HUGE)) X(cuCtxSetLimit(2, HUGE)) X(cuCtxSetLimit(99, 1)) X(cuCtxSetLimit(-1, 1)) X(cuCtxSetLimit(0, 0)) \
-  X(cuCtxSetLimit(2, 0)) X(cuCtxSetLimit(3, 1)) X(cuCtxSetLimit(5, 64)) \
+  X(cuCtxSetLimit(2, 0)) X(cuCtxSetLimit(3, 99)) X(cuCtxSetLimit(3, HUGE)) X(cuCtxSetLimit(4, HUGE)) X(cuCtxSetLimit(4, 1)) X(cuCtxSetLimit(3, 1)) X(cuCtxSetLimit(5, 64)) \
   X(cuModuleLoad(NULL, "/none")) X(cuModuleLoad(&module, NULL)) X(cuModuleLoad(&module, "/none")) X(cuModuleLoad(&module, "/")) X(cuModuleLoad(&module, "/dev/null")) \
   X(cuModuleLoadData(NULL, text)) X(cuModuleLoadData(&module, NULL)) X(cuModuleLoadData(&module, none)) X(cuModuleLoadData(&module, binary)) \
   X(cuModuleLoadDataEx(NULL, text, 0, NULL, NULL)) X(cuModuleLoadDataEx(&module, NULL, 0, NULL, NULL)) X(cuModuleLoadDataEx(&module, text, 3, NULL, NULL)) \

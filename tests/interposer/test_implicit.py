@@ -168,6 +168,11 @@ def test_limits_of_a_context(start: Start) -> None:
         ("MALLOC_HEAP_SIZE", 100 * MIB, stack(2048) + 96 * MIB),
         ("MALLOC_HEAP_SIZE", 8 * MIB, stack(2048) + 4 * MIB),
         ("PRINTF_FIFO_SIZE", 4096, stack(2048)),
+        ("DEV_RUNTIME_PENDING_LAUNCH_COUNT", 4096, stack(2048) + 8 * MIB),  # 9 and 18 MiB, in pieces of 2
+        ("DEV_RUNTIME_PENDING_LAUNCH_COUNT", 2048, stack(2048)),
+        ("DEV_RUNTIME_SYNC_DEPTH", 3, stack(2048) + 820 * MIB),  # 860 MB for each level
+        ("DEV_RUNTIME_SYNC_DEPTH", 1, stack(2048)),
+        ("DEV_RUNTIME_SYNC_DEPTH", 2, stack(2048)),
     ]:
         worker.do(set_limit(limit, value))
         assert worker.charged() == CONTEXT + grown, (limit, value)
@@ -181,7 +186,10 @@ def test_limits_that_do_not_fit(start: Start, sim: Simulator) -> None:
     fails = "d.cuCtxSetLimit(d.CUlimit.CU_LIMIT_{}, {})".format
     assert worker.error(fails("STACK_SIZE", 16384)) == OUT
     assert worker.error(fails("MALLOC_HEAP_SIZE", LIMIT)) == OUT
-    assert worker.error(fails("STACK_SIZE", 1 << 62)) == "CUDA_ERROR_INVALID_VALUE", "the driver's own answer"
+    for limit in ("DEV_RUNTIME_SYNC_DEPTH", "DEV_RUNTIME_PENDING_LAUNCH_COUNT"):
+        assert worker.error(fails(limit, 24 if limit.endswith("DEPTH") else 1 << 20)) == OUT
+    for limit in ("STACK_SIZE", "DEV_RUNTIME_SYNC_DEPTH"):
+        assert worker.error(fails(limit, 1 << 62)) == "CUDA_ERROR_INVALID_VALUE", "the driver's own answer"
     assert worker.get("ok(d.cuCtxGetLimit(d.CUlimit.CU_LIMIT_STACK_SIZE))") == 1024
     assert worker.charged() == CONTEXT
     assert peak(sim) == CONTEXT

@@ -4,6 +4,10 @@
  *               far. It grows at the first launch of such a kernel (or when its graph is instantiated), or by
  *               cuCtxSetLimit, and is kept until the context ends.
  *   fifo, heap  the buffers of printf and of malloc in kernels, sized by cuCtxSetLimit.
+ *   sync depth, launches
+ *               what the device runtime (kernels that launch kernels) sets aside for parents that wait and for launches
+ *               that do, by cuCtxSetLimit: no figure is documented but the most for one level of parents, so that is
+ *               charged, and for a launch the most that its parameters take and 512 bytes.
  *   code        programs, see library_code.c and hooks/modules.c.
  *
  * All are allocated in pieces of 2 MiB. limits->context_bytes includes what a new context has of them, so only the
@@ -17,7 +21,9 @@
 
 enum {
   CHUNK = 2097152,
-  STACK_ROUND = 16 /* the local memory of a warp is a multiple of 512 bytes */
+  STACK_ROUND = 16, /* the local memory of a warp is a multiple of 512 bytes */
+  SYNC_LEVEL_BYTES = 860000000,
+  LAUNCH_BYTES = 4096 + 512
 };
 
 static uint64_t pieces(uint64_t bytes) { return bytes / CHUNK + (bytes % CHUNK != 0); }
@@ -46,12 +52,18 @@ static uint64_t key_of(CUcontext context, uint32_t what) { return (uintptr_t)con
 
 /* ---- the entries ------------------------------------------------------------------------------------------------- */
 
+/* What a buffer takes for a value of its limit, in pieces. */
+static uint64_t buffer_pieces(uint32_t what, uint64_t value) {
+  uint64_t each = what == GS_IMPLICIT_SYNC_DEPTH ? SYNC_LEVEL_BYTES : what == GS_IMPLICIT_LAUNCHES ? LAUNCH_BYTES : 1;
+  return pieces(value > UINT64_MAX / each ? UINT64_MAX - CHUNK : value * each);
+}
+
 /* The initial value of the context, which is current and unchanged so far. */
 static uint32_t beginning(uint32_t what) {
   size_t value = 0;
   if (what == GS_IMPLICIT_CODE || gs_real.cuCtxGetLimit(&value, (CUlimit)what) != CUDA_SUCCESS)
     return 0;
-  uint64_t units = what == GS_IMPLICIT_STACK ? value : pieces(value);
+  uint64_t units = what == GS_IMPLICIT_STACK ? value : buffer_pieces(what, value);
   return units > UINT32_MAX ? UINT32_MAX : (uint32_t)units;
 }
 
@@ -86,7 +98,7 @@ static uint64_t bytes_above(const struct gs_taken *entry, uint32_t what, uint64_
     to = stack_bytes(entry->ordinal, value < GS_STACK_MAX ? value : GS_STACK_MAX);
   } else {
     from = (uint64_t)entry->began * CHUNK;
-    to = pieces(value) * CHUNK;
+    to = buffer_pieces(what, value) * CHUNK;
   }
   return to > from ? to - from : 0;
 }

@@ -35,7 +35,7 @@ struct sim_ctx {
     uint64_t images, code_charged; /* bytes of its programs, and the memory charged for them */
     /* local memory per thread that the device is prepared for, and the memory charged beyond a new context's */
     uint64_t stack, stack_charged;
-    uint64_t buffer_charged[3]; /* by CUlimit: printf FIFO and malloc heap */
+    uint64_t buffer_charged[5]; /* by CUlimit: printf FIFO, malloc heap, device runtime */
   } implicit;                   /* owned by implicit.c; under sim_lock */
 };
 

@@ -11,7 +11,11 @@ enum {
   IMAGE_ROUND = 4096,
   STACK_ROUND = 16,   /* so that a warp's local memory is a multiple of 512 bytes */
   STACK_MAX = 524288, /* maximum local memory of one thread */
-  RESIDENT_THREADS = 108 * 2048
+  RESIDENT_THREADS = 108 * 2048,
+  /* the device runtime, by the programming guide on dynamic parallelism: */
+  SYNC_LEVEL_BYTES = 860000000, /* state of parent grids, for each depth of synchronisation: the most that it names */
+  SYNC_DEPTH_MAX = 24,
+  LAUNCH_BYTES = 4096 + 512 /* a pending launch: parameters, and what describes the grid */
 };
 
 static const size_t default_limit[16] = {1024, 1 << 20, 8 << 20, 2, 2048, 128};
@@ -55,8 +59,15 @@ CUresult sim_stack_need(struct sim_ctx *ctx, uint64_t bytes_per_thread) {
   return result;
 }
 
+static uint64_t buffer_bytes(CUlimit limit, uint64_t value) {
+  uint64_t each = limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH             ? SYNC_LEVEL_BYTES
+                  : limit == CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT ? LAUNCH_BYTES
+                                                                       : 1;
+  return sim_round_up(value * each, CHUNK);
+}
+
 static CUresult buffer_set(struct sim_ctx *ctx, CUlimit limit, size_t value) {
-  uint64_t first = sim_round_up(default_limit[limit], CHUNK), bytes = sim_round_up(value, CHUNK);
+  uint64_t first = buffer_bytes(limit, default_limit[limit]), bytes = buffer_bytes(limit, value);
   return charge(ctx, &ctx->implicit.buffer_charged[limit], bytes > first ? bytes - first : 0);
 }
 
@@ -64,12 +75,15 @@ CUresult sim_limit_set(struct sim_ctx *ctx, CUlimit limit, size_t value) {
   CUresult result = CUDA_SUCCESS;
   if (limit == CU_LIMIT_STACK_SIZE && value > STACK_MAX)
     return CUDA_ERROR_INVALID_VALUE;
-  if ((limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_MALLOC_HEAP_SIZE) && value > SIM_ADDRESS_SPACE)
+  if (limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH && value > SYNC_DEPTH_MAX)
+    return CUDA_ERROR_INVALID_VALUE;
+  bool buffer = limit >= CU_LIMIT_PRINTF_FIFO_SIZE && limit <= CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT;
+  if (buffer && value > SIM_ADDRESS_SPACE)
     return CUDA_ERROR_OUT_OF_MEMORY;
   sim_lock();
   if (limit == CU_LIMIT_STACK_SIZE)
     result = sim_stack_need(ctx, value);
-  if (limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_MALLOC_HEAP_SIZE)
+  if (buffer)
     result = buffer_set(ctx, limit, value);
   if (result == CUDA_SUCCESS)
     ctx->limit[limit] = value;
@@ -83,8 +97,9 @@ void sim_implicit_begin(struct sim_ctx *ctx) {
 }
 
 void sim_implicit_end(struct sim_ctx *ctx) {
-  sim_memory_release(ctx->device, ctx->implicit.code_charged + ctx->implicit.stack_charged +
-                                      ctx->implicit.buffer_charged[CU_LIMIT_PRINTF_FIFO_SIZE] +
-                                      ctx->implicit.buffer_charged[CU_LIMIT_MALLOC_HEAP_SIZE]);
+  uint64_t bytes = ctx->implicit.code_charged + ctx->implicit.stack_charged;
+  for (int limit = CU_LIMIT_PRINTF_FIFO_SIZE; limit <= CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT; limit++)
+    bytes += ctx->implicit.buffer_charged[limit];
+  sim_memory_release(ctx->device, bytes);
   ctx->implicit = (struct sim_implicit){0};
 }
