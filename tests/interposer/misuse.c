@@ -92,6 +92,10 @@ static const char none[] = ".target sm_52\n",
   X(cuMemRetainAllocationHandle(NULL, NULL)) X(cuMemRetainAllocationHandle(&handle, NULL)) X(cuMemRetainAllocationHandle(&handle, &handle)) \
   X(cuMemImportFromShareableHandle(NULL, NULL, 1)) X(cuMemImportFromShareableHandle(&handle, (void *)-1, 1)) \
   X(cuMemImportFromShareableHandle(&handle, (void *)0, 1)) X(cuMemImportFromShareableHandle(&handle, NULL, 999)) \
+  X(cuMemExportToShareableHandle(NULL, 0, 1, 0)) X(cuMemExportToShareableHandle(&handle, handle_gone, 1, 0)) \
+  X(cuMemExportToShareableHandle(&handle, 12345, 999, 7)) X(cuImportExternalMemory(NULL, NULL)) X(cuImportExternalMemory((CUexternalMemory *)&handle, NULL)) \
+  X(cuExternalMemoryGetMappedBuffer(NULL, NULL, NULL)) X(cuExternalMemoryGetMappedBuffer(&p, NULL, NULL)) \
+  X(cuExternalMemoryGetMappedMipmappedArray(NULL, NULL, NULL)) X(cuDestroyExternalMemory(NULL)) X(cuDestroyExternalMemory((CUexternalMemory)&handle)) \
   X(cuArrayCreate(NULL, &old)) X(cuArrayCreate(&array, NULL)) X(cuArrayCreate(&array, &old0)) X(cuArrayCreate(&array, &old_huge)) X(cuArrayCreate(NULL, NULL)) \
   X(cuArrayCreate_v2(NULL, &flat)) X(cuArrayCreate_v2(&array, NULL)) X(cuArrayCreate_v2(&array, &flat0)) X(cuArrayCreate_v2(&array, &flat_huge)) \
   X(cuArrayCreate_v2(&array, &flat_over)) X(cuArrayCreate_v2(&array, &flat_bad)) X(cuArrayCreate_v2(&array, &flat_odd)) X(cuArrayCreate_v2(NULL, &flat_huge)) \

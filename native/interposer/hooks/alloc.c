@@ -1,6 +1,7 @@
 /* cuMemAlloc and its family: reserve the memory, call the driver, then keep the charge or give it back. */
 #include "hooks.h"
 #include "interposer/hooks/alloc.h"
+#include "interposer/memory/mappings.h"
 #include "interposer/memory/pool_blocks.h"
 #include "interposer/memory/reserve.h"
 #include "interposer/process/device.h"
@@ -139,7 +140,9 @@ CUresult gs_do_free(const struct gs_call *call, CUdeviceptr address) {
   struct gs_block block;
   bool ours = gs_table_take(pointers, address, &pointer), of_pool = !ours && gs_map_take(address, &block);
   int ordinal = ours ? pointer.ordinal : gs_current_device();
+  uint64_t buffer = ours || of_pool ? 0 : gs_buffer_leaves(address);
   CUresult result = gs_call(call);
+  gs_buffer_left(address, buffer, result == CUDA_SUCCESS);
   if (ours && result != CUDA_SUCCESS)
     gs_table_put(pointers, &pointer);
   else if (of_pool && result != CUDA_SUCCESS)

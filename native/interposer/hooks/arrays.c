@@ -2,6 +2,7 @@
  * mapping has no memory and reports what the real one will need. If the driver does not create such an array, the sum
  * of the elements is reserved and corrected from the array itself. */
 #include "interposer/memory/books.h"
+#include "interposer/memory/mappings.h"
 #include "interposer/memory/reserve.h"
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
@@ -222,7 +223,9 @@ CUresult gs_do_array_destroy(const struct gs_call *call, uintptr_t handle) {
   struct gs_table *arrays = &gs_books()->arrays;
   struct gs_allocation array;
   bool ours = gs_table_take(arrays, handle, &array);
+  uint64_t buffer = ours ? 0 : gs_buffer_leaves(handle);
   CUresult result = gs_call(call);
+  gs_buffer_left(handle, buffer, result == CUDA_SUCCESS);
   if (ours && result == CUDA_SUCCESS)
     gs_give_back(array.ordinal, array.bytes);
   else if (ours)

@@ -1,6 +1,7 @@
 /* Reports the grant's memory to the program, never that of others. */
 #include "hooks.h"
 #include "interposer/hooks/report.h"
+#include "interposer/memory/exports.h"
 #include "interposer/process/device.h"
 #include "page/page.h"
 
@@ -23,6 +24,7 @@ CUresult gs_do_memory_info(const struct gs_call *call, struct gs_out free, struc
   CUresult result = gs_call(call);
   int ordinal = result == CUDA_SUCCESS ? gs_current_device() : GS_NO_DEVICE;
   if (ordinal != GS_NO_DEVICE) {
+    gs_descriptors_settle();
     gs_out_write(free, free_bytes(ordinal));
     gs_out_write(total, gs_process->total_bytes[ordinal]);
   }

@@ -1,90 +1,14 @@
-/* Virtual memory management: physical memory lives until its last handle, its last mapping and its last binding to a
- * multicast object are gone, in any order. Each piece is represented by an object, to which those refer. A multicast
- * object is one too, without bytes: when it ends, the memory bound to it is released. */
+/* Virtual memory management: calls that make, share, map, bind and end physical memory. memory/objects.h keeps what they
+ * hold. No lock is held during the driver's calls, which may wait for work that in turn waits for the program. */
 #include "hooks.h"
-#include "interposer/memory/books.h"
+#include "interposer/memory/exports.h"
+#include "interposer/memory/handles.h"
+#include "interposer/memory/mappings.h"
 #include "interposer/memory/reserve.h"
+#include "interposer/memory/uses.h"
+#include "interposer/os/descriptor.h"
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
-
-static uint64_t objects; /* numbers given out */
-
-/* ---- with the lock of the objects' tables held ------------------------------------------------------------------- */
-
-static struct gs_object *object(uint64_t number) { return gs_table_find(&gs_books()->objects, number); }
-
-/* device < 0: of any. */
-static struct gs_binding *binding_in(uint64_t multicast, CUdevice device, uint64_t from, uint64_t to) {
-  struct gs_binding *binding;
-  uint32_t at = 0;
-  while ((binding = gs_table_next(&gs_books()->bindings, &at)))
-    if (binding->multicast == multicast && (device < 0 || binding->device == device) && binding->offset >= from &&
-        binding->offset < to)
-      return binding;
-  return NULL;
-}
-
-static void unbind(struct gs_binding *binding, uint64_t *freed);
-
-/* Removes one holder. The last one gives the bytes back, to freed[ordinal], and ends the object. */
-static void drop(struct gs_object *held, uint64_t *freed) {
-  if (!held || --held->holders > 0)
-    return;
-  struct gs_object gone = *held;
-  struct gs_binding *binding;
-  gs_table_remove(&gs_books()->objects, held);
-  if (gone.ordinal != GS_NO_DEVICE)
-    freed[gone.ordinal] += gone.bytes;
-  while (gone.multicast && (binding = binding_in(gone.number, -1, 0, UINT64_MAX)))
-    unbind(binding, freed); /* no multicast object is bound to another: one level */
-}
-
-static void unbind(struct gs_binding *binding, uint64_t *freed) {
-  uint64_t memory = binding->memory;
-  gs_table_remove(&gs_books()->bindings, binding);
-  drop(object(memory), freed);
-}
-
-static struct gs_object *object_of(uint64_t handle) {
-  const struct gs_handle *known = gs_table_find(&gs_books()->handles, handle);
-  return known ? object(known->object) : NULL;
-}
-
-/* The driver returned a handle: a new one for the object, or one that it returned before. */
-static void add_handle(uint64_t handle, uint64_t of) {
-  struct gs_handle *known = gs_table_find(&gs_books()->handles, handle);
-  struct gs_object *held = object(known ? known->object : of);
-  if (known)
-    known->releases++;
-  else
-    gs_table_add(&gs_books()->handles, &(struct gs_handle){handle, of, 1});
-  if (held)
-    held->holders++;
-}
-
-/* ------------------------------------------------------------------------------------------------------------------ */
-
-static void lock(void) { gs_table_lock(&gs_books()->objects); }
-static void unlock(void) { gs_table_unlock(&gs_books()->objects); }
-
-static bool room_for_object(void) {
-  return gs_table_room(&gs_books()->objects, 1) && gs_table_room(&gs_books()->handles, 1);
-}
-
-static void give_back(const uint64_t *freed) {
-  for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
-    gs_give_back(ordinal, freed[ordinal]);
-}
-
-/* The first handle of a new object. */
-static void add_object(uint64_t handle, int ordinal, uint64_t bytes, bool multicast) {
-  uint64_t number = __atomic_add_fetch(&objects, 1, __ATOMIC_RELAXED);
-  lock();
-  gs_table_add(&gs_books()->objects,
-               &(struct gs_object){.number = number, .bytes = bytes, .ordinal = ordinal, .multicast = multicast});
-  add_handle(handle, number);
-  unlock();
-}
 
 /* Whether the driver would create it if there were room. Otherwise the program gets the driver's error. */
 static bool plausible(const CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
@@ -109,43 +33,26 @@ static CUresult refuse(CUresult reason, CUmemGenericAllocationHandle *handle, si
 CUresult gs_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
                         unsigned long long flags) {
   CUresult result;
+  struct gs_use use;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemCreate(handle, size, prop, flags) : result;
   bool device = prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
   if (device && gs_elsewhere(prop->location.id))
     return refuse(gs_refuse_elsewhere(prop->location.id), handle, size, prop, flags);
   int ordinal = device ? gs_device_ordinal(prop->location.id) : GS_NO_DEVICE;
-  if (ordinal == GS_NO_DEVICE)
-    return gs_real.cuMemCreate(handle, size, prop, flags); /* host memory, or a request that the driver refuses */
-  if (!room_for_object())
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  if (gs_reserve(ordinal, size) < 0)
+  uint64_t charge = ordinal == GS_NO_DEVICE ? 0 : size; /* host memory, or a request that the driver refuses */
+  if (charge && gs_reserve(ordinal, charge) < 0)
     return refuse(CUDA_ERROR_OUT_OF_MEMORY, handle, size, prop, flags);
+  if (!gs_use_begin(&use, 0, 0, 0)) {
+    gs_give_back(ordinal, charge);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   result = gs_real.cuMemCreate(handle, size, prop, flags);
   if (result == CUDA_SUCCESS)
-    add_object(*handle, ordinal, size, false);
+    gs_object_made(*handle, ordinal, charge, GS_MEMORY);
   else
-    gs_give_back(ordinal, size);
-  return result;
-}
-
-CUresult gs_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *osHandle,
-                                           CUmemAllocationHandleType shHandleType) {
-  CUresult result;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuMemImportFromShareableHandle(handle, osHandle, shHandleType) : result;
-  if (!room_for_object())
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  result = gs_real.cuMemImportFromShareableHandle(handle, osHandle, shHandleType);
-  if (result != CUDA_SUCCESS)
-    return result;
-  lock();
-  bool known = gs_table_find(&gs_books()->handles, *handle) != NULL;
-  if (known)
-    add_handle(*handle, 0);
-  unlock();
-  if (!known)
-    add_object(*handle, GS_NO_DEVICE, 0, true); /* charged to the exporter; its device cannot be found out */
+    gs_give_back(ordinal, charge);
+  gs_use_end(&use);
   return result;
 }
 
@@ -153,138 +60,96 @@ CUresult gs_cuMemRelease(CUmemGenericAllocationHandle handle) {
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemRelease(handle) : result;
-  /* removed before the driver is called: the handle may be reused by another thread at once */
-  struct gs_table *handles = &gs_books()->handles;
-  uint64_t of = 0, freed[GS_MAX_DEVICES] = {0};
-  lock();
-  struct gs_handle *known = gs_table_find(handles, handle);
-  bool ours = known != NULL;
-  if (ours) {
-    of = known->object;
-    if (--known->releases == 0)
-      gs_table_remove(handles, known);
-  }
-  unlock();
+  uint64_t leaving = gs_handle_leaves(handle);
   result = gs_real.cuMemRelease(handle);
-  if (!ours)
-    return result;
-  lock();
-  if (result == CUDA_SUCCESS)
-    drop(object(of), freed);
-  else if ((known = gs_table_find(handles, handle)))
-    known->releases++;
-  else
-    gs_table_add(handles, &(struct gs_handle){handle, of, 1});
-  unlock();
-  give_back(freed);
+  gs_handle_left(handle, leaving, result == CUDA_SUCCESS);
+  gs_descriptors_settle();
   return result;
 }
 
 CUresult gs_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                      unsigned long long flags) {
   CUresult result;
+  struct gs_use use;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemMap(ptr, size, offset, handle, flags) : result;
-  struct gs_table *mappings = &gs_books()->mappings;
-  if (!gs_table_room(mappings, 1))
+  if (!gs_use_begin(&use, handle, 0, 0))
     return CUDA_ERROR_OUT_OF_MEMORY;
+  gs_map_begin(&use, ptr, size);
   result = gs_real.cuMemMap(ptr, size, offset, handle, flags);
-  if (result != CUDA_SUCCESS)
-    return result;
-  lock();
-  struct gs_object *mapped = object_of(handle);
-  if (mapped) {
-    mapped->holders++;
-    gs_table_add(mappings, &(struct gs_mapping){.address = ptr, .bytes = size, .object = mapped->number});
-  }
-  unlock();
+  gs_map_end(&use, ptr, size, result == CUDA_SUCCESS);
+  gs_use_end(&use);
   return result;
 }
 
-/* A mapping inside [from, to) of this call, or NULL. Programs unmap the ranges that they mapped, so the first lookup
- * nearly always finds it. Called with the lock held. */
-static struct gs_mapping *mapping_in(uint64_t call, uint64_t from, uint64_t to) {
-  const struct gs_table *mappings = &gs_books()->mappings;
-  struct gs_mapping *mapping = gs_table_find(mappings, from);
-  uint32_t at = 0;
-  if (!mapping || mapping->call != call)
-    while ((mapping = gs_table_next(mappings, &at)) &&
-           !(mapping->address >= from && mapping->address < to && mapping->call == call))
-      ;
-  return mapping;
-}
-
-/* Assigns the mappings in [from, to) from the call `was` to another call. */
-static void turn_mappings(uint64_t from, uint64_t to, uint64_t was, uint64_t becomes) {
-  struct gs_mapping *mapping;
-  lock();
-  for (uint64_t at = from; at < to && (mapping = mapping_in(was, at, to));) {
-    if (mapping->address == at)
-      at += mapping->bytes;
-    mapping->call = becomes;
-  }
-  unlock();
-}
-
-/* Removes the mappings of the call and releases what they held. */
-static void end_mappings(uint64_t from, uint64_t to, uint64_t call) {
-  uint64_t freed[GS_MAX_DEVICES] = {0};
-  struct gs_mapping *mapping;
-  lock();
-  for (uint64_t at = from; at < to && (mapping = mapping_in(call, at, to));) {
-    struct gs_mapping gone = *mapping;
-    if (gone.address == at)
-      at += gone.bytes;
-    gs_table_remove(&gs_books()->mappings, mapping);
-    drop(object(gone.object), freed);
-  }
-  unlock();
-  give_back(freed);
-}
-
-/* The driver may wait for work that in turn waits for the program, so the lock of the books cannot be held during the
- * call. The addresses can be mapped again as soon as the driver has unmapped them, so the mappings are marked before.
- * What they hold stays charged. */
 CUresult gs_cuMemUnmap(CUdeviceptr ptr, size_t size) {
-  static uint64_t calls;
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemUnmap(ptr, size) : result;
-  uint64_t call = __atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED);
-  turn_mappings(ptr, ptr + size, 0, call);
+  uint64_t call = gs_mappings_leave(ptr, size);
   result = gs_real.cuMemUnmap(ptr, size);
-  if (result == CUDA_SUCCESS)
-    end_mappings(ptr, ptr + size, call);
-  else
-    turn_mappings(ptr, ptr + size, call, 0);
+  gs_mappings_left(ptr, size, call, result == CUDA_SUCCESS);
+  gs_descriptors_settle();
   return result;
-}
-
-/* The mapping that contains address, or NULL. Called with the lock held. */
-static struct gs_mapping *mapping_of(uint64_t address) {
-  const struct gs_table *mappings = &gs_books()->mappings;
-  struct gs_mapping *mapping = gs_table_find(mappings, address);
-  uint32_t at = 0;
-  if (!mapping || mapping->call)
-    while ((mapping = gs_table_next(mappings, &at)) && (mapping->call || address - mapping->address >= mapping->bytes))
-      ;
-  return mapping;
 }
 
 CUresult gs_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr) {
   CUresult result;
+  struct gs_use use;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemRetainAllocationHandle(handle, addr) : result;
-  if (!gs_table_room(&gs_books()->handles, 1))
+  if (!gs_use_begin(&use, 0, 0, (uintptr_t)addr))
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = gs_real.cuMemRetainAllocationHandle(handle, addr);
-  if (result != CUDA_SUCCESS)
-    return result;
-  lock();
-  const struct gs_mapping *mapping = mapping_of((uintptr_t)addr);
-  if (mapping)
-    add_handle(*handle, mapping->object);
-  unlock();
+  if (result == CUDA_SUCCESS)
+    gs_object_retained(&use, *handle);
+  gs_use_end(&use);
+  return result;
+}
+
+/* ---- sharing ----------------------------------------------------------------------------------------------------- */
+
+/* A name that every import of the same object has, if not that object alone: a file's identity, for other kinds the kind
+ * itself. Drivers that export files of one device node give all of them one name. */
+static uint64_t name_of(const void *shared, CUmemAllocationHandleType type) {
+  bool is_file = type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  return is_file ? gs_descriptor_file((int)(intptr_t)shared) : (uint64_t)type << 1; /* even: not a file's */
+}
+
+CUresult gs_cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocationHandle handle,
+                                         CUmemAllocationHandleType handleType, unsigned long long flags) {
+  CUresult result;
+  struct gs_use use;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags)
+                                  : result;
+  if (!gs_use_begin(&use, handle, 0, 0))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  uint32_t begun = gs_making_begin(&gs_books()->exports_made);
+  result = gs_real.cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags);
+  if (result == CUDA_SUCCESS) {
+    int fd = handleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? *(const int *)shareableHandle : -1;
+    gs_object_exported(&use, name_of((void *)(intptr_t)fd, handleType), fd);
+  }
+  gs_making_end(&gs_books()->exports_made, begun);
+  gs_use_end(&use);
+  return result;
+}
+
+/* What another process exported is charged to that one. */
+CUresult gs_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *osHandle,
+                                           CUmemAllocationHandleType shHandleType) {
+  CUresult result;
+  struct gs_use use;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuMemImportFromShareableHandle(handle, osHandle, shHandleType) : result;
+  if (!gs_use_begin(&use, 0, 0, 0))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  uint64_t name = name_of(osHandle, shHandleType);
+  gs_import_begin(&use, name);
+  result = gs_real.cuMemImportFromShareableHandle(handle, osHandle, shHandleType);
+  gs_import_end(&use, name, result == CUDA_SUCCESS ? *handle : 0);
+  gs_use_end(&use);
   return result;
 }
 
@@ -292,80 +157,57 @@ CUresult gs_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, vo
 
 CUresult gs_cuMulticastCreate(CUmemGenericAllocationHandle *mcHandle, const CUmulticastObjectProp *prop) {
   CUresult result;
+  struct gs_use use;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMulticastCreate(mcHandle, prop) : result;
-  if (!room_for_object())
+  if (!gs_use_begin(&use, 0, 0, 0))
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = gs_real.cuMulticastCreate(mcHandle, prop);
   if (result == CUDA_SUCCESS)
-    add_object(*mcHandle, GS_NO_DEVICE, 0, true);
+    gs_object_made(*mcHandle, GS_NO_DEVICE, 0, GS_MULTICAST);
+  gs_use_end(&use);
   return result;
-}
-
-/* Memory that is not charged need not be tracked. Called with the lock held. */
-static void bind(uint64_t multicast, uint64_t offset, struct gs_object *memory) {
-  const struct gs_object *to = object_of(multicast);
-  if (!to || !memory || memory->ordinal == GS_NO_DEVICE)
-    return;
-  memory->holders++;
-  gs_table_add(&gs_books()->bindings, &(struct gs_binding){.offset = offset,
-                                                           .multicast = to->number,
-                                                           .memory = memory->number,
-                                                           .device = gs_device_of(memory->ordinal)});
 }
 
 CUresult gs_cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
                                CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
                                unsigned long long flags) {
   CUresult result;
-  bool joined = gs_enter(&result);
-  if (!joined && result != CUDA_SUCCESS)
-    return result;
-  if (joined && !gs_table_room(&gs_books()->bindings, 1))
+  struct gs_use use;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuMulticastBindMem(mcHandle, mcOffset, memHandle, memOffset, size, flags)
+                                  : result;
+  if (!gs_use_begin(&use, mcHandle, memHandle, 0))
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = gs_real.cuMulticastBindMem(mcHandle, mcOffset, memHandle, memOffset, size, flags);
-  if (!joined || result != CUDA_SUCCESS)
-    return result;
-  lock();
-  bind(mcHandle, mcOffset, object_of(memHandle));
-  unlock();
+  if (result == CUDA_SUCCESS)
+    gs_object_bound(&use, mcOffset);
+  gs_use_end(&use);
   return result;
 }
 
 CUresult gs_cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr, size_t size,
                                 unsigned long long flags) {
   CUresult result;
-  bool joined = gs_enter(&result);
-  if (!joined && result != CUDA_SUCCESS)
-    return result;
-  if (joined && !gs_table_room(&gs_books()->bindings, 1))
+  struct gs_use use;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuMulticastBindAddr(mcHandle, mcOffset, memptr, size, flags) : result;
+  if (!gs_use_begin(&use, mcHandle, 0, memptr))
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = gs_real.cuMulticastBindAddr(mcHandle, mcOffset, memptr, size, flags);
-  if (!joined || result != CUDA_SUCCESS)
-    return result;
-  lock();
-  const struct gs_mapping *mapping =
-      mapping_of(memptr); /* none: memory of a pool, which is charged as long as the pool has it */
-  if (mapping)
-    bind(mcHandle, mcOffset, object(mapping->object));
-  unlock();
+  if (result == CUDA_SUCCESS)
+    gs_object_bound(&use, mcOffset);
+  gs_use_end(&use);
   return result;
 }
 
 CUresult gs_cuMulticastUnbind(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset, size_t size) {
   CUresult result;
-  struct gs_binding *binding;
-  struct gs_object *of;
-  uint64_t freed[GS_MAX_DEVICES] = {0};
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMulticastUnbind(mcHandle, dev, mcOffset, size) : result;
+  uint64_t call = gs_bindings_leave(mcHandle, dev, mcOffset, size);
   result = gs_real.cuMulticastUnbind(mcHandle, dev, mcOffset, size);
-  if (result != CUDA_SUCCESS)
-    return result;
-  lock();
-  while ((of = object_of(mcHandle)) && (binding = binding_in(of->number, dev, mcOffset, mcOffset + size)))
-    unbind(binding, freed);
-  unlock();
-  give_back(freed);
+  gs_bindings_left(mcHandle, dev, mcOffset, size, call, result == CUDA_SUCCESS);
+  gs_descriptors_settle();
   return result;
 }

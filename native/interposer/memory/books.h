@@ -9,8 +9,30 @@
 #ifndef GPUSHARE_BOOKS_H
 #define GPUSHARE_BOOKS_H
 
+#include "interposer/memory/making.h"
 #include "interposer/os/table.h"
 #include "interposer/process/process.h"
+
+/* The life of what is charged. Another thread may call the driver with an object that a call is about to make or to end,
+ * and handles and addresses come back at once, so each moment has its place in the books:
+ *
+ *   announced  the call that makes it is on its way, and its bytes are reserved. Whoever meets it waits for that call
+ *              (making.h).
+ *   live       the call has returned.
+ *   leaving    the call that ends it is on its way. The driver may still honour it, so it stays in the books under its
+ *              key; another of the same key may be live already, and is found first.
+ *   gone       the call has returned, but a call that began before it did still uses the key, and may have been
+ *              honoured. It ends with the last such call.
+ *
+ * Bytes are given back when nothing holds the object any more and the driver has returned. A call that extends the life
+ * of an object holds all to which its key may have referred at any time of the call; the charge is then too high at
+ * worst, until what the call made ends. */
+enum gs_moment { GS_LIVE, GS_ANNOUNCED, GS_LEAVING, GS_GONE };
+
+struct gs_life {
+  uint64_t call; /* unless it is live: the number of the call that is on its way */
+  enum gs_moment moment;
+};
 
 /* cuMemAlloc and its family, by address; arrays and mipmapped ones, by handle. */
 struct gs_allocation {
@@ -29,34 +51,62 @@ struct gs_created {
   int ordinal;
 };
 
-/* ---- physical memory (hooks/vmm.c) ---- */
+/* ---- physical memory (memory/objects.c) ---- */
 
-/* A piece of physical memory, or a multicast object. */
-struct gs_object {
-  uint64_t number;  /* ours */
-  uint64_t bytes;   /* charged */
-  int ordinal;      /* GS_NO_DEVICE: not charged to this process */
-  uint32_t holders; /* handles, mappings and bindings */
-  bool multicast;   /* memory may be bound to it */
+enum gs_object_kind {
+  GS_MEMORY,
+  GS_MULTICAST, /* memory is bound to it */
+  GS_IMPORT     /* or another name of something: what that may be is bound to it */
 };
 
+struct gs_object {
+  uint64_t number; /* ours */
+  uint64_t bytes;  /* charged */
+  int ordinal;     /* GS_NO_DEVICE: not charged to this process */
+  enum gs_object_kind kind;
+  uint32_t holders; /* handles, mappings, bindings, open descriptors, and calls that are about to make one of these */
+  uint32_t descriptors; /* those of them that are descriptors */
+  bool exported;        /* has records in `exports` */
+};
+
+/* Live as long as there are more references than calls on their way that drop one. The record stays until the last of
+ * them has returned; with no references left, until no call uses the handle. */
 struct gs_handle {
   uint64_t handle; /* CUmemGenericAllocationHandle */
   uint64_t object;
-  uint32_t releases; /* number of releases until the driver drops the handle */
+  uint32_t references; /* number of releases until the driver drops the handle */
+  uint32_t leaving;    /* number of releases on their way */
 };
 
+/* Also a buffer or an array of external memory, by its address or handle. */
 struct gs_mapping {
   uint64_t address, bytes;
-  uint64_t object;
-  uint64_t call; /* number of the call in progress that may unmap it; 0: it is mapped */
+  uint64_t object;   /* 0: not known */
+  CUcontext context; /* with which a buffer or array ends; NULL: none */
+  struct gs_life life;
 };
 
-/* Memory in a multicast object. */
+/* An object held by another: memory in a multicast object, or what an import may be. */
 struct gs_binding {
-  uint64_t offset;            /* in the multicast object */
-  uint64_t multicast, memory; /* objects */
+  uint64_t to, memory; /* objects */
+  uint64_t offset;     /* in the multicast object */
   CUdevice device;
+  struct gs_life life;
+};
+
+/* An object that was given away, under a name by which an import knows it again. */
+struct gs_export {
+  uint64_t name; /* of a descriptor: gs_descriptor_file */
+  uint64_t object;
+  uint64_t byte; /* os/descriptor.h */
+  int watcher;   /* the same for all records with this name */
+  bool holds;    /* the descriptor is open, which keeps the object */
+};
+
+/* A handle or address with which calls are on their way. */
+struct gs_used {
+  uint64_t key;
+  uint32_t calls;
 };
 
 /* ---- programs ---- */
@@ -163,10 +213,10 @@ struct gs_node {
 };
 
 struct gs_books {
-  struct gs_table pointers;                             /* gs_allocation */
-  struct gs_table arrays;                               /* gs_allocation */
-  struct gs_table contexts;                             /* gs_created */
-  struct gs_table objects, handles, mappings, bindings; /* one lock */
+  struct gs_table pointers;                                                                    /* gs_allocation */
+  struct gs_table arrays;                                                                      /* gs_allocation */
+  struct gs_table contexts;                                                                    /* gs_created */
+  struct gs_table objects, handles, mappings, bindings, exports, used_handles, used_addresses; /* one lock */
   struct gs_table modules;
   struct gs_table libraries, placed, kernels; /* one lock */
   struct gs_table collectives;
@@ -175,7 +225,10 @@ struct gs_books {
   struct gs_table fading;
   struct gs_table graphs;
   struct gs_table nodes;
-  uint32_t lock[12]; /* of the lines above */
+  uint32_t lock[12];  /* of the lines above */
+  uint64_t calls;     /* numbers given to calls */
+  uint32_t unsettled; /* mappings that are not live */
+  struct gs_making objects_made, exports_made;
 };
 
 /* Never NULL; if out of memory, the tables are empty and stay so. */

@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "interposer/memory/async_free.h"
+#include "interposer/memory/exports.h"
 #include "interposer/memory/pool_charge.h"
 #include "interposer/process/trace.h"
 #include "interposer/time/waits.h"
@@ -24,6 +25,7 @@ int gs_reserve(int ordinal, uint64_t bytes) {
       if ((int)i != ordinal && __atomic_load_n(&gs_process->frees[i], __ATOMIC_RELAXED))
         gs_frees_settle((int)i);
     gs_memory_synced(ordinal);
+    gs_descriptors_settle();
     rc = gs_reserve_now(ordinal, bytes);
   }
   if (rc < 0)

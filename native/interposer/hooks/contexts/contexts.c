@@ -5,6 +5,7 @@
 
 #include "interposer/memory/books.h"
 #include "interposer/memory/kernels.h"
+#include "interposer/memory/mappings.h"
 #include "interposer/memory/pool_blocks.h"
 #include "interposer/memory/pool_charge.h"
 #include "interposer/memory/reserve.h"
@@ -49,6 +50,7 @@ static void context_gone(CUcontext context, int ordinal) {
   gs_greens_remove(context);
   gs_device_context_forget();
   gs_pools_context_gone(context);
+  gs_buffers_context_gone(context);
   gs_books_drop_context(context, bytes);
   for (int i = 0; i < GS_MAX_DEVICES; i++)
     gs_give_back(i, bytes[i]);

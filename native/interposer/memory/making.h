@@ -1,0 +1,44 @@
+/* Calls on their way that make objects of one kind: the driver may have made one that is not in the books yet. Whoever
+ * ends or uses such an object (a handle or an address is easily guessed, since drivers hand them out again) waits for
+ * those calls. */
+#ifndef GPUSHARE_MEMORY_MAKING_H
+#define GPUSHARE_MEMORY_MAKING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Two generations of calls, so that a wait ends although new calls begin all the time. Zeroed is valid. */
+struct gs_making {
+  uint32_t calls[2];   /* on their way, by generation */
+  uint32_t waiting[2]; /* those of them that themselves wait for others */
+  uint32_t turn;       /* the generation that new calls belong to */
+  uint32_t ended;      /* counts ends; a futex */
+  uint32_t waiters;
+};
+
+/* Around the driver's call and what the books record of it. Returns what gs_making_end wants. */
+static inline uint32_t gs_making_begin(struct gs_making *making) {
+  uint32_t turn = __atomic_load_n(&making->turn, __ATOMIC_SEQ_CST);
+  for (;;) {
+    __atomic_fetch_add(&making->calls[turn & 1], 1, __ATOMIC_SEQ_CST);
+    uint32_t now = __atomic_load_n(&making->turn, __ATOMIC_SEQ_CST);
+    if (__builtin_expect(now == turn, 1))
+      return turn & 1;
+    __atomic_fetch_sub(&making->calls[turn & 1], 1, __ATOMIC_SEQ_CST);
+    turn = now;
+  }
+}
+void gs_making_wake(struct gs_making *making);
+static inline void gs_making_end(struct gs_making *making, uint32_t begun) {
+  __atomic_fetch_sub(&making->calls[begun], 1, __ATOMIC_SEQ_CST);
+  if (__builtin_expect(__atomic_load_n(&making->waiters, __ATOMIC_SEQ_CST) != 0, 0))
+    gs_making_wake(making);
+}
+
+enum { GS_NOT_MAKING = 2 /* as `begun`: the caller is no such call itself */ };
+
+/* Waits until `known` gives true, or no call that had begun before can change its answer any more. begun: what
+ * gs_making_begin returned to the caller, so that calls do not wait for each other. To be called with no lock held. */
+void gs_making_wait(struct gs_making *making, uint32_t begun, bool (*known)(void *with), void *with);
+
+#endif

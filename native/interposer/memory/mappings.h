@@ -1,0 +1,36 @@
+/* Mappings of physical memory. */
+#ifndef GPUSHARE_MEMORY_MAPPINGS_H
+#define GPUSHARE_MEMORY_MAPPINGS_H
+
+#include "interposer/memory/objects.h"
+
+/* ---- with the lock of objects.h held ---- */
+
+/* One at this address in the given moment; of the call, or 0: of any. */
+struct gs_mapping *gs_mapping_at(uint64_t address, enum gs_moment moment, uint64_t call);
+/* Adds a mapping that the call is about to make. */
+void gs_mapping_announce(uint64_t address, uint64_t bytes, uint64_t object, uint64_t call, CUcontext context);
+void gs_mapping_turn(struct gs_mapping *mapping, enum gs_moment moment, uint64_t call);
+void gs_mapping_remove(struct gs_mapping *gone, uint64_t *freed);
+/* The object to which the address referred during a use of it; a new import if it may have been several or none. The
+ * caller becomes a holder. */
+uint64_t gs_mapping_object(uint64_t address, uint64_t *freed);
+/* A call with the address has returned: after the last one, removes what is gone. */
+void gs_mapping_unused(uint64_t address, uint64_t *freed);
+
+/* ---- without it ---- */
+
+/* Whether something is, or is about to be, mapped at an address (a uint64_t): for gs_objects_wait. */
+bool gs_mapping_known(void *address);
+
+/* Around the call that unmaps a range. The first returns the number of the call; ended: the driver's call succeeded. */
+uint64_t gs_mappings_leave(uint64_t from, uint64_t bytes);
+void gs_mappings_left(uint64_t from, uint64_t bytes, uint64_t call, bool ended);
+
+/* The same for a call that frees an address or an array; 0: it is no buffer or array of external memory. */
+uint64_t gs_buffer_leaves(uint64_t address);
+void gs_buffer_left(uint64_t address, uint64_t call, bool ended);
+/* Those of a context end with it. */
+void gs_buffers_context_gone(CUcontext context);
+
+#endif

@@ -1,0 +1,20 @@
+"""Two calls that meet in the driver over one object: nothing goes uncharged, nothing stays charged, nothing hangs."""
+
+import pytest
+from handmade import Grant, Simulator
+from interposed import Interposed
+
+SCENES = ["physical", "bare", "open", "mapped"]
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_pairs(sim: Simulator, grant: Grant, scene: str) -> None:
+    worker = Interposed(sim, grant)
+    try:
+        worker.do("import pairs")
+        wrong = worker.get(f"pairs.run({scene!r}, ctx)")
+        assert not wrong, "\n".join(wrong)
+        assert worker.charged() == worker.truth()
+        assert sim.books()["devices"][0]["peak_bytes"] <= grant.limits.device[0].memory_bytes
+    finally:
+        worker.kill()
