@@ -294,3 +294,52 @@ def test_an_exporting_pools_process_dies(sim: Any, one: Worker, two: Worker) -> 
     assert held(sim, two) == STEP
     two.do("ok(d.cuMemFree(q)); ok(d.cuMemPoolDestroy(m))")
     assert extra(sim, 1) == 0
+
+
+def test_a_pointer_is_imported_from_its_own_pool_only(one: Worker, two: Worker) -> None:
+    one.do(SHARE)
+    one.do("other = shared_pool(); fd2 = int(ok(d.cuMemPoolExportToShareableHandle(other, FILE, 0)))")
+    two.do(f"m = ok(d.cuMemPoolImportFromShareableHandle(opened({one.pid}, {one.get('fd2')}), FILE, 0))")
+    assert two.error(f"d.cuMemPoolImportPointer(m, pointer({one.get(NAME.format('e'))}))") == INVALID
+
+
+# ---- work that is queued when its memory goes
+
+
+IMPORT = "q = ok(d.cuMemPoolImportPointer(ok(d.cuMemPoolImportFromShareableHandle(fd, FILE, 0)), e))"
+
+
+@pytest.mark.parametrize(
+    ("make", "free"),
+    [
+        (SHARE + "    " + IMPORT, "d.cuMemFreeAsync(q, t)"),
+        ("q = ok(d.cuMemAlloc(64))", "d.cuMemFreeAsync(q, t)"),
+        ("q = ok(d.cuMemAllocAsync(64, t)); ok(d.cuStreamSynchronize(t))", "d.cuMemFreeAsync(q, t)"),
+    ],
+    ids=["imported", "own", "pool"],
+)
+def test_work_that_comes_to_freed_memory_does_not_end_the_process(one: Worker, make: str, free: str) -> None:
+    """A program that uses memory after it has freed it in another stream is wrong, and lives on a device."""
+    one.do("t = ok(d.cuStreamCreate(1))")
+    one.do(make)
+    one.do(f"""
+        gate = ok(d.cuMemAlloc(4)); put(gate, bytes(4)); u = ok(d.cuStreamCreate(1))
+        ok(d.cuStreamWaitValue32(u, gate, 1, 0))
+        ok(d.cuMemsetD8Async(q, 1, 64, u)); ok(d.cuMemcpyDtoDAsync(q, q, 64, u))
+        ok(d.cuStreamWriteValue32(u, q, 5, 0))
+        ok({free}); ok(d.cuStreamSynchronize(t)); ok(d.cuMemPoolTrimTo(ok(d.cuDeviceGetDefaultMemPool(0)), 0))
+        put(gate, bytes([1, 0, 0, 0])); ok(d.cuStreamSynchronize(u))
+    """)
+    one.end()
+
+
+def test_a_graph_outlives_its_memory(one: Worker) -> None:
+    one.do("""
+        q = ok(d.cuMemAlloc(64)); s = ok(d.cuStreamCreate(1)); at = mapped(create())
+        ok(d.cuStreamBeginCapture(s, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+        ok(d.cuMemsetD8Async(q, 1, 64, s)); ok(d.cuMemsetD8Async(at, 1, 64, s))
+        graph = ok(d.cuGraphInstantiate(ok(d.cuStreamEndCapture(s)), 0))
+        ok(d.cuMemFree(q)); ok(d.cuMemUnmap(at, GRAIN))
+        ok(d.cuGraphLaunch(graph, s)); ok(d.cuStreamSynchronize(s))
+    """)
+    one.end()

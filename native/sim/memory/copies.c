@@ -26,9 +26,15 @@ struct copy_work {
 _Static_assert(sizeof(struct copy_work) <= SIM_PAYLOAD_MAX, "payload");
 _Static_assert(sizeof(CUDA_MEMCPY3D) <= SIM_PAYLOAD_MAX, "params");
 
+static bool present(const struct copy_work *work, const uint8_t *at, uint64_t pitch, uint64_t slice) {
+  return sim_memory_present(at, (work->depth - 1) * slice + (work->height - 1) * pitch + work->width);
+}
+
 static void run_copy(void *payload) {
   struct copy_work *work = payload;
-  for (uint64_t z = 0; z < work->depth; z++)
+  bool both = present(work, work->dst, work->dst_pitch, work->dst_slice) &&
+              present(work, work->src, work->src_pitch, work->src_slice);
+  for (uint64_t z = 0; z < work->depth && both; z++)
     for (uint64_t y = 0; y < work->height; y++)
       memmove(work->dst + z * work->dst_slice + y * work->dst_pitch,
               work->src + z * work->src_slice + y * work->src_pitch, work->width);

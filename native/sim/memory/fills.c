@@ -24,6 +24,8 @@ static void fill_row(uint8_t *row, const struct fill_work *work) {
 
 static void run_fill(void *payload) {
   const struct fill_work *work = payload;
+  if (!sim_memory_present(work->at, (work->height - 1) * work->pitch + work->width))
+    return;
   for (uint64_t y = 0; y < work->height; y++)
     fill_row(work->at + y * work->pitch, work);
 }

@@ -94,6 +94,9 @@ void sim_graph_mem_destroy(CUdeviceptr address);
 /* The host pointer to [address, address + bytes) for device or mapped host memory, or NULL. May be called with any lock
  * held. */
 void *sim_memory_host(CUdeviceptr address, size_t bytes);
+/* True if there is memory at these addresses. Work asks when it takes effect: the program may have freed it since it
+ * was submitted, which on a device spoils a context and does not end the process. */
+bool sim_memory_present(const void *at, size_t bytes);
 /* Frees what a context still holds when it is destroyed. No work may be pending. */
 void sim_memory_ctx_destroyed(struct sim_ctx *ctx);
 /* Memory of a module's globals, charged with the module. It ends when freed or with its context. The address may then

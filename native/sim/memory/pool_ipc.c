@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "sim/memory/pools.h"
@@ -15,14 +16,23 @@
 struct pool_file {
   uint64_t magic;
   uint32_t engine_device, unused;
+  uint64_t identity;
 };
 
 struct pointer {
   uint64_t magic, secret[2], offset, bytes;
   struct sim_block block;
-  uint8_t unused[8];
+  uint64_t pool; /* its identity */
 };
 _Static_assert(sizeof(struct pointer) == 64, "CUmemPoolPtrExportData has 64 bytes");
+
+/* Pools of other processes may be imported where this one is, so a number that they do not have. */
+static bool identify(struct CUmemPoolHandle_st *pool) {
+  while (pool->identity == 0)
+    if (getrandom(&pool->identity, sizeof pool->identity, 0) != (ssize_t)sizeof pool->identity)
+      return false;
+  return true;
+}
 
 CUresult cuMemPoolExportToShareableHandle(void *handle_out, CUmemoryPool pool, CUmemAllocationHandleType handleType,
                                           unsigned long long flags) {
@@ -33,8 +43,11 @@ CUresult cuMemPoolExportToShareableHandle(void *handle_out, CUmemoryPool pool, C
   sim_ranges_lock();
   if (!handle_out || flags || handleType != SIM_POOL_HANDLE || !sim_pool_known(pool) || !pool->exportable)
     result = CUDA_ERROR_INVALID_VALUE;
+  else if (!identify(pool))
+    result = CUDA_ERROR_OPERATING_SYSTEM;
   else
     file.engine_device = sim_engine_device(pool->location.id);
+  file.identity = result == CUDA_SUCCESS ? pool->identity : 0;
   sim_ranges_unlock();
   if (result != CUDA_SUCCESS)
     return result;
@@ -66,6 +79,7 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *handle
   sim_ranges_lock();
   sim_pool_start(made, (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device}, 0);
   made->imported = true;
+  made->identity = file.identity;
   sim_ranges_unlock();
   *pool_out = made;
   return CUDA_SUCCESS;
@@ -84,6 +98,10 @@ CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *shareData_out, CUdevicep
   } else {
     result = sim_pool_block_place(range->owner, &fd, &pointer.offset, &pointer.block);
     pointer.bytes = range->bytes;
+    struct CUmemPoolHandle_st *pool = sim_pool_of_block(range->owner);
+    if (result == CUDA_SUCCESS && !identify(pool))
+      result = CUDA_ERROR_OPERATING_SYSTEM;
+    pointer.pool = pool->identity;
     if (result == CUDA_SUCCESS)
       result = sim_ipc_share(range->device, fd, pointer.secret);
   }
@@ -128,12 +146,14 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool, CUmemPo
   sim_ranges_lock();
   bool imported = sim_pool_known(pool) && pool->imported;
   CUdevice device = imported ? pool->location.id : -1;
+  uint64_t identity = imported ? pool->identity : 0;
   sim_ranges_unlock();
   if (!ptr_out || !shareData || !imported)
     return CUDA_ERROR_INVALID_VALUE;
   memcpy(&pointer, shareData, sizeof pointer);
-  if (pointer.magic != POINTER_MAGIC || pointer.bytes == 0 || pointer.bytes > SIM_ADDRESS_SPACE ||
-      pointer.offset > SIM_ADDRESS_SPACE << 8 || sim_file_get(pointer.secret, &fd, &engine_device, &pid) != 0)
+  if (pointer.magic != POINTER_MAGIC || pointer.pool != identity || pointer.bytes == 0 ||
+      pointer.bytes > SIM_ADDRESS_SPACE || pointer.offset > SIM_ADDRESS_SPACE << 8 ||
+      sim_file_get(pointer.secret, &fd, &engine_device, &pid) != 0)
     return CUDA_ERROR_INVALID_VALUE;
   result = sim_ipc_device(engine_device) == device ? sim_block_hold(&pointer.block) : CUDA_ERROR_INVALID_VALUE;
   if (result == CUDA_SUCCESS) {

@@ -13,6 +13,7 @@ struct CUmemPoolHandle_st {
   bool standard;             /* the device's default pool; it cannot be destroyed */
   bool destroyed;            /* destroyed by the program, but blocks are still allocated */
   bool exportable, imported; /* pool_ipc.c; an imported pool does not allocate */
+  uint64_t identity;         /* the same for an exported pool and its imports; 0: never exported */
   CUmemLocation location;
   uint64_t reserved, reserved_high, used, used_high, threshold, max;
   int reuse[3];

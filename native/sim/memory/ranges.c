@@ -176,9 +176,44 @@ CUresult sim_pages_new(CUdevice device, uint64_t bytes, bool low, struct sim_pag
   return CUDA_SUCCESS;
 }
 
+/* Memory that was freed while work was queued stays mapped until none is: work that still uses it is the program's
+ * mistake, which on a device does not end the process. Guarded by files.lock. */
+static struct grave {
+  void *at;
+  uint64_t bytes;
+  struct grave *next;
+} *graves;
+
+/* The first and the last page: memory is mapped and unmapped as a whole. */
+bool sim_memory_present(const void *at, size_t bytes) {
+  unsigned char resident;
+  const uintptr_t page = (uintptr_t)getpagesize(), from = (uintptr_t)at;
+  uintptr_t first = from / page * page, last = (from + bytes - 1) / page * page;
+  return bytes == 0 || (mincore((void *)first, 1, &resident) == 0 && mincore((void *)last, 1, &resident) == 0);
+}
+
+static void unmap(void *at, uint64_t bytes) {
+  struct grave *grave = sim_idle() ? NULL : malloc(sizeof *grave), *done = NULL;
+  pthread_mutex_lock(&files.lock);
+  if (grave) {
+    *grave = (struct grave){at, bytes, graves};
+    graves = grave;
+  } else {
+    munmap(at, bytes);
+    done = sim_idle() ? graves : NULL;
+    graves = done ? NULL : graves;
+  }
+  pthread_mutex_unlock(&files.lock);
+  for (struct grave *next; done; done = next) {
+    next = done->next;
+    munmap(done->at, done->bytes);
+    free(done);
+  }
+}
+
 void sim_pages_free(const struct sim_pages *pages, bool kept) {
   int saved = errno;
-  munmap(pages->at, pages->bytes);
+  unmap(pages->at, pages->bytes);
   if (pages->fd >= 0 && !kept)
     fallocate(pages->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)pages->offset, (off_t)pages->bytes);
   errno = saved;

@@ -10,6 +10,8 @@ struct value {
 
 static bool value_ready(const void *payload) {
   const struct value *wait = payload;
+  if (!sim_memory_present(wait->host, wait->wide ? 8 : 4))
+    return true;
   uint64_t now, want = wait->wide ? wait->value : (uint32_t)wait->value;
   int64_t ahead; /* cyclic comparison, as documented for GEQ */
   if (wait->wide) {
@@ -29,6 +31,8 @@ static bool value_ready(const void *payload) {
 
 static void value_write(void *payload) {
   const struct value *write = payload;
+  if (!sim_memory_present(write->host, write->wide ? 8 : 4))
+    return;
   if (write->wide)
     __atomic_store_n((uint64_t *)write->host, write->value, __ATOMIC_RELEASE);
   else

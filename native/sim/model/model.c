@@ -6,12 +6,16 @@
 #include "sim/model/streams.h"
 
 static uint64_t last_seq;
+static unsigned pending;            /* items in all streams that have not taken effect */
+static __thread unsigned in_effect; /* 1: this thread lets one of them take effect */
 /* Streams whose head may be able to start, and streams whose chain may grow. */
 static struct sim_stream *kicked, *chain_kicked;
 static bool some_drained;            /* a destroyed stream has become empty: free it once it is on no work list */
 static struct sim_item *value_waits; /* started value waits, through wait_next */
 
 uint64_t sim_seq(void) { return last_seq; }
+
+bool sim_idle(void) { return __atomic_load_n(&pending, __ATOMIC_ACQUIRE) == in_effect; }
 
 static void kick(struct sim_stream *stream) {
   if (!stream->kicked) {
@@ -91,6 +95,7 @@ static void mark_reached(struct sim_mark *mark, uint64_t t) {
 void sim_item_push(struct sim_item *item) {
   struct sim_stream *stream = item->stream;
   item->seq = ++last_seq;
+  __atomic_add_fetch(&pending, 1, __ATOMIC_RELEASE);
   if (item->resource == SIM_COMPUTE)
     stream->compute_sum += item->duration;
   if (item->resource == SIM_COPY_IN || item->resource == SIM_COPY_OUT)
@@ -200,8 +205,11 @@ void sim_item_complete(struct sim_item *item, uint64_t t) {
     sim_devices[stream->ctx->device].attended--;
   }
   bool acts = item->run != NULL && item->resource != SIM_HOST;
+  in_effect = 1; /* it may free memory */
   if (acts)
     item->run(item->payload);
+  in_effect = 0;
+  __atomic_sub_fetch(&pending, 1, __ATOMIC_RELEASE);
   if (item->resource == SIM_INSTANT && item->mark)
     mark_reached(item->mark, t);
   sim_mark_release(item->mark);
