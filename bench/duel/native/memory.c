@@ -68,16 +68,29 @@ static bool made(CUmemGenericAllocationHandle *out) {
 
 static void release_handle(void) { cuMemRelease(handle); }
 
-/* What got mapped while its handle was released stays. */
+static size_t free_now(void) {
+  size_t free_bytes, total;
+  MUST(cuMemGetInfo_v2(&free_bytes, &total));
+  return free_bytes;
+}
+
+/* What got mapped while its handle was released stays, where nothing was charged for it; else the next round begins
+ * with the same memory. */
 static void release_map(void) {
+  CUdeviceptr at = address();
   race(release_handle);
   for (;;) {
-    CUdeviceptr at = address();
-    bool there = made(&handle);
-    if (there)
-      go();
-    if (!there || cuMemMap(at, BLOCK, 0, handle, 0) != CUDA_SUCCESS)
-      MUST(cuMemAddressFree(at, BLOCK));
+    size_t before = free_now();
+    if (!made(&handle))
+      continue;
+    go();
+    if (cuMemMap(at, BLOCK, 0, handle, 0) != CUDA_SUCCESS)
+      continue;
+    sleep_ns(50 * US);
+    if (free_now() >= before)
+      at = address();
+    else
+      MUST(cuMemUnmap(at, BLOCK));
   }
 }
 
@@ -89,14 +102,17 @@ static void retain_unmap(void) {
   race(unmap);
   for (;;) {
     CUmemGenericAllocationHandle retained;
+    size_t before = free_now();
     if (!made(&handle))
       continue;
     MUST(cuMemMap(mapped, BLOCK, 0, handle, 0));
     MUST(cuMemRelease(handle));
     go();
-    cuMemRetainAllocationHandle(&retained, (void *)(uintptr_t)mapped);
-    while (cuMemUnmap(mapped, BLOCK) == CUDA_SUCCESS) {
-    }
+    bool has = cuMemRetainAllocationHandle(&retained, (void *)(uintptr_t)mapped) == CUDA_SUCCESS;
+    sleep_ns(50 * US);
+    cuMemUnmap(mapped, BLOCK);
+    if (has && free_now() < before)
+      MUST(cuMemRelease(retained));
   }
 }
 
@@ -117,10 +133,15 @@ static void pool_destroy(void) {
   race(destroy_pool);
   for (;;) {
     CUdeviceptr at;
+    size_t before = free_now();
     pool = new_pool();
     go();
-    if (cuMemAllocFromPoolAsync(&at, BLOCK, pool, stream) != CUDA_SUCCESS)
-      sleep_ns(MS / 4);
+    bool has = cuMemAllocFromPoolAsync(&at, BLOCK, pool, stream) == CUDA_SUCCESS;
+    sleep_ns(50 * US);
+    if (has && free_now() < before) {
+      MUST(cuMemFreeAsync(at, stream));
+      MUST(cuStreamSynchronize(stream));
+    }
   }
 }
 
