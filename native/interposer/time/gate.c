@@ -167,6 +167,8 @@ void gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint
   double bound = gs_bound(device);
   uint64_t began = gs_now(), now, pace;
   int saved = errno;
+  /* The grant wants the device all the time, also where this thread gets no processor in time to submit more. */
+  __atomic_add_fetch(&device->slot->waiting, 1, __ATOMIC_SEQ_CST);
   for (;;) {
     uint32_t marks;
     bool under, stuck;
@@ -192,6 +194,7 @@ void gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint
       gs_mark_record(stream, false);
     gs_nap(POLL_NS);
   }
+  __atomic_sub_fetch(&device->slot->waiting, 1, __ATOMIC_SEQ_CST);
   now = gs_now();
   if (now - began >= BOUND_TRACED_NS)
     gs_trace(GS_TRACE_BOUND, device->ordinal, now - began, (uint64_t)bound);

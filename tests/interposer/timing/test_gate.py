@@ -23,9 +23,10 @@ def test_a_launch_waits_for_the_lease(grant: Grant, sim: Simulator, run_tenant: 
     assert sim.busy_ns(tenant.pid) == 0
     grant.lease()
     until(lambda: slot.launches > 100, "the tenant runs")
-    assert slot.waiting == 0
+    # It waits on and off now for its work in flight to fall under the bound.
     assert slot.wait_ns >= 90 * MS
     result = tenant.end()
+    assert slot.waiting == 0
     assert result["truth_ns"] == 100_000 * result["launches"]
 
 
