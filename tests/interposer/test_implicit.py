@@ -130,6 +130,37 @@ def test_a_librarys_kernel_in_two_contexts(start: Start, tmp_path: Path) -> None
     assert worker.charged() == 2 * (CONTEXT + stack(2048))
 
 
+def test_bodies_of_conditional_nodes_take_it_too(start: Start, sim: Simulator, tmp_path: Path) -> None:
+    program = ptx(tmp_path / "p.ptx", ("two", 2048), ("three", 3072), ("big", 16384))
+    worker = start()
+    worker.do(f"""
+        {load(program)}
+        g = ok(d.cuGraphCreate(0))
+        def add_body(graph):
+            p = d.CUgraphNodeParams()
+            p.type = d.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
+            p.conditional.handle = ok(d.cuGraphConditionalHandleCreate(g, ctx, 0, 0))
+            p.conditional.type = d.CUgraphConditionalNodeType.CU_GRAPH_COND_TYPE_IF
+            p.conditional.size = 1
+            p.conditional.ctx = ctx
+            ok(d.cuGraphAddNode(graph, None, None, 0, p))
+            return d.CUgraph(int(p.conditional.phGraph_out[0]))
+        def add(graph, name):
+            k = d.CUDA_KERNEL_NODE_PARAMS()
+            k.func = ok(d.cuModuleGetFunction(m, name))
+            k.gridDimX = k.gridDimY = k.gridDimZ = k.blockDimX = k.blockDimY = k.blockDimZ = 1
+            ok(d.cuGraphAddKernelNode(graph, None, 0, k))
+        body = add_body(g); inner = add_body(body)
+        add(body, b"two"); add(inner, b"three")
+    """)
+    before = worker.charged()
+    worker.do("x = ok(d.cuGraphInstantiate(g, 0))")
+    assert worker.charged() == before + stack(3072)
+    worker.do("ok(d.cuGraphExecDestroy(x)); add(inner, b'big')")
+    assert worker.error("d.cuGraphInstantiate(g, 0)") == OUT
+    assert worker.charged() == before + stack(3072) == peak(sim)
+
+
 def test_a_graph_takes_it_when_it_is_made(start: Start, sim: Simulator, tmp_path: Path) -> None:
     program = ptx(tmp_path / "p.ptx", ("two", 2048), ("three", 3072), ("big", 16384), ("none", 0))
     worker = start()

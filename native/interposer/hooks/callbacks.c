@@ -144,6 +144,16 @@ CUresult gs_before_any_node(struct gs_around_any_node *around, CUgraphNodeParams
   return enter();
 }
 
+CUresult gs_before_new_node(struct gs_around_new_node *around, CUgraphNode *node, CUgraphNodeParams **params) {
+  CUresult result = gs_before_any_node(&around->any, params);
+  return result == CUDA_SUCCESS ? gs_bodies_begin(&around->bodies, node, *params) : result;
+}
+
+CUresult gs_after_new_node(struct gs_around_new_node *around, CUresult result) {
+  gs_bodies_end(&around->bodies, result);
+  return result;
+}
+
 CUresult gs_before_any_node_asked(struct gs_around_any_node_asked *around, CUgraphNodeParams *params) {
   around->asked = params;
   return enter();

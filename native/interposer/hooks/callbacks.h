@@ -3,6 +3,7 @@
 #ifndef GPUSHARE_HOOKS_CALLBACKS_H
 #define GPUSHARE_HOOKS_CALLBACKS_H
 
+#include "interposer/hooks/graphs/bodies.h"
 #include "interposer/hooks/graphs/graphs.h"
 #include "interposer/process/process.h"
 
@@ -32,6 +33,13 @@ struct gs_around_any_node {
   CUgraphNodeParams node; /* as the driver gets it */
 };
 CUresult gs_before_any_node(struct gs_around_any_node *around, CUgraphNodeParams **params);
+
+struct gs_around_new_node {
+  struct gs_around_any_node any;
+  struct gs_around_bodies bodies;
+};
+CUresult gs_before_new_node(struct gs_around_new_node *around, CUgraphNode *node, CUgraphNodeParams **params);
+CUresult gs_after_new_node(struct gs_around_new_node *around, CUresult result);
 
 struct gs_around_any_node_asked {
   CUgraphNodeParams *asked;

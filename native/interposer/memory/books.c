@@ -27,6 +27,7 @@ static void begin(struct gs_books *books) {
   gs_table_begin(&books->fading, ++lock, sizeof(struct gs_fading));
   gs_table_begin(&books->graphs, ++lock, sizeof(struct gs_graph));
   gs_table_begin(&books->nodes, ++lock, sizeof(struct gs_node));
+  gs_table_begin(&books->bodies, ++lock, sizeof(struct gs_bodies));
 }
 
 struct gs_books *gs_books(void) {

@@ -212,6 +212,13 @@ struct gs_node {
   int32_t collectives;
 };
 
+/* The bodies of a conditional node. */
+struct gs_bodies {
+  uint64_t key; /* CUgraphNode */
+  CUgraph *graphs;
+  uint64_t count;
+};
+
 struct gs_books {
   struct gs_table pointers;                                                                    /* gs_allocation */
   struct gs_table arrays;                                                                      /* gs_allocation */
@@ -225,7 +232,8 @@ struct gs_books {
   struct gs_table fading;
   struct gs_table graphs;
   struct gs_table nodes;
-  uint32_t lock[12];  /* of the lines above */
+  struct gs_table bodies;
+  uint32_t lock[13];  /* of the lines above */
   uint64_t calls;     /* numbers given to calls */
   uint32_t unsettled; /* mappings that are not live */
   struct gs_making objects_made, exports_made;

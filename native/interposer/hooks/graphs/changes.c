@@ -1,6 +1,6 @@
 /* Collectives in graphs. The number that an executable graph has on each device is counted when the graph is
  * instantiated (executables.c) and updated here when a node is changed. The change of each node is stored, because the
- * driver only reports the node from which it was instantiated. Bodies of conditional nodes are not examined. */
+ * driver only reports the node from which it was instantiated. */
 #include "interposer/hooks/graphs/changes.h"
 
 #include "interposer/hooks/graphs/executables.h"

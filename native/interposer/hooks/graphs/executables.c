@@ -4,6 +4,7 @@
 
 #include <sys/mman.h>
 
+#include "interposer/hooks/graphs/bodies.h"
 #include "interposer/hooks/graphs/nodes.h"
 #include "interposer/memory/books.h"
 #include "interposer/memory/collectives.h"
@@ -67,6 +68,10 @@ static bool add_graph(CUgraph graph, struct gs_graph_need *need, int depth) {
     else if (type == CU_GRAPH_NODE_TYPE_GRAPH &&
              gs_real.cuGraphChildGraphNodeGetGraph(nodes[i], &child) == CUDA_SUCCESS)
       whole = add_graph(child, need, depth + 1);
+    CUgraph *bodies;
+    size_t n = type == CU_GRAPH_NODE_TYPE_CONDITIONAL ? gs_graph_bodies(nodes[i], &bodies) : 0;
+    for (size_t k = 0; k < n && whole; k++)
+      whole = add_graph(bodies[k], need, depth + 1);
   }
   munmap(nodes, count * sizeof *nodes);
   return whole;

@@ -1,9 +1,10 @@
 /* Kernels of graphs: the memory that they make the driver allocate is reserved when their graph is instantiated or
- * updated. Bodies of conditional nodes are not examined: no driver call lists them. */
+ * updated. */
 #include "interposer/hooks/graphs/kernels.h"
 
 #include <sys/mman.h>
 
+#include "interposer/hooks/graphs/bodies.h"
 #include "interposer/hooks/graphs/nodes.h"
 #include "interposer/memory/kernels.h"
 #include "interposer/memory/library_code.h"
@@ -54,6 +55,10 @@ static CUresult walk(CUgraph graph, CUcontext current, uint64_t *most) {
       result = look_at(function, context, current, most);
     if (type == CU_GRAPH_NODE_TYPE_GRAPH && gs_real.cuGraphChildGraphNodeGetGraph(nodes[i], &child) == CUDA_SUCCESS)
       result = walk(child, current, most);
+    CUgraph *bodies;
+    size_t n = type == CU_GRAPH_NODE_TYPE_CONDITIONAL ? gs_graph_bodies(nodes[i], &bodies) : 0;
+    for (size_t k = 0; k < n && result == CUDA_SUCCESS; k++)
+      result = walk(bodies[k], current, most);
   }
   munmap(nodes, bytes);
   return result;
