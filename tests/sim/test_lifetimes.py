@@ -2,11 +2,12 @@
 another process. The engine's books say so at any instant."""
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from simulated import CONTEXT
-from simworker import Worker, held, start
+from simworker import Worker, WorkerError, held, start
 from waiting import until
 
 GRAIN = 2 << 20
@@ -61,14 +62,27 @@ def prepared(sim: Any) -> Worker:
     return worker
 
 
-@pytest.fixture
-def one(sim: Any) -> Worker:
-    return prepared(sim)
+def checked(worker: Worker) -> Iterator[Worker]:
+    """In the end, the worker's own objects have what the books say, if it lives."""
+    yield worker
+    if worker.process.poll() is None:
+        worker.do("import holds; holds.check_books()")
 
 
 @pytest.fixture
-def two(sim: Any) -> Worker:
-    return prepared(sim)
+def one(sim: Any) -> Iterator[Worker]:
+    yield from checked(prepared(sim))
+
+
+@pytest.fixture
+def two(sim: Any) -> Iterator[Worker]:
+    yield from checked(prepared(sim))
+
+
+def end(sim: Any, worker: Worker) -> None:
+    worker.process.kill()
+    worker.process.wait(10)
+    until(lambda: not sim.process(worker.pid)["alive"], "the engine sees the end")
 
 
 def extra(sim: Any, contexts: int) -> int:
@@ -96,11 +110,11 @@ def test_imported_in_the_same_process_and_the_original_released(sim: Any, one: W
 )
 def test_the_last_of_all_frees(sim: Any, one: Worker, order: str) -> None:
     one.do("h = create(); fd = export(h); k = take(fd); at = mapped(k)")
-    end = {"h": "ok(d.cuMemRelease(h))", "k": "ok(d.cuMemRelease(k))", "fd": "os.close(fd)"}
-    end["at"] = "ok(d.cuMemUnmap(at, GRAIN))"
+    steps = {"h": "ok(d.cuMemRelease(h))", "k": "ok(d.cuMemRelease(k))", "fd": "os.close(fd)"}
+    steps["at"] = "ok(d.cuMemUnmap(at, GRAIN))"
     for name in order.split():
         assert held(sim, one) == GRAIN
-        one.do(end[name])
+        one.do(steps[name])
     assert held(sim, one) == 0
     assert sim.device()["peak_bytes"] == CONTEXT + GRAIN
 
@@ -142,14 +156,11 @@ def test_the_charge_follows_the_memory_when_its_creator_dies(sim: Any, one: Work
         worker.do(f"fd = opened({one.pid}, {one.get('fd')}); h = take(fd); at = mapped(h, 3)")
     two.do("put(at, b'survives')")
     assert (held(sim, one), held(sim, two), held(sim, three)) == (3 * GRAIN, 0, 0)
-    one.process.kill()
-    one.process.wait(10)
-    until(lambda: not sim.process(one.pid)["alive"], "the engine sees the end")
+    end(sim, one)
     assert (held(sim, two), held(sim, three)) == (3 * GRAIN, 0)
     two.do("ok(d.cuMemUnmap(at, 3 * GRAIN)); ok(d.cuMemRelease(h)); os.close(fd)")
     assert (held(sim, two), held(sim, three)) == (3 * GRAIN, 0), "it stays where it is charged"
-    two.process.kill()
-    until(lambda: not sim.process(two.pid)["alive"], "the engine sees the end")
+    end(sim, two)
     assert held(sim, three) == 3 * GRAIN
     assert three.get("get(at, 8) == b'survives'")
     three.do("ok(d.cuMemUnmap(at, 3 * GRAIN)); ok(d.cuMemRelease(h)); os.close(fd)")
@@ -159,8 +170,7 @@ def test_the_charge_follows_the_memory_when_its_creator_dies(sim: Any, one: Work
 def test_memory_that_no_process_of_the_device_has(sim: Any, one: Worker, two: Worker) -> None:
     one.do("h = create(); fd = export(h)")
     fd = os.open(f"/proc/{one.pid}/fd/{one.get('fd')}", os.O_RDWR)
-    one.process.kill()
-    until(lambda: not sim.process(one.pid)["alive"], "the engine sees the end")
+    end(sim, one)
     assert sim.device()["unowned_bytes"] == extra(sim, 1) == GRAIN
     two.do(f"fd = opened({os.getpid()}, {fd}); h = take(fd); os.close(fd)")
     assert (sim.device()["unowned_bytes"], held(sim, two)) == (0, GRAIN)
@@ -208,6 +218,35 @@ def test_physical_memory_is_of_no_context(sim: Any, one: Worker) -> None:
     assert held(sim, one) + CONTEXT == 0
 
 
+def test_every_kind_of_memory_is_in_the_sum(sim: Any, one: Worker) -> None:
+    """The check itself: nothing is left out, and what is charged without an object is seen."""
+    kinds = """
+        p = ok(d.cuMemAlloc(1000)); m = ok(d.cuMemAllocManaged(1000, 1)); h = create(3); at = mapped(h, 3)
+        q = ok(d.cuMemAllocAsync(1000, 0)); own = pool(); r = ok(d.cuMemAllocFromPoolAsync(1000, own, 0))
+        a = ok(d.cuArrayCreate(made(d.CUDA_ARRAY_DESCRIPTOR, Width=64, Height=64, NumChannels=1,
+                                    Format=d.CUarray_format.CU_AD_FORMAT_FLOAT)))
+        ok(d.cuCtxSetLimit(d.CUlimit.CU_LIMIT_MALLOC_HEAP_SIZE, 64 << 20)); c = ok(d.cuCtxCreate(None, 0, 0))
+        s = ok(d.cuStreamCreate(1))
+        ok(d.cuStreamBeginCapture(s, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+        g = ok(d.cuMemAllocAsync(1000, s)); graph = ok(d.cuGraphInstantiate(ok(d.cuStreamEndCapture(s)), 0))
+        ok(d.cuGraphLaunch(graph, s)); ok(d.cuStreamSynchronize(s))
+        fd = export(h); k = take(fd); x = external(os.dup(fd), 3); b = buffer(x); i = ok(d.cuIpcGetMemHandle(p))
+        ok(d.cuDevicePrimaryCtxRetain(1))
+        import holds
+    """
+    one.do(kinds)
+    assert held(sim, one) > 100 << 20
+    one.do("holds.check_books(0); holds.check_books(1)")
+    one.do(f"""
+        import pathlib, simulated
+        wire = simulated.Wire(pathlib.Path({str(sim.socket)!r}), simulated.CLIENT)
+        wire.call(simulated.MEM_ALLOC, 0, 512)
+    """)
+    with pytest.raises(WorkerError, match=r"AssertionError: .* bytes are alive"):
+        one.do("holds.check_books(0)")
+    one.do("wire.call(simulated.MEM_FREE, 0, 512); wire.close()")
+
+
 # ---- cuIpc
 
 
@@ -231,8 +270,7 @@ def test_ipc_memory_and_deaths(sim: Any, one: Worker, two: Worker, first: str) -
     one.do("p = ok(d.cuMemAlloc(5 << 20)); h = ok(d.cuIpcGetMemHandle(p))")
     two.do(f"q = ok(d.cuIpcOpenMemHandle(ipc({one.get(NAME.format('h'))}), 1))")
     dies, lives = (one, two) if first == "owner" else (two, one)
-    dies.process.kill()
-    until(lambda: not sim.process(dies.pid)["alive"], "the engine sees the end")
+    end(sim, dies)
     assert held(sim, lives) == 5 << 20
     lives.do("ok(d.cuIpcCloseMemHandle(q))" if lives is two else "ok(d.cuMemFree(p))")
     assert extra(sim, 1) == 0
@@ -258,8 +296,8 @@ SHARE = """
 """
 
 
-@pytest.mark.parametrize("end", ["ok(d.cuMemFree(q))", "ok(d.cuMemFreeAsync(q, 0)); ok(d.cuStreamSynchronize(0))"])
-def test_a_pool_ends_before_its_importers(sim: Any, one: Worker, two: Worker, end: str) -> None:
+@pytest.mark.parametrize("last", ["ok(d.cuMemFree(q))", "ok(d.cuMemFreeAsync(q, 0)); ok(d.cuStreamSynchronize(0))"])
+def test_a_pool_ends_before_its_importers(sim: Any, one: Worker, two: Worker, last: str) -> None:
     one.do(SHARE)
     two.do(f"""
         m = ok(d.cuMemPoolImportFromShareableHandle(opened({one.pid}, {one.get("fd")}), FILE, 0))
@@ -270,7 +308,7 @@ def test_a_pool_ends_before_its_importers(sim: Any, one: Worker, two: Worker, en
     assert two.get("get(q, 6) == b'pooled'")
     two.do("ok(d.cuMemPoolDestroy(m))")
     assert held(sim, one) == STEP
-    two.do(end)
+    two.do(last)
     assert extra(sim, 2) == 0
 
 
@@ -289,8 +327,7 @@ def test_an_exporting_pools_process_dies(sim: Any, one: Worker, two: Worker) -> 
         m = ok(d.cuMemPoolImportFromShareableHandle(opened({one.pid}, {one.get("fd")}), FILE, 0))
         q = ok(d.cuMemPoolImportPointer(m, pointer({one.get(NAME.format("e"))})))
     """)
-    one.process.kill()
-    until(lambda: not sim.process(one.pid)["alive"], "the engine sees the end")
+    end(sim, one)
     assert held(sim, two) == STEP
     two.do("ok(d.cuMemFree(q)); ok(d.cuMemPoolDestroy(m))")
     assert extra(sim, 1) == 0

@@ -12,6 +12,8 @@ program, or an interposer in the middle of another call. `cross` runs two operat
     crossing.blocked   # the second one waited for the first one
     crossing.first, crossing.second   # what they returned
 
+`check_books` compares the simulator's books with what is alive in the process.
+
 The simulated driver must be loaded: call cuInit first. Both operations run in threads of their own; a context is
 current there only if the operation makes it so.
 """
@@ -45,6 +47,15 @@ def library() -> ctypes.CDLL:
         assert found, f"no simulated driver among {sorted(paths)}: call cuInit first"
         _library = found[0]
     return _library
+
+
+def check_books(device: int = 0) -> None:
+    """Asserts that the engine's books of this process are the sum of what is alive in it. No driver call may be in
+    progress in another thread."""
+    counts = (ctypes.c_ulonglong * 4)()
+    agreed = library().gs_sim_check(device, counts)
+    found, books, holds, books_holds = counts
+    assert agreed == 1, f"{found} bytes are alive, the books say {books}; {holds} holds, the books say {books_holds}"
 
 
 class Hold:

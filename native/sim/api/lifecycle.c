@@ -5,16 +5,16 @@
 #include "sim/model/streams.h"
 #include "sim/program/implicit.h"
 
-static uint64_t cost_of(const struct sim_ctx *ctx) { return ctx->green_of ? 0 : sim_hello.context_bytes; }
+uint64_t sim_ctx_cost(const struct sim_ctx *ctx) { return ctx->green_of ? 0 : sim_hello.context_bytes; }
 
 CUresult sim_ctx_raise(struct sim_ctx *ctx, unsigned flags) {
-  CUresult result = sim_memory_reserve(ctx->device, cost_of(ctx));
+  CUresult result = sim_memory_reserve(ctx->device, sim_ctx_cost(ctx));
   if (result)
     return result;
   result = sim_device_open(ctx->device);
   ctx->legacy = result ? NULL : sim_stream_new(ctx, 0, 0);
   if (ctx->legacy == NULL) {
-    sim_memory_release(ctx->device, cost_of(ctx));
+    sim_memory_release(ctx->device, sim_ctx_cost(ctx));
     return result ? result : CUDA_ERROR_OUT_OF_MEMORY;
   }
   ctx->legacy->legacy = true;
@@ -33,7 +33,7 @@ void sim_ctx_fell(struct sim_ctx *ctx) {
   sim_streams_free(ctx); /* ends captures, which involves all contexts */
   sim_ctx_end(ctx);
   sim_implicit_end(ctx);
-  sim_memory_release(ctx->device, cost_of(ctx));
+  sim_memory_release(ctx->device, sim_ctx_cost(ctx));
   if (!ctx->primary)
     sim_ctx_free(ctx);
   sim_unlock();

@@ -33,6 +33,12 @@ int gs_sim_held(int hold, int timeout_ms);
  * such hold. */
 int gs_sim_release(int hold);
 
+/* The accounts against what is there. Sums the device memory of everything alive in this process anew and compares it
+ * with the engine's books. 1: they agree, 0: they do not, -1: no such device. counts: bytes found and in the books,
+ * without memory that more than one holder can keep (exports, imports, IPC); the number of such memories that are in use
+ * here, and in the books. A call in progress in another thread may be in one of the two sums and not in the other. */
+int gs_sim_check(int device, unsigned long long counts[4]);
+
 #pragma GCC visibility pop
 
 #endif

@@ -223,6 +223,16 @@ int block_import(struct engine *engine, struct process *process, int given, stru
   return -ENOENT;
 }
 
+void blocks_sums(const struct process *process, uint32_t device, struct sim_reply *reply) {
+  for (struct block *block = blocks; block; block = block->next) {
+    const struct hold *held = *hold_of(block, process);
+    if (block->device != device)
+      continue;
+    reply->a += block->charged == process ? block->bytes : 0;
+    reply->b += held ? held->count : 0;
+  }
+}
+
 void blocks_process_ended(struct engine *engine, const struct process *process) {
   for (struct block *block = blocks, *next; block; block = next) {
     next = block->next;

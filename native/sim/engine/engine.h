@@ -120,6 +120,8 @@ int block_drop(struct engine *engine, struct process *process, uint64_t id, uint
 int block_export(const struct process *process, uint64_t id);
 /* One more hold of the block that a descriptor keeps. The block's file, which stays its own; reply: id and key. */
 int block_import(struct engine *engine, struct process *process, int given, struct sim_reply *reply);
+/* On one device: bytes of blocks that the process is charged for, and the number of its holds. */
+void blocks_sums(const struct process *process, uint32_t device, struct sim_reply *reply);
 void blocks_settle(struct engine *engine); /* ends the blocks that nothing keeps any more */
 /* Takes away the holds of a process, and moves what it is charged for others to them. */
 void blocks_process_ended(struct engine *engine, const struct process *process);

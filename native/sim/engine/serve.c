@@ -243,6 +243,10 @@ static int block_request(struct engine *engine, struct process *process, const s
       if (given >= 0)
         error = *shown = block_import(engine, process, given, reply);
       break;
+    case SIM_BLOCK_SUMS:
+      blocks_sums(process, request->device, reply);
+      error = 0;
+      break;
     default: break;
   }
   if (given >= 0)
@@ -300,6 +304,7 @@ static int answer(struct engine *engine, struct connection *connection, const st
       case SIM_BLOCK_DROP:
       case SIM_BLOCK_EXPORT:
       case SIM_BLOCK_IMPORT:
+      case SIM_BLOCK_SUMS:
         reply.error = block_request(engine, connection->process, request, given, &reply, &fds[0], &made);
         given = -1;
         fds[0] = made >= 0 ? made : fds[0];

@@ -58,6 +58,11 @@ static struct external **find(CUexternalMemory handle) {
   return NULL;
 }
 
+void sim_externals_sum(CUdevice device, struct sim_sum *sum) {
+  for (const struct external *each = externals; each; each = each->next)
+    sum->holds += each->device == device;
+}
+
 static CUresult map(const struct external *external, const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *desc, struct sim_ctx *ctx,
                     CUdeviceptr *address) {
   uint64_t mapped = sim_round_up(desc->size, SIM_PAGE);

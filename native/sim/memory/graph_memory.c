@@ -122,6 +122,8 @@ CUresult sim_graph_mem_grow(CUdevice device, uint64_t bytes) {
   return result;
 }
 
+void sim_graph_mem_pool_sum(CUdevice device, struct sim_sum *sum) { sum->bytes += pool[device].reserved; }
+
 void sim_graph_mem_trim(CUdevice device) {
   sim_ranges_lock();
   uint64_t spare = pool[device].reserved - pool[device].used;

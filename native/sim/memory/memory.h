@@ -52,6 +52,12 @@ struct sim_block {
   uint64_t id, key;
 };
 
+/* What is in use, for check.c: bytes charged to this process, without those of blocks, and the number of holds of blocks.
+ * The functions that add to it require sim_lock and sim_ranges_lock. */
+struct sim_sum {
+  uint64_t bytes, holds;
+};
+
 struct sim_range {
   uint64_t base, bytes;   /* bytes: as requested, the part that may be accessed */
   uint64_t charged;       /* in the engine's accounts, for this range; 0 if the memory is another's */
@@ -119,6 +125,8 @@ struct sim_range *sim_range_next(uint64_t base);                    /* the first
 struct sim_range *sim_range_add(const struct sim_range *range);
 void sim_range_remove(struct sim_range *range);
 
+void sim_ranges_sum(CUdevice device, struct sim_sum *sum);
+
 /* New zeroed pages that use no memory until touched. May be called with any lock held. low: the addresses fit in 32
  * bits. */
 CUresult sim_pages_new(CUdevice device, uint64_t bytes, bool low, struct sim_pages *pages);
@@ -137,6 +145,10 @@ CUresult sim_block_export(const struct sim_block *block, int *fd);
 CUresult sim_block_import(int exported, struct sim_block *block, int *fd);
 /* Ends the use of memory: drops the block, or else releases the charge. True: something still keeps the memory. */
 bool sim_charge_end(const struct sim_block *block, CUdevice device, uint64_t charged);
+static inline void sim_sum_add(struct sim_sum *sum, const struct sim_block *block, uint64_t charged) {
+  sum->bytes += block->id ? 0 : charged;
+  sum->holds += block->id != 0;
+}
 
 /* ---- memory.c ---------------------------------------------------------------------------------------------------- */
 /* A range with new memory. bytes: its size, charged: the amount in the engine's accounts; the other parameters as in
@@ -158,6 +170,10 @@ bool sim_memory_pinned(const void *at, size_t bytes);
 /* ---- vmm.c: with the lock held ----------------------------------------------------------------------------------- */
 uint64_t sim_physical_id(const void *physical);
 int sim_physical_handle_types(const void *physical);
+void sim_physicals_sum(CUdevice device, struct sim_sum *sum);
+
+/* ---- external.c -------------------------------------------------------------------------------------------------- */
+void sim_externals_sum(CUdevice device, struct sim_sum *sum);
 
 /* ---- pools.c ----------------------------------------------------------------------------------------------------- */
 /* For a range of kind SIM_RANGE_POOL, with the lock held. */
@@ -165,12 +181,14 @@ CUmemoryPool sim_pool_of_block(const void *block);
 /* Synchronous free of a pool block (cuMemFree). No work that uses it may be pending. */
 void sim_pool_free_now(struct sim_range *range);
 void sim_pools_ctx_destroyed(struct sim_ctx *ctx);
+void sim_pools_sum(CUdevice device, struct sim_sum *sum);
 
 /* ---- graph_memory.c ---------------------------------------------------------------------------------------------- */
 /* Adds the bytes that the node's memory still needs to its device's sum. The second function grows a device's pool
  * until that many bytes are free. */
 void sim_graph_mem_sum(CUdeviceptr address, uint64_t sums[SIM_MAX_DEVICES]);
 CUresult sim_graph_mem_grow(CUdevice device, uint64_t bytes);
+void sim_graph_mem_pool_sum(CUdevice device, struct sim_sum *sum);
 /* Returns memory that graphs have freed to the device. */
 void sim_graph_mem_trim(CUdevice device);
 /* The program frees memory that a launch left allocated; false if there is none. sim_graph_mem_uncommit releases the

@@ -72,6 +72,12 @@ CUresult sim_physical_add(const struct physical *made, CUmemGenericAllocationHan
   return CUDA_SUCCESS;
 }
 
+void sim_physicals_sum(CUdevice device, struct sim_sum *sum) {
+  for (const struct physical *each = all.physicals; each; each = each->next)
+    if (sim_physical_device(&each->prop) == device)
+      sim_sum_add(sum, &each->block, each->charged);
+}
+
 void sim_binding_end(struct binding **at) {
   struct binding *gone = *at;
   *at = gone->next;

@@ -260,6 +260,13 @@ void sim_pools_ctx_destroyed(struct sim_ctx *ctx) {
   sim_ranges_unlock();
 }
 
+void sim_pools_sum(CUdevice device, struct sim_sum *sum) {
+  for (const struct CUmemPoolHandle_st *pool = all.pools; pool; pool = pool->next)
+    for (const struct chunk *chunk = pool->chunks; chunk && on_device(pool); chunk = chunk->next)
+      if (sim_pool_device(pool) == device)
+        sim_sum_add(sum, &chunk->shared, chunk->pages.bytes);
+}
+
 /* ---- allocation -------------------------------------------------------------------------------------------------- */
 
 /* One attempt. Requires the lock. */

@@ -107,6 +107,12 @@ void sim_range_remove(struct sim_range *range) {
   free(range);
 }
 
+void sim_ranges_sum(CUdevice device, struct sim_sum *sum) {
+  for (size_t i = 0; i < all.count; i++)
+    if (all.sorted[i]->device == device)
+      sim_sum_add(sum, &all.sorted[i]->block, all.sorted[i]->charged);
+}
+
 static bool file_size_unlimited(void) {
   struct rlimit limit;
   return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY;

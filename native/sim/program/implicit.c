@@ -96,10 +96,14 @@ void sim_implicit_begin(struct sim_ctx *ctx) {
   ctx->implicit = (struct sim_implicit){.stack = default_limit[CU_LIMIT_STACK_SIZE]};
 }
 
-void sim_implicit_end(struct sim_ctx *ctx) {
+uint64_t sim_implicit_bytes(const struct sim_ctx *ctx) {
   uint64_t bytes = ctx->implicit.code_charged + ctx->implicit.stack_charged;
   for (int limit = CU_LIMIT_PRINTF_FIFO_SIZE; limit <= CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT; limit++)
     bytes += ctx->implicit.buffer_charged[limit];
-  sim_memory_release(ctx->device, bytes);
+  return bytes;
+}
+
+void sim_implicit_end(struct sim_ctx *ctx) {
+  sim_memory_release(ctx->device, sim_implicit_bytes(ctx));
   ctx->implicit = (struct sim_implicit){0};
 }

@@ -14,5 +14,6 @@ CUresult sim_limit_set(struct sim_ctx *ctx, CUlimit limit, size_t value);
 /* Requires sim_lock. */
 void sim_implicit_begin(struct sim_ctx *ctx);
 void sim_implicit_end(struct sim_ctx *ctx);
+uint64_t sim_implicit_bytes(const struct sim_ctx *ctx); /* charged for it */
 
 #endif

@@ -55,7 +55,8 @@ enum sim_op_code {
   SIM_BLOCK_HOLD = 18, /* a: number, b: key. One more hold, while this process or the creator holds it; else -ENOENT */
   SIM_BLOCK_DROP = 19, /* a: number. One hold less. a: 1 if something still keeps the block */
   SIM_BLOCK_EXPORT = 20, /* a: number. Descriptor: one that keeps the block and stands for it */
-  SIM_BLOCK_IMPORT = 21  /* with such a descriptor. One more hold. Descriptor: the file; a: number, b: key */
+  SIM_BLOCK_IMPORT = 21, /* with such a descriptor. One more hold. Descriptor: the file; a: number, b: key */
+  SIM_BLOCK_SUMS = 22    /* device. a: bytes of blocks that this process is charged for, b: holds that it has */
 };
 
 /* Settings an administrator can change. The simulation ignores them, except SIM_LOST; tests check who may change them.
