@@ -19,6 +19,7 @@ from cuda.bindings import driver as d
 from worker import access, made, ok, on_device
 
 MIB = 1 << 20
+GRAIN = 2 * MIB  # of physical memory
 SIZE = 8 * MIB  # of each object
 SLOTS = 16  # places for mappings in the reserved addresses
 FILE = d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
@@ -266,9 +267,9 @@ def _judge(wrong: list[str], moment: str) -> None:
 
 def _press() -> None:
     """Takes what the limit still allows: what is not charged is now above it."""
-    answer = d.cuMemAlloc(ok(d.cuMemGetInfo())[0])
+    answer = d.cuMemCreate(ok(d.cuMemGetInfo())[0] // GRAIN * GRAIN, on_device(), 0)
     if not failed(answer):
-        ok(d.cuMemFree(answer[1]))
+        ok(d.cuMemRelease(answer[1]))  # unlike cuMemFree, it does not wait for the device
 
 
 def cross(pair: Pair, context: Any) -> list[str]:

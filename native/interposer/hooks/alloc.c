@@ -138,19 +138,17 @@ CUresult gs_do_free(const struct gs_call *call, CUdeviceptr address) {
   struct gs_table *pointers = &gs_books()->pointers;
   struct gs_allocation pointer;
   struct gs_block block;
-  bool ours = gs_table_take(pointers, address, &pointer), of_pool = !ours && gs_map_take(address, &block);
+  bool ours = gs_table_take(pointers, address, &pointer), of_pool = !ours && gs_map_frees(address, &block);
   int ordinal = ours ? pointer.ordinal : gs_current_device();
   uint64_t buffer = ours || of_pool ? 0 : gs_buffer_leaves(address);
   CUresult result = gs_call(call);
   gs_buffer_left(address, buffer, result == CUDA_SUCCESS);
   if (ours && result != CUDA_SUCCESS)
     gs_table_put(pointers, &pointer);
-  else if (of_pool && result != CUDA_SUCCESS)
-    gs_map_put_back(&block);
   else if (ours)
     gs_give_back(pointer.ordinal, pointer.bytes);
   else if (of_pool)
-    gs_pool_block_freed(&block, NULL);
+    gs_pool_block_freed(&block, NULL, result == CUDA_SUCCESS);
   if (result == CUDA_SUCCESS)
     gs_memory_synced(ordinal); /* cuMemFree waits for the device's work */
   return result;

@@ -181,6 +181,6 @@ CUresult gs_after_copy_wait(struct gs_around_copy_wait *around, CUresult result)
   if (!around->waits)
     return gs_after_copy(&around->copy, result);
   if (result == CUDA_SUCCESS && around->stream)
-    gs_stream_synced(around->stream);
+    gs_stream_synced(around->stream, false);
   return result;
 }

@@ -25,21 +25,31 @@ static bool standard_of(CUmemoryPool pool, CUdevice device) {
          standard == pool;
 }
 
-/* The ordinal in the entry: GS_NO_DEVICE for pools that are not charged to this grant. A pool that is seen here for the
- * first time is a device's default pool or was imported. */
-static int pool_ordinal(CUmemoryPool pool) {
+static bool room_for_pool(void) {
+  return gs_table_room(&gs_books()->pools, 1) && gs_table_room(&gs_books()->pool_handles, 1);
+}
+
+/* A pool that is seen here for the first time is a device's default pool or was imported, unless the call that makes it
+ * has not returned: that holds the lock. False: it is no pool. */
+static bool meet(CUmemoryPool pool) {
   struct gs_pool known;
+  struct gs_pool_figures figures;
+  cuuint64_t threshold = 0;
   int ordinal = GS_NO_DEVICE;
-  if (gs_table_copy(&gs_books()->pools, (uintptr_t)pool, &known))
-    return known.ordinal;
-  for (CUdevice device = 0; device < GS_MAX_DEVICES && ordinal == GS_NO_DEVICE; device++)
-    if (gs_device_ordinal(device) != GS_NO_DEVICE && standard_of(pool, device))
-      ordinal = gs_device_ordinal(device);
-  uint64_t reserved, used;
-  /* an invalid pool is left for the driver to report */
-  if (gs_pool_figures((uintptr_t)pool, ordinal, &reserved, &used))
-    gs_pool_add((uintptr_t)pool, ordinal, 0, reserved);
-  return ordinal;
+  bool is = true;
+  gs_lock(&gs_process->making_pools);
+  if (!gs_pool_named((uintptr_t)pool, &known)) {
+    for (CUdevice device = 0; device < GS_MAX_DEVICES && ordinal == GS_NO_DEVICE; device++)
+      if (gs_device_ordinal(device) != GS_NO_DEVICE && standard_of(pool, device))
+        ordinal = gs_device_ordinal(device);
+    is = gs_pool_ask(pool, &figures); /* an invalid pool is left for the driver to report */
+    if (is && gs_real.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) == CUDA_SUCCESS)
+      gs_pool_met((uintptr_t)pool, ordinal, threshold);
+    else
+      is = false;
+  }
+  gs_unlock(&gs_process->making_pools);
+  return is;
 }
 
 /* A pool that is not charged is one of host memory, of another process, or the default pool of a device that is not
@@ -60,28 +70,31 @@ struct request {
   const struct gs_call *call;
   CUdeviceptr *address;
   size_t bytes;
-  CUmemoryPool pool;
+  CUmemoryPool handle;
   CUstream stream;
+  uint64_t pool; /* its number, once the allocation is announced */
+  int ordinal;
 };
 
 /* A capturing stream gets an allocation node of a graph: its memory is allocated when the graph is launched. */
 static bool captures(CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (gs_time() && __atomic_load_n(&gs_time()->captures, __ATOMIC_ACQUIRE) == 0)
+    return false;
   CUresult result = gs_real.cuStreamIsCapturing(stream, &status);
   if (result == CUDA_ERROR_NOT_FOUND || result == CUDA_ERROR_NOT_SUPPORTED)
     return false; /* a driver without stream capture */
   return result != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* False: it does not fit, and *result is the error. One allocation at a time, so that the free memory of a pool is not
- * counted twice. The lock is not held during waits. */
-static bool within_charge(const struct request *request, int ordinal, CUresult *result) {
+/* False: it does not fit, and *result is the error. One allocation at a time, so that it is known which one made a pool
+ * grow. The lock is not held during waits. */
+static bool within_charge(const struct request *request, CUresult *result) {
   struct gs_growth growth;
-  uint64_t pool = (uintptr_t)request->pool;
   bool fits = false;
   *result = CUDA_ERROR_OUT_OF_MEMORY;
-  gs_lock(&gs_process->alloc_lock[ordinal]);
-  if (gs_growth_begin(&growth, pool, ordinal, request->bytes, request->stream)) {
+  gs_lock(&gs_process->alloc_lock[request->ordinal]);
+  if (gs_growth_begin(&growth, request->pool, request->ordinal, request->bytes, request->stream)) {
     *result = gs_call(request->call);
     fits = gs_growth_end(&growth) || *result != CUDA_SUCCESS;
     if (!fits) { /* it grew by more than any known driver does, and over the limit */
@@ -90,37 +103,49 @@ static bool within_charge(const struct request *request, int ordinal, CUresult *
     }
   }
   if (*result == CUDA_SUCCESS)
-    gs_map_made(pool, *request->address, request->bytes, growth.grew, gs_stream_owner(request->stream));
-  gs_unlock(&gs_process->alloc_lock[ordinal]);
+    gs_map_made(request->pool, *request->address, request->bytes, growth.grew, gs_stream_owner(request->stream));
+  gs_unlock(&gs_process->alloc_lock[request->ordinal]);
   return fits;
 }
 
-/* Room in the tables for a block, and for a pool or device that it may be the first of. */
-static bool room_for_block(void) {
-  struct gs_books *books = gs_books();
-  return gs_table_room(&books->pools, 1) && gs_table_room(&books->blocks, 1) && gs_table_room(&books->chunks, 1);
+static CUresult allocate(struct request *request) {
+  CUresult result;
+  if (!within_charge(request, &result) &&
+      gs_growth_make_room(request->pool, request->ordinal, request->bytes, request->stream))
+    within_charge(request, &result);
+  if (result != CUDA_SUCCESS)
+    gs_pool_unannounce(request->pool);
+  return result;
+}
+
+/* From a pool that is not charged here. */
+static CUresult allocate_free_of_charge(const struct request *request) {
+  CUdevice other;
+  return request->bytes > 0 && pool_elsewhere(request->handle, &other) ? gs_refuse_elsewhere(other)
+                                                                       : gs_call(request->call);
 }
 
 CUresult gs_do_pool_alloc(const struct gs_call *call, CUdeviceptr *address, size_t bytes, bool named, CUmemoryPool pool,
                           CUstream stream) {
-  CUresult result;
-  struct request request = {call, address, bytes, pool, stream};
-  int device = gs_stream_device(stream);
-  if (!address || (named && !pool) || captures(stream) || (!named && device == GS_NO_DEVICE))
+  struct request request = {.call = call, .address = address, .bytes = bytes, .handle = pool, .stream = stream};
+  if (!address || (named && !pool) || captures(stream))
     return gs_call(call);
-  if (!named && gs_real.cuDeviceGetMemPool(&request.pool, gs_device_of(device)) != CUDA_SUCCESS)
-    return gs_call(call);
-  if (!room_for_block())
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  int ordinal = pool_ordinal(request.pool);
-  if (ordinal == GS_NO_DEVICE) {
-    CUdevice other;
-    return bytes > 0 && pool_elsewhere(request.pool, &other) ? gs_refuse_elsewhere(other) : gs_call(call);
+  if (!named) {
+    int device = gs_stream_device(stream);
+    if (device == GS_NO_DEVICE || gs_real.cuDeviceGetMemPool(&request.handle, gs_device_of(device)) != CUDA_SUCCESS)
+      return gs_call(call);
   }
-  if (!within_charge(&request, ordinal, &result) &&
-      gs_growth_make_room((uintptr_t)request.pool, ordinal, bytes, stream))
-    within_charge(&request, ordinal, &result);
-  return result;
+  for (;;)
+    switch (gs_pool_announce((uintptr_t)request.handle, &request.pool, &request.ordinal)) {
+      case GS_POOL_ANNOUNCED: return allocate(&request);
+      case GS_POOL_FREE_OF_CHARGE: return allocate_free_of_charge(&request);
+      case GS_POOL_FULL_TABLES: return CUDA_ERROR_OUT_OF_MEMORY;
+      default:
+        if (!room_for_pool())
+          return CUDA_ERROR_OUT_OF_MEMORY;
+        if (!meet(request.handle))
+          return allocate_free_of_charge(&request);
+    }
 }
 
 CUresult gs_do_free_async(const struct gs_call *call, CUdeviceptr address, CUstream stream) {
@@ -128,16 +153,14 @@ CUresult gs_do_free_async(const struct gs_call *call, CUdeviceptr address, CUstr
   struct gs_table *pointers = &gs_books()->pointers;
   struct gs_allocation pointer;
   struct gs_block block;
-  bool ours = gs_table_take(pointers, address, &pointer), of_pool = !ours && gs_map_take(address, &block);
+  bool ours = gs_table_take(pointers, address, &pointer), of_pool = !ours && gs_map_frees(address, &block);
   CUresult result = gs_call(call);
   if (ours && result != CUDA_SUCCESS)
     gs_table_put(pointers, &pointer);
-  else if (of_pool && result != CUDA_SUCCESS)
-    gs_map_put_back(&block);
   else if (ours)
     gs_free_queued(pointer.ordinal, pointer.bytes, stream);
   else if (of_pool)
-    gs_pool_block_freed(&block, &stream);
+    gs_pool_block_freed(&block, &stream, result == CUDA_SUCCESS);
   return result;
 }
 
@@ -149,6 +172,21 @@ static int payer(const CUmemLocation *place, bool managed) {
   return managed && current == GS_NO_DEVICE ? 0 : current;
 }
 
+/* Others who meet the handle before this call has returned wait for the lock (meet). */
+static CUresult create(CUmemoryPool *pool, const CUmemPoolProps *props, bool managed) {
+  CUdevice other;
+  gs_lock(&gs_process->making_pools);
+  CUresult result = gs_real.cuMemPoolCreate(pool, props);
+  if (result == CUDA_SUCCESS && gs_place_elsewhere(&props->location, 1, &other)) {
+    gs_real.cuMemPoolDestroy(*pool);
+    result = gs_refuse_elsewhere(other);
+  } else if (result == CUDA_SUCCESS) {
+    gs_pool_made((uintptr_t)*pool, payer(&props->location, managed), props->maxSize);
+  }
+  gs_unlock(&gs_process->making_pools);
+  return result;
+}
+
 CUresult gs_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps) {
   CUresult result;
   if (!gs_enter(&result))
@@ -156,18 +194,7 @@ CUresult gs_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
   bool managed = poolProps && poolProps->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
   if (pool && managed && gs_managed_refused())
     return CUDA_ERROR_NOT_SUPPORTED;
-  if (!gs_table_room(&gs_books()->pools, 1))
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  result = gs_real.cuMemPoolCreate(pool, poolProps);
-  if (result != CUDA_SUCCESS)
-    return result;
-  CUdevice other;
-  if (gs_place_elsewhere(&poolProps->location, 1, &other)) {
-    gs_real.cuMemPoolDestroy(*pool);
-    return gs_refuse_elsewhere(other);
-  }
-  gs_pool_add((uintptr_t)*pool, payer(&poolProps->location, managed), poolProps->maxSize, 0);
-  return result;
+  return room_for_pool() ? create(pool, poolProps, managed) : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult gs_cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *handle,
@@ -176,52 +203,49 @@ CUresult gs_cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *han
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemPoolImportFromShareableHandle(pool_out, handle, handleType, flags)
                                   : result;
-  if (!gs_table_room(&gs_books()->pools, 1))
+  if (!room_for_pool())
     return CUDA_ERROR_OUT_OF_MEMORY;
+  gs_lock(&gs_process->making_pools);
   result = gs_real.cuMemPoolImportFromShareableHandle(pool_out, handle, handleType, flags);
   if (result == CUDA_SUCCESS) /* the exporter pays */
-    gs_pool_add((uintptr_t)*pool_out, GS_NO_DEVICE, 0, 0);
+    gs_pool_made((uintptr_t)*pool_out, GS_NO_DEVICE, 0);
+  gs_unlock(&gs_process->making_pools);
   return result;
 }
 
 CUresult gs_cuMemPoolDestroy(CUmemoryPool pool) {
   CUresult result;
+  struct gs_pool known;
+  struct gs_departure departure;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemPoolDestroy(pool) : result;
-  struct gs_table *pools = &gs_books()->pools;
-  struct gs_pool ended = {.ordinal = GS_NO_DEVICE};
-  int ordinal = pool_ordinal(pool);
-  uint32_t *lock = ordinal == GS_NO_DEVICE ? NULL : &gs_process->pool_lock[ordinal];
-  if (lock) /* the handle may be reused at once for another pool */
-    gs_lock(lock);
+  if (!gs_pool_named((uintptr_t)pool, &known))
+    return gs_real.cuMemPoolDestroy(pool);
+  gs_pool_departs(&departure, &known);
   result = gs_real.cuMemPoolDestroy(pool);
-  if (result == CUDA_SUCCESS) {
-    gs_map_forget((uintptr_t)pool);
-    gs_table_lock(pools);
-    struct gs_pool *known = gs_table_find(pools, (uintptr_t)pool);
-    if (known && known->blocks == 0) {
-      ended = *known;
-      gs_table_remove(pools, known);
-    } else if (known) {
-      known->destroyed = true;
-    }
-    gs_table_unlock(pools);
-    gs_give_back(ended.ordinal, ended.bytes);
-    if (ordinal != GS_NO_DEVICE)
-      __atomic_fetch_sub(&gs_process->pools[ordinal], 1, __ATOMIC_RELAXED);
-  }
-  if (lock)
-    gs_unlock(lock);
+  gs_pool_departed(&departure, result == CUDA_SUCCESS);
+  if (result != CUDA_SUCCESS && known.ordinal != GS_NO_DEVICE)
+    gs_pool_settle(known.number, known.ordinal, 0, NULL);
   return result;
 }
 
 CUresult gs_cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
   CUresult result;
+  struct gs_pool known;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemPoolTrimTo(pool, minBytesToKeep) : result;
   result = gs_real.cuMemPoolTrimTo(pool, minBytesToKeep);
-  if (result == CUDA_SUCCESS)
-    gs_memory_synced(pool_ordinal(pool));
+  if (result == CUDA_SUCCESS && gs_pool_named((uintptr_t)pool, &known) && known.ordinal != GS_NO_DEVICE)
+    gs_pool_settle(known.number, known.ordinal, 0, NULL);
+  return result;
+}
+
+CUresult gs_do_pool_attribute(const struct gs_call *call, CUmemoryPool pool, CUmemPool_attribute attribute) {
+  struct gs_pool known;
+  CUresult result = gs_call(call);
+  if (result == CUDA_SUCCESS && attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD &&
+      gs_pool_named((uintptr_t)pool, &known))
+    gs_pool_threshold_set(&known);
   return result;
 }
 
@@ -230,10 +254,10 @@ CUresult gs_do_get_pool(const struct gs_call *call, CUmemoryPool *pool, const CU
                         CUmemAllocationType type) {
   if (pool && location && type == CU_MEM_ALLOCATION_TYPE_MANAGED && gs_managed_refused())
     return CUDA_ERROR_NOT_SUPPORTED;
-  if (!gs_table_room(&gs_books()->pools, 1))
+  if (!room_for_pool())
     return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = gs_call(call);
   if (result == CUDA_SUCCESS && type == CU_MEM_ALLOCATION_TYPE_MANAGED && location->type != CU_MEM_LOCATION_TYPE_DEVICE)
-    gs_pool_add((uintptr_t)*pool, payer(location, true), 0, 0);
+    gs_pool_met((uintptr_t)*pool, payer(location, true), 0);
   return result;
 }

@@ -9,6 +9,7 @@
 CUresult gs_do_pool_alloc(const struct gs_call *call, CUdeviceptr *address, size_t bytes, bool named, CUmemoryPool pool,
                           CUstream stream);
 CUresult gs_do_free_async(const struct gs_call *call, CUdeviceptr address, CUstream stream);
+CUresult gs_do_pool_attribute(const struct gs_call *call, CUmemoryPool pool, CUmemPool_attribute attribute);
 CUresult gs_do_get_pool(const struct gs_call *call, CUmemoryPool *pool, const CUmemLocation *location,
                         CUmemAllocationType type);
 

@@ -1,5 +1,6 @@
 #include "interposer/hooks/sync.h"
 
+#include "interposer/memory/async_free.h"
 #include "interposer/memory/reserve.h"
 #include "interposer/process/device.h"
 #include "interposer/time/streams.h"
@@ -27,21 +28,21 @@ CUresult gs_after_sync_stream(struct gs_around_sync_stream *around, CUresult res
     return result;
   if (around->repeat) {
     if (GS_LIKELY(gs_repeat_waited(around->repeat, around->tick))) {
-      gs_memory_synced(around->repeat->stream->device->ordinal);
+      gs_memory_waited(around->repeat->stream->device->ordinal);
     } else {
       gs_wait_began(around->repeat->stream, around->tick);
-      gs_stream_synced(around->repeat->stream);
+      gs_stream_synced(around->repeat->stream, true);
     }
     return result;
   }
   if (!around->active)
     return result;
   if (around->stream) {
-    gs_stream_synced(around->stream);
+    gs_stream_synced(around->stream, true);
   } else {
     int ordinal = gs_stream_device(around->handle);
     if (ordinal != GS_NO_DEVICE)
-      gs_memory_synced(ordinal);
+      gs_memory_waited(ordinal);
   }
   return result;
 }
@@ -57,7 +58,7 @@ CUresult gs_after_query_stream(struct gs_around_query_stream *around, CUresult r
     return result;
   if (result == CUDA_SUCCESS) {
     gs_stream_seen_idle(around->stream);
-    gs_stream_synced(around->stream);
+    gs_stream_synced(around->stream, false);
   } else if (result == CUDA_ERROR_NOT_READY) {
     gs_stream_seen_busy(around->stream);
   }
@@ -84,7 +85,8 @@ CUresult gs_after_sync_context(struct gs_around_sync_context *around, CUresult r
   if (ordinal == GS_NO_DEVICE)
     return result;
   gs_context_done(around->context, ordinal);
-  gs_memory_synced(ordinal);
+  gs_frees_context_waited(around->context);
+  gs_memory_waited(ordinal);
   return result;
 }
 
@@ -129,13 +131,13 @@ static bool is_empty(CUevent event, const struct gs_stream *stream) {
 CUresult gs_after_event_wait(struct gs_around_event_wait *around, CUresult result) {
   if (result == CUDA_SUCCESS && around->stream) {
     if (around->emptied && is_empty(around->event, around->stream))
-      gs_stream_synced(around->stream);
+      gs_stream_synced(around->stream, false);
     else
       gs_stream_was_busy(around->stream);
   }
   for (uint32_t i = 0; i < gs_process->ndevices && result == CUDA_SUCCESS; i++)
     /* the event's device is not known here, and drivers may shrink the pools of any device at a wait */
-    gs_memory_synced((int)i);
+    gs_memory_waited((int)i);
   return result;
 }
 
@@ -146,7 +148,7 @@ CUresult gs_after_event_query(struct gs_around_event_query *around, CUresult res
     gs_stream_seen_busy(around->stream);
   } else if (result == CUDA_SUCCESS && around->emptied && is_empty(around->event, around->stream)) {
     gs_stream_seen_idle(around->stream);
-    gs_stream_synced(around->stream);
+    gs_stream_synced(around->stream, false);
   }
   return result;
 }

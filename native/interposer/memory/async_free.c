@@ -5,6 +5,7 @@
 
 #include "interposer/memory/books.h"
 #include "interposer/memory/charge.h"
+#include "interposer/memory/pool_life.h"
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
 #include "interposer/time/capture.h"
@@ -73,6 +74,14 @@ static bool done(const struct gs_fading *fading) {
   return is;
 }
 
+static void give_back(const struct gs_fading *fading) {
+  if (by_event(fading))
+    gs_real.cuEventDestroy_v2((CUevent)(uintptr_t)fading->key);
+  if (fading->pool)
+    gs_pool_awaited(fading->pool);
+  gs_give_back(fading->ordinal, fading->bytes);
+}
+
 /* Gives the bytes back if the free is done. */
 static bool end_one(uint64_t key) {
   struct gs_table *all = &gs_books()->fading;
@@ -80,11 +89,8 @@ static bool end_one(uint64_t key) {
   bool known = gs_table_copy(all, key, &fading);
   if (known && !done(&fading))
     return false;
-  if (known && gs_table_take(all, key, &fading)) {
-    if (by_event(&fading))
-      gs_real.cuEventDestroy_v2((CUevent)(uintptr_t)key);
-    gs_give_back(fading.ordinal, fading.bytes);
-  }
+  if (known && gs_table_take(all, key, &fading))
+    give_back(&fading);
   return true;
 }
 
@@ -148,36 +154,99 @@ static void settle_some(int ordinal) {
   end(ordinal);
 }
 
-void gs_free_queued(int ordinal, uint64_t bytes, CUstream stream) {
-  static uint64_t numbers;                                    /* odd, which no event is */
-  if (!gs_time() || !gs_table_room(&gs_books()->fading, 1)) { /* rather too early than never */
-    gs_give_back(ordinal, bytes);
-    return;
-  }
+static uint64_t number(void) {
+  static uint64_t numbers; /* odd, which no event is */
+  return __atomic_add_fetch(&numbers, 2, __ATOMIC_RELAXED) | 1;
+}
+
+/* Adds what is to be given back once the stream has come so far. False: that cannot be known. */
+static bool queue(struct gs_fading *fading, CUstream stream) {
   int stream_ordinal = gs_stream_device(stream);
   if (stream_ordinal == GS_NO_DEVICE)
-    stream_ordinal = ordinal;
+    stream_ordinal = fading->ordinal;
+  if (!gs_time() || !gs_table_room(&gs_books()->fading, 1))
+    return false;
   int mode = gs_capture_mode_push();
   CUcontext context = context_of(stream);
   CUevent event = record_behind(stream, context);
   gs_capture_mode_pop(mode);
-  struct gs_fading fading = {.key = (uintptr_t)event,
-                             .bytes = bytes,
-                             /* once it is done, the stream has reached the free */
-                             .context = gs_context_owner(context),
-                             .ordinal = ordinal,
-                             .stream_ordinal = stream_ordinal};
+  fading->key = (uintptr_t)event;
+  fading->context = gs_context_owner(context); /* once it is done, the stream has reached the free */
+  fading->stream_ordinal = stream_ordinal;
   if (!event) {
-    struct gs_stream *known = gs_stream_of(stream);
-    if (!known) { /* nothing to wait for */
-      gs_give_back(ordinal, bytes);
-      return;
-    }
-    fading.key = __atomic_add_fetch(&numbers, 2, __ATOMIC_RELAXED) | 1;
-    fading.stream = stream ? stream : CU_STREAM_LEGACY;
-    fading.known = known;
+    fading->known = gs_stream_of(stream);
+    if (!fading->known) /* nothing to wait for */
+      return false;
+    fading->key = number();
+    fading->stream = stream ? stream : CU_STREAM_LEGACY;
   }
-  gs_table_put(&gs_books()->fading, &fading);
+  gs_table_put(&gs_books()->fading, fading);
   __atomic_store_n(&gs_process->frees[stream_ordinal], 1, __ATOMIC_RELEASE);
   settle_some(stream_ordinal); /* idle streams free at once */
+  return true;
 }
+
+void gs_free_queued(int ordinal, uint64_t bytes, CUstream stream) {
+  struct gs_fading fading = {.bytes = bytes, .ordinal = ordinal};
+  if (!queue(&fading, stream)) /* rather too early than never */
+    gs_give_back(ordinal, bytes);
+}
+
+void gs_pool_free_queued(uint64_t pool, CUstream stream) {
+  struct gs_fading fading = {.pool = pool, .ordinal = GS_NO_DEVICE};
+  if (!queue(&fading, stream))
+    gs_pool_awaited(pool);
+}
+
+/* ---- streams that have ended ------------------------------------------------------------------------------------- */
+
+static uint32_t lost; /* entries that wait for their whole context */
+
+void gs_pool_free_lost(uint64_t pool, CUcontext context) {
+  struct gs_fading fading = {.key = number(),
+                             .stream = CU_STREAM_LEGACY,
+                             .pool = pool,
+                             .context = context,
+                             .ordinal = GS_NO_DEVICE,
+                             .stream_ordinal = GS_NO_DEVICE}; /* is not looked at */
+  if (!context || !gs_table_room(&gs_books()->fading, 1)) {
+    gs_pool_awaited(pool);
+    return;
+  }
+  gs_table_put(&gs_books()->fading, &fading);
+  __atomic_fetch_add(&lost, 1, __ATOMIC_RELEASE);
+}
+
+/* Removes one entry of the context from the books; false: there is none. */
+static bool take_of(CUcontext context, bool all, struct gs_fading *out) {
+  struct gs_table *table = &gs_books()->fading;
+  uint32_t at = 0;
+  struct gs_fading *one;
+  gs_table_lock(table);
+  while ((one = gs_table_next(table, &at)) &&
+         !(one->context == context && one->pool && (all || one->stream_ordinal == GS_NO_DEVICE)))
+    ;
+  if (one) {
+    *out = *one;
+    gs_table_remove(table, one);
+  }
+  gs_table_unlock(table);
+  return one != NULL;
+}
+
+static void pools_await_no_more(CUcontext context, bool all) {
+  struct gs_fading fading;
+  while (take_of(context, all, &fading)) {
+    if (fading.stream_ordinal == GS_NO_DEVICE)
+      __atomic_fetch_sub(&lost, 1, __ATOMIC_RELAXED);
+    gs_pool_awaited(fading.pool);
+  }
+}
+
+void gs_frees_context_waited(CUcontext context) {
+  if (__atomic_load_n(&lost, __ATOMIC_ACQUIRE) > 0)
+    pools_await_no_more(gs_context_owner(context), false);
+}
+
+/* Events end with their context. */
+void gs_frees_context_gone(CUcontext context) { pools_await_no_more(context, true); }

@@ -22,7 +22,10 @@ static void begin(struct gs_books *books) {
   gs_table_begin(&books->collectives, ++lock, sizeof(struct gs_collective));
   gs_table_begin(&books->taken, ++lock, sizeof(struct gs_taken));
   gs_table_begin(&books->pools, ++lock, sizeof(struct gs_pool));
+  gs_table_begin(&books->pool_handles, lock, sizeof(struct gs_pool_handle));
+  gs_table_begin(&books->loose_pools, lock, sizeof(struct gs_loose_pool));
   gs_table_begin(&books->blocks, lock, sizeof(struct gs_block));
+  gs_table_begin(&books->faded, lock, sizeof(struct gs_block));
   gs_table_begin(&books->chunks, lock, sizeof(struct gs_chunk));
   gs_table_begin(&books->fading, ++lock, sizeof(struct gs_fading));
   gs_table_begin(&books->graphs, ++lock, sizeof(struct gs_graph));
@@ -93,11 +96,6 @@ static bool collective_dies(const void *record, void *with) {
   return dies(with, ((const struct gs_collective *)record)->context, GS_NO_DEVICE, 0);
 }
 
-/* Charged with their pool. */
-static bool block_dies(const void *record, void *with) {
-  return dies(with, ((const struct gs_block *)record)->context, GS_NO_DEVICE, 0);
-}
-
 void gs_books_drop_context(CUcontext context, uint64_t bytes[GS_MAX_DEVICES]) {
   struct gs_books *books = gs_books();
   struct ended ended = {context, bytes};
@@ -109,6 +107,5 @@ void gs_books_drop_context(CUcontext context, uint64_t bytes[GS_MAX_DEVICES]) {
   gs_table_drop(&books->placed, placed_dies, &ended);
   gs_table_drop(&books->collectives, collective_dies, &ended);
   gs_table_drop(&books->taken, taken_dies, &ended);
-  gs_table_drop(&books->blocks, block_dies, &ended);
   gs_table_drop(&books->fading, fading_dies, &ended);
 }

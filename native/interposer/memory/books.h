@@ -156,27 +156,56 @@ struct gs_taken {
 
 /* ---- pools ---- */
 
+/* A pool of the driver. Its life: a call that allocates from it announces a block (calls), and a call that destroys it
+ * lets it leave (leaving) before the driver is asked. It ends when it is destroyed and has no block, announced block or
+ * queued free any more. Handles may come back at once, so pools have numbers of their own. */
 struct gs_pool {
-  uint64_t pool;                  /* CUmemoryPool, or gs_graph_pool */
+  uint64_t number;                /* that of a device's graph pool is its ordinal + 1 */
+  uint64_t handle;                /* CUmemoryPool; not that of a graph pool */
   uint64_t bytes;                 /* charged */
   uint64_t coming;                /* bytes that calls in progress may add */
   uint64_t cap;                   /* upper bound in bytes; 0: no bound */
-  uint64_t live;                  /* bytes of the blocks in use */
+  uint64_t threshold;             /* the driver gives back what exceeds it when the program waits */
   uint64_t seen;                  /* bytes reserved when the driver was last asked */
+  uint64_t live;                  /* bytes of the blocks in use */
+  uint64_t fading;                /* at most so many bytes were freed in stream order and are not free yet */
+  uint64_t faded_bytes;           /* of the records in `faded` */
+  uint64_t made, freed;           /* blocks ever made, and freed in stream order */
   uint32_t blocks, chunks, faded; /* number of each in the pool */
+  uint32_t freeing;               /* frees in progress of its blocks */
+  uint32_t calls;                 /* allocations in progress */
+  uint32_t leaving;               /* calls in progress that destroy it: the driver is not asked about it */
+  uint32_t awaited;               /* of a destroyed pool: frees whose streams have not come to them */
+  uint32_t asked;                 /* how often the driver was asked since it became loose */
   int ordinal;
-  bool destroyed; /* ends with its last block */
-  bool shrunk;    /* gave memory back since pool_map.c last checked */
+  bool destroyed;
+  bool shrunk; /* gave memory back since pool_map.c last checked */
+  /* it may give memory back when the program waits; see pool_charge.c */
+  enum gs_loose { GS_TIGHT, GS_LOOSE_ONCE, GS_LOOSE } loose;
+  const void *once_by; /* GS_LOOSE_ONCE: the thread whose next wait makes it tight */
 };
 
-/* A block in use, or one that was freed in stream order and whose free has not happened yet, so that its place cannot
- * be reused: it fades. */
+/* The pool that a handle means now. */
+struct gs_pool_handle {
+  uint64_t handle, number;
+};
+
+/* A pool that is loose. */
+struct gs_loose_pool {
+  uint64_t number;
+  int ordinal;
+};
+
+/* A block in use, or (in `faded`) one that was freed in stream order and whose free may not have happened yet, so that
+ * its place cannot be reused. It is in use until a call that frees it has returned. */
 struct gs_block {
   uint64_t address, bytes;
   uint64_t pool;
-  CUcontext context; /* NULL if it fades */
-  CUstream stream;   /* if it fades: the stream of the free; CU_STREAM_PER_THREAD if not known */
-  bool fades;
+  uint64_t number;    /* ours: tells it from others at the same address */
+  CUcontext context;  /* with which it ends; of one that faded: of the stream of the free */
+  CUstream stream;    /* if it faded: of the free */
+  const void *thread; /* to which that stream belongs if it is CU_STREAM_PER_THREAD */
+  uint32_t frees;     /* calls in progress that free it */
 };
 
 /* A contiguous piece by which a pool grew. */
@@ -191,6 +220,7 @@ struct gs_fading {
   uint64_t bytes;
   CUstream stream;    /* the stream if there is no event, else NULL */
   const void *known;  /* the struct gs_stream of the stream */
+  uint64_t pool;      /* a destroyed pool that waits for it; 0: bytes are given back */
   CUcontext context;  /* of the event and the stream */
   int ordinal;        /* charged */
   int stream_ordinal; /* the stream's device, whose frees are checked together */
@@ -228,7 +258,7 @@ struct gs_books {
   struct gs_table libraries, placed, kernels; /* one lock */
   struct gs_table collectives;
   struct gs_table taken;
-  struct gs_table pools, blocks, chunks; /* one lock */
+  struct gs_table pools, pool_handles, loose_pools, blocks, faded, chunks; /* one lock */
   struct gs_table fading;
   struct gs_table graphs;
   struct gs_table nodes;

@@ -1,11 +1,14 @@
-/* The blocks of pools. */
+/* What happens to pools and their blocks by calls of the program. */
 #ifndef GPUSHARE_MEMORY_POOL_BLOCKS_H
 #define GPUSHARE_MEMORY_POOL_BLOCKS_H
 
-#include "interposer/memory/books.h"
+#include "interposer/memory/pool_charge.h"
+#include "interposer/memory/pool_map.h"
 
-/* A block of a pool was freed, at once (stream is NULL) or in the order of *stream; it is no longer in the books. */
-void gs_pool_block_freed(const struct gs_block *block, const CUstream *stream);
+/* A call that frees a block (gs_map_frees) has returned: at once (stream is NULL) or in the order of *stream. */
+void gs_pool_block_freed(const struct gs_block *block, const CUstream *stream, bool success);
+/* A call that destroys a pool (gs_pool_departs) has returned. */
+void gs_pool_departed(const struct gs_departure *departure, bool destroyed);
 /* Removes the blocks that end with the context of the stream in which they were allocated. */
 void gs_pools_context_gone(CUcontext context);
 

@@ -1,36 +1,23 @@
 #include "interposer/memory/pool_charge.h"
 
-#include "interposer/process/device.h"
 #include "interposer/memory/charge.h"
+#include "interposer/memory/pool_map.h"
+#include "interposer/os/latch.h"
+#include "interposer/process/device.h"
 
 enum { POOLS_AT_ONCE = 64 };
 
-void gs_pool_add(uint64_t pool, int ordinal, uint64_t cap, uint64_t reserved) {
-  struct gs_table *pools = &gs_books()->pools;
-  gs_table_lock(pools);
-  if (!gs_table_find(pools, pool)) {
-    gs_table_add(pools, &(struct gs_pool){.pool = pool, .cap = cap, .seen = reserved, .ordinal = ordinal});
-    if (ordinal != GS_NO_DEVICE)
-      __atomic_fetch_add(&gs_process->pools[ordinal], 1, __ATOMIC_RELAXED);
-  }
-  gs_table_unlock(pools);
-}
+/* ---- what the driver says ---------------------------------------------------------------------------------------- */
 
-uint64_t gs_graph_pool(int ordinal) {
-  uint64_t pool = (uint64_t)ordinal + 1;
-  gs_pool_add(pool, ordinal, 0, 0);
-  return pool;
-}
-
-static bool ask_pool(CUmemoryPool pool, int which, uint64_t *value) {
+static bool ask_pool(uint64_t pool, CUmemPool_attribute which, uint64_t *value) {
   cuuint64_t said = 0;
-  if (gs_real.cuMemPoolGetAttribute(pool, which, &said) != CUDA_SUCCESS)
+  if (gs_real.cuMemPoolGetAttribute((CUmemoryPool)(uintptr_t)pool, which, &said) != CUDA_SUCCESS)
     return false;
   *value = said;
   return true;
 }
 
-static bool ask_graphs(int ordinal, int which, uint64_t *value) {
+static bool ask_graphs(int ordinal, CUgraphMem_attribute which, uint64_t *value) {
   cuuint64_t said = 0;
   if (gs_real.cuDeviceGetGraphMemAttribute(gs_device_of(ordinal), which, &said) != CUDA_SUCCESS)
     return false;
@@ -38,78 +25,251 @@ static bool ask_graphs(int ordinal, int which, uint64_t *value) {
   return true;
 }
 
-bool gs_pool_figures(uint64_t pool, int ordinal, uint64_t *reserved, uint64_t *used) {
-  if (gs_is_graph_pool(pool))
-    return ask_graphs(ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, reserved) &&
-           ask_graphs(ordinal, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, used);
-  CUmemoryPool handle = (CUmemoryPool)(uintptr_t)pool;
-  return ask_pool(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, reserved) &&
-         ask_pool(handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, used);
+static bool ask_reserved(const struct gs_pool *pool, uint64_t *bytes) {
+  return gs_is_graph_pool(pool->number) ? ask_graphs(pool->ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, bytes)
+                                        : ask_pool(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, bytes);
 }
 
-/* The device's pool lock keeps the figure and the charge consistent. */
-bool gs_pool_settle(uint64_t pool, int ordinal, uint64_t ended, bool gone, uint64_t *grew) {
-  uint64_t reserved = 0, used, less = 0, more = 0;
-  struct gs_table *pools = &gs_books()->pools;
-  *grew = 0;
-  gs_lock(&gs_process->pool_lock[ordinal]);
-  bool known = gs_pool_figures(pool, ordinal, &reserved, &used);
-  gs_table_lock(pools);
-  struct gs_pool *entry = gs_table_find(pools, pool);
-  if (entry)
-    entry->coming -= ended;
-  if (entry && (known || gone)) {
-    uint64_t most = reserved + entry->coming;
-    if (entry->bytes > most)
-      less = entry->bytes - most;
-    else if (reserved > entry->bytes)
-      more = reserved - entry->bytes;
-    entry->bytes += more - less;
-    if (reserved < entry->seen)
-      entry->shrunk = true;
-    else
-      *grew = reserved - entry->seen;
-    entry->seen = reserved;
-  }
-  gs_table_unlock(pools);
-  bool fits = gs_reserve_now(ordinal, more) == 0;
+static bool ask_used(const struct gs_pool *pool, uint64_t *bytes) {
+  return gs_is_graph_pool(pool->number) ? ask_graphs(pool->ordinal, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, bytes)
+                                        : ask_pool(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, bytes);
+}
+
+bool gs_pool_ask(CUmemoryPool pool, struct gs_pool_figures *figures) {
+  uint64_t handle = (uintptr_t)pool;
+  return ask_pool(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &figures->reserved) &&
+         ask_pool(handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &figures->used);
+}
+
+/* A copy of a pool about which the driver may be asked until the device's pool lock is released. */
+static bool askable(uint64_t number, struct gs_pool *pool) {
+  gs_pools_lock();
+  const struct gs_pool *known = gs_pool_of(number);
+  bool may = gs_pool_askable(known);
+  if (may)
+    *pool = *known;
+  gs_pools_unlock();
+  return may;
+}
+
+bool gs_pool_ask_known(uint64_t number, struct gs_pool_figures *figures) {
+  struct gs_pool pool;
+  return askable(number, &pool) && ask_reserved(&pool, &figures->reserved) && ask_used(&pool, &figures->used);
+}
+
+/* ---- the charge -------------------------------------------------------------------------------------------------- */
+
+/* By how much the charge changes. */
+struct change {
+  uint64_t more, less;
+};
+
+static struct change follow(struct gs_pool *pool, uint64_t reserved, uint64_t *grew) {
+  struct change change = {0, 0};
+  uint64_t most = reserved + pool->coming, growth = reserved > pool->seen ? reserved - pool->seen : 0;
+  if (pool->bytes > most)
+    change.less = pool->bytes - most;
+  else if (reserved > pool->bytes)
+    change.more = reserved - pool->bytes;
+  pool->bytes += change.more - change.less;
+  pool->shrunk |= reserved < pool->seen;
+  pool->seen = reserved;
+  if (grew)
+    *grew = growth;
+  else
+    pool->chunks += (uint32_t)(growth / GS_POOL_GRAIN); /* somewhere: at most so many pieces */
+  if (growth && reserved > pool->threshold)
+    gs_pool_loosen(pool);
+  return change;
+}
+
+static bool apply(struct change change, int ordinal) {
+  bool fits = gs_reserve_now(ordinal, change.more) == 0;
   if (!fits)
-    gs_charge(ordinal, more);
-  gs_give_back(ordinal, less);
+    gs_charge(ordinal, change.more);
+  gs_give_back(ordinal, change.less);
+  return fits;
+}
+
+/* With the device's pool lock, which keeps the figure and the charge consistent. */
+static bool settle(uint64_t number, uint64_t ended, bool gone, uint64_t *grew) {
+  struct gs_pool before;
+  struct change change = {0, 0};
+  uint64_t reserved = 0;
+  bool may = askable(number, &before), known = may && ask_reserved(&before, &reserved);
+  gs_pools_lock();
+  struct gs_pool *pool = gs_pool_of(number);
+  int ordinal = pool ? pool->ordinal : GS_NO_DEVICE;
+  if (pool)
+    pool->coming -= ended;
+  if (pool && (known || (may && gone)))
+    change = follow(pool, reserved, grew);
+  gs_pools_unlock();
+  return apply(change, ordinal);
+}
+
+bool gs_pool_settle(uint64_t number, int ordinal, uint64_t ended, uint64_t *grew) {
+  if (grew)
+    *grew = 0;
+  gs_lock(&gs_process->pool_lock[ordinal]);
+  bool fits = settle(number, ended, false, grew);
   gs_unlock(&gs_process->pool_lock[ordinal]);
   return fits;
 }
 
-/* The next pools of the device, from *at on. */
-static unsigned pools_of(int ordinal, uint32_t *at, uint64_t *pools) {
-  struct gs_table *all = &gs_books()->pools;
+/* The figure of the bytes in use belongs to the books only if no allocation and no free was on its way. */
+static void note_used(struct gs_pool *pool, const struct gs_pool *before, uint64_t used) {
+  if (before->calls || before->freeing || pool->made != before->made || pool->freed != before->freed)
+    return;
+  if (used > pool->live)
+    pool->fading = used - pool->live;
+  else
+    gs_map_settled(pool);
+}
+
+/* With the device's pool lock. */
+static void ask_what_fades(uint64_t number) {
+  struct gs_pool before;
+  uint64_t used;
+  if (!askable(number, &before) || !ask_used(&before, &used))
+    return;
+  gs_pools_lock();
+  struct gs_pool *pool = gs_pool_of(number);
+  if (pool)
+    note_used(pool, &before, used);
+  gs_pools_unlock();
+}
+
+void gs_pool_refresh(uint64_t number, int ordinal) {
+  gs_lock(&gs_process->pool_lock[ordinal]);
+  settle(number, 0, false, NULL);
+  ask_what_fades(number);
+  gs_unlock(&gs_process->pool_lock[ordinal]);
+}
+
+/* ---- after a wait ------------------------------------------------------------------------------------------------ */
+
+/* Once nothing fades any more, the next wait lets the driver give back what it wants to, and then the pool is tight.
+ * That must be a wait that begins later, so it has to be one of the same thread. True: it is not known whether anything
+ * fades. To ask for that costs as much again, so it is done ever more rarely while frees stay queued. */
+static bool tighten(uint64_t number, bool may_ask) {
+  bool ask = false;
+  gs_pools_lock();
+  struct gs_pool *pool = gs_pool_of(number);
+  if (!pool || pool->loose == GS_TIGHT) {
+  } else if (pool->loose == GS_LOOSE_ONCE && pool->once_by == &gs_self) {
+    gs_pool_tighten(pool);
+  } else if (pool->fading == 0 && pool->freeing == 0) {
+    pool->loose = GS_LOOSE_ONCE;
+    pool->once_by = &gs_self;
+  } else if (may_ask) {
+    ask = (pool->asked & (pool->asked + 1)) == 0;
+    pool->asked++;
+  }
+  gs_pools_unlock();
+  return ask;
+}
+
+static void settle_loose(uint64_t number, int ordinal, bool waited) {
+  gs_lock(&gs_process->pool_lock[ordinal]);
+  settle(number, 0, false, NULL);
+  if (waited && tighten(number, true)) {
+    ask_what_fades(number);
+    tighten(number, false);
+  }
+  gs_unlock(&gs_process->pool_lock[ordinal]);
+}
+
+static unsigned next_loose(int ordinal, uint32_t *at, uint64_t *numbers) {
+  struct gs_table *all = &gs_books()->loose_pools;
   unsigned count = 0;
-  gs_table_lock(all);
-  for (const struct gs_pool *pool; count < POOLS_AT_ONCE && (pool = gs_table_next(all, at));)
-    if (pool->ordinal == ordinal && !pool->destroyed)
-      pools[count++] = pool->pool;
-  gs_table_unlock(all);
+  gs_pools_lock();
+  for (const struct gs_loose_pool *pool; count < POOLS_AT_ONCE && (pool = gs_table_next(all, at));)
+    if (pool->ordinal == ordinal)
+      numbers[count++] = pool->number;
+  gs_pools_unlock();
   return count;
 }
 
-void gs_pools_settle(int ordinal, bool gone) {
-  uint64_t pools[POOLS_AT_ONCE];
-  uint64_t grew;
+void gs_pools_settle_loose(int ordinal, bool waited) {
+  uint64_t numbers[POOLS_AT_ONCE];
   uint32_t at = 0;
-  for (unsigned count; (count = pools_of(ordinal, &at, pools)) > 0;)
+  for (unsigned count; (count = next_loose(ordinal, &at, numbers)) > 0;)
     for (unsigned i = 0; i < count; i++)
-      gs_pool_settle(pools[i], ordinal, 0, gone, &grew);
+      settle_loose(numbers[i], ordinal, waited);
 }
 
-void gs_pools_trim(int ordinal) {
-  uint64_t pools[POOLS_AT_ONCE];
+/* ---- all of a device --------------------------------------------------------------------------------------------- */
+
+static unsigned next_pools(int ordinal, uint32_t *at, uint64_t *numbers) {
+  struct gs_table *all = &gs_books()->pools;
+  unsigned count = 0;
+  gs_pools_lock();
+  for (const struct gs_pool *pool; count < POOLS_AT_ONCE && (pool = gs_table_next(all, at));)
+    if (pool->ordinal == ordinal && !pool->destroyed)
+      numbers[count++] = pool->number;
+  gs_pools_unlock();
+  return count;
+}
+
+static void each_pool(int ordinal, void (*act)(uint64_t number, int ordinal)) {
+  uint64_t numbers[POOLS_AT_ONCE];
   uint32_t at = 0;
-  for (unsigned count; (count = pools_of(ordinal, &at, pools)) > 0;)
+  for (unsigned count; (count = next_pools(ordinal, &at, numbers)) > 0;)
     for (unsigned i = 0; i < count; i++) {
-      if (gs_is_graph_pool(pools[i]))
-        gs_real.cuDeviceGraphMemTrim(gs_device_of(ordinal));
-      else
-        gs_real.cuMemPoolTrimTo((CUmemoryPool)(uintptr_t)pools[i], 0);
+      gs_lock(&gs_process->pool_lock[ordinal]);
+      act(numbers[i], ordinal);
+      gs_unlock(&gs_process->pool_lock[ordinal]);
     }
-  gs_pools_settle(ordinal, false);
+}
+
+static void settle_one(uint64_t number, int ordinal) {
+  (void)ordinal;
+  settle(number, 0, false, NULL);
+}
+
+static void settle_gone(uint64_t number, int ordinal) {
+  (void)ordinal;
+  settle(number, 0, true, NULL);
+}
+
+static void trim(uint64_t number, int ordinal) {
+  struct gs_pool pool;
+  if (!askable(number, &pool))
+    return;
+  if (gs_is_graph_pool(number))
+    gs_real.cuDeviceGraphMemTrim(gs_device_of(ordinal));
+  else
+    gs_real.cuMemPoolTrimTo((CUmemoryPool)(uintptr_t)pool.handle, 0);
+  settle(number, 0, false, NULL);
+}
+
+void gs_pools_settle(int ordinal, bool gone) { each_pool(ordinal, gone ? settle_gone : settle_one); }
+
+void gs_pools_trim(int ordinal) { each_pool(ordinal, trim); }
+
+/* ---- calls of the program ---------------------------------------------------------------------------------------- */
+
+void gs_pool_departs(struct gs_departure *departure, const struct gs_pool *pool) {
+  uint32_t *lock = pool->ordinal == GS_NO_DEVICE ? NULL : &gs_process->pool_lock[pool->ordinal];
+  struct gs_pool before = *pool;
+  uint64_t used = UINT64_MAX;
+  if (lock)
+    gs_lock(lock);
+  if (askable(pool->number, &before) && !ask_used(&before, &used))
+    used = UINT64_MAX;
+  gs_pool_leaves(departure, &before, used);
+  if (lock)
+    gs_unlock(lock);
+}
+
+void gs_pool_threshold_set(const struct gs_pool *pool) {
+  struct gs_pool now;
+  uint64_t threshold;
+  if (pool->ordinal == GS_NO_DEVICE)
+    return;
+  gs_lock(&gs_process->pool_lock[pool->ordinal]);
+  if (askable(pool->number, &now) && ask_pool(now.handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold))
+    gs_pool_threshold(now.number, threshold);
+  gs_unlock(&gs_process->pool_lock[pool->ordinal]);
 }

@@ -5,38 +5,50 @@
 #include "interposer/memory/reserve.h"
 #include "page/page.h"
 
-static void add_need(uint64_t pool, uint64_t need, uint64_t bytes) {
-  struct gs_table *pools = &gs_books()->pools;
-  gs_table_lock(pools);
-  struct gs_pool *entry = gs_table_find(pools, pool);
+static void add_need(uint64_t pool, uint64_t need) {
+  gs_pools_lock();
+  struct gs_pool *entry = gs_pool_of(pool);
   if (entry) {
     entry->coming += need;
-    entry->bytes += bytes;
+    entry->bytes += need;
   }
-  gs_table_unlock(pools);
+  gs_pools_unlock();
 }
 
-static bool begin(struct gs_growth *growth, uint64_t need) {
+static bool reserve(struct gs_growth *growth, uint64_t need) {
   if (gs_reserve(growth->ordinal, need) < 0)
     return false;
   growth->need = need;
-  add_need(growth->pool, need, need);
+  add_need(growth->pool, need);
   return true;
 }
 
 static uint64_t cap_of(uint64_t pool) {
-  struct gs_pool known;
-  return gs_table_copy(&gs_books()->pools, pool, &known) ? known.cap : 0;
+  gs_pools_lock();
+  const struct gs_pool *known = gs_pool_of(pool);
+  uint64_t cap = known ? known->cap : 0;
+  gs_pools_unlock();
+  return cap;
+}
+
+/* Call with the device's pool lock. */
+static uint64_t rest_below(uint64_t cap, uint64_t pool) {
+  struct gs_pool_figures figures;
+  if (!gs_pool_ask_known(pool, &figures))
+    return UINT64_MAX;
+  return cap > figures.reserved ? cap - figures.reserved : 0;
 }
 
 /* The most by which `bytes` more can make the pool grow, and the least if memory is short. */
 static void bounds(uint64_t pool, int ordinal, uint64_t bytes, uint64_t *most, uint64_t *least) {
-  uint64_t reserved, used, cap = cap_of(pool), fine = gs_round_up(bytes, GS_POOL_GRAIN);
+  uint64_t cap = cap_of(pool), fine = gs_round_up(bytes, GS_POOL_GRAIN);
   *most = *least = gs_round_up(bytes, GS_POOL_STEP);
   if (gs_is_graph_pool(pool)) {
     *least = fine;
-  } else if (cap && gs_pool_figures(pool, ordinal, &reserved, &used)) {
-    uint64_t rest = cap > reserved ? cap - reserved : 0;
+  } else if (cap) {
+    gs_lock(&gs_process->pool_lock[ordinal]);
+    uint64_t rest = rest_below(cap, pool);
+    gs_unlock(&gs_process->pool_lock[ordinal]);
     if (*most > rest) {
       *most = rest;
       *least = fine < rest ? fine : rest;
@@ -44,31 +56,68 @@ static void bounds(uint64_t pool, int ordinal, uint64_t bytes, uint64_t *most, u
   }
 }
 
-/* The pool has room for the allocation and need not grow: it is booked without a reservation. Graphs map any free
- * pages; a pool needs a contiguous place, and allocates for one call at a time. Calls in progress have precedence for
- * the free memory of the graph pool, as far as their needs exceed their reservations. look: search all blocks of the
- * pool, which takes long if there are many. */
-static bool begin_within(struct gs_growth *growth, uint64_t bytes, uint64_t need, CUstream stream, bool look) {
-  uint64_t reserved, used, pool = growth->pool;
+/* ---- without a reservation: the pool has room and need not grow -------------------------------------------------- */
+
+/* The free memory of the graph pool belongs first to the calls in progress, as far as their needs exceed their
+ * reservations. Graphs map any free pages. */
+static bool within_graphs(struct gs_growth *growth, uint64_t bytes, uint64_t need) {
+  struct gs_pool_figures now;
   bool room = false;
   gs_lock(&gs_process->pool_lock[growth->ordinal]);
-  if (gs_pool_figures(pool, growth->ordinal, &reserved, &used) &&
-      (gs_is_graph_pool(pool) || (look ? gs_map_has_room(pool, bytes, stream, reserved, used)
-                                       : gs_map_plainly_has_room(pool, bytes, reserved, used)))) {
-    struct gs_table *pools = &gs_books()->pools;
-    gs_table_lock(pools);
-    struct gs_pool *entry = gs_table_find(pools, pool);
-    if (entry && gs_is_graph_pool(pool))
-      room = reserved >= used && reserved - used >= bytes && entry->bytes >= used && entry->bytes - used >= bytes &&
-             entry->bytes - used - bytes >= entry->coming;
-    else
-      room = entry && entry->coming == 0;
-    if (room)
-      entry->coming += need;
-    gs_table_unlock(pools);
-  }
+  bool known = gs_pool_ask_known(growth->pool, &now);
+  gs_pools_lock();
+  struct gs_pool *entry = gs_pool_of(growth->pool);
+  if (entry && known)
+    room = now.reserved >= now.used && now.reserved - now.used >= bytes && entry->bytes >= now.used &&
+           entry->bytes - now.used >= bytes && entry->bytes - now.used - bytes >= entry->coming;
+  if (room)
+    entry->coming += need;
+  gs_pools_unlock();
   gs_unlock(&gs_process->pool_lock[growth->ordinal]);
   growth->need = need;
+  return room;
+}
+
+/* A pool needs a contiguous place, and allocates for one call at a time. need: what it would grow by if memory were
+ * given back meanwhile; so much of its charge stays until the call has returned. */
+static bool announce(struct gs_growth *growth, uint64_t need, uint64_t bytes, bool certain) {
+  gs_pools_lock();
+  struct gs_pool *entry = gs_pool_of(growth->pool);
+  bool room = gs_pool_askable(entry) && entry->coming == 0 && entry->bytes >= entry->seen &&
+              (certain || gs_map_plainly_has_room(entry, bytes));
+  if (room)
+    entry->coming += need;
+  gs_pools_unlock();
+  growth->need = need;
+  return room;
+}
+
+/* Frees of which the books do not know yet that they have happened. */
+static bool may_have_faded(uint64_t pool) {
+  gs_pools_lock();
+  const struct gs_pool *entry = gs_pool_of(pool);
+  bool may = gs_pool_askable(entry) && entry->fading > 0;
+  gs_pools_unlock();
+  return may;
+}
+
+static bool plainly_within(struct gs_growth *growth, uint64_t bytes, uint64_t need) {
+  if (announce(growth, need, bytes, false))
+    return true;
+  if (!may_have_faded(growth->pool))
+    return false;
+  gs_pool_refresh(growth->pool, growth->ordinal);
+  return announce(growth, need, bytes, false);
+}
+
+/* Searches all blocks of the pool, which takes long if there are many. */
+static bool found_within(struct gs_growth *growth, uint64_t bytes, uint64_t need, CUstream stream) {
+  struct gs_pool_figures now;
+  gs_pool_refresh(growth->pool, growth->ordinal);
+  gs_lock(&gs_process->pool_lock[growth->ordinal]);
+  bool room = gs_pool_ask_known(growth->pool, &now) && gs_map_has_room(growth->pool, bytes, stream, now.reserved) &&
+              announce(growth, need, bytes, true);
+  gs_unlock(&gs_process->pool_lock[growth->ordinal]);
   return room;
 }
 
@@ -79,17 +128,23 @@ static bool has_left(int ordinal, uint64_t bytes) {
   return gs_page_memory(&pages, (uint32_t)ordinal, UINT64_MAX).free >= bytes;
 }
 
+/* Without a reservation if it clearly needs none: during the call, the reserved memory would be unavailable to others. */
+static bool begin_pool(struct gs_growth *growth, uint64_t bytes, uint64_t most, uint64_t least, CUstream stream) {
+  bool roomy = has_left(growth->ordinal, most);
+  if (roomy ? plainly_within(growth, bytes, least) : found_within(growth, bytes, least, stream))
+    return true;
+  return reserve(growth, most) || (least < most && reserve(growth, least)) ||
+         (roomy && found_within(growth, bytes, least, stream));
+}
+
 bool gs_growth_begin(struct gs_growth *growth, uint64_t pool, int ordinal, uint64_t bytes, CUstream stream) {
   uint64_t most, least;
   *growth = (struct gs_growth){pool, ordinal, 0, 0};
   bounds(pool, ordinal, bytes, &most, &least);
-  /* without a reservation if it clearly needs none: during the call, the reserved memory would be unavailable to
-   * others */
-  if (gs_is_graph_pool(pool) ? begin_within(growth, bytes, bytes, stream, false)
-                             : has_left(ordinal, most) && begin_within(growth, bytes, least, stream, false))
-    return true;
-  return begin(growth, most) || (least < most && begin(growth, least)) ||
-         begin_within(growth, bytes, least, stream, true);
+  if (gs_is_graph_pool(pool))
+    return within_graphs(growth, bytes, bytes) || reserve(growth, most) || (least < most && reserve(growth, least)) ||
+           within_graphs(growth, bytes, least);
+  return begin_pool(growth, bytes, most, least, stream);
 }
 
 /* More than the pool or the grant can have. */
@@ -111,5 +166,5 @@ bool gs_growth_make_room(uint64_t pool, int ordinal, uint64_t bytes, CUstream st
 }
 
 bool gs_growth_end(struct gs_growth *growth) {
-  return gs_pool_settle(growth->pool, growth->ordinal, growth->need, false, &growth->grew);
+  return gs_pool_settle(growth->pool, growth->ordinal, growth->need, &growth->grew);
 }

@@ -1,41 +1,38 @@
 #include "interposer/memory/pool_map.h"
 
-#include <sys/mman.h>
-
+#include "interposer/memory/charge.h"
 #include "interposer/memory/pool_charge.h"
-#include "interposer/process/device.h"
+#include "interposer/memory/pool_life.h"
 #include "interposer/process/greens.h"
 
-struct span {
-  uint64_t at, bytes;
-  bool live;
-  CUstream stream; /* of one that fades */
-};
-
 /* ---- with the lock of the pools' tables held --------------------------------------------------------------------- */
-
-static struct gs_pool *find(uint64_t pool) { return gs_table_find(&gs_books()->pools, pool); }
 
 static bool overlap(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes) {
   return a < b + b_bytes && b < a + a_bytes;
 }
 
-static void remove_block(struct gs_block *block) {
-  struct gs_pool *pool = find(block->pool);
-  if (pool && block->fades)
+static void remove_faded(struct gs_block *block) {
+  struct gs_pool *pool = gs_pool_of(block->pool);
+  if (pool) {
     pool->faded--;
-  gs_table_remove(&gs_books()->blocks, block);
+    pool->faded_bytes -= block->bytes;
+  }
+  gs_table_remove(&gs_books()->faded, block);
 }
 
-static void add_chunk(const struct gs_chunk *chunk) {
-  struct gs_pool *pool = find(chunk->pool);
-  gs_table_add(&gs_books()->chunks, chunk);
-  if (pool)
-    pool->chunks++;
+static void add_faded(struct gs_pool *pool, const struct gs_block *block) {
+  pool->faded++;
+  pool->faded_bytes += block->bytes;
+  gs_table_add(&gs_books()->faded, block);
 }
 
-static void remove_chunk(struct gs_chunk *chunk) {
-  struct gs_pool *pool = find(chunk->pool);
+static void add_chunk(struct gs_pool *pool, uint64_t address, uint64_t bytes) {
+  gs_table_add(&gs_books()->chunks, &(struct gs_chunk){address, bytes, pool->number});
+  pool->chunks++;
+}
+
+void gs_map_remove_chunk(struct gs_chunk *chunk) {
+  struct gs_pool *pool = gs_pool_of(chunk->pool);
   gs_table_remove(&gs_books()->chunks, chunk);
   if (pool)
     pool->chunks--;
@@ -44,24 +41,24 @@ static void remove_chunk(struct gs_chunk *chunk) {
 /* Removes the entries of this range, because the pool has given it back to the device. */
 static void clear_range(uint64_t at, uint64_t bytes) {
   uint32_t from = 0;
-  for (struct gs_block *block; (block = gs_table_next(&gs_books()->blocks, &from));)
-    if (block->fades && overlap(block->address, block->bytes, at, bytes)) {
-      remove_block(block);
+  for (struct gs_block *block; (block = gs_table_next(&gs_books()->faded, &from));)
+    if (overlap(block->address, block->bytes, at, bytes)) {
+      remove_faded(block);
       --from; /* another has moved here */
     }
   from = 0;
   for (struct gs_chunk *chunk; (chunk = gs_table_next(&gs_books()->chunks, &from));)
     if (overlap(chunk->address, chunk->bytes, at, bytes)) {
-      remove_chunk(chunk);
+      gs_map_remove_chunk(chunk);
       --from;
     }
 }
 
 static void clear_faded(uint64_t pool) {
   uint32_t from = 0;
-  for (struct gs_block *block; (block = gs_table_next(&gs_books()->blocks, &from));)
-    if (block->fades && block->pool == pool) {
-      remove_block(block);
+  for (struct gs_block *block; (block = gs_table_next(&gs_books()->faded, &from));)
+    if (block->pool == pool) {
+      remove_faded(block);
       --from;
     }
 }
@@ -70,242 +67,166 @@ static void clear_chunks(uint64_t pool) {
   uint32_t from = 0;
   for (struct gs_chunk *chunk; (chunk = gs_table_next(&gs_books()->chunks, &from));)
     if (chunk->pool == pool) {
-      remove_chunk(chunk);
+      gs_map_remove_chunk(chunk);
       --from;
     }
 }
 
-/* The block at address that is being freed, or the one that is in use; or NULL. */
-static struct gs_block *block_at(uint64_t address, bool fades) {
-  struct gs_block *block = gs_table_find(&gs_books()->blocks, address);
-  return block && block->fades == fades ? block : NULL;
+/* Not more of the walk over all pools' blocks than this pool's own are worth. */
+void gs_map_settled(struct gs_pool *pool) {
+  pool->fading = 0;
+  if (2 * pool->faded >= gs_books()->faded.used)
+    clear_faded(pool->number);
 }
 
-static void unfade(uint64_t address) {
-  struct gs_block *block = block_at(address, true);
-  if (block)
-    remove_block(block);
+/* The place of a freed block is in use again, or its first `bytes` are. */
+static void reuse(uint64_t address, uint64_t bytes) {
+  struct gs_block *found = gs_table_find(&gs_books()->faded, address);
+  if (!found)
+    return;
+  struct gs_block rest = *found;
+  struct gs_pool *pool = gs_pool_of(rest.pool);
+  remove_faded(found);
+  if (pool && rest.bytes > bytes) {
+    rest.address += bytes;
+    rest.bytes -= bytes;
+    add_faded(pool, &rest);
+  }
 }
 
-/* Counts a block that is in use from now on, or no longer. */
-static void count_live(const struct gs_block *block, bool lives) {
-  struct gs_pool *pool = find(block->pool);
-  if (pool)
-    pool->live += lives ? block->bytes : -block->bytes;
+/* Takes a block out of use. Returns its pool, or NULL. */
+static struct gs_pool *end_block(struct gs_block *block) {
+  struct gs_pool *pool = gs_pool_of(block->pool);
+  if (pool) {
+    pool->live -= block->bytes;
+    pool->freeing -= block->frees;
+    if (pool->blocks > 0)
+      pool->blocks--;
+    if (pool->seen > pool->threshold)
+      gs_pool_loosen(pool);
+  }
+  gs_table_remove(&gs_books()->blocks, block);
+  return pool;
 }
 
 /* ------------------------------------------------------------------------------------------------------------------ */
 
-static void lock(void) { gs_table_lock(&gs_books()->pools); }
-static void unlock(void) { gs_table_unlock(&gs_books()->pools); }
-
-void gs_map_forget(uint64_t pool) {
-  lock();
-  clear_faded(pool);
-  clear_chunks(pool);
-  unlock();
-}
-
 void gs_map_made(uint64_t pool, uint64_t address, uint64_t bytes, uint64_t growth, CUcontext context) {
+  static uint64_t numbers;
+  struct gs_pool_end end = {GS_NO_DEVICE, 0};
   struct gs_block block = {.address = address,
                            .bytes = gs_round_up(bytes, GS_BLOCK_ROUND),
                            .pool = pool,
                            .context = gs_context_owner(context)};
-  lock();
+  gs_pools_lock();
+  struct gs_block *before = gs_table_find(&gs_books()->blocks, address);
+  struct gs_pool *known = before ? end_block(before) : NULL; /* the call that freed it has not returned */
+  if (known)
+    end = gs_pool_end_if_empty(known);
+  known = gs_pool_of(pool);
   if (growth) {
     clear_range(address, growth);
-    add_chunk(&(struct gs_chunk){address, growth, pool});
+    add_chunk(known, address, growth);
   }
-  unfade(address);
-  struct gs_pool *known = find(pool);
-  if (known)
-    known->blocks++;
-  count_live(&block, true);
+  reuse(address, block.bytes);
+  known->calls--;
+  known->blocks++;
+  known->made++;
+  known->live += block.bytes;
+  block.number = ++numbers;
   gs_table_add(&gs_books()->blocks, &block);
-  unlock();
+  gs_pools_unlock();
+  gs_give_back(end.ordinal, end.bytes);
 }
 
-bool gs_map_take(uint64_t address, struct gs_block *block) {
-  lock();
-  struct gs_block *found = block_at(address, false);
+bool gs_map_frees(uint64_t address, struct gs_block *block) {
+  gs_pools_lock();
+  struct gs_block *found = gs_table_find(&gs_books()->blocks, address);
   if (found) {
-    struct gs_pool *pool = find(found->pool);
-    *block = *found;
-    count_live(block, false);
-    found->context = NULL;
-    found->stream = CU_STREAM_PER_THREAD;
-    found->fades = true;
+    struct gs_pool *pool = gs_pool_of(found->pool);
+    found->frees++;
     if (pool)
-      pool->faded++;
+      pool->freeing++;
+    *block = *found;
   }
-  unlock();
+  gs_pools_unlock();
   return found != NULL;
 }
 
-void gs_map_faded(const struct gs_block *block, CUstream stream) {
-  lock();
-  struct gs_block *fading = block_at(block->address, true);
-  if (fading)
-    fading->stream = stream;
-  unlock();
+static void not_freed(struct gs_block *block) {
+  struct gs_pool *pool = gs_pool_of(block->pool);
+  block->frees--;
+  if (pool)
+    pool->freeing--;
 }
 
-bool gs_map_ended(CUcontext context, uint32_t *at, struct gs_block *block) {
-  struct gs_table *blocks = &gs_books()->blocks;
+/* Of the block that has ended in stream order. */
+static enum gs_map_end fade(struct gs_pool *pool, const struct gs_block *block) {
+  if (pool->destroyed) {
+    pool->awaited++;
+    return GS_MAP_AWAITED;
+  }
+  pool->freed++;
+  pool->fading += block->bytes;
+  reuse(block->address, block->bytes);
+  add_faded(pool, block);
+  return GS_MAP_FREED;
+}
+
+enum gs_map_end gs_map_freed(const struct gs_block *block, const struct gs_block *after, bool success) {
+  struct gs_pool_end end = {GS_NO_DEVICE, 0};
+  enum gs_map_end answer = GS_MAP_NOT_FREED;
+  gs_pools_lock();
+  struct gs_block *found = gs_table_find(&gs_books()->blocks, block->address);
+  if (found && found->number == block->number && !success) {
+    not_freed(found);
+  } else if (found && found->number == block->number) { /* else another call has freed it */
+    struct gs_pool *pool = end_block(found);
+    answer = pool && after ? fade(pool, after) : GS_MAP_FREED;
+    if (pool)
+      end = gs_pool_end_if_empty(pool);
+  }
+  gs_pools_unlock();
+  gs_give_back(end.ordinal, end.bytes);
+  return answer;
+}
+
+bool gs_map_ended(CUcontext context, uint32_t *at) {
+  struct gs_pool_end end = {GS_NO_DEVICE, 0};
   struct gs_block *found;
-  lock();
-  while ((found = gs_table_next(blocks, at)) && (found->fades || found->context != context))
+  gs_pools_lock();
+  while ((found = gs_table_next(&gs_books()->blocks, at)) && found->context != context)
     ;
   if (found) {
-    *block = *found;
-    gs_table_remove(blocks, found);
+    struct gs_pool *pool = end_block(found);
     --*at; /* another has moved here */
-    count_live(block, false);
+    if (pool)
+      end = gs_pool_end_if_empty(pool);
   }
-  unlock();
+  gs_pools_unlock();
+  gs_give_back(end.ordinal, end.bytes);
   return found != NULL;
 }
 
-void gs_map_gone(const struct gs_block *block) {
-  lock();
-  unfade(block->address);
-  unlock();
+static bool same_stream(const struct gs_block *a, const struct gs_block *b) {
+  return a->stream == b->stream && a->context == b->context && a->thread == b->thread;
 }
 
-void gs_map_put_back(const struct gs_block *block) {
-  lock();
-  unfade(block->address);
-  gs_table_add(&gs_books()->blocks, block);
-  count_live(block, true);
-  unlock();
-}
-
-/* ---- is there room ----------------------------------------------------------------------------------------------- */
-
-static bool before(const struct span *a, const struct span *b) { return a->at < b->at; }
-
-static void sift(struct span *spans, size_t from, size_t count) {
-  for (size_t child; (child = 2 * from + 1) < count; from = child) {
-    if (child + 1 < count && before(&spans[child], &spans[child + 1]))
-      child++;
-    if (!before(&spans[from], &spans[child]))
-      return;
-    struct span swapped = spans[from];
-    spans[from] = spans[child];
-    spans[child] = swapped;
-  }
-}
-
-/* Sorts in place: the C library's sort may call malloc. */
-static void sort(struct span *spans, size_t count) {
-  for (size_t from = count / 2; from-- > 0;)
-    sift(spans, from, count);
-  for (size_t end = count; end-- > 1;) {
-    struct span swapped = spans[0];
-    spans[0] = spans[end];
-    spans[end] = swapped;
-    sift(spans, 0, end);
-  }
-}
-
-static size_t collect(uint64_t pool, struct span *spans, size_t room) {
-  size_t count = 0;
+unsigned gs_map_forget(uint64_t pool, struct gs_block *streams, unsigned room) {
+  unsigned count = 0, i;
   uint32_t from = 0;
-  for (const struct gs_block *block; (block = gs_table_next(&gs_books()->blocks, &from));)
-    if (block->pool == pool && count++ < room)
-      spans[count - 1] = (struct span){block->address, block->bytes, !block->fades, block->stream};
+  gs_pools_lock();
+  for (const struct gs_block *block; count <= room && (block = gs_table_next(&gs_books()->faded, &from));) {
+    for (i = 0; i < count && i < room && !same_stream(&streams[i], block);)
+      i++;
+    if (block->pool != pool || i < count)
+      continue;
+    if (count < room)
+      streams[count] = *block;
+    count++;
+  }
+  clear_faded(pool);
+  clear_chunks(pool);
+  gs_pools_unlock();
   return count;
-}
-
-/* The same stream may reuse at once exactly what it freed. */
-static bool given_back(const struct span *spans, size_t count, size_t i, uint64_t bytes, CUstream stream) {
-  return !spans[i].live && spans[i].stream == stream && stream != CU_STREAM_PER_THREAD && spans[i].bytes == bytes &&
-         (i == 0 || spans[i - 1].at + spans[i - 1].bytes <= spans[i].at) &&
-         (i + 1 == count || spans[i].at + bytes <= spans[i + 1].at);
-}
-
-static size_t first_from(const struct span *spans, size_t count, uint64_t at) {
-  size_t low = 0;
-  while (low < count) {
-    size_t middle = low + (count - low) / 2;
-    if (spans[middle].at < at)
-      low = middle + 1;
-    else
-      count = middle;
-  }
-  return low;
-}
-
-static bool room_in(const struct gs_chunk *chunk, const struct span *spans, size_t count, uint64_t bytes,
-                    CUstream stream) {
-  uint64_t free_from = chunk->address, end = chunk->address + chunk->bytes;
-  for (size_t i = first_from(spans, count, chunk->address); i < count && spans[i].at < end; i++) {
-    if ((spans[i].at > free_from && spans[i].at - free_from >= bytes) || given_back(spans, count, i, bytes, stream))
-      return true;
-    if (spans[i].at + spans[i].bytes > free_from)
-      free_from = spans[i].at + spans[i].bytes;
-  }
-  return end > free_from && end - free_from >= bytes;
-}
-
-static bool lived_in(const struct gs_chunk *chunk, const struct span *spans, size_t count) {
-  uint64_t end = chunk->address + chunk->bytes;
-  for (size_t i = first_from(spans, count, chunk->address); i < count && spans[i].at < end; i++)
-    if (spans[i].live)
-      return true;
-  return false;
-}
-
-/* The pool gave pieces back to the device; those without a block in use may be among them. */
-static void drop_empty(uint64_t pool, const struct span *spans, size_t count) {
-  uint32_t from = 0;
-  for (struct gs_chunk *chunk; (chunk = gs_table_next(&gs_books()->chunks, &from));)
-    if (chunk->pool == pool && !lived_in(chunk, spans, count)) {
-      remove_chunk(chunk);
-      --from;
-    }
-}
-
-static bool look(uint64_t pool, uint64_t bytes, CUstream stream, const struct span *spans, size_t count) {
-  uint32_t from = 0;
-  for (struct gs_chunk *chunk; (chunk = gs_table_next(&gs_books()->chunks, &from));)
-    if (chunk->pool == pool && room_in(chunk, spans, count, bytes, stream))
-      return true;
-  return false;
-}
-
-/* The free memory has no more places than there are pieces and blocks that can precede it, so the largest place has at
- * least the average size. Freed blocks count if their stream has not reached the free: their bytes are still in use. */
-bool gs_map_plainly_has_room(uint64_t pool, uint64_t bytes, uint64_t reserved, uint64_t used) {
-  struct gs_pool known;
-  uint64_t places = 0;
-  if (gs_table_copy(&gs_books()->pools, pool, &known) && known.chunks > 0) {
-    uint64_t fading = used > known.live ? (used - known.live) / GS_BLOCK_ROUND : 0;
-    places = known.chunks + (uint64_t)known.blocks + (fading < known.faded ? fading : known.faded);
-  }
-  return places > 0 && reserved > used && (reserved - used) / places >= gs_round_up(bytes, GS_BLOCK_ROUND);
-}
-
-bool gs_map_has_room(uint64_t pool, uint64_t bytes, CUstream stream, uint64_t reserved, uint64_t used) {
-  bytes = gs_round_up(bytes, GS_BLOCK_ROUND);
-  bool room = false;
-  lock();
-  struct gs_pool *known = find(pool);
-  if (known && known->live == used) /* nothing fades any more */
-    clear_faded(pool);
-  size_t count = collect(pool, NULL, 0), size = (count + 1) * sizeof(struct span);
-  struct span *spans = known ? gs_private_map(size) : NULL;
-  if (spans) {
-    collect(pool, spans, count);
-    sort(spans, count);
-    if (known->shrunk || reserved < known->seen) {
-      drop_empty(pool, spans, count);
-      known->shrunk = false;
-      known->seen = reserved;
-    }
-    room = look(pool, bytes, stream, spans, count);
-    munmap(spans, size);
-  }
-  unlock();
-  return room;
 }

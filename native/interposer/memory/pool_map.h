@@ -8,22 +8,31 @@
 
 enum { GS_BLOCK_ROUND = 512 /* a pool's blocks are multiples of it */ };
 
-/* An allocation of `bytes` returned address and made the pool grow by `growth`: the block lies at the start of the new
- * piece and ends with context. */
+/* An announced allocation of `bytes` has returned address, after the pool grew by `growth`: the block lies at the start
+ * of the new piece and ends with context. */
 void gs_map_made(uint64_t pool, uint64_t address, uint64_t bytes, uint64_t growth, CUcontext context);
-/* A block is about to be freed: removes it from the books, because its address may be reused, but keeps its place
- * occupied. False: no block is known at this address. Must be followed by one of the three functions below. */
-bool gs_map_take(uint64_t address, struct gs_block *block);
-void gs_map_faded(const struct gs_block *block, CUstream stream); /* freed in stream order */
-void gs_map_gone(const struct gs_block *block);                   /* freed */
-void gs_map_put_back(const struct gs_block *block);               /* the driver refused */
+/* A call is about to free a block, which is in use until that has returned. False: no block is known at this address.
+ * Must be followed by gs_map_freed. */
+bool gs_map_frees(uint64_t address, struct gs_block *block);
+enum gs_map_end { GS_MAP_NOT_FREED, GS_MAP_FREED, GS_MAP_AWAITED };
+/* That call has returned. after: the block with the stream and context of a free in stream order; NULL: it is free now.
+ * AWAITED: its pool is destroyed, and ends when gs_pool_awaited is called for this free. */
+enum gs_map_end gs_map_freed(const struct gs_block *block, const struct gs_block *after, bool success);
 /* Removes one of the blocks that ended with context from the books. *at: where to look for the next (start with 0).
  * False: there is none. */
-bool gs_map_ended(CUcontext context, uint32_t *at, struct gs_block *block);
-/* Whether the pool, whose sizes the driver reports as `reserved` and `used`, has room for `bytes` more on stream. */
-bool gs_map_has_room(uint64_t pool, uint64_t bytes, CUstream stream, uint64_t reserved, uint64_t used);
-/* The same, decided from the counts only: faster, and more often false. */
-bool gs_map_plainly_has_room(uint64_t pool, uint64_t bytes, uint64_t reserved, uint64_t used);
-void gs_map_forget(uint64_t pool);
+bool gs_map_ended(CUcontext context, uint32_t *at);
+/* The streams of frees of a pool that may not have happened yet: copies up to `room` blocks with different ones, and
+ * forgets the pool's places. Returns how many there are, `room` + 1 for more than that. */
+unsigned gs_map_forget(uint64_t pool, struct gs_block *streams, unsigned room);
+/* Whether the pool, which has reserved so many bytes, has room for `bytes` more on stream. Walks over all blocks. */
+bool gs_map_has_room(uint64_t pool, uint64_t bytes, CUstream stream, uint64_t reserved);
+
+/* ---- with the lock of the pools' tables held ---- */
+
+/* The same, decided from the counts only: more often false. */
+bool gs_map_plainly_has_room(const struct gs_pool *pool, uint64_t bytes);
+/* No free in stream order is queued any more. */
+void gs_map_settled(struct gs_pool *pool);
+void gs_map_remove_chunk(struct gs_chunk *chunk);
 
 #endif

@@ -17,15 +17,24 @@ static void trace_no_room(int ordinal, uint64_t bytes) {
   gs_trace(GS_TRACE_NO_ROOM, ordinal, bytes, memory.free);
 }
 
+static void settle_frees(int ordinal) {
+  if (__atomic_load_n(&gs_process->frees[ordinal], __ATOMIC_RELAXED))
+    gs_frees_settle(ordinal);
+}
+
+/* All that can have been freed, queued frees in streams of other devices included. */
+static void settle_all(int ordinal) {
+  for (uint32_t i = 0; i < gs_process->ndevices; i++)
+    settle_frees((int)i);
+  gs_pools_settle(ordinal, false);
+  gs_descriptors_settle();
+}
+
 int gs_reserve(int ordinal, uint64_t bytes) {
   int rc = gs_reserve_now(ordinal, bytes);
   if (rc < 0 && ordinal >= 0 && (uint32_t)ordinal < gs_process->ndevices &&
       bytes <= gs_process->limits->device[ordinal].memory_bytes) {
-    for (uint32_t i = 0; i < gs_process->ndevices; i++) /* freed in a stream of another device */
-      if ((int)i != ordinal && __atomic_load_n(&gs_process->frees[i], __ATOMIC_RELAXED))
-        gs_frees_settle((int)i);
-    gs_memory_synced(ordinal);
-    gs_descriptors_settle();
+    settle_all(ordinal);
     rc = gs_reserve_now(ordinal, bytes);
   }
   if (rc < 0)
@@ -33,17 +42,22 @@ int gs_reserve(int ordinal, uint64_t bytes) {
   return rc;
 }
 
-void gs_memory_synced(int ordinal) {
+static void settle(int ordinal, bool waited) {
   if (ordinal < 0)
     return;
-  if (__atomic_load_n(&gs_process->frees[ordinal], __ATOMIC_RELAXED))
-    gs_frees_settle(ordinal);
-  if (__atomic_load_n(&gs_process->pools[ordinal], __ATOMIC_RELAXED))
-    gs_pools_settle(ordinal, false);
+  settle_frees(ordinal);
+  if (__atomic_load_n(&gs_process->loose_pools[ordinal], __ATOMIC_ACQUIRE))
+    gs_pools_settle_loose(ordinal, waited);
 }
 
-void gs_stream_synced(struct gs_stream *stream) {
+void gs_memory_synced(int ordinal) { settle(ordinal, false); }
+void gs_memory_waited(int ordinal) { settle(ordinal, true); }
+
+void gs_stream_synced(struct gs_stream *stream, bool waited) {
   int ordinal = stream->device->ordinal; /* the handle may belong to another stream after that */
   gs_stream_done_with_others(stream);
-  gs_memory_synced(ordinal);
+  if (waited)
+    gs_memory_waited(ordinal);
+  else
+    settle_frees(ordinal);
 }

@@ -8,9 +8,11 @@
 /* Reserves bytes of the grant's memory before the driver is called: 0, or -ENOMEM if they do not fit even after freed
  * memory was given back. To be called with no lock of pool_charge.c held. */
 int gs_reserve(int ordinal, uint64_t bytes);
-/* The program has waited for work of this device, so memory may have been freed. Cheap if nothing can have been. */
+/* The driver has waited for work of this device, so memory may have been freed. Cheap if nothing can have been. */
 void gs_memory_synced(int ordinal);
-/* The same for a stream: all its work is done, which the meter learns too. */
-void gs_stream_synced(struct gs_stream *stream);
+/* The program has waited for a stream, an event or a context: then drivers give back unused memory of pools. */
+void gs_memory_waited(int ordinal);
+/* All work of a stream is done, which the meter learns too. waited: the program has waited for it, not asked. */
+void gs_stream_synced(struct gs_stream *stream, bool waited);
 
 #endif

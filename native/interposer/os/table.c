@@ -79,12 +79,17 @@ static bool grow(struct gs_table *table) {
   return true;
 }
 
-bool gs_table_room(struct gs_table *table, unsigned more) {
-  bool room = true;
-  gs_table_lock(table);
+bool gs_table_extend(struct gs_table *table, unsigned more) {
   /* few threads are between room and add: the last quarter is for them */
-  while (room && (table->used + more) * 4ull >= table->size * 3ull)
-    room = grow(table);
+  while ((table->used + more) * 4ull >= table->size * 3ull)
+    if (!grow(table))
+      return false;
+  return true;
+}
+
+bool gs_table_room(struct gs_table *table, unsigned more) {
+  gs_table_lock(table);
+  bool room = gs_table_extend(table, more);
   gs_table_unlock(table);
   return room;
 }

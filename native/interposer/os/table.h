@@ -31,6 +31,8 @@ void gs_table_unlock(struct gs_table *table);
 
 /* ---- with the lock held ---- */
 
+/* gs_table_room without taking the lock. */
+bool gs_table_extend(struct gs_table *table, unsigned more);
 /* NULL if there is no such record. Valid until the next add or remove. */
 void *gs_table_find(const struct gs_table *table, uint64_t key);
 /* The record of that key after `before` (NULL: the first), or NULL. */

@@ -73,7 +73,8 @@ struct gs_process {
   uint32_t pool_lock[GS_MAX_DEVICES];        /* memory/pool_charge.c: a pool's figures and its charge belong together */
   /* hooks/pools.c: one allocation from the device's pools at a time; before pool_lock */
   uint32_t alloc_lock[GS_MAX_DEVICES];
-  uint32_t pools[GS_MAX_DEVICES]; /* memory/pool_charge.c: pools charged to the device, its graph pool included */
+  uint32_t loose_pools[GS_MAX_DEVICES]; /* memory/pool_life.c: number of pools that may shrink when the program waits */
+  uint32_t making_pools;                /* hooks/pools.c: before all locks of pools */
   /* stream-ordered frees on the device that may not have happened yet */
   uint32_t frees[GS_MAX_DEVICES];
   /* executable graphs that allocate memory or contain collectives; in most processes none */

@@ -54,8 +54,7 @@ static void context_gone(CUcontext context, int ordinal) {
   gs_books_drop_context(context, bytes);
   for (int i = 0; i < GS_MAX_DEVICES; i++)
     gs_give_back(i, bytes[i]);
-  if (__atomic_load_n(&gs_process->pools[ordinal], __ATOMIC_RELAXED))
-    gs_pools_settle(ordinal, true);
+  gs_pools_settle(ordinal, true);
   gs_trace(GS_TRACE_CONTEXT_ENDED, ordinal, held, gs_held(ordinal));
 }
 

@@ -61,7 +61,7 @@ CUresult gs_after_graph_ends(struct gs_around_graph_ends *around, CUresult resul
     gs_graph_nodes_gone(around->graph);
   for (int ordinal = 0; ordinal < GS_MAX_DEVICES && result == CUDA_SUCCESS; ordinal++)
     if (around->need.devices >> ordinal & 1)
-      gs_memory_synced(ordinal);
+      gs_graph_memory_settle(ordinal);
   return result;
 }
 
@@ -72,7 +72,7 @@ CUresult gs_before_graph_trim(struct gs_around_graph_trim *around, CUdevice devi
 }
 
 CUresult gs_after_graph_trim(struct gs_around_graph_trim *around, CUresult result) {
-  if (result == CUDA_SUCCESS)
-    gs_memory_synced(around->ordinal);
+  if (result == CUDA_SUCCESS && around->ordinal != GS_NO_DEVICE)
+    gs_graph_memory_settle(around->ordinal);
   return result;
 }

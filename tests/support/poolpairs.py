@@ -1,0 +1,219 @@
+"""The scenes of pairs.py for memory pools, their blocks and graph memory."""
+
+import ctypes
+import os
+from typing import Any
+
+from cuda.bindings import driver as d
+from pairs import FILE, MIB, SCENES, Scene, failed, row
+from worker import made, ok
+
+SIZE = 20 * MIB  # of each block: two need two pieces of a pool
+THRESHOLD = d.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+ASKED = "cuMemPoolGetAttribute"  # by the interposer
+
+
+def properties(**fields: Any) -> Any:
+    wanted = made(d.CUmemPoolProps, allocType=d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED, **fields)
+    wanted.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    return wanted
+
+
+class Pools(Scene):
+    """A pool with two blocks, of which one is free, and two streams."""
+
+    def fill(self) -> None:
+        self.streams = [ok(d.cuStreamCreate(1)) for _ in range(2)]
+        self.pool = ok(d.cuMemPoolCreate(properties(handleTypes=FILE)))
+        self.pools = [self.pool]
+        self.default = ok(d.cuDeviceGetDefaultMemPool(0))
+        ok(d.cuMemPoolSetAttribute(self.pool, THRESHOLD, d.cuuint64_t(1 << 40)))
+        self.blocks = [ok(d.cuMemAllocFromPoolAsync(SIZE, self.pool, self.streams[0])) for _ in range(2)]
+        self.block = self.blocks[0]
+        ok(d.cuMemFreeAsync(self.blocks.pop(), self.streams[0]))
+        for stream in self.streams:
+            ok(d.cuStreamSynchronize(stream))
+
+    def close(self) -> None:
+        for block in self.blocks:
+            d.cuMemFree(block)
+        d.cuDeviceSetMemPool(0, self.default)
+        for stream in self.streams:
+            d.cuStreamSynchronize(stream)
+            d.cuStreamDestroy(stream)
+        for pool in self.pools:
+            d.cuMemPoolDestroy(pool)
+        ok(d.cuMemPoolTrimTo(self.default, 0))
+        ok(d.cuCtxSynchronize())
+
+    def _keep(self, answer: tuple[Any, ...]) -> None:
+        if not failed(answer):
+            self.blocks.append(answer[1])
+
+    @row(f"cuMemAllocFromPoolAsync {ASKED}")
+    def alloc(self) -> None:
+        self._keep(d.cuMemAllocFromPoolAsync(SIZE, self.pool, self.streams[0]))
+
+    @row("cuMemAllocFromPoolAsync")
+    def grow(self) -> None:
+        self._keep(d.cuMemAllocFromPoolAsync(3 * SIZE, self.pool, self.streams[1]))
+
+    @row("cuMemAllocAsync")
+    def alloc_current(self) -> None:
+        d.cuDeviceSetMemPool(0, self.pool)
+        self._keep(d.cuMemAllocAsync(SIZE, self.streams[1]))
+
+    @row("cuMemPoolCreate cuMemAllocFromPoolAsync")
+    def create(self) -> None:
+        pool = ok(d.cuMemPoolCreate(properties()))
+        self.pools.append(pool)
+        self._keep(d.cuMemAllocFromPoolAsync(SIZE, pool, self.streams[0]))
+
+    @row(f"cuMemPoolDestroy {ASKED}")
+    def destroy(self) -> None:
+        d.cuMemPoolDestroy(self.pool)
+
+    @row(f"cuMemPoolTrimTo {ASKED}")
+    def trim(self) -> None:
+        d.cuMemPoolTrimTo(self.pool, 0)
+
+    @row(f"cuMemPoolSetAttribute cuStreamSynchronize {ASKED}")
+    def let_shrink(self) -> None:
+        d.cuMemPoolSetAttribute(self.pool, THRESHOLD, d.cuuint64_t(0))
+        d.cuStreamSynchronize(self.streams[1])
+
+    @row("cuMemFreeAsync")
+    def free_async(self) -> None:
+        d.cuMemFreeAsync(self.block, self.streams[0])
+
+    @row("cuMemFreeAsync")
+    def free_elsewhere(self) -> None:
+        d.cuMemFreeAsync(self.block, self.streams[1])
+
+    @row("cuMemFree")
+    def free(self) -> None:
+        d.cuMemFree(self.block)
+
+    @row("cuStreamSynchronize")
+    def wait(self) -> None:
+        d.cuStreamSynchronize(self.streams[1])
+
+    @row("cuStreamDestroy")
+    def end_stream(self) -> None:
+        d.cuStreamDestroy(self.streams[0])
+
+    @row("cuMemPoolExportPointer cuMemPoolImportPointer cuMemFree")
+    def share(self) -> None:
+        exported = d.cuMemPoolExportToShareableHandle(self.pool, FILE, 0)
+        if failed(exported):
+            return
+        imported = d.cuMemPoolImportFromShareableHandle(exported[1], FILE, 0)
+        os.close(int(exported[1]))
+        data = d.cuMemPoolExportPointer(self.block)
+        if failed(imported) or failed(data):
+            return
+        self.pools.append(imported[1])
+        address = d.cuMemPoolImportPointer(imported[1], data[1])
+        if not failed(address):
+            d.cuMemFree(address[1])
+
+
+class Small(Pools):
+    """The same where blocks are given back to the device as soon as they are free."""
+
+    def fill(self) -> None:
+        super().fill()
+        ok(d.cuMemPoolSetAttribute(self.pool, THRESHOLD, d.cuuint64_t(0)))
+        ok(d.cuStreamSynchronize(self.streams[0]))
+
+    @classmethod
+    def rows(cls) -> list[Any]:
+        return Pools.rows()
+
+
+class Queued(Pools):
+    """A block whose free is queued behind work that does not end before the scene does."""
+
+    def fill(self) -> None:
+        super().fill()
+        self.host = ok(d.cuMemHostAlloc(4096, 2))
+        self.flag = ctypes.c_uint32.from_address(int(self.host))
+        self.flag.value = 0
+        ok(d.cuStreamWaitValue32(self.streams[0], int(self.host), 1, 0))
+        queued = ok(d.cuMemAllocFromPoolAsync(SIZE, self.pool, self.streams[1]))
+        ok(d.cuMemFreeAsync(queued, self.streams[0]))
+
+    def close(self) -> None:
+        self.flag.value = 1
+        super().close()
+        ok(d.cuMemFreeHost(self.host))
+
+    @classmethod
+    def rows(cls) -> list[Any]:
+        taken = {"alloc", "destroy", "trim", "let_shrink", "free_async", "free_elsewhere", "wait", "end_stream"}
+        return [one for one in Pools.rows() if one.name in taken]
+
+
+class Ended(Pools):
+    """A block in a destroyed pool."""
+
+    def fill(self) -> None:
+        super().fill()
+        ok(d.cuMemPoolDestroy(self.pool))
+
+    @classmethod
+    def rows(cls) -> list[Any]:
+        taken = {"create", "free_async", "free_elsewhere", "free", "wait", "end_stream", "share", "destroy"}
+        return [one for one in Pools.rows() if one.name in taken]
+
+
+class GraphMemory(Scene):
+    """A graph that allocates and frees, and its launches."""
+
+    def fill(self) -> None:
+        self.stream = ok(d.cuStreamCreate(1))
+        self.graph = ok(d.cuGraphCreate(0))
+        memory = made(d.CUDA_MEM_ALLOC_NODE_PARAMS, bytesize=SIZE, poolProps=properties())
+        node = ok(d.cuGraphAddMemAllocNode(self.graph, [], 0, memory))
+        ok(d.cuGraphAddMemFreeNode(self.graph, [node], 1, memory.dptr))
+        self.execs = [ok(d.cuGraphInstantiate(self.graph, 0)) for _ in range(1)]
+
+    def close(self) -> None:
+        ok(d.cuStreamSynchronize(self.stream))
+        for one in self.execs:
+            d.cuGraphExecDestroy(one)
+        ok(d.cuGraphDestroy(self.graph))
+        ok(d.cuStreamDestroy(self.stream))
+        ok(d.cuDeviceGraphMemTrim(0))
+
+    @row("cuGraphLaunch")
+    def launch(self) -> None:
+        d.cuGraphLaunch(self.execs[0], self.stream)
+
+    @row("cuGraphUpload")
+    def upload(self) -> None:
+        d.cuGraphUpload(self.execs[0], self.stream)
+
+    @row("cuDeviceGraphMemTrim")
+    def trim(self) -> None:
+        d.cuDeviceGraphMemTrim(0)
+
+    @row("cuGraphLaunch")
+    def launch_and_trim(self) -> None:
+        d.cuGraphLaunch(self.execs[0], self.stream)
+        d.cuStreamSynchronize(self.stream)
+        d.cuDeviceGraphMemTrim(0)
+
+    @row("cuStreamSynchronize")
+    def wait(self) -> None:
+        d.cuStreamSynchronize(self.stream)
+
+
+POOLS: dict[str, type[Scene]] = {
+    "pools": Pools,
+    "small pools": Small,
+    "queued frees": Queued,
+    "ended pools": Ended,
+    "graph memory": GraphMemory,
+}
+SCENES.update(POOLS)
