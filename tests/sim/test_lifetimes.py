@@ -380,3 +380,108 @@ def test_a_graph_outlives_its_memory(one: Worker) -> None:
         ok(d.cuGraphLaunch(graph, s)); ok(d.cuStreamSynchronize(s))
     """)
     one.end()
+
+
+def test_memory_made_in_a_green_context_is_its_devices(sim: Any, one: Worker) -> None:
+    """As its programs and limits are: it lives as long as the primary context."""
+    one.do("""
+        sms = ok(d.cuDeviceGetDevResource(0, d.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM))
+        green = ok(d.cuGreenCtxCreate(ok(d.cuDevResourceGenerateDesc([sms], 1)), 0, 1))
+        ok(d.cuCtxSetCurrent(ok(d.cuCtxFromGreenCtx(green))))
+        p = ok(d.cuMemAlloc(512)); q = ok(d.cuMemAllocAsync(512, 0)); h = ok(d.cuMemHostAlloc(512, 0))
+        ok(d.cuStreamSynchronize(0)); ok(d.cuCtxSetCurrent(ctx)); ok(d.cuGreenCtxDestroy(green))
+    """)
+    assert held(sim, one) == STEP + 512
+    one.do("ok(d.cuMemFree(p)); ok(d.cuMemFree(q)); ok(d.cuMemFreeHost(h))")
+    one.do("ok(d.cuMemPoolTrimTo(ok(d.cuDeviceGetDefaultMemPool(0)), 0))")
+    assert held(sim, one) == 0
+
+
+RACE = """
+    import random, threading, holds
+    SHARED = {name: [] for name in ("alloc", "async", "handle", "array", "context", "pool", "fd", "stream")}
+    KEEP = 6
+    def put_in(kind, value):
+        SHARED[kind].append(value)
+    def took(kind, r):
+        try:
+            return SHARED[kind].pop(r.randrange(len(SHARED[kind])))
+        except (IndexError, ValueError):
+            return None
+    def any_of(kind, r):
+        try:
+            return r.choice(SHARED[kind])
+        except IndexError:
+            return None
+    MAKE = {
+        "alloc": lambda r: d.cuMemAlloc(r.choice((100, 5000, 3 << 20))),
+        "async": lambda r: d.cuMemAllocFromPoolAsync(1000, any_of("pool", r) or base, any_of("stream", r) or 0),
+        "handle": lambda r: d.cuMemCreate(GRAIN, on_device(FILE), 0),
+        "array": lambda r: d.cuArrayCreate(plain),
+        "context": lambda r: d.cuCtxCreate(None, 0, 0),
+        "pool": lambda r: (0, pool()),
+        "fd": lambda r: d.cuMemExportToShareableHandle(any_of("handle", r) or 0, FILE, 0),
+        "stream": lambda r: d.cuStreamCreate(1),
+    }
+    def free(address, r):
+        stream = any_of("stream", r)
+        if stream is None or int(d.cuMemFreeAsync(address, stream)[0]):
+            d.cuMemFree(address)
+    END = {
+        "alloc": free, "async": free,
+        "handle": lambda v, r: d.cuMemRelease(v), "array": lambda v, r: d.cuArrayDestroy(v),
+        "context": lambda v, r: d.cuCtxDestroy(v), "pool": lambda v, r: d.cuMemPoolDestroy(v),
+        "fd": lambda v, r: os.close(int(v)), "stream": lambda v, r: d.cuStreamDestroy(v),
+    }
+    plain = made(d.CUDA_ARRAY_DESCRIPTOR, Width=64, Height=64, NumChannels=1,
+                 Format=d.CUarray_format.CU_AD_FORMAT_FLOAT)
+    base = ok(d.cuDeviceGetDefaultMemPool(0))
+    def race(seed):
+        r = random.Random(seed)
+        for _ in range(STEPS):
+            ok(d.cuCtxSetCurrent(ctx)); other = any_of("context", r)
+            if other is not None and r.random() < 0.3:
+                d.cuCtxSetCurrent(other)
+            kind = r.choice(list(SHARED))
+            if len(SHARED[kind]) < KEEP:
+                error, *value = MAKE[kind](r)
+                if int(error) == 0:
+                    put_in(kind, value[0])
+            else:
+                value = took(kind, r)
+                if value is not None:
+                    END[kind](value, r)
+            if r.random() < 0.2 and (fd := took("fd", r)) is not None:
+                error, handle = d.cuMemImportFromShareableHandle(int(fd), FILE)
+                if int(error) == 0:
+                    put_in("handle", handle)
+                os.close(int(fd))
+            if r.random() < 0.3 and (handle := any_of("handle", r)) is not None:
+                at = ok(d.cuMemAddressReserve(GRAIN, 0, 0, 0))
+                if int(d.cuMemMap(at, GRAIN, 0, handle, 0)[0]) == 0:
+                    error, kept = d.cuMemRetainAllocationHandle(int(at))
+                    if int(error) == 0:
+                        put_in("handle", kept)
+                    ok(d.cuMemUnmap(at, GRAIN))
+                ok(d.cuMemAddressFree(at, GRAIN))
+    def end_all():
+        ok(d.cuCtxSetCurrent(ctx)); r = random.Random(0)
+        for kind in ("alloc", "async", "fd", "handle", "array", "pool", "context", "stream"):
+            while (value := took(kind, r)) is not None:
+                END[kind](value, r)
+        ok(d.cuCtxSynchronize()); ok(d.cuMemPoolTrimTo(base, 0))
+"""
+
+
+def test_books_after_races_of_threads(sim: Any, one: Worker) -> None:
+    """Each thread ends what others made and may still be using."""
+    one.do(RACE)
+    one.do("""
+        STEPS = 250
+        for round in range(3):
+            threads = [threading.Thread(target=race, args=(10 * round + i,)) for i in range(4)]
+            [thread.start() for thread in threads]; [thread.join() for thread in threads]
+            holds.check_books()
+        end_all()
+    """)
+    assert held(sim, one) == 0

@@ -53,7 +53,10 @@ CUresult cuCtxDestroy_v2(CUcontext handle) {
     return result;
   if (ctx->primary || ctx->green_of)
     return CUDA_ERROR_INVALID_CONTEXT; /* a primary context is released, not destroyed */
+  uint64_t id = ctx->id;
   sim_ctx_wait(ctx);
+  if (!sim_ctx_claim_end(ctx, id))
+    return CUDA_ERROR_INVALID_CONTEXT;
   if (sim_ctx_current() == ctx)
     sim_ctx_pop();
   sim_ctx_fell(ctx);

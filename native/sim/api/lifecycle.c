@@ -20,11 +20,21 @@ CUresult sim_ctx_raise(struct sim_ctx *ctx, unsigned flags) {
   ctx->legacy->legacy = true;
   ctx->legacy->blocking = false;
   ctx->flags = flags;
+  ctx->ending = ctx->barred = false;
   ctx->api_version = SIM_CUDA_VERSION;
   ctx->peers = 0;
   sim_implicit_begin(ctx);
   sim_ctx_begin(ctx);
   return CUDA_SUCCESS;
+}
+
+bool sim_ctx_claim_end(struct sim_ctx *ctx, uint64_t id) {
+  sim_lock();
+  bool mine = ctx->alive && ctx->id == id && !ctx->ending;
+  if (mine)
+    ctx->ending = true;
+  sim_unlock();
+  return mine;
 }
 
 void sim_ctx_fell(struct sim_ctx *ctx) {

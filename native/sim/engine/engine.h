@@ -145,6 +145,13 @@ struct sockaddr_un;
 /* -ENAMETOOLONG if the path does not fit in a socket address. */
 int message_address(const char *path, struct sockaddr_un *address, struct gs_err *err);
 
+/* given.c. given: the descriptor from the request, or -1; always consumed. process NULL: not a client, which is refused.
+ * request_block: the answer's descriptor is in *shown, which stays owned by the block, or in *made. 0 or a negative
+ * errno. */
+int request_put_file(struct process *process, const struct sim_request *request, int given);
+int request_block(struct engine *engine, struct process *process, const struct sim_request *request, int given,
+                  struct sim_reply *reply, int *shown, int *made);
+
 /* serve.c */
 /* Binds the socket; a negative errno if another engine answers on it. serve_event handles one epoll event. */
 int serve_listen(struct engine *engine, struct gs_err *err);

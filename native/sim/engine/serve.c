@@ -207,53 +207,6 @@ static int device_facts(struct engine *engine, uint32_t index, struct sim_reply 
   return 0;
 }
 
-/* Only such files are kept: a process could otherwise pass its own connection, which would then never close. */
-static bool regular(int fd) {
-  struct stat status;
-  return fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
-}
-
-/* given: the descriptor from the request, or -1; always consumed. */
-static int put_file(struct process *process, const struct sim_request *request, int given) {
-  enum shared_file which = request->op == SIM_EVENTS_PUT ? SHARED_EVENTS : SHARED_MEMORY;
-  const uint64_t secret[2] = {request->a, request->b};
-  if (process && given >= 0 && regular(given))
-    return books_file_put(process, request->device, which, secret, given);
-  if (given >= 0)
-    close(given);
-  return process ? -EINVAL : -EPERM;
-}
-
-/* given: the descriptor from the request, or -1; always consumed. The answer's descriptor is in *shown, which stays
- * owned by the block, or in *made. */
-static int block_request(struct engine *engine, struct process *process, const struct sim_request *request, int given,
-                         struct sim_reply *reply, int *shown, int *made) {
-  int error = process ? -EINVAL : -EPERM;
-  switch (process ? request->op : 0) {
-    case SIM_BLOCK_MAKE:
-      if (given < 0 || regular(given)) {
-        error = block_make(engine, process, request, given, reply);
-        given = error ? given : -1;
-      }
-      break;
-    case SIM_BLOCK_HOLD: error = block_hold(engine, process, request->a, request->b); break;
-    case SIM_BLOCK_DROP: error = block_drop(engine, process, request->a, &reply->a); break;
-    case SIM_BLOCK_EXPORT: error = *made = block_export(process, request->a); break;
-    case SIM_BLOCK_IMPORT:
-      if (given >= 0)
-        error = *shown = block_import(engine, process, given, reply);
-      break;
-    case SIM_BLOCK_SUMS:
-      blocks_sums(process, request->device, reply);
-      error = 0;
-      break;
-    default: break;
-  }
-  if (given >= 0)
-    close(given);
-  return error < 0 ? error : 0;
-}
-
 /* True for root and the engine's own uid: they may stop the engine or change a device. */
 static bool administers(const struct connection *connection) {
   return connection->peer.uid == 0 || connection->peer.uid == geteuid();
@@ -286,7 +239,7 @@ static int answer(struct engine *engine, struct connection *connection, const st
       case SIM_DEVICE: reply.error = device_facts(engine, request->device, &reply); break;
       case SIM_FILE_PUT:
       case SIM_EVENTS_PUT:
-        reply.error = put_file(connection->process, request, given);
+        reply.error = request_put_file(connection->process, request, given);
         given = -1;
         break;
       case SIM_FILE_GET:
@@ -305,7 +258,7 @@ static int answer(struct engine *engine, struct connection *connection, const st
       case SIM_BLOCK_EXPORT:
       case SIM_BLOCK_IMPORT:
       case SIM_BLOCK_SUMS:
-        reply.error = block_request(engine, connection->process, request, given, &reply, &fds[0], &made);
+        reply.error = request_block(engine, connection->process, request, given, &reply, &fds[0], &made);
         given = -1;
         fds[0] = made >= 0 ? made : fds[0];
         nfds = reply.error == 0 && fds[0] >= 0;

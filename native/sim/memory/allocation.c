@@ -30,11 +30,12 @@ CUresult sim_memory_new(struct sim_ctx *ctx, CUdevice device, enum sim_range_kin
   range.base = (uint64_t)(uintptr_t)range.pages.at;
   sim_ranges_lock();
   struct sim_range *kept = sim_range_add(&range);
+  bool destroyed = range.ctx && range.ctx->barred;
   sim_ranges_unlock();
   if (!kept) {
     sim_pages_free(&range.pages, false);
     release(device, charged);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    return destroyed ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_OUT_OF_MEMORY;
   }
   *address = range.base;
   return CUDA_SUCCESS;

@@ -58,10 +58,8 @@ CUresult sim_array_get(CUarray handle, struct sim_array_view *view) {
 }
 
 static void link_array(struct CUarray_st *array) {
-  sim_ranges_lock();
   array->next = all.arrays;
   all.arrays = array;
-  sim_ranges_unlock();
 }
 
 static void unlink_array(struct CUarray_st *array) {
@@ -99,7 +97,16 @@ static CUresult create(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *descriptor) 
   array->view.device = ctx->device;
   array->descriptor = *descriptor;
   array->ctx = sim_ctx_owner(ctx);
-  link_array(array);
+  sim_ranges_lock();
+  bool destroyed = array->ctx->barred;
+  if (!destroyed)
+    link_array(array);
+  sim_ranges_unlock();
+  if (destroyed) {
+    sim_memory_array_free(array->memory);
+    free(array);
+    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  }
   *out = array;
   return CUDA_SUCCESS;
 }
@@ -242,14 +249,20 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DE
     free_levels(made);
     return result;
   }
-  for (unsigned i = 0; i < made->nlevels; i++) {
+  sim_ranges_lock();
+  bool destroyed = made->ctx->barred;
+  for (unsigned i = 0; i < made->nlevels && !destroyed; i++) {
     made->level[i]->view.at = (uint8_t *)(uintptr_t)made->memory + (uintptr_t)made->level[i]->view.at;
     link_array(made->level[i]);
   }
-  sim_ranges_lock();
-  made->next = all.mipmapped;
-  all.mipmapped = made;
+  made->next = destroyed ? NULL : all.mipmapped;
+  all.mipmapped = destroyed ? all.mipmapped : made;
   sim_ranges_unlock();
+  if (destroyed) {
+    sim_memory_array_free(made->memory);
+    free_levels(made);
+    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  }
   *pHandle = made;
   return CUDA_SUCCESS;
 }

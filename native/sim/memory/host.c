@@ -30,7 +30,7 @@ CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags) {
                             .pages = {.at = at, .bytes = bytes, .fd = -1},
                             .kind = SIM_RANGE_HOST,
                             .device = ctx->device,
-                            .ctx = ctx,
+                            .ctx = sim_ctx_owner(ctx),
                             .flags = Flags | 2u /* with unified addresses all pinned memory is mapped */};
   sim_ranges_lock();
   struct sim_range *kept = sim_range_add(&range);
@@ -93,7 +93,7 @@ CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags) {
                             .pages = {.fd = -1},
                             .kind = SIM_RANGE_REGISTERED,
                             .device = ctx->device,
-                            .ctx = ctx,
+                            .ctx = sim_ctx_owner(ctx),
                             .flags = Flags | 2u};
   sim_ranges_lock();
   struct sim_range *other = sim_range_overlap(range.base, range.bytes);

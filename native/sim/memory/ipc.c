@@ -106,7 +106,7 @@ static CUresult map_file(const struct handle *handle, int fd, struct sim_ctx *ct
                                   .pages = {.at = at, .bytes = mapped, .fd = -1, .offset = handle->offset},
                                   .kind = SIM_RANGE_IPC,
                                   .device = device,
-                                  .ctx = ctx,
+                                  .ctx = sim_ctx_owner(ctx),
                                   .opens = 1,
                                   .block = handle->block,
                                   .owner = (void *)(uintptr_t)handle->secret[0]};

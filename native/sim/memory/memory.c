@@ -208,6 +208,9 @@ static bool dies_with(const struct sim_range *range, const struct sim_ctx *ctx) 
 
 void sim_memory_ctx_destroyed(struct sim_ctx *ctx) {
   struct sim_range *range;
+  sim_ranges_lock();
+  ctx->barred = true;
+  sim_ranges_unlock();
   do {
     sim_ranges_lock();
     for (range = sim_range_next(0); range && !dies_with(range, ctx); range = sim_range_next(range->base + 1))

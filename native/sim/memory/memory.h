@@ -121,7 +121,7 @@ struct sim_range *sim_range_find(uint64_t address);
 struct sim_range *sim_range_at(uint64_t base);                      /* the range that starts there */
 struct sim_range *sim_range_overlap(uint64_t base, uint64_t bytes); /* any range that overlaps these bytes */
 struct sim_range *sim_range_next(uint64_t base);                    /* the first range starting at or after base */
-/* Copies *range into the table and assigns its id. NULL: out of memory. */
+/* Copies *range into the table and assigns its id. NULL: out of memory, or its context has been destroyed meanwhile. */
 struct sim_range *sim_range_add(const struct sim_range *range);
 void sim_range_remove(struct sim_range *range);
 

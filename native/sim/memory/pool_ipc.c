@@ -118,13 +118,14 @@ static CUresult map_block(const struct pointer *pointer, int fd, CUdevice device
       mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)(pointer->offset - inside));
   if (at == MAP_FAILED)
     return CUDA_ERROR_MAP_FAILED;
+  struct sim_ctx *ctx = sim_ctx_current();
   const struct sim_range range = {.base = (uint64_t)(uintptr_t)at + inside,
                                   .bytes = pointer->bytes,
                                   .pages = {.at = at, .bytes = mapped, .fd = -1},
                                   .block = pointer->block,
                                   .kind = SIM_RANGE_IMPORTED,
                                   .device = device,
-                                  .ctx = sim_ctx_current()};
+                                  .ctx = ctx ? sim_ctx_owner(ctx) : NULL};
   sim_ranges_lock();
   bool kept = sim_range_add(&range) != NULL;
   sim_ranges_unlock();

@@ -16,11 +16,12 @@ static CUresult allocate(CUdeviceptr *dptr, size_t bytes, CUmemoryPool handle, C
   sim_ranges_lock();
   CUmemoryPool pool = handle ? handle : sim_pool_current(sim_stream_ctx(stream)->device);
   bool valid = sim_pool_known(pool) && !pool->imported;
+  CUdevice device = valid ? sim_pool_device(pool) : 0;
   sim_ranges_unlock();
   if (!valid)
     return CUDA_ERROR_INVALID_VALUE;
   if (sim_stream_capturing(stream))
-    return sim_graph_mem_capture(stream, sim_pool_device(pool), bytes, dptr);
+    return sim_graph_mem_capture(stream, device, bytes, dptr);
   return sim_pool_take(pool, bytes, stream, dptr);
 }
 

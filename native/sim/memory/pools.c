@@ -284,7 +284,7 @@ static CUresult take(struct CUmemPoolHandle_st *pool, uint64_t bytes, struct sim
                                   .pages = {.fd = -1},
                                   .kind = SIM_RANGE_POOL,
                                   .device = sim_pool_device(pool),
-                                  .ctx = sim_stream_ctx(stream),
+                                  .ctx = sim_ctx_owner(sim_stream_ctx(stream)),
                                   .owner = block};
   if (!sim_range_add(&range))
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -297,12 +297,15 @@ static CUresult take(struct CUmemPoolHandle_st *pool, uint64_t bytes, struct sim
 CUresult sim_pool_take(struct CUmemPoolHandle_st *pool, uint64_t bytes, struct sim_stream *stream,
                        CUdeviceptr *address) {
   CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+  CUdevice device = 0;
   for (int attempt = 0; attempt < 3 && result == CUDA_ERROR_OUT_OF_MEMORY; attempt++) {
     if (attempt == 2)
-      sim_device_wait(sim_pool_device(pool));
+      sim_device_wait(device);
     sim_ranges_lock();
     if (attempt > 0)
-      trim_device(sim_pool_device(pool));
+      trim_device(device);
+    else if (sim_pool_known(pool)) /* it may be destroyed meanwhile */
+      device = sim_pool_device(pool);
     result = sim_pool_known(pool) ? take(pool, bytes, stream, address) : CUDA_ERROR_INVALID_VALUE;
     sim_ranges_unlock();
   }

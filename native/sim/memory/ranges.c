@@ -80,6 +80,8 @@ struct sim_range *sim_range_next(uint64_t base) {
 }
 
 struct sim_range *sim_range_add(const struct sim_range *range) {
+  if (range->ctx && range->ctx->barred)
+    return NULL;
   if (all.count == all.room) {
     size_t room = all.room ? 2 * all.room : 64;
     struct sim_range **grown = realloc(all.sorted, room * sizeof *grown);

@@ -54,6 +54,8 @@ static void run_forget(void *payload) {
 CUresult sim_memory_free_in_order(struct sim_stream *stream, CUdeviceptr address) {
   sim_ranges_lock();
   struct sim_range *range = sim_range_at(address);
+  if (range && range->kind != SIM_RANGE_DEVICE && range->kind != SIM_RANGE_MANAGED && range->kind != SIM_RANGE_IMPORTED)
+    range = NULL; /* another thread has freed it, and the address is something else now */
   if (range)
     range->dying = true;
   sim_ranges_unlock();

@@ -20,6 +20,8 @@ struct sim_ctx {
   unsigned api_version;
   uint64_t id;
   bool primary, alive; /* a primary context's struct stays allocated; alive between first retain and last release */
+  bool ending;         /* a thread destroys it; under sim_lock */
+  bool barred;         /* it can have no further memory; under sim_ranges_lock */
   int refs;            /* retain count of a primary context */
   struct sim_stream *legacy;  /* default stream, created with the context */
   struct sim_stream *streams; /* all streams of the context, including legacy; under sim_lock */
