@@ -21,7 +21,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *, const CUmemPoolProps *);
 CUresult cuMemPoolSetAttribute(CUmemoryPool, CUmemPool_attribute, void *);
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *, CUdevice);
 
-enum { BATCH = 50, BATCHES = 2000, TRIES = 5, SMALL = 512 };
+enum { BATCH = 50, BATCHES = 2000, TRIES = 3, SMALL = 512 };
 
 /* The functions that are compared: ours and the driver's. */
 static struct {

@@ -1,0 +1,24 @@
+"""Waits, allocations and frees cost the same however much the program has, in instructions, which a busy machine does
+not change."""
+
+import os
+import platform
+
+import pytest
+from handmade import Grant, Simulator
+from memorycost import Held, added
+
+MUCH = Held(allocations=600, blocks=300, pools=8, streams=40)
+NOISE = 500
+"""Instructions: the driver's answer about a pool takes some tens more with each pool, a hash table probes once or twice
+more. A walk over what the program has would take thousands."""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="single-steps the processor")
+def test_costs_do_not_grow(sim: Simulator, grant: Grant) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("a grant directory is trusted only when root owns it")
+    few, many = added(grant, "steps", Held()), added(grant, "steps", MUCH)
+    assert all(bare > 0 for _, bare in few.values())
+    grown = {call: (few[call][0], many[call][0]) for call in few if many[call][0] > few[call][0] + NOISE}
+    assert not grown, f"instructions that the interposer adds: {grown}"

@@ -1,0 +1,36 @@
+"""What waits and allocations cost a program by what it holds (tests/interposer/timing/memorycost.c)."""
+
+import json
+import os
+import subprocess
+from dataclasses import astuple, dataclass
+
+import built
+from handmade import Grant
+
+from gpushare import paths
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the program has while its calls are measured."""
+
+    allocations: int = 1
+    blocks: int = 1
+    pools: int = 1
+    streams: int = 1
+
+
+def added(grant: Grant, how: str, held: Held) -> dict[str, tuple[float, float]]:
+    """By call: what the interposer adds, and what the driver alone takes; `time`: nanoseconds, the medians of batches;
+    `steps`: instructions."""
+    driver = grant.directory / "driver" / "libcuda.so.1"
+    env = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(paths.SIM_LIB_DIR),
+        "LD_PRELOAD": str(paths.INTERPOSER),
+        "GPUSHARE_GRANT_DIR": str(grant.directory),
+    }
+    command = [built.program("memorycost"), driver, how, *map(str, astuple(held))]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    return {call: (ours - bare, bare) for call, (ours, bare) in json.loads(done.stdout).items()}
