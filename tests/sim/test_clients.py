@@ -4,7 +4,7 @@ import pytest
 from simulated import read_line, tell
 
 
-@pytest.mark.parametrize("program", ["errors.c", "streams.c", "graphs.c", "bodies.c", "programs.c"])
+@pytest.mark.parametrize("program", ["errors.c", "streams.c", "graphs.c", "bodies.c", "programs.c", "sparse.c"])
 def test_program(sim, compiled, program):
     sim.run(compiled(program))
     assert sim.device()["bytes"] == 0, "a program that ended left bytes behind"

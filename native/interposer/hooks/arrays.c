@@ -7,6 +7,7 @@
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
 #include "interposer/hooks/arrays.h"
+#include "interposer/hooks/sparse.h"
 
 enum {
   ARRAY_KNOWN = 0x1ff,
@@ -114,8 +115,11 @@ static CUresult begin(struct gs_array_charge *charge, void *const *out, const st
   *charge = (struct gs_array_charge){.ordinal = GS_NO_DEVICE, .out = out};
   if (!gs_enter(&result))
     return result;
-  if (!out || !box->given || has_no_memory(&box->full) || gs_real.cuCtxGetCurrent(&charge->context) != CUDA_SUCCESS)
-    return CUDA_SUCCESS; /* nothing to charge, or an error for the driver to report */
+  if (!out || !box->given || gs_real.cuCtxGetCurrent(&charge->context) != CUDA_SUCCESS)
+    return CUDA_SUCCESS; /* an error for the driver to report */
+  charge->unbacked = has_no_memory(&box->full);
+  if (charge->unbacked)
+    return gs_unbacked_room() ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
   charge->ordinal = gs_current_device();
   if (charge->ordinal == GS_NO_DEVICE)
     return CUDA_SUCCESS;
@@ -153,6 +157,8 @@ static CUresult end(struct gs_array_charge *charge, CUresult result,
     destroy(*charge->out);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
+  if (charge->unbacked && result == CUDA_SUCCESS)
+    gs_unbacked_made((uintptr_t)*charge->out, gs_context_owner(charge->context));
   if (charge->ordinal == GS_NO_DEVICE)
     return result;
   if (result == CUDA_SUCCESS && needs_of(&needs, *charge->out, gs_device_of(charge->ordinal)) == CUDA_SUCCESS &&

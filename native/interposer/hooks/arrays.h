@@ -21,6 +21,7 @@ struct gs_array_charge {
   int ordinal; /* GS_NO_DEVICE: nothing is charged */
   uint64_t bytes;
   CUcontext context;
+  bool unbacked; /* a sparse array, or one whose memory is mapped later */
   bool hopeless; /* it does not fit; nothing is charged and the driver is called only to report other errors */
   void *const *out;
 };

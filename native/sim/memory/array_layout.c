@@ -4,7 +4,7 @@
 enum { /* flags in a descriptor */
        ARRAY_LAYERED = 1,
        ARRAY_CUBEMAP = 4,
-       ARRAY_KNOWN = 0x3f,  /* the remaining flags: sparse, deferred mapping, video */
+       ARRAY_KNOWN = 0x7f,  /* the remaining flags: deferred mapping, video */
        MAX_EXTENT = 1 << 17 /* so that the product of three extents and an element size fits in 64 bits */
 };
 

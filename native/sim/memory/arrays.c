@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "sim/memory/memory.h"
+#include "sim/memory/sparse.h"
 
 struct CUarray_st {
   struct sim_array_view view;
@@ -11,6 +12,7 @@ struct CUarray_st {
   struct sim_ctx *ctx;
   CUdeviceptr memory; /* 0: a level of a mipmapped array, which owns the memory */
   uint64_t charged;
+  struct sim_sparse *sparse; /* NULL: the array has memory of its own, which is charged */
   struct CUarray_st *next;
 };
 
@@ -19,6 +21,7 @@ struct CUmipmappedArray_st {
   CUdevice device;
   CUdeviceptr memory;
   uint64_t charged;
+  struct sim_sparse *sparse;
   unsigned nlevels;
   CUarray *level;
   struct CUmipmappedArray_st *next;
@@ -44,6 +47,11 @@ static bool known_mipmapped(const struct CUmipmappedArray_st *mipmapped) {
   while (each && each != mipmapped)
     each = each->next;
   return mipmapped && each;
+}
+
+struct sim_sparse *sim_array_sparse(CUarray array) { return known(array) ? array->sparse : NULL; }
+struct sim_sparse *sim_mipmapped_sparse(CUmipmappedArray mipmapped) {
+  return known_mipmapped(mipmapped) ? mipmapped->sparse : NULL;
 }
 
 CUresult sim_array_get(CUarray handle, struct sim_array_view *view) {
@@ -82,14 +90,17 @@ static CUresult create(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *descriptor) 
   if (!array)
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = sim_array_layout(descriptor, &array->view);
+  if (result == CUDA_SUCCESS && descriptor->Flags & CUDA_ARRAY3D_SPARSE)
+    result = sim_sparse_new(descriptor, 1, &array->sparse);
   if (result == CUDA_SUCCESS) {
     array->charged = sim_round_up(bytes_of(&array->view), SIM_ALLOC_ROUND);
     result = bytes_of(&array->view) > SIM_ADDRESS_SPACE
                  ? CUDA_ERROR_OUT_OF_MEMORY
-                 : sim_memory_new(NULL, ctx->device, SIM_RANGE_ARRAY, bytes_of(&array->view), array->charged, 0, false,
-                                  &array->memory);
+                 : sim_memory_new(NULL, ctx->device, SIM_RANGE_ARRAY, bytes_of(&array->view),
+                                  array->sparse ? 0 : array->charged, 0, false, &array->memory);
   }
   if (result != CUDA_SUCCESS) {
+    sim_sparse_free(array->sparse);
     free(array);
     return result;
   }
@@ -140,6 +151,7 @@ CUresult cuArrayDestroy(CUarray hArray) {
   if (result != CUDA_SUCCESS)
     return result;
   sim_ctx_wait(hArray->ctx);
+  sim_sparse_free(hArray->sparse);
   sim_memory_array_free(hArray->memory);
   free(hArray);
   return CUDA_SUCCESS;
@@ -192,6 +204,7 @@ CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequ
 /* ---- mipmapped arrays -------------------------------------------------------------------------------------------- */
 
 static void free_levels(struct CUmipmappedArray_st *mipmapped) {
+  sim_sparse_free(mipmapped->sparse);
   for (unsigned i = 0; i < mipmapped->nlevels; i++)
     free(mipmapped->level[i]);
   free(mipmapped->level);
@@ -224,6 +237,14 @@ static CUresult make_levels(struct CUmipmappedArray_st *mipmapped, const CUDA_AR
   return CUDA_SUCCESS;
 }
 
+static CUresult make_sparse(struct CUmipmappedArray_st *mipmapped) {
+  enum { LEVELS_MAX = 21 };
+  CUDA_ARRAY3D_DESCRIPTOR levels[LEVELS_MAX];
+  for (unsigned i = 0; i < mipmapped->nlevels && i < LEVELS_MAX; i++)
+    levels[i] = mipmapped->level[i]->descriptor;
+  return sim_sparse_new(levels, mipmapped->nlevels, &mipmapped->sparse);
+}
+
 CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc,
                                 unsigned int numMipmapLevels) {
   enum { MAX_LEVELS = 21 };
@@ -241,10 +262,13 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DE
   made->ctx = sim_ctx_owner(ctx);
   made->device = ctx->device;
   result = make_levels(made, pMipmappedArrayDesc, numMipmapLevels);
+  if (result == CUDA_SUCCESS && pMipmappedArrayDesc->Flags & CUDA_ARRAY3D_SPARSE)
+    result = make_sparse(made);
   if (result == CUDA_SUCCESS)
-    result = made->charged > SIM_ADDRESS_SPACE ? CUDA_ERROR_OUT_OF_MEMORY
-                                               : sim_memory_new(NULL, made->device, SIM_RANGE_ARRAY, made->charged,
-                                                                made->charged, 0, false, &made->memory);
+    result = made->charged > SIM_ADDRESS_SPACE
+                 ? CUDA_ERROR_OUT_OF_MEMORY
+                 : sim_memory_new(NULL, made->device, SIM_RANGE_ARRAY, made->charged, made->sparse ? 0 : made->charged,
+                                  0, false, &made->memory);
   if (result != CUDA_SUCCESS) {
     free_levels(made);
     return result;
@@ -344,6 +368,7 @@ void sim_arrays_ctx_destroyed(struct sim_ctx *ctx) {
       free_levels(mipmapped);
     }
     if (array) {
+      sim_sparse_free(array->sparse);
       sim_memory_array_free(array->memory);
       free(array);
     }

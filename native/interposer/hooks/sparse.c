@@ -1,0 +1,103 @@
+/* Physical memory that is mapped into a sparse array lives as long as a tile refers to it. Tiles are mapped and unmapped
+ * in the order of a stream, and a program may do so for many, so they are not kept one by one: an array holds all memory
+ * that was ever mapped into it until the array or its context ends, like an import that is made of all of it. */
+#include "interposer/hooks/sparse.h"
+
+#include <sys/mman.h>
+
+#include "interposer/memory/handles.h"
+#include "interposer/memory/mappings.h"
+#include "interposer/process/greens.h"
+
+static uint64_t array_of(const CUarrayMapInfo *info) {
+  return info->resourceType == CU_RESOURCE_TYPE_ARRAY ? (uintptr_t)info->resource.array
+                                                      : (uintptr_t)info->resource.mipmap;
+}
+
+static uint64_t handle_of(const CUarrayMapInfo *info) {
+  return info->memOperationType == CU_MEM_OPERATION_TYPE_MAP ? info->memHandle.memHandle : 0;
+}
+
+/* The object that holds what is mapped into the array. An array that is not known was made before this process had its
+ * grant: it is taken for one of the current context. */
+static uint64_t holder_of(uint64_t array, CUcontext context, uint64_t *freed) {
+  struct gs_mapping *known = gs_mapping_at(array, GS_LIVE, 0);
+  if (known)
+    return known->object;
+  uint64_t number = gs_object_add(GS_NO_DEVICE, 0, GS_IMPORT), call = gs_next_call();
+  gs_mapping_announce(array, 1, number, call, context);
+  gs_mapping_turn(gs_mapping_at(array, GS_ANNOUNCED, call), GS_LIVE, 0);
+  gs_object_drop(number, freed);
+  return number;
+}
+
+bool gs_unbacked_room(void) {
+  return gs_table_room(&gs_books()->objects, 1) && gs_table_room(&gs_books()->mappings, 1);
+}
+
+void gs_unbacked_made(uint64_t array, CUcontext context) {
+  uint64_t freed[GS_MAX_DEVICES] = {0};
+  gs_objects_lock();
+  holder_of(array, context, freed);
+  gs_mapping_at(array, GS_LIVE, 0)->context = context; /* a call that maps into it may have been faster */
+  gs_objects_unlock(freed);
+}
+
+static void hold(const CUarrayMapInfo *info) {
+  uint64_t freed[GS_MAX_DEVICES] = {0}, handle = handle_of(info);
+  CUcontext context = gs_owner_current();
+  struct gs_handle *each = NULL;
+  gs_objects_lock();
+  while (context && (each = gs_handle_next(handle, each))) {
+    uint64_t object = each->object, holder = holder_of(array_of(info), context, freed);
+    if (gs_object_find(object) && !gs_object_is_bound(holder, object))
+      gs_object_bind(holder, object, 0);
+  }
+  gs_objects_unlock(freed);
+}
+
+static void end(struct gs_around_map_array *around) {
+  for (uint32_t i = 0; i < around->uses; i++)
+    gs_use_end(&around->use[i]);
+  if (around->use != around->few)
+    munmap(around->use, around->count * sizeof *around->use);
+}
+
+/* The memory is held before the driver can map it, and stays held if the driver refuses. */
+CUresult gs_before_map_array(struct gs_around_map_array *around, const CUarrayMapInfo *list, unsigned int count) {
+  CUresult result;
+  uint64_t last = 0;
+  *around = (struct gs_around_map_array){.use = around->few};
+  if (!gs_enter(&result) || !list)
+    return result;
+  around->list = list;
+  around->count = count;
+  if (count > sizeof around->few / sizeof *around->few &&
+      !(around->use = gs_private_map(count * sizeof *around->use))) {
+    around->use = around->few;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  for (unsigned i = 0; i < count; i++) {
+    uint64_t handle = handle_of(&list[i]);
+    if (handle && handle != last && !gs_use_begin(&around->use[around->uses], handle, 0, 0)) {
+      end(around);
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    around->uses += handle && handle != last;
+    last = handle ? handle : last;
+    if (handle)
+      hold(&list[i]);
+  }
+  return CUDA_SUCCESS;
+}
+
+/* A handle that was not known before, since the call that makes it has not returned, is by now. */
+CUresult gs_after_map_array(struct gs_around_map_array *around, CUresult result) {
+  for (uint32_t i = 0; i < around->uses && result == CUDA_SUCCESS; i++)
+    gs_objects_wait(around->use[i].begun, gs_handle_known, &around->use[i].handle);
+  for (uint32_t i = 0; i < around->count && result == CUDA_SUCCESS; i++)
+    if (handle_of(&around->list[i]))
+      hold(&around->list[i]);
+  end(around);
+  return result;
+}

@@ -1,0 +1,20 @@
+/* Sparse arrays: calls that map memory into them. */
+#ifndef GPUSHARE_HOOKS_SPARSE_H
+#define GPUSHARE_HOOKS_SPARSE_H
+
+#include "interposer/memory/uses.h"
+
+/* An array without memory: before it is made (false: out of memory), and then. */
+bool gs_unbacked_room(void);
+void gs_unbacked_made(uint64_t array, CUcontext context);
+
+struct gs_around_map_array {
+  const CUarrayMapInfo *list;
+  uint32_t count, uses; /* uses: begun, one for each handle that follows another */
+  struct gs_use *use;   /* in `few`, or in memory of its own */
+  struct gs_use few[4];
+};
+CUresult gs_before_map_array(struct gs_around_map_array *around, const CUarrayMapInfo *list, unsigned int count);
+CUresult gs_after_map_array(struct gs_around_map_array *around, CUresult result);
+
+#endif
