@@ -24,6 +24,8 @@ void gs_stream_ending(CUstream handle) {
   __atomic_store_n(&stream->retired, true, __ATOMIC_RELEASE);
   new_generation(time);
   gs_latch_drop(&time->tables);
+  gs_latch_take(&device->reaping); /* the gate's thread may be about to use the handle */
+  gs_latch_drop(&device->reaping);
   gs_reap(device);
 }
 

@@ -17,10 +17,13 @@
 #include "interposer/time/gate.h"
 #include "interposer/time/gate_thread.h"
 #include "interposer/time/marks.h"
+#include "interposer/time/witness.h"
 
 enum {
   TICK_ACTIVE_NS = 50000000, /* interval of the checks of the heartbeat while the program submits */
   TICK_IDLE_NS = 500000000,
+  WATCH_NS = 20000000, /* after its last launch a device is watched for this long */
+  TICK_WATCH_NS = 2000000,
   TICK_CONTENDED_NS = 1000000, /* if others wait: interval of updates of the estimated end */
   POLL_IDLE_NS = 10000000, /* interval of looks at leases of an idle program where the kernel cannot wait for them */
   DRAIN_POLL_NS = 100000,
@@ -112,6 +115,7 @@ static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint6
   }
   device->seen = lease;
   if (device->draining) {
+    gs_witness(time, device);
     if (!reap(time, device))
       return tick;
     again = drain(device);
@@ -145,6 +149,16 @@ static bool wait_for_any(struct futex_waitv *waiters, uint32_t count, uint64_t t
   refused = syscall(SYS_FUTEX_WAITV, waiters, count, 0, &until, CLOCK_MONOTONIC) < 0 && errno != EAGAIN &&
             errno != ETIMEDOUT && errno != EINTR;
   return !refused;
+}
+
+/* Watches for work of which the program will not ask whether it is done. */
+static uint64_t watch(struct gs_time *time, struct gs_time_device *device, bool active, uint64_t tick) {
+  bool contended = __atomic_load_n(&device->limits->contended, __ATOMIC_RELAXED);
+  if (!__atomic_load_n(&device->watched, __ATOMIC_ACQUIRE))
+    return tick;
+  if (gs_witness(time, device) || active || !gs_unwatch(time, device))
+    return contended ? TICK_CONTENDED_NS : TICK_WATCH_NS;
+  return tick;
 }
 
 static void wait_for_change(struct gs_time *time, uint64_t timeout) {
@@ -212,9 +226,14 @@ static void *gate_thread(void *argument) {
       watch_daemon(now, &tried);
     }
     for (uint32_t i = 0; i < gs_process->ndevices; i++) {
-      uint64_t again = used(&time->device[i]) ? serve(time, &time->device[i], wait) : wait;
-      if (again < wait)
-        wait = again;
+      struct gs_time_device *device = &time->device[i];
+      uint64_t again;
+      if (!used(device))
+        continue;
+      again = serve(time, device, wait);
+      wait = again < wait ? again : wait;
+      again = watch(time, device, now - active_at < WATCH_NS, wait);
+      wait = again < wait ? again : wait;
     }
     wait_for_change(time, wait);
   }

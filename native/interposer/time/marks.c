@@ -13,7 +13,8 @@
 enum {
   NS_PER_MS = 1000000,
   RESIDENTS_NS = 2000000,
-  LOOKED_NS = 20000, /* marks that follow one another this fast are taken in together */
+  UNPROVEN_NS = 20000000, /* longer than it takes to prove, where that is possible */
+  LOOKED_NS = 20000,      /* marks that follow one another this fast are taken in together */
   /* work that is done this much before the arbiter expects it is worth a bell: waking others takes as long */
   SOONER_NS = 50000
 };
@@ -47,8 +48,10 @@ void gs_mark_record(struct gs_stream *stream, bool start) {
   gs_biased_take(&device->lock);
   gs_repeat_absorb(stream);
   mark = gs_meter_mark(device->meter, &stream->queue, start, gs_now());
-  if (mark)
+  if (mark) {
     mark->event = event;
+    __atomic_store_n(&stream->covered, gs_stream_launches(stream), __ATOMIC_RELAXED);
+  }
   gs_biased_drop(&device->lock);
   if (!mark) {
     gs_event_give(stream->context, event);
@@ -274,9 +277,10 @@ void gs_stream_done(struct gs_stream *stream) {
     gs_biased_take(&device->lock);
   }
   gs_repeat_absorb(stream);
+  __atomic_store_n(&stream->covered, gs_stream_launches(stream), __ATOMIC_RELAXED);
   if (stream->queue.head == stream->queue.tail) {
     gs_meter_synced(device->meter, &stream->queue, now,
-                    (struct gs_waited){gs_wait.began, gs_wait.until, device->residents});
+                    (struct gs_waited){gs_wait.began, gs_wait.until, gs_residents(device)});
     /* another thread is still reading its marks, or the last one is not known to be done: that thread completes this */
   } else {
     stream->done_at = now;
@@ -320,6 +324,11 @@ void gs_context_forget(struct gs_context *context) {
 
 /* ---- telling ---- */
 
+/* Whether work may go on that was expected to be done: the gate's thread will know soon (witness.h). */
+static bool unproven(const struct gs_stream *stream, uint64_t now) {
+  return stream->queue.open.launches > 0 && !gs_stream_covered(stream) && now < stream->queue.end + UNPROVEN_NS;
+}
+
 static uint64_t expected_end(struct gs_time_device *device, uint64_t now) {
   struct gs_time *time = gs_time();
   uint32_t streams = __atomic_load_n(&time->streams, __ATOMIC_ACQUIRE);
@@ -331,6 +340,8 @@ static uint64_t expected_end(struct gs_time_device *device, uint64_t now) {
     if (!stream || !gs_stream_live(stream) || stream->device != device || gs_stream_known_done(stream))
       continue;
     expected = gs_queue_expected_end(device->meter, &stream->queue, now);
+    if (expected == 0 && unproven(stream, now))
+      expected = now + GS_DRAINED_NS;
     if (expected > end)
       end = expected;
     sum += gs_queue_inflight(&stream->queue, 0, now);

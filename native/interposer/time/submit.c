@@ -7,6 +7,7 @@
 #include "interposer/time/repeat.h"
 #include "interposer/time/start.h"
 #include "interposer/time/streams.h"
+#include "interposer/time/witness.h"
 
 #define GS_CAPTURES(time) __atomic_load_n(&(time)->captures, __ATOMIC_ACQUIRE)
 
@@ -117,6 +118,7 @@ CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream hand
     gs_biased_take(&device->lock);
   }
   gs_biased_drop(&device->lock);
+  gs_watch(device);
   if (!GS_LIKELY(!(plan & (GS_PLAN_START | GS_PLAN_SAMPLE))))
     follow_before(submission);
   return CUDA_SUCCESS;

@@ -55,6 +55,11 @@ struct gs_stream {
    * the last. Atomic. */
   uint64_t polled_launches, polled_from, polled_until;
 
+  /* Number of launches so far when the last mark was recorded or all was known to be done, and 1 + that number when a
+   * short wait that is not booked yet ended. Atomic. */
+  uint64_t covered, waited_launches;
+  uint64_t witnessed, witnessed_at; /* witness.c only: number of launches at its last look, and since when it is that */
+
   /* Used by repeat.h. */
   const void *repeater; /* the gs_repeat of the thread that may repeat its last launch here */
   uint64_t repeated;    /* number of repeated launches; written only by that thread */
@@ -82,6 +87,7 @@ struct gs_time_device {
   struct gs_biased lock;
   struct gs_latch reaping;
   struct gs_ticks ticks; /* under lock */
+  uint32_t watched;      /* the gate's thread looks at the device every millisecond or two. Atomic */
   uint32_t claims;       /* collectives counted, or about to be, and not yet submitted */
   /* under lock: slot->launches when nothing was seen in flight; UINT64_MAX: something was in flight last time */
   uint64_t idle_at;

@@ -2,6 +2,7 @@
 #include "interposer/time/waits.h"
 
 #include "interposer/time/capture.h"
+#include "interposer/time/lease.h"
 #include "interposer/time/marks.h"
 #include "interposer/time/repeat.h"
 #include "interposer/time/streams.h"
@@ -28,12 +29,15 @@ void gs_stream_clouded(CUstream handle) {
     __atomic_store_n(&stream->queue.clouded, true, __ATOMIC_RELAXED);
 }
 
-void gs_wait_began(const struct gs_stream *stream, uint64_t tick) {
-  const struct gs_ticks *ticks = &stream->device->ticks;
-  uint64_t now = gs_now(), gone = (gs_ticks_read() - tick) * (ticks->scale >> 10) >> 22;
-  gs_wait = (struct gs_wait){0};
-  if (__atomic_load_n(&ticks->within, __ATOMIC_RELAXED) > 0 && gone < now)
-    gs_wait = (struct gs_wait){now - gone, now};
+void gs_wait_began(struct gs_stream *stream, uint64_t tick) {
+  struct gs_time_device *device = stream->device;
+  uint64_t now, gone = 0;
+  gs_biased_take(&device->lock);
+  now = gs_now();
+  if (device->ticks.within > 0)
+    gone = (gs_ticks_read() - tick) * (device->ticks.scale >> 10) >> 22;
+  gs_biased_drop(&device->lock);
+  gs_wait = gone > 0 && gone < now ? (struct gs_wait){now - gone, now} : (struct gs_wait){0};
 }
 
 void gs_stream_seen_busy(struct gs_stream *stream) {
@@ -60,7 +64,7 @@ void gs_stream_was_busy(struct gs_stream *stream) {
     return;
   gs_biased_take(&device->lock);
   gs_repeat_absorb(stream);
-  gs_meter_seen_busy(device->meter, &stream->queue, (struct gs_waited){gs_wait.began, gs_now(), device->residents});
+  gs_meter_seen_busy(device->meter, &stream->queue, (struct gs_waited){gs_wait.began, gs_now(), gs_residents(device)});
   gs_biased_drop(&device->lock);
 }
 

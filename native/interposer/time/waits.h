@@ -24,7 +24,7 @@ struct gs_stream *gs_stream_behind(CUevent event, bool *emptied);
 void gs_stream_clouded(CUstream handle);
 
 /* A wait for the stream that began at this value of the processor's counter has ended. */
-void gs_wait_began(const struct gs_stream *stream, uint64_t tick);
+void gs_wait_began(struct gs_stream *stream, uint64_t tick);
 /* The program asked whether the stream is done, and it is not. */
 void gs_stream_seen_busy(struct gs_stream *stream);
 /* It is; to be called before gs_stream_done_with_others. */

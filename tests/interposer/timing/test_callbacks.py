@@ -33,8 +33,10 @@ def test_a_launch_in_a_callback_passes_without_a_lease(
     until(lambda: slot.drained == word, "drained again")
     grant.lease()
     assert tenant.end()["truth_ns"] == sim.busy_ns(tenant.pid)
-    # No mark was recorded in the callback: the kernel is charged at the next mark.
-    assert slot.busy_ns == pytest.approx(sim.busy_ns(tenant.pid), rel=0.1)
+    # No mark was recorded in the callback: the kernel is charged at the next mark. It ran without a lease, when others
+    # are believed to have half of the device.
+    busy = sim.busy_ns(tenant.pid)
+    assert 0.9 * busy - KERNEL_NS / 2 <= slot.busy_ns <= 1.1 * busy
 
 
 def test_callbacks_by_the_thousand(grant: Grant, sim: Simulator, run: Callable[..., Tenant]) -> None:

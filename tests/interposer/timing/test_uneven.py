@@ -53,3 +53,28 @@ def test_rare_long_kernels(
     grant: Grant, sim: Simulator, run: Callable[..., Tenant], short: int, count: int, long: int, way: str
 ) -> None:
     assert abs(measured(grant, sim, run, way, 500, short * US, count, long * US)) <= 0.05
+
+
+@pytest.mark.timing
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["free", "flag", "host"])
+@pytest.mark.parametrize(("short", "count", "long"), [CASES[0], CASES[3]])
+def test_rare_long_kernels_behind_our_back(
+    grant: Grant, sim: Simulator, run: Callable[..., Tenant], short: int, count: int, long: int, way: str
+) -> None:
+    """The program learns that they are done without a call that the interposer looks at. What is lost is the first of
+    them."""
+    assert abs(measured(grant, sim, run, way, 1000, short * US, count, long * US)) <= 0.1
+
+
+@pytest.mark.timing
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["stream", "any"])
+def test_a_heavy_tail(grant: Grant, sim: Simulator, run: Callable[..., Tenant], way: str) -> None:
+    assert abs(measured(grant, sim, run, way, 1000, 30 * US, 0, 20_000 * US)) <= 0.05
+
+
+@pytest.mark.timing
+@pytest.mark.slow
+def test_a_long_kernel_on_each_of_many_streams(grant: Grant, sim: Simulator, run: Callable[..., Tenant]) -> None:
+    assert abs(measured(grant, sim, run, "any", 1000, 10 * US, 5, 3_000 * US, 0, 1)) <= 0.05
