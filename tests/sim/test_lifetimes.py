@@ -382,6 +382,33 @@ def test_a_graph_outlives_its_memory(one: Worker) -> None:
     one.end()
 
 
+GRAPH = """
+    s = ok(d.cuStreamCreate(1)); trim = lambda: ok(d.cuDeviceGraphMemTrim(0))
+    def launched(count=1):
+        ok(d.cuStreamBeginCapture(s, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+        p = ok(d.cuMemAllocAsync(3 * GRAIN, s)); graph = ok(d.cuStreamEndCapture(s))
+        made = ok(d.cuGraphInstantiate(graph, 0))
+        for _ in range(count):
+            ok(d.cuGraphLaunch(made, s)); ok(d.cuStreamSynchronize(s))
+        ok(d.cuGraphExecDestroy(made)); ok(d.cuGraphDestroy(graph)); trim()
+        return p
+"""
+
+
+@pytest.mark.parametrize("free", ["d.cuMemFree(p)", "d.cuMemFreeAsync(p, s)"])
+def test_memory_of_a_graph_outlives_the_graph(sim: Any, one: Worker, free: str) -> None:
+    """What a launch has left allocated is the program's to free, whatever becomes of the graph."""
+    one.do(GRAPH)
+    one.do("p = launched(); put(p, b'kept')")
+    assert held(sim, one) == 3 * GRAIN
+    assert one.get("get(p, 4) == b'kept'")
+    one.do(f"ok({free}); ok(d.cuStreamSynchronize(s)); trim()")
+    assert held(sim, one) == 0
+    assert one.error(free) == INVALID
+    one.do("launched(0)")
+    assert held(sim, one) == 0, "a graph that was never launched has no memory"
+
+
 def test_memory_made_in_a_green_context_is_its_devices(sim: Any, one: Worker) -> None:
     """As its programs and limits are: it lives as long as the primary context."""
     one.do("""

@@ -79,9 +79,15 @@ CUresult sim_graph_mem_commit(CUdeviceptr address, bool freed_inside, bool auto_
 void sim_graph_mem_uncommit(CUdeviceptr address) {
   sim_ranges_lock();
   struct sim_range *range = graph_range(address);
-  if (range && range->opens && --range->opens == 0)
+  bool last = range && range->opens && --range->opens == 0;
+  if (last)
     detach(range);
+  bool gone = last && range->nodeless;
+  if (gone)
+    range->dying = true;
   sim_ranges_unlock();
+  if (gone)
+    sim_memory_forget(range);
 }
 
 bool sim_graph_mem_free(CUdeviceptr address) {
@@ -97,12 +103,13 @@ bool sim_graph_mem_free(CUdeviceptr address) {
 void sim_graph_mem_destroy(CUdeviceptr address) {
   sim_ranges_lock();
   struct sim_range *range = graph_range(address);
-  if (range) {
-    detach(range);
+  bool live = range && range->opens;
+  if (live)
+    range->nodeless = true;
+  else if (range)
     range->dying = true;
-  }
   sim_ranges_unlock();
-  if (range)
+  if (range && !live)
     sim_memory_forget(range);
 }
 

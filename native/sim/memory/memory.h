@@ -72,6 +72,7 @@ struct sim_range {
   bool readable;     /* SIM_RANGE_MAPPED: cuMemSetAccess was called */
   unsigned opens;    /* SIM_RANGE_IPC: number of times opened; SIM_RANGE_GRAPH: launches that have not freed it */
   bool unfreed;      /* SIM_RANGE_GRAPH: a launch left it allocated; the program or another graph frees it */
+  bool nodeless;     /* SIM_RANGE_GRAPH: its node is gone, so that the address ends with the memory */
   uint64_t attached; /* SIM_RANGE_GRAPH: bytes of the device's graph pool that back it */
   /* pool block (SIM_RANGE_POOL), physical handle (SIM_RANGE_MAPPED), half of a secret (SIM_RANGE_IPC) */
   void *owner;
@@ -92,7 +93,7 @@ CUresult sim_memset_op(struct sim_ctx *ctx, const CUDA_MEMSET_NODE_PARAMS *param
 /* Memory of graph allocation nodes. reserve returns an address without memory behind it. commit is called at a launch:
  * if freed_inside, the graph frees the memory itself, otherwise it stays allocated until the program frees it; a second
  * launch before that is refused unless auto_free is set. uncommit reverts one commit and may be called from run().
- * destroy releases the address. */
+ * destroy releases the address; memory that a launch left allocated remains until it is freed. */
 CUresult sim_graph_mem_reserve(CUdevice device, size_t bytes, CUdeviceptr *address);
 CUresult sim_graph_mem_commit(CUdeviceptr address, bool freed_inside, bool auto_free);
 void sim_graph_mem_uncommit(CUdeviceptr address);
