@@ -91,11 +91,11 @@ def test_a_reset_ends_it_whatever_holds_it(start: Start, ends: str, tmp_path: Pa
     program = ptx(tmp_path / "p.ptx", ("k", 2048))
     worker = start()
     worker.do(f"""
-        context(); context(); p = ok(d.cuMemAlloc(5 << 20)); m = ok(d.cuModuleLoad({str(program).encode()!r}))
+        context(); context(); p = ok(d.cuMemAlloc(6 << 20)); m = ok(d.cuModuleLoad({str(program).encode()!r}))
         f = ok(d.cuModuleGetFunction(m, b"k")); ok(d.cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0))
         ok(d.cuCtxSetLimit(d.CUlimit.CU_LIMIT_MALLOC_HEAP_SIZE, 64 << 20))
     """)
-    assert worker.charged() == CONTEXT + 5 * MIB + CHUNK + chunks(2048 * 221184) - chunks(1024 * 221184) + 56 * MIB
+    assert worker.charged() == CONTEXT + 6 * MIB + CHUNK + chunks(2048 * 221184) - chunks(1024 * 221184) + 56 * MIB
     worker.do(f"assert lib.cuDevicePrimaryCtx{ends}(0) == 0")
     assert worker.charged() == 0
     worker.do("context()")

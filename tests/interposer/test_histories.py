@@ -99,9 +99,10 @@ class Histories(Processes):
     @rule(data=PICKS, size=SIZES, way=st.sampled_from(["alloc", "managed", "thread"]))
     def alloc(self, data: random.Random, size: int, way: str) -> None:
         client, context = self.pick(data)
-        made = self.allocate(client, context, linear(size), way, size)
+        need = up(size, 512) if way == "managed" else linear(size)
+        made = self.allocate(client, context, need, way, size)
         if made:
-            client.model.memory[made] = (context, linear(size))
+            client.model.memory[made] = (context, need)
 
     @rule(data=PICKS, width=st.integers(4, 1 << 16), height=st.integers(1, 4096))
     def alloc_pitch(self, data: random.Random, width: int, height: int) -> None:

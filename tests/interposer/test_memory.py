@@ -111,6 +111,19 @@ def test_reset_gives_everything_back(grant: Grant, sim: Simulator, start: Start)
     assert grant.charged() == truth(sim, client.pid) == CONTEXT + 512
 
 
+@pytest.mark.parametrize(
+    ("asked", "pages"), [(f"alloc {VMM}", 1), (f"alloc {VMM + 1}", 2), ("alloc 100000000", 48), ("pitch 1000 5000", 3)]
+)
+def test_large_allocations_take_whole_pages(grant: Grant, sim: Simulator, start: Start, asked: str, pages: int) -> None:
+    client = start(grant)
+    client.ok("init", "retain 0", asked)
+    assert grant.charged() == truth(sim, client.pid) == CONTEXT + pages * VMM
+    client.ok(f"alloc {LIMIT - CONTEXT - pages * VMM}")
+    assert client("alloc 1").result == OUT_OF_MEMORY
+    client.ok("free 0")
+    assert grant.charged() == truth(sim, client.pid) == LIMIT - pages * VMM
+
+
 def test_the_limit_is_exact(grant: Grant, sim: Simulator, start: Start) -> None:
     client = start(grant)
     client.ok("init", "retain 0")
@@ -128,7 +141,7 @@ def test_the_limit_is_exact(grant: Grant, sim: Simulator, start: Start) -> None:
 def test_a_full_grant_still_allocates_inside_its_pool(grant: Grant, sim: Simulator, start: Start) -> None:
     """With less than one growth step left, the free memory of a pool is still usable."""
     client = start(grant)
-    client.ok("init", "retain 0", "async 1000", f"alloc {LIMIT - CONTEXT - POOL - 1024}")
+    client.ok("init", "retain 0", "async 1000", f"alloc {LIMIT - CONTEXT - POOL - VMM}", f"alloc {VMM - 1024}")
     client.ok("async 1000000", "async 1000000")
     assert grant.charged() == truth(sim, client.pid) == LIMIT - 1024
     assert client(f"async {POOL}").result == OUT_OF_MEMORY
@@ -180,7 +193,7 @@ def test_sigkill_leaves_only_the_slots_bytes(grant: Grant, sim: Simulator, start
     assert grant.slot(0).memory_bytes >= CONTEXT + MIB
     grant.give_back()
     assert grant.charged() == truth(sim, neighbour.pid) == CONTEXT + MIB
-    neighbour.ok(f"alloc {LIMIT - CONTEXT - MIB}")
+    neighbour.ok(f"alloc {LIMIT - CONTEXT - 2 * MIB}", f"alloc {MIB}")
 
 
 def test_a_forked_child_is_not_its_parent(grant: Grant, sim: Simulator, start: Start) -> None:

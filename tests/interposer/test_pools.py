@@ -100,7 +100,14 @@ def test_a_refusal_leaves_the_stream_usable(grant: Grant, sim: Simulator, client
 def test_what_can_never_fit_is_refused_at_once(grant: Grant, sim: Simulator, client: Client, asked: str) -> None:
     """The stream stays blocked until after the answer, and memory cached by another pool stays there."""
     client.ok(f"pool {8 * MIB}", "default 0", f"threshold 1 {STEP}", f"async {STEP} 1", "freeasync 0 1", "sync 1")
-    client.ok("graph", f"node 0 {LIMIT + MIB} 0", "exec 0 0", f"alloc {LIMIT - CONTEXT - STEP - MIB}", "hold 1")
+    client.ok(
+        "graph",
+        f"node 0 {LIMIT + MIB} 0",
+        "exec 0 0",
+        f"alloc {LIMIT - CONTEXT - STEP - 2 * MIB}",
+        f"alloc {MIB}",
+        "hold 1",
+    )
     watchdog = Timer(20, client.kill)
     watchdog.start()
     assert client(asked).result == OUT_OF_MEMORY

@@ -251,38 +251,38 @@ def test_every_kind_of_memory_is_in_the_sum(sim: Any, one: Worker) -> None:
 
 
 def test_what_an_importer_has_opened_is_not_freed_by_its_owner(sim: Any, one: Worker, two: Worker) -> None:
-    one.do("p = ok(d.cuMemAlloc(5 << 20)); put(p, b'shared'); h = ok(d.cuIpcGetMemHandle(p))")
+    one.do("p = ok(d.cuMemAlloc(6 << 20)); put(p, b'shared'); h = ok(d.cuIpcGetMemHandle(p))")
     name = one.get(NAME.format("h"))
     two.do(f"h = ipc({name}); q = ok(d.cuIpcOpenMemHandle(h, 1)); r = ok(d.cuIpcOpenMemHandle(h, 1))")
     one.do("ok(d.cuMemFree(p))")
     assert two.get("get(q, 6) == b'shared'")
-    assert (held(sim, one), held(sim, two)) == (5 << 20, 0)
+    assert (held(sim, one), held(sim, two)) == (6 << 20, 0)
     three = prepared(sim)
     assert three.error(f"d.cuIpcOpenMemHandle(ipc({name}), 1)") == INVALID, "the owner has freed it"
     two.do("ok(d.cuIpcCloseMemHandle(q))")
-    assert held(sim, one) == 5 << 20
+    assert held(sim, one) == 6 << 20
     two.do("ok(d.cuIpcCloseMemHandle(q))")
     assert held(sim, one) == 0
 
 
 @pytest.mark.parametrize("first", ["owner", "importer"])
 def test_ipc_memory_and_deaths(sim: Any, one: Worker, two: Worker, first: str) -> None:
-    one.do("p = ok(d.cuMemAlloc(5 << 20)); h = ok(d.cuIpcGetMemHandle(p))")
+    one.do("p = ok(d.cuMemAlloc(6 << 20)); h = ok(d.cuIpcGetMemHandle(p))")
     two.do(f"q = ok(d.cuIpcOpenMemHandle(ipc({one.get(NAME.format('h'))}), 1))")
     dies, lives = (one, two) if first == "owner" else (two, one)
     end(sim, dies)
-    assert held(sim, lives) == 5 << 20
+    assert held(sim, lives) == 6 << 20
     lives.do("ok(d.cuIpcCloseMemHandle(q))" if lives is two else "ok(d.cuMemFree(p))")
     assert extra(sim, 1) == 0
 
 
 def test_an_importers_context_ends(sim: Any, one: Worker, two: Worker) -> None:
-    one.do("p = ok(d.cuMemAlloc(5 << 20)); h = ok(d.cuIpcGetMemHandle(p))")
+    one.do("p = ok(d.cuMemAlloc(6 << 20)); h = ok(d.cuIpcGetMemHandle(p))")
     two.do(f"""
         own = ok(d.cuCtxCreate(None, 0, 0)); q = ok(d.cuIpcOpenMemHandle(ipc({one.get(NAME.format("h"))}), 1))
     """)
     one.do("ok(d.cuMemFree(p))")
-    assert held(sim, one) == 5 << 20
+    assert held(sim, one) == 6 << 20
     two.do("ok(d.cuCtxDestroy(own))")
     assert held(sim, one) == 0
 

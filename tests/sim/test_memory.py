@@ -18,8 +18,19 @@ INVALID = "CUDA_ERROR_INVALID_VALUE"
 MIB = 1 << 20
 
 
-@pytest.mark.parametrize(("asked", "charged"), [(1, 512), (512, 512), (513, 1024), (100_000_000, 100_000_256)])
-def test_an_allocation_is_charged_in_steps_of_512(sim: Any, asked: int, charged: int) -> None:
+@pytest.mark.parametrize(
+    ("asked", "charged"),
+    [
+        (1, 512),
+        (512, 512),
+        (513, 1024),
+        (2 * MIB - 1, 2 * MIB),
+        (2 * MIB, 2 * MIB),
+        (2 * MIB + 1, 4 * MIB),
+        (100_000_000, 96 * MIB),
+    ],
+)
+def test_an_allocation_is_charged_what_it_takes(sim: Any, asked: int, charged: int) -> None:
     worker = start(sim)
     total = worker.get("ok(d.cuMemGetInfo())[1]")
     worker.do(f"p = ok(d.cuMemAlloc({asked}))")

@@ -16,7 +16,7 @@ def up(value: int, multiple: int) -> int:
 
 
 def linear(size: int) -> int:
-    return up(size, 512)
+    return up(size, 512 if size < 2 * MIB else 2 * MIB)
 
 
 def pitched(width: int, height: int) -> int:
@@ -25,7 +25,7 @@ def pitched(width: int, height: int) -> int:
 
 def array(width: int, height: int) -> int:
     """For arrays with elements of 16 bytes."""
-    return linear(width * height * 16)
+    return up(width * height * 16, 512)
 
 
 def pool_growth(size: int) -> int:

@@ -9,13 +9,17 @@
 #include "interposer/memory/pool_map.h"
 
 enum {
-  ROUND = 512,      /* granularity of device allocations */
+  ROUND = 512,      /* granularity of small allocations, which share pages of the device, and of managed memory */
+  PAGE = 2097152,   /* an allocation of at least this takes whole ones */
   PITCH_ROUND = 512 /* the largest row alignment of current devices; corrected from the pitch that the driver chose */
 };
 
 static uint64_t round_up(uint64_t bytes, uint64_t multiple) {
   return bytes > UINT64_MAX - multiple ? UINT64_MAX : (bytes + multiple - 1) / multiple * multiple;
 }
+
+/* What an allocation of device memory takes. */
+static uint64_t taken_by(uint64_t bytes) { return round_up(bytes, bytes < PAGE ? ROUND : PAGE); }
 
 /* An allocation in the making. */
 struct charge {
@@ -56,7 +60,7 @@ static CUresult end(const struct charge *charge, CUresult result, uint64_t addre
 
 CUresult gs_do_alloc(const struct gs_call *call, struct gs_out address, size_t bytes) {
   struct charge charge;
-  CUresult result = begin(&charge, round_up(bytes, ROUND), address.place != NULL);
+  CUresult result = begin(&charge, taken_by(bytes), address.place != NULL);
   if (result != CUDA_SUCCESS)
     return result;
   result = gs_call(call);
@@ -79,7 +83,7 @@ CUresult gs_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int f
 }
 
 static uint64_t rows_bytes(uint64_t pitch, uint64_t rows) {
-  return rows && pitch > UINT64_MAX / rows ? UINT64_MAX : round_up(pitch * rows, ROUND);
+  return rows && pitch > UINT64_MAX / rows ? UINT64_MAX : taken_by(pitch * rows);
 }
 
 /* Otherwise the driver refuses the call whatever the size, so nothing is reserved. */
