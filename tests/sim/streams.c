@@ -307,6 +307,32 @@ static void two_devices(const struct client *c) {
   OK(cuCtxDestroy_v2(other));
 }
 
+/* A stream may be destroyed in a capture: its work is joined, or it is missed. */
+static void destroyed_in_a_capture(const struct client *c) {
+  CUstream origin, other;
+  CUevent fork, join;
+  CUgraph graph;
+  OK(cuStreamCreate(&origin, CU_STREAM_NON_BLOCKING));
+  OK(cuEventCreate(&fork, 0));
+  OK(cuEventCreate(&join, 0));
+  for (int joined = 1; joined >= 0; joined--) {
+    OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamBeginCapture_v2(origin, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuEventRecord(fork, origin));
+    OK(cuStreamWaitEvent(other, fork, 0));
+    spin(c, 1000, other);
+    OK(cuEventRecord(join, other));
+    if (joined)
+      OK(cuStreamWaitEvent(origin, join, 0));
+    OK(cuStreamDestroy_v2(other));
+    spin(c, 1000, origin);
+    EXPECT(cuStreamEndCapture(origin, &graph), joined ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+    if (joined)
+      OK(cuGraphDestroy(graph));
+  }
+  OK(cuStreamDestroy_v2(origin));
+}
+
 int main(void) {
   struct client c = client_start();
   back_to_back(&c);
@@ -317,6 +343,7 @@ int main(void) {
   values(&c);
   copies_beside(&c);
   destroyed_stream(&c);
+  destroyed_in_a_capture(&c);
   bounded_queue(&c);
   two_devices(&c);
   OK(cuCtxDestroy_v2(c.ctx));

@@ -116,6 +116,8 @@ static bool unjoined(const struct sim_capture *capture) {
     for (const struct sim_stream *stream = ctx->streams; stream; stream = stream->next)
       for (unsigned i = 0; stream->capture == capture && i < stream->cap_ndeps; i++)
         found |= stream->cap_deps[i]->visit == 0;
+  for (unsigned i = 0; i < capture->nloose; i++)
+    found |= capture->loose[i]->visit == 0;
   for (struct sim_graph_node *node = capture->graph->nodes; node; node = node->next)
     node->visit = 0;
   return found;

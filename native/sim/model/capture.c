@@ -96,12 +96,15 @@ void sim_capture_end(struct sim_capture *capture) {
   while (*at != capture)
     at = &(*at)->next;
   *at = capture->next;
+  free(capture->loose);
   free(capture);
 }
 
 void sim_capture_stream_gone(struct sim_stream *stream) {
   struct sim_capture *capture = stream->capture;
-  capture->invalid = true;
+  if (capture->origin != stream &&
+      !sim_deps_add(&capture->loose, &capture->nloose, stream->cap_deps, stream->cap_ndeps))
+    capture->invalid = true;
   stream_leaves(stream);
   if (capture->origin != stream)
     return;

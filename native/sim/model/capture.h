@@ -19,6 +19,9 @@ struct sim_capture {
   int mode;
   bool invalid;
   struct sim_event *events;
+  /* what streams that were destroyed meanwhile last depended on: to be joined like the work of the others */
+  struct sim_graph_node **loose;
+  unsigned nloose;
   struct sim_capture *next;
 };
 
@@ -35,7 +38,8 @@ void sim_capture_end(struct sim_capture *capture);
 void sim_capture_join(struct sim_stream *stream, struct sim_capture *capture);
 /* Makes the capture fail when the program ends it. */
 void sim_capture_invalidate(struct sim_capture *capture);
-/* A capturing stream is being destroyed: invalidates the capture, and ends it if this is its origin. */
+/* A capturing stream is being destroyed: ends the capture if this is its origin. Else its work stays in the capture, in
+ * which another stream must wait for it. */
 void sim_capture_stream_gone(struct sim_stream *stream);
 /* Removes an event from its capture, if any. */
 void sim_event_uncapture(struct sim_event *event);
