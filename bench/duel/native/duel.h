@@ -35,7 +35,8 @@ struct duel {
 };
 extern struct duel duel;
 
-/* A program with kernels that take the nanoseconds of their one argument: `spin_ns`, and `_Z7spin_ns0` to 63. */
+/* A program with kernels that take the nanoseconds of their one argument, `spin_ns` and `_Z7spin_ns0` to 63, and one
+ * that counts a condition down, `count_conditional`. */
 const char *program(void);
 CUfunction spin_of(CUmodule module, const char *name);
 

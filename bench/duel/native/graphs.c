@@ -121,6 +121,38 @@ static void graph_wide(void) {
   }
 }
 
+/* A loop on the device: how often it runs, no program on the host can tell. */
+static void graph_loop(void) {
+  enum { TIMES = 40 };
+  uint64_t ns = MS;
+  void *arguments[1], *counted[1];
+  CUDA_KERNEL_NODE_PARAMS kernel = kernel_of(&ns, arguments), count = kernel_of(&ns, counted);
+  CUgraph graph, *body;
+  CUgraphNode node, spun;
+  CUgraphNodeParams loop = {.type = CU_GRAPH_NODE_TYPE_CONDITIONAL};
+  CUmodule module;
+  CUstream stream = new_stream();
+  MUST(cuModuleLoadData(&module, program()));
+  MUST(cuGraphCreate(&graph, 0));
+  loop.conditional.type = CU_GRAPH_COND_TYPE_WHILE;
+  loop.conditional.size = 1;
+  loop.conditional.ctx = duel.context;
+  MUST(cuGraphConditionalHandleCreate(&loop.conditional.handle, graph, duel.context, TIMES,
+                                      CU_GRAPH_COND_ASSIGN_DEFAULT));
+  MUST(cuGraphAddNode(&node, graph, NULL, 0, &loop));
+  body = loop.conditional.phGraph_out;
+  MUST(cuGraphAddKernelNode_v2(&spun, body[0], NULL, 0, &kernel));
+  count.func = spin_of(module, "count_conditional");
+  counted[0] = &loop.conditional.handle;
+  MUST(cuGraphAddKernelNode_v2(&node, body[0], &spun, 1, &count));
+  CUgraphExec instance = instance_of(graph);
+  begin();
+  for (;;) {
+    MUST(cuGraphLaunch(instance, stream));
+    MUST(cuStreamSynchronize(stream));
+  }
+}
+
 const struct evasion graph_evasions[] = {
     {.name = "graph-long", .about = "a graph with one kernel of 200 ms", .run = graph_long, .seconds = 10},
     {.name = "graph-set-params",
@@ -134,5 +166,6 @@ const struct evasion graph_evasions[] = {
      .run = graph_disabled},
     {.name = "graph-new", .about = "each launch is of a new instance, destroyed at once", .run = graph_new},
     {.name = "graph-wide", .about = "64 kernels of 2 ms side by side in one graph", .run = graph_wide},
+    {.name = "graph-loop", .about = "a conditional node that loops 40 times over 1 ms", .run = graph_loop},
     {0},
 };

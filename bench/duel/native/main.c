@@ -48,6 +48,7 @@ const char *program(void) {
     used += (size_t)sprintf(text + used, kernel, name, name);
     sprintf(name, "_Z7spin_ns%d", i);
   }
+  sprintf(text + used, kernel, "count_conditional", "count_conditional");
   return text;
 }
 
