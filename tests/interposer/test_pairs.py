@@ -4,7 +4,8 @@ import pytest
 from handmade import Grant, Simulator
 from interposed import Interposed
 
-SCENES = ["physical", "bare", "open", "mapped"]
+MEMORY = ["physical", "bare", "open", "mapped", "pointers", "arrays", "pools", "graphs"]
+SCENES = [*MEMORY, "contexts", "primary", "programs"]
 
 
 @pytest.mark.parametrize("scene", SCENES)

@@ -1,6 +1,7 @@
 /* cuMemAlloc and its family: reserve the memory, call the driver, then keep the charge or give it back. */
 #include "hooks.h"
 #include "interposer/hooks/alloc.h"
+#include "interposer/memory/life.h"
 #include "interposer/memory/mappings.h"
 #include "interposer/memory/pool_blocks.h"
 #include "interposer/memory/reserve.h"
@@ -25,36 +26,37 @@ static uint64_t taken_by(uint64_t bytes) { return round_up(bytes, bytes < PAGE ?
 struct charge {
   int ordinal;
   uint64_t bytes;
-  CUcontext context;
+  struct gs_maker maker;
 };
 
 /* To be called before the driver. Without a current context, or if the arguments are wrong whatever their size
  * (plausible is false), the error is left to the driver. */
 static CUresult begin(struct charge *charge, uint64_t bytes, bool plausible) {
-  charge->context = NULL;
+  CUcontext context = NULL;
   charge->bytes = bytes;
   charge->ordinal = plausible ? gs_current_device() : GS_NO_DEVICE;
   if (charge->ordinal == GS_NO_DEVICE) {
     charge->bytes = 0;
     return CUDA_SUCCESS;
   }
-  gs_real.cuCtxGetCurrent(&charge->context);
+  gs_real.cuCtxGetCurrent(&context);
   if (!gs_table_room(&gs_books()->pointers, 1) || gs_reserve(charge->ordinal, bytes) < 0)
     return gs_no_room();
+  gs_maker_begin(&charge->maker, &gs_books()->pointers_made, gs_context_owner(context));
   return CUDA_SUCCESS;
 }
 
 static CUresult end(const struct charge *charge, CUresult result, uint64_t address) {
   if (charge->ordinal == GS_NO_DEVICE)
     return result;
-  if (result != CUDA_SUCCESS) {
+  if (result != CUDA_SUCCESS)
     gs_give_back(charge->ordinal, charge->bytes);
-    return result;
-  }
-  gs_table_put(&gs_books()->pointers, &(struct gs_allocation){.key = address,
-                                                              .bytes = charge->bytes,
-                                                              .context = gs_context_owner(charge->context),
-                                                              .ordinal = charge->ordinal});
+  else
+    gs_table_put(&gs_books()->pointers, &(struct gs_allocation){.key = address,
+                                                                .bytes = charge->bytes,
+                                                                .context = charge->maker.context,
+                                                                .ordinal = charge->ordinal});
+  gs_maker_end(&charge->maker);
   return result;
 }
 
@@ -136,22 +138,25 @@ CUresult gs_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthIn
   return end(&charge, result, result == CUDA_SUCCESS ? *dptr : 0);
 }
 
-/* The entry is removed from the books before the driver frees the memory, because the address may be reused by another
- * thread from then on. */
+bool gs_address_alive(uint64_t address) {
+  CUdeviceptr base = 0;
+  size_t bytes;
+  return gs_real.cuMemGetAddressRange_v2(&base, &bytes, address) == CUDA_SUCCESS && base == address;
+}
+
 CUresult gs_do_free(const struct gs_call *call, CUdeviceptr address) {
   struct gs_table *pointers = &gs_books()->pointers;
   struct gs_allocation pointer;
   struct gs_block block;
-  bool ours = gs_table_take(pointers, address, &pointer), of_pool = !ours && gs_map_frees(address, &block);
+  bool ours = gs_life_leave(pointers, address, &pointer), of_pool = !ours && gs_map_frees(address, &block);
   int ordinal = ours ? pointer.ordinal : gs_current_device();
   uint64_t buffer = ours || of_pool ? 0 : gs_buffer_leaves(address);
   CUresult result = gs_call(call);
   gs_buffer_left(address, buffer, result == CUDA_SUCCESS);
-  if (ours && result != CUDA_SUCCESS)
-    gs_table_put(pointers, &pointer);
-  else if (ours)
+  bool ended = result == CUDA_SUCCESS && !of_pool && !buffer;
+  if (gs_life_left(pointers, &gs_books()->pointers_made, ours, ended, &pointer, address, gs_address_alive))
     gs_give_back(pointer.ordinal, pointer.bytes);
-  else if (of_pool)
+  if (of_pool)
     gs_pool_block_freed(&block, NULL, result == CUDA_SUCCESS);
   if (result == CUDA_SUCCESS)
     gs_memory_synced(ordinal); /* cuMemFree waits for the device's work */

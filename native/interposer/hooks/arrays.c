@@ -112,11 +112,13 @@ static bool hopeless(const struct gs_array_charge *charge) {
 static CUresult begin(struct gs_array_charge *charge, void *const *out, const struct gs_box *box, bool mipmap,
                       unsigned levels) {
   CUresult result;
+  CUcontext context;
   *charge = (struct gs_array_charge){.ordinal = GS_NO_DEVICE, .out = out};
   if (!gs_enter(&result))
     return result;
-  if (!out || !box->given || gs_real.cuCtxGetCurrent(&charge->context) != CUDA_SUCCESS)
+  if (!out || !box->given || gs_real.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
     return CUDA_SUCCESS; /* an error for the driver to report */
+  charge->maker.context = gs_context_owner(context);
   charge->unbacked = has_no_memory(&box->full);
   if (charge->unbacked)
     return gs_unbacked_room() ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -124,13 +126,15 @@ static CUresult begin(struct gs_array_charge *charge, void *const *out, const st
   if (charge->ordinal == GS_NO_DEVICE)
     return CUDA_SUCCESS;
   CUdevice device = gs_device_of(charge->ordinal);
+  if (!gs_table_room(&gs_books()->arrays, 1))
+    return CUDA_ERROR_OUT_OF_MEMORY;
   charge->bytes = mipmap ? probe_mipmap(&box->full, levels, device) : probe_array(&box->full, device);
   if (charge->bytes == 0)
     charge->bytes = elements_bytes(&box->full, (unsigned)least(levels));
-  if (!gs_table_room(&gs_books()->arrays, 1))
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  if (gs_reserve(charge->ordinal, charge->bytes) == 0)
+  if (gs_reserve(charge->ordinal, charge->bytes) == 0) {
+    gs_maker_begin(&charge->maker, &gs_books()->arrays_made, gs_context_owner(context));
     return CUDA_SUCCESS;
+  }
   if (!hopeless(charge) && !is_wrong(&box->full, levels) && (levels > 0 || !mipmap))
     return gs_no_room();
   charge->ordinal = GS_NO_DEVICE;
@@ -158,7 +162,7 @@ static CUresult end(struct gs_array_charge *charge, CUresult result,
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   if (charge->unbacked && result == CUDA_SUCCESS)
-    gs_unbacked_made((uintptr_t)*charge->out, gs_context_owner(charge->context));
+    gs_unbacked_made((uintptr_t)*charge->out, charge->maker.context);
   if (charge->ordinal == GS_NO_DEVICE)
     return result;
   if (result == CUDA_SUCCESS && needs_of(&needs, *charge->out, gs_device_of(charge->ordinal)) == CUDA_SUCCESS &&
@@ -171,8 +175,9 @@ static CUresult end(struct gs_array_charge *charge, CUresult result,
   else
     gs_table_put(&gs_books()->arrays, &(struct gs_allocation){.key = (uintptr_t)*charge->out,
                                                               .bytes = charge->bytes,
-                                                              .context = gs_context_owner(charge->context),
+                                                              .context = charge->maker.context,
                                                               .ordinal = charge->ordinal});
+  gs_maker_end(&charge->maker);
   return result;
 }
 
@@ -224,17 +229,15 @@ CUresult gs_after_mipmap(struct gs_around_mipmap *around, CUresult result) {
   return end(&around->charge, result, mipmap_needs, mipmap_destroy);
 }
 
-/* Removed from the books before the driver frees it, because the handle may be reused at once. */
 CUresult gs_do_array_destroy(const struct gs_call *call, uintptr_t handle) {
   struct gs_table *arrays = &gs_books()->arrays;
   struct gs_allocation array;
-  bool ours = gs_table_take(arrays, handle, &array);
+  bool ours = gs_life_leave(arrays, handle, &array);
   uint64_t buffer = ours ? 0 : gs_buffer_leaves(handle);
   CUresult result = gs_call(call);
   gs_buffer_left(handle, buffer, result == CUDA_SUCCESS);
-  if (ours && result == CUDA_SUCCESS)
+  bool ended = result == CUDA_SUCCESS && !buffer;
+  if (gs_life_left(arrays, &gs_books()->arrays_made, ours, ended, &array, handle, NULL))
     gs_give_back(array.ordinal, array.bytes);
-  else if (ours)
-    gs_table_put(arrays, &array);
   return result;
 }

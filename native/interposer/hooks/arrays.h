@@ -3,6 +3,7 @@
 #define GPUSHARE_HOOKS_ARRAYS_H
 
 #include "interposer/hooks/call.h"
+#include "interposer/memory/life.h"
 #include "interposer/process/process.h"
 
 /* The array that a program asks for, whichever descriptor it used. */
@@ -20,7 +21,7 @@ struct gs_box gs_box_3d_v1(const CUDA_ARRAY3D_DESCRIPTOR_v1 *descriptor);
 struct gs_array_charge {
   int ordinal; /* GS_NO_DEVICE: nothing is charged */
   uint64_t bytes;
-  CUcontext context;
+  struct gs_maker maker;
   bool unbacked; /* a sparse array, or one whose memory is mapped later */
   bool hopeless; /* it does not fit; nothing is charged and the driver is called only to report other errors */
   void *const *out;

@@ -12,7 +12,7 @@ CUresult gs_cuImportExternalMemory(CUexternalMemory *extMem_out,
   struct gs_use use;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuImportExternalMemory(extMem_out, memHandleDesc) : result;
-  if (!gs_use_begin(&use, 0, 0, 0))
+  if (!gs_use_begin(&use, GS_MAKES_HANDLE | GS_MAKES_BINDING, 0, 0, 0))
     return CUDA_ERROR_OUT_OF_MEMORY;
   /* looked at before the driver closes it */
   bool is_file = memHandleDesc && memHandleDesc->type == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
@@ -36,7 +36,7 @@ CUresult gs_cuDestroyExternalMemory(CUexternalMemory extMem) {
 }
 
 static bool begin(struct gs_use *use, CUexternalMemory from) {
-  bool room = gs_use_begin(use, (uintptr_t)from, 0, 0);
+  bool room = gs_use_begin(use, GS_MAKES_MAPPING, (uintptr_t)from, 0, 0);
   if (room)
     use->context = gs_owner_current();
   return room;

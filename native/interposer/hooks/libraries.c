@@ -8,15 +8,19 @@
 #include "interposer/memory/collectives.h"
 #include "interposer/memory/implicit.h"
 #include "interposer/memory/library_code.h"
+#include "interposer/memory/life.h"
 #include "interposer/process/greens.h"
 #include "interposer/hooks/modules.h"
 #include "interposer/process/device.h"
 #include "image/gs_image.h"
 
-static CUresult end_library(CUresult result, const CUlibrary *library, struct gs_image_size size) {
-  if (result == CUDA_SUCCESS && size.code + size.data > 0)
+static CUresult end_library(const struct gs_maker *maker, CUresult result, const CUlibrary *library,
+                            struct gs_image_size size) {
+  if (result == CUDA_SUCCESS)
     gs_table_put(&gs_books()->libraries,
-                 &(struct gs_library){.library = (uintptr_t)*library, .code = size.code, .data = size.data});
+                 &(struct gs_library){
+                     .library = (uintptr_t)*library, .number = gs_next_call(), .code = size.code, .data = size.data});
+  gs_maker_end(maker);
   return result;
 }
 
@@ -24,6 +28,7 @@ CUresult gs_cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option
                               unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues,
                               unsigned int numLibraryOptions) {
   CUresult result;
+  struct gs_maker maker;
   bool joined = gs_enter(&result);
   if (!joined && result != CUDA_SUCCESS)
     return result;
@@ -33,15 +38,17 @@ CUresult gs_cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option
   struct gs_image_size size = {0};
   if (joined && library)
     size = gs_image_size(code, SIZE_MAX, gs_common_capability());
-  return end_library(gs_real.cuLibraryLoadData(library, code, jitOptions, jitOptionsValues, numJitOptions,
-                                               libraryOptions, libraryOptionValues, numLibraryOptions),
-                     library, size);
+  gs_maker_begin(&maker, &gs_books()->libraries_made, NULL);
+  result = gs_real.cuLibraryLoadData(library, code, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
+                                     libraryOptionValues, numLibraryOptions);
+  return end_library(&maker, result, library, size);
 }
 
 CUresult gs_cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions,
                                   void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions,
                                   void **libraryOptionValues, unsigned int numLibraryOptions) {
   CUresult result;
+  struct gs_maker maker;
   bool joined = gs_enter(&result);
   if (!joined && result != CUDA_SUCCESS)
     return result;
@@ -50,9 +57,10 @@ CUresult gs_cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUji
   if (joined && (!gs_table_room(&gs_books()->libraries, 1) ||
                  (library && !gs_file_size(fileName, gs_common_capability(), &size, &wrong))))
     return CUDA_ERROR_OUT_OF_MEMORY;
-  return end_library(gs_real.cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues, numJitOptions,
-                                                   libraryOptions, libraryOptionValues, numLibraryOptions),
-                     library, size);
+  gs_maker_begin(&maker, &gs_books()->libraries_made, NULL);
+  result = gs_real.cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
+                                         libraryOptionValues, numLibraryOptions);
+  return end_library(&maker, result, library, size);
 }
 
 /* Wraps a call that uses a part of a library in the current context. */
@@ -73,7 +81,7 @@ static CUresult begin_use(struct use *use, uint64_t library, uint64_t part) {
 
 static CUresult end_use(const struct use *use, CUresult result) {
   if (result != CUDA_SUCCESS)
-    gs_library_undo(use->library, use->part, use->context, use->brought);
+    gs_library_undo(use->part, use->context, use->brought);
   return result;
 }
 
@@ -129,7 +137,7 @@ CUresult gs_cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels
 }
 
 static bool is_of(const void *kernel, void *library) {
-  return ((const struct gs_kernel *)kernel)->library == (uintptr_t)library;
+  return ((const struct gs_kernel *)kernel)->number == ((const struct gs_library *)library)->number;
 }
 
 CUresult gs_cuLibraryUnload(CUlibrary library) {
@@ -137,16 +145,16 @@ CUresult gs_cuLibraryUnload(CUlibrary library) {
   struct gs_library known;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuLibraryUnload(library) : result;
-  bool ours = gs_table_take(&gs_books()->libraries, (uintptr_t)library, &known); /* before the handle can be reused */
+  struct gs_table *libraries = &gs_books()->libraries;
+  bool ours = gs_life_leave(libraries, (uintptr_t)library, &known);
   result = gs_real.cuLibraryUnload(library);
-  if (result != CUDA_SUCCESS) {
-    if (ours)
-      gs_table_put(&gs_books()->libraries, &known);
-    return result;
+  bool ended = result == CUDA_SUCCESS;
+  if (gs_life_left(libraries, &gs_books()->libraries_made, ours, ended, &known, (uintptr_t)library, NULL)) {
+    gs_library_gone(known.number);
+    gs_table_drop(&gs_books()->kernels, is_of, &known);
   }
-  if (ours)
-    gs_library_gone((uintptr_t)library);
-  gs_table_drop(&gs_books()->kernels, is_of, library);
+  if (!ended)
+    return result;
   gs_collectives_gone(library);
   gs_functions_gone();
   return result;

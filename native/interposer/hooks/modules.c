@@ -12,6 +12,7 @@
 #include "interposer/memory/collectives.h"
 #include "interposer/memory/implicit.h"
 #include "interposer/memory/kernels.h"
+#include "interposer/memory/life.h"
 #include "interposer/process/greens.h"
 #include "interposer/time/functions.h"
 #include "interposer/hooks/modules.h"
@@ -54,6 +55,7 @@ struct loading {
   CUcontext context; /* NULL: nothing is charged */
   int ordinal;
   uint64_t bytes;
+  struct gs_maker maker;
   bool refused; /* it does not fit; the driver reports any other error */
 };
 
@@ -61,13 +63,15 @@ struct loading {
 static CUresult begin(struct loading *loading, const CUmodule *module, struct gs_image_size size, bool wrong) {
   uint64_t bytes = size.code + size.data;
   *loading = (struct loading){.ordinal = gs_current_device(), .bytes = rounded(bytes)};
-  if (!module || bytes == 0 || loading->ordinal == GS_NO_DEVICE ||
-      gs_real.cuCtxGetCurrent(&loading->context) != CUDA_SUCCESS || !loading->context)
+  if (!module || loading->ordinal == GS_NO_DEVICE || gs_real.cuCtxGetCurrent(&loading->context) != CUDA_SUCCESS ||
+      !loading->context)
     return CUDA_SUCCESS; /* the driver's to refuse */
   loading->context = gs_context_owner(loading->context);
   CUresult result = gs_table_room(&gs_books()->modules, 1)
                         ? gs_code_take(loading->context, loading->ordinal, loading->bytes)
                         : CUDA_ERROR_OUT_OF_MEMORY;
+  if (result == CUDA_SUCCESS)
+    gs_maker_begin(&loading->maker, &gs_books()->modules_made, loading->context);
   if (result == CUDA_SUCCESS || !wrong)
     return result;
   loading->context = NULL;
@@ -82,12 +86,13 @@ static CUresult end(const struct loading *loading, CUresult result, CUmodule *mo
   }
   if (!loading->context)
     return result;
-  if (result != CUDA_SUCCESS)
-    gs_code_give(loading->context, loading->bytes);
-  else
+  if (result == CUDA_SUCCESS)
     gs_table_put(
         &gs_books()->modules,
         &(struct gs_module){.module = (uintptr_t)*module, .bytes = loading->bytes, .context = loading->context});
+  else if (!gs_maker_late(&loading->maker))
+    gs_code_give(loading->context, loading->bytes);
+  gs_maker_end(&loading->maker);
   return result;
 }
 
@@ -118,12 +123,12 @@ CUresult gs_cuModuleUnload(CUmodule hmod) {
   struct gs_module module;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuModuleUnload(hmod) : result;
-  bool ours = gs_table_take(&gs_books()->modules, (uintptr_t)hmod, &module); /* before the handle can be reused */
+  struct gs_table *modules = &gs_books()->modules;
+  bool ours = gs_life_leave(modules, (uintptr_t)hmod, &module);
   result = gs_real.cuModuleUnload(hmod);
-  if (ours && result == CUDA_SUCCESS)
+  bool ended = result == CUDA_SUCCESS;
+  if (gs_life_left(modules, &gs_books()->modules_made, ours, ended, &module, (uintptr_t)hmod, NULL))
     gs_code_give(module.context, module.bytes);
-  else if (ours)
-    gs_table_put(&gs_books()->modules, &module);
   if (result == CUDA_SUCCESS) {
     gs_collectives_gone(hmod);
     gs_functions_gone();
@@ -135,7 +140,7 @@ CUresult gs_cuModuleUnload(CUmodule hmod) {
 
 static CUcontext context_of(CUmodule module) {
   struct gs_module known;
-  return gs_table_copy(&gs_books()->modules, (uintptr_t)module, &known) ? known.context : NULL;
+  return gs_life_copy(&gs_books()->modules, (uintptr_t)module, &known) ? known.context : NULL;
 }
 
 CUresult gs_cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name) {

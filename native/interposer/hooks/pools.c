@@ -1,8 +1,10 @@
 /* Memory pools: to whom they belong and which blocks they have. pool_charge.c charges them. */
 #include "hooks.h"
 #include "interposer/hooks/pools.h"
+#include "interposer/hooks/alloc.h"
 #include "interposer/memory/async_free.h"
 #include "interposer/memory/charge.h"
+#include "interposer/memory/life.h"
 #include "interposer/memory/pool_blocks.h"
 #include "interposer/memory/pool_growth.h"
 #include "interposer/memory/reserve.h"
@@ -149,17 +151,15 @@ CUresult gs_do_pool_alloc(const struct gs_call *call, CUdeviceptr *address, size
 }
 
 CUresult gs_do_free_async(const struct gs_call *call, CUdeviceptr address, CUstream stream) {
-  /* removed from the books before the driver frees it: from then on another thread may get the same address */
   struct gs_table *pointers = &gs_books()->pointers;
   struct gs_allocation pointer;
   struct gs_block block;
-  bool ours = gs_table_take(pointers, address, &pointer), of_pool = !ours && gs_map_frees(address, &block);
+  bool ours = gs_life_leave(pointers, address, &pointer), of_pool = !ours && gs_map_frees(address, &block);
   CUresult result = gs_call(call);
-  if (ours && result != CUDA_SUCCESS)
-    gs_table_put(pointers, &pointer);
-  else if (ours)
+  bool ended = result == CUDA_SUCCESS && !of_pool;
+  if (gs_life_left(pointers, &gs_books()->pointers_made, ours, ended, &pointer, address, gs_address_alive))
     gs_free_queued(pointer.ordinal, pointer.bytes, stream);
-  else if (of_pool)
+  if (of_pool)
     gs_pool_block_freed(&block, &stream, result == CUDA_SUCCESS);
   return result;
 }

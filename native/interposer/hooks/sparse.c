@@ -9,6 +9,8 @@
 #include "interposer/memory/mappings.h"
 #include "interposer/process/greens.h"
 
+enum { MAKES = GS_MAKES_HANDLE | GS_MAKES_MAPPING | GS_MAKES_BINDING };
+
 static uint64_t array_of(const CUarrayMapInfo *info) {
   return info->resourceType == CU_RESOURCE_TYPE_ARRAY ? (uintptr_t)info->resource.array
                                                       : (uintptr_t)info->resource.mipmap;
@@ -79,7 +81,7 @@ CUresult gs_before_map_array(struct gs_around_map_array *around, const CUarrayMa
   }
   for (unsigned i = 0; i < count; i++) {
     uint64_t handle = handle_of(&list[i]);
-    if (handle && handle != last && !gs_use_begin(&around->use[around->uses], handle, 0, 0)) {
+    if (handle && handle != last && !gs_use_begin(&around->use[around->uses], MAKES, handle, 0, 0)) {
       end(around);
       return CUDA_ERROR_OUT_OF_MEMORY;
     }

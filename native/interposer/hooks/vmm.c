@@ -43,7 +43,7 @@ CUresult gs_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const
   uint64_t charge = ordinal == GS_NO_DEVICE ? 0 : size; /* host memory, or a request that the driver refuses */
   if (charge && gs_reserve(ordinal, charge) < 0)
     return refuse(CUDA_ERROR_OUT_OF_MEMORY, handle, size, prop, flags);
-  if (!gs_use_begin(&use, 0, 0, 0)) {
+  if (!gs_use_begin(&use, GS_MAKES_HANDLE, 0, 0, 0)) {
     gs_give_back(ordinal, charge);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -73,7 +73,7 @@ CUresult gs_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAl
   struct gs_use use;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemMap(ptr, size, offset, handle, flags) : result;
-  if (!gs_use_begin(&use, handle, 0, 0))
+  if (!gs_use_begin(&use, GS_MAKES_MAPPING, handle, 0, 0))
     return CUDA_ERROR_OUT_OF_MEMORY;
   gs_map_begin(&use, ptr, size);
   result = gs_real.cuMemMap(ptr, size, offset, handle, flags);
@@ -98,7 +98,7 @@ CUresult gs_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, vo
   struct gs_use use;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemRetainAllocationHandle(handle, addr) : result;
-  if (!gs_use_begin(&use, 0, 0, (uintptr_t)addr))
+  if (!gs_use_begin(&use, GS_MAKES_HANDLE | GS_MAKES_BINDING, 0, 0, (uintptr_t)addr))
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = gs_real.cuMemRetainAllocationHandle(handle, addr);
   if (result == CUDA_SUCCESS)
@@ -123,7 +123,7 @@ CUresult gs_cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllo
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags)
                                   : result;
-  if (!gs_use_begin(&use, handle, 0, 0))
+  if (!gs_use_begin(&use, GS_MAKES_EXPORT, handle, 0, 0))
     return CUDA_ERROR_OUT_OF_MEMORY;
   uint32_t begun = gs_making_begin(&gs_books()->exports_made);
   result = gs_real.cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags);
@@ -143,7 +143,7 @@ CUresult gs_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
   struct gs_use use;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemImportFromShareableHandle(handle, osHandle, shHandleType) : result;
-  if (!gs_use_begin(&use, 0, 0, 0))
+  if (!gs_use_begin(&use, GS_MAKES_HANDLE | GS_MAKES_BINDING, 0, 0, 0))
     return CUDA_ERROR_OUT_OF_MEMORY;
   uint64_t name = name_of(osHandle, shHandleType);
   gs_import_begin(&use, name);
@@ -160,7 +160,7 @@ CUresult gs_cuMulticastCreate(CUmemGenericAllocationHandle *mcHandle, const CUmu
   struct gs_use use;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMulticastCreate(mcHandle, prop) : result;
-  if (!gs_use_begin(&use, 0, 0, 0))
+  if (!gs_use_begin(&use, GS_MAKES_HANDLE, 0, 0, 0))
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = gs_real.cuMulticastCreate(mcHandle, prop);
   if (result == CUDA_SUCCESS)
@@ -177,7 +177,7 @@ CUresult gs_cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcO
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMulticastBindMem(mcHandle, mcOffset, memHandle, memOffset, size, flags)
                                   : result;
-  if (!gs_use_begin(&use, mcHandle, memHandle, 0))
+  if (!gs_use_begin(&use, GS_MAKES_BINDING, mcHandle, memHandle, 0))
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = gs_real.cuMulticastBindMem(mcHandle, mcOffset, memHandle, memOffset, size, flags);
   if (result == CUDA_SUCCESS)
@@ -192,7 +192,7 @@ CUresult gs_cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mc
   struct gs_use use;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMulticastBindAddr(mcHandle, mcOffset, memptr, size, flags) : result;
-  if (!gs_use_begin(&use, mcHandle, 0, memptr))
+  if (!gs_use_begin(&use, GS_MAKES_HANDLE | GS_MAKES_BINDING, mcHandle, 0, memptr))
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = gs_real.cuMulticastBindAddr(mcHandle, mcOffset, memptr, size, flags);
   if (result == CUDA_SUCCESS)

@@ -8,6 +8,7 @@ static void begin(struct gs_books *books) {
   gs_table_begin(&books->pointers, lock, sizeof(struct gs_allocation));
   gs_table_begin(&books->arrays, ++lock, sizeof(struct gs_allocation));
   gs_table_begin(&books->contexts, ++lock, sizeof(struct gs_created));
+  gs_table_begin(&books->replaced, lock, sizeof(struct gs_replaced));
   gs_table_begin(&books->objects, ++lock, sizeof(struct gs_object));
   gs_table_begin(&books->handles, lock, sizeof(struct gs_handle));
   gs_table_begin(&books->mappings, lock, sizeof(struct gs_mapping));

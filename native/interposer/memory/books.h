@@ -37,6 +37,7 @@ struct gs_life {
 /* cuMemAlloc and its family, by address; arrays and mipmapped ones, by handle. */
 struct gs_allocation {
   uint64_t key;
+  struct gs_life life;
   uint64_t bytes; /* charged */
   CUcontext context;
   int ordinal;
@@ -49,6 +50,11 @@ struct gs_created {
   uint64_t number; /* distinguishes contexts that had the same handle */
   int32_t holders; /* cuCtxCreate, and each cuCtxAttach from before its call */
   int ordinal;
+};
+
+/* A context whose handle the driver gave out again before the call that ended it returned. */
+struct gs_replaced {
+  uint64_t number; /* gs_created */
 };
 
 /* ---- physical memory (memory/objects.c) ---- */
@@ -113,27 +119,31 @@ struct gs_used {
 
 struct gs_module {
   uint64_t module; /* CUmodule */
-  uint64_t bytes;  /* of its image, counted as the context's code */
+  struct gs_life life;
+  uint64_t bytes; /* of its image, counted as the context's code */
   CUcontext context;
 };
 
 struct gs_library {
-  uint64_t library;    /* CUlibrary */
+  uint64_t library; /* CUlibrary */
+  struct gs_life life;
+  uint64_t number;     /* distinguishes libraries that had the same handle */
   uint64_t code, data; /* bytes of its code and of its variables */
   uint32_t parts;      /* number of parts in which its code is loaded; 0: not known yet */
 };
 
 /* A part of a library that is loaded in a context. */
 struct gs_placed {
-  uint64_t key; /* hash of library, part and context */
-  uint64_t library;
-  uint64_t bytes; /* charged for it */
+  uint64_t key;     /* hash of library, part and context */
+  uint64_t library; /* its number */
+  uint64_t bytes;   /* charged for it */
   CUcontext context;
 };
 
 struct gs_kernel {
-  uint64_t kernel; /* CUkernel */
-  uint64_t library;
+  uint64_t kernel;  /* CUkernel */
+  uint64_t library; /* CUlibrary */
+  uint64_t number;  /* of the library */
 };
 
 /* A function or kernel of a collective. */
@@ -230,7 +240,8 @@ struct gs_fading {
 
 /* What an executable graph needs on a device. */
 struct gs_graph {
-  uint64_t key;         /* CUgraphExec << 4 | ordinal */
+  uint64_t key; /* CUgraphExec << 4 | ordinal */
+  struct gs_life life;
   uint64_t bytes;       /* upper bound of what a launch can allocate */
   uint32_t collectives; /* number in the graph */
 };
@@ -249,10 +260,12 @@ struct gs_bodies {
   uint64_t count;
 };
 
+enum { GS_ENDED = 16 };
+
 struct gs_books {
   struct gs_table pointers;                                                                    /* gs_allocation */
   struct gs_table arrays;                                                                      /* gs_allocation */
-  struct gs_table contexts;                                                                    /* gs_created */
+  struct gs_table contexts, replaced;                                                          /* gs_created */
   struct gs_table objects, handles, mappings, bindings, exports, used_handles, used_addresses; /* one lock */
   struct gs_table modules;
   struct gs_table libraries, placed, kernels; /* one lock */
@@ -266,7 +279,10 @@ struct gs_books {
   uint32_t lock[13];  /* of the lines above */
   uint64_t calls;     /* numbers given to calls */
   uint32_t unsettled; /* mappings that are not live */
-  struct gs_making objects_made, exports_made;
+  struct gs_making objects_made, exports_made, pointers_made, arrays_made, contexts_made, modules_made, libraries_made,
+      graphs_made;
+  uint32_t contexts_ended;   /* counts them; under gone_lock */
+  CUcontext ended[GS_ENDED]; /* the last ones, by that count */
 };
 
 /* Never NULL; if out of memory, the tables are empty and stay so. */

@@ -2,11 +2,12 @@
 
 #include "interposer/memory/books.h"
 #include "interposer/memory/implicit.h"
+#include "interposer/memory/life.h"
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
 
-/* Key of a part of a library in a context: the code of a kernel, all code (GS_LIBRARY_ALL), or the library's variables
- * (then part is the library itself). */
+/* Key of a part of a library (its number) in a context: the code of a kernel, all code (GS_LIBRARY_ALL), or the library's
+ * variables (then part is the number). */
 static uint64_t placed_key(uint64_t library, uint64_t part, CUcontext context) {
   /* an odd constant with well-distributed bits */
   uint64_t both = library ^ part * 0xd6e8feb86659fd93u;
@@ -21,34 +22,36 @@ static void count_parts(uint64_t library) {
   unsigned int count = 0;
   struct gs_table *libraries = &gs_books()->libraries;
   struct gs_library now;
-  if (!gs_table_copy(libraries, library, &now) || now.parts > 0)
+  if (!gs_life_copy(libraries, library, &now) || now.parts > 0)
     return;
   bool one_by_one = gs_real_has(GS_INDEX_cuModuleGetLoadingMode) &&
                     gs_real.cuModuleGetLoadingMode(&mode) == CUDA_SUCCESS && mode == CU_MODULE_LAZY_LOADING &&
                     gs_real_has(GS_INDEX_cuLibraryGetKernelCount) &&
                     gs_real.cuLibraryGetKernelCount(&count, (CUlibrary)(uintptr_t)library) == CUDA_SUCCESS;
   gs_table_lock(libraries);
-  struct gs_library *known = gs_table_find(libraries, library);
+  struct gs_library *known = gs_life_find(libraries, library);
   if (known)
     known->parts = one_by_one && count > 0 ? count : 1;
   gs_table_unlock(libraries);
 }
 
-/* Places one part. *placed: it was not there before. */
-static CUresult place_one(uint64_t library, uint64_t part, CUcontext context, int ordinal, bool *placed) {
+/* Places one part: code, or else the variables. *placed: it was not there before. */
+static CUresult place_one(uint64_t library, bool code, uint64_t part, CUcontext context, int ordinal,
+                          struct gs_brought *brought, bool *placed) {
   struct gs_books *books = gs_books();
-  struct gs_placed fresh = {
-      .key = placed_key(library, part, context), .library = library, .context = gs_context_owner(context)};
-  bool code = part != library;
+  struct gs_placed fresh = {.context = gs_context_owner(context)};
   *placed = false;
   if (!gs_table_room(&books->placed, 1))
     return CUDA_ERROR_OUT_OF_MEMORY;
   if (code)
     count_parts(library);
   gs_table_lock(&books->libraries);
-  struct gs_library *known = gs_table_find(&books->libraries, library);
+  struct gs_library *known = gs_life_find(&books->libraries, library);
+  uint64_t number = known ? known->number : 0;
+  fresh.key = placed_key(number, code ? part : number, context);
+  fresh.library = number;
   bool there = !known || gs_table_find(&books->placed, fresh.key) ||
-               (code && gs_table_find(&books->placed, placed_key(library, GS_LIBRARY_ALL, context)));
+               (code && gs_table_find(&books->placed, placed_key(number, GS_LIBRARY_ALL, context)));
   if (!there) {
     uint32_t parts = part != GS_LIBRARY_ALL && known->parts > 0 ? known->parts : 1;
     fresh.bytes = code ? (known->code + parts - 1) / parts : known->data;
@@ -57,6 +60,7 @@ static CUresult place_one(uint64_t library, uint64_t part, CUcontext context, in
   gs_table_unlock(&books->libraries);
   if (there)
     return CUDA_SUCCESS;
+  brought->number = number;
   CUresult result = gs_code_take(context, ordinal, fresh.bytes);
   *placed = result == CUDA_SUCCESS;
   if (result != CUDA_SUCCESS)
@@ -64,33 +68,41 @@ static CUresult place_one(uint64_t library, uint64_t part, CUcontext context, in
   return result;
 }
 
-static void take_away(uint64_t library, uint64_t part, CUcontext context) {
+static void take_away(uint64_t number, uint64_t part, CUcontext context) {
   struct gs_placed gone;
-  if (gs_table_take(&gs_books()->placed, placed_key(library, part, context), &gone))
+  if (gs_table_take(&gs_books()->placed, placed_key(number, part, context), &gone))
     gs_code_give(context, gone.bytes);
 }
 
-void gs_library_undo(uint64_t library, uint64_t part, CUcontext context, struct gs_brought brought) {
+void gs_library_undo(uint64_t part, CUcontext context, struct gs_brought brought) {
   if (brought.code)
-    take_away(library, part, context);
+    take_away(brought.number, part, context);
   if (brought.variables)
-    take_away(library, library, context);
+    take_away(brought.number, brought.number, context);
 }
 
 /* The part is about to be used in context, and with it the library's variables. */
 CUresult gs_library_place(uint64_t library, uint64_t part, CUcontext context, int ordinal, struct gs_brought *brought) {
   *brought = (struct gs_brought){0};
-  CUresult result = place_one(library, library, context, ordinal, &brought->variables);
+  CUresult result = place_one(library, false, library, context, ordinal, brought, &brought->variables);
   if (result == CUDA_SUCCESS && part != library)
-    result = place_one(library, part, context, ordinal, &brought->code);
+    result = place_one(library, true, part, context, ordinal, brought, &brought->code);
   if (result != CUDA_SUCCESS)
-    gs_library_undo(library, part, context, *brought);
+    gs_library_undo(part, context, *brought);
   return result;
 }
 
+/* The newest of that handle. */
 uint64_t gs_library_of(uint64_t kernel) {
-  struct gs_kernel known;
-  return gs_table_copy(&gs_books()->kernels, kernel, &known) ? known.library : 0;
+  const struct gs_kernel *each = NULL, *newest = NULL;
+  const struct gs_table *kernels = &gs_books()->kernels;
+  gs_table_lock(&gs_books()->kernels);
+  while ((each = gs_table_same(kernels, kernel, each)))
+    if (!newest || each->number > newest->number)
+      newest = each;
+  uint64_t library = newest ? newest->library : 0;
+  gs_table_unlock(&gs_books()->kernels);
+  return library;
 }
 
 CUresult gs_kernel_placed(CUfunction kernel, CUcontext context, int ordinal, bool *of_library) {
@@ -106,28 +118,33 @@ CUcontext gs_function_context(CUfunction function) {
   if (gs_library_of((uintptr_t)function) || !gs_real_has(GS_INDEX_cuFuncGetModule) ||
       gs_real.cuFuncGetModule(&module, function) != CUDA_SUCCESS)
     return NULL;
-  return gs_table_copy(&gs_books()->modules, (uintptr_t)module, &known) ? known.context : NULL;
+  return gs_life_copy(&gs_books()->modules, (uintptr_t)module, &known) ? known.context : NULL;
 }
 
 void gs_library_kernel(CUkernel kernel, CUlibrary library) {
   struct gs_table *kernels = &gs_books()->kernels;
+  const struct gs_kernel *each = NULL;
   if (!kernel || !gs_table_room(kernels, 1))
     return;
   gs_table_lock(kernels);
-  if (!gs_table_find(kernels, (uintptr_t)kernel))
-    gs_table_add(kernels, &(struct gs_kernel){(uintptr_t)kernel, (uintptr_t)library});
+  const struct gs_library *of = gs_life_find(&gs_books()->libraries, (uintptr_t)library);
+  uint64_t number = of ? of->number : 0;
+  while ((each = gs_table_same(kernels, (uintptr_t)kernel, each)) && each->number != number)
+    ;
+  if (!each)
+    gs_table_add(kernels, &(struct gs_kernel){(uintptr_t)kernel, (uintptr_t)library, number});
   gs_table_unlock(kernels);
 }
 
-/* Removes one placed part of the library from the books; false: there is none. */
-static bool next_place(uint64_t library, struct gs_placed *out) {
+/* Removes one placed part of the library of this number from the books; false: there is none. */
+static bool next_place(uint64_t number, struct gs_placed *out) {
   struct gs_table *placed = &gs_books()->placed;
   uint32_t at = 0;
   struct gs_placed *one;
   bool found = false;
   gs_table_lock(placed);
   while (!found && (one = gs_table_next(placed, &at)))
-    if ((found = one->library == library)) {
+    if ((found = one->library == number)) {
       *out = *one;
       gs_table_remove(placed, one);
     }
@@ -135,8 +152,8 @@ static bool next_place(uint64_t library, struct gs_placed *out) {
   return found;
 }
 
-void gs_library_gone(uint64_t library) {
+void gs_library_gone(uint64_t number) {
   struct gs_placed where;
-  while (next_place(library, &where))
+  while (next_place(number, &where))
     gs_code_give(where.context, where.bytes);
 }

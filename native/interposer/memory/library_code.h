@@ -9,14 +9,15 @@ enum { GS_LIBRARY_ALL = 0 /* as `part`: all code of the library */ };
 /* Which parts a use has loaded into a context that did not have them before. */
 struct gs_brought {
   bool variables, code;
+  uint64_t number; /* the library's */
 };
 /* A part (a kernel; GS_LIBRARY_ALL; or the library itself, meaning only its variables) is about to be used in context,
  * and the library's variables with it: reserves what was not there yet. */
 CUresult gs_library_place(uint64_t library, uint64_t part, CUcontext context, int ordinal, struct gs_brought *brought);
 /* The part was not used after all: gives back what gs_library_place reserved. */
-void gs_library_undo(uint64_t library, uint64_t part, CUcontext context, struct gs_brought brought);
-/* The library was unloaded: gives back what it took. */
-void gs_library_gone(uint64_t library);
+void gs_library_undo(uint64_t part, CUcontext context, struct gs_brought brought);
+/* The library of this number was unloaded: gives back what it took. */
+void gs_library_gone(uint64_t number);
 
 /* The driver returned this kernel of the library. */
 void gs_library_kernel(CUkernel kernel, CUlibrary library);

@@ -83,8 +83,6 @@ void gs_objects_unlock(const uint64_t *freed) {
     gs_give_back(ordinal, freed[ordinal]);
 }
 
-uint64_t gs_next_call(void) { return __atomic_add_fetch(&gs_books()->calls, 1, __ATOMIC_RELAXED); }
-
 void gs_used(struct gs_table *table, uint64_t key) {
   struct gs_used *known = gs_table_find(table, key);
   if (known)

@@ -9,6 +9,7 @@
 #define GPUSHARE_MEMORY_OBJECTS_H
 
 #include "interposer/memory/books.h"
+#include "interposer/memory/life.h"
 
 void gs_objects_lock(void);
 /* Unlocks, and gives back what ended: bytes, by ordinal. */
@@ -32,7 +33,6 @@ bool gs_unused(struct gs_table *table, uint64_t key);
 
 /* ---- without it ---- */
 
-uint64_t gs_next_call(void);
 /* gs_making_wait for calls that make objects, handles, mappings or bindings. */
 void gs_objects_wait(uint32_t begun, bool (*known)(void *with), void *with);
 

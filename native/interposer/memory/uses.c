@@ -3,13 +3,26 @@
 #include "interposer/memory/handles.h"
 #include "interposer/memory/mappings.h"
 
-bool gs_use_begin(struct gs_use *use, uint64_t handle, uint64_t other, uint64_t address) {
+static bool room_for(unsigned makes) {
   struct gs_books *books = gs_books();
-  struct gs_table *tables[] = {&books->objects, &books->handles,      &books->mappings,      &books->bindings,
-                               &books->exports, &books->used_handles, &books->used_addresses};
-  for (unsigned i = 0; i < sizeof tables / sizeof *tables; i++)
-    if (!gs_table_room(tables[i], 2))
+  const struct {
+    unsigned of;
+    struct gs_table *table;
+  } needs[] = {
+      {GS_MAKES_HANDLE, &books->objects},   {GS_MAKES_HANDLE, &books->handles}, {GS_MAKES_MAPPING, &books->mappings},
+      {GS_MAKES_BINDING, &books->bindings}, {GS_MAKES_EXPORT, &books->exports}, {~0u, &books->used_handles},
+      {~0u, &books->used_addresses},
+  };
+  for (unsigned i = 0; i < sizeof needs / sizeof *needs; i++)
+    if (makes & needs[i].of && !gs_table_room(needs[i].table, 1))
       return false;
+  return true;
+}
+
+bool gs_use_begin(struct gs_use *use, unsigned makes, uint64_t handle, uint64_t other, uint64_t address) {
+  struct gs_books *books = gs_books();
+  if (!room_for(makes))
+    return false;
   *use = (struct gs_use){.handle = handle, .other = other, .address = address, .call = gs_next_call()};
   use->begun = gs_making_begin(&books->objects_made);
   gs_objects_lock();

@@ -13,8 +13,11 @@ struct gs_use {
   uint32_t begun;
 };
 
+/* What a call may add to the books. */
+enum gs_makes { GS_MAKES_HANDLE = 1, GS_MAKES_MAPPING = 2, GS_MAKES_BINDING = 4, GS_MAKES_EXPORT = 8 };
+
 /* To be called before the driver; makes room for what the call may record. False: out of memory, and nothing began. */
-bool gs_use_begin(struct gs_use *use, uint64_t handle, uint64_t other, uint64_t address);
+bool gs_use_begin(struct gs_use *use, unsigned makes, uint64_t handle, uint64_t other, uint64_t address);
 void gs_use_end(struct gs_use *use);
 
 /* ---- within a use, after the driver's call succeeded ---- */

@@ -5,6 +5,7 @@
 
 #include "interposer/memory/books.h"
 #include "interposer/memory/kernels.h"
+#include "interposer/memory/life.h"
 #include "interposer/memory/mappings.h"
 #include "interposer/memory/pool_blocks.h"
 #include "interposer/memory/pool_charge.h"
@@ -36,7 +37,9 @@ static CUresult begin(const CUcontext *out, CUdevice device, int *ordinal, uint6
   *bytes = 0;
   if (!out)
     return CUDA_SUCCESS; /* the driver's to refuse */
-  if (gs_device_ordinal(device) != GS_NO_DEVICE && !gs_table_room(&gs_books()->contexts, 1))
+  struct gs_books *books = gs_books();
+  if (gs_device_ordinal(device) != GS_NO_DEVICE &&
+      (!gs_table_room(&books->contexts, 1) || !gs_table_room(&books->replaced, 1)))
     return CUDA_ERROR_OUT_OF_MEMORY;
   return gs_context_reserve(device, ordinal, bytes);
 }
@@ -50,6 +53,7 @@ static void context_gone(CUcontext context, int ordinal) {
   gs_greens_remove(context);
   gs_device_context_forget();
   gs_pools_context_gone(context);
+  gs_life_context_ended(context);
   gs_buffers_context_gone(context);
   gs_books_drop_context(context, bytes);
   for (int i = 0; i < GS_MAX_DEVICES; i++)
@@ -71,8 +75,10 @@ static void created(CUcontext context, int ordinal, uint64_t bytes) {
   static uint64_t numbers; /* under gone_lock */
   struct gs_ending before;
   gs_lock(&gs_process->gone_lock);
-  if (created_here(context, &before))
+  if (created_here(context, &before)) {
     context_gone(context, before.ordinal);
+    gs_table_put(&gs_books()->replaced, &(struct gs_replaced){before.number});
+  }
   gs_table_put(
       &gs_books()->contexts,
       &(struct gs_created){
@@ -112,7 +118,11 @@ CUresult gs_do_context_create(const struct gs_call *call, CUcontext *context, CU
     return flags_known(flags) && affinity_known(affinity, affinities, device)
                ? result
                : let_refuse(gs_call(call), context, result);
+  uint32_t begun = gs_making_begin(&gs_books()->contexts_made);
   result = gs_call(call);
+  if (ordinal != GS_NO_DEVICE && result == CUDA_SUCCESS)
+    created(*context, ordinal, bytes);
+  gs_making_end(&gs_books()->contexts_made, begun);
   if (ordinal == GS_NO_DEVICE)
     return result;
   if (result != CUDA_SUCCESS) {
@@ -120,7 +130,6 @@ CUresult gs_do_context_create(const struct gs_call *call, CUcontext *context, CU
     gs_files_mention("cuCtxCreate", result);
     return result;
   }
-  created(*context, ordinal, bytes);
   gs_trace(GS_TRACE_CONTEXT_MADE, ordinal, bytes, gs_held(ordinal));
   gs_time_start(ordinal);
   return result;
@@ -155,19 +164,39 @@ static int32_t hold(const struct gs_ending *context, int32_t by) {
   return holders;
 }
 
+static bool is_created(void *context) {
+  struct gs_ending found;
+  return created_here(*(CUcontext *)context, &found);
+}
+
+/* Which context a call ended that was made for `ending`: another one if another call had ended that before, and the
+ * driver gave its handle out again. False: it is out of the books already. With gone_lock. */
+static bool ended_which(const struct gs_ending *ending, struct gs_ending *which) {
+  struct gs_replaced replaced;
+  if (created_here(ending->context, which) && which->number == ending->number)
+    return true;
+  if (gs_table_take(&gs_books()->replaced, ending->number, &replaced))
+    return false;
+  return created_here(ending->context, which);
+}
+
 CUresult gs_do_context_end(const struct gs_call *call, CUcontext context, bool last) {
-  struct gs_ending ending, now;
-  if (!created_here(context, &ending))
-    return gs_call(call);
-  gs_context_ending(&ending);
+  struct gs_ending ending = {.context = context, .ordinal = GS_NO_DEVICE}, now;
+  bool began = created_here(context, &ending);
+  if (began)
+    gs_context_ending(&ending);
   CUresult result = gs_call(call);
+  bool gone = result == CUDA_SUCCESS;
+  if (gone)
+    gs_making_wait(&gs_books()->contexts_made, GS_NOT_MAKING, is_created, &context);
   gs_lock(&gs_process->gone_lock);
-  bool known = created_here(context, &now) && now.number == ending.number;
-  bool lives = result != CUDA_SUCCESS || (!last && hold(&ending, -1) > 0);
+  bool known = gone ? ended_which(&ending, &now) : created_here(context, &now) && now.number == ending.number;
+  bool lives = !gone || (known && !last && hold(&now, -1) > 0);
   if (known && !lives)
-    context_gone(context, ending.ordinal);
+    context_gone(context, now.ordinal);
   gs_unlock(&gs_process->gone_lock);
-  gs_context_ended(&ending, known && lives);
+  if (began)
+    gs_context_ended(&ending, known && lives);
   return result;
 }
 
@@ -211,8 +240,8 @@ static uint64_t id_of(CUcontext context) {
 static void primary_gone(int ordinal) {
   gs_lock(&gs_process->gone_lock);
   context_gone(gs_process->primary[ordinal], ordinal);
-  gs_unlock(&gs_process->gone_lock);
   gs_process->primary[ordinal] = NULL;
+  gs_unlock(&gs_process->gone_lock);
 }
 
 /* The driver returns the same handle again. */

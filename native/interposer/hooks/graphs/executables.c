@@ -86,28 +86,53 @@ bool gs_graph_look(CUgraph graph, struct gs_graph_need *need) {
 
 static uint64_t key_of(CUgraphExec graph, int ordinal) { return (uint64_t)(uintptr_t)graph << 4 | (unsigned)ordinal; }
 
-void gs_graph_remember(CUgraphExec graph, const struct gs_graph_need *need) {
-  for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
+void gs_graph_announce(struct gs_maker *maker) {
+  __atomic_fetch_add(&gs_process->graphs, 1, __ATOMIC_SEQ_CST);
+  gs_maker_begin(maker, &gs_books()->graphs_made, NULL);
+}
+
+void gs_graph_remember(const struct gs_maker *maker, CUgraphExec graph, const struct gs_graph_need *need) {
+  for (int ordinal = 0; ordinal < GS_MAX_DEVICES && graph; ordinal++)
     if (need->devices >> ordinal & 1)
       gs_table_put(&gs_books()->graphs, &(struct gs_graph){.key = key_of(graph, ordinal),
                                                            .bytes = need->bytes[ordinal],
                                                            .collectives = need->collectives[ordinal]});
-  __atomic_fetch_add(&gs_process->graphs, 1, __ATOMIC_RELEASE);
+  if (!graph)
+    __atomic_fetch_sub(&gs_process->graphs, 1, __ATOMIC_RELEASE);
+  gs_maker_end(maker);
 }
 
-void gs_graph_find(CUgraphExec graph, struct gs_graph_need *need) {
-  struct gs_table *graphs = &gs_books()->graphs;
-  need->devices = need->growing = 0;
-  gs_table_lock(graphs);
+/* Returns the devices on which it needs something. With the lock held. */
+static uint32_t devices_of(CUgraphExec graph, struct gs_graph_need *need) {
+  uint32_t devices = 0;
   for (uint32_t ordinal = 0; ordinal < gs_process->ndevices; ordinal++) {
-    const struct gs_graph *known = gs_table_find(graphs, key_of(graph, (int)ordinal));
+    const struct gs_graph *known = gs_life_find(&gs_books()->graphs, key_of(graph, (int)ordinal));
     if (!known)
       continue;
-    need->devices |= 1u << ordinal;
+    devices |= 1u << ordinal;
     need->bytes[ordinal] = known->bytes;
     need->collectives[ordinal] = known->collectives;
   }
-  gs_table_unlock(graphs);
+  return devices;
+}
+
+struct sought {
+  CUgraphExec graph;
+  struct gs_graph_need *need;
+};
+
+static bool is_known(void *with) {
+  const struct sought *sought = with;
+  gs_table_lock(&gs_books()->graphs);
+  sought->need->devices = devices_of(sought->graph, sought->need);
+  gs_table_unlock(&gs_books()->graphs);
+  return sought->need->devices != 0;
+}
+
+/* One that is not known needs nothing, unless it is in the making. */
+void gs_graph_find(CUgraphExec graph, struct gs_graph_need *need) {
+  need->growing = 0;
+  gs_making_wait(&gs_books()->graphs_made, GS_NOT_MAKING, is_known, &(struct sought){graph, need});
 }
 
 void gs_graph_recount(CUgraphExec graph, int ordinal, int64_t more) {
@@ -117,7 +142,7 @@ void gs_graph_recount(CUgraphExec graph, int ordinal, int64_t more) {
     return;
   gs_graph_find(graph, &need);
   gs_table_lock(graphs);
-  struct gs_graph *known = gs_table_find(graphs, key_of(graph, ordinal));
+  struct gs_graph *known = gs_life_find(graphs, key_of(graph, ordinal));
   if (known)
     known->collectives = (uint32_t)(known->collectives + more > 0 ? known->collectives + more : 0);
   else if (more > 0)
@@ -127,11 +152,43 @@ void gs_graph_recount(CUgraphExec graph, int ordinal, int64_t more) {
     __atomic_fetch_add(&gs_process->graphs, 1, __ATOMIC_RELEASE);
 }
 
-void gs_graph_forget(CUgraphExec graph) {
-  struct gs_graph gone;
+uint64_t gs_graph_leaves(CUgraphExec graph) {
+  struct gs_table *graphs = &gs_books()->graphs;
+  uint64_t call = gs_next_call();
+  gs_table_lock(graphs);
+  for (uint32_t ordinal = 0; ordinal < gs_process->ndevices; ordinal++) {
+    struct gs_graph *known = gs_life_find(graphs, key_of(graph, (int)ordinal));
+    if (known && known->life.moment == GS_LIVE)
+      known->life = (struct gs_life){.moment = GS_LEAVING, .call = call};
+  }
+  gs_table_unlock(graphs);
+  return call;
+}
+
+/* Those that began to leave with the call; if another call ended them, any. */
+static struct gs_graph *left_by(uint64_t key, uint64_t call) {
+  struct gs_graph *each = NULL;
+  while ((each = gs_table_same(&gs_books()->graphs, key, each)) && each->life.call != call)
+    ;
+  return each;
+}
+
+void gs_graph_left(CUgraphExec graph, uint64_t call, bool ended) {
+  struct gs_table *graphs = &gs_books()->graphs;
   bool known = false;
-  for (uint32_t ordinal = 0; ordinal < gs_process->ndevices; ordinal++)
-    known = gs_table_take(&gs_books()->graphs, key_of(graph, (int)ordinal), &gone) || known;
+  gs_table_lock(graphs);
+  for (uint32_t ordinal = 0; ordinal < gs_process->ndevices; ordinal++) {
+    uint64_t key = key_of(graph, (int)ordinal);
+    struct gs_graph *mine = left_by(key, call);
+    if (mine && !ended)
+      mine->life = (struct gs_life){.moment = GS_LIVE};
+    if (!mine && ended)
+      mine = gs_life_find(graphs, key);
+    known = known || (mine && ended);
+    if (mine && ended)
+      gs_table_remove(graphs, mine);
+  }
+  gs_table_unlock(graphs);
   if (known)
     __atomic_fetch_sub(&gs_process->graphs, 1, __ATOMIC_RELEASE);
 }

@@ -2,6 +2,7 @@
 #ifndef GPUSHARE_GRAPH_EXECUTABLES_H
 #define GPUSHARE_GRAPH_EXECUTABLES_H
 
+#include "interposer/memory/life.h"
 #include "interposer/process/process.h"
 
 /* What a launch of a graph needs on each device. */
@@ -20,10 +21,14 @@ bool gs_graph_look(CUgraph graph, struct gs_graph_need *need);
 /* Adds a kernel node to the count if it is a collective. */
 void gs_graph_collective(CUgraphNode node, struct gs_graph_need *need);
 
-/* Stores, finds and removes the need of an executable graph. */
-void gs_graph_remember(CUgraphExec graph, const struct gs_graph_need *need);
+/* Around the call that makes an executable graph; NULL: it made none. */
+void gs_graph_announce(struct gs_maker *maker);
+void gs_graph_remember(const struct gs_maker *maker, CUgraphExec graph, const struct gs_graph_need *need);
+/* Finds the need of an executable graph. */
 void gs_graph_find(CUgraphExec graph, struct gs_graph_need *need);
-void gs_graph_forget(CUgraphExec graph);
+/* Around the call that destroys an executable graph. The first returns the number of the call, for the second. */
+uint64_t gs_graph_leaves(CUgraphExec graph);
+void gs_graph_left(CUgraphExec graph, uint64_t call, bool ended);
 /* Adds `more`, which may be negative, to the graph's number of collectives on a device. */
 void gs_graph_recount(CUgraphExec graph, int ordinal, int64_t more);
 /* Whether any executable graph needs something; in most processes none does. */

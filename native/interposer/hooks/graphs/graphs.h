@@ -71,6 +71,7 @@ struct gs_around_instantiate {
   CUgraphExec *made;
   bool uploads; /* the graph's memory is allocated at once */
   struct gs_growing growing;
+  struct gs_maker maker;
   struct gs_graph_need need;
 };
 CUresult gs_before_instantiate(struct gs_around_instantiate *around, CUgraphExec *made, CUgraph graph,
@@ -80,6 +81,7 @@ CUresult gs_after_instantiate(struct gs_around_instantiate *around, CUresult res
 struct gs_around_graph_ends {
   struct gs_around_graph_changed changed;
   CUgraphExec graph;
+  uint64_t call;
   struct gs_graph_need need;
 };
 CUresult gs_before_graph_ends(struct gs_around_graph_ends *around, CUgraphExec graph);

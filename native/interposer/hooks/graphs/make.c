@@ -25,6 +25,8 @@ CUresult gs_before_instantiate(struct gs_around_instantiate *around, CUgraphExec
     result = CUDA_ERROR_OUT_OF_MEMORY;
   if (result != CUDA_SUCCESS)
     gs_implicit_end(&around->growing, false);
+  else if (around->need.devices)
+    gs_graph_announce(&around->maker);
   return result;
 }
 
@@ -32,8 +34,7 @@ CUresult gs_after_instantiate(struct gs_around_instantiate *around, CUresult res
   gs_implicit_end(&around->growing, result == CUDA_SUCCESS);
   if (around->need.devices == 0)
     return result;
-  if (result == CUDA_SUCCESS)
-    gs_graph_remember(*around->made, &around->need);
+  gs_graph_remember(&around->maker, result == CUDA_SUCCESS ? *around->made : NULL, &around->need);
   if (around->uploads)
     gs_graph_memory_end(&around->need);
   return result;
@@ -41,22 +42,21 @@ CUresult gs_after_instantiate(struct gs_around_instantiate *around, CUresult res
 
 /* ---- what gives memory back -------------------------------------------------------------------------------------- */
 
-/* The handle can be reused for another graph as soon as the driver has destroyed this one. */
 CUresult gs_before_graph_ends(struct gs_around_graph_ends *around, CUgraphExec graph) {
   CUresult result = gs_before_graph_changed(&around->changed, graph);
   around->need.devices = 0;
   around->graph = graph;
   if (around->changed.active && gs_graphs_known()) {
     gs_graph_find(graph, &around->need);
-    gs_graph_forget(graph);
+    around->call = gs_graph_leaves(graph);
   }
   return result;
 }
 
 CUresult gs_after_graph_ends(struct gs_around_graph_ends *around, CUresult result) {
   gs_after_graph_changed(&around->changed, result);
-  if (around->need.devices && result != CUDA_SUCCESS)
-    gs_graph_remember(around->graph, &around->need);
+  if (around->need.devices)
+    gs_graph_left(around->graph, around->call, result == CUDA_SUCCESS);
   if (around->changed.active && result == CUDA_SUCCESS)
     gs_graph_nodes_gone(around->graph);
   for (int ordinal = 0; ordinal < GS_MAX_DEVICES && result == CUDA_SUCCESS; ordinal++)
