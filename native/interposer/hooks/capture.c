@@ -4,6 +4,7 @@
 #include "interposer/time/capture.h"
 #include "interposer/time/contexts.h"
 #include "interposer/time/streams.h"
+#include "interposer/time/waits.h"
 
 CUresult gs_before_capture_begin(struct gs_around_capture_begin *around, CUstream stream) {
   struct gs_time *time = gs_time();
@@ -44,6 +45,19 @@ CUresult gs_after_capture_end(struct gs_around_capture_end *around, CUresult res
   /* A failed end leaves the capture open (wrong thread) or closed (invalidated): ask the driver. */
   if (around->active && (result == CUDA_SUCCESS || !gs_stream_capturing(around->stream)))
     gs_capture_close(gs_time(), around->stream);
+  return result;
+}
+
+CUresult gs_before_event_awaited(struct gs_around_event_awaited *around, CUstream stream) {
+  CUresult result = CUDA_SUCCESS;
+  around->joins = gs_enter(&result) && gs_capture_joins();
+  gs_stream_clouded(stream);
+  return result;
+}
+
+CUresult gs_after_event_awaited(struct gs_around_event_awaited *around, CUresult result) {
+  if (around->joins)
+    gs_capture_joined();
   return result;
 }
 

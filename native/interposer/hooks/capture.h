@@ -19,6 +19,14 @@ struct gs_around_capture_end {
 CUresult gs_before_capture_end(struct gs_around_capture_end *around, CUstream stream);
 CUresult gs_after_capture_end(struct gs_around_capture_end *around, CUresult result);
 
+/* A stream that waits for an event of a capture belongs to the capture from then on. The call takes no device time and
+ * never waits for a lease. */
+struct gs_around_event_awaited {
+  bool joins;
+};
+CUresult gs_before_event_awaited(struct gs_around_event_awaited *around, CUstream stream);
+CUresult gs_after_event_awaited(struct gs_around_event_awaited *around, CUresult result);
+
 struct gs_around_stream_gone {
   bool active;
   CUstream stream;

@@ -46,7 +46,8 @@ uint64_t gs_queue_expected_end(const struct gs_meter *meter, const struct gs_que
   begin = begin_of_oldest(queue, &own);
   had = now > begin ? (uint64_t)gs_meter_resident(meter, begin, now, 1) : 0;
   if (had > own) /* already late: the later it is, the longer it is expected to take */
-    return now + (uint64_t)maximum((double)(had - own) / 2, (double)rest);
+    return now + GS_METER_OVERDUE_NS +
+           (uint64_t)maximum((double)(had - own) / 2, rest > own ? (double)(rest - own) : 0);
   end = (now > begin ? now : begin) + (own - had) + (rest > own ? rest - own : 0);
   return end > queue->end ? end : queue->end;
 }

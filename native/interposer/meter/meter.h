@@ -74,8 +74,9 @@ enum {
    * chosen so that the program cannot know which. */
   GS_METER_UNPROVEN_NS = 250000,
   GS_METER_CHECKED = 16,
-  GS_METER_HELD = 1,      /* this bit of a lease word: leased */
-  GS_METER_RISK_SHARE = 8 /* this many launches of functions never observed fill the bound on work in flight */
+  GS_METER_OVERDUE_NS = 200000, /* work behind an overdue mark is said to take at least this much longer */
+  GS_METER_HELD = 1,            /* this bit of a lease word: leased */
+  GS_METER_RISK_SHARE = 8       /* this many launches of functions never observed fill the bound on work in flight */
 };
 
 /* A function, graph or kind of fill. Table entries are reused: store the key together with a pointer. */
@@ -294,7 +295,7 @@ static inline double gs_meter_inflight(const struct gs_meter *meter, double boun
 /* The same for one queue, without work that must be done by now although no mark has shown it. */
 double gs_queue_inflight(const struct gs_queue *queue, double bound, uint64_t now);
 /* When the queue is expected to be empty if it has the device to itself from now on; if the oldest mark is overdue,
- * half its delay is added. 0: nothing in flight. */
+ * half its delay and GS_METER_OVERDUE_NS are added. 0: nothing in flight. */
 uint64_t gs_queue_expected_end(const struct gs_meter *meter, const struct gs_queue *queue, uint64_t now);
 
 /* Whether the oldest mark is overdue by more than `patience` and by more than it was expected to take, counting only

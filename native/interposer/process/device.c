@@ -104,8 +104,13 @@ int gs_context_device(CUcontext context) {
   CUcontext current = NULL;
   CUdevice device;
   context = gs_context_owner(context); /* a green context may be current in one thread only */
-  if (!context || (gs_real.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context))
+  if (!context)
     return gs_current_device();
+  if (gs_real.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context) {
+    int ordinal = gs_current_device();
+    if (ordinal != GS_NO_DEVICE)
+      return ordinal; /* else a callback, perhaps, where the driver answers only about handles */
+  }
   if (gs_real_has(GS_INDEX_cuCtxGetDevice_v2))
     return gs_real.cuCtxGetDevice_v2(&device, context) == CUDA_SUCCESS ? gs_device_ordinal(device) : GS_NO_DEVICE;
   /* drivers before CUDA 13 give the device of the current context only */

@@ -48,14 +48,25 @@ static void let_readers_finish(struct gs_time *time) {
 }
 
 /* The handle of a per-thread stream does not identify it; the thread does. */
-static int32_t thread_of(CUstream stream) { return stream == CU_STREAM_PER_THREAD ? (int32_t)syscall(SYS_gettid) : 0; }
+static uint64_t key_of(CUstream stream) {
+  return stream == CU_STREAM_PER_THREAD ? (uint64_t)syscall(SYS_gettid) : (uintptr_t)stream;
+}
 
-/* Under `tables`. */
-static struct gs_origin *origin_of(struct gs_time *time, CUstream stream, int32_t thread) {
-  for (uint32_t i = 0; i < GS_TIME_CAPTURES; i++)
-    if (time->origin[i].stream == stream && (!stream || time->origin[i].thread == thread))
-      return &time->origin[i];
-  return NULL;
+bool gs_capture_joins(void) {
+  struct gs_time *time = gs_time();
+  if (!time || __atomic_load_n(&time->captures, __ATOMIC_SEQ_CST) == 0)
+    return false;
+  __atomic_add_fetch(&time->joining, 1, __ATOMIC_SEQ_CST);
+  let_readers_finish(time);
+  return true;
+}
+
+void gs_capture_joined(void) { __atomic_sub_fetch(&gs_time()->joining, 1, __ATOMIC_SEQ_CST); }
+
+bool gs_capture_may_ask(CUstream handle) {
+  struct gs_time *time = gs_time();
+  return __atomic_load_n(&time->captures, __ATOMIC_SEQ_CST) == 0 ||
+         (__atomic_load_n(&time->joining, __ATOMIC_SEQ_CST) == 0 && !gs_stream_capturing(handle));
 }
 
 void gs_capture_begins(struct gs_time *time) {
@@ -64,40 +75,55 @@ void gs_capture_begins(struct gs_time *time) {
   let_readers_finish(time);
 }
 
+static void closed(struct gs_time *time, CUstream stream) {
+  uint32_t open = __atomic_sub_fetch(&time->captures, 1, __ATOMIC_SEQ_CST);
+  gs_trace(GS_TRACE_CAPTURE_ENDED, GS_NO_DEVICE, open, (uintptr_t)stream);
+}
+
 void gs_capture_none(struct gs_time *time) { __atomic_sub_fetch(&time->captures, 1, __ATOMIC_SEQ_CST); }
 
-/* Without a place it counts as open for ever, which is slow but safe. */
+/* Without memory it counts as open for ever, which is slow but safe. */
 void gs_capture_open(struct gs_time *time, CUstream stream, CUcontext context) {
+  struct gs_origin origin = {key_of(stream), stream, context}, *before;
   gs_latch_take(&time->tables);
-  struct gs_origin *origin = origin_of(time, NULL, 0);
-  if (origin)
-    *origin = (struct gs_origin){stream, context, thread_of(stream)};
+  /* whatever ended the stream's last capture, it has ended */
+  before = gs_table_find(&time->origins, origin.key);
+  if (before) {
+    *before = origin;
+    __atomic_sub_fetch(&time->captures, 1, __ATOMIC_SEQ_CST);
+  } else if (gs_table_room(&time->origins, 1)) {
+    gs_table_add(&time->origins, &origin);
+  }
   gs_latch_drop(&time->tables);
   gs_trace(GS_TRACE_CAPTURE_BEGAN, GS_NO_DEVICE, __atomic_load_n(&time->captures, __ATOMIC_RELAXED), (uintptr_t)stream);
 }
 
-/* Under `tables`. */
-static void close_origin(struct gs_time *time, struct gs_origin *origin) {
-  uint32_t open = __atomic_sub_fetch(&time->captures, 1, __ATOMIC_SEQ_CST);
-  gs_trace(GS_TRACE_CAPTURE_ENDED, GS_NO_DEVICE, open, (uintptr_t)origin->stream);
-  origin->stream = NULL;
-}
-
 void gs_capture_close(struct gs_time *time, CUstream stream) {
-  struct gs_origin *origin;
+  struct gs_origin origin;
   gs_latch_take(&time->tables);
-  if ((origin = origin_of(time, stream, thread_of(stream))))
-    close_origin(time, origin);
+  if (gs_table_take(&time->origins, key_of(stream), &origin))
+    closed(time, stream);
   gs_latch_drop(&time->tables);
 }
 
-void gs_captures_gone(CUcontext context) {
-  struct gs_time *time = gs_time();
-  for (uint32_t i = 0; i < GS_TIME_CAPTURES; i++) {
-    struct gs_origin *origin = &time->origin[i];
-    if (origin->stream && (origin->context == context || gs_context_owner(origin->context) == context))
-      close_origin(time, origin);
-  }
+static bool of_context(const void *record, void *context) {
+  const struct gs_origin *origin = record;
+  bool gone = origin->context == context || gs_context_owner(origin->context) == context;
+  if (gone)
+    closed(gs_time(), origin->stream);
+  return gone;
+}
+
+void gs_captures_gone(CUcontext context) { gs_table_drop(&gs_time()->origins, of_context, context); }
+
+static bool of_dead_thread(const void *record, void *unused) {
+  const struct gs_origin *origin = record;
+  bool gone = origin->stream == CU_STREAM_PER_THREAD && syscall(SYS_tgkill, getpid(), (int)origin->key, 0) < 0 &&
+              errno == ESRCH;
+  (void)unused;
+  if (gone)
+    closed(gs_time(), origin->stream);
+  return gone;
 }
 
 void gs_captures_check(void) {
@@ -106,11 +132,7 @@ void gs_captures_check(void) {
   if (__atomic_load_n(&time->captures, __ATOMIC_ACQUIRE) == 0)
     return;
   gs_latch_take(&time->tables);
-  for (uint32_t i = 0; i < GS_TIME_CAPTURES; i++) {
-    struct gs_origin *origin = &time->origin[i];
-    if (origin->stream && origin->thread && syscall(SYS_tgkill, getpid(), origin->thread, 0) < 0 && errno == ESRCH)
-      close_origin(time, origin);
-  }
+  gs_table_drop(&time->origins, of_dead_thread, NULL);
   gs_latch_drop(&time->tables);
   errno = saved;
 }

@@ -19,6 +19,14 @@ int gs_capture_mode_push(void);
 
 void gs_capture_mode_pop(int previous);
 
+/* To be called around a call that may draw a stream into an open capture. True: gs_capture_joined has to be called. */
+bool gs_capture_joins(void);
+void gs_capture_joined(void);
+
+/* Whether the stream, of the current context, may be asked something without harm to any capture. Called with `reaping`
+ * of its device held, until the question is answered. */
+bool gs_capture_may_ask(CUstream handle);
+
 /* A capture is about to begin and counts as open from now on. Must be followed by one of the two functions below. */
 void gs_capture_begins(struct gs_time *time);
 /* The capture began in the stream, which belongs to this context. */

@@ -1,6 +1,7 @@
 #include "interposer/time/contexts.h"
 
 #include "interposer/process/greens.h"
+#include "interposer/time/active.h"
 #include "interposer/time/capture.h"
 #include "interposer/time/marks.h"
 #include "interposer/time/repeat.h"
@@ -14,17 +15,20 @@ static void new_generation(struct gs_time *time) {
 void gs_stream_ending(CUstream handle) {
   struct gs_time *time = gs_time();
   struct gs_stream *stream = gs_stream_known(handle);
-  if (!stream || gs_stream_is_default(stream->handle))
+  if (!stream || !stream->context || gs_stream_is_default(stream->handle))
     return;
   /* once retired and reaped, by any thread, the place may hold another stream */
   struct gs_time_device *device = stream->device;
   if (gs_stream_open(stream) && !gs_stream_capturing(handle))
     gs_mark_record(stream, false);
+  gs_latch_take(&device->reaping); /* waits for a thread that asks the driver about the stream */
   gs_latch_take(&time->tables);
   __atomic_store_n(&stream->retired, true, __ATOMIC_RELEASE);
   new_generation(time);
   gs_latch_drop(&time->tables);
-  gs_latch_take(&device->reaping); /* the gate's thread may be about to use the handle */
+  gs_biased_take(&device->lock);
+  gs_active_add(stream); /* whoever reaps it gives its place back */
+  gs_biased_drop(&device->lock);
   gs_latch_drop(&device->reaping);
   gs_reap(device);
 }
@@ -59,9 +63,9 @@ static void for_parts(CUcontext handle, int ordinal, void (*act)(struct gs_time 
   device = &time->device[ordinal];
   gs_latch_take(&device->reaping);
   gs_latch_take(&time->tables);
-  for (uint32_t i = 0; i < GS_TIME_CONTEXTS; i++)
-    if (part_of(&time->context[i], handle))
-      act(time, &time->context[i]);
+  for (struct gs_context *context = time->contexts; context; context = context->next)
+    if (part_of(context, handle))
+      act(time, context);
   if (act == forget)
     gs_captures_gone(handle);
   new_generation(time);

@@ -4,7 +4,7 @@
 
 #include "interposer/time/timing.h"
 
-/* An unused event of the context, which has to be current. NULL: none is free and none may be created now. */
+/* An unused event of the context, which has to be current. NULL: none is free and the driver creates none now. */
 CUevent gs_event_take(struct gs_context *context);
 
 /* Returns an event for reuse. */

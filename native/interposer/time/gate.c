@@ -4,6 +4,7 @@
 
 #include "interposer/os/system.h"
 #include "interposer/process/trace.h"
+#include "interposer/time/active.h"
 #include "interposer/time/repeat.h"
 #include "interposer/process/join.h"
 #include "interposer/time/marks.h"
@@ -141,13 +142,10 @@ uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream) {
  * shows it. Stuck streams do not count: not even CUDA can see every order between streams, and the work that they wait
  * for may be held here. Called with the lock held. */
 static double inflight(struct gs_time_device *device, double bound, uint64_t now, bool *any_stuck) {
-  struct gs_time *time = gs_time();
-  uint32_t streams = __atomic_load_n(&time->streams, __ATOMIC_ACQUIRE);
   double sum = 0;
   *any_stuck = false;
-  for (uint32_t i = 0; i < streams; i++) {
-    const struct gs_stream *stream = time->stream[i];
-    if (!stream || !gs_stream_live(stream) || stream->device != device || gs_stream_known_done(stream))
+  for (const struct gs_stream *stream = device->active; stream; stream = stream->next) {
+    if (gs_stream_known_done(stream))
       continue;
     if (gs_queue_stuck(device->meter, &stream->queue, GS_DEPENDENT_NS, now))
       *any_stuck = true;

@@ -17,15 +17,16 @@
 #include "interposer/time/gate.h"
 #include "interposer/time/gate_thread.h"
 #include "interposer/time/marks.h"
-#include "interposer/time/witness.h"
+#include "interposer/time/prove.h"
+#include "interposer/time/publish.h"
+#include "interposer/time/residency.h"
 
 enum {
   TICK_ACTIVE_NS = 50000000, /* interval of the checks of the heartbeat while the program submits */
   TICK_IDLE_NS = 500000000,
-  WATCH_NS = 20000000, /* after its last launch a device is watched for this long */
-  TICK_WATCH_NS = 2000000,
-  TICK_CONTENDED_NS = 1000000, /* if others wait: interval of updates of the estimated end */
-  POLL_IDLE_NS = 10000000, /* interval of looks at leases of an idle program where the kernel cannot wait for them */
+  POLL_IDLE_NS = 10000000,   /* interval of looks at leases of an idle program where the kernel cannot wait for them */
+  TICK_WORKING_NS = 5000000, /* while work is in flight */
+  TICK_CONTENDED_NS = GS_LOOK_NS, /* if others wait: interval of updates of the estimated end */
   DRAIN_POLL_NS = 100000,
   DRAIN_SLOW_NS = 1000000,
   DRAIN_FAST_FOR_NS = 10000000, /* a longer drain is due to a long kernel: check less often */
@@ -42,20 +43,24 @@ static bool used(const struct gs_time_device *device) {
   return __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE) != NULL;
 }
 
-/* Reaps completed marks. False once the process is exiting. */
-static bool reap(struct gs_time *time, struct gs_time_device *device) {
+/* Looks what is done: asks about work that is this much overdue, and reaps completed marks. False once the process is
+ * exiting. */
+static bool look(struct gs_time *time, struct gs_time_device *device, uint64_t patience) {
   bool go;
   gs_latch_take(&time->driving);
   go = !__atomic_load_n(&time->stop, __ATOMIC_ACQUIRE);
-  if (go)
+  if (go) {
+    if (gs_overdue(device, gs_now(), patience))
+      gs_prove(device, patience);
     gs_reap(device);
+  }
   gs_latch_drop(&time->driving);
   return go;
 }
 
 /* How long what is in flight takes beside the grant's other processes. Called with the lock held. */
 static uint64_t rest_of(struct gs_time_device *device, uint64_t now) {
-  uint32_t residents = __atomic_load_n(&device->residents, __ATOMIC_RELAXED);
+  uint32_t residents = gs_residents(device);
   return gs_rest(device, now) * (residents > 1 ? residents : 1);
 }
 
@@ -97,6 +102,23 @@ static uint64_t in_flight(struct gs_time_device *device, uint64_t now) {
 /* Work that was expected to be done is not. */
 static bool outlasts(struct gs_time_device *device) { return in_flight(device, gs_now()) >= GS_DRAINED_NS; }
 
+static bool has_to_look(const struct gs_time_device *device) {
+  uint64_t now = gs_now();
+  bool marks = __atomic_load_n(&device->meter->marks, __ATOMIC_RELAXED) > 0;
+  return __atomic_load_n(&device->blind, __ATOMIC_RELAXED) > 0 ||
+         (now - __atomic_load_n(&device->looked_at, __ATOMIC_RELAXED) >= TICK_CONTENDED_NS &&
+          (marks || gs_overdue(device, now, GS_LOOK_NS)));
+}
+
+/* How often to look at work in flight: closely where only that shows when it is done. */
+static uint64_t look_again(const struct gs_time_device *device) {
+  if (__atomic_load_n(&device->blind, __ATOMIC_RELAXED) > 0 && !gs_time()->profiled) {
+    uint64_t blind = (gs_now() - __atomic_load_n(&device->blind_since, __ATOMIC_RELAXED)) / 16;
+    return blind < DRAIN_POLL_NS ? DRAIN_POLL_NS : blind < TICK_CONTENDED_NS ? blind : TICK_CONTENDED_NS;
+  }
+  return __atomic_load_n(&device->limits->contended, __ATOMIC_RELAXED) ? TICK_CONTENDED_NS : TICK_WORKING_NS;
+}
+
 /* Checks one device; returns how long nothing has to be done for it, in ns. */
 static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint64_t tick) {
   uint32_t lease = __atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE);
@@ -115,8 +137,7 @@ static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint6
   }
   device->seen = lease;
   if (device->draining) {
-    gs_witness(time, device);
-    if (!reap(time, device))
+    if (!look(time, device, 0))
       return tick;
     again = drain(device);
     if (again)
@@ -126,13 +147,12 @@ static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint6
     return tick;
   /* A program that launches reaps its marks itself, and is delayed whenever this thread takes the meter's lock from
    * it. */
-  if (gs_now() - __atomic_load_n(&device->looked_at, __ATOMIC_RELAXED) >= TICK_CONTENDED_NS)
-    if (reap(time, device) && revoked && outlasts(device)) {
-      gs_clear_drained(device);
-      gs_ring();
-    }
-  return __atomic_load_n(&device->limits->contended, __ATOMIC_RELAXED) && tick > TICK_CONTENDED_NS ? TICK_CONTENDED_NS
-                                                                                                   : tick;
+  if (has_to_look(device) && look(time, device, GS_LOOK_NS) && revoked && outlasts(device)) {
+    gs_clear_drained(device);
+    gs_ring();
+  }
+  again = look_again(device);
+  return again < tick ? again : tick;
 }
 
 /* Waits until one of several words has changed. False if the kernel does not let us: before Linux 5.16 it has no such
@@ -149,16 +169,6 @@ static bool wait_for_any(struct futex_waitv *waiters, uint32_t count, uint64_t t
   refused = syscall(SYS_FUTEX_WAITV, waiters, count, 0, &until, CLOCK_MONOTONIC) < 0 && errno != EAGAIN &&
             errno != ETIMEDOUT && errno != EINTR;
   return !refused;
-}
-
-/* Watches for work of which the program will not ask whether it is done. */
-static uint64_t watch(struct gs_time *time, struct gs_time_device *device, bool active, uint64_t tick) {
-  bool contended = __atomic_load_n(&device->limits->contended, __ATOMIC_RELAXED);
-  if (!__atomic_load_n(&device->watched, __ATOMIC_ACQUIRE))
-    return tick;
-  if (gs_witness(time, device) || active || !gs_unwatch(time, device))
-    return contended ? TICK_CONTENDED_NS : TICK_WATCH_NS;
-  return tick;
 }
 
 static void wait_for_change(struct gs_time *time, uint64_t timeout) {
@@ -214,8 +224,8 @@ static void *gate_thread(void *argument) {
                   __atomic_load_n(&time->device[i].slot->waiting, __ATOMIC_RELAXED);
     if (launches != launches_seen)
       active_at = now;
+    wait = launches != launches_seen ? TICK_WORKING_NS : now - active_at < TICK_IDLE_NS ? TICK_ACTIVE_NS : TICK_IDLE_NS;
     launches_seen = launches;
-    wait = now - active_at < TICK_IDLE_NS ? TICK_ACTIVE_NS : TICK_IDLE_NS;
     if (now - looked >= TICK_ACTIVE_NS) {
       /* After a long sleep the last heartbeat read is old because of the sleep, not because of the daemon. */
       if (now - looked > 2 * (uint64_t)TICK_ACTIVE_NS)
@@ -226,15 +236,11 @@ static void *gate_thread(void *argument) {
       watch_daemon(now, &tried);
     }
     for (uint32_t i = 0; i < gs_process->ndevices; i++) {
-      struct gs_time_device *device = &time->device[i];
-      uint64_t again;
-      if (!used(device))
-        continue;
-      again = serve(time, device, wait);
-      wait = again < wait ? again : wait;
-      again = watch(time, device, now - active_at < WATCH_NS, wait);
-      wait = again < wait ? again : wait;
+      uint64_t again = used(&time->device[i]) ? serve(time, &time->device[i], wait) : wait;
+      if (again < wait)
+        wait = again;
     }
+    __atomic_store_n(&time->dozes, wait > TICK_WORKING_NS, __ATOMIC_SEQ_CST);
     wait_for_change(time, wait);
   }
   return NULL;

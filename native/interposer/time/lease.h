@@ -4,11 +4,6 @@
 
 #include "interposer/time/thread.h"
 
-/* Number of the grant's processes with recent work on the device, this one included. */
-static inline uint32_t gs_residents(const struct gs_time_device *device) {
-  return __atomic_load_n(&device->residents, __ATOMIC_RELAXED);
-}
-
 /* Estimated nanoseconds that this process may have in flight. */
 static inline double gs_bound(const struct gs_time_device *device) {
   uint64_t given = __atomic_load_n(&device->limits->inflight_bound_ns, __ATOMIC_RELAXED);

@@ -1,93 +1,100 @@
-/* Marks: the timing events of the meter. Records them, reaps them, and reports to the arbiter. */
-#include <errno.h>
-#include <pthread.h>
-
-#include "interposer/process/join.h"
-#include "interposer/time/capture.h"
-#include "interposer/time/events.h"
-#include "interposer/time/lease.h"
+/* Marks: the timing events of the meter. Records them and reaps them. */
 #include "interposer/time/marks.h"
+
+#include "interposer/time/active.h"
+#include "interposer/time/events.h"
+#include "interposer/time/inside.h"
+#include "interposer/time/lease.h"
+#include "interposer/time/places.h"
+#include "interposer/time/publish.h"
 #include "interposer/time/repeat.h"
+#include "interposer/time/residency.h"
 #include "interposer/time/thread.h"
 
 enum {
   NS_PER_MS = 1000000,
   RESIDENTS_NS = 2000000,
-  UNPROVEN_NS = 20000000, /* longer than it takes to prove, where that is possible */
-  LOOKED_NS = 20000,      /* marks that follow one another this fast are taken in together */
-  /* work that is done this much before the arbiter expects it is worth a bell: waking others takes as long */
-  SOONER_NS = 50000
+  LOOKED_NS = 20000, /* marks that follow one another this fast are taken in together */
+  RETRY_NS = 1000000 /* after the driver refused a mark */
 };
 /* cuEventElapsedTime returns a float: beyond 4 s its resolution is worse than 0.25 us */
 static const float rebase_ms = 4000;
 
-/* The interposer's driver calls while the books are inconsistent: the thread must not be cancelled in them. */
-static int shield(void) {
-  int before;
-  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-  return before;
-}
-
-static void unshield(int before) { pthread_setcancelstate(before, &before); }
-
 /* ---- recording ---- */
 
-void gs_mark_record(struct gs_stream *stream, bool start) {
+/* There is no mark after what was launched into the stream. */
+static void refused(struct gs_stream *stream) {
+  gs_biased_take(&stream->device->lock);
+  gs_repeat_absorb(stream);
+  if (stream->queue.open.launches > 0)
+    gs_blind(stream, stream->queue.open.first);
+  gs_publish(stream->device, gs_now());
+  gs_biased_drop(&stream->device->lock);
+}
+
+/* False: the driver refused the event, or there are as many marks as can be in flight. */
+static bool mark_with(struct gs_stream *stream, CUevent event, bool start) {
   struct gs_time_device *device = stream->device;
   struct gs_mark *mark;
-  CUevent event;
   CUresult result;
-  if (gs_called_back)
-    return; /* in a callback, an error of the driver says nothing about the stream */
-  int saved = errno, cancel = shield(), previous = gs_capture_mode_push();
-  if (gs_now() - __atomic_load_n(&device->looked_at, __ATOMIC_RELAXED) > LOOKED_NS)
-    gs_reap(device);
-  event = stream->unmarked ? NULL : gs_event_take(stream->context);
-  if (!event)
-    goto out;
+  uint64_t first;
   gs_biased_take(&device->lock);
   gs_repeat_absorb(stream);
+  first = stream->queue.open.first;
   mark = gs_meter_mark(device->meter, &stream->queue, start, gs_now());
-  if (mark) {
+  if (mark)
     mark->event = event;
-    __atomic_store_n(&stream->covered, gs_stream_launches(stream), __ATOMIC_RELAXED);
-  }
   gs_biased_drop(&device->lock);
-  if (!mark) {
-    gs_event_give(stream->context, event);
-    goto out;
-  }
+  if (!mark)
+    return false;
   result = gs_real.cuEventRecord(event, stream->handle);
   gs_biased_take(&device->lock);
   mark->recorded_by = gs_now();
   if (result != CUDA_SUCCESS) {
     mark->event = NULL;
-    stream->unmarked = true;
+    __atomic_store_n(&stream->refused, gs_now(), __ATOMIC_RELAXED);
+    gs_blind(stream, first ? first : gs_now());
   }
   __atomic_store_n(&mark->state, result == CUDA_SUCCESS ? GS_MARK_RECORDED : GS_MARK_LOST, __ATOMIC_RELEASE);
   gs_publish(device, gs_now());
   gs_biased_drop(&device->lock);
-  if (result != CUDA_SUCCESS)
+  return result == CUDA_SUCCESS;
+}
+
+void gs_mark_record(struct gs_stream *stream, bool start) {
+  struct gs_inside inside;
+  CUevent event = NULL;
+  if (!gs_stream_nameable(stream) || gs_time()->profiled)
+    return;
+  if (gs_called_back) { /* an error of the driver would say nothing about the stream here */
+    refused(stream);
+    return;
+  }
+  bool in = gs_inside_begin(&inside, stream->context);
+  if (gs_now() - __atomic_load_n(&stream->device->looked_at, __ATOMIC_RELAXED) > LOOKED_NS)
+    gs_reap(stream->device);
+  if (in && gs_now() - __atomic_load_n(&stream->refused, __ATOMIC_RELAXED) > RETRY_NS)
+    event = gs_event_take(stream->context);
+  if (!event)
+    refused(stream);
+  else if (!mark_with(stream, event, start))
     gs_event_give(stream->context, event);
-out:
-  gs_capture_mode_pop(previous);
-  unshield(cancel);
-  errno = saved;
+  gs_inside_end(&inside);
 }
 
 bool gs_bracket_record(struct gs_stream *stream, int which, uint64_t *recorded) {
-  if (gs_called_back)
-    return false;
-  int saved = errno, cancel = shield(), previous = gs_capture_mode_push();
+  struct gs_inside inside;
   bool done = false;
-  if (!stream->bracket[which] && !stream->unmarked)
-    stream->bracket[which] = gs_event_take(stream->context);
-  if (stream->bracket[which])
-    done = gs_real.cuEventRecord(stream->bracket[which], stream->handle) == CUDA_SUCCESS;
+  if (gs_called_back || !gs_stream_nameable(stream))
+    return false;
+  if (gs_inside_begin(&inside, stream->context)) {
+    if (!stream->bracket[which])
+      stream->bracket[which] = gs_event_take(stream->context);
+    if (stream->bracket[which])
+      done = gs_real.cuEventRecord(stream->bracket[which], stream->handle) == CUDA_SUCCESS;
+  }
   *recorded = gs_now();
-  gs_capture_mode_pop(previous);
-  unshield(cancel);
-  errno = saved;
+  gs_inside_end(&inside);
   return done;
 }
 
@@ -117,6 +124,12 @@ static bool device_time(struct gs_context *context, CUevent event, uint64_t *tim
   return true;
 }
 
+/* Whether an error of an event query says nothing about the work before the event: the program captured the stream in
+ * another thread. Other errors are those of a context in which nothing runs any more. */
+static bool tells_nothing(CUresult result) {
+  return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+}
+
 /* Reaps the oldest mark of a stream if it is done or lost. False if there is nothing (more) to reap. Called with
  * `reaping` held. */
 static bool take_oldest(struct gs_stream *stream) {
@@ -125,6 +138,7 @@ static bool take_oldest(struct gs_stream *stream) {
   struct gs_mark *mark;
   CUresult result;
   uint64_t time, now;
+  uint32_t number;
   bool known, kept;
   CUevent event;
   gs_biased_take(&device->lock);
@@ -145,11 +159,19 @@ static bool take_oldest(struct gs_stream *stream) {
     gs_clock_not_after(&context->clock, time, now);
   }
   gs_biased_take(&device->lock);
-  if (known)
-    gs_meter_reap(device->meter, &stream->queue, gs_clock_host(&context->clock, time),
-                  __atomic_load_n(&device->limits->lease, __ATOMIC_RELAXED), device->residents);
-  else
+  number = stream->queue.tail;
+  if (known) {
+    uint64_t done = gs_clock_host(&context->clock, time);
+    gs_meter_reap(device->meter, &stream->queue, done, __atomic_load_n(&device->limits->lease, __ATOMIC_RELAXED),
+                  device->residents);
+    gs_blind_end_by_mark(stream, number, done < now ? done : now);
+  } else {
+    if (event && tells_nothing(result))
+      gs_blind(stream, mark->start ? mark->recorded : mark->segment.first);
+    else if (event)
+      gs_blind_end_by_mark(stream, number, now);
     gs_meter_lose(device->meter, &stream->queue, now);
+  }
   __atomic_store_n(&device->reaped, device->reaped + 1, __ATOMIC_RELEASE);
   gs_biased_drop(&device->lock);
   if (event && !kept)
@@ -177,7 +199,7 @@ static void take_sample(struct gs_stream *stream) {
   gs_biased_drop(&device->lock);
 }
 
-/* All marks of the stream are reaped or lost. Called with the device's `reaping` held. */
+/* All marks of the stream are reaped or lost. Called with the device's `reaping` and `tables` held. */
 static void free_stream(struct gs_stream *stream) {
   struct gs_time_device *device = stream->device;
   for (int i = 0; i < 2; i++)
@@ -187,9 +209,11 @@ static void free_stream(struct gs_stream *stream) {
   /* under the lock, so that a thread that iterates over the streams with it never finds one that is being set up */
   gs_biased_take(&device->lock);
   gs_repeat_absorb(stream);
-  gs_meter_synced(device->meter, &stream->queue, gs_now(), (struct gs_waited){0});
+  gs_proven_idle(stream, gs_now(), (struct gs_waited){0});
   __atomic_store_n(&stream->live, false, __ATOMIC_RELEASE);
+  gs_active_drop(stream);
   gs_biased_drop(&device->lock);
+  gs_place_give(gs_time(), stream);
 }
 
 /* Under `reaping`. */
@@ -208,48 +232,51 @@ static void close_done(struct gs_stream *stream) {
   gs_biased_take(&device->lock);
   gs_repeat_absorb(stream);
   if (gs_stream_known_done(stream) && stream->queue.head == stream->queue.tail)
-    gs_meter_synced(device->meter, &stream->queue,
-                    stream->done_at > stream->queue.previous_done ? stream->done_at : stream->queue.previous_done,
-                    (struct gs_waited){0});
+    gs_proven_idle(stream,
+                   stream->done_at > stream->queue.previous_done ? stream->done_at : stream->queue.previous_done,
+                   (struct gs_waited){0});
   if (stream->queue.head == stream->queue.tail)
     __atomic_store_n(&stream->done_launches, 0, __ATOMIC_RELAXED);
   gs_biased_drop(&device->lock);
 }
 
-static void tell_sooner(const struct gs_time_device *device) {
-  if (__atomic_load_n(&device->limits->contended, __ATOMIC_RELAXED))
-    gs_ring();
+static bool blind(const struct gs_stream *stream) { return __atomic_load_n(&stream->blind, __ATOMIC_RELAXED) != 0; }
+
+/* Under `reaping`. */
+static void reap_stream(struct gs_stream *stream) {
+  struct gs_time *time = gs_time();
+  struct gs_time_device *device = stream->device;
+  if (gs_repeat_pending(stream) > 0 || blind(stream)) {
+    gs_biased_take(&device->lock);
+    gs_repeat_absorb(stream);
+    gs_blind_charge(stream, gs_now());
+    gs_biased_drop(&device->lock);
+  }
+  if (!stream->context || __atomic_load_n(&stream->context->ending, __ATOMIC_RELAXED) > 0)
+    return;
+  while (take_oldest(stream)) {
+  }
+  take_sample(stream);
+  close_done(stream);
+  if (!gs_stream_retired(stream) || stream->queue.head != stream->queue.tail || blind(stream))
+    return;
+  gs_latch_take(&time->tables);
+  free_stream(stream);
+  gs_latch_drop(&time->tables);
 }
 
 void gs_reap(struct gs_time_device *device) {
-  struct gs_time *time = gs_time();
-  uint32_t streams;
-  int saved = errno, cancel, previous;
+  struct gs_inside inside;
   bool sooner;
   if (!gs_latch_try(&device->reaping))
     return;
-  cancel = shield();
   count_residents(device, gs_now());
   gs_look_at_turn(device); /* decides how finished work is charged */
-  previous = gs_capture_mode_push();
-  streams = __atomic_load_n(&time->streams, __ATOMIC_ACQUIRE);
-  for (uint32_t i = 0; i < streams; i++) {
-    struct gs_stream *stream = time->stream[i];
-    if (!stream || !gs_stream_live(stream) || stream->device != device)
-      continue;
-    if (gs_repeat_pending(stream) > 0) {
-      gs_biased_take(&device->lock);
-      gs_repeat_absorb(stream);
-      gs_biased_drop(&device->lock);
-    }
-    if (__atomic_load_n(&stream->context->ending, __ATOMIC_RELAXED) > 0)
-      continue;
-    while (take_oldest(stream)) {
-    }
-    take_sample(stream);
-    close_done(stream);
-    if (gs_stream_retired(stream) && stream->queue.head == stream->queue.tail)
-      free_stream(stream);
+  gs_inside_begin(&inside, NULL);
+  for (struct gs_stream *stream = gs_active_first(device), *next; stream; stream = next) {
+    next = gs_active_next(stream);
+    if (gs_stream_live(stream) && stream->device == device)
+      reap_stream(stream);
   }
   gs_biased_take(&device->lock);
   /* a tight bound is kept only as accurately as the marks allow */
@@ -257,12 +284,10 @@ void gs_reap(struct gs_time_device *device) {
   sooner = gs_publish(device, gs_now());
   gs_biased_drop(&device->lock);
   __atomic_store_n(&device->looked_at, gs_now(), __ATOMIC_RELAXED);
-  gs_capture_mode_pop(previous);
+  gs_inside_end(&inside);
   gs_latch_drop(&device->reaping);
   if (sooner)
-    tell_sooner(device);
-  unshield(cancel);
-  errno = saved;
+    gs_tell_sooner(device);
 }
 
 void gs_stream_done(struct gs_stream *stream) {
@@ -277,10 +302,8 @@ void gs_stream_done(struct gs_stream *stream) {
     gs_biased_take(&device->lock);
   }
   gs_repeat_absorb(stream);
-  __atomic_store_n(&stream->covered, gs_stream_launches(stream), __ATOMIC_RELAXED);
   if (stream->queue.head == stream->queue.tail) {
-    gs_meter_synced(device->meter, &stream->queue, now,
-                    (struct gs_waited){gs_wait.began, gs_wait.until, gs_residents(device)});
+    gs_proven_idle(stream, now, (struct gs_waited){gs_wait.began, gs_wait.until, gs_residents(device)});
     /* another thread is still reading its marks, or the last one is not known to be done: that thread completes this */
   } else {
     stream->done_at = now;
@@ -289,7 +312,7 @@ void gs_stream_done(struct gs_stream *stream) {
   sooner = gs_publish(device, now);
   gs_biased_drop(&device->lock);
   if (sooner)
-    tell_sooner(device);
+    gs_tell_sooner(device);
 }
 
 static void forget_stream(struct gs_stream *stream, uint64_t now) {
@@ -306,68 +329,18 @@ void gs_context_forget(struct gs_context *context) {
   struct gs_time *time = gs_time();
   struct gs_time_device *device = &time->device[context->ordinal];
   uint64_t now = gs_now();
-  for (uint32_t i = 0; i < time->streams; i++) {
-    struct gs_stream *stream = time->stream[i];
-    if (!stream || !gs_stream_live(stream) || stream->context != context)
-      continue;
-    forget_stream(stream, now);
-    gs_biased_take(&device->lock);
-    gs_publish(device, now);
-    gs_biased_drop(&device->lock);
-  }
+  for (uint32_t i = 0; i < time->buckets; i++)
+    for (struct gs_stream *stream = time->bucket[i], *next; stream; stream = next) {
+      next = stream->alike;
+      if (stream->context == context)
+        forget_stream(stream, now);
+    }
+  gs_biased_take(&device->lock);
+  gs_publish(device, now);
+  gs_biased_drop(&device->lock);
   context->free_events = 0;
-  context->base = NULL;
+  context->base = context->asking = NULL;
   __atomic_sub_fetch(&time->ending, context->ending, __ATOMIC_RELAXED);
   context->ending = 0;
   __atomic_store_n(&context->handle, NULL, __ATOMIC_RELAXED);
-}
-
-/* ---- telling ---- */
-
-/* Whether work may go on that was expected to be done: the gate's thread will know soon (witness.h). */
-static bool unproven(const struct gs_stream *stream, uint64_t now) {
-  return stream->queue.open.launches > 0 && !gs_stream_covered(stream) && now < stream->queue.end + UNPROVEN_NS;
-}
-
-static uint64_t expected_end(struct gs_time_device *device, uint64_t now) {
-  struct gs_time *time = gs_time();
-  uint32_t streams = __atomic_load_n(&time->streams, __ATOMIC_ACQUIRE);
-  uint64_t end = 0, serial;
-  double sum = 0;
-  for (uint32_t i = 0; i < streams; i++) {
-    const struct gs_stream *stream = time->stream[i];
-    uint64_t expected;
-    if (!stream || !gs_stream_live(stream) || stream->device != device || gs_stream_known_done(stream))
-      continue;
-    expected = gs_queue_expected_end(device->meter, &stream->queue, now);
-    if (expected == 0 && unproven(stream, now))
-      expected = now + GS_DRAINED_NS;
-    if (expected > end)
-      end = expected;
-    sum += gs_queue_inflight(&stream->queue, 0, now);
-  }
-  /* Streams share the device: what is in flight in all of them may have to run one after another. */
-  serial = now + (uint64_t)sum;
-  return end && serial > end ? serial : end;
-}
-
-bool gs_publish(struct gs_time_device *device, uint64_t now) {
-  uint64_t end = expected_end(device, now), launches = device->slot->launches, before = device->slot->queue_end_ns;
-  bool idle = end == 0;
-  if (idle) {
-    gs_set_dependent(device, false);
-    end = device->slot->queue_end_ns;
-    if (device->idle_at != launches || end > now)
-      end = now;
-  }
-  device->idle_at = idle ? launches : UINT64_MAX;
-  __atomic_store_n(&device->slot->busy_ns, (uint64_t)device->meter->busy, __ATOMIC_RELAXED);
-  __atomic_store_n(&device->slot->inflight, device->meter->marks, __ATOMIC_RELAXED);
-  __atomic_store_n(&device->slot->queue_end_ns, end, __ATOMIC_RELAXED);
-  return idle && before > now + SOONER_NS;
-}
-
-uint64_t gs_rest(struct gs_time_device *device, uint64_t now) {
-  uint64_t end = expected_end(device, now);
-  return end > now ? end - now : 0;
 }

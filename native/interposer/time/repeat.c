@@ -58,14 +58,9 @@ void gs_repeat_absorb_slow(struct gs_stream *stream) {
 }
 
 void gs_repeat_absorb_all(struct gs_time_device *device) {
-  struct gs_time *time = gs_time();
-  uint32_t streams = __atomic_load_n(&time->streams, __ATOMIC_ACQUIRE);
   gs_biased_take(&device->lock);
-  for (uint32_t i = 0; i < streams; i++) {
-    struct gs_stream *stream = time->stream[i];
-    if (stream && gs_stream_live(stream) && stream->device == device)
-      gs_repeat_absorb(stream);
-  }
+  for (struct gs_stream *stream = device->active; stream; stream = stream->next)
+    gs_repeat_absorb(stream);
   gs_biased_drop(&device->lock);
 }
 

@@ -108,15 +108,13 @@ static inline uint64_t gs_stream_launches(const struct gs_stream *stream) {
 static inline bool gs_stream_known_done(const struct gs_stream *stream) {
   return stream->done_launches == gs_stream_launches(stream) + 1;
 }
-/* The same for a wait that gs_repeat_waited found to be short. */
+/* A wait for the stream, which gs_repeat_waited found to be short, has ended. */
 static inline void gs_repeat_done(struct gs_stream *stream) {
   __atomic_store_n(&stream->waited_launches, gs_stream_launches(stream) + 1, __ATOMIC_RELAXED);
 }
-/* Whether all work is known to be done, or a mark will show when it is. */
-static inline bool gs_stream_covered(const struct gs_stream *stream) {
-  uint64_t launches = gs_stream_launches(stream);
-  return __atomic_load_n(&stream->covered, __ATOMIC_RELAXED) == launches ||
-         __atomic_load_n(&stream->waited_launches, __ATOMIC_RELAXED) == launches + 1;
+/* Whether that was the last thing that happened in the stream. */
+static inline bool gs_repeat_known_done(const struct gs_stream *stream) {
+  return __atomic_load_n(&stream->waited_launches, __ATOMIC_RELAXED) == gs_stream_launches(stream) + 1;
 }
 /* From now on no launch counts as a repetition of an earlier one. */
 static inline void gs_repeat_end(struct gs_time *time) { __atomic_add_fetch(&time->repeats, 1, __ATOMIC_SEQ_CST); }

@@ -2,12 +2,18 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "interposer/time/gate_thread.h"
 
 /* A tool that traces every CUDA call would show the interposer's events to its user and slows every call, so the
  * program is charged by residency. A loaded libcupti alone is no sign of one: frameworks link it and rarely use it. */
 static bool profiled(void) { return getenv("CUDA_INJECTION64_PATH") || getenv("NVTX_INJECTION64_PATH"); }
+
+struct books {
+  struct gs_meter meter;
+  struct gs_stream rest;
+};
 
 static struct gs_time *create(void) {
   struct gs_time *time = gs_private_map(sizeof *time), *none = NULL;
@@ -18,6 +24,7 @@ static struct gs_time *create(void) {
   /* Neither 0 nor a parent's value: what a thread cached before a fork is stale. */
   time->generation = (uint32_t)gs_now() | 1;
   time->repeats = 1;
+  gs_table_begin(&time->origins, NULL, sizeof(struct gs_origin)); /* `tables` protects it */
   for (uint32_t i = 0; i < gs_process->ndevices; i++) {
     time->device[i].ordinal = (int)i;
     time->device[i].limits = &gs_process->limits->device[i];
@@ -36,11 +43,19 @@ void gs_time_start(int ordinal) {
   if (!time)
     time = create();
   if (time && !__atomic_load_n(&time->device[ordinal].meter, __ATOMIC_ACQUIRE)) {
-    struct gs_meter *meter = gs_private_map(sizeof *meter);
+    struct books *books = gs_private_map(sizeof *books);
     gs_latch_take(&time->tables);
-    if (!time->device[ordinal].meter)
-      __atomic_store_n(&time->device[ordinal].meter, meter, __ATOMIC_RELEASE);
+    if (books && !time->device[ordinal].meter) {
+      struct gs_time_device *device = &time->device[ordinal];
+      books->rest.device = device;
+      books->rest.live = true;
+      device->rest = &books->rest;
+      __atomic_store_n(&device->meter, &books->meter, __ATOMIC_RELEASE);
+      books = NULL;
+    }
     gs_latch_drop(&time->tables);
+    if (books)
+      munmap(books, sizeof *books);
     gs_gate_thread_start();
   }
   errno = saved;

@@ -6,6 +6,7 @@
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
 #include "interposer/time/capture.h"
+#include "interposer/time/places.h"
 #include "interposer/time/repeat.h"
 #include "interposer/time/start.h"
 
@@ -21,85 +22,42 @@ static struct gs_cached *cached_place(CUstream handle) {
   return &cache[(uintptr_t)handle * UINT64_C(0x9e3779b97f4a7c15) >> 61];
 }
 
-/* A per-thread default stream ends with its thread, without a call. Its place goes to the next thread at that address,
- * which is correct: the work of an ended thread's stream is done or will be. */
-static uint64_t thread_of(CUstream handle) { return handle == CU_STREAM_PER_THREAD ? (uint64_t)(uintptr_t)cache : 0; }
-
 static CUcontext current_context(void) {
   CUcontext context = NULL;
   return gs_real.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
 }
 
-/* Under `tables`. */
-static struct gs_context *context_of(struct gs_time *time, CUcontext handle) {
-  struct gs_context *place = NULL;
-  int ordinal;
-  for (uint32_t i = 0; i < GS_TIME_CONTEXTS; i++) {
-    if (time->context[i].handle == handle)
-      return &time->context[i];
-    if (!time->context[i].handle && !place)
-      place = &time->context[i];
-  }
-  ordinal = gs_context_device(handle);
-  if (!place || ordinal == GS_NO_DEVICE)
-    return NULL;
-  place->base = NULL;
-  place->clock.set = false;
-  place->free_events = 0;
-  place->ending = 0;
-  place->ordinal = ordinal;
-  __atomic_store_n(&place->handle, handle, __ATOMIC_RELAXED); /* sync.c iterates over them without a latch */
-  return place;
-}
-
-/* Under `tables`. */
-static struct gs_stream *find(struct gs_time *time, CUstream handle, CUcontext context, uint64_t thread) {
-  for (uint32_t i = 0; i < time->streams; i++) {
-    struct gs_stream *stream = time->stream[i];
-    if (stream && gs_stream_live(stream) && !gs_stream_retired(stream) && stream->handle == handle &&
-        stream->thread == thread && (!context || stream->context->handle == context))
-      return stream;
-  }
-  return NULL;
-}
-
-/* Under `tables`. */
-static struct gs_stream *free_place(struct gs_time *time) {
-  for (uint32_t i = 0; i < GS_TIME_STREAMS; i++) {
-    struct gs_stream *stream = time->stream[i];
-    if (stream && gs_stream_live(stream))
-      continue;
-    if (!stream) {
-      stream = gs_private_map(sizeof *stream);
-      if (!stream)
-        return NULL;
-      time->stream[i] = stream;
-    }
-    if (i >= time->streams)
-      __atomic_store_n(&time->streams, i + 1, __ATOMIC_RELEASE);
-    return stream;
-  }
-  return NULL;
+/* Under `tables`. There is no memory: the device's time is charged by residency from now on. */
+static struct gs_stream *rest_of(struct gs_time_device *device) {
+  static uint32_t told;
+  if (!__atomic_exchange_n(&told, 1, __ATOMIC_RELAXED))
+    gs_say("no memory for the books of one more stream: device time is charged by residency from now on");
+  return device->rest;
 }
 
 /* Under `tables`; the stream's context is current. */
 static struct gs_stream *add(struct gs_time *time, CUstream handle, CUcontext context, uint64_t thread) {
-  struct gs_context *owner = context_of(time, context);
-  struct gs_time_device *device = owner ? &time->device[owner->ordinal] : NULL;
+  struct gs_context *owner = gs_context_known(time, context);
+  int ordinal = owner ? owner->ordinal : gs_context_device(context);
+  struct gs_time_device *device = ordinal == GS_NO_DEVICE ? NULL : &time->device[ordinal];
   struct gs_stream *stream;
   unsigned int flags = 0;
   if (!device || !device->meter)
     return NULL;
-  stream = free_place(time);
+  if (!owner)
+    owner = gs_context_place(time, context, ordinal);
+  stream = owner ? gs_place_take(time, handle, thread) : NULL;
   if (!stream)
-    return NULL;
-  /* sync.c iterates over the streams without a latch, possibly while this one ends and its place is reused */
+    return rest_of(device);
+  /* waits.c walks over streams without a latch, possibly while this one ends and its place is reused */
   __atomic_store_n(&stream->handle, handle, __ATOMIC_RELAXED);
   __atomic_store_n(&stream->context, owner, __ATOMIC_RELAXED);
   stream->thread = thread;
-  stream->device = device;
+  __atomic_store_n(&stream->device, device, __ATOMIC_RELAXED);
   __atomic_store_n(&stream->retired, false, __ATOMIC_RELAXED);
-  stream->unmarked = false;
+  __atomic_store_n(&stream->refused, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&stream->due, UINT64_MAX, __ATOMIC_RELAXED);
+  __atomic_store_n(&stream->blind, 0, __ATOMIC_RELAXED);
   stream->bracket[0] = stream->bracket[1] = NULL;
   bool blocking = handle != CU_STREAM_PER_THREAD;
   if (!gs_stream_is_default(handle) && gs_real.cuStreamGetFlags(handle, &flags) == CUDA_SUCCESS)
@@ -110,7 +68,6 @@ static struct gs_stream *add(struct gs_time *time, CUstream handle, CUcontext co
   stream->absorbed = __atomic_load_n(&stream->repeated, __ATOMIC_RELAXED);
   stream->booked = stream->booked_launches = stream->done_launches = 0;
   stream->polled_launches = stream->waited_launches = 0;
-  stream->covered = stream->witnessed = stream->absorbed;
   __atomic_store_n(&stream->live, true, __ATOMIC_RELEASE);
   return stream;
 }
@@ -136,9 +93,9 @@ static struct gs_stream *make(struct gs_time *time, CUstream handle, CUcontext c
   if (context && (context == current || pushed)) {
     gs_time_start(gs_context_device(context));
     gs_latch_take(&time->tables);
-    stream = find(time, handle, context, thread_of(handle));
+    stream = gs_place_find(time, handle, context, gs_stream_thread(handle));
     if (!stream)
-      stream = add(time, handle, context, thread_of(handle));
+      stream = add(time, handle, context, gs_stream_thread(handle));
     gs_latch_drop(&time->tables);
   }
   if (pushed)
@@ -163,13 +120,12 @@ static __attribute__((noinline)) struct gs_stream *look_further(CUstream handle,
       return NULL;
   }
   gs_latch_take(&time->tables);
-  stream = find(time, handle, current, thread_of(handle));
+  stream = gs_place_find(time, handle, current, gs_stream_thread(handle));
   gs_latch_drop(&time->tables);
-  if (!stream && may_make) {
-    CUcontext context = gs_stream_is_default(handle) ? current : current_context();
-    stream = context ? make(time, handle, context) : NULL;
-  }
-  if (stream && !ending)
+  /* the thread may have no context: the stream's own is what counts */
+  if (!stream && may_make)
+    stream = make(time, handle, gs_stream_is_default(handle) ? current : current_context());
+  if (stream && stream->context && !ending)
     *cached_place(handle) = (struct gs_cached){handle, current, generation, stream};
   return stream;
 }
@@ -201,7 +157,7 @@ CUcontext gs_stream_owner(CUstream stream) {
   if (gs_stream_is_default(stream))
     return gs_owner_current();
   known = gs_stream_known(stream);
-  if (known)
+  if (known && known->context)
     return gs_context_owner(known->context->handle);
   return gs_real.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS ? gs_context_owner(context) : NULL;
 }

@@ -5,7 +5,8 @@
 #include "interposer/time/timing.h"
 
 /* Finds or adds a stream. handle: NULL is the legacy default stream; CU_STREAM_PER_THREAD that of this thread. NULL if
- * the stream cannot be determined or there is no place for it. */
+ * the stream cannot be determined. Without memory for one more stream, one that stands for all such streams of the
+ * device (`rest`), which has no context. */
 struct gs_stream *gs_stream_of(CUstream handle);
 
 /* The same without adding: NULL if this process never submitted to the stream. */

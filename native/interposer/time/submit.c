@@ -1,13 +1,16 @@
 #include "interposer/time/submit.h"
 
+#include <limits.h>
+
 #include "interposer/process/device.h"
+#include "interposer/time/active.h"
 #include "interposer/time/capture.h"
 #include "interposer/time/gate.h"
 #include "interposer/time/marks.h"
 #include "interposer/time/repeat.h"
+#include "interposer/time/residency.h"
 #include "interposer/time/start.h"
 #include "interposer/time/streams.h"
-#include "interposer/time/witness.h"
 
 #define GS_CAPTURES(time) __atomic_load_n(&(time)->captures, __ATOMIC_ACQUIRE)
 
@@ -20,17 +23,11 @@ static void gate_only(struct gs_time *time, CUstream stream) {
     gs_gate_wait(device, NULL);
 }
 
-static void charge_residency(struct gs_time_device *device) {
-  uint64_t now = gs_now();
-  gs_biased_take(&device->lock);
-  if (device->resident && now > device->resident_since)
-    device->meter->busy += (double)(now - device->resident_since);
-  device->resident = true;
-  device->resident_since = now;
-  __atomic_store_n(&device->slot->launches, device->slot->launches + 1, __ATOMIC_RELAXED);
-  __atomic_store_n(&device->slot->busy_ns, (uint64_t)device->meter->busy, __ATOMIC_RELAXED);
-  __atomic_store_n(&device->slot->queue_end_ns, now + GS_METER_MARK_NS, __ATOMIC_RELAXED);
-  gs_biased_drop(&device->lock);
+/* The device was proven idle, and is so no more until the next mark, wait or question. */
+static __attribute__((noinline)) void no_longer_idle(struct gs_time *time, struct gs_time_device *device) {
+  __atomic_store_n(&device->slot->inflight, 1, __ATOMIC_SEQ_CST);
+  if (__atomic_load_n(&time->dozes, __ATOMIC_SEQ_CST) && __atomic_exchange_n(&time->dozes, 0, __ATOMIC_RELAXED))
+    gs_futex_wake(&device->limits->lease, INT_MAX, true);
 }
 
 /* Carries out what the plan asks for before the launch. */
@@ -58,7 +55,7 @@ CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream hand
   submission->stream = NULL;
   if (!time) {
     /* A context created without the interposer, through the driver's private tables. */
-    gs_time_start(gs_current_device());
+    gs_time_start(gs_stream_device(handle));
     time = gs_time();
   }
   if (!time || (GS_CAPTURES(time) > 0 && gs_stream_capturing(handle)))
@@ -78,13 +75,9 @@ CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream hand
       lease = gs_gate_wait(device, stream);
       tick = gs_ticks_read();
     }
-    if (!GS_LIKELY(!time->profiled)) {
-      charge_residency(device);
-      return CUDA_SUCCESS;
-    }
     bound = gs_bound(device);
     gs_biased_take(&device->lock);
-    if (GS_LIKELY(waited || gs_meter_inflight(meter, bound) <= bound))
+    if (GS_LIKELY(waited || gs_meter_inflight(meter, bound) <= bound) || time->profiled)
       break;
     gs_biased_drop(&device->lock);
     gs_bound_wait(device, stream, key);
@@ -105,12 +98,21 @@ CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream hand
   submission->stream = stream;
   submission->function = function;
   submission->estimate = function->estimate;
-  submission->plan = plan = gs_meter_launch(meter, &stream->queue, function, now, lease);
+  plan = gs_meter_launch(meter, &stream->queue, function, now, lease);
+  gs_active_add(stream);
+  if (!GS_LIKELY(!time->profiled && stream->context)) { /* no marks */
+    plan = 0;
+    gs_blind(stream, now);
+  }
+  submission->plan = plan;
+  __atomic_store_n(&stream->due, stream->queue.end, __ATOMIC_RELAXED);
+  if (device->slot->inflight == 0)
+    no_longer_idle(time, device);
   __atomic_store_n(&device->slot->launches, device->slot->launches + 1, __ATOMIC_RELAXED);
   if (stream->queue.end > device->slot->queue_end_ns)
     __atomic_store_n(&device->slot->queue_end_ns, stream->queue.end, __ATOMIC_RELAXED);
   if ((lease & GS_LEASE_HELD) && !__atomic_load_n(&device->local, __ATOMIC_RELAXED)) {
-    if (gs_repeatable(handle))
+    if (gs_repeatable(handle) && !stream->blind)
       gs_repeat_from(stream, function, handle, lease, bound - gs_meter_inflight(meter, bound), tick, now);
   } else if (gs_called_back) {
     gs_biased_drop(&device->lock);
@@ -118,7 +120,6 @@ CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream hand
     gs_biased_take(&device->lock);
   }
   gs_biased_drop(&device->lock);
-  gs_watch(device);
   if (!GS_LIKELY(!(plan & (GS_PLAN_START | GS_PLAN_SAMPLE))))
     follow_before(submission);
   return CUDA_SUCCESS;

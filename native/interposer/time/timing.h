@@ -8,15 +8,14 @@
 
 #include "interposer/process/process.h"
 #include "interposer/os/latch.h"
+#include "interposer/os/table.h"
 #include "interposer/meter/meter.h"
 #include "interposer/os/ticks.h"
 
 enum {
-  GS_TIME_CONTEXTS = 64,
-  GS_TIME_STREAMS = 1024, /* live streams; further ones are gated and not metered */
-  GS_TIME_EVENTS = 256,   /* free events kept per context */
-  GS_TIME_RECORDED = 256, /* events of the program remembered, a power of two */
-  GS_TIME_CAPTURES = 64,
+  GS_TIME_EVENTS = 256, /* free events kept per context; further ones are destroyed */
+  /* events of the program remembered, a power of two; what is not remembered proves nothing */
+  GS_TIME_RECORDED = 256,
   GS_BOUND_DEFAULT_NS = 2000000,
   GS_DRAINED_NS = 200000, /* less than this in flight counts as drained */
   /* a mark overdue by this long, and by as long as it was expected to take, may wait for work held in the gate */
@@ -25,7 +24,8 @@ enum {
 };
 
 struct gs_context {
-  CUcontext handle; /* NULL: free place */
+  CUcontext handle;        /* NULL: free place */
+  struct gs_context *next; /* of all places; constant */
   int ordinal;
   /* calls in progress that may end the context: meanwhile its events are not queried. Protected by `reaping` and
    * `tables` */
@@ -34,6 +34,10 @@ struct gs_context {
   CUevent base;       /* the event from which device times are measured; NULL until the first mark is done */
   uint64_t base_time; /* device time of the base event */
   struct gs_clock clock;
+  /* An event behind everything in the context, to which no answer was seen yet, or NULL; number of answers. See
+   * prove.c */
+  CUevent asking;
+  uint64_t answers;
   struct gs_latch pool; /* protects free_event */
   uint32_t free_events;
   CUevent free_event[GS_TIME_EVENTS];
@@ -47,18 +51,24 @@ struct gs_stream {
   bool live;     /* false: a free place */
   bool blocking; /* ordered with the legacy stream */
   bool retired;  /* destroyed by the program; the place becomes free once its marks are reaped */
-  bool unmarked; /* the driver refused a mark in this stream: it is charged by estimates only */
+  bool listed;   /* in the list of its device, under the device's lock */
   CUevent bracket[2];
+  struct gs_stream *alike;        /* with the same hash, or the next free place; under `tables` */
+  struct gs_stream *next, *prior; /* in the list of its device; see active.h */
+  uint64_t due;                   /* when the work is expected to be done */
+  uint64_t refused; /* when a mark was last refused; 0: never. Then marks are tried again only after a while */
+  /* prove.c only: the number of the context's answer that is about this stream, and of its launches then */
+  uint64_t asked, asked_launches;
+  /* Below: under the device's lock. */
+  uint64_t blind;      /* the stream is charged by residency from this time on; 0: by its marks. See residency.h */
+  uint32_t blind_head; /* number of marks recorded when its work was last found to be out of their sight */
   struct gs_queue queue;
 
   /* When the program asked whether its work was done, and it was not: 1 + number of launches then, the first time and
    * the last. Atomic. */
   uint64_t polled_launches, polled_from, polled_until;
 
-  /* Number of launches so far when the last mark was recorded or all was known to be done, and 1 + that number when a
-   * short wait that is not booked yet ended. Atomic. */
-  uint64_t covered, waited_launches;
-  uint64_t witnessed, witnessed_at; /* witness.c only: number of launches at its last look, and since when it is that */
+  uint64_t waited_launches; /* 1 + the number of launches when a short wait that is not booked ended. Atomic */
 
   /* Used by repeat.h. */
   const void *repeater; /* the gs_repeat of the thread that may repeat its last launch here */
@@ -87,14 +97,13 @@ struct gs_time_device {
   struct gs_biased lock;
   struct gs_latch reaping;
   struct gs_ticks ticks; /* under lock */
-  uint32_t watched;      /* the gate's thread looks at the device every millisecond or two. Atomic */
   uint32_t claims;       /* collectives counted, or about to be, and not yet submitted */
   /* under lock: slot->launches when nothing was seen in flight; UINT64_MAX: something was in flight last time */
   uint64_t idle_at;
-
-  /* Profiled processes: residency instead of marks. Under lock. */
-  bool resident;
-  uint64_t resident_since;
+  struct gs_stream *active; /* see active.h */
+  uint32_t blind;           /* number of streams charged by residency; under lock */
+  uint64_t blind_since;     /* when the latest of them began to be */
+  struct gs_stream *rest;   /* stands for all streams for which there was no memory; in the mapping of the meter */
 
   /* The local budget. Protected by budget_lock. */
   struct gs_latch budget_lock;
@@ -109,9 +118,9 @@ struct gs_time_device {
 
 /* An open capture. It ends explicitly, or with its stream, context or thread. */
 struct gs_origin {
-  CUstream stream; /* NULL: free place */
+  uint64_t key; /* the stream, or the thread to which CU_STREAM_PER_THREAD belongs */
+  CUstream stream;
   CUcontext context;
-  int32_t thread; /* the thread to which CU_STREAM_PER_THREAD belongs, else 0 */
 };
 
 /* An event of the program and the number of launches into its stream when it was recorded. */
@@ -123,22 +132,26 @@ struct gs_recorded {
 };
 
 struct gs_time {
-  bool profiled; /* a profiler is in the process: no marks */
+  bool profiled; /* a profiler is in the process: no marks and no questions; every stream is charged by residency */
   struct gs_latch tables;
   uint32_t generation; /* incremented when a stream or context ends: then what threads have cached is stale */
   /* sum of `ending` over the contexts: handles of streams may be reused before their end is noticed */
   uint32_t ending;
   /* number of open captures of the process; while there are any, the interposer's driver calls need care */
   uint32_t captures;
+  uint32_t joining; /* number of calls in progress that may draw a stream into one of them */
   uint32_t repeats; /* incremented by everything that changes the meaning of a launch, see repeat.h; never 0 */
   uint32_t thread_started;
+  uint32_t dozes;          /* the gate thread sleeps for longer than work may go unwatched: wake it */
   uint32_t stop;           /* the process is exiting: the gate thread makes no more driver calls */
-  uint32_t streams;        /* 1 + highest place ever used */
   struct gs_latch driving; /* held by the gate thread during its driver calls */
   struct gs_time_device device[GS_MAX_DEVICES];
-  struct gs_context context[GS_TIME_CONTEXTS];
-  struct gs_stream *stream[GS_TIME_STREAMS];
-  struct gs_origin origin[GS_TIME_CAPTURES]; /* under tables */
+  struct gs_context *contexts; /* all places */
+  /* The streams, by hash. Under `tables`, as all below. */
+  struct gs_stream **bucket;
+  uint32_t buckets, streams; /* a power of two, and the number of streams in them */
+  struct gs_stream *free_streams;
+  struct gs_table origins;
   struct gs_latch recorded_lock;
   struct gs_recorded recorded[GS_TIME_RECORDED];
 };
@@ -151,6 +164,11 @@ static inline bool gs_stream_live(const struct gs_stream *stream) {
 }
 static inline bool gs_stream_retired(const struct gs_stream *stream) {
   return __atomic_load_n(&stream->retired, __ATOMIC_ACQUIRE);
+}
+
+/* Number of the grant's processes with recent work on the device, this one included. */
+static inline uint32_t gs_residents(const struct gs_time_device *device) {
+  return __atomic_load_n(&device->residents, __ATOMIC_RELAXED);
 }
 
 /* Whether the handle is a default stream, as NULL is. The stream it means depends on the context and the thread. */

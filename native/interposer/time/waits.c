@@ -1,6 +1,7 @@
 /* When the program learns that work is done, the meter learns it too. */
 #include "interposer/time/waits.h"
 
+#include "interposer/time/active.h"
 #include "interposer/time/capture.h"
 #include "interposer/time/lease.h"
 #include "interposer/time/marks.h"
@@ -11,7 +12,7 @@
 void gs_before_wait(struct gs_stream *stream) {
   bool check;
   gs_wait = (struct gs_wait){0};
-  if (!stream || gs_time()->profiled)
+  if (!stream || !stream->context || gs_time()->profiled)
     return;
   gs_biased_take(&stream->device->lock);
   gs_repeat_absorb(stream);
@@ -68,22 +69,11 @@ void gs_stream_was_busy(struct gs_stream *stream) {
   gs_biased_drop(&device->lock);
 }
 
-static void residency_ends(struct gs_time_device *device) {
-  uint64_t now = gs_now();
-  gs_biased_take(&device->lock);
-  if (device->resident && now > device->resident_since)
-    device->meter->busy += (double)(now - device->resident_since);
-  device->resident = false;
-  gs_publish(device, now);
-  gs_biased_drop(&device->lock);
-}
-
-static void done_where(bool (*matches)(const struct gs_stream *stream, const void *what), const void *what) {
-  struct gs_time *time = gs_time();
-  uint32_t streams = __atomic_load_n(&time->streams, __ATOMIC_ACQUIRE);
-  for (uint32_t i = 0; i < streams; i++) {
-    struct gs_stream *stream = time->stream[i];
-    if (stream && gs_stream_live(stream) && !gs_stream_retired(stream) && matches(stream, what))
+static void done_where(bool (*matches)(const struct gs_stream *stream, const void *what), const void *what,
+                       struct gs_time_device *device) {
+  for (struct gs_stream *stream = gs_active_first(device), *next; stream; stream = next) {
+    next = gs_active_next(stream);
+    if (gs_stream_live(stream) && stream->device == device && matches(stream, what))
       gs_stream_done(stream);
   }
 }
@@ -95,37 +85,35 @@ static bool blocking_beside(const struct gs_stream *stream, const void *legacy) 
 
 static bool of_context(const struct gs_stream *stream, const void *context) {
   const struct gs_context *owner = __atomic_load_n(&stream->context, __ATOMIC_RELAXED);
-  return __atomic_load_n(&owner->handle, __ATOMIC_RELAXED) == context;
+  return owner && __atomic_load_n(&owner->handle, __ATOMIC_RELAXED) == context;
 }
 
 /* Work in the legacy stream runs after all earlier work in the blocking streams of its context. */
 void gs_stream_done_with_others(struct gs_stream *stream) {
-  if (gs_time()->profiled)
-    residency_ends(stream->device);
-  else if (stream->handle == CU_STREAM_LEGACY)
-    done_where(blocking_beside, stream);
-  else
+  if (stream->handle == CU_STREAM_LEGACY)
+    done_where(blocking_beside, stream, stream->device);
+  else if (stream->context)
     gs_stream_done(stream);
 }
 
 void gs_before_wait_context(CUcontext context) {
   struct gs_time *time = gs_time();
   gs_wait = (struct gs_wait){0};
-  for (uint32_t i = 0; time && i < __atomic_load_n(&time->streams, __ATOMIC_ACQUIRE); i++) {
-    struct gs_stream *stream = time->stream[i];
-    /* The per-thread default stream of another thread cannot be named here. */
-    if (stream && gs_stream_live(stream) && !gs_stream_retired(stream) && of_context(stream, context) &&
-        __atomic_load_n(&stream->handle, __ATOMIC_RELAXED) != CU_STREAM_PER_THREAD)
-      gs_before_wait(stream);
+  for (uint32_t i = 0; time && i < gs_process->ndevices; i++) {
+    struct gs_time_device *device = &time->device[i];
+    for (struct gs_stream *stream = gs_active_first(device), *next; stream; stream = next) {
+      next = gs_active_next(stream);
+      if (gs_stream_live(stream) && !gs_stream_retired(stream) && stream->device == device &&
+          of_context(stream, context))
+        gs_before_wait(stream);
+    }
   }
 }
 
 void gs_context_done(CUcontext context, int ordinal) {
   struct gs_time *time = gs_time();
-  if (time && time->profiled && time->device[ordinal].meter)
-    residency_ends(&time->device[ordinal]);
-  else if (time)
-    done_where(of_context, context);
+  if (time)
+    done_where(of_context, context, &time->device[ordinal]);
 }
 
 /* ---- events of the program ---- */

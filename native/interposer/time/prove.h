@@ -1,0 +1,15 @@
+/* Asks the driver about streams that are not proven idle, and of which the program asks nothing. */
+#ifndef GPUSHARE_TIME_PROVE_H
+#define GPUSHARE_TIME_PROVE_H
+
+#include "interposer/time/timing.h"
+
+/* Whether work of the device is this many ns over its expected end and not proven done. Takes no lock: a cheap look
+ * before gs_prove. */
+bool gs_overdue(const struct gs_time_device *device, uint64_t now, uint64_t patience);
+
+/* Asks about the streams that are overdue. Those that are not done are charged by residency from then on. Called by the
+ * gate thread. */
+void gs_prove(struct gs_time_device *device, uint64_t patience);
+
+#endif

@@ -1,0 +1,40 @@
+#include "interposer/time/residency.h"
+
+#include <limits.h>
+
+void gs_blind(struct gs_stream *stream, uint64_t since) {
+  struct gs_time_device *device = stream->device;
+  stream->blind_head = stream->queue.head;
+  if (stream->blind)
+    return;
+  __atomic_store_n(&stream->blind, since, __ATOMIC_RELAXED);             /* marks.c looks without the lock */
+  __atomic_store_n(&device->blind, device->blind + 1, __ATOMIC_RELAXED); /* the gate thread reads it without the lock */
+  __atomic_store_n(&device->blind_since, gs_now(), __ATOMIC_RELAXED);
+  /* the gate thread, which follows it, may sleep for long */
+  if (!gs_time()->profiled)
+    gs_futex_wake(&device->limits->lease, INT_MAX, true);
+}
+
+void gs_blind_charge(struct gs_stream *stream, uint64_t now) {
+  struct gs_time_device *device = stream->device;
+  double resident;
+  if (!stream->blind || now <= stream->blind)
+    return;
+  resident = gs_meter_resident(device->meter, stream->blind, now, gs_residents(device));
+  gs_timeline_add(device->meter, stream->blind, now, resident, resident / (double)(now - stream->blind));
+  __atomic_store_n(&stream->blind, now, __ATOMIC_RELAXED);
+}
+
+void gs_blind_end(struct gs_stream *stream, uint64_t at) {
+  if (!stream->blind)
+    return;
+  gs_blind_charge(stream, at);
+  __atomic_store_n(&stream->blind, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&stream->device->blind, stream->device->blind - 1, __ATOMIC_RELAXED);
+}
+
+void gs_proven_idle(struct gs_stream *stream, uint64_t at, struct gs_waited waited) {
+  gs_meter_synced(stream->device->meter, &stream->queue, at, waited);
+  gs_blind_end(stream, at);
+  __atomic_store_n(&stream->due, UINT64_MAX, __ATOMIC_RELAXED);
+}

@@ -1,0 +1,60 @@
+"""Nothing that takes device time escapes the meter, however it was submitted. The judge is the simulator."""
+
+from collections.abc import Callable
+
+import pytest
+from handmade import MS, Grant, Simulator, Tenant
+from waiting import until
+
+pytestmark = pytest.mark.timing
+
+# Each about 200 ms of device time, most of it in kernels of 10 ms that the program does not wait for.
+MODES = (
+    "foreign",
+    "foreign-unwaited",
+    "none",
+    "none-unwaited",
+    "callback",
+    "capture-0",
+    "capture-1",
+    "capture-2",
+    "capture-0t",
+    "capture-1t",
+    "capture-2t",
+    "captures",
+    "streams",
+    "contexts",
+    "first",
+    "outlasts",
+    "outlasts-legacy",
+    "outlasts-own",
+    "destroyed",
+)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_all_is_charged(grant: Grant, sim: Simulator, run: Callable[..., Tenant], mode: str) -> None:
+    grant.lease()
+    grant.set_bound(50 * MS)
+    tenant = run("coverage", grant, sim, mode)
+    result = tenant.line()
+    busy, slot = sim.busy_ns(tenant.pid), grant.slot()
+    assert busy == pytest.approx(result["truth_ns"], rel=0.01)
+    until(lambda: slot.inflight == 0, "all is proven done")
+    print(f"{mode}: metered {slot.busy_ns / busy - 1:+.2%} of {busy / 1e6:.0f} ms")
+    assert slot.busy_ns == pytest.approx(busy, rel=0.02)
+    tenant.end()
+
+
+def test_residency_of_a_profiled_process_ends_only_when_its_work_is_done(
+    grant: Grant, sim: Simulator, run: Callable[..., Tenant]
+) -> None:
+    """Another stream, asked and waited for, says nothing about it."""
+    grant.lease()
+    tenant = run("coverage", grant, sim, "asked", env={"CUDA_INJECTION64_PATH": "/nonexistent/libprofiler.so"})
+    tenant.line()
+    busy, slot = sim.busy_ns(tenant.pid), grant.slot()
+    print(f"profiled: metered {slot.busy_ns / busy - 1:+.2%} of {busy / 1e6:.0f} ms")
+    assert slot.busy_ns == pytest.approx(busy, rel=0.02)
+    assert slot.inflight == 0
+    tenant.end()
