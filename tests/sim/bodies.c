@@ -6,9 +6,10 @@ static const char ptx[] = ".version 7.0\n.target sm_50\n.address_size 64\n"
                           ".visible .entry spin_ns(.param .u64 ns)\n{\n  ret;\n}\n"
                           ".visible .entry set_conditional(.param .u64 handle, .param .u32 value)\n{\n  ret;\n}\n"
                           ".visible .entry count_conditional(.param .u64 handle)\n{\n  ret;\n}\n"
+                          ".visible .entry launch_graph(.param .u64 exec)\n{\n  ret;\n}\n"
                           ".visible .entry deep(.param .u64 ns)\n{\n  .local .b8 frame[16384];\n  ret;\n}\n";
 static CUmodule module;
-static CUfunction spins, sets, counts, deep;
+static CUfunction spins, sets, counts, launches, deep;
 static CUstream stream;
 static CUcontext ctx;
 
@@ -194,6 +195,30 @@ static void errors(void) {
   OK(cuGraphDestroy(graph));
 }
 
+/* A kernel launches another graph, which is done before its own. */
+static void from_the_device(void) {
+  CUgraph graph, inner;
+  CUgraphExec exec, target;
+  OK(cuGraphCreate(&inner, 0));
+  OK(cuGraphCreate(&graph, 0));
+  EXPECT(cuGraphInstantiateWithFlags(&target, inner, CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH),
+         CUDA_ERROR_INVALID_VALUE); /* empty */
+  add_spin(inner, 4 * MS, NULL);
+  OK(cuGraphInstantiateWithFlags(&target, inner, CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH));
+  uint64_t handle = (uint64_t)(uintptr_t)target;
+  CUgraphNode first = add_kernel(graph, launches, (void *[]){&handle}, NULL);
+  add_kernel(graph, launches, (void *[]){&handle}, &first);
+  OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+  CHECK(takes(exec, 0, 2)); /* it is not on the device yet */
+  OK(cuGraphUpload(target, stream));
+  CHECK(takes(exec, 8 * MS, 2));
+  OK(cuGraphExecDestroy(target));
+  CHECK(takes(exec, 0, 2));
+  OK(cuGraphExecDestroy(exec));
+  OK(cuGraphDestroy(graph));
+  OK(cuGraphDestroy(inner));
+}
+
 /* Local memory of a body's kernels is taken when the graph is instantiated. */
 static void memory(void) {
   CUgraph graph;
@@ -218,6 +243,7 @@ int main(void) {
   OK(cuModuleGetFunction(&spins, module, "spin_ns"));
   OK(cuModuleGetFunction(&sets, module, "set_conditional"));
   OK(cuModuleGetFunction(&counts, module, "count_conditional"));
+  OK(cuModuleGetFunction(&launches, module, "launch_graph"));
   OK(cuModuleGetFunction(&deep, module, "deep"));
   OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   if_and_else();
@@ -225,6 +251,7 @@ int main(void) {
   switches();
   captured();
   errors();
+  from_the_device();
   memory();
   OK(cuCtxDestroy_v2(ctx));
   return 0;

@@ -95,7 +95,9 @@ struct sim_graph_exec {
   uint64_t flags;
   struct sim_graph *source; /* counts this executable, if it still is the graph source_id */
   uint64_t source_id;
-  struct sim_mark *last; /* end of the latest launch: launches of one executable run one after another */
+  bool uploaded;
+  struct sim_graph_exec *next; /* of those that the device can launch */
+  struct sim_mark *last;       /* end of the latest launch: launches of one executable run one after another */
 };
 CUresult sim_exec_get(CUgraphExec handle, struct sim_graph_exec **exec); /* with or without sim_lock */
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "sim/graph/conditions.h"
+#include "sim/graph/launchable.h"
 #include "sim/graph/graph.h"
 #include "sim/program/image.h"
 #include "sim/memory/memory.h"
@@ -58,13 +59,14 @@ static void sum_memory(const struct sim_graph *graph, uint64_t sums[SIM_MAX_DEVI
 }
 
 /* Reserves the memory that the first launch would take. */
-static CUresult upload_memory(const struct sim_graph_exec *exec) {
+static CUresult upload_memory(struct sim_graph_exec *exec) {
   uint64_t sums[SIM_MAX_DEVICES] = {0};
   CUresult result = CUDA_SUCCESS;
   sum_memory(exec->graph, sums);
   for (CUdevice device = 0; device < SIM_MAX_DEVICES && !result; device++)
     if (sums[device])
       result = sim_graph_mem_grow(device, sums[device]);
+  exec->uploaded |= result == CUDA_SUCCESS;
   return result;
 }
 
@@ -86,8 +88,9 @@ static CUresult instantiate(CUgraphExec *out, CUgraph handle, uint64_t flags) {
     return result;
   if (out == NULL || flags & ~(uint64_t)KNOWN_FLAGS)
     return CUDA_ERROR_INVALID_VALUE;
-  if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)
-    return CUDA_ERROR_NOT_SUPPORTED;
+  if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH &&
+      (flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH || !sim_graph_on_device(graph)))
+    return CUDA_ERROR_INVALID_VALUE;
   bool conditional = sim_graph_conditional(graph);
   if (graph->body || (conditional && (graph->executables || !bodies_valid(graph))))
     return CUDA_ERROR_INVALID_VALUE;
@@ -116,6 +119,8 @@ static CUresult instantiate(CUgraphExec *out, CUgraph handle, uint64_t flags) {
     cuGraphExecDestroy((CUgraphExec)exec);
     return result;
   }
+  if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)
+    sim_launchable_add(exec);
   *out = (CUgraphExec)exec;
   return CUDA_SUCCESS;
 }
@@ -155,6 +160,7 @@ CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
   if (result)
     return result;
   sim_lock();
+  sim_launchable_remove(exec);
   sim_mark_release(exec->last);
   if (exec->source->id == exec->source_id && exec->source->executables)
     exec->source->executables--;
@@ -247,6 +253,20 @@ static CUresult submit_bodies(const struct sim_bodies *bodies, struct sim_stream
   return result;
 }
 
+/* Graphs that kernels launch run one after another, before the graph that launched them is done. What the device cannot
+ * launch, it leaves: the kernel would get an error. */
+static CUresult submit_launched(uint64_t handle, struct sim_stream *stream, bool *counted) {
+  enum { MAX_LAUNCHES = 120 };
+  static unsigned launches; /* in each other */
+  const struct sim_graph_exec *exec = sim_launchable_find(handle);
+  if (exec == NULL || !exec->uploaded || launches == MAX_LAUNCHES)
+    return CUDA_SUCCESS;
+  launches++;
+  CUresult result = submit_graph(exec->graph, stream, counted);
+  launches--;
+  return result;
+}
+
 static CUresult submit_node(const struct sim_graph_node *node, struct sim_stream *stream, bool *counted) {
   struct sim_event *event = (struct sim_event *)node->event;
   switch (node->type) {
@@ -259,7 +279,7 @@ static CUresult submit_node(const struct sim_graph_node *node, struct sim_stream
         return CUDA_ERROR_OUT_OF_MEMORY;
       sim_condition_change(&node->op);
       *counted = true; /* the launch takes one place in the stream's queue, not one per node */
-      return CUDA_SUCCESS;
+      return node->op.launches ? submit_launched(node->op.launches, stream, counted) : CUDA_SUCCESS;
   }
 }
 
@@ -292,6 +312,7 @@ static CUresult launch(struct sim_graph_exec *exec, struct sim_stream *stream) {
   }
   sim_mark_release(exec->last);
   exec->last = mark;
+  exec->uploaded = true;
   return result;
 }
 

@@ -31,8 +31,9 @@ struct sim_op {
   bool (*meet)(void *payload);
   /* The effect of a kernel on a conditional handle, which it has when it is submitted in a graph: 0 is no handle. */
   uint64_t condition;
-  bool counts;    /* decrements its value; otherwise sets it to this: */
-  unsigned value; /* new value of the handle */
+  bool counts;       /* decrements its value; otherwise sets it to this: */
+  unsigned value;    /* new value of the handle */
+  uint64_t launches; /* an executable graph that a kernel launches, which also happens when it is submitted; 0: none */
   /* Graph node type when captured (CUgraphNodeType). graph.c derives the results of cuGraph*NodeGetParams from the
    * payload for the types it knows. SIM_NODE_NONE: cannot be captured (STREAM_CAPTURE_UNSUPPORTED). */
   int node_type;

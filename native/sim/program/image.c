@@ -30,6 +30,8 @@ static bool spins(const char *name) { return strcmp(name, "spin_ns") == 0 || str
 static enum sim_effect effect_of(const char *name) {
   if (strcmp(name, "set_conditional") == 0 || strncmp(name, "_Z15set_conditional", 19) == 0)
     return SIM_SETS_CONDITION;
+  if (strcmp(name, "launch_graph") == 0 || strncmp(name, "_Z12launch_graph", 16) == 0)
+    return SIM_LAUNCHES_GRAPH;
   bool counts = strcmp(name, "count_conditional") == 0 || strncmp(name, "_Z17count_conditional", 21) == 0;
   return counts ? SIM_COUNTS_CONDITION : SIM_NO_EFFECT;
 }

@@ -9,9 +9,10 @@
 
 struct sim_image;
 
-/* What a kernel does to the conditional handle that is its first argument; determined by its name. set_conditional sets
- * it to its second argument, of 32 bits; count_conditional decrements it. */
-enum sim_effect { SIM_NO_EFFECT, SIM_SETS_CONDITION, SIM_COUNTS_CONDITION };
+/* What a kernel in a graph does with the handle that is its first argument; determined by its name. set_conditional sets
+ * a condition to its second argument, of 32 bits; count_conditional decrements it; launch_graph launches an executable
+ * graph from the device. */
+enum sim_effect { SIM_NO_EFFECT, SIM_SETS_CONDITION, SIM_COUNTS_CONDITION, SIM_LAUNCHES_GRAPH };
 
 /* Behind both CUfunction and CUkernel: programs pass either to a launch. */
 struct sim_function {

@@ -55,15 +55,17 @@ static CUresult set_duration(const struct sim_function *function, void *const *p
   return result;
 }
 
-/* What the kernel does to a condition; see enum sim_effect. */
+/* See enum sim_effect. */
 static CUresult set_effect(const struct sim_function *function, void *const *params, void *const *extra,
                            struct sim_op *op) {
   uint32_t value = 0;
   size_t bytes;
   if (function->effect == SIM_NO_EFFECT)
     return CUDA_SUCCESS;
-  if (!arguments(params, extra, 1, &op->condition))
+  if (!arguments(params, extra, 1, function->effect == SIM_LAUNCHES_GRAPH ? &op->launches : &op->condition))
     return CUDA_ERROR_INVALID_VALUE;
+  if (op->launches)
+    return CUDA_SUCCESS;
   op->counts = function->effect == SIM_COUNTS_CONDITION;
   if (op->counts)
     return CUDA_SUCCESS;

@@ -3,21 +3,22 @@
 #include "program.h"
 
 CUresult cuGraphCreate(CUgraph *, unsigned int);
+CUresult cuGraphUpload(CUgraphExec, CUstream);
 CUresult cuGraphAddNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraphNodeParams *);
 CUresult cuGraphAddKernelNode_v2(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_KERNEL_NODE_PARAMS *);
 CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS *);
 CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *, CUgraph, CUcontext, unsigned int, unsigned int);
 
-enum { CHANGE_NS = 10000 /* of a kernel that changes a condition */ };
-static CUfunction set, count;
+enum { CHANGE_NS = 10000 /* of a kernel that changes a condition or launches a graph */ };
+static CUfunction set, count, launch;
 static CUgraphExec exec;
 static CUgraphNode setting;
 static CUgraphConditionalHandle handle;
 
 static CUgraphNode add(CUgraph graph, CUfunction function, void **arguments, const CUgraphNode *after) {
   CUgraphNode node;
-  CUDA_KERNEL_NODE_PARAMS launch = {function, 1, 1, 1, 1, 1, 1, 0, arguments, NULL, NULL, NULL};
-  OK(cuGraphAddKernelNode_v2(&node, graph, after, after != NULL, &launch));
+  CUDA_KERNEL_NODE_PARAMS params = {function, 1, 1, 1, 1, 1, 1, 0, arguments, NULL, NULL, NULL};
+  OK(cuGraphAddKernelNode_v2(&node, graph, after, after != NULL, &params));
   return node;
 }
 
@@ -35,8 +36,8 @@ static CUgraph *begin(CUgraph graph, int type, unsigned size) {
 
 static void run(unsigned value) {
   void *arguments[] = {&handle, &value};
-  CUDA_KERNEL_NODE_PARAMS launch = {set, 1, 1, 1, 1, 1, 1, 0, arguments, NULL, NULL, NULL};
-  OK(cuGraphExecKernelNodeSetParams_v2(exec, setting, &launch));
+  CUDA_KERNEL_NODE_PARAMS params = {set, 1, 1, 1, 1, 1, 1, 0, arguments, NULL, NULL, NULL};
+  OK(cuGraphExecKernelNodeSetParams_v2(exec, setting, &params));
   OK(cuGraphLaunch(exec, streams[0]));
   truth += CHANGE_NS;
 }
@@ -87,9 +88,29 @@ static void switches(CUgraph graph, int n, bool waits) {
   }
 }
 
+/* A kernel that launches another graph, of 0.5 ms, from the device. */
+static void launches(CUgraph graph, int n, bool waits) {
+  uint64_t ns = 500000;
+  CUgraph inner;
+  CUgraphExec target;
+  OK(cuGraphCreate(&inner, 0));
+  add(inner, kernels[0], (void *[]){&ns}, NULL);
+  OK(cuGraphInstantiateWithFlags(&target, inner, CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH));
+  OK(cuGraphUpload(target, streams[0]));
+  add(graph, launch, (void *[]){&target}, NULL);
+  OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+  for (int i = 0; i < n; i++) {
+    OK(cuGraphLaunch(exec, streams[0]));
+    truth += ns + CHANGE_NS;
+    if (waits)
+      OK(cuStreamSynchronize(streams[0]));
+  }
+}
+
 int main(int argc, char **argv) {
   static char ptx[] = ".version 7.0\n.target sm_50\n.address_size 64\n"
                       ".visible .entry set_conditional(.param .u64 handle, .param .u32 value)\n{\n  ret;\n}\n"
+                      ".visible .entry launch_graph(.param .u64 exec)\n{\n  ret;\n}\n"
                       ".visible .entry count_conditional(.param .u64 handle)\n{\n  ret;\n}\n";
   CUmodule module;
   CUgraph graph;
@@ -98,6 +119,7 @@ int main(int argc, char **argv) {
   start(argv[2]);
   OK(cuModuleLoadData(&module, ptx));
   OK(cuModuleGetFunction(&set, module, "set_conditional"));
+  OK(cuModuleGetFunction(&launch, module, "launch_graph"));
   OK(cuModuleGetFunction(&count, module, "count_conditional"));
   OK(cuGraphCreate(&graph, 0));
   int n = atoi(argv[3]);
@@ -106,6 +128,8 @@ int main(int argc, char **argv) {
     branches(graph, n, waits);
   else if (argv[1][0] == 'w')
     loops(graph, n, waits);
+  else if (argv[1][0] == 'd')
+    launches(graph, n, waits);
   else
     switches(graph, n, waits);
   OK(cuStreamSynchronize(streams[0]));

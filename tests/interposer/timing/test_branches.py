@@ -1,4 +1,4 @@
-"""Graphs with conditional nodes are metered by what their bodies take, whichever run."""
+"""Graphs are metered by what they take, whichever bodies of conditional nodes run and whatever their kernels launch."""
 
 from collections.abc import Callable
 
@@ -8,10 +8,10 @@ from handmade import MS, Grant, Simulator, Tenant
 pytestmark = pytest.mark.timing
 
 
-SLOW = [pytest.param(mode, marks=pytest.mark.slow) for mode in ("while", "if-wait", "switch-wait")]
+SLOW = [pytest.param(mode, marks=pytest.mark.slow) for mode in ("while", "if-wait", "switch-wait", "device")]
 
 
-@pytest.mark.parametrize("mode", ["if", "switch", "while-wait", *SLOW])
+@pytest.mark.parametrize("mode", ["if", "switch", "while-wait", "device-wait", *SLOW])
 def test_bodies_are_charged(grant: Grant, sim: Simulator, run: Callable[..., Tenant], mode: str) -> None:
     """The best of three: preemption of the launching thread leaves the device idle, and moves what is seen of it."""
     grant.lease()
