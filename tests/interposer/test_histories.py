@@ -185,7 +185,7 @@ class Histories(Processes):
         model = client.model
         if not context:
             return
-        at = data.choice([0, *model.graphs] if len(model.graphs) < 4 else list(model.graphs))
+        at = data.choice([0] * (len(model.launchable()) < 4) + model.launchable())
         if at == 0:
             result, at = client("graph", context, size)
             assert result == OK
@@ -205,13 +205,12 @@ class Histories(Processes):
 
     @rule(data=PICKS)
     def end_graph(self, data: random.Random) -> None:
-        """Its memory stays in the device's graph pool."""
+        """Its memory stays in the device's graph pool, and allocated if a launch left it so."""
         client, context = self.pick(data)
-        if context and client.model.graphs:
-            at = data.choice(list(client.model.graphs))
+        if context and client.model.launchable():
+            at = data.choice(client.model.launchable())
             assert client("ungraph", context, at)[0] == OK
-            client.model.free_graph(at)
-            del client.model.graphs[at]
+            client.model.end_graph(at)
             self.forget(client, "memory", at)
 
     @rule(data=PICKS)

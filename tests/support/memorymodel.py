@@ -44,10 +44,11 @@ class Physical:
 
 @dataclass
 class Graph:
-    """Executable, with one allocation node."""
+    """Executable, with one allocation node. ended: destroyed; what a launch left allocated is still to be freed."""
 
     size: int
     live: bool = False
+    ended: bool = False
 
 
 @dataclass
@@ -95,6 +96,16 @@ class Process:
         if self.graphs[at].live:
             self.graphs[at].live = False
             self.graph_spare += self.graphs[at].size
+        if self.graphs[at].ended:
+            del self.graphs[at]
+
+    def end_graph(self, at: int) -> None:
+        self.graphs[at].ended = True
+        if not self.graphs[at].live:
+            del self.graphs[at]
+
+    def launchable(self) -> list[int]:
+        return [at for at, graph in self.graphs.items() if not graph.ended]
 
     def drop_block(self, at: int) -> None:
         del self.blocks[at]
