@@ -223,10 +223,12 @@ static bool by_residency(const struct gs_segment *segment, bool alone, double la
 static bool known_wrongly(struct gs_meter *meter, const struct gs_mark *mark, uint32_t lease, bool alone, double lag,
                           double resident) {
   /* The lease has changed, but not yet what is known of others on the device. */
-  bool stale = mark->segment.lease != lease && gs_meter_last_turn(meter) <= mark->segment.first;
+  bool stale = mark->segment.lease != lease && meter->others == 0 && gs_meter_last_turn(meter) <= mark->segment.first;
   if (alone || stale || lag <= GS_METER_LAG_NS)
     return false;
-  if (resident > 4 * gs_segment_now(&mark->segment) + GS_METER_LONG_NS)
+  bool wrong = resident > 4 * gs_segment_now(&mark->segment) + GS_METER_LONG_NS;
+  /* While others are on the device, nothing shows that lengths are even again. */
+  if (wrong || gs_meter_careful(meter, mark->recorded))
     gs_meter_surprise(meter, mark->recorded);
   return gs_meter_careful(meter, mark->recorded);
 }

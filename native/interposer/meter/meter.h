@@ -263,6 +263,9 @@ static inline uint64_t gs_meter_last_turn(const struct gs_meter *meter) {
  * evenly between the processes that have work. */
 double gs_meter_resident(const struct gs_meter *meter, uint64_t from, uint64_t to, uint32_t residents);
 
+/* At least so much of the time between two instants this process had the device to itself. */
+double gs_meter_exclusive(const struct gs_meter *meter, uint64_t from, uint64_t to);
+
 /* The oldest mark of the queue, or NULL. */
 struct gs_mark *gs_meter_oldest(struct gs_queue *queue);
 /* The oldest mark was completed at `done`. lease: the lease word now; if it differs from the segment's, others ran in

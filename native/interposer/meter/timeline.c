@@ -102,6 +102,12 @@ double gs_meter_resident(const struct gs_meter *meter, uint64_t from, uint64_t t
   return from < to ? sum + (double)(to - from) / ours : sum;
 }
 
+double gs_meter_exclusive(const struct gs_meter *meter, uint64_t from, uint64_t to) {
+  /* time with others counts half in one, and whole in the other */
+  double time = to > from ? (double)(to - from) : 0, twice = 2 * gs_meter_resident(meter, from, to, 1);
+  return twice > time ? twice - time : 0;
+}
+
 /* ---- clocks ---- */
 
 void gs_clock_not_before(struct gs_clock *clock, uint64_t device, uint64_t host) {

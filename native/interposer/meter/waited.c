@@ -24,13 +24,17 @@ static uint64_t believed_end(const struct gs_meter *meter, const struct gs_queue
 /* Adds what a wait has shown. Returns false if it lasted as long as expected, and so shows nothing. */
 static bool add_wait(struct gs_meter *meter, const struct gs_queue *queue, struct gs_waited waited) {
   uint64_t end = believed_end(meter, queue);
-  double expected = end > waited.began ? (double)(end - waited.began) : 0, blocked;
-  if (waited.until <= waited.began || !gs_is_late((double)(waited.until - waited.began), expected))
+  double expected = end > waited.began ? (double)(end - waited.began) : 0, blocked, alone;
+  if (waited.until <= waited.began)
+    return false;
+  alone = gs_meter_exclusive(meter, waited.began, waited.until);
+  blocked = gs_meter_resident(meter, waited.began, waited.until, waited.residents);
+  /* The others on the device may be what it waited for. */
+  if (!gs_is_late(gs_meter_careful(meter, waited.began) ? blocked : alone, expected))
     return false;
   gs_meter_surprise(meter, waited.until);
   if (__atomic_load_n(&queue->clouded, __ATOMIC_RELAXED))
     return false;
-  blocked = gs_meter_resident(meter, waited.began, waited.until, waited.residents);
   gs_timeline_add(meter, waited.began, waited.until, blocked, blocked / (double)(waited.until - waited.began));
   return true;
 }

@@ -231,7 +231,7 @@ static void sync_stream(int s) {
 static void run(const char *pattern, uint64_t ns, int n) {
   if (!strcmp(pattern, "turns"))
     foreign = FOREIGN_ALWAYS;
-  if (!strcmp(pattern, "turnsshort") || !strcmp(pattern, "manyturns"))
+  if (!strcmp(pattern, "turnsshort") || strstr(pattern, "turns:") || !strcmp(pattern, "manyturns"))
     foreign = FOREIGN_IN_TURN;
   const char *host = strstr(pattern, "host"), *sync = strstr(pattern, "sync");
   bool uneven = !strncmp(pattern, "uneven", 6);
@@ -266,12 +266,15 @@ static void run(const char *pattern, uint64_t ns, int n) {
     if (!strcmp(pattern, "burst") && i % 400 == 399)
       now += 4000000;
   }
-  /* rare:COUNT:LONG_NS: after COUNT launches a long one */
+  /* rare:COUNT:LONG_NS: after COUNT launches a long one; "rarebatch" waits for the long ones only */
+  const char *counts = strchr(pattern, ':');
   unsigned long every = 0, longest = 0;
-  if (sscanf(pattern, "rare:%lu:%lu", &every, &longest) == 2)
+  if (counts && sscanf(counts, ":%lu:%lu", &every, &longest) == 2)
     for (int i = 0; i < n; i++) {
-      launch(0, 0x1000, (unsigned long)i % (every + 1) == every ? longest : ns);
-      sync_stream(0);
+      bool longer = (unsigned long)i % (every + 1) == every;
+      launch(0, 0x1000, longer ? longest : ns);
+      if (longer || strncmp(pattern, "rarebatch", 9) != 0)
+        sync_stream(0);
     }
   for (int s = 0; s < STREAMS; s++)
     sync_stream(s);

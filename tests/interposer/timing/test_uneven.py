@@ -13,14 +13,15 @@ from handmade import Grant, Simulator, Tenant
 US = 1000
 CASES = [(2, 20, 30_000), (50, 3, 1000), (100, 10, 2000), (20, 20, 500)]
 """Microseconds of the short kernels, how many of them, and of the long one after them."""
-KNOWN = ["stream", "context", "event", "query", "equery", "copy"]
+KNOWN = ["stream", "context", "event", "query", "equery", "copy", "batch"]
 """Ways to wait in which the interposer sees the wait."""
 
 
+@pytest.mark.parametrize("pattern", ["rare", "rarebatch", "rareturns", "rarebatchturns"])
 @pytest.mark.parametrize(("short", "count", "long"), CASES)
-def test_model_of_rare_long_kernels(short: int, count: int, long: int) -> None:
-    """Each launch is waited for at once."""
-    command = [built.program("meter_unit"), f"rare:{count}:{long * US}", str(short * US), "20000"]
+def test_model_of_rare_long_kernels(short: int, count: int, long: int, pattern: str) -> None:
+    """Each launch is waited for at once, or only the long ones; alone, or in turn with another tenant."""
+    command = [built.program("meter_unit"), f"{pattern}:{count}:{long * US}", str(short * US), "5000"]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     truth, metered, _, _ = map(int, out.split())
     print(f"error {metered / truth - 1:+.2%}")

@@ -2,7 +2,8 @@
  *   uneven WAIT PTX MS SHORT_NS COUNT LONG_NS [GAP_NS [FRESH]]
  * COUNT launches of SHORT_NS, then one of LONG_NS, again and again. COUNT 0: lengths have a heavy tail, their median is
  * SHORT_NS and none exceeds LONG_NS. GAP_NS: time of the host between launches. FRESH: each long one in a stream that
- * had a few short ones only. WAIT "any" picks another way each time. Prints one JSON line at the end. */
+ * had a few short ones only. WAIT "any" picks another way each time, "batch" waits for the stream after each long one or
+ * after 16 launches. Prints one JSON line at the end. */
 #include <math.h>
 
 #include "program.h"
@@ -89,7 +90,8 @@ int main(int argc, char **argv) {
   for (int i = 0; i < WAYS; i++)
     if (!strcmp(argv[1], ways[i]))
       way = i;
-  if (way == WAYS && strcmp(argv[1], "any"))
+  bool batch = !strcmp(argv[1], "batch");
+  if (way == WAYS && !batch && strcmp(argv[1], "any"))
     return 2;
   start(argv[2]);
   OK(cuEventCreate(&event, 2 /* no timing */));
@@ -103,7 +105,7 @@ int main(int argc, char **argv) {
   fflush(stdout);
   truth = 0;
   for (uint64_t began = now(), n = 0; now() - began < ms * 1000000; n++) {
-    int how = way < WAYS ? way : (int)(chance() * WAYS);
+    int how = way < WAYS ? way : batch ? 0 : (int)(chance() * WAYS);
     CUstream stream = streams[0];
     bool longer = count && n % (count + 1) == count;
     /* a synchronous copy waits for blocking streams only */
@@ -112,7 +114,8 @@ int main(int argc, char **argv) {
     if (fresh && longer)
       OK(cuStreamCreate(&stream, 1));
     spin(0, count ? (longer ? long_ns : short_ns) : heavy(short_ns, long_ns), stream);
-    await(how, stream);
+    if (!batch || (count ? longer : n % 16 == 15))
+      await(how, stream);
     if (fresh && longer)
       OK(cuStreamDestroy_v2(stream));
     if (gap)
