@@ -31,6 +31,7 @@ static CUgreenCtx green;
 static CUdevice device;
 static unsigned long long id;
 
+static CUarrayMapInfo no_tiles = {.memOperationType = CU_MEM_OPERATION_TYPE_MAP}; /* of no array, with no memory */
 static const CUmemAllocationProp on_device = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                               .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
 static const CUmemAllocationProp on_host = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -89,6 +90,9 @@ static const char none[] = ".target sm_52\n",
   X(cuMemRelease(0)) X(cuMemRelease(handle_gone)) X(cuMemRelease(12345)) \
   X(cuMemMap(0, 0, 0, 0, 0)) X(cuMemMap(2 << 20, 2 << 20, 0, handle_gone, 0)) X(cuMemMap(HUGE, HUGE, HUGE, handle_gone, 0)) \
   X(cuMemMap(0, 2 << 20, 0, 0, 7)) X(cuMemUnmap(0, 0)) X(cuMemUnmap(4096, HUGE)) X(cuMemUnmap(HUGE, HUGE)) X(cuMemUnmap(2 << 20, 2 << 20)) \
+  X(cuMemMapArrayAsync(NULL, 0, NULL)) X(cuMemMapArrayAsync(NULL, 1, NULL)) X(cuMemMapArrayAsync(&no_tiles, 0, NULL)) \
+  X(cuMemMapArrayAsync(&no_tiles, 1, NULL)) X(cuMemMapArrayAsync_ptsz(NULL, 1, NULL)) X(cuMemMapArrayAsync_ptsz(&no_tiles, 1, NULL)) \
+  X(cuMemPoolSetAttribute(NULL, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &bytes)) X(cuMemPoolSetAttribute(NULL, 99, NULL)) \
   X(cuMemRetainAllocationHandle(NULL, NULL)) X(cuMemRetainAllocationHandle(&handle, NULL)) X(cuMemRetainAllocationHandle(&handle, &handle)) \
   X(cuMemImportFromShareableHandle(NULL, NULL, 1)) X(cuMemImportFromShareableHandle(&handle, (void *)-1, 1)) \
   X(cuMemImportFromShareableHandle(&handle, (void *)0, 1)) X(cuMemImportFromShareableHandle(&handle, NULL, 999)) \

@@ -67,7 +67,7 @@ static void end(struct gs_around_map_array *around) {
 
 /* The memory is held before the driver can map it, and stays held if the driver refuses. */
 CUresult gs_before_map_array(struct gs_around_map_array *around, const CUarrayMapInfo *list, unsigned int count) {
-  CUresult result;
+  CUresult result = CUDA_SUCCESS;
   uint64_t last = 0;
   *around = (struct gs_around_map_array){.use = around->few};
   if (!gs_enter(&result) || !list)
