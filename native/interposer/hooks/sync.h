@@ -53,6 +53,8 @@ struct gs_around_event_query {
 CUresult gs_before_event_query(struct gs_around_event_query *around, CUevent event);
 CUresult gs_after_event_query(struct gs_around_event_query *around, CUresult result);
 
+/* The event is destroyed, or recorded behind more than one stream: it says nothing about the stream that it was recorded
+ * in. */
 CUresult gs_before_event_gone(CUevent event);
 
 /* The stream is about to wait for something. */

@@ -1,5 +1,7 @@
 /* Work submitted in ways that are not the usual one. coverage MODE PTX: prints the device time of what it launched, as a
  * JSON line, once all of it is done. */
+#include <sched.h>
+
 #include "program.h"
 
 CUresult cuCtxGetCurrent(CUcontext *);
@@ -215,6 +217,49 @@ static void other_is_asked(void) {
   OK(cuStreamSynchronize(streams[0]));
 }
 
+static CUstream doomed;
+static pthread_rwlock_t dooming = PTHREAD_RWLOCK_INITIALIZER;
+static volatile int rounds_over;
+
+static void *into_doomed(void *unused) {
+  uint64_t ns = 100 * US;
+  void *arguments[] = {&ns};
+  while (!rounds_over) {
+    pthread_rwlock_rdlock(&dooming);
+    if (doomed)
+      OK(cuLaunchKernel(any, 1, 1, 1, 1, 1, 1, 0, doomed, arguments, NULL));
+    pthread_rwlock_unlock(&dooming);
+    sched_yield();
+  }
+  return unused;
+}
+
+/* Contexts end with work in flight that threads without a current context launched, up to the last moment. */
+static void racing(void) {
+  enum { THREADS = 3, ROUNDS = 20 };
+  pthread_t threads[THREADS];
+  find_kernel();
+  for (int i = 0; i < THREADS; i++)
+    pthread_create(&threads[i], NULL, into_doomed, NULL);
+  for (int i = 0; i < ROUNDS; i++) {
+    CUcontext dies = another();
+    pthread_rwlock_wrlock(&dooming);
+    OK(cuStreamCreate(&doomed, 1));
+    pthread_rwlock_unlock(&dooming);
+    rest(2 * MS);
+    pthread_rwlock_wrlock(&dooming);
+    OK(cuCtxDestroy_v2(dies));
+    doomed = NULL;
+    pthread_rwlock_unlock(&dooming);
+  }
+  rounds_over = 1;
+  for (int i = 0; i < THREADS; i++)
+    pthread_join(threads[i], NULL);
+  OK(cuCtxSetCurrent(context));
+  in_stream(streams[0]);
+  OK(cuStreamSynchronize(streams[0]));
+}
+
 int main(int argc, char **argv) {
   if (argc < 3)
     return 2;
@@ -251,6 +296,8 @@ int main(int argc, char **argv) {
     per_thread();
   else if (!strcmp(mode, "destroyed"))
     destroyed();
+  else if (!strcmp(mode, "racing"))
+    racing();
   else if (!strcmp(mode, "asked"))
     other_is_asked();
   else

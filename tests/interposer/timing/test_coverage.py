@@ -58,3 +58,18 @@ def test_residency_of_a_profiled_process_ends_only_when_its_work_is_done(
     assert slot.busy_ns == pytest.approx(busy, rel=0.02)
     assert slot.inflight == 0
     tenant.end()
+
+
+def test_contexts_that_end_while_others_launch_into_their_streams(
+    grant: Grant, sim: Simulator, run: Callable[..., Tenant]
+) -> None:
+    """Nobody hangs or dies, nothing counts as in flight for ever, and work afterwards is metered as ever."""
+    grant.lease()
+    grant.set_bound(50 * MS)
+    tenant = run("coverage", grant, sim, "racing")
+    work = tenant.line()["truth_ns"]
+    busy, slot = sim.busy_ns(tenant.pid), grant.slot()
+    until(lambda: slot.inflight == 0, "all is proven done")
+    print(f"racing: metered {slot.busy_ns / 1e6:.0f} ms of {busy / 1e6:.0f} ms")
+    assert slot.busy_ns >= 0.98 * work
+    tenant.end()
