@@ -1,11 +1,11 @@
-"""The scenes of pairs.py for memory pools, their blocks and graph memory."""
+"""The scenes of scenes.py for memory pools, their blocks and graph memory."""
 
 import ctypes
 import os
 from typing import Any
 
 from cuda.bindings import driver as d
-from pairs import FILE, MIB, SCENES, Scene, failed, row
+from scenes import FILE, MIB, SCENES, Scene, failed, row
 from worker import made, ok
 
 SIZE = 20 * MIB  # of each block: two need two pieces of a pool

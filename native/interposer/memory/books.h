@@ -166,27 +166,35 @@ struct gs_taken {
 
 /* ---- pools ---- */
 
+/* A contiguous piece by which a pool grew. */
+struct gs_chunk {
+  uint64_t address, bytes;
+  uint64_t pool;
+};
+
 /* A pool of the driver. Its life: a call that allocates from it announces a block (calls), and a call that destroys it
  * lets it leave (leaving) before the driver is asked. It ends when it is destroyed and has no block, announced block or
  * queued free any more. Handles may come back at once, so pools have numbers of their own. */
 struct gs_pool {
-  uint64_t number;                /* that of a device's graph pool is its ordinal + 1 */
-  uint64_t handle;                /* CUmemoryPool; not that of a graph pool */
-  uint64_t bytes;                 /* charged */
-  uint64_t coming;                /* bytes that calls in progress may add */
-  uint64_t cap;                   /* upper bound in bytes; 0: no bound */
-  uint64_t threshold;             /* the driver gives back what exceeds it when the program waits */
-  uint64_t seen;                  /* bytes reserved when the driver was last asked */
-  uint64_t live;                  /* bytes of the blocks in use */
-  uint64_t fading;                /* at most so many bytes were freed in stream order and are not free yet */
-  uint64_t faded_bytes;           /* of the records in `faded` */
-  uint64_t made, freed;           /* blocks ever made, and freed in stream order */
-  uint32_t blocks, chunks, faded; /* number of each in the pool */
-  uint32_t freeing;               /* frees in progress of its blocks */
-  uint32_t calls;                 /* allocations in progress */
-  uint32_t leaving;               /* calls in progress that destroy it: the driver is not asked about it */
-  uint32_t awaited;               /* of a destroyed pool: frees whose streams have not come to them */
-  uint32_t asked;                 /* how often the driver was asked since it became loose */
+  uint64_t number;            /* that of a device's graph pool is its ordinal + 1 */
+  uint64_t handle;            /* CUmemoryPool; not that of a graph pool */
+  uint64_t bytes;             /* charged */
+  uint64_t coming;            /* bytes that calls in progress may add */
+  uint64_t cap;               /* upper bound in bytes; 0: no bound */
+  uint64_t threshold;         /* the driver gives back what exceeds it when the program waits */
+  uint64_t seen;              /* bytes reserved when the driver was last asked */
+  uint64_t live;              /* bytes of the blocks in use */
+  uint64_t fading;            /* at most so many bytes were freed in stream order and are not free yet */
+  uint64_t faded_bytes;       /* of the records in `faded` */
+  uint64_t made, freed;       /* blocks ever made, and freed in stream order */
+  uint32_t blocks, faded;     /* number of each in the pool */
+  uint32_t chunks;            /* at most so many pieces */
+  uint32_t freeing;           /* frees in progress of its blocks */
+  uint32_t calls;             /* allocations in progress */
+  uint32_t leaving;           /* calls in progress that destroy it: the driver is not asked about it */
+  uint32_t awaited;           /* of a destroyed pool: frees whose streams have not come to them */
+  uint32_t asked;             /* how often the driver was asked since it became loose */
+  struct gs_chunk last_chunk; /* in which a block was made; or none */
   int ordinal;
   bool destroyed;
   bool shrunk; /* gave memory back since pool_map.c last checked */
@@ -216,12 +224,6 @@ struct gs_block {
   CUstream stream;    /* if it faded: of the free */
   const void *thread; /* to which that stream belongs if it is CU_STREAM_PER_THREAD */
   uint32_t frees;     /* calls in progress that free it */
-};
-
-/* A contiguous piece by which a pool grew. */
-struct gs_chunk {
-  uint64_t address, bytes;
-  uint64_t pool;
 };
 
 /* A stream-ordered free whose bytes are still charged: see async_free.c. */

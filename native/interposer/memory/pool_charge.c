@@ -74,6 +74,8 @@ static struct change follow(struct gs_pool *pool, uint64_t reserved, uint64_t *g
   pool->bytes += change.more - change.less;
   pool->shrunk |= reserved < pool->seen;
   pool->seen = reserved;
+  if (reserved == 0)
+    pool->chunks = 0;
   if (grew)
     *grew = growth;
   else
@@ -117,34 +119,36 @@ bool gs_pool_settle(uint64_t number, int ordinal, uint64_t ended, uint64_t *grew
   return fits;
 }
 
-/* The figure of the bytes in use belongs to the books only if no allocation and no free was on its way. */
-static void note_used(struct gs_pool *pool, const struct gs_pool *before, uint64_t used) {
-  if (before->calls || before->freeing || pool->made != before->made || pool->freed != before->freed)
-    return;
+/* The figure of the bytes in use belongs to the books only if no allocation and no free was in the driver. */
+static bool note_used(struct gs_pool *pool, const struct gs_pool *before, uint64_t used) {
+  if (before->coming || pool->coming || before->freeing || pool->made != before->made || pool->freed != before->freed)
+    return false;
   if (used > pool->live)
     pool->fading = used - pool->live;
   else
     gs_map_settled(pool);
+  return true;
 }
 
-/* With the device's pool lock. */
-static void ask_what_fades(uint64_t number) {
+/* With the device's pool lock. True: pool->fading is exact now. */
+static bool ask_what_fades(uint64_t number) {
   struct gs_pool before;
   uint64_t used;
   if (!askable(number, &before) || !ask_used(&before, &used))
-    return;
+    return false;
   gs_pools_lock();
   struct gs_pool *pool = gs_pool_of(number);
-  if (pool)
-    note_used(pool, &before, used);
+  bool exact = pool && note_used(pool, &before, used);
   gs_pools_unlock();
+  return exact;
 }
 
-void gs_pool_refresh(uint64_t number, int ordinal) {
+bool gs_pool_refresh(uint64_t number, int ordinal) {
   gs_lock(&gs_process->pool_lock[ordinal]);
   settle(number, 0, false, NULL);
-  ask_what_fades(number);
+  bool exact = ask_what_fades(number);
   gs_unlock(&gs_process->pool_lock[ordinal]);
+  return exact;
 }
 
 /* ---- after a wait ------------------------------------------------------------------------------------------------ */

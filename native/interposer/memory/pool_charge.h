@@ -35,8 +35,9 @@ bool gs_pool_ask_known(uint64_t number, struct gs_pool_figures *figures);
  * what they need, or expect not to need it. *grew: how much the pool has grown since it was last asked; NULL: no call of
  * the caller can have made it grow. False: the growth does not fit, and is charged nevertheless. */
 bool gs_pool_settle(uint64_t number, int ordinal, uint64_t ended, uint64_t *grew);
-/* The same with the bytes in use, which tell whether queued frees have happened. */
-void gs_pool_refresh(uint64_t number, int ordinal);
+/* The same with the bytes in use, which tell whether queued frees have happened. True: it is known exactly how many bytes
+ * fade. */
+bool gs_pool_refresh(uint64_t number, int ordinal);
 /* Sets the charges of all pools of a device to what they have reserved. gone: a context has ended; pools that can no
  * longer be asked hold nothing. */
 void gs_pools_settle(int ordinal, bool gone);

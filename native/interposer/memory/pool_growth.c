@@ -92,31 +92,18 @@ static bool announce(struct gs_growth *growth, uint64_t need, uint64_t bytes, bo
   return room;
 }
 
-/* Frees of which the books do not know yet that they have happened. */
-static bool may_have_faded(uint64_t pool) {
-  gs_pools_lock();
-  const struct gs_pool *entry = gs_pool_of(pool);
-  bool may = gs_pool_askable(entry) && entry->fading > 0;
-  gs_pools_unlock();
-  return may;
-}
-
+/* By what the driver says about the pool now, so that what came and went unseen counts too. */
 static bool plainly_within(struct gs_growth *growth, uint64_t bytes, uint64_t need) {
-  if (announce(growth, need, bytes, false))
-    return true;
-  if (!may_have_faded(growth->pool))
-    return false;
-  gs_pool_refresh(growth->pool, growth->ordinal);
-  return announce(growth, need, bytes, false);
+  return gs_pool_refresh(growth->pool, growth->ordinal) && announce(growth, need, bytes, false);
 }
 
 /* Searches all blocks of the pool, which takes long if there are many. */
 static bool found_within(struct gs_growth *growth, uint64_t bytes, uint64_t need, CUstream stream) {
   struct gs_pool_figures now;
-  gs_pool_refresh(growth->pool, growth->ordinal);
+  bool exact = gs_pool_refresh(growth->pool, growth->ordinal);
   gs_lock(&gs_process->pool_lock[growth->ordinal]);
-  bool room = gs_pool_ask_known(growth->pool, &now) && gs_map_has_room(growth->pool, bytes, stream, now.reserved) &&
-              announce(growth, need, bytes, true);
+  bool room = gs_pool_ask_known(growth->pool, &now) &&
+              gs_map_has_room(growth->pool, bytes, stream, now.reserved, exact) && announce(growth, need, bytes, true);
   gs_unlock(&gs_process->pool_lock[growth->ordinal]);
   return room;
 }

@@ -35,7 +35,17 @@ void gs_map_remove_chunk(struct gs_chunk *chunk) {
   struct gs_pool *pool = gs_pool_of(chunk->pool);
   gs_table_remove(&gs_books()->chunks, chunk);
   if (pool)
-    pool->chunks--;
+    pool->last_chunk = (struct gs_chunk){0, 0, 0};
+}
+
+static bool in_chunk(struct gs_pool *pool, uint64_t address) {
+  const struct gs_chunk *chunk = &pool->last_chunk;
+  uint32_t from = 0;
+  while (chunk && (chunk->pool != pool->number || address - chunk->address >= chunk->bytes))
+    chunk = gs_table_next(&gs_books()->chunks, &from);
+  if (chunk)
+    pool->last_chunk = *chunk;
+  return chunk != NULL;
 }
 
 /* Removes the entries of this range, because the pool has given it back to the device. */
@@ -52,6 +62,19 @@ static void clear_range(uint64_t at, uint64_t bytes) {
       gs_map_remove_chunk(chunk);
       --from;
     }
+}
+
+/* A block was made there. While a pool grows by one piece it may give back another, which the sum of its bytes does not
+ * show: then the pieces without blocks are not known to be there any more. */
+static void note_chunk(struct gs_pool *pool, uint64_t address, uint64_t growth) {
+  if (growth) {
+    clear_range(address, growth);
+    add_chunk(pool, address, growth);
+    pool->shrunk |= pool->seen > pool->threshold;
+  } else if (!in_chunk(pool, address)) {
+    pool->chunks++;
+    pool->shrunk = true;
+  }
 }
 
 static void clear_faded(uint64_t pool) {
@@ -124,10 +147,7 @@ void gs_map_made(uint64_t pool, uint64_t address, uint64_t bytes, uint64_t growt
   if (known)
     end = gs_pool_end_if_empty(known);
   known = gs_pool_of(pool);
-  if (growth) {
-    clear_range(address, growth);
-    add_chunk(known, address, growth);
-  }
+  note_chunk(known, address, growth);
   reuse(address, block.bytes);
   known->calls--;
   known->blocks++;

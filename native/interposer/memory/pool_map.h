@@ -24,8 +24,9 @@ bool gs_map_ended(CUcontext context, uint32_t *at);
 /* The streams of frees of a pool that may not have happened yet: copies up to `room` blocks with different ones, and
  * forgets the pool's places. Returns how many there are, `room` + 1 for more than that. */
 unsigned gs_map_forget(uint64_t pool, struct gs_block *streams, unsigned room);
-/* Whether the pool, which has reserved so many bytes, has room for `bytes` more on stream. Walks over all blocks. */
-bool gs_map_has_room(uint64_t pool, uint64_t bytes, CUstream stream, uint64_t reserved);
+/* Whether the pool, which has reserved so many bytes, has room for `bytes` more on stream. exact: the pool's `fading` is
+ * what the driver says now. Walks over all blocks. */
+bool gs_map_has_room(uint64_t pool, uint64_t bytes, CUstream stream, uint64_t reserved, bool exact);
 
 /* ---- with the lock of the pools' tables held ---- */
 

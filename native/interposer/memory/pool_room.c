@@ -87,19 +87,20 @@ static bool room_in(const struct gs_chunk *chunk, const struct span *spans, size
   return end > free_from && end - free_from >= bytes;
 }
 
-static bool lived_in(const struct gs_chunk *chunk, const struct span *spans, size_t count) {
+static bool lived_in(const struct gs_chunk *chunk, const struct span *spans, size_t count, bool all_fade) {
   uint64_t end = chunk->address + chunk->bytes;
   for (size_t i = first_from(spans, count, chunk->address); i < count && spans[i].at < end; i++)
-    if (spans[i].live)
+    if (spans[i].live || all_fade)
       return true;
   return false;
 }
 
-/* The pool gave pieces back to the device; those without a block in use may be among them. */
-static void drop_empty(uint64_t pool, const struct span *spans, size_t count) {
+/* The pool gave pieces back to the device; those without a block in use may be among them. all_fade: the blocks that were
+ * freed all still fade, which holds their pieces too. */
+static void drop_empty(uint64_t pool, const struct span *spans, size_t count, bool all_fade) {
   uint32_t from = 0;
   for (struct gs_chunk *chunk; (chunk = gs_table_next(&gs_books()->chunks, &from));)
-    if (chunk->pool == pool && !lived_in(chunk, spans, count)) {
+    if (chunk->pool == pool && !lived_in(chunk, spans, count, all_fade)) {
       gs_map_remove_chunk(chunk);
       --from;
     }
@@ -117,12 +118,13 @@ static bool look(uint64_t pool, uint64_t bytes, CUstream stream, const struct sp
  * least the average size. Freed blocks count if their stream may not have reached the free. */
 bool gs_map_plainly_has_room(const struct gs_pool *pool, uint64_t bytes) {
   uint64_t fading = pool->fading < pool->faded_bytes ? pool->fading : pool->faded_bytes, used = pool->live + fading;
-  uint64_t small = fading / GS_BLOCK_ROUND;
-  uint64_t places = pool->chunks + (uint64_t)pool->blocks + (small < pool->faded ? small : pool->faded);
+  uint64_t small = fading / GS_BLOCK_ROUND, most = pool->seen / GS_POOL_GRAIN;
+  uint64_t places = (pool->chunks < most ? pool->chunks : most) + (uint64_t)pool->blocks +
+                    (small < pool->faded ? small : pool->faded);
   return pool->chunks > 0 && pool->seen > used && (pool->seen - used) / places >= gs_round_up(bytes, GS_BLOCK_ROUND);
 }
 
-bool gs_map_has_room(uint64_t pool, uint64_t bytes, CUstream stream, uint64_t reserved) {
+bool gs_map_has_room(uint64_t pool, uint64_t bytes, CUstream stream, uint64_t reserved, bool exact) {
   bytes = gs_round_up(bytes, GS_BLOCK_ROUND);
   bool room = false;
   gs_pools_lock();
@@ -133,7 +135,7 @@ bool gs_map_has_room(uint64_t pool, uint64_t bytes, CUstream stream, uint64_t re
     collect(known, spans, count);
     sort(spans, count);
     if (known->shrunk || reserved < known->seen) {
-      drop_empty(pool, spans, count);
+      drop_empty(pool, spans, count, exact && known->fading == known->faded_bytes);
       known->shrunk = false;
       known->seen = reserved;
     }
