@@ -1,6 +1,6 @@
 /* Host functions and callbacks. The driver calls them in stream order on a thread of its own, and their stream does not
- * proceed until they return: work that the program submits from one must never wait for a lease or for the stream's own
- * work. So the driver gets a wrapper function, which marks its thread while the program's function runs.
+ * proceed until they return: work that the program submits from one must never wait for the stream's own work, nor for a
+ * lease unless callbacks alone keep the device busy. So the driver gets a wrapper function, which marks its thread while the program's function runs.
  *
  * Each function of the program keeps one place here for the life of the process. The argument that the driver passes
  * goes through unchanged, so no state is kept per call: a graph node may run it many times, a broken context never. A

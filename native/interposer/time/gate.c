@@ -10,9 +10,11 @@
 #include "interposer/time/marks.h"
 
 enum {
-  STEP_NS = 50000000,        /* how often a waiting thread checks the other conditions */
-  CUT_STEP_NS = 1000000,     /* for a rank whose lease was just revoked: its cut may be raised just before it sleeps */
-  CUT_STEPS_NS = 10000000,   /* for so long */
+  STEP_NS = 50000000,      /* how often a waiting thread checks the other conditions */
+  CUT_STEP_NS = 1000000,   /* for a rank whose lease was just revoked: its cut may be raised just before it sleeps */
+  CUT_STEPS_NS = 10000000, /* for so long */
+  /* A stream stands still while a callback waits, and is charged as if it ran: it must not wait for ever. */
+  CALLBACK_PATIENCE_NS = 1000000000,
   POLL_NS = 50000,           /* interval of the checks of an awaited mark */
   BOUND_TRACED_NS = 1000000, /* shorter waits for the bound are normal for a busy program */
   BUDGET_WINDOW_NS = 100000000,
@@ -78,8 +80,24 @@ void gs_daemon_check(struct gs_heartbeat *seen, uint64_t now) {
 
 /* ---- waiting for a lease ---- */
 
+/* What callbacks submit without a lease passes as far as the bound allows in flight, once for each revoke. */
+static bool callback_passes(struct gs_time_device *device, uint32_t lease) {
+  bool passes;
+  gs_biased_take(&device->lock);
+  passes = device->callback_lease != lease || device->callback_ns < gs_bound(device);
+  gs_biased_drop(&device->lock);
+  return passes;
+}
+
+/* One at a time, however many wait. */
+static bool out_of_patience(struct gs_time_device *device, uint64_t began) {
+  uint64_t now = gs_now(), passed = __atomic_load_n(&device->callback_passed, __ATOMIC_RELAXED);
+  return now - (began > passed ? began : passed) >= CALLBACK_PATIENCE_NS &&
+         __atomic_compare_exchange_n(&device->callback_passed, &passed, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+
 static bool may_pass(struct gs_time_device *device, uint32_t lease, uint64_t *wait) {
-  if (gs_called_back)
+  if (gs_called_back && callback_passes(device, lease))
     return true;
   if (!__atomic_load_n(&device->local, __ATOMIC_ACQUIRE)) {
     *wait = STEP_NS;
@@ -115,7 +133,7 @@ uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream) {
   for (;;) {
     uint32_t before = lease;
     lease = __atomic_load_n(word, __ATOMIC_ACQUIRE);
-    if (may_pass(device, lease, &wait))
+    if (may_pass(device, lease, &wait) || (gs_called_back && out_of_patience(device, began)))
       break;
     if (lease != before)
       revoked = gs_now();

@@ -42,6 +42,12 @@ static void follow_before(struct gs_submission *submission) {
     submission->plan &= ~(uint32_t)GS_PLAN_SAMPLE;
 }
 
+/* A launch counts for no less than one of a function never seen: callbacks that pass without a lease are few. */
+static void callback_spends(struct gs_time_device *device, uint32_t lease, double ns) {
+  device->callback_ns = device->callback_lease == lease ? device->callback_ns + ns : ns;
+  device->callback_lease = lease;
+}
+
 CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream handle) {
   struct gs_time *time = gs_time();
   struct gs_function *function;
@@ -115,6 +121,9 @@ CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream hand
     if (gs_repeatable(handle) && !stream->blind)
       gs_repeat_from(stream, function, handle, lease, bound - gs_meter_inflight(meter, bound), tick, now);
   } else if (gs_called_back) {
+    callback_spends(device, lease,
+                    function->estimate > bound / GS_METER_RISK_SHARE ? function->estimate
+                                                                     : bound / GS_METER_RISK_SHARE);
     gs_biased_drop(&device->lock);
     gs_clear_drained(device); /* only after booking, because the gate thread checks at once */
     gs_biased_take(&device->lock);

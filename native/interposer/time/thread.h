@@ -5,8 +5,9 @@
 #include "interposer/os/compiler.h"
 #include "interposer/time/timing.h"
 
-/* The thread runs a function that the driver calls in stream order: its submissions are metered and never wait. The
- * driver may refuse calls that the interposer makes here. */
+/* The thread runs a function that the driver calls in stream order: its submissions are metered, do not wait for work in
+ * flight, and wait for a lease only where they go on for longer than the bound. The driver may refuse calls that the
+ * interposer makes here. */
 extern __thread bool gs_called_back GS_TLS_MODEL __attribute__((visibility("hidden")));
 
 /* Bits of the devices, by ordinal, to which the thread is about to submit a collective that is already counted: it is

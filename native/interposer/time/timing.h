@@ -104,6 +104,10 @@ struct gs_time_device {
   uint32_t blind;           /* number of streams charged by residency; under lock */
   uint64_t blind_since;     /* when the latest of them began to be */
   struct gs_stream *rest;   /* stands for all streams for which there was no memory; in the mapping of the meter */
+  /* under lock: estimated time that callbacks submitted since the revoke that made the lease word this */
+  uint32_t callback_lease;
+  double callback_ns;
+  uint64_t callback_passed; /* when a callback last passed because it had waited for long */
 
   /* The local budget. Protected by budget_lock. */
   struct gs_latch budget_lock;
