@@ -145,10 +145,15 @@ CUresult gs_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
     return result == CUDA_SUCCESS ? gs_real.cuMemImportFromShareableHandle(handle, osHandle, shHandleType) : result;
   if (!gs_use_begin(&use, GS_MAKES_HANDLE | GS_MAKES_BINDING, 0, 0, 0))
     return CUDA_ERROR_OUT_OF_MEMORY;
-  uint64_t name = name_of(osHandle, shHandleType);
+  /* another thread may close the descriptor, and its number be another's, between our look and the driver's */
+  bool is_file = shHandleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  int copy = is_file ? gs_descriptor_copy((int)(intptr_t)osHandle) : -1;
+  void *shared = copy >= 0 ? (void *)(intptr_t)copy : osHandle;
+  uint64_t name = name_of(shared, shHandleType);
   gs_import_begin(&use, name);
-  result = gs_real.cuMemImportFromShareableHandle(handle, osHandle, shHandleType);
+  result = gs_real.cuMemImportFromShareableHandle(handle, shared, shHandleType);
   gs_import_end(&use, name, result == CUDA_SUCCESS ? *handle : 0);
+  gs_descriptor_drop(copy);
   gs_use_end(&use);
   return result;
 }

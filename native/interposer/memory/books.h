@@ -24,6 +24,9 @@
  *   gone       the call has returned, but a call that began before it did still uses the key, and may have been
  *              honoured. It ends with the last such call.
  *
+ * What has the same key lives one after the other, so a call that has ended something of a key, but not what it began with,
+ * has ended the oldest in the books: that one is certainly gone, whichever it was.
+ *
  * Bytes are given back when nothing holds the object any more and the driver has returned. A call that extends the life
  * of an object holds all to which its key may have referred at any time of the call; the charge is then too high at
  * worst, until what the call made ends. */
@@ -87,7 +90,8 @@ struct gs_handle {
 /* Also a buffer or an array of external memory, by its address or handle. */
 struct gs_mapping {
   uint64_t address, bytes;
-  uint64_t object;   /* 0: not known */
+  uint64_t object; /* 0: not known */
+  uint64_t made; /* number of the call that made it, which may have made several: one for each object that it may be */
   CUcontext context; /* with which a buffer or array ends; NULL: none */
   struct gs_life life;
 };

@@ -15,6 +15,15 @@ struct gs_handle *gs_handle_find(uint64_t handle, bool any) {
   return any ? leaving : NULL;
 }
 
+/* The first to have ended of those that have not: books.h. */
+static struct gs_handle *oldest(uint64_t handle) {
+  struct gs_handle *each = NULL, *first = NULL;
+  while ((each = gs_handle_next(handle, each)))
+    if (each->references > 0 && each->references <= each->leaving && (!first || each->object < first->object))
+      first = each;
+  return first ? first : gs_handle_find(handle, false);
+}
+
 struct gs_handle *gs_handle_of(uint64_t handle, uint64_t of) {
   struct gs_handle *each = NULL;
   while ((each = gs_handle_next(handle, each)) && each->object != of)
@@ -81,13 +90,13 @@ void gs_handle_left(uint64_t handle, uint64_t leaving, bool ended) {
   uint64_t freed[GS_MAX_DEVICES] = {0};
   gs_objects_lock();
   struct gs_handle *known = leaving ? gs_handle_of(handle, leaving) : NULL;
-  if (known)
+  if (known && known->leaving > 0)
     known->leaving--;
   if (ended && (!known || known->references == 0)) { /* another call ended ours, and we what that one was to end */
     gs_table_unlock(&gs_books()->objects);
     gs_objects_wait(GS_NOT_MAKING, handle_left, &handle);
     gs_objects_lock();
-    known = gs_handle_find(handle, true);
+    known = oldest(handle);
   }
   if (ended && known && --known->references == 0 && !gs_table_find(&gs_books()->used_handles, handle))
     remove_handle(known, freed);
@@ -145,7 +154,8 @@ void gs_bindings_left(uint64_t handle, CUdevice device, uint64_t offset, uint64_
     gs_table_unlock(&gs_books()->objects);
     gs_objects_wait(GS_NOT_MAKING, never, NULL);
     gs_objects_lock();
-    unbind(handle, device, offset, bytes, (struct gs_life){0, GS_LIVE}, freed);
+    if (unbind(handle, device, offset, bytes, (struct gs_life){0, GS_LEAVING}, freed) == 0) /* the oldest: books.h */
+      unbind(handle, device, offset, bytes, (struct gs_life){0, GS_LIVE}, freed);
   }
   gs_objects_unlock(freed);
 }

@@ -46,12 +46,14 @@ void gs_maker_too_late(const struct gs_maker *maker) {
 
 /* ---- what leaves ------------------------------------------------------------------------------------------------- */
 
+/* Of those that leave, the one that began first. */
 static struct gs_living *in_moment(const struct gs_table *table, uint64_t key, enum gs_moment moment, uint64_t call) {
-  struct gs_living *each = NULL;
+  struct gs_living *each = NULL, *oldest = NULL;
   while ((each = gs_table_same(table, key, each)))
-    if (each->life.moment == moment && (call == 0 || each->life.call == call))
-      break;
-  return each;
+    if (each->life.moment == moment && (call == 0 || each->life.call == call) &&
+        (!oldest || each->life.call < oldest->life.call))
+      oldest = each;
+  return oldest;
 }
 
 void *gs_life_find(const struct gs_table *table, uint64_t key) {
@@ -109,7 +111,9 @@ bool gs_life_left(struct gs_table *table, struct gs_making *making, bool left, b
     gs_making_wait(making, GS_NOT_MAKING, is_known, &sought);
     bool other = is_alive && is_known(&sought) && is_alive(key);
     gs_table_lock(table);
-    found = other ? NULL : gs_life_find(table, key);
+    found = other ? NULL : in_moment(table, key, GS_LEAVING, 0); /* the oldest first: books.h */
+    if (!found && !other)
+      found = in_moment(table, key, GS_LIVE, 0);
   }
   if (found) {
     memcpy(record, found, table->record_bytes);

@@ -25,6 +25,12 @@ static bool passed(struct gs_making *making, uint32_t began) {
   return turn - began >= 2;
 }
 
+static bool anyone_waits(struct gs_making *making) {
+  return __atomic_load_n(&making->waiting[0], __ATOMIC_SEQ_CST) +
+             __atomic_load_n(&making->waiting[1], __ATOMIC_SEQ_CST) >
+         0;
+}
+
 void gs_making_wait(struct gs_making *making, uint32_t begun, bool (*known)(void *with), void *with) {
   if (known(with))
     return;
@@ -37,12 +43,19 @@ void gs_making_wait(struct gs_making *making, uint32_t begun, bool (*known)(void
   }
   for (bool over = false; !over;) {
     uint32_t ended = __atomic_load_n(&making->ended, __ATOMIC_SEQ_CST);
+    if (begun == GS_NOT_MAKING && anyone_waits(making))
+      began = __atomic_load_n(&making->turn, __ATOMIC_SEQ_CST); /* they wait for each other, and we for all of them */
     over = passed(making, began) || gs_now() > patience; /* looked at before the answer: what ended is in the books */
-    if (known(with) || over)
+    if (known(with))
+      break;
+    over = over && !(begun == GS_NOT_MAKING && anyone_waits(making));
+    if (over)
       break;
     gs_futex_wait(&making->ended, ended, PATIENCE_NS, false);
   }
-  if (begun != GS_NOT_MAKING)
+  if (begun != GS_NOT_MAKING) {
     __atomic_fetch_sub(&making->waiting[begun], 1, __ATOMIC_SEQ_CST);
+    gs_making_wake(making);
+  }
   __atomic_fetch_sub(&making->waiters, 1, __ATOMIC_SEQ_CST);
 }

@@ -10,7 +10,7 @@ void gs_mapping_turn(struct gs_mapping *mapping, enum gs_moment moment, uint64_t
 }
 
 void gs_mapping_announce(uint64_t address, uint64_t bytes, uint64_t of, uint64_t call, CUcontext context) {
-  struct gs_mapping fresh = {.address = address, .bytes = bytes, .object = of, .context = context};
+  struct gs_mapping fresh = {.address = address, .bytes = bytes, .object = of, .made = call, .context = context};
   gs_object_hold(of);
   gs_mapping_turn(&fresh, GS_ANNOUNCED, call);
   gs_table_add(&gs_books()->mappings, &fresh);
@@ -34,11 +34,11 @@ static bool used_inside(const struct gs_mapping *mapping) {
 
 /* One at this address in the given moment; of the call, or 0: of any. */
 struct gs_mapping *gs_mapping_at(uint64_t address, enum gs_moment moment, uint64_t call) {
-  struct gs_mapping *each = NULL;
+  struct gs_mapping *each = NULL, *oldest = NULL;
   while ((each = gs_table_same(&gs_books()->mappings, address, each)))
-    if (each->life.moment == moment && (call == 0 || each->life.call == call))
-      return each;
-  return NULL;
+    if (each->life.moment == moment && (call == 0 || each->life.call == call) && (!oldest || each->made < oldest->made))
+      oldest = each;
+  return oldest;
 }
 
 /* The first such mapping in [from, to). Programs unmap the ranges that they mapped, so no scan is needed but where the
@@ -57,6 +57,7 @@ struct change {
   uint64_t from, to;
   enum gs_moment moment; /* of those that change */
   uint64_t call;         /* of those that change; 0: of any */
+  bool oldest;           /* only what one call made at each address */
   enum gs_moment becomes;
   uint64_t by;     /* the call of their new moment */
   uint64_t *freed; /* for those that become GS_GONE */
@@ -77,7 +78,9 @@ static uint64_t change_mappings(const struct change *change) {
     if (!mapping)
       break;
     at = mapping->address;
-    for (bytes = mapping->bytes; mapping; mapping = gs_mapping_at(at, change->moment, change->call))
+    bytes = mapping->bytes;
+    for (uint64_t made = mapping->made; mapping && (!change->oldest || mapping->made == made);
+         mapping = gs_mapping_at(at, change->moment, change->call))
       change_one(mapping, change);
   }
   return covered;
@@ -142,7 +145,8 @@ uint64_t gs_mapping_object(uint64_t address, uint64_t *freed) {
 uint64_t gs_mappings_leave(uint64_t from, uint64_t bytes) {
   uint64_t call = gs_next_call();
   gs_objects_lock();
-  change_mappings(&(struct change){from, from + bytes, GS_LIVE, 0, GS_LEAVING, call, NULL});
+  change_mappings(
+      &(struct change){.from = from, .to = from + bytes, .moment = GS_LIVE, .becomes = GS_LEAVING, .by = call});
   gs_table_unlock(&gs_books()->objects);
   return call;
 }
@@ -166,16 +170,17 @@ static bool range_known(void *with) {
 void gs_mappings_left(uint64_t from, uint64_t bytes, uint64_t call, bool ended) {
   uint64_t freed[GS_MAX_DEVICES] = {0}, to = from + bytes;
   gs_objects_lock();
-  struct change change = {from, to, GS_LEAVING, call, ended ? GS_GONE : GS_LIVE, 0, freed};
+  struct change change = {.from = from, .to = to, .moment = GS_LEAVING, .call = call, .freed = freed};
+  change.becomes = ended ? GS_GONE : GS_LIVE;
   uint64_t covered = change_mappings(&change);
   if (ended && covered < bytes) { /* another call ended ours, and we what that one was to end */
     gs_table_unlock(&gs_books()->objects);
     gs_objects_wait(GS_NOT_MAKING, range_known, &(struct range){from, bytes, bytes - covered});
     gs_objects_lock();
     change.call = 0;
-    change.moment = GS_LIVE;
+    change.oldest = true; /* books.h */
     covered += change_mappings(&change);
-    change.moment = GS_LEAVING;
+    change.moment = GS_LIVE;
     if (covered < bytes)
       change_mappings(&change);
   }

@@ -6,7 +6,7 @@
 
 /* ---- with the lock of objects.h held ---- */
 
-/* One at this address in the given moment; of the call, or 0: of any. */
+/* The oldest at this address in the given moment; of the call, or 0: of any. */
 struct gs_mapping *gs_mapping_at(uint64_t address, enum gs_moment moment, uint64_t call);
 /* Adds a mapping that the call is about to make. */
 void gs_mapping_announce(uint64_t address, uint64_t bytes, uint64_t object, uint64_t call, CUcontext context);

@@ -32,6 +32,19 @@ uint64_t gs_descriptor_file(int fd) {
   return is_open ? ((uint64_t)file.st_dev * 0xd6e8feb86659fd93u ^ file.st_ino) << 1 | 1 : 0;
 }
 
+int gs_descriptor_copy(int fd) {
+  int saved = errno, copy = (int)syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 3);
+  errno = saved;
+  return copy;
+}
+
+void gs_descriptor_drop(int copy) {
+  int saved = errno;
+  if (copy >= 0)
+    close(copy);
+  errno = saved;
+}
+
 static int open_again(const char *where, int fd) {
   char path[PATH_BYTES];
   snprintf(path, sizeof path, "/proc/%s/fd/%d", where, fd);

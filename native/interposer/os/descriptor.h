@@ -11,6 +11,10 @@
 /* The file's identity; 0: not an open descriptor. */
 uint64_t gs_descriptor_file(int fd);
 
+/* A copy, for a call that looks at the file twice; -1: not an open descriptor. gs_descriptor_drop closes it. */
+int gs_descriptor_copy(int fd);
+void gs_descriptor_drop(int copy);
+
 /* A second description of the file, to be closed with gs_descriptor_unwatch. -1: the system does not allow it. */
 int gs_descriptor_watcher(int fd);
 /* The byte must be the caller's alone among all processes of this machine. False: the system has no such locks. */

@@ -165,10 +165,11 @@ uint64_t gs_graph_leaves(CUgraphExec graph) {
   return call;
 }
 
-/* Those that began to leave with the call; if another call ended them, any. */
+/* One that began to leave with the call; call 0: with any. */
 static struct gs_graph *left_by(uint64_t key, uint64_t call) {
   struct gs_graph *each = NULL;
-  while ((each = gs_table_same(&gs_books()->graphs, key, each)) && each->life.call != call)
+  while ((each = gs_table_same(&gs_books()->graphs, key, each)) &&
+         !(each->life.moment == GS_LEAVING && (call == 0 || each->life.call == call)))
     ;
   return each;
 }
@@ -182,6 +183,8 @@ void gs_graph_left(CUgraphExec graph, uint64_t call, bool ended) {
     struct gs_graph *mine = left_by(key, call);
     if (mine && !ended)
       mine->life = (struct gs_life){.moment = GS_LIVE};
+    if (!mine && ended) /* the oldest first: books.h */
+      mine = left_by(key, 0);
     if (!mine && ended)
       mine = gs_life_find(graphs, key);
     known = known || (mine && ended);
