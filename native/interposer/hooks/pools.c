@@ -110,14 +110,24 @@ static bool within_charge(const struct request *request, CUresult *result) {
   return fits;
 }
 
+/* The error for a request that does not fit: the driver's, if it would refuse the stream before it looks for memory. */
+static CUresult refusal(CUstream stream) {
+  CUstreamCaptureStatus status;
+  switch (gs_real.cuStreamIsCapturing(stream, &status)) {
+    case CUDA_ERROR_INVALID_CONTEXT: return CUDA_ERROR_INVALID_CONTEXT;
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED: return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    default: return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+}
+
 static CUresult allocate(struct request *request) {
   CUresult result;
-  if (!within_charge(request, &result) &&
-      gs_growth_make_room(request->pool, request->ordinal, request->bytes, request->stream))
-    within_charge(request, &result);
+  bool fits = within_charge(request, &result);
+  if (!fits && gs_growth_make_room(request->pool, request->ordinal, request->bytes, request->stream))
+    fits = within_charge(request, &result);
   if (result != CUDA_SUCCESS)
     gs_pool_unannounce(request->pool);
-  return result;
+  return fits ? result : refusal(request->stream);
 }
 
 /* From a pool that is not charged here. */

@@ -162,6 +162,8 @@ CUresult gs_before_event_gone(CUevent event) {
 }
 
 CUresult gs_before_stream_waits(CUstream stream) {
-  gs_stream_clouded(stream);
-  return CUDA_SUCCESS;
+  CUresult result = CUDA_SUCCESS;
+  if (gs_enter(&result))
+    gs_stream_clouded(stream);
+  return result;
 }
