@@ -41,11 +41,12 @@ def pair(tmp_path: Path) -> Iterator[Simulator]:
 
 
 def gate_thread(pid: int) -> Path:
-    """Its directory in /proc."""
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        if (task / "comm").read_text() == "gpushare-gate\n":
-            return task
-    raise AssertionError("no gate thread")
+    """Its directory in /proc, once it has given itself its name."""
+    tasks = Path(f"/proc/{pid}/task")
+    return until(
+        lambda: next((t for t in tasks.iterdir() if (t / "comm").read_text() == "gpushare-gate\n"), None),
+        "a gate thread",
+    )
 
 
 def slept(task: Path) -> int:
