@@ -346,7 +346,11 @@ void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done
       gs_timeline_add(meter, from, done, resident, resident / (double)(done - from));
     } else {
       double busy = segment_busy(meter, queue, mark, done, span, lag, alone, residents, resident);
-      gs_timeline_add(meter, queue->previous_done, done, busy, 1);
+      /* It did not begin before its first launch. Spread over the pause before that, it would not coincide with the work
+       * of other streams that it waited for, and that would count twice. */
+      if (busy > (double)(done - from))
+        from = queue->previous_done;
+      gs_timeline_add(meter, from, done, busy, 1);
     }
   }
   drop_oldest(meter, queue);

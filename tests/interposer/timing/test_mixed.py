@@ -1,0 +1,53 @@
+"""Random programs of everything at once: metered time against the simulator's books, second by second."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+from handmade import MS, Grant, Simulator, Tenant
+from waiting import until
+
+pytestmark = pytest.mark.timing
+
+
+def windows(
+    grant: Grant, sim: Simulator, run: Callable[..., Tenant], seed: int, seconds: int, gaps: bool, *without: str
+) -> list[tuple[int, int]]:
+    """What was metered and what is true, ns, in each second of the program; the last one includes the rest of it."""
+    grant.lease()
+    grant.set_bound(50 * MS)
+    tenant = run("mixed", grant, sim, str(seed), seconds * 1000, int(gaps), *without)
+    shape = tenant.line()
+    read = [(grant.slot().busy_ns, sim.busy_ns(tenant.pid))]
+    began = time.monotonic()
+    for second in range(1, seconds):
+        time.sleep(max(0.0, began + second - time.monotonic()))
+        truth = sim.busy_ns(tenant.pid)
+        read.append((grant.slot().busy_ns, truth))
+    tenant.line()
+    until(lambda: grant.slot().inflight == 0, "all is proven done")
+    time.sleep(0.02)
+    read.append((grant.slot().busy_ns, sim.busy_ns(tenant.pid)))
+    tenant.end()
+    found = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(read, read[1:], strict=False)]
+    errors = [f"{(metered - truth) / 1e6:+.1f} of {truth / 1e6:.0f}" for metered, truth in found]
+    total = read[-1][0] - read[0][0], read[-1][1] - read[0][1]
+    print(f"seed {seed} {shape}, gaps {gaps}: total {total[0] / total[1] - 1:+.2%}; ms: {', '.join(errors)}")
+    return found
+
+
+def judge(found: list[tuple[int, int]]) -> None:
+    """A second is judged by what is true of it."""
+    truth = sum(true for _, true in found)
+    assert abs(sum(metered for metered, _ in found) / truth - 1) <= 0.02
+    assert max(abs(metered - true) / true for metered, true in found) <= 0.05
+
+
+def test_a_random_program(grant: Grant, sim: Simulator, run: Callable[..., Tenant]) -> None:
+    judge(windows(grant, sim, run, 1, 3, False))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "gaps"), [(2, False), (3, True), (4, False), (5, True)])
+def test_random_programs(grant: Grant, sim: Simulator, run: Callable[..., Tenant], seed: int, gaps: bool) -> None:
+    judge(windows(grant, sim, run, seed, 5, gaps))
