@@ -1,5 +1,6 @@
 """Random programs of everything at once: metered time against the simulator's books, second by second."""
 
+import itertools
 import time
 from collections.abc import Callable
 
@@ -29,7 +30,7 @@ def windows(
     time.sleep(0.02)
     read.append((grant.slot().busy_ns, sim.busy_ns(tenant.pid)))
     tenant.end()
-    found = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(read, read[1:], strict=False)]
+    found = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(read)]
     errors = [f"{(metered - truth) / 1e6:+.1f} of {truth / 1e6:.0f}" for metered, truth in found]
     total = read[-1][0] - read[0][0], read[-1][1] - read[0][1]
     print(f"seed {seed} {shape}, gaps {gaps}: total {total[0] / total[1] - 1:+.2%}; ms: {', '.join(errors)}")
@@ -48,6 +49,6 @@ def test_a_random_program(grant: Grant, sim: Simulator, run: Callable[..., Tenan
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "gaps"), [(2, False), (3, True), (4, False), (5, True)])
+@pytest.mark.parametrize(("seed", "gaps"), [(2, False), (3, True), (5, True), (12, True)])
 def test_random_programs(grant: Grant, sim: Simulator, run: Callable[..., Tenant], seed: int, gaps: bool) -> None:
     judge(windows(grant, sim, run, seed, 5, gaps))
