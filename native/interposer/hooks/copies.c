@@ -182,5 +182,6 @@ CUresult gs_after_copy_wait(struct gs_around_copy_wait *around, CUresult result)
     return gs_after_copy(&around->copy, result);
   if (result == CUDA_SUCCESS && around->stream)
     gs_stream_synced(around->stream, false);
+  gs_wait_ended();
   return result;
 }

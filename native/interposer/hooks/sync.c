@@ -11,6 +11,7 @@ CUresult gs_before_sync_stream(struct gs_around_sync_stream *around, CUstream st
   around->stream = NULL;
   around->repeat = gs_repeat_wait(stream);
   if (around->repeat) {
+    around->launches = gs_stream_arrived(around->repeat->stream);
     around->tick = gs_ticks_read();
     return CUDA_SUCCESS;
   }
@@ -24,15 +25,18 @@ CUresult gs_before_sync_stream(struct gs_around_sync_stream *around, CUstream st
 }
 
 CUresult gs_after_sync_stream(struct gs_around_sync_stream *around, CUresult result) {
-  if (result != CUDA_SUCCESS)
+  if (result != CUDA_SUCCESS) {
+    gs_wait_ended();
     return result;
+  }
   if (around->repeat) {
     if (GS_LIKELY(gs_repeat_waited(around->repeat, around->tick))) {
-      gs_repeat_done(around->repeat->stream);
+      gs_repeat_done(around->repeat->stream, around->launches);
       gs_memory_waited(around->repeat->stream->device->ordinal);
     } else {
-      gs_wait_began(around->repeat->stream, around->tick);
+      gs_wait_began(around->repeat->stream, around->tick, around->launches);
       gs_stream_synced(around->repeat->stream, true);
+      gs_wait_ended();
     }
     return result;
   }
@@ -40,6 +44,7 @@ CUresult gs_after_sync_stream(struct gs_around_sync_stream *around, CUresult res
     return result;
   if (around->stream) {
     gs_stream_synced(around->stream, true);
+    gs_wait_ended();
   } else {
     int ordinal = gs_stream_device(around->handle);
     if (ordinal != GS_NO_DEVICE)
@@ -51,6 +56,8 @@ CUresult gs_after_sync_stream(struct gs_around_sync_stream *around, CUresult res
 CUresult gs_before_query_stream(struct gs_around_query_stream *around, CUstream stream) {
   CUresult result = CUDA_SUCCESS;
   around->stream = gs_enter(&result) ? gs_stream_known(stream) : NULL;
+  if (around->stream)
+    gs_before_question(around->stream);
   return result;
 }
 
@@ -63,6 +70,7 @@ CUresult gs_after_query_stream(struct gs_around_query_stream *around, CUresult r
   } else if (result == CUDA_ERROR_NOT_READY) {
     gs_stream_seen_busy(around->stream);
   }
+  gs_wait_ended();
   return result;
 }
 
@@ -79,13 +87,14 @@ CUresult gs_before_sync_context(struct gs_around_sync_context *around, CUcontext
 }
 
 CUresult gs_after_sync_context(struct gs_around_sync_context *around, CUresult result) {
-  int ordinal;
-  if (result != CUDA_SUCCESS || !around->context)
-    return result;
-  ordinal = gs_context_device(around->context);
+  int ordinal = GS_NO_DEVICE;
+  if (result == CUDA_SUCCESS && around->context)
+    ordinal = gs_context_device(around->context);
+  if (ordinal != GS_NO_DEVICE)
+    gs_context_done(around->context, ordinal);
+  gs_wait_ended();
   if (ordinal == GS_NO_DEVICE)
     return result;
-  gs_context_done(around->context, ordinal);
   gs_frees_context_waited(around->context);
   gs_memory_waited(ordinal);
   return result;
@@ -97,12 +106,13 @@ CUresult gs_before_event_record(struct gs_around_event_record *around, CUevent e
   CUresult result = CUDA_SUCCESS;
   around->event = event;
   around->stream = gs_enter(&result) ? gs_stream_known(stream) : NULL;
+  around->launches = around->stream ? gs_stream_arrived(around->stream) : 0;
   return result;
 }
 
 CUresult gs_after_event_record(struct gs_around_event_record *around, CUresult result) {
   if (result == CUDA_SUCCESS)
-    gs_event_recorded(around->event, around->stream);
+    gs_event_recorded(around->event, around->stream, around->launches);
   return result;
 }
 
@@ -119,6 +129,8 @@ CUresult gs_before_event_query(struct gs_around_event_query *around, CUevent eve
   CUresult result = CUDA_SUCCESS;
   around->event = event;
   around->stream = gs_enter(&result) ? gs_stream_behind(event, &around->emptied) : NULL;
+  if (around->stream)
+    gs_before_question(around->stream);
   return result;
 }
 
@@ -136,6 +148,7 @@ CUresult gs_after_event_wait(struct gs_around_event_wait *around, CUresult resul
     else
       gs_stream_was_busy(around->stream);
   }
+  gs_wait_ended();
   for (uint32_t i = 0; i < gs_process->ndevices && result == CUDA_SUCCESS; i++)
     /* the event's device is not known here, and drivers may shrink the pools of any device at a wait */
     gs_memory_waited((int)i);
@@ -151,13 +164,14 @@ CUresult gs_after_event_query(struct gs_around_event_query *around, CUresult res
     gs_stream_seen_idle(around->stream);
     gs_stream_synced(around->stream, false);
   }
+  gs_wait_ended();
   return result;
 }
 
 CUresult gs_before_event_gone(CUevent event) {
   CUresult result = CUDA_SUCCESS;
   if (gs_enter(&result))
-    gs_event_recorded(event, NULL);
+    gs_event_recorded(event, NULL, 0);
   return result;
 }
 

@@ -7,9 +7,11 @@
 #include "interposer/time/timing.h"
 
 struct gs_around_sync_stream {
-  struct gs_repeat *repeat; /* of the last launch in the stream; then only `tick` is set below. Else NULL */
-  uint64_t tick;            /* when the wait began */
-  bool active;              /* this process is joined */
+  struct gs_repeat
+      *repeat;       /* of the last launch in the stream; then only `tick` and `launches` are set below. Else NULL */
+  uint64_t tick;     /* when the wait began */
+  uint64_t launches; /* gs_stream_arrived then */
+  bool active;       /* this process is joined */
   CUstream handle;
   struct gs_stream *stream; /* NULL: not known */
 };
@@ -32,6 +34,7 @@ CUresult gs_after_sync_context(struct gs_around_sync_context *around, CUresult r
 struct gs_around_event_record {
   CUevent event;
   struct gs_stream *stream;
+  uint64_t launches; /* gs_stream_arrived before the event was recorded */
 };
 CUresult gs_before_event_record(struct gs_around_event_record *around, CUevent event, CUstream stream);
 CUresult gs_after_event_record(struct gs_around_event_record *around, CUresult result);

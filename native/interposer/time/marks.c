@@ -258,7 +258,8 @@ static void reap_stream(struct gs_stream *stream) {
   }
   take_sample(stream);
   close_done(stream);
-  if (!gs_stream_retired(stream) || stream->queue.head != stream->queue.tail || blind(stream))
+  if (!gs_stream_retired(stream) || stream->queue.head != stream->queue.tail || blind(stream) ||
+      gs_stream_awaits(stream))
     return;
   gs_latch_take(&time->tables);
   free_stream(stream);
@@ -302,7 +303,12 @@ void gs_stream_done(struct gs_stream *stream) {
     gs_biased_take(&device->lock);
   }
   gs_repeat_absorb(stream);
-  if (stream->queue.head == stream->queue.tail) {
+  if (stream->newest >= gs_wait.number || gs_stream_awaits(stream)) {
+    /* not all of its work came before the wait, but the wait has seen it busy */
+    gs_meter_seen_busy(
+        device->meter, &stream->queue,
+        (struct gs_waited){gs_wait.began, gs_wait.until < now ? gs_wait.until : now, gs_residents(device)});
+  } else if (stream->queue.head == stream->queue.tail) {
     gs_proven_idle(stream, now, (struct gs_waited){gs_wait.began, gs_wait.until, gs_residents(device)});
     /* another thread is still reading its marks, or the last one is not known to be done: that thread completes this */
   } else {

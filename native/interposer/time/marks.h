@@ -14,7 +14,7 @@ bool gs_bracket_record(struct gs_stream *stream, int which, uint64_t *recorded);
 /* Processes completed marks of all streams of a device; returns at once if another thread is already doing so. */
 void gs_reap(struct gs_time_device *device);
 
-/* Everything submitted to the stream is done, as the program has learned. */
+/* The thread's wait (gs_wait) has ended, and showed that what was submitted to the stream before it is done. */
 void gs_stream_done(struct gs_stream *stream);
 
 /* Drops the marks and events of a context that has ended, and charges the estimates of those marks. Called with the

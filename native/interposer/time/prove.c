@@ -77,10 +77,11 @@ static void prove(struct gs_stream *stream, uint64_t patience) {
   struct gs_time_device *device = stream->device;
   struct gs_queue *queue = &stream->queue;
   uint64_t launches, now = gs_now();
-  bool overdue;
+  bool overdue, awaits;
   gs_biased_take(&device->lock);
   gs_repeat_absorb(stream);
   launches = gs_stream_launches(stream);
+  awaits = gs_stream_awaits(stream);
   /* marks in flight prove more, and exactly when */
   overdue = gs_stream_unproven(stream) && queue->head == queue->tail && (stream->blind || queue->end + patience < now);
   gs_biased_drop(&device->lock);
@@ -92,7 +93,7 @@ static void prove(struct gs_stream *stream, uint64_t patience) {
   if (gs_stream_launches(stream) == launches && queue->head == queue->tail) {
     if (result == CUDA_ERROR_NOT_READY)
       gs_blind(stream, queue->end < now ? queue->end : now);
-    else /* an error is that of a context in which nothing runs any more */
+    else if (!awaits) /* an error is that of a context in which nothing runs any more */
       gs_proven_idle(stream, stream->blind || queue->end > now ? now : queue->end, (struct gs_waited){0});
   }
   gs_biased_drop(&device->lock);

@@ -53,6 +53,7 @@ void gs_repeat_absorb_slow(struct gs_stream *stream) {
   struct gs_time_device *device = stream->device;
   uint64_t n = gs_repeat_pending(stream);
   __atomic_store_n(&stream->absorbed, stream->absorbed + n, __ATOMIC_RELAXED);
+  stream->newest = device->waits;
   gs_meter_repeated(device->meter, &stream->queue, stream->repeats, stream->repeats_key, (uint32_t)n);
   __atomic_store_n(&device->slot->launches, device->slot->launches + n, __ATOMIC_RELAXED);
 }

@@ -104,13 +104,26 @@ static inline uint64_t gs_stream_launches(const struct gs_stream *stream) {
   return __atomic_load_n(&stream->queue.launches, __ATOMIC_RELAXED) +
          __atomic_load_n(&stream->repeated, __ATOMIC_ACQUIRE);
 }
+/* Whether a submission is booked that the driver may not have yet. */
+static inline bool gs_stream_awaits(const struct gs_stream *stream) {
+  uint64_t sent = __atomic_load_n(&stream->sent, __ATOMIC_RELAXED);
+  return __atomic_load_n(&stream->arrived, __ATOMIC_ACQUIRE) != sent;
+}
+/* gs_stream_launches if the driver has them all, else UINT64_MAX: then nothing that begins now comes after all of
+ * them. */
+static inline uint64_t gs_stream_arrived(const struct gs_stream *stream) {
+  uint64_t launches = gs_stream_launches(stream);
+  __atomic_thread_fence(__ATOMIC_ACQUIRE); /* gs_submit counts in the opposite order */
+  return gs_stream_awaits(stream) ? UINT64_MAX : launches;
+}
 /* Whether all work is known to be done, even if the stream's queue is not up to date. */
 static inline bool gs_stream_known_done(const struct gs_stream *stream) {
   return stream->done_launches == gs_stream_launches(stream) + 1;
 }
-/* A wait for the stream, which gs_repeat_waited found to be short, has ended. */
-static inline void gs_repeat_done(struct gs_stream *stream) {
-  __atomic_store_n(&stream->waited_launches, gs_stream_launches(stream) + 1, __ATOMIC_RELAXED);
+/* A wait for the stream, which gs_repeat_waited found to be short, has ended. launches: gs_stream_arrived when it
+ * began. */
+static inline void gs_repeat_done(struct gs_stream *stream, uint64_t launches) {
+  __atomic_store_n(&stream->waited_launches, launches + 1, __ATOMIC_RELAXED);
 }
 /* Whether that was the last thing that happened in the stream. */
 static inline bool gs_repeat_known_done(const struct gs_stream *stream) {

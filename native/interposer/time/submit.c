@@ -104,6 +104,9 @@ CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream hand
   submission->stream = stream;
   submission->function = function;
   submission->estimate = function->estimate;
+  stream->newest = device->waits;
+  __atomic_store_n(&stream->sent, stream->sent + 1, __ATOMIC_RELAXED);
+  __atomic_thread_fence(__ATOMIC_RELEASE); /* before the launch is counted, see gs_stream_arrived */
   plan = gs_meter_launch(meter, &stream->queue, function, now, lease);
   gs_active_add(stream);
   if (!GS_LIKELY(!time->profiled && stream->context)) { /* no marks */
@@ -143,8 +146,10 @@ void gs_submitted_slow(struct gs_submission *submission, CUresult result) {
     gs_meter_undo(device->meter, &stream->queue, submission->function, submission->estimate);
     __atomic_store_n(&device->slot->launches, device->slot->launches - 1, __ATOMIC_RELAXED);
     gs_biased_drop(&device->lock);
+    gs_arrived(stream);
     return;
   }
+  gs_arrived(stream);
   if (submission->plan & GS_PLAN_SAMPLE) {
     uint64_t ended = gs_now(), closed;
     if (gs_bracket_record(stream, 1, &closed)) {

@@ -16,11 +16,17 @@ struct gs_submission {
  * never 0. Returns CUDA_SUCCESS. */
 CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream stream);
 
+/* The driver has the submission, or has refused it. */
+static inline void gs_arrived(struct gs_stream *stream) { __atomic_add_fetch(&stream->arrived, 1, __ATOMIC_RELEASE); }
 void gs_submitted_slow(struct gs_submission *submission, CUresult result);
 
 /* To be called after the submission. Returns result. */
 static inline CUresult gs_submitted(struct gs_submission *submission, CUresult result) {
-  if (!GS_LIKELY(!submission->stream || (submission->plan == 0 && result == CUDA_SUCCESS)))
+  if (!submission->stream)
+    return result;
+  if (GS_LIKELY(submission->plan == 0 && result == CUDA_SUCCESS))
+    gs_arrived(submission->stream);
+  else
     gs_submitted_slow(submission, result);
   return result;
 }

@@ -14,9 +14,10 @@ extern __thread bool gs_called_back GS_TLS_MODEL __attribute__((visibility("hidd
  * submitted even if the lease has been revoked meanwhile. */
 extern __thread uint32_t gs_claimed GS_TLS_MODEL __attribute__((visibility("hidden")));
 
-/* The wait that the thread makes: from when until when the stream is seen to have work; 0: not known. */
+/* The wait that the thread makes: from when until when the stream is seen to have work; 0: not known. Its number among
+ * those of the device; 0: when it ends, it shows nothing. */
 struct gs_wait {
-  uint64_t began, until;
+  uint64_t began, until, number;
 };
 extern __thread struct gs_wait gs_wait GS_TLS_MODEL __attribute__((visibility("hidden")));
 

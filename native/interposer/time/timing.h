@@ -59,7 +59,11 @@ struct gs_stream {
   uint64_t refused; /* when a mark was last refused; 0: never. Then marks are tried again only after a while */
   /* prove.c only: the number of the context's answer that is about this stream, and of its launches then */
   uint64_t asked, asked_launches;
+  /* Submissions booked so far (written under the device's lock), and those whose driver call has ended since. A place
+   * keeps them when it goes to another stream: the call of a submission to the old one may still end. Atomic */
+  uint64_t sent, arrived;
   /* Below: under the device's lock. */
+  uint64_t newest;     /* only waits with a greater number show that the work of this stream is done; see waits.h */
   uint64_t blind;      /* the stream is charged by residency from this time on; 0: by its marks. See residency.h */
   uint32_t blind_head; /* number of marks recorded when its work was last found to be out of their sight */
   struct gs_queue queue;
@@ -95,6 +99,7 @@ struct gs_time_device {
   uint32_t residents; /* processes of the grant with recent work on the device, this one included */
   uint64_t residents_at;
   struct gs_biased lock;
+  uint64_t waits; /* number of the last wait of the program; under lock */
   struct gs_latch reaping;
   struct gs_ticks ticks; /* under lock */
   uint32_t claims;       /* collectives counted, or about to be, and not yet submitted */

@@ -9,16 +9,47 @@
 #include "interposer/time/streams.h"
 #include "interposer/time/thread.h"
 
+/* Under the device's lock. */
+static void come_before(struct gs_stream *stream, uint64_t number) {
+  gs_repeat_absorb(stream);
+  if (gs_stream_awaits(stream))
+    stream->newest = number;
+}
+
+/* Under the device's lock. */
+static uint64_t take_number(struct gs_stream *stream) {
+  struct gs_time_device *device = stream->device;
+  uint64_t number = device->waits + 1;
+  if (stream->handle == CU_STREAM_LEGACY)
+    for (struct gs_stream *other = device->active; other; other = other->next)
+      come_before(other, number);
+  come_before(stream, number);
+  return device->waits = number;
+}
+
+void gs_before_question(struct gs_stream *stream) {
+  gs_biased_take(&stream->device->lock);
+  gs_wait.number = take_number(stream);
+  gs_biased_drop(&stream->device->lock);
+}
+
+void gs_wait_ended(void) { gs_wait = (struct gs_wait){0}; }
+
 void gs_before_wait(struct gs_stream *stream) {
   bool check;
   gs_wait = (struct gs_wait){0};
-  if (!stream || !stream->context || gs_time()->profiled)
+  if (!stream || !stream->context)
     return;
   gs_biased_take(&stream->device->lock);
-  gs_repeat_absorb(stream);
+  gs_wait.number = take_number(stream);
+  if (gs_time()->profiled) {
+    gs_biased_drop(&stream->device->lock);
+    return;
+  }
   gs_wait.began = gs_ticks_at(&stream->device->ticks, gs_ticks_read());
   gs_wait.until = UINT64_MAX;
-  check = gs_meter_check_before_sync(stream->device->meter, &stream->queue, gs_wait.began);
+  /* a mark now would also stand for what the driver does not have yet */
+  check = !gs_stream_awaits(stream) && gs_meter_check_before_sync(stream->device->meter, &stream->queue, gs_wait.began);
   gs_biased_drop(&stream->device->lock);
   if (check && !gs_stream_capturing(stream->handle))
     gs_mark_record(stream, false);
@@ -30,15 +61,17 @@ void gs_stream_clouded(CUstream handle) {
     __atomic_store_n(&stream->queue.clouded, true, __ATOMIC_RELAXED);
 }
 
-void gs_wait_began(struct gs_stream *stream, uint64_t tick) {
+void gs_wait_began(struct gs_stream *stream, uint64_t tick, uint64_t launches) {
   struct gs_time_device *device = stream->device;
-  uint64_t now, gone = 0;
+  uint64_t now, gone = 0, number = 0;
   gs_biased_take(&device->lock);
   now = gs_now();
+  if (launches == gs_stream_launches(stream))
+    number = take_number(stream);
   if (device->ticks.within > 0)
     gone = (gs_ticks_read() - tick) * (device->ticks.scale >> 10) >> 22;
   gs_biased_drop(&device->lock);
-  gs_wait = gone > 0 && gone < now ? (struct gs_wait){now - gone, now} : (struct gs_wait){0};
+  gs_wait = gone > 0 && gone < now ? (struct gs_wait){now - gone, now, number} : (struct gs_wait){.number = number};
 }
 
 void gs_stream_seen_busy(struct gs_stream *stream) {
@@ -53,10 +86,11 @@ void gs_stream_seen_busy(struct gs_stream *stream) {
 }
 
 void gs_stream_seen_idle(const struct gs_stream *stream) {
-  gs_wait = (struct gs_wait){0};
-  if (__atomic_load_n(&stream->polled_launches, __ATOMIC_RELAXED) == gs_stream_launches(stream) + 1)
-    gs_wait = (struct gs_wait){__atomic_load_n(&stream->polled_from, __ATOMIC_RELAXED),
-                               __atomic_load_n(&stream->polled_until, __ATOMIC_RELAXED)};
+  gs_wait.began = gs_wait.until = 0;
+  if (__atomic_load_n(&stream->polled_launches, __ATOMIC_RELAXED) == gs_stream_launches(stream) + 1) {
+    gs_wait.began = __atomic_load_n(&stream->polled_from, __ATOMIC_RELAXED);
+    gs_wait.until = __atomic_load_n(&stream->polled_until, __ATOMIC_RELAXED);
+  }
 }
 
 void gs_stream_was_busy(struct gs_stream *stream) {
@@ -98,16 +132,27 @@ void gs_stream_done_with_others(struct gs_stream *stream) {
 
 void gs_before_wait_context(CUcontext context) {
   struct gs_time *time = gs_time();
+  struct gs_time_device *of = NULL;
   gs_wait = (struct gs_wait){0};
   for (uint32_t i = 0; time && i < gs_process->ndevices; i++) {
     struct gs_time_device *device = &time->device[i];
     for (struct gs_stream *stream = gs_active_first(device), *next; stream; stream = next) {
       next = gs_active_next(stream);
-      if (gs_stream_live(stream) && !gs_stream_retired(stream) && stream->device == device &&
-          of_context(stream, context))
+      if (!gs_stream_live(stream) || stream->device != device || !of_context(stream, context))
+        continue;
+      of = device;
+      if (!gs_stream_retired(stream))
         gs_before_wait(stream);
     }
   }
+  if (!of)
+    return;
+  gs_biased_take(&of->lock);
+  gs_wait.number = of->waits + 1;
+  for (struct gs_stream *stream = of->active; stream; stream = stream->next)
+    come_before(stream, gs_wait.number);
+  of->waits = gs_wait.number;
+  gs_biased_drop(&of->lock);
 }
 
 void gs_context_done(CUcontext context, int ordinal) {
@@ -122,7 +167,7 @@ static struct gs_recorded *place_of(struct gs_time *time, CUevent event) {
   return &time->recorded[((uintptr_t)event >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 56 & (GS_TIME_RECORDED - 1)];
 }
 
-void gs_event_recorded(CUevent event, struct gs_stream *stream) {
+void gs_event_recorded(CUevent event, struct gs_stream *stream, uint64_t launches) {
   struct gs_time *time = gs_time();
   struct gs_recorded *place;
   if (!time)
@@ -130,8 +175,7 @@ void gs_event_recorded(CUevent event, struct gs_stream *stream) {
   place = place_of(time, event);
   gs_latch_take(&time->recorded_lock);
   if (stream)
-    *place = (struct gs_recorded){event, stream, __atomic_load_n(&time->generation, __ATOMIC_ACQUIRE),
-                                  gs_stream_launches(stream)};
+    *place = (struct gs_recorded){event, stream, __atomic_load_n(&time->generation, __ATOMIC_ACQUIRE), launches};
   else if (place->event == event)
     place->event = NULL;
   gs_latch_drop(&time->recorded_lock);

@@ -1,4 +1,9 @@
-/* When the program learns that work is done, the meter learns it too. */
+/* When the program learns that work is done, the meter learns it too.
+ *
+ * A wait or a question shows that what the driver had when it began is done, and nothing about what other threads submit
+ * meanwhile. So each takes a number when it begins, and a stream keeps the last number that is too low for it: that of
+ * the last wait before its newest booking, and before the driver had it. What a wait does not show, a mark or a later
+ * wait does. */
 #ifndef GPUSHARE_TIME_WAITS_H
 #define GPUSHARE_TIME_WAITS_H
 
@@ -14,8 +19,9 @@ void gs_stream_done_with_others(struct gs_stream *stream);
 /* The same for all streams of a context on the device with this ordinal. */
 void gs_context_done(CUcontext context, int ordinal);
 
-/* The program recorded an event in the stream. NULL: the stream is unknown, or the event was destroyed. */
-void gs_event_recorded(CUevent event, struct gs_stream *stream);
+/* The program recorded an event in the stream. NULL: the stream is unknown, or the event was destroyed. launches:
+ * gs_stream_arrived before it did. */
+void gs_event_recorded(CUevent event, struct gs_stream *stream, uint64_t launches);
 /* The stream of an event of the program; NULL if that is not known. *emptied: it is empty if the event is done, because
  * nothing was submitted to it since. */
 struct gs_stream *gs_stream_behind(CUevent event, bool *emptied);
@@ -23,8 +29,15 @@ struct gs_stream *gs_stream_behind(CUevent event, bool *emptied);
 /* Something other than compute work is about to go into the stream, which later work there has to wait for. */
 void gs_stream_clouded(CUstream handle);
 
-/* A wait for the stream that began at this value of the processor's counter has ended. */
-void gs_wait_began(struct gs_stream *stream, uint64_t tick);
+/* The program is about to ask whether the work of the stream is done. */
+void gs_before_question(struct gs_stream *stream);
+/* The wait or question is over, whatever came of it. What the program did in a signal handler meanwhile ends it too:
+ * then it shows nothing. */
+void gs_wait_ended(void);
+
+/* A wait for the stream that began at this value of the processor's counter, and after so many launches as
+ * gs_stream_arrived says, has ended. */
+void gs_wait_began(struct gs_stream *stream, uint64_t tick, uint64_t launches);
 /* The program asked whether the stream is done, and it is not. */
 void gs_stream_seen_busy(struct gs_stream *stream);
 /* It is; to be called before gs_stream_done_with_others. */

@@ -1,0 +1,118 @@
+"""A wait shows that the work before it is done, and nothing about what other threads submit meanwhile. The judge is the
+simulator's books; its holds decide what happens when."""
+
+import time
+
+import pytest
+from handmade import MS, Grant, Simulator
+from interposed import Interposed
+
+SHORT, LONG = 20_000, 200 * MS
+PRELUDE = f"""
+import holds
+text = b".version 7.0\\n.target sm_52\\n.address_size 64\\n"
+text += b".visible .entry spin_ns(.param .u64 ns)\\n{{\\n\\tret;\\n}}\\n"
+spin = ok(d.cuModuleGetFunction(ok(d.cuModuleLoadData(text)), b"spin_ns"))
+stream, event = ok(d.cuStreamCreate(0)), ok(d.cuEventCreate(2))
+memory, host = ok(d.cuMemAlloc(4096)), bytearray(4)
+def launch(ns):
+    ok(d.cuCtxSetCurrent(ctx))
+    value = ctypes.c_uint64(ns)
+    params = (ctypes.c_void_p * 1)(ctypes.addressof(value))
+    ok(d.cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, ctypes.addressof(params), 0))
+def waits():
+    ok(d.cuCtxSetCurrent(ctx))
+    {{wait}}
+# in the legacy stream too, so that it is known, and often, so that the length is
+ok(d.cuMemsetD8Async(memory, 0, 1, 0))
+for _ in range(40):
+    launch({SHORT})
+    ok(d.cuStreamSynchronize(stream))
+ok(d.cuCtxSynchronize())
+"""
+WAITS = {
+    "cuStreamSynchronize": "ok(d.cuStreamSynchronize(stream))",
+    "cuStreamQuery": "ok(d.cuStreamQuery(stream))",
+    "cuCtxSynchronize": "ok(d.cuCtxSynchronize())",
+    "cuEventSynchronize": "ok(d.cuEventSynchronize(event))",
+    "cuEventQuery": "ok(d.cuEventQuery(event))",
+    "cuMemcpyDtoH": "ok(d.cuMemcpyDtoH(host, memory, 4))",
+}
+LEGACY = {
+    "cuStreamSynchronize": "ok(d.cuStreamSynchronize(0))",
+    "cuStreamQuery": "ok(d.cuStreamQuery(0))",
+}
+ALL = [*WAITS.items(), *LEGACY.items()]
+
+
+class Race:
+    """A worker whose kernel of known length is about to be a long one, once."""
+
+    def __init__(self, sim: Simulator, grant: Grant, wait: str) -> None:
+        grant.lease()
+        grant.set_bound(1000 * MS)
+        self.sim, self.grant = sim, grant
+        self.worker = Interposed(sim, grant)
+        self.worker.do(PRELUDE.replace("{wait}", wait))
+        self.before, self.metered = sim.busy_ns(self.worker.pid), grant.slot().busy_ns
+
+    def busy_until_done(self) -> None:
+        """In flight for the grant as long as it is for the simulator; then all of it is charged."""
+        looks = 0
+        while True:
+            inflight = self.grant.slot().inflight
+            if self.sim.busy_ns(self.worker.pid) - self.before >= LONG:
+                break
+            assert inflight > 0
+            looks += 1
+            time.sleep(0.01)
+        self.worker.do("ok(d.cuStreamSynchronize(stream))")
+        charged = self.grant.slot().busy_ns - self.metered
+        print(f"{looks} looks, charged {charged / MS:.2f} of {LONG / MS:.0f} ms")
+        assert charged >= 0.95 * LONG
+        assert self.grant.slot().inflight == 0
+
+
+@pytest.mark.parametrize(("function", "wait"), ALL)
+def test_work_submitted_during_the_wait(sim: Simulator, grant: Grant, function: str, wait: str) -> None:
+    race = Race(sim, grant, wait)
+    try:
+        race.worker.do(f"""
+            launch({SHORT}); ok(d.cuEventRecord(event, stream)); ok(d.cuStreamSynchronize(stream))
+            one = holds.Operation(waits)
+            hold = holds.Hold({function!r}, holds.AFTER, one.native_id)
+            one.go()
+        """)
+        assert race.worker.get("hold.stopped(60) == one.native_id")
+        race.worker.do(f"launch({LONG}); hold.release(); one.result('the wait')")
+        race.busy_until_done()
+    finally:
+        race.worker.kill()
+
+
+@pytest.mark.parametrize(("function", "wait"), ALL)
+@pytest.mark.parametrize("ends", ["before", "after"])
+def test_work_on_its_way_during_the_wait(sim: Simulator, grant: Grant, function: str, wait: str, ends: str) -> None:
+    """It is booked, and gets to the driver while the wait lasts, or when it is over."""
+    race = Race(sim, grant, wait)
+    try:
+        race.worker.do(f"""
+            two = holds.Operation(lambda: launch({LONG}))
+            away = holds.Hold("cuLaunchKernel", holds.BEFORE, two.native_id)
+            two.go()
+        """)
+        assert race.worker.get("away.stopped(60) == two.native_id")
+        race.worker.do(f"""
+            ok(d.cuEventRecord(event, stream))
+            one = holds.Operation(waits)
+            hold = holds.Hold({function!r}, holds.AFTER, one.native_id)
+            one.go()
+        """)
+        assert race.worker.get("hold.stopped(60) == one.native_id")
+        first, second = ("hold", "one"), ("away", "two")
+        for hold, thread in (first, second) if ends == "before" else (second, first):
+            assert grant.slot().inflight > 0
+            race.worker.do(f"{hold}.release(); {thread}.result('{thread}')")
+        race.busy_until_done()
+    finally:
+        race.worker.kill()
