@@ -202,6 +202,7 @@ struct gs_pool {
   int ordinal;
   bool destroyed;
   bool shrunk; /* gave memory back since pool_map.c last checked */
+  bool shrank; /* was seen to since the last call that can make it grow began */
   /* it may give memory back when the program waits; see pool_charge.c */
   enum gs_loose { GS_TIGHT, GS_LOOSE_ONCE, GS_LOOSE } loose;
   const void *once_by; /* GS_LOOSE_ONCE: the thread whose next wait makes it tight */

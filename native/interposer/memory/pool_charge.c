@@ -72,7 +72,8 @@ static struct change follow(struct gs_pool *pool, uint64_t reserved, uint64_t *g
   else if (reserved > pool->bytes)
     change.more = reserved - pool->bytes;
   pool->bytes += change.more - change.less;
-  pool->shrunk |= reserved < pool->seen;
+  if (reserved < pool->seen)
+    pool->shrunk = pool->shrank = true;
   pool->seen = reserved;
   if (reserved == 0)
     pool->chunks = 0;

@@ -19,14 +19,18 @@ static bool reserve(struct gs_growth *growth, uint64_t need) {
   if (gs_reserve(growth->ordinal, need) < 0)
     return false;
   growth->need = need;
+  growth->reserved = true;
   add_need(growth->pool, need);
   return true;
 }
 
-static uint64_t cap_of(uint64_t pool) {
+/* begins: a call that can make the pool grow does, and no other such call of this pool is in progress. */
+static uint64_t cap_of(uint64_t pool, bool begins) {
   gs_pools_lock();
-  const struct gs_pool *known = gs_pool_of(pool);
+  struct gs_pool *known = gs_pool_of(pool);
   uint64_t cap = known ? known->cap : 0;
+  if (known && begins)
+    known->shrank = false;
   gs_pools_unlock();
   return cap;
 }
@@ -41,7 +45,7 @@ static uint64_t rest_below(uint64_t cap, uint64_t pool) {
 
 /* The most by which `bytes` more can make the pool grow, and the least if memory is short. */
 static void bounds(uint64_t pool, int ordinal, uint64_t bytes, uint64_t *most, uint64_t *least) {
-  uint64_t cap = cap_of(pool), fine = gs_round_up(bytes, GS_POOL_GRAIN);
+  uint64_t cap = cap_of(pool, true), fine = gs_round_up(bytes, GS_POOL_GRAIN);
   *most = *least = gs_round_up(bytes, GS_POOL_STEP);
   if (gs_is_graph_pool(pool)) {
     *least = fine;
@@ -126,7 +130,7 @@ static bool begin_pool(struct gs_growth *growth, uint64_t bytes, uint64_t most, 
 
 bool gs_growth_begin(struct gs_growth *growth, uint64_t pool, int ordinal, uint64_t bytes, CUstream stream) {
   uint64_t most, least;
-  *growth = (struct gs_growth){pool, ordinal, 0, 0};
+  *growth = (struct gs_growth){.pool = pool, .ordinal = ordinal};
   bounds(pool, ordinal, bytes, &most, &least);
   if (gs_is_graph_pool(pool))
     return within_graphs(growth, bytes, bytes) || reserve(growth, most) || (least < most && reserve(growth, least)) ||
@@ -136,7 +140,7 @@ bool gs_growth_begin(struct gs_growth *growth, uint64_t pool, int ordinal, uint6
 
 /* More than the pool or the grant can have. */
 static bool hopeless(uint64_t pool, int ordinal, uint64_t bytes) {
-  uint64_t cap = cap_of(pool), fine = gs_round_up(bytes, GS_POOL_GRAIN);
+  uint64_t cap = cap_of(pool, false), fine = gs_round_up(bytes, GS_POOL_GRAIN);
   return fine > gs_process->limits->device[ordinal].memory_bytes || (cap && fine > cap);
 }
 
@@ -152,6 +156,18 @@ bool gs_growth_make_room(uint64_t pool, int ordinal, uint64_t bytes, CUstream st
   return true;
 }
 
+/* The pool may have grown by as much as it gave back. */
+static void note_none(uint64_t pool) {
+  gs_pools_lock();
+  struct gs_pool *known = gs_pool_of(pool);
+  if (known)
+    known->shrunk |= known->seen > known->threshold;
+  gs_pools_unlock();
+}
+
 bool gs_growth_end(struct gs_growth *growth) {
-  return gs_pool_settle(growth->pool, growth->ordinal, growth->need, &growth->grew);
+  bool fits = gs_pool_settle(growth->pool, growth->ordinal, growth->need, &growth->grew);
+  if (growth->reserved && growth->grew == 0)
+    note_none(growth->pool);
+  return fits;
 }

@@ -10,6 +10,7 @@ struct gs_growth {
   int ordinal;
   uint64_t need;
   uint64_t grew; /* set by gs_growth_end: the part of the pool's growth that this call caused */
+  bool reserved; /* need was reserved; else the pool was found to have room */
 };
 
 /* To be called before a call that allocates bytes from the pool: reserves what the pool may grow by, unless it need not

@@ -64,14 +64,29 @@ static void clear_range(uint64_t at, uint64_t bytes) {
     }
 }
 
+/* Whether the piece was there all the time: a call that frees a block may have done so, although it has not returned. */
+static bool in_use(const struct gs_chunk *chunk) {
+  uint32_t from = 0;
+  for (const struct gs_block *block; (block = gs_table_next(&gs_books()->blocks, &from));)
+    if (block->pool == chunk->pool && block->frees == 0 &&
+        overlap(block->address, block->bytes, chunk->address, chunk->bytes))
+      return true;
+  return false;
+}
+
 /* A block was made there. While a pool grows by one piece it may give back another, which the sum of its bytes does not
- * show: then the pieces without blocks are not known to be there any more. */
+ * show: then the pieces without blocks are not known to be there any more. The new piece may even lie where another one
+ * was, and be smaller. */
 static void note_chunk(struct gs_pool *pool, uint64_t address, uint64_t growth) {
   if (growth) {
     clear_range(address, growth);
     add_chunk(pool, address, growth);
     pool->shrunk |= pool->seen > pool->threshold;
   } else if (!in_chunk(pool, address)) {
+    pool->chunks++;
+    pool->shrunk = true;
+  } else if (pool->shrank && !in_use(&pool->last_chunk)) {
+    gs_map_remove_chunk(gs_table_find(&gs_books()->chunks, pool->last_chunk.address));
     pool->chunks++;
     pool->shrunk = true;
   }

@@ -7,7 +7,7 @@
 
 struct span {
   uint64_t at, bytes;
-  bool live;
+  enum { LIVE, BEING_FREED, FADING } state;
   CUstream stream; /* of one that fades */
 };
 
@@ -37,9 +37,14 @@ static void sort(struct span *spans, size_t count) {
   }
 }
 
-static void put(struct span *spans, size_t room, size_t *count, const struct gs_block *block, bool live) {
+static void put(struct span *spans, size_t room, size_t *count, const struct gs_block *block, bool faded) {
   if (*count < room)
-    spans[*count] = (struct span){block->address, block->bytes, live, block->stream};
+    spans[*count] = (struct span){.at = block->address,
+                                  .bytes = block->bytes,
+                                  .state = faded          ? FADING
+                                           : block->frees ? BEING_FREED
+                                                          : LIVE,
+                                  .stream = block->stream};
   ++*count;
 }
 
@@ -48,18 +53,18 @@ static size_t collect(const struct gs_pool *pool, struct span *spans, size_t roo
   uint32_t from = 0;
   for (const struct gs_block *block; (block = gs_table_next(&gs_books()->blocks, &from));)
     if (block->pool == pool->number)
-      put(spans, room, &count, block, true);
+      put(spans, room, &count, block, false);
   from = 0;
   for (const struct gs_block *block; pool->fading > 0 && (block = gs_table_next(&gs_books()->faded, &from));)
     if (block->pool == pool->number)
-      put(spans, room, &count, block, false);
+      put(spans, room, &count, block, true);
   return count;
 }
 
 /* The same stream may reuse at once exactly what it freed. */
 static bool given_back(const struct span *spans, size_t count, size_t i, uint64_t bytes, CUstream stream) {
-  return !spans[i].live && spans[i].stream == stream && stream != CU_STREAM_PER_THREAD && spans[i].bytes == bytes &&
-         (i == 0 || spans[i - 1].at + spans[i - 1].bytes <= spans[i].at) &&
+  return spans[i].state == FADING && spans[i].stream == stream && stream != CU_STREAM_PER_THREAD &&
+         spans[i].bytes == bytes && (i == 0 || spans[i - 1].at + spans[i - 1].bytes <= spans[i].at) &&
          (i + 1 == count || spans[i].at + bytes <= spans[i + 1].at);
 }
 
@@ -87,10 +92,11 @@ static bool room_in(const struct gs_chunk *chunk, const struct span *spans, size
   return end > free_from && end - free_from >= bytes;
 }
 
+/* A call that frees a block may have done so, although it has not returned. */
 static bool lived_in(const struct gs_chunk *chunk, const struct span *spans, size_t count, bool all_fade) {
   uint64_t end = chunk->address + chunk->bytes;
   for (size_t i = first_from(spans, count, chunk->address); i < count && spans[i].at < end; i++)
-    if (spans[i].live || all_fade)
+    if (spans[i].state == LIVE || (spans[i].state == FADING && all_fade))
       return true;
   return false;
 }
@@ -135,7 +141,7 @@ bool gs_map_has_room(uint64_t pool, uint64_t bytes, CUstream stream, uint64_t re
     collect(known, spans, count);
     sort(spans, count);
     if (known->shrunk || reserved < known->seen) {
-      drop_empty(pool, spans, count, exact && known->fading == known->faded_bytes);
+      drop_empty(pool, spans, count, exact && reserved >= known->seen && known->fading == known->faded_bytes);
       known->shrunk = false;
       known->seen = reserved;
     }

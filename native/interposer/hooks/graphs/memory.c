@@ -8,7 +8,8 @@
 void gs_graph_memory_end(struct gs_graph_need *need) {
   for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
     if (need->growing >> ordinal & 1)
-      gs_growth_end(&(struct gs_growth){gs_graph_pool(ordinal), ordinal, need->reserved[ordinal], 0});
+      gs_growth_end(
+          &(struct gs_growth){.pool = gs_graph_pool(ordinal), .ordinal = ordinal, .need = need->reserved[ordinal]});
   need->growing = 0;
 }
 
