@@ -53,7 +53,7 @@ static void hold(const CUarrayMapInfo *info) {
   while (context && (each = gs_handle_next(handle, each))) {
     uint64_t object = each->object, holder = holder_of(array_of(info), context, freed);
     if (gs_object_find(object) && !gs_object_is_bound(holder, object))
-      gs_object_bind(holder, object, 0);
+      gs_object_bind(holder, object, NULL);
   }
   gs_objects_unlock(freed);
 }

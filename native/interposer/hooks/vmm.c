@@ -186,7 +186,25 @@ CUresult gs_cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcO
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = gs_real.cuMulticastBindMem(mcHandle, mcOffset, memHandle, memOffset, size, flags);
   if (result == CUDA_SUCCESS)
-    gs_object_bound(&use, mcOffset);
+    gs_object_bound(&use, -1, mcOffset, size);
+  gs_use_end(&use);
+  return result;
+}
+
+CUresult gs_cuMulticastBindMem_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
+                                  CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
+                                  unsigned long long flags) {
+  CUresult result;
+  struct gs_use use;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS
+               ? gs_real.cuMulticastBindMem_v2(mcHandle, dev, mcOffset, memHandle, memOffset, size, flags)
+               : result;
+  if (!gs_use_begin(&use, GS_MAKES_BINDING, mcHandle, memHandle, 0))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  result = gs_real.cuMulticastBindMem_v2(mcHandle, dev, mcOffset, memHandle, memOffset, size, flags);
+  if (result == CUDA_SUCCESS)
+    gs_object_bound(&use, dev, mcOffset, size);
   gs_use_end(&use);
   return result;
 }
@@ -201,7 +219,23 @@ CUresult gs_cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mc
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = gs_real.cuMulticastBindAddr(mcHandle, mcOffset, memptr, size, flags);
   if (result == CUDA_SUCCESS)
-    gs_object_bound(&use, mcOffset);
+    gs_object_bound(&use, -1, mcOffset, size);
+  gs_use_end(&use);
+  return result;
+}
+
+CUresult gs_cuMulticastBindAddr_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
+                                   CUdeviceptr memptr, size_t size, unsigned long long flags) {
+  CUresult result;
+  struct gs_use use;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuMulticastBindAddr_v2(mcHandle, dev, mcOffset, memptr, size, flags)
+                                  : result;
+  if (!gs_use_begin(&use, GS_MAKES_HANDLE | GS_MAKES_BINDING, mcHandle, 0, memptr))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  result = gs_real.cuMulticastBindAddr_v2(mcHandle, dev, mcOffset, memptr, size, flags);
+  if (result == CUDA_SUCCESS)
+    gs_object_bound(&use, dev, mcOffset, size);
   gs_use_end(&use);
   return result;
 }

@@ -98,8 +98,9 @@ struct gs_mapping {
 
 /* An object held by another: memory in a multicast object, or what an import may be. */
 struct gs_binding {
-  uint64_t to, memory; /* objects */
-  uint64_t offset;     /* in the multicast object */
+  uint64_t to, memory;    /* objects */
+  uint64_t offset, bytes; /* in the multicast object; 0, 0: an import */
+  uint64_t made, settled; /* numbers before and after the call that made it, and maybe others: see gs_mapping */
   CUdevice device;
   struct gs_life life;
 };

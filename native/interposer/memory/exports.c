@@ -36,7 +36,7 @@ static void hold_exports(uint64_t holder, uint64_t as) {
   struct gs_export *each = NULL;
   while ((each = gs_table_same(&gs_books()->exports, as, each)))
     if (!gs_object_is_bound(holder, each->object))
-      gs_object_bind(holder, each->object, 0);
+      gs_object_bind(holder, each->object, NULL);
 }
 
 /* ------------------------------------------------------------------------------------------------------------------ */

@@ -103,25 +103,105 @@ void gs_handle_left(uint64_t handle, uint64_t leaving, bool ended) {
   gs_objects_unlock(freed);
 }
 
-/* ---- bindings ---------------------------------------------------------------------------------------------------- */
+/* ---- bindings ----------------------------------------------------------------------------------------------------
+ * At one place of a multicast object they live one after the other, each made by a call of its own, which may have left
+ * several records: one for each object that it may have bound. A call that unbinds ends one of them, and takes the
+ * records of one out of the books, so that each call that succeeded finds one. */
 
-static struct gs_binding *binding_in(uint64_t handle, CUdevice device, uint64_t offset, uint64_t bytes,
-                                     struct gs_life life) {
-  struct gs_handle *of = NULL;
-  while ((of = gs_handle_next(handle, of)))
-    for (struct gs_binding *each = NULL; (each = gs_table_same(&gs_books()->bindings, of->object, each));)
-      if (each->device == device && each->offset - offset < bytes && each->life.moment == life.moment &&
-          (life.call == 0 || each->life.call == life.call))
+struct place {
+  uint64_t handle, offset, bytes;
+  CUdevice device;
+};
+
+/* Bindings within a place are visited one after the other; NULL begins, as it ends. */
+static struct gs_binding *next_in(const struct place *place, struct gs_handle **of, struct gs_binding *each) {
+  while (*of || (*of = gs_handle_next(place->handle, NULL))) {
+    while ((each = gs_table_same(&gs_books()->bindings, (*of)->object, each)))
+      if (each->bytes > 0 && each->device == place->device && each->offset - place->offset < place->bytes &&
+          each->bytes <= place->bytes - (each->offset - place->offset))
         return each;
+    if (!(*of = gs_handle_next(place->handle, *of)))
+      break;
+  }
   return NULL;
 }
 
+/* The first that a call made; leaving with this call, or 0: any. */
+static struct gs_binding *first_made(const struct place *place, uint64_t leaving) {
+  struct gs_binding *each = NULL, *first = NULL;
+  for (struct gs_handle *of = NULL; (each = next_in(place, &of, each));)
+    if ((leaving == 0 || each->life.call == leaving) && (!first || each->made < first->made))
+      first = each;
+  return first;
+}
+
+static void turn(const struct place *place, struct gs_life from, struct gs_life to) {
+  struct gs_binding *each = NULL;
+  for (struct gs_handle *of = NULL; (each = next_in(place, &of, each));)
+    if (each->life.moment == from.moment && each->life.call == from.call)
+      each->life = to;
+}
+
+static void remove_made(const struct place *place, uint64_t made, uint64_t *freed) {
+  struct gs_binding *each = NULL;
+  for (struct gs_handle *of = NULL; (each = next_in(place, &of, each));)
+    if (each->made == made) {
+      uint64_t memory = each->memory;
+      gs_table_remove(&gs_books()->bindings, each);
+      gs_object_drop(memory, freed);
+      of = NULL; /* others may have moved */
+      each = NULL;
+    }
+}
+
+/* Ends one of those that the call let leave, at each offset: all of them are gone, and the others ended by other calls.
+ * False: there is none. */
+static bool end_own(const struct place *place, uint64_t call, uint64_t *freed) {
+  const struct gs_binding *own;
+  bool any = false;
+  for (; (own = first_made(place, call)); any = true) {
+    const struct place here = {place->handle, own->offset, own->bytes, place->device};
+    remove_made(&here, own->made, freed);
+    turn(&here, (struct gs_life){call, GS_LEAVING}, (struct gs_life){0, GS_LIVE});
+  }
+  return any;
+}
+
+/* Ends the oldest one. If another was made at the same time, either may be the oldest: they become one, whose records
+ * stay until it ends. If there are several offsets, the call may have ended only one, and nothing is known. */
+static void end_oldest(const struct place *place, uint64_t *freed) {
+  struct gs_binding *oldest = first_made(place, 0), *each = NULL;
+  if (!oldest)
+    return;
+  uint64_t made = oldest->made, settled = oldest->settled, offset = oldest->offset, other = 0;
+  struct gs_life life = oldest->life;
+  for (struct gs_handle *of = NULL; (each = next_in(place, &of, each));) {
+    if (each->offset != offset)
+      return;
+    if (each->made != made && each->made < settled) {
+      other = each->made;
+      life = each->life;
+    }
+  }
+  if (!other) {
+    remove_made(place, made, freed);
+    return;
+  }
+  for (struct gs_handle *of = NULL; (each = next_in(place, &of, each));)
+    settled = each->made == other && each->settled > settled ? each->settled : settled;
+  for (struct gs_handle *of = NULL; (each = next_in(place, &of, each));)
+    if (each->made == made || each->made == other) {
+      each->made = made;
+      each->settled = settled;
+      each->life = life;
+    }
+}
+
 uint64_t gs_bindings_leave(uint64_t handle, CUdevice device, uint64_t offset, uint64_t bytes) {
-  struct gs_binding *each;
   uint64_t call = gs_next_call();
   gs_objects_lock();
-  while ((each = binding_in(handle, device, offset, bytes, (struct gs_life){0, GS_LIVE})))
-    each->life = (struct gs_life){call, GS_LEAVING};
+  turn(&(struct place){handle, offset, bytes, device}, (struct gs_life){0, GS_LIVE},
+       (struct gs_life){call, GS_LEAVING});
   gs_table_unlock(&gs_books()->objects);
   return call;
 }
@@ -131,31 +211,17 @@ static bool never(void *with) {
   return false;
 }
 
-static unsigned unbind(uint64_t handle, CUdevice device, uint64_t offset, uint64_t bytes, struct gs_life life,
-                       uint64_t *freed) {
-  struct gs_binding *each;
-  unsigned count = 0;
-  while ((each = binding_in(handle, device, offset, bytes, life))) {
-    uint64_t memory = each->memory;
-    gs_table_remove(&gs_books()->bindings, each);
-    gs_object_drop(memory, freed);
-    count++;
-  }
-  return count;
-}
-
 void gs_bindings_left(uint64_t handle, CUdevice device, uint64_t offset, uint64_t bytes, uint64_t call, bool ended) {
   uint64_t freed[GS_MAX_DEVICES] = {0};
-  struct gs_binding *each;
+  const struct place place = {handle, offset, bytes, device};
   gs_objects_lock();
-  while (!ended && (each = binding_in(handle, device, offset, bytes, (struct gs_life){call, GS_LEAVING})))
-    each->life = (struct gs_life){0, GS_LIVE};
-  if (ended && unbind(handle, device, offset, bytes, (struct gs_life){call, GS_LEAVING}, freed) == 0) {
+  if (!ended) {
+    turn(&place, (struct gs_life){call, GS_LEAVING}, (struct gs_life){0, GS_LIVE});
+  } else if (!end_own(&place, call, freed)) { /* another call ended ours, and we what that one was to end */
     gs_table_unlock(&gs_books()->objects);
     gs_objects_wait(GS_NOT_MAKING, never, NULL);
     gs_objects_lock();
-    if (unbind(handle, device, offset, bytes, (struct gs_life){0, GS_LEAVING}, freed) == 0) /* the oldest: books.h */
-      unbind(handle, device, offset, bytes, (struct gs_life){0, GS_LIVE}, freed);
+    end_oldest(&place, freed);
   }
   gs_objects_unlock(freed);
 }

@@ -132,7 +132,7 @@ uint64_t gs_mapping_object(uint64_t address, uint64_t *freed) {
   unsigned count = 0;
   while ((each = next_mapping_of(address, &at)))
     if (gs_object_find(each->object) && !gs_object_is_bound(all, each->object)) {
-      gs_object_bind(all, only = each->object, 0);
+      gs_object_bind(all, only = each->object, NULL);
       count++;
     }
   if (count != 1)

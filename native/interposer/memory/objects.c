@@ -69,10 +69,14 @@ static CUdevice device_of(uint64_t number) {
   return one && one->ordinal != GS_NO_DEVICE ? gs_device_of(one->ordinal) : -1;
 }
 
-void gs_object_bind(uint64_t to, uint64_t memory, uint64_t offset) {
+void gs_object_bind(uint64_t to, uint64_t memory, const struct gs_binding *where) {
+  struct gs_binding fresh = where ? *where : (struct gs_binding){.device = -1};
+  fresh.to = to;
+  fresh.memory = memory;
+  if (fresh.device < 0)
+    fresh.device = device_of(memory);
   gs_object_hold(memory);
-  gs_table_add(&gs_books()->bindings,
-               &(struct gs_binding){.to = to, .memory = memory, .offset = offset, .device = device_of(memory)});
+  gs_table_add(&gs_books()->bindings, &fresh);
 }
 
 void gs_objects_lock(void) { gs_table_lock(&gs_books()->objects); }

@@ -24,7 +24,7 @@ uint64_t gs_object_add(int ordinal, uint64_t bytes, enum gs_object_kind kind);
 void gs_object_hold(uint64_t number);
 /* Removes one holder. The last one adds the bytes to freed and ends the object. */
 void gs_object_drop(uint64_t number, uint64_t *freed);
-void gs_object_bind(uint64_t to, uint64_t memory, uint64_t offset);
+void gs_object_bind(uint64_t to, uint64_t memory, const struct gs_binding *where);
 bool gs_object_is_bound(uint64_t to, uint64_t memory);
 
 /* Counts the calls on their way with a key; 0 is none. gs_unused gives true after the last one. */

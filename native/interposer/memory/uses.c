@@ -57,26 +57,30 @@ void gs_object_retained(const struct gs_use *use, uint64_t handle) {
   gs_objects_unlock(freed);
 }
 
-static void bind_to_all(uint64_t handle, uint64_t memory, uint64_t offset) {
+static void bind_to_all(uint64_t handle, uint64_t memory, const struct gs_binding *where) {
   struct gs_handle *each = NULL;
   while ((each = gs_handle_next(handle, each)))
     if (gs_object_find(each->object) && gs_object_find(memory))
-      gs_object_bind(each->object, memory, offset);
+      gs_object_bind(each->object, memory, where);
 }
 
-void gs_object_bound(const struct gs_use *use, uint64_t offset) {
+void gs_object_bound(const struct gs_use *use, CUdevice device, uint64_t offset, uint64_t bytes) {
   uint64_t freed[GS_MAX_DEVICES] = {0}, handle = use->handle, other = use->other, address = use->address;
   struct gs_handle *each = NULL;
   gs_objects_wait(use->begun, gs_handle_known, &handle);
   if (other)
     gs_objects_wait(use->begun, gs_handle_known, &other);
+  if (address)
+    gs_objects_wait(use->begun, gs_mapping_known, &address);
   gs_objects_lock();
+  const struct gs_binding where = {
+      .offset = offset, .bytes = bytes, .made = use->call, .settled = gs_next_call(), .device = device};
   while (other && (each = gs_handle_next(other, each)))
-    bind_to_all(handle, each->object, offset);
+    bind_to_all(handle, each->object, &where);
   uint64_t at =
       address ? gs_mapping_object(address, freed) : 0; /* nothing: memory of a pool, charged as long as that has it */
   if (at) {
-    bind_to_all(handle, at, offset);
+    bind_to_all(handle, at, &where);
     gs_object_drop(at, freed);
   }
   gs_objects_unlock(freed);

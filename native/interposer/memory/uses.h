@@ -24,8 +24,9 @@ void gs_use_end(struct gs_use *use);
 
 /* handle names the memory mapped at use->address. */
 void gs_object_retained(const struct gs_use *use, uint64_t handle);
-/* The memory of use->other, or at use->address, is now in the multicast object use->handle. */
-void gs_object_bound(const struct gs_use *use, uint64_t offset);
+/* The memory of use->other, or at use->address, is now in this range of the multicast object use->handle. device: for
+ * which it is bound; -1: that of the memory. */
+void gs_object_bound(const struct gs_use *use, CUdevice device, uint64_t offset, uint64_t bytes);
 
 /* ---- within a use, before and after the driver's call ---- */
 

@@ -65,10 +65,12 @@ CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle mcHandle, CUdevice de
   return result;
 }
 
+enum { OF_MEMORY = -1 /* a device: that of the memory */ };
+
 /* On hardware a call before all devices were added waits for them. Here it fails, because no other process could add
  * one. */
-static CUresult bind(struct physical *object, uint64_t offset, struct physical *memory, uint64_t memory_offset,
-                     uint64_t bytes) {
+static CUresult bind(struct physical *object, CUdevice dev, uint64_t offset, struct physical *memory,
+                     uint64_t memory_offset, uint64_t bytes) {
   if (!object || !memory || memory->multicast || bytes == 0 || (offset | memory_offset | bytes) % SIM_VMM_GRANULARITY ||
       bytes > object->bytes || offset > object->bytes - bytes || bytes > memory->bytes ||
       memory_offset > memory->bytes - bytes)
@@ -77,7 +79,8 @@ static CUresult bind(struct physical *object, uint64_t offset, struct physical *
   CUdevice device = sim_physical_device(&memory->prop);
   if ((unsigned)__builtin_popcount(multicast->devices) < multicast->team)
     return CUDA_ERROR_NOT_READY;
-  if (memory->prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE || !(multicast->devices & 1u << device))
+  if (memory->prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE || !(multicast->devices & 1u << device) ||
+      (dev != OF_MEMORY && dev != device))
     return CUDA_ERROR_INVALID_DEVICE;
   for (const struct binding *each = multicast->bindings; each; each = each->next)
     if (device_of(each) == device && offset < each->offset + each->bytes && each->offset < offset + bytes)
@@ -91,20 +94,20 @@ static CUresult bind(struct physical *object, uint64_t offset, struct physical *
   return CUDA_SUCCESS;
 }
 
-CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
+static CUresult bind_memory(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
                             CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
                             unsigned long long flags) {
   CUresult result = sim_ready();
   if (result != CUDA_SUCCESS || flags)
     return result ? result : CUDA_ERROR_INVALID_VALUE;
   sim_ranges_lock();
-  result = bind(object_of(mcHandle), mcOffset, sim_physical_of(memHandle), memOffset, size);
+  result = bind(object_of(mcHandle), dev, mcOffset, sim_physical_of(memHandle), memOffset, size);
   sim_ranges_unlock();
   return result;
 }
 
-CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr, size_t size,
-                             unsigned long long flags) {
+static CUresult bind_address(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset, CUdeviceptr memptr,
+                             size_t size, unsigned long long flags) {
   CUresult result = sim_ready();
   if (result != CUDA_SUCCESS || flags)
     return result ? result : CUDA_ERROR_INVALID_VALUE;
@@ -112,11 +115,39 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOff
   struct sim_range *range = sim_range_find(memptr);
   if (range && range->kind == SIM_RANGE_MAPPED && memptr % SIM_VMM_GRANULARITY == 0 &&
       size <= range->bytes - (memptr - range->base))
-    result = bind(object_of(mcHandle), mcOffset, range->owner, 0, size);
+    result = bind(object_of(mcHandle), dev, mcOffset, range->owner, 0, size);
   else
     result = CUDA_ERROR_INVALID_VALUE;
   sim_ranges_unlock();
   return result;
+}
+
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
+                            CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
+                            unsigned long long flags) {
+  return bind_memory(mcHandle, OF_MEMORY, mcOffset, memHandle, memOffset, size, flags);
+}
+
+CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
+                               CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
+                               unsigned long long flags) {
+  CUresult result = sim_ready();
+  if (result == CUDA_SUCCESS && !sim_device_valid(dev))
+    result = CUDA_ERROR_INVALID_DEVICE;
+  return result ? result : bind_memory(mcHandle, dev, mcOffset, memHandle, memOffset, size, flags);
+}
+
+CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr, size_t size,
+                             unsigned long long flags) {
+  return bind_address(mcHandle, OF_MEMORY, mcOffset, memptr, size, flags);
+}
+
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
+                                CUdeviceptr memptr, size_t size, unsigned long long flags) {
+  CUresult result = sim_ready();
+  if (result == CUDA_SUCCESS && !sim_device_valid(dev))
+    result = CUDA_ERROR_INVALID_DEVICE;
+  return result ? result : bind_address(mcHandle, dev, mcOffset, memptr, size, flags);
 }
 
 CUresult cuMulticastUnbind(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset, size_t size) {

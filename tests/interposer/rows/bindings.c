@@ -75,27 +75,52 @@ void row_cuMulticastAddDevice(struct rows *r) {
   need(r, cuMemRelease(made), "release it");
 }
 
-void row_cuMulticastBindMem(struct rows *r) {
-  CUmemGenericAllocationHandle made = whole_team(r), memory_ = physical(r, CU_MEM_HANDLE_TYPE_NONE);
-  done(r, start(r)->cuMulticastBindMem(made, 0, memory_, 0, GRANULE, 0));
+/* The binding alone keeps the memory, and the object the binding. */
+static void bound(struct rows *r, CUmemGenericAllocationHandle made, CUmemGenericAllocationHandle memory_) {
   need(r, cuMemRelease(memory_), "release the memory");
   meet(r, "allocated");
   need(r, cuMemRelease(made), "and what keeps it");
   meet(r, "freed");
 }
 
-void row_cuMulticastBindAddr(struct rows *r) {
+void row_cuMulticastBindMem(struct rows *r) {
   CUmemGenericAllocationHandle made = whole_team(r), memory_ = physical(r, CU_MEM_HANDLE_TYPE_NONE);
+  done(r, start(r)->cuMulticastBindMem(made, 0, memory_, 0, GRANULE, 0));
+  bound(r, made, memory_);
+}
+
+void row_cuMulticastBindMem_v2(struct rows *r) {
+  CUmemGenericAllocationHandle made = whole_team(r), memory_ = physical(r, CU_MEM_HANDLE_TYPE_NONE);
+  done(r, start(r)->cuMulticastBindMem_v2(made, r->device, 0, memory_, 0, GRANULE, 0));
+  bound(r, made, memory_);
+}
+
+static CUdeviceptr mapped(struct rows *r, CUmemGenericAllocationHandle memory_) {
   CUdeviceptr at = 0;
   need(r, cuMemAddressReserve(&at, GRANULE, 0, 0, 0), "addresses");
   need(r, cuMemMap(at, GRANULE, 0, memory_, 0), "map it");
-  done(r, start(r)->cuMulticastBindAddr(made, 0, at, GRANULE, 0));
-  need(r, cuMemRelease(memory_), "release the memory");
+  return at;
+}
+
+static void unmapped(struct rows *r, CUdeviceptr at) {
   need(r, cuMemUnmap(at, GRANULE), "unmap it");
   need(r, cuMemAddressFree(at, GRANULE), "free the addresses");
-  meet(r, "allocated");
-  need(r, cuMemRelease(made), "and what keeps it");
-  meet(r, "freed");
+}
+
+void row_cuMulticastBindAddr(struct rows *r) {
+  CUmemGenericAllocationHandle made = whole_team(r), memory_ = physical(r, CU_MEM_HANDLE_TYPE_NONE);
+  CUdeviceptr at = mapped(r, memory_);
+  done(r, start(r)->cuMulticastBindAddr(made, 0, at, GRANULE, 0));
+  unmapped(r, at);
+  bound(r, made, memory_);
+}
+
+void row_cuMulticastBindAddr_v2(struct rows *r) {
+  CUmemGenericAllocationHandle made = whole_team(r), memory_ = physical(r, CU_MEM_HANDLE_TYPE_NONE);
+  CUdeviceptr at = mapped(r, memory_);
+  done(r, start(r)->cuMulticastBindAddr_v2(made, r->device, 0, at, GRANULE, 0));
+  unmapped(r, at);
+  bound(r, made, memory_);
 }
 
 void row_cuMulticastUnbind(struct rows *r) {
