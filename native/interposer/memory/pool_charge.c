@@ -122,7 +122,8 @@ bool gs_pool_settle(uint64_t number, int ordinal, uint64_t ended, uint64_t *grew
 
 /* The figure of the bytes in use belongs to the books only if no allocation and no free was in the driver. */
 static bool note_used(struct gs_pool *pool, const struct gs_pool *before, uint64_t used) {
-  if (before->coming || pool->coming || before->freeing || pool->made != before->made || pool->freed != before->freed)
+  bool calls = before->coming || pool->coming || before->freeing || pool->freeing;
+  if (calls || pool->made != before->made || pool->freed != before->freed)
     return false;
   if (used > pool->live)
     pool->fading = used - pool->live;
