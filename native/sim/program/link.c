@@ -77,8 +77,9 @@ static CUresult measure(CUjitInputType type, const struct sim_link_input *input,
   if (input->text)
     return text_size((const char *)input->data, size);
   if (type == CU_JIT_INPUT_LIBRARY)
-    return input->bytes < sizeof archive || memcmp(input->data, archive, sizeof archive - 1) ? CUDA_ERROR_INVALID_IMAGE
-                                                                                             : CUDA_SUCCESS;
+    return input->bytes < sizeof archive || memcmp(input->data, archive, sizeof archive - 1) != 0
+               ? CUDA_ERROR_INVALID_IMAGE
+               : CUDA_SUCCESS;
   if (type != CU_JIT_INPUT_CUBIN && type != CU_JIT_INPUT_FATBINARY)
     return CUDA_SUCCESS; /* host objects and intermediate code: only names are looked for in them */
   enum sim_image_form form = type == CU_JIT_INPUT_CUBIN ? SIM_FORM_CUBIN : SIM_FORM_FATBIN;
