@@ -111,6 +111,8 @@ static const char none[] = ".target sm_52\n",
   X(cuMipmappedArrayCreate(&mipmap, &cube_huge, 0)) X(cuArrayDestroy(NULL)) X(cuMipmappedArrayDestroy(NULL)) \
   X(cuMulticastCreate(NULL, &far_team)) X(cuMulticastCreate(&handle, NULL)) X(cuMulticastCreate(&handle, &no_team)) X(cuMulticastCreate(&handle, &far_team)) \
   X(cuMulticastBindMem(0, 0, 0, 0, 0, 0)) X(cuMulticastBindMem(handle_gone, HUGE, handle_gone, HUGE, HUGE, 0)) X(cuMulticastBindMem(0, 0, 0, 0, 2 << 20, 1)) \
+  X(cuMulticastBindMem_v2(0, 0, 0, 0, 0, 0, 0)) X(cuMulticastBindMem_v2(handle_gone, 0, HUGE, handle_gone, HUGE, HUGE, 0)) X(cuMulticastBindMem_v2(0, 99, 0, 0, 0, 2 << 20, 1)) \
+  X(cuMulticastBindAddr_v2(0, 0, 0, 0, 0, 0)) X(cuMulticastBindAddr_v2(handle_gone, 99, HUGE, HUGE, HUGE, 0)) \
   X(cuMulticastBindAddr(0, 0, 0, 0, 0)) X(cuMulticastBindAddr(handle_gone, HUGE, HUGE, HUGE, 0)) X(cuMulticastUnbind(0, 0, 0, 0)) \
   X(cuMulticastUnbind(handle_gone, 99, HUGE, HUGE)) X(cuMulticastUnbind(handle_gone, 0, HUGE, HUGE)) \
   X(cuCtxCreate(NULL, 0, 0)) X(cuCtxCreate(&made, ~0u, 0)) X(cuCtxCreate(&made, 0, 99)) X(cuCtxCreate_v2(NULL, 0, 0)) X(cuCtxCreate_v2(&made, 0, -1)) \
