@@ -291,17 +291,9 @@ void gs_reap(struct gs_time_device *device) {
     gs_tell_sooner(device);
 }
 
-void gs_stream_done(struct gs_stream *stream) {
+/* The wait that this thread made has ended at `now`. Called with the lock held; marks that are done have been reaped. */
+static void wait_ended(struct gs_stream *stream, uint64_t now) {
   struct gs_time_device *device = stream->device;
-  uint64_t now;
-  bool sooner;
-  gs_biased_take(&device->lock);
-  now = gs_ticks_at(&device->ticks, gs_ticks_read());
-  if (device->meter->marks > 0 || stream->queue.sampled) { /* false for most programs that wait for each launch */
-    gs_biased_drop(&device->lock);
-    gs_reap(device);
-    gs_biased_take(&device->lock);
-  }
   gs_repeat_absorb(stream);
   if (stream->newest >= gs_wait.number || gs_stream_awaits(stream)) {
     /* not all of its work came before the wait, but the wait has seen it busy */
@@ -315,7 +307,48 @@ void gs_stream_done(struct gs_stream *stream) {
     stream->done_at = now;
     __atomic_store_n(&stream->done_launches, gs_stream_launches(stream) + 1, __ATOMIC_RELAXED);
   }
-  sooner = gs_publish(device, now);
+}
+
+static void reap_unlocked(struct gs_time_device *device) {
+  gs_biased_drop(&device->lock);
+  gs_reap(device);
+  gs_biased_take(&device->lock);
+}
+
+void gs_stream_done(struct gs_stream *stream) {
+  struct gs_time_device *device = stream->device;
+  gs_biased_take(&device->lock);
+  uint64_t now = gs_ticks_at(&device->ticks, gs_ticks_read());
+  if (device->meter->marks > 0 || stream->queue.sampled) /* false for most programs that wait for each launch */
+    reap_unlocked(device);
+  wait_ended(stream, now);
+  bool sooner = gs_publish(device, now);
+  gs_biased_drop(&device->lock);
+  if (sooner)
+    gs_tell_sooner(device);
+}
+
+void gs_streams_done(struct gs_time_device *device, bool (*matches)(const struct gs_stream *stream, const void *what),
+                     const void *what) {
+  if (!gs_active_first(device))
+    return;
+  gs_biased_take(&device->lock);
+  uint64_t now = gs_ticks_at(&device->ticks, gs_ticks_read());
+  if (device->meter->marks > 0)
+    reap_unlocked(device);
+  gs_biased_drop(&device->lock);
+  for (struct gs_stream *stream = gs_active_first(device), *next; stream; stream = next) {
+    next = gs_active_next(stream);
+    if (!gs_stream_live(stream) || stream->device != device || !matches(stream, what))
+      continue;
+    gs_biased_take(&device->lock);
+    if (stream->queue.sampled)
+      reap_unlocked(device);
+    wait_ended(stream, now);
+    gs_biased_drop(&device->lock);
+  }
+  gs_biased_take(&device->lock);
+  bool sooner = gs_publish(device, now);
   gs_biased_drop(&device->lock);
   if (sooner)
     gs_tell_sooner(device);

@@ -16,6 +16,10 @@ void gs_reap(struct gs_time_device *device);
 
 /* The thread's wait (gs_wait) has ended, and showed that what was submitted to the stream before it is done. */
 void gs_stream_done(struct gs_stream *stream);
+/* The same for all streams with work that match: they are done since the same instant, and what is told of the device
+ * is told once. */
+void gs_streams_done(struct gs_time_device *device, bool (*matches)(const struct gs_stream *stream, const void *what),
+                     const void *what);
 
 /* Drops the marks and events of a context that has ended, and charges the estimates of those marks. Called with the
  * device's `reaping` and `tables` held. */

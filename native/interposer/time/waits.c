@@ -103,15 +103,6 @@ void gs_stream_was_busy(struct gs_stream *stream) {
   gs_biased_drop(&device->lock);
 }
 
-static void done_where(bool (*matches)(const struct gs_stream *stream, const void *what), const void *what,
-                       struct gs_time_device *device) {
-  for (struct gs_stream *stream = gs_active_first(device), *next; stream; stream = next) {
-    next = gs_active_next(stream);
-    if (gs_stream_live(stream) && stream->device == device && matches(stream, what))
-      gs_stream_done(stream);
-  }
-}
-
 static bool blocking_beside(const struct gs_stream *stream, const void *legacy) {
   return stream == legacy || (__atomic_load_n(&stream->blocking, __ATOMIC_RELAXED) &&
                               stream->context == ((const struct gs_stream *)legacy)->context);
@@ -125,7 +116,7 @@ static bool of_context(const struct gs_stream *stream, const void *context) {
 /* Work in the legacy stream runs after all earlier work in the blocking streams of its context. */
 void gs_stream_done_with_others(struct gs_stream *stream) {
   if (stream->handle == CU_STREAM_LEGACY)
-    done_where(blocking_beside, stream, stream->device);
+    gs_streams_done(stream->device, blocking_beside, stream);
   else if (stream->context)
     gs_stream_done(stream);
 }
@@ -158,7 +149,7 @@ void gs_before_wait_context(CUcontext context) {
 void gs_context_done(CUcontext context, int ordinal) {
   struct gs_time *time = gs_time();
   if (time)
-    done_where(of_context, context, &time->device[ordinal]);
+    gs_streams_done(&time->device[ordinal], of_context, context);
 }
 
 /* ---- events of the program ---- */
