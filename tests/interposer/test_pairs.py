@@ -4,11 +4,12 @@ import pytest
 from handmade import Grant, Simulator
 from interposed import Interposed
 
-MEMORY = ["physical", "bare", "open", "mapped", "pointers", "arrays", "pools", "graphs"]
-SCENES = [*MEMORY, "contexts", "primary", "programs"]
+MEMORY = ["physical", "bare", "open", "mapped", "pointers", "arrays"]
+POOLS = ["two pools", "queued frees", "ended pools", "graph memory"]
+LARGE = [pytest.param(scene, marks=pytest.mark.slow) for scene in ("pools", "small pools")]
 
 
-@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("scene", [*MEMORY, *POOLS, "contexts", "primary", "programs", *LARGE])
 def test_pairs(sim: Simulator, grant: Grant, scene: str) -> None:
     worker = Interposed(sim, grant)
     try:

@@ -1,9 +1,10 @@
 """Calls that share an object, two at a time: the first is held in the driver, before or after its effect, while the
 second runs. For use inside the process that makes the calls (see holds.py).
 
-`scenes.SCENES` is the table of objects and calls. `run` crosses each call with each other one in a fresh scene and says
-what was wrong: less charged than the device has given, something left at the end, or a call that never ends. What the
-device has given is asked of the simulated driver itself, what is charged of the interposer in front of it.
+`SCENES` is the table of objects and calls (scenes.py, poolscenes.py). `run` crosses each call with each other one in a
+fresh scene and says what was wrong: less charged than the device has given, something left at the end, or a call that
+never ends. What the device has given is asked of the simulated driver itself, what is charged of the interposer in
+front of it.
 """
 
 import ctypes
@@ -13,11 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import holds
+import poolscenes
+import scenes
 from cuda.bindings import driver as d
-from scenes import MIB, SCENES, Row, failed
+from scenes import MIB, Row, failed
 from worker import ok, on_device
 
 GRAIN = 2 * MIB  # of physical memory
+SCENES = scenes.SCENES | poolscenes.QUICK | poolscenes.LARGE
 
 # ---- what is charged, what is true
 

@@ -5,7 +5,8 @@ import os
 from typing import Any
 
 from cuda.bindings import driver as d
-from scenes import FILE, MIB, SCENES, Scene, failed, row
+from scenes import FILE, MIB, Scene, failed, row
+from scenes import SIZE as LITTLE
 from worker import made, ok
 
 SIZE = 20 * MIB  # of each block: two need two pieces of a pool
@@ -167,8 +168,71 @@ class Ended(Pools):
         return [one for one in Pools.rows() if one.name in taken]
 
 
+class TwoPools(Scene):
+    """A pool with a block, and the device's own one with another."""
+
+    def fill(self) -> None:
+        self.stream = ok(d.cuStreamCreate(0))
+        self.pool = ok(d.cuMemPoolCreate(properties()))
+        self.block = ok(d.cuMemAllocFromPoolAsync(LITTLE, self.pool, self.stream))
+        self.other = ok(d.cuMemAllocAsync(LITTLE, self.stream))
+        self.pools, self.blocks = [self.pool], [self.block, self.other]
+
+    def close(self) -> None:
+        for block in self.blocks:
+            d.cuMemFreeAsync(block, self.stream)
+        ok(d.cuStreamSynchronize(self.stream))
+        for pool in self.pools:
+            d.cuMemPoolDestroy(pool)
+        ok(d.cuMemPoolTrimTo(ok(d.cuDeviceGetDefaultMemPool(0)), 0))
+        ok(d.cuStreamDestroy(self.stream))
+
+    def _keep(self, answer: tuple[Any, ...]) -> None:
+        if not failed(answer):
+            self.blocks.append(answer[1])
+
+    @row("cuMemPoolCreate")
+    def create(self) -> None:
+        answer = d.cuMemPoolCreate(properties())
+        if not failed(answer):
+            self.pools.append(answer[1])
+
+    @row("cuMemPoolDestroy")
+    def destroy(self) -> None:
+        d.cuMemPoolDestroy(self.pool)
+
+    @row("cuMemPoolCreate")
+    def replace(self) -> None:
+        d.cuMemPoolDestroy(self.pool)
+        self.create()
+
+    @row("cuMemPoolTrimTo")
+    def trim(self) -> None:
+        d.cuMemPoolTrimTo(self.pool, 0)
+
+    @row("cuMemAllocFromPoolAsync")
+    def alloc_from(self) -> None:
+        self._keep(d.cuMemAllocFromPoolAsync(8 * LITTLE, self.pool, self.stream))
+
+    @row("cuMemAllocAsync")
+    def alloc(self) -> None:
+        self._keep(d.cuMemAllocAsync(8 * LITTLE, self.stream))
+
+    @row("cuMemFreeAsync")
+    def free_async(self) -> None:
+        d.cuMemFreeAsync(self.block, self.stream)
+
+    @row("cuMemFree")
+    def free(self) -> None:
+        d.cuMemFree(self.block)
+
+    @row("cuStreamSynchronize")
+    def wait(self) -> None:
+        d.cuStreamSynchronize(self.stream)
+
+
 class GraphMemory(Scene):
-    """A graph that allocates and frees, and its launches."""
+    """An executable graph that allocates and frees."""
 
     def fill(self) -> None:
         self.stream = ok(d.cuStreamCreate(1))
@@ -176,7 +240,7 @@ class GraphMemory(Scene):
         memory = made(d.CUDA_MEM_ALLOC_NODE_PARAMS, bytesize=SIZE, poolProps=properties())
         node = ok(d.cuGraphAddMemAllocNode(self.graph, [], 0, memory))
         ok(d.cuGraphAddMemFreeNode(self.graph, [node], 1, memory.dptr))
-        self.execs = [ok(d.cuGraphInstantiate(self.graph, 0)) for _ in range(1)]
+        self.execs = [ok(d.cuGraphInstantiate(self.graph, 0))]
 
     def close(self) -> None:
         ok(d.cuStreamSynchronize(self.stream))
@@ -185,6 +249,16 @@ class GraphMemory(Scene):
         ok(d.cuGraphDestroy(self.graph))
         ok(d.cuStreamDestroy(self.stream))
         ok(d.cuDeviceGraphMemTrim(0))
+
+    @row("cuGraphInstantiate")
+    def instantiate(self) -> None:
+        answer = d.cuGraphInstantiate(self.graph, 0)
+        if not failed(answer):
+            self.execs.append(answer[1])
+
+    @row("cuGraphExecDestroy")
+    def destroy(self) -> None:
+        d.cuGraphExecDestroy(self.execs[0])
 
     @row("cuGraphLaunch")
     def launch(self) -> None:
@@ -209,11 +283,10 @@ class GraphMemory(Scene):
         d.cuStreamSynchronize(self.stream)
 
 
-POOLS: dict[str, type[Scene]] = {
-    "pools": Pools,
-    "small pools": Small,
+QUICK: dict[str, type[Scene]] = {
+    "two pools": TwoPools,
     "queued frees": Queued,
     "ended pools": Ended,
     "graph memory": GraphMemory,
 }
-SCENES.update(POOLS)
+LARGE: dict[str, type[Scene]] = {"pools": Pools, "small pools": Small}
