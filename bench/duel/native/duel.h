@@ -53,6 +53,11 @@ void wait_all(void);
 /* Keeps up to `depth` launches of `ns` each queued, for ever, waiting by events of its own. */
 void flood(CUfunction function, CUstream stream, uint64_t ns, unsigned depth);
 
+/* Grows the heap, so that the C library can allocate although the address space cannot grow any more. */
+void grow_heap(void);
+/* Its bytes that are in use. */
+uint64_t address_space(void);
+
 uint64_t now_ns(void);
 void sleep_ns(uint64_t ns);
 void thread(void *(*run)(void *), void *argument);

@@ -1,6 +1,5 @@
 /* What a program can do to a library in its own process. */
 #define _GNU_SOURCE
-#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -33,21 +32,10 @@ static void injected(void) {
 
 /* The address space may not grow any more: whoever needs memory for a stream gets none. The heap is grown before. */
 static void no_memory(void) {
-  enum { BLOCKS = 20000, BLOCK = 4096 };
-  static void *block[BLOCKS];
-  long pages = 0;
-  FILE *file = fopen("/proc/self/statm", "r");
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, 1 << 30);
-  for (int i = 0; i < BLOCKS; i++)
-    block[i] = malloc(BLOCK);
-  for (int i = 0; i < BLOCKS; i++)
-    free(block[i]);
+  grow_heap();
   spin(NULL, US);
   wait_all();
-  if (!file || fscanf(file, "%ld", &pages) != 1)
-    must_at(CUDA_ERROR_OUT_OF_MEMORY, "statm");
-  struct rlimit limit = {(rlim_t)pages * 4096, RLIM_INFINITY};
+  struct rlimit limit = {address_space(), RLIM_INFINITY};
   setrlimit(RLIMIT_AS, &limit);
   begin();
   for (;;) {

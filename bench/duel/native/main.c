@@ -1,6 +1,7 @@
 /* duel --list | NAME: the evasions, one JSON object a line, or one of them. Prints {"event": "ready"} once it is set
  * up, and never ends by itself. */
 #define _GNU_SOURCE
+#include <malloc.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,6 +38,26 @@ void thread(void *(*run)(void *), void *argument) {
   if (pthread_create(&id, NULL, run, argument) != 0)
     must_at(CUDA_ERROR_OUT_OF_MEMORY, "pthread_create");
   pthread_detach(id);
+}
+
+void grow_heap(void) {
+  enum { BLOCKS = 20000, BYTES = 4096 };
+  static void *block[BLOCKS];
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  for (int i = 0; i < BLOCKS; i++)
+    block[i] = malloc(BYTES);
+  for (int i = 0; i < BLOCKS; i++)
+    free(block[i]);
+}
+
+uint64_t address_space(void) {
+  unsigned long pages = 0;
+  FILE *file = fopen("/proc/self/statm", "r");
+  if (!file || fscanf(file, "%lu", &pages) != 1)
+    must_at(CUDA_ERROR_OUT_OF_MEMORY, "statm");
+  fclose(file);
+  return (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 const char *program(void) {

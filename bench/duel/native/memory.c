@@ -1,6 +1,5 @@
 /* Memory over the limit: two threads on one object, objects that are shared, and ends. */
 #define _GNU_SOURCE
-#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -324,20 +323,9 @@ static void limits(void) {
 
 /* No memory for the books of allocations: what cannot be written down must not be given. */
 static void no_books(void) {
-  enum { BLOCKS = 20000, BYTES = 4096 };
-  static void *block[BLOCKS];
-  long pages = 0;
-  FILE *file = fopen("/proc/self/statm", "r");
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, 1 << 30);
-  for (int i = 0; i < BLOCKS; i++)
-    block[i] = malloc(BYTES);
-  for (int i = 0; i < BLOCKS; i++)
-    free(block[i]);
-  if (!file || fscanf(file, "%ld", &pages) != 1)
-    must_at(CUDA_ERROR_OUT_OF_MEMORY, "statm");
+  grow_heap();
   /* room for the addresses of the limit itself, so that the driver can give what it is asked for */
-  struct rlimit limit = {(rlim_t)pages * 4096 + (UINT64_C(6) << 30), RLIM_INFINITY};
+  struct rlimit limit = {address_space() + (UINT64_C(6) << 30), RLIM_INFINITY};
   setrlimit(RLIMIT_AS, &limit);
   begin();
   for (;;) {
