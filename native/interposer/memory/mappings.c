@@ -172,13 +172,20 @@ void gs_mappings_left(uint64_t from, uint64_t bytes, uint64_t call, bool ended) 
   gs_objects_lock();
   struct change change = {.from = from, .to = to, .moment = GS_LEAVING, .call = call, .freed = freed};
   change.becomes = ended ? GS_GONE : GS_LIVE;
+  change.oldest = ended; /* books.h */
   uint64_t covered = change_mappings(&change);
+  if (ended) { /* what was mapped there later lives on */
+    change.becomes = GS_LIVE;
+    change.oldest = false;
+    change_mappings(&change);
+    change.becomes = GS_GONE;
+  }
   if (ended && covered < bytes) { /* another call ended ours, and we what that one was to end */
     gs_table_unlock(&gs_books()->objects);
     gs_objects_wait(GS_NOT_MAKING, range_known, &(struct range){from, bytes, bytes - covered});
     gs_objects_lock();
     change.call = 0;
-    change.oldest = true; /* books.h */
+    change.oldest = true;
     covered += change_mappings(&change);
     change.moment = GS_LIVE;
     if (covered < bytes)
@@ -186,8 +193,6 @@ void gs_mappings_left(uint64_t from, uint64_t bytes, uint64_t call, bool ended) 
   }
   gs_objects_unlock(freed);
 }
-
-/* One in the given moment in a range of the object to which the handle refers; of the call, or 0: of any. */
 
 /* ---- buffers and arrays of external memory ----------------------------------------------------------------------- */
 
