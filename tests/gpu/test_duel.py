@@ -34,6 +34,8 @@ def test_shares_count_what_both_used_and_not_idle_time():
     assert of_time(0, 0).share() == 0
     assert of_time(750, 250, (500, 500)).share() == 0.5  # of two devices the worse one
     assert of_time(500, 500, metered=100).metered() == 0.2
+    assert judge.of_time([of_time(500, 500, metered=100)], False).more.endswith("charged 20 % of it")
+    assert judge.of_time([of_time(999, 1, metered=7_000_000)], False).more.endswith("charged 7 ms")
     assert judge.of_time([of_time(730, 270)], False).state == "held"
     assert judge.of_time([of_time(729, 271)], False).state == "won"
     assert judge.of_time([of_time(729, 271)], True).state == "open"

@@ -13,6 +13,8 @@ DEMAND = 0.15
 """An evasion that takes less of the device than this was no test: it did not run as it meant to."""
 FILL = 0.5
 """The same for memory, of the limit."""
+LITTLE = 0.005
+"""Below this part of the device, what was charged is no sensible part of what was used."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,10 @@ def _state(won: bool, known_open: bool, tried: bool) -> str:
 def of_time(rounds: Sequence[Round], known_open: bool) -> Verdict:
     share, demand = (median(map(of, rounds)) for of in (Round.share, Round.demand))
     measured = f"{100 * share:.1f} %"
-    more = f"evader {100 * demand:.0f} % of the device, charged {100 * median(map(Round.metered, rounds)):.0f} % of it"
+    charged = f"charged {100 * median(map(Round.metered, rounds)):.0f} % of it"
+    if demand < LITTLE:
+        charged = f"charged {median(one.metered_ns for one in rounds) / 1e6:.0f} ms"
+    more = f"evader {100 * demand:.0f} % of the device, {charged}"
     return Verdict(_state(share < SHARE, known_open, demand >= DEMAND), measured, more)
 
 
