@@ -99,9 +99,12 @@ void gs_segment_learn(const struct gs_segment *segment, double took, enum gs_obs
     double ratio = function->observed < GS_METER_TRUSTED ? took / total : minimum(maximum(took / total, 0.1), 10);
     double weight =
         function->observed < GS_METER_TRUSTED || (function->shared && how != GS_OBSERVED_SHARED) ? 1.0 : 0.2;
-    /* One launch says little about the mean. */
-    if (weight < 1 && segment->launches == 1)
+    /* One launch says little about the mean, and such marks show long ones rather than short ones; brackets show both. */
+    if (weight < 1 && segment->launches == 1) {
+      if (function->samples >= GS_METER_TRUSTED)
+        continue;
       weight = 0.05;
+    }
     /* Time slices of the device are distributed unevenly: only many such segments show how long one takes. */
     if (how == GS_OBSERVED_SHARED)
       weight = maximum(1.0 / (function->observed + 1), 0.05);

@@ -29,5 +29,7 @@ static inline bool gs_is_late(double took, double expected) { return took > 2 * 
 void gs_queue_landed(struct gs_meter *meter, struct gs_queue *queue, double estimate, uint32_t unobserved);
 /* Charges by estimate, within a span that bounds the charge. Returns the charge. */
 double gs_queue_fit(struct gs_queue *queue, const struct gs_segment *segment, double want, double span);
+/* n launches were made up to now. */
+void gs_meter_count(struct gs_meter *meter, uint64_t now, uint32_t n);
 
 #endif

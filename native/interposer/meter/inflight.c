@@ -1,9 +1,18 @@
 /* What the meter believes to be in flight: for the bound, for the drain, and to decide whether a stream makes
  * progress. */
-#include "interposer/meter/meter.h"
+#include "interposer/meter/functions.h"
 
 static double minimum(double a, double b) { return a < b ? a : b; }
 static double maximum(double a, double b) { return a > b ? a : b; }
+
+void gs_queue_landed(struct gs_meter *meter, struct gs_queue *queue, double estimate, uint32_t unobserved) {
+  estimate = minimum(estimate, queue->inflight);
+  queue->inflight -= estimate;
+  meter->inflight = maximum(meter->inflight - estimate, 0);
+  unobserved = unobserved < queue->unobserved ? unobserved : queue->unobserved;
+  queue->unobserved -= unobserved;
+  meter->unobserved -= unobserved < meter->unobserved ? unobserved : meter->unobserved;
+}
 
 /* The part of the oldest mark's work that must be done by now although the device has not reported it. Without it, when
  * kernels are as long as the bound, each would be let through only after the previous one has ended, and the device

@@ -47,8 +47,8 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
     queue->end = now;
     queue->launched_before = meter->launched;
   } else if (now >= queue->end) {
-    if (open->launches > 0 && now - queue->end > GS_METER_UNPROVEN_NS && queue->check == 0)
-      queue->check = 1 + (uint32_t)(now >> 4) % GS_METER_CHECKED;
+    if (open->launches > 0 && now - queue->end > GS_METER_GAP_NS)
+      meter->doubted = now + GS_METER_DOUBT_NS;
     open->idle += (double)(now - queue->end);
     queue->end = now;
     if (careful || estimate >= GS_METER_ALONE_NS)
@@ -66,6 +66,7 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   }
   if (careful && __atomic_load_n(&queue->clouded, __ATOMIC_RELAXED))
     plan |= GS_PLAN_START;
+  gs_meter_count(meter, now, 1 + queue->repeated);
   queue->repeated = 0;
   queue->end += (uint64_t)estimate;
   meter->end = (meter->end > now ? meter->end : now) + (uint64_t)estimate;
@@ -88,10 +89,12 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   count_kind(open, function, estimate, 1);
   /* A new function is observed after 1, 2, 4, 8 launches. */
   double mark = mark_every(meter, queue);
-  if (careful && (open->estimate >= GS_METER_CAREFUL_MARK_NS || open->launches >= GS_METER_CAREFUL_LAUNCHES))
+  if (careful && (open->estimate >= GS_METER_CAREFUL_MARK_NS || now - queue->closed >= GS_METER_LATE_NS))
     plan |= GS_PLAN_MARK;
-  if (queue->check > 0 && --queue->check == 0)
+  if (queue->check)
     plan |= GS_PLAN_MARK;
+  queue->check = false;
+  gs_meter_unchosen(meter, queue, now, 1);
   if (open->estimate >= mark || open->idle > 4 * mark ||
       (function->observed < GS_METER_TRUSTED && open->launches >= 1u << function->observed))
     plan |= GS_PLAN_MARK;
@@ -120,15 +123,6 @@ void gs_meter_repeated(struct gs_meter *meter, struct gs_queue *queue, struct gs
     count_kind(open, function, estimate, n);
   else
     open->other += estimate;
-}
-
-void gs_queue_landed(struct gs_meter *meter, struct gs_queue *queue, double estimate, uint32_t unobserved) {
-  estimate = minimum(estimate, queue->inflight);
-  queue->inflight -= estimate;
-  meter->inflight = maximum(meter->inflight - estimate, 0);
-  unobserved = unobserved < queue->unobserved ? unobserved : queue->unobserved;
-  queue->unobserved -= unobserved;
-  meter->unobserved -= unobserved < meter->unobserved ? unobserved : meter->unobserved;
 }
 
 void gs_meter_undo(struct gs_meter *meter, struct gs_queue *queue, const struct gs_function *function,
@@ -296,6 +290,9 @@ static double segment_busy(struct gs_meter *meter, struct gs_queue *queue, const
     bool early = one_alone(mark) && gs_is_late(after(mark->expected, mark->recorded_by), lag);
     if (early || (late && (segment->launches == 1 || !without_a_gap(mark, since_first))))
       gs_meter_surprise(meter, mark->recorded);
+    /* Clocks are compared to a few microseconds: as much as was estimated is as it was estimated. */
+    if (trusted && one_alone(mark) && since_first - total < GS_METER_PILE_NS && total - since_first < GS_METER_PILE_NS)
+      return gs_queue_fit(queue, segment, total, most);
     gs_segment_learn(segment, since_first, GS_OBSERVED_ALONE);
     return since_first;
   }

@@ -68,15 +68,13 @@ enum {
   /* Work that takes twice as long as estimated and this much more was estimated wrongly: waking a thread up takes
    * less. */
   GS_METER_LATE_NS = 25000,
-  GS_METER_CAREFUL_MARK_NS = 100000, /* meanwhile a queue with work gets a mark after this much of it, estimated */
-  GS_METER_CAREFUL_LAUNCHES = 32,    /* or after so many launches */
-  /* What an empty queue was said to be this long ago without a proof is checked by a mark of one of the next launches,
-   * chosen so that the program cannot know which. */
-  GS_METER_UNPROVEN_NS = 250000,
-  GS_METER_CHECKED = 16,
-  GS_METER_OVERDUE_NS = 200000, /* work behind an overdue mark is said to take at least this much longer */
-  GS_METER_HELD = 1,            /* this bit of a lease word: leased */
-  GS_METER_RISK_SHARE = 8       /* this many launches of functions never observed fill the bound on work in flight */
+  /* meanwhile a queue with work gets a mark after this much of it, estimated, or GS_METER_LATE_NS after the last one */
+  GS_METER_CAREFUL_MARK_NS = 100000,
+  GS_METER_DOUBT_NS = 250000000, /* after a pause in which nobody saw the stream idle, launches are checked this long */
+  GS_METER_CHECK_NS = 1000000,   /* one in so many ns on average: it takes two marks */
+  GS_METER_OVERDUE_NS = 200000,  /* work behind an overdue mark is said to take at least this much longer */
+  GS_METER_HELD = 1,             /* this bit of a lease word: leased */
+  GS_METER_RISK_SHARE = 8        /* this many launches of functions never observed fill the bound on work in flight */
 };
 
 /* A function, graph or kind of fill. Table entries are reused: store the key together with a pointer. */
@@ -152,7 +150,7 @@ struct gs_queue {
   /* Since the last mark or wait, a copy, a host function or a wait for something else went into the stream: how long it
    * has work says nothing about its kernels. Atomic. */
   bool clouded;
-  uint32_t check;              /* this many launches from now is the one to mark, 1: the next; 0: none */
+  bool check;                  /* the next launch is chosen to be measured */
   bool sample_next;            /* a bracket is due, once `repeated` is 0 */
   struct gs_function *sampled; /* the bracketed launch whose events are not read yet */
   uint64_t sampled_key;
@@ -193,6 +191,12 @@ struct gs_meter {
   uint32_t pieces;
   /* The lengths of functions turned out to be uneven: until this time all that can be measured is. */
   uint64_t careful;
+  /* Used by unseen.c. */
+  uint64_t doubted;   /* until this time, launches are chosen to be measured */
+  uint64_t paced;     /* since when launches are counted, to know how long they are apart, */
+  uint32_t launches;  /* how many there were, */
+  double pace;        /* and how long it is, ns */
+  uint64_t choice;    /* the last random number */
   uint64_t forgotten; /* end of the last piece dropped: earlier time is not counted again */
   double sample_low;  /* fastest recent bracket; if one is much slower, its thread lost its processor in between */
   struct gs_piece piece[GS_METER_PIECES];
@@ -226,18 +230,22 @@ static inline bool gs_meter_careful(const struct gs_meter *meter, uint64_t now) 
 }
 
 /* Whether to mark the stream before this launch: the open segment ended a while ago, and the time of the new launch is
- * not known well enough to be distinguished from the gap; or something else was put between them. */
+ * not known well enough to be distinguished from the gap; or something else was put between them; or this launch is
+ * chosen to be measured. */
 static inline bool gs_meter_close_first(const struct gs_meter *meter, const struct gs_queue *queue,
                                         const struct gs_function *function, uint64_t now) {
   if (queue->open.launches == 0)
     return false;
-  return (function->observed < GS_METER_TRUSTED && now > queue->end + GS_METER_GAP_NS) ||
+  return (queue->check && now >= queue->end) ||
+         (function->observed < GS_METER_TRUSTED && now > queue->end + GS_METER_GAP_NS) ||
          (__atomic_load_n(&queue->clouded, __ATOMIC_RELAXED) && gs_meter_careful(meter, now));
 }
 /* To be called before a launch. Returns enum gs_plan bits: record a start mark before it, bracket it, record a mark
  * after it. */
 uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t now,
                          uint32_t lease);
+/* Of the next n launches into the queue, how many come before one that is chosen to be measured. */
+uint32_t gs_meter_unchosen(struct gs_meter *meter, struct gs_queue *queue, uint64_t now, uint32_t n);
 /* Books n more launches of a function, made at unknown times since the last planned one. key: of the function, whose
  * entry may have been reused meanwhile. */
 void gs_meter_repeated(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t key,

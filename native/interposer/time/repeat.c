@@ -23,7 +23,7 @@ void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUst
   repeat->stream = stream;
   repeat->handle = handle;
   repeat->left = 0;
-  if (!again || function->observed < GS_METER_TRUSTED || queue->sample_next || queue->check > 0 ||
+  if (!again || function->observed < GS_METER_TRUSTED || queue->sample_next || queue->check ||
       gs_meter_careful(stream->device->meter, now))
     return;
   each = (double)gone / (double)since;
@@ -41,7 +41,8 @@ void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUst
   repeat->repeats = __atomic_load_n(&time->repeats, __ATOMIC_ACQUIRE);
   if (__atomic_load_n(&time->captures, __ATOMIC_ACQUIRE) > 0)
     return;
-  repeat->left = least(GS_REPEAT_NS / each, room / 4 / function->estimate);
+  repeat->left = gs_meter_unchosen(stream->device->meter, &stream->queue, now,
+                                   least(GS_REPEAT_NS / each, room / 4 / function->estimate));
   if (repeat->left < GS_REPEAT_LEAST)
     repeat->left = 0;
   stream->repeats = function;

@@ -228,6 +228,20 @@ static void sync_stream(int s) {
   gs_meter_synced(&meter, &queues[s], now, (struct gs_waited){began, now, 1});
 }
 
+/* The program waits for the device without a call that the meter is told of: it looks at memory, say. */
+static void wait_unseen(int s) {
+  if (tail[s] > now)
+    now = tail[s];
+  now += 1000;
+}
+
+static void wait_for(int s, bool unseen) {
+  if (unseen)
+    wait_unseen(s);
+  else
+    sync_stream(s);
+}
+
 static void run(const char *pattern, uint64_t ns, int n) {
   if (!strcmp(pattern, "turns"))
     foreign = FOREIGN_ALWAYS;
@@ -266,29 +280,39 @@ static void run(const char *pattern, uint64_t ns, int n) {
     if (!strcmp(pattern, "burst") && i % 400 == 399)
       now += 4000000;
   }
+  /* "unseen" in the name: no wait is seen */
+  const char *numbers = strchr(pattern, ':');
+  const bool unseen = strstr(pattern, "unseen") != NULL;
   /* random:STREAMS:SEED: lengths of five functions with heavy tails, waits and pauses */
   unsigned long streams = 0, start = 0;
-  if (sscanf(pattern, "random:%lu:%lu", &streams, &start) == 2) {
+  if (!strncmp(pattern, "random", 6) && numbers && sscanf(numbers, ":%lu:%lu", &streams, &start) == 2) {
     seed = start;
     for (int i = 0; i < n; i++) {
       int s = (int)chance(streams);
       uint64_t function = chance(5), longer = chance(64) == 0 ? 20 + chance(200) : 1 + chance(3);
       launch(s, 0x1000 + 16 * function, (ns + function * ns / 2) * longer);
       if (chance(3) == 0)
-        sync_stream(s);
+        wait_for(s, unseen);
       if (chance(4) == 0)
         now += chance(300000);
     }
   }
   /* rare:COUNT:LONG_NS: after COUNT launches a long one; "rarebatch" waits for the long ones only */
-  const char *counts = strchr(pattern, ':');
   unsigned long every = 0, longest = 0;
-  if (!strncmp(pattern, "rare", 4) && counts && sscanf(counts, ":%lu:%lu", &every, &longest) == 2)
+  if (!strncmp(pattern, "rare", 4) && numbers && sscanf(numbers, ":%lu:%lu", &every, &longest) == 2)
     for (int i = 0; i < n; i++) {
       bool longer = (unsigned long)i % (every + 1) == every;
       launch(0, 0x1000, longer ? longest : ns);
       if (longer || strncmp(pattern, "rarebatch", 9) != 0)
-        sync_stream(0);
+        wait_for(0, unseen);
+    }
+  /* rarely:PERIOD_NS: a launch every so often, and no wait */
+  unsigned long period = 0;
+  if (!strncmp(pattern, "rarely", 6) && numbers && sscanf(numbers, ":%lu", &period) == 1)
+    for (uint64_t next = now; n > 0; n--, next += period) {
+      if (now < next)
+        now = next;
+      launch(0, 0x1000, ns);
     }
   for (int s = 0; s < STREAMS; s++)
     sync_stream(s);

