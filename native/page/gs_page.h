@@ -74,7 +74,7 @@ struct gs_slot_device {
   uint64_t wait_ns;        /* time that threads of this process waited in the gate since join */
   uint32_t waiting;        /* threads in the gate now, for a lease or for work in flight to fall under its bound */
   uint32_t inflight;       /* marks recorded and not yet seen complete; 0: no work is known to be in flight */
-  uint32_t drained;        /* last lease word (even) for which the remaining work in flight fell below 0.2 ms */
+  uint32_t drained;        /* last lease word (even) for which the work in flight was estimated at less than 0.2 ms */
   uint32_t flags;          /* GS_SLOT_* */
   uint64_t collectives;    /* collective kernels (names that begin with ncclDevKernel) submitted since join */
   uint64_t cut;            /* without a lease, the process may submit until collectives reaches this; arbiter */

@@ -150,23 +150,26 @@ def test_an_owner_that_wakes_is_told_whose_kernels_it_waited_for(client, pair):
         """Whether the borrower had work in flight then; on a busy machine it may have been delayed."""
         after = client.call("GET", "/v1/events")["after"]
         owner.run()
-        target = f"/v1/events?after={after}&kind=lease&grant={owner.grant}"
+        target, back = (f"/v1/events?after={after}&kind=lease&grant={one.grant}" for one in (owner, borrower))
         leases = until(lambda: [e for e in client.call("GET", target)["events"] if e["grant"] == owner.grant])
         owner.idle()
+        # its work is done, and the borrower goes on; before that, it would not wake but go on itself
+        until(lambda: "lease" in {e["kind"] for e in client.call("GET", back)["events"] if e["seq"] > leases[0]["seq"]})
         first, events = leases[0], client.call("GET", f"/v1/events?after={after}")["events"]
-        assert first["woke"]
+        if not first["woke"]:  # its lease had ended before its work had
+            return False
         assert (first["other"], first["other_tenant"]) == (borrower.grant, "team-a")
         [taken, *_] = [e for e in events if e["kind"] == "revoke"]
         assert (taken["grant"], taken["other"]) == (borrower.grant, owner.grant)
         assert taken["guarantee_milli"] == 750
         assert first["rule"] == taken["rule"]
-        if taken["rule"] != "wake":
+        if taken["rule"] != "wake" or not first["reclaim_ns"]:
             return False
         assert first["wait_ns"] >= first["reclaim_ns"] == first["t_ns"] - taken["t_ns"]
         target = f"/v1/events?after={taken['seq']}&kind=drained"
         [done, *_] = until(lambda: client.call("GET", target)["events"])
         assert (done["grant"], done["other"]) == (borrower.grant, owner.grant)
-        assert done["reclaim_ns"] >= first["reclaim_ns"] > 0, "it was in mid-kernel"
+        assert done["reclaim_ns"] >= first["reclaim_ns"], "it was in mid-kernel"
         return True
 
     woken = 0

@@ -122,6 +122,23 @@ def test_many_processes_with_long_kernels_take_nobody_elses_guarantee(depth):
     assert abs(charged[0] - executed[0]) <= 0.02
 
 
+@pytest.mark.parametrize(
+    ("kernel_us", "expected_us"), [(1150, 200), (900, 400), (2100, 800), (500, 20), (30_000, 40), (5000, 4000)], ids=str
+)
+@pytest.mark.parametrize("gap_us", [20, 150])
+def test_who_takes_its_kernels_for_shorter_than_they_are_pays_all_of_them(kernel_us, expected_us, gap_us):
+    """It is neither idle nor drained when they should be done, but when they are."""
+    m = Model()
+    m.add(0, guarantee=750)
+    m.add(1, guarantee=250, kernel=kernel_us * 1000, gap=gap_us * 1000, expected=expected_us * 1000)
+    for number in (0, 1):
+        m.want(number)
+    m.run(SECOND)
+    _, executed = m.shares(20 * SECOND)
+    assert executed[0] >= 0.735
+    assert executed[1] >= 0.235 * kernel_us / (kernel_us + gap_us)
+
+
 def test_a_borrower_with_long_kernels_pays_all_of_them():
     m = Model()
     m.add(0, guarantee=500)

@@ -12,7 +12,7 @@ from pagewords import heartbeat
 from waiting import until
 
 from gpushare._native import ffi, lib
-from gpushare.arbiter import EVENTS_KEPT, Arbiter, Config, EventKind
+from gpushare.arbiter import EVENTS_KEPT, Arbiter, Config, EventKind, Rule
 from gpushare.errors import FailedError
 from gpushare.policy.shares import Share
 
@@ -176,6 +176,29 @@ def test_lies_in_the_usage_page_cost_only_the_liar(machine):
     until(lambda: honest.stats().leases)
     got = gained([liar, honest], 2)
     assert got[1] / sum(got) > 0.45
+
+
+def test_what_was_said_to_be_drained_is_on_the_device_until_it_is_proven_done(machine):
+    arbiter, (first, second) = machine(Share(500), Share(500))
+    words = first.usage.pointer.slot[first.usage.claim(first.limits, 1).index].device[0]
+    words.waiting = 1
+    os.eventfd_write(first.bell, 1)
+    until(lambda: first.limits.lease(0).held)
+    words.waiting, words.inflight, words.launches = 0, 1, 1  # it should be done by now, but nothing shows that
+    second.start()
+    until(lambda: not first.limits.lease(0).held)
+    [revoke] = [e for e in arbiter.events()[0] if e.kind is EventKind.REVOKE]
+    assert revoke.rule is Rule.TERM
+    words.queue_end_ns = 2**63  # what claims nothing for a second counts as stopped
+    words.drained = first.limits.pointer.device[0].lease
+    os.eventfd_write(first.bell, 1)
+    until(lambda: second.stats().leases)
+    assert second.limits.pointer.device[0].foreign_work & 1
+    assert EventKind.DRAINED not in {e.kind for e in arbiter.events()[0]}
+    words.queue_end_ns = words.inflight = 0
+    os.eventfd_write(first.bell, 1)
+    until(lambda: not second.limits.pointer.device[0].foreign_work & 1)
+    assert EventKind.DRAINED in {e.kind for e in arbiter.events()[0]}
 
 
 @TIMING

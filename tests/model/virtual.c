@@ -7,7 +7,7 @@
 #define MS UINT64_C(1000000)
 #define NEVER UINT64_MAX
 /* The work still in flight when a process reports that it has drained. */
-#define DRAINED_NS (0.2 * MS)
+#define DRAINED_NS (MS / 5)
 /* Limit of decision rounds at one instant. */
 #define ROUNDS_MAX 200
 
@@ -109,6 +109,7 @@ static void fill(const struct virtual_node *node, struct virtual_device *device)
     more = more < t->work ? more : t->work;
     t->work -= more;
     t->queued += more;
+    t->submitted_ns = node->now_ns;
     t->launches++;
   }
 }
@@ -120,16 +121,21 @@ static void look(const struct virtual_node *node, struct virtual_device *device,
   int running = count_running(device);
   if (!t->stopped)
     t->waiting = t->work > 0 && !t->held && node->now_ns >= t->ready_ns;
-  if (t->queued > 0)
+  bool runs = t->queued > 0 || t->says_undrained, drained = t->queued <= DRAINED_NS;
+  if (t->queued > 0 && !t->expected)
     t->busy_until_ns = (uint64_t)((double)node->now_ns + takes(t, running));
+  if (t->queued > 0 && t->expected) {
+    t->busy_until_ns = t->submitted_ns + t->expected;
+    drained = t->busy_until_ns <= node->now_ns + DRAINED_NS;
+  }
   *view = (struct gs_core_view){
       .waiting = t->waiting,
       .live = t->live,
-      .running = t->queued > 0 ? t->processes : 0,
+      .running = runs ? (uint32_t)processes(t) : 0,
       .launches = t->launches,
       .busy_ns = (uint64_t)t->executed,
       .busy_until_ns = t->says_busy_until_ns ? t->says_busy_until_ns : t->busy_until_ns,
-      .drained = t->queued <= DRAINED_NS && !t->says_undrained,
+      .drained = drained && !t->says_undrained,
   };
 }
 

@@ -21,13 +21,14 @@ struct virtual_tenant {
   uint32_t processes; /* that share its queue, and between which the device is sliced evenly; 0: 1 */
   uint64_t kernel;    /* with a gap: length of the one kernel that it submits at a time */
   uint64_t gap;       /* pause after each kernel, as in a host-bound program; 0: it keeps `depth` queued */
+  uint64_t expected;  /* with a gap: how long it believes, and reports, each kernel to take; 0: the truth */
   double work;        /* device time it still wants to submit; infinity: endless */
   double queued, executed;
   uint32_t stopped, live, held, waiting;
   uint64_t launches;
   int32_t contended; /* enum gs_core_company as published, -1 before */
   uint64_t woke_ns;  /* when it began to wait for the device; 0: it does not wait */
-  uint64_t ready_ns, busy_until_ns;
+  uint64_t ready_ns, submitted_ns, busy_until_ns;
   /* What its page reports instead of the truth; 0: the truth. */
   uint64_t says_busy_until_ns;
   uint32_t says_undrained;

@@ -109,10 +109,11 @@ static void charge(struct gs_core *core, struct core_grant *g, uint64_t dt, uint
   }
 }
 
-/* Whether the grant is revoked and not known to have drained. While the device drains, the previous holder still counts
- * as the holder. */
+/* Whether the grant is revoked and runs at the start of the span. While the device drains, the previous holder still
+ * counts as the holder. */
 static bool is_tail(const struct gs_core *core, int32_t m) {
-  return core->grant[m].revoked_ns && !(core->phase == CORE_DRAINING && m == core->holder);
+  return core->grant[m].revoked_ns && core_runs(&core->grant[m], core->now_ns) &&
+         !(core->phase == CORE_DRAINING && m == core->holder);
 }
 
 static void count_sharers(struct gs_core *core) {
@@ -185,7 +186,7 @@ static bool renew(struct gs_core *core, uint64_t at) {
 /* A holder's part of the charge, relative to those of the other holders. A grant that sleeps pays nothing. */
 static uint64_t weight(const struct gs_core *core, const struct core_grant *g) {
   bool drains = core->phase == CORE_DRAINING && core->holder >= 0 && g == &core->grant[core->holder];
-  bool sleeps = g->view.waiting == 0 && core_idle_since(g) + QUIET_NS <= core->now_ns;
+  bool sleeps = g->view.waiting == 0 && core_idle_since(g, core->now_ns) + QUIET_NS <= core->now_ns;
   bool pays = drains || (g->held && !g->rests && !(sleeps && core_shared(core)));
   bool settled = g->fill_shared && g->fills >= FILL_SAMPLES && core_joined(core);
   return pays ? core_max(settled ? g->work_milli : g->fill_milli, 10)
@@ -273,19 +274,18 @@ static uint64_t busy_end(const struct gs_core *core, uint64_t from, uint64_t now
   uint64_t end = from;
   if (core->phase == CORE_DRAINING && core->holder >= 0) {
     const struct core_grant *h = &core->grant[core->holder];
-    end = h->view.drained ? core_max(h->view.busy_until_ns, from) : now;
+    end = core_runs(h, now) ? now : core_max(h->view.busy_until_ns, from);
   }
   for (int i = 0; i < core->nmembers; i++) {
     const struct core_grant *g = &core->grant[core->members[i]];
     if (g->held)
-      end = core_max(end, core_holder_idle(core, g, now) ? core_idle_since(g) : now);
+      end = core_max(end, core_holder_idle(core, g, now) ? core_idle_since(g, now) : now);
   }
   return core_min(end, now);
 }
 
-void core_advance(struct gs_core *core, uint64_t now) {
-  if (now <= core->now_ns)
-    return;
+/* Brings all accounts to a time up to which no tail ends. */
+static void advance(struct gs_core *core, uint64_t now) {
   uint64_t from = core->now_ns, dt = now - from;
   core->stats.wall_ns += dt;
   count_sharers(core);
@@ -296,7 +296,7 @@ void core_advance(struct gs_core *core, uint64_t now) {
       g->stats.wait_ns += dt;
     /* pauses count as running time; sleep, unused leases and time that the device gave to others' tails do not */
     if (g->revoked_ns || (g->held && g->view.launches != g->launches_at_lease)) {
-      uint64_t span = core_min(core_max(core_idle_since(g) + QUIET_NS, from), now) - from;
+      uint64_t span = core_min(core_max(core_idle_since(g, now) + QUIET_NS, from), now) - from;
       uint64_t beside = g->revoked_ns ? core->sharers : core->tails + parts(g);
       g->resident_ns += (uint64_t)((unsigned __int128)span * parts(g) / beside);
     }
@@ -321,4 +321,20 @@ void core_advance(struct gs_core *core, uint64_t now) {
     apply_limit(core, &core->grant[core->members[i]], now);
   }
   core->now_ns = now;
+}
+
+/* The first time after now_ns at which a tail has ended, or `now`. */
+static uint64_t end_of_tail(const struct gs_core *core, uint64_t now) {
+  uint64_t first = now;
+  for (int i = 0; i < core->nmembers; i++) {
+    const struct core_grant *g = &core->grant[core->members[i]];
+    if (is_tail(core, core->members[i]) && !g->view.running)
+      first = core_min(first, g->view.busy_until_ns);
+  }
+  return first;
+}
+
+void core_advance(struct gs_core *core, uint64_t now) {
+  while (core->now_ns < now)
+    advance(core, end_of_tail(core, now));
 }

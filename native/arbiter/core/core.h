@@ -20,10 +20,10 @@ struct gs_core_view {
   uint32_t waiting;       /* threads in the gate */
   uint32_t wanted;        /* for a gang: threads in the gate, summed over all its devices */
   uint32_t spins;         /* 1: a gang has work on the device that waits for work that it has not submitted yet */
-  uint32_t drained;       /* 1: the grant has nothing in flight */
+  uint32_t drained;       /* 1: the grant has little in flight, as far as it knows: the device can be handed on */
   uint32_t live;          /* processes that could use a lease */
-  uint32_t running;       /* processes that have work on the device, as far as known; 0 counts as 1 */
-  uint64_t busy_until_ns; /* when the submitted work is expected to be done */
+  uint32_t running;       /* processes that may have work on the device: they are busy until proven idle */
+  uint64_t busy_until_ns; /* when the submitted work is expected to be done; with none running: when it was done */
   uint64_t launches;      /* submissions so far; a change shows that the lease is used */
   uint64_t busy_ns;       /* device time metered so far */
 };

@@ -49,11 +49,10 @@ void core_revoke(struct gs_core *core, int32_t grant, int32_t candidate, bool id
   bool deep = !h->company || now - h->contended_ns < BOUND_CHANGE_NS;
   core_note_revoke(core, grant, candidate, idle);
   h->held = h->alongside = h->rests = h->yields = false;
-  /* The grant is idle by its own estimate. If a kernel takes longer and still runs, it is the grant's tail. */
-  h->revoked_ns = idle && h->view.drained ? 0 : now;
+  h->revoked_ns = idle && !core_runs(h, now) ? 0 : now;
   h->late_ns = now + LATE_NS + (deep ? core->config.bound_alone_ns : core->config.bound_ns);
   h->asleep = idle;
-  h->dry_ns = idle ? core_min(core_idle_since(h), now) : 0;
+  h->dry_ns = idle ? core_min(core_idle_since(h, now), now) : 0;
   h->stats.revokes++;
   emit(d, GS_CORE_REVOKE, grant, candidate, 0);
 }
@@ -61,8 +60,8 @@ void core_revoke(struct gs_core *core, int32_t grant, int32_t candidate, bool id
 void core_end_tail(const struct gs_core *core, struct core_grant *g) {
   g->revoked_ns = 0;
   g->late = false;
-  if (g->view.drained && g->view.waiting == 0)
-    g->dry_ns = core_min(core_idle_since(g), core->now_ns);
+  if (!core_runs(g, core->now_ns) && g->view.waiting == 0)
+    g->dry_ns = core_idle_since(g, core->now_ns);
 }
 
 bool core_drained(struct gs_core *core) {
@@ -71,9 +70,9 @@ bool core_drained(struct gs_core *core) {
     struct core_grant *g = &core->grant[core->members[i]];
     if (g->revoked_ns != core->round_ns || g->asleep) /* a grant that seemed idle is not waited for */
       continue;
-    if (g->view.drained)
+    if (!core_runs(g, core->now_ns))
       core_end_tail(core, g);
-    else
+    else if (!g->view.drained)
       all = false;
   }
   return all;

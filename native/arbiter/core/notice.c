@@ -17,7 +17,8 @@ static void join_virtual_time(struct gs_core *core, struct core_grant *g) {
 static void note_pause(const struct gs_core *core, struct core_grant *g) {
   if (!g->dry_ns)
     return;
-  bool slept = core->now_ns - g->dry_ns >= SLEPT_NS;
+  uint64_t done = core_max(g->dry_ns, core_min(core_idle_since(g, core->now_ns), core->now_ns));
+  bool slept = core->now_ns - done >= SLEPT_NS;
   g->sleeps = slept ? g->sleeps + 1 : 0;
   /* until quiet_ns or dry_ns the time was counted with its lease */
   g->resident_ns += slept ? 0 : core->now_ns - core_max(g->quiet_ns, g->dry_ns);
@@ -55,7 +56,7 @@ void core_notice_waits(struct gs_core *core, struct decisions *d) {
 
 /* It reported to have drained and now reports to be busy: a kernel takes longer than expected. */
 static bool runs_again_after_drain(const struct gs_core *core, const struct core_grant *g) {
-  bool busy = g->view.live && !g->view.drained && g->view.busy_until_ns > core->now_ns;
+  bool busy = g->view.live && g->view.running && g->view.busy_until_ns > core->now_ns;
   return busy && !g->held && !g->revoked_ns && !g->gang;
 }
 
@@ -68,7 +69,7 @@ void core_notice_tails(struct gs_core *core, struct decisions *d) {
     if (!g->revoked_ns || (core->phase == CORE_DRAINING && g->revoked_ns == core->round_ns))
       continue;
     bool shows_no_end = core->now_ns >= g->revoked_ns + TAIL_MAX_NS && g->view.busy_until_ns <= core->now_ns;
-    if (g->view.drained || !g->view.live || shows_no_end) {
+    if (!core_runs(g, core->now_ns) || shows_no_end) {
       core_end_tail(core, g);
     } else if (!g->late && core->now_ns >= g->late_ns && room(d)) {
       g->late = true;

@@ -113,7 +113,7 @@ static void end_reclaim(struct gs_core *core, int32_t grant, struct decisions *d
   if (!room(d))
     return;
   emit(d, GS_CORE_DRAINED, grant, g->receipt.taken_for, took);
-  if (g->view.live && !g->view.drained)
+  if (core_runs(g, core->now_ns))
     d->out[d->n - 1].receipt.flags = GS_RECEIPT_RUNNING;
 }
 

@@ -203,10 +203,10 @@ static inline enum core_level core_level(const struct gs_core *core, const struc
   return g->credit >= core_floor(core) ? LEVEL_GUARANTEE : g->slack >= core_floor(core) ? LEVEL_SLACK : LEVEL_SURPLUS;
 }
 
-/* When the holder is expected to have nothing left to run. A new lease counts as work, since its holder has to wake
- * up. */
-static inline uint64_t core_idle_since(const struct core_grant *g) {
-  return core_max(g->view.busy_until_ns, g->lease_ns);
+/* When the holder has nothing left to run, as expected at `now`; what is not proven done runs. A new lease counts as
+ * work, since its holder has to wake up. */
+static inline uint64_t core_idle_since(const struct core_grant *g, uint64_t now) {
+  return core_max(core_max(g->view.busy_until_ns, g->lease_ns), g->view.running ? now : 0);
 }
 
 /* How long after that time the grant may still submit more work, in ns. Negative for a grant that is expected to sleep
@@ -222,7 +222,7 @@ static inline int64_t core_patience(const struct gs_core *core, const struct cor
 }
 
 static inline bool core_holder_idle(const struct gs_core *core, const struct core_grant *g, uint64_t now) {
-  return g->view.waiting == 0 && core_idle_since(g) + (uint64_t)core_patience(core, g) <= now;
+  return g->view.waiting == 0 && core_idle_since(g, now) + (uint64_t)core_patience(core, g) <= now;
 }
 
 static inline uint64_t core_term(const struct gs_core *core) {
@@ -275,6 +275,11 @@ static inline bool core_wants(const struct core_grant *g) {
 static inline bool core_silent(const struct gs_core *core, const struct core_grant *g) {
   /* the work that a gang's kernels wait for may itself wait in the gate */
   return g->late && !g->gang && g->view.busy_until_ns <= core->now_ns;
+}
+
+/* True if a revoked grant has work on the device at `now`. */
+static inline bool core_runs(const struct core_grant *g, uint64_t now) {
+  return g->view.live && (g->view.running || g->view.busy_until_ns > now);
 }
 
 /* True if a grant does not use its lease although a thread waits for it. */

@@ -87,7 +87,7 @@ static enum yield holder_yield_reason(struct gs_core *core, struct core_grant *h
     h->misses = 0;
   if (!waited)
     return KEEP;
-  if (h->view.waiting == 0 && core_idle_since(h) + (uint64_t)patience <= core->now_ns)
+  if (h->view.waiting == 0 && core_idle_since(h, core->now_ns) + (uint64_t)patience <= core->now_ns)
     return YIELD_IDLE;
   if (!core_unused(core, h))
     return KEEP;

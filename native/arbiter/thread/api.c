@@ -351,7 +351,8 @@ int gs_arbiter_grant_stats(gs_arbiter *a, int32_t grant, uint32_t device, struct
     /* A holder keeps its lease while nobody else wants the device, but is runnable only while it has work. */
     struct gs_core_view view;
     arbiter_read_view(e, ordinal, now, &view);
-    out->runnable = core.waiting || (core.held && (view.waiting || view.busy_until_ns + a->config.early_idle_ns > now));
+    out->runnable = core.waiting ||
+                    (core.held && (view.waiting || view.running || view.busy_until_ns + a->config.early_idle_ns > now));
     memcpy(out->wake_to_lease, core.wake_to_lease, sizeof out->wake_to_lease);
     for (uint32_t i = 0; i < high; i++)
       if (load32(&e->usage->slot[i].state) == GS_SLOT_LIVE)

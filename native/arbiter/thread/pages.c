@@ -37,7 +37,7 @@ void arbiter_read_view(struct entry *e, uint32_t ordinal, uint64_t now, struct g
     bool said = load32(&d->drained) == lease && !(e->cuts && e->cuts->uneven);
     if (!said && !empty)
       view->drained = 0;
-    view->running += !said && !empty;
+    view->running += !empty;
     memory += load64(&d->memory_bytes);
   }
   e->live = view->live;

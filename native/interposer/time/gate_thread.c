@@ -64,26 +64,31 @@ static uint64_t rest_of(struct gs_time_device *device, uint64_t now) {
   return gs_rest(device, now) * (residents > 1 ? residents : 1);
 }
 
-/* Checks a device whose lease was revoked; returns when to check again; 0: drained. */
+/* Checks a device whose lease was revoked; returns when to check again; 0: nothing is left on it. The arbiter is told
+ * twice: when little is left, as far as that is known, and when nothing is. */
 static uint64_t drain(struct gs_time_device *device) {
   uint64_t now, rest;
-  bool drained;
+  bool drained, said, idle;
   gs_biased_take(&device->lock);
   now = gs_now();
   rest = rest_of(device, now);
+  said = device->slot->drained == device->draining;
   /* A rank that may still submit, or is about to, does not count as drained; nor does a process with work that is like
    * nothing before it, however short it is taken to be. */
   drained = rest < GS_DRAINED_NS && device->meter->unobserved == 0 && !gs_under_cut(device) &&
             __atomic_load_n(&device->claims, __ATOMIC_SEQ_CST) == 0;
+  idle = drained && device->slot->inflight == 0;
   if (drained) {
     __atomic_store_n(&device->slot->drained, device->draining, __ATOMIC_RELEASE);
     gs_notice_turn(device, device->draining, now);
   }
   gs_biased_drop(&device->lock);
-  if (drained) {
+  if (drained && !said)
     gs_trace(GS_TRACE_DRAINED, device->ordinal, device->draining, now - device->revoked);
-    device->draining = 0;
+  if (idle || (drained && !said))
     gs_ring();
+  if (idle) {
+    device->draining = 0;
     return 0;
   }
   rest = rest < GS_DRAINED_NS ? DRAIN_POLL_NS : rest - (GS_DRAINED_NS - 1);
@@ -98,9 +103,6 @@ static uint64_t in_flight(struct gs_time_device *device, uint64_t now) {
   gs_biased_drop(&device->lock);
   return rest;
 }
-
-/* Work that was expected to be done is not. */
-static bool outlasts(struct gs_time_device *device) { return in_flight(device, gs_now()) >= GS_DRAINED_NS; }
 
 static bool has_to_look(const struct gs_time_device *device) {
   uint64_t now = gs_now();
@@ -119,6 +121,14 @@ static uint64_t look_again(const struct gs_time_device *device) {
   return __atomic_load_n(&device->limits->contended, __ATOMIC_RELAXED) ? TICK_CONTENDED_NS : TICK_WORKING_NS;
 }
 
+/* Whether the end of this process's work has to be found without a lease. */
+static bool has_to_drain(const struct gs_time_device *device, uint32_t lease) {
+  bool submitted = __atomic_load_n(&device->slot->inflight, __ATOMIC_RELAXED) > 0 &&
+                   !__atomic_load_n(&device->local, __ATOMIC_RELAXED); /* else it may */
+  return lease != device->seen || __atomic_load_n(&device->slot->drained, __ATOMIC_ACQUIRE) != lease || submitted ||
+         gs_under_cut(device);
+}
+
 /* Checks one device; returns how long nothing has to be done for it, in ns. */
 static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint64_t tick) {
   uint32_t lease = __atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE);
@@ -127,13 +137,13 @@ static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint6
   bool revoked = !(lease & GS_LEASE_HELD);
   if (lease != device->seen)
     device->draining = 0;
-  if (revoked && !device->draining &&
-      (lease != device->seen || __atomic_load_n(&device->slot->drained, __ATOMIC_ACQUIRE) != lease ||
-       gs_under_cut(device))) {
+  if (revoked && !device->draining && has_to_drain(device, lease)) {
     device->draining = lease;
     device->revoked = gs_now();
     if (lease != device->seen)
       gs_trace(GS_TRACE_REVOKED, device->ordinal, lease, in_flight(device, device->revoked));
+    else /* it had drained */
+      gs_ring();
   }
   device->seen = lease;
   if (device->draining) {
@@ -147,10 +157,8 @@ static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint6
     return tick;
   /* A program that launches reaps its marks itself, and is delayed whenever this thread takes the meter's lock from
    * it. */
-  if (has_to_look(device) && look(time, device, GS_LOOK_NS) && revoked && outlasts(device)) {
-    gs_clear_drained(device);
-    gs_ring();
-  }
+  if (has_to_look(device))
+    look(time, device, GS_LOOK_NS);
   again = look_again(device);
   return again < tick ? again : tick;
 }
