@@ -42,6 +42,8 @@ uint64_t gs_ticks_compare(struct gs_ticks *ticks) {
   uint64_t before = gs_ticks_read(), now = gs_now(), tick = gs_ticks_read(), expected;
   if (ticks->broken || tick == 0)
     return give(ticks, now);
+  if (!ticks->scale && gs_now() - now > READING_NS)
+    return give(ticks, now); /* the first scale rests on two comparisons alone */
   if (ticks->scale) {
     if (tick - before > 0 && scaled(ticks, tick - before) > READING_NS)
       return give(ticks, now);
