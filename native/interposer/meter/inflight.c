@@ -14,6 +14,22 @@ void gs_queue_landed(struct gs_meter *meter, struct gs_queue *queue, double esti
   meter->unobserved -= unobserved < meter->unobserved ? unobserved : meter->unobserved;
 }
 
+void gs_meter_undo(struct gs_meter *meter, struct gs_queue *queue, const struct gs_function *function,
+                   double estimate) {
+  struct gs_segment *open = &queue->open;
+  bool unobserved = function->observed == 0 && open->unobserved > 0;
+  if (open->launches == 0)
+    return;
+  open->launches--;
+  open->unobserved -= unobserved;
+  open->estimate = maximum(open->estimate - estimate, 0);
+  for (uint32_t i = 0; i < open->kinds; i++)
+    if (open->kind[i].function == function && open->kind[i].launches > 0)
+      open->kind[i].launches--;
+  gs_queue_landed(meter, queue, estimate, unobserved);
+  queue->end -= queue->end > (uint64_t)estimate ? (uint64_t)estimate : 0;
+}
+
 /* The part of the oldest mark's work that must be done by now although the device has not reported it. Without it, when
  * kernels are as long as the bound, each would be let through only after the previous one has ended, and the device
  * would idle in between. */

@@ -89,7 +89,7 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   count_kind(open, function, estimate, 1);
   /* A new function is observed after 1, 2, 4, 8 launches. */
   double mark = mark_every(meter, queue);
-  if (careful && (open->estimate >= GS_METER_CAREFUL_MARK_NS || now - queue->closed >= GS_METER_LATE_NS))
+  if (careful && (open->estimate >= GS_METER_CAREFUL_MARK_NS || now - queue->closed >= GS_METER_CAREFUL_MARK_NS))
     plan |= GS_PLAN_MARK;
   if (queue->check)
     plan |= GS_PLAN_MARK;
@@ -123,22 +123,6 @@ void gs_meter_repeated(struct gs_meter *meter, struct gs_queue *queue, struct gs
     count_kind(open, function, estimate, n);
   else
     open->other += estimate;
-}
-
-void gs_meter_undo(struct gs_meter *meter, struct gs_queue *queue, const struct gs_function *function,
-                   double estimate) {
-  struct gs_segment *open = &queue->open;
-  bool unobserved = function->observed == 0 && open->unobserved > 0;
-  if (open->launches == 0)
-    return;
-  open->launches--;
-  open->unobserved -= unobserved;
-  open->estimate = maximum(open->estimate - estimate, 0);
-  for (uint32_t i = 0; i < open->kinds; i++)
-    if (open->kind[i].function == function && open->kind[i].launches > 0)
-      open->kind[i].launches--;
-  gs_queue_landed(meter, queue, estimate, unobserved);
-  queue->end -= queue->end > (uint64_t)estimate ? (uint64_t)estimate : 0;
 }
 
 /* ---- marks ---- */
@@ -201,9 +185,15 @@ static bool one_alone(const struct gs_mark *mark) {
   return mark->segment.launches == 1 && mark->recorded_by - mark->segment.first < GS_METER_GAP_NS;
 }
 
+/* Whether more than the last launch was still to be done when a mark was recorded, `lag` before it was done. */
+static bool backlogged(const struct gs_segment *segment, double total, double lag) {
+  return lag > GS_METER_LAG_NS + (segment->launches > 1 ? 2 * total / segment->launches : 0);
+}
+
 /* The queue is believed to have had work all the time: the device worked for this process, however long it took. */
-static bool without_a_gap(const struct gs_mark *mark, double since_first) {
-  return mark->segment.idle < 0.02 * since_first && mark->recorded_by - mark->recorded < GS_METER_GAP_NS;
+static bool without_a_gap(const struct gs_mark *mark, double since_first, double total, double lag) {
+  return mark->segment.idle < 0.02 * since_first && mark->recorded_by - mark->recorded < GS_METER_GAP_NS &&
+         backlogged(&mark->segment, total, lag);
 }
 
 /* With others on the device, a segment that is long, or whose functions were not observed without others, is charged
@@ -223,7 +213,7 @@ static bool known_wrongly(struct gs_meter *meter, const struct gs_mark *mark, ui
   bool wrong = resident > 4 * gs_segment_now(&mark->segment) + GS_METER_LONG_NS;
   /* While others are on the device, nothing shows that lengths are even again. */
   if (wrong || gs_meter_careful(meter, mark->recorded))
-    gs_meter_surprise(meter, mark->recorded);
+    gs_meter_surprise(meter, mark->recorded, GS_METER_CAREFUL_NS);
   return gs_meter_careful(meter, mark->recorded);
 }
 
@@ -277,19 +267,21 @@ static double segment_busy(struct gs_meter *meter, struct gs_queue *queue, const
   bool late = trusted && late_mark(mark, total, lag / maximum(residents, 1));
   if (trusted && segment->clouded) {
     if (late)
-      gs_meter_surprise(meter, mark->recorded);
+      gs_meter_surprise(meter, mark->recorded, GS_METER_CAREFUL_NS);
     return gs_queue_fit(queue, segment, total, most);
   }
-  if (queue->previous_lag > GS_METER_LAG_NS && lag > GS_METER_LAG_NS && segment->idle < 0.02 * span &&
-      since_first > 0.98 * span) {
+  if (backlogged(segment, total, queue->previous_lag) && backlogged(segment, total, lag) &&
+      segment->idle < 0.02 * span && since_first > 0.98 * span) {
     gs_segment_learn(segment, span, GS_OBSERVED_BACKLOGGED);
     return span;
   }
-  if (lag > GS_METER_LAG_NS && (!trusted || one_alone(mark) || without_a_gap(mark, since_first) ||
+  if (lag > GS_METER_LAG_NS && (!trusted || one_alone(mark) || without_a_gap(mark, since_first, total, lag) ||
                                 (segment->launches >= GS_METER_MANY && since_first < 0.9 * total))) {
     bool early = one_alone(mark) && gs_is_late(after(mark->expected, mark->recorded_by), lag);
-    if (early || (late && (segment->launches == 1 || !without_a_gap(mark, since_first))))
-      gs_meter_surprise(meter, mark->recorded);
+    if (segment->launches == 1 && (early || late))
+      gs_meter_surprise(meter, mark->recorded, maximum(since_first - total, total - since_first));
+    else if (late && !without_a_gap(mark, since_first, total, lag))
+      gs_meter_surprise(meter, mark->recorded, GS_METER_CAREFUL_NS);
     /* Clocks are compared to a few microseconds: as much as was estimated is as it was estimated. */
     if (trusted && one_alone(mark) && since_first - total < GS_METER_PILE_NS && total - since_first < GS_METER_PILE_NS)
       return gs_queue_fit(queue, segment, total, most);
@@ -300,7 +292,7 @@ static double segment_busy(struct gs_meter *meter, struct gs_queue *queue, const
     if (since_first < 0.25 * total)
       gs_segment_distrust(segment);
     if (late)
-      gs_meter_surprise(meter, mark->recorded);
+      gs_meter_surprise(meter, mark->recorded, GS_METER_CAREFUL_NS);
     total = measured(mark, late, total, lag / maximum(residents, 1), since_first);
   }
   if (trusted)

@@ -16,10 +16,10 @@
  * Several streams. A mark says when its stream was done, but not whose work the device did meanwhile. If the device
  * never idles, that does not matter: the union of all streams is the wall time. A program whose streams nearly fill the
  * device, with kernels of different lengths, is charged too much, because a gap between two marks of one stream looks
- * like work of another. In the model of six streams and launches of 0.1 to 1.9 times the mean that is up to 7 %, and up
- * to 16 % if the device is leased in turn with another tenant every 20 ms ("many" and "manyturns" in the tests). The
- * charge never exceeds the wall time between a launch and the mark after it, not counting the time from the drain of a
- * lost lease on. */
+ * like work of another. In the model of six streams and launches of 0.1 to 1.9 times the mean that is up to 4 %, up to
+ * 16 % for means of 5 to 20 us, and as much if the device is leased in turn with another tenant every 20 ms ("many"
+ * and "manyturns" in the tests). The charge never exceeds the wall time between a launch and the mark after it, not
+ * counting the time from the drain of a lost lease on. */
 #ifndef GPUSHARE_METER_H
 #define GPUSHARE_METER_H
 
@@ -64,7 +64,10 @@ enum {
   GS_METER_UNSLICED_NS = 200000,
   /* a segment longer than this is charged by residency: over several time slices differences even out */
   GS_METER_LONG_NS = 5000000,
-  GS_METER_CAREFUL_NS = 250000000, /* after work that took much longer than estimated, all work is measured this long */
+  /* After work that took much longer than estimated, all work is measured: so many times as long, and this long at most.
+   * What is missed where such work is rarer is 1 % of the time. */
+  GS_METER_WORTH = 100,
+  GS_METER_CAREFUL_NS = 250000000,
   /* Work that takes twice as long as estimated and this much more was estimated wrongly: waking a thread up takes
    * less. */
   GS_METER_LATE_NS = 25000,
@@ -220,10 +223,12 @@ static inline struct gs_function *gs_queue_function(struct gs_meter *meter, stru
   return queue->recent = gs_meter_function(meter, key);
 }
 
-/* Work took much longer than estimated. */
-static inline void gs_meter_surprise(struct gs_meter *meter, uint64_t now) {
-  if (meter->careful < now + GS_METER_CAREFUL_NS)
-    __atomic_store_n(&meter->careful, now + GS_METER_CAREFUL_NS, __ATOMIC_RELAXED);
+/* Work took much longer than estimated: by `missed` ns, GS_METER_CAREFUL_NS if that is not known. */
+static inline void gs_meter_surprise(struct gs_meter *meter, uint64_t now, double missed) {
+  uint64_t until =
+      now + (missed * GS_METER_WORTH < GS_METER_CAREFUL_NS ? (uint64_t)(missed * GS_METER_WORTH) : GS_METER_CAREFUL_NS);
+  if (meter->careful < until)
+    __atomic_store_n(&meter->careful, until, __ATOMIC_RELAXED);
 }
 static inline bool gs_meter_careful(const struct gs_meter *meter, uint64_t now) {
   return now < __atomic_load_n(&meter->careful, __ATOMIC_RELAXED);

@@ -54,7 +54,7 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
     return;
   if (function->observed >= GS_METER_TRUSTED && !queue->sampled_shared &&
       took > GS_METER_FAR * function->estimate + GS_METER_LATE_NS)
-    gs_meter_surprise(meter, queue->last_sample);
+    gs_meter_surprise(meter, queue->last_sample, took - function->estimate);
   double margin = maximum(0.05 * function->estimate, GS_METER_NOISE_NS);
   bool agrees = function->observed >= GS_METER_TRUSTED && took > function->estimate - margin &&
                 took < function->estimate + margin;

@@ -32,7 +32,7 @@ static bool add_wait(struct gs_meter *meter, const struct gs_queue *queue, struc
   /* The others on the device may be what it waited for. */
   if (!gs_is_late(gs_meter_careful(meter, waited.began) ? blocked : alone, expected))
     return false;
-  gs_meter_surprise(meter, waited.until);
+  gs_meter_surprise(meter, waited.until, GS_METER_CAREFUL_NS);
   if (__atomic_load_n(&queue->clouded, __ATOMIC_RELAXED))
     return false;
   gs_timeline_add(meter, waited.began, waited.until, blocked, blocked / (double)(waited.until - waited.began));

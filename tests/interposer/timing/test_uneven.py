@@ -29,14 +29,14 @@ def test_model_of_rare_long_kernels(short: int, count: int, long: int, pattern: 
 
 
 @pytest.mark.parametrize("seed", range(1, 9))
-@pytest.mark.parametrize(("us", "streams", "allowed"), [(20, 1, 0.02), (100, 1, 0.02), (100, 3, 0.02)])
-def test_model_of_random_programs(seed: int, us: int, streams: int, allowed: float) -> None:
+@pytest.mark.parametrize(("us", "streams"), [(20, 1), (100, 1), (20, 3), (100, 3), (20, 6)])
+def test_model_of_random_programs(seed: int, us: int, streams: int) -> None:
     """Five functions whose lengths have heavy tails, waits and pauses in any order."""
     command = [built.program("meter_unit"), f"random:{streams}:{seed}", str(us * US), "2000"]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     truth, metered, _, _ = map(int, out.split())
     print(f"error {metered / truth - 1:+.2%}")
-    assert abs(metered / truth - 1) <= allowed
+    assert abs(metered / truth - 1) <= 0.02
 
 
 @pytest.mark.parametrize("pattern", ["rareunseen", "rareunseenstarved"])
