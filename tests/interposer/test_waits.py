@@ -116,3 +116,41 @@ def test_work_on_its_way_during_the_wait(sim: Simulator, grant: Grant, function:
         race.busy_until_done()
     finally:
         race.worker.kill()
+
+
+def test_a_record_that_took_long(sim: Simulator, grant: Grant) -> None:
+    """The first event of a context says when the device's clock began, at some time while it was recorded. Where the
+    stream is never empty afterwards, no other record says it better; that an event was asked for and not done does."""
+    grant.lease()
+    grant.set_bound(1000 * MS)
+    worker = Interposed(sim, grant)
+    try:
+        worker.do(f"""
+            import holds, time
+            text = b".version 7.0\\n.target sm_52\\n.address_size 64\\n"
+            text += b".visible .entry spin_ns(.param .u64 ns)\\n{{\\n\\tret;\\n}}\\n"
+            spin = ok(d.cuModuleGetFunction(ok(d.cuModuleLoadData(text)), b"spin_ns"))
+            stream, done = ok(d.cuStreamCreate(1)), [ok(d.cuEventCreate(3)) for _ in range(2)]
+            def launch():
+                ok(d.cuCtxSetCurrent(ctx))
+                value = ctypes.c_uint64({40 * MS})
+                params = (ctypes.c_void_p * 1)(ctypes.addressof(value))
+                ok(d.cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, ctypes.addressof(params), 0))
+            first = holds.Operation(launch)
+            hold = holds.Hold("cuEventRecord", holds.BEFORE, first.native_id)
+            first.go()
+        """)
+        assert worker.get("hold.stopped(60) == first.native_id")
+        worker.do("""
+            time.sleep(0.1); hold.release(); first.result("the launch")
+            for i in range(20):
+                launch(); ok(d.cuEventRecord(done[i % 2], stream))
+                if i: ok(d.cuEventSynchronize(done[1 - i % 2]))
+                time.sleep(0.002 * (i % 16))
+            ok(d.cuStreamSynchronize(stream))
+        """)
+        charged, truth = grant.slot().busy_ns, sim.busy_ns(worker.pid)
+        print(f"charged {charged / MS:.1f} of {truth / MS:.1f} ms")
+        assert charged >= 0.98 * truth
+    finally:
+        worker.kill()

@@ -180,6 +180,24 @@ class Grant:
     def slot(self, index: int = 0, device: int = 0) -> Slot:
         return Slot(self.usage, index, device)
 
+    def gated(self, pid: int, device: int = 0) -> int:
+        """Number of threads of a process that sleep until the device's lease changes, as the kernel knows it. In
+        `waiting` of its slot those count too that wait for work in flight, which end without a lease."""
+        limits = str((self.directory / "limits").resolve())
+        lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+        mapped = next((int(line.split("-")[0], 16) for line in lines if line.endswith(limits)), None)
+        if mapped is None:
+            return 0
+        word = hex(mapped + int(ffi.cast("char *", self._lease(device)) - ffi.cast("char *", self.limits)))
+        found = 0
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            try:
+                asleep = word in (task / "syscall").read_text().split()[:2]
+                found += asleep and (task / "comm").read_text() != "gpushare-gate\n"
+            except OSError:  # it has ended since
+                continue
+        return found
+
     def charged(self, device: int = 0, pid: int | None = None) -> int:
         """memory_bytes of all slots, or of all slots of one process."""
         return sum(slot.device[device].memory_bytes for slot in self.usage.slot if pid in (None, slot.pid))

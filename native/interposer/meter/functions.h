@@ -25,6 +25,9 @@ static inline uint64_t gs_queue_sample_every(const struct gs_queue *queue) {
 }
 /* Whether work took so much longer than expected that the estimate is wrong. */
 static inline bool gs_is_late(double took, double expected) { return took > 2 * expected + GS_METER_LATE_NS; }
+/* Whether the device worked for much longer after the record of the mark than expected, even if other streams had it
+ * first. total: time that its launches take, as estimated. lag: time since the record. */
+bool gs_mark_late(const struct gs_mark *mark, double total, double lag);
 /* Work of the queue is no longer in flight. */
 void gs_queue_landed(struct gs_meter *meter, struct gs_queue *queue, double estimate, uint32_t unobserved);
 /* Charges by estimate, within a span that bounds the charge. Returns the charge. */

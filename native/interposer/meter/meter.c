@@ -133,7 +133,7 @@ struct gs_mark *gs_meter_mark(struct gs_meter *meter, struct gs_queue *queue, bo
     return NULL;
   mark = &queue->ring[queue->head % GS_METER_RING];
   mark->event = NULL;
-  mark->recorded = mark->recorded_by = now;
+  mark->recorded = mark->recorded_by = mark->unready = now;
   mark->start = start;
   mark->state = GS_MARK_RECORDING;
   if (start) {
@@ -219,9 +219,7 @@ static bool known_wrongly(struct gs_meter *meter, const struct gs_mark *mark, ui
 
 static double after(uint64_t end, uint64_t begin) { return end > begin ? (double)(end - begin) : 0; }
 
-/* Whether the device worked for much longer after the record of the mark than expected, even if other streams had it
- * first. */
-static bool late_mark(const struct gs_mark *mark, double total, double lag) {
+bool gs_mark_late(const struct gs_mark *mark, double total, double lag) {
   double expected = maximum(after(mark->expected, mark->recorded_by), after(mark->after_all, mark->recorded_by));
   double last = total / maximum(mark->segment.launches, 1); /* it had just been made */
   return gs_is_late(lag, maximum(expected, last) + total / 4 /* small errors of many launches add up */);
@@ -264,7 +262,7 @@ static double segment_busy(struct gs_meter *meter, struct gs_queue *queue, const
       gs_segment_distrust(segment);
     return gs_queue_fit(queue, segment, total, most);
   }
-  bool late = trusted && late_mark(mark, total, lag / maximum(residents, 1));
+  bool late = trusted && gs_mark_late(mark, total, lag / maximum(residents, 1));
   if (trusted && segment->clouded) {
     if (late)
       gs_meter_surprise(meter, mark->recorded, GS_METER_CAREFUL_NS);

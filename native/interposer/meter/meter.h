@@ -123,7 +123,8 @@ enum gs_mark_state { GS_MARK_RECORDING = 0, GS_MARK_RECORDED = 1, GS_MARK_LOST =
 struct gs_mark {
   struct gs_segment segment;
   void *event;
-  uint64_t recorded;    /* host time just before the record call: a lower bound of its device time */
+  uint64_t recorded;    /* host time just before the record call */
+  uint64_t unready;     /* then, or when it was last asked for and not done: a lower bound of its device time */
   uint64_t recorded_by; /* host time just after it: in between, the thread may have lost its processor */
   uint64_t expected;    /* `end` of the queue at that time */
   uint64_t after_all;   /* `end` of the meter at that time */
@@ -285,6 +286,8 @@ struct gs_mark *gs_meter_oldest(struct gs_queue *queue);
  * between. residents: number of processes of the grant that have work on the device, which the hardware slices evenly
  * between them. */
 void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done, uint32_t lease, uint32_t residents);
+/* The oldest mark was asked for at `now`, and is not done: its stream has had work since it was recorded. */
+void gs_meter_unready(struct gs_meter *meter, const struct gs_queue *queue, uint64_t now, uint32_t residents);
 /* The completion of the oldest mark cannot be observed (its record failed): its estimate is charged. */
 void gs_meter_lose(struct gs_meter *meter, struct gs_queue *queue, uint64_t now);
 /* All work is done without having been observed (the context has ended): the estimates are charged. */

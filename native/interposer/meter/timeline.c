@@ -8,6 +8,10 @@ static double minimum(double a, double b) { return a < b ? a : b; }
 /* ---- union of what all streams did ---- */
 
 static void insert_piece(struct gs_meter *meter, uint32_t at, uint64_t from, uint64_t to, double density) {
+  if (at > 0 && meter->piece[at - 1].to == from && meter->piece[at - 1].density == density) {
+    meter->piece[at - 1].to = to;
+    return;
+  }
   if (meter->pieces == GS_METER_PIECES) {
     if (at == 0)
       return;

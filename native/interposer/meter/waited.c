@@ -40,7 +40,34 @@ static bool add_wait(struct gs_meter *meter, const struct gs_queue *queue, struc
 }
 
 void gs_meter_seen_busy(struct gs_meter *meter, const struct gs_queue *queue, struct gs_waited waited) {
+  const struct gs_mark *oldest = &queue->ring[queue->tail % GS_METER_RING];
+  bool marks = queue->head != queue->tail;
+  if (marks && (oldest->start || __atomic_load_n(&oldest->state, __ATOMIC_ACQUIRE) == GS_MARK_RECORDED))
+    return; /* it says more, and when */
+  /* The thread may have got no processor for long after the work was done. The last mark says when the stream was done
+   * with all that came before it; nothing came since, or only after that and after the wait began. */
+  const struct gs_segment *next = marks ? &oldest->segment : &queue->open;
+  uint64_t done = queue->previous_done;
+  if (queue->anchored && (next->launches == 0 || (next->first > done && next->first > waited.began)) &&
+      waited.until > done)
+    waited.until = done;
   add_wait(meter, queue, waited);
+}
+
+void gs_meter_unready(struct gs_meter *meter, const struct gs_queue *queue, uint64_t now, uint32_t residents) {
+  const struct gs_mark *mark = &queue->ring[queue->tail % GS_METER_RING];
+  uint64_t from = mark->recorded_by > queue->previous_done ? mark->recorded_by : queue->previous_done;
+  bool careful = gs_meter_careful(meter, mark->recorded);
+  double lag;
+  if (mark->start || mark->segment.clouded || now <= from)
+    return;
+  lag = careful ? gs_meter_resident(meter, mark->recorded_by, now, residents)
+                : gs_meter_exclusive(meter, mark->recorded_by, now);
+  /* what is only a little late is charged when the mark is done */
+  if (lag < GS_METER_LONG_NS || !gs_mark_late(mark, gs_segment_now(&mark->segment), lag))
+    return;
+  lag = gs_meter_resident(meter, from, now, residents);
+  gs_timeline_add(meter, from, now, lag, lag / (double)(now - from));
 }
 
 void gs_meter_synced(struct gs_meter *meter, struct gs_queue *queue, uint64_t now, struct gs_waited waited) {

@@ -137,7 +137,7 @@ static bool take_oldest(struct gs_stream *stream) {
   struct gs_context *context = stream->context;
   struct gs_mark *mark;
   CUresult result;
-  uint64_t time, now;
+  uint64_t time, asked, now;
   uint32_t number;
   bool known, kept;
   CUevent event;
@@ -147,15 +147,21 @@ static bool take_oldest(struct gs_stream *stream) {
   if (!mark || __atomic_load_n(&mark->state, __ATOMIC_ACQUIRE) == GS_MARK_RECORDING)
     return false;
   event = mark->event;
+  asked = gs_now();
   result = event ? gs_real.cuEventQuery(event) : CUDA_ERROR_INVALID_HANDLE;
-  if (result == CUDA_ERROR_NOT_READY)
+  if (result == CUDA_ERROR_NOT_READY) {
+    mark->unready = asked;
+    gs_biased_take(&device->lock);
+    gs_meter_unready(device->meter, &stream->queue, asked, device->residents);
+    gs_biased_drop(&device->lock);
     return false;
+  }
   now = gs_now();
   known = kept = false;
   if (result == CUDA_SUCCESS)
     kept = device_time(context, event, &time, &known);
   if (known) {
-    gs_clock_not_before(&context->clock, time, mark->recorded);
+    gs_clock_not_before(&context->clock, time, mark->unready);
     gs_clock_not_after(&context->clock, time, now);
   }
   gs_biased_take(&device->lock);

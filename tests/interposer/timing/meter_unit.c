@@ -514,6 +514,46 @@ static void check_expected_end(void) {
   CHECK(gs_queue_expected_end(&meter, &queues[0], end + 100000) >= end + 100000 + GS_METER_OVERDUE_NS);
 }
 
+static double since(double *busy) {
+  double before = *busy;
+  return (*busy = meter.busy) - before;
+}
+
+static void check_late_waits(void) {
+  /* A mark is recorded behind a launch of 20 us that takes 400 ms. */
+  restart();
+  run("b2b", 20000, 2000);
+  struct gs_function *function = gs_meter_function(&meter, 0x1000);
+  uint64_t began = now;
+  double busy = meter.busy;
+  gs_meter_launch(&meter, &queues[0], function, now, 1);
+  struct gs_mark *mark = gs_meter_mark(&meter, &queues[0], false, now);
+  CHECK(mark);
+  mark->state = GS_MARK_RECORDED;
+  /* Whoever asks for it sees the device at work, and so much is charged at once. */
+  gs_meter_unready(&meter, &queues[0], now + 100000, 1);
+  CHECK(since(&busy) == 0);
+  gs_meter_unready(&meter, &queues[0], now + 100000000, 1);
+  CHECK(since(&busy) == 100000000);
+  gs_meter_unready(&meter, &queues[0], now + 300000000, 1);
+  CHECK(since(&busy) == 200000000);
+  /* What a wait has seen is left to the mark while there is one: it knows when the work was done, and the thread that
+   * waits may come late. */
+  gs_meter_seen_busy(&meter, &queues[0], (struct gs_waited){began, now + 1000000000, 1});
+  CHECK(since(&busy) == 0);
+  gs_meter_reap(&meter, &queues[0], now + 400000000, 1, 1);
+  CHECK(since(&busy) > 99990000);
+  gs_meter_seen_busy(&meter, &queues[0], (struct gs_waited){began, now + 1000000000, 1});
+  CHECK(since(&busy) == 0);
+  /* The stream was idle from the mark until the next launch. */
+  gs_meter_launch(&meter, &queues[0], function, now + 700000000, 1);
+  gs_meter_seen_busy(&meter, &queues[0], (struct gs_waited){began, now + 1000000000, 1});
+  CHECK(since(&busy) == 0);
+  /* Without a mark, what a wait has seen is all that is known of the launches before it. */
+  gs_meter_seen_busy(&meter, &queues[0], (struct gs_waited){now + 710000000, now + 1000000000, 1});
+  CHECK(since(&busy) == 290000000);
+}
+
 int main(int argc, char **argv) {
   if (argc == 2 && !strcmp(argv[1], "self")) {
     check_timeline();
@@ -528,6 +568,7 @@ int main(int argc, char **argv) {
     check_reuse();
     check_new_stream();
     check_expected_end();
+    check_late_waits();
     return 0;
   }
   if (argc < 3)

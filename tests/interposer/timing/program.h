@@ -61,7 +61,7 @@ static CUmodule modules[2];
 static CUstream streams[2];
 static uint64_t truth;
 
-static void start_on(const char *ptx_path, int ordinal) {
+static void start_as(const char *ptx_path, int ordinal, unsigned int context_flags) {
   static char ptx[1 << 16];
   FILE *file = fopen(ptx_path, "r");
   CUdevice device;
@@ -70,7 +70,7 @@ static void start_on(const char *ptx_path, int ordinal) {
   fclose(file);
   OK(cuInit(0));
   OK(cuDeviceGet(&device, ordinal));
-  OK(cuCtxCreate_v2(&context, 0, device));
+  OK(cuCtxCreate_v2(&context, context_flags, device));
   for (int i = 0; i < 2; i++) {
     OK(cuModuleLoadData(&modules[i], ptx));
     OK(cuModuleGetFunction(&kernels[i], modules[i], "spin_ns"));
@@ -78,6 +78,7 @@ static void start_on(const char *ptx_path, int ordinal) {
   }
 }
 
+static inline void start_on(const char *ptx_path, int ordinal) { start_as(ptx_path, ordinal, 0); }
 static inline void start(const char *ptx_path) { start_on(ptx_path, 0); }
 
 static inline void spin(int which, uint64_t ns, CUstream stream) {

@@ -30,8 +30,7 @@ def test_a_captured_launch_needs_no_lease(grant: Grant, sim: Simulator, run_tena
     slot = grant.slot()
     until(lambda: slot.launches > 20, "work beside the capture runs")
     grant.revoke()
-    until(lambda: slot.waiting > 0, "the gate closed")
-    until(lambda: slot.waiting <= 2 and slot.drained == grant.lease_word(), "drained", 5)
+    until(lambda: grant.gated(tenant.pid) > 0 and slot.drained == grant.lease_word(), "the gate closed")
     grant.lease()
     assert tenant.line()["nodes"] == 40
     assert slot.busy_ns > 10 * MS

@@ -46,7 +46,7 @@ def test_revoked_work_drains(grant: Grant, sim: Simulator, run_tenant: Run) -> N
         until(lambda word=word: slot.drained == word, "drained is published")
         took.append(time.monotonic_ns() - revoked)
         assert grant.rung()
-        until(lambda: slot.waiting == 1, "the tenant waits again")
+        until(lambda: grant.gated(tenant.pid) == 1, "the tenant waits again")
         launches, busy = slot.launches, sim.busy_ns(tenant.pid)
         time.sleep(0.02)
         assert slot.launches == launches
@@ -140,11 +140,11 @@ def test_without_the_daemon_the_guarantee_holds(
     print(f"shares without the daemon: {got[0]:.3f} of 0.250, {got[1]:.3f} of 0.500")
     assert 0.12 <= got[0] <= 0.33
     assert 0.25 <= got[1] <= 0.60
-    for grant in grants:
+    for grant, tenant in zip(grants, tenants, strict=True):
         grant.revoke()
         grant.daemon_returns()
         until(lambda grant=grant: grant.connections == 1, "joined again")
-        until(lambda grant=grant: grant.slot().waiting == 1, "leases count again")
+        until(lambda grant=grant, pid=tenant.pid: grant.gated(pid) == 1, "leases count again")
         grant.lease()
     for tenant in tenants:
         tenant.end()

@@ -227,7 +227,7 @@ def test_a_cut_far_ahead_costs_only_its_grant(
     assert honest_busy > 0.7 * busy
     assert grant.slot().drained != word
     other.revoke()
-    until(lambda: other.slot().waiting == 1, "the other one stops as ever")
+    until(lambda: other.gated(honest.pid) == 1, "the other one stops as ever")
     grant.slot().set_cut(0)
     until(lambda: grant.slot().drained == word, "without it, it stops too")
     for each in (grant, other):

@@ -1,0 +1,41 @@
+"""Threads that wait for work, or ask for it, while others launch: metered time against the simulator's books."""
+
+from collections.abc import Callable
+
+import pytest
+from handmade import Grant, Simulator, Tenant
+from metered import judge, windows
+
+pytestmark = pytest.mark.timing
+
+US = 1000
+WAYS = ["stream", "query", "context", "event", "eventquery", "shared", "sharedquery", "legacy", "beside", "order"]
+"""What the threads do, or where the work goes: tests/interposer/timing/races.c."""
+KERNELS = {
+    "even": (5000 * US, 5000 * US, 2000),
+    "uneven": (30 * US, 30_000 * US, 20),
+    "gaps": (30 * US, 3000 * US, 1500),
+}
+"""ns of the short kernels and of every eighth, and us between the launches of one thread."""
+
+
+def race(grant: Grant, sim: Simulator, run: Callable[..., Tenant], way: str, kernels: str, seconds: int) -> None:
+    grant.lease()
+    tenant = run("races", grant, sim, way, seconds * 1000, 2, *KERNELS[kernels])
+    judge(windows(grant, sim, tenant, seconds, f"{way}, {kernels}"))
+
+
+@pytest.mark.parametrize(("way", "kernels"), [("event", "even"), ("launchers", "even"), ("stream", "uneven")])
+def test_launches_during_waits(
+    grant: Grant, sim: Simulator, run: Callable[..., Tenant], way: str, kernels: str
+) -> None:
+    race(grant, sim, run, way, kernels, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("way", [*WAYS, "launchers"])
+def test_launches_during_waits_of_every_kind(
+    grant: Grant, sim: Simulator, run: Callable[..., Tenant], way: str, kernels: str
+) -> None:
+    race(grant, sim, run, way, kernels, 3)
