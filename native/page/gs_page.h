@@ -20,7 +20,7 @@
 enum {
   GS_LIMITS_MAGIC = 0x67734c31, /* "gsL1" */
   GS_USAGE_MAGIC = 0x67735531,  /* "gsU1" */
-  GS_PAGE_VERSION = 3,
+  GS_PAGE_VERSION = 4,
   GS_MAX_DEVICES = 16,
   GS_MAX_SLOTS = 1024,
   GS_GRANT_ID_BYTES = 40 /* NUL-terminated */
@@ -78,7 +78,8 @@ struct gs_slot_device {
   uint32_t flags;          /* GS_SLOT_* */
   uint64_t collectives;    /* collective kernels (names that begin with ncclDevKernel) submitted since join */
   uint64_t cut;            /* without a lease, the process may submit until collectives reaches this; arbiter */
-  uint8_t reserved[48];
+  uint64_t memory_growing; /* reserved like memory_bytes, until calls in progress have shown what they take of it */
+  uint8_t reserved[40];
 };
 enum { GS_SLOT_DEPENDENT = 1 /* let through the soft bound; see "soft bound" in ARCHITECTURE.md */ };
 

@@ -2,13 +2,12 @@
 
 #include <errno.h>
 #include <sched.h>
-#include <stdbool.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-/* Another process decides its announcement within nanoseconds unless it was descheduled: yield first, then sleep, and
- * give up after PATIENCE_NS. */
+/* Another process decides its announcement within nanoseconds, and a call in progress takes microseconds, unless it was
+ * descheduled: yield first, then sleep, and give up after PATIENCE_NS. */
 enum { YIELD_NS = 1000000, NAP_NS = 1000000, PATIENCE_NS = 200000000 };
 
 static uint64_t add(uint64_t a, uint64_t b) { return a + b < a ? UINT64_MAX : a + b; }
@@ -19,24 +18,28 @@ static uint32_t slots_high(const struct gs_limits *limits) {
 }
 
 struct sums {
-  uint64_t held;   /* reserved by all slots */
-  uint64_t all;    /* held plus all announcements */
+  uint64_t held;   /* reserved by all slots, except for calls in progress */
+  uint64_t all;    /* held, and what is reserved for calls in progress or announced */
+  bool growing;    /* calls are in progress */
   uint32_t lowest; /* lowest other slot with an undecided announcement; UINT32_MAX: none */
 };
 
-/* For each slot the announcement is read before the bytes. The owner adds to the bytes before it withdraws the
- * announcement, so in every interleaving the bytes are counted at least once. */
+/* Bytes move from the announcement to the call in progress and on to what is held. The words of a slot are read in that
+ * order, and the owner adds to the next word before it takes from the one before, so in every interleaving the bytes are
+ * counted at least once. */
 static struct sums sum(const struct gs_pages *pages, uint32_t slot, uint32_t device) {
-  struct sums sums = {0, 0, UINT32_MAX};
+  struct sums sums = {0, 0, false, UINT32_MAX};
   uint32_t high = slots_high(pages->limits);
   if (high <= slot)
     high = slot + 1; /* include our own slot even if the daemon's slots_high does not cover it yet */
   for (uint32_t i = 0; i < high; i++) {
     const struct gs_slot_device *words = &pages->usage->slot[i].device[device];
     uint64_t pending = __atomic_load_n(&words->memory_pending, __ATOMIC_SEQ_CST);
+    uint64_t growing = __atomic_load_n(&words->memory_growing, __ATOMIC_SEQ_CST);
     uint64_t held = __atomic_load_n(&words->memory_bytes, __ATOMIC_SEQ_CST);
     sums.held = add(sums.held, held);
-    sums.all = add(sums.all, add(held, pending));
+    sums.all = add(sums.all, add(held, add(growing, pending)));
+    sums.growing = sums.growing || growing;
     if (pending && i != slot && sums.lowest == UINT32_MAX)
       sums.lowest = i;
   }
@@ -74,8 +77,10 @@ static bool undecided(const struct gs_pages *pages, uint32_t slot, uint32_t devi
 }
 
 /* Announce, then check. If two processes announce at the same time, at least one sees the other. If both do, the lower
- * slot proceeds and the higher one withdraws until the lower one is decided. */
-int gs_page_reserve(const struct gs_pages *pages, uint32_t slot, uint32_t device, uint64_t bytes) {
+ * slot proceeds and the higher one withdraws until the lower one is decided. Whoever waits for a call in progress keeps
+ * its announcement, so that the next such call does not get ahead of it. */
+static int claim(const struct gs_pages *pages, uint32_t slot, uint32_t device, uint64_t bytes, uint64_t *word,
+                 bool patient) {
   struct gs_slot_device *own = &pages->usage->slot[slot].device[device];
   uint64_t limit = __atomic_load_n(&pages->limits->device[device].memory_bytes, __ATOMIC_ACQUIRE);
   if (bytes == 0)
@@ -84,22 +89,24 @@ int gs_page_reserve(const struct gs_pages *pages, uint32_t slot, uint32_t device
     return -ENOMEM;
   int saved = errno, rc = -EAGAIN;
   uint64_t began = 0;
-  while (rc == -EAGAIN) {
+  bool again = true;
+  while (rc == -EAGAIN && again) {
     __atomic_store_n(&own->memory_pending, bytes, __ATOMIC_SEQ_CST);
     struct sums sums = sum(pages, slot, device);
     if (sums.all <= limit) {
-      __atomic_fetch_add(&own->memory_bytes, bytes, __ATOMIC_SEQ_CST);
+      __atomic_fetch_add(word, bytes, __ATOMIC_SEQ_CST);
       rc = 0;
-    } else if (add(sums.held, bytes) > limit || sums.lowest == UINT32_MAX) {
-      /* no announcement is undecided any more, so the sum is out of date: try again only if the bytes fit now */
-      rc = add(sums.held, bytes) > limit ? -ENOMEM : -EAGAIN;
+    } else if (add(sums.held, bytes) > limit) {
+      rc = -ENOMEM;
+    } else if (!patient) {
+      again = false;
     } else if (sums.lowest < slot) {
       __atomic_store_n(&own->memory_pending, 0, __ATOMIC_SEQ_CST);
       began = began ? began : now_ns();
       while (undecided(pages, sums.lowest, device) && rc == -EAGAIN)
         if (!wait_a_moment(began))
           rc = -ENOMEM;
-    } else {
+    } else if (sums.growing || sums.lowest != UINT32_MAX) { /* else the sum is out of date */
       began = began ? began : now_ns();
       if (!wait_a_moment(began))
         rc = -ENOMEM;
@@ -110,8 +117,23 @@ int gs_page_reserve(const struct gs_pages *pages, uint32_t slot, uint32_t device
   return rc;
 }
 
+int gs_page_reserve(const struct gs_pages *pages, uint32_t slot, uint32_t device, uint64_t bytes, bool patient) {
+  return claim(pages, slot, device, bytes, &pages->usage->slot[slot].device[device].memory_bytes, patient);
+}
+
 void gs_page_give_back(const struct gs_pages *pages, uint32_t slot, uint32_t device, uint64_t bytes) {
   __atomic_fetch_sub(&pages->usage->slot[slot].device[device].memory_bytes, bytes, __ATOMIC_SEQ_CST);
+}
+
+int gs_page_grow(const struct gs_pages *pages, uint32_t slot, uint32_t device, uint64_t bytes, bool patient) {
+  return claim(pages, slot, device, bytes, &pages->usage->slot[slot].device[device].memory_growing, patient);
+}
+
+void gs_page_grown(const struct gs_pages *pages, uint32_t slot, uint32_t device, uint64_t bytes, uint64_t taken) {
+  struct gs_slot_device *own = &pages->usage->slot[slot].device[device];
+  if (taken > 0)
+    __atomic_fetch_add(&own->memory_bytes, taken, __ATOMIC_SEQ_CST);
+  __atomic_fetch_sub(&own->memory_growing, bytes, __ATOMIC_SEQ_CST);
 }
 
 uint64_t gs_page_used(const struct gs_pages *pages, uint32_t device) {

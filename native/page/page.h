@@ -3,6 +3,7 @@
 #ifndef GPUSHARE_PAGE_H
 #define GPUSHARE_PAGE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "page/gs_err.h"
@@ -13,12 +14,19 @@ struct gs_pages {
   struct gs_usage *usage;
 };
 
-/* Reserves bytes of the grant's memory for slot. Returns 0 or -ENOMEM. The algorithm takes no lock and has no window
- * between check and update: a process that dies at any instruction leaves at most its own announcement, which the
- * daemon clears with the slot. Callers in one process must serialise per device. */
-int gs_page_reserve(const struct gs_pages *pages, uint32_t slot, uint32_t device, uint64_t bytes);
+/* Reserves bytes of the grant's memory for slot. Returns 0; -ENOMEM if they do not fit; -EAGAIN, only if not patient, if
+ * they may fit once others have decided what they announced or took for calls in progress: a patient caller waits for
+ * that, but at most PATIENCE_NS of page.c. The algorithm takes no lock and has no window between check and update: a
+ * process that dies at any instruction leaves at most its own announcement, which the daemon clears with the slot.
+ * Callers in one process must serialise per device. */
+int gs_page_reserve(const struct gs_pages *pages, uint32_t slot, uint32_t device, uint64_t bytes, bool patient);
 /* Releases bytes that gs_page_reserve reserved. */
 void gs_page_give_back(const struct gs_pages *pages, uint32_t slot, uint32_t device, uint64_t bytes);
+/* The same for a call in progress that takes at most so many bytes: others wait for its end before they are refused,
+ * and do not see the bytes as used. */
+int gs_page_grow(const struct gs_pages *pages, uint32_t slot, uint32_t device, uint64_t bytes, bool patient);
+/* The end of such a call, or of a part of it: it has taken `taken` of those bytes, which stay reserved. */
+void gs_page_grown(const struct gs_pages *pages, uint32_t slot, uint32_t device, uint64_t bytes, uint64_t taken);
 /* Bytes held by all processes of the grant. */
 uint64_t gs_page_used(const struct gs_pages *pages, uint32_t device);
 

@@ -106,7 +106,7 @@ static void share(const struct gs_pages *pages, struct bytes *in) {
     uint64_t own = pages->usage->slot[slot].device[device].memory_bytes;
     if (slot < pages->limits->slots_high)
       MUST(used >= own);
-    if (gs_page_reserve(pages, slot, device, bytes) == 0 && bytes > 0) {
+    if (gs_page_reserve(pages, slot, device, bytes, true) == 0 && bytes > 0) {
       MUST(own + bytes <= pages->limits->device[device].memory_bytes);
       gs_page_give_back(pages, slot, device, bytes);
     }

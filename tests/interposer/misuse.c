@@ -80,7 +80,7 @@ static const char none[] = ".target sm_52\n",
   X(cuMemFreeAsync(0, NULL)) X(cuMemFreeAsync(12345, NULL)) X(cuMemFreeAsync(freed, NULL)) X(cuMemFreeAsync_ptsz(12345, NULL)) \
   X(cuMemPoolCreate(NULL, &pool_props)) X(cuMemPoolCreate(&pool, NULL)) X(cuMemPoolCreate(&pool, &pool_nowhere)) X(cuMemPoolCreate(NULL, NULL)) \
   X(cuMemGetDefaultMemPool(NULL, NULL, 1)) X(cuMemGetDefaultMemPool(&other_pool, NULL, 1)) X(cuMemGetMemPool(NULL, NULL, 1)) \
-  X(cuMemGetMemPool(&other_pool, NULL, 99)) X(cuMemPoolDestroy(NULL)) X(cuMemPoolTrimTo(NULL, 0)) X(cuMemPoolTrimTo(NULL, HUGE)) \
+  X(cuMemGetMemPool(&other_pool, NULL, 99)) X(cuMemPoolDestroy(NULL)) X(cuDeviceSetMemPool(0, NULL)) X(cuDeviceSetMemPool(99, NULL)) X(cuMemSetMemPool(NULL, 1, NULL)) X(cuMemPoolTrimTo(NULL, 0)) X(cuMemPoolTrimTo(NULL, HUGE)) \
   X(cuMemPoolImportFromShareableHandle(NULL, NULL, 1, 0)) X(cuMemPoolImportFromShareableHandle(&pool, (void *)-1, 1, 0)) \
   X(cuMemCreate(NULL, 2 << 20, &on_device, 0)) X(cuMemCreate(&handle, 0, &on_device, 0)) X(cuMemCreate(&handle, 1, &on_device, 0)) \
   X(cuMemCreate(&handle, HUGE, &on_device, 0)) X(cuMemCreate(&handle, HALF, &on_device, 0)) X(cuMemCreate(&handle, OVER, &on_device, 0)) \

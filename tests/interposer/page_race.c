@@ -31,7 +31,8 @@ static void compete(uint32_t slot, unsigned seed) {
   for (;;) {
     seed = seed * 1103515245u + 12345u;
     uint64_t bytes = 1 + (seed >> 8) % (LIMIT * 2 / 3);
-    if (gs_page_reserve(&pages, slot, 0, bytes) < 0) {
+    bool grows = seed >> 30 & 1; /* a call that takes half of what it might */
+    if ((grows ? gs_page_grow : gs_page_reserve)(&pages, slot, 0, bytes, seed >> 29 & 1) < 0) {
       __atomic_fetch_add(&arena->refusals, 1, __ATOMIC_RELAXED);
       continue;
     }
@@ -41,7 +42,9 @@ static void compete(uint32_t slot, unsigned seed) {
     __atomic_fetch_add(&arena->grants, 1, __ATOMIC_RELAXED);
     __atomic_fetch_sub(&arena->granted, (int64_t)bytes, __ATOMIC_SEQ_CST);
     __atomic_fetch_sub(&arena->own[slot], (int64_t)bytes, __ATOMIC_SEQ_CST);
-    gs_page_give_back(&pages, slot, 0, bytes);
+    if (grows)
+      gs_page_grown(&pages, slot, 0, bytes, bytes / 2);
+    gs_page_give_back(&pages, slot, 0, grows ? bytes / 2 : bytes);
   }
 }
 
@@ -85,7 +88,7 @@ int main(int argc, char **argv) {
   for (int i = 0; i < processes; i++)
     bury((uint32_t)i, pids[i]);
   struct gs_pages pages = {&arena->limits, &arena->usage};
-  int all = gs_page_reserve(&pages, 0, 0, LIMIT);
+  int all = gs_page_reserve(&pages, 0, 0, LIMIT, true);
   printf("grants %llu refusals %llu exceeded %llu\n", (unsigned long long)arena->grants,
          (unsigned long long)arena->refusals, (unsigned long long)arena->exceeded);
   return arena->exceeded || all != 0 || arena->grants == 0;

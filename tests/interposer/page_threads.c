@@ -73,7 +73,7 @@ static void *compete(void *argument) {
   while (!__atomic_load_n(&tenant->stop, __ATOMIC_ACQUIRE)) {
     uint64_t bytes = 1 + (uint64_t)rand_r(&seed) % (HIGH / 2);
     submit(&usage->slot[tenant->slot].device[0], &seed);
-    if (gs_page_reserve(&pages, tenant->slot, 0, bytes) < 0) {
+    if (gs_page_reserve(&pages, tenant->slot, 0, bytes, true) < 0) {
       __atomic_fetch_add(&refusals, 1, __ATOMIC_RELAXED);
       continue;
     }

@@ -206,7 +206,7 @@ class Grant:
         """Clears what the process of a slot has charged on the first device, as the daemon does when the process has
         died."""
         words = self.usage.slot[index].device[0]
-        words.memory_bytes = words.memory_pending = 0
+        words.memory_bytes = words.memory_pending = words.memory_growing = 0
 
     def put_slot(self, index: int, pid: int, held: int = 0, busy_ns: int = 0, pending: int = 0) -> None:
         """Makes a slot of a process that need not exist."""

@@ -75,7 +75,7 @@ def offset(field):
     [
         ("magic", 0, "magic"),
         ("magic", lib.GS_USAGE_MAGIC, "magic"),
-        ("version", 1, "version 1, this gpushare speaks 3"),
+        ("version", 1, "version 1, this gpushare speaks 4"),
         ("size", 4096, "says 4096 bytes"),
         ("count", 0, "0 devices"),
         ("count", 17, "17 devices"),
@@ -222,6 +222,7 @@ def test_layout_is_the_one_other_processes_compiled():
     assert ffi.sizeof("struct gs_slot") == 2112
     assert ffi.offsetof("struct gs_device_limits", "lease") == 48
     assert ffi.offsetof("struct gs_slot_device", "waiting") == 48
+    assert ffi.offsetof("struct gs_slot_device", "memory_growing") == 80
     assert ffi.sizeof("struct gs_join_reply") == 128
 
 

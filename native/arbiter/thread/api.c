@@ -294,6 +294,7 @@ int gs_arbiter_slot_clear(gs_arbiter *a, int32_t grant, uint32_t slot, struct gs
       e->dead_busy_ns[o] += load64(&d->busy_ns);
       /* Word by word: other processes of the grant sum these values meanwhile, and have to see each word whole. */
       __atomic_store_n(&d->memory_pending, 0, __ATOMIC_SEQ_CST);
+      __atomic_store_n(&d->memory_growing, 0, __ATOMIC_SEQ_CST);
       __atomic_store_n(&d->memory_bytes, 0, __ATOMIC_SEQ_CST);
       __atomic_store_n(&d->busy_ns, 0, __ATOMIC_RELAXED);
       __atomic_store_n(&d->queue_end_ns, 0, __ATOMIC_RELAXED);

@@ -73,9 +73,11 @@ struct request {
   CUdeviceptr *address;
   size_t bytes;
   CUmemoryPool handle;
+  bool named; /* by the program; else it is the device's current pool */
   CUstream stream;
   uint64_t pool; /* its number, once the allocation is announced */
   int ordinal;
+  uint32_t changes; /* of the device's current pool, before it was asked for */
 };
 
 /* A capturing stream gets an allocation node of a graph: its memory is allocated when the graph is launched. */
@@ -89,14 +91,17 @@ static bool captures(CUstream stream) {
   return result != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* False: it does not fit, and *result is the error. One allocation at a time, so that it is known which one made a pool
+enum outcome { REFUSED, DONE, MOVED /* the driver would take another pool by now */ };
+
+/* REFUSED: it does not fit, and *result is the error. One allocation at a time, so that it is known which one made a pool
  * grow. The lock is not held during waits. */
-static bool within_charge(const struct request *request, CUresult *result) {
+static enum outcome within_charge(const struct request *request, CUresult *result) {
   struct gs_growth growth;
   bool fits = false;
   *result = CUDA_ERROR_OUT_OF_MEMORY;
   gs_lock(&gs_process->alloc_lock[request->ordinal]);
-  if (gs_growth_begin(&growth, request->pool, request->ordinal, request->bytes, request->stream)) {
+  bool moved = !request->named && request->changes != gs_process->pool_changes[request->ordinal];
+  if (!moved && gs_growth_begin(&growth, request->pool, request->ordinal, request->bytes, request->stream)) {
     *result = gs_call(request->call);
     fits = gs_growth_end(&growth) || *result != CUDA_SUCCESS;
     if (!fits) { /* it grew by more than any known driver does, and over the limit */
@@ -107,7 +112,7 @@ static bool within_charge(const struct request *request, CUresult *result) {
   if (*result == CUDA_SUCCESS)
     gs_map_made(request->pool, *request->address, request->bytes, growth.grew, gs_stream_owner(request->stream));
   gs_unlock(&gs_process->alloc_lock[request->ordinal]);
-  return fits;
+  return moved ? MOVED : fits ? DONE : REFUSED;
 }
 
 /* The error for a request that does not fit: the driver's, if it would refuse the stream before it looks for memory. */
@@ -120,14 +125,23 @@ static CUresult refusal(CUstream stream) {
   }
 }
 
-static CUresult allocate(struct request *request) {
-  CUresult result;
-  bool fits = within_charge(request, &result);
-  if (!fits && gs_growth_make_room(request->pool, request->ordinal, request->bytes, request->stream))
-    fits = within_charge(request, &result);
-  if (result != CUDA_SUCCESS)
+/* False: another pool has become the current one. */
+static bool allocate(struct request *request, CUresult *result) {
+  enum outcome outcome = within_charge(request, result);
+  if (outcome == REFUSED && gs_growth_make_room(request->pool, request->ordinal, request->bytes, request->stream))
+    outcome = within_charge(request, result);
+  if (*result != CUDA_SUCCESS)
     gs_pool_unannounce(request->pool);
-  return fits ? result : refusal(request->stream);
+  if (outcome == REFUSED)
+    *result = refusal(request->stream);
+  return outcome != MOVED;
+}
+
+static bool current_pool(struct request *request, int device) {
+  if (device == GS_NO_DEVICE)
+    return false;
+  request->changes = __atomic_load_n(&gs_process->pool_changes[device], __ATOMIC_SEQ_CST);
+  return gs_real.cuDeviceGetMemPool(&request->handle, gs_device_of(device)) == CUDA_SUCCESS;
 }
 
 /* From a pool that is not charged here. */
@@ -139,17 +153,20 @@ static CUresult allocate_free_of_charge(const struct request *request) {
 
 CUresult gs_do_pool_alloc(const struct gs_call *call, CUdeviceptr *address, size_t bytes, bool named, CUmemoryPool pool,
                           CUstream stream) {
-  struct request request = {.call = call, .address = address, .bytes = bytes, .handle = pool, .stream = stream};
+  struct request request = {
+      .call = call, .address = address, .bytes = bytes, .handle = pool, .named = named, .stream = stream};
+  CUresult result;
   if (!address || (named && !pool) || captures(stream))
     return gs_call(call);
-  if (!named) {
-    int device = gs_stream_device(stream);
-    if (device == GS_NO_DEVICE || gs_real.cuDeviceGetMemPool(&request.handle, gs_device_of(device)) != CUDA_SUCCESS)
+  int device = named ? GS_NO_DEVICE : gs_stream_device(stream);
+  for (;;) {
+    if (!named && !current_pool(&request, device))
       return gs_call(call);
-  }
-  for (;;)
     switch (gs_pool_announce((uintptr_t)request.handle, &request.pool, &request.ordinal)) {
-      case GS_POOL_ANNOUNCED: return allocate(&request);
+      case GS_POOL_ANNOUNCED:
+        if (allocate(&request, &result))
+          return result;
+        break;
       case GS_POOL_FREE_OF_CHARGE: return allocate_free_of_charge(&request);
       case GS_POOL_FULL_TABLES: return CUDA_ERROR_OUT_OF_MEMORY;
       default:
@@ -158,6 +175,7 @@ CUresult gs_do_pool_alloc(const struct gs_call *call, CUdeviceptr *address, size
         if (!meet(request.handle))
           return allocate_free_of_charge(&request);
     }
+  }
 }
 
 CUresult gs_do_free_async(const struct gs_call *call, CUdeviceptr address, CUstream stream) {
@@ -223,6 +241,42 @@ CUresult gs_cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *han
   return result;
 }
 
+/* Around a call after which another pool may be the device's current one. */
+static void begin_change(int ordinal) {
+  if (ordinal != GS_NO_DEVICE)
+    gs_lock(&gs_process->alloc_lock[ordinal]);
+}
+
+static void end_change(int ordinal) {
+  if (ordinal == GS_NO_DEVICE)
+    return;
+  __atomic_fetch_add(&gs_process->pool_changes[ordinal], 1, __ATOMIC_SEQ_CST);
+  gs_unlock(&gs_process->alloc_lock[ordinal]);
+}
+
+CUresult gs_cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
+  CUresult result;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuDeviceSetMemPool(dev, pool) : result;
+  int ordinal = gs_device_ordinal(dev);
+  begin_change(ordinal);
+  result = gs_real.cuDeviceSetMemPool(dev, pool);
+  end_change(ordinal);
+  return result;
+}
+
+CUresult gs_cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool) {
+  CUresult result;
+  if (!gs_enter(&result))
+    return result == CUDA_SUCCESS ? gs_real.cuMemSetMemPool(location, type, pool) : result;
+  bool device = location && location->type == CU_MEM_LOCATION_TYPE_DEVICE;
+  int ordinal = device ? gs_device_ordinal(location->id) : GS_NO_DEVICE;
+  begin_change(ordinal);
+  result = gs_real.cuMemSetMemPool(location, type, pool);
+  end_change(ordinal);
+  return result;
+}
+
 CUresult gs_cuMemPoolDestroy(CUmemoryPool pool) {
   CUresult result;
   struct gs_pool known;
@@ -232,10 +286,12 @@ CUresult gs_cuMemPoolDestroy(CUmemoryPool pool) {
   if (!gs_pool_named((uintptr_t)pool, &known))
     return gs_real.cuMemPoolDestroy(pool);
   gs_pool_departs(&departure, &known);
+  begin_change(known.ordinal); /* it may be the current one */
   result = gs_real.cuMemPoolDestroy(pool);
+  end_change(known.ordinal);
   gs_pool_departed(&departure, result == CUDA_SUCCESS);
   if (result != CUDA_SUCCESS && known.ordinal != GS_NO_DEVICE)
-    gs_pool_settle(known.number, known.ordinal, 0, NULL);
+    gs_pool_settle(known.number, known.ordinal);
   return result;
 }
 
@@ -244,18 +300,24 @@ CUresult gs_cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
   struct gs_pool known;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemPoolTrimTo(pool, minBytesToKeep) : result;
+  bool charged = gs_pool_named((uintptr_t)pool, &known) && known.ordinal != GS_NO_DEVICE;
+  if (charged)
+    gs_pool_yields(&known);
   result = gs_real.cuMemPoolTrimTo(pool, minBytesToKeep);
-  if (result == CUDA_SUCCESS && gs_pool_named((uintptr_t)pool, &known) && known.ordinal != GS_NO_DEVICE)
-    gs_pool_settle(known.number, known.ordinal, 0, NULL);
+  if (charged)
+    gs_pool_yielded(&known);
   return result;
 }
 
 CUresult gs_do_pool_attribute(const struct gs_call *call, CUmemoryPool pool, CUmemPool_attribute attribute) {
   struct gs_pool known;
+  bool charged = attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && gs_pool_named((uintptr_t)pool, &known) &&
+                 known.ordinal != GS_NO_DEVICE;
+  if (charged)
+    gs_pool_yields(&known);
   CUresult result = gs_call(call);
-  if (result == CUDA_SUCCESS && attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD &&
-      gs_pool_named((uintptr_t)pool, &known))
-    gs_pool_threshold_set(&known);
+  if (charged)
+    gs_pool_yielded(&known);
   return result;
 }
 

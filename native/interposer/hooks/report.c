@@ -5,9 +5,12 @@
 #include "interposer/process/device.h"
 #include "page/page.h"
 
+/* What calls in progress in other threads may take is not free; in other processes it soon is again, if they do not. */
 static uint64_t free_bytes(int ordinal) {
   struct gs_pages pages = {gs_process->limits, gs_process->usage};
-  return gs_page_memory(&pages, (uint32_t)ordinal, gs_process->total_bytes[ordinal]).free;
+  uint64_t growing = __atomic_load_n(&gs_process->slot->device[ordinal].memory_growing, __ATOMIC_ACQUIRE);
+  uint64_t free = gs_page_memory(&pages, (uint32_t)ordinal, gs_process->total_bytes[ordinal]).free;
+  return free > growing ? free - growing : 0;
 }
 
 /* Found by name by the NVML view in the same process: the total memory reported to the program; 0 before the first CUDA

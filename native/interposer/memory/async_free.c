@@ -1,6 +1,6 @@
 /* cuMemFreeAsync of memory that no pool owns: it stays charged until the stream reaches the free. An event recorded
  * after the free shows when. If events are not allowed (a profiler would show them) or recording fails, the charge ends
- * when all work of the stream is done. */
+ * when all work of the stream is done. The frees of a stream happen in order, so only its oldest one is looked at. */
 #include "interposer/memory/async_free.h"
 
 #include "interposer/memory/books.h"
@@ -11,9 +11,7 @@
 #include "interposer/time/capture.h"
 #include "interposer/time/streams.h"
 
-enum { FREES_AT_ONCE = 256 };
-
-static bool by_event(const struct gs_fading *fading) { return fading->stream == NULL; }
+enum { LINES_AT_ONCE = 256 };
 
 /* Makes context current for a few calls; pass *pushed to leave. False: not possible. */
 static bool go_to(CUcontext context, CUcontext *current, bool *pushed) {
@@ -55,61 +53,90 @@ static CUevent record_behind(CUstream stream, CUcontext context) {
 
 /* ---- is it done -------------------------------------------------------------------------------------------------- */
 
-/* A stream that has ended cannot be queried; a per-thread default stream can only be queried by its thread. */
+/* Whether the driver has said that the work is done, or that it does not know the event or stream any more. Errors of
+ * captures and of the device say nothing: memory whose free never happens is there until its context ends. */
+static bool says_done(CUresult result) {
+  return result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_CONTEXT ||
+         result == CUDA_ERROR_CONTEXT_IS_DESTROYED || result == CUDA_ERROR_DEINITIALIZED;
+}
+
+/* A stream that has ended cannot be queried; a per-thread default stream can only be queried by its thread. During a
+ * capture the query of a default stream would end it. */
 static bool stream_done(const struct gs_fading *fading) {
   CUstream stream = fading->stream;
   if (gs_stream_known(stream) != fading->known)
     return stream != CU_STREAM_PER_THREAD;
-  return !gs_stream_capturing(stream) && gs_real.cuStreamQuery(stream) != CUDA_ERROR_NOT_READY;
+  return __atomic_load_n(&gs_time()->captures, __ATOMIC_ACQUIRE) == 0 && says_done(gs_real.cuStreamQuery(stream));
 }
 
-/* A query that fails in another way means that the context is broken. */
 static bool done(const struct gs_fading *fading) {
   CUcontext current;
   bool pushed, is;
-  if (by_event(fading))
-    return gs_real.cuEventQuery((CUevent)(uintptr_t)fading->key) != CUDA_ERROR_NOT_READY;
-  is = !go_to(fading->context, &current, &pushed) || stream_done(fading);
+  if (fading->ended || !fading->context)
+    return true;
+  if (fading->event)
+    return says_done(gs_real.cuEventQuery(fading->event));
+  is = go_to(fading->context, &current, &pushed) && stream_done(fading);
   leave(pushed);
   return is;
 }
 
 static void give_back(const struct gs_fading *fading) {
-  if (by_event(fading))
-    gs_real.cuEventDestroy_v2((CUevent)(uintptr_t)fading->key);
   if (fading->pool)
     gs_pool_awaited(fading->pool);
   gs_give_back(fading->ordinal, fading->bytes);
 }
 
-/* Gives the bytes back if the free is done. */
-static bool end_one(uint64_t key) {
-  struct gs_table *all = &gs_books()->fading;
-  struct gs_fading fading;
-  bool known = gs_table_copy(all, key, &fading);
-  if (known && !done(&fading))
-    return false;
-  if (known && gs_table_take(all, key, &fading))
-    give_back(&fading);
+static bool first_of(uint64_t key, struct gs_fading *first) {
+  struct gs_books *books = gs_books();
+  gs_table_lock(&books->fading);
+  const struct gs_fading_line *line = gs_table_find(&books->fading_lines, key);
+  const struct gs_fading *found = line ? gs_table_find(&books->fading, line->first) : NULL;
+  if (found)
+    *first = *found;
+  gs_table_unlock(&books->fading);
+  return found != NULL;
+}
+
+/* Only the holder of the device's events_lock takes from a line. */
+static void take(uint64_t key, struct gs_fading *first) {
+  struct gs_books *books = gs_books();
+  gs_table_lock(&books->fading);
+  struct gs_fading_line *line = gs_table_find(&books->fading_lines, key);
+  struct gs_fading *found = gs_table_find(&books->fading, first->key);
+  *first = *found;
+  line->first = found->next;
+  if (line->first == 0)
+    gs_table_remove(&books->fading_lines, line);
+  gs_table_remove(&books->fading, found);
+  gs_table_unlock(&books->fading);
+}
+
+/* Gives back what the stream has come to. False: there is more. */
+static bool advance(uint64_t key) {
+  struct gs_fading first;
+  while (first_of(key, &first)) {
+    if (!done(&first))
+      return false;
+    take(key, &first);
+    if (first.ended)
+      continue;
+    if (first.event)
+      gs_real.cuEventDestroy_v2(first.event);
+    give_back(&first);
+  }
   return true;
 }
 
-/* Checks the next few frees in streams of the device, from *at on; returns how many. */
-static unsigned look(int ordinal, uint32_t *at, unsigned *awaited, unsigned *ended) {
-  uint64_t keys[FREES_AT_ONCE];
-  struct gs_table *all = &gs_books()->fading;
+/* The next few lines of the device, from *at on. */
+static unsigned next_lines(int ordinal, uint32_t *at, uint64_t *keys) {
+  struct gs_table *all = &gs_books()->fading_lines;
   unsigned count = 0;
   gs_table_lock(all);
-  for (const struct gs_fading *fading; count < FREES_AT_ONCE && (fading = gs_table_next(all, at));)
-    if (fading->stream_ordinal == ordinal)
-      keys[count++] = fading->key;
+  for (const struct gs_fading_line *line; count < LINES_AT_ONCE && (line = gs_table_next(all, at));)
+    if (line->ordinal == ordinal)
+      keys[count++] = line->key;
   gs_table_unlock(all);
-  if (count == 0)
-    return 0;
-  int mode = gs_capture_mode_push();
-  for (unsigned i = 0; i < count; i++)
-    ++*(end_one(keys[i]) ? ended : awaited);
-  gs_capture_mode_pop(mode);
   return count;
 }
 
@@ -128,61 +155,81 @@ static bool begin(int ordinal) {
 static void end(int ordinal) { gs_unlock(&gs_process->events_lock[ordinal]); }
 
 void gs_frees_settle(int ordinal) {
-  unsigned awaited, ended, looks;
+  uint64_t keys[LINES_AT_ONCE];
+  unsigned awaited, ended, batches, count;
   if (!begin(ordinal))
     return; /* a context begins or ends, or another thread is here: the next thread that waits for work checks again */
   __atomic_store_n(&gs_process->frees[ordinal], 0, __ATOMIC_SEQ_CST);
-  do { /* repeats if the removal of one entry may have moved others past the next position */
+  int mode = gs_capture_mode_push();
+  do { /* repeats if the removal of one line may have moved others past the next position */
     uint32_t at = 0;
-    awaited = ended = looks = 0;
-    while (look(ordinal, &at, &awaited, &ended) == FREES_AT_ONCE)
-      looks++;
-  } while (looks > 0 && ended > 0);
+    awaited = ended = batches = 0;
+    for (; (count = next_lines(ordinal, &at, keys)) > 0; batches++)
+      for (unsigned i = 0; i < count; i++)
+        ++*(advance(keys[i]) ? &ended : &awaited);
+  } while (batches > 1 && ended > 0);
+  gs_capture_mode_pop(mode);
   if (awaited)
     __atomic_store_n(&gs_process->frees[ordinal], 1, __ATOMIC_SEQ_CST);
   end(ordinal);
 }
 
-/* Freed memory is only noticed when it is looked for: check a few entries now, others the next time. */
-static void settle_some(int ordinal) {
-  static uint32_t next[GS_MAX_DEVICES];
-  unsigned awaited = 0, ended = 0;
+/* Freed memory is only noticed when it is looked for. Idle streams free at once. */
+static void settle_line(int ordinal, uint64_t key) {
   if (!begin(ordinal))
     return;
-  if (look(ordinal, &next[ordinal], &awaited, &ended) < FREES_AT_ONCE)
-    next[ordinal] = 0;
+  int mode = gs_capture_mode_push();
+  advance(key);
+  gs_capture_mode_pop(mode);
   end(ordinal);
 }
 
 static uint64_t number(void) {
-  static uint64_t numbers; /* odd, which no event is */
-  return __atomic_add_fetch(&numbers, 2, __ATOMIC_RELAXED) | 1;
+  static uint64_t numbers;
+  return __atomic_add_fetch(&numbers, 1, __ATOMIC_RELAXED);
+}
+
+/* By stream and device, since a stream's place in the books is used again. */
+static uint64_t line_of(const struct gs_stream *stream, int ordinal) {
+  return (uint64_t)(uintptr_t)stream * GS_MAX_DEVICES + (unsigned)ordinal;
+}
+
+static void join(struct gs_fading *fading, int ordinal) {
+  struct gs_books *books = gs_books();
+  gs_table_lock(&books->fading);
+  struct gs_fading_line *line = gs_table_find(&books->fading_lines, fading->line);
+  struct gs_fading *last = line ? gs_table_find(&books->fading, line->last) : NULL;
+  if (last) {
+    last->next = fading->key;
+    line->last = fading->key;
+  } else {
+    gs_table_add(&books->fading_lines, &(struct gs_fading_line){fading->line, fading->key, fading->key, ordinal});
+  }
+  gs_table_add(&books->fading, fading);
+  gs_table_unlock(&books->fading);
 }
 
 /* Adds what is to be given back once the stream has come so far. False: that cannot be known. */
 static bool queue(struct gs_fading *fading, CUstream stream) {
-  int stream_ordinal = gs_stream_device(stream);
-  if (stream_ordinal == GS_NO_DEVICE)
-    stream_ordinal = fading->ordinal;
-  if (!gs_time() || !gs_table_room(&gs_books()->fading, 1))
+  int ordinal = gs_stream_device(stream);
+  if (ordinal == GS_NO_DEVICE)
+    ordinal = fading->ordinal;
+  if (!gs_time() || !gs_table_room(&gs_books()->fading, 1) || !gs_table_room(&gs_books()->fading_lines, 1))
     return false;
   int mode = gs_capture_mode_push();
   CUcontext context = context_of(stream);
-  CUevent event = record_behind(stream, context);
+  fading->event = record_behind(stream, context);
   gs_capture_mode_pop(mode);
-  fading->key = (uintptr_t)event;
   fading->context = gs_context_owner(context); /* once it is done, the stream has reached the free */
-  fading->stream_ordinal = stream_ordinal;
-  if (!event) {
-    fading->known = gs_stream_of(stream);
-    if (!fading->known) /* nothing to wait for */
-      return false;
-    fading->key = number();
-    fading->stream = stream ? stream : CU_STREAM_LEGACY;
-  }
-  gs_table_put(&gs_books()->fading, fading);
-  __atomic_store_n(&gs_process->frees[stream_ordinal], 1, __ATOMIC_RELEASE);
-  settle_some(stream_ordinal); /* idle streams free at once */
+  fading->key = number();
+  fading->known = gs_stream_of(stream);
+  if (!fading->event && !fading->known) /* nothing to wait for */
+    return false;
+  fading->stream = stream ? stream : CU_STREAM_LEGACY;
+  fading->line = fading->known ? line_of(fading->known, ordinal) : fading->key;
+  join(fading, ordinal);
+  __atomic_store_n(&gs_process->frees[ordinal], 1, __ATOMIC_RELEASE);
+  settle_line(ordinal, fading->line);
   return true;
 }
 
@@ -203,12 +250,7 @@ void gs_pool_free_queued(uint64_t pool, CUstream stream) {
 static uint32_t lost; /* entries that wait for their whole context */
 
 void gs_pool_free_lost(uint64_t pool, CUcontext context) {
-  struct gs_fading fading = {.key = number(),
-                             .stream = CU_STREAM_LEGACY,
-                             .pool = pool,
-                             .context = context,
-                             .ordinal = GS_NO_DEVICE,
-                             .stream_ordinal = GS_NO_DEVICE}; /* is not looked at */
+  struct gs_fading fading = {.key = number(), .pool = pool, .context = context, .ordinal = GS_NO_DEVICE};
   if (!context || !gs_table_room(&gs_books()->fading, 1)) {
     gs_pool_awaited(pool);
     return;
@@ -217,36 +259,39 @@ void gs_pool_free_lost(uint64_t pool, CUcontext context) {
   __atomic_fetch_add(&lost, 1, __ATOMIC_RELEASE);
 }
 
-/* Removes one entry of the context from the books; false: there is none. */
-static bool take_of(CUcontext context, bool all, struct gs_fading *out) {
+/* Copies the next entry of the context, from *at on, and ends it; false: there is none. all: else only those that wait for
+ * the context. */
+static bool end_next(CUcontext context, bool all, uint32_t *at, struct gs_fading *out) {
   struct gs_table *table = &gs_books()->fading;
-  uint32_t at = 0;
   struct gs_fading *one;
   gs_table_lock(table);
-  while ((one = gs_table_next(table, &at)) &&
-         !(one->context == context && one->pool && (all || one->stream_ordinal == GS_NO_DEVICE)))
+  while ((one = gs_table_next(table, at)) && (one->context != context || one->ended || (one->line && !all)))
     ;
-  if (one) {
+  if (one)
     *out = *one;
+  if (one && one->line) {
+    one->ended = true; /* its line goes on */
+  } else if (one) {
     gs_table_remove(table, one);
+    --*at; /* another has moved here */
   }
   gs_table_unlock(table);
   return one != NULL;
 }
 
-static void pools_await_no_more(CUcontext context, bool all) {
+static void end_all(CUcontext context, bool all) {
   struct gs_fading fading;
-  while (take_of(context, all, &fading)) {
-    if (fading.stream_ordinal == GS_NO_DEVICE)
+  for (uint32_t at = 0; end_next(context, all, &at, &fading);) {
+    if (fading.line == 0)
       __atomic_fetch_sub(&lost, 1, __ATOMIC_RELAXED);
-    gs_pool_awaited(fading.pool);
+    give_back(&fading);
   }
 }
 
 void gs_frees_context_waited(CUcontext context) {
   if (__atomic_load_n(&lost, __ATOMIC_ACQUIRE) > 0)
-    pools_await_no_more(gs_context_owner(context), false);
+    end_all(gs_context_owner(context), false);
 }
 
 /* Events end with their context. */
-void gs_frees_context_gone(CUcontext context) { pools_await_no_more(context, true); }
+void gs_frees_context_gone(CUcontext context) { end_all(context, true); }

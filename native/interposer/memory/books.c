@@ -29,6 +29,7 @@ static void begin(struct gs_books *books) {
   gs_table_begin(&books->faded, lock, sizeof(struct gs_block));
   gs_table_begin(&books->chunks, lock, sizeof(struct gs_chunk));
   gs_table_begin(&books->fading, ++lock, sizeof(struct gs_fading));
+  gs_table_begin(&books->fading_lines, lock, sizeof(struct gs_fading_line));
   gs_table_begin(&books->graphs, ++lock, sizeof(struct gs_graph));
   gs_table_begin(&books->nodes, ++lock, sizeof(struct gs_node));
   gs_table_begin(&books->bodies, ++lock, sizeof(struct gs_bodies));
@@ -79,11 +80,6 @@ static bool taken_dies(const void *record, void *with) {
   return dies(with, taken->context, taken->ordinal, taken->bytes);
 }
 
-static bool fading_dies(const void *record, void *with) {
-  const struct gs_fading *fading = record;
-  return dies(with, fading->context, fading->ordinal, fading->bytes);
-}
-
 /* Charged as code of their context. */
 static bool module_dies(const void *record, void *with) {
   return dies(with, ((const struct gs_module *)record)->context, GS_NO_DEVICE, 0);
@@ -108,5 +104,4 @@ void gs_books_drop_context(CUcontext context, uint64_t bytes[GS_MAX_DEVICES]) {
   gs_table_drop(&books->placed, placed_dies, &ended);
   gs_table_drop(&books->collectives, collective_dies, &ended);
   gs_table_drop(&books->taken, taken_dies, &ended);
-  gs_table_drop(&books->fading, fading_dies, &ended);
 }

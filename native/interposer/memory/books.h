@@ -171,10 +171,16 @@ struct gs_taken {
 
 /* ---- pools ---- */
 
-/* A contiguous piece by which a pool grew. */
+/* A contiguous piece by which a pool grew, as far as it is known. The driver keeps it as long as it has a live block;
+ * without one it is known to be there until the pool is doubted. */
 struct gs_chunk {
   uint64_t address, bytes;
   uint64_t pool;
+  uint64_t number;  /* tells it from others at the same address */
+  uint64_t whole;   /* the piece has at least so many bytes */
+  uint32_t live;    /* blocks in it that are in use, and which no call is freeing */
+  uint32_t trusted; /* the pool's doubts when it was last known to be there; means nothing while it has live blocks */
+  bool fades;       /* scratch of pool_room.c */
 };
 
 /* A pool of the driver. Its life: a call that allocates from it announces a block (calls), and a call that destroys it
@@ -184,26 +190,28 @@ struct gs_pool {
   uint64_t number;            /* that of a device's graph pool is its ordinal + 1 */
   uint64_t handle;            /* CUmemoryPool; not that of a graph pool */
   uint64_t bytes;             /* charged */
+  uint64_t growing;           /* the part of them that calls in progress have reserved (gs_grow_now) */
   uint64_t coming;            /* bytes that calls in progress may add */
   uint64_t cap;               /* upper bound in bytes; 0: no bound */
   uint64_t threshold;         /* the driver gives back what exceeds it when the program waits */
   uint64_t seen;              /* bytes reserved when the driver was last asked */
+  uint64_t grown;             /* by how much that was seen to rise since the last call that can make it grow began */
   uint64_t live;              /* bytes of the blocks in use */
   uint64_t fading;            /* at most so many bytes were freed in stream order and are not free yet */
   uint64_t faded_bytes;       /* of the records in `faded` */
   uint64_t made, freed;       /* blocks ever made, and freed in stream order */
   uint32_t blocks, faded;     /* number of each in the pool */
-  uint32_t chunks;            /* at most so many pieces */
   uint32_t freeing;           /* frees in progress of its blocks */
   uint32_t calls;             /* allocations in progress */
+  uint32_t busy;              /* those of them that are in the driver */
+  uint32_t yielding;          /* calls in progress that make it give memory back whatever its threshold */
   uint32_t leaving;           /* calls in progress that destroy it: the driver is not asked about it */
   uint32_t awaited;           /* of a destroyed pool: frees whose streams have not come to them */
   uint32_t asked;             /* how often the driver was asked since it became loose */
+  uint32_t doubts;            /* how often it may have given back pieces, one does not know which */
   struct gs_chunk last_chunk; /* in which a block was made; or none */
   int ordinal;
   bool destroyed;
-  bool shrunk; /* gave memory back since pool_map.c last checked */
-  bool shrank; /* was seen to since the last call that can make it grow began */
   /* it may give memory back when the program waits; see pool_charge.c */
   enum gs_loose { GS_TIGHT, GS_LOOSE_ONCE, GS_LOOSE } loose;
   const void *once_by; /* GS_LOOSE_ONCE: the thread whose next wait makes it tight */
@@ -225,7 +233,9 @@ struct gs_loose_pool {
 struct gs_block {
   uint64_t address, bytes;
   uint64_t pool;
-  uint64_t number;    /* ours: tells it from others at the same address */
+  uint64_t number; /* ours: tells it from others at the same address */
+  uint64_t chunk;  /* address and number of the piece in which it lies; 0: not known */
+  uint64_t chunk_number;
   CUcontext context;  /* with which it ends; of one that faded: of the stream of the free */
   CUstream stream;    /* if it faded: of the free */
   const void *thread; /* to which that stream belongs if it is CU_STREAM_PER_THREAD */
@@ -234,14 +244,24 @@ struct gs_block {
 
 /* A stream-ordered free whose bytes are still charged: see async_free.c. */
 struct gs_fading {
-  uint64_t key; /* the CUevent recorded after it; without an event a unique number */
+  uint64_t key;      /* ours */
+  uint64_t line;     /* gs_fading_line; 0: waits for its whole context */
+  uint64_t next;     /* the key of the next one in the line; 0: none */
+  CUevent event;     /* recorded after it; or NULL */
+  CUstream stream;   /* if there is no event */
+  const void *known; /* the struct gs_stream of the stream */
   uint64_t bytes;
-  CUstream stream;    /* the stream if there is no event, else NULL */
-  const void *known;  /* the struct gs_stream of the stream */
-  uint64_t pool;      /* a destroyed pool that waits for it; 0: bytes are given back */
-  CUcontext context;  /* of the event and the stream */
-  int ordinal;        /* charged */
-  int stream_ordinal; /* the stream's device, whose frees are checked together */
+  uint64_t pool;     /* a destroyed pool that waits for it; 0: bytes are given back */
+  CUcontext context; /* of the event and the stream */
+  int ordinal;       /* charged */
+  bool ended;        /* with its context: nothing is left to do */
+};
+
+/* The frees of a stream, which it comes to one after the other. */
+struct gs_fading_line {
+  uint64_t key;
+  uint64_t first, last; /* gs_fading */
+  int ordinal;          /* the stream's device, whose frees are checked together */
 };
 
 /* ---- graphs (hooks/graphs) ---- */
@@ -280,7 +300,7 @@ struct gs_books {
   struct gs_table collectives;
   struct gs_table taken;
   struct gs_table pools, pool_handles, loose_pools, blocks, faded, chunks; /* one lock */
-  struct gs_table fading;
+  struct gs_table fading, fading_lines;                                    /* one lock */
   struct gs_table graphs;
   struct gs_table nodes;
   struct gs_table bodies;

@@ -6,15 +6,31 @@
 #include "page/page.h"
 #include "interposer/time/timing.h"
 
-int gs_reserve_now(int ordinal, uint64_t bytes) {
+typedef int claim(const struct gs_pages *pages, uint32_t slot, uint32_t device, uint64_t bytes, bool patient);
+
+static int claim_now(claim *claims, int ordinal, uint64_t bytes, bool patient) {
   struct gs_process *state = gs_process;
   if (ordinal < 0 || (uint32_t)ordinal >= state->ndevices)
     return -ENOMEM;
   struct gs_pages pages = {state->limits, state->usage};
   gs_lock(&state->reserve_lock[ordinal]);
-  int rc = gs_page_reserve(&pages, state->slot_index, (uint32_t)ordinal, bytes);
+  int rc = claims(&pages, state->slot_index, (uint32_t)ordinal, bytes, patient);
   gs_unlock(&state->reserve_lock[ordinal]);
   return rc;
+}
+
+int gs_reserve_now(int ordinal, uint64_t bytes, bool patient) {
+  return claim_now(gs_page_reserve, ordinal, bytes, patient);
+}
+
+int gs_grow_now(int ordinal, uint64_t bytes, bool patient) { return claim_now(gs_page_grow, ordinal, bytes, patient); }
+
+void gs_grown(int ordinal, uint64_t bytes, uint64_t taken) {
+  struct gs_process *state = gs_process;
+  if (bytes == 0 || ordinal < 0)
+    return;
+  struct gs_pages pages = {state->limits, state->usage};
+  gs_page_grown(&pages, state->slot_index, (uint32_t)ordinal, bytes, taken);
 }
 
 CUresult gs_no_room(void) {

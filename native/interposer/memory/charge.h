@@ -4,9 +4,12 @@
 
 #include "interposer/process/process.h"
 
-/* Reserves bytes of the grant's memory: 0, or -ENOMEM if they do not fit. Unlike gs_reserve, does not first give back
- * freed memory. */
-int gs_reserve_now(int ordinal, uint64_t bytes);
+/* Reserves bytes of the grant's memory: 0, or -ENOMEM or -EAGAIN if they do not fit (gs_page_reserve). Unlike gs_reserve,
+ * does not first give back freed memory. */
+int gs_reserve_now(int ordinal, uint64_t bytes, bool patient);
+/* The same for what a call in progress takes at most (gs_page_grow); `taken` of it stays reserved. */
+int gs_grow_now(int ordinal, uint64_t bytes, bool patient);
+void gs_grown(int ordinal, uint64_t bytes, uint64_t taken);
 /* Charges bytes that the driver has already taken, whether they fit or not. */
 void gs_charge(int ordinal, uint64_t bytes);
 /* Releases bytes that were reserved or charged. */

@@ -59,70 +59,112 @@ bool gs_pool_ask_known(uint64_t number, struct gs_pool_figures *figures) {
 
 /* ---- the charge -------------------------------------------------------------------------------------------------- */
 
-/* By how much the charge changes. */
+/* How the charge changes. */
 struct change {
-  uint64_t more, less;
+  uint64_t more, less;   /* bytes to reserve, to give back */
+  uint64_t grown, taken; /* the ends of calls in progress: see gs_grown */
 };
 
-static struct change follow(struct gs_pool *pool, uint64_t reserved, uint64_t *grew) {
-  struct change change = {0, 0};
-  uint64_t most = reserved + pool->coming, growth = reserved > pool->seen ? reserved - pool->seen : 0;
+/* Calls in progress keep what they may still take of what they have reserved, at most `spare` bytes; the rest is given
+ * back, or stays charged as taken. */
+static void move(struct gs_pool *pool, uint64_t spare, struct change *change) {
+  uint64_t growing = pool->growing;
+  growing = growing > pool->coming ? pool->coming : growing;
+  growing = growing > spare ? spare : growing;
+  change->grown = pool->growing - growing;
+  change->taken = change->grown > change->less ? change->grown - change->less : 0;
+  change->less -= change->grown - change->taken;
+  pool->growing = growing;
+}
+
+static void note(struct gs_pool *pool, uint64_t reserved) {
+  if (reserved < pool->seen)
+    pool->doubts++;
+  if (reserved > pool->seen) {
+    pool->grown += reserved - pool->seen;
+    if (reserved > pool->threshold)
+      gs_pool_loosen(pool);
+  }
+  pool->seen = reserved;
+}
+
+/* A pool never has more than its cap, and then not more than is charged already. */
+static struct change follow(struct gs_pool *pool, uint64_t reserved) {
+  struct change change = {0, 0, 0, 0};
+  uint64_t most = pool->coming > UINT64_MAX - reserved ? UINT64_MAX : reserved + pool->coming;
+  if (pool->cap && most > pool->cap)
+    most = reserved > pool->cap ? reserved : pool->cap;
   if (pool->bytes > most)
     change.less = pool->bytes - most;
   else if (reserved > pool->bytes)
     change.more = reserved - pool->bytes;
   pool->bytes += change.more - change.less;
-  if (reserved < pool->seen)
-    pool->shrunk = pool->shrank = true;
-  pool->seen = reserved;
-  if (reserved == 0)
-    pool->chunks = 0;
-  if (grew)
-    *grew = growth;
-  else
-    pool->chunks += (uint32_t)(growth / GS_POOL_GRAIN); /* somewhere: at most so many pieces */
-  if (growth && reserved > pool->threshold)
-    gs_pool_loosen(pool);
+  move(pool, pool->bytes - reserved, &change);
+  note(pool, reserved);
   return change;
 }
 
 static bool apply(struct change change, int ordinal) {
-  bool fits = gs_reserve_now(ordinal, change.more) == 0;
+  gs_grown(ordinal, change.grown, change.taken);
+  bool fits = change.more == 0 || gs_reserve_now(ordinal, change.more, false) == 0;
   if (!fits)
     gs_charge(ordinal, change.more);
   gs_give_back(ordinal, change.less);
   return fits;
 }
 
+/* What is to be settled. */
+struct settling {
+  uint64_t need;  /* of a call that has returned */
+  bool call;      /* there is one */
+  bool gone;      /* a context has ended: see gs_pools_settle */
+  uint64_t *grew; /* or NULL */
+};
+
 /* With the device's pool lock, which keeps the figure and the charge consistent. */
-static bool settle(uint64_t number, uint64_t ended, bool gone, uint64_t *grew) {
+static bool settle(uint64_t number, struct settling what) {
   struct gs_pool before;
-  struct change change = {0, 0};
+  struct change change = {0, 0, 0, 0};
   uint64_t reserved = 0;
   bool may = askable(number, &before), known = may && ask_reserved(&before, &reserved);
   gs_pools_lock();
   struct gs_pool *pool = gs_pool_of(number);
   int ordinal = pool ? pool->ordinal : GS_NO_DEVICE;
-  if (pool)
-    pool->coming -= ended;
-  if (pool && (known || (may && gone)))
-    change = follow(pool, reserved, grew);
+  if (pool) {
+    pool->coming -= what.need;
+    pool->busy -= what.call;
+    if (what.gone) /* drivers trim pools then */
+      pool->doubts++;
+    if (known || (may && what.gone))
+      change = follow(pool, reserved);
+    else
+      move(pool, pool->coming, &change);
+    if (what.grew)
+      *what.grew = pool->grown;
+  }
   gs_pools_unlock();
   return apply(change, ordinal);
 }
 
-bool gs_pool_settle(uint64_t number, int ordinal, uint64_t ended, uint64_t *grew) {
-  if (grew)
-    *grew = 0;
+static void settle_only(uint64_t number) { settle(number, (struct settling){0, false, false, NULL}); }
+
+void gs_pool_settle(uint64_t number, int ordinal) {
   gs_lock(&gs_process->pool_lock[ordinal]);
-  bool fits = settle(number, ended, false, grew);
+  settle_only(number);
+  gs_unlock(&gs_process->pool_lock[ordinal]);
+}
+
+bool gs_pool_call_ended(uint64_t number, int ordinal, uint64_t need, uint64_t *grew) {
+  *grew = 0;
+  gs_lock(&gs_process->pool_lock[ordinal]);
+  bool fits = settle(number, (struct settling){need, true, false, grew});
   gs_unlock(&gs_process->pool_lock[ordinal]);
   return fits;
 }
 
 /* The figure of the bytes in use belongs to the books only if no allocation and no free was in the driver. */
 static bool note_used(struct gs_pool *pool, const struct gs_pool *before, uint64_t used) {
-  bool calls = before->coming || pool->coming || before->freeing || pool->freeing;
+  bool calls = before->busy || pool->busy || before->freeing || pool->freeing;
   if (calls || pool->made != before->made || pool->freed != before->freed)
     return false;
   if (used > pool->live)
@@ -147,7 +189,7 @@ static bool ask_what_fades(uint64_t number) {
 
 bool gs_pool_refresh(uint64_t number, int ordinal) {
   gs_lock(&gs_process->pool_lock[ordinal]);
-  settle(number, 0, false, NULL);
+  settle_only(number);
   bool exact = ask_what_fades(number);
   gs_unlock(&gs_process->pool_lock[ordinal]);
   return exact;
@@ -178,7 +220,7 @@ static bool tighten(uint64_t number, bool may_ask) {
 
 static void settle_loose(uint64_t number, int ordinal, bool waited) {
   gs_lock(&gs_process->pool_lock[ordinal]);
-  settle(number, 0, false, NULL);
+  settle_only(number);
   if (waited && tighten(number, true)) {
     ask_what_fades(number);
     tighten(number, false);
@@ -231,23 +273,26 @@ static void each_pool(int ordinal, void (*act)(uint64_t number, int ordinal)) {
 
 static void settle_one(uint64_t number, int ordinal) {
   (void)ordinal;
-  settle(number, 0, false, NULL);
+  settle_only(number);
 }
 
 static void settle_gone(uint64_t number, int ordinal) {
   (void)ordinal;
-  settle(number, 0, true, NULL);
+  settle(number, (struct settling){0, false, true, NULL});
 }
 
 static void trim(uint64_t number, int ordinal) {
   struct gs_pool pool;
+  (void)ordinal;
   if (!askable(number, &pool))
     return;
+  gs_pool_yielding(number, 1);
   if (gs_is_graph_pool(number))
-    gs_real.cuDeviceGraphMemTrim(gs_device_of(ordinal));
+    gs_real.cuDeviceGraphMemTrim(gs_device_of(pool.ordinal));
   else
     gs_real.cuMemPoolTrimTo((CUmemoryPool)(uintptr_t)pool.handle, 0);
-  settle(number, 0, false, NULL);
+  settle_only(number);
+  gs_pool_yielding(number, -1);
 }
 
 void gs_pools_settle(int ordinal, bool gone) { each_pool(ordinal, gone ? settle_gone : settle_one); }
@@ -269,13 +314,16 @@ void gs_pool_departs(struct gs_departure *departure, const struct gs_pool *pool)
     gs_unlock(lock);
 }
 
-void gs_pool_threshold_set(const struct gs_pool *pool) {
+void gs_pool_yields(const struct gs_pool *pool) { gs_pool_yielding(pool->number, 1); }
+
+void gs_pool_yielded(const struct gs_pool *pool) {
   struct gs_pool now;
   uint64_t threshold;
-  if (pool->ordinal == GS_NO_DEVICE)
-    return;
   gs_lock(&gs_process->pool_lock[pool->ordinal]);
-  if (askable(pool->number, &now) && ask_pool(now.handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold))
+  if (askable(pool->number, &now) && ask_pool(now.handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) &&
+      threshold != now.threshold)
     gs_pool_threshold(now.number, threshold);
+  settle_only(pool->number);
   gs_unlock(&gs_process->pool_lock[pool->ordinal]);
+  gs_pool_yielding(pool->number, -1);
 }

@@ -30,11 +30,13 @@ bool gs_pool_ask(CUmemoryPool pool, struct gs_pool_figures *figures);
 /* The same for a pool of the books; false also if it is being destroyed. With the device's pool lock held. */
 bool gs_pool_ask_known(uint64_t number, struct gs_pool_figures *figures);
 
-/* A call that could make the pool grow by `ended` bytes has returned (0: no call has). The charge becomes what the pool
- * has reserved plus what other calls in progress may still add, but never more than it was: those calls have reserved
- * what they need, or expect not to need it. *grew: how much the pool has grown since it was last asked; NULL: no call of
- * the caller can have made it grow. False: the growth does not fit, and is charged nevertheless. */
-bool gs_pool_settle(uint64_t number, int ordinal, uint64_t ended, uint64_t *grew);
+/* The charge becomes what the pool has reserved plus what calls in progress may still add, but never more than it was:
+ * those calls have reserved what they need, or are certain not to need it. */
+void gs_pool_settle(uint64_t number, int ordinal);
+/* The same after a call has returned that could make the pool grow by `need` bytes. *grew: at least by how much it has
+ * made the pool grow; less if that gave memory back just then. False: the growth does not fit, and is charged
+ * nevertheless. */
+bool gs_pool_call_ended(uint64_t number, int ordinal, uint64_t need, uint64_t *grew);
 /* The same with the bytes in use, which tell whether queued frees have happened. True: it is known exactly how many bytes
  * fade. */
 bool gs_pool_refresh(uint64_t number, int ordinal);
@@ -47,7 +49,8 @@ void gs_pools_settle_loose(int ordinal, bool waited);
 void gs_pools_trim(int ordinal);
 /* A call is about to destroy the pool, or has returned: see gs_pool_leaves and gs_pool_left. */
 void gs_pool_departs(struct gs_departure *departure, const struct gs_pool *pool);
-/* Reads the pool's release threshold, which the program has set. */
-void gs_pool_threshold_set(const struct gs_pool *pool);
+/* Around a call of the program that trims the pool or sets its threshold: settles the charge. */
+void gs_pool_yields(const struct gs_pool *pool);
+void gs_pool_yielded(const struct gs_pool *pool);
 
 #endif

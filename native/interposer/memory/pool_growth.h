@@ -1,4 +1,5 @@
-/* Calls that can make a pool grow: each reserves its maximum growth before it is made. */
+/* Calls that can make a pool grow: each reserves its maximum growth before it is made. Only where that does not fit, it
+ * may go without, if it is certain that the pool need not grow. */
 #ifndef GPUSHARE_MEMORY_POOL_GROWTH_H
 #define GPUSHARE_MEMORY_POOL_GROWTH_H
 
@@ -8,13 +9,12 @@
 struct gs_growth {
   uint64_t pool;
   int ordinal;
-  uint64_t need;
+  uint64_t need; /* the most that the pool can grow by during the call, even if it gives memory back meanwhile */
   uint64_t grew; /* set by gs_growth_end: the part of the pool's growth that this call caused */
-  bool reserved; /* need was reserved; else the pool was found to have room */
 };
 
-/* To be called before a call that allocates bytes from the pool: reserves what the pool may grow by, unless it need not
- * grow. False: it does not fit. */
+/* To be called before a call that allocates bytes from the pool; for a pool of the driver, one at a time on a device.
+ * False: it does not fit. */
 bool gs_growth_begin(struct gs_growth *growth, uint64_t pool, int ordinal, uint64_t bytes, CUstream stream);
 
 /* To be called, with no lock held, after bytes of the pool did not fit. Completes queued frees of the stream and gives

@@ -35,6 +35,16 @@ void gs_pool_tighten(struct gs_pool *pool) {
   pool->loose = GS_TIGHT;
 }
 
+void gs_pool_yielding(uint64_t number, int by) {
+  gs_pools_lock();
+  struct gs_pool *pool = gs_pool_of(number);
+  if (pool) {
+    pool->yielding += (uint32_t)by;
+    pool->doubts++;
+  }
+  gs_pools_unlock();
+}
+
 /* ---- begin ------------------------------------------------------------------------------------------------------- */
 
 static void add(const struct gs_pool *pool) {

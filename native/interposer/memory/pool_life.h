@@ -44,6 +44,8 @@ void gs_pool_awaited(uint64_t number);
 
 /* The program has set its release threshold to this many bytes. */
 void gs_pool_threshold(uint64_t number, uint64_t threshold);
+/* A call begins (by 1) or has ended (by -1) that makes the driver give memory back, whatever the threshold. */
+void gs_pool_yielding(uint64_t number, int by);
 
 /* ---- with the lock of the pools' tables held ---- */
 
@@ -57,6 +59,14 @@ static inline bool gs_pool_askable(const struct gs_pool *pool) {
 /* It may give memory back at the next wait. */
 void gs_pool_loosen(struct gs_pool *pool);
 void gs_pool_tighten(struct gs_pool *pool);
+
+/* Whether a call may have ended a context of which the books do not know yet: blocks may have ended with it. */
+static inline bool gs_contexts_ending(void) {
+  uint32_t ending = 0;
+  for (uint32_t i = 0; i < gs_process->ndevices; i++)
+    ending += __atomic_load_n(&gs_process->ending[i], __ATOMIC_SEQ_CST);
+  return ending > 0;
+}
 
 /* What to give back once the lock is released. */
 struct gs_pool_end {

@@ -26,26 +26,46 @@ static void add_faded(struct gs_pool *pool, const struct gs_block *block) {
   gs_table_add(&gs_books()->faded, block);
 }
 
-static void add_chunk(struct gs_pool *pool, uint64_t address, uint64_t bytes) {
-  gs_table_add(&gs_books()->chunks, &(struct gs_chunk){address, bytes, pool->number});
-  pool->chunks++;
+static struct gs_chunk *add_chunk(struct gs_pool *pool, uint64_t address, uint64_t bytes, uint64_t whole) {
+  static uint64_t numbers;
+  pool->last_chunk = (struct gs_chunk){.address = address,
+                                       .bytes = bytes,
+                                       .pool = pool->number,
+                                       .number = ++numbers,
+                                       .whole = whole,
+                                       .trusted = pool->doubts};
+  gs_table_add(&gs_books()->chunks, &pool->last_chunk);
+  return gs_table_find(&gs_books()->chunks, address);
 }
 
 void gs_map_remove_chunk(struct gs_chunk *chunk) {
   struct gs_pool *pool = gs_pool_of(chunk->pool);
   gs_table_remove(&gs_books()->chunks, chunk);
   if (pool)
-    pool->last_chunk = (struct gs_chunk){0, 0, 0};
+    pool->last_chunk = (struct gs_chunk){0};
 }
 
-static bool in_chunk(struct gs_pool *pool, uint64_t address) {
-  const struct gs_chunk *chunk = &pool->last_chunk;
+/* The piece in which the address lies, or NULL. */
+static struct gs_chunk *chunk_at(struct gs_pool *pool, uint64_t address) {
+  struct gs_table *chunks = &gs_books()->chunks;
+  struct gs_chunk *chunk;
   uint32_t from = 0;
-  while (chunk && (chunk->pool != pool->number || address - chunk->address >= chunk->bytes))
-    chunk = gs_table_next(&gs_books()->chunks, &from);
+  if (address - pool->last_chunk.address < pool->last_chunk.bytes)
+    return gs_table_find(chunks, pool->last_chunk.address);
+  while ((chunk = gs_table_next(chunks, &from)) &&
+         (chunk->pool != pool->number || address - chunk->address >= chunk->bytes))
+    ;
   if (chunk)
     pool->last_chunk = *chunk;
-  return chunk != NULL;
+  return chunk;
+}
+
+static void count_live(struct gs_pool *pool, const struct gs_block *block, int by) {
+  struct gs_chunk *chunk = block->chunk ? gs_table_find(&gs_books()->chunks, block->chunk) : NULL;
+  if (!chunk || chunk->number != block->chunk_number)
+    return;
+  chunk->live += (uint32_t)by;
+  chunk->trusted = pool->doubts;
 }
 
 /* Removes the entries of this range, because the pool has given it back to the device. */
@@ -64,32 +84,37 @@ static void clear_range(uint64_t at, uint64_t bytes) {
     }
 }
 
-/* Whether the piece was there all the time: a call that frees a block may have done so, although it has not returned. */
-static bool in_use(const struct gs_chunk *chunk) {
-  uint32_t from = 0;
-  for (const struct gs_block *block; (block = gs_table_next(&gs_books()->blocks, &from));)
-    if (block->pool == chunk->pool && block->frees == 0 &&
-        overlap(block->address, block->bytes, chunk->address, chunk->bytes))
-      return true;
-  return false;
+/* Whether the pool may have given memory back since it was last asked, which a growth hid. */
+static bool may_have_shrunk(const struct gs_pool *pool) {
+  return pool->yielding > 0 || pool->seen > pool->threshold || gs_contexts_ending();
 }
 
-/* A block was made there. While a pool grows by one piece it may give back another, which the sum of its bytes does not
- * show: then the pieces without blocks are not known to be there any more. The new piece may even lie where another one
- * was, and be smaller. */
-static void note_chunk(struct gs_pool *pool, uint64_t address, uint64_t growth) {
+/* The part of the piece that there is if it is still the same, and also if the pool gave it back and grew by another one
+ * at this address, by at least so many bytes. */
+static struct gs_chunk *cut(struct gs_pool *pool, struct gs_chunk *chunk, uint64_t address, uint64_t least) {
+  uint64_t rest = chunk->address + chunk->bytes - address, whole = chunk->whole < least ? chunk->whole : least;
+  gs_map_remove_chunk(chunk);
+  return add_chunk(pool, address, rest < least ? rest : least, whole);
+}
+
+/* The piece in which a block was made, after a call that made the pool grow by `growth`; NULL: not known. While a pool
+ * grows by one piece it may give back another, which the sum of its bytes does not show. Then a piece without live blocks
+ * is not known to be there any more; a new one may even lie where it was. If the sum is the same, one that begins where
+ * the old one did is no smaller. */
+static struct gs_chunk *chunk_made_in(struct gs_pool *pool, uint64_t address, uint64_t bytes, uint64_t growth) {
+  struct gs_chunk *chunk = growth ? NULL : chunk_at(pool, address);
+  bool ending = gs_contexts_ending(), hidden = may_have_shrunk(pool);
+  if (chunk && chunk->live > 0 && !ending)
+    return chunk;
+  bool doubted = chunk && (ending || gs_map_doubted(pool, chunk));
+  pool->doubts += hidden || !(growth || chunk);
   if (growth) {
     clear_range(address, growth);
-    add_chunk(pool, address, growth);
-    pool->shrunk |= pool->seen > pool->threshold;
-  } else if (!in_chunk(pool, address)) {
-    pool->chunks++;
-    pool->shrunk = true;
-  } else if (pool->shrank && !in_use(&pool->last_chunk)) {
-    gs_map_remove_chunk(gs_table_find(&gs_books()->chunks, pool->last_chunk.address));
-    pool->chunks++;
-    pool->shrunk = true;
+    return add_chunk(pool, address, growth, growth);
   }
+  if (chunk && (doubted || (hidden && chunk->address != address)))
+    return cut(pool, chunk, address, gs_round_up(bytes, pool->cap ? GS_POOL_GRAIN : GS_POOL_STEP));
+  return chunk;
 }
 
 static void clear_faded(uint64_t pool) {
@@ -136,6 +161,8 @@ static void reuse(uint64_t address, uint64_t bytes) {
 static struct gs_pool *end_block(struct gs_block *block) {
   struct gs_pool *pool = gs_pool_of(block->pool);
   if (pool) {
+    if (block->frees == 0)
+      count_live(pool, block, -1);
     pool->live -= block->bytes;
     pool->freeing -= block->frees;
     if (pool->blocks > 0)
@@ -162,7 +189,13 @@ void gs_map_made(uint64_t pool, uint64_t address, uint64_t bytes, uint64_t growt
   if (known)
     end = gs_pool_end_if_empty(known);
   known = gs_pool_of(pool);
-  note_chunk(known, address, growth);
+  struct gs_chunk *chunk = chunk_made_in(known, address, block.bytes, growth);
+  if (chunk) {
+    chunk->live++;
+    chunk->trusted = known->doubts;
+    block.chunk = chunk->address;
+    block.chunk_number = chunk->number;
+  }
   reuse(address, block.bytes);
   known->calls--;
   known->blocks++;
@@ -179,6 +212,8 @@ bool gs_map_frees(uint64_t address, struct gs_block *block) {
   struct gs_block *found = gs_table_find(&gs_books()->blocks, address);
   if (found) {
     struct gs_pool *pool = gs_pool_of(found->pool);
+    if (pool && found->frees == 0)
+      count_live(pool, found, -1);
     found->frees++;
     if (pool)
       pool->freeing++;
@@ -191,6 +226,8 @@ bool gs_map_frees(uint64_t address, struct gs_block *block) {
 static void not_freed(struct gs_block *block) {
   struct gs_pool *pool = gs_pool_of(block->pool);
   block->frees--;
+  if (pool && block->frees == 0)
+    count_live(pool, block, 1);
   if (pool)
     pool->freeing--;
 }
@@ -235,8 +272,10 @@ bool gs_map_ended(CUcontext context, uint32_t *at) {
   if (found) {
     struct gs_pool *pool = end_block(found);
     --*at; /* another has moved here */
-    if (pool)
+    if (pool) {
+      pool->doubts++; /* the driver ended it a while ago */
       end = gs_pool_end_if_empty(pool);
+    }
   }
   gs_pools_unlock();
   gs_give_back(end.ordinal, end.bytes);

@@ -24,16 +24,30 @@ bool gs_map_ended(CUcontext context, uint32_t *at);
 /* The streams of frees of a pool that may not have happened yet: copies up to `room` blocks with different ones, and
  * forgets the pool's places. Returns how many there are, `room` + 1 for more than that. */
 unsigned gs_map_forget(uint64_t pool, struct gs_block *streams, unsigned room);
-/* Whether the pool, which has reserved so many bytes, has room for `bytes` more on stream. exact: the pool's `fading` is
- * what the driver says now. Walks over all blocks. */
-bool gs_map_has_room(uint64_t pool, uint64_t bytes, CUstream stream, uint64_t reserved, bool exact);
+/* An allocation from a pool that may not grow over its charge. */
+struct gs_wanted {
+  uint64_t pool, bytes;
+  uint64_t need; /* the most that the pool grows by if it has no place */
+  CUstream stream;
+  CUcontext context;
+};
+enum gs_room {
+  GS_NO_ROOM,
+  GS_ROOM_TO_GROW_FINELY, /* no place is known; below its cap the pool can only grow by the bytes in whole pages */
+  GS_ROOM                 /* it has a place; if it gives that back before the call, it gives back as much as it grows */
+};
+/* Whether a pool, which has reserved so many bytes, has room. exact: the pool's `fading` is what the driver says now.
+ * Walks over all blocks of the process if the pool has that many free bytes at all. */
+enum gs_room gs_map_room(const struct gs_wanted *wanted, uint64_t reserved, bool exact);
 
 /* ---- with the lock of the pools' tables held ---- */
 
-/* The same, decided from the counts only: more often false. */
-bool gs_map_plainly_has_room(const struct gs_pool *pool, uint64_t bytes);
 /* No free in stream order is queued any more. */
 void gs_map_settled(struct gs_pool *pool);
 void gs_map_remove_chunk(struct gs_chunk *chunk);
+/* Whether the piece is not known to be there any more. */
+static inline bool gs_map_doubted(const struct gs_pool *pool, const struct gs_chunk *chunk) {
+  return chunk->live == 0 && chunk->trusted != pool->doubts;
+}
 
 #endif

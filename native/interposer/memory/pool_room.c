@@ -5,10 +5,20 @@
 #include "interposer/memory/pool_life.h"
 #include "interposer/memory/pool_map.h"
 
+/* A block, or a piece of the pool. */
 struct span {
   uint64_t at, bytes;
-  enum { LIVE, BEING_FREED, FADING } state;
-  CUstream stream; /* of one that fades */
+  uint64_t whole; /* of a piece: gs_chunk */
+  bool fades;
+  CUstream stream; /* of one that fades, with its context */
+  CUcontext context;
+};
+
+/* The pieces of a pool in the order of their addresses, and the blocks in each. */
+struct layout {
+  struct span *pieces, *blocks;
+  uint32_t *ends; /* by piece: where its blocks end; they begin where those of the piece before end */
+  size_t npieces, nblocks;
 };
 
 static bool before(const struct span *a, const struct span *b) { return a->at < b->at; }
@@ -37,116 +47,166 @@ static void sort(struct span *spans, size_t count) {
   }
 }
 
-static void put(struct span *spans, size_t room, size_t *count, const struct gs_block *block, bool faded) {
-  if (*count < room)
-    spans[*count] = (struct span){.at = block->address,
-                                  .bytes = block->bytes,
-                                  .state = faded          ? FADING
-                                           : block->frees ? BEING_FREED
-                                                          : LIVE,
-                                  .stream = block->stream};
-  ++*count;
+/* The piece in which the address lies; npieces: none. */
+static size_t piece_of(const struct layout *layout, uint64_t address) {
+  size_t low = 0, high = layout->npieces;
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    if (layout->pieces[middle].at <= address)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low > 0 && address - layout->pieces[low - 1].at < layout->pieces[low - 1].bytes ? low - 1 : layout->npieces;
 }
 
-static size_t collect(const struct gs_pool *pool, struct span *spans, size_t room) {
+/* Calls act for each block of the pool that takes place. */
+static void each_block(struct layout *layout, const struct gs_pool *pool,
+                       void (*act)(struct layout *layout, size_t piece, const struct gs_block *block, bool fades)) {
+  for (int fades = 0; fades <= (pool->fading > 0); fades++) {
+    struct gs_table *table = fades ? &gs_books()->faded : &gs_books()->blocks;
+    uint32_t from = 0;
+    for (const struct gs_block *block; (block = gs_table_next(table, &from));) {
+      size_t piece = block->pool == pool->number ? piece_of(layout, block->address) : layout->npieces;
+      if (piece < layout->npieces)
+        act(layout, piece, block, fades);
+    }
+  }
+}
+
+static void count(struct layout *layout, size_t piece, const struct gs_block *block, bool fades) {
+  (void)block, (void)fades;
+  layout->ends[piece]++;
+  layout->nblocks++;
+}
+
+/* From the end of the piece's blocks downwards. */
+static void put(struct layout *layout, size_t piece, const struct gs_block *block, bool fades) {
+  layout->blocks[--layout->ends[piece]] = (struct span){
+      .at = block->address, .bytes = block->bytes, .fades = fades, .stream = block->stream, .context = block->context};
+}
+
+static size_t count_pieces(uint64_t pool) {
   size_t count = 0;
   uint32_t from = 0;
-  for (const struct gs_block *block; (block = gs_table_next(&gs_books()->blocks, &from));)
-    if (block->pool == pool->number)
-      put(spans, room, &count, block, false);
-  from = 0;
-  for (const struct gs_block *block; pool->fading > 0 && (block = gs_table_next(&gs_books()->faded, &from));)
-    if (block->pool == pool->number)
-      put(spans, room, &count, block, true);
+  for (const struct gs_chunk *chunk; (chunk = gs_table_next(&gs_books()->chunks, &from));)
+    count += chunk->pool == pool;
   return count;
 }
 
+/* False: no memory, or no piece is known. To be given back with munmap, whatever it returns. */
+static bool lay_out(struct layout *layout, const struct gs_pool *pool, size_t *bytes, void **map) {
+  size_t pieces = count_pieces(pool->number), blocks = pool->blocks + pool->faded, i = 0;
+  uint32_t from = 0, end = 0;
+  *bytes = (pieces + blocks) * sizeof(struct span) + (pieces + 1) * sizeof(uint32_t);
+  *map = pieces > 0 ? gs_private_map(*bytes) : NULL;
+  if (!*map)
+    return false;
+  *layout = (struct layout){.pieces = *map, .npieces = pieces};
+  layout->blocks = layout->pieces + pieces;
+  layout->ends = (uint32_t *)(void *)(layout->blocks + blocks);
+  for (const struct gs_chunk *chunk; (chunk = gs_table_next(&gs_books()->chunks, &from));)
+    if (chunk->pool == pool->number)
+      layout->pieces[i++] = (struct span){.at = chunk->address, .bytes = chunk->bytes, .whole = chunk->whole};
+  sort(layout->pieces, pieces);
+  each_block(layout, pool, count);
+  for (i = 0; i < pieces; i++)
+    end = layout->ends[i] += end;
+  layout->ends[pieces] = end;
+  return layout->nblocks <= blocks;
+}
+
 /* The same stream may reuse at once exactly what it freed. */
-static bool given_back(const struct span *spans, size_t count, size_t i, uint64_t bytes, CUstream stream) {
-  return spans[i].state == FADING && spans[i].stream == stream && stream != CU_STREAM_PER_THREAD &&
-         spans[i].bytes == bytes && (i == 0 || spans[i - 1].at + spans[i - 1].bytes <= spans[i].at) &&
-         (i + 1 == count || spans[i].at + bytes <= spans[i + 1].at);
+static bool given_back(const struct span *blocks, size_t count, size_t i, const struct gs_wanted *wanted) {
+  const struct span *block = &blocks[i];
+  return block->fades && block->stream == wanted->stream && block->context == wanted->context &&
+         wanted->stream != CU_STREAM_PER_THREAD && block->bytes == wanted->bytes &&
+         (i == 0 || blocks[i - 1].at + blocks[i - 1].bytes <= block->at) &&
+         (i + 1 == count || block->at + block->bytes <= blocks[i + 1].at);
 }
 
-static size_t first_from(const struct span *spans, size_t count, uint64_t at) {
-  size_t low = 0;
-  while (low < count) {
-    size_t middle = low + (count - low) / 2;
-    if (spans[middle].at < at)
-      low = middle + 1;
-    else
-      count = middle;
+/* blocks: those in the piece. */
+static bool room_in(const struct span *piece, struct span *blocks, size_t count, const struct gs_wanted *wanted) {
+  uint64_t free_from = piece->at, end = piece->at + piece->bytes, used = 0;
+  for (size_t i = 0; i < count; i++)
+    used += blocks[i].fades ? 0 : blocks[i].bytes;
+  if (piece->bytes < wanted->bytes || used > piece->bytes - wanted->bytes)
+    return false;
+  sort(blocks, count);
+  for (size_t i = 0; i < count; i++) {
+    if ((blocks[i].at > free_from && blocks[i].at - free_from >= wanted->bytes) || given_back(blocks, count, i, wanted))
+      return true;
+    if (blocks[i].at + blocks[i].bytes > free_from)
+      free_from = blocks[i].at + blocks[i].bytes;
   }
-  return low;
+  return end > free_from && end - free_from >= wanted->bytes;
 }
 
-static bool room_in(const struct gs_chunk *chunk, const struct span *spans, size_t count, uint64_t bytes,
-                    CUstream stream) {
-  uint64_t free_from = chunk->address, end = chunk->address + chunk->bytes;
-  for (size_t i = first_from(spans, count, chunk->address); i < count && spans[i].at < end; i++) {
-    if ((spans[i].at > free_from && spans[i].at - free_from >= bytes) || given_back(spans, count, i, bytes, stream))
-      return true;
-    if (spans[i].at + spans[i].bytes > free_from)
-      free_from = spans[i].at + spans[i].bytes;
-  }
-  return end > free_from && end - free_from >= bytes;
-}
-
-/* A call that frees a block may have done so, although it has not returned. */
-static bool lived_in(const struct gs_chunk *chunk, const struct span *spans, size_t count, bool all_fade) {
-  uint64_t end = chunk->address + chunk->bytes;
-  for (size_t i = first_from(spans, count, chunk->address); i < count && spans[i].at < end; i++)
-    if (spans[i].state == LIVE || (spans[i].state == FADING && all_fade))
-      return true;
-  return false;
-}
-
-/* The pool gave pieces back to the device; those without a block in use may be among them. all_fade: the blocks that were
- * freed all still fade, which holds their pieces too. */
-static void drop_empty(uint64_t pool, const struct span *spans, size_t count, bool all_fade) {
-  uint32_t from = 0;
-  for (struct gs_chunk *chunk; (chunk = gs_table_next(&gs_books()->chunks, &from));)
-    if (chunk->pool == pool && !lived_in(chunk, spans, count, all_fade)) {
-      gs_map_remove_chunk(chunk);
-      --from;
-    }
-}
-
-static bool look(uint64_t pool, uint64_t bytes, CUstream stream, const struct span *spans, size_t count) {
-  uint32_t from = 0;
-  for (struct gs_chunk *chunk; (chunk = gs_table_next(&gs_books()->chunks, &from));)
-    if (chunk->pool == pool && room_in(chunk, spans, count, bytes, stream))
-      return true;
-  return false;
-}
-
-/* The free memory has no more places than there are pieces and blocks that can precede it, so the largest place has at
- * least the average size. Freed blocks count if their stream may not have reached the free. */
-bool gs_map_plainly_has_room(const struct gs_pool *pool, uint64_t bytes) {
-  uint64_t fading = pool->fading < pool->faded_bytes ? pool->fading : pool->faded_bytes, used = pool->live + fading;
-  uint64_t small = fading / GS_BLOCK_ROUND, most = pool->seen / GS_POOL_GRAIN;
-  uint64_t places = (pool->chunks < most ? pool->chunks : most) + (uint64_t)pool->blocks +
-                    (small < pool->faded ? small : pool->faded);
-  return pool->chunks > 0 && pool->seen > used && (pool->seen - used) / places >= gs_round_up(bytes, GS_BLOCK_ROUND);
-}
-
-bool gs_map_has_room(uint64_t pool, uint64_t bytes, CUstream stream, uint64_t reserved, bool exact) {
-  bytes = gs_round_up(bytes, GS_BLOCK_ROUND);
+/* Pieces of less than `least` bytes do not count. */
+static bool look(const struct gs_pool *pool, const struct gs_wanted *wanted, uint64_t least) {
+  struct layout layout;
+  size_t bytes;
+  void *map;
   bool room = false;
-  gs_pools_lock();
-  struct gs_pool *known = gs_pool_of(pool);
-  size_t count = known ? collect(known, NULL, 0) : 0, size = (count + 1) * sizeof(struct span);
-  struct span *spans = known ? gs_private_map(size) : NULL;
-  if (spans) {
-    collect(known, spans, count);
-    sort(spans, count);
-    if (known->shrunk || reserved < known->seen) {
-      drop_empty(pool, spans, count, exact && reserved >= known->seen && known->fading == known->faded_bytes);
-      known->shrunk = false;
-      known->seen = reserved;
+  if (lay_out(&layout, pool, &bytes, &map)) {
+    each_block(&layout, pool, put);
+    for (size_t i = 0; i < layout.npieces && !room; i++)
+      room = layout.pieces[i].whole >= least &&
+             room_in(&layout.pieces[i], layout.blocks + layout.ends[i], layout.ends[i + 1] - layout.ends[i], wanted);
+  }
+  if (map)
+    munmap(map, bytes);
+  return room;
+}
+
+/* Forgets the pieces that are not known to be there. all_fade: the blocks that were freed all still fade, which holds their
+ * pieces too. */
+static void drop_doubted(const struct gs_pool *pool, bool all_fade) {
+  struct gs_table *chunks = &gs_books()->chunks;
+  struct gs_chunk *chunk;
+  uint32_t from = 0;
+  for (const struct gs_block *block; all_fade && (block = gs_table_next(&gs_books()->faded, &from));)
+    if ((chunk = gs_table_find(chunks, block->chunk)) && chunk->number == block->chunk_number)
+      chunk->fades = true;
+  for (from = 0; (chunk = gs_table_next(chunks, &from));) {
+    bool doubted = chunk->pool == pool->number && gs_map_doubted(pool, chunk), fades = chunk->fades;
+    chunk->fades = false;
+    if (doubted && fades) {
+      chunk->trusted = pool->doubts;
+    } else if (doubted) {
+      gs_map_remove_chunk(chunk);
+      --from; /* another has moved here */
     }
-    room = look(pool, bytes, stream, spans, count);
-    munmap(spans, size);
+  }
+}
+
+/* Bytes in pieces that are at least as large as what the pool may grow by. */
+static uint64_t in_large_pieces(uint64_t pool, uint64_t need) {
+  uint64_t bytes = 0;
+  uint32_t from = 0;
+  for (const struct gs_chunk *chunk; (chunk = gs_table_next(&gs_books()->chunks, &from));)
+    if (chunk->pool == pool && chunk->whole >= need)
+      bytes += chunk->whole;
+  return bytes;
+}
+
+/* The pool may give any piece back in mid-call. Then it must not be able to grow by more than that: because the piece is
+ * large enough; because the charge is at the cap; or because the large pieces alone leave no room for a whole step below
+ * the cap, so that the pool grows in fine steps until one of those is given back. */
+enum gs_room gs_map_room(const struct gs_wanted *wanted, uint64_t reserved, bool exact) {
+  enum gs_room room = GS_NO_ROOM;
+  gs_pools_lock();
+  struct gs_pool *pool = gs_pool_of(wanted->pool);
+  if (pool && pool->bytes >= reserved &&
+      !gs_contexts_ending()) { /* else blocks may be gone that the books still have */
+    pool->doubts += reserved < pool->seen;
+    drop_doubted(pool, exact && reserved >= pool->seen && pool->fading == pool->faded_bytes);
+    pool->seen = reserved;
+    bool fine = pool->cap &&
+                (wanted->need > pool->cap || in_large_pieces(pool->number, wanted->need) > pool->cap - wanted->need);
+    uint64_t least = fine || (pool->cap && pool->bytes >= pool->cap) ? 0 : wanted->need;
+    bool free = reserved >= pool->live && reserved - pool->live >= wanted->bytes;
+    room = free && look(pool, wanted, least) ? GS_ROOM : fine ? GS_ROOM_TO_GROW_FINELY : GS_NO_ROOM;
   }
   gs_pools_unlock();
   return room;

@@ -30,17 +30,20 @@ static void settle_all(int ordinal) {
   gs_descriptors_settle();
 }
 
-int gs_reserve(int ordinal, uint64_t bytes) {
-  int rc = gs_reserve_now(ordinal, bytes);
+static int reserve(int ordinal, uint64_t bytes, int (*now)(int ordinal, uint64_t bytes, bool patient)) {
+  int rc = now(ordinal, bytes, false);
   if (rc < 0 && ordinal >= 0 && (uint32_t)ordinal < gs_process->ndevices &&
       bytes <= gs_process->limits->device[ordinal].memory_bytes) {
     settle_all(ordinal);
-    rc = gs_reserve_now(ordinal, bytes);
+    rc = now(ordinal, bytes, true);
   }
   if (rc < 0)
     trace_no_room(ordinal, bytes);
   return rc;
 }
+
+int gs_reserve(int ordinal, uint64_t bytes) { return reserve(ordinal, bytes, gs_reserve_now); }
+int gs_reserve_growth(int ordinal, uint64_t bytes) { return reserve(ordinal, bytes, gs_grow_now); }
 
 static void settle(int ordinal, bool waited) {
   if (ordinal < 0)

@@ -8,6 +8,8 @@
 /* Reserves bytes of the grant's memory before the driver is called: 0, or -ENOMEM if they do not fit even after freed
  * memory was given back. To be called with no lock of pool_charge.c held. */
 int gs_reserve(int ordinal, uint64_t bytes);
+/* The same for what a call in progress takes at most: see gs_grow_now. */
+int gs_reserve_growth(int ordinal, uint64_t bytes);
 /* The driver has waited for work of this device, so memory may have been freed. Cheap if nothing can have been. */
 void gs_memory_synced(int ordinal);
 /* The program has waited for a stream, an event or a context: then drivers give back unused memory of pools. */

@@ -71,8 +71,10 @@ struct gs_process {
   uint64_t resident_threads[GS_MAX_DEVICES]; /* memory/implicit.c */
   uint64_t kernels[GS_KNOWN_KERNELS];        /* memory/kernels.h: kernels that were launched before, hashed */
   uint32_t pool_lock[GS_MAX_DEVICES];        /* memory/pool_charge.c: a pool's figures and its charge belong together */
-  /* hooks/pools.c: one allocation from the device's pools at a time; before pool_lock */
+  /* hooks/pools.c: one allocation from the device's pools at a time, and not while another one becomes its current pool,
+   * which is counted; before pool_lock */
   uint32_t alloc_lock[GS_MAX_DEVICES];
+  uint32_t pool_changes[GS_MAX_DEVICES];
   uint32_t loose_pools[GS_MAX_DEVICES]; /* memory/pool_life.c: number of pools that may shrink when the program waits */
   uint32_t making_pools;                /* hooks/pools.c: before all locks of pools */
   /* stream-ordered frees on the device that may not have happened yet */

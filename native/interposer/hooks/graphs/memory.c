@@ -13,7 +13,7 @@ void gs_graph_memory_end(struct gs_graph_need *need) {
   need->growing = 0;
 }
 
-void gs_graph_memory_settle(int ordinal) { gs_pool_settle(gs_graph_pool(ordinal), ordinal, 0, NULL); }
+void gs_graph_memory_settle(int ordinal) { gs_pool_settle(gs_graph_pool(ordinal), ordinal); }
 
 /* Begins a growth for everything that the graph may allocate; false: it does not fit, and no growth was begun. */
 bool gs_graph_memory_begin(struct gs_graph_need *need, CUstream stream) {
