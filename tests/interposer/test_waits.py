@@ -15,11 +15,11 @@ text += b".visible .entry spin_ns(.param .u64 ns)\\n{{\\n\\tret;\\n}}\\n"
 spin = ok(d.cuModuleGetFunction(ok(d.cuModuleLoadData(text)), b"spin_ns"))
 stream, event = ok(d.cuStreamCreate(0)), ok(d.cuEventCreate(2))
 memory, host = ok(d.cuMemAlloc(4096)), bytearray(4)
-def launch(ns):
+def launch(ns, blocks=1):
     ok(d.cuCtxSetCurrent(ctx))
     value = ctypes.c_uint64(ns)
     params = (ctypes.c_void_p * 1)(ctypes.addressof(value))
-    ok(d.cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, ctypes.addressof(params), 0))
+    ok(d.cuLaunchKernel(spin, blocks, 1, 1, 1, 1, 1, 0, stream, ctypes.addressof(params), 0))
 def waits():
     ok(d.cuCtxSetCurrent(ctx))
     {{wait}}
@@ -113,6 +113,27 @@ def test_work_on_its_way_during_the_wait(sim: Simulator, grant: Grant, function:
         for hold, thread in (first, second) if ends == "before" else (second, first):
             assert grant.slot().inflight > 0
             race.worker.do(f"{hold}.release(); {thread}.result('{thread}')")
+        race.busy_until_done()
+    finally:
+        race.worker.kill()
+
+
+def test_work_on_its_way_during_a_mark(sim: Simulator, grant: Grant) -> None:
+    """The mark behind another thread's launch does not stand for it."""
+    race = Race(sim, grant, "pass")
+    try:
+        race.worker.do(f"""
+            for _ in range(40):
+                launch({MS}, 2); ok(d.cuStreamSynchronize(stream))
+            two = holds.Operation(lambda: launch({LONG}))
+            away = holds.Hold("cuLaunchKernel", holds.BEFORE, two.native_id)
+            two.go()
+        """)
+        assert race.worker.get("away.stopped(60) == two.native_id")
+        race.worker.do(f"launch({MS}, 2); ok(d.cuStreamSynchronize(stream))")
+        race.before, race.metered = sim.busy_ns(race.worker.pid), grant.slot().busy_ns
+        assert grant.slot().inflight > 0
+        race.worker.do("away.release(); two.result('the launch')")
         race.busy_until_done()
     finally:
         race.worker.kill()

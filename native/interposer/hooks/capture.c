@@ -48,10 +48,10 @@ CUresult gs_after_capture_end(struct gs_around_capture_end *around, CUresult res
   return result;
 }
 
-CUresult gs_before_event_awaited(struct gs_around_event_awaited *around, CUstream stream) {
+CUresult gs_before_event_awaited(struct gs_around_event_awaited *around, CUstream stream, CUevent event) {
   CUresult result = CUDA_SUCCESS;
   around->joins = gs_enter(&result) && gs_capture_joins();
-  gs_stream_clouded(stream);
+  gs_stream_follows(stream, event);
   return result;
 }
 

@@ -24,7 +24,7 @@ CUresult gs_after_capture_end(struct gs_around_capture_end *around, CUresult res
 struct gs_around_event_awaited {
   bool joins;
 };
-CUresult gs_before_event_awaited(struct gs_around_event_awaited *around, CUstream stream);
+CUresult gs_before_event_awaited(struct gs_around_event_awaited *around, CUstream stream, CUevent event);
 CUresult gs_after_event_awaited(struct gs_around_event_awaited *around, CUresult result);
 
 struct gs_around_stream_gone {

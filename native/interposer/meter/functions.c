@@ -92,7 +92,7 @@ void gs_segment_learn(const struct gs_segment *segment, double took, enum gs_obs
     return;
   for (uint32_t i = 0; i < segment->kinds; i++) {
     struct gs_function *function = segment->kind[i].function;
-    if (function->key != segment->kind[i].key)
+    if (function->key != segment->kind[i].key || (segment->unsure && function->observed > 0))
       continue;
     /* One outlier must not change the estimate of a known function much; that of a new function may change by any
      * amount. */

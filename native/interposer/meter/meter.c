@@ -150,6 +150,7 @@ struct gs_mark *gs_meter_mark(struct gs_meter *meter, struct gs_queue *queue, bo
     mark->segment.share = minimum(1, queue->open.estimate / maximum(meter->launched - queue->launched_before, 1));
     queue->launched_before = meter->launched;
     memset(&queue->open, 0, sizeof queue->open);
+    __atomic_store_n(&queue->segments, queue->segments + 1, __ATOMIC_RELAXED);
   }
   __atomic_store_n(&queue->clouded, false, __ATOMIC_RELAXED);
   mark->expected = queue->end;
@@ -292,6 +293,8 @@ static double segment_busy(struct gs_meter *meter, struct gs_queue *queue, const
     if (late)
       gs_meter_surprise(meter, mark->recorded, GS_METER_CAREFUL_NS);
     total = measured(mark, late, total, lag / maximum(residents, 1), since_first);
+    /* from the record of the mark on, the queue was not empty */
+    total = maximum(total, minimum(lag / maximum(residents, 1), span));
   }
   if (trusted)
     return gs_queue_fit(queue, segment, total, most);

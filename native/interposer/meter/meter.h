@@ -113,6 +113,7 @@ struct gs_segment {
   uint32_t lease; /* lease word of the first launch */
   bool shared;    /* work of the previous lease may have been on the device at the same time */
   bool clouded;   /* the stream also did or awaited something else. Set on a mark only */
+  bool unsure;    /* a launch of it may have come after its mark, or before the mark of the segment before */
   struct gs_kind kind[GS_METER_KINDS];
 };
 
@@ -138,6 +139,7 @@ struct gs_queue {
   double inflight;        /* estimated time of launches not known to be done */
   uint32_t unobserved;    /* number of launches in it of functions never observed */
   uint32_t head, tail;    /* number of marks recorded and reaped */
+  uint32_t segments;      /* number of segments that marks have closed. Atomic */
   double launched_before; /* meter's `launched` at the last mark */
   uint64_t launches;      /* number of launches, without repeated ones */
   uint64_t closed;        /* host time of the last mark or wait: the open segment did not begin earlier */

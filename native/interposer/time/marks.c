@@ -42,8 +42,10 @@ static bool mark_with(struct gs_stream *stream, CUevent event, bool start) {
   gs_repeat_absorb(stream);
   first = stream->queue.open.first;
   mark = gs_meter_mark(device->meter, &stream->queue, start, gs_now());
-  if (mark)
+  if (mark) {
     mark->event = event;
+    mark->segment.unsure |= gs_stream_awaits(stream);
+  }
   gs_biased_drop(&device->lock);
   if (!mark)
     return false;

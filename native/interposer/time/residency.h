@@ -39,8 +39,9 @@ void gs_proven_idle(struct gs_stream *stream, uint64_t at, struct gs_waited wait
 /* Whether the stream may have work on the device. */
 static inline bool gs_stream_unproven(const struct gs_stream *stream) {
   const struct gs_queue *queue = &stream->queue;
-  return stream->blind || ((queue->head != queue->tail || queue->open.launches > 0 || gs_repeat_pending(stream) > 0) &&
-                           !gs_stream_known_done(stream));
+  return stream->blind || gs_stream_awaits(stream) ||
+         ((queue->head != queue->tail || queue->open.launches > 0 || gs_repeat_pending(stream) > 0) &&
+          !gs_stream_known_done(stream));
 }
 
 #endif

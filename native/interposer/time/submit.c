@@ -104,6 +104,7 @@ CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream hand
   submission->stream = stream;
   submission->function = function;
   submission->estimate = function->estimate;
+  submission->segments = stream->queue.segments;
   stream->newest = device->waits;
   __atomic_store_n(&stream->sent, stream->sent + 1, __ATOMIC_RELAXED);
   __atomic_thread_fence(__ATOMIC_RELEASE); /* before the launch is counted, see gs_stream_arrived */
@@ -143,11 +144,21 @@ void gs_submitted_slow(struct gs_submission *submission, CUresult result) {
   if (result != CUDA_SUCCESS) {
     gs_repeat_of(stream->handle)->left = 0;
     gs_biased_take(&device->lock);
-    gs_meter_undo(device->meter, &stream->queue, submission->function, submission->estimate);
+    if (stream->queue.segments == submission->segments)
+      gs_meter_undo(device->meter, &stream->queue, submission->function, submission->estimate);
     __atomic_store_n(&device->slot->launches, device->slot->launches - 1, __ATOMIC_RELAXED);
     gs_biased_drop(&device->lock);
     gs_arrived(stream);
     return;
+  }
+  /* A mark that another thread recorded meanwhile may have come before the launch, or after it. So it is booked behind
+   * that mark too, and has one of its own, which shows how much of it was left then. */
+  if (__atomic_load_n(&stream->queue.segments, __ATOMIC_RELAXED) != submission->segments) {
+    gs_biased_take(&device->lock);
+    gs_meter_repeated(device->meter, &stream->queue, submission->function, submission->function->key, 1);
+    stream->queue.open.unsure = true;
+    gs_biased_drop(&device->lock);
+    submission->plan |= GS_PLAN_MARK;
   }
   gs_arrived(stream);
   if (submission->plan & GS_PLAN_SAMPLE) {

@@ -8,7 +8,7 @@ struct gs_submission {
   struct gs_stream *stream; /* NULL: neither gated nor metered */
   struct gs_function *function;
   double estimate;
-  uint32_t plan;
+  uint32_t plan, segments; /* segments: of the queue when it was booked */
   uint64_t planned, began;
 };
 
@@ -24,7 +24,8 @@ void gs_submitted_slow(struct gs_submission *submission, CUresult result);
 static inline CUresult gs_submitted(struct gs_submission *submission, CUresult result) {
   if (!submission->stream)
     return result;
-  if (GS_LIKELY(submission->plan == 0 && result == CUDA_SUCCESS))
+  if (GS_LIKELY(submission->plan == 0 && result == CUDA_SUCCESS &&
+                __atomic_load_n(&submission->stream->queue.segments, __ATOMIC_RELAXED) == submission->segments))
     gs_arrived(submission->stream);
   else
     gs_submitted_slow(submission, result);

@@ -188,3 +188,23 @@ struct gs_stream *gs_stream_behind(CUevent event, bool *emptied) {
   gs_latch_drop(&time->recorded_lock);
   return stream;
 }
+
+static bool clouded(const struct gs_stream *stream) {
+  const struct gs_queue *queue = &stream->queue;
+  bool found = __atomic_load_n(&queue->clouded, __ATOMIC_RELAXED);
+  gs_biased_take(&stream->device->lock);
+  for (uint32_t i = queue->tail; i != queue->head; i++)
+    found |= queue->ring[i % GS_METER_RING].segment.clouded;
+  gs_biased_drop(&stream->device->lock);
+  return found;
+}
+
+void gs_stream_follows(CUstream handle, CUevent event) {
+  struct gs_stream *stream = gs_stream_known(handle), *first;
+  bool emptied;
+  if (!stream)
+    return;
+  first = gs_stream_behind(event, &emptied);
+  if (!first || first->device != stream->device || clouded(first))
+    gs_stream_clouded(handle);
+}

@@ -29,6 +29,9 @@ struct gs_stream *gs_stream_behind(CUevent event, bool *emptied);
 /* Something other than compute work is about to go into the stream, which later work there has to wait for. */
 void gs_stream_clouded(CUstream handle);
 
+/* It is a wait for that event. Where the event stands behind work of the same device, the device works meanwhile. */
+void gs_stream_follows(CUstream handle, CUevent event);
+
 /* The program is about to ask whether the work of the stream is done. */
 void gs_before_question(struct gs_stream *stream);
 /* The wait or question is over, whatever came of it. What the program did in a signal handler meanwhile ends it too:
