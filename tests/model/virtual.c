@@ -130,6 +130,7 @@ static void look(const struct virtual_node *node, struct virtual_device *device,
   }
   *view = (struct gs_core_view){
       .waiting = t->waiting,
+      .spins = t->says_spins,
       .live = t->live,
       .running = runs ? (uint32_t)processes(t) : 0,
       .launches = t->launches,

@@ -31,7 +31,7 @@ struct virtual_tenant {
   uint64_t ready_ns, submitted_ns, busy_until_ns;
   /* What its page reports instead of the truth; 0: the truth. */
   uint64_t says_busy_until_ns;
-  uint32_t says_undrained;
+  uint32_t says_undrained, says_spins;
 };
 
 struct virtual_device {

@@ -165,7 +165,7 @@ const struct evasion graph_evasions[] = {
      .about = "a node of 20 ms is switched on for every second launch",
      .run = graph_disabled},
     {.name = "graph-new", .about = "each launch is of a new instance, destroyed at once", .run = graph_new},
-    {.name = "graph-wide", .about = "64 kernels of 2 ms side by side in one graph", .run = graph_wide},
+    {.name = "graph-wide", .about = "64 kernels of 2 ms side by side in one graph", .run = graph_wide, .seconds = 10},
     {.name = "graph-loop", .about = "a conditional node that loops 40 times over 1 ms", .run = graph_loop},
     {0},
 };

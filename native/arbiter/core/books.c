@@ -28,7 +28,7 @@ static void grow(struct gs_core *core, struct core_grant *g, uint64_t dt) {
   int64_t span = (int64_t)core_min(dt, 1000 * 1000 * MS_NS);
   g->credit += core_rate(core, g) * span;
   g->slack += (int64_t)g->share.guarantee_milli * core->config.reserve_milli * span;
-  g->spin = least(g->spin + core->config.reserve_milli * span, (int64_t)SPIN_MAX_NS * 1000);
+  g->spin = least(g->spin + (int64_t)g->share.guarantee_milli * core->config.reserve_milli * span, SPIN_MAX);
   g->allowance += (int64_t)g->share.limit_milli * span;
 }
 
@@ -133,8 +133,8 @@ static void count_sharers(struct gs_core *core) {
  * switching, but only within the switching reserve, because only the tenant says that they spin. Returns the time left
  * to be charged. */
 static uint64_t charge_spin_to_switch_reserve(struct gs_core *core, struct core_grant *g, uint64_t dt) {
-  uint64_t spun = g->gang && g->view.spins ? core_min(dt, (uint64_t)g->spin / 1000) : 0;
-  g->spin -= (int64_t)spun * 1000;
+  uint64_t spun = g->gang && g->view.spins ? core_min(dt, (uint64_t)g->spin / CREDIT_PER_NS) : 0;
+  g->spin -= (int64_t)spun * CREDIT_PER_NS;
   core->stats.switch_ns += spun;
   return dt - spun;
 }

@@ -145,6 +145,7 @@ int gs_core_gang_lease(gs_core *core, int32_t grant, int beside, uint64_t now_ns
     d.n = 0;
     emit(&d, GS_CORE_LEASE_BESIDE, grant, core->holder, undrained);
     g->alongside = true;
+    g->level = g->share.guarantee_milli ? LEVEL_GUARANTEE : LEVEL_SURPLUS; /* paid as the tail that it continues */
     core_write_receipts(core, &d);
     return d.n;
   }

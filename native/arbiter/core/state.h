@@ -71,7 +71,7 @@
 #define DUE_LEASES_MAX 4
 /* Upper bound of the time that a gang can save up for spinning after a revoke without being charged. The time saved
  * grows with the switching reserve. */
-#define SPIN_MAX_NS (50 * MS_NS)
+#define SPIN_MAX (INT64_C(50000000) * CREDIT_PER_NS)
 /* While its debt is below this, a gang whose work does not drain gets leases alongside others more than once per
  * turn. */
 #define AGAIN_DEBT_NS (100 * MS_NS)
@@ -118,7 +118,7 @@ struct core_grant {
   /* since when the gang would get this device if its other devices were free; 0: it would not get it */
   uint64_t due_ns;
   uint64_t launches_at_rest;
-  int64_t spin; /* time that the gang may still spin without being charged, ns x 1e3 */
+  int64_t spin; /* time that the gang may still spin without being charged, ns x 1e6 */
   struct gs_share share;
   struct gs_core_view view;
   int64_t credit, credit_cap; /* guarantee bucket, ns x 1e6; negative is debt */

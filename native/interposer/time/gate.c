@@ -16,6 +16,7 @@ enum {
   /* A stream stands still while a callback waits, and is charged as if it ran: it must not wait for ever. */
   CALLBACK_PATIENCE_NS = 1000000000,
   POLL_NS = 50000,           /* interval of the checks of an awaited mark */
+  POLL_MOST = 100,           /* times so long each of many threads sleeps */
   BOUND_TRACED_NS = 1000000, /* shorter waits for the bound are normal for a busy program */
   BUDGET_WINDOW_NS = 100000000,
   BUDGET_LEAST_MILLI = 20 /* so that a grant that only borrows still makes progress when there is no lender left */
@@ -156,21 +157,34 @@ uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream) {
 
 /* ---- the bound on work in flight ---- */
 
+/* How long ago the newest work ended of which the end is known. */
+static double since_known(const struct gs_meter *meter, uint64_t now) {
+  uint64_t known = meter->pieces ? meter->piece[meter->pieces - 1].to : 0;
+  return known < now ? (double)(now - known) : 0;
+}
+
 /* Estimated time in flight of all streams that make progress, without work that must be done by now although no mark
  * shows it. Stuck streams do not count: not even CUDA can see every order between streams, and the work that they wait
  * for may be held here. Called with the lock held. */
 static double inflight(struct gs_time_device *device, double bound, uint64_t now, bool *any_stuck) {
-  double sum = 0;
+  double sum = 0, seems_done = 0;
   *any_stuck = false;
   for (const struct gs_stream *stream = device->active; stream; stream = stream->next) {
     if (gs_stream_known_done(stream))
       continue;
-    if (gs_queue_stuck(device->meter, &stream->queue, GS_DEPENDENT_NS, now))
+    if (gs_queue_stuck(device->meter, &stream->queue, GS_DEPENDENT_NS, now)) {
       *any_stuck = true;
-    else
-      sum += gs_queue_inflight(&stream->queue, bound, now);
+      continue;
+    }
+    double rest = gs_queue_inflight(&stream->queue, bound, now);
+    sum += rest;
+    if (stream->queue.inflight > rest)
+      seems_done += stream->queue.inflight - rest;
   }
-  return sum;
+  /* Each stream by itself would be so far, but all of them have one device, and it has only the time since it is last
+   * known to have done something. */
+  double could = since_known(device->meter, now);
+  return could < seems_done ? sum + seems_done - could : sum;
 }
 
 static void set_stuck(struct gs_time_device *device, uint64_t waited, uint64_t pace) {
@@ -179,18 +193,29 @@ static void set_stuck(struct gs_time_device *device, uint64_t waited, uint64_t p
   gs_set_dependent(device, true);
 }
 
-void gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint64_t key) {
+/* However many threads wait, one of them looks in this time. */
+static void nap_in_turn(const struct gs_time_device *device) {
+  uint32_t waiting = __atomic_load_n(&device->slot->waiting, __ATOMIC_RELAXED);
+  gs_nap(POLL_NS * (uint64_t)(waiting < POLL_MOST ? waiting : POLL_MOST));
+}
+
+bool gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint64_t key, uint32_t lease,
+                   uint64_t began) {
   double bound = gs_bound(device);
-  uint64_t began = gs_now(), now, pace;
+  uint64_t now, pace;
+  bool told = false, passes = false;
   int saved = errno;
   /* The grant wants the device all the time, also where this thread gets no processor in time to submit more. */
   __atomic_add_fetch(&device->slot->waiting, 1, __ATOMIC_SEQ_CST);
-  for (;;) {
+  while (__atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE) == lease) {
     uint32_t marks;
-    bool under, stuck;
+    bool under, stuck, tell;
     /* Peers spin for the next work of this rank, so the device waits, not this thread. */
-    if (gs_called_back || gs_under_cut(device))
+    if (gs_called_back || gs_under_cut(device)) {
+      gs_biased_take(&device->lock);
+      passes = true;
       break;
+    }
     gs_reap(device);
     now = gs_now();
     gs_biased_take(&device->lock);
@@ -201,18 +226,24 @@ void gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint
                ? gs_meter_pace(device->meter, key, GS_DEPENDENT_NS)
                : 0;
     marks = device->meter->marks;
+    passes = under && now - began >= pace;
+    tell = passes && !told && (stuck || now - began >= BOUND_TRACED_NS);
+    if (passes && !tell)
+      break; /* with the lock: of several threads the next one sees what this one submits */
     gs_biased_drop(&device->lock);
     if (under && stuck)
       set_stuck(device, now - began, pace);
-    if (under && now - began >= pace)
-      break;
+    if (tell && now - began >= BOUND_TRACED_NS)
+      gs_trace(GS_TRACE_BOUND, device->ordinal, now - began, (uint64_t)bound);
+    told = told || tell;
+    passes = false;
+    if (tell)
+      continue;
     if (marks == 0 && gs_stream_open(stream))
       gs_mark_record(stream, false);
-    gs_nap(POLL_NS);
+    nap_in_turn(device);
   }
   __atomic_sub_fetch(&device->slot->waiting, 1, __ATOMIC_SEQ_CST);
-  now = gs_now();
-  if (now - began >= BOUND_TRACED_NS)
-    gs_trace(GS_TRACE_BOUND, device->ordinal, now - began, (uint64_t)bound);
   errno = saved;
+  return passes;
 }

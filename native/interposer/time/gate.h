@@ -18,7 +18,9 @@ void gs_daemon_check(struct gs_heartbeat *seen, uint64_t now);
 uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream);
 
 /* Waits until the work in flight is below the bound. The bound is soft: a stuck stream accepts the launch of key, at a
- * limited rate. */
-void gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint64_t key);
+ * limited rate. Returns true with the device's lock held, under which the launch is to be booked; false without it once
+ * the lease word is no more `lease`. began: when the launch was first held back. */
+bool gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint64_t key, uint32_t lease,
+                   uint64_t began);
 
 #endif

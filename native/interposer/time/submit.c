@@ -54,8 +54,7 @@ CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream hand
   struct gs_time_device *device;
   struct gs_stream *stream;
   struct gs_meter *meter;
-  bool waited = false;
-  uint64_t tick, now;
+  uint64_t tick, now, began = 0;
   uint32_t lease, plan;
   double bound;
   submission->stream = NULL;
@@ -83,11 +82,15 @@ CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream hand
     }
     bound = gs_bound(device);
     gs_biased_take(&device->lock);
-    if (GS_LIKELY(waited || gs_meter_inflight(meter, bound) <= bound) || time->profiled)
+    if (GS_LIKELY(gs_meter_inflight(meter, bound) <= bound) || time->profiled)
       break;
     gs_biased_drop(&device->lock);
-    gs_bound_wait(device, stream, key);
-    waited = true; /* the lease may have been revoked meanwhile */
+    began = began ? began : gs_now();
+    if (!gs_bound_wait(device, stream, key, lease, began))
+      continue;
+    tick = gs_ticks_read();
+    bound = gs_bound(device);
+    break;
   }
   now = gs_ticks_at(&device->ticks, tick);
   function = gs_queue_function(meter, &stream->queue, key);

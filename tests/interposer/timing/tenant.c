@@ -79,6 +79,32 @@ static void loop(uint64_t ns) {
          (unsigned long long)count, (unsigned long long)worst);
 }
 
+static volatile int crowd_over;
+
+static void *floods(void *argument) {
+  uint64_t ns = *(uint64_t *)argument;
+  void *arguments[] = {&ns};
+  CUstream own;
+  OK(cuCtxSetCurrent(context));
+  OK(cuStreamCreate(&own, 1));
+  while (!crowd_over)
+    OK(cuLaunchKernel(kernels[0], 1, 1, 1, 1, 1, 1, 0, own, arguments, NULL));
+  return NULL;
+}
+
+/* Threads with a stream each, back to back until stdin is closed. */
+static void crowd(int n, uint64_t ns) {
+  pthread_t threads[64];
+  for (int i = 0; i < n; i++)
+    pthread_create(&threads[i], NULL, floods, &ns);
+  while (!told_to_end())
+    usleep(1000);
+  crowd_over = 1;
+  for (int i = 0; i < n; i++)
+    pthread_join(threads[i], NULL);
+  printf("{}\n");
+}
+
 static volatile int capturing, captured;
 
 /* Keeps the meter busy during a capture: launches are allowed in every thread, most other calls invalidate a capture in
@@ -248,6 +274,8 @@ int main(int argc, char **argv) {
     pattern(argv[3], atoi(argv[4]), strtoull(argv[5], NULL, 10));
   else if (!strcmp(mode, "loop"))
     loop(strtoull(argv[3], NULL, 10));
+  else if (!strcmp(mode, "crowd"))
+    crowd(atoi(argv[3]), strtoull(argv[4], NULL, 10));
   else if (!strcmp(mode, "capture"))
     capture(atoi(argv[3]), atoi(argv[4]), strtoull(argv[5], NULL, 10));
   else if (!strcmp(mode, "stress"))

@@ -120,6 +120,22 @@ def test_kernels_longer_than_patience_are_bounded_too(
     tenant.end()
 
 
+def test_many_threads_are_bounded_together(grant: Grant, sim: Simulator, run_tenant: Run) -> None:
+    tenant = run_tenant(grant, sim, "crowd", 24, MS // 2)
+    slot = grant.slot()
+    grant.lease()
+    until(lambda: slot.launches >= 200, "the tenant runs", 30)
+    worst = 0
+    for _ in range(100):
+        submitted = slot.launches
+        worst = max(worst, submitted - sim.busy_ns(tenant.pid) // (MS // 2))
+        until(lambda submitted=submitted: slot.launches > submitted, "one more")
+    print(f"most in flight: {worst} kernels of {slot.waiting} threads that wait")
+    # Four are the bound. What each thread lets pass by itself would be 24.
+    assert worst <= 12
+    tenant.end()
+
+
 def test_without_the_daemon_the_guarantee_holds(
     make_grant: Callable[..., Grant], sim: Simulator, run_tenant: Run
 ) -> None:
