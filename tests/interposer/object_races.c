@@ -1,6 +1,7 @@
 /* object_races THREADS CALLS SEED KINDS: threads call the driver at random with objects that all of them share, also with
  * what another has ended or is about to end, until they made CALLS calls in total. Then everything is ended. KINDS has a
- * letter for each kind of object: Handles and mappings, Multicast, Pointers, Blocks of a pool, Arrays (in lower case).
+ * letter for each kind of object: Handles and mappings, Multicast, Pointers, Blocks of a pool, Arrays, eXternal memory,
+ * memory of a Graph (in lower case). Addresses of all kinds share places, and are freed by each of the two calls.
  * Linked with -lcuda, independent of gpushare. Prints "calls succeeded refused", waits for a line, and exits. */
 #include <pthread.h>
 #include <stdbool.h>
@@ -24,6 +25,17 @@ CUresult cuMemAllocAsync(CUdeviceptr *, size_t, CUstream);
 CUresult cuMemFreeAsync(CUdeviceptr, CUstream);
 CUresult cuArray3DCreate_v2(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *);
 CUresult cuArrayDestroy(CUarray);
+typedef void *CUexternalMemory;
+CUresult cuImportExternalMemory(CUexternalMemory *, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *);
+CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *, CUexternalMemory, const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *);
+CUresult cuDestroyExternalMemory(CUexternalMemory);
+CUresult cuGraphCreate(CUgraph *, unsigned);
+CUresult cuGraphAddMemAllocNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUDA_MEM_ALLOC_NODE_PARAMS *);
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long);
+CUresult cuGraphLaunch(CUgraphExec, CUstream);
+CUresult cuGraphExecDestroy(CUgraphExec);
+CUresult cuGraphDestroy(CUgraph);
+CUresult cuDeviceGraphMemTrim(CUdevice);
 CUresult cuMemAddressReserve(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
 CUresult cuMemCreate(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
 CUresult cuMemRelease(CUmemGenericAllocationHandle);
@@ -83,6 +95,45 @@ static void share(uint64_t *place, uint64_t *file, bool out) {
     close_file(swap(file, (uint64_t)fd));
 }
 
+/* Exports the handle, and maps a buffer of what it names. */
+static void map_external(uint64_t *pointer, const uint64_t *handle) {
+  const CUDA_EXTERNAL_MEMORY_BUFFER_DESC whole = {.size = SIZE};
+  CUDA_EXTERNAL_MEMORY_HANDLE_DESC from = {.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, .size = SIZE};
+  CUexternalMemory memory;
+  CUdeviceptr address;
+  int fd = -1;
+  if (cuMemExportToShareableHandle(&fd, look(handle), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS)
+    return;
+  from.handle.fd = fd;
+  if (cuImportExternalMemory(&memory, &from) != CUDA_SUCCESS) {
+    close(fd);
+    return;
+  }
+  if (done(cuExternalMemoryGetMappedBuffer(&address, memory, &whole)))
+    cuMemFree_v2(swap(pointer, address));
+  cuDestroyExternalMemory(memory);
+}
+
+/* Leaves memory of a graph allocated, whose address ends with it. */
+static void launch_graph(uint64_t *pointer) {
+  CUDA_MEM_ALLOC_NODE_PARAMS params = {
+      .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}},
+      .bytesize = SIZE};
+  CUgraph graph;
+  CUgraphNode node;
+  CUgraphExec executable;
+  if (cuGraphCreate(&graph, 0) != CUDA_SUCCESS)
+    return;
+  if (cuGraphAddMemAllocNode(&node, graph, NULL, 0, &params) == CUDA_SUCCESS &&
+      cuGraphInstantiateWithFlags(&executable, graph, 0) == CUDA_SUCCESS) {
+    if (done(cuGraphLaunch(executable, NULL)))
+      cuMemFree_v2(swap(pointer, params.dptr));
+    cuGraphExecDestroy(executable);
+  }
+  cuGraphDestroy(graph);
+  cuDeviceGraphMemTrim(0);
+}
+
 static void plain(unsigned kind, unsigned at) {
   const CUDA_ARRAY3D_DESCRIPTOR box = {
       .Width = 4096, .Height = SIZE / 4096 / 4, .Format = (CUarray_format)FLOAT, .NumChannels = 1};
@@ -90,29 +141,32 @@ static void plain(unsigned kind, unsigned at) {
   CUdeviceptr address;
   CUarray made;
   switch (kind) {
-    case 0:
+    case 17:
       if (done(cuMemAlloc_v2(&address, SIZE)))
         cuMemFree_v2(swap(pointer, address));
       return;
-    case 1: done(cuMemFree_v2(look(pointer))); return;
-    case 2:
+    case 18: done(cuMemFree_v2(look(at % 2 ? block : pointer))); return;
+    case 19:
       if (done(cuMemAllocAsync(&address, SIZE, NULL)))
         cuMemFreeAsync(swap(block, address), NULL);
       return;
-    case 3: done(cuMemFreeAsync(look(at % 2 ? block : pointer), NULL)); return;
-    case 4:
+    case 20: done(cuMemFreeAsync(look(at % 2 ? block : pointer), NULL)); return;
+    case 21:
       if (done(cuArray3DCreate_v2(&made, &box)))
         cuArrayDestroy((CUarray)(uintptr_t)swap(array, (uintptr_t)made));
       return;
-    default: done(cuArrayDestroy((CUarray)(uintptr_t)look(array))); return;
+    case 22: done(cuArrayDestroy((CUarray)(uintptr_t)look(array))); return;
+    case 23: map_external(pointer, &handles[at / PLACES % PLACES]); return;
+    default: launch_graph(pointer); return;
   }
 }
 
 static unsigned pick(unsigned *seed) {
+  static const char of[] = "hhhhhhhhhhhhhhmmmppbbaaxg"; /* the kinds of the calls below */
   unsigned kind;
   do
-    kind = (unsigned)rand_r(seed) % 24;
-  while (!strchr(kinds, kind < 14 ? 'h' : kind < 17 ? 'm' : "pba"[kind % 6 / 2]));
+    kind = (unsigned)rand_r(seed) % (sizeof of - 1);
+  while (!strchr(kinds, of[kind]));
   return kind;
 }
 
@@ -143,7 +197,7 @@ static void call(unsigned *seed) {
     case 14: done(cuMulticastBindMem(team, offset, look(place), 0, SIZE, 0)); return;
     case 15: done(cuMulticastBindAddr(team, offset, map, SIZE, 0)); return;
     case 16: done(cuMulticastUnbind(team, 0, offset, SIZE)); return;
-    default: plain(kind % 6, at); return;
+    default: plain(kind, at); return;
   }
 }
 
@@ -172,6 +226,7 @@ static void end_all(void) {
     cuMemUnmap(base + i * SIZE, SIZE);
   cuMemRelease(team);
   cuCtxSynchronize();
+  cuDeviceGraphMemTrim(0);
   cuMemGetInfo_v2(&available, &total); /* descriptors that were closed are looked for now */
 }
 

@@ -1,13 +1,15 @@
 /* cuMemAlloc and its family: reserve the memory, call the driver, then keep the charge or give it back. */
 #include "hooks.h"
 #include "interposer/hooks/alloc.h"
+#include "interposer/memory/async_free.h"
+#include "interposer/memory/charge.h"
 #include "interposer/memory/life.h"
 #include "interposer/memory/mappings.h"
 #include "interposer/memory/pool_blocks.h"
+#include "interposer/memory/pool_map.h"
 #include "interposer/memory/reserve.h"
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
-#include "interposer/memory/pool_map.h"
 
 enum {
   ROUND = 512,      /* granularity of small allocations, which share pages of the device, and of managed memory */
@@ -52,10 +54,11 @@ static CUresult end(const struct charge *charge, CUresult result, uint64_t addre
   if (result != CUDA_SUCCESS)
     gs_give_back(charge->ordinal, charge->bytes);
   else
-    gs_table_put(&gs_books()->pointers, &(struct gs_allocation){.key = address,
-                                                                .bytes = charge->bytes,
-                                                                .context = charge->maker.context,
-                                                                .ordinal = charge->ordinal});
+    gs_life_put(&charge->maker, &gs_books()->pointers,
+                &(struct gs_allocation){.living.key = address,
+                                        .bytes = charge->bytes,
+                                        .context = charge->maker.context,
+                                        .ordinal = charge->ordinal});
   gs_maker_end(&charge->maker);
   return result;
 }
@@ -138,27 +141,64 @@ CUresult gs_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthIn
   return end(&charge, result, result == CUDA_SUCCESS ? *dptr : 0);
 }
 
-bool gs_address_alive(uint64_t address) {
+static bool is_alive(uint64_t address) {
   CUdeviceptr base = 0;
   size_t bytes;
   return gs_real.cuMemGetAddressRange_v2(&base, &bytes, address) == CUDA_SUCCESS && base == address;
 }
 
-CUresult gs_do_free(const struct gs_call *call, CUdeviceptr address) {
-  struct gs_table *pointers = &gs_books()->pointers;
+/* Waits for allocations from pools that are on their way. */
+static void wait_for_pools(void) {
+  for (uint32_t i = 0; i < gs_process->ndevices; i++) {
+    gs_lock(&gs_process->alloc_lock[i]);
+    gs_unlock(&gs_process->alloc_lock[i]);
+  }
+}
+
+/* There was nothing at the address when the call began that freed it. True: a block was made and freed since. */
+static bool block_came(CUdeviceptr address, struct gs_block *block) {
+  if (__atomic_load_n(&gs_books()->pools.used, __ATOMIC_RELAXED) == 0)
+    return false;
+  wait_for_pools();
+  if (!gs_map_frees(address, block))
+    return false;
+  if (!is_alive(address))
+    return true;
+  gs_pool_block_freed(block, NULL, false);
+  return false;
+}
+
+static void pointer_gone(const void *record, void *stream) {
+  const struct gs_allocation *pointer = record;
+  if (pointer->mapping)
+    gs_buffer_gone(pointer->living.key, pointer->mapping);
+  if (stream)
+    gs_free_queued(pointer->ordinal, pointer->bytes, *(const CUstream *)stream);
+  else
+    gs_give_back(pointer->ordinal, pointer->bytes);
+}
+
+/* stream: in whose order it is freed; NULL: at once. */
+static CUresult free_memory(const struct gs_call *call, CUdeviceptr address, CUstream *stream) {
+  const struct gs_family pointers = {&gs_books()->pointers, &gs_books()->pointers_made, is_alive};
+  struct gs_leaving leaving;
   struct gs_allocation pointer;
   struct gs_block block;
-  bool ours = gs_life_leave(pointers, address, &pointer), of_pool = !ours && gs_map_frees(address, &block);
+  bool ours = gs_life_leave(&pointers, &leaving, address, &pointer), of_pool = !ours && gs_map_frees(address, &block);
   int ordinal = ours ? pointer.ordinal : gs_current_device();
-  uint64_t buffer = ours || of_pool ? 0 : gs_buffer_leaves(address);
   CUresult result = gs_call(call);
-  gs_buffer_left(address, buffer, result == CUDA_SUCCESS);
-  bool ended = result == CUDA_SUCCESS && !of_pool && !buffer;
-  if (gs_life_left(pointers, &gs_books()->pointers_made, ours, ended, &pointer, address, gs_address_alive))
-    gs_give_back(pointer.ordinal, pointer.bytes);
+  bool success = result == CUDA_SUCCESS;
+  of_pool = of_pool || (success && !ours && address && block_came(address, &block));
+  gs_life_left(&pointers, &leaving, success && !of_pool, pointer_gone, stream);
   if (of_pool)
-    gs_pool_block_freed(&block, NULL, result == CUDA_SUCCESS);
-  if (result == CUDA_SUCCESS)
+    gs_pool_block_freed(&block, stream, success);
+  if (success && !stream)
     gs_memory_synced(ordinal); /* cuMemFree waits for the device's work */
   return result;
+}
+
+CUresult gs_do_free(const struct gs_call *call, CUdeviceptr address) { return free_memory(call, address, NULL); }
+
+CUresult gs_do_free_async(const struct gs_call *call, CUdeviceptr address, CUstream stream) {
+  return free_memory(call, address, &stream);
 }

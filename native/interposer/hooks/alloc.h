@@ -7,8 +7,7 @@
 
 /* Handlers of the families of cuMemAlloc and cuMemFree. */
 CUresult gs_do_alloc(const struct gs_call *call, struct gs_out address, size_t bytes);
-/* Whether memory begins at the address. */
-bool gs_address_alive(uint64_t address);
 CUresult gs_do_free(const struct gs_call *call, CUdeviceptr address);
+CUresult gs_do_free_async(const struct gs_call *call, CUdeviceptr address, CUstream stream);
 
 #endif

@@ -76,30 +76,74 @@ static bool has_no_memory(const CUDA_ARRAY3D_DESCRIPTOR *descriptor) {
   return descriptor->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
 }
 
-static uint64_t probe_array(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUdevice device) {
-  CUDA_ARRAY3D_DESCRIPTOR deferred = *descriptor;
-  CUDA_ARRAY_MEMORY_REQUIREMENTS needs = {0};
-  CUarray array;
-  deferred.Flags |= CUDA_ARRAY3D_DEFERRED_MAPPING;
-  if (gs_real.cuArray3DCreate_v2(&array, &deferred) != CUDA_SUCCESS)
-    return 0;
-  if (gs_real.cuArrayGetMemoryRequirements(&needs, array, device) != CUDA_SUCCESS)
-    needs.size = 0;
-  gs_real.cuArrayDestroy(array);
-  return needs.size;
+/* ---- arrays in the books: also those without memory, so that each call that destroys one finds it --------------------- */
+
+void gs_array_begin(struct gs_maker *maker, CUcontext context) {
+  gs_maker_begin(maker, &gs_books()->arrays_made, context);
 }
 
-static uint64_t probe_mipmap(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels, CUdevice device) {
+void gs_array_end(const struct gs_maker *maker, const void *array, const struct gs_allocation *as) {
+  struct gs_allocation made = *as;
+  made.living.key = (uintptr_t)array;
+  made.context = maker->context;
+  if (array)
+    gs_life_put(maker, &gs_books()->arrays, &made);
+  gs_maker_end(maker);
+}
+
+static void array_gone(const void *record, void *with) {
+  const struct gs_allocation *array = record;
+  (void)with;
+  if (array->mapping)
+    gs_buffer_gone(array->living.key, array->mapping);
+  gs_give_back(array->ordinal, array->bytes);
+}
+
+static CUresult destroy_by(CUresult (*destroy)(const void *arguments), const void *arguments, uintptr_t handle) {
+  const struct gs_family arrays = {&gs_books()->arrays, &gs_books()->arrays_made, NULL};
+  struct gs_leaving leaving;
+  struct gs_allocation array;
+  gs_life_leave(&arrays, &leaving, handle, &array);
+  CUresult result = destroy(arguments);
+  gs_life_left(&arrays, &leaving, result == CUDA_SUCCESS, array_gone, NULL);
+  return result;
+}
+
+static CUresult destroy_array(const void *array) { return gs_real.cuArrayDestroy((CUarray)(uintptr_t)array); }
+
+static CUresult destroy_mipmap(const void *array) {
+  return gs_real.cuMipmappedArrayDestroy((CUmipmappedArray)(uintptr_t)array);
+}
+
+/* ---- what one will take ------------------------------------------------------------------------------------------ */
+
+static CUresult array_needs(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, void *array, CUdevice device) {
+  return gs_real.cuArrayGetMemoryRequirements(needs, array, device);
+}
+
+static CUresult mipmap_needs(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, void *array, CUdevice device) {
+  return gs_real.cuMipmappedArrayGetMemoryRequirements(needs, array, device);
+}
+
+/* 0: not known. Another thread that guesses the handle may destroy the array that we ask, like any other. */
+static uint64_t probe(const struct gs_array_charge *charge, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, bool mipmap,
+                      unsigned levels) {
   CUDA_ARRAY3D_DESCRIPTOR deferred = *descriptor;
   CUDA_ARRAY_MEMORY_REQUIREMENTS needs = {0};
-  CUmipmappedArray array;
+  CUdevice device = gs_device_of(charge->ordinal);
+  struct gs_maker maker;
+  void *array = NULL;
   deferred.Flags |= CUDA_ARRAY3D_DEFERRED_MAPPING;
-  if (gs_real.cuMipmappedArrayCreate(&array, &deferred, levels) != CUDA_SUCCESS)
+  gs_array_begin(&maker, charge->maker.context);
+  CUresult result = mipmap ? gs_real.cuMipmappedArrayCreate((CUmipmappedArray *)&array, &deferred, levels)
+                           : gs_real.cuArray3DCreate_v2((CUarray *)&array, &deferred);
+  array = result == CUDA_SUCCESS ? array : NULL;
+  gs_array_end(&maker, array, &(struct gs_allocation){.ordinal = GS_NO_DEVICE});
+  if (!array)
     return 0;
-  if (gs_real.cuMipmappedArrayGetMemoryRequirements(&needs, array, device) != CUDA_SUCCESS)
-    needs.size = 0;
-  gs_real.cuMipmappedArrayDestroy(array);
-  return needs.size;
+  result = (mipmap ? mipmap_needs : array_needs)(&needs, array, device);
+  destroy_by(mipmap ? destroy_mipmap : destroy_array, array, (uintptr_t)array);
+  return result == CUDA_SUCCESS ? needs.size : 0;
 }
 
 /* The array is larger than the device: the driver refuses it and reports any other error. */
@@ -119,20 +163,23 @@ static CUresult begin(struct gs_array_charge *charge, void *const *out, const st
   if (!out || !box->given || gs_real.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
     return CUDA_SUCCESS; /* an error for the driver to report */
   charge->maker.context = gs_context_owner(context);
+  if (!gs_table_room(&gs_books()->arrays, 1))
+    return CUDA_ERROR_OUT_OF_MEMORY;
   charge->unbacked = has_no_memory(&box->full);
-  if (charge->unbacked)
-    return gs_unbacked_room() ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  if (charge->unbacked && !gs_unbacked_room())
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (charge->unbacked) {
+    gs_array_begin(&charge->maker, charge->maker.context);
+    return CUDA_SUCCESS;
+  }
   charge->ordinal = gs_current_device();
   if (charge->ordinal == GS_NO_DEVICE)
     return CUDA_SUCCESS;
-  CUdevice device = gs_device_of(charge->ordinal);
-  if (!gs_table_room(&gs_books()->arrays, 1))
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  charge->bytes = mipmap ? probe_mipmap(&box->full, levels, device) : probe_array(&box->full, device);
+  charge->bytes = probe(charge, &box->full, mipmap, levels);
   if (charge->bytes == 0)
     charge->bytes = elements_bytes(&box->full, (unsigned)least(levels));
   if (gs_reserve(charge->ordinal, charge->bytes) == 0) {
-    gs_maker_begin(&charge->maker, &gs_books()->arrays_made, gs_context_owner(context));
+    gs_array_begin(&charge->maker, charge->maker.context);
     return CUDA_SUCCESS;
   }
   if (!hopeless(charge) && !is_wrong(&box->full, levels) && (levels > 0 || !mipmap))
@@ -155,29 +202,25 @@ static bool true_up(struct gs_array_charge *charge, uint64_t needs) {
 /* After the driver's call. needs_of: asks the array what it needs; destroy: destroys it if it does not fit. */
 static CUresult end(struct gs_array_charge *charge, CUresult result,
                     CUresult (*needs_of)(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, void *array, CUdevice device),
-                    CUresult (*destroy)(void *array)) {
+                    CUresult (*destroy)(const void *array)) {
   CUDA_ARRAY_MEMORY_REQUIREMENTS needs;
   if (result == CUDA_SUCCESS && charge->hopeless) {
     destroy(*charge->out);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  if (charge->unbacked && result == CUDA_SUCCESS)
-    gs_unbacked_made((uintptr_t)*charge->out, charge->maker.context);
-  if (charge->ordinal == GS_NO_DEVICE)
+  uint64_t mapping =
+      charge->unbacked && result == CUDA_SUCCESS ? gs_unbacked_made((uintptr_t)*charge->out, &charge->maker) : 0;
+  if (charge->ordinal == GS_NO_DEVICE && !charge->unbacked)
     return result;
-  if (result == CUDA_SUCCESS && needs_of(&needs, *charge->out, gs_device_of(charge->ordinal)) == CUDA_SUCCESS &&
-      !true_up(charge, needs.size)) {
+  if (result == CUDA_SUCCESS && !charge->unbacked &&
+      needs_of(&needs, *charge->out, gs_device_of(charge->ordinal)) == CUDA_SUCCESS && !true_up(charge, needs.size)) {
     destroy(*charge->out);
     result = CUDA_ERROR_OUT_OF_MEMORY;
   }
   if (result != CUDA_SUCCESS)
     gs_give_back(charge->ordinal, charge->bytes);
-  else
-    gs_table_put(&gs_books()->arrays, &(struct gs_allocation){.key = (uintptr_t)*charge->out,
-                                                              .bytes = charge->bytes,
-                                                              .context = charge->maker.context,
-                                                              .ordinal = charge->ordinal});
-  gs_maker_end(&charge->maker);
+  gs_array_end(&charge->maker, result == CUDA_SUCCESS ? *charge->out : NULL,
+               &(struct gs_allocation){.bytes = charge->bytes, .ordinal = charge->ordinal, .mapping = mapping});
   return result;
 }
 
@@ -200,24 +243,12 @@ struct gs_box gs_box_3d_v1(const CUDA_ARRAY3D_DESCRIPTOR_v1 *d) {
 
 /* ---- handlers ---------------------------------------------------------------------------------------------------- */
 
-static CUresult array_needs(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, void *array, CUdevice device) {
-  return gs_real.cuArrayGetMemoryRequirements(needs, array, device);
-}
-
-static CUresult array_destroy(void *array) { return gs_real.cuArrayDestroy(array); }
-
-static CUresult mipmap_needs(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, void *array, CUdevice device) {
-  return gs_real.cuMipmappedArrayGetMemoryRequirements(needs, array, device);
-}
-
-static CUresult mipmap_destroy(void *array) { return gs_real.cuMipmappedArrayDestroy(array); }
-
 CUresult gs_before_array(struct gs_around_array *around, CUarray *array, struct gs_box box) {
   return begin(&around->charge, (void *const *)array, &box, false, 1);
 }
 
 CUresult gs_after_array(struct gs_around_array *around, CUresult result) {
-  return end(&around->charge, result, array_needs, array_destroy);
+  return end(&around->charge, result, array_needs, destroy_array);
 }
 
 CUresult gs_before_mipmap(struct gs_around_mipmap *around, CUmipmappedArray *array, struct gs_box box,
@@ -226,18 +257,9 @@ CUresult gs_before_mipmap(struct gs_around_mipmap *around, CUmipmappedArray *arr
 }
 
 CUresult gs_after_mipmap(struct gs_around_mipmap *around, CUresult result) {
-  return end(&around->charge, result, mipmap_needs, mipmap_destroy);
+  return end(&around->charge, result, mipmap_needs, destroy_mipmap);
 }
 
 CUresult gs_do_array_destroy(const struct gs_call *call, uintptr_t handle) {
-  struct gs_table *arrays = &gs_books()->arrays;
-  struct gs_allocation array;
-  bool ours = gs_life_leave(arrays, handle, &array);
-  uint64_t buffer = ours ? 0 : gs_buffer_leaves(handle);
-  CUresult result = gs_call(call);
-  gs_buffer_left(handle, buffer, result == CUDA_SUCCESS);
-  bool ended = result == CUDA_SUCCESS && !buffer;
-  if (gs_life_left(arrays, &gs_books()->arrays_made, ours, ended, &array, handle, NULL))
-    gs_give_back(array.ordinal, array.bytes);
-  return result;
+  return destroy_by(call->make, call->arguments, handle);
 }

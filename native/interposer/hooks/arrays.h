@@ -40,6 +40,11 @@ CUresult gs_before_mipmap(struct gs_around_mipmap *around, CUmipmappedArray *arr
                           unsigned int levels);
 CUresult gs_after_mipmap(struct gs_around_mipmap *around, CUresult result);
 
+/* Around the driver's call that makes an array or a mipmapped one, of any kind; NULL: it made none. There has to be room in
+ * the books for one. */
+void gs_array_begin(struct gs_maker *maker, CUcontext context);
+void gs_array_end(const struct gs_maker *maker, const void *array, const struct gs_allocation *as);
+
 /* handle: a CUarray or a CUmipmappedArray. */
 CUresult gs_do_array_destroy(const struct gs_call *call, uintptr_t handle);
 

@@ -1,8 +1,10 @@
 /* External memory. What this process exported itself (cuMemExportToShareableHandle) lives as long as the import, and as what
  * is mapped from it; memory of others is charged to them. */
 #include "hooks.h"
+#include "interposer/hooks/arrays.h"
 #include "interposer/memory/exports.h"
 #include "interposer/memory/handles.h"
+#include "interposer/memory/life.h"
 #include "interposer/os/descriptor.h"
 #include "interposer/process/greens.h"
 
@@ -35,8 +37,8 @@ CUresult gs_cuDestroyExternalMemory(CUexternalMemory extMem) {
   return result;
 }
 
-static bool begin(struct gs_use *use, CUexternalMemory from) {
-  bool room = gs_use_begin(use, GS_MAKES_MAPPING, (uintptr_t)from, 0, 0);
+static bool begin(struct gs_use *use, CUexternalMemory from, struct gs_table *table) {
+  bool room = gs_table_room(table, 1) && gs_use_begin(use, GS_MAKES_MAPPING, (uintptr_t)from, 0, 0);
   if (room)
     use->context = gs_owner_current();
   return room;
@@ -46,13 +48,20 @@ CUresult gs_cuExternalMemoryGetMappedBuffer(CUdeviceptr *devPtr, CUexternalMemor
                                             const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *bufferDesc) {
   CUresult result;
   struct gs_use use;
+  struct gs_maker maker;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuExternalMemoryGetMappedBuffer(devPtr, extMem, bufferDesc) : result;
-  if (!begin(&use, extMem))
+  if (!begin(&use, extMem, &gs_books()->pointers))
     return CUDA_ERROR_OUT_OF_MEMORY;
+  gs_maker_begin(&maker, &gs_books()->pointers_made, use.context);
   result = gs_real.cuExternalMemoryGetMappedBuffer(devPtr, extMem, bufferDesc);
-  if (result == CUDA_SUCCESS)
+  if (result == CUDA_SUCCESS) {
     gs_map_end(&use, *devPtr, bufferDesc->size, true);
+    gs_life_put(&maker, &gs_books()->pointers,
+                &(struct gs_allocation){
+                    .living.key = *devPtr, .context = use.context, .ordinal = GS_NO_DEVICE, .mapping = use.call});
+  }
+  gs_maker_end(&maker);
   gs_use_end(&use);
   return result;
 }
@@ -61,14 +70,18 @@ CUresult gs_cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *mipmap, CU
                                                     const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *mipmapDesc) {
   CUresult result;
   struct gs_use use;
+  struct gs_maker maker;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuExternalMemoryGetMappedMipmappedArray(mipmap, extMem, mipmapDesc)
                                   : result;
-  if (!begin(&use, extMem))
+  if (!begin(&use, extMem, &gs_books()->arrays))
     return CUDA_ERROR_OUT_OF_MEMORY;
+  gs_array_begin(&maker, use.context);
   result = gs_real.cuExternalMemoryGetMappedMipmappedArray(mipmap, extMem, mipmapDesc);
   if (result == CUDA_SUCCESS)
     gs_map_end(&use, (uintptr_t)*mipmap, 1, true);
+  gs_array_end(&maker, result == CUDA_SUCCESS ? *mipmap : NULL,
+               &(struct gs_allocation){.ordinal = GS_NO_DEVICE, .mapping = use.call});
   gs_use_end(&use);
   return result;
 }

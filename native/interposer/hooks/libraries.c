@@ -17,9 +17,8 @@
 static CUresult end_library(const struct gs_maker *maker, CUresult result, const CUlibrary *library,
                             struct gs_image_size size) {
   if (result == CUDA_SUCCESS)
-    gs_table_put(&gs_books()->libraries,
-                 &(struct gs_library){
-                     .library = (uintptr_t)*library, .number = gs_next_call(), .code = size.code, .data = size.data});
+    gs_life_put(maker, &gs_books()->libraries,
+                &(struct gs_library){.living.key = (uintptr_t)*library, .code = size.code, .data = size.data});
   gs_maker_end(maker);
   return result;
 }
@@ -136,24 +135,28 @@ CUresult gs_cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels
   return result;
 }
 
-static bool is_of(const void *kernel, void *library) {
-  return ((const struct gs_kernel *)kernel)->number == ((const struct gs_library *)library)->number;
+static bool is_of(const void *kernel, void *number) {
+  return ((const struct gs_kernel *)kernel)->number == *(const uint64_t *)number;
+}
+
+static void gone(const void *record, void *with) {
+  uint64_t number = ((const struct gs_library *)record)->living.made;
+  (void)with;
+  gs_library_gone(number);
+  gs_table_drop(&gs_books()->kernels, is_of, &number);
 }
 
 CUresult gs_cuLibraryUnload(CUlibrary library) {
+  const struct gs_family libraries = {&gs_books()->libraries, &gs_books()->libraries_made, NULL};
   CUresult result;
+  struct gs_leaving leaving;
   struct gs_library known;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuLibraryUnload(library) : result;
-  struct gs_table *libraries = &gs_books()->libraries;
-  bool ours = gs_life_leave(libraries, (uintptr_t)library, &known);
+  gs_life_leave(&libraries, &leaving, (uintptr_t)library, &known);
   result = gs_real.cuLibraryUnload(library);
-  bool ended = result == CUDA_SUCCESS;
-  if (gs_life_left(libraries, &gs_books()->libraries_made, ours, ended, &known, (uintptr_t)library, NULL)) {
-    gs_library_gone(known.number);
-    gs_table_drop(&gs_books()->kernels, is_of, &known);
-  }
-  if (!ended)
+  gs_life_left(&libraries, &leaving, result == CUDA_SUCCESS, gone, NULL);
+  if (result != CUDA_SUCCESS)
     return result;
   gs_collectives_gone(library);
   gs_functions_gone();

@@ -87,9 +87,9 @@ static CUresult end(const struct loading *loading, CUresult result, CUmodule *mo
   if (!loading->context)
     return result;
   if (result == CUDA_SUCCESS)
-    gs_table_put(
-        &gs_books()->modules,
-        &(struct gs_module){.module = (uintptr_t)*module, .bytes = loading->bytes, .context = loading->context});
+    gs_life_put(
+        &loading->maker, &gs_books()->modules,
+        &(struct gs_module){.living.key = (uintptr_t)*module, .bytes = loading->bytes, .context = loading->context});
   else if (!gs_maker_late(&loading->maker))
     gs_code_give(loading->context, loading->bytes);
   gs_maker_end(&loading->maker);
@@ -118,17 +118,22 @@ void gs_functions_gone(void) {
   gs_functions_changed();
 }
 
+static void module_gone(const void *record, void *with) {
+  const struct gs_module *module = record;
+  (void)with;
+  gs_code_give(module->context, module->bytes);
+}
+
 CUresult gs_cuModuleUnload(CUmodule hmod) {
+  const struct gs_family modules = {&gs_books()->modules, &gs_books()->modules_made, NULL};
   CUresult result;
+  struct gs_leaving leaving;
   struct gs_module module;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuModuleUnload(hmod) : result;
-  struct gs_table *modules = &gs_books()->modules;
-  bool ours = gs_life_leave(modules, (uintptr_t)hmod, &module);
+  gs_life_leave(&modules, &leaving, (uintptr_t)hmod, &module);
   result = gs_real.cuModuleUnload(hmod);
-  bool ended = result == CUDA_SUCCESS;
-  if (gs_life_left(modules, &gs_books()->modules_made, ours, ended, &module, (uintptr_t)hmod, NULL))
-    gs_code_give(module.context, module.bytes);
+  gs_life_left(&modules, &leaving, result == CUDA_SUCCESS, module_gone, NULL);
   if (result == CUDA_SUCCESS) {
     gs_collectives_gone(hmod);
     gs_functions_gone();

@@ -1,10 +1,7 @@
 /* Memory pools: to whom they belong and which blocks they have. pool_charge.c charges them. */
 #include "hooks.h"
 #include "interposer/hooks/pools.h"
-#include "interposer/hooks/alloc.h"
-#include "interposer/memory/async_free.h"
 #include "interposer/memory/charge.h"
-#include "interposer/memory/life.h"
 #include "interposer/memory/pool_blocks.h"
 #include "interposer/memory/pool_growth.h"
 #include "interposer/memory/reserve.h"
@@ -176,20 +173,6 @@ CUresult gs_do_pool_alloc(const struct gs_call *call, CUdeviceptr *address, size
           return allocate_free_of_charge(&request);
     }
   }
-}
-
-CUresult gs_do_free_async(const struct gs_call *call, CUdeviceptr address, CUstream stream) {
-  struct gs_table *pointers = &gs_books()->pointers;
-  struct gs_allocation pointer;
-  struct gs_block block;
-  bool ours = gs_life_leave(pointers, address, &pointer), of_pool = !ours && gs_map_frees(address, &block);
-  CUresult result = gs_call(call);
-  bool ended = result == CUDA_SUCCESS && !of_pool;
-  if (gs_life_left(pointers, &gs_books()->pointers_made, ours, ended, &pointer, address, gs_address_alive))
-    gs_free_queued(pointer.ordinal, pointer.bytes, stream);
-  if (of_pool)
-    gs_pool_block_freed(&block, &stream, result == CUDA_SUCCESS);
-  return result;
 }
 
 /* Managed memory may have no preferred location, or one that it can leave: it is charged where it is wanted. */

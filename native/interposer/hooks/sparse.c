@@ -20,41 +20,52 @@ static uint64_t handle_of(const CUarrayMapInfo *info) {
   return info->memOperationType == CU_MEM_OPERATION_TYPE_MAP ? info->memHandle.memHandle : 0;
 }
 
-/* The object that holds what is mapped into the array. An array that is not known was made before this process had its
- * grant: it is taken for one of the current context. */
-static uint64_t holder_of(uint64_t array, CUcontext context, uint64_t *freed) {
-  struct gs_mapping *known = gs_mapping_at(array, GS_LIVE, 0);
-  if (known)
-    return known->object;
+/* A mapping for an array, whose object holds what is mapped into it. Returns the mapping's number. */
+static uint64_t add_holder(uint64_t array, CUcontext context, uint64_t *freed) {
   uint64_t number = gs_object_add(GS_NO_DEVICE, 0, GS_IMPORT), call = gs_next_call();
   gs_mapping_announce(array, 1, number, call, context);
   gs_mapping_turn(gs_mapping_at(array, GS_ANNOUNCED, call), GS_LIVE, 0);
   gs_object_drop(number, freed);
-  return number;
+  return call;
 }
 
 bool gs_unbacked_room(void) {
   return gs_table_room(&gs_books()->objects, 1) && gs_table_room(&gs_books()->mappings, 1);
 }
 
-void gs_unbacked_made(uint64_t array, CUcontext context) {
-  uint64_t freed[GS_MAX_DEVICES] = {0};
+uint64_t gs_unbacked_made(uint64_t array, const struct gs_maker *maker) {
+  uint64_t freed[GS_MAX_DEVICES] = {0}, made = 0;
+  struct gs_mapping *each = NULL;
   gs_objects_lock();
-  holder_of(array, context, freed);
-  gs_mapping_at(array, GS_LIVE, 0)->context = context; /* a call that maps into it may have been faster */
+  while ((each = gs_table_same(&gs_books()->mappings, array, each)))
+    if (each->made > maker->number) { /* a call that maps into it was faster */
+      each->context = maker->context;
+      made = each->made;
+    }
+  if (!made)
+    made = add_holder(array, maker->context, freed);
   gs_objects_unlock(freed);
+  return made;
 }
 
+static void bind_once(uint64_t holder, uint64_t object) {
+  if (gs_object_find(object) && !gs_object_is_bound(holder, object))
+    gs_object_bind(holder, object, NULL);
+}
+
+/* An array that is not known is in the making, or was made before this process had its grant: it is taken for one of the
+ * current context. Two are known if the call that destroyed one has not returned. */
 static void hold(const CUarrayMapInfo *info) {
-  uint64_t freed[GS_MAX_DEVICES] = {0}, handle = handle_of(info);
+  uint64_t freed[GS_MAX_DEVICES] = {0}, handle = handle_of(info), array = array_of(info);
   CUcontext context = gs_owner_current();
   struct gs_handle *each = NULL;
   gs_objects_lock();
-  while (context && (each = gs_handle_next(handle, each))) {
-    uint64_t object = each->object, holder = holder_of(array_of(info), context, freed);
-    if (gs_object_find(object) && !gs_object_is_bound(holder, object))
-      gs_object_bind(holder, object, NULL);
-  }
+  if (context && gs_handle_next(handle, NULL) && !gs_mapping_at(array, GS_LIVE, 0))
+    add_holder(array, context, freed);
+  while (context && (each = gs_handle_next(handle, each)))
+    for (struct gs_mapping *into = NULL; (into = gs_table_same(&gs_books()->mappings, array, into));)
+      if (into->life.moment == GS_LIVE)
+        bind_once(into->object, each->object);
   gs_objects_unlock(freed);
 }
 

@@ -4,9 +4,9 @@
 
 #include "interposer/memory/uses.h"
 
-/* An array without memory: before it is made (false: out of memory), and then. */
+/* An array without memory: before it is made (false: out of memory), and then; returns the number of its mapping. */
 bool gs_unbacked_room(void);
-void gs_unbacked_made(uint64_t array, CUcontext context);
+uint64_t gs_unbacked_made(uint64_t array, const struct gs_maker *maker);
 
 struct gs_around_map_array {
   const CUarrayMapInfo *list;

@@ -65,9 +65,20 @@ static bool dies(const struct ended *ended, CUcontext context, int ordinal, uint
   return true;
 }
 
+/* A call is on its way that ends the record's object: it finds that there is nothing any more. False: there is none. */
+static bool call_stays(struct gs_living *living) {
+  if (living->life.moment != GS_LEAVING)
+    return false;
+  living->life.moment = GS_ENDING;
+  return true;
+}
+
 static bool allocation_dies(const void *record, void *with) {
-  const struct gs_allocation *allocation = record;
-  return dies(with, allocation->context, allocation->ordinal, allocation->bytes);
+  struct gs_allocation *allocation = (struct gs_allocation *)(uintptr_t)record;
+  if (!dies(with, allocation->context, allocation->ordinal, allocation->bytes))
+    return false;
+  allocation->context = NULL;
+  return !call_stays(&allocation->living);
 }
 
 static bool created_dies(const void *record, void *with) {
@@ -82,7 +93,11 @@ static bool taken_dies(const void *record, void *with) {
 
 /* Charged as code of their context. */
 static bool module_dies(const void *record, void *with) {
-  return dies(with, ((const struct gs_module *)record)->context, GS_NO_DEVICE, 0);
+  struct gs_module *module = (struct gs_module *)(uintptr_t)record;
+  if (!dies(with, module->context, GS_NO_DEVICE, 0))
+    return false;
+  module->context = NULL;
+  return !call_stays(&module->living);
 }
 
 static bool placed_dies(const void *record, void *with) {

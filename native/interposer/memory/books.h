@@ -24,26 +24,39 @@
  *   gone       the call has returned, but a call that began before it did still uses the key, and may have been
  *              honoured. It ends with the last such call.
  *
- * What has the same key lives one after the other, so a call that has ended something of a key, but not what it began with,
- * has ended the oldest in the books: that one is certainly gone, whichever it was.
+ * What has the same key lives one after the other, and a call that succeeds ends exactly one life: what was in the books when it
+ * began is certainly gone, and if there was nothing, the oldest of what came into them meanwhile.
  *
  * Bytes are given back when nothing holds the object any more and the driver has returned. A call that extends the life
  * of an object holds all to which its key may have referred at any time of the call; the charge is then too high at
  * worst, until what the call made ends. */
-enum gs_moment { GS_LIVE, GS_ANNOUNCED, GS_LEAVING, GS_GONE };
+enum gs_moment {
+  GS_LIVE,
+  GS_ANNOUNCED,
+  GS_LEAVING,
+  GS_GONE,
+  GS_ENDING /* no object, but a call on its way that ends what has the key (life.h) */
+};
 
 struct gs_life {
   uint64_t call; /* unless it is live: the number of the call that is on its way */
   enum gs_moment moment;
 };
 
-/* cuMemAlloc and its family, by address; arrays and mipmapped ones, by handle. */
-struct gs_allocation {
+/* How what is known by a key alone begins: life.h. */
+struct gs_living {
   uint64_t key;
   struct gs_life life;
+  uint64_t begun, made; /* numbers before and after the call that made it */
+};
+
+/* cuMemAlloc and its family, by address; arrays and mipmapped ones, by handle. */
+struct gs_allocation {
+  struct gs_living living;
   uint64_t bytes; /* charged */
   CUcontext context;
   int ordinal;
+  uint64_t mapping; /* of a buffer or an array of external memory, or a sparse one: gs_mapping.made; 0: none */
 };
 
 /* A context made by cuCtxCreate. */
@@ -55,9 +68,9 @@ struct gs_created {
   int ordinal;
 };
 
-/* A context whose handle the driver gave out again before the call that ended it returned. */
+/* The driver gave a context's handle out again, and a call that ended a context with it has not returned. */
 struct gs_replaced {
-  uint64_t number; /* gs_created */
+  uint64_t context;
 };
 
 /* ---- physical memory (memory/objects.c) ---- */
@@ -123,24 +136,21 @@ struct gs_used {
 /* ---- programs ---- */
 
 struct gs_module {
-  uint64_t module; /* CUmodule */
-  struct gs_life life;
-  uint64_t bytes; /* of its image, counted as the context's code */
+  struct gs_living living; /* CUmodule */
+  uint64_t bytes;          /* of its image, counted as the context's code */
   CUcontext context;
 };
 
 struct gs_library {
-  uint64_t library; /* CUlibrary */
-  struct gs_life life;
-  uint64_t number;     /* distinguishes libraries that had the same handle */
-  uint64_t code, data; /* bytes of its code and of its variables */
-  uint32_t parts;      /* number of parts in which its code is loaded; 0: not known yet */
+  struct gs_living living; /* CUlibrary */
+  uint64_t code, data;     /* bytes of its code and of its variables */
+  uint32_t parts;          /* number of parts in which its code is loaded; 0: not known yet */
 };
 
 /* A part of a library that is loaded in a context. */
 struct gs_placed {
   uint64_t key;     /* hash of library, part and context */
-  uint64_t library; /* its number */
+  uint64_t library; /* its number: living.made */
   uint64_t bytes;   /* charged for it */
   CUcontext context;
 };
@@ -268,10 +278,9 @@ struct gs_fading_line {
 
 /* What an executable graph needs on a device. */
 struct gs_graph {
-  uint64_t key; /* CUgraphExec << 4 | ordinal */
-  struct gs_life life;
-  uint64_t bytes;       /* upper bound of what a launch can allocate */
-  uint32_t collectives; /* number in the graph */
+  struct gs_living living; /* CUgraphExec << 4 | ordinal */
+  uint64_t bytes;          /* upper bound of what a launch can allocate */
+  uint32_t collectives;    /* number in the graph */
 };
 
 /* A node that was changed in an executable graph after instantiation. */

@@ -35,37 +35,50 @@ static void count_parts(uint64_t library) {
   gs_table_unlock(libraries);
 }
 
-/* Places one part: code, or else the variables. *placed: it was not there before. */
+/* A part of the library that is to be placed: code, or else the variables. False: it is there already, or there is no
+ * such library. With the lock held. */
+static bool is_missing(uint64_t library, bool code, uint64_t part, CUcontext context, struct gs_placed *fresh) {
+  const struct gs_table *placed = &gs_books()->placed;
+  const struct gs_library *known = gs_life_find(&gs_books()->libraries, library);
+  if (!known)
+    return false;
+  uint64_t number = known->living.made;
+  uint32_t parts = part != GS_LIBRARY_ALL && known->parts > 0 ? known->parts : 1;
+  *fresh = (struct gs_placed){.key = placed_key(number, code ? part : number, context),
+                              .library = number,
+                              .bytes = code ? (known->code + parts - 1) / parts : known->data,
+                              .context = gs_context_owner(context)};
+  return !gs_table_find(placed, fresh->key) &&
+         !(code && gs_table_find(placed, placed_key(number, GS_LIBRARY_ALL, context)));
+}
+
+/* *was: it was not there before. The bytes are taken first: the library may be unloaded meanwhile, which gives back what it
+ * finds in the books. */
 static CUresult place_one(uint64_t library, bool code, uint64_t part, CUcontext context, int ordinal,
-                          struct gs_brought *brought, bool *placed) {
+                          struct gs_brought *brought, bool *was) {
   struct gs_books *books = gs_books();
-  struct gs_placed fresh = {.context = gs_context_owner(context)};
-  *placed = false;
+  struct gs_placed fresh, still;
+  *was = false;
   if (!gs_table_room(&books->placed, 1))
     return CUDA_ERROR_OUT_OF_MEMORY;
   if (code)
     count_parts(library);
   gs_table_lock(&books->libraries);
-  struct gs_library *known = gs_life_find(&books->libraries, library);
-  uint64_t number = known ? known->number : 0;
-  fresh.key = placed_key(number, code ? part : number, context);
-  fresh.library = number;
-  bool there = !known || gs_table_find(&books->placed, fresh.key) ||
-               (code && gs_table_find(&books->placed, placed_key(number, GS_LIBRARY_ALL, context)));
-  if (!there) {
-    uint32_t parts = part != GS_LIBRARY_ALL && known->parts > 0 ? known->parts : 1;
-    fresh.bytes = code ? (known->code + parts - 1) / parts : known->data;
-    gs_table_add(&books->placed, &fresh);
-  }
+  bool missing = is_missing(library, code, part, context, &fresh);
   gs_table_unlock(&books->libraries);
-  if (there)
-    return CUDA_SUCCESS;
-  brought->number = number;
-  CUresult result = gs_code_take(context, ordinal, fresh.bytes);
-  *placed = result == CUDA_SUCCESS;
-  if (result != CUDA_SUCCESS)
-    gs_table_take(&books->placed, fresh.key, &fresh);
-  return result;
+  CUresult result = missing ? gs_code_take(context, ordinal, fresh.bytes) : CUDA_SUCCESS;
+  if (!missing || result != CUDA_SUCCESS)
+    return result;
+  gs_table_lock(&books->libraries);
+  missing = is_missing(library, code, part, context, &still) && still.key == fresh.key;
+  if (missing)
+    gs_table_add(&books->placed, &fresh);
+  gs_table_unlock(&books->libraries);
+  if (!missing)
+    gs_code_give(context, fresh.bytes);
+  brought->number = fresh.library;
+  *was = missing;
+  return CUDA_SUCCESS;
 }
 
 static void take_away(uint64_t number, uint64_t part, CUcontext context) {
@@ -128,7 +141,7 @@ void gs_library_kernel(CUkernel kernel, CUlibrary library) {
     return;
   gs_table_lock(kernels);
   const struct gs_library *of = gs_life_find(&gs_books()->libraries, (uintptr_t)library);
-  uint64_t number = of ? of->number : 0;
+  uint64_t number = of ? of->living.made : 0;
   while ((each = gs_table_same(kernels, (uintptr_t)kernel, each)) && each->number != number)
     ;
   if (!each)

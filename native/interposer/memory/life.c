@@ -44,22 +44,63 @@ void gs_maker_too_late(const struct gs_maker *maker) {
     gs_give_back(ordinal, bytes[ordinal]);
 }
 
-/* ---- what leaves ------------------------------------------------------------------------------------------------- */
+void gs_life_put(const struct gs_maker *maker, struct gs_table *table, void *record) {
+  struct gs_living *fresh = record;
+  gs_table_lock(table);
+  fresh->begun = maker->number;
+  fresh->made = gs_next_call();
+  gs_table_add(table, record);
+  gs_table_unlock(table);
+}
 
-/* Of those that leave, the one that began first. */
+/* ---- with the table's lock held ---------------------------------------------------------------------------------- */
+
+static bool is_in(const struct gs_living *one, enum gs_moment moment, uint64_t call) {
+  return one->life.moment == moment && (call == 0 || one->life.call == call);
+}
+
+/* One in the given moment; of the call, or 0: of any. */
 static struct gs_living *in_moment(const struct gs_table *table, uint64_t key, enum gs_moment moment, uint64_t call) {
-  struct gs_living *each = NULL, *oldest = NULL;
+  struct gs_living *each = NULL;
+  while ((each = gs_table_same(table, key, each)) && !is_in(each, moment, call))
+    ;
+  return each;
+}
+
+static bool turn_all(const struct gs_table *table, uint64_t key, struct gs_life from, struct gs_life to) {
+  struct gs_living *each = NULL;
+  bool any = false;
   while ((each = gs_table_same(table, key, each)))
-    if (each->life.moment == moment && (call == 0 || each->life.call == call) &&
-        (!oldest || each->life.call < oldest->life.call))
-      oldest = each;
-  return oldest;
+    if (is_in(each, from.moment, from.call)) {
+      each->life = to;
+      any = true;
+    }
+  return any;
 }
 
 void *gs_life_find(const struct gs_table *table, uint64_t key) {
-  struct gs_living *live = in_moment(table, key, GS_LIVE, 0);
-  return live ? live : in_moment(table, key, GS_LEAVING, 0);
+  struct gs_living *each = NULL, *newest = NULL;
+  while ((each = gs_table_same(table, key, each)))
+    if (each->life.moment == GS_LIVE && (!newest || each->made > newest->made))
+      newest = each;
+  return newest ? newest : in_moment(table, key, GS_LEAVING, 0);
 }
+
+/* Of several live ones at most one lives: one that was in the books before another was begun is gone. */
+static struct gs_living *outlived(const struct gs_table *table, uint64_t key, unsigned *count) {
+  struct gs_living *each = NULL, *oldest = NULL;
+  uint64_t last_begun = 0;
+  *count = 0;
+  while ((each = gs_table_same(table, key, each)))
+    if (each->life.moment == GS_LIVE) {
+      ++*count;
+      oldest = !oldest || each->made < oldest->made ? each : oldest;
+      last_begun = each->begun > last_begun ? each->begun : last_begun;
+    }
+  return oldest && oldest->made <= last_begun ? oldest : NULL;
+}
+
+/* ---- what leaves ------------------------------------------------------------------------------------------------- */
 
 bool gs_life_copy(struct gs_table *table, uint64_t key, void *record) {
   gs_table_lock(table);
@@ -70,55 +111,149 @@ bool gs_life_copy(struct gs_table *table, uint64_t key, void *record) {
   return found != NULL;
 }
 
-bool gs_life_leave(struct gs_table *table, uint64_t key, void *record) {
-  gs_table_lock(table);
-  struct gs_living *live = in_moment(table, key, GS_LIVE, 0);
-  if (live) {
-    live->life = (struct gs_life){.moment = GS_LEAVING, .call = gs_next_call()};
-    memcpy(record, live, table->record_bytes);
-  }
-  gs_table_unlock(table);
-  return live != NULL;
-}
-
-struct sought {
-  struct gs_table *table;
-  uint64_t key;
+/* Room for any record of a table with lives. */
+union any {
+  struct gs_living living;
+  struct gs_allocation allocation;
+  struct gs_module module;
+  struct gs_library library;
 };
 
-static bool is_known(void *with) {
-  const struct sought *sought = with;
-  gs_table_lock(sought->table);
-  bool known = gs_life_find(sought->table, sought->key) != NULL;
-  gs_table_unlock(sought->table);
-  return known;
+static void take(struct gs_table *table, struct gs_living *one, union any *record) {
+  memcpy(record, one, table->record_bytes);
+  gs_table_remove(table, one);
 }
 
-bool gs_life_left(struct gs_table *table, struct gs_making *making, bool left, bool ended, void *record, uint64_t key,
-                  bool (*is_alive)(uint64_t key)) {
-  const struct gs_living *copy = record;
+static void add_ending(struct gs_table *table, uint64_t key, uint64_t call) {
+  union any ending;
+  memset(&ending, 0, sizeof ending);
+  ending.living = (struct gs_living){.key = key, .life = {call, GS_ENDING}};
+  gs_table_add(table, &ending);
+}
+
+static void remove_ending(struct gs_table *table, uint64_t key, uint64_t call) {
+  struct gs_living *ending = in_moment(table, key, GS_ENDING, call);
+  if (ending)
+    gs_table_remove(table, ending);
+}
+
+struct beginning {
+  const struct gs_family *family;
+  struct gs_leaving *leaving;
+  void *record;
+};
+
+/* Begins, unless another call with the key is on its way. */
+static bool begin(void *with) {
+  const struct beginning *beginning = with;
+  struct gs_leaving *leaving = beginning->leaving;
+  struct gs_table *table = beginning->family->table;
+  uint64_t key = leaving->key;
   gs_table_lock(table);
-  struct gs_living *found = left ? in_moment(table, key, GS_LEAVING, copy->life.call) : NULL;
-  if (!ended) {
-    if (found)
-      found->life = (struct gs_life){.moment = GS_LIVE};
-    gs_table_unlock(table);
-    return false;
-  }
-  if (!found) {
-    gs_table_unlock(table);
-    struct sought sought = {table, key};
-    gs_making_wait(making, GS_NOT_MAKING, is_known, &sought);
-    bool other = is_alive && is_known(&sought) && is_alive(key);
-    gs_table_lock(table);
-    found = other ? NULL : in_moment(table, key, GS_LEAVING, 0); /* the oldest first: books.h */
-    if (!found && !other)
-      found = in_moment(table, key, GS_LIVE, 0);
-  }
-  if (found) {
-    memcpy(record, found, table->record_bytes);
-    gs_table_remove(table, found);
+  bool busy = in_moment(table, key, GS_LEAVING, 0) || in_moment(table, key, GS_ENDING, 0);
+  if (!busy) {
+    leaving->known = turn_all(table, key, (struct gs_life){0, GS_LIVE}, (struct gs_life){leaving->call, GS_LEAVING});
+    if (leaving->known)
+      memcpy(beginning->record, in_moment(table, key, GS_LEAVING, 0), table->record_bytes);
+    else if (gs_table_extend(table, 1))
+      add_ending(table, key, leaving->call);
   }
   gs_table_unlock(table);
-  return found != NULL;
+  return !busy;
+}
+
+/* The call that is on its way is lost: its thread was cancelled. What it was to end counts as live. */
+static void give_up(struct gs_table *table, uint64_t key) {
+  gs_table_lock(table);
+  turn_all(table, key, (struct gs_life){0, GS_LEAVING}, (struct gs_life){0, GS_LIVE});
+  remove_ending(table, key, 0);
+  gs_table_unlock(table);
+}
+
+bool gs_life_leave(const struct gs_family *family, struct gs_leaving *leaving, uint64_t key, void *record) {
+  struct beginning beginning = {family, leaving, record};
+  *leaving = (struct gs_leaving){.key = key};
+  if (!key)
+    return false;
+  leaving->call = gs_next_call();
+  leaving->contexts_ended = __atomic_load_n(&gs_books()->contexts_ended, __ATOMIC_SEQ_CST);
+  while (!gs_making_await(family->making, begin, &beginning))
+    give_up(family->table, key);
+  return leaving->known;
+}
+
+static bool never(void *with) {
+  (void)with;
+  return false;
+}
+
+/* Whether the only live record is that of what the call has ended. Without the lock. */
+static bool is_ours(const struct gs_family *family, const struct gs_leaving *leaving) {
+  if (family->is_alive)
+    return !family->is_alive(leaving->key);
+  return !leaving->known && gs_books()->contexts_ended == leaving->contexts_ended;
+}
+
+/* Nothing was left to end: the call has ended what another one was making, or what is not in the books. */
+static bool take_other(const struct gs_family *family, const struct gs_leaving *leaving, union any *record) {
+  struct gs_table *table = family->table;
+  struct gs_living *one;
+  unsigned count;
+  gs_table_lock(table);
+  uint64_t before = __atomic_load_n(&gs_books()->calls, __ATOMIC_SEQ_CST);
+  bool any = in_moment(table, leaving->key, GS_LIVE, 0);
+  gs_table_unlock(table);
+  bool ours = any && is_ours(family, leaving);
+  gs_table_lock(table);
+  one = outlived(table, leaving->key, &count);
+  if (!one && ours && (count == 1 || family->is_alive))
+    one = in_moment(table, leaving->key, GS_LIVE, 0);
+  bool taken = one && one->made <= before;
+  if (taken)
+    take(table, one, record);
+  gs_table_unlock(table);
+  return taken;
+}
+
+static void end_other(const struct gs_family *family, const struct gs_leaving *leaving,
+                      void (*gone)(const void *record, void *with), void *with) {
+  union any record;
+  bool more;
+  gs_making_wait(family->making, GS_NOT_MAKING, never, NULL);
+  do {
+    more = take_other(family, leaving, &record);
+    if (more)
+      gone(&record, with);
+  } while (more && family->is_alive);
+}
+
+void gs_life_left(const struct gs_family *family, const struct gs_leaving *leaving, bool ended,
+                  void (*gone)(const void *record, void *with), void *with) {
+  struct gs_table *table = family->table;
+  const struct gs_life mine = {leaving->call, GS_LEAVING};
+  struct gs_living *one;
+  union any record;
+  bool any = false;
+  if (!leaving->call)
+    return;
+  gs_table_lock(table);
+  if (!ended)
+    turn_all(table, leaving->key, mine, (struct gs_life){0, GS_LIVE});
+  while ((one = in_moment(table, leaving->key, GS_LEAVING, leaving->call))) {
+    take(table, one, &record);
+    gs_table_unlock(table);
+    gone(&record, with);
+    any = true;
+    gs_table_lock(table);
+  }
+  gs_table_unlock(table);
+  if (ended && !any)
+    end_other(family, leaving, gone, with);
+  if (!any) {
+    gs_table_lock(table);
+    remove_ending(table, leaving->key, leaving->call);
+    gs_table_unlock(table);
+  }
+  if (__builtin_expect(__atomic_load_n(&family->making->waiters, __ATOMIC_SEQ_CST) != 0, 0))
+    gs_making_wake(family->making);
 }

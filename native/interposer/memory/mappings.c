@@ -196,21 +196,16 @@ void gs_mappings_left(uint64_t from, uint64_t bytes, uint64_t call, bool ended) 
 
 /* ---- buffers and arrays of external memory ----------------------------------------------------------------------- */
 
-uint64_t gs_buffer_leaves(uint64_t address) {
-  uint64_t call = 0;
-  if (__atomic_load_n(&gs_books()->mappings.used, __ATOMIC_RELAXED) == 0)
-    return 0;
+void gs_buffer_gone(uint64_t address, uint64_t made) {
+  uint64_t freed[GS_MAX_DEVICES] = {0};
+  struct gs_mapping *each = NULL;
   gs_objects_lock();
-  struct gs_mapping *known = gs_mapping_at(address, GS_LIVE, 0);
-  if (known && known->context)
-    gs_mapping_turn(known, GS_LEAVING, call = gs_next_call());
-  gs_table_unlock(&gs_books()->objects);
-  return call;
-}
-
-void gs_buffer_left(uint64_t address, uint64_t call, bool ended) {
-  if (call)
-    gs_mappings_left(address, 1, call, ended);
+  while ((each = gs_table_same(&gs_books()->mappings, address, each)))
+    if (each->made == made && each->life.moment == GS_LIVE) {
+      change_one(each, &(struct change){.becomes = GS_GONE, .freed = freed});
+      each = NULL; /* others may have moved */
+    }
+  gs_objects_unlock(freed);
 }
 
 void gs_buffers_context_gone(CUcontext context) {

@@ -27,9 +27,8 @@ bool gs_mapping_known(void *address);
 uint64_t gs_mappings_leave(uint64_t from, uint64_t bytes);
 void gs_mappings_left(uint64_t from, uint64_t bytes, uint64_t call, bool ended);
 
-/* The same for a call that frees an address or an array; 0: it is no buffer or array of external memory. */
-uint64_t gs_buffer_leaves(uint64_t address);
-void gs_buffer_left(uint64_t address, uint64_t call, bool ended);
+/* A buffer or array of external memory has ended, which the call of this number had mapped. */
+void gs_buffer_gone(uint64_t address, uint64_t made);
 /* Those of a context end with it. */
 void gs_buffers_context_gone(CUcontext context);
 

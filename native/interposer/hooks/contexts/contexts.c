@@ -71,19 +71,24 @@ static bool created_here(CUcontext context, struct gs_ending *found) {
   return true;
 }
 
-static void created(CUcontext context, int ordinal, uint64_t bytes) {
-  static uint64_t numbers; /* under gone_lock */
+/* The driver has made a context, after the call of number `begun`. */
+static void created(CUcontext context, int ordinal, uint64_t bytes, uint64_t begun) {
+  struct gs_created fresh = {.context = (uintptr_t)context, .bytes = bytes, .holders = 1, .ordinal = ordinal};
   struct gs_ending before;
   gs_lock(&gs_process->gone_lock);
-  if (created_here(context, &before)) {
+  bool again = created_here(context, &before);
+  fresh.number = gs_next_call();
+  if (again)
+    gs_table_put(&gs_books()->replaced, &(struct gs_replaced){(uintptr_t)context});
+  if (again && before.number <= begun)
     context_gone(context, before.ordinal);
-    gs_table_put(&gs_books()->replaced, &(struct gs_replaced){before.number});
+  if (again && before.number > begun) { /* which of the two is the later one is not known: they become one */
+    gs_table_replace(&gs_books()->contexts, &fresh);
+    gs_give_back(before.ordinal, gs_process->limits->device[before.ordinal].context_bytes);
+  } else {
+    gs_table_put(&gs_books()->contexts, &fresh);
+    contexts_changed(1);
   }
-  gs_table_put(
-      &gs_books()->contexts,
-      &(struct gs_created){
-          .context = (uintptr_t)context, .bytes = bytes, .number = ++numbers, .holders = 1, .ordinal = ordinal});
-  contexts_changed(1);
   gs_unlock(&gs_process->gone_lock);
 }
 
@@ -118,10 +123,11 @@ CUresult gs_do_context_create(const struct gs_call *call, CUcontext *context, CU
     return flags_known(flags) && affinity_known(affinity, affinities, device)
                ? result
                : let_refuse(gs_call(call), context, result);
+  uint64_t number = gs_next_call();
   uint32_t begun = gs_making_begin(&gs_books()->contexts_made);
   result = gs_call(call);
   if (ordinal != GS_NO_DEVICE && result == CUDA_SUCCESS)
-    created(*context, ordinal, bytes);
+    created(*context, ordinal, bytes, number);
   gs_making_end(&gs_books()->contexts_made, begun);
   if (ordinal == GS_NO_DEVICE)
     return result;
@@ -164,18 +170,19 @@ static int32_t hold(const struct gs_ending *context, int32_t by) {
   return holders;
 }
 
-static bool is_created(void *context) {
+static bool is_still(void *with) {
+  const struct gs_ending *ending = with;
   struct gs_ending found;
-  return created_here(*(CUcontext *)context, &found);
+  return created_here(ending->context, &found) && found.number == ending->number;
 }
 
-/* Which context a call ended that was made for `ending`: another one if another call had ended that before, and the
- * driver gave its handle out again. False: it is out of the books already. With gone_lock. */
+/* Which context a call ended that was made for `ending`: another one if another call had ended that before, or if there was
+ * none, and the driver gave its handle out again. False: it is out of the books already. With gone_lock. */
 static bool ended_which(const struct gs_ending *ending, struct gs_ending *which) {
   struct gs_replaced replaced;
   if (created_here(ending->context, which) && which->number == ending->number)
     return true;
-  if (gs_table_take(&gs_books()->replaced, ending->number, &replaced))
+  if (gs_table_take(&gs_books()->replaced, (uintptr_t)ending->context, &replaced))
     return false;
   return created_here(ending->context, which);
 }
@@ -188,7 +195,7 @@ CUresult gs_do_context_end(const struct gs_call *call, CUcontext context, bool l
   CUresult result = gs_call(call);
   bool gone = result == CUDA_SUCCESS;
   if (gone)
-    gs_making_wait(&gs_books()->contexts_made, GS_NOT_MAKING, is_created, &context);
+    gs_making_wait(&gs_books()->contexts_made, GS_NOT_MAKING, is_still, &ending);
   gs_lock(&gs_process->gone_lock);
   bool known = gone ? ended_which(&ending, &now) : created_here(context, &now) && now.number == ending.number;
   bool lives = !gone || (known && !last && hold(&now, -1) > 0);

@@ -91,14 +91,34 @@ void gs_graph_announce(struct gs_maker *maker) {
   gs_maker_begin(maker, &gs_books()->graphs_made, NULL);
 }
 
+void gs_graph_gone(CUgraphExec graph, uint64_t call) {
+  struct gs_table *graphs = &gs_books()->graphs;
+  uint32_t gone = 0;
+  gs_table_lock(graphs);
+  for (uint32_t ordinal = 0; ordinal < gs_process->ndevices; ordinal++)
+    for (struct gs_graph *each = NULL; (each = gs_table_same(graphs, key_of(graph, (int)ordinal), each));)
+      if (each->living.made <= call) {
+        gs_table_remove(graphs, each);
+        each = NULL; /* others may have moved */
+        gone++;
+      }
+  gs_table_unlock(graphs);
+  __atomic_fetch_sub(&gs_process->graphs, gone, __ATOMIC_RELEASE);
+}
+
 void gs_graph_remember(const struct gs_maker *maker, CUgraphExec graph, const struct gs_graph_need *need) {
+  uint32_t count = 0;
+  if (graph)
+    gs_graph_gone(graph, maker->number);
   for (int ordinal = 0; ordinal < GS_MAX_DEVICES && graph; ordinal++)
-    if (need->devices >> ordinal & 1)
-      gs_table_put(&gs_books()->graphs, &(struct gs_graph){.key = key_of(graph, ordinal),
-                                                           .bytes = need->bytes[ordinal],
-                                                           .collectives = need->collectives[ordinal]});
-  if (!graph)
-    __atomic_fetch_sub(&gs_process->graphs, 1, __ATOMIC_RELEASE);
+    if (need->devices >> ordinal & 1) {
+      gs_life_put(maker, &gs_books()->graphs,
+                  &(struct gs_graph){.living.key = key_of(graph, ordinal),
+                                     .bytes = need->bytes[ordinal],
+                                     .collectives = need->collectives[ordinal]});
+      count++;
+    }
+  __atomic_fetch_add(&gs_process->graphs, count - 1, __ATOMIC_RELEASE); /* the announced one is over */
   gs_maker_end(maker);
 }
 
@@ -146,52 +166,9 @@ void gs_graph_recount(CUgraphExec graph, int ordinal, int64_t more) {
   if (known)
     known->collectives = (uint32_t)(known->collectives + more > 0 ? known->collectives + more : 0);
   else if (more > 0)
-    gs_table_add(graphs, &(struct gs_graph){.key = key_of(graph, ordinal), .collectives = (uint32_t)more});
+    gs_table_add(graphs, &(struct gs_graph){.living = {.key = key_of(graph, ordinal), .made = gs_next_call()},
+                                            .collectives = (uint32_t)more});
   gs_table_unlock(graphs);
-  if (!known && more > 0 && need.devices == 0)
+  if (!known && more > 0)
     __atomic_fetch_add(&gs_process->graphs, 1, __ATOMIC_RELEASE);
-}
-
-uint64_t gs_graph_leaves(CUgraphExec graph) {
-  struct gs_table *graphs = &gs_books()->graphs;
-  uint64_t call = gs_next_call();
-  gs_table_lock(graphs);
-  for (uint32_t ordinal = 0; ordinal < gs_process->ndevices; ordinal++) {
-    struct gs_graph *known = gs_life_find(graphs, key_of(graph, (int)ordinal));
-    if (known && known->life.moment == GS_LIVE)
-      known->life = (struct gs_life){.moment = GS_LEAVING, .call = call};
-  }
-  gs_table_unlock(graphs);
-  return call;
-}
-
-/* One that began to leave with the call; call 0: with any. */
-static struct gs_graph *left_by(uint64_t key, uint64_t call) {
-  struct gs_graph *each = NULL;
-  while ((each = gs_table_same(&gs_books()->graphs, key, each)) &&
-         !(each->life.moment == GS_LEAVING && (call == 0 || each->life.call == call)))
-    ;
-  return each;
-}
-
-void gs_graph_left(CUgraphExec graph, uint64_t call, bool ended) {
-  struct gs_table *graphs = &gs_books()->graphs;
-  bool known = false;
-  gs_table_lock(graphs);
-  for (uint32_t ordinal = 0; ordinal < gs_process->ndevices; ordinal++) {
-    uint64_t key = key_of(graph, (int)ordinal);
-    struct gs_graph *mine = left_by(key, call);
-    if (mine && !ended)
-      mine->life = (struct gs_life){.moment = GS_LIVE};
-    if (!mine && ended) /* the oldest first: books.h */
-      mine = left_by(key, 0);
-    if (!mine && ended)
-      mine = gs_life_find(graphs, key);
-    known = known || (mine && ended);
-    if (mine && ended)
-      gs_table_remove(graphs, mine);
-  }
-  gs_table_unlock(graphs);
-  if (known)
-    __atomic_fetch_sub(&gs_process->graphs, 1, __ATOMIC_RELEASE);
 }

@@ -26,9 +26,9 @@ void gs_graph_announce(struct gs_maker *maker);
 void gs_graph_remember(const struct gs_maker *maker, CUgraphExec graph, const struct gs_graph_need *need);
 /* Finds the need of an executable graph. */
 void gs_graph_find(CUgraphExec graph, struct gs_graph_need *need);
-/* Around the call that destroys an executable graph. The first returns the number of the call, for the second. */
-uint64_t gs_graph_leaves(CUgraphExec graph);
-void gs_graph_left(CUgraphExec graph, uint64_t call, bool ended);
+/* A call has destroyed the graph: what was in the books before that call (its number) is gone. An executable graph that
+ * needs nothing is not in the books, so what came into them since is not known to be gone; it holds no memory. */
+void gs_graph_gone(CUgraphExec graph, uint64_t call);
 /* Adds `more`, which may be negative, to the graph's number of collectives on a device. */
 void gs_graph_recount(CUgraphExec graph, int ordinal, int64_t more);
 /* Whether any executable graph needs something; in most processes none does. */

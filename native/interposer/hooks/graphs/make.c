@@ -48,15 +48,15 @@ CUresult gs_before_graph_ends(struct gs_around_graph_ends *around, CUgraphExec g
   around->graph = graph;
   if (around->changed.active && gs_graphs_known()) {
     gs_graph_find(graph, &around->need);
-    around->call = gs_graph_leaves(graph);
+    around->call = gs_next_call();
   }
   return result;
 }
 
 CUresult gs_after_graph_ends(struct gs_around_graph_ends *around, CUresult result) {
   gs_after_graph_changed(&around->changed, result);
-  if (around->need.devices)
-    gs_graph_left(around->graph, around->call, result == CUDA_SUCCESS);
+  if (around->need.devices && result == CUDA_SUCCESS)
+    gs_graph_gone(around->graph, around->call);
   if (around->changed.active && result == CUDA_SUCCESS)
     gs_graph_nodes_gone(around->graph);
   for (int ordinal = 0; ordinal < GS_MAX_DEVICES && result == CUDA_SUCCESS; ordinal++)
