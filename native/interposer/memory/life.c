@@ -137,6 +137,8 @@ static void remove_ending(struct gs_table *table, uint64_t key, uint64_t call) {
     gs_table_remove(table, ending);
 }
 
+static uint32_t contexts_ended(void) { return __atomic_load_n(&gs_books()->contexts_ended, __ATOMIC_SEQ_CST); }
+
 struct beginning {
   const struct gs_family *family;
   struct gs_leaving *leaving;
@@ -176,7 +178,7 @@ bool gs_life_leave(const struct gs_family *family, struct gs_leaving *leaving, u
   if (!key)
     return false;
   leaving->call = gs_next_call();
-  leaving->contexts_ended = __atomic_load_n(&gs_books()->contexts_ended, __ATOMIC_SEQ_CST);
+  leaving->contexts_ended = contexts_ended();
   while (!gs_making_await(family->making, begin, &beginning))
     give_up(family->table, key);
   return leaving->known;
@@ -191,7 +193,7 @@ static bool never(void *with) {
 static bool is_ours(const struct gs_family *family, const struct gs_leaving *leaving) {
   if (family->is_alive)
     return !family->is_alive(leaving->key);
-  return !leaving->known && gs_books()->contexts_ended == leaving->contexts_ended;
+  return !leaving->known && contexts_ended() == leaving->contexts_ended;
 }
 
 /* Nothing was left to end: the call has ended what another one was making, or what is not in the books. */
