@@ -64,8 +64,6 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
       queue->sampled_shared = shared;
     }
   }
-  if (careful && __atomic_load_n(&queue->clouded, __ATOMIC_RELAXED))
-    plan |= GS_PLAN_START;
   gs_meter_count(meter, now, 1 + queue->repeated);
   queue->repeated = 0;
   queue->end += (uint64_t)estimate;
@@ -98,6 +96,9 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   if (open->estimate >= mark || open->idle > 4 * mark ||
       (function->observed < GS_METER_TRUSTED && open->launches >= 1u << function->observed))
     plan |= GS_PLAN_MARK;
+  /* What else went into the stream may still be in front of it. */
+  if ((careful || (plan & GS_PLAN_MARK && open->launches == 1)) && __atomic_load_n(&queue->clouded, __ATOMIC_RELAXED))
+    plan |= GS_PLAN_START;
   return plan;
 }
 
@@ -279,7 +280,7 @@ static double segment_busy(struct gs_meter *meter, struct gs_queue *queue, const
     bool early = one_alone(mark) && gs_is_late(after(mark->expected, mark->recorded_by), lag);
     if (segment->launches == 1 && (early || late))
       gs_meter_surprise(meter, mark->recorded, maximum(since_first - total, total - since_first));
-    else if (late && !without_a_gap(mark, since_first, total, lag))
+    else if (late)
       gs_meter_surprise(meter, mark->recorded, GS_METER_CAREFUL_NS);
     /* Clocks are compared to a few microseconds: as much as was estimated is as it was estimated. */
     if (trusted && one_alone(mark) && since_first - total < GS_METER_PILE_NS && total - since_first < GS_METER_PILE_NS)
@@ -351,7 +352,8 @@ void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done
   queue->silent = lag > GS_METER_LAG_NS                  ? 0
                   : queue->silent < GS_METER_SILENT_MOST ? queue->silent + 1
                                                          : GS_METER_SILENT_MOST;
-  if (lag > GS_METER_LAG_NS)
+  /* Or it was done long before it was expected: then nothing was waiting. */
+  if (lag > GS_METER_LAG_NS || mark->expected > done + GS_METER_LATE_NS)
     believe(meter, queue, done);
 }
 

@@ -75,6 +75,7 @@ enum {
   GS_METER_CAREFUL_MARK_NS = 100000,
   GS_METER_DOUBT_NS = 250000000, /* after a pause in which nobody saw the stream idle, launches are checked this long */
   GS_METER_CHECK_NS = 1000000,   /* one in so many ns on average: it takes two marks */
+  GS_METER_RETURNS = 12,         /* kinds of late waits, by how late: GS_METER_LATE_NS, twice that ... */
   GS_METER_OVERDUE_NS = 200000,  /* work behind an overdue mark is said to take at least this much longer */
   GS_METER_HELD = 1,             /* this bit of a lease word: leased */
   GS_METER_RISK_SHARE = 8        /* this many launches of functions never observed fill the bound on work in flight */
@@ -179,6 +180,11 @@ struct gs_turn {
   uint32_t others;
 };
 
+/* Waits that returned late, ns: by how much in sum, and how much of it the device worked. */
+struct gs_returns {
+  double late, worked;
+};
+
 struct gs_meter {
   double busy;
   double inflight;
@@ -197,6 +203,7 @@ struct gs_meter {
   uint32_t pieces;
   /* The lengths of functions turned out to be uneven: until this time all that can be measured is. */
   uint64_t careful;
+  struct gs_returns returns[GS_METER_RETURNS];
   /* Used by unseen.c. */
   uint64_t doubted;   /* until this time, launches are chosen to be measured */
   uint64_t paced;     /* since when launches are counted, to know how long they are apart, */
@@ -301,6 +308,7 @@ bool gs_meter_check_before_sync(const struct gs_meter *meter, struct gs_queue *q
 struct gs_waited {
   uint64_t began, until; /* both 0: not known */
   uint32_t residents;    /* as of gs_meter_reap */
+  bool returned;         /* `until` is when it returned, which may be long after the work was done */
 };
 /* The program learned that everything in this stream is done. All marks of the queue have been reaped or lost. */
 void gs_meter_synced(struct gs_meter *meter, struct gs_queue *queue, uint64_t now, struct gs_waited waited);

@@ -21,6 +21,43 @@ static uint64_t believed_end(const struct gs_meter *meter, const struct gs_queue
   return meter->end > queue->end ? meter->end : queue->end;
 }
 
+enum { RETURNS_MOST = 16 }; /* older measurements are forgotten */
+
+/* Late waits are known by how late they were, in powers of two: what a thread waits for a processor is not what its
+ * kernels take. */
+static struct gs_returns *returns_of(struct gs_meter *meter, double late) {
+  uint32_t power = 63 - (uint32_t)__builtin_clzll((uint64_t)late / GS_METER_LATE_NS + 1);
+  return &meter->returns[power < GS_METER_RETURNS ? power : GS_METER_RETURNS - 1];
+}
+
+/* How much of the time by which a wait returned later than expected the device worked, as far as that was measured: the
+ * thread may have had no processor to return on. What is not known counts as work. */
+static double worked(struct gs_meter *meter, double late) {
+  const struct gs_returns *returns = returns_of(meter, late);
+  return late * (late + returns->worked) / (late + returns->late);
+}
+
+/* The wait returned, and a mark shows when the work was done. */
+static void learn_return(struct gs_meter *meter, const struct gs_queue *queue, struct gs_waited waited) {
+  const struct gs_mark *mark = &queue->ring[(queue->tail - 1) % GS_METER_RING];
+  struct gs_returns *returns;
+  double expected, late, shown;
+  if (!waited.returned || queue->open.launches > 0 || queue->tail == 0 || mark->start || waited.until <= waited.began)
+    return;
+  expected = mark->expected > waited.began ? (double)(mark->expected - waited.began) : 0;
+  late = (double)(waited.until - waited.began) - expected;
+  if (!gs_is_late(late + expected, expected))
+    return;
+  shown = queue->previous_done > waited.began ? (double)(queue->previous_done - waited.began) - expected : 0;
+  returns = returns_of(meter, late);
+  returns->late += late;
+  returns->worked += shown < 0 ? 0 : minimum(shown, late);
+  if (returns->late > RETURNS_MOST * late) {
+    returns->late /= 2;
+    returns->worked /= 2;
+  }
+}
+
 /* Adds what a wait has shown. Returns false if it lasted as long as expected, and so shows nothing. */
 static bool add_wait(struct gs_meter *meter, const struct gs_queue *queue, struct gs_waited waited) {
   uint64_t end = believed_end(meter, queue);
@@ -35,6 +72,8 @@ static bool add_wait(struct gs_meter *meter, const struct gs_queue *queue, struc
   gs_meter_surprise(meter, waited.until, GS_METER_CAREFUL_NS);
   if (__atomic_load_n(&queue->clouded, __ATOMIC_RELAXED))
     return false;
+  if (waited.returned && blocked > expected)
+    blocked = expected + worked(meter, blocked - expected);
   gs_timeline_add(meter, waited.began, waited.until, blocked, blocked / (double)(waited.until - waited.began));
   return true;
 }
@@ -73,13 +112,12 @@ void gs_meter_unready(struct gs_meter *meter, const struct gs_queue *queue, uint
 void gs_meter_synced(struct gs_meter *meter, struct gs_queue *queue, uint64_t now, struct gs_waited waited) {
   const struct gs_segment *open = &queue->open;
   uint64_t from = open->first > queue->previous_done ? open->first : queue->previous_done;
+  learn_return(meter, queue, waited);
   if (open->launches > 0 && queue->anchored && now > from) {
     double total = gs_segment_now(open), rest = 0;
     uint64_t to = now;
     if (waited.began < from)
       waited.began = from;
-    if (waited.until > now)
-      waited.until = now;
     if (waited.until > waited.began && queue->end > waited.began)
       rest = minimum((double)(queue->end - waited.began), total);
     if (add_wait(meter, queue, waited)) {

@@ -302,14 +302,14 @@ void gs_reap(struct gs_time_device *device) {
 /* The wait that this thread made has ended at `now`. Called with the lock held; marks that are done have been reaped. */
 static void wait_ended(struct gs_stream *stream, uint64_t now) {
   struct gs_time_device *device = stream->device;
+  bool returned = gs_wait.until >= now;
+  struct gs_waited waited = {gs_wait.began, returned ? now : gs_wait.until, gs_residents(device), returned};
   gs_repeat_absorb(stream);
   if (stream->newest >= gs_wait.number || gs_stream_awaits(stream)) {
     /* not all of its work came before the wait, but the wait has seen it busy */
-    gs_meter_seen_busy(
-        device->meter, &stream->queue,
-        (struct gs_waited){gs_wait.began, gs_wait.until < now ? gs_wait.until : now, gs_residents(device)});
+    gs_meter_seen_busy(device->meter, &stream->queue, waited);
   } else if (stream->queue.head == stream->queue.tail) {
-    gs_proven_idle(stream, now, (struct gs_waited){gs_wait.began, gs_wait.until, gs_residents(device)});
+    gs_proven_idle(stream, now, waited);
     /* another thread is still reading its marks, or the last one is not known to be done: that thread completes this */
   } else {
     stream->done_at = now;

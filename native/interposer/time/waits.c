@@ -71,7 +71,8 @@ void gs_wait_began(struct gs_stream *stream, uint64_t tick, uint64_t launches) {
   if (device->ticks.within > 0)
     gone = (gs_ticks_read() - tick) * (device->ticks.scale >> 10) >> 22;
   gs_biased_drop(&device->lock);
-  gs_wait = gone > 0 && gone < now ? (struct gs_wait){now - gone, now, number} : (struct gs_wait){.number = number};
+  gs_wait =
+      gone > 0 && gone < now ? (struct gs_wait){now - gone, UINT64_MAX, number} : (struct gs_wait){.number = number};
 }
 
 void gs_stream_seen_busy(struct gs_stream *stream) {
@@ -99,7 +100,8 @@ void gs_stream_was_busy(struct gs_stream *stream) {
     return;
   gs_biased_take(&device->lock);
   gs_repeat_absorb(stream);
-  gs_meter_seen_busy(device->meter, &stream->queue, (struct gs_waited){gs_wait.began, gs_now(), gs_residents(device)});
+  gs_meter_seen_busy(device->meter, &stream->queue,
+                     (struct gs_waited){gs_wait.began, gs_now(), gs_residents(device), true});
   gs_biased_drop(&device->lock);
 }
 

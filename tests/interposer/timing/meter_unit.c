@@ -220,19 +220,19 @@ static void sync_stream(int s) {
   uint64_t began = now;
   if (tail[s] > now)
     now = tail[s];
-  now += 5000; /* wake-up latency */
+  call(5000); /* the thread wakes up, or gets its processor back */
   if (!metered)
     return;
   reap();
   take_sample(s);
-  gs_meter_synced(&meter, &queues[s], now, (struct gs_waited){began, now, 1});
+  gs_meter_synced(&meter, &queues[s], now, (struct gs_waited){began, now, 1, true});
 }
 
 /* The program waits for the device without a call that the meter is told of: it looks at memory, say. */
 static void wait_unseen(int s) {
   if (tail[s] > now)
     now = tail[s];
-  now += 1000;
+  call(1000);
 }
 
 static void wait_for(int s, bool unseen) {
@@ -539,18 +539,18 @@ static void check_late_waits(void) {
   CHECK(since(&busy) == 200000000);
   /* What a wait has seen is left to the mark while there is one: it knows when the work was done, and the thread that
    * waits may come late. */
-  gs_meter_seen_busy(&meter, &queues[0], (struct gs_waited){began, now + 1000000000, 1});
+  gs_meter_seen_busy(&meter, &queues[0], (struct gs_waited){began, now + 1000000000, 1, true});
   CHECK(since(&busy) == 0);
   gs_meter_reap(&meter, &queues[0], now + 400000000, 1, 1);
   CHECK(since(&busy) > 99990000);
-  gs_meter_seen_busy(&meter, &queues[0], (struct gs_waited){began, now + 1000000000, 1});
+  gs_meter_seen_busy(&meter, &queues[0], (struct gs_waited){began, now + 1000000000, 1, true});
   CHECK(since(&busy) == 0);
   /* The stream was idle from the mark until the next launch. */
   gs_meter_launch(&meter, &queues[0], function, now + 700000000, 1);
-  gs_meter_seen_busy(&meter, &queues[0], (struct gs_waited){began, now + 1000000000, 1});
+  gs_meter_seen_busy(&meter, &queues[0], (struct gs_waited){began, now + 1000000000, 1, true});
   CHECK(since(&busy) == 0);
   /* Without a mark, what a wait has seen is all that is known of the launches before it. */
-  gs_meter_seen_busy(&meter, &queues[0], (struct gs_waited){now + 710000000, now + 1000000000, 1});
+  gs_meter_seen_busy(&meter, &queues[0], (struct gs_waited){now + 710000000, now + 1000000000, 1, true});
   CHECK(since(&busy) == 290000000);
 }
 

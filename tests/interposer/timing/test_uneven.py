@@ -51,6 +51,16 @@ def test_model_of_rare_long_kernels_behind_our_back(short: int, count: int, long
     assert abs(metered / truth - 1) <= 0.05
 
 
+@pytest.mark.parametrize("us", [5, 10, 20, 100])
+def test_model_of_even_kernels_behind_our_back(us: int) -> None:
+    """Each is waited for in such a way, and the thread is often preempted: that is no time of the device."""
+    command = [built.program("meter_unit"), f"rareunseenstarved:20:{us * US}", str(us * US), "20000"]
+    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    truth, metered, _, _ = map(int, out.split())
+    print(f"error {metered / truth - 1:+.2%}")
+    assert abs(metered / truth - 1) <= 0.05
+
+
 @pytest.mark.parametrize("seed", range(1, 9))
 @pytest.mark.parametrize(("us", "streams"), [(20, 1), (20, 3), (100, 3)])
 def test_model_of_random_programs_behind_our_back(seed: int, us: int, streams: int) -> None:
