@@ -313,10 +313,13 @@ static void believe(struct gs_meter *meter, struct gs_queue *queue, uint64_t don
   if (last->launches == 0 && queue->head != queue->tail)
     last = &queue->ring[(queue->head - 1) % GS_METER_RING].segment;
   queue->end = done + (uint64_t)queue->inflight;
-  if (meter->inflight < 1)
-    meter->end = done;
   if (last->launches > 0 && queue->end < last->first + (uint64_t)last->estimate)
     queue->end = last->first + (uint64_t)last->estimate;
+  uint64_t all = done + (uint64_t)meter->inflight;
+  if (all < queue->end)
+    all = queue->end;
+  if (all < meter->end)
+    meter->end = all;
 }
 
 void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done, uint32_t lease, uint32_t residents) {
