@@ -112,7 +112,7 @@ static int claim(const struct gs_pages *pages, uint32_t slot, uint32_t device, u
         rc = -ENOMEM;
     }
   }
-  __atomic_store_n(&own->memory_pending, 0, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&own->memory_pending, 0, __ATOMIC_RELEASE); /* after what was added */
   errno = saved;
   return rc;
 }

@@ -115,10 +115,10 @@ static bool apply(struct change change, int ordinal) {
 
 /* What is to be settled. */
 struct settling {
-  uint64_t need;  /* of a call that has returned */
-  bool call;      /* there is one */
-  bool gone;      /* a context has ended: see gs_pools_settle */
-  uint64_t *grew; /* or NULL */
+  bool gone; /* a context has ended: see gs_pools_settle */
+  bool call; /* a call has ended: see gs_pool_call_ended */
+  uint64_t need, handle;
+  uint64_t *grew;
 };
 
 /* With the device's pool lock, which keeps the figure and the charge consistent. */
@@ -126,7 +126,9 @@ static bool settle(uint64_t number, struct settling what) {
   struct gs_pool before;
   struct change change = {0, 0, 0, 0};
   uint64_t reserved = 0;
-  bool may = askable(number, &before), known = may && ask_reserved(&before, &reserved);
+  bool may = what.handle || askable(number, &before);
+  bool known = what.handle ? ask_pool(what.handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved)
+                           : may && ask_reserved(&before, &reserved);
   gs_pools_lock();
   struct gs_pool *pool = gs_pool_of(number);
   int ordinal = pool ? pool->ordinal : GS_NO_DEVICE;
@@ -139,14 +141,14 @@ static bool settle(uint64_t number, struct settling what) {
       change = follow(pool, reserved);
     else
       move(pool, pool->coming, &change);
-    if (what.grew)
+    if (what.call)
       *what.grew = pool->grown;
   }
   gs_pools_unlock();
   return apply(change, ordinal);
 }
 
-static void settle_only(uint64_t number) { settle(number, (struct settling){0, false, false, NULL}); }
+static void settle_only(uint64_t number) { settle(number, (struct settling){0}); }
 
 void gs_pool_settle(uint64_t number, int ordinal) {
   gs_lock(&gs_process->pool_lock[ordinal]);
@@ -154,10 +156,10 @@ void gs_pool_settle(uint64_t number, int ordinal) {
   gs_unlock(&gs_process->pool_lock[ordinal]);
 }
 
-bool gs_pool_call_ended(uint64_t number, int ordinal, uint64_t need, uint64_t *grew) {
+bool gs_pool_call_ended(uint64_t number, int ordinal, uint64_t handle, uint64_t need, uint64_t *grew) {
   *grew = 0;
   gs_lock(&gs_process->pool_lock[ordinal]);
-  bool fits = settle(number, (struct settling){need, true, false, grew});
+  bool fits = settle(number, (struct settling){.call = true, .need = need, .handle = handle, .grew = grew});
   gs_unlock(&gs_process->pool_lock[ordinal]);
   return fits;
 }
@@ -278,7 +280,7 @@ static void settle_one(uint64_t number, int ordinal) {
 
 static void settle_gone(uint64_t number, int ordinal) {
   (void)ordinal;
-  settle(number, (struct settling){0, false, true, NULL});
+  settle(number, (struct settling){.gone = true});
 }
 
 static void trim(uint64_t number, int ordinal) {

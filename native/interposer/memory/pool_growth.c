@@ -6,7 +6,7 @@
 #include "interposer/time/streams.h"
 
 /* The call goes to the driver. coming: what it may add and was not announced; reserved: what was reserved for it. */
-static void go(const struct gs_growth *growth, uint64_t coming, uint64_t reserved) {
+static void go(struct gs_growth *growth, uint64_t coming, uint64_t reserved) {
   gs_pools_lock();
   struct gs_pool *pool = gs_pool_of(growth->pool);
   if (pool) {
@@ -14,18 +14,21 @@ static void go(const struct gs_growth *growth, uint64_t coming, uint64_t reserve
     pool->growing += reserved;
     pool->bytes += reserved;
     pool->busy++;
+    if (coming)
+      pool->grown = 0;
+    growth->handle = gs_pool_askable(pool) ? pool->handle : 0;
   }
   gs_pools_unlock();
 }
 
-static bool reserve(const struct gs_growth *growth, uint64_t coming, uint64_t bytes) {
+static bool reserve(struct gs_growth *growth, uint64_t coming, uint64_t bytes) {
   bool fits = gs_reserve_growth(growth->ordinal, bytes) == 0;
   if (fits)
     go(growth, coming, bytes);
   return fits;
 }
 
-static bool reserve_now(const struct gs_growth *growth, uint64_t coming, uint64_t bytes) {
+static bool reserve_now(struct gs_growth *growth, uint64_t coming, uint64_t bytes) {
   bool fits = gs_grow_now(growth->ordinal, bytes, false) == 0;
   if (fits)
     go(growth, coming, bytes);
@@ -111,9 +114,9 @@ static enum gs_room room_within(const struct gs_growth *growth, uint64_t bytes, 
 static bool begin_pool(struct gs_growth *growth, uint64_t bytes, CUstream stream) {
   uint64_t fine = gs_round_up(bytes, GS_POOL_GRAIN), most;
   growth->need = gs_round_up(bytes, GS_POOL_STEP);
-  most = announce(growth);
-  if (reserve_now(growth, 0, most))
+  if (reserve_now(growth, growth->need, growth->need))
     return true;
+  most = announce(growth);
   enum gs_room room = room_within(growth, bytes, stream);
   if (room == GS_ROOM) {
     go(growth, 0, 0);
@@ -155,5 +158,5 @@ bool gs_growth_make_room(uint64_t pool, int ordinal, uint64_t bytes, CUstream st
 }
 
 bool gs_growth_end(struct gs_growth *growth) {
-  return gs_pool_call_ended(growth->pool, growth->ordinal, growth->need, &growth->grew);
+  return gs_pool_call_ended(growth->pool, growth->ordinal, growth->handle, growth->need, &growth->grew);
 }

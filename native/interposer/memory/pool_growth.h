@@ -9,12 +9,13 @@
 struct gs_growth {
   uint64_t pool;
   int ordinal;
-  uint64_t need; /* the most that the pool can grow by during the call, even if it gives memory back meanwhile */
-  uint64_t grew; /* set by gs_growth_end: the part of the pool's growth that this call caused */
+  uint64_t need;   /* the most that the pool can grow by during the call, even if it gives memory back meanwhile */
+  uint64_t grew;   /* set by gs_growth_end: the part of the pool's growth that this call caused */
+  uint64_t handle; /* of a pool that is not destroyed before the call has ended; or 0 */
 };
 
-/* To be called before a call that allocates bytes from the pool; for a pool of the driver, one at a time on a device.
- * False: it does not fit. */
+/* To be called before a call that allocates bytes from the pool; for a pool of the driver with the device's alloc_lock,
+ * until gs_growth_end. False: it does not fit. */
 bool gs_growth_begin(struct gs_growth *growth, uint64_t pool, int ordinal, uint64_t bytes, CUstream stream);
 
 /* To be called, with no lock held, after bytes of the pool did not fit. Completes queued frees of the stream and gives
