@@ -19,6 +19,7 @@ class Held:
     blocks: int = 1
     pools: int = 1
     streams: int = 1
+    pending: int = 0  # frees in a stream that does not come to them; calls that wait for all streams are left out
 
 
 def added(grant: Grant, how: str, held: Held) -> dict[str, tuple[float, float]]:

@@ -1,5 +1,6 @@
 /* The cost of waits, queries and allocations through the interposer, by what the program has:
- * memorycost DRIVER how ALLOCATIONS BLOCKS POOLS STREAMS. Each call is made through the function the program is linked
+ * memorycost DRIVER how ALLOCATIONS BLOCKS POOLS STREAMS PENDING. The blocks are spread over the pools; PENDING
+ * allocations are freed in a stream that does not come to it. Each call is made through the function the program is linked
  * with and directly into DRIVER, the library that the interposer forwards to, in turns, in one thread and on the same
  * objects. how: `time` in nanoseconds, the medians of batches; `steps` in instructions, the least of some calls, counted
  * by single-stepping the processor, which no other program can disturb. Prints one JSON line. */
@@ -11,6 +12,7 @@
 #include "program.h"
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *, CUdevice);
+CUresult cuMemHostAlloc(void **, size_t, unsigned int);
 CUresult cuStreamQuery(CUstream);
 CUresult cuEventQuery(CUevent);
 CUresult cuMemFree_v2(CUdeviceptr);
@@ -61,6 +63,11 @@ static void make(int which, int whose, int i) {
     exit(1);
   }
 }
+
+static uint32_t *gate; /* of the stream with pending frees; or NULL */
+
+/* These wait for all streams. */
+static bool blocks(int which) { return gate && (which == CONTEXT_WAIT || which == ALLOC || which == FREE); }
 
 static bool allocates(int which) { return which == ALLOC || which == ALLOC_ASYNC; }
 static bool frees(int which) { return which == FREE || which == FREE_ASYNC; }
@@ -166,9 +173,24 @@ static void find(const char *driver) {
   memcpy(&api[1], found, sizeof found);
 }
 
+static void pend(int frees) {
+  CUstream blocked;
+  CUdeviceptr at;
+  void *host;
+  OK(cuStreamCreate(&blocked, 1));
+  OK(cuMemHostAlloc(&host, sizeof *gate, 2 /* mapped */));
+  gate = host;
+  *gate = 0;
+  OK(cuStreamWaitValue32_v2(blocked, (CUdeviceptr)(uintptr_t)gate, 1, 0 /* at least */));
+  for (int i = 0; i < frees; i++) {
+    OK(cuMemAlloc_v2(&at, SMALL));
+    OK(cuMemFreeAsync(at, blocked));
+  }
+}
+
 static void have(int allocations, int blocks, int pools, int all_streams) {
   uint64_t never = UINT64_MAX;
-  CUmemoryPool pool;
+  CUmemoryPool pool = NULL, *all = calloc((size_t)pools + 1, sizeof *all);
   CUdeviceptr ignored;
   for (int i = 0; i < all_streams; i++)
     OK(cuStreamCreate(&stream, 1));
@@ -181,15 +203,17 @@ static void have(int allocations, int blocks, int pools, int all_streams) {
       OK(cuMemPoolCreate(&pool, &wanted));
     OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &never));
     OK(cuMemAllocFromPoolAsync(&ignored, SMALL, pool, stream));
+    all[i] = pool;
   }
   for (int i = 0; i < allocations; i++)
     OK(cuMemAlloc_v2(&ignored, SMALL));
   for (int i = 0; i < blocks; i++)
-    OK(cuMemAllocAsync(&ignored, SMALL, stream));
+    OK(cuMemAllocFromPoolAsync(&ignored, SMALL, all[i % pools], stream));
+  free(all);
 }
 
 int main(int argc, char **argv) {
-  if (argc < 7)
+  if (argc < 8)
     return 2;
   bool steps = strcmp(argv[2], "steps") == 0;
   find(argv[1]);
@@ -197,6 +221,8 @@ int main(int argc, char **argv) {
   OK(cuDevicePrimaryCtxRetain(&context, 0));
   OK(cuCtxSetCurrent(context));
   have(atoi(argv[3]), atoi(argv[4]), atoi(argv[5]), atoi(argv[6]));
+  if (atoi(argv[7]) > 0)
+    pend(atoi(argv[7]));
   OK(cuEventCreate(&event, 2 /* without timing */));
   OK(cuEventRecord(event, stream));
   OK(cuStreamSynchronize(stream));
@@ -204,15 +230,23 @@ int main(int argc, char **argv) {
   sigaction(SIGTRAP, &action, NULL);
   for (int i = 0; !steps && i < BATCHES; i++)
     for (int which = 0; which < CALLS; which++) {
+      if (blocks(which))
+        continue;
       costs[which][i & 1][i] = batch(which, i & 1);
       costs[which][~i & 1][i] = batch(which, ~i & 1);
     }
+  bool first = true;
   for (int which = 0; which < CALLS; which++) {
     double cost[2];
+    if (blocks(which))
+      continue;
     for (int whose = 0; whose < 2; whose++)
       cost[whose] = steps ? counted(which, whose) : timed(which, whose);
-    printf("%s\"%s\": [%.1f, %.1f]", which ? ", " : "{", names[which], cost[0], cost[1]);
+    printf("%s\"%s\": [%.1f, %.1f]", first ? "{" : ", ", names[which], cost[0], cost[1]);
+    first = false;
   }
   printf("}\n");
+  if (gate)
+    *gate = 1;
   return 0;
 }
