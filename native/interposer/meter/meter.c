@@ -92,7 +92,8 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   if (queue->check)
     plan |= GS_PLAN_MARK;
   queue->check = false;
-  gs_meter_unchosen(meter, queue, now, 1);
+  if (now < meter->doubted)
+    gs_meter_unchosen(meter, queue, now, 1);
   if (open->estimate >= mark || open->idle > 4 * mark ||
       (function->observed < GS_METER_TRUSTED && open->launches >= 1u << function->observed))
     plan |= GS_PLAN_MARK;

@@ -2,7 +2,7 @@
  *   mixed SEED PTX MS GAPS [WITHOUT...]
  * 1 to 4 threads in 1 or 2 contexts, each with streams and graphs of its own, launch kernels whose lengths have a heavy
  * tail (10 us to 20 ms) alone, in bursts and in graphs that were captured or built by hand, leave captures open, and
- * wait in every way or not at all. GAPS 1: and do nothing for a while. WITHOUT: "graphs", "captures", "threads",
+ * wait in every way or not at all, for streams of other threads too. GAPS 1: and do nothing for a while. WITHOUT: "graphs", "captures", "threads",
  * "streams", "polls". Prints one JSON line when it starts and one when all is done. */
 #include <math.h>
 
@@ -37,6 +37,7 @@ struct worker {
 static struct place places[CONTEXTS];
 static struct worker workers[THREADS];
 static uint64_t until;
+static int threads;
 static bool gaps, no_graphs, no_captures, no_streams, no_polls;
 
 static double chance(struct worker *w) { /* 0..1 */
@@ -46,9 +47,17 @@ static double chance(struct worker *w) { /* 0..1 */
 
 static int one_of(struct worker *w, int n) { return (int)(chance(w) * n); }
 
-static CUstream any_stream(struct worker *w) {
+static CUstream stream_of(struct worker *w, const struct worker *owner) {
   int which = one_of(w, STREAMS);
-  return w->stream[no_streams ? 1 : which];
+  return owner->stream[no_streams ? 1 : which];
+}
+
+static CUstream any_stream(struct worker *w) { return stream_of(w, w); }
+
+/* Of any thread in the same context. */
+static CUstream shared_stream(struct worker *w) {
+  const struct worker *owner = &workers[one_of(w, threads)];
+  return stream_of(w, owner->place == w->place ? owner : w);
 }
 
 static uint64_t length(struct worker *w) { /* ns: a Pareto distribution */
@@ -150,14 +159,14 @@ static void step(struct worker *w) {
       OK(cuGraphLaunch(graph, stream));
   } else if (what == 3) {
     for (int i = 0, n = 1 + one_of(w, 16); i < n; i++)
-      launch(w, any_stream(w));
+      launch(w, shared_stream(w));
   } else {
     launch(w, stream);
   }
   if (!no_captures && (w->open > 0 || one_of(w, 50) == 0))
     capture(w);
   if (one_of(w, 3) == 0)
-    await(w, stream);
+    await(w, one_of(w, 2) ? stream : shared_stream(w));
   if (gaps && one_of(w, 4) == 0)
     usleep((useconds_t)(length(w) / 1000 * 5));
 }
@@ -197,7 +206,7 @@ static void make_place(struct place *place, const char *ptx_path, bool first) {
 
 int main(int argc, char **argv) {
   struct worker main_worker = {0};
-  int threads, contexts;
+  int contexts;
   if (argc < 5)
     return 2;
   main_worker.seed = strtoull(argv[1], NULL, 10) * 0x9e3779b97f4a7c15u + 1;

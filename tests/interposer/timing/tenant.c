@@ -119,7 +119,8 @@ static void *beside(void *argument) {
   return argument;
 }
 
-static void capture(int mode, int n, uint64_t ns) {
+/* told: begins to capture when there is a line on stdin, and says when it has. */
+static void capture(int mode, int n, uint64_t ns, bool told) {
   CUgraph graph;
   CUgraphExec executable;
   pthread_t thread;
@@ -128,6 +129,12 @@ static void capture(int mode, int n, uint64_t ns) {
     spin(0, ns, streams[0]);
   pthread_create(&thread, NULL, beside, NULL);
   while (!capturing) {
+  }
+  if (told) {
+    printf("{\"runs\": true}\n");
+    fflush(stdout);
+    if (read(0, &(char){0}, 1) != 1)
+      exit(2);
   }
   for (int round = 0; round < 20; round++) {
     OK(cuStreamBeginCapture_v2(streams[0], mode));
@@ -141,6 +148,10 @@ static void capture(int mode, int n, uint64_t ns) {
     }
   }
   captured = 1;
+  if (told) {
+    printf("{\"nodes\": %zu}\n", nodes);
+    fflush(stdout);
+  }
   pthread_join(thread, NULL);
   OK(cuGraphInstantiateWithFlags(&executable, graph, 0));
   truth = 0;
@@ -277,7 +288,7 @@ int main(int argc, char **argv) {
   else if (!strcmp(mode, "crowd"))
     crowd(atoi(argv[3]), strtoull(argv[4], NULL, 10));
   else if (!strcmp(mode, "capture"))
-    capture(atoi(argv[3]), atoi(argv[4]), strtoull(argv[5], NULL, 10));
+    capture(atoi(argv[3]), atoi(argv[4]), strtoull(argv[5], NULL, 10), argc > 6);
   else if (!strcmp(mode, "stress"))
     stress();
   else if (!strcmp(mode, "cancelled"))

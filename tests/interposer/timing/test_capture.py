@@ -3,41 +3,41 @@
 from collections.abc import Callable
 
 import pytest
-from handmade import MS, Grant, Simulator, Tenant
+from handmade import Grant, Simulator, Tenant
 from waiting import until
-
-pytestmark = pytest.mark.timing
 
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
 
 
-@pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED], ids=["global", "thread_local", "relaxed"])
+MODES = pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED], ids=["global", "thread_local", "relaxed"])
+
+
+@MODES
 def test_capture(grant: Grant, sim: Simulator, run_tenant: Callable[..., Tenant], mode: int) -> None:
     grant.lease()
     tenant = run_tenant(grant, sim, "capture", mode, 40, 20_000)
-    result = tenant.line()
-    assert result["nodes"] == 40, "no event of ours became a node"
-    slot = grant.slot()
-    busy = sim.busy_ns(tenant.pid)
-    assert slot.busy_ns == pytest.approx(busy, rel=0.1)
+    assert tenant.line()["nodes"] == 40, "no event of ours became a node"
     tenant.end()
 
 
 def test_a_captured_launch_needs_no_lease(grant: Grant, sim: Simulator, run_tenant: Callable[..., Tenant]) -> None:
     """The lease is revoked during captures: the other stream and graph launches wait, but never a capture."""
     grant.lease()
-    tenant = run_tenant(grant, sim, "capture", RELAXED, 40, 20_000)
+    tenant = run_tenant(grant, sim, "capture", RELAXED, 40, 20_000, "told")
     slot = grant.slot()
-    until(lambda: slot.launches > 20, "work beside the capture runs")
+    tenant.line()
     grant.revoke()
-    until(lambda: grant.gated(tenant.pid) > 0 and slot.drained == grant.lease_word(), "the gate closed")
+    until(lambda: grant.gated(tenant.pid) == 1 and slot.drained == grant.lease_word(), "the gate closed")
+    tenant.tell("")
+    assert tenant.line()["nodes"] == 40
+    assert grant.gated(tenant.pid) == 1
     grant.lease()
     assert tenant.line()["nodes"] == 40
-    assert slot.busy_ns > 10 * MS
+    assert slot.launches > 50
     tenant.end()
 
 
-@pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED], ids=["global", "thread_local", "relaxed"])
+@MODES
 @pytest.mark.parametrize("what", ["spread", "watch", "watchrelaxed", "tograph", "mistakes"])
 def test_every_call_answers_as_the_driver_alone(
     grant: Grant, sim: Simulator, run: Callable[..., Tenant], what: str, mode: int
@@ -53,10 +53,24 @@ def test_every_call_answers_as_the_driver_alone(
     print(result["said"])
     assert len(result["said"]) > 1
     assert result["said"] == expected["said"]
-    slot, busy = grant.slot(), sim.busy_ns(tenant.pid)
-    assert busy == sim.busy_ns(bare.pid)
-    assert slot.busy_ns == pytest.approx(busy, rel=0.15)
-    assert slot.inflight == 0
+    assert sim.busy_ns(tenant.pid) == sim.busy_ns(bare.pid)
+    until(lambda: grant.slot().inflight == 0, "all is proven done")
+    tenant.end()
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("what", ["spread", "watch", "tograph", "mistakes", "capture"])
+def test_work_beside_captures_is_metered(
+    grant: Grant, sim: Simulator, run: Callable[..., Tenant], run_tenant: Callable[..., Tenant], what: str
+) -> None:
+    """Bursts of a few kernels of 20 us: the host's view of the time counts, so this needs a quiet machine."""
+    grant.lease()
+    if what == "capture":
+        tenant = run_tenant(grant, sim, "capture", GLOBAL, 40, 20_000)
+    else:
+        tenant = run("captures", grant, sim, what, GLOBAL)
+    tenant.line()
+    assert grant.slot().busy_ns == pytest.approx(sim.busy_ns(tenant.pid), rel=0.15)
     tenant.end()
 
 
@@ -70,6 +84,7 @@ def test_a_watchdog_that_breaks_a_capture_breaks_it_without_us_too(
     assert answers[THREAD_LOCAL][-1] == 0
 
 
+@pytest.mark.timing
 def test_an_updated_graph_is_metered_by_its_new_length(
     grant: Grant, sim: Simulator, run: Callable[..., Tenant]
 ) -> None:

@@ -9,7 +9,19 @@ from metered import judge, windows
 pytestmark = pytest.mark.timing
 
 US = 1000
-WAYS = ["stream", "query", "context", "event", "eventquery", "shared", "sharedquery", "legacy", "beside", "order"]
+WAYS = [
+    "stream",
+    "query",
+    "context",
+    "event",
+    "eventquery",
+    "shared",
+    "sharedquery",
+    "legacy",
+    "beside",
+    "order",
+    "launchers",
+]
 """What the threads do, or where the work goes: tests/interposer/timing/races.c."""
 KERNELS = {
     "even": (5000 * US, 5000 * US, 2000),
@@ -33,9 +45,9 @@ def test_launches_during_waits(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.parametrize("way", [*WAYS, "launchers"])
+@pytest.mark.parametrize("kernels", ["even", "gaps"])
+@pytest.mark.parametrize("way", WAYS)
 def test_launches_during_waits_of_every_kind(
     grant: Grant, sim: Simulator, run: Callable[..., Tenant], way: str, kernels: str
 ) -> None:
-    race(grant, sim, run, way, kernels, 3)
+    race(grant, sim, run, way, kernels, 2)
