@@ -13,6 +13,8 @@ DEMAND = 0.15
 """An evasion that takes less of the device than this was no test: it did not run as it meant to."""
 FILL = 0.5
 """The same for memory, of the limit."""
+WAITED = 0.1
+"""An honest tenant that waited longer than this part of the time for a processor has lost by that."""
 LITTLE = 0.005
 """Below this part of the device, what was charged is no sensible part of what was used."""
 
@@ -21,7 +23,8 @@ LITTLE = 0.005
 class Round:
     """One duel. `honest_ns`, `evader_ns`, `wall_ns`: per device, by the simulator's books, within the window.
     `metered_ns`: what the evader's grants were charged on all devices in it. `peak_bytes`, `left_bytes`: of the device,
-    while the evader ran alone, and after its end."""
+    while the evader ran alone, and after its end. `waited`: the part of the window that the honest tenants' threads
+    waited for a processor; who gets none does not launch."""
 
     seconds: float
     honest_ns: Sequence[int] = ()
@@ -32,6 +35,7 @@ class Round:
     peak_bytes: int = 0
     left_bytes: int = 0
     crowded: bool = False
+    waited: float = 0.0
 
     def share(self) -> float:
         """The honest tenants' least part of what both used, of all devices."""

@@ -107,7 +107,9 @@ class _Match:
         time.sleep(WARM_SECONDS)
         pids = {tenant.process.pid for tenant in honest}
         load_before, before, metered = load.snapshot(), self.books(), self.metered(pids)
+        waited, began = _waited_ns(pids), time.monotonic_ns()
         time.sleep(seconds)
+        waited = (_waited_ns(pids) - waited) / (time.monotonic_ns() - began)
         after, metered = self.books(), self.metered(pids) - metered
         crowded = load.crowded(load.between(load_before, load.snapshot()))
         for tenant in tenants:
@@ -121,6 +123,7 @@ class _Match:
             wall_ns=[last["wall_ns"] - first["wall_ns"] for first, last in zip(before, after, strict=True)],
             metered_ns=metered,
             crowded=crowded,
+            waited=waited,
         )
 
     def duel_of_memory(self, seconds: float) -> Round:
@@ -148,6 +151,12 @@ class _Match:
 
 def _honest(device: Json, pids: set[int]) -> int:
     return sum(row["busy_ns"] for row in device["processes"] if row["pid"] in pids)
+
+
+def _waited_ns(pids: set[int]) -> float:
+    """How long their threads were ready to run and had no processor, so far."""
+    tasks = [task for pid in pids for task in Path(f"/proc/{pid}/task").iterdir()]
+    return sum(int((task / "schedstat").read_text().split()[1]) for task in tasks)
 
 
 def play(evasion: Evasion, program: Path, seconds: float) -> Round:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from duelbench.evasions import Evasion
-from duelbench.judge import SHARE, Round, Verdict
+from duelbench.judge import SHARE, WAITED, Round, Verdict
 
 Json = dict[str, Any]
 
@@ -22,8 +22,10 @@ class Outcome:
     def note(self) -> str:
         """Of what must be known to believe the number."""
         crowded = any(one.crowded for one in self.rounds)
+        waited = max((one.waited for one in self.rounds), default=0.0)
+        starved = f"the honest one waited {100 * waited:.0f} % for a processor" if waited >= WAITED else ""
         parts = [self.verdict.more, f"{len(self.rounds)} rounds" if len(self.rounds) > 1 else ""]
-        return "; ".join(filter(None, [*parts, "machine full" if crowded else ""]))
+        return "; ".join(filter(None, [*parts, "machine full" if crowded else "", starved]))
 
     def row(self) -> Json:
         return {
