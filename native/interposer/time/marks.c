@@ -284,7 +284,7 @@ void gs_reap(struct gs_time_device *device) {
   gs_inside_begin(&inside, NULL);
   for (struct gs_stream *stream = gs_active_first(device), *next; stream; stream = next) {
     next = gs_active_next(stream);
-    if (gs_stream_live(stream) && stream->device == device)
+    if (gs_stream_live(stream) && gs_stream_home(stream) == device)
       reap_stream(stream);
   }
   gs_biased_take(&device->lock);
@@ -301,7 +301,7 @@ void gs_reap(struct gs_time_device *device) {
 
 /* The wait that this thread made has ended at `now`. Called with the lock held; marks that are done have been reaped. */
 static void wait_ended(struct gs_stream *stream, uint64_t now) {
-  struct gs_time_device *device = stream->device;
+  struct gs_time_device *device = gs_stream_home(stream);
   bool returned = gs_wait.until >= now;
   struct gs_waited waited = {gs_wait.began, returned ? now : gs_wait.until, gs_residents(device), returned};
   gs_repeat_absorb(stream);
@@ -347,7 +347,7 @@ void gs_streams_done(struct gs_time_device *device, bool (*matches)(const struct
   gs_biased_drop(&device->lock);
   for (struct gs_stream *stream = gs_active_first(device), *next; stream; stream = next) {
     next = gs_active_next(stream);
-    if (!gs_stream_live(stream) || stream->device != device || !matches(stream, what))
+    if (!gs_stream_live(stream) || gs_stream_home(stream) != device || !matches(stream, what))
       continue;
     gs_biased_take(&device->lock);
     if (stream->queue.sampled)

@@ -171,6 +171,10 @@ static inline struct gs_time *gs_time(void) { return __atomic_load_n(&gs_process
 static inline bool gs_stream_live(const struct gs_stream *stream) {
   return __atomic_load_n(&stream->live, __ATOMIC_ACQUIRE);
 }
+/* Its place may be reused for another stream while somebody walks over the streams without a latch. */
+static inline struct gs_time_device *gs_stream_home(const struct gs_stream *stream) {
+  return __atomic_load_n(&stream->device, __ATOMIC_RELAXED);
+}
 static inline bool gs_stream_retired(const struct gs_stream *stream) {
   return __atomic_load_n(&stream->retired, __ATOMIC_ACQUIRE);
 }

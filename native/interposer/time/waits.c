@@ -17,8 +17,7 @@ static void come_before(struct gs_stream *stream, uint64_t number) {
 }
 
 /* Under the device's lock. */
-static uint64_t take_number(struct gs_stream *stream) {
-  struct gs_time_device *device = stream->device;
+static uint64_t take_number(struct gs_stream *stream, struct gs_time_device *device) {
   uint64_t number = device->waits + 1;
   if (stream->handle == CU_STREAM_LEGACY)
     for (struct gs_stream *other = device->active; other; other = other->next)
@@ -29,7 +28,7 @@ static uint64_t take_number(struct gs_stream *stream) {
 
 void gs_before_question(struct gs_stream *stream) {
   gs_biased_take(&stream->device->lock);
-  gs_wait.number = take_number(stream);
+  gs_wait.number = take_number(stream, stream->device);
   gs_biased_drop(&stream->device->lock);
 }
 
@@ -38,19 +37,20 @@ void gs_wait_ended(void) { gs_wait = (struct gs_wait){0}; }
 void gs_before_wait(struct gs_stream *stream) {
   bool check;
   gs_wait = (struct gs_wait){0};
-  if (!stream || !stream->context)
+  if (!stream || !__atomic_load_n(&stream->context, __ATOMIC_RELAXED))
     return;
-  gs_biased_take(&stream->device->lock);
-  gs_wait.number = take_number(stream);
+  struct gs_time_device *device = gs_stream_home(stream);
+  gs_biased_take(&device->lock);
+  gs_wait.number = take_number(stream, device);
   if (gs_time()->profiled) {
-    gs_biased_drop(&stream->device->lock);
+    gs_biased_drop(&device->lock);
     return;
   }
-  gs_wait.began = gs_ticks_at(&stream->device->ticks, gs_ticks_read());
+  gs_wait.began = gs_ticks_at(&device->ticks, gs_ticks_read());
   gs_wait.until = UINT64_MAX;
   /* a mark now would also stand for what the driver does not have yet */
-  check = !gs_stream_awaits(stream) && gs_meter_check_before_sync(stream->device->meter, &stream->queue, gs_wait.began);
-  gs_biased_drop(&stream->device->lock);
+  check = !gs_stream_awaits(stream) && gs_meter_check_before_sync(device->meter, &stream->queue, gs_wait.began);
+  gs_biased_drop(&device->lock);
   if (check && !gs_stream_capturing(stream->handle))
     gs_mark_record(stream, false);
 }
@@ -67,7 +67,7 @@ void gs_wait_began(struct gs_stream *stream, uint64_t tick, uint64_t launches) {
   gs_biased_take(&device->lock);
   now = gs_now();
   if (launches == gs_stream_launches(stream))
-    number = take_number(stream);
+    number = take_number(stream, device);
   if (device->ticks.within > 0)
     gone = (gs_ticks_read() - tick) * (device->ticks.scale >> 10) >> 22;
   gs_biased_drop(&device->lock);
@@ -106,8 +106,9 @@ void gs_stream_was_busy(struct gs_stream *stream) {
 }
 
 static bool blocking_beside(const struct gs_stream *stream, const void *legacy) {
-  return stream == legacy || (__atomic_load_n(&stream->blocking, __ATOMIC_RELAXED) &&
-                              stream->context == ((const struct gs_stream *)legacy)->context);
+  return stream == legacy ||
+         (__atomic_load_n(&stream->blocking, __ATOMIC_RELAXED) &&
+          __atomic_load_n(&stream->context, __ATOMIC_RELAXED) == ((const struct gs_stream *)legacy)->context);
 }
 
 static bool of_context(const struct gs_stream *stream, const void *context) {
@@ -131,7 +132,7 @@ void gs_before_wait_context(CUcontext context) {
     struct gs_time_device *device = &time->device[i];
     for (struct gs_stream *stream = gs_active_first(device), *next; stream; stream = next) {
       next = gs_active_next(stream);
-      if (!gs_stream_live(stream) || stream->device != device || !of_context(stream, context))
+      if (!gs_stream_live(stream) || gs_stream_home(stream) != device || !of_context(stream, context))
         continue;
       of = device;
       if (!gs_stream_retired(stream))
