@@ -51,6 +51,16 @@ def test_model_of_rare_long_kernels_behind_our_back(short: int, count: int, long
     assert abs(metered / truth - 1) <= 0.05
 
 
+def test_model_of_a_program_in_step_with_the_samples() -> None:
+    """Seven of 30 us, one of 100 us, again and again, awaited in such a way: taken every 4 ms, samples never met a long
+    one. Too short to be noticed one by one, they are charged by the mean of the samples."""
+    command = [built.program("meter_unit"), "rareunseen:7:100000", "30000", "20000"]
+    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    truth, metered, _, _ = map(int, out.split())
+    print(f"error {metered / truth - 1:+.2%}")
+    assert abs(metered / truth - 1) <= 0.12
+
+
 @pytest.mark.parametrize("us", [5, 10, 20, 100])
 def test_model_of_even_kernels_behind_our_back(us: int) -> None:
     """Each is waited for in such a way, and the thread is often preempted: that is no time of the device."""
