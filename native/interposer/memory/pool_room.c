@@ -9,6 +9,7 @@
 struct span {
   uint64_t at, bytes;
   uint64_t whole; /* of a piece: gs_chunk */
+  uint64_t taken; /* of a piece: bytes of its blocks */
   bool fades;
   CUstream stream; /* of one that fades, with its context */
   CUcontext context;
@@ -75,7 +76,8 @@ static void each_block(struct layout *layout, const struct gs_pool *pool,
 }
 
 static void count(struct layout *layout, size_t piece, const struct gs_block *block, bool fades) {
-  (void)block, (void)fades;
+  (void)fades;
+  layout->pieces[piece].taken += block->bytes;
   layout->ends[piece]++;
   layout->nblocks++;
 }
@@ -142,6 +144,14 @@ static bool room_in(const struct span *piece, struct span *blocks, size_t count,
   return end > free_from && end - free_from >= wanted->bytes;
 }
 
+/* Whether there is a place because there are no more than the blocks and one: the largest has at least the average
+ * size. To be called before `put`. */
+static bool plainly_room_in(const struct layout *layout, size_t i, const struct gs_wanted *wanted) {
+  const struct span *piece = &layout->pieces[i];
+  uint64_t places = layout->ends[i] - (i > 0 ? layout->ends[i - 1] : 0) + 1;
+  return piece->bytes > piece->taken && (piece->bytes - piece->taken) / places >= wanted->bytes;
+}
+
 /* Pieces of less than `least` bytes do not count. */
 static bool look(const struct gs_pool *pool, const struct gs_wanted *wanted, uint64_t least) {
   struct layout layout;
@@ -149,7 +159,10 @@ static bool look(const struct gs_pool *pool, const struct gs_wanted *wanted, uin
   void *map;
   bool room = false;
   if (lay_out(&layout, pool, &bytes, &map)) {
-    each_block(&layout, pool, put);
+    for (size_t i = 0; i < layout.npieces && !room; i++)
+      room = layout.pieces[i].whole >= least && plainly_room_in(&layout, i, wanted);
+    if (!room)
+      each_block(&layout, pool, put);
     for (size_t i = 0; i < layout.npieces && !room; i++)
       room = layout.pieces[i].whole >= least &&
              room_in(&layout.pieces[i], layout.blocks + layout.ends[i], layout.ends[i + 1] - layout.ends[i], wanted);
