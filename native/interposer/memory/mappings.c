@@ -106,13 +106,29 @@ static struct gs_mapping *next_mapping_of(uint64_t address, uint32_t *at) {
   return NULL;
 }
 
-bool gs_mapping_known(void *address) {
+struct gs_inside gs_mapping_inside(uint64_t address) {
+  CUdeviceptr base = 0;
+  gs_objects_lock();
+  bool begins = gs_mapping_at(address, GS_LIVE, 0) != NULL;
+  gs_table_unlock(&gs_books()->objects);
+  if (begins || gs_real.cuMemGetAddressRange_v2(&base, NULL, address) != CUDA_SUCCESS)
+    base = address;
+  return (struct gs_inside){address, base};
+}
+
+/* The live one that begins at the base. */
+static struct gs_mapping *based(const struct gs_inside *inside) {
+  struct gs_mapping *one = gs_mapping_at(inside->base, GS_LIVE, 0);
+  return one && contains(one, inside->address) ? one : NULL;
+}
+
+bool gs_mapping_known(void *with) {
+  const struct gs_inside *inside = with;
   const struct gs_mapping *each;
-  uint64_t where = *(const uint64_t *)address;
   uint32_t at = 0;
   gs_objects_lock();
-  bool known = gs_mapping_at(where, GS_LIVE, 0) != NULL;
-  while (!known && (each = next_mapping_of(where, &at)))
+  bool known = based(inside) != NULL;
+  while (!known && (each = next_mapping_of(inside->address, &at)))
     known = each->life.moment == GS_LIVE || each->life.moment == GS_ANNOUNCED;
   gs_table_unlock(&gs_books()->objects);
   return known;
@@ -120,8 +136,8 @@ bool gs_mapping_known(void *address) {
 
 /* A new object that holds all to which the address may have referred during the use: the one, if it is only one. The
  * caller is a holder. */
-uint64_t gs_mapping_object(uint64_t address, uint64_t *freed) {
-  const struct gs_mapping *each = gs_mapping_at(address, GS_LIVE, 0);
+uint64_t gs_mapping_object(const struct gs_inside *inside, uint64_t *freed) {
+  const struct gs_mapping *each = based(inside);
   uint32_t at = 0;
   uint64_t only = 0;
   if (each && gs_books()->unsettled == 0) {
@@ -130,7 +146,7 @@ uint64_t gs_mapping_object(uint64_t address, uint64_t *freed) {
   }
   uint64_t all = gs_object_add(GS_NO_DEVICE, 0, GS_IMPORT);
   unsigned count = 0;
-  while ((each = next_mapping_of(address, &at)))
+  while ((each = next_mapping_of(inside->address, &at)))
     if (gs_object_find(each->object) && !gs_object_is_bound(all, each->object)) {
       gs_object_bind(all, only = each->object, NULL);
       count++;

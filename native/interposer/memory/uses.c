@@ -44,10 +44,11 @@ void gs_use_end(struct gs_use *use) {
 }
 
 void gs_object_retained(const struct gs_use *use, uint64_t handle) {
-  uint64_t freed[GS_MAX_DEVICES] = {0}, address = use->address;
-  gs_objects_wait(use->begun, gs_mapping_known, &address);
+  uint64_t freed[GS_MAX_DEVICES] = {0};
+  struct gs_inside inside = gs_mapping_inside(use->address);
+  gs_objects_wait(use->begun, gs_mapping_known, &inside);
   gs_objects_lock();
-  uint64_t of = gs_mapping_object(address, freed);
+  uint64_t of = gs_mapping_object(&inside, freed);
   struct gs_handle *known = gs_handle_of(handle, of);
   if (known)
     known->references++; /* also if it was on its way out */
@@ -65,20 +66,23 @@ static void bind_to_all(uint64_t handle, uint64_t memory, const struct gs_bindin
 }
 
 void gs_object_bound(const struct gs_use *use, CUdevice device, uint64_t offset, uint64_t bytes) {
-  uint64_t freed[GS_MAX_DEVICES] = {0}, handle = use->handle, other = use->other, address = use->address;
+  uint64_t freed[GS_MAX_DEVICES] = {0}, handle = use->handle, other = use->other;
+  struct gs_inside inside = {0};
   struct gs_handle *each = NULL;
   gs_objects_wait(use->begun, gs_handle_known, &handle);
   if (other)
     gs_objects_wait(use->begun, gs_handle_known, &other);
-  if (address)
-    gs_objects_wait(use->begun, gs_mapping_known, &address);
+  if (use->address) {
+    inside = gs_mapping_inside(use->address);
+    gs_objects_wait(use->begun, gs_mapping_known, &inside);
+  }
   gs_objects_lock();
   const struct gs_binding where = {
       .offset = offset, .bytes = bytes, .made = use->call, .settled = gs_next_call(), .device = device};
   while (other && (each = gs_handle_next(other, each)))
     bind_to_all(handle, each->object, &where);
-  uint64_t at =
-      address ? gs_mapping_object(address, freed) : 0; /* nothing: memory of a pool, charged as long as that has it */
+  uint64_t at = use->address ? gs_mapping_object(&inside, freed)
+                             : 0; /* nothing: memory of a pool, charged as long as that has it */
   if (at) {
     bind_to_all(handle, at, &where);
     gs_object_drop(at, freed);
