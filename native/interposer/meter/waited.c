@@ -61,15 +61,16 @@ static void learn_return(struct gs_meter *meter, const struct gs_queue *queue, s
 /* Adds what a wait has shown. Returns false if it lasted as long as expected, and so shows nothing. */
 static bool add_wait(struct gs_meter *meter, const struct gs_queue *queue, struct gs_waited waited) {
   uint64_t end = believed_end(meter, queue);
-  double expected = end > waited.began ? (double)(end - waited.began) : 0, blocked, alone;
+  double expected = end > waited.began ? (double)(end - waited.began) : 0, blocked, alone, took;
   if (waited.until <= waited.began)
     return false;
   alone = gs_meter_exclusive(meter, waited.began, waited.until);
   blocked = gs_meter_resident(meter, waited.began, waited.until, waited.residents);
   /* The others on the device may be what it waited for. */
-  if (!gs_is_late(gs_meter_careful(meter, waited.began) ? blocked : alone, expected))
+  took = gs_meter_careful(meter, waited.began) ? blocked : alone;
+  if (!gs_is_late(took, expected))
     return false;
-  gs_meter_surprise(meter, waited.until, GS_METER_CAREFUL_NS);
+  gs_meter_surprise(meter, waited.until, took - expected);
   if (__atomic_load_n(&queue->clouded, __ATOMIC_RELAXED))
     return false;
   if (waited.returned && blocked > expected)
