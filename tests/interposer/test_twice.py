@@ -18,3 +18,15 @@ def test_ended_twice(sim: Simulator, grant: Grant, kind: str) -> None:
         assert sim.books()["devices"][0]["peak_bytes"] <= grant.limits.device[0].memory_bytes
     finally:
         worker.kill()
+
+
+@pytest.mark.parametrize("use", ["exported", "mapped", "imported"])
+def test_handle_given_out_again_during_a_guess(sim: Simulator, grant: Grant, use: str) -> None:
+    worker = Interposed(sim, grant)
+    try:
+        worker.do("import guesses")
+        assert worker.get(f"guesses.run({use!r}, ctx)") == []
+        assert worker.charged() == worker.truth()
+        assert sim.books()["devices"][0]["peak_bytes"] <= grant.limits.device[0].memory_bytes
+    finally:
+        worker.kill()

@@ -28,11 +28,12 @@ CUresult gs_cuImportExternalMemory(CUexternalMemory *extMem_out,
 
 CUresult gs_cuDestroyExternalMemory(CUexternalMemory extMem) {
   CUresult result;
+  struct gs_release release;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuDestroyExternalMemory(extMem) : result;
-  uint64_t leaving = gs_handle_leaves((uintptr_t)extMem);
+  gs_handle_leaves(&release, (uintptr_t)extMem);
   result = gs_real.cuDestroyExternalMemory(extMem);
-  gs_handle_left((uintptr_t)extMem, leaving, result == CUDA_SUCCESS);
+  gs_handle_left(&release, result == CUDA_SUCCESS);
   gs_descriptors_settle(); /* the driver closes the descriptor */
   return result;
 }

@@ -58,11 +58,12 @@ CUresult gs_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const
 
 CUresult gs_cuMemRelease(CUmemGenericAllocationHandle handle) {
   CUresult result;
+  struct gs_release release;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemRelease(handle) : result;
-  uint64_t leaving = gs_handle_leaves(handle);
+  gs_handle_leaves(&release, handle);
   result = gs_real.cuMemRelease(handle);
-  gs_handle_left(handle, leaving, result == CUDA_SUCCESS);
+  gs_handle_left(&release, result == CUDA_SUCCESS);
   gs_descriptors_settle();
   return result;
 }

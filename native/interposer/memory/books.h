@@ -131,6 +131,7 @@ struct gs_export {
 struct gs_used {
   uint64_t key;
   uint32_t calls;
+  bool alone; /* one of them releases what is not in the books (handles.h) */
 };
 
 /* ---- programs ---- */

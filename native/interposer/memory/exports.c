@@ -94,10 +94,7 @@ void gs_import_end(struct gs_use *use, uint64_t as, uint64_t handle) {
   if (handle)
     gs_making_wait(&gs_books()->exports_made, GS_NOT_MAKING, export_known, &as);
   gs_objects_lock();
-  struct gs_handle *known = handle ? gs_handle_find(handle, false) : NULL;
-  if (known) {
-    known->references++; /* the driver returned a handle that it returned before */
-  } else if (handle) {
+  if (handle) { /* also if the driver returned it before: what it named then may have ended */
     hold_exports(use->holder, as);
     gs_handle_add(handle, use->holder);
   }

@@ -4,24 +4,11 @@ struct gs_handle *gs_handle_next(uint64_t handle, struct gs_handle *before) {
   return gs_table_same(&gs_books()->handles, handle, before);
 }
 
-/* A live one; or, if any is true, one that is leaving. */
-struct gs_handle *gs_handle_find(uint64_t handle, bool any) {
-  struct gs_handle *each = NULL, *leaving = NULL;
-  while ((each = gs_handle_next(handle, each)))
-    if (each->references > each->leaving)
-      return each;
-    else if (each->references > 0)
-      leaving = each;
-  return any ? leaving : NULL;
-}
-
-/* The first to have ended of those that have not: books.h. */
-static struct gs_handle *oldest(uint64_t handle) {
-  struct gs_handle *each = NULL, *first = NULL;
-  while ((each = gs_handle_next(handle, each)))
-    if (each->references > 0 && each->references <= each->leaving && (!first || each->object < first->object))
-      first = each;
-  return first ? first : gs_handle_find(handle, false);
+struct gs_handle *gs_handle_find(uint64_t handle) {
+  struct gs_handle *each = NULL;
+  while ((each = gs_handle_next(handle, each)) && each->references <= each->leaving)
+    ;
+  return each;
 }
 
 struct gs_handle *gs_handle_of(uint64_t handle, uint64_t of) {
@@ -55,14 +42,7 @@ void gs_handle_unused(uint64_t handle, uint64_t *freed) {
 
 bool gs_handle_known(void *handle) {
   gs_objects_lock();
-  bool known = gs_handle_find(*(const uint64_t *)handle, false) != NULL;
-  gs_table_unlock(&gs_books()->objects);
-  return known;
-}
-
-static bool handle_left(void *handle) {
-  gs_objects_lock();
-  bool known = gs_handle_find(*(const uint64_t *)handle, true) != NULL;
+  bool known = gs_handle_find(*(const uint64_t *)handle) != NULL;
   gs_table_unlock(&gs_books()->objects);
   return known;
 }
@@ -76,31 +56,117 @@ void gs_object_made(uint64_t handle, int ordinal, uint64_t bytes, enum gs_object
   gs_table_unlock(&gs_books()->objects);
 }
 
-uint64_t gs_handle_leaves(uint64_t handle) {
-  gs_objects_lock();
-  struct gs_handle *known = gs_handle_find(handle, false);
-  uint64_t of = known ? known->object : 0;
-  if (known)
-    known->leaving++;
-  gs_table_unlock(&gs_books()->objects);
-  return of;
+/* ---- a call that releases a handle ------------------------------------------------------------------------------- */
+
+static struct gs_used *used(uint64_t handle) { return gs_table_find(&gs_books()->used_handles, handle); }
+
+bool gs_handle_is_busy(uint64_t handle) {
+  const struct gs_used *calls = handle ? used(handle) : NULL;
+  return calls && calls->alone;
 }
 
-void gs_handle_left(uint64_t handle, uint64_t leaving, bool ended) {
-  uint64_t freed[GS_MAX_DEVICES] = {0};
+void gs_handle_give_up(uint64_t handle) {
   gs_objects_lock();
-  struct gs_handle *known = leaving ? gs_handle_of(handle, leaving) : NULL;
+  struct gs_used *calls = handle ? used(handle) : NULL;
+  if (calls)
+    calls->alone = false;
+  gs_table_unlock(&gs_books()->objects);
+}
+
+static void enter(struct gs_release *release, struct gs_handle *known, bool alone) {
+  uint64_t handle = release->handle;
+  if (known) {
+    known->leaving++;
+    release->object = known->object;
+  }
+  release->counted = handle && gs_table_extend(&gs_books()->used_handles, 1);
+  if (!release->counted)
+    return;
+  gs_used(&gs_books()->used_handles, handle);
+  used(handle)->alone = alone;
+}
+
+/* Begins, unless it has to wait. */
+static bool begin(void *with) {
+  struct gs_release *release = with;
+  gs_objects_lock();
+  struct gs_handle *known = gs_handle_find(release->handle);
+  bool ready = !gs_handle_is_busy(release->handle) && (known || !used(release->handle));
+  if (ready)
+    enter(release, known, !known);
+  gs_table_unlock(&gs_books()->objects);
+  return ready;
+}
+
+static void begin_anyway(struct gs_release *release) {
+  gs_handle_give_up(release->handle);
+  gs_objects_lock();
+  enter(release, gs_handle_find(release->handle), false);
+  gs_table_unlock(&gs_books()->objects);
+}
+
+void gs_handle_leaves(struct gs_release *release, uint64_t handle) {
+  *release = (struct gs_release){.handle = handle};
+  if (!gs_making_await(&gs_books()->objects_made, begin, release))
+    begin_anyway(release);
+}
+
+/* The handle has lost a reference that a call was just making. If it may name several objects, nobody knows which one
+ * that was: from now on it names all of them. */
+static void end_unknown(uint64_t handle, uint64_t *freed) {
+  struct gs_handle *each = NULL, *only = NULL;
+  struct gs_books *books = gs_books();
+  uint32_t count = 0, references = 0;
+  while ((each = gs_handle_next(handle, each)))
+    if (each->references > 0) {
+      references += each->references;
+      count++;
+      only = each;
+    }
+  if (count == 1)
+    only->references--;
+  if (count <= 1 || !gs_table_extend(&books->objects, 1) || !gs_table_extend(&books->bindings, count) ||
+      !gs_table_extend(&books->handles, 1))
+    return;
+  uint64_t all = gs_object_add(GS_NO_DEVICE, 0, GS_IMPORT);
+  while ((each = gs_handle_next(handle, each)))
+    if (each->references > 0) {
+      gs_object_bind(all, each->object, NULL);
+      each->references = 0; /* gs_handle_unused removes it */
+    }
+  gs_handle_add(handle, all);
+  gs_handle_of(handle, all)->references = references - 1;
+  gs_object_drop(all, freed);
+}
+
+static bool never(void *with) {
+  (void)with;
+  return false;
+}
+
+void gs_handle_left(const struct gs_release *release, bool ended) {
+  uint64_t freed[GS_MAX_DEVICES] = {0}, handle = release->handle;
+  gs_objects_lock();
+  struct gs_handle *known = release->object ? gs_handle_of(handle, release->object) : NULL;
   if (known && known->leaving > 0)
     known->leaving--;
-  if (ended && (!known || known->references == 0)) { /* another call ended ours, and we what that one was to end */
+  if (ended && known && known->references > 0) {
+    known->references--;
+  } else if (ended) {
     gs_table_unlock(&gs_books()->objects);
-    gs_objects_wait(GS_NOT_MAKING, handle_left, &handle);
+    gs_objects_wait(GS_NOT_MAKING, never, NULL);
     gs_objects_lock();
-    known = oldest(handle);
+    end_unknown(handle, freed);
   }
-  if (ended && known && --known->references == 0 && !gs_table_find(&gs_books()->used_handles, handle))
-    remove_handle(known, freed);
+  if (release->counted) {
+    struct gs_used *calls = used(handle);
+    if (calls && !release->object)
+      calls->alone = false;
+    gs_handle_unused(handle, freed);
+  }
   gs_objects_unlock(freed);
+  if (__builtin_expect(__atomic_load_n(&gs_books()->objects_made.waiters, __ATOMIC_SEQ_CST) != 0, 0))
+    gs_making_wake(&gs_books()->objects_made);
 }
 
 /* ---- bindings ----------------------------------------------------------------------------------------------------
@@ -204,11 +270,6 @@ uint64_t gs_bindings_leave(uint64_t handle, CUdevice device, uint64_t offset, ui
        (struct gs_life){call, GS_LEAVING});
   gs_table_unlock(&gs_books()->objects);
   return call;
-}
-
-static bool never(void *with) {
-  (void)with;
-  return false;
 }
 
 void gs_bindings_left(uint64_t handle, CUdevice device, uint64_t offset, uint64_t bytes, uint64_t call, bool ended) {

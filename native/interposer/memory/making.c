@@ -50,6 +50,8 @@ void gs_making_wait(struct gs_making *making, uint32_t begun, bool (*known)(void
   if (known(with))
     return;
   uint64_t patience = gs_now() + PATIENCE_NS;
+  uint32_t waits = __atomic_load_n(&making->waits, __ATOMIC_SEQ_CST);
+  bool waited = anyone_waits(making);
   uint32_t began = __atomic_load_n(&making->turn, __ATOMIC_SEQ_CST);
   __atomic_fetch_add(&making->waiters, 1, __ATOMIC_SEQ_CST);
   if (begun != GS_NOT_MAKING) {
@@ -59,15 +61,17 @@ void gs_making_wait(struct gs_making *making, uint32_t begun, bool (*known)(void
   }
   for (bool over = false; !over;) {
     uint32_t ended = __atomic_load_n(&making->ended, __ATOMIC_SEQ_CST);
-    uint32_t waits = __atomic_load_n(&making->waits, __ATOMIC_SEQ_CST);
-    bool others = begun == GS_NOT_MAKING && anyone_waits(making);
     over = passed(making, began) || gs_now() > patience; /* looked at before the answer: what ended is in the books */
     if (known(with))
       break;
-    /* they wait for each other, and we for all of them: one that waited has been passed without having ended */
-    others = others || (begun == GS_NOT_MAKING && waits != __atomic_load_n(&making->waits, __ATOMIC_SEQ_CST));
-    if (others)
+    /* they wait for each other, and we for all of them: one that waited since `began` may have been passed without having
+     * ended */
+    bool others = begun == GS_NOT_MAKING && (waited || waits != __atomic_load_n(&making->waits, __ATOMIC_SEQ_CST));
+    if (others) {
+      waits = __atomic_load_n(&making->waits, __ATOMIC_SEQ_CST);
+      waited = anyone_waits(making);
       began = __atomic_load_n(&making->turn, __ATOMIC_SEQ_CST);
+    }
     over = over && (!others || gs_now() > patience);
     if (over)
       break;

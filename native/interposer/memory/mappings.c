@@ -116,10 +116,12 @@ struct gs_inside gs_mapping_inside(uint64_t address) {
   return (struct gs_inside){address, base};
 }
 
-/* The live one that begins at the base. */
+/* The only one that begins at the base, if it is live. */
 static struct gs_mapping *based(const struct gs_inside *inside) {
   struct gs_mapping *one = gs_mapping_at(inside->base, GS_LIVE, 0);
-  return one && contains(one, inside->address) ? one : NULL;
+  const struct gs_table *all = &gs_books()->mappings;
+  bool only = one && gs_table_same(all, inside->base, gs_table_same(all, inside->base, NULL)) == NULL;
+  return only && contains(one, inside->address) ? one : NULL;
 }
 
 bool gs_mapping_known(void *with) {

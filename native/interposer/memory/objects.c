@@ -92,7 +92,7 @@ void gs_used(struct gs_table *table, uint64_t key) {
   if (known)
     known->calls++;
   else if (key)
-    gs_table_add(table, &(struct gs_used){key, 1});
+    gs_table_add(table, &(struct gs_used){.key = key, .calls = 1});
 }
 
 /* True: that was the last call with this key. */

@@ -19,17 +19,31 @@ static bool room_for(unsigned makes) {
   return true;
 }
 
+/* Begins, unless a call is alone with a handle. */
+static bool begin(void *with) {
+  const struct gs_use *use = with;
+  gs_objects_lock();
+  bool ready = !gs_handle_is_busy(use->handle) && !gs_handle_is_busy(use->other);
+  if (ready) {
+    gs_used(&gs_books()->used_handles, use->handle);
+    gs_used(&gs_books()->used_handles, use->other);
+    gs_used(&gs_books()->used_addresses, use->address);
+  }
+  gs_table_unlock(&gs_books()->objects);
+  return ready;
+}
+
 bool gs_use_begin(struct gs_use *use, unsigned makes, uint64_t handle, uint64_t other, uint64_t address) {
   struct gs_books *books = gs_books();
   if (!room_for(makes))
     return false;
-  *use = (struct gs_use){.handle = handle, .other = other, .address = address, .call = gs_next_call()};
+  *use = (struct gs_use){.handle = handle, .other = other, .address = address};
+  while (!gs_making_await(&books->objects_made, begin, use)) {
+    gs_handle_give_up(handle);
+    gs_handle_give_up(other);
+  }
+  use->call = gs_next_call();
   use->begun = gs_making_begin(&books->objects_made);
-  gs_objects_lock();
-  gs_used(&books->used_handles, handle);
-  gs_used(&books->used_handles, other);
-  gs_used(&books->used_addresses, address);
-  gs_table_unlock(&gs_books()->objects);
   return true;
 }
 
