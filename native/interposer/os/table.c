@@ -5,7 +5,7 @@
 
 #include "interposer/os/guest.h"
 
-enum { FIRST_SIZE = 64 /* places, a power of two; doubled at three quarters */ };
+enum { FIRST_SIZE = 64 /* places, a power of two; doubled at half, so that rows of full places stay short */ };
 
 static unsigned char *record_at(const struct gs_table *table, uint32_t index) {
   return table->records + (size_t)index * table->record_bytes;
@@ -17,8 +17,12 @@ static uint64_t key_of(const void *record) {
   return key;
 }
 
+/* Keys are addresses at even distances: a product alone lines them up in places next to each other, and who meets such a
+ * row walks along it. The constants are those of MurmurHash3's finalizer. */
 static uint32_t home(const struct gs_table *table, uint64_t key) {
-  return (uint32_t)(key * 0x9e3779b97f4a7c15u >> 32) & (table->size - 1); /* 2^64 over the golden ratio */
+  key = (key ^ key >> 33) * 0xff51afd7ed558ccdu;
+  key = (key ^ key >> 33) * 0xc4ceb9fe1a85ec53u;
+  return (uint32_t)(key >> 32) & (table->size - 1);
 }
 
 static uint32_t after(const struct gs_table *table, uint32_t place) { return (place + 1) & (table->size - 1); }
@@ -80,8 +84,8 @@ static bool grow(struct gs_table *table) {
 }
 
 bool gs_table_extend(struct gs_table *table, unsigned more) {
-  /* few threads are between room and add: the last quarter is for them */
-  while ((table->used + more) * 4ull >= table->size * 3ull)
+  /* few threads are between room and add: the other half has places for them */
+  while ((table->used + more) * 2ull >= table->size)
     if (!grow(table))
       return false;
   return true;
