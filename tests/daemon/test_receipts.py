@@ -96,13 +96,11 @@ def test_every_wait_has_a_receipt_and_they_agree_with_the_tenants_own_clocks(cli
         waits = [e for e in events if e["kind"] in {"lease", "left"} and e["grant"] == tenant.grant]
         said, own = sum(e["wait_ns"] for e in waits), tenant.waited_ns()
         assert len(waits) >= 20
-        # Its own clock starts before the arbiter learns of the wait and stops once its thread runs again. Each takes
-        # some milliseconds on a machine whose cores are all busy.
-        assert said - len(waits) * MS < own < said + len(waits) * (10 if exact else 40) * MS, (
-            said / MS,
-            own / MS,
-            len(waits),
-        )
+        # Its own clock starts before the arbiter learns of the wait and stops once its thread runs again; a thread that
+        # its bound held back waits from the revoke on, and starts its clock when it looks. Each takes some
+        # milliseconds on a machine whose cores are all busy.
+        earlier, later = (len(waits) * ms * MS for ms in ((1, 10) if exact else (40, 40)))
+        assert said - earlier < own < said + later, (said / MS, own / MS, len(waits))
         [device] = client.grant(tenant.grant)["devices"]
         assert device["wait_ns"] == pytest.approx(said, abs=MS)
 
