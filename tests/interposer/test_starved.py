@@ -11,7 +11,7 @@ from interposed import Interposed, Spawner, ptx
 from simworker import Worker
 
 OUT, NOT_READY = "CUDA_ERROR_OUT_OF_MEMORY", 802
-PLACES = 47  # records before a table first grows
+PLACES = 31  # records before a table first grows
 
 # Between setting and resetting the limit there is only the call, because the interpreter needs memory too.
 STARVE = """
