@@ -1,6 +1,7 @@
 """Threads that wait for work, or ask for it, while others launch: metered time against the simulator's books."""
 
 from collections.abc import Callable
+from itertools import cycle
 
 import pytest
 from handmade import Grant, Simulator, Tenant
@@ -45,8 +46,7 @@ def test_launches_during_waits(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernels", ["even", "gaps"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("way", "kernels"), list(zip(WAYS, cycle(["even", "gaps"]), strict=False)))
 def test_launches_during_waits_of_every_kind(
     grant: Grant, sim: Simulator, run: Callable[..., Tenant], way: str, kernels: str
 ) -> None:
