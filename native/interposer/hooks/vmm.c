@@ -1,6 +1,7 @@
 /* Virtual memory management: calls that make, share, map, bind and end physical memory. memory/objects.h keeps what they
  * hold. No lock is held during the driver's calls, which may wait for work that in turn waits for the program. */
 #include "hooks.h"
+#include "interposer/hooks/vmm.h"
 #include "interposer/memory/exports.h"
 #include "interposer/memory/handles.h"
 #include "interposer/memory/mappings.h"
@@ -175,68 +176,14 @@ CUresult gs_cuMulticastCreate(CUmemGenericAllocationHandle *mcHandle, const CUmu
   return result;
 }
 
-CUresult gs_cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
-                               CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
-                               unsigned long long flags) {
-  CUresult result;
+CUresult gs_do_multicast_bind(const struct gs_call *call, CUmemGenericAllocationHandle object, CUdevice device,
+                              size_t offset, size_t bytes, CUmemGenericAllocationHandle memory, CUdeviceptr address) {
   struct gs_use use;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuMulticastBindMem(mcHandle, mcOffset, memHandle, memOffset, size, flags)
-                                  : result;
-  if (!gs_use_begin(&use, GS_MAKES_BINDING, mcHandle, memHandle, 0))
+  if (!gs_use_begin(&use, memory ? GS_MAKES_BINDING : GS_MAKES_HANDLE | GS_MAKES_BINDING, object, memory, address))
     return CUDA_ERROR_OUT_OF_MEMORY;
-  result = gs_real.cuMulticastBindMem(mcHandle, mcOffset, memHandle, memOffset, size, flags);
+  CUresult result = gs_call(call);
   if (result == CUDA_SUCCESS)
-    gs_object_bound(&use, -1, mcOffset, size);
-  gs_use_end(&use);
-  return result;
-}
-
-CUresult gs_cuMulticastBindMem_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
-                                  CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
-                                  unsigned long long flags) {
-  CUresult result;
-  struct gs_use use;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS
-               ? gs_real.cuMulticastBindMem_v2(mcHandle, dev, mcOffset, memHandle, memOffset, size, flags)
-               : result;
-  if (!gs_use_begin(&use, GS_MAKES_BINDING, mcHandle, memHandle, 0))
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  result = gs_real.cuMulticastBindMem_v2(mcHandle, dev, mcOffset, memHandle, memOffset, size, flags);
-  if (result == CUDA_SUCCESS)
-    gs_object_bound(&use, dev, mcOffset, size);
-  gs_use_end(&use);
-  return result;
-}
-
-CUresult gs_cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr, size_t size,
-                                unsigned long long flags) {
-  CUresult result;
-  struct gs_use use;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuMulticastBindAddr(mcHandle, mcOffset, memptr, size, flags) : result;
-  if (!gs_use_begin(&use, GS_MAKES_HANDLE | GS_MAKES_BINDING, mcHandle, 0, memptr))
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  result = gs_real.cuMulticastBindAddr(mcHandle, mcOffset, memptr, size, flags);
-  if (result == CUDA_SUCCESS)
-    gs_object_bound(&use, -1, mcOffset, size);
-  gs_use_end(&use);
-  return result;
-}
-
-CUresult gs_cuMulticastBindAddr_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
-                                   CUdeviceptr memptr, size_t size, unsigned long long flags) {
-  CUresult result;
-  struct gs_use use;
-  if (!gs_enter(&result))
-    return result == CUDA_SUCCESS ? gs_real.cuMulticastBindAddr_v2(mcHandle, dev, mcOffset, memptr, size, flags)
-                                  : result;
-  if (!gs_use_begin(&use, GS_MAKES_HANDLE | GS_MAKES_BINDING, mcHandle, 0, memptr))
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  result = gs_real.cuMulticastBindAddr_v2(mcHandle, dev, mcOffset, memptr, size, flags);
-  if (result == CUDA_SUCCESS)
-    gs_object_bound(&use, dev, mcOffset, size);
+    gs_object_bound(&use, device, offset, bytes);
   gs_use_end(&use);
   return result;
 }
