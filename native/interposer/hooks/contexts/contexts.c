@@ -74,9 +74,9 @@ static bool created_here(CUcontext context, struct gs_ending *found) {
 /* The driver has made a context, after the call of number `begun`. */
 static void created(CUcontext context, int ordinal, uint64_t bytes, uint64_t begun) {
   struct gs_created fresh = {.context = (uintptr_t)context, .bytes = bytes, .holders = 1, .ordinal = ordinal};
-  struct gs_ending before;
+  struct gs_created before;
   gs_lock(&gs_process->gone_lock);
-  bool again = created_here(context, &before);
+  bool again = gs_table_copy(&gs_books()->contexts, (uintptr_t)context, &before);
   fresh.number = gs_next_call();
   if (again)
     gs_table_put(&gs_books()->replaced, &(struct gs_replaced){(uintptr_t)context});
@@ -84,7 +84,7 @@ static void created(CUcontext context, int ordinal, uint64_t bytes, uint64_t beg
     context_gone(context, before.ordinal);
   if (again && before.number > begun) { /* which of the two is the later one is not known: they become one */
     gs_table_replace(&gs_books()->contexts, &fresh);
-    gs_give_back(before.ordinal, gs_process->limits->device[before.ordinal].context_bytes);
+    gs_give_back(before.ordinal, before.bytes);
   } else {
     gs_table_put(&gs_books()->contexts, &fresh);
     contexts_changed(1);
