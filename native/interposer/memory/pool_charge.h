@@ -33,10 +33,9 @@ bool gs_pool_ask_known(uint64_t number, struct gs_pool_figures *figures);
 /* The charge becomes what the pool has reserved plus what calls in progress may still add, but never more than it was:
  * those calls have reserved what they need, or are certain not to need it. */
 void gs_pool_settle(uint64_t number, int ordinal);
-/* The same after a call has returned that could make the pool grow by `need` bytes. handle: if not 0, of the pool, which is
- * not destroyed meanwhile. *grew: at least by how much it has
- * made the pool grow; less if that gave memory back just then. False: the growth does not fit, and is charged
- * nevertheless. */
+/* The same after a call has returned that could make the pool grow by `need` bytes. handle: if not 0, that of the pool,
+ * which is not destroyed meanwhile. *grew: at least by how much the call has made the pool grow; less if the pool gave
+ * memory back just then. False: the growth does not fit, and is charged nevertheless. */
 bool gs_pool_call_ended(uint64_t number, int ordinal, uint64_t handle, uint64_t need, uint64_t *grew);
 /* The same with the bytes in use, which tell whether queued frees have happened. True: it is known exactly how many bytes
  * fade. */

@@ -71,7 +71,7 @@ enum {
   /* Work that takes twice as long as estimated and this much more was estimated wrongly: waking a thread up takes
    * less. */
   GS_METER_LATE_NS = 25000,
-  /* meanwhile a queue with work gets a mark after this much of it, estimated, or GS_METER_LATE_NS after the last one */
+  /* meanwhile a queue with work gets a mark after this much of it, estimated, or this long after the last one */
   GS_METER_CAREFUL_MARK_NS = 100000,
   GS_METER_DOUBT_NS = 250000000, /* after a pause in which nobody saw the stream idle, launches are checked this long */
   GS_METER_CHECK_NS = 1000000,   /* one in so many ns on average: it takes two marks */
