@@ -5,30 +5,18 @@ from collections.abc import Iterator
 
 import pytest
 from handmade import Grant, Simulator
-from interposed import Interposed
+from interposed import TAKING_FROM_POOLS, Interposed
 from memorybooks import agreed
 
 MIB = 1 << 20
 STEP = 32 * MIB
 OUT_OF_MEMORY = 2
 
-SET_UP = """
-    import holds
-    def current(function):
-        def run():
-            ok(d.cuCtxSetCurrent(ctx))
-            return function()
-        return run
-    s = [ok(d.cuStreamCreate(1)) for _ in range(2)]
-    def take(bytes, stream=0):
-        return d.cuMemAllocAsync(bytes, s[stream])
-"""
-
 
 @pytest.fixture
 def worker(grant: Grant, sim: Simulator) -> Iterator[Interposed]:
     made = Interposed(sim, grant)
-    made.do(SET_UP)
+    made.do(TAKING_FROM_POOLS)
     grant.set_limit(grant.charged(0) + 3 * STEP)
     yield made
     made.kill()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from handmade import Grant, Simulator
-from interposed import Interposed
+from interposed import TAKING_FROM_POOLS, Interposed
 from memorybooks import agreed
 from waiting import until
 
@@ -16,18 +16,6 @@ STEP = 32 * MIB
 OK, OUT_OF_MEMORY = 0, 2
 PATIENCE_S = 0.2  # of native/page/page.c
 
-SET_UP = """
-    import holds
-    def current(function):
-        def run():
-            ok(d.cuCtxSetCurrent(ctx))
-            return function()
-        return run
-    s = [ok(d.cuStreamCreate(1)) for _ in range(2)]
-    def take(bytes, stream=0):
-        return d.cuMemAllocAsync(bytes, s[stream])
-"""
-
 
 @pytest.fixture
 def start(grant: Grant, sim: Simulator) -> Iterator[Callable[[], Interposed]]:
@@ -35,7 +23,7 @@ def start(grant: Grant, sim: Simulator) -> Iterator[Callable[[], Interposed]]:
 
     def run() -> Interposed:
         made.append(Interposed(sim, grant))
-        made[-1].do(SET_UP)
+        made[-1].do(TAKING_FROM_POOLS)
         return made[-1]
 
     yield run

@@ -44,6 +44,20 @@ class Spawner:
         return zygote.fork(self.environment(env))
 
 
+TAKING_FROM_POOLS = """
+    import holds
+    def current(function):
+        def run():
+            ok(d.cuCtxSetCurrent(ctx))
+            return function()
+        return run
+    s = [ok(d.cuStreamCreate(1)) for _ in range(2)]
+    def take(bytes, stream=0):
+        return d.cuMemAllocAsync(bytes, s[stream])
+"""
+"""For a worker: two streams, allocations in them, and threads in its context."""
+
+
 class Interposed(Worker):
     """A worker in a grant. By default, the primary context of a device is current."""
 
