@@ -300,14 +300,15 @@ def test_what_a_pool_has_is_not_reserved_again(grant: Grant, sim: Simulator, sta
 
 
 def test_racing_threads_and_processes(grant: Grant, sim: Simulator, memory: Memory) -> None:
-    """Pools, graphs and frees in stream order of 3 processes with 6 threads each, in a grant that is too small."""
-    clients = [memory(grant) for _ in range(3)]
+    """Pools, graphs and frees in stream order of 3 processes with 6 threads each, in a grant that is too small: blocks
+    of 36 MiB, for which a pool takes 64, never fit."""
+    rounds, clients = 150, [memory(grant) for _ in range(3)]
     for client in clients:
         client.ok("init", "retain 0", "stream")
-    grant.set_limit(3 * CONTEXT + 200 * MIB)
+    grant.set_limit(3 * CONTEXT + 60 * MIB)
     with ThreadPoolExecutor(len(clients)) as pool:
-        refused = list(pool.map(lambda client: client(f"race 150 {12 * MIB}").one, clients))
-    assert sum(refused) > 0, "no race: everything always fitted"
+        refused = list(pool.map(lambda client: client(f"race {rounds} {12 * MIB}").one, clients))
+    assert 0 < sum(refused) < len(clients) * 6 * rounds
     for client in clients:
         client.ok("syncall", "graphtrim 0")
     assert agreed(grant, sim) == 3 * CONTEXT
