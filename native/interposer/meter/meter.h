@@ -74,7 +74,7 @@ enum {
   /* meanwhile a queue with work gets a mark after this much of it, estimated, or this long after the last one */
   GS_METER_CAREFUL_MARK_NS = 100000,
   GS_METER_DOUBT_NS = 250000000, /* after a pause in which nobody saw the stream idle, launches are checked this long */
-  GS_METER_CHECK_NS = 1000000,   /* one in so many ns on average: it takes two marks */
+  GS_METER_CHECK_NS = 1000000,   /* one in so many ns on average: it takes a mark */
   GS_METER_RETURNS = 12,         /* kinds of late waits, by how late: GS_METER_LATE_NS, twice that ... */
   GS_METER_OVERDUE_NS = 200000,  /* work behind an overdue mark is said to take at least this much longer */
   GS_METER_HELD = 1,             /* this bit of a lease word: leased */
@@ -245,14 +245,12 @@ static inline bool gs_meter_careful(const struct gs_meter *meter, uint64_t now) 
 }
 
 /* Whether to mark the stream before this launch: the open segment ended a while ago, and the time of the new launch is
- * not known well enough to be distinguished from the gap; or something else was put between them; or this launch is
- * chosen to be measured. */
+ * not known well enough to be distinguished from the gap; or something else was put between them. */
 static inline bool gs_meter_close_first(const struct gs_meter *meter, const struct gs_queue *queue,
                                         const struct gs_function *function, uint64_t now) {
   if (queue->open.launches == 0)
     return false;
-  return (queue->check && now >= queue->end) ||
-         (function->observed < GS_METER_TRUSTED && now > queue->end + GS_METER_GAP_NS) ||
+  return (function->observed < GS_METER_TRUSTED && now > queue->end + GS_METER_GAP_NS) ||
          (__atomic_load_n(&queue->clouded, __ATOMIC_RELAXED) && gs_meter_careful(meter, now));
 }
 /* To be called before a launch. Returns enum gs_plan bits: record a start mark before it, bracket it, record a mark

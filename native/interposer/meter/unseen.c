@@ -1,7 +1,7 @@
 /* A program may learn that its work is done without a call that we see: the device writes to memory, a host function
  * runs, a call waits that is not said to. If its launches then take longer than estimated, the device is taken for idle
  * while it works. So after a pause in which nobody saw that the stream was idle, launches are chosen by chance for a
- * while, and measured by marks around them. How long a launch takes is settled before the program can know whether it
+ * while, and get a mark behind them. How long a launch takes is settled before the program can know whether it
  * was chosen. */
 #include "interposer/meter/functions.h"
 
