@@ -10,7 +10,7 @@ SHORT, LONG = 20_000, 1_000_000
 
 @pytest.mark.parametrize("calls", [SHORT, pytest.param(LONG, marks=pytest.mark.slow)])
 def test_no_byte_over_the_limit_and_none_left(sim: Simulator, grant: Grant, calls: int) -> None:
-    process = Spawner(sim, grant).spawn(built.program("object_races"), 8, calls, 1, "hmpbag")
+    process = Spawner(sim, grant).spawn(built.program("object_races"), 8, calls, 1, "hmpbagx")
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line, f"it ended with {process.wait(10)}"

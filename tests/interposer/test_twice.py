@@ -20,13 +20,22 @@ def test_ended_twice(sim: Simulator, grant: Grant, kind: str) -> None:
         worker.kill()
 
 
-@pytest.mark.parametrize("use", ["exported", "mapped", "imported"])
-def test_handle_given_out_again_during_a_guess(sim: Simulator, grant: Grant, use: str) -> None:
+def _guess(sim: Simulator, grant: Grant, play: str) -> None:
     worker = Interposed(sim, grant)
     try:
         worker.do("import guesses")
-        assert worker.get(f"guesses.run({use!r}, ctx)") == []
+        assert worker.get(f"guesses.{play}") == []
         assert worker.charged() == worker.truth()
         assert sim.books()["devices"][0]["peak_bytes"] <= grant.limits.device[0].memory_bytes
     finally:
         worker.kill()
+
+
+@pytest.mark.parametrize("use", ["release", "map", "export", "bind"])
+def test_guessed_handle(sim: Simulator, grant: Grant, use: str) -> None:
+    _guess(sim, grant, f"run({use!r}, ctx)")
+
+
+@pytest.mark.parametrize("play", ["others_go_on", "closed_descriptor"])
+def test_calls_that_meet(sim: Simulator, grant: Grant, play: str) -> None:
+    _guess(sim, grant, f"{play}(ctx)")

@@ -1,134 +1,185 @@
-"""Handles of physical memory that are released by a guess, and given out again while that call is on its way: what uses
-the handle then holds what it names now. For use inside the process that makes the calls (see holds.py).
+"""Handles of physical memory that a program names without having been given them: the driver gives them out again, and
+the call that gets one may not have returned. For use inside the process that makes the calls (see holds.py).
 
-In every play a call that returns the handle of memory X is held when the driver has done it, another thread releases
-that handle, and the driver gives it to memory Y. X lives on by a descriptor. Then the first call is in the books before
-the others, since something else is mapped where X was: what they say of the handle is not true any more.
+`run` plays one use of such a handle: while the call that makes it is held in the driver, and the other way round. It
+says what was wrong: less charged than the device has given, something left at the end, or a call that did not wait.
 """
 
 import os
+import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import holds
 from cuda.bindings import driver as d
 from pairs import MIB, charged, truth
-from scenes import FILE, SIZE
-from worker import ok, on_device
+from scenes import FILE, SIZE, failed
+from worker import made, ok, on_device
 
 
 class _Play:
     def __init__(self, context: Any) -> None:
         ok(d.cuCtxSetCurrent(context))
         self.context, self.wrong, self.fds = context, list[str](), list[int]()
-        self.before = charged(), truth()
+        self.empty = charged(), truth()
         self.at = int(ok(d.cuMemAddressReserve(2 * SIZE, 0, 0, 0)))
+        self.team = ok(d.cuMulticastCreate(made(d.CUmulticastObjectProp, numDevices=1, size=SIZE)))
+        ok(d.cuMulticastAddDevice(self.team, 0))
+        self.again = threading.Event()
+        self.maker, _ = self.start(self.create_twice)
+
+    def create_twice(self) -> None:
+        """In one thread, since a driver may give a handle out again only there."""
         self.key = ok(d.cuMemCreate(SIZE, on_device(FILE), 0))
-        self.other = ok(d.cuMemCreate(SIZE, on_device(FILE), 0))
-        self.third = ok(d.cuMemCreate(SIZE, on_device(FILE), 0))
-        self.export(self.key)
-        self.export(self.other)
-        ok(d.cuMemMap(self.at, SIZE, 0, self.key, 0))
         ok(d.cuMemRelease(self.key))
-        self.given: Any = None
+        self.again.wait()
+        assert int(ok(d.cuMemCreate(SIZE, on_device(FILE), 0))) == int(self.key), "the driver gave it out no more"
 
-    def export(self, handle: Any) -> None:
-        self.fds.append(int(ok(d.cuMemExportToShareableHandle(handle, FILE, 0))))
+    def release(self) -> None:
+        d.cuMemRelease(self.key)
 
-    def start(self, call: Callable[[], Any]) -> holds.Operation:
-        """Until the call has ended, is held, or waits."""
+    def map(self) -> None:
+        d.cuMemMap(self.at, SIZE, 0, self.key, 0)
+
+    def export(self) -> None:
+        answer = d.cuMemExportToShareableHandle(self.key, FILE, 0)
+        if not failed(answer):
+            self.fds.append(int(answer[1]))
+
+    def bind(self) -> None:
+        d.cuMulticastBindMem(self.team, 0, self.key, 0, SIZE, 0)
+
+    def start(self, call: Callable[[], Any]) -> tuple[holds.Operation, bool]:
+        """The call in a thread of its own, and whether it is held or waits."""
 
         def act() -> None:
             ok(d.cuCtxSetCurrent(self.context))
             call()
 
         operation = holds.Operation(act)
-        operation.waits()
-        return operation
-
-    def again(self, make: Callable[[], Any]) -> None:
-        """Ends the mapping, the last that keeps the handle's value, and makes what may get it, in one thread."""
-        ok(d.cuMemUnmap(self.at, SIZE))
-        ok(d.cuMemMap(self.at, SIZE, 0, self.third, 0))
-        self.given = ok(make())
+        return operation, operation.waits()
 
     def judge(self, moment: str) -> None:
         asked, given = charged(), truth()
         if asked < given:
             self.wrong.append(f"{moment}: {(given - asked) / MIB:g} MiB not charged")
 
-    def stale(self, function: str, make: Callable[[], Any], use: Callable[[], Any]) -> None:
-        """The retained handle, released by a guess, is given to what `make` makes, and used then."""
-        with holds.Hold("cuMemRelease", holds.AFTER) as release, holds.Hold(function, holds.AFTER) as making:
-            with holds.Hold("cuMemRetainAllocationHandle", holds.AFTER):
-                retain = self.start(lambda: d.cuMemRetainAllocationHandle(self.at))
-                guess = self.start(lambda: d.cuMemRelease(self.key))
-                maker = self.start(lambda: self.again(make))
-            retain.result("the call that returned the handle")
-            user = self.start(use)
-            making.release()
-            assert not maker.waits()
-            release.release()
-        for operation in (guess, maker, user):
-            operation.result("a call")
-        assert int(self.given) == int(self.key)
-        self.judge("used")
+    def during(self, use: Callable[[], None], when: int) -> list[str]:
+        """The use waits while the creation is held."""
+        with holds.Hold("cuMemCreate", when) as hold:
+            self.again.set()
+            assert hold.stopped(holds.PATIENCE_S)
+            user, waits = self.start(use)
+            if not waits:
+                self.wrong.append("the use did not wait")
+        return self.close(user)
 
-    def finish(self) -> list[str]:
-        for handle in (self.key, self.other, self.third):
-            while d.cuMemRelease(handle)[0] == d.CUresult.CUDA_SUCCESS:
-                self.judge("released")
-        for at in (self.at, self.at + SIZE):
-            d.cuMemUnmap(at, SIZE)
-            self.judge("unmapped")
-        for fd in self.fds:
-            os.close(fd)
-            self.judge("closed")
+    def before(self, use: Callable[[], None], function: str, when: int) -> list[str]:
+        """The creation waits while the use is held."""
+        with holds.Hold(function, when):
+            user, _ = self.start(use)
+            self.again.set()
+            if not self.maker.waits():
+                self.wrong.append("the creation did not wait")
+        return self.close(user)
+
+    def close(self, user: holds.Operation) -> list[str]:
+        self.again.set()
+        for operation in (self.maker, user):
+            operation.result("a call")
+        self.judge("afterwards")
+        for end in (
+            lambda: d.cuMulticastUnbind(self.team, 0, 0, SIZE),
+            lambda: d.cuMemUnmap(self.at, SIZE),
+            *(lambda fd=fd: os.close(fd) for fd in self.fds),  # type: ignore[misc]
+            lambda: d.cuMemRelease(self.key),
+        ):
+            end()
+            self.judge("ending")
+        ok(d.cuMemRelease(self.team))
         ok(d.cuMemAddressFree(self.at, 2 * SIZE))
-        left = [(now - then) / MIB for now, then in zip((charged(), truth()), self.before, strict=True)]
+        left = [(now - then) / MIB for now, then in zip((charged(), truth()), self.empty, strict=True)]
         if any(left):
             self.wrong.append(f"at the end {left[0]:g} MiB charged, {left[1]:g} MiB not given back by the device")
         return self.wrong
 
 
-def exported(context: Any) -> list[str]:
-    """What an export names: an import of it keeps that alone."""
+FUNCTIONS = {
+    "release": "cuMemRelease",
+    "map": "cuMemMap",
+    "export": "cuMemExportToShareableHandle",
+    "bind": "cuMulticastBindMem",
+}
+
+
+def run(use: str, context: Any) -> list[str]:
+    wrong = []
+    for when in (holds.BEFORE, holds.AFTER):
+        play = _Play(context)
+        wrong += [f"{use} during the creation: {what}" for what in play.during(getattr(play, use), when)]
+        play = _Play(context)
+        wrong += [
+            f"{use} before the creation: {what}" for what in play.before(getattr(play, use), FUNCTIONS[use], when)
+        ]
+    return wrong
+
+
+def others_go_on(context: Any) -> list[str]:
+    """A call that the driver keeps waiting keeps only those that name the same waiting."""
     play = _Play(context)
-    play.stale("cuMemCreate", lambda: d.cuMemCreate(SIZE, on_device(FILE), 0), lambda: play.export(play.key))
-    held = ok(d.cuMemImportFromShareableHandle(play.fds[-1], FILE))
-    os.close(play.fds.pop())
-    d.cuMemRelease(play.key)
+    mine, other = (ok(d.cuMemCreate(SIZE, on_device(FILE), 0)) for _ in range(2))
+
+    def rest() -> None:
+        ok(d.cuMemMap(play.at, SIZE, 0, other, 0))
+        retained = ok(d.cuMemRetainAllocationHandle(play.at))
+        ok(d.cuMemUnmap(play.at, SIZE))
+        ok(d.cuMemRelease(retained))
+        ok(d.cuMemRelease(other))
+        play.release()
+
+    with holds.Hold("cuMulticastBindMem", holds.BEFORE):
+        blocked, _ = play.start(lambda: ok(d.cuMulticastBindMem(play.team, 0, mine, 0, SIZE, 0)))
+        going, waits = play.start(rest)
+        if waits:
+            play.wrong.append("calls with other objects waited")
+    blocked.result("a call")
+    ok(d.cuMemRelease(mine))
+    return play.close(going)
+
+
+def closed_descriptor(context: Any) -> list[str]:
+    """A descriptor that is not open names nothing, also if its number is another's when the driver looks: the
+    interposer has copies of its own of those that are imported."""
+    play = _Play(context)
+    memory = ok(d.cuMemCreate(SIZE, on_device(FILE), 0))
+    fd = int(ok(d.cuMemExportToShareableHandle(memory, FILE, 0)))
+    number = os.dup(fd)
+    os.close(number)
+    handles: list[Any] = []
+
+    def act(descriptor: int) -> Callable[[], None]:
+        def call() -> None:
+            ok(d.cuCtxSetCurrent(context))
+            answer = d.cuMemImportFromShareableHandle(descriptor, FILE)
+            handles.extend([] if failed(answer) else [answer[1]])
+
+        return call
+
+    guess, other = holds.Operation(act(number)), holds.Operation(act(fd))
+    with ExitStack() as stopped:
+        for operation in (guess, other):  # nothing but the import opens a descriptor meanwhile
+            hold = holds.Hold("cuMemImportFromShareableHandle", holds.BEFORE, operation.native_id or 0)
+            stopped.enter_context(hold)
+            operation.go()
+            assert hold.stopped(holds.PATIENCE_S)
+    for operation in (guess, other):
+        operation.result("an import")
+    if len(handles) != 1:
+        play.wrong.append("the descriptor was not open, and something was imported")
+    os.close(fd)
+    ok(d.cuMemRelease(memory))
     play.judge("released")
-    ok(d.cuMemRelease(held))
-    return play.finish()
-
-
-def mapped(context: Any) -> list[str]:
-    """What is mapped lives on without the handle."""
-    play = _Play(context)
-
-    def use() -> None:
-        ok(d.cuMemMap(play.at + SIZE, SIZE, 0, play.key, 0))
-
-    play.stale("cuMemCreate", lambda: d.cuMemCreate(SIZE, on_device(FILE), 0), use)
-    d.cuMemRelease(play.key)
-    play.judge("released")
-    return play.finish()
-
-
-def imported(context: Any) -> list[str]:
-    """What an import holds: its memory lives on without another handle and without a descriptor."""
-    play = _Play(context)
-    source = play.fds[-1]
-    play.stale("cuMemImportFromShareableHandle", lambda: d.cuMemImportFromShareableHandle(source, FILE), lambda: None)
-    ok(d.cuMemRelease(play.other))
-    os.close(play.fds.pop())
-    play.judge("closed")
-    return play.finish()
-
-
-PLAYS = {play.__name__: play for play in (exported, mapped, imported)}
-
-
-def run(name: str, context: Any) -> list[str]:
-    return PLAYS[name](context)
+    for handle in handles:
+        ok(d.cuMemRelease(handle))
+    return play.close(guess)

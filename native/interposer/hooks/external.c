@@ -14,15 +14,19 @@ CUresult gs_cuImportExternalMemory(CUexternalMemory *extMem_out,
   struct gs_use use;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuImportExternalMemory(extMem_out, memHandleDesc) : result;
-  if (!gs_use_begin(&use, GS_MAKES_HANDLE | GS_MAKES_BINDING, 0, 0, 0))
+  if (!gs_use_begin(&use, &(struct gs_underway){.does = GS_MAKES_HANDLE | GS_IMPORTS}))
     return CUDA_ERROR_OUT_OF_MEMORY;
-  /* looked at before the driver closes it */
+  /* A copy as in cuMemImportFromShareableHandle. What the driver has imported is its own, to be closed when it likes. */
   bool is_file = memHandleDesc && memHandleDesc->type == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
-  uint64_t name = is_file ? gs_descriptor_file(memHandleDesc->handle.fd) : 0;
-  gs_import_begin(&use, name);
-  result = gs_real.cuImportExternalMemory(extMem_out, memHandleDesc);
-  gs_import_end(&use, name, result == CUDA_SUCCESS ? (uintptr_t)*extMem_out : 0);
+  CUDA_EXTERNAL_MEMORY_HANDLE_DESC copied = is_file ? *memHandleDesc : (CUDA_EXTERNAL_MEMORY_HANDLE_DESC){0};
+  if (is_file)
+    copied.handle.fd = gs_descriptor_copy(memHandleDesc->handle.fd);
+  gs_import_begin(&use, is_file ? gs_descriptor_file(copied.handle.fd) : 0);
+  result = gs_real.cuImportExternalMemory(extMem_out, is_file ? &copied : memHandleDesc);
+  gs_import_end(&use, result == CUDA_SUCCESS ? gs_external_key(*extMem_out) : 0);
   gs_use_end(&use);
+  if (is_file)
+    gs_descriptor_drop(result == CUDA_SUCCESS ? memHandleDesc->handle.fd : copied.handle.fd);
   return result;
 }
 
@@ -31,7 +35,7 @@ CUresult gs_cuDestroyExternalMemory(CUexternalMemory extMem) {
   struct gs_release release;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuDestroyExternalMemory(extMem) : result;
-  gs_handle_leaves(&release, (uintptr_t)extMem);
+  gs_handle_leaves(&release, gs_external_key(extMem));
   result = gs_real.cuDestroyExternalMemory(extMem);
   gs_handle_left(&release, result == CUDA_SUCCESS);
   gs_descriptors_settle(); /* the driver closes the descriptor */
@@ -39,7 +43,8 @@ CUresult gs_cuDestroyExternalMemory(CUexternalMemory extMem) {
 }
 
 static bool begin(struct gs_use *use, CUexternalMemory from, struct gs_table *table) {
-  bool room = gs_table_room(table, 1) && gs_use_begin(use, GS_MAKES_MAPPING, (uintptr_t)from, 0, 0);
+  bool room = gs_table_room(table, 1) &&
+              gs_use_begin(use, &(struct gs_underway){.handle = gs_external_key(from), .does = GS_MAPS});
   if (room)
     use->context = gs_owner_current();
   return room;
@@ -57,10 +62,10 @@ CUresult gs_cuExternalMemoryGetMappedBuffer(CUdeviceptr *devPtr, CUexternalMemor
   gs_maker_begin(&maker, &gs_books()->pointers_made, use.context);
   result = gs_real.cuExternalMemoryGetMappedBuffer(devPtr, extMem, bufferDesc);
   if (result == CUDA_SUCCESS) {
-    gs_map_end(&use, *devPtr, bufferDesc->size, true);
+    uint64_t mapping = gs_object_mapped(&use, *devPtr, bufferDesc->size, false);
     gs_life_put(&maker, &gs_books()->pointers,
                 &(struct gs_allocation){
-                    .living.key = *devPtr, .context = use.context, .ordinal = GS_NO_DEVICE, .mapping = use.call});
+                    .living.key = *devPtr, .context = use.context, .ordinal = GS_NO_DEVICE, .mapping = mapping});
   }
   gs_maker_end(&maker);
   gs_use_end(&use);
@@ -79,10 +84,9 @@ CUresult gs_cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *mipmap, CU
     return CUDA_ERROR_OUT_OF_MEMORY;
   gs_array_begin(&maker, use.context);
   result = gs_real.cuExternalMemoryGetMappedMipmappedArray(mipmap, extMem, mipmapDesc);
-  if (result == CUDA_SUCCESS)
-    gs_map_end(&use, (uintptr_t)*mipmap, 1, true);
+  uint64_t mapping = result == CUDA_SUCCESS ? gs_object_mapped(&use, (uintptr_t)*mipmap, 1, false) : 0;
   gs_array_end(&maker, result == CUDA_SUCCESS ? *mipmap : NULL,
-               &(struct gs_allocation){.ordinal = GS_NO_DEVICE, .mapping = use.call});
+               &(struct gs_allocation){.ordinal = GS_NO_DEVICE, .mapping = mapping});
   gs_use_end(&use);
   return result;
 }

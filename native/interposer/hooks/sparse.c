@@ -3,13 +3,9 @@
  * that was ever mapped into it until the array or its context ends, like an import that is made of all of it. */
 #include "interposer/hooks/sparse.h"
 
-#include <sys/mman.h>
-
 #include "interposer/memory/handles.h"
 #include "interposer/memory/mappings.h"
 #include "interposer/process/greens.h"
-
-enum { MAKES = GS_MAKES_HANDLE | GS_MAKES_MAPPING | GS_MAKES_BINDING };
 
 static uint64_t array_of(const CUarrayMapInfo *info) {
   return info->resourceType == CU_RESOURCE_TYPE_ARRAY ? (uintptr_t)info->resource.array
@@ -23,8 +19,7 @@ static uint64_t handle_of(const CUarrayMapInfo *info) {
 /* A mapping for an array, whose object holds what is mapped into it. Returns the mapping's number. */
 static uint64_t add_holder(uint64_t array, CUcontext context, uint64_t *freed) {
   uint64_t number = gs_object_add(GS_NO_DEVICE, 0, GS_IMPORT), call = gs_next_call();
-  gs_mapping_announce(array, 1, number, call, context);
-  gs_mapping_turn(gs_mapping_at(array, GS_ANNOUNCED, call), GS_LIVE, 0);
+  gs_mapping_add(&(struct gs_mapping){array, 1, number, call, context});
   gs_object_drop(number, freed);
   return call;
 }
@@ -60,57 +55,36 @@ static void hold(const CUarrayMapInfo *info) {
   CUcontext context = gs_owner_current();
   struct gs_handle *each = NULL;
   gs_objects_lock();
-  if (context && gs_handle_next(handle, NULL) && !gs_mapping_at(array, GS_LIVE, 0))
+  if (context && gs_handle_next(handle, NULL) && !gs_table_find(&gs_books()->mappings, array))
     add_holder(array, context, freed);
   while (context && (each = gs_handle_next(handle, each)))
     for (struct gs_mapping *into = NULL; (into = gs_table_same(&gs_books()->mappings, array, into));)
-      if (into->life.moment == GS_LIVE)
-        bind_once(into->object, each->object);
+      bind_once(into->object, each->object);
   gs_objects_unlock(freed);
-}
-
-static void end(struct gs_around_map_array *around) {
-  for (uint32_t i = 0; i < around->uses; i++)
-    gs_use_end(&around->use[i]);
-  if (around->use != around->few)
-    munmap(around->use, around->count * sizeof *around->use);
 }
 
 /* The memory is held before the driver can map it, and stays held if the driver refuses. */
 CUresult gs_before_map_array(struct gs_around_map_array *around, const CUarrayMapInfo *list, unsigned int count) {
   CUresult result = CUDA_SUCCESS;
-  uint64_t last = 0;
-  *around = (struct gs_around_map_array){.use = around->few};
+  *around = (struct gs_around_map_array){0};
   if (!gs_enter(&result) || !list)
     return result;
+  if (!gs_use_begin(&around->use, &(struct gs_underway){.does = GS_NAMES_MANY}))
+    return CUDA_ERROR_OUT_OF_MEMORY;
   around->list = list;
   around->count = count;
-  if (count > sizeof around->few / sizeof *around->few &&
-      !(around->use = gs_private_map(count * sizeof *around->use))) {
-    around->use = around->few;
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  for (unsigned i = 0; i < count; i++) {
-    uint64_t handle = handle_of(&list[i]);
-    if (handle && handle != last && !gs_use_begin(&around->use[around->uses], MAKES, handle, 0, 0)) {
-      end(around);
-      return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    around->uses += handle && handle != last;
-    last = handle ? handle : last;
-    if (handle)
+  for (unsigned i = 0; i < count; i++)
+    if (handle_of(&list[i]))
       hold(&list[i]);
-  }
   return CUDA_SUCCESS;
 }
 
-/* A handle that was not known before, since the call that makes it has not returned, is by now. */
+/* An array that was not known before, since the call that makes it has not returned, may be by now. */
 CUresult gs_after_map_array(struct gs_around_map_array *around, CUresult result) {
-  for (uint32_t i = 0; i < around->uses && result == CUDA_SUCCESS; i++)
-    gs_objects_wait(around->use[i].begun, gs_handle_known, &around->use[i].handle);
   for (uint32_t i = 0; i < around->count && result == CUDA_SUCCESS; i++)
     if (handle_of(&around->list[i]))
       hold(&around->list[i]);
-  end(around);
+  if (around->list)
+    gs_use_end(&around->use);
   return result;
 }

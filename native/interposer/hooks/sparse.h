@@ -9,10 +9,9 @@ bool gs_unbacked_room(void);
 uint64_t gs_unbacked_made(uint64_t array, const struct gs_maker *maker);
 
 struct gs_around_map_array {
-  const CUarrayMapInfo *list;
-  uint32_t count, uses; /* uses: begun, one for each handle that follows another */
-  struct gs_use *use;   /* in `few`, or in memory of its own */
-  struct gs_use few[4];
+  const CUarrayMapInfo *list; /* NULL: nothing has begun */
+  uint32_t count;
+  struct gs_use use;
 };
 CUresult gs_before_map_array(struct gs_around_map_array *around, const CUarrayMapInfo *list, unsigned int count);
 CUresult gs_after_map_array(struct gs_around_map_array *around, CUresult result);

@@ -44,7 +44,7 @@ CUresult gs_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const
   uint64_t charge = ordinal == GS_NO_DEVICE ? 0 : size; /* host memory, or a request that the driver refuses */
   if (charge && gs_reserve(ordinal, charge) < 0)
     return refuse(CUDA_ERROR_OUT_OF_MEMORY, handle, size, prop, flags);
-  if (!gs_use_begin(&use, GS_MAKES_HANDLE, 0, 0, 0)) {
+  if (!gs_use_begin(&use, &(struct gs_underway){.does = GS_MAKES_HANDLE})) {
     gs_give_back(ordinal, charge);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -75,11 +75,11 @@ CUresult gs_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAl
   struct gs_use use;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemMap(ptr, size, offset, handle, flags) : result;
-  if (!gs_use_begin(&use, GS_MAKES_MAPPING, handle, 0, 0))
+  if (!gs_use_begin(&use, &(struct gs_underway){.handle = handle, .from = ptr, .bytes = size, .does = GS_MAPS}))
     return CUDA_ERROR_OUT_OF_MEMORY;
-  gs_map_begin(&use, ptr, size);
   result = gs_real.cuMemMap(ptr, size, offset, handle, flags);
-  gs_map_end(&use, ptr, size, result == CUDA_SUCCESS);
+  if (result == CUDA_SUCCESS)
+    gs_object_mapped(&use, ptr, size, true);
   gs_use_end(&use);
   return result;
 }
@@ -88,9 +88,11 @@ CUresult gs_cuMemUnmap(CUdeviceptr ptr, size_t size) {
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemUnmap(ptr, size) : result;
-  uint64_t call = gs_mappings_leave(ptr, size);
+  struct gs_underway *underway = gs_order_begin(&(struct gs_underway){.from = ptr, .bytes = size, .does = GS_UNMAPS});
   result = gs_real.cuMemUnmap(ptr, size);
-  gs_mappings_left(ptr, size, call, result == CUDA_SUCCESS);
+  if (result == CUDA_SUCCESS)
+    gs_range_unmapped(ptr, size);
+  gs_order_end(underway);
   gs_descriptors_settle();
   return result;
 }
@@ -100,7 +102,8 @@ CUresult gs_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, vo
   struct gs_use use;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemRetainAllocationHandle(handle, addr) : result;
-  if (!gs_use_begin(&use, GS_MAKES_HANDLE | GS_MAKES_BINDING, 0, 0, (uintptr_t)addr))
+  if (!gs_use_begin(&use,
+                    &(struct gs_underway){.from = (uintptr_t)addr, .bytes = 1, .does = GS_MAKES_HANDLE | GS_BINDS}))
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = gs_real.cuMemRetainAllocationHandle(handle, addr);
   if (result == CUDA_SUCCESS)
@@ -125,15 +128,13 @@ CUresult gs_cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllo
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags)
                                   : result;
-  if (!gs_use_begin(&use, GS_MAKES_EXPORT, handle, 0, 0))
+  if (!gs_use_begin(&use, &(struct gs_underway){.handle = handle, .does = GS_EXPORTS}))
     return CUDA_ERROR_OUT_OF_MEMORY;
-  uint32_t begun = gs_making_begin(&gs_books()->exports_made);
   result = gs_real.cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags);
   if (result == CUDA_SUCCESS) {
     int fd = handleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? *(const int *)shareableHandle : -1;
     gs_object_exported(&use, name_of((void *)(intptr_t)fd, handleType), fd);
   }
-  gs_making_end(&gs_books()->exports_made, begun);
   gs_use_end(&use);
   return result;
 }
@@ -145,16 +146,17 @@ CUresult gs_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
   struct gs_use use;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemImportFromShareableHandle(handle, osHandle, shHandleType) : result;
-  if (!gs_use_begin(&use, GS_MAKES_HANDLE | GS_MAKES_BINDING, 0, 0, 0))
+  if (!gs_use_begin(&use, &(struct gs_underway){.does = GS_MAKES_HANDLE | GS_IMPORTS}))
     return CUDA_ERROR_OUT_OF_MEMORY;
-  /* another thread may close the descriptor, and its number be another's, between our look and the driver's */
+  /* Another thread may close the descriptor, and its number be another's, between our look and the driver's. If it is not
+   * open, the driver gets -1. */
   bool is_file = shHandleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   int copy = is_file ? gs_descriptor_copy((int)(intptr_t)osHandle) : -1;
-  void *shared = copy >= 0 ? (void *)(intptr_t)copy : osHandle;
+  void *shared = is_file ? (void *)(intptr_t)copy : osHandle;
   uint64_t name = name_of(shared, shHandleType);
   gs_import_begin(&use, name);
   result = gs_real.cuMemImportFromShareableHandle(handle, shared, shHandleType);
-  gs_import_end(&use, name, result == CUDA_SUCCESS ? *handle : 0);
+  gs_import_end(&use, result == CUDA_SUCCESS ? *handle : 0);
   gs_descriptor_drop(copy);
   gs_use_end(&use);
   return result;
@@ -167,7 +169,7 @@ CUresult gs_cuMulticastCreate(CUmemGenericAllocationHandle *mcHandle, const CUmu
   struct gs_use use;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMulticastCreate(mcHandle, prop) : result;
-  if (!gs_use_begin(&use, GS_MAKES_HANDLE, 0, 0, 0))
+  if (!gs_use_begin(&use, &(struct gs_underway){.does = GS_MAKES_HANDLE}))
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = gs_real.cuMulticastCreate(mcHandle, prop);
   if (result == CUDA_SUCCESS)
@@ -179,7 +181,9 @@ CUresult gs_cuMulticastCreate(CUmemGenericAllocationHandle *mcHandle, const CUmu
 CUresult gs_do_multicast_bind(const struct gs_call *call, CUmemGenericAllocationHandle object, CUdevice device,
                               size_t offset, size_t bytes, CUmemGenericAllocationHandle memory, CUdeviceptr address) {
   struct gs_use use;
-  if (!gs_use_begin(&use, memory ? GS_MAKES_BINDING : GS_MAKES_HANDLE | GS_MAKES_BINDING, object, memory, address))
+  const struct gs_underway what = {
+      .handle = object, .other = memory, .from = address, .bytes = address ? bytes : 0, .does = GS_BINDS};
+  if (!gs_use_begin(&use, &what))
     return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = gs_call(call);
   if (result == CUDA_SUCCESS)
@@ -192,9 +196,12 @@ CUresult gs_cuMulticastUnbind(CUmemGenericAllocationHandle mcHandle, CUdevice de
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMulticastUnbind(mcHandle, dev, mcOffset, size) : result;
-  uint64_t call = gs_bindings_leave(mcHandle, dev, mcOffset, size);
+  struct gs_underway *underway =
+      gs_order_begin(&(struct gs_underway){.handle = mcHandle, .does = GS_ENDS_HANDLE /* of what is bound */});
   result = gs_real.cuMulticastUnbind(mcHandle, dev, mcOffset, size);
-  gs_bindings_left(mcHandle, dev, mcOffset, size, call, result == CUDA_SUCCESS);
+  if (result == CUDA_SUCCESS)
+    gs_object_unbound(mcHandle, dev, mcOffset, size);
+  gs_order_end(underway);
   gs_descriptors_settle();
   return result;
 }

@@ -14,8 +14,6 @@ static void begin(struct gs_books *books) {
   gs_table_begin(&books->mappings, lock, sizeof(struct gs_mapping));
   gs_table_begin(&books->bindings, lock, sizeof(struct gs_binding));
   gs_table_begin(&books->exports, lock, sizeof(struct gs_export));
-  gs_table_begin(&books->used_handles, lock, sizeof(struct gs_used));
-  gs_table_begin(&books->used_addresses, lock, sizeof(struct gs_used));
   gs_table_begin(&books->modules, ++lock, sizeof(struct gs_module));
   gs_table_begin(&books->libraries, ++lock, sizeof(struct gs_library));
   gs_table_begin(&books->placed, lock, sizeof(struct gs_placed));

@@ -10,31 +10,26 @@
 #define GPUSHARE_BOOKS_H
 
 #include "interposer/memory/making.h"
+#include "interposer/memory/order.h"
 #include "interposer/os/table.h"
 #include "interposer/process/process.h"
 
 /* The life of what is charged. Another thread may call the driver with an object that a call is about to make or to end,
- * and handles and addresses come back at once, so each moment has its place in the books:
+ * and handles and addresses come back at once. Of physical memory order.h keeps such calls apart. Of all else each moment
+ * has its place in the books:
  *
- *   announced  the call that makes it is on its way, and its bytes are reserved. Whoever meets it waits for that call
- *              (making.h).
- *   live       the call has returned.
+ *   live       the call that made it has returned. Until then its bytes are reserved, and whoever ends what is not in the
+ *              books waits for the calls on their way that make something (making.h).
  *   leaving    the call that ends it is on its way. The driver may still honour it, so it stays in the books under its
  *              key; another of the same key may be live already, and is found first.
- *   gone       the call has returned, but a call that began before it did still uses the key, and may have been
- *              honoured. It ends with the last such call.
  *
  * What has the same key lives one after the other, and a call that succeeds ends exactly one life: what was in the books when it
  * began is certainly gone, and if there was nothing, the oldest of what came into them meanwhile.
  *
- * Bytes are given back when nothing holds the object any more and the driver has returned. A call that extends the life
- * of an object holds all to which its key may have referred at any time of the call; the charge is then too high at
- * worst, until what the call made ends. */
+ * Bytes are given back when nothing holds the object any more and the driver has returned. */
 enum gs_moment {
   GS_LIVE,
-  GS_ANNOUNCED,
   GS_LEAVING,
-  GS_GONE,
   GS_ENDING /* no object, but a call on its way that ends what has the key (life.h) */
 };
 
@@ -91,31 +86,25 @@ struct gs_object {
   bool exported;        /* has records in `exports` */
 };
 
-/* Live as long as there are more references than calls on their way that drop one. The record stays until the last of
- * them has returned; with no references left, until no call uses the handle. */
 struct gs_handle {
-  uint64_t handle; /* CUmemGenericAllocationHandle */
+  uint64_t handle; /* CUmemGenericAllocationHandle, or gs_external_key */
   uint64_t object;
   uint32_t references; /* number of releases until the driver drops the handle */
-  uint32_t leaving;    /* number of releases on their way */
 };
 
-/* Also a buffer or an array of external memory, by its address or handle. */
+/* Also a buffer or an array of external memory, or a sparse array, by its address or handle. */
 struct gs_mapping {
   uint64_t address, bytes;
-  uint64_t object; /* 0: not known */
-  uint64_t made; /* number of the call that made it, which may have made several: one for each object that it may be */
-  CUcontext context; /* with which a buffer or array ends; NULL: none */
-  struct gs_life life;
+  uint64_t object;   /* 0: not known */
+  uint64_t made;     /* of those: number of the call that made it; 0: memory mapped by cuMemMap */
+  CUcontext context; /* of those: with which it ends; NULL: none */
 };
 
 /* An object held by another: memory in a multicast object, or what an import may be. */
 struct gs_binding {
   uint64_t to, memory;    /* objects */
   uint64_t offset, bytes; /* in the multicast object; 0, 0: an import */
-  uint64_t made, settled; /* numbers before and after the call that made it, and maybe others: see gs_mapping */
   CUdevice device;
-  struct gs_life life;
 };
 
 /* An object that was given away, under a name by which an import knows it again. */
@@ -125,13 +114,6 @@ struct gs_export {
   uint64_t byte; /* os/descriptor.h */
   int watcher;   /* the same for all records with this name */
   bool holds;    /* the descriptor is open, which keeps the object */
-};
-
-/* A handle or address with which calls are on their way. */
-struct gs_used {
-  uint64_t key;
-  uint32_t calls;
-  bool alone; /* one of them releases what is not in the books (handles.h) */
 };
 
 /* ---- programs ---- */
@@ -301,10 +283,10 @@ struct gs_bodies {
 enum { GS_ENDED = 16 };
 
 struct gs_books {
-  struct gs_table pointers;                                                                    /* gs_allocation */
-  struct gs_table arrays;                                                                      /* gs_allocation */
-  struct gs_table contexts, replaced;                                                          /* gs_created */
-  struct gs_table objects, handles, mappings, bindings, exports, used_handles, used_addresses; /* one lock */
+  struct gs_table pointers;                                      /* gs_allocation */
+  struct gs_table arrays;                                        /* gs_allocation */
+  struct gs_table contexts, replaced;                            /* gs_created */
+  struct gs_table objects, handles, mappings, bindings, exports; /* one lock */
   struct gs_table modules;
   struct gs_table libraries, placed, kernels; /* one lock */
   struct gs_table collectives;
@@ -314,11 +296,10 @@ struct gs_books {
   struct gs_table graphs;
   struct gs_table nodes;
   struct gs_table bodies;
-  uint32_t lock[13];  /* of the lines above */
-  uint64_t calls;     /* numbers given to calls */
-  uint32_t unsettled; /* mappings that are not live */
-  struct gs_making objects_made, exports_made, pointers_made, arrays_made, contexts_made, modules_made, libraries_made,
-      graphs_made;
+  uint32_t lock[13];     /* of the lines above */
+  uint64_t calls;        /* numbers given to calls */
+  struct gs_order order; /* under the lock of `objects` */
+  struct gs_making pointers_made, arrays_made, contexts_made, modules_made, libraries_made, graphs_made;
   uint32_t contexts_ended;   /* counts them; under gone_lock */
   CUcontext ended[GS_ENDED]; /* the last ones, by that count */
 };

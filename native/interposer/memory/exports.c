@@ -56,12 +56,10 @@ static struct gs_export watched(uint64_t as, int fd) {
 
 /* An import goes on as what it may be: no import is bound to another. */
 void gs_object_exported(const struct gs_use *use, uint64_t as, int fd) {
-  uint64_t handle = use->handle;
   struct gs_handle *each = NULL;
-  gs_objects_wait(use->begun, gs_handle_known, &handle);
   gs_objects_lock();
   struct gs_export fresh = watched(as, fd);
-  while ((each = gs_handle_next(handle, each))) {
+  while ((each = gs_handle_next(use->what.handle, each))) {
     const struct gs_object *one = gs_object_find(each->object);
     struct gs_binding *may = NULL;
     if (one && one->kind != GS_IMPORT)
@@ -75,13 +73,6 @@ void gs_object_exported(const struct gs_use *use, uint64_t as, int fd) {
   gs_table_unlock(&gs_books()->objects);
 }
 
-static bool export_known(void *as) {
-  gs_objects_lock();
-  bool known = gs_table_find(&gs_books()->exports, *(const uint64_t *)as) != NULL;
-  gs_table_unlock(&gs_books()->objects);
-  return known;
-}
-
 void gs_import_begin(struct gs_use *use, uint64_t as) {
   gs_objects_lock();
   use->holder = gs_object_add(GS_NO_DEVICE, 0, GS_IMPORT);
@@ -89,15 +80,11 @@ void gs_import_begin(struct gs_use *use, uint64_t as) {
   gs_table_unlock(&gs_books()->objects);
 }
 
-void gs_import_end(struct gs_use *use, uint64_t as, uint64_t handle) {
+void gs_import_end(const struct gs_use *use, uint64_t handle) {
   uint64_t freed[GS_MAX_DEVICES] = {0};
-  if (handle)
-    gs_making_wait(&gs_books()->exports_made, GS_NOT_MAKING, export_known, &as);
   gs_objects_lock();
-  if (handle) { /* also if the driver returned it before: what it named then may have ended */
-    hold_exports(use->holder, as);
+  if (handle) /* also if the driver returned it before: what it named then may have ended */
     gs_handle_add(handle, use->holder);
-  }
   gs_object_drop(use->holder, freed);
   gs_objects_unlock(freed);
 }

@@ -10,15 +10,15 @@
 
 /* ---- within a use, after the driver's call succeeded ---- */
 
-/* An import of that name may be the object of use->handle from now on. fd: the descriptor that the driver returned; -1: it
+/* An import of that name may be the object of what.handle from now on. fd: the descriptor that the driver returned; -1: it
  * returned something else. */
 void gs_object_exported(const struct gs_use *use, uint64_t name, int fd);
 
 /* ---- within a use, before and after the driver's call ---- */
 
-/* An import of what may have that name. handle: what the driver returned; 0: it refused. */
+/* An import of what may have that name, which nobody exports meanwhile. handle: what the driver returned; 0: it refused. */
 void gs_import_begin(struct gs_use *use, uint64_t name);
-void gs_import_end(struct gs_use *use, uint64_t name, uint64_t handle);
+void gs_import_end(const struct gs_use *use, uint64_t handle);
 
 /* ---- */
 

@@ -221,7 +221,7 @@ static void end_other(const struct gs_family *family, const struct gs_leaving *l
                       void (*gone)(const void *record, void *with), void *with) {
   union any record;
   bool more;
-  gs_making_wait(family->making, GS_NOT_MAKING, never, NULL);
+  gs_making_wait(family->making, never, NULL);
   do {
     more = take_other(family, leaving, &record);
     if (more)

@@ -9,14 +9,11 @@
 
 /* Two generations of calls, so that a wait ends although new calls begin all the time. Zeroed is valid. */
 struct gs_making {
-  uint64_t calls[2]; /* on their way, by generation; and times GS_ONE_WAITS: those of them that wait for others */
+  uint32_t calls[2]; /* on their way, by generation */
   uint32_t turn;     /* the generation that new calls belong to */
   uint32_t ended;    /* counts ends; a futex */
   uint32_t waiters;
-  uint32_t waits; /* calls that have waited for others so far */
 };
-
-#define GS_ONE_WAITS (UINT64_C(1) << 32)
 
 /* Around the driver's call and what the books record of it. Returns what gs_making_end wants. */
 static inline uint32_t gs_making_begin(struct gs_making *making) {
@@ -37,11 +34,9 @@ static inline void gs_making_end(struct gs_making *making, uint32_t begun) {
     gs_making_wake(making);
 }
 
-enum { GS_NOT_MAKING = 2 /* as `begun`: the caller is no such call itself */ };
-
-/* Waits until `known` gives true, or no call that had begun before can change its answer any more. begun: what
- * gs_making_begin returned to the caller, so that calls do not wait for each other. To be called with no lock held. */
-void gs_making_wait(struct gs_making *making, uint32_t begun, bool (*known)(void *with), void *with);
+/* Waits until `known` gives true, or no call that had begun before can change its answer any more. To be called with no lock
+ * held, and not by such a call. */
+void gs_making_wait(struct gs_making *making, bool (*known)(void *with), void *with);
 
 /* Waits until `ready` gives true, which gs_making_wake announces; false: for a long time it did not. With no lock held. */
 bool gs_making_await(struct gs_making *making, bool (*ready)(void *with), void *with);

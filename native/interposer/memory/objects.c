@@ -86,24 +86,3 @@ void gs_objects_unlock(const uint64_t *freed) {
   for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)
     gs_give_back(ordinal, freed[ordinal]);
 }
-
-void gs_used(struct gs_table *table, uint64_t key) {
-  struct gs_used *known = gs_table_find(table, key);
-  if (known)
-    known->calls++;
-  else if (key)
-    gs_table_add(table, &(struct gs_used){.key = key, .calls = 1});
-}
-
-/* True: that was the last call with this key. */
-bool gs_unused(struct gs_table *table, uint64_t key) {
-  struct gs_used *known = key ? gs_table_find(table, key) : NULL;
-  if (!known || --known->calls > 0)
-    return false;
-  gs_table_remove(table, known);
-  return true;
-}
-
-void gs_objects_wait(uint32_t begun, bool (*known)(void *with), void *with) {
-  gs_making_wait(&gs_books()->objects_made, begun, known, with);
-}

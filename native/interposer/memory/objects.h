@@ -1,8 +1,8 @@
 /* Physical memory in the books: it lives until its last handle, its last mapping and its last binding to a multicast
  * object are gone, in any order. Each piece is represented by an object, to which those refer. A multicast object is one
  * too, without bytes: when it ends, the memory bound to it is released. So is an import of what this process exported:
- * all objects that it may be are bound to it. books.h says what happens to calls that meet; calls that make something or
- * take hold of an object are wrapped in a use (uses.h).
+ * all objects that it may be are bound to it. Calls that make something or take hold of an object are wrapped in a use
+ * (uses.h), order.h says which calls wait for each other.
  *
  * One lock guards these tables. It is never held during a call of the driver. */
 #ifndef GPUSHARE_MEMORY_OBJECTS_H
@@ -26,14 +26,5 @@ void gs_object_hold(uint64_t number);
 void gs_object_drop(uint64_t number, uint64_t *freed);
 void gs_object_bind(uint64_t to, uint64_t memory, const struct gs_binding *where);
 bool gs_object_is_bound(uint64_t to, uint64_t memory);
-
-/* Counts the calls on their way with a key; 0 is none. gs_unused gives true after the last one. */
-void gs_used(struct gs_table *table, uint64_t key);
-bool gs_unused(struct gs_table *table, uint64_t key);
-
-/* ---- without it ---- */
-
-/* gs_making_wait for calls that make objects, handles, mappings or bindings. */
-void gs_objects_wait(uint32_t begun, bool (*known)(void *with), void *with);
 
 #endif

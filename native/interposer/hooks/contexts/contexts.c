@@ -195,7 +195,7 @@ CUresult gs_do_context_end(const struct gs_call *call, CUcontext context, bool l
   CUresult result = gs_call(call);
   bool gone = result == CUDA_SUCCESS;
   if (gone)
-    gs_making_wait(&gs_books()->contexts_made, GS_NOT_MAKING, is_still, &ending);
+    gs_making_wait(&gs_books()->contexts_made, is_still, &ending);
   gs_lock(&gs_process->gone_lock);
   bool known = gone ? ended_which(&ending, &now) : created_here(context, &now) && now.number == ending.number;
   bool lives = !gone || (known && !last && hold(&now, -1) > 0);

@@ -152,7 +152,7 @@ static bool is_known(void *with) {
 /* One that is not known needs nothing, unless it is in the making. */
 void gs_graph_find(CUgraphExec graph, struct gs_graph_need *need) {
   need->growing = 0;
-  gs_making_wait(&gs_books()->graphs_made, GS_NOT_MAKING, is_known, &(struct sought){graph, need});
+  gs_making_wait(&gs_books()->graphs_made, is_known, &(struct sought){graph, need});
 }
 
 void gs_graph_recount(CUgraphExec graph, int ordinal, int64_t more) {
