@@ -101,6 +101,13 @@ class Podman:
         )  # fmt: skip
 
 
+def said(process: subprocess.Popen) -> dict:
+    """The next line of a program in a container; fails with what Podman said if there is none."""
+    line = process.stdout.readline()
+    assert line, f"podman ended with {process.wait()}: {process.stderr.read()}"
+    return json.loads(line)
+
+
 @pytest.fixture(scope="module")
 def podman(shared_node, image) -> Iterator[Podman]:
     if shutil.which("podman") is None:
@@ -183,8 +190,8 @@ def test_two_containers_in_one_grant(podman, node):
     options = ("run", "--rm", "--interactive", "--device", grant["cdi"][0], IMAGE, SPIN)
     process = podman.start(*options, "--alloc", "600MiB")
     with process:
-        assert json.loads(process.stdout.readline())["event"] == "ready"
-        assert json.loads(process.stdout.readline())["ok"]
+        assert said(process)["event"] == "ready"
+        assert said(process)["ok"]
         second = podman(*options, "--alloc", "600MiB", "--seconds", "0")
         assert second.returncode == 0, second.stderr
         assert json.loads(second.stdout.splitlines()[1])["name"] == "CUDA_ERROR_OUT_OF_MEMORY"
@@ -207,7 +214,7 @@ def test_killed_container(podman, node):
         "run", "--rm", "--interactive", "--device", grant["cdi"][0], IMAGE, SPIN, "--alloc", "256MiB"
     )
     with process:
-        assert json.loads(process.stdout.readline())["event"] == "ready"
+        assert said(process)["event"] == "ready"
         os.kill(node.client.grant(grant["id"])["pid"], 9)
         assert process.wait(30) == 137
     until(lambda: not node.client.grants(), "the grant ends")
