@@ -8,34 +8,28 @@ from interposed import Interposed
 KINDS = ["memory", "memory in order", "block of a pool", "buffer", "array", "mipmap", "physical", "module", "library"]
 
 
+def _play(sim: Simulator, grant: Grant, module: str, call: str) -> None:
+    """What was wrong by the driver's own account of what it has given out, if anything."""
+    worker = Interposed(sim, grant)
+    try:
+        worker.do(f"import {module}")
+        assert worker.get(f"{module}.{call}") == []
+        assert worker.charged() == worker.truth()
+        assert sim.books()["devices"][0]["peak_bytes"] <= grant.limits.device[0].memory_bytes
+    finally:
+        worker.kill()
+
+
 @pytest.mark.parametrize("kind", [*KINDS, "context"])
 def test_ended_twice(sim: Simulator, grant: Grant, kind: str) -> None:
-    worker = Interposed(sim, grant)
-    try:
-        worker.do("import twice")
-        assert worker.get(f"twice.run({kind!r}, ctx)") == []
-        assert worker.charged() == worker.truth()
-        assert sim.books()["devices"][0]["peak_bytes"] <= grant.limits.device[0].memory_bytes
-    finally:
-        worker.kill()
-
-
-def _guess(sim: Simulator, grant: Grant, play: str) -> None:
-    worker = Interposed(sim, grant)
-    try:
-        worker.do("import guesses")
-        assert worker.get(f"guesses.{play}") == []
-        assert worker.charged() == worker.truth()
-        assert sim.books()["devices"][0]["peak_bytes"] <= grant.limits.device[0].memory_bytes
-    finally:
-        worker.kill()
+    _play(sim, grant, "twice", f"run({kind!r}, ctx)")
 
 
 @pytest.mark.parametrize("use", ["release", "map", "export", "bind"])
 def test_guessed_handle(sim: Simulator, grant: Grant, use: str) -> None:
-    _guess(sim, grant, f"run({use!r}, ctx)")
+    _play(sim, grant, "guesses", f"run({use!r}, ctx)")
 
 
-@pytest.mark.parametrize("play", ["others_go_on", "closed_descriptor"])
+@pytest.mark.parametrize("play", ["others_go_on", "closed_descriptor", "more_than_places", "ended_thread"])
 def test_calls_that_meet(sim: Simulator, grant: Grant, play: str) -> None:
-    _guess(sim, grant, f"{play}(ctx)")
+    _play(sim, grant, "guesses", f"{play}(ctx)")

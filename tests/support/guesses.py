@@ -5,17 +5,23 @@ the call that gets one may not have returned. For use inside the process that ma
 says what was wrong: less charged than the device has given, something left at the end, or a call that did not wait.
 """
 
+import ctypes
 import os
+import signal
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import holds
 from cuda.bindings import driver as d
 from pairs import MIB, charged, truth
 from scenes import FILE, SIZE, failed
+from waiting import until
 from worker import made, ok, on_device
+
+PLACES = 256  # GS_UNDERWAY of native/interposer/memory/order.h
 
 
 class _Play:
@@ -183,3 +189,39 @@ def closed_descriptor(context: Any) -> list[str]:
     for handle in handles:
         ok(d.cuMemRelease(handle))
     return play.close(guess)
+
+
+def more_than_places(context: Any) -> list[str]:
+    """More calls at once than the interposer has places for."""
+    play = _Play(context)
+    memory = ok(d.cuMemCreate(SIZE, on_device(), 0))
+    with holds.Hold("cuMemRelease", holds.BEFORE) as hold:
+        calls = [holds.Operation(lambda: d.cuMemRelease(memory)[0]) for _ in range(PLACES + 40)]
+        for call in calls:
+            call.go()
+        assert hold.stopped(holds.PATIENCE_S)
+        last, waits = play.start(lambda: ok(d.cuMemRelease(ok(d.cuMemCreate(SIZE, on_device(), 0)))))
+        if not waits:
+            play.wrong.append("there were places for all")
+    released = [call.result("a release") for call in calls].count(d.CUresult.CUDA_SUCCESS)
+    if released != 1:
+        play.wrong.append(f"one reference was released {released} times")
+    return play.close(last)
+
+
+def ended_thread(context: Any) -> list[str]:
+    """A thread that ends while its call waits for another keeps nobody waiting."""
+    play = _Play(context)
+    memory, process = int(ok(d.cuMemCreate(SIZE, on_device(), 0))), ctypes.CDLL(None)
+    process.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    process.cuMemRelease.argtypes = [ctypes.c_ulonglong]
+    process.signal(signal.SIGUSR1, ctypes.cast(process.pthread_exit, ctypes.c_void_p))
+    with holds.Hold("cuMemRelease", holds.BEFORE):
+        first, _ = play.start(lambda: d.cuMemRelease(memory))
+        victim, waits = play.start(lambda: process.cuMemRelease(memory))
+        assert waits
+        signal.pthread_kill(victim.ident or 0, signal.SIGUSR1)
+        until(lambda: not Path(f"/proc/self/task/{victim.native_id}").exists())
+        last, _ = play.start(lambda: d.cuMemRelease(memory))
+    first.result("the call before it")
+    return play.close(last)

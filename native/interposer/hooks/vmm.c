@@ -88,11 +88,11 @@ CUresult gs_cuMemUnmap(CUdeviceptr ptr, size_t size) {
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemUnmap(ptr, size) : result;
-  struct gs_underway *underway = gs_order_begin(&(struct gs_underway){.from = ptr, .bytes = size, .does = GS_UNMAPS});
+  struct gs_underway *call = gs_order_begin(&(struct gs_underway){.from = ptr, .bytes = size, .does = GS_UNMAPS});
   result = gs_real.cuMemUnmap(ptr, size);
   if (result == CUDA_SUCCESS)
     gs_range_unmapped(ptr, size);
-  gs_order_end(underway);
+  gs_order_end(call);
   gs_descriptors_settle();
   return result;
 }
@@ -196,12 +196,11 @@ CUresult gs_cuMulticastUnbind(CUmemGenericAllocationHandle mcHandle, CUdevice de
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMulticastUnbind(mcHandle, dev, mcOffset, size) : result;
-  struct gs_underway *underway =
-      gs_order_begin(&(struct gs_underway){.handle = mcHandle, .does = GS_ENDS_HANDLE /* of what is bound */});
+  struct gs_underway *call = gs_order_begin(&(struct gs_underway){.handle = mcHandle, .does = GS_IS_ALONE});
   result = gs_real.cuMulticastUnbind(mcHandle, dev, mcOffset, size);
   if (result == CUDA_SUCCESS)
     gs_object_unbound(mcHandle, dev, mcOffset, size);
-  gs_order_end(underway);
+  gs_order_end(call);
   gs_descriptors_settle();
   return result;
 }

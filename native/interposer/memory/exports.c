@@ -59,7 +59,7 @@ void gs_object_exported(const struct gs_use *use, uint64_t as, int fd) {
   struct gs_handle *each = NULL;
   gs_objects_lock();
   struct gs_export fresh = watched(as, fd);
-  while ((each = gs_handle_next(use->what.handle, each))) {
+  while ((each = gs_handle_next(use->call->handle, each))) {
     const struct gs_object *one = gs_object_find(each->object);
     struct gs_binding *may = NULL;
     if (one && one->kind != GS_IMPORT)

@@ -10,7 +10,7 @@
 
 /* ---- within a use, after the driver's call succeeded ---- */
 
-/* An import of that name may be the object of what.handle from now on. fd: the descriptor that the driver returned; -1: it
+/* An import of that name may be the object of call->handle from now on. fd: the descriptor that the driver returned; -1: it
  * returned something else. */
 void gs_object_exported(const struct gs_use *use, uint64_t name, int fd);
 

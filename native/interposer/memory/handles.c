@@ -26,8 +26,7 @@ void gs_object_made(uint64_t handle, int ordinal, uint64_t bytes, enum gs_object
 }
 
 void gs_handle_leaves(struct gs_release *release, uint64_t handle) {
-  *release = (struct gs_release){.handle = handle};
-  release->underway = gs_order_begin(&(struct gs_underway){.handle = handle, .does = GS_ENDS_HANDLE});
+  release->call = gs_order_begin(&(struct gs_underway){.handle = handle, .does = GS_IS_ALONE});
   gs_objects_lock();
   const struct gs_handle *known = gs_handle_next(handle, NULL);
   release->object = known ? known->object : 0;
@@ -37,13 +36,13 @@ void gs_handle_leaves(struct gs_release *release, uint64_t handle) {
 void gs_handle_left(const struct gs_release *release, bool ended) {
   uint64_t freed[GS_MAX_DEVICES] = {0};
   gs_objects_lock();
-  struct gs_handle *known = ended ? gs_handle_of(release->handle, release->object) : NULL;
+  struct gs_handle *known = ended ? gs_handle_of(release->call->handle, release->object) : NULL;
   if (known && --known->references == 0) {
     gs_table_remove(&gs_books()->handles, known);
     gs_object_drop(release->object, freed);
   }
   gs_objects_unlock(freed);
-  gs_order_end(release->underway);
+  gs_order_end(release->call);
 }
 
 static struct gs_binding *bound_in(uint64_t object, CUdevice device, uint64_t offset, uint64_t bytes) {

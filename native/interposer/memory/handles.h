@@ -25,8 +25,7 @@ void gs_object_made(uint64_t handle, int ordinal, uint64_t bytes, enum gs_object
 
 /* Around the driver's call that drops a reference to a handle; ended: it succeeded. */
 struct gs_release {
-  struct gs_underway *underway;
-  uint64_t handle;
+  struct gs_underway *call;
   uint64_t object; /* that the handle names; 0: none that is known */
 };
 void gs_handle_leaves(struct gs_release *release, uint64_t handle);

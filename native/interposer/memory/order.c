@@ -13,8 +13,9 @@ static bool both(const struct gs_underway *a, const struct gs_underway *b, unsig
   return (a->does & one && b->does & other) || (a->does & other && b->does & one);
 }
 
-static bool ends(const struct gs_underway *a, const struct gs_underway *b) {
-  return a->does & GS_ENDS_HANDLE && a->handle &&
+/* a is alone with a handle that b names. */
+static bool is_alone_with(const struct gs_underway *a, const struct gs_underway *b) {
+  return a->does & GS_IS_ALONE && a->handle &&
          (b->does & GS_NAMES_MANY || b->handle == a->handle || b->other == a->handle);
 }
 
@@ -23,7 +24,8 @@ static bool overlap(const struct gs_underway *a, const struct gs_underway *b) {
 }
 
 static bool exclude(const struct gs_underway *a, const struct gs_underway *b) {
-  return ends(a, b) || ends(b, a) || both(a, b, GS_GUESSES, GS_MAKES_HANDLE) || both(a, b, GS_IMPORTS, GS_EXPORTS) ||
+  return is_alone_with(a, b) || is_alone_with(b, a) || both(a, b, GS_GUESSES, GS_MAKES_HANDLE) ||
+         both(a, b, GS_IMPORTS, GS_EXPORTS) ||
          ((a->does | b->does) & (GS_MAPS | GS_UNMAPS) && a->bytes > 0 && b->bytes > 0 && overlap(a, b));
 }
 

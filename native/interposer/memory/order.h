@@ -1,13 +1,14 @@
 /* Calls about physical memory that are on their way, and which of them wait for each other: so what a call names is what
  * the books say it is, from before the driver's call until it is recorded.
  *
- *   A call that ends what a handle names is alone with the handle, one that maps or unmaps is alone with the addresses.
+ *   A call that ends what a handle names, or what is bound to it, is alone with the handle. One that maps or unmaps is
+ *   alone with the addresses.
  *   An import waits for exports, since several may have one name.
  *   A handle that is not in the books, which only a guess can be, may be one that the driver is just giving to another
  *   call: whoever names one waits for the calls that make handles, and they wait for it.
  *
- * Each waits for those before it alone, so they never wait in a circle, and none waits for ever. A call that the driver
- * keeps waiting (cuMulticastBindMem, until all devices are added) keeps only those that name the same waiting. */
+ * Each waits only for those before it, so they never wait in a circle. A call that the driver keeps waiting
+ * (cuMulticastBindMem, until all devices are added) keeps only those that name the same waiting. */
 #ifndef GPUSHARE_MEMORY_ORDER_H
 #define GPUSHARE_MEMORY_ORDER_H
 
@@ -16,7 +17,7 @@
 /* What a call does, as far as others wait for it. */
 enum gs_does {
   GS_MAKES_HANDLE = 1,
-  GS_ENDS_HANDLE = 2,
+  GS_IS_ALONE = 2, /* with `handle` */
   GS_MAPS = 4,
   GS_UNMAPS = 8,
   GS_BINDS = 16, /* an object may hold another then */
@@ -30,7 +31,7 @@ enum { GS_UNDERWAY = 256 /* more calls than that at once wait for a place */ };
 
 struct gs_underway {
   uint64_t number;        /* counts calls; 0: a free place */
-  uint64_t handle, other; /* that it names; 0: none. GS_ENDS_HANDLE is about `handle` */
+  uint64_t handle, other; /* that it names; 0: none */
   uint64_t from, bytes;   /* addresses that it names; 0, 0: none */
   unsigned does;          /* enum gs_does */
   int thread;             /* its id in the kernel */

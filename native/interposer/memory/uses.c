@@ -24,16 +24,16 @@ static bool room_for(unsigned does) {
 bool gs_use_begin(struct gs_use *use, const struct gs_underway *what) {
   if (!room_for(what->does))
     return false;
-  *use = (struct gs_use){.what = *what, .underway = gs_order_begin(what)};
+  *use = (struct gs_use){.call = gs_order_begin(what)};
   return true;
 }
 
-void gs_use_end(const struct gs_use *use) { gs_order_end(use->underway); }
+void gs_use_end(const struct gs_use *use) { gs_order_end(use->call); }
 
 void gs_object_retained(const struct gs_use *use, uint64_t handle) {
-  uint64_t freed[GS_MAX_DEVICES] = {0}, base = gs_mapping_base(use->what.from);
+  uint64_t freed[GS_MAX_DEVICES] = {0}, base = gs_mapping_base(use->call->from);
   gs_objects_lock();
-  uint64_t of = gs_mapping_object(use->what.from, base);
+  uint64_t of = gs_mapping_object(use->call->from, base);
   struct gs_handle *known = gs_handle_of(handle, of);
   if (known)
     known->references++;
@@ -52,7 +52,7 @@ static void bind_to_all(uint64_t handle, uint64_t memory, const struct gs_bindin
 
 /* Memory at an address that is not mapped is of a pool, and charged as long as that has it. */
 void gs_object_bound(const struct gs_use *use, CUdevice device, uint64_t offset, uint64_t bytes) {
-  const struct gs_underway *what = &use->what;
+  const struct gs_underway *what = use->call;
   const struct gs_binding where = {.offset = offset, .bytes = bytes, .device = device};
   uint64_t freed[GS_MAX_DEVICES] = {0}, base = what->from ? gs_mapping_base(what->from) : 0;
   struct gs_handle *each = NULL;
@@ -71,7 +71,7 @@ uint64_t gs_object_mapped(const struct gs_use *use, uint64_t address, uint64_t b
   uint64_t made = in_range ? 0 : gs_next_call();
   struct gs_handle *each = NULL;
   gs_objects_lock();
-  while ((each = gs_handle_next(use->what.handle, each)))
+  while ((each = gs_handle_next(use->call->handle, each)))
     gs_mapping_add(&(struct gs_mapping){address, bytes, each->object, made, use->context});
   gs_table_unlock(&gs_books()->objects);
   return made;

@@ -5,7 +5,7 @@
 #include "interposer/memory/objects.h"
 
 struct gs_use {
-  struct gs_underway what, *underway;
+  struct gs_underway *call;
   uint64_t holder;   /* the object that an import makes; 0: none */
   CUcontext context; /* with which what it maps ends; NULL: none */
 };
@@ -16,12 +16,12 @@ void gs_use_end(const struct gs_use *use);
 
 /* ---- within a use, after the driver's call succeeded ---- */
 
-/* handle names the memory mapped at what.from. */
+/* handle names the memory mapped at call->from. */
 void gs_object_retained(const struct gs_use *use, uint64_t handle);
-/* The memory of what.other, or at what.from, is now in this range of the multicast object what.handle. device: for which
+/* The memory of call->other, or at call->from, is now in this range of the multicast object call->handle. device: for which
  * it is bound; -1: that of the memory. */
 void gs_object_bound(const struct gs_use *use, CUdevice device, uint64_t offset, uint64_t bytes);
-/* The memory of what.handle is mapped there. in_range: by cuMemMap; else it is a buffer or an array of external memory, for
+/* The memory of call->handle is mapped there. in_range: by cuMemMap; else it is a buffer or an array of external memory, for
  * which the number of the mapping is returned (gs_mapping.made). */
 uint64_t gs_object_mapped(const struct gs_use *use, uint64_t address, uint64_t bytes, bool in_range);
 
