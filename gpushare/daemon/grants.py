@@ -168,7 +168,7 @@ class Grants:
                     f"{place.memory_bytes}"
                 )
         assert live.limits is not None
-        record.places = places
+        self._state.move(live, places)
         for ordinal, place in enumerate(places):
             live.limits.set_device(ordinal, self._resources.limits(place, place.guaranteed_milli, place.limit_milli))
         live.shares = []  # the page does not have them any more

@@ -16,10 +16,11 @@ from gpushare.daemon.books import active, shares_got
 from gpushare.daemon.containers import Containers
 from gpushare.daemon.grants import Grants
 from gpushare.daemon.missed import remember
+from gpushare.daemon.promises import Fault
 from gpushare.daemon.receipts import Receipts
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.serving import Serving
-from gpushare.daemon.state import Fault, State, now_ns
+from gpushare.daemon.state import State, now_ns
 from gpushare.daemon.transitions import Transitions
 from gpushare.daemon.watch import Change
 from gpushare.errors import FailedError, GpushareError, NotFoundError, RefusedError

@@ -11,6 +11,7 @@ from msgspec import Struct
 from gpushare.api.types import Class, GrantRequest
 from gpushare.daemon.books import DeviceBook, Instant
 from gpushare.daemon.ledger import Ledger
+from gpushare.daemon.promises import Fault, Promises
 from gpushare.daemon.tenant_socket import MemberRecord, TenantSocket
 from gpushare.daemon.tenants import Tenants
 from gpushare.daemon.watch import Watch
@@ -112,14 +113,6 @@ class Live:
         return self.record.id
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Why a device cannot be used, and since when (wall time)."""
-
-    reason: str
-    since_ns: int
-
-
 class State:
     """`smallest_milli`: the smallest guarantee that the arbiter can serve. `faults`: by id of the device."""
 
@@ -139,7 +132,9 @@ class State:
         self.tenants = tenants
         self.ledger = ledger
         self.watch = watch
+        self.promises = Promises(devices, tenants, self.faults)
         self._grants: dict[str, Live] = {}
+        self._keys: dict[tuple[int, str], Live] = {}
 
     def __iter__(self) -> Iterator[Live]:
         return iter(list(self._grants.values()))
@@ -164,15 +159,29 @@ class State:
 
     def by_key(self, uid: int, key: str) -> Live | None:
         """The living grant that this user asked for under this key."""
-        return next((live for live in self if live.record.key == key and live.record.uid == uid), None)
+        return self._keys.get((uid, key))
 
     def add(self, live: Live) -> None:
         """Adds a grant."""
+        record = live.record
         self._grants[live.id] = live
+        if record.key is not None:
+            self._keys.setdefault((record.uid, record.key), live)
+        self.promises.put(live.id, record.request, record.places)
+
+    def move(self, live: Live, places: list[Place]) -> None:
+        """Gives a grant other places than it had."""
+        live.record.places = places
+        self.promises.put(live.id, live.record.request, places)
 
     def remove(self, live: Live) -> None:
         """Removes a grant that has ended; the ledger keeps it."""
-        self._grants.pop(live.id, None)
+        if self._grants.pop(live.id, None) is None:
+            return
+        record = live.record
+        if record.key is not None and self._keys.get((record.uid, record.key)) is live:
+            del self._keys[record.uid, record.key]
+        self.promises.drop(live.id)
 
     def save(self, record: GrantRecord) -> None:
         """Writes the record to the ledger. Raises FailedError."""

@@ -102,6 +102,8 @@ class Tenants:
         self._path = path
         self._capacity_time, self._capacity_memory, self._smallest = capacity_time, capacity_memory, smallest
         self._found = self._read()
+        self.changes = 0
+        """How often they have changed since."""
 
     def reload(self, in_use: Collection[str]) -> None:
         """Reads the file again. Raises UsageError or RefusedError, and changes nothing, where something is wrong in it
@@ -111,6 +113,7 @@ class Tenants:
         if missing:
             raise RefusedError(f"{self._path}: tenant {missing[0]} is gone but has grants: release them first")
         self._found = found
+        self.changes += 1
 
     def _read(self) -> dict[str, Tenant]:
         path = self._path
@@ -203,6 +206,7 @@ class Tenants:
         self._check_sum(changed)
         self._write(name, policy)
         self._found = changed
+        self.changes += 1
         return tenant
 
     def remove(self, name: str) -> None:
@@ -212,6 +216,7 @@ class Tenants:
             raise UsageError(f"tenant {name} is built in: it cannot be removed")
         self._write(name, None)
         del self._found[name]
+        self.changes += 1
 
     def _write(self, name: str, policy: TenantPolicy | None) -> None:
         # Costs 30 ms to import and is needed by administrators' calls only.

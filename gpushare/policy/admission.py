@@ -11,14 +11,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from gpushare.errors import NotFoundError, RefusedError, UsageError
-from gpushare.policy.shares import DEVICE_MILLI, Placed, TenantPolicy
+from gpushare.policy.shares import DEVICE_MILLI, TenantPolicy
+from gpushare.policy.taken import Holding, Taken
 from gpushare.units import MIB, format_size, format_time, parse_memory
 
 WORKING_BYTES = 256 * MIB
 """Least memory of a grant in addition to a context's: with less, programs fail in obscure ways."""
 SMALLEST_MILLI = 5
 """`smallest_share` of the arbiter's built-in values (1 ms / 200 ms)."""
-GRANTS_MAX = 256
+GRANTS_MAX = 1024
 """GS_ARBITER_MAX_GRANTS."""
 
 
@@ -68,32 +69,6 @@ class Tenant:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
-    """One admitted grant on one device. `reserved_milli`: what `guaranteed_milli` is when all devices work and its
-    tenant has all it was promised, None: the same."""
-
-    grant: str
-    tenant: str
-    device: str
-    memory_bytes: int
-    time_milli: int
-    guaranteed_milli: int
-    limit_milli: int = DEVICE_MILLI
-    gang: str | None = None
-    reserved_milli: int | None = None
-
-    @property
-    def reserved(self) -> int:
-        """Milli that are kept for it when all devices work."""
-        return self.guaranteed_milli if self.reserved_milli is None else self.reserved_milli
-
-    @property
-    def placed(self) -> Placed:
-        """In the terms of gpushare.policy.shares."""
-        return Placed(self.grant, self.tenant, self.device, self.time_milli, self.guaranteed_milli, self.limit_milli)
-
-
-@dataclass(frozen=True, slots=True)
 class Request:
     """`memory`: bytes, or text for units.parse_memory (`35%` is of each device). `device`: id, index, or None for
     any. `gang`: the tenant's grants of the same one are on other devices."""
@@ -139,37 +114,48 @@ def admit(
 ) -> list[Place]:
     """One place per device asked for, the best fits. Raises UsageError, NotFoundError or RefusedError with the numbers.
     To resize a grant, leave its own holdings out and name its device."""
+    return place(request, devices, tenants, Taken(holdings), smallest_milli)
+
+
+def place(
+    request: Request,
+    devices: Collection[Device],
+    tenants: Mapping[str, Tenant],
+    taken: Taken,
+    smallest_milli: int = SMALLEST_MILLI,
+) -> list[Place]:
+    """`admit` with sums that are kept up."""
     tenant = tenants.get(request.tenant)
     if tenant is None:
         known = ", ".join(sorted(tenants)) or "none"
         raise NotFoundError(f"there is no tenant {request.tenant!r}: known are {known}")
-    _check_request(request, devices, tenant, holdings, smallest_milli)
+    _check_request(request, devices, tenant, taken, smallest_milli)
     candidates = _named(request, devices)
     if request.devices > len(candidates):
         faults = "".join(f"; device {device.index}: {device.fault}" for device in devices if device.fault)
         raise RefusedError(
             f"{request.devices} devices asked for, the node has {len(candidates)} that can be given{faults}"
         )
-    spare = tenant.guarantee_milli - sum(h.guaranteed_milli for h in holdings if h.tenant == tenant.name)
-    unreserved = tenant.promised - sum(h.reserved for h in holdings if h.tenant == tenant.name)
+    spare = tenant.guarantee_milli - taken.of(tenant.name).guaranteed_milli
+    unreserved = tenant.promised - taken.of(tenant.name).reserved_milli
     places: list[Place] = []
     for _ in range(request.devices):
-        taken = {place.device for place in places}
+        used = {place.device for place in places}
         options, reasons = [], []
         for device in candidates:
-            if device.id in taken:
+            if device.id in used:
                 continue
             try:
-                options.append(_try(request, device, tenant, max(0, spare), holdings))
+                options.append(_try(request, device, tenant, max(0, spare), taken))
             except RefusedError as refusal:
                 reasons.append(str(refusal))
         if not options:
             raise RefusedError("; ".join(dict.fromkeys(reasons)))
-        _keep_for_others(options[0][1].memory_bytes * (len(places) + 1), devices, tenant, tenants, holdings)
+        _keep_for_others(options[0][1].memory_bytes * (len(places) + 1), devices, tenant, tenants, taken)
         best = min(options, key=lambda option: (option[0], option[1].index))[1]
         spare -= best.guaranteed_milli
         # Reservations of lost devices' time must still fit when they are back.
-        free = DEVICE_MILLI - sum(h.reserved for h in holdings if h.device == best.device)
+        free = DEVICE_MILLI - taken.on(best.device).reserved_milli
         reserved = max(0, min(request.time_milli, unreserved, free))
         unreserved -= reserved
         places.append(replace(best, guaranteed_milli=reserved))
@@ -180,7 +166,7 @@ def _check_request(
     request: Request,
     devices: Collection[Device],
     tenant: Tenant,
-    holdings: Collection[Holding],
+    taken: Taken,
     smallest_milli: int,
 ) -> None:
     if request.devices < 1:
@@ -201,9 +187,9 @@ def _check_request(
         )
     if not devices:
         raise RefusedError("this node has no device")
-    if len({holding.grant for holding in holdings}) >= GRANTS_MAX:
+    if taken.grants >= GRANTS_MAX:
         raise RefusedError(f"the node holds {GRANTS_MAX} grants, which is all it can: release some")
-    asked = sum(holding.time_milli for holding in holdings if holding.tenant == tenant.name)
+    asked = taken.of(tenant.name).time_milli
     more = request.time_milli * request.devices
     if tenant.limit_milli is not None and asked + more > tenant.limit_milli:
         raise RefusedError(
@@ -233,18 +219,14 @@ def _keep_for_others(
     devices: Collection[Device],
     tenant: Tenant,
     tenants: Mapping[str, Tenant],
-    holdings: Collection[Holding],
+    taken: Taken,
 ) -> None:
     """Memory guaranteed to other tenants over the node and not yet held by their grants stays free."""
-    held: dict[str, int] = {}
     usable = {device.id: device for device in devices if device.usable}
-    for holding in holdings:
-        if holding.device not in usable:
-            continue
-        held[holding.tenant] = held.get(holding.tenant, 0) + holding.memory_bytes
-    kept = sum(max(0, t.memory_bytes - held.get(t.name, 0)) for t in tenants.values() if t.name != tenant.name)
+    others = (t for t in tenants.values() if t.memory_bytes and t.name != tenant.name)
+    kept = sum(max(0, t.memory_bytes - taken.memory(t.name, usable)) for t in others)
     free = sum(device.memory_bytes - device.reserved_bytes for device in usable.values())
-    free -= sum(held.values())
+    free -= sum(taken.on(device).memory_bytes for device in usable)
     if kept and memory > free - kept:
         raise RefusedError(
             f"{format_size(memory)} of memory does not fit: {format_size(max(0, free))} is free, and"
@@ -252,18 +234,15 @@ def _keep_for_others(
         )
 
 
-def _try(
-    request: Request, device: Device, tenant: Tenant, spare: int, holdings: Collection[Holding]
-) -> tuple[float, Place]:
+def _try(request: Request, device: Device, tenant: Tenant, spare: int, taken: Taken) -> tuple[float, Place]:
     """(what would stay free here as a fraction: less is a better fit, place)."""
     label = f"device {device.index}"
-    here = [holding for holding in holdings if holding.device == device.id]
-    for holding in here:
-        if request.gang is not None and (holding.gang, holding.tenant) == (request.gang, request.tenant):
-            raise RefusedError(
-                f"{label} has grant {holding.grant} of gang {request.gang!r} already: two ranks of one communicator on"
-                " a device may wait for each other for ever"
-            )
+    here = taken.on(device.id)
+    if request.gang is not None and (other := taken.of_gang(device.id, request.tenant, request.gang)) is not None:
+        raise RefusedError(
+            f"{label} has grant {other} of gang {request.gang!r} already: two ranks of one communicator on"
+            " a device may wait for each other for ever"
+        )
     memory = request.memory if isinstance(request.memory, int) else parse_memory(request.memory, device.memory_bytes)
     if memory < 0:
         raise UsageError(f"memory {memory} is negative")
@@ -274,14 +253,13 @@ def _try(
             f" {format_size(device.context_bytes)} and a program {format_size(WORKING_BYTES)}:"
             f" ask for {format_size(least)} or more"
         )
-    room = device.memory_bytes - device.reserved_bytes - sum(holding.memory_bytes for holding in here)
+    room = device.memory_bytes - device.reserved_bytes - here.memory_bytes
     if memory > room:
         raise RefusedError(
             f"{format_size(memory)} of memory does not fit on {label}: {format_size(max(0, room))} of"
             f" {format_size(device.memory_bytes)} is free"
         )
-    guaranteed_here = sum(holding.guaranteed_milli for holding in here)
-    asked_here = sum(holding.time_milli for holding in here)
+    guaranteed_here, asked_here = here.guaranteed_milli, here.time_milli
     guaranteed = min(request.time_milli, spare)
     unguaranteed = DEVICE_MILLI - guaranteed_here
     if guaranteed > unguaranteed:

@@ -5,7 +5,7 @@ The tenant that owns what nobody else is guaranteed owns less first. A tenant's 
 they keep their part of it on the devices that work and are whole again when it is.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from gpushare.policy.entitlement import Part, water_fill
@@ -20,19 +20,6 @@ class Promise:
     memory: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """`have`: by tenant, of what was promised. `kept`: milli by (grant, device), of what was reserved."""
-
-    promised: dict[str, Promise]
-    have: dict[str, Promise]
-    kept: dict[tuple[str, str], int]
-
-    def degraded(self, tenant: str) -> bool:
-        """Whether the tenant has less than it was promised."""
-        return self.have[tenant] != self.promised[tenant]
-
-
 def shrink(amount: int, promised: Mapping[str, int]) -> dict[str, int]:
     """`promised` where it fits into `amount`, else `amount` split in proportion to it."""
     if sum(promised.values()) <= amount:
@@ -41,34 +28,87 @@ def shrink(amount: int, promised: Mapping[str, int]) -> dict[str, int]:
     return {name: given.get(name, 0) for name in promised}
 
 
+Key = tuple[str, str]
+"""A grant and one of its devices."""
+
+
+class Standing:
+    """`have`: by tenant, of what was `promised`. `kept`: milli by grant and device, of what was reserved. Grants come
+    and go one by one, at a cost that does not depend on how many there are, unless their tenant has less than they
+    reserved."""
+
+    def __init__(self, promised: Mapping[str, Promise], rest: str, capacity: Promise, usable: Collection[str]) -> None:
+        """`rest`: the tenant that is promised all time that no other is. `capacity`: of the `usable` devices."""
+        named = {name: promise.time for name, promise in promised.items() if name != rest}
+        time = shrink(capacity.time, named)
+        if rest in promised:
+            time[rest] = min(promised[rest].time, capacity.time - sum(time.values()))
+        memory = shrink(capacity.memory, {name: promise.memory for name, promise in promised.items()})
+        self.promised = dict(promised)
+        self.have = {name: Promise(time[name], memory[name]) for name in promised}
+        self.kept: dict[Key, int] = {}
+        self._usable = frozenset(usable)
+        self._rows: dict[str, dict[Key, Placed]] = {}
+        self._reserved: dict[str, int] = {}
+        """By tenant, on usable devices."""
+        self._short: set[str] = set()
+        """Tenants whose grants keep less than they reserved."""
+
+    def degraded(self, tenant: str) -> bool:
+        """Whether the tenant has less than it was promised."""
+        return self.have[tenant] != self.promised[tenant]
+
+    def put(self, placed: Iterable[Placed]) -> list[Key]:
+        """Grants that come, each with all its places. Where `kept` may have changed."""
+        fresh: dict[str, list[Key]] = {}
+        for row in placed:
+            key = row.grant, row.device
+            self._rows.setdefault(row.tenant, {})[key] = row
+            self._count(row, row.guaranteed_milli)
+            fresh.setdefault(row.tenant, []).append(key)
+        return [key for tenant, keys in fresh.items() for key in self._settle(tenant, keys)]
+
+    def drop(self, placed: Collection[Placed]) -> list[Key]:
+        """Grants that go, as they came. Where `kept` may have changed; it has nothing of them any more."""
+        tenants = dict.fromkeys(row.tenant for row in placed)
+        for row in placed:
+            key = row.grant, row.device
+            del self._rows[row.tenant][key], self.kept[key]
+            self._count(row, -row.guaranteed_milli)
+        return [key for tenant in tenants for key in self._settle(tenant, [])]
+
+    def _count(self, row: Placed, milli: int) -> None:
+        if row.device in self._usable:
+            self._reserved[row.tenant] = self._reserved.get(row.tenant, 0) + milli
+
+    def _settle(self, tenant: str, fresh: list[Key]) -> list[Key]:
+        """`fresh`: keys of the tenant's that `kept` does not have yet."""
+        rows = self._rows[tenant]
+        if not rows:
+            del self._rows[tenant]
+            self._reserved.pop(tenant, None)
+            self._short.discard(tenant)
+            return []
+        reserved = self._reserved.get(tenant, 0)
+        # A tenant that was removed keeps what it had reserved: no other tenant was given that.
+        amount = self.have[tenant].time if tenant in self.have else reserved
+        if reserved <= amount:
+            keys = list(rows) if tenant in self._short else fresh
+            self._short.discard(tenant)
+            self.kept.update((key, rows[key].guaranteed_milli if key[1] in self._usable else 0) for key in keys)
+            return keys
+        self._short.add(tenant)
+        mine = [row for row in rows.values() if row.device in self._usable]
+        parts = [Part(f"{row.grant} {row.device}", row.guaranteed_milli, row.guaranteed_milli) for row in mine]
+        given = water_fill(amount, parts)
+        self.kept.update((key, given.get(" ".join(key), 0)) for key in rows)
+        return list(rows)
+
+
 def standing(
     promised: Mapping[str, Promise], rest: str, capacity: Promise, placed: Collection[Placed], usable: Collection[str]
 ) -> Standing:
-    """`rest`: the tenant that is promised all time that no other is. `capacity`: of the `usable` devices."""
-    named = {name: promise.time for name, promise in promised.items() if name != rest}
-    time = shrink(capacity.time, named)
-    if rest in promised:
-        time[rest] = min(promised[rest].time, capacity.time - sum(time.values()))
-    memory = shrink(capacity.memory, {name: promise.memory for name, promise in promised.items()})
-    have = {name: Promise(time[name], memory[name]) for name in promised}
-    return Standing(dict(promised), have, _kept(time, placed, usable))
-
-
-def _kept(time: Mapping[str, int], placed: Collection[Placed], usable: Collection[str]) -> dict[tuple[str, str], int]:
-    kept = {(row.grant, row.device): 0 for row in placed}
-    on_usable: dict[str, list[Placed]] = {}
-    for row in placed:
-        if row.device in usable:
-            on_usable.setdefault(row.tenant, []).append(row)
-    for tenant, rows in on_usable.items():
-        parts = [Part(f"{row.grant} {row.device}", row.guaranteed_milli, row.guaranteed_milli) for row in rows]
-        # A tenant that was removed keeps what it had reserved: no other tenant was given that.
-        reserved = sum(part.cap for part in parts)
-        amount = time.get(tenant, reserved)
-        if reserved <= amount:
-            kept.update(((row.grant, row.device), row.guaranteed_milli) for row in rows)
-            continue
-        given = water_fill(amount, [part for part in parts if part.cap])
-        for row, part in zip(rows, parts, strict=True):
-            kept[row.grant, row.device] = given.get(part.name, 0)
-    return kept
+    """Of grants that are all known. Arguments as Standing has them."""
+    found = Standing(promised, rest, capacity, usable)
+    found.put(placed)
+    return found

@@ -10,7 +10,7 @@
 #include "page/gs_page.h"
 #endif
 
-enum { GS_ARBITER_MAX_GRANTS = 256, GS_ARBITER_MAX_DEVICES = 16, GS_LATENCY_BUCKETS = 24, GS_ARBITER_EVENTS = 65536 };
+enum { GS_ARBITER_MAX_GRANTS = 1024, GS_ARBITER_MAX_DEVICES = 16, GS_LATENCY_BUCKETS = 24, GS_ARBITER_EVENTS = 65536 };
 
 typedef struct gs_arbiter gs_arbiter;
 

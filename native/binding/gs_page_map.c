@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-enum { MAPS_MAX = 1024 };
+enum { MAPS_MAX = 4096 }; /* two pages of each grant, and room for as many more that are being made */
 
 /* Read by the signal handler. `start` is written last when an entry is published and cleared first when it is
  * withdrawn. */

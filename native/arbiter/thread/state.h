@@ -79,10 +79,10 @@ static inline uint64_t now_ns(void) {
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* Places in the table are reused. A handle also counts how often, so that no two grants share one, for 2^23 grants in
+/* Places in the table are reused. A handle also counts how often, so that no two grants share one, for 2^21 grants in
  * one place; it stays below 2^31. */
 static inline int32_t handle_of(const gs_arbiter *a, int32_t place) {
-  return (int32_t)(((a->grant[place].generation - 1) & 0x7fffff) * GS_ARBITER_MAX_GRANTS + (uint32_t)place);
+  return (int32_t)(((a->grant[place].generation - 1) & 0x1fffff) * GS_ARBITER_MAX_GRANTS + (uint32_t)place);
 }
 
 static inline int32_t place_of(int32_t handle) { return handle % GS_ARBITER_MAX_GRANTS; }

@@ -1,0 +1,155 @@
+"""What the living grants hold of the devices and of their tenants' guarantees, kept up as grants come and go: to admit
+one more costs the same however many there are. All is worked out again where tenants or devices change."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpushare.api.types import GrantRequest
+from gpushare.daemon.gangs import gang_of
+from gpushare.daemon.tenants import DEFAULT, Tenants
+from gpushare.node.devices import Device
+from gpushare.policy import admission
+from gpushare.policy import capacity as capacity_policy
+from gpushare.policy.admission import Place
+from gpushare.policy.capacity import Key, Promise, Standing
+from gpushare.policy.shares import DEVICE_MILLI, Placed, TenantPolicy, Workload
+from gpushare.policy.taken import Holding, Taken
+
+WORKLOAD = {"interactive": Workload.INTERACTIVE, "inference": Workload.INFERENCE, "training": Workload.TRAINING}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a device cannot be used, and since when (wall time)."""
+
+    reason: str
+    since_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Now:
+    """`devices`, `tenants`, `policies`: as admission and the rules of shares take them."""
+
+    devices: list[admission.Device]
+    tenants: dict[str, admission.Tenant]
+    policies: dict[str, TenantPolicy]
+    standing: Standing
+    taken: Taken
+
+
+class Promises:
+    """`devices` and `faults` are the daemon's own, which change under it."""
+
+    def __init__(self, devices: Sequence[Device], tenants: Tenants, faults: Mapping[str, Fault]) -> None:
+        self._devices, self._tenants, self._faults = devices, tenants, faults
+        self._placed: dict[str, list[Placed]] = {}
+        self._holdings: dict[str, list[Holding]] = {}
+        """Both by grant; of the second, `guaranteed_milli` is what was reserved."""
+        self._seen: object = None
+        self._now: _Now | None = None
+
+    def put(self, grant: str, request: GrantRequest, places: Iterable[Place]) -> None:
+        """A grant that comes, or whose places are others than they were."""
+        now = self.now
+        if grant in self._placed:
+            self.drop(grant)
+        self._placed[grant] = [_placed(grant, request, place) for place in places]
+        self._holdings[grant] = [_holding(grant, request, place, gang_id(request)) for place in places]
+        for holding in self._holdings[grant]:
+            now.taken.put(holding)
+        self._settle(now, now.standing.put(self._placed[grant]))
+
+    def drop(self, grant: str) -> None:
+        """A grant that goes; one that is not there is left out."""
+        now = self.now
+        for holding in self._holdings.pop(grant, ()):
+            now.taken.drop(grant, holding.device)
+        self._settle(now, now.standing.drop(self._placed.pop(grant, [])))
+
+    def placed(self, grant: str) -> list[Placed]:
+        """The grant's places, in its order, with what is left of their guarantees."""
+        kept = self.now.standing.kept
+        return [_with_guarantee(row, kept[grant, row.device]) for row in self._placed[grant]]
+
+    @property
+    def now(self) -> _Now:
+        """As tenants, devices and grants are at this moment."""
+        seen = self._tenants.changes, dict(self._faults), list(self._devices)
+        if self._now is None or seen != self._seen:
+            self._now, self._seen = self._work_out(), seen
+        return self._now
+
+    def _work_out(self) -> _Now:
+        working = [device for device in self._devices if device.id not in self._faults]
+        memory = sum(device.memory_bytes - device.reserved_bytes for device in working)
+        promised = {tenant.name: Promise(tenant.time, tenant.memory) for tenant in self._tenants}
+        capacity = Promise(DEVICE_MILLI * len(working), memory)
+        placed = [row for rows in self._placed.values() for row in rows]
+        stands = capacity_policy.standing(promised, DEFAULT, capacity, placed, {device.id for device in working})
+        tenants = {
+            name: replace(
+                tenant,
+                guarantee_milli=stands.have[name].time,
+                memory_bytes=stands.have[name].memory,
+                promised_milli=tenant.guarantee_milli,
+            )
+            for name, tenant in self._tenants.admission().items()
+        }
+        policies = {name: tenant.policy for name, tenant in tenants.items()}
+        taken = Taken(holding for rows in self._holdings.values() for holding in rows)
+        now = _Now([self._device(device) for device in self._devices], tenants, policies, stands, taken)
+        self._settle(now, stands.kept)
+        return now
+
+    def _settle(self, now: _Now, keys: Iterable[Key]) -> None:
+        for key in keys:
+            holding, kept = now.taken.get(*key), now.standing.kept[key]
+            if holding.guaranteed_milli != kept:
+                now.taken.put(replace(holding, guaranteed_milli=kept))
+
+    def _device(self, device: Device) -> admission.Device:
+        fault = self._faults.get(device.id)
+        return admission.Device(
+            id=device.id,
+            index=device.index,
+            memory_bytes=device.memory_bytes,
+            reserved_bytes=device.reserved_bytes,
+            context_bytes=device.context_bytes,
+            fault=f"it does not work: {fault.reason}" if fault is not None else "",
+        )
+
+
+def gang_id(request: GrantRequest) -> str | None:
+    """Of the gang that the request names, None: it names none."""
+    gang = gang_of(request)
+    return gang.id if gang is not None else None
+
+
+def _placed(grant: str, request: GrantRequest, place: Place) -> Placed:
+    return Placed(
+        grant=grant,
+        tenant=request.tenant,
+        device=place.device,
+        time_milli=place.time_milli,
+        guaranteed_milli=place.guaranteed_milli,
+        limit_milli=place.limit_milli,
+        workload=WORKLOAD[request.class_],
+    )
+
+
+def _with_guarantee(row: Placed, milli: int) -> Placed:
+    return row if row.guaranteed_milli == milli else replace(row, guaranteed_milli=milli)
+
+
+def _holding(grant: str, request: GrantRequest, place: Place, gang: str | None) -> Holding:
+    return Holding(
+        grant=grant,
+        tenant=request.tenant,
+        device=place.device,
+        memory_bytes=place.memory_bytes,
+        time_milli=place.time_milli,
+        guaranteed_milli=place.guaranteed_milli,
+        limit_milli=place.limit_milli,
+        gang=gang,
+        reserved_milli=place.guaranteed_milli,
+    )
