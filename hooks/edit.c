@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "edit.h"
 
 #include <errno.h>
@@ -7,15 +6,7 @@
 
 enum { EDIT_MS = 15000 };
 
-/* Prefixes of annotations that request a share. JSON allows the slash to be escaped. */
-static const char *const request_marks[] = {"gpushare.dev/", "gpushare.dev\\/"};
-
-bool gs_asks(const char *text, size_t len) {
-  for (size_t i = 0; i < sizeof request_marks / sizeof *request_marks; i++)
-    if (memmem(text, len, request_marks[i], strlen(request_marks[i])))
-      return true;
-  return false;
-}
+bool gs_asks(const char *text, size_t len) { return gs_json_mentions((struct gs_span){text, len}, "gpushare.dev/"); }
 
 int gs_edit(const char *socket, const char *bundle, bool starts, struct gs_span config, struct gs_reply *reply,
             struct gs_span *edited, char line[GS_LINE_MAX]) {

@@ -198,6 +198,34 @@ static bool escape(const char **at, const char *end, uint32_t *code) {
   return true;
 }
 
+/* The length of what spells the character at *at, 0 if something else is spelt there. */
+static size_t spells(const char *at, const char *end, char wanted) {
+  if (at < end && *at == wanted)
+    return 1;
+  if (end - at < 2 || *at != '\\')
+    return 0;
+  if (at[1] == 'u')
+    return hex4(at + 2, end) == wanted ? 6 : 0;
+  return at[1] == wanted ? 2 : 0;
+}
+
+bool gs_json_mentions(struct gs_span text, const char *wanted) {
+  const char *end = text.at + text.len;
+
+  for (const char *start = text.at; start < end; start++) {
+    const char *at = start;
+    size_t i = 0, n;
+
+    while (wanted[i] && (n = spells(at, end, wanted[i]))) {
+      at += n;
+      i++;
+    }
+    if (!wanted[i])
+      return true;
+  }
+  return false;
+}
+
 bool gs_json_line(struct gs_span value, char *out, size_t size) {
   const char *at = value.at + 1, *end = value.at + value.len - 1;
   size_t used = 0;

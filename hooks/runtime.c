@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,9 +26,9 @@ enum { SETTINGS_MAX = 4096 };
 /* Fixed directories: PATH is under the caller's control. */
 static const char *const search[] = {"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"};
 
-/* Global options of runc and crun whose value is the next argument. */
-static const char *const global_values[] = {"--root", "--log",      "--log-format",    "--log-level",
-                                            "--criu", "--rootless", "--cgroup-manager"};
+/* Global options of runc and crun whose value is the next argument. runc takes them with one dash too. */
+static const char *const global_values[] = {"root", "log",      "log-format",    "log-level",
+                                            "criu", "rootless", "cgroup-manager"};
 
 struct settings {
   char runtime[PATH_MAX], socket[PATH_MAX];
@@ -139,6 +140,7 @@ static int own_arguments(int argc, char **argv, struct settings *settings, struc
 }
 
 static bool takes_value(const char *argument) {
+  argument += argument[1] == '-' ? 2 : 1;
   for (size_t i = 0; i < sizeof global_values / sizeof *global_values; i++)
     if (strcmp(argument, global_values[i]) == 0)
       return true;
@@ -198,12 +200,16 @@ static int write_all(int fd, struct gs_span text) {
   return 0;
 }
 
-/* Replaces config.json atomically: the runtime never sees a partial file, and a crash leaves the old one. */
+/* Replaces config.json atomically: the runtime never sees a partial file, and a crash leaves the old one, with a
+ * temporary file that the next start of the bundle removes. The lock ends with the descriptor; where the file system
+ * has none, nobody starts a bundle twice at once. */
 static int write_config(int dir, struct gs_span text, mode_t mode, struct gs_err *err) {
-  char name[48];
+  const char *name = ".config.json.gpushare";
   int fd, code;
 
-  snprintf(name, sizeof name, ".config.json.gpushare-%d", (int)getpid());
+  while (flock(dir, LOCK_EX) < 0 && errno == EINTR)
+    ;
+  unlinkat(dir, name, 0);
   fd = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (fd < 0)
     return gs_fail(err, -errno, "%s: %s", name, strerror(errno));

@@ -4,9 +4,10 @@ A request with an unknown field is refused: it may ask for a guarantee that this
 answers ignore fields that they do not know.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct, field
+import msgspec
+from msgspec import Meta, Struct, field
 
 Class = Literal["interactive", "inference", "training"]
 Phase = Literal["reserved", "bound", "active", "suspended", "released", "expired", "failed"]
@@ -79,18 +80,22 @@ class Binding(Struct, kw_only=True):
     mounts: list[Mount]
 
 
+# Text, which the daemon itself does not decode: every runtime must read in it what the daemon does (reader/config.py).
+Config = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
+
+
 class OciEditRequest(Struct, forbid_unknown_fields=True, kw_only=True):
     """`starts`: the calling process becomes the runtime; where it ends before the container starts, that has failed."""
 
     bundle: str
-    config: dict[str, Any]
+    config: Config
     starts: bool = False
 
 
 class OciEditAnswer(Struct, kw_only=True):
     """The config to start the container with. `grant` is None where it asks for no share: it is unchanged then."""
 
-    config: dict[str, Any]
+    config: Config
     grant: str | None
 
 

@@ -235,7 +235,7 @@ class Api:
     async def oci_edit(self, request: web.Request) -> web.Response:
         peer = _root(request)
         asked = await _body(request, types.OciEditRequest)
-        return _json(self._context.containers.edit(peer, asked, _socket(request)))
+        return _json(await self._context.containers.edit(peer, asked, _socket(request)))
 
     async def hook_create_runtime(self, request: web.Request) -> web.Response:
         _root(request)

@@ -24,6 +24,7 @@ from gpushare.daemon.config import Config
 from gpushare.daemon.ledger import Ledger
 from gpushare.daemon.missed import all_devices
 from gpushare.daemon.node import NodeContext
+from gpushare.daemon.readers import Readers
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.state import State, decode, now_ns
 from gpushare.daemon.tenant_socket import bind_unix
@@ -159,9 +160,12 @@ class _Daemon:
         state = State(layout, found, tenants, ledger, watch, smallest)
         arbiter = Arbiter(arbiter_config)
         cleanup.callback(arbiter.close)
+        readers = Readers(os.getpid())
+        cleanup.callback(readers.close)
+        readers.start()
         inject = backend.inject()
         resources = Resources(layout, inject, found)
-        context = NodeContext(state, resources, arbiter, backend, inject, self._simulator)
+        context = NodeContext(state, resources, arbiter, backend, inject, self._simulator, readers)
         cleanup.callback(self._close, context)
         if ledger.gap_ns:
             log.info("nothing was recorded for %.1f s before this start", ledger.gap_ns / 1e9)

@@ -6,7 +6,6 @@
 import asyncio
 import logging
 import os
-from pathlib import Path
 from socket import socket
 from typing import Any
 
@@ -16,18 +15,20 @@ from gpushare.api.types import BindRequest, GrantRequest, OciEditAnswer, OciEdit
 from gpushare.daemon import workloads
 from gpushare.daemon.grants import Grants
 from gpushare.daemon.peer import Peer, open_pidfd
+from gpushare.daemon.readers import Readers
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.state import Live, State, now_ns
 from gpushare.daemon.transitions import Transitions
 from gpushare.enforce import cgroup
-from gpushare.errors import GpushareError, RefusedError, UsageError
-from gpushare.inject import oci
+from gpushare.errors import FailedError, RefusedError, UsageError
+from gpushare.inject import edits, grantdir
 from gpushare.inject.node import Node
 from gpushare.policy import lifecycle
 from gpushare.policy.lifecycle import Kind, Phase
 
 log = logging.getLogger(__name__)
 
+_RUNTIME_ENDED = "the runtime ended before it started the container"
 _PID_MAX = 1 << 22  # PID_MAX_LIMIT of include/linux/threads.h
 
 
@@ -35,31 +36,40 @@ class Containers:
     """What the runtime wrapper and the hooks ask for."""
 
     def __init__(
-        self, state: State, grants: Grants, transitions: Transitions, resources: Resources, node: Node
+        self,
+        state: State,
+        grants: Grants,
+        transitions: Transitions,
+        resources: Resources,
+        node: Node,
+        readers: Readers,
     ) -> None:
         self._state, self._grants, self._transitions = state, grants, transitions
-        self._resources, self._node = resources, node
+        self._resources, self._node, self._readers = resources, node, readers
 
-    def edit(self, peer: Peer, asked: OciEditRequest, connection: socket) -> OciEditAnswer:
+    async def edit(self, peer: Peer, asked: OciEditRequest, connection: socket) -> OciEditAnswer:
         """Gives a container what its annotations ask for: a grant, bound, and the configuration with the grant in it.
 
         Without annotations of ours the configuration stays as it is. A grant that was made for a container whose
-        configuration cannot be edited ends. Raises UsageError for such a configuration, and what Grants.create raises.
+        configuration cannot be edited ends, and so does one whose runtime ends meanwhile. Raises UsageError for such a
+        configuration, what Grants.create raises, and what Readers raises.
         """
-        wanted = oci.request(asked.config)
+        text = bytes(asked.config)
+        wanted = await self._readers.asks(text)
         if wanted is None:
             return OciEditAnswer(config=asked.config, grant=None)
         live, new = self._grant(peer, wanted)
         log.debug("container grant=%s new=%s bundle=%r starts=%s", live.id, new, asked.bundle, asked.starts)
         try:
-            config = self._apply(peer, live, asked, connection)
-        except GpushareError as error:
+            if new and asked.starts:
+                self._expect_start(live, peer, connection)
+            self._grants.bind(peer, live.id, BindRequest(kind="container"), connection)
+            edited = await self._edited(live, text, asked.bundle)
+        except BaseException as error:
             if new:
-                self._transitions.fail(live, str(error))
+                self._transitions.fail(live, str(error) or "the daemon stopped before its container was started")
             raise
-        if new and asked.starts:
-            self._expect_start(live, peer, connection)
-        return OciEditAnswer(config=config, grant=live.id)
+        return OciEditAnswer(config=msgspec.Raw(edited), grant=live.id)
 
     def _grant(self, peer: Peer, wanted: dict[str, str | int]) -> tuple[Live, bool]:
         if "grant" in wanted:
@@ -70,28 +80,28 @@ class Containers:
             raise UsageError(f"the container's annotations make no request: {error}") from None
         return self._grants.create(peer, request)
 
-    def _apply(self, peer: Peer, live: Live, asked: OciEditRequest, connection: socket) -> dict[str, Any]:
-        self._grants.bind(peer, live.id, BindRequest(kind="container"), connection)
-        granted = self._resources.granted(live.record)
-        try:
-            return oci.apply(asked.config, Path(asked.bundle), self._state.layout, live.id, self._node, granted)
-        except (OSError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
-            # Nothing has checked the configuration's shape: it may be anything that is JSON.
-            raise UsageError(f"config.json of {asked.bundle} cannot be edited: {error!r}") from None
+    async def _edited(self, live: Live, config: bytes, bundle: str) -> bytes:
+        layout, node = self._state.layout, self._node
+        wanted = edits.container(layout, live.id, node, self._resources.granted(live.record))
+        own = grantdir.preload_file(layout, live.id)
+        edited, lines = await self._readers.edited(config, bundle, wanted, node.lib_dir, own)
+        self._state.live(live.id)  # it may have ended meanwhile
+        grantdir.write_preload(layout, live.id, lines)
+        return edited
 
     def _expect_start(self, live: Live, peer: Peer, connection: socket) -> None:
-        """The calling process becomes the runtime, which ends only after the hook, or because the start failed."""
+        """The calling process becomes the runtime, which ends only after the hook, or because the start failed. Raises
+        FailedError where it has ended."""
         try:
             live.starter = open_pidfd(connection, peer.pid)
         except OSError:
-            self._start_failed(live)
-            return
+            raise FailedError(_RUNTIME_ENDED) from None
         asyncio.get_running_loop().add_reader(live.starter, self._start_failed, live)
 
     def _start_failed(self, live: Live) -> None:
         workloads.forget_starter(live)
-        if live.record.phase is Phase.BOUND:
-            self._transitions.fail(live, "the runtime ended before it started the container")
+        if live.record.phase in (Phase.RESERVED, Phase.BOUND):
+            self._transitions.fail(live, _RUNTIME_ENDED)
 
     def created(self, grant_id: str, container: Any) -> Live:
         """The createRuntime hook: the first process of a container that is about to start. A repeated call is fine.

@@ -17,6 +17,7 @@ from gpushare.daemon.containers import Containers
 from gpushare.daemon.grants import Grants
 from gpushare.daemon.missed import remember
 from gpushare.daemon.promises import Fault
+from gpushare.daemon.readers import Readers
 from gpushare.daemon.receipts import Receipts
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.serving import Serving
@@ -41,6 +42,7 @@ class NodeContext:
     backend: Backend
     inject: Node
     simulator: Simulator | None
+    readers: Readers
     started_ns: int = field(default_factory=now_ns)
     accounts: Accounts = field(init=False)
     receipts: Receipts = field(init=False)
@@ -57,7 +59,7 @@ class NodeContext:
         self.serving = Serving(state, resources, arbiter, self.accounts, self.receipts)
         self.transitions = Transitions(state, resources, self.serving, arbiter)
         self.grants = Grants(state, resources, self.serving, self.transitions, arbiter)
-        self.containers = Containers(state, self.grants, self.transitions, resources, self.inject)
+        self.containers = Containers(state, self.grants, self.transitions, resources, self.inject, self.readers)
         self.adoption = Adoption(state, resources, self.serving, self.transitions)
 
     def facts(self) -> types.Node:

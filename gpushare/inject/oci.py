@@ -4,16 +4,14 @@ Unlike CDI this can inspect the image, so the interposer is mounted over every c
 """
 
 import copy
-import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gpushare.errors import RefusedError, UsageError
 from gpushare.inject import edits, grantdir, preload
-from gpushare.inject.node import DeviceNode, Granted, Node
+from gpushare.inject.node import DeviceNode
 from gpushare.inject.view import View
-from gpushare.paths import CONTAINER_LIB, CONTAINER_SELF, Layout
+from gpushare.paths import CONTAINER_LIB, CONTAINER_SELF
 
 PREFIX = "gpushare.dev/"
 GRANT = PREFIX + "grant"
@@ -73,27 +71,22 @@ def request(config: dict[str, Any]) -> dict[str, str | int] | None:
 
 
 def apply(
-    config: dict[str, Any],
-    bundle: Path,
-    layout: Layout,
-    grant_id: str,
-    node: Node,
-    granted: Sequence[Granted] = (),
-) -> dict[str, Any]:
-    """The config with one grant in it; `config` stays as it is. Applied twice is applied once.
+    config: dict[str, Any], bundle: Path, wanted: edits.Edits, lib_dir: Path, preload_file: Path
+) -> tuple[dict[str, Any], list[str]]:
+    """The config with `wanted` in it, and what the image itself preloads; `config` stays as it is. Applied twice is
+    applied once.
 
-    Reads the bundle, and writes the grant's preload file, which has what the image itself preloads too. Nothing checks
-    the config's shape before: one that is not OCI's raises whatever Python does there.
+    `lib_dir`: where the host has the interposer. `preload_file`: the grant's own, on the host. Reads the bundle and
+    writes nothing. Nothing checks the config's shape before: one that is not OCI's raises whatever Python does there.
     """
     view = View(config, bundle)
-    grantdir.write_preload(layout, grant_id, _image_preload(view, layout, grant_id))
-    return edit(config, view, edits.container(layout, grant_id, node, granted), node)
+    return edit(config, view, wanted, lib_dir), _image_preload(view, preload_file)
 
 
-def edit(config: dict[str, Any], view: View, wanted: edits.Edits, node: Node) -> dict[str, Any]:
-    """A copy of the config with `wanted` in it. `view`: of the same config. Writes nothing."""
+def edit(config: dict[str, Any], view: View, wanted: edits.Edits, lib_dir: Path) -> dict[str, Any]:
+    """A copy of the config with `wanted` in it. `view`: of the same config."""
     edited = copy.deepcopy(config)
-    _add_mounts(edited, view, wanted, node)
+    _add_mounts(edited, view, wanted, lib_dir)
     _add_environment(edited, wanted.env)
     hooks = _member(edited, "hooks", {})
     for hook in wanted.hooks:
@@ -115,7 +108,7 @@ def _append(entries: list[Any], entry: dict[str, Any]) -> None:
         entries.append(entry)
 
 
-def _add_mounts(edited: dict[str, Any], view: View, wanted: edits.Edits, node: Node) -> None:
+def _add_mounts(edited: dict[str, Any], view: View, wanted: edits.Edits, lib_dir: Path) -> None:
     mounts: list[Any] = _member(edited, "mounts", [])
     for mount in wanted.mounts:
         if mount.container == edits.PRELOAD_FILE and not view.creatable(mount.container):
@@ -133,8 +126,8 @@ def _add_mounts(edited: dict[str, Any], view: View, wanted: edits.Edits, node: N
         _append(mounts, _oci_mount(mount))
     for path, host in _driver_copies(edited, view):
         file = "libgpushare.so" if "libcuda" in path.rpartition("/")[2] else "libgpushare-ml.so"
-        if host != node.lib_dir / file:
-            _append(mounts, _oci_mount(edits.Mount(str(node.lib_dir / file), path)))
+        if host != lib_dir / file:
+            _append(mounts, _oci_mount(edits.Mount(str(lib_dir / file), path)))
 
 
 def _oci_mount(mount: edits.Mount) -> dict[str, Any]:
@@ -154,7 +147,7 @@ def _driver_copies(config: dict[str, Any], view: View) -> list[tuple[str, Path]]
         # The toolkit's stubs are for the linker only: nothing loads them.
         if name.startswith("lib") and preload.DRIVER_NAME.fullmatch(name) and not directory.endswith("/stubs"):
             place = view.resolve(f"{directory}/{name}")
-            if place.host is not None and place.host.is_file() and not place.container.startswith(CONTAINER_SELF):
+            if place.host is not None and place.is_file() and not place.container.startswith(CONTAINER_SELF):
                 found[place.container] = place.host
     return sorted(found.items())
 
@@ -192,14 +185,8 @@ def _add_devices(edited: dict[str, Any], devices: list[DeviceNode]) -> None:
         _append(rules, {"allow": True, **identity, "access": "rw"})
 
 
-def _image_preload(view: View, layout: Layout, grant_id: str) -> list[str]:
-    place = view.resolve(edits.PRELOAD_FILE)
-    if place.host is None or place.host == grantdir.preload_file(layout, grant_id):
+def _image_preload(view: View, preload_file: Path) -> list[str]:
+    if view.resolve(edits.PRELOAD_FILE).host == preload_file:
         return []
-    try:
-        descriptor = os.open(place.host, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with open(descriptor, encoding="utf-8", errors="surrogateescape") as file:
-            text = file.read(4096)
-    except OSError:
-        return []
+    text = view.read(edits.PRELOAD_FILE, 4096).decode("utf-8", "surrogateescape")
     return [line for line in text.split() if line.startswith("/")]

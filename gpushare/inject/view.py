@@ -1,15 +1,28 @@
 """What a container will see at a path, before it runs: its OCI config's root and bind mounts, read on the host.
 
-Symlinks are followed as inside the container, so that an absolute one never leads out into the host.
+Symlinks are followed as inside the container, so that an absolute one never leads out into the host. Each component is
+opened by itself, never through a link and never for reading (O_PATH, O_NOFOLLOW), so that no change of the image
+meanwhile leads out of it, and no device or FIFO of it is opened. What openat2 does with RESOLVE_IN_ROOT would not do
+here: it cannot know of mounts that are not made yet.
 """
 
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpushare.errors import RefusedError
+
 _SYMLINKS_MAX = 40  # as the kernel
+# Bounds of one View. An ordinary image takes a few hundred steps, and has some thousand libraries.
+STEPS_MAX = 100_000
+ENTRIES_MAX = 200_000
+DEPTH_MAX = 128  # a descriptor each
+
+_NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,90 +32,190 @@ class Place:
     container: str
     host: Path | None
     in_bind: bool  # below a bind mount: creating something here would create it on the host
+    mode: int | None  # st_mode of what is there, None: nothing
 
     def exists(self) -> bool:
-        """Whether the file exists on the host."""
-        return self.host is not None and self.host.exists()
+        """Whether there is something on the host."""
+        return self.mode is not None
+
+    def is_file(self) -> bool:
+        """Whether it is a regular file."""
+        return self.mode is not None and stat.S_ISREG(self.mode)
+
+
+@dataclass(slots=True)
+class _Level:
+    """One component of a path. `mount`: number of the mount it is in, -1: in none."""
+
+    path: str
+    host: str | None
+    mount: int
+    descriptor: int | None = None  # O_PATH; None: nothing is there
+    mode: int | None = None
 
 
 class View:
-    """The file system of one OCI config. Mounts other than bind mounts hide what is below them."""
+    """The file system of one OCI config. Mounts other than bind mounts hide what is below them.
+
+    Every method raises RefusedError where the image takes more work than any needs, and OSError where what is there
+    cannot be read.
+    """
 
     def __init__(self, config: dict[str, Any], bundle: Path) -> None:
         root = Path(config.get("root", {}).get("path", "rootfs"))
-        self._root = root if root.is_absolute() else bundle / root
-        self._mounts: list[tuple[str, Path | None]] = []
+        self._root = str(root if root.is_absolute() else bundle / root)
+        self._sources: list[str | None] = []
+        self._mounts: dict[str, int] = {}
+        self._steps = self._entries = 0
         for mount in config.get("mounts") or ():
             # In order: an earlier mount decides where a later destination leads.
             destination = self.resolve(mount["destination"]).container
-            self._mounts.append((destination, _bind_source(mount, bundle)))
+            self._mounts[destination] = len(self._sources)
+            self._sources.append(_bind_source(mount, bundle))
 
     def destinations(self) -> Iterator[str]:
         """Where the config mounts something, with symlinks resolved."""
-        return (destination for destination, _ in self._mounts)
+        return iter(self._mounts)
 
     def resolve(self, path: str) -> Place:
         """Follows all symlinks. Components that do not exist are kept as they are."""
-        pending = _parts(path)
-        done: list[str] = []
-        followed = 0
-        while pending:
-            part = pending.pop(0)
-            if part == "..":
-                done = done[:-1]
-                continue
-            host = self._host("/" + "/".join([*done, part]))[0]
-            if host is None or not host.is_symlink() or followed == _SYMLINKS_MAX:
-                done.append(part)
-                continue
-            followed += 1
-            target = str(host.readlink())
-            pending = _parts(target) + pending
-            if target.startswith("/"):
-                done = []
-        container = "/" + "/".join(done)
-        return Place(container, *self._host(container))
+        with _Walk(self, path) as last:
+            host = Path(last.host) if last.host is not None else None
+            return Place(last.path or "/", host, host is not None and last.mount >= 0, last.mode)
 
     def names(self, directory: str) -> list[str]:
-        """Names of a directory's entries, sorted; none where it cannot be read."""
-        host = self.resolve(directory).host
-        if host is None:
-            return []
-        try:
-            # A library directory has thousands: no Path for each of them.
-            with os.scandir(host) as entries:
-                return sorted(entry.name for entry in entries)
-        except OSError:
-            return []
+        """Names of a directory's entries, sorted; none where there is no directory."""
+        with _Walk(self, directory) as last:
+            if last.descriptor is None or last.mode is None or not stat.S_ISDIR(last.mode):
+                return []
+            opened = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=last.descriptor)
+            try:
+                # A library directory has thousands: no Path for each of them.
+                with os.scandir(opened) as entries:
+                    return sorted(self._counted(entry.name) for entry in entries)
+            finally:
+                os.close(opened)
+
+    def read(self, path: str, size: int) -> bytes:
+        """The first bytes of a regular file; nothing where there is none."""
+        with _Walk(self, path) as last:
+            if last.descriptor is None or last.mode is None or not stat.S_ISREG(last.mode):
+                return b""
+            opened = os.open(f"/proc/self/fd/{last.descriptor}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                return os.read(opened, size)
+            finally:
+                os.close(opened)
 
     def creatable(self, path: str) -> bool:
         """Whether a runtime can mount there: the path exists, or can be made without changing the host's own files."""
         place = self.resolve(path)
-        if place.exists() or place.host is None or place.container in self.destinations():
+        if place.exists() or place.host is None or place.container in self._mounts:
             return True
         return not place.in_bind and not _read_only(self._root)
 
-    def _host(self, path: str) -> tuple[Path | None, bool]:
-        for destination, source in reversed(self._mounts):
-            if path == destination or path.startswith(destination.rstrip("/") + "/"):
-                rest = path[len(destination) :].lstrip("/")
-                return (source / rest if rest else source, True) if source is not None else (None, False)
-        return self._root / path.lstrip("/"), False
+    def _counted(self, name: str) -> str:
+        self._entries += 1
+        if self._entries > ENTRIES_MAX:
+            raise RefusedError(f"the image's library directories have more than {ENTRIES_MAX} files")
+        return name
+
+    def top(self) -> _Level:
+        """The level of `/`."""
+        mount = self._mounts.get("/", -1)
+        return self._opened(_Level("", self._root if mount < 0 else self._sources[mount], mount), None, "")
+
+    def below(self, parent: _Level, name: str) -> _Level:
+        """The level of a component, which is not followed. A later mount hides earlier ones inside it."""
+        path = f"{parent.path}/{name}"
+        mount = self._mounts.get(path, -1)
+        if mount > parent.mount:
+            return self._opened(_Level(path, self._sources[mount], mount), None, name)
+        host = f"{parent.host}/{name}" if parent.host is not None else None
+        return self._opened(_Level(path, host, parent.mount), parent, name)
+
+    def _opened(self, level: _Level, parent: _Level | None, name: str) -> _Level:
+        """`parent`: None for what is mounted there, which is opened by its path on the host, through its links."""
+        self._steps += 1
+        if self._steps > STEPS_MAX:
+            raise RefusedError(f"the image's paths and links take more than {STEPS_MAX} steps to follow")
+        if level.host is None or (parent is not None and parent.descriptor is None):
+            return level
+        try:
+            if parent is None:
+                level.descriptor = os.open(level.host, os.O_PATH | os.O_CLOEXEC)
+            else:
+                level.descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent.descriptor)
+        except OSError as error:
+            if error.errno not in _NOTHING:
+                raise
+            return level
+        level.mode = os.fstat(level.descriptor).st_mode
+        return level
+
+
+class _Walk:
+    """A walk along a path; its last level is open inside `with`."""
+
+    def __init__(self, view: View, path: str) -> None:
+        self._view = view
+        self._levels: list[_Level] = []
+        self._pending = _parts(path)[::-1]  # the next one last
+
+    def __enter__(self) -> _Level:
+        try:
+            return self._go()
+        except BaseException:
+            self._up_to(0)
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._up_to(0)
+
+    def _up_to(self, count: int) -> None:
+        while len(self._levels) > count:
+            _close(self._levels.pop())
+
+    def _go(self) -> _Level:
+        levels = self._levels
+        levels.append(self._view.top())
+        followed = 0
+        while self._pending:
+            part = self._pending.pop()
+            if part == "..":
+                self._up_to(max(1, len(levels) - 1))
+                continue
+            if len(levels) > DEPTH_MAX:
+                raise RefusedError(f"a path in the container is deeper than {DEPTH_MAX} directories")
+            level = self._view.below(levels[-1], part)
+            levels.append(level)
+            if level.mode is None or not stat.S_ISLNK(level.mode) or followed == _SYMLINKS_MAX:
+                continue
+            followed += 1
+            target = os.readlink("", dir_fd=level.descriptor)
+            self._pending += _parts(target)[::-1]
+            self._up_to(1 if target.startswith("/") else len(levels) - 1)
+        return levels[-1]
+
+
+def _close(level: _Level) -> None:
+    if level.descriptor is not None:
+        os.close(level.descriptor)
 
 
 def _parts(path: str) -> list[str]:
     return [part for part in path.split("/") if part not in ("", ".")]
 
 
-def _bind_source(mount: dict[str, Any], bundle: Path) -> Path | None:
+def _bind_source(mount: dict[str, Any], bundle: Path) -> str | None:
     options = mount.get("options") or ()
     if mount.get("type") != "bind" and "bind" not in options and "rbind" not in options:
         return None
     source = Path(mount.get("source", ""))
-    return source if source.is_absolute() else bundle / source
+    return str(source if source.is_absolute() else bundle / source)
 
 
-def _read_only(path: Path) -> bool:
+def _read_only(path: str) -> bool:
     try:
         return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
     except OSError:

@@ -22,6 +22,10 @@ static void look_into(struct gs_span text, unsigned depth) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   struct gs_span text = {(const char *)data, size};
   (void)gs_json_is_object(text);
+  if (size > 0 && memmem(data, size, "a/", 2))
+    MUST(gs_json_mentions(text, "a/"));
+  else
+    (void)gs_json_mentions(text, "a/");
   if (size > 0)
     look_into(text, 0);
   /* quoting and parsing returns the original, except for characters that cannot be printed on a line */

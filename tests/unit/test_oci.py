@@ -51,7 +51,12 @@ def config(**more):
 
 
 def edit(layout, node, bundle, wanted, devices=(GPU,)):
-    return oci.edit(wanted, View(wanted, bundle), edits.container(layout, GRANT, node, devices), node)
+    return oci.edit(wanted, View(wanted, bundle), edits.container(layout, GRANT, node, devices), node.lib_dir)
+
+
+def apply(layout, node, bundle, wanted):
+    preload = grantdir.preload_file(layout, GRANT)
+    return oci.apply(wanted, bundle, edits.container(layout, GRANT, node), node.lib_dir, preload)
 
 
 def mounted(edited) -> dict[str, str]:
@@ -82,8 +87,8 @@ def test_twice_is_once_where_the_sources_exist(tmp_layout, bundle, tmp_path):
         (lib / name).write_text(name)
     node = Node(tmp_path / "sim", lib_dir=lib, sim_lib_dir=lib / "sim")
     grantdir.create(tmp_layout, GRANT, "container", 0, node)
-    once = oci.apply(config(), bundle, tmp_layout, GRANT, node)
-    assert oci.apply(once, bundle, tmp_layout, GRANT, node) == once
+    once, lines = apply(tmp_layout, node, bundle, config())
+    assert apply(tmp_layout, node, bundle, once) == (once, lines)
     grantdir.remove(tmp_layout, GRANT)
 
 
@@ -175,7 +180,8 @@ def test_keeps_what_the_image_preloads(tmp_layout, bundle, tmp_path):
     (bundle / "rootfs/etc/ld.so.preload").write_bytes(b"/usr/lib/libtheirs.so\n/usr/lib/\xff.so\n")
     grantdir.create(tmp_layout, GRANT, "container", 0, node)
     try:
-        edited = oci.apply(config(), bundle, tmp_layout, GRANT, node)
+        edited, lines = apply(tmp_layout, node, bundle, config())
+        grantdir.write_preload(tmp_layout, GRANT, lines)
         preload = grantdir.preload_file(tmp_layout, GRANT)
         assert mounted(edited)["/etc/ld.so.preload"] == str(preload)
         ours = [name.encode() for name in grantdir.INTERPOSERS]

@@ -26,7 +26,7 @@ class Span(ctypes.Structure):
 class Library:
     def __init__(self, path: Path) -> None:
         self._c = ctypes.CDLL(str(path))
-        for name in ("gs_json_is_object", "gs_json_member", "gs_json_line"):
+        for name in ("gs_json_mentions", "gs_json_is_object", "gs_json_member", "gs_json_line"):
             getattr(self._c, name).restype = ctypes.c_bool
         self._c.gs_json_string.restype = ctypes.c_void_p
 
@@ -45,6 +45,10 @@ class Library:
         if not self._c.gs_json_member(span, name.encode(), ctypes.byref(found)):
             return None
         return ctypes.string_at(found.at, found.len)
+
+    def mentions(self, text: bytes, wanted: str) -> bool:
+        span, _kept = self.span(text)
+        return self._c.gs_json_mentions(span, wanted.encode())
 
     def line(self, text: bytes, size: int) -> bytes | None:
         span, _kept = self.span(text)
@@ -138,6 +142,28 @@ def test_long_lines_are_cut_between_characters(library, text, size, ascii_only):
 @holds(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
 def test_string(library, text):
     assert json.loads(library.string(text.encode())) == text
+
+
+MARK = "gpushare.dev/"
+
+
+@holds(st.text(max_size=20), st.text(max_size=20), st.lists(st.integers(0, 2), min_size=len(MARK), max_size=len(MARK)))
+def test_mentions_in_every_spelling(library, before, after, how):
+    spelt = "".join([c, f"\\u{ord(c):04x}", f"\\u{ord(c):04X}"][way] for c, way in zip(MARK, how, strict=True))
+    text = json.dumps(before)[:-1] + spelt + json.dumps(after)[1:]
+    assert json.loads(text) == before + MARK + after
+    assert library.mentions(text.encode(), MARK)
+    assert library.mentions(text.replace("/", "\\/").encode(), MARK)
+
+
+@holds(st.text('gpushare.dev/\\"u0067 ', max_size=60))
+def test_mentions_whatever_a_reader_finds(library, value):
+    assert library.mentions(json.dumps(value).encode(), MARK) or MARK not in value
+
+
+@pytest.mark.parametrize("text", [b"", b"gpushare.dev", b"\\u0067pushare.dev\\", b"\\u006", b"gpushare.dew/", b"\\"])
+def test_mentions_nothing_else(library, text):
+    assert not library.mentions(text, MARK)
 
 
 def test_deep_nesting(library):

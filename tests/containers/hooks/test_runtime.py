@@ -78,6 +78,7 @@ def line(result) -> str:
         ("--root", "create", "--log", "/x", "--systemd-cgroup", "create", "--bundle", "B", "--pid-file", "/p", "c1"),
         ("--root=/r", "--debug", "run", "--keep", "-b", "B", "c1"),
         ("run", "--bundle", "/none", "--bundle", "B", "c1"),
+        ("-root", "/r", "-log", "run", "create", "-b", "B", "c1"),
     ],
 )
 def test_finds_the_bundle(wrapper, daemon, bundle, arguments):
@@ -131,6 +132,21 @@ def test_request_with_an_escaped_slash(programs, runtime, bundle, tmp_path):
     (bundle / "config.json").write_text(json.dumps(ASKS).replace("/", "\\/"))
     wrapper = Wrapper(programs / "gpushare-runtime", runtime, tmp_path / "none.sock")
     assert "no daemon answers at" in line(wrapper("create", "-b", bundle, "c1"))
+
+
+@pytest.mark.parametrize("spelt", ["\\u0067pushare.dev/", "gpushare\\u002edev\\u002F", "gpushare.de\\u0076\\/"])
+def test_request_in_another_spelling(wrapper, daemon, bundle, spelt):
+    """runc reads the same in it."""
+    (bundle / "config.json").write_text(json.dumps(ASKS).replace("gpushare.dev/", spelt))
+    assert started(wrapper("create", "-b", bundle, "c1"), "create", "-b", bundle, "c1")
+    assert json.loads(daemon.requests[0].body)["config"] == ASKS
+    assert json.loads((bundle / "config.json").read_text()) == EDITED
+
+
+def test_what_a_killed_wrapper_left_goes_with_the_next_start(wrapper, bundle):
+    (bundle / ".config.json.gpushare").write_text('{"cut": ')
+    assert wrapper("create", "-b", bundle, "c1").returncode == 0
+    assert os.listdir(bundle) == ["config.json"]
 
 
 def test_refusal(wrapper, daemon, bundle):

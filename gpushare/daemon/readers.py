@@ -1,0 +1,177 @@
+"""The processes that read bundles and images (gpushare/reader), as the event loop uses them: a job has a time, and a
+process that does not keep it is killed. What a bundle or image does thus delays or fails the start of its own container
+and no other."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from gpushare.errors import BY_CODE, FailedError, GpushareError, RefusedError
+from gpushare.inject.edits import Edits
+from gpushare.reader import HEAD, MESSAGE_MAX, Answer, Edit, Job
+
+log = logging.getLogger(__name__)
+
+JOB_SECONDS = 2.0
+_QUEUE_SECONDS = 8.0  # with a job's, less than the runtime wrapper waits (hooks/edit.c: 15 s)
+_AT_ONCE = 4
+_LARGE_BYTES = 1 << 20  # a process that has read so much keeps the memory: it is replaced
+# A killed process that waits for a file system which does not answer even then stays. More than these start nothing.
+_STUCK_MAX = 8
+
+_ROOT = str(Path(__file__).parents[2])
+# Isolated from the environment and the working directory, it finds the package where the daemon found it.
+_PROGRAM = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from gpushare.reader.__main__ import main; main(int(sys.argv[2]))"
+)
+
+
+class _Worker:
+    def __init__(self, daemon: int) -> None:
+        self._channel, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-I", "-c", _PROGRAM, _ROOT, str(daemon)],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    cwd="/",
+                    env={"LC_ALL": "C.UTF-8"},
+                )
+            except OSError as error:
+                self._channel.close()
+                raise FailedError(f"no process to read bundles can be started: {error.strerror}") from None
+        self._channel.setblocking(False)
+
+    async def ask(self, message: bytes) -> bytes:
+        """Raises EOFError or OSError when the process has ended."""
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(self._channel, HEAD.pack(len(message)) + message)
+        (size,) = HEAD.unpack(await self._receive(HEAD.size))
+        if size > MESSAGE_MAX:
+            raise EOFError
+        return await self._receive(size)
+
+    async def _receive(self, size: int) -> bytes:
+        loop = asyncio.get_running_loop()
+        data = bytearray(size)
+        got = 0
+        while got < size:
+            count = await loop.sock_recv_into(self._channel, memoryview(data)[got:])
+            if not count:
+                raise EOFError
+            got += count
+        return bytes(data)
+
+    def kill(self) -> None:
+        self._channel.close()
+        self.process.kill()
+
+
+class Readers:
+    """Belongs to the event loop. `start` before the first job, `close` at the end."""
+
+    def __init__(self, daemon: int) -> None:
+        """`daemon`: this process's pid, with which the others end."""
+        self._daemon = daemon
+        self._idle: list[_Worker] = []
+        self._busy: set[_Worker] = set()
+        self._killed: list[_Worker] = []
+        self._free = asyncio.Semaphore(_AT_ONCE)
+        self._closed = False
+
+    def start(self) -> None:
+        """Starts one ahead of the first job: an interpreter takes some 50 ms. Raises FailedError."""
+        self._idle.append(self._spawn())
+
+    def close(self) -> None:
+        """Ends all of them; those whom nothing ends are left behind."""
+        self._closed = True
+        for worker in [*self._idle, *self._busy]:
+            self._end(worker)
+        self._idle.clear()
+        for worker in self._killed:
+            try:
+                worker.process.wait(0.5)
+            except subprocess.TimeoutExpired:
+                log.warning("process %d, which reads bundles, does not end", worker.process.pid)
+
+    async def asks(self, config: bytes) -> dict[str, str | int] | None:
+        """What a config.json asks for, as oci.request says. Raises UsageError, or FailedError when that takes long."""
+        return (await self._do(Job(config=config), "config.json")).asks
+
+    async def edited(
+        self, config: bytes, bundle: str, wanted: Edits, lib_dir: Path, preload_file: Path
+    ) -> tuple[bytes, list[str]]:
+        """The text of config.json with `wanted` in it, and what the image preloads, as oci.apply says.
+
+        Raises UsageError or RefusedError, or FailedError when that takes long.
+        """
+        edit = Edit(bundle=bundle, edits=wanted, lib_dir=str(lib_dir), preload_file=str(preload_file))
+        answer = await self._do(Job(config=config, edit=edit), f"the bundle {bundle}, or the image in it,")
+        return answer.config, [line.decode("utf-8", "surrogateescape") for line in answer.preload]
+
+    async def _do(self, job: Job, what: str) -> Answer:
+        message = msgspec.msgpack.encode(job)
+        try:
+            async with asyncio.timeout(_QUEUE_SECONDS):
+                await self._free.acquire()
+        except TimeoutError:
+            raise FailedError(f"{what} was not read: other bundles take all the time there is; try again") from None
+        try:
+            answer = msgspec.msgpack.decode(await self._ask(message, what), type=Answer)
+        finally:
+            self._free.release()
+        if answer.error is not None:
+            code, line = answer.error
+            raise BY_CODE[code](line)
+        return answer
+
+    async def _ask(self, message: bytes, what: str) -> bytes:
+        worker = self._take()
+        self._busy.add(worker)
+        done = False
+        try:
+            async with asyncio.timeout(JOB_SECONDS):
+                answer = await worker.ask(message)
+            done = True
+        except TimeoutError:
+            raise FailedError(f"{what} took longer than {JOB_SECONDS:.0f} s to read: it was not started") from None
+        except (OSError, EOFError):
+            raise FailedError(f"the process that read {what} ended: start the container again") from None
+        finally:
+            self._busy.discard(worker)
+            if done and len(message) + len(answer) < _LARGE_BYTES:
+                self._idle.append(worker)
+            else:
+                self._end(worker)
+                if not self._closed:
+                    with contextlib.suppress(GpushareError):
+                        self._idle.append(self._spawn())
+        return answer
+
+    def _take(self) -> _Worker:
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.process.poll() is None:
+                return worker
+            self._end(worker)
+        return self._spawn()
+
+    def _spawn(self) -> _Worker:
+        self._killed = [worker for worker in self._killed if worker.process.poll() is None]
+        if len(self._killed) >= _STUCK_MAX:
+            raise RefusedError(
+                f"{_STUCK_MAX} processes that read bundles wait for file systems that do not answer: unmount those"
+            )
+        return _Worker(self._daemon)
+
+    def _end(self, worker: _Worker) -> None:
+        worker.kill()
+        self._killed.append(worker)

@@ -1,0 +1,40 @@
+"""The process that reads bundles and images for the daemon: it has no ledger and no authority, and may be killed.
+
+What a bundle names may be on a file system that never answers, and an image may be built to be slow: the daemon gives
+a job a time, and ends the process that does not keep it (daemon/readers.py).
+"""
+
+import struct
+
+from msgspec import Struct
+
+from gpushare.inject.edits import Edits
+
+HEAD = struct.Struct("<Q")  # length of the message that follows, in bytes
+MESSAGE_MAX = 64 << 20
+
+
+class Edit(Struct, kw_only=True):
+    """What to put into the config. `lib_dir`, `preload_file`: as oci.apply takes them."""
+
+    bundle: str
+    edits: Edits
+    lib_dir: str
+    preload_file: str
+
+
+class Job(Struct, kw_only=True):
+    """`config`: the text of config.json. Without `edit` the question is what it asks for."""
+
+    config: bytes
+    edit: Edit | None = None
+
+
+class Answer(Struct, kw_only=True):
+    """`asks`: as oci.request. `config`: the edited text. `preload`: lines of the image's own ld.so.preload, which need
+    not be UTF-8. `error`: its code and its line; nothing else counts then."""
+
+    asks: dict[str, str | int] | None = None
+    config: bytes = b""
+    preload: list[bytes] = []
+    error: tuple[str, str] | None = None

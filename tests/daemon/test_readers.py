@@ -1,0 +1,193 @@
+"""Bundles and images are read in a process of their own: one that hangs, dies or swells fails that start alone."""
+
+import contextlib
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from waiting import until
+
+from gpushare.errors import FailedError, RefusedError, UsageError
+
+ASKS = {"gpushare.dev/memory": "1GiB", "gpushare.dev/time": "10%"}
+
+
+def readers(daemon) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if b"gpushare.reader" in (entry / "cmdline").read_bytes():
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                if parent == daemon.process.pid:
+                    found.append(int(entry.name))
+    return found
+
+
+def edit(client, bundle: Path, **config):
+    body = {"bundle": str(bundle), "config": {"annotations": ASKS, **config}}
+    return client.call("POST", "/v1/oci/edit", body)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    (tmp_path / "rootfs/etc").mkdir(parents=True)
+    return tmp_path
+
+
+def status(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_it_may_read_and_nothing_else(daemon, client, bundle):
+    edit(client, bundle)
+    for pid in readers(daemon):
+        found = status(pid)
+        assert found["CapEff"] == found["CapPrm"] == f"{1 << 2:016x}"  # CAP_DAC_READ_SEARCH
+        assert found["NoNewPrivs"] == "1"
+        assert found["Uid"].split()[3] == "65534"  # of the file system
+        limits = Path(f"/proc/{pid}/limits").read_text()
+        assert "Max file size             0                    0" in limits
+        files = {os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")}
+        assert not any("ledger" in name or "usage" in name for name in files)
+
+
+def test_a_hung_one_is_replaced(daemon, client, bundle):
+    """As one is that waits for a file system which does not answer. The daemon answers others meanwhile."""
+    stopped = readers(daemon)
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    refused = []
+
+    def start():
+        with pytest.raises(FailedError, match="took longer than 2 s"):
+            edit(client, bundle)
+        refused.append(True)
+
+    one = threading.Thread(target=start)
+    one.start()
+    answers = 0
+    while one.is_alive():
+        client.version()
+        answers += 1
+    one.join()
+    assert refused and answers > 10
+    assert client.grants() == []
+    assert edit(client, bundle)["grant"]
+    until(lambda: not set(stopped) & set(readers(daemon)), "the hung one is gone")
+
+
+def test_a_killed_one_is_replaced(daemon, client, bundle):
+    edit(client, bundle)
+    for pid in readers(daemon):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: all(status(pid)["State"].startswith("Z") for pid in readers(daemon)), "it has ended")
+    assert edit(client, bundle)["grant"]
+
+
+def test_killed_amid_a_job(daemon, client, bundle):
+    own = readers(daemon)
+    for pid in own:
+        os.kill(pid, signal.SIGSTOP)
+    said = []
+
+    def start():
+        with pytest.raises(FailedError, match="ended: start the container again") as found:
+            edit(client, bundle)
+        said.append(str(found.value))
+
+    one = threading.Thread(target=start)
+    one.start()
+    # Its socket has the job unread, once it has been sent.
+    until(lambda: any(_unread(daemon, pid) for pid in own), "a job is sent")
+    for pid in own:
+        os.kill(pid, signal.SIGKILL)
+    one.join()
+    assert len(said) == 1 and "\n" not in said[0]
+    assert client.grants() == []
+
+
+def _unread(daemon, pid: int) -> bool:
+    import fcntl
+    import struct
+    import termios
+
+    with open(os.pidfd_open(pid), "rb", closefd=True) as process:
+        import ctypes
+
+        copy = ctypes.CDLL(None).syscall(438, process.fileno(), 0, 0)  # pidfd_getfd
+    if copy < 0:
+        return False
+    try:
+        return struct.unpack("i", fcntl.ioctl(copy, termios.FIONREAD, b"\0" * 4))[0] > 0
+    finally:
+        os.close(copy)
+
+
+def test_a_grant_that_ends_meanwhile(daemon, client, bundle):
+    """The edit of an existing grant's container waits; the grant is released; the start fails and says why."""
+    grant = client.create(memory="1GiB", time="10%")["id"]
+    own = readers(daemon)
+    said = []
+
+    def start():
+        body = {"bundle": str(bundle), "config": {"annotations": {"gpushare.dev/grant": grant}}}
+        with pytest.raises(UsageError) as found:
+            client.call("POST", "/v1/oci/edit", body)
+        said.append(str(found.value))
+
+    for pid in own:
+        os.kill(pid, signal.SIGSTOP)
+    one = threading.Thread(target=start)
+    one.start()
+    until(lambda: any(_unread(daemon, pid) for pid in own), "the question is sent")
+    client.release(grant)
+    for pid in own:
+        os.kill(pid, signal.SIGCONT)
+    one.join()
+    assert len(said) == 1 and "has ended" in said[0]
+    assert not (daemon.layout.grants / grant).exists()
+
+
+def test_an_image_of_links(daemon, client, bundle):
+    root = bundle / "rootfs"
+    for number in range(40):
+        (root / f"l{number}").symlink_to("/etc/.." * 570 + f"/l{number + 1}")
+    paths = ":".join(f"/l0/{number}" for number in range(100))
+    with pytest.raises(RefusedError, match="steps to follow"):
+        edit(client, bundle, process={"env": [f"LD_LIBRARY_PATH={paths}"]})
+    assert client.grants() == []
+
+
+def test_configs_that_take_memory(daemon, client, bundle):
+    """15 MiB of small values; a process that has read them is replaced, so that nothing keeps their memory."""
+    text = b'{"annotations":%s,"x":[%s{}]}' % (json.dumps(ASKS).encode(), b"{}," * (5 << 20))
+    before = set(readers(daemon))
+    response = client._open("GET", "/v1/version", None, 5)
+    response.close()
+    from gpushare import transport
+
+    body = b'{"bundle":"%s","config":%s}' % (os.fsencode(bundle), text)
+    with transport.request(client.path, "POST", "/v1/oci/edit", body, 20) as answer:
+        assert answer.status in (200, 400, 409, 500)
+        answer.read()
+    assert edit(client, bundle)["grant"]
+    until(lambda: len(before - set(readers(daemon))) >= 1, "it was replaced")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"Annotations": ASKS},
+        {"annotations": ASKS, "Mounts": []},
+        {"annotations": ASKS, "linux": {"RESOURCES": {}}},
+    ],
+)
+def test_a_config_that_runtimes_read_differently(client, bundle, config):
+    with pytest.raises(UsageError, match="only some runtimes"):
+        client.call("POST", "/v1/oci/edit", {"bundle": str(bundle), "config": config})
+    assert client.grants() == []
