@@ -1,6 +1,7 @@
 """What the living grants hold of the devices and of their tenants' guarantees, kept up as grants come and go: to admit
 one more costs the same however many there are. All is worked out again where tenants or devices change."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -45,6 +46,8 @@ class Promises:
         self._placed: dict[str, list[Placed]] = {}
         self._holdings: dict[str, list[Holding]] = {}
         """Both by grant; of the second, `guaranteed_milli` is what was reserved."""
+        self._grants: Counter[str] = Counter()
+        """By tenant, how many."""
         self._seen: object = None
         self._now: _Now | None = None
 
@@ -55,6 +58,7 @@ class Promises:
             self.drop(grant)
         self._placed[grant] = [_placed(grant, request, place) for place in places]
         self._holdings[grant] = [_holding(grant, request, place, gang_id(request)) for place in places]
+        self._grants[request.tenant] += 1
         for holding in self._holdings[grant]:
             now.taken.put(holding)
         self._settle(now, now.standing.put(self._placed[grant]))
@@ -62,9 +66,15 @@ class Promises:
     def drop(self, grant: str) -> None:
         """A grant that goes; one that is not there is left out."""
         now = self.now
+        if grant in self._placed:
+            self._grants[self._placed[grant][0].tenant] -= 1
         for holding in self._holdings.pop(grant, ()):
             now.taken.drop(grant, holding.device)
         self._settle(now, now.standing.drop(self._placed.pop(grant, [])))
+
+    def grants(self, tenant: str) -> int:
+        """How many the tenant has."""
+        return self._grants[tenant]
 
     def placed(self, grant: str) -> list[Placed]:
         """The grant's places, in its order, with what is left of their guarantees."""

@@ -29,6 +29,9 @@ class Resources:
     def __init__(self, layout: Layout, node: Node, devices: Sequence[Device]) -> None:
         self._layout, self._node = layout, node
         self._devices = {device.id: device for device in devices}
+        self._parts = [node.lib_dir / path.name for path in INTERPOSERS]
+        if node.sim_dir is not None:
+            self._parts += [node.sim_lib_dir / name for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
 
     def knows(self, record: GrantRecord) -> bool:
         """Whether this run of the daemon has all of the grant's devices."""
@@ -53,14 +56,11 @@ class Resources:
 
     def check_parts(self) -> None:
         """A share that nothing would enforce must not start: raises FailedError when a library cannot be read."""
-        needed = [self._node.lib_dir / path.name for path in INTERPOSERS]
-        if self._node.sim_dir is not None:
-            needed += [self._node.sim_lib_dir / name for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
-        elif not self._node.driver_files:
+        if self._node.sim_dir is None and not self._node.driver_files:
             raise FailedError("the driver's libcuda.so.1 is not in the loader's cache: run ldconfig, then start again")
-        for file in needed:
+        for file in self._parts:
             # By all users: a loader that may not read a library to preload prints a warning and runs without it.
-            if not file.is_file() or not file.stat().st_mode & stat.S_IROTH:
+            if not _is_open_file(file):
                 raise FailedError(f"{file} is missing or not readable by all users, no share would hold: install again")
 
     def guard(self, record: GrantRecord, group: Cgroup | None) -> None:
@@ -146,6 +146,14 @@ class Resources:
                 remove(self._layout, live.id)
             except (OSError, GpushareError) as error:
                 log.warning("grant %s: %s", live.id, error)
+
+
+def _is_open_file(file: Path) -> bool:
+    try:
+        mode = file.stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISREG(mode) and bool(mode & stat.S_IROTH)
 
 
 def _check_owner(live: Live, grant_id: str) -> None:

@@ -67,7 +67,7 @@ def grant_view(
         _grant_device(place, state, kept.get((record.id, place.device), place.guaranteed_milli), live, share, arbiter)
         for place, share in zip(record.places, shares, strict=True)
     ]
-    if live is None:
+    if live is None and record.life.kind is not None:  # one that was never used has no totals
         totals = state.ledger.totals(record.id)
         for device in devices:
             if (total := totals.get(device.id)) is not None:
@@ -115,10 +115,8 @@ def _notice(state: State, record: GrantRecord) -> str:
 def device_view(device: Device, backend: str, state: State, stats: DeviceStats, used: int) -> types.Device:
     """A device. `backend`: the backend's name. `used`: bytes of its memory in use, as the driver reports."""
     fault = state.faults.get(device.id)
-    places = [place for live in state for place in live.record.places if place.device == device.id]
-    guaranteed = types.Quantity(
-        time=sum(place.guaranteed_milli for place in places), memory=sum(place.memory_bytes for place in places)
-    )
+    taken = state.promises.now.taken.on(device.id)
+    guaranteed = types.Quantity(time=taken.reserved_milli, memory=taken.memory_bytes)
     return types.Device(
         id=device.id,
         index=device.index,
@@ -158,9 +156,7 @@ def tenant_views(state: State) -> list[types.Tenant]:
 def tenant_view(tenant: Tenant, state: State, stands: Standing | None = None) -> types.Tenant:
     """One tenant. `stands`: as in `grant_view`."""
     stands = stands or placement.standing(state)
-    have = stands.have[tenant.name]
-    grants = [live for live in state if live.record.tenant == tenant.name]
-    places = [place for live in grants for place in live.record.places]
+    have, taken = stands.have[tenant.name], state.promises.now.taken.of(tenant.name)
     return types.Tenant(
         name=tenant.name,
         guarantee=types.Quantity(time=tenant.time, memory=tenant.memory),
@@ -172,10 +168,8 @@ def tenant_view(tenant: Tenant, state: State, stands: Standing | None = None) ->
         users=list(tenant.users),
         groups=list(tenant.groups),
         source="file" if tenant.source == "file" else "built-in",
-        allocated=types.Quantity(
-            time=sum(place.time_milli for place in places), memory=sum(place.memory_bytes for place in places)
-        ),
-        grants=len(grants),
+        allocated=types.Quantity(time=taken.time_milli, memory=taken.memory_bytes),
+        grants=state.promises.grants(tenant.name),
     )
 
 

@@ -4,6 +4,7 @@ The daemon puts `limits`, `usage` and `grant.sock` into `self/`; everything else
 rests on the modes set here.
 """
 
+import contextlib
 import os
 import shutil
 import stat
@@ -39,11 +40,15 @@ def preload_file(layout: Layout, grant_id: str) -> Path:
 
 def prepare(layout: Layout) -> None:
     """Makes the parent of all grant directories. Raises FailedError where another user owns it (in /dev/shm)."""
-    layout.grants.mkdir(mode=0o711, parents=True, exist_ok=True)
-    found = layout.grants.lstat()
+    try:
+        found = os.lstat(layout.grants)
+    except FileNotFoundError:
+        layout.grants.mkdir(mode=0o711, parents=True, exist_ok=True)
+        found = os.lstat(layout.grants)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise FailedError(f"{layout.grants} is not a directory of ours: remove it and start the daemon again")
-    layout.grants.chmod(0o711)
+    if stat.S_IMODE(found.st_mode) != 0o711:
+        layout.grants.chmod(0o711)
 
 
 def create(layout: Layout, grant_id: str, kind: Kind, gid: int, node: Node) -> Path:
@@ -53,15 +58,12 @@ def create(layout: Layout, grant_id: str, kind: Kind, gid: int, node: Node) -> P
     """
     prepare(layout)
     top = grant_dir(layout, grant_id)
-    top.mkdir(mode=0o700)
     own = top / "self"
-    own.mkdir(mode=0o755)
+    _make(top, 0o700)
+    _make(own, 0o755)
     if kind == "container":
-        top.chmod(0o700)
-        own.chmod(0o755)
         for name in ("driver", "sim") if node.simulated else ("driver",):
-            (own / name).mkdir()
-            (own / name).chmod(0o755)
+            _make(own / name, 0o755)
         for file in () if node.simulated else node.driver_files:
             (own / "driver" / file.name).touch(mode=0o444)
         write_preload(layout, grant_id)
@@ -73,11 +75,16 @@ def create(layout: Layout, grant_id: str, kind: Kind, gid: int, node: Node) -> P
             (own / "driver").symlink_to(node.sim_lib_dir)
             (own / "sim").symlink_to(node.sim_dir)
         else:
-            (own / "driver").mkdir()
-            (own / "driver").chmod(0o755)
+            _make(own / "driver", 0o755)
             for file in node.driver_files:
                 (own / "driver" / file.name).symlink_to(file)
     return own
+
+
+def _make(directory: Path, mode: int) -> None:
+    """`mode`: whatever the umask is."""
+    directory.mkdir(mode)
+    directory.chmod(mode)
 
 
 def write_preload(layout: Layout, grant_id: str, image_lines: list[str] | None = None) -> None:
@@ -86,13 +93,24 @@ def write_preload(layout: Layout, grant_id: str, image_lines: list[str] | None =
     path = preload_file(layout, grant_id)
     # Written in place: a container may have this very file mounted already.
     # An image's paths need not be UTF-8.
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8", errors="surrogateescape")
-    path.chmod(0o644)
+    with open(path, "wb") as file:
+        file.write(("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
+        os.fchmod(file.fileno(), 0o644)
+
+
+# What the grant of a container that nobody has used holds, on a simulated device: to look for more takes longer.
+_FILES = ("self/limits", "self/usage", "self/grant.sock", "ld.so.preload")
+_DIRECTORIES = ("self/driver", "self/sim", "self", "")
 
 
 def remove(layout: Layout, grant_id: str) -> None:
     """Removes the grant's directory; a directory that is gone already is fine. Never follows a symlink."""
+    top = grant_dir(layout, grant_id)
     try:
-        shutil.rmtree(grant_dir(layout, grant_id))
-    except FileNotFoundError:
-        return
+        for name in _FILES:
+            (top / name).unlink()
+        for name in _DIRECTORIES:
+            (top / name).rmdir()
+    except OSError:  # it holds less or more
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(top)
