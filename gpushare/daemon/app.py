@@ -21,6 +21,7 @@ from gpushare.daemon import config as configuration
 from gpushare.daemon import directories, logs, workloads
 from gpushare.daemon.api import Api
 from gpushare.daemon.config import Config
+from gpushare.daemon.door import Door
 from gpushare.daemon.ledger import Ledger
 from gpushare.daemon.missed import all_devices
 from gpushare.daemon.node import NodeContext
@@ -160,11 +161,16 @@ class _Daemon:
         state = State(layout, found, tenants, ledger, watch, smallest)
         arbiter = Arbiter(arbiter_config)
         cleanup.callback(arbiter.close)
-        readers = Readers(os.getpid())
+        readers = Readers()
         cleanup.callback(readers.close)
         readers.start()
         inject = backend.inject()
-        resources = Resources(layout, inject, found)
+        try:
+            door = Door()
+        except OSError as error:
+            raise FailedError(f"the door cannot be started: {error.strerror}") from None
+        cleanup.callback(door.close)
+        resources = Resources(layout, inject, found, door)
         context = NodeContext(state, resources, arbiter, backend, inject, self._simulator, readers)
         cleanup.callback(self._close, context)
         if ledger.gap_ns:

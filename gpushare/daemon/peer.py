@@ -53,65 +53,72 @@ def open_pidfd(connection: socket.socket, pid: int) -> int:
         return os.pidfd_open(pid)
 
 
-def start_time(pid: int) -> int | None:
-    """Clock ticks since boot at which the process began, None when it is gone. Together with the pid it identifies a
-    process for good."""
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What distinguishes the program that a process runs from the one that it runs after an exec: where its code and
+    its stack begin, both random at each exec. While an exec is under way both are 0."""
+
+    code: str
+    stack: str
+
+    @property
+    def known(self) -> bool:
+        """Whether the kernel told: not for processes that this user may not examine."""
+        return (self.code, self.stack) != ("0", "0")
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A process that is not a zombie.
+
+    `started`: clock ticks since boot, which with the pid identifies it for good. `ending`: it is exiting, which closes
+    descriptors one by one before the pidfd reports it. `user_ticks`: it ran for that long outside the kernel.
+    """
+
+    started: int
+    ending: bool
+    user_ticks: int
+    image: Image
+
+
+def status(pid: int) -> Status | None:
+    """None when the process is gone. Only /proc/PID/stat is read: of the files there it is one of few that a process
+    cannot make slow to open or to read."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    state, *fields = text.rpartition(")")[2].split()
-    return int(fields[18]) if state not in ("Z", "X") else None
+    # proc_pid_stat(5), from the third field on: a name may have spaces and parentheses in it.
+    fields = text.rpartition(")")[2].split()
+    if fields[0] in ("Z", "X"):
+        return None
+    return Status(
+        started=int(fields[19]),
+        ending=bool(int(fields[6]) & _PF_EXITING),
+        user_ticks=int(fields[11]),
+        image=Image(fields[23], fields[25]),
+    )
 
 
-def is_ending(pid: int) -> bool:
-    """Whether the process is exiting or gone. An exit closes descriptors one by one before the pidfd reports it."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return True
-    state, *fields = text.rpartition(")")[2].split()
-    return state in ("Z", "X") or bool(int(fields[5]) & _PF_EXITING)
+def start_time(pid: int) -> int | None:
+    """As `Status.started`; None when the process is gone."""
+    found = status(pid)
+    return found.started if found is not None else None
 
 
 _EXEC_CALLS = {"59", "322"} if os.uname().machine == "x86_64" else {"221", "281"}  # execve, execveat
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
-    """What distinguishes the program that a process runs from the one that it runs after an exec."""
-
-    code: str
-    stack: str  # random at each exec
-    user_ticks: int
-
-    def is_other(self, now: "Image") -> bool:
-        """Whether `now`, of the same process, is another program: an exec lies between them."""
-        return (self.code, self.stack) != (now.code, now.stack)
-
-
-def image(pid: int) -> Image | None:
-    """None when the process is gone."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return Image(code=fields[23], stack=fields[25], user_ticks=int(fields[11]))
-
-
-def has_begun(pid: int, since: Image) -> bool:
-    """Whether a process that was in an exec when `since` was taken has run any of the new program.
+def has_begun(pid: int, since: Status, system_call: str) -> bool:
+    """Whether a process that was in an exec at `since` has run any of the new program. `system_call`: as
+    /proc/PID/syscall has it, empty where it is not known.
 
     Then the exec is over, and all close-on-exec files are closed: the kernel does that before it returns to user space.
     """
-    now = image(pid)
-    if now is None or now.user_ticks > since.user_ticks or since.is_other(now):
+    now = status(pid)
+    if now is None or now.user_ticks > since.user_ticks or (since.image.known and now.image != since.image):
         return True
-    try:
-        call = Path(f"/proc/{pid}/syscall").read_text().split()[0]
-    except OSError:
-        return False
-    return call.isdecimal() and call not in _EXEC_CALLS
+    return system_call.isdecimal() and system_call not in _EXEC_CALLS
 
 
 def reopen_pidfd(pid: int, started: int) -> int | None:
@@ -125,16 +132,6 @@ def reopen_pidfd(pid: int, started: int) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
-
-
-def maps_file(pid: int, file: os.stat_result) -> bool:
-    """Whether the process has that file mapped. A mapping outlives its descriptor and ends at an exec."""
-    wanted = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}"
-    try:
-        with open(f"/proc/{pid}/maps") as maps:
-            return any(line.split(maxsplit=5)[3:5] == [wanted, str(file.st_ino)] for line in maps)
-    except OSError:
-        return False
 
 
 def find_uid(name: int | str) -> int | None:

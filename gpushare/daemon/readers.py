@@ -7,11 +7,11 @@ import contextlib
 import logging
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 
+from gpushare import helper
 from gpushare.errors import BY_CODE, FailedError, GpushareError, RefusedError
 from gpushare.inject.edits import Edits
 from gpushare.reader import HEAD, MESSAGE_MAX, Answer, Edit, Job
@@ -25,24 +25,18 @@ _LARGE_BYTES = 1 << 20  # a process that has read so much keeps the memory: it i
 # A killed process that waits for a file system which does not answer even then stays. More than these start nothing.
 _STUCK_MAX = 8
 
-_ROOT = str(Path(__file__).parents[2])
-# Isolated from the environment and the working directory, it finds the package where the daemon found it.
-_PROGRAM = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from gpushare.reader.__main__ import main; main(int(sys.argv[2]))"
-)
-
 
 class _Worker:
-    def __init__(self, daemon: int) -> None:
+    def __init__(self) -> None:
         self._channel, theirs = socket.socketpair()
         with theirs:
             try:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-I", "-c", _PROGRAM, _ROOT, str(daemon)],
+                    helper.command("reader"),
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     cwd="/",
-                    env={"LC_ALL": "C.UTF-8"},
+                    env=helper.ENVIRONMENT,
                 )
             except OSError as error:
                 self._channel.close()
@@ -77,9 +71,7 @@ class _Worker:
 class Readers:
     """Belongs to the event loop. `start` before the first job, `close` at the end."""
 
-    def __init__(self, daemon: int) -> None:
-        """`daemon`: this process's pid, with which the others end."""
-        self._daemon = daemon
+    def __init__(self) -> None:
         self._idle: list[_Worker] = []
         self._busy: set[_Worker] = set()
         self._killed: list[_Worker] = []
@@ -170,7 +162,7 @@ class Readers:
             raise RefusedError(
                 f"{_STUCK_MAX} processes that read bundles wait for file systems that do not answer: unmount those"
             )
-        return _Worker(self._daemon)
+        return _Worker()
 
     def _end(self, worker: _Worker) -> None:
         worker.kill()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from gpushare.daemon.door import Door
 from gpushare.daemon.state import GrantRecord, Live
 from gpushare.daemon.tenant_socket import Rules, TenantSocket
 from gpushare.enforce import device_program
@@ -26,8 +27,8 @@ log = logging.getLogger(__name__)
 class Resources:
     """Each method makes all of its files or none."""
 
-    def __init__(self, layout: Layout, node: Node, devices: Sequence[Device]) -> None:
-        self._layout, self._node = layout, node
+    def __init__(self, layout: Layout, node: Node, devices: Sequence[Device], door: Door) -> None:
+        self._layout, self._node, self._door = layout, node, door
         self._devices = {device.id: device for device in devices}
         self._parts = [node.lib_dir / path.name for path in INTERPOSERS]
         if node.sim_dir is not None:
@@ -122,7 +123,7 @@ class Resources:
         assert live.limits is not None
         assert live.usage is not None
         live.bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        live.socket = TenantSocket(own, live.limits, live.usage, live.bell, rules)
+        live.socket = TenantSocket(own, live.limits, live.usage, live.bell, rules, self._door)
         live.socket.listen()
 
     def close(self, live: Live) -> None:

@@ -1,7 +1,8 @@
 """The processes of one grant: they join over its grant.sock (gpushare/wire.py), and their end is seen by pidfd.
 
-A pidfd says that a process is dead; the end of its connection alone does not: a program may close all descriptors and
-go on, or exec another. So the connection's end asks /proc whether the usage page is still mapped.
+The sockets themselves are the door's (daemon/door.py). A pidfd says that a process is dead; the end of its connection
+alone does not: a program may close all descriptors and go on, or exec another. What it runs then is compared with what
+it ran when it joined.
 Which process holds which slot is remembered here (and in the ledger), never read back from the page, which tenants can
 write.
 """
@@ -19,26 +20,26 @@ from msgspec import Struct
 
 from gpushare import wire
 from gpushare.daemon import peer
+from gpushare.daemon.door import Door
 from gpushare.errors import GpushareError, RefusedError
 from gpushare.pages import LimitsPage, UsagePage
 from gpushare.wire import JoinError, JoinRequest
 
 log = logging.getLogger(__name__)
 
-# Every process of a full grant twice over (an exec joins before the old image's connection was seen to end).
-_CONNECTIONS_MAX = 2048
-
 
 class MemberRecord(Struct, kw_only=True):
     """A joined process as the ledger keeps it.
 
     `started`: its start time in clock ticks since boot, which with the pid identifies it even after the pid is reused.
+    `image`: as in peer.Image, of the program that joined; None: not known.
     """
 
     pid: int
     started: int
     slot: int
     generation: int
+    image: tuple[str, str] | None = None
 
 
 # While an exec is under way the driver may still hold the old program's memory. The process is examined at this
@@ -52,13 +53,20 @@ _EXEC_DEADLINE_S = 5.0
 # that join or die together cause a few writes, not one each, and a few processes never wait.
 _WRITE_S = 50e-6
 
+_BEFORE = 0
+"""`told_over` of a process that joined an earlier run of the daemon: no connection has this number."""
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class _Member:
+    """`connection`: the door's number of it. `told_over`: that of the answer which told the process its slot; None: it
+    was not told yet."""
+
     record: MemberRecord
     pidfd: int
-    connection: socket.socket | None = None
-    exec_timer: asyncio.TimerHandle | None = None
+    connection: int | None = None
+    told_over: int | None = None
+    exec_end: "asyncio.Task[None] | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +86,18 @@ class Rules:
 class TenantSocket:
     """grant.sock of one grant, and the processes that joined over it."""
 
-    def __init__(self, directory: Path, limits: LimitsPage, usage: UsagePage, bell: int, rules: Rules) -> None:
-        """`directory`: the grant's self/. Pages and bell stay the caller's."""
+    def __init__(
+        self, directory: Path, limits: LimitsPage, usage: UsagePage, bell: int, rules: Rules, door: Door
+    ) -> None:
+        """`directory`: the grant's self/. Pages, bell and door stay the caller's."""
         self._loop = asyncio.get_running_loop()
         self._directory = directory
         self._limits, self._usage, self._bell = limits, usage, bell
-        self._usage_file = (directory / "usage").stat()
-        self._rules = rules
-        self._listener: socket.socket | None = None
-        self._waiting: set[socket.socket] = set()
+        self._rules, self._door = rules, door
+        self._number: int | None = None
         self._members: dict[int, _Member] = {}
-        self._answers: list[tuple[socket.socket, _Member]] = []
-        """Members whose join is answered once it is written."""
+        self._answers: list[tuple[int, _Member]] = []
+        """Connections and members whose join is answered once it is written."""
         self._write_timer: asyncio.TimerHandle | None = None
         self._write_from = 0.0
 
@@ -100,85 +108,76 @@ class TenantSocket:
 
     def listen(self) -> None:
         """Binds a temporary name and renames it: a process that joins meanwhile finds the old socket or the new one."""
-        listener = bind_unix(self._directory / "grant.sock", socket.SOCK_SEQPACKET, 0o666)
-        listener.listen(128)
-        self._listener = listener
-        self._loop.add_reader(listener, self._accept)
+        bound = bind_unix(self._directory / "grant.sock", socket.SOCK_SEQPACKET, 0o666)
+        self._number = self._door.open(self, bound)
 
     def adopt(self, records: list[MemberRecord]) -> None:
         """After a restart: adopts the members that live and clears every other slot that the page marks as taken."""
         for record in records:
             pidfd = peer.reopen_pidfd(record.pid, record.started)
             if pidfd is not None and record.slot not in self._members:
-                self._add(_Member(record, pidfd))
+                self._add(_Member(record, pidfd, told_over=_BEFORE))
         for slot in list(self._usage.live_slots(self._limits)):
             if slot.index not in self._members:
                 self._rules.clear(slot.index)
 
     def close(self) -> None:
         """Stops listening and watching; the processes are left alone."""
-        if self._listener is not None:
-            self._loop.remove_reader(self._listener)
-            self._listener.close()
-            self._listener = None
+        if self._number is not None:
+            self._door.shut(self._number)
+            self._number = None
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
         self._answers.clear()
-        for connection in list(self._waiting):
-            self._drop(connection)
         for member in self._members.values():
-            self._hang_up(member)
             self._stop_waiting(member)
             self._loop.remove_reader(member.pidfd)
             os.close(member.pidfd)
         self._members.clear()
 
-    def _accept(self) -> None:
-        assert self._listener is not None
-        try:
-            connection, _ = self._listener.accept()
-        except OSError as error:
-            log.warning("%s: accept: %s", self._directory, error)
-            return
-        if len(self._waiting) + len(self._members) >= _CONNECTIONS_MAX:
-            connection.close()
-            return
-        connection.setblocking(False)
-        self._waiting.add(connection)
-        self._loop.add_reader(connection, self._join, connection)
+    # What the door reports (daemon/door.py: Guests).
 
-    def _drop(self, connection: socket.socket) -> None:
-        self._loop.remove_reader(connection)
-        self._waiting.discard(connection)
-        connection.close()
-
-    def _join(self, connection: socket.socket) -> None:
+    def asked(self, connection: int, who: peer.Peer, pidfd: int | None, message: bytes) -> None:
+        """A process sent its request."""
         try:
-            message = connection.recv(wire.REQUEST_BYTES + 1)
-        except BlockingIOError:
-            return
-        except OSError:
-            message = b""
-        if not message:
-            self._drop(connection)
-            return
-        try:
-            error, text, member = self._admit(connection, message)
+            error, text, member = self._admit(who, pidfd, message)
         except (GpushareError, OSError) as failure:
             error, text, member = JoinError.REFUSED, str(failure), None
+        if pidfd is not None and (member is None or member.pidfd != pidfd):
+            os.close(pidfd)
         if member is None:
-            self._refuse(connection, error, text)
+            self._door.answer(connection, wire.reply(error, text))
             return
         # The ledger knows the process before the process knows its slot: a crash between the two loses nothing.
-        self._loop.remove_reader(connection)
         self._answers.append((connection, member))
         self._changed()
 
-    def _refuse(self, connection: socket.socket, error: JoinError, text: str) -> None:
-        with contextlib.suppress(OSError):
-            connection.send(wire.reply(error, text))
-        self._drop(connection)
+    def ended(self, connection: int, *, told: bool) -> None:
+        """A connection that stayed open is over."""
+        member = next((each for each in self._members.values() if each.connection == connection), None)
+        if member is None:
+            return
+        member.connection = None
+        if not told and member.told_over == connection:
+            self._dead(member)  # it does not know that it has a slot, and takes another when it asks again
+            return
+        now = peer.status(member.record.pid)
+        # At an exit the driver may still hold the device memory: the pidfd tells when it is over.
+        if now is not None and not now.ending and _is_other(member.record, now.image) and member.exec_end is None:
+            member.exec_end = self._loop.create_task(self._await_exec(member, now))
+
+    def reopen(self) -> None:
+        """The door was started anew. Processes that were told their slots ask again with them."""
+        for member in list(self._members.values()):
+            member.connection = None
+            if member.told_over is None:
+                self._forget(member)
+        self._answers.clear()
+        self.listen()
+        self._changed()
+
+    # Joining.
 
     def _changed(self) -> None:
         self._rules.changed()
@@ -193,8 +192,9 @@ class TenantSocket:
         except GpushareError as failure:
             log.warning("%s: %s", self._directory, failure)
             for connection, member in answers:
-                self._forget(member)
-                self._refuse(connection, JoinError.REFUSED, str(failure))
+                if member.told_over is None:
+                    self._forget(member)
+                self._door.answer(connection, wire.reply(JoinError.REFUSED, str(failure)))
             self._rules.changed()
             return
         finally:
@@ -202,24 +202,19 @@ class TenantSocket:
         for connection, member in answers:
             self._answer(connection, member)
 
-    def _answer(self, connection: socket.socket, member: _Member) -> None:
+    def _answer(self, connection: int, member: _Member) -> None:
         if self._members.get(member.record.slot) is not member:  # died meanwhile
-            self._drop(connection)
+            self._door.hang_up(connection)
             return
         record = member.record
         message = wire.reply(JoinError.OK, slot=record.slot, generation=record.generation, host_pid=record.pid)
-        try:
-            socket.send_fds(connection, [message], [self._bell])
-        except OSError:
-            self._dead(member)
-            self._drop(connection)
-            return
         self._hang_up(member)
-        self._waiting.discard(connection)
         member.connection = connection
-        self._loop.add_reader(connection, self._on_message, member)
+        if member.told_over is None:
+            member.told_over = connection
+        self._door.answer(connection, message, self._bell)
 
-    def _admit(self, connection: socket.socket, message: bytes) -> tuple[JoinError, str, _Member | None]:
+    def _admit(self, who: peer.Peer, pidfd: int | None, message: bytes) -> tuple[JoinError, str, _Member | None]:
         request = JoinRequest.parse(message)
         if request is None:
             text = "the join message has another size: the library and the daemon differ in version"
@@ -227,94 +222,76 @@ class TenantSocket:
         if not request.understood:
             text = f"the daemon speaks version {wire.VERSION} of the join protocol, the library {request.version}"
             return JoinError.VERSION, text, None
-        who = peer.credentials(connection)
         if who.pid <= 0:
             return JoinError.REFUSED, "the process is in a pid namespace that the daemon cannot see", None
         error, text = self._rules.admit(who)
         if error != JoinError.OK:
             return error, text, None
-        pidfd = peer.open_pidfd(connection, who.pid)
-        member: _Member | None = None
+        now = peer.status(who.pid)
+        if now is None or pidfd is None:
+            return JoinError.REFUSED, "the process is ending", None
+        self._end_of_old_images(who.pid, now.image)
+        if (held := self._rejoin(who.pid, now.started, request)) is not None:
+            return JoinError.OK, "", held
         try:
-            started = peer.start_time(who.pid)
-            if started is None:
-                return JoinError.REFUSED, "the process is ending", None
-            self._end_of_old_images(who.pid)
-            if (held := self._rejoin(who.pid, started, request)) is not None:
-                return JoinError.OK, "", held
             claimed = self._usage.claim(self._limits, who.pid)
-            if claimed.index in self._members:
-                return JoinError.REFUSED, "the usage page says that a taken slot is free: it was tampered with", None
-            record = MemberRecord(pid=who.pid, started=started, slot=claimed.index, generation=claimed.generation)
-            member = _Member(record, pidfd)
         except RefusedError as full:
             return JoinError.FULL, str(full), None
-        finally:
-            if member is None:
-                os.close(pidfd)
+        if claimed.index in self._members:
+            return JoinError.REFUSED, "the usage page says that a taken slot is free: it was tampered with", None
+        record = MemberRecord(
+            pid=who.pid,
+            started=now.started,
+            slot=claimed.index,
+            generation=claimed.generation,
+            image=(now.image.code, now.image.stack) if now.image.known else None,
+        )
+        member = _Member(record, pidfd)
         self._add(member)
         return JoinError.OK, "", member
 
-    def _end_of_old_images(self, pid: int) -> None:
-        """An exec closed the old image's connection before the new one could join: read its end now, before the loop
-        comes to it. A process that joins is running, so the exec is over."""
+    def _end_of_old_images(self, pid: int, image: peer.Image) -> None:
+        """A process that joins is running, so an exec that it began is over."""
         for member in [member for member in self._members.values() if member.record.pid == pid]:
-            if member.connection is not None:
-                self._on_message(member)
-            if member.exec_timer is not None:
+            if member.exec_end is not None or _is_other(member.record, image):
                 self._dead(member)
 
     def _rejoin(self, pid: int, started: int, request: JoinRequest) -> _Member | None:
         member = self._members.get(request.slot)
         if member is None or member.record.pid != pid or member.record.started != started:
             return None
-        if member.record.generation != request.generation:
-            return None
-        self._hang_up(member)
-        return member
+        return member if member.record.generation == request.generation else None
 
     def _add(self, member: _Member) -> None:
         self._members[member.record.slot] = member
         self._loop.add_reader(member.pidfd, self._dead, member)
 
-    def _on_message(self, member: _Member) -> None:
-        """Nothing more is expected on it: anything but its end is ignored."""
-        assert member.connection is not None
-        try:
-            if member.connection.recv(64):
-                return
-        except BlockingIOError:
-            return
-        except OSError:
-            pass
-        self._hang_up(member)
-        # An exec frees the old image's slot. At an exit the driver may still hold the device memory: the pidfd tells.
-        if not peer.maps_file(member.record.pid, self._usage_file) and not peer.is_ending(member.record.pid):
-            image = peer.image(member.record.pid)
-            if image is not None:
-                self._await_exec(member, image, self._loop.time() + _EXEC_DEADLINE_S)
+    # Leaving.
 
-    def _await_exec(self, member: _Member, image: peer.Image, deadline: float) -> None:
+    async def _await_exec(self, member: _Member, since: peer.Status) -> None:
         """The kernel ends our connection before it ends the driver's files: the slot is freed when all are gone."""
-        if peer.has_begun(member.record.pid, image) or self._loop.time() >= deadline:
-            self._dead(member)
-        else:
-            member.exec_timer = self._loop.call_later(_EXEC_LOOK_S, self._await_exec, member, image, deadline)
+        pid, deadline = member.record.pid, self._loop.time() + _EXEC_DEADLINE_S
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                while not peer.has_begun(pid, since, await self._door.system_call(pid)):
+                    await asyncio.sleep(_EXEC_LOOK_S)
+        member.exec_end = None
+        self._dead(member)
 
     def _hang_up(self, member: _Member) -> None:
         if member.connection is not None:
-            self._loop.remove_reader(member.connection)
-            member.connection.close()
+            self._door.hang_up(member.connection)
             member.connection = None
 
     def _stop_waiting(self, member: _Member) -> None:
-        if member.exec_timer is not None:
-            member.exec_timer.cancel()
-            member.exec_timer = None
+        if member.exec_end is not None:
+            member.exec_end.cancel()
+            member.exec_end = None
 
     def _forget(self, member: _Member) -> None:
-        if self._members.pop(member.record.slot, None) is None:
+        if self._members.get(member.record.slot) is not member:
             return
+        del self._members[member.record.slot]
         self._hang_up(member)
         self._stop_waiting(member)
         self._loop.remove_reader(member.pidfd)
@@ -324,6 +301,12 @@ class TenantSocket:
     def _dead(self, member: _Member) -> None:
         self._forget(member)
         self._changed()
+
+
+def _is_other(record: MemberRecord, image: peer.Image) -> bool:
+    """Whether the process has left the program that joined. Not where that is not known: then its slot stays taken
+    until the process ends. Without randomised addresses an exec of the same program looks the same."""
+    return record.image is not None and record.image != (image.code, image.stack)
 
 
 def bind_unix(path: Path, kind: socket.SocketKind, mode: int) -> socket.socket:

@@ -4,6 +4,7 @@ hold N   reports in its slot that it holds N bytes   exec     joins anew in a ne
 sleep    a new image that does not join              traced   the same, stopped by ptrace before it runs
 hangup   closes the connection, keeps running        rejoin   joins again with its old slot
 fork     joins in a child process                    end      exits
+nobody   the same as sleep, as another user
 """
 
 import ctypes
@@ -53,7 +54,9 @@ def main() -> None:
             print("held", flush=True)
         elif word == "exec":
             os.execv(sys.executable, [sys.executable, __file__])
-        elif word == "sleep":
+        elif word in ("sleep", "nobody"):
+            if word == "nobody":
+                os.setuid(65534)
             os.execv("/bin/sleep", ["sleep", "60"])
         elif word == "traced":
             ctypes.CDLL(None).ptrace(0, 0, 0, 0)  # PTRACE_TRACEME

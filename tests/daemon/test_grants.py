@@ -137,7 +137,7 @@ def test_a_grant_that_cannot_be_made_leaves_nothing(daemon, client):
 def test_a_missing_library_starts_nothing(tmp_path):
     libraries = tmp_path / "lib"
     libraries.mkdir()
-    resources = Resources(Layout.of(tmp_path), Node(sim_dir=tmp_path, lib_dir=libraries), [])
+    resources = Resources(Layout.of(tmp_path), Node(sim_dir=tmp_path, lib_dir=libraries), [], None)
     with pytest.raises(FailedError, match=r"libgpushare\.so"):
         resources.check_parts()
     (libraries / "libgpushare.so").touch()

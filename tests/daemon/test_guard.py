@@ -23,7 +23,7 @@ def test_only_granted_nodes_open(tmp_path):
     if cgroup.Hierarchies.of().unified is None:
         pytest.skip("no cgroup v2 on this machine")
     devices = [Device(f"GPU-{i}", i, i, "n", "", 1 << 30, nodes=(node,)) for i, node in enumerate((NULL, ZERO))]
-    resources = Resources(Layout.of(tmp_path), Node(), devices)
+    resources = Resources(Layout.of(tmp_path), Node(), devices, None)
     life, _ = begin(0, NAME, 1)
     places = [Place("GPU-0", 0, 1 << 30, 100, 100, 1000)]
     record = GrantRecord(life=life, key=None, request=None, uid=0, places=places, created_ns=0, run_uid=0, run_gid=0)

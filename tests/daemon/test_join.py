@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from joinmessages import answered, request
 from waiting import until
 
@@ -101,6 +102,14 @@ def test_exec_without_another_join_gives_the_slot_back(daemon, client):
     child.stdin.write("sleep\n")
     until(lambda: client.grant(grant_id)["devices"][0]["memory_bytes"] == 0, "the bytes are back", 3)
     assert client.grant(grant_id)["phase"] == "active", "the process lives"
+
+
+def test_an_exec_as_another_user_gives_the_slot_back(daemon, client):
+    if os.geteuid() != 0:
+        pytest.skip("only root becomes another user")
+    child, grant_id = daemon.join()
+    child.stdin.write("nobody\n")
+    until(lambda: client.grant(grant_id)["processes"] == [], "the slot is free", 3)
 
 
 def test_bytes_stay_until_the_exec_is_over(daemon, client):

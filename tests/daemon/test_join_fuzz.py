@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import doors
 import joinfuzz
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -75,7 +76,9 @@ class House:
         self.member = Member(self.path, self.child.pid)
 
     def descriptors(self) -> int:
-        return len(os.listdir(f"/proc/{self.daemon.process.pid}/fd"))
+        """Of the daemon and of its door."""
+        daemon = self.daemon.process.pid
+        return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in (daemon, doors.pid(daemon)))
 
     def honest(self) -> list[str]:
         """The answer to a child of the honest process when it joins."""
@@ -150,12 +153,12 @@ def test_a_flood_of_connections_shuts_out_only_its_own_grant(house: House) -> No
 
 
 def test_a_flood_of_messages_delays_nobody_else(house: House) -> None:
-    """On a connection that has joined, on which the daemon expects no further messages."""
+    """On a connection that has joined, on which nothing more is taken."""
     house.member.process.stdin.write(json.dumps({"talk": 50_000, "request": HONEST.hex()}) + "\n")
     child, other = house.daemon.join()
     assert house.daemon.client.grant(other)["processes"] == [child.pid]
     assert house.honest()[0] == "joined"
-    assert json.loads(house.member.process.stdout.readline()) == 50_000
+    assert json.loads(house.member.process.stdout.readline()) < 50_000, "the connection is closed in that direction"
     child.stdin.write("end\n")
     assert child.wait(20) == 0
     house.nothing_is_left()

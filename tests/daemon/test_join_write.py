@@ -8,6 +8,7 @@ import pytest
 from joinmessages import answered, request
 
 from gpushare._native import ffi
+from gpushare.daemon.door import Door
 from gpushare.daemon.tenant_socket import Rules, TenantSocket
 from gpushare.errors import FailedError
 from gpushare.pages import DeviceLimits, LimitsPage, UsagePage
@@ -41,13 +42,14 @@ class Written:
 
 def run(tmp_path, pages, scene):
     async def play():
-        written, bell = Written(), os.eventfd(0)
-        written.tenant = tenant = TenantSocket(tmp_path, *pages, bell, written.rules())
+        written, bell, door = Written(), os.eventfd(0), Door()
+        written.tenant = tenant = TenantSocket(tmp_path, *pages, bell, written.rules(), door)
         tenant.listen()
         try:
             await scene(tenant, written)
         finally:
             tenant.close()
+            door.close()
             os.close(bell)
 
     asyncio.run(play())

@@ -42,9 +42,9 @@ def test_no_byte_over_the_limit(node: Daemon, racers: Path, kills: int) -> None:
 def test_who_is_on_the_way_out() -> None:
     child = subprocess.Popen(["sleep", "60"])
     try:
-        assert not peer.is_ending(child.pid)
+        assert not peer.status(child.pid).ending
     finally:
         child.kill()
-    until(lambda: peer.is_ending(child.pid), "a zombie is", 10)
+    until(lambda: peer.status(child.pid) is None or peer.status(child.pid).ending, "a zombie is", 10)
     child.wait()
-    assert peer.is_ending(child.pid)
+    assert peer.status(child.pid) is None or peer.status(child.pid).ending

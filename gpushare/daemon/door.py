@@ -1,0 +1,265 @@
+"""The daemon's end of its door (gpushare/door), which starts with it, and is killed and started again when it hangs.
+
+A door that is gone takes the connections of all grants with it. Nobody is harmed: their processes go on, are watched by
+pidfd, and join again with their slots.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import subprocess
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpushare import helper, rights
+from gpushare.daemon.peer import Peer
+from gpushare.door import messages
+
+log = logging.getLogger(__name__)
+
+_BACKLOG = 128
+_PING_S = 0.25
+_PINGS_MISSED = 8
+"""In a row, then it hangs. Counted in turns of our own loop: on a busy machine both are late."""
+_START_AGAIN_S = 1.0
+"""Between two starts; the first one after a long life is at once."""
+_AT_ONCE = 32
+"""Messages that are handled before the loop serves others, for as long as these took."""
+
+
+class Guests(Protocol):
+    """One grant's side: what its processes ask."""
+
+    def asked(self, connection: int, who: Peer, pidfd: int | None, message: bytes) -> None:
+        """A request, to be answered by `Door.answer`. Owns `pidfd`; None: the process is gone."""
+
+    def ended(self, connection: int, *, told: bool) -> None:
+        """A connection that was answered with a bell is over. `told`: the answer was delivered."""
+
+    def reopen(self) -> None:
+        """All connections are gone: a new listener is to be opened."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """`connections`: those that wait for an answer or stayed open."""
+
+    guests: Guests
+    connections: set[int] = field(default_factory=set)
+
+
+class Door:
+    """Made and used in the loop's thread. Messages that a dead door does not get are dropped: `reopen` follows."""
+
+    def __init__(self, *, guarded: bool = False) -> None:
+        """Starts it. `guarded`: as on kernels before 6.16, for tests (gpushare/rights.py). Raises OSError."""
+        self._guarded = guarded
+        self._loop = asyncio.get_running_loop()
+        self._guests: dict[int, _Entry] = {}
+        self._entries: dict[int, _Entry] = {}
+        """By connection, from its request until its end."""
+        self._dying: list[subprocess.Popen[bytes]] = []
+        self._looks: dict[int, list[asyncio.Future[str]]] = {}
+        self._numbers = 0
+        self._closed = False
+        self.restarts = 0
+        self._begin()
+
+    # What grants want.
+
+    def open(self, guests: Guests, bound: socket.socket) -> int:
+        """Takes over a bound socket and serves it; the number of the grant."""
+        listener = rights.refuse(bound, by_kernel=not self._guarded)
+        listener.listen(_BACKLOG)
+        self._numbers += 1
+        self._guests[self._numbers] = _Entry(guests)
+        self._send(messages.Open(self._numbers), listener.fileno())
+        os.close(listener.detach())  # the door has it too, so that nothing ends here
+        return self._numbers
+
+    def shut(self, grant: int) -> None:
+        """Closes a grant's listener and all its connections."""
+        for connection in self._guests.pop(grant).connections:
+            del self._entries[connection]
+        self._send(messages.Shut(grant))
+
+    def answer(self, connection: int, message: bytes, bell: int | None = None) -> None:
+        """Answers a request. With a bell the connection stays open, without one it is closed."""
+        if connection in self._entries:
+            if bell is None:
+                self._forget(connection)
+            self._send(messages.Answer(connection, message), bell)
+
+    def hang_up(self, connection: int) -> None:
+        """Closes a connection that stayed open."""
+        if self._forget(connection) is not None:
+            self._send(messages.HangUp(connection))
+
+    async def system_call(self, pid: int) -> str:
+        """The number of the system call that a process is in, or `running`; empty: cannot be told in time."""
+        answer: asyncio.Future[str] = self._loop.create_future()
+        self._looks.setdefault(pid, []).append(answer)
+        self._send(messages.Look(pid))
+        return await answer
+
+    def close(self) -> None:
+        """Ends the door; connections are closed, processes stay."""
+        self._closed = True
+        self._end()
+        for process in self._dying:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_PING_S)
+
+    # The process.
+
+    def _begin(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = helper.command("door", "guarded" if self._guarded else "")
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, cwd="/", env=helper.ENVIRONMENT
+                )
+            except BaseException:
+                ours.close()
+                raise
+        ours.setblocking(False)
+        self._socket = ours
+        self._unsent: deque[tuple[bytes, int | None]] = deque()
+        self._missed = 0
+        self._began = self._loop.time()
+        self._loop.add_reader(ours, self._receive)
+        self._timer = self._loop.call_later(_PING_S, self._ping)
+
+    def _end(self) -> None:
+        self._timer.cancel()
+        self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
+        self._socket.close()
+        self._drop_unsent()
+        self._process.kill()
+        self._dying.append(self._process)  # one that sleeps in the kernel ends later
+        for answers in self._looks.values():
+            for answer in answers:
+                if not answer.done():
+                    answer.set_result("")
+        self._looks.clear()
+        self._entries.clear()
+
+    def _gone(self, why: str) -> None:
+        log.warning("the door %s: it is started again, and processes join again", why)
+        lived = self._loop.time() - self._began
+        self._end()
+        self.restarts += 1
+        if lived > _START_AGAIN_S:
+            self._again()
+        else:
+            self._timer = self._loop.call_later(_START_AGAIN_S, self._again)
+
+    def _again(self) -> None:
+        if self._closed:
+            return
+        try:
+            self._begin()
+        except OSError as error:
+            log.error("the door cannot be started: %s", error.strerror)  # noqa: TRY400 - the reason is in the line
+            self._timer = self._loop.call_later(_START_AGAIN_S, self._again)
+            return
+        before, self._guests = self._guests, {}
+        for entry in before.values():
+            entry.guests.reopen()
+
+    def _ping(self) -> None:
+        if self._missed >= _PINGS_MISSED:
+            self._gone("hangs")
+            return
+        self._missed += 1
+        self._dying = [process for process in self._dying if process.poll() is None]
+        self._send(messages.Ping())
+        self._timer = self._loop.call_later(_PING_S, self._ping)
+
+    def _forget(self, connection: int) -> Guests | None:
+        entry = self._entries.pop(connection, None)
+        if entry is None:
+            return None
+        entry.connections.discard(connection)
+        return entry.guests
+
+    # Messages.
+
+    def _send(self, message: messages.FromDaemon, descriptor: int | None = None) -> None:
+        data = messages.encode(message)
+        if self._unsent or not self._try_send(data, descriptor):
+            if not self._unsent and self._socket.fileno() >= 0:
+                self._loop.add_writer(self._socket, self._send_rest)
+            self._unsent.append((data, os.dup(descriptor) if descriptor is not None else None))
+
+    def _try_send(self, data: bytes, descriptor: int | None) -> bool:
+        """False: it has to wait."""
+        try:
+            socket.send_fds(self._socket, [data], [descriptor] if descriptor is not None else [])
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass  # it is gone, which the reader notices
+        return True
+
+    def _send_rest(self) -> None:
+        while self._unsent:
+            data, descriptor = self._unsent[0]
+            if not self._try_send(data, descriptor):
+                return
+            self._unsent.popleft()
+            if descriptor is not None:
+                os.close(descriptor)
+        self._loop.remove_writer(self._socket)
+
+    def _drop_unsent(self) -> None:
+        for _, descriptor in self._unsent:
+            if descriptor is not None:
+                os.close(descriptor)
+        self._unsent.clear()
+
+    def _receive(self) -> None:
+        began = self._loop.time()
+        for _ in range(_AT_ONCE):
+            try:
+                data, descriptors, _, _ = socket.recv_fds(self._socket, messages.MESSAGE_MAX, 1)
+            except BlockingIOError:
+                return
+            except OSError:
+                data, descriptors = b"", []
+            if not data:
+                self._gone("has ended")
+                return
+            self._handle(messages.from_door(data), descriptors[0] if descriptors else None)
+        # A crowd at the doors takes half of the loop's time at most.
+        self._loop.remove_reader(self._socket)
+        reader = self._socket
+        self._loop.call_later(self._loop.time() - began, self._read_on, reader)
+
+    def _read_on(self, reader: socket.socket) -> None:
+        if reader is self._socket and reader.fileno() >= 0:
+            self._loop.add_reader(reader, self._receive)
+
+    def _handle(self, message: messages.FromDoor, descriptor: int | None) -> None:
+        match message:
+            case messages.Asked(grant, connection, pid, uid, gid, request):
+                if (entry := self._guests.get(grant)) is not None:
+                    self._entries[connection] = entry
+                    entry.connections.add(connection)
+                    entry.guests.asked(connection, Peer(pid, uid, gid), descriptor, request)
+                elif descriptor is not None:
+                    os.close(descriptor)
+            case messages.Ended(connection, told):
+                if (guests := self._forget(connection)) is not None:
+                    guests.ended(connection, told=told)
+            case messages.Looked(pid, word):
+                for answer in self._looks.pop(pid, ()):
+                    if not answer.done():
+                        answer.set_result(word)
+            case messages.Pong():
+                self._missed = 0

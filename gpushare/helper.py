@@ -1,0 +1,72 @@
+"""A helper of the daemon: a process that meets what a tenant or an image can make slow or large. How the daemon starts
+one, and what it gives up before it begins."""
+
+import ctypes
+import os
+import resource
+import signal
+import struct
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+CAP_DAC_READ_SEARCH = 2
+CAP_SYS_PTRACE = 19
+ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
+
+# linux/prctl.h and linux/capability.h
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
+_CAPABILITY_VERSION_3 = 0x20080522
+_CAPABILITIES = 64
+_MEMORY_BYTES = 1 << 30
+_NOBODY = 65534
+
+_ROOT = str(Path(__file__).parents[1])
+_PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from gpushare.{0}.__main__ import main; main(*sys.argv[2:])"
+
+
+def command(room: str, *arguments: str) -> list[str]:
+    """What to run for `main(parent, *arguments)` of gpushare/ROOM/__main__.py, to which this process is the parent. It
+    is isolated from environment and working directory, and finds the package where this process found it."""
+    return [sys.executable, "-I", "-c", _PROGRAM.format(room), _ROOT, str(os.getpid()), *arguments]
+
+
+def confine(parent: str, *, keep: Collection[int], descriptors: int | None = None) -> None:
+    """Leaves this process the capabilities `keep`, the files that everybody may use, and 1 GiB; no core files, no
+    programs with more rights. It ends with its parent.
+
+    `descriptors`: a limit. The uid stays: a FUSE file system that root has mounted for itself, as some tools do images,
+    shows itself to no other. Raises OSError; SystemExit where the parent has ended already.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal; the parent says when to stop
+    for limit, value in (
+        (resource.RLIMIT_AS, _MEMORY_BYTES),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, descriptors),
+    ):
+        if value is not None:
+            resource.setrlimit(limit, (value, value))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if os.geteuid() == 0:
+        _give_up(libc, keep)
+    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    # Last: the kernel forgets it at a change of credentials.
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != int(parent):
+        raise SystemExit
+
+
+def _give_up(libc: ctypes.CDLL, keep: Collection[int]) -> None:
+    os.setgroups([])
+    libc.setfsgid(_NOBODY)
+    libc.setfsuid(_NOBODY)
+    for number in range(_CAPABILITIES):
+        if number not in keep:
+            libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # fails for those that this kernel does not know
+    kept = sum(1 << number for number in keep)
+    low, high = kept & 0xFFFFFFFF, kept >> 32
+    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+    # effective, permitted, inheritable; the lower 32 capabilities first
+    if libc.capset(header, struct.pack("=6I", low, low, 0, high, high, 0)) != 0:
+        raise OSError(ctypes.get_errno(), "capset")
