@@ -73,6 +73,11 @@ class Layout:
         return _grants(self.run)
 
     @property
+    def cgroups(self) -> Path:
+        """A link for each plain process's grant to the cgroup that was made for it, which is below its caller's own."""
+        return self.run / "cgroups"
+
+    @property
     def sim(self) -> Path:
         """Directory of the simulator's socket."""
         return self.run / "sim"

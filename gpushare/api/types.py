@@ -138,8 +138,19 @@ class GrantDevice(Struct, kw_only=True):
     health: Health = "healthy"
 
 
+class Wall(Struct, kw_only=True):
+    """What the kernel holds of a workload that runs. `cgroup`: its processes are known and ended as one. `devices`: it
+    opens the devices' nodes that it was granted, and none other. `why`: of one that does not hold, or that can be
+    left."""
+
+    name: Literal["cgroup", "devices"]
+    holds: bool
+    why: str = ""
+
+
 class Grant(Struct, kw_only=True):
-    """`notice`: what the owner has to know now, such as a device that does not work; usually empty."""
+    """`notice`: what the owner has to know now, such as a device that does not work; usually empty. `walls`: none
+    before something runs in it."""
 
     id: str
     key: str | None
@@ -161,6 +172,7 @@ class Grant(Struct, kw_only=True):
     ended_ns: int | None
     reason: str
     notice: str = ""
+    walls: list[Wall] = []
     rv: int
 
 

@@ -68,6 +68,9 @@ def grant(found: Any) -> None:
         print(f"  directory   {found['dir']}")
     if found["processes"]:
         print(f"  processes   {' '.join(map(str, found['processes']))}")
+    for wall in found["walls"]:
+        if not wall["holds"]:
+            print(f"  not held    {wall['name']}: {wall['why']}")
     for device in found["devices"]:
         print(
             f"  device {device['index']}    time {format_time(device['time_milli'])} "

@@ -31,7 +31,6 @@ from gpushare.daemon.state import State, decode, now_ns
 from gpushare.daemon.tenant_socket import bind_unix
 from gpushare.daemon.tenants import Tenants
 from gpushare.daemon.watch import Watch
-from gpushare.enforce import cgroup
 from gpushare.errors import FailedError, GpushareError, UsageError
 from gpushare.inject import grantdir
 from gpushare.node.simulator import LOG_NAME, SOCKET_NAME, Simulator
@@ -191,7 +190,7 @@ class _Daemon:
             if spec.stem.removeprefix("gpushare.dev-gpu_") not in state:
                 spec.unlink(missing_ok=True)
         for name in _stray_cgroups(state):
-            workloads.remove_cgroup(name)
+            workloads.remove_cgroup(layout.cgroups, name)
 
     async def _serve(self, context: NodeContext, cleanup: contextlib.AsyncExitStack) -> None:
         path = self._layout.socket
@@ -240,7 +239,7 @@ class _Daemon:
         deadline = time.monotonic() + _LEAVE_SECONDS
         while _stray_cgroups(context.state) and time.monotonic() < deadline:
             for name in _stray_cgroups(context.state):
-                cgroup.of_grant(name).remove()
+                workloads.remove_cgroup_now(self._layout.cgroups, name)
             time.sleep(0.01)
         if not list(context.state):
             self._stop_simulator()
@@ -252,7 +251,7 @@ class _Daemon:
         layout = self._layout
         for path in (layout.sim / SOCKET_NAME, layout.sim.with_name(LOG_NAME)):
             path.unlink(missing_ok=True)
-        for directory in (layout.sim, layout.grants):
+        for directory in (layout.sim, layout.grants, layout.cgroups):
             with contextlib.suppress(OSError):
                 directory.rmdir()
 
@@ -269,8 +268,8 @@ class _Daemon:
 
 
 def _stray_cgroups(state: State) -> list[str]:
-    """Cgroups of this daemon's grants that have ended."""
-    return [name for name in workloads.cgroup_names() if name not in state and state.ended(name) is not None]
+    """Grants of this daemon that have ended and still have a cgroup."""
+    return [name for name in workloads.cgroup_names(state.layout.cgroups) if name not in state]
 
 
 async def _cancel(task: "asyncio.Task[None]") -> None:

@@ -19,7 +19,6 @@ from gpushare.daemon.readers import Readers
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.state import Live, State, now_ns
 from gpushare.daemon.transitions import Transitions
-from gpushare.enforce import cgroup
 from gpushare.errors import FailedError, RefusedError, UsageError
 from gpushare.inject import edits, grantdir
 from gpushare.inject.node import Node
@@ -120,7 +119,7 @@ class Containers:
         with workloads.open_process(pid) as process:
             if live.record.phase is Phase.RESERVED:
                 self._transitions.send(live, lifecycle.Bound(now_ns(), Kind.CONTAINER))
-            self._grants.start(live, process, lambda: cgroup.own_of_process(pid))
+            self._grants.start(live, process, lambda: workloads.container_cgroup(pid))
         workloads.forget_starter(live)
         return live
 

@@ -16,7 +16,6 @@ from gpushare.daemon.resources import Resources
 from gpushare.daemon.serving import Serving
 from gpushare.daemon.state import GrantRecord, Live, State, WorkloadRecord, now_ns
 from gpushare.daemon.transitions import Transitions
-from gpushare.enforce import cgroup
 from gpushare.errors import ForbiddenError, GpushareError, RefusedError, UsageError
 from gpushare.policy import lifecycle
 from gpushare.policy.lifecycle import Kind, Phase
@@ -106,7 +105,8 @@ class Grants:
         with workloads.open_peer(connection, peer) as process:
             live.record.run_uid, live.record.run_gid = peer.uid, peer.gid
             self._transitions.send(live, lifecycle.Bound(now_ns(), Kind.PROCESS))
-            self.start(live, process, lambda: workloads.plain_cgroup(live.id, peer.pid))
+            links = self._state.layout.cgroups
+            self.start(live, process, lambda: workloads.plain_cgroup(links, live.id, peer.pid, peer.uid))
 
     def _check_devices(self, live: Live) -> None:
         for place in live.record.places:
@@ -116,18 +116,21 @@ class Grants:
                     " another grant"
                 )
 
-    def start(self, live: Live, process: workloads.Process, group: Callable[[], cgroup.Cgroup | None]) -> None:
+    def start(self, live: Live, process: workloads.Process, group: Callable[[], workloads.Held]) -> None:
         """Makes `process` the first one of a workload of a bound grant. `group` finds or makes its cgroup.
 
         A failure ends the grant, because its workload must not run without what was promised.
         """
         try:
-            found = group()
-            self._resources.guard(live.record, found)
+            held = group()
+            found = held.cgroup
+            unguarded = self._resources.guard(live.record, found)
             record = WorkloadRecord(
                 pid=process.pid,
                 started=process.started,
                 cgroup=(str(found.path), found.v2) if found is not None else None,
+                loose=held.why,
+                unguarded=unguarded or held.why,
             )
             live.record.workloads.append(record)
             workloads.watch(live, record, process.take(), lambda: self._transitions.emptied_if_dead(live))

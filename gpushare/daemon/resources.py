@@ -64,16 +64,21 @@ class Resources:
             if not _is_open_file(file):
                 raise FailedError(f"{file} is missing or not readable by all users, no share would hold: install again")
 
-    def guard(self, record: GrantRecord, group: Cgroup | None) -> None:
-        """The kernel denies the workload every GPU that it was not granted. Simulated devices have no nodes to deny."""
+    def guard(self, record: GrantRecord, group: Cgroup | None) -> str:
+        """The kernel denies the workload every GPU that it was not granted. Returns why not, empty where it does."""
         everything = [*self._node.common_devices, *(node for device in self._devices.values() for node in device.nodes)]
-        if not everything or group is None or not group.v2:
-            return
+        if not everything:
+            return "simulated devices have no nodes that could be denied"
+        if group is None:
+            return "it has no cgroup of its own"
+        if not group.v2:
+            return "no cgroup v2 hierarchy is mounted"
         own = (node for device in self.granted(record) for node in device.nodes)
         granted = [*self._node.common_devices, *own]
         device_program.attach(
             group.path, {node.major for node in everything}, {(node.major, node.minor) for node in granted}
         )
+        return ""
 
     def make(self, live: Live, rules: Rules) -> None:
         """Directory, pages, bell, socket; the CDI spec too unless a plain process has taken the grant."""

@@ -34,6 +34,9 @@ class WorkloadRecord(Struct, kw_only=True):
     pid: int
     started: int
     cgroup: tuple[str, bool] | None
+    # Why nothing keeps it in a cgroup, and to its devices; empty: that holds.
+    loose: str = ""
+    unguarded: str = ""
 
 
 class GrantRecord(Struct, kw_only=True):

@@ -92,8 +92,7 @@ class Transitions:
         live.workloads.clear()
         live.record.members = []
         self._resources.unmake(live)
-        if live.record.life.kind is Kind.PROCESS:
-            workloads.remove_cgroup(live.id)
+        workloads.remove_cgroup(self._state.layout.cgroups, live.id)
 
     def wake_at(self, live: Live, t_ns: int | None) -> None:
         """Sends Clock at this wall time, in place of any time set before; None: never."""

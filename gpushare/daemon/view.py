@@ -99,8 +99,21 @@ def grant_view(
         ended_ns=record.ended_ns,
         reason=life.reason,
         notice=_notice(state, record) if live is not None else "",
+        walls=_walls(record),
         rv=live.rv if live is not None else 0,
     )
+
+
+def _walls(record: GrantRecord) -> list[types.Wall]:
+    """Of all workloads together: a wall holds where it does for each."""
+    if not record.workloads:
+        return []
+    loose = next((row.loose for row in record.workloads if row.loose), "")
+    unguarded = next((row.unguarded for row in record.workloads if row.unguarded), "")
+    return [
+        types.Wall(name="cgroup", holds=not loose, why=loose),
+        types.Wall(name="devices", holds=not unguarded, why=unguarded),
+    ]
 
 
 def _notice(state: State, record: GrantRecord) -> str:

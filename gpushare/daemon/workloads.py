@@ -8,6 +8,7 @@ import os
 import select
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
 from typing import Self
@@ -20,6 +21,14 @@ from gpushare.errors import FailedError, GpushareError
 log = logging.getLogger(__name__)
 
 _REMOVE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The cgroup that a workload has to itself, if any, and why that does not hold it."""
+
+    cgroup: cgroup.Cgroup | None
+    why: str
 
 
 class Process:
@@ -176,37 +185,73 @@ def kill(live: Live) -> None:
             os.close(pidfd)
 
 
-def plain_cgroup(grant_id: str, pid: int) -> cgroup.Cgroup | None:
-    """The grant's own cgroup with the process moved into it; None where this user may not make cgroups."""
+def plain_cgroup(links: Path, grant_id: str, pid: int, uid: int) -> Held:
+    """The grant's own cgroup with the process moved into it, or why it stays in its caller's: that has limits of its
+    own, which the process is never taken out of. Raises FailedError when the process has ended.
+
+    `links`: as Layout.cgroups. The link is made first and removed last, so that no cgroup is ever forgotten.
+    """
     if os.geteuid() != 0:
-        return None
-    group = cgroup.create(grant_id)
-    group.add(pid)
-    return group
-
-
-def cgroup_names() -> list[str]:
-    """Ids of all grants with a cgroup of their own on this machine, including those of other daemons."""
+        return Held(None, "the daemon is not root and may make no cgroups")
+    link = links / grant_id
     try:
-        return [path.name for path in cgroup.of_grant("any").path.parent.iterdir() if path.is_dir()]
-    except (GpushareError, OSError):
-        return []
+        group = cgroup.below(pid, grant_id)
+        links.mkdir(mode=0o700, parents=True, exist_ok=True)
+        link.symlink_to(group.path)
+        try:
+            group.make()
+        except FailedError:
+            link.unlink()
+            raise
+        try:
+            group.add(pid)
+        except FailedError:
+            remove_cgroup(links, grant_id)
+            raise
+    except (FailedError, OSError) as error:
+        if peer.start_time(pid) is None:
+            raise FailedError(f"process {pid} ended before it was bound") from None
+        log.warning("grant %s: process %d stays in its own cgroup: %s", grant_id, pid, error)
+        return Held(None, str(error))
+    above = group.leavable(uid)
+    return Held(group, f"uid {uid} may move its processes out of it, to {above}" if above is not None else "")
 
 
-def remove_cgroup(grant_id: str, deadline: float | None = None) -> None:
-    """Removes the cgroup of a plain process. Killed processes leave it a moment later, so it is retried for 10 s.
+def container_cgroup(pid: int) -> Held:
+    """The cgroup that the engine has made for the container of this process. Raises FailedError when it has ended."""
+    found = cgroup.own_of_process(pid)
+    return Held(found, "" if found is not None else "the engine has made no cgroup for the container alone")
+
+
+def cgroup_names(links: Path) -> list[str]:
+    """Ids of all grants that have, or had when the daemon was killed, a cgroup of their own."""
+    return [link.name for link in links.iterdir()] if links.exists() else []
+
+
+def remove_cgroup(links: Path, grant_id: str, deadline: float | None = None) -> None:
+    """Removes the cgroup of a plain process, if it has one. Killed processes leave it a moment later, so it is retried
+    for 10 s; what is left then, the next start removes.
 
     `deadline`: of the loop's clock, for the retries.
     """
-    try:
-        group = cgroup.of_grant(grant_id)
-    except GpushareError:
-        return
-    if group.remove():
+    if remove_cgroup_now(links, grant_id):
         return
     loop = asyncio.get_running_loop()
     deadline = deadline or loop.time() + _REMOVE_SECONDS
     if loop.time() < deadline:
-        loop.call_later(0.1, remove_cgroup, grant_id, deadline)
+        loop.call_later(0.1, remove_cgroup, links, grant_id, deadline)
     else:
-        log.warning("cgroup %s stays: processes in it do not end", group.path)
+        log.warning("cgroup %s stays: processes in it do not end", (links / grant_id).readlink())
+
+
+def remove_cgroup_now(links: Path, grant_id: str) -> bool:
+    """Whether the grant has no cgroup any more."""
+    link = links / grant_id
+    try:
+        group = cgroup.Cgroup(link.readlink(), v2=True)
+    except OSError:
+        return True
+    if not group.remove():
+        return False
+    link.unlink(missing_ok=True)
+    return True

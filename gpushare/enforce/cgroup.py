@@ -4,14 +4,25 @@ On cgroup v2, hybrid machines included, the core files do everything (kill, even
 is used; nothing there announces the last exit, so the daemon asks `pids` when a pidfd fires.
 """
 
+import contextlib
+import errno
+import itertools
 import os
+import re
 import signal
+import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpushare.errors import FailedError
 
-PARENT = "gpushare"
+PREFIX = "gpushare-"
+_OURS = re.compile(rf"{PREFIX}g-[0-9a-f]{{12}}")
+# Bounds of what is looked at and done at once on the daemon's loop; each takes some 20 us.
+_MEMBERS_MAX = 1000
+_ANCESTORS_MAX = 2000
+_REMOVE_AT_ONCE = 1000
 _MOUNTINFO = Path("/proc/self/mountinfo")
 
 
@@ -53,15 +64,25 @@ class Cgroup:
         except OSError as error:
             raise FailedError(f"process {pid} cannot be moved to {self.path}: {error.strerror}") from None
 
-    def pids(self) -> list[int]:
-        """Processes of the whole subtree: a workload may make cgroups of its own."""
+    def pids(self, most: int | None = None) -> list[int]:
+        """Processes of the whole subtree: a workload may make cgroups of its own. `most`: stops the search after so
+        many cgroups and processes together."""
         found: list[int] = []
-        try:
-            for procs in [self.path / "cgroup.procs", *self.path.glob("*/**/cgroup.procs")]:
-                found += [int(line) for line in procs.read_text().split()]
-        except (FileNotFoundError, OSError):
-            return found
+        for count, group in enumerate(self._groups()):
+            if most is not None and count + len(found) > most:
+                break
+            with contextlib.suppress(OSError):
+                found += [int(line) for line in (group / "cgroup.procs").read_text().split()]
         return found
+
+    def _groups(self) -> Iterator[Path]:
+        """The directory, and those inside it, each before its own."""
+        waiting = [self.path]
+        while waiting:
+            group = waiting.pop()
+            yield group
+            with contextlib.suppress(OSError), os.scandir(group) as entries:
+                waiting += [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
 
     def populated(self) -> bool:
         """Whether any process is in it or below."""
@@ -90,16 +111,43 @@ class Cgroup:
                 continue
         self._write("freezer.state", "THAWED")
 
-    def remove(self) -> bool:
-        """Removes the directory and those inside it. False while processes are left in it."""
+    def make(self) -> None:
+        """Makes the directory. Raises FailedError, also where it exists."""
         try:
-            for inner in sorted(self.path.glob("**/"), key=lambda path: len(path.parts), reverse=True):
-                inner.rmdir()
+            self.path.mkdir()
+        except OSError as error:
+            # EAGAIN: as many or as deep as cgroup.max.descendants and cgroup.max.depth allow.
+            why = "its limits allow no more" if error.errno == errno.EAGAIN else error.strerror
+            raise FailedError(f"no cgroup can be made in {self.path.parent}: {why}") from None
+
+    def remove(self) -> bool:
+        """Removes the directory and those inside it, so many at a time. False while some are left, with processes or
+        without."""
+        try:
+            self.path.rmdir()  # mostly there are none inside
         except FileNotFoundError:
             return True
         except OSError:
-            return False
+            pass
+        else:
+            return True
+        for inner in reversed(list(itertools.islice(self._groups(), _REMOVE_AT_ONCE))):
+            with contextlib.suppress(OSError):
+                inner.rmdir()
         return not self.path.exists()
+
+    def leavable(self, uid: int) -> str | None:
+        """The cgroup above it whose cgroup.procs this user may write: it may move its processes there. None: none."""
+        if uid == 0:
+            return None
+        for group in self.path.parents:
+            try:
+                found = (group / "cgroup.procs").stat()
+            except OSError:
+                return None
+            if found.st_uid == uid or found.st_mode & stat.S_IWOTH:
+                return str(group)
+        return None
 
     def _write(self, name: str, value: str) -> None:
         try:
@@ -110,29 +158,43 @@ class Cgroup:
             raise FailedError(f"{self.path / name}: {error.strerror}") from None
 
 
-def create(grant_id: str, hierarchies: Hierarchies | None = None) -> Cgroup:
-    """Makes `gpushare/<grant>`, which may exist since before a restart. Raises FailedError."""
-    cgroup = of_grant(grant_id, hierarchies)
-    try:
-        cgroup.path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FailedError(f"cgroup {cgroup.path} cannot be made: {error.strerror}") from None
-    return cgroup
+def below(pid: int, grant_id: str, hierarchies: Hierarchies | None = None) -> Cgroup:
+    """Where the cgroup of a plain process's grant is or would be: a child of the one that the process is in, so that it
+    keeps the limits and device programs of its slice or job.
 
-
-def of_grant(grant_id: str, hierarchies: Hierarchies | None = None) -> Cgroup:
-    """Where the cgroup of a plain process's grant is or would be. Raises FailedError without any hierarchy to use."""
+    One that runs in a grant already keeps those of the place that it came from: a grant is not part of another. Raises
+    FailedError when the process has ended, or without any hierarchy to use.
+    """
     where = hierarchies or Hierarchies.of()
-    if where.unified is not None:
-        return Cgroup(where.unified / PARENT / grant_id, v2=True)
-    if where.freezer is not None:
-        return Cgroup(where.freezer / PARENT / grant_id, v2=False)
-    raise FailedError("neither cgroup v2 nor the v1 freezer is mounted: gpushare cannot hold a process without either")
+    if where.unified is None and where.freezer is None:
+        raise FailedError(
+            "neither cgroup v2 nor the v1 freezer is mounted: gpushare cannot hold a process without either"
+        )
+    own = _of_process(pid, where)
+    if own is None:
+        raise FailedError(f"the cgroup of process {pid} is outside of what the daemon sees")
+    inside = [group for group in (own.path, *own.path.parents) if _OURS.fullmatch(group.name) and _of_root(group)]
+    parent = inside[-1].parent if inside else own.path
+    return Cgroup(parent / f"{PREFIX}{grant_id}", own.v2)
+
+
+def _of_root(group: Path) -> bool:
+    """Made by a daemon: where a user may make cgroups they are the user's."""
+    try:
+        return group.stat().st_uid == os.geteuid()
+    except OSError:
+        return False
 
 
 def of_process(pid: int, hierarchies: Hierarchies | None = None) -> Cgroup | None:
     """The cgroup that a process is in; None in the root. Raises FailedError when it has ended."""
     where = hierarchies or Hierarchies.of()
+    found = _of_process(pid, where)
+    return found if found is not None and found.path not in (where.unified, where.freezer) else None
+
+
+def _of_process(pid: int, where: Hierarchies) -> Cgroup | None:
+    """The same, where the root is one too; None outside of the daemon's cgroup namespace."""
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
     except OSError:
@@ -142,8 +204,9 @@ def of_process(pid: int, hierarchies: Hierarchies | None = None) -> Cgroup | Non
         top = where.unified if controllers == "" else None
         if where.unified is None and "freezer" in controllers.split(","):
             top = where.freezer
-        if top is not None and path != "/":
-            return Cgroup(top / path.lstrip("/"), v2=top == where.unified)
+        if top is not None:
+            parts = [part for part in path.split("/") if part]
+            return Cgroup(top.joinpath(*parts), v2=top == where.unified) if ".." not in parts else None
     return None
 
 
@@ -154,16 +217,28 @@ def own_of_process(pid: int, hierarchies: Hierarchies | None = None) -> Cgroup |
     it would affect them too.
     """
     group = of_process(pid, hierarchies)
-    return group if group is not None and all(_descends(member, pid) for member in group.pids()) else None
+    if group is None:
+        return None
+    members = group.pids(most=_MEMBERS_MAX)
+    # A container that is about to start is a few processes: so many are others'.
+    return group if len(members) < _MEMBERS_MAX and _descend(members, pid) else None
 
 
-def _descends(pid: int, ancestor: int) -> bool:
-    """Whether a process is `ancestor` or descends from it. One that has ended meanwhile counts as a descendant."""
-    while pid > 1:
-        if pid == ancestor:
-            return True
-        try:
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            return True
-    return False
+def _descend(members: list[int], ancestor: int) -> bool:
+    """Whether all are `ancestor` or descend from it. One that has ended meanwhile counts as a descendant."""
+    known = {ancestor}
+    steps = 0
+    for member in members:
+        chain = []
+        pid = member
+        while pid not in known:
+            steps += 1
+            if pid <= 1 or steps > _ANCESTORS_MAX:
+                return False
+            chain.append(pid)
+            try:
+                pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                break
+        known.update(chain)
+    return True

@@ -69,7 +69,7 @@ def test_runs_in_its_own_cgroup_and_environment(node):
     )
     *groups, directory, preload = result.stdout.splitlines()
     grant = directory.split("/")[-2]
-    assert any(line.endswith(f"/{cgroup.PARENT}/{grant}") for line in groups)
+    assert any(line.endswith(f"/{cgroup.PREFIX}{grant}") for line in groups)
     assert preload == ":".join(map(str, INTERPOSERS))
 
 

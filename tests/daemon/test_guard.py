@@ -27,7 +27,8 @@ def test_only_granted_nodes_open(tmp_path):
     life, _ = begin(0, NAME, 1)
     places = [Place("GPU-0", 0, 1 << 30, 100, 100, 1000)]
     record = GrantRecord(life=life, key=None, request=None, uid=0, places=places, created_ns=0, run_uid=0, run_gid=0)
-    group = cgroup.create(NAME)
+    group = cgroup.Cgroup(cgroup.Hierarchies.of().unified / NAME, v2=True)
+    group.make()
     try:
         resources.guard(record, group)
         script = f"echo $$ > {group.path}/cgroup.procs; : < /dev/null && echo null; : < /dev/zero && echo zero"

@@ -12,7 +12,6 @@ import pytest
 from waiting import until
 
 from gpushare.daemon.peer import start_time
-from gpushare.enforce import cgroup
 from gpushare.errors import GpushareError
 from gpushare.pages import LimitsPage
 
@@ -122,14 +121,16 @@ def test_after_a_reboot_no_process_is_touched(daemon):
 
 def test_a_cgroup_left_behind_is_removed(daemon):
     child, grant_id = daemon.join()
-    path = cgroup.of_grant(grant_id).path
+    path = daemon.cgroup(grant_id).path
     child.stdin.write("end\n")
     child.wait(20)
     until(lambda: not path.exists(), "the cgroup is gone")
+    until(lambda: not os.listdir(daemon.layout.cgroups), "its link too")
     daemon.kill()
+    (daemon.layout.cgroups / grant_id).symlink_to(path)
     path.mkdir()
     daemon.start()
-    assert not path.exists()
+    assert not path.exists() and not os.listdir(daemon.layout.cgroups)
 
 
 def test_stray_files_are_removed(daemon):

@@ -21,7 +21,6 @@ from simworker import Worker
 from waiting import until
 
 from gpushare import paths
-from gpushare.enforce import cgroup
 from gpushare.inject import grantdir
 from gpushare.pages import LimitsPage, UsagePage
 
@@ -229,7 +228,7 @@ def test_a_frozen_holder_with_work_in_flight(daemon, sim, spin, exact):
     held, neighbour = spin("75%", SECOND), spin("25%")
     grant = grant_of(daemon, held.pid)
     until(lambda: busy(sim, held.pid) > 100 * MS and holds(daemon, grant), "it works", 10)
-    group = cgroup.of_grant(grant)
+    group = daemon.cgroup(grant)
     freeze(group)
     try:
         until(lambda: frozen(group), "frozen", 5)

@@ -122,6 +122,10 @@ class Daemon:
                 os.environ[SOCKET_ENV] = before
         return subprocess.CompletedProcess(words, status, out.getvalue(), err.getvalue())
 
+    def cgroup(self, grant: str) -> cgroup.Cgroup:
+        """Of a plain process's grant."""
+        return cgroup.Cgroup((self.layout.cgroups / grant).readlink(), cgroup.Hierarchies.of().unified is not None)
+
     def grant_dirs(self) -> set[str]:
         return {path.name for path in self.layout.grants.iterdir()} if self.layout.grants.exists() else set()
 
@@ -132,10 +136,11 @@ class Daemon:
         """Asserts that no grant exists and no trace of a grant: directories, CDI specs, cgroups, device memory."""
         until(lambda: not self.client.grants(), "the grants end", 20)
         assert (self.grant_dirs(), self.specs()) == (set(), [])
-        # Includes cgroups of earlier runs: grant names are never reused.
-        ours = {grant["id"] for grant in self.client.grants(ended=True)}
-        parent = cgroup.of_grant("any").path.parent
-        until(lambda: not (parent.exists() and ours.intersection(os.listdir(parent))), "the cgroups go", 20)
+        # Includes cgroups of earlier runs: grant names are never reused. They are beside this process's own.
+        ours = {f"{cgroup.PREFIX}{grant['id']}" for grant in self.client.grants(ended=True)}
+        parent = cgroup.below(os.getpid(), "any").path.parent
+        until(lambda: not ours.intersection(os.listdir(parent)), "the cgroups go", 20)
+        until(lambda: not (self.layout.cgroups.exists() and os.listdir(self.layout.cgroups)), "the links go", 20)
         until(
             lambda: not any(book["bytes"] for book in self.client.sim_stats()["devices"]), "the memory comes back", 20
         )

@@ -32,7 +32,7 @@ def test_hierarchies():
 
 def test_neither():
     with pytest.raises(FailedError, match="neither cgroup v2 nor the v1 freezer"):
-        cgroup.of_grant("g-1", Hierarchies(None, None))
+        cgroup.below(os.getpid(), "g-1", Hierarchies(None, None))
 
 
 @pytest.fixture(params=["v2", "v1"])
@@ -43,7 +43,8 @@ def group(request) -> Iterator[Cgroup]:
     where = Hierarchies(found.unified, None) if request.param == "v2" else Hierarchies(None, found.freezer)
     if where == Hierarchies(None, None):
         pytest.skip(f"no {request.param} hierarchy is mounted")
-    made = cgroup.create(f"test-{os.getpid()}", where)
+    made = Cgroup((where.unified or where.freezer) / f"test-{os.getpid()}", where.unified is not None)
+    made.make()
     yield made
     made.kill()
     until(made.remove, "the cgroup goes")
@@ -109,9 +110,9 @@ def test_inner_cgroups_count_and_go(group, sleeper):
     until(group.remove, "the cgroup goes")
 
 
-def test_create_finds_it_again(group):
-    where = Hierarchies(group.path.parents[1], None) if group.v2 else Hierarchies(None, group.path.parents[1])
-    assert cgroup.create(group.path.name, where) == group
+def test_made_once(group):
+    with pytest.raises(FailedError, match="File exists"):
+        group.make()
 
 
 def test_process_that_is_gone(group):
@@ -124,8 +125,24 @@ def test_process_that_is_gone(group):
 
 
 def test_of_process(group, sleeper):
-    where = Hierarchies(group.path.parents[1], None) if group.v2 else Hierarchies(None, group.path.parents[1])
+    where = Hierarchies(group.path.parent, None) if group.v2 else Hierarchies(None, group.path.parent)
     assert cgroup.of_process(sleeper.pid, where) == group
+
+
+def test_a_share_is_below_its_callers_cgroup(group, sleeper):
+    top = group.path.parent
+    where = Hierarchies(top, None) if group.v2 else Hierarchies(None, top)
+    first = cgroup.below(sleeper.pid, "g-0123456789ab", where)
+    assert first == Cgroup(group.path / "gpushare-g-0123456789ab", group.v2)
+    first.make()
+    first.add(sleeper.pid)
+    # From inside a grant, beside it; what only looks like one of ours is a cgroup like others.
+    assert cgroup.below(sleeper.pid, "g-ba9876543210", where).path == group.path / "gpushare-g-ba9876543210"
+    foreign = Cgroup(group.path / "gpushare-g-000000000000", group.v2)
+    foreign.make()
+    os.chown(foreign.path, 1000, 1000)
+    foreign.add(sleeper.pid)
+    assert cgroup.below(sleeper.pid, "g-ba9876543210", where).path == foreign.path / "gpushare-g-ba9876543210"
 
 
 def test_a_cgroup_shared_with_strangers_is_not_the_containers_own(group, sleeper):

@@ -62,7 +62,8 @@ def group():
     where = cgroup.Hierarchies.of()
     if where.unified is None:
         pytest.skip("needs a cgroup v2 hierarchy")
-    made = cgroup.create(f"test-device-{os.getpid()}")
+    made = cgroup.Cgroup(where.unified / f"test-device-{os.getpid()}", v2=True)
+    made.make()
     yield made
     made.kill()
     assert made.remove()

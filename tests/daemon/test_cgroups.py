@@ -1,0 +1,247 @@
+"""`gpushare run` and the cgroup of its caller: nobody leaves the limits of its slice or job by asking for a share."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from waiting import until
+
+from gpushare.enforce import cgroup
+from gpushare.enforce.cgroup import Cgroup, Hierarchies
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+USER = 64123  # nobody's
+
+# Asks for a share as USER, as `gpushare run` does, then moves itself where it is told.
+CALLER = """
+import os, sys
+from gpushare import client, transport
+from http import client as http
+daemon = client.Client(sys.argv[1])
+os.setgroups([]); os.setgid({user}); os.setuid({user})
+grant = daemon.create(memory="1GiB", time="10%")["id"]
+print(grant, flush=True)
+sys.stdin.readline()
+daemon.bind(grant, "process")
+print("bound", flush=True)
+for line in sys.stdin:
+    try:
+        with open(line.strip() + "/cgroup.procs", "w") as file:
+            file.write("0")
+        print("moved", flush=True)
+    except OSError as error:
+        print(error.strerror, flush=True)
+"""
+
+
+@pytest.fixture
+def job() -> Iterator[Cgroup]:
+    """As a slice of systemd, or a job of Slurm."""
+    where = Hierarchies.of().unified
+    if where is None:
+        pytest.skip("needs a cgroup v2 hierarchy")
+    made = Cgroup(where / f"gst-job-{os.getpid()}", v2=True)
+    made.make()
+    yield made
+    made.kill()
+    until(made.remove, "the job's cgroup goes")
+
+
+class Caller:
+    def __init__(self, daemon, job: Cgroup, user: int) -> None:
+        path = daemon.layout.socket
+        path.chmod(0o777)
+        for directory in (path.parent, daemon.state_dir, daemon.state_dir.parent):
+            directory.chmod(0o755)
+        command = [sys.executable, "-c", CALLER.format(user=user), str(path)]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, env=daemon.env,
+            preexec_fn=lambda: job.add(os.getpid()),
+        )  # fmt: skip
+        self.job, self.daemon = job, daemon
+        self.grant = self.process.stdout.readline().strip()
+
+    def bind(self) -> None:
+        assert self.say("") == "bound", self.daemon.log.read_text()[-2000:]
+
+    def say(self, line: object) -> str:
+        self.process.stdin.write(f"{line}\n")
+        return self.process.stdout.readline().strip()
+
+    def walls(self) -> dict[str, str]:
+        """What does not hold, and why."""
+        return {
+            wall["name"]: wall["why"] for wall in self.daemon.client.grant(self.grant)["walls"] if not wall["holds"]
+        }
+
+    def own(self) -> Path:
+        return cgroup.of_process(self.process.pid).path
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def call(daemon, job) -> Iterator:
+    callers = []
+
+    def start(user: int = USER) -> Caller:
+        callers.append(Caller(daemon, job, user))
+        return callers[-1]
+
+    yield start
+    for caller in callers:
+        caller.end()
+    daemon.nothing_left()
+    assert [entry for entry in os.listdir(job.path) if (job.path / entry).is_dir()] == []
+
+
+def test_it_stays_below_its_job(daemon, call, job):
+    neighbour = subprocess.Popen(["sleep", "100"], preexec_fn=lambda: job.add(os.getpid()))
+    try:
+        one = call()
+        one.bind()
+        assert one.own() == job.path / f"gpushare-{one.grant}"
+        assert one.say(job.path) == "Permission denied"
+        assert one.say(job.path.parent) == "Permission denied"
+        assert set(one.walls()) == {"devices"}  # simulated devices have no nodes
+        assert cgroup.of_process(neighbour.pid).path == job.path
+        daemon.client.release(one.grant)
+        one.process.wait(20)
+        assert neighbour.poll() is None
+    finally:
+        neighbour.kill()
+        neighbour.wait()
+
+
+def test_a_user_who_owns_its_cgroup_can_leave_and_that_is_said(call, job):
+    """As below systemd's user@.service. The kernel lets whoever may write the common ancestor move a process."""
+    for name in ("", "cgroup.procs"):
+        os.chown(job.path / name, USER, USER)
+    one = call()
+    one.bind()
+    assert one.own() == job.path / f"gpushare-{one.grant}"
+    assert str(job.path) in one.walls()["cgroup"]
+    assert one.say(job.path) == "moved"
+    assert one.own() == job.path
+    assert not (job.path / f"gpushare-{one.grant}" / "cgroup.procs").stat().st_mode & 0o022
+
+
+def test_one_that_left_ends_with_its_grant(daemon, call, job):
+    for name in ("", "cgroup.procs"):
+        os.chown(job.path / name, USER, USER)
+    one = call()
+    one.bind()
+    assert one.say(job.path) == "moved"
+    assert daemon.client.grant(one.grant)["phase"] == "active"
+    daemon.client.release(one.grant)
+    one.process.wait(20)  # by its pidfd
+
+
+def test_where_no_child_may_be_made(call, job):
+    (job.path / "cgroup.max.descendants").write_text("0")
+    one = call()
+    one.bind()
+    assert one.own() == job.path
+    assert "its limits allow no more" in one.walls()["cgroup"]
+
+
+def test_a_child_made_before_is_not_taken_for_ours(call, job):
+    for name in ("", "cgroup.procs"):
+        os.chown(job.path / name, USER, USER)
+    one = call()
+    squatted = job.path / f"gpushare-{one.grant}"
+    squatted.mkdir()
+    os.chown(squatted, USER, USER)
+    try:
+        one.bind()
+        assert one.own() == job.path
+        assert "File exists" in one.walls()["cgroup"]
+        one.end()
+        until(lambda: one.daemon.client.grant(one.grant)["phase"] == "released", "it ends")
+        assert squatted.exists()
+    finally:
+        squatted.rmdir()
+
+
+def test_a_threaded_cgroup(call, job):
+    """A child of one takes no process until it is threaded too, and its processes may be in several."""
+    inner = Cgroup(job.path / "threads", v2=True)
+    inner.make()
+    (inner.path / "cgroup.type").write_text("threaded")
+    one = call()
+    inner.add(one.process.pid)
+    try:
+        one.bind()
+        assert one.walls()["cgroup"]
+        assert one.daemon.client.grant(one.grant)["phase"] == "active"
+    finally:
+        one.end()
+        until(inner.remove, "it goes")
+
+
+def test_a_run_in_a_run_is_beside_it(daemon, job):
+    """Its own device program and its own end; the limits are the job's."""
+    inner = daemon.run("1GiB", "10%", "sh", "-c", "cat /proc/self/cgroup; echo; cat")
+    process = subprocess.Popen(
+        daemon.run("1GiB", "10%", *inner), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=daemon.env,
+        preexec_fn=lambda: job.add(os.getpid()),
+    )  # fmt: skip
+    with process:
+        lines = []
+        while line := process.stdout.readline().strip():
+            lines.append(line)
+        own = next(line.partition("::")[2] for line in lines if line.startswith("0::"))
+        assert Path(own).parent.name == job.path.name
+        process.stdin.close()
+    daemon.nothing_left()
+
+
+def test_a_killed_daemon_forgets_no_cgroup(daemon, call, job):
+    """Between making the cgroup and the ledger's row: the link is found at the next start."""
+    one = call()
+    one.bind()
+    path = one.own()
+    daemon.kill()
+    one.end()
+    assert path.exists()
+    daemon.start()
+    until(lambda: not path.exists(), "it is removed")
+
+
+def test_many_nested_cgroups_are_no_containers_own(job):
+    """A container that starts has one or two: the search for its processes stops soon."""
+    made = [job.path / str(number) for number in range(50)]
+    for path in made:
+        path.mkdir()
+    process = subprocess.Popen(["sleep", "100"], preexec_fn=lambda: job.add(os.getpid()))
+    try:
+        assert cgroup.own_of_process(process.pid) == job
+        assert len(job.pids(most=10)) <= 10
+        with contextlib.suppress(OSError), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cgroup, "_ANCESTORS_MAX", 0)
+            assert not cgroup._descend([os.getppid()], process.pid)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_nested_cgroups_go_in_several_steps(job, monkeypatch):
+    monkeypatch.setattr(cgroup, "_REMOVE_AT_ONCE", 7)
+    top = Cgroup(job.path / "deep", v2=True)
+    for outer in range(4):
+        for inner in range(4):
+            (top.path / str(outer) / str(inner)).mkdir(parents=True)
+    steps = 0
+    while not top.remove():
+        steps += 1
+        assert steps < 50
+    assert steps > 0
