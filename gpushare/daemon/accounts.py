@@ -1,11 +1,13 @@
 """The ledger's periods of all served grants: the arbiter's counters are read here and written there."""
 
 import logging
+from collections.abc import Collection
 
 from gpushare.arbiter import Arbiter
 from gpushare.daemon import placement
-from gpushare.daemon.books import Sample, periods
-from gpushare.daemon.state import State, instant
+from gpushare.daemon.books import Sample, joined, periods
+from gpushare.daemon.ledger import Period
+from gpushare.daemon.state import Live, State, instant
 from gpushare.errors import FailedError
 
 log = logging.getLogger(__name__)
@@ -16,25 +18,60 @@ class Accounts:
 
     def __init__(self, state: State, arbiter: Arbiter) -> None:
         self._state, self._arbiter = state, arbiter
+        self._unwritten: dict[tuple[str, str], Period] = {}
+        """By grant and device: of periods that were ended because another grant ended."""
+        self._leased: dict[int, int] = {}
+        """By device, ns of all grants together when its periods last ended."""
 
-    def samples(self) -> list[Sample]:
-        """One per served grant and device, with the counters of this moment."""
+    def samples(self, of: Live | None = None, devices: Collection[int] = ()) -> list[Sample]:
+        """One per served grant and device, with the counters of this moment. `of`: only this grant's, and those of the
+        others on `devices`."""
         found = []
         kept = placement.standing(self._state).kept
-        for live in self._state:
+        for live in self._state if of is None or devices else [of]:
             if live.handle is None:
                 continue
             for place in live.record.places:
                 book = live.books.get(place.index)
-                if book is not None:
+                if book is not None and (of is None or of is live or place.index in devices):
                     stats = self._arbiter.grant_stats(live.handle, place.index)
                     guarantee = kept[live.id, place.device]
                     found.append(Sample(live.id, live.record.tenant, place.device, place.index, guarantee, book, stats))
         return found
 
+    def ends(self, live: Live) -> None:
+        """Writes the last period of a grant that is about to end. What it lent takes the numbers of the others on its
+        devices, whose periods go on: one row for each of them whenever a grant ends would be too many. Where nobody had
+        a lease since the last period, nothing was lent."""
+        lent = {place.index for place in live.record.places if self._leased_more(place.index)}
+        self._add(periods(self.samples(live, lent), instant()), live.id)
+
     def write_periods(self) -> None:
         """Ends the current period of every served grant and begins the next; a ledger that fails is only logged."""
+        for device in self._state.devices:
+            self._leased_more(device.index)
+        self._add(periods(self.samples(), instant()))
+
+    def _leased_more(self, device: int) -> bool:
+        """Whether anybody had a lease on the device since the last call."""
+        before, now = self._leased.get(device), self._arbiter.device_stats(device).leased_ns
+        self._leased[device] = now
+        return now != before
+
+    def _add(self, rows: list[Period], only: str | None = None) -> None:
+        """`only`: the grant whose rows are written now."""
+        written = []
+        for row in rows:
+            key = row.grant_id, row.device
+            first = self._unwritten.pop(key, None)
+            whole = joined(first, row)
+            if first is not None and whole is None:
+                written.append(first)
+            if only in (None, row.grant_id):
+                written.append(whole or row)
+            else:
+                self._unwritten[key] = whole or row
         try:
-            self._state.ledger.add(periods(self.samples(), instant()))
+            self._state.ledger.add(written)
         except FailedError as error:
             log.warning("%s", error)

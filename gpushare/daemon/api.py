@@ -222,11 +222,13 @@ class Api:
 
     async def release_grant(self, request: web.Request) -> web.Response:
         record = self._grants.release(_peer(request), request.match_info["id"])
+        await self._context.serving.settled()
         return _json(self._grant(record, None))
 
     async def bind_grant(self, request: web.Request) -> web.Response:
         asked = await _body(request, types.BindRequest)
         live = self._grants.bind(_peer(request), request.match_info["id"], asked, _socket(request))
+        await self._context.serving.settled()
         granted = self._context.resources.granted(live.record)
         return _json(view.binding(self._state.layout, live.id, asked.kind, self._context.inject, granted))
 
@@ -235,16 +237,20 @@ class Api:
     async def oci_edit(self, request: web.Request) -> web.Response:
         peer = _root(request)
         asked = await _body(request, types.OciEditRequest)
-        return _json(await self._context.containers.edit(peer, asked, _socket(request)))
+        answer = await self._context.containers.edit(peer, asked, _socket(request))
+        await self._context.serving.settled()
+        return _json(answer)
 
     async def hook_create_runtime(self, request: web.Request) -> web.Response:
         _root(request)
         live = self._context.containers.created(_grant_of(request), await _body(request, dict))
+        await self._context.serving.settled()
         return _json(self._grant(live.record, live))
 
     async def hook_poststop(self, request: web.Request) -> web.Response:
         _root(request)
         self._context.containers.stopped(_grant_of(request))
+        await self._context.serving.settled()
         return _json({})
 
     # What changes.

@@ -140,17 +140,55 @@ def periods(samples: list[Sample], to: Instant) -> list[Period]:
             )
         )
         sample.book.written, sample.book.written_at = stats, to
-    return [replace(draft, lent_ns=_lent(draft, drafts)) for draft in drafts]
+    there: dict[str, _Lending] = {}
+    for draft in drafts:
+        there.setdefault(draft.device, _Lending()).count(draft)
+    return [replace(draft, lent_ns=_lent(draft, there[draft.device])) for draft in drafts]
+
+
+def joined(first: Period | None, then: Period) -> Period | None:
+    """Two rows of one grant and device as one; None where the second does not begin when the first ends, since the
+    clock was set between them."""
+    if first is None:
+        return then
+    if first.to_ns != then.from_ns:
+        return None
+    return replace(
+        then,
+        from_ns=first.from_ns,
+        granted_ns=first.granted_ns + then.granted_ns,
+        used_ns=first.used_ns + then.used_ns,
+        busy_ns=first.busy_ns + then.busy_ns,
+        borrowed_ns=first.borrowed_ns + then.borrowed_ns,
+        lent_ns=first.lent_ns + then.lent_ns,
+        waited_ns=first.waited_ns + then.waited_ns,
+        waits=first.waits + then.waits,
+        reclaims=first.reclaims + then.reclaims,
+        reclaim_ns=first.reclaim_ns + then.reclaim_ns,
+    )
 
 
 def _unused(period: Period) -> int:
     return max(0, period.granted_ns - (period.used_ns - period.borrowed_ns))
 
 
-def _lent(period: Period, others: list[Period]) -> int:
+@dataclass(slots=True)
+class _Lending:
+    """Sums of one device's rows."""
+
+    granted_ns: int = 0
+    borrowed_ns: int = 0
+    unused_ns: int = 0
+
+    def count(self, row: Period) -> None:
+        self.granted_ns += row.granted_ns
+        self.borrowed_ns += row.borrowed_ns
+        self.unused_ns += _unused(row)
+
+
+def _lent(period: Period, there: _Lending) -> int:
     wall = period.to_ns - period.from_ns
-    same = [other for other in others if other.device == period.device]
-    borrowed = sum(other.borrowed_ns for other in same if other.grant_id != period.grant_id)
-    nobodys = max(0, wall - sum(other.granted_ns for other in same))
-    unused = nobodys + sum(_unused(other) for other in same)
+    borrowed = there.borrowed_ns - period.borrowed_ns
+    nobodys = max(0, wall - there.granted_ns)
+    unused = nobodys + there.unused_ns
     return min(borrowed * _unused(period) // unused, _unused(period)) if unused else 0

@@ -1,5 +1,6 @@
 """Which grants the arbiter serves, and with what shares."""
 
+import asyncio
 import logging
 
 from gpushare.arbiter import Arbiter
@@ -23,6 +24,8 @@ class Serving:
     ) -> None:
         self._state, self._resources, self._arbiter = state, resources, arbiter
         self._accounts, self._receipts = accounts, receipts
+        self._settling: asyncio.Future[None] | None = None
+        self._turn: asyncio.Handle | None = None
         self._active: frozenset[str] | None = None
         """Grants that had work in the last second; None: not known yet, all of them may have."""
 
@@ -40,22 +43,46 @@ class Serving:
             base = self._arbiter.grant_stats(live.handle, place.index)
             live.books[place.index] = DeviceBook(carried.get(place.device, Totals()), base, instant())
         live.limits.state = GrantState.ACTIVE
-        self.refresh_shares()
+        self._refresh_soon()
 
     def stop(self, live: Live) -> None:
         """Removes a grant, after its last numbers went to the ledger. One that is not served is left alone."""
         if live.handle is None:
             return
         self._receipts.ends(live)
-        self._accounts.write_periods()  # of all grants: lent time needs everybody's numbers
+        self._accounts.ends(live)
         self._arbiter.remove(live.handle)
         live.handle = None
         live.books.clear()
-        self.refresh_shares()
+        self._refresh_soon()
 
     def close(self) -> None:
         """Stops the arbiter, which reads pages until then. Leases stay as they are, so served grants go on."""
+        if self._turn is not None:
+            self._turn.cancel()
         self._arbiter.close()
+
+    def _refresh_soon(self) -> None:
+        """In the loop's next turn, once for all grants that come and go in this one."""
+        if self._settling is None:
+            loop = asyncio.get_running_loop()
+            self._settling = loop.create_future()
+            self._turn = loop.call_soon(self._settle)
+
+    def _settle(self) -> None:
+        settling, self._settling = self._settling, None
+        assert settling is not None
+        try:
+            self.refresh_shares()
+        except Exception as error:
+            settling.set_exception(error)
+        else:
+            settling.set_result(None)
+
+    async def settled(self) -> None:
+        """Returns when every grant has its share: a call that makes grants come or go is answered after that."""
+        if self._settling is not None:
+            await asyncio.shield(self._settling)
 
     def clear_slot(self, live: Live, slot: int) -> None:
         """Empties the usage slot of a process that has ended."""
@@ -65,7 +92,7 @@ class Serving:
     def refresh_shares(self) -> None:
         """Works out every served grant's share again and pushes those that changed to the arbiter and the page.
 
-        Called whenever a grant comes or goes, a device fails or is back, or a tenant's guarantee changes.
+        Called when grants have come or gone, a device fails or is back, or a tenant's guarantee changes.
         """
         for grant_id, shares in placement.arbiter_shares(self._state, self._active).items():
             live = self._state.live(grant_id)

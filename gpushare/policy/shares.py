@@ -74,8 +74,10 @@ def shares(
     milli = {key: _split(guaranteed[key], rows) for key, rows in groups.items()}
     limits = _limits(tenants, placed, milli, runnable)
     result = {}
-    for device in {device for _, device in groups}:
-        here = {tenant: rows for (tenant, on), rows in groups.items() if on == device}
+    on_device: dict[str, dict[str, list[Placed]]] = {}
+    for (tenant, device), rows in groups.items():
+        on_device.setdefault(device, {})[tenant] = rows
+    for device, here in on_device.items():
         promised = {
             tenant: _Promise(
                 milli=guaranteed[tenant, device],
@@ -180,8 +182,13 @@ def _limits(
     """Each grant's own limit, and of its tenant's its part: of all of it among those that run. One that is idle has
     what it would have if all ran: it is not shut out when it wakes, and `runnable` then makes up for it."""
     limits = {(row.grant, row.device): row.limit_milli for row in placed}
-    for name, policy in tenants.items():
-        mine = [row for row in placed if row.tenant == name]
+    by_tenant: dict[str, list[Placed]] = {}
+    for row in placed:
+        by_tenant.setdefault(row.tenant, []).append(row)
+    for name, mine in by_tenant.items():
+        policy = tenants[name]
+        if _is_free(policy.limit_milli, mine):
+            continue
         running = [row for row in mine if _runs(row, runnable)]
         due = {(row.grant, row.device): milli[name, row.device][row.grant] for row in mine}
         for rows in (mine, running) if running else (mine,):
@@ -189,12 +196,16 @@ def _limits(
     return limits
 
 
+def _is_free(limit: int | None, rows: list[Placed]) -> bool:
+    """Whether the limit is no less than all there is on the devices of these."""
+    return limit is None or limit >= DEVICE_MILLI * len({row.device for row in rows})
+
+
 def _part_of_limit(
     limit: int | None, rows: list[Placed], due: Mapping[tuple[str, str], int]
 ) -> dict[tuple[str, str], int]:
     """What each is guaranteed (`due`) first, the rest by time."""
-    devices = {row.device for row in rows}
-    if limit is None or limit >= DEVICE_MILLI * len(devices):
+    if limit is None or _is_free(limit, rows):
         return {(row.grant, row.device): row.limit_milli for row in rows}  # no more than these is there to be had
     by_name = {f"{row.grant} {row.device}": row for row in rows}
     # One unit each comes first: no arbiter serves a limit of 0.
@@ -212,13 +223,16 @@ def _guarantees(tenants: Mapping[str, TenantPolicy], placed: Collection[Placed])
     reserved = {key: sum(row.guaranteed_milli for row in rows) for key, rows in groups.items()}
     asked = {key: sum(row.time_milli for row in rows) for key, rows in groups.items()}
     result = dict(reserved)
-    for device in {device for _, device in groups}:
-        here = [tenant for tenant, on in groups if on == device]
+    everywhere: dict[str, int] = {}
+    on_device: dict[str, list[str]] = {}
+    for (tenant, device), milli in asked.items():
+        everywhere[tenant] = everywhere.get(tenant, 0) + milli
+        on_device.setdefault(device, []).append(tenant)
+    for device, here in on_device.items():
         free = DEVICE_MILLI - sum(reserved[tenant, device] for tenant in here)
         extra = []
         for tenant in here:
-            everywhere = sum(milli for (name, _), milli in asked.items() if name == tenant)
-            due = tenants[tenant].guarantee_milli * asked[tenant, device] // max(1, everywhere)
+            due = tenants[tenant].guarantee_milli * asked[tenant, device] // max(1, everywhere[tenant])
             more = max(0, due - reserved[tenant, device])
             extra.append(Part(tenant, max(1, more), more))
         for tenant, milli in water_fill(max(0, free), extra).items():
