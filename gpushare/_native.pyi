@@ -47,6 +47,17 @@ class Lib(Protocol):
     GS_EVENT_BESIDE: int
     GS_EVENT_DRAINED: int
     GS_EVENT_LEFT: int
+    GS_EVENT_LIE: int
+    GS_WORD_STATE: int
+    GS_WORD_GENERATION: int
+    GS_WORD_PID: int
+    GS_WORD_MEMORY: int
+    GS_WORD_BUSY: int
+    GS_WORD_QUEUE_END: int
+    GS_WORD_LAUNCHES: int
+    GS_WORD_COLLECTIVES: int
+    GS_WORD_WAITING: int
+    GS_WORD_INFLIGHT: int
     GS_RULE_NONE: int
     GS_RULE_IDLE: int
     GS_RULE_SLEEPING: int
@@ -95,7 +106,10 @@ class Lib(Protocol):
     def gs_trace_text(self, kind: int) -> Any: ...
     def gs_limits_check(self, page: Any, size: int, err: Any) -> int: ...
     def gs_usage_check(self, page: Any, size: int, err: Any) -> int: ...
-    def gs_slot_claim(self, limits: Any, usage: Any, pid: int, slot: Any, generation: Any, err: Any) -> int: ...
+    def gs_slot_claim(
+        self, limits: Any, usage: Any, seats: Any, pid: int, slot: Any, generation: Any, err: Any
+    ) -> int: ...
+    def gs_seat_keep(self, seats: Any, slot: int, generation: int, pid: int, since_ns: int) -> None: ...
     def gs_arbiter_create(self, out: Any, config: Any, err: Any) -> int: ...
     def gs_arbiter_defaults(self, config: Any) -> None: ...
     def gs_arbiter_destroy(self, arbiter: Any) -> None: ...
@@ -104,6 +118,7 @@ class Lib(Protocol):
         arbiter: Any,
         limits: Any,
         usage: Any,
+        seats: Any,
         devices: Any,
         ndevices: int,
         share: Any,

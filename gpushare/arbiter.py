@@ -69,6 +69,7 @@ class GrantStats:
     wake_to_lease_ns: int = 0
     waited: Spans = field(default=Spans())
     reclaimed: Spans = field(default=Spans())
+    marked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ class EventKind(enum.IntEnum):
     BESIDE = lib.GS_EVENT_BESIDE
     DRAINED = lib.GS_EVENT_DRAINED
     LEFT = lib.GS_EVENT_LEFT
+    LIE = lib.GS_EVENT_LIE
 
 
 class Rule(enum.IntEnum):
@@ -116,6 +118,21 @@ class Rule(enum.IntEnum):
     ROOM = lib.GS_RULE_ROOM
 
 
+class Word(enum.IntEnum):
+    """A word of a slot in the usage page."""
+
+    STATE = lib.GS_WORD_STATE
+    GENERATION = lib.GS_WORD_GENERATION
+    PID = lib.GS_WORD_PID
+    MEMORY = lib.GS_WORD_MEMORY
+    BUSY = lib.GS_WORD_BUSY
+    QUEUE_END = lib.GS_WORD_QUEUE_END
+    LAUNCHES = lib.GS_WORD_LAUNCHES
+    COLLECTIVES = lib.GS_WORD_COLLECTIVES
+    WAITING = lib.GS_WORD_WAITING
+    INFLIGHT = lib.GS_WORD_INFLIGHT
+
+
 class Level(enum.IntEnum):
     """What a lease is given for."""
 
@@ -123,6 +140,16 @@ class Level(enum.IntEnum):
     GUARANTEE = lib.GS_LEVEL_GUARANTEE
     SLACK = lib.GS_LEVEL_SLACK
     SURPLUS = lib.GS_LEVEL_SURPLUS
+
+
+@dataclass(frozen=True, slots=True)
+class Lie:
+    """What a page said that cannot be (`struct gs_lie` in gs_arbiter.h). `pid`: whose slot it is."""
+
+    word: Word
+    slot: int
+    pid: int
+    value: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +172,7 @@ class Event:
     had_milli: int
     wait_ns: int
     reclaim_ns: int
+    lie: Lie | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +212,12 @@ def _spans(row: Any) -> Spans:
     return Spans(row.n, row.total_ns, row.max_ns, tuple(row.bucket))
 
 
+_NO_RECEIPT = ffi.new("struct gs_receipt *")
+
+
 def _event(sequence: int, row: Any) -> Event:
-    receipt = row.receipt
+    lie = row.lie if row.kind == EventKind.LIE else None
+    receipt = row.receipt if lie is None else _NO_RECEIPT
     return Event(
         sequence=sequence,
         t_ns=row.t_ns,
@@ -201,6 +233,7 @@ def _event(sequence: int, row: Any) -> Event:
         had_milli=receipt.had_milli,
         wait_ns=receipt.wait_ns,
         reclaim_ns=receipt.reclaim_ns,
+        lie=Lie(Word(lie.word), lie.slot, lie.pid, lie.value) if lie is not None else None,
     )
 
 
@@ -270,7 +303,7 @@ class Arbiter:
         for row in rows:
             row.flags = int(flags)
         code = lib.gs_arbiter_grant_add(
-            self._arbiter, limits.pointer, usage.pointer, nodes, len(devices), rows, bell, handle, error
+            self._arbiter, limits.pointer, usage.pointer, usage.seats, nodes, len(devices), rows, bell, handle, error
         )
         _raise(code, error)
         return int(handle[0])
@@ -314,6 +347,7 @@ class Arbiter:
             wake_to_lease_ns=row.wake_to_lease_ns,
             waited=_spans(row.waited),
             reclaimed=_spans(row.reclaimed),
+            marked=row.marked,
         )
 
     def device_stats(self, device: int) -> DeviceStats:

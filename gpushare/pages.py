@@ -101,6 +101,8 @@ def _raise(path: Path, code: int, error: Any) -> None:
         raise FailedError(f"page {path}: {text}")
 
 
+_MOST = (1 << 63) - 1
+
 _ROOM_BYTES = 64 << 10
 """Of a page, allocated when it is made, at its start and at its end: all of the limits; of the usage the slots of the
 first 31 processes, and every trace ring."""
@@ -164,7 +166,7 @@ class _Page:
 
     @property
     def torn(self) -> bool:
-        """Whether a tenant has truncated the file: the page reads as zeros since, and its grant has to end."""
+        """Whether a tenant has truncated the file: it reads as zeros since, and its grant has to end."""
         return self.pointer is not None and bool(lib.gs_page_torn(self.pointer))
 
     @property
@@ -292,6 +294,10 @@ class UsagePage(_Page):
     _TYPE = "struct gs_usage *"
     _CHECK = lib.gs_usage_check
 
+    def __init__(self, path: Path, descriptor: int, writable: bool) -> None:
+        super().__init__(path, descriptor, writable)
+        self.seats: Any = ffi.new("struct gs_seats *")  # what this process knows of the slots, and the arbiter goes by
+
     @classmethod
     def create(cls, path: Path, grant: str, *, mode: int = 0o666) -> Self:
         """Makes the file. `mode`: of the file; tenants write it. Raises FailedError."""
@@ -311,27 +317,40 @@ class UsagePage(_Page):
 
     def claim(self, limits: LimitsPage, pid: int) -> Slot:
         """A slot for the process `pid` (host pid, from peer credentials). Raises RefusedError when all are taken."""
-        slot, generation = ffi.new("uint32_t *"), ffi.new("uint32_t *")
-        error = ffi.new("struct gs_err *")
-        code = lib.gs_slot_claim(limits.pointer, self.pointer, pid, slot, generation, error)
+        slot, generation, error = ffi.new("uint32_t *"), ffi.new("uint32_t *"), ffi.new("struct gs_err *")
+        code = lib.gs_slot_claim(limits.pointer, self.pointer, self.seats, pid, slot, generation, error)
         if code == -errno.ENOSPC:
             raise RefusedError(ffi.string(error.msg).decode())
         _raise(self.path, code, error)
         return Slot(slot[0], generation[0], pid)
 
+    def keep(self, slot: Slot, since_ns: int) -> None:
+        """Gives a slot again to the process that had it before a restart. `since_ns`: when it began, monotonic."""
+        lib.gs_seat_keep(self.seats, slot.index, slot.generation, slot.pid, max(0, since_ns))
+
+    def set_capacity(self, memory_bytes: Sequence[int]) -> None:
+        """How much memory each device has, by ordinal: no process is believed to hold more."""
+        self.seats.capacity_bytes[0 : len(memory_bytes)] = list(memory_bytes)
+
+    def taken(self) -> Iterator[Slot]:
+        """Slots that this process gave to somebody with `claim` or `keep`."""
+        return (Slot(i, seat.generation, seat.pid) for i, seat in enumerate(self.seats.seat) if seat.taken)
+
     def live_slots(self, limits: LimitsPage) -> Iterator[Slot]:
-        """Slots that the page says are taken; a tenant may have written that."""
+        """Slots that are taken, and those that the page says are, which a tenant may have written."""
         for index in range(min(limits.slots_high, MAX_SLOTS)):
-            slot = self.pointer.slot[index]
-            if lib.gs_load32(ffi.addressof(slot, "state")) == lib.GS_SLOT_LIVE:
-                yield Slot(index, slot.generation, slot.pid)
+            slot, seat = self.pointer.slot[index], self.seats.seat[index]
+            if seat.taken or lib.gs_load32(ffi.addressof(slot, "state")) == lib.GS_SLOT_LIVE:
+                known = seat if seat.taken else slot
+                yield Slot(index, known.generation, known.pid)
 
     def usage(self, index: int, ordinal: int) -> SlotUsage:
-        """What the process of a slot reports about one device, by its ordinal in the grant."""
+        """What the page says of a process on one device, by its ordinal in the grant; no number is above 2^63 - 1.
+        To be looked at: charged is what the arbiter believes."""
         words = self.pointer.slot[index].device[ordinal]
 
         def load64(name: str) -> int:
-            return lib.gs_load64(ffi.addressof(words, name))
+            return min(_MOST, lib.gs_load64(ffi.addressof(words, name)))
 
         def load32(name: str) -> int:
             return lib.gs_load32(ffi.addressof(words, name))

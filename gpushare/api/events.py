@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-EventKind = Literal["lease", "revoke", "handover", "wake", "late", "beside", "drained", "left", "other"]
+EventKind = Literal["lease", "revoke", "handover", "wake", "late", "beside", "drained", "left", "lie", "other"]
 Rule = Literal[
     "none",
     "idle",
@@ -29,7 +29,9 @@ Rule = Literal[
 class LeaseEvent(Struct, kw_only=True):
     """From the arbiter's record. Every wait ends with `lease`, `beside` or `left`, every lease with `revoke`; one taken
     in mid-work is followed by `drained` once nothing of it is on the device any more. `handover`: the device is
-    `other`'s, `late`: it had not drained by then, `wake`: a quiet grant wants the device.
+    `other`'s, `late`: it had not drained by then, `wake`: a quiet grant wants the device. `lie`: a process of the grant
+    wrote `value` (at most 2^63 - 1) as `word` of the slot of `pid`, which cannot be: until `pid` has ended, the grant
+    is charged as if it had used every lease in full and held all its memory.
 
     `t_ns`: the node's monotonic clock; `at_ns`: wall time. `other`: of a lease who had the device before it, else who
     it was taken for. `wait_ns`: since the grant began to wait without a lease; `reclaim_ns`: since the revoke, of a
@@ -58,6 +60,10 @@ class LeaseEvent(Struct, kw_only=True):
     running: bool
     guarantee_milli: int
     had_milli: int
+    word: str | None = None
+    slot: int | None = None
+    pid: int | None = None
+    value: int | None = None
 
 
 class LeaseEvents(Struct, kw_only=True):

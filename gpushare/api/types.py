@@ -106,7 +106,8 @@ class GrantDevice(Struct, kw_only=True):
     `share_got_milli`: its part of the work the device did in the last second. `waits`, `reclaims`: waits, and leases
     taken from it in mid-work, that are over; `reclaim_ns`: until that work was done. Counts of leases and revokes are
     of this run of the daemon, and so are histograms: entry i counts those shorter than 2^i us, the last one all
-    longer."""
+    longer. `marked`: processes whose numbers cannot be (events of kind `lie`): while there is one, `busy_ns` grows with
+    the leases and `memory_bytes` is the limit."""
 
     id: str
     index: int
@@ -133,6 +134,7 @@ class GrantDevice(Struct, kw_only=True):
     revokes: int = 0
     wake_to_lease_max_ns: int = 0
     share_got_milli: int = 0
+    marked: int = 0
     waiting: bool = False
     held: bool = False
     health: Health = "healthy"

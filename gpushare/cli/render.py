@@ -201,6 +201,9 @@ def _happened(event: Any) -> str:
     if kind == "drained":
         still = ", though it still ran" if event["running"] else ""
         return f"gave the device up{whom} after {reclaim}{still}"
+    if kind == "lie":
+        said = f"{event['word']} = {event['value']} in the slot of process {event['pid']}"
+        return f"says what cannot be: {said}; from now on charged by the most it could have used"
     if kind == "late":
         return f"still runs {reclaim} after its revoke"
     return "wants the device again" if kind == "wake" else str(kind)

@@ -42,7 +42,7 @@ class EventsCommand:
         parser.add_argument("--grant", metavar="ID", help="only events of this grant, or for its sake")
         parser.add_argument("--tenant", metavar="NAME", help="the same for all grants of this tenant")
         parser.add_argument("--device", metavar="N", help="only on this device: index or id")
-        parser.add_argument("--kind", help="only lease, revoke, drained, left, ...")
+        parser.add_argument("--kind", help="only lease, revoke, drained, left, lie, ...")
         parser.add_argument("--summary", action="store_true", help="instead: how long each tenant waited in total")
         add_json(parser)
         add_socket(parser)

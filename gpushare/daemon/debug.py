@@ -27,7 +27,7 @@ def grant(live: Live) -> debug_types.GrantDebug:
             )
             for ordinal, lease in enumerate(leases)
         ],
-        processes=[_process(limits, usage, slot) for slot in usage.live_slots(limits)],
+        processes=[_process(limits, usage, slot) for slot in usage.taken()],
     )
 
 

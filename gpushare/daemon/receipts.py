@@ -137,7 +137,7 @@ class Receipts:
 
     def _shown(self, event: Event, names: dict[int, _Names]) -> event_types.LeaseEvent:
         whose, other = names.get(event.grant, _NOBODY), names.get(event.other, _NOBODY)
-        return event_types.LeaseEvent(
+        shown = event_types.LeaseEvent(
             seq=event.sequence,
             t_ns=event.t_ns,
             at_ns=event.t_ns + self._to_wall_ns,
@@ -158,6 +158,9 @@ class Receipts:
             guarantee_milli=event.guarantee_milli,
             had_milli=event.had_milli,
         )
+        if (lie := event.lie) is not None:
+            shown.word, shown.slot, shown.pid, shown.value = lie.word.name.lower(), lie.slot, lie.pid, lie.value
+        return shown
 
 
 def _kind(text: str | None) -> EventKind | None:

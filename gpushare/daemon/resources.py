@@ -3,6 +3,7 @@
 import logging
 import os
 import stat
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from gpushare.errors import FailedError, GpushareError
 from gpushare.inject import cdi, grantdir
 from gpushare.inject.node import Granted, Node
 from gpushare.node.devices import Device
-from gpushare.pages import DeviceLimits, GrantState, LimitsPage, Managed, UsagePage
+from gpushare.pages import DeviceLimits, GrantState, LimitsPage, Managed, Slot, UsagePage
 from gpushare.paths import INTERPOSERS, Layout
 from gpushare.policy.admission import Place
 from gpushare.policy.lifecycle import Kind
@@ -54,6 +55,9 @@ class Resources:
         """The limits page's words for one place. Shares in milli of the device."""
         device = self._devices[place.device]
         return DeviceLimits(device.uuid, place.memory_bytes, device.context_bytes, guarantee_milli, limit_milli)
+
+    def _capacity(self, record: GrantRecord) -> list[int]:
+        return [self._devices[place.device].memory_bytes for place in record.places]
 
     def check_parts(self) -> None:
         """A share that nothing would enforce must not start: raises FailedError when a library cannot be read."""
@@ -93,6 +97,7 @@ class Resources:
                 own / "limits", record.id, limits, managed=Managed[record.request.managed.upper()]
             )
             live.usage = UsagePage.create(own / "usage", record.id, mode=0o600 if process else 0o666)
+            live.usage.set_capacity(self._capacity(record))
             if process and os.geteuid() == 0:
                 os.chown(own / "usage", record.run_uid, record.run_gid)
             self._open(live, own, rules)
@@ -114,6 +119,8 @@ class Resources:
             live.limits = LimitsPage.open(own / "limits")
             live.usage = UsagePage.open(own / "usage")
             _check_owner(live, record.id)
+            live.usage.set_capacity(self._capacity(record))
+            _keep_slots(live, live.usage)
             self._open(live, own, rules)
             if record.life.kind is not Kind.PROCESS:
                 cdi.write_spec(self._layout, record.id, self._node, self.granted(record))
@@ -160,6 +167,15 @@ def _is_open_file(file: Path) -> bool:
     except OSError:
         return False
     return stat.S_ISREG(mode) and bool(mode & stat.S_IROTH)
+
+
+def _keep_slots(live: Live, usage: UsagePage) -> None:
+    """The processes that the ledger knows have their slots again, also those that have ended meanwhile: their slots are
+    cleared next, which counts what they did."""
+    boot_ns, now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.monotonic_ns()
+    for member in live.record.members:
+        age_ns = boot_ns - member.started * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+        usage.keep(Slot(member.slot, member.generation, member.pid), now_ns - age_ns)
 
 
 def _check_owner(live: Live, grant_id: str) -> None:

@@ -50,7 +50,7 @@ def _grant_device(
     shown.reclaim_histogram = list(reclaimed.buckets)
     shown.wake_to_lease_max_ns = stats.wake_to_lease_max_ns
     shown.share_got_milli = book.share_got_milli
-    shown.waiting, shown.held = stats.waiting, stats.held
+    shown.waiting, shown.held, shown.marked = stats.waiting, stats.held, stats.marked
     return shown
 
 

@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include "page/gs_err.h"
 #include "page/gs_page.h"
+#include "page/gs_seats.h"
 #endif
 
 enum { GS_ARBITER_MAX_GRANTS = 1024, GS_ARBITER_MAX_DEVICES = 16, GS_LATENCY_BUCKETS = 24, GS_ARBITER_EVENTS = 65536 };
@@ -74,6 +75,7 @@ struct gs_grant_stats {
   uint64_t memory_bytes;      /* sum over slots now */
   uint64_t memory_peak_bytes; /* highest sum so far, sampled at every bell and tick */
   uint32_t waiting, held, processes, runnable;
+  uint32_t marked; /* processes whose slot is marked: it says what cannot be, see GS_EVENT_LIE */
 };
 
 struct gs_device_stats {
@@ -91,7 +93,28 @@ enum gs_event_kind {
   GS_EVENT_BESIDE = 6,
   /* the work of a revoked lease is done, so the reclaim is over. Not recorded if the holder was idle or had ended */
   GS_EVENT_DRAINED = 7,
-  GS_EVENT_LEFT = 8 /* a wait ended without a lease, since the waiting threads or processes ended */
+  GS_EVENT_LEFT = 8, /* a wait ended without a lease, since the waiting threads or processes ended */
+  /* A word of a slot says what cannot be. The slot is marked until its process has ended, and the grant is charged by
+   * the worst it could have done (native/arbiter/thread/claims.h). Recorded once for each word of a slot, and at most
+   * GS_LIES_PER_SECOND times a second for a grant. */
+  GS_EVENT_LIE = 9
+};
+
+enum { GS_LIES_PER_SECOND = 16 };
+
+/* The words of a slot in the usage page that are checked. */
+enum gs_word {
+  GS_WORD_STATE = 0,
+  GS_WORD_GENERATION = 1,
+  GS_WORD_PID = 2,
+  GS_WORD_MEMORY = 3,
+  GS_WORD_BUSY = 4,
+  GS_WORD_QUEUE_END = 5,
+  GS_WORD_LAUNCHES = 6,
+  GS_WORD_COLLECTIVES = 7,
+  GS_WORD_WAITING = 8,
+  GS_WORD_INFLIGHT = 9,
+  GS_WORDS = 10
 };
 
 /* Why a lease was revoked. For a new lease: why the previous one was revoked, or why the device was free. */
@@ -138,6 +161,15 @@ struct gs_receipt {
   uint64_t reclaim_ns;
 };
 
+/* What a process wrote, and in which slot. */
+struct gs_lie {
+  uint32_t word; /* enum gs_word */
+  uint32_t slot;
+  int32_t pid; /* host pid of the process that has the slot; another one of the grant may have written the word */
+  uint32_t reserved;
+  uint64_t value; /* at most INT64_MAX */
+};
+
 /* The arbiter keeps the last GS_ARBITER_EVENTS events, from which the daemon makes receipts. Each wait ends with LEASE,
  * BESIDE or LEFT. Each lease ends with REVOKE. Each revoke ends with DRAINED, unless the grant was idle or was
  * removed. */
@@ -149,7 +181,10 @@ struct gs_event {
   int32_t grant;   /* handle; late: the grant that did not drain in time */
   /* lease: the previous holder; revoke, drained: the grant for which the lease was revoked; -1: none */
   int32_t other;
-  struct gs_receipt receipt;
+  union {
+    struct gs_receipt receipt;
+    struct gs_lie lie; /* of GS_EVENT_LIE */
+  };
 };
 
 /* Creates the arbiter and starts its thread. -EINVAL: config has an invalid value; -ENOMEM, or the errno of a failed
@@ -161,18 +196,20 @@ void gs_arbiter_defaults(struct gs_arbiter_config *config);
 void gs_arbiter_destroy(gs_arbiter *arbiter);
 
 /* Adds a grant and returns its handle >= 0 in *grant; no other grant gets the same handle while events may still refer
- * to it. The caller keeps limits and usage mapped until gs_arbiter_grant_remove has returned. devices[i] is the node
+ * to it. The caller keeps limits, usage and seats until gs_arbiter_grant_remove has returned. Which slots of usage count
+ * is read from seats alone. devices[i] is the node
  * index of the device with ordinal i in the grant, and share[i] its share. bell is an eventfd that tenants write and
  * nobody reads; the arbiter duplicates it and waits for edges. A lease word that says held, as after a restart of the
  * daemon, is taken over as held. */
-int gs_arbiter_grant_add(gs_arbiter *arbiter, struct gs_limits *limits, struct gs_usage *usage, const uint32_t *devices,
-                         uint32_t ndevices, const struct gs_share *share, int bell, int32_t *grant, struct gs_err *err);
+int gs_arbiter_grant_add(gs_arbiter *arbiter, struct gs_limits *limits, struct gs_usage *usage, struct gs_seats *seats,
+                         const uint32_t *devices, uint32_t ndevices, const struct gs_share *share, int bell,
+                         int32_t *grant, struct gs_err *err);
 /* Sets new shares for a grant, one for each ordinal. -ENOENT: no such grant; -EINVAL: a share is invalid. */
 int gs_arbiter_grant_share(gs_arbiter *arbiter, int32_t grant, const struct gs_share *share, struct gs_err *err);
 /* Revokes the leases of a grant and removes it. -ENOENT: no such grant. */
 int gs_arbiter_grant_remove(gs_arbiter *arbiter, int32_t grant, struct gs_err *err);
 /* To be called after the process in a slot has ended: adds its metered time to the sum of the grant, zeroes its device
- * words and frees its header. -ENOENT: no such grant; -EINVAL: no such slot. */
+ * words and frees the slot and its seat. A slot that nobody has is only zeroed. -ENOENT: no such grant; -EINVAL: no such slot. */
 int gs_arbiter_slot_clear(gs_arbiter *arbiter, int32_t grant, uint32_t slot, struct gs_err *err);
 
 /* Statistics of a grant on one of its devices (node index), up to date. -ENOENT: no such grant, or it does not have the

@@ -65,21 +65,36 @@ int gs_usage_init(struct gs_usage *page, uint64_t size, const char *grant, struc
   return 0;
 }
 
-int gs_slot_claim(struct gs_limits *limits, struct gs_usage *usage, int32_t pid, uint32_t *slot, uint32_t *generation,
-                  struct gs_err *err) {
+static void take_seat(struct gs_seat *seat, uint32_t generation, int32_t pid, uint64_t since_ns) {
+  seat->generation = generation;
+  seat->pid = pid;
+  seat->since_ns = since_ns;
+  gs_store32(&seat->taken, 1);
+}
+
+int gs_slot_claim(struct gs_limits *limits, struct gs_usage *usage, struct gs_seats *seats, int32_t pid, uint32_t *slot,
+                  uint32_t *generation, struct gs_err *err) {
   for (uint32_t i = 0; i < GS_MAX_SLOTS; i++) {
     struct gs_slot *s = &usage->slot[i];
-    if (gs_load32(&s->state) != GS_SLOT_FREE)
+    struct gs_seat *seat = &seats->seat[i];
+    if (gs_load32(&seat->taken))
       continue;
+    *slot = i;
+    /* a daemon that has just started counts on from what the page says */
+    *generation = (seat->generation ? seat->generation : gs_load32(&s->generation)) + 1;
     memset(s->device, 0, sizeof s->device);
     s->pid = pid;
-    s->generation++;
-    *slot = i;
-    *generation = s->generation;
+    s->generation = *generation;
     gs_store32(&s->state, GS_SLOT_LIVE);
+    take_seat(seat, *generation, pid, gs_now_ns());
     if (gs_load32(&limits->slots_high) <= i)
       gs_store32(&limits->slots_high, i + 1);
     return 0;
   }
   return gs_fail(err, -ENOSPC, "all %d process slots of the grant are taken: end some of its processes", GS_MAX_SLOTS);
+}
+
+void gs_seat_keep(struct gs_seats *seats, uint32_t slot, uint32_t generation, int32_t pid, uint64_t since_ns) {
+  if (slot < GS_MAX_SLOTS && !gs_load32(&seats->seat[slot].taken))
+    take_seat(&seats->seat[slot], generation, pid, since_ns);
 }

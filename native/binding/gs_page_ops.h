@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include "page/gs_err.h"
 #include "page/gs_page.h"
+#include "page/gs_seats.h"
 #endif
 
 /* Loads are acquire, stores release. */
@@ -32,7 +33,10 @@ int gs_usage_init(struct gs_usage *page, uint64_t size, const char *grant, struc
 
 /* Assigns the lowest free slot to the process pid. Returns -ENOSPC if all are taken. Only one thread may claim at a
  * time. */
-int gs_slot_claim(struct gs_limits *limits, struct gs_usage *usage, int32_t pid, uint32_t *slot, uint32_t *generation,
-                  struct gs_err *err);
+int gs_slot_claim(struct gs_limits *limits, struct gs_usage *usage, struct gs_seats *seats, int32_t pid, uint32_t *slot,
+                  uint32_t *generation, struct gs_err *err);
+/* Gives a slot again to the process that had it before a restart of the daemon; its words in the page are kept.
+ * since_ns: when the process began. A slot that is taken or does not exist is left alone. */
+void gs_seat_keep(struct gs_seats *seats, uint32_t slot, uint32_t generation, int32_t pid, uint64_t since_ns);
 
 #endif

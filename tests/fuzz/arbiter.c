@@ -4,19 +4,75 @@
 #include "arbiter/core/core.h"
 #include "arbiter/thread/state.h"
 
+#include <time.h>
+
 enum { GRANTS = 3, HONEST = 2, SLOTS = 3, STEPS_MAX = 200 };
+#define CAPACITY (UINT64_C(1) << 30)
+#define BEGIN_NS UINT64_C(1000000000)
+#define SECOND_NS UINT64_C(1000000000)
 
 static struct gs_limits limits[GRANTS];
 static struct gs_usage *usage[GRANTS];
 static struct entry entry[GRANTS];
 static uint32_t lease[GRANTS];
+static struct gs_seats seats[GRANTS];
+static struct gs_claim claims[GRANTS][GS_MAX_SLOTS];
+static uint64_t clock_ns;
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *time);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *time) {
+  (void)clock;
+  *time = (struct timespec){(time_t)(clock_ns / SECOND_NS), (long)(clock_ns % SECOND_NS)};
+  return 0;
+}
 
 static void lie(struct bytes *in, int grant) {
-  struct gs_slot *slot = &usage[grant]->slot[take8(in) % SLOTS];
-  slot->state = take8(in) % 3;
+  uint32_t number = take8(in) % SLOTS;
+  struct gs_slot *slot = &usage[grant]->slot[number];
+  uint8_t how = take8(in);
+  if (how % 8 == 0)
+    take(in, slot, offsetof(struct gs_slot, device));
   take(in, &slot->device[0], sizeof slot->device[0]);
+  if (how % 16 == 1) /* the process has ended, and another one has its slot */
+    arbiter_clear_slot(&entry[grant], number);
+  if (how % 16 <= 2 && !seats[grant].seat[number].taken)
+    seats[grant].seat[number] = (struct gs_seat){1, seats[grant].seat[number].generation + 1, 7, clock_ns};
   if (take8(in) % 4 == 0)
     limits[grant].slots_high = take32(in);
+}
+
+/* What is believed is possible, whatever was written. */
+static void look(gs_core *core, int grant, uint64_t now) {
+  struct entry *e = &entry[grant];
+  struct gs_core_view view;
+  uint64_t before = e->metered[0].busy_ns, lied = 0;
+  limits[grant].device[0].lease = lease[grant];
+  arbiter_read_view(e, 0, now, &view);
+  MUST(view.live <= SLOTS && view.waiting <= view.live && view.running <= view.live);
+  MUST(view.busy_until_ns <= now + QUEUE_CLAIM_MAX_NS);
+  MUST(view.busy_ns >= before && view.busy_ns <= now - BEGIN_NS + GS_CLAIM_SLACK_NS);
+  MUST(e->memory_bytes[0] <= CAPACITY && e->memory_peak_bytes[0] <= CAPACITY);
+  for (int i = 0; i < SLOTS; i++) {
+    MUST(seats[grant].seat[i].taken || claims[grant][i].lies == 0);
+    MUST(claims[grant][i].busy_ns <= now - seats[grant].seat[i].since_ns + GS_CLAIM_SLACK_NS);
+    lied += claims[grant][i].lies != 0;
+  }
+  MUST(lied >= e->marked && (e->marked == 0 || e->memory_bytes[0] >= CAPACITY / 4));
+  MUST(e->ntold <= TOLD_MAX && (grant != HONEST || e->marked == 0));
+  e->ntold = 0;
+  gs_core_observe(core, grant, &view);
+}
+
+/* The honest grant always has work: it runs while it has the lease, and waits otherwise. */
+static void work(uint64_t now, uint64_t dt) {
+  struct gs_slot_device *d = &usage[HONEST]->slot[0].device[0];
+  bool held = lease[HONEST] & GS_LEASE_HELD;
+  d->waiting = !held;
+  d->busy_ns += held ? dt : 0;
+  d->launches += held;
+  d->inflight = held;
+  d->queue_end_ns = held ? now + 1000000 : now;
+  d->drained = lease[HONEST];
 }
 
 static void carry_out(const struct gs_core_decision *decision) {
@@ -39,7 +95,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   struct gs_arbiter_config config;
   struct gs_core_decision decisions[GS_CORE_DECISIONS];
   struct gs_device_stats device;
-  uint64_t now = 1000000000, next = 0;
+  uint64_t now = clock_ns = BEGIN_NS, next = 0;
   gs_core *core;
   gs_arbiter_defaults(&config);
   MUST(gs_core_create(&core, &config, now) == 0);
@@ -47,27 +103,28 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!usage[i])
       usage[i] = calloc(1, sizeof *usage[i]);
     memset(usage[i]->slot, 0, SLOTS * sizeof usage[i]->slot[0]);
-    limits[i] = (struct gs_limits){.slots_high = SLOTS, .ndevices = 1};
-    entry[i] = (struct entry){.limits = &limits[i], .usage = usage[i], .ndevices = 1};
+    limits[i] = (struct gs_limits){.slots_high = SLOTS, .ndevices = 1, .device[0].memory_bytes = CAPACITY / 4};
+    memset(claims[i], 0, SLOTS * sizeof claims[i][0]);
+    memset(seats[i].seat, 0, SLOTS * sizeof seats[i].seat[0]);
+    seats[i].capacity_bytes[0] = CAPACITY;
+    entry[i] =
+        (struct entry){.limits = &limits[i], .usage = usage[i], .seats = &seats[i], .claims = claims[i], .ndevices = 1};
     lease[i] = 0;
     struct gs_share share = {.guarantee_milli = 250u * (uint32_t)(i > 0), .limit_milli = 1000, .weight = (uint32_t)i};
     MUST(gs_core_add(core, i, &share, 0, now) >= 0);
   }
-  /* the honest grant always has work */
   usage[HONEST]->slot[0].state = GS_SLOT_LIVE;
+  seats[HONEST].seat[0] = (struct gs_seat){1, 0, 0, now};
   usage[HONEST]->slot[0].device[0].waiting = 1;
   for (int step = 0; step < STEPS_MAX && in.left > 0; step++) {
     uint8_t what = take8(&in);
     if (what & 1)
       lie(&in, (what >> 1) % 2);
-    now += take32(&in) % 30000000;
-    for (int i = 0; i < GRANTS; i++) {
-      struct gs_core_view view;
-      limits[i].device[0].lease = lease[i];
-      arbiter_read_view(&entry[i], 0, now, &view);
-      MUST(view.live <= GS_MAX_SLOTS && view.busy_until_ns <= now + QUEUE_CLAIM_MAX_NS);
-      gs_core_observe(core, i, &view);
-    }
+    uint64_t dt = take32(&in) % 30000000;
+    now = clock_ns = now + dt;
+    work(now, dt);
+    for (int i = 0; i < GRANTS; i++)
+      look(core, i, now);
     int made = gs_core_step(core, now, decisions, &next);
     MUST(made >= 0 && made <= GS_CORE_DECISIONS);
     for (int i = 0; i < made; i++)
@@ -78,16 +135,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   }
   /* whatever the liars wrote, the honest grant is served in the end */
   for (int step = 0; step < 4000 && !(lease[HONEST] & GS_LEASE_HELD); step++) {
-    for (int i = 0; i < GRANTS; i++) {
-      struct gs_core_view view;
-      limits[i].device[0].lease = lease[i];
-      arbiter_read_view(&entry[i], 0, now, &view);
-      gs_core_observe(core, i, &view);
-    }
+    for (int i = 0; i < GRANTS; i++)
+      look(core, i, now);
     int made = gs_core_step(core, now, decisions, &next);
     for (int i = 0; i < made; i++)
       carry_out(&decisions[i]);
-    now = next == UINT64_MAX || next <= now ? now + 1000000 : next;
+    uint64_t before = now;
+    now = clock_ns = next == UINT64_MAX || next <= now ? now + 1000000 : next;
+    work(now, now - before);
   }
   MUST(lease[HONEST] & GS_LEASE_HELD);
   gs_core_destroy(core);

@@ -10,6 +10,8 @@ enum { GRANTS = 3, DEVICES = 2, SLOTS = 3, STEPS_MAX = 150, HONEST = 2, AHEAD_MA
 static struct gs_limits limits[GRANTS];
 static struct gs_usage *usage[GRANTS];
 static struct entry entry[GRANTS];
+static struct gs_seats seats[GRANTS];
+static struct gs_claim claims[GRANTS][2 * GS_MAX_SLOTS];
 static gs_core *core[GS_ARBITER_MAX_DEVICES];
 static gs_gangs *gangs;
 
@@ -17,7 +19,7 @@ static bool is_gang(int grant) { return grant != 1; }
 
 static void lie(struct bytes *in, int grant) {
   struct gs_slot *slot = &usage[grant]->slot[take8(in) % SLOTS];
-  slot->state = take8(in) % 3;
+  seats[grant].seat[slot - usage[grant]->slot].taken = (slot->state = take8(in) % 3) == GS_SLOT_LIVE;
   slot->generation = take8(in) % 3;
   take(in, &slot->device[take8(in) % DEVICES], sizeof slot->device[0]);
   if (take8(in) % 4 == 0)
@@ -124,10 +126,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!usage[g])
       usage[g] = calloc(1, sizeof *usage[g]);
     memset(usage[g]->slot, 0, SLOTS * sizeof usage[g]->slot[0]);
+    memset(&seats[g], 0, sizeof seats[g]);
+    memset(claims[g], 0, sizeof claims[g]);
     memset(&cuts[g], 0, sizeof cuts[g]);
     limits[g] = (struct gs_limits){.slots_high = SLOTS, .ndevices = DEVICES};
-    entry[g] =
-        (struct entry){.limits = &limits[g], .usage = usage[g], .ndevices = is_gang(g) ? DEVICES : 1, .device = {0, 1}};
+    entry[g] = (struct entry){.limits = &limits[g],
+                              .usage = usage[g],
+                              .seats = &seats[g],
+                              .claims = claims[g],
+                              .ndevices = is_gang(g) ? DEVICES : 1,
+                              .device = {0, 1}};
     entry[g].cuts = is_gang(g) ? &cuts[g] : NULL;
     if (is_gang(g))
       gs_gangs_add(gangs, core, g, devices, DEVICES, share, 0, now);
@@ -136,6 +144,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   }
   /* the honest gang always has work on its devices, from one of its ranks */
   usage[HONEST]->slot[0].state = GS_SLOT_LIVE;
+  seats[HONEST].seat[0].taken = 1;
   usage[HONEST]->slot[0].device[0].waiting = 1;
   usage[HONEST]->slot[0].device[0].collectives = 5;
   for (int step = 0; step < STEPS_MAX && in.left > 0; step++) {

@@ -35,7 +35,7 @@ gpushare_fuzz_target(engine SOURCES ${_engine})
 gpushare_fuzz_target(pages SOURCES ${_ml} INCLUDE ${_generated}
   LINK -Wl,--wrap=clock_gettime -Wl,--wrap=gs_private_map -Wl,--wrap=gs_ml_view)
 add_dependencies(fuzz-pages interposer_generated)
-gpushare_fuzz_target(arbiter SOURCES ${_arbiter})
+gpushare_fuzz_target(arbiter SOURCES ${_arbiter} LINK -Wl,--wrap=clock_gettime)
 gpushare_fuzz_target(gangs SOURCES ${_arbiter})
 gpushare_fuzz_target(join LIBRARIES fuzzed-interposer)
 gpushare_fuzz_target(names LIBRARIES fuzzed-interposer)

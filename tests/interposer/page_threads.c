@@ -26,6 +26,7 @@ struct tenant {
 
 static struct gs_limits *limits;
 static struct gs_usage *usage;
+static struct gs_seats seats;
 static struct tenant tenants[MOST];
 static gs_arbiter *arbiter;
 static int32_t grant;
@@ -93,6 +94,7 @@ static void start(uint32_t slot) {
   tenants[slot].slot = slot;
   __atomic_store_n(&tenants[slot].stop, false, __ATOMIC_RELEASE);
   __atomic_store_n(&usage->slot[slot].state, GS_SLOT_LIVE, __ATOMIC_RELEASE);
+  __atomic_store_n(&seats.seat[slot].taken, 1, __ATOMIC_RELEASE);
   pthread_create(&tenants[slot].thread, NULL, compete, &tenants[slot]);
 }
 
@@ -138,7 +140,7 @@ int main(int argc, char **argv) {
   config.lease_ns = 2000000;
   config.realtime = 0;
   must(gs_arbiter_create(&arbiter, &config, &err) == 0, err.msg);
-  must(gs_arbiter_grant_add(arbiter, limits, usage, devices, 1, &share, bell, &grant, &err) == 0, err.msg);
+  must(gs_arbiter_grant_add(arbiter, limits, usage, &seats, devices, 1, &share, bell, &grant, &err) == 0, err.msg);
   for (uint32_t i = 0; i < processes; i++)
     start(i);
   pthread_create(&daemon, NULL, govern, &processes);

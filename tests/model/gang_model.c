@@ -13,6 +13,8 @@ struct gs_limits limits[GANGS];
 struct entry entry[GANGS];
 struct cuts cuts[GANGS];
 static struct gs_usage usage[GANGS];
+static struct gs_seats seats[GANGS];
+static struct gs_claim claims[GANGS][DEVICES * GS_MAX_SLOTS];
 
 /* ---- save and restore ---- */
 
@@ -175,10 +177,16 @@ void model_start(void) {
     abort();
   for (int g = 0; g < GANGS; g++) {
     limits[g] = (struct gs_limits){.slots_high = DEVICES, .ndevices = DEVICES};
-    entry[g] = (struct entry){
-        .present = true, .limits = &limits[g], .usage = &usage[g], .ndevices = DEVICES, .cuts = &cuts[g]};
+    entry[g] = (struct entry){.present = true,
+                              .limits = &limits[g],
+                              .usage = &usage[g],
+                              .seats = &seats[g],
+                              .claims = claims[g],
+                              .ndevices = DEVICES,
+                              .cuts = &cuts[g]};
     for (int d = 0; d < DEVICES; d++) {
       usage[g].slot[d].state = GS_SLOT_LIVE;
+      seats[g].seat[d].taken = 1;
       usage[g].slot[d].device[d].collectives = 1; /* as after one collective that all ranks completed */
       cuts[g].base[d][d] = 1;
       entry[g].device[d] = (uint32_t)d;

@@ -19,6 +19,7 @@ enum { TENANTS = 8, PLAIN_FIRST = 2, PLAIN_LAST = TENANTS - 2, DEVICES = 2, FULL
 struct tenant {
   struct gs_limits *limits;
   struct gs_usage *usage;
+  struct gs_seats seats;
   int bell;
   int32_t grant;
   uint64_t served[DEVICES];
@@ -83,6 +84,11 @@ static void *run_tenant(void *argument) {
   return NULL;
 }
 
+static void take(struct tenant *t) {
+  __atomic_store_n(&t->usage->slot[0].state, GS_SLOT_LIVE, __ATOMIC_RELEASE);
+  __atomic_store_n(&t->seats.seat[0].taken, 1, __ATOMIC_RELEASE);
+}
+
 static void add(struct tenant *t) {
   uint32_t devices[DEVICES] = {0, 1};
   struct gs_share share[DEVICES];
@@ -96,8 +102,8 @@ static void add(struct tenant *t) {
                  : t == &tenants[1]                         ? GS_SHARE_BESIDE
                                                             : 0,
     };
-  must(gs_arbiter_grant_add(arbiter, t->limits, t->usage, devices, DEVICES, share, t->bell, &t->grant, &err), &err,
-       "add");
+  must(gs_arbiter_grant_add(arbiter, t->limits, t->usage, &t->seats, devices, DEVICES, share, t->bell, &t->grant, &err),
+       &err, "add");
 }
 
 static void *change(void *unused) {
@@ -110,7 +116,7 @@ static void *change(void *unused) {
     must(gs_arbiter_grant_share(arbiter, t->grant, share, &err), &err, "share");
     if (rand_r(&seed) % 4 == 0)
       must(gs_arbiter_slot_clear(arbiter, t->grant, 0, &err), &err, "clear");
-    __atomic_store_n(&t->usage->slot[0].state, GS_SLOT_LIVE, __ATOMIC_RELEASE);
+    take(t);
     if (rand_r(&seed) % 4 == 0) {
       must(gs_arbiter_grant_remove(arbiter, t->grant, &err), &err, "remove");
       add(t);
@@ -152,7 +158,7 @@ int main(int argc, char **argv) {
     t->usage = calloc(1, sizeof *t->usage);
     t->bell = eventfd(0, EFD_NONBLOCK);
     t->limits->slots_high = 1;
-    t->usage->slot[0].state = GS_SLOT_LIVE;
+    take(t);
     add(t);
     pthread_create(&t->thread, NULL, run_tenant, t);
   }

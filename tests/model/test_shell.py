@@ -221,7 +221,8 @@ def test_a_truncated_usage_page_ends_nothing_but_its_grant(machine):
     sound.start()
     until(lambda: broken.stats().leases)
     os.truncate(broken.usage.path, 0)
-    until(lambda: broken.stats().processes == 0 and broken.usage.torn)
+    until(lambda: broken.stats().marked and broken.usage.torn)
+    assert not broken.stats().runnable
     with pytest.raises(FailedError, match="not a usage page"):
         broken.usage.check()
     assert not sound.usage.torn

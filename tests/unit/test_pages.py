@@ -126,11 +126,17 @@ def test_what_is_not_a_file_is_refused(tmp_path):
         LimitsPage.open(tmp_path / "fifo")
 
 
+def clear(usage, index):
+    """As gs_arbiter_slot_clear does."""
+    usage.pointer.slot[index].state = lib.GS_SLOT_FREE
+    usage.seats.seat[index].taken = 0
+
+
 def test_slots_are_given_lowest_first_with_a_new_generation_each_time(pages):
     limits, usage = pages
     assert [usage.claim(limits, pid) for pid in (10, 11)] == [Slot(0, 1, 10), Slot(1, 1, 11)]
     assert limits.slots_high == 2
-    usage.pointer.slot[0].state = lib.GS_SLOT_FREE
+    clear(usage, 0)
     assert usage.claim(limits, 12) == Slot(0, 2, 12)
     assert limits.slots_high == 2
     assert list(usage.live_slots(limits)) == [Slot(0, 2, 12), Slot(1, 1, 11)]
@@ -156,8 +162,43 @@ def test_memory_is_summed_over_live_slots_only(pages):
     for pid, size in ((10, 100), (11, 20), (12, 3)):
         slot = usage.claim(limits, pid)
         usage.pointer.slot[slot.index].device[0].memory_bytes = size
-    usage.pointer.slot[1].state = lib.GS_SLOT_FREE
+    clear(usage, 1)
     assert memory_bytes(usage, limits, 0) == 103
+
+
+def test_what_a_tenant_writes_frees_no_slot_and_takes_none(pages):
+    limits, usage = pages
+    usage.claim(limits, 10)
+    first, second = usage.pointer.slot[0], usage.pointer.slot[1]
+    first.state, first.generation, first.pid = lib.GS_SLOT_FREE, 77, 88
+    second.state = lib.GS_SLOT_LIVE
+    assert usage.claim(limits, 11) == Slot(1, 1, 11)
+    assert list(usage.taken()) == [Slot(0, 1, 10), Slot(1, 1, 11)] == list(usage.live_slots(limits))
+
+
+def test_a_slot_is_kept_for_whoever_had_it_before(tmp_path, pages):
+    limits, usage = pages
+    usage.claim(limits, 10)
+    usage.pointer.slot[0].device[0].memory_bytes = 99
+    with UsagePage.open(tmp_path / "usage") as again:
+        again.keep(Slot(0, 1, 10), 5)
+        again.keep(Slot(0, 3, 12), 5)
+        again.keep(Slot(MAX_SLOTS, 3, 12), 5)
+        assert list(again.taken()) == [Slot(0, 1, 10)]
+        assert again.usage(0, 0).memory_bytes == 99
+        assert again.claim(limits, 11) == Slot(1, 1, 11)
+
+
+@pytest.mark.parametrize("value", [2**63 - 1, 2**63, 2**64 - 1])
+def test_no_number_of_a_page_is_larger_than_the_ledger_can_keep(pages, value):
+    limits, usage = pages
+    slot = usage.claim(limits, 10)
+    words = usage.pointer.slot[slot.index].device[0]
+    names = ("memory_bytes", "memory_pending", "busy_ns", "queue_end_ns", "launches", "wait_ns")
+    for name in names:
+        setattr(words, name, value)
+    seen = usage.usage(slot.index, 0)
+    assert {getattr(seen, name) for name in names} == {2**63 - 1}
 
 
 def test_a_page_truncated_under_our_hands_reads_as_zeros_and_says_so(tmp_path, pages):

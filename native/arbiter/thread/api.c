@@ -45,6 +45,7 @@ static void release(gs_arbiter *a) {
     if (a->grant[i].present) {
       close(a->grant[i].bell);
       free(a->grant[i].cuts);
+      free(a->grant[i].claims);
     }
   for (int i = 0; i < GS_ARBITER_MAX_DEVICES; i++)
     gs_core_destroy(a->core[i]);
@@ -172,8 +173,9 @@ static void take_over_gang(gs_arbiter *a, int32_t grant, const struct gs_share *
     arbiter_set_lease(a, e, o, false);
 }
 
-static int add_locked(gs_arbiter *a, struct gs_limits *limits, struct gs_usage *usage, const uint32_t *devices,
-                      uint32_t ndevices, const struct gs_share *share, int bell, int32_t *grant, struct gs_err *err) {
+static int add_locked(gs_arbiter *a, struct gs_limits *limits, struct gs_usage *usage, struct gs_seats *seats,
+                      const uint32_t *devices, uint32_t ndevices, const struct gs_share *share, int bell,
+                      int32_t *grant, struct gs_err *err) {
   uint64_t now = now_ns();
   int rc = make_cores(a, devices, ndevices, now, err);
   if (rc < 0)
@@ -182,17 +184,20 @@ static int add_locked(gs_arbiter *a, struct gs_limits *limits, struct gs_usage *
   if (g < 0)
     return g;
   struct entry *e = &a->grant[g];
-  *e = (struct entry){.generation = e->generation + 1, .limits = limits, .usage = usage, .ndevices = ndevices};
+  *e = (struct entry){
+      .generation = e->generation + 1, .limits = limits, .usage = usage, .seats = seats, .ndevices = ndevices};
   memset(e->ordinal, NO_ORDINAL, sizeof e->ordinal);
   e->bell = fcntl(bell, F_DUPFD_CLOEXEC, 0);
   if (e->bell < 0)
     return gs_fail(err, -errno, "cannot take the bell: %s", strerror(errno));
-  if (is_gang(share) && !(e->cuts = calloc(1, sizeof *e->cuts)))
-    rc = gs_fail(err, -ENOMEM, "no memory for a gang");
+  e->claims = calloc((size_t)ndevices * GS_MAX_SLOTS, sizeof *e->claims);
+  if (!e->claims || (is_gang(share) && !(e->cuts = calloc(1, sizeof *e->cuts))))
+    rc = gs_fail(err, -ENOMEM, "no memory for a grant");
   else if (watch(a, e->bell, (uint64_t)e->generation << 32 | (uint32_t)g) < 0)
     rc = gs_fail(err, -errno, "cannot listen to the bell: %s", strerror(errno));
   if (rc < 0) {
     free(e->cuts);
+    free(e->claims);
     close(e->bell);
     return rc;
   }
@@ -214,16 +219,16 @@ static int add_locked(gs_arbiter *a, struct gs_limits *limits, struct gs_usage *
   return 0;
 }
 
-int gs_arbiter_grant_add(gs_arbiter *a, struct gs_limits *limits, struct gs_usage *usage, const uint32_t *devices,
-                         uint32_t ndevices, const struct gs_share *share, int bell, int32_t *grant,
-                         struct gs_err *err) {
+int gs_arbiter_grant_add(gs_arbiter *a, struct gs_limits *limits, struct gs_usage *usage, struct gs_seats *seats,
+                         const uint32_t *devices, uint32_t ndevices, const struct gs_share *share, int bell,
+                         int32_t *grant, struct gs_err *err) {
   if (ndevices == 0 || ndevices > GS_MAX_DEVICES)
     return gs_fail(err, -EINVAL, "a grant has 1 to %d devices, not %u", GS_MAX_DEVICES, ndevices);
   int rc = check_share(share, ndevices, err);
   if (rc < 0)
     return rc;
   pthread_mutex_lock(&a->lock);
-  rc = add_locked(a, limits, usage, devices, ndevices, share, bell, grant, err);
+  rc = add_locked(a, limits, usage, seats, devices, ndevices, share, bell, grant, err);
   arbiter_release_and_wake(a);
   return rc;
 }
@@ -272,6 +277,8 @@ int gs_arbiter_grant_remove(gs_arbiter *a, int32_t grant, struct gs_err *err) {
     a->ngangs -= e->cuts != NULL;
     free(e->cuts);
     e->cuts = NULL;
+    free(e->claims);
+    e->claims = NULL;
     e->present = false;
     epoll_ctl(a->epoll, EPOLL_CTL_DEL, e->bell, NULL);
     close(e->bell);
@@ -288,28 +295,10 @@ int gs_arbiter_slot_clear(gs_arbiter *a, int32_t grant, uint32_t slot, struct gs
   struct entry *e = entry_of(a, grant, err);
   int rc = e ? 0 : -ENOENT;
   if (rc == 0) {
-    struct gs_slot *s = &e->usage->slot[slot];
-    for (uint32_t o = 0; o < GS_MAX_DEVICES; o++) {
-      struct gs_slot_device *d = &s->device[o];
-      e->dead_busy_ns[o] += load64(&d->busy_ns);
-      /* Word by word: other processes of the grant sum these values meanwhile, and have to see each word whole. */
-      __atomic_store_n(&d->memory_pending, 0, __ATOMIC_SEQ_CST);
-      __atomic_store_n(&d->memory_growing, 0, __ATOMIC_SEQ_CST);
-      __atomic_store_n(&d->memory_bytes, 0, __ATOMIC_SEQ_CST);
-      __atomic_store_n(&d->busy_ns, 0, __ATOMIC_RELAXED);
-      __atomic_store_n(&d->queue_end_ns, 0, __ATOMIC_RELAXED);
-      __atomic_store_n(&d->launches, 0, __ATOMIC_RELAXED);
-      __atomic_store_n(&d->wait_ns, 0, __ATOMIC_RELAXED);
-      __atomic_store_n(&d->waiting, 0, __ATOMIC_RELAXED);
-      __atomic_store_n(&d->inflight, 0, __ATOMIC_RELAXED);
-      __atomic_store_n(&d->drained, 0, __ATOMIC_RELAXED);
-      __atomic_store_n(&d->flags, 0, __ATOMIC_RELAXED);
-      __atomic_store_n(&d->collectives, 0, __ATOMIC_RELAXED);
-      __atomic_store_n(&d->cut, 0, __ATOMIC_RELAXED);
-    }
-    s->pid = 0;
-    __atomic_store_n(&s->state, GS_SLOT_FREE, __ATOMIC_RELEASE);
     uint64_t now = now_ns();
+    arbiter_observe(a, place_of(grant), now); /* what the process did last */
+    arbiter_clear_slot(e, slot);
+    e->observed_in = 0;
     arbiter_changed(a, place_of(grant), now);
     arbiter_run(a, now);
   }
@@ -326,15 +315,17 @@ int gs_arbiter_grant_stats(gs_arbiter *a, int32_t grant, uint32_t device, struct
     rc = gs_fail(err, -ENOENT, "grant %d is not on device %u", grant, device);
   if (rc == 0) {
     uint64_t now = now_ns();
-    uint32_t ordinal = e->ordinal[device], high = arbiter_slots_of(e);
+    uint32_t ordinal = e->ordinal[device];
     struct gs_core_stats core;
     arbiter_changed(a, place_of(grant), now);
     arbiter_run(a, now); /* brings the books to now */
     gs_core_grant_stats(a->core[device], place_of(grant), &core);
+    struct gs_core_view view;
+    arbiter_read_view(e, ordinal, now, &view);
     *out = (struct gs_grant_stats){
         .leased_ns = core.leased_ns,
         .borrowed_ns = core.borrowed_ns,
-        .busy_ns = e->dead_busy_ns[ordinal],
+        .busy_ns = e->metered[ordinal].busy_ns,
         .wait_ns = core.wait_ns,
         .leases = core.leases,
         .revokes = core.revokes,
@@ -348,16 +339,12 @@ int gs_arbiter_grant_stats(gs_arbiter *a, int32_t grant, uint32_t device, struct
         .waiting = core.waiting,
         .held = core.held,
         .processes = e->live,
+        .marked = e->marked,
     };
     /* A holder keeps its lease while nobody else wants the device, but is runnable only while it has work. */
-    struct gs_core_view view;
-    arbiter_read_view(e, ordinal, now, &view);
     out->runnable = core.waiting ||
                     (core.held && (view.waiting || view.running || view.busy_until_ns + a->config.early_idle_ns > now));
     memcpy(out->wake_to_lease, core.wake_to_lease, sizeof out->wake_to_lease);
-    for (uint32_t i = 0; i < high; i++)
-      if (load32(&e->usage->slot[i].state) == GS_SLOT_LIVE)
-        out->busy_ns += load64(&e->usage->slot[i].device[ordinal].busy_ns);
   }
   arbiter_release_and_wake(a);
   return rc;

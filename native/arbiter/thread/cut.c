@@ -19,23 +19,30 @@ struct rank {
   uint64_t counted;
 };
 
+/* Sums of two counts do not overflow; a count this high is found to be a lie elsewhere. */
+static uint64_t collectives(const struct gs_slot_device *words) {
+  uint64_t count = load64(&words->collectives);
+  return count < INT64_MAX ? count : INT64_MAX;
+}
+
 static bool is_rank(struct entry *e, uint32_t slot, uint32_t ordinal, struct rank *rank) {
   struct gs_slot_device *words = &e->usage->slot[slot].device[ordinal];
-  if (load32(&e->usage->slot[slot].state) != GS_SLOT_LIVE)
+  if (!arbiter_seat(e, slot))
     return false;
-  *rank = (struct rank){words, &e->cuts->base[slot][ordinal], load64(&words->collectives)};
+  *rank = (struct rank){words, &e->cuts->base[slot][ordinal], collectives(words)};
   return rank->counted > 0;
 }
 
 /* New processes are counted from their value when first seen. */
 static void note_slots(struct entry *e, uint32_t slots) {
   for (uint32_t s = 0; s < slots; s++) {
-    uint32_t generation = load32(&e->usage->slot[s].generation);
+    const struct gs_seat *seat = arbiter_seat(e, s);
+    uint32_t generation = seat ? seat->generation : 0;
     if (generation == e->cuts->generation[s])
       continue;
     e->cuts->generation[s] = generation;
     for (uint32_t o = 0; o < e->ndevices; o++)
-      e->cuts->base[s][o] = load64(&e->usage->slot[s].device[o].collectives);
+      e->cuts->base[s][o] = collectives(&e->usage->slot[s].device[o]);
   }
 }
 

@@ -14,36 +14,102 @@ uint32_t arbiter_slots_of(const struct entry *e) {
   return high < GS_MAX_SLOTS ? high : GS_MAX_SLOTS;
 }
 
-void arbiter_read_view(struct entry *e, uint32_t ordinal, uint64_t now, struct gs_core_view *view) {
-  uint32_t lease = load32(&e->limits->device[ordinal].lease), high = arbiter_slots_of(e);
-  uint64_t memory = 0;
-  *view = (struct gs_core_view){.drained = 1, .busy_ns = e->dead_busy_ns[ordinal]};
-  for (uint32_t i = 0; i < high; i++) {
-    const struct gs_slot *slot = &e->usage->slot[i];
-    if (load32(&slot->state) != GS_SLOT_LIVE)
+static void load_words(const struct gs_slot *slot, uint32_t ordinal, struct gs_claim_words *words) {
+  const struct gs_slot_device *d = &slot->device[ordinal];
+  *words = (struct gs_claim_words){
+      .state = load32(&slot->state),
+      .generation = load32(&slot->generation),
+      .pid = __atomic_load_n(&slot->pid, __ATOMIC_ACQUIRE),
+      .waiting = load32(&d->waiting),
+      .inflight = load32(&d->inflight),
+      .memory_bytes = load64(&d->memory_bytes),
+      .busy_ns = load64(&d->busy_ns),
+      .queue_end_ns = load64(&d->queue_end_ns),
+      .launches = load64(&d->launches),
+      .collectives = load64(&d->collectives),
+  };
+}
+
+static void note_lies(struct entry *e, uint32_t lies, struct told *told, const struct gs_claim_words *said) {
+  for (uint32_t word = 0; word < GS_WORDS; word++) {
+    if (!(lies & UINT32_C(1) << word) || e->ntold == TOLD_MAX)
       continue;
-    const struct gs_slot_device *d = &slot->device[ordinal];
-    uint64_t queue_end = load64(&d->queue_end_ns);
+    told->lie.word = word;
+    told->lie.value = gs_claim_value(said, word);
+    e->told[e->ntold++] = *told;
+  }
+}
+
+/* Returns whether the slot is marked. */
+static bool believed_words(struct entry *e, const struct gs_seat *seat, uint32_t slot, uint32_t ordinal, uint64_t now,
+                           struct gs_claim_words *words) {
+  struct gs_claim *claim = &e->claims[ordinal * GS_MAX_SLOTS + slot];
+  struct gs_claim_words said;
+  load_words(&e->usage->slot[slot], ordinal, &said);
+  struct gs_claim_bounds bounds = {seat->generation, seat->pid, now, seat->since_ns, e->seats->capacity_bytes[ordinal]};
+  if (!gs_claim_by(&bounds, &said)) /* the words may have been written later in this section */
+    bounds.now_ns = now_ns();
+  struct told told = {.ordinal = ordinal, .lie = {.slot = slot, .pid = seat->pid}};
+  *words = said;
+  uint32_t lies = gs_claim_believe(claim, &bounds, words);
+  if (lies)
+    note_lies(e, lies, &told, &said);
+  return claim->lies != 0;
+}
+
+void arbiter_read_view(struct entry *e, uint32_t ordinal, uint64_t now, struct gs_core_view *view) {
+  uint32_t lease = load32(&e->limits->device[ordinal].lease), high = arbiter_slots_of(e), marked = 0;
+  uint64_t memory = 0, busy = e->dead_busy_ns[ordinal];
+  *view = (struct gs_core_view){.drained = 1};
+  for (uint32_t i = 0; i < high; i++) {
+    const struct gs_seat *seat = arbiter_seat(e, i);
+    struct gs_claim_words words;
+    if (!seat)
+      continue;
+    marked += believed_words(e, seat, i, ordinal, now, &words);
+    uint64_t queue_end = words.queue_end_ns;
     if (queue_end > now + QUEUE_CLAIM_MAX_NS)
       queue_end = now + QUEUE_CLAIM_MAX_NS;
     view->live++;
-    view->waiting += load32(&d->waiting) != 0;
-    view->launches += load64(&d->launches);
-    view->busy_ns += load64(&d->busy_ns);
+    view->waiting += words.waiting != 0;
+    view->launches += words.launches;
+    busy = gs_claim_sum(busy, words.busy_ns);
     if (queue_end > view->busy_until_ns)
       view->busy_until_ns = queue_end;
-    bool empty = load32(&d->inflight) == 0 && queue_end <= now;
+    bool empty = words.inflight == 0 && queue_end <= now;
     /* while ranks are uneven, one may have submitted work after it reported that it has drained */
-    bool said = load32(&d->drained) == lease && !(e->cuts && e->cuts->uneven);
+    bool said = load32(&e->usage->slot[i].device[ordinal].drained) == lease && !(e->cuts && e->cuts->uneven);
     if (!said && !empty)
       view->drained = 0;
     view->running += !empty;
-    memory += load64(&d->memory_bytes);
+    memory = gs_claim_sum(memory, words.memory_bytes);
   }
+  gs_metered_add(&e->metered[ordinal], busy, marked, (lease & GS_LEASE_HELD) || view->running, now);
+  view->busy_ns = e->metered[ordinal].busy_ns;
   e->live = view->live;
-  e->memory_bytes[ordinal] = memory;
-  if (memory > e->memory_peak_bytes[ordinal])
-    e->memory_peak_bytes[ordinal] = memory;
+  e->marked = marked;
+  e->memory_bytes[ordinal] = gs_claim_memory(memory, marked, load64(&e->limits->device[ordinal].memory_bytes),
+                                             e->seats->capacity_bytes[ordinal]);
+  if (e->memory_bytes[ordinal] > e->memory_peak_bytes[ordinal])
+    e->memory_peak_bytes[ordinal] = e->memory_bytes[ordinal];
+}
+
+static void record_lies(gs_arbiter *a, int32_t grant, uint64_t now) {
+  struct entry *e = &a->grant[grant];
+  if (e->ntold && now - e->lies_from_ns >= 1000000000u) {
+    e->lies_from_ns = now;
+    e->lies = 0;
+  }
+  for (uint32_t i = 0; i < e->ntold && e->lies < GS_LIES_PER_SECOND; i++, e->lies++)
+    a->event[a->nevents++ % GS_ARBITER_EVENTS] = (struct gs_event){
+        .t_ns = now,
+        .kind = GS_EVENT_LIE,
+        .device = e->device[e->told[i].ordinal],
+        .grant = handle_of(a, grant),
+        .other = -1,
+        .lie = e->told[i].lie,
+    };
+  e->ntold = 0;
 }
 
 void arbiter_observe(gs_arbiter *a, int32_t grant, uint64_t now) {
@@ -57,6 +123,7 @@ void arbiter_observe(gs_arbiter *a, int32_t grant, uint64_t now) {
     arbiter_read_view(e, o, now, &view[o]);
     wanted += view[o].waiting;
   }
+  record_lies(a, grant, now);
   for (uint32_t o = 0; o < e->ndevices; o++) {
     view[o].wanted = wanted;
     view[o].spins = e->cuts && e->cuts->uneven;
@@ -65,6 +132,35 @@ void arbiter_observe(gs_arbiter *a, int32_t grant, uint64_t now) {
 }
 
 /* ---- what the arbiter writes ---- */
+
+void arbiter_clear_slot(struct entry *e, uint32_t slot) {
+  struct gs_slot *s = &e->usage->slot[slot];
+  for (uint32_t o = 0; o < GS_MAX_DEVICES; o++) {
+    struct gs_slot_device *d = &s->device[o];
+    /* Word by word: other processes of the grant sum these values meanwhile, and have to see each word whole. */
+    __atomic_store_n(&d->memory_pending, 0, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&d->memory_growing, 0, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&d->memory_bytes, 0, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&d->busy_ns, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&d->queue_end_ns, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&d->launches, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&d->wait_ns, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&d->waiting, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&d->inflight, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&d->drained, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&d->flags, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&d->collectives, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&d->cut, 0, __ATOMIC_RELAXED);
+  }
+  for (uint32_t o = 0; o < e->ndevices; o++) {
+    struct gs_claim *claim = &e->claims[o * GS_MAX_SLOTS + slot];
+    e->dead_busy_ns[o] = gs_claim_sum(e->dead_busy_ns[o], claim->busy_ns);
+    *claim = (struct gs_claim){0};
+  }
+  s->pid = 0;
+  __atomic_store_n(&s->state, GS_SLOT_FREE, __ATOMIC_RELEASE);
+  __atomic_store_n(&e->seats->seat[slot].taken, 0, __ATOMIC_RELEASE);
+}
 
 static void wake_later(gs_arbiter *a, uint32_t *word) {
   if (a->nwakes < WAKES_MAX)

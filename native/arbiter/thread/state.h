@@ -10,6 +10,7 @@
 #include "arbiter/core/core.h"
 #include "arbiter/core/gangs.h"
 #include "arbiter/gs_arbiter.h"
+#include "arbiter/thread/claims.h"
 
 #define NEVER UINT64_MAX
 #define TICK_NS UINT64_C(50000000)
@@ -37,18 +38,31 @@ struct cuts {
   uint64_t base[GS_MAX_SLOTS][GS_MAX_DEVICES];
 };
 
+/* A lie that is not in the record yet. */
+struct told {
+  uint32_t ordinal;
+  struct gs_lie lie;
+};
+enum { TOLD_MAX = 8 }; /* lies found in one look at the pages of a grant; further ones mark without an event */
+
 struct entry {
   bool present, muted;
   uint32_t generation;  /* of this place in the table: distinguishes late epoll events from current ones */
   uint64_t observed_in; /* section in which the cores saw the grant's pages; 0: they have to see them again */
   struct gs_limits *limits;
   struct gs_usage *usage;
-  int bell; /* a duplicate that the arbiter owns */
-  uint32_t bells, live, ndevices;
+  struct gs_seats *seats;  /* which slots of usage count; the page's own words do not */
+  struct gs_claim *claims; /* [ordinal * GS_MAX_SLOTS + slot] */
+  int bell;                /* a duplicate that the arbiter owns */
+  uint32_t bells, live, marked, ndevices;
+  struct told told[TOLD_MAX];
+  uint32_t ntold, lies; /* lies: recorded in the second that began at lies_from_ns */
+  uint64_t lies_from_ns;
   struct cuts *cuts;                       /* a gang's, else NULL */
   uint32_t device[GS_MAX_DEVICES];         /* by ordinal */
   uint8_t ordinal[GS_ARBITER_MAX_DEVICES]; /* by node index */
   uint64_t dead_busy_ns[GS_MAX_DEVICES];   /* device time metered by processes that have ended */
+  struct gs_metered metered[GS_MAX_DEVICES];
   uint64_t memory_bytes[GS_MAX_DEVICES], memory_peak_bytes[GS_MAX_DEVICES];
 };
 
@@ -91,13 +105,22 @@ static inline uint32_t load32(const uint32_t *word) { return __atomic_load_n(wor
 
 static inline uint64_t load64(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 
+/* The process that has a slot; NULL: nobody. */
+static inline const struct gs_seat *arbiter_seat(const struct entry *e, uint32_t slot) {
+  const struct gs_seat *seat = &e->seats->seat[slot];
+  return load32(&seat->taken) ? seat : NULL;
+}
+
 /* Everything below is called with the mutex held. */
 
 /* pages.c */
 /* Number of slots that may be in use. */
 uint32_t arbiter_slots_of(const struct entry *e);
-/* Sums what the grant's processes wrote about a device, and updates the grant's memory figures. */
+/* Sums what is believed of what the grant's processes wrote about a device, and updates the grant's memory and metered
+ * time. */
 void arbiter_read_view(struct entry *e, uint32_t ordinal, uint64_t now, struct gs_core_view *view);
+/* Empties a slot, and keeps what its process metered. */
+void arbiter_clear_slot(struct entry *e, uint32_t slot);
 /* Passes what a grant's processes wrote to its cores: once per section, and again after its leases have changed. */
 void arbiter_observe(gs_arbiter *a, int32_t grant, uint64_t now);
 /* Ends a critical section: releases the mutex, then wakes the waiters on changed words. */

@@ -13,8 +13,10 @@ static void insert_piece(struct gs_meter *meter, uint32_t at, uint64_t from, uin
     return;
   }
   if (meter->pieces == GS_METER_PIECES) {
-    if (at == 0)
+    if (at == 0) {
+      meter->forgotten = to; /* or it would be counted again */
       return;
+    }
     meter->forgotten = meter->piece[0].to;
     memmove(&meter->piece[0], &meter->piece[1], (GS_METER_PIECES - 1) * sizeof meter->piece[0]);
     meter->pieces--;

@@ -343,6 +343,12 @@ static void check_timeline(void) {
   CHECK(gs_timeline_add(&meter, 600, 700, 50, 0.5) == 50);
   CHECK(gs_timeline_add(&meter, 600, 700, 50, 0.5) == 0); /* of half the device, two streams together get half */
   CHECK(gs_timeline_add(&meter, 600, 700, 50, 1) == 50);
+  /* Nothing is counted twice, also where there is no place to remember it. */
+  restart();
+  for (uint64_t i = 0; i < GS_METER_PIECES; i++)
+    CHECK(gs_timeline_add(&meter, 1000 + 20 * i, 1010 + 20 * i, 10, 1) == 10);
+  CHECK(gs_timeline_add(&meter, 100, 200, 100, 1) == 100);
+  CHECK(gs_timeline_add(&meter, 100, 200, 100, 1) == 0);
   /* Random segments never count more than the wall time they cover, however many pieces were dropped. */
   restart();
   uint64_t high = 0;
