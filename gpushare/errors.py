@@ -4,6 +4,7 @@
 GpushareError
 ├── UsageError            what was asked makes no sense: malformed, an unknown name        2   400  usage
 │   ├── NotFoundError     there is no such grant, device or tenant                         2   404  not_found
+│   ├── MethodError       there is such a path, but not that method                        2   405  method
 │   └── GoneError         there was, but the record does not reach back so far             2   410  gone
 ├── RefusedError          it makes sense; policy or capacity says no                       3   409  refused
 │   └── ForbiddenError    this user may not do that                                        3   403  forbidden
@@ -40,6 +41,13 @@ class NotFoundError(UsageError):
     code = "not_found"
 
 
+class MethodError(UsageError):
+    """The path has no such method."""
+
+    http_status = 405
+    code = "method"
+
+
 class GoneError(UsageError):
     """History that the daemon no longer has, or that is of an earlier run of it: list again."""
 
@@ -74,6 +82,15 @@ class FailedError(GpushareError):
     """Gpushare, the kernel or the driver failed; the request was sound."""
 
 
-_KINDS = (UsageError, NotFoundError, GoneError, RefusedError, ForbiddenError, UnreachableError, FailedError)
+_KINDS = (
+    UsageError,
+    NotFoundError,
+    MethodError,
+    GoneError,
+    RefusedError,
+    ForbiddenError,
+    UnreachableError,
+    FailedError,
+)
 BY_CODE: dict[str, type[GpushareError]] = {kind.code: kind for kind in _KINDS}
 """For clients: the class of an answer's `code`."""

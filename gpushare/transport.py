@@ -1,5 +1,6 @@
 """HTTP over a unix socket. Not in gpushare.client because importing http.client costs a start of the CLI 25 ms."""
 
+import contextlib
 import http.client
 import os
 import socket
@@ -39,7 +40,10 @@ def request(
     if body is not None:
         headers["Content-Type"] = "application/json"
     try:
-        connection.request(method, target, body, headers)
+        with contextlib.suppress(
+            BrokenPipeError, ConnectionResetError
+        ):  # refused before the request was read: the answer says why
+            connection.request(method, target, body, headers)
         return connection.getresponse()
     except BaseException:
         connection.close()

@@ -20,14 +20,55 @@ Name = Literal["", "DeviceHealth", "CapacityChanged", "QuotaDegraded", "QuotaRes
 
 TTL_SECONDS = 120
 
+# A name of a user or group that a user database can have: not a number, without the separators of passwd and paths.
+ACCOUNT = r"^(?![0-9]+$)[A-Za-z0-9_.][A-Za-z0-9_.@\\+-]*\$?$"
+ACCOUNT_MAX = 256
+ACCOUNT_NUMBER_MAX = (1 << 32) - 2  # the last one means nobody in the kernel's calls
+TENANT_NAME = r"^[a-z0-9][a-z0-9._-]{0,62}(/[a-z0-9][a-z0-9._-]{0,62}){0,7}$"
+
+# The document says of each field what the daemon's own checks accept, which have better words for what they refuse.
+# Patterns are those of gpushare/units.py, ranges those of gpushare/daemon/{placement,tenants,gangs}.py.
+_WHOLE = r"[0-9]*[1-9][0-9]*"
+_SIZE = rf"({_WHOLE}(\.[0-9]+)?|0+\.{_WHOLE}) ?(Ki|Mi|Gi|Ti)B?|{_WHOLE}(\.0+)?"
+_PERCENT = rf"(0*100(\.0+)?|0*[1-9][0-9]?(\.[0-9]+)?|0+\.{_WHOLE}) ?%"
+_SIZE_MAX = 16 << 40
+
+MemorySize = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": _SIZE_MAX})]
+MemoryText = Annotated[str, Meta(extra_json_schema={"pattern": rf"^\s*({_SIZE}|{_PERCENT})\s*$"})]
+TimeMilli = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 1000})]
+TimeText = Annotated[
+    str,
+    Meta(extra_json_schema={"pattern": rf"^\s*({_PERCENT}|0+\.{_WHOLE}|0*1\.0+|0*[1-9][0-9]{{0,2}}|0*1000)\s*$"}),
+]
+NodeTimeMilli = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": 16000})]
+NodeTimeText = Annotated[str, Meta(extra_json_schema={"pattern": r"^\s*([0-9]+(\.[0-9]+)? ?%|[0-9]+)\s*$"})]
+NodeMemorySize = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": _SIZE_MAX})]
+NodeMemoryText = Annotated[str, Meta(extra_json_schema={"pattern": rf"^(0|\s*({_SIZE})\s*)$"})]
+Key = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 256})]
+GangId = Annotated[
+    str, Meta(extra_json_schema={"minLength": 1, "maxLength": 128, "pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$"})
+]
+GangText = Annotated[
+    str,
+    Meta(
+        extra_json_schema={
+            "minLength": 1,
+            "pattern": r"^[^:\u0000-\u001f\u007f-\u009f]{0,128}(:[0-9]{0,7}(:(together|independent)?)?)?$",
+        }
+    ),
+]
+GangSize = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 1 << 20})]
+Account = Annotated[str, Meta(extra_json_schema={"pattern": ACCOUNT, "maxLength": ACCOUNT_MAX})]
+AccountNumber = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": ACCOUNT_NUMBER_MAX})]
+
 
 class Gang(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """The job that the grant is part of. `id`: the job's; grants with the same id are never on the same device. `size`:
     how many devices the job has in total, including other nodes' (default: those of this grant). `leases`: given on all
     devices of this grant at one instant (`together`), or on each by itself (`independent`)."""
 
-    id: str | None = None
-    size: int | None = None
+    id: GangId | None = None
+    size: GangSize | None = None
     leases: Leases = "together"
 
 
@@ -36,25 +77,39 @@ class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
     `any`. `managed`: whether managed memory is charged like device memory or refused. `gang`: also as text,
     `ID[:SIZE[:LEASES]]`."""
 
-    memory: int | str
-    time: int | str
-    time_limit: int | str = 1000
+    memory: MemorySize | MemoryText
+    time: TimeMilli | TimeText
+    time_limit: TimeMilli | TimeText = 1000
     tenant: str = "default"
     class_: Class = field(name="class", default="training")
-    devices: int = 1
-    device: int | str = "any"
+    devices: Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 16})] = 1
+    device: Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": 15})] | str = "any"
     managed: Managed = "charge"
-    gang: Gang | str | None = None
-    key: str | None = None
-    ttl_seconds: int = TTL_SECONDS
+    gang: Gang | GangText | None = None
+    key: Key | None = None
+    ttl_seconds: Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 86400})] = TTL_SECONDS
 
 
 class GrantChange(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """The fields to change; those left out stay as they are."""
 
-    memory: int | str | None = None
-    time: int | str | None = None
-    time_limit: int | str | None = None
+    memory: MemorySize | MemoryText | None = None
+    time: TimeMilli | TimeText | None = None
+    time_limit: TimeMilli | TimeText | None = None
+
+
+SomeChange = Annotated[
+    GrantChange,
+    Meta(
+        extra_json_schema={
+            "anyOf": [
+                {"required": [name], "properties": {name: {"type": ["integer", "string"]}}}
+                for name in ("memory", "time", "time_limit")
+            ]
+        }
+    ),
+]
+"""A GrantChange that changes something."""
 
 
 class BindRequest(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -97,6 +152,12 @@ class OciEditAnswer(Struct, kw_only=True):
 
     config: Config
     grant: str | None
+
+
+class ContainerState(Struct, kw_only=True):
+    """What the daemon reads of the OCI state of a container. `pid`: of its first process."""
+
+    pid: Annotated[int, Meta(extra_json_schema={"minimum": 2, "maximum": 1 << 22})]
 
 
 class GrantDevice(Struct, kw_only=True):
@@ -235,13 +296,13 @@ class TenantPolicy(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
     `users` and `groups`: names or numbers of those who may name this tenant, in addition to root.
     """
 
-    time: int | str = 0
-    memory: int | str = 0
-    time_limit: int | str | None = None
-    weight: int = 1
-    tier: int = 0
-    users: list[int | str] = field(default_factory=list)
-    groups: list[int | str] = field(default_factory=list)
+    time: NodeTimeMilli | NodeTimeText = 0
+    memory: NodeMemorySize | NodeMemoryText = 0
+    time_limit: NodeTimeMilli | NodeTimeText | None = None
+    weight: Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": 1_000_000})] = 1
+    tier: Annotated[int, Meta(extra_json_schema={"minimum": -1000, "maximum": 1000})] = 0
+    users: list[AccountNumber | Account] = field(default_factory=list)
+    groups: list[AccountNumber | Account] = field(default_factory=list)
 
 
 class Tenant(Struct, kw_only=True):

@@ -1,9 +1,12 @@
 """The handlers of the node API: decode, call, encode. The connection, never the body, says which user asks."""
 
 import asyncio
+import contextlib
 import logging
+import unicodedata
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 from aiohttp import web
@@ -14,14 +17,20 @@ from gpushare.api import types
 from gpushare.daemon import debug, metrics, openapi, placement, receipts, view
 from gpushare.daemon.node import NodeContext
 from gpushare.daemon.peer import Peer, credentials
-from gpushare.daemon.routes import ROUTES
+from gpushare.daemon.reception import SEND_SECONDS, Connection, Turns, refusal
+from gpushare.daemon.routes import ROUTES, Route
 from gpushare.daemon.state import GrantRecord, Live, decode
-from gpushare.errors import FailedError, ForbiddenError, GpushareError, NotFoundError, UsageError
+from gpushare.errors import FailedError, ForbiddenError, GpushareError, MethodError, NotFoundError, UsageError
 
-BODY_MAX = 16 << 20  # a config.json with thousands of mounts is below 1 MiB
+BODY_SECONDS = 20.0
+LARGE_BYTES = 1 << 20
+LARGE_AT_ONCE = 2
+"""Of bodies larger than LARGE_BYTES; the others wait unread."""
 ENDED_SHOWN = 100
 API_VERSION = "v1"
 FEATURES = ["grants", "resize", "oci", "hooks", "watch", "events", "metrics", "tenants"]
+
+_BODY = web.RequestKey("body", bytearray)
 
 log = logging.getLogger(__name__)
 
@@ -32,43 +41,82 @@ def _json(value: Any, status: int = 200) -> web.Response:
     return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
 
 
-def _refusal(error: GpushareError) -> web.Response:
-    return _json(types.Error(error=types.ErrorBody(code=error.code, message=str(error))), error.http_status)
-
-
 def _socket(request: web.Request) -> Any:
     if request.transport is None:
         raise UsageError("the connection is gone")
     return request.transport.get_extra_info("socket")
 
 
+def _connection(request: web.Request) -> Connection:
+    assert isinstance(request.protocol, Connection)
+    return request.protocol
+
+
 def _peer(request: web.Request) -> Peer:
     return credentials(_socket(request))
 
 
-def _root(request: web.Request) -> Peer:
-    peer = _peer(request)
-    if not peer.is_root:
-        raise ForbiddenError(f"uid {peer.uid} may not do this: ask root")
-    return peer
-
-
-async def _body(request: web.Request, kind: type[T]) -> T:
+def _decoded(request: web.Request, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(await request.read(), type=kind)
-    except msgspec.DecodeError as error:
+        return msgspec.json.decode(request[_BODY], type=kind)
+    except (msgspec.DecodeError, UnicodeError) as error:
         raise UsageError(f"the request's body is not what {request.path} takes: {error}") from None
     except RecursionError:
         raise UsageError(f"the request's body is nested deeper than {request.path} takes") from None
+
+
+async def _read(request: web.Request, limit: int) -> bytearray:
+    too_large = UsageError(f"the request's body is larger than {limit} bytes")
+    if (request.content_length or 0) > limit:
+        raise too_large
+    if "Content-Encoding" in request.headers:
+        raise UsageError("the request's body has a Content-Encoding: send it as it is")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for chunk in request.content.iter_any():
+                body += chunk
+                if len(body) > limit:
+                    raise too_large
+    except TimeoutError:
+        raise UsageError(f"the request's body did not arrive within {BODY_SECONDS:g} s") from None
+    return body
+
+
+def _check_query(request: web.Request, route: Route) -> None:
+    for name in request.query:
+        if name not in route.query:
+            raise UsageError(f"{request.path} takes no ?{name[:40]}=: GET /openapi.json lists what it takes")
+        if len(request.query.getall(name)) > 1:
+            raise UsageError(f"{request.path} takes {name} once")
+    for name in route.required:
+        if not request.query.get(name):
+            raise UsageError(f"{request.path} needs ?{name}=")
+    for name, schema in route.query.items():
+        if schema.get("minLength") and request.query.get(name) == "":
+            raise UsageError(f"{name} is empty: leave it out")
 
 
 def _number(request: web.Request, name: str) -> int | None:
     text = request.query.get(name)
     if text is None:
         return None
-    if not text.isascii() or not text.isdecimal() or len(text) > 19:
+    if not text.isascii() or not text.isdecimal() or len(text) > 19 or int(text) >= 1 << 63:
         raise UsageError(f"{name}={text[:40]!r} is not a number")
     return int(text)
+
+
+def _check_text(request: web.Request) -> None:
+    """Headers, and the target with escapes undone, are UTF-8; the target has no control characters. Raises
+    UsageError."""
+    try:
+        for _, value in request.raw_headers:
+            value.decode()
+        text = unquote_to_bytes(request.raw_path.encode()).decode()
+    except UnicodeError:
+        raise UsageError("the request's target and headers are not UTF-8") from None
+    if any(unicodedata.category(character) == "Cc" for character in text):
+        raise UsageError("the request's target has control characters")
 
 
 @web.middleware
@@ -76,31 +124,55 @@ async def errors(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     """Turns every exception of a handler into an answer with the error tree's status and one line."""
+    headers = None
     try:
+        _check_text(request)
         return await handler(request)
     except GpushareError as error:
         log.debug("refuse call=%s path=%r code=%s reason=%r", request.method, request.path, error.code, str(error))
-        return _refusal(error)
+        refused = error
     except web.HTTPException as error:
-        return _refusal(_http_error(request, error))
+        refused = _http_error(request, error)
+        if isinstance(error, web.HTTPMethodNotAllowed):
+            headers = {"Allow": ", ".join(sorted(error.allowed_methods))}
     except web.RequestPayloadError:
-        return _refusal(UsageError("the request's body does not arrive as its header says"))
+        refused = UsageError("the request's body does not arrive as its header says")
     except Exception:
-        log.exception("%s %s", request.method, request.path)
-        return _refusal(FailedError("internal error: the daemon's log says which"))
+        log.exception("%s %r", request.method, request.path)
+        refused = FailedError("internal error: the daemon's log says which")
+    answer = refusal(refused, headers)
+    await _send(request, answer)
+    return answer
+
+
+async def _expected(request: web.Request) -> web.Response | None:
+    if request.headers.get("Expect", "").lower() != "100-continue":
+        return refusal(UsageError("the request expects what is not there: send it without Expect"))
+    assert request.transport is not None
+    request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    return None
 
 
 def _http_error(request: web.Request, error: web.HTTPException) -> GpushareError:
     path = request.path[:80]
     match error:
-        case web.HTTPRequestEntityTooLarge():
-            return UsageError(f"the request's body is larger than {BODY_MAX} bytes")
         case web.HTTPNotFound():
             return NotFoundError(f"no such call: {path}: GET /openapi.json lists them")
         case web.HTTPMethodNotAllowed():
-            return UsageError(f"{path} has no {request.method[:10]}: GET /openapi.json lists the calls")
+            return MethodError(f"{path} has no {request.method[:10]}: GET /openapi.json lists the calls")
         case _:
             return UsageError(f"{path}: {error.reason}")
+
+
+async def _send(request: web.Request, answer: web.StreamResponse) -> None:
+    """Sends the answer, or ends the connection of a reader that does not take it."""
+    try:
+        async with asyncio.timeout(SEND_SECONDS):
+            await answer.prepare(request)
+            await answer.write_eof()
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
 
 
 class Api:
@@ -112,10 +184,39 @@ class Api:
 
     def application(self) -> web.Application:
         """The application with all routes."""
-        application = web.Application(middlewares=[errors], client_max_size=BODY_MAX)
+        self._turns, self._large = Turns(), asyncio.Semaphore(LARGE_AT_ONCE)
+        application = web.Application(middlewares=[errors])
         for route in ROUTES:
-            application.router.add_route(route.method, route.path, getattr(self, route.handler))
+            application.router.add_route(route.method, route.path, self._served(route), expect_handler=_expected)
         return application
+
+    def _served(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        handler: Callable[[web.Request], Awaitable[web.StreamResponse]] = getattr(self, route.handler)
+
+        async def serve(request: web.Request) -> web.StreamResponse:
+            peer = _peer(request)
+            if route.root and not peer.is_root:
+                raise ForbiddenError(f"uid {peer.uid} may not do this: ask root")
+            _check_query(request, route)
+            connection = _connection(request)
+            connection.waiting = asyncio.current_task()
+            async with contextlib.AsyncExitStack() as held:
+                if route.body is not None:
+                    if (request.content_length or route.body_max) > LARGE_BYTES:
+                        await held.enter_async_context(self._large)
+                    request[_BODY] = await _read(request, route.body_max)
+                if not route.stream:
+                    await held.enter_async_context(connection.user.answers)
+                if not route.light:
+                    await self._turns.take(peer.uid)
+                if route.stream:
+                    return await handler(request)
+                connection.waiting = None
+                answer = await handler(request)
+                await _send(request, answer)
+                return answer
+
+        return serve
 
     def _grant(self, record: GrantRecord, live: Live | None) -> types.Grant:
         return view.grant_view(self._state, record, live, self._context.arbiter)
@@ -141,14 +242,14 @@ class Api:
         return _json(await self._context.sim_stats())
 
     async def set_sim_device(self, request: web.Request) -> web.Response:
-        _root(request)
-        asked = await _body(request, types.SimDevice)
+        asked = _decoded(request, types.SimDevice)
         await self._context.set_sim_lost(request.match_info["index"], lost=asked.lost)
         return web.Response(status=204)
 
     async def metrics(self, request: web.Request) -> web.Response:
-        del request
-        text = metrics.text(self._context, await self._context.device_views())
+        found = await self._context.device_views()
+        await self._turns.take(_peer(request).uid)
+        text = metrics.text(self._context, found)
         return web.Response(text=text, content_type="text/plain", headers={"X-Content-Type-Options": "nosniff"})
 
     async def openapi(self, request: web.Request) -> web.Response:
@@ -180,12 +281,10 @@ class Api:
         return _json(types.Tenants(epoch=watch.epoch, rv=watch.rv, tenants=found))
 
     async def set_tenant(self, request: web.Request) -> web.Response:
-        _root(request)
-        policy = await _body(request, types.TenantPolicy)
+        policy = _decoded(request, types.TenantPolicy)
         return _json(self._context.set_tenant(request.match_info["name"], policy))
 
     async def remove_tenant(self, request: web.Request) -> web.Response:
-        _root(request)
         name = request.match_info["name"]
         self._context.remove_tenant(name)
         return web.Response(status=204)
@@ -202,7 +301,7 @@ class Api:
         return _json(types.Grants(epoch=watch.epoch, rv=watch.rv, grants=found))
 
     async def create_grant(self, request: web.Request) -> web.Response:
-        live, new = self._grants.create(_peer(request), await _body(request, types.GrantRequest))
+        live, new = self._grants.create(_peer(request), _decoded(request, types.GrantRequest))
         return _json(self._grant(live.record, live), 201 if new else 200)
 
     async def grant(self, request: web.Request) -> web.Response:
@@ -216,7 +315,7 @@ class Api:
         return _json(debug.grant(self._grants.owned(_peer(request), request.match_info["id"])))
 
     async def resize_grant(self, request: web.Request) -> web.Response:
-        change = await _body(request, types.GrantChange)
+        change = _decoded(request, types.GrantChange)
         live = self._grants.resize(_peer(request), request.match_info["id"], change)
         return _json(self._grant(live.record, live))
 
@@ -226,7 +325,7 @@ class Api:
         return _json(self._grant(record, None))
 
     async def bind_grant(self, request: web.Request) -> web.Response:
-        asked = await _body(request, types.BindRequest)
+        asked = _decoded(request, types.BindRequest)
         live = self._grants.bind(_peer(request), request.match_info["id"], asked, _socket(request))
         await self._context.serving.settled()
         granted = self._context.resources.granted(live.record)
@@ -235,21 +334,20 @@ class Api:
     # What engines call.
 
     async def oci_edit(self, request: web.Request) -> web.Response:
-        peer = _root(request)
-        asked = await _body(request, types.OciEditRequest)
-        answer = await self._context.containers.edit(peer, asked, _socket(request))
+        asked = _decoded(request, types.OciEditRequest)
+        answer = await self._context.containers.edit(_peer(request), asked, _socket(request))
         await self._context.serving.settled()
         return _json(answer)
 
     async def hook_create_runtime(self, request: web.Request) -> web.Response:
-        _root(request)
-        live = self._context.containers.created(_grant_of(request), await _body(request, dict))
+        grant_id = request.query["grant"]
+        self._state.live(grant_id)
+        live = self._context.containers.created(grant_id, {"pid": _decoded(request, types.ContainerState).pid})
         await self._context.serving.settled()
         return _json(self._grant(live.record, live))
 
     async def hook_poststop(self, request: web.Request) -> web.Response:
-        _root(request)
-        self._context.containers.stopped(_grant_of(request))
+        self._context.containers.stopped(request.query["grant"])
         await self._context.serving.settled()
         return _json({})
 
@@ -265,18 +363,15 @@ class Api:
         await response.prepare(request)
         try:
             async for line in watch.lines(since):
-                await response.write(line)
+                async with asyncio.timeout(SEND_SECONDS):
+                    await response.write(line)
         except (ConnectionError, asyncio.CancelledError):
             pass  # the reader left, or the daemon stops
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()  # it does not read: what waits for it would stay
         except GpushareError as error:
             # The reader is slower than the ring and has to list again, as after a 410.
             body = types.Error(error=types.ErrorBody(code=error.code, message=str(error)))
             await response.write(msgspec.json.encode(body) + b"\n")
         return response
-
-
-def _grant_of(request: web.Request) -> str:
-    grant_id = request.query.get("grant")
-    if not grant_id:
-        raise UsageError(f"{request.path} needs ?grant=ID")
-    return grant_id

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import grp
 import logging
 import os
@@ -26,6 +27,7 @@ from gpushare.daemon.ledger import Ledger
 from gpushare.daemon.missed import all_devices
 from gpushare.daemon.node import NodeContext
 from gpushare.daemon.readers import Readers
+from gpushare.daemon.reception import Reception
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.state import State, decode, now_ns
 from gpushare.daemon.tenant_socket import bind_unix
@@ -45,6 +47,7 @@ _HEALTH_SECONDS = 2.0
 _PROBE_SECONDS = 70.0
 _LEAVE_SECONDS = 1.0
 _SOCKET_PATH_MAX = 107  # sun_path less its NUL
+_M_MMAP_THRESHOLD = -3  # malloc.h
 _DAY_NS = 86_400_000_000_000
 
 
@@ -73,6 +76,7 @@ def main(
     tenants_file = Path(config.tenants) if config.tenants else _tenants_file(state_dir)
     os.umask(0o022)
     _raise_descriptor_limit()
+    _return_large_memory()
     with directories.locked(layout):
         return asyncio.run(_Daemon(config, layout, simulate, tenants_file).run())
 
@@ -94,6 +98,12 @@ def _raise_descriptor_limit() -> None:
     """Raises the soft limit to the hard one: each joined process takes two descriptors."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _return_large_memory() -> None:
+    """glibc would keep what large bodies took: it raises this threshold to the largest block that was ever freed."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 20)
 
 
 class _Daemon:
@@ -196,12 +206,15 @@ class _Daemon:
         path = self._layout.socket
         listener = bind_unix(path, socket.SOCK_STREAM, 0o600)
         self._open_to_group(path)
-        runner = web.AppRunner(Api(context).application(), access_log=None, shutdown_timeout=2.0)
+        runner = web.AppRunner(Api(context).application(), shutdown_timeout=2.0)
         await runner.setup()
         cleanup.push_async_callback(runner.cleanup)
+        assert runner.server is not None
+        reception = Reception(listener, runner.server)
+        cleanup.callback(reception.close)
         # Before the runner's cleanup, which would wait for open streams.
         cleanup.callback(context.state.watch.close)
-        await web.SockSite(runner, listener).start()
+        reception.start()
         cleanup.callback(path.unlink, missing_ok=True)
         _notify("READY=1")
         print(f"ready {path}", flush=True)

@@ -2,12 +2,18 @@
 
 import logging
 import sys
+import time
 
 from aiohttp.http_exceptions import HttpProcessingError
 
 # What a request carries gets into messages: no reader of the log must take it for another record or for a terminal's
 # control sequence.
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
+
+
+_SELDOM_SECONDS = 60.0
+
+_log = logging.getLogger(__name__)
 
 
 class _Lines(logging.Formatter):
@@ -28,3 +34,21 @@ def start(level: str) -> None:
 def _is_ours(record: logging.LogRecord) -> bool:
     """Requests that are no HTTP are their sender's mistake: answered, not logged, or anybody could fill the log."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+class Seldom:
+    """Warnings that strangers can cause: one line per cause and minute, with how many were left out."""
+
+    def __init__(self) -> None:
+        self._causes: dict[str, tuple[float, int]] = {}
+
+    def warning(self, cause: str, text: str, *values: object) -> None:
+        """`cause`: what repeats; strangers must not be able to make up new ones."""
+        now = time.monotonic()
+        since, left_out = self._causes.get(cause, (-_SELDOM_SECONDS, 0))
+        if now - since < _SELDOM_SECONDS:
+            self._causes[cause] = (since, left_out + 1)
+            return
+        self._causes[cause] = (now, 0)
+        more = f" ({left_out} times more since it was said last)" if left_out else ""
+        _log.warning(text + more, *values)

@@ -1,5 +1,6 @@
 """The OpenAPI 3.1 document, made from the wire types and the table of routes that the server itself uses."""
 
+import functools
 import re
 from typing import Any
 
@@ -8,6 +9,7 @@ import msgspec
 from gpushare import __version__
 from gpushare.api import types
 from gpushare.daemon.routes import ROUTES, Route
+from gpushare.errors import FailedError, ForbiddenError, GpushareError, UnreachableError, UsageError
 
 _TEMPLATE = "#/components/schemas/{name}"
 _JSON = "application/json"
@@ -17,23 +19,31 @@ def _content(schema: dict[str, Any], media: str = _JSON) -> dict[str, Any]:
     return {"content": {media: {"schema": schema}}}
 
 
-def _operation(route: Route, schemas: dict[type, dict[str, Any]]) -> dict[str, Any]:
+def _refusals(route: Route) -> set[int]:
+    always: list[type[GpushareError]] = [UsageError, FailedError, UnreachableError]
+    if route.root:
+        always.append(ForbiddenError)
+    return {kind.http_status for kind in (*always, *route.refusals)}
+
+
+def _operation(route: Route, schemas: list[dict[str, Any]], used: list[Any]) -> dict[str, Any]:
     ok: dict[str, Any] = {"description": "done"}
     if route.status == 204:
         pass  # nothing to say
     elif route.answer is not None:
-        ok |= _content(schemas[route.answer], route.media)
+        ok |= _content(schemas[used.index(route.answer)], route.media)
     elif route.media != _JSON:
         ok |= _content({"type": "string"}, route.media)
     else:
         ok |= _content({"type": "object"})
-    names = re.findall(r"{(\w+)}", route.path)
+    error = {"description": "why not, in one line", **_content(schemas[used.index(types.Error)])}
     parameters: list[dict[str, Any]] = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
+        {"name": name, "in": "path", "required": True, "schema": route.name}
+        for name in re.findall(r"{(\w+)}", route.path)
     ]
     parameters += [
-        {"name": name, "in": "query", "required": required, "schema": {"type": kind}}
-        for name, (kind, required) in route.query.items()
+        {"name": name, "in": "query", "required": name in route.required, "schema": schema}
+        for name, schema in route.query.items()
     ]
     operation: dict[str, Any] = {
         "operationId": route.handler,
@@ -41,26 +51,26 @@ def _operation(route: Route, schemas: dict[type, dict[str, Any]]) -> dict[str, A
         "responses": {
             str(route.status): ok,
             **({str(route.repeated): ok | {"description": "had been done before"}} if route.repeated else {}),
-            "default": {"description": "why not, in one line", **_content(schemas[types.Error])},
+            **{str(status): error for status in sorted(_refusals(route))},
         },
     }
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:
-        operation["requestBody"] = {"required": True, **_content(schemas[route.body])}
+        operation["requestBody"] = {"required": True, **_content(schemas[used.index(route.body)])}
     return operation
 
 
+@functools.cache
 def document() -> dict[str, Any]:
     """The OpenAPI 3 document of all routes, made from routes.py and the wire types."""
-    used: list[type] = [types.Error]
+    used: list[Any] = [types.Error]
     for route in ROUTES:
         used += [kind for kind in (route.body, route.answer) if kind is not None and kind not in used]
-    found, components = msgspec.json.schema_components(used, ref_template=_TEMPLATE)
-    schemas = dict(zip(used, found, strict=True))
+    schemas, components = msgspec.json.schema_components(used, ref_template=_TEMPLATE)
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, list(schemas), used)
     return {
         "openapi": "3.1.0",
         "info": {

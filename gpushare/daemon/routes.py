@@ -1,33 +1,52 @@
 """The table of all calls of the node API: the server registers it, the OpenAPI document is made from it."""
 
+import re
 from dataclasses import dataclass, field
+from typing import Any
 
 from gpushare.api import debug as debug_types
 from gpushare.api import events as event_types
 from gpushare.api import types
+from gpushare.errors import ForbiddenError, GoneError, GpushareError, NotFoundError, RefusedError
+
+BODY_MAX = 64 << 10
+CONFIG_MAX = 16 << 20
+"""Of what engines send: a config.json with thousands of mounts is below 1 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`handler`: method of api.Api. `query`: name -> (JSON type, required). `repeated`: status of the same answer to a
-    call that had been made before."""
+    """`handler`: method of api.Api. `query`: name -> JSON schema; a `required` name has to be there. `repeated`: status
+    of the same answer to a call that had been made before. `root`: nobody else may. `body_max`: bytes. `light`: needs
+    no turn, so that it answers whatever others ask for. `stream`: its answer does not end.
+    `refusals`: besides those that every call can have. `name`: JSON schema of the name in its path."""
 
     method: str
     path: str
     handler: str
     summary: str
-    body: type | None = None
+    body: Any = None
     answer: type | None = None
     status: int = 200
     repeated: int | None = None
     media: str = "application/json"
-    query: dict[str, tuple[str, bool]] = field(default_factory=dict)
+    query: dict[str, dict[str, Any]] = field(default_factory=dict)
+    required: tuple[str, ...] = ()
+    root: bool = False
+    body_max: int = BODY_MAX
+    light: bool = False
+    stream: bool = False
+    refusals: tuple[type[GpushareError], ...] = ()
+    name: dict[str, Any] = field(default_factory=lambda: {"type": "string", "minLength": 1})
 
 
-_GRANT = {"grant": ("string", True)}
+_NUMBER = {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1}
+_TEXT = {"type": "string", "minLength": 1}
+_GRANT = {"grant": _TEXT}
+_OWNED = (NotFoundError, ForbiddenError, RefusedError)
 
 ROUTES = (
-    Route("GET", "/v1/version", "version", "Versions of the daemon and of this API", answer=types.Version),
+    Route("GET", "/v1/version", "version", "Versions of the daemon and of this API", answer=types.Version, light=True),
     Route("GET", "/v1/node", "node", "Facts of the node and its paths", answer=types.Node),
     Route("GET", "/v1/devices", "devices", "All devices", answer=types.Devices),
     Route("GET", "/v1/tenants", "tenants", "All tenants", answer=types.Tenants),
@@ -38,15 +57,26 @@ ROUTES = (
         "Set a tenant's quota (root)",
         body=types.TenantPolicy,
         answer=types.Tenant,
+        root=True,
+        refusals=(RefusedError,),
+        name={"type": "string", "pattern": types.TENANT_NAME},
     ),
-    Route("DELETE", "/v1/tenants/{name}", "remove_tenant", "Remove a tenant without grants (root)", status=204),
+    Route(
+        "DELETE",
+        "/v1/tenants/{name}",
+        "remove_tenant",
+        "Remove a tenant without grants (root)",
+        status=204,
+        root=True,
+        refusals=(NotFoundError, RefusedError),
+    ),
     Route(
         "GET",
         "/v1/grants",
         "grants",
         "Grants that live; with ended=1 the latest that ended too",
         answer=types.Grants,
-        query={"ended": ("integer", False)},
+        query={"ended": _NUMBER},
     ),
     Route(
         "POST",
@@ -57,17 +87,41 @@ ROUTES = (
         answer=types.Grant,
         status=201,
         repeated=200,
+        refusals=_OWNED,
     ),
-    Route("GET", "/v1/grants/{id}", "grant", "One grant, ended ones included", answer=types.Grant),
+    Route(
+        "GET",
+        "/v1/grants/{id}",
+        "grant",
+        "One grant, ended ones included",
+        answer=types.Grant,
+        refusals=(NotFoundError,),
+    ),
     Route(
         "GET",
         "/v1/grants/{id}/debug",
         "debug_grant",
         "What its processes say of themselves, and did last (its owner, or root)",
         answer=debug_types.GrantDebug,
+        refusals=_OWNED,
     ),
-    Route("PATCH", "/v1/grants/{id}", "resize_grant", "Change its share", body=types.GrantChange, answer=types.Grant),
-    Route("DELETE", "/v1/grants/{id}", "release_grant", "End it", answer=types.Grant),
+    Route(
+        "PATCH",
+        "/v1/grants/{id}",
+        "resize_grant",
+        "Change its share",
+        body=types.SomeChange,
+        answer=types.Grant,
+        refusals=_OWNED,
+    ),
+    Route(
+        "DELETE",
+        "/v1/grants/{id}",
+        "release_grant",
+        "End it",
+        answer=types.Grant,
+        refusals=_OWNED,
+    ),
     Route(
         "POST",
         "/v1/grants/{id}/bind",
@@ -75,6 +129,7 @@ ROUTES = (
         "Use it: by the calling process, or for a container",
         body=types.BindRequest,
         answer=types.Binding,
+        refusals=_OWNED,
     ),
     Route(
         "POST",
@@ -82,19 +137,35 @@ ROUTES = (
         "oci_edit",
         "Edit a container's config.json for its grant (root)",
         body=types.OciEditRequest,
+        body_max=CONFIG_MAX,
         answer=types.OciEditAnswer,
+        root=True,
+        refusals=(NotFoundError, RefusedError),
     ),
     Route(
         "POST",
         "/v1/hooks/create-runtime",
         "hook_create_runtime",
         "OCI createRuntime, with the container's state (root)",
-        body=dict,
+        body=types.ContainerState,
+        body_max=CONFIG_MAX,
         answer=types.Grant,
         query=_GRANT,
+        required=("grant",),
+        root=True,
+        refusals=(NotFoundError, RefusedError),
     ),
-    Route("POST", "/v1/hooks/poststop", "hook_poststop", "OCI poststop; the body is not read (root)", query=_GRANT),
-    Route("GET", "/v1/sim/stats", "sim_stats", "The simulator's own books"),
+    Route(
+        "POST",
+        "/v1/hooks/poststop",
+        "hook_poststop",
+        "OCI poststop; the body is not read (root)",
+        query=_GRANT,
+        required=("grant",),
+        root=True,
+        refusals=(NotFoundError,),
+    ),
+    Route("GET", "/v1/sim/stats", "sim_stats", "The simulator's own books", refusals=(NotFoundError,)),
     Route(
         "PUT",
         "/v1/sim/devices/{index}",
@@ -102,6 +173,8 @@ ROUTES = (
         "Lose a simulated device, or bring it back (root)",
         body=types.SimDevice,
         status=204,
+        root=True,
+        refusals=(NotFoundError,),
     ),
     Route(
         "GET",
@@ -109,8 +182,10 @@ ROUTES = (
         "watch",
         "Changes as they happen; 410 when history after since is gone",
         answer=types.Event,
+        stream=True,
         media="application/x-ndjson",
-        query={"since": ("integer", False)},
+        query={"since": _NUMBER},
+        refusals=(GoneError,),
     ),
     Route(
         "GET",
@@ -119,14 +194,18 @@ ROUTES = (
         "Receipts of waits and leases: the latest, or from after on, oldest first; 410 when that is of an earlier run",
         answer=event_types.LeaseEvents,
         query={
-            "after": ("integer", False),
-            "epoch": ("integer", False),
-            "limit": ("integer", False),
-            "grant": ("string", False),
-            "tenant": ("string", False),
-            "device": ("string", False),
-            "kind": ("string", False),
+            "after": _NUMBER,
+            "epoch": _NUMBER,
+            "limit": _NUMBER,
+            "grant": _TEXT,
+            "tenant": _TEXT,
+            "device": _TEXT,
+            "kind": _TEXT,
         },
+        refusals=(
+            NotFoundError,
+            GoneError,
+        ),
     ),
     Route(
         "GET",
@@ -138,3 +217,8 @@ ROUTES = (
     Route("GET", "/metrics", "metrics", "Prometheus text", media="text/plain"),
     Route("GET", "/openapi.json", "openapi", "This document"),
 )
+
+
+def methods(path: str) -> list[str]:
+    """Those that a path has; none where it is no call's."""
+    return sorted(route.method for route in ROUTES if re.fullmatch(re.sub(r"{\w+}", "[^/]+", route.path), path))

@@ -9,12 +9,13 @@ users = ["ada", 1007]
 import os
 import re
 import tomllib
-from collections.abc import Collection, Iterator, MutableMapping
+from collections.abc import Collection, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
+from gpushare.api import types
 from gpushare.api.types import TenantPolicy
 from gpushare.daemon.peer import Peer, find_gid, find_uid
 from gpushare.errors import FailedError, ForbiddenError, GpushareError, NotFoundError, RefusedError, UsageError
@@ -22,7 +23,8 @@ from gpushare.policy import admission
 from gpushare.units import format_size, format_time, parse_node_time, parse_size
 
 DEFAULT = "default"
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}(/[a-z0-9][a-z0-9._-]{0,62}){0,7}", re.ASCII)
+_NAME = re.compile(types.TENANT_NAME, re.ASCII)
+_ACCOUNT = re.compile(types.ACCOUNT, re.ASCII)
 _WEIGHT_MAX = 1_000_000
 _TIER_MAX = 1000
 
@@ -49,6 +51,18 @@ def check_name(name: str) -> str:
             f"tenant {name[:80]!r} is not a name: use lower-case letters, digits, '.', '_', '-', and '/' between levels"
         )
     return name
+
+
+def _accounts(tenant: str, what: str, given: Sequence[int | str]) -> tuple[int | str, ...]:
+    """Names and numbers that a user database can have: any other would never match anybody."""
+    for one in given:
+        if isinstance(one, int):
+            _in_range(f"tenant {tenant}: {what}", one, 0, types.ACCOUNT_NUMBER_MAX)
+        elif one.isascii() and one.isdecimal():
+            raise UsageError(f"tenant {tenant}: {what} {one[:40]!r} is a number in quotes: write it without them")
+        elif len(one) > types.ACCOUNT_MAX or not _ACCOUNT.fullmatch(one):
+            raise UsageError(f"tenant {tenant}: {what} {one[:40]!r} is no name that an account can have")
+    return tuple(given)
 
 
 def _in_range(what: str, value: int, low: int, high: int) -> int:
@@ -82,8 +96,8 @@ def parse(name: str, policy: TenantPolicy, capacity_time: int, smallest: int = a
         time_limit=limit,
         weight=_in_range(f"tenant {name}: weight", policy.weight, 0, _WEIGHT_MAX),
         tier=_in_range(f"tenant {name}: tier", policy.tier, -_TIER_MAX, _TIER_MAX),
-        users=tuple(policy.users),
-        groups=tuple(policy.groups),
+        users=_accounts(name, "users", policy.users),
+        groups=_accounts(name, "groups", policy.groups),
         source="file",
     )
 

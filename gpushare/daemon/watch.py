@@ -60,11 +60,12 @@ class Watch:
         while not self._closed:
             more = self._more
             self.check(since)
-            # rv has no gaps, so the position in the ring follows from the number.
-            behind = self.rv - since
-            for line in list(self._ring)[len(self._ring) - behind :] if behind else ():
+            # Line by line: a reader that stops for a while must not keep lines that the ring has dropped. rv has no
+            # gaps, so the position in the ring follows from the number.
+            if since < self.rv:
+                yield self._ring[since - self.rv]
                 since += 1
-                yield line
+                continue
             try:
                 await asyncio.wait_for(more.wait(), BOOKMARK_SECONDS)
             except TimeoutError:

@@ -27,13 +27,18 @@ class Daemon(running.Daemon):
     def __init__(self, state_dir: Path, *options: str) -> None:
         super().__init__(state_dir, "" if options else "2x16GiB", options=options)
         self.children: list[subprocess.Popen[str]] = []
+        self.options = self.command[len(running.GPUSHARE) :]
+        self.changes: list[str] = []
+        self.modules: set[str] = set()
 
-    def quicken(self, **seconds: float) -> Self:
-        """Changes constants of gpushare/daemon/app.py for this daemon, such as the interval of health checks, to avoid
-        waits."""
-        changes = "; ".join(f"app.{name} = {value}" for name, value in seconds.items())
-        program = f"from gpushare.daemon import app; {changes}; from gpushare.cli.main import entry; entry()"
-        self.command = [sys.executable, "-c", program, *self.command[len(running.GPUSHARE) :]]
+    def quicken(self, module: str = "app", /, **seconds: float) -> Self:
+        """Changes constants of a module of gpushare/daemon for this daemon, such as the interval of health checks, to
+        avoid waits."""
+        self.changes += [f"gpushare.daemon.{module}.{name} = {value}" for name, value in seconds.items()]
+        self.modules.add(f"gpushare.daemon.{module}")
+        imports = ", ".join(sorted(self.modules))
+        program = f"import {imports}; {'; '.join(self.changes)}; from gpushare.cli.main import entry; entry()"
+        self.command = [sys.executable, "-c", program, *self.options]
         return self
 
     def tenant(self, *command: str, memory: str = "1GiB", time: str = "25%", **options: str) -> subprocess.Popen[str]:

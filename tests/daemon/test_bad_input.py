@@ -122,7 +122,7 @@ def raw(daemon, method, target, body, headers=None):
         ("GET", "/v1/watch?since=now", b"", 400),
         ("GET", "/v1/watch?since=-1", b"", 400),
         ("GET", "/v1/nothing", b"", 404),
-        ("PATCH", "/v1/node", b"", 400),
+        ("PATCH", "/v1/node", b"", 405),
         ("POST", "/v1/oci/edit", b'{"bundle":"/x","config":' + b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"}", 400),
         ("POST", "/v1/oci/edit", b'{"bundle":"/x","config":{"annotations":["gpushare.dev/memory"]}}', 400),
     ],

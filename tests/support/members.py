@@ -1,0 +1,75 @@
+"""Members of the group: another user's processes, and raw HTTP on the node socket."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+NOBODY = 65534
+
+
+def open_to_members(path: Path) -> None:
+    """Lets this user connect, as a member of the group would be."""
+    os.chown(path, 0, NOBODY)
+    path.chmod(0o660)
+
+
+@contextlib.contextmanager
+def member(work: Callable[[Callable[[object], None]], object]) -> Iterator[Callable[[], Any]]:
+    """Runs `work(tell)` as another user in a process that is killed at the end. Yields a function that returns the next
+    thing that was told."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(read)
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            work(lambda what: os.write(write, json.dumps(what).encode() + b"\n") and None)
+        except BaseException as error:
+            os.write(write, json.dumps(f"{type(error).__name__}: {error}").encode() + b"\n")
+        finally:
+            signal.pause()
+            os._exit(0)
+    os.close(write)
+    try:
+        with open(read) as told:
+            yield lambda: json.loads(told.readline())
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def connect(path: Path, timeout: float = 20) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX)
+    made.settimeout(timeout)
+    made.connect(str(path))
+    return made
+
+
+def answer(connection: socket.socket, *, head_only: bool = False) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of one answer; status 0 where the connection ended without."""
+    text = b""
+    while b"\r\n\r\n" not in text:
+        if not (more := connection.recv(1 << 16)):
+            return 0, {}, text
+        text += more
+    head, _, body = text.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+    while not head_only and len(body) < int(headers.get("content-length", 0)) and (more := connection.recv(1 << 16)):
+        body += more
+    return int(first.split()[1]), headers, body
+
+
+def ask(path: Path, text: bytes) -> tuple[int, dict[str, str], bytes]:
+    """The answer to these bytes, on a connection of their own."""
+    with connect(path) as connection:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(text)
+        return answer(connection, head_only=text.startswith(b"HEAD"))
