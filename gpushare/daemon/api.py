@@ -24,7 +24,7 @@ from gpushare.errors import FailedError, ForbiddenError, GpushareError, MethodEr
 
 BODY_SECONDS = 20.0
 LARGE_BYTES = 1 << 20
-LARGE_AT_ONCE = 2
+LARGE_AT_ONCE = 1
 """Of bodies larger than LARGE_BYTES; the others wait unread."""
 ENDED_SHOWN = 100
 API_VERSION = "v1"
@@ -58,7 +58,7 @@ def _peer(request: web.Request) -> Peer:
 
 def _decoded(request: web.Request, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(request[_BODY], type=kind)
+        return msgspec.json.decode(request.pop(_BODY), type=kind)
     except (msgspec.DecodeError, UnicodeError) as error:
         raise UsageError(f"the request's body is not what {request.path} takes: {error}") from None
     except RecursionError:
@@ -124,23 +124,22 @@ async def errors(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     """Turns every exception of a handler into an answer with the error tree's status and one line."""
-    headers = None
+    # No error is kept beyond its clause: its traceback and this frame would be a cycle that keeps the body.
     try:
         _check_text(request)
         return await handler(request)
     except GpushareError as error:
         log.debug("refuse call=%s path=%r code=%s reason=%r", request.method, request.path, error.code, str(error))
-        refused = error
+        answer = refusal(error)
+    except web.HTTPMethodNotAllowed as error:
+        answer = refusal(_http_error(request, error), {"Allow": ", ".join(sorted(error.allowed_methods))})
     except web.HTTPException as error:
-        refused = _http_error(request, error)
-        if isinstance(error, web.HTTPMethodNotAllowed):
-            headers = {"Allow": ", ".join(sorted(error.allowed_methods))}
+        answer = refusal(_http_error(request, error))
     except web.RequestPayloadError:
-        refused = UsageError("the request's body does not arrive as its header says")
+        answer = refusal(UsageError("the request's body does not arrive as its header says"))
     except Exception:
         log.exception("%s %r", request.method, request.path)
-        refused = FailedError("internal error: the daemon's log says which")
-    answer = refusal(refused, headers)
+        answer = refusal(FailedError("internal error: the daemon's log says which"))
     await _send(request, answer)
     return answer
 
