@@ -339,6 +339,20 @@ class Version(Struct, kw_only=True):
     features: list[str]
 
 
+class LedgerHealth(Struct, kw_only=True):
+    """Whether the ledger can be written: `reason` says why not, since `since_ns`; the node goes on without it.
+    `waiting`: rows that are kept meanwhile. `lost`: rows of ended grants that were given up. `set_aside`: rows that
+    could not be used (table `quarantine`). `damaged`: files that were replaced, for the administrator to look at."""
+
+    healthy: bool
+    reason: str
+    since_ns: int | None
+    waiting: int
+    lost: int
+    set_aside: int
+    damaged: list[str]
+
+
 class Node(Struct, kw_only=True):
     """Facts of this node, and where its run-time files are. `have`: the part of `capacity` on devices that work.
     `degraded`: some tenant has less than its guarantee because of that."""
@@ -363,6 +377,7 @@ class Node(Struct, kw_only=True):
     sim_dir: str | None
     sim_pid: int | None
     started_ns: int
+    ledger: LedgerHealth
 
 
 class SimDevice(Struct, forbid_unknown_fields=True, kw_only=True):

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from gpushare import paths
 from gpushare.cli import render
@@ -98,6 +98,20 @@ def _group() -> Finding:
     return Finding("group gpushare", "ok", ", ".join(members) or "no members")
 
 
+def _ledger(ledger: dict[str, Any]) -> Iterator[Finding]:
+    if not ledger["healthy"]:
+        found = f"{ledger['reason']}; {ledger['waiting']} rows wait, {ledger['lost']} are lost"
+        mend = "make room on that disk or mend it; the node goes on and writes them then"
+        yield Finding("ledger", "missing", found, mend)
+    elif ledger["damaged"] or ledger["set_aside"] or ledger["lost"]:
+        files = ", ".join(ledger["damaged"]) or "no file"
+        found = f"{ledger['set_aside']} rows set aside, {ledger['lost']} lost; replaced: {files}"
+        mend = "the rest is well; look at the table quarantine and these files, then delete them"
+        yield Finding("ledger", "note", found, mend)
+    else:
+        yield Finding("ledger", "ok", "can be written")
+
+
 def _daemon(args: argparse.Namespace) -> Iterator[Finding]:
     daemon = client(args)
     try:
@@ -107,6 +121,7 @@ def _daemon(args: argparse.Namespace) -> Iterator[Finding]:
         return
     kind = "simulated" if node["simulated"] else "real"
     yield Finding("daemon", "ok", f"{daemon.path}: {node['devices']} {kind} devices, version {node['version']}")
+    yield from _ledger(node["ledger"])
     for device in devices:
         if device["health"] != "healthy":
             mend = "its grants are told and wait; see dmesg, reset the device or release them (`gpushare ps`)"

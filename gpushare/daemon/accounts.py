@@ -1,16 +1,12 @@
 """The ledger's periods of all served grants: the arbiter's counters are read here and written there."""
 
-import logging
 from collections.abc import Collection
 
 from gpushare.arbiter import Arbiter
 from gpushare.daemon import placement
 from gpushare.daemon.books import Sample, joined, periods
-from gpushare.daemon.ledger import Period
+from gpushare.daemon.entries import Period
 from gpushare.daemon.state import Live, State, instant
-from gpushare.errors import FailedError
-
-log = logging.getLogger(__name__)
 
 
 class Accounts:
@@ -47,7 +43,7 @@ class Accounts:
         self._add(periods(self.samples(live, lent), instant()), live.id)
 
     def write_periods(self) -> None:
-        """Ends the current period of every served grant and begins the next; a ledger that fails is only logged."""
+        """Ends the current period of every served grant and begins the next."""
         for device in self._state.devices:
             self._leased_more(device.index)
         self._add(periods(self.samples(), instant()))
@@ -71,7 +67,4 @@ class Accounts:
                 written.append(whole or row)
             else:
                 self._unwritten[key] = whole or row
-        try:
-            self._state.ledger.add(written)
-        except FailedError as error:
-            log.warning("%s", error)
+        self._state.ledger.add(written)

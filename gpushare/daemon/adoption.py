@@ -6,7 +6,7 @@ from gpushare.daemon import workloads
 from gpushare.daemon.peer import reopen_pidfd
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.serving import Serving
-from gpushare.daemon.state import Live, State, decode, now_ns
+from gpushare.daemon.state import GrantRecord, Live, State, now_ns
 from gpushare.daemon.transitions import Transitions
 from gpushare.errors import GpushareError
 from gpushare.policy import lifecycle
@@ -21,10 +21,31 @@ class Adoption:
     def __init__(self, state: State, resources: Resources, serving: Serving, transitions: Transitions) -> None:
         self._state, self._resources, self._serving, self._transitions = state, resources, serving, transitions
 
-    def adopt(self, text: str) -> None:
-        """One row of the ledger without an end: the grant goes on where its workload lives, and ends otherwise."""
-        live = Live(decode(text))
+    def adopt(self, record: GrantRecord, *, rebooted: bool) -> None:
+        """One grant of the ledger without an end goes on where its workload lives, and ends otherwise. Whatever is
+        wrong with it concerns no other."""
+        live = Live(record)
         self._state.add(live)
+        try:
+            if rebooted:
+                # Its pids may be other programs' now and are not looked at.
+                record.workloads, record.members = [], []
+                self._transitions.fail(live, "the machine was restarted")
+            else:
+                self._adopt(live)
+        except Exception as error:
+            log.exception("grant %s is lost", live.id)
+            self._give_up(live, f"could not be taken over: {error!r}")
+
+    def _give_up(self, live: Live, reason: str) -> None:
+        try:
+            self._transitions.fail(live, reason)
+        except Exception:
+            log.exception("grant %s cannot be ended in order", live.id)
+            self._state.remove(live)
+            self._state.ledger.set_aside(live.id, reason)
+
+    def _adopt(self, live: Live) -> None:
         if not self._resources.knows(live.record):
             self._transitions.fail(live, "its device is gone")
             return
@@ -68,14 +89,6 @@ class Adoption:
         )
         self._transitions.publish(live, "added")
         self._transitions.wake_at(live, live.record.life.expires_ns)
-
-    def end_rebooted(self, text: str) -> None:
-        """The same for a row of before a reboot, which ends: its pids may be other programs' now and are not looked
-        at."""
-        live = Live(decode(text))
-        live.record.workloads, live.record.members = [], []
-        self._state.add(live)
-        self._transitions.fail(live, "the machine was restarted")
 
     def let_go(self) -> None:
         """The daemon stops: grants with a workload stay as they are, others end."""

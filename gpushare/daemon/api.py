@@ -295,8 +295,7 @@ class Api:
         stands, arbiter = placement.standing(self._state), self._context.arbiter
         found = [view.grant_view(self._state, live.record, live, arbiter, stands) for live in self._state]
         if _number(request, "ended"):
-            rows = self._state.ledger.ended_grants(ENDED_SHOWN)
-            found += [self._grant(decode(text), None) for text in rows]
+            found += [self._grant(record, None) for record in self._state.ledger.ended_grants(ENDED_SHOWN, decode)]
         return _json(types.Grants(epoch=watch.epoch, rv=watch.rv, grants=found))
 
     async def create_grant(self, request: web.Request) -> web.Response:

@@ -29,7 +29,7 @@ from gpushare.daemon.node import NodeContext
 from gpushare.daemon.readers import Readers
 from gpushare.daemon.reception import Reception
 from gpushare.daemon.resources import Resources
-from gpushare.daemon.state import State, decode, now_ns
+from gpushare.daemon.state import State, open_records
 from gpushare.daemon.tenant_socket import bind_unix
 from gpushare.daemon.tenants import Tenants
 from gpushare.daemon.watch import Watch
@@ -147,17 +147,16 @@ class _Daemon:
         layout = self._layout
         grantdir.prepare(layout)
         directories.own(layout.cdi)
-        ledger = Ledger(layout.ledger)
+        ledger = Ledger(layout.ledger, layout.grants / "ledger.pending", self._config.ledger_days * _DAY_NS)
         cleanup.callback(ledger.close)
-        ledger.forget(now_ns() - self._config.ledger_days * _DAY_NS)
         arbiter_config = configuration.arbiter(self._config.arbiter)
         smallest = configuration.smallest_share(arbiter_config)
         if self._simulate is None:
             backend = backends.real(ledger)
         else:
             backend, self._simulator = backends.simulated(layout, self._simulate)
-        rebooted = ledger.rebooted()
-        living = [] if rebooted else map(decode, ledger.open_grants())
+        records = open_records(ledger)
+        living = [] if ledger.rebooted else records
         found = all_devices(backend, ledger, {place.device for record in living for place in record.places})
         if not found and backend.absent:
             raise FailedError("none of the driver's devices works: see dmesg and `nvidia-smi`")
@@ -184,17 +183,17 @@ class _Daemon:
         cleanup.callback(self._close, context)
         if ledger.gap_ns:
             log.info("nothing was recorded for %.1f s before this start", ledger.gap_ns / 1e9)
-        adopt = context.adoption.end_rebooted if rebooted else context.adoption.adopt
-        for text in ledger.open_grants():
-            adopt(text)
-        self._remove_strays(state)
+        for record in records:
+            context.adoption.adopt(record, rebooted=ledger.rebooted)
+        if ledger.readable:  # else they may be of living grants
+            self._remove_strays(state)
         return context
 
     def _remove_strays(self, state: State) -> None:
         """Removes files of grants that have ended or never were: a kill between two steps leaves them."""
         layout = self._layout
         for directory in layout.grants.iterdir():
-            if directory.name not in state:
+            if directory.name not in state and directory.is_dir():
                 shutil.rmtree(directory, ignore_errors=True)
         for spec in layout.cdi.glob("gpushare.dev-gpu_g-*.json"):
             if spec.stem.removeprefix("gpushare.dev-gpu_") not in state:
@@ -231,16 +230,22 @@ class _Daemon:
         written = loop.time()
         while True:
             await asyncio.sleep(_TICK_SECONDS)
-            served = context.measure()
-            now = loop.time()
-            if now - written >= (self._config.ledger_seconds if served else _IDLE_LEDGER_SECONDS):
-                written = now
-                context.accounts.write_periods()
+            try:
+                served = context.measure()
+                now = loop.time()
+                if now - written >= (self._config.ledger_seconds if served else _IDLE_LEDGER_SECONDS):
+                    written = now
+                    context.accounts.write_periods()
+            except Exception:
+                log.exception("this second is not measured")
 
     async def _check_health(self, context: NodeContext) -> None:
         while True:
             await asyncio.sleep(_HEALTH_SECONDS)
-            await context.check_health()
+            try:
+                await context.check_health()
+            except Exception:
+                log.exception("the devices' health is not known")
 
     # Stop.
 

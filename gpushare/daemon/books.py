@@ -4,7 +4,7 @@ periods."""
 from dataclasses import dataclass, field, replace
 
 from gpushare.arbiter import GrantStats
-from gpushare.daemon.ledger import Period, Totals
+from gpushare.daemon.entries import Period, Totals
 
 _STEP_NS = 100_000_000
 """Wall time that differs from monotonic time by more than this in one period was set; NTP's slewing (0.05 %) stays

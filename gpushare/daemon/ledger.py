@@ -1,247 +1,246 @@
 """The durable record: grants, what they got in each period, runs of the daemon and the gaps between them.
 
-SQLite with WAL and synchronous=NORMAL: every committed row outlives a killed daemon; a power cut may lose the last
-moments, but then no grant lives either. One connection, used by the event loop only: a commit costs about 0.1 ms.
-Times are CLOCK_REALTIME nanoseconds.
+The disk belongs to one thread (daemon/ledger_keeper.py). Whoever saves a row waits for it, but no longer than
+WAIT_SECONDS, and no call fails because of the disk: what cannot be written waits in memory and, so that it outlives a
+killed daemon, on tmpfs (daemon/spill.py). It is written when the disk takes it. `health` tells.
 """
 
-import contextlib
 import json
-import os
-import sqlite3
+import logging
+import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
+from typing import Any, Generic, TypeVar
 
+from gpushare.daemon import ledger_file
+from gpushare.daemon.entries import Entries, GrantRow, Period, Totals
+from gpushare.daemon.ledger_keeper import RETRY_SECONDS, Keeper, added
 from gpushare.errors import FailedError
 
-SCHEMA_VERSION = 3
-_SCHEMA = """
-CREATE TABLE runs (
-  run INTEGER PRIMARY KEY, pid INTEGER NOT NULL, boot_id TEXT NOT NULL, started_ns INTEGER NOT NULL,
-  seen_ns INTEGER NOT NULL, ended_ns INTEGER, gap_ns INTEGER NOT NULL
-) STRICT;
-CREATE TABLE grants (
-  id TEXT PRIMARY KEY, key TEXT, tenant TEXT NOT NULL, uid INTEGER NOT NULL, phase TEXT NOT NULL, state TEXT NOT NULL,
-  created_ns INTEGER NOT NULL, ended_ns INTEGER
-) STRICT;
-CREATE INDEX grants_open ON grants (id) WHERE ended_ns IS NULL;
-CREATE TABLE periods (
-  id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs, grant_id TEXT NOT NULL, tenant TEXT NOT NULL,
-  device TEXT NOT NULL, from_ns INTEGER NOT NULL, to_ns INTEGER NOT NULL, granted_ns INTEGER NOT NULL,
-  used_ns INTEGER NOT NULL, busy_ns INTEGER NOT NULL, borrowed_ns INTEGER NOT NULL, lent_ns INTEGER NOT NULL,
-  waited_ns INTEGER NOT NULL, memory_bytes INTEGER NOT NULL, memory_peak_bytes INTEGER NOT NULL
-) STRICT;
-CREATE INDEX periods_time ON periods (to_ns);
-CREATE INDEX periods_grant ON periods (grant_id);
-CREATE TABLE contexts (
-  device TEXT NOT NULL, driver TEXT NOT NULL, bytes INTEGER NOT NULL, PRIMARY KEY (device, driver)
-) STRICT;
-"""
-_DEVICES = "CREATE TABLE devices (id TEXT PRIMARY KEY, state TEXT NOT NULL, seen_ns INTEGER NOT NULL) STRICT;"
-_RECEIPTS = " ".join(
-    f"ALTER TABLE periods ADD COLUMN {name} INTEGER NOT NULL DEFAULT 0;"
-    for name in ("waits", "wait_max_ns", "reclaims", "reclaim_ns", "reclaim_max_ns")
-)
-# Migrations, by the version of the file that is found: that step and all later ones run.
-_STEPS = {0: _SCHEMA, 1: _DEVICES, 2: _RECEIPTS}
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+WAIT_SECONDS = 0.25
+"""A caller waits that long for the disk, and not at all while an earlier call has not returned."""
+_START_SECONDS = 1.8
+_CLOSE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Period:
-    """One grant on one device from `from_ns` to `to_ns`. `used_ns`: leased time; `busy_ns`: metered work in it.
-    `waits`, `reclaims`: that ended in it; the longest, as the peak of memory, is of the daemon's run so far."""
+class Health:
+    """`reason`: why the ledger cannot be written now, and `since_ns`; empty when it can. `waiting`: rows that are to be
+    written. `lost`: rows of ended grants that were given up. `set_aside`: rows that could not be used. `damaged`: files
+    that were replaced."""
 
-    grant_id: str
-    tenant: str
-    device: str
-    from_ns: int
-    to_ns: int
-    granted_ns: int
-    used_ns: int
-    busy_ns: int
-    borrowed_ns: int
-    lent_ns: int
-    waited_ns: int
-    memory_bytes: int
-    memory_peak_bytes: int
-    waits: int = 0
-    wait_max_ns: int = 0
-    reclaims: int = 0
-    reclaim_ns: int = 0
-    reclaim_max_ns: int = 0
+    reason: str = ""
+    since_ns: int | None = None
+    waiting: int = 0
+    lost: int = 0
+    set_aside: int = 0
+    damaged: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Sums over a grant's periods on one device."""
-
-    used_ns: int = 0
-    busy_ns: int = 0
-    borrowed_ns: int = 0
-    waited_ns: int = 0
-    memory_peak_bytes: int = 0
-    waits: int = 0
-    wait_max_ns: int = 0
-    reclaims: int = 0
-    reclaim_ns: int = 0
-    reclaim_max_ns: int = 0
+@dataclass
+class _Job(Generic[T]):
+    read: Callable[[], T]
+    result: T
+    done: bool = False
 
 
 class Ledger:
-    """The SQLite file: grants, periods, runs of the daemon, devices. Writing raises FailedError when the disk does."""
+    """Called on the event loop. What was saved is read back from then on, wherever it is."""
 
-    def __init__(self, path: Path) -> None:
-        """Opens or makes it and begins this run. Raises FailedError when it is damaged or not ours."""
+    def __init__(self, path: Path, spill: Path | None = None, keep_ns: int | None = None) -> None:
+        """`spill`: where to keep what the disk does not take. `keep_ns`: how long ended grants and their periods are
+        kept, None: for ever."""
         self.path = path
-        try:
-            # Rows hold tenants' names and sizes: readable by root only.
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-            self._db = sqlite3.connect(path, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = NORMAL")
-            self._db.execute("PRAGMA foreign_keys = ON")
-            self._migrate()
-            self.run, self.gap_ns = self._begin()
-        except (sqlite3.Error, OSError) as error:
-            raise FailedError(f"the ledger {path} cannot be used ({error}): move it away to start a new one") from None
+        self._keeper = Keeper(path, spill, keep_ns)
+        self._changed = threading.Condition()
+        self._fresh = Entries()
+        self._jobs: list[_Job[Any]] = []
+        self._asked = self._done = 0
+        self._alive = self._ready = self._ending = False
+        self._late_ns: int | None = None
+        """Since when the thread has not come back from the disk."""
+        self._thread = threading.Thread(target=self._serve, name="ledger", daemon=True)
+        self._thread.start()
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._ready, _START_SECONDS):
+                self._late()
+        self.run = self._keeper.run or int(time.time())
+        self._keeper.run = self.run
 
-    def _migrate(self) -> None:
-        version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if 0 <= version < SCHEMA_VERSION:
-            steps = " ".join(_STEPS[step] for step in range(version, SCHEMA_VERSION))
-            self._db.executescript(f"BEGIN; {steps} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-        elif version != SCHEMA_VERSION:
-            raise FailedError(
-                f"the ledger {self.path} has version {version}, this gpushare knows {SCHEMA_VERSION}: "
-                "install the gpushare that wrote it, or move it away"
-            )
+    @property
+    def gap_ns(self) -> int:
+        """How long nothing was recorded before this run."""
+        return self._keeper.gap_ns
 
-    def _begin(self) -> tuple[int, int]:
-        """Begins a run: its number, and the gap in ns, during which nothing was recorded. A run that was killed has
-        no end: the gap then begins at its last period."""
-        now = time.time_ns()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        last = self._db.execute("SELECT run, seen_ns, ended_ns FROM runs ORDER BY run DESC LIMIT 1").fetchone()
-        gap = max(0, now - (last[2] or last[1])) if last is not None else 0
-        cursor = self._db.execute(
-            "INSERT INTO runs (pid, boot_id, started_ns, seen_ns, gap_ns) VALUES (?, ?, ?, ?, ?)",
-            (os.getpid(), boot, now, now, gap),
-        )
-        assert cursor.lastrowid is not None
-        return cursor.lastrowid, gap
-
+    @property
     def rebooted(self) -> bool:
         """Whether the previous run was in another boot of the machine, so that its pids are meaningless."""
-        rows = self._db.execute("SELECT boot_id FROM runs ORDER BY run DESC LIMIT 2").fetchall()
-        return len(rows) == 2 and rows[0] != rows[1]
+        return self._keeper.rebooted
 
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        """A full or broken disk is an error of one request, not of the daemon."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise FailedError(f"the ledger {self.path} cannot be written: {error}") from None
+    @property
+    def readable(self) -> bool:
+        """Whether what earlier runs wrote is known."""
+        return self._ready and self._keeper.readable
 
-    def save(self, grant: tuple[str, str | None, str, int, str, str, int, int | None]) -> None:
-        """Writes one row: (id, key, tenant, uid, phase, state, created_ns, ended_ns). Raises FailedError."""
-        with self._writing():
-            self._db.execute(
-                "INSERT INTO grants VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
-                "phase = excluded.phase, state = excluded.state, ended_ns = excluded.ended_ns",
-                grant,
+    @property
+    def health(self) -> Health:
+        """How it stands at the moment."""
+        with self._changed:
+            keeper, since_ns = self._keeper, self._late_ns
+            reason = f"the disk of the ledger {self.path} does not answer in time" if since_ns is not None else ""
+            return Health(
+                reason=keeper.reason or reason,
+                since_ns=keeper.since_ns or since_ns,
+                waiting=keeper.waiting + len(self._fresh) if keeper.reason or reason else 0,
+                lost=keeper.lost,
+                set_aside=keeper.set_aside,
+                damaged=keeper.damaged,
             )
 
-    def open_grants(self) -> list[str]:
-        """States of all grants without an end, oldest first."""
-        query = "SELECT state FROM grants WHERE ended_ns IS NULL ORDER BY created_ns"
-        return [row[0] for row in self._db.execute(query)]
-
-    def ended_grants(self, limit: int) -> list[str]:
-        """States of the latest that have ended, newest first."""
-        query = "SELECT state FROM grants WHERE ended_ns IS NOT NULL ORDER BY ended_ns DESC LIMIT ?"
-        return [row[0] for row in self._db.execute(query, (limit,))]
-
-    def ended_grant(self, grant_id: str) -> str | None:
-        """The state of one that has ended, None where there is none."""
-        row = self._db.execute("SELECT state FROM grants WHERE id = ? AND ended_ns IS NOT NULL", (grant_id,)).fetchone()
-        return row[0] if row is not None else None
+    def save(self, row: tuple[str, str | None, str, int, str, str, int, int | None]) -> None:
+        """Writes one grant's row: (id, key, tenant, uid, phase, state, created_ns, ended_ns)."""
+        with self._changed:
+            self._fresh.save(GrantRow(*row))
+            self._flush()
 
     def add(self, periods: Iterable[Period]) -> None:
-        """Writes a period's rows in one transaction, with this moment as the run's last sign of life."""
-        names = ", ".join(Period.__dataclass_fields__)
-        marks = ", ".join("?" * (len(Period.__dataclass_fields__) + 1))
-        with self._writing():
-            self._db.execute("BEGIN")
-            self._db.executemany(
-                f"INSERT INTO periods (run, {names}) VALUES ({marks})",  # noqa: S608 - names of our own dataclass
-                [(self.run, *astuple(period)) for period in periods],
-            )
-            self._db.execute("UPDATE runs SET seen_ns = ? WHERE run = ?", (time.time_ns(), self.run))
-            self._db.execute("COMMIT")
-
-    def totals(self, grant_id: str) -> dict[str, Totals]:
-        """Sums of one grant, by device id."""
-        query = (
-            "SELECT device, SUM(used_ns), SUM(busy_ns), SUM(borrowed_ns), SUM(waited_ns), MAX(memory_peak_bytes), "
-            "SUM(waits), MAX(wait_max_ns), SUM(reclaims), SUM(reclaim_ns), MAX(reclaim_max_ns) "
-            "FROM periods WHERE grant_id = ? GROUP BY device"
-        )
-        return {row[0]: Totals(*row[1:]) for row in self._db.execute(query, (grant_id,))}
-
-    def tenant_totals(self, without: Iterable[str]) -> dict[str, Totals]:
-        """Sums by tenant over all periods that are kept, except those of the grants in `without`.
-
-        Reads every period, so it is to be called in a thread; it opens a connection of its own.
-        """
-        query = (
-            "SELECT tenant, SUM(used_ns), SUM(busy_ns), SUM(borrowed_ns), SUM(waited_ns), MAX(memory_peak_bytes), "
-            "SUM(waits), MAX(wait_max_ns), SUM(reclaims), SUM(reclaim_ns), MAX(reclaim_max_ns) "
-            "FROM periods WHERE grant_id NOT IN (SELECT value FROM json_each(?)) GROUP BY tenant"
-        )
-        with contextlib.closing(sqlite3.connect(f"file:{quote(os.fspath(self.path))}?mode=ro", uri=True)) as reader:
-            return {row[0]: Totals(*row[1:]) for row in reader.execute(query, (json.dumps(list(without)),))}
-
-    def context_bytes(self, device: str, driver: str) -> int | None:
-        """What a context takes on the device with this driver version, None where it was never measured."""
-        row = self._db.execute(
-            "SELECT bytes FROM contexts WHERE device = ? AND driver = ?", (device, driver)
-        ).fetchone()
-        return row[0] if row is not None else None
-
-    def set_context_bytes(self, device: str, driver: str, size: int) -> None:
-        """Keeps a measured cost of a context."""
-        self._db.execute("INSERT OR REPLACE INTO contexts VALUES (?, ?, ?)", (device, driver, size))
-
-    def devices(self) -> list[str]:
-        """States of all devices ever found here, as `save_devices` got them; the last seen first."""
-        return [row[0] for row in self._db.execute("SELECT state FROM devices ORDER BY seen_ns DESC, id")]
+        """Takes a period's rows, which are written with the next grant's row, or within a second."""
+        with self._changed:
+            self._alive = True
+            for period in periods:
+                self._fresh.add(period)
 
     def save_devices(self, states: Mapping[str, str]) -> None:
         """Records that these devices are here now. `states`: by device id."""
         now = time.time_ns()
-        with self._writing():
-            self._db.executemany(
-                "INSERT OR REPLACE INTO devices VALUES (?, ?, ?)",
-                [(name, state, now) for name, state in states.items()],
-            )
+        with self._changed:
+            self._fresh.devices |= {name: (state, now) for name, state in states.items()}
+            self._flush()
 
-    def forget(self, before_ns: int) -> None:
-        """Drops closed grants and periods older than that, and devices that were not seen since."""
-        self._db.execute("DELETE FROM periods WHERE to_ns < ?", (before_ns,))
-        self._db.execute("DELETE FROM grants WHERE ended_ns < ?", (before_ns,))
-        self._db.execute("DELETE FROM devices WHERE seen_ns < ?", (before_ns,))
+    def set_context_bytes(self, device: str, driver: str, size: int) -> None:
+        """Keeps a measured cost of a context."""
+        with self._changed:
+            self._fresh.contexts[f"{device} {driver}"] = (device, driver, size)
+            self._flush()
+
+    def open_grants(self) -> list[tuple[str, str]]:
+        """Ids and states of all grants without an end, oldest first."""
+
+        def read() -> list[tuple[str, str]]:
+            rows = sorted(self._keeper.open.values(), key=lambda row: row.created_ns)
+            return [(row.id, row.state) for row in rows]
+
+        return self._ask(read, [])
+
+    def ended_grants(self, limit: int, decode: Callable[[str], T]) -> list[T]:
+        """The latest that have ended, newest first. A row that `decode` does not take is set aside."""
+        return self._ask(lambda: self._keeper.ended(limit, decode), [])
+
+    def ended_grant(self, grant_id: str, decode: Callable[[str], T]) -> T | None:
+        """One that has ended, None where there is none."""
+        return self._ask(lambda: self._keeper.ended_one(grant_id, decode), None)
+
+    def set_aside(self, grant_id: str, reason: str) -> None:
+        """Takes a grant's row that cannot be used out of the way; its bytes are kept."""
+        self._ask(lambda: self._keeper.move_aside(grant_id, reason), None)
+
+    def totals(self, grant_id: str) -> dict[str, Totals]:
+        """Sums of one grant, by device id."""
+        return self._ask(lambda: self._keeper.totals(grant_id), {})
+
+    def tenant_totals(self, without: Iterable[str]) -> dict[str, Totals]:
+        """Sums by tenant over all periods that are kept, except those of the grants in `without`. Reads every period,
+        so it is to be called in a thread."""
+        left_out = frozenset(without)
+        nothing: dict[str, Totals] = {}
+        kept = self._ask(lambda: self._keeper.waiting_totals(left_out), nothing)
+        try:
+            with self._keeper.names:
+                found = ledger_file.tenant_totals(self.path, json.dumps(list(left_out)))
+        except FailedError as error:
+            log.warning("%s", error)
+            found = {}
+        return added(found, kept)
+
+    def context_bytes(self, device: str, driver: str) -> int | None:
+        """What a context takes on the device with this driver version, None where it was never measured."""
+        return self._ask(lambda: self._keeper.context_bytes(device, driver), None)
+
+    def devices(self, decode: Callable[[str], T]) -> list[T]:
+        """All devices ever found here, as `save_devices` got them; the last seen first. A row that `decode` does not
+        take is set aside."""
+        return self._ask(lambda: self._keeper.devices(decode), [])
 
     def close(self) -> None:
-        """Marks the run as ended, so that the next one finds no gap."""
-        now = time.time_ns()
-        try:
-            with self._writing():
-                self._db.execute("UPDATE runs SET seen_ns = ?, ended_ns = ? WHERE run = ?", (now, now, self.run))
-        finally:
-            self._db.close()
+        """Writes what waits and marks the run as ended."""
+        with self._changed:
+            self._ending = True
+            self._changed.notify_all()
+        self._thread.join(_CLOSE_SECONDS)
+
+    def _flush(self) -> None:
+        """Has the thread write, and waits for that where the disk is well."""
+        self._asked += 1
+        number = self._asked
+        self._changed.notify_all()
+        if self._late_ns is None and not self._changed.wait_for(lambda: self._done >= number, WAIT_SECONDS):
+            self._late()
+
+    def _ask(self, read: Callable[[], T], otherwise: T) -> T:
+        """What `read` finds in the thread, after all that was saved before; `otherwise` where the disk does not say."""
+        job = _Job(read, otherwise)
+        with self._changed:
+            if self._late_ns is not None:
+                return otherwise
+            self._jobs.append(job)
+            self._changed.notify_all()
+            if not self._changed.wait_for(lambda: job.done, WAIT_SECONDS):
+                self._late()
+            return job.result if job.done else otherwise
+
+    def _late(self) -> None:
+        self._late_ns = time.time_ns()
+        log.warning("the disk of the ledger %s does not answer in time: what it is told waits in memory", self.path)
+
+    # The thread.
+
+    def _serve(self) -> None:
+        self._keeper.start()
+        with self._changed:
+            self._ready = True
+            self._changed.notify_all()
+        while not self._turn():
+            pass
+        self._keeper.stop()
+
+    def _turn(self) -> bool:
+        """Writes what has come, and answers questions. Whether that was the last time."""
+        keeper = self._keeper
+        with self._changed:
+            self._late_ns = None
+            pause = min(RETRY_SECONDS, max(0.0, keeper.forget_at - time.monotonic()))
+            self._changed.wait_for(lambda: self._asked > self._done or self._jobs or self._ending, pause)
+            number, alive, ending = self._asked, self._alive, self._ending
+            jobs, self._jobs = self._jobs, []
+            batch, self._fresh = self._fresh, Entries()
+            self._alive = False
+        keeper.take(batch, alive=alive, pressing=ending)
+        for job in jobs:
+            try:
+                job.result = job.read()
+            except Exception:
+                log.exception("the ledger %s", self.path)
+        with self._changed:
+            self._done = number
+            for job in jobs:
+                job.done = True
+            self._changed.notify_all()
+        if time.monotonic() >= keeper.forget_at:
+            keeper.forget()
+        return ending

@@ -66,7 +66,7 @@ def text(context: NodeContext, devices: list[types.Device]) -> str:
             for live, device in grants
         ]
 
-    tenants = tenant_views(state)
+    tenants, ledger = tenant_views(state), state.ledger.health
     lines = [
         *_family(
             "gpushare_device_leased_seconds_total",
@@ -96,6 +96,10 @@ def text(context: NodeContext, devices: list[types.Device]) -> str:
             "1 when the device answers",
             [({"device": device.id}, int(device.health == "healthy")) for device in devices],
         ),
+        *_family("gpushare_ledger_healthy", "gauge", "1 when it can be written", [({}, int(not ledger.reason))]),
+        *_family("gpushare_ledger_waiting_rows", "gauge", "Rows that are kept until it can", [({}, ledger.waiting)]),
+        *_family("gpushare_ledger_lost_rows_total", "counter", "Rows that were given up", [({}, ledger.lost)]),
+        *_family("gpushare_ledger_set_aside_rows", "gauge", "Rows that could not be used", [({}, ledger.set_aside)]),
         *_family(
             "gpushare_tenant_guarantee_milli",
             "gauge",

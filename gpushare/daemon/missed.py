@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 def all_devices(backend: Backend, ledger: Ledger, in_use: Collection[str]) -> list[Device]:
     """All devices, by number. `in_use`: ids of devices with living grants."""
     found = {device.id: device for device in backend.devices()}
-    known = [msgspec.json.decode(text, type=Device) for text in ledger.devices()]
+    known = ledger.devices(_decode)
     missed = choose([device for device in known if device.id not in found], backend.absent, in_use)
     missed = missed[: MAX_DEVICES - len(found)]
     for device in missed:
@@ -28,6 +28,10 @@ def all_devices(backend: Backend, ledger: Ledger, in_use: Collection[str]) -> li
         backend.miss(missed)
     remember(ledger, *found.values())
     return backend.devices()
+
+
+def _decode(text: str) -> Device:
+    return msgspec.json.decode(text, type=Device)
 
 
 def choose(missing: Collection[Device], absent: int, in_use: Collection[str]) -> list[Device]:
@@ -39,5 +43,5 @@ def choose(missing: Collection[Device], absent: int, in_use: Collection[str]) ->
 
 
 def remember(ledger: Ledger, *devices: Device) -> None:
-    """Writes to the ledger that these devices are here now. Raises FailedError."""
+    """Writes to the ledger that these devices are here now."""
     ledger.save_devices({device.id: msgspec.json.encode(device).decode() for device in devices})

@@ -1,7 +1,6 @@
 """All parts of one running daemon, and the questions that concern more than one of them."""
 
 import asyncio
-import contextlib
 import logging
 import os
 from dataclasses import dataclass, field
@@ -87,6 +86,7 @@ class NodeContext:
             sim_dir=str(self.inject.sim_dir) if self.inject.sim_dir is not None else None,
             sim_pid=self.simulator.pid if self.simulator is not None else None,
             started_ns=self.started_ns,
+            ledger=view.ledger_view(self.state.ledger.health),
         )
 
     # Devices.
@@ -161,8 +161,7 @@ class NodeContext:
         del self.state.faults[device.id]
         self.state.devices[device.index] = device
         self.resources.renew(device)
-        with contextlib.suppress(FailedError):
-            remember(self.state.ledger, device)
+        remember(self.state.ledger, device)
         log.warning("device %d (%s) works again", device.index, device.id)
 
     def _tell(self, changed: list[Device], before: dict[str, types.Tenant]) -> None:

@@ -157,8 +157,7 @@ class State:
 
     def ended(self, grant_id: str) -> GrantRecord | None:
         """The record of one that has ended, None where the ledger has none."""
-        text = self.ledger.ended_grant(grant_id)
-        return decode(text) if text is not None else None
+        return self.ledger.ended_grant(grant_id, decode)
 
     def by_key(self, uid: int, key: str) -> Live | None:
         """The living grant that this user asked for under this key."""
@@ -187,7 +186,7 @@ class State:
         self.promises.drop(live.id)
 
     def save(self, record: GrantRecord) -> None:
-        """Writes the record to the ledger. Raises FailedError."""
+        """Writes the record to the ledger, which keeps it until the disk takes it."""
         state = msgspec.json.encode(record).decode()
         row = (
             record.id,
@@ -203,8 +202,24 @@ class State:
 
 
 def decode(text: str) -> GrantRecord:
-    """A record as `State.save` wrote it."""
+    """A record as `State.save` wrote it. Raises what msgspec raises."""
     return msgspec.json.decode(text, type=GrantRecord)
+
+
+def open_records(ledger: Ledger) -> list[GrantRecord]:
+    """Of all grants without an end. A row that cannot be used is set aside."""
+    found = []
+    for grant_id, text in ledger.open_grants():
+        try:
+            record = decode(text)
+        except Exception as error:
+            ledger.set_aside(grant_id, str(error))
+            continue
+        if record.id == grant_id:
+            found.append(record)
+        else:
+            ledger.set_aside(grant_id, f"it has the state of grant {record.id[:40]!r}")
+    return found
 
 
 def now_ns() -> int:

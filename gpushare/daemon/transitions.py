@@ -17,7 +17,6 @@ from gpushare.daemon.state import Live, State, now_ns
 from gpushare.daemon.tenant_socket import Rules
 from gpushare.daemon.view import grant_view
 from gpushare.daemon.watch import Change
-from gpushare.errors import FailedError
 from gpushare.policy import lifecycle
 from gpushare.policy.lifecycle import Kind, Phase
 from gpushare.wire import JoinError
@@ -113,13 +112,7 @@ class Transitions:
     def _record(self, live: Live, phase: Phase) -> None:
         if phase.ended:
             live.record.ended_ns = now_ns()
-        try:
-            self._state.save(live.record)
-        except FailedError as error:
-            if not phase.ended:
-                raise
-            # It has ended all the same; the next start finds the row open and no process alive.
-            log.error("grant %s: %s", live.id, error)  # noqa: TRY400 - the reason is in the line
+        self._state.save(live.record)
         self.publish(live, "removed" if phase.ended else "added" if phase is Phase.RESERVED else "changed")
         if phase.ended:
             self._state.remove(live)

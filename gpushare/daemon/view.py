@@ -7,6 +7,7 @@ from gpushare.api import types
 from gpushare.arbiter import Arbiter, DeviceStats
 from gpushare.daemon import placement
 from gpushare.daemon.gangs import gang_of
+from gpushare.daemon.ledger import Health
 from gpushare.daemon.state import GrantRecord, Live, State
 from gpushare.daemon.tenants import Tenant
 from gpushare.inject import cdi, edits, grantdir, process
@@ -123,6 +124,19 @@ def _notice(state: State, record: GrantRecord) -> str:
         if place.device in state.faults
     ]
     return "; ".join(lost)
+
+
+def ledger_view(health: Health) -> types.LedgerHealth:
+    """How the ledger stands."""
+    return types.LedgerHealth(
+        healthy=not health.reason,
+        reason=health.reason,
+        since_ns=health.since_ns,
+        waiting=health.waiting,
+        lost=health.lost,
+        set_aside=health.set_aside,
+        damaged=list(health.damaged),
+    )
 
 
 def device_view(device: Device, backend: str, state: State, stats: DeviceStats, used: int) -> types.Device:

@@ -3,8 +3,8 @@
 import sqlite3
 from contextlib import closing
 
-from gpushare.daemon import ledger as ledgers
 from gpushare.daemon.ledger import Ledger
+from gpushare.daemon.ledger_schema import STEPS
 from gpushare.daemon.missed import all_devices, choose, remember
 from gpushare.inject.node import DeviceNode
 from gpushare.node.devices import MAX_DEVICES, Device
@@ -48,13 +48,10 @@ def test_what_was_found_is_remembered_whole_and_stays_so_while_it_is_missing(tmp
     ledger.close()
 
 
-def test_a_device_that_replaced_another_is_the_one_that_is_missed(tmp_path, monkeypatch):
+def test_a_device_that_replaced_another_is_the_one_that_is_missed(tmp_path):
     ledger = Ledger(tmp_path / "ledger.db")
-    times = iter([1, 2])
-    monkeypatch.setattr(ledgers.time, "time_ns", lambda: next(times))
     remember(ledger, device(1))
     remember(ledger, device(2))
-    monkeypatch.undo()
     assert all_devices(Driver(absent=1), ledger, set()) == [device(2)]
     ledger.close()
 
@@ -70,9 +67,9 @@ def test_no_more_than_can_be_served(tmp_path):
 def test_a_ledger_of_before_devices_were_in_it_is_brought_up(tmp_path):
     path = tmp_path / "ledger.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as old:
-        old.executescript(ledgers._STEPS[0] + "PRAGMA user_version = 1;")
+        old.executescript(STEPS[0] + "PRAGMA user_version = 1;")
     ledger = Ledger(path)
     remember(ledger, device(1))
-    assert len(ledger.devices()) == 1
+    assert len(ledger.devices(str)) == 1
     ledger.close()
-    assert len(Ledger(path).devices()) == 1
+    assert len(Ledger(path).devices(str)) == 1

@@ -1,0 +1,164 @@
+"""What the ledger is told, and how it waits where the disk cannot be written: merged, so that it stays small and the
+sums stay right. Pure: no file, no clock."""
+
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec import field as struct_field
+
+LARGEST = (1 << 62) - 1
+"""Numbers above it are written as it: two of them still fit the file's and the API's 64 bits."""
+KEPT_MAX = 50_000
+"""Rows of each kind that wait at most: some 100 MB of grants, which is days of a busy node without a disk."""
+REST = "(several)"
+"""Stands for the grants whose periods were merged beyond KEPT_MAX."""
+
+
+class GrantRow(NamedTuple):
+    """A grant as the ledger keeps it. `state`: its record as JSON. `ended_ns` None: it has not ended."""
+
+    id: str
+    key: str | None
+    tenant: str
+    uid: int
+    phase: str
+    state: str
+    created_ns: int
+    ended_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """One grant on one device from `from_ns` to `to_ns`. `used_ns`: leased time; `busy_ns`: metered work in it.
+    `waits`, `reclaims`: that ended in it; the longest, as the peak of memory, is of the daemon's run so far."""
+
+    grant_id: str
+    tenant: str
+    device: str
+    from_ns: int
+    to_ns: int
+    granted_ns: int
+    used_ns: int
+    busy_ns: int
+    borrowed_ns: int
+    lent_ns: int
+    waited_ns: int
+    memory_bytes: int
+    memory_peak_bytes: int
+    waits: int = 0
+    wait_max_ns: int = 0
+    reclaims: int = 0
+    reclaim_ns: int = 0
+    reclaim_max_ns: int = 0
+
+
+NUMBERS = tuple(field.name for field in fields(Period) if field.type is int)
+_LATEST = ("memory_bytes",)
+_MAXIMA = ("to_ns", "memory_peak_bytes", "wait_max_ns", "reclaim_max_ns")
+_SUMS = tuple(name for name in NUMBERS if name not in ("from_ns", *_LATEST, *_MAXIMA))
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over a grant's periods on one device."""
+
+    used_ns: int = 0
+    busy_ns: int = 0
+    borrowed_ns: int = 0
+    waited_ns: int = 0
+    memory_peak_bytes: int = 0
+    waits: int = 0
+    wait_max_ns: int = 0
+    reclaims: int = 0
+    reclaim_ns: int = 0
+    reclaim_max_ns: int = 0
+
+    def plus(self, other: "Totals | Period") -> "Totals":
+        """Both together."""
+        both = {
+            field.name: max(getattr(self, field.name), getattr(other, field.name))
+            if field.name in _MAXIMA
+            else getattr(self, field.name) + getattr(other, field.name)
+            for field in fields(Totals)
+        }
+        return Totals(**{name: clamp(value) for name, value in both.items()})
+
+
+def clamp(value: int) -> int:
+    """The nearest number that the ledger takes."""
+    return min(max(0, value), LARGEST)
+
+
+def sound(period: Period) -> Period:
+    """The only way into the ledger: numbers are 0 to LARGEST, and no period ends before it begins."""
+    numbers = {name: clamp(getattr(period, name)) for name in NUMBERS}
+    numbers["to_ns"] = max(numbers["to_ns"], numbers["from_ns"])
+    return replace(period, **numbers)  # type: ignore[arg-type]
+
+
+def joined(first: Period, second: Period) -> Period:
+    """One period for two of one grant and device: `second` is the later one."""
+    sums = {name: getattr(first, name) + getattr(second, name) for name in _SUMS}
+    maxima = {name: max(getattr(first, name), getattr(second, name)) for name in _MAXIMA}
+    return sound(replace(second, from_ns=min(first.from_ns, second.from_ns), **sums, **maxima))
+
+
+class Entries(Struct):
+    """What is to be written. `grants`: by id. `periods`: by device and grant. `devices`: states and when they were
+    seen, by id. `contexts`: bytes by device and driver. `lost`: grants' rows that were given up."""
+
+    grants: dict[str, GrantRow] = struct_field(default_factory=dict)
+    periods: dict[str, Period] = struct_field(default_factory=dict)
+    devices: dict[str, tuple[str, int]] = struct_field(default_factory=dict)
+    contexts: dict[str, tuple[str, str, int]] = struct_field(default_factory=dict)
+    lost: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.grants or self.periods or self.devices or self.contexts)
+
+    def __len__(self) -> int:
+        return len(self.grants) + len(self.periods) + len(self.devices) + len(self.contexts)
+
+    def add(self, period: Period) -> None:
+        """Joins it to what waits of the same grant and device. Beyond the bound it joins its tenant's others: the
+        tenant's sums stay right, the grant's do not."""
+        key = f"{period.device} {period.grant_id}"
+        if key not in self.periods and len(self.periods) >= KEPT_MAX:
+            period = replace(period, grant_id=REST)
+            key = f"{period.device} {period.tenant} {REST}"
+        before = self.periods.get(key)
+        self.periods[key] = joined(before, period) if before is not None else sound(period)
+
+    def save(self, row: GrantRow) -> None:
+        """Takes the place of an older row of the grant. Beyond the bound a grant that has ended is given up."""
+        if row.id not in self.grants and len(self.grants) >= KEPT_MAX:
+            ended = next((name for name, kept in self.grants.items() if kept.ended_ns is not None), row.id)
+            self.grants.pop(ended, None)
+            self.lost += 1
+            if ended == row.id:
+                return
+        self.grants[row.id] = row
+
+    def follow(self, later: "Entries") -> None:
+        """Takes in what came after."""
+        for row in later.grants.values():
+            self.save(row)
+        for period in later.periods.values():
+            self.add(period)
+        self.devices |= later.devices
+        self.contexts |= later.contexts
+        self.lost += later.lost
+
+    def totals(self, grant_id: str) -> dict[str, Totals]:
+        """Sums of one grant, by device id."""
+        mine = (period for period in self.periods.values() if period.grant_id == grant_id)
+        return {period.device: Totals().plus(period) for period in mine}
+
+    def tenant_totals(self, without: frozenset[str]) -> dict[str, Totals]:
+        """Sums by tenant, without these grants."""
+        found: dict[str, Totals] = {}
+        for period in self.periods.values():
+            if period.grant_id not in without:
+                found[period.tenant] = found.get(period.tenant, Totals()).plus(period)
+        return found

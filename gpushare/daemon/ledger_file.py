@@ -1,0 +1,349 @@
+"""The ledger's SQLite file: reads and writes. Every failure is one of two: the file is damaged, or the disk takes or
+gives nothing at the moment. A row that cannot be used is set aside, with its bytes, and the rest lives.
+
+WAL and synchronous=NORMAL: every committed row outlives a killed daemon; a power cut may lose the last moments, but
+then no grant lives either. Times are CLOCK_REALTIME nanoseconds.
+"""
+
+import contextlib
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gpushare.daemon.entries import Entries, GrantRow, Period, Totals
+from gpushare.daemon.ledger_schema import SCHEMA_VERSION, STEPS
+from gpushare.daemon.sqlite_file import DamagedError, connect, failures
+from gpushare.errors import FailedError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_RUN_MAX = 1 << 52  # JSON's numbers; anything above is damage
+_FORGET_ROWS = 2000
+_TIMES = {"periods": "to_ns", "grants": "ended_ns", "devices": "seen_ns", "quarantine": "at_ns"}
+# What is wrong with one row, not with the file or the disk.
+_BAD_ROW = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError, ValueError)
+
+_SAVE_GRANT = (
+    "INSERT INTO grants VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
+    "phase = excluded.phase, state = excluded.state, ended_ns = excluded.ended_ns"
+)
+_NAMES = tuple(Period.__dataclass_fields__)
+_ADD_PERIOD = f"INSERT INTO periods (run, {', '.join(_NAMES)}) VALUES ({', '.join('?' * (len(_NAMES) + 1))})"  # noqa: S608
+_SET_ASIDE = "INSERT INTO quarantine (source, row_id, content, reason, at_ns) VALUES (?, ?, ?, ?, ?)"
+
+
+def _sum(name: str) -> str:
+    """SUM() fails on overflow, so each half of the 64 bits is added up by itself."""
+    return f"SUM({name} >> 32), SUM({name} & 4294967295)"
+
+
+_TOTALS = (
+    f"{_sum('used_ns')}, {_sum('busy_ns')}, {_sum('borrowed_ns')}, {_sum('waited_ns')}, MAX(memory_peak_bytes), "
+    f"{_sum('waits')}, MAX(wait_max_ns), {_sum('reclaims')}, {_sum('reclaim_ns')}, MAX(reclaim_max_ns)"
+)
+
+
+def _totals(row: tuple[int, ...]) -> Totals:
+    used, used_low, busy, busy_low, borrowed, borrowed_low, waited, waited_low, peak, *rest = row
+    waits, waits_low, wait_max, reclaims, reclaims_low, reclaim, reclaim_low, reclaim_max = rest
+
+    def whole(high: int, low: int) -> int:
+        return (high << 32) + low
+
+    found = Totals(
+        used_ns=whole(used, used_low),
+        busy_ns=whole(busy, busy_low),
+        borrowed_ns=whole(borrowed, borrowed_low),
+        waited_ns=whole(waited, waited_low),
+        memory_peak_bytes=peak,
+        waits=whole(waits, waits_low),
+        wait_max_ns=wait_max,
+        reclaims=whole(reclaims, reclaims_low),
+        reclaim_ns=whole(reclaim, reclaim_low),
+        reclaim_max_ns=reclaim_max,
+    )
+    return found.plus(Totals())  # which clamps
+
+
+class LedgerFile:
+    """One open file. `unwritable`: why it can only be read, empty where it can be written as well. Every method raises
+    FailedError, or DamagedError, where it fails."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens or makes it. Raises DamagedError for what cannot become a ledger, FailedError for what cannot be
+        opened now."""
+        self.path = path
+        self.unwritable = ""
+        self._run: int | None = None
+        self._odd: set[tuple[str, int | str]] = set()
+        """Rows that cannot be used and could not be moved, since the file cannot be written."""
+        with failures(path):
+            # SQLite waits for a pipe and trips over a directory: neither is opened.
+            if path.exists() and not path.is_file():
+                raise DamagedError(f"{path} is not a file")
+            try:
+                self._open_to_write()
+            except FailedError as error:
+                if isinstance(error, DamagedError):
+                    raise
+                self.unwritable = str(error)
+                self._open_to_read()
+            found = path.stat()
+            self._aside = self._count_aside()
+        self._identity = (found.st_dev, found.st_ino)
+
+    @property
+    def aside(self) -> int:
+        """How many rows were set aside."""
+        return self._aside + len(self._odd)
+
+    def _count_aside(self) -> int:
+        if self._db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'quarantine'").fetchone() is None:
+            return 0
+        return int(self._db.execute("SELECT COUNT(*) FROM quarantine").fetchone()[0])
+
+    def _open_to_write(self) -> None:
+        # Rows hold tenants' names and sizes: readable by root only.
+        with failures(self.path):
+            descriptor = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            try:
+                os.fchmod(descriptor, 0o600)
+            finally:
+                os.close(descriptor)
+            self._db = connect(self.path)
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                self._db.execute("PRAGMA synchronous = NORMAL")
+                self._migrate()
+            except BaseException:
+                self._db.close()
+                raise
+
+    def _open_to_read(self) -> None:
+        """On a disk that takes nothing. Without rights to make the index of the log, SQLite reads a file that has no
+        log only where it is told that nobody writes it."""
+        log = Path(f"{self.path}-wal")
+        quiet = not log.exists() or not log.stat().st_size
+        self._db = connect(self.path, "?mode=ro&immutable=1" if quiet else "?mode=ro")
+        try:
+            version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        except BaseException:
+            self._db.close()
+            raise
+        if version not in range(1, SCHEMA_VERSION + 1):
+            self._db.close()
+            raise FailedError(self.unwritable)
+
+    def _migrate(self) -> None:
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if 0 <= version < SCHEMA_VERSION:
+            steps = " ".join(STEPS[step] for step in range(version, SCHEMA_VERSION))
+            self._db.executescript(f"BEGIN; {steps} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+        elif version != SCHEMA_VERSION:
+            raise DamagedError(
+                f"the ledger {self.path} has version {version}, this gpushare knows {SCHEMA_VERSION}: another one wrote"
+                " it"
+            )
+
+    def close(self) -> None:
+        """Closes it; the log is merged into the file where that can be done."""
+        with contextlib.suppress(sqlite3.Error):
+            self._db.close()
+
+    def replaced(self) -> bool:
+        """Whether somebody has moved the file away since."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return True
+        return (found.st_dev, found.st_ino) != self._identity
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        if self.unwritable:
+            raise FailedError(self.unwritable)
+        with failures(self.path):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            finally:
+                if self._db.in_transaction:
+                    with contextlib.suppress(sqlite3.Error):
+                        self._db.execute("ROLLBACK")
+
+    # Runs.
+
+    def last_run(self) -> tuple[int, str, int] | None:
+        """Number, boot and last sign of life of the latest run."""
+        query = (
+            "SELECT run, boot_id, COALESCE(ended_ns, seen_ns) FROM runs WHERE run BETWEEN 1 AND ? "
+            "ORDER BY run DESC LIMIT 1"
+        )
+        with failures(self.path):
+            row: tuple[int, str, int] | None = self._db.execute(query, (_RUN_MAX,)).fetchone()
+        return row
+
+    def begin(self, run: int, boot: str, gap_ns: int) -> bool:
+        """Records that a run has begun, once. Whether it did."""
+        if run == self._run:
+            return False
+        now = time.time_ns()
+        with self._writing():
+            cursor = self._db.execute(
+                "INSERT OR IGNORE INTO runs (run, pid, boot_id, started_ns, seen_ns, gap_ns) VALUES (?, ?, ?, ?, ?, ?)",
+                (run, os.getpid(), boot, now, now, gap_ns),
+            )
+        self._run = run
+        return cursor.rowcount > 0
+
+    def end(self, run: int) -> None:
+        """Marks the run as ended, so that the next one finds no gap."""
+        now = time.time_ns()
+        with self._writing():
+            self._db.execute("UPDATE runs SET seen_ns = ?, ended_ns = ? WHERE run = ?", (now, now, run))
+
+    # Rows.
+
+    def write(self, run: int, entries: Entries) -> None:
+        """All of it in one transaction, with this moment as the run's last sign of life."""
+        now = time.time_ns()
+        rows: list[tuple[str, str, tuple[Any, ...]]] = [
+            *(("grants", _SAVE_GRANT, row) for row in entries.grants.values()),
+            *(("periods", _ADD_PERIOD, (run, *astuple(period))) for period in entries.periods.values()),
+            *(
+                ("devices", "INSERT OR REPLACE INTO devices VALUES (?, ?, ?)", (name, *found))
+                for name, found in entries.devices.items()
+            ),
+            *(
+                ("contexts", "INSERT OR REPLACE INTO contexts VALUES (?, ?, ?)", found)
+                for found in entries.contexts.values()
+            ),
+        ]
+        with self._writing():
+            for table, statement, values in rows:
+                self.insert(table, None, statement, values)
+            self._db.execute("UPDATE runs SET seen_ns = ? WHERE run = ?", (now, run))
+
+    def insert(self, table: str, row_id: int | None, statement: str, values: tuple[Any, ...]) -> bool:
+        """One row, within a transaction. A row that the table does not take is set aside: False."""
+        try:
+            self._db.execute(statement, values)
+        except _BAD_ROW as error:
+            content = repr(values).encode(errors="replace")
+            self._db.execute(_SET_ASIDE, (table, row_id, content, str(error)[:200], time.time_ns()))
+            self._aside += 1
+            log.error("ledger: a row for %s is set aside (%s): %s", table, error, content[:200])  # noqa: TRY400
+            return False
+        return True
+
+    def copy(self, table: str, columns: list[str], rows: Iterable[tuple[int, tuple[Any, ...]]]) -> tuple[int, int]:
+        """Rows of another ledger, each with its rowid there; what is here already stays. How many it took, and how many
+        of them were set aside."""
+        marks = ", ".join("?" * len(columns))
+        statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT DO NOTHING"  # noqa: S608
+        taken = bad = 0
+        with self._writing():
+            for row_id, values in rows:
+                taken += 1
+                bad += not self.insert(table, row_id, statement, values)
+        return taken, bad
+
+    def open_rows(self) -> list[GrantRow]:
+        """All grants without an end, oldest first."""
+        query = (
+            "SELECT id, key, tenant, uid, phase, state, created_ns, ended_ns FROM grants WHERE ended_ns IS NULL "
+            "ORDER BY created_ns"
+        )
+        with failures(self.path):
+            return [GrantRow(*row) for row in self._db.execute(query)]
+
+    def ended(self, limit: int, decode: Callable[[str], T]) -> list[T]:
+        """The latest that have ended, newest first."""
+        query = "SELECT rowid, state FROM grants WHERE ended_ns IS NOT NULL ORDER BY ended_ns DESC LIMIT ?"
+        return self._decoded("grants", query, (limit,), decode)
+
+    def ended_one(self, grant_id: str, decode: Callable[[str], T]) -> T | None:
+        """One that has ended, None where there is none."""
+        query = "SELECT rowid, state FROM grants WHERE id = ? AND ended_ns IS NOT NULL"
+        return next(iter(self._decoded("grants", query, (grant_id,), decode)), None)
+
+    def devices(self, decode: Callable[[str], T]) -> list[T]:
+        """All devices ever found here, the last seen first."""
+        return self._decoded("devices", "SELECT rowid, state FROM devices ORDER BY seen_ns DESC, id", (), decode)
+
+    def _decoded(self, table: str, query: str, values: tuple[Any, ...], decode: Callable[[str], T]) -> list[T]:
+        found = []
+        with failures(self.path):
+            rows = self._db.execute(query, values).fetchall()
+        for row_id, text in rows:
+            try:
+                found.append(decode(text))
+            except Exception as error:
+                self.set_aside(table, row_id, str(error))
+        return found
+
+    def set_aside(self, table: str, row_id: int | str, reason: str) -> None:
+        """Moves a row whose state cannot be used out of the way. `row_id`: its rowid, or the grant's id."""
+        where = "id" if isinstance(row_id, str) else "rowid"
+        query = (
+            "INSERT INTO quarantine (source, row_id, content, reason, at_ns) "  # noqa: S608 - names of our own
+            f"SELECT ?, rowid, CAST(state AS BLOB), ?, ? FROM {table} WHERE {where} = ?"
+        )
+        try:
+            with self._writing():
+                self._db.execute(query, (table, reason[:200], time.time_ns(), row_id))
+                self._aside += self._db.execute(f"DELETE FROM {table} WHERE {where} = ?", (row_id,)).rowcount  # noqa: S608
+            log.error("ledger: row %s of %s is set aside: %s", row_id, table, reason)
+        except FailedError:
+            if (table, row_id) not in self._odd:
+                log.error("ledger: row %s of %s cannot be used: %s", row_id, table, reason)  # noqa: TRY400
+            self._odd.add((table, row_id))
+
+    def totals(self, grant_id: str) -> dict[str, Totals]:
+        """Sums of one grant, by device id."""
+        query = f"SELECT device, {_TOTALS} FROM periods WHERE grant_id = ? GROUP BY device"  # noqa: S608
+        with failures(self.path):
+            return {row[0]: _totals(row[1:]) for row in self._db.execute(query, (grant_id,))}
+
+    def context_bytes(self, device: str, driver: str) -> int | None:
+        """What a context takes on the device with this driver version, None where it was never measured."""
+        with failures(self.path):
+            row = self._db.execute(
+                "SELECT bytes FROM contexts WHERE device = ? AND driver = ?", (device, driver)
+            ).fetchone()
+        return row[0] if row is not None else None
+
+    def forget(self, before_ns: int) -> bool:
+        """Drops closed grants, periods, devices and rows set aside that are older than that, some at once. Whether
+        there may be more."""
+        dropped = 0
+        with self._writing():
+            for table, when in (
+                ("periods", "to_ns"),
+                ("grants", "ended_ns"),
+                ("devices", "seen_ns"),
+                ("quarantine", "at_ns"),
+            ):
+                some = f"SELECT rowid FROM {table} WHERE {when} < ? LIMIT {_FORGET_ROWS}"  # noqa: S608
+                query = f"DELETE FROM {table} WHERE rowid IN ({some})"  # noqa: S608
+                dropped = max(dropped, self._db.execute(query, (before_ns,)).rowcount)
+        return dropped >= _FORGET_ROWS
+
+
+def tenant_totals(path: Path, without: str) -> dict[str, Totals]:
+    """Sums by tenant over all periods that are kept, except those of the grants in `without`, a JSON list. Reads every
+    period: for a thread; it opens a connection of its own."""
+    query = (
+        f"SELECT tenant, {_TOTALS} FROM periods "  # noqa: S608
+        "WHERE grant_id NOT IN (SELECT value FROM json_each(?)) GROUP BY tenant"
+    )
+    with failures(path), contextlib.closing(connect(path, "?mode=ro")) as reader:
+        return {row[0]: _totals(row[1:]) for row in reader.execute(query, (without,))}

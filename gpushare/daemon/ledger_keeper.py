@@ -1,0 +1,295 @@
+"""What the ledger knows and its file does not yet. For one thread, the one that waits for the disk.
+
+Nothing here fails because of the disk, whatever it does: what cannot be written waits, merged, in memory and in the
+spill, and is written when the disk takes it. A damaged file is replaced.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from gpushare.daemon import salvage
+from gpushare.daemon.entries import Entries, GrantRow, Totals
+from gpushare.daemon.ledger_file import LedgerFile
+from gpushare.daemon.spill import Spill
+from gpushare.daemon.sqlite_file import DamagedError, check
+from gpushare.errors import FailedError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+RETRY_SECONDS = 1.0
+_RETRY_FACTOR = 10
+"""A disk in trouble is tried again after RETRY_SECONDS, and for no more than this part of the time."""
+_SALVAGE_SECONDS = 1.0
+_FORGET_SECONDS = 3600.0
+
+
+class Keeper:
+    """`run`: number of this run of the daemon. `gap_ns`: during which nothing was recorded before it. `rebooted`:
+    whether the previous run was in another boot of the machine, so that its pids are meaningless. `readable`: whether
+    what earlier runs wrote is known. `reason`: why nothing can be written now, and `since_ns`; empty when it can.
+    `damaged`: files that were replaced. `open`: the rows of all grants that have not ended, by id. `forget_at`: when
+    old rows are next to be dropped, on the monotonic clock."""
+
+    def __init__(self, path: Path, spill: Path | None, keep_ns: int | None) -> None:
+        """Parameters as the Ledger's."""
+        self.run = 0
+        self.gap_ns = 0
+        self.rebooted = False
+        self.reason = ""
+        self.since_ns: int | None = None
+        self.damaged: tuple[str, ...] = ()
+        self.readable = False
+        self.open: dict[str, GrantRow] = {}
+        self.forget_at = 0.0
+        self.names = threading.Lock()
+        """Held while the file may change its name, and by whoever else opens it: SQLite opens the log by its name some
+        time after the file, and must not get that of another one."""
+        self._path = path
+        self._keep_ns = keep_ns
+        self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        self._file: LedgerFile | None = None
+        self._spill = Spill(spill)
+        self._kept = self._spill.read()
+        self._news = Entries()
+        """That part of it which is not spilled."""
+        self._lost = 0
+        self._try_at = 0.0
+        self._damage = ""
+
+    @property
+    def waiting(self) -> int:
+        """Rows that could not be written yet."""
+        return len(self._kept)
+
+    @property
+    def lost(self) -> int:
+        """Rows of ended grants that were given up."""
+        return self._lost + self._kept.lost
+
+    @property
+    def set_aside(self) -> int:
+        """Rows that could not be used."""
+        return self._file.aside if self._file is not None else 0
+
+    def start(self) -> None:
+        """Opens the file and begins this run."""
+        self._fenced(self._start)
+        self.run = self.run or int(time.time())
+        for row in self._kept.grants.values():
+            self._note(row)
+
+    def take(self, batch: Entries, *, alive: bool = False, pressing: bool = False) -> None:
+        """Takes what came, and tries to write all that waits. `alive`: the run's last sign of life is to be written
+        too. `pressing`: now or never."""
+        for row in batch.grants.values():
+            self._note(row)
+        self._kept.follow(batch)
+        self._news.follow(batch)
+        if self._damage:
+            damage, self._damage = self._damage, ""
+            self._fenced(lambda: self._begin_anew(damage))
+        if self._kept or alive or self.reason:
+            self._fenced(lambda: self._settle(pressing=pressing))
+
+    def forget(self) -> None:
+        """Drops old rows, some at once: `forget_at` says when to go on."""
+        self.forget_at = time.monotonic() + _FORGET_SECONDS
+        self._fenced(self._forget)
+
+    def stop(self) -> None:
+        """Marks the run as ended, so that the next one finds no gap, and closes the file."""
+        file = self._file
+        if file is not None:
+            self._fenced(lambda: file.end(self.run))
+            file.close()
+
+    # Questions.
+
+    def ended(self, limit: int, decode: Callable[[str], T]) -> list[T]:
+        """The latest grants that have ended, newest first."""
+        waiting = [row for row in self._kept.grants.values() if row.ended_ns is not None]
+        waiting.sort(key=lambda row: row.ended_ns or 0, reverse=True)
+        found = [decode(row.state) for row in waiting[:limit]]
+        found += self._read(lambda file: file.ended(limit - len(found), decode), [])
+        return found
+
+    def ended_one(self, grant_id: str, decode: Callable[[str], T]) -> T | None:
+        """One that has ended, None where there is none."""
+        row = self._kept.grants.get(grant_id)
+        if row is not None:
+            return decode(row.state) if row.ended_ns is not None else None
+        return self._read(lambda file: file.ended_one(grant_id, decode), None)
+
+    def totals(self, grant_id: str) -> dict[str, Totals]:
+        """Sums of one grant, by device id."""
+        return added(self._read(lambda file: file.totals(grant_id), {}), self._kept.totals(grant_id))
+
+    def waiting_totals(self, without: frozenset[str]) -> dict[str, Totals]:
+        """Sums by tenant of what the file does not have, without these grants."""
+        return self._kept.tenant_totals(without)
+
+    def context_bytes(self, device: str, driver: str) -> int | None:
+        """What a context takes, None where that is not known."""
+        kept = self._kept.contexts.get(f"{device} {driver}")
+        return kept[2] if kept is not None else self._read(lambda file: file.context_bytes(device, driver), None)
+
+    def devices(self, decode: Callable[[str], T]) -> list[T]:
+        """All devices that the file has, the last seen first."""
+        return self._read(lambda file: file.devices(decode), [])
+
+    def move_aside(self, grant_id: str, reason: str) -> None:
+        """Takes a grant's row out of the way; its bytes are kept."""
+        row = self.open.pop(grant_id, None)
+        self._kept.grants.pop(grant_id, None)
+        log.error("grant %s: its row in the ledger is set aside (%s): %r", grant_id, reason, row and row.state)
+        self._read(lambda file: file.set_aside("grants", grant_id, reason), None)
+
+    def _read(self, read: Callable[[LedgerFile], T], otherwise: T) -> T:
+        try:
+            return read(self._file) if self._file is not None else otherwise
+        except FailedError as error:
+            self._failed(error)
+            return otherwise
+
+    # The file.
+
+    def _fenced(self, act: Callable[[], object]) -> None:
+        """Nothing ends the thread."""
+        try:
+            act()
+        except FailedError as error:
+            self._failed(error)
+        except Exception as error:
+            log.exception("the ledger %s", self._path)
+            self._trouble(f"the ledger {self._path} cannot be used ({error!r})")
+
+    def _failed(self, error: FailedError) -> None:
+        self._trouble(str(error))
+        if isinstance(error, DamagedError):
+            self._damage = str(error)
+
+    def _trouble(self, reason: str) -> None:
+        if reason != self.reason:
+            log.warning("%s: what it is told waits in memory", reason)
+        self.reason, self.since_ns = reason, self.since_ns or time.time_ns()
+
+    def _start(self) -> None:
+        try:
+            file = self._open_file()
+            self._take_over(file)
+        except DamagedError as error:
+            file = self._begin_anew(str(error))
+            self._take_over(file)
+        threading.Thread(target=self._check, args=(file,), name="ledger-check", daemon=True).start()
+
+    def _open_file(self) -> LedgerFile:
+        return self._opened(lambda: salvage.open_ledger(self._path, _SALVAGE_SECONDS))
+
+    def _begin_anew(self, reason: str) -> LedgerFile:
+        file = self._opened(lambda: salvage.replace(self._path, reason, _SALVAGE_SECONDS))
+        self._kept.grants = {**self.open, **self._kept.grants}
+        return file
+
+    def _opened(self, make: Callable[[], LedgerFile]) -> LedgerFile:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+        with self.names:
+            self._file = make()
+        self.damaged = tuple(map(str, salvage.damaged(self._path)))
+        return self._file
+
+    def _take_over(self, file: LedgerFile) -> None:
+        """What earlier runs left. A run that was killed has no end: the gap then begins at its last period."""
+        for row in file.open_rows():
+            self._note(row)
+        self.readable = True
+        last = file.last_run()
+        if last is not None:
+            number, boot, seen_ns = last
+            self.gap_ns = max(0, time.time_ns() - seen_ns)
+            self.rebooted = boot != self._boot
+            self.run = self.run or number + 1
+        elif not self.damaged:
+            self.run = self.run or 1
+        # No two runs may have one number. Where it cannot be counted on, it is one that counting never reaches.
+        try:
+            self.run = self.run or int(time.time())
+            file.begin(self.run, self._boot, self.gap_ns)
+        except FailedError:
+            self.run = max(self.run, int(time.time()))
+            raise
+
+    def _settle(self, *, pressing: bool) -> None:
+        """Writes all that waits, and where that fails sees to it that a kill does not lose it."""
+        began = time.monotonic()
+        if began < self._try_at and not pressing:
+            self._hold()
+            return
+        try:
+            self._write()
+        except Exception:
+            now = time.monotonic()
+            self._try_at = now + max(RETRY_SECONDS, _RETRY_FACTOR * (now - began))
+            self._hold()
+            raise
+        if self.reason:
+            log.warning("the ledger %s is written again: %d rows had waited", self._path, len(self._kept))
+        self._lost += self._kept.lost
+        self._kept, self._news = Entries(), Entries()
+        self.reason, self.since_ns = "", None
+        self._spill.clear()
+
+    def _write(self) -> None:
+        file = self._file
+        if file is None or file.unwritable or self.reason or file.replaced():
+            file = self._open_file()
+        try:
+            self._write_to(file)
+        except DamagedError as error:
+            self._write_to(self._begin_anew(str(error)))
+
+    def _write_to(self, file: LedgerFile) -> None:
+        if file.begin(self.run, self._boot, self.gap_ns):  # not the file that this run began with
+            self._kept.grants = {**self.open, **self._kept.grants}
+        file.write(self.run, self._kept)
+
+    def _hold(self) -> None:
+        if not self._news or self._spill.add(self._news, self._kept):
+            self._news = Entries()
+
+    def _forget(self) -> None:
+        if self._file is None or self._keep_ns is None or self.reason:
+            return
+        if self._file.forget(time.time_ns() - self._keep_ns):
+            self.forget_at = time.monotonic()
+
+    def _check(self, file: LedgerFile) -> None:
+        """Reads the whole file once, in a thread of its own beside the daemon's start."""
+        reason = ""
+        try:
+            with self.names:
+                reason = check(self._path)
+        except DamagedError as error:
+            reason = str(error)
+        except FailedError as error:
+            log.warning("%s", error)
+        if reason and self._file is file:
+            self._damage = reason
+
+    def _note(self, row: GrantRow) -> None:
+        if row.ended_ns is None:
+            self.open[row.id] = row
+        else:
+            self.open.pop(row.id, None)
+
+
+def added(one: dict[str, Totals], other: dict[str, Totals]) -> dict[str, Totals]:
+    """Both together."""
+    return {**one, **{name: one.get(name, Totals()).plus(total) for name, total in other.items()}}

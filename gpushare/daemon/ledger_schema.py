@@ -1,0 +1,42 @@
+"""The ledger's tables, and how a file of an earlier version gets them."""
+
+SCHEMA_VERSION = 4
+_SCHEMA = """
+CREATE TABLE runs (
+  run INTEGER PRIMARY KEY, pid INTEGER NOT NULL, boot_id TEXT NOT NULL, started_ns INTEGER NOT NULL,
+  seen_ns INTEGER NOT NULL, ended_ns INTEGER, gap_ns INTEGER NOT NULL
+) STRICT;
+CREATE TABLE grants (
+  id TEXT PRIMARY KEY, key TEXT, tenant TEXT NOT NULL, uid INTEGER NOT NULL, phase TEXT NOT NULL, state TEXT NOT NULL,
+  created_ns INTEGER NOT NULL, ended_ns INTEGER
+) STRICT;
+CREATE INDEX grants_open ON grants (id) WHERE ended_ns IS NULL;
+CREATE TABLE periods (
+  id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs, grant_id TEXT NOT NULL, tenant TEXT NOT NULL,
+  device TEXT NOT NULL, from_ns INTEGER NOT NULL, to_ns INTEGER NOT NULL, granted_ns INTEGER NOT NULL,
+  used_ns INTEGER NOT NULL, busy_ns INTEGER NOT NULL, borrowed_ns INTEGER NOT NULL, lent_ns INTEGER NOT NULL,
+  waited_ns INTEGER NOT NULL, memory_bytes INTEGER NOT NULL, memory_peak_bytes INTEGER NOT NULL
+) STRICT;
+CREATE INDEX periods_time ON periods (to_ns);
+CREATE INDEX periods_grant ON periods (grant_id);
+CREATE TABLE contexts (
+  device TEXT NOT NULL, driver TEXT NOT NULL, bytes INTEGER NOT NULL, PRIMARY KEY (device, driver)
+) STRICT;
+"""
+_DEVICES = "CREATE TABLE devices (id TEXT PRIMARY KEY, state TEXT NOT NULL, seen_ns INTEGER NOT NULL) STRICT;"
+_RECEIPTS = " ".join(
+    f"ALTER TABLE periods ADD COLUMN {name} INTEGER NOT NULL DEFAULT 0;"
+    for name in ("waits", "wait_max_ns", "reclaims", "reclaim_ns", "reclaim_max_ns")
+)
+# `source`: the table. `row_id`: its rowid there. `content`: the part that could not be used.
+_QUARANTINE = """
+CREATE TABLE quarantine (
+  id INTEGER PRIMARY KEY, source TEXT NOT NULL, row_id INTEGER, content BLOB, reason TEXT NOT NULL,
+  at_ns INTEGER NOT NULL
+) STRICT;
+CREATE INDEX grants_ended ON grants (ended_ns) WHERE ended_ns IS NOT NULL;
+"""
+# Migrations, by the version of the file that is found: that step and all later ones run.
+STEPS = {0: _SCHEMA, 1: _DEVICES, 2: _RECEIPTS, 3: _QUARANTINE}
+TABLES = ("runs", "grants", "devices", "contexts", "periods", "quarantine")
+"""In the order in which a damaged file's are salvaged: what living workloads need comes first."""
