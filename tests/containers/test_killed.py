@@ -1,0 +1,200 @@
+"""Every program of ours in a container's start, killed at each of its system calls, or each of them failing: no
+container runs without its share, and nothing is left after the next start.
+
+strace injects the signal or the error: `inject=NAME:signal=KILL:when=N` counts the calls of one name.
+"""
+
+import contextlib
+import os
+import random
+import re
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from running import Daemon, alive
+from waiting import until
+
+from gpushare.paths import HOOK
+
+pytestmark = [
+    pytest.mark.xdist_group("machine"),
+    pytest.mark.skipif(shutil.which("strace") is None or shutil.which("runc") is None, reason="needs strace and runc"),
+]
+
+SHARE = {"memory": "1GiB", "time": "30%"}
+SHOW = ("/bin/sh", "-c", "ls /run/gpushare/self && head -c 0 /run/gpushare/self/limits && cat /etc/ld.so.preload")
+# The runtime behind the wrapper: it puts a tracer before one of our hooks, then is runc.
+RUNTIME = """#!/usr/bin/python3 -I
+import json, os, sys
+bundle = {bundle!r}
+if "run" in sys.argv:
+    config = json.load(open(bundle + "/config.json"))
+    for hook in config.get("hooks", {{}}).get({stage!r}, []):
+        hook["path"], hook["args"] = "/usr/bin/strace", ["strace", *{options!r}, {hook!r}, *hook["args"][1:]]
+    json.dump(config, open(bundle + "/config.json", "w"))
+os.execv("/usr/sbin/runc", ["runc", *sys.argv[1:]])
+"""
+
+Call = tuple[str, int]  # a system call's name, and which of that name
+
+
+class Life:
+    """One container's life with one of our programs traced, and what must hold after it."""
+
+    def __init__(self, runc, node: Daemon, part: str) -> None:
+        self.runc, self.node, self.part = runc, node, part
+        self.command = runc.command(*SHOW, annotations=SHARE)
+        self.bundle = runc.directory / runc.names[-1]
+        self.config = (self.bundle / "config.json").read_text()
+        self.trace = runc.directory / f"trace-{part}"
+
+    def _options(self, inject: str | None) -> list[str]:
+        return ["-qq", "-o", str(self.trace), *(["-e", f"inject={inject}"] if inject else [])]
+
+    def run(self, inject: str | None = None) -> subprocess.CompletedProcess[str]:
+        """As an engine does, with a new configuration each time."""
+        (self.bundle / "config.json").write_text(self.config)
+        command = list(self.command)
+        if self.part == "wrapper":
+            command = ["strace", *self._options(inject), *command]
+        elif self.part != "none":
+            runtime = self.runc.directory / "runtime"
+            options = self._options(inject)
+            runtime.write_text(
+                RUNTIME.format(bundle=str(self.bundle), stage=self.part, options=options, hook=str(HOOK))
+            )
+            runtime.chmod(0o755)
+            command.insert(1, f"--gpushare-runtime={runtime}")
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+
+    def calls(self) -> list[Call]:
+        """Of a whole life, from behind the one that started it up to the one by which the wrapper becomes the
+        runtime."""
+        assert has_share(self.run())
+        found = calls_in(self.trace)[1:]
+        last = [number for number, (name, _) in enumerate(found) if name == "execve"]
+        found = found[: last[0] + 1] if last else found
+        return [(name, count - (name == "execve")) for name, count in found]
+
+    def check(self, result: subprocess.CompletedProcess[str], what: str) -> None:
+        """The container had its share, or did not run. After the next start nothing is left."""
+        assert result.stdout == "" or has_share(result), (what, result)
+        subprocess.run([*self.runc.wrapper, "delete", "--force", self.runc.names[-1]], capture_output=True)
+        self.part, part = "none", self.part
+        again = self.run()
+        self.part = part
+        assert has_share(again), (what, again)
+        for grant in self.node.client.grants():
+            # Nobody is left who could say that its container will not start: it expires.
+            if grant["phase"] in ("reserved", "bound"):
+                assert grant["expires_ns"] - grant["created_ns"] <= 41e9, what
+                self.node.client.release(grant["id"])
+        self.node.nothing_left()
+        assert sorted(os.listdir(self.bundle)) == ["config.json", "rootfs"], what
+
+
+def calls_in(trace: Path) -> list[Call]:
+    seen: Counter[str] = Counter()
+    found = []
+    for line in trace.read_text().splitlines():
+        if (match := re.match(r"(\w+)\(", line)) is not None:
+            seen[match[1]] += 1
+            found.append((match[1], seen[match[1]]))
+    return found
+
+
+def has_share(result: subprocess.CompletedProcess[str]) -> bool:
+    words = result.stdout.split()
+    return result.returncode == 0 and "limits" in words and any("libgpushare" in word for word in words)
+
+
+def chosen(calls: list, few: bool, seed: int) -> list:
+    return sorted(random.Random(seed).sample(calls, min(1, len(calls)))) if few else calls
+
+
+SLOW = [
+    pytest.param(which, int(os.environ.get("GST_KILLS", "8")), marks=pytest.mark.slow) for which in ("daemon", "reader")
+]
+AMOUNTS = [pytest.param(True, id="some"), pytest.param(False, id="all", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("few", AMOUNTS)
+@pytest.mark.parametrize("part", ["wrapper", "createRuntime", "poststop"])
+def test_killed_at_every_call(runc, node, part, few):
+    life = Life(runc, node, part)
+    calls = life.calls()
+    assert len(calls) > 15
+    for name, count in chosen(calls, few, 1):
+        result = life.run(f"{name}:signal=KILL:when={count}")
+        if part != "poststop":
+            assert result.returncode != 0 and result.stdout == "", (name, count, result)
+        life.check(result, f"{part} killed at {name} {count}")
+
+
+@pytest.mark.parametrize("few", AMOUNTS)
+@pytest.mark.parametrize("part", ["wrapper", "createRuntime"])
+def test_every_call_fails(runc, node, part, few):
+    """What goes on in spite of it goes on with the share."""
+    life = Life(runc, node, part)
+    calls = [call for call in life.calls() if call[0] not in ("execve", "exit_group")]
+    for name, count in chosen(calls, few, 2):
+        result = life.run(f"{name}:error=EIO:when={count}")
+        life.check(result, f"{name} {count} of {part} failed")
+
+
+# The daemon and its helpers.
+
+
+def helpers(daemon: int) -> dict[str, list[int]]:
+    """Processes that this daemon has started to talk to others, by their module."""
+    found: dict[str, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            names = re.findall(rb"gpushare\.(reader|door)", (entry / "cmdline").read_bytes())
+            if names and int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == daemon:
+                found.setdefault(names[0].decode(), []).append(int(entry.name))
+    return found
+
+
+@contextlib.contextmanager
+def traced(pid: int, trace: Path, inject: str | None = None) -> Iterator[None]:
+    options = ["-qq", "-o", str(trace), *(["-e", f"inject={inject}"] if inject else [])]
+    tracer = subprocess.Popen(["strace", *options, "-p", str(pid)], stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: "TracerPid:\t0" not in Path(f"/proc/{pid}/status").read_text(), "it is traced")
+        yield
+    finally:
+        tracer.terminate()
+        tracer.wait()
+
+
+def target(node: Daemon, which: str) -> int:
+    assert node.process is not None
+    return node.process.pid if which == "daemon" else helpers(node.process.pid)[which][0]
+
+
+@pytest.mark.parametrize(("which", "few"), [("daemon", 1), ("reader", 1), *SLOW])
+def test_daemon_and_reader_killed(runc, node, which, few):
+    life = Life(runc, node, "none")
+    assert has_share(life.run())
+    trace = runc.directory / "trace"
+    with traced(target(node, which), trace):
+        assert has_share(life.run())
+    calls = random.Random(few).sample(found := calls_in(trace), min(few, len(found)))
+    for name, count in calls:
+        what = f"{which} killed at {name} {count}"
+        pid = target(node, which)
+        ours = [one for group in helpers(node.process.pid).values() for one in group]
+        with traced(pid, trace, f"{name}:signal=KILL:when={count}"):
+            result = life.run()
+        assert result.stdout == "" or has_share(result), (what, result)
+        if result.returncode:
+            assert len(result.stderr.strip().splitlines()[-1]) < 400
+        if which == "daemon" and node.process.poll() is not None:
+            until(lambda ours=ours: not any(map(alive, ours)), "its helpers end with it")
+            node.start()
+        life.check(result, what)
