@@ -299,7 +299,9 @@ class Api:
         return _json(types.Grants(epoch=watch.epoch, rv=watch.rv, grants=found))
 
     async def create_grant(self, request: web.Request) -> web.Response:
-        live, new = self._grants.create(_peer(request), _decoded(request, types.GrantRequest))
+        peer, asked = _peer(request), _decoded(request, types.GrantRequest)
+        member = await self._context.is_member(peer, asked.tenant)
+        live, new = self._grants.create(peer, asked, member=member)
         return _json(self._grant(live.record, live), 201 if new else 200)
 
     async def grant(self, request: web.Request) -> web.Response:

@@ -169,8 +169,9 @@ class _Daemon:
         state = State(layout, found, tenants, ledger, watch, smallest)
         arbiter = Arbiter(arbiter_config)
         cleanup.callback(arbiter.close)
-        readers = Readers()
-        cleanup.callback(readers.close)
+        readers, lookups = Readers(), Readers()
+        for one in (readers, lookups):
+            cleanup.callback(one.close)
         readers.start()
         inject = backend.inject()
         try:
@@ -179,7 +180,7 @@ class _Daemon:
             raise FailedError(f"the door cannot be started: {error.strerror}") from None
         cleanup.callback(door.close)
         resources = Resources(layout, inject, found, door)
-        context = NodeContext(state, resources, arbiter, backend, inject, self._simulator, readers)
+        context = NodeContext(state, resources, arbiter, backend, inject, self._simulator, readers, lookups)
         cleanup.callback(self._close, context)
         if ledger.gap_ns:
             log.info("nothing was recorded for %.1f s before this start", ledger.gap_ns / 1e9)

@@ -41,8 +41,9 @@ class Grants:
             )
         return live
 
-    def create(self, peer: Peer, request: GrantRequest) -> tuple[Live, bool]:
+    def create(self, peer: Peer, request: GrantRequest, *, member: bool = False) -> tuple[Live, bool]:
         """The grant, and whether it is new: the same key and the same request give the same grant.
+        `member`: as Tenants.named_by takes it.
 
         Raises UsageError, NotFoundError, ForbiddenError or RefusedError for a request that cannot be granted, and
         FailedError where its files cannot be made.
@@ -53,7 +54,7 @@ class Grants:
                     f"key {request.key[:80]!r} is taken by grant {existing.id} with another request: use another key"
                 )
             return existing, False
-        self._state.tenants.named_by(peer, request.tenant)
+        self._state.tenants.named_by(peer, request.tenant, member=member)
         places = placement.place(self._state, request)
         self._resources.check_parts()
         now = now_ns()

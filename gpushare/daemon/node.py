@@ -15,6 +15,7 @@ from gpushare.daemon.books import active, shares_got
 from gpushare.daemon.containers import Containers
 from gpushare.daemon.grants import Grants
 from gpushare.daemon.missed import remember
+from gpushare.daemon.peer import Peer
 from gpushare.daemon.promises import Fault
 from gpushare.daemon.readers import Readers
 from gpushare.daemon.receipts import Receipts
@@ -42,6 +43,7 @@ class NodeContext:
     inject: Node
     simulator: Simulator | None
     readers: Readers
+    lookups: Readers  # of the user database, whose slowness is not a bundle's
     started_ns: int = field(default_factory=now_ns)
     accounts: Accounts = field(init=False)
     receipts: Receipts = field(init=False)
@@ -184,6 +186,11 @@ class NodeContext:
             self.state.watch.publish("tenant", "changed", lambda _, shown=tenant: shown, name)  # type: ignore[misc]
 
     # Tenants.
+
+    async def is_member(self, peer: Peer, tenant: str) -> bool:
+        """Whether the tenant's file names this peer, by a name that has to be looked up. Raises FailedError."""
+        wanted = self.state.tenants.members(peer, tenant)
+        return wanted is not None and await self.lookups.is_member(peer.uid, peer.gid, *wanted)
 
     def set_tenant(self, name: str, policy: types.TenantPolicy) -> types.Tenant:
         """Makes a tenant or replaces its policy. Raises UsageError or RefusedError for what cannot be promised."""

@@ -1,8 +1,6 @@
 """The process at the other end of a unix socket, and questions about processes that only /proc answers."""
 
-import grp
 import os
-import pwd
 import socket
 import struct
 from dataclasses import dataclass
@@ -25,14 +23,6 @@ class Peer:
     def is_root(self) -> bool:
         """Root, or the user that runs the daemon (root, except in tests)."""
         return self.uid in (0, os.geteuid())
-
-    def groups(self) -> set[int]:
-        """Numbers of all groups of the user, as the user database has them."""
-        try:
-            name = pwd.getpwuid(self.uid).pw_name
-        except KeyError:
-            return {self.gid}
-        return {self.gid, *os.getgrouplist(name, self.gid)}
 
 
 def credentials(connection: socket.socket) -> Peer:
@@ -132,23 +122,3 @@ def reopen_pidfd(pid: int, started: int) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
-
-
-def find_uid(name: int | str) -> int | None:
-    """Of a user's name or number; None where there is no such user."""
-    if isinstance(name, int):
-        return name
-    try:
-        return pwd.getpwnam(name).pw_uid
-    except KeyError:
-        return None
-
-
-def find_gid(name: int | str) -> int | None:
-    """Of a group's name or number; None where there is no such group."""
-    if isinstance(name, int):
-        return name
-    try:
-        return grp.getgrnam(name).gr_gid
-    except KeyError:
-        return None

@@ -1,12 +1,13 @@
-"""The processes that read bundles and images (gpushare/reader), as the event loop uses them: a job has a time, and a
-process that does not keep it is killed. What a bundle or image does thus delays or fails the start of its own container
-and no other."""
+"""The processes that read for the daemon (gpushare/reader), as the event loop uses them: a job has a time, and one that
+does not keep it is killed. What a bundle or image does thus delays or fails the start of its own container and no
+other."""
 
 import asyncio
 import contextlib
 import logging
 import socket
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from gpushare import helper
 from gpushare.errors import BY_CODE, FailedError, GpushareError, RefusedError
 from gpushare.inject.edits import Edits
-from gpushare.reader import HEAD, MESSAGE_MAX, Answer, Edit, Job
+from gpushare.reader import HEAD, MESSAGE_MAX, Answer, Edit, Job, Member
 
 log = logging.getLogger(__name__)
 
@@ -109,13 +110,18 @@ class Readers:
         answer = await self._do(Job(config=config, edit=edit), f"the bundle {bundle}, or the image in it,")
         return answer.config, [line.decode("utf-8", "surrogateescape") for line in answer.preload]
 
+    async def is_member(self, uid: int, gid: int, users: Sequence[int | str], groups: Sequence[int | str]) -> bool:
+        """As members.is_member. Raises FailedError when the user database takes long."""
+        who = Member(uid=uid, gid=gid, users=list(users), groups=list(groups))
+        return (await self._do(Job(member=who), f"what the user database has of uid {uid}")).member
+
     async def _do(self, job: Job, what: str) -> Answer:
         message = msgspec.msgpack.encode(job)
         try:
             async with asyncio.timeout(_QUEUE_SECONDS):
                 await self._free.acquire()
         except TimeoutError:
-            raise FailedError(f"{what} was not read: other bundles take all the time there is; try again") from None
+            raise FailedError(f"{what} was not read: others take all the time there is; try again") from None
         try:
             answer = msgspec.msgpack.decode(await self._ask(message, what), type=Answer)
         finally:
@@ -134,9 +140,9 @@ class Readers:
                 answer = await worker.ask(message)
             done = True
         except TimeoutError:
-            raise FailedError(f"{what} took longer than {JOB_SECONDS:.0f} s to read: it was not started") from None
+            raise FailedError(f"{what} took longer than {JOB_SECONDS:.0f} s to read") from None
         except (OSError, EOFError):
-            raise FailedError(f"the process that read {what} ended: start the container again") from None
+            raise FailedError(f"the process that read {what} ended: try again") from None
         finally:
             self._busy.discard(worker)
             if done and len(message) + len(answer) < _LARGE_BYTES:

@@ -17,7 +17,7 @@ import msgspec
 
 from gpushare.api import types
 from gpushare.api.types import TenantPolicy
-from gpushare.daemon.peer import Peer, find_gid, find_uid
+from gpushare.daemon.peer import Peer
 from gpushare.errors import FailedError, ForbiddenError, GpushareError, NotFoundError, RefusedError, UsageError
 from gpushare.policy import admission
 from gpushare.units import format_size, format_time, parse_node_time, parse_size
@@ -200,13 +200,17 @@ class Tenants:
         known = ", ".join(tenant.name for tenant in self)
         raise NotFoundError(f"no tenant {name[:80]!r}: there is {known}; root makes one with `gpushare tenants set`")
 
-    def named_by(self, peer: Peer, name: str) -> Tenant:
-        """The tenant, if this peer may name it. Raises ForbiddenError."""
+    def members(self, peer: Peer, name: str) -> tuple[tuple[int | str, ...], tuple[int | str, ...]] | None:
+        """Users and groups, one of which a peer must be to name the tenant; None where nobody needs to look."""
+        tenant = self._found.get(name)
+        if tenant is None or peer.is_root or peer.uid in tenant.users or not (tenant.users or tenant.groups):
+            return None
+        return tenant.users, tenant.groups
+
+    def named_by(self, peer: Peer, name: str, *, member: bool = False) -> Tenant:
+        """The tenant, if this peer may name it. `member`: it is one of `members`. Raises ForbiddenError."""
         tenant = self[name]
-        open_to_all = tenant.source == "built-in"
-        if peer.is_root or open_to_all or peer.uid in map(find_uid, tenant.users):
-            return tenant
-        if peer.groups() & {gid for gid in map(find_gid, tenant.groups) if gid is not None}:
+        if member or peer.is_root or tenant.source == "built-in" or peer.uid in tenant.users:
             return tenant
         raise ForbiddenError(
             f"uid {peer.uid} may not use tenant {name}: ask an administrator to add it to users in {self._path}"

@@ -1,4 +1,5 @@
-"""The process that reads bundles and images for the daemon: it has no ledger and no authority, and may be killed.
+"""The process that reads for the daemon what others can make slow: bundles, images, the user database. It has no ledger
+and no authority, and may be killed.
 
 What a bundle names may be on a file system that never answers, and an image may be built to be slow: the daemon gives
 a job a time, and ends the process that does not keep it (daemon/readers.py).
@@ -23,11 +24,21 @@ class Edit(Struct, kw_only=True):
     preload_file: str
 
 
-class Job(Struct, kw_only=True):
-    """`config`: the text of config.json. Without `edit` the question is what it asks for."""
+class Member(Struct, kw_only=True):
+    """Whether a user is meant, as members.is_member takes it."""
 
-    config: bytes
+    uid: int
+    gid: int
+    users: list[int | str]
+    groups: list[int | str]
+
+
+class Job(Struct, kw_only=True):
+    """`config`: the text of config.json. With neither of the others the question is what it asks for."""
+
+    config: bytes = b""
     edit: Edit | None = None
+    member: Member | None = None
 
 
 class Answer(Struct, kw_only=True):
@@ -37,4 +48,5 @@ class Answer(Struct, kw_only=True):
     asks: dict[str, str | int] | None = None
     config: bytes = b""
     preload: list[bytes] = []
+    member: bool = False
     error: tuple[str, str] | None = None

@@ -10,12 +10,15 @@ import msgspec
 from gpushare.errors import GpushareError, UsageError
 from gpushare.helper import CAP_DAC_READ_SEARCH, confine
 from gpushare.inject import oci
-from gpushare.reader import HEAD, Answer, Job, config
+from gpushare.reader import HEAD, Answer, Job, config, members
 
 _DESCRIPTORS = 256  # view.DEPTH_MAX, and some
 
 
 def _answer(job: Job) -> Answer:
+    if job.member is not None:
+        who = job.member
+        return Answer(member=members.is_member(who.uid, who.gid, who.users, who.groups))
     found = config.load(job.config)
     if job.edit is None:
         return Answer(asks=oci.request(found))

@@ -1,6 +1,8 @@
 """Permissions, tested as another user in a child that drops root for good."""
 
+import grp
 import os
+import pwd
 
 import pytest
 
@@ -53,6 +55,25 @@ def test_outsiders_cannot_connect(public):
     assert said.startswith("UnreachableError")
     assert "permission denied" in said
     assert "run as root" in said
+
+
+def test_a_tenant_for_users_and_groups_by_name(public):
+    """They are looked up in another process: a user database that hangs keeps nobody else waiting."""
+    user, group = pwd.getpwuid(NOBODY).pw_name, grp.getgrgid(NOBODY).gr_name
+    public.client.set_tenant("named", {"users": ["root", user]})
+    public.client.set_tenant("grouped", {"groups": [group]})
+    public.client.set_tenant("others", {"users": ["root"], "groups": ["root"]})
+    open_to(public, NOBODY)
+
+    def create(tenant):
+        mine = Client(public.layout.socket).create(memory="1GiB", time="10%", tenant=tenant)
+        Client(public.layout.socket).release(mine["id"])
+
+    for tenant in ("named", "grouped"):
+        assert as_nobody(lambda tenant=tenant: create(tenant)) == "ok"
+    assert as_nobody(lambda: create("others")).startswith("ForbiddenError")
+    for tenant in ("named", "grouped", "others"):
+        public.client.remove_tenant(tenant)
 
 
 def test_members_of_the_group_act_for_themselves_only(public):

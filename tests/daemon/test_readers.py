@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -81,6 +83,36 @@ def test_a_hung_one_is_replaced(daemon, client, bundle):
     until(lambda: not set(stopped) & set(readers(daemon)), "the hung one is gone")
 
 
+def test_a_user_database_that_hangs(daemon, client):
+    """One who names a tenant by name waits for it, then is told so; root does not."""
+    client.set_tenant("named", {"users": ["root"]})
+    path = daemon.layout.socket
+    os.chown(path, 0, 64123)
+    path.chmod(0o660)
+    code = (
+        "import os, sys; from gpushare import client, transport; from http import client as http\n"
+        "os.setgroups([]); os.setgid(64123); os.setuid(64123)\n"
+        "try: client.Client(sys.argv[1]).create(memory='1GiB', time='10%', tenant='named')\n"
+        "except Exception as error: print(error)"
+    )
+    command = [sys.executable, "-c", code, str(path)]
+    assert "may not use tenant named" in subprocess.run(command, capture_output=True, text=True).stdout
+    stopped = readers(daemon)
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as asking:
+        answers = 0
+        while asking.poll() is None:
+            client.release(client.create(memory="1GiB", time="10%")["id"])
+            answers += 1
+        assert "user database" in asking.stdout.read()
+    assert answers > 10
+    for pid in stopped:
+        with contextlib.suppress(ProcessLookupError):  # the one that was asked
+            os.kill(pid, signal.SIGCONT)
+    client.remove_tenant("named")
+
+
 def test_a_killed_one_is_replaced(daemon, client, bundle):
     edit(client, bundle)
     for pid in readers(daemon):
@@ -96,7 +128,7 @@ def test_killed_amid_a_job(daemon, client, bundle):
     said = []
 
     def start():
-        with pytest.raises(FailedError, match="ended: start the container again") as found:
+        with pytest.raises(FailedError, match="ended: try again") as found:
             edit(client, bundle)
         said.append(str(found.value))
 

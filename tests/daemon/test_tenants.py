@@ -1,11 +1,16 @@
 """Tenants: quotas, who may use them, and the file that stores them."""
 
+import grp
+import os
+import pwd
+
 import pytest
 
 from gpushare.api.types import TenantPolicy
 from gpushare.daemon.peer import Peer
 from gpushare.daemon.tenants import Tenants, parse
 from gpushare.errors import ForbiddenError, NotFoundError, RefusedError, UsageError
+from gpushare.reader.members import is_member
 
 GIB = 1 << 30
 USER = Peer(pid=1, uid=65534, gid=65534)
@@ -28,13 +33,27 @@ def test_who_may_name_a_tenant(tmp_path):
     text = '[tenants.open]\nusers = [65534]\n[tenants.groups]\ngroups = [65534]\n[tenants.closed]\nusers = ["root"]\n'
     tenants = load(tmp_path / "t.toml", text)
     assert tenants.named_by(USER, "open").name == "open"
-    assert tenants.named_by(USER, "groups").name == "groups"
+    assert tenants.members(USER, "groups") == ((), (65534,))
+    assert tenants.named_by(USER, "groups", member=True).name == "groups"
+    with pytest.raises(ForbiddenError, match="groups"):
+        tenants.named_by(USER, "groups")
     assert tenants.named_by(USER, "default").name == "default"
     with pytest.raises(ForbiddenError, match="closed"):
         tenants.named_by(USER, "closed")
     assert tenants.named_by(ROOT, "closed").name == "closed"
     with pytest.raises(NotFoundError, match="open"):
         tenants.named_by(ROOT, "nobody")
+
+
+def test_members_as_the_user_database_has_them():
+    own = pwd.getpwuid(os.getuid())
+    primary = grp.getgrgid(own.pw_gid).gr_name
+    assert is_member(own.pw_uid, 1, [own.pw_name], []) and is_member(own.pw_uid, 1, [own.pw_uid], [])
+    assert is_member(own.pw_uid, own.pw_gid, [], [own.pw_gid])
+    assert is_member(own.pw_uid, own.pw_gid, ["none"], ["none", primary])
+    assert is_member(64123, 64124, [], [64124])
+    assert not is_member(64123, 64124, ["none", own.pw_name, 1], ["none", primary, 1])
+    assert not is_member(64123, 64124, [], [])
 
 
 def test_comments_survive_changes(tmp_path):

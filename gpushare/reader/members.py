@@ -1,0 +1,41 @@
+"""Which user is who: the user database may be a directory service that is slow, or does not answer."""
+
+import grp
+import os
+import pwd
+from collections.abc import Sequence
+
+
+def is_member(uid: int, gid: int, users: Sequence[int | str], groups: Sequence[int | str]) -> bool:
+    """Whether the user is one of `users`, or in one of `groups`, as the user database has it. `gid`: a group that it is
+    in at least. A name that there is not is nobody's."""
+    if any(uid == _uid(name) for name in users):
+        return True
+    wanted = {_gid(name) for name in groups}
+    return bool(wanted) and not wanted.isdisjoint(_groups(uid, gid))
+
+
+def _groups(uid: int, gid: int) -> set[int]:
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return {gid}
+    return {gid, *os.getgrouplist(name, gid)}
+
+
+def _uid(name: int | str) -> int | None:
+    if isinstance(name, int):
+        return name
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        return None
+
+
+def _gid(name: int | str) -> int | None:
+    if isinstance(name, int):
+        return name
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        return None
