@@ -6,7 +6,6 @@ answers ignore fields that they do not know.
 
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta, Struct, field
 
 Class = Literal["interactive", "inference", "training"]
@@ -133,31 +132,6 @@ class Binding(Struct, kw_only=True):
     dir: str
     env: dict[str, str]
     mounts: list[Mount]
-
-
-# Text, which the daemon itself does not decode: every runtime must read in it what the daemon does (reader/config.py).
-Config = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
-
-
-class OciEditRequest(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`starts`: the calling process becomes the runtime; where it ends before the container starts, that has failed."""
-
-    bundle: str
-    config: Config
-    starts: bool = False
-
-
-class OciEditAnswer(Struct, kw_only=True):
-    """The config to start the container with. `grant` is None where it asks for no share: it is unchanged then."""
-
-    config: Config
-    grant: str | None
-
-
-class ContainerState(Struct, kw_only=True):
-    """What the daemon reads of the OCI state of a container. `pid`: of its first process."""
-
-    pid: Annotated[int, Meta(extra_json_schema={"minimum": 2, "maximum": 1 << 22})]
 
 
 class GrantDevice(Struct, kw_only=True):

@@ -12,8 +12,8 @@ import msgspec
 from aiohttp import web
 
 from gpushare import __version__
+from gpushare.api import engines, types
 from gpushare.api import events as event_types
-from gpushare.api import types
 from gpushare.daemon import debug, metrics, openapi, placement, receipts, view
 from gpushare.daemon.node import NodeContext
 from gpushare.daemon.peer import Peer, credentials
@@ -334,7 +334,7 @@ class Api:
     # What engines call.
 
     async def oci_edit(self, request: web.Request) -> web.Response:
-        asked = _decoded(request, types.OciEditRequest)
+        asked = _decoded(request, engines.OciEditRequest)
         answer = await self._context.containers.edit(_peer(request), asked, _socket(request))
         await self._context.serving.settled()
         return _json(answer)
@@ -342,7 +342,7 @@ class Api:
     async def hook_create_runtime(self, request: web.Request) -> web.Response:
         grant_id = request.query["grant"]
         self._state.live(grant_id)
-        live = self._context.containers.created(grant_id, {"pid": _decoded(request, types.ContainerState).pid})
+        live = self._context.containers.created(grant_id, {"pid": _decoded(request, engines.ContainerState).pid})
         await self._context.serving.settled()
         return _json(self._grant(live.record, live))
 

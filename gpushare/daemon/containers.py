@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from gpushare.api.types import BindRequest, GrantRequest, OciEditAnswer, OciEditRequest
+from gpushare.api.engines import OciEditAnswer, OciEditRequest
+from gpushare.api.types import BindRequest, GrantRequest
 from gpushare.daemon import workloads
 from gpushare.daemon.grants import Grants
 from gpushare.daemon.peer import Peer, open_pidfd

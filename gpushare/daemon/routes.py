@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpushare.api import debug as debug_types
+from gpushare.api import engines, types
 from gpushare.api import events as event_types
-from gpushare.api import types
 from gpushare.errors import ForbiddenError, GoneError, GpushareError, NotFoundError, RefusedError
 
 BODY_MAX = 64 << 10
@@ -136,9 +136,9 @@ ROUTES = (
         "/v1/oci/edit",
         "oci_edit",
         "Edit a container's config.json for its grant (root)",
-        body=types.OciEditRequest,
+        body=engines.OciEditRequest,
         body_max=CONFIG_MAX,
-        answer=types.OciEditAnswer,
+        answer=engines.OciEditAnswer,
         root=True,
         refusals=(NotFoundError, RefusedError),
     ),
@@ -147,7 +147,7 @@ ROUTES = (
         "/v1/hooks/create-runtime",
         "hook_create_runtime",
         "OCI createRuntime, with the container's state (root)",
-        body=types.ContainerState,
+        body=engines.ContainerState,
         body_max=CONFIG_MAX,
         answer=types.Grant,
         query=_GRANT,

@@ -1,0 +1,30 @@
+"""Wire types of what engines call: the runtime wrapper and the hooks."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+# Text, which the daemon itself does not decode: every runtime must read in it what the daemon does (reader/config.py).
+Config = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
+
+
+class OciEditRequest(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`starts`: the calling process becomes the runtime; where it ends before the container starts, that has failed."""
+
+    bundle: str
+    config: Config
+    starts: bool = False
+
+
+class OciEditAnswer(Struct, kw_only=True):
+    """The config to start the container with. `grant` is None where it asks for no share: it is unchanged then."""
+
+    config: Config
+    grant: str | None
+
+
+class ContainerState(Struct, kw_only=True):
+    """What the daemon reads of the OCI state of a container. `pid`: of its first process."""
+
+    pid: Annotated[int, Meta(extra_json_schema={"minimum": 2, "maximum": 1 << 22})]
