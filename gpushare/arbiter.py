@@ -14,6 +14,7 @@ from gpushare.policy.shares import Share
 
 MAX_DEVICES = lib.GS_ARBITER_MAX_DEVICES
 EVENTS_KEPT = lib.GS_ARBITER_EVENTS
+LATENCY_BUCKETS = lib.GS_LATENCY_BUCKETS
 _EVENTS_AT_ONCE = 512
 
 
@@ -43,7 +44,7 @@ class Spans:
     count: int = 0
     total_ns: int = 0
     max_ns: int = 0
-    buckets: tuple[int, ...] = (0,) * lib.GS_LATENCY_BUCKETS
+    buckets: tuple[int, ...] = (0,) * LATENCY_BUCKETS
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +209,12 @@ def _raise(code: int, error: Any) -> None:
         raise FailedError(f"arbiter: {ffi.string(error.msg).decode(errors='replace')}")
 
 
+def _buckets(row: Any) -> tuple[int, ...]:
+    return tuple(ffi.unpack(row, LATENCY_BUCKETS))
+
+
 def _spans(row: Any) -> Spans:
-    return Spans(row.n, row.total_ns, row.max_ns, tuple(row.bucket))
+    return Spans(row.n, row.total_ns, row.max_ns, _buckets(row.bucket))
 
 
 _NO_RECEIPT = ffi.new("struct gs_receipt *")
@@ -343,7 +348,7 @@ class Arbiter:
             held=bool(row.held),
             processes=row.processes,
             runnable=bool(row.runnable),
-            wake_to_lease=tuple(row.wake_to_lease),
+            wake_to_lease=_buckets(row.wake_to_lease),
             wake_to_lease_ns=row.wake_to_lease_ns,
             waited=_spans(row.waited),
             reclaimed=_spans(row.reclaimed),

@@ -248,7 +248,7 @@ class Api:
     async def metrics(self, request: web.Request) -> web.Response:
         found = await self._context.device_views()
         await self._turns.take(_peer(request).uid)
-        text = metrics.text(self._context, found)
+        text = await metrics.text(self._context, found)
         return web.Response(text=text, content_type="text/plain", headers={"X-Content-Type-Options": "nosniff"})
 
     async def openapi(self, request: web.Request) -> web.Response:

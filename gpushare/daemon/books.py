@@ -35,12 +35,19 @@ class DeviceBook:
     written: GrantStats = field(init=False)
     window: GrantStats = field(init=False)
     share_got_milli: int = 0
+    _first: bool = field(init=False)
+    """Whether nothing of it is from before this run."""
 
     def __post_init__(self) -> None:
-        self.written = self.window = self.base
+        self.written = self.window = base = self.base
+        counted = base.leased_ns, base.borrowed_ns, base.busy_ns, base.wait_ns, base.waited.count
+        reclaimed = base.reclaimed.count, base.reclaimed.total_ns
+        self._first = self.carried == Totals() and not any((*counted, *reclaimed))
 
     def total(self, stats: GrantStats) -> GrantStats:
         """The counters over the grant's whole life. Leases, wakes, revokes and histograms cover this run only."""
+        if self._first and stats.waited.total_ns == stats.wait_ns:
+            return stats
         return replace(
             stats,
             leased_ns=self.carried.used_ns + stats.leased_ns - self.base.leased_ns,
