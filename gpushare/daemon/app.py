@@ -147,7 +147,7 @@ class _Daemon:
         layout = self._layout
         grantdir.prepare(layout)
         directories.own(layout.cdi)
-        ledger = Ledger(layout.ledger, layout.grants / "ledger.pending", self._config.ledger_days * _DAY_NS)
+        ledger = Ledger(layout.ledger, layout.grants, self._config.ledger_days * _DAY_NS)
         cleanup.callback(ledger.close)
         arbiter_config = configuration.arbiter(self._config.arbiter)
         smallest = configuration.smallest_share(arbiter_config)

@@ -53,11 +53,11 @@ class _Job(Generic[T]):
 class Ledger:
     """Called on the event loop. What was saved is read back from then on, wherever it is."""
 
-    def __init__(self, path: Path, spill: Path | None = None, keep_ns: int | None = None) -> None:
-        """`spill`: where to keep what the disk does not take. `keep_ns`: how long ended grants and their periods are
-        kept, None: for ever."""
+    def __init__(self, path: Path, tmpfs: Path | None = None, keep_ns: int | None = None) -> None:
+        """`tmpfs`: the grants' directories, where what the disk does not take is kept. `keep_ns`: how long ended grants
+        and their periods are kept, None: for ever."""
         self.path = path
-        self._keeper = Keeper(path, spill, keep_ns)
+        self._keeper = Keeper(path, tmpfs, keep_ns)
         self._changed = threading.Condition()
         self._fresh = Entries()
         self._jobs: list[_Job[Any]] = []

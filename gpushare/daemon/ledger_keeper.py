@@ -36,7 +36,7 @@ class Keeper:
     `damaged`: files that were replaced. `open`: the rows of all grants that have not ended, by id. `forget_at`: when
     old rows are next to be dropped, on the monotonic clock."""
 
-    def __init__(self, path: Path, spill: Path | None, keep_ns: int | None) -> None:
+    def __init__(self, path: Path, tmpfs: Path | None, keep_ns: int | None) -> None:
         """Parameters as the Ledger's."""
         self.run = 0
         self.gap_ns = 0
@@ -54,7 +54,7 @@ class Keeper:
         self._keep_ns = keep_ns
         self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._file: LedgerFile | None = None
-        self._spill = Spill(spill)
+        self._spill = Spill(tmpfs)
         self._kept = self._spill.read()
         self._news = Entries()
         """That part of it which is not spilled."""
@@ -83,12 +83,20 @@ class Keeper:
         self.run = self.run or int(time.time())
         for row in self._kept.grants.values():
             self._note(row)
+        if not self.rebooted:
+            for row in self._spill.noted():
+                if row.id not in self.open and self.ended_one(row.id, str) is None:
+                    log.warning("grant %s is not in the ledger: its row is taken from its directory", row.id)
+                    self._note(row)
+                    self._kept.save(row)
 
     def take(self, batch: Entries, *, alive: bool = False, pressing: bool = False) -> None:
         """Takes what came, and tries to write all that waits. `alive`: the run's last sign of life is to be written
         too. `pressing`: now or never."""
         for row in batch.grants.values():
             self._note(row)
+            if row.ended_ns is None:
+                self._spill.note(row)
         self._kept.follow(batch)
         self._news.follow(batch)
         if self._damage:

@@ -1,23 +1,47 @@
-"""What the ledger could not write, on tmpfs: it outlives a killed daemon while the disk is full or gone."""
+"""What the ledger has on tmpfs beside its file: what the disk did not take, and the rows of the grants that live. So a
+killed daemon loses nothing while the disk is full, and nobody who lives when the ledger is lost."""
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from gpushare.daemon.entries import Entries
+from gpushare.daemon.entries import Entries, GrantRow
 
 _BYTES_MAX = 64 << 20
+_CREATE = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Spill:
-    """One line per batch; written anew, as one batch, when it has grown large."""
+    """`ledger.pending`: one line per batch; written anew, as one batch, when it has grown large. `<grant>/record`: the
+    row of a grant, in its directory, with which it goes."""
 
-    def __init__(self, path: Path | None) -> None:
-        """`path` None: nothing is kept."""
-        self._path = path
+    def __init__(self, directory: Path | None) -> None:
+        """`directory`: the parent of the grants' directories. None: nothing is kept."""
+        self._grants = directory
+        self._path = directory / "ledger.pending" if directory is not None else None
         self._size = 0
+
+    def note(self, row: GrantRow) -> None:
+        """Keeps the row of a grant that has a directory."""
+        if self._grants is None:
+            return
+        record = self._grants / row.id / "record"
+        with contextlib.suppress(OSError, ValueError):
+            fresh = record.with_suffix(".new")
+            with open(os.open(fresh, _CREATE | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(msgspec.json.encode(row))
+            fresh.rename(record)
+
+    def noted(self) -> Iterator[GrantRow]:
+        """Rows of the grants that have a directory."""
+        for record in self._grants.glob("*/record") if self._grants is not None else ():
+            with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError):
+                row = msgspec.json.decode(record.read_bytes(), type=GrantRow)
+                if row.id == record.parent.name:
+                    yield row
 
     def read(self) -> Entries:
         """What an earlier run left. A line that a kill cut short is skipped."""
@@ -46,8 +70,7 @@ class Spill:
                 self.clear()
                 line = msgspec.json.encode(kept) + b"\n"
             self._path.parent.mkdir(mode=0o711, exist_ok=True)
-            flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-            with open(os.open(self._path, flags, 0o600), "ab", buffering=0) as file:
+            with open(os.open(self._path, _CREATE | os.O_APPEND, 0o600), "ab", buffering=0) as file:
                 if file.write(line) < len(line):
                     return False
                 self._size = file.tell()

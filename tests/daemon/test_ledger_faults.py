@@ -62,7 +62,7 @@ def opened(path, tmp_path, monkeypatch):
     made = []
 
     def open_one(spill=True):
-        made.append(Ledger(path, tmp_path / "run" / "pending" if spill else None))
+        made.append(Ledger(path, tmp_path / "run" if spill else None))
         return made[-1]
 
     yield open_one
@@ -150,12 +150,12 @@ def test_what_waits_for_a_full_disk_outlives_a_kill(small_disk, path, opened, tm
     copy.mkdir()
     for name in (path, Path(f"{path}-wal")):
         (copy / name.name).write_bytes(name.read_bytes())
-    second = Ledger(copy / path.name, tmp_path / "run" / "pending")
+    second = Ledger(copy / path.name, tmp_path / "run")
     assert second.open_grants() == [("g-1", '"99"')]
     assert second.ended_grant("g-2", str) == "x" * 1000
     assert used(second) == 100
     second.close()
-    assert not (tmp_path / "run" / "pending").exists()
+    assert list((tmp_path / "run").iterdir()) == []
     ballast.unlink()
 
 
@@ -474,7 +474,7 @@ def test_the_ledger_adds_up_whatever_fails(tmp_path_factory, steps):
         flaky = Flaky(patch)
 
         def start():
-            keeper = ledger_keeper.Keeper(top / "ledger.db", top / "pending", None)
+            keeper = ledger_keeper.Keeper(top / "ledger.db", top / "run", None)
             keeper.start()
             # Of an earlier keeper it would be one of another process, which ended with it.
             until(lambda: not [one for one in threading.enumerate() if one.name == "ledger-check"], "checked")
