@@ -3,7 +3,7 @@
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -45,20 +45,33 @@ class Config(Struct, forbid_unknown_fields=True):
     arbiter: ArbiterConfig = msgspec.field(default_factory=ArbiterConfig)
 
 
+def read_toml(path: Path) -> dict[str, Any]:
+    """What an administrator wrote. Raises FileNotFoundError, and UsageError with the file, the place in it and the
+    reason. A pipe or a device, which may never end, is not read."""
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path}: it is not a file")
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from None
+    except RecursionError:
+        raise UsageError(f"{path}: it is nested too deep") from None
+
+
 def load(path: Path | None) -> Config:
     """Reads the file; the built-in values where none was named and the default one is absent. Raises UsageError with
     the file, the key and the reason."""
     try:
-        text = (path or DEFAULT_CONFIG).read_text()
+        config = msgspec.convert(read_toml(path or DEFAULT_CONFIG), Config)
     except FileNotFoundError:
         if path is None:
             return Config()
         raise UsageError(f"{path}: no such file: name an existing one with --config") from None
-    except OSError as error:
-        raise UsageError(f"{path or DEFAULT_CONFIG}: cannot be read: {error.strerror}") from None
-    try:
-        config = msgspec.convert(tomllib.loads(text), Config)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+    except msgspec.ValidationError as error:
         raise UsageError(f"{path or DEFAULT_CONFIG}: {error}") from None
     arbiter = config.arbiter
     for name, value, low, high in (

@@ -8,7 +8,6 @@ users = ["ada", 1007]
 
 import os
 import re
-import tomllib
 from collections.abc import Collection, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ import msgspec
 
 from gpushare.api import types
 from gpushare.api.types import TenantPolicy
+from gpushare.daemon.config import read_toml
 from gpushare.daemon.peer import Peer
 from gpushare.errors import FailedError, ForbiddenError, GpushareError, NotFoundError, RefusedError, UsageError
 from gpushare.policy import admission
@@ -132,11 +132,9 @@ class Tenants:
     def _read(self) -> dict[str, Tenant]:
         path = self._path
         try:
-            document = tomllib.loads(path.read_text())
+            document = read_toml(path)
         except FileNotFoundError:
             document = {}
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{path}: {error}") from None
         unknown = sorted(set(document) - {"tenants"})
         if unknown:
             raise UsageError(f"{path}: unknown {unknown[0]!r}: tenants are written as [tenants.NAME]")

@@ -77,6 +77,29 @@ def test_first_tenant_of_a_new_file(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("pipe", "not a file"),
+        ("directory", "not a file"),
+        (b"\xff", "codec can't decode"),
+        (b"a = " + b"[" * 100_000, "nested too deep"),
+        (b"x = 1\n[tenants", "at end of document"),
+    ],
+)
+def test_what_is_no_file_of_tenants_is_named_and_not_waited_for(tmp_path, kind, said):
+    path = tmp_path / "t.toml"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        path.write_bytes(kind)
+    with pytest.raises(UsageError, match=said) as raised:
+        load(path)
+    assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("tenants = 3", "Expected"),
