@@ -6,6 +6,7 @@ is used; nothing there announces the last exit, so the daemon asks `pids` when a
 
 import contextlib
 import errno
+import functools
 import itertools
 import os
 import re
@@ -35,9 +36,11 @@ class Hierarchies:
 
     @classmethod
     def of(cls, mountinfo: str | None = None) -> "Hierarchies":
-        """Read from `mountinfo`, by default this process's."""
+        """Read from `mountinfo`; by default as they are on this machine."""
+        if mountinfo is None:
+            return _here()
         unified = freezer = None
-        for line in (mountinfo or _MOUNTINFO.read_text()).splitlines():
+        for line in mountinfo.splitlines():
             fields, _, rest = line.partition(" - ")
             kind, _, options = rest.partition(" ")
             path = Path(fields.split()[4])
@@ -46,6 +49,12 @@ class Hierarchies:
             elif kind == "cgroup" and "freezer" in options.split()[-1].split(","):
                 freezer = freezer or path
         return cls(unified, freezer)
+
+
+@functools.cache
+def _here() -> Hierarchies:
+    # Read once: users may mount file systems by the thousand.
+    return Hierarchies.of(_MOUNTINFO.read_text())
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,9 @@ def request(config: dict[str, Any]) -> dict[str, str | int] | None:
         return None
     for name in found:
         if name not in (*_FIELDS, "grant"):
-            raise UsageError(f"annotation {PREFIX}{name} is unknown: write one of {', '.join((*_FIELDS, 'grant'))}")
+            raise UsageError(
+                f"annotation {PREFIX}{name[:80]} is unknown: write one of {', '.join((*_FIELDS, 'grant'))}"
+            )
     if "grant" in found:
         return {"grant": found["grant"]}
     for name in ("memory", "time"):

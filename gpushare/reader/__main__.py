@@ -26,9 +26,10 @@ def _answer(job: Job) -> Answer:
     try:
         edited, lines = oci.apply(found, Path(edit.bundle), edit.edits, Path(edit.lib_dir), Path(edit.preload_file))
         return Answer(config=config.dump(edited), preload=[os.fsencode(line) for line in lines])
-    except (OSError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
-        # Nothing has checked the config's shape: it may be anything that is JSON.
-        raise UsageError(f"config.json of {edit.bundle} cannot be edited: {error!r}") from None
+    except (GpushareError, MemoryError):
+        raise
+    except Exception as error:  # nothing has checked the config's shape: it may be anything that is JSON
+        raise UsageError(f"config.json of {edit.bundle} cannot be edited: {error!r:.200}") from None
 
 
 def _answered(message: bytes) -> Answer:

@@ -2,11 +2,16 @@
 
 import json
 
+import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gpushare.errors import UsageError
-from gpushare.inject import oci
-from gpushare.reader import config
+from gpushare.inject import edits, oci
+from gpushare.inject.node import DeviceNode
+from gpushare.reader import Edit, Job, config
+from gpushare.reader.__main__ import _answered
 
 ASKS = b'"gpushare.dev/memory":"1GiB","gpushare.dev/time":"25%"'
 
@@ -65,3 +70,59 @@ def test_free_names_may_differ_in_case():
 def test_values_stay(value):
     text = json.dumps({"x": value}).encode()
     assert json.loads(config.dump(config.load(text))) == {"x": value}
+
+
+NAMES = st.sampled_from(
+    [
+        "root",
+        "path",
+        "process",
+        "env",
+        "mounts",
+        "destination",
+        "type",
+        "source",
+        "options",
+        "hooks",
+        "createRuntime",
+        "annotations",
+        "linux",
+        "devices",
+        "resources",
+        "gpushare.dev/memory",
+        "gpushare.dev/time",
+        "gpushare.dev/grant",
+    ]
+)
+TEXTS = st.sampled_from(["", "/", "..", "/usr/lib", "bind", "rbind", "a\0b", "\ud800", "x" * 5000, "LD_PRELOAD=/x"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=5),
+    max_leaves=12,
+)
+WANTED = edits.Edits(
+    grant="g-0123456789ab",
+    mounts=[
+        edits.Mount("/own", "/run/gpushare/self"),
+        edits.Mount("/p", edits.PRELOAD_FILE),
+        edits.Mount("/t", "/usr/bin/t"),
+    ],
+    hooks=[edits.Hook("createRuntime", "/hook", ["hook"], 20)],
+    env=["A=b"],
+    devices=[DeviceNode("/dev/nvidia0", 195, 0)],
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(NAMES, VALUES, max_size=8))
+def test_whatever_a_config_is_there_is_an_answer(tmp_path, value):
+    """Of one line; an edited config is one that is read again, and asks for its grant."""
+    text = json.dumps(value).encode()
+    edit = Edit(bundle=str(tmp_path), edits=WANTED, lib_dir="/lib/gpushare", preload_file="/preload")
+    for job in (Job(config=text), Job(config=text, edit=edit)):
+        answer = _answered(msgspec.msgpack.encode(job))
+        if answer.error is not None:
+            assert answer.error[0] in ("usage", "refused") and "\n" not in answer.error[1]
+        elif job.edit is not None:
+            again = _answered(msgspec.msgpack.encode(Job(config=answer.config)))
+            assert again.asks == {"grant": WANTED.grant}, again
