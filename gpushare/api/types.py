@@ -329,7 +329,8 @@ class LedgerHealth(Struct, kw_only=True):
 
 class Node(Struct, kw_only=True):
     """Facts of this node, and where its run-time files are. `have`: the part of `capacity` on devices that work.
-    `degraded`: some tenant has less than its guarantee because of that."""
+    `degraded`: some tenant has less than its guarantee because of that. `loop_latency_max_ns`: longest turn of the
+    daemon's loop in the last minute, for which every call had to wait."""
 
     version: str
     epoch: int
@@ -351,6 +352,7 @@ class Node(Struct, kw_only=True):
     sim_dir: str | None
     sim_pid: int | None
     started_ns: int
+    loop_latency_max_ns: int
     ledger: LedgerHealth
 
 

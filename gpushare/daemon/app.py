@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ctypes
+import functools
 import grp
 import logging
 import os
@@ -19,13 +20,14 @@ from aiohttp import web
 from gpushare.arbiter import Arbiter
 from gpushare.daemon import backend as backends
 from gpushare.daemon import config as configuration
-from gpushare.daemon import directories, logs, workloads
+from gpushare.daemon import directories, logs, pulse, workloads
 from gpushare.daemon.api import Api
 from gpushare.daemon.config import Config
 from gpushare.daemon.door import Door
 from gpushare.daemon.ledger import Ledger
 from gpushare.daemon.missed import all_devices
 from gpushare.daemon.node import NodeContext
+from gpushare.daemon.pulse import Latency
 from gpushare.daemon.readers import Readers
 from gpushare.daemon.reception import Reception
 from gpushare.daemon.resources import Resources
@@ -78,14 +80,19 @@ def main(
     _raise_descriptor_limit()
     _return_large_memory()
     with directories.locked(layout):
-        return asyncio.run(_Daemon(config, layout, simulate, tenants_file).run())
+        latency = Latency()
+        with asyncio.Runner(loop_factory=functools.partial(pulse.loop, latency)) as runner:
+            return runner.run(_Daemon(config, layout, simulate, tenants_file, latency).run())
+
+
+_seldom = logs.Seldom()
 
 
 def _loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """An error of the kernel, such as too many open files, is one line, since it repeats; a bug has a traceback."""
     error = context.get("exception")
     if isinstance(error, OSError):
-        log.warning("%s: %s", context["message"], error.strerror)
+        _seldom.warning(context["message"], "%s: %s", context["message"], error.strerror)
     else:
         loop.default_exception_handler(context)
 
@@ -107,7 +114,10 @@ def _return_large_memory() -> None:
 
 
 class _Daemon:
-    def __init__(self, config: Config, layout: Layout, simulate: str | None, tenants_file: Path) -> None:
+    def __init__(
+        self, config: Config, layout: Layout, simulate: str | None, tenants_file: Path, latency: Latency
+    ) -> None:
+        self._latency = latency
         self._config, self._layout, self._simulate, self._tenants_file = config, layout, simulate, tenants_file
         self._simulator: Simulator | None = None
 
@@ -130,8 +140,10 @@ class _Daemon:
                 with contextlib.suppress(OSError):
                     self._layout.grants.rmdir()
                 raise
-            # Two tasks, because a driver may be slow to report that a device is lost.
-            loops = [asyncio.create_task(self._tick(context)), asyncio.create_task(self._check_health(context))]
+            # Tasks of their own, because a driver may be slow to report that a device is lost.
+            loops = [
+                asyncio.create_task(one) for one in (self._tick(context), self._check_health(context), pulse.beat())
+            ]
             for one in loops:
                 cleanup.push_async_callback(_cancel, one)
             done, _ = await asyncio.wait(
@@ -180,7 +192,9 @@ class _Daemon:
             raise FailedError(f"the door cannot be started: {error.strerror}") from None
         cleanup.callback(door.close)
         resources = Resources(layout, inject, found, door)
-        context = NodeContext(state, resources, arbiter, backend, inject, self._simulator, readers, lookups)
+        context = NodeContext(
+            state, resources, arbiter, backend, inject, self._simulator, readers, lookups, self._latency
+        )
         cleanup.callback(self._close, context)
         if ledger.gap_ns:
             log.info("nothing was recorded for %.1f s before this start", ledger.gap_ns / 1e9)
@@ -216,7 +230,7 @@ class _Daemon:
         cleanup.callback(context.state.watch.close)
         reception.start()
         cleanup.callback(path.unlink, missing_ok=True)
-        _notify("READY=1")
+        pulse.notify("READY=1")
         print(f"ready {path}", flush=True)
 
     def _open_to_group(self, path: Path) -> None:
@@ -251,7 +265,7 @@ class _Daemon:
     # Stop.
 
     def _close(self, context: NodeContext) -> None:
-        _notify("STOPPING=1")
+        pulse.notify("STOPPING=1")
         context.accounts.write_periods()
         context.adoption.let_go()
         # Killed processes may take a moment to leave their cgroups; the next start removes what is left then.
@@ -295,12 +309,3 @@ async def _cancel(task: "asyncio.Task[None]") -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
-
-
-def _notify(message: str) -> None:
-    """systemd's readiness protocol."""
-    address = os.environ.get("NOTIFY_SOCKET")
-    if not address:
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out, contextlib.suppress(OSError):
-        out.sendto(message.encode(), "\0" + address[1:] if address.startswith("@") else address)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gpushare.api import types
 from gpushare.arbiter import LATENCY_BUCKETS, GrantStats, Spans
 from gpushare.daemon.node import NodeContext
+from gpushare.daemon.pulse import BUCKETS, Latency
 from gpushare.daemon.view import grant_view, tenant_views
 
 Sample = tuple[dict[str, str], float]
@@ -43,6 +44,15 @@ def _histogram(name: str, label: str, found: Spans) -> str:
         f'{buckets},le="+Inf"}} {found.count}\n{name}_count{{{label}}} {found.count}\n'
         f"{name}_sum{{{label}}} {found.total_ns / 1e9}"
     )
+
+
+def _loop_latency(latency: Latency) -> list[str]:
+    name = "gpushare_loop_latency_seconds"
+    lines = [f"# HELP {name} Turns of the daemon's loop: nothing waits for longer than one", f"# TYPE {name} histogram"]
+    for bound, count in zip(BUCKETS, itertools.accumulate(latency.below), strict=True):
+        lines.append(f'{name}_bucket{{le="{bound}"}} {count}')
+    lines.append(f'{name}_bucket{{le="+Inf"}} {latency.count}')
+    return [*lines, f"{name}_count {latency.count}", f"{name}_sum {latency.total}"]
 
 
 def _wakes(stats: GrantStats) -> Spans:
@@ -165,5 +175,6 @@ async def text(context: NodeContext, devices: list[types.Device]) -> str:
             [({"tenant": tenant.name}, tenant.limit_time) for tenant in tenants],
         ),
         *await _grants(context),
+        *_loop_latency(context.latency),
     ]
     return "\n".join(lines) + "\n"

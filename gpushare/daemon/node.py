@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import time
 from dataclasses import dataclass, field
 
 from gpushare import __version__
@@ -17,6 +18,7 @@ from gpushare.daemon.grants import Grants
 from gpushare.daemon.missed import remember
 from gpushare.daemon.peer import Peer
 from gpushare.daemon.promises import Fault
+from gpushare.daemon.pulse import Latency
 from gpushare.daemon.readers import Readers
 from gpushare.daemon.receipts import Receipts
 from gpushare.daemon.resources import Resources
@@ -44,6 +46,7 @@ class NodeContext:
     simulator: Simulator | None
     readers: Readers
     lookups: Readers  # of the user database, whose slowness is not a bundle's
+    latency: Latency
     started_ns: int = field(default_factory=now_ns)
     accounts: Accounts = field(init=False)
     receipts: Receipts = field(init=False)
@@ -88,6 +91,7 @@ class NodeContext:
             sim_dir=str(self.inject.sim_dir) if self.inject.sim_dir is not None else None,
             sim_pid=self.simulator.pid if self.simulator is not None else None,
             started_ns=self.started_ns,
+            loop_latency_max_ns=round(self.latency.longest(time.monotonic()) * 1e9),
             ledger=view.ledger_view(self.state.ledger.health),
         )
 

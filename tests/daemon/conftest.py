@@ -28,16 +28,17 @@ class Daemon(running.Daemon):
         super().__init__(state_dir, "" if options else "2x16GiB", options=options)
         self.children: list[subprocess.Popen[str]] = []
         self.options = self.command[len(running.GPUSHARE) :]
-        self.changes: list[str] = []
-        self.modules: set[str] = set()
+        self.statements: list[str] = []
 
     def quicken(self, module: str = "app", /, **seconds: float) -> Self:
         """Changes constants of a module of gpushare/daemon for this daemon, such as the interval of health checks, to
         avoid waits."""
-        self.changes += [f"gpushare.daemon.{module}.{name} = {value}" for name, value in seconds.items()]
-        self.modules.add(f"gpushare.daemon.{module}")
-        imports = ", ".join(sorted(self.modules))
-        program = f"import {imports}; {'; '.join(self.changes)}; from gpushare.cli.main import entry; entry()"
+        return self.patch(module, *(f"gpushare.daemon.{module}.{name} = {value}" for name, value in seconds.items()))
+
+    def patch(self, module: str, *statements: str) -> Self:
+        """Runs Python in this daemon before it starts; the module of gpushare/daemon is imported."""
+        self.statements += [f"import gpushare.daemon.{module}", *statements]
+        program = "\n".join((*self.statements, "from gpushare.cli.main import entry", "entry()"))
         self.command = [sys.executable, "-c", program, *self.options]
         return self
 

@@ -1,9 +1,12 @@
 """The files that a package installs agree with the code."""
 
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from gpushare.api.types import TenantPolicy
 from gpushare.daemon.config import Config
@@ -36,7 +39,47 @@ def test_example_tenant_names_every_field():
     assert set(tenant) == {field.name for field in msgspec.structs.fields(TenantPolicy)}
 
 
-def test_unit_starts_the_daemon():
-    unit = (PACKAGING / "gpushare.service").read_text()
-    assert "ExecStart=/usr/bin/gpushare daemon" in unit
-    assert "Type=notify" in unit
+def unit():
+    """Each setting of the unit; of one that is there twice, both."""
+    found = {}
+    for line in (PACKAGING / "gpushare.service").read_text().splitlines():
+        name, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def test_unit_starts_the_daemon_and_never_gives_it_up():
+    settings = unit()
+    assert settings["ExecStart"] == ["/usr/bin/gpushare daemon"]
+    assert settings["Type"] == ["notify"]
+    assert settings["Restart"] == ["always"]
+    assert settings["StartLimitIntervalSec"] == ["0"]
+    assert int(settings["WatchdogSec"][0].removesuffix("s")) >= 10
+    assert settings["OOMPolicy"] == ["continue"]  # a helper's end is not the daemon's
+    assert settings["KillMode"] == ["process"]
+    assert int(settings["LimitNOFILE"][0]) >= 2 * 1024 * 1024 // 4
+
+
+def test_unit_takes_nothing_that_the_daemon_needs():
+    settings = unit()
+    # Each makes a mount namespace, in which the daemon would not see later mounts as they are, or a device policy.
+    harmful = ("Private", "Protect", "ReadOnly", "ReadWrite", "Inaccessible", "Device", "Mount", "RootDir", "Bind")
+    assert [name for name in settings if name.startswith(harmful)] == []
+    dropped = settings["CapabilityBoundingSet"][0]
+    assert dropped.startswith("~")
+    needed = "SYS_ADMIN BPF SYS_PTRACE SYS_RESOURCE SYS_NICE KILL CHOWN DAC_OVERRIDE FOWNER MKNOD SETUID SETGID"
+    assert [name for name in needed.split() if f"CAP_{name}" in dropped.split()] == []
+    assert "@mount" not in settings["SystemCallFilter"][0]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
+def test_unit_is_what_systemd_understands(tmp_path):
+    text = (PACKAGING / "gpushare.service").read_text().replace("/usr/bin/gpushare", "/bin/true")
+    path = tmp_path / "gpushare.service"
+    path.write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", path], capture_output=True, text=True, check=False, timeout=60
+    )
+    said = [line for line in done.stderr.splitlines() if "gpushare" in line]
+    assert (done.returncode, said) == (0, [])

@@ -68,6 +68,7 @@ int gs_arbiter_create(gs_arbiter **out, const struct gs_arbiter_config *config, 
   if (!a)
     return gs_fail(err, -ENOMEM, "no memory for the arbiter");
   a->config = *config;
+  a->began_ns = now_ns();
   a->section = 1;
   a->armed_ns = a->tick_ns = a->gangs_due_ns = NEVER;
   pthread_mutexattr_t inherit;
@@ -139,7 +140,8 @@ static int free_place(gs_arbiter *a, struct gs_err *err) {
   return gs_fail(err, -ENOSPC, "the arbiter serves at most %d grants", GS_ARBITER_MAX_GRANTS);
 }
 
-static int make_cores(gs_arbiter *a, const uint32_t *devices, uint32_t n, uint64_t now, struct gs_err *err) {
+/* A device is idle from the arbiter's beginning until its first grant. */
+static int make_cores(gs_arbiter *a, const uint32_t *devices, uint32_t n, struct gs_err *err) {
   for (uint32_t i = 0; i < n; i++) {
     uint32_t d = devices[i];
     if (d >= GS_ARBITER_MAX_DEVICES)
@@ -147,7 +149,7 @@ static int make_cores(gs_arbiter *a, const uint32_t *devices, uint32_t n, uint64
     for (uint32_t j = 0; j < i; j++)
       if (devices[j] == d)
         return gs_fail(err, -EINVAL, "device %u is named twice", d);
-    if (!a->core[d] && gs_core_create(&a->core[d], &a->config, now) < 0)
+    if (!a->core[d] && gs_core_create(&a->core[d], &a->config, a->began_ns) < 0)
       return gs_fail(err, -ENOMEM, "no memory for device %u", d);
   }
   return 0;
@@ -177,7 +179,7 @@ static int add_locked(gs_arbiter *a, struct gs_limits *limits, struct gs_usage *
                       const uint32_t *devices, uint32_t ndevices, const struct gs_share *share, int bell,
                       int32_t *grant, struct gs_err *err) {
   uint64_t now = now_ns();
-  int rc = make_cores(a, devices, ndevices, now, err);
+  int rc = make_cores(a, devices, ndevices, err);
   if (rc < 0)
     return rc;
   int32_t g = free_place(a, err);
@@ -357,6 +359,7 @@ int gs_arbiter_device_stats(gs_arbiter *a, uint32_t device, struct gs_device_sta
     rc = gs_fail(err, -EINVAL, "the arbiter serves devices 0 to %d, not %u", GS_ARBITER_MAX_DEVICES - 1, device);
   } else if (!a->core[device]) {
     memset(out, 0, sizeof *out); /* no grant has ever been on it */
+    out->wall_ns = out->idle_ns = now_ns() - a->began_ns;
   } else {
     uint64_t now = now_ns();
     a->due_ns[device] = now;

@@ -68,6 +68,7 @@ struct entry {
 
 struct gs_arbiter {
   struct gs_arbiter_config config;
+  uint64_t began_ns;
   pthread_mutex_t lock;
   pthread_t thread;
   int epoll, timer, stopper;
