@@ -8,7 +8,6 @@ import grp
 import logging
 import os
 import resource
-import shutil
 import signal
 import socket
 import time
@@ -209,7 +208,8 @@ class _Daemon:
         layout = self._layout
         for directory in layout.grants.iterdir():
             if directory.name not in state and directory.is_dir():
-                shutil.rmtree(directory, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    grantdir.remove(layout, directory.name)
         for spec in layout.cdi.glob("gpushare.dev-gpu_g-*.json"):
             if spec.stem.removeprefix("gpushare.dev-gpu_") not in state:
                 spec.unlink(missing_ok=True)

@@ -1,6 +1,7 @@
 """What a grant holds outside the daemon's memory: directory, pages, CDI spec, socket. Made, adopted, removed."""
 
 import logging
+import mmap
 import os
 import stat
 import time
@@ -17,12 +18,14 @@ from gpushare.errors import FailedError, GpushareError
 from gpushare.inject import cdi, grantdir
 from gpushare.inject.node import Granted, Node
 from gpushare.node.devices import Device
-from gpushare.pages import DeviceLimits, GrantState, LimitsPage, Managed, Slot, UsagePage
+from gpushare.pages import LIMITS_BYTES, USAGE_BYTES, DeviceLimits, GrantState, LimitsPage, Managed, Slot, UsagePage
 from gpushare.paths import INTERPOSERS, Layout
 from gpushare.policy.admission import Place
 from gpushare.policy.lifecycle import Kind
 
 log = logging.getLogger(__name__)
+
+_ROOM_BYTES = sum(-(-size // mmap.PAGESIZE) * mmap.PAGESIZE for size in (LIMITS_BYTES, USAGE_BYTES))
 
 
 class Resources:
@@ -90,7 +93,7 @@ class Resources:
         process = record.life.kind is Kind.PROCESS
         try:
             own = grantdir.create(
-                self._layout, record.id, "process" if process else "container", record.run_gid, self._node
+                self._layout, record.id, "process" if process else "container", record.run_gid, self._node, _ROOM_BYTES
             )
             limits = [self.limits(place, place.guaranteed_milli, place.limit_milli) for place in record.places]
             live.limits = LimitsPage.create(

@@ -5,6 +5,7 @@ rests on the modes set here.
 """
 
 import contextlib
+import mmap
 import os
 import shutil
 import stat
@@ -13,7 +14,7 @@ from typing import Literal
 
 from gpushare import paths
 from gpushare.errors import FailedError
-from gpushare.inject import preload
+from gpushare.inject import mounts, preload
 from gpushare.inject.node import Node
 from gpushare.paths import CONTAINER_LIB, Layout
 
@@ -51,8 +52,13 @@ def prepare(layout: Layout) -> None:
         layout.grants.chmod(0o711)
 
 
-def create(layout: Layout, grant_id: str, kind: Kind, gid: int, node: Node) -> Path:
-    """Makes the skeleton and returns self/. `gid` is the plain process's group; a container needs none.
+_INODES = 16
+"""In self/, besides the driver's files: the pages, the socket twice (it is renamed), `driver`, `sim`, itself."""
+
+
+def create(layout: Layout, grant_id: str, kind: Kind, gid: int, node: Node, room: int = 0) -> Path:
+    """Makes the skeleton and returns self/. `gid` is the plain process's group; a container needs none. `room`: of the
+    files that will be there, whole pages: where it can, self/ is a file system that has room for no more.
 
     A container's self/ is mounted, so it holds empty mount points. A plain process follows symlinks instead.
     """
@@ -61,6 +67,10 @@ def create(layout: Layout, grant_id: str, kind: Kind, gid: int, node: Node) -> P
     own = top / "self"
     _make(top, 0o700)
     _make(own, 0o755)
+    if room and mounts.possible(layout.grants):
+        count = len(node.driver_files)
+        # A symlink of more than 127 bytes takes a page.
+        mounts.mount(own, room + (2 + count) * mmap.PAGESIZE, _INODES + count, 0o755, 0)
     if kind == "container":
         for name in ("driver", "sim") if node.simulated else ("driver",):
             _make(own / name, 0o755)
@@ -101,6 +111,7 @@ def write_preload(layout: Layout, grant_id: str, image_lines: list[str] | None =
 # What the grant of a container that nobody has used holds, on a simulated device: to look for more takes longer.
 _FILES = ("self/limits", "self/usage", "self/grant.sock", "ld.so.preload")
 _DIRECTORIES = ("self/driver", "self/sim", "self", "")
+_MOUNT_POINTS = ("self", "")
 
 
 def remove(layout: Layout, grant_id: str) -> None:
@@ -109,8 +120,9 @@ def remove(layout: Layout, grant_id: str) -> None:
     try:
         for name in _FILES:
             (top / name).unlink()
-        for name in _DIRECTORIES:
+        for name in _MOUNT_POINTS if mounts.unmount(top / "self") else _DIRECTORIES:
             (top / name).rmdir()
     except OSError:  # it holds less or more
+        mounts.unmount(top / "self")
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(top)

@@ -61,7 +61,11 @@ def image(tmp_path_factory) -> Path:
 
 
 class Podman:
-    def __init__(self, directory: Path, cdi: Path) -> None:
+    def __init__(self, directory: Path, cdi: Path, grants: Path) -> None:
+        # As /run is under systemd: what is mounted there later is seen in other namespaces too.
+        self._shared = grants
+        subprocess.run(["mount", "--bind", grants, grants], check=True)
+        subprocess.run(["mount", "--make-shared", grants], check=True)
         settings = directory / "containers.conf"
         settings.write_text(SETTINGS)
         self._environment = {**os.environ, "CONTAINERS_CONF": str(settings), "TMPDIR": str(directory)}
@@ -71,7 +75,7 @@ class Podman:
         # One namespace for all commands, because they must share runc's state.
         script = 'mount --bind "$0" /var/run/cdi && echo up && exec sleep infinity'
         self._namespace = subprocess.Popen(
-            ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(cdi)], stdout=subprocess.PIPE
+            ["unshare", "--mount", "--propagation", "slave", "sh", "-c", script, str(cdi)], stdout=subprocess.PIPE
         )
         assert self._namespace.stdout is not None and self._namespace.stdout.readline() == b"up\n"
 
@@ -80,6 +84,7 @@ class Podman:
         self("rmi", "--all", "--force")
         with self._namespace:
             self._namespace.kill()
+        subprocess.run(["umount", "--lazy", self._shared], check=False)
 
     def line(self, *arguments: object) -> list[str]:
         return ["nsenter", "--mount", "--target", str(self._namespace.pid), *self._command, *map(str, arguments)]
@@ -117,7 +122,7 @@ def podman(shared_node, image) -> Iterator[Podman]:
     mount_point.mkdir(exist_ok=True)
     # Not tmp_path: Podman limits the path to 50 characters.
     directory = Path(tempfile.mkdtemp(prefix="gst-"))
-    engine = Podman(directory, shared_node.layout.cdi)
+    engine = Podman(directory, shared_node.layout.cdi, shared_node.layout.grants)
     try:
         made = engine("import", "--quiet", image, IMAGE)
         assert made.returncode == 0, made.stderr

@@ -52,6 +52,29 @@ def test_a_neighbours_grant_is_out_of_reach(runc, node):
         node.client.release(other["id"])
 
 
+GROW = """
+import os
+page = os.open("/run/gpushare/self/usage", os.O_RDWR)
+end = os.fstat(page).st_size
+for what in (lambda: os.posix_fallocate(page, 0, end + (64 << 20)), lambda: os.pwrite(page, bytes(64 << 20), end)):
+    try:
+        print(what(), flush=True)
+    except OSError as error:
+        print(error.strerror, flush=True)
+print(os.stat("/run/gpushare/self/usage").st_size - end < 4 << 20)
+"""
+
+
+def test_a_container_grows_its_page_into_nobody_elses_room(runc, node):
+    result = runc.run("/usr/bin/python3", "-c", GROW, annotations=SHARE)
+    assert result.returncode == 0, result.stderr
+    allocated, written, small = result.stdout.splitlines()
+    assert allocated == "No space left on device"
+    assert int(written) < 4 << 20  # what its own page has not used yet
+    assert small == "True"
+    node.nothing_left()
+
+
 LOOK = """
 import ctypes, json, os, sys
 cuda, nvml = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libnvidia-ml.so.1")

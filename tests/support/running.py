@@ -21,6 +21,7 @@ from gpushare.cli.main import main as cli_main
 from gpushare.client import Client
 from gpushare.enforce import cgroup
 from gpushare.errors import GpushareError
+from gpushare.inject import grantdir
 from gpushare.paths import SOCKET_ENV, Layout
 
 SPIN = paths.LIB_DIR / "gpushare-spin"
@@ -100,6 +101,8 @@ class Daemon:
             with contextlib.suppress(OSError):
                 if Path(f"/proc/{pid}/comm").read_text() == "gpushare-sim\n":
                     os.kill(pid, signal.SIGKILL)
+        for name in self.grant_dirs():
+            grantdir.remove(self.layout, name)
         shutil.rmtree(self.layout.grants, ignore_errors=True)
 
     def cli(self, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:

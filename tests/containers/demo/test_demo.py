@@ -17,6 +17,7 @@ import jsonschema
 import pytest
 from waiting import until
 
+from gpushare.inject import grantdir
 from gpushare.paths import Layout
 
 DEMO = [sys.executable, "-m", "gpushare", "demo"]
@@ -193,7 +194,10 @@ def test_killed_demo_leaves_no_process(environment, waits):
             os.kill(simulator, signal.SIGTERM)
     until(lambda: not processes_with(str(short)), "its processes end", 30)
     for left in short.iterdir():
-        shutil.rmtree(Layout.of(left / "node").grants, ignore_errors=True)
+        layout = Layout.of(left / "node")
+        for grant in layout.grants.glob("*"):
+            grantdir.remove(layout, grant.name)
+        shutil.rmtree(layout.grants, ignore_errors=True)
         shutil.rmtree(left)
     for pattern in ("**/gpushare-demo/*/", "**/gpushare-demo/"):
         for path in Path("/sys/fs/cgroup").glob(pattern):
