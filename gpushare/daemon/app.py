@@ -192,7 +192,7 @@ class _Daemon:
         cleanup.callback(door.close)
         resources = Resources(layout, inject, found, door)
         context = NodeContext(
-            state, resources, arbiter, backend, inject, self._simulator, readers, lookups, self._latency
+            state, resources, arbiter, backend, inject, self._simulator, readers, lookups, door, self._latency
         )
         cleanup.callback(self._close, context)
         if ledger.gap_ns:

@@ -157,6 +157,16 @@ async def text(context: NodeContext, devices: list[types.Device]) -> str:
         *_family("gpushare_ledger_lost_rows_total", "counter", "Rows that were given up", [({}, ledger.lost)]),
         *_family("gpushare_ledger_set_aside_rows", "gauge", "Rows that could not be used", [({}, ledger.set_aside)]),
         *_family(
+            "gpushare_helper_failures_total",
+            "counter",
+            "Helper processes that hung or ended, and were started again",
+            [
+                ({"helper": "door"}, context.door.restarts),
+                ({"helper": "reader"}, context.readers.failures),
+                ({"helper": "lookup"}, context.lookups.failures),
+            ],
+        ),
+        *_family(
             "gpushare_tenant_guarantee_milli",
             "gauge",
             "Guaranteed time, 1000 is one device",

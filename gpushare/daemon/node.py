@@ -14,6 +14,7 @@ from gpushare.daemon.accounts import Accounts
 from gpushare.daemon.adoption import Adoption
 from gpushare.daemon.books import active, shares_got
 from gpushare.daemon.containers import Containers
+from gpushare.daemon.door import Door
 from gpushare.daemon.grants import Grants
 from gpushare.daemon.missed import remember
 from gpushare.daemon.peer import Peer
@@ -46,6 +47,7 @@ class NodeContext:
     simulator: Simulator | None
     readers: Readers
     lookups: Readers  # of the user database, whose slowness is not a bundle's
+    door: Door
     latency: Latency
     started_ns: int = field(default_factory=now_ns)
     accounts: Accounts = field(init=False)

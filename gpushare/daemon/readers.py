@@ -78,6 +78,8 @@ class Readers:
         self._killed: list[_Worker] = []
         self._free = asyncio.Semaphore(_AT_ONCE)
         self._closed = False
+        self.failures = 0
+        """Processes that ended, or were killed, over a job."""
 
     def start(self) -> None:
         """Starts one ahead of the first job: an interpreter takes some 50 ms. Raises FailedError."""
@@ -140,8 +142,10 @@ class Readers:
                 answer = await worker.ask(message)
             done = True
         except TimeoutError:
+            self.failures += 1
             raise FailedError(f"{what} took longer than {JOB_SECONDS:.0f} s to read") from None
         except (OSError, EOFError):
+            self.failures += 1
             raise FailedError(f"the process that read {what} ended: try again") from None
         finally:
             self._busy.discard(worker)

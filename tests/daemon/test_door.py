@@ -58,6 +58,15 @@ def held(client, grant_id):
     return client.grant(grant_id)["devices"][0]["memory_bytes"]
 
 
+def door_failures(client):
+    [line] = [
+        line
+        for line in client.text("/metrics").splitlines()
+        if line.startswith('gpushare_helper_failures_total{helper="door"}')
+    ]
+    return int(line.split()[-1])
+
+
 def test_processes_keep_their_slots_when_the_door_is_killed(daemon, client):
     child, grant_id = daemon.join()
     tell(child, "hold 4096")
@@ -75,6 +84,7 @@ def test_processes_keep_their_slots_when_the_door_is_killed(daemon, client):
 def test_a_door_that_hangs_is_replaced_and_the_daemon_answers_meanwhile(daemon, client):
     child, grant_id = daemon.join()
     first = doors.pid(daemon.process.pid)
+    failures = door_failures(client)
     os.kill(first, signal.SIGSTOP)
     slowest = 0.0
     while doors.pid(daemon.process.pid) in (None, first):
@@ -82,6 +92,7 @@ def test_a_door_that_hangs_is_replaced_and_the_daemon_answers_meanwhile(daemon, 
         client.grants()
         slowest = max(slowest, time.monotonic() - began)
     assert slowest < 1.0
+    assert door_failures(client) == failures + 1
     assert tell(child, "rejoin")[0] == "joined"
     assert client.grant(grant_id)["processes"] == [child.pid]
 
