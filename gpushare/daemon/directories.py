@@ -15,7 +15,8 @@ from gpushare.paths import Layout
 def own(path: Path) -> None:
     """Makes a directory, or checks that nobody else can put things there. Raises FailedError."""
     try:
-        path.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if not path.exists():  # to make what exists waits for a disk that takes nothing at the moment
+            path.mkdir(mode=0o755, parents=True, exist_ok=True)
         found = path.stat()
     except OSError as error:
         raise FailedError(f"{path} cannot be made ({error.strerror}): run as root, or give --state-dir") from None

@@ -108,6 +108,8 @@ class Ledger:
         with self._changed:
             self._fresh.save(GrantRow(*row))
             self._flush()
+            if self._late_ns is not None:
+                self._keeper.spill.note(GrantRow(*row))
 
     def add(self, periods: Iterable[Period]) -> None:
         """Takes a period's rows, which are written with the next grant's row, or within a second."""
@@ -130,7 +132,9 @@ class Ledger:
             self._flush()
 
     def open_grants(self) -> list[tuple[str, str]]:
-        """Ids and states of all grants without an end, oldest first."""
+        """Ids and states of all grants without an end, oldest first; only of those in use while the disk is silent."""
+        if not self._ready:
+            return [(row.id, row.state) for row in self._keeper.spill.noted()]
 
         def read() -> list[tuple[str, str]]:
             rows = sorted(self._keeper.open.values(), key=lambda row: row.created_ns)

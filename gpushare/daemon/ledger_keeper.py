@@ -54,8 +54,9 @@ class Keeper:
         self._keep_ns = keep_ns
         self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._file: LedgerFile | None = None
-        self._spill = Spill(tmpfs)
-        self._kept = self._spill.read()
+        self.spill = Spill(tmpfs)
+        """Its `note` may be called by any thread."""
+        self._kept = self.spill.read()
         self._news = Entries()
         """That part of it which is not spilled."""
         self._lost = 0
@@ -84,7 +85,7 @@ class Keeper:
         for row in self._kept.grants.values():
             self._note(row)
         if not self.rebooted:
-            for row in self._spill.noted():
+            for row in self.spill.noted():
                 if row.id not in self.open and self.ended_one(row.id, str) is None:
                     log.warning("grant %s is not in the ledger: its row is taken from its directory", row.id)
                     self._note(row)
@@ -96,7 +97,7 @@ class Keeper:
         for row in batch.grants.values():
             self._note(row)
             if row.ended_ns is None:
-                self._spill.note(row)
+                self.spill.note(row)
         self._kept.follow(batch)
         self._news.follow(batch)
         if self._damage:
@@ -252,7 +253,7 @@ class Keeper:
         self._lost += self._kept.lost
         self._kept, self._news = Entries(), Entries()
         self.reason, self.since_ns = "", None
-        self._spill.clear()
+        self.spill.clear()
 
     def _write(self) -> None:
         file = self._file
@@ -269,7 +270,7 @@ class Keeper:
         file.write(self.run, self._kept)
 
     def _hold(self) -> None:
-        if not self._news or self._spill.add(self._news, self._kept):
+        if not self._news or self.spill.add(self._news, self._kept):
             self._news = Entries()
 
     def _forget(self) -> None:

@@ -3,6 +3,7 @@ killed daemon loses nothing while the disk is full, and nobody who lives when th
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,7 +31,7 @@ class Spill:
             return
         record = self._grants / row.id / "record"
         with contextlib.suppress(OSError, ValueError):
-            fresh = record.with_suffix(".new")
+            fresh = record.with_suffix(f".{threading.get_ident()}")
             with open(os.open(fresh, _CREATE | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(msgspec.json.encode(row))
             fresh.rename(record)

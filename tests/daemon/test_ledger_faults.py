@@ -231,6 +231,38 @@ def test_a_disk_that_does_not_answer_holds_nobody_up(path, opened, monkeypatch):
     assert used(ledger) == 1000
 
 
+def test_a_start_does_not_wait_for_a_disk_that_does_not_answer(path, opened, monkeypatch, tmp_path):
+    for name in ("g-1", "g-2", "g-3"):
+        (tmp_path / "run" / name).mkdir(parents=True)
+    first = opened()
+    for name in ("g-0", "g-1", "g-2"):
+        first.save(row(name, state=f'"{name}"'))
+    monkeypatch.setattr(ledgers, "WAIT_SECONDS", 0.01)
+    gate = threading.Event()
+    write, open_ledger = ledger_keeper.LedgerFile.write, salvage.open_ledger
+    monkeypatch.setattr(ledger_keeper.LedgerFile, "write", lambda *given: gate.wait() and write(*given))
+    first.save(row("g-2", state='"later"'))  # while nothing is written
+    first.save(row("g-3", state='"new"'))
+    # Killed now.
+    monkeypatch.setattr(ledgers, "_START_SECONDS", 0.01)
+    monkeypatch.setattr(salvage, "open_ledger", lambda *given: gate.wait() and open_ledger(*given))
+    second = opened()
+    try:
+        assert sorted(second.open_grants()) == [("g-1", '"g-1"'), ("g-2", '"later"'), ("g-3", '"new"')]
+        assert not second.readable
+        assert second.health.reason
+        run = second.run
+        assert run > first.run
+    finally:
+        gate.set()
+    until(lambda: not second.health.reason, "answers")
+    monkeypatch.setattr(ledgers, "WAIT_SECONDS", 20)
+    assert second.readable
+    assert (second.run, len(second.open_grants())) == (run, 4)
+    second.close()
+    assert (run,) in in_file(path, "SELECT run FROM runs")
+
+
 def test_what_waits_is_bounded_and_told(monkeypatch):
     monkeypatch.setattr(entries, "KEPT_MAX", 10)
     kept = Entries()
