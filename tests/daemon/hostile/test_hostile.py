@@ -1,0 +1,97 @@
+"""A hostile tenant, a hostile member of the group and hostile images beside two honest tenants: by plans of attacks.
+
+A failed plan is played again by GPUSHARE_HOSTILE_SEED=N, and a longer one by GPUSHARE_HOSTILE_STEPS=N.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import hostileprobe
+import pytest
+from hostilehouse import HONEST, House
+
+SEED, STEPS = (os.environ.get(f"GPUSHARE_HOSTILE_{name}") for name in ("SEED", "STEPS"))
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become the hostile users")
+
+
+@pytest.fixture
+def house(fresh: Any) -> Iterator[House]:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as bundles:  # images have many files
+        made = House(fresh, Path(bundles))
+        yield made
+        made.end()
+
+
+@pytest.mark.parametrize(
+    ("seed", "steps", "scale"),
+    [(1, 200, 1), pytest.param(None, 1000, 3, marks=pytest.mark.slow)],
+    ids=["few", "many"],
+)
+def test_a_plan(house: House, seed: int | None, steps: int, scale: int) -> None:
+    seed = int(SEED) if SEED else seed if seed is not None else random.SystemRandom().getrandbits(32)
+    steps = int(STEPS or steps)
+    kills = set(random.Random(seed).sample(range(steps), max(1, steps // 100)))
+    try:
+        for number, (who, attack, own) in enumerate(house.plan(seed, steps)):
+            print(f"{number} {who} {attack} {own}")
+            house.step(who, attack, own, scale)
+            if number in kills:
+                house.kill_daemon()
+            house.check()
+            if number % 50 == 0:
+                house.memory()
+    finally:
+        print(house.report(seed))
+    house.end_hostile()
+    house.ledger()
+    house.daemon.settle()
+
+
+WINDOW_S = 4.0
+
+
+def shares(house: House, work: Callable[[], object]) -> tuple[float, list[float]]:
+    """The first honest tenant's part of what both got while this was done, and what each got of the time (points)."""
+    before, began = house.busy(), time.monotonic()
+    work()
+    got = [after - at for at, after in zip(before, house.busy(), strict=True)]
+    wall = (time.monotonic() - began) * 1e9
+    return 100 * got[0] / sum(got), [100 * one / wall for one in got]
+
+
+@pytest.mark.slow
+@pytest.mark.timing
+def test_answers_and_shares_beside_it(house: House) -> None:
+    """All attacks together, for seconds: the daemon answers within 100 ms, and honest shares are within 2 points."""
+    for tenant in house.honest:
+        tenant.tell("run 2000000")
+    probe = [sys.executable, hostileprobe.__file__, str(house.daemon.layout.socket)]
+    seed = int(SEED or random.SystemRandom().getrandbits(32))
+    time.sleep(1)
+    alone, _ = shares(house, lambda: time.sleep(WINDOW_S))
+    with subprocess.Popen(probe, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as prober:
+
+        def attack() -> None:
+            ends = time.monotonic() + 2 * WINDOW_S
+            for who, attack, own in house.plan(seed, 100_000):
+                house.step(who, attack, own, 3)
+                if time.monotonic() > ends:
+                    return
+
+        beside, got = shares(house, attack)
+        answers = json.loads(prober.communicate("\n")[0])
+    print(house.report(seed), answers, f"share {alone:.1f} alone, {beside:.1f} beside it, of the time {got}")
+    assert answers["failed"] == 0
+    assert answers["beyond"] < 0.1
+    assert abs(beside - alone) < 2
+    for promised, one in zip(HONEST.values(), got, strict=True):
+        assert one > promised / 10 - 2

@@ -1,0 +1,128 @@
+"""A hostile tenant, or a hostile member of group `gpushare`, as a program: attacks from a menu, each by its own seed.
+
+    hostile.py tenant|member SOCKET     as uid and gid 1000 or 1001; a tenant makes itself a grant first
+
+Commands and answers are JSON lines: {"attack": NAME, "seed": N, "scale": N} is answered {"attack": NAME, "error": why
+it could not be done, or null}. The first line says the grant, if any. What an attack opens may stay open over later
+ones.
+"""
+
+import contextlib
+import json
+import os
+import random
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+GID = 1000  # of the node's socket, as group gpushare
+UIDS = {"tenant": 1000, "member": 1001}
+GRANT = {"memory": "1GiB", "time": "20%", "ttl_seconds": 30}
+HELD_MAX = 400  # descriptors that attacks leave open; the oldest go
+
+
+class Hostile:
+    """What attacks share. `directory`: of the grant; `scale`: how much of everything, 1 for quick tests."""
+
+    def __init__(self, socket_path: Path, directory: Path | None, environment: dict[str, str]) -> None:
+        self.socket_path, self.directory, self.environment = socket_path, directory, environment
+        self.random, self.scale = random.Random(0), 1
+        self.held: list[Any] = []
+        self.children: list[int] = []
+        self.bell: int | None = None
+        self.joined: tuple[int, int] | None = None
+
+    def hold(self, thing: Any) -> Any:
+        """Keeps something open."""
+        self.held.append(thing)
+        if len(self.held) > HELD_MAX:
+            old = self.held.pop(0)
+            with contextlib.suppress(OSError):
+                old.close() if hasattr(old, "close") else os.close(old)
+        return thing
+
+    def fork(self, work: Callable[[], None]) -> int:
+        """A child that does this and exits; reaped later."""
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(30)
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nowhere, 0)
+            os.dup2(nowhere, 1)
+            with contextlib.suppress(BaseException):
+                work()
+            os._exit(0)
+        self.children.append(pid)
+        return pid
+
+    def reap(self) -> None:
+        for pid in list(self.children):
+            with contextlib.suppress(ChildProcessError):
+                if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                    continue
+            self.children.remove(pid)
+
+    def count(self, least: int, most: int) -> int:
+        """`most` grows with the scale."""
+        return self.random.randint(least, max(least, most * self.scale))
+
+
+def menus(role: str) -> dict[str, Callable[[Hostile], None]]:
+    """Attacks by name."""
+    if (here := str(Path(__file__).parent)) not in sys.path:
+        sys.path.insert(0, here)
+    if role == "member":
+        import hostilenode
+
+        return hostilenode.MENU
+    import hostilejoin
+    import hostilepage
+    import hostileself
+
+    return {**hostilepage.MENU, **hostilejoin.MENU, **hostileself.MENU}
+
+
+def main() -> None:
+    role, path = sys.argv[1], Path(sys.argv[2])
+    # All that it needs is imported first: an interpreter may be where this user cannot go.
+    import encodings.idna
+
+    from gpushare import transport
+    from gpushare.client import Client
+    from gpushare.errors import GpushareError
+
+    assert transport and encodings.idna
+    menu = menus(role)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), min(hard, 4096)))
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # of a lease on the file that the daemon opens
+    os.setgroups([])
+    os.setgid(GID)
+    os.setuid(UIDS[role])
+    directory, environment = None, {}
+    if role == "tenant":
+        client = Client(path)
+        environment = client.bind(client.create(**GRANT)["id"], "process")["env"]
+        directory = Path(environment["GPUSHARE_GRANT_DIR"])
+    hostile = Hostile(path, directory, environment)
+    print(json.dumps({"grant": directory.parent.name if directory is not None else None}), flush=True)
+    for line in sys.stdin:
+        command = json.loads(line)
+        hostile.random, hostile.scale = random.Random(command["seed"]), command["scale"]
+        error = None
+        try:
+            menu[command["attack"]](hostile)
+        except (OSError, ValueError, GpushareError) as failure:
+            error = repr(failure)
+        hostile.reap()
+        print(json.dumps({"attack": command["attack"], "error": error}), flush=True)
+    for pid in hostile.children:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

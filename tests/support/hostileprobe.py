@@ -1,0 +1,60 @@
+"""How long the daemon takes to answer, beside how late this machine is at that moment: a program, until its input ends.
+
+A second process sleeps a millisecond at a time, and how much later it wakes is what everybody has to wait here. Prints
+JSON: probes, the slowest, and the slowest less the lateness around it (seconds).
+"""
+
+import json
+import multiprocessing
+import select
+import sys
+import time
+from multiprocessing.connection import Connection
+
+from gpushare.client import Client
+from gpushare.errors import UnreachableError
+
+NAP_S, AROUND_S = 0.001, 0.02
+
+
+def late(out: Connection) -> None:
+    """Moments at which it woke, and how late, where that is worth telling; until told to end."""
+    found = []
+    while not out.poll():
+        began = time.monotonic()
+        time.sleep(NAP_S)
+        now = time.monotonic()
+        if now - began > 2 * NAP_S:
+            found.append((began, now))
+    out.send(found)
+
+
+def main() -> None:
+    client = Client(sys.argv[1])
+    ours, theirs = multiprocessing.Pipe()
+    control = multiprocessing.Process(target=late, args=(theirs,))
+    control.start()
+    probes, failed = [], 0
+    while not select.select([sys.stdin], [], [], 0.002)[0]:
+        for path in ("/v1/version", "/v1/grants"):
+            began = time.monotonic()
+            try:
+                client.call("GET", path)
+            except UnreachableError:
+                failed += 1
+            probes.append((began, time.monotonic()))
+    ours.send(None)
+    naps = ours.recv()
+    control.join()
+
+    def beyond(began: float, ended: float) -> float:
+        around = [until - since for since, until in naps if since < ended + AROUND_S and until > began - AROUND_S]
+        return ended - began - sum(around)
+
+    slow = sorted(((ended - began, began, ended) for began, ended in probes), reverse=True)[:50]
+    answer = {"probes": len(probes), "failed": failed, "slowest": slow[0][0]}
+    print(json.dumps({**answer, "beyond": max(beyond(began, ended) for _, began, ended in slow)}))
+
+
+if __name__ == "__main__":
+    main()
