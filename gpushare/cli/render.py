@@ -84,6 +84,9 @@ def grant(found: Any) -> None:
             f"(longest {_ms(device['wait_max_ns'])}), taken back {device['reclaims']} times "
             f"(longest {_ms(device['reclaim_max_ns'])})"
         )
+        if device["marked"]:
+            count = device["marked"]
+            print(f"              {count} processes say what cannot be: charged by the most it could have used")
 
 
 def debug(found: Any) -> None:

@@ -79,6 +79,7 @@ _COUNTERS = (
     _Counter("gpushare_grant_wait_seconds_total", "counter", "Time spent waiting for a lease", "wait_ns", 1e9),
     _Counter("gpushare_grant_memory_bytes", "gauge", "Device memory held", "memory_bytes"),
     _Counter("gpushare_grant_memory_limit_bytes", "gauge", "Most device memory it may hold", "memory_limit_bytes"),
+    _Counter("gpushare_grant_marked_processes", "gauge", "Processes that say of themselves what cannot be", "marked"),
     _Counter("gpushare_grant_time_milli", "gauge", "Time share, 1000 is the whole device", "time_milli"),
 )
 _HISTOGRAMS: tuple[tuple[str, str, Callable[[GrantStats], Spans]], ...] = (

@@ -69,6 +69,8 @@ def test_any_number_in_any_word(daemon):
             write(row, name, 0)
         assert shown["marked"] == 1
         assert shown["memory_bytes"] == GIB  # its limit
+        assert metric(daemon, "gpushare_grant_marked_processes", liar) == 1
+        assert "1 processes say what cannot be" in daemon.cli_here("grant", "show", liar).stdout
         for name in ("gpushare_grant_busy_seconds_total", "gpushare_grant_memory_bytes"):
             assert metric(daemon, name, liar) <= capacity
     told = daemon.client.call("GET", f"/v1/events?grant={liar}&kind=lie")["events"]
