@@ -224,6 +224,7 @@ def test_a_disk_that_does_not_answer_holds_nobody_up(path, opened, monkeypatch):
             ledger.save(row("g-1"))
             assert ledger.totals("g-1") == {}
         assert "answer" in ledger.health.reason
+        until(lambda: ledger.open_grants() == [("g-1", "{}")], "known without the disk")
     finally:
         gate.set()
     until(lambda: not ledger.health.reason, "answers again")
