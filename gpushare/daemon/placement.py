@@ -1,5 +1,6 @@
 """Translates between the node API's requests, the daemon's state and the pure rules of gpushare.policy."""
 
+import functools
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -19,10 +20,12 @@ TTL_SECONDS_MAX = 86400
 _KEY_MAX = 256
 
 
+@functools.lru_cache(maxsize=256)
 def _time(value: int | str) -> int:
     return parse_time(str(value))
 
 
+@functools.lru_cache(maxsize=256)
 def _memory(value: int | str) -> int | str:
     """Bytes, or a checked percentage as text: it applies to the device that is chosen later."""
     text = str(value)

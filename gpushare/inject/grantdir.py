@@ -5,6 +5,7 @@ rests on the modes set here.
 """
 
 import contextlib
+import functools
 import mmap
 import os
 import shutil
@@ -24,11 +25,13 @@ Kind = Literal["container", "process"]
 INTERPOSERS = tuple(f"{CONTAINER_LIB}/{path.name}" for path in paths.INTERPOSERS)
 
 
+@functools.lru_cache(maxsize=2048)
 def grant_dir(layout: Layout, grant_id: str) -> Path:
     """The grant's directory, which only root can list."""
     return layout.grants / grant_id
 
 
+@functools.lru_cache(maxsize=2048)
 def self_dir(layout: Layout, grant_id: str) -> Path:
     """The part of it that the tenant sees."""
     return layout.grants / grant_id / "self"

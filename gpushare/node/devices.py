@@ -1,5 +1,6 @@
 """Devices as the daemon sees them, whether NVML (nvml.py) or the simulator (simulated.py) found them."""
 
+import functools
 import re
 import uuid
 from collections.abc import Sequence
@@ -33,7 +34,12 @@ class Device:
     @property
     def uuid(self) -> bytes:
         """The 16 bytes of its id."""
-        return uuid.UUID(self.id.removeprefix("GPU-").removeprefix("MIG-")).bytes
+        return _uuid_bytes(self.id)
+
+
+@functools.lru_cache(maxsize=64)
+def _uuid_bytes(device: str) -> bytes:
+    return uuid.UUID(device.removeprefix("GPU-").removeprefix("MIG-")).bytes
 
 
 class Backend(Protocol):
