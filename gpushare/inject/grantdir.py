@@ -114,18 +114,19 @@ def write_preload(layout: Layout, grant_id: str, image_lines: list[str] | None =
 # What the grant of a container that nobody has used holds, on a simulated device: to look for more takes longer.
 _FILES = ("self/limits", "self/usage", "self/grant.sock", "ld.so.preload")
 _DIRECTORIES = ("self/driver", "self/sim", "self", "")
-_MOUNT_POINTS = ("self", "")
+_MOUNTED = ("ld.so.preload",), ("self", "")
+"""The same where self/ was mounted, and is not any more."""
 
 
 def remove(layout: Layout, grant_id: str) -> None:
     """Removes the grant's directory; a directory that is gone already is fine. Never follows a symlink."""
     top = grant_dir(layout, grant_id)
+    files, directories = _MOUNTED if mounts.unmount(top / "self") else (_FILES, _DIRECTORIES)
     try:
-        for name in _FILES:
+        for name in files:
             (top / name).unlink()
-        for name in _MOUNT_POINTS if mounts.unmount(top / "self") else _DIRECTORIES:
+        for name in directories:
             (top / name).rmdir()
     except OSError:  # it holds less or more
-        mounts.unmount(top / "self")
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(top)
