@@ -88,13 +88,17 @@ class Life:
         again = self.run()
         self.part = part
         assert has_share(again), (what, again)
-        for grant in self.node.client.grants():
-            # Nobody is left who could say that its container will not start: it expires.
-            if grant["phase"] in ("reserved", "bound"):
-                assert grant["expires_ns"] - grant["created_ns"] <= 41e9, what
-                self.node.client.release(grant["id"])
-        self.node.nothing_left()
+        nothing_left(self.node, what)
         assert sorted(os.listdir(self.bundle)) == ["config.json", "rootfs"], what
+
+
+def nothing_left(node: Daemon, what: str) -> None:
+    for grant in node.client.grants():
+        # Nobody is left who could say that it will not start: it expires.
+        if grant["phase"] in ("reserved", "bound"):
+            assert grant["expires_ns"] - grant["created_ns"] <= 41e9, what
+            node.client.release(grant["id"])
+    node.nothing_left()
 
 
 def calls_in(trace: Path) -> list[Call]:
@@ -119,6 +123,7 @@ def chosen(calls: list, few: bool, seed: int) -> list:
 SLOW = [
     pytest.param(which, int(os.environ.get("GST_KILLS", "8")), marks=pytest.mark.slow) for which in ("daemon", "reader")
 ]
+FEW = [1, pytest.param(int(os.environ.get("GST_KILLS", "8")), marks=pytest.mark.slow)]
 AMOUNTS = [pytest.param(True, id="some"), pytest.param(False, id="all", marks=pytest.mark.slow)]
 
 
@@ -198,3 +203,34 @@ def test_daemon_and_reader_killed(runc, node, which, few):
             until(lambda ours=ours: not any(map(alive, ours)), "its helpers end with it")
             node.start()
         life.check(result, what)
+
+
+@pytest.mark.parametrize("few", FEW)
+def test_daemon_killed_around_a_plain_command(node, short_path, few):
+    """It runs with its share, or does not run; the cgroup that was made below its caller's goes."""
+    trace = short_path / "trace"
+    run = (
+        "run",
+        "--memory",
+        "1GiB",
+        "--time",
+        "30%",
+        "--",
+        "sh",
+        "-c",
+        "ls $GPUSHARE_GRANT_DIR; cat /proc/self/cgroup",
+    )
+    with traced(node.process.pid, trace):
+        assert "limits" in node.cli(*run).stdout
+    for name, count in random.Random(few).sample(found := calls_in(trace), min(few, len(found))):
+        what = f"killed at {name} {count}"
+        with traced(node.process.pid, trace, f"{name}:signal=KILL:when={count}"):
+            result = node.cli(*run)
+        if result.returncode:
+            assert (result.returncode, result.stdout) == (125, ""), (what, result)
+            assert result.stderr.count("\n") == 1, (what, result)
+        else:
+            assert "/gpushare-g-" in result.stdout, (what, result)
+        if node.process.poll() is not None:
+            node.start()
+        nothing_left(node, what)

@@ -51,6 +51,7 @@ def test_it_may_read_and_nothing_else(daemon, client, bundle):
         found = status(pid)
         assert found["CapEff"] == found["CapPrm"] == f"{1 << 2:016x}"  # CAP_DAC_READ_SEARCH
         assert found["NoNewPrivs"] == "1"
+        assert Path(f"/proc/{pid}/oom_score_adj").read_text() == "1000\n"
         assert found["Uid"].split()[3] == "65534"  # of the file system
         limits = Path(f"/proc/{pid}/limits").read_text()
         assert "Max file size             0                    0" in limits
