@@ -18,7 +18,7 @@ from gpushare.errors import RefusedError
 
 _SYMLINKS_MAX = 40  # as the kernel
 # Bounds of one View. An ordinary image takes a few hundred steps, and has some thousand libraries.
-STEPS_MAX = 100_000
+STEPS_MAX = 50_000
 ENTRIES_MAX = 200_000
 DEPTH_MAX = 128  # a descriptor each
 

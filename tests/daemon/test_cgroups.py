@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import running
 from waiting import until
 
 from gpushare.enforce import cgroup
@@ -245,3 +246,37 @@ def test_nested_cgroups_go_in_several_steps(job, monkeypatch):
         steps += 1
         assert steps < 50
     assert steps > 0
+
+
+def test_on_a_machine_with_v1_alone(make_daemon):
+    """The same below the caller's freezer cgroup; all that runs in it ends with the grant."""
+    freezer = Hierarchies.of().freezer
+    if freezer is None:
+        pytest.skip("needs a v1 freezer hierarchy")
+    daemon = make_daemon()
+    program = (
+        "from pathlib import Path; from gpushare.enforce import cgroup; from gpushare.cli.main import entry;"
+        f"cgroup._here = lambda: cgroup.Hierarchies(None, Path({str(freezer)!r})); entry()"
+    )
+    daemon.command = [sys.executable, "-c", program, *daemon.command[3:]]
+    daemon.start()
+    job = Cgroup(freezer / f"gst-job-{os.getpid()}", v2=False)
+    job.make()
+    script = "sleep 100 & echo $!; grep freezer /proc/self/cgroup; cat"
+    try:
+        process = subprocess.Popen(
+            daemon.run("1GiB", "10%", "sh", "-c", script), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=daemon.env, preexec_fn=lambda: job.add(os.getpid()),
+        )  # fmt: skip
+        with process:
+            child = int(process.stdout.readline())
+            [grant] = daemon.client.grants()
+            assert process.stdout.readline().strip().endswith(f"{job.path.name}/gpushare-{grant['id']}")
+            assert [(wall["name"], wall["holds"]) for wall in grant["walls"]] == [("cgroup", True), ("devices", False)]
+            daemon.client.release(grant["id"])
+            process.wait(20)
+            until(lambda: not running.alive(child), "all of it ends")
+        until(lambda: not os.listdir(daemon.layout.cgroups), "the cgroup goes")
+        assert daemon.client.grant(grant["id"])["walls"]
+    finally:
+        until(job.remove, "the job's cgroup goes")
