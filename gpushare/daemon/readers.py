@@ -20,7 +20,9 @@ from gpushare.reader import HEAD, MESSAGE_MAX, Answer, Edit, Job, Member
 log = logging.getLogger(__name__)
 
 JOB_SECONDS = 2.0
-_QUEUE_SECONDS = 8.0  # with a job's, less than the runtime wrapper waits (hooks/edit.c: 15 s)
+# Together with a job's less than the runtime wrapper waits (hooks/edit.c: 15 s).
+_QUEUE_SECONDS = 6.0
+_START_SECONDS = 5.0  # an interpreter's, on a machine that is full
 _AT_ONCE = 4
 _LARGE_BYTES = 1 << 20  # a process that has read so much keeps the memory: it is replaced
 # A killed process that waits for a file system which does not answer even then stays. More than these start nothing.
@@ -43,6 +45,13 @@ class _Worker:
                 self._channel.close()
                 raise FailedError(f"no process to read bundles can be started: {error.strerror}") from None
         self._channel.setblocking(False)
+        self._begun = False
+
+    async def begun(self) -> None:
+        """Waits until it serves. Raises EOFError or OSError when the process has ended."""
+        if not self._begun:
+            await self._receive(HEAD.size)
+            self._begun = True
 
     async def ask(self, message: bytes) -> bytes:
         """Raises EOFError or OSError when the process has ended."""
@@ -138,6 +147,8 @@ class Readers:
         self._busy.add(worker)
         done = False
         try:
+            async with asyncio.timeout(_START_SECONDS):
+                await worker.begun()
             async with asyncio.timeout(JOB_SECONDS):
                 answer = await worker.ask(message)
             done = True

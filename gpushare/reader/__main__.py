@@ -59,6 +59,7 @@ def main(daemon: str) -> None:
     confine(daemon, keep={CAP_DAC_READ_SEARCH}, descriptors=_DESCRIPTORS)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     with socket.socket(fileno=0) as channel:
+        channel.sendall(HEAD.pack(0))  # it serves
         while True:
             (size,) = HEAD.unpack(_receive(channel, HEAD.size))
             answer = msgspec.msgpack.encode(_answered(_receive(channel, size)))
