@@ -1,9 +1,12 @@
 """A tenant writes what it likes into its page: the daemon answers, and all numbers stay possible."""
 
+import os
 import random
+import signal
 import time
 
 import pytest
+from running import SPIN, Tenant
 from waiting import until
 
 from gpushare.inject import grantdir
@@ -108,6 +111,45 @@ def test_lies_outlive_neither_the_daemon_nor_their_process(fresh):
         until(lambda: fresh.client.grant(liar)["processes"] == [pid])
         assert page.pointer.slot[1].device[0].memory_bytes == 0
     assert fresh.terminate() == 0
+
+
+def test_who_does_not_lie_is_believed_whatever_happens_to_it(fresh):
+    """It is stopped with work on the device, its daemon is killed, and its kernels are short and long."""
+    tenants = [Tenant(fresh.run("1GiB", "25%", SPIN, "--alloc", "512M", gpu="0"), fresh.env) for _ in range(2)]
+
+    def truthful():
+        assert not fresh.client.call("GET", "/v1/events?kind=lie")["events"]
+        assert [grant["devices"][0]["marked"] for grant in fresh.client.grants()] == [0, 0]
+
+    def works(tenant):
+        [before] = [g["devices"][0]["busy_ns"] for g in fresh.client.grants() if tenant.pid in g["processes"]]
+        [now] = until(
+            lambda: [
+                busy
+                for g in fresh.client.grants()
+                if tenant.pid in g["processes"] and (busy := g["devices"][0]["busy_ns"]) > before + 30_000_000
+            ]
+        )
+        assert now > before
+
+    try:
+        for kernel_ns in (20_000, 5_000_000, 300_000_000):
+            for tenant in tenants:
+                tenant.tell(f"run {kernel_ns}")
+            works(tenants[0])
+            os.kill(tenants[0].pid, signal.SIGSTOP)
+            works(tenants[1])
+            truthful()
+            os.kill(tenants[0].pid, signal.SIGCONT)
+            works(tenants[0])
+            truthful()
+            fresh.kill()
+            fresh.start()
+            works(tenants[1])
+            truthful()
+    finally:
+        for tenant in tenants:
+            tenant.kill()
 
 
 @pytest.mark.slow

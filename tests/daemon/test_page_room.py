@@ -43,37 +43,37 @@ def used(path):
     return (found.f_blocks - found.f_bfree) * found.f_frsize
 
 
-@pytest.fixture
-def places(fresh):
-    if os.geteuid() != 0:
-        pytest.skip("needs root to mount")
-    child, grant = fresh.join()
-    own = grantdir.self_dir(fresh.layout, grant)
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount")
+
+
+def joined(daemon):
+    child, grant = daemon.join()
+    own = grantdir.self_dir(daemon.layout, grant)
     assert os.path.ismount(own)
     return child, grant, own
 
 
 @pytest.mark.parametrize("how", ["write", "allocate", "map", "files", "attributes"])
-def test_a_page_does_not_grow_into_the_room_of_others(fresh, places, how):
-    child, grant, own = places
-    shared = used(fresh.layout.grants)
+def test_a_page_does_not_grow_into_the_room_of_others(daemon, how):
+    child, grant, own = joined(daemon)
+    shared = used(daemon.layout.grants)
     grown = subprocess.run(
         [sys.executable, "-c", GROW, own / "usage", how], capture_output=True, text=True, check=False
     )
     assert grown.returncode != 0
     assert used(own) < 2 * USAGE_BYTES
     # a little for the test's own work; others may use the same tmpfs
-    assert used(fresh.layout.grants) < shared + 32 * MIB
-    other, second = fresh.join()
-    assert fresh.client.grant(second)["processes"] == [other.pid]
+    assert used(daemon.layout.grants) < shared + 32 * MIB
+    other, second = daemon.join()
+    assert daemon.client.grant(second)["processes"] == [other.pid]
     assert child.poll() is None
     child.stdin.write("end\n")
-    until(lambda: grant not in {row["id"] for row in fresh.client.grants()}, "it ends as any other")
+    until(lambda: grant not in {row["id"] for row in daemon.client.grants()}, "it ends as any other")
     assert not own.parent.exists()
 
 
-def test_the_room_of_a_grant_is_exact(fresh, places):
-    _, _, own = places
+def test_the_room_of_a_grant_is_exact(daemon):
+    _, _, own = joined(daemon)
     found = os.statvfs(own)
     assert found.f_blocks * found.f_frsize < USAGE_BYTES + 8 * 4096
     assert found.f_files < 64
@@ -89,8 +89,8 @@ def test_the_room_of_a_grant_is_exact(fresh, places):
         os.close(page)
 
 
-def test_the_room_outlives_the_daemon_and_ends_with_the_grant(fresh, places):
-    child, grant, own = places
+def test_the_room_outlives_the_daemon_and_ends_with_the_grant(fresh):
+    child, grant, own = joined(fresh)
     number = own.stat().st_dev
     fresh.kill()
     stray = fresh.layout.grants / "g-stray"
