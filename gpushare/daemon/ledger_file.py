@@ -249,12 +249,11 @@ class LedgerFile:
         of them were set aside."""
         marks = ", ".join("?" * len(columns))
         statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT DO NOTHING"  # noqa: S608
-        taken = bad = 0
+        before, bad = self._db.total_changes, 0
         with self._writing():
             for row_id, values in rows:
-                taken += 1
                 bad += not self.insert(table, row_id, statement, values)
-        return taken, bad
+        return self._db.total_changes - before, bad
 
     def open_rows(self) -> list[GrantRow]:
         """All grants without an end, oldest first."""

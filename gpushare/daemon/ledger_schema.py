@@ -38,5 +38,3 @@ CREATE INDEX grants_ended ON grants (ended_ns) WHERE ended_ns IS NOT NULL;
 """
 # Migrations, by the version of the file that is found: that step and all later ones run.
 STEPS = {0: _SCHEMA, 1: _DEVICES, 2: _RECEIPTS, 3: _QUARANTINE}
-TABLES = ("runs", "grants", "devices", "contexts", "periods", "quarantine")
-"""In the order in which a damaged file's are salvaged: what living workloads need comes first."""

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.daemon.ledger_file import LedgerFile
-from gpushare.daemon.ledger_schema import TABLES
 from gpushare.daemon.sqlite_file import DamagedError, connect, failures
 
 log = logging.getLogger(__name__)
@@ -24,6 +23,18 @@ log = logging.getLogger(__name__)
 DAMAGED_KEPT = 3
 _ROWS = 1000  # in one transaction
 _LOGS = ("-wal", "-journal", "-shm")
+# What living workloads need comes first and is never cut short.
+_ORDER = (
+    ("runs", ""),
+    ("grants", "WHERE ended_ns IS NULL"),
+    ("devices", ""),
+    ("contexts", ""),
+    ("periods", "WHERE grant_id IN (SELECT id FROM grants WHERE ended_ns IS NULL)"),
+    ("grants", ""),
+    ("periods", ""),
+    ("quarantine", ""),
+)
+_HISTORY = ("grants", "periods", "quarantine")
 
 
 def damaged(path: Path) -> list[Path]:
@@ -119,19 +130,19 @@ def _salvage(path: Path, fresh: LedgerFile, deadline: float) -> tuple[int, int, 
     except sqlite3.Error:
         return taken, bad, False
     with contextlib.closing(old):
-        for table in TABLES:
+        for table, where in _ORDER:
             columns = _columns(old, table) & _columns_of(fresh, table)
             if not columns:
                 whole = False
                 continue
             # Numbers of rows that were set aside say nothing, and the new ledger gives them too.
             names = sorted(columns - {"id"} if table == "quarantine" else columns)
-            rows = _Rows(old, table, names)
+            rows = _Rows(old, f"{table} {where}", names)
             stream = iter(rows)
             while chunk := list(islice(stream, _ROWS)):
                 more, odd = fresh.copy(table, names, chunk)
                 taken, bad = taken + more, bad + odd
-                if time.monotonic() > deadline:
+                if table in _HISTORY and not where and time.monotonic() > deadline:
                     whole = False
                     break
             whole = whole and rows.whole

@@ -327,6 +327,21 @@ def test_one_of_another_version_is_moved_aside(path, opened):
     usable(ledger, path)
 
 
+def test_who_lives_comes_before_a_long_history(path, opened, monkeypatch):
+    filled(opened)
+    with closing(sqlite3.connect(path)) as database:
+        database.executemany(
+            "INSERT INTO grants VALUES (?, NULL, 't', 0, 'released', '{}', 1, 1)", ((f"e-{n}",) for n in range(9000))
+        )
+        database.execute("PRAGMA user_version = 99")
+        database.commit()
+    monkeypatch.setattr(ledger_keeper, "_SALVAGE_SECONDS", 0)
+    ledger = opened()
+    assert [name for name, _ in ledger.open_grants()] == ["g-0", "g-1", "g-2"]
+    assert (used(ledger, "g-1"), used(ledger, "g-2")) == (1, 2)
+    usable(ledger, path)
+
+
 @pytest.mark.parametrize("kind", ["directory", "pipe", "device", "nowhere"])
 @pytest.mark.parametrize("suffix", ["", "-wal", "-shm", "-journal"])
 def test_something_else_in_its_place(path, opened, kind, suffix):
