@@ -69,6 +69,10 @@ async def _read(request: web.Request, limit: int) -> bytearray:
     too_large = UsageError(f"the request's body is larger than {limit} bytes")
     if (request.content_length or 0) > limit:
         raise too_large
+    if "Transfer-Encoding" in request.headers:
+        # Chunks of a byte cost a hundred times what they carry.
+        _connection(request).do_not_linger()
+        raise UsageError("the request's body is in chunks: send it with a Content-Length")
     if "Content-Encoding" in request.headers:
         raise UsageError("the request's body has a Content-Encoding: send it as it is")
     body = bytearray()
@@ -93,8 +97,11 @@ def _check_query(request: web.Request, route: Route) -> None:
         if not request.query.get(name):
             raise UsageError(f"{request.path} needs ?{name}=")
     for name, schema in route.query.items():
-        if schema.get("minLength") and request.query.get(name) == "":
+        value = request.query.get(name)
+        if value == "":
             raise UsageError(f"{name} is empty: leave it out")
+        if value is not None and "enum" in schema and value not in schema["enum"]:
+            raise UsageError(f"{value[:40]!r} is no {schema['title']}: {', '.join(schema['enum'])}")
 
 
 def _number(request: web.Request, name: str) -> int | None:
@@ -137,6 +144,8 @@ async def errors(
         answer = refusal(_http_error(request, error))
     except web.RequestPayloadError:
         answer = refusal(UsageError("the request's body does not arrive as its header says"))
+    except ConnectionResetError:
+        raise  # of the caller: nobody is there to answer
     except Exception:
         log.exception("%s %r", request.method, request.path)
         answer = refusal(FailedError("internal error: the daemon's log says which"))
@@ -172,6 +181,8 @@ async def _send(request: web.Request, answer: web.StreamResponse) -> None:
     except TimeoutError:
         if request.transport is not None:
             request.transport.abort()
+    except ConnectionError:
+        pass  # nobody is there to read it
 
 
 class Api:

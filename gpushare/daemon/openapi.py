@@ -76,7 +76,8 @@ def document() -> dict[str, Any]:
         "info": {
             "title": "gpushare node API",
             "version": __version__,
-            "description": "HTTP over the node's unix socket. Who asks is known from the socket's peer credentials.",
+            "description": "HTTP over the node's unix socket. Who asks is known from the socket's peer credentials."
+            " Integers are written without a fraction: 1.0 is none.",
         },
         "paths": paths,
         "components": {"schemas": components},

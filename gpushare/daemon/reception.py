@@ -38,9 +38,10 @@ SEND_SECONDS = 20.0
 REFUSED_BY_KERNEL = True
 """Descriptors sent along, where the kernel can; tests try the other way too."""
 
-_BACKLOG = 256
-_ACCEPTS_PER_TURN = 16
-_READ_BYTES = 1 << 14  # parsed without a pause: 32 requests at most, well below a millisecond
+_BACKLOG = 64  # short: who comes next waits behind all of it, also root
+_ACCEPTS_PER_TURN = 32
+_READ_BYTES = 1 << 12  # parsed without a pause, for each connection in each turn: well below a millisecond
+_ROOT_READ_BYTES = 1 << 16
 _LINGER_SECONDS = 2.0  # a body that nobody wants is read for so long, so that its sender gets the answer
 _CALLS_PER_TURN = 16
 _TURN_SECONDS = 1e-3
@@ -126,7 +127,7 @@ class Connection(RequestHandler):
             tcp_keepalive=False,
             access_log=None,  # type: ignore[arg-type]
             lingering_time=_LINGER_SECONDS,
-            read_bufsize=_READ_BYTES,
+            read_bufsize=_ROOT_READ_BYTES if user.peer.is_root else _READ_BYTES,
             auto_decompress=False,
         )
         self._reception, self.user = reception, user
@@ -135,7 +136,8 @@ class Connection(RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """As of asyncio.Protocol."""
-        transport.max_size = _READ_BYTES  # type: ignore[attr-defined]
+        size = _ROOT_READ_BYTES if self.user.peer.is_root else _READ_BYTES
+        transport.max_size = size  # type: ignore[attr-defined]
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
@@ -150,6 +152,10 @@ class Connection(RequestHandler):
             self.waiting.cancel()
         self._reception.left(self.user)
 
+    def do_not_linger(self) -> None:
+        """What is left of this request's body is not read: the connection ends after the answer."""
+        self._lingering_time = 0.0
+
     def handle_error(
         self,
         request: web.BaseRequest,
@@ -160,7 +166,8 @@ class Connection(RequestHandler):
         """What is no HTTP is its sender's mistake: answered, not logged, or anybody could fill the log."""
         del request, message
         if status >= 500:
-            self._reception.seldom.warning("request", "a request failed: %r", exc)
+            if not isinstance(exc, ConnectionError):  # else the caller has gone
+                self._reception.seldom.warning("request", "a request failed: %r", exc)
             answer = refusal(FailedError("internal error"))
         elif isinstance(exc, BadHttpMethod) and (allowed := self._methods()):
             answer = refusal(MethodError("no call has this method"), {"Allow": ", ".join(allowed)})

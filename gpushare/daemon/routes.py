@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from gpushare.api import debug as debug_types
 from gpushare.api import engines, types
@@ -10,6 +10,7 @@ from gpushare.api import events as event_types
 from gpushare.errors import ForbiddenError, GoneError, GpushareError, NotFoundError, RefusedError
 
 BODY_MAX = 64 << 10
+_TEXT = {"type": "string", "minLength": 1, "pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$"}
 CONFIG_MAX = 16 << 20
 """Of what engines send: a config.json with thousands of mounts is below 1 MiB."""
 
@@ -37,12 +38,12 @@ class Route:
     light: bool = False
     stream: bool = False
     refusals: tuple[type[GpushareError], ...] = ()
-    name: dict[str, Any] = field(default_factory=lambda: {"type": "string", "minLength": 1})
+    name: dict[str, Any] = field(default_factory=lambda: _TEXT)
 
 
 _NUMBER = {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1}
-_TEXT = {"type": "string", "minLength": 1}
 _GRANT = {"grant": _TEXT}
+_EVENT_KIND = {"enum": [kind for kind in get_args(event_types.EventKind) if kind != "other"], "title": "kind of event"}
 _OWNED = (NotFoundError, ForbiddenError, RefusedError)
 
 ROUTES = (
@@ -200,7 +201,7 @@ ROUTES = (
             "grant": _TEXT,
             "tenant": _TEXT,
             "device": _TEXT,
-            "kind": _TEXT,
+            "kind": _EVENT_KIND,
         },
         refusals=(
             NotFoundError,

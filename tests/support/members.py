@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -47,8 +48,10 @@ def member(work: Callable[[Callable[[object], None]], object]) -> Iterator[Calla
 
 def connect(path: Path, timeout: float = 20) -> socket.socket:
     made = socket.socket(socket.AF_UNIX)
-    made.settimeout(timeout)
+    # Of a socket in blocking mode: with Python's own timeout a full queue of connections is refused at once.
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(timeout), 0))
     made.connect(str(path))
+    made.settimeout(timeout)
     return made
 
 
