@@ -4,6 +4,7 @@ periods."""
 from dataclasses import dataclass, field, replace
 
 from gpushare.arbiter import GrantStats
+from gpushare.daemon import entries
 from gpushare.daemon.entries import Period, Totals
 
 _STEP_NS = 100_000_000
@@ -160,19 +161,7 @@ def joined(first: Period | None, then: Period) -> Period | None:
         return then
     if first.to_ns != then.from_ns:
         return None
-    return replace(
-        then,
-        from_ns=first.from_ns,
-        granted_ns=first.granted_ns + then.granted_ns,
-        used_ns=first.used_ns + then.used_ns,
-        busy_ns=first.busy_ns + then.busy_ns,
-        borrowed_ns=first.borrowed_ns + then.borrowed_ns,
-        lent_ns=first.lent_ns + then.lent_ns,
-        waited_ns=first.waited_ns + then.waited_ns,
-        waits=first.waits + then.waits,
-        reclaims=first.reclaims + then.reclaims,
-        reclaim_ns=first.reclaim_ns + then.reclaim_ns,
-    )
+    return entries.joined(first, then)
 
 
 def _unused(period: Period) -> int:
