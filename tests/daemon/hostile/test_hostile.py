@@ -33,7 +33,7 @@ def house(fresh: Any) -> Iterator[House]:
 
 @pytest.mark.parametrize(
     ("seed", "steps", "scale"),
-    [(1, 200, 1), pytest.param(None, 1000, 3, marks=pytest.mark.slow)],
+    [(1, 200, 1), pytest.param(None, 800, 3, marks=[pytest.mark.slow, pytest.mark.timeout(400)])],
     ids=["few", "many"],
 )
 def test_a_plan(house: House, seed: int | None, steps: int, scale: int) -> None:
