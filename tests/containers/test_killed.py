@@ -99,6 +99,7 @@ def nothing_left(node: Daemon, what: str) -> None:
             assert grant["expires_ns"] - grant["created_ns"] <= 41e9, what
             node.client.release(grant["id"])
     node.nothing_left()
+    assert f" {node.layout.grants}/g-" not in Path("/proc/self/mountinfo").read_text(), what
 
 
 def calls_in(trace: Path) -> list[Call]:
