@@ -162,6 +162,41 @@ def test_guarantees_hold_in_admission(client):
         client.set_tenant("a", {}), client.create(memory=GIB, time=100, tenant="a"), client.remove_tenant("a")
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["", " ", "a:b", "a/b", "a b", "a\n", "a\x00b", "\u202eroot", "-a", "1007", "x" * 300, "\u0661", "ada,eve", "*"],
+)
+def test_accounts_that_cannot_exist_are_refused(tmp_path, name):
+    for key in ("users", "groups"):
+        with pytest.raises(UsageError, match=f"tenant t: {key} ") as caught:
+            parse("t", TenantPolicy(**{key: [name]}), 2000)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [-1, (1 << 32) - 1, 1 << 32, 1 << 62])
+def test_numbers_of_accounts_have_a_range(number):
+    with pytest.raises(UsageError, match="out of range: give 0 to 4294967294"):
+        parse("t", TenantPolicy(users=[number]), 2000)
+
+
+def test_accounts_that_can_exist_are_taken():
+    names = ["root", "ada.l", "_x", "svc$", "EXAMPLE\\ada", "ada@example.org", "a-b", 0, (1 << 32) - 2]
+    assert parse("t", TenantPolicy(users=names), 2000).users == tuple(names)
+
+
+@pytest.mark.parametrize(
+    "name", ["a" * 200, "a\tb", "\u202ea", "A", "a//b", "/a", "a/", ".", "..", "a b", "\u00e4", "a\x7f"]
+)
+def test_names_that_no_tenant_can_have(client, name):
+    for call in (lambda: client.set_tenant(name, {}), lambda: client.remove_tenant(name)):
+        with pytest.raises(UsageError) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+    with pytest.raises(UsageError):
+        client.create(memory=GIB, time=100, tenant=name)
+    assert [tenant["name"] for tenant in client.tenants()] == ["default"]
+
+
 def test_tenants_survive_a_restart(daemon):
     daemon.client.set_tenant("research", {"time": "75%", "weight": 3})
     daemon.kill()
