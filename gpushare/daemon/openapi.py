@@ -77,7 +77,7 @@ def document() -> dict[str, Any]:
             "title": "gpushare node API",
             "version": __version__,
             "description": "HTTP over the node's unix socket. Who asks is known from the socket's peer credentials."
-            " Integers are written without a fraction: 1.0 is none.",
+            " Integers are written without a fraction: 1.0 is none. A body has a Content-Length.",
         },
         "paths": paths,
         "components": {"schemas": components},

@@ -15,8 +15,8 @@ from gpushare.errors import GoneError, NotFoundError, UsageError
 
 LATEST = 4096
 """Events in an answer to a request without `after`."""
-AT_ONCE = 16384
-"""Most events in one answer: about 5 MB, which occupy the event loop for about 50 ms."""
+AT_ONCE = 8192
+"""Most events in one answer: about 2.5 MB, which occupy the event loop for about 25 ms."""
 NAMES_KEPT = 4096
 """Names of ended grants that are kept: events in the record may still refer to them."""
 _STEP_NS = 1_000_000
