@@ -75,7 +75,7 @@ def status(pid: int) -> Status | None:
     """None when the process is gone. Only /proc/PID/stat is read: of the files there it is one of few that a process
     cannot make slow to open or to read."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # a process calls itself what it likes
     except OSError:
         return None
     # proc_pid_stat(5), from the third field on: a name may have spaces and parentheses in it.

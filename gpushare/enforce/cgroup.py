@@ -54,7 +54,7 @@ class Hierarchies:
 @functools.cache
 def _here() -> Hierarchies:
     # Read once: users may mount file systems by the thousand.
-    return Hierarchies.of(_MOUNTINFO.read_text())
+    return Hierarchies.of(_MOUNTINFO.read_text(errors="replace"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ def of_process(pid: int, hierarchies: Hierarchies | None = None) -> Cgroup | Non
 def _of_process(pid: int, where: Hierarchies) -> Cgroup | None:
     """The same, where the root is one too; None outside of the daemon's cgroup namespace."""
     try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/cgroup").read_text(errors="replace").splitlines()
     except OSError:
         raise FailedError(f"process {pid} ended") from None
     for line in lines:
@@ -246,7 +246,7 @@ def _descend(members: list[int], ancestor: int) -> bool:
                 return False
             chain.append(pid)
             try:
-                pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+                pid = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
             except OSError:
                 break
         known.update(chain)

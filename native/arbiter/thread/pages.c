@@ -1,5 +1,4 @@
 /* The pages of a grant: reads what its processes wrote into a view for the cores, and writes the arbiter's words. */
-#include <limits.h>
 #include <linux/futex.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -176,7 +175,7 @@ void arbiter_release_and_wake(gs_arbiter *a) {
   pthread_mutex_unlock(&a->lock);
   /* The page may be unmapped by now: a wake at an address without memory fails with EFAULT and hurts nobody. */
   for (int i = 0; i < n; i++)
-    syscall(SYS_futex, wake[i], FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    syscall(SYS_futex, wake[i], FUTEX_WAKE, WOKEN_MAX, NULL, NULL, 0);
 }
 
 void arbiter_wake_cut(gs_arbiter *a, struct entry *e, uint32_t ordinals) {

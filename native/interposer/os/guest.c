@@ -34,12 +34,22 @@ uint64_t gs_now(void) {
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+enum { WAKE_ON = 2 };
+
+void gs_futex_pass_on(const uint32_t *word, uint32_t value) {
+  /* Who has waited for the newest value ends the chain. */
+  if (__atomic_load_n(word, __ATOMIC_ACQUIRE) != value)
+    gs_futex_wake(word, WAKE_ON, true);
+}
+
 bool gs_futex_wait(const uint32_t *word, uint32_t value, uint64_t timeout_ns, bool shared) {
   int saved = errno;
   struct timespec timeout = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
   int operation = shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE;
   long rc = syscall(SYS_futex, word, operation, value, timeout_ns ? &timeout : NULL, NULL, 0);
   bool timed_out = rc < 0 && errno == ETIMEDOUT;
+  if (rc == 0 && shared)
+    gs_futex_pass_on(word, value);
   errno = saved;
   return !timed_out;
 }

@@ -174,8 +174,10 @@ static bool wait_for_any(struct futex_waitv *waiters, uint32_t count, uint64_t t
   timeout += (uint64_t)until.tv_nsec;
   until.tv_sec += (time_t)(timeout / 1000000000);
   until.tv_nsec = (long)(timeout % 1000000000);
-  refused = syscall(SYS_FUTEX_WAITV, waiters, count, 0, &until, CLOCK_MONOTONIC) < 0 && errno != EAGAIN &&
-            errno != ETIMEDOUT && errno != EINTR;
+  long woken = syscall(SYS_FUTEX_WAITV, waiters, count, 0, &until, CLOCK_MONOTONIC);
+  if (woken >= 0)
+    gs_futex_pass_on((const uint32_t *)(uintptr_t)waiters[woken].address, (uint32_t)waiters[woken].value);
+  refused = woken < 0 && errno != EAGAIN && errno != ETIMEDOUT && errno != EINTR;
   return !refused;
 }
 
