@@ -205,10 +205,10 @@ def of_process(pid: int, hierarchies: Hierarchies | None = None) -> Cgroup | Non
 def _of_process(pid: int, where: Hierarchies) -> Cgroup | None:
     """The same, where the root is one too; None outside of the daemon's cgroup namespace."""
     try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text(errors="replace").splitlines()
+        lines = Path(f"/proc/{pid}/cgroup").read_text(errors="replace").split("\n")  # names have other ends of lines
     except OSError:
         raise FailedError(f"process {pid} ended") from None
-    for line in lines:
+    for line in filter(None, lines):
         _, controllers, path = line.split(":", 2)
         top = where.unified if controllers == "" else None
         if where.unified is None and "freezer" in controllers.split(","):

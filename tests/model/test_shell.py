@@ -379,7 +379,7 @@ WAITERS, WOKEN_AT_ONCE = 300, 64
 
 
 def test_a_crowd_that_waits_for_a_lease_is_woken_a_few_at_a_time(machine):
-    """A tenant decides how many threads wait for its word: to wake ten thousand kept the arbiter from others for 80 ms."""
+    """A tenant decides how many threads wait for its word: waking ten thousand kept the arbiter busy for 80 ms."""
     _, [grant] = machine(Share(1000))
     word = ffi.addressof(grant.limits.pointer.device[0], "lease")
     before, woken, libc = word[0], [], ctypes.CDLL(None)

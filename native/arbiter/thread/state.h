@@ -19,8 +19,8 @@
 /* Bells of one grant that are handled per tick. Further ones are ignored until the next tick, so that a tenant that
  * rings in a loop costs little. */
 #define BELLS_PER_TICK 500
-/* Of those who wait for a lease word, the arbiter wakes so many at each change, and they wake others: a tenant decides how
- * many threads wait, and to wake ten thousand takes 80 ms. */
+/* Of those who wait for a lease word, the arbiter wakes so many at each change, and they wake others: a tenant decides
+ * how many threads wait, and to wake ten thousand takes 80 ms. */
 #define WOKEN_MAX 64
 /* epoll data of events other than bells. */
 #define STOPPER UINT64_C(0xffffffff)
