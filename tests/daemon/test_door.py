@@ -58,6 +58,12 @@ def held(client, grant_id):
     return client.grant(grant_id)["devices"][0]["memory_bytes"]
 
 
+def listens(daemon, grant_id):
+    """A process that joins tries for 5 s."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        return connection.connect_ex(str(daemon.layout.grants / grant_id / "self" / "grant.sock")) == 0
+
+
 def door_failures(client):
     [line] = [
         line
@@ -73,7 +79,8 @@ def test_processes_keep_their_slots_when_the_door_is_killed(daemon, client):
     first = doors.pid(daemon.process.pid)
     os.kill(first, signal.SIGKILL)
     until(lambda: doors.pid(daemon.process.pid) not in (None, first), "another door")
-    word, _, slot, generation, *_ = until(lambda: tell(child, "rejoin"), "the process has its connection again")
+    until(lambda: listens(daemon, grant_id), "it has the grant's socket")
+    word, _, slot, generation, *_ = tell(child, "rejoin")
     assert (word, slot, generation) == ("joined", "0", "1")
     assert (client.grant(grant_id)["processes"], held(client, grant_id)) == ([child.pid], 4096)
     other, _ = daemon.join()
@@ -93,6 +100,7 @@ def test_a_door_that_hangs_is_replaced_and_the_daemon_answers_meanwhile(daemon, 
         slowest = max(slowest, time.monotonic() - began)
     assert slowest < 1.0
     assert door_failures(client) == failures + 1
+    until(lambda: listens(daemon, grant_id), "it has the grant's socket")
     assert tell(child, "rejoin")[0] == "joined"
     assert client.grant(grant_id)["processes"] == [child.pid]
 
