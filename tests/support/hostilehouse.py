@@ -35,9 +35,9 @@ RARE = {"shorter": 0.15, "fill": 0.3, "hang_up": 0.5, "modes": 0.5}
 class Actor:
     """A program of hostile.py."""
 
-    def __init__(self, role: str, socket_path: Path) -> None:
+    def __init__(self, role: str, socket_path: Path, nice: int) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, hostile.__file__, role, str(socket_path)],
+            ["nice", "-n", str(nice), sys.executable, hostile.__file__, role, str(socket_path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -73,8 +73,9 @@ class House:
     """`slowest`: seconds of the slowest answer to the judge. `done`: attacks by name; `failed`: that could not be
     done."""
 
-    def __init__(self, daemon: Any, directory: Path) -> None:
-        self.daemon, self.directory = daemon, directory
+    def __init__(self, daemon: Any, directory: Path, nice: int = 0) -> None:
+        """`nice`: of the hostile; processors are shared by control groups, not by us."""
+        self.daemon, self.directory, self.nice = daemon, directory, nice
         self.done: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
         self.took: dict[str, float] = defaultdict(float)  # seconds
@@ -88,7 +89,7 @@ class House:
             tenant.tell("run 2000000 60")
         self.began = time.monotonic()
         self.lost = [0, 0]
-        self.actors = {role: Actor(role, daemon.layout.socket) for role in hostile.UIDS}
+        self.actors = {role: Actor(role, daemon.layout.socket, nice) for role in hostile.UIDS}
         self.menus = {role: sorted(hostile.menus(role)) for role in hostile.UIDS}
 
     def open_to_members(self) -> None:
@@ -140,7 +141,7 @@ class House:
     def renew(self) -> None:
         """The hostile tenant comes back in another grant."""
         for _ in range(50):
-            self.actors["tenant"] = actor = Actor("tenant", self.daemon.layout.socket)
+            self.actors["tenant"] = actor = Actor("tenant", self.daemon.layout.socket, self.nice)
             if actor.grant is not None:
                 return
             actor.end()

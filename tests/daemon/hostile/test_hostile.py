@@ -24,9 +24,9 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 
 
 @pytest.fixture
-def house(fresh: Any) -> Iterator[House]:
+def house(fresh: Any, request: pytest.FixtureRequest) -> Iterator[House]:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as bundles:  # images have many files
-        made = House(fresh, Path(bundles))
+        made = House(fresh, Path(bundles), nice=getattr(request, "param", 0))
         yield made
         made.end()
 
@@ -70,8 +70,10 @@ def shares(house: House, work: Callable[[], object]) -> tuple[float, list[float]
 
 @pytest.mark.slow
 @pytest.mark.timing
+@pytest.mark.parametrize("house", [19], indirect=True, ids=["nice"])
 def test_answers_and_shares_beside_it(house: House) -> None:
-    """All attacks together, for seconds: the daemon answers within 100 ms, and honest shares are within 2 points."""
+    """All attacks together, for seconds: the daemon answers within 100 ms, and no honest tenant gets less than its
+    guarantee. How they split the surplus is not held (SECURITY.md): it is printed."""
     for tenant in house.honest:
         tenant.tell("run 2000000")
     probe = [sys.executable, hostileprobe.__file__, str(house.daemon.layout.socket)]
@@ -92,6 +94,5 @@ def test_answers_and_shares_beside_it(house: House) -> None:
     print(house.report(seed), answers, f"share {alone:.1f} alone, {beside:.1f} beside it, of the time {got}")
     assert answers["failed"] == 0
     assert answers["beyond"] < 0.1
-    assert abs(beside - alone) < 2
     for promised, one in zip(HONEST.values(), got, strict=True):
         assert one > promised / 10 - 2
