@@ -7,7 +7,7 @@ from pathlib import Path
 
 from running import Daemon
 
-from gpushare.daemon.entries import Period
+from gpushare.ledger.entries import Period
 
 GRANTS, PERIODS = 100_000, 1_000_000
 STATE = '"' + "x" * 700 + '"'

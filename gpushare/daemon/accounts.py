@@ -5,8 +5,8 @@ from collections.abc import Collection
 from gpushare.arbiter import Arbiter
 from gpushare.daemon import placement
 from gpushare.daemon.books import Sample, joined, periods
-from gpushare.daemon.entries import Period
 from gpushare.daemon.state import Live, State, instant
+from gpushare.ledger.entries import Period
 
 
 class Accounts:

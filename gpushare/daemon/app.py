@@ -24,7 +24,6 @@ from gpushare.daemon import directories, logs, pulse, workloads
 from gpushare.daemon.api import Api
 from gpushare.daemon.config import Config
 from gpushare.daemon.door import Door
-from gpushare.daemon.ledger import Ledger
 from gpushare.daemon.missed import all_devices
 from gpushare.daemon.node import NodeContext
 from gpushare.daemon.pulse import Latency
@@ -37,6 +36,7 @@ from gpushare.daemon.tenants import Tenants
 from gpushare.daemon.watch import Watch
 from gpushare.errors import FailedError, GpushareError, UsageError
 from gpushare.inject import grantdir
+from gpushare.ledger.ledger import Ledger
 from gpushare.node.simulator import LOG_NAME, SOCKET_NAME, Simulator
 from gpushare.paths import Layout
 from gpushare.policy.shares import DEVICE_MILLI

@@ -5,8 +5,8 @@ import subprocess
 import sys
 
 from gpushare.daemon import directories
-from gpushare.daemon.ledger import Ledger
 from gpushare.errors import FailedError, UnreachableError
+from gpushare.ledger.ledger import Ledger
 from gpushare.node import devices as node_devices
 from gpushare.node.devices import Backend
 from gpushare.node.simulated import SimulatedBackend

@@ -4,8 +4,8 @@ periods."""
 from dataclasses import dataclass, field, replace
 
 from gpushare.arbiter import GrantStats
-from gpushare.daemon import entries
-from gpushare.daemon.entries import Period, Totals
+from gpushare.ledger import entries
+from gpushare.ledger.entries import Period, Totals
 
 _STEP_NS = 100_000_000
 """Wall time that differs from monotonic time by more than this in one period was set; NTP's slewing (0.05 %) stays

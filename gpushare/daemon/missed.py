@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from gpushare.daemon.ledger import Ledger
+from gpushare.ledger.ledger import Ledger
 from gpushare.node.devices import MAX_DEVICES, Backend, Device
 
 log = logging.getLogger(__name__)

@@ -7,10 +7,10 @@ from gpushare.arbiter import Arbiter
 from gpushare.daemon import gangs, placement
 from gpushare.daemon.accounts import Accounts
 from gpushare.daemon.books import DeviceBook
-from gpushare.daemon.entries import Totals
 from gpushare.daemon.receipts import Receipts
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.state import Live, State, instant
+from gpushare.ledger.entries import Totals
 from gpushare.pages import GrantState
 
 log = logging.getLogger(__name__)

@@ -10,13 +10,13 @@ from msgspec import Struct
 
 from gpushare.api.types import Class, GrantRequest
 from gpushare.daemon.books import DeviceBook, Instant
-from gpushare.daemon.ledger import Ledger
 from gpushare.daemon.promises import Fault, Promises
 from gpushare.daemon.tenant_socket import MemberRecord, TenantSocket
 from gpushare.daemon.tenants import Tenants
 from gpushare.daemon.watch import Watch
 from gpushare.enforce.cgroup import Cgroup
 from gpushare.errors import NotFoundError
+from gpushare.ledger.ledger import Ledger
 from gpushare.node.devices import Device
 from gpushare.pages import LimitsPage, UsagePage
 from gpushare.paths import Layout

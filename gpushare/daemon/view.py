@@ -7,11 +7,11 @@ from gpushare.api import types
 from gpushare.arbiter import Arbiter, DeviceStats
 from gpushare.daemon import placement
 from gpushare.daemon.gangs import gang_of
-from gpushare.daemon.ledger import Health
 from gpushare.daemon.state import GrantRecord, Live, State
 from gpushare.daemon.tenants import Tenant
 from gpushare.inject import cdi, edits, grantdir, process
 from gpushare.inject.node import Granted, Node
+from gpushare.ledger.ledger import Health
 from gpushare.node.devices import Device
 from gpushare.paths import Layout
 from gpushare.policy.admission import Place

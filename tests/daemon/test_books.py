@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from gpushare.arbiter import GrantStats, Spans
 from gpushare.daemon.books import DeviceBook, Instant, Sample, periods, shares_got
-from gpushare.daemon.entries import Totals
+from gpushare.ledger.entries import Totals
 
 ZERO = GrantStats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, False, False, 0, False)
 SECOND = 1_000_000_000

@@ -7,10 +7,10 @@ from dataclasses import replace
 from waiting import until
 
 from gpushare import paths
-from gpushare.daemon.entries import Period, Totals
-from gpushare.daemon.ledger import Ledger
-from gpushare.daemon.ledger_file import LedgerFile
-from gpushare.daemon.ledger_schema import STEPS
+from gpushare.ledger.entries import Period, Totals
+from gpushare.ledger.file import LedgerFile
+from gpushare.ledger.ledger import Ledger
+from gpushare.ledger.schema import STEPS
 
 
 def rows(path, query):

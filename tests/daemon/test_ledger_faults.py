@@ -16,11 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import until
 
-from gpushare.daemon import entries, ledger_keeper, salvage
-from gpushare.daemon import ledger as ledgers
-from gpushare.daemon.entries import LARGEST, REST, Entries, GrantRow, Period, Totals, sound
-from gpushare.daemon.ledger import Ledger
-from gpushare.daemon.ledger_schema import SCHEMA_VERSION
+from gpushare.ledger import entries, salvage
+from gpushare.ledger import keeper as keepers
+from gpushare.ledger import ledger as ledgers
+from gpushare.ledger.entries import LARGEST, REST, Entries, GrantRow, Period, Totals, sound
+from gpushare.ledger.ledger import Ledger
+from gpushare.ledger.schema import SCHEMA_VERSION
 
 HUGE = 1 << 63
 
@@ -53,11 +54,11 @@ def path(tmp_path):
 def opened(path, tmp_path, monkeypatch):
     """Opens the ledger, which tries a disk in trouble often."""
     monkeypatch.setattr(ledgers, "RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(ledger_keeper, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(keepers, "RETRY_SECONDS", 0.02)
     # What a slow machine does to these is not what is tested.
     monkeypatch.setattr(ledgers, "WAIT_SECONDS", 20)
     monkeypatch.setattr(ledgers, "_START_SECONDS", 20)
-    monkeypatch.setattr(ledger_keeper, "_SALVAGE_SECONDS", 20)
+    monkeypatch.setattr(keepers, "_SALVAGE_SECONDS", 20)
     path.parent.mkdir()
     made = []
 
@@ -216,8 +217,8 @@ def test_a_disk_that_does_not_answer_holds_nobody_up(path, opened, monkeypatch):
     ledger = opened()
     monkeypatch.setattr(ledgers, "WAIT_SECONDS", 0.01)
     gate = threading.Event()
-    write = ledger_keeper.LedgerFile.write
-    monkeypatch.setattr(ledger_keeper.LedgerFile, "write", lambda *given: gate.wait() and write(*given))
+    write = keepers.LedgerFile.write
+    monkeypatch.setattr(keepers.LedgerFile, "write", lambda *given: gate.wait() and write(*given))
     try:
         for at in range(1000):  # 10 s, did each wait
             ledger.add([period(at=at)])
@@ -240,8 +241,8 @@ def test_a_start_does_not_wait_for_a_disk_that_does_not_answer(path, opened, mon
         first.save(row(name, state=f'"{name}"'))
     monkeypatch.setattr(ledgers, "WAIT_SECONDS", 0.01)
     gate = threading.Event()
-    write, open_ledger = ledger_keeper.LedgerFile.write, salvage.open_ledger
-    monkeypatch.setattr(ledger_keeper.LedgerFile, "write", lambda *given: gate.wait() and write(*given))
+    write, open_ledger = keepers.LedgerFile.write, salvage.open_ledger
+    monkeypatch.setattr(keepers.LedgerFile, "write", lambda *given: gate.wait() and write(*given))
     first.save(row("g-2", state='"later"'))  # while nothing is written
     first.save(row("g-3", state='"new"'))
     # Killed now.
@@ -335,7 +336,7 @@ def test_who_lives_comes_before_a_long_history(path, opened, monkeypatch):
         )
         database.execute("PRAGMA user_version = 99")
         database.commit()
-    monkeypatch.setattr(ledger_keeper, "_SALVAGE_SECONDS", 0)
+    monkeypatch.setattr(keepers, "_SALVAGE_SECONDS", 0)
     ledger = opened()
     assert [name for name, _ in ledger.open_grants()] == ["g-0", "g-1", "g-2"]
     assert (used(ledger, "g-1"), used(ledger, "g-2")) == (1, 2)
@@ -494,8 +495,8 @@ class Flaky:
 
     def __init__(self, monkeypatch):
         self.errors = []
-        self.write = ledger_keeper.LedgerFile.write
-        monkeypatch.setattr(ledger_keeper.LedgerFile, "write", lambda *given: self(*given))
+        self.write = keepers.LedgerFile.write
+        monkeypatch.setattr(keepers.LedgerFile, "write", lambda *given: self(*given))
 
     def __call__(self, file, run, batch):
         if self.errors and (error := self.errors.pop()):
@@ -503,7 +504,7 @@ class Flaky:
         self.write(file, run, batch)
 
 
-FAULTS = [None, None, ledgers.FailedError("full"), ledger_keeper.DamagedError("torn"), OverflowError("bug")]
+FAULTS = [None, None, ledgers.FailedError("full"), keepers.DamagedError("torn"), OverflowError("bug")]
 
 
 @given(
@@ -517,12 +518,12 @@ FAULTS = [None, None, ledgers.FailedError("full"), ledger_keeper.DamagedError("t
 def test_the_ledger_adds_up_whatever_fails(tmp_path_factory, steps):
     top = tmp_path_factory.mktemp("sums")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ledger_keeper, "RETRY_SECONDS", 0.0)
-        patch.setattr(ledger_keeper, "_RETRY_FACTOR", 0)
+        patch.setattr(keepers, "RETRY_SECONDS", 0.0)
+        patch.setattr(keepers, "_RETRY_FACTOR", 0)
         flaky = Flaky(patch)
 
         def start():
-            keeper = ledger_keeper.Keeper(top / "ledger.db", top / "run", None)
+            keeper = keepers.Keeper(top / "ledger.db", top / "run", None)
             keeper.start()
             # Of an earlier keeper it would be one of another process, which ended with it.
             until(lambda: not [one for one in threading.enumerate() if one.name == "ledger-check"], "checked")

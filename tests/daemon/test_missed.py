@@ -3,10 +3,10 @@
 import sqlite3
 from contextlib import closing
 
-from gpushare.daemon.ledger import Ledger
-from gpushare.daemon.ledger_schema import STEPS
 from gpushare.daemon.missed import all_devices, choose, remember
 from gpushare.inject.node import DeviceNode
+from gpushare.ledger.ledger import Ledger
+from gpushare.ledger.schema import STEPS
 from gpushare.node.devices import MAX_DEVICES, Device
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.daemon.books import _Lending, _lent, _unused, joined
-from gpushare.daemon.ledger import Period
+from gpushare.ledger.entries import Period
 
 milli = st.integers(0, 1000)
 rows = st.lists(st.tuples(st.sampled_from(["d0", "d1"]), milli, milli, milli), max_size=8)

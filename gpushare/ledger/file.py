@@ -15,10 +15,10 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpushare.daemon.entries import Entries, GrantRow, Period, Totals
-from gpushare.daemon.ledger_schema import SCHEMA_VERSION, STEPS
-from gpushare.daemon.sqlite_file import DamagedError, connect, failures
 from gpushare.errors import FailedError
+from gpushare.ledger.entries import Entries, GrantRow, Period, Totals
+from gpushare.ledger.schema import SCHEMA_VERSION, STEPS
+from gpushare.ledger.sqlite_file import DamagedError, connect, failures
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """The durable record: grants, what they got in each period, runs of the daemon and the gaps between them.
 
-The disk belongs to one thread (daemon/ledger_keeper.py). Whoever saves a row waits for it, but no longer than
+The disk belongs to one thread (ledger/keeper.py). Whoever saves a row waits for it, but no longer than
 WAIT_SECONDS, and no call fails because of the disk: what cannot be written waits in memory and, so that it outlives a
-killed daemon, on tmpfs (daemon/spill.py). It is written when the disk takes it. `health` tells.
+killed daemon, on tmpfs (ledger/spill.py). It is written when the disk takes it. `health` tells.
 """
 
 import json
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from gpushare.daemon import ledger_file
-from gpushare.daemon.entries import Entries, GrantRow, Period, Totals
-from gpushare.daemon.ledger_keeper import RETRY_SECONDS, Keeper, added
 from gpushare.errors import FailedError
+from gpushare.ledger import file
+from gpushare.ledger.entries import Entries, GrantRow, Period, Totals
+from gpushare.ledger.keeper import RETRY_SECONDS, Keeper, added
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ class Ledger:
         kept = self._ask(lambda: self._keeper.waiting_totals(left_out), nothing)
         try:
             with self._keeper.names:
-                found = ledger_file.tenant_totals(self.path, json.dumps(list(left_out)))
+                found = file.tenant_totals(self.path, json.dumps(list(left_out)))
         except FailedError as error:
             log.warning("%s", error)
             found = {}

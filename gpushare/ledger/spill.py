@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpushare.daemon.entries import Entries, GrantRow
+from gpushare.ledger.entries import Entries, GrantRow
 
 _BYTES_MAX = 64 << 20
 _CREATE = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW

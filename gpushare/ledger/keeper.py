@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from gpushare.daemon import salvage
-from gpushare.daemon.entries import Entries, GrantRow, Totals
-from gpushare.daemon.ledger_file import LedgerFile
-from gpushare.daemon.spill import Spill
-from gpushare.daemon.sqlite_file import DamagedError, check
 from gpushare.errors import FailedError
+from gpushare.ledger import salvage
+from gpushare.ledger.entries import Entries, GrantRow, Totals
+from gpushare.ledger.file import LedgerFile
+from gpushare.ledger.spill import Spill
+from gpushare.ledger.sqlite_file import DamagedError, check
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from gpushare.daemon.ledger_file import LedgerFile
-from gpushare.daemon.sqlite_file import DamagedError, connect, failures
+from gpushare.ledger.file import LedgerFile
+from gpushare.ledger.sqlite_file import DamagedError, connect, failures
 
 log = logging.getLogger(__name__)
 
