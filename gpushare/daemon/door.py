@@ -12,6 +12,7 @@ import socket
 import subprocess
 from collections import deque
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from gpushare import helper, rights
@@ -23,7 +24,8 @@ log = logging.getLogger(__name__)
 _BACKLOG = 128
 _PING_S = 0.25
 _PINGS_MISSED = 8
-"""In a row, then it hangs. Counted in turns of our own loop: on a busy machine both are late."""
+"""In a row, then it hangs. Counted in turns of our own loop: on a busy machine both are late. What it waited for a
+processor does not count."""
 _START_AGAIN_S = 1.0
 """Between two starts; the first one after a long life is at once."""
 _AT_ONCE = 32
@@ -130,12 +132,16 @@ class Door:
         self._socket = ours
         self._unsent: deque[tuple[bytes, int | None]] = deque()
         self._missed = 0
+        self._delay_ns = 0
+        """When it last answered, as `_run_delay_ns`."""
         self._began = self._loop.time()
         self._loop.add_reader(ours, self._receive)
         self._timer = self._loop.call_later(_PING_S, self._ping)
 
     def _end(self) -> None:
         self._timer.cancel()
+        if self._socket.fileno() < 0:
+            return  # it has ended, and is not started again yet
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._socket.close()
@@ -174,12 +180,22 @@ class Door:
 
     def _ping(self) -> None:
         if self._missed >= _PINGS_MISSED:
-            self._gone("hangs")
-            return
+            delay_ns = self._run_delay_ns()
+            if delay_ns - self._delay_ns < _PING_S * _PINGS_MISSED / 2 * 1e9:
+                self._gone("hangs")
+                return
+            self._delay_ns, self._missed = delay_ns, 0
         self._missed += 1
         self._dying = [process for process in self._dying if process.poll() is None]
         self._send(messages.Ping())
         self._timer = self._loop.call_later(_PING_S, self._ping)
+
+    def _run_delay_ns(self) -> int:
+        """How long the door could have run in its life and had no processor."""
+        try:
+            return int(Path(f"/proc/{self._process.pid}/schedstat").read_text().split()[1])
+        except (OSError, ValueError, IndexError):
+            return self._delay_ns
 
     def _forget(self, connection: int) -> Guests | None:
         entry = self._entries.pop(connection, None)
@@ -262,4 +278,4 @@ class Door:
                     if not answer.done():
                         answer.set_result(word)
             case messages.Pong():
-                self._missed = 0
+                self._missed, self._delay_ns = 0, self._run_delay_ns()

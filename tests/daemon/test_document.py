@@ -103,12 +103,13 @@ def test_what_the_document_allows_is_served_or_refused_by_its_values(daemon, lab
     generated(daemon, label, GenerationMode.POSITIVE, check, slow)
 
 
-@pytest.mark.parametrize("label", OPERATIONS)
-def test_what_the_document_forbids_is_refused(daemon, label, slow):
+def asks(label):
     operation = DOCUMENT["paths"][OPERATIONS[label].path][OPERATIONS[label].method.lower()]
-    if not operation.get("requestBody") and not operation.get("parameters"):
-        pytest.skip("nothing is asked")
+    return operation.get("requestBody") or operation.get("parameters")
 
+
+@pytest.mark.parametrize("label", [label for label in OPERATIONS if asks(label)])
+def test_what_the_document_forbids_is_refused(daemon, label, slow):
     def check(case, status, media, text):
         if any(value == [] for value in (case.query or {}).values()):
             return  # nothing of it is in the request

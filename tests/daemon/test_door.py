@@ -105,6 +105,27 @@ def test_a_door_that_hangs_is_replaced_and_the_daemon_answers_meanwhile(daemon, 
     assert client.grant(grant_id)["processes"] == [child.pid]
 
 
+def test_a_door_that_gets_no_processor_does_not_hang(monkeypatch):
+    monkeypatch.setattr(door, "_PING_S", 0.02)
+
+    async def run():
+        end = Door()
+        try:
+            await end.system_call(os.getpid())
+            monkeypatch.setattr(Door, "_run_delay_ns", lambda _: time.monotonic_ns())
+            os.kill(doors.pid(os.getpid()), signal.SIGSTOP)
+            await asyncio.sleep(0.5)
+            assert end.restarts == 0
+            monkeypatch.setattr(Door, "_run_delay_ns", lambda _: 0)
+            async with asyncio.timeout(20):
+                while not end.restarts:
+                    await asyncio.sleep(0.01)
+        finally:
+            end.close()
+
+    asyncio.run(run())
+
+
 def test_the_door_ends_with_a_killed_daemon(daemon):
     watched = os.pidfd_open(doors.pid(daemon.process.pid))
     daemon.kill()

@@ -200,6 +200,7 @@ def more_than_places(context: Any) -> list[str]:
         for call in calls:
             call.go()
         assert hold.stopped(holds.PATIENCE_S)
+        holds.until_all_sleep(calls)
         last, waits = play.start(lambda: ok(d.cuMemRelease(ok(d.cuMemCreate(SIZE, on_device(), 0)))))
         if not waits:
             play.wrong.append("there were places for all")

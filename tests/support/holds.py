@@ -143,6 +143,16 @@ class Operation(threading.Thread):
         return True
 
 
+def until_all_sleep(operations: list[Operation]) -> None:
+    """Returns when all of them, which have begun, have slept for STILL_S."""
+    began, since, before = time.monotonic(), time.monotonic(), None
+    while time.monotonic() - since < STILL_S:
+        assert time.monotonic() - began < PATIENCE_S, "they do not come to rest"
+        now = [operation._asleep() for operation in operations]
+        if now != before or not all(sleeping for sleeping, _ in now):
+            since, before = time.monotonic(), now
+
+
 @dataclass(frozen=True)
 class Crossing:
     """What came of two operations. `blocked` is an observation, not a proof: a thread that is merely slow to get an
