@@ -7,6 +7,17 @@ static double minimum(double a, double b) { return a < b ? a : b; }
 
 /* ---- union of what all streams did ---- */
 
+/* Makes place before the first piece: the first two become one, with the time between them, as dense as they are
+ * together. What is said of that time later is counted in part, and no more in all than the time. */
+static void join_first_two(struct gs_meter *meter) {
+  struct gs_piece *first = &meter->piece[0], *second = first + 1;
+  double busy =
+      first->density * (double)(first->to - first->from) + second->density * (double)(second->to - second->from);
+  *first = (struct gs_piece){first->from, second->to, busy / (double)(second->to - first->from)};
+  meter->pieces--;
+  memmove(second, second + 1, (meter->pieces - 1) * sizeof *second);
+}
+
 static void insert_piece(struct gs_meter *meter, uint32_t at, uint64_t from, uint64_t to, double density) {
   if (at > 0 && meter->piece[at - 1].to == from && meter->piece[at - 1].density == density) {
     meter->piece[at - 1].to = to;
@@ -14,13 +25,13 @@ static void insert_piece(struct gs_meter *meter, uint32_t at, uint64_t from, uin
   }
   if (meter->pieces == GS_METER_PIECES) {
     if (at == 0) {
-      meter->forgotten = to; /* or it would be counted again */
-      return;
+      join_first_two(meter);
+    } else {
+      meter->forgotten = meter->piece[0].to;
+      memmove(&meter->piece[0], &meter->piece[1], (GS_METER_PIECES - 1) * sizeof meter->piece[0]);
+      meter->pieces--;
+      at--;
     }
-    meter->forgotten = meter->piece[0].to;
-    memmove(&meter->piece[0], &meter->piece[1], (GS_METER_PIECES - 1) * sizeof meter->piece[0]);
-    meter->pieces--;
-    at--;
   }
   memmove(&meter->piece[at + 1], &meter->piece[at], (meter->pieces - at) * sizeof meter->piece[0]);
   meter->piece[at] = (struct gs_piece){from, to, density};
