@@ -40,11 +40,16 @@ def test_no_byte_over_the_limit(node: Daemon, racers: Path, kills: int) -> None:
 
 
 def test_who_is_on_the_way_out() -> None:
+    def ends(pid: int) -> bool:
+        found = peer.status(pid)
+        return found is None or found.ending
+
     child = subprocess.Popen(["sleep", "60"])
     try:
-        assert not peer.status(child.pid).ending
+        assert not ends(child.pid)
+        child.kill()
+        until(lambda: ends(child.pid), "a zombie is", 10)
     finally:
         child.kill()
-    until(lambda: peer.status(child.pid) is None or peer.status(child.pid).ending, "a zombie is", 10)
-    child.wait()
-    assert peer.status(child.pid) is None or peer.status(child.pid).ending
+        child.wait()
+    assert ends(child.pid)
