@@ -183,6 +183,7 @@ def lingering():
             sender.send(bytes(1 << 16))
     return sender
 
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), os._exit(1))
 joined = connected()
 joined.send(request())
 answered(joined.recv(128))
@@ -202,7 +203,7 @@ for words in (["rights"], ["join", "rights"], ["nothing", "rights"], ["rights", 
                 hostile.send(request() if word == "join" else b"")
     kept.append(hostile)
 print(sent, flush=True)
-os._exit(0)  # an exit does not linger
+os._exit(0)  # an exit does not linger, here or where something fails
 """
 
 
@@ -263,7 +264,7 @@ def test_descriptors_that_cannot_be_closed_keep_nobody_waiting(tmp_path, pages, 
             support = str(Path(__file__).parent.parent / "support")
             script = LINGERING.format(support=support, path=path, port=port)
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
-            pid = doors.pid(os.getpid())
+            pid = until(lambda: doors.pid(os.getpid()), "the door")
             with subprocess.Popen([sys.executable, "-c", script], **pipes) as hostile:
                 assert hostile.stdout.readline() == "joined\n"
                 os.kill(pid, signal.SIGSTOP)

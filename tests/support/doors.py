@@ -5,12 +5,12 @@ from pathlib import Path
 
 def pid(daemon_pid: int) -> int | None:
     """The door of a daemon; None while it has none."""
-    for task in Path(f"/proc/{daemon_pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            try:
-                words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-            except FileNotFoundError:
-                continue
-            if any(b"gpushare.door." in word for word in words):
-                return int(child)
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((process / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+            words = (process / "cmdline").read_bytes() if parent == daemon_pid else b""
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if b"gpushare.door." in words:
+            return int(process.name)
     return None
