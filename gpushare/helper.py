@@ -1,6 +1,7 @@
 """A helper of the daemon: a process that meets what a tenant or an image can make slow or large. How the daemon starts
 one, and what it gives up before it begins."""
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -58,7 +59,8 @@ def confine(parent: str, *, keep: Collection[int], descriptors: int | None = Non
 
 
 def _give_up(libc: ctypes.CDLL, keep: Collection[int]) -> None:
-    os.setgroups([])
+    with contextlib.suppress(PermissionError):  # root of a container that may not: it has few groups
+        os.setgroups([])
     libc.setfsgid(_NOBODY)
     libc.setfsuid(_NOBODY)
     for number in range(_CAPABILITIES):
@@ -66,7 +68,11 @@ def _give_up(libc: ctypes.CDLL, keep: Collection[int]) -> None:
             libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # fails for those that this kernel does not know
     kept = sum(1 << number for number in keep)
     low, high = kept & 0xFFFFFFFF, kept >> 32
-    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
     # effective, permitted, inheritable; the lower 32 capabilities first
+    header, held = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), ctypes.create_string_buffer(24)
+    if libc.capget(header, held) != 0:
+        raise OSError(ctypes.get_errno(), "capget")
+    _, low_held, _, _, high_held, _ = struct.unpack("=6I", held.raw)
+    low, high = low & low_held, high & high_held  # root in a container may lack some
     if libc.capset(header, struct.pack("=6I", low, low, 0, high, high, 0)) != 0:
         raise OSError(ctypes.get_errno(), "capset")

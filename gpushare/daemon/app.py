@@ -104,7 +104,7 @@ def _tenants_file(state_dir: Path | None) -> Path:
 
 
 def _raise_descriptor_limit() -> None:
-    """Raises the soft limit to the hard one: each joined process takes two descriptors."""
+    """Raises the soft limit to the hard one: each joined process takes a descriptor here and one in the door."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import socket
+import stat
 import subprocess
 from collections import deque
 from dataclasses import dataclass, field
@@ -41,20 +42,24 @@ class Guests(Protocol):
     def ended(self, connection: int, *, told: bool) -> None:
         """A connection that was answered with a bell is over. `told`: the answer was delivered."""
 
-    def reopen(self) -> None:
-        """All connections are gone: a new listener is to be opened."""
+    def lost(self) -> None:
+        """All connections are gone, the unanswered ones too."""
+
+    def bind(self) -> socket.socket:
+        """Where its processes are to connect, for the next door. Raises OSError."""
 
 
 @dataclass(slots=True)
 class _Entry:
-    """`connections`: those that wait for an answer or stayed open."""
+    """One grant's. `connections`: those that wait for an answer or stayed open."""
 
     guests: Guests
     connections: set[int] = field(default_factory=set)
 
 
 class Door:
-    """Made and used in the loop's thread. Messages that a dead door does not get are dropped: `reopen` follows."""
+    """Made and used in the loop's thread. What a dead door does not get is dropped: each grant is served anew by the
+    next one."""
 
     def __init__(self, *, guarded: bool = False) -> None:
         """Starts it. `guarded`: as on kernels before 6.16, for tests (gpushare/rights.py). Raises OSError."""
@@ -72,15 +77,13 @@ class Door:
 
     # What grants want.
 
-    def open(self, guests: Guests, bound: socket.socket) -> int:
-        """Takes over a bound socket and serves it; the number of the grant."""
-        listener = rights.refuse(bound, by_kernel=not self._guarded)
-        listener.listen(_BACKLOG)
-        self._numbers += 1
-        self._guests[self._numbers] = _Entry(guests)
-        self._send(messages.Open(self._numbers), listener.fileno())
-        os.close(listener.detach())  # the door has it too, so that nothing ends here
-        return self._numbers
+    def open(self, guests: Guests) -> int:
+        """Serves a grant from now on; its number. Raises OSError."""
+        number = self._numbers + 1
+        self._serve(number, guests)
+        self._numbers = number
+        self._guests[number] = _Entry(guests)
+        return number
 
     def shut(self, grant: int) -> None:
         """Closes a grant's listener and all its connections."""
@@ -154,11 +157,18 @@ class Door:
                     answer.set_result("")
         self._looks.clear()
         self._entries.clear()
+        for entry in self._guests.values():
+            entry.connections.clear()
 
     def _gone(self, why: str) -> None:
         log.warning("the door %s: it is started again, and processes join again", why)
         lived = self._loop.time() - self._began
         self._end()
+        for entry in list(self._guests.values()):
+            try:
+                entry.guests.lost()
+            except Exception:
+                log.exception("a grant was not told that its connections are gone")
         self.restarts += 1
         if lived > _START_AGAIN_S:
             self._again()
@@ -174,9 +184,25 @@ class Door:
             log.error("the door cannot be started: %s", error.strerror)  # noqa: TRY400 - the reason is in the line
             self._timer = self._loop.call_later(_START_AGAIN_S, self._again)
             return
-        before, self._guests = self._guests, {}
-        for entry in before.values():
-            entry.guests.reopen()
+        for number in list(self._guests):
+            self._serve_again(number, self._socket)
+
+    def _serve(self, number: int, guests: Guests) -> None:
+        listener = rights.refuse(guests.bind(), by_kernel=not self._guarded)
+        listener.listen(_BACKLOG)
+        self._send(messages.Open(number), listener.fileno())
+        os.close(listener.detach())  # the door has it too, so that nothing ends here
+
+    def _serve_again(self, number: int, door: socket.socket) -> None:
+        """One that fails is tried again, for as long as the grant and this door live; the others do not wait for it."""
+        entry = self._guests.get(number)
+        if entry is None or door is not self._socket:
+            return
+        try:
+            self._serve(number, entry.guests)
+        except OSError as error:
+            log.error("a grant's socket cannot be made: %s", error)  # noqa: TRY400 - the reason is in the line
+            self._loop.call_later(_START_AGAIN_S, self._serve_again, number, door)
 
     def _ping(self) -> None:
         if self._missed >= _PINGS_MISSED:
@@ -235,7 +261,11 @@ class Door:
 
     def _drop_unsent(self) -> None:
         for _, descriptor in self._unsent:
-            if descriptor is not None:
+            if descriptor is None:
+                continue
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                rights.GuardedSocket(fileno=descriptor).close()  # tenants may have connected to this listener
+            else:
                 os.close(descriptor)
         self._unsent.clear()
 

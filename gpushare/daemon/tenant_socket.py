@@ -54,7 +54,7 @@ _EXEC_DEADLINE_S = 5.0
 _WRITE_S = 50e-6
 
 _BEFORE = 0
-"""`told_over` of a process that joined an earlier run of the daemon: no connection has this number."""
+"""`told_over` of a process that joined an earlier run of the daemon or of its door: no connection has this number."""
 
 
 @dataclass(slots=True, eq=False)
@@ -107,9 +107,8 @@ class TenantSocket:
         return [member.record for member in self._members.values()]
 
     def listen(self) -> None:
-        """Binds a temporary name and renames it: a process that joins meanwhile finds the old socket or the new one."""
-        bound = bind_unix(self._directory / "grant.sock", socket.SOCK_SEQPACKET, 0o666)
-        self._number = self._door.open(self, bound)
+        """Serves the grant's processes from now on. Raises OSError."""
+        self._number = self._door.open(self)
 
     def adopt(self, records: list[MemberRecord]) -> None:
         """After a restart: adopts the members that live and clears every other slot that the page marks as taken."""
@@ -138,12 +137,16 @@ class TenantSocket:
 
     # What the door reports (daemon/door.py: Guests).
 
+    def bind(self) -> socket.socket:
+        """A temporary name is bound and renamed: a process that joins meanwhile finds the old socket or the new one."""
+        return bind_unix(self._directory / "grant.sock", socket.SOCK_SEQPACKET, 0o666)
+
     def asked(self, connection: int, who: peer.Peer, pidfd: int | None, message: bytes) -> None:
         """A process sent its request."""
         try:
             error, text, member = self._admit(who, pidfd, message)
-        except (GpushareError, OSError) as failure:
-            error, text, member = JoinError.REFUSED, str(failure), None
+        except Exception as failure:
+            error, text, member = JoinError.REFUSED, self._reason(failure), None
         if pidfd is not None and (member is None or member.pidfd != pidfd):
             os.close(pidfd)
         if member is None:
@@ -167,15 +170,17 @@ class TenantSocket:
         if now is not None and not now.ending and _is_other(member.record, now.image) and member.exec_end is None:
             member.exec_end = self._loop.create_task(self._await_exec(member, now))
 
-    def reopen(self) -> None:
-        """The door was started anew. Processes that were told their slots ask again with them."""
-        for member in list(self._members.values()):
-            member.connection = None
-            if member.told_over is None:
-                self._forget(member)
+    def lost(self) -> None:
+        """The door has ended. Processes that were told their slots ask the next one again with them."""
         self._answers.clear()
-        self.listen()
-        self._changed()
+        untold = [member for member in self._members.values() if member.told_over is None]
+        for member in self._members.values():
+            member.connection = None
+            member.told_over = _BEFORE  # the next door counts connections anew
+        for member in untold:
+            self._forget(member)
+        if untold:
+            self._changed()
 
     # Joining.
 
@@ -189,18 +194,26 @@ class TenantSocket:
         answers, self._answers = self._answers, []
         try:
             self._rules.write()
-        except GpushareError as failure:
-            log.warning("%s: %s", self._directory, failure)
+        except Exception as failure:
+            text = self._reason(failure)
             for connection, member in answers:
                 if member.told_over is None:
                     self._forget(member)
-                self._door.answer(connection, wire.reply(JoinError.REFUSED, str(failure)))
+                self._door.answer(connection, wire.reply(JoinError.REFUSED, text))
             self._rules.changed()
             return
         finally:
             self._write_from = self._loop.time() + _WRITE_S * len(self._members)
         for connection, member in answers:
             self._answer(connection, member)
+
+    def _reason(self, failure: Exception) -> str:
+        """Of a refusal. Every request is answered: so many without an answer, and the door takes no more."""
+        if isinstance(failure, (GpushareError, OSError)):
+            log.warning("%s: %s", self._directory, failure)
+            return str(failure)
+        log.error("%s: a process could not join", self._directory, exc_info=failure)
+        return "internal error: the daemon's log says which"
 
     def _answer(self, connection: int, member: _Member) -> None:
         if self._members.get(member.record.slot) is not member:  # died meanwhile

@@ -145,6 +145,29 @@ def test_the_door_may_do_nothing(daemon):
     assert "NoNewPrivs:\t1\n" in status.read_text()
 
 
+RESTRICTED = """
+import os, sys
+from gpushare import helper
+helper.confine(str(os.getppid()), keep={helper.CAP_DAC_READ_SEARCH, helper.CAP_SYS_PTRACE})
+print([line.split()[1] for line in open("/proc/self/status") if line.startswith("CapEff")][0])
+"""
+
+
+@pytest.mark.parametrize("lacks", ["sys_ptrace", "setgid", "setuid,setpcap", "sys_ptrace,dac_read_search,setgid"])
+def test_where_root_has_fewer_capabilities_helpers_keep_what_there_is(lacks):
+    if os.geteuid() != 0:
+        pytest.skip("another user has no capabilities to give up")
+    without = ",".join(f"-{name}" for name in lacks.split(","))
+    ended = subprocess.run(
+        ["setpriv", f"--bounding-set={without}", sys.executable, "-c", RESTRICTED],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    kept = {"sys_ptrace": helper.CAP_SYS_PTRACE, "dac_read_search": helper.CAP_DAC_READ_SEARCH}
+    assert int(ended.stdout, 16) == sum(1 << number for name, number in kept.items() if name not in lacks.split(","))
+
+
 def test_a_process_with_many_mappings_delays_nobody(daemon, client):
     """It joins 500 times at once, and all of its connections end at once."""
     program = CROWDED.format(support=str(Path(__file__).parent.parent / "support"))
