@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from silentfs import SilentFs
 from waiting import until
 
 from gpushare.errors import FailedError, RefusedError, UsageError
@@ -87,6 +88,32 @@ def test_a_hung_one_is_replaced(daemon, client, bundle):
     until(lambda: set(stopped) - set(readers(daemon)), "the hung one is gone")
     for pid in set(stopped) & set(readers(daemon)):  # idle: the one for the user database, in tests before this
         os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount")
+def test_a_file_system_that_does_not_answer(make_daemon, bundle, tmp_path_factory):
+    """Nothing ends those who wait for one. Where they are too many, starts are refused with the reason."""
+    daemon = make_daemon().quicken("readers", JOB_SECONDS=1.0, _STUCK_MAX=2).start()
+    client = daemon.client
+    other = tmp_path_factory.mktemp("other")
+    (other / "rootfs").mkdir()
+
+    def stuck():
+        return [pid for pid in readers(daemon) if status(pid)["State"].startswith("D")]
+
+    with SilentFs(bundle / "rootfs") as silent:
+        with pytest.raises(FailedError, match="took longer than 1 s"):
+            edit(client, bundle)
+        assert silent.asked.is_set()
+        client.release(edit(client, other)["grant"])
+        with pytest.raises(FailedError, match="took longer than 1 s"):
+            edit(client, bundle)
+        assert len(stuck()) == 2
+        with pytest.raises(RefusedError, match="do not answer: unmount those"):
+            edit(client, other)
+    until(lambda: not stuck(), "they end with the file system")
+    client.release(edit(client, bundle)["grant"])
+    assert client.grants() == []
 
 
 def test_a_user_database_that_hangs(daemon, client):
