@@ -16,11 +16,20 @@ _MILLI = re.compile(r"[0-9]+", re.ASCII)
 # 16 TiB per device is beyond any GPU and keeps every sum in a u64.
 _SIZE_MAX = 16 << 40
 _NODE_MILLI_MAX = 16000
+TEXT_MAX = 64
+"""Characters of a number. To read one takes the square of its digits: a second for 100,000 of them."""
+
+
+def _stripped(what: str, text: str) -> str:
+    """Raises UsageError for a text that is no number of a reasonable length."""
+    if len(text) > TEXT_MAX:
+        raise UsageError(f"{what} {text[:40]!r}... has {len(text)} characters: give at most {TEXT_MAX}")
+    return text.strip()
 
 
 def parse_size(text: str) -> int:
     """`8GiB`, `8Gi`, `512MiB`, `1.5GiB` or plain bytes -> bytes. Raises UsageError."""
-    match = _SIZE.fullmatch(text.strip())
+    match = _SIZE.fullmatch(_stripped("memory", text))
     if match is None:
         raise UsageError(f"memory {text!r} is not a size: write for example 8GiB, 512MiB or a number of bytes")
     size = Decimal(match[1]) * _UNIT[match[2] or ""]
@@ -33,7 +42,7 @@ def parse_size(text: str) -> int:
 
 def parse_memory(text: str, device_bytes: int) -> int:
     """A size, or `35%` of the device's memory -> bytes. Raises UsageError."""
-    match = _PERCENT.fullmatch(text.strip())
+    match = _PERCENT.fullmatch(_stripped("memory", text))
     if match is None:
         return parse_size(text)
     percent = Decimal(match[1])
@@ -44,7 +53,7 @@ def parse_memory(text: str, device_bytes: int) -> int:
 
 def parse_time(text: str) -> int:
     """`30%`, `0.3` (a decimal point is a fraction) or `300` (an integer is milli) -> milli-GPU of one device."""
-    stripped = text.strip()
+    stripped = _stripped("time", text)
     if match := _PERCENT.fullmatch(stripped):
         milli = Decimal(match[1]) * 10
     elif _FRACTION.fullmatch(stripped):
@@ -62,7 +71,7 @@ def parse_time(text: str) -> int:
 
 def parse_node_time(text: str) -> int:
     """A tenant's share of all devices of the node together: `600%` or `6000` (milli) -> milli. 0 is allowed."""
-    stripped = text.strip()
+    stripped = _stripped("time", text)
     if match := _PERCENT.fullmatch(stripped):
         milli = Decimal(match[1]) * 10
     elif _MILLI.fullmatch(stripped):

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
+from gpushare.units import TEXT_MAX
+
 Class = Literal["interactive", "inference", "training"]
 Phase = Literal["reserved", "bound", "active", "suspended", "released", "expired", "failed"]
 Kind = Literal["process", "container"]
@@ -32,17 +34,22 @@ _SIZE = rf"({_WHOLE}(\.[0-9]+)?|0+\.{_WHOLE}) ?(Ki|Mi|Gi|Ti)B?|{_WHOLE}(\.0+)?"
 _PERCENT = rf"(0*100(\.0+)?|0*[1-9][0-9]?(\.[0-9]+)?|0+\.{_WHOLE}) ?%"
 _SIZE_MAX = 16 << 40
 
+
+def _number(pattern: str) -> Meta:
+    return Meta(extra_json_schema={"pattern": pattern, "maxLength": TEXT_MAX})
+
+
 MemorySize = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": _SIZE_MAX})]
-MemoryText = Annotated[str, Meta(extra_json_schema={"pattern": rf"^\s*({_SIZE}|{_PERCENT})\s*$"})]
+MemoryText = Annotated[str, _number(rf"^\s*({_SIZE}|{_PERCENT})\s*$")]
 TimeMilli = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 1000})]
 TimeText = Annotated[
     str,
-    Meta(extra_json_schema={"pattern": rf"^\s*({_PERCENT}|0+\.{_WHOLE}|0*1\.0+|0*[1-9][0-9]{{0,2}}|0*1000)\s*$"}),
+    _number(rf"^\s*({_PERCENT}|0+\.{_WHOLE}|0*1\.0+|0*[1-9][0-9]{{0,2}}|0*1000)\s*$"),
 ]
 NodeTimeMilli = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": 16000})]
-NodeTimeText = Annotated[str, Meta(extra_json_schema={"pattern": r"^\s*([0-9]+(\.[0-9]+)? ?%|[0-9]+)\s*$"})]
+NodeTimeText = Annotated[str, _number(r"^\s*([0-9]+(\.[0-9]+)? ?%|[0-9]+)\s*$")]
 NodeMemorySize = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": _SIZE_MAX})]
-NodeMemoryText = Annotated[str, Meta(extra_json_schema={"pattern": rf"^(0|\s*({_SIZE})\s*)$"})]
+NodeMemoryText = Annotated[str, _number(rf"^(0|\s*({_SIZE})\s*)$")]
 Key = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 256})]
 GangId = Annotated[
     str, Meta(extra_json_schema={"minLength": 1, "maxLength": 128, "pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$"})

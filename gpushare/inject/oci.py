@@ -42,6 +42,8 @@ _LIBRARY_DIRS = (
 )
 
 
+_VALUE_MAX = 1024  # characters of an annotation: names have at most 512
+
 # Time to live of a grant made for a container. The engine calls the hook while it creates the container: when no hook
 # has asked for the grant by then, the start has failed.
 CREATE_SECONDS = 20
@@ -51,7 +53,7 @@ def request(config: dict[str, Any]) -> dict[str, str | int] | None:
     """What the config's annotations ask for: `{"grant": id}` of a grant that exists, or fields of a GrantRequest.
 
     None: it asks for nothing. Raises UsageError for an unknown annotation with our prefix: it may ask for a guarantee
-    that this version does not give.
+    that this version does not give, and for a value that is longer than any.
     """
     annotations = config.get("annotations") or {}
     if not isinstance(annotations, dict):
@@ -64,6 +66,8 @@ def request(config: dict[str, Any]) -> dict[str, str | int] | None:
             raise UsageError(
                 f"annotation {PREFIX}{name[:80]} is unknown: write one of {', '.join((*_FIELDS, 'grant'))}"
             )
+        if len(found[name]) > _VALUE_MAX:
+            raise UsageError(f"annotation {PREFIX}{name} has {len(found[name])} characters: give at most {_VALUE_MAX}")
     if "grant" in found:
         return {"grant": found["grant"]}
     for name in ("memory", "time"):

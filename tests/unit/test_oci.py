@@ -221,7 +221,15 @@ def test_request(annotations, wanted):
     assert oci.request({"annotations": annotations}) == wanted
 
 
-@pytest.mark.parametrize("annotations", [{"memory": "1"}, {"time": "1"}, {"memory": "1", "time": "1", "colour": "red"}])
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {"memory": "1"},
+        {"time": "1"},
+        {"memory": "1", "time": "1", "colour": "red"},
+        {"memory": "1", "time": "9" * 1025},
+    ],
+)
 def test_request_that_makes_no_sense(annotations):
     with pytest.raises(UsageError, match=r"gpushare\.dev/"):
         oci.request({"annotations": {f"gpushare.dev/{name}": value for name, value in annotations.items()}})
