@@ -104,8 +104,8 @@ def _raise(path: Path, code: int, error: Any) -> None:
 _MOST = (1 << 63) - 1
 
 _ROOM_BYTES = 64 << 10
-"""Of a page, allocated when it is made, at its start and at its end: all of the limits; of the usage the slots of the
-first 31 processes, and every trace ring."""
+"""Of a page that shares its file system with others, allocated when it is made, at its start and at its end: all of the
+limits; of the usage the slots of the first 31 processes, and every trace ring."""
 
 
 class _Page:
@@ -123,17 +123,17 @@ class _Page:
         self.pointer: Any = ffi.cast(self._TYPE, out[0])
 
     @classmethod
-    def _make(cls, path: Path, mode: int) -> Self:
+    def _make(cls, path: Path, mode: int, *, roomy: bool) -> Self:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise FailedError(f"page {path}: cannot create it: {error.strerror}") from error
         try:
             os.truncate(descriptor, cls._BYTES)
-            # A full tmpfs fails here; later it would be a SIGBUS in the tenant.
             room = min(cls._BYTES, _ROOM_BYTES)
-            os.posix_fallocate(descriptor, 0, room)
-            os.posix_fallocate(descriptor, cls._BYTES - room, room)
+            for start in () if roomy else (0, cls._BYTES - room):
+                # A full tmpfs fails here; later it would be a SIGBUS in the tenant.
+                os.posix_fallocate(descriptor, start, room)
             os.fchmod(descriptor, mode)
             return cls(path, descriptor, writable=True)
         except OSError as error:
@@ -206,14 +206,14 @@ class LimitsPage(_Page):
         managed: Managed = Managed.CHARGE,
         daemon_epoch: int = 1,
         mode: int = 0o644,
+        roomy: bool = False,
     ) -> Self:
-        """Makes the file.
-
-        `mode`: of the file. Raises UsageError for limits that make no sense, FailedError when the file cannot be made.
+        """Makes the file. `mode`: of the file. `roomy`: its file system has room for all of it whatever others do.
+        Raises UsageError for limits that make no sense, FailedError when the file cannot be made.
         """
         for device in devices:
             _check_device(device)
-        page = cls._make(path, mode)
+        page = cls._make(path, mode, roomy=roomy)
         error = ffi.new("struct gs_err *")
         # The header makes the page valid, so it comes last: the device words are plain memory until then.
         for ordinal, device in enumerate(devices[:MAX_DEVICES]):
@@ -299,9 +299,9 @@ class UsagePage(_Page):
         self.seats: Any = ffi.new("struct gs_seats *")  # what this process knows of the slots, and the arbiter goes by
 
     @classmethod
-    def create(cls, path: Path, grant: str, *, mode: int = 0o666) -> Self:
-        """Makes the file. `mode`: of the file; tenants write it. Raises FailedError."""
-        page = cls._make(path, mode)
+    def create(cls, path: Path, grant: str, *, mode: int = 0o666, roomy: bool = False) -> Self:
+        """Makes the file. `mode`: of the file; tenants write it. `roomy`: as of limits. Raises FailedError."""
+        page = cls._make(path, mode, roomy=roomy)
         error = ffi.new("struct gs_err *")
         code = lib.gs_usage_init(page.pointer, USAGE_BYTES, grant.encode(), error)
         if code < 0:

@@ -313,6 +313,7 @@ class Api:
         peer, asked = _peer(request), _decoded(request, types.GrantRequest)
         member = await self._context.is_member(peer, asked.tenant)
         live, new = self._grants.create(peer, asked, member=member)
+        await self._state.ledger.written()
         return _json(self._grant(live.record, live), 201 if new else 200)
 
     async def grant(self, request: web.Request) -> web.Response:

@@ -83,7 +83,7 @@ def main(
         # What start has made stays: looking through it at each full collection was half of the longest turn.
         gc.freeze()
         latency = Latency()
-        with asyncio.Runner(loop_factory=functools.partial(pulse.loop, latency)) as runner:
+        with asyncio.Runner(loop_factory=functools.partial(pulse.Loop, latency)) as runner:
             return runner.run(_Daemon(config, layout, simulate, tenants_file, latency).run())
 
 
@@ -161,7 +161,9 @@ class _Daemon:
         layout = self._layout
         grantdir.prepare(layout)
         directories.own(layout.cdi)
-        ledger = Ledger(layout.ledger, layout.grants, self._config.ledger_days * _DAY_NS)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, pulse.Loop)
+        ledger = Ledger(layout.ledger, layout.grants, self._config.ledger_days * _DAY_NS, loop.at_rest)
         cleanup.callback(ledger.close)
         arbiter_config = configuration.arbiter(self._config.arbiter)
         smallest = configuration.smallest_share(arbiter_config)

@@ -42,7 +42,8 @@ class Grants:
         return live
 
     def create(self, peer: Peer, request: GrantRequest, *, member: bool = False) -> tuple[Live, bool]:
-        """The grant, and whether it is new: the same key and the same request give the same grant.
+        """The grant, and whether it is new: the same key and the same request give the same grant. It is durable once
+        Ledger.written has returned, or it is bound.
         `member`: as Tenants.named_by takes it.
 
         Raises UsageError, NotFoundError, ForbiddenError or RefusedError for a request that cannot be granted, and

@@ -15,7 +15,7 @@ from gpushare.daemon.tenant_socket import Rules, TenantSocket
 from gpushare.enforce import device_program
 from gpushare.enforce.cgroup import Cgroup
 from gpushare.errors import FailedError, GpushareError
-from gpushare.inject import cdi, grantdir
+from gpushare.inject import cdi, grantdir, mounts
 from gpushare.inject.node import Granted, Node
 from gpushare.node.devices import Device
 from gpushare.pages import LIMITS_BYTES, USAGE_BYTES, DeviceLimits, GrantState, LimitsPage, Managed, Slot, UsagePage
@@ -34,9 +34,9 @@ class Resources:
     def __init__(self, layout: Layout, node: Node, devices: Sequence[Device], door: Door) -> None:
         self._layout, self._node, self._door = layout, node, door
         self._devices = {device.id: device for device in devices}
-        self._parts = [node.lib_dir / path.name for path in INTERPOSERS]
+        self._parts = [f"{node.lib_dir}/{path.name}" for path in INTERPOSERS]
         if node.sim_dir is not None:
-            self._parts += [node.sim_lib_dir / name for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
+            self._parts += [f"{node.sim_lib_dir}/{name}" for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
 
     def knows(self, record: GrantRecord) -> bool:
         """Whether this run of the daemon has all of the grant's devices."""
@@ -96,10 +96,9 @@ class Resources:
                 self._layout, record.id, "process" if process else "container", record.run_gid, self._node, _ROOM_BYTES
             )
             limits = [self.limits(place, place.guaranteed_milli, place.limit_milli) for place in record.places]
-            live.limits = LimitsPage.create(
-                own / "limits", record.id, limits, managed=Managed[record.request.managed.upper()]
-            )
-            live.usage = UsagePage.create(own / "usage", record.id, mode=0o600 if process else 0o666)
+            managed, roomy = Managed[record.request.managed.upper()], mounts.possible(self._layout.grants)
+            live.limits = LimitsPage.create(own / "limits", record.id, limits, managed=managed, roomy=roomy)
+            live.usage = UsagePage.create(own / "usage", record.id, mode=0o600 if process else 0o666, roomy=roomy)
             live.usage.set_capacity(self._capacity(record))
             if process and os.geteuid() == 0:
                 os.chown(own / "usage", record.run_uid, record.run_gid)
@@ -164,9 +163,9 @@ class Resources:
                 log.warning("grant %s: %s", live.id, error)
 
 
-def _is_open_file(file: Path) -> bool:
+def _is_open_file(file: str) -> bool:
     try:
-        mode = file.stat().st_mode
+        mode = os.stat(file).st_mode
     except OSError:
         return False
     return stat.S_ISREG(mode) and bool(mode & stat.S_IROTH)

@@ -112,7 +112,8 @@ class Transitions:
     def _record(self, live: Live, phase: Phase) -> None:
         if phase.ended:
             live.record.ended_ns = now_ns()
-        self._state.save(live.record)
+        # Until it is bound nobody uses it but who asked for it, and is answered when the ledger has it.
+        self._state.save(live.record, wait=phase is not Phase.RESERVED)
         self.publish(live, "removed" if phase.ended else "added" if phase is Phase.RESERVED else "changed")
         if phase.ended:
             self._state.remove(live)

@@ -4,7 +4,7 @@
 version or an unknown field, and says only "unresolvable CDI devices".
 """
 
-import errno
+import contextlib
 import functools
 import json
 import os
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpushare.inject import edits
+from gpushare.inject import edits, files
 from gpushare.inject.node import Granted, Node
 from gpushare.paths import Layout
 
@@ -28,7 +28,11 @@ def device_name(grant_id: str) -> str:
 
 def spec_path(layout: Layout, grant_id: str) -> Path:
     """The grant's spec file. Engines read every *.json in the directory."""
-    return layout.cdi / f"gpushare.dev-gpu_{grant_id}.json"
+    return layout.cdi / _name(grant_id)
+
+
+def _name(grant_id: str) -> str:
+    return f"gpushare.dev-gpu_{grant_id}.json"
 
 
 def spec(wanted: edits.Edits) -> dict[str, Any]:
@@ -55,20 +59,16 @@ def spec(wanted: edits.Edits) -> dict[str, Any]:
 
 def write_spec(layout: Layout, grant_id: str, node: Node, granted: Sequence[Granted] = ()) -> Path:
     """Writes the grant's spec; engines watch the directory, so the file appears whole or not at all."""
-    path = spec_path(layout, grant_id)
     # Engines read *.json and *.yaml only, so they never see the temporary name.
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = f"{layout.cdi}/.{_name(grant_id)}.tmp"
     data = _template(layout, node, tuple(granted)).replace(_GRANT, grant_id).encode()
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     try:
-        descriptor = os.open(temporary, flags, 0o644)
+        files.write(temporary, data, 0o644)
     except FileNotFoundError:
         layout.cdi.mkdir(mode=0o755, parents=True, exist_ok=True)
-        descriptor = os.open(temporary, flags, 0o644)
-    with open(descriptor, "wb", buffering=0) as file:
-        if file.write(data) != len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    temporary.rename(path)
+        files.write(temporary, data, 0o644)
+    path = spec_path(layout, grant_id)
+    os.rename(temporary, path)
     return path
 
 
@@ -83,4 +83,5 @@ def _template(layout: Layout, node: Node, granted: tuple[Granted, ...]) -> str:
 
 def remove_spec(layout: Layout, grant_id: str) -> None:
     """Removes the grant's spec, if it is there."""
-    spec_path(layout, grant_id).unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{layout.cdi}/{_name(grant_id)}")

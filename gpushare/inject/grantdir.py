@@ -15,7 +15,7 @@ from typing import Literal
 
 from gpushare import paths
 from gpushare.errors import FailedError
-from gpushare.inject import mounts, preload
+from gpushare.inject import files, mounts, preload
 from gpushare.inject.node import Node
 from gpushare.paths import CONTAINER_LIB, Layout
 
@@ -66,17 +66,18 @@ def create(layout: Layout, grant_id: str, kind: Kind, gid: int, node: Node, room
     A container's self/ is mounted, so it holds empty mount points. A plain process follows symlinks instead.
     """
     prepare(layout)
-    top = grant_dir(layout, grant_id)
-    own = top / "self"
+    top, own = grant_dir(layout, grant_id), self_dir(layout, grant_id)
     _make(top, 0o700)
-    _make(own, 0o755)
     if room and mounts.possible(layout.grants):
+        os.mkdir(own)
         count = len(node.driver_files)
         # A symlink of more than 127 bytes takes a page.
         mounts.mount(own, room + (2 + count) * mmap.PAGESIZE, _INODES + count, 0o755, 0)
+    else:
+        _make(own, 0o755)
     if kind == "container":
         for name in ("driver", "sim") if node.simulated else ("driver",):
-            _make(own / name, 0o755)
+            _make(f"{own}/{name}", 0o755)
         for file in () if node.simulated else node.driver_files:
             (own / "driver" / file.name).touch(mode=0o444)
         write_preload(layout, grant_id)
@@ -94,21 +95,19 @@ def create(layout: Layout, grant_id: str, kind: Kind, gid: int, node: Node, room
     return own
 
 
-def _make(directory: Path, mode: int) -> None:
+def _make(directory: Path | str, mode: int) -> None:
     """`mode`: whatever the umask is."""
-    directory.mkdir(mode)
-    directory.chmod(mode)
+    os.mkdir(directory, mode)
+    os.chmod(directory, mode)
 
 
 def write_preload(layout: Layout, grant_id: str, image_lines: list[str] | None = None) -> None:
     """Writes the grant's preload file. `image_lines`: what the image itself preloads, which is kept."""
     lines = preload.ordered(image_lines or [], INTERPOSERS)
-    path = preload_file(layout, grant_id)
-    # Written in place: a container may have this very file mounted already.
     # An image's paths need not be UTF-8.
-    with open(path, "wb") as file:
-        file.write(("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
-        os.fchmod(file.fileno(), 0o644)
+    data = ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape")
+    # In place: a container may have this very file mounted already.
+    files.write(os.fspath(preload_file(layout, grant_id)), data, 0o644)
 
 
 # What the grant of a container that nobody has used holds, on a simulated device: to look for more takes longer.
@@ -121,12 +120,12 @@ _MOUNTED = ("ld.so.preload",), ("self", "")
 def remove(layout: Layout, grant_id: str) -> None:
     """Removes the grant's directory; a directory that is gone already is fine. Never follows a symlink."""
     top = grant_dir(layout, grant_id)
-    files, directories = _MOUNTED if mounts.unmount(top / "self") else (_FILES, _DIRECTORIES)
+    names, directories = _MOUNTED if mounts.unmount(self_dir(layout, grant_id)) else (_FILES, _DIRECTORIES)
     try:
-        for name in files:
-            (top / name).unlink()
+        for name in names:
+            os.unlink(f"{top}/{name}")
         for name in directories:
-            (top / name).rmdir()
+            os.rmdir(f"{top}/{name}")
     except OSError:  # it holds less or more
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(top)

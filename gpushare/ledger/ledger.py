@@ -1,10 +1,12 @@
 """The durable record: grants, what they got in each period, runs of the daemon and the gaps between them.
 
-The disk belongs to one thread (ledger/keeper.py). Whoever saves a row waits for it, but no longer than
-WAIT_SECONDS, and no call fails because of the disk: what cannot be written waits in memory and, so that it outlives a
-killed daemon, on tmpfs (ledger/spill.py). It is written when the disk takes it. `health` tells.
+The disk belongs to one thread (ledger/keeper.py). Whoever saves a row waits for it, at once or by `written`, but no
+longer than WAIT_SECONDS, and no call fails because of the disk: what cannot be written waits in memory and, so that it
+outlives a killed daemon, on tmpfs (ledger/spill.py). It is written when the disk takes it. `health` tells.
 """
 
+import asyncio
+import contextlib
 import json
 import logging
 import threading
@@ -31,6 +33,9 @@ _TELL_NS = 60_000_000_000
 """A disk that is slow now and then is one line of the log in this time."""
 
 
+Soon = Callable[[Callable[[], object]], object]
+
+
 @dataclass(frozen=True, slots=True)
 class Health:
     """`reason`: why the ledger cannot be written now, and `since_ns`; empty when it can. `waiting`: rows that are to be
@@ -55,15 +60,24 @@ class _Job(Generic[T]):
 class Ledger:
     """Called on the event loop. What was saved is read back from then on, wherever it is."""
 
-    def __init__(self, path: Path, tmpfs: Path | None = None, keep_ns: int | None = None) -> None:
+    def __init__(
+        self, path: Path, tmpfs: Path | None = None, keep_ns: int | None = None, soon: Soon = lambda act: act()
+    ) -> None:
         """`tmpfs`: the grants' directories, where what the disk does not take is kept. `keep_ns`: how long ended grants
-        and their periods are kept, None: for ever."""
+        and their periods are kept, None: for ever. `soon`: calls a function a moment later, so that rows that come
+        in that moment are written together."""
         self.path = path
+        self._soon = soon
         self._keeper = Keeper(path, tmpfs, keep_ns)
         self._changed = threading.Condition()
         self._fresh = Entries()
         self._jobs: list[_Job[Any]] = []
-        self._asked = self._done = 0
+        self._asked = self._due = self._done = 0
+        """Of what was saved: all, what the thread is to write now, what is written."""
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        """In `written`: the `_done` that each waits for."""
+        self._wakes = False
+        """Whether `_wake` is about to be called."""
         self._alive = self._ready = self._ending = False
         self._late_ns: int | None = None
         """Since when the thread has not come back from the disk."""
@@ -106,8 +120,9 @@ class Ledger:
                 damaged=keeper.damaged,
             )
 
-    def save(self, row: tuple[str, str | None, str, int, str, str, int, int | None]) -> None:
-        """Writes one grant's row: (id, key, tenant, uid, phase, state, created_ns, ended_ns).
+    def save(self, row: tuple[str, str | None, str, int, str, str, int, int | None], *, wait: bool = True) -> None:
+        """Writes one grant's row: (id, key, tenant, uid, phase, state, created_ns, ended_ns). `wait`: until it is
+        written; else `written` does.
 
         Nobody waits for that of a grant that has ended: where it is lost, the next start finds nothing alive and ends
         the grant again.
@@ -115,9 +130,23 @@ class Ledger:
         found = GrantRow(*row)
         with self._changed:
             self._fresh.save(found)
-            self._flush(wait=found.ended_ns is None)
+            self._flush(wait=wait and found.ended_ns is None)
             if self._late_ns is not None:
-                self._keeper.spill.note(GrantRow(*row))
+                self._keeper.spill.note(found)
+
+    async def written(self) -> None:
+        """Waits for all that was saved, as `save` does."""
+        with self._changed:
+            if self._done >= self._asked or self._late_ns is not None:
+                return
+            future = asyncio.get_running_loop().create_future()
+            self._waiting.append((self._asked, future))
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                await future
+        except TimeoutError:
+            with self._changed:
+                self._late()
 
     def add(self, periods: Iterable[Period]) -> None:
         """Takes a period's rows, which are written with the next grant's row, or within a second."""
@@ -194,10 +223,20 @@ class Ledger:
     def _flush(self, *, wait: bool = True) -> None:
         """Has the thread write, and waits for that where the disk is well."""
         self._asked += 1
-        number = self._asked
+        if not wait:
+            if not self._wakes:
+                self._wakes = True
+                self._soon(self._wake)
+            return
+        self._due = number = self._asked
         self._changed.notify_all()
-        if wait and self._late_ns is None and not self._changed.wait_for(lambda: self._done >= number, WAIT_SECONDS):
+        if self._late_ns is None and not self._changed.wait_for(lambda: self._done >= number, WAIT_SECONDS):
             self._late()
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._wakes, self._due = False, self._asked
+            self._changed.notify_all()
 
     def _ask(self, read: Callable[[], T], otherwise: T) -> T:
         """What `read` finds in the thread, after all that was saved before; `otherwise` where the disk does not say."""
@@ -234,7 +273,7 @@ class Ledger:
         with self._changed:
             self._late_ns = None
             pause = min(RETRY_SECONDS, max(0.0, keeper.forget_at - time.monotonic()))
-            self._changed.wait_for(lambda: self._asked > self._done or self._jobs or self._ending, pause)
+            self._changed.wait_for(lambda: self._due > self._done or self._jobs or self._ending, pause)
             number, alive, ending = self._asked, self._alive, self._ending
             jobs, self._jobs = self._jobs, []
             batch, self._fresh = self._fresh, Entries()
@@ -249,7 +288,18 @@ class Ledger:
             self._done = number
             for job in jobs:
                 job.done = True
+            written = [future for asked, future in self._waiting if asked <= number]
+            self._waiting = self._waiting[len(written) :]
             self._changed.notify_all()
+        if written:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                written[0].get_loop().call_soon_threadsafe(_tell, written)
         if time.monotonic() >= keeper.forget_at:
             keeper.forget()
         return ending
+
+
+def _tell(written: list["asyncio.Future[None]"]) -> None:
+    for future in written:
+        if not future.done():
+            future.set_result(None)

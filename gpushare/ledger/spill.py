@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from gpushare.ledger.entries import Entries, GrantRow
+from gpushare.policy.lifecycle import Phase
 
 _BYTES_MAX = 64 << 20
 _CREATE = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -26,8 +27,8 @@ class Spill:
         self._size = 0
 
     def note(self, row: GrantRow) -> None:
-        """Keeps the row of a grant that has a directory."""
-        if self._grants is None:
+        """Keeps the row of a grant in use, which has a directory."""
+        if self._grants is None or row.phase == Phase.RESERVED:
             return
         record = self._grants / row.id / "record"
         with contextlib.suppress(OSError, ValueError):
@@ -37,7 +38,7 @@ class Spill:
             fresh.rename(record)
 
     def noted(self) -> Iterator[GrantRow]:
-        """Rows of the grants that have a directory."""
+        """Rows of the grants in use."""
         for record in self._grants.glob("*/record") if self._grants is not None else ():
             with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError):
                 row = msgspec.json.decode(record.read_bytes(), type=GrantRow)

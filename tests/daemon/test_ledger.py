@@ -1,12 +1,15 @@
 """The ledger's contents: every grant, its usage, every run and the gaps between runs."""
 
+import asyncio
 import sqlite3
+import threading
 from contextlib import closing
 from dataclasses import replace
 
 from waiting import until
 
 from gpushare import paths
+from gpushare.ledger import ledger as ledgers
 from gpushare.ledger.entries import Period, Totals
 from gpushare.ledger.file import LedgerFile
 from gpushare.ledger.ledger import Ledger
@@ -62,6 +65,71 @@ def test_open_grants_survive_and_closed_ones_stay_readable(tmp_path):
     again.close()
 
 
+def test_rows_of_one_moment_are_written_together_and_waited_for(tmp_path, monkeypatch):
+    """A disk that answers in its own time, and a loop that says when the moment is over."""
+    monkeypatch.setattr(ledgers, "WAIT_SECONDS", 20)
+    gate, batches, write = threading.Event(), [], LedgerFile.write
+
+    def held(file, run, entries):
+        assert gate.wait(20)
+        batches.append(sorted(entries.grants))
+        write(file, run, entries)
+
+    monkeypatch.setattr(LedgerFile, "write", held)
+    over = []
+    ledger = Ledger(tmp_path / "ledger.db", soon=over.append)
+
+    async def scene():
+        for name in ("g-1", "g-2", "g-3"):
+            ledger.save((name, None, "t", 0, "reserved", "{}", 1, None), wait=False)
+        ledger.save(("g-3", None, "t", 0, "released", "{}", 1, 9))
+        waits = [asyncio.create_task(ledger.written()) for _ in range(2)]
+        await asyncio.sleep(0)
+        [end] = over  # once, however many rows
+        end()
+        await asyncio.sleep(0)
+        assert not any(wait.done() for wait in waits)
+        gate.set()
+        await asyncio.gather(*waits)
+        assert rows(tmp_path / "ledger.db", "SELECT id FROM grants ORDER BY id") == [("g-1",), ("g-2",), ("g-3",)]
+        await ledger.written()  # nothing waits
+
+    asyncio.run(scene())
+    assert batches == [["g-1", "g-2", "g-3"]]
+    ledger.close()
+
+
+def test_nobody_waits_for_long_for_a_disk_that_does_not_answer(tmp_path, monkeypatch):
+    monkeypatch.setattr(ledgers, "WAIT_SECONDS", 0.01)
+    gate, write = threading.Event(), LedgerFile.write
+    monkeypatch.setattr(LedgerFile, "write", lambda *given: gate.wait() and write(*given))
+    ledger = Ledger(tmp_path / "ledger.db")
+
+    async def scene():
+        for _ in range(1000):  # 10 s, did each wait
+            ledger.save(("g-1", None, "t", 0, "reserved", "{}", 1, None), wait=False)
+            await ledger.written()
+
+    try:
+        asyncio.run(scene())
+        assert "answer" in ledger.health.reason
+    finally:
+        gate.set()
+        ledger.close()
+
+
+def test_who_is_told_of_a_grant_has_it_after_a_kill(make_daemon):
+    slow = (
+        "import time; from gpushare.ledger.file import LedgerFile as F; write = F.write; "
+        "F.write = lambda *a: (time.sleep(0.1), write(*a)); import gpushare.ledger.ledger as l; l.WAIT_SECONDS = 60"
+    )
+    daemon = make_daemon().patch("app", slow).start()
+    grant = daemon.client.create(memory="1GiB", time="10%")
+    daemon.kill()
+    daemon.start()
+    assert [row["id"] for row in daemon.client.grants()] == [grant["id"]]
+
+
 def test_gap_of_a_killed_run(tmp_path):
     first = Ledger(tmp_path / "ledger.db")
     assert first.gap_ns == 0
@@ -100,9 +168,8 @@ def test_daemon_writes_runs_grants_and_periods(fresh):
     child.wait()
     until(lambda: client.grants() == [], "released")
     path = daemon.layout.ledger
-    [(tenant, device, begin, end, granted)] = rows(
-        path, f"SELECT tenant, device, from_ns, to_ns, granted_ns FROM periods WHERE grant_id = '{grant_id}'"
-    )
+    query = f"SELECT tenant, device, from_ns, to_ns, granted_ns FROM periods WHERE grant_id = '{grant_id}'"
+    [(tenant, device, begin, end, granted)] = until(lambda: rows(path, query), "its last period is written")
     assert tenant == "default"
     assert device == client.devices()[0]["id"]
     assert 0 < granted <= end - begin

@@ -72,6 +72,12 @@ def test_a_page_does_not_grow_into_the_room_of_others(daemon, how):
     assert not own.parent.exists()
 
 
+def test_a_page_takes_memory_as_it_is_used(client):
+    own = Path(client.create(memory="1GiB", time="10%")["dir"])
+    assert (own / "usage").stat().st_size == USAGE_BYTES
+    assert used(own) <= 4 * 4096  # the beginnings of both pages
+
+
 def test_the_room_of_a_grant_is_exact(daemon):
     _, _, own = joined(daemon)
     found = os.statvfs(own)
