@@ -50,11 +50,23 @@ def function(name: str, element: str, row: Row, dimension: str) -> str:
     sizes = [word for _, word in given if word in SIZES]
     unused = [word for _, word in given if word not in sizes]
     info = row.result == "info"
-    results = {"real": f"blas_real({element})", "T": element, "index": "BLAS_INDEX_64" if dimension != "int" else "CUDA_R_32I"}
+    results = {
+        "real": f"blas_real({element})",
+        "T": element,
+        "index": "BLAS_INDEX_64" if dimension != "int" else "CUDA_R_32I",
+    }
     result = "-" if info else results.get(row.result, row.result)
     compute = row.compute if row.compute != "-" else "0"
-    flops, elements = (re.sub(r"\b(" + "|".join(SIZES) + r")\b", r"(double)\1", text) for text in (row.flops, row.elements))
-    kept = {row.type, row.compute, row.result, "result" if row.result not in ("-", "info") else "", "info" if info else ""}
+    flops, elements = (
+        re.sub(r"\b(" + "|".join(SIZES) + r")\b", r"(double)\1", text) for text in (row.flops, row.elements)
+    )
+    kept = {
+        row.type,
+        row.compute,
+        row.result,
+        "result" if row.result not in ("-", "info") else "",
+        "info" if info else "",
+    }
     kept |= set(re.findall(r"\w+", row.flops))
     lines = [f"BLAS_API(int, {name}, ({', '.join(parameters)})) {{"]
     lines += [f"  {', '.join(f'(void){word}' for word in unused if word not in kept)};"]
@@ -63,7 +75,7 @@ def function(name: str, element: str, row: Row, dimension: str) -> str:
     if info:
         lines += ["  if (status == CUBLAS_STATUS_SUCCESS && info)", "    *(int *)info = 0;"]
     if result != "-":
-        lines += [f"  if (status == CUBLAS_STATUS_SUCCESS)", f"    status = blas_result(handle, result, {result});"]
+        lines += ["  if (status == CUBLAS_STATUS_SUCCESS)", f"    status = blas_result(handle, result, {result});"]
     return "\n".join([*lines, "  return status;", "}"])
 
 

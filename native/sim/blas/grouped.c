@@ -40,7 +40,8 @@ GROUPED(D, int64_t, _64, true, CUDA_R_64F)
            (void *handle, const int *transa, const int *transb, const N *m, const N *n, const N *k, const void *alpha, \
             const void *const *a, int a_type, const N *lda, const void *const *b, int b_type, const N *ldb, \
             const void *beta, void *const *c, int c_type, const N *ldc, N count, const N *size, int compute)) { \
-    (void)transa, (void)transb, (void)alpha, (void)a, (void)lda, (void)b, (void)b_type, (void)ldb, (void)beta, (void)c; \
+    (void)transa, (void)transb, (void)alpha, (void)a, (void)lda, (void)b, (void)b_type, (void)ldb, (void)beta, \
+        (void)c; \
     (void)c_type, (void)ldc; \
     return grouped(handle, a_type, compute, m, n, k, size, count, wide); \
   }

@@ -210,7 +210,8 @@ static int copy_matrix(int64_t rows, int64_t columns, int64_t bytes, const void 
                        CUstream stream, bool waits) {
   if (rows < 0 || columns < 0 || bytes <= 0 || lda < rows || ldb < rows)
     return CUBLAS_STATUS_INVALID_VALUE;
-  return copy(stream, waits, a, (size_t)(lda * bytes), b, (size_t)(ldb * bytes), (size_t)(rows * bytes), (size_t)columns);
+  return copy(stream, waits, a, (size_t)(lda * bytes), b, (size_t)(ldb * bytes), (size_t)(rows * bytes),
+              (size_t)columns);
 }
 
 #define COPIES(name, N, suffix) \

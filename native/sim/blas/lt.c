@@ -22,9 +22,8 @@ static const struct kind layout_kind = {
 #else
     112, 9, {4, 4, 8, 8, 8, 4, 8, 8, 4}};
 #endif
-static const struct kind matmul_kind = {
-    256, 41, {4, 4, 4, 4, 4, 4, 4, 4, 8, 0, 8, 8, 8, 8, 8, 4, 0, 8, 8, 8, 8,
-              8, 4, 8, 8, 1, 4, 0, 0, 0, 0, 4, 4, 4, 4, 4, 8, 4, 8, 8, 8}};
+static const struct kind matmul_kind = {256, 41, {4, 4, 4, 4, 4, 4, 4, 4, 8, 0, 8, 8, 8, 8, 8, 4, 0, 8, 8, 8, 8,
+                                                  8, 4, 8, 8, 1, 4, 0, 0, 0, 0, 4, 4, 4, 4, 4, 8, 4, 8, 8, 8}};
 static const struct kind preference_kind = {
 #if SIM_CUDA_MAJOR == 12
     64, 13, {4, 8, 0, 4, 0, 4, 4, 4, 4, 4, 4, 4, 8}};
@@ -53,7 +52,8 @@ static int set(const struct kind *kind, void *descriptor, int attribute, const v
 }
 
 /* Without room, `written` says how much is needed. */
-static int get(const struct kind *kind, const void *descriptor, int attribute, void *to, size_t bytes, size_t *written) {
+static int get(const struct kind *kind, const void *descriptor, int attribute, void *to, size_t bytes,
+               size_t *written) {
   const unsigned char *from = descriptor ? place(kind, descriptor, attribute) : NULL;
   if (from == NULL || (bytes == 0 && written == NULL))
     return CUBLAS_STATUS_INVALID_VALUE;
@@ -226,8 +226,8 @@ BLAS_API(int, cublasLtMatmulAlgoInit,
 }
 
 BLAS_API(int, cublasLtMatmulAlgoCheck,
-         (void *handle, const void *matmul, const void *a, const void *b, const void *c, const void *d, const void *algo,
-          struct heuristic_result *result)) {
+         (void *handle, const void *matmul, const void *a, const void *b, const void *c, const void *d,
+          const void *algo, struct heuristic_result *result)) {
   int found;
   if (!algo)
     return CUBLAS_STATUS_INVALID_VALUE;
@@ -314,7 +314,7 @@ BLAS_API(int, cublasLtGetProperty, (int type, int *out)) { return blas_property(
 BLAS_API(const char *, cublasLtGetStatusName, (int status)) { return blas_status_name(status); }
 BLAS_API(const char *, cublasLtGetStatusString, (int status)) { return blas_status_string(status); }
 
-BLAS_API(int, cublasLtHeuristicsCacheGetCapacity, (size_t * capacity)) {
+BLAS_API(int, cublasLtHeuristicsCacheGetCapacity, (size_t *capacity)) {
   if (!capacity)
     return CUBLAS_STATUS_INVALID_VALUE;
   *capacity = 0;

@@ -75,7 +75,7 @@ int blas_start(void) {
     if (result == CUDA_SUCCESS)
       result = blas_driver.cuCtxSetCurrent(current);
   }
-  return result == CUDA_SUCCESS                ? CUBLAS_STATUS_SUCCESS
+  return result == CUDA_SUCCESS               ? CUBLAS_STATUS_SUCCESS
          : result == CUDA_ERROR_OUT_OF_MEMORY ? CUBLAS_STATUS_ALLOC_FAILED
                                               : CUBLAS_STATUS_NOT_INITIALIZED;
 }
@@ -130,7 +130,7 @@ static double rate(int math_mode, int type, int compute) {
     case CUDA_R_64F: return FP64_PER_NS;
     case CUDA_R_32F:
       return math_mode == CUBLAS_TF32_TENSOR_OP_MATH && compute != CUBLAS_COMPUTE_32F_PEDANTIC ? TF32_PER_NS
-                                                                                              : FP32_PER_NS;
+                                                                                               : FP32_PER_NS;
     case CUDA_R_8I:
     case CUDA_R_8U: return INT8_PER_NS;
     default: return FP16_PER_NS;
@@ -147,7 +147,7 @@ int blas_launch(CUstream stream, int math_mode, int type, int compute, double fl
   size_t bytes = blas_bytes(type);
   if (!bytes)
     return CUBLAS_STATUS_NOT_SUPPORTED; /* FP8 and narrower: not on this device */
-  int status = blas_start(); /* the handle may be one of the other library */
+  int status = blas_start();            /* the handle may be one of the other library */
   if (status != CUBLAS_STATUS_SUCCESS)
     return status;
   if (flops <= 0 && elements <= 0)
@@ -155,7 +155,7 @@ int blas_launch(CUstream stream, int math_mode, int type, int compute, double fl
   double computing = flops * (is_complex(type) ? 4 : 1) / rate(math_mode, type, compute);
   double moving = elements * (double)bytes / BYTES_PER_NS;
   CUresult result = spin(stream, computing > moving ? computing : moving);
-  return result == CUDA_SUCCESS                ? CUBLAS_STATUS_SUCCESS
+  return result == CUDA_SUCCESS               ? CUBLAS_STATUS_SUCCESS
          : result == CUDA_ERROR_OUT_OF_MEMORY ? CUBLAS_STATUS_ALLOC_FAILED
                                               : CUBLAS_STATUS_EXECUTION_FAILED;
 }
