@@ -18,7 +18,7 @@ INTERPOSER = LIB_DIR / "libgpushare.so"  # SONAME libcuda.so.1
 INTERPOSER_ML = LIB_DIR / "libgpushare-ml.so"  # SONAME libnvidia-ml.so.1
 # In the order in which a program preloads them. The last two are the first two under the names without a version.
 INTERPOSERS = (INTERPOSER, INTERPOSER_ML, LIB_DIR / "libgpushare-name.so", LIB_DIR / "libgpushare-ml-name.so")
-SIM_LIB_DIR = LIB_DIR / "sim"  # libcuda.so.1, libnvidia-ml.so.1, libcudart.so.13
+SIM_LIB_DIR = LIB_DIR / "sim"  # libcuda.so.1, libnvidia-ml.so.1, libcudart, libcublas
 SIM_BINARY = LIB_DIR / "gpushare-sim"
 HOOK = LIB_DIR / "gpushare-hook"
 RUNTIME_WRAPPER = LIB_DIR / "gpushare-runtime"
