@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from gpushare.errors import FailedError
 from gpushare.ledger.entries import Entries, GrantRow, Period, Totals
 from gpushare.ledger.schema import SCHEMA_VERSION, STEPS
-from gpushare.ledger.sqlite_file import DamagedError, connect, failures
+from gpushare.ledger.sqlite_file import UNREADABLE, DamagedError, connect, failures
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class LedgerFile:
 
     def close(self) -> None:
         """Closes it; the log is merged into the file where that can be done."""
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.suppress(*UNREADABLE):
             self._db.close()
 
     def replaced(self) -> bool:
@@ -176,7 +176,7 @@ class LedgerFile:
                 self._db.execute("COMMIT")
             finally:
                 if self._db.in_transaction:
-                    with contextlib.suppress(sqlite3.Error):
+                    with contextlib.suppress(*UNREADABLE):
                         self._db.execute("ROLLBACK")
 
     # Runs.

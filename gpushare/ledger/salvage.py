@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.ledger.file import LedgerFile
-from gpushare.ledger.sqlite_file import DamagedError, connect, failures
+from gpushare.ledger.sqlite_file import UNREADABLE, DamagedError, connect, failures
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ def _salvage(path: Path, fresh: LedgerFile, deadline: float) -> tuple[int, int, 
         return taken, bad, False
     try:
         old = connect(path)
-    except sqlite3.Error:
+    except UNREADABLE:
         return taken, bad, False
     with contextlib.closing(old):
         for table, where in _ORDER:
@@ -152,7 +152,7 @@ def _salvage(path: Path, fresh: LedgerFile, deadline: float) -> tuple[int, int, 
 def _columns(db: sqlite3.Connection, table: str) -> set[str]:
     try:
         return {row[1] for row in db.execute(f"PRAGMA table_info({table})")}
-    except sqlite3.Error:
+    except UNREADABLE:
         return set()
 
 
@@ -175,11 +175,11 @@ class _Rows:
             for row in self._db.execute(f"{self._query} DESC"):
                 lowest = row[0]
                 yield row[0], row[1:]
-        except sqlite3.Error:
+        except UNREADABLE:
             self.whole = False
         else:
             return
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.suppress(*UNREADABLE):
             for row in self._db.execute(f"{self._query} ASC"):
                 if lowest is not None and row[0] >= lowest:
                     return

@@ -15,6 +15,9 @@ _BUSY_SECONDS = 0.5
 _PASSING = frozenset({3, 5, 6, 7, 8, 9, 10, 13, 14, 15, 22, 23})
 _SHORT_READ, _CORRUPT_FS = 522, 8458  # of I/O errors, two that stay
 
+# What reading may raise. Python fails to decode what SQLite says of a damaged file where that quotes it.
+UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
+
 
 class DamagedError(FailedError):
     """What is there is no ledger of ours, or not a whole one."""
@@ -29,6 +32,8 @@ def failures(path: Path) -> Iterator[None]:
         code = getattr(error, "sqlite_errorcode", 1)
         if code & 0xFF in _PASSING and code not in (_SHORT_READ, _CORRUPT_FS):
             raise FailedError(f"the ledger {path} cannot be used now: {error}") from None
+        raise DamagedError(f"the ledger {path} is damaged: {error}") from None
+    except UnicodeDecodeError as error:
         raise DamagedError(f"the ledger {path} is damaged: {error}") from None
     except OSError as error:
         raise FailedError(f"the ledger {path} cannot be used now: {error.strerror}") from None

@@ -56,8 +56,6 @@ def opened(path, tmp_path, monkeypatch):
     monkeypatch.setattr(ledgers, "RETRY_SECONDS", 0.02)
     monkeypatch.setattr(keepers, "RETRY_SECONDS", 0.02)
     # What a slow machine does to these is not what is tested.
-    monkeypatch.setattr(ledgers, "WAIT_SECONDS", 20)
-    monkeypatch.setattr(ledgers, "_START_SECONDS", 20)
     monkeypatch.setattr(keepers, "_SALVAGE_SECONDS", 20)
     path.parent.mkdir()
     made = []
@@ -145,6 +143,7 @@ def test_what_waits_for_a_full_disk_outlives_a_kill(small_disk, path, opened, tm
         ledger.add([period(at=at)])
         ledger.save(row("g-1", state=f'"{at}"'))
         ledger.save(row("g-2", ended=at + 1, state="x" * 1000))
+    assert ledger.ended_grant("g-2", str) == "x" * 1000  # so its thread has all of it
     assert ledger.health.reason
     # A kill: nothing more is written. What was, is another's now.
     copy = tmp_path / "copy"
@@ -325,6 +324,16 @@ def test_one_of_another_version_is_moved_aside(path, opened):
     assert ledger.health.damaged
     assert [name for name, _ in ledger.open_grants()] == ["g-0", "g-1", "g-2"]
     assert used(ledger, "g-29") == 29
+    usable(ledger, path)
+
+
+def test_one_of_which_sqlite_says_what_is_no_text(path, opened):
+    filled(opened)
+    content = path.read_bytes()
+    assert content.count(b"CREATE TABLE runs") == 1
+    path.write_bytes(content.replace(b"CREATE TABLE runs", b"CREAT\xc5 TABLE runs"))
+    ledger = opened()
+    assert ledger.health.damaged
     usable(ledger, path)
 
 
