@@ -19,6 +19,7 @@ from waiting import until
 from gpushare import paths
 from gpushare.client import Client
 from gpushare.errors import GpushareError
+from gpushare.ledger import ledger as ledgers
 
 JOINER = Path(__file__).with_name("joiner.py")
 
@@ -27,20 +28,12 @@ class Daemon(running.Daemon):
     def __init__(self, state_dir: Path, *options: str) -> None:
         super().__init__(state_dir, "" if options else "2x16GiB", options=options)
         self.children: list[subprocess.Popen[str]] = []
-        self.options = self.command[len(running.GPUSHARE) :]
-        self.statements: list[str] = []
 
     def quicken(self, module: str = "app", /, **seconds: float) -> Self:
         """Changes constants of a module of gpushare/daemon for this daemon, such as the interval of health checks, to
         avoid waits."""
-        return self.patch(module, *(f"gpushare.daemon.{module}.{name} = {value}" for name, value in seconds.items()))
-
-    def patch(self, module: str, *statements: str) -> Self:
-        """Runs Python in this daemon before it starts; the module of gpushare/daemon is imported."""
-        self.statements += [f"import gpushare.daemon.{module}", *statements]
-        program = "\n".join((*self.statements, "from gpushare.cli.main import entry", "entry()"))
-        self.command = [sys.executable, "-c", program, *self.options]
-        return self
+        changes = (f"gpushare.daemon.{module}.{name} = {value}" for name, value in seconds.items())
+        return self.patch(f"import gpushare.daemon.{module}", *changes)
 
     def tenant(self, *command: str, memory: str = "1GiB", time: str = "25%", **options: str) -> subprocess.Popen[str]:
         """`gpushare run` of a command that communicates over its standard streams."""
@@ -90,6 +83,15 @@ class Daemon(running.Daemon):
     def end(self) -> None:
         self.end_children()
         self.stop()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient() -> Iterator[None]:
+    """Ledgers in this process wait for their threads as those of daemons under test do."""
+    with pytest.MonkeyPatch.context() as change:
+        for name, value in running.LEDGER_PATIENCE.items():
+            change.setattr(ledgers, name, value)
+        yield
 
 
 Make = Callable[..., Daemon]

@@ -253,13 +253,8 @@ def test_on_a_machine_with_v1_alone(make_daemon):
     freezer = Hierarchies.of().freezer
     if freezer is None:
         pytest.skip("needs a v1 freezer hierarchy")
-    daemon = make_daemon()
-    program = (
-        "from pathlib import Path; from gpushare.enforce import cgroup; from gpushare.cli.main import entry;"
-        f"cgroup._here = lambda: cgroup.Hierarchies(None, Path({str(freezer)!r})); entry()"
-    )
-    daemon.command = [sys.executable, "-c", program, *daemon.command[3:]]
-    daemon.start()
+    here = f"cgroup._here = lambda: cgroup.Hierarchies(None, Path({str(freezer)!r}))"
+    daemon = make_daemon().patch("from pathlib import Path", "from gpushare.enforce import cgroup", here).start()
     job = Cgroup(freezer / f"gst-job-{os.getpid()}", v2=False)
     job.make()
     script = "sleep 100 & echo $!; grep freezer /proc/self/cgroup; cat"

@@ -16,11 +16,6 @@ from gpushare.ledger.ledger import Ledger
 from gpushare.ledger.schema import STEPS
 
 
-def rows(path, query):
-    with closing(sqlite3.connect(path)) as ledger:
-        return ledger.execute(query).fetchall()
-
-
 def period(grant_id, to_ns, **numbers):
     fields = dict.fromkeys(
         (
@@ -91,7 +86,8 @@ def test_rows_of_one_moment_are_written_together_and_waited_for(tmp_path, monkey
         assert not any(wait.done() for wait in waits)
         gate.set()
         await asyncio.gather(*waits)
-        assert rows(tmp_path / "ledger.db", "SELECT id FROM grants ORDER BY id") == [("g-1",), ("g-2",), ("g-3",)]
+        with closing(sqlite3.connect(tmp_path / "ledger.db")) as database:
+            assert database.execute("SELECT id FROM grants ORDER BY id").fetchall() == [("g-1",), ("g-2",), ("g-3",)]
         await ledger.written()  # nothing waits
 
     asyncio.run(scene())
@@ -123,7 +119,7 @@ def test_who_is_told_of_a_grant_has_it_after_a_kill(make_daemon):
         "import time; from gpushare.ledger.file import LedgerFile as F; write = F.write; "
         "F.write = lambda *a: (time.sleep(0.1), write(*a)); import gpushare.ledger.ledger as l; l.WAIT_SECONDS = 60"
     )
-    daemon = make_daemon().patch("app", slow).start()
+    daemon = make_daemon().patch(slow).start()
     grant = daemon.client.create(memory="1GiB", time="10%")
     daemon.kill()
     daemon.start()
@@ -167,20 +163,20 @@ def test_daemon_writes_runs_grants_and_periods(fresh):
     child.kill()
     child.wait()
     until(lambda: client.grants() == [], "released")
-    path = daemon.layout.ledger
-    query = f"SELECT tenant, device, from_ns, to_ns, granted_ns FROM periods WHERE grant_id = '{grant_id}'"
-    [(tenant, device, begin, end, granted)] = until(lambda: rows(path, query), "its last period is written")
+    [(tenant, device, begin, end, granted)] = daemon.rows(
+        f"SELECT tenant, device, from_ns, to_ns, granted_ns FROM periods WHERE grant_id = '{grant_id}'"
+    )
     assert tenant == "default"
     assert device == client.devices()[0]["id"]
     assert 0 < granted <= end - begin
     daemon.kill()
     daemon.start()
-    found = rows(path, "SELECT ended_ns, gap_ns FROM runs ORDER BY run")
+    found = daemon.rows("SELECT ended_ns, gap_ns FROM runs ORDER BY run")
     assert found[0] == (None, 0)
     assert found[1][1] > 0
     assert daemon.terminate() == 0
-    assert rows(path, "SELECT ended_ns FROM runs ORDER BY run")[1][0] is not None
-    assert rows(path, "SELECT phase FROM grants") == [("released",)]
+    assert daemon.rows("SELECT ended_ns FROM runs ORDER BY run")[1][0] is not None
+    assert daemon.rows("SELECT phase FROM grants") == [("released",)]
 
 
 def test_busy_time_agrees_with_the_simulators_books(daemon, client, exact):

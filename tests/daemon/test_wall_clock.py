@@ -2,10 +2,8 @@
 
 import mmap
 import os
-import sqlite3
 import struct
 import time
-from contextlib import closing
 
 import built
 import pytest
@@ -38,8 +36,7 @@ def clock(make_daemon, shim, tmp_path):
 
 
 def periods(daemon):
-    with closing(sqlite3.connect(daemon.layout.ledger)) as ledger:
-        return ledger.execute("SELECT from_ns, to_ns, granted_ns FROM periods ORDER BY id").fetchall()
+    return daemon.rows("SELECT from_ns, to_ns, granted_ns FROM periods ORDER BY id")
 
 
 def test_periods_are_as_long_as_they_took(clock):

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -26,6 +27,13 @@ from gpushare.paths import SOCKET_ENV, Layout
 
 SPIN = paths.LIB_DIR / "gpushare-spin"
 GPUSHARE = (sys.executable, "-m", "gpushare")
+# Where the machine is busy the thread of the ledger may be late, and the ledger then goes on without it. That is tested
+# by itself (tests/daemon/test_ledger_faults.py).
+LEDGER_PATIENCE = dict.fromkeys(("WAIT_SECONDS", "_START_SECONDS", "_CLOSE_SECONDS"), 20)
+PATIENT = (
+    "from gpushare.ledger import ledger",
+    *(f"ledger.{name} = {value}" for name, value in LEDGER_PATIENCE.items()),
+)
 
 
 def alive(pid: int) -> bool:
@@ -51,12 +59,21 @@ class Daemon:
         self.state_dir = state_dir
         self.layout = Layout.of(state_dir)
         devices = ["--simulate", simulate] if simulate else []
-        self.command = [*GPUSHARE, "daemon", *devices, "--state-dir", os.fspath(state_dir), *options]
+        self.options = ["daemon", *devices, "--state-dir", os.fspath(state_dir), *options]
+        self.statements = list(PATIENT)
+        self.patch()
         self.env = {**os.environ, **(env or {}), SOCKET_ENV: str(self.layout.socket)}
         self.client = Client(self.layout.socket)
         self.process: subprocess.Popen[bytes] | None = None
         self.log = state_dir / "daemon.log"
         self.simulators: set[int] = set()
+
+    def patch(self, *statements: str) -> Self:
+        """Runs Python in this daemon before it starts."""
+        self.statements += statements
+        program = "\n".join((*self.statements, "from gpushare.cli.main import entry", "entry()"))
+        self.command = [sys.executable, "-c", program, *self.options]
+        return self
 
     def start(self) -> Self:
         self.state_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -128,6 +145,18 @@ class Daemon:
     def cgroup(self, grant: str) -> cgroup.Cgroup:
         """Of a plain process's grant."""
         return cgroup.Cgroup((self.layout.cgroups / grant).readlink(), cgroup.Hierarchies.of().unified is not None)
+
+    def rows(self, query: str) -> list[Any]:
+        """What the ledger's file has, all included that the daemon has told its ledger by now."""
+        if self.process is not None and self.process.poll() is None:
+            self.written()
+        with contextlib.closing(sqlite3.connect(self.layout.ledger)) as ledger:
+            return ledger.execute(query).fetchall()
+
+    def written(self) -> None:
+        """Waits until the ledger's file has what the daemon has told its ledger. Nobody waits for the row of a grant
+        that has ended, but a question comes after it in the ledger's thread."""
+        self.client.grants(ended=True)
 
     def grant_dirs(self) -> set[str]:
         return {path.name for path in self.layout.grants.iterdir()} if self.layout.grants.exists() else set()
