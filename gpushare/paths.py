@@ -48,9 +48,10 @@ def _grants(run: Path) -> Path:
     return Path("/dev/shm") / f"gpushare-{name}"  # noqa: S108 - owner and mode are checked where it is made
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """Run-time paths of one daemon. `/run/gpushare`, `/var/lib/gpushare` and `/var/run/cdi` without a state dir."""
+    """Run-time paths of one daemon. `/run/gpushare`, `/var/lib/gpushare` and `/var/run/cdi` without a state dir. Each
+    object is equal to itself alone, as it is the key of much that is kept."""
 
     run: Path
     state: Path

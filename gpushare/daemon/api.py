@@ -16,7 +16,7 @@ from gpushare.api import engines, types
 from gpushare.api import events as event_types
 from gpushare.daemon import debug, metrics, openapi, placement, receipts, view
 from gpushare.daemon.node import NodeContext
-from gpushare.daemon.peer import Peer, credentials
+from gpushare.daemon.peer import Peer
 from gpushare.daemon.reception import SEND_SECONDS, Connection, Turns, refusal
 from gpushare.daemon.routes import ROUTES, Route
 from gpushare.daemon.state import GrantRecord, Live, decode
@@ -53,7 +53,7 @@ def _connection(request: web.Request) -> Connection:
 
 
 def _peer(request: web.Request) -> Peer:
-    return credentials(_socket(request))
+    return _connection(request).peer
 
 
 def _decoded(request: web.Request, kind: type[T]) -> T:
@@ -77,7 +77,7 @@ async def _read(request: web.Request, limit: int) -> bytearray:
         raise UsageError("the request's body has a Content-Encoding: send it as it is")
     body = bytearray()
     try:
-        async with asyncio.timeout(BODY_SECONDS):
+        async with asyncio.timeout(None if request.content.is_eof() else BODY_SECONDS):
             async for chunk in request.content.iter_any():
                 body += chunk
                 if len(body) > limit:
@@ -122,7 +122,7 @@ def _check_text(request: web.Request) -> None:
         text = unquote_to_bytes(request.raw_path.encode()).decode()
     except UnicodeError:
         raise UsageError("the request's target and headers are not UTF-8") from None
-    if any(unicodedata.category(character) == "Cc" for character in text):
+    if not text.isprintable() and any(unicodedata.category(character) == "Cc" for character in text):
         raise UsageError("the request's target has control characters")
 
 

@@ -114,12 +114,12 @@ class Turns:
 
 
 class Connection(RequestHandler):
-    """One connection. Its requests come one after the other. `waiting`: the task of a call that has done nothing yet,
-    or only writes, and ends with the connection: else what callers left behind would pile up."""
+    """One connection, of `peer`. Its requests come one after the other. `waiting`: the task of a call that has done
+    nothing yet, or only writes, and ends with the connection: else what callers left behind would pile up."""
 
-    __slots__ = ("_reception", "_start", "user", "waiting")
+    __slots__ = ("_reception", "_start", "peer", "user", "waiting")
 
-    def __init__(self, reception: "Reception", user: User, server: web.Server) -> None:
+    def __init__(self, reception: "Reception", user: User, peer: Peer, server: web.Server) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -130,7 +130,7 @@ class Connection(RequestHandler):
             read_bufsize=_ROOT_READ_BYTES if user.peer.is_root else _READ_BYTES,
             auto_decompress=False,
         )
-        self._reception, self.user = reception, user
+        self._reception, self.user, self.peer = reception, user, peer
         self.waiting: asyncio.Task[Any] | None = None
         self._start = b""
 
@@ -274,7 +274,8 @@ class Reception:
             self._users[peer.uid] = user
         user.connections += 1
         loop = asyncio.get_running_loop()
-        task = loop.create_task(loop.connect_accepted_socket(lambda: Connection(self, user, self.server), connection))
+        made = loop.connect_accepted_socket(lambda: Connection(self, user, peer, self.server), connection)
+        task = loop.create_task(made)
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
 

@@ -21,7 +21,7 @@ from gpushare.node.devices import Device
 from gpushare.pages import LIMITS_BYTES, USAGE_BYTES, DeviceLimits, GrantState, LimitsPage, Managed, Slot, UsagePage
 from gpushare.paths import INTERPOSERS, Layout
 from gpushare.policy.admission import Place
-from gpushare.policy.lifecycle import Kind
+from gpushare.policy.lifecycle import Kind, Phase
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Resources:
         return ""
 
     def make(self, live: Live, rules: Rules) -> None:
-        """Directory, pages, bell, socket; the CDI spec too unless a plain process has taken the grant."""
+        """Directory, pages, bell, and the socket of a grant in use; the CDI spec too unless a plain process has it."""
         record = live.record
         process = record.life.kind is Kind.PROCESS
         try:
@@ -138,7 +138,16 @@ class Resources:
         assert live.usage is not None
         live.bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         live.socket = TenantSocket(own, live.limits, live.usage, live.bell, rules, self._door)
-        live.socket.listen()
+        if live.record.phase is not Phase.RESERVED:
+            live.socket.listen()
+
+    def listen(self, live: Live) -> None:
+        """A grant that was only reserved comes into use: processes may join from now on."""
+        assert live.socket is not None
+        try:
+            live.socket.listen()
+        except OSError as error:
+            raise FailedError(f"grant {live.id} has no socket: {error}") from None
 
     def close(self, live: Live) -> None:
         """Closes everything; files and processes stay."""

@@ -185,8 +185,8 @@ class State:
             del self._keys[record.uid, record.key]
         self.promises.drop(live.id)
 
-    def save(self, record: GrantRecord, *, wait: bool = True) -> None:
-        """Writes the record to the ledger, which keeps it until the disk takes it. `wait`: as Ledger.save takes it."""
+    def save(self, record: GrantRecord, *, soon: bool = False) -> None:
+        """Writes the record to the ledger, which keeps it until the disk takes it. `soon`: as Ledger.save takes it."""
         state = msgspec.json.encode(record).decode()
         row = (
             record.id,
@@ -198,7 +198,7 @@ class State:
             record.created_ns,
             record.ended_ns,
         )
-        self.ledger.save(row, wait=wait)
+        self.ledger.save(row, soon=soon)
 
 
 def decode(text: str) -> GrantRecord:

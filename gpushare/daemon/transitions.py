@@ -65,7 +65,7 @@ class Transitions:
             case lifecycle.Prepare():
                 self._resources.make(live, self.rules(live))
             case lifecycle.Serve():
-                self._shape_for_process(live)
+                self._open(live)
                 self._serving.serve(live, {})
             case lifecycle.StopServing():
                 self._serving.stop(live)
@@ -78,11 +78,13 @@ class Transitions:
             case lifecycle.Record(phase):
                 self._record(live, phase)
 
-    def _shape_for_process(self, live: Live) -> None:
+    def _open(self, live: Live) -> None:
         """A grant is made in the shape for containers. A plain process gets another one, before anybody has used it."""
         if live.record.life.kind is Kind.PROCESS:
             self._resources.unmake(live)
             self._resources.make(live, self.rules(live))
+        else:
+            self._resources.listen(live)
 
     def _remove(self, live: Live) -> None:
         workloads.forget_starter(live)
@@ -91,7 +93,8 @@ class Transitions:
         live.workloads.clear()
         live.record.members = []
         self._resources.unmake(live)
-        workloads.remove_cgroup(self._state.layout.cgroups, live.id)
+        if live.record.life.kind is Kind.PROCESS:
+            workloads.remove_cgroup(self._state.layout.cgroups, live.id)
 
     def wake_at(self, live: Live, t_ns: int | None) -> None:
         """Sends Clock at this wall time, in place of any time set before; None: never."""
@@ -112,8 +115,8 @@ class Transitions:
     def _record(self, live: Live, phase: Phase) -> None:
         if phase.ended:
             live.record.ended_ns = now_ns()
-        # Until it is bound nobody uses it but who asked for it, and is answered when the ledger has it.
-        self._state.save(live.record, wait=phase is not Phase.RESERVED)
+        # One that was never used matters to nobody but who asked for it, and is answered when the ledger has it.
+        self._state.save(live.record, soon=live.record.life.kind is None)
         self.publish(live, "removed" if phase.ended else "added" if phase is Phase.RESERVED else "changed")
         if phase.ended:
             self._state.remove(live)

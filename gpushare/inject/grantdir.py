@@ -34,12 +34,12 @@ def grant_dir(layout: Layout, grant_id: str) -> Path:
 @functools.lru_cache(maxsize=2048)
 def self_dir(layout: Layout, grant_id: str) -> Path:
     """The part of it that the tenant sees."""
-    return layout.grants / grant_id / "self"
+    return grant_dir(layout, grant_id) / "self"
 
 
 def preload_file(layout: Layout, grant_id: str) -> Path:
     """The grant's /etc/ld.so.preload. Outside self/, so that a tenant cannot see where its lines come from."""
-    return layout.grants / grant_id / "ld.so.preload"
+    return grant_dir(layout, grant_id) / "ld.so.preload"
 
 
 def prepare(layout: Layout) -> None:
@@ -111,7 +111,7 @@ def write_preload(layout: Layout, grant_id: str, image_lines: list[str] | None =
 
 
 # What the grant of a container that nobody has used holds, on a simulated device: to look for more takes longer.
-_FILES = ("self/limits", "self/usage", "self/grant.sock", "ld.so.preload")
+_FILES = ("self/limits", "self/usage", "ld.so.preload")
 _DIRECTORIES = ("self/driver", "self/sim", "self", "")
 _MOUNTED = ("ld.so.preload",), ("self", "")
 """The same where self/ was mounted, and is not any more."""

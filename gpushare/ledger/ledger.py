@@ -120,9 +120,9 @@ class Ledger:
                 damaged=keeper.damaged,
             )
 
-    def save(self, row: tuple[str, str | None, str, int, str, str, int, int | None], *, wait: bool = True) -> None:
-        """Writes one grant's row: (id, key, tenant, uid, phase, state, created_ns, ended_ns). `wait`: until it is
-        written; else `written` does.
+    def save(self, row: tuple[str, str | None, str, int, str, str, int, int | None], *, soon: bool = False) -> None:
+        """Writes one grant's row: (id, key, tenant, uid, phase, state, created_ns, ended_ns). `soon`: together with
+        others of this moment, for which `written` waits.
 
         Nobody waits for that of a grant that has ended: where it is lost, the next start finds nothing alive and ends
         the grant again.
@@ -130,7 +130,7 @@ class Ledger:
         found = GrantRow(*row)
         with self._changed:
             self._fresh.save(found)
-            self._flush(wait=wait and found.ended_ns is None)
+            self._flush(wait=found.ended_ns is None, soon=soon)
             if self._late_ns is not None:
                 self._keeper.spill.note(found)
 
@@ -220,17 +220,17 @@ class Ledger:
             self._changed.notify_all()
         self._thread.join(_CLOSE_SECONDS)
 
-    def _flush(self, *, wait: bool = True) -> None:
+    def _flush(self, *, wait: bool = True, soon: bool = False) -> None:
         """Has the thread write, and waits for that where the disk is well."""
         self._asked += 1
-        if not wait:
+        if soon:
             if not self._wakes:
                 self._wakes = True
                 self._soon(self._wake)
             return
         self._due = number = self._asked
         self._changed.notify_all()
-        if self._late_ns is None and not self._changed.wait_for(lambda: self._done >= number, WAIT_SECONDS):
+        if wait and self._late_ns is None and not self._changed.wait_for(lambda: self._done >= number, WAIT_SECONDS):
             self._late()
 
     def _wake(self) -> None:

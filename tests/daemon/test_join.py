@@ -144,6 +144,8 @@ def test_stranger_is_refused_by_cgroup(daemon, client):
 
 def test_nobody_joins_a_grant_that_is_not_in_use(client, daemon):
     grant = client.create(memory="1GiB", time=100)
+    assert not os.path.exists(f"{grant['dir']}/grant.sock")
+    client.bind(grant["id"], "container")
     environment = {**os.environ, "GPUSHARE_GRANT_DIR": grant["dir"]}
     done = subprocess.run(
         [sys.executable, JOINER], env=environment, input="", capture_output=True, text=True, check=False

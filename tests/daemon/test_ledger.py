@@ -63,6 +63,7 @@ def test_open_grants_survive_and_closed_ones_stay_readable(tmp_path):
 def test_rows_of_one_moment_are_written_together_and_waited_for(tmp_path, monkeypatch):
     """A disk that answers in its own time, and a loop that says when the moment is over."""
     monkeypatch.setattr(ledgers, "WAIT_SECONDS", 20)
+    monkeypatch.setattr(ledgers, "RETRY_SECONDS", 20)
     gate, batches, write = threading.Event(), [], LedgerFile.write
 
     def held(file, run, entries):
@@ -73,11 +74,12 @@ def test_rows_of_one_moment_are_written_together_and_waited_for(tmp_path, monkey
     monkeypatch.setattr(LedgerFile, "write", held)
     over = []
     ledger = Ledger(tmp_path / "ledger.db", soon=over.append)
+    assert ledger.totals("g-1") == {}  # the thread has begun, and has nothing to do
 
     async def scene():
         for name in ("g-1", "g-2", "g-3"):
-            ledger.save((name, None, "t", 0, "reserved", "{}", 1, None), wait=False)
-        ledger.save(("g-3", None, "t", 0, "released", "{}", 1, 9))
+            ledger.save((name, None, "t", 0, "reserved", "{}", 1, None), soon=True)
+        ledger.save(("g-3", None, "t", 0, "released", "{}", 1, 9), soon=True)
         waits = [asyncio.create_task(ledger.written()) for _ in range(2)]
         await asyncio.sleep(0)
         [end] = over  # once, however many rows
@@ -103,7 +105,7 @@ def test_nobody_waits_for_long_for_a_disk_that_does_not_answer(tmp_path, monkeyp
 
     async def scene():
         for _ in range(1000):  # 10 s, did each wait
-            ledger.save(("g-1", None, "t", 0, "reserved", "{}", 1, None), wait=False)
+            ledger.save(("g-1", None, "t", 0, "reserved", "{}", 1, None), soon=True)
             await ledger.written()
 
     try:

@@ -118,8 +118,9 @@ def test_same_key_of_another_user_is_another_grant(public):
 
 def test_nothing_of_a_grant_is_open_to_others(public):
     child, grant_id = public.join()
-    reserved = public.client.create(memory="1GiB", time="10%")["id"]
-    for name in (grant_id, reserved):
+    bound = public.client.create(memory="1GiB", time="10%")["id"]
+    public.client.bind(bound, "container")
+    for name in (grant_id, bound):
         for file in ("limits", "usage", "grant.sock"):
             path = public.layout.grants / name / "self" / file
             assert as_nobody(lambda path=path: path.stat()).startswith("PermissionError")
