@@ -85,7 +85,7 @@ static void normalise_grant(struct core_grant *g, uint64_t launches, uint64_t el
   int64_t some = (int64_t)MS * CREDIT_PER_NS;
   g->owed = g->owed >= some ? some : 0;
   g->work_milli = 1000;
-  g->paid_busy_ns = 0;
+  g->paid_busy_ns = g->overrun_ns = 0;
   g->allowance = (int64_t)MS * 1000;
   g->spin = 0;
   g->contended_ns = 1;
@@ -120,13 +120,17 @@ void model_normalise(uint64_t elapsed) {
     c->tails = 0;
     for (int g = 0; g < GANGS; g++) {
       normalise_grant(&c->grant[g], s.words[g][d].launches, elapsed);
-      least = core_min(least, c->grant[g].vtime);
+      least = core_min(least, c->grant[g].borrowed.sum);
     }
     for (int g = 0; g < GANGS; g++) {
       struct core_grant *grant = &c->grant[g];
-      grant->vtime = core_min(grant->vtime - least, 2 * 64 * MS) / (64 * MS) * (64 * MS);
+      grant->borrowed.sum = core_min(grant->borrowed.sum - least, 2 * 64 * MS) / (64 * MS) * (64 * MS);
+      grant->borrowed.rest = 0;
     }
     /* only the order matters, not the time */
+    uint64_t served[GANGS] = {c->grant[0].served.sum, c->grant[1].served.sum};
+    for (int g = 0; g < GANGS; g++)
+      c->grant[g].served = (struct core_vtime){.sum = served[g] > served[!g]};
     uint64_t *ran[GANGS] = {&c->grant[0].last_ran_ns, &c->grant[1].last_ran_ns};
     for (int g = 0; g < GANGS; g++)
       if (*ran[g] && *ran[g] != T0)

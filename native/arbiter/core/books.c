@@ -59,13 +59,20 @@ static void apply_limit(struct gs_core *core, struct core_grant *g, uint64_t now
     g->limit_reached = true;
 }
 
+static void receive(struct core_vtime *vtime, uint64_t dt, uint32_t weight) {
+  uint64_t part = dt * 64 + vtime->rest;
+  weight = weight ? weight : 1;
+  vtime->sum += part / weight;
+  vtime->rest = (uint32_t)(part % weight);
+}
+
+static void serve(struct core_grant *g, uint64_t dt) {
+  if (g->level == LEVEL_GUARANTEE)
+    receive(&g->served, dt, g->share.guarantee_milli);
+}
+
 static void pay_surplus(struct core_grant *g, uint64_t dt) {
-  uint32_t weight = g->share.weight ? g->share.weight : 1;
-  /* in units of 1/64 ns the counter lasts for years; with the remainder a grant of large weight pays for short times,
-   * too */
-  uint64_t part = dt * 64 + g->vtime_rest;
-  g->vtime += part / weight;
-  g->vtime_rest = (uint32_t)(part % weight);
+  receive(&g->borrowed, dt, g->share.weight);
   g->stats.borrowed_ns += dt;
 }
 
@@ -112,7 +119,7 @@ static void charge(struct gs_core *core, struct core_grant *g, uint64_t dt, uint
 /* Whether the grant is revoked and runs at the start of the span. While the device drains, the previous holder still
  * counts as the holder. */
 static bool is_tail(const struct gs_core *core, int32_t m) {
-  return core->grant[m].revoked_ns && core_runs(&core->grant[m], core->now_ns) &&
+  return core_overruns(&core->grant[m]) && core_runs(&core->grant[m], core->now_ns) &&
          !(core->phase == CORE_DRAINING && m == core->holder);
 }
 
@@ -163,6 +170,8 @@ static uint64_t charge_tails(struct gs_core *core, uint64_t dt, uint64_t until, 
       continue;
     uint64_t part = (uint64_t)((unsigned __int128)dt * parts(g) / sharers);
     charge_tail(core, g, charge_spin_to_switch_reserve(core, g, part), until);
+    serve(g, (uint64_t)((unsigned __int128)dt * parts(g) / (sharers - core->tails + parts(g))));
+    g->overrun_ns += part;
     charged += part;
   }
   return charged;
@@ -202,7 +211,8 @@ static int32_t any_holder(const struct gs_core *core) {
 
 /* While several grants hold leases, the limit applies to the work that a grant does, not to time that the others leave
  * idle. */
-static void charge_holder(struct gs_core *core, struct core_grant *g, uint64_t part, uint64_t until) {
+static void charge_holder(struct gs_core *core, struct core_grant *g, uint64_t part, uint64_t whole, uint64_t until) {
+  serve(g, whole);
   charge(core, g, part, until, g->level);
   if (g->held && core_shared(core))
     g->allowance += (int64_t)core_min(part, 1000 * 1000 * MS_NS) * 1000;
@@ -215,9 +225,10 @@ static void limit_work(const struct gs_core *core, struct core_grant *g, uint64_
     g->allowance -= (int64_t)core_min(work, core_min(dt, 1000 * 1000 * MS_NS) + core->config.lease_ns) * 1000;
 }
 
-/* Charges the holders, and the grant that the device drains of, for dt, which ends at `until`. */
-static void charge_holders(struct gs_core *core, uint64_t dt, uint64_t until) {
-  uint64_t sum = 0, left = dt;
+/* Charges the holders, and the grant that the device drains of, for the part dt of a span that ends at `until`. What
+ * they are served counts in full: nobody but the tenants themselves says that their tails ran beside. */
+static void charge_holders(struct gs_core *core, uint64_t dt, uint64_t span, uint64_t until) {
+  uint64_t sum = 0, left = dt, span_left = span;
   int32_t last = core->holder >= 0 ? core->holder : any_holder(core);
   for (int i = 0; i < core->nmembers; i++) {
     uint64_t own = weight(core, &core->grant[core->members[i]]);
@@ -230,11 +241,13 @@ static void charge_holders(struct gs_core *core, uint64_t dt, uint64_t until) {
     if (!own || core->members[i] == last)
       continue;
     uint64_t part = (uint64_t)((unsigned __int128)dt * own / sum);
+    uint64_t whole = (uint64_t)((unsigned __int128)span * own / sum);
     left -= part;
-    charge_holder(core, g, part, until);
+    span_left -= whole;
+    charge_holder(core, g, part, whole, until);
   }
   if (last >= 0)
-    charge_holder(core, &core->grant[last], left, until);
+    charge_holder(core, &core->grant[last], left, span_left, until);
 }
 
 static void charge_terms(struct gs_core *core, uint64_t from, uint64_t to) {
@@ -242,7 +255,7 @@ static void charge_terms(struct gs_core *core, uint64_t from, uint64_t to) {
   for (uint64_t t = from; t < to;) {
     ends = ends && core->term_end_ns > t && core->term_end_ns < to;
     uint64_t end = ends ? core->term_end_ns : to;
-    charge_holders(core, end - t - charge_tails(core, end - t, end, core->sharers), end);
+    charge_holders(core, end - t - charge_tails(core, end - t, end, core->sharers), end - t, end);
     t = end;
     if (!core->wanted && core->phase == CORE_HELD && core->term_end_ns <= t)
       ends = renew(core, t);

@@ -37,8 +37,10 @@ bool core_goes_before(const struct gs_core *core, const struct core_grant *a, co
     order = core_compare_borrowing(a, b);
   if (order)
     return order > 0;
-  if (level == LEVEL_SURPLUS && a->vtime != b->vtime)
-    return a->vtime < b->vtime;
+  if (level == LEVEL_SURPLUS && a->borrowed.sum != b->borrowed.sum)
+    return a->borrowed.sum < b->borrowed.sum;
+  if (level == LEVEL_GUARANTEE && a->served.sum != b->served.sum)
+    return a->served.sum < b->served.sum;
   return a->last_ran_ns < b->last_ran_ns;
 }
 

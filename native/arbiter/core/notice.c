@@ -1,16 +1,23 @@
 /* Notices what changed since the last step: which grants wait, wake up, have drained, have company. */
 #include "arbiter/core/state.h"
 
-/* A grant that wakes up starts at the virtual time of the least served grant of its kind: it does not catch up. */
-static void join_virtual_time(struct gs_core *core, struct core_grant *g) {
-  uint64_t least = UINT64_MAX;
+/* A grant that wakes up starts where the least served grant of its kind is: it does not catch up. What it does not use
+ * of its guarantee while it is awake is not made up for either, beyond what its bucket holds. */
+static void join_virtual_time(struct gs_core *core, struct core_grant *g, bool wakes) {
+  uint64_t borrowed = UINT64_MAX, served = UINT64_MAX;
   for (int i = 0; i < core->nmembers; i++) {
     const struct core_grant *o = &core->grant[core->members[i]];
-    if (o != g && (o->was_waiting || o->held) && core_compare_borrowing(o, g) == 0)
-      least = core_min(least, o->vtime);
+    if (o == g || !(o->was_waiting || o->held))
+      continue;
+    if (core_compare_borrowing(o, g) == 0)
+      borrowed = core_min(borrowed, o->borrowed.sum);
+    if (o->share.guarantee_milli)
+      served = core_min(served, o->served.sum);
   }
-  if (least != UINT64_MAX)
-    g->vtime = core_max(g->vtime, least);
+  if (wakes && borrowed != UINT64_MAX)
+    g->borrowed.sum = core_max(g->borrowed.sum, borrowed);
+  if (served != UINT64_MAX)
+    g->served.sum = core_max(g->served.sum, served);
 }
 
 /* The grant wants the device again, which others got when its work was done. */
@@ -33,9 +40,10 @@ void core_notice_waits(struct gs_core *core, struct decisions *d) {
     if (waits && !g->was_waiting) {
       g->stats.waits++;
       note_pause(core, g);
-      if (g->asleep || (g->quiet_ns && core->now_ns - g->quiet_ns >= QUIET_NS)) {
+      bool wakes = g->asleep || (g->quiet_ns && core->now_ns - g->quiet_ns >= QUIET_NS);
+      join_virtual_time(core, g, wakes);
+      if (wakes) {
         g->wake_ns = core->now_ns;
-        join_virtual_time(core, g);
         if (room(d))
           emit(d, GS_CORE_WAKE, m, -1, 0);
       }

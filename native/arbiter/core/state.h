@@ -31,6 +31,9 @@
 /* A revoked holder that never reports that it has drained shares the charge with its successors for this long. After
  * that it counts as stopped, unless it claims to be busy. */
 #define TAIL_MAX_NS (1000 * MS_NS)
+/* A tail is charged, and spared to others, up to this device time. What is longer could not be paid back: see DEBT_MAX.
+ * Only the tenant says that it runs. */
+#define OVERRUN_MAX_NS (10 * 1000 * MS_NS)
 /* How often that claim is checked. The real end of the work rings the bell. */
 #define TAIL_LOOK_NS (50 * MS_NS)
 /* How long a grant counts as a neighbour after it last ran. */
@@ -50,7 +53,7 @@
  * slowly. */
 #define LIMIT_LOOK_NS (100 * UINT64_C(1000))
 /* Upper bound of what a grant may owe, or be owed, in ns x 1e6: a kernel of 10 s is paid back in full. */
-#define DEBT_MAX (INT64_C(10000000000) * CREDIT_PER_NS)
+#define DEBT_MAX ((int64_t)OVERRUN_MAX_NS * CREDIT_PER_NS)
 /* Shortest and longest interval between two checks of whether a holder has gone idle; it doubles with each check. */
 #define IDLE_LOOK_MIN_NS (50 * UINT64_C(1000))
 #define IDLE_LOOK_MAX_NS (1 * MS_NS)
@@ -86,6 +89,13 @@ enum core_level { LEVEL_GUARANTEE, LEVEL_SLACK, LEVEL_SURPLUS, LEVEL_BOTH };
 
 struct fill_sample {
   uint64_t busy_ns, resident_ns;
+};
+
+/* Time received, divided by a weight, in 1/64 ns: a counter that lasts for years. With the remainder, short times count
+ * for a large weight, too. */
+struct core_vtime {
+  uint64_t sum;
+  uint32_t rest;
 };
 
 /* Data for receipts; no decision depends on it. */
@@ -125,13 +135,14 @@ struct core_grant {
   int64_t owed;               /* what grants that overran their leases owe to this one */
   int64_t slack, slack_cap;   /* slack bucket, ns x 1e6 */
   int64_t allowance;          /* limit bucket, ns x 1e3 */
-  uint64_t vtime;             /* surplus received, divided by the weight */
-  uint32_t vtime_rest;        /* remainder of that division */
+  struct core_vtime borrowed; /* surplus received, by weight */
+  struct core_vtime served;   /* time with a lease by its guarantee, divided by that; tails count as its own time */
   uint64_t last_ran_ns;       /* 0: never */
   uint64_t quiet_ns;          /* since when the grant wants nothing; 0: it wants the device */
   uint64_t wake_ns;           /* when the current wait began, if with a wake; else 0 */
   uint64_t revoked_ns;        /* when it lost the lease whose work has not drained; else 0 */
   uint64_t late_ns;           /* when that work counts as late */
+  uint64_t overrun_ns;        /* device time charged to it since it lost its last lease */
   uint32_t company;           /* enum gs_core_company, as published */
   uint64_t contended_ns;      /* when another grant last joined it */
   enum core_level level;      /* of the lease */
@@ -281,6 +292,9 @@ static inline bool core_silent(const struct gs_core *core, const struct core_gra
 static inline bool core_runs(const struct core_grant *g, uint64_t now) {
   return g->view.live && (g->view.running || g->view.busy_until_ns > now);
 }
+
+/* True if the device time of a revoked grant's work is its own to pay. */
+static inline bool core_overruns(const struct core_grant *g) { return g->revoked_ns && g->overrun_ns < OVERRUN_MAX_NS; }
 
 /* True if a grant does not use its lease although a thread waits for it. */
 static inline bool core_unused(const struct gs_core *core, const struct core_grant *h) {

@@ -272,7 +272,7 @@ int gs_core_holds(const gs_core *core, int32_t grant) { return core->grant[grant
 int gs_core_foreign_work(const gs_core *core, int32_t grant) {
   for (int i = 0; i < core->nmembers; i++) {
     const struct core_grant *g = &core->grant[core->members[i]];
-    if (core->members[i] != grant && (g->held || g->revoked_ns))
+    if (core->members[i] != grant && (g->held || core_overruns(g)))
       return 1;
   }
   return 0;

@@ -1,0 +1,129 @@
+"""A tenant that forges its words, in virtual time: how honest tenants split the device beside it.
+
+It is compared with an honest tenant in its place that is idle, and with one that always has work. Who says that it has
+work on the device spares the others a part of what they would pay; that must not change who of them goes first."""
+
+import random
+
+import pytest
+from virtual_device import Model
+from virtual_node import MS
+
+SECOND = 1000 * MS
+POINTS = 0.02
+LIAR = 2
+CASES = {"444:333": (444, 333, 222), "700:100": (700, 100, 200), "333:333": (333, 333, 333)}
+
+
+class Says:
+    """The liar's words: whatever `change` makes of its page at each millisecond, of no work at all."""
+
+    def __init__(self, processes=1):
+        self.processes = processes
+
+    def begin(self, liar):
+        liar.processes = self.processes
+
+    def change(self, liar, now):
+        liar.says_undrained, liar.says_busy_until_ns = 1, now + SECOND
+
+
+class Flickers(Says):
+    """Busy for half of each `period` (ms); waits for leases that it does not use, or uses in its words alone."""
+
+    def __init__(self, period, processes=1):
+        super().__init__(processes)
+        self.period = period
+
+    def begin(self, liar):
+        super().begin(liar)
+        liar.stopped, liar.work = 1, None
+
+    def change(self, liar, now):
+        busy = now // MS % self.period < self.period // 2
+        liar.says_undrained, liar.says_busy_until_ns = int(busy), now + SECOND if busy else 0
+        liar.waiting = 1
+        liar.launches += 1
+
+
+class Random(Flickers):
+    def __init__(self, seed):
+        super().__init__(1)
+        self.pick = random.Random(seed)
+        self.busy, self.ends, self.waits, self.launches = (self.pick.random() for _ in range(4))
+
+    def change(self, liar, now):
+        draw = self.pick.random
+        if draw() < 0.1:
+            liar.says_undrained = int(draw() < self.busy)
+            liar.says_busy_until_ns = now + self.pick.choice((1, 10, 100, 1000)) * MS if draw() < self.ends else 0
+            liar.waiting = int(draw() < self.waits)
+            liar.processes = self.pick.choice((1, 1, 4, 16))
+        liar.launches += draw() < self.launches
+
+
+def device(guarantees, **first):
+    m = Model()
+    m.raw.exclusive = 0
+    for number, guarantee in enumerate(guarantees):
+        m.add(number, guarantee=guarantee, weight=guarantee, **(first if number == 0 else {}))
+    for number in range(LIAR):
+        m.want(number)
+    return m
+
+
+def lies(m, says, duration):
+    """Plays it, and returns the part of the duration that each honest tenant had the device."""
+    liar = m.tenants[LIAR]
+    before = [m.tenants[number].executed for number in range(LIAR)]
+    for _ in range(duration // MS):
+        says.change(liar, m.now)
+        m.step()
+        m.run(MS)
+    return [(m.tenants[number].executed - had) / duration for number, had in enumerate(before)]
+
+
+def beside_honest(guarantees, work, **first):
+    m = device(guarantees, **first)
+    m.want(LIAR, work=work)
+    m.run(SECOND)
+    _, executed = m.shares(10 * SECOND)
+    return [executed[number] for number in range(LIAR)]
+
+
+def split(executed):
+    return executed[0] / sum(executed)
+
+
+ATTACKS = {
+    "busy": lambda: Says(),
+    "16 processes": lambda: Says(16),
+    "10 ms": lambda: Flickers(10),
+    "100 ms, 16 processes": lambda: Flickers(100, 16),
+} | {f"random {seed}": lambda seed=seed: Random(seed) for seed in range(4)}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("case", CASES)
+def test_honest_tenants_split_the_device_as_beside_an_honest_one(case, attack):
+    idle, busy = (beside_honest(CASES[case], work) for work in (0, None))
+    m, says = device(CASES[case]), ATTACKS[attack]()
+    says.begin(m.tenants[LIAR])
+    lies(m, says, SECOND)
+    got = lies(m, says, 8 * SECOND)
+    least, most = sorted((split(idle), split(busy)))
+    assert least - POINTS <= split(got) <= most + POINTS
+    for one, least in zip(got, busy, strict=True):
+        assert one >= least - POINTS
+
+
+def test_what_cannot_be_paid_back_is_spared_to_nobody():
+    """Beside two who claim to run, the first is charged nearly all of its time and the second half: it makes up for
+    none of that. After 10 s of device time the claim counts for nothing, and what was owed for it is served."""
+    guarantees = CASES["444:333"]
+    m = device(guarantees, processes=15)
+    lies(m, Says(), 100 * SECOND)
+    charged = m.stats(LIAR).leased_ns
+    got = lies(m, Says(), 10 * SECOND)
+    assert m.stats(LIAR).leased_ns == charged <= 10.1 * SECOND
+    assert split(got) == pytest.approx(split(beside_honest(guarantees, 0, processes=15)), abs=POINTS)
