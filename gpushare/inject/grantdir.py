@@ -6,8 +6,10 @@ rests on the modes set here.
 
 import contextlib
 import functools
+import logging
 import mmap
 import os
+import secrets
 import shutil
 import stat
 from pathlib import Path
@@ -20,6 +22,8 @@ from gpushare.inject.node import Node
 from gpushare.paths import CONTAINER_LIB, Layout
 
 Kind = Literal["container", "process"]
+
+log = logging.getLogger(__name__)
 
 # As a container sees them.
 INTERPOSERS = tuple(f"{CONTAINER_LIB}/{path.name}" for path in paths.INTERPOSERS)
@@ -43,16 +47,45 @@ def preload_file(layout: Layout, grant_id: str) -> Path:
 
 
 def prepare(layout: Layout) -> None:
-    """Makes the parent of all grant directories. Raises FailedError where another user owns it (in /dev/shm)."""
-    try:
-        found = os.lstat(layout.grants)
-    except FileNotFoundError:
+    """Makes the parent of all grant directories. It may be in /dev/shm, where any user can make something of its name
+    first: that is moved away. Raises FailedError where that cannot be done."""
+    with contextlib.suppress(FileExistsError):  # something else
         layout.grants.mkdir(mode=0o711, parents=True, exist_ok=True)
-        found = os.lstat(layout.grants)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise FailedError(f"{layout.grants} is not a directory of ours: remove it and start the daemon again")
-    if stat.S_IMODE(found.st_mode) != 0o711:
+    if not _is_ours(layout.grants):
+        _move_away(layout.grants)
+    if stat.S_IMODE(os.lstat(layout.grants).st_mode) != 0o711:
         layout.grants.chmod(0o711)
+
+
+def _is_ours(directory: Path) -> bool:
+    try:
+        found = os.lstat(directory)
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+
+
+def _move_away(directory: Path) -> None:
+    """Puts a directory of ours in the place of what somebody has there, however often it is made anew. An empty
+    directory and a symlink are removed; anything else stays its owner's, under another name."""
+    fresh = directory.with_name(f"{directory.name}.{secrets.token_hex(4)}")
+    try:
+        fresh.mkdir(mode=0o711)
+        while True:
+            with contextlib.suppress(FileNotFoundError):  # it has just gone
+                mounts.exchange(fresh, directory)
+                log.warning("%s was of uid %d and is moved to %s", directory, os.lstat(fresh).st_uid, fresh.name)
+                return
+            with contextlib.suppress(FileExistsError):  # it is there again
+                directory.mkdir(mode=0o711)
+                return
+    except OSError as error:
+        raise FailedError(
+            f"{directory} is not a directory of ours ({error.strerror}): remove it and start the daemon again"
+        ) from None
+    finally:
+        with contextlib.suppress(OSError):
+            fresh.rmdir() if stat.S_ISDIR(os.lstat(fresh).st_mode) else fresh.unlink()
 
 
 _INODES = 16

@@ -1,4 +1,5 @@
-"""A file system of a grant's own, of fixed size: what a tenant writes into its page takes room from nobody else."""
+"""A file system of a grant's own, of fixed size: what a tenant writes into its page takes room from nobody else; and
+what else of the kernel's directories Python does not have."""
 
 import ctypes
 import functools
@@ -8,6 +9,8 @@ from pathlib import Path
 # linux/mount.h and sys/mount.h
 _FLAGS = 2 | 4 | 8  # nosuid, nodev, noexec
 _DETACH, _NOFOLLOW = 2, 8
+# fcntl.h and linux/fs.h
+_AT_FDCWD, _EXCHANGE = -100, 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -48,3 +51,10 @@ def possible(place: Path) -> bool:
             probe.parent.rmdir()
     except OSError:
         return False
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Both names change what they mean, at one instant; no symlink is followed. Raises OSError."""
+    if _libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"cannot be exchanged: {os.strerror(error)}", str(other))

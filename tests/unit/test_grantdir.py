@@ -1,11 +1,13 @@
 import os
+import shutil
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from gpushare.errors import FailedError
-from gpushare.inject import grantdir, process
+from gpushare.inject import grantdir, mounts, process
 from gpushare.inject.node import Node
 
 
@@ -76,17 +78,66 @@ def test_remove_is_idempotent_and_follows_nothing(tmp_layout, node, tmp_path):
     assert (node.sim_lib_dir / "libcuda.so.1").exists()
 
 
-def test_refuses_a_parent_of_somebody_else(tmp_layout, node, tmp_path):
-    """The parent may be in /dev/shm, where any user can create it first."""
+@pytest.mark.parametrize("what", ["link", "file", "empty", "full"])
+def test_a_parent_of_somebody_else_is_moved_away(tmp_layout, node, tmp_path, monkeypatch, what):
+    """The parent may be in /dev/shm, where any user can make something of its name first."""
     elsewhere = tmp_path / "theirs"
     elsewhere.mkdir()
-    tmp_layout.grants.symlink_to(elsewhere)
+    parent = tmp_layout.grants
+    parent.parent.mkdir(parents=True, exist_ok=True)
+    if what == "link":
+        parent.symlink_to(elsewhere)
+    elif what == "file":
+        parent.touch()
+    else:
+        parent.mkdir()
+        if what == "full":
+            (parent / "kept").touch()
+        if os.geteuid() != 0:
+            pytest.skip("needs root to make what another user owns")
+        os.chown(parent, 1000, 1000)
     try:
-        with pytest.raises(FailedError, match="not a directory of ours"):
-            grantdir.create(tmp_layout, "g-1", "container", 0, node)
+        grantdir.create(tmp_layout, "g-1", "container", 0, node)
+        found = os.lstat(parent)
+        assert stat.S_ISDIR(found.st_mode)
+        assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (os.geteuid(), 0o711)
         assert list(elsewhere.iterdir()) == []
+        left = list(parent.parent.glob(f"{parent.name}.*"))
+        assert [one.name for path in left for one in path.iterdir()] == (["kept"] if what == "full" else [])
+        assert bool(left) == (what == "full")
     finally:
-        tmp_layout.grants.unlink()
+        for path in parent.parent.glob(f"{parent.name}*"):
+            mounts.unmount(path / "g-1/self")
+            shutil.rmtree(path)
+
+
+# Ends with its standard input, whatever becomes of the test.
+AGAIN = """
+import os, select, sys
+os.setuid(1000)
+while not select.select([0], [], [], 0)[0]:
+    for change in (os.mkdir, os.rmdir):
+        try:
+            change(sys.argv[1])
+        except OSError:
+            pass
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a directory that belongs to root")
+def test_it_is_made_beside_a_user_who_makes_it_again_and_again(tmp_layout):
+    parent = tmp_layout.grants
+    parent.parent.mkdir(parents=True, exist_ok=True)
+    with subprocess.Popen([sys.executable, "-c", AGAIN, parent], stdin=subprocess.PIPE) as other:
+        try:
+            for _ in range(200):
+                grantdir.prepare(tmp_layout)
+                assert os.lstat(parent).st_uid == 0
+                parent.rmdir()
+        finally:
+            other.kill()
+    for path in parent.parent.glob(f"{parent.name}*"):
+        path.rmdir()
 
 
 def test_environment_keeps_the_users_preload(tmp_layout):
