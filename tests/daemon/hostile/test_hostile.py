@@ -117,3 +117,18 @@ def test_answers_and_shares_beside_it(house: House) -> None:
     assert min(idle, busy) - 2 < beside < max(idle, busy) + 2
     for one, promised in zip(got, least, strict=True):
         assert one > promised - 2
+
+
+@pytest.mark.slow
+@pytest.mark.timing
+@pytest.mark.parametrize("house", [19], indirect=True, ids=["nice"])
+def test_starts_beside_it(house: House) -> None:
+    """After kill -9 the next daemon answers within 3 s, whatever the attacks before have left behind."""
+    seed = int(SEED or random.SystemRandom().getrandbits(32))
+    taken = []
+    for number, (who, attack, own) in enumerate(house.plan(seed, 120)):
+        house.step(who, attack, own, 3)
+        if number % 12 == 11:
+            taken.append(house.kill_daemon())
+    print(house.report(seed), "starts:", *(f"{one:.2f} s" for one in taken))
+    assert max(taken) <= 3
