@@ -17,6 +17,27 @@ class Symbol:
     parameters: str
 
 
+@dataclass(frozen=True, slots=True)
+class RuntimeFunction:
+    """One function of the CUDA runtime.
+
+    `majors` are the major versions that have it with these parameters, `variant` its per-thread twin ("", "ptds" or
+    "ptsz"; "-" as parameters: not known). `does` is one of
+      hand      written in native/sim/cudart
+      none      not simulated: cudaErrorNotSupported
+      cuSYMBOL  forwarded to this driver symbol with the same arguments, in a context
+      cuSYMBOL(ARGUMENT, ...)  forwarded with these: a parameter's name, a number, or `context`, `device`: the current
+    A leading `start ` means that the call needs the driver but no context. A host function passed as `func` where the
+    driver has a kernel or function is looked up.
+    """
+
+    name: str
+    majors: tuple[int, ...]
+    variant: str
+    does: str
+    parameters: str
+
+
 def driver() -> list[Symbol]:
     found = []
     for line in (HERE / "driver.tsv").read_text().splitlines():
@@ -24,6 +45,22 @@ def driver() -> list[Symbol]:
             name, base, version, variant, parameters = line.split("\t")
             found.append(Symbol(name, base, int(version), variant, parameters))
     return found
+
+
+def runtime() -> list[RuntimeFunction]:
+    found = []
+    for line in (HERE / "runtime.tsv").read_text().splitlines():
+        if not line.startswith("#"):
+            name, majors, variant, does, parameters = line.split("\t")
+            found.append(RuntimeFunction(name, tuple(map(int, majors.split(","))), variant, does, parameters))
+    return found
+
+
+def runtime_versions() -> dict[int, int]:
+    """The runtime's version (1000 * major + 10 * minor) by its major version, as of the headers used."""
+    lines = (HERE / "runtime.tsv").read_text().splitlines()
+    numbers = [int(line.split()[2]) for line in lines if line.startswith("# version ")]
+    return {number // 1000: number for number in numbers}
 
 
 def nvml() -> list[str]:

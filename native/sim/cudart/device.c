@@ -13,7 +13,7 @@ static cudaError_t valid(int device, const void *out) {
   return device >= 0 && device < rt_device_count() ? cudaSuccess : rt_fail(cudaErrorInvalidDevice);
 }
 
-RT_API(cudaError_t, cudaGetDeviceCount, (int *count)) {
+cudaError_t cudaGetDeviceCount(int *count) {
   cudaError_t error = rt_start();
   if (error != cudaSuccess)
     return error;
@@ -24,13 +24,15 @@ RT_API(cudaError_t, cudaGetDeviceCount, (int *count)) {
 }
 
 /* The runtime uses the same numbers for attributes as the driver. */
-RT_API(cudaError_t, cudaDeviceGetAttribute, (int *value, int attribute, int device)) {
-  cudaError_t error = valid(device, value);
-  return error == cudaSuccess ? rt_done(rt_driver.cuDeviceGetAttribute(value, attribute, device)) : error;
-}
 
-/* cudaDeviceProp of CUDA 13. */
-struct properties {
+/* CUDA 13 dropped some fields. */
+#if RT_MAJOR == 12
+#define ONLY_12(...) __VA_ARGS__;
+#else
+#define ONLY_12(...)
+#endif
+/* clang-format off */
+struct cudaDeviceProp {
   char name[256];
   CUuuid uuid;
   char luid[8];
@@ -39,11 +41,18 @@ struct properties {
   int regs_per_block, warp_size;
   size_t mem_pitch;
   int max_threads_per_block, max_threads_dim[3], max_grid_size[3];
+  ONLY_12(int clock_rate)
   size_t total_const_mem;
   int major, minor;
   size_t texture_alignment, texture_pitch_alignment;
-  int multi_processor_count, integrated, can_map_host_memory;
-  int max_texture_1d, max_texture_1d_mipmap, max_texture_2d[2], max_texture_2d_mipmap[2], max_texture_2d_linear[3];
+  ONLY_12(int device_overlap)
+  int multi_processor_count;
+  ONLY_12(int kernel_exec_timeout_enabled)
+  int integrated, can_map_host_memory;
+  ONLY_12(int compute_mode)
+  int max_texture_1d, max_texture_1d_mipmap;
+  ONLY_12(int max_texture_1d_linear)
+  int max_texture_2d[2], max_texture_2d_mipmap[2], max_texture_2d_linear[3];
   int max_texture_2d_gather[2], max_texture_3d[3], max_texture_3d_alt[3], max_texture_cubemap,
       max_texture_1d_layered[2];
   int max_texture_2d_layered[3], max_texture_cubemap_layered[2];
@@ -51,15 +60,19 @@ struct properties {
   int max_surface_cubemap, max_surface_cubemap_layered[2];
   size_t surface_alignment;
   int concurrent_kernels, ecc_enabled, pci_bus_id, pci_device_id, pci_domain_id, tcc_driver, async_engine_count;
-  int unified_addressing, memory_bus_width, l2_cache_size, persisting_l2_cache_max_size,
+  int unified_addressing;
+  ONLY_12(int memory_clock_rate)
+  int memory_bus_width, l2_cache_size, persisting_l2_cache_max_size,
       max_threads_per_multi_processor;
   int stream_priorities_supported, global_l1_cache_supported, local_l1_cache_supported;
   size_t shared_mem_per_multiprocessor;
   int regs_per_multiprocessor, managed_memory, is_multi_gpu_board, multi_gpu_board_group_id,
       host_native_atomic_supported;
+  ONLY_12(int single_to_double_precision_perf_ratio)
   int pageable_memory_access, concurrent_managed_access, compute_preemption_supported,
       can_use_host_pointer_for_registered_mem;
   int cooperative_launch;
+  ONLY_12(int cooperative_multi_device_launch)
   size_t shared_mem_per_block_optin;
   int pageable_memory_access_uses_host_page_tables, direct_managed_mem_access_from_host, max_blocks_per_multi_processor;
   int access_policy_max_window_size;
@@ -70,16 +83,21 @@ struct properties {
   int gpu_direct_rdma_writes_ordering;
   unsigned memory_pool_supported_handle_types;
   int deferred_mapping_cuda_array_supported, ipc_event_supported, cluster_launch, unified_function_pointers;
+#if RT_MAJOR == 12
+  int reserved[63];
+#else
   int device_numa_config, device_numa_id, mps_enabled, host_numa_id;
   unsigned gpu_pci_device_id, gpu_pci_subsystem_id;
   int host_numa_multinode_ipc_supported;
   int reserved[56];
+#endif
 };
-_Static_assert(sizeof(struct properties) == 1008, "cudaDeviceProp of CUDA 13");
+/* clang-format on */
+_Static_assert(sizeof(struct cudaDeviceProp) == (RT_MAJOR == 12 ? 1032 : 1008), "cudaDeviceProp");
 
 /* A CU_DEVICE_ATTRIBUTE_* and the field it fills. The last member tells whether the field is a size_t. */
-#define NUMBER(attribute, field) {attribute, offsetof(struct properties, field), false}
-#define BYTES(attribute, field) {attribute, offsetof(struct properties, field), true}
+#define NUMBER(attribute, field) {attribute, offsetof(struct cudaDeviceProp, field), false}
+#define BYTES(attribute, field) {attribute, offsetof(struct cudaDeviceProp, field), true}
 static const struct {
   int attribute;
   size_t field;
@@ -189,6 +207,16 @@ static const struct {
     NUMBER(121, deferred_mapping_cuda_array_supported),
     NUMBER(125, ipc_event_supported),
     NUMBER(129, unified_function_pointers),
+#if RT_MAJOR == 12
+    NUMBER(13, clock_rate),
+    NUMBER(15, device_overlap),
+    NUMBER(17, kernel_exec_timeout_enabled),
+    NUMBER(20, compute_mode),
+    NUMBER(36, memory_clock_rate),
+    NUMBER(69, max_texture_1d_linear),
+    NUMBER(87, single_to_double_precision_perf_ratio),
+    NUMBER(96, cooperative_multi_device_launch),
+#else
     NUMBER(130, device_numa_config),
     NUMBER(131, device_numa_id),
     NUMBER(133, mps_enabled),
@@ -196,14 +224,15 @@ static const struct {
     NUMBER(139, gpu_pci_device_id),
     NUMBER(140, gpu_pci_subsystem_id),
     NUMBER(143, host_numa_multinode_ipc_supported),
+#endif
 };
 
-static CUresult fill(struct properties *out, CUdevice device) {
+static CUresult fill(struct cudaDeviceProp *out, CUdevice device) {
   CUresult result = rt_driver.cuDeviceGetName(out->name, sizeof out->name, device);
   if (result == CUDA_SUCCESS)
-    result = rt_driver.cuDeviceGetUuid(&out->uuid, device);
+    result = rt_driver.cuDeviceGetUuid_v2(&out->uuid, device);
   if (result == CUDA_SUCCESS)
-    result = rt_driver.cuDeviceTotalMem(&out->total_global_mem, device);
+    result = rt_driver.cuDeviceTotalMem_v2(&out->total_global_mem, device);
   for (size_t i = 0; i < sizeof filled / sizeof filled[0] && result == CUDA_SUCCESS; i++) {
     int value = 0;
     result = rt_driver.cuDeviceGetAttribute(&value, filled[i].attribute, device);
@@ -217,7 +246,7 @@ static CUresult fill(struct properties *out, CUdevice device) {
   return result;
 }
 
-RT_API(cudaError_t, cudaGetDeviceProperties, (struct properties * out, int device)) {
+static cudaError_t properties(struct cudaDeviceProp *out, int device) {
   cudaError_t error = valid(device, out);
   if (error != cudaSuccess)
     return error;
@@ -225,42 +254,38 @@ RT_API(cudaError_t, cudaGetDeviceProperties, (struct properties * out, int devic
   return rt_done(fill(out, device));
 }
 
-RT_API(cudaError_t, cudaDeviceGetPCIBusId, (char *id, int length, int device)) {
-  cudaError_t error = valid(device, id);
-  return error == cudaSuccess ? rt_done(rt_driver.cuDeviceGetPCIBusId(id, length, device)) : error;
-}
+#if RT_MAJOR == 12
+cudaError_t cudaGetDeviceProperties_v2(struct cudaDeviceProp *out, int device) { return properties(out, device); }
 
-RT_API(cudaError_t, cudaDeviceGetByPCIBusId, (int *device, const char *id)) {
-  cudaError_t error = rt_start();
-  return error == cudaSuccess ? rt_done(rt_driver.cuDeviceGetByPCIBusId(device, id)) : error;
+/* The structure of CUDA 11 is that of CUDA 12 up to this field. */
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device) {
+  struct cudaDeviceProp all;
+  cudaError_t error = properties(out ? &all : NULL, device);
+  if (error == cudaSuccess)
+    memcpy(out, &all, offsetof(struct cudaDeviceProp, host_register_supported));
+  return error;
 }
+#else
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device) { return properties(out, device); }
+#endif
 
-RT_API(cudaError_t, cudaDeviceSynchronize, (void)) {
-  cudaError_t error = rt_enter();
-  return error == cudaSuccess ? rt_done(rt_driver.cuCtxSynchronize()) : error;
-}
-
-RT_API(cudaError_t, cudaDeviceGetLimit, (size_t *value, int limit)) {
-  cudaError_t error = rt_enter();
-  return error == cudaSuccess ? rt_done(rt_driver.cuCtxGetLimit(value, limit)) : error;
-}
-
-RT_API(cudaError_t, cudaDeviceSetLimit, (int limit, size_t value)) {
-  cudaError_t error = rt_enter();
-  return error == cudaSuccess ? rt_done(rt_driver.cuCtxSetLimit(limit, value)) : error;
-}
-
-RT_API(cudaError_t, cudaDeviceGetStreamPriorityRange, (int *least, int *greatest)) {
-  cudaError_t error = rt_enter();
-  return error == cudaSuccess ? rt_done(rt_driver.cuCtxGetStreamPriorityRange(least, greatest)) : error;
+/* The device with the most of the wanted properties; the first of several such. */
+cudaError_t cudaChooseDevice(int *device, const struct cudaDeviceProp *wanted) {
+  struct cudaDeviceProp has;
+  int best = -1;
+  cudaError_t error = valid(0, device && wanted ? device : NULL);
+  for (int i = 0; error == cudaSuccess && i < rt_device_count(); i++) {
+    error = properties(&has, i);
+    int points = 100 * (has.major >= wanted->major) + (has.total_global_mem >= wanted->total_global_mem);
+    if (error == cudaSuccess && points > best) {
+      best = points;
+      *device = i;
+    }
+  }
+  return error;
 }
 
 /* ---- peers ------------------------------------------------------------------------------------------------------- */
-
-RT_API(cudaError_t, cudaDeviceCanAccessPeer, (int *can, int device, int peer)) {
-  cudaError_t error = valid(device, can);
-  return error == cudaSuccess ? rt_done(rt_driver.cuDeviceCanAccessPeer(can, device, peer)) : error;
-}
 
 /* Peer access is between contexts. The other device's primary context is retained for the duration of the call. */
 static cudaError_t with_peer(int peer, CUresult (*call)(CUcontext)) {
@@ -274,7 +299,7 @@ static cudaError_t with_peer(int peer, CUresult (*call)(CUcontext)) {
   if (result != CUDA_SUCCESS)
     return rt_done(result);
   result = call(context);
-  rt_driver.cuDevicePrimaryCtxRelease(peer);
+  rt_driver.cuDevicePrimaryCtxRelease_v2(peer);
   return rt_done(result);
 }
 
@@ -282,15 +307,15 @@ static CUresult enable(CUcontext context) { return rt_driver.cuCtxEnablePeerAcce
 
 static CUresult disable(CUcontext context) { return rt_driver.cuCtxDisablePeerAccess(context); }
 
-RT_API(cudaError_t, cudaDeviceEnablePeerAccess, (int peer, unsigned flags)) {
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
   return flags ? rt_fail(cudaErrorInvalidValue) : with_peer(peer, enable);
 }
 
-RT_API(cudaError_t, cudaDeviceDisablePeerAccess, (int peer)) { return with_peer(peer, disable); }
+cudaError_t cudaDeviceDisablePeerAccess(int peer) { return with_peer(peer, disable); }
 
 /* ---- versions and the driver's functions ------------------------------------------------------------------------- */
 
-RT_API(cudaError_t, cudaRuntimeGetVersion, (int *version)) {
+cudaError_t cudaRuntimeGetVersion(int *version) {
   if (!version)
     return rt_fail(cudaErrorInvalidValue);
   *version = RT_VERSION;
@@ -298,7 +323,7 @@ RT_API(cudaError_t, cudaRuntimeGetVersion, (int *version)) {
 }
 
 /* Without a driver the version is 0, and the call succeeds. */
-RT_API(cudaError_t, cudaDriverGetVersion, (int *version)) {
+cudaError_t cudaDriverGetVersion(int *version) {
   if (!version)
     return rt_fail(cudaErrorInvalidValue);
   *version = 0;
@@ -308,46 +333,49 @@ RT_API(cudaError_t, cudaDriverGetVersion, (int *version)) {
 }
 
 static cudaError_t entry_point(const char *name, void **function, int version, uint64_t flags, int *status) {
+  cuuint64_t default_stream =
+      rt_per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
   int found = 0;
   cudaError_t error = rt_start();
   if (error != cudaSuccess)
     return error;
   if (!name || !function)
     return rt_fail(cudaErrorInvalidValue);
-  *function = rt_driver_symbol(name, version, flags, &found);
+  *function = rt_driver_symbol(name, version, flags ? flags : default_stream, &found);
   if (status)
     *status = found;
   return cudaSuccess; /* the result of the lookup is in *status */
 }
 
-RT_API(cudaError_t, cudaGetDriverEntryPointByVersion,
-       (const char *name, void **function, unsigned version, unsigned long long flags, int *status)) {
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version,
+                                             unsigned long long flags, int *status) {
   return entry_point(name, function, (int)version, flags, status);
 }
-RT_API(cudaError_t, cudaGetDriverEntryPointByVersion_ptsz,
-       (const char *name, void **function, unsigned version, unsigned long long flags, int *status)) {
-  enum { PER_THREAD = 2 };
-  return entry_point(name, function, (int)version, flags ? flags : PER_THREAD, status);
+/* The newest function that both this runtime and the driver know: a driver finds none of a version after its own. */
+cudaError_t cudaGetDriverEntryPoint(const char *name, void **function, unsigned long long flags, int *status) {
+  int driver = 0;
+  cudaError_t error = cudaDriverGetVersion(&driver);
+  return error == cudaSuccess ? entry_point(name, function, driver < RT_VERSION ? driver : RT_VERSION, flags, status)
+                              : error;
 }
 
-RT_API(cudaError_t, cudaProfilerStart, (void)) {
-  cudaError_t error = rt_enter();
-  return error == cudaSuccess ? rt_done(rt_driver.cuProfilerStart()) : error;
-}
-RT_API(cudaError_t, cudaProfilerStop, (void)) {
-  cudaError_t error = rt_enter();
-  return error == cudaSuccess ? rt_done(rt_driver.cuProfilerStop()) : error;
-}
-
-RT_API(cudaError_t, cudaDeviceReset, (void)) {
+cudaError_t cudaDeviceReset(void) {
   CUdevice device;
   cudaError_t error = rt_start();
   if (error != cudaSuccess)
     return error;
   bool retained = rt_device_forget(&device);
-  CUresult result = rt_driver.cuDevicePrimaryCtxReset(device);
+  CUresult result = rt_driver.cuDevicePrimaryCtxReset_v2(device);
   if (retained)
-    rt_driver.cuDevicePrimaryCtxRelease(device);
+    rt_driver.cuDevicePrimaryCtxRelease_v2(device);
   rt_symbols_reset(device);
   return rt_done(result);
 }
+
+#if RT_MAJOR == 12
+cudaError_t cudaThreadExit(void) { return cudaDeviceReset(); }
+
+/* Obsolete: devices have double precision, and the value stays as it is. */
+cudaError_t cudaSetDoubleForDevice(double *d) { return d ? cudaSuccess : rt_fail(cudaErrorInvalidValue); }
+cudaError_t cudaSetDoubleForHost(double *d) { return d ? cudaSuccess : rt_fail(cudaErrorInvalidValue); }
+#endif

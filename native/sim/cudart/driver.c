@@ -5,7 +5,8 @@
 #include <pthread.h>
 #include <stdio.h>
 
-struct rt_driver rt_driver;
+struct rt_functions rt_drivers[2];
+_Thread_local bool rt_per_thread;
 
 typedef CUresult (*get_proc)(const char *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *);
 
@@ -34,42 +35,36 @@ cudaError_t rt_fail(cudaError_t error) {
 
 cudaError_t rt_done(CUresult result) { return rt_fail((cudaError_t)result); }
 
-RT_API(cudaError_t, cudaGetLastError, (void)) {
+cudaError_t cudaGetLastError(void) {
   cudaError_t last = thread.last;
   thread.last = cudaSuccess;
   return last;
 }
 
-RT_API(cudaError_t, cudaPeekAtLastError, (void)) { return thread.last; }
+cudaError_t cudaPeekAtLastError(void) { return thread.last; }
 
-static bool load_functions(void) {
-  static const struct {
-    const char *name;
-    int version;
-    size_t field;
-  } wanted[] = {
-#define RT_ENTRY(name, version, parameters) {#name, version, offsetof(struct rt_driver, name)},
-      RT_DRIVER_FUNCTIONS(RT_ENTRY)
-#undef RT_ENTRY
-  };
-  for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
-    void **field = (void **)(void *)((char *)&rt_driver + wanted[i].field);
-    if (all.lookup(wanted[i].name, field, wanted[i].version, 0, NULL) != CUDA_SUCCESS || !*field) {
-      fprintf(stderr, "gpushare: the driver has no %s of CUDA %d; it is too old for this runtime\n", wanted[i].name,
-              wanted[i].version);
-      return false;
-    }
+static CUresult missing(void) { return (CUresult)cudaErrorCallRequiresNewerDriver; }
+
+static void load_functions(bool own_stream) {
+  struct rt_functions *driver = &rt_drivers[own_stream];
+  cuuint64_t flags = own_stream ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
+  for (unsigned i = 0; i < rt_nlookups; i++) {
+    void **field = (void **)(void *)((char *)driver + rt_lookups[i].field);
+    if (all.lookup(rt_lookups[i].name, field, rt_lookups[i].version[own_stream], flags, NULL) != CUDA_SUCCESS ||
+        !*field)
+      *field = (void *)(uintptr_t)missing;
   }
-  return true;
 }
 
 static void load(void) {
   void *library = dlopen("libcuda.so.1", RTLD_NOW);
   all.lookup = library ? (get_proc)dlsym(library, "cuGetProcAddress_v2") : NULL;
-  if (!all.lookup || !load_functions()) {
+  if (!all.lookup) {
     all.error = cudaErrorInsufficientDriver;
     return;
   }
+  load_functions(false);
+  load_functions(true);
   all.error = (cudaError_t)rt_driver.cuInit(0);
   if (all.error == cudaSuccess)
     all.error = (cudaError_t)rt_driver.cuDeviceGetCount(&all.count);
@@ -89,16 +84,24 @@ void *rt_driver_symbol(const char *name, int version, uint64_t flags, int *statu
   return all.lookup(name, &found, version, flags, status) == CUDA_SUCCESS ? found : NULL;
 }
 
-/* Makes the primary context of the thread's device current. */
-static CUresult bind(void) {
+/* The primary context of a device, retained once by this library. generation can be NULL. */
+static CUresult primary(int device, CUcontext *context, unsigned *generation) {
   CUresult result = CUDA_SUCCESS;
-  int device = thread.device;
   pthread_mutex_lock(&all.lock);
   if (!all.primary[device])
     result = rt_driver.cuDevicePrimaryCtxRetain(&all.primary[device], device);
-  CUcontext context = all.primary[device];
-  unsigned generation = all.generation[device];
+  *context = all.primary[device];
+  if (generation)
+    *generation = all.generation[device];
   pthread_mutex_unlock(&all.lock);
+  return result;
+}
+
+/* Makes the primary context of the thread's device current. */
+static CUresult bind(void) {
+  CUcontext context;
+  unsigned generation;
+  CUresult result = primary(thread.device, &context, &generation);
   if (result != CUDA_SUCCESS)
     return result;
   result = rt_driver.cuCtxSetCurrent(context);
@@ -124,12 +127,17 @@ cudaError_t rt_enter(void) {
   return rt_done(result);
 }
 
+CUcontext rt_context(void) {
+  CUcontext context = NULL;
+  return all.error == cudaSuccess && rt_driver.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
+}
+
 cudaError_t rt_device(CUdevice *device) {
   cudaError_t error = rt_enter();
   return error == cudaSuccess ? rt_done(rt_driver.cuCtxGetDevice(device)) : error;
 }
 
-RT_API(cudaError_t, cudaSetDevice, (int device)) {
+cudaError_t cudaSetDevice(int device) {
   cudaError_t error = rt_start();
   if (error != cudaSuccess)
     return error;
@@ -139,14 +147,62 @@ RT_API(cudaError_t, cudaSetDevice, (int device)) {
   return rt_done(bind());
 }
 
-RT_API(cudaError_t, cudaInitDevice, (int device, unsigned device_flags, unsigned flags)) {
-  (void)device_flags; /* wait modes: the simulated device supports only one */
-  if (flags & ~1u)
-    return rt_fail(cudaErrorInvalidValue);
-  return cudaSetDevice(device);
+static cudaError_t known(int device) {
+  cudaError_t error = rt_start();
+  if (error != cudaSuccess)
+    return error;
+  return device >= 0 && device < all.count ? cudaSuccess : rt_fail(cudaErrorInvalidDevice);
 }
 
-RT_API(cudaError_t, cudaGetDevice, (int *device)) {
+/* cudaDeviceScheduleMask, cudaDeviceMapHost, cudaDeviceLmemResizeToMax, cudaDeviceSyncMemops */
+enum { DEVICE_FLAGS = 0x7 | 0x8 | 0x10 | 0x80, MAP_HOST = 0x8, FLAGS_VALID = 1 };
+
+/* The context is made and, unlike with cudaSetDevice, not made current. */
+cudaError_t cudaInitDevice(int device, unsigned device_flags, unsigned flags) {
+  CUcontext context;
+  cudaError_t error = known(device);
+  if (error == cudaSuccess && ((flags & ~(unsigned)FLAGS_VALID) || (flags && device_flags & ~(unsigned)DEVICE_FLAGS)))
+    error = rt_fail(cudaErrorInvalidValue);
+  if (error == cudaSuccess && flags)
+    error = rt_done(rt_driver.cuDevicePrimaryCtxSetFlags_v2(device, device_flags & ~(unsigned)MAP_HOST));
+  return error == cudaSuccess ? rt_done(primary(device, &context, NULL)) : error;
+}
+
+cudaError_t cudaSetDeviceFlags(unsigned flags) {
+  cudaError_t error = rt_start();
+  if (error == cudaSuccess && flags & ~(unsigned)DEVICE_FLAGS)
+    error = rt_fail(cudaErrorInvalidValue);
+  return error == cudaSuccess
+             ? rt_done(rt_driver.cuDevicePrimaryCtxSetFlags_v2(thread.device, flags & ~(unsigned)MAP_HOST))
+             : error;
+}
+
+/* The runtime maps host memory always, and says so. */
+cudaError_t cudaGetDeviceFlags(unsigned *flags) {
+  int active = 0;
+  cudaError_t error = rt_start();
+  if (error == cudaSuccess && !flags)
+    error = rt_fail(cudaErrorInvalidValue);
+  if (error == cudaSuccess)
+    error = rt_done(rt_driver.cuDevicePrimaryCtxGetState(thread.device, flags, &active));
+  if (error == cudaSuccess)
+    *flags |= MAP_HOST;
+  return error;
+}
+
+/* The first of these devices is chosen; a later cudaSetDevice may choose any. */
+cudaError_t cudaSetValidDevices(int *devices, int count) {
+  cudaError_t error = rt_start();
+  if (error == cudaSuccess && (count < 0 || (count > 0 && !devices)))
+    error = rt_fail(cudaErrorInvalidValue);
+  for (int i = 0; i < count && error == cudaSuccess; i++)
+    error = known(devices[i]);
+  if (error == cudaSuccess && count > 0)
+    thread.device = devices[0];
+  return error;
+}
+
+cudaError_t cudaGetDevice(int *device) {
   CUcontext current = NULL;
   cudaError_t error = rt_start();
   if (error != cudaSuccess)

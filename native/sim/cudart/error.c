@@ -65,14 +65,14 @@ static const struct {
 };
 enum { KNOWN = sizeof errors / sizeof errors[0] };
 
-RT_API(const char *, cudaGetErrorName, (cudaError_t error)) {
+const char *cudaGetErrorName(cudaError_t error) {
   for (int i = 0; i < KNOWN; i++)
     if (errors[i].error == error)
       return errors[i].name;
   return "unrecognized error code";
 }
 
-RT_API(const char *, cudaGetErrorString, (cudaError_t error)) {
+const char *cudaGetErrorString(cudaError_t error) {
   for (int i = 0; i < KNOWN; i++)
     if (errors[i].error == error)
       return errors[i].text;

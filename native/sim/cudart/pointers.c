@@ -3,14 +3,16 @@
 
 #include <string.h>
 
-struct pointer_attributes {
+struct cudaPointerAttributes {
   int type; /* 0: unknown to the driver, 1: host, 2: device, 3: managed */
   int device;
   void *device_pointer, *host_pointer;
+#if RT_MAJOR >= 13
   long reserved[8];
+#endif
 };
 
-RT_API(cudaError_t, cudaPointerGetAttributes, (struct pointer_attributes * out, const void *pointer)) {
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *pointer) {
   enum {
     MEMORY_TYPE = 2,
     DEVICE_POINTER = 3,
@@ -31,7 +33,7 @@ RT_API(cudaError_t, cudaPointerGetAttributes, (struct pointer_attributes * out, 
   if (error == cudaSuccess)
     error = rt_done(rt_driver.cuPointerGetAttributes(WANTED, wanted, found, (uint64_t)(uintptr_t)pointer));
   if (error == cudaSuccess)
-    *out = (struct pointer_attributes){
+    *out = (struct cudaPointerAttributes){
         .type = managed ? MANAGED : (int)type, .device = device, .device_pointer = on_device, .host_pointer = on_host};
   return error;
 }

@@ -40,14 +40,14 @@ static struct entry *find(const void *host) {
   return entry;
 }
 
-RT_API(void **, __cudaRegisterFatBinary, (void *image)) {
+void **__cudaRegisterFatBinary(void *image) {
   struct binary *binary = calloc(1, sizeof *binary);
   if (binary)
     binary->image = image;
   return (void **)binary;
 }
 
-RT_API(void, __cudaRegisterFatBinaryEnd, (void **handle)) { (void)handle; }
+void __cudaRegisterFatBinaryEnd(void **handle) { (void)handle; }
 
 static void forget(const struct binary *binary) {
   for (unsigned i = 0; i < BUCKETS; i++) {
@@ -65,7 +65,7 @@ static void forget(const struct binary *binary) {
 }
 
 /* The library is not unloaded, because the driver may already be unloaded when a program ends. */
-RT_API(void, __cudaUnregisterFatBinary, (void **handle)) {
+void __cudaUnregisterFatBinary(void **handle) {
   pthread_mutex_lock(&all.lock);
   forget((struct binary *)(void *)handle);
   pthread_mutex_unlock(&all.lock);
@@ -84,24 +84,30 @@ static void add(enum entry_kind kind, void **handle, const void *host, const cha
   pthread_mutex_unlock(&all.lock);
 }
 
-RT_API(void, __cudaRegisterFunction,
-       (void **handle, const char *host, char *device, const char *name, int thread_limit, void *tid, void *bid,
-        void *bdim, void *gdim, int *wsize)) {
+void __cudaRegisterFunction(void **handle, const char *host, char *device, const char *name, int thread_limit,
+                            void *tid, void *bid, void *bdim, void *gdim, int *wsize) {
   (void)device, (void)thread_limit, (void)tid, (void)bid, (void)bdim, (void)gdim, (void)wsize;
   add(ENTRY_KERNEL, handle, host, name, 0);
 }
 
-RT_API(void, __cudaRegisterVar,
-       (void **handle, char *host, char *device, const char *name, int ext, size_t size, int constant, int global)) {
+void __cudaRegisterVar(void **handle, char *host, char *device, const char *name, int ext, size_t size, int constant,
+                       int global) {
   (void)device, (void)ext, (void)constant, (void)global;
   add(ENTRY_VARIABLE, handle, host, name, size);
 }
 
-RT_API(void, __cudaRegisterManagedVar,
-       (void **handle, void **host, char *device, const char *name, int ext, size_t size, int constant, int global)) {
+void __cudaRegisterManagedVar(void **handle, void **host, char *device, const char *name, int ext, size_t size,
+                              int constant, int global) {
   (void)device, (void)ext, (void)constant, (void)global;
   add(ENTRY_MANAGED, handle, host, name, size);
 }
+
+/* Host variables that kernels reach through unified addresses need no registration here. */
+void __cudaRegisterHostVar(void **handle, const char *name, char *host, size_t size) {
+  (void)handle, (void)name, (void)host, (void)size;
+}
+
+void __cudaRegisterUnifiedTable(void **handle, void *table) { (void)handle, (void)table; }
 
 static CUresult load(struct binary *binary) {
   if (binary->library)
@@ -118,7 +124,7 @@ static CUresult own_memory(struct entry *entry, CUdeviceptr *address) {
     enum { ATTACH_GLOBAL = 1 };
     result = entry->kind == ENTRY_MANAGED
                  ? rt_driver.cuMemAllocManaged(&entry->own[device], entry->bytes, ATTACH_GLOBAL)
-                 : rt_driver.cuMemAlloc(&entry->own[device], entry->bytes);
+                 : rt_driver.cuMemAlloc_v2(&entry->own[device], entry->bytes);
   }
   *address = result == CUDA_SUCCESS ? entry->own[device] : 0;
   return result;
@@ -156,7 +162,7 @@ static void fill_managed(struct binary *binary) {
   }
 }
 
-RT_API(char, __cudaInitModule, (void **handle)) {
+char __cudaInitModule(void **handle) {
   if (rt_enter() != cudaSuccess)
     return 0;
   pthread_mutex_lock(&all.lock);
@@ -183,6 +189,23 @@ cudaError_t rt_kernel(const void *host, CUkernel *kernel) {
     *kernel = entry->kernel;
   pthread_mutex_unlock(&all.lock);
   return error != cudaSuccess ? rt_fail(error) : rt_done(result);
+}
+
+cudaError_t rt_function(const void *host, CUfunction *function) {
+  CUkernel kernel;
+  cudaError_t error = rt_kernel(host, &kernel);
+  return error == cudaSuccess ? rt_done(rt_driver.cuKernelGetFunction(function, kernel)) : error;
+}
+
+const void *rt_host_of(CUkernel kernel) {
+  const void *host = NULL;
+  pthread_mutex_lock(&all.lock);
+  for (unsigned i = 0; i < BUCKETS && !host; i++)
+    for (const struct entry *entry = all.bucket[i]; entry && !host; entry = entry->next)
+      if (entry->kind == ENTRY_KERNEL && entry->kernel == kernel)
+        host = entry->host;
+  pthread_mutex_unlock(&all.lock);
+  return host;
 }
 
 cudaError_t rt_symbol(const void *host, CUdeviceptr *address, size_t *bytes) {
