@@ -228,8 +228,12 @@ class Api:
 
         return serve
 
-    def _grant(self, record: GrantRecord, live: Live | None) -> types.Grant:
-        return view.grant_view(self._state, record, live, self._context.arbiter)
+    def _grant(self, live: Live) -> types.Grant:
+        return view.grant_view(self._state, live.record, live, self._context.arbiter)
+
+    def _ended(self, record: GrantRecord) -> types.Grant:
+        [shown] = view.ended_views(self._state, [record], self._context.arbiter)
+        return shown
 
     # What the node is.
 
@@ -306,7 +310,8 @@ class Api:
         stands, arbiter = placement.standing(self._state), self._context.arbiter
         found = [view.grant_view(self._state, live.record, live, arbiter, stands) for live in self._state]
         if _number(request, "ended"):
-            found += [self._grant(record, None) for record in self._state.ledger.ended_grants(ENDED_SHOWN, decode)]
+            ended = self._state.ledger.ended_grants(ENDED_SHOWN, decode)
+            found += view.ended_views(self._state, ended, arbiter)
         return _json(types.Grants(epoch=watch.epoch, rv=watch.rv, grants=found))
 
     async def create_grant(self, request: web.Request) -> web.Response:
@@ -314,14 +319,14 @@ class Api:
         member = await self._context.is_member(peer, asked.tenant)
         live, new = self._grants.create(peer, asked, member=member)
         await self._state.ledger.written()
-        return _json(self._grant(live.record, live), 201 if new else 200)
+        return _json(self._grant(live), 201 if new else 200)
 
     async def grant(self, request: web.Request) -> web.Response:
         grant_id = request.match_info["id"]
         if grant_id not in self._state and (ended := self._state.ended(grant_id)) is not None:
-            return _json(self._grant(ended, None))
+            return _json(self._ended(ended))
         live = self._state.live(grant_id)
-        return _json(self._grant(live.record, live))
+        return _json(self._grant(live))
 
     async def debug_grant(self, request: web.Request) -> web.Response:
         return _json(debug.grant(self._grants.owned(_peer(request), request.match_info["id"])))
@@ -329,12 +334,12 @@ class Api:
     async def resize_grant(self, request: web.Request) -> web.Response:
         change = _decoded(request, types.GrantChange)
         live = self._grants.resize(_peer(request), request.match_info["id"], change)
-        return _json(self._grant(live.record, live))
+        return _json(self._grant(live))
 
     async def release_grant(self, request: web.Request) -> web.Response:
         record = self._grants.release(_peer(request), request.match_info["id"])
         await self._context.serving.settled()
-        return _json(self._grant(record, None))
+        return _json(self._ended(record))
 
     async def bind_grant(self, request: web.Request) -> web.Response:
         asked = _decoded(request, types.BindRequest)
@@ -356,7 +361,7 @@ class Api:
         self._state.live(grant_id)
         live = self._context.containers.created(grant_id, {"pid": _decoded(request, engines.ContainerState).pid})
         await self._context.serving.settled()
-        return _json(self._grant(live.record, live))
+        return _json(self._grant(live))
 
     async def hook_poststop(self, request: web.Request) -> web.Response:
         self._context.containers.stopped(request.query["grant"])

@@ -111,19 +111,19 @@ def arbiter_shares(state: State, runnable: Collection[str] | None = None) -> dic
 
     `runnable`: ids of grants that have work, None: all may have. On a device that does not work nothing is guaranteed.
     """
-    served = [live for live in state if live.handle is not None]
+    served = {live.id: live for live in state if live.handle is not None}
     promises = state.promises
-    placed = [row for live in served for row in promises.placed(live.id) if row.device not in state.faults]
+    placed = [row for grant in served for row in promises.placed(grant) if row.device not in state.faults]
     # A tenant that was removed from the file keeps only what its living grants had reserved.
-    tenants = {live.record.tenant: TenantPolicy(live.record.tenant, 0) for live in served}
-    tenants |= promises.now.policies
+    names = {live.record.tenant for live in served.values()}
+    tenants = {name: TenantPolicy(name, 0) for name in names} | promises.now.policies
     found = shares(tenants, placed, runnable)
     return {
-        live.id: [
-            found.get((live.id, place.device), _share_of_nothing(live, place, tenants[live.record.tenant]))
+        grant: [
+            found.get((grant, place.device)) or _share_of_nothing(live, place, tenants[live.record.tenant])
             for place in live.record.places
         ]
-        for live in served
+        for grant, live in served.items()
     }
 
 

@@ -55,10 +55,29 @@ def _grant_device(
     return shown
 
 
+def ended_views(state: State, records: Sequence[GrantRecord], arbiter: Arbiter) -> list[types.Grant]:
+    """Grants that have ended: their numbers are the ledger's."""
+    # One that was never used has no totals.
+    totals = state.ledger.totals_of([record.id for record in records if record.life.kind is not None])
+    shown = []
+    for record in records:
+        grant, own = grant_view(state, record, None, arbiter), totals.get(record.id, {})
+        for device in grant.devices:
+            if (total := own.get(device.id)) is not None:
+                device.busy_ns, device.leased_ns = total.busy_ns, total.used_ns
+                device.borrowed_ns, device.wait_ns = total.borrowed_ns, total.waited_ns
+                device.memory_peak_bytes = total.memory_peak_bytes
+                device.waits, device.wait_max_ns = total.waits, total.wait_max_ns
+                device.reclaims, device.reclaim_ns = total.reclaims, total.reclaim_ns
+                device.reclaim_max_ns = total.reclaim_max_ns
+        shown.append(grant)
+    return shown
+
+
 def grant_view(
     state: State, record: GrantRecord, live: Live | None, arbiter: Arbiter, stands: Standing | None = None
 ) -> types.Grant:
-    """A grant. `live` is None for one that has ended: its numbers are the ledger's.
+    """A grant. `live` is None for one that has ended: its numbers are left out (ended_views).
 
     `stands`: computed once by a caller who shows many.
     """
@@ -68,16 +87,6 @@ def grant_view(
         _grant_device(place, state, kept.get((record.id, place.device), place.guaranteed_milli), live, share, arbiter)
         for place, share in zip(record.places, shares, strict=True)
     ]
-    if live is None and record.life.kind is not None:  # one that was never used has no totals
-        totals = state.ledger.totals(record.id)
-        for device in devices:
-            if (total := totals.get(device.id)) is not None:
-                device.busy_ns, device.leased_ns = total.busy_ns, total.used_ns
-                device.borrowed_ns, device.wait_ns = total.borrowed_ns, total.waited_ns
-                device.memory_peak_bytes = total.memory_peak_bytes
-                device.waits, device.wait_max_ns = total.waits, total.wait_max_ns
-                device.reclaims, device.reclaim_ns = total.reclaims, total.reclaim_ns
-                device.reclaim_max_ns = total.reclaim_max_ns
     life = record.life
     return types.Grant(
         id=record.id,

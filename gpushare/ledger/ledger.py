@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -188,7 +188,11 @@ class Ledger:
 
     def totals(self, grant_id: str) -> dict[str, Totals]:
         """Sums of one grant, by device id."""
-        return self._ask(lambda: self._keeper.totals(grant_id), {})
+        return self.totals_of([grant_id]).get(grant_id, {})
+
+    def totals_of(self, grants: Collection[str]) -> dict[str, dict[str, Totals]]:
+        """The same of several, by grant: one question however many."""
+        return self._ask(lambda: {grant: self._keeper.totals(grant) for grant in grants}, {}) if grants else {}
 
     def tenant_totals(self, without: Iterable[str]) -> dict[str, Totals]:
         """Sums by tenant over all periods that are kept, except those of the grants in `without`. Reads every period,

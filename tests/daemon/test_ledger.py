@@ -47,6 +47,19 @@ def test_sums_over_periods(tmp_path):
     file.close()
 
 
+def test_sums_of_many_grants_are_one_question(tmp_path, monkeypatch):
+    ledger = Ledger(tmp_path / "ledger.db")
+    grants = [f"g-{number}" for number in range(100)]
+    ledger.add([period(grant, 1, used_ns=number) for number, grant in enumerate(grants)])
+    asked, ask = [], Ledger._ask
+    monkeypatch.setattr(Ledger, "_ask", lambda *given: asked.append(1) or ask(*given))
+    found = ledger.totals_of([*grants, "g-unknown"])
+    assert [found[grant]["GPU-1"].used_ns for grant in grants] == list(range(100))
+    assert found["g-unknown"] == ledger.totals_of([]).get("g-unknown", {}) == {}
+    assert asked == [1]
+    ledger.close()
+
+
 def test_open_grants_survive_and_closed_ones_stay_readable(tmp_path):
     ledger = Ledger(tmp_path / "ledger.db")
     ledger.save(("g-1", None, "t", 0, "active", '{"a":1}', 1, None))
