@@ -19,9 +19,16 @@ _rows: list[dict[str, Any]] = []
 _compared: list[str] = []
 
 
-def _whole(config: pytest.Config) -> bool:
-    """`make bench` itself, not a run of some of its tests."""
-    return config.args == ["bench"] and not config.getoption("keyword")
+_STORED = {
+    "bench": ("simulated", "make bench"),
+    "bench/test_daemon.py": ("daemon-simulated", "pytest bench/test_daemon.py"),
+}
+"""Runs whose results are stored, by what pytest is asked to run: under which name, and the command."""
+
+
+def _kind(config: pytest.Config) -> tuple[str, str] | None:
+    """Of this run; None: it is not stored, as it is only a part of one."""
+    return _STORED.get(" ".join(config.args)) if not config.getoption("keyword") else None
 
 
 class Report:
@@ -37,10 +44,11 @@ class Report:
 
 @pytest.fixture(scope="session")
 def report(request: pytest.FixtureRequest) -> Iterator[Report]:
-    stored = record.newest("simulated")
+    kind = _kind(request.config)
+    stored = record.newest(kind[0] if kind is not None else "simulated")
     yield Report()
     old, new = ({row["name"]: row["measured"] for row in rows} for rows in (stored.get("rows", []), _rows))
-    _compared.extend(record.side_by_side(stored, old, new, whole=_whole(request.config)))
+    _compared.extend(record.side_by_side(stored, old, new, whole=kind is not None))
 
 
 @pytest.fixture(scope="session")
@@ -66,12 +74,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if not _rows or session.testsfailed or not _whole(session.config):
+    kind = _kind(session.config)
+    if not _rows or session.testsfailed or kind is None:
         return
     facts = record.facts()
-    lines = [f"# Simulated GPU, {facts['date']}", "", f"{facts['machine']}; `make bench` at {facts['commit']}", "",
+    name, command = kind
+    lines = [f"# Simulated GPU, {facts['date']}", "", f"{facts['machine']}; `{command}` at {facts['commit']}", "",
              "| number | measured | baseline of the same run | target | |", "|---|---|---|---|---|"]  # fmt: skip
     for row in _rows:
         verdict = "ok" if row["holds"] else "missed"
         lines.append(f"| {row['name']} | {row['measured']} | {row['baseline']} | {row['target']} | {verdict} |")
-    record.save("simulated", {**facts, "rows": _rows}, lines)
+    record.save(name, {**facts, "command": command, "rows": _rows}, lines)
