@@ -11,7 +11,7 @@ import pytest
 from gpushare import paths
 
 HERE = Path(__file__).resolve().parent
-NORMAL_SECONDS, LONG_SECONDS = 1, 15
+NORMAL_SECONDS, LONG_SECONDS = 1, 8
 TARGETS = sorted(file.stem for file in HERE.glob("*.c"))
 LONGEST = {"hook": 32768, "image": 16384, "arbiter": 16384, "gangs": 16384}  # bytes of input; 4096 for the others
 

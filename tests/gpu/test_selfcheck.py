@@ -16,7 +16,11 @@ from running import alive
 from waiting import until
 
 RUN = machine.ROOT / "bench" / "gpu" / "run"
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.geteuid() != 0, reason="bench/gpu/run needs root")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(os.geteuid() != 0, reason="bench/gpu/run needs root"),
+]
 # Hides all control groups, in a mount namespace.
 WITHOUT_CGROUPS = """
 mount --make-rprivate /
@@ -29,7 +33,7 @@ def run(*arguments: object, prefix: tuple[str, ...] = ()) -> subprocess.Complete
     """From the root of the checkout, whose package must not hide the installed one."""
     command = [*prefix, sys.executable, str(RUN), "--installed", *map(str, arguments)]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    return subprocess.run(command, cwd=machine.ROOT, env=env, capture_output=True, text=True, timeout=110, check=False)
+    return subprocess.run(command, cwd=machine.ROOT, env=env, capture_output=True, text=True, timeout=380, check=False)
 
 
 def entries(directory: Path) -> dict[str, dict]:
