@@ -95,9 +95,8 @@ class LedgerFile:
                     raise
                 self.unwritable = str(error)
                 self._open_to_read()
-            found = path.stat()
+            self._seen = [path.stat()]
             self._aside = self._count_aside()
-        self._identity = (found.st_dev, found.st_ino)
 
     @property
     def aside(self) -> int:
@@ -158,12 +157,23 @@ class LedgerFile:
             self._db.close()
 
     def replaced(self) -> bool:
-        """Whether somebody has moved the file away since."""
+        """Whether somebody has, since the last write, moved the file or its log away, or cut one of them short: SQLite
+        would go on with what nobody can open any more."""
         try:
-            found = self.path.stat()
+            now = self._look()[: len(self._seen)]
         except OSError:
             return True
-        return (found.st_dev, found.st_ino) != self._identity
+        return len(now) < len(self._seen) or any(
+            (one.st_dev, one.st_ino) != (was.st_dev, was.st_ino) or one.st_size < was.st_size
+            for one, was in zip(now, self._seen, strict=True)
+        )
+
+    def _look(self) -> list[os.stat_result]:
+        """The file, and its log where there is one; both only grow."""
+        found = [self.path.stat()]
+        with contextlib.suppress(FileNotFoundError):
+            found.append(Path(f"{self.path}-wal").stat())
+        return found
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -174,6 +184,8 @@ class LedgerFile:
             try:
                 yield
                 self._db.execute("COMMIT")
+                with contextlib.suppress(OSError):
+                    self._seen = self._look()
             finally:
                 if self._db.in_transaction:
                     with contextlib.suppress(*UNREADABLE):

@@ -257,7 +257,10 @@ class Keeper:
 
     def _write(self) -> None:
         file = self._file
-        if file is None or file.unwritable or self.reason or file.replaced():
+        if file is not None and file.replaced():
+            log.warning("the ledger %s or its log was moved away or cut: it is opened again", self._path)
+            file = None
+        if file is None or file.unwritable or self.reason:
             file = self._open_file()
         try:
             self._write_to(file)
@@ -290,7 +293,11 @@ class Keeper:
         except FailedError as error:
             log.warning("%s", error)
         if reason and self._file is file:
-            self._damage = reason
+            self.found_damaged(reason)
+
+    def found_damaged(self, reason: str) -> None:
+        """Whoever reads the file beside this thread says so: it is replaced at the next turn."""
+        self._damage = reason
 
     def _note(self, row: GrantRow) -> None:
         if row.ended_ns is None:

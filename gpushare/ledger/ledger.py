@@ -20,6 +20,7 @@ from gpushare.errors import FailedError
 from gpushare.ledger import file
 from gpushare.ledger.entries import Entries, GrantRow, Period, Totals
 from gpushare.ledger.keeper import RETRY_SECONDS, Keeper, added
+from gpushare.ledger.sqlite_file import DamagedError
 
 log = logging.getLogger(__name__)
 
@@ -205,6 +206,8 @@ class Ledger:
                 found = file.tenant_totals(self.path, json.dumps(list(left_out)))
         except FailedError as error:
             log.warning("%s", error)
+            if isinstance(error, DamagedError):
+                self._keeper.found_damaged(str(error))
             found = {}
         return added(found, kept)
 

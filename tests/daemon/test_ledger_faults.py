@@ -4,6 +4,7 @@ import contextlib
 import os
 import random
 import resource
+import shutil
 import sqlite3
 import subprocess
 import threading
@@ -441,6 +442,37 @@ def test_a_file_that_is_taken_away_is_begun_again_with_what_lives(path, opened):
     until(lambda: not ledger.health.reason, "written")
     ledger.close()
     assert in_file(path, "SELECT id, ended_ns FROM grants ORDER BY id") == [("g-0", None), ("g-1", None), ("g-2", 5)]
+
+
+@pytest.mark.parametrize("change", ["log taken", "log cut", "file cut"])
+def test_what_somebody_does_to_the_file_or_its_log_does_not_cost_who_lives(path, opened, tmp_path, change):
+    """SQLite goes on with a log that has no name any more, and whatever it is told is gone when it is killed."""
+    filled(opened)
+    ledger = opened()
+    ledger.save(row("g-live"))
+    log = path.with_name(f"{path.name}-wal")
+    if change == "log taken":
+        log.unlink()
+    else:
+        os.truncate(log if change == "log cut" else path, 0)
+    ledger.save(row("g-later"))
+    until(lambda: not ledger.health.reason and not ledger.health.waiting, "written")
+    # As a kill would leave them.
+    killed = tmp_path / "killed"
+    shutil.copytree(path.parent, killed)
+    assert {"g-live", "g-later"} <= {name for (name,) in in_file(killed / path.name, "SELECT id FROM grants")}
+
+
+def test_damage_that_a_question_finds(path, opened):
+    """Who reads the file beside the ledger's thread says what is wrong with it."""
+    filled(opened)
+    ledger = opened()
+    until(lambda: not [thread for thread in threading.enumerate() if thread.name == "ledger-check"], "checked")
+    with open(path, "r+b") as file:
+        file.write(bytes(100))
+    ledger.tenant_totals([])
+    ledger.save(row("g-live"))
+    until(lambda: ledger.health.damaged and not ledger.health.reason, "replaced")
 
 
 def test_a_swap_that_was_cut_short_is_finished(path, opened):
