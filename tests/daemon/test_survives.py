@@ -339,6 +339,7 @@ LIES = {
 }
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 @pytest.mark.parametrize("lies", LIES.values(), ids=LIES)
 def test_a_liar(daemon, sim, spin, worker, lies):
