@@ -228,6 +228,14 @@ def check_crowd(crowd):
             assert executed[number] >= tenant["guarantee"] / 1000 * 0.98 - 0.02
 
 
+def test_a_guarantee_that_is_not_used_up_is_not_hoarded():
+    """The second uses less than its guarantee, so its bucket is always full. So is at times that of the third, which
+    fills the device and has had it for longer: it is not passed over for that."""
+    tenants = [bound(0.2, guarantee=0), bound(0.05, guarantee=169), {"guarantee": 256, "depth": MS // 10}]
+    _, executed = machine(*tenants).shares(5 * SECOND)
+    assert executed[2] >= 0.256 * 0.98 - 0.005
+
+
 def test_nobody_that_fits_waits_while_leases_are_held_together():
     m = machine(*(bound(0.2, guarantee=100) for _ in range(4)))
     waited = [m.stats(number).wait_ns for number in range(4)]

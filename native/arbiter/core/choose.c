@@ -24,6 +24,9 @@ static int compare_guaranteed(const struct core_grant *a, const struct core_gran
   return compare_fill(a->credit, a->credit_cap, b->credit, b->credit_cap, 0);
 }
 
+/* The bucket is full because of what is owed to the grant, not because it uses less than its guarantee. */
+static bool kept_full(const struct core_grant *g) { return g->full && g->owed > 0; }
+
 bool core_goes_before(const struct gs_core *core, const struct core_grant *a, const struct core_grant *b) {
   enum core_level level = core_level(core, a);
   if (level != core_level(core, b))
@@ -39,7 +42,7 @@ bool core_goes_before(const struct gs_core *core, const struct core_grant *a, co
     return order > 0;
   if (level == LEVEL_SURPLUS && a->borrowed.sum != b->borrowed.sum)
     return a->borrowed.sum < b->borrowed.sum;
-  if (level == LEVEL_GUARANTEE && a->served.sum != b->served.sum)
+  if (level == LEVEL_GUARANTEE && kept_full(a) && kept_full(b) && a->served.sum != b->served.sum)
     return a->served.sum < b->served.sum;
   return a->last_ran_ns < b->last_ran_ns;
 }
