@@ -22,7 +22,7 @@ TREE_fuzz := -DGPUSHARE_FUZZ=ON -DGPUSHARE_WERROR=OFF -DCMAKE_C_COMPILER=$(CLANG
 TREE_arm := -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
   -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_ASM_COMPILER=aarch64-linux-gnu-gcc
 
-.PHONY: help demo test test-slow test-build check coverage bench dist clean build dev sanitize $(TREES:%=tree-%)
+.PHONY: help demo test test-slow test-frameworks test-build check coverage bench dist clean build dev sanitize $(TREES:%=tree-%)
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
@@ -36,6 +36,11 @@ test: $(VENV)/.ready-test check test-build ## static checks, then every test but
 test-slow: $(VENV)/.ready-test build test-build ## soaks, full products, every property with more examples
 	$(PARALLEL) -m "(slow or hypothesis) and not gpu and not timing" --hypothesis-profile=many
 	timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -m "timing and slow and not gpu"
+
+test-frameworks: $(VENV)/.ready-test build build/frameworks/.ready ## unmodified PyTorch on the simulated device
+	@echo "running PyTorch's programs, bare and in a share: about 6 minutes"
+	GPUSHARE_FRAMEWORKS_PYTHON=$(abspath build/frameworks/bin/python) $(BIN)/pytest --override-ini addopts="--import-mode=importlib -ra" \
+	  --durations=10 tests/frameworks
 
 check: $(VENV)/.ready-test build sanitize ## linters, types, import rules, warnings as errors, sanitizers
 	$(BIN)/ruff check .
@@ -74,6 +79,9 @@ dev: $(VENV)/.ready
 	cmake -S . -B build/dev -G Ninja -DPython3_EXECUTABLE=$(abspath $(BIN)/python) >/dev/null
 	cmake --build build/dev
 	cmake --install build/dev --prefix . >/dev/null
+
+build/frameworks/.ready: pyproject.toml scripts/setup
+	scripts/setup frameworks
 
 sanitize: tree-address tree-thread
 	@for kind in address thread; do ctest --test-dir build/$$kind -j 2 --output-on-failure --timeout 120 | tail -4; done

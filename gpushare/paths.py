@@ -8,6 +8,7 @@ from pathlib import Path
 
 SOCKET_ENV = "GPUSHARE_SOCKET"
 GRANT_DIR_ENV = "GPUSHARE_GRANT_DIR"
+SIM_DIR_ENV = "GPUSHARE_SIM_DIR"
 DEFAULT_SOCKET = Path("/run/gpushare/node.sock")
 
 CONTAINER_SELF = "/run/gpushare/self"  # a container's view of its grant directory
@@ -19,6 +20,8 @@ INTERPOSER_ML = LIB_DIR / "libgpushare-ml.so"  # SONAME libnvidia-ml.so.1
 # In the order in which a program preloads them. The last two are the first two under the names without a version.
 INTERPOSERS = (INTERPOSER, INTERPOSER_ML, LIB_DIR / "libgpushare-name.so", LIB_DIR / "libgpushare-ml-name.so")
 SIM_LIB_DIR = LIB_DIR / "sim"  # libcuda.so.1, libnvidia-ml.so.1, libcudart, libcublas
+# The CUDA libraries there that programs bring themselves, and that need private tables of a real driver.
+SIM_RUNTIMES = tuple(f"lib{name}.so.{major}" for major in (13, 12) for name in ("cudart", "cublas", "cublasLt"))
 SIM_BINARY = LIB_DIR / "gpushare-sim"
 HOOK = LIB_DIR / "gpushare-hook"
 RUNTIME_WRAPPER = LIB_DIR / "gpushare-runtime"

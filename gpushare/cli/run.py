@@ -3,21 +3,15 @@
 import argparse
 import contextlib
 import os
-import shutil
-import signal
 import sys
 from typing import NoReturn
 
 from gpushare.cli.command import add_json, add_socket, client, print_json
 from gpushare.cli.grant import add_share_options, share_request
+from gpushare.cli.program import EXIT_GPUSHARE, command, missing, replace
 from gpushare.client import Client
 from gpushare.errors import GpushareError, UnreachableError, UsageError
 from gpushare.inject.process import merge
-
-# The statuses that env, timeout and container engines use for failures of their own.
-EXIT_GPUSHARE = 125
-EXIT_NOT_EXECUTABLE = 126
-EXIT_NOT_FOUND = 127
 
 # Time to live of the reservation. The bind follows in one round trip; if this process is killed in between, the share
 # comes back after this time.
@@ -42,13 +36,9 @@ class RunCommand:
         )
 
     def run(self, args: argparse.Namespace) -> int:
-        argv = args.argv[1:] if args.argv[:1] == ["--"] else args.argv
-        if not argv:
-            raise UsageError("no command: write it behind --")
-        if shutil.which(argv[0]) is None:
-            found = os.path.exists(argv[0]) and "/" in argv[0]  # noqa: PTH110 - a name, not yet a path
-            print(f"gpushare: {argv[0]}: {'not executable' if found else 'command not found'}", file=sys.stderr)
-            return EXIT_NOT_EXECUTABLE if found else EXIT_NOT_FOUND
+        argv = command(args.argv)
+        if status := missing(argv):
+            return status
         daemon = client(args)
         try:
             _start(daemon, args, argv)
@@ -65,16 +55,11 @@ def _start(daemon: Client, args: argparse.Namespace, argv: list[str]) -> NoRetur
     grant = daemon.create(**share_request(args), ttl_seconds=RESERVE_SECONDS)
     try:
         binding = daemon.bind(grant["id"], "process")
-        # Python ignores these, and an ignored signal stays ignored in the command.
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-        os.execvpe(argv[0], argv, merge(os.environ, binding["env"]))  # noqa: S606 - it is the user's
-    except BaseException as error:
+        replace(argv, merge(os.environ, binding["env"]))
+    except BaseException:
         # A grant that is bound already is refused here, and ends with this process.
         with contextlib.suppress(GpushareError):
             daemon.release(grant["id"])
-        if isinstance(error, OSError):
-            raise GpushareError(f"{argv[0]} cannot be run: {error.strerror}") from None
         raise
 
 

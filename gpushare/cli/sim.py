@@ -1,9 +1,13 @@
 """gpushare sim ..."""
 
 import argparse
+import os
+from pathlib import Path
 
 from gpushare.cli.command import add_json, add_socket, add_verb, checked, client, print_json, table
-from gpushare.errors import FailedError, UsageError
+from gpushare.cli.program import command, missing, replace
+from gpushare.errors import FailedError, RefusedError, UsageError
+from gpushare.inject import process
 from gpushare.paths import SIM_LIB_DIR
 from gpushare.units import format_size
 
@@ -28,6 +32,14 @@ class SimCommand:
         add_json(stats)
         add_socket(stats)
         stats.set_defaults(verb=self._stats)
+        execute = add_verb(
+            verbs, "exec", "run a command on the simulated devices without a share; kernels compute nothing"
+        )
+        add_socket(execute)
+        execute.add_argument(
+            "argv", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command and its arguments"
+        )
+        execute.set_defaults(verb=self._exec)
         lose = add_verb(verbs, "lose", "let a device stop working, as after a fault of the hardware (root)")
         restore = add_verb(verbs, "restore", "let a lost device work again (root)")
         for verb, lost in ((lose, True), (restore, False)):
@@ -47,6 +59,15 @@ class SimCommand:
         else:
             print(SIM_LIB_DIR)
         return 0
+
+    def _exec(self, args: argparse.Namespace) -> int:
+        argv = command(args.argv)
+        if status := missing(argv):
+            return status
+        node = client(args).node()
+        if node["sim_dir"] is None:
+            raise RefusedError("this node's devices are real: `gpushare sim exec` is for simulated ones")
+        return replace(argv, process.merge(os.environ, process.bare(Path(node["sim_dir"]), Path(node["driver_dir"]))))
 
     def _set_lost(self, args: argparse.Namespace) -> int:
         client(args).set_sim_lost(args.device, lost=args.lost)

@@ -218,7 +218,7 @@ def binding(layout: Layout, grant_id: str, kind: types.Kind, node: Node, granted
     """What the workload of a bound grant needs: the environment of a process, or the mounts of a container too."""
     directory = str(grantdir.self_dir(layout, grant_id))
     if kind == "process":
-        environment = process.environment(layout, grant_id, granted)
+        environment = process.environment(layout, grant_id, node, granted)
         return types.Binding(grant=grant_id, dir=directory, env=environment, mounts=[])
     wanted = edits.container(layout, grant_id, node, granted)
     mounts = [

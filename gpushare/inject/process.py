@@ -1,25 +1,40 @@
-"""What a plain process (`gpushare run`) gets for its grant."""
+"""What a plain process gets: for its grant (`gpushare run`), or to use the simulated devices without one (`gpushare sim
+exec`)."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from gpushare.inject import grantdir, preload
-from gpushare.inject.node import Granted, visible
-from gpushare.paths import GRANT_DIR_ENV, INTERPOSERS, Layout
+from gpushare.inject.node import Granted, Node, visible
+from gpushare.paths import GRANT_DIR_ENV, INTERPOSERS, SIM_DIR_ENV, SIM_RUNTIMES, Layout
 
 
-def environment(layout: Layout, grant_id: str, granted: Sequence[Granted] = ()) -> dict[str, str]:
-    """The variables to set. Merge them with `merge`, which keeps the user's own LD_PRELOAD."""
-    return {
-        "LD_PRELOAD": ":".join(map(str, INTERPOSERS)),
-        GRANT_DIR_ENV: str(grantdir.self_dir(layout, grant_id)),
-        **visible(granted),
-    }
+def environment(layout: Layout, grant_id: str, node: Node, granted: Sequence[Granted] = ()) -> dict[str, str]:
+    """The variables to set. Merge them with `merge`, which keeps the user's own libraries."""
+    own = {GRANT_DIR_ENV: str(grantdir.self_dir(layout, grant_id)), **visible(granted)}
+    if not node.simulated:
+        return {"LD_PRELOAD": ":".join(map(str, INTERPOSERS)), **own}
+    return {**_simulated(node.sim_lib_dir, INTERPOSERS), **own}
+
+
+def bare(sim_dir: Path, sim_lib_dir: Path) -> dict[str, str]:
+    """The variables for a program that uses the simulated devices without a grant."""
+    return {**_simulated(sim_lib_dir, ()), SIM_DIR_ENV: str(sim_dir)}
+
+
+def _simulated(lib_dir: Path, interposers: Sequence[Path]) -> dict[str, str]:
+    """The runtimes are preloaded, since programs name the directory of their own (DT_RPATH), which comes before any
+    variable. Compilers such as Triton look for the driver's file in LD_LIBRARY_PATH."""
+    preloaded = [*interposers, *(lib_dir / name for name in SIM_RUNTIMES)]
+    return {"LD_PRELOAD": ":".join(map(str, preloaded)), "LD_LIBRARY_PATH": str(lib_dir)}
 
 
 def merge(base: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
-    """`base` overridden by `added`; libraries that `base` preloads are kept."""
+    """`base` overridden by `added`; libraries that `base` preloads, and directories that it searches, are kept."""
     merged = {**base, **added}
     if "LD_PRELOAD" in added:
         theirs = preload.split(base.get("LD_PRELOAD", ""))
         merged["LD_PRELOAD"] = ":".join(preload.ordered(theirs, preload.split(added["LD_PRELOAD"])))
+    if "LD_LIBRARY_PATH" in added and (searched := base.get("LD_LIBRARY_PATH")):
+        merged["LD_LIBRARY_PATH"] = f"{added['LD_LIBRARY_PATH']}:{searched}"
     return merged
