@@ -35,6 +35,8 @@ def merge(base: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
     if "LD_PRELOAD" in added:
         theirs = preload.split(base.get("LD_PRELOAD", ""))
         merged["LD_PRELOAD"] = ":".join(preload.ordered(theirs, preload.split(added["LD_PRELOAD"])))
-    if "LD_LIBRARY_PATH" in added and (searched := base.get("LD_LIBRARY_PATH")):
-        merged["LD_LIBRARY_PATH"] = f"{added['LD_LIBRARY_PATH']}:{searched}"
+    if "LD_LIBRARY_PATH" in added:
+        ours = added["LD_LIBRARY_PATH"]
+        searched = [path for path in base.get("LD_LIBRARY_PATH", "").split(":") if path and path != ours]
+        merged["LD_LIBRARY_PATH"] = ":".join([ours, *searched])
     return merged

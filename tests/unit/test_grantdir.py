@@ -9,6 +9,7 @@ import pytest
 
 from gpushare.inject import grantdir, mounts, process
 from gpushare.inject.node import Node
+from gpushare.paths import INTERPOSERS, SIM_RUNTIMES
 
 
 @pytest.fixture
@@ -141,7 +142,7 @@ def test_it_is_made_beside_a_user_who_makes_it_again_and_again(tmp_layout):
 
 
 def test_environment_keeps_the_users_preload(tmp_layout):
-    added = process.environment(tmp_layout, "g-1")
+    added = process.environment(tmp_layout, "g-1", Node())
     assert added["GPUSHARE_GRANT_DIR"] == str(grantdir.self_dir(tmp_layout, "g-1"))
     merged = process.merge({"LD_PRELOAD": "/a.so", "HOME": "/h"}, added)
     assert merged["LD_PRELOAD"] == "/a.so:" + added["LD_PRELOAD"], "it may wrap the driver: ours is the next behind it"
@@ -151,3 +152,17 @@ def test_environment_keeps_the_users_preload(tmp_layout):
     for theirs in ("/x/libcuda.so.1 /a.so:", f"{added['LD_PRELOAD']} /a.so:/x/libcuda.so.1"):
         again = process.merge({"LD_PRELOAD": theirs}, added)["LD_PRELOAD"]
         assert again == f"/a.so:{added['LD_PRELOAD']}:/x/libcuda.so.1", "the driver itself never comes before us"
+
+
+def test_programs_find_the_simulated_libraries(tmp_layout, tmp_path):
+    """With a grant behind ours, without one alone. Real devices: none of them."""
+    node = Node(sim_dir=tmp_path, sim_lib_dir=Path("/sim"))
+    shared, bare = process.environment(tmp_layout, "g-1", node), process.bare(tmp_path, Path("/sim"))
+    runtimes = bare["LD_PRELOAD"].split(":")
+    assert runtimes == [f"/sim/{name}" for name in SIM_RUNTIMES]
+    assert shared["LD_PRELOAD"].split(":") == [*map(str, INTERPOSERS), *runtimes]
+    assert (bare["GPUSHARE_SIM_DIR"], bare["LD_LIBRARY_PATH"]) == (str(tmp_path), "/sim")
+    merged = process.merge({"LD_LIBRARY_PATH": "/a:/b"}, shared)
+    assert merged["LD_LIBRARY_PATH"] == "/sim:/a:/b"
+    assert process.merge(merged, shared) == merged, "a run in a run"
+    assert "LD_LIBRARY_PATH" not in process.environment(tmp_layout, "g-1", Node())
