@@ -218,6 +218,8 @@ class _Daemon:
         for spec in layout.cdi.glob("gpushare.dev-gpu_g-*.json"):
             if spec.stem.removeprefix("gpushare.dev-gpu_") not in state:
                 spec.unlink(missing_ok=True)
+        for unfinished in layout.cdi.glob(".gpushare.dev-gpu_*.tmp"):
+            unfinished.unlink(missing_ok=True)
         for name in _stray_cgroups(state):
             workloads.remove_cgroup(layout.cgroups, name)
 

@@ -137,12 +137,15 @@ def test_stray_files_are_removed(daemon):
     daemon.kill()
     (daemon.layout.grants / "g-stray").mkdir()
     spec = daemon.layout.cdi / "gpushare.dev-gpu_g-stray.json"
+    unfinished = daemon.layout.cdi / ".gpushare.dev-gpu_g-stray.json.tmp"
     foreign = daemon.layout.cdi / "nvidia.json"
     spec.write_text("{}")
+    unfinished.write_text("{")
     foreign.write_text("{}")
     daemon.start()
     assert daemon.grant_dirs() == set()
     assert not spec.exists()
+    assert not unfinished.exists()
     assert foreign.exists()
     foreign.unlink()
 

@@ -283,6 +283,13 @@ static void note_excess(struct gs_core *core, uint64_t dt) {
   }
 }
 
+/* Until when a holder pays. While others wait, a lease that it says it uses is not free afterwards because it then says
+ * that it never did. */
+static uint64_t paid_until(const struct gs_core *core, const struct core_grant *g, uint64_t now) {
+  uint64_t idle = core_idle_since(g, now);
+  return idle > g->engaged_ns || !core->had_waiters ? idle : now;
+}
+
 static uint64_t busy_end(const struct gs_core *core, uint64_t from, uint64_t now) {
   uint64_t end = from;
   if (core->phase == CORE_DRAINING && core->holder >= 0) {
@@ -292,7 +299,7 @@ static uint64_t busy_end(const struct gs_core *core, uint64_t from, uint64_t now
   for (int i = 0; i < core->nmembers; i++) {
     const struct core_grant *g = &core->grant[core->members[i]];
     if (g->held)
-      end = core_max(end, core_holder_idle(core, g, now) ? core_idle_since(g, now) : now);
+      end = core_max(end, core_holder_idle(core, g, now) ? paid_until(core, g, now) : now);
   }
   return core_min(end, now);
 }
@@ -332,6 +339,8 @@ static void advance(struct gs_core *core, uint64_t now) {
     cap_buckets(core, &core->grant[core->members[i]]);
     limit_work(core, &core->grant[core->members[i]], dt);
     apply_limit(core, &core->grant[core->members[i]], now);
+    if (core_engaged(&core->grant[core->members[i]], now))
+      core->grant[core->members[i]].engaged_ns = now;
   }
   core->now_ns = now;
 }

@@ -11,6 +11,7 @@ void core_give_lease(struct gs_core *core, struct core_grant *g) {
   g->lease_ns = core->now_ns;
   g->launches_at_lease = g->view.launches;
   g->revoked_ns = g->overrun_ns = 0;
+  g->engaged_ns = core_engaged(g, core->now_ns) ? core->now_ns : 0;
   g->late = g->was_waiting = g->asleep = false;
   g->quiet_ns = g->over_ns = 0;
   core->idle_look_ns = IDLE_LOOK_MIN_NS;

@@ -143,6 +143,7 @@ struct core_grant {
   uint64_t revoked_ns;        /* when it lost the lease whose work has not drained; else 0 */
   uint64_t late_ns;           /* when that work counts as late */
   uint64_t overrun_ns;        /* device time charged to it since it lost its last lease */
+  uint64_t engaged_ns;        /* when it last said, with a lease, that it ran or waited for it */
   uint32_t company;           /* enum gs_core_company, as published */
   uint64_t contended_ns;      /* when another grant last joined it */
   enum core_level level;      /* of the lease */
@@ -291,6 +292,11 @@ static inline bool core_silent(const struct gs_core *core, const struct core_gra
 /* True if a revoked grant has work on the device at `now`. */
 static inline bool core_runs(const struct core_grant *g, uint64_t now) {
   return g->view.live && (g->view.running || g->view.busy_until_ns > now);
+}
+
+/* True if a holder runs, or has a thread that waits, by its own word. */
+static inline bool core_engaged(const struct core_grant *g, uint64_t now) {
+  return g->held && (g->view.waiting || core_runs(g, now));
 }
 
 /* True if the device time of a revoked grant's work is its own to pay. */
