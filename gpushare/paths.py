@@ -21,7 +21,9 @@ INTERPOSER_ML = LIB_DIR / "libgpushare-ml.so"  # SONAME libnvidia-ml.so.1
 INTERPOSERS = (INTERPOSER, INTERPOSER_ML, LIB_DIR / "libgpushare-name.so", LIB_DIR / "libgpushare-ml-name.so")
 SIM_LIB_DIR = LIB_DIR / "sim"  # libcuda.so.1, libnvidia-ml.so.1, libcudart, libcublas
 # The CUDA libraries there that programs bring themselves, and that need private tables of a real driver.
-SIM_RUNTIMES = tuple(f"lib{name}.so.{major}" for major in (13, 12) for name in ("cudart", "cublas", "cublasLt"))
+SIM_RUNTIMES = tuple(
+    f"lib{name}.so.{major}" for major in (13, 12) for name in ("cudart", "cublas", "cublasLt", "cupti")
+)
 SIM_BINARY = LIB_DIR / "gpushare-sim"
 HOOK = LIB_DIR / "gpushare-hook"
 RUNTIME_WRAPPER = LIB_DIR / "gpushare-runtime"
