@@ -15,6 +15,8 @@ from waiting import until
 
 PROGRAMS = Path(__file__).with_name("programs.py")
 LIMIT = 4 << 30
+# Of device time, where a program has less than 50 ms of it: what a few kernels are charged is a mean of samples.
+ALLOWANCE_NS = 1_000_000
 ALLOCATORS = {
     "expandable_segments": "expandable_segments:True",
     "malloc_async": "backend:cudaMallocAsync",
@@ -103,7 +105,7 @@ def test_the_same_bare_and_in_a_share(framework, name):
     shared, (ours, truth) = framework.outcome(node.run("4GiB", "50%"), name, lambda: metered(node))
     assert shared == bare
     assert node.books()["peak_bytes"] <= LIMIT
-    assert ours == pytest.approx(truth - before, rel=0.02)
+    assert ours == pytest.approx(truth - before, rel=0.02, abs=ALLOWANCE_NS)
     node.nothing_left()
 
 
