@@ -12,7 +12,9 @@ SIM_DIR_ENV = "GPUSHARE_SIM_DIR"
 DEFAULT_SOCKET = Path("/run/gpushare/node.sock")
 
 CONTAINER_SELF = "/run/gpushare/self"  # a container's view of its grant directory
+CONTAINER_DRIVER = f"{CONTAINER_SELF}/driver"  # the real or simulated driver's libraries
 CONTAINER_LIB = "/run/gpushare/lib"  # a container's view of LIB_DIR
+CONTAINER_NAMES = "/run/gpushare/names"  # the interposer under the names of the driver's files
 
 LIB_DIR = Path(__file__).parent / "_lib"
 INTERPOSER = LIB_DIR / "libgpushare.so"  # SONAME libcuda.so.1
@@ -27,6 +29,7 @@ SIM_RUNTIMES = tuple(
 SIM_BINARY = LIB_DIR / "gpushare-sim"
 HOOK = LIB_DIR / "gpushare-hook"
 RUNTIME_WRAPPER = LIB_DIR / "gpushare-runtime"
+LOADER_CONFIG = LIB_DIR / "ld.so.conf"
 SPIN_PTX = LIB_DIR / "spin.ptx"
 
 

@@ -132,6 +132,8 @@ bool gs_json_member(struct gs_span object, const char *name, struct gs_span *val
   return false;
 }
 
+static int lower(int c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; }
+
 static int hex4(const char *at, const char *end) {
   int value = 0;
 
@@ -139,7 +141,7 @@ static int hex4(const char *at, const char *end) {
     return -1;
   for (int i = 0; i < 4; i++) {
     const char *digits = "0123456789abcdef", *digit;
-    char c = at[i] >= 'A' && at[i] <= 'F' ? (char)(at[i] + 32) : at[i];
+    int c = lower(at[i]);
 
     digit = c ? strchr(digits, c) : NULL;
     if (!digit)
@@ -198,14 +200,14 @@ static bool escape(const char **at, const char *end, uint32_t *code) {
   return true;
 }
 
-/* The length of what spells the character at *at, 0 if something else is spelt there. */
+/* The length of what spells the character at *at, in either case, 0 if something else is spelt there. */
 static size_t spells(const char *at, const char *end, char wanted) {
-  if (at < end && *at == wanted)
+  if (at < end && lower(*at) == wanted)
     return 1;
   if (end - at < 2 || *at != '\\')
     return 0;
   if (at[1] == 'u')
-    return hex4(at + 2, end) == wanted ? 6 : 0;
+    return lower(hex4(at + 2, end)) == wanted ? 6 : 0;
   return at[1] == wanted ? 2 : 0;
 }
 

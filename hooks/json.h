@@ -18,8 +18,8 @@ bool gs_json_is_object(struct gs_span text);
 /* Finds the raw text of a top-level member's value. If a name is repeated, the first value counts. */
 bool gs_json_member(struct gs_span object, const char *name, struct gs_span *value);
 
-/* True if the text has these ASCII characters next to each other, each as itself or as an escape. Knows no structure:
- * true also for what no JSON string holds. */
+/* True if the text has these ASCII characters next to each other, each as itself, as a capital or as an escape of one
+ * of them; `wanted` has no capitals. Knows no structure: true also for what no JSON string holds. */
 bool gs_json_mentions(struct gs_span text, const char *wanted);
 
 /* Decodes a JSON string into one printable line: control characters become spaces, and the text is truncated at a

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from gpushare import __version__
-from gpushare.cli import daemon, demo, doctor, grant, quota, run, show, sim, tenants, watch
+from gpushare.cli import daemon, demo, doctor, grant, quota, run, runtime, show, sim, tenants, watch
 from gpushare.cli.command import Command, Parser
 from gpushare.errors import GpushareError
 
@@ -21,6 +21,7 @@ COMMANDS: tuple[Command, ...] = (
     grant.GrantCommand(),
     tenants.TenantsCommand(),
     quota.QuotaCommand(),
+    runtime.RuntimeCommand(),
     watch.WatchCommand(),
     watch.EventsCommand(),
     sim.SimCommand(),

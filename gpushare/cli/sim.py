@@ -19,7 +19,7 @@ def _index(text: str) -> int:
 
 
 class SimCommand:
-    """the simulated GPU: its libraries and its own books"""
+    """the simulated GPU, whose kernels compute nothing and take modelled time: its libraries and its own books"""
 
     name = "sim"
 

@@ -83,10 +83,12 @@ class Containers:
     async def _edited(self, live: Live, config: bytes, bundle: str) -> bytes:
         layout, node = self._state.layout, self._node
         wanted = edits.container(layout, live.id, node, self._resources.granted(live.record))
-        own = grantdir.preload_file(layout, live.id)
-        edited, lines = await self._readers.edited(config, bundle, wanted, node.lib_dir, own)
+        preload, cache = grantdir.preload_file(layout, live.id), grantdir.cache_file(layout, live.id)
+        edited, lines, cached = await self._readers.edited(config, bundle, wanted, node.lib_dir, preload, cache)
         self._state.live(live.id)  # it may have ended meanwhile
-        grantdir.write_preload(layout, live.id, lines)
+        grantdir.write_preload(layout, live.id, wanted.preload, lines)
+        if cached is not None:
+            grantdir.write_cache(layout, live.id, cached)
         return edited
 
     def _expect_start(self, live: Live, peer: Peer, connection: socket) -> None:

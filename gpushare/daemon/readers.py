@@ -111,15 +111,21 @@ class Readers:
         return (await self._do(Job(config=config), "config.json")).asks
 
     async def edited(
-        self, config: bytes, bundle: str, wanted: Edits, lib_dir: Path, preload_file: Path
-    ) -> tuple[bytes, list[str]]:
-        """The text of config.json with `wanted` in it, and what the image preloads, as oci.apply says.
+        self, config: bytes, bundle: str, wanted: Edits, lib_dir: Path, preload_file: Path, cache_file: Path
+    ) -> tuple[bytes, list[str], bytes | None]:
+        """The text of config.json with `wanted` in it, what the image preloads, and a loader cache, as oci.apply says.
 
         Raises UsageError or RefusedError, or FailedError when that takes long.
         """
-        edit = Edit(bundle=bundle, edits=wanted, lib_dir=str(lib_dir), preload_file=str(preload_file))
+        edit = Edit(
+            bundle=bundle,
+            edits=wanted,
+            lib_dir=str(lib_dir),
+            preload_file=str(preload_file),
+            cache_file=str(cache_file),
+        )
         answer = await self._do(Job(config=config, edit=edit), f"the bundle {bundle}, or the image in it,")
-        return answer.config, [line.decode("utf-8", "surrogateescape") for line in answer.preload]
+        return answer.config, [line.decode("utf-8", "surrogateescape") for line in answer.preload], answer.cache
 
     async def is_member(self, uid: int, gid: int, users: Sequence[int | str], groups: Sequence[int | str]) -> bool:
         """As members.is_member. Raises FailedError when the user database takes long."""

@@ -6,9 +6,20 @@ from pathlib import Path
 
 from gpushare.inject import grantdir
 from gpushare.inject.node import DeviceNode, Granted, Node, visible
-from gpushare.paths import CONTAINER_LIB, CONTAINER_SELF, Layout
+from gpushare.paths import (
+    CONTAINER_DRIVER,
+    CONTAINER_LIB,
+    CONTAINER_NAMES,
+    CONTAINER_SELF,
+    INTERPOSER,
+    INTERPOSER_ML,
+    LOADER_CONFIG,
+    Layout,
+)
 
+NAMED = {"libcuda.so.1": INTERPOSER.name, "libnvidia-ml.so.1": INTERPOSER_ML.name}
 PRELOAD_FILE = "/etc/ld.so.preload"
+_LOADER_CONFIG = "/etc/ld.so.conf.d/000-gpushare.conf"  # what runs `ldconfig` there lists the driver from then on
 _TOOLS = "/usr/bin"  # in every image's PATH
 
 # Seconds that an engine waits for a hook: longer than the hook's own timeout, so that the user sees the hook's message.
@@ -44,11 +55,13 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """`env`: NAME=value. `devices`: nodes of real devices, none of simulated ones."""
+    """`preload`: libraries as the container sees them. `env`: NAME=value. `devices`: nodes of real devices, none of
+    simulated ones."""
 
     grant: str
     mounts: list[Mount]
     hooks: list[Hook]
+    preload: tuple[str, ...] = ()
     env: list[str] = field(default_factory=list)
     devices: list[DeviceNode] = field(default_factory=list)
 
@@ -61,23 +74,32 @@ def container(layout: Layout, grant_id: str, node: Node, granted: Sequence[Grant
         Mount(str(own / "usage"), f"{CONTAINER_SELF}/usage", writable=True, executable=False),
     ]
     if node.sim_dir is not None:
-        mounts.append(Mount(str(node.sim_lib_dir), f"{CONTAINER_SELF}/driver"))
+        mounts.append(Mount(str(node.sim_lib_dir), CONTAINER_DRIVER))
         mounts.append(Mount(str(node.sim_dir), f"{CONTAINER_SELF}/sim", executable=False))
     else:
-        mounts += [Mount(str(file), f"{CONTAINER_SELF}/driver/{file.name}") for file in node.driver_files]
+        mounts += [Mount(str(file), f"{CONTAINER_DRIVER}/{file.name}") for file in node.driver_files]
         mounts += [Mount(str(tool), f"{_TOOLS}/{tool.name}", optional=True) for tool in node.driver_tools]
     mounts.append(Mount(str(node.lib_dir), CONTAINER_LIB))
+    mounts += [Mount(f"{node.lib_dir}/{file}", f"{CONTAINER_NAMES}/{name}") for name, file in NAMED.items()]
+    mounts.append(Mount(f"{node.lib_dir}/{LOADER_CONFIG.name}", _LOADER_CONFIG, executable=False, optional=True))
     mounts.append(Mount(str(grantdir.preload_file(layout, grant_id)), PRELOAD_FILE, executable=False))
     return Edits(
         grant=grant_id,
         mounts=mounts,
         hooks=[_hook(node.hook, stage, verb, grant_id, layout) for stage, verb in _HOOK_VERBS],
-        # `void`: where the engine also runs NVIDIA's hook, that must not add devices that were not granted.
-        env=["NVIDIA_VISIBLE_DEVICES=void", *(f"{name}={value}" for name, value in visible(granted).items())],
+        preload=grantdir.preloaded(node),
+        env=[*_ENVIRONMENT, *(f"{name}={value}" for name, value in visible(granted).items())],
         devices=[] if node.simulated else [*node.common_devices, *(own for device in granted for own in device.nodes)],
     )
 
 
+_ENVIRONMENT = (
+    # Where the engine also runs NVIDIA's hook, that must not add devices that were not granted.
+    "NVIDIA_VISIBLE_DEVICES=void",
+    # What Triton compiles names the driver's file when it is linked. The image's loader cache does not know it, and
+    # LD_LIBRARY_PATH would replace the image's, since CDI cannot add to a variable.
+    f"TRITON_LIBCUDA_PATH={CONTAINER_NAMES}",
+)
 _HOOK_VERBS = (("createRuntime", "create-runtime"), ("poststop", "poststop"))
 
 

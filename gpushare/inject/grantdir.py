@@ -12,6 +12,7 @@ import os
 import secrets
 import shutil
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +20,7 @@ from gpushare import paths
 from gpushare.errors import FailedError
 from gpushare.inject import files, mounts, preload
 from gpushare.inject.node import Node
-from gpushare.paths import CONTAINER_LIB, Layout
+from gpushare.paths import CONTAINER_DRIVER, CONTAINER_LIB, Layout
 
 Kind = Literal["container", "process"]
 
@@ -27,6 +28,12 @@ log = logging.getLogger(__name__)
 
 # As a container sees them.
 INTERPOSERS = tuple(f"{CONTAINER_LIB}/{path.name}" for path in paths.INTERPOSERS)
+_SIM_RUNTIMES = tuple(f"{CONTAINER_DRIVER}/{name}" for name in paths.SIM_RUNTIMES)
+
+
+def preloaded(node: Node) -> tuple[str, ...]:
+    """What a container preloads."""
+    return (*INTERPOSERS, *(_SIM_RUNTIMES if node.simulated else ()))
 
 
 @functools.lru_cache(maxsize=2048)
@@ -44,6 +51,11 @@ def self_dir(layout: Layout, grant_id: str) -> Path:
 def preload_file(layout: Layout, grant_id: str) -> Path:
     """The grant's /etc/ld.so.preload. Outside self/, so that a tenant cannot see where its lines come from."""
     return grant_dir(layout, grant_id) / "ld.so.preload"
+
+
+def cache_file(layout: Layout, grant_id: str) -> Path:
+    """The grant's /etc/ld.so.cache, where it has one."""
+    return grant_dir(layout, grant_id) / "ld.so.cache"
 
 
 def prepare(layout: Layout) -> None:
@@ -72,12 +84,15 @@ def _move_away(directory: Path) -> None:
     try:
         fresh.mkdir(mode=0o711)
         while True:
-            with contextlib.suppress(FileNotFoundError):  # it has just gone
+            try:
                 mounts.exchange(fresh, directory)
-                log.warning("%s was of uid %d and is moved to %s", directory, os.lstat(fresh).st_uid, fresh.name)
-                return
-            with contextlib.suppress(FileExistsError):  # it is there again
-                directory.mkdir(mode=0o711)
+            except FileNotFoundError:  # it has just gone
+                with contextlib.suppress(FileExistsError):  # it is there again
+                    directory.mkdir(mode=0o711)
+                    return
+            else:
+                # Its owner may take it away from there at any moment.
+                log.warning("%s was another user's, and is moved to %s", directory, fresh.name)
                 return
     except OSError as error:
         raise FailedError(
@@ -113,7 +128,7 @@ def create(layout: Layout, grant_id: str, kind: Kind, gid: int, node: Node, room
             _make(f"{own}/{name}", 0o755)
         for file in () if node.simulated else node.driver_files:
             (own / "driver" / file.name).touch(mode=0o444)
-        write_preload(layout, grant_id)
+        write_preload(layout, grant_id, preloaded(node))
     else:
         top.chmod(0o711)
         os.chown(own, 0 if os.geteuid() == 0 else -1, gid)
@@ -134,13 +149,18 @@ def _make(directory: Path | str, mode: int) -> None:
     os.chmod(directory, mode)
 
 
-def write_preload(layout: Layout, grant_id: str, image_lines: list[str] | None = None) -> None:
+def write_preload(layout: Layout, grant_id: str, ours: Sequence[str], image_lines: Sequence[str] = ()) -> None:
     """Writes the grant's preload file. `image_lines`: what the image itself preloads, which is kept."""
-    lines = preload.ordered(image_lines or [], INTERPOSERS)
+    lines = preload.ordered(image_lines, ours)
     # An image's paths need not be UTF-8.
     data = ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape")
     # In place: a container may have this very file mounted already.
     files.write(os.fspath(preload_file(layout, grant_id)), data, 0o644)
+
+
+def write_cache(layout: Layout, grant_id: str, data: bytes) -> None:
+    """Writes the grant's loader cache."""
+    files.write(os.fspath(cache_file(layout, grant_id)), data, 0o644)
 
 
 # What the grant of a container that nobody has used holds, on a simulated device: to look for more takes longer.

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.errors import RefusedError, UsageError
-from gpushare.inject import edits, grantdir, preload
+from gpushare.inject import edits, ldcache, preload
 from gpushare.inject.node import DeviceNode
 from gpushare.inject.view import View
-from gpushare.paths import CONTAINER_LIB, CONTAINER_SELF
+from gpushare.paths import CONTAINER_LIB, CONTAINER_NAMES, CONTAINER_SELF
 
 PREFIX = "gpushare.dev/"
+# Where containerd and CRI-O say that a container is a pod's sandbox.
+_CONTAINER_TYPES = ("io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType")
 GRANT = PREFIX + "grant"
 
 # Annotation -> field of api.types.GrantRequest.
@@ -52,20 +54,22 @@ CREATE_SECONDS = 20
 def request(config: dict[str, Any]) -> dict[str, str | int] | None:
     """What the config's annotations ask for: `{"grant": id}` of a grant that exists, or fields of a GrantRequest.
 
-    None: it asks for nothing. Raises UsageError for an unknown annotation with our prefix: it may ask for a guarantee
-    that this version does not give, and for a value that is longer than any.
+    None: it asks for nothing, or is a pod's sandbox, which has the pod's annotations but no program. Raises
+    UsageError for an unknown annotation with our prefix, in whatever case: it may ask for a guarantee that this version
+    does not give, and for a value that is longer than any.
     """
     annotations = config.get("annotations") or {}
     if not isinstance(annotations, dict):
         raise UsageError("the config's annotations are not an object of names and values")
-    found = {name.removeprefix(PREFIX): str(value) for name, value in annotations.items() if name.startswith(PREFIX)}
-    if not found:
+    ours = {name: str(value) for name, value in annotations.items() if name.lower().startswith(PREFIX)}
+    if not ours or any(annotations.get(name) == "sandbox" for name in _CONTAINER_TYPES):
         return None
+    for name in ours:
+        if name.removeprefix(PREFIX) not in (*_FIELDS, "grant"):
+            known = ", ".join((*_FIELDS, "grant"))
+            raise UsageError(f"annotation {name[:80]} is unknown: write one of {PREFIX}{{{known}}}, in small letters")
+    found = {name.removeprefix(PREFIX): value for name, value in ours.items()}
     for name in found:
-        if name not in (*_FIELDS, "grant"):
-            raise UsageError(
-                f"annotation {PREFIX}{name[:80]} is unknown: write one of {', '.join((*_FIELDS, 'grant'))}"
-            )
         if len(found[name]) > _VALUE_MAX:
             raise UsageError(f"annotation {PREFIX}{name} has {len(found[name])} characters: give at most {_VALUE_MAX}")
     if "grant" in found:
@@ -77,16 +81,21 @@ def request(config: dict[str, Any]) -> dict[str, str | int] | None:
 
 
 def apply(
-    config: dict[str, Any], bundle: Path, wanted: edits.Edits, lib_dir: Path, preload_file: Path
-) -> tuple[dict[str, Any], list[str]]:
-    """The config with `wanted` in it, and what the image itself preloads; `config` stays as it is. Applied twice is
-    applied once.
+    config: dict[str, Any], bundle: Path, wanted: edits.Edits, lib_dir: Path, preload_file: Path, cache_file: Path
+) -> tuple[dict[str, Any], list[str], bytes | None]:
+    """The config with `wanted` in it, what the image itself preloads, and the loader cache that is mounted over the
+    image's; `config` stays as it is. Applied twice is applied once, and returns no cache then.
 
-    `lib_dir`: where the host has the interposer. `preload_file`: the grant's own, on the host. Reads the bundle and
-    writes nothing. Nothing checks the config's shape before: one that is not OCI's raises whatever Python does there.
+    `lib_dir`: where the host has the interposer. `preload_file`, `cache_file`: the grant's own, on the host. Reads the
+    bundle and writes nothing. Nothing checks the config's shape before: one that is not OCI's raises whatever Python
+    does there.
     """
     view = View(config, bundle)
-    return edit(config, view, wanted, lib_dir), _image_preload(view, preload_file)
+    edited = edit(config, view, wanted, lib_dir)
+    cache = _loader_cache(config, view)
+    if cache is not None:
+        edited["mounts"].append(_oci_mount(edits.Mount(str(cache_file), ldcache.PATH, executable=False)))
+    return edited, _image_preload(view, preload_file), cache
 
 
 def edit(config: dict[str, Any], view: View, wanted: edits.Edits, lib_dir: Path) -> dict[str, Any]:
@@ -120,7 +129,7 @@ def _add_mounts(edited: dict[str, Any], view: View, wanted: edits.Edits, lib_dir
         if mount.container == edits.PRELOAD_FILE and not view.creatable(mount.container):
             # The image's /etc is the host's: preload by environment, which an exec into the container does not get.
             theirs = preload.split(_variable(edited, "LD_PRELOAD"))
-            _add_environment(edited, [f"LD_PRELOAD={':'.join(preload.ordered(theirs, grantdir.INTERPOSERS))}"])
+            _add_environment(edited, [f"LD_PRELOAD={':'.join(preload.ordered(theirs, wanted.preload))}"])
             continue
         if mount.optional and not view.creatable(mount.container):
             continue
@@ -189,6 +198,24 @@ def _add_devices(edited: dict[str, Any], devices: list[DeviceNode]) -> None:
         if node.path not in present:
             nodes.append({"path": node.path, **identity, "fileMode": 0o666, "uid": 0, "gid": 0})
         _append(rules, {"allow": True, **identity, "access": "rw"})
+
+
+def _loader_cache(config: dict[str, Any], view: View) -> bytes | None:
+    """The image's loader cache with the interposer under the driver's names.
+
+    None: the image's stays. So it does where the container can write it: `ldconfig`, which package managers run, puts
+    a new file in its place, and fails where one is mounted.
+    """
+    place = view.resolve(ldcache.PATH)
+    ours = place.container == ldcache.PATH and place.host is not None and not place.in_bind
+    if not ours or (config.get("root") or {}).get("readonly") is not True or not view.creatable(ldcache.PATH):
+        return None
+    if place.exists() and not place.is_file():
+        return None
+    data = view.read(ldcache.PATH, ldcache.SIZE_MAX + 1)
+    if len(data) > ldcache.SIZE_MAX:
+        return None
+    return ldcache.added(data, {name: f"{CONTAINER_NAMES}/{name}" for name in edits.NAMED})
 
 
 def _image_preload(view: View, preload_file: Path) -> list[str]:

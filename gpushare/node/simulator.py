@@ -23,7 +23,7 @@ from gpushare.errors import FailedError
 from gpushare.paths import SIM_BINARY
 
 MAGIC = 0x67734D31
-VERSION = 1
+VERSION = 3
 HELLO, STATS, STOP, DEVICE, SETTING = 1, 7, 9, 10, 13
 SETTING_LOST = 4
 ROLE_VIEWER, ROLE_CONTROL = 2, 3

@@ -16,12 +16,13 @@ MESSAGE_MAX = 64 << 20
 
 
 class Edit(Struct, kw_only=True):
-    """What to put into the config. `lib_dir`, `preload_file`: as oci.apply takes them."""
+    """What to put into the config. `lib_dir`, `preload_file`, `cache_file`: as oci.apply takes them."""
 
     bundle: str
     edits: Edits
     lib_dir: str
     preload_file: str
+    cache_file: str
 
 
 class Member(Struct, kw_only=True):
@@ -43,10 +44,11 @@ class Job(Struct, kw_only=True):
 
 class Answer(Struct, kw_only=True):
     """`asks`: as oci.request. `config`: the edited text. `preload`: lines of the image's own ld.so.preload, which need
-    not be UTF-8. `error`: its code and its line; nothing else counts then."""
+    not be UTF-8. `cache`: as oci.apply returns it. `error`: its code and its line; nothing else counts then."""
 
     asks: dict[str, str | int] | None = None
     config: bytes = b""
     preload: list[bytes] = []
+    cache: bytes | None = None
     member: bool = False
     error: tuple[str, str] | None = None

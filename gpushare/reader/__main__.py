@@ -24,8 +24,15 @@ def _answer(job: Job) -> Answer:
         return Answer(asks=oci.request(found))
     edit = job.edit
     try:
-        edited, lines = oci.apply(found, Path(edit.bundle), edit.edits, Path(edit.lib_dir), Path(edit.preload_file))
-        return Answer(config=config.dump(edited), preload=[os.fsencode(line) for line in lines])
+        edited, lines, cache = oci.apply(
+            found,
+            Path(edit.bundle),
+            edit.edits,
+            Path(edit.lib_dir),
+            Path(edit.preload_file),
+            Path(edit.cache_file),
+        )
+        return Answer(config=config.dump(edited), preload=[os.fsencode(line) for line in lines], cache=cache)
     except (GpushareError, MemoryError):
         raise
     except Exception as error:  # nothing has checked the config's shape: it may be anything that is JSON

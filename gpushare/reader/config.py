@@ -12,7 +12,7 @@ from gpushare.errors import UsageError
 
 # The members that are read or written here (inject/oci.py). Lists are looked through.
 _NAMES: dict[str, Any] = {
-    "root": {"path": {}},
+    "root": {"path": {}, "readonly": {}},
     "process": {"env": {}},
     "mounts": {"destination": {}, "type": {}, "source": {}, "options": {}},
     "hooks": {"createRuntime": {}, "poststop": {}},

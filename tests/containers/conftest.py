@@ -1,6 +1,5 @@
 """A daemon with a simulated device for these tests, and containers under runc with the runtime wrapper."""
 
-import contextlib
 import json
 import os
 import shutil
@@ -9,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import cgroups
 import pytest
 from running import Daemon
 
@@ -65,7 +65,7 @@ class Runc:
         self.names.append(name)
         where = self.directory / name
         wanted = {f"gpushare.dev/{key}": value for key, value in (annotations or {}).items()}
-        bundle.make(where, wanted, list(program), f"/gpushare-test/{name}")
+        bundle.make(where, wanted, list(program), f"/{cgroups.NAME}/{name}")
         config = json.loads((where / "config.json").read_text())
         change(config)
         (where / "config.json").write_text(json.dumps(config))
@@ -101,6 +101,4 @@ def runc(node: Daemon, short_path: Path) -> Iterator[Runc]:
     runner = Runc(short_path, node.layout.socket)
     yield runner
     runner.delete_all()
-    for hierarchy in (Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").iterdir()):
-        with contextlib.suppress(OSError):
-            (hierarchy / "gpushare-test").rmdir()
+    cgroups.remove()

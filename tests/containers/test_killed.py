@@ -8,6 +8,7 @@ import contextlib
 import os
 import random
 import re
+import select
 import shutil
 import subprocess
 from collections import Counter
@@ -167,15 +168,31 @@ def helpers(daemon: int) -> dict[str, list[int]]:
 
 
 @contextlib.contextmanager
-def traced(pid: int, trace: Path, inject: str | None = None) -> Iterator[None]:
-    options = ["-qq", "-o", str(trace), *(["-e", f"inject={inject}"] if inject else [])]
-    tracer = subprocess.Popen(["strace", *options, "-p", str(pid)], stderr=subprocess.DEVNULL)
+def traced(pid: int, trace: Path, kill: Call | None = None) -> Iterator[None]:
+    """`kill`: at which call, counted from here. It may come as late as the tracer ends: the process has ended then."""
+    options = ["-e", f"inject={kill[0]}:signal=KILL:when={kill[1]}"] if kill else []
+    process = os.pidfd_open(pid)
+    tracer = subprocess.Popen(["strace", "-qq", "-o", str(trace), *options, "-p", str(pid)], stderr=subprocess.DEVNULL)
     try:
-        until(lambda: "TracerPid:\t0" not in Path(f"/proc/{pid}/status").read_text(), "it is traced")
+        until(lambda: ended(process) or has_tracer(pid), "it is traced")
         yield
     finally:
         tracer.terminate()
         tracer.wait()
+        if kill in calls_in(trace):
+            until(lambda: ended(process), "it is killed")
+        os.close(process)
+
+
+def has_tracer(pid: int) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return "TracerPid:\t0" not in Path(f"/proc/{pid}/status").read_text()
+    return False
+
+
+def ended(process: int) -> bool:
+    """With all of its threads. `process`: its pidfd."""
+    return bool(select.select([process], [], [], 0)[0])
 
 
 def target(node: Daemon, which: str) -> int:
@@ -195,7 +212,7 @@ def test_daemon_and_reader_killed(runc, node, which, few):
         what = f"{which} killed at {name} {count}"
         pid = target(node, which)
         ours = [one for group in helpers(node.process.pid).values() for one in group]
-        with traced(pid, trace, f"{name}:signal=KILL:when={count}"):
+        with traced(pid, trace, (name, count)):
             result = life.run()
         assert result.stdout == "" or has_share(result), (what, result)
         if result.returncode:
@@ -225,7 +242,7 @@ def test_daemon_killed_around_a_plain_command(node, short_path, few):
         assert "limits" in node.cli(*run).stdout
     for name, count in random.Random(few).sample(found := calls_in(trace), min(few, len(found))):
         what = f"killed at {name} {count}"
-        with traced(node.process.pid, trace, f"{name}:signal=KILL:when={count}"):
+        with traced(node.process.pid, trace, (name, count)):
             result = node.cli(*run)
         if result.returncode:
             assert (result.returncode, result.stdout) == (125, ""), (what, result)

@@ -14,18 +14,29 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import built
 import pytest
 from waiting import until
 
 from gpushare.inject import grantdir
-from gpushare.paths import CONTAINER_LIB, HOOK, INTERPOSER, INTERPOSER_ML, LIB_DIR, SIM_LIB_DIR
+from gpushare.paths import (
+    CONTAINER_DRIVER,
+    CONTAINER_LIB,
+    CONTAINER_NAMES,
+    HOOK,
+    INTERPOSER,
+    INTERPOSER_ML,
+    LIB_DIR,
+    SIM_LIB_DIR,
+    SIM_RUNTIMES,
+)
 
 pytestmark = pytest.mark.xdist_group("machine")
 
 IMAGE = "localhost/gpushare-test:1"
 SPIN = f"{CONTAINER_LIB}/gpushare-spin"
 HOOKS_FILE = Path(__file__).parents[2] / "packaging" / "hooks.d" / "gpushare.json"
-PROGRAMS = ("/bin/sh", "/bin/cat", "/bin/ls", "/bin/sleep")
+PROGRAMS = ("/bin/sh", "/bin/cat", "/bin/ls", "/bin/sleep", "/sbin/ldconfig")
 
 # For machines without CAP_SYS_RESOURCE (ulimits) and systemd (cgroups, events).
 SETTINGS = """\
@@ -139,15 +150,27 @@ def test_container_gets_its_grant(podman, node):
     grant = node.client.create(memory="1GiB", time="30%")
     result = podman(
         "run", "--rm", "--device", grant["cdi"][0], IMAGE, "/bin/sh", "-c",
-        f"cat /etc/ld.so.preload; ls /run/gpushare/self; {SPIN} --alloc 512MiB --kernel-ns 200000 --seconds 0.3",
+        f"cat /etc/ld.so.preload; ls /run/gpushare/self; ls $TRITON_LIBCUDA_PATH/libcuda.so.1;"
+        f" {SPIN} --alloc 512MiB --kernel-ns 200000 --seconds 0.3",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     *files, ready, alloc, idle = result.stdout.splitlines()
-    assert files == [*grantdir.INTERPOSERS, "driver", "grant.sock", "limits", "sim", "usage"]
+    preloaded = [*grantdir.INTERPOSERS, *(f"{CONTAINER_DRIVER}/{name}" for name in SIM_RUNTIMES)]
+    assert files == [*preloaded, "driver", "grant.sock", "limits", "sim", "usage", f"{CONTAINER_NAMES}/libcuda.so.1"]
     assert [json.loads(text)["event"] for text in (ready, alloc, idle)] == ["ready", "alloc", "idle"]
     assert json.loads(alloc)["ok"] and json.loads(idle)["kernels"] > 0
     node.nothing_left()
     assert node.client.grant(grant["id"])["phase"] == "released"
+
+
+def test_a_program_that_brings_a_cuda_runtime(podman, node, hooks_dir):
+    """It links a shared libcudart, which the container has from gpushare alone, in both ways."""
+    bound = f"--volume={built.program('cudart')}:/program:ro"
+    grant = node.client.create(memory="1GiB", time="30%")
+    *by_annotation, _ = annotated(hooks_dir, "1GiB")
+    for asked in (["run", "--rm", "--device", grant["cdi"][0]], by_annotation):
+        result = podman(*asked, bound, IMAGE, "/program")
+        assert (result.returncode, result.stdout) == (0, "1\n"), result.stderr
 
 
 def test_memory_limit(podman, node):
@@ -237,9 +260,9 @@ def hooks_dir(tmp_path, node) -> Path:
     return tmp_path / "hooks.d"
 
 
-def annotated(hooks_dir: Path, memory: str) -> list[str]:
+def annotated(hooks_dir: Path, memory: str, prefix: str = "gpushare.dev/") -> list[str]:
     annotations = {"memory": memory, "time": "30%"}
-    options = [part for name, value in annotations.items() for part in ("--annotation", f"gpushare.dev/{name}={value}")]
+    options = [part for name, value in annotations.items() for part in ("--annotation", f"{prefix}{name}={value}")]
     return ["--hooks-dir", str(hooks_dir), "run", "--rm", *options, IMAGE]
 
 
@@ -249,8 +272,24 @@ def test_by_annotation(podman, node, hooks_dir):
     assert json.loads(result.stdout.splitlines()[1])["ok"]
 
 
-def test_refused_annotation(podman, node, hooks_dir):
-    result = podman(*annotated(hooks_dir, "17GiB"), "/bin/cat")
+def test_the_loaders_cache_lists_the_interposer_as_the_driver(podman, node, hooks_dir):
+    """It lists the interposer as the driver where the root is read-only, and elsewhere once ldconfig has run."""
+    *options, image = annotated(hooks_dir, "1GiB")
+    result = podman(*options, "--read-only", image, "/sbin/ldconfig", "-p")
+    assert f"=> {CONTAINER_NAMES}/libcuda.so.1\n" in result.stdout, result.stderr
+    script = "echo include /etc/ld.so.conf.d/*.conf > /etc/ld.so.conf; /sbin/ldconfig && /sbin/ldconfig -p"
+    grant = node.client.create(memory="1GiB", time="30%")
+    for asked in (options, ["run", "--rm", "--device", grant["cdi"][0]]):
+        result = podman(*asked, image, "/bin/sh", "-c", script)
+        assert result.returncode == 0 and "libc.so.6" in result.stdout, result.stderr
+        assert f"=> {CONTAINER_NAMES}/libcuda.so.1\n" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("memory", "prefix", "says"), [("17GiB", "gpushare.dev/", "17GiB"), ("1GiB", "GPUSHARE.dev/", "small")]
+)
+def test_refused_annotation(podman, node, hooks_dir, memory, prefix, says):
+    result = podman(*annotated(hooks_dir, memory, prefix), "/bin/cat")
     assert result.returncode != 0
     assert result.stdout == ""
-    assert "17GiB" in result.stderr
+    assert says in result.stderr

@@ -9,16 +9,18 @@ import threading
 import time
 from pathlib import Path
 
+import built
 import pytest
 from waiting import until
 
 from gpushare.demo.bundle import TENANT_PROGRAM
 from gpushare.inject import grantdir
-from gpushare.paths import HOOK
+from gpushare.paths import CONTAINER_DRIVER, CONTAINER_NAMES, HOOK, SIM_RUNTIMES
 
 pytestmark = pytest.mark.xdist_group("machine")
 
 SHARE = {"memory": "1GiB", "time": "30%"}
+PRELOADED = (*grantdir.INTERPOSERS, *(f"{CONTAINER_DRIVER}/{name}" for name in SIM_RUNTIMES))
 
 
 def said(result) -> str:
@@ -36,7 +38,7 @@ def test_container_sees_its_share(runc):
     result = runc.run("/bin/sh", "-c", script, annotations=SHARE)
     assert result.returncode == 0, result.stderr
     assert result.stdout.split("\n")[:-1] == [
-        *grantdir.INTERPOSERS, "driver", "grant.sock", "limits", "sim", "usage",
+        *PRELOADED, "driver", "grant.sock", "limits", "sim", "usage",
         "self is read-only", "limits are read-only", "usage can be written",
     ]  # fmt: skip
 
@@ -139,6 +141,54 @@ def test_memory_and_time_of_a_tenant(runc, node):
         assert process.wait(20) == 0
 
 
+def test_a_program_that_brings_a_cuda_runtime(runc):
+    """It links a shared libcudart, which the container has from gpushare alone."""
+
+    def lend(config):
+        bind = {"type": "bind", "options": ["rbind", "ro"]}
+        config["mounts"].append({"destination": "/tmp/program", "source": str(built.program("cudart")), **bind})
+
+    result = runc.run("/tmp/program", annotations=SHARE, change=lend)
+    assert (result.returncode, result.stdout) == (0, "1\n"), result.stderr
+
+
+LINK = """
+gcc -shared -o /tmp/made.so -x c /dev/null -Wl,--no-as-needed -L$TRITON_LIBCUDA_PATH -l:libcuda.so.1 || exit
+exec python3 -c '
+import ctypes
+made, size = ctypes.CDLL("/tmp/made.so"), ctypes.c_size_t()
+print(made.cuInit(0), made.cuDeviceTotalMem_v2(ctypes.byref(size), 0), size.value)'
+"""
+
+
+def test_what_triton_compiles_is_linked_with_the_driver_and_meets_the_interposer(runc):
+    result = runc.run("/bin/sh", "-c", LINK, annotations=SHARE)
+    assert (result.returncode, result.stdout) == (0, f"0 0 {1 << 30}\n"), result.stderr
+
+
+FIND = """
+import ctypes, ctypes.util, subprocess
+lines = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True).stdout.splitlines()
+print(*(line.split()[-1] for line in lines if "libcuda.so.1" in line), ctypes.util.find_library("cuda"))
+driver, size = ctypes.CDLL(ctypes.util.find_library("cuda")), ctypes.c_size_t()
+print(driver.cuInit(0), driver.cuDeviceTotalMem_v2(ctypes.byref(size), 0), size.value)
+"""
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_the_loaders_cache_lists_the_interposer_as_the_driver(runc, cached):
+    """Where the image has a cache, and where it has none."""
+
+    def cache(config):
+        if cached:
+            etc = runc.directory / runc.names[-1] / "rootfs/etc"
+            subprocess.run(["/sbin/ldconfig", "-X", "-C", etc / "ld.so.cache"], check=True, capture_output=True)
+
+    result = runc.run("/usr/bin/python3", "-c", FIND, annotations=SHARE, change=cache)
+    expected = f"{CONTAINER_NAMES}/libcuda.so.1 libcuda.so.1\n0 0 {1 << 30}\n"
+    assert (result.returncode, result.stdout) == (0, expected), result.stderr
+
+
 def test_no_request_starts_without_a_daemon_and_sees_no_gpu(runc, node):
     node.kill()
     result = runc.run("/bin/sh", "-c", "ls /run /dev /etc; echo $LD_PRELOAD")
@@ -176,6 +226,15 @@ def test_refusal_stops_the_start_with_the_reason(runc, node, annotations, says):
     assert result.returncode != 0
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1 and says in result.stderr, result.stderr
+
+
+def test_an_annotation_in_capitals_starts_no_container_without_a_share(runc, node):
+    result = runc.run(
+        "/bin/echo", "started", change=lambda config: config["annotations"].update({"GpuShare.Dev/time": "1%"})
+    )
+    assert result.returncode != 0
+    assert (result.stdout, result.stderr.count("\n")) == ("", 1)
+    assert "GpuShare.Dev/time is unknown" in result.stderr and "small letters" in result.stderr
 
 
 def test_the_hooks_refusal_reaches_the_terminal(runc, node):

@@ -118,7 +118,9 @@ WANTED = edits.Edits(
 def test_whatever_a_config_is_there_is_an_answer(tmp_path, value):
     """Of one line; an edited config is one that is read again, and asks for its grant."""
     text = json.dumps(value).encode()
-    edit = Edit(bundle=str(tmp_path), edits=WANTED, lib_dir="/lib/gpushare", preload_file="/preload")
+    edit = Edit(
+        bundle=str(tmp_path), edits=WANTED, lib_dir="/lib/gpushare", preload_file="/preload", cache_file="/cache"
+    )
     for job in (Job(config=text), Job(config=text, edit=edit)):
         answer = _answered(msgspec.msgpack.encode(job))
         if answer.error is not None:

@@ -45,7 +45,8 @@ def test_container(tmp_layout, node, umask):
     assert (mode(tmp_layout.grants), mode(own.parent), mode(own)) == (0o711, 0o700, 0o755)
     assert sorted(entry.name for entry in own.iterdir()) == ["driver", "sim"]
     assert all(entry.is_dir() and not entry.is_symlink() and mode(entry) == 0o755 for entry in own.iterdir())
-    assert grantdir.preload_file(tmp_layout, "g-1").read_text().split() == list(grantdir.INTERPOSERS)
+    runtimes = [f"/run/gpushare/self/driver/{name}" for name in SIM_RUNTIMES]
+    assert grantdir.preload_file(tmp_layout, "g-1").read_text().split() == [*grantdir.INTERPOSERS, *runtimes]
     assert mode(grantdir.preload_file(tmp_layout, "g-1")) == 0o644
 
 
@@ -53,6 +54,7 @@ def test_container_on_a_real_device(tmp_layout, real):
     own = grantdir.create(tmp_layout, "g-1", "container", 0, real)
     assert sorted(entry.name for entry in own.iterdir()) == ["driver"]
     assert sorted(entry.name for entry in (own / "driver").iterdir()) == ["libcuda.so.1", "libnvidia-ml.so.1"]
+    assert grantdir.preload_file(tmp_layout, "g-1").read_text().split() == list(grantdir.INTERPOSERS)
 
 
 def test_process(tmp_layout, node):
@@ -80,7 +82,7 @@ def test_remove_is_idempotent_and_follows_nothing(tmp_layout, node, tmp_path):
 
 
 @pytest.mark.parametrize("what", ["link", "file", "empty", "full"])
-def test_a_parent_of_somebody_else_is_moved_away(tmp_layout, node, tmp_path, monkeypatch, what):
+def test_a_parent_of_somebody_else_is_moved_away(tmp_layout, node, tmp_path, what):
     """The parent may be in /dev/shm, where any user can make something of its name first."""
     elsewhere = tmp_path / "theirs"
     elsewhere.mkdir()
@@ -110,6 +112,26 @@ def test_a_parent_of_somebody_else_is_moved_away(tmp_layout, node, tmp_path, mon
         for path in parent.parent.glob(f"{parent.name}*"):
             mounts.unmount(path / "g-1/self")
             shutil.rmtree(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make what another user owns")
+def test_what_is_moved_away_may_go_at_once(tmp_layout, monkeypatch):
+    parent, exchange, calls = tmp_layout.grants, mounts.exchange, []
+    parent.mkdir(parents=True)
+    os.chown(parent, 1000, 1000)
+
+    def taken_away(one, other):
+        calls.append(other)
+        assert len(calls) == 1
+        exchange(one, other)
+        one.rmdir()
+
+    monkeypatch.setattr(mounts, "exchange", taken_away)
+    try:
+        grantdir.prepare(tmp_layout)
+        assert (os.lstat(parent).st_uid, calls) == (0, [parent])
+    finally:
+        parent.rmdir()
 
 
 # Ends with its standard input, whatever becomes of the test.

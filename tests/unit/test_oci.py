@@ -55,8 +55,8 @@ def edit(layout, node, bundle, wanted, devices=(GPU,)):
 
 
 def apply(layout, node, bundle, wanted):
-    preload = grantdir.preload_file(layout, GRANT)
-    return oci.apply(wanted, bundle, edits.container(layout, GRANT, node), node.lib_dir, preload)
+    own = grantdir.preload_file(layout, GRANT), grantdir.cache_file(layout, GRANT)
+    return oci.apply(wanted, bundle, edits.container(layout, GRANT, node), node.lib_dir, *own)
 
 
 def mounted(edited) -> dict[str, str]:
@@ -87,8 +87,9 @@ def test_twice_is_once_where_the_sources_exist(tmp_layout, bundle, tmp_path):
         (lib / name).write_text(name)
     node = Node(tmp_path / "sim", lib_dir=lib, sim_lib_dir=lib / "sim")
     grantdir.create(tmp_layout, GRANT, "container", 0, node)
-    once, lines = apply(tmp_layout, node, bundle, config())
-    assert apply(tmp_layout, node, bundle, once) == (once, lines)
+    once, lines, cache = apply(tmp_layout, node, bundle, config())
+    assert cache is not None
+    assert apply(tmp_layout, node, bundle, once) == (once, lines, None)
     grantdir.remove(tmp_layout, GRANT)
 
 
@@ -97,7 +98,7 @@ def test_every_driver_copy_gets_the_interposer(layout, simulated, bundle):
     over = {
         k: v
         for k, v in mounted(edit(layout, simulated, bundle, config())).items()
-        if v.startswith(f"{lib}/libgpushare")
+        if v.startswith(f"{lib}/libgpushare") and not k.startswith("/run/gpushare/names/")
     }
     assert over == {
         "/opt/own/libcuda.so.1": f"{lib}/libgpushare.so",
@@ -133,7 +134,7 @@ def test_nothing_is_made_in_what_the_host_lends(layout, simulated, bundle, tmp_p
     wanted["process"]["env"].append("LD_PRELOAD=/opt/theirs.so")
     edited = edit(layout, simulated, bundle, wanted)
     assert "/etc/ld.so.preload" not in mounted(edited)
-    preload = f"LD_PRELOAD={':'.join(['/opt/theirs.so', *grantdir.INTERPOSERS])}"
+    preload = f"LD_PRELOAD={':'.join(['/opt/theirs.so', *grantdir.preloaded(simulated)])}"
     assert preload in edited["process"]["env"]
     assert edit(layout, simulated, bundle, edited) == edited
     assert os.listdir(etc) == []
@@ -180,14 +181,29 @@ def test_keeps_what_the_image_preloads(tmp_layout, bundle, tmp_path):
     (bundle / "rootfs/etc/ld.so.preload").write_bytes(b"/usr/lib/libtheirs.so\n/usr/lib/\xff.so\n")
     grantdir.create(tmp_layout, GRANT, "container", 0, node)
     try:
-        edited, lines = apply(tmp_layout, node, bundle, config())
-        grantdir.write_preload(tmp_layout, GRANT, lines)
+        edited, lines, _ = apply(tmp_layout, node, bundle, config())
+        grantdir.write_preload(tmp_layout, GRANT, grantdir.preloaded(node), lines)
         preload = grantdir.preload_file(tmp_layout, GRANT)
         assert mounted(edited)["/etc/ld.so.preload"] == str(preload)
-        ours = [name.encode() for name in grantdir.INTERPOSERS]
+        ours = [name.encode() for name in grantdir.preloaded(node)]
         assert preload.read_bytes().split() == [b"/usr/lib/libtheirs.so", b"/usr/lib/\xff.so", *ours]
     finally:
         grantdir.remove(tmp_layout, GRANT)
+
+
+def test_only_a_loader_cache_that_the_container_cannot_write_is_replaced(layout, simulated, bundle, tmp_path):
+    place, etc = "/etc/ld.so.cache", {"destination": "/etc", "source": str(tmp_path), "type": "bind"}
+    over = str(grantdir.cache_file(layout, GRANT))
+    writable = {"root": {"path": "rootfs"}}
+    for changed, source in (({}, over), (writable, None), ({"mounts": [etc]}, None)):
+        edited, _, cache = apply(layout, simulated, bundle, config(**changed))
+        assert (mounted(edited).get(place), cache is not None) == (source, source is not None)
+    image = bundle / "rootfs" / "etc/ld.so.cache"
+    for make in (lambda: image.symlink_to("/etc/passwd"), image.mkdir, lambda: image.write_bytes(bytes(2 << 20))):
+        make()
+        edited, _, cache = apply(layout, simulated, bundle, config())
+        assert (place in mounted(edited), cache) == (False, None)
+        image.rmdir() if image.is_dir() else image.unlink()
 
 
 def test_config_with_nearly_nothing_in_it(layout, real, tmp_path):
@@ -235,6 +251,13 @@ def test_request_that_makes_no_sense(annotations):
         oci.request({"annotations": {f"gpushare.dev/{name}": value for name, value in annotations.items()}})
 
 
+@pytest.mark.parametrize("name", ["GPUSHARE.DEV/memory", "Gpushare.dev/grant", "gpushare.dev/Memory"])
+def test_a_request_in_capitals_is_refused(name):
+    asked = {"gpushare.dev/memory": "1GiB", "gpushare.dev/time": "10%", name: "1GiB"}
+    with pytest.raises(UsageError, match=rf"annotation {name} is unknown.*small letters"):
+        oci.request({"annotations": asked})
+
+
 def test_edited_config_asks_for_its_own_grant(layout, simulated, bundle):
     assert oci.request(edit(layout, simulated, bundle, config())) == {"grant": GRANT}
 
@@ -242,3 +265,10 @@ def test_edited_config_asks_for_its_own_grant(layout, simulated, bundle):
 def test_bundle_may_be_gone(layout, simulated, bundle):
     shutil.rmtree(bundle)
     assert "/run/gpushare/self" in mounted(edit(layout, simulated, bundle, config()))
+
+
+@pytest.mark.parametrize("name", ["io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType"])
+def test_the_sandbox_of_a_pod_asks_for_nothing(name):
+    pods = {"gpushare.dev/memory": "1GiB", "gpushare.dev/time": "30%"}
+    assert oci.request({"annotations": {**pods, name: "sandbox"}}) is None
+    assert oci.request({"annotations": {**pods, name: "container"}})["memory"] == "1GiB"

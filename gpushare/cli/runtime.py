@@ -1,0 +1,137 @@
+"""gpushare runtime ..."""
+
+import argparse
+import re
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpushare.cli.command import add_json, add_verb, checked, print_json
+from gpushare.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpushare.engines.edit import Options
+
+ENGINE_NAMES = ("docker", "podman", "containerd", "crio")
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", text) or len(text) > 63 or text in ("runc", "crun"):
+        raise UsageError(f"{text!r} is not a name for a runtime of ours: lower-case letters, digits, - and .")
+    return text
+
+
+def _absolute(text: str) -> Path:
+    if not text.startswith("/") or not text.isprintable():
+        raise UsageError(f"{text!r} is not an absolute path")
+    return Path(text)
+
+
+class RuntimeCommand:
+    """make container engines start containers with gpushare"""
+
+    name = "runtime"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        verbs = parser.add_subparsers(metavar="VERB", required=True)
+        configure = add_verb(verbs, "configure", "add the runtime gpushare to an engine's configuration (root)")
+        configure.set_defaults(verb=self._configure, undo=False)
+        unconfigure = add_verb(verbs, "unconfigure", "take out of it what `configure` added (root)")
+        unconfigure.set_defaults(verb=self._configure, undo=True)
+        for verb in (configure, unconfigure):
+            verb.add_argument("--engine", "--runtime", choices=ENGINE_NAMES, required=True, help="whose configuration")
+            verb.add_argument("--dry-run", action="store_true", help="print the change as a diff and write nothing")
+            verb.add_argument("--restart", action="store_true", help="let the engine read it: a reload where it can")
+        configure.add_argument(
+            "--set-as-default",
+            action="store_true",
+            help="for all containers; those that ask for nothing stay as they are",
+        )
+        configure.add_argument(
+            "--runtime-path", type=checked(_absolute), metavar="PATH", help="instead of the installed gpushare-runtime"
+        )
+        configure.add_argument(
+            "--enable-cdi", action=argparse.BooleanOptionalAction, default=True,
+            help="let docker and containerd read CDI devices (default: yes)",
+        )  # fmt: skip
+
+        status = add_verb(verbs, "status", "each engine here: version, whether it is configured, what is missing")
+        status.set_defaults(verb=self._status)
+        status.add_argument("--engine", "--runtime", choices=ENGINE_NAMES, help="this one, installed or not")
+        add_json(status)
+        for verb in (configure, unconfigure, status):
+            verb.add_argument(
+                "--config", type=Path, metavar="PATH", help="the engine's configuration file, instead of its usual one"
+            )
+            verb.add_argument("--executable-path", type=Path, metavar="PATH", help="the engine, asked for its version")
+            verb.add_argument("--hooks-dir", type=Path, metavar="PATH", help="where podman looks for hooks")
+
+        manifest = add_verb(verbs, "manifest", "print a Kubernetes RuntimeClass, for `kubectl apply -f -`")
+        manifest.set_defaults(verb=self._manifest)
+        for verb in (configure, unconfigure, status, manifest):
+            verb.add_argument(
+                "--runtime-name", type=checked(_name), metavar="NAME", help="what containers name (default: gpushare)"
+            )
+
+    def run(self, args: argparse.Namespace) -> int:
+        result: int = args.verb(args)
+        return result
+
+    def _options(self, args: argparse.Namespace) -> "Options":
+        from gpushare.engines.edit import Options
+
+        given = {
+            "runtime_name": args.runtime_name,
+            "runtime_path": getattr(args, "runtime_path", None),
+            "set_as_default": getattr(args, "set_as_default", None),
+            "cdi": getattr(args, "enable_cdi", None),
+            "config": getattr(args, "config", None),
+            "executable": getattr(args, "executable_path", None),
+            "hooks_dir": getattr(args, "hooks_dir", None),
+        }
+        return Options(**{name: value for name, value in given.items() if value is not None})
+
+    def _configure(self, args: argparse.Namespace) -> int:
+        from gpushare.engines import configuration
+
+        engine = configuration.ENGINES[args.engine]
+        changes = configuration.plan(engine, self._options(args), args.undo)
+        if args.dry_run:
+            sys.stdout.write("".join(change.diff() for change in changes))
+            return 0
+        for backup in configuration.carry_out(changes):
+            print(f"kept as it was: {backup}")
+        changed = [change for change in changes if change.changes]
+        for change in changed:
+            print(f"{'removed' if change.new is None else 'wrote'} {change.path}")
+        if not changed:
+            print(f"{engine.name}: nothing to change")
+        if args.restart:
+            print(f"{engine.name} reads it: {configuration.reload(engine)}")
+        elif changed:
+            print(f"{engine.name} reads it after: {configuration.advice(engine)}")
+        return 0
+
+    def _status(self, args: argparse.Namespace) -> int:
+        from gpushare.engines import configuration
+
+        found = list(configuration.status(self._options(args), args.engine))
+        if args.json:
+            print_json({"engines": [asdict(one) for one in found]})
+        for one in found if not args.json else ():
+            state = "configured" if one.configured else "not configured"
+            print(f"{one.engine:10}  {one.version or 'not installed':13}  {state:14}  {one.file}")
+            for line in one.missing:
+                print(f"{'':10}  missing: {line}")
+            for line in one.notes:
+                print(f"{'':10}  note: {line}")
+        if not found and not args.json:
+            print("no container engine is installed here")
+        return 0 if all(not one.missing for one in found) else 1
+
+    def _manifest(self, args: argparse.Namespace) -> int:
+        from gpushare.engines import configuration
+
+        sys.stdout.write(configuration.runtime_class(self._options(args)))
+        return 0

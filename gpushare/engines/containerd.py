@@ -1,0 +1,146 @@
+"""containerd: a runtime handler of the CRI plugin, like its default one but for the binary.
+
+It stands in the main file: before 2.1 the CRI plugin's settings in an imported file replace all those of the main file.
+Where an imported file does that already, it is the one that counts and that is edited.
+"""
+
+import glob
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpushare.engines import files, toml_text
+from gpushare.engines.edit import ANNOTATIONS, Edit, Facts, Options, Reload, Version, toml_edit
+from gpushare.errors import FailedError
+from gpushare.paths import RUNTIME_WRAPPER
+
+_CRI = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
+_MERGES = (2, 1)  # the first version that merges the tables of imported files into those of the main file
+_SHIM = "io.containerd.runc.v2"
+
+
+def _table(document: Mapping[str, Any], *path: str) -> dict[str, Any]:
+    """The table at the path; empty where there is none."""
+    value: Any = document
+    for name in path:
+        value = value.get(name, {}) if isinstance(value, dict) else {}
+    return value if isinstance(value, dict) else {}
+
+
+def _format(document: Mapping[str, Any]) -> int:
+    version = document.get("version", 1)
+    return version if isinstance(version, int) else 1
+
+
+def _cri(document: Mapping[str, Any]) -> tuple[str, str]:
+    return "plugins", _CRI[min(max(_format(document), 1), 3)]
+
+
+def _deep(into: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    for key, value in other.items():
+        both = isinstance(value, dict) and isinstance(into.get(key), dict)
+        into[key] = _deep(dict(into[key]), value) if both else value
+    return into
+
+
+def _imported(path: Path, document: Mapping[str, Any]) -> list[tuple[Path, dict[str, Any]]]:
+    """The files that it imports, in containerd's order, without our parts."""
+    found = []
+    for pattern in document.get("imports", []):
+        for name in sorted(glob.glob(os.path.join(path.parent, pattern))):  # noqa: PTH118, PTH207 - may be absolute
+            text = files.read(Path(name))
+            if text is not None and Path(name) != path:
+                found.append((Path(name), toml_text.parse(toml_text.strip(text, name), name)))
+    return found
+
+
+def _counts(path: Path, version: Version | None) -> Path:
+    """Of the main file and what it imports, the one whose settings of the CRI plugin containerd uses."""
+    text = files.read(path)
+    if text is None or version is None or version >= _MERGES:
+        return path
+    document = toml_text.parse(toml_text.strip(text, str(path)), str(path))
+    replacing = [name for name, value in _imported(path, document) if _table(value, *_cri(value))]
+    return replacing[-1] if replacing else path
+
+
+def settings(path: Path, text: str, options: Options, version: Version | None) -> toml_text.Settings:
+    """What belongs into the file at `path`, of which `text` is without our parts."""
+    document = toml_text.parse(text, str(path))
+    wanted: dict[toml_text.Path, dict[str, Any]] = {}
+    # A file that sets nothing is ours to give a format; one without a version is of the first format.
+    if not document:
+        document = {"version": 3 if version is None or version >= (2,) else 2}
+        wanted[()] = dict(document)
+    number = _format(document)
+    if number < 2 and version and version >= (2,):
+        raise FailedError(
+            f"{path} is left alone: containerd {version[0]} reads settings of plugins in formats 2 and 3 only, and it "
+            "says no version: see `containerd config migrate`"
+        )
+    cri = _cri(document)
+    whole = dict(document)
+    for _, other in _imported(path, document):
+        if _format(other) == number:
+            whole = _deep(whole, other)
+    here = _table(whole, *cri, "containerd")
+    runtimes = _table(here, "runtimes")
+    usual = _table(runtimes, str(here.get("default_runtime_name", "runc")))
+    if not str(usual.get("runtime_type", "")).startswith("io.containerd.runc."):
+        usual = _table(runtimes, "runc") or {"runtime_type": _SHIM}
+    model = {"runtime_type": _SHIM, **{key: value for key, value in usual.items() if not isinstance(value, dict)}}
+    for key in ("pod_annotations", "container_annotations"):
+        model[key] = [*(name for name in model.get(key, []) if name != ANNOTATIONS), ANNOTATIONS]
+    if options.cdi:
+        wanted[cri] = {"enable_cdi": True}
+    handlers = (*cri, "containerd", "runtimes")
+    if not runtimes:
+        # containerd has runc without being told, but only while the file names no runtime.
+        wanted[(*handlers, "runc")] = {"runtime_type": _SHIM}
+    wanted[(*handlers, options.runtime_name)] = model
+    wanted[(*handlers, options.runtime_name, "options")] = {
+        **_table(usual, "options"),
+        "BinaryName": str(options.runtime_path),
+    }
+    if options.set_as_default:
+        wanted[(*cri, "containerd")] = {"default_runtime_name": options.runtime_name}
+    return wanted
+
+
+class Containerd:
+    """See Engine in edit.py."""
+
+    name = "containerd"
+    executables = ("containerd",)
+    reload = Reload(("systemctl", "restart", "containerd"), note="its containers go on running")
+
+    def edits(self, options: Options, version: Version | None) -> list[Edit]:
+        main = options.config or Path("/etc/containerd/config.toml")
+        path = _counts(main, version)
+        plain = toml_edit(path, lambda text: settings(path, text, options, version))
+
+        def take(text: str, before: str) -> str:
+            rest = plain.take(text, before)
+            format_of_all = _format(toml_text.parse(text, str(path)))
+            # What others wrote into a file of our making relies on its format.
+            if rest.strip() and not before and "version" not in toml_text.parse(rest, str(path)) and format_of_all > 1:
+                return f"version = {format_of_all}\n{rest}"
+            return rest
+
+        return [Edit(path, plain.has, plain.put, take)]
+
+    def facts(self, options: Options, version: Version | None, text: str) -> Facts:
+        facts = Facts()
+        document = toml_text.parse(text, str(options.config or "config.toml"))
+        if "cri" in document.get("disabled_plugins", []) or _cri(document)[1] in document.get("disabled_plugins", []):
+            facts.lacks.append("its CRI plugin is off: disabled_plugins; ctr needs no configuration, Kubernetes does")
+        if version and version < (1, 7):
+            facts.notes.append("containerd before 1.7 ignores CDI requests: ask by annotations")
+        here = _table(document, *_cri(document), "containerd")
+        usual = _table(here, "runtimes", str(here.get("default_runtime_name", "runc")), "options").get("BinaryName")
+        if usual and Path(usual).name not in ("runc", RUNTIME_WRAPPER.name):
+            facts.notes.append(
+                f"the default runtime is {usual}, gpushare-runtime starts runc: /etc/gpushare/runtime.conf says which"
+            )
+        return facts

@@ -1,0 +1,68 @@
+"""Docker: the runtime and CDI in daemon.json, which dockerd reads again at SIGHUP."""
+
+from pathlib import Path
+
+from gpushare.engines import json_text
+from gpushare.engines.edit import Edit, Facts, Options, Reload, Version
+
+_EMPTY = "{\n}\n"
+
+
+class Docker:
+    """See Engine in edit.py."""
+
+    name = "docker"
+    executables = ("dockerd",)
+    reload = Reload(
+        ("systemctl", "reload", "docker"),
+        Path("/run/docker.pid"),
+        "a runtime that is taken out goes when it starts anew",
+    )
+
+    def edits(self, options: Options, version: Version | None) -> list[Edit]:
+        path = options.config or Path("/etc/docker/daemon.json")
+        name = str(path)
+        runtime = ("runtimes", options.runtime_name)
+
+        def has(text: str) -> bool:
+            return json_text.get(text, runtime) is not None if json_text.parse(text, name) else False
+
+        def put(text: str) -> str:
+            json_text.parse(text, name)
+            text = text if text.strip() else _EMPTY
+            text = json_text.put(text, runtime, {"path": str(options.runtime_path)}, name)
+            if options.set_as_default:
+                text = json_text.put(text, ("default-runtime",), options.runtime_name, name)
+            if options.cdi:
+                text = json_text.put(text, ("features", "cdi"), True, name)
+            json_text.parse(text, name)
+            return text
+
+        def take(text: str, before: str) -> str:
+            value = json_text.parse(text, name)
+            if (value.get("features") or {}).get("cdi") is True:
+                text = json_text.put_back(text, ("features", "cdi"), before)
+            if value.get("default-runtime") == options.runtime_name:
+                text = json_text.put_back(text, ("default-runtime",), before)
+            text = json_text.put_back(text, runtime, before)
+            return before if text == _EMPTY and not before.strip() else text
+
+        return [Edit(path, has, put, take)]
+
+    def facts(self, options: Options, version: Version | None, text: str) -> Facts:
+        facts = Facts()
+        value = json_text.parse(text, str(options.config or "daemon.json"))
+        if version and version < (24,):
+            facts.lacks.append(
+                "Docker before 24 knows neither annotations nor CDI, so a container cannot ask for a share"
+            )
+        elif version and version < (25,):
+            facts.notes.append("Docker before 25 knows no CDI: ask by --runtime and --annotation")
+        if (
+            version
+            and version >= (25,)
+            and not options.set_as_default
+            and (value.get("features") or {}).get("cdi") is False
+        ):
+            facts.lacks.append('CDI is off: "features": {"cdi": false}')
+        return facts

@@ -1,0 +1,213 @@
+"""Settings put into an administrator's TOML file and taken out again, with every other byte left as it was.
+
+What is added stands in blocks between two lines of comment, `BEGIN` and `END`. A setting of the administrator that has
+to give way is kept in the block as a comment. So the file itself says how to undo it, whatever else changes in it.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpushare.errors import FailedError
+
+BEGIN = "# gpushare runtime configure: begin"
+END = "# gpushare runtime configure: end"
+REPLACED = "# replaced: "
+
+Path = tuple[str, ...]
+Settings = Mapping[Path, Mapping[str, Any]]
+"""Of each table, by its path, the keys that are to be set."""
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+# What can hold a quote, a bracket or a # that does not count: longest quotes first.
+_TOKEN = re.compile(
+    r'"""(?:[^\\]|\\.)*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|#[^\n]*|[\[\]{}\n]', re.DOTALL
+)
+
+
+def parse(text: str, name: str) -> dict[str, Any]:
+    """The file's value. Raises FailedError with the line of the fault; `name` is the file's."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        reason = str(error).replace("at end of document", f"at line {len(_lines(text))}, the end")
+        raise FailedError(f"{name} is not TOML and is left alone: {reason}; mend that line") from None
+    except RecursionError:
+        raise FailedError(f"{name} is left alone: it is nested too deeply") from None
+
+
+def _lines(text: str) -> list[str]:
+    """Like splitlines, but at newlines alone."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
+
+
+def _statements(text: str) -> list[tuple[int, int, dict[str, Any]]]:
+    """First line, line after the last, and value by itself, of each header and each key of a well-formed file."""
+    found, depth, line, start = [], 0, 0, 0
+    lines = _lines(text)
+    for token in _TOKEN.finditer(text + "\n"):
+        symbol = token[0]
+        if symbol in ("[", "{"):
+            depth += 1
+        elif symbol in ("]", "}"):
+            depth -= 1
+        elif symbol == "\n":
+            line += 1
+            if not depth:
+                value = tomllib.loads("".join(lines[start:line]))
+                if value:
+                    found.append((start, line, value))
+                start = line
+        else:
+            line += symbol.count("\n")
+    return found
+
+
+def _chain(value: dict[str, Any]) -> tuple[Path, Any]:
+    """The path that a lone header or key names, and what is at its end."""
+    path: Path = ()
+    while isinstance(value, dict) and len(value) == 1:
+        ((name, value),) = value.items()
+        path += (name,)
+    return path, value
+
+
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else _value(name)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda match: f"\\u{ord(match[0]):04x}", escaped) + '"'
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(name)} = {_value(item)}" for name, item in value.items()) + "}"
+    return str(value)  # dates, which TOML writes as Python does
+
+
+def strip(text: str, name: str) -> str:
+    """The text without our blocks, and with what they replaced. Raises FailedError where a block has lost an end."""
+    kept: list[str] = []
+    begun = 0
+    unended = False
+    for number, line in enumerate(_lines(text), 1):
+        bare = line.strip()
+        if bare in (BEGIN, END):
+            if (bare == BEGIN) == bool(begun):
+                raise FailedError(f"{name} is left alone: line {begun or number} has no counterpart: {bare}")
+            begun = number if bare == BEGIN else 0
+            unended = not line.endswith("\n")
+        elif not begun:
+            kept.append(line)
+        elif bare.startswith(REPLACED):
+            kept.append(line.lstrip(" \t").removeprefix(REPLACED))
+    if begun:
+        raise FailedError(f"{name} is left alone: line {begun} has no counterpart: {BEGIN}")
+    if unended and kept:  # the file did not end with a newline, so the block took that newline along
+        kept[-1] = kept[-1].removesuffix("\n").removesuffix("\r")
+    return "".join(kept)
+
+
+def _at(document: Any, path: Path) -> Any:
+    for name in path:
+        if not isinstance(document, dict) or name not in document:
+            return None
+        document = document[name]
+    return document
+
+
+def _expected(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
+    for path, keys in settings.items():
+        table = document
+        for name in path:
+            table = table.setdefault(name, {})
+            if not isinstance(table, dict):
+                raise TypeError(name)
+        table.update(keys)
+    return document
+
+
+def apply(text: str, settings: Settings, name: str) -> str:
+    """The text with these settings; `text` has no block of ours. Raises FailedError where that cannot be done without
+    rewriting what the administrator wrote."""
+    document = parse(text, name)
+    newline = "\r\n" if "\r\n" in text else "\n"
+    lines = _lines(text)
+    headers: dict[Path, int] = {}
+    keys: dict[Path, tuple[int, int]] = {}
+    table: Path = ()
+    for first, after, value in _statements(text):
+        if lines[first].lstrip().startswith("["):
+            table, _ = _chain(value)
+            headers[table] = after
+        else:
+            path, _ = _chain(value)
+            keys[table + path[:1]] = (first, after)
+
+    # By line: what is put before it, and where what it replaces ends.
+    blocks: dict[int, list[str]] = {}
+    replaced: dict[int, int] = {}
+    for path, wanted in settings.items():
+        present = _at(document, path)
+        missing = {key: value for key, value in wanted.items() if (present or {}).get(key) != value}
+        if not missing and present is not None:
+            continue
+        fresh = []
+        for key, value in missing.items():
+            if (*path, key) in keys:
+                first, after = keys[(*path, key)]
+                indent = re.match(r"[ \t]*", lines[first])[0]  # type: ignore[index]
+                blocks[first] = [f"{indent}{_key(key)} = {_value(value)}"]
+                replaced[first] = after
+            else:
+                fresh.append(f"{_key(key)} = {_value(value)}")
+        if path in headers:
+            indent = re.match(r"[ \t]*", lines[headers[path] - 1])[0]  # type: ignore[index]
+            blocks.setdefault(headers[path], []).extend(indent + line for line in fresh)
+        elif not path and fresh:
+            blocks.setdefault(0, []).extend(fresh)
+        elif fresh or not missing:
+            blocks.setdefault(len(lines), []).extend([f"[{'.'.join(map(_key, path))}]", *fresh])
+    result = _merge(lines, blocks, replaced, newline)
+    try:
+        fits = tomllib.loads(result) == _expected(document, settings)
+    except (tomllib.TOMLDecodeError, TypeError):
+        fits = False
+    if not fits:
+        tables = ", ".join(f"[{'.'.join(map(_key, path))}]" for path in settings if path)
+        raise FailedError(f"{name} is left alone: it has a part of {tables} inline; write that as tables of their own")
+    if strip(result, name) != text:
+        raise FailedError(f"{name} is left alone: what would be added could not be taken out again")
+    return result
+
+
+def _merge(lines: list[str], blocks: dict[int, list[str]], replaced: dict[int, int], newline: str) -> str:
+    out: list[str] = []
+    number = 0
+    while number <= len(lines):
+        after = replaced.get(number, number)
+        if added := blocks.get(number):
+            old = [REPLACED + line for line in lines[number:after]]
+            ends = bool(old or out) and not (old or out)[-1].endswith("\n")
+            if ends and not old:
+                out[-1] += newline
+            body = [BEGIN + newline, *old]
+            if ends and old:
+                body[-1] += newline
+            body += [line + newline for line in added] + [END + newline]
+            if ends:
+                body[-1] = END
+            out += body
+        if after == number:
+            out += lines[number : number + 1]
+            number += 1
+        else:
+            number = after
+    return "".join(out)

@@ -1,0 +1,244 @@
+"""`gpushare runtime` on files: what is written, with which owner and mode, and what is left alone."""
+
+import json
+import os
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from gpushare.cli.main import main
+
+GOLDEN = Path(__file__).parent / "golden"
+WRAPPER = "/usr/bin/gpushare-runtime"
+VERSIONS = {
+    "containerd-1.6": "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3",
+    "containerd-1.7": "containerd github.com/containerd/containerd 1.7.24~ds1 1.7.24~ds1-6+deb13u1",
+    "containerd-2.1": "containerd github.com/containerd/containerd/v2 2.1.9+unknown ",
+    "docker-20.10": "Docker version 20.10.24+dfsg1, build 297e128",
+    "docker-28.5": "Docker version 28.5.2+dfsg4, build 3ef3c07c883be49a2e8097bcf6d2952fce1d70eb",
+    "podman-4.3": "podman version 4.3.1",
+    "crio-1.37": "crio version 1.37.0\nGitCommit: x\nGoVersion: go1.27",
+}
+
+
+class Machine:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.config = directory / "config"
+
+    def program(self, version: str) -> Path:
+        path = self.directory / "bin" / version
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\ncat <<'E'\n{VERSIONS[version]}\nE\n")
+        path.chmod(0o755)
+        return path
+
+    def __call__(self, verb: str, version: str, *options: str) -> int:
+        given = ["runtime", verb, "--engine", version.partition("-")[0], "--config", str(self.config)]
+        given += ["--executable-path", str(self.program(version)), "--hooks-dir", str(self.directory / "hooks")]
+        if verb == "configure" and "--runtime-path" not in options:
+            given += ["--runtime-path", WRAPPER]
+        return main([*given, *options])
+
+    def tree(self) -> dict[str, bytes]:
+        return {
+            str(path.relative_to(self.directory)): path.read_bytes()
+            for path in sorted(self.directory.rglob("*"))
+            if path.is_file() and "bin" not in path.parts
+        }
+
+
+@pytest.fixture
+def machine(tmp_path) -> Machine:
+    tmp_path.chmod(0o755)
+    return Machine(tmp_path)
+
+
+CASES = sorted(path.name.removesuffix(".after") for path in GOLDEN.glob("*.after"))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_golden(machine, case, capsys):
+    """ENGINE-VERSION, file: `before` (none: no file) is configured twice and taken back."""
+    version, _, kind = case.partition(",")
+    options = ["--set-as-default"] if kind.endswith("-default") else []
+    before, after = GOLDEN / f"{case}.before", GOLDEN / f"{case}.after"
+    if before.exists():
+        machine.config.write_bytes(before.read_bytes())
+    untouched = machine.tree()
+    assert machine("configure", version, "--dry-run", *options) == 0
+    assert "+++ " in capsys.readouterr().out
+    assert machine.tree() == untouched
+    assert machine("configure", version, *options) == 0
+    assert machine.config.read_bytes() == after.read_bytes()
+    once = machine.tree()
+    if before.exists():
+        assert once["config.gpushare-backup"] == before.read_bytes()
+    assert machine("configure", version, *options) == 0
+    assert machine.tree() == once
+    capsys.readouterr()
+    assert machine("configure", version, "--dry-run", *options) == 0
+    assert capsys.readouterr().out == ""
+    assert machine("unconfigure", version) == 0
+    assert machine.tree() == untouched
+
+
+def test_golden_covers_every_engine():
+    assert {case.partition("-")[0] for case in CASES} == {"docker", "podman", "containerd", "crio"}
+
+
+@pytest.mark.parametrize(
+    ("version", "text", "line"),
+    [
+        ("containerd-1.7", b"version = 2\n[plugins\n", "line 2"),
+        ("docker-28.5", b'{\n  "debug": true,,\n}\n', "line 2"),
+        ("podman-4.3", b"[engine]\nx = \n", "line 2"),
+        ("crio-1.37", b"[crio]\n# \xff\n", "line 2"),
+        ("crio-1.37", b'[crio]\nx = """\n\n', "line 3"),
+    ],
+)
+def test_a_file_with_a_fault_is_left_alone_and_its_line_is_said(machine, version, text, line, capsys):
+    machine.config.write_bytes(text)
+    untouched = machine.tree()
+    assert machine("configure", version) == 1
+    said = capsys.readouterr().err
+    assert line in said
+    assert str(machine.config) in said
+    assert said.count("\n") == 1
+    assert machine.tree() == untouched
+
+
+def test_what_the_administrator_changed_meanwhile_stays(machine):
+    machine.config.write_text('{\n  "debug": true,\n  "features": {"cdi": false}\n}\n')
+    machine("configure", "docker-28.5", "--set-as-default")
+    text = machine.config.read_text()
+    assert json.loads(text)["features"] == {"cdi": True}
+    machine.config.write_text(text.replace('"debug": true,', '"debug": true,\n  "tls": true,'))
+    machine("unconfigure", "docker-28.5")
+    expected = '{\n  "debug": true,\n  "tls": true,\n  "features": {"cdi": false}\n}\n'
+    assert machine.config.read_text() == expected
+
+
+def test_a_file_of_our_making_keeps_what_was_added_to_it(machine):
+    machine("configure", "containerd-2.1")
+    with machine.config.open("a") as file:
+        file.write("[debug]\nlevel = 'info'\n")
+    machine("unconfigure", "containerd-2.1")
+    assert tomllib.loads(machine.config.read_text()) == {"version": 3, "debug": {"level": "info"}}
+
+
+def test_owner_and_mode_stay(machine):
+    machine.config.write_text("version = 2\n")
+    machine.config.chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(machine.config, 0, 1)
+    before = machine.config.stat()
+    machine("configure", "containerd-1.7")
+    for path in (machine.config, machine.directory / "config.gpushare-backup"):
+        after = path.stat()
+        assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+
+
+def test_a_trusted_symlink_stays_one(machine):
+    there = machine.directory / "there"
+    there.mkdir()
+    (there / "real").write_text("version = 2\n")
+    machine.config.symlink_to("there/real")
+    assert machine("configure", "containerd-1.7") == 0
+    assert machine.config.is_symlink()
+    assert "gpushare" in (there / "real").read_text()
+    assert machine("unconfigure", "containerd-1.7") == 0
+    assert (there / "real").read_text() == "version = 2\n"
+
+
+@pytest.mark.parametrize("what", ["directory", "file", "link"])
+def test_what_others_can_write_is_refused(machine, what, capsys):
+    there = machine.directory / "there"
+    there.mkdir()
+    real = there / "real"
+    real.write_text("version = 2\n")
+    machine.config.symlink_to(real)
+    if what == "directory":
+        there.chmod(0o777)
+    elif what == "file":
+        real.chmod(0o666)
+    elif os.geteuid() == 0:
+        os.lchown(machine.config, 1234, 1234)
+    else:
+        pytest.skip("only root can give a link away")
+    assert machine("configure", "containerd-1.7") == 1
+    assert "written by others" in capsys.readouterr().err
+    assert real.read_text() == "version = 2\n"
+
+
+def test_an_import_that_counts_is_the_file_that_is_edited(machine, capsys):
+    part = machine.directory / "conf.d" / "99-nvidia.toml"
+    part.parent.mkdir()
+    cri = 'plugins."io.containerd.grpc.v1.cri".containerd.runtimes'
+    part.write_text(f'version = 2\n[{cri}.nvidia.options]\nSystemdCgroup = true\n[{cri}.runc]\nruntime_type = "x"\n')
+    machine.config.write_text('version = 2\nimports = ["conf.d/*.toml"]\n')
+    untouched = machine.tree()
+    assert machine("configure", "containerd-1.7") == 0
+    assert "gpushare" in part.read_text()
+    assert "gpushare" not in machine.config.read_text()
+    assert machine("unconfigure", "containerd-1.7") == 0
+    assert machine.tree() == untouched
+    # From 2.1 on both count.
+    assert machine("configure", "containerd-2.1") == 0
+    assert "gpushare" in machine.config.read_text()
+    assert part.read_bytes() == untouched["conf.d/99-nvidia.toml"]
+    assert machine("configure", "containerd-2.1", "--dry-run") == 0
+
+
+def test_the_first_format_is_not_for_containerd_2(machine, capsys):
+    machine.config.write_text('disabled_plugins = ["cri"]\n')
+    assert machine("configure", "containerd-2.1") == 1
+    assert "containerd config migrate" in capsys.readouterr().err
+
+
+def test_status_says_what_is_missing(machine, capsys):
+    assert machine("status", "docker-20.10", "--json") == 1
+    found = json.loads(capsys.readouterr().out)["engines"][0]
+    assert (found["version"], found["configured"]) == ("20.10.24", False)
+    assert any("before 24" in line for line in found["missing"])
+    machine("configure", "docker-28.5", "--set-as-default")
+    capsys.readouterr()
+    assert machine("status", "docker-28.5") == 0
+    said = capsys.readouterr().out
+    assert "28.5.2" in said
+    assert " configured " in said
+    assert "missing" not in said
+    machine.config.write_text("{")
+    assert machine("status", "docker-28.5") == 1
+    assert "line 1" in capsys.readouterr().out
+
+
+def test_restart_tells_how_where_it_cannot(machine, capsys):
+    if Path("/run/systemd/system").is_dir():
+        pytest.skip("systemd runs here, and would reload the machine's own engine")
+    assert machine("configure", "containerd-1.7", "--restart") == 1
+    assert "systemctl restart containerd" in capsys.readouterr().err
+    assert machine.config.exists()
+    assert machine("configure", "podman-4.3", "--config", str(machine.directory / "p.conf"), "--restart") == 0
+
+
+def test_the_manifest_names_the_handler(capsys):
+    assert main(["runtime", "manifest", "--runtime-name", "shared"]) == 0
+    assert capsys.readouterr().out == (
+        "apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata:\n  name: shared\nhandler: shared\n"
+    )
+
+
+def test_the_diff_can_be_applied(machine, capsys):
+    machine.config.write_bytes(b'version = 2\n[grpc]\n  address = "/x"')
+    machine("configure", "containerd-1.7", "--dry-run")
+    diff = capsys.readouterr().out
+    subprocess.run(
+        ["git", "apply", "-p0", "--unsafe-paths", "--directory=/"], input=diff, text=True, cwd="/", check=True
+    )
+    applied = machine.config.read_bytes()
+    machine.config.write_bytes(b'version = 2\n[grpc]\n  address = "/x"')
+    machine("configure", "containerd-1.7")
+    assert machine.config.read_bytes() == applied

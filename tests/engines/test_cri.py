@@ -1,0 +1,50 @@
+"""A pod by containerd's CRI, as the kubelet makes it, gets its share by `gpushare runtime configure` alone."""
+
+import subprocess
+
+import cgroups
+import grpc
+import pytest
+from cri import Cri, configuration, image_archive, message
+from engines import SHARE, SPIN, allocated, configure, each, running
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("machine")]
+
+
+@each("containerd")
+def test_a_pod_gets_a_share(program, node, wrapper, rootfs, short_path, capfd):
+    version = subprocess.run([program, "--version"], capture_output=True, text=True).stdout.split()[2]
+    knows_cdi = not version.lstrip("v").startswith("1.6")
+    config, work = short_path / "config.toml", short_path / "work"
+    since_2 = version.lstrip("v").startswith("2")
+    before = configuration(work, since_2, f'cdi_spec_dirs = ["{node.layout.cdi}"]' if knows_cdi else "")
+    config.write_text(before)
+    work.mkdir()
+    image_archive(rootfs, short_path / "image.tar")
+    configure("containerd", config, program, "--runtime-path", str(wrapper))
+    ctr = [program.parent / "ctr", "--address", work / "sock", "--namespace", "k8s.io"]
+
+    def ready() -> bool:
+        return subprocess.run([*ctr, "version"], capture_output=True).returncode == 0
+
+    with running(program, "--config", config, ready=ready, log=short_path / "log", path=program):
+        given = [*ctr, "images", "import", *(["--local"] if since_2 else []), "--snapshotter", "native"]
+        done = subprocess.run([*given, short_path / "image.tar"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        with grpc.insecure_channel(f"unix://{work}/sock") as channel:
+            cri = Cri(channel, work / "pods")
+            with cri.pod("gpushare", SHARE) as pod:
+                assert allocated(cri.run(pod, *SPIN))
+                # Of the pod's containers and its sandbox only this one has had a share.
+                assert len(node.client.grants(ended=True)) == 1
+            if knows_cdi:
+                grant = node.client.create(memory="1GiB", time="30%")
+                with cri.pod("", {}) as pod:
+                    named = [message(_1=name) for name in grant["cdi"]]
+                    assert allocated(cri.run(pod, *SPIN, _17=named))
+            for handler in ("gpushare", ""):
+                with cri.pod(handler, {}) as pod:
+                    assert cri.run(pod, "/bin/sh", "-c", "test ! -e /run/gpushare && echo none") == "none"
+    configure("containerd", config, program, verb="unconfigure")
+    assert config.read_text() == before
+    cgroups.remove()

@@ -1,0 +1,142 @@
+"""Real engines read what `gpushare runtime configure` writes, and a container gets its share by nothing else. One run
+for each engine that is here (tests/support/engines.py); what is not is not run."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import tomllib
+
+import pytest
+from engines import IMAGE, PODMAN, SHARE, SPIN, Docker, allocated, configure, dockers_own, each, running
+from waiting import until
+
+from gpushare.paths import RUNTIME_WRAPPER
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("machine")]
+
+
+@each("containerd")
+def test_containerd_reads_it(program, tmp_path, capsys):
+    """Its own default configuration with ours in it means the same but for what we add, and is as it was without."""
+    tmp_path.chmod(0o755)
+    config = tmp_path / "config.toml"
+    before = subprocess.run([program, "config", "default"], capture_output=True, check=True).stdout
+    config.write_bytes(before)
+
+    def read() -> dict:
+        dump = subprocess.run(
+            [program, "--config", config, "config", "dump"], capture_output=True, text=True, check=True
+        )
+        assert "unknown" not in dump.stderr
+        return tomllib.loads(dump.stdout)
+
+    def cri(value: dict) -> dict:
+        return next(
+            value["plugins"][name] for name in value["plugins"] if re.search(r"grpc.v1.cri|cri.v1.runtime", name)
+        )
+
+    plain = read()
+    configure("containerd", config, program, "--set-as-default")
+    ours = read()
+    handlers = cri(ours)["containerd"]["runtimes"]
+    handler = handlers.pop("gpushare")
+    assert cri(ours)["containerd"].pop("default_runtime_name") == "gpushare"
+    assert handler["pod_annotations"] == handler["container_annotations"] == ["gpushare.dev/*"]
+    usual = dict(cri(plain)["containerd"]["runtimes"]["runc"])
+    assert handler.pop("options") == {**usual.pop("options"), "BinaryName": str(RUNTIME_WRAPPER)}
+    assert {**handler, "pod_annotations": [], "container_annotations": []} == {
+        **usual,
+        "pod_annotations": [],
+        "container_annotations": [],
+    }
+    cri(plain)["containerd"].pop("default_runtime_name")
+    if "enable_cdi" in cri(ours):
+        assert cri(ours).pop("enable_cdi") is True
+        cri(plain).pop("enable_cdi")
+    assert ours == plain
+    configure("containerd", config, program, verb="unconfigure")
+    assert config.read_bytes() == before
+    config.unlink()
+    configure("containerd", config, program)
+    assert {"runc", "gpushare"} <= set(cri(read())["containerd"]["runtimes"])
+
+
+@each("podman")
+def test_podman_gives_a_share(program, node, wrapper, rootfs, short_path, capfd):
+    config = short_path / "containers.conf"
+    config.write_text(PODMAN)
+    hooks = ["--hooks-dir", str(short_path / "hooks")]
+    configure("podman", config, program, "--runtime-path", str(wrapper), *hooks)
+    (short_path / "hooks" / "gpushare.json").unlink()  # has the usual socket, and is tested beside it
+    environment = {**os.environ, "CONTAINERS_CONF": str(config), "TMPDIR": str(short_path)}
+    base = [program, "--root", short_path / "root", "--runroot", short_path / "run", "--tmpdir", short_path / "tmp"]
+
+    def podman(*arguments: object) -> subprocess.CompletedProcess:
+        command = [*map(str, [*base, "--storage-driver", "vfs", *arguments])]
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100)
+
+    try:
+        assert podman("import", "--quiet", rootfs, IMAGE).returncode == 0
+        asked = [part for name, value in SHARE.items() for part in ("--annotation", f"{name}={value}")]
+        done = podman("--runtime", "gpushare", "run", "--rm", *asked, IMAGE, *SPIN)
+        assert allocated(done.stdout), done.stderr
+        # Without a request, and by the engine's own runtime: nothing of ours.
+        for options in (["--runtime", "gpushare", "run"], ["run"]):
+            plain = podman(*options, "--rm", IMAGE, "/bin/sh", "-c", "test ! -e /run/gpushare && echo none")
+            assert plain.stdout == "none\n", plain.stderr
+    finally:
+        podman("rm", "--all", "--force")
+        podman("rmi", "--all", "--force")
+    configure("podman", config, program, *hooks, verb="unconfigure")
+    assert config.read_text() == PODMAN
+
+
+@each("dockerd")
+def test_docker_gives_a_share_after_a_reload(program, node, wrapper, rootfs, short_path, capfd):
+    """dockerd is running when it is configured."""
+    config, work = short_path / "daemon.json", short_path / "docker"
+    before = json.dumps(dockers_own(work), indent=3)
+    config.write_text(before)
+    work.mkdir()
+    docker = Docker(work / "sock")
+    with running(program, "--config-file", config, ready=docker.is_up, log=short_path / "log", path=program) as process:
+        configure("docker", config, program, "--runtime-path", str(wrapper))
+        process.send_signal(signal.SIGHUP)
+        until(lambda: "gpushare" in json.loads(docker("GET", "/info")[1])["Runtimes"], "the reload", 30)
+        version = json.loads(docker("GET", "/version")[1])
+        if int(version["Version"].split(".")[0]) < 24:
+            pytest.skip(f"Docker {version['Version']} cannot pass annotations on")
+        docker.load(rootfs)
+
+        def run(runtime: str, annotations: dict, *command: str) -> str:
+            status, said = docker.run(runtime, *command, Annotations=annotations)
+            assert status == 204, said
+            return said
+
+        assert allocated(run("gpushare", SHARE, *SPIN))
+        for runtime in ("gpushare", "runc"):
+            assert "none" in run(runtime, {}, "/bin/sh", "-c", "test ! -e /run/gpushare && echo none")
+        configure("docker", config, program, verb="unconfigure")
+        assert config.read_text() == before
+
+
+@each("dockerd")
+def test_docker_gives_a_grant_by_its_name(program, node, rootfs, short_path, capfd):
+    """As a CDI device, under Docker's own runtime: it reads `features.cdi` when it starts."""
+    version = subprocess.run([program, "--version"], capture_output=True, text=True).stdout.split()[2]
+    if int(version.split(".")[0]) < 25:
+        pytest.skip(f"Docker {version} knows no CDI")
+    config, work = short_path / "daemon.json", short_path / "docker"
+    config.write_text(json.dumps(dockers_own(work, **{"cdi-spec-dirs": [str(node.layout.cdi)]})))
+    work.mkdir()
+    configure("docker", config, program)
+    docker = Docker(work / "sock")
+    with running(program, "--config-file", config, ready=docker.is_up, log=short_path / "log", path=program):
+        docker.load(rootfs)
+        grant = node.client.create(memory="1GiB", time="30%")
+        named = {"Driver": "cdi", "DeviceIDs": grant["cdi"]}
+        status, said = docker.run("runc", *SPIN, DeviceRequests=[named])
+        assert status == 204 and allocated(said), said
+        until(lambda: node.client.grant(grant["id"])["phase"] == "released", "the grant ends")

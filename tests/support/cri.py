@@ -1,0 +1,148 @@
+"""Pods by containerd's CRI, without a kubelet: its configuration, an image, and the calls."""
+
+import contextlib
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import cgroups
+import grpc
+from waiting import until
+
+IMAGE = "docker.io/library/gpushare-engines:1"
+
+# As an administrator may have written it, for a machine without systemd, network and CAP_SYS_RESOURCE.
+COMMON = """\
+root = "{work}/root"
+state = "{work}/state"
+disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.opt"] # not here
+[grpc]
+  address = "{work}/sock"
+[ttrpc]
+  address = "{work}/ttrpc"
+"""
+BEFORE_2 = """\
+version = 2
+{common}
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{image}"
+  restrict_oom_score_adj = true
+  {cdi}
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "native"
+"""
+SINCE_2 = """\
+version = 3
+{common}
+[plugins.'io.containerd.cri.v1.images']
+  snapshotter = "native"
+  [plugins.'io.containerd.cri.v1.images'.pinned_images]
+    sandbox = "{image}"
+[plugins.'io.containerd.cri.v1.runtime']
+  restrict_oom_score_adj = true
+  {cdi}
+"""
+
+
+def message(**fields: object) -> bytes:
+    """A protobuf message; `_3=value` is its field 3: text, a message, a number, a map, or a list of these."""
+    out = b""
+    for name, value in fields.items():
+        number = int(name[1:])
+        if isinstance(value, dict):
+            value = [message(_1=key, _2=text) for key, text in value.items()]
+        for one in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(one, int):
+                out += varint(number << 3) + varint(one)
+            else:
+                raw = one.encode() if isinstance(one, str) else one
+                out += varint(number << 3 | 2) + varint(len(raw)) + raw
+    return out
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def image_archive(rootfs: Path, out: Path, env: list[str] | None = None) -> None:
+    """An image of one layer, as `ctr images import` takes it."""
+    layer, blobs = rootfs.read_bytes(), {}
+
+    def blob(kind: str, raw: bytes) -> dict:
+        digest = hashlib.sha256(raw).hexdigest()
+        blobs[f"blobs/sha256/{digest}"] = raw
+        return {"mediaType": f"application/vnd.oci.image.{kind}", "digest": f"sha256:{digest}", "size": len(raw)}
+
+    layers = [blob("layer.v1.tar", layer)]
+    config = {
+        "architecture": "amd64", "os": "linux", "config": {"Cmd": ["/bin/sleep", "1000"], "Env": env or []},
+        "rootfs": {"type": "layers", "diff_ids": [layers[0]["digest"]]},
+    }  # fmt: skip
+    manifest = {"schemaVersion": 2, "config": blob("config.v1+json", json.dumps(config).encode()), "layers": layers}
+    entry = blob("manifest.v1+json", json.dumps(manifest).encode())
+    entry["annotations"] = {"io.containerd.image.name": IMAGE}
+    blobs["index.json"] = json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode()
+    blobs["oci-layout"] = b'{"imageLayoutVersion": "1.0.0"}'
+    with tarfile.open(out, "w") as tar:
+        for name, raw in blobs.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(raw)
+            tar.addfile(info, io.BytesIO(raw))
+
+
+def configuration(work: Path, since_2: bool, cdi: str = "") -> str:
+    """For containerd; `work` is a directory for its files, with `work/sock`; `cdi`: a setting of the CRI plugin."""
+    return (SINCE_2 if since_2 else BEFORE_2).format(common=COMMON.format(work=work), image=IMAGE, cdi=cdi)
+
+
+class Cri:
+    """A client of containerd's CRI, as the kubelet is one."""
+
+    def __init__(self, channel: grpc.Channel, logs: Path) -> None:
+        self.channel, self.logs = channel, logs
+
+    def call(self, name: str, **fields: object) -> bytes:
+        same = dict.fromkeys(("request_serializer", "response_deserializer"))
+        return self.channel.unary_unary(f"/runtime.v1.RuntimeService/{name}", **same)(message(**fields), timeout=60)
+
+    def identity(self, answer: bytes) -> str:
+        return answer[2 : 2 + answer[1]].decode()
+
+    @contextlib.contextmanager
+    def pod(self, handler: str, annotations: dict[str, str], privileged: bool = False) -> Iterator[tuple[str, bytes]]:
+        node = message(_1=2, _2=1)  # the node's network, processes of their own
+        config = message(
+            _1=message(_1="pod", _2="uid", _3="default"),
+            _3=str(self.logs),
+            _7=annotations,
+            _8=message(_1=f"/{cgroups.NAME}", _2=message(_1=node, _6=int(privileged))),
+        )
+        pod = self.identity(self.call("RunPodSandbox", _1=config, _2=handler))
+        try:
+            yield pod, config
+        finally:
+            self.call("StopPodSandbox", _1=pod)
+            self.call("RemovePodSandbox", _1=pod)
+
+    def run(self, pod: tuple[str, bytes], *command: str, privileged: bool = False, **fields: object) -> str:
+        """Its output, once it has ended. `fields`: more of the ContainerConfig."""
+        node = message(_1=2, _2=1)
+        config = message(
+            _1=message(_1="container"), _2=message(_1=IMAGE), _3=list(command), _11="log",
+            _15=message(_2=message(_2=int(privileged), _3=node)), **fields,
+        )  # fmt: skip
+        container = self.identity(self.call("CreateContainer", _1=pod[0], _2=config, _3=pod[1]))
+        self.call("StartContainer", _1=container)
+        living = message(_2=message(_1=1))  # in the state "running"
+        until(lambda: not self.call("ListContainers", _1=living), "the container ends", 60)
+        self.call("RemoveContainer", _1=container)
+        lines = (self.logs / "log").read_text().splitlines()
+        (self.logs / "log").unlink()
+        return "\n".join(line.split(" ", 3)[3] for line in lines)

@@ -1,0 +1,61 @@
+"""Device nodes of a GPU that is not there, in a mount namespace of their own, and what a container can do with them.
+
+The kernel asks the device cgroup before it looks for the driver: whoever may open such a node is told that there is no
+device, and whoever may not that it is not permitted.
+"""
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+
+NODES = {"/dev/nvidia0": (195, 0), "/dev/nvidiactl": (195, 255)}
+OWN = "/dev/own"  # that the container makes itself
+
+_SCRIPT = """
+set -e
+where=$(mktemp -d)
+mount -t tmpfs -o mode=755 dev "$where"
+cp --archive /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty "$where"
+chmod 666 "$where"/*
+mknod -m 666 "$where/nvidia0" c 195 0
+mknod -m 666 "$where/nvidiactl" c 195 255
+mkdir "$where/pts" "$where/shm"
+mount --rbind /dev/pts "$where/pts"
+mount --rbind /dev/shm "$where/shm"
+ln -s /proc/self/fd "$where/fd"
+ln -s pts/ptmx "$where/ptmx"
+mount --move "$where" /dev
+rmdir "$where"
+umount /sys/fs/cgroup/unified 2>/dev/null || true # crun starts nothing where both versions are
+echo up
+exec sleep infinity
+"""
+
+PROBE = f"""
+mknod {OWN} c 195 0 2>/dev/null
+for node in {" ".join(NODES)} {OWN}; do
+  said=$( (: < $node) 2>&1 )
+  echo "node $node ${{said##*: }}"
+done
+"""
+
+
+@contextlib.contextmanager
+def shown() -> Iterator[list[str]]:
+    """The words before a command that is to see the nodes."""
+    command = ["unshare", "--mount", "--propagation", "slave", "sh", "-c", _SCRIPT]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == b"up\n"
+            yield ["nsenter", "--mount", "--target", str(process.pid)]
+        finally:
+            process.kill()
+
+
+def usable(output: str) -> set[str]:
+    """Of what PROBE wrote: the nodes that the container may open. Fails where it has not run to its end."""
+    lines = [line.strip().split(" ", 2) for line in output.splitlines() if line.startswith("node ")]
+    found = {node: said for _, node, said in lines}
+    assert set(found) == {*NODES, OWN}, output
+    assert set(found.values()) <= {"No such file", "Operation not permitted", "No such device or address"}, output
+    return {node for node, said in found.items() if said == "No such device or address"}
