@@ -112,14 +112,8 @@ size_t gs_old_3d_bytes(const CUDA_MEMCPY3D_v1 *copy) {
   return copy ? (size_t)copy->WidthInBytes * copy->Height * copy->Depth : 0;
 }
 
-/* Class of sizes whose time is measured separately: four per power of two. */
-static uint64_t size_class(size_t bytes) {
-  unsigned int bits = bytes ? 64 - (unsigned int)__builtin_clzll(bytes) : 0;
-  return bits < 3 ? bytes : (uint64_t)bits << 2 | (bytes >> (bits - 3) & 3);
-}
-
 CUresult gs_before_fill(struct gs_around_fill *around, size_t bytes, CUstream stream) {
-  return gs_enter_submit(&around->submission, KEY_FILL | size_class(bytes), stream);
+  return gs_enter_submit(&around->submission, KEY_FILL | gs_size_class(bytes), stream);
 }
 
 CUresult gs_after_fill(struct gs_around_fill *around, CUresult result) {
@@ -138,7 +132,7 @@ CUresult gs_before_copy(struct gs_around_copy *around, enum gs_copy direction, s
   if (!gs_enter(&result))
     return result;
   if (direction == GS_COPY_WITHIN || direction == GS_COPY_UNKNOWN)
-    return gs_submit(&around->submission, KEY_COPY | size_class(bytes), stream);
+    return gs_submit(&around->submission, KEY_COPY | gs_size_class(bytes), stream);
   if (captured(stream))
     return CUDA_SUCCESS;
   if (bytes < LONG_COPY_BYTES) {

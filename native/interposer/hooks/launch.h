@@ -7,12 +7,10 @@
 #include "interposer/time/repeat.h"
 #include "interposer/time/submit.h"
 
-/* The time of a kernel grows with its grid, so it is measured separately for each power of two of the number of
- * blocks. */
+/* The time of a kernel grows with its grid, so it is measured separately for each class of the number of blocks. That is
+ * below 2^63, and the address of a function below 2^56. */
 static inline uint64_t gs_kernel_key(CUfunction function, unsigned int x, unsigned int y, unsigned int z) {
-  uint64_t blocks = (uint64_t)x * y * z;
-  uint64_t size = blocks ? 64 - (uint64_t)__builtin_clzll(blocks) : 0;
-  return (uint64_t)(uintptr_t)function ^ size << 57;
+  return (uint64_t)(uintptr_t)function ^ gs_size_class((uint64_t)x * y * z) << 56;
 }
 static inline uint64_t gs_config_key(CUfunction function, const CUlaunchConfig *config) {
   return config ? gs_kernel_key(function, config->gridDimX, config->gridDimY, config->gridDimZ) : 1;

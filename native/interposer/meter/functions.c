@@ -8,7 +8,8 @@ static double minimum(double a, double b) { return a < b ? a : b; }
 static double maximum(double a, double b) { return a > b ? a : b; }
 
 static struct gs_function *find_function(struct gs_meter *meter, uint64_t key, bool add) {
-  uint32_t start = (uint32_t)((key >> 4) * 0x9e3779b97f4a7c15u >> 40);
+  /* Keys of one function differ in their highest bits, those of fills and copies in their lowest. */
+  uint32_t start = (uint32_t)((key ^ key >> 32) * 0x9e3779b97f4a7c15u >> 40);
   struct gs_function *victim = NULL;
   for (uint32_t i = 0; i < GS_METER_PROBES; i++) {
     struct gs_function *entry = &meter->function[(start + i) & (GS_METER_FUNCTIONS - 1)];
@@ -28,12 +29,20 @@ static struct gs_function *find_function(struct gs_meter *meter, uint64_t key, b
   return victim;
 }
 
+static void forget_samples(struct gs_function *function) {
+  function->samples = function->exact = 0;
+  function->kind = GS_SAMPLE_NONE;
+  function->guesses = 0;
+  function->guessed = 0;
+  function->tries = 0;
+}
+
 struct gs_function *gs_meter_function(struct gs_meter *meter, uint64_t key) {
   struct gs_function *function = find_function(meter, key, true);
   if (function->epoch != meter->epoch) {
     function->epoch = meter->epoch;
+    forget_samples(function);
     function->observed = 0;
-    function->samples = function->exact = 0;
   }
   return function;
 }
@@ -43,8 +52,8 @@ void gs_meter_forget_functions(struct gs_meter *meter) { meter->epoch++; }
 void gs_meter_reset_function(struct gs_meter *meter, uint64_t key) {
   struct gs_function *function = find_function(meter, key, false);
   if (function) {
+    forget_samples(function);
     function->observed = 0;
-    function->samples = function->exact = 0;
   }
 }
 
@@ -66,7 +75,7 @@ double gs_segment_now(const struct gs_segment *segment) {
 }
 
 bool gs_segment_trusted(const struct gs_segment *segment) {
-  if (segment->other > 0)
+  if (segment->guessed)
     return false;
   for (uint32_t i = 0; i < segment->kinds; i++) {
     const struct gs_kind *kind = &segment->kind[i];
@@ -84,15 +93,29 @@ bool gs_segment_known_alone(const struct gs_segment *segment) {
   return gs_segment_trusted(segment);
 }
 
-/* Scales the estimates of a segment's functions towards the time that it really took. */
+/* The part of a segment's time that brackets have shown. */
+static double shown(const struct gs_segment *segment) {
+  double sum = 0;
+  for (uint32_t i = 0; i < segment->kinds; i++) {
+    const struct gs_kind *kind = &segment->kind[i];
+    if (kind->function->key == kind->key && gs_function_shown(kind->function))
+      sum += kind->launches * kind->function->estimate;
+  }
+  return sum;
+}
+
+/* Scales the estimates of a segment's functions towards the time that it really took. Those that brackets have shown
+ * stay as they are. */
 void gs_segment_learn(const struct gs_segment *segment, double took, enum gs_observed how) {
-  double total = gs_segment_now(segment);
+  double known = shown(segment), total = gs_segment_now(segment) - known;
   took *= segment->share; /* the rest of that time went to other streams */
   if (total <= 0 || took <= 0)
     return;
+  took = maximum(took - known, 0.1 * total);
   for (uint32_t i = 0; i < segment->kinds; i++) {
     struct gs_function *function = segment->kind[i].function;
-    if (function->key != segment->kind[i].key || (segment->unsure && function->observed > 0))
+    if (function->key != segment->kind[i].key || gs_function_shown(function) ||
+        (segment->unsure && function->observed > 0))
       continue;
     /* One outlier must not change the estimate of a known function much; that of a new function may change by any
      * amount. */
@@ -116,9 +139,23 @@ void gs_segment_learn(const struct gs_segment *segment, double took, enum gs_obs
   }
 }
 
+void gs_segment_guessed(const struct gs_segment *segment, double charged) {
+  double total = gs_segment_now(segment);
+  for (uint32_t i = 0; i < segment->kinds && total > 0; i++) {
+    const struct gs_kind *kind = &segment->kind[i];
+    struct gs_function *function = kind->function;
+    if (function->key != kind->key || function->observed >= GS_METER_TRUSTED)
+      continue;
+    function->guesses += kind->launches;
+    function->guessed += charged * kind->launches * function->estimate / total;
+  }
+}
+
 /* Its functions may take much longer than before: their next launches are observed again. */
 void gs_segment_distrust(const struct gs_segment *segment) {
   for (uint32_t i = 0; i < segment->kinds; i++)
-    if (segment->kind[i].function->key == segment->kind[i].key)
+    if (segment->kind[i].function->key == segment->kind[i].key) {
+      forget_samples(segment->kind[i].function);
       segment->kind[i].function->observed = 1;
+    }
 }

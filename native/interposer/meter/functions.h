@@ -9,6 +9,18 @@ bool gs_segment_trusted(const struct gs_segment *segment);
 /* Whether all functions in the segment were observed while no others were on the device. */
 bool gs_segment_known_alone(const struct gs_segment *segment);
 
+/* Whether brackets have shown how long it takes, or at least how long at most. */
+static inline bool gs_function_shown(const struct gs_function *function) {
+  return function->kind == GS_SAMPLE_EXACT || function->kind == GS_SAMPLE_COMPANY;
+}
+
+/* Whether enough of its launches were bracketed, or tried to be. */
+static inline bool gs_function_known(const struct gs_function *function) {
+  return function->observed >= GS_METER_TRUSTED &&
+         ((function->samples >= GS_METER_TRUSTED && function->kind == GS_SAMPLE_EXACT) ||
+          function->tries == GS_METER_TRIES);
+}
+
 enum gs_observed {
   GS_OBSERVED_BACKLOGGED, /* the queue was never empty */
   GS_OBSERVED_ALONE,
@@ -16,14 +28,15 @@ enum gs_observed {
 };
 /* Scales the estimates of a segment's functions towards the time that it really took, in ns. */
 void gs_segment_learn(const struct gs_segment *segment, double took, enum gs_observed how);
+/* Its launches were charged by a guess. */
+void gs_segment_guessed(const struct gs_segment *segment, double charged);
 /* Its functions may take much longer than before: their next launches are observed again. */
 void gs_segment_distrust(const struct gs_segment *segment);
 
 /* Time between two bracketed launches of a stream: from 3/4 to 5/4 of what is given, not in step with a program that
  * repeats itself. */
 static inline uint64_t gs_queue_sample_every(const struct gs_queue *queue) {
-  uint64_t every = (uint64_t)GS_METER_SAMPLE_NS << queue->agreed;
-  return every * 3 / 4 + (queue->last_sample * 0x9e3779b97f4a7c15u >> 32) * (every / 2) / UINT32_MAX;
+  return (uint64_t)GS_METER_SAMPLE_NS << queue->agreed;
 }
 /* Whether work took so much longer than expected that the estimate is wrong. */
 static inline bool gs_is_late(double took, double expected) { return took > 2 * expected + GS_METER_LATE_NS; }
@@ -34,6 +47,19 @@ bool gs_mark_late(const struct gs_mark *mark, double total, double lag);
 void gs_queue_landed(struct gs_meter *meter, struct gs_queue *queue, double estimate, uint32_t unobserved);
 /* Charges by estimate, within a span that bounds the charge. Returns the charge. */
 double gs_queue_fit(struct gs_queue *queue, const struct gs_segment *segment, double want, double span);
+/* Whether a launch is bracketed. Returns enum gs_plan bits. */
+uint32_t gs_meter_plan_sample(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function,
+                              uint64_t now);
+/* True for one of the launches in `every` ns on average, by chance. n: launches that this one stands for. */
+bool gs_meter_by_chance(struct gs_meter *meter, uint64_t now, uint32_t n, uint64_t every);
+/* The queue had a launch. */
+static inline void gs_meter_latest(struct gs_meter *meter, const struct gs_queue *queue, uint64_t now) {
+  if (meter->latest != queue) {
+    meter->latest = queue;
+    meter->other_at = meter->latest_at;
+  }
+  meter->latest_at = now;
+}
 /* n launches were made up to now. */
 void gs_meter_count(struct gs_meter *meter, uint64_t now, uint32_t n);
 

@@ -15,6 +15,7 @@ static void count_kind(struct gs_segment *segment, struct gs_function *function,
       break;
   if (i == GS_METER_KINDS) {
     segment->other += estimate;
+    segment->guessed |= function->observed < GS_METER_TRUSTED;
     return;
   }
   if (i == segment->kinds) {
@@ -34,13 +35,14 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   struct gs_segment *open = &queue->open;
   double estimate = function->estimate;
   uint32_t plan = 0;
+  bool first = !queue->anchored && queue->head == queue->tail && open->launches == 0;
   bool careful = gs_meter_careful(meter, now), shared;
   if (lease != meter->lease) {
     meter->leased_at = meter->lease ? now : 0;
     meter->lease = lease;
   }
   shared = meter->others > 0 || now < meter->leased_at + GS_METER_TAIL_NS;
-  if (!queue->anchored && queue->head == queue->tail && open->launches == 0) {
+  if (first) {
     plan |= GS_PLAN_START;
     if (function->observed >= GS_METER_TRUSTED) /* known, but not how long it takes here */
       plan |= GS_PLAN_MARK;
@@ -53,17 +55,13 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
     queue->end = now;
     if (careful || estimate >= GS_METER_ALONE_NS)
       plan |= GS_PLAN_MARK;
-    /* A bracket would also measure work of other streams on the device. */
-    bool alone = now >= meter->end || meter->inflight < queue->inflight + 1;
-    bool due = !queue->sampled && alone &&
-               (now - queue->last_sample > gs_queue_sample_every(queue) || function->observed < GS_METER_TRUSTED);
-    queue->sample_next = due && queue->repeated > 0 && estimate > GS_METER_PILE_NS;
-    if (due && !queue->sample_next) {
-      plan |= GS_PLAN_SAMPLE;
-      queue->last_sample = now;
-      queue->sampled_shared = shared;
-    }
   }
+  if (!first)
+    plan |= gs_meter_plan_sample(meter, queue, function, now);
+  if (plan & GS_PLAN_SAMPLE)
+    queue->sampled_shared = shared;
+  gs_meter_latest(meter, queue, now);
+  queue->planned = now;
   gs_meter_count(meter, now, 1 + queue->repeated);
   queue->repeated = 0;
   queue->end += (uint64_t)estimate;
@@ -71,6 +69,7 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   __atomic_store_n(&queue->launches, queue->launches + 1, __ATOMIC_RELAXED);
   if (open->launches == 0) {
     open->first = now;
+    open->before = open->idle;
     open->lease = lease;
     open->shared = shared;
   }
@@ -113,6 +112,7 @@ void gs_meter_repeated(struct gs_meter *meter, struct gs_queue *queue, struct gs
     open->lease = meter->lease;
     open->shared = meter->others > 0 || queue->closed < meter->leased_at + GS_METER_TAIL_NS;
   }
+  gs_meter_latest(meter, queue, queue->planned > meter->latest_at ? queue->planned : meter->latest_at);
   queue->repeated += n;
   queue->end += (uint64_t)estimate;
   meter->end += (uint64_t)estimate;
@@ -121,10 +121,12 @@ void gs_meter_repeated(struct gs_meter *meter, struct gs_queue *queue, struct gs
   queue->inflight += estimate;
   meter->inflight += estimate;
   meter->launched += estimate;
-  if (known)
+  if (known) {
     count_kind(open, function, estimate, n);
-  else
+  } else {
     open->other += estimate;
+    open->guessed = true;
+  }
 }
 
 /* ---- marks ---- */
@@ -178,9 +180,11 @@ static void drop_oldest(struct gs_meter *meter, struct gs_queue *queue) {
  * room for the estimate; the next longer one has, so a few launches' worth is carried over. A larger remainder is not
  * by chance: the estimate is too high. */
 double gs_queue_fit(struct gs_queue *queue, const struct gs_segment *segment, double want, double span) {
-  double took = minimum(want + queue->owed, span);
+  double took = minimum(want + queue->owed, span), more;
   queue->owed = minimum(want + queue->owed - took, GS_METER_CARRIED * want / maximum(segment->launches, 1));
-  return took;
+  more = maximum(minimum(queue->guessed, span - took), -took);
+  queue->guessed -= more;
+  return took + more;
 }
 
 /* A single launch whose thread did not lose its processor around it: its time was measured exactly. */
@@ -191,6 +195,13 @@ static bool one_alone(const struct gs_mark *mark) {
 /* Whether more than the last launch was still to be done when a mark was recorded, `lag` before it was done. */
 static bool backlogged(const struct gs_segment *segment, double total, double lag) {
   return lag > GS_METER_LAG_NS + (segment->launches > 1 ? 2 * total / segment->launches : 0);
+}
+
+/* Of the time since its first launch, without that in which the device waited for the host: that in which the queue is
+ * believed to have had work, and no less than estimated now. From the record of the mark on, it had. */
+static double without_idle(const struct gs_segment *segment, double since_first, double lag) {
+  double idle = maximum(segment->idle - segment->before - segment->stalled, 0);
+  return minimum(maximum(maximum(since_first - idle, gs_segment_now(segment)), lag), since_first);
 }
 
 /* The queue is believed to have had work all the time: the device worked for this process, however long it took. */
@@ -220,6 +231,12 @@ static bool known_wrongly(struct gs_meter *meter, const struct gs_mark *mark, ui
   return gs_meter_careful(meter, mark->recorded);
 }
 
+/* How much of the time since the record of a mark the device worked for this process. The other processes of the grant
+ * have their turns, after which it may have to wait for its own. */
+static double own_lag(double lag, uint32_t residents) {
+  return residents > 1 ? maximum(lag - GS_METER_UNSLICED_NS, 0) / residents : lag;
+}
+
 static double after(uint64_t end, uint64_t begin) { return end > begin ? (double)(end - begin) : 0; }
 
 bool gs_mark_late(const struct gs_mark *mark, double total, double lag) {
@@ -238,8 +255,13 @@ static double measured(const struct gs_mark *mark, bool late, double total, doub
   return minimum(lag + maximum(total - expected, 0), since_first);
 }
 
-/* When the first kernel began, at the earliest: its launch takes a few microseconds to make. */
+/* When the first kernel began, at the earliest: its launch takes a few microseconds to make. The driver first loads a
+ * function that was never launched, which may take milliseconds. */
 static uint64_t begin_of_first(const struct gs_segment *segment) {
+  if (segment->stalled > 0) /* which has that time */
+    return segment->first;
+  if (segment->unobserved > 0 && segment->made > segment->first)
+    return segment->made;
   uint64_t took = segment->made > segment->first ? segment->made - segment->first : 0;
   return took < GS_METER_LAG_NS ? segment->first + took / 2 : segment->first;
 }
@@ -265,7 +287,8 @@ static double segment_busy(struct gs_meter *meter, struct gs_queue *queue, const
       gs_segment_distrust(segment);
     return gs_queue_fit(queue, segment, total, most);
   }
-  bool late = trusted && gs_mark_late(mark, total, lag / maximum(residents, 1));
+  double own = own_lag(lag, residents);
+  bool late = trusted && gs_mark_late(mark, total, own);
   if (trusted && segment->clouded) {
     if (late)
       gs_meter_surprise(meter, mark->recorded, GS_METER_CAREFUL_NS);
@@ -286,25 +309,30 @@ static double segment_busy(struct gs_meter *meter, struct gs_queue *queue, const
     /* Clocks are compared to a few microseconds: as much as was estimated is as it was estimated. */
     if (trusted && one_alone(mark) && since_first - total < GS_METER_PILE_NS && total - since_first < GS_METER_PILE_NS)
       return gs_queue_fit(queue, segment, total, most);
-    gs_segment_learn(segment, since_first, GS_OBSERVED_ALONE);
-    return since_first;
+    double busy = segment->launches > 1 ? without_idle(segment, since_first, own) : since_first;
+    gs_segment_learn(segment, busy, GS_OBSERVED_ALONE);
+    return busy;
   }
   if (trusted && lag > GS_METER_LAG_NS) {
     if (since_first < 0.25 * total)
       gs_segment_distrust(segment);
     if (late)
       gs_meter_surprise(meter, mark->recorded, GS_METER_CAREFUL_NS);
-    total = measured(mark, late, total, lag / maximum(residents, 1), since_first);
+    total = measured(mark, late, total, own, since_first);
     /* from the record of the mark on, the queue was not empty */
-    total = maximum(total, minimum(lag / maximum(residents, 1), span));
+    total = maximum(total, minimum(own, span));
   }
   if (trusted)
     return gs_queue_fit(queue, segment, total, most);
   /* No work waited, so these launches took no longer than it took to submit them; an overestimate is lowered so that a
    * sample is taken. */
-  if (alone && total > since_first)
-    gs_segment_learn(segment, since_first, GS_OBSERVED_ALONE);
-  return span > segment->idle ? minimum(span - segment->idle, segment->estimate) : minimum(segment->estimate, span);
+  double longest = minimum((double)(done - segment->first), span);
+  if (alone && total > longest)
+    gs_segment_learn(segment, longest, GS_OBSERVED_ALONE);
+  double guess = minimum(since_first, total);
+  if (alone)
+    gs_segment_guessed(segment, guess);
+  return guess;
 }
 
 /* Work launched before a mark was done at the mark; the rest follows, but not before it was launched, since marks are
@@ -325,7 +353,8 @@ static void believe(struct gs_meter *meter, struct gs_queue *queue, uint64_t don
 
 void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done, uint32_t lease, uint32_t residents) {
   struct gs_mark *mark = &queue->ring[queue->tail % GS_METER_RING];
-  double lag = done > mark->recorded_by ? (double)(done - mark->recorded_by) : 0;
+  uint64_t free = mark->segment.held_until > mark->recorded_by ? mark->segment.held_until : mark->recorded_by;
+  double lag = done > free ? (double)(done - free) : 0;
   if (!mark->start && queue->anchored && done > queue->previous_done) {
     double span = (double)(done - queue->previous_done);
     /* Without a lease (the daemon is gone), others are on the device too. */
@@ -335,8 +364,10 @@ void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done
     bool residency = by_residency(&mark->segment, alone, lag);
     if (done > from && (residency || known_wrongly(meter, mark, lease, alone, lag, resident))) {
       resident = maximum(resident - mark->segment.stalled, 0);
-      if (residency)
+      if (residency) {
+        resident = without_idle(&mark->segment, resident, own_lag(lag, residents));
         gs_segment_learn(&mark->segment, resident, GS_OBSERVED_SHARED);
+      }
       /* All streams together had no more device time. */
       gs_timeline_add(meter, from, done, resident, resident / (double)(done - from));
     } else {

@@ -7,11 +7,14 @@
  *
  * Bounds of the error. A queue that never runs dry is measured by the device's clock between marks, and so is a launch
  * that gets a mark of its own. Launches shorter than GS_METER_ALONE_NS onto an empty queue are charged by an estimate
- * from brackets: an event before and one after. The second event is recorded a time e after the launch (e, the
- * processor time of recording an event: ~2.5 us). For a kernel of length k < e the bracket measures e, so e is charged.
- * The error of such a launch is e - k, never negative and never more than e: an event recorded after a launch cannot
- * see what ended earlier. Holding the stream with a wait would allow it, but a thread stopped in between would stop the
- * program's stream. For k >= e the error is that of the mean, below 1 %.
+ * from brackets: an event before and one after. The stream is held before the first event until the second is recorded
+ * (time/bracket.c), so that the time between them is the kernel's. Holding it with a wait would do as well, but a thread
+ * stopped in between would stop the program's stream.
+ * Where the driver cannot hold a stream, the second event is recorded a time e after the launch (e, the processor time
+ * of recording an event: ~2.5 us), and an event cannot see what ended before it was recorded: a kernel of length k < e
+ * is charged e. For k >= e the error is that of the mean, below 1 %.
+ * The first launches of a function are charged by a guess if nothing measures them, and the guess is corrected once a
+ * bracket has shown how long one takes.
  *
  * Several streams. A mark says when its stream was done, but not whose work the device did meanwhile. If the device
  * never idles, that does not matter: the union of all streams is the wall time. A program whose streams nearly fill the
@@ -46,18 +49,22 @@ enum {
   GS_METER_MARKS = 4, /* but at least this many marks within the bound on work in flight */
   /* a launch this long onto an empty queue gets a mark of its own, which measures it exactly */
   GS_METER_ALONE_NS = 250000,
-  GS_METER_SAMPLE_NS = 1000000, /* at most one bracketed launch per stream in this time */
+  GS_METER_SAMPLE_NS = 1000000, /* one launch is bracketed in this time on average, or fewer */
   GS_METER_AGREED = 2,          /* while samples confirm the estimate, the interval doubles this many times */
   GS_METER_AGREED_SHORT = 5,    /* the same for kernels that are charged the time of recording an event */
   /* shorter kernels are done before the next one is launched, so they do not accumulate unnoticed */
   GS_METER_PILE_NS = 3000,
-  GS_METER_NOISE_NS = 300,    /* difference between two samples of one kernel */
-  GS_METER_GUESS_NS = 8000,   /* estimate for a function never seen */
-  GS_METER_TRUSTED = 4,       /* number of observations after which an estimate is trusted */
-  GS_METER_GAP_NS = 50000,    /* a queue that ran dry this long ago starts anew with an unknown function */
-  GS_METER_LAG_NS = 15000,    /* a mark done this long after it was recorded had work before it */
-  GS_METER_TAIL_NS = 3000000, /* for this long into a lease, work of the previous lease may still be on the device */
-  GS_METER_TURNS = 128,       /* number of changes of the others on the device that are stored; a power of two */
+  GS_METER_NOISE_NS = 300,       /* difference between two samples of one kernel */
+  GS_METER_GUESS_NS = 8000,      /* estimate for a function never seen */
+  GS_METER_TRUSTED = 4,          /* number of observations after which an estimate is trusted */
+  GS_METER_LOST_NS = 1000000000, /* a bracket of which nothing was heard since then: its thread has ended */
+  GS_METER_HOLD_NS = 20000,      /* with more work than this before it, a bracketed launch need not be held */
+  GS_METER_AROUND_NS = 100000,   /* launches into other streams this long around a bracket may be in it */
+  GS_METER_TRIES = 16,           /* number of launches of a function that are bracketed whenever they can be */
+  GS_METER_GAP_NS = 50000,       /* a queue that ran dry this long ago starts anew with an unknown function */
+  GS_METER_LAG_NS = 15000,       /* a mark done this long after it was recorded had work before it */
+  GS_METER_TAIL_NS = 3000000,    /* for this long into a lease, work of the previous lease may still be on the device */
+  GS_METER_TURNS = 128,          /* number of changes of the others on the device that are stored; a power of two */
   /* the next grant gets its lease at most this long after a revoke, whatever is in flight */
   GS_METER_OVERLAP_NS = 1000000,
   /* others rarely get a time slice between two events that are closer together than this */
@@ -81,6 +88,21 @@ enum {
   GS_METER_RISK_SHARE = 8        /* this many launches of functions never observed fill the bound on work in flight */
 };
 
+/* What a bracket shows, from the least to the most. */
+enum gs_sample {
+  GS_SAMPLE_NONE,
+  GS_SAMPLE_LOOSE,   /* the launch, or the host's calls if these take longer, or those of other streams */
+  GS_SAMPLE_COMPANY, /* while other processes may have been on the device too: the launch took no longer */
+  GS_SAMPLE_EXACT    /* of a stream that was held, while no other stream had launches */
+};
+
+/* How long a stream was kept from reaching the first event of a bracket. */
+enum gs_held {
+  GS_NOT_HELD,
+  GS_HELD_BRIEFLY, /* not until the second one was recorded */
+  GS_HELD
+};
+
 /* A function, graph or kind of fill. Table entries are reused: store the key together with a pointer. */
 struct gs_function {
   uint64_t key; /* 0: free */
@@ -90,7 +112,12 @@ struct gs_function {
   uint32_t epoch;
   uint32_t samples;
   uint32_t exact; /* number of samples to ignore, because a backlogged segment was more exact */
+  uint8_t kind;   /* of the samples: enum gs_sample */
+  uint8_t tries;  /* number of launches bracketed, GS_METER_TRIES at most */
   bool shared;    /* observed only while others were on the device too */
+  /* launches that were charged by a guess, and how much: corrected once a bracket has shown how long one takes */
+  uint32_t guesses;
+  double guessed;
   float sample[GS_METER_SAMPLES];
 };
 
@@ -101,13 +128,16 @@ struct gs_kind {
 };
 
 struct gs_segment {
-  double estimate; /* sum over the launches, each as estimated at its launch */
-  double idle;     /* time for which the queue is believed to have been empty */
-  double other;    /* the part of `estimate` of functions that are not in kind[] */
-  double stalled;  /* time for which the device waited for the host inside a bracket */
-  double share;    /* share of what all streams launched meanwhile; set on a mark only */
-  uint64_t first;  /* host time of the first launch */
-  uint64_t made;   /* host time after it was made; 0: not known. Set on a mark only */
+  double estimate;                /* sum over the launches, each as estimated at its launch */
+  double idle;                    /* time for which the queue is believed to have been empty, */
+  double before;                  /* and the part of it before the first launch */
+  double other;                   /* the part of `estimate` of functions that are not in kind[] */
+  bool guessed;                   /* some of them were not trusted */
+  double stalled;                 /* time for which the device waited for the host inside a bracket */
+  uint64_t held_from, held_until; /* when its last bracketed launch was held; until: 0 while not known */
+  double share;                   /* share of what all streams launched meanwhile; set on a mark only */
+  uint64_t first;                 /* host time of the first launch */
+  uint64_t made;                  /* host time after it was made; 0: not known. Set on a mark only */
   uint32_t launches;
   uint32_t unobserved; /* launches of functions never observed before */
   uint32_t kinds;
@@ -143,11 +173,13 @@ struct gs_queue {
   uint32_t segments;      /* number of segments that marks have closed. Atomic */
   double launched_before; /* meter's `launched` at the last mark */
   uint64_t launches;      /* number of launches, without repeated ones */
+  uint64_t planned;       /* time of the last of them */
   uint64_t closed;        /* host time of the last mark or wait: the open segment did not begin earlier */
   bool anchored;          /* previous_done is valid */
   uint64_t previous_done;
   double previous_lag;
-  double owed; /* estimates that exceeded the span of their segments, still to be charged */
+  double owed;    /* estimates that exceeded the span of their segments, still to be charged */
+  double guessed; /* by how much guesses were too low, still to be charged; negative: too high */
   uint64_t last_sample, last_check;
   uint64_t made;   /* host time after the last launch that gets a mark of its own */
   uint32_t silent; /* number of marks in a row that found no work waiting, so that they measure nothing */
@@ -159,12 +191,16 @@ struct gs_queue {
   bool clouded;
   bool check;                  /* the next launch is chosen to be measured */
   bool sample_next;            /* a bracket is due, once `repeated` is 0 */
+  bool bracketing;             /* a thread is on its way from the plan of a bracket to its end. Atomic */
   struct gs_function *sampled; /* the bracketed launch whose events are not read yet */
   uint64_t sampled_key;
-  bool sampled_shared;        /* others may have been on the device */
-  double sampled_host;        /* host time inside the bracketed launch call */
-  double sampled_whole;       /* host time from before the record of the first event until after that of the second */
-  struct gs_function *recent; /* function of the last launch */
+  enum gs_held sampled_held;
+  bool misjudged;       /* a bracket was not held, as there was believed to be work before it, and there was none */
+  bool sampled_shared;  /* others may have been on the device */
+  double sampled_host;  /* host time inside the bracketed launch call */
+  double sampled_whole; /* host time from before the record of the first event until after that of the second */
+  uint64_t sampled_from, sampled_closed; /* and when that was */
+  struct gs_function *recent;            /* function of the last launch */
   struct gs_mark ring[GS_METER_RING];
 };
 
@@ -205,18 +241,23 @@ struct gs_meter {
   uint64_t careful;
   struct gs_returns returns[GS_METER_RETURNS];
   /* Used by unseen.c. */
-  uint64_t doubted;   /* until this time, launches are chosen to be measured */
-  uint64_t paced;     /* since when launches are counted, to know how long they are apart, */
-  uint32_t launches;  /* how many there were, */
-  double pace;        /* and how long it is, ns */
-  uint64_t choice;    /* the last random number */
-  uint64_t forgotten; /* end of the last piece dropped: earlier time is not counted again */
-  double sample_low;  /* fastest recent bracket; if one is much slower, its thread lost its processor in between */
+  uint64_t doubted;              /* until this time, launches are chosen to be measured */
+  uint64_t paced;                /* since when launches are counted, to know how long they are apart, */
+  uint32_t launches;             /* how many there were, */
+  double pace;                   /* and how long it is, ns */
+  uint64_t counted;              /* when launches were last counted, */
+  uint64_t rushed;               /* the same time, of each pause GS_METER_SAMPLE_NS at most, ns: after a pause, */
+  double rush;                   /* launches must not be bracketed more often */
+  uint64_t choice;               /* the last random number */
+  uint64_t forgotten;            /* end of the last piece dropped: earlier time is not counted again */
+  const struct gs_queue *latest; /* the queue with the last launch, */
+  uint64_t latest_at, other_at;  /* when that was, and the last one into another queue */
+  double sample_low; /* fastest recent bracket; if one is much slower, its thread lost its processor in between */
   struct gs_piece piece[GS_METER_PIECES];
   struct gs_function function[GS_METER_FUNCTIONS];
 };
 
-enum gs_plan { GS_PLAN_START = 1, GS_PLAN_SAMPLE = 2, GS_PLAN_MARK = 4 };
+enum gs_plan { GS_PLAN_START = 1, GS_PLAN_SAMPLE = 2, GS_PLAN_MARK = 4, GS_PLAN_HOLD = 8 };
 
 /* The entry of a function; a new or recycled one if it has none. */
 struct gs_function *gs_meter_function(struct gs_meter *meter, uint64_t key);
@@ -254,7 +295,7 @@ static inline bool gs_meter_close_first(const struct gs_meter *meter, const stru
          (__atomic_load_n(&queue->clouded, __ATOMIC_RELAXED) && gs_meter_careful(meter, now));
 }
 /* To be called before a launch. Returns enum gs_plan bits: record a start mark before it, bracket it, record a mark
- * after it. */
+ * after it; hold the stream before the bracket. */
 uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t now,
                          uint32_t lease);
 /* Of the next n launches into the queue, how many come before one that is chosen to be measured. */
@@ -266,11 +307,13 @@ void gs_meter_repeated(struct gs_meter *meter, struct gs_queue *queue, struct gs
 /* Undoes the launch just planned, which the driver refused. */
 void gs_meter_undo(struct gs_meter *meter, struct gs_queue *queue, const struct gs_function *function, double estimate);
 /* The bracketed launch was made: its call lasted from `began` to `ended`, and its second event was recorded by
- * `closed`. */
-void gs_meter_sampling(struct gs_queue *queue, struct gs_function *function, uint64_t planned, uint64_t began,
-                       uint64_t ended, uint64_t closed);
-/* Passes the elapsed time between the two events of the bracket. */
-void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double elapsed_ns);
+ * `closed`. plan: of gs_meter_launch. */
+void gs_meter_sampling(struct gs_queue *queue, struct gs_function *function, uint32_t plan, uint64_t planned,
+                       uint64_t began, uint64_t ended, uint64_t closed, enum gs_held held);
+/* Passes the elapsed time between the two events of the bracket. begun: when the device reached the first one; 0: not
+ * known. residents: as of gs_meter_reap. */
+void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double elapsed_ns, uint64_t begun,
+                      uint32_t residents);
 
 /* Takes a place in the ring and closes the open segment with it; NULL if the ring is full (the segment stays open). */
 struct gs_mark *gs_meter_mark(struct gs_meter *meter, struct gs_queue *queue, bool start, uint64_t now);

@@ -11,18 +11,30 @@ enum {
 };
 
 void gs_meter_count(struct gs_meter *meter, uint64_t now, uint32_t n) {
+  if (meter->counted > 0 && now > meter->counted)
+    meter->rushed += now - meter->counted < GS_METER_SAMPLE_NS ? now - meter->counted : GS_METER_SAMPLE_NS;
+  meter->counted = now;
   meter->launches += n;
   if (now - meter->paced < PACE_NS || meter->launches < PACED)
     return;
   meter->pace = (double)(now - meter->paced) / meter->launches;
+  meter->rush = (double)meter->rushed / meter->launches;
   meter->paced = now;
-  meter->launches = 0;
+  meter->rushed = meter->launches = 0;
+}
+
+static double chance(struct gs_meter *meter, uint64_t now) { /* 0 to 1 */
+  meter->choice = meter->choice * 6364136223846793005u + 1442695040888963407u + now;
+  return (double)(meter->choice >> 32) / UINT32_MAX;
+}
+
+bool gs_meter_by_chance(struct gs_meter *meter, uint64_t now, uint32_t n, uint64_t every) {
+  return chance(meter, now) * (double)every < n * meter->rush;
 }
 
 uint32_t gs_meter_unchosen(struct gs_meter *meter, struct gs_queue *queue, uint64_t now, uint32_t n) {
   for (uint32_t i = 0; i < n && now < meter->doubted; i++) {
-    meter->choice = meter->choice * 6364136223846793005u + 1442695040888963407u + now;
-    if (queue->check || (double)(meter->choice >> 32) / UINT32_MAX * GS_METER_CHECK_NS < meter->pace) {
+    if (queue->check || chance(meter, now) * GS_METER_CHECK_NS < meter->pace) {
       queue->check = true;
       return i;
     }

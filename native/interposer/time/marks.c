@@ -1,7 +1,10 @@
 /* Marks: the timing events of the meter. Records them and reaps them. */
 #include "interposer/time/marks.h"
 
+#include <string.h>
+
 #include "interposer/time/active.h"
+#include "interposer/time/bracket.h"
 #include "interposer/time/events.h"
 #include "interposer/time/inside.h"
 #include "interposer/time/lease.h"
@@ -82,22 +85,6 @@ void gs_mark_record(struct gs_stream *stream, bool start) {
   else if (!mark_with(stream, event, start))
     gs_event_give(stream->context, event);
   gs_inside_end(&inside);
-}
-
-bool gs_bracket_record(struct gs_stream *stream, int which, uint64_t *recorded) {
-  struct gs_inside inside;
-  bool done = false;
-  if (gs_called_back || !gs_stream_nameable(stream))
-    return false;
-  if (gs_inside_begin(&inside, stream->context)) {
-    if (!stream->bracket[which])
-      stream->bracket[which] = gs_event_take(stream->context);
-    if (stream->bracket[which])
-      done = gs_real.cuEventRecord(stream->bracket[which], stream->handle) == CUDA_SUCCESS;
-  }
-  *recorded = gs_now();
-  gs_inside_end(&inside);
-  return done;
 }
 
 /* ---- taking in ---- */
@@ -187,33 +174,10 @@ static bool take_oldest(struct gs_stream *stream) {
   return true;
 }
 
-/* Reads the bracketed launch of a stream if both of its events are done. Called with `reaping` held. */
-static void take_sample(struct gs_stream *stream) {
-  struct gs_time_device *device = stream->device;
-  CUresult result;
-  float ms;
-  if (!__atomic_load_n(&stream->queue.sampled, __ATOMIC_ACQUIRE))
-    return;
-  result = gs_real.cuEventQuery(stream->bracket[1]);
-  if (result == CUDA_ERROR_NOT_READY)
-    return;
-  if (result == CUDA_SUCCESS)
-    result = gs_real.cuEventElapsedTime(&ms, stream->bracket[0], stream->bracket[1]);
-  gs_biased_take(&device->lock);
-  if (result == CUDA_SUCCESS)
-    gs_meter_sampled(device->meter, &stream->queue, (double)ms * NS_PER_MS);
-  else
-    __atomic_store_n(&stream->queue.sampled, NULL, __ATOMIC_RELAXED);
-  gs_biased_drop(&device->lock);
-}
-
 /* All marks of the stream are reaped or lost. Called with the device's `reaping` and `tables` held. */
 static void free_stream(struct gs_stream *stream) {
   struct gs_time_device *device = stream->device;
-  for (int i = 0; i < 2; i++)
-    if (stream->bracket[i])
-      gs_event_give(stream->context, stream->bracket[i]);
-  stream->bracket[0] = stream->bracket[1] = NULL;
+  gs_bracket_free(stream);
   /* under the lock, so that a thread that iterates over the streams with it never finds one that is being set up */
   gs_biased_take(&device->lock);
   gs_repeat_absorb(stream);
@@ -262,9 +226,10 @@ static void reap_stream(struct gs_stream *stream) {
   }
   if (!stream->context || __atomic_load_n(&stream->context->ending, __ATOMIC_RELAXED) > 0)
     return;
-  while (take_oldest(stream)) {
-  }
-  take_sample(stream);
+  /* what a launch took is known before it is charged */
+  do
+    gs_bracket_take(stream);
+  while (take_oldest(stream));
   close_done(stream);
   if (!gs_stream_retired(stream) || stream->queue.head != stream->queue.tail || blind(stream) ||
       gs_stream_awaits(stream))
@@ -368,7 +333,7 @@ static void forget_stream(struct gs_stream *stream, uint64_t now) {
   gs_repeat_absorb(stream);
   gs_meter_lose_all(device->meter, &stream->queue, now);
   gs_biased_drop(&device->lock);
-  stream->bracket[0] = stream->bracket[1] = NULL;
+  memset(stream->bracket, 0, sizeof stream->bracket);
   free_stream(stream);
 }
 

@@ -8,9 +8,6 @@
  * the driver refuses it, the stream is charged by residency. */
 void gs_mark_record(struct gs_stream *stream, bool start);
 
-/* Records one of the two events around a sampled launch. *recorded: when that was done; false if the driver refuses. */
-bool gs_bracket_record(struct gs_stream *stream, int which, uint64_t *recorded);
-
 /* Processes completed marks of all streams of a device; returns at once if another thread is already doing so. */
 void gs_reap(struct gs_time_device *device);
 

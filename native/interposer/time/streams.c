@@ -58,7 +58,7 @@ static struct gs_stream *add(struct gs_time *time, CUstream handle, CUcontext co
   __atomic_store_n(&stream->refused, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&stream->due, UINT64_MAX, __ATOMIC_RELAXED);
   __atomic_store_n(&stream->blind, 0, __ATOMIC_RELAXED);
-  stream->bracket[0] = stream->bracket[1] = NULL;
+  memset(stream->bracket, 0, sizeof stream->bracket);
   bool blocking = handle != CU_STREAM_PER_THREAD;
   if (!gs_stream_is_default(handle) && gs_real.cuStreamGetFlags(handle, &flags) == CUDA_SUCCESS)
     blocking = !(flags & CU_STREAM_NON_BLOCKING);

@@ -4,6 +4,7 @@
 
 #include "interposer/process/device.h"
 #include "interposer/time/active.h"
+#include "interposer/time/bracket.h"
 #include "interposer/time/capture.h"
 #include "interposer/time/gate.h"
 #include "interposer/time/marks.h"
@@ -30,6 +31,12 @@ static __attribute__((noinline)) void no_longer_idle(struct gs_time *time, struc
     gs_futex_wake(&device->limits->lease, INT_MAX, true);
 }
 
+/* There is no bracket after all. */
+static void no_bracket(struct gs_submission *submission) {
+  submission->plan &= ~(uint32_t)GS_PLAN_SAMPLE;
+  __atomic_store_n(&submission->stream->queue.bracketing, false, __ATOMIC_RELEASE);
+}
+
 /* Carries out what the plan asks for before the launch. */
 static void follow_before(struct gs_submission *submission) {
   struct gs_stream *stream = submission->stream;
@@ -37,9 +44,12 @@ static void follow_before(struct gs_submission *submission) {
     gs_mark_record(stream, true);
   if (!(submission->plan & GS_PLAN_SAMPLE))
     return;
+  if (__atomic_load_n(&stream->queue.sampled, __ATOMIC_RELAXED))
+    gs_reap(stream->device);
   submission->planned = gs_now();
-  if (!gs_bracket_record(stream, 0, &submission->began))
-    submission->plan &= ~(uint32_t)GS_PLAN_SAMPLE;
+  if (__atomic_load_n(&stream->queue.sampled, __ATOMIC_RELAXED) ||
+      !gs_bracket_begin(stream, submission->plan & GS_PLAN_HOLD, &submission->began))
+    no_bracket(submission);
 }
 
 /* A launch counts for no less than one of a function never seen: callbacks that pass without a lease are few. */
@@ -115,6 +125,7 @@ CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream hand
   gs_active_add(stream);
   if (!GS_LIKELY(!time->profiled && stream->context)) { /* no marks */
     plan = 0;
+    __atomic_store_n(&stream->queue.bracketing, false, __ATOMIC_RELAXED);
     gs_blind(stream, now);
   }
   submission->plan = plan;
@@ -141,6 +152,20 @@ CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream hand
   return CUDA_SUCCESS;
 }
 
+static void close_bracket(struct gs_submission *submission, uint64_t ended) {
+  struct gs_stream *stream = submission->stream;
+  uint64_t closed;
+  enum gs_held held;
+  if (!gs_bracket_end(stream, submission->plan & GS_PLAN_HOLD, &closed, &held)) {
+    no_bracket(submission);
+    return;
+  }
+  gs_biased_take(&stream->device->lock);
+  gs_meter_sampling(&stream->queue, submission->function, submission->plan, submission->planned, submission->began,
+                    ended, closed, held);
+  gs_biased_drop(&stream->device->lock);
+}
+
 void gs_submitted_slow(struct gs_submission *submission, CUresult result) {
   struct gs_stream *stream = submission->stream;
   struct gs_time_device *device = stream->device;
@@ -152,6 +177,8 @@ void gs_submitted_slow(struct gs_submission *submission, CUresult result) {
     __atomic_store_n(&device->slot->launches, device->slot->launches - 1, __ATOMIC_RELAXED);
     gs_biased_drop(&device->lock);
     gs_arrived(stream);
+    if (submission->plan & GS_PLAN_SAMPLE)
+      no_bracket(submission);
     return;
   }
   /* A mark that another thread recorded meanwhile may have come before the launch, or after it. So it is booked behind
@@ -164,16 +191,11 @@ void gs_submitted_slow(struct gs_submission *submission, CUresult result) {
     submission->plan |= GS_PLAN_MARK;
   }
   gs_arrived(stream);
-  if (submission->plan & GS_PLAN_SAMPLE) {
-    uint64_t ended = gs_now(), closed;
-    if (gs_bracket_record(stream, 1, &closed)) {
-      gs_biased_take(&device->lock);
-      gs_meter_sampling(&stream->queue, submission->function, submission->planned, submission->began, ended, closed);
-      gs_biased_drop(&device->lock);
-    }
-  }
+  uint64_t ended = gs_now();
+  if (submission->plan & GS_PLAN_SAMPLE)
+    close_bracket(submission, ended);
   if (!(submission->plan & GS_PLAN_MARK))
     return;
-  __atomic_store_n(&stream->queue.made, gs_now(), __ATOMIC_RELAXED);
+  __atomic_store_n(&stream->queue.made, ended, __ATOMIC_RELAXED);
   gs_mark_record(stream, false);
 }

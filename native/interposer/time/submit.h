@@ -12,6 +12,12 @@ struct gs_submission {
   uint64_t planned, began;
 };
 
+/* Class of sizes whose time is measured separately: four per power of two. 0 to 259 */
+static inline uint64_t gs_size_class(uint64_t size) {
+  unsigned int bits = size ? 64 - (unsigned int)__builtin_clzll(size) : 0;
+  return bits < 3 ? size : (uint64_t)bits << 2 | (size >> (bits - 3) & 3);
+}
+
 /* To be called before a submission, when gs_enter has returned true. key: the function, the graph, or a kind of fill;
  * never 0. Returns CUDA_SUCCESS. */
 CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream stream);

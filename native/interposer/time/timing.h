@@ -13,6 +13,7 @@
 #include "interposer/os/ticks.h"
 
 enum {
+  GS_BRACKET_EVENTS = 3,
   GS_TIME_EVENTS = 256, /* free events kept per context; further ones are destroyed */
   /* events of the program remembered, a power of two; what is not remembered proves nothing */
   GS_TIME_RECORDED = 256,
@@ -48,14 +49,15 @@ struct gs_stream {
   uint64_t thread; /* whose CU_STREAM_PER_THREAD */
   struct gs_context *context;
   struct gs_time_device *device;
-  bool live;     /* false: a free place */
-  bool blocking; /* ordered with the legacy stream */
-  bool retired;  /* destroyed by the program; the place becomes free once its marks are reaped */
-  bool listed;   /* in the list of its device, under the device's lock */
-  CUevent bracket[2];
-  struct gs_stream *alike;        /* with the same hash, or the next free place; under `tables` */
-  struct gs_stream *next, *prior; /* in the list of its device; see active.h */
-  uint64_t due;                   /* when the work is expected to be done */
+  bool live;                          /* false: a free place */
+  bool blocking;                      /* ordered with the legacy stream */
+  bool retired;                       /* destroyed by the program; the place becomes free once its marks are reaped */
+  bool listed;                        /* in the list of its device, under the device's lock */
+  CUevent bracket[GS_BRACKET_EVENTS]; /* see bracket.c */
+  bool bracket_empty;                 /* the last one measures an event as well */
+  struct gs_stream *alike;            /* with the same hash, or the next free place; under `tables` */
+  struct gs_stream *next, *prior;     /* in the list of its device; see active.h */
+  uint64_t due;                       /* when the work is expected to be done */
   uint64_t refused; /* when a mark was last refused; 0: never. Then marks are tried again only after a while */
   /* prove.c only: the number of the context's answer that is about this stream, and of its launches then */
   uint64_t asked, asked_launches;
@@ -102,7 +104,11 @@ struct gs_time_device {
   uint64_t waits; /* number of the last wait of the program; under lock */
   struct gs_latch reaping;
   struct gs_ticks ticks; /* under lock */
-  uint32_t claims;       /* collectives counted, or about to be, and not yet submitted */
+  uint32_t barriers;     /* what a bracketed launch is held by, see bracket.c; 0: not yet known. Atomic */
+  /* Time that the device takes for an event, ns: the sum of so many. Under `reaping`; the number is atomic */
+  double events_ns;
+  uint32_t events;
+  uint32_t claims; /* collectives counted, or about to be, and not yet submitted */
   /* under lock: slot->launches when nothing was seen in flight; UINT64_MAX: something was in flight last time */
   uint64_t idle_at;
   struct gs_stream *active; /* see active.h */

@@ -1,13 +1,13 @@
 /* The meter against a modelled GPU: one serial device, FIFO streams, costs of calls as published for real drivers. Time
- * is a variable, so the results are exact and independent of the machine. Usage: meter_unit PATTERN KERNEL_NS -> prints
- * "truth metered wall bare"; meter_unit self -> runs the small checks and sets the exit status. */
+ * is a variable, so the results are exact and independent of the machine. Usage: meter_unit PATTERN KERNEL_NS [COUNT
+ * [HOLD_NS]] -> prints "truth metered wall bare"; meter_unit self -> runs the small checks and sets the exit status. */
 #include "interposer/meter/meter.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { LAUNCH = 2000, EVENT = 2500, EVENT_GPU = 800, QUERY = 300, DEPTH = 1024, STREAMS = 6 };
+enum { LAUNCH = 2000, EVENT = 2500, EVENT_GPU = 800, QUERY = 300, DEPTH = 1024, STREAMS = 6, BARRIERS = 1000 };
 
 #define CHECK(cond) \
   do { \
@@ -26,6 +26,7 @@ static uint64_t submitted[DEPTH], submissions; /* ends of the last kernels: a fu
 static uint64_t bracket[STREAMS][2];
 static const uint64_t skew = 123456789; /* device clock = host clock - skew */
 static int metered = 1;
+static uint64_t hold = 12000; /* for how long barriers hold a stream; 0: the driver has none */
 
 /* Leases alternate with another tenant, whose work is always on the device, or only during its own lease and shortly
  * after. */
@@ -113,9 +114,18 @@ static void kernel(int s, uint64_t ns) {
   truth += ns;
 }
 
+static void take_sample(int s) {
+  if (queues[s].sampled && bracket[s][1] <= now)
+    gs_meter_sampled(&meter, &queues[s],
+                     (double)(bracket[s][1] - bracket[s][0]) - (queues[s].sampled_held != GS_NOT_HELD ? EVENT_GPU : 0),
+                     bracket[s][0], 1);
+}
+
 static void reap(void) {
   notice();
   for (;;) {
+    for (int s = 0; s < STREAMS; s++)
+      take_sample(s);
     int best = -1;
     uint64_t done = 0;
     for (int s = 0; s < STREAMS; s++) {
@@ -134,11 +144,6 @@ static void reap(void) {
     gs_clock_not_after(&clocks[0], done - skew, now);
     gs_meter_reap(&meter, &queues[best], gs_clock_host(&clocks[0], done - skew), lease_at(now), 1);
   }
-}
-
-static void take_sample(int s) {
-  if (queues[s].sampled && bracket[s][1] <= now)
-    gs_meter_sampled(&meter, &queues[s], (double)(bracket[s][1] - bracket[s][0]));
 }
 
 static void mark(int s, bool start) {
@@ -201,14 +206,28 @@ static void launch(int s, uint64_t key, uint64_t ns) {
   if (plan & GS_PLAN_START)
     mark(s, true);
   if (plan & GS_PLAN_SAMPLE)
+    take_sample(s);
+  if (plan & GS_PLAN_SAMPLE && queues[s].sampled) {
+    plan &= ~(uint32_t)GS_PLAN_SAMPLE;
+    queues[s].bracketing = false;
+  }
+  if (plan & GS_PLAN_SAMPLE) {
+    if (hold && plan & GS_PLAN_HOLD) {
+      call(BARRIERS);
+      tail[s] = (tail[s] > now ? tail[s] : now) + hold;
+    }
     bracket[s][0] = event(s);
+  }
   began = now;
   kernel(s, ns);
   queues[s].made = now;
   if (plan & GS_PLAN_SAMPLE) {
     uint64_t ended = now;
     bracket[s][1] = event(s);
-    gs_meter_sampling(&queues[s], function, planned, began, ended, now);
+    gs_meter_sampling(&queues[s], function, plan, planned, began, ended, now,
+                      bracket[s][0] > now           ? GS_HELD
+                      : hold && plan & GS_PLAN_HOLD ? GS_HELD_BRIEFLY
+                                                    : GS_NOT_HELD);
   }
   if (plan & GS_PLAN_MARK)
     mark(s, false);
@@ -306,6 +325,33 @@ static void run(const char *pattern, uint64_t ns, int n) {
       if (longer || strncmp(pattern, "rarebatch", 9) != 0)
         wait_for(0, unseen);
     }
+  /* sizes:COUNT: one function with so many classes of grids, awaited each time */
+  unsigned long sizes = 0, most = 0;
+  if (!strncmp(pattern, "rasizes", 7) && numbers && sscanf(numbers, ":%lu", &sizes) == 1)
+    for (int i = 0; i < n; i++) {
+      uint64_t size = 3 + chance(sizes);
+      launch(0, 0x7f0000001000 ^ size << 56, ns + ns * size / 16);
+      if (chance(2))
+        now += 20000;
+      if (chance(2))
+        sync_stream(0);
+    }
+  /* rashrink:LONG_NS: one function takes so long at first, and later less */
+  if (!strncmp(pattern, "rashrink", 8) && numbers && sscanf(numbers, ":%lu", &most) == 1)
+    for (int i = 0; i < n; i++) {
+      launch(0, 0x1000, i < n / 20 ? most : ns);
+      wait_for(0, unseen);
+    }
+  /* rastep:LONG_NS: long ones until a bracket may be due, then short ones until there was one */
+  if (!strncmp(pattern, "rastep", 6) && numbers && sscanf(numbers, ":%lu", &most) == 1) {
+    for (int i = 0; i < n; i++) {
+      uint64_t interval = (uint64_t)GS_METER_SAMPLE_NS << queues[0].agreed;
+      launch(0, 0x1000, metered && i > 100 && now - queues[0].last_sample < interval * 3 / 4 ? most : ns);
+      wait_for(0, unseen);
+      if (strstr(pattern, "host"))
+        now += 5000;
+    }
+  }
   /* rarely:PERIOD_NS: a launch every so often, and no wait */
   unsigned long period = 0;
   if (!strncmp(pattern, "rarely", 6) && numbers && sscanf(numbers, ":%lu", &period) == 1)
@@ -596,6 +642,7 @@ int main(int argc, char **argv) {
     return 2;
   uint64_t ns = strtoull(argv[2], NULL, 10), began = now;
   int n = argc > 3 ? atoi(argv[3]) : 20000;
+  hold = argc > 4 ? strtoull(argv[4], NULL, 10) : hold;
   metered = 0;
   run(argv[1], ns, n);
   bare = now - began;

@@ -1,11 +1,20 @@
 """Graphs are metered by what they take, whichever bodies of conditional nodes run and whatever their kernels launch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from handmade import MS, Grant, Simulator, Tenant
 
 pytestmark = pytest.mark.timing
+
+
+@pytest.fixture
+def sim(tmp_path: Path) -> Iterator[Simulator]:
+    """Kernels that change a condition take as long as branches.c says."""
+    simulator = Simulator(tmp_path / "sim", "1x4GiB", "--kernel-ns", "10000")
+    yield simulator
+    simulator.stop()
 
 
 SLOW = [pytest.param(mode, marks=pytest.mark.slow) for mode in ("while", "if-wait", "switch-wait", "device")]
