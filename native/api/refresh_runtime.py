@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Updates runtime.tsv for one major version of the runtime: refresh_runtime.py LIBRARY INCLUDE_DIR...
+"""Updates runtime.tsv and runtime_errors.tsv for one major version: refresh_runtime.py LIBRARY INCLUDE_DIR...
 
 Only facts are taken: the names that the library exports, parameter types from the headers, and which functions have a
 per-thread twin. The column `does` is written by hand and kept; for a new function it is the driver's function of the
@@ -15,6 +15,7 @@ from pathlib import Path
 import table
 
 TABLE = Path(__file__).with_name("runtime.tsv")
+ERRORS = Path(__file__).with_name("runtime_errors.tsv")
 HEADERS = ("cuda_runtime_api.h", "cuda_profiler_api.h")
 PROTOTYPE = re.compile(r"(?:cudaError_t|const char\s*\*|void)\s+(cuda[A-Z]\w*)\s*\(([^;{]*?)\)\s*;", re.S)
 TWIN = re.compile(r"_(ptds|ptsz)$")
@@ -80,6 +81,19 @@ def merged(rows: list[table.RuntimeFunction]) -> list[table.RuntimeFunction]:
     return sorted(found.values(), key=lambda row: (row.name, row.majors))
 
 
+def refresh_errors(includes: list[str]) -> None:
+    """Adds the errors of the header; what is said of them is kept."""
+    lines = ERRORS.read_text().splitlines()
+    known = {int(line.split("\t")[0]): line for line in lines if not line.startswith("#")}
+    text = preprocessed(Path(includes[0]) / "driver_types.h", includes)
+    errors = re.search(r"enum\s+cudaError\s*\{(.*?)\}", text, re.S)
+    assert errors is not None, "no cudaError in driver_types.h"
+    for name, number in re.findall(r"(\w+)\s*=\s*(\d+)", errors[1]):
+        known.setdefault(int(number), f"{number}\t{name}\t-")
+    head = [line for line in lines if line.startswith("#")]
+    ERRORS.write_text("\n".join([*head, *(known[number] for number in sorted(known))]) + "\n")
+
+
 def main() -> None:
     library, includes = sys.argv[1], sys.argv[2:]
     version = re.search(r"#define CUDART_VERSION\s+(\d+)", (Path(includes[0]) / "cuda_runtime_api.h").read_text())
@@ -96,6 +110,7 @@ def main() -> None:
     for row in found:
         lines.append("\t".join((row.name, ",".join(map(str, row.majors)), row.variant, row.does, row.parameters)))
     TABLE.write_text("\n".join(lines) + "\n")
+    refresh_errors(includes)
     print(f"{TABLE}: {len(found)} rows")
 
 

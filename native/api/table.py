@@ -1,5 +1,6 @@
 """Reads the committed API tables. Used by the generators at build time and by tests."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,6 +62,17 @@ def runtime_versions() -> dict[int, int]:
     lines = (HERE / "runtime.tsv").read_text().splitlines()
     numbers = [int(line.split()[2]) for line in lines if line.startswith("# version ")]
     return {number // 1000: number for number in numbers}
+
+
+def runtime_errors() -> list[tuple[int, str, str]]:
+    """Number, name and description of each error of the runtime."""
+    found = []
+    for line in (HERE / "runtime_errors.tsv").read_text().splitlines():
+        if not line.startswith("#"):
+            number, name, text = line.split("\t")
+            words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name.removeprefix("cudaError"))
+            found.append((int(number), name, words.lower() if text == "-" else text))
+    return found
 
 
 def nvml() -> list[str]:

@@ -4,6 +4,7 @@
 
 #include "fuzz.h"
 #include "image/gs_image.h"
+#include "sim/model/card.h"
 #include "sim/program/image.h"
 
 /* Functions of the simulated driver that image.c needs. */

@@ -46,7 +46,7 @@ static CUgraphConditionalHandle handle_of(CUgraph graph, unsigned initial) {
 /* Device time of one launch, less the short kernels that change conditions. */
 static bool takes(CUgraphExec exec, uint64_t ns, unsigned changes) {
   struct client c = {.spin = spins};
-  const uint64_t change = 10000; /* GPUSHARE_SIM_KERNEL_NS */
+  const uint64_t change = 10000; /* the engine is started with this --kernel-ns */
   CUevent a, b;
   OK(cuEventCreate(&a, 0));
   OK(cuEventCreate(&b, 0));

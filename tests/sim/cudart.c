@@ -108,21 +108,23 @@ static void spin_stub(unsigned long long ns) {
     __cudaLaunchKernel(kernel, grid, block, arguments, shared, stream);
 }
 
-static void devices(void) {
+/* Returns how many there are. */
+static int devices(void) {
   int count = 0, device = -1, version = 0;
   OK(cudaGetDeviceCount(&count));
   OK(cudaGetDevice(&device));
-  CHECK(count == 2 && device == 0);
+  CHECK(count >= 1 && device == 0);
   OK(cudaRuntimeGetVersion(&version));
   CHECK(version / 1000 == 13);
   OK(cudaDriverGetVersion(&version));
   CHECK(version / 1000 == 13);
-  EXPECT(cudaSetDevice(2), BAD_DEVICE);
+  EXPECT(cudaSetDevice(count), BAD_DEVICE);
   EXPECT(cudaGetLastError(), BAD_DEVICE);
-  OK(cudaSetDevice(1));
+  OK(cudaSetDevice(count - 1));
   OK(cudaGetDevice(&device));
-  CHECK(device == 1);
+  CHECK(device == count - 1);
   OK(cudaSetDevice(0));
+  return count;
 }
 
 static void memory(void) {
@@ -254,12 +256,12 @@ static void reset(void) {
 }
 
 int main(void) {
-  devices();
+  const int count = devices();
   memory();
   errors();
   launches();
   graphs();
   reset();
-  puts("ok");
+  printf("%d\n", count);
   return 0;
 }

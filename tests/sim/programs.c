@@ -112,7 +112,6 @@ static void objects(void) {
   EXPECT(cuTexObjectCreate(&texture, &resource, &how, NULL), CUDA_ERROR_INVALID_VALUE);
   how.filterMode = 0;
 
-  EXPECT(cuSurfObjectCreate(&surface, &resource), CUDA_ERROR_INVALID_VALUE); /* not made for stores */
   resource.res.array.hArray = writable;
   OK(cuSurfObjectCreate(&surface, &resource));
   OK(cuSurfObjectGetResourceDesc(&read, surface));

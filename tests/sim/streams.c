@@ -199,6 +199,35 @@ static void values(const struct client *c) {
   OK(cuMemFreeHost(flag));
 }
 
+/* Memory barriers keep what follows them in the stream waiting, and no other stream. */
+static void barriers(const struct client *c) {
+  enum { BARRIERS = 256 };
+  static CUstreamBatchMemOpParams params[BARRIERS];
+  CUstream x, y;
+  CUevent before, after, kernel;
+  OK(cuStreamCreate(&x, CU_STREAM_NON_BLOCKING));
+  OK(cuStreamCreate(&y, CU_STREAM_NON_BLOCKING));
+  OK(cuEventCreate(&before, 0));
+  OK(cuEventCreate(&after, 0));
+  OK(cuEventCreate(&kernel, 0));
+  for (int i = 0; i < BARRIERS; i++)
+    params[i].operation = CU_STREAM_MEM_OP_BARRIER;
+  gate_close(c, x);
+  OK(cuEventRecord(before, x));
+  OK(cuStreamBatchMemOp_v2(x, BARRIERS, params, 0));
+  OK(cuEventRecord(after, x));
+  gate_open();
+  spin(c, 10 * US, y);
+  OK(cuEventRecord(kernel, y));
+  OK(cuCtxSynchronize());
+  CHECK(between(before, after) >= BARRIERS * US / 2);
+  OK(cuEventDestroy_v2(before));
+  OK(cuEventDestroy_v2(after));
+  OK(cuEventDestroy_v2(kernel));
+  OK(cuStreamDestroy_v2(x));
+  OK(cuStreamDestroy_v2(y));
+}
+
 /* Copies run in parallel with kernels, on their own engines. */
 static void copies_beside(const struct client *c) {
   enum { BYTES = 4 << 20 };
@@ -341,6 +370,7 @@ int main(void) {
   per_thread(&c);
   host_functions(&c);
   values(&c);
+  barriers(&c);
   copies_beside(&c);
   destroyed_stream(&c);
   destroyed_in_a_capture(&c);

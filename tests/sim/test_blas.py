@@ -9,7 +9,9 @@ from simulated import LOADED
 
 from gpushare.paths import SIM_LIB_DIR
 
-FP32, FP16, TF32, BYTES = 19_500, 312_000, 156_000, 2_000  # per ns (native/sim/blas/work.c)
+# per ns (native/sim/model/card.h)
+FP32, FP16, TF32 = (108 * 1.41 * per_clock for per_clock in (128, 2048, 1024))
+BYTES = 1_555.2
 R_32F, R_64F, R_16F, C_32F, R_8F = 0, 1, 2, 4, 28
 COMPUTE_32F, TF32_MATH = 68, 3
 SHORTEST = 2_000
@@ -63,6 +65,7 @@ FLOPS = 2 * 4096 * 2048 * 1024
         (GEMM, FLOPS / FP32),
         (f"ok(blas.cublasSetMathMode(handle, {TF32_MATH}))\n" + GEMM, FLOPS / TF32),
         (GEMM_EX.format(type=R_16F, compute=COMPUTE_32F), FLOPS / FP16),
+        (GEMM.replace("Sgemm_v2", "Hgemm"), FLOPS / FP16),
         (GEMM_EX.format(type=C_32F, compute=COMPUTE_32F), 4 * FLOPS / FP32),
         (
             "L = c_longlong(0)\nok(blas.cublasSgemmStridedBatched(handle, 0, 0, 512, 512, 512, one, null, 512, L, null,"
@@ -82,7 +85,7 @@ FLOPS = 2 * 4096 * 2048 * 1024
         ("ok(blas.cublasSgemm_v2(handle, 0, 0, 2, 2, 2, one, null, 2, null, 2, one, null, 2))\n", SHORTEST),
         ("ok(blas.cublasSgemm_v2(handle, 0, 0, 0, 2, 0, one, null, 2, null, 2, one, null, 2))\n", 0),
     ],
-    ids=["float", "tf32", "half", "complex", "batches", "gemv", "groups", "tiny", "nothing"],
+    ids=["float", "tf32", "half", "halves", "complex", "batches", "gemv", "groups", "tiny", "nothing"],
 )
 def test_the_time_of_its_work(play, code, expected_ns):
     _, row = play(code + "done()")
@@ -129,6 +132,8 @@ def test_what_is_not_right_is_answered(play):
         f" {COMPUTE_32F}, 0) == 15\n"
         "assert blas.cublasSrotg_v2(handle, null, null, null, null) == 15\n"
         "assert blas.cublasSnrm2_v2(handle, 4, null, 1, null) == 7\n"
+        "other = c_void_p()\nok(lt.cublasLtCreate(byref(other)))\n"
+        "assert blas.cublasSgemm_v2(other, 0, 0, 2, 2, 2, one, null, 2, null, 2, one, null, 2) == 1\n"
         "ok(blas.cublasDestroy_v2(handle))\n"
         "assert blas.cublasSgemm_v2(handle, 0, 0, 2, 2, 2, one, null, 2, null, 2, one, null, 2) == 1\n"
         "assert blas.cublasDestroy_v2(handle) == 1\ndone()"

@@ -2,29 +2,12 @@
 is forwarded arrives in the driver."""
 
 import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from runtimes import MAJORS, START, table
 
 from gpushare.paths import SIM_LIB_DIR
-
-API = Path(__file__).resolve().parents[2] / "native" / "api"
-sys.path.insert(0, str(API))
-import table  # type: ignore[import-not-found]  # noqa: E402
-
-MAJORS = sorted(table.runtime_versions())
-
-START = """
-import ctypes, sys
-rt = ctypes.CDLL("libcudart.so.{major}")
-cu = ctypes.CDLL("libcuda.so.1")
-P, Z, I, U = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint
-at = ctypes.byref
-def ok(error):
-    assert error == 0, error
-"""
 
 
 def names(major: int) -> set[str]:
@@ -125,8 +108,10 @@ destroy = ctypes.CFUNCTYPE(None, P)(lambda _: freed.append(1))
 thing = P()
 ok(rt.cudaUserObjectCreate(at(thing), P(1), destroy, 1, 1))
 ok(rt.cudaGraphRetainUserObject(graph, thing, 1, 1))
+assert not freed
 ok(rt.cudaGraphDestroy(graph))
 ok(rt.cudaDeviceSynchronize())
+assert freed == [1]
 
 # pools, graph memory
 pool, value = P(), ctypes.c_ulonglong(1)

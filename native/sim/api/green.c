@@ -3,10 +3,11 @@
 #include <string.h>
 
 #include "sim/api/contexts.h"
+#include "sim/model/card.h"
 #include "sim/model/handle.h"
 #include "sim/model/streams.h"
 
-enum { MULTIPROCESSORS = 108, PARTITION_MIN = 4, PARTITION_STEP = 2, SPLIT_FLAGS = 3, SPLIT_FINE = 1 };
+enum { PARTITION_MIN = 4, PARTITION_STEP = 2, SPLIT_FLAGS = 3, SPLIT_FINE = 1 };
 
 struct sim_description {
   uint32_t magic;
@@ -42,7 +43,7 @@ CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource *resource, CUdevR
   CUresult result = sim_ready();
   if (result)
     return result;
-  return sim_device_valid(device) ? describe(resource, type, MULTIPROCESSORS) : CUDA_ERROR_INVALID_DEVICE;
+  return sim_device_valid(device) ? describe(resource, type, SIM_MULTIPROCESSORS) : CUDA_ERROR_INVALID_DEVICE;
 }
 
 CUresult cuGreenCtxGetDevResource(CUgreenCtx hCtx, CUdevResource *resource, CUdevResourceType type) {
@@ -54,7 +55,7 @@ CUresult cuGreenCtxGetDevResource(CUgreenCtx hCtx, CUdevResource *resource, CUde
 CUresult cuCtxGetDevResource(CUcontext hCtx, CUdevResource *resource, CUdevResourceType type) {
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_get(hCtx, &ctx);
-  return result ? result : describe(resource, type, ctx->green ? ctx->green->sms : MULTIPROCESSORS);
+  return result ? result : describe(resource, type, ctx->green ? ctx->green->sms : SIM_MULTIPROCESSORS);
 }
 
 CUresult cuDevSmResourceSplitByCount(CUdevResource *result, unsigned int *nbGroups, const CUdevResource *input,
@@ -67,7 +68,7 @@ CUresult cuDevSmResourceSplitByCount(CUdevResource *result, unsigned int *nbGrou
   if (input->type != CU_DEV_RESOURCE_TYPE_SM)
     return CUDA_ERROR_INVALID_RESOURCE_TYPE;
   unsigned whole = input->sm.smCount;
-  if (whole == 0 || whole > MULTIPROCESSORS || minCount > whole)
+  if (whole == 0 || whole > SIM_MULTIPROCESSORS || minCount > whole)
     return CUDA_ERROR_INVALID_VALUE;
   unsigned least = useFlags & SPLIT_FINE ? 1 : PARTITION_MIN, step = useFlags & SPLIT_FINE ? 1 : PARTITION_STEP;
   unsigned each = ((minCount > least ? minCount : least) + step - 1) / step * step, groups = whole / each;
@@ -97,7 +98,7 @@ CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *phDesc, CUdevResource *res
       return CUDA_ERROR_INVALID_RESOURCE_TYPE;
     sms += resources[i].sm.smCount;
   }
-  if (sms == 0 || sms > MULTIPROCESSORS)
+  if (sms == 0 || sms > SIM_MULTIPROCESSORS)
     return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
   sim_lock();
   struct sim_description *made = sim_handle_new(&description_kind); /* never freed: the API has no function for it */

@@ -1,17 +1,15 @@
 /* The API of streams. */
 #include "sim/model/streams.h"
 
-enum { GREATEST_PRIORITY = -5 };
-
 CUresult cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPriority) {
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_need(&ctx);
   if (result)
     return result;
   if (leastPriority)
-    *leastPriority = 0;
+    *leastPriority = SIM_LEAST_PRIORITY;
   if (greatestPriority)
-    *greatestPriority = GREATEST_PRIORITY;
+    *greatestPriority = SIM_GREATEST_PRIORITY;
   return CUDA_SUCCESS;
 }
 
@@ -22,12 +20,8 @@ CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int 
     return result;
   if (phStream == NULL || flags & ~(unsigned)CU_STREAM_NON_BLOCKING)
     return CUDA_ERROR_INVALID_VALUE;
-  if (priority > 0)
-    priority = 0;
-  if (priority < GREATEST_PRIORITY)
-    priority = GREATEST_PRIORITY;
   sim_lock();
-  struct sim_stream *stream = sim_stream_new(ctx, flags, priority);
+  struct sim_stream *stream = sim_stream_new(ctx, flags, sim_priority(priority));
   sim_unlock();
   if (stream == NULL)
     return CUDA_ERROR_OUT_OF_MEMORY;

@@ -90,10 +90,12 @@ extern struct blas_driver blas_driver;
 
 /* A handle of either library. */
 struct blas {
-  CUcontext ctx; /* current when it was made */
+  uint32_t magic; /* while it lives */
+  CUcontext ctx;  /* current when it was made */
   CUstream stream;
   int pointer_mode, math_mode, atomics_mode, sm_count_target;
-  CUdeviceptr workspace; /* its own, whether the program gives another or not; 0: none */
+  CUdeviceptr workspace; /* its own, whether the program gives another or not */
+  struct blas *next;     /* once destroyed */
 };
 
 /* The driver with a context of the calling thread; a cublasStatus_t. */

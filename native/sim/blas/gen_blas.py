@@ -9,7 +9,14 @@ from pathlib import Path
 
 TABLE = Path(__file__).resolve().parents[2] / "api" / "cublas.tsv"
 NAMES = re.compile(r"(.*)\[(.*)\](.*)")
-TYPES = {"S": "CUDA_R_32F", "D": "CUDA_R_64F", "C": "CUDA_C_32F", "Z": "CUDA_C_64F"}
+TYPES = {
+    "S": "CUDA_R_32F",
+    "D": "CUDA_R_64F",
+    "C": "CUDA_C_32F",
+    "Z": "CUDA_C_64F",
+    "H": "CUDA_R_16F",
+    "B": "CUDA_R_16BF",
+}
 C_TYPES = {"int": "int", "L": "long long", "P": "void *"}
 SIZES = ("m", "n", "k", "kl", "ku", "nrhs", "batchCount", "batchSize")
 

@@ -9,57 +9,42 @@
  * documentation, cublasSetWorkspace). */
 enum { WORKSPACE_BYTES = 4 << 20 };
 
-/* Handles that live: one that was destroyed is answered like any other wrong pointer. */
+enum { HANDLE_MAGIC = 0x626c6173 };
+
+/* Handles that were destroyed, for those made next: their memory is never returned, so that a call with one of them can
+ * look at it and say what is wrong. */
 static struct {
   pthread_mutex_t lock;
-  struct blas **handle;
-  size_t count, room;
-} all = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-/* Of a handle, or the place where one goes. Called with the lock. */
-static struct blas **place_of(const void *handle) {
-  for (size_t i = 0; i < all.count; i++)
-    if (all.handle[i] == handle)
-      return &all.handle[i];
-  return NULL;
-}
+  struct blas *first;
+} destroyed = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 struct blas *blas_of(void *handle) {
-  pthread_mutex_lock(&all.lock);
-  bool lives = handle && place_of(handle);
-  pthread_mutex_unlock(&all.lock);
-  return lives ? handle : NULL;
+  struct blas *blas = handle;
+  return blas && __atomic_load_n(&blas->magic, __ATOMIC_RELAXED) == HANDLE_MAGIC ? blas : NULL;
 }
 
-static bool keep(struct blas *blas) {
-  bool kept = true;
-  pthread_mutex_lock(&all.lock);
-  if (all.count == all.room) {
-    size_t room = all.room ? 2 * all.room : 16;
-    struct blas **grown = realloc(all.handle, room * sizeof *grown);
-    kept = grown != NULL;
-    if (kept) {
-      all.handle = grown;
-      all.room = room;
-    }
-  }
-  if (kept)
-    all.handle[all.count++] = blas;
-  pthread_mutex_unlock(&all.lock);
-  return kept;
+static void put_back(struct blas *blas) {
+  pthread_mutex_lock(&destroyed.lock);
+  blas->next = destroyed.first;
+  destroyed.first = blas;
+  pthread_mutex_unlock(&destroyed.lock);
 }
 
 static struct blas *made(void) {
-  struct blas *blas = calloc(1, sizeof *blas);
-  if (blas == NULL)
+  pthread_mutex_lock(&destroyed.lock);
+  struct blas *blas = destroyed.first;
+  if (blas)
+    destroyed.first = blas->next;
+  pthread_mutex_unlock(&destroyed.lock);
+  if (blas == NULL && (blas = malloc(sizeof *blas)) == NULL)
     return NULL;
+  *blas = (struct blas){0};
   blas_driver.cuCtxGetCurrent(&blas->ctx);
-  if (blas_driver.cuMemAlloc(&blas->workspace, WORKSPACE_BYTES) != CUDA_SUCCESS || !keep(blas)) {
-    if (blas->workspace)
-      blas_driver.cuMemFree(blas->workspace);
-    free(blas);
+  if (blas_driver.cuMemAlloc(&blas->workspace, WORKSPACE_BYTES) != CUDA_SUCCESS) {
+    put_back(blas);
     return NULL;
   }
+  __atomic_store_n(&blas->magic, HANDLE_MAGIC, __ATOMIC_RELEASE);
   return blas;
 }
 
@@ -77,20 +62,16 @@ BLAS_API(int, cublasCreate_v2, (void **handle)) {
 }
 
 BLAS_API(int, cublasDestroy_v2, (void *handle)) {
-  pthread_mutex_lock(&all.lock);
-  struct blas **place = handle ? place_of(handle) : NULL;
-  if (place)
-    *place = all.handle[--all.count];
-  pthread_mutex_unlock(&all.lock);
-  if (!place)
-    return CUBLAS_STATUS_NOT_INITIALIZED;
   struct blas *blas = handle;
+  uint32_t lives = HANDLE_MAGIC;
+  if (!blas || !__atomic_compare_exchange_n(&blas->magic, &lives, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+    return CUBLAS_STATUS_NOT_INITIALIZED;
   CUcontext before = NULL;
   blas_driver.cuCtxGetCurrent(&before);
   if (blas_driver.cuCtxSetCurrent(blas->ctx) == CUDA_SUCCESS)
     blas_driver.cuMemFree(blas->workspace); /* waits for the work that uses it */
   blas_driver.cuCtxSetCurrent(before);
-  free(blas);
+  put_back(blas);
   return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -296,7 +296,8 @@ BLAS_API(int, cublasLtCreate, (void **handle)) {
   if (!handle)
     return CUBLAS_STATUS_INVALID_VALUE;
   int status = blas_start();
-  void *made = status == CUBLAS_STATUS_SUCCESS ? malloc(1) : NULL;
+  /* cuBLAS may be given it by mistake, and looks into it: it is none of its own */
+  void *made = status == CUBLAS_STATUS_SUCCESS ? calloc(1, sizeof(struct blas)) : NULL;
   if (status == CUBLAS_STATUS_SUCCESS && !made)
     return CUBLAS_STATUS_ALLOC_FAILED;
   if (made)

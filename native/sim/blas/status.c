@@ -15,21 +15,20 @@ static const struct {
     {CUBLAS_STATUS_INTERNAL_ERROR, "CUBLAS_STATUS_INTERNAL_ERROR", "an internal operation failed"},
     {CUBLAS_STATUS_NOT_SUPPORTED, "CUBLAS_STATUS_NOT_SUPPORTED", "the function is not supported"},
     {CUBLAS_STATUS_LICENSE_ERROR, "CUBLAS_STATUS_LICENSE_ERROR", "the license is missing"},
+    {-1, "unknown cuBLAS status", "unknown cuBLAS status"}, /* any other */
 };
 
-const char *blas_status_name(int status) {
-  for (size_t i = 0; i < sizeof statuses / sizeof statuses[0]; i++)
-    if (statuses[i].status == status)
-      return statuses[i].name;
-  return "unknown cuBLAS status";
+enum { KNOWN = sizeof statuses / sizeof statuses[0] - 1 };
+
+static size_t find(int status) {
+  size_t i = 0;
+  while (i < KNOWN && statuses[i].status != status)
+    i++;
+  return i;
 }
 
-const char *blas_status_string(int status) {
-  for (size_t i = 0; i < sizeof statuses / sizeof statuses[0]; i++)
-    if (statuses[i].status == status)
-      return statuses[i].text;
-  return "unknown cuBLAS status";
-}
+const char *blas_status_name(int status) { return statuses[find(status)].name; }
+const char *blas_status_string(int status) { return statuses[find(status)].text; }
 
 int blas_property(int type, int *value) {
   enum { MAJOR, MINOR, PATCH };

@@ -1,5 +1,6 @@
 /* What work costs, and how it reaches the device. */
 #include "sim/blas/blas.h"
+#include "sim/model/card.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -7,17 +8,10 @@
 
 struct blas_driver blas_driver;
 
-/* Peak rates of NVIDIA's A100 80GB, whose properties the simulated device has (native/sim/api/device.c): operations per
- * ns, dense, of the A100 data sheet; FP64 by tensor cores, which cuBLAS uses. Memory: 2,000 GB/s, as for copies, which read
- * and write 1,000 GB/s. */
 enum {
-  FP64_PER_NS = 19500,
-  FP32_PER_NS = 19500,
-  TF32_PER_NS = 156000,
-  FP16_PER_NS = 312000,
-  INT8_PER_NS = 624000,
-  BYTES_PER_NS = 2000,
-  SHORTEST_NS = 2000 /* of a kernel that does next to nothing */
+  TILE = 128 * 128, /* elements for which there is a block of threads, as in the larger kernels of cuBLAS */
+  MOST_BLOCKS = 0x7fffffff,
+  THREADS = 128
 };
 
 /* Device time is the kernel's argument (native/sim/README.md). */
@@ -119,28 +113,31 @@ size_t blas_bytes(int type) {
   }
 }
 
-static double rate(int math_mode, int type, int compute) {
+/* Operations per clock of a multiprocessor. */
+static unsigned rate(int math_mode, int type, int compute) {
   switch (compute) {
     case CUBLAS_COMPUTE_32F_FAST_16F:
-    case CUBLAS_COMPUTE_32F_FAST_16BF: return FP16_PER_NS;
-    case CUBLAS_COMPUTE_32F_FAST_TF32: return TF32_PER_NS;
+    case CUBLAS_COMPUTE_32F_FAST_16BF: return SIM_FP16_PER_CLOCK;
+    case CUBLAS_COMPUTE_32F_FAST_TF32: return SIM_TF32_PER_CLOCK;
     default: break;
   }
+  bool tf32 = math_mode == CUBLAS_TF32_TENSOR_OP_MATH && compute != CUBLAS_COMPUTE_32F_PEDANTIC;
   switch (blas_real(type)) {
-    case CUDA_R_64F: return FP64_PER_NS;
-    case CUDA_R_32F:
-      return math_mode == CUBLAS_TF32_TENSOR_OP_MATH && compute != CUBLAS_COMPUTE_32F_PEDANTIC ? TF32_PER_NS
-                                                                                               : FP32_PER_NS;
+    case CUDA_R_64F: return SIM_FP64_PER_CLOCK;
+    case CUDA_R_32F: return tf32 ? SIM_TF32_PER_CLOCK : SIM_FP32_PER_CLOCK;
     case CUDA_R_8I:
-    case CUDA_R_8U: return INT8_PER_NS;
-    default: return FP16_PER_NS;
+    case CUDA_R_8U: return SIM_INT8_PER_CLOCK;
+    default: return SIM_FP16_PER_CLOCK;
   }
 }
 
-static CUresult spin(CUstream stream, double ns) {
-  uint64_t argument = ns > SHORTEST_NS ? (uint64_t)ns : SHORTEST_NS;
+/* Products of different shapes are launched with different grids, as cuBLAS does. */
+static CUresult spin(CUstream stream, double ns, double elements) {
+  uint64_t argument = ns > SIM_SHORTEST_NS ? (uint64_t)ns : SIM_SHORTEST_NS;
+  double tiles = 1 + elements / TILE;
+  unsigned blocks = tiles < MOST_BLOCKS ? (unsigned)tiles : MOST_BLOCKS;
   void *arguments[] = {&argument};
-  return blas_driver.cuLaunchKernel((CUfunction)all.spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL);
+  return blas_driver.cuLaunchKernel((CUfunction)all.spin, blocks, 1, 1, THREADS, 1, 1, 0, stream, arguments, NULL);
 }
 
 int blas_launch(CUstream stream, int math_mode, int type, int compute, double flops, double elements) {
@@ -152,9 +149,9 @@ int blas_launch(CUstream stream, int math_mode, int type, int compute, double fl
     return status;
   if (flops <= 0 && elements <= 0)
     return CUBLAS_STATUS_SUCCESS;
-  double computing = flops * (is_complex(type) ? 4 : 1) / rate(math_mode, type, compute);
-  double moving = elements * (double)bytes / BYTES_PER_NS;
-  CUresult result = spin(stream, computing > moving ? computing : moving);
+  double computing = flops * (is_complex(type) ? 4 : 1) / SIM_PER_NS(rate(math_mode, type, compute));
+  double moving = elements * (double)bytes / SIM_BYTES_PER_NS;
+  CUresult result = spin(stream, computing > moving ? computing : moving, elements);
   return result == CUDA_SUCCESS               ? CUBLAS_STATUS_SUCCESS
          : result == CUDA_ERROR_OUT_OF_MEMORY ? CUBLAS_STATUS_ALLOC_FAILED
                                               : CUBLAS_STATUS_EXECUTION_FAILED;

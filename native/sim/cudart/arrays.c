@@ -28,7 +28,11 @@ static cudaError_t to_driver(const struct cudaChannelFormatDesc *channels, struc
   return rt_fail(channels ? cudaErrorInvalidChannelDescriptor : cudaErrorInvalidValue);
 }
 
-static struct cudaChannelFormatDesc channels_of(const CUDA_ARRAY3D_DESCRIPTOR *array) {
+cudaError_t rt_format(const struct cudaChannelFormatDesc *channels, CUDA_ARRAY3D_DESCRIPTOR *out) {
+  return to_driver(channels, (struct cudaExtent){1, 0, 0}, 0, out);
+}
+
+struct cudaChannelFormatDesc rt_channels(const CUDA_ARRAY3D_DESCRIPTOR *array) {
   for (int i = 0; i < FORMATS; i++)
     if (formats[i].format == (int)array->Format) {
       int bits = formats[i].bits;
@@ -81,7 +85,7 @@ cudaError_t cudaArrayGetInfo(struct cudaChannelFormatDesc *channels, struct cuda
   if (error != cudaSuccess)
     return error;
   if (channels)
-    *channels = channels_of(&is);
+    *channels = rt_channels(&is);
   if (extent)
     *extent = (struct cudaExtent){is.Width, is.Height, is.Depth};
   if (flags)
@@ -98,7 +102,7 @@ cudaError_t cudaDeviceGetTexture1DLinearMaxWidth(size_t *width, const struct cud
   CUDA_ARRAY3D_DESCRIPTOR is;
   cudaError_t error = rt_start();
   if (error == cudaSuccess)
-    error = to_driver(channels, (struct cudaExtent){1, 0, 0}, 0, &is);
+    error = rt_format(channels, &is);
   return error == cudaSuccess
              ? rt_done(rt_driver.cuDeviceGetTexture1DLinearMaxWidth(width, is.Format, is.NumChannels, device))
              : error;
@@ -121,7 +125,7 @@ cudaError_t cudaMalloc3D(struct cudaPitchedPtr *out, struct cudaExtent extent) {
 static cudaError_t element(CUarray array, size_t *bytes) {
   struct cudaChannelFormatDesc is = {.x = 8};
   cudaError_t error = array ? cudaGetChannelDesc(&is, array) : cudaSuccess;
-  *bytes = (size_t)(is.x + is.y + is.z + is.w) / 8;
+  *bytes = rt_element_bytes(&is);
   return error;
 }
 

@@ -69,6 +69,13 @@ struct cudaMemcpy3DParms {
   int kind;
 };
 
+struct cudaKernelNodeParams {
+  const void *func;
+  rt_dim3 grid, block;
+  unsigned shared;
+  void **params, **extra;
+};
+
 #include "rt_api.h"
 
 /* Valid after rt_start() or rt_enter() returned cudaSuccess: the driver's functions with the legacy and with the
@@ -85,14 +92,22 @@ struct rt_lookup {
 extern const struct rt_lookup rt_lookups[];
 extern const unsigned rt_nlookups;
 
+struct rt_error {
+  cudaError_t error;
+  const char *name, *text;
+};
+extern const struct rt_error rt_errors[];
+extern const unsigned rt_nerrors;
+
 /* ---- driver.c: each call remembers an error for cudaGetLastError ------------------------------------------------- */
 cudaError_t rt_fail(cudaError_t error); /* records and returns it; cudaSuccess is not recorded */
 cudaError_t rt_done(CUresult result);   /* the same for a result of the driver */
 cudaError_t rt_start(void);             /* loads and initialises the driver */
 /* rt_start, and makes sure that the calling thread has a context: its own, or its device's primary context */
 cudaError_t rt_enter(void);
-cudaError_t rt_device(CUdevice *device); /* rt_enter, and the device of that context */
-CUcontext rt_context(void);              /* of the calling thread, or NULL */
+cudaError_t rt_enter_for(const void *out); /* rt_enter, for a call that needs this pointer */
+cudaError_t rt_device(CUdevice *device);   /* rt_enter, and the device of that context */
+CUcontext rt_context(void);                /* of the calling thread, or NULL */
 int rt_device_count(void);
 /* Resets the context chosen for the thread's device: all threads select a context again. True: the primary context was
  * retained. */
@@ -109,7 +124,18 @@ cudaError_t rt_symbol_part(const void *symbol, size_t count, size_t offset, void
 void rt_symbols_reset(int device); /* after a reset, which frees the device's memory */
 
 /* ---- arrays.c ---------------------------------------------------------------------------------------------------- */
+/* The format and the number of channels of an element. */
+cudaError_t rt_format(const struct cudaChannelFormatDesc *channels, CUDA_ARRAY3D_DESCRIPTOR *out);
+struct cudaChannelFormatDesc rt_channels(const CUDA_ARRAY3D_DESCRIPTOR *array);
+static inline size_t rt_element_bytes(const struct cudaChannelFormatDesc *channels) {
+  return (size_t)(channels->x + channels->y + channels->z + channels->w) / 8;
+}
 cudaError_t rt_copy_3d(const struct cudaMemcpy3DParms *copy, CUDA_MEMCPY3D *out);
 cudaError_t rt_copy_3d_back(const CUDA_MEMCPY3D *copy, struct cudaMemcpy3DParms *out);
+
+/* ---- graphs.c ---------------------------------------------------------------------------------------------------- */
+cudaError_t rt_kernel_node(const struct cudaKernelNodeParams *in, CUDA_KERNEL_NODE_PARAMS *out);
+/* A kernel that no stand-in leads to is given as the driver's handle. */
+struct cudaKernelNodeParams rt_kernel_node_back(const CUDA_KERNEL_NODE_PARAMS *is);
 
 #endif

@@ -132,6 +132,11 @@ CUcontext rt_context(void) {
   return all.error == cudaSuccess && rt_driver.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
 }
 
+cudaError_t rt_enter_for(const void *out) {
+  cudaError_t error = rt_enter();
+  return error == cudaSuccess && !out ? rt_fail(cudaErrorInvalidValue) : error;
+}
+
 cudaError_t rt_device(CUdevice *device) {
   cudaError_t error = rt_enter();
   return error == cudaSuccess ? rt_done(rt_driver.cuCtxGetDevice(device)) : error;

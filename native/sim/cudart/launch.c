@@ -37,13 +37,22 @@ cudaError_t __cudaPopCallConfiguration(rt_dim3 *grid, rt_dim3 *block, size_t *sh
   return cudaSuccess;
 }
 
+/* Of a launch that the driver has refused: a shape that no kernel can have is reported as such. */
+static cudaError_t refused(CUresult result, rt_dim3 grid, rt_dim3 block) {
+  enum { THREADS = 1024, DEPTH = 64, GRID_YZ = 65535 };
+  uint64_t threads = (uint64_t)block.x * block.y * block.z;
+  bool possible = grid.x && grid.x <= INT32_MAX && grid.y && grid.y <= GRID_YZ && grid.z && grid.z <= GRID_YZ &&
+                  block.x <= THREADS && block.y <= THREADS && block.z <= DEPTH && threads && threads <= THREADS;
+  return result == CUDA_ERROR_INVALID_VALUE && !possible ? rt_fail(cudaErrorInvalidConfiguration) : rt_done(result);
+}
+
 static cudaError_t launch(CUkernel kernel, rt_dim3 grid, rt_dim3 block, void **args, size_t shared, CUstream stream) {
   if (shared > UINT32_MAX)
     return rt_fail(cudaErrorInvalidValue);
   /* the driver accepts a kernel handle in place of a function */
   CUresult result = rt_driver.cuLaunchKernel((CUfunction)kernel, grid.x, grid.y, grid.z, block.x, block.y, block.z,
                                              (unsigned)shared, stream, args, NULL);
-  return result == CUDA_ERROR_INVALID_VALUE ? rt_fail(cudaErrorInvalidConfiguration) : rt_done(result);
+  return refused(result, grid, block);
 }
 
 cudaError_t __cudaGetKernel(CUkernel *kernel, const void *host) { return rt_kernel(host, kernel); }
@@ -70,8 +79,9 @@ cudaError_t cudaLaunchCooperativeKernel(const void *host, rt_dim3 grid, rt_dim3 
   cudaError_t error = rt_kernel(host, &kernel);
   if (error != cudaSuccess)
     return error;
-  return rt_done(rt_driver.cuLaunchCooperativeKernel((CUfunction)kernel, grid.x, grid.y, grid.z, block.x, block.y,
-                                                     block.z, (unsigned)shared, stream, args));
+  return refused(rt_driver.cuLaunchCooperativeKernel((CUfunction)kernel, grid.x, grid.y, grid.z, block.x, block.y,
+                                                     block.z, (unsigned)shared, stream, args),
+                 grid, block);
 }
 
 /* The same fields as the driver's struct, in a different order. The attributes are identical to the driver's. */
@@ -157,23 +167,24 @@ cudaError_t cudaLaunchKernelExC(const struct cudaLaunchConfig *config, const voi
   cudaError_t error = rt_kernel(host, &kernel);
   if (error == cudaSuccess)
     error = driver_config(config, &wanted);
-  return error == cudaSuccess ? rt_done(rt_driver.cuLaunchKernelEx(&wanted, (CUfunction)kernel, args, NULL)) : error;
+  if (error != cudaSuccess)
+    return error;
+  return refused(rt_driver.cuLaunchKernelEx(&wanted, (CUfunction)kernel, args, NULL), config->grid, config->block);
 }
 
+typedef CUresult occupancy(int *, CUfunction, const CUlaunchConfig *);
+
+static cudaError_t ask_clusters(occupancy *ask, int *out, const void *host, const struct cudaLaunchConfig *config) {
+  CUfunction function;
+  CUlaunchConfig wanted;
+  cudaError_t error = rt_function(host, &function);
+  if (error == cudaSuccess)
+    error = driver_config(config, &wanted);
+  return error == cudaSuccess ? rt_done(ask(out, function, &wanted)) : error;
+}
 cudaError_t cudaOccupancyMaxActiveClusters(int *clusters, const void *host, const struct cudaLaunchConfig *config) {
-  CUfunction function;
-  CUlaunchConfig wanted;
-  cudaError_t error = rt_function(host, &function);
-  if (error == cudaSuccess)
-    error = driver_config(config, &wanted);
-  return error == cudaSuccess ? rt_done(rt_driver.cuOccupancyMaxActiveClusters(clusters, function, &wanted)) : error;
+  return ask_clusters(rt_driver.cuOccupancyMaxActiveClusters, clusters, host, config);
 }
-
 cudaError_t cudaOccupancyMaxPotentialClusterSize(int *size, const void *host, const struct cudaLaunchConfig *config) {
-  CUfunction function;
-  CUlaunchConfig wanted;
-  cudaError_t error = rt_function(host, &function);
-  if (error == cudaSuccess)
-    error = driver_config(config, &wanted);
-  return error == cudaSuccess ? rt_done(rt_driver.cuOccupancyMaxPotentialClusterSize(size, function, &wanted)) : error;
+  return ask_clusters(rt_driver.cuOccupancyMaxPotentialClusterSize, size, host, config);
 }

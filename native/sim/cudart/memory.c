@@ -6,14 +6,9 @@ static uint64_t number(const void *pointer) { return (uint64_t)(uintptr_t)pointe
 /* ---- allocation -------------------------------------------------------------------------------------------------- */
 
 /* Allocating 0 bytes succeeds in the runtime and returns NULL; the driver reports an error. */
-static cudaError_t started(const void *out) {
-  cudaError_t error = rt_enter();
-  return error == cudaSuccess && !out ? rt_fail(cudaErrorInvalidValue) : error;
-}
-
 cudaError_t cudaMalloc(void **pointer, size_t bytes) {
   CUdeviceptr address = 0;
-  cudaError_t error = started(pointer);
+  cudaError_t error = rt_enter_for(pointer);
   if (error == cudaSuccess && bytes > 0)
     error = rt_done(rt_driver.cuMemAlloc_v2(&address, bytes));
   if (error == cudaSuccess)
@@ -24,7 +19,7 @@ cudaError_t cudaMalloc(void **pointer, size_t bytes) {
 cudaError_t cudaMallocPitch(void **pointer, size_t *pitch, size_t width, size_t height) {
   enum { ELEMENT = 16 }; /* the widest access of a kernel, in bytes */
   CUdeviceptr address = 0;
-  cudaError_t error = started(pointer);
+  cudaError_t error = rt_enter_for(pointer);
   if (error == cudaSuccess && !pitch)
     return rt_fail(cudaErrorInvalidValue);
   if (error == cudaSuccess && width > 0 && height > 0)
@@ -40,7 +35,7 @@ cudaError_t cudaFree(void *pointer) {
 }
 
 cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned flags) {
-  cudaError_t error = started(pointer);
+  cudaError_t error = rt_enter_for(pointer);
   if (error != cudaSuccess)
     return error;
   *pointer = NULL;

@@ -27,9 +27,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const vo
   void *on_device = NULL, *on_host = NULL;
   CUpointer_attribute wanted[WANTED] = {MEMORY_TYPE, DEVICE_POINTER, HOST_POINTER, IS_MANAGED, DEVICE_ORDINAL};
   void *found[WANTED] = {&type, &on_device, &on_host, &managed, &device};
-  cudaError_t error = rt_enter();
-  if (error == cudaSuccess && !out)
-    error = rt_fail(cudaErrorInvalidValue);
+  cudaError_t error = rt_enter_for(out);
   if (error == cudaSuccess)
     error = rt_done(rt_driver.cuPointerGetAttributes(WANTED, wanted, found, (uint64_t)(uintptr_t)pointer));
   if (error == cudaSuccess)

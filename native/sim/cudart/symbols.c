@@ -115,7 +115,7 @@ static CUresult load(struct binary *binary) {
   return rt_driver.cuLibraryLoadData(&binary->library, binary->image, NULL, NULL, 0, NULL, NULL, 0);
 }
 
-/* Memory of a variable whose image the driver cannot read (the simulated driver reads PTX, not machine code): zeroed,
+/* Memory of a variable whose image the driver cannot read (to the simulated driver, a compressed one): zeroed,
  * with the registered size. */
 static CUresult own_memory(struct entry *entry, CUdeviceptr *address) {
   CUdevice device;
@@ -172,6 +172,7 @@ char __cudaInitModule(void **handle) {
 }
 
 cudaError_t rt_kernel(const void *host, CUkernel *kernel) {
+  const char *name;
   CUresult result = CUDA_SUCCESS;
   cudaError_t error = rt_enter();
   if (error != cudaSuccess)
@@ -183,10 +184,12 @@ cudaError_t rt_kernel(const void *host, CUkernel *kernel) {
     if (result == CUDA_SUCCESS)
       result = rt_driver.cuLibraryGetKernel(&entry->kernel, entry->binary->library, entry->name);
   }
-  if (!entry || entry->kind != ENTRY_KERNEL)
-    error = cudaErrorInvalidDeviceFunction;
-  else
+  if (entry && entry->kind == ENTRY_KERNEL)
     *kernel = entry->kernel;
+  else if (!entry && host && rt_driver.cuKernelGetName(&name, (CUkernel)(uintptr_t)host) == CUDA_SUCCESS)
+    *kernel = (CUkernel)(uintptr_t)host; /* a cudaKernel_t, which programs pass as well */
+  else
+    error = cudaErrorInvalidDeviceFunction;
   pthread_mutex_unlock(&all.lock);
   return error != cudaSuccess ? rt_fail(error) : rt_done(result);
 }

@@ -143,7 +143,6 @@ static int one_option(int which, const char *name, char *text, struct options *o
 
 static int parse(int argc, char **argv, struct options *options, struct gs_err *err) {
   *options = (struct options){.hello = {.context_bytes = 16 << 20,
-                                        .kernel_ns = 10000,
                                         .launch_ns = 2000,
                                         .event_ns = 2500,
                                         .query_ns = 300,

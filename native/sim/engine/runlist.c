@@ -63,6 +63,7 @@ static void read_report(struct lane *lane, uint64_t now) {
         .at = __atomic_load_n(&slot->at, __ATOMIC_ACQUIRE),
         .executed = __atomic_load_n(&slot->executed, __ATOMIC_ACQUIRE),
         .backlog = __atomic_load_n(&slot->backlog, __ATOMIC_ACQUIRE),
+        .barriers = __atomic_load_n(&slot->barriers, __ATOMIC_ACQUIRE),
     };
     if (__atomic_load_n(&lane->page->reports, __ATOMIC_SEQ_CST) > reports || copy.seq != reports - 1)
       continue;
@@ -107,6 +108,7 @@ uint64_t lane_busy(struct lane *lane, uint64_t now) {
   uint64_t done = executed(lane, now), most = granted(lane, now);
   if (done > most)
     done = most;
+  done -= lane->report.barriers < done ? lane->report.barriers : done;
   if (done > lane->busy_ns)
     lane->busy_ns = done;
   return lane->busy_ns;

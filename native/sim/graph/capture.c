@@ -128,12 +128,13 @@ static CUresult end(CUstream handle, CUgraph *out) {
   CUresult result = sim_stream_get(handle, &stream);
   if (result)
     return result;
-  if (out == NULL)
-    return CUDA_ERROR_INVALID_VALUE;
-  *out = NULL;
+  if (out)
+    *out = NULL;
   sim_lock();
   struct sim_capture *capture = stream->capture;
-  if (capture == NULL)
+  if (out == NULL && !(capture && !capture->own_graph)) /* a capture into a graph that the program has needs none */
+    result = CUDA_ERROR_INVALID_VALUE;
+  else if (capture == NULL)
     result = CUDA_ERROR_ILLEGAL_STATE;
   else if (capture->origin != stream)
     result = CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
@@ -152,7 +153,7 @@ static CUresult end(CUstream handle, CUgraph *out) {
   sim_capture_end(capture);
   if (result && own)
     sim_graph_free(graph);
-  if (result == CUDA_SUCCESS)
+  if (result == CUDA_SUCCESS && out)
     *out = (CUgraph)graph;
   sim_unlock();
   return result;

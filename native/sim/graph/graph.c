@@ -125,6 +125,7 @@ void sim_node_free(struct sim_graph_node *node) {
   if (node->bodies)
     sim_bodies_free(node->bodies);
   drop_op(node);
+  free(node->attributes);
   free(node->deps);
   sim_handle_free(&sim_node_kind, node);
 }
@@ -217,9 +218,12 @@ static bool clone_node(struct sim_graph *copy, struct sim_graph_node *node) {
     made->child->internal = true;
   if (node->bodies)
     made->bodies = sim_bodies_clone(node->bodies);
+  if (node->attributes && (made->attributes = malloc(sizeof *made->attributes)) != NULL)
+    *made->attributes = *node->attributes;
   made->deps = malloc((node->ndeps + 1) * sizeof *made->deps);
   made->ndeps = made->deps ? node->ndeps : 0;
-  return made->deps && (made->child || !node->child) && (made->bodies || !node->bodies);
+  return made->deps && (made->child || !node->child) && (made->bodies || !node->bodies) &&
+         (made->attributes || !node->attributes);
 }
 
 struct sim_graph_node *sim_node_clone(const struct sim_graph *copy, const struct sim_graph_node *node) {

@@ -3,6 +3,7 @@
 #define SIM_GRAPH_H
 
 #include "sim/memory/memory.h"
+#include "sim/model/attributes.h"
 #include "sim/model/capture.h"
 #include "sim/model/handle.h"
 
@@ -29,6 +30,7 @@ struct sim_graph_node {
   struct sim_bodies *bodies; /* of a conditional node */
   CUevent event;
   struct sim_graph_memory *memory;
+  struct sim_attributes *attributes; /* of a kernel node; NULL: none has been set */
 };
 
 struct sim_user_object {

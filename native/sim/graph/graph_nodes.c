@@ -231,24 +231,3 @@ CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams) 
 CUresult cuGraphNodeSetParams_v2(CUgraphNode hNode, CUgraphNodeParams *nodeParams) {
   return cuGraphNodeSetParams(hNode, nodeParams);
 }
-
-/* Supports kernels, copies, fills and host functions. */
-CUresult cuGraphNodeGetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams) {
-  CUgraphNodeParams all = {0};
-  CUresult result = nodeParams ? cuGraphNodeGetType(hNode, &all.type) : CUDA_ERROR_INVALID_VALUE;
-  if (result)
-    return result;
-  if (all.type == CU_GRAPH_NODE_TYPE_KERNEL)
-    result = sim_node_read_params(hNode, all.type, &all.kernel, sizeof all.kernel);
-  else if (all.type == CU_GRAPH_NODE_TYPE_MEMCPY)
-    result = sim_node_read_params(hNode, all.type, &all.memcpy.copyParams, sizeof all.memcpy.copyParams);
-  else if (all.type == CU_GRAPH_NODE_TYPE_MEMSET)
-    result = sim_node_read_params(hNode, all.type, &all.memset.memset, sizeof all.memset.memset);
-  else if (all.type == CU_GRAPH_NODE_TYPE_HOST)
-    result = sim_node_read_params(hNode, all.type, &all.host, sizeof all.host);
-  else
-    result = CUDA_ERROR_NOT_SUPPORTED;
-  if (result == CUDA_SUCCESS)
-    *nodeParams = all;
-  return result;
-}

@@ -180,3 +180,31 @@ CUresult cuGraphAddMemFreeNode(ADD, CUdeviceptr dptr) {
 CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out) {
   return sim_node_read_params(hNode, CU_GRAPH_NODE_TYPE_MEM_FREE, dptr_out, sizeof *dptr_out);
 }
+
+/* ---- any kind but batches of memory operations and conditions ------------------------------------------------------- */
+
+static CUresult params_of(CUgraphNode node, CUgraphNodeParams *all) {
+  switch (all->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: return cuGraphKernelNodeGetParams_v2(node, &all->kernel);
+    case CU_GRAPH_NODE_TYPE_MEMCPY: return cuGraphMemcpyNodeGetParams(node, &all->memcpy.copyParams);
+    case CU_GRAPH_NODE_TYPE_MEMSET: return cuGraphMemsetNodeGetParams(node, &all->memset.memset);
+    case CU_GRAPH_NODE_TYPE_HOST: return cuGraphHostNodeGetParams(node, &all->host);
+    case CU_GRAPH_NODE_TYPE_GRAPH: return cuGraphChildGraphNodeGetGraph(node, &all->graph);
+    case CU_GRAPH_NODE_TYPE_EMPTY: return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return cuGraphEventWaitNodeGetEvent(node, &all->event);
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return cuGraphEventRecordNodeGetEvent(node, &all->event);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return cuGraphMemAllocNodeGetParams(node, &all->alloc);
+    case CU_GRAPH_NODE_TYPE_MEM_FREE: return cuGraphMemFreeNodeGetParams(node, &all->free);
+    default: return CUDA_ERROR_NOT_SUPPORTED;
+  }
+}
+
+CUresult cuGraphNodeGetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams) {
+  CUgraphNodeParams all = {0};
+  CUresult result = nodeParams ? cuGraphNodeGetType(hNode, &all.type) : CUDA_ERROR_INVALID_VALUE;
+  if (result == CUDA_SUCCESS)
+    result = params_of(hNode, &all);
+  if (result == CUDA_SUCCESS)
+    *nodeParams = all;
+  return result;
+}

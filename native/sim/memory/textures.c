@@ -228,8 +228,7 @@ CUresult cuSurfObjectCreate(CUsurfObject *pSurfObject, const CUDA_RESOURCE_DESC 
   CUresult result = sim_ctx_need(&ctx);
   if (result != CUDA_SUCCESS)
     return result;
-  if (!pSurfObject || !pResDesc || pResDesc->resType != CU_RESOURCE_TYPE_ARRAY || !resource_valid(pResDesc, &flags) ||
-      !(flags & CUDA_ARRAY3D_SURFACE_LDST))
+  if (!pSurfObject || !pResDesc || pResDesc->resType != CU_RESOURCE_TYPE_ARRAY || !resource_valid(pResDesc, &flags))
     return CUDA_ERROR_INVALID_VALUE;
   const struct object made = {
       .surface = true, .ctx = sim_ctx_owner(ctx), .ctx_id = sim_ctx_owner(ctx)->id, .resource = *pResDesc};

@@ -1,5 +1,6 @@
 /* Writing values to memory and waiting for values in stream order. */
 #include "sim/memory/memory.h"
+#include "sim/model/model.h"
 
 struct value {
   void *host;
@@ -39,12 +40,25 @@ static void value_write(void *payload) {
     __atomic_store_n((uint32_t *)write->host, (uint32_t)write->value, __ATOMIC_RELEASE);
 }
 
+enum { BARRIER_NS = 500 /* assumed */ };
 enum { WAIT_FLAGS = 3 | CU_STREAM_WAIT_VALUE_FLUSH, WRITE_FLAGS = 1 };
+
+/* So many barriers in a row. What follows them is reached in a time slice of this process. */
+static CUresult barriers(struct sim_stream *stream, const CUstreamBatchMemOpParams *params, unsigned count) {
+  struct sim_op op = {.resource = SIM_FRONT,
+                      .duration_ns = count * BARRIER_NS,
+                      .node_type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+                      .params = params,
+                      .params_bytes = sizeof *params};
+  struct sim_op slice = {.resource = SIM_COMPUTE, .duration_ns = 1, .barrier = true, .node_type = SIM_NODE_NONE};
+  CUresult result = sim_submit(stream, &op);
+  return result || stream->capture ? result : sim_submit(stream, &slice);
+}
 
 /* One operation of a batch; the functions for single operations submit batches of one. */
 static CUresult memory_op(struct sim_stream *stream, const CUstreamBatchMemOpParams *params) {
   CUstreamBatchMemOpType type = params->operation;
-  if (type == CU_STREAM_MEM_OP_BARRIER || type == CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES)
+  if (type == CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES)
     return CUDA_SUCCESS;
   bool wide = type == CU_STREAM_MEM_OP_WAIT_VALUE_64 || type == CU_STREAM_MEM_OP_WRITE_VALUE_64;
   bool wait = type == CU_STREAM_MEM_OP_WAIT_VALUE_32 || type == CU_STREAM_MEM_OP_WAIT_VALUE_64;
@@ -74,8 +88,13 @@ static CUresult batch(CUstream handle, unsigned count, const CUstreamBatchMemOpP
     return result;
   if (params == NULL || count > MOST || flags)
     return CUDA_ERROR_INVALID_VALUE;
-  for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++)
-    result = memory_op(stream, &params[i]);
+  sim_spin(sim_hello.event_ns / 10); /* as an event without a time stamp */
+  for (unsigned i = 0, n; i < count && result == CUDA_SUCCESS; i += n) {
+    for (n = 0; i + n < count && params[i + n].operation == CU_STREAM_MEM_OP_BARRIER; n++) {
+    }
+    result = n > 0 ? barriers(stream, &params[i], n) : memory_op(stream, &params[i]);
+    n += n == 0;
+  }
   return result;
 }
 

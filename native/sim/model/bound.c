@@ -10,7 +10,7 @@ uint64_t sim_bound(const struct sim_stream *stream, uint64_t compute_sum, uint64
     return SIM_NEVER;
   if (head->resource == SIM_COMPUTE && !head->meet)
     compute += head->remaining;
-  if (head->resource == SIM_COPY_IN || head->resource == SIM_COPY_OUT)
+  if (head->resource > SIM_COMPUTE && head->resource <= SIM_FRONT)
     copy += head->end == 0 ? head->duration : head->end > now ? head->end - now : 0;
   const struct sim_item *record = head->resource == SIM_WAIT_EVENT ? head->mark->item : NULL;
   if (record && depth > 0)

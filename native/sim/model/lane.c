@@ -81,6 +81,7 @@ static void publish(struct sim_device *device) {
   __atomic_store_n(&slot->at, device->cursor, __ATOMIC_SEQ_CST);
   __atomic_store_n(&slot->executed, device->executed, __ATOMIC_SEQ_CST);
   __atomic_store_n(&slot->backlog, device->backlog, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&slot->barriers, device->barriers, __ATOMIC_SEQ_CST);
   __atomic_store_n(&slot->seq, number, __ATOMIC_SEQ_CST);
   __atomic_store_n(&page->reports, number + 1, __ATOMIC_SEQ_CST);
   device->dirty = false;

@@ -98,7 +98,7 @@ void sim_item_push(struct sim_item *item) {
   __atomic_add_fetch(&pending, 1, __ATOMIC_RELEASE);
   if (item->resource == SIM_COMPUTE)
     stream->compute_sum += item->duration;
-  if (item->resource == SIM_COPY_IN || item->resource == SIM_COPY_OUT)
+  if (item->resource > SIM_COMPUTE && item->resource <= SIM_FRONT)
     stream->copy_sum += item->duration;
   item->compute_sum = stream->compute_sum;
   item->copy_sum = stream->copy_sum;
@@ -130,6 +130,8 @@ static struct sim_unit *unit_of(const struct sim_item *item) {
   struct sim_device *device = &sim_devices[item->stream->ctx->device];
   if (item->resource == SIM_COMPUTE)
     return &device->compute;
+  if (item->resource == SIM_FRONT)
+    return &device->front;
   return item->resource == SIM_COPY_IN ? &device->copy_in : &device->copy_out;
 }
 
@@ -189,7 +191,7 @@ static void poll_values(uint64_t t) {
 
 void sim_item_complete(struct sim_item *item, uint64_t t) {
   struct sim_stream *stream = item->stream;
-  if (item->resource <= SIM_COPY_OUT) {
+  if (item->resource <= SIM_FRONT) {
     struct sim_unit *unit = unit_of(item);
     unit->running = NULL;
     unit_start(unit, t);
@@ -237,6 +239,7 @@ static bool start_head(struct sim_stream *stream, uint64_t t) {
     case SIM_COMPUTE:
     case SIM_COPY_IN:
     case SIM_COPY_OUT:
+    case SIM_FRONT:
       item->started = true;
       unit_enqueue(unit_of(item), item, t);
       return false;
@@ -278,6 +281,7 @@ static void extend_chain(struct sim_stream *stream) {
     if (item->resource == SIM_COMPUTE) {
       struct sim_device *device = &sim_devices[stream->ctx->device];
       device->backlog += item->remaining;
+      device->barriers += item->barrier ? item->remaining : 0;
       device->dirty |= item->remaining > 0;
       if (!sim_hello.preempt)
         sim_lane_boundary(device, device->executed + device->backlog);
@@ -329,10 +333,10 @@ static uint64_t first_end(struct sim_unit **which) {
   uint64_t best = SIM_NEVER;
   for (uint32_t i = 0; i < sim_hello.ndevices; i++) {
     struct sim_device *device = &sim_devices[i];
-    struct sim_unit *units[] = {&device->compute, &device->copy_in, &device->copy_out};
+    struct sim_unit *units[] = {&device->compute, &device->copy_in, &device->copy_out, &device->front};
     if (!device->open)
       continue;
-    for (int u = 0; u < 3; u++) {
+    for (int u = 0; u < 4; u++) {
       uint64_t end = unit_end(device, units[u]);
       if (end >= best)
         continue;

@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 
+#include "sim/model/attributes.h"
 #include "sim/model/stream.h"
 
 #define SIM_NEVER UINT64_MAX
@@ -42,6 +43,7 @@ struct sim_item {
   bool chained;         /* runnable without a gap: preceded only by device work that is itself chained */
   bool attended;        /* the worker thread processes it at its due time */
   bool counted;         /* counts towards the queue depth */
+  bool barrier;         /* of sim_op */
   enum sim_resource resource;
   uint64_t duration;
   void (*run)(void *payload);
@@ -64,6 +66,7 @@ struct sim_stream {
   struct sim_ctx *ctx;
   unsigned flags;
   int priority;
+  struct sim_attributes attributes;
   uint64_t id;
   struct sim_item *head, *tail;
   struct sim_item *chain; /* first item not chained */
@@ -90,9 +93,9 @@ struct sim_device {
   uint64_t cursor;   /* the lane has been consumed up to this time */
   uint64_t interval; /* the interval that contains the cursor, or the next one */
   uint64_t got;      /* device time granted up to the cursor */
-  uint64_t executed, backlog;
+  uint64_t executed, backlog, barriers;
   bool dirty; /* backlog grew since the last report */
-  struct sim_unit compute, copy_in, copy_out;
+  struct sim_unit compute, copy_in, copy_out, front;
   struct sim_item *hosts; /* host functions that are due, through ready_next */
   unsigned attended;
   bool worker;

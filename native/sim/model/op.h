@@ -10,6 +10,7 @@ enum sim_resource {
   SIM_COMPUTE,    /* kernels, fills, copies within a device: needs device time */
   SIM_COPY_IN,    /* host-to-device copy engine: parallel to compute, takes wall time */
   SIM_COPY_OUT,   /* device-to-host copy engine */
+  SIM_FRONT,      /* a memory barrier: the stream waits, the device computes for others */
   SIM_INSTANT,    /* takes no time: event record, value write, marker, stream-ordered free */
   SIM_HOST,       /* a host function, run by the worker thread */
   SIM_WAIT_EVENT, /* stream.c and graph.c only */
@@ -29,6 +30,7 @@ struct sim_op {
   /* For SIM_COMPUTE; may be NULL. Polled from the time the device reaches the kernel. The kernel spins until it returns
    * true and then takes duration_ns. The same restrictions as for run apply. */
   bool (*meet)(void *payload);
+  bool barrier; /* waits for a time slice and computes nothing (SIM_COMPUTE): not in the books */
   /* The effect of a kernel on a conditional handle, which it has when it is submitted in a graph: 0 is no handle. */
   uint64_t condition;
   bool counts;       /* decrements its value; otherwise sets it to this: */

@@ -8,8 +8,6 @@
 #include "sim_api.h" /* generated from native/api/driver.tsv: prototypes of every exported function and types */
 #include "sim/wire/wire.h"
 
-enum { SIM_CAPABILITY_MAJOR = 8, SIM_CAPABILITY_MINOR = 0 }; /* compute capability of every simulated device */
-
 /* The lock of the model. Lock order: sim_lock, then the locks in memory/, then the socket's lock. */
 void sim_lock(void);
 void sim_unlock(void);

@@ -4,6 +4,13 @@
 
 #include "sim/model/model.h"
 
+enum { SIM_LEAST_PRIORITY = 0, SIM_GREATEST_PRIORITY = -5 };
+/* The nearest priority that the devices have. */
+static inline int sim_priority(int wanted) {
+  int least = wanted < SIM_LEAST_PRIORITY ? wanted : SIM_LEAST_PRIORITY;
+  return least > SIM_GREATEST_PRIORITY ? least : SIM_GREATEST_PRIORITY;
+}
+
 struct sim_stream *sim_stream_new(struct sim_ctx *ctx, unsigned flags, int priority); /* NULL: out of memory */
 /* Invalidates the handle at once and ends its capture; the stream is freed when its work is done. */
 void sim_stream_destroy(struct sim_stream *stream);

@@ -131,6 +131,7 @@ uint64_t sim_enqueue(struct sim_stream *stream, const struct sim_op *op, bool wa
   item->run = op->run;
   item->ready = op->ready;
   item->meet = op->meet;
+  item->barrier = op->barrier;
   if (item->meet)
     item->remaining = SIM_SPIN_NS;
   item->counted = counted;

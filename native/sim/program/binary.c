@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "sim/memory/memory.h"
+#include "sim/model/card.h"
 #include "sim/program/ptx.h"
 
 enum { IMAGE_MAX = 1 << 30, PLACE = SIM_ALLOC_ROUND, DEVICE = 10 * SIM_CAPABILITY_MAJOR + SIM_CAPABILITY_MINOR };
@@ -25,6 +26,8 @@ enum {
   KIND_PTX = 1,
   KIND_CUBIN = 2
 };
+/* Of a kernel's .text section, sh_info has the registers of a thread in its upper byte: as ptxas -v says them. */
+enum { REGISTERS_SHIFT = 24, SHARED_MAX = 1 << 20 };
 enum { WRAPPER_MAGIC = 0x466243b1, WRAPPER_DATA = 8 };
 
 /* A range of an image's bytes. */
@@ -93,19 +96,38 @@ struct sim_program_size sim_text_size(const char *text) {
   return size;
 }
 
+/* The table of a cubin's sections; 0 bytes: the cubin has none, or not whole. */
+static struct piece sections(struct piece cubin) {
+  Elf64_Ehdr header;
+  if (cubin.bytes < sizeof header)
+    return (struct piece){0};
+  memcpy(&header, cubin.at, sizeof header);
+  uint64_t table = (uint64_t)header.e_shnum * sizeof(Elf64_Shdr);
+  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_shentsize != sizeof(Elf64_Shdr) ||
+      sum(header.e_shoff, table) > cubin.bytes)
+    return (struct piece){0};
+  return (struct piece){cubin.at + header.e_shoff, table};
+}
+
+static Elf64_Shdr section_at(struct piece table, uint64_t index) {
+  Elf64_Shdr section = {0};
+  if (index < table.bytes / sizeof section)
+    memcpy(&section, table.at + index * sizeof section, sizeof section);
+  return section;
+}
+
+/* What a section has in the file; 0 bytes where that is not whole. */
+static struct piece content(struct piece cubin, const Elf64_Shdr *section) {
+  if (sum(section->sh_offset, section->sh_size) > cubin.bytes)
+    return (struct piece){0};
+  return (struct piece){cubin.at + section->sh_offset, section->sh_size};
+}
+
 static struct sim_program_size cubin_size(struct piece cubin) {
   struct sim_program_size size = {0};
-  Elf64_Ehdr header;
-  Elf64_Shdr section;
-  if (cubin.bytes < sizeof header)
-    return size;
-  memcpy(&header, cubin.at, sizeof header);
-  uint64_t table = (uint64_t)header.e_shnum * sizeof section;
-  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_shentsize != sizeof section ||
-      sum(header.e_shoff, table) > cubin.bytes)
-    return size;
-  for (const unsigned char *at = cubin.at + header.e_shoff, *end = at + table; at < end; at += sizeof section) {
-    memcpy(&section, at, sizeof section);
+  struct piece table = sections(cubin);
+  for (uint64_t i = 0; i < table.bytes / sizeof(Elf64_Shdr); i++) {
+    Elf64_Shdr section = section_at(table, i);
     if (!(section.sh_flags & SHF_ALLOC))
       continue;
     if (section.sh_flags & SHF_EXECINSTR)
@@ -114,6 +136,50 @@ static struct sim_program_size cubin_size(struct piece cubin) {
       size.data = sum(size.data, in_place(section.sh_size));
   }
   return size;
+}
+
+/* True if prefix and name together are at an offset of a string table. */
+static bool is_called(struct piece names, size_t offset, const char *prefix, const char *name) {
+  size_t first = strlen(prefix), second = strlen(name) + 1;
+  return offset <= names.bytes && first + second <= names.bytes - offset &&
+         memcmp(names.at + offset, prefix, first) == 0 && memcmp(names.at + offset + first, name, second) == 0;
+}
+
+static uint64_t cubin_variable(struct piece cubin, const char *name) {
+  struct piece table = sections(cubin);
+  for (uint64_t i = 0; i < table.bytes / sizeof(Elf64_Shdr); i++) {
+    Elf64_Shdr section = section_at(table, i), linked = section_at(table, section.sh_link);
+    struct piece symbols = content(cubin, &section), names = content(cubin, &linked);
+    if (section.sh_type != SHT_SYMTAB)
+      continue;
+    for (Elf64_Sym symbol; symbols.bytes >= sizeof symbol;
+         symbols.at += sizeof symbol, symbols.bytes -= sizeof symbol) {
+      memcpy(&symbol, symbols.at, sizeof symbol);
+      if (ELF64_ST_TYPE(symbol.st_info) == STT_OBJECT && is_called(names, symbol.st_name, "", name))
+        return symbol.st_size;
+    }
+  }
+  return 0;
+}
+
+static bool cubin_kernel(struct piece cubin, const char *name, struct sim_kernel_needs *needs) {
+  struct piece table = sections(cubin);
+  Elf64_Shdr strings = section_at(table, field(cubin, offsetof(Elf64_Ehdr, e_shstrndx), sizeof(Elf64_Half)));
+  struct piece names = content(cubin, &strings);
+  struct sim_kernel_needs said = {0};
+  bool found = false;
+  for (uint64_t i = 0; i < table.bytes / sizeof(Elf64_Shdr); i++) {
+    Elf64_Shdr section = section_at(table, i);
+    if (is_called(names, section.sh_name, ".text.", name)) {
+      found = true;
+      said.registers = section.sh_info >> REGISTERS_SHIFT;
+    } else if (is_called(names, section.sh_name, ".nv.shared.", name) && section.sh_size <= SHARED_MAX) {
+      said.shared = (unsigned)section.sh_size;
+    }
+  }
+  if (found)
+    *needs = said;
+  return found;
 }
 
 struct part {
@@ -177,6 +243,30 @@ struct sim_program_size sim_binary_size(const void *image, size_t bytes) {
     best = preferred > best ? preferred : best;
   }
   return chosen;
+}
+
+uint64_t sim_binary_variable(const void *image, size_t bytes, const char *name) {
+  struct piece whole = {image, bytes};
+  uint64_t found = 0;
+  struct part part;
+  if (sim_image_form(image) != SIM_FORM_FATBIN)
+    return cubin_variable(whole, name);
+  for (size_t at = field(whole, FATBIN_HEADER_BYTES, 2); found == 0 && next_part(whole, &at, &part);)
+    if (field(part.header, PART_KIND, 2) == KIND_CUBIN && !field(part.header, PART_COMPRESSED, 4))
+      found = cubin_variable(part.body, name);
+  return found;
+}
+
+bool sim_binary_kernel(const void *image, size_t bytes, const char *name, struct sim_kernel_needs *needs) {
+  struct piece whole = {image, bytes};
+  unsigned best = 0;
+  struct part part;
+  if (sim_image_form(image) != SIM_FORM_FATBIN)
+    return cubin_kernel(whole, name, needs);
+  for (size_t at = field(whole, FATBIN_HEADER_BYTES, 2); next_part(whole, &at, &part);)
+    if (preference(&part) > best && !field(part.header, PART_COMPRESSED, 4) && cubin_kernel(part.body, name, needs))
+      best = preference(&part);
+  return best > 0;
 }
 
 bool sim_binary_compressed(const void *image, size_t bytes) {

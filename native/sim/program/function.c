@@ -1,16 +1,9 @@
-/* Functions and kernels: attributes, occupancy. The device has 108 multiprocessors of 2048 threads. */
+/* Functions and kernels: attributes, occupancy. */
 #include <string.h>
 
+#include "sim/model/card.h"
+#include "sim/program/duration.h"
 #include "sim/program/image.h"
-
-enum {
-  MULTIPROCESSORS = 108,
-  THREADS_PER_SM = 2048,
-  BLOCKS_PER_SM = 32,
-  THREADS_PER_BLOCK = 1024,
-  SHARED_PER_SM = 167936
-};
-enum { SHARED_DEFAULT = 49152, SHARED_OPTIN = 166912 };
 
 CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc) {
   struct sim_function *function;
@@ -21,16 +14,19 @@ CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfu
     return CUDA_ERROR_INVALID_VALUE;
   *pi = function->attribute[attrib];
   if (attrib == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
-    *pi = THREADS_PER_BLOCK;
-  if (attrib == CU_FUNC_ATTRIBUTE_NUM_REGS)
-    *pi = 32;
+    *pi = SIM_MAX_THREADS;
   if (attrib == CU_FUNC_ATTRIBUTE_PTX_VERSION || attrib == CU_FUNC_ATTRIBUTE_BINARY_VERSION)
     *pi = 80;
   if (attrib == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && *pi == 0)
-    *pi = SHARED_DEFAULT;
+    *pi = SIM_SHARED_DEFAULT;
   if (attrib == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT && *pi == 0)
     *pi = -1;
   return CUDA_SUCCESS;
+}
+
+unsigned sim_shared_limit(const struct sim_function *function) {
+  int chosen = function->attribute[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES];
+  return chosen > SIM_SHARED_DEFAULT ? (unsigned)chosen : SIM_SHARED_DEFAULT;
 }
 
 CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value) {
@@ -41,7 +37,7 @@ CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int v
   /* the other attributes are read-only */
   if (attrib < CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || attrib >= CU_FUNC_ATTRIBUTE_MAX)
     return CUDA_ERROR_INVALID_VALUE;
-  if (attrib == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && (value < 0 || value > SHARED_OPTIN))
+  if (attrib == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && (value < 0 || value > SIM_SHARED_OPTIN))
     return CUDA_ERROR_INVALID_VALUE;
   if (attrib == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT && (value < -1 || value > 100))
     return CUDA_ERROR_INVALID_VALUE;
@@ -141,23 +137,32 @@ CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction function) {
 
 /* ---- occupancy --------------------------------------------------------------------------------------------------- */
 
-static int blocks_per_sm(int block_size, size_t shared) {
-  int warps = (block_size + 31) / 32, blocks = THREADS_PER_SM / (warps * 32);
-  if (blocks > BLOCKS_PER_SM)
-    blocks = BLOCKS_PER_SM;
-  if (shared && SHARED_PER_SM / shared < (size_t)blocks)
-    blocks = (int)(SHARED_PER_SM / shared);
-  return blocks;
+static size_t static_shared(const struct sim_function *function) {
+  return (size_t)function->attribute[CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES];
+}
+
+/* Blocks of a kernel that a multiprocessor has room for; 0 for a block that cannot be. */
+static int resident(const struct sim_function *function, int block_size, size_t dynamic) {
+  if (block_size > SIM_MAX_THREADS || dynamic > SIM_SHARED_OPTIN)
+    return 0;
+  return (int)sim_resident_blocks((unsigned)block_size, (unsigned)function->attribute[CU_FUNC_ATTRIBUTE_NUM_REGS],
+                                  static_shared(function) + dynamic);
+}
+
+uint64_t sim_blocks_at_once(const CUDA_KERNEL_NODE_PARAMS *kernel) {
+  unsigned threads = kernel->blockDimX * kernel->blockDimY * kernel->blockDimZ;
+  return (uint64_t)resident(sim_kernel_of(kernel), (int)threads, kernel->sharedMemBytes) * SIM_MULTIPROCESSORS;
 }
 
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CUfunction func, int blockSize,
                                                               size_t dynamicSMemSize, unsigned int flags) {
-  CUresult result = exists(func);
+  struct sim_function *function;
+  CUresult result = sim_function_get(func, &function);
   if (result)
     return result;
   if (numBlocks == NULL || blockSize <= 0 || flags & ~1u)
     return CUDA_ERROR_INVALID_VALUE;
-  *numBlocks = blockSize > THREADS_PER_BLOCK ? 0 : blocks_per_sm(blockSize, dynamicSMemSize);
+  *numBlocks = resident(function, blockSize, dynamicSMemSize);
   return CUDA_SUCCESS;
 }
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func, int blockSize,
@@ -168,22 +173,23 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction 
 CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *blockSize, CUfunction func,
                                                    CUoccupancyB2DSize blockSizeToDynamicSMemSize,
                                                    size_t dynamicSMemSize, int blockSizeLimit, unsigned int flags) {
-  CUresult result = exists(func);
+  struct sim_function *function;
+  CUresult result = sim_function_get(func, &function);
   if (result)
     return result;
   if (minGridSize == NULL || blockSize == NULL || flags & ~1u)
     return CUDA_ERROR_INVALID_VALUE;
-  int limit = blockSizeLimit > 0 && blockSizeLimit < THREADS_PER_BLOCK ? blockSizeLimit : THREADS_PER_BLOCK;
+  int limit = blockSizeLimit > 0 && blockSizeLimit < SIM_MAX_THREADS ? blockSizeLimit : SIM_MAX_THREADS;
   int best_threads = 0;
   *minGridSize = *blockSize = 0;
   for (int size = limit; size > 0; size = size % 32 ? size / 32 * 32 : size - 32) {
     size_t shared = blockSizeToDynamicSMemSize ? blockSizeToDynamicSMemSize(size) : dynamicSMemSize;
-    int blocks = shared > SHARED_OPTIN ? 0 : blocks_per_sm(size, shared);
+    int blocks = resident(function, size, shared);
     if (blocks * size <= best_threads)
       continue;
     best_threads = blocks * size;
     *blockSize = size;
-    *minGridSize = blocks * MULTIPROCESSORS;
+    *minGridSize = blocks * SIM_MULTIPROCESSORS;
   }
   return CUDA_SUCCESS;
 }
@@ -196,12 +202,13 @@ CUresult cuOccupancyMaxPotentialBlockSize(int *minGridSize, int *blockSize, CUfu
 
 CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func, int numBlocks,
                                                  int blockSize) {
-  CUresult result = exists(func);
+  struct sim_function *function;
+  CUresult result = sim_function_get(func, &function);
   if (result)
     return result;
   if (dynamicSmemSize == NULL || numBlocks <= 0 || blockSize <= 0)
     return CUDA_ERROR_INVALID_VALUE;
-  size_t each = SHARED_PER_SM / (size_t)numBlocks;
-  *dynamicSmemSize = each > SHARED_OPTIN ? SHARED_OPTIN : each;
+  size_t each = SIM_SHARED / (size_t)numBlocks, kept = SIM_SHARED_RESERVED + static_shared(function);
+  *dynamicSmemSize = each > kept ? each - kept : 0;
   return CUDA_SUCCESS;
 }

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { FUNCTION_MAGIC = 0x66756e63 };
+enum { FUNCTION_MAGIC = 0x66756e63, REGISTERS = 32 /* of a thread, where the image does not say: assumed */ };
 static struct sim_kind function_kind = {sizeof(struct sim_function), FUNCTION_MAGIC, NULL};
 
 CUresult sim_function_get(const void *handle, struct sim_function **function) {
@@ -50,6 +50,8 @@ static struct sim_function *add_function(struct sim_image *image, struct sim_ctx
   function->ctx = ctx;
   function->spins = function->name && spins(function->name);
   function->effect = function->name ? effect_of(function->name) : SIM_NO_EFFECT;
+  function->work = sim_work_of(function->name ? function->name : "");
+  function->attribute[CU_FUNC_ATTRIBUTE_NUM_REGS] = REGISTERS;
   function->collective = function->name && sim_collective(function->name);
   struct sim_function **at = &image->functions;
   while (*at)
@@ -60,19 +62,22 @@ static struct sim_function *add_function(struct sim_image *image, struct sim_ctx
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
-static bool add_global(struct sim_image *image, const struct sim_ptx_variable *variable) {
-  if (variable->kind != SIM_PTX_BYTES) {
-    bool surface = variable->kind == SIM_PTX_SURFACE;
-    return sim_reference_add(&image->references, variable->name, variable->name_length, surface) != NULL;
-  }
+static struct sim_global *add_global(struct sim_image *image, const char *name, size_t length, size_t bytes) {
   struct sim_global *global = calloc(1, sizeof *global);
   if (global == NULL)
-    return false;
-  global->name = strndup(variable->name, variable->name_length);
-  global->bytes = variable->bytes;
+    return NULL;
+  global->name = strndup(name, length);
+  global->bytes = bytes;
   global->next = image->globals;
   image->globals = global;
-  return global->name != NULL;
+  return global->name ? global : NULL;
+}
+
+static bool add_variable(struct sim_image *image, const struct sim_ptx_variable *variable) {
+  bool surface = variable->kind == SIM_PTX_SURFACE;
+  if (variable->kind == SIM_PTX_BYTES)
+    return add_global(image, variable->name, variable->name_length, variable->bytes) != NULL;
+  return sim_reference_add(&image->references, variable->name, variable->name_length, surface) != NULL;
 }
 
 static bool add_kernel(struct sim_image *image, struct sim_ctx *ctx, const struct sim_ptx_kernel *kernel) {
@@ -83,6 +88,7 @@ static bool add_kernel(struct sim_image *image, struct sim_ctx *ctx, const struc
   function->params_known = kernel->params_known;
   memcpy(function->params, kernel->params, sizeof function->params);
   function->attribute[CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES] = (int)kernel->local_bytes;
+  function->attribute[CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES] = (int)kernel->shared_bytes;
   return true;
 }
 
@@ -93,7 +99,7 @@ static CUresult load_text(const char *text, struct sim_ctx *ctx, struct sim_imag
   for (const struct sim_ptx_kernel *kernel = ptx.kernels; whole && kernel; kernel = kernel->next)
     whole = add_kernel(image, ctx, kernel);
   for (const struct sim_ptx_variable *variable = ptx.variables; whole && variable; variable = variable->next)
-    whole = add_global(image, variable);
+    whole = add_variable(image, variable);
   CUresult result = !whole                         ? CUDA_ERROR_OUT_OF_MEMORY
                     : ptx.broken || !ptx.versioned ? CUDA_ERROR_INVALID_PTX
                                                    : CUDA_SUCCESS;
@@ -237,7 +243,15 @@ struct sim_function *sim_image_function(struct sim_image *image, struct sim_ctx 
   for (struct sim_function *function = image->functions; function; function = function->next)
     if (function->name && strcmp(function->name, name) == 0)
       return function;
-  return image->bytes && binary_has(image, name) ? add_function(image, ctx, name, strlen(name)) : NULL;
+  if (!image->bytes || !binary_has(image, name))
+    return NULL;
+  struct sim_function *function = add_function(image, ctx, name, strlen(name));
+  struct sim_kernel_needs needs;
+  if (function && sim_binary_kernel(image->bytes, image->size, name, &needs)) {
+    function->attribute[CU_FUNC_ATTRIBUTE_NUM_REGS] = (int)needs.registers;
+    function->attribute[CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES] = (int)needs.shared;
+  }
+  return function;
 }
 
 struct sim_reference *sim_image_reference(struct sim_image *image, const char *name, bool surface) {
@@ -247,22 +261,34 @@ struct sim_reference *sim_image_reference(struct sim_image *image, const char *n
   return sim_reference_add(&image->references, name, strlen(name), surface);
 }
 
+/* Variables of a binary are known when they are first requested. */
+static CUresult find_global(struct sim_image *image, const char *name, struct sim_global **found) {
+  sim_lock();
+  struct sim_global *global = image->globals;
+  while (global && (global->name == NULL || strcmp(global->name, name) != 0))
+    global = global->next;
+  uint64_t size = global || image->bytes == NULL ? 0 : sim_binary_variable(image->bytes, image->size, name);
+  if (size)
+    global = add_global(image, name, strlen(name), size);
+  sim_unlock();
+  *found = global;
+  return global ? CUDA_SUCCESS : size ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_NOT_FOUND;
+}
+
 CUresult sim_image_global(struct sim_image *image, struct sim_ctx *ctx, const char *name, CUdeviceptr *address,
                           size_t *bytes) {
-  for (struct sim_global *global = image->globals; global; global = global->next) {
-    if (global->name == NULL || strcmp(global->name, name) != 0)
-      continue;
-    if (global->address == 0 || !sim_memory_module_alive(global->address, global->memory_id)) {
-      size_t needed = global->bytes ? global->bytes : 1;
-      CUresult result = sim_memory_module_alloc(ctx, needed, &global->address, &global->memory_id);
-      if (result)
-        return result;
-    }
-    if (address)
-      *address = global->address;
-    if (bytes)
-      *bytes = global->bytes;
-    return CUDA_SUCCESS;
+  struct sim_global *global;
+  CUresult result = find_global(image, name, &global);
+  if (result == CUDA_SUCCESS &&
+      (global->address == 0 || !sim_memory_module_alive(global->address, global->memory_id))) {
+    size_t needed = global->bytes ? global->bytes : 1;
+    result = sim_memory_module_alloc(ctx, needed, &global->address, &global->memory_id);
   }
-  return CUDA_ERROR_NOT_FOUND;
+  if (result)
+    return result;
+  if (address)
+    *address = global->address;
+  if (bytes)
+    *bytes = global->bytes;
+  return CUDA_SUCCESS;
 }

@@ -5,6 +5,7 @@
 #include "sim/model/handle.h"
 #include "sim/model/model.h"
 #include "sim/program/binary.h"
+#include "sim/program/duration.h"
 #include "sim/program/ptx.h"
 
 struct sim_image;
@@ -20,13 +21,14 @@ struct sim_function {
   bool spins;      /* its first argument is its duration */
   bool collective; /* determined by its name; see meeting.c */
   enum sim_effect effect;
+  const struct sim_work *work; /* what its threads do */
   char *name;
   struct sim_image *image;
   struct sim_ctx *ctx; /* context of a module's function; NULL for a library's kernel, which belongs to no context */
   unsigned nparams;    /* known for PTX only */
   bool params_known;
   struct sim_param params[SIM_PARAMS_MAX];
-  int attribute[CU_FUNC_ATTRIBUTE_MAX]; /* settable attributes, and the local memory of a thread */
+  int attribute[CU_FUNC_ATTRIBUTE_MAX]; /* settable attributes, and what the image says of a kernel */
   uint64_t ready_in;                    /* id of the context for which it was last prepared */
   unsigned shared_bytes, block[3];      /* state of the oldest launch interface (cuFuncSetBlockShape...) */
   unsigned char *old_params;
@@ -93,6 +95,10 @@ void sim_image_leave(struct sim_image *image); /* unloads it from all contexts *
  * call. */
 bool sim_collective(const char *name);
 CUresult sim_meeting_op(uint64_t key, uint64_t ranks, struct sim_op *op);
+
+/* function.c. Blocks of a launch that the device can run at the same time; its shape must be valid. */
+uint64_t sim_blocks_at_once(const CUDA_KERNEL_NODE_PARAMS *kernel);
+unsigned sim_shared_limit(const struct sim_function *function); /* bytes that a launch may ask for */
 
 /* launch.c. The kernel of a launch or a node: func, or kern if func is NULL. */
 static inline const void *sim_kernel_of(const CUDA_KERNEL_NODE_PARAMS *params) {

@@ -5,13 +5,14 @@
 #include <string.h>
 
 #include "sim/memory/memory.h"
+#include "sim/model/card.h"
 
 enum {
   CHUNK = 2097152, /* code, local memory and buffers are allocated in multiples of this */
   IMAGE_ROUND = 4096,
   STACK_ROUND = 16,   /* so that a warp's local memory is a multiple of 512 bytes */
   STACK_MAX = 524288, /* maximum local memory of one thread */
-  RESIDENT_THREADS = 108 * 2048,
+  RESIDENT_THREADS = SIM_MULTIPROCESSORS * SIM_THREADS,
   /* the device runtime, by the programming guide on dynamic parallelism: */
   SYNC_LEVEL_BYTES = 860000000, /* state of parent grids, for each depth of synchronisation: the most that it names */
   SYNC_DEPTH_MAX = 24,

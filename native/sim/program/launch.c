@@ -4,11 +4,12 @@
 #include <string.h>
 
 #include "sim/memory/memory.h"
+#include "sim/model/card.h"
 #include "sim/model/event.h"
 #include "sim/program/image.h"
 #include "sim/program/implicit.h"
 
-enum { MAX_THREADS = 1024, MAX_GRID_YZ = 65535, MAX_SHARED = 166912 };
+enum { MAX_GRID_YZ = 65535 };
 
 /* The arguments in one buffer, as given through `extra`. */
 static const void *argument_buffer(void *const *extra, size_t *bytes) {
@@ -38,11 +39,22 @@ static bool arguments(void *const *params, void *const *extra, unsigned count, u
   return true;
 }
 
-/* Device time of one launch: the argument of spin_ns or of a collective, otherwise the configured kernel_ns. */
-static CUresult set_duration(const struct sim_function *function, void *const *params, void *const *extra,
+static uint64_t modelled_ns(const struct sim_function *function, const CUDA_KERNEL_NODE_PARAMS *p) {
+  size_t shared = (size_t)function->attribute[CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES] + p->sharedMemBytes;
+  struct sim_shape shape = {.blocks = (uint64_t)p->gridDimX * p->gridDimY * p->gridDimZ,
+                            .columns = p->gridDimX,
+                            .threads = p->blockDimX * p->blockDimY * p->blockDimZ,
+                            .registers = (unsigned)function->attribute[CU_FUNC_ATTRIBUTE_NUM_REGS],
+                            .shared = shared};
+  return sim_kernel_ns(&shape, function->work);
+}
+
+/* Device time of one launch: the argument of spin_ns or of a collective, otherwise as configured, or by its shape. */
+static CUresult set_duration(const struct sim_function *function, const CUDA_KERNEL_NODE_PARAMS *launched,
                              struct sim_op *op) {
   enum { NS, KEY, RANKS, COLLECTIVE_ARGUMENTS };
-  uint64_t given[COLLECTIVE_ARGUMENTS] = {sim_hello.kernel_ns};
+  void *const *params = launched->kernelParams, *const *extra = launched->extra;
+  uint64_t given[COLLECTIVE_ARGUMENTS] = {sim_hello.kernel_ns ? sim_hello.kernel_ns : modelled_ns(function, launched)};
   bool meets = function->collective && function->nparams == COLLECTIVE_ARGUMENTS;
   CUresult result = CUDA_SUCCESS;
   if (meets || function->spins) {
@@ -81,11 +93,11 @@ static CUresult set_effect(const struct sim_function *function, void *const *par
 static bool shape_valid(const CUDA_KERNEL_NODE_PARAMS *p) {
   if (p->gridDimX == 0 || p->gridDimY == 0 || p->gridDimZ == 0 || p->gridDimX > INT32_MAX)
     return false;
-  if (p->gridDimY > MAX_GRID_YZ || p->gridDimZ > MAX_GRID_YZ || p->sharedMemBytes > MAX_SHARED)
+  if (p->gridDimY > MAX_GRID_YZ || p->gridDimZ > MAX_GRID_YZ)
     return false;
   uint64_t threads = (uint64_t)p->blockDimX * p->blockDimY;
-  return p->blockDimX <= MAX_THREADS && p->blockDimY <= MAX_THREADS && p->blockDimZ <= 64 &&
-         threads * p->blockDimZ > 0 && threads * p->blockDimZ <= MAX_THREADS;
+  return p->blockDimX <= SIM_MAX_THREADS && p->blockDimY <= SIM_MAX_THREADS && p->blockDimZ <= 64 &&
+         threads * p->blockDimZ > 0 && threads * p->blockDimZ <= SIM_MAX_THREADS;
 }
 
 CUresult sim_kernel_op(const CUDA_KERNEL_NODE_PARAMS *params, struct sim_op *op) {
@@ -93,14 +105,15 @@ CUresult sim_kernel_op(const CUDA_KERNEL_NODE_PARAMS *params, struct sim_op *op)
   CUresult result = sim_function_get(sim_kernel_of(params), &function);
   if (result)
     return result;
-  if (!shape_valid(params) || (params->kernelParams && params->extra))
+  if (!shape_valid(params) || params->sharedMemBytes > sim_shared_limit(function) ||
+      (params->kernelParams && params->extra))
     return CUDA_ERROR_INVALID_VALUE;
   *op = (struct sim_op){.resource = SIM_COMPUTE,
                         .node_type = CU_GRAPH_NODE_TYPE_KERNEL,
                         .params = params,
                         .params_bytes = sizeof *params};
   result = set_effect(function, params->kernelParams, params->extra, op);
-  return result ? result : set_duration(function, params->kernelParams, params->extra, op);
+  return result ? result : set_duration(function, params, op);
 }
 
 /* Loads what a kernel needs in a context before it can run there. */
@@ -118,7 +131,8 @@ CUresult sim_kernel_prepare(struct sim_function *function, struct sim_ctx *ctx) 
   return result;
 }
 
-static CUresult launch(const CUDA_KERNEL_NODE_PARAMS *params, CUstream handle) {
+/* cooperative: all blocks run at the same time, or the launch is refused. */
+static CUresult launch(const CUDA_KERNEL_NODE_PARAMS *params, CUstream handle, bool cooperative) {
   struct sim_stream *stream;
   struct sim_op op;
   CUresult result = sim_stream_get(handle, &stream);
@@ -126,6 +140,9 @@ static CUresult launch(const CUDA_KERNEL_NODE_PARAMS *params, CUstream handle) {
     result = sim_kernel_op(params, &op);
   if (result)
     return result;
+  uint64_t blocks = (uint64_t)params->gridDimX * params->gridDimY * params->gridDimZ;
+  if (cooperative && blocks > sim_blocks_at_once(params))
+    return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
   struct sim_function *function = (struct sim_function *)(uintptr_t)sim_kernel_of(params);
   struct sim_ctx *ctx = sim_ctx_owner(sim_stream_ctx(stream));
   if (function->ctx && function->ctx != ctx)
@@ -146,8 +163,8 @@ static CUresult launch(const CUDA_KERNEL_NODE_PARAMS *params, CUstream handle) {
   &(CUDA_KERNEL_NODE_PARAMS){f,         gridDimX,       gridDimY,     gridDimZ, blockDimX, blockDimY, \
                              blockDimZ, sharedMemBytes, kernelParams, extra_,   NULL,      NULL}
 
-CUresult cuLaunchKernel(SHAPE, void **extra) { return launch(PARAMS(extra), hStream); }
-CUresult cuLaunchCooperativeKernel(SHAPE) { return launch(PARAMS(NULL), hStream); }
+CUresult cuLaunchKernel(SHAPE, void **extra) { return launch(PARAMS(extra), hStream, false); }
+CUresult cuLaunchCooperativeKernel(SHAPE) { return launch(PARAMS(NULL), hStream, true); }
 
 /* The launch attributes that have an effect here: events recorded by the kernel. */
 static CUresult record_attributes(const CUlaunchConfig *config) {
@@ -178,7 +195,10 @@ static CUresult launch_config(const CUlaunchConfig *config, CUfunction f, void *
                                     extra,
                                     NULL,
                                     NULL};
-  CUresult result = launch(&kernel, config->hStream);
+  bool cooperative = false;
+  for (unsigned i = 0; i < config->numAttrs; i++)
+    cooperative |= config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && config->attrs[i].value.cooperative;
+  CUresult result = launch(&kernel, config->hStream, cooperative);
   return result ? result : record_attributes(config);
 }
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra) {
@@ -194,7 +214,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsLi
     CUDA_KERNEL_NODE_PARAMS kernel = {one->function,     one->gridDimX,  one->gridDimY,  one->gridDimZ,
                                       one->blockDimX,    one->blockDimY, one->blockDimZ, one->sharedMemBytes,
                                       one->kernelParams, NULL,           NULL,           NULL};
-    CUresult result = launch(&kernel, one->hStream);
+    CUresult result = launch(&kernel, one->hStream, true);
     if (result)
       return result;
   }
@@ -280,7 +300,7 @@ CUresult cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height, CUstre
                                     .blockDimZ = function->block[2],
                                     .sharedMemBytes = function->shared_bytes,
                                     .extra = extra};
-  return launch(&kernel, hStream);
+  return launch(&kernel, hStream, false);
 }
 CUresult cuLaunchGrid(CUfunction f, int grid_width, int grid_height) {
   return cuLaunchGridAsync(f, grid_width, grid_height, NULL);

@@ -197,12 +197,12 @@ static void globals(struct lexer *lexer, enum sim_ptx_kind kind, struct sim_ptx 
   } while (is_char(lexer, ","));
 }
 
-/* Local variables of a kernel's body form one frame. */
-static void locals(struct lexer *lexer, struct sim_ptx_kernel *kernel) {
+/* Adds the variables of a declaration in a kernel's body to those of their kind, which form one frame. */
+static void add_variables(struct lexer *lexer, size_t *frame) {
   struct declared one = {0};
   do {
     if (declarator(lexer, &one))
-      kernel->local_bytes = aligned(kernel->local_bytes, &one) + bytes_of(&one);
+      *frame = aligned(*frame, &one) + bytes_of(&one);
   } while (is_char(lexer, ","));
 }
 
@@ -219,7 +219,9 @@ void sim_ptx_read(const char *text, struct sim_ptx *out) {
     else if (depth == 0 && (is(&lexer, ".tex") || is(&lexer, ".surf"))) /* the older way to declare a reference */
       globals(&lexer, is(&lexer, ".tex") ? SIM_PTX_TEXTURE : SIM_PTX_SURFACE, out);
     else if (depth > 0 && body && is(&lexer, ".local"))
-      locals(&lexer, body);
+      add_variables(&lexer, &body->local_bytes);
+    else if (depth > 0 && body && is(&lexer, ".shared"))
+      add_variables(&lexer, &body->shared_bytes);
     out->versioned |= is(&lexer, ".version");
     depth += is_char(&lexer, "{");
     depth -= is_char(&lexer, "}");

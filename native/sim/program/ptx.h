@@ -19,7 +19,8 @@ struct sim_ptx_kernel {
   unsigned nparams;
   bool params_known; /* false: more than SIM_PARAMS_MAX */
   struct sim_param params[SIM_PARAMS_MAX];
-  size_t local_bytes; /* size of a thread's stack frame */
+  size_t local_bytes;  /* size of a thread's stack frame */
+  size_t shared_bytes; /* of a block, without what a launch adds */
   struct sim_ptx_kernel *next;
 };
 

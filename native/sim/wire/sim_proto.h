@@ -17,7 +17,7 @@
 
 enum {
   SIM_PROTO_MAGIC = 0x67734d31, /* "gsM1" */
-  SIM_PROTO_VERSION = 1,
+  SIM_PROTO_VERSION = 3,
   SIM_MAX_DEVICES = 16,
   SIM_NAME_BYTES = 64,
   SIM_INTERVALS = 512,
@@ -104,7 +104,7 @@ struct sim_hello {
   int32_t host_pid; /* the client's pid as the engine sees it */
   int32_t engine_pid;
   uint64_t context_bytes; /* device memory that one context costs */
-  uint64_t kernel_ns;     /* device time of a kernel that does not specify its own */
+  uint64_t kernel_ns;     /* device time of a kernel that does not specify its own; 0: by its shape */
   uint64_t launch_ns;     /* CPU cost of a call, for each of the three kinds */
   uint64_t event_ns;
   uint64_t query_ns;
@@ -145,6 +145,9 @@ struct sim_report {
   /* number of this report; lets a reader detect that the report was overwritten while it was read */
   uint64_t seq;
   uint64_t at, executed, backlog;
+  /* the part of executed and backlog that computes nothing: memory barriers, which wait for a time slice and are not in
+   * the books */
+  uint64_t barriers;
 };
 
 /* Words are accessed with __atomic builtins. Interval k is in interval[k % SIM_INTERVALS] and valid for k < count and k
