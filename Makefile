@@ -37,8 +37,8 @@ test-slow: $(VENV)/.ready-test build test-build ## soaks, full products, every p
 	$(PARALLEL) -m "(slow or hypothesis) and not gpu and not timing" --hypothesis-profile=many
 	timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -m "timing and slow and not gpu"
 
-test-frameworks: $(VENV)/.ready-test build build/frameworks/.ready ## unmodified PyTorch on the simulated device
-	@echo "running PyTorch's programs, bare and in a share: about 6 minutes"
+test-frameworks: $(VENV)/.ready-test build build/frameworks/.ready ## unmodified PyTorch, Triton and numba on the simulated device
+	@echo "running the frameworks' programs, bare and in a share: about 6 minutes"
 	GPUSHARE_FRAMEWORKS_PYTHON=$(abspath build/frameworks/bin/python) $(BIN)/pytest --override-ini addopts="--import-mode=importlib -ra" \
 	  --durations=10 tests/frameworks
 

@@ -355,13 +355,25 @@ def generation():
 
 
 @program
+def one_token():
+    """The next one after those that the caches hold, as many as CACHED says."""
+    net = Transformer().cuda().half().eval()
+    shape = (4, 4, int(os.environ["CACHED"]), 64)
+    caches = [[torch.empty(shape, dtype=torch.half, device="cuda") for _ in range(2)] for _ in net.blocks]
+    with torch.no_grad():
+        net(torch.zeros(4, 1, dtype=torch.long, device="cuda"), caches)
+    torch.cuda.synchronize()
+    return {"cached": list(caches[0][0].shape)}
+
+
+@program
 def forever():
-    """A training loop for those that measure shares or kill it: says when it has begun."""
+    """A training loop that fills the device, for those that measure shares or kill it: says when it has begun."""
     net = Transformer().cuda()
     optimizer = torch.optim.AdamW(net.parameters())
     print("begun", flush=True)
     while True:
-        tokens = torch.randint(0, 1000, (8, 128), device="cuda")
+        tokens = torch.randint(0, 1000, (16, 256), device="cuda")
         net(tokens).mean().backward()
         optimizer.step()
 

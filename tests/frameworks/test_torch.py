@@ -1,19 +1,22 @@
-"""Unmodified PyTorch on the simulated device: the same comes out bare and in a share, and the share is held.
+"""Unmodified frameworks on the simulated device: the same comes out bare and in a share, and the share is held.
 
 Run by `make test-frameworks`, with the Python that has PyTorch in GPUSHARE_FRAMEWORKS_PYTHON.
 """
 
+import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 import running
 from waiting import until
 
-PROGRAMS = Path(__file__).with_name("programs.py")
+PROGRAMS, ALONE = (Path(__file__).with_name(name) for name in ("programs.py", "alone.py"))
 LIMIT = 4 << 30
 # Of device time, where a program has less than 50 ms of it: what a few kernels are charged is a mean of samples.
 ALLOWANCE_NS = 1_000_000
@@ -42,6 +45,8 @@ NAMES = [
     "nvml",
     "transformer",
     "generation",
+    "numba_alone",
+    "triton_alone",
 ]
 
 
@@ -64,14 +69,20 @@ class Framework:
         env["TRITON_CACHE_DIR"] = env["TORCHINDUCTOR_CACHE_DIR"] = str(self._home / f"cache-{name}")
         if name in ALLOCATORS:
             env["PYTORCH_CUDA_ALLOC_CONF"] = ALLOCATORS[name]
-        words = [*command, self.python, str(PROGRAMS), name]
+        words = [*command, self.python, str(ALONE if name.endswith("_alone") else PROGRAMS), name]
         return subprocess.Popen(
-            words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            words,
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
 
-    def outcome(self, command: list[str], name: str, look=lambda: None):
+    def outcome(self, command: list[str], name: str, look=lambda: None, **more: str):
         """What a program prints, and what `look` sees while it still lives."""
-        with self.start(command, name) as child:
+        with self.start(command, name, **more) as child:
             line = child.stdout.readline()
             seen = look()
             _, said = child.communicate(timeout=120)
@@ -110,16 +121,53 @@ def test_the_same_bare_and_in_a_share(framework, name):
 
 
 @pytest.mark.timeout(300)
+def test_a_longer_cache_takes_longer(framework):
+    """By the simulator's books: the kernels of attention grow with what they read."""
+    times = []
+    for length in ("256", "1024", "4096"):
+        before = framework.bare.books()["busy_ns"]
+        framework.outcome(framework.bare_command(), "one_token", CACHED=length)
+        times.append(framework.bare.books()["busy_ns"] - before)
+    assert times == sorted(set(times))
+
+
+@pytest.mark.timeout(300)
 def test_two_training_loops(framework):
     """At 75 and 25 %, by the simulator's books; killed, nothing is left."""
     node = framework.shares
     loops = [framework.start(node.run("2GiB", share), "forever") for share in ("75%", "25%")]
-    assert [loop.stdout.readline() for loop in loops] == ["begun\n"] * 2
     pids = [loop.pid for loop in loops]
-    until(lambda: min(node.busy(*pids)) > 0, "both run", 60)
-    shares = node.shares(10, *pids)
-    for loop in loops:
-        os.kill(loop.pid, signal.SIGKILL)
-        loop.communicate()
+    try:
+        assert [loop.stdout.readline() for loop in loops] == ["begun\n"] * 2
+        until(lambda: min(node.busy(*pids)) > 0, "both run", 60)
+        shares = node.shares(10, *pids)
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.communicate()
     assert shares == pytest.approx([750, 250], abs=20)
+    node.nothing_left()
+
+
+def began(node, child) -> bool:
+    """Whether a process of its group has device memory, or it has said what came out of it."""
+    for row in node.books()["processes"]:
+        with contextlib.suppress(ProcessLookupError):
+            if row["bytes"] and os.getpgid(row["pid"]) == child.pid:
+                return True
+    return bool(select.select([child.stdout], [], [], 0)[0])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seconds", [0, 0.3, 1, 3], ids=str)
+def test_killed_at_any_moment(framework, seconds):
+    """Programs with children, and with memory that they share: nothing of them stays."""
+    node = framework.shares
+    names = ["two_ranks", "data_loaders", "shared_tensors", "malloc_async"]
+    crew = [framework.start(node.run("2GiB", "20%"), name) for name in names]
+    for child in crew:
+        until(lambda child=child: began(node, child), "it uses the device", 100)
+        time.sleep(seconds / len(crew))
+        os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
     node.nothing_left()

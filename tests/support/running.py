@@ -28,7 +28,7 @@ from gpushare.paths import SOCKET_ENV, Layout
 SPIN = paths.LIB_DIR / "gpushare-spin"
 GPUSHARE = (sys.executable, "-m", "gpushare")
 # Where the machine is busy the thread of the ledger may be late, and the ledger then goes on without it. That is tested
-# by itself (tests/daemon/test_ledger_faults.py).
+# by itself (tests/daemon/ledger).
 LEDGER_PATIENCE = dict.fromkeys(("WAIT_SECONDS", "_START_SECONDS", "_CLOSE_SECONDS"), 20)
 PATIENT = (
     "from gpushare.ledger import ledger",

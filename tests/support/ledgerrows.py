@@ -1,0 +1,25 @@
+"""Rows for a ledger, and what one has of them."""
+
+import sqlite3
+from contextlib import closing
+
+from gpushare.ledger.entries import GrantRow, Period, Totals
+
+
+def period(grant="g-1", used=1, at=1, **more):
+    values = {"granted_ns": 0, "busy_ns": 0, "borrowed_ns": 0, "lent_ns": 0, "waited_ns": 0}
+    values |= {"memory_bytes": 0, "memory_peak_bytes": 0, **more}
+    return Period(grant_id=grant, tenant="t", device="GPU-1", from_ns=at, to_ns=at + 1, used_ns=used, **values)
+
+
+def row(name, ended=None, state="{}"):
+    return GrantRow(name, None, "t", 0, "released" if ended else "active", state, 1, ended)
+
+
+def used(ledger, grant="g-1"):
+    return ledger.totals(grant).get("GPU-1", Totals()).used_ns
+
+
+def in_file(path, query="SELECT SUM(used_ns) FROM periods"):
+    with closing(sqlite3.connect(path)) as database:
+        return database.execute(query).fetchall()
