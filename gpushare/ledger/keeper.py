@@ -260,6 +260,7 @@ class Keeper:
         if file is not None and file.replaced():
             log.warning("the ledger %s or its log was moved away or cut: it is opened again", self._path)
             file = None
+            self._kept.grants = {**self.open, **self._kept.grants}  # they may have been in what is lost
         if file is None or file.unwritable or self.reason:
             file = self._open_file()
         try:

@@ -140,14 +140,15 @@ class Ledger:
         with self._changed:
             if self._done >= self._asked or self._late_ns is not None:
                 return
-            future = asyncio.get_running_loop().create_future()
-            self._waiting.append((self._asked, future))
+            number, future = self._asked, asyncio.get_running_loop().create_future()
+            self._waiting.append((number, future))
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 await future
         except TimeoutError:
             with self._changed:
-                self._late()
+                if self._done < number:  # else it was the loop that came late
+                    self._late()
 
     def add(self, periods: Iterable[Period]) -> None:
         """Takes a period's rows, which are written with the next grant's row, or within a second."""

@@ -111,12 +111,12 @@ Event = Bound | Started | Emptied | Release | Break | Clock
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Make the grant's directory with pages and socket, and its CDI spec."""
+    """Make the grant's directory with pages, and its CDI spec."""
 
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Give it to the arbiter."""
+    """Let its processes join, and give it to the arbiter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 import threading
+import time
 from contextlib import closing
 from dataclasses import replace
 
@@ -117,16 +118,37 @@ def test_nobody_waits_for_long_for_a_disk_that_does_not_answer(tmp_path, monkeyp
     ledger = Ledger(tmp_path / "ledger.db")
 
     async def scene():
-        for _ in range(1000):  # 10 s, did each wait
+        for _ in range(1000):
             ledger.save(("g-1", None, "t", 0, "reserved", "{}", 1, None), soon=True)
             await ledger.written()
 
     try:
         asyncio.run(scene())
         assert "answer" in ledger.health.reason
+        assert 0 < len(ledger._waiting) < 10  # who waited: the first
     finally:
         gate.set()
         ledger.close()
+
+
+def test_a_loop_that_comes_late_is_no_disk_that_does_not_answer(tmp_path, monkeypatch):
+    monkeypatch.setattr(ledgers, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(ledgers, "RETRY_SECONDS", 20)  # the thread rests, and says nothing more
+    over = []
+    ledger = Ledger(tmp_path / "ledger.db", soon=over.append)
+
+    async def scene():
+        ledger.save(("g-1", None, "t", 0, "reserved", "{}", 1, None), soon=True)
+        wait = asyncio.create_task(ledger.written())
+        await asyncio.sleep(0)
+        over.pop()()
+        until(lambda: ledger._done == ledger._asked, "written")
+        time.sleep(0.02)
+        await wait
+
+    asyncio.run(scene())
+    assert ledger.health.reason == ""
+    ledger.close()
 
 
 def test_who_is_told_of_a_grant_has_it_after_a_kill(make_daemon):

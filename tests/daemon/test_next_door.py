@@ -105,17 +105,22 @@ def test_a_socket_that_cannot_be_made_delays_no_other(tmp_path, monkeypatch):
 
 
 def test_a_grant_that_ends_while_there_is_no_door(tmp_path, monkeypatch):
-    monkeypatch.setattr(door, "_START_AGAIN_S", 0.2)
+    """With processes that are connected: what the door knew of them has gone with it."""
+    monkeypatch.setattr(door, "_START_AGAIN_S", 3600)
 
     async def scene(house):
-        os.kill(house.door._process.pid, signal.SIGKILL)  # at once after its start: the next one waits a while
+        connections = [(await asks(path))[0] for path in house.paths]
+        os.kill(house.door._process.pid, signal.SIGKILL)  # soon after its start: the next one waits
         async with asyncio.timeout(20):
             while not house.door.restarts:
                 await asyncio.sleep(0.005)
         house.tenants.pop(0).close()
+        house.door._timer.cancel()
+        house.door._again()
         connection, answer = await asks(house.paths[1])
         assert answer.error == JoinError.OK
-        connection.close()
+        for one in (*connections, connection):
+            one.close()
 
     live_in(tmp_path, 2, scene)
 

@@ -127,3 +127,31 @@ def test_what_cannot_be_paid_back_is_spared_to_nobody():
     got = lies(m, Says(), 10 * SECOND)
     assert m.stats(LIAR).leased_ns == charged <= 10.1 * SECOND
     assert split(got) == pytest.approx(split(beside_honest(guarantees, 0, processes=15)), abs=POINTS)
+
+
+def test_a_lease_that_is_said_to_be_used_is_paid_though_that_is_then_denied():
+    """At the next look it says that it never ran: that was to keep its bucket full, so that each time that it waits
+    it takes the device from one who works."""
+    m = Model()
+    m.raw.exclusive = 0
+    m.add(0, guarantee=250, depth=MS // 20)  # what it runs after its leases is short
+    m.add(1, guarantee=250, work=None, stopped=1)
+    m.want(0)
+    liar = m.tenants[1]
+    began = m.now
+
+    def say(waiting, busy_until_ns):
+        liar.waiting, liar.says_busy_until_ns = waiting, busy_until_ns
+        liar.says_undrained = int(busy_until_ns > m.now)
+
+    while m.now < began + 2 * SECOND:
+        say(1, 1)
+        m.step()
+        while not liar.held:
+            m.run(MS // 20)
+        say(0, m.now + SECOND)
+        m.step()
+        m.run(MS // 10)
+        say(0, 1)
+        m.run(MS)
+    assert m.tenants[0].executed >= (0.75 - 2 * POINTS) * (m.now - began)

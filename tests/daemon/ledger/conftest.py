@@ -1,0 +1,31 @@
+"""A ledger in this process."""
+
+import pytest
+
+from gpushare.ledger import keeper as keepers
+from gpushare.ledger import ledger as ledgers
+from gpushare.ledger.ledger import Ledger
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "state" / "ledger.db"
+
+
+@pytest.fixture
+def opened(path, tmp_path, monkeypatch):
+    """Opens the ledger, which tries a disk in trouble often."""
+    monkeypatch.setattr(ledgers, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(keepers, "RETRY_SECONDS", 0.02)
+    # What a slow machine does to these is not what is tested.
+    monkeypatch.setattr(keepers, "_SALVAGE_SECONDS", 20)
+    path.parent.mkdir()
+    made = []
+
+    def open_one(spill=True):
+        made.append(Ledger(path, tmp_path / "run" if spill else None))
+        return made[-1]
+
+    yield open_one
+    for ledger in made:
+        ledger.close()
