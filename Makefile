@@ -11,7 +11,7 @@ WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
 PARALLEL = timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations=15
 
 # Everything that the wheel is made of: touched or gone, it is built and installed again.
-PRODUCT := $(shell find native hooks gpushare -path gpushare/_lib -prune -o -name __pycache__ -prune -o -print) CMakeLists.txt README.md
+PRODUCT := $(shell find native hooks gpushare packaging -path gpushare/_lib -prune -o -name __pycache__ -prune -o -print) CMakeLists.txt README.md
 
 # The build trees of tests (tests/CMakeLists.txt), and what sets each apart.
 TREES := test address thread fuzz arm

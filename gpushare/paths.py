@@ -30,6 +30,7 @@ SIM_BINARY = LIB_DIR / "gpushare-sim"
 HOOK = LIB_DIR / "gpushare-hook"
 RUNTIME_WRAPPER = LIB_DIR / "gpushare-runtime"
 LOADER_CONFIG = LIB_DIR / "ld.so.conf"
+PACKAGING = LIB_DIR / "packaging"  # what `gpushare install` puts in place
 SPIN_PTX = LIB_DIR / "spin.ptx"
 
 

@@ -6,13 +6,15 @@ import sys
 from collections.abc import Sequence
 
 from gpushare import __version__
-from gpushare.cli import daemon, demo, doctor, grant, quota, run, runtime, show, sim, tenants, watch
+from gpushare.cli import daemon, demo, doctor, grant, install, quota, run, runtime, show, sim, tenants, watch
 from gpushare.cli.command import Command, Parser
 from gpushare.errors import GpushareError
 
 COMMANDS: tuple[Command, ...] = (
     daemon.DaemonCommand(),
     demo.DemoCommand(),
+    install.InstallCommand(),
+    install.UninstallCommand(),
     doctor.DoctorCommand(),
     show.DevicesCommand(),
     show.PsCommand(),

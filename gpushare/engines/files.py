@@ -16,7 +16,8 @@ SIZE_MAX = 4 << 20
 BACKUP = ".gpushare-backup"
 
 
-def _check_writers(path: Path, found: os.stat_result) -> None:
+def check_writers(path: Path, found: os.stat_result) -> None:
+    """Raises FailedError where others than root and the caller may change what is there."""
     owners = {0, os.geteuid()}
     shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     # In a sticky directory nobody replaces what is another's.
@@ -39,7 +40,7 @@ def resolve(path: Path) -> Path:
                 continue
             except OSError as error:
                 raise FailedError(f"{part}: {error.strerror}") from None
-            _check_writers(part, found)
+            check_writers(part, found)
             if stat.S_ISLNK(found.st_mode):
                 rest = way.relative_to(part)
                 way = Path(os.path.abspath(part.parent / os.readlink(part) / rest))

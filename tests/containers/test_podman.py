@@ -18,6 +18,7 @@ import built
 import pytest
 from waiting import until
 
+from gpushare.engines.podman import HOOK_FILE, hook_text
 from gpushare.inject import grantdir
 from gpushare.paths import (
     CONTAINER_DRIVER,
@@ -35,7 +36,6 @@ pytestmark = pytest.mark.xdist_group("machine")
 
 IMAGE = "localhost/gpushare-test:1"
 SPIN = f"{CONTAINER_LIB}/gpushare-spin"
-HOOKS_FILE = Path(__file__).parents[2] / "packaging" / "hooks.d" / "gpushare.json"
 PROGRAMS = ("/bin/sh", "/bin/cat", "/bin/ls", "/bin/sleep", "/sbin/ldconfig")
 
 # For machines without CAP_SYS_RESOURCE (ulimits) and systemd (cgroups, events).
@@ -252,11 +252,11 @@ def test_killed_container(podman, node):
 def hooks_dir(tmp_path, node) -> Path:
     """The hooks directory as an administrator installs it, with the hook of this build and the socket of this
     daemon."""
-    text = json.loads(HOOKS_FILE.read_text())
+    text = json.loads(hook_text())
     text["hook"]["path"] = str(HOOK)
     text["hook"]["args"] += ["--socket", str(node.layout.socket)]
     (tmp_path / "hooks.d").mkdir()
-    (tmp_path / "hooks.d" / HOOKS_FILE.name).write_text(json.dumps(text))
+    (tmp_path / "hooks.d" / HOOK_FILE).write_text(json.dumps(text))
     return tmp_path / "hooks.d"
 
 

@@ -21,11 +21,11 @@ from engines import IMAGE, PODMAN, Docker, configure, dockers_own, each, running
 from gpunodes import NODES, OWN, PROBE, shown, usable
 
 from gpushare.demo import bundle
+from gpushare.engines.podman import HOOK_FILE, hook_text
 from gpushare.paths import HOOK, RUNTIME_WRAPPER
 
 pytestmark = pytest.mark.xdist_group("machine")
 
-HOOKS_FILE = Path(__file__).parents[2] / "packaging" / "hooks.d" / "gpushare.json"
 
 GPUS = ("all", "0", "void", "none")
 NVIDIAS_WORDS = {"nvidia.com/container.main.gpu-memory.request": "1Gi", "nvidia.com/gpu": "all", "cdi.k8s.io/x": "x"}
@@ -117,10 +117,10 @@ def test_podman(program, nodes, alone, rootfs, short_path):
     config.write_text(f'{PODMAN}\n[engine.runtimes]\ngpushare = ["{alone}"]\n')
     hooks = short_path / "hooks"
     hooks.mkdir()
-    hook = json.loads(HOOKS_FILE.read_text())
+    hook = json.loads(hook_text())
     hook["hook"]["path"] = str(HOOK)
     hook["hook"]["args"] += ["--socket", f"{short_path}/none"]
-    (hooks / HOOKS_FILE.name).write_text(json.dumps(hook))
+    (hooks / HOOK_FILE).write_text(json.dumps(hook))
     environment = {**os.environ, "CONTAINERS_CONF": str(config), "TMPDIR": str(short_path)}
     base = [program, "--root", short_path / "root", "--runroot", short_path / "run", "--tmpdir", short_path / "tmp"]
 

@@ -1,0 +1,77 @@
+"""What has to be so before anything is done."""
+
+import fcntl
+import os
+import sys
+import tomllib
+from pathlib import Path
+
+from gpushare import paths
+from gpushare.client import Client
+from gpushare.engines import files
+from gpushare.errors import FailedError, ForbiddenError, GpushareError, RefusedError, UnreachableError
+from gpushare.install.items import CONFIG
+from gpushare.install.root import Root
+
+
+def check_own_files() -> None:
+    """The daemon runs as root, from the files that this process runs from. Raises FailedError where somebody else can
+    change any of them."""
+    package = paths.LIB_DIR.parent
+    searched = [Path(name) / "gpushare" for name in sys.path if Path(name).is_dir()]
+    try:
+        for path in [Path(sys.executable), *searched, package / "x"]:
+            files.resolve(path if not path.is_dir() else path / "x")
+        for directory, _, names in os.walk(package):
+            for path in (Path(directory), *(Path(directory) / name for name in names)):
+                files.check_writers(path, path.lstat())
+    except FailedError as error:
+        raise FailedError(
+            f"root's daemon would run from there, and {error}; or install gpushare where root alone can write: "
+            "sudo python3 -m venv /opt/gpushare && sudo /opt/gpushare/bin/pip install WHEEL"
+        ) from None
+
+
+def layout(root: Root) -> paths.Layout:
+    """Where this node's daemon is, by its configuration file."""
+    try:
+        text = files.read(root.at(CONFIG / "gpushare.toml"))
+        known = tomllib.loads(text or "")
+    except (GpushareError, ValueError):
+        known = {}
+    state, socket = (known.get(name) or None for name in ("state_dir", "socket"))
+    return paths.Layout.of(*(Path(one) if isinstance(one, str) else None for one in (state, socket)))
+
+
+def refuse_while_grants_live(where: paths.Layout) -> None:
+    """Raises RefusedError."""
+    try:
+        living = [grant["id"] for grant in Client(str(where.socket)).grants()]
+    except ForbiddenError:
+        raise
+    except UnreachableError:
+        # What a daemon that was killed has left: its tenants may go on.
+        living = sorted(one.name for one in where.grants.glob("g-*")) if where.grants.is_dir() else []
+    if living:
+        named = ", ".join(living[:5]) + (", ..." if len(living) > 5 else "")
+        raise RefusedError(
+            f"grants live ({named}), and would go on without leases and without a record: end them first "
+            "(`gpushare ps`, `gpushare grant release ID`), or give --force; nothing is removed"
+        )
+
+
+def refuse_while_daemon_runs(where: paths.Layout) -> None:
+    """One that systemd does not know of. Raises RefusedError."""
+    lock = where.run / "daemon.lock"
+    try:
+        descriptor = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise FailedError(f"{lock} cannot be looked at: {error.strerror}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise RefusedError(f"a daemon runs in {where.run}: stop it first; nothing is removed") from None
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,67 @@
+"""What is put in place, and where."""
+
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gpushare import paths
+
+Kind = Literal["part", "config", "link", "enable"]
+
+UNIT = "gpushare.service"
+STATE = Path("/var/lib/gpushare")
+CONFIG = Path("/etc/gpushare")
+SYSUSERS = Path("/etc/sysusers.d/gpushare.conf")
+TMPFILES = Path("/etc/tmpfiles.d/gpushare.conf")
+_UNITS = Path("/etc/systemd/system")
+_COMMANDS = Path("/usr/local/bin")
+_PACKAGED_COMMAND = "/usr/bin/gpushare"  # what the files in packaging/ name
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A file, or a symlink. `part`: ours, replaced by each version. `config`: the administrator's as soon as it is
+    there. `link`: a command, which can be done without. `enable`: what `systemctl enable` makes, and `disable` removes.
+
+    `content`: the text, of a symlink its target.
+    """
+
+    path: Path
+    kind: Kind
+    content: str
+
+    @property
+    def is_link(self) -> bool:
+        """Whether it is a symlink."""
+        return self.kind in ("link", "enable")
+
+
+def _quoted(word: str) -> str:
+    """A word of a command in a unit."""
+    text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{text}"' if text != word or not word or any(one.isspace() or one in "';" for one in word) else word
+
+
+def items(root: Path = Path("/")) -> list[Item]:
+    """All of them, in the order in which they are put. The unit starts gpushare by this very Python, which heeds
+    neither environment nor working directory. `root`: paths below it are written as they are seen from there."""
+    packaged = {file.name: file.read_text() for file in sorted(paths.PACKAGING.iterdir())}
+    command = [_inside(root, Path(sys.executable)), "-I", "-m", "gpushare"]
+    unit = packaged[UNIT].replace(_PACKAGED_COMMAND, " ".join(map(_quoted, command)))
+    script = Path(sysconfig.get_path("scripts")) / "gpushare"
+    return [
+        Item(CONFIG / "gpushare.toml", "config", packaged["gpushare.toml"]),
+        Item(CONFIG / "tenants.toml", "config", packaged["tenants.toml"]),
+        Item(SYSUSERS, "part", packaged["gpushare.sysusers"]),
+        Item(TMPFILES, "part", packaged["gpushare.tmpfiles"]),
+        Item(_UNITS / UNIT, "part", unit),
+        Item(_UNITS / "multi-user.target.wants" / UNIT, "enable", f"{_UNITS}/{UNIT}"),
+        Item(_COMMANDS / "gpushare", "link", _inside(root, script)),
+        Item(_COMMANDS / paths.RUNTIME_WRAPPER.name, "link", _inside(root, paths.RUNTIME_WRAPPER)),
+    ]
+
+
+def _inside(root: Path, path: Path) -> str:
+    return f"/{path.relative_to(root)}" if path.is_relative_to(root) else str(path)

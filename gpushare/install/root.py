@@ -1,0 +1,76 @@
+"""Paths in the root that is installed into, which may be another than this machine's."""
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpushare.engines import files
+from gpushare.errors import FailedError
+
+_NEW = ".gpushare-new"  # of a file that is being written
+
+
+class Root:
+    """`directory`: `/`, or where an image is unpacked."""
+
+    def __init__(self, directory: Path) -> None:
+        if not directory.is_dir():
+            raise FailedError(f"{directory} is not a directory: name the root to install into")
+        self.machine = Path(os.path.realpath(directory)) == Path("/")
+        self.directory = Path("/") if self.machine else _directory(directory)
+
+    def at(self, path: Path) -> Path:
+        """Where an absolute path of the root is. Raises FailedError where somebody else than the administrator could
+        change the way there. The symlinks of an image are of its own root, and none is followed."""
+        if self.machine:
+            return _directory(path.parent) / path.name
+        place = self.directory / path.relative_to("/")
+        for part in reversed(place.parents):
+            if part.is_relative_to(self.directory) and part != self.directory:
+                try:
+                    found = part.lstat()
+                except FileNotFoundError:
+                    break
+                if not stat.S_ISDIR(found.st_mode):
+                    raise FailedError(f"{part} is not a directory: what is there in its place is not followed")
+                files.check_writers(part, found)
+        return place
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lets one run at a time into this root; another one waits."""
+        etc = self.at(Path("/etc/gpushare")).parent
+        try:
+            etc.mkdir(mode=0o755, exist_ok=True)
+        except OSError as error:
+            raise FailedError(f"{etc} cannot be made: {error.strerror}") from None
+        with files.locked(etc / "gpushare"):
+            yield
+
+
+def _directory(path: Path) -> Path:
+    return files.resolve(path / _NEW).parent
+
+
+def writable(path: Path) -> bool:
+    """Whether the file can be put there: what of the way there exists is not read-only."""
+    place = path.parent
+    while not os.path.lexists(place):
+        place = place.parent
+    return os.access(place, os.W_OK | os.X_OK)
+
+
+def link(path: Path, target: str) -> None:
+    """Puts a symlink there, at once. Raises OSError."""
+    temporary = path.with_name(f".{path.name}{_NEW}")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(target)
+    temporary.rename(path)
+
+
+def remove_unfinished(directory: Path) -> None:
+    """What a run left that was killed while it wrote there."""
+    for left in directory.glob(f".*{_NEW}"):
+        left.unlink(missing_ok=True)

@@ -1,0 +1,50 @@
+"""A copy of this machine's root in which a test may change everything: an overlay in a mount namespace, gone at the end
+of the test's command."""
+
+import os
+import subprocess
+from pathlib import Path
+
+# $1: a folder of the test; $2: the repository, which may be a mount of its own.
+ENTER = """\
+set -e
+over=$1/over root=$1/root repository=$2; shift 2
+mount -t tmpfs none "$over"
+mkdir "$over/upper" "$over/work"
+mount -t overlay overlay -o lowerdir=/,upperdir="$over/upper",workdir="$over/work" "$root"
+for place in proc sys dev; do mount --rbind /$place "$root/$place"; done
+for place in run tmp; do mount -t tmpfs none "$root/$place"; done
+mkdir "$root/run/upper"
+mount --bind "$over/upper" "$root/run/upper"
+if [ "$(stat -c %d /)" != "$(stat -c %d "$repository")" ]; then
+  mkdir -p "$root$repository"
+  mount --bind "$repository" "$root$repository"
+  mount -o remount,bind,ro "$root$repository"
+fi
+exec chroot "$root" "$@"
+"""
+# `changed`: what differs from the machine's root, but for the user database, of which the machine may have less.
+HELPERS = "changed() { (cd /run/upper; find . ! -type d | grep -v -e __pycache__ -e '^./etc/[.g]' | sort); }\n"
+
+
+class OwnRoot:
+    """`directory`: empty, on a path without symlinks."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        for name in ("over", "root"):
+            (directory / name).mkdir()
+
+    def __call__(self, script: str) -> subprocess.CompletedProcess:
+        """Runs a shell script as root of it, which must end what it starts."""
+        enter = ["unshare", "--mount", "--propagation", "private", "sh", "-c", ENTER, "sh", self._directory]
+        command = [*enter, Path(__file__).parents[2], "bash", "-euc", HELPERS + script]
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+            cwd="/",
+            env={"PATH": os.environ["PATH"], "PYTHONSAFEPATH": "1"},
+        )
