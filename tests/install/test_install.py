@@ -246,10 +246,11 @@ def killed_at(step: int, call) -> bool:
 
 
 @pytest.mark.parametrize("verb", ["install", "uninstall"])
-def test_a_run_that_is_killed_is_finished_by_the_next(place, verb, monkeypatch):
-    """Killed at every third step; in the end all is there, or nothing."""
+@pytest.mark.parametrize("apart", [10, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_run_that_is_killed_is_finished_by_the_next(place, verb, apart, monkeypatch):
+    """Killed at every step, so many apart; in the end all is there, or nothing."""
     monkeypatch.setattr(os, "fsync", lambda _: None)  # no power is cut here
-    for step in itertools.count(0, 3):
+    for step in itertools.count(0, apart):
         if verb == "uninstall":
             place("install")
         killed = killed_at(step, lambda: place(verb))

@@ -1,9 +1,11 @@
-"""A copy of this machine's root in which a test may change everything: an overlay in a mount namespace, gone at the end
-of the test's command."""
+"""A copy of this machine's root in which a test may change everything: an overlay in namespaces of mounts and of
+processes, gone at the end of the test's command with whatever that has started."""
 
 import os
 import subprocess
 from pathlib import Path
+
+import pytest
 
 # $1: a folder of the test; $2: the repository, which may be a mount of its own.
 ENTER = """\
@@ -12,7 +14,8 @@ over=$1/over root=$1/root repository=$2; shift 2
 mount -t tmpfs none "$over"
 mkdir "$over/upper" "$over/work"
 mount -t overlay overlay -o lowerdir=/,upperdir="$over/upper",workdir="$over/work" "$root"
-for place in proc sys dev; do mount --rbind /$place "$root/$place"; done
+mount -t proc proc "$root/proc"
+for place in sys dev; do mount --rbind /$place "$root/$place"; done
 for place in run tmp; do mount -t tmpfs none "$root/$place"; done
 mkdir "$root/run/upper"
 mount --bind "$over/upper" "$root/run/upper"
@@ -31,16 +34,19 @@ class OwnRoot:
     """`directory`: empty, on a path without symlinks."""
 
     def __init__(self, directory: Path) -> None:
+        probe = subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"], capture_output=True, check=False)
+        if probe.returncode:
+            pytest.skip(f"no namespaces can be made here: {probe.stderr.decode()}")
         self._directory = directory
         for name in ("over", "root"):
             (directory / name).mkdir()
 
     def __call__(self, script: str) -> subprocess.CompletedProcess:
-        """Runs a shell script as root of it, which must end what it starts."""
-        enter = ["unshare", "--mount", "--propagation", "private", "sh", "-c", ENTER, "sh", self._directory]
-        command = [*enter, Path(__file__).parents[2], "bash", "-euc", HELPERS + script]
+        """Runs a shell script as root of it."""
+        enter = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
+        arguments = [self._directory, Path(__file__).parents[2], "bash", "-euc", HELPERS + script]
         return subprocess.run(
-            command,
+            [*enter, "sh", "-c", ENTER, "sh", *arguments],
             capture_output=True,
             text=True,
             timeout=100,

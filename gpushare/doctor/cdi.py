@@ -1,0 +1,77 @@
+"""CDI specs: of grants that are gone, of other versions, of drivers that are."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gpushare import paths
+from gpushare.doctor.finding import Finding, read, shortened
+from gpushare.inject.cdi import KIND
+
+_FOREIGN = "nvidia.com/gpu"
+
+
+def look(directories: list[Path], living: set[str] | None) -> Iterator[Finding]:
+    """`living`: ids of the daemon's grants, None where it does not answer."""
+    stale: list[str] = []
+    for directory in dict.fromkeys(directories):
+        try:
+            files = sorted(path for path in directory.iterdir() if path.suffix in (".json", ".yaml"))
+        except OSError:
+            continue
+        for path in files:
+            spec = _parse(path)
+            if spec is None:
+                if path.name.startswith("gpushare.dev-"):
+                    yield Finding("CDI spec", "wrong", f"{path} is no spec: its device is unresolvable", f"rm {path}")
+            elif spec.get("kind") == KIND:
+                yield from _ours(path, spec, living, stale)
+            elif spec.get("kind") == _FOREIGN:
+                yield from _drivers(path, spec)
+    if stale:
+        found = f"{shortened(stale)}: of grants that are gone; an engine that is asked for them fails in its hook"
+        yield Finding("CDI spec", "wrong", found, "start the daemon again, which removes them, or remove them by hand")
+
+
+def _parse(path: Path) -> dict[str, Any] | None:
+    """None where it is no JSON object; YAML is not read."""
+    try:
+        spec = json.loads(read(path) or b"")
+    except (ValueError, RecursionError):
+        return None
+    return spec if isinstance(spec, dict) else None
+
+
+def _edits(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for one in (spec, *_objects(spec.get("devices"))):
+        if isinstance(edits := one.get("containerEdits"), dict):
+            yield edits
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    for one in value if isinstance(value, list) else ():
+        if isinstance(one, dict):
+            yield one
+
+
+def _ours(path: Path, spec: dict[str, Any], living: set[str] | None, stale: list[str]) -> Iterator[Finding]:
+    names = [str(device.get("name")) for device in _objects(spec.get("devices"))]
+    if living is not None and any(name.startswith("g-") and name not in living for name in names):
+        stale.append(str(path))
+        return
+    hooks = {str(hook.get("path")) for edits in _edits(spec) for hook in _objects(edits.get("hooks"))}
+    if other := sorted(hooks - {str(paths.HOOK)}):
+        gone = [name for name in other if not os.access(name, os.X_OK)]
+        found = f"{path} names {other[0]}, {'which is not there' if gone else f'not {paths.HOOK}'}: of another version"
+        yield Finding("CDI spec", "wrong", found, "release the grant, or start the daemon of this version again")
+
+
+def _drivers(path: Path, spec: dict[str, Any]) -> Iterator[Finding]:
+    """NVIDIA's spec names files of one driver's version, which an upgrade removes."""
+    named = [str(mount.get("hostPath")) for edits in _edits(spec) for mount in _objects(edits.get("mounts"))]
+    gone = [name for name in named if name.startswith("/") and not os.path.lexists(name)]
+    if gone:
+        found = f"{path} names {shortened(gone, 2)}, not there any more: the driver has changed since it was made"
+        yield Finding("CDI spec", "wrong", found, f"nvidia-ctk cdi generate --output={path}")

@@ -1,0 +1,121 @@
+"""Containers that run without the share that they asked for, and programs in a share that never joined it."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+from gpushare.client import Client
+from gpushare.doctor import aside, processes
+from gpushare.doctor.finding import Finding, read, shortened
+from gpushare.errors import GpushareError
+from gpushare.paths import CONTAINER_SELF
+
+# Where runc and crun keep a folder per container, by engine; all are root's.
+_STATES = ("runc/*", "crun/*", "containerd/runc/*/*", "docker/runtime-*/*/*", "docker/runtime-*/*")
+_ASK = ("gpushare.dev/memory", "gpushare.dev/time")
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One that runs. `own`: on the host, what it has at CONTAINER_SELF, empty where it has nothing there."""
+
+    id: str
+    pid: int
+    asks: bool
+    own: str
+
+
+def without_share(grants: list[Any] | None, run: Path = Path("/run")) -> Iterator[Finding]:
+    """Containers. `grants`: of the daemon, None where it does not answer."""
+    found, complete = aside.rows(lambda: (astuple(one) for one in running(run)))
+    for row in found:
+        yield from _asked(Container(*row), grants)
+    if not complete:
+        mend = "look for a file system that does not answer (df), and unmount it"
+        yield Finding("containers", "wrong", f"the state of a container below {run} cannot be read", mend)
+
+
+def _asked(container: Container, grants: list[Any] | None) -> Iterator[Finding]:
+    what = f"container {container.id[:24]}"
+    if container.asks and not container.own:
+        found = (
+            f"process {container.pid} asked for a share by annotation and runs without one: no hook of ours was called"
+        )
+        mend = "`gpushare runtime status` says whether its engine is configured; then start it anew"
+        yield Finding(what, "wrong", found, mend)
+    elif container.own and grants is not None:
+        grant = Path(container.own).parent.name
+        if grant.startswith("g-") and grant not in {one["id"] for one in grants}:
+            found = f"process {container.pid} was started in {grant}, which has ended: it gets no lease"
+            yield Finding(what, "wrong", found, "stop it, or start it anew")
+
+
+def running(run: Path) -> Iterator[Container]:
+    """Containers of runc and crun, under whatever engine."""
+    for pattern in _STATES:
+        for directory in sorted(run.glob(pattern)):
+            for name, parse in (("state.json", _of_runc), ("status", _of_crun)):
+                text = read(directory / name)
+                if text is None:
+                    continue
+                try:
+                    container = parse(directory.name, json.loads(text))
+                except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                    continue  # a state of another program
+                if Path(f"/proc/{container.pid}").exists():
+                    yield container
+
+
+def _asks(names: list[str]) -> bool:
+    return any(name.casefold() in _ASK for name in names)
+
+
+def _of_runc(name: str, state: dict[str, Any]) -> Container:
+    labels = [str(label).partition("=")[0] for label in state["config"].get("labels") or ()]
+    mounts = state["config"].get("mounts") or ()
+    own = next((str(one["source"]) for one in mounts if one.get("destination") == CONTAINER_SELF), "")
+    return Container(name, int(state["init_process_pid"]), _asks(labels), own)
+
+
+# The bundle may be a user's: this is called in a child.
+def _of_crun(name: str, state: dict[str, Any]) -> Container:
+    config = json.loads(read(Path(state["bundle"]) / "config.json") or b"{}")
+    mounts = config.get("mounts") or ()
+    own = next((str(one["source"]) for one in mounts if one.get("destination") == CONTAINER_SELF), "")
+    return Container(name, int(state["pid"]), _asks(list(config.get("annotations") or {})), own)
+
+
+def unjoined(client: Client, grants: list[Any]) -> Iterator[Finding]:
+    """Programs in the cgroups of grants that use the device beside them."""
+    cgroups = processes.cgroups()
+    own = cgroups.get(os.getpid(), "/")
+    members: dict[int, str] = {}
+    for grant in grants:
+        group = cgroups.get(grant["pid"] or 0, "/")
+        if group not in ("/", own):  # else it has none of its own
+            inside = (pid for pid, other in cgroups.items() if f"{other}/".startswith(f"{group}/"))
+            members.update(dict.fromkeys(inside, grant["id"]))
+    seen, hang = processes.look(sorted(members))
+    if hang:
+        found = f"process {shortened(list(map(str, hang)))} lets whoever looks at its memory wait"
+        yield Finding("hostile process", "wrong", found, f"look at it by `gpushare grant show {members[hang[0]]}`")
+    try:  # again: who has joined meanwhile has
+        joined = {pid for grant in client.grants() for pid in grant["processes"]}
+    except GpushareError:
+        return
+    for pid, one in seen.items():
+        what = f"grant {members[pid]}"
+        if pid not in joined and (one.device or one.driver):
+            has = f"has {one.device} open" if one.device else "has the driver loaded"
+            found = f"process {pid} {has}, but has not joined: neither its memory nor its time is counted"
+            mend = (
+                f"a static program, or one without the preload; see SECURITY.md. gpushare grant release {members[pid]}"
+            )
+            yield Finding(what, "wrong", found, mend)
+    musl = sorted({members[pid] for pid, one in seen.items() if one.musl and pid not in joined})
+    if musl:
+        found = f"{shortened(musl)}: programs on musl, for which there is no CUDA: they never join their share"
+        yield Finding("musl image", "note", found, "use an image with glibc for programs that use the GPU")

@@ -1,0 +1,79 @@
+"""What processes have open and loaded."""
+
+import contextlib
+import os
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import astuple, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gpushare.doctor import aside
+
+_HANGS = 3
+_MAPS_MAX = 8 << 20
+_DESCRIPTORS_MAX = 4096
+_DRIVER = re.compile(rb"/libcuda\.so\.[0-9.]+(?: \(deleted\))?$", re.MULTILINE)
+_MUSL = re.compile(rb"/ld-musl-[^/]*$", re.MULTILINE)
+_DEVICE = re.compile(r"/dev/nvidia(?:\d+|ctl|-uvm)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Of one process: a device that it has open, the driver among what is mapped, musl as its C library."""
+
+    device: str = ""
+    driver: bool = False
+    musl: bool = False
+
+
+def look(pids: Collection[int]) -> tuple[dict[int, Look], list[int]]:
+    """What could be seen, and the processes that let their readers wait."""
+    waiting, found, hang = list(pids), dict[int, Look](), list[int]()
+    while waiting and len(hang) < _HANGS:
+        seen, _ = aside.rows(partial(_rows, waiting))
+        found.update(zip(waiting, (Look(*row) for row in seen), strict=False))
+        hang += waiting[len(seen) : len(seen) + 1]
+        waiting = waiting[len(seen) + 1 :]
+    return found, hang
+
+
+def _rows(pids: list[int]) -> Iterator[tuple[Any, ...]]:
+    for pid in pids:
+        yield astuple(_one(pid))
+
+
+def _one(pid: int) -> Look:
+    device = ""
+    with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
+        for count, entry in enumerate(entries):
+            with contextlib.suppress(OSError):
+                if _DEVICE.search(name := os.readlink(entry.path)):  # noqa: PTH115 - thousands of them
+                    device = name
+            if device or count > _DESCRIPTORS_MAX:
+                break
+    maps = b""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as file:
+        maps = file.read(_MAPS_MAX)
+    return Look(device, _DRIVER.search(maps) is not None, _MUSL.search(maps) is not None)
+
+
+def cgroups() -> dict[int, str]:
+    """The cgroup of each process; it takes nothing of the process itself to tell."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                found[int(entry.name)] = cgroup_of((entry / "cgroup").read_text(errors="replace"))
+    return found
+
+
+def cgroup_of(text: str) -> str:
+    """Its path, in that of the hierarchies where it has one of its own: containers do not have one in each."""
+    places = dict(line.split(":", 2)[1:] for line in text.splitlines() if line.count(":") > 1)
+    for name, path in places.items():
+        if name == "" and path != "/":
+            return path
+    own = (path for name, path in places.items() if path != "/" and {"devices", "freezer"} & {*name.split(",")})
+    return next(own, "/")

@@ -1,0 +1,166 @@
+"""`gpushare doctor` on machines that are wrong in each way it knows: copies of this machine's root, with the real
+command, real files and real daemons."""
+
+import json
+import sys
+
+import pytest
+from ownroot import OwnRoot
+
+from gpushare import paths
+from gpushare.paths import HOOK, LIB_DIR
+
+PROGRAM = f"{sys.executable} -m gpushare"
+
+
+class Report:
+    """What the doctor said, as it was asked for JSON."""
+
+    def __init__(self, text: str) -> None:
+        said = json.loads(text)
+        self.healthy, self.findings = said["healthy"], said["findings"]
+
+    def __call__(self, words: str) -> dict:
+        """The one finding that has these words."""
+        [found] = [one for one in self.findings if words in one["found"]]
+        return found
+
+
+@pytest.fixture
+def doctor(tmp_path):
+    root = OwnRoot(tmp_path)
+
+    def ask(script: str, who: str = "") -> Report:
+        done = root(f"{script}\n{who} {PROGRAM} doctor --json || test $? = 1")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return Report(done.stdout)
+
+    return ask
+
+
+def program(path: str, says: str) -> str:
+    return f"rm -f {path}; printf '#!/bin/sh\\necho {says}\\n' >{path}; chmod +x {path}\n"
+
+
+def test_engines(doctor):
+    hooks = "/usr/share/containers/oci/hooks.d"
+    said = doctor(
+        program("/usr/bin/dockerd", "Docker version 26.1.5, build 1")
+        + program("/usr/bin/containerd", "containerd github.com/containerd/containerd 1.6.20 1")
+        + program("/usr/bin/podman", "podman version 4.3.1")
+        + f"""
+        mkdir -p /etc/docker {hooks} /etc/crio
+        {PROGRAM} runtime configure --engine docker >/dev/null
+        touch -d @$(($(date +%s) + 100)) /etc/docker/daemon.json
+        echo $$ >/run/docker.pid
+        echo '{{"hook": {{"path": "/opt/gone/gpushare-hook"}}, "stages": ["precreate"]}}' >{hooks}/gpushare.json
+        echo '{{"hook": {{"path": "/etc/passwd"}}, "stages": ["prestart"]}}' >{hooks}/other.json
+        echo '{{' >{hooks}/broken.json
+        """
+    )
+    assert said("reads features.cdi only when it starts")["mend"] == "systemctl restart docker"
+    assert said("containerd before 1.7 ignores CDI requests")["what"] == "containerd 1.6.20"
+    gone = said("/opt/gone/gpushare-hook, which is not there or cannot be executed: Podman passes over it in silence")
+    assert (gone["level"], gone["mend"]) == ("missing", "gpushare runtime unconfigure --engine podman, then configure")
+    assert said("/etc/passwd, which is not there or cannot be executed")["level"] == "missing"
+    assert said("broken.json cannot be read")["level"] == "wrong"
+    assert said("a stage that CRI-O, which is here, does not know")["level"] == "wrong"
+    assert not said.healthy
+
+
+def test_an_engine_that_is_too_old_to_ask(doctor):
+    said = doctor(
+        program("/usr/bin/dockerd", "Docker version 20.10.24, build 1")
+        + f"{PROGRAM} runtime configure --engine docker >/dev/null"
+    )
+    assert said("Docker before 24 knows neither annotations nor CDI")["level"] == "missing"
+
+
+def test_parts(doctor):
+    interposer, hook, config = LIB_DIR / "libgpushare.so", LIB_DIR / "gpushare-hook", "/etc/gpushare/gpushare.toml"
+    said = doctor(f"echo >>{interposer}; mkdir -p /etc/gpushare; touch {config}; chmod 666 {config}")
+    assert "libgpushare.so" in said("not as version")["found"]
+    assert said(f"{config} (uid 0, mode 666) can be changed by others than root")["level"] == "wrong"
+    unit = "/etc/systemd/system/gpushare.service"
+    said = doctor(f"rm {interposer} {hook}; {PROGRAM} install >/dev/null; sed -i s,{sys.executable},/opt/gone, {unit}")
+    assert said("no libgpushare.so, gpushare-hook in")["level"] == "missing"
+    assert said("starts /opt/gone, which is not there")["mend"] == "run `gpushare install` again"
+
+
+@pytest.mark.slow
+def test_driver(doctor):
+    library = "/usr/lib/$(uname -m)-linux-gnu/libnvidia-ml.so.1"
+    there = f"""
+        cp {paths.SIM_LIB_DIR}/libnvidia-ml.so.1 {library}
+        mount -t tmpfs none /proc/driver; mkdir /proc/driver/nvidia
+        echo 'NVRM version: NVIDIA UNIX x86_64 Kernel Module  575.57.08' >/proc/driver/nvidia/version
+        mount -t tmpfs none /dev; mknod /dev/null c 1 3; mknod /dev/urandom c 1 9
+        mknod -m 666 /dev/nvidiactl c 1 3; mknod -m 660 /dev/nvidia0 c 1 3
+    """
+    said = doctor(there)
+    assert said("mode 660: users of containers that are not root cannot open it")["what"] == "device /dev/nvidia0"
+    assert said("not there: no program can open the GPU")["what"] == "device /dev/nvidia-uvm"
+    assert said("575.57.08")["level"] == "ok"
+    assert doctor(f"{there} rm {library}")("kernel module without libnvidia-ml.so.1")["level"] == "missing"
+    assert doctor(f"{there} umount /proc/driver")("library without kernel module")["mend"] == "load it: modprobe nvidia"
+
+
+def test_cdi(doctor):
+    spec = {"cdiVersion": "0.5.0", "kind": "gpushare.dev/gpu"}
+
+    def ours(hook):
+        hooks = [{"hookName": "createRuntime", "path": str(hook)}]
+        return json.dumps({**spec, "devices": [{"name": "any", "containerEdits": {"hooks": hooks}}]})
+
+    nvidia = {"kind": "nvidia.com/gpu", "containerEdits": {"mounts": [{"hostPath": "/usr/lib/libcuda.so.1.2"}]}}
+    said = doctor(
+        f"""
+        mkdir -p /etc/cdi /var/run/cdi
+        echo '{ours("/opt/old/gpushare-hook")}' >/etc/cdi/gpushare.dev-gpu_any.json
+        echo '{ours(HOOK)}' >/var/run/cdi/gpushare.dev-gpu_well.json
+        echo '{{' >/var/run/cdi/gpushare.dev-gpu_g-1.json
+        echo '{json.dumps(nvidia)}' >/etc/cdi/nvidia.json
+        mkfifo /var/run/cdi/pipe.json
+        ln -s /dev/zero /var/run/cdi/gpushare.dev-endless.json
+        """
+    )
+    assert "of another version" in said("/opt/old/gpushare-hook, which is not there")["found"]
+    assert said("gpushare.dev-gpu_g-1.json is no spec")["mend"] == "rm /var/run/cdi/gpushare.dev-gpu_g-1.json"
+    assert said("gpushare.dev-endless.json is no spec")["level"] == "wrong"
+    assert said("/usr/lib/libcuda.so.1.2, not there any more")["mend"].startswith("nvidia-ctk cdi generate")
+    assert sum(one["what"] == "CDI spec" for one in said.findings) == 4
+
+
+START = f"""
+{PROGRAM} daemon --simulate 1x1GiB >/run/said 2>&1 & daemon=$!
+until grep -qs ready /run/said; do kill -0 $daemon; done
+grant=$({PROGRAM} grant create --memory 300MiB --time 10% --json | sed -n 's/^ *"id": "\\(g-.*\\)",/\\1/p' | head -1)
+"""
+
+
+def test_a_daemon_that_was_killed(doctor):
+    said = doctor(f"{START} kill -9 $daemon; wait $daemon || true")
+    assert said("/run/gpushare/node.sock was left by a daemon that was killed")["mend"] == "gpushare daemon"
+    assert "of a daemon that was killed; their programs go on without leases" in said("g-")["found"]
+
+
+def test_a_node_whose_files_are_not_its_daemons(doctor):
+    said = doctor(
+        f"""
+        getent group gpushare >/dev/null || groupadd --system gpushare
+        {START}
+        chgrp 0 /run/gpushare/node.sock
+        spec=/run/cdi/gpushare.dev-gpu_$grant.json
+        sed s/$grant/g-000000000000/ $spec >${{spec/$grant/g-000000000000}}
+        mkdir /run/gpushare/grants/g-111111111111
+        """
+    )
+    assert said("node.sock is not open to it (gid 0")["level"] == "wrong"
+    assert "g-000000000000.json: of grants that are gone" in said("of grants that are gone")["found"]
+    assert said("g-111111111111 in ")["what"] == "leftover grants"
+
+
+@pytest.mark.slow
+def test_one_who_may_not(doctor):
+    said = doctor(START, "setpriv --reuid 65534 --clear-groups")
+    assert said("you may not use /run/gpushare/node.sock")["level"] == "wrong"
