@@ -1,5 +1,7 @@
 #include "interposer/time/active.h"
 
+#include <limits.h>
+
 void gs_active_add_slow(struct gs_stream *stream) {
   struct gs_time_device *device = stream->device;
   struct gs_stream *first = device->active;
@@ -18,4 +20,10 @@ void gs_active_drop(struct gs_stream *stream) {
     stream->next->prior = stream->prior;
   __atomic_store_n(stream->prior ? &stream->prior->next : &stream->device->active, stream->next, __ATOMIC_RELEASE);
   stream->listed = false;
+}
+
+void gs_not_idle_slow(struct gs_time *time, struct gs_time_device *device) {
+  __atomic_store_n(&device->slot->inflight, 1, __ATOMIC_SEQ_CST);
+  if (__atomic_load_n(&time->dozes, __ATOMIC_SEQ_CST) && __atomic_exchange_n(&time->dozes, 0, __ATOMIC_RELAXED))
+    gs_futex_wake(&device->limits->lease, INT_MAX, true);
 }

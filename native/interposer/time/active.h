@@ -24,4 +24,11 @@ static inline void gs_active_add(struct gs_stream *stream) {
 }
 void gs_active_drop(struct gs_stream *stream);
 
+/* The device has work. If it was proven idle, it is so no more until the next mark, wait or question. Under its lock. */
+void gs_not_idle_slow(struct gs_time *time, struct gs_time_device *device);
+static inline void gs_not_idle(struct gs_time *time, struct gs_time_device *device) {
+  if (!GS_LIKELY(device->slot->inflight != 0))
+    gs_not_idle_slow(time, device);
+}
+
 #endif

@@ -1,5 +1,7 @@
 #include "interposer/time/repeat.h"
 
+#include "interposer/time/active.h"
+
 __thread struct gs_repeat gs_repeats[8] __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
 static uint32_t least(double a, double b) {
@@ -57,6 +59,18 @@ void gs_repeat_absorb_slow(struct gs_stream *stream) {
   stream->newest = device->waits;
   gs_meter_repeated(device->meter, &stream->queue, stream->repeats, stream->repeats_key, (uint32_t)n);
   __atomic_store_n(&device->slot->launches, device->slot->launches + n, __ATOMIC_RELAXED);
+}
+
+void gs_repeat_late(struct gs_stream *stream) {
+  struct gs_time_device *device = stream->device;
+  gs_biased_take(&device->lock);
+  if (stream->live && gs_repeat_pending(stream) > 0) {
+    gs_repeat_absorb(stream);
+    gs_active_add(stream);
+    gs_not_idle(gs_time(), device);
+    __atomic_store_n(&stream->due, stream->queue.end, __ATOMIC_RELAXED);
+  }
+  gs_biased_drop(&device->lock);
 }
 
 void gs_repeat_absorb_all(struct gs_time_device *device) {

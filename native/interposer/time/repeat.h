@@ -53,12 +53,17 @@ static inline struct gs_repeat *gs_repeat_launch(uint64_t key, CUstream handle) 
   return repeat;
 }
 
+/* While the driver was called, the stream was found idle and left the list of those that have work. */
+void gs_repeat_late(struct gs_stream *stream);
 static inline void gs_repeated(struct gs_repeat *repeat, CUresult result) {
   struct gs_stream *stream = repeat->stream;
-  if (GS_LIKELY(result == CUDA_SUCCESS))
-    __atomic_store_n(&stream->repeated, __atomic_load_n(&stream->repeated, __ATOMIC_RELAXED) + 1, __ATOMIC_RELEASE);
-  else
+  if (!GS_LIKELY(result == CUDA_SUCCESS)) {
     repeat->left = 0;
+    return;
+  }
+  __atomic_store_n(&stream->repeated, __atomic_load_n(&stream->repeated, __ATOMIC_RELAXED) + 1, __ATOMIC_RELEASE);
+  if (!GS_LIKELY(__atomic_load_n(&stream->repeater, __ATOMIC_RELAXED) == repeat))
+    gs_repeat_late(stream);
 }
 
 /* This thread is about to wait for a stream into which it launches. If the wait is short, it is accounted for with the

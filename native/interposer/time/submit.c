@@ -1,7 +1,5 @@
 #include "interposer/time/submit.h"
 
-#include <limits.h>
-
 #include "interposer/process/device.h"
 #include "interposer/time/active.h"
 #include "interposer/time/bracket.h"
@@ -22,13 +20,6 @@ static void gate_only(struct gs_time *time, CUstream stream) {
   if (device && device->meter &&
       (!(__atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE) & GS_LEASE_HELD) || device->local))
     gs_gate_wait(device, NULL);
-}
-
-/* The device was proven idle, and is so no more until the next mark, wait or question. */
-static __attribute__((noinline)) void no_longer_idle(struct gs_time *time, struct gs_time_device *device) {
-  __atomic_store_n(&device->slot->inflight, 1, __ATOMIC_SEQ_CST);
-  if (__atomic_load_n(&time->dozes, __ATOMIC_SEQ_CST) && __atomic_exchange_n(&time->dozes, 0, __ATOMIC_RELAXED))
-    gs_futex_wake(&device->limits->lease, INT_MAX, true);
 }
 
 /* There is no bracket after all. */
@@ -130,8 +121,7 @@ CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream hand
   }
   submission->plan = plan;
   __atomic_store_n(&stream->due, stream->queue.end, __ATOMIC_RELAXED);
-  if (device->slot->inflight == 0)
-    no_longer_idle(time, device);
+  gs_not_idle(time, device);
   __atomic_store_n(&device->slot->launches, device->slot->launches + 1, __ATOMIC_RELAXED);
   if (stream->queue.end > device->slot->queue_end_ns)
     __atomic_store_n(&device->slot->queue_end_ns, stream->queue.end, __ATOMIC_RELAXED);
