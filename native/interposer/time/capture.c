@@ -26,8 +26,6 @@ bool gs_stream_capturing(CUstream handle) {
 
 int gs_capture_mode_push(void) {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  if (__atomic_load_n(&gs_time()->captures, __ATOMIC_ACQUIRE) == 0)
-    return NOT_RELAXED;
   return gs_real.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS ? mode : NOT_RELAXED;
 }
 

@@ -13,8 +13,8 @@ void gs_captures_gone(CUcontext context);
 /* The same for threads that ended. */
 void gs_captures_check(void);
 
-/* To be called around the interposer's own driver calls: while any capture is open, switches the thread's capture mode
- * to relaxed, so that the calls do not end captures. push returns the previous mode, for pop. */
+/* To be called around the interposer's own driver calls: switches the thread's capture mode to relaxed, so that the calls
+ * end no capture of any thread, be it one that begins meanwhile. push returns the previous mode, for pop. */
 int gs_capture_mode_push(void);
 
 void gs_capture_mode_pop(int previous);
