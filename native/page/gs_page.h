@@ -21,7 +21,7 @@
 enum {
   GS_LIMITS_MAGIC = 0x67734c31, /* "gsL1" */
   GS_USAGE_MAGIC = 0x67735531,  /* "gsU1" */
-  GS_PAGE_VERSION = 4,
+  GS_PAGE_VERSION = 5,
   GS_MAX_DEVICES = 16,
   GS_MAX_SLOTS = 1024,
   GS_GRANT_ID_BYTES = 40 /* NUL-terminated */
@@ -97,12 +97,19 @@ struct gs_slot {
   struct gs_slot_device device[16]; /* GS_MAX_DEVICES */
 };
 
+/* Device time that the processes of a grant were charged, by when that was: a word per 66 us of the last 134 ms, of which
+ * the lower GS_CHARGED_BITS are ns and the others the number of those 66 us since the clock's zero. Two processes that
+ * wait for the device at once both see it work; only one is charged for it. Any process of the grant writes a word, by
+ * compare-and-swap, and nothing else depends on it. */
+enum { GS_CHARGED_SHIFT = 16, GS_CHARGED_BITS = 17, GS_CHARGED_WORDS = 2048 };
+
 struct gs_usage {
   uint32_t magic, version, size, nslots;
   char grant[40]; /* GS_GRANT_ID_BYTES */
   uint8_t reserved[8];
   struct gs_slot slot[1024];      /* GS_MAX_SLOTS */
   struct gs_trace_ring trace[32]; /* GS_TRACE_RINGS: entry i is written only by the process in slot i */
+  uint64_t charged[16][2048];     /* GS_MAX_DEVICES, GS_CHARGED_WORDS */
 };
 
 #ifndef GS_CFFI
@@ -119,6 +126,7 @@ _Static_assert(sizeof(struct gs_slot) == 64 + 16 * 128, "layout");
 _Static_assert(offsetof(struct gs_usage, slot) == 64, "layout");
 _Static_assert(sizeof(struct gs_trace_ring) == 2048, "layout");
 _Static_assert(offsetof(struct gs_usage, trace) == 64 + 1024 * (64 + 16 * 128), "layout");
-_Static_assert(sizeof(struct gs_usage) == 64 + 1024 * (64 + 16 * 128) + 32 * 2048, "layout");
+_Static_assert(offsetof(struct gs_usage, charged) == 64 + 1024 * (64 + 16 * 128) + 32 * 2048, "layout");
+_Static_assert(sizeof(struct gs_usage) == 64 + 1024 * (64 + 16 * 128) + 32 * 2048 + 16 * 2048 * 8, "layout");
 #endif
 #endif

@@ -75,7 +75,7 @@ def offset(field):
     [
         ("magic", 0, "magic"),
         ("magic", lib.GS_USAGE_MAGIC, "magic"),
-        ("version", 1, "version 1, this gpushare speaks 4"),
+        ("version", 1, "version 1, this gpushare speaks 5"),
         ("size", 4096, "says 4096 bytes"),
         ("count", 0, "0 devices"),
         ("count", 17, "17 devices"),
@@ -259,7 +259,7 @@ def test_a_page_that_cannot_be_made_leaves_no_file(tmp_path, grant, devices):
 
 def test_layout_is_the_one_other_processes_compiled():
     """Running tenants have these offsets compiled in: changing one requires a new GS_PAGE_VERSION."""
-    assert (LIMITS_BYTES, USAGE_BYTES) == (2176, 2228288)
+    assert (LIMITS_BYTES, USAGE_BYTES) == (2176, 2490432)
     assert ffi.sizeof("struct gs_slot") == 2112
     assert ffi.offsetof("struct gs_device_limits", "lease") == 48
     assert ffi.offsetof("struct gs_slot_device", "waiting") == 48

@@ -38,6 +38,13 @@ void gs_segment_distrust(const struct gs_segment *segment);
 static inline uint64_t gs_queue_sample_every(const struct gs_queue *queue) {
   return (uint64_t)GS_METER_SAMPLE_NS << queue->agreed;
 }
+/* How much of the time that work took says something about its own length. The other processes of the grant have their
+ * turns first. */
+static inline double gs_own_time(double took, uint32_t residents) {
+  if (residents <= 1)
+    return took;
+  return took > GS_METER_UNSLICED_NS ? took - GS_METER_UNSLICED_NS : 0;
+}
 /* Whether work took so much longer than expected that the estimate is wrong. */
 static inline bool gs_is_late(double took, double expected) { return took > 2 * expected + GS_METER_LATE_NS; }
 /* Whether the device worked for much longer after the record of the mark than expected, even if other streams had it

@@ -231,12 +231,6 @@ static bool known_wrongly(struct gs_meter *meter, const struct gs_mark *mark, ui
   return gs_meter_careful(meter, mark->recorded);
 }
 
-/* How much of the time since the record of a mark the device worked for this process. The other processes of the grant
- * have their turns, after which it may have to wait for its own. */
-static double own_lag(double lag, uint32_t residents) {
-  return residents > 1 ? maximum(lag - GS_METER_UNSLICED_NS, 0) / residents : lag;
-}
-
 static double after(uint64_t end, uint64_t begin) { return end > begin ? (double)(end - begin) : 0; }
 
 bool gs_mark_late(const struct gs_mark *mark, double total, double lag) {
@@ -266,6 +260,14 @@ static uint64_t begin_of_first(const struct gs_segment *segment) {
   return took < GS_METER_LAG_NS ? segment->first + took / 2 : segment->first;
 }
 
+/* The other processes of the grant had part of that time. */
+static void learn(const struct gs_segment *segment, double took, enum gs_observed how, uint32_t residents) {
+  if (residents > 1)
+    gs_segment_learn(segment, took / residents, GS_OBSERVED_SHARED);
+  else
+    gs_segment_learn(segment, took, how);
+}
+
 /* Device time of a segment that ended at `done`, `span` after the previous one. resident: device time available to this
  * process since its first launch. */
 static double segment_busy(struct gs_meter *meter, struct gs_queue *queue, const struct gs_mark *mark, uint64_t done,
@@ -276,10 +278,6 @@ static double segment_busy(struct gs_meter *meter, struct gs_queue *queue, const
   uint64_t first = begin_of_first(segment);
   double since_first = done > first ? minimum((double)(done - first), span) : 0;
   since_first = maximum(since_first - segment->stalled, 0);
-  if (residents > 1) {
-    span /= residents;
-    since_first /= residents;
-  }
   /* A mark is done a few microseconds later than the clocks show. */
   double most = minimum(span, since_first + GS_METER_PILE_NS);
   if (!alone && trusted) {
@@ -287,7 +285,7 @@ static double segment_busy(struct gs_meter *meter, struct gs_queue *queue, const
       gs_segment_distrust(segment);
     return gs_queue_fit(queue, segment, total, most);
   }
-  double own = own_lag(lag, residents);
+  double own = gs_own_time(lag, residents);
   bool late = trusted && gs_mark_late(mark, total, own);
   if (trusted && segment->clouded) {
     if (late)
@@ -296,11 +294,12 @@ static double segment_busy(struct gs_meter *meter, struct gs_queue *queue, const
   }
   if (backlogged(segment, total, queue->previous_lag) && backlogged(segment, total, lag) &&
       segment->idle < 0.02 * span && since_first > 0.98 * span) {
-    gs_segment_learn(segment, span, GS_OBSERVED_BACKLOGGED);
+    learn(segment, span, GS_OBSERVED_BACKLOGGED, residents);
     return span;
   }
-  if (lag > GS_METER_LAG_NS && (!trusted || one_alone(mark) || without_a_gap(mark, since_first, total, lag) ||
-                                (segment->launches >= GS_METER_MANY && since_first < 0.9 * total))) {
+  if ((trusted ? own : lag) > GS_METER_LAG_NS &&
+      (!trusted || one_alone(mark) || without_a_gap(mark, since_first, total, lag) ||
+       (segment->launches >= GS_METER_MANY && since_first < 0.9 * total))) {
     bool early = one_alone(mark) && gs_is_late(after(mark->expected, mark->recorded_by), lag);
     if (segment->launches == 1 && (early || late))
       gs_meter_surprise(meter, mark->recorded, maximum(since_first - total, total - since_first));
@@ -310,7 +309,7 @@ static double segment_busy(struct gs_meter *meter, struct gs_queue *queue, const
     if (trusted && one_alone(mark) && since_first - total < GS_METER_PILE_NS && total - since_first < GS_METER_PILE_NS)
       return gs_queue_fit(queue, segment, total, most);
     double busy = segment->launches > 1 ? without_idle(segment, since_first, own) : since_first;
-    gs_segment_learn(segment, busy, GS_OBSERVED_ALONE);
+    learn(segment, busy, GS_OBSERVED_ALONE, residents);
     return busy;
   }
   if (trusted && lag > GS_METER_LAG_NS) {
@@ -318,7 +317,7 @@ static double segment_busy(struct gs_meter *meter, struct gs_queue *queue, const
       gs_segment_distrust(segment);
     if (late)
       gs_meter_surprise(meter, mark->recorded, GS_METER_CAREFUL_NS);
-    total = measured(mark, late, total, own, since_first);
+    total = measured(mark, late, total, lag, since_first);
     /* from the record of the mark on, the queue was not empty */
     total = maximum(total, minimum(own, span));
   }
@@ -328,7 +327,7 @@ static double segment_busy(struct gs_meter *meter, struct gs_queue *queue, const
    * sample is taken. */
   double longest = minimum((double)(done - segment->first), span);
   if (alone && total > longest)
-    gs_segment_learn(segment, longest, GS_OBSERVED_ALONE);
+    learn(segment, longest, GS_OBSERVED_ALONE, residents);
   double guess = minimum(since_first, total);
   if (alone)
     gs_segment_guessed(segment, guess);
@@ -365,7 +364,7 @@ void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done
     if (done > from && (residency || known_wrongly(meter, mark, lease, alone, lag, resident))) {
       resident = maximum(resident - mark->segment.stalled, 0);
       if (residency) {
-        resident = without_idle(&mark->segment, resident, own_lag(lag, residents));
+        resident = without_idle(&mark->segment, resident, gs_own_time(lag, residents));
         gs_segment_learn(&mark->segment, resident, GS_OBSERVED_SHARED);
       }
       /* All streams together had no more device time. */
@@ -375,7 +374,7 @@ void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done
       /* It did not begin before its first launch. Spread over the pause before that, it would not coincide with the work
        * of other streams that it waited for, and that would count twice. */
       if (busy > (double)(done - from))
-        from = queue->previous_done;
+        from = busy < span ? done - (uint64_t)busy : queue->previous_done;
       gs_timeline_add(meter, from, done, busy, 1);
     }
   }

@@ -249,6 +249,8 @@ struct gs_meter {
   uint64_t rushed;               /* the same time, of each pause GS_METER_SAMPLE_NS at most, ns: after a pause, */
   double rush;                   /* launches must not be bracketed more often */
   uint64_t choice;               /* the last random number */
+  uint64_t *charged;             /* what the grant's processes were charged, see charged.h; NULL: it has no other */
+  uint32_t residents;            /* number of them with recent work on the device, this one included */
   uint64_t forgotten;            /* end of the last piece dropped: earlier time is not counted again */
   const struct gs_queue *latest; /* the queue with the last launch, */
   uint64_t latest_at, other_at;  /* when that was, and the last one into another queue */
@@ -324,7 +326,8 @@ static inline uint64_t gs_meter_last_turn(const struct gs_meter *meter) {
   return meter->turns > 0 ? meter->turn[(meter->turns - 1) % GS_METER_TURNS].from : 0;
 }
 /* Device time that this process got between two instants if it had work all the time: the hardware slices the device
- * evenly between the processes that have work. */
+ * evenly between the processes that have work. The other processes of the grant do not count while they are alone with
+ * it: what they got is not charged twice (charged.h). */
 double gs_meter_resident(const struct gs_meter *meter, uint64_t from, uint64_t to, uint32_t residents);
 
 /* At least so much of the time between two instants this process had the device to itself. */
@@ -333,8 +336,7 @@ double gs_meter_exclusive(const struct gs_meter *meter, uint64_t from, uint64_t 
 /* The oldest mark of the queue, or NULL. */
 struct gs_mark *gs_meter_oldest(struct gs_queue *queue);
 /* The oldest mark was completed at `done`. lease: the lease word now; if it differs from the segment's, others ran in
- * between. residents: number of processes of the grant that have work on the device, which the hardware slices evenly
- * between them. */
+ * between. residents: number of processes of the grant that have work on the device. */
 void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done, uint32_t lease, uint32_t residents);
 /* The oldest mark was asked for at `now`, and is not done: its stream has had work since it was recorded. */
 void gs_meter_unready(struct gs_meter *meter, const struct gs_queue *queue, uint64_t now, uint32_t residents);

@@ -53,7 +53,7 @@ void gs_meter_sampling(struct gs_queue *queue, struct gs_function *function, uin
 }
 
 /* Charging the mean is right in the long run for kernels of varying length. */
-static double typical(const float *values, uint32_t n) {
+static double typical(const float *values, uint32_t n, float far) {
   float sorted[GS_METER_SAMPLES];
   for (uint32_t i = 0; i < n; i++) {
     uint32_t at = i;
@@ -65,7 +65,7 @@ static double typical(const float *values, uint32_t n) {
   }
   double sum = 0;
   uint32_t count = 0;
-  float most = GS_METER_FAR * sorted[n / 2] > GS_METER_FAR_NS ? GS_METER_FAR * sorted[n / 2] : GS_METER_FAR_NS;
+  float most = GS_METER_FAR * sorted[n / 2] > far ? GS_METER_FAR * sorted[n / 2] : far;
   for (uint32_t i = 0; i < n && sorted[i] <= most; i++, count++)
     sum += sorted[i];
   return sum / count;
@@ -93,7 +93,7 @@ static double lowest(const float *values, uint32_t n) {
   return least;
 }
 
-static void add_sample(struct gs_function *function, enum gs_sample kind, double took) {
+static void add_sample(struct gs_function *function, enum gs_sample kind, double took, uint32_t residents) {
   if (kind > function->kind)
     function->samples = function->exact = 0;
   function->kind = (uint8_t)kind;
@@ -104,9 +104,11 @@ static void add_sample(struct gs_function *function, enum gs_sample kind, double
   }
   uint32_t n = function->samples < GS_METER_SAMPLES ? function->samples : GS_METER_SAMPLES;
   function->shared = false;
+  /* Marks and waits show what is longer than that. */
+  float far = residents > 1 ? GS_METER_UNSLICED_NS : GS_METER_FAR_NS;
   /* Of an empty graph, say, only the error is left, which may be negative. */
   function->estimate =
-      maximum(kind == GS_SAMPLE_COMPANY ? lowest(function->sample, n) : typical(function->sample, n), 0);
+      maximum(kind == GS_SAMPLE_COMPANY ? lowest(function->sample, n) : typical(function->sample, n, far), 0);
   function->observed++;
   if (gs_function_shown(function) && function->observed < GS_METER_TRUSTED)
     function->observed = GS_METER_TRUSTED;
@@ -143,7 +145,7 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
   /* On a stream that was not held, the device waited between the events while the launch was made; on one that was held
    * briefly, for some of that time at most. */
   double took = held == GS_NOT_HELD ? elapsed_ns - queue->sampled_host : elapsed_ns;
-  bool turns = in_turn(meter, queue, begun, took), company = turns || residents > 1;
+  bool turns = in_turn(meter, queue, begun, took), company = turns || (residents > 1 && took > GS_METER_UNSLICED_NS);
   bool mixed = disturbed(meter, queue);
   enum gs_sample kind = mixed             ? GS_SAMPLE_LOOSE
                         : company         ? GS_SAMPLE_COMPANY
@@ -164,7 +166,7 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
   queue->agreed = !agrees(function, took) ? 0 : queue->agreed < most ? queue->agreed + 1 : most;
   if (kind < function->kind)
     return;
-  add_sample(function, kind, took);
+  add_sample(function, kind, took, residents);
   if (kind == GS_SAMPLE_EXACT && function->guesses > 0) {
     queue->guessed += function->guesses * function->estimate - function->guessed;
     function->guesses = 0;

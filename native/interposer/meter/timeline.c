@@ -1,6 +1,7 @@
 /* The part of the meter that handles instants: the union of the work of all streams, and the mapping between clocks. */
 #include <string.h>
 
+#include "interposer/meter/charged.h"
 #include "interposer/meter/meter.h"
 
 static double minimum(double a, double b) { return a < b ? a : b; }
@@ -38,12 +39,19 @@ static void insert_piece(struct gs_meter *meter, uint32_t at, uint64_t from, uin
   meter->pieces++;
 }
 
-static double fill_piece(struct gs_piece *piece, double density, double most) {
+/* What is new to this process may be known to others of the grant. */
+static double count(const struct gs_meter *meter, uint64_t from, uint64_t to, double density) {
+  if (!meter->charged)
+    return density * (double)(to - from);
+  return gs_charged_add(meter->charged, from, to, density, 1.0 / meter->residents);
+}
+
+static double fill_piece(const struct gs_meter *meter, struct gs_piece *piece, double density, double most) {
   double before = piece->density;
   if (before >= most)
     return 0;
   piece->density = minimum(most, before + density);
-  return (piece->density - before) * (double)(piece->to - piece->from);
+  return count(meter, piece->from, piece->to, piece->density - before);
 }
 
 double gs_timeline_add(struct gs_meter *meter, uint64_t from, uint64_t to, double busy, double most) {
@@ -55,7 +63,7 @@ double gs_timeline_add(struct gs_meter *meter, uint64_t from, uint64_t to, doubl
     from = meter->forgotten;
   for (uint32_t i = 0; from < to; i++) {
     if (i >= meter->pieces || to <= meter->piece[i].from) {
-      counted += density * (double)(to - from);
+      counted += count(meter, from, to, density);
       insert_piece(meter, i < meter->pieces ? i : meter->pieces, from, to, density);
       break;
     }
@@ -63,7 +71,7 @@ double gs_timeline_add(struct gs_meter *meter, uint64_t from, uint64_t to, doubl
       continue;
     if (from < meter->piece[i].from) {
       uint64_t gap_end = meter->piece[i].from;
-      counted += density * (double)(gap_end - from);
+      counted += count(meter, from, gap_end, density);
       insert_piece(meter, i, from, gap_end, density);
       from = gap_end;
       i = (uint32_t)-1; /* places may have moved */
@@ -80,12 +88,12 @@ double gs_timeline_add(struct gs_meter *meter, uint64_t from, uint64_t to, doubl
       uint64_t right_end = meter->piece[i].to;
       double right = meter->piece[i].density;
       meter->piece[i].to = to;
-      counted += fill_piece(&meter->piece[i], density, most);
+      counted += fill_piece(meter, &meter->piece[i], density, most);
       insert_piece(meter, i + 1, to, right_end, right);
       break;
     }
     from = meter->piece[i].to;
-    counted += fill_piece(&meter->piece[i], density, most);
+    counted += fill_piece(meter, &meter->piece[i], density, most);
   }
   meter->busy += counted;
   return counted;
@@ -106,17 +114,18 @@ void gs_meter_turn(struct gs_meter *meter, uint32_t others, uint64_t from) {
 
 double gs_meter_resident(const struct gs_meter *meter, uint64_t from, uint64_t to, uint32_t residents) {
   uint32_t most = meter->turns < GS_METER_TURNS ? meter->turns : GS_METER_TURNS;
-  double ours = residents > 1 ? residents : 1, sum = 0;
+  uint32_t ours = residents > 1 ? residents : 1;
+  double sum = 0;
   for (uint32_t k = 1; k <= most && from < to; k++) {
     const struct gs_turn *turn = &meter->turn[(meter->turns - k) % GS_METER_TURNS];
     uint64_t begin = turn->from > from ? turn->from : from;
     if (begin >= to)
       continue;
     if (turn->others != GS_METER_AWAY)
-      sum += (double)(to - begin) / (ours + turn->others);
+      sum += turn->others > 0 ? (double)(to - begin) / (ours + turn->others) : (double)(to - begin);
     to = begin;
   }
-  return from < to ? sum + (double)(to - from) / ours : sum;
+  return from < to ? sum + (double)(to - from) : sum;
 }
 
 double gs_meter_exclusive(const struct gs_meter *meter, uint64_t from, uint64_t to) {

@@ -68,7 +68,7 @@ static bool add_wait(struct gs_meter *meter, const struct gs_queue *queue, struc
   blocked = gs_meter_resident(meter, waited.began, waited.until, waited.residents);
   /* The others on the device may be what it waited for. */
   took = gs_meter_careful(meter, waited.began) ? blocked : alone;
-  if (!gs_is_late(took, expected))
+  if (!gs_is_late(gs_own_time(took, waited.residents), expected))
     return false;
   gs_meter_surprise(meter, waited.until, took - expected);
   if (__atomic_load_n(&queue->clouded, __ATOMIC_RELAXED))

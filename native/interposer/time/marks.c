@@ -194,6 +194,11 @@ static void count_residents(struct gs_time_device *device, uint64_t now) {
     return;
   device->residents_at = now;
   __atomic_store_n(&device->residents, gs_slots_active(device, now, RESIDENTS_NS), __ATOMIC_RELAXED);
+  gs_biased_take(&device->lock);
+  device->meter->residents = device->residents;
+  if (__atomic_load_n(&gs_process->limits->slots_high, __ATOMIC_RELAXED) > 1)
+    device->meter->charged = gs_process->usage->charged[device->ordinal];
+  gs_biased_drop(&device->lock);
 }
 
 /* Completes what gs_stream_done could not do because another thread was reading the marks. */
