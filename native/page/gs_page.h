@@ -3,9 +3,10 @@
  *
  * limits: written by the daemon (policy words) and the arbiter (lease words). Tenants map it read-only.
  * usage: one slot per process. The daemon writes the slot headers, except own_pid and pid_namespace. The owning process
- * writes everything in gs_slot_device except cut. When that process is dead, the daemon zeroes the slot. The daemon
- * trusts nothing it reads from this page: it knows by itself who has which slot (gs_seats.h), and believes of the words
- * no more than can be (arbiter/thread/claims.h).
+ * writes everything in gs_slot_device except cut. When that process is dead, the daemon zeroes the slot. What the
+ * processes were charged is the only thing that all of them write. The daemon trusts nothing it reads from this page: it
+ * knows by itself who has which slot (gs_seats.h), and believes of the words no more than can be
+ * (arbiter/thread/claims.h).
  *
  * All words are naturally aligned and accessed with __atomic builtins; 32-bit words marked "futex" can be waited on.
  * Times are CLOCK_MONOTONIC nanoseconds, sizes are bytes. */

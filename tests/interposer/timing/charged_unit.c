@@ -1,0 +1,50 @@
+/* What two processes of a grant are charged together. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "interposer/meter/meter.h"
+#include "page/gs_page.h"
+
+#define CHECK(cond) \
+  do { \
+    if (!(cond)) { \
+      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond); \
+      exit(1); \
+    } \
+  } while (0)
+
+/* To a word at either end. */
+static bool nearly(double found, double expected) {
+  const double word = 1 << GS_CHARGED_SHIFT;
+  return found > expected - 2 * word && found < expected + 2 * word;
+}
+
+int main(void) {
+  static uint64_t charged[GS_CHARGED_WORDS];
+  static struct gs_meter meter, other;
+  const uint64_t ms = 1000000, known = (uint64_t)GS_CHARGED_WORDS << GS_CHARGED_SHIFT;
+  uint64_t now = 1000000000000u;
+  meter.charged = other.charged = charged;
+  meter.residents = other.residents = 2;
+  /* Both wait for the device in the same 10 ms. */
+  CHECK(nearly(gs_timeline_add(&meter, now, now + 10 * ms, 10e6, 1), 10e6));
+  CHECK(nearly(gs_timeline_add(&other, now, now + 10 * ms, 10e6, 1), 0));
+  CHECK(nearly(gs_timeline_add(&other, now + 8 * ms, now + 12 * ms, 4e6, 1), 2e6));
+  /* When in 10 ms one worked for 3 ms and the other one for 6 is not known: both had the device. */
+  now += 20 * ms;
+  CHECK(nearly(gs_timeline_add(&meter, now, now + 10 * ms, 3e6, 1), 3e6));
+  CHECK(nearly(gs_timeline_add(&other, now, now + 10 * ms, 6e6, 1), 6e6));
+  CHECK(nearly(gs_timeline_add(&other, now, now + 10 * ms, 10e6, 1), 1e6));
+  /* 3 ms that were in the first half of that time, whatever was said of it. */
+  now += 20 * ms;
+  CHECK(nearly(gs_timeline_add(&meter, now, now + 5 * ms, 5e6, 1), 5e6));
+  CHECK(nearly(gs_timeline_add(&other, now, now + 10 * ms, 5e6, 1), 5e6));
+  /* What is longer ago than the words say is charged in part. */
+  now += 20 * ms;
+  CHECK(nearly(gs_timeline_add(&meter, now, now + 2 * known, 2 * (double)known, 1), 1.5 * (double)known));
+  CHECK(nearly(gs_timeline_add(&other, now, now + known / 2, (double)known / 2, 1), (double)known / 4));
+  /* Forged words. */
+  memset(charged, 0xff, sizeof charged);
+  CHECK(nearly(gs_timeline_add(&meter, now + 3 * known, now + 3 * known + 10 * ms, 10e6, 1), 5e6));
+}
