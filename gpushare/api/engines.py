@@ -10,9 +10,10 @@ Config = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
 
 
 class OciEditRequest(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`starts`: the calling process becomes the runtime; where it ends before the container starts, that has failed."""
+    """`starts`: the calling process becomes the runtime; where it ends before the container starts, that has failed.
+    `bundle`: left out where there is none yet, so that nothing is known of the image."""
 
-    bundle: str
+    bundle: str | None = None
     config: Config
     starts: bool = False
 

@@ -126,7 +126,7 @@ class InstallCommand:
     def _start(self, *, start: bool) -> None:
         """Raises FailedError; the next run goes on from here."""
         from gpushare.install import service
-        from gpushare.install.items import CONFIG, TMPFILES, UNIT
+        from gpushare.install.items import CONFIG, NRI_UNIT, TMPFILES, UNIT
 
         if not service.runs():
             print("systemd does not run here: let your init start the daemon, or start it by hand: gpushare daemon")
@@ -143,6 +143,7 @@ class InstallCommand:
             )
         if start:
             print(f"{UNIT}: {verb}ed")
+            service.command("systemctl", "try-restart", NRI_UNIT)  # where it was enabled
 
 
 class UninstallCommand:
@@ -200,13 +201,15 @@ class UninstallCommand:
 
     def _stop(self) -> None:
         from gpushare.install import service
-        from gpushare.install.items import UNIT
+        from gpushare.install.items import NRI_UNIT, UNIT
 
         if service.runs() and service.is_active():
             why = service.command("systemctl", "stop", UNIT)
             if why:
                 raise FailedError(f"{UNIT} cannot be stopped ({why}), so nothing is removed")
             print(f"{UNIT}: stopped")
+        if service.runs():
+            service.command("systemctl", "disable", "--now", NRI_UNIT)  # where it was enabled
 
     def _state(self, root: "Root", manifest: "Manifest", *, purge: bool) -> None:
         from gpushare.install import service

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from gpushare import __version__
-from gpushare.cli import daemon, demo, doctor, grant, install, quota, run, runtime, show, sim, tenants, watch
+from gpushare.cli import adapter, daemon, demo, doctor, grant, install, quota, run, runtime, show, sim, tenants, watch
 from gpushare.cli.command import Command, Parser
 from gpushare.errors import GpushareError
 
@@ -24,6 +24,7 @@ COMMANDS: tuple[Command, ...] = (
     tenants.TenantsCommand(),
     quota.QuotaCommand(),
     runtime.RuntimeCommand(),
+    adapter.AdapterCommand(),
     watch.WatchCommand(),
     watch.EventsCommand(),
     sim.SimCommand(),

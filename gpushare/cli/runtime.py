@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gpushare.engines.edit import Options
 
 ENGINE_NAMES = ("docker", "podman", "containerd", "crio")
+NRI_ENGINES = ("containerd", "crio")
 
 
 def _name(text: str) -> str:
@@ -55,6 +56,11 @@ class RuntimeCommand:
             "--enable-cdi", action=argparse.BooleanOptionalAction, default=True,
             help="let docker and containerd read CDI devices (default: yes)",
         )  # fmt: skip
+        configure.add_argument(
+            "--nri", nargs="?", const="required", choices=("required", "optional"),
+            help="turn NRI on in containerd or crio for `gpushare adapter nri`; where it can, no container starts "
+            "without that plugin",
+        )  # fmt: skip
 
         status = add_verb(verbs, "status", "each engine here: version, whether it is configured, what is missing")
         status.set_defaults(verb=self._status)
@@ -86,6 +92,7 @@ class RuntimeCommand:
             "runtime_path": getattr(args, "runtime_path", None),
             "set_as_default": getattr(args, "set_as_default", None),
             "cdi": getattr(args, "enable_cdi", None),
+            "nri": getattr(args, "nri", None),
             "config": getattr(args, "config", None),
             "executable": getattr(args, "executable_path", None),
             "hooks_dir": getattr(args, "hooks_dir", None),
@@ -96,6 +103,8 @@ class RuntimeCommand:
         from gpushare.engines import configuration
 
         engine = configuration.ENGINES[args.engine]
+        if getattr(args, "nri", None) and args.engine not in NRI_ENGINES:
+            raise UsageError(f"--nri is for {' and '.join(NRI_ENGINES)}: {args.engine} has no NRI that carries a share")
         changes = configuration.plan(engine, self._options(args), args.undo)
         if args.dry_run:
             sys.stdout.write("".join(change.diff() for change in changes))
@@ -108,9 +117,9 @@ class RuntimeCommand:
         if not changed:
             print(f"{engine.name}: nothing to change")
         if args.restart:
-            print(f"{engine.name} reads it: {configuration.reload(engine)}")
+            print(f"{engine.name} reads it: {configuration.reload(engine, changes)}")
         elif changed:
-            print(f"{engine.name} reads it after: {configuration.advice(engine)}")
+            print(f"{engine.name} reads it after: {configuration.advice(engine, changes)}")
         return 0
 
     def _status(self, args: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@
 import asyncio
 import logging
 import os
+import select
 from socket import socket
 from typing import Any
 
@@ -21,7 +22,7 @@ from gpushare.daemon.resources import Resources
 from gpushare.daemon.state import Live, State, now_ns
 from gpushare.daemon.transitions import Transitions
 from gpushare.errors import FailedError, RefusedError, UsageError
-from gpushare.inject import edits, grantdir
+from gpushare.inject import edits, grantdir, oci
 from gpushare.inject.node import Node
 from gpushare.policy import lifecycle
 from gpushare.policy.lifecycle import Kind, Phase
@@ -29,7 +30,16 @@ from gpushare.policy.lifecycle import Kind, Phase
 log = logging.getLogger(__name__)
 
 _RUNTIME_ENDED = "the runtime ended before it started the container"
+_CALLER_GONE = "what asked for it did not wait for the answer"
 _PID_MAX = 1 << 22  # PID_MAX_LIMIT of include/linux/threads.h
+
+
+def _has_gone(connection: socket) -> bool:
+    if connection.fileno() < 0:
+        return True  # closed by now on this side too
+    poll = select.poll()
+    poll.register(connection, select.POLLHUP)  # not POLLRDHUP: who sends no more may still read
+    return bool(poll.poll(0))
 
 
 class Containers:
@@ -51,13 +61,15 @@ class Containers:
         """Gives a container what its annotations ask for: a grant, bound, and the configuration with the grant in it.
 
         Without annotations of ours the configuration stays as it is. A grant that was made for a container whose
-        configuration cannot be edited ends, and so does one whose runtime ends meanwhile. Raises UsageError for such a
-        configuration, what Grants.create raises, and what Readers raises.
+        configuration cannot be edited ends, and so does one whose caller or runtime ends meanwhile. Raises UsageError
+        for such a configuration, what Grants.create raises, and what Readers raises.
         """
         text = bytes(asked.config)
         wanted = await self._readers.asks(text)
         if wanted is None:
             return OciEditAnswer(config=asked.config, grant=None)
+        if asked.bundle is None and "grant" not in wanted:
+            wanted["ttl_seconds"] = oci.PREPARE_SECONDS
         live, new = self._grant(peer, wanted)
         log.debug("container grant=%s new=%s bundle=%r starts=%s", live.id, new, asked.bundle, asked.starts)
         try:
@@ -65,6 +77,8 @@ class Containers:
                 self._expect_start(live, peer, connection)
             self._grants.bind(peer, live.id, BindRequest(kind="container"), connection)
             edited = await self._edited(live, text, asked.bundle)
+            if new and _has_gone(connection):
+                raise FailedError(_CALLER_GONE)  # noqa: TRY301 - and with it the grant
         except BaseException as error:
             if new:
                 self._transitions.fail(live, str(error) or "the daemon stopped before its container was started")
@@ -80,7 +94,7 @@ class Containers:
             raise UsageError(f"the container's annotations make no request: {error}") from None
         return self._grants.create(peer, request)
 
-    async def _edited(self, live: Live, config: bytes, bundle: str) -> bytes:
+    async def _edited(self, live: Live, config: bytes, bundle: str | None) -> bytes:
         layout, node = self._state.layout, self._node
         wanted = edits.container(layout, live.id, node, self._resources.granted(live.record))
         preload, cache = grantdir.preload_file(layout, live.id), grantdir.cache_file(layout, live.id)

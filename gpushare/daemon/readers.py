@@ -111,7 +111,7 @@ class Readers:
         return (await self._do(Job(config=config), "config.json")).asks
 
     async def edited(
-        self, config: bytes, bundle: str, wanted: Edits, lib_dir: Path, preload_file: Path, cache_file: Path
+        self, config: bytes, bundle: str | None, wanted: Edits, lib_dir: Path, preload_file: Path, cache_file: Path
     ) -> tuple[bytes, list[str], bytes | None]:
         """The text of config.json with `wanted` in it, what the image preloads, and a loader cache, as oci.apply says.
 
@@ -124,7 +124,10 @@ class Readers:
             preload_file=str(preload_file),
             cache_file=str(cache_file),
         )
-        answer = await self._do(Job(config=config, edit=edit), f"the bundle {bundle}, or the image in it,")
+        answer = await self._do(
+            Job(config=config, edit=edit),
+            f"the bundle {bundle}, or the image in it," if bundle is not None else "config.json",
+        )
         return answer.config, [line.decode("utf-8", "surrogateescape") for line in answer.preload], answer.cache
 
     async def is_member(self, uid: int, gid: int, users: Sequence[int | str], groups: Sequence[int | str]) -> bool:

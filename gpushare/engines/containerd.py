@@ -6,17 +6,18 @@ Where an imported file does that already, it is the one that counts and that is 
 
 import glob
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpushare.engines import files, toml_text
+from gpushare.engines import files, nri, toml_text
 from gpushare.engines.edit import ANNOTATIONS, Edit, Facts, Options, Reload, Version, toml_edit
 from gpushare.errors import FailedError
 from gpushare.paths import RUNTIME_WRAPPER
 
 _CRI = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 _MERGES = (2, 1)  # the first version that merges the tables of imported files into those of the main file
+_FILE = Path("/etc/containerd/config.toml")
 _SHIM = "io.containerd.runc.v2"
 
 
@@ -37,32 +38,42 @@ def _cri(document: Mapping[str, Any]) -> tuple[str, str]:
     return "plugins", _CRI[min(max(_format(document), 1), 3)]
 
 
-def _deep(into: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    for key, value in other.items():
-        both = isinstance(value, dict) and isinstance(into.get(key), dict)
-        into[key] = _deep(dict(into[key]), value) if both else value
-    return into
+def _nri(document: Mapping[str, Any]) -> tuple[str, str]:
+    return nri.containerd_table(_format(document))
 
 
-def _imported(path: Path, document: Mapping[str, Any]) -> list[tuple[Path, dict[str, Any]]]:
-    """The files that it imports, in containerd's order, without our parts."""
+def _imported(path: Path, document: Mapping[str, Any], *, ours: bool = False) -> list[tuple[Path, dict[str, Any]]]:
+    """The files that it imports, in containerd's order. `ours`: with our parts."""
     found = []
     for pattern in document.get("imports", []):
         for name in sorted(glob.glob(os.path.join(path.parent, pattern))):  # noqa: PTH118, PTH207 - may be absolute
             text = files.read(Path(name))
             if text is not None and Path(name) != path:
-                found.append((Path(name), toml_text.parse(toml_text.strip(text, name), name)))
+                found.append((Path(name), toml_text.parse(text if ours else toml_text.strip(text, name), name)))
     return found
 
 
-def _counts(path: Path, version: Version | None) -> Path:
-    """Of the main file and what it imports, the one whose settings of the CRI plugin containerd uses."""
+def _counts(path: Path, version: Version | None, plugin: Callable[[Mapping[str, Any]], tuple[str, str]]) -> Path:
+    """Of the main file and what it imports, the one whose settings of a plugin containerd uses."""
     text = files.read(path)
     if text is None or version is None or version >= _MERGES:
         return path
     document = toml_text.parse(toml_text.strip(text, str(path)), str(path))
-    replacing = [name for name, value in _imported(path, document) if _table(value, *_cri(value))]
+    replacing = [name for name, value in _imported(path, document) if _table(value, *plugin(value))]
     return replacing[-1] if replacing else path
+
+
+def _whole(path: Path, document: Mapping[str, Any], *, ours: bool = False) -> dict[str, Any]:
+    """With what it imports in the same format. `ours`: with our parts."""
+    whole = dict(document)
+    for _, other in _imported(path, document, ours=ours):
+        if _format(other) == _format(document):
+            whole = toml_text.deep(whole, other)
+    return whole
+
+
+def _empty(version: Version | None) -> dict[str, Any]:
+    return {"version": 3 if version is None or version >= (2,) else 2}
 
 
 def settings(path: Path, text: str, options: Options, version: Version | None) -> toml_text.Settings:
@@ -71,7 +82,7 @@ def settings(path: Path, text: str, options: Options, version: Version | None) -
     wanted: dict[toml_text.Path, dict[str, Any]] = {}
     # A file that sets nothing is ours to give a format; one without a version is of the first format.
     if not document:
-        document = {"version": 3 if version is None or version >= (2,) else 2}
+        document = _empty(version)
         wanted[()] = dict(document)
     number = _format(document)
     if number < 2 and version and version >= (2,):
@@ -80,10 +91,7 @@ def settings(path: Path, text: str, options: Options, version: Version | None) -
             "says no version: see `containerd config migrate`"
         )
     cri = _cri(document)
-    whole = dict(document)
-    for _, other in _imported(path, document):
-        if _format(other) == number:
-            whole = _deep(whole, other)
+    whole = _whole(path, document)
     here = _table(whole, *cri, "containerd")
     runtimes = _table(here, "runtimes")
     usual = _table(runtimes, str(here.get("default_runtime_name", "runc")))
@@ -108,6 +116,18 @@ def settings(path: Path, text: str, options: Options, version: Version | None) -
     return wanted
 
 
+def nri_settings(path: Path, text: str, options: Options, version: Version | None) -> toml_text.Settings:
+    """What NRI needs in the file at `path`, of which `text` is without our parts."""
+    if not options.nri:
+        return {}
+    document = toml_text.parse(text, str(path)) or _empty(version)
+    return nri.containerd(document, _whole(path, document), _nri(document), version, options.nri == "required")
+
+
+def _joined(one: toml_text.Settings, other: toml_text.Settings) -> toml_text.Settings:
+    return {path: {**one.get(path, {}), **other.get(path, {})} for path in {**one, **other}}
+
+
 class Containerd:
     """See Engine in edit.py."""
 
@@ -116,9 +136,14 @@ class Containerd:
     reload = Reload(("systemctl", "restart", "containerd"), note="its containers go on running")
 
     def edits(self, options: Options, version: Version | None) -> list[Edit]:
-        main = options.config or Path("/etc/containerd/config.toml")
-        path = _counts(main, version)
-        plain = toml_edit(path, lambda text: settings(path, text, options, version))
+        main = options.config or _FILE
+        path, for_nri = _counts(main, version, _cri), _counts(main, version, _nri)
+
+        def wanted(text: str) -> toml_text.Settings:
+            found = settings(path, text, options, version)
+            return _joined(found, nri_settings(path, text, options, version)) if for_nri == path else found
+
+        plain = toml_edit(path, wanted)
 
         def take(text: str, before: str) -> str:
             rest = plain.take(text, before)
@@ -128,11 +153,15 @@ class Containerd:
                 return f"version = {format_of_all}\n{rest}"
             return rest
 
-        return [Edit(path, plain.has, plain.put, take)]
+        edits = [Edit(path, plain.has, plain.put, take)]
+        if for_nri != path:
+            edits.append(toml_edit(for_nri, lambda text: nri_settings(for_nri, text, options, version)))
+        return edits
 
     def facts(self, options: Options, version: Version | None, text: str) -> Facts:
         facts = Facts()
-        document = toml_text.parse(text, str(options.config or "config.toml"))
+        path = options.config or _FILE
+        document = toml_text.parse(text, str(path))
         if "cri" in document.get("disabled_plugins", []) or _cri(document)[1] in document.get("disabled_plugins", []):
             facts.lacks.append("its CRI plugin is off: disabled_plugins; ctr needs no configuration, Kubernetes does")
         if version and version < (1, 7):
@@ -143,4 +172,5 @@ class Containerd:
             facts.notes.append(
                 f"the default runtime is {usual}, gpushare-runtime starts runc: /etc/gpushare/runtime.conf says which"
             )
+        nri.containerd_facts(_whole(path, document, ours=True), _nri(document), version, facts)
         return facts

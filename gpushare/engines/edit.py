@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from gpushare.engines import toml_text
 from gpushare.paths import RUNTIME_WRAPPER
@@ -14,17 +14,20 @@ from gpushare.paths import RUNTIME_WRAPPER
 ANNOTATIONS = "gpushare.dev/*"
 
 Version = tuple[int, ...]
+Nri = Literal["required", "optional"]
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """What the command line says. `config`: the file to edit in place of the engine's usual one. `executable`: of the
-    engine, asked for its version. `hooks_dir`: where podman looks for hooks."""
+    engine, asked for its version. `hooks_dir`: where podman looks for hooks. `nri`: our plugin for NRI is asked, and
+    may be required to be there."""
 
     runtime_name: str = "gpushare"
     runtime_path: Path = RUNTIME_WRAPPER
     set_as_default: bool = False
     cdi: bool = True
+    nri: Nri | None = None
     config: Path | None = None
     executable: Path | None = None
     hooks_dir: Path = Path("/usr/share/containers/oci/hooks.d")
@@ -45,11 +48,18 @@ class Edit:
 @dataclass(frozen=True, slots=True)
 class Reload:
     """How the engine reads its configuration again. `pidfile`: of the daemon, which does so at SIGHUP. An engine
-    without a daemon has neither."""
+    without a daemon has neither. `at_start`: the name of a table that it reads when it starts, and then only."""
 
     command: tuple[str, ...] = ()
     pidfile: Path | None = None
     note: str = ""
+    at_start: str = ""
+
+    def of(self, difference: str) -> "Reload":
+        """How it reads a change, given as a diff."""
+        if not self.at_start or f"[{self.at_start}" not in difference:
+            return self
+        return Reload((self.command[0], "restart", *self.command[2:]), note="its containers go on running")
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,14 @@ def parse(text: str, name: str) -> dict[str, Any]:
         raise FailedError(f"{name} is left alone: it is nested too deeply") from None
 
 
+def deep(into: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """`into`, with what `other` has in it: tables are joined, all else of `other` replaces."""
+    for key, value in other.items():
+        both = isinstance(value, dict) and isinstance(into.get(key), dict)
+        into[key] = deep(dict(into[key]), value) if both else value
+    return into
+
+
 def _lines(text: str) -> list[str]:
     """Like splitlines, but at newlines alone."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)

@@ -49,6 +49,9 @@ _VALUE_MAX = 1024  # characters of an annotation: names have at most 512
 # Time to live of a grant made for a container. The engine calls the hook while it creates the container: when no hook
 # has asked for the grant by then, the start has failed.
 CREATE_SECONDS = 20
+# The same where the engine asks before it makes the container: other plugins, volumes and the order to start come
+# between. What asked for it ends it sooner where the container is given up.
+PREPARE_SECONDS = 120
 
 
 def request(config: dict[str, Any]) -> dict[str, str | int] | None:
@@ -81,10 +84,17 @@ def request(config: dict[str, Any]) -> dict[str, str | int] | None:
 
 
 def apply(
-    config: dict[str, Any], bundle: Path, wanted: edits.Edits, lib_dir: Path, preload_file: Path, cache_file: Path
+    config: dict[str, Any],
+    bundle: Path | None,
+    wanted: edits.Edits,
+    lib_dir: Path,
+    preload_file: Path,
+    cache_file: Path,
 ) -> tuple[dict[str, Any], list[str], bytes | None]:
     """The config with `wanted` in it, what the image itself preloads, and the loader cache that is mounted over the
     image's; `config` stays as it is. Applied twice is applied once, and returns no cache then.
+
+    `bundle`: None where the image cannot be read yet: then it gets what any image gets, as with CDI.
 
     `lib_dir`: where the host has the interposer. `preload_file`, `cache_file`: the grant's own, on the host. Reads the
     bundle and writes nothing. Nothing checks the config's shape before: one that is not OCI's raises whatever Python

@@ -61,9 +61,10 @@ class View:
     cannot be read.
     """
 
-    def __init__(self, config: dict[str, Any], bundle: Path) -> None:
+    def __init__(self, config: dict[str, Any], bundle: Path | None) -> None:
+        """`bundle`: None where nothing is known of the root yet; bind mounts are looked into all the same."""
         root = Path(config.get("root", {}).get("path", "rootfs"))
-        self._root = str(root if root.is_absolute() else bundle / root)
+        self._root = str(bundle / root) if bundle is not None else None
         self._sources: list[str | None] = []
         self._mounts: dict[str, int] = {}
         self._steps = self._entries = 0
@@ -112,7 +113,7 @@ class View:
         place = self.resolve(path)
         if place.exists() or place.host is None or place.container in self._mounts:
             return True
-        return not place.in_bind and not _read_only(self._root)
+        return not place.in_bind and self._root is not None and not _read_only(self._root)
 
     def _counted(self, name: str) -> str:
         self._entries += 1
@@ -207,12 +208,14 @@ def _parts(path: str) -> list[str]:
     return [part for part in path.split("/") if part not in ("", ".")]
 
 
-def _bind_source(mount: dict[str, Any], bundle: Path) -> str | None:
+def _bind_source(mount: dict[str, Any], bundle: Path | None) -> str | None:
     options = mount.get("options") or ()
     if mount.get("type") != "bind" and "bind" not in options and "rbind" not in options:
         return None
     source = Path(mount.get("source", ""))
-    return str(source if source.is_absolute() else bundle / source)
+    if bundle is None:
+        return str(source) if source.is_absolute() else None
+    return str(bundle / source)
 
 
 def _read_only(path: str) -> bool:

@@ -11,6 +11,7 @@ from gpushare import paths
 Kind = Literal["part", "config", "link", "enable"]
 
 UNIT = "gpushare.service"
+NRI_UNIT = "gpushare-nri.service"  # for the administrator to enable, where an engine is configured for it
 STATE = Path("/var/lib/gpushare")
 CONFIG = Path("/etc/gpushare")
 SYSUSERS = Path("/etc/sysusers.d/gpushare.conf")
@@ -49,14 +50,16 @@ def items(root: Path = Path("/")) -> list[Item]:
     neither environment nor working directory. `root`: paths below it are written as they are seen from there."""
     packaged = {file.name: file.read_text() for file in sorted(paths.PACKAGING.iterdir())}
     command = [_inside(root, Path(sys.executable)), "-I", "-m", "gpushare"]
-    unit = packaged[UNIT].replace(_PACKAGED_COMMAND, " ".join(map(_quoted, command)))
+    units = {
+        name: packaged[name].replace(_PACKAGED_COMMAND, " ".join(map(_quoted, command))) for name in (UNIT, NRI_UNIT)
+    }
     script = Path(sysconfig.get_path("scripts")) / "gpushare"
     return [
         Item(CONFIG / "gpushare.toml", "config", packaged["gpushare.toml"]),
         Item(CONFIG / "tenants.toml", "config", packaged["tenants.toml"]),
         Item(SYSUSERS, "part", packaged["gpushare.sysusers"]),
         Item(TMPFILES, "part", packaged["gpushare.tmpfiles"]),
-        Item(_UNITS / UNIT, "part", unit),
+        *(Item(_UNITS / name, "part", text) for name, text in units.items()),
         Item(_UNITS / "multi-user.target.wants" / UNIT, "enable", f"{_UNITS}/{UNIT}"),
         Item(_COMMANDS / "gpushare", "link", _inside(root, script)),
         Item(_COMMANDS / paths.RUNTIME_WRAPPER.name, "link", _inside(root, paths.RUNTIME_WRAPPER)),

@@ -18,7 +18,7 @@ MESSAGE_MAX = 64 << 20
 class Edit(Struct, kw_only=True):
     """What to put into the config. `lib_dir`, `preload_file`, `cache_file`: as oci.apply takes them."""
 
-    bundle: str
+    bundle: str | None
     edits: Edits
     lib_dir: str
     preload_file: str

@@ -26,7 +26,7 @@ def _answer(job: Job) -> Answer:
     try:
         edited, lines, cache = oci.apply(
             found,
-            Path(edit.bundle),
+            Path(edit.bundle) if edit.bundle is not None else None,
             edit.edits,
             Path(edit.lib_dir),
             Path(edit.preload_file),
@@ -36,7 +36,8 @@ def _answer(job: Job) -> Answer:
     except (GpushareError, MemoryError):
         raise
     except Exception as error:  # nothing has checked the config's shape: it may be anything that is JSON
-        raise UsageError(f"config.json of {edit.bundle} cannot be edited: {error!r:.200}") from None
+        where = edit.bundle or "a container that is not made yet"
+        raise UsageError(f"config.json of {where} cannot be edited: {error!r:.200}") from None
 
 
 def _answered(message: bytes) -> Answer:

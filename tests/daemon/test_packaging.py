@@ -74,9 +74,10 @@ def test_unit_takes_nothing_that_the_daemon_needs():
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
-def test_unit_is_what_systemd_understands(tmp_path):
-    text = (PACKAGING / "gpushare.service").read_text().replace("/usr/bin/gpushare", "/bin/true")
-    path = tmp_path / "gpushare.service"
+@pytest.mark.parametrize("name", ["gpushare.service", "gpushare-nri.service"])
+def test_unit_is_what_systemd_understands(tmp_path, name):
+    text = (PACKAGING / name).read_text().replace("/usr/bin/gpushare", "/bin/true")
+    path = tmp_path / name
     path.write_text(text)
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", path], capture_output=True, text=True, check=False, timeout=60

@@ -16,6 +16,7 @@ VERSIONS = {
     "containerd-1.6": "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3",
     "containerd-1.7": "containerd github.com/containerd/containerd 1.7.24~ds1 1.7.24~ds1-6+deb13u1",
     "containerd-2.1": "containerd github.com/containerd/containerd/v2 2.1.9+unknown ",
+    "containerd-2.4": "containerd github.com/containerd/containerd/v2 2.4.0-beta+unknown ",
     "docker-20.10": "Docker version 20.10.24+dfsg1, build 297e128",
     "docker-28.5": "Docker version 28.5.2+dfsg4, build 3ef3c07c883be49a2e8097bcf6d2952fce1d70eb",
     "podman-4.3": "podman version 4.3.1",
@@ -64,6 +65,7 @@ def test_golden(machine, case, capsys):
     """ENGINE-VERSION, file: `before` (none: no file) is configured twice and taken back."""
     version, _, kind = case.partition(",")
     options = ["--set-as-default"] if kind.endswith("-default") else []
+    options += ["--nri"] if kind.endswith("-nri") else []
     before, after = GOLDEN / f"{case}.before", GOLDEN / f"{case}.after"
     if before.exists():
         machine.config.write_bytes(before.read_bytes())

@@ -55,12 +55,21 @@ def test_a_machine_with_systemd(root):
     first, asked_first, second, asked_second, third, asked_third, end = done.stdout.split("==\n")
     assert "made the group gpushare" in first
     assert "gpushare.service: started" in first
-    assert asked_first.splitlines() == ["daemon-reload", "is-active --quiet gpushare.service", "start gpushare.service"]
+    assert asked_first.splitlines() == [
+        "daemon-reload",
+        "is-active --quiet gpushare.service",
+        "start gpushare.service",
+        "try-restart gpushare-nri.service",
+    ]
     assert second.startswith("gpushare:")
     assert "nothing to change" in second
     assert asked_second == ""
     assert "removed the group gpushare" in third
-    assert asked_third.splitlines()[1:] == ["stop gpushare.service", "daemon-reload"]
+    assert asked_third.splitlines()[1:] == [
+        "stop gpushare.service",
+        "disable --now gpushare-nri.service",
+        "daemon-reload",
+    ]
     assert end == "no group\n"
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import io
+import itertools
 import json
 import tarfile
 from collections.abc import Iterator
@@ -12,13 +13,16 @@ import cgroups
 import grpc
 from waiting import until
 
+from gpushare.nri.protobuf import parse, text
+
+_NUMBERS = itertools.count()
 IMAGE = "docker.io/library/gpushare-engines:1"
 
 # As an administrator may have written it, for a machine without systemd, network and CAP_SYS_RESOURCE.
 COMMON = """\
 root = "{work}/root"
 state = "{work}/state"
-disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.opt"] # not here
+disabled_plugins = [{off}"io.containerd.internal.v1.opt"] # not here
 [grpc]
   address = "{work}/sock"
 [ttrpc]
@@ -44,6 +48,13 @@ version = 3
 [plugins.'io.containerd.cri.v1.runtime']
   restrict_oom_score_adj = true
   {cdi}
+"""
+NRI = """\
+[plugins."io.containerd.nri.v1.nri"]
+  socket_path = "{work}/nri.sock"
+  plugin_path = "{work}/plugins"
+  plugin_request_timeout = "1s"
+  plugin_config_path = "{work}/plugins"
 """
 
 
@@ -97,9 +108,12 @@ def image_archive(rootfs: Path, out: Path, env: list[str] | None = None) -> None
             tar.addfile(info, io.BytesIO(raw))
 
 
-def configuration(work: Path, since_2: bool, cdi: str = "") -> str:
-    """For containerd; `work` is a directory for its files, with `work/sock`; `cdi`: a setting of the CRI plugin."""
-    return (SINCE_2 if since_2 else BEFORE_2).format(common=COMMON.format(work=work), image=IMAGE, cdi=cdi)
+def configuration(work: Path, since_2: bool, cdi: str = "", nri: bool = False) -> str:
+    """For containerd; `work` is a directory for its files, with `work/sock`; `cdi`: a setting of the CRI plugin; `nri`:
+    it may be turned on, at `work/nri.sock`."""
+    common = COMMON.format(work=work, off="" if nri else '"io.containerd.nri.v1.nri", ')
+    text = (SINCE_2 if since_2 else BEFORE_2).format(common=common, image=IMAGE, cdi=cdi)
+    return text + NRI.format(work=work) if nri else text
 
 
 class Cri:
@@ -115,34 +129,51 @@ class Cri:
     def identity(self, answer: bytes) -> str:
         return answer[2 : 2 + answer[1]].decode()
 
-    @contextlib.contextmanager
-    def pod(self, handler: str, annotations: dict[str, str], privileged: bool = False) -> Iterator[tuple[str, bytes]]:
+    def start_pod(self, handler: str, annotations: dict[str, str], privileged: bool = False) -> tuple[str, bytes]:
         node = message(_1=2, _2=1)  # the node's network, processes of their own
         config = message(
-            _1=message(_1="pod", _2="uid", _3="default"),
+            _1=message(_1=f"pod-{next(_NUMBERS)}", _2="uid", _3="default"),
             _3=str(self.logs),
             _7=annotations,
             _8=message(_1=f"/{cgroups.NAME}", _2=message(_1=node, _6=int(privileged))),
         )
-        pod = self.identity(self.call("RunPodSandbox", _1=config, _2=handler))
-        try:
-            yield pod, config
-        finally:
-            self.call("StopPodSandbox", _1=pod)
-            self.call("RemovePodSandbox", _1=pod)
+        return self.identity(self.call("RunPodSandbox", _1=config, _2=handler)), config
 
-    def run(self, pod: tuple[str, bytes], *command: str, privileged: bool = False, **fields: object) -> str:
-        """Its output, once it has ended. `fields`: more of the ContainerConfig."""
+    def end_pod(self, pod: tuple[str, bytes]) -> None:
+        self.call("StopPodSandbox", _1=pod[0])
+        self.call("RemovePodSandbox", _1=pod[0])
+
+    @contextlib.contextmanager
+    def pod(self, handler: str, annotations: dict[str, str], privileged: bool = False) -> Iterator[tuple[str, bytes]]:
+        pod = self.start_pod(handler, annotations, privileged)
+        try:
+            yield pod
+        finally:
+            self.end_pod(pod)
+
+    def start(self, pod: tuple[str, bytes], *command: str, privileged: bool = False, **fields: object) -> str:
+        """The container's id. `fields`: more of the ContainerConfig."""
         node = message(_1=2, _2=1)
         config = message(
-            _1=message(_1="container"), _2=message(_1=IMAGE), _3=list(command), _11="log",
+            _1=message(_1="container"), _2=message(_1=IMAGE), _3=list(command), _11=f"{pod[0]}.log",
             _15=message(_2=message(_2=int(privileged), _3=node)), **fields,
         )  # fmt: skip
         container = self.identity(self.call("CreateContainer", _1=pod[0], _2=config, _3=pod[1]))
         self.call("StartContainer", _1=container)
-        living = message(_2=message(_1=1))  # in the state "running"
+        return container
+
+    def execute(self, container: str, *command: str) -> str:
+        """What a command in a container that runs has written."""
+        answer = self.call("ExecSync", _1=container, _2=list(command), _3=30)
+        return text(parse(answer), 1)
+
+    def run(self, pod: tuple[str, bytes], *command: str, privileged: bool = False, **fields: object) -> str:
+        """The output of the pod's only container, once it has ended. `fields`: as of `start`."""
+        container = self.start(pod, *command, privileged=privileged, **fields)
+        living = message(_2=message(_1=1), _3=pod[0])  # in the state "running"
         until(lambda: not self.call("ListContainers", _1=living), "the container ends", 60)
         self.call("RemoveContainer", _1=container)
-        lines = (self.logs / "log").read_text().splitlines()
-        (self.logs / "log").unlink()
+        log = self.logs / f"{pod[0]}.log"
+        lines = log.read_text().splitlines()
+        log.unlink()
         return "\n".join(line.split(" ", 3)[3] for line in lines)

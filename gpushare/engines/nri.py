@@ -1,0 +1,122 @@
+"""NRI in the configuration of containerd and CRI-O: turned on, and our plugin required.
+
+An engine that has no answer from a plugin makes the container without it. From containerd 2.2 on, and in CRI-O, it can
+be told not to: then nothing at all is started while the plugin is away, but what its pod has an annotation for.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpushare.engines.edit import Facts, Version
+from gpushare.errors import FailedError
+
+PLUGIN = "gpushare"
+TOLERATION = "tolerate-missing-nri-plugins.noderesource.dev"
+"""A pod with this annotation, "true", is started without the plugin; an administrator's own name for it stays."""
+
+_SINCE, _REQUIRES = (1, 7), (2, 2)  # containerd
+_CONTAINERD = "io.containerd.nri.v1.nri"
+
+Tables = dict[tuple[str, ...], dict[str, Any]]
+
+
+def _required(present: Mapping[str, Any], enable: str, plugins: str, toleration: str) -> dict[str, Any]:
+    names = [name for name in present.get(plugins, []) if name != PLUGIN]
+    return {enable: True, plugins: [*names, PLUGIN], toleration: present.get(toleration) or TOLERATION}
+
+
+def _table(document: Mapping[str, Any], *path: str) -> dict[str, Any]:
+    value: Any = document
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def containerd_table(format_of_file: int) -> tuple[str, str]:
+    """Where NRI's settings are in a file of that format."""
+    return "plugins", "nri" if format_of_file < 2 else _CONTAINERD
+
+
+def containerd(
+    document: Mapping[str, Any], whole: Mapping[str, Any], at: tuple[str, str], version: Version | None, required: bool
+) -> Tables:
+    """What belongs into containerd's file: `document` is it, `whole` with what it imports, `at` the table's place.
+    Raises FailedError where containerd has no NRI."""
+    if version and version < _SINCE:
+        raise FailedError("containerd before 1.7 has no NRI: leave --nri out, and use the runtime handler")
+    tables: Tables = {}
+    here = _table(whole, *at)
+    off = {_CONTAINERD, at[1]}
+    disabled = document.get("disabled_plugins", [])
+    if isinstance(disabled, list) and off.intersection(map(str, disabled)):
+        tables[()] = {"disabled_plugins": [name for name in disabled if name not in off]}
+    tables[at] = {"disable": False}
+    if here.get("disable_connections"):
+        tables[at]["disable_connections"] = False
+    if required and (version is None or version >= _REQUIRES):
+        tables[(*at, "default_validator")] = _required(
+            _table(here, "default_validator"), "enable", "required_plugins", "tolerate_missing_plugins_annotation"
+        )
+    return tables
+
+
+def containerd_facts(whole: Mapping[str, Any], at: tuple[str, str], version: Version | None, facts: Facts) -> None:
+    """Adds what is to be known of containerd's NRI. Before 2.0 it is off unless it is turned on."""
+    if version is None or version < _SINCE:
+        return
+    here = _table(whole, *at)
+    names = whole.get("disabled_plugins", [])
+    if here.get("disable", version < (2,)) or _CONTAINERD in names or at[1] in names:
+        facts.notes.append("NRI is off: only containers of our runtime can ask for a share; --nri turns it on")
+        return
+    _connections(here.get("disable_connections", False), here.get("socket_path"), facts)
+    if version < _REQUIRES:
+        facts.notes.append(
+            "NRI is on; containerd before 2.2 cannot require a plugin: without ours, pods that ask by it start "
+            "with neither share nor GPU"
+        )
+    else:
+        validator = _table(here, "default_validator")
+        _plugin_required(bool(validator.get("enable")), validator.get("required_plugins", []), facts)
+
+
+def crio(present: Mapping[str, Any], required: bool) -> Tables:
+    """What belongs into CRI-O's file; `present`: all settings that CRI-O has without it."""
+    tables: Tables = {("crio", "nri"): {"enable_nri": True}}
+    if _table(present, "crio", "nri").get("nri_disable_connections"):
+        tables["crio", "nri"]["nri_disable_connections"] = False
+    if required:
+        tables["crio", "nri", "default_validator"] = _required(
+            _table(present, "crio", "nri", "default_validator"),
+            "nri_enable_default_validator",
+            "nri_validator_required_plugins",
+            "nri_validator_tolerate_missing_plugins_annotation",
+        )
+    return tables
+
+
+def crio_facts(whole: Mapping[str, Any], facts: Facts) -> None:
+    """Adds what is to be known of CRI-O's NRI."""
+    here = _table(whole, "crio", "nri")
+    if not here.get("enable_nri", True):
+        facts.notes.append("NRI is off: only containers of our runtime can ask for a share; --nri turns it on")
+        return
+    _connections(here.get("nri_disable_connections", False), here.get("nri_listen"), facts)
+    validator = _table(here, "default_validator")
+    enabled = bool(validator.get("nri_enable_default_validator"))
+    _plugin_required(enabled, validator.get("nri_validator_required_plugins", []), facts)
+
+
+def _connections(refused: bool, socket: str | None, facts: Facts) -> None:
+    if refused:
+        facts.notes.append("NRI takes no connections of plugins: disable_connections; --nri sets that right")
+    if socket and socket not in ("/var/run/nri/nri.sock", "/run/nri/nri.sock"):
+        facts.notes.append(f"its NRI socket is {socket}: `gpushare adapter nri --nri-socket {socket}`")
+
+
+def _plugin_required(enabled: bool, names: list[str], facts: Facts) -> None:
+    if not enabled or PLUGIN not in names:
+        facts.notes.append(
+            "NRI is on, and our plugin is not required: without it, pods that ask by it start with neither share "
+            "nor GPU; --nri requires it"
+        )

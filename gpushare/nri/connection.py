@@ -1,0 +1,132 @@
+"""The engine's socket: ttrpc messages, in frames that say which of two connections they belong to.
+
+The engine calls the plugin on one, the plugin calls the engine on the other. Nothing of it is larger than MESSAGE_MAX,
+so that a socket that is not an engine's costs no more than that.
+"""
+
+import select
+import socket
+import struct
+from typing import NamedTuple
+
+from gpushare.errors import FailedError
+from gpushare.nri.protobuf import field, number, parse, raw, text
+
+MESSAGE_MAX = 4 << 20  # ttrpc's own bound
+TO_PLUGIN, TO_ENGINE = 1, 2  # the connections, by who is asked
+REQUEST, RESPONSE = 1, 2
+
+_FRAME = struct.Struct(">II")  # connection, length
+_HEAD = struct.Struct(">IIBB")  # length, stream, type, flags
+_FRAME_MAX = MESSAGE_MAX + _HEAD.size
+# The engine reads a frame into a buffer of this size, and a larger one is its error.
+_CHUNK = 4096
+_REST_SECONDS = 10.0  # for what has begun
+
+_UNKNOWN, _UNIMPLEMENTED = 2, 12  # of gRPC's codes
+
+
+class Incoming(NamedTuple):
+    """One message."""
+
+    connection: int
+    stream: int
+    kind: int
+    payload: bytes
+
+
+class Connection:
+    """A connected socket. Every method raises OSError where the engine is away, and FailedError where what it sends is
+    not the protocol's."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._socket.settimeout(_REST_SECONDS)
+        self._parts = {TO_PLUGIN: bytearray(), TO_ENGINE: bytearray()}
+
+    def close(self) -> None:
+        """Ends it."""
+        self._socket.close()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the engine has closed it, even if something that it had sent is still unread."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLRDHUP)
+        return bool(poll.poll(0))
+
+    def receive(self) -> Incoming | None:
+        """The next message, however long that takes; None at the end."""
+        while True:
+            for connection, data in self._parts.items():
+                message = self._whole(connection, data)
+                if message is not None:
+                    return message
+            if not self._read_frame():
+                return None
+
+    def _whole(self, connection: int, data: bytearray) -> Incoming | None:
+        if len(data) < _HEAD.size:
+            return None
+        size, stream, kind, _flags = _HEAD.unpack_from(data)
+        if size > MESSAGE_MAX:
+            raise FailedError(f"a message of {size} bytes, {MESSAGE_MAX} at most")
+        end = _HEAD.size + size
+        if len(data) < end:
+            return None
+        payload = bytes(data[_HEAD.size : end])
+        del data[:end]
+        return Incoming(connection, stream, kind, payload)
+
+    def _read_frame(self) -> bool:
+        select.select([self._socket], [], [])
+        first = self._socket.recv(_FRAME.size)
+        if not first:
+            return False
+        connection, size = _FRAME.unpack(first + self._exactly(_FRAME.size - len(first)))
+        if connection not in self._parts or size > _FRAME_MAX:
+            raise FailedError(f"a frame of {size} bytes for connection {connection}: this is no NRI")
+        self._parts[connection] += self._exactly(size)
+        return True
+
+    def _exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            part = self._socket.recv(min(size - len(data), 1 << 16))
+            if not part:
+                raise ConnectionResetError("it ended within a frame")
+            data += part
+        return bytes(data)
+
+    def send(self, connection: int, stream: int, kind: int, payload: bytes) -> None:
+        """Sends a message."""
+        whole = _HEAD.pack(len(payload), stream, kind, 0) + payload
+        parts = [whole[at : at + _CHUNK] for at in range(0, len(whole), _CHUNK)]
+        self._socket.sendall(b"".join(_FRAME.pack(connection, len(part)) + part for part in parts))
+
+
+def call(service: str, method: str, payload: bytes) -> bytes:
+    """A request."""
+    return field(1, service) + field(2, method) + field(3, payload)
+
+
+def called(request: bytes) -> tuple[str, bytes]:
+    """The method of a request, and what it was given. Raises ValueError."""
+    message = parse(request)
+    return text(message, 2), raw(message, 3)
+
+
+def answer(payload: bytes) -> bytes:
+    """The response to a request that was carried out."""
+    return field(2, payload)
+
+
+def refusal(line: str, *, unimplemented: bool = False) -> bytes:
+    """The response to a request that was not."""
+    return field(1, field(1, _UNIMPLEMENTED if unimplemented else _UNKNOWN) + field(2, line))
+
+
+def refused(response: bytes) -> str | None:
+    """Why a request was not carried out, None where it was. Raises ValueError."""
+    status = parse(raw(parse(response), 1))
+    return (text(status, 2) or "without a reason") if number(status, 1) else None

@@ -1,0 +1,207 @@
+"""The plugin itself: what it answers the engine, and how it stays connected.
+
+The engine asks one thing at a time and waits for the answer, so that one thread is enough. Whoever does not answer in
+time is dropped, and the container is made without it: a refusal in time is better than an answer that comes too late.
+"""
+
+import logging
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpushare.errors import FailedError, GpushareError, UnreachableError
+from gpushare.nri import adjustment
+from gpushare.nri.connection import (
+    REQUEST,
+    RESPONSE,
+    TO_ENGINE,
+    TO_PLUGIN,
+    Connection,
+    Incoming,
+    answer,
+    call,
+    called,
+    refusal,
+    refused,
+)
+from gpushare.nri.protobuf import Message, every, field, number, parse, raw, text
+
+if TYPE_CHECKING:
+    from gpushare.client import Client
+
+log = logging.getLogger(__name__)
+
+NAME, INDEX = "gpushare", "10"  # plugins are asked in the order of their index
+_RUNTIME = "nri.pkg.api.v1alpha1.Runtime"
+_CREATE, _REMOVE = 4, 11  # of its enum Event
+_EVENTS = 1 << _CREATE - 1 | 1 << _REMOVE - 1
+
+_REQUEST_SECONDS = 2.0  # of engines that do not say
+_PART = 0.75  # of the engine's time, that the daemon may take
+_RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)  # between attempts to connect; the last one for all further ones
+
+
+class Plugin:
+    """One plugin for the engine at a socket."""
+
+    def __init__(self, client: "Client", engine: Path) -> None:
+        self._client, self._engine = client, engine
+        # How long the daemon may take.
+        self._edit_seconds = _REQUEST_SECONDS * _PART
+        self._configured = False
+        # Grants made for containers that are not removed yet, by the container's id.
+        self._made: dict[str, str] = {}
+        self._listed: set[str] = set()
+        self._said = ""
+
+    def run(self) -> None:
+        """Serves the engine, and the next one at the same socket, without end."""
+        wait = iter(_RETRY_SECONDS)
+        while True:
+            try:
+                connection = _connect(self._engine)
+            except (OSError, GpushareError) as error:
+                self._say(f"no engine at {self._engine}: {_why(error)}")
+            else:
+                if self._serve(connection):
+                    wait = iter(_RETRY_SECONDS)
+            time.sleep(next(wait, _RETRY_SECONDS[-1]))
+
+    def _say(self, line: str) -> None:
+        """Logs what has changed, however often it is said."""
+        if line != self._said:
+            log.info("%s", line)
+        self._said = line
+
+    def _serve(self, connection: Connection) -> bool:
+        """Until the connection ends; returns whether the engine had configured this plugin."""
+        self._configured = False
+        try:
+            connection.send(TO_ENGINE, 1, REQUEST, call(_RUNTIME, "RegisterPlugin", field(1, NAME) + field(2, INDEX)))
+            while (message := connection.receive()) is not None:
+                if message.connection == TO_PLUGIN and message.kind == REQUEST:
+                    self._answer(connection, message)
+                elif message.connection == TO_ENGINE and (reason := refused(message.payload)):
+                    raise FailedError(f"it refused the plugin: {reason}")
+            self._say(f"the engine at {self._engine} ended the connection")
+        except (OSError, ValueError, GpushareError) as error:
+            self._say(f"the engine at {self._engine}: {_why(error)}")
+        finally:
+            connection.close()
+        return self._configured
+
+    def _answer(self, connection: Connection, message: Incoming) -> None:
+        try:
+            method, given = called(message.payload)
+            handler = _METHODS.get(method)
+            if handler is None:
+                out = refusal(f"the plugin {NAME} has no {method}", unimplemented=True)
+            else:
+                out = answer(handler(self, connection, parse(given)))
+        except (ValueError, KeyError, TypeError) as error:
+            out = refusal(f"gpushare: what the engine says of the container cannot be read: {error}")
+        except GpushareError as error:
+            log.info("refused: %s", error)
+            out = refusal(f"gpushare: {error}")
+        connection.send(TO_PLUGIN, message.stream, RESPONSE, out)
+
+    def _configure(self, _connection: Connection, given: Message) -> bytes:
+        self._edit_seconds = (number(given, 5) / 1000 or _REQUEST_SECONDS) * _PART
+        self._configured = True
+        self._say(f"registered with {text(given, 2)} {text(given, 3)} at {self._engine}")
+        return field(2, _EVENTS)
+
+    def _synchronize(self, _connection: Connection, given: Message) -> bytes:
+        """The containers there are, in one message or several. Their grants end with their processes."""
+        self._listed |= {adjustment.identity(parse(container)) for container in every(given, 2)}
+        more = number(given, 3)
+        if not more:
+            self._made = {name: grant for name, grant in self._made.items() if name in self._listed}
+            self._listed = set()
+        return field(2, more)
+
+    def _create(self, connection: Connection, given: Message) -> bytes:
+        pod, container = parse(raw(given, 1)), parse(raw(given, 2))
+        asked = adjustment.request(pod, container)
+        if not asked:
+            return b""
+        _still_there(connection)
+        before = adjustment.config(container, asked)
+        body = {"config": before}
+        answered = self._client.call("POST", "/v1/oci/edit", body, timeout=self._edit_seconds)
+        grant = answered["grant"]
+        if grant is None:
+            return b""
+        name = adjustment.identity(container)
+        if adjustment.GRANT not in asked:
+            self._made[name] = grant
+        try:
+            _still_there(connection)
+            edits = adjustment.adjustment(before, answered["config"])
+        except BaseException:
+            self._give_back(name)
+            raise
+        log.info("container %s has grant %s", name, grant)
+        return field(1, edits)
+
+    def _give_back(self, container: str) -> None:
+        """Ends the grant that was made for a container, unless it has run: then it ends with its processes."""
+        grant = self._made.pop(container, None)
+        if grant is None:
+            return
+        try:
+            if self._client.grant(grant)["phase"] in ("reserved", "bound"):
+                self._client.release(grant)
+        except GpushareError as error:
+            log.info("grant %s runs out by itself: %s", grant, error)
+
+    def _removed(self, _connection: Connection, given: Message) -> bytes:
+        self._give_back(adjustment.identity(parse(raw(given, 2))))
+        return b""
+
+    def _state_change(self, _connection: Connection, given: Message) -> bytes:
+        """As engines tell of events that have no call of their own."""
+        if number(given, 1) == _REMOVE:
+            self._give_back(adjustment.identity(parse(raw(given, 3))))
+        return b""
+
+    def _nothing(self, _connection: Connection, _given: Message) -> bytes:
+        return b""
+
+
+_METHODS: dict[str, Callable[[Plugin, Connection, Message], bytes]] = {
+    "Configure": Plugin._configure,
+    "Synchronize": Plugin._synchronize,
+    "CreateContainer": Plugin._create,
+    "RemoveContainer": Plugin._removed,
+    "StateChange": Plugin._state_change,
+    "Shutdown": Plugin._nothing,
+}
+
+
+def _still_there(connection: Connection) -> None:
+    """Raises ConnectionError where the engine has gone on without this plugin."""
+    if connection.ended:
+        raise ConnectionResetError("it did not wait for the answer")
+
+
+def _connect(path: Path) -> Connection:
+    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connected.connect(os.fspath(path))
+        credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        _pid, uid, _gid = struct.unpack("3i", credentials)
+        if uid not in (0, os.geteuid()):
+            raise UnreachableError(f"it belongs to uid {uid}, neither root nor you: not talking to it")  # noqa: TRY301
+    except BaseException:
+        connected.close()
+        raise
+    return Connection(connected)
+
+
+def _why(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

@@ -1,0 +1,106 @@
+"""As much of protobuf's wire format as NRI's messages take. Fields are known by their number."""
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+Message: TypeAlias = dict[int, list[int | bytes]]
+"""The values of each field, in their order: numbers, and what has a length."""
+Given: TypeAlias = int | bytes | str
+
+_NUMBER, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_VARINT_MAX = 10  # bytes
+
+
+def _varint(value: int) -> bytes:
+    value &= (1 << 64) - 1
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def field(number: int, *values: Given) -> bytes:
+    """A field with these values: one, or several of a repeated one."""
+    out = b""
+    for value in values:
+        if isinstance(value, int):
+            out += _varint(number << 3 | _NUMBER) + _varint(value)
+        else:
+            raw = value.encode() if isinstance(value, str) else value
+            out += _varint(number << 3 | _LENGTH) + _varint(len(raw)) + raw
+    return out
+
+
+def entries(number: int, values: Mapping[str, str]) -> bytes:
+    """A map field."""
+    return field(number, *(field(1, key) + field(2, value) for key, value in values.items()))
+
+
+def parse(data: bytes) -> Message:
+    """The fields of a message. Raises ValueError where it is none."""
+    found: Message = {}
+    at, end = 0, len(data)
+    while at < end:
+        key, at = _read_varint(data, at)
+        kind, value = key & 7, 0
+        if kind == _NUMBER:
+            value, at = _read_varint(data, at)
+            found.setdefault(key >> 3, []).append(value)
+            continue
+        if kind == _LENGTH:
+            size, at = _read_varint(data, at)
+        elif kind in (_FIXED64, _FIXED32):
+            size = 8 if kind == _FIXED64 else 4
+        else:
+            raise ValueError(f"a field of the unknown type {kind}")
+        if size > end - at:
+            raise ValueError("a field is longer than its message")
+        found.setdefault(key >> 3, []).append(data[at : at + size])
+        at += size
+    return found
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    for byte in data[at : at + _VARINT_MAX]:
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+    raise ValueError("a number does not end")
+
+
+def number(message: Message, of: int) -> int:
+    """The number in a field, 0 where it is not there."""
+    value = message.get(of, [0])[-1]
+    return value if isinstance(value, int) else 0
+
+
+def raw(message: Message, of: int) -> bytes:
+    """What has a length in a field, empty where it is not there."""
+    value = message.get(of, [b""])[-1]
+    return value if isinstance(value, bytes) else b""
+
+
+def every(message: Message, of: int) -> Iterable[bytes]:
+    """All values of a repeated field that have a length."""
+    return (value for value in message.get(of, ()) if isinstance(value, bytes))
+
+
+def text(message: Message, of: int) -> str:
+    """A string field. Raises ValueError where it is not UTF-8."""
+    return raw(message, of).decode()
+
+
+def texts(message: Message, of: int) -> list[str]:
+    """A repeated string field. Raises ValueError where one is not UTF-8."""
+    return [value.decode() for value in every(message, of)]
+
+
+def mapping(message: Message, of: int) -> dict[str, str]:
+    """A map field of strings. Raises ValueError."""
+    pairs = [parse(entry) for entry in every(message, of)]
+    return {text(pair, 1): text(pair, 2) for pair in pairs}

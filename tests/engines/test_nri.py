@@ -1,0 +1,148 @@
+"""Pods under containerd's own runtime get their shares by NRI, set by `gpushare runtime configure --nri` alone."""
+
+import contextlib
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import cgroups
+import grpc
+import pytest
+from cri import Cri, configuration, image_archive
+from engines import SHARE, SPIN, allocated, configure, each, running
+from nri import Plugin
+from running import Daemon
+from waiting import until
+
+from gpushare.engines.configuration import ENGINES
+from gpushare.engines.edit import Options, Version, installed
+from gpushare.engines.nri import TOLERATION
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("machine")]
+
+NONE = ["/bin/sh", "-c", "test ! -e /run/gpushare && test ! -e /etc/ld.so.preload && echo none"]
+HOLD = [*SPIN[:-1], "600"]
+
+
+class Containerd:
+    def __init__(self, program: Path, version: Version, directory: Path, rootfs: Path) -> None:
+        self.program, self.version = program, version
+        self.directory, self.work, self.config = directory, directory / "work", directory / "config.toml"
+        self.before = configuration(self.work, version >= (2,), nri=True)
+        self.config.write_text(self.before)
+        self.work.mkdir()
+        image_archive(rootfs, directory / "image.tar")
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Cri]:
+        """It runs as long as the context; its containers may go on."""
+        ctr = [self.program.parent / "ctr", "--address", self.work / "sock", "--namespace", "k8s.io"]
+
+        def ready() -> bool:
+            return subprocess.run([*ctr, "version"], capture_output=True).returncode == 0
+
+        log = self.directory / "log"
+        with running(self.program, "--config", self.config, ready=ready, log=log, path=self.program):
+            if (archive := self.directory / "image.tar").exists():
+                how = ["--local"] if self.version >= (2,) else []
+                given = [*ctr, "images", "import", *how, "--snapshotter", "native", archive]
+                done = subprocess.run(given, capture_output=True, text=True)
+                assert done.returncode == 0, done.stderr
+                archive.unlink()
+            with grpc.insecure_channel(f"unix://{self.work}/sock") as channel:
+                yield Cri(channel, self.work / "pods")
+
+
+@pytest.fixture
+def plugin(node, short_path) -> Iterator[Plugin]:
+    plugin = Plugin(short_path / "work" / "nri.sock", node.layout.socket, short_path / "plugin.log")
+    try:
+        yield plugin
+    finally:
+        plugin.kill()
+
+
+@each("containerd")
+def test_pods_by_nri(program, node, wrapper, plugin, rootfs, short_path, capfd):
+    version = installed(ENGINES["containerd"], Options(executable=program))
+    if version < (1, 7):
+        pytest.skip(f"containerd {version} has no NRI")
+    engine = Containerd(program, version, short_path, rootfs)
+    configure("containerd", engine.config, program, "--nri", "--runtime-path", str(wrapper))
+    plugin.start()
+    with engine.running() as cri:
+        plugin.says("registered")
+        shares(cri, node)
+        held = cri.start_pod("", SHARE)
+        container = cri.start(held, *HOLD)
+        grant = active(node)
+        without_the_plugin(cri, plugin, requires=version >= (2, 2))
+        plugin.start()
+        plugin.says("registered", 2)
+        assert share_of(cri, SHARE)
+    # The engine again: its containers have gone on, with their share.
+    with engine.running() as cri:
+        plugin.says("registered", 3)
+        assert share_of(cri, SHARE)
+        node.kill()
+        with cri.pod("", SHARE) as pod, pytest.raises(grpc.RpcError, match="no daemon"):
+            cri.start(pod, *SPIN)
+        with cri.pod("", {}) as pod:
+            assert cri.run(pod, *NONE) == "none"
+        node.start()
+        assert share_of(cri, SHARE)
+        assert node.client.grant(grant)["phase"] == "active"
+        # A command in the container is under the same share, of which half is taken.
+        for size, fits in (("256MiB", True), ("512MiB", False)):
+            assert allocated(cri.execute(container, SPIN[0], "--alloc", size, "--seconds", "0")) == fits
+        cri.end_pod(held)
+        until(lambda: node.client.grant(grant)["phase"] == "released", "the grant ends")
+    configure("containerd", engine.config, program, verb="unconfigure")
+    assert engine.config.read_text() == engine.before
+    cgroups.remove()
+
+
+def share_of(cri: Cri, annotations: dict[str, str]) -> bool:
+    with cri.pod("", annotations) as pod:
+        return allocated(cri.run(pod, *SPIN))
+
+
+def active(node: Daemon) -> str:
+    def found() -> list[dict]:
+        return [grant for grant in node.client.grants() if grant["phase"] == "active" and grant["processes"]]
+
+    (grant,) = until(found, "the program joins its grant")
+    return grant["id"]
+
+
+def shares(cri: Cri, node: Daemon) -> None:
+    """Who asks, and how: under the engine's own runtime, and under ours, which finds the share made."""
+    for count, handler in enumerate(("", "gpushare"), 1):
+        with cri.pod(handler, SHARE) as pod:
+            assert allocated(cri.run(pod, *SPIN))
+            # Of the pod's containers and its sandbox only this one has had a share.
+            assert len(node.client.grants(ended=True)) == count
+    with cri.pod("", {}) as pod:
+        assert cri.run(pod, *NONE) == "none"
+    refusal = pytest.raises(grpc.RpcError, match="gpushare: 1TiB of memory does not fit")
+    with cri.pod("", {**SHARE, "gpushare.dev/memory": "1TiB"}) as pod, refusal:
+        cri.start(pod, *SPIN)
+    assert node.client.grants() == []
+
+
+def without_the_plugin(cri: Cri, plugin: Plugin, *, requires: bool) -> None:
+    """Stopped, then killed. Where the engine does not require it, or has it among its plugins still, the container is
+    started with neither share nor device."""
+    for annotations, signaled in ((SHARE, signal.SIGSTOP), (SHARE, signal.SIGKILL), ({}, signal.SIGKILL)):
+        plugin.process.send_signal(signaled)
+        with cri.pod("", annotations) as pod:
+            if requires and signaled == signal.SIGKILL:
+                with pytest.raises(grpc.RpcError, match='required plugin "gpushare" not present'):
+                    cri.start(pod, *SPIN)
+            else:
+                assert cri.run(pod, *NONE) == "none"
+    plugin.kill()
+    if requires:
+        with cri.pod("", {TOLERATION: "true"}) as pod:
+            assert cri.run(pod, *NONE) == "none"
