@@ -22,7 +22,7 @@ TREE_fuzz := -DGPUSHARE_FUZZ=ON -DGPUSHARE_WERROR=OFF -DCMAKE_C_COMPILER=$(CLANG
 TREE_arm := -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
   -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_ASM_COMPILER=aarch64-linux-gnu-gcc
 
-.PHONY: help demo test test-slow test-frameworks test-build check coverage bench dist clean build dev sanitize $(TREES:%=tree-%)
+.PHONY: help demo test test-slow test-frameworks test-build check coverage bench dist deb clean build dev sanitize $(TREES:%=tree-%)
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
@@ -63,6 +63,9 @@ bench: $(VENV)/.ready-test build tree-test tree-arm ## the numbers: ratios withi
 dist: $(VENV)/.ready ## source distribution, and the wheel built from it
 	$(BIN)/python -m pip install -qq build
 	$(BIN)/python -m build --outdir dist
+
+deb: $(VENV)/.ready-test build ## the Debian package of this architecture, into dist
+	$(BIN)/python scripts/deb
 
 clean: ## remove everything that was built
 	rm -rf build dist $(VENV) gpushare/_lib gpushare/_native*.so

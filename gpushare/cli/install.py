@@ -170,6 +170,9 @@ class UninstallCommand:
 
         root = _open(args.root)
         with contextlib.nullcontext() if args.dry_run else root.locked():
+            where = conditions.layout(root)
+            if root.machine and not args.force:
+                conditions.refuse_while_grants_live(where)
             manifest = Manifest.load(root)
             if manifest is None and not args.purge:
                 print(f"nothing to change: without {root.at(NAME)} nothing is known to be of `gpushare install`")
@@ -177,9 +180,6 @@ class UninstallCommand:
             manifest = manifest or Manifest()
             steps = place.removal(root, manifest)
             place.check(root, steps)
-            where = conditions.layout(root)
-            if root.machine and not args.force:
-                conditions.refuse_while_grants_live(where)
             if args.dry_run:
                 for step in steps:
                     _tell(root, step, dry=True)

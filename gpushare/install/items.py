@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from gpushare import paths
+from gpushare.errors import FailedError
 
 Kind = Literal["part", "config", "link", "enable"]
 
@@ -47,7 +48,12 @@ def _quoted(word: str) -> str:
 
 def items(root: Path = Path("/")) -> list[Item]:
     """All of them, in the order in which they are put. The unit starts gpushare by this very Python, which heeds
-    neither environment nor working directory. `root`: paths below it are written as they are seen from there."""
+    neither environment nor working directory. `root`: paths below it are written as they are seen from there.
+
+    Raises FailedError where this installation has none of them.
+    """
+    if not paths.PACKAGING.is_dir():
+        raise FailedError("this gpushare came in a package, which has put everything in place: there is nothing to do")
     packaged = {file.name: file.read_text() for file in sorted(paths.PACKAGING.iterdir())}
     command = [_inside(root, Path(sys.executable)), "-I", "-m", "gpushare"]
     units = {

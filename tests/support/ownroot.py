@@ -1,5 +1,5 @@
-"""A copy of this machine's root in which a test may change everything: an overlay in namespaces of mounts and of
-processes, gone at the end of the test's command with whatever that has started."""
+"""A copy of a root, of this machine's or of another, in which a test may change everything: an overlay in namespaces of
+mounts and of processes, gone at the end of the test's command with whatever that has started."""
 
 import os
 import subprocess
@@ -7,44 +7,46 @@ from pathlib import Path
 
 import pytest
 
-# $1: a folder of the test; $2: the repository, which may be a mount of its own.
+# $1: a folder of the test; $2: what is copied; $3: the repository, which may be a mount of its own.
 ENTER = """\
 set -e
-over=$1/over root=$1/root repository=$2; shift 2
+over=$1/over root=$1/root lower=$2 repository=$3; shift 3
 mount -t tmpfs none "$over"
 mkdir "$over/upper" "$over/work"
-mount -t overlay overlay -o lowerdir=/,upperdir="$over/upper",workdir="$over/work" "$root"
+mount -t overlay overlay -o lowerdir="$lower",upperdir="$over/upper",workdir="$over/work" "$root"
 mount -t proc proc "$root/proc"
 for place in sys dev; do mount --rbind /$place "$root/$place"; done
 for place in run tmp; do mount -t tmpfs none "$root/$place"; done
 mkdir "$root/run/upper"
 mount --bind "$over/upper" "$root/run/upper"
-if [ "$(stat -c %d /)" != "$(stat -c %d "$repository")" ]; then
-  mkdir -p "$root$repository"
-  mount --bind "$repository" "$root$repository"
-  mount -o remount,bind,ro "$root$repository"
-fi
+at=$root/run/repository
+if [ "$lower" = / ] && [ "$(stat -c %d /)" != "$(stat -c %d "$repository")" ]; then at=$root$repository; fi
+mkdir -p "$at"
+mount --bind "$repository" "$at"
+mount -o remount,bind,ro "$at"
 exec chroot "$root" "$@"
 """
 # `changed`: what differs from the machine's root, but for the user database, of which the machine may have less.
-HELPERS = "changed() { (cd /run/upper; find . ! -type d | grep -v -e __pycache__ -e '^./etc/[.g]' | sort); }\n"
+HELPERS = """\
+changed() { (cd /run/upper; find . ! -type d | grep -vE '__pycache__|^./etc/(group|gshadow|.pwd.lock)-?$' | sort); }
+"""
 
 
 class OwnRoot:
-    """`directory`: empty, on a path without symlinks."""
+    """`directory`: empty, on a path without symlinks. `lower`: what is copied."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, lower: Path = Path("/")) -> None:
         probe = subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"], capture_output=True, check=False)
         if probe.returncode:
             pytest.skip(f"no namespaces can be made here: {probe.stderr.decode()}")
-        self._directory = directory
+        self._directory, self._lower = directory, lower
         for name in ("over", "root"):
             (directory / name).mkdir()
 
     def __call__(self, script: str) -> subprocess.CompletedProcess:
         """Runs a shell script as root of it."""
         enter = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
-        arguments = [self._directory, Path(__file__).parents[2], "bash", "-euc", HELPERS + script]
+        arguments = [self._directory, self._lower, Path(__file__).parents[2], "bash", "-euc", HELPERS + script]
         return subprocess.run(
             [*enter, "sh", "-c", ENTER, "sh", *arguments],
             capture_output=True,

@@ -1,0 +1,112 @@
+"""The Debian package: made, checked, and in a clean Debian 12 installed, used and purged.
+
+The clean root is made once, into build/; then no network is used, by the package neither.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ownroot import OwnRoot
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+CLEAN = ROOT / "build" / "deb" / "bookworm"
+PACKAGES = "python3,systemd-standalone-sysusers"
+TOOLS = ("dh", "dpkg-buildpackage", "help2man", "lintian", "mmdebstrap")
+
+
+def clean_root() -> subprocess.Popen | None:
+    """A process that makes it; None where it is there."""
+    if CLEAN.is_dir():
+        return None
+    making = CLEAN.with_name("bookworm.new")
+    shutil.rmtree(making, ignore_errors=True)
+    making.parent.mkdir(parents=True, exist_ok=True)
+    script = 'mmdebstrap --quiet --variant=apt --include="$0" bookworm "$1" && mv "$1" "$2"'
+    return subprocess.Popen(["sh", "-c", script, PACKAGES, making, CLEAN], stderr=subprocess.PIPE, text=True)
+
+
+def package() -> Path:
+    """Made now, beside the clean root where that is not there yet."""
+    if lacking := [tool for tool in TOOLS if shutil.which(tool) is None]:
+        pytest.skip(f"not installed: {', '.join(lacking)}")
+    root = clean_root()
+    made = subprocess.run([sys.executable, ROOT / "scripts/deb"], capture_output=True, text=True, check=False)
+    if root is not None:
+        _, said = root.communicate(timeout=300)
+        if root.returncode:
+            pytest.skip(f"no clean root can be made here (no mirror?): {said[-300:]}")
+    assert made.returncode == 0, made.stderr
+    return Path(made.stdout.strip())
+
+
+USE = """\
+export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
+left() { changed | grep -v -e '^./var/lib/dpkg/' -e '^./var/log/' -e '^./var/cache/' || true; }
+package=$(ls /run/repository/dist/gpushare_*.deb)
+dpkg -i $package
+getent group gpushare
+test "$(readlink /etc/systemd/system/multi-user.target.wants/gpushare.service)" = /lib/systemd/system/gpushare.service
+gpushare install 2>&1 && exit 9
+gpushare daemon --simulate 1x16GiB >/run/said 2>&1 & daemon=$!
+until grep -qs ready /run/said; do kill -0 $daemon; done
+test "$(stat -c %G:%a /run/gpushare/node.sock)" = gpushare:660
+spin=$(dirname $(readlink -f /usr/sbin/gpushare-runtime))/gpushare-spin
+mkfifo /run/hold
+gpushare run --memory 1GiB --time 50% -- $spin --seconds 30 </run/hold >/run/spun & spun=$!
+exec 9>/run/hold
+until gpushare ps --json | grep -q '"busy_ns": [1-9]'; do kill -0 $spun; done
+gpushare ps
+gpushare doctor
+echo == removal is refused
+dpkg -r gpushare 2>&1 && exit 9
+kill $spun; wait $spun || true
+until gpushare ps | grep -q 'no grants'; do kill -0 $daemon; done
+dpkg -i $package >/dev/null  # over itself
+gpushare runtime configure --engine docker
+test -e /etc/docker/daemon.json
+echo 'ledger_days = 3' >>/etc/gpushare/gpushare.toml
+dpkg -r gpushare
+test ! -e /etc/docker/daemon.json
+echo == removed
+left
+kill $daemon; wait $daemon
+dpkg -P gpushare
+echo == purged
+left
+ls -A /run/gpushare /run/cdi /usr/lib/gpushare /var/lib/gpushare /etc/gpushare 2>/dev/null || true
+"""
+
+
+def used(directory: Path, lower: Path) -> None:
+    directory.mkdir()
+    done = OwnRoot(directory, lower)(USE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    well, refused, removed, purged = done.stdout.split("\n== ")
+    assert "active" in well
+    assert "came in a package, which has put everything in place" in well
+    for line in ("ok       installed parts", "ok       group gpushare", "ok       daemon"):
+        assert line in well
+    assert "grants live (g-" in refused
+    kept = {"./etc/gpushare/gpushare.toml", "./etc/gpushare/tenants.toml", "./var/lib/gpushare/ledger.db"}
+    assert kept <= set(removed.splitlines())
+    assert not [line for line in removed.splitlines() if line.startswith("./usr/")]
+    assert "removing /var/lib/gpushare" in removed
+    assert purged.splitlines() == ["purged"]
+
+
+@pytest.mark.timeout(400)
+def test_made_checked_installed_used_and_purged(tmp_path):
+    """GPUSHARE_DEBIANS: further roots with python3, of other releases."""
+    file = package()
+    check = ["lintian", "--profile", "debian", "--fail-on", "error,warning", file]
+    with subprocess.Popen(check, stdout=subprocess.PIPE, text=True) as lintian:
+        for number, lower in enumerate([CLEAN, *filter(None, os.environ.get("GPUSHARE_DEBIANS", "").split(":"))]):
+            used(tmp_path / str(number), Path(lower))
+        said = lintian.stdout.read()
+    assert (lintian.returncode, said) == (0, "")
