@@ -79,6 +79,39 @@ static void bursts(void) {
   }
 }
 
+static void launch_a_little(void) {
+  CUstream stream = new_stream();
+  for (;;) {
+    spin(stream, 10 * US);
+    MUST(cuStreamSynchronize(stream));
+    sleep_ns(200 * US);
+  }
+}
+
+static void with_helpers(int count) {
+  for (int i = 0; i < count; i++)
+    child(launch_a_little);
+  sleep_ns(500 * (uint64_t)MS);
+  start(0);
+  begin();
+}
+
+static void helpers(void) {
+  with_helpers(4);
+  flood(duel.spin, new_stream(), 400 * US, 4);
+}
+
+/* Lengths that differ by less than others' time slices. */
+static void helpers_uneven(void) {
+  with_helpers(2);
+  CUstream stream = new_stream();
+  for (;;)
+    for (int i = 0; i < 16; i++) {
+      spin(stream, i < 8 ? 10 * US : 150 * US);
+      MUST(cuStreamSynchronize(stream));
+    }
+}
+
 /* A process is stopped while its work runs, so that nothing of it answers the arbiter. */
 static void stopped(void) {
   pid_t pid[2];
@@ -105,6 +138,14 @@ const struct evasion process_evasions[] = {
      .run = queues_and_dies,
      .bare = true},
     {.name = "processes-16", .about = "16 processes in one grant", .run = many, .bare = true},
+    {.name = "helpers",
+     .about = "four processes launch a little, as if the device were theirs too",
+     .run = helpers,
+     .bare = true},
+    {.name = "helpers-uneven",
+     .about = "kernels of uneven lengths, waited for, beside processes that launch a little",
+     .run = helpers_uneven,
+     .bare = true},
     {.name = "stopped",
      .about = "two processes are stopped in turn while their work runs",
      .run = stopped,
