@@ -160,7 +160,9 @@ class UninstallCommand:
             "--purge", action="store_true", help="also what the node has written down: /var/lib/gpushare, and the group"
         )
         parser.add_argument(
-            "--force", action="store_true", help="although grants live: they keep their memory and go on without leases"
+            "--force",
+            action="store_true",
+            help="although grants live, which go on without leases, or an engine requires the NRI plugin",
         )
 
     def run(self, args: argparse.Namespace) -> int:
@@ -173,6 +175,7 @@ class UninstallCommand:
             where = conditions.layout(root)
             if root.machine and not args.force:
                 conditions.refuse_while_grants_live(where)
+                conditions.refuse_while_required()
             manifest = Manifest.load(root)
             if manifest is None and not args.purge:
                 print(f"nothing to change: without {root.at(NAME)} nothing is known to be of `gpushare install`")

@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ def look() -> Iterator[Finding]:
     for one in found:
         yield from _engine(one)
     yield from _docker(found)
+    yield from _plugin()
     yield from _hooks()
 
 
@@ -55,6 +58,18 @@ def _docker(found: list[configuration.Status]) -> Iterator[Finding]:
     if 25 <= major < 28 and enabled and started < changed:
         text = f"it runs since before {_DAEMON_JSON} was changed, and reads features.cdi only when it starts"
         yield Finding(f"docker {version}", "wrong", f"{text}: CDI devices may fail", "systemctl restart docker")
+
+
+def _plugin() -> Iterator[Finding]:
+    """An engine that requires our NRI plugin starts nothing without it."""
+    systemctl = shutil.which("systemctl", path="/usr/bin:/bin")
+    if systemctl is None or not Path("/run/systemd/system").is_dir():
+        return
+    for engine in configuration.requiring_plugin():
+        done = subprocess.run([systemctl, "is-active", "--quiet", "gpushare-nri"], check=False, timeout=30)
+        if done.returncode:
+            found = f"{engine} requires the NRI plugin, and gpushare-nri.service does not run: it starts no container"
+            yield Finding("NRI plugin", "missing", found, "systemctl enable --now gpushare-nri")
 
 
 def _start_time(pid: int) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpushare.engines import files
+from gpushare.engines import files, nri, toml_text
 from gpushare.engines.containerd import Containerd
 from gpushare.engines.crio import Crio
 from gpushare.engines.docker import Docker
@@ -170,6 +170,18 @@ def status(options: Options, name: str | None) -> Iterator[Status]:
             found = _status(engine, options)
             if name or found.version or found.configured:
                 yield found
+
+
+def requiring_plugin() -> Iterator[str]:
+    """The engines whose files, as they are, require our NRI plugin: they make no container without it."""
+    for name in ("containerd", "crio"):
+        engine, options = ENGINES[name], Options()
+        try:
+            paths = [files.resolve(edit.path) for edit in engine.edits(options, installed(engine, options))]
+            if any(nri.is_required(toml_text.parse(files.read(path) or "", str(path))) for path in paths):
+                yield name
+        except GpushareError:
+            continue  # a file that we cannot read is none that we configured
 
 
 def runtime_class(options: Options) -> str:

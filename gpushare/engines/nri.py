@@ -107,6 +107,16 @@ def crio_facts(whole: Mapping[str, Any], facts: Facts) -> None:
     _plugin_required(enabled, validator.get("nri_validator_required_plugins", []), facts)
 
 
+def is_required(settings: Any) -> bool:
+    """Whether any of an engine's settings requires our plugin."""
+    if not isinstance(settings, dict):
+        return False
+    return any(
+        is_required(value) or (key.endswith("required_plugins") and isinstance(value, list) and PLUGIN in value)
+        for key, value in settings.items()
+    )
+
+
 def _connections(refused: bool, socket: str | None, facts: Facts) -> None:
     if refused:
         facts.notes.append("NRI takes no connections of plugins: disable_connections; --nri sets that right")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpushare import paths
 from gpushare.client import Client
-from gpushare.engines import files
+from gpushare.engines import configuration, files
 from gpushare.errors import FailedError, ForbiddenError, GpushareError, RefusedError, UnreachableError
 from gpushare.install.items import CONFIG
 from gpushare.install.root import Root
@@ -57,6 +57,16 @@ def refuse_while_grants_live(where: paths.Layout) -> None:
         raise RefusedError(
             f"grants live ({named}), and would go on without leases and without a record: end them first "
             "(`gpushare ps`, `gpushare grant release ID`), or give --force; nothing is removed"
+        )
+
+
+def refuse_while_required() -> None:
+    """Raises RefusedError where an engine makes no container without our NRI plugin."""
+    engines = list(configuration.requiring_plugin())
+    if engines:
+        raise RefusedError(
+            f"{engines[0]} requires the NRI plugin, and would start no container without it: run `gpushare runtime "
+            f"unconfigure --engine {engines[0]} --restart` first, or give --force; nothing is removed"
         )
 
 

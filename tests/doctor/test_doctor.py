@@ -76,6 +76,21 @@ def test_an_engine_that_is_too_old_to_ask(doctor):
     assert said("Docker before 24 knows neither annotations nor CDI")["level"] == "missing"
 
 
+def test_nri(doctor):
+    said = doctor(
+        program("/usr/bin/containerd", "containerd github.com/containerd/containerd 2.2.0 1")
+        + program("/usr/bin/crio", "crio version 1.37.0")
+        + f"""
+        {PROGRAM} runtime configure --engine containerd --nri >/dev/null
+        {PROGRAM} runtime configure --engine crio --nri=optional >/dev/null
+        mkdir -p /run/systemd/system; ln -sf /bin/false /usr/bin/systemctl
+        {PROGRAM} uninstall && exit 9 || test $? = 3
+        """
+    )
+    assert said("containerd requires the NRI plugin")["mend"] == "systemctl enable --now gpushare-nri"
+    assert said("our plugin is not required")["what"] == "crio 1.37.0"
+
+
 def test_parts(doctor):
     interposer, hook, config = LIB_DIR / "libgpushare.so", LIB_DIR / "gpushare-hook", "/etc/gpushare/gpushare.toml"
     said = doctor(f"echo >>{interposer}; mkdir -p /etc/gpushare; touch {config}; chmod 666 {config}")

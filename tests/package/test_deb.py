@@ -52,6 +52,8 @@ package=$(ls /run/repository/dist/gpushare_*.deb)
 dpkg -i $package
 getent group gpushare
 test "$(readlink /etc/systemd/system/multi-user.target.wants/gpushare.service)" = /lib/systemd/system/gpushare.service
+test -e /lib/systemd/system/gpushare-nri.service
+test ! -e /etc/systemd/system/multi-user.target.wants/gpushare-nri.service
 gpushare install 2>&1 && exit 9
 gpushare daemon --simulate 1x16GiB >/run/said 2>&1 & daemon=$!
 until grep -qs ready /run/said; do kill -0 $daemon; done
