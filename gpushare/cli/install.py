@@ -247,7 +247,7 @@ def _say_engines() -> None:
     for one in found:
         to_do = f"gpushare runtime configure --engine {one.engine} --restart"
         if one.configured:
-            to_do = f"configured, read after {configuration.advice(configuration.ENGINES[one.engine])}"
+            to_do = "configured"
         print(f"  {one.engine} {one.version or ''}: {to_do}")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from gpushare.paths import CONTAINER_SELF
 
 # Where runc and crun keep a folder per container, by engine; all are root's.
 _STATES = ("runc/*", "crun/*", "containerd/runc/*/*", "docker/runtime-*/*/*", "docker/runtime-*/*")
+_JOIN_SECONDS = 0.5
 _ASK = ("gpushare.dev/memory", "gpushare.dev/time")
 
 
@@ -102,20 +104,28 @@ def unjoined(client: Client, grants: list[Any]) -> Iterator[Finding]:
     if hang:
         found = f"process {shortened(list(map(str, hang)))} lets whoever looks at its memory wait"
         yield Finding("hostile process", "wrong", found, f"look at it by `gpushare grant show {members[hang[0]]}`")
-    try:  # again: who has joined meanwhile has
-        joined = {pid for grant in client.grants() for pid in grant["processes"]}
-    except GpushareError:
-        return
-    for pid, one in seen.items():
-        what = f"grant {members[pid]}"
-        if pid not in joined and (one.device or one.driver):
-            has = f"has {one.device} open" if one.device else "has the driver loaded"
-            found = f"process {pid} {has}, but has not joined: neither its memory nor its time is counted"
-            mend = (
-                f"a static program, or one without the preload; see SECURITY.md. gpushare grant release {members[pid]}"
-            )
-            yield Finding(what, "wrong", found, mend)
+    suspects = {pid for pid, one in seen.items() if one.device or one.driver}
+    joined = _joined(client, suspects)
+    for pid in sorted(suspects - joined):
+        has = f"has {seen[pid].device} open" if seen[pid].device else "has the driver loaded"
+        found = f"process {pid} {has}, but has not joined: neither its memory nor its time is counted"
+        mend = f"a static program, or one without the preload; see SECURITY.md. gpushare grant release {members[pid]}"
+        yield Finding(f"grant {members[pid]}", "wrong", found, mend)
     musl = sorted({members[pid] for pid, one in seen.items() if one.musl and pid not in joined})
     if musl:
         found = f"{shortened(musl)}: programs on musl, for which there is no CUDA: they never join their share"
         yield Finding("musl image", "note", found, "use an image with glibc for programs that use the GPU")
+
+
+def _joined(client: Client, suspects: set[int]) -> set[int]:
+    """Those of them that are in their share, or have ended; who has just loaded the driver has a moment to join."""
+    deadline = time.monotonic() + _JOIN_SECONDS
+    while True:
+        try:
+            joined = {pid for grant in client.grants() for pid in grant["processes"]}
+        except GpushareError:
+            return suspects
+        joined |= {pid for pid in suspects if not Path(f"/proc/{pid}").exists()}
+        if suspects <= joined or time.monotonic() > deadline:
+            return joined
+        time.sleep(0.1)

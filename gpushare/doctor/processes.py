@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.doctor import aside
+from gpushare.paths import INTERPOSERS
 
 _HANGS = 3
 _MAPS_MAX = 8 << 20
 _DESCRIPTORS_MAX = 4096
-_DRIVER = re.compile(rb"/libcuda\.so\.[0-9.]+(?: \(deleted\))?$", re.MULTILINE)
+_DRIVER = re.compile(rb" (\d+) +/\S*/libcuda\.so\.[0-9.]+(?: \(deleted\))?$", re.MULTILINE)
 _MUSL = re.compile(rb"/ld-musl-[^/]*$", re.MULTILINE)
 _DEVICE = re.compile(r"/dev/nvidia(?:\d+|ctl|-uvm)$")
 
@@ -56,7 +57,13 @@ def _one(pid: int) -> Look:
     maps = b""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as file:
         maps = file.read(_MAPS_MAX)
-    return Look(device, _DRIVER.search(maps) is not None, _MUSL.search(maps) is not None)
+    return Look(device, has_driver(maps), _MUSL.search(maps) is not None)
+
+
+def has_driver(maps: bytes) -> bool:
+    """Whether a driver is mapped. The interposer, which containers have under the driver's names, is none."""
+    ours = {file.stat().st_ino for file in INTERPOSERS}
+    return any(int(inode) not in ours for inode in _DRIVER.findall(maps))
 
 
 def cgroups() -> dict[int, str]:

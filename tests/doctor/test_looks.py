@@ -5,9 +5,10 @@ import time
 
 import pytest
 
-from gpushare.doctor import aside, machine
+from gpushare.doctor import aside, machine, processes
 from gpushare.doctor.containers import running, without_share
 from gpushare.doctor.finding import read
+from gpushare.paths import INTERPOSER
 
 V1 = "30 25 0:26 / /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer\n"
 V1_CPU = "31 25 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
@@ -86,3 +87,26 @@ def test_containers_without_their_share(tmp_path):
     assert "asked for a share by annotation and runs without one" in found["container r"].found
     assert "g-1, which has ended" in found["container d"].found
     assert "container d" not in {one.what for one in without_share([{"id": "g-1"}], tmp_path)}
+
+
+def test_the_interposer_under_the_drivers_name_is_no_driver():
+    line = "7f3594570000-7f3594589000 r-xp 00000000 fe:00 {} {:>30}/usr/lib/libcuda.so.1{}\n"
+    own = INTERPOSER.stat().st_ino
+    assert not processes.has_driver(line.format(own, "", "").encode())
+    assert processes.has_driver(line.format(own + 1, "", "").encode())
+    assert processes.has_driver((line.format(own, "", "") + line.format(7, "", " (deleted)")).encode())
+    assert not processes.has_driver(b"7f35-7f36 r-xp 0 fe:00 7   /usr/lib/libcudart.so.12\n")
+
+
+@pytest.mark.parametrize(
+    ("cgroups", "path"),
+    [
+        ("9:name=systemd:/x/long\n6:freezer:/\n0::/g\n", "/g"),
+        ("9:name=systemd:/x/long\n6:freezer:/f\n0::/\n", "/f"),
+        ("5:devices,pids:/d\n", "/d"),
+        ("0::/\n", "/"),
+        ("", "/"),
+    ],
+)
+def test_a_processs_own_cgroup(cgroups, path):
+    assert processes.cgroup_of(cgroups) == path
