@@ -2,6 +2,8 @@
 command, real files and real daemons."""
 
 import json
+import os
+import shutil
 import sys
 
 import pytest
@@ -179,3 +181,36 @@ def test_a_node_whose_files_are_not_its_daemons(doctor):
 def test_one_who_may_not(doctor):
     said = doctor(START, "setpriv --reuid 65534 --clear-groups")
     assert said("you may not use /run/gpushare/node.sock")["level"] == "wrong"
+
+
+BUNDLE = """
+mkdir -p /run/bundle/rootfs/bin; cd /run/bundle
+cp $(command -v busybox) rootfs/bin/busybox; ln -s busybox rootfs/bin/sleep
+mount --bind rootfs rootfs
+runc spec
+{python} - <<'END'
+import json
+config = json.load(open("config.json"))
+config["process"] |= {{"terminal": False, "args": ["/bin/sleep", "1000"], "rlimits": []}}
+config["annotations"] = {{"gpushare.dev/memory": "512MiB", "gpushare.dev/time": "10%"}}
+config["linux"]["cgroupsPath"] = "/{cgroup}"
+json.dump(config, open("config.json", "w"))
+END
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not all(map(shutil.which, ("runc", "busybox"))), reason="runc or busybox is not installed")
+@pytest.mark.xdist_group("machine")
+@pytest.mark.parametrize(("runtime", "found"), [("runc", True), (paths.RUNTIME_WRAPPER, False)])
+def test_a_container_that_runs_without_its_share(doctor, runtime, found):
+    said = doctor(
+        f"""
+        {BUNDLE.format(python=sys.executable, cgroup=f"gst-doctor-{os.getpid()}")}
+        {START}
+        {runtime} run -d it </dev/null >/run/out 2>&1 || {{ cat /run/out; exit 9; }}
+        trap 'runc delete -f it' EXIT
+        """
+    )
+    lines = [one["found"] for one in said.findings if one["what"] == "container it"]
+    assert ["asked for a share by annotation and runs without one" in line for line in lines] == [True] * found
