@@ -117,9 +117,9 @@ class RuntimeCommand:
         if not changed:
             print(f"{engine.name}: nothing to change")
         if args.restart:
-            print(f"{engine.name} reads it: {configuration.reload(engine, changes)}")
+            print(f"{engine.name} reads it: {configuration.reload(engine)}")
         elif changed:
-            print(f"{engine.name} reads it after: {configuration.advice(engine, changes)}")
+            print(f"{engine.name} reads it after: {configuration.advice(engine)}")
         return 0
 
     def _status(self, args: argparse.Namespace) -> int:

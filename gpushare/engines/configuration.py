@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from gpushare.engines import files, nri, toml_text
 from gpushare.engines.containerd import Containerd
 from gpushare.engines.crio import Crio
 from gpushare.engines.docker import Docker
-from gpushare.engines.edit import Edit, Engine, Options, Reload, installed
+from gpushare.engines.edit import Edit, Engine, Options, installed
 from gpushare.engines.podman import Podman
 from gpushare.errors import FailedError, GpushareError
 
@@ -95,9 +95,9 @@ def _process_of(pidfile: Path, engine: Engine) -> int | None:
     return pid if name in engine.executables else None
 
 
-def reload(engine: Engine, changes: Sequence[Change]) -> str:
+def reload(engine: Engine) -> str:
     """Makes the engine read its configuration; returns what was done. Raises FailedError that says what is to do."""
-    how = _reload_of(engine, changes)
+    how = engine.reload
     if not how.command:
         return how.note
     command = " ".join(how.command)
@@ -109,18 +109,14 @@ def reload(engine: Engine, changes: Sequence[Change]) -> str:
         reason = done.stderr.strip().replace("\n", "; ") or f"status {done.returncode}"
     pid = _process_of(how.pidfile, engine) if how.pidfile else None
     if pid is None:
-        raise FailedError(f"{engine.name} was not told of its new configuration ({reason}): {advice(engine, changes)}")
+        raise FailedError(f"{engine.name} was not told of its new configuration ({reason}): {advice(engine)}")
     os.kill(pid, signal.SIGHUP)
     return f"SIGHUP to {pid}"
 
 
-def _reload_of(engine: Engine, changes: Sequence[Change]) -> Reload:
-    return engine.reload.of("".join(change.diff() for change in changes))
-
-
-def advice(engine: Engine, changes: Sequence[Change] = ()) -> str:
-    """How an administrator makes the engine read these changes."""
-    how = _reload_of(engine, changes)
+def advice(engine: Engine) -> str:
+    """How an administrator makes the engine read its configuration."""
+    how = engine.reload
     if not how.command:
         return how.note
     other = f" (or send SIGHUP to the process in {how.pidfile})" if how.pidfile else ""

@@ -1,4 +1,7 @@
-"""CRI-O: the runtime handler in a file of ours beside crio.conf, which CRI-O reads again at SIGHUP."""
+"""CRI-O: the runtime handler in a file of ours beside crio.conf, like its default one but for the binary.
+
+At SIGHUP CRI-O says that it has read its runtimes again, and goes on with those it had: it has to be started again.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -12,11 +15,21 @@ _FILE = Path("/etc/crio/crio.conf.d/99-gpushare.conf")
 def _present(path: Path, text: str) -> dict[str, Any]:
     """All of CRI-O's settings, where `path` has that text: those of the files before it give way."""
     whole: dict[str, Any] = {}
-    others = sorted(path.parent.glob("*")) if path.parent.name.endswith(".d") else []
-    for other in ([path.parent.with_suffix("")] if others else []) + [other for other in others if other != path]:
-        if other.is_file():
-            toml_text.deep(whole, toml_text.parse(files.read(other) or "", str(other)))
+    if path.parent.suffix == ".d":
+        for other in (path.parent.with_suffix(""), *sorted(path.parent.glob("*"))):
+            if other != path and other.is_file():
+                toml_text.deep(whole, toml_text.parse(files.read(other) or "", str(other)))
     return toml_text.deep(whole, toml_text.parse(text, str(path)))
+
+
+def _usual(present: dict[str, Any]) -> dict[str, Any]:
+    """The options of the default runtime that hold for ours too, but for those that are CRI-O's own."""
+    runtime = present.get("crio", {}).get("runtime", {})
+    usual = runtime.get("runtimes", {}).get(runtime.get("default_runtime", "crun"), {})
+    if usual.get("runtime_type", "oci") not in ("", "oci"):
+        return {}
+    others = ("inherit_default_runtime", "runtime_config_path")
+    return {key: value for key, value in usual.items() if not isinstance(value, dict) and key not in others}
 
 
 class Crio:
@@ -24,14 +37,14 @@ class Crio:
 
     name = "crio"
     executables = ("crio",)
-    reload = Reload(("systemctl", "reload", "crio"), Path("/run/crio/crio.pid"), at_start="crio.nri")
+    reload = Reload(("systemctl", "restart", "crio"), note="its containers go on running")
 
     def edits(self, options: Options, version: Version | None) -> list[Edit]:
         path = options.config or _FILE
 
         def settings(text: str) -> toml_text.Settings:
             # Nothing of annotations and CDI: CRI-O hands on all of a pod's, and reads /etc/cdi and /var/run/cdi.
-            handler = {"runtime_path": str(options.runtime_path), "runtime_type": "oci"}
+            handler = {**_usual(_present(path, text)), "runtime_path": str(options.runtime_path), "runtime_type": "oci"}
             wanted: dict[toml_text.Path, dict[str, Any]] = {
                 ("crio", "runtime", "runtimes", options.runtime_name): handler
             }

@@ -48,18 +48,11 @@ class Edit:
 @dataclass(frozen=True, slots=True)
 class Reload:
     """How the engine reads its configuration again. `pidfile`: of the daemon, which does so at SIGHUP. An engine
-    without a daemon has neither. `at_start`: the name of a table that it reads when it starts, and then only."""
+    without a daemon has neither."""
 
     command: tuple[str, ...] = ()
     pidfile: Path | None = None
     note: str = ""
-    at_start: str = ""
-
-    def of(self, difference: str) -> "Reload":
-        """How it reads a change, given as a diff."""
-        if not self.at_start or f"[{self.at_start}" not in difference:
-            return self
-        return Reload((self.command[0], "restart", *self.command[2:]), note="its containers go on running")
 
 
 @dataclass(frozen=True, slots=True)

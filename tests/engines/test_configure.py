@@ -194,6 +194,70 @@ def test_an_import_that_counts_is_the_file_that_is_edited(machine, capsys):
     assert machine("configure", "containerd-2.1", "--dry-run") == 0
 
 
+def test_crios_own_files_say_what_our_handler_is_like(machine, capsys):
+    main = machine.directory / "crio.conf"
+    main.write_text(
+        '[crio.runtime]\ndefault_runtime = "runc"\n[crio.runtime.runtimes.runc]\nruntime_path = "/usr/bin/runc"\n'
+        'monitor_path = "/usr/bin/conmon"\nallowed_annotations = ["a"]\n'
+        '[crio.nri.default_validator]\nnri_validator_required_plugins = ["balloons"]\n'
+    )
+    machine.config = machine.directory / "crio.conf.d" / "99-gpushare.conf"
+    assert machine("configure", "crio-1.37", "--nri") == 0
+    assert "systemctl restart crio" in capsys.readouterr().out
+    ours = tomllib.loads(machine.config.read_text())["crio"]
+    assert ours["runtime"]["runtimes"]["gpushare"] == {
+        "runtime_path": WRAPPER, "runtime_type": "oci", "monitor_path": "/usr/bin/conmon", "allowed_annotations": ["a"],
+    }  # fmt: skip
+    assert ours["nri"]["default_validator"]["nri_validator_required_plugins"] == ["balloons", "gpushare"]
+    assert machine("unconfigure", "crio-1.37") == 0
+    assert not machine.config.exists()
+
+
+@pytest.mark.parametrize(
+    ("version", "nri", "said"),
+    [
+        ("containerd-1.7", None, "NRI is off"),
+        ("containerd-1.7", "required", "cannot require a plugin"),
+        ("containerd-2.1", None, "cannot require a plugin"),
+        ("containerd-2.4", "optional", "not required"),
+        ("containerd-2.4", "required", ""),
+        ("crio-1.37", None, "not required"),
+        ("crio-1.37", "required", ""),
+    ],
+)
+def test_status_says_what_nri_would_let_through(machine, version, nri, said, capsys):
+    machine("configure", version, *([f"--nri={nri}"] if nri else []))
+    capsys.readouterr()
+    assert machine("status", version) == 0
+    out = capsys.readouterr().out
+    assert said in out
+    assert ("NRI" in out) == bool(said)
+
+
+def test_nri_that_an_import_sets_is_set_there(machine, capsys):
+    part = machine.directory / "conf.d" / "nri.toml"
+    part.parent.mkdir()
+    part.write_text('version = 2\n[plugins."io.containerd.nri.v1.nri"]\ndisable = true\n')
+    machine.config.write_text('version = 2\nimports = ["conf.d/*.toml"]\n')
+    untouched = machine.tree()
+    assert machine("configure", "containerd-1.7", "--nri") == 0
+    assert "disable = false" in part.read_text()
+    assert "nri" not in machine.config.read_text().replace("conf.d", "")
+    capsys.readouterr()
+    assert machine("status", "containerd-1.7") == 0
+    assert "NRI is on" in capsys.readouterr().out
+    assert machine("unconfigure", "containerd-1.7") == 0
+    assert machine.tree() == untouched
+
+
+def test_an_engine_without_nri_says_so(machine, capsys):
+    assert machine("configure", "containerd-1.6", "--nri") == 1
+    assert "before 1.7 has no NRI" in capsys.readouterr().err
+    assert machine("configure", "docker-28.5", "--nri") == 2
+    assert "--nri is for containerd and crio" in capsys.readouterr().err
+    assert machine.tree() == {}
+
+
 def test_the_first_format_is_not_for_containerd_2(machine, capsys):
     machine.config.write_text('disabled_plugins = ["cri"]\n')
     assert machine("configure", "containerd-2.1") == 1
