@@ -14,7 +14,7 @@ void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUst
   struct gs_time *time = gs_time();
   const struct gs_queue *queue = &stream->queue;
   struct gs_repeat *repeat = gs_repeat_of(handle);
-  bool again = repeat->key == function->key && repeat->stream == stream && repeat->handle == handle;
+  bool again = repeat->key == function->key && repeat->stream == stream && repeat->handle == stream->handle;
   uint64_t launches = gs_stream_launches(stream), gone = now - stream->booked,
            since = launches - stream->booked_launches;
   double each;
@@ -23,7 +23,8 @@ void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUst
   __atomic_store_n(&stream->repeater, NULL, __ATOMIC_RELAXED);
   repeat->key = function->key;
   repeat->stream = stream;
-  repeat->handle = handle;
+  repeat->handle = stream->handle;
+  repeat->context = gs_stream_is_default(handle) && stream->context ? stream->context->handle : NULL;
   repeat->left = 0;
   if (!again || function->observed < GS_METER_TRUSTED || queue->sample_next || queue->check ||
       gs_meter_careful(stream->device->meter, now))

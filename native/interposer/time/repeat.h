@@ -20,7 +20,8 @@ enum {
 
 struct __attribute__((aligned(64))) gs_repeat {
   uint64_t key;
-  CUstream handle;
+  CUstream handle;   /* of the legacy default stream: CU_STREAM_LEGACY */
+  CUcontext context; /* for the default streams, whose handle does not identify them; else NULL */
   struct gs_stream *stream;
   const uint32_t *lease_word, *repeats_word;
   uint32_t lease, repeats; /* values of those words when the launch was booked */
@@ -34,7 +35,18 @@ struct __attribute__((aligned(64))) gs_repeat {
 extern __thread struct gs_repeat gs_repeats[8] __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
 static inline struct gs_repeat *gs_repeat_of(CUstream handle) {
+  if (!handle)
+    handle = CU_STREAM_LEGACY;
   return &gs_repeats[(uintptr_t)handle * UINT64_C(0x9e3779b97f4a7c15) >> 61];
+}
+
+/* Whether the handle names the stream of the repeat. */
+static inline bool gs_repeat_names(const struct gs_repeat *repeat, CUstream handle) {
+  CUcontext current = NULL;
+  if (!gs_stream_is_default(handle))
+    return repeat->handle == handle;
+  return repeat->handle == (handle ? handle : CU_STREAM_LEGACY) && gs_real.cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
+         current && current == repeat->context;
 }
 
 /* Whether nothing has changed since the last launch was booked. */
@@ -47,7 +59,7 @@ static inline bool gs_repeat_holds(const struct gs_repeat *repeat) {
 /* Returns non-NULL if a launch may go straight to the driver; call gs_repeated with its result. */
 static inline struct gs_repeat *gs_repeat_launch(uint64_t key, CUstream handle) {
   struct gs_repeat *repeat = gs_repeat_of(handle);
-  if (repeat->left == 0 || repeat->key != key || repeat->handle != handle || !gs_repeat_holds(repeat))
+  if (repeat->left == 0 || repeat->key != key || !gs_repeat_names(repeat, handle) || !gs_repeat_holds(repeat))
     return NULL;
   repeat->left--;
   return repeat;
@@ -67,10 +79,10 @@ static inline void gs_repeated(struct gs_repeat *repeat, CUresult result) {
 }
 
 /* This thread is about to wait for a stream into which it launches. If the wait is short, it is accounted for with the
- * next launch that is booked in full. NULL if that does not apply. */
+ * next launch that is booked in full. NULL if that does not apply: a wait for the legacy stream shows more. */
 static inline struct gs_repeat *gs_repeat_wait(CUstream handle) {
   struct gs_repeat *repeat = gs_repeat_of(handle);
-  if (repeat->left > 0 && repeat->handle == handle && gs_repeat_holds(repeat) &&
+  if (repeat->left > 0 && !gs_stream_is_default(handle) && repeat->handle == handle && gs_repeat_holds(repeat) &&
       __atomic_load_n(&repeat->stream->device->meter->marks, __ATOMIC_RELAXED) == 0 &&
       !__atomic_load_n(&repeat->stream->queue.sampled, __ATOMIC_RELAXED))
     return repeat;
@@ -83,10 +95,6 @@ static inline bool gs_repeat_waited(const struct gs_repeat *repeat, uint64_t tic
   return now - tick < repeat->short_wait && (repeat->soon == 0 || now < repeat->soon);
 }
 
-/* False for the default streams, whose meaning depends on the context and the thread. */
-static inline bool gs_repeatable(CUstream handle) {
-  return handle && handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD;
-}
 /* Decides whether, and how often, the launch just booked may be repeated. Called with the device's lock held. */
 void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUstream handle, uint32_t lease,
                     double room, uint64_t tick, uint64_t now);

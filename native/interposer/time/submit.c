@@ -126,7 +126,7 @@ CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream hand
   if (stream->queue.end > device->slot->queue_end_ns)
     __atomic_store_n(&device->slot->queue_end_ns, stream->queue.end, __ATOMIC_RELAXED);
   if ((lease & GS_LEASE_HELD) && !__atomic_load_n(&device->local, __ATOMIC_RELAXED)) {
-    if (gs_repeatable(handle) && !stream->blind)
+    if (!stream->blind)
       gs_repeat_from(stream, function, handle, lease, bound - gs_meter_inflight(meter, bound), tick, now);
   } else if (gs_called_back) {
     callback_spends(device, lease,

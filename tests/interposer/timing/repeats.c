@@ -2,6 +2,9 @@
  * captures. */
 #include "program.h"
 
+CUresult cuLibraryLoadFromFile(CUlibrary *, const char *, void *, void **, unsigned int, void *, void **, unsigned int);
+CUresult cuLibraryGetKernel(CUkernel *, CUlibrary, const char *);
+
 static uint64_t taken;
 
 /* A kernel of two blocks; a launch with too many threads is refused. */
@@ -90,6 +93,29 @@ static void ends(int n) {
   }
 }
 
+/* The same kernel into the same handle, NULL or that of the thread, which is another stream on each device. A third of the
+ * rounds are for the second device. */
+static void devices(const char *ptx, int n) {
+  CUcontext contexts[2] = {context};
+  CUlibrary library;
+  CUkernel kernel;
+  CUdevice device;
+  OK(cuDeviceGet(&device, 1));
+  OK(cuCtxCreate_v2(&contexts[1], 0, device));
+  OK(cuLibraryLoadFromFile(&library, ptx, NULL, NULL, 0, NULL, NULL, 0));
+  OK(cuLibraryGetKernel(&kernel, library, "spin_ns"));
+  kernels[0] = (CUfunction)(void *)kernel;
+  for (int i = 0; i < n; i++) {
+    OK(cuCtxSetCurrent(contexts[i % 3 == 2]));
+    for (int k = 0; k < 100; k++)
+      launch(i & 1 ? CU_STREAM_PER_THREAD : NULL, 1);
+  }
+  for (int i = 0; i < 2; i++) {
+    OK(cuCtxSetCurrent(contexts[i]));
+    OK(cuCtxSynchronize());
+  }
+}
+
 int main(int argc, char **argv) {
   if (argc < 4)
     return 2;
@@ -106,6 +132,8 @@ int main(int argc, char **argv) {
     threads(n);
   else if (!strcmp(mode, "ends"))
     ends(n);
+  else if (!strcmp(mode, "devices"))
+    devices(argv[2], n);
   else
     return 2;
   OK(cuCtxSynchronize());

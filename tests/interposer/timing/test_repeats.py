@@ -23,6 +23,24 @@ def test_every_launch_is_counted(grant: Grant, sim: Simulator, run: Callable[...
     assert grant.slot().busy_ns >= 0.95 * sim.busy_ns(tenant.pid)
 
 
+def test_a_default_stream_is_another_one_in_each_context(
+    make_sim: Callable[..., Simulator], make_grant: Callable[..., Grant], run: Callable[..., Tenant]
+) -> None:
+    sim = make_sim("2x4GiB")
+    grant = make_grant(sim)
+    for device in (0, 1):
+        grant.lease(device)
+        grant.set_bound(50 * MS, device)
+    tenant = run("repeats", grant, sim, "devices", 300)
+    assert tenant.line()["taken"] == 30_000
+    for device, launches in enumerate((20_000, 10_000)):
+        busy, slot = sim.busy_ns(tenant.pid, device), grant.slot(0, device)
+        print(f"device {device}: metered {slot.busy_ns / busy - 1:+.1%} of {busy / MS:.0f} ms")
+        assert slot.launches == launches
+        assert 2000 * launches == busy
+        assert slot.busy_ns == pytest.approx(busy, rel=0.1)
+
+
 @pytest.mark.parametrize("pattern", ["b2b", "sync", "two"])
 def test_a_revoke_is_heard_between_repeats(
     grant: Grant, sim: Simulator, run_tenant: Callable[..., Tenant], pattern: str
