@@ -6,21 +6,19 @@ NRI's own names for the fields are in brackets where they are read or written: t
 from collections.abc import Iterable
 from typing import Any
 
+from gpushare.inject.oci import PREFIX
 from gpushare.nri.protobuf import Message, entries, every, field, mapping, parse, raw, text, texts
 
-# What a request for a share can begin with, in whatever case: what it is worth is the daemon's to say.
-_PREFIX = "gpushare.dev/"
-GRANT = _PREFIX + "grant"
 _CONTAINER_NAME = "io.kubernetes.cri.container-name"
 
 _STAGES = {"prestart": 1, "createRuntime": 2, "createContainer": 3, "startContainer": 4, "poststart": 5, "poststop": 6}
 
 
 def request(pod: Message, container: Message) -> dict[str, str]:
-    """The annotations (PodSandbox.annotations, Container.annotations) that can ask for a share: those of the container
-    go before those of its pod. Raises ValueError."""
+    """The annotations (PodSandbox.annotations, Container.annotations) that can ask for a share, in whatever case: what
+    they are worth is the daemon's to say. Those of the container go before those of its pod. Raises ValueError."""
     asked = {**mapping(pod, 6), **mapping(container, 6)}
-    return {name: value for name, value in asked.items() if name.lower().startswith(_PREFIX)}
+    return {name: value for name, value in asked.items() if name.lower().startswith(PREFIX)}
 
 
 def config(container: Message, asked: dict[str, str]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpushare.errors import FailedError, GpushareError, UnreachableError
+from gpushare.inject.oci import GRANT
 from gpushare.nri import adjustment
 from gpushare.nri.connection import (
     REQUEST,
@@ -137,7 +138,7 @@ class Plugin:
         if grant is None:
             return b""
         name = adjustment.identity(container)
-        if adjustment.GRANT not in asked:
+        if GRANT not in asked:
             self._made[name] = grant
         try:
             _still_there(connection)

@@ -11,6 +11,7 @@ import grpc
 import pytest
 from cri import Cri, configuration, image_archive
 from engines import SHARE, SPIN, allocated, configure, each, running
+from gpunodes import OWN, PROBE, usable
 from nri import Plugin
 from running import Daemon
 from waiting import until
@@ -22,6 +23,7 @@ from gpushare.engines.nri import TOLERATION
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("machine")]
 
 NONE = ["/bin/sh", "-c", "test ! -e /run/gpushare && test ! -e /etc/ld.so.preload && echo none"]
+LEFT_ALONE = ["/bin/sh", "-c", f"test ! -e /run/gpushare && test ! -e /etc/ld.so.preload && echo none\n{PROBE}"]
 HOLD = [*SPIN[:-1], "600"]
 
 
@@ -63,12 +65,16 @@ def plugin(node, short_path) -> Iterator[Plugin]:
         plugin.kill()
 
 
-@each("containerd")
-def test_pods_by_nri(program, node, wrapper, plugin, rootfs, short_path, capfd):
+@pytest.fixture
+def engine(program, short_path, rootfs) -> Containerd:
     version = installed(ENGINES["containerd"], Options(executable=program))
     if version < (1, 7):
         pytest.skip(f"containerd {version} has no NRI")
-    engine = Containerd(program, version, short_path, rootfs)
+    return Containerd(program, version, short_path, rootfs)
+
+
+@each("containerd")
+def test_pods_by_nri(program, engine, node, wrapper, plugin, request, capfd):
     configure("containerd", engine.config, program, "--nri", "--runtime-path", str(wrapper))
     plugin.start()
     with engine.running() as cri:
@@ -77,7 +83,8 @@ def test_pods_by_nri(program, node, wrapper, plugin, rootfs, short_path, capfd):
         held = cri.start_pod("", SHARE)
         container = cri.start(held, *HOLD)
         grant = active(node)
-        without_the_plugin(cri, plugin, requires=version >= (2, 2))
+        request.addfinalizer(lambda: node.client.release(grant))  # kills what is left where this test has failed
+        without_the_plugin(cri, plugin, requires=engine.version >= (2, 2))
         plugin.start()
         plugin.says("registered", 2)
         assert share_of(cri, SHARE)
@@ -100,6 +107,28 @@ def test_pods_by_nri(program, node, wrapper, plugin, rootfs, short_path, capfd):
         until(lambda: node.client.grant(grant)["phase"] == "released", "the grant ends")
     configure("containerd", engine.config, program, verb="unconfigure")
     assert engine.config.read_text() == engine.before
+    cgroups.remove()
+
+
+@each("containerd")
+def test_nodes_of_the_granted_device_and_no_others(program, engine, node, plugin, capfd):
+    node.terminate()
+    node.patch(
+        "import dataclasses",
+        "from gpushare.inject import edits",
+        "from gpushare.inject.node import DeviceNode",
+        "made = edits.container",
+        "real = [DeviceNode('/dev/nvidia0', 195, 0)]",
+        "edits.container = lambda *given: dataclasses.replace(made(*given), devices=real)",
+    ).start()
+    configure("containerd", engine.config, program, "--nri")
+    plugin.start()
+    with engine.running() as cri:
+        plugin.says("registered")
+        with cri.pod("", SHARE) as pod:
+            assert usable(cri.run(pod, "/bin/sh", "-c", PROBE)) == {"/dev/nvidia0", OWN}
+        with cri.pod("", {}) as pod:
+            assert usable(cri.run(pod, "/bin/sh", "-c", PROBE)) == set()
     cgroups.remove()
 
 
@@ -141,7 +170,9 @@ def without_the_plugin(cri: Cri, plugin: Plugin, *, requires: bool) -> None:
                 with pytest.raises(grpc.RpcError, match='required plugin "gpushare" not present'):
                     cri.start(pod, *SPIN)
             else:
-                assert cri.run(pod, *NONE) == "none"
+                found = cri.run(pod, *LEFT_ALONE)
+                assert found.startswith("none\n")
+                assert usable(found) == set()
     plugin.kill()
     if requires:
         with cri.pod("", {TOLERATION: "true"}) as pod:
