@@ -137,6 +137,7 @@ class InstallCommand:
         if start and not why:
             why = service.command("systemctl", verb, UNIT)
         if why:
+            service.command("systemctl", "stop", UNIT)  # which tries it again and again
             raise FailedError(
                 f"all files are in place, but {UNIT} does not run ({why}): see `journalctl -u gpushare`, and without "
                 f"an NVIDIA driver set `simulate` in {CONFIG}/gpushare.toml; then run `gpushare install` again"
