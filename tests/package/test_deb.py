@@ -10,13 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from bootedroot import booted
 from ownroot import OwnRoot
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 CLEAN = ROOT / "build" / "deb" / "bookworm"
-PACKAGES = "python3,systemd-standalone-sysusers"
+PACKAGES = "python3,systemd"
 TOOLS = ("dh", "dpkg-buildpackage", "help2man", "lintian", "mmdebstrap")
 
 
@@ -51,7 +52,7 @@ left() { changed | grep -v -e '^./var/lib/dpkg/' -e '^./var/log/' -e '^./var/cac
 package=$(ls /run/repository/dist/gpushare_*.deb)
 dpkg -i $package
 getent group gpushare
-test "$(readlink /etc/systemd/system/multi-user.target.wants/gpushare.service)" = /lib/systemd/system/gpushare.service
+test -f /etc/systemd/system/multi-user.target.wants/gpushare.service
 test -e /lib/systemd/system/gpushare-nri.service
 test ! -e /etc/systemd/system/multi-user.target.wants/gpushare-nri.service
 gpushare install 2>&1 && exit 9
@@ -85,6 +86,41 @@ ls -A /run/gpushare /run/cdi /usr/lib/gpushare /var/lib/gpushare /etc/gpushare 2
 """
 
 
+UNDER_SYSTEMD = """\
+set -e
+export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
+mkdir -p /etc/gpushare
+echo 'simulate = "1x4GiB"' >/etc/gpushare/gpushare.toml
+dpkg --force-confold -i /mnt/*.deb
+systemctl is-active gpushare
+test "$(systemctl is-enabled gpushare gpushare-nri | tr '\\n' ' ')" = "enabled disabled "
+test "$(stat -c %G:%a /run/gpushare/node.sock)" = gpushare:660
+runs() { systemctl show --property MainPID --value gpushare; }
+first=$(runs)
+spin=$(dirname $(readlink -f /usr/sbin/gpushare-runtime))/gpushare-spin
+gpushare run --memory 1GiB --time 50% -- $spin --seconds 1
+systemctl reload gpushare
+test $(runs) = $first
+kill -9 $first
+until systemctl is-active --quiet gpushare && test $(runs) != $first && gpushare ps; do sleep 0.1; done
+gpushare doctor
+dpkg -P gpushare
+! systemctl is-active gpushare
+test -z "$(systemctl list-unit-files 'gpushare*' --no-legend)"
+"""
+
+
+def under_systemd(directory: Path, lower: Path, file: Path) -> None:
+    directory.mkdir()
+    (directory / "shared").mkdir()
+    shutil.copy(file, directory / "shared")
+    status, said = booted(directory, lower, UNDER_SYSTEMD)
+    assert status == 0, said
+    assert "ok       daemon" in said
+    assert '"event": "idle"' in said
+    assert said.splitlines()[-1] == "inactive"
+
+
 def used(directory: Path, lower: Path) -> None:
     directory.mkdir()
     done = OwnRoot(directory, lower)(USE)
@@ -111,5 +147,6 @@ def test_made_checked_installed_used_and_purged(tmp_path):
     with subprocess.Popen(check, stdout=subprocess.PIPE, text=True) as lintian:
         for number, lower in enumerate([CLEAN, *filter(None, os.environ.get("GPUSHARE_DEBIANS", "").split(":"))]):
             used(tmp_path / str(number), Path(lower))
+            under_systemd(tmp_path / f"{number}-booted", Path(lower), file)
         said = lintian.stdout.read()
     assert (lintian.returncode, said) == (0, "")
