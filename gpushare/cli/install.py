@@ -103,7 +103,8 @@ class InstallCommand:
             _tell(root, step, dry=False)
         if root.machine:
             self._group(root, manifest)
-            self._start(start=start)
+            disabled = any(step.what == "left" and step.item and step.item.kind == "enable" for step in steps)
+            self._start(start=start, disabled=disabled)
         else:
             print(f"at the boot of {root.directory} systemd makes the group {GROUP} and starts {UNIT}")
         manifest.complete = True
@@ -123,8 +124,8 @@ class InstallCommand:
         else:
             print(f"made the group {service.GROUP}, whose members may ask for grants: adduser USER {service.GROUP}")
 
-    def _start(self, *, start: bool) -> None:
-        """Raises FailedError; the next run goes on from here."""
+    def _start(self, *, start: bool, disabled: bool) -> None:
+        """Raises FailedError; the next run goes on from here. `disabled`: what does not run is left so."""
         from gpushare.install import service
         from gpushare.install.items import CONFIG, NRI_UNIT, TMPFILES, UNIT
 
@@ -134,10 +135,12 @@ class InstallCommand:
         service.command("systemd-tmpfiles", "--create", str(TMPFILES))  # the daemon makes them too
         why = service.command("systemctl", "daemon-reload")
         verb = "restart" if service.is_active() else "start"
+        start = start and not (disabled and verb == "start")
         if start and not why:
             why = service.command("systemctl", verb, UNIT)
         if why:
-            service.command("systemctl", "stop", UNIT)  # which tries it again and again
+            if verb == "start":  # else tenants wait for it
+                service.command("systemctl", "stop", UNIT)
             raise FailedError(
                 f"all files are in place, but {UNIT} does not run ({why}): see `journalctl -u gpushare`, and without "
                 f"an NVIDIA driver set `simulate` in {CONFIG}/gpushare.toml; then run `gpushare install` again"
@@ -199,6 +202,8 @@ class UninstallCommand:
             if root.machine and service.runs():
                 service.command("systemctl", "daemon-reload")
             self._state(root, manifest, purge=args.purge)
+            if args.purge and root.machine:
+                conditions.remove_run_files(where)
         if root.machine:
             _say_configured()
         return 0

@@ -1,5 +1,6 @@
 """What has to be so before anything is done."""
 
+import contextlib
 import fcntl
 import os
 import sys
@@ -85,3 +86,10 @@ def refuse_while_daemon_runs(where: paths.Layout) -> None:
         raise RefusedError(f"a daemon runs in {where.run}: stop it first; nothing is removed") from None
     finally:
         os.close(descriptor)
+
+
+def remove_run_files(where: paths.Layout) -> None:
+    """What a daemon that has ended leaves, where no grant is left."""
+    with contextlib.suppress(OSError):
+        (where.run / "daemon.lock").unlink()
+        where.run.rmdir()

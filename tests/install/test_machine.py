@@ -124,3 +124,20 @@ def test_only_root_and_only_from_where_root_alone_can_write(root):
     assert "only root can change what this machine starts" in done.stderr
     assert "paths.py can be written by others" in done.stderr
     assert "sudo python3 -m venv /opt/gpushare" in done.stderr
+
+
+def test_a_disabled_unit_is_not_started_and_a_running_one_is_restarted(root):
+    done = root(
+        SYSTEMD
+        + """
+        gpushare install >/dev/null
+        rm /etc/systemd/system/multi-user.target.wants/gpushare.service
+        older() { sed -i 's/"version": "[^"]*"/"version": "0.0.1"/' /var/lib/gpushare/installed.json; : >/run/asked; }
+        older; gpushare install >/dev/null; asked
+        rm /run/active; older; gpushare install >/dev/null; asked
+        """
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    _, running, _, stopped, _ = done.stdout.split("==\n")
+    assert "restart gpushare.service" in running.splitlines()
+    assert not [line for line in stopped.splitlines() if line.startswith(("start", "restart"))]
