@@ -4,12 +4,14 @@ The engine asks one thing at a time and waits for the answer, so that one thread
 time is dropped, and the container is made without it: a refusal in time is better than an answer that comes too late.
 """
 
+import contextlib
 import logging
 import os
+import signal
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -132,8 +134,8 @@ class Plugin:
             return b""
         _still_there(connection)
         before = adjustment.config(container, asked)
-        body = {"config": before}
-        answered = self._client.call("POST", "/v1/oci/edit", body, timeout=self._edit_seconds)
+        with _at_most(self._edit_seconds):
+            answered = self._client.call("POST", "/v1/oci/edit", {"config": before}, timeout=self._edit_seconds)
         grant = answered["grant"]
         if grant is None:
             return b""
@@ -182,6 +184,22 @@ _METHODS: dict[str, Callable[[Plugin, Connection, Message], bytes]] = {
     "StateChange": Plugin._state_change,
     "Shutdown": Plugin._nothing,
 }
+
+
+@contextlib.contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """Raises UnreachableError after that time, however the time was spent: the client's own limit is for each step."""
+
+    def end(_signal: int, _frame: object) -> None:
+        raise UnreachableError(f"the daemon did not answer within {seconds:.1f} s: try again")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _still_there(connection: Connection) -> None:

@@ -111,14 +111,15 @@ def test_pods_by_nri(program, engine, node, wrapper, plugin, request, capfd):
 
 
 @each("containerd")
-def test_nodes_of_the_granted_device_and_no_others(program, engine, node, plugin, capfd):
+def test_nodes_of_the_granted_devices_and_no_others(program, engine, node, plugin, capfd):
+    """So many that the answer is longer than what containerd reads at once."""
     node.terminate()
     node.patch(
         "import dataclasses",
         "from gpushare.inject import edits",
         "from gpushare.inject.node import DeviceNode",
         "made = edits.container",
-        "real = [DeviceNode('/dev/nvidia0', 195, 0)]",
+        "real = [DeviceNode(f'/dev/nvidia{minor}', 195, minor) for minor in range(200)]",
         "edits.container = lambda *given: dataclasses.replace(made(*given), devices=real)",
     ).start()
     configure("containerd", engine.config, program, "--nri")

@@ -1,10 +1,13 @@
 """The NRI plugin, a process of its own, between a daemon and a stand-in for the engine."""
 
+import contextlib
 import os
 import shutil
 import signal
+import socket
 import struct
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -164,7 +167,7 @@ def test_a_daemon_that_hangs_refuses_in_the_engines_time(place):
     engine = place.fresh(timeout_ms=300)
     place.node.process.send_signal(signal.SIGSTOP)
     try:
-        with pytest.raises(Refused, match="no daemon answers"):
+        with pytest.raises(Refused, match=r"no daemon answers|did not answer"):
             engine.create(SHARE)
     finally:
         place.node.process.send_signal(signal.SIGCONT)
@@ -172,6 +175,36 @@ def test_a_daemon_that_hangs_refuses_in_the_engines_time(place):
     ended = "did not wait for the answer"
     until(lambda: any(ended in grant["reason"] for grant in place.node.client.grants(ended=True)), "it ends", 20)
     assert place.grants() == []
+
+
+def test_a_daemon_that_answers_by_the_byte_refuses_in_the_engines_time():
+    path = Path(tempfile.mkdtemp(prefix="gst-"))
+    engine, plugin = Engine(path / "nri.sock", 400), Plugin(path / "nri.sock", path / "daemon", path / "log")
+    ended = threading.Event()
+
+    def daemon() -> None:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path / "daemon"))
+            listener.listen()
+            plugin.start()
+            connected, _ = listener.accept()
+            with connected, contextlib.suppress(OSError):
+                connected.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+                while not ended.wait(0.05):
+                    connected.sendall(b"{")
+
+    thread = threading.Thread(target=daemon)
+    thread.start()
+    try:
+        engine.register()
+        with pytest.raises(Refused, match=r"did not answer within 0\.3 s"):
+            engine.create(SHARE)
+    finally:
+        ended.set()
+        plugin.kill()
+        thread.join()
+        engine.stop()
+        shutil.rmtree(path)
 
 
 def test_what_the_engine_did_not_wait_for_takes_no_share(place, engine):

@@ -2,7 +2,7 @@
 
 import pytest
 from cri import message
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from nri import Adjustment
 
@@ -18,6 +18,7 @@ def test_any_bytes_are_a_message_or_refused(data):
     assert all(isinstance(value, int | bytes) for values in found.values() for value in values)
 
 
+@settings(max_examples=25)
 @given(
     st.integers(0, (1 << 64) - 1), st.lists(st.text()), st.dictionaries(st.text(), st.text()), st.integers(1, 1 << 20)
 )
