@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,13 +83,24 @@ def _start_time(pid: int) -> float:
 
 def _hooks() -> Iterator[Finding]:
     """Podman starts a container without a hook whose program is missing, and says nothing."""
-    for directory in map(Path, HOOKS):
+    for directory in map(Path, dict.fromkeys([*HOOKS, *_configured_hooks()])):
         try:
             names = sorted(path for path in directory.iterdir() if path.suffix == ".json")
         except OSError:
             continue
         for path in names:
             yield from _hook(path)
+
+
+def _configured_hooks() -> Iterator[str]:
+    """Where else Podman is told to look for hooks."""
+    files = [Path("/usr/share/containers/containers.conf"), Path("/etc/containers/containers.conf")]
+    for path in [*files, *sorted(Path("/etc/containers/containers.conf.d").glob("*.conf"))]:
+        try:
+            named = tomllib.loads((read(path.resolve()) or b"").decode())["engine"]["hooks_dir"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        yield from (name for name in named if isinstance(name, str) and name.startswith("/"))
 
 
 def _hook(path: Path) -> Iterator[Finding]:

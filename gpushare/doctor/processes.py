@@ -16,7 +16,7 @@ _HANGS = 3
 _MAPS_MAX = 8 << 20
 _DESCRIPTORS_MAX = 4096
 _DRIVER = re.compile(rb" (\d+) +/\S*/libcuda\.so\.[0-9.]+(?: \(deleted\))?$", re.MULTILINE)
-_MUSL = re.compile(rb"/ld-musl-[^/]*$", re.MULTILINE)
+_MUSL = re.compile(rb"(?:/ld-musl-[^/]*|musl[^/]*/libc\.so)$", re.MULTILINE)  # Alpine; Debian
 _DEVICE = re.compile(r"/dev/nvidia(?:\d+|ctl|-uvm)$")
 
 

@@ -2,8 +2,11 @@
 
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
+
+import pytest
 
 from gpushare import paths
 
@@ -37,3 +40,16 @@ def test_a_program_in_its_share_is_well(daemon):
     with loaded(daemon, sys.executable, "-c", LOAD, "libcuda.so.1"):
         said = json.loads(daemon.cli("doctor", "--json").stdout)
     assert [one for one in said["findings"] if one["what"].startswith("grant ")] == []
+
+
+@pytest.mark.skipif(shutil.which("musl-gcc") is None, reason="musl-tools is not installed")
+def test_a_program_on_musl(daemon, tmp_path):
+    program = tmp_path / "program"
+    source = 'int main(void) { puts("loaded"); fflush(stdout); return getchar(); }'
+    command = ["musl-gcc", "-include", "stdio.h", "-x", "c", "-", "-o", program]
+    subprocess.run(command, input=source, text=True, check=True)
+    with loaded(daemon, "env", "-u", "LD_PRELOAD", program):
+        said = json.loads(daemon.cli("doctor", "--json").stdout)
+    [found] = [one for one in said["findings"] if one["what"] == "musl image"]
+    assert found["level"] == "note"
+    assert "there is no CUDA" in found["found"]

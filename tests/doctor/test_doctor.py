@@ -58,6 +58,9 @@ def test_engines(doctor):
         echo '{{"hook": {{"path": "/opt/gone/gpushare-hook"}}, "stages": ["precreate"]}}' >{hooks}/gpushare.json
         echo '{{"hook": {{"path": "/etc/passwd"}}, "stages": ["prestart"]}}' >{hooks}/other.json
         echo '{{' >{hooks}/broken.json
+        mkdir -p /etc/containers/containers.conf.d /opt/hooks
+        printf '[engine]\\nhooks_dir = ["/opt/hooks"]\\n' >/etc/containers/containers.conf.d/20-own.conf
+        echo '{{"hook": {{"path": "/opt/none"}}, "stages": ["prestart"]}}' >/opt/hooks/own.json
         """
     )
     assert said("reads features.cdi only when it starts")["mend"] == "systemctl restart docker"
@@ -65,6 +68,7 @@ def test_engines(doctor):
     gone = said("/opt/gone/gpushare-hook, which is not there or cannot be executed: Podman passes over it in silence")
     assert (gone["level"], gone["mend"]) == ("missing", "gpushare runtime unconfigure --engine podman, then configure")
     assert said("/etc/passwd, which is not there or cannot be executed")["level"] == "missing"
+    assert said("/opt/hooks/own.json names /opt/none")["level"] == "missing"
     assert said("broken.json cannot be read")["level"] == "wrong"
     assert said("a stage that CRI-O, which is here, does not know")["level"] == "wrong"
     assert not said.healthy
