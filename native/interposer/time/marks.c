@@ -16,9 +16,10 @@
 
 enum {
   NS_PER_MS = 1000000,
-  RESIDENTS_NS = 2000000,
-  LOOKED_NS = 20000, /* marks that follow one another this fast are taken in together */
-  RETRY_NS = 1000000 /* after the driver refused a mark */
+  RESIDENTS_NS = 2000000, /* a process without work for so long is on the device no more */
+  RECOUNT_NS = 1000,      /* they are counted again after so long for each: a hundredth of the time is spent on that */
+  LOOKED_NS = 20000,      /* marks that follow one another this fast are taken in together */
+  RETRY_NS = 1000000      /* after the driver refused a mark */
 };
 /* cuEventElapsedTime returns a float: beyond 4 s its resolution is worse than 0.25 us */
 static const float rebase_ms = 4000;
@@ -190,13 +191,14 @@ static void free_stream(struct gs_stream *stream) {
 
 /* Under `reaping`. */
 static void count_residents(struct gs_time_device *device, uint64_t now) {
-  if (now - device->residents_at < RESIDENTS_NS)
+  uint32_t slots = __atomic_load_n(&gs_process->limits->slots_high, __ATOMIC_RELAXED);
+  if (now - device->residents_at < (slots > 1 ? (uint64_t)slots * RECOUNT_NS : RESIDENTS_NS))
     return;
   device->residents_at = now;
   __atomic_store_n(&device->residents, gs_slots_active(device, now, RESIDENTS_NS), __ATOMIC_RELAXED);
   gs_biased_take(&device->lock);
   device->meter->residents = device->residents;
-  if (__atomic_load_n(&gs_process->limits->slots_high, __ATOMIC_RELAXED) > 1)
+  if (slots > 1)
     device->meter->charged = gs_process->usage->charged[device->ordinal];
   gs_biased_drop(&device->lock);
 }
