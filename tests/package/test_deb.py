@@ -144,7 +144,8 @@ def test_made_checked_installed_used_and_purged(tmp_path):
     """GPUSHARE_DEBIANS: further roots with python3, of other releases."""
     file = package()
     check = ["lintian", "--profile", "debian", "--fail-on", "error,warning", file]
-    with subprocess.Popen(check, stdout=subprocess.PIPE, text=True) as lintian:
+    env = {**os.environ, "TMPDIR": str(tmp_path)}  # where it leaves files
+    with subprocess.Popen(check, stdout=subprocess.PIPE, text=True, env=env) as lintian:
         for number, lower in enumerate([CLEAN, *filter(None, os.environ.get("GPUSHARE_DEBIANS", "").split(":"))]):
             used(tmp_path / str(number), Path(lower))
             under_systemd(tmp_path / f"{number}-booted", Path(lower), file)
