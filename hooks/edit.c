@@ -4,9 +4,34 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { EDIT_MS = 15000 };
+enum { EDIT_MS = 15000, NAME_SIZE = 256 };
 
-bool gs_asks(const char *text, size_t len) { return gs_json_mentions((struct gs_span){text, len}, "gpushare.dev/"); }
+/* Where containerd and CRI-O say a container's name in its pod; gpushare/inject/nvidia.py looks there too. */
+static const char *const pod_names[] = {"io.kubernetes.cri.container-name", "io.kubernetes.container.name"};
+
+/* Every container of a pod has the words for all of them: those of others must not make it need the daemon. */
+static bool asks_as_nvidia(struct gs_span config) {
+  char name[NAME_SIZE], wanted[NAME_SIZE + 64];
+  struct gs_span annotations, value;
+
+  if (!gs_json_mentions(config, ".gpu-memory.") || !gs_json_member(config, "annotations", &annotations))
+    return false;
+  for (size_t i = 0; i < sizeof pod_names / sizeof *pod_names; i++) {
+    if (!gs_json_member(annotations, pod_names[i], &value) || !gs_json_line(value, name, sizeof name) || !*name)
+      continue;
+    snprintf(wanted, sizeof wanted, "nvidia.com/container.%s.gpu-memory.", name);
+    for (char *c = wanted; *c; c++)
+      *c = (char)(*c >= 'A' && *c <= 'Z' ? *c + 32 : *c);
+    return gs_json_mentions(annotations, wanted);
+  }
+  return false;
+}
+
+bool gs_asks(const char *text, size_t len) {
+  struct gs_span config = {text, len};
+
+  return gs_json_mentions(config, "gpushare.dev/") || asks_as_nvidia(config);
+}
 
 int gs_edit(const char *socket, const char *bundle, bool starts, struct gs_span config, struct gs_reply *reply,
             struct gs_span *edited, char line[GS_LINE_MAX]) {

@@ -7,8 +7,8 @@
 /* Maximum size of config.json, before and after the edit. Docker writes about 30 KiB. */
 enum { GS_CONFIG_MAX = 8 << 20 };
 
-/* True if the text may request a share. This is a cheap check with false positives but no false negatives; the daemon
- * parses the config. */
+/* True if the text may request a share, in our words or in NVIDIA's. This is a cheap check with false positives; the
+ * daemon parses the config. A request in our words is never missed. */
 bool gs_asks(const char *text, size_t len);
 
 /* config is a JSON object. starts: this process will exec the runtime; if it ends before the container starts, the

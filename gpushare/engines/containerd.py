@@ -99,7 +99,7 @@ def settings(path: Path, text: str, options: Options, version: Version | None) -
         usual = _table(runtimes, "runc") or {"runtime_type": _SHIM}
     model = {"runtime_type": _SHIM, **{key: value for key, value in usual.items() if not isinstance(value, dict)}}
     for key in ("pod_annotations", "container_annotations"):
-        model[key] = [*(name for name in model.get(key, []) if name != ANNOTATIONS), ANNOTATIONS]
+        model[key] = [*(name for name in model.get(key, []) if name not in ANNOTATIONS), *ANNOTATIONS]
     if options.cdi:
         wanted[cri] = {"enable_cdi": True}
     handlers = (*cri, "containerd", "runtimes")

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 from gpushare.engines import toml_text
 from gpushare.paths import RUNTIME_WRAPPER
 
-ANNOTATIONS = "gpushare.dev/*"
+ANNOTATIONS = ("gpushare.dev/*", "nvidia.com/container.*")
 
 Version = tuple[int, ...]
 Nri = Literal["required", "optional"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.errors import RefusedError, UsageError
-from gpushare.inject import edits, ldcache, preload
+from gpushare.inject import edits, ldcache, nvidia, preload
 from gpushare.inject.node import DeviceNode
 from gpushare.inject.view import View
 from gpushare.paths import CONTAINER_LIB, CONTAINER_NAMES, CONTAINER_SELF
@@ -55,17 +55,21 @@ PREPARE_SECONDS = 120
 
 
 def request(config: dict[str, Any]) -> dict[str, str | int] | None:
-    """What the config's annotations ask for: `{"grant": id}` of a grant that exists, or fields of a GrantRequest.
+    """What the config's annotations ask for: `{"grant": id}` of a grant that exists, or fields of a GrantRequest. A
+    word of ours goes before one of NVIDIA's that says the same.
 
     None: it asks for nothing, or is a pod's sandbox, which has the pod's annotations but no program. Raises
     UsageError for an unknown annotation with our prefix, in whatever case: it may ask for a guarantee that this version
-    does not give, and for a value that is longer than any.
+    does not give, for a value that is longer than any, and what nvidia.request raises.
     """
     annotations = config.get("annotations") or {}
     if not isinstance(annotations, dict):
         raise UsageError("the config's annotations are not an object of names and values")
+    if is_sandbox(annotations):
+        return None
     ours = {name: str(value) for name, value in annotations.items() if name.lower().startswith(PREFIX)}
-    if not ours or any(annotations.get(name) == "sandbox" for name in _CONTAINER_TYPES):
+    theirs = nvidia.request(annotations) if GRANT not in ours else {}
+    if not ours and not theirs:
         return None
     for name in ours:
         if name.removeprefix(PREFIX) not in (*_FIELDS, "grant"):
@@ -77,10 +81,16 @@ def request(config: dict[str, Any]) -> dict[str, str | int] | None:
             raise UsageError(f"annotation {PREFIX}{name} has {len(found[name])} characters: give at most {_VALUE_MAX}")
     if "grant" in found:
         return {"grant": found["grant"]}
+    wanted = {**theirs, **{_FIELDS[name]: value for name, value in found.items()}}
     for name in ("memory", "time"):
-        if name not in found:
+        if name not in wanted:
             raise UsageError(f"annotation {PREFIX}{name} is missing: a share needs memory and time")
-    return {**{_FIELDS[name]: value for name, value in found.items()}, "ttl_seconds": CREATE_SECONDS}
+    return {**wanted, "ttl_seconds": CREATE_SECONDS}
+
+
+def is_sandbox(annotations: dict[str, Any]) -> bool:
+    """Whether they are those of a pod's sandbox, as containerd and CRI-O say it."""
+    return any(annotations.get(name) == "sandbox" for name in _CONTAINER_TYPES)
 
 
 def apply(

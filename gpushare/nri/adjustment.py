@@ -6,10 +6,9 @@ NRI's own names for the fields are in brackets where they are read or written: t
 from collections.abc import Iterable
 from typing import Any
 
+from gpushare.inject import nvidia
 from gpushare.inject.oci import PREFIX
 from gpushare.nri.protobuf import Message, entries, every, field, mapping, parse, raw, text, texts
-
-_CONTAINER_NAME = "io.kubernetes.cri.container-name"
 
 _STAGES = {"prestart": 1, "createRuntime": 2, "createContainer": 3, "startContainer": 4, "poststart": 5, "poststop": 6}
 
@@ -18,7 +17,8 @@ def request(pod: Message, container: Message) -> dict[str, str]:
     """The annotations (PodSandbox.annotations, Container.annotations) that can ask for a share, in whatever case: what
     they are worth is the daemon's to say. Those of the container go before those of its pod. Raises ValueError."""
     asked = {**mapping(pod, 6), **mapping(container, 6)}
-    return {name: value for name, value in asked.items() if name.lower().startswith(PREFIX)}
+    theirs = nvidia.words(text(container, 3))  # Container.name
+    return {name: value for name, value in asked.items() if name.lower().startswith(PREFIX) or name in theirs}
 
 
 def config(container: Message, asked: dict[str, str]) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def config(container: Message, asked: dict[str, str]) -> dict[str, Any]:
     ValueError."""
     linux = parse(raw(container, 11))  # Container.linux
     return {
-        "annotations": {**asked, _CONTAINER_NAME: text(container, 3)},
+        "annotations": {**asked, nvidia.NAMES[0]: text(container, 3)},
         "process": {"env": texts(container, 8)},
         "mounts": [_mount(parse(mount)) for mount in every(container, 9)],
         "linux": {"devices": [{"path": text(parse(device), 1)} for device in every(linux, 2)]},

@@ -37,6 +37,12 @@ def test_a_pod_gets_a_share(program, node, wrapper, rootfs, short_path, capfd):
                 assert allocated(cri.run(pod, *SPIN))
                 # Of the pod's containers and its sandbox only this one has had a share.
                 assert len(node.client.grants(ended=True)) == 1
+            # Its name in the pod is "container".
+            with cri.pod("gpushare", {"nvidia.com/container.container.gpu-memory.limit": "1Gi"}) as pod:
+                assert allocated(cri.run(pod, *SPIN))
+            bad = {"nvidia.com/container.container.gpu-memory.limit": "much"}
+            with cri.pod("gpushare", bad) as pod, pytest.raises(grpc.RpcError, match="gpushare-runtime did not term"):
+                cri.run(pod, *SPIN)
             if knows_cdi:
                 grant = node.client.create(memory="1GiB", time="30%")
                 with cri.pod("", {}) as pod:

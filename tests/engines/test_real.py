@@ -12,6 +12,7 @@ import pytest
 from engines import IMAGE, PODMAN, SHARE, SPIN, Docker, allocated, configure, dockers_own, each, running
 from waiting import until
 
+from gpushare.engines.edit import ANNOTATIONS
 from gpushare.paths import RUNTIME_WRAPPER
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("machine")]
@@ -43,7 +44,7 @@ def test_containerd_reads_it(program, tmp_path, capsys):
     handlers = cri(ours)["containerd"]["runtimes"]
     handler = handlers.pop("gpushare")
     assert cri(ours)["containerd"].pop("default_runtime_name") == "gpushare"
-    assert handler["pod_annotations"] == handler["container_annotations"] == ["gpushare.dev/*"]
+    assert handler["pod_annotations"] == handler["container_annotations"] == list(ANNOTATIONS)
     usual = dict(cri(plain)["containerd"]["runtimes"]["runc"])
     assert handler.pop("options") == {**usual.pop("options"), "BinaryName": str(RUNTIME_WRAPPER)}
     assert {**handler, "pod_annotations": [], "container_annotations": []} == {

@@ -88,7 +88,7 @@ def test_toml_is_as_before_when_ours_is_taken_out(text, random):
     assert cri["enable_cdi"] is True
     ours, usual = cri["containerd"]["runtimes"]["gpushare"], cri["containerd"]["runtimes"].get("runc", {})
     assert ours["options"] == {**usual.get("options", {}), "BinaryName": str(WRAPPER)}
-    assert ours["pod_annotations"][-1] == "gpushare.dev/*"
+    assert ours["pod_annotations"][-2:] == ["gpushare.dev/*", "nvidia.com/container.*"]
 
     # The administrator goes on: lines between ours and among their own, and they alone are there at the end.
     lines, outside, kept = re.findall(r"[^\n]*\n|[^\n]+", after), [], 0

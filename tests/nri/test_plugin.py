@@ -90,10 +90,20 @@ def test_a_container_gets_what_the_wrapper_would_give_it(place, engine):
     assert (given.devices, given.rules) == ([], [])  # a simulated device has no nodes
 
 
+def test_a_container_asks_in_nvidias_words(place, engine):
+    words = {
+        f"nvidia.com/container.main.gpu-memory.{word}": size for word, size in (("request", "1Gi"), ("limit", "2Gi"))
+    }
+    assert not engine.create(words).empty
+    (grant,) = place.grants()
+    assert (grant["devices"][0]["memory_limit_bytes"], grant["devices"][0]["time_milli"]) == (2 << 30, 10)
+
+
 def test_who_does_not_ask_gets_nothing_even_without_a_daemon(place, engine):
     place.node.process.send_signal(signal.SIGSTOP)
     try:
-        for annotations in ({}, {"nvidia.com/gpu": "all", "example.com/gpushare.dev/": "x"}):
+        others = {"nvidia.com/container.other.gpu-memory.limit": "1Gi", "nvidia.com/container.main.gpus.devices": "0"}
+        for annotations in ({}, {"nvidia.com/gpu": "all", "example.com/gpushare.dev/": "x"}, others):
             assert engine.create(annotations).empty
     finally:
         place.node.process.send_signal(signal.SIGCONT)
@@ -107,6 +117,7 @@ def test_who_does_not_ask_gets_nothing_even_without_a_daemon(place, engine):
         ({**SHARE, "GPUshare.dev/memory": "1GiB"}, "GPUshare.dev/memory is unknown"),
         ({"gpushare.dev/memory": "1GiB"}, "gpushare.dev/time is missing"),
         ({"gpushare.dev/grant": "g-none"}, "g-none"),
+        ({"nvidia.com/container.main.gpu-memory.limit": "2GB"}, "main.gpu-memory.limit is '2GB', not a quantity"),
     ],
 )
 def test_a_refusal_is_the_engines_error_with_the_daemons_words(place, engine, annotations, reason):

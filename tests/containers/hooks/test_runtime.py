@@ -122,6 +122,32 @@ def test_no_request_needs_no_daemon(programs, runtime, bundle, tmp_path):
     assert (bundle / "config.json").read_text() == text
 
 
+LIMIT = "nvidia.com/container.%s.gpu-memory.limit"
+
+
+@pytest.mark.parametrize("where", ["io.kubernetes.cri.container-name", "io.kubernetes.container.name"])
+def test_nvidias_words_for_this_container_of_a_pod(wrapper, daemon, bundle, where):
+    (bundle / "config.json").write_text(json.dumps({"annotations": {LIMIT % "a-1": "1Gi", where: "a-1"}}))
+    assert started(wrapper("create", "-b", bundle, "c1"), "create", "-b", bundle, "c1")
+    assert [request.target for request in daemon.requests] == ["/v1/oci/edit"]
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {LIMIT % "main": "1Gi"},
+        {LIMIT % "main": "1Gi", "io.kubernetes.container.name": "side"},
+        {LIMIT % "main": "1Gi", "io.kubernetes.container.name": ""},
+        {LIMIT % "main": "1Gi", "io.kubernetes.container.name": 7},
+        {"nvidia.com/container.main.gpus.devices": "0", "io.kubernetes.container.name": "main"},
+    ],
+)
+def test_other_words_of_nvidias_need_no_daemon(programs, runtime, bundle, tmp_path, annotations):
+    (bundle / "config.json").write_text(json.dumps({"annotations": annotations}))
+    wrapper = Wrapper(programs / "gpushare-runtime", runtime, tmp_path / "none.sock")
+    assert started(wrapper("create", "-b", bundle, "c1"), "create", "-b", bundle, "c1")
+
+
 def test_request_without_daemon_starts_nothing(programs, runtime, bundle, tmp_path):
     wrapper = Wrapper(programs / "gpushare-runtime", runtime, tmp_path / "none.sock")
     assert "no daemon answers at" in line(wrapper("create", "-b", bundle, "c1"))
