@@ -104,9 +104,45 @@ test $(runs) = $first
 kill -9 $first
 until systemctl is-active --quiet gpushare && test $(runs) != $first && gpushare ps; do sleep 0.1; done
 gpushare doctor
+systemctl start gpushare-nri
+python3 /mnt/engine.py
+systemctl is-active --quiet gpushare-nri
+gpushare ps | grep 'no grants'
 dpkg -P gpushare
 ! systemctl is-active gpushare
 test -z "$(systemctl list-unit-files 'gpushare*' --no-legend)"
+"""
+
+# As much of an engine's NRI as gives one container a share by the plugin and takes it back.
+ENGINE = """\
+import os, socket, struct
+
+def field(number, *values):
+    return b"".join(bytes((number << 3 | 2, len(value))) + value for value in values)  # short ones
+
+def send(connection, stream, kind, data):
+    plugin.sendall(struct.pack(">IIIIBB", connection, len(data) + 10, len(data), stream, kind, 0) + data)
+
+def answer(method, given, *words):
+    send(1, 3, 1, field(2, method) + field(3, given))
+    said = b""
+    while not any(word in said for word in words):
+        said += plugin.recv(1 << 16) or exit("the plugin has gone")
+    return said
+
+os.makedirs("/run/nri")
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("/run/nri/nri.sock")
+listener.listen()
+plugin, _ = listener.accept()
+plugin.settimeout(30)
+assert b"RegisterPlugin" in plugin.recv(1 << 16)
+send(2, 1, 2, b"")
+wanted = {b"memory": b"1GiB", b"time": b"30%"}
+pod = field(6, *(field(1, b"gpushare.dev/" + name) + field(2, value) for name, value in wanted.items()))
+said = answer(b"CreateContainer", field(1, pod) + field(2, field(1, b"c1")), b"poststop", b"gpushare: ")
+assert b"/run/gpushare/self" in said, said
+answer(b"RemoveContainer", field(2, field(1, b"c1")), b"\\x12")
 """
 
 
@@ -114,6 +150,7 @@ def under_systemd(directory: Path, lower: Path, file: Path) -> None:
     directory.mkdir()
     (directory / "shared").mkdir()
     shutil.copy(file, directory / "shared")
+    (directory / "shared" / "engine.py").write_text(ENGINE)
     status, said = booted(directory, lower, UNDER_SYSTEMD)
     assert status == 0, said
     assert "ok       daemon" in said
