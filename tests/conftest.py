@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
@@ -24,11 +25,20 @@ MACHINE_WIDE = ("containers", "unit/test_cgroup.py", "unit/test_device_program.p
 ATTEMPTS = 3
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         if any(item.path.is_relative_to(here / part) for part in MACHINE_WIDE):
             item.add_marker(pytest.mark.xdist_group("machine"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
+    """Without groups, which some versions of pytest and pytest-xdist do not make together, tests disturb each other."""
+    alone = [name for name in ids if name.startswith(tuple(f"tests/{part}" for part in MACHINE_WIDE))]
+    if node.config.getoption("dist") == "loadgroup" and any("@machine" not in name for name in alone):
+        raise pytest.UsageError("this pytest-xdist makes no groups with this pytest: see pyproject.toml")
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
