@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { EDIT_MS = 15000, NAME_SIZE = 256 };
+enum { EDIT_MS = 15000, NOTICE_MS = 20, NAME_SIZE = 256 };
 
 /* Where containerd and CRI-O say a container's name in its pod; gpushare/inject/nvidia.py looks there too. */
 static const char *const pod_names[] = {"io.kubernetes.cri.container-name", "io.kubernetes.container.name"};
@@ -33,24 +33,35 @@ bool gs_asks(const char *text, size_t len) {
   return gs_json_mentions(config, "gpushare.dev/") || asks_as_nvidia(config);
 }
 
+/* A call about a container's config. False: out of memory. The caller frees *quoted after the call. */
+static bool about(const char *socket, const char *target, const char *bundle, bool starts, struct gs_span config,
+                  char **quoted, struct gs_call *call) {
+  const char *head = starts ? "{\"starts\":true,\"bundle\":" : "{\"bundle\":";
+
+  *quoted = gs_json_string(bundle);
+  if (!*quoted)
+    return false;
+  *call = (struct gs_call){
+      .socket = socket,
+      .target = target,
+      .parts = {{head, strlen(head)}, {*quoted, strlen(*quoted)}, {",\"config\":", 10}, config, {"}", 1}},
+      .nparts = 5};
+  return true;
+}
+
 int gs_edit(const char *socket, const char *bundle, bool starts, struct gs_span config, struct gs_reply *reply,
             struct gs_span *edited, char line[GS_LINE_MAX]) {
-  const char *head = starts ? "{\"starts\":true,\"bundle\":" : "{\"bundle\":";
-  char *quoted = gs_json_string(bundle);
+  struct gs_call call;
   struct gs_err err;
+  char *quoted;
   int code;
 
-  if (!quoted) {
+  if (!about(socket, "/v1/oci/edit", bundle, starts, config, &quoted, &call)) {
     snprintf(line, GS_LINE_MAX, "out of memory");
     return -ENOMEM;
   }
-  struct gs_call call = {
-      .socket = socket,
-      .target = "/v1/oci/edit",
-      .parts = {{head, strlen(head)}, {quoted, strlen(quoted)}, {",\"config\":", 10}, config, {"}", 1}},
-      .nparts = 5,
-      .timeout_ms = EDIT_MS,
-      .body_max = GS_CONFIG_MAX};
+  call.timeout_ms = EDIT_MS;
+  call.body_max = GS_CONFIG_MAX;
   code = gs_node_post(&call, reply, &err);
   free(quoted);
   if (code) {
@@ -66,4 +77,18 @@ int gs_edit(const char *socket, const char *bundle, bool starts, struct gs_span 
     snprintf(line, GS_LINE_MAX, "the daemon at %.200s answered without an edited config", socket);
   free(reply->buffer);
   return -EPROTO;
+}
+
+void gs_notice(const char *socket, const char *bundle, bool starts, struct gs_span config) {
+  struct gs_call call;
+  struct gs_err err;
+  char *quoted;
+
+  if (!gs_json_mentions(config, "nvidia") && !gs_json_mentions(config, "\"major\":195"))
+    return;
+  if (!gs_json_is_object(config) || !about(socket, "/v1/oci/attempt", bundle, starts, config, &quoted, &call))
+    return;
+  call.timeout_ms = NOTICE_MS;
+  gs_node_tell(&call, &err);
+  free(quoted);
 }

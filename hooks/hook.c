@@ -147,8 +147,10 @@ static int precreate(const struct request *request) {
     return 1;
   if (!gs_json_is_object(config))
     failed = say("config.json on stdin is not a JSON object");
-  else if (!gs_asks(config.at, config.len))
+  else if (!gs_asks(config.at, config.len)) {
+    gs_notice(request->socket, "/", false, config);
     failed = print(config);
+  }
   /* Podman writes absolute paths only, so the path of the bundle does not matter. */
   else if (gs_edit(request->socket, "/", false, config, &reply, &edited, line))
     failed = print_refusal(config, line);

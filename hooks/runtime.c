@@ -244,9 +244,10 @@ static int prepare(const char *bundle, const char *socket) {
     close(dir);
     return err.code == -ENOENT ? 0 : fail(err.msg);
   }
-  if (!gs_asks(text, len))
+  if (!gs_asks(text, len)) {
     failed = 0;
-  else if (link)
+    gs_notice(socket, realpath(bundle, path) ? path : bundle, true, (struct gs_span){text, len});
+  } else if (link)
     fail("config.json asks for a share but is a symlink: put the file itself into the bundle");
   else if (!gs_json_is_object((struct gs_span){text, len}))
     fail("config.json asks for a share but is not a JSON object");

@@ -6,6 +6,8 @@ from typing import Literal
 from msgspec import Struct
 
 EventKind = Literal["lease", "revoke", "handover", "wake", "late", "beside", "drained", "left", "lie", "other"]
+Way = Literal["environment", "annotation", "device"]
+Path = Literal["wrapper", "hook", "nri"]
 Rule = Literal[
     "none",
     "idle",
@@ -75,6 +77,27 @@ class LeaseEvents(Struct, kw_only=True):
     newest: int
     lost: int
     events: list[LeaseEvent]
+
+
+class Attempt(Struct, kw_only=True):
+    """A container without a share that asked for a GPU in NVIDIA's ways. `seq`: counts them, in a run of the daemon.
+    `container`: its id, or the path of its bundle where the engine says none. `by`: `environment`:
+    NVIDIA_VISIBLE_DEVICES; `annotation`: one of NVIDIA's that is not read; `device`: its engine hands it nodes of the
+    driver, which nothing here prevents. `path`: who saw it."""
+
+    seq: int
+    at_ns: int
+    container: str
+    by: list[Way]
+    path: Path
+
+
+class Attempts(Struct, kw_only=True):
+    """The latest, oldest first. `total`: all of this run of the daemon."""
+
+    epoch: int
+    total: int
+    attempts: list[Attempt]
 
 
 class TenantWaits(Struct, kw_only=True):

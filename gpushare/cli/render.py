@@ -222,6 +222,13 @@ def event(event: Any) -> str:
     return f"{at:%H:%M:%S.%f}  device {event['device']}  {_who(event, 'grant')}  {_happened(event)}{said}"
 
 
+def attempt(attempt: Any) -> str:
+    """One container that asked in another way, one line."""
+    at = datetime.fromtimestamp(attempt["at_ns"] / 1e9, UTC).astimezone()
+    ways = ", ".join(attempt["by"])
+    return f"{at:%Y-%m-%d %H:%M:%S}  container {attempt['container']}  {attempt['path']}: asked for a GPU by {ways}"
+
+
 def waits(tenants: list[Any]) -> None:
     """The table of `events --summary`."""
     titles = ("TENANT", "WAITS", "WAITED", "MEAN", "LONGEST", "RECLAIMS", "TOOK", "MEAN", "LONGEST")

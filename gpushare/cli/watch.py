@@ -43,6 +43,11 @@ class EventsCommand:
         parser.add_argument("--tenant", metavar="NAME", help="the same for all grants of this tenant")
         parser.add_argument("--device", metavar="N", help="only on this device: index or id")
         parser.add_argument("--kind", help="only lease, revoke, drained, left, lie, ...")
+        parser.add_argument(
+            "--attempts",
+            action="store_true",
+            help="instead: containers without a share that asked for a GPU in NVIDIA's ways",
+        )
         parser.add_argument("--summary", action="store_true", help="instead: how long each tenant waited in total")
         add_json(parser)
         add_socket(parser)
@@ -50,6 +55,8 @@ class EventsCommand:
     def run(self, args: argparse.Namespace) -> int:
         if args.summary:
             return self._summary(args)
+        if args.attempts:
+            return self._attempts(args)
         names = ("after", "epoch", "limit", "grant", "tenant", "device", "kind")
         asked = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
         found = client(args).call("GET", f"/v1/events?{urlencode(asked)}")
@@ -60,6 +67,15 @@ class EventsCommand:
             print(render.event(event))
         if found["lost"]:
             print(f"gpushare: {found['lost']} older events are not in the record any more", file=sys.stderr)
+        return 0
+
+    def _attempts(self, args: argparse.Namespace) -> int:
+        found = client(args).call("GET", "/v1/attempts")
+        if args.json:
+            print_json(found)
+        else:
+            for attempt in found["attempts"]:
+                print(render.attempt(attempt))
         return 0
 
     def _summary(self, args: argparse.Namespace) -> int:

@@ -24,8 +24,7 @@ from gpushare.errors import FailedError, ForbiddenError, GpushareError, MethodEr
 
 BODY_SECONDS = 20.0
 LARGE_BYTES = 1 << 20
-LARGE_AT_ONCE = 1
-"""Of bodies larger than LARGE_BYTES; the others wait unread."""
+LARGE_AT_ONCE = 1  # of bodies larger than LARGE_BYTES; the others wait unread
 ENDED_SHOWN = 100
 API_VERSION = "v1"
 FEATURES = ["grants", "resize", "oci", "hooks", "watch", "events", "metrics", "tenants"]
@@ -355,6 +354,13 @@ class Api:
         answer = await self._context.containers.edit(_peer(request), asked, _socket(request))
         await self._context.serving.settled()
         return _json(answer)
+
+    async def oci_attempt(self, request: web.Request) -> web.Response:
+        await self._context.attempts.look(_decoded(request, engines.OciEditRequest))
+        return _json({})
+
+    async def attempts(self, _request: web.Request) -> web.Response:
+        return _json(self._context.attempts.shown())
 
     async def hook_create_runtime(self, request: web.Request) -> web.Response:
         grant_id = request.query["grant"]

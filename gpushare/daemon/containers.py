@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import select
@@ -15,13 +16,14 @@ import msgspec
 from gpushare.api.engines import OciEditAnswer, OciEditRequest
 from gpushare.api.types import BindRequest, GrantRequest
 from gpushare.daemon import workloads
+from gpushare.daemon.attempts import Attempts
 from gpushare.daemon.grants import Grants
 from gpushare.daemon.peer import Peer, open_pidfd
 from gpushare.daemon.readers import Readers
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.state import Live, State, now_ns
 from gpushare.daemon.transitions import Transitions
-from gpushare.errors import FailedError, RefusedError, UsageError
+from gpushare.errors import FailedError, GpushareError, RefusedError, UsageError
 from gpushare.inject import edits, grantdir, oci
 from gpushare.inject.node import Node
 from gpushare.policy import lifecycle
@@ -53,9 +55,11 @@ class Containers:
         resources: Resources,
         node: Node,
         readers: Readers,
+        attempts: Attempts,
     ) -> None:
         self._state, self._grants, self._transitions = state, grants, transitions
         self._resources, self._node, self._readers = resources, node, readers
+        self._attempts = attempts
 
     async def edit(self, peer: Peer, asked: OciEditRequest, connection: socket) -> OciEditAnswer:
         """Gives a container what its annotations ask for: a grant, bound, and the configuration with the grant in it.
@@ -67,6 +71,8 @@ class Containers:
         text = bytes(asked.config)
         wanted = await self._readers.asks(text)
         if wanted is None:
+            with contextlib.suppress(GpushareError):
+                await self._attempts.look(asked)
             return OciEditAnswer(config=asked.config, grant=None)
         if asked.bundle is None and "grant" not in wanted:
             wanted["ttl_seconds"] = oci.PREPARE_SECONDS

@@ -4,7 +4,9 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import get_args
 
+from gpushare.api import events as event_types
 from gpushare.api import types
 from gpushare.arbiter import LATENCY_BUCKETS, GrantStats, Spans
 from gpushare.daemon.node import NodeContext
@@ -166,6 +168,22 @@ async def text(context: NodeContext, devices: list[types.Device]) -> str:
                 ({"helper": "reader"}, context.readers.failures),
                 ({"helper": "lookup"}, context.lookups.failures),
             ],
+        ),
+        *_family(
+            "gpushare_attempts_total",
+            "counter",
+            "Containers without a share that asked for a GPU in NVIDIA's ways",
+            [
+                ({"by": way, "path": path}, context.attempts.counts[way, path])
+                for way in get_args(event_types.Way)
+                for path in get_args(event_types.Path)
+            ],
+        ),
+        *_family(
+            "gpushare_attempts_unread_total",
+            "counter",
+            "Containers of which it is not known whether they did",
+            [({}, context.attempts.unread)],
         ),
         *_family(
             "gpushare_tenant_guarantee_milli",

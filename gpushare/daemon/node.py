@@ -12,6 +12,7 @@ from gpushare.arbiter import Arbiter
 from gpushare.daemon import view
 from gpushare.daemon.accounts import Accounts
 from gpushare.daemon.adoption import Adoption
+from gpushare.daemon.attempts import Attempts
 from gpushare.daemon.books import active, shares_got
 from gpushare.daemon.containers import Containers
 from gpushare.daemon.door import Door
@@ -55,6 +56,7 @@ class NodeContext:
     serving: Serving = field(init=False)
     transitions: Transitions = field(init=False)
     grants: Grants = field(init=False)
+    attempts: Attempts = field(init=False)
     containers: Containers = field(init=False)
     adoption: Adoption = field(init=False)
 
@@ -65,7 +67,10 @@ class NodeContext:
         self.serving = Serving(state, resources, arbiter, self.accounts, self.receipts)
         self.transitions = Transitions(state, resources, self.serving, arbiter)
         self.grants = Grants(state, resources, self.serving, self.transitions, arbiter)
-        self.containers = Containers(state, self.grants, self.transitions, resources, self.inject, self.readers)
+        self.attempts = Attempts(state.watch.epoch, self.readers)
+        self.containers = Containers(
+            state, self.grants, self.transitions, resources, self.inject, self.readers, self.attempts
+        )
         self.adoption = Adoption(state, resources, self.serving, self.transitions)
 
     def facts(self) -> types.Node:

@@ -110,6 +110,11 @@ class Readers:
         """What a config.json asks for, as oci.request says. Raises UsageError, or FailedError when that takes long."""
         return (await self._do(Job(config=config), "config.json")).asks
 
+    async def attempt(self, config: bytes, bundle: str | None) -> tuple[list[str], str]:
+        """How a container asks for a GPU in NVIDIA's ways, and what it is called. Raises what `asks` does."""
+        answer = await self._do(Job(config=config, attempt=True, bundle=bundle), "config.json")
+        return answer.ways, answer.container
+
     async def edited(
         self, config: bytes, bundle: str | None, wanted: Edits, lib_dir: Path, preload_file: Path, cache_file: Path
     ) -> tuple[bytes, list[str], bytes | None]:

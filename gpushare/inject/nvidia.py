@@ -1,5 +1,5 @@
-"""The words by which pods ask NVIDIA's stack (KAI's scheduler with gpu-fractioning) for a part of a device, as a
-request for one of our shares.
+"""What containers ask NVIDIA's stack for: the words for a part of a device (KAI's scheduler with gpu-fractioning) as a
+request for one of our shares, and the ways to ask for a whole one, which are only noticed.
 
 `nvidia.com/container.<name>.gpu-memory.request`, `.gpu-memory.limit`: Kubernetes quantities of memory, for the pod's
 container of that name; `.gpu-compute.mode`: how it shares the device's time. Other words of NVIDIA's are not read.
@@ -12,6 +12,7 @@ from math import ceil
 from typing import Any
 
 from gpushare.errors import UsageError
+from gpushare.paths import CONTAINER_SELF
 from gpushare.units import MIB, TEXT_MAX, format_size
 
 _PREFIX = "nvidia.com/container."
@@ -24,6 +25,8 @@ others is shared among them evenly: NVIDIA's `time-slicing`."""
 
 _WORDS = ("gpu-memory.request", "gpu-memory.limit", "gpu-compute.mode")
 _SIZE_MAX = 16 << 40
+_MAJOR = 195  # of NVIDIA's nodes
+_ID_MAX = 128  # characters
 _SCALE = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
           "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}  # fmt: skip
 _QUANTITY = re.compile(r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)(?:([eE][+-]?[0-9]{1,2})|([kMGT]|[KMGT]i))?", re.ASCII)
@@ -42,7 +45,7 @@ def request(annotations: Mapping[str, Any]) -> dict[str, str | int]:
     the other. Raises UsageError, which names the annotation, for a value that NVIDIA's stack would not take, and for
     what there is not here.
     """
-    name = next((value for key in NAMES if isinstance(value := annotations.get(key), str) and value), None)
+    name = _name(annotations)
     if name is None:
         return {}
     request_word, limit_word, mode_word = words(name)
@@ -61,6 +64,49 @@ def request(annotations: Mapping[str, Any]) -> dict[str, str | int]:
             "leave it out"
         )
     return {"memory": sizes[-1], "time": TIME}
+
+
+def ways(config: Mapping[str, Any]) -> list[str]:
+    """How the container of a config.json asks for a GPU without a share of ours: values of api.events.Way. None for one
+    that has a share, and words for other containers of its pod are not its own."""
+    if any(mount.get("destination") == CONTAINER_SELF for mount in config.get("mounts") or ()):
+        return []
+    environment = (config.get("process") or {}).get("env") or ()
+    devices = (config.get("linux") or {}).get("devices") or ()
+    found = {
+        "environment": any(_is_visible(variable) for variable in environment),
+        "annotation": _asks(config.get("annotations") or {}),
+        "device": any(node.get("major") == _MAJOR or node["path"].startswith("/dev/nvidia") for node in devices),
+    }
+    return [way for way, asks in found.items() if asks]
+
+
+def _is_visible(variable: str) -> bool:
+    name, _, value = variable.partition("=")
+    return name == "NVIDIA_VISIBLE_DEVICES" and value not in ("", "void", "none")
+
+
+def _asks(annotations: Mapping[str, Any]) -> bool:
+    name = _name(annotations)
+    for key, value in annotations.items():
+        domain = key.partition("/")[0]
+        if key.startswith(_PREFIX) and name is not None and not key.startswith(f"{_PREFIX}{name}."):
+            continue
+        if domain in ("nvidia.com", "nvidia.cdi.k8s.io") or (domain == "cdi.k8s.io" and "nvidia.com/" in str(value)):
+            return True
+    return False
+
+
+def _name(annotations: Mapping[str, Any]) -> str | None:
+    return next((value for key in NAMES if isinstance(value := annotations.get(key), str) and value), None)
+
+
+def identity(config: Mapping[str, Any], bundle: str | None) -> str:
+    """What the engine calls the container: the end of the path of its cgroup, as all of them write it; else its bundle.
+    Printable."""
+    group = str((config.get("linux") or {}).get("cgroupsPath") or "")
+    last = re.split("[:/]", group.rstrip("/"))[-1].removesuffix(".scope")
+    return re.sub("[^!-~]", "?", re.sub("^(libpod|crio|docker|cri-containerd)-", "", last) or bundle or "")[-_ID_MAX:]
 
 
 def _size(annotation: str, text: object) -> int:

@@ -35,18 +35,24 @@ class Member(Struct, kw_only=True):
 
 
 class Job(Struct, kw_only=True):
-    """`config`: the text of config.json. With neither of the others the question is what it asks for."""
+    """`config`: the text of config.json. With neither of the others the question is what it asks for; `attempt`: in
+    NVIDIA's ways, of the container in this bundle."""
 
     config: bytes = b""
+    attempt: bool = False
+    bundle: str | None = None
     edit: Edit | None = None
     member: Member | None = None
 
 
 class Answer(Struct, kw_only=True):
-    """`asks`: as oci.request. `config`: the edited text. `preload`: lines of the image's own ld.so.preload, which need
-    not be UTF-8. `cache`: as oci.apply returns it. `error`: its code and its line; nothing else counts then."""
+    """`asks`: as oci.request. `ways`, `container`: as nvidia.ways and nvidia.identity. `config`: the edited text.
+    `preload`: lines of the image's own ld.so.preload, which need not be UTF-8. `cache`: as oci.apply returns it.
+    `error`: its code and its line; nothing else counts then."""
 
     asks: dict[str, str | int] | None = None
+    ways: list[str] = []
+    container: str = ""
     config: bytes = b""
     preload: list[bytes] = []
     cache: bytes | None = None

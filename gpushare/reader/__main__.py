@@ -4,12 +4,13 @@ import os
 import resource
 import socket
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from gpushare.errors import GpushareError, UsageError
 from gpushare.helper import CAP_DAC_READ_SEARCH, confine
-from gpushare.inject import oci
+from gpushare.inject import nvidia, oci
 from gpushare.reader import HEAD, Answer, Job, config, members
 
 _DESCRIPTORS = 256  # view.DEPTH_MAX, and some
@@ -20,6 +21,8 @@ def _answer(job: Job) -> Answer:
         who = job.member
         return Answer(member=members.is_member(who.uid, who.gid, who.users, who.groups))
     found = config.load(job.config)
+    if job.attempt:
+        return _attempt(found, job.bundle)
     if job.edit is None:
         return Answer(asks=oci.request(found))
     edit = job.edit
@@ -38,6 +41,13 @@ def _answer(job: Job) -> Answer:
     except Exception as error:  # nothing has checked the config's shape: it may be anything that is JSON
         where = edit.bundle or "a container that is not made yet"
         raise UsageError(f"config.json of {where} cannot be edited: {error!r:.200}") from None
+
+
+def _attempt(found: dict[str, Any], bundle: str | None) -> Answer:
+    try:
+        return Answer(ways=nvidia.ways(found), container=nvidia.identity(found, bundle))
+    except (AttributeError, KeyError, TypeError) as error:
+        raise UsageError(f"config.json is not one: {error!r:.200}") from None
 
 
 def _answered(message: bytes) -> Answer:

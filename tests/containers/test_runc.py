@@ -197,6 +197,41 @@ def test_no_request_starts_without_a_daemon_and_sees_no_gpu(runc, node):
     assert "hooks" not in runc.config()
 
 
+def test_who_asks_in_nvidias_ways_gets_none_and_is_seen(runc, node):
+    def attempts() -> list[dict]:
+        return node.client.call("GET", "/v1/attempts")["attempts"]
+
+    def change(config: dict) -> None:
+        config["process"]["env"].append("NVIDIA_VISIBLE_DEVICES=all")
+        config["annotations"]["nvidia.com/gpu"] = "1"
+
+    before = len(attempts())
+    assert runc.run("/bin/sh", "-c", "! ls /dev | grep nvidia", change=change).returncode == 0
+    until(lambda: len(attempts()) > before, "it is seen", 10)
+    seen = attempts()[before]
+    assert (seen["by"], seen["path"]) == (["environment", "annotation"], "wrapper")
+    assert runc.names[-1] in seen["container"]
+    by_annotation = sum("annotation" in one["by"] for one in attempts())
+    assert f'gpushare_attempts_total{{by="annotation",path="wrapper"}} {by_annotation}' in node.client.text("/metrics")
+    # A request that turns out to be none is looked at too, and who has a share is no attempt.
+    mentions = "X=gpushare.dev/"
+    runc.run("/bin/true", change=lambda config: config["process"]["env"].extend([mentions, "NVIDIA_VISIBLE_DEVICES=0"]))
+    runc.run("/bin/true", annotations=SHARE, change=change)
+    until(lambda: len(attempts()) == before + 2, "the second is seen", 10)
+    assert attempts()[-1]["by"] == ["environment"]
+
+
+def test_who_asks_in_nvidias_ways_starts_while_the_daemon_hangs(runc, node):
+    node.process.send_signal(signal.SIGSTOP)
+    try:
+        result = runc.run(
+            "/bin/true", change=lambda config: config["process"]["env"].append("NVIDIA_VISIBLE_DEVICES=all")
+        )
+    finally:
+        node.process.send_signal(signal.SIGCONT)
+    assert result.returncode == 0, result.stderr
+
+
 def test_request_without_a_daemon_does_not_start(runc, node, tmp_path):
     node.kill()
     result = runc.run("/bin/sh", "-c", "echo started", annotations=SHARE)

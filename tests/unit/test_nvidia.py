@@ -77,3 +77,48 @@ def test_ours_go_first_word_by_word():
     assert (both["memory"], both["time"], both["class"]) == (4 << 30, "40%", "inference")
     assert asked({LIMIT: "4Gi", "gpushare.dev/memory": "1GiB"})["memory"] == "1GiB"
     assert asked({LIMIT: "nonsense", "gpushare.dev/grant": "g-1"}) == {"grant": "g-1"}
+
+
+NAMED = {CONTAINERD: "main"}
+
+
+@pytest.mark.parametrize(
+    ("config", "ways"),
+    [
+        ({}, []),
+        ({"process": None, "linux": {"devices": None}, "mounts": None, "annotations": None}, []),
+        *(({"process": {"env": ["A=b", f"NVIDIA_VISIBLE_DEVICES={no}"]}}, []) for no in ("", "void", "none")),
+        *(({"process": {"env": [f"NVIDIA_VISIBLE_DEVICES={yes}"]}}, ["environment"]) for yes in ("all", "0", "GPU-x")),
+        ({"annotations": {"nvidia.com/gpu": "all"}}, ["annotation"]),
+        ({"annotations": {"nvidia.cdi.k8s.io/container.main": "management.nvidia.com/gpu=all"}}, ["annotation"]),
+        ({"annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=all"}}, ["annotation"]),
+        ({"annotations": {"cdi.k8s.io/x": "example.com/nic=all", "example.com/nvidia.com/": "1"}}, []),
+        ({"annotations": {LIMIT: "1Gi"}}, ["annotation"]),
+        ({"annotations": {**NAMED, MODE: "sm-sharing"}}, ["annotation"]),
+        ({"annotations": {**NAMED, LIMIT.replace("main", "other"): "1Gi"}}, []),
+        ({"linux": {"devices": [{"path": "/dev/x", "type": "c", "major": 195, "minor": 0}]}}, ["device"]),
+        ({"linux": {"devices": [{"path": "/dev/nvidia-uvm", "type": "c", "major": 511, "minor": 0}]}}, ["device"]),
+        ({"linux": {"devices": [{"path": "/dev/null", "type": "c", "major": 1, "minor": 3}]}}, []),
+    ],
+)  # fmt: skip
+def test_ways_to_ask_without_a_share(config, ways):
+    assert nvidia.ways(config) == ways
+    shared = {**config, "mounts": [{"destination": "/run/gpushare/self"}]}
+    assert nvidia.ways(shared) == []
+
+
+@pytest.mark.parametrize(
+    ("group", "container"),
+    [
+        ("system.slice:docker:abc", "abc"),
+        ("/docker/abc", "abc"),
+        ("machine.slice:libpod:abc", "abc"),
+        ("/libpod_parent/libpod-abc", "abc"),
+        ("kubepods-besteffort-podx.slice:cri-containerd:abc", "abc"),
+        ("/kubepods/podx/crio-abc.scope", "abc"),
+        (None, "/run/b"),
+        ("/a\n\x1bb", "a??b"),
+    ],
+)
+def test_what_a_container_is_called(group, container):
+    assert nvidia.identity({"linux": {"cgroupsPath": group}}, "/run/b") == container

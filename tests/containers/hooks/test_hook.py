@@ -212,6 +212,16 @@ def test_precreate_without_a_request_needs_no_daemon(programs, tmp_path):
     assert (result.returncode, result.stdout) == (0, b'{"a": 1}')
 
 
+def test_precreate_tells_of_who_asks_in_another_way(programs, daemon):
+    daemon.answer = lambda _: (500, {})
+    config = b'{"process":{"env":["NVIDIA_VISIBLE_DEVICES=all"]}}'
+    result = precreate(programs, daemon.path, config)
+    assert (result.returncode, result.stdout, result.stderr) == (0, config, b"")
+    until(lambda: daemon.requests, "the daemon was told", 10)
+    assert daemon.requests[0].target == "/v1/oci/attempt"
+    assert json.loads(daemon.requests[0].body) == {"bundle": "/", "config": json.loads(config)}
+
+
 @pytest.mark.parametrize("config", [ASKS[:-1], b"", b"[]"])
 def test_precreate_of_what_is_no_config(programs, daemon, config):
     result = precreate(programs, daemon.path, config)

@@ -3,10 +3,13 @@ start."""
 
 import json
 import os
+import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 # A runtime that only prints its arguments.
 RUNTIME = """#!/bin/sh
@@ -146,6 +149,42 @@ def test_other_words_of_nvidias_need_no_daemon(programs, runtime, bundle, tmp_pa
     (bundle / "config.json").write_text(json.dumps({"annotations": annotations}))
     wrapper = Wrapper(programs / "gpushare-runtime", runtime, tmp_path / "none.sock")
     assert started(wrapper("create", "-b", bundle, "c1"), "create", "-b", bundle, "c1")
+
+
+NOTICED = [
+    {"process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"]}},
+    {"annotations": {"nvidia.com/gpu": "all"}},
+    {"linux": {"devices": [{"path": "/dev/x", "type": "c", "major": 195, "minor": 0}]}},
+]
+
+
+@pytest.mark.parametrize("config", NOTICED)
+def test_who_may_ask_in_another_way_is_told_of_and_started(wrapper, daemon, bundle, config):
+    text = json.dumps(config, separators=(",", ":"))
+    (bundle / "config.json").write_text(text)
+    daemon.answer = lambda _: (500, {})
+    assert started(wrapper("create", "-b", bundle, "c1"), "create", "-b", bundle, "c1")
+    until(lambda: daemon.requests, "the daemon was told", 10)
+    assert [request.target for request in daemon.requests] == ["/v1/oci/attempt"]
+    assert json.loads(daemon.requests[0].body) == {"bundle": str(bundle), "config": config, "starts": True}
+    assert (bundle / "config.json").read_text() == text
+
+
+@pytest.mark.parametrize("size", [100, 4 << 20])
+def test_a_daemon_that_hangs_delays_no_start(programs, runtime, bundle, tmp_path, size):
+    """Neither one that accepts and does not read, nor one whose queue of connections is full."""
+    config = {"process": {"env": ["NVIDIA_VISIBLE_DEVICES=all", f"X={'x' * size}"]}}
+    (bundle / "config.json").write_text(json.dumps(config))
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "node.sock"))
+        server.listen(0)
+        wrapper = Wrapper(programs / "gpushare-runtime", runtime, tmp_path / "node.sock")
+        took = []
+        for _ in range(5):
+            began = time.monotonic()
+            assert started(wrapper("create", "-b", bundle, "c1"), "create", "-b", bundle, "c1")
+            took.append(time.monotonic() - began)
+        assert min(took[1:]) < 1, took
 
 
 def test_request_without_daemon_starts_nothing(programs, runtime, bundle, tmp_path):
