@@ -1,0 +1,47 @@
+"""A container that is paused: what it leaves is lent, and comes back when it goes on. The simulator's books judge."""
+
+import json
+import subprocess
+
+import pytest
+from waiting import until
+
+from gpushare.demo.bundle import TENANT_PROGRAM
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("machine")]
+
+
+def test_a_paused_container_lends_its_time(runc, node):
+    other = node.spin("1GiB", "30%")
+    process = runc.start(TENANT_PROGRAM, annotations={"memory": "1GiB", "time": "70%"})
+
+    def order(verb: str) -> None:
+        done = subprocess.run([*runc.wrapper, verb, runc.names[-1]], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    with process:
+        try:
+            assert json.loads(process.stdout.readline())["event"] == "ready"
+            (pid,) = [grant["pid"] for grant in node.client.grants() if grant["kind"] == "container"]
+            for tenant in (process, other.process):
+                tenant.stdin.write("run 500000\n")
+                tenant.stdin.flush()
+            until(lambda: min(node.busy(pid, other.pid)) > 0, "both run", 20)
+            assert 600 < node.shares(1, pid, other.pid)[0] < 800
+            order("pause")
+            until(lambda: node.shares(0.1, pid, other.pid)[0] == 0, "it stands still", 20)
+            before = node.busy(other.pid)[0]
+            assert node.shares(1, pid, other.pid)[0] == 0
+            lent = node.busy(other.pid)[0] - before
+            grant = next(grant for grant in node.client.grants() if grant["pid"] == pid)
+            assert (grant["phase"], grant["devices"][0]["time_milli"]) == ("active", 700)
+            order("resume")
+            until(lambda: node.shares(0.2, pid, other.pid)[0] > 600, "its time comes back", 20)
+            assert 600 < node.shares(1, pid, other.pid)[0] < 800
+        finally:
+            subprocess.run([*runc.wrapper, "resume", runc.names[-1]], capture_output=True)
+            process.kill()
+            other.kill()
+    # All of the device: 30 % would be less than a third of a second.
+    assert lent > 700_000_000, lent
+    runc.delete_all()
