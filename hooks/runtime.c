@@ -34,8 +34,28 @@ struct settings {
   char runtime[PATH_MAX], socket[PATH_MAX];
 };
 
+/* Where the engine wants the runtime's errors, in JSON: containerd and dockerd show the last one there to their user,
+ * and nothing of stderr. NULL: nowhere. */
+static const char *engine_log;
+
+static void log_error(const char *what) {
+  char *quoted = gs_json_string(what);
+  int fd = open(engine_log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+
+  if (quoted && fd >= 0)
+    dprintf(fd, "{\"level\":\"error\",\"msg\":%s}\n", quoted);
+  if (fd >= 0)
+    close(fd);
+  free(quoted);
+}
+
 static int fail(const char *what) {
-  fprintf(stderr, "gpushare: %s\n", what);
+  char line[GS_LINE_MAX + 16];
+
+  snprintf(line, sizeof line, "gpushare: %s", what);
+  fprintf(stderr, "%s\n", line);
+  if (engine_log)
+    log_error(line);
   return 1;
 }
 
@@ -145,6 +165,27 @@ static bool takes_value(const char *argument) {
     if (strcmp(argument, global_values[i]) == 0)
       return true;
   return false;
+}
+
+/* The runtime's --log, where --log-format is json; NULL otherwise. */
+static const char *json_log(char **args) {
+  const char *log = NULL, *format = "", *value;
+
+  for (; *args && **args == '-'; args++) {
+    bool apart = takes_value(*args) && args[1];
+    const char *name = *args + (args[0][1] == '-' ? 2 : 1);
+
+    if (apart && strcmp(name, "log") == 0)
+      log = args[1];
+    else if (apart && strcmp(name, "log-format") == 0)
+      format = args[1];
+    else if ((value = option(name, "log")))
+      log = value;
+    else if ((value = option(name, "log-format")))
+      format = value;
+    args += apart;
+  }
+  return strcmp(format, "json") == 0 ? log : NULL;
 }
 
 /* The bundle of a create or run command; NULL for other commands. args ends with NULL. */
@@ -276,6 +317,7 @@ int main(int argc, char **argv) {
   if (first < 0 || find_runtime(&settings, &err))
     return fail(err.msg);
   bundle = bundle_of(argv + first);
+  engine_log = json_log(argv + first);
   if (bundle && prepare(bundle, settings.socket))
     return 1;
   /* The runtime's argv[0] replaces the last of our own arguments. */

@@ -151,6 +151,26 @@ def test_other_words_of_nvidias_need_no_daemon(programs, runtime, bundle, tmp_pa
     assert started(wrapper("create", "-b", bundle, "c1"), "create", "-b", bundle, "c1")
 
 
+@pytest.mark.parametrize("options", [("--log", "L", "--log-format", "json"), ("--log=L", "--log-format=json")])
+def test_a_refusal_is_where_the_engine_reads_it(wrapper, daemon, bundle, tmp_path, options):
+    daemon.answer = lambda _: (409, {"error": {"code": "refused", "message": 'no "share" left'}})
+    log = tmp_path / "log.json"
+    log.write_text('{"level":"info","msg":"before"}\n')
+    options = [option.replace("L", str(log)) for option in options]
+    said = line(wrapper("--root", "/r", *options, "create", "-b", bundle, "c1"))
+    *_, last = map(json.loads, log.read_text().splitlines())
+    assert last == {"level": "error", "msg": said.strip()}
+    assert 'no "share" left' in said
+
+
+def test_no_log_in_another_format_and_none_through_a_link(wrapper, daemon, bundle, tmp_path):
+    daemon.answer = lambda _: (409, {"error": {"code": "refused", "message": "no"}})
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    for options in (("--log", tmp_path / "text"), ("--log", tmp_path / "link", "--log-format", "json")):
+        line(wrapper(*options, "create", "-b", bundle, "c1"))
+    assert not (tmp_path / "text").exists() and not (tmp_path / "target").exists()
+
+
 NOTICED = [
     {"process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"]}},
     {"annotations": {"nvidia.com/gpu": "all"}},
