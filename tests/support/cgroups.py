@@ -9,7 +9,8 @@ NAME = f"gpushare-test-{os.getpid()}"
 
 
 def remove() -> None:
-    """In each hierarchy, if no container is left in it."""
+    """In each hierarchy, with the cgroups in it that killed engines left; those with processes stay."""
     for hierarchy in (Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").iterdir()):
-        with contextlib.suppress(OSError):
-            (hierarchy / NAME).rmdir()
+        for directory, _, _ in os.walk(hierarchy / NAME, topdown=False):
+            with contextlib.suppress(OSError):
+                os.rmdir(directory)

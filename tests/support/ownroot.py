@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-# $1: a folder of the test; $2: what is copied; $3: the repository, which may be a mount of its own.
+# $1: a folder of the test; $2: what is copied; $3: the repository, which may be a mount of its own, or below /tmp.
 ENTER = """\
 set -e
 over=$1/over root=$1/root lower=$2 repository=$3; shift 3
@@ -19,11 +19,15 @@ for place in sys dev; do mount --rbind /$place "$root/$place"; done
 for place in run tmp; do mount -t tmpfs none "$root/$place"; done
 mkdir "$root/run/upper"
 mount --bind "$over/upper" "$root/run/upper"
-at=$root/run/repository
-if [ "$lower" = / ] && [ "$(stat -c %d /)" != "$(stat -c %d "$repository")" ]; then at=$root$repository; fi
-mkdir -p "$at"
-mount --bind "$repository" "$at"
-mount -o remount,bind,ro "$at"
+if [ "$lower" != / ]; then
+  mkdir "$root/run/repository"
+  mount --bind "$repository" "$root/run/repository"
+  mount -o remount,bind,ro "$root/run/repository"
+elif [ "$(stat -c %d /)" != "$(stat -c %d "$repository")" ] || [ ! -e "$root$repository" ]; then
+  mkdir -p "$root$repository" "$over/repository" "$over/unfinished"
+  layers=lowerdir="$repository",upperdir="$over/repository",workdir="$over/unfinished"
+  mount -t overlay overlay -o "$layers" "$root$repository"
+fi
 exec chroot "$root" "$@"
 """
 # `changed`: what differs from the machine's root, but for the user database, of which the machine may have less.
